@@ -10,9 +10,9 @@ use std::fmt::Debug;
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use percolite::codec::{Put, Record};
+use percolite::codec::{InlineWrite, Record};
 use percolite::owner::OwnerId;
-use percolite::row::{Intent, KeyspaceId, Lock, RowKey, TxnId, Value, WriteRecord};
+use percolite::row::{KeyspaceId, Lock, LockType, RowKey, TxnId, Value, WriteRecord};
 use percolite::timestamp::Timestamp;
 
 fn records(criterion: &mut Criterion) {
@@ -22,16 +22,16 @@ fn records(criterion: &mut Criterion) {
     let value = Value::Inline(vec![7; 100].into());
 
     let commit_ts = Timestamp::from_u64(start_ts.to_u64() + 100);
-    let version = WriteRecord { commit_ts, txn, value: Some(value.clone()), held_at: None };
+    let version = WriteRecord { commit_ts, txn, value: Some(value.clone()), lock_only_ts: None };
     let bytes = measure(criterion, "version", &version);
     // What a read does: it borrows the value from where the engine has it.
     criterion.benchmark_group("codec/version").bench_function("decode-in-place", |bencher| {
-        bencher.iter(|| Put::decode(black_box(&bytes)).unwrap().value.len());
+        bencher.iter(|| InlineWrite::decode(black_box(&bytes)).unwrap().value.len());
     });
 
     let primary = RowKey::new(KeyspaceId(1), &7_u64.to_be_bytes());
-    let (intent, min_commit_ts) = (Intent::Put(value), start_ts.next());
-    measure(criterion, "lock", &Lock { txn, primary, intent, sequence: 0, ttl_ms: 1000, min_commit_ts });
+    let (intent, min_commit_ts) = (LockType::Put(value), start_ts.next());
+    measure(criterion, "lock", &Lock { txn, primary, lock_type: intent, write_seq: 0, ttl_ms: 1000, min_commit_ts });
 }
 
 fn measure<R: Record + Debug + PartialEq>(criterion: &mut Criterion, name: &str, record: &R) -> Vec<u8> {

@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, SamplingMode, criterion_group, criterion_main};
-use percolite::{Durability, Error, Keyspace, LockOptions, Store, Txn, TxnOptions, Wait};
+use percolite::{Durability, Error, Keyspace, LockOptions, LockWaitPolicy, Store, Txn, TxnOptions};
 use tempfile::TempDir;
 
 const LEASE: Duration = Duration::from_secs(3600);
@@ -81,7 +81,7 @@ fn hand_over(criterion: &mut Criterion) {
     let store = open(&folder, Durability::Buffered);
     let mut group = criterion.benchmark_group("lock/hand-over");
     group.sampling_mode(SamplingMode::Flat);
-    let options = || LockOptions::exclusive().wait(Wait::Forever);
+    let options = || LockOptions::exclusive().wait(LockWaitPolicy::Forever);
     for clients in CLIENTS {
         group.bench_function(format!("threads-{clients}"), |bencher| {
             bencher
@@ -127,7 +127,7 @@ fn durable(criterion: &mut Criterion) {
         bencher.iter_custom(|wanted| {
             together(16, wanted, |_| {
                 let (lock, txn) = (LockOptions::exclusive(), TxnOptions::default());
-                store.lock_transact("counter", lock, txn, |txn| count(txn, &rows)).unwrap();
+                store.transact_with_lock("counter", lock, txn, |txn| count(txn, &rows)).unwrap();
             })
         });
     });

@@ -11,9 +11,9 @@ use std::hint::black_box;
 use criterion::{Criterion, criterion_group, criterion_main};
 use percolite::owner::OwnerId;
 use percolite::protocol::{
-    Commit, CommitPoint, OnePhase, Prewrite, Refusal, Resolve, Step, commit, one_phase, prewrite, resolve,
+    CommitRow, OnePhase, Prewrite, Resolve, Step, StepError, TransactionStatus, commit, one_phase, prewrite, resolve,
 };
-use percolite::row::{Intent, KeyspaceId, Lock, Mutation, Row, RowKey, TxnId, Value, WriteRecord};
+use percolite::row::{KeyspaceId, Lock, LockType, Mutation, Row, RowKey, TxnId, Value, WriteRecord};
 use percolite::timestamp::Timestamp;
 
 const VALUE: [u8; 100] = [7; 100];
@@ -35,13 +35,13 @@ fn steps(criterion: &mut Criterion) {
         commit_ts: Timestamp::from_u64(BEFORE),
         txn: txn(BEFORE - 1),
         value: Some(Value::Inline(VALUE.into())),
-        held_at: None,
+        lock_only_ts: None,
     };
     let lock = Lock {
         txn: txn(START),
         primary: key("primary"),
-        intent: Intent::Put(Value::Inline(VALUE.into())),
-        sequence: 0,
+        lock_type: LockType::Put(Value::Inline(VALUE.into())),
+        write_seq: 0,
         ttl_ms: 1000,
         min_commit_ts: Timestamp::from_u64(START + 1),
     };
@@ -57,25 +57,31 @@ fn steps(criterion: &mut Criterion) {
         read_ts,
         primary: key("primary"),
         mutation: mutation.clone(),
-        sequence: 0,
+        write_seq: 0,
         ttl_ms: 1000,
         min_commit_ts: Timestamp::from_u64(START + 1),
     };
     measure(criterion, "prewrite", || prewrite(black_box(&unlocked), black_box(&request)));
 
-    let request =
-        Commit { row: row.clone(), txn, commit_ts, keep_status: true, keep_replaced: false, record_holds: false };
+    let request = CommitRow {
+        row: row.clone(),
+        txn,
+        commit_ts,
+        keep_txn_record: true,
+        keep_old_version: false,
+        record_lock_only: false,
+    };
     measure(criterion, "commit", || commit(black_box(&locked), black_box(&request)));
 
-    let request = OnePhase { row: &row, txn, read_ts, commit_ts, mutation: &mutation, keep_replaced: false };
+    let request = OnePhase { row: &row, txn, read_ts, commit_ts, mutation: &mutation, keep_old_version: false };
     measure(criterion, "one-phase", || one_phase(black_box(&unlocked), black_box(&request)));
 
-    let verdict = CommitPoint::Committed(commit_ts);
-    let request = Resolve { row: row.clone(), txn, verdict, keep_replaced: false, record_holds: false };
+    let verdict = TransactionStatus::Committed(commit_ts);
+    let request = Resolve { row: row.clone(), txn, status: verdict, keep_old_version: false, record_lock_only: false };
     measure(criterion, "resolve", || resolve(black_box(&locked), black_box(&request)));
 }
 
-fn measure<T>(criterion: &mut Criterion, name: &str, step: impl Fn() -> Result<Step<T>, Refusal>) {
+fn measure<T>(criterion: &mut Criterion, name: &str, step: impl Fn() -> Result<Step<T>, StepError>) {
     assert!(matches!(step(), Ok(Step::Apply(..))), "{name} changes nothing");
     criterion.benchmark_group("protocol").bench_function(name, |bencher| bencher.iter(&step));
 }

@@ -116,7 +116,7 @@ fn reads(criterion: &mut Criterion) {
 
 /// Short scans of a transaction that has written much: of itself, and in turn with a write, the scans before still open.
 fn own_writes(criterion: &mut Criterion) {
-    let store = Store::builder().stream_at_bytes(usize::MAX).in_memory().unwrap();
+    let store = Store::builder().large_transaction_bytes(usize::MAX).in_memory().unwrap();
     let keyspace = store.keyspace("rows").unwrap();
     let mut dice = StdRng::seed_from_u64(0);
     let mut group = criterion.benchmark_group("scan-10-of-own");

@@ -77,7 +77,7 @@ async fn main() -> anyhow::Result<()> {
     ensure!((sold, listed, left) == (30, 30, 0), "the books do not agree");
 
     // A limit that tells, rather than a timeout around the future, after which the commit may have happened or not.
-    let retry = Some(percolite::RetryLimits { attempts: 2, ..Default::default() });
+    let retry = Some(percolite::RetryPolicy { max_attempts: 2, ..Default::default() });
     let (rival, stock) = (shop.store.store().clone(), shop.stock.clone());
     let always_second = move |txn: &mut percolite::Txn| {
         txn.put(&stock, "teapot", [0; 4])?;
@@ -85,7 +85,7 @@ async fn main() -> anyhow::Result<()> {
         first.put(&stock, "teapot", [0; 4])?;
         first.commit()
     };
-    let options = TxnOptions { retry, ..TxnOptions::default() };
+    let options = TxnOptions { retry_policy: retry, ..TxnOptions::default() };
     if let Err(why) = shop.store.transact_with(options, always_second).await {
         println!("{why}");
     }

@@ -15,7 +15,7 @@ fn main() -> anyhow::Result<()> {
     let versions: u32 = std::env::args().nth(1).map_or(Ok(20_000), |count| count.parse())?;
     let folder = tempfile::tempdir()?;
     let store = Store::builder()
-        .history(Duration::from_secs(24 * 3600))
+        .history_retention(Duration::from_secs(24 * 3600))
         .durability(Durability::Buffered)
         .open(folder.path().join("store"))?;
     let (hot, cold) = (store.keyspace("hot")?, store.keyspace("cold")?);

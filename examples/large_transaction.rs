@@ -36,15 +36,15 @@ fn commit(folder: &Path, rows: u64) -> anyhow::Result<()> {
     write(&mut txn, &table, rows)?;
     println!("{:7.1} s  {rows} rows are written: {}", began.elapsed().as_secs_f64(), usage()?);
     let commit = txn.commit()?;
-    println!("{:7.1} s  committed at {:#}: {}", began.elapsed().as_secs_f64(), commit.ts, usage()?);
+    println!("{:7.1} s  committed at {:#}: {}", began.elapsed().as_secs_f64(), commit.commit_ts, usage()?);
     let seen = store.snapshot()?.range(&table, ..).count();
     println!("{:7.1} s  a snapshot has read all {seen}: {}", began.elapsed().as_secs_f64(), usage()?);
     anyhow::ensure!(seen as u64 == rows, "{seen} rows of {rows} are there");
-    while store.stats().large_unfinished > 0 {
+    while store.stats().cleanup_pending > 0 {
         std::thread::sleep(Duration::from_millis(100));
     }
     println!("{:7.1} s  rolled forward: {}", began.elapsed().as_secs_f64(), usage()?);
-    match store.stats().commits_streamed {
+    match store.stats().commits_large {
         0 => println!("           (too few rows to be streamed)"),
         _ => println!("           (it was streamed)"),
     }
@@ -66,14 +66,23 @@ fn recover(folder: &Path, rows: u64) -> anyhow::Result<()> {
     anyhow::ensure!(store.snapshot()?.range(&table, ..).take(1000).all(|row| row.is_ok()), "a row cannot be read");
     println!("{:7.1} s  a thousand rows are read", began.elapsed().as_secs_f64());
     let mut told = Instant::now();
-    while store.stats().may_have_orphans {
+    while store.stats().may_have_orphan_locks {
         std::thread::sleep(Duration::from_millis(100));
         if told.elapsed() > Duration::from_secs(5) {
-            println!("{:7.1} s  {} row locks let go", began.elapsed().as_secs_f64(), store.stats().swept);
+            println!(
+                "{:7.1} s  {} row locks let go",
+                began.elapsed().as_secs_f64(),
+                store.stats().orphan_locks_resolved
+            );
             told = Instant::now();
         }
     }
-    println!("{:7.1} s  all {} row locks are gone: {}", began.elapsed().as_secs_f64(), store.stats().swept, usage()?);
+    println!(
+        "{:7.1} s  all {} row locks are gone: {}",
+        began.elapsed().as_secs_f64(),
+        store.stats().orphan_locks_resolved,
+        usage()?
+    );
     let left = store.snapshot()?.range(&table, ..).count() as u64;
     anyhow::ensure!(left == rows, "{left} rows of {rows} are there");
     Ok(store.close()?)

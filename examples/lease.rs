@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
 use clap::Parser;
-use percolite::{ErrorKind, Keyspace, LockGuard, LockOptions, Store, Timestamp, Wait};
+use percolite::{ErrorKind, Keyspace, LockGuard, LockOptions, LockWaitPolicy, Store, Timestamp};
 
 /// Set for the process that dies, to the store's folder.
 const DIES: &str = "EXAMPLE_DIES";
@@ -46,9 +46,9 @@ fn main() -> anyhow::Result<()> {
 
 /// Does half of the job.
 fn first_life(folder: &Path, rows: u8) -> anyhow::Result<()> {
-    let store = Store::builder().label("first life").open(folder)?;
+    let store = Store::builder().application_name("first life").open(folder)?;
     let (done, state) = (store.keyspace("done")?, store.keyspace("state")?);
-    let lease = LockOptions::exclusive().lease(Duration::from_secs(3600)).why("nightly copy");
+    let lease = LockOptions::exclusive().lease(Duration::from_secs(3600)).reason("nightly copy");
     let guard = store.lock_with("nightly", lease)?;
     // Where the next process finds it.
     store.transact(|txn| txn.put(&state, "token", guard.token().to_u64().to_be_bytes()))?;
@@ -59,7 +59,7 @@ fn first_life(folder: &Path, rows: u8) -> anyhow::Result<()> {
 
 /// Goes on where the first has ended, while another request waits for the lock.
 fn second_life(folder: &Path, rows: u8) -> anyhow::Result<()> {
-    let store = Store::builder().label("second life").open(folder)?;
+    let store = Store::builder().application_name("second life").open(folder)?;
     let (done, state) = (store.keyspace("done")?, store.keyspace("state")?);
     let token = store.snapshot()?.get(&state, "token")?.context("the first life has left no token")?;
     let token = Timestamp::from_u64(u64::from_be_bytes(token.try_into().map_err(|_| anyhow!("no token"))?));
@@ -67,17 +67,17 @@ fn second_life(folder: &Path, rows: u8) -> anyhow::Result<()> {
     thread::scope(|scope| {
         let (store, done) = (&store, &done);
         let other = scope.spawn(move || -> anyhow::Result<Timestamp> {
-            let soon = LockOptions::exclusive().wait(Wait::AtMost(Duration::from_millis(100)));
+            let soon = LockOptions::exclusive().wait(LockWaitPolicy::Timeout(Duration::from_millis(100)));
             let Err(why) = store.lock_with("nightly", soon) else { bail!("the lease is of an hour") };
             println!("  another request returns: {why}");
-            ensure!(matches!(why.kind(), ErrorKind::LockHeld(_)), "{why}");
+            ensure!(matches!(why.kind(), ErrorKind::LockNotAvailable(_)), "{why}");
             refused.send(())?;
             // Patiently now. What the job has done is there when this returns.
             let guard = store.lock("nightly")?;
             ensure!(store.snapshot()?.range(done, ..).count() == usize::from(rows), "the job is not done");
             Ok(guard.token())
         });
-        let guard = store.resume_lock("nightly", token)?;
+        let guard = store.attach_lock("nightly", token)?;
         ensure!(guard.token() == token, "another token");
         has_asked.recv()?;
         let from = store.snapshot()?.range(done, ..).count();
@@ -131,7 +131,7 @@ fn a_paused_holder(folder: &Path, lease: Duration) -> anyhow::Result<()> {
         let (store, state, printer) = (&store, &state, &printer);
         let first = scope.spawn(move || -> anyhow::Result<Timestamp> {
             // It is not renewed: at its time the next request is granted.
-            let guard = store.lock_with("printer", LockOptions::exclusive().lease(lease).once().why("invoices"))?;
+            let guard = store.lock_with("printer", LockOptions::exclusive().lease(lease).once().reason("invoices"))?;
             let mut txn = store.begin()?;
             txn.fence(&guard.fence())?;
             txn.put(state, "printed", "by the first")?;
@@ -147,7 +147,7 @@ fn a_paused_holder(folder: &Path, lease: Duration) -> anyhow::Result<()> {
         let token = has_lock.recv()?;
         // Waits for what is left of the lease.
         let guard = store.lock("printer")?;
-        let over = guard.info().taken_over.context("the lease is over, and that is not said")?;
+        let over = guard.entry().took_over.context("the lease is over, and that is not said")?;
         println!("  the second has taken over from {}", over.holder);
         ensure!(over.token == token && guard.token() > token, "{over:?}");
         let fence = guard.fence();

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{anyhow, bail, ensure};
 use clap::Parser;
-use percolite::{ErrorKind, Keyspace, LockGuard, LockOptions, Store, Wait};
+use percolite::{ErrorKind, Keyspace, LockGuard, LockOptions, LockWaitPolicy, Store};
 
 #[derive(Parser)]
 struct Args {
@@ -24,14 +24,14 @@ struct Args {
 
 fn main() -> anyhow::Result<()> {
     let Args { contenders, at_once } = Args::parse();
-    let store = Store::builder().label("lock example").in_memory()?;
+    let store = Store::builder().application_name("lock example").in_memory()?;
     let state = store.keyspace("state")?;
     one_migration(&store, &state, contenders)?;
     a_bounded_number(&store, contenders, at_once)?;
     taken_away(&store, &state)?;
 
     let stats = store.lock_stats();
-    println!("\n{} locks taken; of exclusive ones {} had to wait", stats.acquired(), stats.exclusive.waited);
+    println!("\n{} locks taken; of exclusive ones {} had to wait", stats.acquired(), stats.exclusive.waits);
     let table = store.lock_table()?;
     ensure!(table.held == 0 && table.waiting == 0, "something is left: {table:?}");
     Ok(())
@@ -42,7 +42,9 @@ fn one_migration(store: &Store, state: &Keyspace, contenders: u32) -> anyhow::Re
     println!("A migration, wanted by {contenders}:");
     let migrations = AtomicUsize::new(0);
     let migrate = |number: u32| -> anyhow::Result<()> {
-        let options = LockOptions::exclusive().wait(Wait::AtMost(Duration::from_secs(60))).why("migration to schema 2");
+        let options = LockOptions::exclusive()
+            .wait(LockWaitPolicy::Timeout(Duration::from_secs(60)))
+            .reason("migration to schema 2");
         let guard = store.lock_with("migration", options)?;
         let fence = guard.fence();
         if store.snapshot()?.get(state, "schema")?.as_deref() == Some(b"2") {
@@ -63,7 +65,7 @@ fn one_migration(store: &Store, state: &Keyspace, contenders: u32) -> anyhow::Re
         Ok(())
     };
     all(contenders, migrate)?;
-    let (ran, waited) = (migrations.into_inner(), store.lock_stats().exclusive.waited);
+    let (ran, waited) = (migrations.into_inner(), store.lock_stats().exclusive.waits);
     ensure!(ran == 1 && waited == u64::from(contenders) - 1, "it ran {ran} times, {waited} have waited");
     Ok(())
 }
@@ -85,7 +87,7 @@ fn a_bounded_number(store: &Store, contenders: u32, at_once: u32) -> anyhow::Res
     all(contenders, work)?;
     let most = most.into_inner();
     ensure!(most <= at_once as usize, "{most} worked at once");
-    ensure!(store.lock_stats().semaphore.waited > 0 || at_once >= contenders, "no request had to wait");
+    ensure!(store.lock_stats().semaphore.waits > 0 || at_once >= contenders, "no request had to wait");
     Ok(())
 }
 
@@ -108,10 +110,10 @@ fn taken_away(store: &Store, state: &Keyspace) -> anyhow::Result<()> {
             Ok(())
         });
         has_lock.recv()?;
-        let soon = LockOptions::exclusive().wait(Wait::AtMost(Duration::from_millis(50)));
+        let soon = LockOptions::exclusive().wait(LockWaitPolicy::Timeout(Duration::from_millis(50)));
         let Err(why) = store.lock_with("report", soon) else { bail!("it is held") };
         println!("  the request of the second returns: {why}");
-        let ErrorKind::LockHeld(held) = why.kind() else { return Err(why.into()) };
+        let ErrorKind::LockNotAvailable(held) = why.kind() else { return Err(why.into()) };
         let token = held.holders.first().and_then(|holder| holder.token).ok_or_else(|| anyhow!("no holder"))?;
         ensure!(store.force_unlock("report", token)?, "it went by itself");
         let guard = store.lock("report")?;

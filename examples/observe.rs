@@ -11,17 +11,20 @@ use percolite::{Store, TxnOptions};
 fn main() -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     // Low, so that there is something to see within a second; reads are timed, too.
-    let store = Store::builder().slow_transaction(Duration::from_millis(50)).time_reads(true).open(folder.path())?;
+    let store = Store::builder()
+        .slow_transaction_threshold(Duration::from_millis(50))
+        .track_read_timing(true)
+        .open(folder.path())?;
     let accounts = store.keyspace("accounts")?;
 
     // A report that somebody has forgotten to drop: nothing it may read is collected.
-    let _report = store.snapshot()?.labelled("monthly report");
+    let _report = store.snapshot()?.with_label("monthly report");
 
     // A payroll that thinks with alice's account in its hands, while short transfers take place.
     let (thinking, has_begun) = mpsc::channel();
     thread::scope(|scope| -> anyhow::Result<()> {
         let payroll = scope.spawn(|| {
-            store.transact_with(TxnOptions::labelled("payroll"), |txn| {
+            store.transact_with(TxnOptions::with_label("payroll"), |txn| {
                 let balance = txn.get(&accounts, "alice")?.map_or(0, |balance| balance.len());
                 let _ = thinking.send(());
                 thread::sleep(Duration::from_millis(60));
@@ -29,10 +32,10 @@ fn main() -> anyhow::Result<()> {
             })
         });
         has_begun.recv()?;
-        store.transact_with(TxnOptions::labelled("transfer"), |txn| txn.put(&accounts, "alice", "+"))?;
+        store.transact_with(TxnOptions::with_label("transfer"), |txn| txn.put(&accounts, "alice", "+"))?;
 
         println!("Live, oldest first:");
-        for live in store.live() {
+        for live in store.active_transactions() {
             println!("  {:?} {:?} reads {}, for {:.1?}", live.kind, live.label, live.read_ts, live.age);
         }
         payroll.join().map_err(|_| anyhow::anyhow!("the payroll has panicked"))??;
@@ -46,9 +49,9 @@ fn main() -> anyhow::Result<()> {
 
     let (stats, latencies) = (store.stats(), store.latencies());
     println!("\n{} commits, {:.1} to a sync", stats.commits(), stats.commits_per_sync());
-    println!("conflicts: {}, of which {} with a commit", stats.conflicts, stats.conflicts_committed);
+    println!("conflicts: {}, of which {} with a commit", stats.conflicts, stats.conflicts_newer_version);
     let commit = &latencies.commit_durable;
     println!("a commit took {:.1?} at the median, {:.1?} at most", commit.percentile(50.0), commit.max());
-    println!("a sync of the log took {:.1?} at the median", latencies.syncing.percentile(50.0));
+    println!("a sync of the log took {:.1?} at the median", latencies.wal_sync.percentile(50.0));
     Ok(())
 }

@@ -8,7 +8,7 @@ use percolite::{Durability, Result, Store};
 fn main() -> Result<()> {
     for choice in 0..5 {
         let memory = SimStorage::new();
-        let store = Store::builder().durability(Durability::Buffered).open_sim(&memory)?;
+        let store = Store::builder().durability(Durability::Buffered).open_in_memory(&memory)?;
         let log = store.keyspace("log")?;
         for entry in 0..4_u8 {
             store.transact(|txn| txn.put(&log, [entry], "written"))?;
@@ -16,7 +16,7 @@ fn main() -> Result<()> {
         let crash = memory.crash(choice);
         drop(store);
 
-        let reopened = Store::builder().open_sim(&memory)?;
+        let reopened = Store::builder().open_in_memory(&memory)?;
         let log = reopened.keyspace("log")?;
         let entries = reopened.snapshot()?.range(&log, ..).count();
         // What is left is always a beginning of what was written: never entry 3 without entry 2.

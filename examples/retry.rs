@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
-use percolite::{ConflictReason, Error, ErrorKind, Keyspace, RetryLimits, Store, TxnOptions};
+use percolite::{ConflictReason, Error, ErrorKind, Keyspace, RetryPolicy, Store, TxnOptions};
 
 fn main() -> anyhow::Result<()> {
     let store = Store::in_memory()?;
@@ -29,12 +29,14 @@ fn main() -> anyhow::Result<()> {
     take(&mut slow, &stock, 1)?;
     store.transact(|txn| take(txn, &stock, 10))?;
     let Err(why) = slow.commit() else { bail!("somebody else was faster") };
-    ensure!(why.is_retryable() && matches!(why.conflict().map(|met| met.reason), Some(ConflictReason::CommittedAt(_))));
+    ensure!(
+        why.is_retryable() && matches!(why.conflict().map(|met| met.reason), Some(ConflictReason::NewerVersion(_)))
+    );
     println!("{why}");
 
     // Bounded, for a caller that cannot wait. Here somebody else is always faster.
-    let limits = RetryLimits { attempts: 3, time: Duration::from_millis(100) };
-    let options = TxnOptions { retry: Some(limits), ..TxnOptions::default() };
+    let limits = RetryPolicy { max_attempts: 3, timeout: Duration::from_millis(100) };
+    let options = TxnOptions { retry_policy: Some(limits), ..TxnOptions::default() };
     let Err(why) = store.transact_with(options, |txn| {
         take(txn, &stock, 1)?;
         let mut other = store.begin()?;
@@ -43,7 +45,7 @@ fn main() -> anyhow::Result<()> {
     }) else {
         bail!("it never wins")
     };
-    ensure!(matches!(why.kind(), ErrorKind::Exhausted { .. }));
+    ensure!(matches!(why.kind(), ErrorKind::RetriesExhausted { .. }));
     println!("{why}");
     Ok(())
 }

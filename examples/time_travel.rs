@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use percolite::Store;
 
 fn main() -> percolite::Result<()> {
-    let store = Store::builder().history(Duration::from_secs(24 * 3600)).in_memory()?;
+    let store = Store::builder().history_retention(Duration::from_secs(24 * 3600)).in_memory()?;
     let accounts = store.keyspace("accounts")?;
     store.transact(|txn| {
         txn.put(&accounts, "alice", "100")?;
@@ -29,7 +29,7 @@ fn main() -> percolite::Result<()> {
     for version in store.snapshot()?.versions(&accounts, "alice")? {
         let version = version?;
         let value = version.value.as_deref().map(String::from_utf8_lossy);
-        println!("alice was {value:?} from {} on, by the transaction of {}", version.commit_ts, version.owner);
+        println!("alice was {value:?} from {} on, by the transaction of {}", version.commit_ts, version.owner_id);
     }
 
     // The mistake is undone by writing what was there, in a transaction like any other.

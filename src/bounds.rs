@@ -20,17 +20,17 @@ use std::time::Duration;
 
 /// The bounds of one option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
+pub struct OptionRange {
     /// The option's name, as [`Builder`](crate::Builder) or [`LockOptions`](crate::LockOptions) has it.
-    pub option: &'static str,
+    pub name: &'static str,
     /// What it is counted in.
     pub unit: Unit,
     /// The least value.
-    pub least: u128,
+    pub min: u128,
     /// The greatest value; `None` where any that the type can hold will do.
-    pub most: Option<u128>,
+    pub max: Option<u128>,
     /// Why these.
-    pub why: &'static str,
+    pub reason: &'static str,
 }
 
 /// What an option is counted in.
@@ -46,10 +46,10 @@ pub enum Unit {
 
 /// An option is not within its bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{} is {}; it must be {bounds}", .bounds.option, Exactly(.bounds.unit, *.value))]
-pub struct OutOfBounds {
+#[error("{} is {}; it must be {range}", .range.name, Exactly(.range.unit, *.value))]
+pub struct OptionOutOfRange {
     /// The bounds.
-    pub bounds: Bounds,
+    pub range: OptionRange,
     /// What was asked for, in the bounds' unit.
     pub value: u128,
 }
@@ -62,154 +62,164 @@ const MILLISECOND: u128 = 1_000_000;
 const DAY: u128 = 86_400_000 * MILLISECOND;
 
 /// [`Builder::memory_limit`](crate::Builder::memory_limit).
-pub const MEMORY_LIMIT: Bounds = Bounds {
-    option: "memory_limit",
+pub const MEMORY_BUDGET: OptionRange = OptionRange {
+    name: "memory_limit",
     unit: Unit::Bytes,
-    least: 8 * MIB,
-    most: Some(TIB),
-    why: "below that a store takes more",
+    min: 8 * MIB,
+    max: Some(TIB),
+    reason: "below that a store takes more",
 };
 /// [`Builder::cache_bytes`](crate::Builder::cache_bytes).
-pub const CACHE_BYTES: Bounds = Bounds {
-    option: "cache_bytes",
+pub const BLOCK_CACHE_BYTES: OptionRange = OptionRange {
+    name: "cache_bytes",
     unit: Unit::Bytes,
-    least: MIB,
-    most: Some(TIB),
-    why: "RocksDB reserves a fifth of it as addresses, and aborts when it cannot",
+    min: MIB,
+    max: Some(TIB),
+    reason: "RocksDB reserves a fifth of it as addresses, and aborts when it cannot",
 };
 /// [`Builder::write_buffer_bytes`](crate::Builder::write_buffer_bytes).
-pub const WRITE_BUFFER_BYTES: Bounds = Bounds {
-    option: "write_buffer_bytes",
+pub const WRITE_BUFFER_BYTES: OptionRange = OptionRange {
+    name: "write_buffer_bytes",
     unit: Unit::Bytes,
-    least: 256 * KIB,
-    most: Some(16 * GIB),
-    why: "less is full with one write; a generation of the window has a sixth of it",
+    min: 256 * KIB,
+    max: Some(16 * GIB),
+    reason: "less is full with one write; a generation of the window has a sixth of it",
 };
 /// [`Builder::transaction_max_bytes`](crate::Builder::transaction_max_bytes).
-pub const TRANSACTION_MAX_BYTES: Bounds = Bounds {
-    option: "transaction_max_bytes",
+pub const MAX_TRANSACTION_BYTES: OptionRange = OptionRange {
+    name: "transaction_max_bytes",
     unit: Unit::Bytes,
-    least: 64 * KIB,
-    most: Some(GIB),
-    why: "a keyspace and the longest key fit in; what is not streamed is one write",
+    min: 64 * KIB,
+    max: Some(GIB),
+    reason: "a keyspace and the longest key fit in; what is not streamed is one write",
 };
 /// [`Builder::label`](crate::Builder::label).
-pub const LABEL_BYTES: Bounds =
-    Bounds { option: "label", unit: Unit::Bytes, least: 0, most: Some(255), why: "it is in the row of each lease" };
+pub const APPLICATION_NAME_BYTES: OptionRange =
+    OptionRange { name: "label", unit: Unit::Bytes, min: 0, max: Some(255), reason: "it is in the row of each lease" };
 /// [`LockOptions::lease`](crate::LockOptions::lease).
-pub const LEASE: Bounds = Bounds {
-    option: "lease",
+pub const LOCK_LEASE: OptionRange = OptionRange {
+    name: "lease",
     unit: Unit::Nanoseconds,
-    least: 100 * MILLISECOND,
-    most: Some(366 * DAY),
-    why: "each renewal is a durable commit; 366 days are any year",
+    min: 100 * MILLISECOND,
+    max: Some(366 * DAY),
+    reason: "each renewal is a durable commit; 366 days are any year",
 };
 /// [`LockOptions::semaphore`](crate::LockOptions::semaphore).
-pub const SEMAPHORE: Bounds =
-    Bounds { option: "semaphore", unit: Unit::Count, least: 1, most: None, why: "with none it could never be taken" };
+pub const SEMAPHORE_PERMITS: OptionRange = OptionRange {
+    name: "semaphore",
+    unit: Unit::Count,
+    min: 1,
+    max: None,
+    reason: "with none it could never be taken",
+};
 /// [`Builder::stream_at_bytes`](crate::Builder::stream_at_bytes).
-pub const STREAM_AT_BYTES: Bounds = Bounds {
-    option: "stream_at_bytes",
+pub const LARGE_TRANSACTION_BYTES: OptionRange = OptionRange {
+    name: "stream_at_bytes",
     unit: Unit::Bytes,
-    least: 1,
-    most: None,
-    why: "0 could mean always or never; 1 is always",
+    min: 1,
+    max: None,
+    reason: "0 could mean always or never; 1 is always",
 };
 /// [`Builder::conflict_slots`](crate::Builder::conflict_slots).
-pub const CONFLICT_SLOTS: Bounds = Bounds {
-    option: "conflict_slots",
+pub const CONFLICT_CACHE_ROWS: OptionRange = OptionRange {
+    name: "conflict_slots",
     unit: Unit::Count,
-    least: 1,
-    most: Some(1 << 22),
-    why: "32 bytes for each are taken at once",
+    min: 1,
+    max: Some(1 << 22),
+    reason: "32 bytes for each are taken at once",
 };
 /// [`Builder::admission`](crate::Builder::admission).
-pub const ADMISSION: Bounds =
-    Bounds { option: "admission", unit: Unit::Count, least: 1, most: None, why: "with 0 no attempt could run" };
+pub const ADMISSION_LIMIT: OptionRange =
+    OptionRange { name: "admission", unit: Unit::Count, min: 1, max: None, reason: "with 0 no attempt could run" };
 /// [`RetryLimits::attempts`](crate::RetryLimits::attempts), of a store and of a transaction.
-pub const RETRY_ATTEMPTS: Bounds =
-    Bounds { option: "retry.attempts", unit: Unit::Count, least: 1, most: None, why: "the first attempt counts" };
+pub const RETRY_MAX_ATTEMPTS: OptionRange =
+    OptionRange { name: "retry.attempts", unit: Unit::Count, min: 1, max: None, reason: "the first attempt counts" };
 /// [`RetryLimits::time`](crate::RetryLimits::time), of a store and of a transaction.
-pub const RETRY_TIME: Bounds = Bounds {
-    option: "retry.time",
+pub const RETRY_TIMEOUT: OptionRange = OptionRange {
+    name: "retry.time",
     unit: Unit::Nanoseconds,
-    least: 0,
-    most: None,
-    why: "the first attempt is always made",
+    min: 0,
+    max: None,
+    reason: "the first attempt is always made",
 };
 /// [`Builder::age_max`](crate::Builder::age_max).
-pub const AGE_MAX: Bounds = Bounds {
-    option: "age_max",
+pub const MAX_SNAPSHOT_AGE: OptionRange = OptionRange {
+    name: "age_max",
     unit: Unit::Nanoseconds,
-    least: MILLISECOND,
-    most: None,
-    why: "with 0 any commit could end every reader",
+    min: MILLISECOND,
+    max: None,
+    reason: "with 0 any commit could end every reader",
 };
 /// [`Builder::history`](crate::Builder::history).
-pub const HISTORY: Bounds =
-    Bounds { option: "history", unit: Unit::Nanoseconds, least: 0, most: None, why: "counted in whole milliseconds" };
-/// [`Builder::slow_transaction`](crate::Builder::slow_transaction).
-pub const SLOW_TRANSACTION: Bounds = Bounds {
-    option: "slow_transaction",
+pub const HISTORY_RETENTION: OptionRange = OptionRange {
+    name: "history",
     unit: Unit::Nanoseconds,
-    least: 0,
-    most: None,
-    why: "0 notes every transaction, the greatest none",
+    min: 0,
+    max: None,
+    reason: "counted in whole milliseconds",
+};
+/// [`Builder::slow_transaction`](crate::Builder::slow_transaction).
+pub const SLOW_TRANSACTION_THRESHOLD: OptionRange = OptionRange {
+    name: "slow_transaction",
+    unit: Unit::Nanoseconds,
+    min: 0,
+    max: None,
+    reason: "0 notes every transaction, the greatest none",
 };
 /// [`Builder::publish_status`](crate::Builder::publish_status).
-pub const PUBLISH_STATUS: Bounds = Bounds {
-    option: "publish_status",
+pub const STATUS_FILE_INTERVAL: OptionRange = OptionRange {
+    name: "publish_status",
     unit: Unit::Nanoseconds,
-    least: 0,
-    most: Some(DAY),
-    why: "what is written less often is of no use",
+    min: 0,
+    max: Some(DAY),
+    reason: "what is written less often is of no use",
 };
 /// [`Commons::ttl_ms`](crate::Commons::ttl_ms).
-pub const TTL: Bounds = Bounds {
-    option: "ttl_ms",
+pub const LOCK_TTL: OptionRange = OptionRange {
+    name: "ttl_ms",
     unit: Unit::Nanoseconds,
-    least: MILLISECOND,
-    most: None,
-    why: "with 0 every owner would be dead at once",
+    min: MILLISECOND,
+    max: None,
+    reason: "with 0 every owner would be dead at once",
 };
 
 /// Those of all options that have a number.
-pub const ALL: &[Bounds] = &[
-    MEMORY_LIMIT,
-    CACHE_BYTES,
+pub const ALL: &[OptionRange] = &[
+    MEMORY_BUDGET,
+    BLOCK_CACHE_BYTES,
     WRITE_BUFFER_BYTES,
-    TRANSACTION_MAX_BYTES,
-    STREAM_AT_BYTES,
-    CONFLICT_SLOTS,
-    ADMISSION,
-    RETRY_ATTEMPTS,
-    RETRY_TIME,
-    AGE_MAX,
-    HISTORY,
-    SLOW_TRANSACTION,
-    PUBLISH_STATUS,
-    TTL,
-    LABEL_BYTES,
-    LEASE,
-    SEMAPHORE,
+    MAX_TRANSACTION_BYTES,
+    LARGE_TRANSACTION_BYTES,
+    CONFLICT_CACHE_ROWS,
+    ADMISSION_LIMIT,
+    RETRY_MAX_ATTEMPTS,
+    RETRY_TIMEOUT,
+    MAX_SNAPSHOT_AGE,
+    HISTORY_RETENTION,
+    SLOW_TRANSACTION_THRESHOLD,
+    STATUS_FILE_INTERVAL,
+    LOCK_TTL,
+    APPLICATION_NAME_BYTES,
+    LOCK_LEASE,
+    SEMAPHORE_PERMITS,
 ];
 
-impl Bounds {
+impl OptionRange {
     /// Whether the value, in this [unit](Bounds::unit), lies within.
     ///
     /// # Errors
     /// [`OutOfBounds`].
-    pub fn check(self, value: u128) -> Result<(), OutOfBounds> {
-        let within = self.least <= value && self.most.is_none_or(|most| value <= most);
-        if within { Ok(()) } else { Err(OutOfBounds { bounds: self, value }) }
+    pub fn check(self, value: u128) -> Result<(), OptionOutOfRange> {
+        let within = self.min <= value && self.max.is_none_or(|most| value <= most);
+        if within { Ok(()) } else { Err(OptionOutOfRange { range: self, value }) }
     }
 }
 
 /// As it follows upon *must be*.
-impl fmt::Display for Bounds {
+impl fmt::Display for OptionRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let round = |value| Round(self.unit, value);
-        match (self.least, self.most) {
+        match (self.min, self.max) {
             (0, None) => f.write_str("any"),
             (0, Some(most)) => write!(f, "at most {}", round(most)),
             (least, None) => write!(f, "at least {}", round(least)),
@@ -263,7 +273,7 @@ mod tests {
 
     #[test]
     fn the_documentation_has_the_bounds_that_are_checked() {
-        let row = |bounds: &Bounds| format!("| `{}` | {bounds} | {} |\n", bounds.option, bounds.why);
+        let row = |bounds: &OptionRange| format!("| `{}` | {bounds} | {} |\n", bounds.name, bounds.reason);
         let table: String = ALL.iter().map(row).collect();
         let table = format!("| option | bounds | why |\n|---|---|---|\n{table}");
         if std::env::var_os("UPDATE_GOLDENFILES").is_some() {
@@ -274,17 +284,17 @@ mod tests {
 
     #[test]
     fn a_refusal_names_option_value_and_bounds() {
-        let refusal = |bounds: Bounds, value| bounds.check(value).unwrap_err().to_string();
-        assert_eq!(refusal(CACHE_BYTES, 0), "cache_bytes is 0 bytes; it must be from 1 MiB to 1 TiB");
-        assert_eq!(refusal(LEASE, 0), "lease is 0ns; it must be from 100 ms to 366 days");
-        assert_eq!(refusal(CACHE_BYTES, 1), "cache_bytes is 1 byte; it must be from 1 MiB to 1 TiB");
-        assert_eq!(refusal(ADMISSION, 0), "admission is 0; it must be at least 1");
-        assert_eq!(refusal(AGE_MAX, 999), "age_max is 999ns; it must be at least 1 ms");
+        let refusal = |bounds: OptionRange, value| bounds.check(value).unwrap_err().to_string();
+        assert_eq!(refusal(BLOCK_CACHE_BYTES, 0), "cache_bytes is 0 bytes; it must be from 1 MiB to 1 TiB");
+        assert_eq!(refusal(LOCK_LEASE, 0), "lease is 0ns; it must be from 100 ms to 366 days");
+        assert_eq!(refusal(BLOCK_CACHE_BYTES, 1), "cache_bytes is 1 byte; it must be from 1 MiB to 1 TiB");
+        assert_eq!(refusal(ADMISSION_LIMIT, 0), "admission is 0; it must be at least 1");
+        assert_eq!(refusal(MAX_SNAPSHOT_AGE, 999), "age_max is 999ns; it must be at least 1 ms");
         let short = "lease is 99.999999ms; it must be from 100 ms to 366 days";
-        assert_eq!(refusal(LEASE, 100 * MILLISECOND - 1), short);
+        assert_eq!(refusal(LOCK_LEASE, 100 * MILLISECOND - 1), short);
         let longest = Duration::MAX.as_nanos();
         assert_eq!(
-            refusal(PUBLISH_STATUS, longest),
+            refusal(STATUS_FILE_INTERVAL, longest),
             "publish_status is 18446744073709551615.999999999s; it must be at most 1 day"
         );
         assert_eq!(duration(longest), Duration::MAX);
@@ -294,10 +304,10 @@ mod tests {
     #[test]
     fn bounds_belong_to_what_they_bound() {
         for bounds in ALL {
-            let most = bounds.most.unwrap_or(u128::MAX);
-            assert!(bounds.least < most, "{bounds:?}");
-            assert!(bounds.check(bounds.least).is_ok() && bounds.check(most).is_ok(), "{bounds:?}");
-            assert!(bounds.least.checked_sub(1).is_none_or(|below| bounds.check(below).is_err()), "{bounds:?}");
+            let most = bounds.max.unwrap_or(u128::MAX);
+            assert!(bounds.min < most, "{bounds:?}");
+            assert!(bounds.check(bounds.min).is_ok() && bounds.check(most).is_ok(), "{bounds:?}");
+            assert!(bounds.min.checked_sub(1).is_none_or(|below| bounds.check(below).is_err()), "{bounds:?}");
             assert!(most.checked_add(1).is_none_or(|above| bounds.check(above).is_err()), "{bounds:?}");
         }
     }

@@ -3,12 +3,12 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-use crate::bounds::OutOfBounds;
+use crate::bounds::OptionOutOfRange;
 use crate::engine::EngineError;
-use crate::locking::{LockHeld, LockLost};
+use crate::locking::{LockLost, LockNotAvailable};
 use crate::owner::OwnerId;
 use crate::row::RowKey;
-use crate::timestamp::{TimeOfDay, Timestamp};
+use crate::timestamp::{Timestamp, UtcDateTime};
 
 /// The result of everything that can fail here.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -29,7 +29,7 @@ pub enum ErrorKind {
     /// [`Store::transact`](crate::Store::transact) does by itself.
     Conflict(Box<Conflict>),
     /// [`Store::transact`](crate::Store::transact) met a conflict at every attempt and gives up. Try again later.
-    Exhausted {
+    RetriesExhausted {
         /// How often it was tried.
         attempts: u32,
         /// The last conflict.
@@ -59,14 +59,14 @@ pub enum ErrorKind {
     /// The call makes no sense; it changed nothing.
     InvalidArgument(String),
     /// The keyspace does not exist, or no longer.
-    NoSuchKeyspace(String),
+    KeyspaceNotFound(String),
     /// What is stored is not what was written. Restore from a copy.
     Corruption(String),
     /// The folder holds no store, or what was to be restored is no dump; or it is of a format that this program does not know. Nothing
     /// was changed.
-    NotAStore(String),
+    UnrecognizedFormat(String),
     /// The store is open elsewhere; close it there.
-    Busy(String),
+    AlreadyOpen(String),
     /// Reading, writing or opening failed below the store. The call committed nothing, and the store, if it was open, goes on: the
     /// call may be repeated.
     Io(String),
@@ -77,15 +77,15 @@ pub enum ErrorKind {
     /// The work was stopped from outside: by its own progress callback ([`Proceed`](crate::Proceed)), by a
     /// [`Cancel`](crate::Cancel), or by the end of the tokio runtime that was to run it. The text says what is left of it. The store
     /// goes on.
-    Stopped(String),
+    Cancelled(String),
     /// A [lock](crate::Store::lock) was not granted in time. Nothing of the request is left; ask again, or do without.
-    LockHeld(Box<LockHeld>),
+    LockNotAvailable(Box<LockNotAvailable>),
     /// The grant of a [lock](crate::Store::lock) is over, so the transaction that was [fenced](crate::Txn::fence) by it was not committed,
     /// or the guard can do no more. What was to be done under the lock has to begin anew, with a new one.
     LockLost(Box<LockLost>),
     /// Two holders of a shared [lock](crate::Store::lock) want to [upgrade](crate::LockGuard::upgrade) it, and each would wait for the
     /// other. This is the second, and keeps its shared lock; release it, and ask again.
-    Deadlock(Box<LockHeld>),
+    Deadlock(Box<LockNotAvailable>),
 }
 
 /// Which transaction came first, and where.
@@ -99,13 +99,13 @@ pub struct Conflict {
     /// Why that is a conflict.
     pub reason: ConflictReason,
     /// The owner of the transaction that came first, where a record still names it.
-    pub owner: Option<OwnerId>,
+    pub conflicting_owner: Option<OwnerId>,
     /// What that transaction was called, if it has a [label](crate::TxnOptions::label) and ran in this process not long ago.
-    pub label: Option<&'static str>,
+    pub conflicting_label: Option<&'static str>,
     /// When that transaction started, where a record still says so.
-    pub their_start_ts: Option<Timestamp>,
+    pub conflicting_start_ts: Option<Timestamp>,
     /// What the transaction that lost had seen.
-    pub our_read_ts: Timestamp,
+    pub read_ts: Timestamp,
 }
 
 /// Why a row could not be written.
@@ -113,11 +113,11 @@ pub struct Conflict {
 #[non_exhaustive]
 pub enum ConflictReason {
     /// The row was committed at this timestamp, after the loser's snapshot.
-    CommittedAt(Timestamp),
+    NewerVersion(Timestamp),
     /// A transaction that has not ended holds the row's lock.
     Locked,
     /// Somebody took the transaction for dead and rolled it back.
-    RolledBack,
+    RolledBackByOther,
 }
 
 impl Error {
@@ -134,14 +134,14 @@ impl Error {
     /// The conflict that this error is about, also when retrying was given up.
     pub fn conflict(&self) -> Option<&Conflict> {
         match &self.kind {
-            ErrorKind::Conflict(conflict) | ErrorKind::Exhausted { conflict, .. } => Some(conflict),
+            ErrorKind::Conflict(conflict) | ErrorKind::RetriesExhausted { conflict, .. } => Some(conflict),
             _ => None,
         }
     }
 
     pub(crate) fn conflict_mut(&mut self) -> Option<&mut Conflict> {
         match &mut self.kind {
-            ErrorKind::Conflict(conflict) | ErrorKind::Exhausted { conflict, .. } => Some(conflict),
+            ErrorKind::Conflict(conflict) | ErrorKind::RetriesExhausted { conflict, .. } => Some(conflict),
             _ => None,
         }
     }
@@ -170,16 +170,16 @@ impl From<EngineError> for Error {
             EngineError::Io(_) => ErrorKind::Io(text),
             EngineError::Limit { what, asked, limit } => ErrorKind::TooLarge { what, bytes: *asked, limit: *limit },
             EngineError::Corruption(_) => ErrorKind::Corruption(text),
-            EngineError::NotAStore(_) => ErrorKind::NotAStore(text),
-            EngineError::AlreadyOpen(_) => ErrorKind::Busy(text),
+            EngineError::NotAStore(_) => ErrorKind::UnrecognizedFormat(text),
+            EngineError::AlreadyOpen(_) => ErrorKind::AlreadyOpen(text),
             EngineError::Unsupported(_) | EngineError::InvalidOption(_) => ErrorKind::InvalidArgument(text),
         };
         Self { kind }
     }
 }
 
-impl From<OutOfBounds> for Error {
-    fn from(why: OutOfBounds) -> Self {
+impl From<OptionOutOfRange> for Error {
+    fn from(why: OptionOutOfRange) -> Self {
         Self::invalid(why.to_string())
     }
 }
@@ -190,7 +190,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
             ErrorKind::Conflict(conflict) => write!(f, "conflict: {conflict}"),
-            ErrorKind::Exhausted { attempts, conflict } => {
+            ErrorKind::RetriesExhausted { attempts, conflict } => {
                 write!(f, "given up after {attempts} attempts; the last conflict: {conflict}")
             }
             ErrorKind::AlreadyExists(row) => write!(f, "row {row:?} already exists"),
@@ -200,9 +200,9 @@ impl fmt::Display for Error {
             ErrorKind::Undetermined(why) => {
                 write!(f, "undetermined, what was asked for may or may not have taken effect: {why}")
             }
-            ErrorKind::NoSuchKeyspace(name) => write!(f, "there is no keyspace {name:?}"),
+            ErrorKind::KeyspaceNotFound(name) => write!(f, "there is no keyspace {name:?}"),
             ErrorKind::Corruption(why) => write!(f, "corruption: {why}"),
-            ErrorKind::LockHeld(held) => write!(f, "{held}"),
+            ErrorKind::LockNotAvailable(held) => write!(f, "{held}"),
             ErrorKind::LockLost(lost) => write!(f, "{lost}"),
             ErrorKind::Deadlock(held) => {
                 write!(
@@ -213,11 +213,11 @@ impl fmt::Display for Error {
             }
             ErrorKind::SnapshotTooOld(why)
             | ErrorKind::InvalidArgument(why)
-            | ErrorKind::NotAStore(why)
-            | ErrorKind::Busy(why)
+            | ErrorKind::UnrecognizedFormat(why)
+            | ErrorKind::AlreadyOpen(why)
             | ErrorKind::Io(why)
             | ErrorKind::Closed(why)
-            | ErrorKind::Stopped(why) => f.write_str(why),
+            | ErrorKind::Cancelled(why) => f.write_str(why),
         }
     }
 }
@@ -225,24 +225,24 @@ impl fmt::Display for Error {
 impl fmt::Display for Conflict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.keyspace {
-            Some(keyspace) => write!(f, "row {keyspace}/{} ", self.row.key().escape_ascii())?,
+            Some(keyspace) => write!(f, "row {keyspace}/{} ", self.row.user_key().escape_ascii())?,
             None => write!(f, "row {:?} ", self.row)?,
         }
         match self.reason {
-            ConflictReason::CommittedAt(ts) => write!(f, "was committed at {ts:#}")?,
+            ConflictReason::NewerVersion(ts) => write!(f, "was committed at {ts:#}")?,
             ConflictReason::Locked => write!(f, "is locked")?,
-            ConflictReason::RolledBack => write!(f, "was rolled back")?,
+            ConflictReason::RolledBackByOther => write!(f, "was rolled back")?,
         }
-        if let Some(owner) = self.owner {
+        if let Some(owner) = self.conflicting_owner {
             write!(f, " by ")?;
-            if let Some(label) = self.label {
+            if let Some(label) = self.conflicting_label {
                 write!(f, "{label:?}, ")?;
             }
-            write!(f, "owner {owner}, who began at {}", TimeOfDay(owner.began_millis()))?;
+            write!(f, "owner {owner}, who began at {}", UtcDateTime(owner.created_at_millis()))?;
         }
-        if let Some(start_ts) = self.their_start_ts {
+        if let Some(start_ts) = self.conflicting_start_ts {
             write!(f, ", start_ts {start_ts}")?;
         }
-        write!(f, "; this transaction reads at {:#}", self.our_read_ts)
+        write!(f, "; this transaction reads at {:#}", self.read_ts)
     }
 }

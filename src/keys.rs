@@ -25,26 +25,26 @@ pub fn history_key(row: &RowKey, ts: Timestamp) -> Vec<u8> {
 }
 
 /// Splits a data key; `None` when it is not one.
-pub fn split_data_key(key: &[u8]) -> Option<(RowKey, Timestamp)> {
+pub fn decode_data_key(key: &[u8]) -> Option<(RowKey, Timestamp)> {
     let (row, number) = split(key)?;
     Some((row, Timestamp::from_u64(number)))
 }
 
 /// Splits a history key; `None` when it is not one.
-pub fn split_history_key(key: &[u8]) -> Option<(RowKey, Timestamp)> {
+pub fn decode_history_key(key: &[u8]) -> Option<(RowKey, Timestamp)> {
     let (row, number) = split(key)?;
     Some((row, Timestamp::from_u64(!number)))
 }
 
 /// The first byte string after everything that a keyspace holds, in any column.
-pub fn keyspace_bounds(id: KeyspaceId) -> (Vec<u8>, Vec<u8>) {
+pub fn keyspace_range(id: KeyspaceId) -> (Vec<u8>, Vec<u8>) {
     // Nothing but its keys' length ends the last keyspace, and no key is as long as this.
     let end = id.0.checked_add(1).map_or(vec![0xff; 1 << 16], |next| next.to_be_bytes().to_vec());
     (id.0.to_be_bytes().to_vec(), end)
 }
 
 /// The first key after all that begin with `prefix`; `None` when there is no such key.
-pub fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
+pub fn prefix_successor(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|byte| *byte != 0xff)?;
     let mut end = prefix.get(..=last)?.to_vec();
     if let Some(byte) = end.last_mut() {
@@ -55,8 +55,8 @@ pub fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
 
 fn with_timestamp(row: &RowKey, number: u64) -> Vec<u8> {
     let mut key = Vec::with_capacity(row.as_bytes().len() + 2 + TIMESTAMP_BYTES + 8);
-    key.extend_from_slice(&row.keyspace().0.to_be_bytes());
-    for byte in row.key() {
+    key.extend_from_slice(&row.keyspace_id().0.to_be_bytes());
+    for byte in row.user_key() {
         key.push(*byte);
         if *byte == ESCAPE {
             key.push(ESCAPED_ZERO);
@@ -110,17 +110,17 @@ mod tests {
 
     #[test]
     fn a_prefix_of_nothing_but_ff_has_no_end() {
-        assert_eq!(after_prefix(b"\xff\xff"), None);
-        assert_eq!(after_prefix(b"a\xff"), Some(b"b".to_vec()));
-        assert_eq!(after_prefix(b""), None);
+        assert_eq!(prefix_successor(b"\xff\xff"), None);
+        assert_eq!(prefix_successor(b"a\xff"), Some(b"b".to_vec()));
+        assert_eq!(prefix_successor(b""), None);
     }
 
     proptest! {
         #[test]
         fn keys_split_into_what_they_were_made_of(key: Vec<u8>, ts: u64) {
             let ts = Timestamp::from_u64(ts);
-            prop_assert_eq!(split_data_key(&data_key(&row(&key), ts)), Some((row(&key), ts)));
-            prop_assert_eq!(split_history_key(&history_key(&row(&key), ts)), Some((row(&key), ts)));
+            prop_assert_eq!(decode_data_key(&data_key(&row(&key), ts)), Some((row(&key), ts)));
+            prop_assert_eq!(decode_history_key(&history_key(&row(&key), ts)), Some((row(&key), ts)));
         }
 
         #[test]
@@ -134,17 +134,17 @@ mod tests {
         #[test]
         fn no_bytes_make_splitting_panic(bytes: Vec<u8>) {
             // What splits was made of its parts, so there is one key for them.
-            if let Some((row, ts)) = split_data_key(&bytes) {
+            if let Some((row, ts)) = decode_data_key(&bytes) {
                 prop_assert_eq!(data_key(&row, ts), bytes.clone());
             }
-            if let Some((row, ts)) = split_history_key(&bytes) {
+            if let Some((row, ts)) = decode_history_key(&bytes) {
                 prop_assert_eq!(history_key(&row, ts), bytes);
             }
         }
 
         #[test]
         fn after_prefix_is_the_tight_bound(prefix: Vec<u8>, tail: Vec<u8>) {
-            if let Some(end) = after_prefix(&prefix) {
+            if let Some(end) = prefix_successor(&prefix) {
                 let mut inside = prefix.clone();
                 inside.extend(tail);
                 prop_assert!(inside < end);

@@ -80,7 +80,7 @@
 //! `tokio`: `AsyncStore`, the same store for asynchronous code. Without it nothing here needs a runtime.
 //!
 //! `metrics`, `tracing`: what [`observe`] lists goes to the recorder or subscriber that the program has installed for the crate of that
-//! name. Counters, latencies and slow transactions can be asked for without either.
+//! name. Metrics, latencies and slow transactions can be asked for without either.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![cfg_attr(
@@ -153,26 +153,27 @@ mod readme {}
 
 #[cfg(feature = "tokio")]
 pub use asynchronous::{AsyncLockGuard, AsyncScan, AsyncSnapshot, AsyncStore};
-pub use coordinator::shared::{Commons, LockWaiter, Pause};
-pub use coordinator::{CommitProtocol, KeepHistory};
+pub use coordinator::shared::{LockWaiter, SharedConfig, SleepingLockWaiter};
+pub use coordinator::{CommitProtocol, HistoryRetention};
 pub use engine::{ColumnStats, Compression, DataLoss, EngineStats};
 pub use error::{Conflict, ConflictReason, Error, ErrorKind, Result};
 pub use locking::{
-    Cancel, LockEntry, LockHeld, LockHolder, LockLost, LockMode, LockModeStats, LockState, LockStats, LockTable,
-    LockTarget, LostReason, TakenOver,
+    CancelToken, ExpiredLease, LockEntry, LockHolder, LockLost, LockLostReason, LockMode, LockModeStats,
+    LockNotAvailable, LockState, LockStats, LockTable, LockTarget,
 };
-pub use observe::{Latencies, Latency};
+pub use observe::{Latencies, LatencyHistogram};
 pub use owner::OwnerId;
-pub use protocol::CommitPoint;
+pub use protocol::TransactionStatus;
 pub use row::{KeyspaceId, RowKey};
 #[cfg(feature = "rocks")]
-pub use store::Repaired;
+pub use store::RepairReport;
 pub use store::{
-    Builder, Commit, ConflictStatus, DumpHeader, DumpOptions, Dumped, Durability, Existing, Fence, KEY_MAX_BYTES,
-    KEYSPACE_NAME_MAX_BYTES, KeyRange, Keyspace, KeyspaceFigures, KeyspaceStatus, LOCK_WHY_MAX_BYTES, Live, LiveKind,
-    LiveStatus, LockGuard, LockOptions, Options, Outcome, Problem, Proceed, RetryLimits, RowLock, RowLockStatus,
-    RowLocks, Savepoint, Scan, Since, SlowStatus, SlowTransaction, Snapshot, Stats, Status, Store, TimeSpent, Txn,
-    TxnOptions, TxnStatus, VALUE_MAX_BYTES, Verified, Version, Versions, Wait,
+    ActiveKind, ActiveTransaction, ActiveTransactionStatus, Builder, Commit, ConflictStatus, DumpBase, DumpHeader,
+    DumpOptions, DumpStats, Durability, Fence, IntegrityIssue, IntoControlFlow, KeyRange, Keyspace, KeyspaceSize,
+    KeyspaceStats, LockGuard, LockOptions, LockWaitPolicy, MAX_KEY_BYTES, MAX_KEYSPACE_NAME_BYTES,
+    MAX_LOCK_REASON_BYTES, MAX_VALUE_BYTES, OnExisting, Options, RetryPolicy, RowLock, RowLockStatus, RowLocks,
+    Savepoint, Scan, SlowTransaction, SlowTransactionStatus, Snapshot, Stats, Store, StoreStatus, TimeBreakdown, Txn,
+    TxnOptions, TxnOutcome, TxnStatus, VerifyReport, Version, Versions,
 };
-pub use timestamp::{NoTimestamp, Timestamp};
-pub use typed::{KeyPrefix, Reader, TypedKeyspace, TypedScan};
+pub use timestamp::{ParseTimestampError, Timestamp};
+pub use typed::{KeyPrefix, Readable, TypedKeyspace, TypedScan};

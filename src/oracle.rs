@@ -16,30 +16,30 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::engine::{Engine, EngineError};
-use crate::runtime::Runtime;
+use crate::runtime::Env;
 use crate::timestamp::Timestamp;
 
 /// How far ahead of the clock a lease reaches, in milliseconds. A process that is killed leaves its lease unused, and the next
 /// life begins at its end: that much timestamps then lead the clock, so it is short. Renewing it costs nothing, since it rides
 /// on a sync.
-pub const LEASE_MS: u64 = 3_000;
+pub const RESERVATION_MS: u64 = 3_000;
 /// How far a lease may advance at one extension, in milliseconds.
-pub const JUMP_MAX_MS: u64 = 24 * 3_600_000;
+pub const CLOCK_JUMP_MAX_MS: u64 = 24 * 3_600_000;
 
 /// Whether the timestamp is so late that no lease fits in above it, nor the life of a store.
-pub fn is_last(ts: Timestamp) -> bool {
-    Timestamp::from_millis(ts.millis().saturating_add(JUMP_MAX_MS)) == Timestamp::MAX
+pub fn is_exhausted(ts: Timestamp) -> bool {
+    Timestamp::from_millis(ts.millis().saturating_add(CLOCK_JUMP_MAX_MS)) == Timestamp::MAX
 }
 
 /// The name of the oracle's high-water mark in the store's bookkeeping.
-pub(crate) const LEASE: &str = "oracle";
+pub(crate) const HIGH_WATER_KEY: &str = "oracle";
 
 /// Stands for the newest timestamp once no more is to follow: it has no next one.
-const CLOSED: Timestamp = Timestamp::MAX;
+const CLOSED_TS: Timestamp = Timestamp::MAX;
 
 /// The high-water mark that an engine keeps: no timestamp above it was handed out.
 pub(crate) fn read_high_water(engine: &dyn Engine) -> Result<Timestamp, EngineError> {
-    let Some(bytes) = engine.get_meta(LEASE)? else { return Ok(Timestamp::ZERO) };
+    let Some(bytes) = engine.get_meta(HIGH_WATER_KEY)? else { return Ok(Timestamp::ZERO) };
     let number = bytes.try_into().map(u64::from_be_bytes);
     let damaged = |_| EngineError::Corruption("the oracle's high-water mark is damaged".into());
     number.map(Timestamp::from_u64).map_err(damaged)
@@ -56,15 +56,15 @@ pub trait Oracle: Send + Sync {
 
 /// A shared oracle in memory, for simulated clients of one engine. It forgets with its process.
 pub struct MemoryOracle {
-    oracle: LeasedOracle,
-    runtime: Arc<dyn Runtime>,
+    oracle: LocalOracle,
+    runtime: Arc<dyn Env>,
 }
 
 impl MemoryOracle {
     /// An oracle that goes by the runtime's clock.
-    pub fn new(runtime: Arc<dyn Runtime>) -> Self {
-        let oracle = LeasedOracle::new(Timestamp::ZERO);
-        oracle.extend(Timestamp::MAX);
+    pub fn new(runtime: Arc<dyn Env>) -> Self {
+        let oracle = LocalOracle::new(Timestamp::ZERO);
+        oracle.reserve_until(Timestamp::MAX);
         Self { oracle, runtime }
     }
 }
@@ -78,52 +78,52 @@ impl Oracle for MemoryOracle {
 
 /// An oracle in this process, with a lease that somebody else makes durable.
 #[derive(Debug)]
-pub struct LeasedOracle {
+pub struct LocalOracle {
     last: AtomicU64,
-    lease_end: AtomicU64,
-    punctual: AtomicBool,
+    reserved_until: AtomicU64,
+    tracks_wall_clock: AtomicBool,
 }
 
-impl LeasedOracle {
+impl LocalOracle {
     /// An oracle that goes on above `high_water`; it hands out nothing before [`LeasedOracle::extend`] is called.
     pub fn new(high_water: Timestamp) -> Self {
         let high_water = || AtomicU64::new(high_water.to_u64());
-        Self { last: high_water(), lease_end: high_water(), punctual: AtomicBool::new(false) }
+        Self { last: high_water(), reserved_until: high_water(), tracks_wall_clock: AtomicBool::new(false) }
     }
 
     /// Never falls behind the clock from here on, except after a jump of more than [`JUMP_MAX_MS`].
-    pub fn be_punctual(&self) {
-        self.punctual.store(true, Ordering::Release);
+    pub fn track_wall_clock(&self) {
+        self.tracks_wall_clock.store(true, Ordering::Release);
     }
 
     /// The first high-water mark to make durable: the clock may have moved any distance while the store was closed.
-    pub fn first_lease(&self, unix_millis: u64) -> Timestamp {
-        Timestamp::from_millis(unix_millis.max(self.last().millis()).saturating_add(LEASE_MS))
+    pub fn first_reservation(&self, unix_millis: u64) -> Timestamp {
+        Timestamp::from_millis(unix_millis.max(self.last_issued().millis()).saturating_add(RESERVATION_MS))
     }
 
     /// The high-water mark to make durable next.
-    pub fn next_lease(&self, unix_millis: u64) -> Timestamp {
-        let last = self.last();
-        if last == CLOSED {
+    pub fn next_reservation(&self, unix_millis: u64) -> Timestamp {
+        let last = self.last_issued();
+        if last == CLOSED_TS {
             // Whoever asked before it was closed goes on with what is durable already.
-            return Timestamp::from_u64(self.lease_end.load(Ordering::Acquire));
+            return Timestamp::from_u64(self.reserved_until.load(Ordering::Acquire));
         }
         let last = last.millis();
-        let clock = unix_millis.clamp(last, last.saturating_add(JUMP_MAX_MS));
-        Timestamp::from_millis(clock.saturating_add(LEASE_MS))
+        let clock = unix_millis.clamp(last, last.saturating_add(CLOCK_JUMP_MAX_MS));
+        Timestamp::from_millis(clock.saturating_add(RESERVATION_MS))
     }
 
     /// Whether less than half of the lease lies ahead.
-    pub fn needs_extension(&self, unix_millis: u64) -> bool {
-        let lease_end = Timestamp::from_u64(self.lease_end.load(Ordering::Acquire)).millis();
-        let last = self.last();
+    pub fn needs_reservation(&self, unix_millis: u64) -> bool {
+        let lease_end = Timestamp::from_u64(self.reserved_until.load(Ordering::Acquire)).millis();
+        let last = self.last_issued();
         let now = last.millis().max(unix_millis);
-        last != CLOSED && lease_end < now.saturating_add(LEASE_MS / 2)
+        last != CLOSED_TS && lease_end < now.saturating_add(RESERVATION_MS / 2)
     }
 
     /// Allows timestamps up to `high_water`, which must be durable.
-    pub fn extend(&self, high_water: Timestamp) {
-        self.lease_end.fetch_max(high_water.to_u64(), Ordering::AcqRel);
+    pub fn reserve_until(&self, high_water: Timestamp) {
+        self.reserved_until.fetch_max(high_water.to_u64(), Ordering::AcqRel);
     }
 
     /// Hands out nothing at or below `ts` from here on. What it then hands out waits for a lease that reaches so far.
@@ -134,27 +134,27 @@ impl LeasedOracle {
 
     /// Hands out nothing from here on; the answer is the newest timestamp handed out.
     pub fn close(&self) -> Timestamp {
-        Timestamp::from_u64(self.last.swap(CLOSED.to_u64(), Ordering::AcqRel))
+        Timestamp::from_u64(self.last.swap(CLOSED_TS.to_u64(), Ordering::AcqRel))
     }
 
     /// The newest timestamp handed out.
-    pub fn last(&self) -> Timestamp {
+    pub fn last_issued(&self) -> Timestamp {
         Timestamp::from_u64(self.last.load(Ordering::Acquire))
     }
 
     /// A timestamp greater than every other handed out before this call; `None` when the lease is used up, or too old for one
     /// that is punctual.
     pub fn next(&self, unix_millis: u64) -> Option<Timestamp> {
-        let lease_end = self.lease_end.load(Ordering::Acquire);
+        let lease_end = self.reserved_until.load(Ordering::Acquire);
         let clock = Timestamp::from_millis(unix_millis).to_u64();
-        let punctual = self.punctual.load(Ordering::Acquire);
+        let punctual = self.tracks_wall_clock.load(Ordering::Acquire);
         let issue = |last: u64| {
             let next = last.checked_add(1)?;
-            let in_reach = last.saturating_add(Timestamp::from_millis(JUMP_MAX_MS).to_u64());
+            let in_reach = last.saturating_add(Timestamp::from_millis(CLOCK_JUMP_MAX_MS).to_u64());
             if punctual && (lease_end..in_reach).contains(&clock) {
                 return None;
             }
-            let lease_began = lease_end.saturating_sub(Timestamp::from_millis(LEASE_MS).to_u64());
+            let lease_began = lease_end.saturating_sub(Timestamp::from_millis(RESERVATION_MS).to_u64());
             let wanted = next.max(if clock <= lease_end { clock } else { lease_began });
             (wanted <= lease_end).then_some(wanted)
         };
@@ -168,18 +168,18 @@ mod tests {
     #[test]
     fn a_punctual_one_waits_for_its_lease_and_another_falls_behind_the_clock() {
         for punctual in [false, true] {
-            let oracle = LeasedOracle::new(Timestamp::from_millis(1_000_000));
+            let oracle = LocalOracle::new(Timestamp::from_millis(1_000_000));
             if punctual {
-                oracle.be_punctual();
+                oracle.track_wall_clock();
             }
-            oracle.extend(oracle.first_lease(1_000_000));
+            oracle.reserve_until(oracle.first_reservation(1_000_000));
             assert_eq!(oracle.next(1_000_007).map(Timestamp::millis), Some(1_000_007));
-            let noon = 1_000_000 + JUMP_MAX_MS / 2;
+            let noon = 1_000_000 + CLOCK_JUMP_MAX_MS / 2;
             assert_eq!(oracle.next(noon).is_none(), punctual);
-            oracle.extend(oracle.next_lease(noon));
+            oracle.reserve_until(oracle.next_reservation(noon));
             assert_eq!(oracle.next(noon).map(Timestamp::millis), Some(noon));
             // A clock that is years ahead is not waited for.
-            assert!(oracle.next(noon + 2 * JUMP_MAX_MS).is_some());
+            assert!(oracle.next(noon + 2 * CLOCK_JUMP_MAX_MS).is_some());
         }
     }
 
@@ -190,16 +190,16 @@ mod tests {
     const NOON: u64 = 1_763_726_400_000;
     const HOUR: u64 = 3_600_000;
 
-    fn opened(high_water: Timestamp, clock: u64) -> (LeasedOracle, Timestamp) {
-        let oracle = LeasedOracle::new(high_water);
-        let lease = oracle.first_lease(clock);
-        oracle.extend(lease);
+    fn opened(high_water: Timestamp, clock: u64) -> (LocalOracle, Timestamp) {
+        let oracle = LocalOracle::new(high_water);
+        let lease = oracle.first_reservation(clock);
+        oracle.reserve_until(lease);
         (oracle, lease)
     }
 
     #[test]
     fn nothing_is_handed_out_before_the_lease_is_durable() {
-        assert_eq!(LeasedOracle::new(Timestamp::ZERO).next(NOON), None);
+        assert_eq!(LocalOracle::new(Timestamp::ZERO).next(NOON), None);
     }
 
     #[test]
@@ -227,9 +227,9 @@ mod tests {
         let (oracle, lease) = opened(Timestamp::ZERO, NOON);
         let ts = oracle.next(NOON + HOUR).unwrap();
         assert!(ts <= lease);
-        assert!(oracle.needs_extension(NOON + HOUR));
-        oracle.extend(oracle.next_lease(NOON + HOUR));
-        assert!(!oracle.needs_extension(NOON + HOUR));
+        assert!(oracle.needs_reservation(NOON + HOUR));
+        oracle.reserve_until(oracle.next_reservation(NOON + HOUR));
+        assert!(!oracle.needs_reservation(NOON + HOUR));
         assert_eq!(oracle.next(NOON + HOUR).unwrap().millis(), NOON + HOUR);
     }
 
@@ -237,8 +237,8 @@ mod tests {
     fn a_wild_jump_of_the_clock_is_followed_only_so_far() {
         let (oracle, _) = opened(Timestamp::ZERO, NOON);
         oracle.next(NOON).unwrap();
-        let lease = oracle.next_lease(NOON + 1000 * JUMP_MAX_MS);
-        assert_eq!(lease.millis(), NOON + JUMP_MAX_MS + LEASE_MS);
+        let lease = oracle.next_reservation(NOON + 1000 * CLOCK_JUMP_MAX_MS);
+        assert_eq!(lease.millis(), NOON + CLOCK_JUMP_MAX_MS + RESERVATION_MS);
     }
 
     #[test]
@@ -247,7 +247,7 @@ mod tests {
         for life in 0..5 {
             let (oracle, lease) = opened(high_water, NOON);
             let first = oracle.next(NOON).unwrap();
-            assert_eq!(first.millis(), NOON + life * LEASE_MS);
+            assert_eq!(first.millis(), NOON + life * RESERVATION_MS);
             high_water = lease;
         }
         // The clock catches up, or the last life is closed.
@@ -268,20 +268,20 @@ mod tests {
         });
         assert!(drawn.is_none_or(|drawn| drawn <= newest), "{drawn:?} {newest}");
         // A sync that is under way makes nothing of it that would cost the next life its timestamps.
-        assert!(!oracle.needs_extension(NOON + HOUR));
-        assert_eq!(oracle.next_lease(NOON + HOUR), lease);
-        oracle.extend(Timestamp::MAX);
+        assert!(!oracle.needs_reservation(NOON + HOUR));
+        assert_eq!(oracle.next_reservation(NOON + HOUR), lease);
+        oracle.reserve_until(Timestamp::MAX);
         assert_eq!(oracle.next(NOON + HOUR), None);
     }
 
     #[test]
     fn an_oracle_that_is_to_pass_a_timestamp_waits_for_a_lease_beyond_it() {
         let (oracle, lease) = opened(Timestamp::ZERO, NOON);
-        let foreign = Timestamp::from_millis(NOON + 400 * JUMP_MAX_MS);
+        let foreign = Timestamp::from_millis(NOON + 400 * CLOCK_JUMP_MAX_MS);
         oracle.advance_past(foreign);
         assert_eq!(oracle.next(NOON), None);
-        assert!(oracle.needs_extension(NOON) && oracle.next_lease(NOON) > foreign);
-        oracle.extend(oracle.next_lease(NOON));
+        assert!(oracle.needs_reservation(NOON) && oracle.next_reservation(NOON) > foreign);
+        oracle.reserve_until(oracle.next_reservation(NOON));
         assert!(oracle.next(NOON).unwrap() > foreign && foreign > lease);
         oracle.advance_past(lease);
         assert!(oracle.next(NOON).unwrap() > foreign);

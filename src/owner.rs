@@ -48,15 +48,15 @@ impl OwnerId {
     }
 
     /// When the owner began, in milliseconds since 1970.
-    pub fn began_millis(self) -> u64 {
+    pub fn created_at_millis(self) -> u64 {
         let seconds = self.0 >> (MILLIS_BITS + RANDOM_BITS);
         let millis = (self.0 >> RANDOM_BITS) & ((1 << MILLIS_BITS) - 1);
         OWNER_EPOCH_MILLIS + seconds * 1000 + millis
     }
 
     /// When the owner began.
-    pub fn began(self) -> SystemTime {
-        UNIX_EPOCH + Duration::from_millis(self.began_millis())
+    pub fn created_at(self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_millis(self.created_at_millis())
     }
 }
 
@@ -74,26 +74,26 @@ impl fmt::Debug for OwnerId {
 
 /// Hands out owner ids, each once, never going back in time.
 #[derive(Debug, Default)]
-pub struct OwnerIds {
-    current: Mutex<Millisecond>,
+pub struct OwnerIdGenerator {
+    current: Mutex<IdBlock>,
 }
 
 /// Within one millisecond ids count up from a random start, so they cannot meet.
 #[derive(Debug, Default)]
-struct Millisecond {
+struct IdBlock {
     unix_millis: u64,
     first: u64,
     issued: u64,
 }
 
-impl OwnerIds {
+impl OwnerIdGenerator {
     /// The next id, for a clock that shows `unix_millis` and 64 fresh random bits.
     pub fn next(&self, unix_millis: u64, random: u64) -> OwnerId {
         let mut current = self.current.lock();
         if unix_millis > current.unix_millis {
-            *current = Millisecond { unix_millis, first: random, issued: 0 };
+            *current = IdBlock { unix_millis, first: random, issued: 0 };
         } else if current.issued >> RANDOM_BITS != 0 {
-            *current = Millisecond { unix_millis: current.unix_millis + 1, first: random, issued: 0 };
+            *current = IdBlock { unix_millis: current.unix_millis + 1, first: random, issued: 0 };
         }
         let id = OwnerId::new(current.unix_millis, current.first.wrapping_add(current.issued));
         current.issued += 1;
@@ -112,36 +112,36 @@ mod tests {
     #[test]
     fn an_id_decodes_to_the_time_it_was_made_at() {
         let id = OwnerId::new(NOON, u64::MAX);
-        assert_eq!(id.began_millis(), NOON);
+        assert_eq!(id.created_at_millis(), NOON);
         assert_eq!(id.to_u64() >> 63, 0);
         assert_eq!(OwnerId::from_u64(id.to_u64()), id);
     }
 
     #[test]
     fn times_out_of_range_are_clamped() {
-        assert_eq!(OwnerId::new(0, 0).began_millis(), OWNER_EPOCH_MILLIS);
+        assert_eq!(OwnerId::new(0, 0).created_at_millis(), OWNER_EPOCH_MILLIS);
         assert_eq!(OwnerId::new(u64::MAX, 0).to_u64() >> 63, 0);
     }
 
     #[test]
     fn the_same_random_bits_never_give_the_same_id() {
-        let ids = OwnerIds::default();
+        let ids = OwnerIdGenerator::default();
         let made: HashSet<_> = (0..100_000).map(|_| ids.next(NOON, 42)).collect();
         assert_eq!(made.len(), 100_000);
     }
 
     #[test]
     fn a_clock_that_goes_back_does_not_take_ids_back() {
-        let ids = OwnerIds::default();
+        let ids = OwnerIdGenerator::default();
         let before = ids.next(NOON, 1);
         let after = ids.next(NOON - 3_600_000, 1);
         assert_ne!(before, after);
-        assert_eq!(after.began_millis(), NOON);
+        assert_eq!(after.created_at_millis(), NOON);
     }
 
     #[test]
     fn a_millisecond_that_runs_out_borrows_from_the_next() {
-        let ids = OwnerIds::default();
+        let ids = OwnerIdGenerator::default();
         let mut seen = HashSet::new();
         for _ in 0..(1 << RANDOM_BITS) + 10 {
             assert!(seen.insert(ids.next(NOON, 99)));

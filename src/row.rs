@@ -77,7 +77,7 @@ pub enum Value {
     /// In the record itself.
     Inline(Bytes),
     /// In the data column, under the row and the transaction's `start_ts`.
-    InData,
+    OutOfLine,
 }
 
 /// What a transaction does to a row.
@@ -88,7 +88,7 @@ pub enum Mutation {
     /// Removes the row.
     Delete,
     /// Changes nothing, but conflicts like a write (`get_for_update`).
-    Hold,
+    LockOnly,
 }
 
 impl Mutation {
@@ -96,20 +96,20 @@ impl Mutation {
     pub fn value_bytes(&self) -> usize {
         match self {
             Self::Put(value) => value.len(),
-            Self::Delete | Self::Hold => 0,
+            Self::Delete | Self::LockOnly => 0,
         }
     }
 }
 
 /// What a lock says its transaction will do to the row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Intent {
+pub enum LockType {
     /// Sets the row's value.
     Put(Value),
     /// Removes the row.
     Delete,
     /// Changes nothing.
-    Hold,
+    LockOnly,
 }
 
 /// The lock column: a transaction intends to change this row.
@@ -120,9 +120,9 @@ pub struct Lock {
     /// The row that decides whether the transaction is committed.
     pub primary: RowKey,
     /// What becomes of the row on commit.
-    pub intent: Intent,
+    pub lock_type: LockType,
     /// Counts the owner's writes of this row: the highest wins.
-    pub sequence: u32,
+    pub write_seq: u32,
     /// Milliseconds after `start_ts` from which others may take the owner for dead. Not used where one process owns the
     /// engine.
     pub ttl_ms: u64,
@@ -132,7 +132,7 @@ pub struct Lock {
 
 /// What tells one state of a lock from another: its owner, and everything that may change while the owner holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LockStamp {
+pub struct LockVersion {
     /// See [`Lock::txn`].
     pub txn: TxnId,
     /// See [`Lock::sequence`].
@@ -145,8 +145,8 @@ pub struct LockStamp {
 
 impl Lock {
     /// The lock's present state.
-    pub fn stamp(&self) -> LockStamp {
-        LockStamp { txn: self.txn, sequence: self.sequence, ttl_ms: self.ttl_ms, min_commit_ts: self.min_commit_ts }
+    pub fn version(&self) -> LockVersion {
+        LockVersion { txn: self.txn, sequence: self.write_seq, ttl_ms: self.ttl_ms, min_commit_ts: self.min_commit_ts }
     }
 }
 
@@ -161,19 +161,19 @@ pub struct WriteRecord {
     pub value: Option<Value>,
     /// When a later transaction last committed that had held the row without changing it. Only where several processes share
     /// the engine: one process remembers it.
-    pub held_at: Option<Timestamp>,
+    pub lock_only_ts: Option<Timestamp>,
 }
 
 impl WriteRecord {
     /// The row's last commit, of a writer or a holder.
-    pub fn last_commit(&self) -> Timestamp {
-        self.held_at.map_or(self.commit_ts, |held_at| held_at.max(self.commit_ts))
+    pub fn last_commit_ts(&self) -> Timestamp {
+        self.lock_only_ts.map_or(self.commit_ts, |held_at| held_at.max(self.commit_ts))
     }
 }
 
 /// How a transaction ended, kept at a row under the transaction's `start_ts`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Status {
+pub enum TxnRecord {
     /// It is committed. Kept at the primary until no lock of the transaction is left.
     Committed(Timestamp),
     /// It is rolled back and will not be committed, whatever still arrives in its name.
@@ -188,7 +188,7 @@ pub struct Row {
     /// The newest committed version.
     pub write: Option<WriteRecord>,
     /// How the transaction that was asked about ended here.
-    pub status: Option<Status>,
+    pub txn_record: Option<TxnRecord>,
     /// Transactions older than this are over.
     pub safe_point: Timestamp,
 }
@@ -196,46 +196,46 @@ pub struct Row {
 /// A condition on a row under which a change may be made. The set is closed, so that an engine can check it where the
 /// row is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Guard {
+pub enum Precondition {
     /// Nobody has locked the row.
     LockAbsent,
     /// The row's lock is this one, unchanged.
-    LockIs(LockStamp),
+    LockUnchanged(LockVersion),
     /// The row's last commit is not newer than this.
     NoCommitAfter(Timestamp),
     /// No status and no newest version of the transaction with this `start_ts` is at the row.
-    NoRecordOf(Timestamp),
+    NoTxnRecord(Timestamp),
     /// The safe point has not passed this timestamp.
-    SafePointBelow(Timestamp),
+    SafePointAtMost(Timestamp),
 }
 
 /// All that a change depends on; mostly two, which cost no allocation.
-pub type Guards = smallvec::SmallVec<[Guard; 2]>;
+pub type Guards = smallvec::SmallVec<[Precondition; 2]>;
 
-impl Guard {
+impl Precondition {
     /// Those of a row that a commit in one phase gives its next version, and that was read at this timestamp.
-    pub fn of_next_version(read_ts: Timestamp) -> [Self; 2] {
+    pub fn for_next_version(read_ts: Timestamp) -> [Self; 2] {
         [Self::LockAbsent, Self::NoCommitAfter(read_ts)]
     }
 
     /// Whether the condition holds for the row as read.
-    pub fn holds(self, row: &Row) -> bool {
+    pub fn is_met(self, row: &Row) -> bool {
         match self {
             Self::LockAbsent => row.lock.is_none(),
-            Self::LockIs(stamp) => row.lock.as_ref().is_some_and(|lock| lock.stamp() == stamp),
-            Self::NoCommitAfter(ts) => row.write.as_ref().is_none_or(|write| write.last_commit() <= ts),
-            Self::NoRecordOf(_) if mutated!(LateLockAccepted) => true,
-            Self::NoRecordOf(start_ts) => {
-                row.status.is_none() && row.write.as_ref().is_none_or(|write| write.txn.start_ts != start_ts)
+            Self::LockUnchanged(stamp) => row.lock.as_ref().is_some_and(|lock| lock.version() == stamp),
+            Self::NoCommitAfter(ts) => row.write.as_ref().is_none_or(|write| write.last_commit_ts() <= ts),
+            Self::NoTxnRecord(_) if mutated!(LateLockAccepted) => true,
+            Self::NoTxnRecord(start_ts) => {
+                row.txn_record.is_none() && row.write.as_ref().is_none_or(|write| write.txn.start_ts != start_ts)
             }
-            Self::SafePointBelow(ts) => row.safe_point <= ts,
+            Self::SafePointAtMost(ts) => row.safe_point <= ts,
         }
     }
 }
 
 /// What becomes of one cell.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Edit<T> {
+pub enum CellChange<T> {
     /// It stays as it is.
     #[default]
     Keep,
@@ -253,21 +253,21 @@ pub struct RowChange {
     /// The `start_ts` whose status the guards ask for and `status` writes.
     pub start_ts: Timestamp,
     /// Conditions, all of which must hold.
-    pub guards: Guards,
+    pub preconditions: Guards,
     /// The lock column.
-    pub lock: Edit<Lock>,
+    pub lock: CellChange<Lock>,
     /// The write column.
-    pub write: Edit<WriteRecord>,
+    pub write: CellChange<WriteRecord>,
     /// Entries of the data column, by `start_ts`.
-    pub data: Vec<(Timestamp, Edit<Bytes>)>,
+    pub data: Vec<(Timestamp, CellChange<Bytes>)>,
     /// How the transaction `start_ts` ended here.
-    pub status: Edit<Status>,
+    pub txn_record: CellChange<TxnRecord>,
     /// The replaced version, where history is kept.
-    pub version: Option<WriteRecord>,
+    pub archived_version: Option<WriteRecord>,
     /// Replaced versions that go, by their `commit_ts`.
-    pub dropped: Vec<Timestamp>,
+    pub deleted_versions: Vec<Timestamp>,
     /// What was superseded here at these timestamps needs no more attention from the collector.
-    pub collected: Vec<Timestamp>,
+    pub gc_done: Vec<Timestamp>,
 }
 
 impl RowChange {
@@ -276,14 +276,14 @@ impl RowChange {
         Self {
             row,
             start_ts,
-            guards: Guards::new(),
-            lock: Edit::Keep,
-            write: Edit::Keep,
+            preconditions: Guards::new(),
+            lock: CellChange::Keep,
+            write: CellChange::Keep,
             data: Vec::new(),
-            status: Edit::Keep,
-            version: None,
-            dropped: Vec::new(),
-            collected: Vec::new(),
+            txn_record: CellChange::Keep,
+            archived_version: None,
+            deleted_versions: Vec::new(),
+            gc_done: Vec::new(),
         }
     }
 
@@ -293,9 +293,9 @@ impl RowChange {
         let value = match mutation {
             Mutation::Put(value) => Some(Value::Inline(value.clone())),
             Mutation::Delete => None,
-            Mutation::Hold => return change,
+            Mutation::LockOnly => return change,
         };
-        change.write = Edit::Put(WriteRecord { commit_ts, txn, value, held_at: None });
+        change.write = CellChange::Put(WriteRecord { commit_ts, txn, value, lock_only_ts: None });
         change
     }
 
@@ -303,29 +303,29 @@ impl RowChange {
     pub fn size_bytes(&self) -> usize {
         let inline = |value: &Value| match value {
             Value::Inline(bytes) => bytes.len(),
-            Value::InData => 0,
+            Value::OutOfLine => 0,
         };
         let lock = match &self.lock {
-            Edit::Put(Lock { intent: Intent::Put(value), .. }) => inline(value),
+            CellChange::Put(Lock { lock_type: LockType::Put(value), .. }) => inline(value),
             _ => 0,
         };
         let write = match &self.write {
-            Edit::Put(WriteRecord { value: Some(value), .. }) => inline(value),
+            CellChange::Put(WriteRecord { value: Some(value), .. }) => inline(value),
             _ => 0,
         };
-        let data = |(_, edit): &(Timestamp, Edit<Bytes>)| match edit {
-            Edit::Put(value) => value.len(),
-            Edit::Keep | Edit::Delete => 0,
+        let data = |(_, edit): &(Timestamp, CellChange<Bytes>)| match edit {
+            CellChange::Put(value) => value.len(),
+            CellChange::Keep | CellChange::Delete => 0,
         };
         self.row.as_bytes().len() + lock + write + self.data.iter().map(data).sum::<usize>()
     }
 
     /// Sets the commit timestamp of everything that the change commits, for pipelines that learn it last.
-    pub fn stamp(&mut self, commit_ts: Timestamp) {
-        if let Edit::Put(record) = &mut self.write {
+    pub fn set_commit_ts(&mut self, commit_ts: Timestamp) {
+        if let CellChange::Put(record) = &mut self.write {
             record.commit_ts = commit_ts;
         }
-        if let Edit::Put(Status::Committed(ts)) = &mut self.status {
+        if let CellChange::Put(TxnRecord::Committed(ts)) = &mut self.txn_record {
             *ts = commit_ts;
         }
     }

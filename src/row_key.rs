@@ -60,17 +60,17 @@ impl RowKey {
     }
 
     /// The keyspace that the row is in.
-    pub fn keyspace(&self) -> KeyspaceId {
+    pub fn keyspace_id(&self) -> KeyspaceId {
         self.as_bytes().first_chunk().map_or(KeyspaceId(0), |id| KeyspaceId(u32::from_be_bytes(*id)))
     }
 
     /// The user's key.
-    pub fn key(&self) -> &[u8] {
-        Self::key_of(self.as_bytes())
+    pub fn user_key(&self) -> &[u8] {
+        Self::user_key_of(self.as_bytes())
     }
 
     /// The user's key of the row that has these bytes.
-    pub fn key_of(bytes: &[u8]) -> &[u8] {
+    pub fn user_key_of(bytes: &[u8]) -> &[u8] {
         bytes.get(KEYSPACE_BYTES..).unwrap_or_default()
     }
 }
@@ -113,7 +113,7 @@ impl Hash for RowKey {
 
 impl fmt::Debug for RowKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.keyspace().0, self.key().escape_ascii())
+        write!(f, "{}/{}", self.keyspace_id().0, self.user_key().escape_ascii())
     }
 }
 
@@ -146,7 +146,7 @@ mod tests {
         fn row_keys_of_all_lengths_are_their_bytes((id, key) in keys(), (other_id, other_key) in keys()) {
             let bytes = [&id.to_be_bytes()[..], &key].concat();
             let row = RowKey::new(KeyspaceId(id), &key);
-            prop_assert_eq!((row.as_bytes(), row.keyspace(), row.key()), (&bytes[..], KeyspaceId(id), &key[..]));
+            prop_assert_eq!((row.as_bytes(), row.keyspace_id(), row.user_key()), (&bytes[..], KeyspaceId(id), &key[..]));
             prop_assert_eq!(RowKey::from_bytes(&bytes), Some(row.clone()));
             let other = RowKey::new(KeyspaceId(other_id), &other_key);
             prop_assert_eq!(row.cmp(&other), (id, key).cmp(&(other_id, other_key)));

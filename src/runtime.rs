@@ -14,7 +14,7 @@ use std::time::Duration;
 const YIELDS: u32 = 3;
 
 /// What the store needs of the world besides its engine.
-pub trait Runtime: Send + Sync {
+pub trait Env: Send + Sync {
     /// Wall clock time in milliseconds since 1970. It may jump, either way.
     fn unix_millis(&self) -> u64;
     /// Time since some fixed moment; never goes back.
@@ -25,15 +25,15 @@ pub trait Runtime: Send + Sync {
     fn sleep(&self, duration: Duration);
     /// Lets other threads run for a moment, one of which is about to do what is waited for: less than it costs to sleep and to
     /// be woken. May do nothing.
-    fn give_way(&self, _is_over: &dyn Fn() -> bool) {}
+    fn spin_until(&self, _is_over: &dyn Fn() -> bool) {}
     /// The means to make the calling thread wait, and to end its wait.
     fn parker(&self) -> Arc<dyn Parker>;
     /// Something that threads can wait for together. The default waits in the operating system; a scheduler of its own must wait there.
-    fn progress(&self) -> Arc<dyn Progress> {
-        Arc::new(SystemProgress::default())
+    fn new_watermark(&self) -> Arc<dyn Watermark> {
+        Arc::new(CondvarWatermark::default())
     }
     /// Runs `work` on a thread of its own; the handle waits for its end.
-    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn Joined>>;
+    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn JoinHandle>>;
 }
 
 /// Makes one thread wait.
@@ -46,32 +46,32 @@ pub trait Parker: Send + Sync {
 }
 
 /// A number that grows, and threads that wait until it has grown.
-pub trait Progress: Send + Sync {
+pub trait Watermark: Send + Sync {
     /// Returns once the number is at least `until`.
-    fn wait(&self, until: u64);
+    fn wait_for(&self, until: u64);
     /// Raises the number, and ends the waits for it with one call. Does nothing if it is greater already.
-    fn reach(&self, number: u64);
+    fn advance_to(&self, number: u64);
 }
 
 /// A thread that can be waited for.
-pub trait Joined: Send + Sync {
+pub trait JoinHandle: Send + Sync {
     /// Returns once the thread has ended.
     fn join(self: Box<Self>);
 }
 
 /// The operating system. Above its engine the store asks it for time, randomness and threads here only.
 #[derive(Debug)]
-pub struct System {
+pub struct SystemEnv {
     began: std::time::Instant,
 }
 
-impl Default for System {
+impl Default for SystemEnv {
     fn default() -> Self {
         Self { began: std::time::Instant::now() }
     }
 }
 
-impl Runtime for System {
+impl Env for SystemEnv {
     fn unix_millis(&self) -> u64 {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
@@ -89,7 +89,7 @@ impl Runtime for System {
         std::thread::sleep(duration);
     }
 
-    fn give_way(&self, is_over: &dyn Fn() -> bool) {
+    fn spin_until(&self, is_over: &dyn Fn() -> bool) {
         for _ in 0..YIELDS {
             if is_over() {
                 return;
@@ -105,9 +105,9 @@ impl Runtime for System {
         PARKER.with(|parker| Arc::<ThreadParker>::clone(parker) as Arc<dyn Parker>)
     }
 
-    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn Joined>> {
+    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn JoinHandle>> {
         let thread = std::thread::Builder::new().name(name.into()).spawn(work)?;
-        Ok(Box::new(SystemThread(thread)))
+        Ok(Box::new(SystemJoinHandle(thread)))
     }
 }
 
@@ -129,19 +129,19 @@ impl Parker for ThreadParker {
 
 /// One condition for even numbers and one for odd ones, so that the next number does not wake those that wait for the one after it.
 #[derive(Default)]
-struct SystemProgress {
+struct CondvarWatermark {
     number: std::sync::Mutex<u64>,
     parity: [std::sync::Condvar; 2],
 }
 
-impl Progress for SystemProgress {
-    fn wait(&self, until: u64) {
+impl Watermark for CondvarWatermark {
+    fn wait_for(&self, until: u64) {
         let number = self.number.lock().unwrap_or_else(PoisonError::into_inner);
         let condition = &self.parity[usize::from(until % 2 == 1)];
         drop(condition.wait_while(number, |number| *number < until));
     }
 
-    fn reach(&self, number: u64) {
+    fn advance_to(&self, number: u64) {
         let before = {
             let mut current = self.number.lock().unwrap_or_else(PoisonError::into_inner);
             let raised = number.max(*current);
@@ -156,9 +156,9 @@ impl Progress for SystemProgress {
     }
 }
 
-struct SystemThread(std::thread::JoinHandle<()>);
+struct SystemJoinHandle(std::thread::JoinHandle<()>);
 
-impl Joined for SystemThread {
+impl JoinHandle for SystemJoinHandle {
     fn join(self: Box<Self>) {
         // A thread of the store that panicked has poisoned the store already; there is nothing to add here.
         let _ = self.0.join();
@@ -173,39 +173,39 @@ mod tests {
 
     #[test]
     fn a_wait_ends_when_its_number_is_reached_and_not_before() {
-        let (progress, reached) = (System::default().progress(), AtomicU64::new(0));
+        let (progress, reached) = (SystemEnv::default().new_watermark(), AtomicU64::new(0));
         std::thread::scope(|scope| {
             for waiter in 0..8 {
                 let (progress, reached) = (&progress, &reached);
                 scope.spawn(move || {
                     for number in 1..2000 {
                         let until = number + waiter % 2;
-                        progress.wait(until);
+                        progress.wait_for(until);
                         assert!(reached.load(Ordering::SeqCst) >= until);
                     }
                 });
             }
             for number in 1..=2000 {
                 reached.store(number, Ordering::SeqCst);
-                progress.reach(number);
+                progress.advance_to(number);
                 std::thread::yield_now();
             }
-            progress.reach(5);
-            progress.wait(2000);
+            progress.advance_to(5);
+            progress.wait_for(2000);
         });
     }
 
     #[test]
     fn the_greatest_number_ends_every_wait() {
-        let progress = System::default().progress();
+        let progress = SystemEnv::default().new_watermark();
         std::thread::scope(|scope| {
             for until in 1..5 {
                 let progress = &progress;
-                scope.spawn(move || progress.wait(until));
+                scope.spawn(move || progress.wait_for(until));
             }
             std::thread::yield_now();
-            progress.reach(u64::MAX);
+            progress.advance_to(u64::MAX);
         });
-        progress.wait(u64::MAX);
+        progress.wait_for(u64::MAX);
     }
 }

@@ -56,7 +56,7 @@ impl From<&Timestamp> for Text {
 }
 
 impl TryFrom<Text> for Timestamp {
-    type Error = crate::timestamp::NoTimestamp;
+    type Error = crate::timestamp::ParseTimestampError;
 
     fn try_from(text: Text) -> Result<Self, Self::Error> {
         text.0.parse()

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
-const COUNTER_BITS: u32 = 18;
+const LOGICAL_BITS: u32 = 18;
 
 /// A point in the store's history. Larger is later; the oracle never hands the same one out twice.
 ///
@@ -30,7 +30,7 @@ impl Timestamp {
 
     /// The first timestamp of a millisecond; milliseconds beyond 46 bits give the last one there is.
     pub fn from_millis(millis: u64) -> Self {
-        if millis >> (64 - COUNTER_BITS) == 0 { Self(millis << COUNTER_BITS) } else { Self::MAX }
+        if millis >> (64 - LOGICAL_BITS) == 0 { Self(millis << LOGICAL_BITS) } else { Self::MAX }
     }
 
     /// About when this timestamp was handed out, in milliseconds since 1970-01-01 UTC; only the order is exact.
@@ -39,7 +39,7 @@ impl Timestamp {
     /// one begins up to [`LEASE_MS`](crate::oracle::LEASE_MS) ahead, and processes killed in quick succession add up until
     /// the clock has caught up. It lies behind after a pause, until the next sync.
     pub fn millis(self) -> u64 {
-        self.0 >> COUNTER_BITS
+        self.0 >> LOGICAL_BITS
     }
 
     /// The timestamp as a plain number.
@@ -75,15 +75,15 @@ impl From<SystemTime> for Timestamp {
 
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.millis(), self.0 & ((1 << COUNTER_BITS) - 1))?;
-        if f.alternate() { write!(f, " ({})", TimeOfDay(self.millis())) } else { Ok(()) }
+        write!(f, "{}.{}", self.millis(), self.0 & ((1 << LOGICAL_BITS) - 1))?;
+        if f.alternate() { write!(f, " ({})", UtcDateTime(self.millis())) } else { Ok(()) }
     }
 }
 
 /// Milliseconds since 1970, as people read them.
-pub(crate) struct TimeOfDay(pub u64);
+pub(crate) struct UtcDateTime(pub u64);
 
-impl fmt::Display for TimeOfDay {
+impl fmt::Display for UtcDateTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let moment = i64::try_from(self.0).ok().and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
         match moment {
@@ -98,7 +98,7 @@ impl fmt::Display for TimeOfDay {
 #[error(
     "neither a timestamp, which is milliseconds since 1970, a point and a counter (1700000000000.0), nor a time of day (2026-11-21T14:00Z, or 2026-11-21T14:00 in the local time zone)"
 )]
-pub struct NoTimestamp;
+pub struct ParseTimestampError;
 
 /// Reads a timestamp as it is shown, with or without `{:#}`, or a time of day.
 ///
@@ -121,31 +121,31 @@ pub struct NoTimestamp;
 /// # Ok(()) }
 /// ```
 impl FromStr for Timestamp {
-    type Err = NoTimestamp;
+    type Err = ParseTimestampError;
 
-    fn from_str(text: &str) -> Result<Self, NoTimestamp> {
+    fn from_str(text: &str) -> Result<Self, ParseTimestampError> {
         let (number, time_of_day) = text.split_once(" (").unzip();
-        match (Self::from_numbers(number.unwrap_or(text)), time_of_day) {
-            (Some(ts), Some(_)) if format!("{ts:#}") != text => Err(NoTimestamp),
+        match (Self::parse_numbers(number.unwrap_or(text)), time_of_day) {
+            (Some(ts), Some(_)) if format!("{ts:#}") != text => Err(ParseTimestampError),
             (Some(ts), _) => Ok(ts),
-            (None, _) => time_of_day_in(text).map(|time| SystemTime::from(time).into()).ok_or(NoTimestamp),
+            (None, _) => parse_date_time(text).map(|time| SystemTime::from(time).into()).ok_or(ParseTimestampError),
         }
     }
 }
 
 impl Timestamp {
-    fn from_numbers(text: &str) -> Option<Self> {
+    fn parse_numbers(text: &str) -> Option<Self> {
         let (millis, counter) = text.split_once('.')?;
         // A sign is no part of it, though numbers may have one.
         let number = |text: &str, bits: u32| {
             let digits = text.bytes().all(|byte| byte.is_ascii_digit());
             text.parse::<u64>().ok().filter(|number| digits && number >> bits == 0)
         };
-        Some(Self(number(millis, 64 - COUNTER_BITS)? << COUNTER_BITS | number(counter, COUNTER_BITS)?))
+        Some(Self(number(millis, 64 - LOGICAL_BITS)? << LOGICAL_BITS | number(counter, LOGICAL_BITS)?))
     }
 }
 
-fn time_of_day_in(text: &str) -> Option<jiff::Timestamp> {
+fn parse_date_time(text: &str) -> Option<jiff::Timestamp> {
     let utc = text.strip_suffix(" UTC").map(|time| format!("{time}Z"));
     let text = utc.as_deref().unwrap_or(text);
     text.parse().ok().or_else(|| {
@@ -195,13 +195,13 @@ mod tests {
 
     #[test]
     fn the_error_names_what_is_read() {
-        let text = NoTimestamp.to_string();
+        let text = ParseTimestampError.to_string();
         for example in ["1700000000000.0", "2026-11-21T14:00Z", "2026-11-21T14:00"] {
             assert!(text.contains(example), "{text}");
             example.parse::<Timestamp>().unwrap();
         }
         for wrong in ["yesterday", "5m", "12:00", "2023-13-01", "1700000000000", "1700000000000.1 (2023-11-14)"] {
-            assert_eq!(wrong.parse::<Timestamp>(), Err(NoTimestamp), "{wrong}");
+            assert_eq!(wrong.parse::<Timestamp>(), Err(ParseTimestampError), "{wrong}");
         }
         assert_eq!("1969-07-20T20:17Z".parse(), Ok(Timestamp::ZERO));
         assert_eq!("9000-01-01T00:00Z".parse(), Ok(Timestamp::MAX));
@@ -209,11 +209,11 @@ mod tests {
 
     #[test]
     fn what_is_shown_is_read_and_nothing_else() {
-        for number in [0, 1, (1 << COUNTER_BITS) - 1, 1 << COUNTER_BITS, 123_456_789_012_345_678, u64::MAX] {
+        for number in [0, 1, (1 << LOGICAL_BITS) - 1, 1 << LOGICAL_BITS, 123_456_789_012_345_678, u64::MAX] {
             let ts = Timestamp::from_u64(number);
             assert_eq!(ts.to_string().parse(), Ok(ts));
         }
-        let more = [(1_u64 << 46).to_string() + ".0", format!("0.{}", 1 << COUNTER_BITS)];
+        let more = [(1_u64 << 46).to_string() + ".0", format!("0.{}", 1 << LOGICAL_BITS)];
         for text in [
             "",
             ".",
@@ -229,7 +229,7 @@ mod tests {
             more[0].as_str(),
             more[1].as_str(),
         ] {
-            assert_eq!(text.parse::<Timestamp>(), Err(NoTimestamp), "{text:?}");
+            assert_eq!(text.parse::<Timestamp>(), Err(ParseTimestampError), "{text:?}");
         }
     }
 

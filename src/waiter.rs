@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::runtime::{Parker, Runtime};
+use crate::runtime::{Env, Parker};
 
 /// Made by the thread or task that will wait; notified once, by any thread, before or after the wait begins.
 pub struct Waiter {
@@ -21,7 +21,7 @@ enum Sleeper {
 
 impl Waiter {
     /// Of the calling thread.
-    pub fn new(runtime: &dyn Runtime) -> Self {
+    pub fn new(runtime: &dyn Env) -> Self {
         Self { sleeper: Sleeper::Thread(runtime.parker()), notified: AtomicBool::new(false) }
     }
 
@@ -68,7 +68,7 @@ impl Waiter {
     }
 
     /// Makes a thread wait until the event has come, or for so long.
-    pub fn wait_at_most(&self, runtime: &dyn Runtime, duration: Duration) {
+    pub fn wait_at_most(&self, runtime: &dyn Env, duration: Duration) {
         let end = runtime.elapsed().saturating_add(duration);
         while !self.is_notified() {
             let left = end.saturating_sub(runtime.elapsed());

@@ -1,8 +1,8 @@
 //! What a transaction has written, in the order of its rows.
 //!
-//! The rows lie in parts of bounded size, and those that come last in a part of their own, the tail. A load adds to the tail, after
+//! The rows lie in chunks of bounded size, and those that come last in a part of their own, the tail. A load adds to the tail, after
 //! one comparison; a transaction of a few rows has nothing else. Parts are shared between clones until one of them changes a part,
-//! so a scan keeps the rows as they are for the price of the list of parts, and a write beside it copies one part.
+//! so a scan keeps the rows as they are for the price of the list of chunks, and a write beside it copies one part.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -10,32 +10,32 @@ use std::sync::Arc;
 use crate::row::{Mutation, RowKey};
 
 /// A part with so many rows is split before one is added.
-const PART_ROWS: usize = 128;
+const CHUNK_ROWS: usize = 128;
 
-type Part = Vec<(RowKey, Mutation)>;
+type Chunk = Vec<(RowKey, Mutation)>;
 
 /// See the [module](self).
 #[derive(Clone, Debug, Default)]
-pub struct Writes {
+pub struct WriteSet {
     /// None is empty.
-    parts: Vec<Arc<Part>>,
-    /// The rows after all parts.
-    tail: Part,
-    /// How many rows the parts have together.
-    in_parts: usize,
+    chunks: Vec<Arc<Chunk>>,
+    /// The rows after all chunks.
+    tail: Chunk,
+    /// How many rows the chunks have together.
+    chunked_rows: usize,
 }
 
 /// Where a row is: the part, with the tail after all others, and the place in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct Position {
     part: usize,
     row: usize,
 }
 
-impl Writes {
+impl WriteSet {
     /// How many rows it has written.
     pub fn len(&self) -> usize {
-        self.in_parts + self.tail.len()
+        self.chunked_rows + self.tail.len()
     }
 
     /// Whether it has written none.
@@ -45,14 +45,14 @@ impl Writes {
 
     /// Forgets them all.
     pub fn clear(&mut self) {
-        self.parts.clear();
+        self.chunks.clear();
         self.tail.clear();
-        self.in_parts = 0;
+        self.chunked_rows = 0;
     }
 
     /// The rows in order, with what becomes of each.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&RowKey, &Mutation)> {
-        self.parts.iter().flat_map(|part| part.iter()).chain(&self.tail).map(|(row, mutation)| (row, mutation))
+        self.chunks.iter().flat_map(|part| part.iter()).chain(&self.tail).map(|(row, mutation)| (row, mutation))
     }
 
     /// The rows in order.
@@ -66,8 +66,8 @@ impl Writes {
     }
 
     /// The first row at or above this one, with what becomes of it.
-    pub fn first_from(&self, row: &RowKey) -> Option<(&RowKey, &Mutation)> {
-        self.at(self.first_that_is_not(|other| other < row.as_bytes()))
+    pub fn first_at_or_after(&self, row: &RowKey) -> Option<(&RowKey, &Mutation)> {
+        self.entry_at(self.lower_bound(|other| other < row.as_bytes()))
     }
 
     /// What becomes of a row.
@@ -77,7 +77,7 @@ impl Writes {
 
     /// The same, with the row as it is kept here.
     pub fn get_key_value(&self, row: &RowKey) -> Option<(&RowKey, &Mutation)> {
-        self.find(row).ok().and_then(|place| self.at(place))
+        self.search(row).ok().and_then(|place| self.entry_at(place))
     }
 
     /// Sets what becomes of a row, if that is `admitted`, given what was to become of it. Looked for once: a load does little else.
@@ -87,21 +87,21 @@ impl Writes {
         mutation: Mutation,
         admitted: impl FnOnce(&RowKey, Option<&Mutation>, &Mutation) -> Result<(), E>,
     ) -> Result<(), E> {
-        match self.find(&row) {
+        match self.search(&row) {
             Ok(place) => {
-                if let Some((row, before)) = self.part_mut(place.part).get_mut(place.row) {
+                if let Some((row, before)) = self.chunk_mut(place.part).get_mut(place.row) {
                     admitted(row, Some(before), &mutation)?;
                     *before = mutation;
                 }
             }
             Err(mut place) => {
                 admitted(&row, None, &mutation)?;
-                if self.part(place.part).len() >= PART_ROWS {
+                if self.chunk(place.part).len() >= CHUNK_ROWS {
                     self.split(place);
-                    place = self.find(&row).unwrap_or_else(|place| place);
+                    place = self.search(&row).unwrap_or_else(|place| place);
                 }
-                self.part_mut(place.part).insert(place.row, (row, mutation));
-                self.in_parts += usize::from(place.part < self.parts.len());
+                self.chunk_mut(place.part).insert(place.row, (row, mutation));
+                self.chunked_rows += usize::from(place.part < self.chunks.len());
             }
         }
         Ok(())
@@ -109,94 +109,94 @@ impl Writes {
 
     /// Forgets what was to become of a row, and answers it.
     pub fn remove(&mut self, row: &RowKey) -> Option<Mutation> {
-        let place = self.find(row).ok()?;
-        let part = self.part_mut(place.part);
+        let place = self.search(row).ok()?;
+        let part = self.chunk_mut(place.part);
         let (_, mutation) = part.remove(place.row);
         let is_empty = part.is_empty();
-        if place.part < self.parts.len() {
-            self.in_parts -= 1;
+        if place.part < self.chunks.len() {
+            self.chunked_rows -= 1;
             if is_empty {
-                self.parts.remove(place.part);
+                self.chunks.remove(place.part);
             }
         }
         Some(mutation)
     }
 
     /// The rows of a range as they are now.
-    pub fn range(self: &Arc<Self>, start: Bound<&[u8]>, end: Bound<&[u8]>) -> Range {
+    pub fn range(self: &Arc<Self>, start: Bound<&[u8]>, end: Bound<&[u8]>) -> WriteSetRange {
         let with_bounds = mutated!(OwnBoundsIncluded);
         let front = match start {
-            Bound::Excluded(start) if with_bounds => self.first_that_is_not(|row| row < start),
-            Bound::Included(start) => self.first_that_is_not(|row| row < start),
-            Bound::Excluded(start) => self.first_that_is_not(|row| row <= start),
-            Bound::Unbounded => self.first_that_is_not(|_| false),
+            Bound::Excluded(start) if with_bounds => self.lower_bound(|row| row < start),
+            Bound::Included(start) => self.lower_bound(|row| row < start),
+            Bound::Excluded(start) => self.lower_bound(|row| row <= start),
+            Bound::Unbounded => self.lower_bound(|_| false),
         };
         let back = match end {
-            Bound::Excluded(end) if with_bounds => self.first_that_is_not(|row| row <= end),
-            Bound::Included(end) => self.first_that_is_not(|row| row <= end),
-            Bound::Excluded(end) => self.first_that_is_not(|row| row < end),
-            Bound::Unbounded => self.first_that_is_not(|_| true),
+            Bound::Excluded(end) if with_bounds => self.lower_bound(|row| row <= end),
+            Bound::Included(end) => self.lower_bound(|row| row <= end),
+            Bound::Excluded(end) => self.lower_bound(|row| row < end),
+            Bound::Unbounded => self.lower_bound(|_| true),
         };
-        Range { writes: Arc::clone(self), front, back }
+        WriteSetRange { writes: Arc::clone(self), front, back }
     }
 
     /// Where the row is, or would be.
     #[inline]
-    fn find(&self, row: &RowKey) -> Result<Place, Place> {
+    fn search(&self, row: &RowKey) -> Result<Position, Position> {
         let is_last = self.tail.last().is_some_and(|(last, _)| last < row);
         if is_last {
-            return Err(Place { part: self.parts.len(), row: self.tail.len() });
+            return Err(Position { part: self.chunks.len(), row: self.tail.len() });
         }
-        let part = self.parts.partition_point(|part| part.last().is_some_and(|(last, _)| last < row));
-        let found = self.part(part).binary_search_by(|(other, _)| other.cmp(row));
-        found.map(|row| Place { part, row }).map_err(|row| Place { part, row })
+        let part = self.chunks.partition_point(|part| part.last().is_some_and(|(last, _)| last < row));
+        let found = self.chunk(part).binary_search_by(|(other, _)| other.cmp(row));
+        found.map(|row| Position { part, row }).map_err(|row| Position { part, row })
     }
 
     /// The place of the first row that is not before; the end of the tail, if all are.
-    fn first_that_is_not(&self, before: impl Fn(&[u8]) -> bool) -> Place {
+    fn lower_bound(&self, before: impl Fn(&[u8]) -> bool) -> Position {
         let before = |(row, _): &(RowKey, Mutation)| before(row.as_bytes());
-        let part = self.parts.partition_point(|part| part.last().is_some_and(before));
-        Place { part, row: self.part(part).partition_point(before) }
+        let part = self.chunks.partition_point(|part| part.last().is_some_and(before));
+        Position { part, row: self.chunk(part).partition_point(before) }
     }
 
-    fn part(&self, number: usize) -> &Part {
-        self.parts.get(number).map_or(&self.tail, |part| part)
+    fn chunk(&self, number: usize) -> &Chunk {
+        self.chunks.get(number).map_or(&self.tail, |part| part)
     }
 
-    fn part_mut(&mut self, number: usize) -> &mut Part {
-        self.parts.get_mut(number).map_or(&mut self.tail, Arc::make_mut)
+    fn chunk_mut(&mut self, number: usize) -> &mut Chunk {
+        self.chunks.get_mut(number).map_or(&mut self.tail, Arc::make_mut)
     }
 
-    fn at(&self, place: Place) -> Option<(&RowKey, &Mutation)> {
-        self.part(place.part).get(place.row).map(|(row, mutation)| (row, mutation))
+    fn entry_at(&self, place: Position) -> Option<(&RowKey, &Mutation)> {
+        self.chunk(place.part).get(place.row).map(|(row, mutation)| (row, mutation))
     }
 
     /// Makes room for a row at this place.
-    fn split(&mut self, place: Place) {
-        let part = self.part_mut(place.part);
-        // Rows that come in order leave full parts. Only in the tail a row comes after all others.
+    fn split(&mut self, place: Position) {
+        let part = self.chunk_mut(place.part);
+        // Rows that come in order leave full chunks. Only in the tail a row comes after all others.
         let lower = if place.row == part.len() { part.len() } else { part.len() / 2 };
-        let mut upper = Part::with_capacity(PART_ROWS);
+        let mut upper = Chunk::with_capacity(CHUNK_ROWS);
         upper.extend(part.drain(lower..));
-        if place.part < self.parts.len() {
-            self.parts.insert(place.part + 1, Arc::new(upper));
+        if place.part < self.chunks.len() {
+            self.chunks.insert(place.part + 1, Arc::new(upper));
         } else {
             let full = std::mem::replace(&mut self.tail, upper);
-            self.in_parts += full.len();
-            self.parts.push(Arc::new(full));
+            self.chunked_rows += full.len();
+            self.chunks.push(Arc::new(full));
         }
     }
 }
 
 /// The rows of a range, handed out from either end, as they were when it was made.
-pub struct Range {
-    writes: Arc<Writes>,
-    front: Place,
+pub struct WriteSetRange {
+    writes: Arc<WriteSet>,
+    front: Position,
     /// Behind the last one.
-    back: Place,
+    back: Position,
 }
 
-impl Range {
+impl WriteSetRange {
     /// Whether none is left.
     pub fn is_empty(&self) -> bool {
         self.front >= self.back
@@ -205,29 +205,29 @@ impl Range {
     /// The next row, with what becomes of it.
     pub fn peek(&self, backwards: bool) -> Option<(&RowKey, &Mutation)> {
         let place = if backwards { self.before_back() } else { self.front };
-        if self.is_empty() { None } else { self.writes.at(place) }
+        if self.is_empty() { None } else { self.writes.entry_at(place) }
     }
 
     /// Takes the next row out, if it is this one.
-    pub fn next_of(&mut self, row: &RowKey, backwards: bool) -> Option<Mutation> {
+    pub fn next_if(&mut self, row: &RowKey, backwards: bool) -> Option<Mutation> {
         let mutation = self.peek(backwards).filter(|(next, _)| *next == row)?.1.clone();
         if backwards {
             self.back = self.before_back();
         } else {
-            let Place { part, row } = self.front;
-            let is_last = row + 1 == self.writes.part(part).len() && part < self.writes.parts.len();
-            self.front = if is_last { Place { part: part + 1, row: 0 } } else { Place { part, row: row + 1 } };
+            let Position { part, row } = self.front;
+            let is_last = row + 1 == self.writes.chunk(part).len() && part < self.writes.chunks.len();
+            self.front = if is_last { Position { part: part + 1, row: 0 } } else { Position { part, row: row + 1 } };
         }
         Some(mutation)
     }
 
-    fn before_back(&self) -> Place {
-        let Place { part, row } = self.back;
+    fn before_back(&self) -> Position {
+        let Position { part, row } = self.back;
         if row > 0 {
-            return Place { part, row: row - 1 };
+            return Position { part, row: row - 1 };
         }
         let part = part.saturating_sub(1);
-        Place { part, row: self.writes.part(part).len().saturating_sub(1) }
+        Position { part, row: self.writes.chunk(part).len().saturating_sub(1) }
     }
 }
 
@@ -284,7 +284,7 @@ mod tests {
     proptest! {
         #[test]
         fn it_is_a_map(calls in calls()) {
-            let (mut writes, mut map) = (Arc::new(Writes::default()), BTreeMap::new());
+            let (mut writes, mut map) = (Arc::new(WriteSet::default()), BTreeMap::new());
             let mut scans = Vec::new();
             for (at, call) in (0_u16..).zip(calls) {
                 match call {
@@ -326,7 +326,7 @@ mod tests {
             prop_assert!(writes.iter().rev().eq(map.iter().rev()));
             for number in ROWS {
                 prop_assert_eq!(writes.get_key_value(&row(number)), map.get_key_value(&row(number)));
-                prop_assert_eq!(writes.first_from(&row(number)), map.range(row(number)..).next());
+                prop_assert_eq!(writes.first_at_or_after(&row(number)), map.range(row(number)..).next());
             }
             for (range, expected, ends) in &mut scans {
                 ends.for_each(|backwards| compare(range, expected, backwards));
@@ -341,16 +341,16 @@ mod tests {
 
     /// Takes one row out of both.
     #[track_caller]
-    fn compare(range: &mut Range, expected: &mut BTreeMap<RowKey, Mutation>, backwards: bool) {
+    fn compare(range: &mut WriteSetRange, expected: &mut BTreeMap<RowKey, Mutation>, backwards: bool) {
         let expected = if backwards { expected.pop_last() } else { expected.pop_first() };
         assert_eq!(range.peek(backwards), expected.as_ref().map(|(row, mutation)| (row, mutation)));
         if let Some((row, mutation)) = expected {
-            assert_eq!(range.next_of(&row, backwards), Some(mutation));
+            assert_eq!(range.next_if(&row, backwards), Some(mutation));
         }
     }
 
-    fn filled(numbers: impl Iterator<Item = u16>) -> Writes {
-        let mut writes = Writes::default();
+    fn filled(numbers: impl Iterator<Item = u16>) -> WriteSet {
+        let mut writes = WriteSet::default();
         for number in numbers {
             writes.insert(row(number), put(0), |_, _, _| Ok::<_, Infallible>(())).unwrap();
         }
@@ -359,29 +359,32 @@ mod tests {
 
     #[test]
     fn rows_in_order_fill_the_parts_and_rows_in_any_order_do_at_least_half() {
-        let parts = |writes: &Writes| writes.parts.len();
-        assert_eq!(parts(&filled(0..5000)), 5000 / PART_ROWS);
+        let chunks = |writes: &WriteSet| writes.chunks.len();
+        assert_eq!(chunks(&filled(0..5000)), 5000 / CHUNK_ROWS);
         let (nearly, any) =
             (filled((0..5000).map(|number| number ^ 7)), filled((0..5000).map(|n: u16| n.wrapping_mul(40_503))));
-        assert!(parts(&nearly) <= 2 * 5000 / PART_ROWS && parts(&any) <= 2 * 5000 / PART_ROWS + 1);
-        assert!(any.parts.iter().chain(&nearly.parts).all(|part| part.len() <= PART_ROWS));
+        assert!(chunks(&nearly) <= 2 * 5000 / CHUNK_ROWS && chunks(&any) <= 2 * 5000 / CHUNK_ROWS + 1);
+        assert!(any.chunks.iter().chain(&nearly.chunks).all(|part| part.len() <= CHUNK_ROWS));
     }
 
     #[test]
     fn a_write_beside_a_scan_copies_one_part_and_the_next_one_there_none() {
         let mut writes = Arc::new(filled(0..5000));
         let scan = writes.range(Bound::Unbounded, Bound::Unbounded);
-        let insert = |writes: &mut Arc<Writes>, number| {
+        let insert = |writes: &mut Arc<WriteSet>, number| {
             Arc::make_mut(writes).insert(row(number), put(1), |_, _, _| Ok::<_, Infallible>(())).unwrap();
         };
-        let shared = |writes: &Writes| {
-            let of_scan = &scan.writes.parts;
-            writes.parts.iter().zip(of_scan).filter(|(own, kept)| Arc::ptr_eq(own, kept)).count()
+        let shared = |writes: &WriteSet| {
+            let of_scan = &scan.writes.chunks;
+            writes.chunks.iter().zip(of_scan).filter(|(own, kept)| Arc::ptr_eq(own, kept)).count()
         };
         insert(&mut writes, 2000);
-        assert_eq!(shared(&writes), writes.parts.len() - 1);
-        let copied = Arc::as_ptr(&writes.parts[2000 / PART_ROWS]);
+        assert_eq!(shared(&writes), writes.chunks.len() - 1);
+        let copied = Arc::as_ptr(&writes.chunks[2000 / CHUNK_ROWS]);
         insert(&mut writes, 2001);
-        assert_eq!((shared(&writes), Arc::as_ptr(&writes.parts[2000 / PART_ROWS])), (writes.parts.len() - 1, copied));
+        assert_eq!(
+            (shared(&writes), Arc::as_ptr(&writes.chunks[2000 / CHUNK_ROWS])),
+            (writes.chunks.len() - 1, copied)
+        );
     }
 }

@@ -33,19 +33,19 @@ fn homes() -> Vec<Home> {
 }
 
 fn keeping(kept_for: Duration) -> Builder {
-    Store::builder().history(kept_for)
+    Store::builder().history_retention(kept_for)
 }
 
 fn put(store: &Store, rows: &Keyspace, key: &str, value: impl AsRef<[u8]>) -> Timestamp {
     let mut txn = store.begin().unwrap();
     txn.put(rows, key, value).unwrap();
-    txn.commit().unwrap().ts
+    txn.commit().unwrap().commit_ts
 }
 
 fn delete(store: &Store, rows: &Keyspace, key: &str) -> Timestamp {
     let mut txn = store.begin().unwrap();
     txn.delete(rows, key).unwrap();
-    txn.commit().unwrap().ts
+    txn.commit().unwrap().commit_ts
 }
 
 /// All rows at a moment, read forwards and backwards.

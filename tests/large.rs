@@ -15,7 +15,7 @@ use crate::support::Home;
 const ROWS: usize = 20_000;
 
 fn streaming() -> Builder {
-    Store::builder().stream_at_bytes(64 << 10)
+    Store::builder().large_transaction_bytes(64 << 10)
 }
 
 fn homes() -> Vec<Home> {
@@ -43,7 +43,7 @@ fn wait(store: &Store, what: &str, done: impl Fn(&Stats) -> bool) {
 }
 
 fn finished(store: &Store) {
-    wait(store, "large transactions do not end", |stats| stats.large_unfinished == 0);
+    wait(store, "large transactions do not end", |stats| stats.cleanup_pending == 0);
     assert_eq!(store.row_locks().unwrap().count(), 0);
 }
 
@@ -65,11 +65,14 @@ fn it_is_seen_whole_from_its_commit_on_and_not_at_all_before() {
         assert_eq!(store.begin().unwrap().range(&rows, ..).rev().count(), ROWS);
         assert_eq!(store.begin().unwrap().get(&rows, key(ROWS - 1)).unwrap(), Some(vec![7; 100]));
         assert_eq!(before.range(&rows, ..).count(), 0);
-        assert!(store.snapshot().unwrap().read_ts() >= commit.ts);
+        assert!(store.snapshot().unwrap().read_ts() >= commit.commit_ts);
         finished(&store);
         assert_eq!(count(&store, &rows), ROWS);
         let stats = store.stats();
-        assert_eq!((stats.commits_streamed, stats.rows_streamed, stats.rows_ended), (1, ROWS as u64, ROWS as u64 - 1));
+        assert_eq!(
+            (stats.commits_large, stats.large_rows_locked, stats.cleanup_rows),
+            (1, ROWS as u64, ROWS as u64 - 1)
+        );
     }
 }
 
@@ -91,14 +94,14 @@ fn one_that_is_dropped_leaves_nothing_and_is_in_nobodys_way() {
         assert_eq!(count(&store, &rows), 1);
         finished(&store);
         assert_eq!(count(&store, &rows), 1);
-        assert_eq!(store.stats().commits_streamed, 0);
+        assert_eq!(store.stats().commits_large, 0);
     }
 }
 
 #[test]
 fn nobody_meets_one_that_was_dropped_while_it_is_taken_away() {
     for home in homes() {
-        let store = home.open(Store::builder().stream_at_bytes(1));
+        let store = home.open(Store::builder().large_transaction_bytes(1));
         let rows = store.keyspace("rows").unwrap();
         for number in 0..5_000 {
             let mut dropped = store.begin().unwrap();
@@ -127,10 +130,10 @@ fn a_write_that_meets_a_conflict_ends_it() {
         small.put(&rows, key(5), "small").unwrap();
         let why = small.commit().unwrap_err();
         assert_eq!(why.conflict().map(|conflict| conflict.reason), Some(ConflictReason::Locked));
-        assert_eq!(why.conflict().and_then(|conflict| conflict.owner), Some(first.owner()));
+        assert_eq!(why.conflict().and_then(|conflict| conflict.conflicting_owner), Some(first.owner_id()));
         let mut second = store.begin().unwrap();
         let met = (0..ROWS).find_map(|number| second.put(&rows, key(number), [8; 100]).err()).expect("a conflict");
-        assert_eq!(met.conflict().and_then(|conflict| conflict.owner), Some(first.owner()));
+        assert_eq!(met.conflict().and_then(|conflict| conflict.conflicting_owner), Some(first.owner_id()));
         for again in [
             second.get(&rows, "other").map(drop),
             second.put(&rows, "other", "").map(drop),
@@ -218,7 +221,7 @@ fn what_streamed_is_read_back_written_again_and_taken_back() {
 fn a_crash_after_the_commit_point_leaves_it_whole_and_one_before_leaves_nothing() {
     for committed in [true, false] {
         let memory = SimStorage::new();
-        let store = streaming().open_sim(&memory).unwrap();
+        let store = streaming().open_in_memory(&memory).unwrap();
         let rows = store.keyspace("rows").unwrap();
         let mut txn = store.begin().unwrap();
         for number in 0..ROWS {
@@ -231,11 +234,11 @@ fn a_crash_after_the_commit_point_leaves_it_whole_and_one_before_leaves_nothing(
             std::mem::forget(txn);
         }
         memory.crash(1);
-        let store = Store::builder().open_sim(&memory).unwrap();
+        let store = Store::builder().open_in_memory(&memory).unwrap();
         let rows = store.keyspace("rows").unwrap();
         let expected = if committed { ROWS } else { 0 };
         assert_eq!(count(&store, &rows), expected, "while it is swept");
-        wait(&store, "orphans are left", |stats| !stats.may_have_orphans);
+        wait(&store, "orphans are left", |stats| !stats.may_have_orphan_locks);
         assert_eq!((count(&store, &rows), store.row_locks().unwrap().count()), (expected, 0));
     }
 }
@@ -268,7 +271,7 @@ fn rows_that_wait_for_their_end_are_taken_over_together() {
             }
             third.commit().unwrap();
             let stats = store.stats();
-            assert!(stats.rolled_forward < 200, "one by one: {stats:?}");
+            assert!(stats.locks_rolled_forward < 200, "one by one: {stats:?}");
             assert_eq!(count(&store, &rows), ROWS / 4);
             assert!(store.snapshot().unwrap().range(&rows, ..).all(|row| row.unwrap().1 == [9; 100]));
             finished(&store);

@@ -34,7 +34,7 @@ fn main() -> Result<()> {
 }
 
 fn open(folder: &Path) -> Result<(Store, Keyspace)> {
-    let builder = Store::builder().write_buffer_bytes(1 << 20).cache_bytes(1 << 20);
+    let builder = Store::builder().write_buffer_bytes(1 << 20).block_cache_bytes(1 << 20);
     let store = builder.open(folder)?;
     let rows = store.keyspace("rows")?;
     Ok((store, rows))

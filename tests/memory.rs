@@ -40,10 +40,11 @@ const VALUE_BYTES: usize = 100;
 fn beside(rows: u64, batch: u64) -> (f64, f64) {
     let folder = tempfile::tempdir().unwrap();
     // Nothing is handed down or collected meanwhile.
-    let builder = Store::builder().durability(Durability::Buffered).write_buffer_bytes(1 << 30).sweep(false);
+    let builder =
+        Store::builder().durability(Durability::Buffered).write_buffer_bytes(1 << 30).background_resolve(false);
     let store = builder.open(folder.path()).unwrap();
     let keyspace = store.keyspace("rows").unwrap();
-    let figures = || (ALLOCATED.load(Ordering::Relaxed) as f64, store.engine_figures().unwrap().memtable_bytes as f64);
+    let figures = || (ALLOCATED.load(Ordering::Relaxed) as f64, store.engine_stats().unwrap().memtable_bytes as f64);
     let before = figures();
     let (mut most, mut difference) = (0.0_f64, 0.0_f64);
     for start in (0..rows).step_by(batch as usize) {

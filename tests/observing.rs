@@ -9,16 +9,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use percolite::engine::sim::SimStorage;
-use percolite::runtime::{Joined, Parker, Runtime, System};
+use percolite::runtime::{Env, JoinHandle, Parker, SystemEnv};
 use percolite::{
-    Builder, CommitProtocol, ConflictReason, Durability, Error, ErrorKind, Keyspace, LiveKind, Outcome, RetryLimits,
-    SlowTransaction, Store, TimeSpent, TxnOptions,
+    ActiveKind, Builder, CommitProtocol, ConflictReason, Durability, Error, ErrorKind, Keyspace, RetryPolicy,
+    SlowTransaction, Store, TimeBreakdown, TxnOptions, TxnOutcome,
 };
 
 /// The system's, moved forward as the test likes.
 #[derive(Default)]
 struct Clock {
-    system: System,
+    system: SystemEnv,
     ahead_ms: AtomicU64,
 }
 
@@ -28,7 +28,7 @@ impl Clock {
     }
 }
 
-impl Runtime for Clock {
+impl Env for Clock {
     fn unix_millis(&self) -> u64 {
         self.system.unix_millis() + self.ahead_ms.load(Ordering::SeqCst)
     }
@@ -44,7 +44,7 @@ impl Runtime for Clock {
     fn parker(&self) -> Arc<dyn Parker> {
         self.system.parker()
     }
-    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn Joined>> {
+    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn JoinHandle>> {
         self.system.spawn(name, work)
     }
 }
@@ -54,7 +54,7 @@ const SLOW: Duration = Duration::from_secs(1000);
 
 fn open(with: impl FnOnce(Builder) -> Builder) -> (Store, Keyspace, Arc<Clock>) {
     let clock = Arc::new(Clock::default());
-    let builder = Store::builder().slow_transaction(SLOW).runtime(Arc::clone(&clock) as Arc<dyn Runtime>);
+    let builder = Store::builder().slow_transaction_threshold(SLOW).runtime(Arc::clone(&clock) as Arc<dyn Env>);
     let store = with(builder).in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
     (store, rows, clock)
@@ -78,33 +78,33 @@ fn only_slow(store: &Store) -> SlowTransaction {
     slow.remove(0)
 }
 
-fn whole(spent: TimeSpent) -> Duration {
-    let waiting = spent.waiting_for_turns + spent.waiting_for_locks + spent.waiting_for_admission;
-    waiting + spent.conflicts + spent.reading.unwrap_or_default() + spent.combining + spent.syncing + spent.own
+fn whole(spent: TimeBreakdown) -> Duration {
+    let waiting = spent.row_queue_wait + spent.row_lock_wait + spent.admission_wait;
+    waiting + spent.failed_attempts + spent.read.unwrap_or_default() + spent.apply + spent.sync + spent.user_code
 }
 
 #[test]
 fn the_live_are_listed_oldest_first_with_label_and_age() {
     let (store, rows, clock) = open(|builder| builder);
-    let report = store.snapshot().unwrap().labelled("report");
+    let report = store.snapshot().unwrap().with_label("report");
     clock.pass(7);
     store.transact(|txn| txn.put(&rows, "a", "1")).unwrap();
-    let txn = store.begin_with(TxnOptions::labelled("transfer")).unwrap();
-    let live: Vec<_> = store.live().into_iter().filter(|live| live.label.is_some()).collect();
+    let txn = store.begin_with(TxnOptions::with_label("transfer")).unwrap();
+    let live: Vec<_> = store.active_transactions().into_iter().filter(|live| live.label.is_some()).collect();
     assert_eq!(live.iter().map(|live| live.label.unwrap()).collect::<Vec<_>>(), ["report", "transfer"]);
-    assert_eq!([live[0].kind, live[1].kind], [LiveKind::Snapshot, LiveKind::Transaction]);
+    assert_eq!([live[0].kind, live[1].kind], [ActiveKind::Snapshot, ActiveKind::Transaction]);
     assert!(live[0].age >= Duration::from_secs(7) && live[1].age < Duration::from_secs(7));
-    assert_eq!((live[0].owner, live[0].read_ts), (None, report.read_ts()));
-    assert_eq!((live[1].owner, live[1].start_ts), (Some(txn.owner()), Some(txn.start_ts())));
+    assert_eq!((live[0].owner_id, live[0].read_ts), (None, report.read_ts()));
+    assert_eq!((live[1].owner_id, live[1].start_ts), (Some(txn.owner_id()), Some(txn.start_ts())));
     drop((report, txn));
-    soon(|| store.live().iter().all(|live| live.label.is_none()));
+    soon(|| store.active_transactions().iter().all(|live| live.label.is_none()));
 }
 
 #[test]
 fn clones_of_a_snapshot_are_one_and_a_scan_keeps_it_listed() {
-    let (store, rows, _) = open(|builder| builder.sweep(false));
-    let listed = || store.live().iter().filter(|live| live.label == Some("listed")).count();
-    let snapshot = store.snapshot().unwrap().labelled("listed");
+    let (store, rows, _) = open(|builder| builder.background_resolve(false));
+    let listed = || store.active_transactions().iter().filter(|live| live.label == Some("listed")).count();
+    let snapshot = store.snapshot().unwrap().with_label("listed");
     let (clone, scan) = (snapshot.clone(), snapshot.range(&rows, ..));
     assert_eq!(listed(), 1);
     drop((snapshot, clone));
@@ -117,55 +117,58 @@ fn clones_of_a_snapshot_are_one_and_a_scan_keeps_it_listed() {
 fn a_hundred_thousand_live_snapshots_are_all_listed_and_all_go() {
     let (store, _, _) = open(|builder| builder);
     let snapshots: Vec<_> = (0..100_000).map(|_| store.snapshot().unwrap()).collect();
-    assert!(store.live().len() >= snapshots.len());
+    assert!(store.active_transactions().len() >= snapshots.len());
     drop(snapshots);
-    soon(|| store.live().len() < 10);
+    soon(|| store.active_transactions().len() < 10);
 }
 
 #[test]
 fn what_a_transaction_has_written_is_listed() {
-    let (store, rows, _) = open(|builder| builder.stream_at_bytes(1000));
-    let mut txn = store.begin_with(TxnOptions::labelled("writer")).unwrap();
-    let listed = || store.live().into_iter().find(|live| live.label == Some("writer")).unwrap();
+    let (store, rows, _) = open(|builder| builder.large_transaction_bytes(1000));
+    let mut txn = store.begin_with(TxnOptions::with_label("writer")).unwrap();
+    let listed = || store.active_transactions().into_iter().find(|live| live.label == Some("writer")).unwrap();
     txn.put(&rows, "a", [0; 100]).unwrap();
     let before = txn.savepoint();
     txn.put(&rows, "b", [0; 100]).unwrap();
     let two = listed();
-    assert!(two.rows == 2 && two.bytes > 200 && !two.streaming, "{two:?}");
+    assert!(two.buffered_rows == 2 && two.buffered_bytes > 200 && !two.is_large, "{two:?}");
     txn.rollback_to(before).unwrap();
-    assert_eq!(listed().rows, 1);
+    assert_eq!(listed().buffered_rows, 1);
     txn.put(&rows, "c", [0; 1000]).unwrap();
     let streamed = listed();
-    assert!(streamed.rows == 0 && streamed.streaming, "{streamed:?}");
+    assert!(streamed.buffered_rows == 0 && streamed.is_large, "{streamed:?}");
 }
 
 #[test]
 fn a_conflict_with_a_commit_is_counted_and_names_keyspace_and_label() {
     let (store, rows, _) = open(|builder| builder);
-    let mut late = store.begin_with(TxnOptions::labelled("late")).unwrap();
+    let mut late = store.begin_with(TxnOptions::with_label("late")).unwrap();
     late.put(&rows, "a", "late").unwrap();
-    store.transact_with(TxnOptions::labelled("early"), |txn| txn.put(&rows, "a", "early")).unwrap();
+    store.transact_with(TxnOptions::with_label("early"), |txn| txn.put(&rows, "a", "early")).unwrap();
     let before = store.stats();
     let why = late.commit().unwrap_err();
     let conflict = why.conflict().unwrap();
-    assert!(matches!(conflict.reason, ConflictReason::CommittedAt(_)));
-    assert_eq!((conflict.keyspace.as_deref(), conflict.label), (Some("rows"), Some("early")));
+    assert!(matches!(conflict.reason, ConflictReason::NewerVersion(_)));
+    assert_eq!((conflict.keyspace.as_deref(), conflict.conflicting_label), (Some("rows"), Some("early")));
     assert!(why.to_string().contains("row rows/a was committed") && why.to_string().contains("\"early\""), "{why}");
     let after = store.stats();
-    assert_eq!((after.conflicts, after.conflicts_committed), (before.conflicts + 1, before.conflicts_committed + 1));
+    assert_eq!(
+        (after.conflicts, after.conflicts_newer_version),
+        (before.conflicts + 1, before.conflicts_newer_version + 1)
+    );
     assert_eq!((after.conflicts_locked, after.conflicts_rolled_back), (0, 0));
 }
 
 #[test]
 fn a_conflict_with_a_lock_is_counted_once_although_it_is_heard_again() {
-    let (store, rows, _) = open(|builder| builder.stream_at_bytes(1));
-    let mut holder = store.begin_with(TxnOptions::labelled("holder")).unwrap();
+    let (store, rows, _) = open(|builder| builder.large_transaction_bytes(1));
+    let mut holder = store.begin_with(TxnOptions::with_label("holder")).unwrap();
     holder.put(&rows, "a", "1").unwrap();
     let mut other = store.begin().unwrap();
     let first = other.put(&rows, "a", "2").unwrap_err();
     let again = other.commit().unwrap_err();
     assert_eq!(first.conflict(), again.conflict());
-    assert_eq!(first.conflict().unwrap().label, Some("holder"));
+    assert_eq!(first.conflict().unwrap().conflicting_label, Some("holder"));
     let stats = store.stats();
     assert_eq!((stats.conflicts, stats.conflicts_locked), (1, 1));
 }
@@ -175,25 +178,25 @@ fn a_label_is_remembered_for_a_while_after_its_transaction() {
     let (store, rows, _) = open(|builder| builder);
     let mut late = store.begin().unwrap();
     late.put(&rows, "a", "late").unwrap();
-    store.transact_with(TxnOptions::labelled("early"), |txn| txn.put(&rows, "a", "early")).unwrap();
+    store.transact_with(TxnOptions::with_label("early"), |txn| txn.put(&rows, "a", "early")).unwrap();
     // So many that the list of the live is tidied many times.
     for _ in 0..5000 {
         drop(store.begin().unwrap());
     }
-    assert_eq!(late.commit().unwrap_err().conflict().unwrap().label, Some("early"));
+    assert_eq!(late.commit().unwrap_err().conflict().unwrap().conflicting_label, Some("early"));
 }
 
 #[test]
 fn giving_up_is_counted() {
     let (store, rows, _) = open(|builder| builder);
-    let retry = Some(RetryLimits { attempts: 3, ..RetryLimits::default() });
-    let outer = store.transact_with(TxnOptions { retry, ..TxnOptions::default() }, |txn| {
+    let retry = Some(RetryPolicy { max_attempts: 3, ..RetryPolicy::default() });
+    let outer = store.transact_with(TxnOptions { retry_policy: retry, ..TxnOptions::default() }, |txn| {
         txn.put(&rows, "a", "outer")?;
         store.transact(|txn| txn.put(&rows, "a", "inner"))
     });
-    assert!(matches!(outer.unwrap_err().kind(), ErrorKind::Exhausted { attempts: 3, .. }));
+    assert!(matches!(outer.unwrap_err().kind(), ErrorKind::RetriesExhausted { attempts: 3, .. }));
     let stats = store.stats();
-    assert_eq!((stats.exhausted, stats.retries, stats.conflicts), (1, 2, 3));
+    assert_eq!((stats.retries_exhausted, stats.retries, stats.conflicts), (1, 2, 3));
 }
 
 #[test]
@@ -205,15 +208,15 @@ fn latencies_tell_durable_commits_from_buffered_ones_and_since_when() {
         store.transact_with(buffered, |txn| txn.put(&rows, "a", [number])).unwrap();
     }
     for protocol in [CommitProtocol::Auto, CommitProtocol::TwoPhase] {
-        let options = TxnOptions { protocol: Some(protocol), ..TxnOptions::default() };
+        let options = TxnOptions { commit_protocol: Some(protocol), ..TxnOptions::default() };
         let both = |txn: &mut percolite::Txn| txn.put(&rows, "b", "1").and_then(|()| txn.put(&rows, "c", "1"));
         store.transact_with(options, both).unwrap();
     }
     store.transact(|txn| txn.get(&rows, "a")).unwrap();
     let since = store.latencies().since(&before);
     assert_eq!((since.commit_buffered.count(), since.commit_durable.count()), (10, 2));
-    assert_eq!((since.combining.count(), since.transact.count(), since.waiting.count()), (12, 13, 0));
-    assert!(since.syncing.count() >= 1);
+    assert_eq!((since.commit_apply.count(), since.transact.count(), since.admission_wait.count()), (12, 13, 0));
+    assert!(since.wal_sync.count() >= 1);
     let durable = &since.commit_durable;
     assert!(!durable.percentile(50.0).is_zero());
     assert!(durable.percentile(50.0) <= durable.percentile(99.9) && durable.percentile(99.9) <= durable.max());
@@ -224,9 +227,9 @@ fn latencies_tell_durable_commits_from_buffered_ones_and_since_when() {
 #[test]
 fn a_slow_closure_is_told_as_own_code_and_its_reads_where_they_are_timed() {
     for timed in [false, true] {
-        let (store, rows, clock) = open(|builder| builder.time_reads(timed));
+        let (store, rows, clock) = open(|builder| builder.track_read_timing(timed));
         store
-            .transact_with(TxnOptions::labelled("thinks"), |txn| {
+            .transact_with(TxnOptions::with_label("thinks"), |txn| {
                 txn.get(&rows, "a")?;
                 clock.pass(2000);
                 txn.put(&rows, "a", "1")
@@ -234,72 +237,76 @@ fn a_slow_closure_is_told_as_own_code_and_its_reads_where_they_are_timed() {
             .unwrap();
         let slow = only_slow(&store);
         assert_eq!((slow.label, slow.attempts, slow.conflicts.len()), (Some("thinks"), 1, 0));
-        assert!(matches!(slow.outcome, Outcome::Committed(_)));
-        assert!(slow.spent.own >= Duration::from_secs(2000) && slow.total >= slow.spent.own);
-        assert_eq!(slow.spent.reading.is_some(), timed);
-        assert!(slow.spent.reading.is_none_or(|reading| !reading.is_zero()));
-        assert!(!slow.spent.combining.is_zero() && !slow.spent.syncing.is_zero(), "{slow:?}");
-        assert_eq!(whole(slow.spent), slow.total);
+        assert!(matches!(slow.outcome, TxnOutcome::Committed(_)));
+        assert!(slow.breakdown.user_code >= Duration::from_secs(2000) && slow.duration >= slow.breakdown.user_code);
+        assert_eq!(slow.breakdown.read.is_some(), timed);
+        assert!(slow.breakdown.read.is_none_or(|reading| !reading.is_zero()));
+        assert!(!slow.breakdown.apply.is_zero() && !slow.breakdown.sync.is_zero(), "{slow:?}");
+        assert_eq!(whole(slow.breakdown), slow.duration);
         assert!(slow.to_string().starts_with("\"thinks\" (owner "), "{slow}");
     }
 }
 
 #[test]
 fn a_slow_scan_is_told_as_reading() {
-    let (store, rows, clock) = open(|builder| builder.time_reads(true));
+    let (store, rows, clock) = open(|builder| builder.track_read_timing(true));
     store.transact(|txn| (0..100_u8).try_for_each(|key| txn.put(&rows, [key], "v"))).unwrap();
     let txn = store.begin().unwrap();
     assert_eq!(txn.range(&rows, ..).count(), 100);
     clock.pass(2000);
     drop(txn);
     let slow = only_slow(&store);
-    assert!(!slow.spent.reading.unwrap().is_zero());
-    assert_eq!((slow.outcome, whole(slow.spent)), (Outcome::RolledBack, slow.total));
+    assert!(!slow.breakdown.read.unwrap().is_zero());
+    assert_eq!((slow.outcome, whole(slow.breakdown)), (TxnOutcome::RolledBack, slow.duration));
 }
 
 #[test]
 fn attempts_lost_to_a_conflict_are_told_with_the_row_and_who_was_in_the_way() {
-    let retry = RetryLimits { attempts: 10, time: Duration::MAX };
-    let (store, rows, clock) = open(|builder| builder.retry(retry));
+    let retry = RetryPolicy { max_attempts: 10, timeout: Duration::MAX };
+    let (store, rows, clock) = open(|builder| builder.retry_policy(retry));
     let mut attempts = 0;
     store
-        .transact_with(TxnOptions::labelled("loser"), |txn| {
+        .transact_with(TxnOptions::with_label("loser"), |txn| {
             attempts += 1;
             txn.put(&rows, "contested", "loser")?;
             if attempts < 3 {
                 clock.pass(1000);
-                store.transact_with(TxnOptions::labelled("winner"), |txn| txn.put(&rows, "contested", "winner"))?;
+                store.transact_with(TxnOptions::with_label("winner"), |txn| txn.put(&rows, "contested", "winner"))?;
             }
             Ok::<_, Error>(())
         })
         .unwrap();
     let slow = only_slow(&store);
     assert_eq!((slow.label, slow.attempts), (Some("loser"), 3));
-    assert!(slow.spent.conflicts >= Duration::from_secs(2000) && slow.spent.own < Duration::from_secs(1000));
-    assert_eq!(whole(slow.spent), slow.total);
-    let met: Vec<_> = slow.conflicts.iter().map(|met| (met.keyspace.as_deref(), met.row.key(), met.label)).collect();
+    assert!(
+        slow.breakdown.failed_attempts >= Duration::from_secs(2000)
+            && slow.breakdown.user_code < Duration::from_secs(1000)
+    );
+    assert_eq!(whole(slow.breakdown), slow.duration);
+    let met: Vec<_> =
+        slow.conflicts.iter().map(|met| (met.keyspace.as_deref(), met.row.user_key(), met.conflicting_label)).collect();
     assert_eq!(met, [(Some("rows"), &b"contested"[..], Some("winner")); 2]);
 }
 
 #[test]
 fn what_is_given_up_is_told_with_its_last_conflicts() {
     let (store, rows, clock) = open(|builder| builder);
-    let retry = Some(RetryLimits { attempts: 20, time: Duration::MAX });
-    let given_up = store.transact_with(TxnOptions { retry, ..TxnOptions::labelled("loser") }, |txn| {
+    let retry = Some(RetryPolicy { max_attempts: 20, timeout: Duration::MAX });
+    let given_up = store.transact_with(TxnOptions { retry_policy: retry, ..TxnOptions::with_label("loser") }, |txn| {
         clock.pass(100);
         txn.put(&rows, "a", "outer")?;
         store.transact(|txn| txn.put(&rows, "a", "inner"))
     });
     assert!(given_up.is_err());
     let slow = only_slow(&store);
-    assert_eq!((slow.outcome, slow.attempts, slow.conflicts.len()), (Outcome::Conflict, 20, 8));
-    assert!(slow.spent.conflicts >= Duration::from_secs(2000));
-    assert_eq!(whole(slow.spent), slow.total);
+    assert_eq!((slow.outcome, slow.attempts, slow.conflicts.len()), (TxnOutcome::Conflict, 20, 8));
+    assert!(slow.breakdown.failed_attempts >= Duration::from_secs(2000));
+    assert_eq!(whole(slow.breakdown), slow.duration);
 }
 
 #[test]
 fn waiting_for_admission_is_told_apart() {
-    let (store, rows, clock) = open(|builder| builder.admission(1));
+    let (store, rows, clock) = open(|builder| builder.admission_limit(1));
     let mut first = true;
     let contended = store.transact(|txn| {
         if std::mem::take(&mut first) {
@@ -322,37 +329,38 @@ fn waiting_for_admission_is_told_apart() {
             })
         });
         begun.recv().unwrap();
-        store.transact_with(TxnOptions::labelled("waits"), |txn| txn.put(&rows, "b", "1")).unwrap();
+        store.transact_with(TxnOptions::with_label("waits"), |txn| txn.put(&rows, "b", "1")).unwrap();
     });
     let slow = store.slow_transactions();
     let waited = slow.iter().find(|slow| slow.label == Some("waits")).unwrap();
-    assert!(waited.spent.waiting_for_admission >= Duration::from_secs(2000), "{waited}");
-    assert_eq!(whole(waited.spent), waited.total);
-    assert!(store.latencies().waiting.count() >= 1);
+    assert!(waited.breakdown.admission_wait >= Duration::from_secs(2000), "{waited}");
+    assert_eq!(whole(waited.breakdown), waited.duration);
+    assert!(store.latencies().admission_wait.count() >= 1);
 }
 
 #[test]
 fn a_transaction_by_hand_is_told_however_it_ends() {
     let (store, rows, clock) = open(|builder| builder);
     let begin = |label| {
-        let mut txn = store.begin_with(TxnOptions::labelled(label)).unwrap();
+        let mut txn = store.begin_with(TxnOptions::with_label(label)).unwrap();
         txn.put(&rows, "a", label).unwrap();
         txn
     };
     let (committed, loses, rolled_back, dropped) =
         (begin("committed"), begin("loses"), begin("rolled back"), begin("dropped"));
     clock.pass(2000);
-    let ts = committed.commit().unwrap().ts;
+    let ts = committed.commit().unwrap().commit_ts;
     loses.commit().unwrap_err();
-    rolled_back.roll_back().unwrap();
+    rolled_back.rollback().unwrap();
     drop(dropped);
     let slow = store.slow_transactions();
     let outcomes: Vec<_> = slow.iter().map(|slow| (slow.label.unwrap(), slow.outcome.clone())).collect();
-    let rolled_back = ["rolled back", "dropped"].map(|label| (label, Outcome::RolledBack));
-    let expected = [("committed", Outcome::Committed(ts)), ("loses", Outcome::Conflict)].into_iter().chain(rolled_back);
+    let rolled_back = ["rolled back", "dropped"].map(|label| (label, TxnOutcome::RolledBack));
+    let expected =
+        [("committed", TxnOutcome::Committed(ts)), ("loses", TxnOutcome::Conflict)].into_iter().chain(rolled_back);
     assert_eq!(outcomes, expected.collect::<Vec<_>>());
-    assert_eq!(slow[1].conflicts[0].label, Some("committed"));
-    assert!(slow.iter().all(|slow| whole(slow.spent) == slow.total && slow.attempts == 1));
+    assert_eq!(slow[1].conflicts[0].conflicting_label, Some("committed"));
+    assert!(slow.iter().all(|slow| whole(slow.breakdown) == slow.duration && slow.attempts == 1));
 }
 
 #[test]
@@ -364,62 +372,62 @@ fn the_log_is_bounded_and_can_be_switched_off() {
         drop(txn);
     }
     let slow = store.slow_transactions();
-    assert_eq!((slow.len(), store.stats().slow), (100, 150));
-    assert!(slow[0].total < slow[99].total);
+    assert_eq!((slow.len(), store.stats().slow_transactions), (100, 150));
+    assert!(slow[0].duration < slow[99].duration);
 
-    let (store, _, clock) = open(|builder| builder.slow_transaction(Duration::MAX));
+    let (store, _, clock) = open(|builder| builder.slow_transaction_threshold(Duration::MAX));
     let txn = store.begin().unwrap();
     clock.pass(1_000_000);
     drop(txn);
-    assert_eq!((store.slow_transactions().len(), store.stats().slow), (0, 0));
+    assert_eq!((store.slow_transactions().len(), store.stats().slow_transactions), (0, 0));
     drop(rows);
 }
 
 #[test]
 fn a_forgotten_snapshot_is_ended_counted_and_shown_as_such() {
-    let (store, rows, clock) = open(|builder| builder.age_max(Duration::from_secs(100)));
-    let forgotten = store.snapshot().unwrap().labelled("forgotten");
+    let (store, rows, clock) = open(|builder| builder.max_snapshot_age(Duration::from_secs(100)));
+    let forgotten = store.snapshot().unwrap().with_label("forgotten");
     store.transact(|txn| txn.put(&rows, "a", "1")).unwrap();
     clock.pass(200);
-    while store.stats().expired == 0 {
+    while store.stats().snapshots_expired == 0 {
         std::thread::sleep(Duration::from_millis(10));
     }
     assert!(matches!(forgotten.get(&rows, "a").unwrap_err().kind(), ErrorKind::SnapshotTooOld(_)));
-    let live = store.live();
-    assert!(live.iter().any(|live| live.label == Some("forgotten") && live.expired), "{live:?}");
+    let live = store.active_transactions();
+    assert!(live.iter().any(|live| live.label == Some("forgotten") && live.is_expired), "{live:?}");
     // Once each, also when another one ends while it is still kept.
     let second = store.snapshot().unwrap();
     store.transact(|txn| txn.put(&rows, "a", "2")).unwrap();
     clock.pass(200);
-    while store.stats().expired < 2 {
+    while store.stats().snapshots_expired < 2 {
         std::thread::sleep(Duration::from_millis(10));
     }
-    assert_eq!(store.stats().expired, 2);
+    assert_eq!(store.stats().snapshots_expired, 2);
     drop((forgotten, second));
 }
 
 #[test]
 fn a_store_that_others_share_tells_the_same() {
-    let commons = percolite::Commons {
+    let commons = percolite::SharedConfig {
         engine: Arc::new(SimStorage::new().shared_engine()),
-        oracle: Arc::new(percolite::oracle::MemoryOracle::new(Arc::new(System::default()))),
-        waiter: Arc::new(percolite::Pause(Arc::new(System::default()))),
+        oracle: Arc::new(percolite::oracle::MemoryOracle::new(Arc::new(SystemEnv::default()))),
+        waiter: Arc::new(percolite::SleepingLockWaiter(Arc::new(SystemEnv::default()))),
         ttl_ms: 10_000,
     };
     let clock = Arc::new(Clock::default());
-    let store = Store::builder().slow_transaction(SLOW).runtime(Arc::clone(&clock) as Arc<dyn Runtime>);
+    let store = Store::builder().slow_transaction_threshold(SLOW).runtime(Arc::clone(&clock) as Arc<dyn Env>);
     let store = store.open_shared(commons).unwrap();
     let rows = store.keyspace("rows").unwrap();
     store
-        .transact_with(TxnOptions::labelled("shared"), |txn| {
+        .transact_with(TxnOptions::with_label("shared"), |txn| {
             clock.pass(2000);
-            assert_eq!(store.live().last().unwrap().label, Some("shared"));
+            assert_eq!(store.active_transactions().last().unwrap().label, Some("shared"));
             txn.put(&rows, "a", "1")
         })
         .unwrap();
     let slow = only_slow(&store);
-    assert_eq!((slow.label, whole(slow.spent)), (Some("shared"), slow.total));
-    assert!(!slow.spent.combining.is_zero());
+    assert_eq!((slow.label, whole(slow.breakdown)), (Some("shared"), slow.duration));
+    assert!(!slow.breakdown.apply.is_zero());
 }
 
 #[test]
@@ -429,26 +437,26 @@ fn a_conflict_names_the_owner_of_the_rows_newest_commit() {
     let mut late = store.begin().unwrap();
     late.put(&rows, "k", "late").unwrap();
     store.transact(|txn| txn.put(&rows, "k", "first")).unwrap();
-    let last = store.transact_with(TxnOptions::labelled("last"), |txn| {
+    let last = store.transact_with(TxnOptions::with_label("last"), |txn| {
         txn.put(&rows, "k", "last")?;
-        Ok::<_, Error>(txn.owner())
+        Ok::<_, Error>(txn.owner_id())
     });
     let why = late.commit().unwrap_err();
     let met = why.conflict().unwrap();
-    assert_eq!((met.owner, met.label), (last.ok(), Some("last")));
+    assert_eq!((met.conflicting_owner, met.conflicting_label), (last.ok(), Some("last")));
     let newest = store.snapshot().unwrap().versions(&rows, "k").unwrap().next().unwrap().unwrap();
-    assert!(matches!(met.reason, ConflictReason::CommittedAt(ts) if ts == newest.commit_ts), "{met:?}");
+    assert!(matches!(met.reason, ConflictReason::NewerVersion(ts) if ts == newest.commit_ts), "{met:?}");
 }
 
 #[test]
 fn looking_a_keyspace_up_is_no_transaction_of_the_callers() {
     let store = Store::in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
-    let before = store.stats().begun;
+    let before = store.stats().transactions_started;
     store.existing_keyspace("rows").unwrap();
     store.keyspace("rows").unwrap();
-    assert_eq!(store.stats().begun, before);
+    assert_eq!(store.stats().transactions_started, before);
     store.transact(|txn| txn.put(&rows, "k", "v")).unwrap();
-    store.begin().unwrap().roll_back().unwrap();
-    assert_eq!(store.stats().begun, before + 2);
+    store.begin().unwrap().rollback().unwrap();
+    assert_eq!(store.stats().transactions_started, before + 2);
 }

@@ -20,7 +20,7 @@ use std::process::{Command, ExitCode, Output};
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use percolite::bounds::{self, Bounds, Unit};
+use percolite::bounds::{self, OptionRange, Unit};
 
 use crate::child::{FAILED, REFUSED};
 use crate::support::Dice;
@@ -29,17 +29,17 @@ use crate::support::Dice;
 const RANDOM_VALUES: usize = 2;
 
 /// What is tried, and the greatest value that its type holds.
-fn tried() -> Vec<(String, Bounds, u128)> {
-    let greatest = |bounds: &Bounds| match bounds.option {
+fn tried() -> Vec<(String, OptionRange, u128)> {
+    let greatest = |bounds: &OptionRange| match bounds.name {
         "retry.attempts" | "semaphore" => u32::MAX.into(),
         "label" => 1 << 20,
         "ttl_ms" => Duration::from_millis(u64::MAX).as_nanos(),
         _ if bounds.unit == Unit::Nanoseconds => Duration::MAX.as_nanos(),
         _ => usize::MAX as u128,
     };
-    let of_stores = bounds::ALL.iter().map(|bounds| (bounds.option.to_owned(), *bounds, greatest(bounds)));
-    let of_transactions = [bounds::RETRY_ATTEMPTS, bounds::RETRY_TIME]
-        .map(|bounds| (format!("{} of a transaction", bounds.option), bounds, greatest(&bounds)));
+    let of_stores = bounds::ALL.iter().map(|bounds| (bounds.name.to_owned(), *bounds, greatest(bounds)));
+    let of_transactions = [bounds::RETRY_MAX_ATTEMPTS, bounds::RETRY_TIMEOUT]
+        .map(|bounds| (format!("{} of a transaction", bounds.name), bounds, greatest(&bounds)));
     of_stores.chain(of_transactions).collect()
 }
 
@@ -83,9 +83,9 @@ fn with_seed(why: String, seed: u64) -> Failed {
 }
 
 /// The ends of the bounds and of the type, what lies beside them, and anything.
-fn values(bounds: Bounds, greatest: u128, dice: &mut Dice) -> BTreeSet<u128> {
-    let most = bounds.most.unwrap_or(greatest);
-    let ends = [0, bounds.least, most, greatest];
+fn values(bounds: OptionRange, greatest: u128, dice: &mut Dice) -> BTreeSet<u128> {
+    let most = bounds.max.unwrap_or(greatest);
+    let ends = [0, bounds.min, most, greatest];
     let beside = ends.into_iter().flat_map(|end| [end.saturating_sub(1), end, end.saturating_add(1)]);
     let mut values: BTreeSet<u128> = beside.collect();
     let mut anything = || u128::from(dice.next()) << 64 | u128::from(dice.next());
@@ -96,12 +96,16 @@ fn values(bounds: Bounds, greatest: u128, dice: &mut Dice) -> BTreeSet<u128> {
             anything() % greatest,
             // Of any length, since most of the others are absurd.
             anything() >> shift,
-            bounds.least + anything() % (most - bounds.least),
+            bounds.min + anything() % (most - bounds.min),
         ]);
     }
     values.retain(|value| *value <= greatest);
     // A moment of milliseconds cannot be any number of nanoseconds.
-    if bounds == bounds::TTL { values.into_iter().map(|value| value / 1_000_000 * 1_000_000).collect() } else { values }
+    if bounds == bounds::LOCK_TTL {
+        values.into_iter().map(|value| value / 1_000_000 * 1_000_000).collect()
+    } else {
+        values
+    }
 }
 
 /// `kilobytes` bounds the process's addresses.
@@ -129,7 +133,7 @@ fn succeeded(ended: &Output) -> Result<(), Failed> {
     if ended.status.success() { Ok(()) } else { Err(told(ended).into()) }
 }
 
-fn an_option_works_or_is_refused(name: &str, bounds: Bounds, value: u128) -> Result<(), String> {
+fn an_option_works_or_is_refused(name: &str, bounds: OptionRange, value: u128) -> Result<(), String> {
     let ended = run(name, value, None)?;
     let (within, said) = (bounds.check(value).is_ok(), String::from_utf8_lossy(&ended.stdout).into_owned());
     let number = match bounds.unit {
@@ -137,8 +141,7 @@ fn an_option_works_or_is_refused(name: &str, bounds: Bounds, value: u128) -> Res
         Unit::Nanoseconds => format!("{:?}", child::duration(value)),
     };
     let names_all = || {
-        said.starts_with(&format!("{} is {number}", bounds.option))
-            && said.contains(&format!("; it must be {bounds}\n"))
+        said.starts_with(&format!("{} is {number}", bounds.name)) && said.contains(&format!("; it must be {bounds}\n"))
     };
     match ended.status.code() {
         Some(0) if within => Ok(()),
@@ -148,7 +151,7 @@ fn an_option_works_or_is_refused(name: &str, bounds: Bounds, value: u128) -> Res
 }
 
 fn no_addresses() -> Result<(), Failed> {
-    let most = bounds::CACHE_BYTES.most.unwrap();
+    let most = bounds::BLOCK_CACHE_BYTES.max.unwrap();
     let ended = run("cache_bytes", most, Some(8 << 20))?;
     let said = told(&ended);
     if ended.status.code() != Some(FAILED) || !said.contains("not enough addresses for a cache of 1099511627776 bytes")
@@ -170,6 +173,6 @@ fn every_option_is_tried() {
         .collect();
     assert!(numbers.len() > 9, "{numbers:?}");
     for setter in numbers {
-        assert!(bounds::ALL.iter().any(|bounds| bounds.option == setter), "{setter} has no bounds");
+        assert!(bounds::ALL.iter().any(|bounds| bounds.name == setter), "{setter} has no bounds");
     }
 }

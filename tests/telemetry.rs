@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use percolite::engine::sim::SimStorage;
-use percolite::{Durability, ErrorKind, LockOptions, Store, TxnOptions, Wait};
+use percolite::{Durability, ErrorKind, LockOptions, LockWaitPolicy, Store, TxnOptions};
 use tracing::field::{Field, Visit};
 use tracing::span;
 
@@ -108,26 +108,32 @@ fn a_recorder_and_a_subscriber_are_told_what_stats_and_logs_say() {
     metrics::set_global_recorder(kept.clone()).unwrap();
     tracing::subscriber::set_global_default(kept.clone()).unwrap();
 
-    let store =
-        Store::builder().slow_transaction(Duration::ZERO).age_max(Duration::from_millis(1)).in_memory().unwrap();
+    let store = Store::builder()
+        .slow_transaction_threshold(Duration::ZERO)
+        .max_snapshot_age(Duration::from_millis(1))
+        .in_memory()
+        .unwrap();
     let rows = store.keyspace("rows").unwrap();
-    let forgotten = store.snapshot().unwrap().labelled("forgotten");
+    let forgotten = store.snapshot().unwrap().with_label("forgotten");
     let mut first = true;
     store
-        .transact_with(TxnOptions::labelled("loser"), |txn| {
+        .transact_with(TxnOptions::with_label("loser"), |txn| {
             txn.put(&rows, "a", "loser")?;
             if std::mem::take(&mut first) {
-                store.transact_with(TxnOptions::labelled("winner"), |txn| txn.put(&rows, "a", "winner"))?;
+                store.transact_with(TxnOptions::with_label("winner"), |txn| txn.put(&rows, "a", "winner"))?;
             }
             Ok::<_, percolite::Error>(())
         })
         .unwrap();
     let gauge = |name: &str| f64::from_bits(kept.counted(name));
-    let snapshots = "percolite_live_snapshots{}";
-    while store.stats().expired == 0 || !kept.values.lock().unwrap().contains_key(snapshots) || gauge(snapshots) < 1.0 {
+    let snapshots = "percolite_active_snapshots{}";
+    while store.stats().snapshots_expired == 0
+        || !kept.values.lock().unwrap().contains_key(snapshots)
+        || gauge(snapshots) < 1.0
+    {
         std::thread::sleep(Duration::from_millis(10));
     }
-    assert!(gauge("percolite_oldest_reader_seconds{}") > 0.0);
+    assert!(gauge("percolite_oldest_snapshot_age_seconds{}") > 0.0);
     drop(forgotten);
     let (stats, latencies) = (store.stats(), store.latencies());
     store.close().unwrap();
@@ -135,7 +141,7 @@ fn a_recorder_and_a_subscriber_are_told_what_stats_and_logs_say() {
     assert_eq!(kept.counted("percolite_commits_total{phases=one}"), stats.commits_one_phase);
     assert_eq!(kept.counted("percolite_conflicts_total{reason=committed}"), 1);
     assert_eq!(kept.counted("percolite_retries_total{}"), 1);
-    assert_eq!(kept.counted("percolite_readers_expired_total{}"), 1);
+    assert_eq!(kept.counted("percolite_snapshots_expired_total{}"), 1);
     assert_eq!(kept.counted("percolite_transact_seconds{}"), latencies.transact.count());
     assert_eq!(kept.counted("percolite_commit_seconds{durability=sync}"), latencies.commit_durable.count());
 
@@ -154,11 +160,11 @@ fn a_recorder_and_a_subscriber_are_told_what_stats_and_logs_say() {
     assert!(stalled, "RocksDB keeps up with everything");
     // The background may have looked once more.
     assert!(stats.write_stalls > 0 && kept.counted("percolite_write_stalls_total{}") >= stats.write_stalls);
-    let millis = u64::try_from(stats.write_stalled.as_millis()).unwrap();
-    assert!(kept.counted("percolite_write_stalled_milliseconds_total{}") >= millis);
+    let millis = u64::try_from(stats.write_stall_time.as_millis()).unwrap();
+    assert!(kept.counted("percolite_write_stall_milliseconds_total{}") >= millis);
 
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::builder().publish_status(Duration::from_millis(1)).open(folder.path()).unwrap();
+    let store = Store::builder().status_file_interval(Duration::from_millis(1)).open(folder.path()).unwrap();
     // It fails while one is just being written.
     while std::fs::create_dir(folder.path().join("STATUS.new")).is_err() {
         std::thread::yield_now();
@@ -211,7 +217,7 @@ fn until(is_so: impl Fn() -> bool) {
 
 /// Each way in which a lock can be taken, waited for and lost.
 fn locks_are_counted_and_told(kept: &Kept) {
-    let store = Store::builder().label("teller").in_memory().unwrap();
+    let store = Store::builder().application_name("teller").in_memory().unwrap();
     let holds = |by: usize| store.lock_table().unwrap().waiting >= by;
     let gauge =
         |name: &str| kept.values.lock().unwrap().get(name).map(|bits| f64::from_bits(bits.load(Ordering::Relaxed)));
@@ -227,10 +233,10 @@ fn locks_are_counted_and_told(kept: &Kept) {
         let waiting = scope.spawn(|| store.lock("long").unwrap().release().unwrap());
         until(|| holds(1));
         std::thread::sleep(Duration::from_millis(1100));
-        for name in ["percolite_locks_held{kind=name}", "percolite_locks_waiting{kind=name}"] {
+        for name in ["percolite_named_locks_held{kind=name}", "percolite_named_lock_waiters{kind=name}"] {
             until(|| gauge(name) == Some(1.0));
         }
-        assert!(gauge("percolite_oldest_lock_wait_seconds{kind=name}").unwrap() > 0.5);
+        assert!(gauge("percolite_oldest_named_lock_wait_seconds{kind=name}").unwrap() > 0.5);
         drop(held);
         waiting.join().unwrap();
     });
@@ -242,9 +248,9 @@ fn locks_are_counted_and_told(kept: &Kept) {
     assert!(store.force_unlock("forced", hangs.token()).unwrap());
     std::thread::scope(|scope| {
         let [mut one, mut other] = [(); 2].map(|()| store.lock_with("both", LockOptions::shared()).unwrap());
-        let first = scope.spawn(move || one.upgrade(Wait::Forever).unwrap());
+        let first = scope.spawn(move || one.upgrade(LockWaitPolicy::Forever).unwrap());
         until(|| holds(1));
-        assert!(matches!(other.upgrade(Wait::Forever).unwrap_err().kind(), ErrorKind::Deadlock(_)));
+        assert!(matches!(other.upgrade(LockWaitPolicy::Forever).unwrap_err().kind(), ErrorKind::Deadlock(_)));
         drop(other);
         first.join().unwrap();
     });
@@ -254,16 +260,19 @@ fn locks_are_counted_and_told(kept: &Kept) {
     let of_all = |figure: fn(&&percolite::LockModeStats) -> u64| modes.iter().map(figure).sum::<u64>();
     for (name, counted) in [
         ("acquired_total", stats.acquired()),
-        ("waited_total", of_all(|mode| mode.waited)),
-        ("timed_out_total", of_all(|mode| mode.timed_out)),
+        ("waited_total", of_all(|mode| mode.waits)),
+        ("timed_out_total", of_all(|mode| mode.timeouts)),
         ("lost_total", stats.lost),
     ] {
         assert_eq!(kept.counted(&format!("percolite_locks_{name}{{kind=name}}")), counted, "{name}");
     }
-    assert_eq!(kept.counted("percolite_lock_waiting_seconds{kind=name}"), of_all(|mode| mode.waiting.count()));
+    assert_eq!(kept.counted("percolite_named_lock_wait_seconds{kind=name}"), of_all(|mode| mode.wait_time.count()));
     // As counted here.
-    assert_eq!((stats.acquired(), of_all(|mode| mode.waited), of_all(|mode| mode.timed_out)), (10, 4, 1));
-    assert_eq!((stats.lost, stats.expired, stats.taken_over, stats.forced, stats.deadlocks), (2, 1, 1, 1, 1));
+    assert_eq!((stats.acquired(), of_all(|mode| mode.waits), of_all(|mode| mode.timeouts)), (10, 4, 1));
+    assert_eq!(
+        (stats.lost, stats.leases_expired, stats.leases_taken_over, stats.force_unlocked, stats.deadlocks),
+        (2, 1, 1, 1, 1)
+    );
 
     let events = kept.events.lock().unwrap();
     for (start, parts) in [
@@ -287,8 +296,8 @@ fn an_orderly_close_warns_of_nothing(kept: &Kept) {
     let from = kept.events.lock().unwrap().len();
     for round in 0..20_u64 {
         let memory = SimStorage::new();
-        let builder = || Store::builder().history(Duration::from_millis(1)).stream_at_bytes(10_000);
-        let store = builder().open_sim(&memory).unwrap();
+        let builder = || Store::builder().history_retention(Duration::from_millis(1)).large_transaction_bytes(10_000);
+        let store = builder().open_in_memory(&memory).unwrap();
         let reader = store.snapshot().unwrap();
         for number in 0..50 {
             store.keyspace(&number.to_string()).unwrap();
@@ -297,7 +306,7 @@ fn an_orderly_close_warns_of_nothing(kept: &Kept) {
         drop(reader);
         store.close().unwrap();
         // All of them are to be erased.
-        let store = builder().open_sim(&memory).unwrap();
+        let store = builder().open_in_memory(&memory).unwrap();
         let rows = store.keyspace("rows").unwrap();
         store.transact(|txn| (0..100_u8).try_for_each(|key| txn.put(&rows, [key], [7; 500]))).unwrap();
         let (snapshot, mut large) = (store.snapshot().unwrap(), store.begin().unwrap());
@@ -309,7 +318,7 @@ fn an_orderly_close_warns_of_nothing(kept: &Kept) {
         assert!(scan.next().unwrap().is_err() && large.commit().is_err());
     }
     let folder = tempfile::tempdir().unwrap();
-    Store::builder().publish_status(Duration::from_millis(1)).open(folder.path()).unwrap().close().unwrap();
+    Store::builder().status_file_interval(Duration::from_millis(1)).open(folder.path()).unwrap().close().unwrap();
     let warned = |event: &&String| event.starts_with("WARN") || event.starts_with("ERROR");
     let events = kept.events.lock().unwrap();
     assert_eq!(events.iter().skip(from).find(warned), None);

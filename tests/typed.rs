@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
 use std::ops::Bound;
 
-use percolite::{Error, ErrorKind, KEY_MAX_BYTES, Keyspace, Reader, Store, TypedKeyspace, TypedScan};
+use percolite::{Error, ErrorKind, Keyspace, MAX_KEY_BYTES, Readable, Store, TypedKeyspace, TypedScan};
 use proptest::prelude::*;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -54,7 +54,7 @@ proptest! {
     }
 }
 
-fn check(typed: &TypedKeyspace<Key, u16>, reader: &impl Reader, rows: &BTreeMap<Key, u16>, from: &Key, to: &Key) {
+fn check(typed: &TypedKeyspace<Key, u16>, reader: &impl Readable, rows: &BTreeMap<Key, u16>, from: &Key, to: &Key) {
     let some = |keep: &dyn Fn(&Key) -> bool| -> Vec<(Key, u16)> {
         rows.iter().filter(|(key, _)| keep(key)).map(|(key, value)| (key.clone(), *value)).collect()
     };
@@ -68,7 +68,7 @@ fn check(typed: &TypedKeyspace<Key, u16>, reader: &impl Reader, rows: &BTreeMap<
     assert_eq!(collect(typed.prefix(reader, (from.0.as_str(),))), some(&|key| key.0 == from.0));
     assert_eq!(collect(typed.prefix(reader, (&from.0, &from.1))), some(&|key| (&key.0, key.1) == (&from.0, from.1)));
     assert_eq!(typed.multi_get(reader, [from, to]).unwrap(), [rows.get(from).copied(), rows.get(to).copied()]);
-    assert_eq!(typed.contains(reader, from).unwrap(), rows.contains_key(from));
+    assert_eq!(typed.contains_key(reader, from).unwrap(), rows.contains_key(from));
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn what_cannot_be_written_is_refused_and_changes_nothing() {
     invalid(maps.get(&txn, &BTreeMap::new()).unwrap_err());
     // Encodes as no bytes, and a row's key must have some.
     invalid(rows.clone().typed::<(), u8>().put(&mut txn, &(), &1).unwrap_err());
-    let long = "x".repeat(KEY_MAX_BYTES);
+    let long = "x".repeat(MAX_KEY_BYTES);
     let why = rows.clone().typed::<String, u8>().put(&mut txn, long.as_str(), &1).unwrap_err();
     assert!(matches!(why.kind(), ErrorKind::TooLarge { .. }), "{why}");
     txn.commit().unwrap();

@@ -10,12 +10,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::AsyncStore;
-use super::hop::hop;
-use super::transact::notified_within;
+use super::hop::run_blocking;
+use super::transact::notified_timeout;
 use crate::bounds;
 use crate::error::{Error, Result};
-use crate::locking::{LockEntry, LockTarget, LockWait, Request};
-use crate::store::{Asked, Attempts, Fence, LockGuard, LockOptions, Txn, TxnOptions, Wait, Waited, check_no_lease};
+use crate::locking::{LockEntry, LockTarget, LockWait, RequestHandle};
+use crate::store::{
+    Fence, GrantPoll, LockGuard, LockOptions, LockWaitPolicy, RequestResult, RetryLoop, Txn, TxnOptions, check_no_lease,
+};
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
 use crate::waiter::Waiter;
@@ -51,13 +53,13 @@ impl AsyncStore {
     /// # Errors
     /// Those of [`Store::try_lock`](crate::Store::try_lock), and of [`AsyncStore::with`].
     pub async fn try_lock<'a>(&self, target: impl Into<LockTarget<'a>>) -> Result<Option<AsyncLockGuard>> {
-        let options = LockOptions::exclusive().wait(Wait::No);
-        match self.store.ask(&target.into(), &options, None)? {
-            Asked::Granted(wait) => {
-                let Waited::Over(request) = self.store.step_of(wait, &options) else { return Ok(None) };
-                self.settled(request?).await.map(Some)
+        let options = LockOptions::exclusive().wait(LockWaitPolicy::NoWait);
+        match self.store.request_lock(&target.into(), &options, None)? {
+            RequestResult::Requested(wait) => {
+                let GrantPoll::Ready(request) = self.store.poll_wait(wait, &options) else { return Ok(None) };
+                self.activate_guard(request?).await.map(Some)
             }
-            Asked::Held => Ok(None),
+            RequestResult::NotAvailable => Ok(None),
         }
     }
 
@@ -70,8 +72,8 @@ impl AsyncStore {
         target: impl Into<LockTarget<'a>>,
         options: LockOptions,
     ) -> Result<AsyncLockGuard> {
-        let request = self.take(&target.into(), &options).await?;
-        self.settled(request).await
+        let request = self.acquire_request(&target.into(), &options).await?;
+        self.activate_guard(request).await
     }
 
     /// [`Store::lock_transact`](crate::Store::lock_transact). Dropping the future before a commit has begun releases the lock and commits
@@ -82,7 +84,7 @@ impl AsyncStore {
     ///
     /// # Panics
     /// When the closure does.
-    pub async fn lock_transact<'a, T, E, F>(
+    pub async fn transact_with_lock<'a, T, E, F>(
         &self,
         target: impl Into<LockTarget<'a>>,
         lock: LockOptions,
@@ -95,44 +97,45 @@ impl AsyncStore {
         E: From<Error> + Send + 'static,
     {
         check_no_lease(&lock)?;
-        let mut request = self.take(&target.into(), &lock).await?;
-        if !self.store.settle_at_once(request.grant(), false)? {
+        let mut request = self.acquire_request(&target.into(), &lock).await?;
+        if !self.store.try_activate_now(request.grant(), false)? {
             let store = self.store.clone();
             let settled;
-            (request, settled) = hop(move || {
-                let settled = store.settle(request.grant(), false);
+            (request, settled) = run_blocking(move || {
+                let settled = store.activate_grant(request.grant(), false);
                 (request, settled)
             })
             .await?;
             settled?;
         }
-        let under = self.store.under(request)?;
-        let answer = self.run(Attempts::of_task(&self.store, txn).under(under.clone()), work).await;
-        self.store.leave(&under);
+        let under = self.store.txn_lock(request)?;
+        let answer = self.run_attempts(RetryLoop::for_task(&self.store, txn).with_lock(under.clone()), work).await;
+        self.store.release_txn_lock(&under);
         answer
     }
 
-    async fn take(&self, target: &LockTarget<'_>, options: &LockOptions) -> Result<Request> {
-        let Asked::Granted(mut wait) = self.store.ask(target, options, Some(&Waiter::of_task))? else {
-            return Err(self.store.not_granted(target, options));
+    async fn acquire_request(&self, target: &LockTarget<'_>, options: &LockOptions) -> Result<RequestHandle> {
+        let RequestResult::Requested(mut wait) = self.store.request_lock(target, options, Some(&Waiter::of_task))?
+        else {
+            return Err(self.store.lock_not_available(target, options));
         };
         loop {
-            match self.store.step_of(wait, options) {
-                Waited::Over(request) => return request,
-                Waited::Wait(waiting, waiter, at_most) => {
+            match self.store.poll_wait(wait, options) {
+                GrantPoll::Ready(request) => return request,
+                GrantPoll::Pending(waiting, waiter, at_most) => {
                     wait = waiting;
-                    notified_within(&waiter, at_most).await;
+                    notified_timeout(&waiter, at_most).await;
                 }
             }
         }
     }
 
-    async fn settled(&self, request: Request) -> Result<AsyncLockGuard> {
-        let guard = if self.store.settle_at_once(request.grant(), true)? {
-            self.store.guard(request)?
+    async fn activate_guard(&self, request: RequestHandle) -> Result<AsyncLockGuard> {
+        let guard = if self.store.try_activate_now(request.grant(), true)? {
+            self.store.make_guard(request)?
         } else {
             let store = self.store.clone();
-            hop(move || store.settled(request)).await??
+            run_blocking(move || store.activate_guard(request)).await??
         };
         Ok(guard.into())
     }
@@ -143,10 +146,10 @@ impl AsyncStore {
 pub struct AsyncLockGuard {
     guard: LockGuard,
     /// What a conversion whose future was dropped has left to do. The mutex is for sharing the guard.
-    settling: Mutex<Option<Settling>>,
+    settling: Mutex<Option<PendingActivation>>,
 }
 
-type Settling = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
+type PendingActivation = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
 
 impl fmt::Debug for AsyncLockGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -177,8 +180,8 @@ impl AsyncLockGuard {
     }
 
     /// [`LockGuard::info`].
-    pub fn info(&self) -> LockEntry {
-        self.guard.info()
+    pub fn entry(&self) -> LockEntry {
+        self.guard.entry()
     }
 
     /// [`LockGuard::is_held`].
@@ -187,9 +190,9 @@ impl AsyncLockGuard {
     }
 
     /// Waits, without a thread, until the guard is lost.
-    pub async fn lost(&self) {
+    pub async fn wait_lost(&self) {
         let waiter = Waiter::of_task();
-        let _watch = Watch { guard: &self.guard, waiter: &waiter };
+        let _watch = WatchGuard { guard: &self.guard, waiter: &waiter };
         self.guard.watch(&waiter);
         while self.guard.is_held() {
             waiter.rearm();
@@ -197,7 +200,7 @@ impl AsyncLockGuard {
                 break;
             }
             let left = self.guard.until_it_may_be_lost();
-            notified_within(&waiter, Some(left).filter(|left| *left < Duration::MAX)).await;
+            notified_timeout(&waiter, Some(left).filter(|left| *left < Duration::MAX)).await;
         }
     }
 
@@ -206,10 +209,10 @@ impl AsyncLockGuard {
     /// # Errors
     /// Those of [`LockGuard::renew`], and of [`AsyncStore::with`].
     pub async fn renew(&self, lease: Duration) -> Result<()> {
-        bounds::LEASE.check(lease.as_nanos())?;
+        bounds::LOCK_LEASE.check(lease.as_nanos())?;
         let (store, grant) = (self.guard.store()?, Arc::clone(self.guard.grant()));
         let locks = Arc::clone(self.guard.locks());
-        hop(move || store.renew_lease(&locks, &grant, Some(lease))).await?
+        run_blocking(move || store.renew_lease(&locks, &grant, Some(lease))).await?
     }
 
     /// [`LockGuard::upgrade`]. A future that is dropped while it waits leaves the shared lock as it was. One that is dropped after the grant
@@ -217,23 +220,23 @@ impl AsyncLockGuard {
     ///
     /// # Errors
     /// Those of [`LockGuard::upgrade`], and of [`AsyncStore::with`].
-    pub async fn upgrade(&mut self, wait: Wait) -> Result<()> {
-        self.settle().await?;
+    pub async fn upgrade(&mut self, wait: LockWaitPolicy) -> Result<()> {
+        self.activate().await?;
         let store = self.guard.store()?;
         let options = LockOptions::exclusive().wait(wait);
         let waiting = self.guard.begin_upgrade(&store, &options, &Waiter::of_task)?;
-        let mut upgrade = Upgrade { guard: &mut self.guard, waiting };
+        let mut upgrade = PendingUpgrade { guard: &mut self.guard, waiting };
         while let Some(waiting) = upgrade.waiting.take() {
-            match store.step_of(waiting, &options) {
-                Waited::Over(request) => upgrade.guard.converted(request?),
-                Waited::Wait(waiting, waiter, at_most) => {
+            match store.poll_wait(waiting, &options) {
+                GrantPoll::Ready(request) => upgrade.guard.replace_request(request?),
+                GrantPoll::Pending(waiting, waiter, at_most) => {
                     upgrade.waiting = Some(waiting);
-                    notified_within(&waiter, at_most).await;
+                    notified_timeout(&waiter, at_most).await;
                 }
             }
         }
         drop(upgrade);
-        self.settle().await
+        self.activate().await
     }
 
     /// [`LockGuard::downgrade`]. A future that is dropped leaves the guard shared; its token is 0 until what was begun has ended, or
@@ -242,26 +245,26 @@ impl AsyncLockGuard {
     /// # Errors
     /// Those of [`LockGuard::downgrade`], and of [`AsyncStore::with`].
     pub async fn downgrade(&mut self) -> Result<()> {
-        self.settle().await?;
+        self.activate().await?;
         self.guard.begin_downgrade()?;
-        self.settle().await
+        self.activate().await
     }
 
-    async fn settle(&mut self) -> Result<()> {
+    async fn activate(&mut self) -> Result<()> {
         let store = self.guard.store()?;
         let grant = Arc::clone(self.guard.grant());
         let settling = self.settling.get_mut();
         if settling.is_none() {
-            if grant.is_settled() {
+            if grant.is_ready() {
                 return self.guard.check();
             }
-            if store.settle_at_once(&grant, true)? {
+            if store.try_activate_now(&grant, true)? {
                 return Ok(());
             }
         }
         let settled = settling.get_or_insert_with(|| {
             let store = store.clone();
-            Box::pin(async move { hop(move || store.settle(&grant, true)).await? })
+            Box::pin(async move { run_blocking(move || store.activate_grant(&grant, true)).await? })
         });
         let settled = settled.await;
         *settling = None;
@@ -273,8 +276,8 @@ impl AsyncLockGuard {
     /// # Errors
     /// Those of [`LockGuard::into_token`].
     #[allow(clippy::result_large_err, reason = "the guard is what the caller had")]
-    pub fn into_token(self) -> Result<Timestamp, Self> {
-        self.guard.into_token().map_err(Self::from)
+    pub fn detach(self) -> Result<Timestamp, Self> {
+        self.guard.detach().map_err(Self::from)
     }
 
     /// [`LockGuard::release`]. A release that has begun goes on when the future is dropped.
@@ -285,31 +288,31 @@ impl AsyncLockGuard {
         if !self.guard.grant().has_lease() {
             return self.guard.release();
         }
-        hop(move || self.guard.release()).await?
+        run_blocking(move || self.guard.release()).await?
     }
 }
 
 /// An upgrade whose future may be dropped at any moment: the guard is shared as before, or exclusive.
-struct Upgrade<'a> {
+struct PendingUpgrade<'a> {
     guard: &'a mut LockGuard,
     waiting: Option<LockWait>,
 }
 
-impl Drop for Upgrade<'_> {
+impl Drop for PendingUpgrade<'_> {
     fn drop(&mut self) {
-        if let Some(request) = self.waiting.take().and_then(|waiting| waiting.into_request().withdraw()) {
-            self.guard.converted(request);
+        if let Some(request) = self.waiting.take().and_then(|waiting| waiting.into_request().cancel()) {
+            self.guard.replace_request(request);
         }
     }
 }
 
 /// A guard that is watched until this is dropped.
-struct Watch<'a> {
+struct WatchGuard<'a> {
     guard: &'a LockGuard,
     waiter: &'a Arc<Waiter>,
 }
 
-impl Drop for Watch<'_> {
+impl Drop for WatchGuard<'_> {
     fn drop(&mut self) {
         self.guard.unwatch(self.waiter);
     }

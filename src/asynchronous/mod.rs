@@ -10,7 +10,7 @@ mod transact;
 
 use std::ops::Bound;
 
-use self::hop::hop;
+use self::hop::run_blocking;
 use crate::error::{Error, Result};
 use crate::store::{KeyRange, Keyspace, Snapshot, Store};
 use crate::timestamp::Timestamp;
@@ -83,7 +83,7 @@ impl AsyncStore {
     #[cfg(feature = "rocks")]
     pub async fn open(path: impl AsRef<std::path::Path>) -> Result<Self> {
         let path = path.as_ref().to_path_buf();
-        Ok(hop(move || Store::open(path)).await??.into())
+        Ok(run_blocking(move || Store::open(path)).await??.into())
     }
 
     /// The store itself, whose calls block.
@@ -105,14 +105,14 @@ impl AsyncStore {
     /// # Errors
     /// The closure's; [`Stopped`](crate::ErrorKind::Stopped) when the runtime is shut down before the closure has begun,
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) outside of a runtime.
-    pub async fn with<T, E, F>(&self, work: F) -> Result<T, E>
+    pub async fn run_blocking<T, E, F>(&self, work: F) -> Result<T, E>
     where
         F: FnOnce(&Store) -> Result<T, E> + Send + 'static,
         T: Send + 'static,
         E: From<Error> + Send + 'static,
     {
         let store = self.store.clone();
-        hop(move || work(&store)).await?
+        run_blocking(move || work(&store)).await?
     }
 
     /// [`Store::keyspace`].
@@ -121,7 +121,7 @@ impl AsyncStore {
     /// Those of [`Store::keyspace`], and of [`AsyncStore::with`].
     pub async fn keyspace(&self, name: &str) -> Result<Keyspace> {
         let name = name.to_owned();
-        self.with(move |store| store.keyspace(&name)).await
+        self.run_blocking(move |store| store.keyspace(&name)).await
     }
 
     /// [`Store::snapshot`].
@@ -129,7 +129,7 @@ impl AsyncStore {
     /// # Errors
     /// Those of [`Store::snapshot`], and of [`AsyncStore::with`].
     pub async fn snapshot(&self) -> Result<AsyncSnapshot> {
-        self.with(Store::snapshot).await.map(Into::into)
+        self.run_blocking(Store::snapshot).await.map(Into::into)
     }
 
     /// [`Store::snapshot_at`].
@@ -138,7 +138,7 @@ impl AsyncStore {
     /// Those of [`Store::snapshot_at`], and of [`AsyncStore::with`].
     pub async fn snapshot_at(&self, at: impl Into<Timestamp>) -> Result<AsyncSnapshot> {
         let at = at.into();
-        self.with(move |store| store.snapshot_at(at)).await.map(Into::into)
+        self.run_blocking(move |store| store.snapshot_at(at)).await.map(Into::into)
     }
 
     /// A row's value in a snapshot taken now.
@@ -147,7 +147,7 @@ impl AsyncStore {
     /// Those of [`Store::snapshot`], [`Snapshot::get`] and [`AsyncStore::with`].
     pub async fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         let (keyspace, key) = (keyspace.clone(), key.as_ref().to_vec());
-        self.with(move |store| store.snapshot()?.get(&keyspace, key)).await
+        self.run_blocking(move |store| store.snapshot()?.get(&keyspace, key)).await
     }
 
     /// Several rows' values in one snapshot taken now, in the order of `keys`.
@@ -160,7 +160,7 @@ impl AsyncStore {
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Option<Vec<u8>>>> {
         let (keyspace, keys) = (keyspace.clone(), owned(keys));
-        self.with(move |store| store.snapshot()?.multi_get(&keyspace, keys)).await
+        self.run_blocking(move |store| store.snapshot()?.multi_get(&keyspace, keys)).await
     }
 
     /// The rows whose keys lie in a range, in a snapshot taken when the first one is asked for.
@@ -182,7 +182,7 @@ impl AsyncStore {
     /// Those of [`Store::close`], and of [`AsyncStore::with`].
     pub async fn close(self) -> Result<()> {
         let store = self.store;
-        hop(move || store.close()).await?
+        run_blocking(move || store.close()).await?
     }
 }
 
@@ -215,7 +215,7 @@ impl AsyncSnapshot {
     /// Those of [`Snapshot::get`] and [`AsyncStore::with`].
     pub async fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         let (snapshot, keyspace, key) = (self.snapshot.clone(), keyspace.clone(), key.as_ref().to_vec());
-        hop(move || snapshot.get(&keyspace, key)).await?
+        run_blocking(move || snapshot.get(&keyspace, key)).await?
     }
 
     /// Several rows' values, in the order of `keys`.
@@ -228,7 +228,7 @@ impl AsyncSnapshot {
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Option<Vec<u8>>>> {
         let (snapshot, keyspace, keys) = (self.snapshot.clone(), keyspace.clone(), owned(keys));
-        hop(move || snapshot.multi_get(&keyspace, keys)).await?
+        run_blocking(move || snapshot.multi_get(&keyspace, keys)).await?
     }
 
     /// The rows whose keys lie in a range, which is empty if it ends before it begins.

@@ -7,7 +7,7 @@ use std::vec::IntoIter;
 use futures_core::Stream;
 use tokio::task::JoinHandle;
 
-use super::hop::{outcome, runtime};
+use super::hop::{current_runtime, join_result};
 use crate::error::Result;
 use crate::store::{Scan, Store};
 
@@ -41,7 +41,7 @@ type PageRead = Result<(Vec<Row>, Option<Box<Scan>>)>;
 impl AsyncScan {
     pub(super) fn new(store: &Store, open: impl FnOnce() -> Result<Scan> + Send + 'static) -> Self {
         let (state, page) = (State::Unopened(Box::new(open)), Vec::new().into_iter());
-        Self { state, page, backwards: false, store: Some(store.background()) }
+        Self { state, page, backwards: false, store: Some(store.background_handle()) }
     }
 
     /// The same rows from the other end. To be called before the first row is asked for; rows of a page that has been read come
@@ -64,10 +64,10 @@ impl AsyncScan {
         let backwards = self.backwards;
         let read = move || {
             let mut scan = open()?;
-            let page = scan.page(backwards)?;
+            let page = scan.next_page(backwards)?;
             Ok(if page.is_empty() { (page, None) } else { (page, Some(scan)) })
         };
-        Ok(State::Reading(runtime()?.spawn_blocking(read)))
+        Ok(State::Reading(current_runtime()?.spawn_blocking(read)))
     }
 }
 
@@ -96,7 +96,7 @@ impl Stream for AsyncScan {
                         self.state = State::Reading(reading);
                         return Poll::Pending;
                     };
-                    outcome(read).flatten().map(|(page, rest)| {
+                    join_result(read).flatten().map(|(page, rest)| {
                         self.page = page.into_iter();
                         rest.map_or(State::Ended, State::Open)
                     })

@@ -9,10 +9,10 @@ use std::time::Duration;
 use futures_timer::Delay;
 
 use super::AsyncStore;
-use super::hop::hop;
+use super::hop::run_blocking;
 use crate::error::{Error, ErrorKind, Result};
-use crate::pipeline::{Entrance, Held, Step};
-use crate::store::{Attempts, Txn, TxnOptions};
+use crate::pipeline::{AdmissionWait, AttemptGuard, WaitAction};
+use crate::store::{RetryLoop, Txn, TxnOptions};
 use crate::waiter::Waiter;
 
 impl AsyncStore {
@@ -61,10 +61,10 @@ impl AsyncStore {
         T: Send + 'static,
         E: From<Error> + Send + 'static,
     {
-        self.run(Attempts::of_task(&self.store, options), work).await
+        self.run_attempts(RetryLoop::for_task(&self.store, options), work).await
     }
 
-    pub(super) async fn run<T, E, F>(&self, mut attempts: Attempts, mut work: F) -> Result<T, E>
+    pub(super) async fn run_attempts<T, E, F>(&self, mut attempts: RetryLoop, mut work: F) -> Result<T, E>
     where
         F: FnMut(&mut Txn) -> Result<T, E> + Send + 'static,
         T: Send + 'static,
@@ -73,42 +73,42 @@ impl AsyncStore {
         // Lives as long as this future.
         let awaited = Arc::new(());
         loop {
-            let held = self.enter(attempts.entrance(true)).await?;
+            let held = self.wait_admission(attempts.admission_wait(true)).await?;
             let awaited = Arc::downgrade(&awaited);
             let attempt = move || {
                 let answer = attempts.run_outermost(held, &mut |txn: &mut Txn| {
                     let answer = work(txn)?;
                     if awaited.strong_count() == 0 {
                         let what = "the transaction's future was dropped, so it was rolled back";
-                        return Err(Error::from(ErrorKind::Stopped(what.into())).into());
+                        return Err(Error::from(ErrorKind::Cancelled(what.into())).into());
                     }
                     Ok(answer)
                 });
                 (answer, attempts, work)
             };
             let answer;
-            (answer, attempts, work) = hop(attempt).await?;
+            (answer, attempts, work) = run_blocking(attempt).await?;
             if let Some(answer) = answer {
                 return answer;
             }
         }
     }
 
-    async fn enter(&self, mut entrance: Entrance) -> Result<Held> {
-        while let Some(step) = entrance.step(self.store.elapsed(), &Waiter::of_task) {
+    async fn wait_admission(&self, mut entrance: AdmissionWait) -> Result<AttemptGuard> {
+        while let Some(step) = entrance.poll(self.store.elapsed(), &Waiter::of_task) {
             match step {
                 // Whether it came in time is for the entrance to see.
-                Step::Wait(waiter, at_most) => notified_within(&waiter, Some(at_most)).await,
-                Step::Do(job) => hop(job).await?,
+                WaitAction::Wait(waiter, at_most) => notified_timeout(&waiter, Some(at_most)).await,
+                WaitAction::Run(job) => run_blocking(job).await?,
             }
         }
-        Ok(entrance.enter())
+        Ok(entrance.finish())
     }
 }
 
 /// Waits for the event, but only so long. The timer is no runtime's: that of tokio panics in one whose time is not enabled, and cannot
 /// be asked for it.
-pub(super) async fn notified_within(waiter: &Waiter, at_most: Option<Duration>) {
+pub(super) async fn notified_timeout(waiter: &Waiter, at_most: Option<Duration>) {
     let Some(at_most) = at_most else { return waiter.notified().await };
     let (mut notified, mut too_late) = (pin!(waiter.notified()), pin!(Delay::new(at_most)));
     poll_fn(|context| {

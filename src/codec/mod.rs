@@ -11,10 +11,10 @@ use bincode::config::{Configuration, Limit, LittleEndian, Varint, standard};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use self::put::INLINE_PUT;
-pub use self::put::Put;
+use self::put::INLINE_WRITE_TAG;
+pub use self::put::InlineWrite;
 use crate::owner::OwnerId;
-use crate::row::{Bytes, Intent, Lock, RowKey, Status, TxnId, Value, WriteRecord};
+use crate::row::{Bytes, Lock, LockType, RowKey, TxnId, TxnRecord, Value, WriteRecord};
 use crate::timestamp::Timestamp;
 
 const VERSION: u8 = 1;
@@ -28,13 +28,13 @@ const READ_CONFIG: Configuration<LittleEndian, Varint, Limit<{ 512 << 20 }>> = s
 pub enum CodecError {
     /// The record begins with a version byte that this program does not know.
     #[error("record has format version {0}, which this program does not know")]
-    Version(u8),
+    UnknownVersion(u8),
     /// The bytes do not decode, or some are left over.
     #[error("record of {0} bytes does not decode: {1}")]
     Malformed(usize, String),
     /// The value cannot be expressed as bytes, or its own serialization refuses.
     #[error("it does not serialize: {0}")]
-    Unwritable(String),
+    Unserializable(String),
 }
 
 /// Something that a column holds.
@@ -47,9 +47,9 @@ pub trait Record: Sized {
 
 /// An entry of the history column.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum History {
+pub enum HistoryEntry {
     /// How the transaction with this `start_ts` ended here.
-    Ended(Status),
+    Ended(TxnRecord),
     /// The version that was committed at this timestamp, since replaced.
     Version(WriteRecord),
 }
@@ -57,10 +57,10 @@ pub enum History {
 #[derive(Serialize, Deserialize)]
 struct StoredWrite {
     commit_ts: Timestamp,
-    took: u64,
+    start_ts_delta: u64,
     owner: OwnerId,
     value: Option<Value>,
-    held_after: Option<u64>,
+    lock_only_delta: Option<u64>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -71,12 +71,12 @@ struct StoredLock {
     sequence: u32,
     ttl_ms: u64,
     min_commit_after: u64,
-    intent: Intent,
+    intent: LockType,
 }
 
 #[derive(Serialize, Deserialize)]
 enum StoredHistory {
-    Ended(Status),
+    Ended(TxnRecord),
     Version(StoredWrite),
 }
 
@@ -97,12 +97,12 @@ struct BorrowedLock<'a> {
     sequence: u32,
     ttl_ms: u64,
     min_commit_after: u64,
-    intent: &'a Intent,
+    intent: &'a LockType,
 }
 
 #[derive(Serialize)]
 enum BorrowedHistory<'a> {
-    Ended(Status),
+    Ended(TxnRecord),
     Version(BorrowedWrite<'a>),
 }
 
@@ -110,20 +110,20 @@ impl<'a> From<&'a WriteRecord> for BorrowedWrite<'a> {
     fn from(record: &'a WriteRecord) -> Self {
         Self {
             commit_ts: record.commit_ts,
-            took: distance(record.txn.start_ts, record.commit_ts),
+            took: ts_delta(record.txn.start_ts, record.commit_ts),
             owner: record.txn.owner,
             value: &record.value,
-            held_after: record.held_at.map(|held_at| distance(record.commit_ts, held_at)),
+            held_after: record.lock_only_ts.map(|held_at| ts_delta(record.commit_ts, held_at)),
         }
     }
 }
 
 impl From<StoredWrite> for WriteRecord {
     fn from(stored: StoredWrite) -> Self {
-        let start_ts = Timestamp::from_u64(stored.commit_ts.to_u64().wrapping_sub(stored.took));
+        let start_ts = Timestamp::from_u64(stored.commit_ts.to_u64().wrapping_sub(stored.start_ts_delta));
         let held_at = |after| Timestamp::from_u64(stored.commit_ts.to_u64().wrapping_add(after));
         Self {
-            held_at: stored.held_after.map(held_at),
+            lock_only_ts: stored.lock_only_delta.map(held_at),
             commit_ts: stored.commit_ts,
             txn: TxnId { start_ts, owner: stored.owner },
             value: stored.value,
@@ -133,28 +133,28 @@ impl From<StoredWrite> for WriteRecord {
 
 impl Record for WriteRecord {
     fn encode(&self, bytes: &mut Vec<u8>) {
-        match (&self.value, self.held_at) {
+        match (&self.value, self.lock_only_ts) {
             (Some(Value::Inline(Bytes(value))), held_at) if held_at.is_none() || mutated!(HoldNotEncoded) => {
                 let Self { commit_ts, txn, .. } = *self;
-                Put { commit_ts, start_ts: txn.start_ts, owner: txn.owner, value }.encode(bytes);
+                InlineWrite { commit_ts, start_ts: txn.start_ts, owner: txn.owner, value }.encode(bytes);
             }
-            _ => write(&BorrowedWrite::from(self), bytes),
+            _ => encode_value(&BorrowedWrite::from(self), bytes),
         }
     }
 
     fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
-        match Put::decode(bytes) {
-            Some(Put { commit_ts, start_ts, owner, value }) => Ok(Self {
+        match InlineWrite::decode(bytes) {
+            Some(InlineWrite { commit_ts, start_ts, owner, value }) => Ok(Self {
                 commit_ts,
                 txn: TxnId { start_ts, owner },
                 value: Some(Value::Inline(value.into())),
-                held_at: None,
+                lock_only_ts: None,
             }),
-            None if bytes.first() == Some(&INLINE_PUT) => {
+            None if bytes.first() == Some(&INLINE_WRITE_TAG) => {
                 Err(CodecError::Malformed(bytes.len(), "it is no whole record".into()))
             }
             // In stores of earlier formats, values that ride in the record are among these.
-            None => read::<StoredWrite>(bytes).map(Into::into),
+            None => decode_value::<StoredWrite>(bytes).map(Into::into),
         }
     }
 }
@@ -165,39 +165,39 @@ impl Record for Lock {
             start_ts: self.txn.start_ts,
             owner: self.txn.owner,
             primary: &self.primary,
-            sequence: self.sequence,
+            sequence: self.write_seq,
             ttl_ms: self.ttl_ms,
-            min_commit_after: distance(self.txn.start_ts, self.min_commit_ts),
-            intent: &self.intent,
+            min_commit_after: ts_delta(self.txn.start_ts, self.min_commit_ts),
+            intent: &self.lock_type,
         };
-        write(&stored, bytes);
+        encode_value(&stored, bytes);
     }
 
     fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
-        let stored: StoredLock = read(bytes)?;
+        let stored: StoredLock = decode_value(bytes)?;
         let min_commit_ts = stored.start_ts.to_u64().wrapping_add(stored.min_commit_after);
         Ok(Self {
             txn: TxnId { start_ts: stored.start_ts, owner: stored.owner },
             primary: stored.primary,
-            intent: stored.intent,
-            sequence: stored.sequence,
+            lock_type: stored.intent,
+            write_seq: stored.sequence,
             ttl_ms: stored.ttl_ms,
             min_commit_ts: Timestamp::from_u64(min_commit_ts),
         })
     }
 }
 
-impl Record for History {
+impl Record for HistoryEntry {
     fn encode(&self, bytes: &mut Vec<u8>) {
         let stored = match self {
             Self::Ended(status) => BorrowedHistory::Ended(*status),
             Self::Version(record) => BorrowedHistory::Version(record.into()),
         };
-        write(&stored, bytes);
+        encode_value(&stored, bytes);
     }
 
     fn decode(bytes: &[u8]) -> Result<Self, CodecError> {
-        Ok(match read(bytes)? {
+        Ok(match decode_value(bytes)? {
             StoredHistory::Ended(status) => Self::Ended(status),
             StoredHistory::Version(stored) => Self::Version(stored.into()),
         })
@@ -205,25 +205,26 @@ impl Record for History {
 }
 
 /// Encodes anything else that the store keeps (its catalog).
-pub fn write<T: Serialize>(record: &T, bytes: &mut Vec<u8>) {
+pub fn encode_value<T: Serialize>(record: &T, bytes: &mut Vec<u8>) {
     // Writing to memory cannot fail, and no record holds what bincode cannot express.
-    let written = try_write(record, bytes);
+    let written = try_encode_value(record, bytes);
     debug_assert!(written.is_ok());
 }
 
 /// Encodes what a user's type serializes as, which may refuse.
-pub fn try_write<T: Serialize>(record: &T, bytes: &mut Vec<u8>) -> Result<(), CodecError> {
+pub fn try_encode_value<T: Serialize>(record: &T, bytes: &mut Vec<u8>) -> Result<(), CodecError> {
     bytes.push(VERSION);
-    let mut tail = Tail(bytes);
-    bincode::serde::encode_into_writer(record, &mut tail, CONFIG).map_err(|why| CodecError::Unwritable(why.to_string()))
+    let mut tail = VecWriter(bytes);
+    bincode::serde::encode_into_writer(record, &mut tail, CONFIG)
+        .map_err(|why| CodecError::Unserializable(why.to_string()))
 }
 
 /// The inverse of [`write()`].
-pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
+pub fn decode_value<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
     let malformed = |why: String| CodecError::Malformed(bytes.len(), why);
     let (version, body) = bytes.split_first().ok_or_else(|| malformed("it is empty".into()))?;
     if *version != VERSION {
-        return Err(CodecError::Version(*version));
+        return Err(CodecError::UnknownVersion(*version));
     }
     let (record, used) =
         bincode::serde::borrow_decode_from_slice(body, READ_CONFIG).map_err(|why| malformed(why.to_string()))?;
@@ -233,9 +234,9 @@ pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
     Ok(record)
 }
 
-struct Tail<'a>(&'a mut Vec<u8>);
+struct VecWriter<'a>(&'a mut Vec<u8>);
 
-impl bincode::enc::write::Writer for Tail<'_> {
+impl bincode::enc::write::Writer for VecWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> Result<(), bincode::error::EncodeError> {
         self.0.extend_from_slice(bytes);
         Ok(())
@@ -243,7 +244,7 @@ impl bincode::enc::write::Writer for Tail<'_> {
 }
 
 /// Wraps, so that any pair of timestamps survives the round trip.
-fn distance(from: Timestamp, to: Timestamp) -> u64 {
+fn ts_delta(from: Timestamp, to: Timestamp) -> u64 {
     to.to_u64().wrapping_sub(from.to_u64())
 }
 
@@ -273,16 +274,16 @@ mod tests {
             commit_ts: Timestamp::from_u64(0x0665_0000_0000_0003),
             txn: txn(),
             value: Some(value),
-            held_at: None,
+            lock_only_ts: None,
         }
     }
 
-    fn lock(intent: Intent) -> Lock {
+    fn lock(intent: LockType) -> Lock {
         Lock {
             txn: txn(),
             primary: RowKey::new(KeyspaceId(2), b"alice"),
-            intent,
-            sequence: 1,
+            lock_type: intent,
+            write_seq: 1,
             ttl_ms: 3000,
             min_commit_ts: txn().start_ts.next(),
         }
@@ -293,21 +294,27 @@ mod tests {
     fn golden_bytes_of_record_1() {
         let inline = || Value::Inline(b"v1".as_slice().into());
         let golden = [
-            (bytes_of(&put(Value::InData)), "01fd030000000000650602fd0700c01f424f0d0b010100"),
+            (bytes_of(&put(Value::OutOfLine)), "01fd030000000000650602fd0700c01f424f0d0b010100"),
             (bytes_of(&WriteRecord { value: None, ..put(inline()) }), "01fd030000000000650602fd0700c01f424f0d0b0000"),
             (
-                bytes_of(&lock(Intent::Put(inline()))),
+                bytes_of(&lock(LockType::Put(inline()))),
                 "01fd0100000000006506fd0700c01f424f0d0b0900000002616c69636501fbb80b010000027631",
             ),
             (
-                bytes_of(&lock(Intent::Put(Value::InData))),
+                bytes_of(&lock(LockType::Put(Value::OutOfLine))),
                 "01fd0100000000006506fd0700c01f424f0d0b0900000002616c69636501fbb80b010001",
             ),
-            (bytes_of(&lock(Intent::Delete)), "01fd0100000000006506fd0700c01f424f0d0b0900000002616c69636501fbb80b0101"),
-            (bytes_of(&lock(Intent::Hold)), "01fd0100000000006506fd0700c01f424f0d0b0900000002616c69636501fbb80b0102"),
-            (bytes_of(&History::Ended(Status::RolledBack)), "010001"),
-            (bytes_of(&History::Ended(Status::Committed(put(inline()).commit_ts))), "010000fd0300000000006506"),
-            (bytes_of(&History::Version(put(inline()))), "0101fd030000000000650602fd0700c01f424f0d0b010002763100"),
+            (
+                bytes_of(&lock(LockType::Delete)),
+                "01fd0100000000006506fd0700c01f424f0d0b0900000002616c69636501fbb80b0101",
+            ),
+            (
+                bytes_of(&lock(LockType::LockOnly)),
+                "01fd0100000000006506fd0700c01f424f0d0b0900000002616c69636501fbb80b0102",
+            ),
+            (bytes_of(&HistoryEntry::Ended(TxnRecord::RolledBack)), "010001"),
+            (bytes_of(&HistoryEntry::Ended(TxnRecord::Committed(put(inline()).commit_ts))), "010000fd0300000000006506"),
+            (bytes_of(&HistoryEntry::Version(put(inline()))), "0101fd030000000000650602fd0700c01f424f0d0b010002763100"),
         ];
         for (index, (bytes, expected)) in golden.iter().enumerate() {
             assert_eq!(hex(bytes), *expected, "record {index}");
@@ -328,7 +335,7 @@ mod tests {
     fn a_value_that_rides_in_a_record_1_is_read() {
         let record = put(Value::Inline(b"v1".as_slice().into()));
         let mut bytes = Vec::new();
-        super::write(&BorrowedWrite::from(&record), &mut bytes);
+        super::encode_value(&BorrowedWrite::from(&record), &mut bytes);
         assert_eq!(hex(&bytes), "01fd030000000000650602fd0700c01f424f0d0b010002763100");
         assert_eq!(WriteRecord::decode(&bytes).unwrap(), record);
     }
@@ -337,10 +344,10 @@ mod tests {
     fn a_length_beyond_the_bytes_is_refused_without_allocating_for_it() {
         for length in [b"\xfc\xff\xff\xff\xff".as_slice(), b"\xfd\xff\xff\xff\xff\xff\xff\xff\xff", b"\xfb\xff\xff"] {
             let bytes = [&[VERSION], length].concat();
-            assert!(read::<String>(&bytes).is_err());
-            assert!(read::<Vec<u64>>(&bytes).is_err());
-            assert!(read::<Vec<String>>(&bytes).is_err());
-            assert!(read::<Bytes>(&bytes).is_err());
+            assert!(decode_value::<String>(&bytes).is_err());
+            assert!(decode_value::<Vec<u64>>(&bytes).is_err());
+            assert!(decode_value::<Vec<String>>(&bytes).is_err());
+            assert!(decode_value::<Bytes>(&bytes).is_err());
         }
     }
 
@@ -348,8 +355,8 @@ mod tests {
     fn a_value_of_nothing_but_small_numbers_stays_below_the_limit_of_what_is_read() {
         let numbers = vec![1_u128; 2 << 20];
         let mut bytes = Vec::new();
-        try_write(&numbers, &mut bytes).unwrap();
-        assert_eq!(read::<Vec<u128>>(&bytes).unwrap(), numbers);
+        try_encode_value(&numbers, &mut bytes).unwrap();
+        assert_eq!(decode_value::<Vec<u128>>(&bytes).unwrap(), numbers);
         // Sixteen times as many would be the longest value: a limit that is reached later than by length.
         assert!(bytes.len() * 16 >= 32 << 20);
         assert!(size_of_val(numbers.as_slice()) * 16 <= 512 << 20);
@@ -357,9 +364,9 @@ mod tests {
 
     #[test]
     fn another_version_and_leftover_bytes_are_refused() {
-        let mut bytes = bytes_of(&put(Value::InData));
+        let mut bytes = bytes_of(&put(Value::OutOfLine));
         bytes[0] = 9;
-        assert!(matches!(WriteRecord::decode(&bytes), Err(CodecError::Version(9))));
+        assert!(matches!(WriteRecord::decode(&bytes), Err(CodecError::UnknownVersion(9))));
         bytes[0] = VERSION;
         bytes.push(0);
         assert!(matches!(WriteRecord::decode(&bytes), Err(CodecError::Malformed(..))));
@@ -373,12 +380,12 @@ mod tests {
     }
 
     fn any_value() -> impl Strategy<Value = Value> {
-        prop_oneof![any::<Vec<u8>>().prop_map(|v| Value::Inline(v.into())), Just(Value::InData)]
+        prop_oneof![any::<Vec<u8>>().prop_map(|v| Value::Inline(v.into())), Just(Value::OutOfLine)]
     }
 
     prop_compose! {
         fn any_shape()(commit_ts: u64, txn in any_txn(), value in prop::option::of(any_value()), held: Option<u64>) -> WriteRecord {
-            WriteRecord { commit_ts: Timestamp::from_u64(commit_ts), txn, value, held_at: held.map(Timestamp::from_u64) }
+            WriteRecord { commit_ts: Timestamp::from_u64(commit_ts), txn, value, lock_only_ts: held.map(Timestamp::from_u64) }
         }
     }
 
@@ -388,7 +395,7 @@ mod tests {
             let start_ts = Timestamp::from_u64(commit_ts.wrapping_sub(u64::MAX >> took));
             let owner = OwnerId::from_u64(OwnerId::new(start_ts.millis(), 0).to_u64() ^ owner_bits >> owner);
             let (commit_ts, txn) = (Timestamp::from_u64(commit_ts), TxnId { start_ts, owner });
-            WriteRecord { commit_ts, txn, value: Some(Value::Inline(value.into())), held_at: None }
+            WriteRecord { commit_ts, txn, value: Some(Value::Inline(value.into())), lock_only_ts: None }
         }
     }
 
@@ -398,11 +405,11 @@ mod tests {
 
     prop_compose! {
         fn any_lock()(
-            txn in any_txn(), keyspace: u32, key: Vec<u8>, sequence: u32, ttl_ms: u64, min: u64,
-            intent in prop_oneof![any_value().prop_map(Intent::Put), Just(Intent::Delete), Just(Intent::Hold)],
+            txn in any_txn(), keyspace: u32, key: Vec<u8>, write_seq: u32, ttl_ms: u64, min: u64,
+            lock_type in prop_oneof![any_value().prop_map(LockType::Put), Just(LockType::Delete), Just(LockType::LockOnly)],
         ) -> Lock {
             let primary = RowKey::new(KeyspaceId(keyspace), &key);
-            Lock { txn, primary, intent, sequence, ttl_ms, min_commit_ts: Timestamp::from_u64(min) }
+            Lock { txn, primary, lock_type, write_seq, ttl_ms, min_commit_ts: Timestamp::from_u64(min) }
         }
     }
 
@@ -411,29 +418,29 @@ mod tests {
         fn records_come_back_as_they_were(write in any_write(), lock in any_lock()) {
             prop_assert_eq!(WriteRecord::decode(&bytes_of(&write)).unwrap(), write.clone());
             prop_assert_eq!(Lock::decode(&bytes_of(&lock)).unwrap(), lock);
-            let version = History::Version(write);
-            prop_assert_eq!(History::decode(&bytes_of(&version)).unwrap(), version);
+            let version = HistoryEntry::Version(write);
+            prop_assert_eq!(HistoryEntry::decode(&bytes_of(&version)).unwrap(), version);
         }
 
         #[test]
         fn a_value_that_rides_in_its_record_is_read_where_it_lies(write in any_inline()) {
             let bytes = bytes_of(&write);
-            let Put { commit_ts, start_ts, owner, value } = Put::decode(&bytes).unwrap();
-            prop_assert_eq!(Put::value(&bytes), Some((commit_ts, value)));
-            let found = WriteRecord { commit_ts, txn: TxnId { start_ts, owner }, value: Some(Value::Inline(value.into())), held_at: None };
+            let InlineWrite { commit_ts, start_ts, owner, value } = InlineWrite::decode(&bytes).unwrap();
+            prop_assert_eq!(InlineWrite::decode_value(&bytes), Some((commit_ts, value)));
+            let found = WriteRecord { commit_ts, txn: TxnId { start_ts, owner }, value: Some(Value::Inline(value.into())), lock_only_ts: None };
             prop_assert_eq!(found, write);
         }
 
         #[test]
         fn no_bytes_make_decoding_panic(mut bytes: Vec<u8>) {
-            for kind in [VERSION, INLINE_PUT] {
+            for kind in [VERSION, INLINE_WRITE_TAG] {
                 if let Some(first) = bytes.first_mut() {
                     *first = kind;
                 }
-                prop_assert_eq!(Put::value(&bytes), Put::decode(&bytes).map(|put| (put.commit_ts, put.value)));
+                prop_assert_eq!(InlineWrite::decode_value(&bytes), InlineWrite::decode(&bytes).map(|put| (put.commit_ts, put.value)));
                 let _ = WriteRecord::decode(&bytes);
                 let _ = Lock::decode(&bytes);
-                let _ = History::decode(&bytes);
+                let _ = HistoryEntry::decode(&bytes);
             }
         }
 
@@ -443,7 +450,7 @@ mod tests {
             write in any_write(), lock in any_lock(),
             damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4), cut in any::<prop::sample::Index>(),
         ) {
-            for mut bytes in [bytes_of(&write), bytes_of(&lock), bytes_of(&History::Version(write))] {
+            for mut bytes in [bytes_of(&write), bytes_of(&lock), bytes_of(&HistoryEntry::Version(write))] {
                 for (at, byte) in &damage {
                     let at = at.index(bytes.len());
                     bytes[at] ^= byte;
@@ -455,8 +462,8 @@ mod tests {
                     if let Ok(lock) = Lock::decode(bytes) {
                         prop_assert_eq!(Lock::decode(&bytes_of(&lock)).unwrap(), lock);
                     }
-                    if let Ok(entry) = History::decode(bytes) {
-                        prop_assert_eq!(History::decode(&bytes_of(&entry)).unwrap(), entry);
+                    if let Ok(entry) = HistoryEntry::decode(bytes) {
+                        prop_assert_eq!(HistoryEntry::decode(&bytes_of(&entry)).unwrap(), entry);
                     }
                 }
             }

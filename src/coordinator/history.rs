@@ -5,21 +5,21 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::timestamp::Timestamp;
 
 /// The name, in the bookkeeping, of what is kept. It is there as long as every commit keeps what it replaces.
-pub const HISTORY: &str = "history";
+pub const RETENTION_KEY: &str = "history";
 
 /// What is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct Retention {
     /// The oldest moment that can be read.
-    pub from: Timestamp,
+    pub oldest_ts: Timestamp,
     /// How much later it may be than now, in milliseconds.
-    pub for_ms: u64,
+    pub window_ms: u64,
 }
 
-impl Kept {
+impl Retention {
     /// What the engine keeps, if it keeps history.
-    pub fn read(engine: &dyn Engine) -> Result<Option<Self>> {
-        let Some(bytes) = engine.get_meta(HISTORY)? else { return Ok(None) };
+    pub fn load(engine: &dyn Engine) -> Result<Option<Self>> {
+        let Some(bytes) = engine.get_meta(RETENTION_KEY)? else { return Ok(None) };
         match Self::decode(&bytes) {
             Some(kept) => Ok(Some(kept)),
             None => Err(ErrorKind::Corruption("what is said of the history is damaged".into()).into()),
@@ -27,21 +27,21 @@ impl Kept {
     }
 
     /// Notes what is kept, or that nothing is any more.
-    pub fn write(kept: Option<Self>, engine: &dyn Engine) -> Result<(), EngineError> {
-        let encode = |kept: Self| [kept.from.to_u64().to_be_bytes(), kept.for_ms.to_be_bytes()].concat();
-        engine.write_meta(&[(HISTORY.into(), kept.map(encode))])
+    pub fn store(kept: Option<Self>, engine: &dyn Engine) -> Result<(), EngineError> {
+        let encode = |kept: Self| [kept.oldest_ts.to_u64().to_be_bytes(), kept.window_ms.to_be_bytes()].concat();
+        engine.write_meta(&[(RETENTION_KEY.into(), kept.map(encode))])
     }
 
     /// `None` when the bytes are damaged.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (from, for_ms) = bytes.split_first_chunk()?;
         let from = Timestamp::from_u64(u64::from_be_bytes(*from));
-        Some(Self { from, for_ms: u64::from_be_bytes(for_ms.try_into().ok()?) })
+        Some(Self { oldest_ts: from, window_ms: u64::from_be_bytes(for_ms.try_into().ok()?) })
     }
 }
 
 /// Refuses a moment that lies before the history.
-pub fn check_moment(at: Timestamp, from: Option<Timestamp>) -> Result<()> {
+pub fn check_within_retention(at: Timestamp, from: Option<Timestamp>) -> Result<()> {
     match from {
         None => Err(Error::invalid("the store keeps no history: open it with Builder::history to read the past")),
         Some(from) if at < from && !mutated!(ForgottenMomentsRead) => {
@@ -52,6 +52,6 @@ pub fn check_moment(at: Timestamp, from: Option<Timestamp>) -> Result<()> {
     }
 }
 
-pub fn in_the_future(at: Timestamp) -> Error {
+pub fn future_timestamp_error(at: Timestamp) -> Error {
     Error::invalid(format!("{at:#} lies in the future"))
 }

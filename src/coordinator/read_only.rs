@@ -7,93 +7,93 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::history::{Kept, check_moment, in_the_future};
-use super::{CommitRequest, Coordinator, committed_by_primary};
+use super::history::{Retention, check_within_retention, future_timestamp_error};
+use super::{CommitRequest, Coordinator, commit_ts_from_primary};
 use crate::engine::Engine;
 use crate::error::{Conflict, Error, Result};
-use crate::observe::Spent;
+use crate::observe::TxnTimer;
 use crate::oracle::read_high_water;
-use crate::owner::OwnerIds;
-use crate::pipeline::Entrance;
-use crate::protocol::{CommitPoint, trace};
+use crate::owner::OwnerIdGenerator;
+use crate::pipeline::AdmissionWait;
+use crate::protocol::{TransactionStatus, txn_status};
 use crate::row::{Lock, RowKey, TxnId};
-use crate::runtime::Runtime;
+use crate::runtime::Env;
 use crate::timestamp::Timestamp;
-use crate::view::PinnedView;
+use crate::view::ReadView;
 
 /// See the [module](self).
-pub struct ReadOnly {
-    view: Arc<PinnedView>,
-    kept: Option<Kept>,
-    last_start: AtomicU64,
-    owners: OwnerIds,
-    runtime: Arc<dyn Runtime>,
+pub struct ReadOnlyCoordinator {
+    view: Arc<ReadView>,
+    retention: Option<Retention>,
+    last_start_ts: AtomicU64,
+    owner_ids: OwnerIdGenerator,
+    runtime: Arc<dyn Env>,
 }
 
-impl ReadOnly {
+impl ReadOnlyCoordinator {
     /// Looks at what the engine holds now.
-    pub fn open(engine: &dyn Engine, runtime: Arc<dyn Runtime>) -> Result<Self> {
+    pub fn open(engine: &dyn Engine, runtime: Arc<dyn Env>) -> Result<Self> {
         let view = engine.snapshot()?;
         // No timestamp above it was ever handed out.
         let read_ts = read_high_water(engine)?;
         let check_locks = view.any_lock()?;
-        let view = PinnedView::new(read_ts, view, check_locks);
-        let kept = Kept::read(engine)?;
+        let view = ReadView::new(read_ts, view, check_locks);
+        let kept = Retention::load(engine)?;
         let last_start = AtomicU64::new(read_ts.to_u64());
-        Ok(Self { view, kept, last_start, owners: OwnerIds::default(), runtime })
+        Ok(Self { view, retention: kept, last_start_ts: last_start, owner_ids: OwnerIdGenerator::default(), runtime })
     }
 }
 
 /// What a writer hears.
-pub fn refusal() -> Error {
+pub fn read_only_error() -> Error {
     Error::invalid("the store was opened read-only, so nothing can be written to it")
 }
 
-impl Coordinator for ReadOnly {
-    fn begin(&self) -> Result<(Arc<PinnedView>, TxnId)> {
-        let start_ts = Timestamp::from_u64(self.last_start.fetch_add(1, Ordering::Relaxed)).next();
-        let owner = self.owners.next(self.runtime.unix_millis(), self.runtime.random());
+impl Coordinator for ReadOnlyCoordinator {
+    fn begin(&self) -> Result<(Arc<ReadView>, TxnId)> {
+        let start_ts = Timestamp::from_u64(self.last_start_ts.fetch_add(1, Ordering::Relaxed)).next();
+        let owner = self.owner_ids.next(self.runtime.unix_millis(), self.runtime.random());
         Ok((Arc::clone(&self.view), TxnId { start_ts, owner }))
     }
 
-    fn snapshot(&self) -> Result<Arc<PinnedView>> {
+    fn snapshot(&self) -> Result<Arc<ReadView>> {
         Ok(Arc::clone(&self.view))
     }
 
-    fn snapshot_at(&self, at: Timestamp) -> Result<Arc<PinnedView>> {
-        check_moment(at, self.kept.map(|kept| kept.from))?;
+    fn snapshot_at(&self, at: Timestamp) -> Result<Arc<ReadView>> {
+        check_within_retention(at, self.retention.map(|kept| kept.oldest_ts))?;
         if at > self.view.read_ts && at.millis() > self.runtime.unix_millis() {
-            return Err(in_the_future(at));
+            return Err(future_timestamp_error(at));
         }
-        Ok(PinnedView::new(at, Arc::clone(&self.view.view), self.view.check_locks))
+        Ok(ReadView::new(at, Arc::clone(&self.view.snapshot), self.view.must_check_locks))
     }
 
-    fn kept(&self) -> Option<Kept> {
-        self.kept
+    fn retention(&self) -> Option<Retention> {
+        self.retention
     }
 
     fn commit(&self, _request: CommitRequest<'_>) -> Result<Timestamp> {
-        Err(refusal())
+        Err(read_only_error())
     }
 
-    fn acknowledge(&self, _ts: Timestamp) {}
+    fn note_acked(&self, _ts: Timestamp) {}
 
-    fn confirm(&self, _read_ts: Timestamp, _spent: &Spent) -> Result<()> {
+    fn wait_durable(&self, _read_ts: Timestamp, _spent: &TxnTimer) -> Result<()> {
         Ok(())
     }
 
-    fn committed_in(&self, view: &PinnedView, _row: &RowKey, lock: &Lock) -> Result<Option<Timestamp>> {
-        committed_by_primary(view, lock)
+    fn commit_ts_of_lock(&self, view: &ReadView, _row: &RowKey, lock: &Lock) -> Result<Option<Timestamp>> {
+        commit_ts_from_primary(view, lock)
     }
 
     fn is_orphan(&self, _start_ts: Timestamp) -> bool {
         true
     }
 
-    fn trace(&self, primary: &RowKey, txn: TxnId) -> Result<Option<CommitPoint>> {
-        Ok(trace(&self.view.view.row(primary, txn.start_ts)?, txn))
+    fn txn_status(&self, primary: &RowKey, txn: TxnId) -> Result<Option<TransactionStatus>> {
+        Ok(txn_status(&self.view.snapshot.row(primary, txn.start_ts)?, txn))
     }
 
     /// Nobody commits, so nobody conflicts.
-    fn line_up(&self, _entrance: &mut Entrance, _rows: &[RowKey], _conflict: &Conflict, _attempt: u32) {}
+    fn plan_retry_wait(&self, _entrance: &mut AdmissionWait, _rows: &[RowKey], _conflict: &Conflict, _attempt: u32) {}
 }

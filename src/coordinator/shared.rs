@@ -8,34 +8,34 @@
 //! Statuses stay at the primary until the safe point has passed the transaction: a reader with an older view may still
 //! hold one of its locks in hand and come asking.
 
-use super::history::Kept;
+use super::history::Retention;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{CommitRequest, Coordinator, refused};
+use super::{CommitRequest, Coordinator, step_error};
 use crate::engine::storage::Column;
 use crate::engine::{
     ApplyResult, Engine, EngineError, EngineSnapshot, OnCell, PageBuffer, PageRequest, RowBatch, RowRange, ScanVisitor,
 };
 use crate::error::{Conflict, Error, ErrorKind, Result};
-use crate::observe::{Counters, Part, Spent};
+use crate::observe::{Metrics, TxnPhase, TxnTimer};
 use crate::oracle::Oracle;
-use crate::owner::OwnerIds;
-use crate::pipeline::Entrance;
+use crate::owner::OwnerIdGenerator;
+use crate::pipeline::AdmissionWait;
 use crate::protocol::{
-    Asker, CheckStatus, Commit, CommitPoint, Heartbeat, Prewrite, Prewritten, Refusal, Resolve, RollBack, Step,
-    check_status, commit_at_or_above, heartbeat, prewrite, resolve, roll_back, trace,
+    CheckTxnStatus, CommitRow, Heartbeat, OwnerLiveness, Prewrite, PrewriteResult, Resolve, Rollback, Step, StepError,
+    TransactionStatus, check_txn_status, commit_at_least, heartbeat, prewrite, resolve, rollback, txn_status,
 };
-use crate::row::{Lock, Mutation, Row, RowKey, Status, TxnId, WriteRecord};
-use crate::runtime::Runtime;
+use crate::row::{Lock, Mutation, Row, RowKey, TxnId, TxnRecord, WriteRecord};
+use crate::runtime::Env;
 use crate::timestamp::Timestamp;
-use crate::view::PinnedView;
+use crate::view::ReadView;
 
 /// How often a request without an answer is repeated.
-const TRIES_MAX: u32 = 50;
+const UNKNOWN_RETRIES_MAX: u32 = 50;
 /// How often a change is tried anew because the row has changed: each time somebody else got something done.
-const REFUSALS_MAX: u32 = 100_000;
-const PAUSE: Duration = Duration::from_millis(2);
+const CONTENTION_RETRIES_MAX: u32 = 100_000;
+const RETRY_DELAY: Duration = Duration::from_millis(2);
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
 
 /// How a writer waits for a row that another client has locked. An engine that can watch a row ends the wait when the lock
@@ -46,9 +46,9 @@ pub trait LockWaiter: Send + Sync {
 }
 
 /// Waits the time out.
-pub struct Pause(pub Arc<dyn Runtime>);
+pub struct SleepingLockWaiter(pub Arc<dyn Env>);
 
-impl LockWaiter for Pause {
+impl LockWaiter for SleepingLockWaiter {
     fn wait(&self, _row: &RowKey, at_most: Duration) {
         self.0.sleep(at_most);
     }
@@ -56,7 +56,7 @@ impl LockWaiter for Pause {
 
 /// What clients of an engine have in common.
 #[derive(Clone)]
-pub struct Commons {
+pub struct SharedConfig {
     /// The engine, or this client's way to it.
     pub engine: Arc<dyn Engine>,
     /// The one oracle of all clients.
@@ -68,18 +68,18 @@ pub struct Commons {
 }
 
 /// See the [module](self).
-pub struct Shared {
-    commons: Commons,
-    runtime: Arc<dyn Runtime>,
-    owners: OwnerIds,
-    counters: Arc<Counters>,
+pub struct SharedCoordinator {
+    config: SharedConfig,
+    runtime: Arc<dyn Env>,
+    owner_ids: OwnerIdGenerator,
+    metrics: Arc<Metrics>,
 }
 
 /// Repeats a question that changes nothing until it is answered.
-fn ask<T>(runtime: &dyn Runtime, mut question: impl FnMut() -> Result<T, EngineError>) -> Result<T, EngineError> {
-    for _ in 1..TRIES_MAX {
+fn retry_unknown<T>(runtime: &dyn Env, mut question: impl FnMut() -> Result<T, EngineError>) -> Result<T, EngineError> {
+    for _ in 1..UNKNOWN_RETRIES_MAX {
         match question() {
-            Err(EngineError::Undetermined(_)) => runtime.sleep(PAUSE),
+            Err(EngineError::Undetermined(_)) => runtime.sleep(RETRY_DELAY),
             answer => return answer,
         }
     }
@@ -87,30 +87,30 @@ fn ask<T>(runtime: &dyn Runtime, mut question: impl FnMut() -> Result<T, EngineE
 }
 
 /// A view that asks again when an answer is lost.
-struct PatientView {
+struct RetryingSnapshot {
     view: Arc<dyn EngineSnapshot>,
-    runtime: Arc<dyn Runtime>,
+    runtime: Arc<dyn Env>,
 }
 
-impl EngineSnapshot for PatientView {
+impl EngineSnapshot for RetryingSnapshot {
     fn get_cell(&self, column: Column, row: &RowKey, see: OnCell<'_>) -> Result<(), EngineError> {
-        ask(&*self.runtime, || self.view.get_cell(column, row, &mut *see))
+        retry_unknown(&*self.runtime, || self.view.get_cell(column, row, &mut *see))
     }
 
-    fn txn_record(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError> {
-        ask(&*self.runtime, || self.view.txn_record(row, start_ts))
+    fn txn_record(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<TxnRecord>, EngineError> {
+        retry_unknown(&*self.runtime, || self.view.txn_record(row, start_ts))
     }
 
     fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Vec<u8>>, EngineError> {
-        ask(&*self.runtime, || self.view.data(row, start_ts))
+        retry_unknown(&*self.runtime, || self.view.data(row, start_ts))
     }
 
     fn version_at(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError> {
-        ask(&*self.runtime, || self.view.version_at(row, upto))
+        retry_unknown(&*self.runtime, || self.view.version_at(row, upto))
     }
 
     fn scan_page(&self, column: Column, page: &PageRequest<'_>, cells: &mut PageBuffer) -> Result<bool, EngineError> {
-        ask(&*self.runtime, || self.view.scan_page(column, page, cells))
+        retry_unknown(&*self.runtime, || self.view.scan_page(column, page, cells))
     }
 
     fn scan_raw(&self, column: Column, range: &RowRange, visit: ScanVisitor<'_>) -> Result<(), EngineError> {
@@ -120,50 +120,50 @@ impl EngineSnapshot for PatientView {
 
 /// How old a transaction is and how old it may get. Its age is what the oracle said when it began to commit, and this
 /// client's steady clock from there on.
-struct Life {
+struct TtlTracker {
     age_at_commit_ms: u64,
-    commit_began: Duration,
+    commit_started: Duration,
     ttl_ms: u64,
 }
 
-impl Life {
+impl TtlTracker {
     fn age_ms(&self, now: Duration) -> u64 {
-        let since = u64::try_from(now.saturating_sub(self.commit_began).as_millis()).unwrap_or(u64::MAX);
+        let since = u64::try_from(now.saturating_sub(self.commit_started).as_millis()).unwrap_or(u64::MAX);
         self.age_at_commit_ms.saturating_add(since)
     }
 }
 
 /// What came of driving a step.
-type Driven<T> = Result<std::result::Result<T, Refusal>, EngineError>;
+type StepResult<T> = Result<std::result::Result<T, StepError>, EngineError>;
 
-impl Shared {
+impl SharedCoordinator {
     /// One more client.
-    pub fn new(commons: Commons, runtime: Arc<dyn Runtime>, counters: Arc<Counters>) -> Self {
-        Self { commons, runtime, owners: OwnerIds::default(), counters }
+    pub fn new(commons: SharedConfig, runtime: Arc<dyn Env>, metrics: Arc<Metrics>) -> Self {
+        Self { config: commons, runtime, owner_ids: OwnerIdGenerator::default(), metrics: metrics }
     }
 
     fn engine(&self) -> &dyn Engine {
-        &*self.commons.engine
+        &*self.config.engine
     }
 
-    fn ask<T>(&self, question: impl FnMut() -> Result<T, EngineError>) -> Result<T, EngineError> {
-        ask(&*self.runtime, question)
+    fn retry_unknown<T>(&self, question: impl FnMut() -> Result<T, EngineError>) -> Result<T, EngineError> {
+        retry_unknown(&*self.runtime, question)
     }
 
     fn timestamp(&self) -> Result<Timestamp, EngineError> {
-        self.ask(|| self.commons.oracle.timestamp())
+        self.retry_unknown(|| self.config.oracle.timestamp())
     }
 
     /// Runs a step on a row until it is made or refused. A lost answer is looked up by reading the row and asking the
     /// step again: every step knows its own work.
-    fn drive<T>(
+    fn run_step<T>(
         &self,
         row: &RowKey,
         start_ts: Timestamp,
         guess: Option<Row>,
-        step: impl Fn(&Row) -> std::result::Result<Step<T>, Refusal>,
-    ) -> Driven<T> {
-        let read = || self.ask(|| self.engine().read_row(row, start_ts));
+        step: impl Fn(&Row) -> std::result::Result<Step<T>, StepError>,
+    ) -> StepResult<T> {
+        let read = || self.retry_unknown(|| self.engine().read_row(row, start_ts));
         let mut as_read = guess.map_or_else(read, Ok)?;
         let (mut refusals, mut unanswered) = (0, 0);
         loop {
@@ -175,7 +175,7 @@ impl Shared {
             match self.engine().apply(&[RowBatch::Changes(vec![change])]) {
                 Ok(outcomes) => match outcomes.into_iter().next() {
                     Some(ApplyResult::Applied) => return Ok(Ok(answer)),
-                    Some(ApplyResult::PreconditionFailed { .. }) if refusals == REFUSALS_MAX => {
+                    Some(ApplyResult::PreconditionFailed { .. }) if refusals == CONTENTION_RETRIES_MAX => {
                         return Err(EngineError::Undetermined(format!(
                             "row {row:?} kept changing under {refusals} attempts"
                         )));
@@ -186,9 +186,9 @@ impl Shared {
                     }
                     None => return Err(EngineError::Corruption("the engine answered for no group".into())),
                 },
-                Err(EngineError::Undetermined(_)) if unanswered + 1 < TRIES_MAX => {
+                Err(EngineError::Undetermined(_)) if unanswered + 1 < UNKNOWN_RETRIES_MAX => {
                     unanswered += 1;
-                    self.runtime.sleep(PAUSE);
+                    self.runtime.sleep(RETRY_DELAY);
                     as_read = read()?;
                 }
                 Err(why) => return Err(why),
@@ -197,34 +197,35 @@ impl Shared {
     }
 
     /// What the lock's primary says. A live owner is pushed above `push_above`.
-    fn verdict(&self, lock: &Lock, push_above: Option<Timestamp>) -> Driven<CommitPoint> {
+    fn check_txn_status(&self, lock: &Lock, push_above: Option<Timestamp>) -> StepResult<TransactionStatus> {
         crash_point!(ResolveLockSeen);
         let mut current_ts = self.timestamp()?;
         if mutated!(TtlOnOwnClock) {
             current_ts = Timestamp::from_millis(self.runtime.unix_millis());
         }
-        let asker = Asker::Shared { current_ts, push_above };
-        let request = CheckStatus { row: lock.primary.clone(), txn: lock.txn, asker };
-        self.drive(&lock.primary, lock.txn.start_ts, None, |as_read| check_status(as_read, &request))
+        let asker = OwnerLiveness::ByTtl { current_ts, push_above };
+        let request = CheckTxnStatus { row: lock.primary.clone(), txn: lock.txn, liveness: asker };
+        self.run_step(&lock.primary, lock.txn.start_ts, None, |as_read| check_txn_status(as_read, &request))
     }
 
-    fn carry_out(&self, row: &RowKey, txn: TxnId, verdict: CommitPoint) -> Result<()> {
-        crash_point!(ResolveVerdict if verdict != CommitPoint::Pending);
-        let request = Resolve { row: row.clone(), txn, verdict, keep_replaced: true, record_holds: true };
-        let done = self.drive(row, txn.start_ts, None, |as_read| resolve(as_read, &request))?;
-        done.map_err(|why| refused(row, why, txn.start_ts))?;
+    fn resolve_row(&self, row: &RowKey, txn: TxnId, verdict: TransactionStatus) -> Result<()> {
+        crash_point!(ResolveVerdict if verdict != TransactionStatus::Pending);
+        let request =
+            Resolve { row: row.clone(), txn, status: verdict, keep_old_version: true, record_lock_only: true };
+        let done = self.run_step(row, txn.start_ts, None, |as_read| resolve(as_read, &request))?;
+        done.map_err(|why| step_error(row, why, txn.start_ts))?;
         match verdict {
-            CommitPoint::Committed(_) => self.counters.rolled_forward.add(1),
-            CommitPoint::RolledBack => self.counters.rolled_back.add(1),
-            CommitPoint::Pending => {}
+            TransactionStatus::Committed(_) => self.metrics.locks_rolled_forward.add(1),
+            TransactionStatus::RolledBack => self.metrics.locks_rolled_back.add(1),
+            TransactionStatus::Pending => {}
         }
         Ok(())
     }
 
-    fn settle(&self, row: &RowKey, lock: &Lock, push_above: Option<Timestamp>) -> Result<CommitPoint> {
-        let verdict = self.verdict(lock, push_above)?;
-        let verdict = verdict.map_err(|why| refused(&lock.primary, why, lock.txn.start_ts))?;
-        self.carry_out(row, lock.txn, verdict)?;
+    fn resolve_lock(&self, row: &RowKey, lock: &Lock, push_above: Option<Timestamp>) -> Result<TransactionStatus> {
+        let verdict = self.check_txn_status(lock, push_above)?;
+        let verdict = verdict.map_err(|why| step_error(&lock.primary, why, lock.txn.start_ts))?;
+        self.resolve_row(row, lock.txn, verdict)?;
         Ok(verdict)
     }
 
@@ -245,35 +246,35 @@ impl Shared {
             read_ts,
             primary: primary.clone(),
             mutation: mutation.clone(),
-            sequence: 1,
+            write_seq: 1,
             ttl_ms,
             min_commit_ts: txn.start_ts.next(),
         };
         loop {
             // Nothing of the row is known yet; the guards say what it must look like.
-            let done = self.drive(row, txn.start_ts, Some(Row::default()), |as_read| prewrite(as_read, &request))?;
+            let done = self.run_step(row, txn.start_ts, Some(Row::default()), |as_read| prewrite(as_read, &request))?;
             match done {
-                Ok(Prewritten::Locked { .. } | Prewritten::Committed(_)) => return Ok(()),
-                Err(Refusal::Locked(lock)) => {
-                    if self.settle(row, &lock, None)? == CommitPoint::Pending {
-                        return Err(refused(row, Refusal::Locked(lock), read_ts));
+                Ok(PrewriteResult::Locked { .. } | PrewriteResult::Committed(_)) => return Ok(()),
+                Err(StepError::KeyIsLocked(lock)) => {
+                    if self.resolve_lock(row, &lock, None)? == TransactionStatus::Pending {
+                        return Err(step_error(row, StepError::KeyIsLocked(lock), read_ts));
                     }
                 }
-                Err(why) => return Err(refused(row, why, read_ts)),
+                Err(why) => return Err(step_error(row, why, read_ts)),
             }
         }
     }
 
-    fn stay_alive(&self, primary: &RowKey, txn: TxnId, life: &mut Life) -> Result<()> {
+    fn heartbeat_if_due(&self, primary: &RowKey, txn: TxnId, life: &mut TtlTracker) -> Result<()> {
         let age_ms = life.age_ms(self.runtime.elapsed());
-        if age_ms.saturating_add(self.commons.ttl_ms / 2) < life.ttl_ms {
+        if age_ms.saturating_add(self.config.ttl_ms / 2) < life.ttl_ms {
             return Ok(());
         }
         crash_point!(HeartbeatBefore);
-        let request = Heartbeat { row: primary.clone(), txn, ttl_ms: age_ms.saturating_add(self.commons.ttl_ms) };
-        let lives = self.drive(primary, txn.start_ts, None, |as_read| heartbeat(as_read, &request))?;
+        let request = Heartbeat { row: primary.clone(), txn, ttl_ms: age_ms.saturating_add(self.config.ttl_ms) };
+        let lives = self.run_step(primary, txn.start_ts, None, |as_read| heartbeat(as_read, &request))?;
         crash_point!(HeartbeatDone);
-        life.ttl_ms = lives.map_err(|why| refused(primary, why, txn.start_ts))?;
+        life.ttl_ms = lives.map_err(|why| step_error(primary, why, txn.start_ts))?;
         Ok(())
     }
 
@@ -281,17 +282,23 @@ impl Shared {
         // After the last lock: who read before it has an older timestamp, who reads after it pushes.
         let commit_ts = if mutated!(EarlyCommitTs) { txn.start_ts.next() } else { self.timestamp()? };
         crash_point!(CommitTs);
-        let request =
-            Commit { row: primary.clone(), txn, commit_ts, keep_status: true, keep_replaced: true, record_holds: true };
-        match self.drive(primary, txn.start_ts, None, |as_read| commit_at_or_above(as_read, &request)) {
+        let request = CommitRow {
+            row: primary.clone(),
+            txn,
+            commit_ts,
+            keep_txn_record: true,
+            keep_old_version: true,
+            record_lock_only: true,
+        };
+        match self.run_step(primary, txn.start_ts, None, |as_read| commit_at_least(as_read, &request)) {
             Ok(Ok(commit_ts)) => Ok(commit_ts),
             // An answer was lost and so much time has passed since that nobody can tell any more.
-            Ok(Err(why @ Refusal::BelowSafePoint(_))) => {
-                let why = refused(primary, why, txn.start_ts).to_string();
+            Ok(Err(why @ StepError::BelowSafePoint(_))) => {
+                let why = step_error(primary, why, txn.start_ts).to_string();
                 Err(ErrorKind::Undetermined(why).into())
             }
-            Ok(Err(why)) => Err(refused(primary, why, txn.start_ts)),
-            Err(_) if mutated!(BlindRetry) => Err(refused(primary, Refusal::RolledBack, txn.start_ts)),
+            Ok(Err(why)) => Err(step_error(primary, why, txn.start_ts)),
+            Err(_) if mutated!(BlindRetry) => Err(step_error(primary, StepError::AlreadyRolledBack, txn.start_ts)),
             Err(why) => Err(ErrorKind::Undetermined(why.to_string()).into()),
         }
     }
@@ -299,28 +306,28 @@ impl Shared {
     fn roll_back_rows<'a>(&self, rows: impl Iterator<Item = &'a RowKey>, txn: TxnId) {
         crash_point!(RollBackBefore);
         for row in rows {
-            let request = RollBack { row: row.clone(), txn };
+            let request = Rollback { row: row.clone(), txn };
             // What cannot be reached now is resolved by whoever meets it: the primary comes first and has the verdict.
-            let _ = self.drive(row, txn.start_ts, None, |as_read| roll_back(as_read, &request));
+            let _ = self.run_step(row, txn.start_ts, None, |as_read| rollback(as_read, &request));
             crash_point!(RollBackBetween);
         }
         crash_point!(RollBackWritten);
-        self.counters.rolled_back.add(1);
+        self.metrics.locks_rolled_back.add(1);
     }
 }
 
-impl Coordinator for Shared {
-    fn begin(&self) -> Result<(Arc<PinnedView>, TxnId)> {
+impl Coordinator for SharedCoordinator {
+    fn begin(&self) -> Result<(Arc<ReadView>, TxnId)> {
         // In this order: every transaction that commits at or below the timestamp has its locks in the view already.
         let start_ts = self.timestamp()?;
         crash_point!(StartTs);
-        let view = self.ask(|| self.engine().snapshot())?;
-        let view = Arc::new(PatientView { view, runtime: Arc::clone(&self.runtime) });
-        let owner = self.owners.next(self.runtime.unix_millis(), self.runtime.random());
-        Ok((PinnedView::new(start_ts, view, true), TxnId { start_ts, owner }))
+        let view = self.retry_unknown(|| self.engine().snapshot())?;
+        let view = Arc::new(RetryingSnapshot { view, runtime: Arc::clone(&self.runtime) });
+        let owner = self.owner_ids.next(self.runtime.unix_millis(), self.runtime.random());
+        Ok((ReadView::new(start_ts, view, true), TxnId { start_ts, owner }))
     }
 
-    fn snapshot(&self) -> Result<Arc<PinnedView>> {
+    fn snapshot(&self) -> Result<Arc<ReadView>> {
         Ok(self.begin()?.0)
     }
 
@@ -331,11 +338,11 @@ impl Coordinator for Shared {
             return Err(ErrorKind::InvalidArgument("nothing to commit".into()).into());
         };
         let age_at_commit_ms = self.timestamp()?.millis().saturating_sub(txn.start_ts.millis());
-        let ttl_ms = age_at_commit_ms.saturating_add(self.commons.ttl_ms);
-        let mut life = Life { age_at_commit_ms, commit_began: self.runtime.elapsed(), ttl_ms };
+        let ttl_ms = age_at_commit_ms.saturating_add(self.config.ttl_ms);
+        let mut life = TtlTracker { age_at_commit_ms, commit_started: self.runtime.elapsed(), ttl_ms };
         let prewritten = self.prewrite_row(primary, first, primary, ttl_ms, &request).and_then(|()| {
             for (row, mutation) in rows {
-                self.stay_alive(primary, txn, &mut life)?;
+                self.heartbeat_if_due(primary, txn, &mut life)?;
                 self.prewrite_row(row, mutation, primary, life.ttl_ms, &request)?;
             }
             Ok(())
@@ -349,7 +356,7 @@ impl Coordinator for Shared {
         if mutated!(SecondariesFirst) {
             let early = self.timestamp()?;
             for row in request.writes.keys().skip(1) {
-                let _ = self.carry_out(row, txn, CommitPoint::Committed(early));
+                let _ = self.resolve_row(row, txn, TransactionStatus::Committed(early));
             }
         }
         let commit_ts = match self.commit_primary(primary, txn) {
@@ -364,48 +371,48 @@ impl Coordinator for Shared {
         crash_point!(CommitPrimary);
         for row in request.writes.keys().skip(1) {
             // The verdict stands; a row that cannot be reached now is rolled forward by whoever meets it.
-            let _ = self.carry_out(row, txn, CommitPoint::Committed(commit_ts));
+            let _ = self.resolve_row(row, txn, TransactionStatus::Committed(commit_ts));
             crash_point!(CommitBetween);
         }
         crash_point!(CommitSecondaries);
         if request.durable {
-            request.spent.lap(Part::Combining, self.runtime.elapsed());
-            self.confirm(commit_ts, request.spent)?;
+            request.timer.lap(TxnPhase::Apply, self.runtime.elapsed());
+            self.wait_durable(commit_ts, request.timer)?;
         }
-        request.spent.lap(Part::Combining, self.runtime.elapsed());
-        self.counters.commits_two_phase.add(1);
+        request.timer.lap(TxnPhase::Apply, self.runtime.elapsed());
+        self.metrics.commits_two_phase.add(1);
         crash_point!(CommitDone);
         Ok(commit_ts)
     }
 
     /// The rows keep their versions, and a view opened now could read them at an older timestamp as any late reader does. But nobody
     /// keeps note of the moment from which on they are whole, so a moment before it would be shown wrong.
-    fn snapshot_at(&self, _at: Timestamp) -> Result<Arc<PinnedView>> {
+    fn snapshot_at(&self, _at: Timestamp) -> Result<Arc<ReadView>> {
         Err(Error::invalid(
             "where others share the engine the past cannot be read: nobody keeps note of how far back it is whole",
         ))
     }
 
-    fn kept(&self) -> Option<Kept> {
+    fn retention(&self) -> Option<Retention> {
         None
     }
 
     /// Every snapshot is newer than all that was committed before it was asked for.
-    fn acknowledge(&self, _ts: Timestamp) {}
+    fn note_acked(&self, _ts: Timestamp) {}
 
-    fn confirm(&self, _read_ts: Timestamp, spent: &Spent) -> Result<()> {
+    fn wait_durable(&self, _read_ts: Timestamp, spent: &TxnTimer) -> Result<()> {
         spent.start(self.runtime.elapsed());
-        let synced = self.ask(|| self.engine().sync());
-        spent.lap(Part::Syncing, self.runtime.elapsed());
+        let synced = self.retry_unknown(|| self.engine().sync());
+        spent.lap(TxnPhase::Sync, self.runtime.elapsed());
         synced.map_err(|why| ErrorKind::Undetermined(why.to_string()).into())
     }
 
-    fn committed_in(&self, view: &PinnedView, row: &RowKey, lock: &Lock) -> Result<Option<Timestamp>> {
+    fn commit_ts_of_lock(&self, view: &ReadView, row: &RowKey, lock: &Lock) -> Result<Option<Timestamp>> {
         if lock.txn.start_ts > view.read_ts {
             return Ok(None);
         }
-        match self.settle(row, lock, Some(view.read_ts))? {
-            CommitPoint::Committed(commit_ts) if commit_ts <= view.read_ts => Ok(Some(commit_ts)),
+        match self.resolve_lock(row, lock, Some(view.read_ts))? {
+            TransactionStatus::Committed(commit_ts) if commit_ts <= view.read_ts => Ok(Some(commit_ts)),
             // A pending owner was pushed above this reader, so it will commit later than the view or not at all.
             _ => Ok(None),
         }
@@ -415,14 +422,14 @@ impl Coordinator for Shared {
         false
     }
 
-    fn trace(&self, primary: &RowKey, txn: TxnId) -> Result<Option<CommitPoint>> {
-        Ok(trace(&self.ask(|| self.engine().read_row(primary, txn.start_ts))?, txn))
+    fn txn_status(&self, primary: &RowKey, txn: TxnId) -> Result<Option<TransactionStatus>> {
+        Ok(txn_status(&self.retry_unknown(|| self.engine().read_row(primary, txn.start_ts))?, txn))
     }
 
-    fn line_up(&self, entrance: &mut Entrance, _rows: &[RowKey], conflict: &Conflict, attempt: u32) {
-        let base = PAUSE.saturating_mul(1 << attempt.min(8)).min(BACKOFF_MAX);
+    fn plan_retry_wait(&self, entrance: &mut AdmissionWait, _rows: &[RowKey], conflict: &Conflict, attempt: u32) {
+        let base = RETRY_DELAY.saturating_mul(1 << attempt.min(8)).min(BACKOFF_MAX);
         let jitter = u32::try_from(self.runtime.random() % 1000).unwrap_or(0);
-        let (waiter, row) = (Arc::clone(&self.commons.waiter), conflict.row.clone());
-        entrance.pause(Box::new(move || waiter.wait(&row, base.saturating_mul(jitter) / 1000)));
+        let (waiter, row) = (Arc::clone(&self.config.waiter), conflict.row.clone());
+        entrance.back_off(Box::new(move || waiter.wait(&row, base.saturating_mul(jitter) / 1000)));
     }
 }

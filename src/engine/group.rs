@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use crate::row::{Guard, Mutation, RowChange, RowKey, TxnId};
+use crate::row::{Mutation, Precondition, RowChange, RowKey, TxnId};
 use crate::timestamp::Timestamp;
-use crate::writes::Writes;
+use crate::writes::WriteSet;
 
 /// Row changes that are made together, at most one a row.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ pub struct OnePhaseWrites {
     /// The guards of every row: that nobody has locked it, and that it was not committed after this. `None` where there are none.
     pub no_commit_after: Option<Timestamp>,
     /// The rows, and what becomes of each.
-    pub writes: Arc<Writes>,
+    pub writes: Arc<WriteSet>,
 }
 
 impl RowBatch {
@@ -71,7 +71,7 @@ impl RowBatch {
     /// Whether any of it depends on what is found in a row.
     pub fn is_conditional(&self) -> bool {
         match self {
-            Self::Changes(changes) => changes.iter().any(|change| !change.guards.is_empty()),
+            Self::Changes(changes) => changes.iter().any(|change| !change.preconditions.is_empty()),
             Self::OnePhaseWrites(versions) => versions.no_commit_after.is_some(),
         }
     }
@@ -89,7 +89,7 @@ impl RowBatch {
     /// Sets the commit timestamp of everything that it commits, for pipelines that learn it last.
     pub fn set_commit_ts(&mut self, commit_ts: Timestamp) {
         match self {
-            Self::Changes(changes) => changes.iter_mut().for_each(|change| change.stamp(commit_ts)),
+            Self::Changes(changes) => changes.iter_mut().for_each(|change| change.set_commit_ts(commit_ts)),
             Self::OnePhaseWrites(versions) => versions.commit_ts = commit_ts,
         }
     }
@@ -100,7 +100,7 @@ impl OnePhaseWrites {
     pub fn change(&self, row: &RowKey, mutation: &Mutation) -> RowChange {
         let mut change = RowChange::next_version(row, self.txn, self.commit_ts, mutation);
         if let Some(ts) = self.no_commit_after {
-            change.guards = Guard::of_next_version(ts).into();
+            change.preconditions = Precondition::for_next_version(ts).into();
         }
         change
     }

@@ -43,8 +43,8 @@ pub use self::figures::{ColumnStats, EngineStats, WriteStallStats};
 pub use self::group::{OnePhaseWrites, RowBatch};
 pub use self::lost::DataLoss;
 use self::storage::Column;
-use crate::bounds::OutOfBounds;
-use crate::row::{KeyspaceId, Lock, Row, RowKey, Status, WriteRecord};
+use crate::bounds::OptionOutOfRange;
+use crate::row::{KeyspaceId, Lock, Row, RowKey, TxnRecord, WriteRecord};
 use crate::timestamp::Timestamp;
 
 /// An entry of the collector's [work list](Engine::superseded): when something of a row was superseded, and the row.
@@ -214,7 +214,7 @@ pub enum EngineError {
     Io(String),
     /// The engine was to be set up with an option out of its bounds; nothing was changed.
     #[error(transparent)]
-    InvalidOption(#[from] OutOfBounds),
+    InvalidOption(#[from] OptionOutOfRange),
 }
 
 /// A consistent view of all columns.
@@ -228,7 +228,7 @@ pub trait EngineSnapshot: Send + Sync {
         rows.try_for_each(|(number, row)| self.get_cell(column, row, &mut |content| see(number, content)))
     }
     /// How a transaction ended at a row.
-    fn txn_record(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError>;
+    fn txn_record(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<TxnRecord>, EngineError>;
     /// The data column.
     fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Vec<u8>>, EngineError>;
     /// The newest replaced version committed at or below a timestamp, where history is kept.
@@ -300,7 +300,7 @@ pub trait EngineSnapshot: Send + Sync {
         Ok(Row {
             lock: self.lock(row)?,
             write: self.write(row)?,
-            status: self.txn_record(row, start_ts)?,
+            txn_record: self.txn_record(row, start_ts)?,
             safe_point: Timestamp::ZERO,
         })
     }

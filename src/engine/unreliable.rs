@@ -32,7 +32,7 @@ use super::{
     ApplyResult, Capabilities, Engine, EngineError, EngineSnapshot, GcEntry, OnCell, PageBuffer, PageRequest, RowBatch,
     RowRange, ScanVisitor,
 };
-use crate::row::{KeyspaceId, Row, RowKey, Status, WriteRecord};
+use crate::row::{KeyspaceId, Row, RowKey, TxnRecord, WriteRecord};
 use crate::timestamp::Timestamp;
 
 /// The most late copies that wait at a time; one more pushes the oldest out, to the engine.
@@ -436,7 +436,7 @@ impl EngineSnapshot for UnreliableView {
         self.read(|view| view.get_cell(column, row, see))
     }
 
-    fn txn_record(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError> {
+    fn txn_record(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<TxnRecord>, EngineError> {
         self.read(|view| view.txn_record(row, start_ts))
     }
 

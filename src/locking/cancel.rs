@@ -26,7 +26,7 @@ use crate::waiter::Waiter;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Default)]
-pub struct Cancel(Arc<State>);
+pub struct CancelToken(Arc<State>);
 
 #[derive(Default)]
 struct State {
@@ -34,13 +34,13 @@ struct State {
     waiting: Mutex<Vec<Arc<Waiter>>>,
 }
 
-impl fmt::Debug for Cancel {
+impl fmt::Debug for CancelToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Cancel").field("is_cancelled", &self.is_cancelled()).finish()
     }
 }
 
-impl Cancel {
+impl CancelToken {
     /// Ends the waits. A second call does nothing.
     pub fn cancel(&self) {
         self.0.is_cancelled.store(true, Ordering::Release);
@@ -56,25 +56,25 @@ impl Cancel {
     }
 
     /// Has `waiter` woken. Whether it was called before is to be asked afterwards.
-    pub(super) fn expect(&self, waiter: &Arc<Waiter>) -> Expected {
+    pub(super) fn register(&self, waiter: &Arc<Waiter>) -> CancelRegistration {
         self.0.waiting.lock().push(Arc::clone(waiter));
-        Expected { cancel: self.clone(), waiter: Arc::clone(waiter) }
+        CancelRegistration { cancel: self.clone(), waiter: Arc::clone(waiter) }
     }
 }
 
 /// A wait that can be cancelled, until this is dropped.
-pub(super) struct Expected {
-    cancel: Cancel,
+pub(super) struct CancelRegistration {
+    cancel: CancelToken,
     waiter: Arc<Waiter>,
 }
 
-impl Expected {
+impl CancelRegistration {
     pub fn is_cancelled(&self) -> bool {
         self.cancel.is_cancelled()
     }
 }
 
-impl Drop for Expected {
+impl Drop for CancelRegistration {
     fn drop(&mut self) {
         self.cancel.0.waiting.lock().retain(|other| !Arc::ptr_eq(other, &self.waiter));
     }

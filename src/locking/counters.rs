@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::mode::LockMode;
-use crate::observe::{Counters, Latency, Timer};
+use crate::observe::{Histogram, LatencyHistogram, Metrics};
 
 /// How often locks by name were taken and waited for since the store was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,17 +23,17 @@ pub struct LockStats {
     /// Second upgraders of a name.
     pub deadlocks: u64,
     /// Leases that were over, counted by the next request for the name, the end of their guard, or a day later.
-    pub expired: u64,
+    pub leases_expired: u64,
     /// Grants that [`Store::force_unlock`](crate::Store::force_unlock) took away.
-    pub forced: u64,
+    pub force_unlocked: u64,
     /// Grants after a lease that was over.
-    pub taken_over: u64,
+    pub leases_taken_over: u64,
     /// Grants that ended because their lease was over, with a guard or without one, or because
     /// [`Store::force_unlock`](crate::Store::force_unlock) took them away. A lease that is over counts when it is ended. What
     /// [`Store::release_lock`](crate::Store::release_lock) or the end of the store ends is not counted.
     pub lost: u64,
     /// Wake-ups of requests that waited: one for each that is granted, is ended by the store, or was to convert a grant that has ended.
-    pub wakes: u64,
+    pub wakeups: u64,
 }
 
 /// [`LockStats`] of one mode.
@@ -44,13 +44,13 @@ pub struct LockModeStats {
     /// Requests that were granted, conversions included.
     pub acquired: u64,
     /// Those that had to wait, however it ended.
-    pub waited: u64,
+    pub waits: u64,
     /// Those whose wait was over without a grant, or which were not to wait.
-    pub timed_out: u64,
+    pub timeouts: u64,
     /// Those that were cancelled, or whose future was dropped.
     pub cancelled: u64,
     /// How long those waited that had to, and were granted.
-    pub waiting: Latency,
+    pub wait_time: LatencyHistogram,
 }
 
 impl LockStats {
@@ -61,37 +61,43 @@ impl LockStats {
 }
 
 /// See [`LockStats`].
-pub struct LockCounters {
-    modes: [Mode; 3],
+pub struct LockMetrics {
+    modes: [ModeMetrics; 3],
     deadlocks: AtomicU64,
     expired: AtomicU64,
     forced: AtomicU64,
     taken_over: AtomicU64,
     wakes: AtomicU64,
-    shown: Arc<Counters>,
+    store_metrics: Arc<Metrics>,
 }
 
-struct Mode {
+struct ModeMetrics {
     acquired: AtomicU64,
     waited: AtomicU64,
     timed_out: AtomicU64,
     cancelled: AtomicU64,
-    waiting: Timer,
+    waiting: Histogram,
 }
 
-impl Mode {
+impl ModeMetrics {
     fn new() -> Self {
         let zero = || AtomicU64::new(0);
-        Self { acquired: zero(), waited: zero(), timed_out: zero(), cancelled: zero(), waiting: Timer::unnamed() }
+        Self {
+            acquired: zero(),
+            waited: zero(),
+            timed_out: zero(),
+            cancelled: zero(),
+            waiting: Histogram::unexported(),
+        }
     }
 
-    fn read(&self) -> LockModeStats {
+    fn snapshot(&self) -> LockModeStats {
         LockModeStats {
             acquired: read(&self.acquired),
-            waited: read(&self.waited),
-            timed_out: read(&self.timed_out),
+            waits: read(&self.waited),
+            timeouts: read(&self.timed_out),
             cancelled: read(&self.cancelled),
-            waiting: self.waiting.read(),
+            wait_time: self.waiting.snapshot(),
         }
     }
 }
@@ -104,21 +110,21 @@ fn add(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-impl LockCounters {
-    pub fn new(shown: Arc<Counters>) -> Self {
+impl LockMetrics {
+    pub fn new(shown: Arc<Metrics>) -> Self {
         let zero = || AtomicU64::new(0);
         Self {
-            modes: [Mode::new(), Mode::new(), Mode::new()],
+            modes: [ModeMetrics::new(), ModeMetrics::new(), ModeMetrics::new()],
             deadlocks: zero(),
             expired: zero(),
             forced: zero(),
             taken_over: zero(),
             wakes: zero(),
-            shown,
+            store_metrics: shown,
         }
     }
 
-    fn of(&self, mode: LockMode) -> &Mode {
+    fn for_mode(&self, mode: LockMode) -> &ModeMetrics {
         let [exclusive, shared, semaphore] = &self.modes;
         match mode {
             LockMode::Exclusive => exclusive,
@@ -128,27 +134,27 @@ impl LockCounters {
     }
 
     pub fn acquired(&self, mode: LockMode) {
-        add(&self.of(mode).acquired);
-        self.shown.locks_acquired.add(1);
+        add(&self.for_mode(mode).acquired);
+        self.store_metrics.locks_acquired.add(1);
     }
 
-    pub fn begins_to_wait(&self, mode: LockMode) {
-        add(&self.of(mode).waited);
-        self.shown.locks_waited.add(1);
+    pub fn wait_started(&self, mode: LockMode) {
+        add(&self.for_mode(mode).waited);
+        self.store_metrics.lock_waits.add(1);
     }
 
-    pub fn waited(&self, mode: LockMode, time: Duration) {
-        self.of(mode).waiting.record(time);
-        self.shown.lock_waiting.record(time);
+    pub fn wait_granted(&self, mode: LockMode, time: Duration) {
+        self.for_mode(mode).waiting.record(time);
+        self.store_metrics.lock_wait.record(time);
     }
 
     pub fn timed_out(&self, mode: LockMode) {
-        add(&self.of(mode).timed_out);
-        self.shown.locks_timed_out.add(1);
+        add(&self.for_mode(mode).timed_out);
+        self.store_metrics.lock_timeouts.add(1);
     }
 
     pub fn cancelled(&self, mode: LockMode) {
-        add(&self.of(mode).cancelled);
+        add(&self.for_mode(mode).cancelled);
     }
 
     pub fn deadlock(&self) {
@@ -168,25 +174,25 @@ impl LockCounters {
     }
 
     pub fn lost(&self, grants: usize) {
-        self.shown.locks_lost.add(grants as u64);
+        self.store_metrics.locks_lost.add(grants as u64);
     }
 
-    pub fn woken(&self) {
+    pub fn wakeup(&self) {
         add(&self.wakes);
     }
 
-    pub fn read(&self) -> LockStats {
+    pub fn snapshot(&self) -> LockStats {
         let [exclusive, shared, semaphore] = &self.modes;
         LockStats {
-            exclusive: exclusive.read(),
-            shared: shared.read(),
-            semaphore: semaphore.read(),
+            exclusive: exclusive.snapshot(),
+            shared: shared.snapshot(),
+            semaphore: semaphore.snapshot(),
             deadlocks: read(&self.deadlocks),
-            expired: read(&self.expired),
-            forced: read(&self.forced),
-            taken_over: read(&self.taken_over),
-            lost: self.shown.locks_lost.get(),
-            wakes: read(&self.wakes),
+            leases_expired: read(&self.expired),
+            force_unlocked: read(&self.forced),
+            leases_taken_over: read(&self.taken_over),
+            lost: self.store_metrics.locks_lost.get(),
+            wakeups: read(&self.wakes),
         }
     }
 }

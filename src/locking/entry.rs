@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
-use super::grant::LostReason;
+use super::grant::LockLostReason;
 use super::mode::LockMode;
 use crate::shown::{millis, seconds, seconds_or_none, text, text_or_none};
 use crate::timestamp::Timestamp;
@@ -86,14 +86,14 @@ pub struct LockHolder {
     /// The process.
     pub pid: u32,
     /// What that process calls itself: [`Builder::label`](crate::Builder::label).
-    pub label: Option<String>,
+    pub application_name: Option<String>,
     /// The thread or task that asked: its name, or else its number. A guard may have been moved to another one since.
     pub thread: String,
 }
 
 impl fmt::Display for LockHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(label) = &self.label {
+        if let Some(label) = &self.application_name {
             write!(f, "{label:?}, ")?;
         }
         write!(f, "process {}, {}", self.pid, self.thread)
@@ -103,7 +103,7 @@ impl fmt::Display for LockHolder {
 /// A lease that was over before the next grant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct TakenOver {
+pub struct ExpiredLease {
     /// Its token.
     #[serde(with = "text")]
     pub token: Timestamp,
@@ -129,17 +129,17 @@ pub struct LockEntry {
     /// The process and thread that asked.
     pub holder: LockHolder,
     /// [`LockOptions::why`](crate::LockOptions::why).
-    pub why: Option<String>,
+    pub reason: Option<String>,
     /// When it was asked for, or, of a lease, when that was granted or renewed; by the wall clock.
     #[serde(rename = "since_ms", with = "millis")]
     pub since: SystemTime,
     /// How much of the lease is left; `None` for a grant without one.
     #[serde(rename = "lease_left_s", with = "seconds_or_none")]
-    pub lease_left: Option<Duration>,
+    pub lease_remaining: Option<Duration>,
     /// How many requests have this one among those that they are [blocked by](LockEntry::blocked_by).
-    pub waiters: usize,
+    pub waiter_count: usize,
     /// The lease that was over before this grant.
-    pub taken_over: Option<TakenOver>,
+    pub took_over: Option<ExpiredLease>,
     /// The requests that this one waits for: of those in the queue before it the last one that it cannot be granted beside, else the
     /// grants.
     pub blocked_by: Vec<u64>,
@@ -162,13 +162,13 @@ pub struct LockTable {
     /// with the same waits. Not every cycle may be listed: the search follows each wait once, and of cycles that share requests it may find
     /// only some. A thread or task counts as one whatever it holds, so a guard that was moved to another thread can make a cycle appear that
     /// is none; and a cycle through a semaphore ends as soon as any of its holders leaves.
-    pub cycles: Vec<Vec<u64>>,
+    pub wait_cycles: Vec<Vec<u64>>,
 }
 
 /// A wait for a lock that ended without a grant: [`ErrorKind::LockHeld`](crate::ErrorKind::LockHeld).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct LockHeld {
+pub struct LockNotAvailable {
     /// What was asked for.
     pub target: LockTarget<'static>,
     /// How.
@@ -176,28 +176,28 @@ pub struct LockHeld {
     /// Up to eight that held it when the wait was over.
     pub holders: Vec<LockEntry>,
     /// How many requests were before this one in the queue.
-    pub ahead: usize,
+    pub queue_position: usize,
     /// How long it was waited for.
     pub waited: Duration,
 }
 
-impl fmt::Display for LockHeld {
+impl fmt::Display for LockNotAvailable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "lock {} is held", self.target)?;
         for (number, holder) in self.holders.iter().enumerate() {
             write!(f, "{}{}", if number == 0 { " by " } else { "; by " }, holder.holder)?;
-            if let Some(why) = &holder.why {
+            if let Some(why) = &holder.reason {
                 write!(f, " ({})", why.escape_debug())?;
             }
             if let Some(token) = holder.token {
                 write!(f, ", token {token}")?;
             }
-            if let Some(left) = holder.lease_left {
+            if let Some(left) = holder.lease_remaining {
                 write!(f, ", lease of {:.1} s left", left.as_secs_f64())?;
             }
         }
-        if self.ahead > 0 {
-            write!(f, "; {} more waited before this request", self.ahead)?;
+        if self.queue_position > 0 {
+            write!(f, "; {} more waited before this request", self.queue_position)?;
         }
         if !self.waited.is_zero() {
             write!(f, "; waited {:.3} s for {}", self.waited.as_secs_f64().max(0.001), self.mode)?;
@@ -215,19 +215,19 @@ pub struct LockLost {
     /// The number of the grant that is over.
     pub token: Timestamp,
     /// Why.
-    pub reason: LostReason,
+    pub reason: LockLostReason,
 }
 
 impl fmt::Display for LockLost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "lock {} with token {} is lost: ", self.target, self.token)?;
         f.write_str(match self.reason {
-            LostReason::Released => "it was released",
-            LostReason::Converted => "it was converted to another mode, and has another token",
-            LostReason::Expired => "its lease is over",
-            LostReason::Forced => "it was taken away by force_unlock",
-            LostReason::Closed => "the store was closed or has failed",
-            LostReason::NotHeld => "no grant of it has this token",
+            LockLostReason::Released => "it was released",
+            LockLostReason::Converted => "it was converted to another mode, and has another token",
+            LockLostReason::Expired => "its lease is over",
+            LockLostReason::Forced => "it was taken away by force_unlock",
+            LockLostReason::Closed => "the store was closed or has failed",
+            LockLostReason::UnknownToken => "no grant of it has this token",
         })
     }
 }

@@ -25,7 +25,7 @@ use super::mode::LockMode;
 
 /// One request, waiting or granted.
 #[derive(Clone, Debug)]
-pub struct Asked<T> {
+pub struct QueuedRequest<T> {
     /// Grows in the order of asking.
     pub id: u64,
     pub mode: LockMode,
@@ -34,50 +34,56 @@ pub struct Asked<T> {
 
 /// What a change of a head has led to.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Changes<T> {
+pub struct QueueChanges<T> {
     /// Requests and conversions that are granted by it.
     pub granted: Vec<T>,
     /// Shared grants that have become exclusive ones.
-    pub converted: Vec<T>,
+    pub replaced: Vec<T>,
     /// Conversions that waited for a grant that is gone.
-    pub orphaned: Vec<T>,
+    pub aborted_upgrades: Vec<T>,
 }
 
-impl<T> Default for Changes<T> {
+impl<T> Default for QueueChanges<T> {
     fn default() -> Self {
-        Self { granted: Vec::new(), converted: Vec::new(), orphaned: Vec::new() }
+        Self { granted: Vec::new(), replaced: Vec::new(), aborted_upgrades: Vec::new() }
     }
 }
 
 /// See the [module](self).
 #[derive(Clone, Debug)]
-pub struct Head<T> {
+pub struct LockQueue<T> {
     /// In the order of asking.
-    granted: SmallVec<[Asked<T>; 1]>,
+    granted: SmallVec<[QueuedRequest<T>; 1]>,
     /// Made by the first request that waits: of most names none does.
-    waits: Option<Box<Waits<T>>>,
+    wait_queue: Option<Box<WaitQueue<T>>>,
     /// How many requests are shared, granted or waiting.
-    shared: u32,
+    shared_requests: u32,
     /// How many are of a semaphore, and its number, which is the same for all of them.
-    semaphores: u32,
-    semaphore: u32,
+    semaphore_requests: u32,
+    semaphore_permits: u32,
 }
 
 #[derive(Clone, Debug)]
-struct Waits<T> {
+struct WaitQueue<T> {
     /// In the order of asking.
-    queue: VecDeque<Asked<T>>,
+    queue: VecDeque<QueuedRequest<T>>,
     /// The shared grant that waits to become exclusive, and what it is to be then.
     converting: Option<(u64, T)>,
 }
 
-impl<T> Default for Head<T> {
+impl<T> Default for LockQueue<T> {
     fn default() -> Self {
-        Self { granted: SmallVec::new(), waits: None, shared: 0, semaphores: 0, semaphore: 0 }
+        Self {
+            granted: SmallVec::new(),
+            wait_queue: None,
+            shared_requests: 0,
+            semaphore_requests: 0,
+            semaphore_permits: 0,
+        }
     }
 }
 
-impl<T> Default for Waits<T> {
+impl<T> Default for WaitQueue<T> {
     fn default() -> Self {
         Self { queue: VecDeque::new(), converting: None }
     }
@@ -85,7 +91,7 @@ impl<T> Default for Waits<T> {
 
 /// Why a request cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unfit {
+pub enum ModeMismatch {
     /// The name is a semaphore of this number.
     Semaphore(u32),
     /// The name has shared requests.
@@ -94,64 +100,64 @@ pub enum Unfit {
 
 /// What a conversion to exclusive comes to.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Conversion<T> {
+pub enum UpgradeResult<T> {
     /// In the place of the grant that is handed back.
     Granted(T),
-    Waits,
+    Waiting,
     /// Another holder waits for the same, and each would wait for the other's end.
     Deadlock,
     /// There is no such shared grant.
-    Unknown,
+    NoSuchGrant,
 }
 
-impl<T: Clone> Head<T> {
+impl<T: Clone> LockQueue<T> {
     /// Whether nothing is granted or waits.
     pub fn is_empty(&self) -> bool {
         self.granted.is_empty() && self.waiting().len() == 0
     }
 
     /// Those that are granted, in the order of asking.
-    pub fn granted(&self) -> &[Asked<T>] {
+    pub fn granted(&self) -> &[QueuedRequest<T>] {
         &self.granted
     }
 
     /// Those that wait, in the order of asking.
-    pub fn waiting(&self) -> impl ExactSizeIterator<Item = &Asked<T>> + DoubleEndedIterator {
-        self.waits.as_ref().map(|waits| waits.queue.iter()).unwrap_or_default()
+    pub fn waiting(&self) -> impl ExactSizeIterator<Item = &QueuedRequest<T>> + DoubleEndedIterator {
+        self.wait_queue.as_ref().map(|waits| waits.queue.iter()).unwrap_or_default()
     }
 
     /// A request that is granted or waits.
-    pub fn find(&self, id: u64) -> Option<&Asked<T>> {
+    pub fn find(&self, id: u64) -> Option<&QueuedRequest<T>> {
         if let Some(at) = self.position(id) {
             return self.granted.get(at);
         }
-        let queue = &self.waits.as_ref()?.queue;
+        let queue = &self.wait_queue.as_ref()?.queue;
         queue.get(queue.binary_search_by_key(&id, |asked| asked.id).ok()?)
     }
 
     /// Whether anything waits, a conversion included.
     pub fn has_waiting(&self) -> bool {
-        self.waits.as_ref().is_some_and(|waits| waits.converting.is_some() || !waits.queue.is_empty())
+        self.wait_queue.as_ref().is_some_and(|waits| waits.converting.is_some() || !waits.queue.is_empty())
     }
 
     /// The grant that waits to be converted, and what it is to be then.
     pub fn converting(&self) -> Option<&(u64, T)> {
-        self.waits.as_ref()?.converting.as_ref()
+        self.wait_queue.as_ref()?.converting.as_ref()
     }
 
     /// Whether a request of this mode would be granted at once.
-    pub fn is_free_for(&self, mode: LockMode) -> bool {
+    pub fn would_grant(&self, mode: LockMode) -> bool {
         let is_queued = self.has_waiting() && !(mutated!(QueueJumped) && self.converting().is_none());
         !is_queued && self.is_compatible(mode)
     }
 
     /// Whether requests of this mode go together with those that are there.
-    pub fn check(&self, mode: LockMode) -> Result<(), Unfit> {
+    pub fn check_mode(&self, mode: LockMode) -> Result<(), ModeMismatch> {
         match mode {
-            LockMode::Shared if self.semaphores > 0 => Err(Unfit::Semaphore(self.semaphore)),
-            LockMode::Semaphore(_) if self.shared > 0 => Err(Unfit::Shared),
-            LockMode::Semaphore(most) if self.semaphores > 0 && most != self.semaphore => {
-                Err(Unfit::Semaphore(self.semaphore))
+            LockMode::Shared if self.semaphore_requests > 0 => Err(ModeMismatch::Semaphore(self.semaphore_permits)),
+            LockMode::Semaphore(_) if self.shared_requests > 0 => Err(ModeMismatch::Shared),
+            LockMode::Semaphore(most) if self.semaphore_requests > 0 && most != self.semaphore_permits => {
+                Err(ModeMismatch::Semaphore(self.semaphore_permits))
             }
             _ => Ok(()),
         }
@@ -159,86 +165,88 @@ impl<T: Clone> Head<T> {
 
     /// Adds a request, whose `id` is greater than all before, and which goes together with those that are there. The answer is
     /// whether it is granted.
-    pub fn ask(&mut self, id: u64, mode: LockMode, value: T) -> bool {
-        self.count(mode, 1);
-        let granted = self.is_free_for(mode);
-        let asked = Asked { id, mode, value };
+    pub fn request(&mut self, id: u64, mode: LockMode, value: T) -> bool {
+        self.adjust_counts(mode, 1);
+        let granted = self.would_grant(mode);
+        let asked = QueuedRequest { id, mode, value };
         if granted {
             self.granted.push(asked);
         } else {
-            self.waits.get_or_insert_default().queue.push_back(asked);
+            self.wait_queue.get_or_insert_default().queue.push_back(asked);
         }
         granted
     }
 
     /// Takes a request out, waiting or granted.
-    pub fn leave(&mut self, id: u64, changes: &mut Changes<T>) -> Option<Asked<T>> {
+    pub fn remove(&mut self, id: u64, changes: &mut QueueChanges<T>) -> Option<QueuedRequest<T>> {
         let left = if let Some(at) = self.position(id) {
             self.granted.remove(at)
         } else {
-            let queue = &mut self.waits.as_mut()?.queue;
+            let queue = &mut self.wait_queue.as_mut()?.queue;
             queue.remove(queue.binary_search_by_key(&id, |asked| asked.id).ok()?)?
         };
-        self.count(left.mode, -1);
-        changes.orphaned.extend(self.take_conversion(id));
-        self.advance(changes);
+        self.adjust_counts(left.mode, -1);
+        changes.aborted_upgrades.extend(self.take_upgrade(id));
+        self.grant_waiters(changes);
         Some(left)
     }
 
     /// Has a shared grant become exclusive, before everything that waits; `value` takes its place then.
-    pub fn upgrade(&mut self, id: u64, value: T) -> Conversion<T> {
+    pub fn upgrade(&mut self, id: u64, value: T) -> UpgradeResult<T> {
         let Some(at) = self.position(id).filter(|at| self.mode_at(*at) == Some(LockMode::Shared)) else {
-            return Conversion::Unknown;
+            return UpgradeResult::NoSuchGrant;
         };
         if self.granted.len() == 1 {
-            return self.convert(at, LockMode::Exclusive, value).map_or(Conversion::Unknown, Conversion::Granted);
+            return self
+                .convert(at, LockMode::Exclusive, value)
+                .map_or(UpgradeResult::NoSuchGrant, UpgradeResult::Granted);
         }
         if self.converting().is_some() {
-            return if mutated!(SecondUpgraderWaits) { Conversion::Waits } else { Conversion::Deadlock };
+            return if mutated!(SecondUpgraderWaits) { UpgradeResult::Waiting } else { UpgradeResult::Deadlock };
         }
-        self.waits.get_or_insert_default().converting = Some((id, value));
-        Conversion::Waits
+        self.wait_queue.get_or_insert_default().converting = Some((id, value));
+        UpgradeResult::Waiting
     }
 
     /// Takes a conversion that waits back. The answer is whether it waited.
-    pub fn cancel_upgrade(&mut self, id: u64, changes: &mut Changes<T>) -> bool {
-        let waited = self.take_conversion(id).is_some();
+    pub fn cancel_upgrade(&mut self, id: u64, changes: &mut QueueChanges<T>) -> bool {
+        let waited = self.take_upgrade(id).is_some();
         if waited {
-            self.advance(changes);
+            self.grant_waiters(changes);
         }
         waited
     }
 
     /// Has an exclusive grant become shared, and `value` take its place; the answer is what was there. Not while requests of a semaphore
     /// wait for it to end.
-    pub fn downgrade(&mut self, id: u64, value: T, changes: &mut Changes<T>) -> Result<Option<T>, Unfit> {
+    pub fn downgrade(&mut self, id: u64, value: T, changes: &mut QueueChanges<T>) -> Result<Option<T>, ModeMismatch> {
         let exclusive = self.position(id).filter(|at| self.mode_at(*at) == Some(LockMode::Exclusive));
         let Some(at) = exclusive else { return Ok(None) };
-        self.check(LockMode::Shared)?;
+        self.check_mode(LockMode::Shared)?;
         let before = self.convert(at, LockMode::Shared, value);
-        self.advance(changes);
+        self.grant_waiters(changes);
         Ok(before)
     }
 
-    fn take_conversion(&mut self, id: u64) -> Option<T> {
-        let conversion = self.waits.as_mut()?.converting.take_if(|(converting, _)| *converting == id);
+    fn take_upgrade(&mut self, id: u64) -> Option<T> {
+        let conversion = self.wait_queue.as_mut()?.converting.take_if(|(converting, _)| *converting == id);
         conversion.map(|(_, value)| value)
     }
 
     /// Grants what can be granted after a change.
-    fn advance(&mut self, changes: &mut Changes<T>) {
+    fn grant_waiters(&mut self, changes: &mut QueueChanges<T>) {
         if let Some(id) = self.converting().map(|(id, _)| *id) {
             if let (1, Some(at)) = (self.granted.len(), self.position(id))
-                && let Some(value) = self.take_conversion(id)
+                && let Some(value) = self.take_upgrade(id)
             {
                 changes.granted.push(value.clone());
-                changes.converted.extend(self.convert(at, LockMode::Exclusive, value));
+                changes.replaced.extend(self.convert(at, LockMode::Exclusive, value));
             }
             return;
         }
         while let Some(front) = self.front()
             && self.is_compatible(front)
-            && let Some(Waits { queue, .. }) = self.waits.as_deref_mut()
+            && let Some(WaitQueue { queue, .. }) = self.wait_queue.as_deref_mut()
         {
             if front == LockMode::Shared {
                 // They pass the exclusive requests that wait between them and the front.
@@ -253,16 +261,16 @@ impl<T: Clone> Head<T> {
     }
 
     fn front(&self) -> Option<LockMode> {
-        self.waits.as_ref()?.queue.front().map(|asked| asked.mode)
+        self.wait_queue.as_ref()?.queue.front().map(|asked| asked.mode)
     }
 
-    fn grant(&mut self, asked: Asked<T>, changes: &mut Changes<T>) {
+    fn grant(&mut self, asked: QueuedRequest<T>, changes: &mut QueueChanges<T>) {
         changes.granted.push(asked.value.clone());
         self.granted.push(asked);
     }
 
     fn is_compatible(&self, mode: LockMode) -> bool {
-        self.granted.first().is_none_or(|first| mode.is_compatible(first.mode, self.granted.len()))
+        self.granted.first().is_none_or(|first| mode.is_compatible_with(first.mode, self.granted.len()))
     }
 
     fn position(&self, id: u64) -> Option<usize> {
@@ -275,20 +283,20 @@ impl<T: Clone> Head<T> {
 
     fn convert(&mut self, at: usize, to: LockMode, value: T) -> Option<T> {
         let before = self.mode_at(at)?;
-        self.count(before, -1);
-        self.count(to, 1);
+        self.adjust_counts(before, -1);
+        self.adjust_counts(to, 1);
         let asked = self.granted.get_mut(at)?;
         asked.mode = to;
         Some(std::mem::replace(&mut asked.value, value))
     }
 
-    fn count(&mut self, mode: LockMode, by: i32) {
+    fn adjust_counts(&mut self, mode: LockMode, by: i32) {
         match mode {
             LockMode::Exclusive => {}
-            LockMode::Shared => self.shared = self.shared.saturating_add_signed(by),
+            LockMode::Shared => self.shared_requests = self.shared_requests.saturating_add_signed(by),
             LockMode::Semaphore(most) => {
-                self.semaphores = self.semaphores.saturating_add_signed(by);
-                self.semaphore = most;
+                self.semaphore_requests = self.semaphore_requests.saturating_add_signed(by);
+                self.semaphore_permits = most;
             }
         }
     }

@@ -182,40 +182,41 @@ impl Definition {
 }
 
 /// The same steps on the head.
-fn take(head: &mut Head<u64>, next: u64, step: Step) -> Answer {
-    let mut changes = Changes::default();
+fn take(head: &mut LockQueue<u64>, next: u64, step: Step) -> Answer {
+    let mut changes = QueueChanges::default();
     let said = match step {
-        Step::Ask(mode) if head.check(mode).is_err() => "refused",
-        Step::Ask(mode) if head.ask(next, mode, next) => "granted",
+        Step::Ask(mode) if head.check_mode(mode).is_err() => "refused",
+        Step::Ask(mode) if head.request(next, mode, next) => "granted",
         Step::Ask(_) => "waits",
-        Step::Leave(id) => head.leave(id, &mut changes).map_or("unknown", |_| "done"),
+        Step::Leave(id) => head.remove(id, &mut changes).map_or("unknown", |_| "done"),
         Step::Upgrade(id) => match head.upgrade(id, upgraded(id)) {
-            Conversion::Granted(before) => {
-                changes = Changes { granted: vec![upgraded(id)], converted: vec![before], orphaned: Vec::new() };
+            UpgradeResult::Granted(before) => {
+                changes =
+                    QueueChanges { granted: vec![upgraded(id)], replaced: vec![before], aborted_upgrades: Vec::new() };
                 "done"
             }
-            Conversion::Waits => "waits",
-            Conversion::Deadlock => "deadlock",
-            Conversion::Unknown => "unknown",
+            UpgradeResult::Waiting => "waits",
+            UpgradeResult::Deadlock => "deadlock",
+            UpgradeResult::NoSuchGrant => "unknown",
         },
         Step::CancelUpgrade(id) if head.cancel_upgrade(id, &mut changes) => "done",
         Step::CancelUpgrade(_) => "unknown",
         Step::Downgrade(id) => match head.downgrade(id, downgraded(id), &mut changes) {
             Ok(Some(before)) => {
-                changes.converted.push(before);
+                changes.replaced.push(before);
                 "done"
             }
             Ok(None) => "unknown",
             Err(_) => "refused",
         },
     };
-    Answer { said, granted: changes.granted, converted: changes.converted, orphaned: changes.orphaned }
+    Answer { said, granted: changes.granted, converted: changes.replaced, orphaned: changes.aborted_upgrades }
 }
 
 /// All that a head says of itself, and all it keeps.
-fn compare(head: &Head<u64>, definition: &Definition, history: &[Step]) {
+fn compare(head: &LockQueue<u64>, definition: &Definition, history: &[Step]) {
     let told = || format!("after {history:?}, by the definition:{DEFINITION}\n");
-    let known = |asked: &Asked<u64>| (asked.id, asked.mode, asked.value);
+    let known = |asked: &QueuedRequest<u64>| (asked.id, asked.mode, asked.value);
     let granted: Vec<Known> = head.granted().iter().map(known).collect();
     assert_eq!(granted, definition.grants, "granted {}", told());
     assert_eq!(head.waiting().map(known).collect::<Vec<_>>(), definition.queue, "waiting {}", told());
@@ -226,9 +227,9 @@ fn compare(head: &Head<u64>, definition: &Definition, history: &[Step]) {
     assert_eq!(head.has_waiting(), waits, "{}", told());
     assert_eq!(head.is_empty(), definition.grants.is_empty() && definition.queue.is_empty(), "{}", told());
     for mode in MODES.into_iter().chain([Semaphore(3)]) {
-        assert_eq!(head.check(mode).is_err(), definition.is_refused(mode), "{mode} {}", told());
+        assert_eq!(head.check_mode(mode).is_err(), definition.is_refused(mode), "{mode} {}", told());
         if !definition.is_refused(mode) {
-            assert_eq!(head.is_free_for(mode), definition.is_granted_at_once(mode), "{mode} {}", told());
+            assert_eq!(head.would_grant(mode), definition.is_granted_at_once(mode), "{mode} {}", told());
         }
     }
     for id in 1..=REQUESTS {
@@ -254,7 +255,7 @@ fn steps(definition: &Definition) -> Vec<Step> {
 #[test]
 fn m1_e_every_history_of_six_requests_goes_by_the_definition() {
     let mut met = HashSet::new();
-    let mut open = vec![(Definition::default(), Head::default(), Vec::new())];
+    let mut open = vec![(Definition::default(), LockQueue::default(), Vec::new())];
     let (mut taken, mut waited, mut deadlocks) = (0_u32, 0_u32, 0_u32);
     while let Some((definition, head, history)) = open.pop() {
         for step in steps(&definition) {

@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 
-use super::counters::LockCounters;
+use super::counters::LockMetrics;
 use super::entry::LockEntry;
-use super::grant::{Grant, Lease, LostReason, Owner};
-use super::head::{Changes, Conversion, Unfit};
+use super::grant::{Grant, Lease, LockLostReason, Requester};
+use super::head::{ModeMismatch, QueueChanges, UpgradeResult};
 use super::mode::LockMode;
-use super::name::{Name, Past, Wakes};
+use super::name::{NamedLock, Predecessors, WakeList};
 use super::table;
 use crate::sync::{Mutex, MutexGuard};
 use crate::timestamp::Timestamp;
@@ -24,40 +24,40 @@ use crate::waiter::Waiter;
 const SHARDS: usize = 64;
 
 /// See the [module](self).
-pub struct Heads {
+pub struct LockManager {
     shards: Box<[Mutex<Shard>]>,
     secrets: RapidSecrets,
-    pub(super) last_id: AtomicU64,
-    closed: OnceLock<String>,
+    pub(super) last_request_id: AtomicU64,
+    close_reason: OnceLock<String>,
     /// Why nothing can be said of any name.
-    pub(super) unreadable: OnceLock<Arc<str>>,
-    pub counters: LockCounters,
+    pub(super) corruption: OnceLock<Arc<str>>,
+    pub metrics: LockMetrics,
 }
 
 /// In order, so that simulated runs repeat. Boxed, because a node of the tree has room for eleven.
-pub(super) type Shard = BTreeMap<Arc<str>, Box<Name>>;
+pub(super) type Shard = BTreeMap<Arc<str>, Box<NamedLock>>;
 
 /// Why a request was not made.
 #[derive(Debug)]
-pub enum NotAsked {
-    Unfit(Unfit),
+pub enum RequestError {
+    ModeMismatch(ModeMismatch),
     /// The row of the name's leases is damaged.
-    Damaged(Arc<str>),
+    Corrupt(Arc<str>),
     /// The store takes no requests any more.
     Closed(String),
     /// It would have to wait, and was not to.
-    Busy,
+    WouldBlock,
 }
 
-impl Heads {
-    pub fn new(seed: u64, counters: LockCounters) -> Self {
+impl LockManager {
+    pub fn new(seed: u64, counters: LockMetrics) -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             secrets: RapidSecrets::seed(seed),
-            last_id: AtomicU64::new(0),
-            closed: OnceLock::new(),
-            unreadable: OnceLock::new(),
-            counters,
+            last_request_id: AtomicU64::new(0),
+            close_reason: OnceLock::new(),
+            corruption: OnceLock::new(),
+            metrics: counters,
         }
     }
 
@@ -73,73 +73,73 @@ impl Heads {
     }
 
     /// Changes what there is of a name; what is woken by it is woken afterwards.
-    pub(super) fn change<T>(&self, name: &str, change: impl FnOnce(&mut Shard, &mut Wakes) -> T) -> T {
-        let mut wakes = Wakes::default();
+    pub(super) fn with_shard<T>(&self, name: &str, change: impl FnOnce(&mut Shard, &mut WakeList) -> T) -> T {
+        let mut wakes = WakeList::default();
         let answer = change(&mut self.shard(name), &mut wakes);
         self.wake(wakes);
         answer
     }
 
     /// Whether any lock was ever asked for, or left by an earlier life.
-    pub fn were_used(&self) -> bool {
-        self.last_id.load(Ordering::Relaxed) > 0
+    pub fn was_used(&self) -> bool {
+        self.last_request_id.load(Ordering::Relaxed) > 0
     }
 
     /// Whether requests are taken.
-    pub fn check_open(&self) -> Result<(), NotAsked> {
-        self.closed().map_or(Ok(()), |why| Err(NotAsked::Closed(why.into())))
+    pub fn check_open(&self) -> Result<(), RequestError> {
+        self.closed().map_or(Ok(()), |why| Err(RequestError::Closed(why.into())))
     }
 
     /// Why no requests are taken any more.
     pub fn closed(&self) -> Option<&str> {
-        self.closed.get().map(String::as_str)
+        self.close_reason.get().map(String::as_str)
     }
 
     /// Makes a request: granted at once, or waiting, to be woken by what `waiter` makes. Without one it is only made if it is
     /// granted.
-    pub fn ask(
+    pub fn request(
         &self,
         name: &str,
         mode: LockMode,
-        owner: impl FnOnce() -> Owner,
+        owner: impl FnOnce() -> Requester,
         lease: Option<Lease>,
         (now, waiter): (Duration, Option<&dyn Fn() -> Arc<Waiter>>),
-    ) -> Result<Arc<Grant>, NotAsked> {
-        self.change(name, |shard, wakes| {
+    ) -> Result<Arc<Grant>, RequestError> {
+        self.with_shard(name, |shard, wakes| {
             self.check_open()?;
-            self.check_readable()?;
+            self.check_not_corrupt()?;
             if let Some(entry) = shard.get_mut(name) {
-                self.expire(entry, now, wakes);
+                self.expire_leases(entry, now, wakes);
             }
-            self.ask_in(shard, name, mode, owner, lease, waiter)
+            self.request_in(shard, name, mode, owner, lease, waiter)
         })
     }
 
-    fn ask_in(
+    fn request_in(
         &self,
         shard: &mut Shard,
         name: &str,
         mode: LockMode,
-        owner: impl FnOnce() -> Owner,
+        owner: impl FnOnce() -> Requester,
         lease: Option<Lease>,
         waiter: Option<&dyn Fn() -> Arc<Waiter>>,
-    ) -> Result<Arc<Grant>, NotAsked> {
+    ) -> Result<Arc<Grant>, RequestError> {
         let known = shard.get_key_value(name);
         if let Some((_, entry)) = known {
-            entry.check_readable()?;
-            entry.head.check(mode).map_err(NotAsked::Unfit)?;
-            if waiter.is_none() && !entry.head.is_free_for(mode) {
-                return Err(NotAsked::Busy);
+            entry.check_not_corrupt()?;
+            entry.head.check_mode(mode).map_err(RequestError::ModeMismatch)?;
+            if waiter.is_none() && !entry.head.would_grant(mode) {
+                return Err(RequestError::WouldBlock);
             }
         }
         let is_first = known.is_none();
         let name: Arc<str> = known.map_or_else(|| name.into(), |(name, _)| Arc::clone(name));
-        let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
+        let id = self.last_request_id.fetch_add(1, Ordering::Relaxed) + 1;
         let mut grant = Grant::new(Arc::clone(&name), id, mode, owner(), lease);
-        grant.is_first = is_first;
+        grant.has_no_predecessors = is_first;
         let grant = Arc::new(grant);
         let entry = shard.entry(name).or_default();
-        if entry.head.ask(id, mode, Arc::clone(&grant)) {
+        if entry.head.request(id, mode, Arc::clone(&grant)) {
             entry.granted(&grant);
         } else if let Some(waiter) = waiter {
             grant.set_waiter(waiter());
@@ -148,15 +148,15 @@ impl Heads {
     }
 
     /// Takes a request back that still waits; the answer is how many were before it. `None` when it is granted.
-    pub fn give_up(&self, grant: &Arc<Grant>) -> Option<usize> {
-        self.change(&grant.name, |shard, wakes| {
+    pub fn cancel_request(&self, grant: &Arc<Grant>) -> Option<usize> {
+        self.with_shard(&grant.name, |shard, wakes| {
             if grant.is_granted() {
                 return None;
             }
             let queue = shard.get(&grant.name).map(|entry| &entry.head);
             let ahead = queue.map_or(0, |head| head.waiting().take_while(|asked| asked.id < grant.id).count());
             if !mutated!(RequestKept) {
-                Self::leave_in(shard, grant, LostReason::Released, wakes);
+                Self::remove_in(shard, grant, LockLostReason::Released, wakes);
             }
             Some(ahead)
         })
@@ -164,21 +164,21 @@ impl Heads {
 
     /// Ends a grant, or takes a request that waits back. The answer is whether it was there. A lease that was over by `now` was lost.
     pub fn release(&self, grant: &Arc<Grant>, now: Duration) -> bool {
-        self.change(&grant.name, |shard, wakes| {
-            let was_over = grant.is_over(now);
-            let released = Self::leave_in(shard, grant, LostReason::Released, wakes);
+        self.with_shard(&grant.name, |shard, wakes| {
+            let was_over = grant.is_lease_expired(now);
+            let released = Self::remove_in(shard, grant, LockLostReason::Released, wakes);
             if released && was_over {
-                self.counters.expired();
+                self.metrics.expired();
                 wakes.lost.push(Arc::clone(grant));
             }
             released
         })
     }
 
-    fn leave_in(shard: &mut Shard, grant: &Arc<Grant>, why: LostReason, wakes: &mut Wakes) -> bool {
+    fn remove_in(shard: &mut Shard, grant: &Arc<Grant>, why: LockLostReason, wakes: &mut WakeList) -> bool {
         let Some(entry) = shard.get_mut(&grant.name) else { return false };
         let left = entry.leave(grant, why, wakes);
-        let gone = entry.is_gone() || (mutated!(HeadForgotten) && entry.head.is_empty());
+        let gone = entry.is_unused() || (mutated!(HeadForgotten) && entry.head.is_empty());
         if gone {
             shard.remove(&grant.name);
         }
@@ -186,44 +186,55 @@ impl Heads {
     }
 
     /// Ends the grant that has this token, unless it is a lease that is over.
-    pub fn end_by_token(&self, name: &str, token: Timestamp, why: LostReason, now: Duration) -> Option<Arc<Grant>> {
-        self.change(name, |shard, wakes| {
-            let found = shard.get(name)?.granted_as(token).filter(|grant| !grant.is_over(now))?;
-            Self::leave_in(shard, &found, why, wakes);
+    pub fn release_by_token(
+        &self,
+        name: &str,
+        token: Timestamp,
+        why: LockLostReason,
+        now: Duration,
+    ) -> Option<Arc<Grant>> {
+        self.with_shard(name, |shard, wakes| {
+            let found = shard.get(name)?.grant_with_token(token).filter(|grant| !grant.is_lease_expired(now))?;
+            Self::remove_in(shard, &found, why, wakes);
             Some(found)
         })
     }
 
     /// Has a shared grant become exclusive, as soon as it is the only one. `next` takes its place then.
-    pub fn upgrade(&self, grant: &Arc<Grant>, next: &Arc<Grant>, waiter: &dyn Fn() -> Arc<Waiter>) -> Conversion<()> {
-        self.change(&grant.name, |shard, wakes| {
+    pub fn upgrade(
+        &self,
+        grant: &Arc<Grant>,
+        next: &Arc<Grant>,
+        waiter: &dyn Fn() -> Arc<Waiter>,
+    ) -> UpgradeResult<()> {
+        self.with_shard(&grant.name, |shard, wakes| {
             let entry = shard.get_mut(&grant.name).filter(|_| !grant.has_ended());
-            let Some(entry) = entry else { return Conversion::Unknown };
+            let Some(entry) = entry else { return UpgradeResult::NoSuchGrant };
             match entry.head.upgrade(grant.id, Arc::clone(next)) {
-                Conversion::Granted(before) => {
+                UpgradeResult::Granted(before) => {
                     entry.granted(next);
-                    entry.ended(&before, LostReason::Converted, wakes);
-                    Conversion::Granted(())
+                    entry.ended(&before, LockLostReason::Converted, wakes);
+                    UpgradeResult::Granted(())
                 }
-                Conversion::Waits => {
+                UpgradeResult::Waiting => {
                     next.set_waiter(waiter());
-                    Conversion::Waits
+                    UpgradeResult::Waiting
                 }
-                Conversion::Deadlock => Conversion::Deadlock,
-                Conversion::Unknown => Conversion::Unknown,
+                UpgradeResult::Deadlock => UpgradeResult::Deadlock,
+                UpgradeResult::NoSuchGrant => UpgradeResult::NoSuchGrant,
             }
         })
     }
 
     /// Takes a conversion that still waits back; none is before it in the queue. `None` when it is granted.
     pub fn cancel_upgrade(&self, next: &Arc<Grant>) -> Option<usize> {
-        self.change(&next.name, |shard, wakes| {
+        self.with_shard(&next.name, |shard, wakes| {
             if next.is_granted() {
                 return None;
             }
             if let Some(entry) = shard.get_mut(&next.name) {
-                entry.moving_front(wakes, |entry, wakes| {
-                    let mut changes = Changes::default();
+                entry.rearm_front_after(wakes, |entry, wakes| {
+                    let mut changes = QueueChanges::default();
                     entry.head.cancel_upgrade(next.id, &mut changes);
                     entry.changed(changes, wakes);
                 });
@@ -233,16 +244,19 @@ impl Heads {
     }
 
     /// Has an exclusive grant become shared, in the place of which `next` is granted. The answer is whether it stood.
-    pub fn downgrade(&self, grant: &Arc<Grant>, next: &Arc<Grant>) -> Result<bool, NotAsked> {
-        self.change(&grant.name, |shard, wakes| {
+    pub fn downgrade(&self, grant: &Arc<Grant>, next: &Arc<Grant>) -> Result<bool, RequestError> {
+        self.with_shard(&grant.name, |shard, wakes| {
             let entry = shard.get_mut(&grant.name).filter(|_| !grant.has_ended());
             let Some(entry) = entry else { return Ok(false) };
-            entry.moving_front(wakes, |entry, wakes| {
-                let mut changes = Changes::default();
-                let before = entry.head.downgrade(grant.id, Arc::clone(next), &mut changes).map_err(NotAsked::Unfit)?;
+            entry.rearm_front_after(wakes, |entry, wakes| {
+                let mut changes = QueueChanges::default();
+                let before = entry
+                    .head
+                    .downgrade(grant.id, Arc::clone(next), &mut changes)
+                    .map_err(RequestError::ModeMismatch)?;
                 if let Some(before) = &before {
                     entry.granted(next);
-                    entry.ended(before, LostReason::Converted, wakes);
+                    entry.ended(before, LockLostReason::Converted, wakes);
                     entry.changed(changes, wakes);
                 }
                 Ok(before.is_some())
@@ -251,18 +265,18 @@ impl Heads {
     }
 
     /// What the grants before this one have left for it.
-    pub fn past_of(&self, grant: &Grant) -> Past {
-        let mut past = Past::default();
-        if grant.is_first {
+    pub fn predecessors_of(&self, grant: &Grant) -> Predecessors {
+        let mut past = Predecessors::default();
+        if grant.has_no_predecessors {
             return past;
         }
         let shard = self.shard(&grant.name);
         let Some(entry) = shard.get(&grant.name) else { return past };
-        past.debt = entry.debt_of(grant.mode);
-        for other in entry.past().iter().filter(|other| grant.mode.conflicts(other.mode)) {
-            past.is_under_way |= other.under_way() > 0;
-            past.debt = past.debt.max(other.debt());
-            if other.has_row() {
+        past.unsynced_commit_ts = entry.unsynced_commit_of(grant.mode);
+        for other in entry.past().iter().filter(|other| grant.mode.excludes(other.mode)) {
+            past.has_in_flight |= other.in_flight_commits() > 0;
+            past.unsynced_commit_ts = past.unsynced_commit_ts.max(other.unsynced_commit_ts());
+            if other.has_lease_row() {
                 past.leases.push(Arc::clone(other));
             }
         }
@@ -270,22 +284,22 @@ impl Heads {
     }
 
     /// Forgets what was left of grants that have ended, as far as nothing of it is under way or not durable yet.
-    pub fn tidy(&self, name: &str, durable_ts: Timestamp) {
+    pub fn prune(&self, name: &str, durable_ts: Timestamp) {
         let mut shard = self.shard(name);
         if let Some(entry) = shard.get_mut(name) {
             entry.tidy(durable_ts);
-            if entry.is_gone() {
+            if entry.is_unused() {
                 shard.remove(name);
             }
         }
     }
 
     /// [`Heads::tidy`] for every name.
-    pub fn tidy_all(&self, durable_ts: Timestamp) {
+    pub fn prune_all(&self, durable_ts: Timestamp) {
         for mut shard in self.shards() {
             shard.retain(|_, entry| {
                 entry.tidy(durable_ts);
-                !entry.is_gone()
+                !entry.is_unused()
             });
         }
     }
@@ -293,19 +307,19 @@ impl Heads {
     /// Ends everything: no request is taken any more, those that wait are refused, and all grants are lost. The answer is the leases with a
     /// guard among them, and those that are over with rows.
     pub fn close(&self, why: &str) -> Vec<Arc<Grant>> {
-        let _ = self.closed.set(why.into());
+        let _ = self.close_reason.set(why.into());
         let mut leases = Vec::new();
         for mut shard in self.shards() {
-            let mut wakes = Wakes::default();
+            let mut wakes = WakeList::default();
             for entry in shard.values() {
                 for grant in entry.head.granted().iter().map(|asked| &asked.value) {
-                    grant.end(LostReason::Closed);
+                    grant.end(LockLostReason::Closed);
                     wakes.ended(grant);
                     if grant.with_lease(|lease| lease.has_guard).unwrap_or(false) {
                         leases.push(Arc::clone(grant));
                     }
                 }
-                leases.extend(entry.past().iter().filter(|grant| grant.has_row()).map(Arc::clone));
+                leases.extend(entry.past().iter().filter(|grant| grant.has_lease_row()).map(Arc::clone));
                 let converting = entry.head.converting().map(|(_, grant)| grant);
                 let waiting = entry.head.waiting().map(|asked| &asked.value).chain(converting);
                 wakes.granted.extend(waiting.map(Arc::clone));
@@ -321,7 +335,7 @@ impl Heads {
     pub fn holders(
         &self,
         name: &str,
-        clock: &table::Clock<'_>,
+        clock: &table::LockTableContext<'_>,
         most: usize,
         wanted: impl Fn(&Grant) -> bool,
     ) -> (Vec<LockEntry>, usize) {
@@ -331,13 +345,13 @@ impl Heads {
     }
 
     /// Whether the name is free for an exclusive request; a lease that is over counts as free.
-    pub fn is_free(&self, name: &str, now: Duration) -> Result<bool, NotAsked> {
+    pub fn is_free(&self, name: &str, now: Duration) -> Result<bool, RequestError> {
         let shard = self.shard(name);
         self.check_open()?;
-        self.check_readable()?;
+        self.check_not_corrupt()?;
         let Some(entry) = shard.get(name) else { return Ok(true) };
-        entry.check_readable()?;
-        Ok(!entry.head.has_waiting() && entry.head.granted().iter().all(|asked| asked.value.is_over(now)))
+        entry.check_not_corrupt()?;
+        Ok(!entry.head.has_waiting() && entry.head.granted().iter().all(|asked| asked.value.is_lease_expired(now)))
     }
 
     /// Whether nothing is kept of any name.
@@ -346,15 +360,15 @@ impl Heads {
         self.shards().all(|shard| shard.is_empty())
     }
 
-    pub(super) fn wake(&self, wakes: Wakes) {
-        self.counters.lost(wakes.lost.len());
+    pub(super) fn wake(&self, wakes: WakeList) {
+        self.metrics.lost(wakes.lost.len());
         #[cfg(feature = "tracing")]
         for lost in &wakes.lost {
             event!(WARN, lock = %lost.name, token = %lost.token(), "lock lost");
         }
         for grant in wakes.granted {
             if let Some(waiter) = grant.waiter() {
-                self.counters.woken();
+                self.metrics.wakeup();
                 waiter.notify();
             }
             if mutated!(WakeBeforeGrant) && !grant.is_granted() {

@@ -24,8 +24,8 @@ fn goes_beside(mode: LockMode, others: u64) -> bool {
 }
 
 struct Crowd {
-    heads: Arc<Heads>,
-    system: System,
+    heads: Arc<LockManager>,
+    system: SystemEnv,
     /// Who is inside, by mode.
     inside: [AtomicU64; 4],
     /// Requests that waited and were granted.
@@ -69,10 +69,10 @@ impl Crowd {
     fn waits_for(&self, wait: &LockWait, give_up: bool) -> bool {
         let mut woken = false;
         loop {
-            match wait.step(self.system.elapsed()) {
-                WaitStep::Granted => return true,
-                WaitStep::TimedOut { .. } => return false,
-                WaitStep::Wait(waiter, at_most) => {
+            match wait.poll(self.system.elapsed()) {
+                WaitPoll::Granted => return true,
+                WaitPoll::TimedOut { .. } => return false,
+                WaitPoll::Wait(waiter, at_most) => {
                     assert!(!woken, "woken for nothing");
                     self.waits.fetch_add(1, Ordering::Relaxed);
                     if give_up {
@@ -82,7 +82,7 @@ impl Crowd {
                     woken = waiter.is_notified();
                     assert!(woken || at_most.is_some(), "nobody woke it");
                 }
-                WaitStep::Cancelled | WaitStep::Lost(_) | WaitStep::Closed(_) => unreachable!(),
+                WaitPoll::Cancelled | WaitPoll::GrantEnded(_) | WaitPoll::Closed(_) => unreachable!(),
             }
         }
     }
@@ -108,12 +108,12 @@ impl Crowd {
         let waiter = || Arc::new(Waiter::new(&self.system));
         let waiter: Option<&dyn Fn() -> Arc<Waiter>> = if random() % 8 == 1 { None } else { Some(&waiter) };
         let began = self.system.elapsed();
-        let grant = match self.heads.ask(NAMES[at], mode, owner, None, (began, waiter)) {
+        let grant = match self.heads.request(NAMES[at], mode, owner, None, (began, waiter)) {
             Ok(grant) => grant,
-            Err(NotAsked::Busy) if waiter.is_none() => return,
+            Err(RequestError::WouldBlock) if waiter.is_none() => return,
             Err(why) => unreachable!("{why:?}"),
         };
-        let wait = LockWait::new(Request::new(&self.heads, Arc::clone(&grant), false), began, at_most, None);
+        let wait = LockWait::new(RequestHandle::new(&self.heads, Arc::clone(&grant), false), began, at_most, None);
         if !self.waits_for(&wait, gives_up) {
             return self.is_over(&grant, wait);
         }
@@ -129,32 +129,38 @@ impl Crowd {
         assert!(held.release());
         let grant = Arc::clone(held.grant());
         // A conversion was counted when it was granted.
-        if grant.owner.why.is_none() {
+        if grant.requester.reason.is_none() {
             self.is_over(&grant, held);
         }
     }
 
-    fn converts(&self, at: usize, held: Request, mode: LockMode, at_most: Option<Duration>) -> (Request, LockMode) {
+    fn converts(
+        &self,
+        at: usize,
+        held: RequestHandle,
+        mode: LockMode,
+        at_most: Option<Duration>,
+    ) -> (RequestHandle, LockMode) {
         let to = if mode == Shared { Exclusive } else { Shared };
-        let owner = Owner { why: Some("converted".into()), ..owner() };
+        let owner = Requester { reason: Some("converted".into()), ..owner() };
         let next = Arc::new(Grant::new(NAMES[at].into(), held.grant().id, to, owner, None));
         if to == Shared {
             // Others may be in as soon as it is one.
             let before = self.inside[at].fetch_sub(unit(Exclusive) - unit(Shared), Ordering::SeqCst);
             assert_eq!(before, unit(Exclusive));
             assert!(self.heads.downgrade(held.grant(), &next).unwrap());
-            assert_eq!(held.grant().lost(Duration::ZERO), Some(LostReason::Converted));
+            assert_eq!(held.grant().end_reason_at(Duration::ZERO), Some(LockLostReason::Converted));
             let grant = Arc::clone(held.grant());
             self.is_over(&grant, held);
-            return (Request::new(&self.heads, next, false), Shared);
+            return (RequestHandle::new(&self.heads, next, false), Shared);
         }
         let waiter = || Arc::new(Waiter::new(&self.system));
         match self.heads.upgrade(held.grant(), &next, &waiter) {
-            Conversion::Deadlock => return (held, Shared),
-            Conversion::Unknown => unreachable!(),
-            Conversion::Granted(()) | Conversion::Waits => {}
+            UpgradeResult::Deadlock => return (held, Shared),
+            UpgradeResult::NoSuchGrant => unreachable!(),
+            UpgradeResult::Granted(()) | UpgradeResult::Waiting => {}
         }
-        let request = Request::new(&self.heads, Arc::clone(&next), true);
+        let request = RequestHandle::new(&self.heads, Arc::clone(&next), true);
         let wait = LockWait::new(request, self.system.elapsed(), at_most, None);
         if !self.waits_for(&wait, false) {
             self.is_over(&next, wait);
@@ -174,11 +180,11 @@ impl Crowd {
 #[test]
 fn m1_f_random_requests_of_32_threads_never_overlap_and_wake_nobody_for_nothing() {
     let seed = std::env::var("PERCOLITE_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seed = seed.unwrap_or_else(|| System::default().random());
+    let seed = seed.unwrap_or_else(|| SystemEnv::default().random());
     println!("m1_f: PERCOLITE_SEED={seed}");
     let crowd = Crowd {
         heads: heads(),
-        system: System::default(),
+        system: SystemEnv::default(),
         inside: [0; 4].map(AtomicU64::new),
         granted_later: AtomicU64::new(0),
         waits: AtomicU64::new(0),
@@ -207,10 +213,10 @@ fn m1_f_random_requests_of_32_threads_never_overlap_and_wake_nobody_for_nothing(
     // And one wake for each that waits at the end of the store.
     let heads = &crowd.heads;
     let queue: Vec<_> = [Shared, Shared, Exclusive, Shared].map(|mode| wait_of(heads, mode, None, None)).into();
-    assert!(queue.iter().skip(2).all(|wait| matches!(wait.step(Duration::ZERO), WaitStep::Wait(..))));
+    assert!(queue.iter().skip(2).all(|wait| matches!(wait.poll(Duration::ZERO), WaitPoll::Wait(..))));
     heads.close("closed");
     assert!(queue.iter().skip(2).all(is_woken));
-    assert!(queue.iter().skip(2).all(|wait| matches!(wait.step(Duration::ZERO), WaitStep::Closed(_))));
+    assert!(queue.iter().skip(2).all(|wait| matches!(wait.poll(Duration::ZERO), WaitPoll::Closed(_))));
     assert_eq!(wakes(heads), granted_later + 2);
     drop(queue);
     assert!(heads.is_empty());

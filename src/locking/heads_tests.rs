@@ -2,48 +2,64 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::super::cancel::Cancel;
-use super::super::grant::Asker;
-use super::super::request::{LockWait, Request, WaitStep};
+use super::super::cancel::CancelToken;
+use super::super::grant::RequestOrigin;
+use super::super::request::{LockWait, RequestHandle, WaitPoll};
 use super::*;
-use crate::observe::Counters;
-use crate::runtime::{Joined, Parker, Runtime, System};
+use crate::observe::Metrics;
+use crate::runtime::{Env, JoinHandle, Parker, SystemEnv};
 use LockMode::{Exclusive, Semaphore, Shared};
 
 /// Whatever waits longer has missed its wake.
 const LIMIT: Duration = Duration::from_secs(60);
 
-fn heads() -> Arc<Heads> {
-    Arc::new(Heads::new(7, LockCounters::new(Arc::new(Counters::new(0)))))
+fn heads() -> Arc<LockManager> {
+    Arc::new(LockManager::new(7, LockMetrics::new(Arc::new(Metrics::new(0)))))
 }
 
-fn owner() -> Owner {
-    Owner { by: Asker::Here { thread: std::thread::current(), task: None }, why: None, asked: Duration::ZERO }
+fn owner() -> Requester {
+    Requester {
+        origin: RequestOrigin::Here { thread: std::thread::current(), task: None },
+        reason: None,
+        requested_at: Duration::ZERO,
+    }
 }
 
-fn wait_of(heads: &Arc<Heads>, mode: LockMode, at_most: Option<Duration>, cancel: Option<&Cancel>) -> LockWait {
-    let waiter = || Arc::new(Waiter::new(&System::default()));
-    let grant = heads.ask("name", mode, owner, None, (Duration::ZERO, Some(&waiter))).unwrap();
-    LockWait::new(Request::new(heads, grant, false), Duration::ZERO, at_most, cancel)
+fn wait_of(
+    heads: &Arc<LockManager>,
+    mode: LockMode,
+    at_most: Option<Duration>,
+    cancel: Option<&CancelToken>,
+) -> LockWait {
+    let waiter = || Arc::new(Waiter::new(&SystemEnv::default()));
+    let grant = heads.request("name", mode, owner, None, (Duration::ZERO, Some(&waiter))).unwrap();
+    LockWait::new(RequestHandle::new(heads, grant, false), Duration::ZERO, at_most, cancel)
 }
 
 /// A grant with a lease that ends at `ends`, and the token 5.
-fn leased(heads: &Arc<Heads>, mode: LockMode, ends: Duration) -> Request {
-    let lease =
-        Lease { time: ends, ends, since_ms: 0, renews: false, has_guard: true, writing: 0, asked: Timestamp::ZERO };
-    let grant = heads.ask("name", mode, owner, Some(lease), (Duration::ZERO, None)).unwrap();
+fn leased(heads: &Arc<LockManager>, mode: LockMode, ends: Duration) -> RequestHandle {
+    let lease = Lease {
+        duration: ends,
+        expires_at: ends,
+        renewed_at_ms: 0,
+        auto_renew: false,
+        has_guard: true,
+        row_writes_in_flight: 0,
+        last_explicit_renewal_ts: Timestamp::ZERO,
+    };
+    let grant = heads.request("name", mode, owner, Some(lease), (Duration::ZERO, None)).unwrap();
     grant.set_token(Timestamp::from_u64(5));
-    grant.set_settled();
-    Request::new(heads, grant, false)
+    grant.set_ready();
+    RequestHandle::new(heads, grant, false)
 }
 
-fn conversion_of(heads: &Arc<Heads>, request: &Request) -> LockWait {
+fn conversion_of(heads: &Arc<LockManager>, request: &RequestHandle) -> LockWait {
     let before = request.grant();
-    let lease = before.lease().map(|lease| Lease { ends: Duration::MAX, writing: 1, ..lease });
+    let lease = before.lease().map(|lease| Lease { expires_at: Duration::MAX, row_writes_in_flight: 1, ..lease });
     let next = Arc::new(Grant::new(Arc::clone(&before.name), before.id, Exclusive, owner(), lease));
-    let waiter = || Arc::new(Waiter::new(&System::default()));
-    assert!(matches!(heads.upgrade(before, &next, &waiter), Conversion::Waits));
-    LockWait::new(Request::new(heads, next, true), Duration::ZERO, None, None)
+    let waiter = || Arc::new(Waiter::new(&SystemEnv::default()));
+    assert!(matches!(heads.upgrade(before, &next, &waiter), UpgradeResult::Waiting));
+    LockWait::new(RequestHandle::new(heads, next, true), Duration::ZERO, None, None)
 }
 
 #[test]
@@ -53,36 +69,36 @@ fn whichever_request_comes_to_the_front_sets_the_timer_of_the_lease_before_it() 
     let heads = heads();
     let held = leased(&heads, Exclusive, SECOND);
     let (front, next) = (wait_of(&heads, Exclusive, None, None), wait_of(&heads, Exclusive, None, None));
-    assert!(matches!(front.step(Duration::ZERO), WaitStep::Wait(_, Some(SECOND))));
-    assert!(matches!(next.step(Duration::ZERO), WaitStep::Wait(_, None)));
+    assert!(matches!(front.poll(Duration::ZERO), WaitPoll::Wait(_, Some(SECOND))));
+    assert!(matches!(next.poll(Duration::ZERO), WaitPoll::Wait(_, None)));
     drop(front);
     assert!(is_woken(&next));
-    assert!(matches!(next.step(Duration::ZERO), WaitStep::Wait(_, Some(SECOND))));
+    assert!(matches!(next.poll(Duration::ZERO), WaitPoll::Wait(_, Some(SECOND))));
     drop((held, next));
 
     // A conversion is given up, and the queue comes after the leases again.
     let (converted, other) = (leased(&heads, Shared, SECOND), leased(&heads, Shared, SECOND));
     let conversion = conversion_of(&heads, &converted);
     let queued = wait_of(&heads, Exclusive, None, None);
-    assert!(matches!(queued.step(Duration::ZERO), WaitStep::Wait(_, None)));
+    assert!(matches!(queued.poll(Duration::ZERO), WaitPoll::Wait(_, None)));
     drop(conversion);
     assert!(is_woken(&queued));
-    assert!(matches!(queued.step(Duration::ZERO), WaitStep::Wait(_, Some(SECOND))));
+    assert!(matches!(queued.poll(Duration::ZERO), WaitPoll::Wait(_, Some(SECOND))));
     drop((converted, other, queued));
 
     // A downgrade grants the front of the queue, and the next one does not wait for ever.
     let held = leased(&heads, Exclusive, SECOND);
     let (front, next) = (wait_of(&heads, Shared, None, None), wait_of(&heads, Exclusive, None, None));
-    assert!(matches!(front.step(Duration::ZERO), WaitStep::Wait(_, Some(SECOND))));
-    assert!(matches!(next.step(Duration::ZERO), WaitStep::Wait(_, None)));
+    assert!(matches!(front.poll(Duration::ZERO), WaitPoll::Wait(_, Some(SECOND))));
+    assert!(matches!(next.poll(Duration::ZERO), WaitPoll::Wait(_, None)));
     let lease = held.grant().lease();
     let shared = Arc::new(Grant::new(Arc::clone(&held.grant().name), held.grant().id, Shared, owner(), lease));
     assert!(heads.downgrade(held.grant(), &shared).unwrap());
     assert!(is_granted(&front) && is_woken(&next));
-    assert!(matches!(next.step(Duration::ZERO), WaitStep::Wait(_, Some(SECOND))));
+    assert!(matches!(next.poll(Duration::ZERO), WaitPoll::Wait(_, Some(SECOND))));
     // The lease is over, and nothing else holds the name.
     drop(front);
-    assert!(matches!(next.step(SECOND), WaitStep::Granted));
+    assert!(matches!(next.poll(SECOND), WaitPoll::Granted));
 }
 
 fn is_granted(wait: &LockWait) -> bool {
@@ -93,8 +109,8 @@ fn is_woken(wait: &LockWait) -> bool {
     wait.request.grant().waiter().is_some_and(|waiter| waiter.is_notified())
 }
 
-fn wakes(heads: &Heads) -> u64 {
-    heads.counters.read().wakes
+fn wakes(heads: &LockManager) -> u64 {
+    heads.metrics.snapshot().wakeups
 }
 
 #[test]
@@ -103,7 +119,7 @@ fn m2_d_a_waiter_that_is_granted_and_does_not_know_passes_the_lock_on_or_has_it(
     // It leaves: the others as if it had never been.
     let held = wait_of(&heads, Exclusive, None, None);
     let queue: Vec<_> = [Shared, Shared, Exclusive].map(|mode| wait_of(&heads, mode, None, None)).into();
-    assert!(queue.iter().all(|wait| matches!(wait.step(Duration::ZERO), WaitStep::Wait(..))));
+    assert!(queue.iter().all(|wait| matches!(wait.poll(Duration::ZERO), WaitPoll::Wait(..))));
     drop(held);
     let granted = |queue: &[LockWait]| queue.iter().map(|wait| (is_granted(wait), is_woken(wait))).collect::<Vec<_>>();
     assert_eq!(granted(&queue), [(true, true), (true, true), (false, false)]);
@@ -117,22 +133,22 @@ fn m2_d_a_waiter_that_is_granted_and_does_not_know_passes_the_lock_on_or_has_it(
     assert!(heads.is_empty());
 
     // Its patience is over, or it is cancelled: it has the lock.
-    let cancel = Cancel::default();
+    let cancel = CancelToken::default();
     let held = wait_of(&heads, Exclusive, None, None);
     let late = wait_of(&heads, Shared, Some(Duration::from_secs(1)), None);
     let cancelled = wait_of(&heads, Shared, None, Some(&cancel));
     let next = wait_of(&heads, Exclusive, None, None);
     drop(held);
     cancel.cancel();
-    assert!(matches!(late.step(Duration::from_secs(2)), WaitStep::Granted));
-    assert!(matches!(cancelled.step(Duration::ZERO), WaitStep::Granted));
+    assert!(matches!(late.poll(Duration::from_secs(2)), WaitPoll::Granted));
+    assert!(matches!(cancelled.poll(Duration::ZERO), WaitPoll::Granted));
     assert!(!is_granted(&next));
     drop((late, cancelled));
     assert!(is_granted(&next) && is_woken(&next));
     drop(next);
     assert!(heads.is_empty());
-    let stats = heads.counters.read();
-    assert_eq!((stats.wakes, stats.shared.cancelled, stats.shared.timed_out), (6, 0, 0));
+    let stats = heads.metrics.snapshot();
+    assert_eq!((stats.wakeups, stats.shared.cancelled, stats.shared.timeouts), (6, 0, 0));
 }
 
 #[test]
@@ -140,9 +156,9 @@ fn semaphores_wait_for_the_commits_of_those_of_another_number_only() {
     let heads = heads();
     let commit_ts = Timestamp::from_u64(7);
     let held = wait_of(&heads, Semaphore(2), None, None);
-    held.request.grant().owe(commit_ts);
+    held.request.grant().note_fenced_commit(commit_ts);
     drop(held);
-    let found = |mode| heads.past_of(wait_of(&heads, mode, None, None).request.grant()).debt;
+    let found = |mode| heads.predecessors_of(wait_of(&heads, mode, None, None).request.grant()).unsynced_commit_ts;
     assert_eq!(found(Semaphore(2)), Timestamp::ZERO);
     assert_eq!(found(Semaphore(3)), commit_ts);
     // What was of another number is of any that comes.
@@ -151,12 +167,12 @@ fn semaphores_wait_for_the_commits_of_those_of_another_number_only() {
     // And of what is under way.
     let held = wait_of(&heads, Semaphore(2), None, None).into_request();
     let before = Arc::clone(held.grant());
-    before.word().fetch_add(1, Ordering::SeqCst);
+    before.state().fetch_add(1, Ordering::SeqCst);
     drop(held);
-    let finds = |mode| heads.past_of(wait_of(&heads, mode, None, None).request.grant()).is_under_way;
+    let finds = |mode| heads.predecessors_of(wait_of(&heads, mode, None, None).request.grant()).has_in_flight;
     assert_eq!((finds(Semaphore(2)), finds(Semaphore(3))), (false, true));
-    before.word().fetch_sub(1, Ordering::SeqCst);
-    heads.tidy("name", commit_ts);
+    before.state().fetch_sub(1, Ordering::SeqCst);
+    heads.prune("name", commit_ts);
     assert!(heads.is_empty());
 }
 
@@ -182,11 +198,11 @@ impl Parker for Told {
 }
 
 struct Telling {
-    system: System,
+    system: SystemEnv,
     parker: Arc<dyn Parker>,
 }
 
-impl Runtime for Telling {
+impl Env for Telling {
     fn unix_millis(&self) -> u64 {
         self.system.unix_millis()
     }
@@ -207,7 +223,7 @@ impl Runtime for Telling {
         Arc::clone(&self.parker)
     }
 
-    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn Joined>> {
+    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn JoinHandle>> {
         self.system.spawn(name, work)
     }
 }
@@ -235,7 +251,7 @@ fn z3_a_a_holder_that_ends_around_a_look_and_a_wait_is_never_missed() {
         let grant: Arc<OnceLock<Arc<Grant>>> = Arc::default();
         let woken_early = Arc::new(AtomicBool::new(false));
         let told = Told {
-            parker: System::default().parker(),
+            parker: SystemEnv::default().parker(),
             parks: {
                 let release = release.clone();
                 Box::new(move || match end {
@@ -255,7 +271,7 @@ fn z3_a_a_holder_that_ends_around_a_look_and_a_wait_is_never_missed() {
                 Box::new(move || early.store(grant.get().is_some_and(|grant| !grant.is_granted()), Ordering::Relaxed))
             },
         };
-        let runtime = Telling { system: System::default(), parker: Arc::new(told) };
+        let runtime = Telling { system: SystemEnv::default(), parker: Arc::new(told) };
         let ends_at = |now| {
             if end == now {
                 release();
@@ -264,13 +280,13 @@ fn z3_a_a_holder_that_ends_around_a_look_and_a_wait_is_never_missed() {
 
         ends_at(End::BeforeAsking);
         let waiter = || Arc::new(Waiter::new(&runtime));
-        let asked = heads.ask("name", Exclusive, owner, None, (Duration::ZERO, Some(&waiter))).unwrap();
+        let asked = heads.request("name", Exclusive, owner, None, (Duration::ZERO, Some(&waiter))).unwrap();
         assert_eq!(asked.is_granted(), end == End::BeforeAsking, "{end:?}");
         grant.set(Arc::clone(&asked)).ok().unwrap();
-        let wait = LockWait::new(Request::new(&heads, asked, false), Duration::ZERO, None, None);
+        let wait = LockWait::new(RequestHandle::new(&heads, asked, false), Duration::ZERO, None, None);
         ends_at(End::BeforeLooking);
         let mut waits = 0;
-        while let WaitStep::Wait(waiter, at_most) = wait.step(runtime.elapsed()) {
+        while let WaitPoll::Wait(waiter, at_most) = wait.poll(runtime.elapsed()) {
             waits += 1;
             assert_eq!((at_most, waits), (None, 1), "{end:?}: it is woken once, and not by a timer");
             ends_at(End::BeforeWaiting);
@@ -296,22 +312,22 @@ fn a_conversion_ends_with_the_shared_grant_that_it_was_to_replace() {
     let shared = first.into_request();
     shared.grant().set_token(Timestamp::from_u64(5));
     let next = Arc::new(Grant::new("name".into(), shared.grant().id, Exclusive, owner(), None));
-    let waiter = || Arc::new(Waiter::new(&System::default()));
-    assert!(matches!(heads.upgrade(shared.grant(), &next, &waiter), Conversion::Waits));
-    let conversion = LockWait::new(Request::new(&heads, next, true), Duration::ZERO, None, None);
+    let waiter = || Arc::new(Waiter::new(&SystemEnv::default()));
+    assert!(matches!(heads.upgrade(shared.grant(), &next, &waiter), UpgradeResult::Waiting));
+    let conversion = LockWait::new(RequestHandle::new(&heads, next, true), Duration::ZERO, None, None);
     let queued = wait_of(&heads, Shared, None, None);
-    assert!(matches!(conversion.step(Duration::ZERO), WaitStep::Wait(_, None)));
+    assert!(matches!(conversion.poll(Duration::ZERO), WaitPoll::Wait(_, None)));
     assert!(!is_granted(&queued));
 
-    assert!(heads.end_by_token("name", Timestamp::from_u64(5), LostReason::Forced, Duration::ZERO).is_some());
+    assert!(heads.release_by_token("name", Timestamp::from_u64(5), LockLostReason::Forced, Duration::ZERO).is_some());
     assert!(is_woken(&conversion), "nobody else would wake it");
-    assert!(matches!(conversion.step(Duration::ZERO), WaitStep::Lost(LostReason::Forced)));
+    assert!(matches!(conversion.poll(Duration::ZERO), WaitPoll::GrantEnded(LockLostReason::Forced)));
     assert_eq!(conversion.request.grant().token(), Timestamp::from_u64(5));
     assert!(is_granted(&queued));
     assert_eq!(wakes(&heads), 2);
     drop((conversion, shared));
     assert!(is_granted(&queued));
-    assert_eq!(heads.counters.read().exclusive.cancelled, 0);
+    assert_eq!(heads.metrics.snapshot().exclusive.cancelled, 0);
 }
 
 #[path = "heads_crowd_tests.rs"]

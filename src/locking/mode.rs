@@ -20,7 +20,7 @@ pub enum LockMode {
 
 impl LockMode {
     /// Whether a request of this mode can be granted beside `others` grants of the mode `other`.
-    pub(crate) fn is_compatible(self, other: Self, others: usize) -> bool {
+    pub(crate) fn is_compatible_with(self, other: Self, others: usize) -> bool {
         match (self, other) {
             (Self::Shared, Self::Shared) => true,
             (Self::Semaphore(most), Self::Semaphore(_)) => others < most as usize,
@@ -29,7 +29,7 @@ impl LockMode {
     }
 
     /// Whether a grant of this mode excludes one of the mode `other`, however many there are.
-    pub(crate) fn conflicts(self, other: Self) -> bool {
+    pub(crate) fn excludes(self, other: Self) -> bool {
         match (self, other) {
             (Self::Shared, Self::Shared) => false,
             // Those of another number are not granted beside each other, only after each other.

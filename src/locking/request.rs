@@ -11,32 +11,32 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::cancel::Expected;
-use super::grant::{Grant, LostReason};
-use super::heads::Heads;
-use crate::runtime::Runtime;
+use super::cancel::CancelRegistration;
+use super::grant::{Grant, LockLostReason};
+use super::heads::LockManager;
+use crate::runtime::Env;
 use crate::waiter::Waiter;
 
 /// See the [module](self).
-pub struct Request {
-    heads: Arc<Heads>,
+pub struct RequestHandle {
+    heads: Arc<LockManager>,
     grant: Arc<Grant>,
     /// Whether the grant takes the place of a shared one.
-    converts: bool,
-    left: AtomicBool,
+    is_upgrade: bool,
+    is_done: AtomicBool,
 }
 
-impl Request {
+impl RequestHandle {
     /// `converts` says that the grant takes the place of a shared one.
-    pub fn new(heads: &Arc<Heads>, grant: Arc<Grant>, converts: bool) -> Self {
-        Self { heads: Arc::clone(heads), grant, converts, left: AtomicBool::new(false) }
+    pub fn new(heads: &Arc<LockManager>, grant: Arc<Grant>, converts: bool) -> Self {
+        Self { heads: Arc::clone(heads), grant, is_upgrade: converts, is_done: AtomicBool::new(false) }
     }
 
     pub fn grant(&self) -> &Arc<Grant> {
         &self.grant
     }
 
-    pub fn heads(&self) -> &Arc<Heads> {
+    pub fn manager(&self) -> &Arc<LockManager> {
         &self.heads
     }
 
@@ -47,18 +47,18 @@ impl Request {
 
     /// The same, of what may be a lease that is over.
     pub fn release_at(&self, now: Duration) -> bool {
-        !self.left.swap(true, Ordering::AcqRel) && self.heads.release(&self.grant, now)
+        !self.is_done.swap(true, Ordering::AcqRel) && self.heads.release(&self.grant, now)
     }
 
     /// Leaves the grant to itself: a lease that goes on without a guard.
-    pub fn forget(&self) {
-        self.left.store(true, Ordering::Release);
+    pub fn detach(&self) {
+        self.is_done.store(true, Ordering::Release);
     }
 
     /// Takes the request back if it still waits; else it is granted, and the answer.
     #[cfg(feature = "tokio")]
-    pub fn withdraw(self) -> Option<Self> {
-        if self.give_up().is_none() {
+    pub fn cancel(self) -> Option<Self> {
+        if self.try_cancel().is_none() {
             return Some(self);
         }
         self.cancelled();
@@ -68,27 +68,30 @@ impl Request {
     fn cancelled(&self) {
         // What is lost was counted as that.
         if self.heads.closed().is_none() && !self.grant.has_ended() {
-            self.heads.counters.cancelled(self.grant.mode);
+            self.heads.metrics.cancelled(self.grant.mode);
         }
     }
 
     /// Takes the request back if it still waits; the answer is how many were before it in the queue. `None` when it is granted.
-    fn give_up(&self) -> Option<usize> {
-        let ahead =
-            if self.converts { self.heads.cancel_upgrade(&self.grant) } else { self.heads.give_up(&self.grant) };
+    fn try_cancel(&self) -> Option<usize> {
+        let ahead = if self.is_upgrade {
+            self.heads.cancel_upgrade(&self.grant)
+        } else {
+            self.heads.cancel_request(&self.grant)
+        };
         if ahead.is_some() {
-            self.left.store(true, Ordering::Release);
+            self.is_done.store(true, Ordering::Release);
         }
         ahead
     }
 }
 
-impl Drop for Request {
+impl Drop for RequestHandle {
     fn drop(&mut self) {
-        if self.left.load(Ordering::Acquire) {
+        if self.is_done.load(Ordering::Acquire) {
             return;
         }
-        if self.give_up().is_none() {
+        if self.try_cancel().is_none() {
             self.release();
         } else {
             self.cancelled();
@@ -98,15 +101,15 @@ impl Drop for Request {
 
 /// See the [module](self).
 pub struct LockWait {
-    pub request: Request,
-    began: Duration,
+    pub request: RequestHandle,
+    started_at: Duration,
     /// When patience is over; `None` for never.
-    ends: Option<Duration>,
-    cancel: Option<Expected>,
+    deadline: Option<Duration>,
+    cancel: Option<CancelRegistration>,
 }
 
 /// What is to be done before [`LockWait::step`] is called again, or how the wait has ended.
-pub enum WaitStep {
+pub enum WaitPoll {
     Granted,
     /// Waiting until notified, or for so long.
     Wait(Arc<Waiter>, Option<Duration>),
@@ -116,66 +119,71 @@ pub enum WaitStep {
     Cancelled,
     Closed(String),
     /// What was to be converted is lost.
-    Lost(LostReason),
+    GrantEnded(LockLostReason),
 }
 
 impl LockWait {
-    pub fn new(request: Request, began: Duration, at_most: Option<Duration>, cancel: Option<&super::Cancel>) -> Self {
-        let cancel = cancel.zip(request.grant.waiter()).map(|(cancel, waiter)| cancel.expect(waiter));
-        Self { request, began, ends: at_most.map(|at_most| began.saturating_add(at_most)), cancel }
+    pub fn new(
+        request: RequestHandle,
+        began: Duration,
+        at_most: Option<Duration>,
+        cancel: Option<&super::CancelToken>,
+    ) -> Self {
+        let cancel = cancel.zip(request.grant.waiter()).map(|(cancel, waiter)| cancel.register(waiter));
+        Self { request, started_at: began, deadline: at_most.map(|at_most| began.saturating_add(at_most)), cancel }
     }
 
-    pub fn into_request(self) -> Request {
+    pub fn into_request(self) -> RequestHandle {
         self.request
     }
 
     /// This moment; for what was granted when it was asked for, that one.
-    pub fn now(&self, runtime: &dyn Runtime) -> Duration {
-        if self.request.grant.waiter().is_some() { runtime.elapsed() } else { self.began }
+    pub fn started_or_now(&self, runtime: &dyn Env) -> Duration {
+        if self.request.grant.waiter().is_some() { runtime.elapsed() } else { self.started_at }
     }
 
-    pub fn waited(&self, now: Duration) -> Duration {
-        now.saturating_sub(self.began)
+    pub fn elapsed(&self, now: Duration) -> Duration {
+        now.saturating_sub(self.started_at)
     }
 
     /// The next thing to do, as of `now`.
-    pub fn step(&self, now: Duration) -> WaitStep {
-        let Request { heads, grant, .. } = &self.request;
-        let Some(waiter) = grant.waiter().filter(|_| !grant.is_granted()) else { return WaitStep::Granted };
+    pub fn poll(&self, now: Duration) -> WaitPoll {
+        let RequestHandle { heads, grant, .. } = &self.request;
+        let Some(waiter) = grant.waiter().filter(|_| !grant.is_granted()) else { return WaitPoll::Granted };
         // What comes after this ends the next wait.
         waiter.rearm();
         if grant.is_granted() {
-            return WaitStep::Granted;
+            return WaitPoll::Granted;
         }
         if let Some(why) = heads.closed() {
-            return WaitStep::Closed(why.into());
+            return WaitPoll::Closed(why.into());
         }
-        if let Some(reason) = grant.lost(now) {
-            return WaitStep::Lost(reason);
+        if let Some(reason) = grant.end_reason_at(now) {
+            return WaitPoll::GrantEnded(reason);
         }
-        if self.cancel.as_ref().is_some_and(Expected::is_cancelled) {
-            if self.request.give_up().is_none() {
-                return WaitStep::Granted;
+        if self.cancel.as_ref().is_some_and(CancelRegistration::is_cancelled) {
+            if self.request.try_cancel().is_none() {
+                return WaitPoll::Granted;
             }
             self.request.cancelled();
-            return WaitStep::Cancelled;
+            return WaitPoll::Cancelled;
         }
-        let lease_ends = heads.end_leases_before(grant, now);
+        let lease_ends = heads.expire_blocking_leases(grant, now);
         if grant.is_granted() {
-            return WaitStep::Granted;
+            return WaitPoll::Granted;
         }
         // The lease that was over may have been the one that is to be converted.
-        if let Some(reason) = grant.lost(now) {
-            return WaitStep::Lost(reason);
+        if let Some(reason) = grant.end_reason_at(now) {
+            return WaitPoll::GrantEnded(reason);
         }
-        let left = self.ends.map(|ends| ends.saturating_sub(now));
+        let left = self.deadline.map(|ends| ends.saturating_sub(now));
         if left.is_some_and(|left| left.is_zero()) {
-            return match self.request.give_up() {
-                Some(_) if mutated!(ExpiredWaiterGranted) => WaitStep::Granted,
-                Some(ahead) => WaitStep::TimedOut { ahead },
-                None => WaitStep::Granted,
+            return match self.request.try_cancel() {
+                Some(_) if mutated!(ExpiredWaiterGranted) => WaitPoll::Granted,
+                Some(ahead) => WaitPoll::TimedOut { ahead },
+                None => WaitPoll::Granted,
             };
         }
-        WaitStep::Wait(Arc::clone(waiter), left.into_iter().chain(lease_ends).min())
+        WaitPoll::Wait(Arc::clone(waiter), left.into_iter().chain(lease_ends).min())
     }
 }

@@ -11,13 +11,13 @@ use std::thread::ThreadId;
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::entry::{LockEntry, LockHolder, LockState, LockTable};
-use super::grant::{Asker, Grant};
-use super::head::Head;
-use super::heads::Heads;
+use super::grant::{Grant, RequestOrigin};
+use super::head::LockQueue;
+use super::heads::LockManager;
 use super::mode::LockMode;
 
 /// The moment of a look, and what this process is called.
-pub struct Clock<'a> {
+pub struct LockTableContext<'a> {
     pub now: Duration,
     /// What the wall clock said at a moment of the runtime's. Other moments are computed from these, so each is shown alike at every look.
     pub set: (Duration, u64),
@@ -25,8 +25,8 @@ pub struct Clock<'a> {
     pub label: Option<&'a str>,
 }
 
-impl Clock<'_> {
-    fn moment(&self, at: Duration) -> std::time::SystemTime {
+impl LockTableContext<'_> {
+    fn wall_time(&self, at: Duration) -> std::time::SystemTime {
         let (moment, unix_millis) = self.set;
         let since_1970 = Duration::from_millis(unix_millis).saturating_add(at.saturating_sub(moment));
         UNIX_EPOCH.checked_add(since_1970).unwrap_or(UNIX_EPOCH)
@@ -34,11 +34,11 @@ impl Clock<'_> {
 
     /// The process and thread that asked.
     pub fn holder(&self, grant: &Grant) -> LockHolder {
-        match &grant.owner.by {
-            Asker::EarlierLife(holder) => (**holder).clone(),
-            Asker::Here { thread, task } => LockHolder {
+        match &grant.requester.origin {
+            RequestOrigin::Recovered(holder) => (**holder).clone(),
+            RequestOrigin::Here { thread, task } => LockHolder {
                 pid: self.pid,
-                label: self.label.map(Into::into),
+                application_name: self.label.map(Into::into),
                 thread: match (task, thread.name()) {
                     (Some(task), _) => format!("task {task}"),
                     (None, Some(name)) => name.to_owned(),
@@ -53,8 +53,8 @@ impl Clock<'_> {
         let lease = grant.lease();
         let token = Some(grant.token()).filter(|token| *token > crate::timestamp::Timestamp::ZERO);
         let since = match &lease {
-            Some(lease) if lease.since_ms > 0 => UNIX_EPOCH + Duration::from_millis(lease.since_ms),
-            _ => self.moment(grant.owner.asked),
+            Some(lease) if lease.renewed_at_ms > 0 => UNIX_EPOCH + Duration::from_millis(lease.renewed_at_ms),
+            _ => self.wall_time(grant.requester.requested_at),
         };
         LockEntry {
             id: grant.id,
@@ -63,55 +63,55 @@ impl Clock<'_> {
             state,
             token: token.filter(|_| state == LockState::Held),
             holder: self.holder(grant),
-            why: grant.owner.why.as_deref().map(Into::into),
+            reason: grant.requester.reason.as_deref().map(Into::into),
             since,
-            lease_left: lease.map(|lease| lease.ends.saturating_sub(self.now).min(lease.time)),
-            waiters: 0,
-            taken_over: grant.taken_over(),
+            lease_remaining: lease.map(|lease| lease.expires_at.saturating_sub(self.now).min(lease.duration)),
+            waiter_count: 0,
+            took_over: grant.expired_lease(),
             blocked_by: Vec::new(),
         }
     }
 }
 
 /// The entries of a head, those that are granted first, at one moment.
-pub(super) fn entries(head: &Head<Arc<Grant>>, clock: &Clock<'_>) -> Vec<LockEntry> {
-    let mut entries: Vec<LockEntry> = standing(head, clock.now).map(|grant| held(head, grant, clock)).collect();
+pub(super) fn entries(head: &LockQueue<Arc<Grant>>, clock: &LockTableContext<'_>) -> Vec<LockEntry> {
+    let mut entries: Vec<LockEntry> = unexpired(head, clock.now).map(|grant| grant_entry(head, grant, clock)).collect();
     entries.extend(head.waiting().map(|asked| clock.entry(&asked.value, LockState::Waiting)));
-    link(&mut entries, head, clock);
+    fill_blockers(&mut entries, head, clock);
     entries
 }
 
 /// The first `most` of those that hold the lock and are `wanted`.
 pub(super) fn holders(
-    head: &Head<Arc<Grant>>,
-    clock: &Clock<'_>,
+    head: &LockQueue<Arc<Grant>>,
+    clock: &LockTableContext<'_>,
     most: usize,
     wanted: impl Fn(&Grant) -> bool,
 ) -> Vec<LockEntry> {
-    let wanted = standing(head, clock.now).filter(|grant| wanted(grant)).take(most);
-    let mut entries: Vec<LockEntry> = wanted.map(|grant| held(head, grant, clock)).collect();
-    link(&mut entries, head, clock);
+    let wanted = unexpired(head, clock.now).filter(|grant| wanted(grant)).take(most);
+    let mut entries: Vec<LockEntry> = wanted.map(|grant| grant_entry(head, grant, clock)).collect();
+    fill_blockers(&mut entries, head, clock);
     entries
 }
 
 /// Notes what each entry waits for first, and how many requests wait for it.
-fn link(entries: &mut [LockEntry], head: &Head<Arc<Grant>>, clock: &Clock<'_>) {
+fn fill_blockers(entries: &mut [LockEntry], head: &LockQueue<Arc<Grant>>, clock: &LockTableContext<'_>) {
     let places: HashMap<u64, usize> = entries.iter().enumerate().map(|(place, entry)| (entry.id, place)).collect();
-    each_wait(head, clock, |waiter, blocker| {
+    wait_edges(head, clock, |waiter, blocker| {
         if let Some(waits) = places.get(&waiter).and_then(|place| entries.get_mut(*place)) {
             waits.blocked_by.push(blocker);
         }
         if let Some(blocks) = places.get(&blocker).and_then(|place| entries.get_mut(*place)) {
-            blocks.waiters += 1;
+            blocks.waiter_count += 1;
         }
     });
 }
 
-fn standing(head: &Head<Arc<Grant>>, now: Duration) -> impl Iterator<Item = &Arc<Grant>> {
-    head.granted().iter().map(|asked| &asked.value).filter(move |grant| !grant.is_over(now))
+fn unexpired(head: &LockQueue<Arc<Grant>>, now: Duration) -> impl Iterator<Item = &Arc<Grant>> {
+    head.granted().iter().map(|asked| &asked.value).filter(move |grant| !grant.is_lease_expired(now))
 }
 
-fn held(head: &Head<Arc<Grant>>, grant: &Grant, clock: &Clock<'_>) -> LockEntry {
+fn grant_entry(head: &LockQueue<Arc<Grant>>, grant: &Grant, clock: &LockTableContext<'_>) -> LockEntry {
     let is_converting = head.converting().is_some_and(|(id, _)| *id == grant.id);
     let mut entry = clock.entry(grant, if is_converting { LockState::Converting } else { LockState::Held });
     if is_converting {
@@ -122,10 +122,10 @@ fn held(head: &Head<Arc<Grant>>, grant: &Grant, clock: &Clock<'_>) -> LockEntry 
 }
 
 /// Shows `see` each request that waits, with each that it waits for first.
-fn each_wait(head: &Head<Arc<Grant>>, clock: &Clock<'_>, mut see: impl FnMut(u64, u64)) {
+fn wait_edges(head: &LockQueue<Arc<Grant>>, clock: &LockTableContext<'_>, mut see: impl FnMut(u64, u64)) {
     let converting = head.converting().map(|(id, _)| *id);
     if let Some(id) = converting {
-        standing(head, clock.now).filter(|other| other.id != id).for_each(|other| see(id, other.id));
+        unexpired(head, clock.now).filter(|other| other.id != id).for_each(|other| see(id, other.id));
     }
     let (mut last, mut last_unshared) = (None, None);
     for asked in head.waiting() {
@@ -136,8 +136,8 @@ fn each_wait(head: &Head<Arc<Grant>>, clock: &Clock<'_>, mut see: impl FnMut(u64
         } else if let Some(converting) = converting {
             see(asked.id, converting);
         } else {
-            let stops = |other: &&Arc<Grant>| asked.mode.conflicts(other.mode) || !is_shared;
-            standing(head, clock.now).filter(stops).for_each(|other| see(asked.id, other.id));
+            let stops = |other: &&Arc<Grant>| asked.mode.excludes(other.mode) || !is_shared;
+            unexpired(head, clock.now).filter(stops).for_each(|other| see(asked.id, other.id));
         }
         last = Some(asked.id);
         if !is_shared {
@@ -152,28 +152,28 @@ pub struct Totals {
     pub held: usize,
     pub waiting: usize,
     /// When the first of those that wait asked.
-    pub oldest: Option<Duration>,
+    pub oldest_request_at: Option<Duration>,
 }
 
 impl Totals {
-    fn add(&mut self, head: &Head<Arc<Grant>>, now: Duration) {
+    fn add(&mut self, head: &LockQueue<Arc<Grant>>, now: Duration) {
         let converting = head.converting().map(|(id, _)| *id);
-        self.held += standing(head, now).filter(|grant| Some(grant.id) != converting).count();
+        self.held += unexpired(head, now).filter(|grant| Some(grant.id) != converting).count();
         let converting = head.converting().map(|(_, grant)| grant);
         for grant in head.waiting().map(|asked| &asked.value).chain(converting) {
             self.waiting += 1;
-            self.oldest = self.oldest.into_iter().chain([grant.owner.asked]).min();
+            self.oldest_request_at = self.oldest_request_at.into_iter().chain([grant.requester.requested_at]).min();
         }
     }
 }
 
-impl Heads {
+impl LockManager {
     /// Everything that is held and waited for.
-    pub fn table(&self, clock: &Clock<'_>) -> LockTable {
-        let seen = self.seen(clock);
-        let cycles = standing_cycles(&seen, || self.seen(clock));
+    pub fn table(&self, clock: &LockTableContext<'_>) -> LockTable {
+        let seen = self.snapshot(clock);
+        let cycles = confirmed_cycles(&seen, || self.snapshot(clock));
         let entries = seen.into_iter().map(|seen| seen.entry).collect();
-        LockTable { entries, cycles, ..self.summary(clock, 0) }
+        LockTable { entries, wait_cycles: cycles, ..self.summary(clock, 0) }
     }
 
     /// How much is held and waited for.
@@ -189,7 +189,7 @@ impl Heads {
     }
 
     /// The first `listed` of what is held and as many of what waits, and how much there is of each.
-    pub fn summary(&self, clock: &Clock<'_>, listed: usize) -> LockTable {
+    pub fn summary(&self, clock: &LockTableContext<'_>, listed: usize) -> LockTable {
         let mut table = LockTable::default();
         let mut totals = Totals::default();
         let mut left = (listed, listed);
@@ -208,11 +208,11 @@ impl Heads {
             }
         }
         (table.held, table.waiting) = (totals.held, totals.waiting);
-        table.longest_wait = totals.oldest.map_or(Duration::ZERO, |asked| clock.now.saturating_sub(asked));
+        table.longest_wait = totals.oldest_request_at.map_or(Duration::ZERO, |asked| clock.now.saturating_sub(asked));
         table
     }
 
-    fn seen(&self, clock: &Clock<'_>) -> Vec<Seen> {
+    fn snapshot(&self, clock: &LockTableContext<'_>) -> Vec<EntryWithWaiter> {
         let mut by_name = BTreeMap::new();
         for shard in self.shards() {
             by_name.extend(shard.iter().map(|(name, entry)| (Arc::clone(name), seen(&entry.head, clock))));
@@ -222,30 +222,30 @@ impl Heads {
 }
 
 /// An entry, and the thread or task that made it: names do not tell threads apart, since several may have one.
-struct Seen {
+struct EntryWithWaiter {
     entry: LockEntry,
-    who: Option<Who>,
+    who: Option<WaiterId>,
 }
 
 /// `None` is an earlier life of the store, which waits for nothing.
 #[derive(PartialEq, Eq, Hash)]
-enum Who {
+enum WaiterId {
     Thread(ThreadId),
     Task(Box<str>),
 }
 
-fn seen(head: &Head<Arc<Grant>>, clock: &Clock<'_>) -> Vec<Seen> {
-    let who = |id| match &head.find(id)?.value.owner.by {
-        Asker::EarlierLife(_) => None,
-        Asker::Here { task: Some(task), .. } => Some(Who::Task(task.clone())),
-        Asker::Here { thread, .. } => Some(Who::Thread(thread.id())),
+fn seen(head: &LockQueue<Arc<Grant>>, clock: &LockTableContext<'_>) -> Vec<EntryWithWaiter> {
+    let who = |id| match &head.find(id)?.value.requester.origin {
+        RequestOrigin::Recovered(_) => None,
+        RequestOrigin::Here { task: Some(task), .. } => Some(WaiterId::Task(task.clone())),
+        RequestOrigin::Here { thread, .. } => Some(WaiterId::Thread(thread.id())),
     };
-    entries(head, clock).into_iter().map(|entry| Seen { who: who(entry.id), entry }).collect()
+    entries(head, clock).into_iter().map(|entry| EntryWithWaiter { who: who(entry.id), entry }).collect()
 }
 
 /// The cycles in what was seen that are there at a second look, too. One that is not was of different moments.
-fn standing_cycles(seen: &[Seen], again: impl FnOnce() -> Vec<Seen>) -> Vec<Vec<u64>> {
-    let mut cycles = cycles(seen);
+fn confirmed_cycles(seen: &[EntryWithWaiter], again: impl FnOnce() -> Vec<EntryWithWaiter>) -> Vec<Vec<u64>> {
+    let mut cycles = find_cycles(seen);
     if !cycles.is_empty() {
         let again = again();
         let again: HashMap<u64, &LockEntry> = again.iter().map(|seen| (seen.entry.id, &seen.entry)).collect();
@@ -262,16 +262,16 @@ fn standing_cycles(seen: &[Seen], again: impl FnOnce() -> Vec<Seen>) -> Vec<Vec<
 
 /// Cycles of requests that wait for each other, where a thread or task waits for whatever the requests wait for that it has
 /// made.
-fn cycles(seen: &[Seen]) -> Vec<Vec<u64>> {
-    let by_id: HashMap<u64, &Seen> = seen.iter().map(|seen| (seen.entry.id, seen)).collect();
+fn find_cycles(seen: &[EntryWithWaiter]) -> Vec<Vec<u64>> {
+    let by_id: HashMap<u64, &EntryWithWaiter> = seen.iter().map(|seen| (seen.entry.id, seen)).collect();
     let waiting = || seen.iter().filter(|seen| seen.entry.state != LockState::Held);
-    let mut waits: HashMap<&Who, Vec<u64>> = HashMap::new();
+    let mut waits: HashMap<&WaiterId, Vec<u64>> = HashMap::new();
     for seen in waiting() {
         if let Some(who) = &seen.who {
             waits.entry(who).or_default().push(seen.entry.id);
         }
     }
-    let next = |seen: &Seen| -> Vec<u64> {
+    let next = |seen: &EntryWithWaiter| -> Vec<u64> {
         let blockers = seen.entry.blocked_by.iter().filter_map(|id| by_id.get(id));
         // A blocker that waits itself is in a queue; one that is held waits where its holder waits.
         let held = blockers.clone().filter(|blocker| blocker.entry.state == LockState::Held);

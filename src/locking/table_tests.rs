@@ -1,32 +1,33 @@
 //! Circles of waits.
 
-use super::super::counters::LockCounters;
-use super::super::grant::Owner;
-use super::super::request::Request;
+use super::super::counters::LockMetrics;
+use super::super::grant::Requester;
+use super::super::request::RequestHandle;
 use super::*;
-use crate::observe::Counters;
-use crate::runtime::System;
+use crate::observe::Metrics;
+use crate::runtime::SystemEnv;
 use crate::waiter::Waiter;
 
-const CLOCK: Clock<'static> = Clock { now: Duration::ZERO, set: (Duration::ZERO, 0), pid: 1, label: None };
+const CLOCK: LockTableContext<'static> =
+    LockTableContext { now: Duration::ZERO, set: (Duration::ZERO, 0), pid: 1, label: None };
 
-fn heads() -> Arc<Heads> {
-    Arc::new(Heads::new(7, LockCounters::new(Arc::new(Counters::new(0)))))
+fn heads() -> Arc<LockManager> {
+    Arc::new(LockManager::new(7, LockMetrics::new(Arc::new(Metrics::new(0)))))
 }
 
 /// What the task `by` asks for.
-fn ask(heads: &Arc<Heads>, by: &str, name: &str) -> Request {
-    let owner = || Owner {
-        by: Asker::Here { thread: std::thread::current(), task: Some(by.into()) },
-        why: None,
-        asked: Duration::ZERO,
+fn ask(heads: &Arc<LockManager>, by: &str, name: &str) -> RequestHandle {
+    let owner = || Requester {
+        origin: RequestOrigin::Here { thread: std::thread::current(), task: Some(by.into()) },
+        reason: None,
+        requested_at: Duration::ZERO,
     };
-    let waiter = || Arc::new(Waiter::new(&System::default()));
-    let grant = heads.ask(name, LockMode::Exclusive, owner, None, (Duration::ZERO, Some(&waiter))).unwrap();
-    Request::new(heads, grant, false)
+    let waiter = || Arc::new(Waiter::new(&SystemEnv::default()));
+    let grant = heads.request(name, LockMode::Exclusive, owner, None, (Duration::ZERO, Some(&waiter))).unwrap();
+    RequestHandle::new(heads, grant, false)
 }
 
-fn of_name(heads: &Heads, name: &str) -> Vec<Seen> {
+fn of_name(heads: &LockManager, name: &str) -> Vec<EntryWithWaiter> {
     heads.shard(name).get(name).map(|entry| seen(&entry.head, &CLOCK)).unwrap_or_default()
 }
 
@@ -39,15 +40,15 @@ fn a_circle_of_three_is_found_once_and_is_gone_with_one_of_its_waits() {
     let mut ids: Vec<u64> = waits.iter().chain([&outside]).map(|wait| wait.grant().id).collect();
     ids.sort_unstable();
     // c waits behind d in the queue, so d is in the circle.
-    let cycles = heads.table(&CLOCK).cycles;
+    let cycles = heads.table(&CLOCK).wait_cycles;
     assert_eq!(cycles.len(), 1, "{cycles:?}");
     let mut cycle = cycles[0].clone();
     cycle.sort_unstable();
     assert_eq!(cycle, ids);
     drop(outside);
-    assert_eq!(heads.table(&CLOCK).cycles.iter().map(Vec::len).collect::<Vec<_>>(), [3]);
+    assert_eq!(heads.table(&CLOCK).wait_cycles.iter().map(Vec::len).collect::<Vec<_>>(), [3]);
     drop(waits);
-    assert_eq!(heads.table(&CLOCK).cycles, Vec::<Vec<u64>>::new());
+    assert_eq!(heads.table(&CLOCK).wait_cycles, Vec::<Vec<u64>>::new());
 }
 
 #[test]
@@ -59,18 +60,18 @@ fn a_circle_put_together_from_two_moments_is_not_listed() {
     drop(waits_for_a);
     let _waits_for_b = ask(&heads, "one", "b");
     seen.extend(of_name(&heads, "b"));
-    assert_eq!(cycles(&seen).len(), 1, "the two looks together show one");
+    assert_eq!(find_cycles(&seen).len(), 1, "the two looks together show one");
     let mut looked_again = false;
-    let standing = standing_cycles(&seen, || {
+    let standing = confirmed_cycles(&seen, || {
         looked_again = true;
-        heads.seen(&CLOCK)
+        heads.snapshot(&CLOCK)
     });
     assert!(looked_again && standing.is_empty(), "{standing:?}");
 
     // With the second wait asked for once more it is one, of other requests.
     let _waits_again = ask(&heads, "two", "a");
-    assert!(standing_cycles(&seen, || heads.seen(&CLOCK)).is_empty());
-    assert_eq!(standing_cycles(&heads.seen(&CLOCK), || heads.seen(&CLOCK)).len(), 1);
+    assert!(confirmed_cycles(&seen, || heads.snapshot(&CLOCK)).is_empty());
+    assert_eq!(confirmed_cycles(&heads.snapshot(&CLOCK), || heads.snapshot(&CLOCK)).len(), 1);
 }
 
 #[test]
@@ -79,14 +80,14 @@ fn threads_of_one_name_are_not_one_in_circles() {
     let ask = |name: &'static str| {
         let heads = Arc::clone(&heads);
         let ask = move || {
-            let owner = || Owner {
-                by: Asker::Here { thread: std::thread::current(), task: None },
-                why: None,
-                asked: Duration::ZERO,
+            let owner = || Requester {
+                origin: RequestOrigin::Here { thread: std::thread::current(), task: None },
+                reason: None,
+                requested_at: Duration::ZERO,
             };
-            let waiter = || Arc::new(Waiter::new(&System::default()));
-            let grant = heads.ask(name, LockMode::Exclusive, owner, None, (Duration::ZERO, Some(&waiter))).unwrap();
-            Request::new(&heads, grant, false)
+            let waiter = || Arc::new(Waiter::new(&SystemEnv::default()));
+            let grant = heads.request(name, LockMode::Exclusive, owner, None, (Duration::ZERO, Some(&waiter))).unwrap();
+            RequestHandle::new(&heads, grant, false)
         };
         std::thread::Builder::new().name("worker".into()).spawn(ask).unwrap().join().unwrap()
     };
@@ -94,5 +95,5 @@ fn threads_of_one_name_are_not_one_in_circles() {
     assert!(!waits.grant().is_granted());
     let table = heads.table(&CLOCK);
     assert_eq!(table.entries[0].holder, table.entries[1].holder);
-    assert!(table.cycles.is_empty(), "{:?}", table.cycles);
+    assert!(table.wait_cycles.is_empty(), "{:?}", table.wait_cycles);
 }

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use histogram::{AtomicHistogram, Config, Histogram};
+use histogram::{AtomicHistogram, Config};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Up to 2^44 ns, nearly five hours, in buckets of 2^-5 of their value.
@@ -17,13 +17,13 @@ const CONFIG: Config = match Config::new(5, 44) {
 const LONGEST_NANOS: u64 = (1 << 44) - 1;
 
 /// Records durations.
-pub(crate) struct Timer {
+pub(crate) struct Histogram {
     buckets: AtomicHistogram,
     #[cfg(feature = "metrics")]
     facade: metrics::Histogram,
 }
 
-impl Timer {
+impl Histogram {
     pub fn new(#[cfg(feature = "metrics")] facade: metrics::Histogram) -> Self {
         Self {
             buckets: AtomicHistogram::with_config(&CONFIG),
@@ -33,7 +33,7 @@ impl Timer {
     }
 
     /// One that no recorder knows.
-    pub fn unnamed() -> Self {
+    pub fn unexported() -> Self {
         Self::new(
             #[cfg(feature = "metrics")]
             metrics::Histogram::noop(),
@@ -48,8 +48,8 @@ impl Timer {
         self.facade.record(took.as_secs_f64());
     }
 
-    pub fn read(&self) -> Latency {
-        Latency(self.buckets.load())
+    pub fn snapshot(&self) -> LatencyHistogram {
+        LatencyHistogram(self.buckets.load())
     }
 }
 
@@ -67,9 +67,9 @@ impl Timer {
 /// # Ok(()) }
 /// ```
 #[derive(Clone, PartialEq, Eq)]
-pub struct Latency(Histogram);
+pub struct LatencyHistogram(histogram::Histogram);
 
-impl Latency {
+impl LatencyHistogram {
     /// How often it was measured.
     pub fn count(&self) -> u64 {
         self.0.as_slice().iter().sum()
@@ -99,21 +99,21 @@ impl Latency {
     }
 }
 
-impl Default for Latency {
+impl Default for LatencyHistogram {
     fn default() -> Self {
-        Self(Histogram::with_config(&CONFIG))
+        Self(histogram::Histogram::with_config(&CONFIG))
     }
 }
 
 /// As pairs of a duration in nanoseconds, the longest of its bucket, and how often it was measured; shortest first.
-impl Serialize for Latency {
+impl Serialize for LatencyHistogram {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let measured = self.0.iter().filter(|bucket| bucket.count() > 0);
         serializer.collect_seq(measured.map(|bucket| (bucket.end(), bucket.count())))
     }
 }
 
-impl<'de> Deserialize<'de> for Latency {
+impl<'de> Deserialize<'de> for LatencyHistogram {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut latency = Self::default();
         for (nanos, times) in Vec::<(u64, u64)>::deserialize(deserializer)? {
@@ -124,7 +124,7 @@ impl<'de> Deserialize<'de> for Latency {
     }
 }
 
-impl std::fmt::Debug for Latency {
+impl std::fmt::Debug for LatencyHistogram {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Latency")
             .field("count", &self.count())
@@ -141,19 +141,19 @@ impl std::fmt::Debug for Latency {
 #[serde(default)]
 pub struct Latencies {
     /// Commits that wrote something and were acknowledged as durable, from the call to the answer.
-    pub commit_durable: Latency,
+    pub commit_durable: LatencyHistogram,
     /// Commits that wrote something and were acknowledged as visible.
-    pub commit_buffered: Latency,
+    pub commit_buffered: LatencyHistogram,
     /// Waiting of an attempt of `transact` before it began: for its rows' turns, for a row lock to go, for admission. Only of those
     /// that had to wait.
-    pub waiting: Latency,
+    pub admission_wait: LatencyHistogram,
     /// From when a commit is handed in until its changes are applied by whoever leads the queue; beside many others, a durable one
     /// may lie there for as long as a sync takes, which it would have waited for anyway. Not where others share the engine.
-    pub combining: Latency,
+    pub commit_apply: LatencyHistogram,
     /// Syncs of the log. Not where others share the engine.
-    pub syncing: Latency,
+    pub wal_sync: LatencyHistogram,
     /// Whole calls of `transact` that succeeded, all attempts and waiting included.
-    pub transact: Latency,
+    pub transact: LatencyHistogram,
 }
 
 impl Latencies {
@@ -163,9 +163,9 @@ impl Latencies {
         Self {
             commit_durable: self.commit_durable.since(&earlier.commit_durable),
             commit_buffered: self.commit_buffered.since(&earlier.commit_buffered),
-            waiting: self.waiting.since(&earlier.waiting),
-            combining: self.combining.since(&earlier.combining),
-            syncing: self.syncing.since(&earlier.syncing),
+            admission_wait: self.admission_wait.since(&earlier.admission_wait),
+            commit_apply: self.commit_apply.since(&earlier.commit_apply),
+            wal_sync: self.wal_sync.since(&earlier.wal_sync),
             transact: self.transact.since(&earlier.transact),
         }
     }

@@ -1,4 +1,4 @@
-//! What a store tells about itself: counters, latencies, where a transaction's time goes, events.
+//! What a store tells about itself: metrics, latencies, where a transaction's time goes, events.
 //!
 //! Three ways lead to it. [`Store::stats`](crate::Store::stats), [`Store::latencies`](crate::Store::latencies),
 //! [`Store::live`](crate::Store::live) and [`Store::slow_transactions`](crate::Store::slow_transactions) answer whoever has the
@@ -9,8 +9,8 @@
 //! # Metrics
 //!
 //! With the feature `metrics`. Each has the label `store`, the number of the store in this process, counted from 0 as they are
-//! opened. The recorder must be installed before a store is opened. Counters and histograms are recorded as things happen; gauges, and
-//! the counters of writes that had to wait, are set twice a second by the background thread, where there is one. Durations are in
+//! opened. The recorder must be installed before a store is opened. Metrics and histograms are recorded as things happen; gauges, and
+//! the metrics of writes that had to wait, are set twice a second by the background thread, where there is one. Durations are in
 //! seconds where the name does not say otherwise. `examples/metrics` in the repository has a Grafana
 //! dashboard that shows all of them, and Prometheus alerts, and says what each means.
 //!
@@ -51,12 +51,12 @@ pub(crate) mod counters;
 mod latency;
 mod spent;
 
-pub(crate) use counters::Counters;
+pub(crate) use counters::Metrics;
 #[cfg(feature = "metrics")]
 pub(crate) use counters::{gauge, lock_gauge};
-pub(crate) use latency::Timer;
-pub use latency::{Latencies, Latency};
-pub(crate) use spent::{Part, Spent};
+pub(crate) use latency::Histogram;
+pub use latency::{Latencies, LatencyHistogram};
+pub(crate) use spent::{TxnPhase, TxnTimer};
 
 /// Tells a subscriber what has happened. The arguments are not even looked at without the feature.
 #[cfg(feature = "tracing")]

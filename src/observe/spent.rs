@@ -8,18 +8,18 @@ use std::time::Duration;
 
 /// What time is spent on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum TxnPhase {
     /// Reading rows, where reads are timed.
-    Reading,
+    Read,
     /// From the commit's beginning, or a batch's that is streamed, until changes are applied.
-    Combining,
+    Apply,
     /// Waiting until what is applied, or was read, is durable.
-    Syncing,
+    Sync,
 }
 
 /// See the [module](self). Scans may add to their transaction's from another thread.
 #[derive(Debug, Default)]
-pub(crate) struct Spent {
+pub(crate) struct TxnTimer {
     reading: AtomicU64,
     combining: AtomicU64,
     syncing: AtomicU64,
@@ -27,12 +27,12 @@ pub(crate) struct Spent {
     last: AtomicU64,
 }
 
-impl Spent {
-    fn part(&self, part: Part) -> &AtomicU64 {
+impl TxnTimer {
+    fn part(&self, part: TxnPhase) -> &AtomicU64 {
         match part {
-            Part::Reading => &self.reading,
-            Part::Combining => &self.combining,
-            Part::Syncing => &self.syncing,
+            TxnPhase::Read => &self.reading,
+            TxnPhase::Apply => &self.combining,
+            TxnPhase::Sync => &self.syncing,
         }
     }
 
@@ -42,7 +42,7 @@ impl Spent {
     }
 
     /// The time since the last lap, which ends now, was spent on this.
-    pub fn lap(&self, part: Part, now: Duration) -> Duration {
+    pub fn lap(&self, part: TxnPhase, now: Duration) -> Duration {
         let now = nanos(now);
         let last = self.last.swap(now, Ordering::Relaxed);
         let took = now.saturating_sub(last);
@@ -51,7 +51,7 @@ impl Spent {
     }
 
     /// Counts what was measured apart from laps.
-    pub fn add(&self, part: Part, took: Duration) {
+    pub fn add(&self, part: TxnPhase, took: Duration) {
         self.part(part).fetch_add(nanos(took), Ordering::Relaxed);
     }
 
@@ -60,7 +60,7 @@ impl Spent {
         Duration::from_nanos(self.last.load(Ordering::Relaxed))
     }
 
-    pub fn on(&self, part: Part) -> Duration {
+    pub fn on(&self, part: TxnPhase) -> Duration {
         Duration::from_nanos(self.part(part).load(Ordering::Relaxed))
     }
 }

@@ -13,32 +13,32 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::decide::{Conditions, Core, Decision, Refused};
-use super::entrance::Held;
-use super::queue::Entry;
-use super::reply::{Reply, Slot};
+use super::decide::{CommitConditions, LeaderState, Precheck, Rejection};
+use super::entrance::AttemptGuard;
+use super::queue::QueuedSubmission;
+use super::reply::{ReplySender, ReplySlot};
 use super::{Pipeline, undetermined};
 use crate::engine::{ApplyResult, RowBatch};
 use crate::error::{Error, ErrorKind, Result};
-use crate::locking::Entered;
-use crate::observe::{Part, Spent};
+use crate::locking::InFlightFences;
+use crate::observe::{TxnPhase, TxnTimer};
 use crate::row::RowChange;
 use crate::timestamp::Timestamp;
 
 /// How often a leader goes on for others before it hands over: enough to make handing over rare, few enough not to
 /// keep its own caller for long.
-const ROUNDS_MAX: usize = 32;
+const LEADER_ROUNDS_MAX: usize = 32;
 
 /// A batch that has grown to this is written before more is added.
-const BATCH_MAX_BYTES: usize = 8 << 20;
+const GROUP_BYTES_MAX: usize = 8 << 20;
 
 /// What a submission is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
+pub enum SubmissionKind {
     /// Commits everything that the transaction wrote; the leader gives the timestamp.
     Commit,
     /// Commits the primary, and perhaps others, while some rows stay locked; the leader gives the timestamp.
-    CommitPoint,
+    CommitPrimary,
     /// Turns locks of a committed transaction into versions.
     RollForward {
         commit_ts: Timestamp,
@@ -46,47 +46,47 @@ pub enum Purpose {
         finishes: bool,
     },
     /// Locks rows of a transaction that has too many to remember each.
-    Stream,
+    PrewriteLarge,
     /// Such a transaction has no lock left.
-    StreamEnds { start_ts: Timestamp },
+    ForgetLarge { start_ts: Timestamp },
     /// Removes records that no snapshot needs; the engine is asked whether they are still what they were.
-    Collect,
+    Gc,
     /// Anything else that commits nothing.
-    Other,
+    NoCommit,
 }
 
 /// Row changes of one transaction, to be made together.
 pub struct Submission {
     pub group: RowBatch,
-    pub purpose: Purpose,
+    pub kind: SubmissionKind,
     /// Whether a commit is answered only when it is durable.
     pub durable: bool,
-    pub conditions: Arc<Conditions>,
+    pub conditions: Arc<CommitConditions>,
     /// Dropped as soon as the changes are visible or refused, before any wait for durability.
-    pub held: Option<Held>,
+    pub attempt: Option<AttemptGuard>,
 }
 
 /// The answer to a submission.
 #[derive(Debug)]
-pub enum Settled {
+pub enum SubmitResult {
     /// The changes are made; commits have this timestamp.
     Applied(Option<Timestamp>),
     /// None is.
-    Refused(Refused),
+    Rejected(Rejection),
 }
 
 /// Gives up the lead. A panic of the engine closes the pipeline instead of leaving everybody waiting.
-struct Leading<'a> {
+struct LeaderPanicGuard<'a> {
     pipeline: &'a Pipeline,
     /// A caller may commit while it unwinds for reasons of its own.
     was_panicking: bool,
 }
 
-impl Drop for Leading<'_> {
+impl Drop for LeaderPanicGuard<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() && !self.was_panicking {
             self.pipeline.poison(ErrorKind::Io("the engine panicked".into()).into());
-            let unanswered = self.pipeline.queue.lock().clear();
+            let unanswered = self.pipeline.queue.lock().abort();
             drop(unanswered);
         }
     }
@@ -94,43 +94,50 @@ impl Drop for Leading<'_> {
 
 /// What is to be written together.
 #[derive(Default)]
-pub(super) struct Batch {
+pub(super) struct WriteGroup {
     bytes: usize,
     groups: Vec<RowBatch>,
-    members: Vec<Member>,
+    members: Vec<GroupMember>,
 }
 
-struct Member {
-    reply: Reply,
-    purpose: Purpose,
+struct GroupMember {
+    reply: ReplySender,
+    kind: SubmissionKind,
     start_ts: Option<Timestamp>,
     commit_ts: Option<Timestamp>,
-    guarded: bool,
-    held: Option<Held>,
-    entered: Entered,
+    needs_read: bool,
+    attempt: Option<AttemptGuard>,
+    in_flight_fences: InFlightFences,
 }
 
 impl Pipeline {
     /// Makes changes that belong to no commit under way: they depend on nothing but their guards.
-    pub fn submit_own(&self, changes: Vec<RowChange>, purpose: Purpose) -> Result<Settled> {
+    pub fn submit_internal(&self, changes: Vec<RowChange>, purpose: SubmissionKind) -> Result<SubmitResult> {
         let (group, conditions) = (changes.into(), Arc::default());
-        self.submit(Submission { group, purpose, durable: false, conditions, held: None }, &Spent::default())
+        self.submit(
+            Submission { group, kind: purpose, durable: false, conditions, attempt: None },
+            &TxnTimer::default(),
+        )
     }
 
     /// Makes the changes, or says why not. Returns when they are visible or, if so asked, durable. What that took is added to
     /// `spent`, whose last lap ended when the caller began with it.
-    pub fn submit(&self, submission: Submission, spent: &Spent) -> Result<Settled> {
-        self.check_alive()?;
+    pub fn submit(&self, submission: Submission, spent: &TxnTimer) -> Result<SubmitResult> {
+        self.check_open()?;
         let durable = submission.durable && !mutated!(AcknowledgeBeforeSync);
-        let commits = matches!(submission.purpose, Purpose::Commit | Purpose::CommitPoint);
-        let slot = Slot::new(self.runtime());
+        let commits = matches!(submission.kind, SubmissionKind::Commit | SubmissionKind::CommitPrimary);
+        let slot = ReplySlot::new(self.runtime());
         // Before it can be decided: a fence that ends from here on finds it.
-        let entered = Entered::new(&submission.conditions.fences);
-        let mut leads = self.queue.lock().push(Entry { submission, entered, reply: Reply::new(&slot) });
+        let entered = InFlightFences::new(&submission.conditions.fences);
+        let mut leads = self.queue.lock().push(QueuedSubmission {
+            submission,
+            in_flight_fences: entered,
+            reply: ReplySender::new(&slot),
+        });
         let answer = loop {
             if leads {
                 // What it has handed in itself is among the first that it decides.
-                self.lead();
+                self.run_leader();
             }
             match slot.wait(self.runtime()) {
                 Some(answer) => break answer,
@@ -138,110 +145,126 @@ impl Pipeline {
             }
         };
         let confirmed = match answer {
-            Ok(Settled::Applied(Some(commit_ts))) if durable => self.wait_durable(commit_ts),
+            Ok(SubmitResult::Applied(Some(commit_ts))) if durable => self.wait_durable(commit_ts),
             _ => Ok(()),
         };
         let now = self.runtime().elapsed();
-        let combining = spent.lap(Part::Combining, slot.applied_at().unwrap_or(now));
-        spent.lap(if durable { Part::Syncing } else { Part::Combining }, now);
+        let combining = spent.lap(TxnPhase::Apply, slot.applied_at().unwrap_or(now));
+        spent.lap(if durable { TxnPhase::Sync } else { TxnPhase::Apply }, now);
         if commits && slot.applied_at().is_some() {
-            self.counters.combining.record(combining);
+            self.metrics.commit_apply.record(combining);
         }
         confirmed.and(answer)
     }
 
     /// Decides what is queued, and for some rounds what is queued meanwhile.
-    fn lead(&self) {
-        let _leading = Leading { pipeline: self, was_panicking: std::thread::panicking() };
+    fn run_leader(&self) {
+        let _leading = LeaderPanicGuard { pipeline: self, was_panicking: std::thread::panicking() };
         for round in 0.. {
-            let mut core = self.core.lock();
+            let mut core = self.leader_state.lock();
             {
                 let mut queue = self.queue.lock();
-                if round == ROUNDS_MAX
-                    && let Some(next) = queue.first()
+                if round == LEADER_ROUNDS_MAX
+                    && let Some(next) = queue.front()
                 {
-                    next.reply.hand_over_lead();
+                    next.reply.transfer_leadership();
                     return;
                 }
-                if !queue.take(&mut core.entries) {
+                if !queue.take_all(&mut core.queue_buffer) {
                     return;
                 }
             }
-            self.process(&mut core);
+            self.run_round(&mut core);
         }
     }
 
-    fn process(&self, core: &mut Core) {
-        let (mut entries, mut batch) = (std::mem::take(&mut core.entries), std::mem::take(&mut core.batch));
+    fn run_round(&self, core: &mut LeaderState) {
+        let (mut entries, mut batch) = (std::mem::take(&mut core.queue_buffer), std::mem::take(&mut core.group));
         for entry in entries.drain(..) {
-            let Entry { mut submission, entered, reply } = entry;
+            let QueuedSubmission { mut submission, in_flight_fences: entered, reply } = entry;
             if let Some(why) = self.failure() {
-                drop(submission.held);
-                reply.fail(Error::closed(why));
+                drop(submission.attempt);
+                reply.send_error(Error::closed(why));
                 continue;
             }
-            let guarded = match self.decide(core, &mut submission, &entered) {
-                Decision::Refuse(refused) => {
+            let guarded = match self.precheck(core, &mut submission, &entered) {
+                Precheck::Reject(refused) => {
                     // A caller that has its answer may end what it is fenced by, and leaves nothing under way then.
-                    drop((submission.held, entered));
-                    reply.answer(Ok(Settled::Refused(refused)));
+                    drop((submission.attempt, entered));
+                    reply.send(Ok(SubmitResult::Rejected(refused)));
                     continue;
                 }
-                Decision::Proven => false,
-                Decision::AskEngine => true,
+                Precheck::Proven => false,
+                Precheck::NeedsRead => true,
             };
             if guarded {
-                self.flush(core, &mut batch);
+                self.write_group(core, &mut batch);
             }
-            match self.stage(core, Entry { submission, entered, reply }, guarded, &mut batch) {
-                Ok(()) if guarded || batch.bytes >= BATCH_MAX_BYTES => self.flush(core, &mut batch),
+            match self.stage(
+                core,
+                QueuedSubmission { submission, in_flight_fences: entered, reply },
+                guarded,
+                &mut batch,
+            ) {
+                Ok(()) if guarded || batch.bytes >= GROUP_BYTES_MAX => self.write_group(core, &mut batch),
                 Ok(()) => {}
-                Err((reply, why)) => reply.fail(why),
+                Err((reply, why)) => reply.send_error(why),
             }
         }
-        self.flush(core, &mut batch);
-        (core.entries, core.batch) = (entries, batch);
+        self.write_group(core, &mut batch);
+        (core.queue_buffer, core.group) = (entries, batch);
     }
 
     fn stage(
         &self,
-        core: &mut Core,
-        Entry { submission, entered, reply }: Entry,
+        core: &mut LeaderState,
+        QueuedSubmission { submission, in_flight_fences: entered, reply }: QueuedSubmission,
         guarded: bool,
-        batch: &mut Batch,
-    ) -> Result<(), (Reply, Error)> {
-        let Submission { mut group, purpose, held, .. } = submission;
+        batch: &mut WriteGroup,
+    ) -> Result<(), (ReplySender, Error)> {
+        let Submission { mut group, kind: purpose, attempt: held, .. } = submission;
         // A fence that was found to hold may end before the commit has its timestamp.
-        may_switch!(if entered.any());
+        may_switch!(if entered.is_any());
         let commit_ts = match purpose {
-            Purpose::CommitPoint if mutated!(EarlyCommitTs) => group.start_ts().map(Timestamp::next),
-            Purpose::Commit | Purpose::CommitPoint => match self.timestamp() {
+            SubmissionKind::CommitPrimary if mutated!(EarlyCommitTs) => group.start_ts().map(Timestamp::next),
+            SubmissionKind::Commit | SubmissionKind::CommitPrimary => match self.next_timestamp() {
                 Ok(ts) => Some(ts),
                 Err(why) => return Err((reply, why)),
             },
-            Purpose::RollForward { commit_ts, .. } => Some(commit_ts),
-            Purpose::Stream | Purpose::StreamEnds { .. } | Purpose::Collect | Purpose::Other => None,
+            SubmissionKind::RollForward { commit_ts, .. } => Some(commit_ts),
+            SubmissionKind::PrewriteLarge
+            | SubmissionKind::ForgetLarge { .. }
+            | SubmissionKind::Gc
+            | SubmissionKind::NoCommit => None,
         };
         let start_ts = group.start_ts();
-        if let (Purpose::Commit | Purpose::CommitPoint, Some(ts)) = (purpose, commit_ts) {
+        if let (SubmissionKind::Commit | SubmissionKind::CommitPrimary, Some(ts)) = (purpose, commit_ts) {
             crash_point!(CommitTs);
             group.set_commit_ts(ts);
         }
         // What is proven will be applied, and the next submission is judged on it; the engine's verdict is waited for.
         if !guarded {
-            core.remember(&group, purpose, commit_ts);
+            core.note_written(&group, purpose, commit_ts);
         }
-        if let (Purpose::CommitPoint, Some(start_ts), Some(commit_ts)) = (purpose, start_ts, commit_ts) {
+        if let (SubmissionKind::CommitPrimary, Some(start_ts), Some(commit_ts)) = (purpose, start_ts, commit_ts) {
             self.unapplied.lock().insert(start_ts, commit_ts);
         }
         batch.bytes += group.size_bytes();
         batch.groups.push(group);
-        batch.members.push(Member { reply, purpose, start_ts, commit_ts, guarded, held, entered });
+        batch.members.push(GroupMember {
+            reply,
+            kind: purpose,
+            start_ts,
+            commit_ts,
+            needs_read: guarded,
+            attempt: held,
+            in_flight_fences: entered,
+        });
         Ok(())
     }
 
-    fn flush(&self, core: &mut Core, batch: &mut Batch) {
-        let Batch { groups, members, bytes } = batch;
+    fn write_group(&self, core: &mut LeaderState, batch: &mut WriteGroup) {
+        let WriteGroup { groups, members, bytes } = batch;
         *bytes = 0;
         if groups.is_empty() {
             return;
@@ -251,21 +274,21 @@ impl Pipeline {
             crash_point!(BatchWritten);
             let mut newest = None;
             for ((group, member), outcome) in groups.iter().zip(&*members).zip(&outcomes) {
-                match (outcome, member.purpose, member.start_ts) {
-                    (ApplyResult::Applied, Purpose::Commit | Purpose::CommitPoint, _) => {
+                match (outcome, member.kind, member.start_ts) {
+                    (ApplyResult::Applied, SubmissionKind::Commit | SubmissionKind::CommitPrimary, _) => {
                         newest = newest.max(member.commit_ts);
                     }
-                    (ApplyResult::Applied, Purpose::RollForward { finishes: true, .. }, Some(start_ts))
-                    | (ApplyResult::PreconditionFailed { .. }, Purpose::CommitPoint, Some(start_ts)) => {
+                    (ApplyResult::Applied, SubmissionKind::RollForward { finishes: true, .. }, Some(start_ts))
+                    | (ApplyResult::PreconditionFailed { .. }, SubmissionKind::CommitPrimary, Some(start_ts)) => {
                         self.unapplied.lock().remove(&start_ts);
                     }
                     _ => {}
                 }
                 if *outcome == ApplyResult::Applied {
-                    if member.guarded {
-                        core.remember(group, member.purpose, member.commit_ts);
+                    if member.needs_read {
+                        core.note_written(group, member.kind, member.commit_ts);
                     }
-                    self.unlocked.notify(group);
+                    self.unlock_waiters.notify(group);
                 }
             }
             let now = self.runtime().elapsed();
@@ -274,15 +297,15 @@ impl Pipeline {
             Ok((outcomes, now))
         });
         match applied {
-            Ok((outcomes, now)) => self.answer(groups, members, outcomes, now),
+            Ok((outcomes, now)) => self.send_replies(groups, members, outcomes, now),
             Err(why) => {
                 let closed = self.poison(why);
                 let failure = self.failure().unwrap_or_default();
                 groups.clear();
                 for member in members.drain(..) {
-                    member.reply.fail(match member.purpose {
+                    member.reply.send_error(match member.kind {
                         _ if mutated!(UndeterminedAsConflict) => ErrorKind::InvalidArgument(failure.into()).into(),
-                        Purpose::Commit | Purpose::CommitPoint => undetermined(failure),
+                        SubmissionKind::Commit | SubmissionKind::CommitPrimary => undetermined(failure),
                         _ => closed.kind().clone().into(),
                     });
                 }
@@ -290,30 +313,37 @@ impl Pipeline {
         }
     }
 
-    fn answer(&self, groups: &mut Vec<RowBatch>, members: &mut Vec<Member>, outcomes: Vec<ApplyResult>, now: Duration) {
+    fn send_replies(
+        &self,
+        groups: &mut Vec<RowBatch>,
+        members: &mut Vec<GroupMember>,
+        outcomes: Vec<ApplyResult>,
+        now: Duration,
+    ) {
         for ((group, member), outcome) in groups.drain(..).zip(members.drain(..)).zip(outcomes) {
-            let Member { reply, purpose, commit_ts, held, entered, .. } = member;
+            let GroupMember { reply, kind: purpose, commit_ts, attempt: held, in_flight_fences: entered, .. } = member;
             drop(held);
             let applied = outcome == ApplyResult::Applied;
             if applied {
                 reply.note_applied(now);
             }
             match (purpose, commit_ts) {
-                (Purpose::Commit | Purpose::CommitPoint, Some(ts)) if applied => {
-                    if entered.is_buffered() {
+                (SubmissionKind::Commit | SubmissionKind::CommitPrimary, Some(ts)) if applied => {
+                    if entered.any_buffered() {
                         // The next holder's snapshots show it, though its own caller may not have been told yet.
-                        self.acknowledge(ts);
+                        self.note_acked(ts);
                     }
-                    entered.published(ts);
+                    entered.on_visible(ts);
                 }
                 _ => drop(entered),
             }
             match outcome {
-                ApplyResult::Applied => reply.answer(Ok(Settled::Applied(commit_ts))),
+                ApplyResult::Applied => reply.send(Ok(SubmitResult::Applied(commit_ts))),
                 ApplyResult::PreconditionFailed { index, row } => {
-                    let refused = group.row_keys().nth(index).map(|asked| Refused::Found(asked.clone(), row));
-                    reply.answer(match refused {
-                        Some(refused) => Ok(Settled::Refused(refused)),
+                    let refused =
+                        group.row_keys().nth(index).map(|asked| Rejection::PreconditionFailed(asked.clone(), row));
+                    reply.send(match refused {
+                        Some(refused) => Ok(SubmitResult::Rejected(refused)),
                         None => {
                             Err(ErrorKind::Corruption("the engine refused a row that was not asked for".into()).into())
                         }

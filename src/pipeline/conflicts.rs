@@ -22,33 +22,33 @@ use crate::row::RowKey;
 use crate::timestamp::Timestamp;
 
 /// So many commits of many rows are told from each other.
-const LOADS_MAX: usize = 8;
+const RANGE_COMMITS_MAX: usize = 8;
 
 /// See the [module](self).
-pub struct ConflictMemory {
+pub struct ConflictSet {
     secrets: RapidSecrets,
-    slots: Box<[Slot]>,
+    slots: Box<[CacheSlot]>,
     /// Rows, by their hashes, that have lost their slot, and whose last commit was a hold; no more than there are slots.
-    held: HashMap<u64, Timestamp>,
+    lock_only: HashMap<u64, Timestamp>,
     /// The newest hold that was forgotten altogether.
-    held_floor: Timestamp,
+    lock_only_low_water: Timestamp,
     /// The last commits that left versions of so many rows that none was remembered.
-    loads: VecDeque<Load>,
+    range_commits: VecDeque<RangeCommit>,
     /// The newest of those before.
-    floor: Timestamp,
+    low_water: Timestamp,
     /// The newest commit at all.
-    newest: Timestamp,
+    max_commit_ts: Timestamp,
 }
 
 #[derive(Clone, Default)]
-struct Slot {
+struct CacheSlot {
     row: u64,
-    committed: Timestamp,
-    held: bool,
+    commit_ts: Timestamp,
+    lock_only: bool,
     floor: Timestamp,
 }
 
-struct Load {
+struct RangeCommit {
     lowest: RowKey,
     highest: RowKey,
     committed: Timestamp,
@@ -65,44 +65,45 @@ pub enum LastCommit {
     Unknown,
 }
 
-impl ConflictMemory {
+impl ConflictSet {
     /// Memory with at least this many slots, and one of them. Rows are identified by their hashes, so the seed must be unknown to a client that chooses keys.
     pub fn new(slots: usize, seed: u64) -> Self {
         let secrets = RapidSecrets::seed(seed);
-        let slots = vec![Slot::default(); slots.next_power_of_two()].into();
+        let slots = vec![CacheSlot::default(); slots.next_power_of_two()].into();
         let zero = Timestamp::ZERO;
         Self {
             secrets,
             slots,
-            held: HashMap::new(),
-            held_floor: zero,
-            loads: VecDeque::new(),
-            floor: zero,
-            newest: zero,
+            lock_only: HashMap::new(),
+            lock_only_low_water: zero,
+            range_commits: VecDeque::new(),
+            low_water: zero,
+            max_commit_ts: zero,
         }
     }
 
     /// The newest commit of any row.
-    pub fn newest(&self) -> Timestamp {
-        self.newest
+    pub fn max_commit_ts(&self) -> Timestamp {
+        self.max_commit_ts
     }
 
     /// Whether the row was committed after `read_ts`.
     pub fn check(&self, row: &RowKey, read_ts: Timestamp) -> LastCommit {
-        if self.newest <= read_ts {
+        if self.max_commit_ts <= read_ts {
             return LastCommit::NotAfter;
         }
         let hash = self.hash(row);
         let Some(slot) = self.slots.get(self.index(hash)) else { return LastCommit::Unknown };
         let floor = if slot.row == hash {
-            if slot.committed > read_ts {
-                return LastCommit::After(slot.committed);
+            if slot.commit_ts > read_ts {
+                return LastCommit::After(slot.commit_ts);
             }
-            if mutated!(LargeCommitForgotten) { Timestamp::ZERO } else { self.floor_of(row) }
+            if mutated!(LargeCommitForgotten) { Timestamp::ZERO } else { self.low_water_of(row) }
         } else {
-            self.floor_of(row).max(slot.floor)
+            self.low_water_of(row).max(slot.floor)
         };
-        let held = self.held.get(&hash).map_or(self.held_floor, |held| self.held_floor.max(*held));
+        let held =
+            self.lock_only.get(&hash).map_or(self.lock_only_low_water, |held| self.lock_only_low_water.max(*held));
         if held > read_ts {
             LastCommit::After(held)
         } else if floor > read_ts {
@@ -113,58 +114,58 @@ impl ConflictMemory {
     }
 
     /// The newest commit of many rows that may have been one of this row.
-    fn floor_of(&self, row: &RowKey) -> Timestamp {
-        let among = |load: &&Load| (&load.lowest..=&load.highest).contains(&row);
-        self.loads.iter().filter(among).map(|load| load.committed).fold(self.floor, Timestamp::max)
+    fn low_water_of(&self, row: &RowKey) -> Timestamp {
+        let among = |load: &&RangeCommit| (&load.lowest..=&load.highest).contains(&row);
+        self.range_commits.iter().filter(among).map(|load| load.committed).fold(self.low_water, Timestamp::max)
     }
 
     /// Remembers that so many rows, from the lowest to the highest, were committed that each of them would drive out others. Those
     /// that were only held are to be recorded all the same: nobody else knows of them.
-    pub fn record_many(&mut self, lowest: &RowKey, highest: &RowKey, committed: Timestamp) {
-        self.newest = self.newest.max(committed);
-        self.loads.push_back(Load { lowest: lowest.clone(), highest: highest.clone(), committed });
-        if self.loads.len() > LOADS_MAX
-            && let Some(oldest) = self.loads.pop_front()
+    pub fn insert_range(&mut self, lowest: &RowKey, highest: &RowKey, committed: Timestamp) {
+        self.max_commit_ts = self.max_commit_ts.max(committed);
+        self.range_commits.push_back(RangeCommit { lowest: lowest.clone(), highest: highest.clone(), committed });
+        if self.range_commits.len() > RANGE_COMMITS_MAX
+            && let Some(oldest) = self.range_commits.pop_front()
         {
-            self.floor = self.floor.max(oldest.committed);
+            self.low_water = self.low_water.max(oldest.committed);
         }
     }
 
     /// Remembers a commit of the row; `held` says that it left no version.
-    pub fn record(&mut self, row: &RowKey, committed: Timestamp, held: bool) {
+    pub fn insert(&mut self, row: &RowKey, committed: Timestamp, held: bool) {
         let hash = self.hash(row);
         let index = self.index(hash);
         let Some(slot) = self.slots.get_mut(index) else { return };
-        self.newest = self.newest.max(committed);
+        self.max_commit_ts = self.max_commit_ts.max(committed);
         // A helper may roll a row forward late. Taking the slot then could hide a newer commit that was forgotten.
         let forgotten = if slot.row == hash {
             None
-        } else if committed < slot.committed {
+        } else if committed < slot.commit_ts {
             Some((hash, committed, held))
         } else {
-            Some((slot.row, slot.committed, slot.held))
+            Some((slot.row, slot.commit_ts, slot.lock_only))
         };
         if let Some((_, committed, _)) = forgotten {
             slot.floor = slot.floor.max(committed);
         }
-        if committed >= slot.committed {
-            (slot.row, slot.committed, slot.held) = (hash, committed, held);
+        if committed >= slot.commit_ts {
+            (slot.row, slot.commit_ts, slot.lock_only) = (hash, committed, held);
         }
         if let Some((row, committed, true)) = forgotten {
-            self.keep_hold(row, committed);
+            self.insert_lock_only(row, committed);
         }
     }
 
-    fn keep_hold(&mut self, row: u64, committed: Timestamp) {
-        if self.held.len() >= self.slots.len() {
-            let mut all: Vec<Timestamp> = self.held.values().copied().collect();
+    fn insert_lock_only(&mut self, row: u64, committed: Timestamp) {
+        if self.lock_only.len() >= self.slots.len() {
+            let mut all: Vec<Timestamp> = self.lock_only.values().copied().collect();
             let middle = all.len() / 2;
             let (_, median, _) = all.select_nth_unstable(middle);
-            self.held_floor = self.held_floor.max(*median);
-            let floor = self.held_floor;
-            self.held.retain(|_, held| *held > floor);
+            self.lock_only_low_water = self.lock_only_low_water.max(*median);
+            let floor = self.lock_only_low_water;
+            self.lock_only.retain(|_, held| *held > floor);
         }
-        let held = self.held.entry(row).or_default();
+        let held = self.lock_only.entry(row).or_default();
         *held = committed.max(*held);
     }
 
@@ -179,7 +180,7 @@ impl ConflictMemory {
 }
 
 /// The same in every run, so that a simulation repeats. Where it takes one row for another, that costs time only.
-pub fn hash(row: &RowKey) -> u64 {
+pub fn row_hash(row: &RowKey) -> u64 {
     const SECRETS: RapidSecrets = RapidSecrets::seed(0);
     rapidhash_v3_seeded(row.as_bytes(), &SECRETS)
 }
@@ -200,7 +201,7 @@ mod tests {
     /// Otherwise two rows that are taken for one, which could hide a hold, could be made up.
     #[test]
     fn which_rows_have_one_hash_depends_on_the_seed() {
-        let (one, other) = (ConflictMemory::new(1, 1), ConflictMemory::new(1, 2));
+        let (one, other) = (ConflictSet::new(1, 1), ConflictSet::new(1, 2));
         for name in ["a", "a longer name", "a name that is longer than what is hashed in one step, by far"] {
             assert_ne!(one.hash(&row(name)), other.hash(&row(name)));
         }
@@ -208,8 +209,8 @@ mod tests {
 
     #[test]
     fn a_remembered_row_answers_exactly() {
-        let mut memory = ConflictMemory::new(1024, 7);
-        memory.record(&row("a"), ts(10), false);
+        let mut memory = ConflictSet::new(1024, 7);
+        memory.insert(&row("a"), ts(10), false);
         assert_eq!(memory.check(&row("a"), ts(9)), LastCommit::After(ts(10)));
         assert_eq!(memory.check(&row("a"), ts(10)), LastCommit::NotAfter);
         assert_eq!(memory.check(&row("b"), ts(1)), LastCommit::NotAfter);
@@ -217,52 +218,52 @@ mod tests {
 
     #[test]
     fn a_commit_remembered_late_does_not_hide_a_newer_one() {
-        let mut memory = ConflictMemory::new(1024, 7);
-        memory.record(&row("a"), ts(20), false);
-        memory.record(&row("a"), ts(10), true);
+        let mut memory = ConflictSet::new(1024, 7);
+        memory.insert(&row("a"), ts(20), false);
+        memory.insert(&row("a"), ts(10), true);
         assert_eq!(memory.check(&row("a"), ts(15)), LastCommit::After(ts(20)));
     }
 
     #[test]
     fn a_commit_remembered_late_does_not_hide_a_newer_one_that_was_forgotten() {
-        let mut memory = ConflictMemory::new(1, 7);
-        memory.record(&row("a"), ts(20), false);
-        memory.record(&row("b"), ts(30), false);
-        memory.record(&row("a"), ts(10), false);
+        let mut memory = ConflictSet::new(1, 7);
+        memory.insert(&row("a"), ts(20), false);
+        memory.insert(&row("b"), ts(30), false);
+        memory.insert(&row("a"), ts(10), false);
         assert_eq!(memory.check(&row("a"), ts(15)), LastCommit::Unknown);
     }
 
     #[test]
     fn a_forgotten_row_is_unknown_below_the_floor_and_clear_above() {
-        let mut memory = ConflictMemory::new(1, 7);
-        memory.record(&row("a"), ts(10), false);
-        memory.record(&row("b"), ts(20), false);
+        let mut memory = ConflictSet::new(1, 7);
+        memory.insert(&row("a"), ts(10), false);
+        memory.insert(&row("b"), ts(20), false);
         assert_eq!(memory.check(&row("a"), ts(9)), LastCommit::Unknown);
         assert_eq!(memory.check(&row("a"), ts(10)), LastCommit::NotAfter);
     }
 
     #[test]
     fn a_commit_of_many_rows_drives_nobody_out_and_is_unknown_to_those_who_are_older() {
-        let mut memory = ConflictMemory::new(64, 7);
-        memory.record(&row("a"), ts(10), false);
-        memory.record(&row("held"), ts(20), true);
-        memory.record_many(&row("a"), &row("z"), ts(20));
+        let mut memory = ConflictSet::new(64, 7);
+        memory.insert(&row("a"), ts(10), false);
+        memory.insert(&row("held"), ts(20), true);
+        memory.insert_range(&row("a"), &row("z"), ts(20));
         for name in ["a", "another"] {
             assert_eq!(memory.check(&row(name), ts(19)), LastCommit::Unknown);
             assert_eq!(memory.check(&row(name), ts(20)), LastCommit::NotAfter);
         }
         assert_eq!(memory.check(&row("a"), ts(9)), LastCommit::After(ts(10)));
         assert_eq!(memory.check(&row("held"), ts(19)), LastCommit::After(ts(20)));
-        memory.record(&row("a"), ts(30), false);
+        memory.insert(&row("a"), ts(30), false);
         assert_eq!(memory.check(&row("a"), ts(25)), LastCommit::After(ts(30)));
         assert_eq!(memory.check(&row("another"), ts(25)), LastCommit::NotAfter);
     }
 
     #[test]
     fn commits_of_many_rows_elsewhere_are_none_of_a_row_until_there_are_too_many() {
-        let mut memory = ConflictMemory::new(64, 7);
-        let load = |memory: &mut ConflictMemory, number: u64| {
-            memory.record_many(&row(&format!("{number:04}/a")), &row(&format!("{number:04}/z")), ts(number));
+        let mut memory = ConflictSet::new(64, 7);
+        let load = |memory: &mut ConflictSet, number: u64| {
+            memory.insert_range(&row(&format!("{number:04}/a")), &row(&format!("{number:04}/z")), ts(number));
         };
         (1..=8).for_each(|number| load(&mut memory, number));
         for number in 1..=8 {
@@ -274,7 +275,7 @@ mod tests {
         }
         assert_eq!(memory.check(&row("elsewhere"), ts(0)), LastCommit::NotAfter);
         (9..=20).for_each(|number| load(&mut memory, number));
-        assert_eq!(memory.loads.len(), 8);
+        assert_eq!(memory.range_commits.len(), 8);
         assert_eq!(memory.check(&row("elsewhere"), ts(11)), LastCommit::Unknown);
         assert_eq!(memory.check(&row("elsewhere"), ts(12)), LastCommit::NotAfter);
         assert_eq!(memory.check(&row("0001/a"), ts(11)), LastCommit::Unknown);
@@ -282,18 +283,18 @@ mod tests {
 
     #[test]
     fn a_forgotten_hold_stays_a_conflict() {
-        let mut memory = ConflictMemory::new(1, 7);
-        memory.record(&row("a"), ts(10), true);
-        memory.record(&row("b"), ts(20), false);
+        let mut memory = ConflictSet::new(1, 7);
+        memory.insert(&row("a"), ts(10), true);
+        memory.insert(&row("b"), ts(20), false);
         assert_eq!(memory.check(&row("a"), ts(9)), LastCommit::After(ts(10)));
         assert_eq!(memory.check(&row("a"), ts(10)), LastCommit::NotAfter);
     }
 
     #[test]
     fn holds_of_other_rows_refuse_nobody_until_there_are_too_many() {
-        let mut memory = ConflictMemory::new(8, 7);
+        let mut memory = ConflictSet::new(8, 7);
         for number in 1..=12 {
-            memory.record(&row(&number.to_string()), ts(number), true);
+            memory.insert(&row(&number.to_string()), ts(number), true);
         }
         for number in 1..=12 {
             assert_eq!(memory.check(&row(&number.to_string()), ts(number - 1)), LastCommit::After(ts(number)));
@@ -303,9 +304,9 @@ mod tests {
         assert!(!matches!(memory.check(&row("another"), ts(0)), LastCommit::After(_)));
 
         for number in 13..=1000 {
-            memory.record(&row(&number.to_string()), ts(number), true);
+            memory.insert(&row(&number.to_string()), ts(number), true);
         }
-        assert!(memory.held.len() <= 8);
+        assert!(memory.lock_only.len() <= 8);
         for number in 1..=1000 {
             let LastCommit::After(held) = memory.check(&row(&number.to_string()), ts(number - 1)) else {
                 panic!("the hold at {number} was forgotten")
@@ -317,9 +318,9 @@ mod tests {
 
     #[test]
     fn memory_stays_bounded_and_no_conflict_of_an_idle_transaction_is_lost() {
-        let mut memory = ConflictMemory::new(64, 7);
+        let mut memory = ConflictSet::new(64, 7);
         for number in 1..100_000_u64 {
-            memory.record(&row(&number.to_string()), ts(number), false);
+            memory.insert(&row(&number.to_string()), ts(number), false);
         }
         assert_eq!(memory.slots.len(), 64);
         for number in 1..100_000_u64 {

@@ -24,19 +24,19 @@ use std::time::Duration;
 use super::{Pipeline, undetermined};
 use crate::engine::EngineError;
 use crate::error::{ErrorKind, Result};
-use crate::observe::{Part, Spent};
-use crate::oracle::LEASE;
-use crate::runtime::{Parker, Progress, Runtime};
+use crate::observe::{TxnPhase, TxnTimer};
+use crate::oracle::HIGH_WATER_KEY;
+use crate::runtime::{Env, Parker, Watermark};
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
-use crate::view::PinnedView;
+use crate::view::ReadView;
 
-pub struct Durability {
+pub struct GroupSync {
     durable_ts: AtomicU64,
-    durable_view: Mutex<Arc<PinnedView>>,
+    durable_view: Mutex<Arc<ReadView>>,
     state: Mutex<State>,
     /// How many syncs have ended; the greatest number there is when no further one will.
-    ended: Arc<dyn Progress>,
+    completed: Arc<dyn Watermark>,
     syncer: Mutex<Option<Arc<dyn Parker>>>,
     stopping: AtomicBool,
 }
@@ -45,28 +45,28 @@ pub struct Durability {
 struct State {
     syncing: bool,
     /// How many syncs have begun.
-    begun: u64,
+    started: u64,
     /// What the last of them covers.
-    covered: Timestamp,
+    covers_ts: Timestamp,
     /// Another one is to follow.
-    wanted: bool,
+    requested: bool,
 }
 
 /// How a caller gets the sync that it needs.
-enum Turn {
+enum SyncRole {
     /// It makes the sync, of this view; the sync counts as begun.
-    Sync(Arc<PinnedView>),
+    Leader(Arc<ReadView>),
     /// It waits until so many syncs have ended.
-    Wait(u64),
+    Follower(u64),
 }
 
-impl Durability {
-    pub fn new(view: Arc<PinnedView>, runtime: &dyn Runtime) -> Self {
+impl GroupSync {
+    pub fn new(view: Arc<ReadView>, runtime: &dyn Env) -> Self {
         Self {
             durable_ts: AtomicU64::new(view.read_ts.to_u64()),
             durable_view: Mutex::new(view),
             state: Mutex::default(),
-            ended: runtime.progress(),
+            completed: runtime.new_watermark(),
             syncer: Mutex::default(),
             stopping: AtomicBool::new(false),
         }
@@ -77,14 +77,14 @@ impl Durability {
     }
 
     /// The view of exactly what is durable.
-    pub fn view(&self) -> Arc<PinnedView> {
+    pub fn durable_view(&self) -> Arc<ReadView> {
         Arc::clone(&self.durable_view.lock())
     }
 
     /// Has the syncer thread sync soon.
-    pub fn want(&self) {
+    pub fn request_sync(&self) {
         let mut state = self.state.lock();
-        state.wanted = true;
+        state.requested = true;
         // The end of the running sync wakes the thread.
         if !state.syncing {
             self.wake_syncer();
@@ -97,8 +97,8 @@ impl Durability {
     }
 
     /// Ends all waits: there will be no further sync.
-    pub fn give_up(&self) {
-        self.ended.reach(u64::MAX);
+    pub fn release_waiters(&self) {
+        self.completed.advance_to(u64::MAX);
     }
 
     fn wake_syncer(&self) {
@@ -115,8 +115,8 @@ impl Pipeline {
             if let Some(why) = self.failure() {
                 return Err(undetermined(why));
             }
-            let Some(turn) = self.turn(ts) else { continue };
-            self.take(turn).map_err(|why| undetermined(self.failure().unwrap_or(&why.to_string())))?;
+            let Some(turn) = self.join_sync(ts) else { continue };
+            self.run_role(turn).map_err(|why| undetermined(self.failure().unwrap_or(&why.to_string())))?;
             if mutated!(AnySyncAcknowledges) && self.failure().is_none() {
                 return Ok(());
             }
@@ -125,78 +125,82 @@ impl Pipeline {
     }
 
     /// [`Pipeline::wait_durable`] for a transaction whose time is `spent`.
-    pub fn confirm(&self, ts: Timestamp, spent: &Spent) -> Result<()> {
+    pub fn wait_durable_timed(&self, ts: Timestamp, spent: &TxnTimer) -> Result<()> {
         if self.durable_ts() >= ts {
             return Ok(());
         }
         spent.start(self.runtime().elapsed());
         let confirmed = self.wait_durable(ts);
-        spent.lap(Part::Syncing, self.runtime().elapsed());
+        spent.lap(TxnPhase::Sync, self.runtime().elapsed());
         confirmed
     }
 
     /// Returns once all that was written before this call is durable, bookkeeping too. Never two syncs at a time: a failed one may have
     /// taken what another would then report as durable.
     pub fn sync_now(&self) -> Result<()> {
-        self.check_alive()?;
-        self.turn(Timestamp::MAX).map_or(Ok(()), |turn| self.take(turn))?;
-        self.check_alive()
+        self.check_open()?;
+        self.join_sync(Timestamp::MAX).map_or(Ok(()), |turn| self.run_role(turn))?;
+        self.check_open()
     }
 
     /// Returns once a sync has ended that may have brought the oracle a further lease: the running one, or one that is made here.
-    pub(super) fn await_lease(&self) -> Result<()> {
-        self.check_alive()?;
+    pub(super) fn wait_for_reservation(&self) -> Result<()> {
+        self.check_open()?;
         let turn = {
-            let mut state = self.durability.state.lock();
-            if state.syncing { Turn::Wait(state.begun) } else { Turn::Sync(self.begin_sync(&mut state)) }
+            let mut state = self.group_sync.state.lock();
+            if state.syncing {
+                SyncRole::Follower(state.started)
+            } else {
+                SyncRole::Leader(self.begin_sync(&mut state))
+            }
         };
-        self.take(turn)
+        self.run_role(turn)
     }
 
     /// Returns once the sync has ended; after a failure a wait ends, too.
-    fn take(&self, turn: Turn) -> Result<()> {
+    fn run_role(&self, turn: SyncRole) -> Result<()> {
         match turn {
-            Turn::Sync(view) => self.sync_with(view),
-            Turn::Wait(number) => {
-                self.durability.ended.wait(number);
+            SyncRole::Leader(view) => self.sync_with(view),
+            SyncRole::Follower(number) => {
+                self.group_sync.completed.wait_for(number);
                 Ok(())
             }
         }
     }
 
     /// How to get a sync that covers `ts`; `None` if such a sync has ended meanwhile.
-    fn turn(&self, ts: Timestamp) -> Option<Turn> {
-        let mut state = self.durability.state.lock();
+    fn join_sync(&self, ts: Timestamp) -> Option<SyncRole> {
+        let mut state = self.group_sync.state.lock();
         // A sync that ends moves `durable_ts` before it takes the lock.
         if self.durable_ts() >= ts {
             return None;
         }
         if !state.syncing {
-            return Some(Turn::Sync(self.begin_sync(&mut state)));
+            return Some(SyncRole::Leader(self.begin_sync(&mut state)));
         }
-        if ts <= state.covered || mutated!(AnySyncAcknowledges) {
-            return Some(Turn::Wait(state.begun));
+        if ts <= state.covers_ts || mutated!(AnySyncAcknowledges) {
+            return Some(SyncRole::Follower(state.started));
         }
-        state.wanted = true;
-        Some(Turn::Wait(state.begun + 1))
+        state.requested = true;
+        Some(SyncRole::Follower(state.started + 1))
     }
 
-    fn begin_sync(&self, state: &mut State) -> Arc<PinnedView> {
-        let view = self.current_view();
-        *state = State { syncing: true, begun: state.begun + 1, covered: view.read_ts, wanted: false };
+    fn begin_sync(&self, state: &mut State) -> Arc<ReadView> {
+        let view = self.visible_view();
+        *state = State { syncing: true, started: state.started + 1, covers_ts: view.read_ts, requested: false };
         view
     }
 
     /// The syncer thread's work.
     pub(super) fn run_syncer(&self) {
-        let durability = &self.durability;
+        let durability = &self.group_sync;
         let parker = self.runtime().parker();
         *durability.syncer.lock() = Some(Arc::clone(&parker));
         loop {
             let (is_wanted, begun) = {
                 let mut state = durability.state.lock();
                 // A failure has poisoned the pipeline and ended all waits; the thread stays until it is stopped.
-                let is_wanted = state.wanted && self.failure().is_none();
+                let is_wanted = state.requested && self.failure().is_none();
                 (is_wanted, (is_wanted && !state.syncing).then(|| self.begin_sync(&mut state)))
             };
             match begun {
@@ -208,40 +212,40 @@ impl Pipeline {
     }
 
     /// Makes the sync that was begun with this view.
-    fn sync_with(&self, view: Arc<PinnedView>) -> Result<()> {
-        let syncing = Syncing { pipeline: self, was_panicking: std::thread::panicking() };
+    fn sync_with(&self, view: Arc<ReadView>) -> Result<()> {
+        let syncing = SyncPanicGuard { pipeline: self, was_panicking: std::thread::panicking() };
         let synced = self.sync_and_publish(view);
         drop(syncing);
         let number = {
-            let mut state = self.durability.state.lock();
+            let mut state = self.group_sync.state.lock();
             state.syncing = false;
-            if state.wanted {
-                self.durability.wake_syncer();
+            if state.requested {
+                self.group_sync.wake_syncer();
             }
-            state.begun
+            state.started
         };
         if synced.is_ok() {
-            self.durability.ended.reach(number);
+            self.group_sync.completed.advance_to(number);
         }
         synced
     }
 
-    fn sync_and_publish(&self, mut view: Arc<PinnedView>) -> Result<()> {
+    fn sync_and_publish(&self, mut view: Arc<ReadView>) -> Result<()> {
         // The sync before this one may have failed just now.
-        self.check_alive()?;
+        self.check_open()?;
         crash_point!(SyncBefore);
         let synced = self.sync_engine();
         if mutated!(DurableSampledLate) {
-            view = self.current_view();
+            view = self.visible_view();
         }
         let took = synced.map_err(|why| self.poison(why.into()))?;
         let ts = view.read_ts;
-        self.counters.syncs.add(1);
-        self.counters.syncing.record(took);
+        self.metrics.wal_syncs.add(1);
+        self.metrics.wal_sync.record(took);
         event!(TRACE, durable_ts = %ts, took_us = took.as_micros(), "synced");
-        let replaced = std::mem::replace(&mut *self.durability.durable_view.lock(), view);
+        let replaced = std::mem::replace(&mut *self.group_sync.durable_view.lock(), view);
         drop(replaced);
-        self.durability.durable_ts.fetch_max(ts.to_u64(), Ordering::AcqRel);
+        self.group_sync.durable_ts.fetch_max(ts.to_u64(), Ordering::AcqRel);
         crash_point!(SyncPublished);
         Ok(())
     }
@@ -249,10 +253,10 @@ impl Pipeline {
     /// Has the engine make everything durable that was written, a further lease with it if one is due. The answer is how long the
     /// sync took.
     fn sync_engine(&self) -> Result<Duration, EngineError> {
-        let lease = self.lease_if_due();
+        let lease = self.due_reservation();
         crash_point!(LeaseBefore if lease.is_some());
         if let Some(lease) = lease {
-            self.engine().write_meta(&[(LEASE.into(), Some(lease.to_u64().to_be_bytes().to_vec()))])?;
+            self.engine().write_meta(&[(HIGH_WATER_KEY.into(), Some(lease.to_u64().to_be_bytes().to_vec()))])?;
         }
         let began = self.runtime().elapsed();
         self.engine().sync()?;
@@ -260,23 +264,23 @@ impl Pipeline {
         let took = self.runtime().elapsed().saturating_sub(began);
         if let Some(lease) = lease {
             crash_point!(LeaseDurable);
-            self.oracle().extend(lease);
+            self.oracle().reserve_until(lease);
         }
         Ok(took)
     }
 }
 
 /// A panic of the engine closes the pipeline instead of leaving everybody waiting for a sync that never ends.
-struct Syncing<'a> {
+struct SyncPanicGuard<'a> {
     pipeline: &'a Pipeline,
     was_panicking: bool,
 }
 
-impl Drop for Syncing<'_> {
+impl Drop for SyncPanicGuard<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() && !self.was_panicking {
             self.pipeline.poison(ErrorKind::Io("the engine panicked in a sync".into()).into());
-            self.pipeline.durability.state.lock().syncing = false;
+            self.pipeline.group_sync.state.lock().syncing = false;
         }
     }
 }

@@ -6,74 +6,78 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::timestamp::Timestamp;
-use crate::view::PinnedView;
+use crate::view::ReadView;
 
 /// The views that somebody still reads.
 #[derive(Default)]
-pub struct LiveViews {
+pub struct SnapshotList {
     /// Oldest first.
-    published: VecDeque<Published>,
+    current: VecDeque<SnapshotEntry>,
     /// Of moments of the past, in the order in which they were taken. What they show is kept by themselves.
-    past: VecDeque<Published>,
-    tidy_at: usize,
+    historical: VecDeque<SnapshotEntry>,
+    prune_at: usize,
 }
 
-struct Published {
+struct SnapshotEntry {
     read_ts: Timestamp,
-    view: Weak<PinnedView>,
+    view: Weak<ReadView>,
     /// When a newer view took its place: from then on it only costs.
     replaced_at: Option<Duration>,
 }
 
-impl Published {
-    fn is_live(&self) -> bool {
+impl SnapshotEntry {
+    fn is_active(&self) -> bool {
         self.view.upgrade().is_some_and(|view| !view.expired.load(Ordering::Acquire))
     }
 }
 
-const TIDY_AT_LEAST: usize = 64;
+const PRUNE_MIN: usize = 64;
 
-impl LiveViews {
+impl SnapshotList {
     /// Adds the newest view.
-    pub fn add(&mut self, view: &Arc<PinnedView>, now: Duration) {
-        if let Some(last) = self.published.back_mut() {
+    pub fn add(&mut self, view: &Arc<ReadView>, now: Duration) {
+        if let Some(last) = self.current.back_mut() {
             last.replaced_at = Some(now);
         }
-        self.tidy();
-        self.published.push_back(Published { read_ts: view.read_ts, view: Arc::downgrade(view), replaced_at: None });
+        self.prune();
+        self.current.push_back(SnapshotEntry { read_ts: view.read_ts, view: Arc::downgrade(view), replaced_at: None });
     }
 
     /// Adds a view of the past.
-    pub fn keep(&mut self, view: &Arc<PinnedView>, now: Duration) {
-        self.tidy();
-        self.past.push_back(Published { read_ts: view.read_ts, view: Arc::downgrade(view), replaced_at: Some(now) });
+    pub fn add_historical(&mut self, view: &Arc<ReadView>, now: Duration) {
+        self.prune();
+        self.historical.push_back(SnapshotEntry {
+            read_ts: view.read_ts,
+            view: Arc::downgrade(view),
+            replaced_at: Some(now),
+        });
     }
 
-    fn tidy(&mut self) {
-        if self.published.len() + self.past.len() >= self.tidy_at.max(TIDY_AT_LEAST) {
-            self.published.retain(Published::is_live);
-            self.past.retain(Published::is_live);
-            self.tidy_at = (self.published.len() + self.past.len()) * 2;
+    fn prune(&mut self) {
+        if self.current.len() + self.historical.len() >= self.prune_at.max(PRUNE_MIN) {
+            self.current.retain(SnapshotEntry::is_active);
+            self.historical.retain(SnapshotEntry::is_active);
+            self.prune_at = (self.current.len() + self.historical.len()) * 2;
         }
     }
 
     /// The oldest timestamp that somebody reads at.
-    pub fn oldest(&mut self) -> Option<Timestamp> {
-        while self.published.front().is_some_and(|oldest| !oldest.is_live()) {
-            self.published.pop_front();
+    pub fn oldest_read_ts(&mut self) -> Option<Timestamp> {
+        while self.current.front().is_some_and(|oldest| !oldest.is_active()) {
+            self.current.pop_front();
         }
-        self.published.front().map(|oldest| oldest.read_ts)
+        self.current.front().map(|oldest| oldest.read_ts)
     }
 
     /// How many are read.
     pub fn count(&self) -> usize {
-        self.published.iter().chain(&self.past).filter(|published| published.is_live()).count()
+        self.current.iter().chain(&self.historical).filter(|published| published.is_active()).count()
     }
 
     /// Ends the views that were replaced before this moment; the answer is how many had not ended before.
     pub fn expire(&self, before: Duration) -> usize {
         let mut ended = 0;
-        for views in [&self.published, &self.past] {
+        for views in [&self.current, &self.historical] {
             let old = views.iter().take_while(|view| view.replaced_at.is_some_and(|at| at < before));
             for view in old.filter_map(|published| published.view.upgrade()) {
                 ended += usize::from(!view.expired.swap(true, Ordering::AcqRel));

@@ -30,117 +30,117 @@ mod queue;
 mod reply;
 mod turns;
 
-pub use combiner::{Purpose, Settled, Submission};
-pub use decide::{Conditions, Life, Refused};
+pub use combiner::{Submission, SubmissionKind, SubmitResult};
+pub use decide::{CommitConditions, KeyspaceDescriptor, Rejection};
 #[cfg(feature = "tokio")]
-pub use entrance::Step;
-pub use entrance::{Entrance, Held, Waited};
-pub use turns::{Admission, Turns};
+pub use entrance::WaitAction;
+pub use entrance::{AdmissionWait, AttemptGuard, WaitTimes};
+pub use turns::{AdmissionController, RowQueues};
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use self::combiner::Batch;
-use self::conflicts::ConflictMemory;
-use self::decide::Core;
-use self::durability::Durability;
-use self::live::LiveViews;
-use self::queue::Queue;
-use self::turns::Unlocked;
+use self::combiner::WriteGroup;
+use self::conflicts::ConflictSet;
+use self::decide::LeaderState;
+use self::durability::GroupSync;
+use self::live::SnapshotList;
+use self::queue::CommitQueue;
+use self::turns::UnlockWaiters;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::identity;
-use crate::locking::{Heads, LockCounters};
-use crate::observe::Counters;
-use crate::oracle::{LEASE, LeasedOracle, is_last, read_high_water};
+use crate::locking::{LockManager, LockMetrics};
+use crate::observe::Metrics;
+use crate::oracle::{HIGH_WATER_KEY, LocalOracle, is_exhausted, read_high_water};
 use crate::row::RowKey;
-use crate::runtime::{Joined, Runtime};
+use crate::runtime::{Env, JoinHandle};
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
-use crate::view::PinnedView;
+use crate::view::ReadView;
 
 /// Why a store that was closed in good order answers nothing any more.
-pub const CLOSED: &str = "the store was closed by its user";
+pub const CLOSED_MESSAGE: &str = "the store was closed by its user";
 
 /// See the [module](self).
 pub struct Pipeline {
     engine: Arc<dyn Engine>,
-    runtime: Arc<dyn Runtime>,
-    oracle: LeasedOracle,
+    runtime: Arc<dyn Env>,
+    oracle: LocalOracle,
     /// Every transaction that began before this belongs to an earlier life of the store.
-    opened_at: Timestamp,
-    queue: Mutex<Queue>,
+    first_ts: Timestamp,
+    queue: Mutex<CommitQueue>,
     /// The leader's own.
-    core: Mutex<Core>,
-    current: Mutex<Arc<PinnedView>>,
-    live: Mutex<LiveViews>,
-    durability: Durability,
+    leader_state: Mutex<LeaderState>,
+    visible_view: Mutex<Arc<ReadView>>,
+    snapshots: Mutex<SnapshotList>,
+    group_sync: GroupSync,
     /// Two-phase transactions that are committed while rows are still locked.
     unapplied: Mutex<HashMap<Timestamp, Timestamp>>,
     /// Transactions of this life that gave up while rows are still locked.
     abandoned: Mutex<HashSet<Timestamp>>,
     /// Whether locks of an earlier life may be left.
-    orphans: AtomicBool,
-    unlocked: Arc<Unlocked>,
-    locks: Arc<Heads>,
-    acknowledged: AtomicU64,
+    may_have_orphans: AtomicBool,
+    unlock_waiters: Arc<UnlockWaiters>,
+    named_locks: Arc<LockManager>,
+    acked_ts: AtomicU64,
     failure: OnceLock<String>,
-    counters: Arc<Counters>,
-    syncer: Mutex<Option<Box<dyn Joined>>>,
+    metrics: Arc<Metrics>,
+    syncer: Mutex<Option<Box<dyn JoinHandle>>>,
 }
 
 impl Pipeline {
     /// Takes charge of an engine.
     pub fn open(
         engine: Arc<dyn Engine>,
-        runtime: Arc<dyn Runtime>,
-        counters: Arc<Counters>,
+        runtime: Arc<dyn Env>,
+        metrics: Arc<Metrics>,
         conflict_slots: usize,
     ) -> Result<Arc<Self>> {
         let high_water = read_high_water(&*engine)?;
         let high_water = if mutated!(TimestampsReused) { Timestamp::ZERO } else { high_water };
-        let oracle = LeasedOracle::new(high_water);
+        let oracle = LocalOracle::new(high_water);
         crash_point!(OpenBefore);
-        let lease = oracle.first_lease(runtime.unix_millis());
-        let mut entries = vec![(LEASE.into(), Some(lease.to_u64().to_be_bytes().to_vec()))];
+        let lease = oracle.first_reservation(runtime.unix_millis());
+        let mut entries = vec![(HIGH_WATER_KEY.into(), Some(lease.to_u64().to_be_bytes().to_vec()))];
         entries.extend(identity::at_opening(&*engine, || runtime.random())?);
         engine.write_meta(&entries)?;
         engine.sync()?;
         crash_point!(OpenLeased);
-        oracle.extend(lease);
+        oracle.reserve_until(lease);
         let opened_at = oracle.next(runtime.unix_millis()).ok_or_else(out_of_timestamps)?;
 
         let view = engine.snapshot()?;
         let orphans = view.any_lock()?;
         crash_point!(OpenScanned);
-        let first = PinnedView::new(opened_at, view, orphans);
-        let mut live = LiveViews::default();
+        let first = ReadView::new(opened_at, view, orphans);
+        let mut live = SnapshotList::default();
         live.add(&first, runtime.elapsed());
         let pipeline = Arc::new(Self {
             engine,
             oracle,
-            opened_at,
+            first_ts: opened_at,
             queue: Mutex::default(),
-            core: Mutex::new(Core {
-                locks: HashMap::new(),
-                streams: HashMap::new(),
-                conflicts: ConflictMemory::new(conflict_slots, runtime.random()),
-                batch: Batch::default(),
-                entries: Vec::new(),
+            leader_state: Mutex::new(LeaderState {
+                row_locks: HashMap::new(),
+                large_txns: HashMap::new(),
+                conflict_set: ConflictSet::new(conflict_slots, runtime.random()),
+                group: WriteGroup::default(),
+                queue_buffer: Vec::new(),
             }),
-            current: Mutex::new(Arc::clone(&first)),
-            live: Mutex::new(live),
-            durability: Durability::new(first, &*runtime),
+            visible_view: Mutex::new(Arc::clone(&first)),
+            snapshots: Mutex::new(live),
+            group_sync: GroupSync::new(first, &*runtime),
             unapplied: Mutex::default(),
             abandoned: Mutex::default(),
-            orphans: AtomicBool::new(orphans),
-            unlocked: Arc::default(),
-            locks: Arc::new(Heads::new(runtime.random(), LockCounters::new(Arc::clone(&counters)))),
-            acknowledged: AtomicU64::new(opened_at.to_u64()),
+            may_have_orphans: AtomicBool::new(orphans),
+            unlock_waiters: Arc::default(),
+            named_locks: Arc::new(LockManager::new(runtime.random(), LockMetrics::new(Arc::clone(&metrics)))),
+            acked_ts: AtomicU64::new(opened_at.to_u64()),
             failure: OnceLock::new(),
-            counters,
+            metrics,
             syncer: Mutex::default(),
             runtime,
         });
@@ -152,26 +152,26 @@ impl Pipeline {
     }
 
     /// Ends the syncer thread and refuses everything from here on.
-    pub fn stop(&self) {
+    pub fn close(&self) {
         let syncer = self.syncer.lock().take();
-        self.durability.stop();
-        syncer.into_iter().for_each(Joined::join);
-        let closed_well = self.failure.set(CLOSED.into()).is_ok();
-        self.durability.give_up();
+        self.group_sync.stop();
+        syncer.into_iter().for_each(JoinHandle::join);
+        let closed_well = self.failure.set(CLOSED_MESSAGE.into()).is_ok();
+        self.group_sync.release_waiters();
         if closed_well {
             crash_point!(CloseSynced);
             // The next life may begin where this one ended. Without this it begins above the lease, which is as good. Closed
             // first: a leader that has passed the check for failures could still draw a timestamp above what is written.
-            let last = if mutated!(OracleLeftOpen) { self.oracle.last() } else { self.oracle.close() };
+            let last = if mutated!(OracleLeftOpen) { self.oracle.last_issued() } else { self.oracle.close() };
             let last = last.to_u64().to_be_bytes().to_vec();
-            let _ = self.engine.write_meta(&[(LEASE.into(), Some(last))]).and_then(|()| self.engine.sync());
+            let _ = self.engine.write_meta(&[(HIGH_WATER_KEY.into(), Some(last))]).and_then(|()| self.engine.sync());
         }
     }
 
     /// Has everything visible made durable soon.
-    pub fn sync_soon(&self) {
-        if self.durable_ts() < self.current_view().read_ts {
-            self.durability.want();
+    pub fn request_sync(&self) {
+        if self.durable_ts() < self.visible_view().read_ts {
+            self.group_sync.request_sync();
         }
     }
 
@@ -179,71 +179,71 @@ impl Pipeline {
         &*self.engine
     }
 
-    pub fn runtime(&self) -> &dyn Runtime {
+    pub fn runtime(&self) -> &dyn Env {
         &*self.runtime
     }
 
     /// The locks by name, which end with the pipeline.
-    pub fn locks(&self) -> &Arc<Heads> {
-        &self.locks
+    pub fn named_locks(&self) -> &Arc<LockManager> {
+        &self.named_locks
     }
 
-    fn oracle(&self) -> &LeasedOracle {
+    fn oracle(&self) -> &LocalOracle {
         &self.oracle
     }
 
     /// A fresh timestamp.
-    pub fn timestamp(&self) -> Result<Timestamp> {
-        self.timestamp_and_time().map(|(ts, _)| ts)
+    pub fn next_timestamp(&self) -> Result<Timestamp> {
+        self.next_timestamp_and_clock().map(|(ts, _)| ts)
     }
 
     /// A fresh timestamp, and what the clock said, in milliseconds since 1970.
-    pub fn timestamp_and_time(&self) -> Result<(Timestamp, u64)> {
+    pub fn next_timestamp_and_clock(&self) -> Result<(Timestamp, u64)> {
         loop {
             let now = self.runtime.unix_millis();
             if let Some(ts) = self.oracle.next(now) {
                 return Ok((ts, now));
             }
-            self.await_lease()?;
+            self.wait_for_reservation()?;
         }
     }
 
     /// A fresh timestamp, unless it has to be waited for.
     #[cfg(feature = "tokio")]
-    pub fn timestamp_at_once(&self) -> Option<Timestamp> {
+    pub fn try_next_timestamp(&self) -> Option<Timestamp> {
         self.oracle.next(self.runtime.unix_millis())
     }
 
     /// Has the oracle's lease extended in the background when less than half of it is left, so that no caller has to wait for it.
-    pub fn extend_lease_soon(&self) {
-        if self.oracle.needs_extension(self.runtime.unix_millis()) {
-            self.durability.want();
+    pub fn request_reservation(&self) {
+        if self.oracle.needs_reservation(self.runtime.unix_millis()) {
+            self.group_sync.request_sync();
         }
     }
 
     /// Has timestamps tell the time, too: after a pause the first commit waits for a sync more.
-    pub fn be_punctual(&self) {
-        self.oracle.be_punctual();
+    pub fn track_wall_clock(&self) {
+        self.oracle.track_wall_clock();
     }
 
     /// Sees to it that every timestamp from here on is greater than `ts`, which comes from another store.
     pub fn advance_past(&self, ts: Timestamp) -> Result<()> {
-        if is_last(ts) {
+        if is_exhausted(ts) {
             return Err(out_of_timestamps());
         }
         self.oracle.advance_past(ts);
-        self.timestamp().map(drop)
+        self.next_timestamp().map(drop)
     }
 
     /// The newest view: everything that is visible.
-    pub fn current_view(&self) -> Arc<PinnedView> {
-        Arc::clone(&self.current.lock())
+    pub fn visible_view(&self) -> Arc<ReadView> {
+        Arc::clone(&self.visible_view.lock())
     }
 
     /// A view of nothing that could still be lost, and of everything acknowledged before.
-    pub fn durable_view(&self) -> Result<Arc<PinnedView>> {
-        let durable = self.durability.view();
-        let current = self.current_view();
+    pub fn durable_view(&self) -> Result<Arc<ReadView>> {
+        let durable = self.group_sync.durable_view();
+        let current = self.visible_view();
         if mutated!(SnapshotAtVisible) {
             return Ok(current);
         }
@@ -251,7 +251,7 @@ impl Pipeline {
             // The same commits; the newer view may have fewer locks to look at.
             return Ok(current);
         }
-        if durable.read_ts.to_u64() >= self.acknowledged.load(Ordering::Acquire) {
+        if durable.read_ts.to_u64() >= self.acked_ts.load(Ordering::Acquire) {
             return Ok(durable);
         }
         self.wait_durable(current.read_ts)?;
@@ -259,18 +259,18 @@ impl Pipeline {
     }
 
     /// Notes that somebody has been told of a commit.
-    pub fn acknowledge(&self, commit_ts: Timestamp) {
-        self.acknowledged.fetch_max(commit_ts.to_u64(), Ordering::AcqRel);
+    pub fn note_acked(&self, commit_ts: Timestamp) {
+        self.acked_ts.fetch_max(commit_ts.to_u64(), Ordering::AcqRel);
     }
 
     /// Every commit at or below this would survive a power cut.
     pub fn durable_ts(&self) -> Timestamp {
-        self.durability.durable_ts()
+        self.group_sync.durable_ts()
     }
 
     /// Whether the transaction began in an earlier life of the store, so that its owner is gone.
     pub fn is_orphan(&self, start_ts: Timestamp) -> bool {
-        start_ts < self.opened_at
+        start_ts < self.first_ts
     }
 
     /// Whether the transaction has given up and some of its rows may still be locked.
@@ -284,16 +284,16 @@ impl Pipeline {
     }
 
     /// Notes that no lock of the transaction is left; the writes that removed them have returned.
-    pub fn stream_ended(&self, start_ts: Timestamp) -> Result<()> {
-        let (changes, purpose) = (Vec::new(), Purpose::StreamEnds { start_ts });
-        self.submit_own(changes, purpose)?;
+    pub fn forget_large_txn(&self, start_ts: Timestamp) -> Result<()> {
+        let (changes, purpose) = (Vec::new(), SubmissionKind::ForgetLarge { start_ts });
+        self.submit_internal(changes, purpose)?;
         self.abandoned.lock().remove(&start_ts);
         Ok(())
     }
 
     /// Transactions that began before this are orphans.
-    pub fn opened_at(&self) -> Timestamp {
-        self.opened_at
+    pub fn first_ts(&self) -> Timestamp {
+        self.first_ts
     }
 
     /// When the transaction was committed, if rows of it are still locked by this process.
@@ -307,62 +307,62 @@ impl Pipeline {
     }
 
     /// Says that no lock of an earlier life is left; the writes that removed them have returned.
-    pub fn no_orphans_left(&self) -> Result<()> {
-        self.orphans.store(false, Ordering::Release);
+    pub fn clear_orphan_flag(&self) -> Result<()> {
+        self.may_have_orphans.store(false, Ordering::Release);
         // The leader publishes a view that need not look at locks.
-        self.pass()
+        self.drain()
     }
 
     /// Returns once a commit that somebody has seen in the engine, ahead of its publication, is visible.
     pub fn wait_visible(&self, ts: Timestamp) -> Result<()> {
-        if self.current_view().read_ts < ts { self.pass() } else { Ok(()) }
+        if self.visible_view().read_ts < ts { self.drain() } else { Ok(()) }
     }
 
     /// Goes through the queue with nothing to do: what was before it is published then.
-    pub fn pass(&self) -> Result<()> {
-        let (changes, purpose) = (Vec::new(), Purpose::Other);
-        self.submit_own(changes, purpose).map(drop)
+    pub fn drain(&self) -> Result<()> {
+        let (changes, purpose) = (Vec::new(), SubmissionKind::NoCommit);
+        self.submit_internal(changes, purpose).map(drop)
     }
 
     /// Whether locks of an earlier life may be left.
     pub fn may_have_orphans(&self) -> bool {
-        self.orphans.load(Ordering::Acquire)
+        self.may_have_orphans.load(Ordering::Acquire)
     }
 
     /// Has an attempt wait until a row that a live transaction has locked is free.
-    pub fn await_unlock(&self, entrance: &mut Entrance, row: &RowKey) {
-        let (engine, looked_at, opened_at) = (Arc::clone(&self.engine), row.clone(), self.opened_at);
+    pub fn wait_for_unlock(&self, entrance: &mut AdmissionWait, row: &RowKey) {
+        let (engine, looked_at, opened_at) = (Arc::clone(&self.engine), row.clone(), self.first_ts);
         let is_locked = move || engine.read_row(&looked_at, opened_at).is_ok_and(|found| found.lock.is_some());
-        entrance.await_unlock(&self.unlocked, row.clone(), Box::new(is_locked));
+        entrance.wait_for_unlock(&self.unlock_waiters, row.clone(), Box::new(is_locked));
     }
 
     /// The oldest timestamp at which anybody reads, or will.
-    pub fn oldest_read(&self) -> Timestamp {
-        let visible = self.current_view().read_ts;
-        self.live.lock().oldest().map_or(visible, |oldest| oldest.min(visible))
+    pub fn oldest_read_ts(&self) -> Timestamp {
+        let visible = self.visible_view().read_ts;
+        self.snapshots.lock().oldest_read_ts().map_or(visible, |oldest| oldest.min(visible))
     }
 
     /// Counts a view that was not published among those that are read, and ends it in time.
-    pub fn keep_view(&self, view: &Arc<PinnedView>) {
-        self.live.lock().keep(view, self.runtime.elapsed());
+    pub fn add_historical_view(&self, view: &Arc<ReadView>) {
+        self.snapshots.lock().add_historical(view, self.runtime.elapsed());
     }
 
     /// How many different views are being read.
-    pub fn live_views(&self) -> usize {
-        self.live.lock().count()
+    pub fn open_views(&self) -> usize {
+        self.snapshots.lock().count()
     }
 
     /// Ends the views that a newer one replaced longer ago than `age`, and those of the past that were taken then; the answer is
     /// how many these were.
     pub fn expire_views(&self, age: Duration) -> usize {
-        self.live.lock().expire(self.runtime.elapsed().saturating_sub(age))
+        self.snapshots.lock().expire(self.runtime.elapsed().saturating_sub(age))
     }
 
     /// Called by the leader only, after the changes are applied.
-    fn publish(&self, _leader: &mut Core, newest: Option<Timestamp>, now: Duration) -> Result<()> {
+    fn publish(&self, _leader: &mut LeaderState, newest: Option<Timestamp>, now: Duration) -> Result<()> {
         let (read_ts, check_locks_now) = {
-            let current = self.current.lock();
-            (current.read_ts, current.check_locks)
+            let current = self.visible_view.lock();
+            (current.read_ts, current.must_check_locks)
         };
         // Read before the view is opened: a row that becomes whole in between is looked at once too often, never once too
         // seldom.
@@ -372,11 +372,11 @@ impl Pipeline {
         }
         let view = self.engine.snapshot()?;
         let check_locks = if mutated!(UnappliedReadLate) { !self.unapplied.lock().is_empty() } else { check_locks };
-        let next = PinnedView::new(newest.map_or(read_ts, |ts| ts.max(read_ts)), view, check_locks);
-        self.live.lock().add(&next, now);
-        let replaced = std::mem::replace(&mut *self.current.lock(), next);
+        let next = ReadView::new(newest.map_or(read_ts, |ts| ts.max(read_ts)), view, check_locks);
+        self.snapshots.lock().add(&next, now);
+        let replaced = std::mem::replace(&mut *self.visible_view.lock(), next);
         drop(replaced);
-        self.extend_lease_soon();
+        self.request_reservation();
         Ok(())
     }
 
@@ -385,33 +385,33 @@ impl Pipeline {
         self.failure.get().map(String::as_str)
     }
 
-    pub fn check_alive(&self) -> Result<()> {
+    pub fn check_open(&self) -> Result<()> {
         self.failure().map_or(Ok(()), |why| Err(Error::closed(why)))
     }
 
     /// Closes the pipeline for good; every call that waits for it fails. The first reason counts. The answer is for a caller of
     /// which nothing can have been committed.
     pub fn poison(&self, why: Error) -> Error {
-        Error::closed(self.fail(&why))
+        Error::closed(self.record_failure(&why))
     }
 
     /// [`Pipeline::poison`] for a caller of which something may have been committed, or may not be durable.
     pub fn poison_undetermined(&self, why: Error) -> Error {
-        undetermined(self.fail(&why))
+        undetermined(self.record_failure(&why))
     }
 
-    fn fail(&self, why: &Error) -> &str {
+    fn record_failure(&self, why: &Error) -> &str {
         if self.failure.set(format!("the store has failed and must be opened again: {why}")).is_ok() {
             event!(ERROR, %why, "store failed");
-            self.locks.close(self.failure().unwrap_or_default());
+            self.named_locks.close(self.failure().unwrap_or_default());
         }
-        self.durability.give_up();
+        self.group_sync.release_waiters();
         self.failure().unwrap_or_default()
     }
 
-    fn lease_if_due(&self) -> Option<Timestamp> {
+    fn due_reservation(&self) -> Option<Timestamp> {
         let now = self.runtime.unix_millis();
-        self.oracle.needs_extension(now).then(|| self.oracle.next_lease(now))
+        self.oracle.needs_reservation(now).then(|| self.oracle.next_reservation(now))
     }
 }
 

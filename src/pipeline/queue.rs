@@ -1,44 +1,44 @@
 //! The queue of submissions, and the election of its leader.
 
 use super::combiner::Submission;
-use super::reply::Reply;
-use crate::locking::Entered;
+use super::reply::ReplySender;
+use crate::locking::InFlightFences;
 
 #[derive(Default)]
-pub struct Queue {
-    entries: Vec<Entry>,
-    leading: bool,
+pub struct CommitQueue {
+    entries: Vec<QueuedSubmission>,
+    has_leader: bool,
 }
 
-pub struct Entry {
+pub struct QueuedSubmission {
     pub submission: Submission,
     /// The fences among its conditions.
-    pub entered: Entered,
-    pub reply: Reply,
+    pub in_flight_fences: InFlightFences,
+    pub reply: ReplySender,
 }
 
-impl Queue {
+impl CommitQueue {
     /// Returns whether the committer becomes the leader; otherwise there is one, and its next round takes the entry.
-    pub fn push(&mut self, entry: Entry) -> bool {
+    pub fn push(&mut self, entry: QueuedSubmission) -> bool {
         self.entries.push(entry);
-        !std::mem::replace(&mut self.leading, true)
+        !std::mem::replace(&mut self.has_leader, true)
     }
 
     /// Moves the whole queue to `entries`, which is empty, for the leader. `false`: the queue is empty, and there is no leader any more.
-    pub fn take(&mut self, entries: &mut Vec<Entry>) -> bool {
-        self.leading = !self.entries.is_empty();
+    pub fn take_all(&mut self, entries: &mut Vec<QueuedSubmission>) -> bool {
+        self.has_leader = !self.entries.is_empty();
         std::mem::swap(&mut self.entries, entries);
-        self.leading
+        self.has_leader
     }
 
     /// The entry whose committer may lead next, in place of another [`Queue::take`].
-    pub fn first(&self) -> Option<&Entry> {
+    pub fn front(&self) -> Option<&QueuedSubmission> {
         self.entries.first()
     }
 
     /// After a panic of the leader: there is no leader, and nothing is queued.
-    pub fn clear(&mut self) -> Vec<Entry> {
-        self.leading = false;
+    pub fn abort(&mut self) -> Vec<QueuedSubmission> {
+        self.has_leader = false;
         std::mem::take(&mut self.entries)
     }
 }
@@ -49,25 +49,26 @@ mod tests {
 
     use super::*;
     use crate::locking::Fences;
-    use crate::pipeline::reply::Slot;
-    use crate::pipeline::{Conditions, Purpose};
-    use crate::runtime::System;
+    use crate::pipeline::reply::ReplySlot;
+    use crate::pipeline::{CommitConditions, SubmissionKind};
+    use crate::runtime::SystemEnv;
 
-    fn entry() -> Entry {
-        let (group, conditions) = (Vec::new().into(), Arc::new(Conditions::default()));
-        let submission = Submission { group, purpose: Purpose::Other, durable: false, conditions, held: None };
-        let reply = Reply::new(&Slot::new(&System::default()));
-        Entry { submission, entered: Entered::new(&Fences::default()), reply }
+    fn entry() -> QueuedSubmission {
+        let (group, conditions) = (Vec::new().into(), Arc::new(CommitConditions::default()));
+        let submission =
+            Submission { group, kind: SubmissionKind::NoCommit, durable: false, conditions, attempt: None };
+        let reply = ReplySender::new(&ReplySlot::new(&SystemEnv::default()));
+        QueuedSubmission { submission, in_flight_fences: InFlightFences::new(&Fences::default()), reply }
     }
 
-    fn taken(queue: &mut Queue) -> Option<usize> {
+    fn taken(queue: &mut CommitQueue) -> Option<usize> {
         let mut entries = Vec::new();
-        queue.take(&mut entries).then_some(entries.len())
+        queue.take_all(&mut entries).then_some(entries.len())
     }
 
     #[test]
     fn there_is_one_leader_until_nothing_is_queued() {
-        let mut queue = Queue::default();
+        let mut queue = CommitQueue::default();
         for _ in 0..2 {
             assert!(queue.push(entry()));
             assert!(!queue.push(entry()));
@@ -80,10 +81,10 @@ mod tests {
 
     #[test]
     fn after_a_panic_of_the_leader_the_next_committer_leads() {
-        let mut queue = Queue::default();
+        let mut queue = CommitQueue::default();
         queue.push(entry());
         queue.push(entry());
-        assert_eq!(queue.clear().len(), 2);
+        assert_eq!(queue.abort().len(), 2);
         assert!(queue.push(entry()));
     }
 }

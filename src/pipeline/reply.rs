@@ -4,28 +4,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::combiner::Settled;
+use super::combiner::SubmitResult;
 use crate::error::{Error, ErrorKind, Result};
-use crate::runtime::Runtime;
+use crate::runtime::Env;
 use crate::sync::Mutex;
 use crate::waiter::Waiter;
 
 /// Where a submission's answer appears.
-pub struct Slot {
-    answer: Mutex<Option<Result<Settled>>>,
-    answered: AtomicBool,
-    lead: AtomicBool,
+pub struct ReplySlot {
+    answer: Mutex<Option<Result<SubmitResult>>>,
+    sent: AtomicBool,
+    leads_next: AtomicBool,
     /// By the runtime's clock, in nanoseconds; zero for what was not.
     applied_at: AtomicU64,
     waiter: Waiter,
 }
 
-impl Slot {
-    pub fn new(runtime: &dyn Runtime) -> Arc<Self> {
+impl ReplySlot {
+    pub fn new(runtime: &dyn Env) -> Arc<Self> {
         Arc::new(Self {
             answer: Mutex::new(None),
-            answered: AtomicBool::new(false),
-            lead: AtomicBool::new(false),
+            sent: AtomicBool::new(false),
+            leads_next: AtomicBool::new(false),
             applied_at: AtomicU64::new(0),
             waiter: Waiter::new(runtime),
         })
@@ -37,12 +37,12 @@ impl Slot {
     }
 
     /// Waits for the answer. `None`: the caller is to lead first.
-    pub fn wait(&self, runtime: &dyn Runtime) -> Option<Result<Settled>> {
+    pub fn wait(&self, runtime: &dyn Env) -> Option<Result<SubmitResult>> {
         // The leader answers in some microseconds.
-        runtime.give_way(&|| self.waiter.is_notified());
+        runtime.spin_until(&|| self.waiter.is_notified());
         loop {
             self.waiter.wait();
-            if self.lead.swap(false, Ordering::AcqRel) {
+            if self.leads_next.swap(false, Ordering::AcqRel) {
                 return None;
             }
             let answer = self.answer.lock().take();
@@ -54,10 +54,10 @@ impl Slot {
 }
 
 /// The leader's end of a slot. One that is dropped unanswered, because the leader panicked, answers that nothing is known.
-pub struct Reply(Arc<Slot>);
+pub struct ReplySender(Arc<ReplySlot>);
 
-impl Reply {
-    pub fn new(slot: &Arc<Slot>) -> Self {
+impl ReplySender {
+    pub fn new(slot: &Arc<ReplySlot>) -> Self {
         Self(Arc::clone(slot))
     }
 
@@ -66,26 +66,28 @@ impl Reply {
         self.0.applied_at.store(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    pub fn hand_over_lead(&self) {
-        self.0.lead.store(true, Ordering::Release);
+    pub fn transfer_leadership(&self) {
+        self.0.leads_next.store(true, Ordering::Release);
         self.0.waiter.notify();
     }
 
-    pub fn answer(&self, answer: Result<Settled>) {
-        self.0.answered.store(true, Ordering::Release);
+    pub fn send(&self, answer: Result<SubmitResult>) {
+        self.0.sent.store(true, Ordering::Release);
         *self.0.answer.lock() = Some(answer);
         self.0.waiter.notify();
     }
 
-    pub fn fail(&self, why: Error) {
-        self.answer(Err(why));
+    pub fn send_error(&self, why: Error) {
+        self.send(Err(why));
     }
 }
 
-impl Drop for Reply {
+impl Drop for ReplySender {
     fn drop(&mut self) {
-        if !self.0.answered.load(Ordering::Acquire) {
-            self.fail(ErrorKind::Undetermined("the thread that led the commit pipeline has panicked".into()).into());
+        if !self.0.sent.load(Ordering::Acquire) {
+            self.send_error(
+                ErrorKind::Undetermined("the thread that led the commit pipeline has panicked".into()).into(),
+            );
         }
     }
 }

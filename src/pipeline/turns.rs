@@ -14,58 +14,58 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::conflicts::hash;
+use super::conflicts::row_hash;
 use crate::engine::RowBatch;
-use crate::row::{Edit, RowKey};
+use crate::row::{CellChange, RowKey};
 use crate::sync::Mutex;
 use crate::waiter::Waiter;
 
 /// More rows than this are not worth queueing for.
-const TURN_ROWS_MAX: usize = 64;
+const ROW_QUEUE_ROWS_MAX: usize = 64;
 
 /// Queues of attempts, by row.
 #[derive(Default)]
-pub struct Turns(Mutex<HashMap<u64, VecDeque<Arc<Waiter>>>>);
+pub struct RowQueues(Mutex<HashMap<u64, VecDeque<Arc<Waiter>>>>);
 
 /// The right to be next on a row.
-pub struct Turn {
-    turns: Arc<Turns>,
+pub struct RowQueueTicket {
+    queues: Arc<RowQueues>,
     row: u64,
     own: Arc<Waiter>,
 }
 
-impl Turns {
+impl RowQueues {
     #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         self.0.lock().is_empty()
     }
 
     /// What to queue for, and in which order; nothing if the rows are too many.
-    pub fn order(rows: &[RowKey]) -> Vec<u64> {
-        if rows.len() > TURN_ROWS_MAX {
+    pub fn lock_order(rows: &[RowKey]) -> Vec<u64> {
+        if rows.len() > ROW_QUEUE_ROWS_MAX {
             return Vec::new();
         }
-        let mut hashes: Vec<u64> = rows.iter().map(hash).collect();
+        let mut hashes: Vec<u64> = rows.iter().map(row_hash).collect();
         hashes.sort_unstable();
         hashes.dedup();
         hashes
     }
 
     /// Queues; `own` is notified when the turn has come. Dropping what is answered leaves the queue.
-    pub fn queue(self: &Arc<Self>, row: u64, own: Arc<Waiter>) -> Turn {
+    pub fn enqueue(self: &Arc<Self>, row: u64, own: Arc<Waiter>) -> RowQueueTicket {
         let mut queues = self.0.lock();
         let queue = queues.entry(row).or_default();
         if queue.is_empty() {
             own.notify_early();
         }
         queue.push_back(Arc::clone(&own));
-        Turn { turns: Arc::clone(self), row, own }
+        RowQueueTicket { queues: Arc::clone(self), row, own }
     }
 }
 
-impl Drop for Turn {
+impl Drop for RowQueueTicket {
     fn drop(&mut self) {
-        let mut queues = self.turns.0.lock();
+        let mut queues = self.queues.0.lock();
         let Some(queue) = queues.get_mut(&self.row) else { return };
         let was_first = queue.front().is_some_and(|first| Arc::ptr_eq(first, &self.own));
         queue.retain(|waiter| !Arc::ptr_eq(waiter, &self.own));
@@ -83,14 +83,14 @@ impl Drop for Turn {
 
 /// Attempts that wait for a live transaction to let go of a row.
 #[derive(Default)]
-pub struct Unlocked {
+pub struct UnlockWaiters {
     waiting: Mutex<HashMap<u64, Vec<Arc<Waiter>>>>,
     count: AtomicUsize,
 }
 
 /// A wait for a row's lock to go; dropping it ends the wait.
 pub struct UnlockWait {
-    unlocked: Arc<Unlocked>,
+    unlocked: Arc<UnlockWaiters>,
     row: u64,
     own: Arc<Waiter>,
 }
@@ -108,7 +108,7 @@ impl Drop for UnlockWait {
     }
 }
 
-impl Unlocked {
+impl UnlockWaiters {
     #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         self.waiting.lock().is_empty() && self.count.load(Ordering::SeqCst) == 0
@@ -116,10 +116,10 @@ impl Unlocked {
 
     /// Has `own` notified when the row's lock goes. To be called before looking whether there is one, so that a lock that
     /// goes after the look is heard of.
-    pub fn expect(self: &Arc<Self>, row: &RowKey, own: Arc<Waiter>) -> UnlockWait {
+    pub fn register(self: &Arc<Self>, row: &RowKey, own: Arc<Waiter>) -> UnlockWait {
         self.count.fetch_add(1, Ordering::SeqCst);
-        self.waiting.lock().entry(hash(row)).or_default().push(Arc::clone(&own));
-        UnlockWait { unlocked: Arc::clone(self), row: hash(row), own }
+        self.waiting.lock().entry(row_hash(row)).or_default().push(Arc::clone(&own));
+        UnlockWait { unlocked: Arc::clone(self), row: row_hash(row), own }
     }
 
     /// Tells who waits for rows that this group, now applied, has unlocked.
@@ -129,10 +129,10 @@ impl Unlocked {
         if self.count.load(Ordering::SeqCst) == 0 {
             return;
         }
-        let unlocked = changes.iter().filter(|change| change.lock == Edit::Delete);
+        let unlocked = changes.iter().filter(|change| change.lock == CellChange::Delete);
         let waiters: Vec<Arc<Waiter>> = {
             let waiting = self.waiting.lock();
-            unlocked.filter_map(|change| waiting.get(&hash(&change.row))).flatten().map(Arc::clone).collect()
+            unlocked.filter_map(|change| waiting.get(&row_hash(&change.row))).flatten().map(Arc::clone).collect()
         };
         for waiter in waiters {
             waiter.notify();
@@ -142,33 +142,33 @@ impl Unlocked {
 
 /// For so many commits after a conflict attempts have to ask before they run.
 // Tests of crashes are short, and are to see the end of it.
-const GUARDED_COMMITS: usize = if cfg!(feature = "crashtest") { 2 } else { 16 };
+const CONTENDED_COMMITS: usize = if cfg!(feature = "crashtest") { 2 } else { 16 };
 
 /// Bounds how many attempts run at a time, as long as some of them conflict. Without conflicts a queue would only be one wait
 /// more.
-pub struct Admission {
+pub struct AdmissionController {
     permits: Mutex<Permits>,
     /// How many commits without a conflict are still to come before everybody is let in.
-    guarded: AtomicUsize,
+    contended_commits_left: AtomicUsize,
 }
 
 struct Permits {
     free: usize,
     /// They have turns, for which others wait meanwhile.
-    with_turns: VecDeque<Arc<Waiter>>,
+    with_tickets: VecDeque<Arc<Waiter>>,
     /// They run first attempts. Those with turns do not keep them out for ever: only a first attempt that runs, and conflicts,
     /// becomes one more of them.
-    others: VecDeque<Arc<Waiter>>,
+    without_tickets: VecDeque<Arc<Waiter>>,
 }
 
 impl Permits {
-    fn next(&mut self) -> Option<Arc<Waiter>> {
-        self.with_turns.pop_front().or_else(|| self.others.pop_front())
+    fn pop(&mut self) -> Option<Arc<Waiter>> {
+        self.with_tickets.pop_front().or_else(|| self.without_tickets.pop_front())
     }
 
     /// Whether it was still waiting.
-    fn leave(&mut self, own: &Arc<Waiter>) -> bool {
-        [&mut self.with_turns, &mut self.others].into_iter().any(|waiting| {
+    fn remove(&mut self, own: &Arc<Waiter>) -> bool {
+        [&mut self.with_tickets, &mut self.without_tickets].into_iter().any(|waiting| {
             let position = waiting.iter().position(|waiter| Arc::ptr_eq(waiter, own));
             position.and_then(|position| waiting.remove(position)).is_some()
         })
@@ -177,49 +177,51 @@ impl Permits {
 
 /// The right to run, or a place in the queue for it.
 pub struct Permit {
-    admission: Arc<Admission>,
+    admission: Arc<AdmissionController>,
     own: Arc<Waiter>,
 }
 
-impl Admission {
+impl AdmissionController {
     /// Whether nobody has a permit or waits for one.
     #[cfg(test)]
-    pub fn is_whole(&self, permits: usize) -> bool {
+    pub fn is_idle(&self, permits: usize) -> bool {
         let now = self.permits.lock();
-        now.free == permits && now.with_turns.is_empty() && now.others.is_empty()
+        now.free == permits && now.with_tickets.is_empty() && now.without_tickets.is_empty()
     }
 
     pub fn new(permits: usize) -> Self {
-        let permits = Permits { free: permits, with_turns: VecDeque::new(), others: VecDeque::new() };
-        Self { permits: Mutex::new(permits), guarded: AtomicUsize::new(0) }
+        let permits = Permits { free: permits, with_tickets: VecDeque::new(), without_tickets: VecDeque::new() };
+        Self { permits: Mutex::new(permits), contended_commits_left: AtomicUsize::new(0) }
     }
 
     /// Whether attempts are to ask.
-    pub fn is_guarded(&self) -> bool {
-        self.guarded.load(Ordering::Relaxed) > 0
+    pub fn is_contended(&self) -> bool {
+        self.contended_commits_left.load(Ordering::Relaxed) > 0
     }
 
     /// Notes that an attempt has met a conflict.
     pub fn note_conflict(&self) {
-        self.guarded.store(GUARDED_COMMITS, Ordering::Relaxed);
+        self.contended_commits_left.store(CONTENDED_COMMITS, Ordering::Relaxed);
     }
 
     /// Notes that an attempt has committed.
     pub fn note_commit(&self) {
-        if self.is_guarded() {
-            let _ = self.guarded.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        if self.is_contended() {
+            let _ = self
+                .contended_commits_left
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
         }
     }
 
     /// Queues, first come, first served, and those with turns before the others; `own` is notified when there is a permit. Dropping
     /// what is answered leaves the queue or gives the permit back.
-    pub fn queue(self: &Arc<Self>, own: Arc<Waiter>, has_turns: bool) -> Permit {
+    pub fn enqueue(self: &Arc<Self>, own: Arc<Waiter>, has_turns: bool) -> Permit {
         let mut permits = self.permits.lock();
         if permits.free > 0 {
             permits.free -= 1;
             own.notify_early();
         } else {
-            let waiting = if has_turns { &mut permits.with_turns } else { &mut permits.others };
+            let waiting = if has_turns { &mut permits.with_tickets } else { &mut permits.without_tickets };
             waiting.push_back(Arc::clone(&own));
         }
         Permit { admission: Arc::clone(self), own }
@@ -230,13 +232,13 @@ impl Drop for Permit {
     fn drop(&mut self) {
         let mut permits = self.admission.permits.lock();
         // Who is no longer queued has been handed a permit, perhaps this very moment, and must not lose it.
-        if !self.own.is_notified() && permits.leave(&self.own) {
+        if !self.own.is_notified() && permits.remove(&self.own) {
             return;
         }
-        if mutated!(PermitKept) && !self.admission.is_guarded() {
+        if mutated!(PermitKept) && !self.admission.is_contended() {
             return;
         }
-        match permits.next() {
+        match permits.pop() {
             Some(next) => {
                 drop(permits);
                 next.notify();
@@ -251,30 +253,30 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::pipeline::Entrance;
+    use crate::pipeline::AdmissionWait;
     use crate::row::KeyspaceId;
-    use crate::runtime::{Runtime, System};
+    use crate::runtime::{Env, SystemEnv};
 
     fn rows(names: &[&str]) -> Vec<RowKey> {
         names.iter().map(|name| RowKey::new(KeyspaceId(1), name.as_bytes())).collect()
     }
 
-    fn take(turns: &Arc<Turns>, rows: &[RowKey]) -> Vec<Turn> {
-        let mut entrance = Entrance::default();
-        entrance.take_turns(turns, rows);
-        entrance.wait(&System::default()).turns
+    fn take(turns: &Arc<RowQueues>, rows: &[RowKey]) -> Vec<RowQueueTicket> {
+        let mut entrance = AdmissionWait::default();
+        entrance.queue_for_rows(turns, rows);
+        entrance.block(&SystemEnv::default()).row_queue_tickets
     }
 
-    fn enter(admission: &Arc<Admission>, patience: Duration) -> Option<Permit> {
-        let runtime = System::default();
-        let mut entrance = Entrance::default();
-        entrance.ask_permit(admission, runtime.elapsed().saturating_add(patience));
-        entrance.wait(&runtime).permit
+    fn enter(admission: &Arc<AdmissionController>, patience: Duration) -> Option<Permit> {
+        let runtime = SystemEnv::default();
+        let mut entrance = AdmissionWait::default();
+        entrance.queue_for_permit(admission, runtime.elapsed().saturating_add(patience));
+        entrance.block(&runtime).permit
     }
 
     #[test]
     fn turns_on_the_same_rows_in_opposite_order_exclude_each_other_without_deadlock() {
-        let turns = Arc::new(Turns::default());
+        let turns = Arc::new(RowQueues::default());
         let inside = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for order in [["a", "b"], ["b", "a"]] {
@@ -294,7 +296,7 @@ mod tests {
 
     #[test]
     fn a_permit_is_handed_on_and_never_lost() {
-        let admission = Arc::new(Admission::new(2));
+        let admission = Arc::new(AdmissionController::new(2));
         let inside = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for _ in 0..8 {
@@ -312,19 +314,19 @@ mod tests {
 
     #[test]
     fn a_permit_that_never_comes_is_not_waited_for() {
-        let admission = Arc::new(Admission::new(1));
+        let admission = Arc::new(AdmissionController::new(1));
         let held = enter(&admission, Duration::MAX);
         assert!(held.is_some());
         for patience in [Duration::ZERO, Duration::from_millis(1), Duration::MAX] {
             assert!(enter(&admission, patience).is_none(), "{patience:?}");
         }
         drop(held);
-        assert!(admission.is_whole(1));
+        assert!(admission.is_idle(1));
     }
 
     #[test]
     fn a_permit_handed_over_as_the_wait_ends_is_not_lost() {
-        let admission = Arc::new(Admission::new(1));
+        let admission = Arc::new(AdmissionController::new(1));
         let (with, without) = (AtomicUsize::new(0), AtomicUsize::new(0));
         std::thread::scope(|scope| {
             for _ in 0..4 {
@@ -339,28 +341,28 @@ mod tests {
             }
         });
         assert_eq!(with.into_inner() + without.into_inner(), 8000);
-        assert!(admission.is_whole(1));
+        assert!(admission.is_idle(1));
     }
 
     #[test]
     fn permits_go_to_those_with_turns_and_else_to_those_who_came_first() {
-        let (admission, turns) = (Arc::new(Admission::new(1)), Arc::default());
+        let (admission, turns) = (Arc::new(AdmissionController::new(1)), Arc::default());
         let first = enter(&admission, Duration::MAX);
         let order = Mutex::new(Vec::new());
         std::thread::scope(|scope| {
             for number in 0..6 {
                 let (admission, turns, order) = (&admission, &turns, &order);
                 scope.spawn(move || {
-                    let mut entrance = Entrance::default();
+                    let mut entrance = AdmissionWait::default();
                     if number % 2 == 1 {
-                        entrance.take_turns(turns, &rows(&[&number.to_string()]));
+                        entrance.queue_for_rows(turns, &rows(&[&number.to_string()]));
                     }
-                    entrance.ask_permit(admission, Duration::MAX);
-                    let held = entrance.wait(&System::default());
+                    entrance.queue_for_permit(admission, Duration::MAX);
+                    let held = entrance.block(&SystemEnv::default());
                     order.lock().push(number);
                     drop(held);
                 });
-                let waiting = |permits: &Permits| permits.with_turns.len() + permits.others.len();
+                let waiting = |permits: &Permits| permits.with_tickets.len() + permits.without_tickets.len();
                 while waiting(&admission.permits.lock()) <= number {
                     std::thread::yield_now();
                 }
@@ -372,8 +374,8 @@ mod tests {
 
     #[test]
     fn too_many_rows_are_not_queued_for() {
-        let turns = Arc::new(Turns::default());
-        let names: Vec<String> = (0..=TURN_ROWS_MAX).map(|number| number.to_string()).collect();
+        let turns = Arc::new(RowQueues::default());
+        let names: Vec<String> = (0..=ROW_QUEUE_ROWS_MAX).map(|number| number.to_string()).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         assert!(take(&turns, &rows(&names)).is_empty());
     }

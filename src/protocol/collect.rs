@@ -10,65 +10,65 @@
 
 use smallvec::smallvec;
 
-use super::lock_as_read;
-use crate::row::{Edit, Guard, Row, RowChange, RowKey, Value, WriteRecord};
+use super::lock_unchanged;
+use crate::row::{CellChange, Precondition, Row, RowChange, RowKey, Value, WriteRecord};
 use crate::timestamp::Timestamp;
 
 /// What was superseded at a row, all of it below everything that is still read.
 #[derive(Clone, Debug)]
-pub struct Collect {
+pub struct GcRequest {
     /// The row.
     pub row: RowKey,
     /// When it was deleted, or written over with the replaced version kept.
     pub superseded_at: Vec<Timestamp>,
     /// The versions that were replaced then.
-    pub replaced: Vec<Replaced>,
+    pub old_versions: Vec<OldVersion>,
 }
 
 /// What is needed of a replaced version to take it away: without its value, of which there may be many and each be large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Replaced {
+pub struct OldVersion {
     /// When it was committed.
     pub commit_ts: Timestamp,
     /// The transaction that wrote a value which stands apart.
-    pub value_of: Option<Timestamp>,
+    pub data_start_ts: Option<Timestamp>,
 }
 
-impl From<&WriteRecord> for Replaced {
+impl From<&WriteRecord> for OldVersion {
     fn from(version: &WriteRecord) -> Self {
-        let stands_apart = version.value == Some(Value::InData);
-        Self { commit_ts: version.commit_ts, value_of: stands_apart.then_some(version.txn.start_ts) }
+        let stands_apart = version.value == Some(Value::OutOfLine);
+        Self { commit_ts: version.commit_ts, data_start_ts: stands_apart.then_some(version.txn.start_ts) }
     }
 }
 
 /// Removes the replaced versions, and the record of the deletion if it is still the row's newest version.
-pub fn collect(row: &Row, request: &Collect) -> RowChange {
+pub fn gc_row(row: &Row, request: &GcRequest) -> RowChange {
     let mut change = RowChange::new(request.row.clone(), Timestamp::ZERO);
-    change.collected.clone_from(&request.superseded_at);
-    let superseded = |version: &&WriteRecord| version.value.is_none() && change.collected.contains(&version.commit_ts);
+    change.gc_done.clone_from(&request.superseded_at);
+    let superseded = |version: &&WriteRecord| version.value.is_none() && change.gc_done.contains(&version.commit_ts);
     let deletion = row.write.as_ref().filter(|version| mutated!(CollectsLiveVersion) || superseded(version));
     if let Some(deletion) = deletion {
         let deleted_at = deletion.commit_ts;
         if row.lock.is_some() {
-            change.collected.retain(|ts| *ts != deleted_at);
+            change.gc_done.retain(|ts| *ts != deleted_at);
         } else {
-            change.guards = smallvec![lock_as_read(row), Guard::NoCommitAfter(deleted_at)];
+            change.preconditions = smallvec![lock_unchanged(row), Precondition::NoCommitAfter(deleted_at)];
             if mutated!(CollectsLiveVersion) {
-                change.guards.clear();
+                change.preconditions.clear();
             }
-            change.write = Edit::Delete;
+            change.write = CellChange::Delete;
         }
     }
-    for version in &request.replaced {
-        change.dropped.push(version.commit_ts);
-        change.data.extend(version.value_of.map(|start_ts| (start_ts, Edit::Delete)));
+    for version in &request.old_versions {
+        change.deleted_versions.push(version.commit_ts);
+        change.data.extend(version.data_start_ts.map(|start_ts| (start_ts, CellChange::Delete)));
     }
     change
 }
 
 /// Removes the record of how a transaction ended at its primary, once no lock of the transaction is left anywhere.
-pub fn forget(primary: RowKey, start_ts: Timestamp) -> RowChange {
+pub fn delete_txn_record(primary: RowKey, start_ts: Timestamp) -> RowChange {
     let mut change = RowChange::new(primary, start_ts);
-    change.status = Edit::Delete;
+    change.txn_record = CellChange::Delete;
     change
 }

@@ -14,13 +14,13 @@
 
 use smallvec::smallvec;
 
-use super::{Refusal, Step, lock_of, outcome_of};
-use crate::row::{Edit, Guard, Intent, Row, RowChange, RowKey, Status, TxnId, Value, WriteRecord};
+use super::{Step, StepError, own_lock, recorded_status};
+use crate::row::{CellChange, LockType, Precondition, Row, RowChange, RowKey, TxnId, TxnRecord, Value, WriteRecord};
 use crate::timestamp::Timestamp;
 
 /// A request to turn a transaction's lock into a version.
 #[derive(Clone, Debug)]
-pub struct Commit {
+pub struct CommitRow {
     /// The row.
     pub row: RowKey,
     /// Whose lock it is.
@@ -28,63 +28,63 @@ pub struct Commit {
     /// When the transaction commits; on a secondary, the timestamp that the primary has.
     pub commit_ts: Timestamp,
     /// Whether the row is the primary of a transaction of which other rows stay locked, whose resolvers will ask here.
-    pub keep_status: bool,
+    pub keep_txn_record: bool,
     /// Whether the replaced version is kept as history.
-    pub keep_replaced: bool,
+    pub keep_old_version: bool,
     /// Whether every row keeps its status, and one that was held and not changed shows that it was: where several processes
     /// share the engine nobody remembers it.
-    pub record_holds: bool,
+    pub record_lock_only: bool,
 }
 
 /// Commits the row; the answer is the timestamp at which it is committed.
-pub fn commit(row: &Row, request: &Commit) -> Result<Step<Timestamp>, Refusal> {
+pub fn commit(row: &Row, request: &CommitRow) -> Result<Step<Timestamp>, StepError> {
     let txn = request.txn;
-    let outcome = outcome_of(row, txn);
-    if outcome == Some(Status::RolledBack) {
-        return Err(Refusal::RolledBack);
+    let outcome = recorded_status(row, txn);
+    if outcome == Some(TxnRecord::RolledBack) {
+        return Err(StepError::AlreadyRolledBack);
     }
-    let Some(lock) = lock_of(row, txn) else {
+    let Some(lock) = own_lock(row, txn) else {
         return match outcome {
-            Some(Status::Committed(commit_ts)) => Ok(Step::Done(commit_ts)),
-            _ if txn.start_ts < row.safe_point => Err(Refusal::BelowSafePoint(row.safe_point)),
+            Some(TxnRecord::Committed(commit_ts)) => Ok(Step::Done(commit_ts)),
+            _ if txn.start_ts < row.safe_point => Err(StepError::BelowSafePoint(row.safe_point)),
             // Without a status a row that has moved on cannot tell.
-            _ if row.write.as_ref().is_some_and(|write| write.commit_ts > txn.start_ts) => Err(Refusal::Superseded),
-            _ => Err(Refusal::RolledBack),
+            _ if row.write.as_ref().is_some_and(|write| write.commit_ts > txn.start_ts) => Err(StepError::StaleRequest),
+            _ => Err(StepError::AlreadyRolledBack),
         };
     };
     // A lock beside its own commit record is a leftover; the record has the last word on the timestamp.
     let commit_ts = match outcome {
-        Some(Status::Committed(commit_ts)) => commit_ts,
+        Some(TxnRecord::Committed(commit_ts)) => commit_ts,
         _ => request.commit_ts,
     };
     let earliest = lock.min_commit_ts.max(txn.start_ts.next());
     if commit_ts < earliest {
-        return Err(Refusal::CommitTooEarly(earliest));
+        return Err(StepError::CommitTsTooLow(earliest));
     }
 
     let mut change = RowChange::new(request.row.clone(), txn.start_ts);
-    change.guards = smallvec![Guard::LockIs(lock.stamp())];
-    change.lock = Edit::Delete;
-    if request.keep_status || request.record_holds {
-        change.status = Edit::Put(Status::Committed(commit_ts));
+    change.preconditions = smallvec![Precondition::LockUnchanged(lock.version())];
+    change.lock = CellChange::Delete;
+    if request.keep_txn_record || request.record_lock_only {
+        change.txn_record = CellChange::Put(TxnRecord::Committed(commit_ts));
     }
     let already_written = row.write.as_ref().is_some_and(|write| write.txn == txn);
-    let value = match &lock.intent {
-        Intent::Put(value) => Some(value.clone()),
-        Intent::Delete => None,
-        Intent::Hold => {
-            if request.record_holds {
-                change.write = Edit::Put(held(row, txn, commit_ts));
+    let value = match &lock.lock_type {
+        LockType::Put(value) => Some(value.clone()),
+        LockType::Delete => None,
+        LockType::LockOnly => {
+            if request.record_lock_only {
+                change.write = CellChange::Put(lock_only_record(row, txn, commit_ts));
                 if row.write.as_ref().is_some_and(|write| write.value.is_none()) {
-                    replace(row, request.keep_replaced, &mut change);
+                    retire_old_version(row, request.keep_old_version, &mut change);
                 }
             }
             return Ok(Step::Apply(change, commit_ts));
         }
     };
     if !already_written {
-        change.write = Edit::Put(WriteRecord { commit_ts, txn, value, held_at: None });
-        replace(row, request.keep_replaced, &mut change);
+        change.write = CellChange::Put(WriteRecord { commit_ts, txn, value, lock_only_ts: None });
+        retire_old_version(row, request.keep_old_version, &mut change);
     }
     Ok(Step::Apply(change, commit_ts))
 }
@@ -93,27 +93,27 @@ pub fn commit(row: &Row, request: &Commit) -> Result<Step<Timestamp>, Refusal> {
 ///
 /// Every push is a timestamp that was asked for after the lock was seen and that nobody else uses, so the owner may take it
 /// for its own. Asking the oracle again instead would let a stream of new readers keep the owner from committing for ever.
-pub fn commit_at_or_above(row: &Row, request: &Commit) -> Result<Step<Timestamp>, Refusal> {
+pub fn commit_at_least(row: &Row, request: &CommitRow) -> Result<Step<Timestamp>, StepError> {
     match commit(row, request) {
-        Err(Refusal::CommitTooEarly(earliest)) => commit(row, &Commit { commit_ts: earliest, ..request.clone() }),
+        Err(StepError::CommitTsTooLow(earliest)) => commit(row, &CommitRow { commit_ts: earliest, ..request.clone() }),
         answer => answer,
     }
 }
 
 /// The row's version with a note that it was held; a row that is absent or deleted is deleted once more.
-fn held(row: &Row, txn: TxnId, commit_ts: Timestamp) -> WriteRecord {
+fn lock_only_record(row: &Row, txn: TxnId, commit_ts: Timestamp) -> WriteRecord {
     match &row.write {
-        Some(write) if write.value.is_some() => WriteRecord { held_at: Some(commit_ts), ..write.clone() },
-        _ => WriteRecord { commit_ts, txn, value: None, held_at: None },
+        Some(write) if write.value.is_some() => WriteRecord { lock_only_ts: Some(commit_ts), ..write.clone() },
+        _ => WriteRecord { commit_ts, txn, value: None, lock_only_ts: None },
     }
 }
 
 /// What becomes of the version that the change overwrites.
-pub(super) fn replace(row: &Row, keep: bool, change: &mut RowChange) {
+pub(super) fn retire_old_version(row: &Row, keep: bool, change: &mut RowChange) {
     let Some(replaced) = &row.write else { return };
     if keep {
-        change.version = Some(replaced.clone());
-    } else if replaced.value == Some(Value::InData) {
-        change.data.push((replaced.txn.start_ts, Edit::Delete));
+        change.archived_version = Some(replaced.clone());
+    } else if replaced.value == Some(Value::OutOfLine) {
+        change.data.push((replaced.txn.start_ts, CellChange::Delete));
     }
 }

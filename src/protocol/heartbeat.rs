@@ -5,8 +5,8 @@
 
 use smallvec::smallvec;
 
-use super::{Refusal, Step, lock_of, outcome_of};
-use crate::row::{Edit, Guard, Lock, Row, RowChange, RowKey, Status, TxnId};
+use super::{Step, StepError, own_lock, recorded_status};
+use crate::row::{CellChange, Lock, Precondition, Row, RowChange, RowKey, TxnId, TxnRecord};
 
 /// A sign of life.
 #[derive(Clone, Debug)]
@@ -20,18 +20,18 @@ pub struct Heartbeat {
 }
 
 /// Extends the lock's life; the answer is its time to live from now on.
-pub fn heartbeat(row: &Row, request: &Heartbeat) -> Result<Step<u64>, Refusal> {
-    let Some(lock) = lock_of(row, request.txn) else {
-        return Err(match outcome_of(row, request.txn) {
-            Some(Status::Committed(commit_ts)) => Refusal::Committed(commit_ts),
-            _ => Refusal::RolledBack,
+pub fn heartbeat(row: &Row, request: &Heartbeat) -> Result<Step<u64>, StepError> {
+    let Some(lock) = own_lock(row, request.txn) else {
+        return Err(match recorded_status(row, request.txn) {
+            Some(TxnRecord::Committed(commit_ts)) => StepError::AlreadyCommitted(commit_ts),
+            _ => StepError::AlreadyRolledBack,
         });
     };
     if request.ttl_ms <= lock.ttl_ms {
         return Ok(Step::Done(lock.ttl_ms));
     }
     let mut change = RowChange::new(request.row.clone(), request.txn.start_ts);
-    change.guards = smallvec![Guard::LockIs(lock.stamp())];
-    change.lock = Edit::Put(Lock { ttl_ms: request.ttl_ms, ..lock.clone() });
+    change.preconditions = smallvec![Precondition::LockUnchanged(lock.version())];
+    change.lock = CellChange::Put(Lock { ttl_ms: request.ttl_ms, ..lock.clone() });
     Ok(Step::Apply(change, request.ttl_ms))
 }

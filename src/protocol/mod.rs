@@ -34,16 +34,18 @@ mod resolve;
 mod roll_back;
 mod status;
 
-pub use collect::{Collect, Replaced, collect, forget};
-pub use commit::{Commit, commit, commit_at_or_above};
+pub use collect::{GcRequest, OldVersion, delete_txn_record, gc_row};
+pub use commit::{CommitRow, commit, commit_at_least};
 pub use heartbeat::{Heartbeat, heartbeat};
 pub use one_phase::{OnePhase, one_phase};
-pub use prewrite::{Prewrite, Prewritten, prewrite};
+pub use prewrite::{Prewrite, PrewriteResult, prewrite};
 pub use resolve::{Resolve, resolve};
-pub use roll_back::{RollBack, let_go, roll_back};
-pub use status::{Asker, CheckStatus, CommitPoint, check_status, commit_point, trace};
+pub use roll_back::{Rollback, release_lock, rollback};
+pub use status::{
+    CheckTxnStatus, OwnerLiveness, TransactionStatus, check_txn_status, txn_status, txn_status_or_rolled_back,
+};
 
-use crate::row::{Guard, Intent, Lock, Row, RowChange, Status, TxnId, Value, WriteRecord};
+use crate::row::{Lock, LockType, Precondition, Row, RowChange, TxnId, TxnRecord, Value, WriteRecord};
 use crate::timestamp::Timestamp;
 
 /// What to do next.
@@ -58,44 +60,44 @@ pub enum Step<T> {
 
 /// Why a step cannot be made. Each tells the caller something else to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum StepError {
     /// Another transaction has locked the row.
-    Locked(Box<Lock>),
+    KeyIsLocked(Box<Lock>),
     /// A version newer than the transaction's snapshot is there.
-    NewerCommit(Box<WriteRecord>),
+    WriteConflict(Box<WriteRecord>),
     /// The transaction is committed, at this timestamp.
-    Committed(Timestamp),
+    AlreadyCommitted(Timestamp),
     /// The transaction is rolled back.
-    RolledBack,
+    AlreadyRolledBack,
     /// The request is older than what the row already has from the same transaction.
-    Superseded,
+    StaleRequest,
     /// The commit timestamp is too low: it must be at least this.
-    CommitTooEarly(Timestamp),
+    CommitTsTooLow(Timestamp),
     /// The lock that was asked about says that another row is its primary.
     PrimaryMismatch(Box<Lock>),
     /// The transaction is older than the safe point, so the records that would tell its fate may be gone.
     BelowSafePoint(Timestamp),
     /// A timestamp of the request lies beyond what the oracle has handed out.
-    FromTheFuture(Timestamp),
+    FutureTimestamp(Timestamp),
 }
 
 /// How the transaction ended on this row, if it did.
-fn outcome_of(row: &Row, txn: TxnId) -> Option<Status> {
-    row.status.or_else(|| {
+fn recorded_status(row: &Row, txn: TxnId) -> Option<TxnRecord> {
+    row.txn_record.or_else(|| {
         let write = row.write.as_ref().filter(|write| write.txn == txn)?;
-        Some(Status::Committed(write.commit_ts))
+        Some(TxnRecord::Committed(write.commit_ts))
     })
 }
 
-fn lock_of(row: &Row, txn: TxnId) -> Option<&Lock> {
+fn own_lock(row: &Row, txn: TxnId) -> Option<&Lock> {
     row.lock.as_ref().filter(|lock| lock.txn == txn)
 }
 
 /// The guard that pins the lock column as it was read.
-fn lock_as_read(row: &Row) -> Guard {
-    row.lock.as_ref().map_or(Guard::LockAbsent, |lock| Guard::LockIs(lock.stamp()))
+fn lock_unchanged(row: &Row) -> Precondition {
+    row.lock.as_ref().map_or(Precondition::LockAbsent, |lock| Precondition::LockUnchanged(lock.version()))
 }
 
 fn has_data_entry(lock: &Lock) -> bool {
-    matches!(lock.intent, Intent::Put(Value::InData))
+    matches!(lock.lock_type, LockType::Put(Value::OutOfLine))
 }

@@ -4,9 +4,9 @@
 //! record, nothing to resolve. TiKV calls it 1PC. It is sound only where the commit timestamp is taken, and the change
 //! made, before any reader can open a view at or above that timestamp; the commit pipeline sees to that.
 
-use super::commit::replace;
-use super::{Refusal, Step, outcome_of};
-use crate::row::{Edit, Guard, Mutation, Row, RowChange, RowKey, Status, TxnId};
+use super::commit::retire_old_version;
+use super::{Step, StepError, recorded_status};
+use crate::row::{CellChange, Mutation, Precondition, Row, RowChange, RowKey, TxnId, TxnRecord};
 use crate::timestamp::Timestamp;
 
 /// A request to write a version without locking first.
@@ -23,27 +23,27 @@ pub struct OnePhase<'a> {
     /// What becomes of the row.
     pub mutation: &'a Mutation,
     /// Whether the replaced version is kept as history.
-    pub keep_replaced: bool,
+    pub keep_old_version: bool,
 }
 
 /// Writes the row's next version; the answer is the timestamp at which it is committed.
-pub fn one_phase(row: &Row, request: &OnePhase<'_>) -> Result<Step<Timestamp>, Refusal> {
+pub fn one_phase(row: &Row, request: &OnePhase<'_>) -> Result<Step<Timestamp>, StepError> {
     let txn = request.txn;
-    match outcome_of(row, txn) {
-        Some(Status::RolledBack) => return Err(Refusal::RolledBack),
-        Some(Status::Committed(commit_ts)) => return Ok(Step::Done(commit_ts)),
+    match recorded_status(row, txn) {
+        Some(TxnRecord::RolledBack) => return Err(StepError::AlreadyRolledBack),
+        Some(TxnRecord::Committed(commit_ts)) => return Ok(Step::Done(commit_ts)),
         None => {}
     }
     if let Some(lock) = &row.lock {
-        return Err(Refusal::Locked(Box::new(lock.clone())));
+        return Err(StepError::KeyIsLocked(Box::new(lock.clone())));
     }
-    if let Some(newer) = row.write.as_ref().filter(|write| write.last_commit() > request.read_ts) {
-        return Err(Refusal::NewerCommit(Box::new(newer.clone())));
+    if let Some(newer) = row.write.as_ref().filter(|write| write.last_commit_ts() > request.read_ts) {
+        return Err(StepError::WriteConflict(Box::new(newer.clone())));
     }
     let mut change = RowChange::next_version(request.row, txn, request.commit_ts, request.mutation);
-    change.guards = Guard::of_next_version(request.read_ts).into();
-    if change.write != Edit::Keep {
-        replace(row, request.keep_replaced, &mut change);
+    change.preconditions = Precondition::for_next_version(request.read_ts).into();
+    if change.write != CellChange::Keep {
+        retire_old_version(row, request.keep_old_version, &mut change);
     }
     Ok(Step::Apply(change, request.commit_ts))
 }

@@ -13,9 +13,10 @@
 
 use smallvec::smallvec;
 
-use super::{Refusal, Step, has_data_entry, lock_of, outcome_of};
+use super::{Step, StepError, has_data_entry, own_lock, recorded_status};
 use crate::row::{
-    Edit, Guard, Guards, Intent, Lock, Mutation, Row, RowChange, RowKey, SHORT_VALUE_MAX_BYTES, Status, TxnId, Value,
+    CellChange, Guards, Lock, LockType, Mutation, Precondition, Row, RowChange, RowKey, SHORT_VALUE_MAX_BYTES, TxnId,
+    TxnRecord, Value,
 };
 use crate::timestamp::Timestamp;
 
@@ -33,7 +34,7 @@ pub struct Prewrite {
     /// What is to become of the row.
     pub mutation: Mutation,
     /// Counts the transaction's writes of this row.
-    pub sequence: u32,
+    pub write_seq: u32,
     /// See [`Lock::ttl_ms`].
     pub ttl_ms: u64,
     /// See [`Lock::min_commit_ts`].
@@ -42,7 +43,7 @@ pub struct Prewrite {
 
 /// The answer to a prewrite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Prewritten {
+pub enum PrewriteResult {
     /// The row is locked; the transaction may not commit below this timestamp.
     Locked {
         /// See [`Lock::min_commit_ts`].
@@ -53,74 +54,74 @@ pub enum Prewritten {
 }
 
 /// Locks the row for the transaction.
-pub fn prewrite(row: &Row, request: &Prewrite) -> Result<Step<Prewritten>, Refusal> {
+pub fn prewrite(row: &Row, request: &Prewrite) -> Result<Step<PrewriteResult>, StepError> {
     let txn = request.txn;
-    match outcome_of(row, txn).filter(|_| !mutated!(LateLockAccepted)) {
-        Some(Status::RolledBack) => return Err(Refusal::RolledBack),
-        Some(Status::Committed(commit_ts)) => return Ok(Step::Done(Prewritten::Committed(commit_ts))),
+    match recorded_status(row, txn).filter(|_| !mutated!(LateLockAccepted)) {
+        Some(TxnRecord::RolledBack) => return Err(StepError::AlreadyRolledBack),
+        Some(TxnRecord::Committed(commit_ts)) => return Ok(Step::Done(PrewriteResult::Committed(commit_ts))),
         None => {}
     }
     if txn.start_ts < row.safe_point {
-        return Err(Refusal::BelowSafePoint(row.safe_point));
+        return Err(StepError::BelowSafePoint(row.safe_point));
     }
-    if let Some(own) = lock_of(row, txn) {
-        return prewrite_again(own, request);
+    if let Some(own) = own_lock(row, txn) {
+        return rewrite_lock(own, request);
     }
     if let Some(lock) = &row.lock {
-        return Err(Refusal::Locked(Box::new(lock.clone())));
+        return Err(StepError::KeyIsLocked(Box::new(lock.clone())));
     }
-    if let Some(newer) = row.write.as_ref().filter(|write| write.last_commit() > request.read_ts) {
-        return Err(Refusal::NewerCommit(Box::new(newer.clone())));
+    if let Some(newer) = row.write.as_ref().filter(|write| write.last_commit_ts() > request.read_ts) {
+        return Err(StepError::WriteConflict(Box::new(newer.clone())));
     }
     let guards = smallvec![
-        Guard::SafePointBelow(txn.start_ts),
-        Guard::LockAbsent,
-        Guard::NoCommitAfter(request.read_ts),
-        Guard::NoRecordOf(txn.start_ts),
+        Precondition::SafePointAtMost(txn.start_ts),
+        Precondition::LockAbsent,
+        Precondition::NoCommitAfter(request.read_ts),
+        Precondition::NoTxnRecord(txn.start_ts),
     ];
     Ok(put_lock(request, request.min_commit_ts, guards))
 }
 
-fn prewrite_again(own: &Lock, request: &Prewrite) -> Result<Step<Prewritten>, Refusal> {
+fn rewrite_lock(own: &Lock, request: &Prewrite) -> Result<Step<PrewriteResult>, StepError> {
     let min_commit_ts = own.min_commit_ts.max(request.min_commit_ts);
-    if request.sequence < own.sequence {
-        return Err(Refusal::Superseded);
+    if request.write_seq < own.write_seq {
+        return Err(StepError::StaleRequest);
     }
-    if request.sequence == own.sequence {
-        return Ok(Step::Done(Prewritten::Locked { min_commit_ts: own.min_commit_ts }));
+    if request.write_seq == own.write_seq {
+        return Ok(Step::Done(PrewriteResult::Locked { min_commit_ts: own.min_commit_ts }));
     }
-    let guards = smallvec![Guard::LockIs(own.stamp())];
+    let guards = smallvec![Precondition::LockUnchanged(own.version())];
     let mut step = put_lock(request, min_commit_ts, guards);
     if let Step::Apply(change, _) = &mut step {
         if has_data_entry(own) && change.data.is_empty() {
-            change.data.push((request.txn.start_ts, Edit::Delete));
+            change.data.push((request.txn.start_ts, CellChange::Delete));
         }
-        if let Edit::Put(lock) = &mut change.lock {
+        if let CellChange::Put(lock) = &mut change.lock {
             lock.ttl_ms = lock.ttl_ms.max(own.ttl_ms);
         }
     }
     Ok(step)
 }
 
-fn put_lock(request: &Prewrite, min_commit_ts: Timestamp, guards: Guards) -> Step<Prewritten> {
+fn put_lock(request: &Prewrite, min_commit_ts: Timestamp, guards: Guards) -> Step<PrewriteResult> {
     let mut change = RowChange::new(request.row.clone(), request.txn.start_ts);
-    change.guards = guards;
+    change.preconditions = guards;
     let intent = match &request.mutation {
         Mutation::Put(value) if value.len() > SHORT_VALUE_MAX_BYTES => {
-            change.data.push((request.txn.start_ts, Edit::Put(value.clone())));
-            Intent::Put(Value::InData)
+            change.data.push((request.txn.start_ts, CellChange::Put(value.clone())));
+            LockType::Put(Value::OutOfLine)
         }
-        Mutation::Put(value) => Intent::Put(Value::Inline(value.clone())),
-        Mutation::Delete => Intent::Delete,
-        Mutation::Hold => Intent::Hold,
+        Mutation::Put(value) => LockType::Put(Value::Inline(value.clone())),
+        Mutation::Delete => LockType::Delete,
+        Mutation::LockOnly => LockType::LockOnly,
     };
-    change.lock = Edit::Put(Lock {
+    change.lock = CellChange::Put(Lock {
         txn: request.txn,
         primary: request.primary.clone(),
-        intent,
-        sequence: request.sequence,
+        lock_type: intent,
+        write_seq: request.write_seq,
         ttl_ms: request.ttl_ms,
         min_commit_ts,
     });
-    Step::Apply(change, Prewritten::Locked { min_commit_ts })
+    Step::Apply(change, PrewriteResult::Locked { min_commit_ts })
 }

@@ -13,14 +13,14 @@
 
 use smallvec::smallvec;
 
-use super::roll_back::roll_back_for_another;
-use super::{Refusal, RollBack, Step, lock_of, outcome_of};
-use crate::row::{Edit, Guard, Lock, Row, RowChange, RowKey, Status, TxnId};
+use super::roll_back::rollback_by_resolver;
+use super::{Rollback, Step, StepError, own_lock, recorded_status};
+use crate::row::{CellChange, Lock, Precondition, Row, RowChange, RowKey, TxnId, TxnRecord};
 use crate::timestamp::Timestamp;
 
 /// The verdict on a transaction, read from its primary's row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CommitPoint {
+pub enum TransactionStatus {
     /// Not decided: the primary is locked.
     Pending,
     /// Committed at this timestamp: roll forward.
@@ -31,11 +31,11 @@ pub enum CommitPoint {
 
 /// Who asks, and on what grounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asker {
+pub enum OwnerLiveness {
     /// Knows that the owner is gone.
-    Orphan,
+    Dead,
     /// Goes by the lock's time to live at this timestamp of the oracle, and pushes a live owner above `push_above`.
-    Shared {
+    ByTtl {
         /// Handed out by the oracle after the asker met the lock.
         current_ts: Timestamp,
         /// The asker's `read_ts`, if it reads.
@@ -45,80 +45,82 @@ pub enum Asker {
 
 /// A question to a transaction's primary.
 #[derive(Clone, Debug)]
-pub struct CheckStatus {
+pub struct CheckTxnStatus {
     /// The primary.
     pub row: RowKey,
     /// Which transaction.
     pub txn: TxnId,
     /// Who asks.
-    pub asker: Asker,
+    pub liveness: OwnerLiveness,
 }
 
 /// What the primary's row says to somebody who has met one of the transaction's locks, without changing anything.
-pub fn commit_point(primary: &Row, txn: TxnId) -> CommitPoint {
-    trace(primary, txn).unwrap_or(CommitPoint::RolledBack)
+pub fn txn_status_or_rolled_back(primary: &Row, txn: TxnId) -> TransactionStatus {
+    txn_status(primary, txn).unwrap_or(TransactionStatus::RolledBack)
 }
 
 /// What the primary's row says, if it says anything. Without a trace the transaction has not come to its primary yet, was
 /// rolled back before it did, or ended so long ago that its records are gone: a lock elsewhere would tell which.
-pub fn trace(primary: &Row, txn: TxnId) -> Option<CommitPoint> {
-    match outcome_of(primary, txn) {
-        Some(Status::Committed(commit_ts)) => Some(CommitPoint::Committed(commit_ts)),
-        Some(Status::RolledBack) => Some(CommitPoint::RolledBack),
-        None => lock_of(primary, txn).map(|_| CommitPoint::Pending),
+pub fn txn_status(primary: &Row, txn: TxnId) -> Option<TransactionStatus> {
+    match recorded_status(primary, txn) {
+        Some(TxnRecord::Committed(commit_ts)) => Some(TransactionStatus::Committed(commit_ts)),
+        Some(TxnRecord::RolledBack) => Some(TransactionStatus::RolledBack),
+        None => own_lock(primary, txn).map(|_| TransactionStatus::Pending),
     }
 }
 
 /// Asks the primary, and makes the answer final where the owner is gone.
-pub fn check_status(primary: &Row, request: &CheckStatus) -> Result<Step<CommitPoint>, Refusal> {
+pub fn check_txn_status(primary: &Row, request: &CheckTxnStatus) -> Result<Step<TransactionStatus>, StepError> {
     let txn = request.txn;
-    match outcome_of(primary, txn) {
-        Some(Status::Committed(commit_ts)) => return Ok(Step::Done(CommitPoint::Committed(commit_ts))),
-        Some(Status::RolledBack) => return Ok(Step::Done(CommitPoint::RolledBack)),
+    match recorded_status(primary, txn) {
+        Some(TxnRecord::Committed(commit_ts)) => return Ok(Step::Done(TransactionStatus::Committed(commit_ts))),
+        Some(TxnRecord::RolledBack) => return Ok(Step::Done(TransactionStatus::RolledBack)),
         None => {}
     }
-    let Some(lock) = lock_of(primary, txn) else {
+    let Some(lock) = own_lock(primary, txn) else {
         // Its records may have been collected. All its locks are gone then, so there is nothing to give a verdict for.
         if txn.start_ts < primary.safe_point {
-            return Err(Refusal::BelowSafePoint(primary.safe_point));
+            return Err(StepError::BelowSafePoint(primary.safe_point));
         }
-        return end(primary, request);
+        return roll_back_primary(primary, request);
     };
     if lock.primary != request.row {
-        return Err(Refusal::PrimaryMismatch(Box::new(lock.clone())));
+        return Err(StepError::PrimaryMismatch(Box::new(lock.clone())));
     }
-    match request.asker {
-        Asker::Orphan => end(primary, request),
-        Asker::Shared { current_ts, .. } if expired(txn, lock.ttl_ms, current_ts) => end(primary, request),
-        Asker::Shared { push_above: None, .. } => Ok(Step::Done(CommitPoint::Pending)),
-        Asker::Shared { current_ts, push_above: Some(read_ts) } => {
+    match request.liveness {
+        OwnerLiveness::Dead => roll_back_primary(primary, request),
+        OwnerLiveness::ByTtl { current_ts, .. } if ttl_expired(txn, lock.ttl_ms, current_ts) => {
+            roll_back_primary(primary, request)
+        }
+        OwnerLiveness::ByTtl { push_above: None, .. } => Ok(Step::Done(TransactionStatus::Pending)),
+        OwnerLiveness::ByTtl { current_ts, push_above: Some(read_ts) } => {
             if read_ts > current_ts {
-                return Err(Refusal::FromTheFuture(read_ts));
+                return Err(StepError::FutureTimestamp(read_ts));
             }
             if lock.min_commit_ts > read_ts {
-                return Ok(Step::Done(CommitPoint::Pending));
+                return Ok(Step::Done(TransactionStatus::Pending));
             }
             let mut change = RowChange::new(request.row.clone(), txn.start_ts);
-            change.guards = smallvec![Guard::LockIs(lock.stamp())];
+            change.preconditions = smallvec![Precondition::LockUnchanged(lock.version())];
             // Not just above the reader: of all timestamps this one alone is nobody's start.
-            change.lock = Edit::Put(Lock { min_commit_ts: current_ts.max(read_ts.next()), ..lock.clone() });
-            Ok(Step::Apply(change, CommitPoint::Pending))
+            change.lock = CellChange::Put(Lock { min_commit_ts: current_ts.max(read_ts.next()), ..lock.clone() });
+            Ok(Step::Apply(change, TransactionStatus::Pending))
         }
     }
 }
 
 /// Whether the lock's time to live is over at `current_ts`.
-fn expired(txn: TxnId, ttl_ms: u64, current_ts: Timestamp) -> bool {
+fn ttl_expired(txn: TxnId, ttl_ms: u64, current_ts: Timestamp) -> bool {
     txn.start_ts.millis().saturating_add(ttl_ms) < current_ts.millis()
 }
 
-fn end(primary: &Row, request: &CheckStatus) -> Result<Step<CommitPoint>, Refusal> {
+fn roll_back_primary(primary: &Row, request: &CheckTxnStatus) -> Result<Step<TransactionStatus>, StepError> {
     if mutated!(StaleStatus) {
-        return Ok(Step::Done(CommitPoint::RolledBack));
+        return Ok(Step::Done(TransactionStatus::RolledBack));
     }
-    let request = RollBack { row: request.row.clone(), txn: request.txn };
-    Ok(match roll_back_for_another(primary, &request)? {
-        Step::Apply(change, ()) => Step::Apply(change, CommitPoint::RolledBack),
-        Step::Done(()) => Step::Done(CommitPoint::RolledBack),
+    let request = Rollback { row: request.row.clone(), txn: request.txn };
+    Ok(match rollback_by_resolver(primary, &request)? {
+        Step::Apply(change, ()) => Step::Apply(change, TransactionStatus::RolledBack),
+        Step::Done(()) => Step::Done(TransactionStatus::RolledBack),
     })
 }

@@ -1,4 +1,4 @@
-//! Looking inside: row locks, the fate of a transaction, counters.
+//! Looking inside: row locks, the fate of a transaction, metrics.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Bound;
@@ -12,8 +12,8 @@ use crate::engine::{DataLoss, EngineSnapshot, EngineStats, PageRequest, RowRange
 use crate::error::Result;
 use crate::observe::Latencies;
 use crate::owner::OwnerId;
-use crate::protocol::{CommitPoint, commit_point};
-use crate::row::{Intent, KeyspaceId, Lock, RowKey, TxnId};
+use crate::protocol::{TransactionStatus, txn_status_or_rolled_back};
+use crate::row::{KeyspaceId, Lock, LockType, RowKey, TxnId};
 use crate::shown::{seconds, seconds_or_none, text, text_or_none};
 use crate::timestamp::Timestamp;
 
@@ -26,7 +26,7 @@ pub struct RowLock {
     /// The row.
     pub row: RowKey,
     /// Who holds the row lock, and since when.
-    pub owner: OwnerId,
+    pub owner_id: OwnerId,
     /// The timestamp that names the transaction.
     pub start_ts: Timestamp,
     /// The name of the keyspace of the row that decides, where it still has one.
@@ -34,12 +34,12 @@ pub struct RowLock {
     /// The row that decides.
     pub primary: RowKey,
     /// What that row says.
-    pub commit_point: CommitPoint,
+    pub txn_status: TransactionStatus,
     /// What becomes of the row on commit.
-    pub intent: Intent,
+    pub lock_type: LockType,
     /// Whether the owner is known to be gone. A writer that meets the lock resolves it, and so does the background; a reader does
     /// so only if the owner was of an earlier opening of the store.
-    pub orphan: bool,
+    pub is_orphan: bool,
 }
 
 /// What became of a transaction, as far as its primary tells.
@@ -56,12 +56,12 @@ pub enum TxnStatus {
     NoTrace,
 }
 
-impl From<Option<CommitPoint>> for TxnStatus {
-    fn from(trace: Option<CommitPoint>) -> Self {
+impl From<Option<TransactionStatus>> for TxnStatus {
+    fn from(trace: Option<TransactionStatus>) -> Self {
         match trace {
-            Some(CommitPoint::Pending) => Self::Pending,
-            Some(CommitPoint::Committed(commit_ts)) => Self::Committed(commit_ts),
-            Some(CommitPoint::RolledBack) => Self::RolledBack,
+            Some(TransactionStatus::Pending) => Self::Pending,
+            Some(TransactionStatus::Committed(commit_ts)) => Self::Committed(commit_ts),
+            Some(TransactionStatus::RolledBack) => Self::RolledBack,
             None => Self::NoTrace,
         }
     }
@@ -73,69 +73,69 @@ impl From<Option<CommitPoint>> for TxnStatus {
 #[serde(default)]
 pub struct Stats {
     /// Transactions begun.
-    pub begun: u64,
+    pub transactions_started: u64,
     /// Transactions committed in one phase.
     pub commits_one_phase: u64,
     /// Transactions committed in two phases.
     pub commits_two_phase: u64,
     /// Large transactions committed: those that were streamed. Not among the others.
-    pub commits_streamed: u64,
+    pub commits_large: u64,
     /// Rows that large transactions have locked, those written twice counted twice.
-    pub rows_streamed: u64,
+    pub large_rows_locked: u64,
     /// Rows of large transactions that were turned into versions, or let go, in the background.
-    pub rows_ended: u64,
+    pub cleanup_rows: u64,
     /// Large transactions that are over, committed or not, with rows still locked.
-    pub large_unfinished: u64,
+    pub cleanup_pending: u64,
     /// Transactions that met a conflict, attempts of `transact` included; the next three say why.
     pub conflicts: u64,
     /// Of these: a row had been committed since.
-    pub conflicts_committed: u64,
+    pub conflicts_newer_version: u64,
     /// Of these: a row was locked by a transaction that had not ended.
     pub conflicts_locked: u64,
     /// Of these: somebody took the transaction for dead.
     pub conflicts_rolled_back: u64,
     /// Calls of `transact` that gave up after conflicts.
-    pub exhausted: u64,
+    pub retries_exhausted: u64,
     /// Attempts of `transact` after the first.
     pub retries: u64,
     /// Attempts of `transact` that ran beyond the bound of [`Builder::admission`](super::Builder::admission), having waited
     /// long enough.
-    pub unadmitted: u64,
+    pub admission_timeouts: u64,
     /// Transactions, and whole calls of `transact`, that took longer than
     /// [`Builder::slow_transaction`](super::Builder::slow_transaction) says.
-    pub slow: u64,
+    pub slow_transactions: u64,
     /// Transactions and snapshots that were ended at [`Builder::age_max`](super::Builder::age_max).
-    pub expired: u64,
+    pub snapshots_expired: u64,
     /// Row locks of other transactions that were rolled forward.
-    pub rolled_forward: u64,
+    pub locks_rolled_forward: u64,
     /// Row locks of other transactions, and own transactions, that were rolled back.
-    pub rolled_back: u64,
+    pub locks_rolled_back: u64,
     /// Orphan row locks that the background sweep has resolved.
-    pub swept: u64,
+    pub orphan_locks_resolved: u64,
     /// Records of deleted rows that were collected.
-    pub collected: u64,
+    pub gc_tombstones: u64,
     /// Replaced versions that have outlived the history and were collected.
-    pub versions_collected: u64,
+    pub gc_versions: u64,
     /// The oldest moment that [`Store::snapshot_at`] can show; `None` when no history is kept.
     #[serde(with = "text_or_none")]
-    pub history_from: Option<Timestamp>,
+    pub history_start_ts: Option<Timestamp>,
     /// How long replaced versions are kept, as [`Builder::history`](super::Builder::history) said; `None` when they are not.
     #[serde(rename = "history_for_s", with = "seconds_or_none")]
-    pub history_for: Option<Duration>,
+    pub history_retention: Option<Duration>,
     /// Syncs of the log.
-    pub syncs: u64,
+    pub wal_syncs: u64,
     /// Writes that waited because hand-downs into RocksDB's tables had fallen behind: the next generation was twice full, and the last one
     /// was still being handed down ([`Builder::write_buffer_bytes`](super::Builder::write_buffer_bytes)). With such a write
     /// all commits of its group and behind it wait; none fails for that as long as RocksDB gets work done. See [`Store::engine_figures`] for what is behind.
     pub write_stalls: u64,
     /// How long there was such a write waiting, in all.
     #[serde(rename = "write_stalled_s", with = "seconds")]
-    pub write_stalled: Duration,
+    pub write_stall_time: Duration,
     /// For how long there has been such a write at this moment; `None` when there is none.
     #[serde(rename = "write_stalled_now_s", with = "seconds_or_none")]
-    pub write_stalled_now: Option<Duration>,
+    pub current_write_stall: Option<Duration>,
     /// Different states of the store that transactions and snapshots read.
-    pub live_views: u64,
+    pub open_views: u64,
     /// Everything at or below is visible; zero where others share the engine.
     #[serde(with = "text")]
     pub visible_ts: Timestamp,
@@ -143,25 +143,25 @@ pub struct Stats {
     #[serde(with = "text")]
     pub durable_ts: Timestamp,
     /// Whether row locks of an earlier life may be left.
-    pub may_have_orphans: bool,
+    pub may_have_orphan_locks: bool,
 }
 
 impl Stats {
     /// Commits, of whatever kind.
     pub fn commits(&self) -> u64 {
-        self.commits_one_phase + self.commits_two_phase + self.commits_streamed
+        self.commits_one_phase + self.commits_two_phase + self.commits_large
     }
 
     /// How many commits shared a sync; zero where there was none.
     #[allow(clippy::cast_precision_loss, reason = "a ratio")]
     pub fn commits_per_sync(&self) -> f64 {
-        if self.syncs == 0 { 0.0 } else { self.commits() as f64 / self.syncs as f64 }
+        if self.wal_syncs == 0 { 0.0 } else { self.commits() as f64 / self.wal_syncs as f64 }
     }
 }
 
 const PAGE_ROWS: usize = 256;
 /// So many transactions' verdicts are remembered at a time.
-const VERDICTS_MAX: usize = 1024;
+const STATUS_CACHE_MAX: usize = 1024;
 
 impl Store {
     /// All row locks there are at this moment, with owner, primary and commit point. Nothing is resolved by looking.
@@ -175,7 +175,7 @@ impl Store {
             view,
             next: Some(RowRange::all()),
             page: VecDeque::new(),
-            asked: Asked::default(),
+            asked: LookupCache::default(),
             store: self.clone(),
         })
     }
@@ -192,7 +192,7 @@ impl Store {
     /// Those of reading.
     pub fn txn_status(&self, primary: &RowKey, start_ts: Timestamp, owner: OwnerId) -> Result<TxnStatus> {
         self.inner.check_open()?;
-        self.inner.coordinator.trace(primary, TxnId { start_ts, owner }).map(TxnStatus::from)
+        self.inner.coordinator.txn_status(primary, TxnId { start_ts, owner }).map(TxnStatus::from)
     }
 
     /// Resolves every orphan row lock now, as the background sweep would, and finishes what large transactions of this life have
@@ -200,68 +200,68 @@ impl Store {
     ///
     /// # Errors
     /// Those of a commit.
-    pub fn resolve_orphans(&self) -> Result<u64> {
+    pub fn resolve_orphan_locks(&self) -> Result<u64> {
         self.inner.check_open()?;
         self.inner.check_writable()?;
         let Some(embedded) = &self.inner.embedded else { return Ok(0) };
         let (mut position, mut found) = (Bound::Unbounded, 0);
         loop {
             let swept = embedded.sweep_page(&mut position)?;
-            found += swept.found;
+            found += swept.resolved;
             if swept.is_last {
                 break;
             }
         }
-        while embedded.end_page()? {}
+        while embedded.cleanup_page()? {}
         Ok(found)
     }
 
-    /// Counters and watermarks.
+    /// Metrics and watermarks.
     pub fn stats(&self) -> Stats {
-        let counters = &self.inner.counters;
-        let kept = self.inner.coordinator.kept();
-        let stalls = self.inner.stalls();
+        let metrics = &self.inner.metrics;
+        let kept = self.inner.coordinator.retention();
+        let stalls = self.inner.update_write_stalls();
         let mut stats = Stats {
-            begun: counters.begun.get(),
-            commits_one_phase: counters.commits_one_phase.get(),
-            commits_two_phase: counters.commits_two_phase.get(),
-            commits_streamed: counters.commits_streamed.get(),
-            rows_streamed: counters.rows_streamed.get(),
-            rows_ended: counters.rows_ended.get(),
-            conflicts: counters.conflicts(),
-            conflicts_committed: counters.conflicts_committed.get(),
-            conflicts_locked: counters.conflicts_locked.get(),
-            conflicts_rolled_back: counters.conflicts_rolled_back.get(),
-            exhausted: counters.exhausted.get(),
-            slow: counters.slow.get(),
-            expired: counters.expired.get(),
-            syncs: counters.syncs.get(),
+            transactions_started: metrics.transactions_started.get(),
+            commits_one_phase: metrics.commits_one_phase.get(),
+            commits_two_phase: metrics.commits_two_phase.get(),
+            commits_large: metrics.commits_large.get(),
+            large_rows_locked: metrics.large_rows_locked.get(),
+            cleanup_rows: metrics.cleanup_rows.get(),
+            conflicts: metrics.conflicts(),
+            conflicts_newer_version: metrics.conflicts_newer_version.get(),
+            conflicts_locked: metrics.conflicts_locked.get(),
+            conflicts_rolled_back: metrics.conflicts_rolled_back.get(),
+            retries_exhausted: metrics.retries_exhausted.get(),
+            slow_transactions: metrics.slow_transactions.get(),
+            snapshots_expired: metrics.snapshots_expired.get(),
+            wal_syncs: metrics.wal_syncs.get(),
             write_stalls: stalls.count,
-            write_stalled: stalls.total,
-            write_stalled_now: stalls.current,
-            retries: counters.retries.get(),
-            unadmitted: counters.unadmitted.get(),
-            rolled_forward: counters.rolled_forward.get(),
-            rolled_back: counters.rolled_back.get(),
-            swept: counters.swept.get(),
-            collected: counters.collected.get(),
-            versions_collected: counters.versions_collected.get(),
-            history_from: kept.map(|kept| kept.from),
-            history_for: kept.map(|kept| Duration::from_millis(kept.for_ms)),
+            write_stall_time: stalls.total,
+            current_write_stall: stalls.current,
+            retries: metrics.retries.get(),
+            admission_timeouts: metrics.admission_timeouts.get(),
+            locks_rolled_forward: metrics.locks_rolled_forward.get(),
+            locks_rolled_back: metrics.locks_rolled_back.get(),
+            orphan_locks_resolved: metrics.orphan_locks_resolved.get(),
+            gc_tombstones: metrics.gc_tombstones.get(),
+            gc_versions: metrics.gc_versions.get(),
+            history_start_ts: kept.map(|kept| kept.oldest_ts),
+            history_retention: kept.map(|kept| Duration::from_millis(kept.window_ms)),
             ..Stats::default()
         };
         if let Some(embedded) = &self.inner.embedded {
             let pipeline = embedded.pipeline();
-            stats.large_unfinished = embedded.endings() as u64;
-            stats.live_views = pipeline.live_views() as u64;
-            stats.visible_ts = pipeline.current_view().read_ts;
+            stats.cleanup_pending = embedded.pending_cleanups() as u64;
+            stats.open_views = pipeline.open_views() as u64;
+            stats.visible_ts = pipeline.visible_view().read_ts;
             stats.durable_ts = pipeline.durable_ts();
-            stats.may_have_orphans = pipeline.may_have_orphans();
+            stats.may_have_orphan_locks = pipeline.may_have_orphans();
         } else if self.inner.options.read_only
             && let Ok(view) = self.inner.coordinator.snapshot()
         {
             (stats.visible_ts, stats.durable_ts) = (view.read_ts, view.read_ts);
-            stats.may_have_orphans = view.check_locks;
+            stats.may_have_orphan_locks = view.must_check_locks;
         }
         stats
     }
@@ -269,14 +269,14 @@ impl Store {
     /// How long commits, waiting, syncs and whole calls of `transact` took, since the store was opened; for a shorter time,
     /// [`Latencies::since`].
     pub fn latencies(&self) -> Latencies {
-        let counters = &self.inner.counters;
+        let metrics = &self.inner.metrics;
         Latencies {
-            commit_durable: counters.commit_durable.read(),
-            commit_buffered: counters.commit_buffered.read(),
-            waiting: counters.waiting.read(),
-            combining: counters.combining.read(),
-            syncing: counters.syncing.read(),
-            transact: counters.transact.read(),
+            commit_durable: metrics.commit_durable.snapshot(),
+            commit_buffered: metrics.commit_buffered.snapshot(),
+            admission_wait: metrics.admission_wait.snapshot(),
+            commit_apply: metrics.commit_apply.snapshot(),
+            wal_sync: metrics.wal_sync.snapshot(),
+            transact: metrics.transact.snapshot(),
         }
     }
 
@@ -286,7 +286,7 @@ impl Store {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) where the engine has none, as in memory,
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed).
-    pub fn engine_figures(&self) -> Result<EngineStats> {
+    pub fn engine_stats(&self) -> Result<EngineStats> {
         self.inner.check_open()?;
         Ok(self.inner.engine.stats()?)
     }
@@ -298,33 +298,33 @@ impl Store {
     /// `log/lost-<fingerprint>-<number>.segment`, and a record `log/lost-<fingerprint>.record`. A loss is returned as long as its record is
     /// there; all of these files may be removed. A [checkpoint](Store::checkpoint) has none of them. Read when the store is opened;
     /// always empty in memory.
-    pub fn lost_logs(&self) -> Vec<DataLoss> {
+    pub fn data_losses(&self) -> Vec<DataLoss> {
         self.inner.engine.data_losses()
     }
 
-    fn describe(&self, view: &dyn EngineSnapshot, row: RowKey, lock: Lock, asked: &mut Asked) -> Result<RowLock> {
+    fn row_lock(&self, view: &dyn EngineSnapshot, row: RowKey, lock: Lock, asked: &mut LookupCache) -> Result<RowLock> {
         let commit_point = asked.commit_point(view, &lock)?;
         let orphan = self.inner.coordinator.is_orphan(lock.txn.start_ts);
         Ok(RowLock {
-            keyspace: asked.name_of(self, row.keyspace()),
+            keyspace: asked.keyspace_name(self, row.keyspace_id()),
             row,
-            owner: lock.txn.owner,
+            owner_id: lock.txn.owner,
             start_ts: lock.txn.start_ts,
-            primary_keyspace: asked.name_of(self, lock.primary.keyspace()),
+            primary_keyspace: asked.keyspace_name(self, lock.primary.keyspace_id()),
             primary: lock.primary,
-            commit_point,
-            intent: lock.intent,
-            orphan,
+            txn_status: commit_point,
+            lock_type: lock.lock_type,
+            is_orphan: orphan,
         })
     }
 }
 
 impl super::Inner {
-    /// How writes had to wait. The engine counts that; whoever looks takes it along into the counters.
-    pub(super) fn stalls(&self) -> WriteStallStats {
+    /// How writes had to wait. The engine counts that; whoever looks takes it along into the metrics.
+    pub(super) fn update_write_stalls(&self) -> WriteStallStats {
         let stalls = self.engine.write_stalls();
-        self.counters.write_stalls.raise_to(stalls.count);
-        self.counters.write_stalled_millis.raise_to(u64::try_from(stalls.total.as_millis()).unwrap_or(u64::MAX));
+        self.metrics.write_stalls.set_at_least(stalls.count);
+        self.metrics.write_stall_millis.set_at_least(u64::try_from(stalls.total.as_millis()).unwrap_or(u64::MAX));
         stalls
     }
 }
@@ -335,32 +335,32 @@ pub struct RowLocks {
     view: Arc<dyn EngineSnapshot>,
     next: Option<RowRange>,
     page: VecDeque<(RowKey, Lock)>,
-    asked: Asked,
+    asked: LookupCache,
     store: Store,
 }
 
 /// What was asked for earlier locks, since many are mostly of one transaction. The view stays the same, and so does the answer.
 #[derive(Default)]
-struct Asked {
-    verdicts: HashMap<(TxnId, RowKey), CommitPoint>,
+struct LookupCache {
+    verdicts: HashMap<(TxnId, RowKey), TransactionStatus>,
     names: HashMap<KeyspaceId, Option<String>>,
 }
 
-impl Asked {
-    fn commit_point(&mut self, view: &dyn EngineSnapshot, lock: &Lock) -> Result<CommitPoint> {
+impl LookupCache {
+    fn commit_point(&mut self, view: &dyn EngineSnapshot, lock: &Lock) -> Result<TransactionStatus> {
         let txn = (lock.txn, lock.primary.clone());
         if let Some(verdict) = self.verdicts.get(&txn) {
             return Ok(*verdict);
         }
-        let verdict = commit_point(&view.row(&lock.primary, lock.txn.start_ts)?, lock.txn);
-        if self.verdicts.len() == VERDICTS_MAX {
+        let verdict = txn_status_or_rolled_back(&view.row(&lock.primary, lock.txn.start_ts)?, lock.txn);
+        if self.verdicts.len() == STATUS_CACHE_MAX {
             self.verdicts.clear();
         }
         self.verdicts.insert(txn, verdict);
         Ok(verdict)
     }
 
-    fn name_of(&mut self, store: &Store, id: KeyspaceId) -> Option<String> {
+    fn keyspace_name(&mut self, store: &Store, id: KeyspaceId) -> Option<String> {
         self.names.entry(id).or_insert_with(|| store.name_of(id)).clone()
     }
 }
@@ -388,7 +388,7 @@ impl Iterator for RowLocks {
             }
         }
         let (row, lock) = self.page.pop_front()?;
-        let described = self.store.describe(&*self.view, row, lock, &mut self.asked);
+        let described = self.store.row_lock(&*self.view, row, lock, &mut self.asked);
         if described.is_err() {
             (self.page, self.next) = (VecDeque::new(), None);
         }
@@ -398,7 +398,7 @@ impl Iterator for RowLocks {
 
 impl Keyspace {
     /// The row of a key, as conflicts and row locks name it.
-    pub fn row_of(&self, key: impl AsRef<[u8]>) -> RowKey {
+    pub fn row_key(&self, key: impl AsRef<[u8]>) -> RowKey {
         self.row(key.as_ref())
     }
 }
@@ -417,11 +417,11 @@ mod tests {
             txn
         };
         let txn = write();
-        let (start_ts, owner) = (txn.start_ts(), txn.owner());
-        let status = || store.txn_status(&rows.row_of("k"), start_ts, owner).unwrap();
+        let (start_ts, owner) = (txn.start_ts(), txn.owner_id());
+        let status = || store.txn_status(&rows.row_key("k"), start_ts, owner).unwrap();
         assert_eq!(status(), TxnStatus::NoTrace);
         let commit = txn.commit().unwrap();
-        assert_eq!(status(), TxnStatus::Committed(commit.ts));
+        assert_eq!(status(), TxnStatus::Committed(commit.commit_ts));
         write().commit().unwrap();
         assert_eq!(status(), TxnStatus::NoTrace);
     }

@@ -3,29 +3,29 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::catalog::Known;
+use super::catalog::VisibilityCache;
 use crate::error::{Error, ErrorKind, Result};
-use crate::pipeline::Life;
+use crate::pipeline::KeyspaceDescriptor;
 use crate::row::{KeyspaceId, RowKey};
 
 /// A named, ordered set of rows. Cheap to clone; any thread may use it.
 #[derive(Clone)]
 pub struct Keyspace {
-    pub(super) state: Arc<KeyspaceState>,
+    pub(super) inner: Arc<KeyspaceInner>,
     name: Arc<str>,
 }
 
-pub(super) struct KeyspaceState {
+pub(super) struct KeyspaceInner {
     pub id: KeyspaceId,
-    pub life: Arc<Life>,
-    pub known: Known,
+    pub descriptor: Arc<KeyspaceDescriptor>,
+    pub visibility: VisibilityCache,
     /// Tells one store's keyspaces from another's; no two stores of a process have the same.
-    pub store: u64,
+    pub instance_id: u64,
 }
 
 impl Keyspace {
-    pub(super) fn new(state: Arc<KeyspaceState>, name: &str) -> Self {
-        Self { state, name: name.into() }
+    pub(super) fn new(state: Arc<KeyspaceInner>, name: &str) -> Self {
+        Self { inner: state, name: name.into() }
     }
 
     /// The name under which it was opened or listed. [`Store::rename_keyspace`](super::Store::rename_keyspace) changes that of
@@ -36,32 +36,32 @@ impl Keyspace {
 
     /// Its number, which no other keyspace of the store ever gets.
     pub fn id(&self) -> KeyspaceId {
-        self.state.id
+        self.inner.id
     }
 
     pub(super) fn row(&self, key: &[u8]) -> RowKey {
-        RowKey::new(self.state.id, key)
+        RowKey::new(self.inner.id, key)
     }
 
-    pub(super) fn check_store(&self, store: u64) -> Result<()> {
-        if self.state.store == store {
+    pub(super) fn check_belongs_to(&self, store: u64) -> Result<()> {
+        if self.inner.instance_id == store {
             return Ok(());
         }
         Err(ErrorKind::InvalidArgument(format!("keyspace {:?} belongs to another store", self.name())).into())
     }
 
-    pub(super) fn check(&self, store: u64) -> Result<()> {
-        self.check_store(store)?;
-        if self.state.life.is_over() { Err(self.is_missing()) } else { Ok(()) }
+    pub(super) fn check_not_dropped(&self, store: u64) -> Result<()> {
+        self.check_belongs_to(store)?;
+        if self.inner.descriptor.is_dropped() { Err(self.not_found_error()) } else { Ok(()) }
     }
 
-    pub(super) fn is_missing(&self) -> Error {
-        ErrorKind::NoSuchKeyspace(self.name().into()).into()
+    pub(super) fn not_found_error(&self) -> Error {
+        ErrorKind::KeyspaceNotFound(self.name().into()).into()
     }
 }
 
 impl fmt::Debug for Keyspace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Keyspace({:?}, {})", self.name(), self.state.id.0)
+        write!(f, "Keyspace({:?}, {})", self.name(), self.inner.id.0)
     }
 }

@@ -14,36 +14,36 @@ use crate::row::RowKey;
 const PAGE_CELLS_MIN: usize = 16;
 const PAGE_CELLS_MAX: usize = 512;
 /// The next page is so large a part of what was read before, so a scan that stops early has read little in vain.
-const PAGE_PART: usize = 4;
+const PAGE_GROWTH_DIVISOR: usize = 4;
 
 /// See the [module](self).
-pub(super) struct Layer {
+pub(super) struct ColumnCursor {
     column: Column,
     /// What neither end has read.
     unread: Option<RowRange>,
-    front: End,
-    back: End,
+    front: CursorEnd,
+    back: CursorEnd,
     /// How many cells both ends have read.
     cells_read: usize,
 }
 
 /// What one end has read and not handed out, in the direction of reading.
 #[derive(Default)]
-struct End {
+struct CursorEnd {
     cells: PageBuffer,
     bookmark: ScanCursor,
 }
 
-impl Layer {
+impl ColumnCursor {
     /// The cells of a column in a range; of no range, none.
     pub fn new(column: Column, range: Option<RowRange>) -> Self {
-        let (front, back) = (End::default(), End::default());
+        let (front, back) = (CursorEnd::default(), CursorEnd::default());
         Self { column, unread: range, front, back, cells_read: 0 }
     }
 
     /// Whether a page has to be read before the next cell is known; where one is asked for up to a row only, whether there is such.
     #[inline]
-    pub fn lacks(&self, upto: Option<&[u8]>, backwards: bool) -> bool {
+    pub fn needs_page(&self, upto: Option<&[u8]>, backwards: bool) -> bool {
         let (near, _) = self.ends(backwards);
         near.cells.is_empty()
             && self.unread.as_ref().is_some_and(|unread| {
@@ -55,10 +55,10 @@ impl Layer {
     }
 
     /// Reads the next page, and nothing behind the row `upto`, which the other end must not have come to.
-    pub fn read(&mut self, view: &dyn EngineSnapshot, upto: Option<&[u8]>, backwards: bool) -> Result<()> {
+    pub fn read_page(&mut self, view: &dyn EngineSnapshot, upto: Option<&[u8]>, backwards: bool) -> Result<()> {
         let Some(mut range) = self.unread.take() else { return Ok(()) };
-        let End { cells, bookmark } = if backwards { &mut self.back } else { &mut self.front };
-        let limit = (self.cells_read / PAGE_PART).clamp(PAGE_CELLS_MIN, PAGE_CELLS_MAX);
+        let CursorEnd { cells, bookmark } = if backwards { &mut self.back } else { &mut self.front };
+        let limit = (self.cells_read / PAGE_GROWTH_DIVISOR).clamp(PAGE_CELLS_MIN, PAGE_CELLS_MAX);
         let far = upto.map(|row| replace(far_end(&mut range, backwards), Bound::Included(row.to_vec())));
         let page = PageRequest { range: &range, backwards, limit, cursor: Some(bookmark) };
         let has_more = view.scan_page(self.column, &page, cells)?;
@@ -77,7 +77,11 @@ impl Layer {
     /// Hands cells that are unread to `see`, from the front on, until it returns `false`: in the place of a page, where the engine can lend
     /// them and none is waiting for its turn. At most as many as the largest page has, since a view keeps what it reads meanwhile. Returns
     /// whether there may be more to lend. After a panic of `see` nothing is unread.
-    pub fn lend(&mut self, view: &dyn EngineSnapshot, mut see: impl FnMut(&[u8], &[u8]) -> bool) -> Result<bool> {
+    pub fn visit_unread(
+        &mut self,
+        view: &dyn EngineSnapshot,
+        mut see: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<bool> {
         let Some(mut range) = self.unread.take_if(|_| self.front.cells.is_empty()) else { return Ok(false) };
         let (mut cells, mut bytes, mut stopped_at) = (0, 0, None);
         let lent = view.scan_unlocked(self.column, &range, &self.front.bookmark, &mut |row, content| {
@@ -98,7 +102,7 @@ impl Layer {
     }
 
     /// Up to which row this end has read; `None` when nothing is unread.
-    pub fn known(&self, backwards: bool) -> Option<&[u8]> {
+    pub fn read_up_to(&self, backwards: bool) -> Option<&[u8]> {
         let (near, _) = self.ends(backwards);
         self.unread.as_ref().and_then(|_| near.cells.last()).map(|(row, _)| row)
     }
@@ -125,7 +129,7 @@ impl Layer {
     }
 
     /// Takes the next cell out if it is the row's.
-    pub fn next_of(&mut self, row: &RowKey, backwards: bool) -> Option<&[u8]> {
+    pub fn next_if(&mut self, row: &RowKey, backwards: bool) -> Option<&[u8]> {
         let is_next = self.peek(backwards) == Some(row.as_bytes());
         if is_next { self.next(backwards).map(|(_, content)| content) } else { None }
     }
@@ -137,7 +141,7 @@ impl Layer {
     }
 
     #[inline]
-    fn ends(&self, backwards: bool) -> (&End, &End) {
+    fn ends(&self, backwards: bool) -> (&CursorEnd, &CursorEnd) {
         if backwards { (&self.back, &self.front) } else { (&self.front, &self.back) }
     }
 }
@@ -188,10 +192,10 @@ mod tests {
             })
             .unwrap();
         let view = store.inner.engine.snapshot().unwrap();
-        let mut layer = Layer::new(Column::Write, Some(RowRange::all()));
+        let mut layer = ColumnCursor::new(Column::Write, Some(RowRange::all()));
         let (mut read, mut largest) = (0, 0);
-        while layer.lacks(None, false) {
-            layer.read(&*view, None, false).unwrap();
+        while layer.needs_page(None, false) {
+            layer.read_page(&*view, None, false).unwrap();
             read += layer.front.cells.len();
             largest = largest.max(layer.front.cells.size_bytes());
             while layer.next(false).is_some() {}

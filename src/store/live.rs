@@ -11,22 +11,22 @@ use std::time::Duration;
 
 use super::Store;
 use crate::error::{Conflict, ConflictReason, Error, Result};
-use crate::observe::{Counters, Part, Spent};
+use crate::observe::{Metrics, TxnPhase, TxnTimer};
 use crate::owner::OwnerId;
 use crate::row::TxnId;
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
-use crate::view::PinnedView;
+use crate::view::ReadView;
 
 const SHARDS: usize = 16;
-const TIDY_AT_LEAST: usize = 16;
+const PRUNE_MIN: usize = 16;
 /// So many labels of transactions that are over are kept, in each shard.
-const LABELS_KEPT: usize = 64;
+const OLD_LABELS_MAX: usize = 64;
 
 /// What a reader is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum LiveKind {
+pub enum ActiveKind {
     /// A [`Txn`](super::Txn).
     Transaction,
     /// A [`Snapshot`](super::Snapshot); its clones are one with it.
@@ -36,13 +36,13 @@ pub enum LiveKind {
 /// A transaction or snapshot that is not over: see [`Store::live`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Live {
+pub struct ActiveTransaction {
     /// Which of the two.
-    pub kind: LiveKind,
+    pub kind: ActiveKind,
     /// What it was called: [`TxnOptions::label`](super::TxnOptions::label), [`Snapshot::labelled`](super::Snapshot::labelled).
     pub label: Option<&'static str>,
     /// Who a transaction is in row locks and conflicts; `None` for a snapshot.
-    pub owner: Option<OwnerId>,
+    pub owner_id: Option<OwnerId>,
     /// The timestamp that names a transaction; `None` for a snapshot.
     pub start_ts: Option<Timestamp>,
     /// Everything committed at or below this is seen. What the oldest one may need is not collected.
@@ -50,27 +50,27 @@ pub struct Live {
     /// How long ago it began.
     pub age: Duration,
     /// Rows that a transaction has written and keeps in memory; without those that it has streamed.
-    pub rows: u64,
+    pub buffered_rows: u64,
     /// Bytes of these, each row counting 64 more.
-    pub bytes: u64,
+    pub buffered_bytes: u64,
     /// Whether it has grown so large that its writes are row locks in the store already.
-    pub streaming: bool,
+    pub is_large: bool,
     /// How many of its writes are, or are just about to be: a row that was written again behind that counts again.
-    pub streamed: u64,
+    pub locked_rows: u64,
     /// Whether it was ended at [`Builder::age_max`](super::Builder::age_max), so that it answers
     /// [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld) and holds nothing back.
-    pub expired: bool,
+    pub is_expired: bool,
 }
 
 /// See the [module](self).
-pub(super) struct Reader {
-    pub view: Arc<PinnedView>,
+pub(super) struct ActiveReader {
+    pub view: Arc<ReadView>,
     pub label: Option<&'static str>,
     /// `None` for a snapshot.
     pub txn: Option<TxnId>,
     /// By the runtime's clock.
-    pub began: Duration,
-    pub spent: Spent,
+    pub started_at: Duration,
+    pub timer: TxnTimer,
     /// The first conflict that a transaction meets before it commits.
     met: Mutex<Option<Box<Conflict>>>,
     rows: AtomicU64,
@@ -80,14 +80,14 @@ pub(super) struct Reader {
     reported: AtomicBool,
 }
 
-impl Reader {
-    pub fn new(view: Arc<PinnedView>, txn: Option<TxnId>, label: Option<&'static str>, began: Duration) -> Arc<Self> {
+impl ActiveReader {
+    pub fn new(view: Arc<ReadView>, txn: Option<TxnId>, label: Option<&'static str>, began: Duration) -> Arc<Self> {
         Arc::new(Self {
             view,
             label,
             txn,
-            began,
-            spent: Spent::default(),
+            started_at: began,
+            timer: TxnTimer::default(),
             met: Mutex::default(),
             rows: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
@@ -98,7 +98,7 @@ impl Reader {
     }
 
     /// Notes how much the transaction has written, and, once it streams, how much of it is streamed.
-    pub fn wrote(&self, rows: usize, bytes: usize, streamed: Option<u64>) {
+    pub fn set_written(&self, rows: usize, bytes: usize, streamed: Option<u64>) {
         self.rows.store(rows as u64, Ordering::Relaxed);
         self.bytes.store(bytes as u64, Ordering::Relaxed);
         if let Some(streamed) = streamed {
@@ -108,30 +108,30 @@ impl Reader {
     }
 
     /// Takes the conflict that was met before the commit.
-    pub fn conflict_met(&self) -> Option<Box<Conflict>> {
+    pub fn first_conflict(&self) -> Option<Box<Conflict>> {
         self.met.lock().take()
     }
 
-    fn describe(&self, now: Duration) -> Live {
-        Live {
-            kind: if self.txn.is_some() { LiveKind::Transaction } else { LiveKind::Snapshot },
+    fn describe(&self, now: Duration) -> ActiveTransaction {
+        ActiveTransaction {
+            kind: if self.txn.is_some() { ActiveKind::Transaction } else { ActiveKind::Snapshot },
             label: self.label,
-            owner: self.txn.map(|txn| txn.owner),
+            owner_id: self.txn.map(|txn| txn.owner),
             start_ts: self.txn.map(|txn| txn.start_ts),
             read_ts: self.view.read_ts,
-            age: now.saturating_sub(self.began),
-            rows: self.rows.load(Ordering::Relaxed),
-            bytes: self.bytes.load(Ordering::Relaxed),
-            streaming: self.streaming.load(Ordering::Relaxed),
-            streamed: self.streamed.load(Ordering::Relaxed),
-            expired: self.view.expired.load(Ordering::Acquire),
+            age: now.saturating_sub(self.started_at),
+            buffered_rows: self.rows.load(Ordering::Relaxed),
+            buffered_bytes: self.bytes.load(Ordering::Relaxed),
+            is_large: self.streaming.load(Ordering::Relaxed),
+            locked_rows: self.streamed.load(Ordering::Relaxed),
+            is_expired: self.view.expired.load(Ordering::Acquire),
         }
     }
 }
 
 /// All readers of a store.
 #[derive(Default)]
-pub(super) struct Readers {
+pub(super) struct ActiveReaders {
     shards: [Shard; SHARDS],
     snapshots: AtomicUsize,
 }
@@ -139,48 +139,48 @@ pub(super) struct Readers {
 /// On a cache line of its own.
 #[derive(Default)]
 #[repr(align(64))]
-struct Shard(Mutex<Listed>);
+struct Shard(Mutex<ReaderShard>);
 
 #[derive(Default)]
-struct Listed {
-    readers: Vec<Entry>,
+struct ReaderShard {
+    readers: Vec<ReaderEntry>,
     tidy_at: usize,
     /// Of labelled transactions that are over, newest last.
     labels: VecDeque<(OwnerId, &'static str)>,
 }
 
-struct Entry {
+struct ReaderEntry {
     named: Option<(OwnerId, &'static str)>,
-    reader: Weak<Reader>,
+    reader: Weak<ActiveReader>,
 }
 
-impl Listed {
-    fn add(&mut self, reader: &Arc<Reader>) {
-        if self.readers.len() >= self.tidy_at.max(TIDY_AT_LEAST) {
+impl ReaderShard {
+    fn add(&mut self, reader: &Arc<ActiveReader>) {
+        if self.readers.len() >= self.tidy_at.max(PRUNE_MIN) {
             let labels = &mut self.labels;
             self.readers.retain(|entry| {
                 let is_live = entry.reader.strong_count() > 0;
                 labels.extend(entry.named.filter(|_| !is_live));
                 is_live
             });
-            self.labels.drain(..self.labels.len().saturating_sub(LABELS_KEPT));
+            self.labels.drain(..self.labels.len().saturating_sub(OLD_LABELS_MAX));
             self.tidy_at = self.readers.len() * 2;
         }
         let named = reader.txn.map(|txn| txn.owner).zip(reader.label);
-        self.readers.push(Entry { named, reader: Arc::downgrade(reader) });
+        self.readers.push(ReaderEntry { named, reader: Arc::downgrade(reader) });
     }
 }
 
-impl Readers {
+impl ActiveReaders {
     /// Lists somebody who begins to read.
     pub fn add(
         &self,
-        view: Arc<PinnedView>,
+        view: Arc<ReadView>,
         txn: Option<TxnId>,
         label: Option<&'static str>,
         began: Duration,
-    ) -> Arc<Reader> {
-        let reader = Reader::new(view, txn, label, began);
+    ) -> Arc<ActiveReader> {
+        let reader = ActiveReader::new(view, txn, label, began);
         let place = match txn {
             Some(txn) => shard_of(txn.owner),
             None => self.snapshots.fetch_add(1, Ordering::Relaxed) % SHARDS,
@@ -191,10 +191,10 @@ impl Readers {
         reader
     }
 
-    fn all(&self) -> Vec<Arc<Reader>> {
+    fn all(&self) -> Vec<Arc<ActiveReader>> {
         // Copied first: letting go of the last reference gives an engine's view back, which is not for under a lock.
         let of = |shard: &Shard| shard.0.lock().readers.iter().filter_map(|entry| entry.reader.upgrade()).collect();
-        self.shards.iter().flat_map(|shard| -> Vec<Arc<Reader>> { of(shard) }).collect()
+        self.shards.iter().flat_map(|shard| -> Vec<Arc<ActiveReader>> { of(shard) }).collect()
     }
 
     /// What a transaction, which may be over, was called.
@@ -230,43 +230,44 @@ impl Store {
     /// assert_eq!(store.live().len(), 2);
     /// # Ok(()) }
     /// ```
-    pub fn live(&self) -> Vec<Live> {
+    pub fn active_transactions(&self) -> Vec<ActiveTransaction> {
         let now = self.inner.runtime.elapsed();
-        let mut live: Vec<Live> = self.inner.readers.all().iter().map(|reader| reader.describe(now)).collect();
+        let mut live: Vec<ActiveTransaction> =
+            self.inner.active.all().iter().map(|reader| reader.describe(now)).collect();
         live.sort_by_key(|live| (live.read_ts, std::cmp::Reverse(live.age)));
         live
     }
 
     /// Lists somebody who reads a view and is no transaction.
-    pub(super) fn reader(&self, view: Arc<PinnedView>, label: Option<&'static str>) -> Arc<Reader> {
-        self.inner.readers.add(view, None, label, self.inner.runtime.elapsed())
+    pub(super) fn register_reader(&self, view: Arc<ReadView>, label: Option<&'static str>) -> Arc<ActiveReader> {
+        self.inner.active.add(view, None, label, self.inner.runtime.elapsed())
     }
 
     /// The store itself, which reads for a moment: in nobody's list.
-    pub(super) fn own_reader(&self, view: Arc<PinnedView>) -> Arc<Reader> {
-        Reader::new(view, None, None, self.inner.runtime.elapsed())
+    pub(super) fn unregistered_reader(&self, view: Arc<ReadView>) -> Arc<ActiveReader> {
+        ActiveReader::new(view, None, None, self.inner.runtime.elapsed())
     }
 
     /// Reads; if so asked, the time that takes is counted as the transaction's.
-    pub(super) fn timed<T>(&self, reader: &Reader, read: impl FnOnce() -> T) -> T {
-        if !self.inner.options.time_reads || reader.txn.is_none() {
+    pub(super) fn time_read<T>(&self, reader: &ActiveReader, read: impl FnOnce() -> T) -> T {
+        if !self.inner.options.track_read_timing || reader.txn.is_none() {
             return read();
         }
         let began = self.inner.runtime.elapsed();
         let answer = read();
-        reader.spent.add(Part::Reading, self.inner.runtime.elapsed().saturating_sub(began));
+        reader.timer.add(TxnPhase::Read, self.inner.runtime.elapsed().saturating_sub(began));
         answer
     }
 
     /// Passes an outcome on; a conflict is remembered by the reader that met it, and counted if it is the first.
-    pub(super) fn note_conflict<T>(&self, reader: &Reader, outcome: Result<T>) -> Result<T> {
+    pub(super) fn record_conflict<T>(&self, reader: &ActiveReader, outcome: Result<T>) -> Result<T> {
         outcome.map_err(|mut why| {
             if why.is_retryable()
                 && let Some(conflict) = why.conflict_mut()
             {
-                self.name_owner(conflict);
+                self.fill_conflict_names(conflict);
                 // One that writes blindly is judged by another moment than the one it reads at.
-                conflict.our_read_ts = reader.view.read_ts;
+                conflict.read_ts = reader.view.read_ts;
                 let mut met = reader.met.lock();
                 if met.is_none() {
                     self.count_conflict(reader, conflict);
@@ -278,29 +279,29 @@ impl Store {
     }
 
     /// An error that calls what it is about by name.
-    pub(super) fn with_names(&self, mut why: Error) -> Error {
+    pub(super) fn with_conflict_names(&self, mut why: Error) -> Error {
         if let Some(conflict) = why.conflict_mut() {
-            self.name_owner(conflict);
+            self.fill_conflict_names(conflict);
         }
         why
     }
 
     /// Says what the owner in the way is called, and the keyspace.
-    pub(super) fn name_owner(&self, conflict: &mut Conflict) {
+    pub(super) fn fill_conflict_names(&self, conflict: &mut Conflict) {
         if conflict.keyspace.is_some() {
             return;
         }
-        conflict.keyspace = self.open_name_of(conflict.row.keyspace());
-        conflict.label = conflict.owner.and_then(|owner| self.inner.readers.label_of(owner));
+        conflict.keyspace = self.cached_name(conflict.row.keyspace_id());
+        conflict.conflicting_label = conflict.conflicting_owner.and_then(|owner| self.inner.active.label_of(owner));
     }
 
     #[cfg_attr(not(feature = "tracing"), allow(unused_variables, reason = "for the event alone"))]
-    pub(super) fn count_conflict(&self, reader: &Reader, conflict: &Conflict) {
-        let Counters { conflicts_committed, conflicts_locked, conflicts_rolled_back, .. } = &*self.inner.counters;
+    pub(super) fn count_conflict(&self, reader: &ActiveReader, conflict: &Conflict) {
+        let Metrics { conflicts_newer_version, conflicts_locked, conflicts_rolled_back, .. } = &*self.inner.metrics;
         match conflict.reason {
-            ConflictReason::CommittedAt(_) => conflicts_committed.add(1),
+            ConflictReason::NewerVersion(_) => conflicts_newer_version.add(1),
             ConflictReason::Locked => conflicts_locked.add(1),
-            ConflictReason::RolledBack => conflicts_rolled_back.add(1),
+            ConflictReason::RolledBackByOther => conflicts_rolled_back.add(1),
         }
         event!(
             DEBUG,
@@ -315,14 +316,14 @@ impl Store {
 impl super::Inner {
     /// Counts and reports the readers whose views have ended at the age limit.
     pub(super) fn report_expired(&self) {
-        for reader in self.readers.all() {
+        for reader in self.active.all() {
             if reader.view.expired.load(Ordering::Acquire) && !reader.reported.swap(true, Ordering::Relaxed) {
-                self.counters.expired.add(1);
+                self.metrics.snapshots_expired.add(1);
                 event!(
                     WARN,
                     owner = reader.txn.map(|txn| ::tracing::field::display(txn.owner)),
                     read_ts = %reader.view.read_ts,
-                    age_ms = u64::try_from(self.runtime.elapsed().saturating_sub(reader.began).as_millis()).ok(),
+                    age_ms = u64::try_from(self.runtime.elapsed().saturating_sub(reader.started_at).as_millis()).ok(),
                     label = reader.label,
                     "reader expired"
                 );
@@ -330,36 +331,39 @@ impl super::Inner {
         }
     }
 
-    /// Hands the figures that are no counters to the program's recorder.
+    /// Hands the figures that are no metrics to the program's recorder.
     #[cfg(feature = "metrics")]
     #[allow(clippy::cast_precision_loss, reason = "figures for a graph")]
     pub(super) fn set_gauges(&self) {
-        let readers = self.readers.all();
+        let readers = self.active.all();
         let transactions = readers.iter().filter(|reader| reader.txn.is_some()).count();
-        let oldest = readers.iter().map(|reader| reader.began).min();
+        let oldest = readers.iter().map(|reader| reader.started_at).min();
         let age = oldest.map_or(Duration::ZERO, |began| self.runtime.elapsed().saturating_sub(began));
-        let set = |name, value| crate::observe::gauge(self.identity, name, value);
-        set("percolite_live_transactions", transactions as f64);
-        set("percolite_live_snapshots", (readers.len() - transactions) as f64);
-        set("percolite_oldest_reader_seconds", age.as_secs_f64());
-        set("percolite_write_stalled_seconds", self.stalls().current.unwrap_or_default().as_secs_f64());
+        let set = |name, value| crate::observe::gauge(self.instance_id, name, value);
+        set("percolite_active_transactions", transactions as f64);
+        set("percolite_active_snapshots", (readers.len() - transactions) as f64);
+        set("percolite_oldest_snapshot_age_seconds", age.as_secs_f64());
+        set(
+            "percolite_current_write_stall_seconds",
+            self.update_write_stalls().current.unwrap_or_default().as_secs_f64(),
+        );
         if let Some(embedded) = &self.embedded {
             let pipeline = embedded.pipeline();
-            let behind = pipeline.current_view().read_ts.millis().saturating_sub(pipeline.durable_ts().millis());
-            let waiting = pipeline.locks().totals(self.runtime.elapsed());
-            let set_locks = |name, value| crate::observe::lock_gauge(self.identity, name, value);
-            set_locks("percolite_locks_held", waiting.held as f64);
-            set_locks("percolite_locks_waiting", waiting.waiting as f64);
+            let behind = pipeline.visible_view().read_ts.millis().saturating_sub(pipeline.durable_ts().millis());
+            let waiting = pipeline.named_locks().totals(self.runtime.elapsed());
+            let set_locks = |name, value| crate::observe::lock_gauge(self.instance_id, name, value);
+            set_locks("percolite_named_locks_held", waiting.held as f64);
+            set_locks("percolite_named_lock_waiters", waiting.waiting as f64);
             set_locks(
-                "percolite_oldest_lock_wait_seconds",
+                "percolite_oldest_named_lock_wait_seconds",
                 waiting
-                    .oldest
+                    .oldest_request_at
                     .map_or(Duration::ZERO, |asked| self.runtime.elapsed().saturating_sub(asked))
                     .as_secs_f64(),
             );
-            set("percolite_live_views", pipeline.live_views() as f64);
-            set("percolite_large_unfinished", embedded.endings() as f64);
-            set("percolite_not_durable_seconds", behind as f64 / 1000.0);
+            set("percolite_open_views", pipeline.open_views() as f64);
+            set("percolite_cleanup_pending", embedded.pending_cleanups() as f64);
+            set("percolite_durability_lag_seconds", behind as f64 / 1000.0);
         }
     }
 }

@@ -25,29 +25,29 @@ mod txn;
 mod verify;
 mod versions;
 
-pub use dump::{DumpHeader, DumpOptions, Dumped, Existing, Since};
-pub use figures::{KeyspaceFigures, KeyspaceStatus};
+pub use dump::{DumpBase, DumpHeader, DumpOptions, DumpStats, OnExisting};
+pub use figures::{KeyspaceSize, KeyspaceStats};
 pub use inspect::{RowLock, RowLocks, Stats, TxnStatus};
 pub use keyspace::Keyspace;
-pub use live::{Live, LiveKind};
+pub use live::{ActiveKind, ActiveTransaction};
+pub use locks::{Fence, LockGuard, LockOptions, LockWaitPolicy, MAX_LOCK_REASON_BYTES};
 #[cfg(feature = "tokio")]
-pub(crate) use locks::{Asked, Waited, check_no_lease};
-pub use locks::{Fence, LOCK_WHY_MAX_BYTES, LockGuard, LockOptions, Wait};
+pub(crate) use locks::{GrantPoll, RequestResult, check_no_lease};
 pub use options::{
-    Builder, Durability, KEY_MAX_BYTES, KEYSPACE_NAME_MAX_BYTES, Options, RetryLimits, TxnOptions, VALUE_MAX_BYTES,
+    Builder, Durability, MAX_KEY_BYTES, MAX_KEYSPACE_NAME_BYTES, MAX_VALUE_BYTES, Options, RetryPolicy, TxnOptions,
 };
-pub use proceed::Proceed;
+pub use proceed::IntoControlFlow;
 pub use range::KeyRange;
 #[cfg(feature = "rocks")]
-pub use repair::Repaired;
+pub use repair::RepairReport;
 pub use scan::Scan;
-pub use slow::{Outcome, SlowTransaction, TimeSpent};
+pub use slow::{SlowTransaction, TimeBreakdown, TxnOutcome};
 pub use snapshot::Snapshot;
-pub use status::{ConflictStatus, LiveStatus, RowLockStatus, SlowStatus, Status};
+pub use status::{ActiveTransactionStatus, ConflictStatus, RowLockStatus, SlowTransactionStatus, StoreStatus};
 #[cfg(feature = "tokio")]
-pub(crate) use transact::Attempts;
+pub(crate) use transact::RetryLoop;
 pub use txn::{Commit, Savepoint, Txn};
-pub use verify::{Problem, Verified};
+pub use verify::{IntegrityIssue, VerifyReport};
 pub use versions::{Version, Versions};
 
 use std::sync::Arc;
@@ -55,25 +55,25 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use self::catalog::Catalog;
-use self::live::Readers;
+use self::live::ActiveReaders;
 use self::locks::NamedLocks;
 use self::slow::SlowLog;
 use crate::coordinator::Coordinator;
-use crate::coordinator::embedded::{Chore, Embedded, Housekeeper};
-use crate::coordinator::read_only::{self, ReadOnly};
-use crate::coordinator::shared::{Commons, Shared};
+use crate::coordinator::embedded::{BackgroundTask, BackgroundWorker, EmbeddedCoordinator};
+use crate::coordinator::read_only::{self, ReadOnlyCoordinator};
+use crate::coordinator::shared::{SharedConfig, SharedCoordinator};
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
-use crate::observe::{Counters, Spent};
-use crate::pipeline::{Admission, CLOSED};
-use crate::runtime::Runtime;
+use crate::observe::{Metrics, TxnTimer};
+use crate::pipeline::{AdmissionController, CLOSED_MESSAGE};
+use crate::runtime::Env;
 use crate::timestamp::Timestamp;
 
 /// How much of what large transactions have left to the background is done before a store closes.
-const ENDING_PAGES_AT_CLOSE: usize = 16;
+const CLEANUP_PAGES_AT_CLOSE: usize = 16;
 
 /// Numbers the stores of this process.
-static STORES_OPENED: AtomicU64 = AtomicU64::new(0);
+static NEXT_INSTANCE_ID: AtomicU64 = AtomicU64::new(0);
 
 /// A transactional key-value store with snapshot isolation. Cheap to clone; clones are the same store.
 ///
@@ -95,17 +95,17 @@ static STORES_OPENED: AtomicU64 = AtomicU64::new(0);
 pub struct Store {
     inner: Arc<Inner>,
     /// `None` for the background thread, which must not keep the store from closing.
-    _open: Option<Arc<OpenHandle>>,
+    _open: Option<Arc<CloseOnDrop>>,
 }
 
-fn next_identity() -> u64 {
-    STORES_OPENED.fetch_add(1, Ordering::Relaxed)
+fn next_instance_id() -> u64 {
+    NEXT_INSTANCE_ID.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Closes the store with its last user.
-struct OpenHandle(Arc<Inner>);
+struct CloseOnDrop(Arc<Inner>);
 
-impl Drop for OpenHandle {
+impl Drop for CloseOnDrop {
     fn drop(&mut self) {
         // Nobody is left to be told; `Store::close` is for those who want to know.
         let _ = self.0.close();
@@ -116,26 +116,26 @@ impl Drop for OpenHandle {
 pub(crate) struct Inner {
     coordinator: Arc<dyn Coordinator>,
     /// Present where this process has the engine for itself.
-    embedded: Option<Arc<Embedded>>,
+    embedded: Option<Arc<EmbeddedCoordinator>>,
     engine: Arc<dyn Engine>,
-    runtime: Arc<dyn Runtime>,
+    runtime: Arc<dyn Env>,
     options: Options,
-    counters: Arc<Counters>,
+    metrics: Arc<Metrics>,
     catalog: Catalog,
-    readers: Readers,
-    slow: SlowLog,
-    admission: Arc<Admission>,
-    housekeeper: crate::sync::Mutex<Option<Housekeeper>>,
-    identity: u64,
+    active: ActiveReaders,
+    slow_log: SlowLog,
+    admission: Arc<AdmissionController>,
+    housekeeper: crate::sync::Mutex<Option<BackgroundWorker>>,
+    instance_id: u64,
     /// `None` where none can be taken.
     locks: Option<Arc<NamedLocks>>,
     closing: AtomicBool,
     closed: AtomicBool,
     /// By the runtime's clock.
-    opened: Duration,
+    opened_at: Duration,
     /// When the status was last published, by the same clock.
     #[cfg(feature = "rocks")]
-    published: crate::sync::Mutex<Duration>,
+    status_written_at: crate::sync::Mutex<Duration>,
 }
 
 impl Store {
@@ -162,53 +162,55 @@ impl Store {
         Self::builder().in_memory()
     }
 
-    fn open_embedded(engine: Arc<dyn Engine>, options: Options, runtime: Arc<dyn Runtime>) -> Result<Self> {
+    fn open_exclusive(engine: Arc<dyn Engine>, options: Options, runtime: Arc<dyn Env>) -> Result<Self> {
         if !engine.capabilities().exclusive {
             return Err(Error::invalid("the engine is shared with others: open it with open_shared"));
         }
         if engine.capabilities().batch_rows_max < 2 {
             return Err(Error::invalid("an engine of one process must be able to change two rows at once"));
         }
-        let identity = next_identity();
-        let counters = Arc::new(Counters::new(identity));
-        let embedded = Embedded::open(
+        let identity = next_instance_id();
+        let metrics = Arc::new(Metrics::new(identity));
+        let embedded = EmbeddedCoordinator::open(
             Arc::clone(&engine),
             Arc::clone(&runtime),
-            Arc::clone(&counters),
-            options.conflict_slots,
+            Arc::clone(&metrics),
+            options.conflict_cache_rows,
             options.durability == Durability::Sync,
-            options.history,
+            options.history_retention,
         )?;
         let opened = runtime.elapsed();
-        let locks = NamedLocks::new(embedded.pipeline().locks(), &runtime, options.label.as_deref(), identity);
-        let store = Self::own(Inner {
-            opened,
+        let locks =
+            NamedLocks::new(embedded.pipeline().named_locks(), &runtime, options.application_name.as_deref(), identity);
+        let store = Self::from_inner(Inner {
+            opened_at: opened,
             locks: Some(locks),
             closing: AtomicBool::new(false),
             #[cfg(feature = "rocks")]
-            published: crate::sync::Mutex::new(opened),
-            coordinator: Arc::<Embedded>::clone(&embedded),
+            status_written_at: crate::sync::Mutex::new(opened),
+            coordinator: Arc::<EmbeddedCoordinator>::clone(&embedded),
             embedded: Some(Arc::clone(&embedded)),
             engine,
             runtime,
-            admission: Arc::new(Admission::new(options.admission)),
-            counters,
+            admission: Arc::new(AdmissionController::new(options.admission_limit)),
+            metrics,
             catalog: Catalog::default(),
-            readers: Readers::default(),
-            slow: SlowLog::default(),
+            active: ActiveReaders::default(),
+            slow_log: SlowLog::default(),
             housekeeper: crate::sync::Mutex::new(None),
-            identity,
+            instance_id: identity,
             closed: AtomicBool::new(false),
             options,
         });
         store.load_leases()?;
-        let housekeeper = Housekeeper::start(embedded, store.inner.options.sweep, store.chores())?;
+        let housekeeper =
+            BackgroundWorker::start(embedded, store.inner.options.background_resolve, store.background_tasks())?;
         *store.inner.housekeeper.lock() = Some(housekeeper);
         Ok(store)
     }
 
     /// A handle that does not keep the store open.
-    pub(crate) fn background(&self) -> Self {
+    pub(crate) fn background_handle(&self) -> Self {
         Self { inner: Arc::clone(&self.inner), _open: None }
     }
 
@@ -218,76 +220,76 @@ impl Store {
     }
 
     /// What the background does for the store, in this order.
-    fn chores(&self) -> Vec<Chore> {
-        let chore = |what, work: fn(&Self) -> Result<()>| -> Chore {
-            let background = self.background();
+    fn background_tasks(&self) -> Vec<BackgroundTask> {
+        let chore = |what, work: fn(&Self) -> Result<()>| -> BackgroundTask {
+            let background = self.background_handle();
             (what, Box::new(move || work(&background)))
         };
         vec![
             chore("readers", |store| {
-                store.inner.tidy();
+                store.inner.run_maintenance();
                 Ok(())
             }),
             #[cfg(feature = "rocks")]
-            chore("status", Self::publish_status),
+            chore("status", Self::write_status_file),
             chore("keyspaces", Self::erase_dropped),
-            chore("leases", Self::tidy_locks),
+            chore("leases", Self::prune_locks),
         ]
     }
 
-    fn open_shared(commons: Commons, options: Options, runtime: Arc<dyn Runtime>) -> Self {
-        let identity = next_identity();
-        let counters = Arc::new(Counters::new(identity));
+    fn open_shared(commons: SharedConfig, options: Options, runtime: Arc<dyn Env>) -> Self {
+        let identity = next_instance_id();
+        let metrics = Arc::new(Metrics::new(identity));
         let engine = Arc::clone(&commons.engine);
-        let coordinator = Arc::new(Shared::new(commons, Arc::clone(&runtime), Arc::clone(&counters)));
-        Self::without_pipeline(coordinator, engine, (identity, counters), options, runtime)
+        let coordinator = Arc::new(SharedCoordinator::new(commons, Arc::clone(&runtime), Arc::clone(&metrics)));
+        Self::new_without_pipeline(coordinator, engine, (identity, metrics), options, runtime)
     }
 
-    fn open_read_only(engine: Arc<dyn Engine>, options: Options, runtime: Arc<dyn Runtime>) -> Result<Self> {
-        let coordinator = Arc::new(ReadOnly::open(&*engine, Arc::clone(&runtime))?);
-        let identity = next_identity();
-        let counters = Arc::new(Counters::new(identity));
-        Ok(Self::without_pipeline(coordinator, engine, (identity, counters), options, runtime))
+    fn open_read_only(engine: Arc<dyn Engine>, options: Options, runtime: Arc<dyn Env>) -> Result<Self> {
+        let coordinator = Arc::new(ReadOnlyCoordinator::open(&*engine, Arc::clone(&runtime))?);
+        let identity = next_instance_id();
+        let metrics = Arc::new(Metrics::new(identity));
+        Ok(Self::new_without_pipeline(coordinator, engine, (identity, metrics), options, runtime))
     }
 
-    fn without_pipeline(
+    fn new_without_pipeline(
         coordinator: Arc<dyn Coordinator>,
         engine: Arc<dyn Engine>,
-        (identity, counters): (u64, Arc<Counters>),
+        (identity, metrics): (u64, Arc<Metrics>),
         options: Options,
-        runtime: Arc<dyn Runtime>,
+        runtime: Arc<dyn Env>,
     ) -> Self {
         let opened = runtime.elapsed();
-        Self::own(Inner {
-            opened,
+        Self::from_inner(Inner {
+            opened_at: opened,
             locks: None,
             closing: AtomicBool::new(false),
             #[cfg(feature = "rocks")]
-            published: crate::sync::Mutex::new(opened),
+            status_written_at: crate::sync::Mutex::new(opened),
             coordinator,
             embedded: None,
             engine,
             runtime,
-            admission: Arc::new(Admission::new(options.admission)),
-            counters,
+            admission: Arc::new(AdmissionController::new(options.admission_limit)),
+            metrics,
             catalog: Catalog::default(),
-            readers: Readers::default(),
-            slow: SlowLog::default(),
+            active: ActiveReaders::default(),
+            slow_log: SlowLog::default(),
             housekeeper: crate::sync::Mutex::new(None),
-            identity,
+            instance_id: identity,
             closed: AtomicBool::new(false),
             options,
         })
     }
 
-    fn own(inner: Inner) -> Self {
-        event!(INFO, store = inner.identity, read_only = inner.options.read_only, "store opened");
+    fn from_inner(inner: Inner) -> Self {
+        event!(INFO, store = inner.instance_id, read_only = inner.options.read_only, "store opened");
         #[cfg(feature = "tracing")]
         for lost in inner.engine.data_losses() {
-            event!(WARN, store = inner.identity, what = %lost, "log damaged");
+            event!(WARN, store = inner.instance_id, what = %lost, "log damaged");
         }
         let inner = Arc::new(inner);
-        Self { _open: Some(Arc::new(OpenHandle(Arc::clone(&inner)))), inner }
+        Self { _open: Some(Arc::new(CloseOnDrop(Arc::clone(&inner)))), inner }
     }
 
     /// Begins a transaction that reads the newest visible state.
@@ -307,7 +309,7 @@ impl Store {
     /// [`ErrorKind::InvalidArgument`] when an option is out of [bounds](crate::bounds), [`ErrorKind::Closed`](crate::ErrorKind::Closed).
     pub fn begin_with(&self, options: TxnOptions) -> Result<Txn> {
         let txn = Txn::begin(self, options)?;
-        self.inner.counters.begun.add(1);
+        self.inner.metrics.transactions_started.add(1);
         Ok(txn)
     }
 
@@ -349,24 +351,24 @@ impl Store {
             Some(embedded) => {
                 let pipeline = embedded.pipeline();
                 // Even where there would be nothing left to sync: a store that has failed answers nothing but that.
-                pipeline.check_alive()?;
-                pipeline.wait_durable(pipeline.current_view().read_ts)
+                pipeline.check_open()?;
+                pipeline.wait_durable(pipeline.visible_view().read_ts)
             }
-            None => self.inner.coordinator.confirm(Timestamp::ZERO, &Spent::default()),
+            None => self.inner.coordinator.wait_durable(Timestamp::ZERO, &TxnTimer::default()),
         }
     }
 
     /// The store's own random number; `None` where it has none.
-    fn source(&self) -> Result<Option<u64>> {
+    fn store_id(&self) -> Result<Option<u64>> {
         self.inner.check_open()?;
-        Ok(crate::identity::read(&*self.inner.engine)?)
+        Ok(crate::identity::load(&*self.inner.engine)?)
     }
 
     /// Returns once everything at or below `ts` that there is is durable.
-    fn wait_durable_upto(&self, ts: Timestamp) -> Result<()> {
+    fn wait_durable_up_to(&self, ts: Timestamp) -> Result<()> {
         let Some(embedded) = &self.inner.embedded else { return Ok(()) };
         let pipeline = embedded.pipeline();
-        pipeline.wait_durable(ts.min(pipeline.current_view().read_ts))
+        pipeline.wait_durable(ts.min(pipeline.visible_view().read_ts))
     }
 
     /// Makes a copy of the store in a new folder, which can be opened as a store of its own. Transactions go on meanwhile; the copy
@@ -390,7 +392,7 @@ impl Store {
             return Err(Error::invalid("a checkpoint's path must not be empty"));
         }
         if let Some(embedded) = &self.inner.embedded {
-            embedded.pipeline().check_alive()?;
+            embedded.pipeline().check_open()?;
         }
         Ok(self.inner.engine.checkpoint(folder.as_ref())?)
     }
@@ -412,11 +414,11 @@ impl Store {
 
 impl Inner {
     fn check_open(&self) -> Result<()> {
-        if self.closed.load(Ordering::Acquire) { Err(Error::closed(CLOSED)) } else { Ok(()) }
+        if self.closed.load(Ordering::Acquire) { Err(Error::closed(CLOSED_MESSAGE)) } else { Ok(()) }
     }
 
     fn check_writable(&self) -> Result<()> {
-        if self.options.read_only { Err(read_only::refusal()) } else { Ok(()) }
+        if self.options.read_only { Err(read_only::read_only_error()) } else { Ok(()) }
     }
 
     fn close(self: &Arc<Self>) -> Result<()> {
@@ -428,45 +430,45 @@ impl Inner {
             locks.close(&Store { inner: Arc::clone(self), _open: None });
         }
         self.closed.store(true, Ordering::Release);
-        let closed = self.finish();
-        event!(INFO, store = self.identity, failed = closed.is_err(), "store closed");
+        let closed = self.shut_down();
+        event!(INFO, store = self.instance_id, failed = closed.is_err(), "store closed");
         closed
     }
 
-    fn finish(&self) -> Result<()> {
+    fn shut_down(&self) -> Result<()> {
         let housekeeper = self.housekeeper.lock().take();
         if let Some(housekeeper) = housekeeper {
             housekeeper.stop();
         }
-        if self.options.publish_status.is_some() {
+        if self.options.status_file_interval.is_some() {
             // What is left of it does no harm, and nobody is told that it is.
             let _ = self.engine.write_status_file(None);
         }
         let Some(embedded) = &self.embedded else { return Ok(()) };
         let pipeline = embedded.pipeline();
         // What is short is finished here, and what is long by the next life.
-        for _ in 0..ENDING_PAGES_AT_CLOSE {
-            if !matches!(embedded.end_page(), Ok(true)) {
+        for _ in 0..CLEANUP_PAGES_AT_CLOSE {
+            if !matches!(embedded.cleanup_page(), Ok(true)) {
                 break;
             }
         }
         // Of a store that has failed nobody knows whether all that was acknowledged is durable, nor may a sync tell.
         let synced = match pipeline.failure() {
             Some(why) => Err(ErrorKind::Undetermined(why.into()).into()),
-            None => pipeline.wait_durable(pipeline.current_view().read_ts),
+            None => pipeline.wait_durable(pipeline.visible_view().read_ts),
         };
-        pipeline.stop();
+        pipeline.close();
         crash_point!(CloseDone);
         synced
     }
 
     /// Bounds what a forgotten snapshot keeps from being collected, and how much a power cut can take of buffered commits.
-    fn tidy(&self) {
+    fn run_maintenance(&self) {
         if let Some(embedded) = &self.embedded {
-            if embedded.pipeline().expire_views(self.options.age_max) > 0 {
+            if embedded.pipeline().expire_views(self.options.max_snapshot_age) > 0 {
                 self.report_expired();
             }
-            embedded.pipeline().sync_soon();
+            embedded.pipeline().request_sync();
             #[cfg(feature = "metrics")]
             self.set_gauges();
         }

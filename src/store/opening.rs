@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Builder, Store};
 use crate::bounds;
-use crate::coordinator::shared::Commons;
+use crate::coordinator::shared::SharedConfig;
 use crate::engine::Engine;
 use crate::engine::sim::SimStorage;
 use crate::error::Result;
@@ -36,7 +36,7 @@ impl Builder {
     /// of [bounds](crate::bounds), and [`ErrorKind::Io`](crate::ErrorKind::Io).
     #[cfg(feature = "rocks")]
     pub fn open(self, path: impl AsRef<std::path::Path>) -> Result<Store> {
-        let engine = self.rocks(path)?;
+        let engine = self.durable_engine(path)?;
         self.open_engine(engine)
     }
 
@@ -46,23 +46,23 @@ impl Builder {
     /// # Errors
     /// Those of [`Builder::open`].
     #[cfg(feature = "rocks")]
-    pub fn rocks(&self, path: impl AsRef<std::path::Path>) -> Result<Arc<dyn Engine>> {
+    pub fn durable_engine(&self, path: impl AsRef<std::path::Path>) -> Result<Arc<dyn Engine>> {
         use crate::engine::folder::{FolderEngine, FolderStorage};
         self.options.check()?;
         if path.as_ref().as_os_str().is_empty() {
             return Err(crate::error::Error::invalid("a store's path must not be empty"));
         }
         let open = if self.options.read_only { FolderStorage::open_read_only } else { FolderStorage::open };
-        Ok(Arc::new(FolderEngine::new(open(path.as_ref(), self.folder_setup())?, true)))
+        Ok(Arc::new(FolderEngine::new(open(path.as_ref(), self.folder_options())?, true)))
     }
 
     #[cfg(feature = "rocks")]
-    pub(super) fn folder_setup(&self) -> crate::engine::folder::FolderOptions {
+    pub(super) fn folder_options(&self) -> crate::engine::folder::FolderOptions {
         crate::engine::folder::FolderOptions {
-            block_cache_bytes: self.options.cache_bytes,
+            block_cache_bytes: self.options.block_cache_bytes,
             write_buffer_bytes: self.options.write_buffer_bytes,
             compression: self.options.compression,
-            accept_data_loss: self.options.accept_lost_commits,
+            accept_data_loss: self.options.accept_data_loss,
         }
     }
 
@@ -72,14 +72,14 @@ impl Builder {
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when an option is out of [bounds](crate::bounds), also one that
     /// is of no use in memory.
     pub fn in_memory(self) -> Result<Store> {
-        self.open_sim(&SimStorage::new())
+        self.open_in_memory(&SimStorage::new())
     }
 
     /// Opens a store in memory that survives it, and can be crashed: see [`SimStorage`].
     ///
     /// # Errors
     /// Those of [`Builder::in_memory`].
-    pub fn open_sim(self, memory: &SimStorage) -> Result<Store> {
+    pub fn open_in_memory(self, memory: &SimStorage) -> Result<Store> {
         self.open_engine(Arc::new(memory.exclusive_engine()))
     }
 
@@ -93,7 +93,7 @@ impl Builder {
         if self.options.read_only {
             return Store::open_read_only(engine, self.options, self.runtime);
         }
-        Store::open_embedded(engine, self.options, self.runtime)
+        Store::open_exclusive(engine, self.options, self.runtime)
     }
 
     /// Opens a store as one client of an engine that others use too. Commits always take two phases, and keyspaces
@@ -107,9 +107,9 @@ impl Builder {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when an option, or [`Commons::ttl_ms`], is out of
     /// [bounds](crate::bounds).
-    pub fn open_shared(self, commons: Commons) -> Result<Store> {
+    pub fn open_shared(self, commons: SharedConfig) -> Result<Store> {
         self.options.check()?;
-        bounds::TTL.check(Duration::from_millis(commons.ttl_ms).as_nanos())?;
+        bounds::LOCK_TTL.check(Duration::from_millis(commons.ttl_ms).as_nanos())?;
         Ok(Store::open_shared(commons, self.options, self.runtime))
     }
 }

@@ -3,23 +3,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::bounds::{self, Bounds, OutOfBounds};
-use crate::coordinator::{CommitProtocol, KeepHistory};
+use crate::bounds::{self, OptionOutOfRange, OptionRange};
+use crate::coordinator::{CommitProtocol, HistoryRetention};
 use crate::engine::Compression;
-use crate::runtime::{Runtime, System};
+use crate::runtime::{Env, SystemEnv};
 
 /// The longest key, in bytes. The shortest has one byte.
-pub const KEY_MAX_BYTES: usize = 16 << 10;
+pub const MAX_KEY_BYTES: usize = 16 << 10;
 /// The longest value, in bytes.
-pub const VALUE_MAX_BYTES: usize = 32 << 20;
+pub const MAX_VALUE_BYTES: usize = 32 << 20;
 /// The longest name of a keyspace, in bytes.
-pub const KEYSPACE_NAME_MAX_BYTES: usize = 255;
+pub const MAX_KEYSPACE_NAME_BYTES: usize = 255;
 
 /// Room for any row, and more.
-pub(super) const TRANSACTION_MAX_BYTES: usize = 64 << 20;
-const STREAM_AT_BYTES: usize = 32 << 20;
-const CONFLICT_SLOTS: usize = 1 << 16;
-const CONFLICT_SLOT_BYTES: usize = 40;
+pub(super) const MAX_TRANSACTION_BYTES: usize = 64 << 20;
+const LARGE_TRANSACTION_BYTES: usize = 32 << 20;
+const CONFLICT_CACHE_ROWS: usize = 1 << 16;
+const CONFLICT_CACHE_ROW_BYTES: usize = 40;
 
 /// When a commit is acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,23 +34,23 @@ pub enum Durability {
 
 /// How [`Store::transact`](super::Store::transact) retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RetryLimits {
+pub struct RetryPolicy {
     /// The most attempts, the first one included; at least 1.
-    pub attempts: u32,
+    pub max_attempts: u32,
     /// No new attempt begins when this much time has passed since the call, waiting included. The first attempt is always made.
-    pub time: Duration,
+    pub timeout: Duration,
 }
 
-impl RetryLimits {
-    fn check(self) -> Result<(), OutOfBounds> {
-        bounds::RETRY_ATTEMPTS.check(self.attempts.into())?;
-        bounds::RETRY_TIME.check(self.time.as_nanos())
+impl RetryPolicy {
+    fn check(self) -> Result<(), OptionOutOfRange> {
+        bounds::RETRY_MAX_ATTEMPTS.check(self.max_attempts.into())?;
+        bounds::RETRY_TIMEOUT.check(self.timeout.as_nanos())
     }
 }
 
-impl Default for RetryLimits {
+impl Default for RetryPolicy {
     fn default() -> Self {
-        Self { attempts: 1000, time: Duration::from_secs(30) }
+        Self { max_attempts: 1000, timeout: Duration::from_secs(30) }
     }
 }
 
@@ -60,10 +60,10 @@ pub struct TxnOptions {
     /// When the commit is acknowledged.
     pub durability: Option<Durability>,
     /// How the rows are committed.
-    pub protocol: Option<CommitProtocol>,
+    pub commit_protocol: Option<CommitProtocol>,
     /// How retries are bounded. Out of [bounds](crate::bounds) every transaction with these options is refused, by
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) and before it begins, also one that is never retried.
-    pub retry: Option<RetryLimits>,
+    pub retry_policy: Option<RetryPolicy>,
     /// What the transaction is called where it is met: in [`Store::live`](super::Store::live), in [`Store::slow_transactions`](super::Store::slow_transactions), in the conflicts of
     /// those that lose a row to it. Say what it is for, not which one it is. Any text of any length, which is nowhere copied.
     pub label: Option<&'static str>,
@@ -71,12 +71,12 @@ pub struct TxnOptions {
 
 impl TxnOptions {
     /// Those of the store, with a [label](TxnOptions::label).
-    pub const fn labelled(label: &'static str) -> Self {
-        Self { durability: None, protocol: None, retry: None, label: Some(label) }
+    pub const fn with_label(label: &'static str) -> Self {
+        Self { durability: None, commit_protocol: None, retry_policy: None, label: Some(label) }
     }
 
-    pub(super) fn check(&self) -> Result<(), OutOfBounds> {
-        self.retry.map_or(Ok(()), RetryLimits::check)
+    pub(super) fn check(&self) -> Result<(), OptionOutOfRange> {
+        self.retry_policy.map_or(Ok(()), RetryPolicy::check)
     }
 }
 
@@ -88,65 +88,67 @@ pub struct Options {
     /// See [`Builder::protocol`].
     pub protocol: CommitProtocol,
     /// See [`Builder::retry`].
-    pub retry: RetryLimits,
+    pub retry: RetryPolicy,
     /// See [`Builder::sweep`].
-    pub sweep: bool,
+    pub background_resolve: bool,
     /// See [`Builder::transaction_max_bytes`].
-    pub transaction_max_bytes: usize,
+    pub max_transaction_bytes: usize,
     /// See [`Builder::stream_at_bytes`].
-    pub stream_at_bytes: usize,
+    pub large_transaction_bytes: usize,
     /// See [`Builder::age_max`].
-    pub age_max: Duration,
+    pub max_snapshot_age: Duration,
     /// See [`Builder::history`].
-    pub history: KeepHistory,
+    pub history_retention: HistoryRetention,
     /// See [`Builder::admission`].
-    pub admission: usize,
+    pub admission_limit: usize,
     /// See [`Builder::memory_limit`].
-    pub memory_limit: Option<usize>,
+    pub memory_budget: Option<usize>,
     /// See [`Builder::cache_bytes`].
-    pub cache_bytes: usize,
+    pub block_cache_bytes: usize,
     /// See [`Builder::write_buffer_bytes`].
     pub write_buffer_bytes: usize,
     /// See [`Builder::compression`].
     pub compression: Compression,
     /// See [`Builder::conflict_slots`].
-    pub conflict_slots: usize,
+    pub conflict_cache_rows: usize,
     /// See [`Builder::read_only`].
     pub read_only: bool,
     /// See [`Builder::accept_lost_commits`].
-    pub accept_lost_commits: Option<u64>,
+    pub accept_data_loss: Option<u64>,
     /// See [`Builder::slow_transaction`].
-    pub slow_transaction: Duration,
+    pub slow_transaction_threshold: Duration,
     /// See [`Builder::time_reads`].
-    pub time_reads: bool,
+    pub track_read_timing: bool,
     /// See [`Builder::publish_status`].
-    pub publish_status: Option<Duration>,
+    pub status_file_interval: Option<Duration>,
     /// See [`Builder::label`].
-    pub label: Option<String>,
+    pub application_name: Option<String>,
 }
 
 impl Options {
     /// Refuses what is out of bounds.
-    pub(super) fn check(&self) -> Result<(), OutOfBounds> {
-        let history = match self.history {
-            KeepHistory::For(time) => Some(time),
-            KeepHistory::AsBefore | KeepHistory::Never => None,
+    pub(super) fn check(&self) -> Result<(), OptionOutOfRange> {
+        let history = match self.history_retention {
+            HistoryRetention::For(time) => Some(time),
+            HistoryRetention::Unchanged | HistoryRetention::Disabled => None,
         };
-        let time = |bounds: Bounds, time: Duration| bounds.check(time.as_nanos());
+        let time = |bounds: OptionRange, time: Duration| bounds.check(time.as_nanos());
         // What is derived of it would be refused in its stead.
-        self.memory_limit.map_or(Ok(()), |bytes| bounds::MEMORY_LIMIT.check(bytes as u128))?;
-        bounds::CACHE_BYTES.check(self.cache_bytes as u128)?;
+        self.memory_budget.map_or(Ok(()), |bytes| bounds::MEMORY_BUDGET.check(bytes as u128))?;
+        bounds::BLOCK_CACHE_BYTES.check(self.block_cache_bytes as u128)?;
         bounds::WRITE_BUFFER_BYTES.check(self.write_buffer_bytes as u128)?;
-        bounds::TRANSACTION_MAX_BYTES.check(self.transaction_max_bytes as u128)?;
-        bounds::STREAM_AT_BYTES.check(self.stream_at_bytes as u128)?;
-        bounds::CONFLICT_SLOTS.check(self.conflict_slots as u128)?;
-        bounds::ADMISSION.check(self.admission as u128)?;
+        bounds::MAX_TRANSACTION_BYTES.check(self.max_transaction_bytes as u128)?;
+        bounds::LARGE_TRANSACTION_BYTES.check(self.large_transaction_bytes as u128)?;
+        bounds::CONFLICT_CACHE_ROWS.check(self.conflict_cache_rows as u128)?;
+        bounds::ADMISSION_LIMIT.check(self.admission_limit as u128)?;
         self.retry.check()?;
-        time(bounds::AGE_MAX, self.age_max)?;
-        history.map_or(Ok(()), |kept| time(bounds::HISTORY, kept))?;
-        self.label.as_ref().map_or(Ok(()), |label| bounds::LABEL_BYTES.check(label.len() as u128))?;
-        time(bounds::SLOW_TRANSACTION, self.slow_transaction)?;
-        self.publish_status.map_or(Ok(()), |every| time(bounds::PUBLISH_STATUS, every))
+        time(bounds::MAX_SNAPSHOT_AGE, self.max_snapshot_age)?;
+        history.map_or(Ok(()), |kept| time(bounds::HISTORY_RETENTION, kept))?;
+        self.application_name
+            .as_ref()
+            .map_or(Ok(()), |label| bounds::APPLICATION_NAME_BYTES.check(label.len() as u128))?;
+        time(bounds::SLOW_TRANSACTION_THRESHOLD, self.slow_transaction_threshold)?;
+        self.status_file_interval.map_or(Ok(()), |every| time(bounds::STATUS_FILE_INTERVAL, every))
     }
 }
 
@@ -156,24 +158,24 @@ impl Default for Options {
         Self {
             durability: Durability::Sync,
             protocol: CommitProtocol::Auto,
-            retry: RetryLimits::default(),
-            sweep: true,
-            transaction_max_bytes: TRANSACTION_MAX_BYTES,
-            stream_at_bytes: STREAM_AT_BYTES,
-            age_max: Duration::from_secs(3600),
-            history: KeepHistory::AsBefore,
-            admission: cores.saturating_mul(3),
-            memory_limit: None,
-            cache_bytes: 128 << 20,
+            retry: RetryPolicy::default(),
+            background_resolve: true,
+            max_transaction_bytes: MAX_TRANSACTION_BYTES,
+            large_transaction_bytes: LARGE_TRANSACTION_BYTES,
+            max_snapshot_age: Duration::from_secs(3600),
+            history_retention: HistoryRetention::Unchanged,
+            admission_limit: cores.saturating_mul(3),
+            memory_budget: None,
+            block_cache_bytes: 128 << 20,
             write_buffer_bytes: 128 << 20,
             compression: Compression::Lz4,
-            conflict_slots: CONFLICT_SLOTS,
+            conflict_cache_rows: CONFLICT_CACHE_ROWS,
             read_only: false,
-            accept_lost_commits: None,
-            slow_transaction: Duration::from_secs(1),
-            time_reads: false,
-            publish_status: None,
-            label: None,
+            accept_data_loss: None,
+            slow_transaction_threshold: Duration::from_secs(1),
+            track_read_timing: false,
+            status_file_interval: None,
+            application_name: None,
         }
     }
 }
@@ -196,12 +198,12 @@ impl Default for Options {
 #[must_use]
 pub struct Builder {
     pub(super) options: Options,
-    pub(super) runtime: Arc<dyn Runtime>,
+    pub(super) runtime: Arc<dyn Env>,
 }
 
 impl Default for Builder {
     fn default() -> Self {
-        Self { options: Options::default(), runtime: Arc::new(System::default()) }
+        Self { options: Options::default(), runtime: Arc::new(SystemEnv::default()) }
     }
 }
 
@@ -214,13 +216,13 @@ impl Builder {
     }
 
     /// How rows are committed, unless a transaction says otherwise. Default: [`CommitProtocol::Auto`].
-    pub fn protocol(mut self, protocol: CommitProtocol) -> Self {
+    pub fn commit_protocol(mut self, protocol: CommitProtocol) -> Self {
         self.options.protocol = protocol;
         self
     }
 
     /// Bounds the retries of [`Store::transact`](super::Store::transact). At least one attempt, any time; default: 1000 attempts, 30 seconds.
-    pub fn retry(mut self, retry: RetryLimits) -> Self {
+    pub fn retry_policy(mut self, retry: RetryPolicy) -> Self {
         self.options.retry = retry;
         self
     }
@@ -232,8 +234,8 @@ impl Builder {
     /// a later life has come to its end, [`Stats::may_have_orphans`](super::Stats::may_have_orphans)
     /// stays true even if none is left: every read looks for locks, commits ask the engine for them,
     /// and a dropped keyspace keeps its space. A store that was opened without any lock pays nothing.
-    pub fn sweep(mut self, sweep: bool) -> Self {
-        self.options.sweep = sweep;
+    pub fn background_resolve(mut self, sweep: bool) -> Self {
+        self.options.background_resolve = sweep;
         self
     }
 
@@ -242,8 +244,8 @@ impl Builder {
     ///
     /// A row counts as a whole, so a limit below 32 MiB is one for values, too. A write beyond the limit answers
     /// [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge), and the transaction stays as it was.
-    pub fn transaction_max_bytes(mut self, bytes: usize) -> Self {
-        self.options.transaction_max_bytes = bytes;
+    pub fn max_transaction_bytes(mut self, bytes: usize) -> Self {
+        self.options.max_transaction_bytes = bytes;
         self
     }
 
@@ -254,16 +256,16 @@ impl Builder {
     /// What is not streamed is written at once, takes about four times its bytes of memory meanwhile, and all other commits wait as long:
     /// for 32 MiB in rows of 100 bytes about 0.1 s.
     /// What is streamed takes about five times as long, and others get their turn after 1,024 rows.
-    pub fn stream_at_bytes(mut self, bytes: usize) -> Self {
-        self.options.stream_at_bytes = bytes;
+    pub fn large_transaction_bytes(mut self, bytes: usize) -> Self {
+        self.options.large_transaction_bytes = bytes;
         self
     }
 
     /// How long a transaction or snapshot may read a state that is no longer the newest; afterwards it is told
     /// [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld). Looked at twice a second. At least a millisecond; with
     /// [`Duration::MAX`] it never ends, and what it keeps from being collected grows for as long. Default: one hour.
-    pub fn age_max(mut self, age: Duration) -> Self {
-        self.options.age_max = age;
+    pub fn max_snapshot_age(mut self, age: Duration) -> Self {
+        self.options.max_snapshot_age = age;
         self
     }
 
@@ -290,22 +292,22 @@ impl Builder {
     /// assert_eq!(store.snapshot_at(first)?.get(&accounts, "alice")?, Some(b"100".to_vec()));
     /// # Ok(()) }
     /// ```
-    pub fn history(mut self, time: Duration) -> Self {
-        self.options.history = KeepHistory::For(time);
+    pub fn history_retention(mut self, time: Duration) -> Self {
+        self.options.history_retention = HistoryRetention::For(time);
         self
     }
 
     /// Keeps no replaced versions, even if the store did when it was open last. Those that it has go in the background.
-    pub fn no_history(mut self) -> Self {
-        self.options.history = KeepHistory::Never;
+    pub fn disable_history(mut self) -> Self {
+        self.options.history_retention = HistoryRetention::Disabled;
         self
     }
 
     /// How many attempts of [`Store::transact`](super::Store::transact) run at a time while there are conflicts; others wait outside, first come, first
     /// served. One that has waited for a second runs all the same, because those inside may be waiting for it. After sixteen
     /// commits without a conflict everybody is let in. At least 1; with [`usize::MAX`] none ever waits. Default: three times the cores.
-    pub fn admission(mut self, attempts: usize) -> Self {
-        self.options.admission = attempts;
+    pub fn admission_limit(mut self, attempts: usize) -> Self {
+        self.options.admission_limit = attempts;
         self
     }
 
@@ -313,8 +315,8 @@ impl Builder {
     ///
     /// Memory is taken as blocks are read, but addresses for about a fifth of this at once. Where the process may not have so many
     /// (`ulimit -v`, strict overcommit), opening answers [`ErrorKind::Io`](crate::ErrorKind::Io).
-    pub fn cache_bytes(mut self, bytes: usize) -> Self {
-        self.options.cache_bytes = bytes;
+    pub fn block_cache_bytes(mut self, bytes: usize) -> Self {
+        self.options.block_cache_bytes = bytes;
         self
     }
 
@@ -348,14 +350,14 @@ impl Builder {
     /// and for the allocator. It is a plan and not a wall: the greatest value, 32 MiB, is kept whole by who reads or writes it, a
     /// transaction that is greater than its share is refused, and each snapshot of another state takes about 1 KiB.
     /// What is really taken: [`Store::engine_figures`](super::Store::engine_figures).
-    pub fn memory_limit(mut self, bytes: usize) -> Self {
-        let write_buffers_most = bounds::WRITE_BUFFER_BYTES.most.and_then(|most| usize::try_from(most).ok());
-        self.options.memory_limit = Some(bytes);
-        self.cache_bytes(bytes / 2)
+    pub fn memory_budget(mut self, bytes: usize) -> Self {
+        let write_buffers_most = bounds::WRITE_BUFFER_BYTES.max.and_then(|most| usize::try_from(most).ok());
+        self.options.memory_budget = Some(bytes);
+        self.block_cache_bytes(bytes / 2)
             .write_buffer_bytes((bytes / 4).min(write_buffers_most.unwrap_or(usize::MAX)))
-            .transaction_max_bytes((bytes / 16).clamp(1 << 20, TRANSACTION_MAX_BYTES))
-            .stream_at_bytes((bytes / 64).clamp(256 << 10, STREAM_AT_BYTES))
-            .conflict_slots((bytes / 64 / CONFLICT_SLOT_BYTES).min(CONFLICT_SLOTS))
+            .max_transaction_bytes((bytes / 16).clamp(1 << 20, MAX_TRANSACTION_BYTES))
+            .large_transaction_bytes((bytes / 64).clamp(256 << 10, LARGE_TRANSACTION_BYTES))
+            .conflict_cache_rows((bytes / 64 / CONFLICT_CACHE_ROW_BYTES).min(CONFLICT_CACHE_ROWS))
     }
 
     /// How tables are compressed that are written from now on. Default: [`Compression::Lz4`]. A store may have tables of both sorts,
@@ -369,8 +371,8 @@ impl Builder {
     /// 20 to 40 more for each row that was held ([`Txn::get_for_update`](super::Txn::get_for_update)) without being written. A
     /// transaction that goes on while more such holds than this are committed may meet a conflict that is none.
     /// From 1 to 4,194,304, rounded up to a power of two; default: 65,536.
-    pub fn conflict_slots(mut self, slots: usize) -> Self {
-        self.options.conflict_slots = slots;
+    pub fn conflict_cache_rows(mut self, slots: usize) -> Self {
+        self.options.conflict_cache_rows = slots;
         self
     }
 
@@ -411,24 +413,24 @@ impl Builder {
     /// damaged segment and later ones are kept in the folder, in `log/lost-…`, and [`Store::lost_logs`](super::Store::lost_logs)
     /// returns the loss as long as its record is there. A backup, or [`Builder::repair`], may be the better way. An opening
     /// [to read only](Builder::read_only) changes nothing, so it accepts no loss either.
-    pub fn accept_lost_commits(mut self, fingerprint: u64) -> Self {
-        self.options.accept_lost_commits = Some(fingerprint);
+    pub fn accept_data_loss(mut self, fingerprint: u64) -> Self {
+        self.options.accept_data_loss = Some(fingerprint);
         self
     }
 
     /// From how long on a transaction, or a call of [`Store::transact`](super::Store::transact) with its waiting and all its attempts, is noted in
     /// [`Store::slow_transactions`](super::Store::slow_transactions). Default: one second, since trouble does not wait until somebody asks for a log, and the log costs
     /// nothing while nothing is slow. Any time: [`Duration::ZERO`] notes every transaction, [`Duration::MAX`] switches it off.
-    pub fn slow_transaction(mut self, from: Duration) -> Self {
-        self.options.slow_transaction = from;
+    pub fn slow_transaction_threshold(mut self, from: Duration) -> Self {
+        self.options.slow_transaction_threshold = from;
         self
     }
 
     /// Whether transactions measure how long they read, so that [`TimeSpent::reading`](super::TimeSpent::reading) can tell reading
     /// from the caller's own code. Costs each read of a transaction two looks at the clock, some 50 ns; reads of snapshots are
     /// not measured. Default: no.
-    pub fn time_reads(mut self, time: bool) -> Self {
-        self.options.time_reads = time;
+    pub fn track_read_timing(mut self, time: bool) -> Self {
+        self.options.track_read_timing = time;
         self
     }
 
@@ -457,20 +459,20 @@ impl Builder {
     /// # #[cfg(not(feature = "rocks"))]
     /// # fn main() {}
     /// ```
-    pub fn publish_status(mut self, every: Duration) -> Self {
-        self.options.publish_status = Some(every);
+    pub fn status_file_interval(mut self, every: Duration) -> Self {
+        self.options.status_file_interval = Some(every);
         self
     }
 
     /// What this process calls itself where others find a lock held by it: in [`LockEntry::holder`](crate::LockHolder), and in the rows of
     /// leases, which outlive it. At most 255 bytes. Default: nothing, the process's number alone.
-    pub fn label(mut self, label: &str) -> Self {
-        self.options.label = Some(label.into());
+    pub fn application_name(mut self, label: &str) -> Self {
+        self.options.application_name = Some(label.into());
         self
     }
 
     /// Replaces clock, randomness and threads, for simulations.
-    pub fn runtime(mut self, runtime: Arc<dyn Runtime>) -> Self {
+    pub fn runtime(mut self, runtime: Arc<dyn Env>) -> Self {
         self.runtime = runtime;
         self
     }

@@ -6,28 +6,28 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::Store;
-use crate::coordinator::embedded::{Embedded, Stream, mutation_of, streamed_write};
+use crate::coordinator::embedded::{EmbeddedCoordinator, LargeTxn, lock_mutation, read_own_lock};
 use crate::engine::{EngineSnapshot, decode_lock};
 use crate::error::{Conflict, Error, ErrorKind, Result};
-use crate::locking::{Entered, FencedBy, Fences};
-use crate::observe::Spent;
-use crate::pipeline::{Conditions, Held, Life};
+use crate::locking::{FenceCondition, Fences, InFlightFences};
+use crate::observe::TxnTimer;
+use crate::pipeline::{AttemptGuard, CommitConditions, KeyspaceDescriptor};
 use crate::row::{KeyspaceId, Mutation, RowKey, TxnId};
 use crate::timestamp::Timestamp;
-use crate::view::PinnedView;
-use crate::writes::Writes;
+use crate::view::ReadView;
+use crate::writes::WriteSet;
 
 /// What every row counts besides its key and value, in bytes, towards a transaction's size.
 const ROW_OVERHEAD_BYTES: usize = 64;
 
 /// See the [module](self).
-pub(super) struct OwnWrites {
+pub(super) struct TxnBuffer {
     id: TxnId,
     read_ts: Timestamp,
     /// What is in memory; it has precedence over what was streamed. A commit shares it with whoever leads.
-    pub(super) buffer: Arc<Writes>,
+    pub(super) write_set: Arc<WriteSet>,
     /// Of every keyspace that was written to, though some writes may have been taken back.
-    pub(super) lives: SmallVec<[(KeyspaceId, Arc<Life>); 1]>,
+    pub(super) keyspaces: SmallVec<[(KeyspaceId, Arc<KeyspaceDescriptor>); 1]>,
     /// What each write since the first savepoint replaced.
     undo: Vec<(RowKey, Option<Mutation>)>,
     /// Those that are valid: a number and how much of `undo` came before.
@@ -36,58 +36,58 @@ pub(super) struct OwnWrites {
     bytes: usize,
     /// What `undo` holds.
     undo_bytes: usize,
-    pub(super) stream: Option<Stream>,
+    pub(super) large: Option<LargeTxn>,
     /// Streaming met a conflict or failed: the transaction is over.
-    over: Option<Over>,
+    aborted: Option<AbortReason>,
     /// The grants by which it is fenced.
     fences: Fences,
 }
 
-enum Over {
+enum AbortReason {
     Conflict(Box<Conflict>),
     Other(String),
 }
 
-impl OwnWrites {
+impl TxnBuffer {
     pub(super) fn new(id: TxnId, read_ts: Timestamp) -> Self {
         Self {
             id,
             read_ts,
-            buffer: Arc::default(),
-            lives: SmallVec::new(),
+            write_set: Arc::default(),
+            keyspaces: SmallVec::new(),
             undo: Vec::new(),
             savepoints: Vec::new(),
             savepoints_made: 0,
             bytes: 0,
             undo_bytes: 0,
-            stream: None,
-            over: None,
+            large: None,
+            aborted: None,
             fences: Fences::default(),
         }
     }
 
     /// Adds to what must hold at the commit.
-    pub(super) fn fence(&mut self, fence: FencedBy) {
+    pub(super) fn add_fence(&mut self, fence: FenceCondition) {
         self.fences.add(fence);
     }
 
     /// Ends a transaction that has nothing to write: whether what it was fenced by stands, and releases what it was to release.
-    pub(super) fn end_fences(&mut self) -> Result<()> {
+    pub(super) fn check_and_release_fences(&mut self) -> Result<()> {
         if self.fences.is_empty() {
             return Ok(());
         }
-        let entered = Entered::new(&std::mem::take(&mut self.fences));
-        if let Some(lost) = entered.lost().filter(|_| !mutated!(FenceAtBegin)) {
+        let entered = InFlightFences::new(&std::mem::take(&mut self.fences));
+        if let Some(lost) = entered.first_lost().filter(|_| !mutated!(FenceAtBegin)) {
             return Err(ErrorKind::LockLost(Box::new(lost)).into());
         }
-        entered.published(Timestamp::ZERO);
+        entered.on_visible(Timestamp::ZERO);
         Ok(())
     }
 
     /// What was committed is no conflict for anything written from here on.
-    pub(super) fn write_blindly(&mut self) {
+    pub(super) fn skip_conflict_check(&mut self) {
         self.read_ts = Timestamp::MAX;
-        if let Some(stream) = &mut self.stream {
+        if let Some(stream) = &mut self.large {
             stream.read_ts = Timestamp::MAX;
         }
     }
@@ -98,7 +98,7 @@ impl OwnWrites {
 
     /// Whether there is nothing to commit.
     pub(super) fn is_empty(&self) -> bool {
-        self.buffer.is_empty() && self.stream.is_none()
+        self.write_set.is_empty() && self.large.is_none()
     }
 
     /// What is in memory counts so much.
@@ -107,131 +107,137 @@ impl OwnWrites {
     }
 
     /// How many writes were streamed; `None` if it does not stream.
-    pub(super) fn streamed_rows(&self) -> Option<u64> {
-        self.stream.as_ref().map(|stream| stream.rows)
+    pub(super) fn locked_rows(&self) -> Option<u64> {
+        self.large.as_ref().map(|stream| stream.writes)
     }
 
     /// Refuses a transaction that is over.
     pub(super) fn check(&self) -> Result<()> {
-        match &self.over {
+        match &self.aborted {
             None => Ok(()),
-            Some(Over::Conflict(conflict)) => Err(ErrorKind::Conflict(conflict.clone()).into()),
-            Some(Over::Other(why)) => Err(Error::invalid(format!("the transaction is over: {why}"))),
+            Some(AbortReason::Conflict(conflict)) => Err(ErrorKind::Conflict(conflict.clone()).into()),
+            Some(AbortReason::Other(why)) => Err(Error::invalid(format!("the transaction is over: {why}"))),
         }
     }
 
     /// What the transaction has made of the row.
     pub(super) fn get(&self, store: &Store, row: &RowKey) -> Result<Option<Mutation>> {
-        match (self.buffer.get(row), &self.stream) {
+        match (self.write_set.get(row), &self.large) {
             (Some(mutation), _) => Ok(Some(mutation.clone())),
-            (None, Some(_)) => streamed_write(&*store.inner.engine.snapshot()?, self.id, row),
+            (None, Some(_)) => read_own_lock(&*store.inner.engine.snapshot()?, self.id, row),
             (None, None) => Ok(None),
         }
     }
 
     /// What was streamed so far, for a scan.
-    pub(super) fn streamed(&self, store: &Store) -> Result<Option<Streamed>> {
-        let view = || Ok(Streamed { view: store.inner.engine.snapshot()?, txn: self.id });
-        self.stream.as_ref().map(|_| view()).transpose()
+    pub(super) fn large_writes(&self, store: &Store) -> Result<Option<LargeWrites>> {
+        let view = || Ok(LargeWrites { view: store.inner.engine.snapshot()?, txn: self.id });
+        self.large.as_ref().map(|_| view()).transpose()
     }
 
     pub(super) fn write(
         &mut self,
         store: &Store,
-        (keyspace, life): (KeyspaceId, &Arc<Life>),
+        (keyspace, life): (KeyspaceId, &Arc<KeyspaceDescriptor>),
         row: RowKey,
         mutation: Mutation,
-        spent: &Spent,
+        spent: &TxnTimer,
     ) -> Result<()> {
         self.check()?;
         let replaced = if self.savepoints.is_empty() { None } else { Some(self.get(store, &row)?) };
         let undo_bytes = replaced.as_ref().map_or(0, |replaced| size_of_undo(&row, replaced.as_ref()));
         let undo = replaced.map(|replaced| (row.clone(), replaced));
         let (bytes, all_undo_bytes) = (&mut self.bytes, self.undo_bytes + undo_bytes);
-        Arc::make_mut(&mut self.buffer).insert(row, mutation, |row, before, after| {
+        Arc::make_mut(&mut self.write_set).insert(row, mutation, |row, before, after| {
             let replaced = before.map_or(0, |before| size_of_write(row, before));
             let sum = *bytes - replaced + size_of_write(row, after);
-            let limit = store.inner.options.transaction_max_bytes;
+            let limit = store.inner.options.max_transaction_bytes;
             super::txn::check_size("a transaction", sum + all_undo_bytes, limit)?;
             *bytes = sum;
             Ok::<_, Error>(())
         })?;
         self.undo_bytes = all_undo_bytes;
         self.undo.extend(undo);
-        if !self.lives.iter().any(|(id, _)| *id == keyspace) {
-            self.lives.push((keyspace, Arc::clone(life)));
+        if !self.keyspaces.iter().any(|(id, _)| *id == keyspace) {
+            self.keyspaces.push((keyspace, Arc::clone(life)));
         }
         match &store.inner.embedded {
-            Some(embedded) if self.bytes >= store.inner.options.stream_at_bytes => {
-                self.stream_out(store, embedded, spent)
+            Some(embedded) if self.bytes >= store.inner.options.large_transaction_bytes => {
+                self.lock_buffered_rows(store, embedded, spent)
             }
             _ => Ok(()),
         }
     }
 
     /// Locks everything that is in memory, and forgets it.
-    pub(super) fn stream_out(&mut self, store: &Store, embedded: &Embedded, spent: &Spent) -> Result<()> {
+    pub(super) fn lock_buffered_rows(
+        &mut self,
+        store: &Store,
+        embedded: &EmbeddedCoordinator,
+        spent: &TxnTimer,
+    ) -> Result<()> {
         // Whether the view has expired is asked when all rows are locked.
-        let conditions = Arc::new(Conditions { lives: self.lives_written(), ..Conditions::default() });
-        let stream = match &mut self.stream {
+        let conditions =
+            Arc::new(CommitConditions { keyspaces: self.written_keyspaces(), ..CommitConditions::default() });
+        let stream = match &mut self.large {
             Some(stream) => stream,
-            none => match Stream::new(self.id, self.read_ts, &self.buffer) {
+            none => match LargeTxn::new(self.id, self.read_ts, &self.write_set) {
                 Some(stream) => none.insert(stream),
                 None => return Ok(()),
             },
         };
-        if let Err(why) = embedded.stream(stream, &self.buffer, &conditions, spent) {
+        if let Err(why) = embedded.prewrite_large(stream, &self.write_set, &conditions, spent) {
             // Every later call repeats it to the letter.
-            let why = store.with_names(why);
-            self.give_up(embedded, &why);
+            let why = store.with_conflict_names(why);
+            self.abort(embedded, &why);
             return Err(why);
         }
-        match Arc::get_mut(&mut self.buffer) {
+        match Arc::get_mut(&mut self.write_set) {
             Some(buffer) => buffer.clear(),
             // A scan goes on reading it.
-            None => self.buffer = Arc::default(),
+            None => self.write_set = Arc::default(),
         }
         self.bytes = 0;
         Ok(())
     }
 
     /// Commits what was streamed, and the rest with it.
-    pub(super) fn commit_streamed(
+    pub(super) fn commit_large(
         &mut self,
         store: &Store,
-        embedded: &Embedded,
-        view: &Arc<PinnedView>,
+        embedded: &EmbeddedCoordinator,
+        view: &Arc<ReadView>,
         durable: bool,
-        held: Option<Held>,
-        spent: &Spent,
+        held: Option<AttemptGuard>,
+        spent: &TxnTimer,
     ) -> Result<Timestamp> {
-        self.stream_out(store, embedded, spent)?;
-        let conditions = self.conditions(view);
-        let Some(stream) = &self.stream else { return Err(Error::invalid("nothing was streamed")) };
-        match embedded.commit_stream(stream, &conditions, durable, held, spent) {
+        self.lock_buffered_rows(store, embedded, spent)?;
+        let conditions = self.commit_conditions(view);
+        let Some(stream) = &self.large else { return Err(Error::invalid("nothing was streamed")) };
+        match embedded.commit_large(stream, &conditions, durable, held, spent) {
             Ok(commit_ts) => {
-                self.stream = None;
+                self.large = None;
                 Ok(commit_ts)
             }
             Err(why) => {
-                let why = store.with_names(why);
+                let why = store.with_conflict_names(why);
                 if matches!(why.kind(), ErrorKind::Undetermined(_)) {
-                    self.stream = None;
+                    self.large = None;
                 }
-                self.give_up(embedded, &why);
+                self.abort(embedded, &why);
                 Err(why)
             }
         }
     }
 
     /// Ends a transaction that cannot commit any more.
-    pub(super) fn give_up(&mut self, embedded: &Embedded, why: &Error) {
-        if let Some(stream) = self.stream.take() {
-            embedded.abandon(&stream);
+    pub(super) fn abort(&mut self, embedded: &EmbeddedCoordinator, why: &Error) {
+        if let Some(stream) = self.large.take() {
+            embedded.roll_back_large(&stream);
         }
-        self.over = Some(match why.conflict() {
-            Some(conflict) if why.is_retryable() => Over::Conflict(Box::new(conflict.clone())),
-            _ => Over::Other(why.to_string()),
+        self.aborted = Some(match why.conflict() {
+            Some(conflict) if why.is_retryable() => AbortReason::Conflict(Box::new(conflict.clone())),
+            _ => AbortReason::Other(why.to_string()),
         });
     }
 
@@ -248,13 +254,13 @@ impl OwnWrites {
             return Err(Error::invalid("the savepoint was taken back"));
         };
         // Read before anything is changed: an error leaves the transaction as it was.
-        let streamed = self.streamed(store)?;
+        let streamed = self.large_writes(store)?;
         let mut restored = Vec::with_capacity(self.undo.len() - undo);
         for (row, before) in self.undo.get(undo..).unwrap_or_default().iter().rev() {
             let before = match (before, &streamed) {
                 // The row stays locked, which costs others a conflict that was there already.
                 (None, Some(streamed)) if !mutated!(StreamUndoLost) && streamed.write(row)?.is_some() => {
-                    Some(Mutation::Hold)
+                    Some(Mutation::LockOnly)
                 }
                 (before, _) => before.clone(),
             };
@@ -267,7 +273,7 @@ impl OwnWrites {
         for (row, before) in self.undo.drain(undo..) {
             self.undo_bytes -= size_of_undo(&row, before.as_ref());
         }
-        let (bytes, buffer) = (&mut self.bytes, Arc::make_mut(&mut self.buffer));
+        let (bytes, buffer) = (&mut self.bytes, Arc::make_mut(&mut self.write_set));
         for (row, before) in restored {
             match before {
                 Some(before) => {
@@ -284,36 +290,36 @@ impl OwnWrites {
     }
 
     /// What must hold at the commit.
-    pub(super) fn conditions(&self, view: &Arc<PinnedView>) -> Arc<Conditions> {
-        let (lives, view) = (self.lives_written(), Some(Arc::clone(view)));
-        Arc::new(Conditions { lives, view, fences: self.fences.clone() })
+    pub(super) fn commit_conditions(&self, view: &Arc<ReadView>) -> Arc<CommitConditions> {
+        let (lives, view) = (self.written_keyspaces(), Some(Arc::clone(view)));
+        Arc::new(CommitConditions { keyspaces: lives, read_view: view, fences: self.fences.clone() })
     }
 
     /// Those of the keyspaces in which there is anything to commit.
-    fn lives_written(&self) -> SmallVec<[Arc<Life>; 1]> {
+    fn written_keyspaces(&self) -> SmallVec<[Arc<KeyspaceDescriptor>; 1]> {
         let is_written = |id: KeyspaceId| {
-            let first = self.buffer.first_from(&RowKey::new(id, b""));
-            self.stream.is_some() || first.is_some_and(|(row, _)| row.keyspace() == id)
+            let first = self.write_set.first_at_or_after(&RowKey::new(id, b""));
+            self.large.is_some() || first.is_some_and(|(row, _)| row.keyspace_id() == id)
         };
-        self.lives.iter().filter(|(id, _)| is_written(*id)).map(|(_, life)| Arc::clone(life)).collect()
+        self.keyspaces.iter().filter(|(id, _)| is_written(*id)).map(|(_, life)| Arc::clone(life)).collect()
     }
 }
 
 /// What a transaction has streamed out, as of one moment.
-pub(super) struct Streamed {
+pub(super) struct LargeWrites {
     pub view: Arc<dyn EngineSnapshot>,
     pub txn: TxnId,
 }
 
-impl Streamed {
+impl LargeWrites {
     fn write(&self, row: &RowKey) -> Result<Option<Mutation>> {
-        streamed_write(&*self.view, self.txn, row)
+        read_own_lock(&*self.view, self.txn, row)
     }
 
     /// What was written to a row, given its cell in the lock column.
     pub(super) fn write_of(&self, row: &RowKey, lock: &[u8]) -> Result<Option<Mutation>> {
         let lock = decode_lock(row.as_bytes(), lock)?;
-        if lock.txn == self.txn { mutation_of(&*self.view, row, lock).map(Some) } else { Ok(None) }
+        if lock.txn == self.txn { lock_mutation(&*self.view, row, lock).map(Some) } else { Ok(None) }
     }
 }
 

@@ -20,28 +20,28 @@ use crate::error::{ErrorKind, Result};
 /// assert!(matches!(stopped.kind(), ErrorKind::Stopped(_)));
 /// # Ok(()) }
 /// ```
-pub trait Proceed {
+pub trait IntoControlFlow {
     /// Whether to go on.
-    fn flow(self) -> ControlFlow<()>;
+    fn into_control_flow(self) -> ControlFlow<()>;
 }
 
 /// Goes on.
-impl Proceed for () {
-    fn flow(self) -> ControlFlow<()> {
+impl IntoControlFlow for () {
+    fn into_control_flow(self) -> ControlFlow<()> {
         ControlFlow::Continue(())
     }
 }
 
-impl Proceed for ControlFlow<()> {
-    fn flow(self) -> ControlFlow<()> {
+impl IntoControlFlow for ControlFlow<()> {
+    fn into_control_flow(self) -> ControlFlow<()> {
         self
     }
 }
 
 /// An error where the callback wants no more; `what` says what has become of the work.
-pub fn go_on(answer: impl Proceed, what: impl FnOnce() -> String) -> Result<()> {
-    match answer.flow() {
+pub fn check_progress(answer: impl IntoControlFlow, what: impl FnOnce() -> String) -> Result<()> {
+    match answer.into_control_flow() {
         ControlFlow::Continue(()) => Ok(()),
-        ControlFlow::Break(()) => Err(ErrorKind::Stopped(what()).into()),
+        ControlFlow::Break(()) => Err(ErrorKind::Cancelled(what()).into()),
     }
 }

@@ -4,7 +4,7 @@ use std::ops::{Bound, Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, Rang
 
 use super::Keyspace;
 use crate::engine::RowRange;
-use crate::keys::after_prefix;
+use crate::keys::prefix_successor;
 use crate::row::{KeyspaceId, RowKey};
 
 /// A range of keys: any of the language's own, of anything that is bytes, or a pair of [`Bound`]s.
@@ -47,7 +47,7 @@ impl KeyRange for RangeFull {
 }
 
 /// The rows of `keyspace` whose keys lie in a range. One that ends before it begins is empty.
-pub(super) fn rows_of(keyspace: &Keyspace, range: &impl KeyRange) -> RowRange {
+pub(super) fn key_range_in(keyspace: &Keyspace, range: &impl KeyRange) -> RowRange {
     key_range(keyspace, range.start(), range.end())
 }
 
@@ -63,21 +63,21 @@ fn key_range(keyspace: &Keyspace, start: Bound<&[u8]>, end: Bound<&[u8]>) -> Row
         end: match end {
             Bound::Included(key) => Bound::Included(bytes(key)),
             Bound::Excluded(key) => Bound::Excluded(bytes(key)),
-            Bound::Unbounded => keyspace_end(id),
+            Bound::Unbounded => keyspace_end_bound(id),
         },
     }
 }
 
 /// The rows of `keyspace` whose keys begin with `prefix`.
 pub(super) fn prefix_range(keyspace: &Keyspace, prefix: &[u8]) -> RowRange {
-    let end = after_prefix(prefix).map(|end| RowKey::new(keyspace.id(), &end).as_bytes().to_vec());
+    let end = prefix_successor(prefix).map(|end| RowKey::new(keyspace.id(), &end).as_bytes().to_vec());
     RowRange {
         start: Bound::Included(RowKey::new(keyspace.id(), prefix).as_bytes().to_vec()),
-        end: end.map_or_else(|| keyspace_end(keyspace.id()), Bound::Excluded),
+        end: end.map_or_else(|| keyspace_end_bound(keyspace.id()), Bound::Excluded),
     }
 }
 
-fn keyspace_end(id: KeyspaceId) -> Bound<Vec<u8>> {
+fn keyspace_end_bound(id: KeyspaceId) -> Bound<Vec<u8>> {
     match id.0.checked_add(1) {
         Some(next) => Bound::Excluded(next.to_be_bytes().to_vec()),
         None => Bound::Unbounded,

@@ -4,151 +4,161 @@ use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 
 use super::Store;
-use crate::codec::Put;
+use crate::codec::InlineWrite;
 use crate::engine::storage::Column;
 use crate::engine::{EngineError, decode_lock, decode_row_key, decode_write};
 use crate::error::{Error, ErrorKind, Result};
-use crate::row::{Intent, Lock, RowKey, TxnId, Value, WriteRecord};
+use crate::row::{Lock, LockType, RowKey, TxnId, Value, WriteRecord};
 use crate::timestamp::Timestamp;
-use crate::view::PinnedView;
+use crate::view::ReadView;
 
 /// What a lock says about a row at a view.
-enum LockRead {
+enum LockEffect {
     /// Its transaction is committed there and left this value, or none.
-    Decides(Option<Vec<u8>>),
+    Value(Option<Vec<u8>>),
     /// Nothing; the newest version counts.
-    Ignore,
+    None,
 }
 
 /// What a row has in the write column. Whatever takes more reading waits until the engine has let go of the cell.
-enum Cell {
+enum CellRead {
     Missing,
-    Seen(Vec<u8>),
-    Other(WriteRecord),
-    Damaged(EngineError),
+    Visible(Vec<u8>),
+    Record(WriteRecord),
+    Corrupt(EngineError),
 }
 
-impl Cell {
+impl CellRead {
     #[inline]
-    fn new(view: &PinnedView, row: &RowKey, content: &[u8]) -> Self {
-        match Put::value(content) {
-            Some((commit_ts, value)) if commit_ts <= sees_upto(view) => Self::Seen(value.to_vec()),
-            _ => decode_write(row.as_bytes(), content).map_or_else(Self::Damaged, Self::Other),
+    fn new(view: &ReadView, row: &RowKey, content: &[u8]) -> Self {
+        match InlineWrite::decode_value(content) {
+            Some((commit_ts, value)) if commit_ts <= visible_up_to(view) => Self::Visible(value.to_vec()),
+            _ => decode_write(row.as_bytes(), content).map_or_else(Self::Corrupt, Self::Record),
         }
     }
 
-    fn value(self, view: &PinnedView, row: &RowKey) -> Result<Option<Vec<u8>>> {
+    fn value(self, view: &ReadView, row: &RowKey) -> Result<Option<Vec<u8>>> {
         match self {
             Self::Missing => Ok(None),
-            Self::Seen(value) => Ok(Some(value)),
-            Self::Other(newest) => read_write(view, row, newest),
-            Self::Damaged(why) => Err(why.into()),
+            Self::Visible(value) => Ok(Some(value)),
+            Self::Record(newest) => visible_version(view, row, newest),
+            Self::Corrupt(why) => Err(why.into()),
         }
     }
 }
 
 impl Store {
-    pub(super) fn check_view(&self, view: &PinnedView) -> Result<()> {
+    pub(super) fn check_usable(&self, view: &ReadView) -> Result<()> {
         self.inner.check_open()?;
         if view.expired.load(Ordering::Acquire) {
-            let age = self.inner.options.age_max;
+            let age = self.inner.options.max_snapshot_age;
             return Err(ErrorKind::SnapshotTooOld(format!("it reads a state replaced more than {age:?} ago")).into());
         }
         Ok(())
     }
 
     /// The row's value at the view.
-    pub(super) fn read(&self, view: &PinnedView, row: &RowKey) -> Result<Option<Vec<u8>>> {
+    pub(super) fn read(&self, view: &ReadView, row: &RowKey) -> Result<Option<Vec<u8>>> {
         if mutated!(ReadsLatest) {
             let newest = self.inner.engine.snapshot()?;
-            let newest = PinnedView::new(Timestamp::MAX, newest, view.check_locks);
-            return newest.view.write(row)?.map_or(Ok(None), |write| read_write(&newest, row, write));
+            let newest = ReadView::new(Timestamp::MAX, newest, view.must_check_locks);
+            return newest.snapshot.write(row)?.map_or(Ok(None), |write| visible_version(&newest, row, write));
         }
-        if view.check_locks
+        if view.must_check_locks
             && !mutated!(ReaderIgnoresLocks)
-            && let Some(lock) = view.view.lock(row)?
-            && let LockRead::Decides(value) = self.read_lock(view, row, &lock)?
+            && let Some(lock) = view.snapshot.lock(row)?
+            && let LockEffect::Value(value) = self.value_under_lock(view, row, &lock)?
         {
             return Ok(value);
         }
-        let mut found = Cell::Missing;
-        view.view.get_cell(Column::Write, row, &mut |content| found = Cell::new(view, row, content))?;
+        let mut found = CellRead::Missing;
+        view.snapshot.get_cell(Column::Write, row, &mut |content| found = CellRead::new(view, row, content))?;
         found.value(view, row)
     }
 
     /// Several rows' values at the view.
-    pub(super) fn read_each(&self, view: &PinnedView, rows: &[&RowKey]) -> Result<Vec<Option<Vec<u8>>>> {
-        let check_locks = view.check_locks && !mutated!(MultiGetIgnoresLocks);
+    pub(super) fn multi_read(&self, view: &ReadView, rows: &[&RowKey]) -> Result<Vec<Option<Vec<u8>>>> {
+        let check_locks = view.must_check_locks && !mutated!(MultiGetIgnoresLocks);
         if check_locks || mutated!(ReadsLatest) {
             return rows.iter().map(|row| self.read(view, row)).collect();
         }
-        let mut cells: Vec<Cell> = rows.iter().map(|_| Cell::Missing).collect();
-        view.view.multi_get_cell(Column::Write, rows, &mut |number, content| {
+        let mut cells: Vec<CellRead> = rows.iter().map(|_| CellRead::Missing).collect();
+        view.snapshot.multi_get_cell(Column::Write, rows, &mut |number, content| {
             if let (Some(cell), Some(row)) = (cells.get_mut(number), rows.get(number)) {
-                *cell = Cell::new(view, row, content);
+                *cell = CellRead::new(view, row, content);
             }
         })?;
         rows.iter().zip(cells).map(|(row, cell)| cell.value(view, row)).collect()
     }
 
     /// What the lock's transaction made of the row, if it is committed at the view and wrote it.
-    fn read_lock(&self, view: &PinnedView, row: &RowKey, lock: &Lock) -> Result<LockRead> {
-        if lock.intent == Intent::Hold || self.inner.coordinator.committed_in(view, row, lock)?.is_none() {
-            return Ok(LockRead::Ignore);
+    fn value_under_lock(&self, view: &ReadView, row: &RowKey, lock: &Lock) -> Result<LockEffect> {
+        if lock.lock_type == LockType::LockOnly || self.inner.coordinator.commit_ts_of_lock(view, row, lock)?.is_none()
+        {
+            return Ok(LockEffect::None);
         }
-        match &lock.intent {
-            Intent::Put(value) => fetch(view, row, lock.txn, value.clone()).map(|value| LockRead::Decides(Some(value))),
-            Intent::Delete => Ok(LockRead::Decides(None)),
-            Intent::Hold => Ok(LockRead::Ignore),
+        match &lock.lock_type {
+            LockType::Put(value) => {
+                load_value(view, row, lock.txn, value.clone()).map(|value| LockEffect::Value(Some(value)))
+            }
+            LockType::Delete => Ok(LockEffect::Value(None)),
+            LockType::LockOnly => Ok(LockEffect::None),
         }
     }
 
     /// What a reader at the view sees of a row, given what it has in the lock and the write column.
-    pub(super) fn read_cells(
+    pub(super) fn visible_value(
         &self,
-        view: &PinnedView,
+        view: &ReadView,
         row: &RowKey,
         lock: Option<&[u8]>,
         write: Option<&[u8]>,
     ) -> Result<Option<Vec<u8>>> {
         if let Some(lock) = lock {
             // How its transaction ended is not kept for views that have expired.
-            self.check_view(view)?;
-            if let LockRead::Decides(value) = self.read_lock(view, row, &decode_lock(row.as_bytes(), lock)?)? {
+            self.check_usable(view)?;
+            if let LockEffect::Value(value) = self.value_under_lock(view, row, &decode_lock(row.as_bytes(), lock)?)? {
                 return Ok(value);
             }
         }
-        write.map_or(Ok(None), |content| Ok(read_cell(view, row.as_bytes(), content)?.map(Cow::into_owned)))
+        write.map_or(Ok(None), |content| Ok(visible_value_in_cell(view, row.as_bytes(), content)?.map(Cow::into_owned)))
     }
 }
 
-fn sees_upto(view: &PinnedView) -> Timestamp {
+fn visible_up_to(view: &ReadView) -> Timestamp {
     if mutated!(SeesOneLess) { Timestamp::from_u64(view.read_ts.to_u64() - 1) } else { view.read_ts }
 }
 
 /// What a reader at the view sees of a row, given its cell in the write column. Nearly always that is the value in it.
 #[inline]
-pub(super) fn read_cell<'a>(view: &PinnedView, row: &[u8], content: &'a [u8]) -> Result<Option<Cow<'a, [u8]>>> {
-    match Put::value(content) {
-        Some((commit_ts, value)) if commit_ts <= sees_upto(view) => Ok(Some(Cow::Borrowed(value))),
-        _ => Ok(read_write(view, &decode_row_key(row)?, decode_write(row, content)?)?.map(Cow::Owned)),
+pub(super) fn visible_value_in_cell<'a>(
+    view: &ReadView,
+    row: &[u8],
+    content: &'a [u8],
+) -> Result<Option<Cow<'a, [u8]>>> {
+    match InlineWrite::decode_value(content) {
+        Some((commit_ts, value)) if commit_ts <= visible_up_to(view) => Ok(Some(Cow::Borrowed(value))),
+        _ => Ok(visible_version(view, &decode_row_key(row)?, decode_write(row, content)?)?.map(Cow::Owned)),
     }
 }
 
 /// What a reader at the view sees of a row, given its newest version.
-pub(super) fn read_write(view: &PinnedView, row: &RowKey, newest: WriteRecord) -> Result<Option<Vec<u8>>> {
-    let version =
-        if newest.commit_ts <= sees_upto(view) { Some(newest) } else { view.view.version_at(row, view.read_ts)? };
+pub(super) fn visible_version(view: &ReadView, row: &RowKey, newest: WriteRecord) -> Result<Option<Vec<u8>>> {
+    let version = if newest.commit_ts <= visible_up_to(view) {
+        Some(newest)
+    } else {
+        view.snapshot.version_at(row, view.read_ts)?
+    };
     match version {
-        Some(WriteRecord { txn, value: Some(value), .. }) => fetch(view, row, txn, value).map(Some),
+        Some(WriteRecord { txn, value: Some(value), .. }) => load_value(view, row, txn, value).map(Some),
         Some(WriteRecord { value: None, .. }) | None => Ok(None),
     }
 }
 
-pub(super) fn fetch(view: &PinnedView, row: &RowKey, txn: TxnId, value: Value) -> Result<Vec<u8>> {
+pub(super) fn load_value(view: &ReadView, row: &RowKey, txn: TxnId, value: Value) -> Result<Vec<u8>> {
     match value {
         Value::Inline(bytes) => Ok(bytes.to_vec()),
-        Value::InData => view.view.data(row, txn.start_ts)?.ok_or_else(|| {
+        Value::OutOfLine => view.snapshot.data(row, txn.start_ts)?.ok_or_else(|| {
             let what = format!("row {row:?}: the value written by the transaction {:#} is missing", txn.start_ts);
             Error::from(ErrorKind::Corruption(what))
         }),

@@ -10,34 +10,34 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::catalog::{CATALOG, Unnamed, number_of};
-use super::options::TRANSACTION_MAX_BYTES;
-use super::proceed::{Proceed, go_on};
-use super::read::{fetch, read_write};
-use super::verify::PROBLEMS_MAX;
-use super::{Builder, Durability, Existing, Keyspace, Problem, Store, TxnOptions};
-use crate::codec::{History, Record as _};
-use crate::coordinator::committed_by_primary;
+use super::catalog::{CATALOG_ID, StagedKeyspaces, entry_id};
+use super::options::MAX_TRANSACTION_BYTES;
+use super::proceed::{IntoControlFlow, check_progress};
+use super::read::{load_value, visible_version};
+use super::verify::ISSUES_MAX;
+use super::{Builder, Durability, IntegrityIssue, Keyspace, OnExisting, Store, TxnOptions};
+use crate::codec::{HistoryEntry, Record as _};
+use crate::coordinator::commit_ts_from_primary;
 use crate::engine::folder::salvage::{self, read_readable_cells};
 use crate::engine::local::LocalEngine;
 use crate::engine::storage::Column;
 use crate::engine::{Engine as _, EngineError};
 use crate::error::{Error, ErrorKind, Result};
-use crate::keys::split_history_key;
+use crate::keys::decode_history_key;
 use crate::oracle::read_high_water;
-use crate::row::{Intent, KeyspaceId, RowKey};
+use crate::row::{KeyspaceId, LockType, RowKey};
 use crate::timestamp::Timestamp;
-use crate::view::PinnedView;
+use crate::view::ReadView;
 
 /// So many cells are looked at between two calls of the progress callback.
-const CELLS_UNTOLD: u64 = 1024;
+const PROGRESS_INTERVAL_CELLS: u64 = 1024;
 const BATCH_ROWS: usize = 1024;
 const BATCH_BYTES: usize = 1 << 20;
 
 /// What a repair has brought over and what not, so far or in all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Repaired {
+pub struct RepairReport {
     /// Keyspaces of the new store.
     pub keyspaces: u64,
     /// Rows of the new store.
@@ -45,27 +45,27 @@ pub struct Repaired {
     /// Bytes of their keys and values.
     pub bytes: u64,
     /// How many losses there are. One may be of a whole stretch: how many rows were in it, nobody can know.
-    pub losses_found: u64,
+    pub loss_count: u64,
     /// The first thousand of them.
-    pub losses: Vec<Problem>,
+    pub losses: Vec<IntegrityIssue>,
     /// Replaced versions of the old store's [history](Builder::history), all of which stay behind. They are no loss of what it was.
-    pub versions_left: u64,
+    pub history_skipped: u64,
 }
 
-impl Repaired {
+impl RepairReport {
     /// Whether everything that was there is in the new store: as far as checksums can tell.
-    pub fn is_whole(&self) -> bool {
-        self.losses_found == 0
+    pub fn is_complete(&self) -> bool {
+        self.loss_count == 0
     }
 
-    fn lose(&mut self, column: Column, what: impl Into<String>) {
-        self.lose_of(column, None, None, what.into());
+    fn add_loss(&mut self, column: Column, what: impl Into<String>) {
+        self.add_loss_of(column, None, None, what.into());
     }
 
-    fn lose_of(&mut self, column: Column, row: Option<RowKey>, keyspace: Option<String>, what: String) {
-        self.losses_found += 1;
-        if self.losses.len() < PROBLEMS_MAX {
-            self.losses.push(Problem { column, row, keyspace, what });
+    fn add_loss_of(&mut self, column: Column, row: Option<RowKey>, keyspace: Option<String>, what: String) {
+        self.loss_count += 1;
+        if self.losses.len() < ISSUES_MAX {
+            self.losses.push(IntegrityIssue { column, row, keyspace, message: what });
         }
     }
 }
@@ -92,12 +92,12 @@ impl Builder {
     /// another format, [`ErrorKind::Busy`] when a process has it open, [`ErrorKind::Corruption`] when nothing at all can be made of
     /// it, [`ErrorKind::InvalidArgument`] when an option is out of [bounds](crate::bounds), [`ErrorKind::Stopped`], and those of a commit. A store that is in `to` after an error has no keyspaces, and the folder may be
     /// removed.
-    pub fn repair<P: Proceed>(
+    pub fn repair<P: IntoControlFlow>(
         self,
         from: impl AsRef<Path>,
         to: impl AsRef<Path>,
-        mut progress: impl FnMut(&Repaired) -> P,
-    ) -> Result<Repaired> {
+        mut progress: impl FnMut(&RepairReport) -> P,
+    ) -> Result<RepairReport> {
         self.options.check()?;
         let to = to.as_ref();
         if to.as_os_str().is_empty() || to.symlink_metadata().is_ok() {
@@ -110,39 +110,39 @@ impl Builder {
             std::fs::create_dir_all(above)
                 .map_err(|why| EngineError::Io(format!("cannot create {}: {why}", above.display())))?;
         }
-        let salvaged = salvage::open(from.as_ref(), &PathBuf::from(aside), self.folder_setup())?;
-        let mut repaired = Repaired::default();
-        salvaged.notes.iter().for_each(|note| repaired.lose(Column::Meta, note));
+        let salvaged = salvage::open(from.as_ref(), &PathBuf::from(aside), self.folder_options())?;
+        let mut repaired = RepairReport::default();
+        salvaged.notes.iter().for_each(|note| repaired.add_loss(Column::Meta, note));
         let engine = LocalEngine::new(salvaged.storage, true);
         // Ours from here on, so what cannot be made into a store may go.
         std::fs::create_dir(to).map_err(|why| EngineError::Io(format!("cannot create {}: {why}", to.display())))?;
         let mut builder = self.read_only(false);
         // Rows come over whole, however little a transaction may hold later.
-        let bytes_max = &mut builder.options.transaction_max_bytes;
-        *bytes_max = TRANSACTION_MAX_BYTES.max(*bytes_max);
+        let bytes_max = &mut builder.options.max_transaction_bytes;
+        *bytes_max = MAX_TRANSACTION_BYTES.max(*bytes_max);
         let store = builder.open(to).inspect_err(|_| drop(std::fs::remove_dir_all(to)))?;
         match (read_high_water(&engine), &store.inner.embedded) {
             (Ok(mark), Some(embedded)) => embedded.pipeline().advance_past(mark)?,
-            (Err(why), _) => repaired.lose(Column::Meta, format!("the newest timestamp is lost: {why}")),
+            (Err(why), _) => repaired.add_loss(Column::Meta, format!("the newest timestamp is lost: {why}")),
             (Ok(_), None) => {}
         }
-        let mut progress = |so_far: &Repaired| {
+        let mut progress = |so_far: &RepairReport| {
             let stopped = || {
                 let (rows, to) = (so_far.rows, to.display());
                 format!("stopped after {rows} rows; the store in {to} has no keyspaces, and may be removed")
             };
-            go_on(progress(so_far), stopped)
+            check_progress(progress(so_far), stopped)
         };
         // Whoever asks for the store knows from here on that it is there.
         progress(&repaired)?;
         // Everything that was committed, whatever the oracle remembers.
-        let view = PinnedView::new(Timestamp::MAX, engine.snapshot()?, true);
+        let view = ReadView::new(Timestamp::MAX, engine.snapshot()?, true);
         let mut repair = Repair {
             view,
             catalog: BTreeMap::new(),
             dropped: BTreeSet::new(),
             keyspaces: HashMap::new(),
-            unnamed: Unnamed::new(&store),
+            unnamed: StagedKeyspaces::new(&store),
             batch: Vec::new(),
             batch_bytes: 0,
             repaired,
@@ -153,61 +153,61 @@ impl Builder {
         let storage = engine.storage();
         // First the names, then the rows; of those that have nothing but a lock, behind.
         for column in [Column::Write, Column::Lock] {
-            read_readable_cells(storage, column, |key, _| repair.name(column, key))?;
+            read_readable_cells(storage, column, |key, _| repair.read_catalog_entry(column, key))?;
         }
-        repair.create_named()?;
+        repair.create_keyspaces()?;
         for column in [Column::Write, Column::Lock] {
-            let lost = read_readable_cells(storage, column, |key, _| repair.row(column, key))?;
-            lost.into_iter().for_each(|what| repair.repaired.lose(column, what));
+            let lost = read_readable_cells(storage, column, |key, _| repair.copy_row(column, key))?;
+            lost.into_iter().for_each(|what| repair.repaired.add_loss(column, what));
         }
-        read_readable_cells(storage, Column::History, |key, bytes| repair.replaced(key, bytes))?;
+        read_readable_cells(storage, Column::History, |key, bytes| repair.count_history(key, bytes))?;
         let Repair { unnamed, repaired, .. } = repair.finish()?;
-        unnamed.name_all(Existing::Refuse, None)?;
+        unnamed.publish(OnExisting::Fail, None)?;
         store.close()?;
         Ok(repaired)
     }
 }
 
 struct Repair<'a> {
-    view: Arc<PinnedView>,
+    view: Arc<ReadView>,
     /// Names by number.
     catalog: BTreeMap<KeyspaceId, String>,
     dropped: BTreeSet<KeyspaceId>,
     /// Those of the new store, by the numbers of the old one; none for those that were dropped.
     keyspaces: HashMap<KeyspaceId, Option<Keyspace>>,
-    unnamed: Unnamed<'a>,
+    unnamed: StagedKeyspaces<'a>,
     batch: Vec<(Keyspace, Vec<u8>, Vec<u8>)>,
     batch_bytes: usize,
-    repaired: Repaired,
+    repaired: RepairReport,
     store: &'a Store,
     /// At so many cells, passes that only look for names included.
     looked: u64,
-    progress: &'a mut dyn FnMut(&Repaired) -> Result<()>,
+    progress: &'a mut dyn FnMut(&RepairReport) -> Result<()>,
 }
 
 impl Repair<'_> {
-    fn tell(&mut self) -> Result<()> {
+    fn tick(&mut self) -> Result<()> {
         self.looked += 1;
-        if self.looked.is_multiple_of(CELLS_UNTOLD) { (self.progress)(&self.repaired) } else { Ok(()) }
+        if self.looked.is_multiple_of(PROGRESS_INTERVAL_CELLS) { (self.progress)(&self.repaired) } else { Ok(()) }
     }
 
     /// Looks for what the catalog says.
-    fn name(&mut self, column: Column, key: &[u8]) -> Result<()> {
-        self.tell()?;
-        let Some(row) = RowKey::from_bytes(key).filter(|row| row.keyspace() == CATALOG) else { return Ok(()) };
-        let found = self.value(column, &row).and_then(|value| {
+    fn read_catalog_entry(&mut self, column: Column, key: &[u8]) -> Result<()> {
+        self.tick()?;
+        let Some(row) = RowKey::from_bytes(key).filter(|row| row.keyspace_id() == CATALOG_ID) else { return Ok(()) };
+        let found = self.recovered_value(column, &row).and_then(|value| {
             let Some(value) = value else { return Ok(()) };
-            let Some(id) = number_of(row.key(), &value)? else { return Ok(()) };
-            match super::catalog::name_in(row.key()) {
+            let Some(id) = entry_id(row.user_key(), &value)? else { return Ok(()) };
+            match super::catalog::entry_name(row.user_key()) {
                 Some(name) => drop(self.catalog.insert(id, name)),
                 None => drop(self.dropped.insert(id)),
             }
             Ok(())
         });
-        found.or_else(|why| self.lost(column, &row, why))
+        found.or_else(|why| self.record_error(column, &row, why))
     }
 
-    fn create_named(&mut self) -> Result<()> {
+    fn create_keyspaces(&mut self) -> Result<()> {
         let named = std::mem::take(&mut self.catalog);
         named.into_iter().try_for_each(|(id, name)| self.create(id, &name))
     }
@@ -215,9 +215,9 @@ impl Repair<'_> {
     fn create(&mut self, id: KeyspaceId, name: &str) -> Result<()> {
         // A name that was damaged may be one twice, or one that no keyspace can have.
         let recovered = format!("recovered {}", id.0);
-        if self.unnamed.has(name) || self.unnamed.add(name).is_err() {
-            self.repaired.lose(Column::Write, format!("the keyspace {name:?} is called {recovered:?} now"));
-            self.unnamed.add(&recovered)?;
+        if self.unnamed.contains(name) || self.unnamed.create(name).is_err() {
+            self.repaired.add_loss(Column::Write, format!("the keyspace {name:?} is called {recovered:?} now"));
+            self.unnamed.create(&recovered)?;
         }
         self.repaired.keyspaces += 1;
         self.keyspaces.insert(id, self.unnamed.last());
@@ -225,44 +225,44 @@ impl Repair<'_> {
     }
 
     /// Brings a row over.
-    fn row(&mut self, column: Column, key: &[u8]) -> Result<()> {
-        self.tell()?;
+    fn copy_row(&mut self, column: Column, key: &[u8]) -> Result<()> {
+        self.tick()?;
         let Some(row) = RowKey::from_bytes(key) else {
-            self.repaired.lose(column, format!("\"{}\" is no row", key.escape_ascii()));
+            self.repaired.add_loss(column, format!("\"{}\" is no row", key.escape_ascii()));
             return Ok(());
         };
-        let id = row.keyspace();
-        if id == CATALOG || self.dropped.contains(&id) {
+        let id = row.keyspace_id();
+        if id == CATALOG_ID || self.dropped.contains(&id) {
             return Ok(());
         }
         // The row has been brought over, or told of, with its version.
-        if column == Column::Lock && !matches!(self.view.view.write(&row), Ok(None)) {
+        if column == Column::Lock && !matches!(self.view.snapshot.write(&row), Ok(None)) {
             return Ok(());
         }
-        let value = match self.value(column, &row) {
+        let value = match self.recovered_value(column, &row) {
             Ok(Some(value)) => value,
             Ok(None) => return Ok(()),
-            Err(why) => return self.lost(column, &row, why),
+            Err(why) => return self.record_error(column, &row, why),
         };
         if !self.keyspaces.contains_key(&id) {
             let name = format!("recovered {}", id.0);
-            self.repaired.lose(Column::Write, format!("the name of a keyspace is lost: its rows are in {name:?}"));
+            self.repaired.add_loss(Column::Write, format!("the name of a keyspace is lost: its rows are in {name:?}"));
             self.create(id, &name)?;
         }
         let Some(Some(keyspace)) = self.keyspaces.get(&id) else { return Ok(()) };
-        self.batch_bytes += row.key().len() + value.len();
-        self.batch.push((keyspace.clone(), row.key().to_vec(), value));
+        self.batch_bytes += row.user_key().len() + value.len();
+        self.batch.push((keyspace.clone(), row.user_key().to_vec(), value));
         if self.batch.len() >= BATCH_ROWS || self.batch_bytes >= BATCH_BYTES { self.write() } else { Ok(()) }
     }
 
     /// What the row was; the version stands where the lock cannot be read.
-    fn value(&mut self, column: Column, row: &RowKey) -> Result<Option<Vec<u8>>> {
+    fn recovered_value(&mut self, column: Column, row: &RowKey) -> Result<Option<Vec<u8>>> {
         let view = Arc::clone(&self.view);
-        let decided = view.view.lock(row).map_err(Error::from).and_then(|lock| match lock {
-            Some(lock) if lock.intent != Intent::Hold && committed_by_primary(&view, &lock)?.is_some() => {
-                match lock.intent {
-                    Intent::Put(value) => fetch(&view, row, lock.txn, value).map(|value| Some(Some(value))),
-                    Intent::Delete | Intent::Hold => Ok(Some(None)),
+        let decided = view.snapshot.lock(row).map_err(Error::from).and_then(|lock| match lock {
+            Some(lock) if lock.lock_type != LockType::LockOnly && commit_ts_from_primary(&view, &lock)?.is_some() => {
+                match lock.lock_type {
+                    LockType::Put(value) => load_value(&view, row, lock.txn, value).map(|value| Some(Some(value))),
+                    LockType::Delete | LockType::LockOnly => Ok(Some(None)),
                 }
             }
             _ => Ok(None),
@@ -271,35 +271,35 @@ impl Repair<'_> {
             Ok(Some(value)) => return Ok(value),
             Ok(None) => {}
             Err(why) => {
-                self.lost(column, row, why)?;
-                self.lose_row(Column::Lock, row, "was locked, so it may be older than it was".into());
+                self.record_error(column, row, why)?;
+                self.add_row_loss(Column::Lock, row, "was locked, so it may be older than it was".into());
             }
         }
-        view.view.write(row)?.map_or(Ok(None), |newest| read_write(&view, row, newest))
+        view.snapshot.write(row)?.map_or(Ok(None), |newest| visible_version(&view, row, newest))
     }
 
-    fn lost(&mut self, column: Column, row: &RowKey, why: Error) -> Result<()> {
+    fn record_error(&mut self, column: Column, row: &RowKey, why: Error) -> Result<()> {
         match why.kind() {
-            ErrorKind::Corruption(_) | ErrorKind::Io(_) => self.lose_row(column, row, why.to_string()),
+            ErrorKind::Corruption(_) | ErrorKind::Io(_) => self.add_row_loss(column, row, why.to_string()),
             _ => return Err(why),
         }
         Ok(())
     }
 
-    fn lose_row(&mut self, column: Column, row: &RowKey, what: String) {
+    fn add_row_loss(&mut self, column: Column, row: &RowKey, what: String) {
         let keyspace =
-            self.keyspaces.get(&row.keyspace()).and_then(|keyspace| Some(keyspace.as_ref()?.name().to_owned()));
-        self.repaired.lose_of(column, Some(row.clone()), keyspace, what);
+            self.keyspaces.get(&row.keyspace_id()).and_then(|keyspace| Some(keyspace.as_ref()?.name().to_owned()));
+        self.repaired.add_loss_of(column, Some(row.clone()), keyspace, what);
     }
 
     /// Counts what is left behind; what cannot be read of it is no loss.
-    fn replaced(&mut self, key: &[u8], bytes: &[u8]) -> Result<()> {
-        self.tell()?;
-        let is_wanted = |row: &RowKey| row.keyspace() != CATALOG && !self.dropped.contains(&row.keyspace());
-        if split_history_key(key).is_some_and(|(row, _)| is_wanted(&row))
-            && matches!(History::decode(bytes), Ok(History::Version(_)))
+    fn count_history(&mut self, key: &[u8], bytes: &[u8]) -> Result<()> {
+        self.tick()?;
+        let is_wanted = |row: &RowKey| row.keyspace_id() != CATALOG_ID && !self.dropped.contains(&row.keyspace_id());
+        if decode_history_key(key).is_some_and(|(row, _)| is_wanted(&row))
+            && matches!(HistoryEntry::decode(bytes), Ok(HistoryEntry::Version(_)))
         {
-            self.repaired.versions_left += 1;
+            self.repaired.history_skipped += 1;
         }
         Ok(())
     }

@@ -12,23 +12,23 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::Store;
-use super::layer::{Layer, is_before};
-use super::live::Reader;
-use super::own::Streamed;
-use super::read::read_cell;
+use super::layer::{ColumnCursor, is_before};
+use super::live::ActiveReader;
+use super::own::LargeWrites;
+use super::read::visible_value_in_cell;
 use crate::engine::storage::Column;
 use crate::engine::{RowRange, decode_row_key};
 use crate::error::{Error, Result};
 use crate::row::{Mutation, RowKey};
-use crate::view::PinnedView;
+use crate::view::ReadView;
 use crate::writes;
 
 /// How many rows at least, and at most, are worth a hop to another thread.
 #[cfg(feature = "tokio")]
-const HOP_ROWS: (usize, usize) = (32, 512);
+const ASYNC_PAGE_ROWS: (usize, usize) = (32, 512);
 /// And about how much they may hold.
 #[cfg(feature = "tokio")]
-const HOP_BYTES: usize = 1 << 20;
+const ASYNC_PAGE_BYTES: usize = 1 << 20;
 
 type Row = (Vec<u8>, Vec<u8>);
 
@@ -39,14 +39,14 @@ type Row = (Vec<u8>, Vec<u8>);
 #[must_use]
 pub struct Scan {
     store: Store,
-    reader: Arc<Reader>,
-    ahead: Ahead,
+    reader: Arc<ActiveReader>,
+    ahead: MergeCursor,
 }
 
 /// What a scan has not handed out.
-struct Ahead {
-    versions: Layer,
-    over: Option<Box<Over>>,
+struct MergeCursor {
+    versions: ColumnCursor,
+    over: Option<Box<Overlay>>,
     /// Why there is nothing.
     failed: Option<Error>,
     /// Nothing more is handed out.
@@ -54,23 +54,23 @@ struct Ahead {
 }
 
 /// What lies over the versions.
-struct Over {
-    locks: Layer,
+struct Overlay {
+    locks: ColumnCursor,
     /// Own writes that are in the store already, as locks that the view does not show.
-    streamed: Option<Streamed>,
-    streamed_locks: Layer,
+    streamed: Option<LargeWrites>,
+    streamed_locks: ColumnCursor,
     /// Own writes in memory.
-    own: Option<writes::Range>,
+    own: Option<writes::WriteSetRange>,
 }
 
 /// Where a scan reads: own writes in memory and those that were streamed, and the range.
-pub(super) type Sources = (Option<writes::Range>, Option<Streamed>, RowRange);
+pub(super) type ScanSources = (Option<writes::WriteSetRange>, Option<LargeWrites>, RowRange);
 
 impl Scan {
-    pub(super) fn new(store: &Store, reader: &Arc<Reader>, what: Result<Sources>) -> Self {
+    pub(super) fn new(store: &Store, reader: &Arc<ActiveReader>, what: Result<ScanSources>) -> Self {
         let ahead = match what {
-            Ok((own, streamed, range)) => Ahead::new(&reader.view, own, streamed, range),
-            Err(why) => Ahead { failed: Some(why), ended: false, ..Ahead::nothing() },
+            Ok((own, streamed, range)) => MergeCursor::new(&reader.view, own, streamed, range),
+            Err(why) => MergeCursor { failed: Some(why), ended: false, ..MergeCursor::empty() },
         };
         Self { store: store.clone(), reader: Arc::clone(reader), ahead }
     }
@@ -101,10 +101,10 @@ impl Scan {
     /// Those of [`Txn::get`](super::Txn::get). Rows before were lent.
     pub fn visit<B>(&mut self, mut see: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>) -> Result<ControlFlow<B>> {
         loop {
-            if let Some(broke) = self.lend(&mut see)? {
+            if let Some(broke) = self.visit_borrowed(&mut see)? {
                 return Ok(ControlFlow::Break(broke));
             }
-            match self.step(false, |key, value| see(key, &value)).transpose()? {
+            match self.next_row_step(false, |key, value| see(key, &value)).transpose()? {
                 Some(ControlFlow::Continue(())) => {}
                 Some(broke) => return Ok(broke),
                 None => return Ok(ControlFlow::Continue(())),
@@ -113,22 +113,22 @@ impl Scan {
     }
 
     /// Lends rows straight from the engine, if it can and there are versions only. Returns what `see` broke with.
-    fn lend<B>(&mut self, see: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<B>) -> Result<Option<B>> {
+    fn visit_borrowed<B>(&mut self, see: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<B>) -> Result<Option<B>> {
         let Self { store, reader, ahead } = self;
-        let Ahead { versions, over: None, failed: None, ended: false } = ahead else { return Ok(None) };
-        if !versions.lacks(None, false) {
+        let MergeCursor { versions, over: None, failed: None, ended: false } = ahead else { return Ok(None) };
+        if !versions.needs_page(None, false) {
             return Ok(None);
         }
         let view = &reader.view;
         let mut ended = None;
-        let lent = store.timed(reader, || {
+        let lent = store.time_read(reader, || {
             loop {
                 // Also where no row is left.
-                store.check_view(view)?;
-                let has_more = versions.lend(&*view.view, |row, content| {
-                    ended = match store.check_view(view).and_then(|()| read_cell(view, row, content)) {
+                store.check_usable(view)?;
+                let has_more = versions.visit_unread(&*view.snapshot, |row, content| {
+                    ended = match store.check_usable(view).and_then(|()| visible_value_in_cell(view, row, content)) {
                         Ok(None) => None,
-                        Ok(Some(value)) => match see(RowKey::key_of(row), &value) {
+                        Ok(Some(value)) => match see(RowKey::user_key_of(row), &value) {
                             ControlFlow::Continue(()) => None,
                             ControlFlow::Break(with) => Some(Ok(with)),
                         },
@@ -144,40 +144,40 @@ impl Scan {
         match lent.and(ended.transpose()) {
             Ok(broke) => Ok(broke),
             Err(why) => {
-                *ahead = Ahead::nothing();
-                store.note_conflict(reader, Err(why))
+                *ahead = MergeCursor::empty();
+                store.record_conflict(reader, Err(why))
             }
         }
     }
 
-    fn step<T>(&mut self, backwards: bool, see: impl FnOnce(&[u8], Cow<'_, [u8]>) -> T) -> Option<Result<T>> {
+    fn next_row_step<T>(&mut self, backwards: bool, see: impl FnOnce(&[u8], Cow<'_, [u8]>) -> T) -> Option<Result<T>> {
         let Self { store, reader, ahead } = self;
         if ahead.ended {
             return None;
         }
         // Also for what was read ahead.
         let open = store.inner.check_open();
-        match open.and_then(|()| store.timed(reader, || ahead.next(store, &reader.view, backwards, see))) {
+        match open.and_then(|()| store.time_read(reader, || ahead.next(store, &reader.view, backwards, see))) {
             Ok(Some(seen)) => Some(Ok(seen)),
             Ok(None) => {
-                *ahead = Ahead::nothing();
+                *ahead = MergeCursor::empty();
                 None
             }
             Err(why) => {
-                *ahead = Ahead::nothing();
-                Some(store.note_conflict(reader, Err(why)))
+                *ahead = MergeCursor::empty();
+                Some(store.record_conflict(reader, Err(why)))
             }
         }
     }
 
     /// The next rows, as many as are worth a hop to another thread; none at the end.
     #[cfg(feature = "tokio")]
-    pub(crate) fn page(&mut self, backwards: bool) -> Result<Vec<Row>> {
-        let limit = (self.ahead.cells_read() * 3).clamp(HOP_ROWS.0, HOP_ROWS.1);
+    pub(crate) fn next_page(&mut self, backwards: bool) -> Result<Vec<Row>> {
+        let limit = (self.ahead.cells_read() * 3).clamp(ASYNC_PAGE_ROWS.0, ASYNC_PAGE_ROWS.1);
         let mut rows = Vec::new();
         let mut bytes = 0;
-        while rows.len() < limit && bytes < HOP_BYTES {
-            let Some((key, value)) = self.step(backwards, owned).transpose()? else { break };
+        while rows.len() < limit && bytes < ASYNC_PAGE_BYTES {
+            let Some((key, value)) = self.next_row_step(backwards, owned).transpose()? else { break };
             bytes += key.len() + value.len();
             rows.push((key, value));
         }
@@ -185,19 +185,24 @@ impl Scan {
     }
 }
 
-impl Ahead {
-    fn new(view: &PinnedView, own: Option<writes::Range>, streamed: Option<Streamed>, range: RowRange) -> Self {
+impl MergeCursor {
+    fn new(
+        view: &ReadView,
+        own: Option<writes::WriteSetRange>,
+        streamed: Option<LargeWrites>,
+        range: RowRange,
+    ) -> Self {
         let own = own.filter(|own| !own.is_empty());
-        let check_locks = view.check_locks && !mutated!(ReaderIgnoresLocks);
+        let check_locks = view.must_check_locks && !mutated!(ReaderIgnoresLocks);
         let over = (check_locks || streamed.is_some() || own.is_some()).then(|| {
-            let locks = |are_read: bool| Layer::new(Column::Lock, are_read.then(|| range.clone()));
-            Box::new(Over { locks: locks(check_locks), streamed_locks: locks(streamed.is_some()), streamed, own })
+            let locks = |are_read: bool| ColumnCursor::new(Column::Lock, are_read.then(|| range.clone()));
+            Box::new(Overlay { locks: locks(check_locks), streamed_locks: locks(streamed.is_some()), streamed, own })
         });
-        Self { versions: Layer::new(Column::Write, Some(range)), over, failed: None, ended: false }
+        Self { versions: ColumnCursor::new(Column::Write, Some(range)), over, failed: None, ended: false }
     }
 
-    fn nothing() -> Self {
-        Self { versions: Layer::new(Column::Write, None), over: None, failed: None, ended: true }
+    fn empty() -> Self {
+        Self { versions: ColumnCursor::new(Column::Write, None), over: None, failed: None, ended: true }
     }
 
     /// Has `see` see the next row, unless there is none.
@@ -205,7 +210,7 @@ impl Ahead {
     fn next<T>(
         &mut self,
         store: &Store,
-        view: &PinnedView,
+        view: &ReadView,
         backwards: bool,
         see: impl FnOnce(&[u8], Cow<'_, [u8]>) -> T,
     ) -> Result<Option<T>> {
@@ -214,22 +219,22 @@ impl Ahead {
         }
         let Self { versions, over, .. } = self;
         loop {
-            if versions.lacks(None, backwards) {
-                store.check_view(view)?;
-                versions.read(&*view.view, None, backwards)?;
+            if versions.needs_page(None, backwards) {
+                store.check_usable(view)?;
+                versions.read_page(&*view.snapshot, None, backwards)?;
             }
             match over {
                 None => {
                     let Some((row, content)) = versions.next(backwards) else { return Ok(None) };
-                    if let Some(value) = read_cell(view, row, content)? {
-                        return Ok(Some(see(RowKey::key_of(row), value)));
+                    if let Some(value) = visible_value_in_cell(view, row, content)? {
+                        return Ok(Some(see(RowKey::user_key_of(row), value)));
                     }
                 }
                 Some(over) => {
                     over.read(store, view, versions, backwards)?;
                     let Some(row) = over.next_row(versions, backwards)? else { return Ok(None) };
-                    if let Some(value) = over.take(store, view, versions, &row, backwards)? {
-                        return Ok(Some(see(row.key(), value.into())));
+                    if let Some(value) = over.take_row(store, view, versions, &row, backwards)? {
+                        return Ok(Some(see(row.user_key(), value.into())));
                     }
                 }
             }
@@ -242,22 +247,22 @@ impl Ahead {
     }
 }
 
-impl Over {
+impl Overlay {
     /// Sees to it that all is known up to the next version.
-    fn read(&mut self, store: &Store, view: &PinnedView, versions: &Layer, backwards: bool) -> Result<()> {
-        let (next, known) = (versions.peek(backwards), versions.known(backwards));
+    fn read(&mut self, store: &Store, view: &ReadView, versions: &ColumnCursor, backwards: bool) -> Result<()> {
+        let (next, known) = (versions.peek(backwards), versions.read_up_to(backwards));
         let streamed = self.streamed.as_ref().map(|streamed| (&mut self.streamed_locks, &*streamed.view));
-        for (layer, of) in [(&mut self.locks, &*view.view)].into_iter().chain(streamed) {
-            if layer.lacks(next, backwards) && !(mutated!(LocksBeyondUnseen) && next.is_none()) {
-                store.check_view(view)?;
-                layer.read(of, known, backwards)?;
+        for (layer, of) in [(&mut self.locks, &*view.snapshot)].into_iter().chain(streamed) {
+            if layer.needs_page(next, backwards) && !(mutated!(LocksBeyondUnseen) && next.is_none()) {
+                store.check_usable(view)?;
+                layer.read_page(of, known, backwards)?;
             }
         }
         Ok(())
     }
 
     /// The row that comes next.
-    fn next_row(&self, versions: &Layer, backwards: bool) -> Result<Option<RowKey>> {
+    fn next_row(&self, versions: &ColumnCursor, backwards: bool) -> Result<Option<RowKey>> {
         let own = self.own.as_ref().and_then(|own| own.peek(backwards));
         let layers = [versions, &self.locks, &self.streamed_locks].map(|layer| layer.peek(backwards));
         let next = layers.into_iter().chain([own.map(|(row, _)| row.as_bytes())]).flatten();
@@ -266,17 +271,17 @@ impl Over {
     }
 
     /// Takes a row out, and answers what is seen of it.
-    fn take(
+    fn take_row(
         &mut self,
         store: &Store,
-        view: &PinnedView,
-        versions: &mut Layer,
+        view: &ReadView,
+        versions: &mut ColumnCursor,
         row: &RowKey,
         backwards: bool,
     ) -> Result<Option<Vec<u8>>> {
-        let (write, lock) = (versions.next_of(row, backwards), self.locks.next_of(row, backwards));
-        let mut own = self.own.as_mut().and_then(|own| own.next_of(row, backwards));
-        if let (Some(lock), Some(streamed)) = (self.streamed_locks.next_of(row, backwards), &self.streamed)
+        let (write, lock) = (versions.next_if(row, backwards), self.locks.next_if(row, backwards));
+        let mut own = self.own.as_mut().and_then(|own| own.next_if(row, backwards));
+        if let (Some(lock), Some(streamed)) = (self.streamed_locks.next_if(row, backwards), &self.streamed)
             && own.is_none()
         {
             own = streamed.write_of(row, lock)?;
@@ -284,7 +289,7 @@ impl Over {
         match own {
             Some(Mutation::Put(value)) => Ok(Some(value.to_vec())),
             Some(Mutation::Delete) => Ok(None),
-            Some(Mutation::Hold) | None => store.read_cells(view, row, lock, write),
+            Some(Mutation::LockOnly) | None => store.visible_value(view, row, lock, write),
         }
     }
 }
@@ -293,13 +298,13 @@ impl Iterator for Scan {
     type Item = Result<(Vec<u8>, Vec<u8>)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.step(false, owned)
+        self.next_row_step(false, owned)
     }
 }
 
 impl DoubleEndedIterator for Scan {
     fn next_back(&mut self) -> Option<Self::Item> {
-        self.step(true, owned)
+        self.next_row_step(true, owned)
     }
 }
 
@@ -398,13 +403,13 @@ mod tests {
         let (store, rows) = rows_in_tables_and_window(&folder.path().join("store"));
         let (mut lent, mut pieces) = (0, 0);
         let (start, end) = (Bound::Included(rows.row(b"").as_bytes().to_vec()), Bound::Unbounded);
-        let mut layer = Layer::new(Column::Write, Some(RowRange { start, end }));
+        let mut layer = ColumnCursor::new(Column::Write, Some(RowRange { start, end }));
         let engine = store.inner.engine.snapshot().unwrap();
         loop {
             pieces += 1;
             let before = lent;
             let has_more = layer
-                .lend(&*engine, |_, _| {
+                .visit_unread(&*engine, |_, _| {
                     lent += 1;
                     true
                 })

@@ -8,19 +8,19 @@ use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::Store;
-use super::live::Reader;
+use super::live::ActiveReader;
 use crate::error::Conflict;
-use crate::observe::Part;
+use crate::observe::TxnPhase;
 use crate::owner::OwnerId;
-use crate::pipeline::Waited;
+use crate::pipeline::WaitTimes;
 use crate::row::TxnId;
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
 
 /// So many slow transactions are kept, the newest and the slowest.
-const KEPT: usize = 100;
+const SLOW_LOG_ENTRIES: usize = 100;
 /// So many conflicts are kept of each, the last ones.
-pub(super) const CONFLICTS_KEPT: usize = 8;
+pub(super) const SLOW_LOG_CONFLICTS_MAX: usize = 8;
 
 /// A transaction, or a whole call of `transact`, that took longer than
 /// [`Builder::slow_transaction`](super::Builder::slow_transaction) says. Its [`Display`](fmt::Display) says it in words.
@@ -30,51 +30,51 @@ pub struct SlowTransaction {
     /// See [`TxnOptions::label`](super::TxnOptions::label).
     pub label: Option<&'static str>,
     /// Who it was in row locks and conflicts; of several attempts, the last one.
-    pub owner: OwnerId,
+    pub owner_id: OwnerId,
     /// The timestamp that named it; of several attempts, the last one.
     pub start_ts: Timestamp,
     /// When it began, waiting included.
-    pub began: SystemTime,
+    pub started_at: SystemTime,
     /// How long it took.
-    pub total: Duration,
+    pub duration: Duration,
     /// On what; the parts make up the total.
-    pub spent: TimeSpent,
+    pub breakdown: TimeBreakdown,
     /// How often it was tried.
     pub attempts: u32,
     /// The conflicts that it met, oldest first; of many, the last eight.
     pub conflicts: Vec<Conflict>,
     /// How it ended.
-    pub outcome: Outcome,
+    pub outcome: TxnOutcome,
 }
 
 /// What the time of a transaction was spent on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct TimeSpent {
+pub struct TimeBreakdown {
     /// Waiting until others that had met conflicts on the same rows were through.
-    pub waiting_for_turns: Duration,
+    pub row_queue_wait: Duration,
     /// Waiting until a row lock was gone.
-    pub waiting_for_locks: Duration,
+    pub row_lock_wait: Duration,
     /// Waiting to be let in: see [`Builder::admission`](super::Builder::admission).
-    pub waiting_for_admission: Duration,
+    pub admission_wait: Duration,
     /// Attempts of `transact` that ended in a conflict, with all that they did.
-    pub conflicts: Duration,
+    pub failed_attempts: Duration,
     /// Reading rows, in the last attempt. `None` where reads are not [timed](super::Builder::time_reads); then they are among `own`.
-    pub reading: Option<Duration>,
+    pub read: Option<Duration>,
     /// Handing in what was written until it was applied, in the last attempt: waiting in the queue of commits (beside many others, a
     /// durable one also for the end of a sync), proving that there is no conflict, writing the log, waiting where hand-downs have fallen
     /// behind ([`Stats::write_stalls`](super::Stats::write_stalls)).
-    pub combining: Duration,
+    pub apply: Duration,
     /// Waiting for the disk to confirm what was applied or read, in the last attempt.
-    pub syncing: Duration,
+    pub sync: Duration,
     /// The rest: the caller's own code, in the last attempt, and between a conflict and the next attempt.
-    pub own: Duration,
+    pub user_code: Duration,
 }
 
 /// How a transaction ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Outcome {
+pub enum TxnOutcome {
     /// Committed at this timestamp; if nothing was written, what it has seen.
     Committed(Timestamp),
     /// Rolled back or dropped, or its closure failed.
@@ -87,7 +87,7 @@ pub enum Outcome {
 
 /// What is known of a transaction's last attempt once it is over.
 #[derive(Clone, Copy)]
-pub(super) struct Last {
+pub(super) struct AttemptTiming {
     txn: TxnId,
     label: Option<&'static str>,
     pub began: Duration,
@@ -97,29 +97,29 @@ pub(super) struct Last {
     syncing: Duration,
 }
 
-impl Last {
-    pub fn new(txn: TxnId, reader: &Reader, ended: Duration) -> Self {
-        let on = |part| reader.spent.on(part);
-        let (reading, combining, syncing) = (on(Part::Reading), on(Part::Combining), on(Part::Syncing));
-        Self { txn, label: reader.label, began: reader.began, ended, reading, combining, syncing }
+impl AttemptTiming {
+    pub fn new(txn: TxnId, reader: &ActiveReader, ended: Duration) -> Self {
+        let on = |part| reader.timer.on(part);
+        let (reading, combining, syncing) = (on(TxnPhase::Read), on(TxnPhase::Apply), on(TxnPhase::Sync));
+        Self { txn, label: reader.label, began: reader.started_at, ended, reading, combining, syncing }
     }
 }
 
 /// What came before the last attempt.
 #[derive(Default)]
-pub(super) struct Before {
+pub(super) struct PastAttempts {
     pub attempts: u32,
-    pub waited: Waited,
+    pub waited: WaitTimes,
     /// Time spent on attempts that met a conflict.
-    pub lost: Duration,
+    pub failed_time: Duration,
     pub conflicts: VecDeque<Conflict>,
 }
 
-impl Before {
+impl PastAttempts {
     /// Notes a conflict, and how long the attempt took that met it.
-    pub fn met(&mut self, conflict: &Conflict, took: Duration) {
-        self.lost += took;
-        if self.conflicts.len() == CONFLICTS_KEPT {
+    pub fn add_conflict(&mut self, conflict: &Conflict, took: Duration) {
+        self.failed_time += took;
+        if self.conflicts.len() == SLOW_LOG_CONFLICTS_MAX {
             self.conflicts.pop_front();
         }
         self.conflicts.push_back(conflict.clone());
@@ -141,12 +141,12 @@ struct Logged {
 impl SlowLog {
     fn add(&self, slow: SlowTransaction) {
         let Logged { newest, slowest } = &mut *self.0.lock();
-        let place = slowest.partition_point(|kept| kept.total >= slow.total);
-        if place < KEPT {
-            slowest.truncate(KEPT - 1);
+        let place = slowest.partition_point(|kept| kept.duration >= slow.duration);
+        if place < SLOW_LOG_ENTRIES {
+            slowest.truncate(SLOW_LOG_ENTRIES - 1);
             slowest.insert(place, slow.clone());
         }
-        if newest.len() == KEPT {
+        if newest.len() == SLOW_LOG_ENTRIES {
             newest.pop_front();
         }
         newest.push_back(slow);
@@ -174,77 +174,83 @@ impl Store {
     /// # Ok(()) }
     /// ```
     pub fn slow_transactions(&self) -> Vec<SlowTransaction> {
-        self.inner.slow.0.lock().newest.iter().cloned().collect()
+        self.inner.slow_log.0.lock().newest.iter().cloned().collect()
     }
 
     /// The hundred transactions that took longest since the store was opened, the slowest first. They stay in it however many that were
     /// less slow came behind them.
     pub fn slowest_transactions(&self) -> Vec<SlowTransaction> {
-        self.inner.slow.0.lock().slowest.clone()
+        self.inner.slow_log.0.lock().slowest.clone()
     }
 
     /// Whether a transaction that has taken so long is to be logged.
     pub(super) fn is_slow(&self, total: Duration) -> bool {
-        let limit = self.inner.options.slow_transaction;
+        let limit = self.inner.options.slow_transaction_threshold;
         total >= limit && limit < Duration::MAX
     }
 
     /// Logs a transaction that began, with its first attempt or the wait for it, at `began`.
-    pub(super) fn log_slow(&self, began: Duration, before: &mut Before, last: &Last, outcome: Outcome) {
+    pub(super) fn log_slow(
+        &self,
+        began: Duration,
+        before: &mut PastAttempts,
+        last: &AttemptTiming,
+        outcome: TxnOutcome,
+    ) {
         let total = last.ended.saturating_sub(began);
-        let Last { txn, reading, combining, syncing, .. } = *last;
-        let reading = self.inner.options.time_reads.then_some(reading);
-        let Waited { turns, locks, permit } = before.waited;
+        let AttemptTiming { txn, reading, combining, syncing, .. } = *last;
+        let reading = self.inner.options.track_read_timing.then_some(reading);
+        let WaitTimes { row_queue: turns, row_lock: locks, admission: permit } = before.waited;
         // An attempt that was lost is counted as that; its parts must not be counted twice.
-        let lost = outcome == Outcome::Conflict && !before.lost.is_zero();
+        let lost = outcome == TxnOutcome::Conflict && !before.failed_time.is_zero();
         let part = |part: Duration| if lost { Duration::ZERO } else { part };
-        let spent = TimeSpent {
-            waiting_for_turns: turns,
-            waiting_for_locks: locks,
-            waiting_for_admission: permit,
-            conflicts: before.lost,
-            reading: reading.map(part),
-            combining: part(combining),
-            syncing: part(syncing),
-            own: Duration::ZERO,
+        let spent = TimeBreakdown {
+            row_queue_wait: turns,
+            row_lock_wait: locks,
+            admission_wait: permit,
+            failed_attempts: before.failed_time,
+            read: reading.map(part),
+            apply: part(combining),
+            sync: part(syncing),
+            user_code: Duration::ZERO,
         };
         let own = total.saturating_sub(spent.parts().iter().map(|(_, took)| *took).sum());
         let ago = self.inner.runtime.unix_millis().saturating_sub(u64::try_from(total.as_millis()).unwrap_or(u64::MAX));
         let slow = SlowTransaction {
             label: last.label,
-            owner: txn.owner,
+            owner_id: txn.owner,
             start_ts: txn.start_ts,
-            began: UNIX_EPOCH + Duration::from_millis(ago),
-            total,
-            spent: TimeSpent { own, ..spent },
+            started_at: UNIX_EPOCH + Duration::from_millis(ago),
+            duration: total,
+            breakdown: TimeBreakdown { user_code: own, ..spent },
             attempts: before.attempts,
             conflicts: std::mem::take(&mut before.conflicts).into(),
             outcome,
         };
-        self.inner.counters.slow.add(1);
+        self.inner.metrics.slow_transactions.add(1);
         event!(WARN, what = %slow, label = slow.label, "slow transaction");
-        self.inner.slow.add(slow);
+        self.inner.slow_log.add(slow);
     }
 }
 
-impl TimeSpent {
+impl TimeBreakdown {
     /// All parts, each with a few words that say what it is.
     pub fn parts(&self) -> Vec<(&'static str, Duration)> {
-        let own = if self.reading.is_some() { "its own code" } else { "its own code (reading included)" };
+        let own = if self.read.is_some() { "its own code" } else { "its own code (reading included)" };
         vec![
-            ("waiting for its turn", self.waiting_for_turns),
-            ("waiting for a lock to go", self.waiting_for_locks),
-            ("waiting for admission", self.waiting_for_admission),
-            ("lost to conflicts", self.conflicts),
-            ("reading", self.reading.unwrap_or_default()),
-            ("combining", self.combining),
-            ("syncing", self.syncing),
-            (own, self.own),
+            ("waiting for its turn", self.row_queue_wait),
+            ("waiting for a lock to go", self.row_lock_wait),
+            ("waiting for admission", self.admission_wait),
+            ("lost to conflicts", self.failed_attempts),
+            ("reading", self.read.unwrap_or_default()),
+            ("combining", self.apply),
+            ("syncing", self.sync),
+            (own, self.user_code),
         ]
     }
 }
 
-impl fmt::Display for TimeSpent {
+impl fmt::Display for TimeBreakdown {
     /// The parts that took any time to speak of, the longest first.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = self.parts();
@@ -261,20 +267,20 @@ impl fmt::Display for TimeSpent {
 impl fmt::Display for SlowTransaction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.label {
-            Some(label) => write!(f, "{label:?} (owner {})", self.owner)?,
-            None => write!(f, "owner {}", self.owner)?,
+            Some(label) => write!(f, "{label:?} (owner {})", self.owner_id)?,
+            None => write!(f, "owner {}", self.owner_id)?,
         }
-        write!(f, " took {:.1?}", self.total)?;
+        write!(f, " took {:.1?}", self.duration)?;
         if self.attempts > 1 {
             write!(f, " in {} attempts", self.attempts)?;
         }
         match &self.outcome {
-            Outcome::Committed(_) => write!(f, " and was committed")?,
-            Outcome::RolledBack => write!(f, " and was rolled back")?,
-            Outcome::Conflict => write!(f, " and was given up")?,
-            Outcome::Failed(why) => write!(f, " and failed ({why})")?,
+            TxnOutcome::Committed(_) => write!(f, " and was committed")?,
+            TxnOutcome::RolledBack => write!(f, " and was rolled back")?,
+            TxnOutcome::Conflict => write!(f, " and was given up")?,
+            TxnOutcome::Failed(why) => write!(f, " and failed ({why})")?,
         }
-        write!(f, ": {}", self.spent)?;
+        write!(f, ": {}", self.breakdown)?;
         for conflict in &self.conflicts {
             write!(f, "; conflict: {conflict}")?;
         }
@@ -295,24 +301,24 @@ mod tests {
         for (n, total) in totals.iter().enumerate() {
             let total = Duration::from_millis(*total);
             let (owner, start_ts) = (OwnerId::from_u64(n as u64), Timestamp::ZERO);
-            let (label, spent, outcome) = (None, TimeSpent::default(), Outcome::RolledBack);
+            let (label, spent, outcome) = (None, TimeBreakdown::default(), TxnOutcome::RolledBack);
             log.add(SlowTransaction {
                 label,
-                owner,
+                owner_id: owner,
                 start_ts,
-                began,
-                total,
-                spent,
+                started_at: began,
+                duration: total,
+                breakdown: spent,
                 attempts: 1,
                 conflicts: vec![],
                 outcome,
             });
         }
         let log = log.0.lock();
-        let taken = |slow: &SlowTransaction| u64::try_from(slow.total.as_millis()).unwrap();
-        assert_eq!(log.newest.iter().map(taken).collect::<Vec<_>>(), totals[totals.len() - KEPT..]);
+        let taken = |slow: &SlowTransaction| u64::try_from(slow.duration.as_millis()).unwrap();
+        assert_eq!(log.newest.iter().map(taken).collect::<Vec<_>>(), totals[totals.len() - SLOW_LOG_ENTRIES..]);
         let slowest: Vec<u64> = [999].into_iter().chain((901..1000).rev()).collect();
         assert_eq!(log.slowest.iter().map(taken).collect::<Vec<_>>(), slowest);
-        assert!(log.slowest[0].owner < log.slowest[1].owner);
+        assert!(log.slowest[0].owner_id < log.slowest[1].owner_id);
     }
 }

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use super::live::Reader;
-use super::range::{KeyRange, prefix_range, rows_of};
+use super::live::ActiveReader;
+use super::range::{KeyRange, key_range_in, prefix_range};
 use super::scan::Scan;
-use super::txn::{check_key, checked_rows};
+use super::txn::{check_key, validated_rows};
 use super::{Keyspace, Store, Versions};
 use crate::error::Result;
 use crate::timestamp::Timestamp;
-use crate::view::PinnedView;
+use crate::view::ReadView;
 
 /// A consistent view of the store that does not change. Owned: it may be kept, sent and shared freely. What it answers for a
 /// keyspace does not change either, whenever that is created or dropped.
@@ -18,13 +18,13 @@ use crate::view::PinnedView;
 /// [`Builder::age_max`](super::Builder::age_max) answers [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld).
 #[derive(Clone)]
 pub struct Snapshot {
-    pub(super) reader: Arc<Reader>,
+    pub(super) reader: Arc<ActiveReader>,
     pub(super) store: Store,
 }
 
 impl Snapshot {
-    pub(super) fn new(store: &Store, view: Arc<PinnedView>) -> Self {
-        Self { reader: store.reader(view, None), store: store.clone() }
+    pub(super) fn new(store: &Store, view: Arc<ReadView>) -> Self {
+        Self { reader: store.register_reader(view, None), store: store.clone() }
     }
 
     #[cfg(feature = "tokio")]
@@ -34,9 +34,9 @@ impl Snapshot {
 
     /// The same snapshot under a name, by which [`Store::live`] and the report of one that was ended at the age limit call it.
     #[must_use]
-    pub fn labelled(&self, label: &'static str) -> Self {
-        let Reader { view, began, .. } = &*self.reader;
-        let reader = self.store.inner.readers.add(Arc::clone(view), None, Some(label), *began);
+    pub fn with_label(&self, label: &'static str) -> Self {
+        let ActiveReader { view, started_at: began, .. } = &*self.reader;
+        let reader = self.store.inner.active.add(Arc::clone(view), None, Some(label), *began);
         Self { reader, store: self.store.clone() }
     }
 
@@ -55,7 +55,7 @@ impl Snapshot {
     /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption), [`ErrorKind::Io`](crate::ErrorKind::Io),
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed).
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
-        let is_seen = self.store.check_keyspace(&self.reader.view, keyspace)?;
+        let is_seen = self.store.check_visible(&self.reader.view, keyspace)?;
         check_key(key.as_ref())?;
         if is_seen { self.store.read(&self.reader.view, &keyspace.row(key.as_ref())) } else { Ok(None) }
     }
@@ -69,18 +69,18 @@ impl Snapshot {
         keyspace: &Keyspace,
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Option<Vec<u8>>>> {
-        let rows = checked_rows(keyspace, keys)?;
-        if !self.store.check_keyspace(&self.reader.view, keyspace)? {
+        let rows = validated_rows(keyspace, keys)?;
+        if !self.store.check_visible(&self.reader.view, keyspace)? {
             return Ok(vec![None; rows.len()]);
         }
-        self.store.read_each(&self.reader.view, &rows.iter().collect::<Vec<_>>())
+        self.store.multi_read(&self.reader.view, &rows.iter().collect::<Vec<_>>())
     }
 
     /// Whether a row is there.
     ///
     /// # Errors
     /// Those of [`Snapshot::get`].
-    pub fn contains(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
+    pub fn contains_key(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
         Ok(self.get(keyspace, key)?.is_some())
     }
 
@@ -91,20 +91,20 @@ impl Snapshot {
     /// # Errors
     /// Those of [`Snapshot::get`], also of the iterator, which ends after one.
     pub fn versions(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Versions> {
-        let is_seen = self.store.check_keyspace(&self.reader.view, keyspace)?;
+        let is_seen = self.store.check_visible(&self.reader.view, keyspace)?;
         check_key(key.as_ref())?;
         Ok(Versions::new(&self.store, &self.reader, keyspace.row(key.as_ref()), is_seen))
     }
 
     /// The rows whose keys lie in a range, which is empty if it ends before it begins.
     pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Scan {
-        let range = self.store.check_range(&self.reader.view, keyspace, || rows_of(keyspace, &range));
+        let range = self.store.visible_range(&self.reader.view, keyspace, || key_range_in(keyspace, &range));
         Scan::new(&self.store, &self.reader, range.map(|range| (None, None, range)))
     }
 
     /// The rows whose keys begin with `prefix`.
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Scan {
-        let range = self.store.check_range(&self.reader.view, keyspace, || prefix_range(keyspace, prefix.as_ref()));
+        let range = self.store.visible_range(&self.reader.view, keyspace, || prefix_range(keyspace, prefix.as_ref()));
         Scan::new(&self.store, &self.reader, range.map(|range| (None, None, range)))
     }
 }

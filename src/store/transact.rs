@@ -6,36 +6,36 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use super::locks::Under;
-use super::slow::{Before, Last, Outcome};
-use super::{RetryLimits, Store, Txn, TxnOptions};
+use super::locks::TxnLock;
+use super::slow::{AttemptTiming, PastAttempts, TxnOutcome};
+use super::{RetryPolicy, Store, Txn, TxnOptions};
 use crate::error::{Conflict, Error, ErrorKind, Result};
-use crate::pipeline::{Entrance, Held};
+use crate::pipeline::{AdmissionWait, AttemptGuard};
 use crate::row::RowKey;
 use crate::timestamp::Timestamp;
 
 thread_local! {
     /// How many `transact` calls this thread is inside of. An inner one must not wait for what an outer one holds.
-    static DEPTH: Cell<usize> = const { Cell::new(0) };
+    static TRANSACT_DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
 /// How long an inner call waits for locks to go, all its attempts together.
-const INNER_WAIT_MAX: Duration = Duration::from_secs(1);
+const NESTED_WAIT_TIMEOUT: Duration = Duration::from_secs(1);
 
-pub(super) struct Inside;
+pub(super) struct NestingGuard;
 
-impl Inside {
+impl NestingGuard {
     /// Enters; the answer tells whether this is the outermost call.
     pub(super) fn enter() -> (Self, bool) {
-        let depth = DEPTH.get();
-        DEPTH.set(depth + 1);
+        let depth = TRANSACT_DEPTH.get();
+        TRANSACT_DEPTH.set(depth + 1);
         (Self, depth == 0)
     }
 }
 
-impl Drop for Inside {
+impl Drop for NestingGuard {
     fn drop(&mut self) {
-        DEPTH.set(DEPTH.get() - 1);
+        TRANSACT_DEPTH.set(TRANSACT_DEPTH.get() - 1);
     }
 }
 
@@ -55,10 +55,10 @@ impl Store {
     /// ```
     /// # fn main() -> percolite::Result<()> {
     /// # let store = percolite::Store::in_memory()?;
-    /// # let counters = store.keyspace("counters")?;
+    /// # let metrics = store.keyspace("metrics")?;
     /// let visits = store.transact(|txn| {
-    ///     let seen = txn.get(&counters, b"visits")?.map_or(0, |bytes| bytes[0]);
-    ///     txn.put(&counters, b"visits", [seen + 1])?;
+    ///     let seen = txn.get(&metrics, b"visits")?.map_or(0, |bytes| bytes[0]);
+    ///     txn.put(&metrics, b"visits", [seen + 1])?;
     ///     Ok::<_, percolite::Error>(seen + 1)
     /// })?;
     /// assert_eq!(visits, 1);
@@ -81,11 +81,11 @@ impl Store {
         options: TxnOptions,
         mut work: impl FnMut(&mut Txn) -> Result<T, E>,
     ) -> Result<T, E> {
-        let (_inside, outermost) = Inside::enter();
-        let mut attempts = Attempts::new(self, options);
+        let (_inside, outermost) = NestingGuard::enter();
+        let mut attempts = RetryLoop::new(self, options);
         loop {
-            let held = attempts.entrance(outermost).wait(&*self.inner.runtime);
-            if let Some(answer) = attempts.run(held, &mut work) {
+            let held = attempts.admission_wait(outermost).block(&*self.inner.runtime);
+            if let Some(answer) = attempts.run_attempt(held, &mut work) {
                 return answer;
             }
         }
@@ -93,25 +93,25 @@ impl Store {
 }
 
 /// The attempts of one `transact`. Waiting between them is its caller's business.
-pub(crate) struct Attempts {
+pub(crate) struct RetryLoop {
     store: Store,
     options: TxnOptions,
-    limits: RetryLimits,
+    limits: RetryPolicy,
     /// For admission, even without conflicts.
     always_asks: bool,
     began: Duration,
     made: u32,
-    history: Before,
-    last: Option<Last>,
+    history: PastAttempts,
+    last: Option<AttemptTiming>,
     /// What the last attempt wrote, and its conflict.
     before: Option<(Vec<RowKey>, Error)>,
     /// The lock that all of them are made under.
-    under: Option<Under>,
+    under: Option<TxnLock>,
 }
 
-impl Attempts {
+impl RetryLoop {
     pub(crate) fn new(store: &Store, options: TxnOptions) -> Self {
-        let limits = options.retry.unwrap_or(store.inner.options.retry);
+        let limits = options.retry_policy.unwrap_or(store.inner.options.retry);
         let began = store.inner.runtime.elapsed();
         Self {
             store: store.clone(),
@@ -120,7 +120,7 @@ impl Attempts {
             always_asks: false,
             began,
             made: 0,
-            history: Before::default(),
+            history: PastAttempts::default(),
             last: None,
             before: None,
             under: None,
@@ -128,73 +128,76 @@ impl Attempts {
     }
 
     /// All of them are fenced by a lock, which is released when one is committed.
-    pub(crate) fn under(self, lock: Under) -> Self {
+    pub(crate) fn with_lock(self, lock: TxnLock) -> Self {
         Self { under: Some(lock), ..self }
     }
 
     /// Those of a task: each takes a thread of a pool, and all of them no more than they can use.
     #[cfg(feature = "tokio")]
-    pub(crate) fn of_task(store: &Store, options: TxnOptions) -> Self {
+    pub(crate) fn for_task(store: &Store, options: TxnOptions) -> Self {
         Self { always_asks: true, ..Self::new(store, options) }
     }
 
     /// What to wait for, within bounds, until the next attempt is worth making.
-    pub(crate) fn entrance(&self, outermost: bool) -> Entrance {
+    pub(crate) fn admission_wait(&self, outermost: bool) -> AdmissionWait {
         let inner = &self.store.inner;
-        let mut entrance = Entrance::default();
+        let mut entrance = AdmissionWait::default();
         if let Some((rows, conflict)) = self.before.as_ref().and_then(|(rows, why)| Some((rows, why.conflict()?))) {
             // An inner call must not wait for turns, which the outer one may hold, and for a lock only so long: it may be one
             // that the outer one has streamed out. Clients of a shared engine hold nothing of that kind.
             let has_all_waits = outermost || inner.embedded.is_none();
-            if has_all_waits || self.history.waited.locks < INNER_WAIT_MAX {
+            if has_all_waits || self.history.waited.row_lock < NESTED_WAIT_TIMEOUT {
                 let rows = if has_all_waits { rows.as_slice() } else { &[] };
-                inner.coordinator.line_up(&mut entrance, rows, conflict, self.made + 1);
+                inner.coordinator.plan_retry_wait(&mut entrance, rows, conflict, self.made + 1);
             }
         }
-        if outermost && (self.always_asks || inner.admission.is_guarded()) {
-            entrance.ask_permit(&inner.admission, self.began.saturating_add(self.limits.time));
+        if outermost && (self.always_asks || inner.admission.is_contended()) {
+            entrance.queue_for_permit(&inner.admission, self.began.saturating_add(self.limits.timeout));
         }
         entrance
     }
 
     /// Makes an attempt with what [`Attempts::entrance`] led to; `None` when it met a conflict and may be repeated.
-    pub(crate) fn run<T, E: From<Error>>(
+    pub(crate) fn run_attempt<T, E: From<Error>>(
         &mut self,
-        held: Held,
+        held: AttemptGuard,
         work: &mut impl FnMut(&mut Txn) -> Result<T, E>,
     ) -> Option<Result<T, E>> {
-        let waited = held.waited();
-        if !waited.whole().is_zero() {
+        let waited = held.wait_times();
+        if !waited.total().is_zero() {
             self.history.waited.add(waited);
-            self.store.inner.counters.waiting.record(waited.whole());
+            self.store.inner.metrics.admission_wait.record(waited.total());
         }
-        if let Some((_, conflict)) = self.before.take_if(|_| self.store.since(self.began) >= self.limits.time) {
+        if let Some((_, conflict)) =
+            self.before.take_if(|_| self.store.elapsed_since(self.began) >= self.limits.timeout)
+        {
             return Some(Err(self.give_up(conflict).into()));
         }
-        if held.was_turned_away() {
-            self.store.inner.counters.unadmitted.add(1);
+        if held.admission_timed_out() {
+            self.store.inner.metrics.admission_timeouts.add(1);
         }
         self.history.attempts += 1;
         match self.attempt(held, work) {
             Ok((answer, commit_ts)) => {
                 self.store.inner.admission.note_commit();
-                self.finish(Outcome::Committed(commit_ts));
+                self.record_result(TxnOutcome::Committed(commit_ts));
                 Some(Ok(answer))
             }
-            Err(Failed::ForGood(why, outcome)) => {
-                self.finish(outcome);
+            Err(AttemptError::Permanent(why, outcome)) => {
+                self.record_result(outcome);
                 Some(Err(why))
             }
-            Err(Failed::Conflict(rows, conflict)) => {
+            Err(AttemptError::Conflict(rows, conflict)) => {
                 self.store.inner.admission.note_conflict();
                 self.made += 1;
                 if let (Some(last), Some(conflict)) = (&self.last, conflict.conflict()) {
-                    self.history.met(conflict, last.ended.saturating_sub(last.began));
+                    self.history.add_conflict(conflict, last.ended.saturating_sub(last.began));
                 }
-                if self.made >= self.limits.attempts || self.store.since(self.began) >= self.limits.time {
+                if self.made >= self.limits.max_attempts || self.store.elapsed_since(self.began) >= self.limits.timeout
+                {
                     return Some(Err(self.give_up(conflict).into()));
                 }
-                self.store.inner.counters.retries.add(1);
+                self.store.inner.metrics.retries.add(1);
                 event!(DEBUG, attempts = self.made, label = self.options.label, "retry");
                 self.before = Some((rows, conflict));
                 None
@@ -203,21 +206,21 @@ impl Attempts {
     }
 
     fn give_up(&mut self, conflict: Error) -> Error {
-        self.store.inner.counters.exhausted.add(1);
+        self.store.inner.metrics.retries_exhausted.add(1);
         event!(WARN, attempts = self.made, label = self.options.label, "gave up");
         if let Some(last) = &mut self.last {
             last.ended = self.store.inner.runtime.elapsed();
         }
-        self.finish(Outcome::Conflict);
-        exhausted(self.made, conflict)
+        self.record_result(TxnOutcome::Conflict);
+        retries_exhausted(self.made, conflict)
     }
 
     /// Looks back at the whole call.
-    fn finish(&mut self, outcome: Outcome) {
+    fn record_result(&mut self, outcome: TxnOutcome) {
         let Some(last) = self.last.take() else { return };
         let total = last.ended.saturating_sub(self.began);
-        if matches!(outcome, Outcome::Committed(_)) {
-            self.store.inner.counters.transact.record(total);
+        if matches!(outcome, TxnOutcome::Committed(_)) {
+            self.store.inner.metrics.transact.record(total);
         }
         if self.store.is_slow(total) {
             self.store.log_slow(self.began, &mut self.history, &last, outcome);
@@ -228,24 +231,24 @@ impl Attempts {
     #[cfg(feature = "tokio")]
     pub(crate) fn run_outermost<T, E: From<Error>>(
         &mut self,
-        held: Held,
+        held: AttemptGuard,
         work: &mut impl FnMut(&mut Txn) -> Result<T, E>,
     ) -> Option<Result<T, E>> {
-        let _inside = Inside::enter();
-        self.run(held, work)
+        let _inside = NestingGuard::enter();
+        self.run_attempt(held, work)
     }
 
     fn attempt<T, E: From<Error>>(
         &mut self,
-        held: Held,
+        held: AttemptGuard,
         work: &mut impl FnMut(&mut Txn) -> Result<T, E>,
-    ) -> Result<(T, Timestamp), Failed<E>> {
+    ) -> Result<(T, Timestamp), AttemptError<E>> {
         span!(DEBUG, "attempt", number = self.history.attempts, label = self.options.label);
-        let mut txn = self.store.begin_with(self.options).map_err(for_good)?;
-        txn.held = Some(held);
+        let mut txn = self.store.begin_with(self.options).map_err(permanent)?;
+        txn.attempt = Some(held);
         txn.is_attempt = true;
         if let Some(under) = &self.under {
-            under.fence(&mut txn).map_err(for_good)?;
+            under.fence(&mut txn).map_err(permanent)?;
         }
         let outcome = attempt_with(&mut txn, work);
         self.last = Some(txn.last());
@@ -256,37 +259,37 @@ impl Attempts {
 fn attempt_with<T, E: From<Error>>(
     txn: &mut Txn,
     work: &mut impl FnMut(&mut Txn) -> Result<T, E>,
-) -> Result<(T, Timestamp), Failed<E>> {
+) -> Result<(T, Timestamp), AttemptError<E>> {
     let conflict = match work(txn) {
         Ok(answer) => match txn.commit_in_place() {
-            Ok(commit) => return Ok((answer, commit.ts)),
+            Ok(commit) => return Ok((answer, commit.commit_ts)),
             Err(why) if why.is_retryable() => why,
-            Err(why) if may_be_committed(&why) => return Err(for_good(why)),
+            Err(why) if is_undetermined(&why) => return Err(permanent(why)),
             Err(why) => {
-                txn.answer_without_commit().map_err(for_good)?;
-                return Err(for_good(why));
+                txn.answer_without_commit().map_err(permanent)?;
+                return Err(permanent(why));
             }
         },
         Err(why) => {
             let Some(conflict) = txn.conflict_met() else {
-                txn.held = None;
-                txn.answer_without_commit().map_err(for_good)?;
-                return Err(Failed::ForGood(why, Outcome::RolledBack));
+                txn.attempt = None;
+                txn.answer_without_commit().map_err(permanent)?;
+                return Err(AttemptError::Permanent(why, TxnOutcome::RolledBack));
             };
             conflict
         }
     };
-    Err(Failed::Conflict(txn.rows(), conflict))
+    Err(AttemptError::Conflict(txn.written_rows(), conflict))
 }
 
-fn for_good<E: From<Error>>(why: Error) -> Failed<E> {
-    let outcome = Outcome::Failed(why.to_string());
-    Failed::ForGood(why.into(), outcome)
+fn permanent<E: From<Error>>(why: Error) -> AttemptError<E> {
+    let outcome = TxnOutcome::Failed(why.to_string());
+    AttemptError::Permanent(why.into(), outcome)
 }
 
-enum Failed<E> {
+enum AttemptError<E> {
     /// And what is said of it.
-    ForGood(E, Outcome),
+    Permanent(E, TxnOutcome),
     Conflict(Vec<RowKey>, Error),
 }
 
@@ -296,21 +299,21 @@ impl Store {
         self.inner.runtime.elapsed()
     }
 
-    fn since(&self, began: Duration) -> Duration {
+    fn elapsed_since(&self, began: Duration) -> Duration {
         self.inner.runtime.elapsed().saturating_sub(began)
     }
 }
 
 /// Whether the outcome is open, so that there is nothing to wait for.
-fn may_be_committed(why: &Error) -> bool {
+fn is_undetermined(why: &Error) -> bool {
     matches!(why.kind(), ErrorKind::Undetermined(_) | ErrorKind::Closed(_))
 }
 
-fn exhausted(attempts: u32, last: Error) -> Error {
+fn retries_exhausted(attempts: u32, last: Error) -> Error {
     match last.conflict() {
         Some(conflict) => {
             let conflict: Box<Conflict> = Box::new(conflict.clone());
-            ErrorKind::Exhausted { attempts, conflict }.into()
+            ErrorKind::RetriesExhausted { attempts, conflict }.into()
         }
         None => last,
     }

@@ -1,11 +1,11 @@
 //! The versions of one row.
 
 use super::Store;
-use super::live::Reader;
-use super::read::fetch;
+use super::live::ActiveReader;
+use super::read::load_value;
 use crate::error::Result;
 use crate::owner::OwnerId;
-use crate::row::{Intent, RowKey, Value, WriteRecord};
+use crate::row::{LockType, RowKey, Value, WriteRecord};
 use crate::timestamp::Timestamp;
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub struct Version {
     /// When the transaction that wrote it began.
     pub start_ts: Timestamp,
     /// Who wrote it.
-    pub owner: OwnerId,
+    pub owner_id: OwnerId,
     /// The value; `None` where the row was deleted.
     pub value: Option<Vec<u8>>,
 }
@@ -27,7 +27,7 @@ pub struct Version {
 /// for; the iterator ends after an error.
 pub struct Versions {
     store: Store,
-    reader: Arc<Reader>,
+    reader: Arc<ActiveReader>,
     row: RowKey,
     /// The next one is the newest at or below this; `None` when there is none.
     upto: Option<Timestamp>,
@@ -37,26 +37,27 @@ pub struct Versions {
 
 impl Versions {
     /// Those of a row that is seen, or else none.
-    pub(super) fn new(store: &Store, reader: &Arc<Reader>, row: RowKey, is_seen: bool) -> Self {
+    pub(super) fn new(store: &Store, reader: &Arc<ActiveReader>, row: RowKey, is_seen: bool) -> Self {
         // Without history only the newest is sure to be there.
-        let from = store.inner.coordinator.kept().map_or(Timestamp::MAX, |kept| kept.from);
+        let from = store.inner.coordinator.retention().map_or(Timestamp::MAX, |kept| kept.oldest_ts);
         let upto = is_seen.then_some(reader.view.read_ts);
         Self { store: store.clone(), reader: Arc::clone(reader), row, upto, from }
     }
 
-    fn read(&self, upto: Timestamp) -> Result<Option<WriteRecord>> {
-        let view = &self.reader.view.view;
+    fn read_version(&self, upto: Timestamp) -> Result<Option<WriteRecord>> {
+        let view = &self.reader.view.snapshot;
         if upto == self.reader.view.read_ts
-            && self.reader.view.check_locks
+            && self.reader.view.must_check_locks
             && let Some(lock) = view.lock(&self.row)?
-            && lock.intent != Intent::Hold
-            && let Some(commit_ts) = self.store.inner.coordinator.committed_in(&self.reader.view, &self.row, &lock)?
+            && lock.lock_type != LockType::LockOnly
+            && let Some(commit_ts) =
+                self.store.inner.coordinator.commit_ts_of_lock(&self.reader.view, &self.row, &lock)?
         {
-            let value = match lock.intent {
-                Intent::Put(value) => Some(value),
-                Intent::Delete | Intent::Hold => None,
+            let value = match lock.lock_type {
+                LockType::Put(value) => Some(value),
+                LockType::Delete | LockType::LockOnly => None,
             };
-            return Ok(Some(WriteRecord { commit_ts, txn: lock.txn, value, held_at: None }));
+            return Ok(Some(WriteRecord { commit_ts, txn: lock.txn, value, lock_only_ts: None }));
         }
         match view.write(&self.row)? {
             Some(newest) if newest.commit_ts <= upto => Ok(Some(newest)),
@@ -65,12 +66,12 @@ impl Versions {
         }
     }
 
-    fn step(&mut self, upto: Timestamp) -> Result<Option<Version>> {
-        self.store.check_view(&self.reader.view)?;
-        let Some(WriteRecord { commit_ts, txn, value, .. }) = self.read(upto)? else { return Ok(None) };
-        let value = value.map(|value: Value| fetch(&self.reader.view, &self.row, txn, value)).transpose()?;
+    fn next_version(&mut self, upto: Timestamp) -> Result<Option<Version>> {
+        self.store.check_usable(&self.reader.view)?;
+        let Some(WriteRecord { commit_ts, txn, value, .. }) = self.read_version(upto)? else { return Ok(None) };
+        let value = value.map(|value: Value| load_value(&self.reader.view, &self.row, txn, value)).transpose()?;
         self.upto = (commit_ts > self.from).then(|| commit_ts.previous());
-        Ok(Some(Version { commit_ts, start_ts: txn.start_ts, owner: txn.owner, value }))
+        Ok(Some(Version { commit_ts, start_ts: txn.start_ts, owner_id: txn.owner, value }))
     }
 }
 
@@ -80,6 +81,6 @@ impl Iterator for Versions {
     fn next(&mut self) -> Option<Self::Item> {
         let upto = self.upto.take()?;
         let (store, reader) = (self.store.clone(), Arc::clone(&self.reader));
-        store.timed(&reader, || self.step(upto)).transpose()
+        store.time_read(&reader, || self.next_version(upto)).transpose()
     }
 }

@@ -87,38 +87,38 @@ impl Keyspace {
 }
 
 /// What rows can be read from: a [`Snapshot`] or a [`Txn`].
-pub trait Reader: sealed::Read {}
+pub trait Readable: sealed::Read {}
 
-impl Reader for Snapshot {}
-impl Reader for Txn {}
+impl Readable for Snapshot {}
+impl Readable for Txn {}
 
 mod sealed {
     use crate::error::Result;
     use crate::store::{KeyRange, Keyspace, Scan, Snapshot, Txn};
 
     pub trait Read {
-        fn read(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Vec<u8>>>;
-        fn read_each(&self, keyspace: &Keyspace, keys: &[Vec<u8>]) -> Result<Vec<Option<Vec<u8>>>>;
-        fn scan(&self, keyspace: &Keyspace, range: impl KeyRange) -> Scan;
-        fn scan_prefix(&self, keyspace: &Keyspace, prefix: &[u8]) -> Scan;
+        fn get(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Vec<u8>>>;
+        fn multi_get(&self, keyspace: &Keyspace, keys: &[Vec<u8>]) -> Result<Vec<Option<Vec<u8>>>>;
+        fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Scan;
+        fn prefix(&self, keyspace: &Keyspace, prefix: &[u8]) -> Scan;
     }
 
     macro_rules! read {
         ($($reader:ty),*) => {$(
             impl Read for $reader {
-                fn read(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Vec<u8>>> {
+                fn get(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Vec<u8>>> {
                     self.get(keyspace, key)
                 }
 
-                fn read_each(&self, keyspace: &Keyspace, keys: &[Vec<u8>]) -> Result<Vec<Option<Vec<u8>>>> {
+                fn multi_get(&self, keyspace: &Keyspace, keys: &[Vec<u8>]) -> Result<Vec<Option<Vec<u8>>>> {
                     self.multi_get(keyspace, keys)
                 }
 
-                fn scan(&self, keyspace: &Keyspace, range: impl KeyRange) -> Scan {
+                fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Scan {
                     self.range(keyspace, range)
                 }
 
-                fn scan_prefix(&self, keyspace: &Keyspace, prefix: &[u8]) -> Scan {
+                fn prefix(&self, keyspace: &Keyspace, prefix: &[u8]) -> Scan {
                     self.prefix(keyspace, prefix)
                 }
             }
@@ -162,13 +162,13 @@ impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> TypedKeys
     ///
     /// # Errors
     /// Those of [`Snapshot::get`] and [`Txn::get`], and of [every typed call](TypedKeyspace#errors).
-    pub fn get<Q>(&self, reader: &impl Reader, key: &Q) -> Result<Option<V>>
+    pub fn get<Q>(&self, reader: &impl Readable, key: &Q) -> Result<Option<V>>
     where
         K: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
         let key = self.key(key)?;
-        reader.read(&self.keyspace, &key)?.map(|value| self.value(&key, &value)).transpose()
+        reader.get(&self.keyspace, &key)?.map(|value| self.value(&key, &value)).transpose()
     }
 
     /// Several rows' values, in the order of `keys`.
@@ -177,7 +177,7 @@ impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> TypedKeys
     /// Those of [`TypedKeyspace::get`].
     pub fn multi_get<'q, Q>(
         &self,
-        reader: &impl Reader,
+        reader: &impl Readable,
         keys: impl IntoIterator<Item = &'q Q>,
     ) -> Result<Vec<Option<V>>>
     where
@@ -185,7 +185,7 @@ impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> TypedKeys
         Q: Serialize + ?Sized + 'q,
     {
         let keys = keys.into_iter().map(|key| self.key(key)).collect::<Result<Vec<_>>>()?;
-        let found = reader.read_each(&self.keyspace, &keys)?;
+        let found = reader.multi_get(&self.keyspace, &keys)?;
         let value = |(key, value): (&Vec<u8>, Option<Vec<u8>>)| value.map(|value| self.value(key, &value)).transpose();
         keys.iter().zip(found).map(value).collect()
     }
@@ -194,12 +194,12 @@ impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> TypedKeys
     ///
     /// # Errors
     /// Those of [`TypedKeyspace::get`].
-    pub fn contains<Q>(&self, reader: &impl Reader, key: &Q) -> Result<bool>
+    pub fn contains_key<Q>(&self, reader: &impl Readable, key: &Q) -> Result<bool>
     where
         K: Borrow<Q>,
         Q: Serialize + ?Sized,
     {
-        Ok(reader.read(&self.keyspace, &self.key(key)?)?.is_some())
+        Ok(reader.get(&self.keyspace, &self.key(key)?)?.is_some())
     }
 
     /// A row's value, checked again at commit, without a lock: [`Txn::get_for_update`].
@@ -255,7 +255,7 @@ impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> TypedKeys
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] when an end of the range cannot be written; the scan has those of reading.
-    pub fn range(&self, reader: &impl Reader, range: impl RangeBounds<K>) -> Result<TypedScan<K, V>> {
+    pub fn range(&self, reader: &impl Readable, range: impl RangeBounds<K>) -> Result<TypedScan<K, V>> {
         let bound = |bound: Bound<&K>| {
             Ok::<_, Error>(match bound {
                 Bound::Included(key) => Bound::Included(self.key(key)?),
@@ -264,15 +264,15 @@ impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> TypedKeys
             })
         };
         let range = (bound(range.start_bound())?, bound(range.end_bound())?);
-        Ok(self.scan(reader.scan(&self.keyspace, range)))
+        Ok(self.scan(reader.range(&self.keyspace, range)))
     }
 
     /// The rows whose keys begin with these parts.
     ///
     /// # Errors
     /// Those of [`TypedKeyspace::range`].
-    pub fn prefix(&self, reader: &impl Reader, prefix: impl KeyPrefix<K>) -> Result<TypedScan<K, V>> {
-        Ok(self.scan(reader.scan_prefix(&self.keyspace, &self.key(&prefix)?)))
+    pub fn prefix(&self, reader: &impl Readable, prefix: impl KeyPrefix<K>) -> Result<TypedScan<K, V>> {
+        Ok(self.scan(reader.prefix(&self.keyspace, &self.key(&prefix)?)))
     }
 
     fn scan(&self, rows: Scan) -> TypedScan<K, V> {
@@ -280,22 +280,22 @@ impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> TypedKeys
     }
 
     fn key<Q: Serialize + ?Sized>(&self, key: &Q) -> Result<Vec<u8>> {
-        order::encode(key).map_err(|why| self.unwritable("a key", &why))
+        order::encode_key(key).map_err(|why| self.unwritable("a key", &why))
     }
 
     fn bytes(&self, value: &V) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        codec::try_write(value, &mut bytes).map_err(|why| self.unwritable("a value", &why))?;
+        codec::try_encode_value(value, &mut bytes).map_err(|why| self.unwritable("a value", &why))?;
         Ok(bytes)
     }
 
     fn row(&self, key: &[u8], value: &[u8]) -> Result<(K, V)> {
-        let decoded = order::decode(key).map_err(|why| self.corrupt(key, "the key", type_name::<K>(), &why))?;
+        let decoded = order::decode_key(key).map_err(|why| self.corrupt(key, "the key", type_name::<K>(), &why))?;
         Ok((decoded, self.value(key, value)?))
     }
 
     fn value(&self, key: &[u8], value: &[u8]) -> Result<V> {
-        codec::read(value).map_err(|why| self.corrupt(key, "the value", type_name::<V>(), &why))
+        codec::decode_value(value).map_err(|why| self.corrupt(key, "the value", type_name::<V>(), &why))
     }
 
     fn unwritable(&self, what: &str, why: &dyn fmt::Display) -> Error {

@@ -50,14 +50,14 @@ impl serde::de::Error for KeyError {
 }
 
 /// A value's bytes.
-pub fn encode<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, KeyError> {
+pub fn encode_key<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, KeyError> {
     let mut bytes = Vec::new();
     value.serialize(&mut Encoder(&mut bytes))?;
     Ok(bytes)
 }
 
 /// The inverse of [`encode`]; every byte must belong to the value.
-pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, KeyError> {
+pub fn decode_key<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, KeyError> {
     let mut decoder = Decoder(bytes);
     let value = T::deserialize(&mut decoder)?;
     match decoder.0.len() {
@@ -89,7 +89,7 @@ mod tests {
     struct Wrapped(Shape);
 
     fn hex<T: Serialize>(value: T) -> String {
-        encode(&value).unwrap().iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"))
+        encode_key(&value).unwrap().iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"))
     }
 
     /// Never edit a line: keys on disk have these bytes.
@@ -129,24 +129,24 @@ mod tests {
             #[serde(skip_serializing_if = "Option::is_none")]
             field: Option<u8>,
         }
-        assert!(encode(&BTreeMap::from([(1, 2)])).is_err());
-        assert!(encode(&Skips { field: None }).is_err());
-        assert!(encode(&Skips { field: Some(1) }).is_ok());
+        assert!(encode_key(&BTreeMap::from([(1, 2)])).is_err());
+        assert!(encode_key(&Skips { field: None }).is_err());
+        assert!(encode_key(&Skips { field: Some(1) }).is_ok());
     }
 
     #[test]
     fn wrong_bytes_are_refused() {
-        assert!(decode::<u32>(&[0, 0, 0]).is_err());
-        assert!(decode::<u32>(&[0; 5]).is_err());
-        assert!(decode::<bool>(&[2]).is_err());
-        assert!(decode::<Option<()>>(&[2]).is_err());
-        assert!(decode::<char>(&0xd800_u32.to_be_bytes()).is_err());
-        assert!(decode::<String>(b"a").is_err());
-        assert!(decode::<String>(b"a\0").is_err());
-        assert!(decode::<String>(b"a\0\x02").is_err());
-        assert!(decode::<String>(b"\xff\0\x01").is_err());
-        assert!(decode::<Vec<u8>>(&[1, 7]).is_err());
-        assert!(decode::<Shape>(&9_u32.to_be_bytes()).is_err());
+        assert!(decode_key::<u32>(&[0, 0, 0]).is_err());
+        assert!(decode_key::<u32>(&[0; 5]).is_err());
+        assert!(decode_key::<bool>(&[2]).is_err());
+        assert!(decode_key::<Option<()>>(&[2]).is_err());
+        assert!(decode_key::<char>(&0xd800_u32.to_be_bytes()).is_err());
+        assert!(decode_key::<String>(b"a").is_err());
+        assert!(decode_key::<String>(b"a\0").is_err());
+        assert!(decode_key::<String>(b"a\0\x02").is_err());
+        assert!(decode_key::<String>(b"\xff\0\x01").is_err());
+        assert!(decode_key::<Vec<u8>>(&[1, 7]).is_err());
+        assert!(decode_key::<Shape>(&9_u32.to_be_bytes()).is_err());
     }
 
     fn check<T: Serialize + DeserializeOwned + Debug>(
@@ -154,10 +154,10 @@ mod tests {
         b: &T,
         order: impl Fn(&T, &T) -> Ordering,
     ) -> Result<(), TestCaseError> {
-        let (x, y) = (encode(a).unwrap(), encode(b).unwrap());
+        let (x, y) = (encode_key(a).unwrap(), encode_key(b).unwrap());
         prop_assert_eq!(x.cmp(&y), order(a, b), "{:?} {:?}", a, b);
         prop_assert!(a_is_no_beginning_of_b(&x, &y), "{:?} {:?}", a, b);
-        let back: T = decode(&x).unwrap();
+        let back: T = decode_key(&x).unwrap();
         prop_assert_eq!(order(&back, a), Ordering::Equal, "{:?} {:?}", a, back);
         Ok(())
     }
@@ -242,18 +242,18 @@ mod tests {
 
         #[test]
         fn the_first_parts_of_a_tuple_are_a_prefix_of_it_and_of_no_other(a in text(), b: i32, c in any_shape(), d in text(), e: i32) {
-            let (whole, other) = (encode(&(&a, b, c)).unwrap(), encode(&(&d, e)).unwrap());
-            prop_assert!(whole.starts_with(&encode(&(&a,)).unwrap()));
-            prop_assert!(whole.starts_with(&encode(&(&a, b)).unwrap()));
-            prop_assert_eq!(whole.starts_with(&encode(&(&d,)).unwrap()), a == d);
+            let (whole, other) = (encode_key(&(&a, b, c)).unwrap(), encode_key(&(&d, e)).unwrap());
+            prop_assert!(whole.starts_with(&encode_key(&(&a,)).unwrap()));
+            prop_assert!(whole.starts_with(&encode_key(&(&a, b)).unwrap()));
+            prop_assert_eq!(whole.starts_with(&encode_key(&(&d,)).unwrap()), a == d);
             prop_assert_eq!(whole.starts_with(&other), a == d && b == e);
         }
 
         #[test]
         fn no_bytes_make_decoding_panic_and_what_decodes_is_encoded_so(bytes in prop::collection::vec(prop_oneof![0..4_u8, any::<u8>()], 0..20)) {
             fn try_one<T: Serialize + DeserializeOwned>(bytes: &[u8]) {
-                if let Ok(value) = decode::<T>(bytes) {
-                    assert_eq!(encode(&value).unwrap(), bytes);
+                if let Ok(value) = decode_key::<T>(bytes) {
+                    assert_eq!(encode_key(&value).unwrap(), bytes);
                 }
             }
             try_one::<(String, Option<i8>)>(&bytes);

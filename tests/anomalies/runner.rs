@@ -97,7 +97,7 @@ type Output = Result<String, Box<dyn Error>>;
 
 impl Runner {
     pub fn new(home: Home, protocol: CommitProtocol) -> Self {
-        let store = home.open(Store::builder().protocol(protocol));
+        let store = home.open(Store::builder().commit_protocol(protocol));
         let rows = store.keyspace("rows").unwrap();
         let (sessions, savepoints) = Default::default();
         Self { store, rows, sessions, savepoints, looked: 0, seen: 0, _home: home }
@@ -199,7 +199,7 @@ impl goldenscript::Runner for Runner {
                 Err(why) if *several && why.is_retryable() => output.push_str("conflict\n"),
                 Err(why) => output.push_str(&explain(&why)?),
             },
-            Command::Rollback => self.take_txn(context)?.roll_back()?,
+            Command::Rollback => self.take_txn(context)?.rollback()?,
             Command::Drop => drop(self.take_txn(context)?),
             Command::Get(keys) => {
                 for key in keys {
@@ -284,8 +284,8 @@ impl goldenscript::Runner for Runner {
 /// The errors that a script may show, without what differs between engines.
 fn explain(why: &percolite::Error) -> Output {
     Ok(match why.kind() {
-        ErrorKind::Conflict(conflict) => format!("conflict: row \"{}\"\n", conflict.row.key().escape_ascii()),
-        ErrorKind::AlreadyExists(row) => format!("already exists: row \"{}\"\n", row.key().escape_ascii()),
+        ErrorKind::Conflict(conflict) => format!("conflict: row \"{}\"\n", conflict.row.user_key().escape_ascii()),
+        ErrorKind::AlreadyExists(row) => format!("already exists: row \"{}\"\n", row.user_key().escape_ascii()),
         ErrorKind::InvalidArgument(_) => "invalid argument\n".into(),
         _ => return Err(why.to_string().into()),
     })

@@ -34,7 +34,7 @@ impl Bank {
     /// Moves one coin and notes that it did.
     async fn transfer(&self, from: u64, to: u64, name: [u64; 2], protocol: CommitProtocol) -> Result<()> {
         let Self { accounts, transfers, .. } = self.clone();
-        let options = TxnOptions { protocol: Some(protocol), ..TxnOptions::default() };
+        let options = TxnOptions { commit_protocol: Some(protocol), ..TxnOptions::default() };
         let work = move |txn: &mut percolite::Txn| {
             for (account, add) in [(from, -1), (to, 1)] {
                 let key = account.to_be_bytes();
@@ -84,7 +84,7 @@ impl Bank {
         assert_eq!(sum, ACCOUNTS * OPENING_BALANCE);
         for transfer in told {
             let key = transfer.map(u64::to_be_bytes).concat();
-            assert!(snapshot.contains(&self.transfers, key).unwrap(), "{transfer:?} is gone");
+            assert!(snapshot.contains_key(&self.transfers, key).unwrap(), "{transfer:?} is gone");
         }
         insist_that_all_permits_are_there(store, &self.transfers, ADMISSION);
     }
@@ -99,7 +99,7 @@ fn storm(home: impl Fn() -> Home, transfers: u64) {
     println!("SEED={seed}");
     for runtime in both_runtimes(6) {
         let home = home();
-        let bank = Bank::open(home.open(Store::builder().admission(ADMISSION)));
+        let bank = Bank::open(home.open(Store::builder().admission_limit(ADMISSION)));
         let told = runtime.block_on(async {
             let tasks = (0..TASKS).map(|task| tokio::spawn(bank.clone().cancel_many(task, seed ^ task, transfers)));
             let mut told = Vec::new();

@@ -17,7 +17,7 @@ pub fn both_runtimes(blocking_threads: usize) -> [Runtime; 2] {
 
 /// A store in memory that lets so many attempts in, and a keyspace of it.
 pub fn open(admission: usize) -> (AsyncStore, Keyspace) {
-    let store = Store::builder().admission(admission).in_memory().unwrap();
+    let store = Store::builder().admission_limit(admission).in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
     (store.into(), rows)
 }
@@ -84,7 +84,7 @@ impl Way {
 
 /// Fails unless as many attempts as the store lets in can run at the same time, none of them by having waited in vain.
 pub fn insist_that_all_permits_are_there(store: &Store, rows: &Keyspace, admission: usize) {
-    let before = store.stats().unadmitted;
+    let before = store.stats().admission_timeouts;
     let together = Barrier::new(admission);
     std::thread::scope(|scope| {
         for number in 0..admission {
@@ -99,5 +99,5 @@ pub fn insist_that_all_permits_are_there(store: &Store, rows: &Keyspace, admissi
             });
         }
     });
-    assert_eq!(store.stats().unadmitted, before, "permits were lost");
+    assert_eq!(store.stats().admission_timeouts, before, "permits were lost");
 }

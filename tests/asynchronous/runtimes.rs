@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use percolite::{AsyncStore, Error, ErrorKind, RetryLimits, Store, Txn, TxnOptions};
+use percolite::{AsyncStore, Error, ErrorKind, RetryPolicy, Store, Txn, TxnOptions};
 use tokio::runtime::Builder;
 
 use crate::common::{Gate, both_runtimes, insist_that_all_permits_are_there, open, poll_once};
@@ -72,10 +72,10 @@ fn a_runtime_that_has_ended_is_an_error_and_so_is_none_at_all() {
         drop(runtime);
         let _inside = handle.enter();
         let Poll::Ready(Err(why)) = poll_once(pin!(store.get(&rows, "k"))) else { panic!("nothing to wait for") };
-        assert!(matches!(why.kind(), ErrorKind::Stopped(_)), "{why}");
+        assert!(matches!(why.kind(), ErrorKind::Cancelled(_)), "{why}");
         let mut scan = store.range(&rows, ..);
         let Poll::Ready(Some(Err(why))) = poll_once(pin!(scan.next())) else { panic!("nothing to wait for") };
-        assert!(matches!(why.kind(), ErrorKind::Stopped(_)), "{why}");
+        assert!(matches!(why.kind(), ErrorKind::Cancelled(_)), "{why}");
         assert!(why.to_string().contains("the store goes on"), "{why}");
     }
     store.store().transact(|txn| txn.put(&rows, "k", "v")).unwrap();
@@ -124,7 +124,7 @@ fn a_runtime_without_time_will_do_also_under_load() {
     for mut builder in builders {
         let runtime = builder.worker_threads(2).max_blocking_threads(2).build().unwrap();
         let (store, rows) = open(1);
-        let (gate, begun) = (Gate::default(), store.store().stats().begun);
+        let (gate, begun) = (Gate::default(), store.store().stats().transactions_started);
         let (passing, counted, other) = (gate.way(), rows.clone(), store.clone());
         runtime.block_on(async {
             let holder = tokio::spawn(async move {
@@ -134,13 +134,13 @@ fn a_runtime_without_time_will_do_also_under_load() {
                 };
                 other.transact(work).await
             });
-            while store.store().stats().begun == begun {
+            while store.store().stats().transactions_started == begun {
                 tokio::task::yield_now().await;
             }
             // The only permit is held: this one goes without, in time.
             let put = rows.clone();
             store.transact(move |txn| txn.put(&put, "k", [0])).await.unwrap();
-            assert_eq!(store.store().stats().unadmitted, 1);
+            assert_eq!(store.store().stats().admission_timeouts, 1);
             gate.open();
             holder.await.unwrap().unwrap();
             let tasks = (0..50).map(|_| {
@@ -180,7 +180,7 @@ fn everything_answers_closed_after_close() {
                 store.snapshot_at(snapshot.read_ts()).await.map(drop),
                 store.get(&rows, "k").await.map(drop),
                 store.multi_get(&rows, ["k"]).await.map(drop),
-                store.with(Store::sync).await,
+                store.run_blocking(Store::sync).await,
                 store.transact(move |txn| txn.put(&put, "k", "v")).await,
                 store.range(&rows, ..).next().await.unwrap().map(drop),
                 snapshot.get(&rows, "k").await.map(drop),
@@ -204,17 +204,18 @@ fn retries_are_bounded_as_in_the_synchronous_store() {
     for runtime in both_runtimes(2) {
         let (store, rows) = open(4);
         let rival = store.store().clone();
-        let retry = Some(RetryLimits { attempts: 3, ..RetryLimits::default() });
+        let retry = Some(RetryPolicy { max_attempts: 3, ..RetryPolicy::default() });
         let work = move |txn: &mut Txn| {
             txn.put(&rows, "k", "second")?;
             let mut first = rival.begin()?;
             first.put(&rows, "k", "first")?;
             first.commit()
         };
-        let options = TxnOptions { retry, ..TxnOptions::default() };
+        let options = TxnOptions { retry_policy: retry, ..TxnOptions::default() };
         let gave_up = runtime.block_on(store.transact_with(options, work));
-        assert!(matches!(gave_up.unwrap_err().kind(), ErrorKind::Exhausted { attempts: 3, .. }));
-        let none = TxnOptions { retry: Some(RetryLimits { attempts: 0, ..RetryLimits::default() }), ..options };
+        assert!(matches!(gave_up.unwrap_err().kind(), ErrorKind::RetriesExhausted { attempts: 3, .. }));
+        let none =
+            TxnOptions { retry_policy: Some(RetryPolicy { max_attempts: 0, ..RetryPolicy::default() }), ..options };
         let refused = runtime.block_on(store.transact_with(none, |_| Ok::<_, Error>(()))).unwrap_err();
         assert!(matches!(refused.kind(), ErrorKind::InvalidArgument(_)), "{refused}");
         assert_eq!(refused.to_string(), "retry.attempts is 0; it must be at least 1");
@@ -241,11 +242,11 @@ fn tasks_that_wait_for_a_permit_hold_no_thread() {
                     })
                 });
                 let tasks: Vec<_> = tasks.collect();
-                while store.store().stats().begun == 0 {
+                while store.store().stats().transactions_started == 0 {
                     tokio::task::yield_now().await;
                 }
                 let got = tokio::time::timeout(Duration::from_millis(500), store.get(&rows, "k")).await.is_ok();
-                let in_time = got && store.store().stats().unadmitted == 0;
+                let in_time = got && store.store().stats().admission_timeouts == 0;
                 gate.open();
                 for task in tasks {
                     task.await.unwrap().unwrap();
@@ -264,7 +265,7 @@ fn a_transact_of_the_store_inside_the_closure_does_not_wait_for_a_permit() {
         let (inner, put) = (store.store().clone(), rows.clone());
         let work = move |_: &mut Txn| inner.transact(|txn| txn.put(&put, "k", "v"));
         runtime.block_on(store.transact(work)).unwrap();
-        assert_eq!(store.store().stats().unadmitted, 0);
+        assert_eq!(store.store().stats().admission_timeouts, 0);
     }
 }
 

@@ -84,7 +84,7 @@ fn a_stream_that_is_dropped_while_it_reads_lets_go_of_its_snapshot() {
         });
         drop(runtime);
         fill(store.store(), &rows);
-        assert_eq!(store.store().stats().live_views, 1);
+        assert_eq!(store.store().stats().open_views, 1);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::ops::{Bound, ControlFlow};
 
-use percolite::{Error, ErrorKind, Existing, KEYSPACE_NAME_MAX_BYTES, Store, TxnOptions, VALUE_MAX_BYTES};
+use percolite::{Error, ErrorKind, MAX_KEYSPACE_NAME_BYTES, MAX_VALUE_BYTES, OnExisting, Store, TxnOptions};
 
 fn is_invalid(why: &Error) -> bool {
     matches!(why.kind(), ErrorKind::InvalidArgument(_))
@@ -10,12 +10,13 @@ fn is_invalid(why: &Error) -> bool {
 
 #[test]
 fn what_is_too_large_is_refused_and_the_transaction_goes_on() {
-    let store = Store::builder().transaction_max_bytes(VALUE_MAX_BYTES + 1000).stream_at_bytes(usize::MAX).in_memory();
+    let store =
+        Store::builder().max_transaction_bytes(MAX_VALUE_BYTES + 1000).large_transaction_bytes(usize::MAX).in_memory();
     let store = store.unwrap();
     let rows = store.keyspace("rows").unwrap();
     let mut txn = store.begin().unwrap();
     txn.put(&rows, "small", "v").unwrap();
-    let mut value = vec![7; VALUE_MAX_BYTES + 1];
+    let mut value = vec![7; MAX_VALUE_BYTES + 1];
     let refused = |why: Error, what: &str| {
         assert!(matches!(why.kind(), ErrorKind::TooLarge { .. }), "{why}");
         assert!(why.to_string().starts_with(what), "{why}");
@@ -44,7 +45,7 @@ fn many_keys() -> impl Iterator<Item = [u8; 1]> {
 #[test]
 fn everything_answers_closed_after_close() {
     // Small transactions are not streamed, and the large one is.
-    let store = Store::builder().stream_at_bytes(100_000).in_memory().unwrap();
+    let store = Store::builder().large_transaction_bytes(100_000).in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
     let typed = store.keyspace("typed").unwrap().typed::<u8, u8>();
     store.transact(|txn| (0..200_u8).try_for_each(|key| txn.put(&rows, [key], "v"))).unwrap();
@@ -68,40 +69,40 @@ fn everything_answers_closed_after_close() {
     assert!(lent.visit(|_, _| ControlFlow::Break(())).unwrap().is_break());
     locks.next().unwrap().unwrap();
     of_typed.next().unwrap().unwrap();
-    let at = (snapshot.read_ts(), txn.owner());
+    let at = (snapshot.read_ts(), txn.owner_id());
     store.clone().close().unwrap();
 
     let answers = [
         store.begin().map(drop),
-        store.begin_with(TxnOptions::labelled("late")).map(drop),
+        store.begin_with(TxnOptions::with_label("late")).map(drop),
         store.snapshot().map(drop),
         store.snapshot_at(at.0).map(drop),
         store.sync(),
         store.keyspace("rows").map(drop),
         store.keyspace("new").map(drop),
         store.existing_keyspace("rows").map(drop),
-        store.keyspaces().map(drop),
+        store.keyspace_names().map(drop),
         store.drop_keyspace("rows"),
         store.truncate_keyspace("rows").map(drop),
         store.rename_keyspace("rows", "lines").map(drop),
         store.transact(|txn| txn.put(&rows, "k", "v")),
         store.transact_with(TxnOptions::default(), |_| Ok::<_, Error>(())),
         store.row_locks().map(drop),
-        store.resolve_orphans().map(drop),
-        store.txn_status(&rows.row_of("k"), at.0, at.1).map(drop),
+        store.resolve_orphan_locks().map(drop),
+        store.txn_status(&rows.row_key("k"), at.0, at.1).map(drop),
         store.verify(|_| ()).map(drop),
-        store.engine_figures().map(drop),
+        store.engine_stats().map(drop),
         store.checkpoint("copy"),
-        store.restore(&dump[..], Existing::Replace, |_| ()).map(drop),
+        store.restore(&dump[..], OnExisting::Replace, |_| ()).map(drop),
         snapshot.get(&rows, "k").map(drop),
         snapshot.multi_get(&rows, many_keys()).map(drop),
-        snapshot.contains(&rows, "k").map(drop),
+        snapshot.contains_key(&rows, "k").map(drop),
         snapshot.keyspaces().map(drop),
         snapshot.versions(&rows, "k").map(drop),
         snapshot.dump(Vec::new(), |_| ()).map(drop),
         snapshot.range(&rows, ..).next().unwrap().map(drop),
         snapshot.prefix(&rows, "k").next_back().unwrap().map(drop),
-        snapshot.labelled("late").get(&rows, "k").map(drop),
+        snapshot.with_label("late").get(&rows, "k").map(drop),
         scan.next().unwrap().map(drop),
         of_txn.next_back().unwrap().map(drop),
         of_large.next_back().unwrap().map(drop),
@@ -114,7 +115,7 @@ fn everything_answers_closed_after_close() {
         typed.range(&snapshot, ..).and_then(|mut rows| rows.next().unwrap()).map(drop),
         typed.put(&mut txn, &1_u8, &1),
         txn.get(&rows, "k").map(drop),
-        txn.contains(&rows, "k").map(drop),
+        txn.contains_key(&rows, "k").map(drop),
         txn.multi_get(&rows, many_keys()).map(drop),
         txn.versions(&rows, "k").map(drop),
         txn.put(&rows, "k", "w"),
@@ -126,13 +127,13 @@ fn everything_answers_closed_after_close() {
         txn.range(&rows, ..).next().unwrap().map(drop),
         txn.prefix(&rows, "k").next().unwrap().map(drop),
         txn.rollback_to(savepoint),
-        txn.confirm_reads(),
+        txn.wait_reads_durable(),
         txn.commit().map(drop),
         large.put(&rows, "k", "w"),
         large.commit().map(drop),
-        reader.confirm_reads(),
+        reader.wait_reads_durable(),
         reader.commit().map(drop),
-        left.roll_back(),
+        left.rollback(),
         other.commit().map(drop),
     ];
     for (number, answer) in answers.into_iter().enumerate() {
@@ -156,7 +157,7 @@ fn work_under_way_answers_closed_when_the_store_is_closed_in_the_middle() {
         let close = || store.clone().close().unwrap();
         let answer = match what {
             0 => snapshot.dump(Vec::new(), |_| close()).map(drop),
-            1 => store.restore(&dump[..], Existing::Replace, |_| close()).map(drop),
+            1 => store.restore(&dump[..], OnExisting::Replace, |_| close()).map(drop),
             _ => store.verify(|_| close()).map(drop),
         };
         let why = answer.expect_err(&format!("work {what}"));
@@ -167,21 +168,21 @@ fn work_under_way_answers_closed_when_the_store_is_closed_in_the_middle() {
 #[test]
 fn a_name_that_is_not_allowed_is_refused_before_anything_is_made() {
     let store = Store::in_memory().unwrap();
-    let long = "n".repeat(KEYSPACE_NAME_MAX_BYTES + 1);
+    let long = "n".repeat(MAX_KEYSPACE_NAME_BYTES + 1);
     for name in ["", "a\nb", "a\0", "\u{7f}", "\u{9b}31m", &long] {
         let why = store.keyspace(name).unwrap_err();
         assert!(is_invalid(&why) && why.to_string().contains("1 to 255 bytes"), "{name:?}: {why}");
         for why in [store.existing_keyspace(name).map(drop), store.drop_keyspace(name)].map(Result::unwrap_err) {
-            assert_eq!(*why.kind(), ErrorKind::NoSuchKeyspace(name.into()));
+            assert_eq!(*why.kind(), ErrorKind::KeyspaceNotFound(name.into()));
         }
     }
-    assert!(store.keyspaces().unwrap().is_empty());
+    assert!(store.keyspace_names().unwrap().is_empty());
     let mut allowed = vec!["..", "/", "name/x", "next", "dropped/0000000001", " ", "\u{1f600}", &long[1..]];
     for name in &allowed {
         store.keyspace(name).unwrap();
     }
     allowed.sort_unstable();
-    assert_eq!(store.keyspaces().unwrap(), allowed);
+    assert_eq!(store.keyspace_names().unwrap(), allowed);
 }
 
 #[test]

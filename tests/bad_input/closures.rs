@@ -3,10 +3,10 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use percolite::{ConflictReason, Error, ErrorKind, Keyspace, RetryLimits, Store, TxnOptions};
+use percolite::{ConflictReason, Error, ErrorKind, Keyspace, RetryPolicy, Store, TxnOptions};
 
 fn limited(attempts: u32, time: Duration) -> TxnOptions {
-    TxnOptions { retry: Some(RetryLimits { attempts, time }), ..TxnOptions::default() }
+    TxnOptions { retry_policy: Some(RetryPolicy { max_attempts: attempts, timeout: time }), ..TxnOptions::default() }
 }
 
 const LONG: Duration = Duration::from_secs(3600);
@@ -21,7 +21,7 @@ fn rival(store: &Store, rows: &Keyspace) {
 #[test]
 fn a_panic_in_the_closure_leaves_nothing_behind() {
     // With one permit, one that is not given back would be noticed.
-    let store = Store::builder().admission(1).stream_at_bytes(20_000).in_memory().unwrap();
+    let store = Store::builder().admission_limit(1).large_transaction_bytes(20_000).in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
     for large in [false, true] {
         for attempts_before in [0, 2] {
@@ -50,23 +50,23 @@ fn a_panic_in_the_closure_leaves_nothing_behind() {
                 txn.commit().map(drop)
             };
             if large {
-                store.resolve_orphans().unwrap();
+                store.resolve_orphan_locks().unwrap();
             }
             write().unwrap();
             std::thread::scope(|scope| scope.spawn(|| store.transact(|txn| txn.put(&rows, "k", "w"))).join().unwrap())
                 .unwrap();
             let keys: Vec<_> = store.snapshot().unwrap().range(&rows, ..).map(|row| row.unwrap().0).collect();
             assert_eq!(keys, [&b"held"[..], b"k"], "large: {large}");
-            assert_eq!(store.stats().unadmitted, 0, "a permit was not given back");
+            assert_eq!(store.stats().admission_timeouts, 0, "a permit was not given back");
             assert_eq!(store.row_locks().unwrap().count(), 0);
         }
     }
-    assert!(store.verify(|_| ()).unwrap().is_sound());
+    assert!(store.verify(|_| ()).unwrap().is_ok());
 }
 
 #[test]
 fn nested_transactions_are_two() {
-    let store = Store::builder().admission(1).in_memory().unwrap();
+    let store = Store::builder().admission_limit(1).in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
     // The inner one is committed by itself, and not seen by the outer one.
     let failed = store.transact(|txn| {
@@ -89,7 +89,7 @@ fn nested_transactions_are_two() {
             store.transact(|inner| inner.put(&rows, "both", "inner"))
         })
         .unwrap_err();
-    assert!(matches!(why.kind(), ErrorKind::Exhausted { attempts: 5, .. }), "{why}");
+    assert!(matches!(why.kind(), ErrorKind::RetriesExhausted { attempts: 5, .. }), "{why}");
     assert_eq!(store.snapshot().unwrap().get(&rows, "both").unwrap(), Some(b"inner".into()));
 }
 
@@ -105,9 +105,9 @@ fn a_closure_that_never_stops_conflicting_is_given_up() {
         Ok::<(), Error>(())
     });
     let why = why.unwrap_err();
-    let ErrorKind::Exhausted { attempts: 7, conflict } = why.kind() else { panic!("{why}") };
-    assert_eq!((made, conflict.row.key()), (7, &b"k"[..]));
-    assert!(matches!(conflict.reason, ConflictReason::CommittedAt(_)) && !why.is_retryable(), "{why}");
+    let ErrorKind::RetriesExhausted { attempts: 7, conflict } = why.kind() else { panic!("{why}") };
+    assert_eq!((made, conflict.row.user_key()), (7, &b"k"[..]));
+    assert!(matches!(conflict.reason, ConflictReason::NewerVersion(_)) && !why.is_retryable(), "{why}");
     assert!(why.to_string().starts_with("given up after 7 attempts; the last conflict: row "), "{why}");
 
     let why = store.transact_with(limited(u32::MAX, Duration::from_millis(50)), |txn| {
@@ -116,7 +116,7 @@ fn a_closure_that_never_stops_conflicting_is_given_up() {
         Ok::<(), Error>(())
     });
     let why = why.unwrap_err();
-    assert!(matches!(why.kind(), ErrorKind::Exhausted { .. }), "{why}");
+    assert!(matches!(why.kind(), ErrorKind::RetriesExhausted { .. }), "{why}");
     assert_eq!(store.snapshot().unwrap().get(&rows, "k").unwrap(), Some(b"rival".into()));
     // Nothing of it is in anybody's way.
     store.transact_with(limited(1, LONG), |txn| txn.put(&rows, "k", "winner")).unwrap();

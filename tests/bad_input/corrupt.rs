@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use percolite::codec::{History, Record};
+use percolite::codec::{HistoryEntry, Record};
 use percolite::engine::sim::SimStorage;
 use percolite::engine::storage::{Batch, Column, Storage};
 use percolite::keys::{data_key, history_key};
-use percolite::row::{Intent, Lock, Status, TxnId};
+use percolite::row::{Lock, LockType, TxnId, TxnRecord};
 use percolite::{CommitProtocol, Error, ErrorKind, OwnerId, RowKey, Store, Timestamp};
 
 const NONSENSE: &[u8] = b"\x01nonsense";
@@ -24,8 +24,9 @@ fn damaged(
     change: impl FnOnce(&mut dyn FnMut(Column, &[u8], Option<&[u8]>), &RowKey, [Timestamp; 2]),
 ) -> Result<Damaged, Error> {
     let memory = SimStorage::new();
-    let builder = || Store::builder().history(Duration::from_secs(3600)).protocol(CommitProtocol::TwoPhase);
-    let store = builder().open_sim(&memory).unwrap();
+    let builder =
+        || Store::builder().history_retention(Duration::from_secs(3600)).commit_protocol(CommitProtocol::TwoPhase);
+    let store = builder().open_in_memory(&memory).unwrap();
     let rows = store.keyspace("rows").unwrap();
     let mut written = Vec::new();
     for value in [1, 2] {
@@ -33,9 +34,9 @@ fn damaged(
         for key in ["after", "bad", "good"] {
             txn.put(&rows, key, vec![value; 1000]).unwrap();
         }
-        written.push((txn.start_ts(), txn.commit().unwrap().ts));
+        written.push((txn.start_ts(), txn.commit().unwrap().commit_ts));
     }
-    let row = rows.row_of("bad");
+    let row = rows.row_key("bad");
     store.close().unwrap();
     let mut batch = memory.new_batch(0);
     change(
@@ -47,7 +48,7 @@ fn damaged(
         [written[1].0, written[0].1],
     );
     memory.write(batch).unwrap();
-    let store = builder().open_sim(&memory)?;
+    let store = builder().open_in_memory(&memory)?;
     Ok(Damaged { store, memory, row, before: written[0].1 })
 }
 
@@ -70,8 +71,8 @@ fn a_corrupt_record_is_named_and_costs_nothing_else() {
         let lock = Lock {
             txn,
             primary: row.clone(),
-            intent: Intent::Delete,
-            sequence: 1,
+            lock_type: LockType::Delete,
+            write_seq: 1,
             ttl_ms: 0,
             min_commit_ts: txn.start_ts,
         };
@@ -112,14 +113,14 @@ fn a_corrupt_record_is_named_and_costs_nothing_else() {
             store.transact(|txn| txn.put(&rows, "new", [life])).unwrap();
             assert_eq!(store.transact(|txn| txn.get(&rows, "new")).unwrap(), Some(vec![life]));
         }
-        let problems = store.verify(|_| ()).unwrap().problems;
+        let problems = store.verify(|_| ()).unwrap().issues;
         assert!(
             problems.iter().any(|problem| problem.row.as_ref() == Some(&row) || problem.column == column),
             "{problems:?}"
         );
         drop((newest, past, scan));
         store.close().unwrap();
-        let store = Store::builder().open_sim(&memory).unwrap();
+        let store = Store::builder().open_in_memory(&memory).unwrap();
         let rows = store.existing_keyspace("rows").unwrap();
         assert_eq!(store.snapshot().unwrap().get(&rows, "new").unwrap(), Some(vec![1]));
     }
@@ -133,13 +134,13 @@ fn damaged_bookkeeping_is_named_when_the_store_is_opened_or_verified() {
                 assert!(matches!(why.kind(), ErrorKind::Corruption(_)), "{name}: {why}");
                 continue;
             }
-            Ok(damaged) => damaged.store.verify(|_| ()).unwrap().problems,
+            Ok(damaged) => damaged.store.verify(|_| ()).unwrap().issues,
         };
         assert_eq!(told.len(), 1, "{name}: {told:?}");
     }
     // The collector does without an entry that it cannot read, and verify tells.
     let Damaged { store, .. } = damaged(|put, _, _| put(Column::Meta, b"deleted/", Some(&[]))).unwrap();
-    let told = store.verify(|_| ()).unwrap().problems;
+    let told = store.verify(|_| ()).unwrap().issues;
     assert!(told.iter().any(|problem| problem.to_string().contains("names no row")), "{told:?}");
 }
 
@@ -149,9 +150,11 @@ fn a_damaged_catalog_costs_the_names_that_it_cannot_tell() {
     let Damaged { store, .. } = damaged(|put, _, _| put(Column::Write, &catalog("other"), Some(NONSENSE))).unwrap();
     let rows = store.existing_keyspace("rows").unwrap();
     assert_eq!(store.snapshot().unwrap().get(&rows, "good").unwrap(), Some(vec![2; 1000]));
-    for why in
-        [store.keyspaces().map(drop), store.existing_keyspace("other").map(drop), store.keyspace("other").map(drop)]
-    {
+    for why in [
+        store.keyspace_names().map(drop),
+        store.existing_keyspace("other").map(drop),
+        store.keyspace("other").map(drop),
+    ] {
         assert_corruption(&why.unwrap_err(), "column");
     }
 }
@@ -160,20 +163,20 @@ fn a_damaged_catalog_costs_the_names_that_it_cannot_tell() {
 fn a_lock_that_its_commit_cannot_reach_is_an_error_and_not_a_loop() {
     let Damaged { store, .. } = damaged(|put, primary, [start_ts, _]| {
         let txn = TxnId { start_ts: start_ts.next(), owner: OwnerId::from_u64(1) };
-        let committed = History::Ended(Status::Committed(txn.start_ts.next()));
+        let committed = HistoryEntry::Ended(TxnRecord::Committed(txn.start_ts.next()));
         put(Column::History, &history_key(primary, txn.start_ts), Some(&encoded(&committed)));
         // The second was pushed above the timestamp at which its transaction is committed.
         for (key, min_commit_ts) in [("after", Timestamp::ZERO), ("good", Timestamp::MAX)] {
-            let row = RowKey::new(primary.keyspace(), key.as_bytes());
-            let (primary, intent) = (primary.clone(), Intent::Delete);
-            let lock = Lock { txn, primary, intent, sequence: 1, ttl_ms: 0, min_commit_ts };
+            let row = RowKey::new(primary.keyspace_id(), key.as_bytes());
+            let (primary, intent) = (primary.clone(), LockType::Delete);
+            let lock = Lock { txn, primary, lock_type: intent, write_seq: 1, ttl_ms: 0, min_commit_ts };
             put(Column::Lock, row.as_bytes(), Some(&encoded(&lock)));
         }
     })
     .unwrap();
     let (done, answer) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
-        let resolved = store.resolve_orphans();
+        let resolved = store.resolve_orphan_locks();
         let rows = store.existing_keyspace("rows").unwrap();
         let other = store.transact(|txn| txn.put(&rows, "new", "1"));
         done.send((resolved, other, store.close())).unwrap();

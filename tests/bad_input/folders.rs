@@ -35,7 +35,7 @@ struct Sample {
 }
 
 fn small() -> Builder {
-    Store::builder().cache_bytes(1 << 20).write_buffer_bytes(4 << 20)
+    Store::builder().block_cache_bytes(1 << 20).write_buffer_bytes(4 << 20)
 }
 
 /// With tables of several lives, a log of the last, long values, deletions and history.
@@ -45,12 +45,12 @@ fn sample() -> &'static Sample {
         let folder = tempfile::tempdir().unwrap();
         let mut states = vec![State::new()];
         for life in 0..3_u8 {
-            let store = small().history(Duration::from_secs(3600)).open(folder.path()).unwrap();
+            let store = small().history_retention(Duration::from_secs(3600)).open(folder.path()).unwrap();
             let rows = store.keyspace("rows").unwrap();
             for commit in 0..12_u8 {
                 let mut state = states.last().unwrap().clone();
                 let protocol = Some(if commit % 3 == 0 { CommitProtocol::TwoPhase } else { CommitProtocol::Auto });
-                let options = percolite::TxnOptions { protocol, ..percolite::TxnOptions::default() };
+                let options = percolite::TxnOptions { commit_protocol: protocol, ..percolite::TxnOptions::default() };
                 let mut txn = store.begin_with(options).unwrap();
                 for n in 0..6_u8 {
                     let key = vec![b'k', commit.wrapping_mul(7).wrapping_add(n * 5) % 40];
@@ -149,7 +149,7 @@ fn copy(to: &Path) {
 fn content(store: &Store) -> Option<State> {
     let told = |why: percolite::Error| match why.kind() {
         ErrorKind::Corruption(_) => None::<()>,
-        ErrorKind::NoSuchKeyspace(_) => Some(()),
+        ErrorKind::KeyspaceNotFound(_) => Some(()),
         _ => panic!("{why}"),
     };
     let rows = match store.existing_keyspace("rows") {
@@ -171,7 +171,8 @@ fn judge(folder: PathBuf, read_only: bool, damaged: &[String]) -> Result<(), Str
     let store = match small().read_only(read_only).open(folder) {
         Ok(store) => store,
         Err(why) => {
-            let expected = matches!(why.kind(), ErrorKind::Corruption(_) | ErrorKind::NotAStore(_) | ErrorKind::Io(_));
+            let expected =
+                matches!(why.kind(), ErrorKind::Corruption(_) | ErrorKind::UnrecognizedFormat(_) | ErrorKind::Io(_));
             let said = why.to_string();
             return if expected && !said.is_empty() { Ok(()) } else { Err(format!("a strange error: {why:?}")) };
         }
@@ -182,9 +183,9 @@ fn judge(folder: PathBuf, read_only: bool, damaged: &[String]) -> Result<(), Str
         Err(why) => return Err(format!("verify failed: {why:?}")),
     };
     let Some(state) = content(&store) else {
-        return if verified.is_sound() { Err("reading met damage that verify did not tell".into()) } else { Ok(()) };
+        return if verified.is_ok() { Err("reading met damage that verify did not tell".into()) } else { Ok(()) };
     };
-    if !verified.is_sound() || damaged.iter().any(|name| name == OLDER_MANIFEST) {
+    if !verified.is_ok() || damaged.iter().any(|name| name == OLDER_MANIFEST) {
         return Ok(());
     }
     let states = &sample().states;
@@ -223,7 +224,7 @@ fn a_folder_without_damage_is_whole() {
     for read_only in [true, false] {
         judge(folder.path().into(), read_only, &[]).unwrap();
         let store = small().read_only(read_only).open(folder.path()).unwrap();
-        assert!(store.verify(|_| ()).unwrap().is_sound());
+        assert!(store.verify(|_| ()).unwrap().is_ok());
         assert_eq!(content(&store).as_ref(), sample().states.last());
     }
 }

@@ -16,7 +16,7 @@ fn a_hundred_thousand_snapshots_each_show_their_own_moment() {
         txn.commit().unwrap();
         snapshots.push(store.snapshot().unwrap());
     }
-    assert!(store.stats().live_views >= u64::from(SNAPSHOTS), "{:?}", store.stats());
+    assert!(store.stats().open_views >= u64::from(SNAPSHOTS), "{:?}", store.stats());
     for (n, snapshot) in snapshots.iter().enumerate().step_by(997) {
         let n = u32::try_from(n).unwrap();
         for back in [0, 1, 50, 99] {
@@ -27,6 +27,6 @@ fn a_hundred_thousand_snapshots_each_show_their_own_moment() {
         assert_eq!(snapshot.range(&rows, ..).count() as u32, (n + 1).min(100), "snapshot {n}");
     }
     snapshots.clear();
-    assert!(store.stats().live_views <= 2, "{:?}", store.stats());
+    assert!(store.stats().open_views <= 2, "{:?}", store.stats());
     store.close().unwrap();
 }

@@ -26,7 +26,7 @@ pub fn a_snapshot_sees_what_was_acknowledged(world: &World) {
                     for _ in 0..=dice.below(2) {
                         let snapshot = store.snapshot().unwrap();
                         assert_eq!(snapshot.get(&rows, &key).unwrap(), Some(number.to_be_bytes().to_vec()));
-                        assert!(snapshot.read_ts() >= commit.ts && snapshot.read_ts() >= last);
+                        assert!(snapshot.read_ts() >= commit.commit_ts && snapshot.read_ts() >= last);
                         last = snapshot.read_ts();
                     }
                     if dice.below(10) == 0 {
@@ -105,7 +105,7 @@ pub fn a_closures_own_error_waits_until_its_reads_are_durable(world: &World) {
         |store, rows| {
             let txn = store.begin().unwrap();
             let seen = format!("own: {:?}", text(txn.get(rows, "k").unwrap()));
-            txn.roll_back().unwrap();
+            txn.rollback().unwrap();
             seen
         },
     ];

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use percolite::oracle::{JUMP_MAX_MS, LEASE_MS, LeasedOracle};
-use percolite::protocol::{Asker, CommitPoint, Prewrite};
+use percolite::oracle::{CLOCK_JUMP_MAX_MS, LocalOracle, RESERVATION_MS};
+use percolite::protocol::{OwnerLiveness, Prewrite, TransactionStatus};
 use percolite::row::TxnId;
 use percolite::timestamp::Timestamp;
 
@@ -23,10 +23,10 @@ pub fn a_clock_set_back_an_hour_breaks_no_order(world: &World) {
         let txn = store.begin().unwrap();
         assert!(txn.start_ts() > last && txn.read_ts() >= last, "round {round}: {} {last}", txn.start_ts());
         drop(txn);
-        last = store.put(&format!("k{round}"), "v").ts;
+        last = store.put(&format!("k{round}"), "v").commit_ts;
         // While it is open, too.
         world.clock.step(-HOUR_MS);
-        let later = store.put("again", "v").ts;
+        let later = store.put("again", "v").commit_ts;
         assert!(later > last);
         last = later;
     }
@@ -38,16 +38,16 @@ pub fn a_time_to_live_saturates(world: &World) {
     hand.prewrite(&Prewrite { ttl_ms: u64::MAX, read_ts: ts(1), ..put(far, "k", "v") }).unwrap();
     let held = hand.lock("k");
     for current_ts in [ts(0), far.start_ts, Timestamp::MAX] {
-        let asker = Asker::Shared { current_ts, push_above: None };
-        assert_eq!(hand.check(far, "k", asker), Ok(CommitPoint::Pending), "asked at {current_ts}");
+        let asker = OwnerLiveness::ByTtl { current_ts, push_above: None };
+        assert_eq!(hand.check(far, "k", asker), Ok(TransactionStatus::Pending), "asked at {current_ts}");
     }
     assert_eq!(hand.lock("k"), held);
     // One millisecond decides, and a clock that is behind decides nothing.
     let t = TxnId { start_ts: Timestamp::from_millis(1000), ..txn(2) };
     hand.prewrite(&Prewrite { ttl_ms: 50, ..put(t, "j", "v") }).unwrap();
-    let at = |millis| Asker::Shared { current_ts: Timestamp::from_millis(millis), push_above: None };
-    assert_eq!([0, 1050].map(|now| hand.check(t, "j", at(now)).unwrap()), [CommitPoint::Pending; 2]);
-    assert_eq!(hand.check(t, "j", at(1051)), Ok(CommitPoint::RolledBack));
+    let at = |millis| OwnerLiveness::ByTtl { current_ts: Timestamp::from_millis(millis), push_above: None };
+    assert_eq!([0, 1050].map(|now| hand.check(t, "j", at(now)).unwrap()), [TransactionStatus::Pending; 2]);
+    assert_eq!(hand.check(t, "j", at(1051)), Ok(TransactionStatus::RolledBack));
 }
 
 pub fn a_reader_with_a_wrong_clock_aborts_nobody(world: &World) {
@@ -102,7 +102,7 @@ pub fn a_clock_that_jumps_aborts_nobody(world: &World) {
         assert_eq!(store.get("a"), if step > 0 { some("old") } else { some("new") });
         txn.commit().unwrap();
         assert_eq!([store.get("a"), store.get("b")], [some("new"), some("new")]);
-        assert_eq!((store.locks_left(), store.stats().rolled_back), (0, 0));
+        assert_eq!((store.locks_left(), store.stats().locks_rolled_back), (0, 0));
     }
 }
 
@@ -137,27 +137,27 @@ pub fn a_slow_commit_keeps_itself_alive(world: &World) {
 
 pub fn a_lease_follows_a_clock_a_day_at_most(_world: &World) {
     let now = 1_763_726_400_000;
-    let oracle = LeasedOracle::new(Timestamp::ZERO);
-    oracle.extend(oracle.first_lease(now));
+    let oracle = LocalOracle::new(Timestamp::ZERO);
+    oracle.reserve_until(oracle.first_reservation(now));
     oracle.next(now).unwrap();
     for far in [now * 2, u64::MAX] {
-        assert!(oracle.next_lease(far).millis() <= now + JUMP_MAX_MS + LEASE_MS);
-        assert!(oracle.next(far).unwrap().millis() <= now + LEASE_MS);
+        assert!(oracle.next_reservation(far).millis() <= now + CLOCK_JUMP_MAX_MS + RESERVATION_MS);
+        assert!(oracle.next(far).unwrap().millis() <= now + RESERVATION_MS);
     }
 }
 
 pub fn a_clock_years_ahead_is_followed_a_day_at_most(world: &World) {
-    let store = world.open_with(world.builder().age_max(std::time::Duration::MAX));
-    let before = store.put("k", "v").ts.millis();
+    let store = world.open_with(world.builder().max_snapshot_age(std::time::Duration::MAX));
+    let before = store.put("k", "v").commit_ts.millis();
     world.clock.step(HOUR_MS * 24 * 3650);
     for _ in 0..3 {
         store.put("k", "v");
     }
-    let after = store.put("k", "v").ts.millis();
+    let after = store.put("k", "v").commit_ts.millis();
     assert!(after > before, "it stands still");
-    assert!(after <= before + 5 * (JUMP_MAX_MS + LEASE_MS), "{before} {after}");
+    assert!(after <= before + 5 * (CLOCK_JUMP_MAX_MS + RESERVATION_MS), "{before} {after}");
     // Nothing that ought to be over is over, and nothing is lost when the clock is set right.
     world.clock.step(-HOUR_MS * 24 * 3650);
-    assert!(store.put("k", "w").ts.millis() >= after);
+    assert!(store.put("k", "w").commit_ts.millis() >= after);
     assert_eq!(store.get("k"), some("w"));
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use percolite::engine::{PageRequest, RowRange};
-use percolite::protocol::{CommitPoint, Prewrite, Refusal, forget};
-use percolite::row::{Edit, Guard, Mutation, Status};
+use percolite::protocol::{Prewrite, StepError, TransactionStatus, delete_txn_record};
+use percolite::row::{CellChange, Mutation, Precondition, TxnRecord};
 use percolite::{CommitProtocol, Durability, ErrorKind, RowKey, Store, TxnOptions};
 
 use crate::hand::{put, row, ts, txn, write};
@@ -54,12 +54,12 @@ pub fn cases() -> Vec<Case> {
 
 /// The collector works twice a second.
 fn collected(store: &Opened, count: u64) {
-    eventually("collection", || store.stats().collected >= count);
+    eventually("collection", || store.stats().gc_tombstones >= count);
 }
 
 fn an_older_transaction_holds_collection_back(world: &World) {
     // With room for one row the memory of conflicts has forgotten the deletion: its record is all there is.
-    let store = world.open_with(world.builder().conflict_slots(1));
+    let store = world.open_with(world.builder().conflict_cache_rows(1));
     store.put_all(&["k", "other"], long("v"));
     let old = store.snapshot().unwrap();
     let mut late = store.begin().unwrap();
@@ -67,7 +67,7 @@ fn an_older_transaction_holds_collection_back(world: &World) {
     store.delete("k");
     store.put("other", "x");
     std::thread::sleep(Duration::from_millis(1200));
-    assert_eq!(store.stats().collected, 0);
+    assert_eq!(store.stats().gc_tombstones, 0);
     assert_eq!(text(old.get(&store.rows, "k").unwrap()), Some(long("v")));
     assert_conflict(late.commit());
     drop(old);
@@ -78,7 +78,7 @@ fn an_older_transaction_holds_collection_back(world: &World) {
 }
 
 fn a_snapshot_beyond_its_age_is_told_so(world: &World) {
-    let store = world.open_with(world.builder().age_max(Duration::from_secs(3600)));
+    let store = world.open_with(world.builder().max_snapshot_age(Duration::from_secs(3600)));
     store.put("k", "v");
     let (snapshot, mut txn) = (store.snapshot().unwrap(), store.begin().unwrap());
     store.put("other", "x");
@@ -102,10 +102,10 @@ fn a_transaction_that_began_at_the_safe_point_survives(world: &World) {
     hand.0.set_safe_point(ts(10));
     hand.prewrite(&put(txn(10), "k", "v")).unwrap();
     assert_eq!(hand.commit(txn(10), "k", 20), Ok(ts(20)));
-    assert_eq!(hand.prewrite(&put(txn(9), "j", "v")), Err(Refusal::BelowSafePoint(ts(10))));
+    assert_eq!(hand.prewrite(&put(txn(9), "j", "v")), Err(StepError::BelowSafePoint(ts(10))));
     assert_eq!((hand.value("k"), hand.lock("j")), (some("v"), None));
-    let guard = Guard::SafePointBelow(ts(10));
-    let holds = |safe_point| guard.holds(&percolite::row::Row { safe_point: ts(safe_point), ..Default::default() });
+    let guard = Precondition::SafePointAtMost(ts(10));
+    let holds = |safe_point| guard.is_met(&percolite::row::Row { safe_point: ts(safe_point), ..Default::default() });
     assert_eq!([holds(9), holds(10), holds(11)], [true, true, false]);
 }
 
@@ -156,25 +156,25 @@ fn a_collected_row_stays_absent(world: &World) {
 }
 
 fn a_view_that_expires_during_a_commit_commits_nothing(world: &World) {
-    let store = world.open_with(world.builder().conflict_slots(1).age_max(Duration::from_millis(300)));
+    let store = world.open_with(world.builder().conflict_cache_rows(1).max_snapshot_age(Duration::from_millis(300)));
     // Once a long value was locked, every commit looks at its rows before it is queued.
-    let two_phases = TxnOptions { protocol: Some(CommitProtocol::TwoPhase), ..TxnOptions::default() };
+    let two_phases = TxnOptions { commit_protocol: Some(CommitProtocol::TwoPhase), ..TxnOptions::default() };
     let put = |key: &str| store.transact_with(two_phases, |txn| txn.put(&store.rows, key, long("v")));
     ["k", "other"].into_iter().try_for_each(put).unwrap();
     let mut late = store.begin().unwrap();
     assert!(late.get(&store.rows, "k").unwrap().is_some());
     late.put(&store.rows, "k", "over a deletion that it never saw").unwrap();
     let (others, rows) = (Store::clone(&store), store.rows.clone());
-    store.tap.on_next_look_at(store.rows.row_of("k"), move || {
+    store.tap.on_next_look_at(store.rows.row_key("k"), move || {
         let mut deletion = others.begin().unwrap();
         deletion.delete(&rows, "k").unwrap();
         // In two phases the row is locked by now, and stays what it is.
         let deleted = deletion.commit().is_ok();
         let before = others.stats();
         others.transact(|txn| txn.put(&rows, "other", "v")).unwrap();
-        eventually("expiry", || others.stats().expired > 0);
+        eventually("expiry", || others.stats().snapshots_expired > 0);
         if deleted {
-            eventually("collection", || others.stats().collected > before.collected);
+            eventually("collection", || others.stats().gc_tombstones > before.gc_tombstones);
         }
     });
     let refused = late.commit().unwrap_err();
@@ -203,21 +203,21 @@ fn secondaries_are_resolved_before_statuses_go(world: &World) {
     let (early, count, below) = (Arc::clone(&wrong), Arc::clone(&gone), Arc::clone(&engine));
     tap.on_write(move |groups| {
         let changes = || groups.iter().flat_map(|group| group.changes().into_owned());
-        for change in changes().filter(|change| change.status == Edit::Delete && change.start_ts < ts(1000)) {
+        for change in changes().filter(|change| change.txn_record == CellChange::Delete && change.start_ts < ts(1000)) {
             count.fetch_add(1, Ordering::SeqCst);
             let engine: &Arc<dyn percolite::engine::Engine> = below.get().unwrap();
             let page = PageRequest { range: &RowRange::all(), backwards: false, limit: usize::MAX, cursor: None };
             let locks = engine.snapshot().unwrap().scan_locks(&page).unwrap();
-            let goes = |row: &RowKey| changes().any(|change| change.row == *row && change.lock == Edit::Delete);
+            let goes = |row: &RowKey| changes().any(|change| change.row == *row && change.lock == CellChange::Delete);
             let left = locks.iter().filter(|(row, lock)| lock.txn.start_ts == change.start_ts && !goes(row)).count();
             early.fetch_add(left as u64, Ordering::SeqCst);
         }
         Act::Pass
     });
-    let store = world.try_open(world.builder().sweep(false), tap).unwrap();
+    let store = world.try_open(world.builder().background_resolve(false), tap).unwrap();
     engine.set(Arc::clone(&store.engine)).ok().unwrap();
     assert_eq!(store.locks_left(), 1199);
-    store.resolve_orphans().unwrap();
+    store.resolve_orphan_locks().unwrap();
     assert_eq!((wrong.load(Ordering::SeqCst), store.locks_left()), (0, 0));
     // The records went, when there was nobody left to ask for them.
     assert!(gone.load(Ordering::SeqCst) > 0);
@@ -238,11 +238,11 @@ fn a_status_outlives_the_last_lock(world: &World) {
     let (early, count, engine) = (Arc::clone(&wrong), Arc::clone(&seen), Arc::downgrade(&store.engine));
     store.tap.on_write(move |groups| {
         let changes = || groups.iter().flat_map(|group| group.changes().into_owned());
-        for change in changes().filter(|change| change.status == Edit::Delete) {
+        for change in changes().filter(|change| change.txn_record == CellChange::Delete) {
             count.fetch_add(1, Ordering::SeqCst);
             let page = PageRequest { range: &RowRange::all(), backwards: false, limit: usize::MAX, cursor: None };
             let locks = engine.upgrade().unwrap().snapshot().unwrap().scan_locks(&page).unwrap();
-            let goes = |row: &RowKey| changes().any(|change| change.row == *row && change.lock == Edit::Delete);
+            let goes = |row: &RowKey| changes().any(|change| change.row == *row && change.lock == CellChange::Delete);
             let left = locks.iter().filter(|(row, lock)| lock.txn.start_ts == change.start_ts && !goes(row)).count();
             early.fetch_add(left as u64, Ordering::SeqCst);
         }
@@ -260,10 +260,10 @@ fn a_prewrite_after_its_record_was_collected_is_refused(world: &World) {
     hand.prewrite(&put(txn(10), "k", "v")).unwrap();
     hand.roll_back(txn(10), "k").unwrap();
     hand.0.set_safe_point(ts(11));
-    hand.0.make(forget(row("k"), ts(10))).unwrap();
+    hand.0.make(delete_txn_record(row("k"), ts(10))).unwrap();
     assert_eq!(hand.status("k", txn(10)), None);
-    assert_eq!(hand.prewrite(&put(txn(10), "k", "v")), Err(Refusal::BelowSafePoint(ts(11))));
-    assert_eq!(hand.commit(txn(10), "k", 20), Err(Refusal::BelowSafePoint(ts(11))));
+    assert_eq!(hand.prewrite(&put(txn(10), "k", "v")), Err(StepError::BelowSafePoint(ts(11))));
+    assert_eq!(hand.commit(txn(10), "k", 20), Err(StepError::BelowSafePoint(ts(11))));
     assert_eq!((hand.lock("k"), hand.value("k")), (None, None));
 }
 
@@ -283,12 +283,15 @@ fn a_locked_row_is_not_collected(world: &World) {
     // One that was only held is collected later.
     hand.prewrite(&write(txn(50), "k", Mutation::Delete)).unwrap();
     hand.commit(txn(50), "k", 51).unwrap();
-    hand.prewrite(&write(txn(60), "k", Mutation::Hold)).unwrap();
+    hand.prewrite(&write(txn(60), "k", Mutation::LockOnly)).unwrap();
     assert!(!hand.collect("k", 51));
     hand.commit(txn(60), "k", 61).unwrap();
     assert!(hand.collect("k", 51));
-    assert_eq!((hand.record("k"), hand.status("k", txn(60))), (None, Some(Status::Committed(ts(61)))));
-    assert_eq!(hand.check(txn(60), "k", percolite::protocol::Asker::Orphan), Ok(CommitPoint::Committed(ts(61))));
+    assert_eq!((hand.record("k"), hand.status("k", txn(60))), (None, Some(TxnRecord::Committed(ts(61)))));
+    assert_eq!(
+        hand.check(txn(60), "k", percolite::protocol::OwnerLiveness::Dead),
+        Ok(TransactionStatus::Committed(ts(61)))
+    );
 }
 
 fn rows_written_while_others_are_collected_stay(world: &World) {
@@ -315,7 +318,7 @@ fn rows_written_while_others_are_collected_stay(world: &World) {
         let checked = dice.below(40) as usize;
         assert_eq!(store.get(&keys[checked]), model[checked]);
     }
-    assert!(store.stats().collected > 0, "nothing was collected meanwhile");
+    assert!(store.stats().gc_tombstones > 0, "nothing was collected meanwhile");
     for (key, value) in keys.iter().zip(&model) {
         assert_eq!(store.get(key), *value);
     }
@@ -374,9 +377,9 @@ fn a_newer_version_is_not_collected(world: &World) {
     hand.collect("k", 10);
     assert_eq!(hand.record("k").map(|record| record.commit_ts), Some(ts(30)), "a tombstone of a later time");
     // Between the collector's look and its write somebody puts the row again.
-    let stale = percolite::protocol::collect(
+    let stale = percolite::protocol::gc_row(
         &hand.0.read(&row("k"), ts(0)),
-        &percolite::protocol::Collect { row: row("k"), superseded_at: vec![ts(30)], replaced: Vec::new() },
+        &percolite::protocol::GcRequest { row: row("k"), superseded_at: vec![ts(30)], old_versions: Vec::new() },
     );
     hand.write(txn(39), "k", "newer", 40);
     assert!(hand.0.make(stale).is_err());
@@ -390,7 +393,7 @@ fn a_page_of_collection_begins_where_the_last_one_ended(world: &World) {
     let in_one = |change: &dyn Fn(&mut percolite::Txn, &str)| {
         let mut txn = store.begin().unwrap();
         keys.iter().for_each(|key| change(&mut txn, key));
-        txn.commit().unwrap().ts
+        txn.commit().unwrap().commit_ts
     };
     in_one(&|txn, key| txn.put(&store.rows, key, "v").unwrap());
     let old = store.snapshot().unwrap();

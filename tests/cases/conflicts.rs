@@ -3,7 +3,7 @@
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use percolite::protocol::{Prewrite, Prewritten, Refusal};
+use percolite::protocol::{Prewrite, PrewriteResult, StepError};
 use percolite::row::Mutation;
 use percolite::timestamp::Timestamp;
 use percolite::{ConflictReason, Durability, TxnStatus};
@@ -49,7 +49,7 @@ fn a_newer_commit_refuses_a_prewrite(world: &World) {
     // Began before or after the commit: what counts is what it has seen.
     for start_ts in [10, 31, 99] {
         let request = Prewrite { read_ts: ts(29), ..put(txn(start_ts), "k", "mine") };
-        assert_eq!(hand.prewrite(&request), Err(Refusal::NewerCommit(Box::new(theirs.clone()))));
+        assert_eq!(hand.prewrite(&request), Err(StepError::WriteConflict(Box::new(theirs.clone()))));
     }
     assert_eq!((hand.lock("k"), hand.value("k")), (None, some("theirs")));
 }
@@ -58,10 +58,10 @@ fn a_newer_commit_refuses_one_phase(world: &World) {
     let hand = world.hand();
     hand.one_phase(txn(20), 19, "k", &Mutation::Put(b"theirs".into()), 30).unwrap();
     let theirs = hand.record("k").unwrap();
-    for mutation in [Mutation::Put(b"mine".into()), Mutation::Delete, Mutation::Hold] {
+    for mutation in [Mutation::Put(b"mine".into()), Mutation::Delete, Mutation::LockOnly] {
         for start_ts in [10, 31, 99] {
             let refused = hand.one_phase(txn(start_ts), 29, "k", &mutation, 100);
-            assert_eq!(refused, Err(Refusal::NewerCommit(Box::new(theirs.clone()))));
+            assert_eq!(refused, Err(StepError::WriteConflict(Box::new(theirs.clone()))));
         }
     }
     assert_eq!(hand.value("k"), some("theirs"));
@@ -76,27 +76,27 @@ fn a_conflict_names_the_row_and_both_sides(world: &World) {
     let read_ts = loser.read_ts();
     let mut winner = store.begin().unwrap();
     winner.put(&store.rows, "k", "theirs").unwrap();
-    let (start_ts, owner) = (winner.start_ts(), winner.owner());
+    let (start_ts, owner) = (winner.start_ts(), winner.owner_id());
     let commit = winner.commit().unwrap();
     let why = loser.commit().unwrap_err();
     assert!(why.is_retryable());
     let conflict = why.conflict().unwrap();
-    assert_eq!((&conflict.row, conflict.reason), (&store.row("k"), ConflictReason::CommittedAt(commit.ts)));
-    assert_eq!((conflict.owner, conflict.their_start_ts), (Some(owner), Some(start_ts)));
-    assert_eq!(conflict.our_read_ts, read_ts);
+    assert_eq!((&conflict.row, conflict.reason), (&store.row("k"), ConflictReason::NewerVersion(commit.commit_ts)));
+    assert_eq!((conflict.conflicting_owner, conflict.conflicting_start_ts), (Some(owner), Some(start_ts)));
+    assert_eq!(conflict.read_ts, read_ts);
     assert_eq!((store.get("j"), store.get("k"), store.locks_left()), (None, some("theirs"), 0));
 }
 
 fn a_commit_at_the_snapshot_is_no_conflict(world: &World) {
     let hand = world.hand();
     hand.write(txn(20), "k", "theirs", 30);
-    let sorts = [Mutation::Put(b"v".into()), Mutation::Delete, Mutation::Hold];
+    let sorts = [Mutation::Put(b"v".into()), Mutation::Delete, Mutation::LockOnly];
     for (number, mutation) in sorts.into_iter().enumerate() {
         let me = txn(40 + number as u64);
         let too_old = Prewrite { read_ts: ts(29), ..write(me, "k", mutation.clone()) };
-        assert!(matches!(hand.prewrite(&too_old), Err(Refusal::NewerCommit(_))));
+        assert!(matches!(hand.prewrite(&too_old), Err(StepError::WriteConflict(_))));
         let seen = Prewrite { read_ts: ts(30), ..write(me, "k", mutation) };
-        assert!(matches!(hand.prewrite(&seen), Ok(Prewritten::Locked { .. })));
+        assert!(matches!(hand.prewrite(&seen), Ok(PrewriteResult::Locked { .. })));
         hand.roll_back(me, "k").unwrap();
     }
 }
@@ -136,8 +136,8 @@ fn locks_in_opposite_orders_wait_for_nobody(world: &World) {
     ask(txn(10), "a", "a").unwrap();
     ask(txn(11), "b", "b").unwrap();
     let (a, b) = (hand.lock("a").unwrap(), hand.lock("b").unwrap());
-    assert_eq!(ask(txn(10), "a", "b"), Err(Refusal::Locked(Box::new(b))));
-    assert_eq!(ask(txn(11), "b", "a"), Err(Refusal::Locked(Box::new(a))));
+    assert_eq!(ask(txn(10), "a", "b"), Err(StepError::KeyIsLocked(Box::new(b))));
+    assert_eq!(ask(txn(11), "b", "a"), Err(StepError::KeyIsLocked(Box::new(a))));
     hand.roll_back(txn(10), "a").unwrap();
     hand.roll_back(txn(10), "b").unwrap();
     ask(txn(11), "b", "a").unwrap();
@@ -241,7 +241,7 @@ fn an_abort_in_mid_prewrite_lets_go_of_everything(world: &World) {
     }
     loser.put(&store.rows, "z", "lost").unwrap();
     store.put("z", "won");
-    let aborted = (loser.start_ts(), loser.owner());
+    let aborted = (loser.start_ts(), loser.owner_id());
     assert_conflict(loser.commit());
     assert_eq!(store.locks_left(), 0);
     assert_eq!(store.begin().unwrap().prefix(&store.rows, "k").count(), 0);
@@ -264,7 +264,7 @@ fn a_hold_that_is_rolled_back_lets_go(world: &World) {
         let mut holder = store.begin().unwrap();
         assert_eq!(text(holder.get_for_update(&store.rows, "k").unwrap()), some("v"));
         holder.put(&store.rows, "k2", "never").unwrap();
-        if explicit { holder.roll_back().unwrap() } else { drop(holder) }
+        if explicit { holder.rollback().unwrap() } else { drop(holder) }
     }
     assert_eq!(store.locks_left(), 0);
     waiting.commit().unwrap();
@@ -315,7 +315,7 @@ fn the_lowest_timestamps_are_like_any_other(world: &World) {
     assert_eq!(hand.record("k").unwrap().commit_ts, ts(2));
     for read_ts in [Timestamp::ZERO, ts(1)] {
         let request = Prewrite { read_ts, ..put(txn(5), "k", "blind") };
-        assert!(matches!(hand.prewrite(&request), Err(Refusal::NewerCommit(_))), "at {read_ts}");
+        assert!(matches!(hand.prewrite(&request), Err(StepError::WriteConflict(_))), "at {read_ts}");
     }
     // Nothing to see at all is no conflict, whatever has been seen.
     hand.prewrite(&Prewrite { read_ts: Timestamp::ZERO, ..put(txn(5), "new", "blind") }).unwrap();
@@ -323,7 +323,7 @@ fn the_lowest_timestamps_are_like_any_other(world: &World) {
     hand.prewrite(&put(txn(last), "last", "v")).unwrap();
     assert_eq!(hand.commit(txn(last), "last", u64::MAX), Ok(Timestamp::MAX));
     let late = Prewrite { read_ts: ts(u64::MAX - 1), ..put(txn(7), "last", "blind") };
-    assert!(matches!(hand.prewrite(&late), Err(Refusal::NewerCommit(_))));
+    assert!(matches!(hand.prewrite(&late), Err(StepError::WriteConflict(_))));
 }
 
 fn the_lowest_timestamps_are_like_any_other_in_one_phase(world: &World) {
@@ -331,7 +331,7 @@ fn the_lowest_timestamps_are_like_any_other_in_one_phase(world: &World) {
     let value = Mutation::Put(b"v".into());
     hand.one_phase(txn(1), 0, "k", &value, 2).unwrap();
     for read_ts in [0, 1] {
-        assert!(matches!(hand.one_phase(txn(5), read_ts, "k", &value, 9), Err(Refusal::NewerCommit(_))));
+        assert!(matches!(hand.one_phase(txn(5), read_ts, "k", &value, 9), Err(StepError::WriteConflict(_))));
     }
     assert_eq!(hand.one_phase(txn(5), 0, "new", &value, 9), Ok(ts(9)));
 }
@@ -340,7 +340,7 @@ fn the_lowest_timestamps_are_like_any_other_in_one_phase(world: &World) {
 fn what_an_open_transaction_needs_is_not_forgotten(world: &World) {
     for slots in [1, 64, 1 << 12] {
         let world = world.another();
-        let store = world.open_with(world.builder().conflict_slots(slots).durability(Durability::Buffered));
+        let store = world.open_with(world.builder().conflict_cache_rows(slots).durability(Durability::Buffered));
         store.put("deleted", "there");
         let begin = |key: &str| {
             let mut txn = store.begin().unwrap();

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use percolite::OwnerId;
-use percolite::protocol::{Asker, CommitPoint, Prewrite, Refusal};
-use percolite::row::{Status, TxnId};
+use percolite::protocol::{OwnerLiveness, Prewrite, StepError, TransactionStatus};
+use percolite::row::{TxnId, TxnRecord};
 
 use crate::hand::{Hand, put, row, ts, txn};
 use crate::killed;
@@ -59,7 +59,7 @@ fn every_order_of_owner_and_resolvers_gives_one_verdict(world: &World) {
         hand.prewrite(&put(txn(10), "p", "new")).unwrap();
         hand.prewrite(&Prewrite { primary: row("p"), ..put(txn(10), "s", "new") }).unwrap();
         let mut next = [0; 3];
-        let mut learned: [Option<CommitPoint>; 3] = [None; 3];
+        let mut learned: [Option<TransactionStatus>; 3] = [None; 3];
         for party in &order {
             take_a_step(&hand, *party, next[*party], &mut learned);
             next[*party] += 1;
@@ -67,7 +67,7 @@ fn every_order_of_owner_and_resolvers_gives_one_verdict(world: &World) {
         let verdict = learned[0].unwrap();
         assert!(learned.iter().all(|other| *other == Some(verdict)), "{order:?}: {learned:?}");
         let expected = match verdict {
-            CommitPoint::Committed(_) => some("new"),
+            TransactionStatus::Committed(_) => some("new"),
             _ => None,
         };
         if expected.is_some() {
@@ -85,18 +85,18 @@ fn every_order_of_owner_and_resolvers_gives_one_verdict(world: &World) {
     assert!(committed > 0 && rolled_back > 0);
 }
 
-fn take_a_step(hand: &Hand, party: usize, step: usize, learned: &mut [Option<CommitPoint>; 3]) {
+fn take_a_step(hand: &Hand, party: usize, step: usize, learned: &mut [Option<TransactionStatus>; 3]) {
     match (party, step) {
         (0, 0) => {
             learned[0] = Some(match hand.commit(txn(10), "p", 20) {
-                Ok(commit_ts) => CommitPoint::Committed(commit_ts),
+                Ok(commit_ts) => TransactionStatus::Committed(commit_ts),
                 Err(why) => {
-                    assert_eq!(why, Refusal::RolledBack);
-                    CommitPoint::RolledBack
+                    assert_eq!(why, StepError::AlreadyRolledBack);
+                    TransactionStatus::RolledBack
                 }
             });
         }
-        (_, 0) => learned[party] = Some(hand.check(txn(10), "p", Asker::Orphan).unwrap()),
+        (_, 0) => learned[party] = Some(hand.check(txn(10), "p", OwnerLiveness::Dead).unwrap()),
         _ => hand.resolve(txn(10), "s", learned[party].unwrap()).unwrap(),
     }
 }
@@ -226,7 +226,7 @@ fn resolvers_race_with_each_other(world: &World) {
                 })
             })
         };
-        store.resolve_orphans().unwrap();
+        store.resolve_orphan_locks().unwrap();
         readers.into_iter().for_each(|reader| reader.join());
         writer.join().unwrap();
         assert_eq!(store.get("seen"), some(if forward { "new" } else { "" }));
@@ -255,19 +255,19 @@ fn a_writer_overtakes_an_owner_that_is_slow_behind_its_commit_point(world: &Worl
         for key in ["a", "b", "c"] {
             txn.put(&rows, key, "owner's").unwrap();
         }
-        txn.commit().unwrap().ts
+        txn.commit().unwrap().commit_ts
     });
     gate.wait_for_arrival();
     assert_eq!(store.locks_left(), 2);
     let mut overtaking = store.begin().unwrap();
     assert_eq!(text(overtaking.get(&store.rows, "b").unwrap()), some("owner's"));
     overtaking.put(&store.rows, "b", "next").unwrap();
-    let overtook = overtaking.commit().unwrap().ts;
+    let overtook = overtaking.commit().unwrap().commit_ts;
     assert_eq!(store.get("c"), some("owner's"));
     gate.open();
     assert!(owner.join() < overtook);
     assert_eq!(["a", "b", "c"].map(|key| store.get(key)), [some("owner's"), some("next"), some("owner's")]);
-    assert_eq!((store.locks_left(), store.stats().rolled_forward), (0, 1));
+    assert_eq!((store.locks_left(), store.stats().locks_rolled_forward), (0, 1));
 }
 
 /// cockroach PR 107658
@@ -277,13 +277,13 @@ fn a_retry_keeps_the_commit_ts(world: &World) {
     hand.prewrite(&Prewrite { primary: row("p"), ..put(txn(10), "s", "v") }).unwrap();
     assert_eq!(hand.commit(txn(10), "p", 20), Ok(ts(20)));
     assert_eq!(hand.commit(txn(10), "p", 25), Ok(ts(20)));
-    assert_eq!(hand.check(txn(10), "p", Asker::Orphan), Ok(CommitPoint::Committed(ts(20))));
-    hand.resolve(txn(10), "s", CommitPoint::Committed(ts(20))).unwrap();
+    assert_eq!(hand.check(txn(10), "p", OwnerLiveness::Dead), Ok(TransactionStatus::Committed(ts(20))));
+    hand.resolve(txn(10), "s", TransactionStatus::Committed(ts(20))).unwrap();
     assert_eq!(hand.commit_secondary(txn(10), "s", 25), Ok(ts(20)));
     assert_eq!(["p", "s"].map(|key| hand.record(key).unwrap().commit_ts), [ts(20), ts(20)]);
     hand.write(txn(30), "p", "later", 31);
     assert_eq!(hand.commit(txn(10), "p", 40), Ok(ts(20)));
-    assert_eq!(hand.status("p", txn(10)), Some(Status::Committed(ts(20))));
+    assert_eq!(hand.status("p", txn(10)), Some(TxnRecord::Committed(ts(20))));
 }
 
 fn a_retry_in_one_phase_keeps_the_commit_ts(world: &World) {
@@ -299,12 +299,12 @@ fn a_secondary_without_a_primary_is_rolled_back(world: &World) {
     let hand = world.hand();
     hand.write(txn(5), "s", "old", 6);
     hand.prewrite(&Prewrite { primary: row("p"), ..put(txn(10), "s", "new") }).unwrap();
-    let verdict = hand.check(txn(10), "p", Asker::Orphan).unwrap();
-    assert_eq!(verdict, CommitPoint::RolledBack);
+    let verdict = hand.check(txn(10), "p", OwnerLiveness::Dead).unwrap();
+    assert_eq!(verdict, TransactionStatus::RolledBack);
     hand.resolve(txn(10), "s", verdict).unwrap();
     assert_eq!((hand.lock("s"), hand.value("s")), (None, some("old")));
-    assert_eq!(hand.prewrite(&put(txn(10), "p", "new")), Err(Refusal::RolledBack));
-    assert_eq!(hand.commit(txn(10), "p", 20), Err(Refusal::RolledBack));
+    assert_eq!(hand.prewrite(&put(txn(10), "p", "new")), Err(StepError::AlreadyRolledBack));
+    assert_eq!(hand.commit(txn(10), "p", 20), Err(StepError::AlreadyRolledBack));
 }
 
 fn a_row_locked_for_a_primary_that_never_was_is_readable(world: &World) {
@@ -331,18 +331,18 @@ fn another_lock_on_the_primary_is_no_status(world: &World) {
     let hand = world.hand();
     hand.prewrite(&put(txn(20), "p", "theirs")).unwrap();
     let theirs = hand.lock("p");
-    for asker in [Asker::Orphan, Asker::Shared { current_ts: ts(50), push_above: Some(ts(40)) }] {
-        assert_eq!(hand.check(txn(10), "p", asker), Ok(CommitPoint::RolledBack));
+    for asker in [OwnerLiveness::Dead, OwnerLiveness::ByTtl { current_ts: ts(50), push_above: Some(ts(40)) }] {
+        assert_eq!(hand.check(txn(10), "p", asker), Ok(TransactionStatus::RolledBack));
         // The same start_ts under another owner's name is another transaction.
         let namesake = TxnId { owner: OwnerId::from_u64(99), ..txn(21) };
-        assert_eq!(hand.check(namesake, "p", asker), Ok(CommitPoint::RolledBack));
+        assert_eq!(hand.check(namesake, "p", asker), Ok(TransactionStatus::RolledBack));
         assert_eq!(hand.lock("p"), theirs);
     }
     // A lock of the very transaction that says it is a secondary has no verdict to give.
     hand.prewrite(&Prewrite { primary: row("elsewhere"), ..put(txn(30), "q", "v") }).unwrap();
     let secondary = hand.lock("q").unwrap();
-    for asker in [Asker::Orphan, Asker::Shared { current_ts: ts(50), push_above: None }] {
-        assert_eq!(hand.check(txn(30), "q", asker), Err(Refusal::PrimaryMismatch(Box::new(secondary.clone()))));
+    for asker in [OwnerLiveness::Dead, OwnerLiveness::ByTtl { current_ts: ts(50), push_above: None }] {
+        assert_eq!(hand.check(txn(30), "q", asker), Err(StepError::PrimaryMismatch(Box::new(secondary.clone()))));
     }
     assert_eq!((hand.lock("q"), hand.status("q", txn(30))), (Some(secondary), None));
     assert_eq!(hand.commit(txn(20), "p", 60), Ok(ts(60)));
@@ -359,7 +359,7 @@ fn an_orphan_whose_primary_is_locked_by_another_is_resolved(world: &World) {
     let store = world.open_unswept();
     assert_eq!((store.get("s"), store.locks_left()), (None, 2));
     let left: Vec<_> = store.row_locks().unwrap().map(|lock| lock.unwrap()).collect();
-    assert!(left.iter().all(|lock| lock.start_ts == ts(20) && lock.commit_point == CommitPoint::Pending));
+    assert!(left.iter().all(|lock| lock.start_ts == ts(20) && lock.txn_status == TransactionStatus::Pending));
     assert_eq!([store.get("t"), store.get("p")], [None, None]);
     assert_eq!(store.locks_left(), 0);
 }

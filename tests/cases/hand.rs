@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use percolite::CommitPoint;
 use percolite::OwnerId;
+use percolite::TransactionStatus;
 use percolite::engine::{ApplyResult, Engine, RowBatch};
 use percolite::protocol::{
-    Asker, CheckStatus, Collect, Commit, Heartbeat, OnePhase, Prewrite, Prewritten, Refusal, Resolve, RollBack, Step,
-    check_status, collect, commit, commit_at_or_above, heartbeat, one_phase, prewrite, resolve, roll_back,
+    CheckTxnStatus, CommitRow, GcRequest, Heartbeat, OnePhase, OwnerLiveness, Prewrite, PrewriteResult, Resolve,
+    Rollback, Step, StepError, check_txn_status, commit, commit_at_least, gc_row, heartbeat, one_phase, prewrite,
+    resolve, rollback,
 };
 use percolite::row::{
-    Bytes, Edit, KeyspaceId, Lock, Mutation, Row, RowChange, RowKey, Status, TxnId, Value, WriteRecord,
+    Bytes, CellChange, KeyspaceId, Lock, Mutation, Row, RowChange, RowKey, TxnId, TxnRecord, Value, WriteRecord,
 };
 use percolite::timestamp::Timestamp;
 
@@ -40,7 +41,7 @@ pub fn write(txn: TxnId, key: &str, mutation: Mutation) -> Prewrite {
         read_ts: ts(txn.start_ts.to_u64() - 1),
         primary: row(key),
         mutation,
-        sequence: 1,
+        write_seq: 1,
         ttl_ms: 0,
         min_commit_ts: Timestamp::ZERO,
     }
@@ -67,22 +68,22 @@ struct Cells {
     lock: Option<Lock>,
     write: Option<WriteRecord>,
     data: BTreeMap<Timestamp, Bytes>,
-    statuses: BTreeMap<Timestamp, Status>,
+    statuses: BTreeMap<Timestamp, TxnRecord>,
 }
 
-fn edit<T>(cell: &mut Option<T>, edit: Edit<T>) {
+fn edit<T>(cell: &mut Option<T>, edit: CellChange<T>) {
     match edit {
-        Edit::Keep => {}
-        Edit::Put(content) => *cell = Some(content),
-        Edit::Delete => *cell = None,
+        CellChange::Keep => {}
+        CellChange::Put(content) => *cell = Some(content),
+        CellChange::Delete => *cell = None,
     }
 }
 
-fn edit_in<T>(cells: &mut BTreeMap<Timestamp, T>, at: Timestamp, edit: Edit<T>) {
+fn edit_in<T>(cells: &mut BTreeMap<Timestamp, T>, at: Timestamp, edit: CellChange<T>) {
     match edit {
-        Edit::Keep => {}
-        Edit::Put(content) => drop(cells.insert(at, content)),
-        Edit::Delete => drop(cells.remove(&at)),
+        CellChange::Keep => {}
+        CellChange::Put(content) => drop(cells.insert(at, content)),
+        CellChange::Delete => drop(cells.remove(&at)),
     }
 }
 
@@ -94,21 +95,21 @@ impl Rows for Memory {
         Row {
             lock: cells.lock.clone(),
             write: cells.write.clone(),
-            status: cells.statuses.get(&start_ts).copied(),
+            txn_record: cells.statuses.get(&start_ts).copied(),
             safe_point,
         }
     }
 
     fn make(&self, change: RowChange) -> Result<(), Row> {
         let found = self.read(&change.row, change.start_ts);
-        if !change.guards.iter().all(|guard| guard.holds(&found)) {
+        if !change.preconditions.iter().all(|guard| guard.is_met(&found)) {
             return Err(found);
         }
         let mut rows = self.rows.lock().unwrap();
         let cells = rows.entry(change.row).or_default();
         edit(&mut cells.lock, change.lock);
         edit(&mut cells.write, change.write);
-        edit_in(&mut cells.statuses, change.start_ts, change.status);
+        edit_in(&mut cells.statuses, change.start_ts, change.txn_record);
         for (at, change) in change.data {
             edit_in(&mut cells.data, at, change);
         }
@@ -158,8 +159,8 @@ impl Hand {
         row: &RowKey,
         start_ts: Timestamp,
         mut as_read: Row,
-        step: impl Fn(&Row) -> Result<Step<T>, Refusal>,
-    ) -> Result<T, Refusal> {
+        step: impl Fn(&Row) -> Result<Step<T>, StepError>,
+    ) -> Result<T, StepError> {
         for _ in 0..ATTEMPTS_MAX {
             let (change, answer) = match step(&as_read)? {
                 Step::Apply(change, answer) => (change, answer),
@@ -178,13 +179,13 @@ impl Hand {
         &self,
         row: &RowKey,
         start_ts: Timestamp,
-        step: impl Fn(&Row) -> Result<Step<T>, Refusal>,
-    ) -> Result<T, Refusal> {
+        step: impl Fn(&Row) -> Result<Step<T>, StepError>,
+    ) -> Result<T, StepError> {
         self.drive(row, start_ts, self.0.read(row, start_ts), step)
     }
 
     /// Sent like a coordinator does, without looking at the row first. Whoever looks first must hear the same.
-    pub fn prewrite(&self, request: &Prewrite) -> Result<Prewritten, Refusal> {
+    pub fn prewrite(&self, request: &Prewrite) -> Result<PrewriteResult, StepError> {
         let start_ts = request.txn.start_ts;
         let looked = prewrite(&self.0.read(&request.row, start_ts), request).map(|step| match step {
             Step::Apply(_, answer) | Step::Done(answer) => answer,
@@ -195,7 +196,7 @@ impl Hand {
     }
 
     /// Without a look at what others do at the same time.
-    pub fn race_for(&self, request: &Prewrite) -> Result<Prewritten, Refusal> {
+    pub fn race_for(&self, request: &Prewrite) -> Result<PrewriteResult, StepError> {
         self.drive(&request.row, request.txn.start_ts, Row::default(), |row| prewrite(row, request))
     }
 
@@ -206,50 +207,50 @@ impl Hand {
         key: &str,
         mutation: &Mutation,
         commit_ts: u64,
-    ) -> Result<Timestamp, Refusal> {
+    ) -> Result<Timestamp, StepError> {
         let (read_ts, commit_ts) = (ts(read_ts), ts(commit_ts));
         let row = row(key);
-        let request = OnePhase { row: &row, txn, read_ts, commit_ts, mutation, keep_replaced: false };
+        let request = OnePhase { row: &row, txn, read_ts, commit_ts, mutation, keep_old_version: false };
         self.informed(&row, txn.start_ts, |as_read| one_phase(as_read, &request))
     }
 
     /// Commits a primary.
-    pub fn commit(&self, txn: TxnId, key: &str, commit_ts: u64) -> Result<Timestamp, Refusal> {
+    pub fn commit(&self, txn: TxnId, key: &str, commit_ts: u64) -> Result<Timestamp, StepError> {
         self.commit_as(txn, key, commit_ts, true)
     }
 
     /// Commits a primary as its owner does: at the newest push, if there was one above `commit_ts`.
-    pub fn commit_at_or_above(&self, txn: TxnId, key: &str, commit_ts: u64) -> Result<Timestamp, Refusal> {
+    pub fn commit_at_or_above(&self, txn: TxnId, key: &str, commit_ts: u64) -> Result<Timestamp, StepError> {
         let request = commit_request(txn, key, commit_ts, true);
-        self.informed(&request.row, txn.start_ts, |as_read| commit_at_or_above(as_read, &request))
+        self.informed(&request.row, txn.start_ts, |as_read| commit_at_least(as_read, &request))
     }
 
     /// Commits a secondary, which keeps no status.
-    pub fn commit_secondary(&self, txn: TxnId, key: &str, commit_ts: u64) -> Result<Timestamp, Refusal> {
+    pub fn commit_secondary(&self, txn: TxnId, key: &str, commit_ts: u64) -> Result<Timestamp, StepError> {
         self.commit_as(txn, key, commit_ts, false)
     }
 
-    fn commit_as(&self, txn: TxnId, key: &str, commit_ts: u64, keep_status: bool) -> Result<Timestamp, Refusal> {
+    fn commit_as(&self, txn: TxnId, key: &str, commit_ts: u64, keep_status: bool) -> Result<Timestamp, StepError> {
         let request = commit_request(txn, key, commit_ts, keep_status);
         self.informed(&request.row, txn.start_ts, |as_read| commit(as_read, &request))
     }
 
-    pub fn roll_back(&self, txn: TxnId, key: &str) -> Result<(), Refusal> {
-        let request = RollBack { row: row(key), txn };
-        self.informed(&request.row, txn.start_ts, |as_read| roll_back(as_read, &request))
+    pub fn roll_back(&self, txn: TxnId, key: &str) -> Result<(), StepError> {
+        let request = Rollback { row: row(key), txn };
+        self.informed(&request.row, txn.start_ts, |as_read| rollback(as_read, &request))
     }
 
-    pub fn check(&self, txn: TxnId, primary: &str, asker: Asker) -> Result<CommitPoint, Refusal> {
-        let request = CheckStatus { row: row(primary), txn, asker };
-        self.informed(&request.row, txn.start_ts, |as_read| check_status(as_read, &request))
+    pub fn check(&self, txn: TxnId, primary: &str, asker: OwnerLiveness) -> Result<TransactionStatus, StepError> {
+        let request = CheckTxnStatus { row: row(primary), txn, liveness: asker };
+        self.informed(&request.row, txn.start_ts, |as_read| check_txn_status(as_read, &request))
     }
 
-    pub fn resolve(&self, txn: TxnId, key: &str, verdict: CommitPoint) -> Result<(), Refusal> {
-        let request = Resolve { row: row(key), txn, verdict, keep_replaced: false, record_holds: false };
+    pub fn resolve(&self, txn: TxnId, key: &str, verdict: TransactionStatus) -> Result<(), StepError> {
+        let request = Resolve { row: row(key), txn, status: verdict, keep_old_version: false, record_lock_only: false };
         self.informed(&request.row, txn.start_ts, |as_read| resolve(as_read, &request))
     }
 
-    pub fn heartbeat(&self, txn: TxnId, primary: &str, ttl_ms: u64) -> Result<u64, Refusal> {
+    pub fn heartbeat(&self, txn: TxnId, primary: &str, ttl_ms: u64) -> Result<u64, StepError> {
         let request = Heartbeat { row: row(primary), txn, ttl_ms };
         self.informed(&request.row, txn.start_ts, |as_read| heartbeat(as_read, &request))
     }
@@ -257,9 +258,11 @@ impl Hand {
     /// Collects the deletion, and answers whether it is off the work list.
     pub fn collect(&self, key: &str, deleted_at: u64) -> bool {
         let as_read = self.0.read(&row(key), Timestamp::ZERO);
-        let change =
-            collect(&as_read, &Collect { row: row(key), superseded_at: vec![ts(deleted_at)], replaced: Vec::new() });
-        let done = !change.collected.is_empty();
+        let change = gc_row(
+            &as_read,
+            &GcRequest { row: row(key), superseded_at: vec![ts(deleted_at)], old_versions: Vec::new() },
+        );
+        let done = !change.gc_done.is_empty();
         self.0.make(change).is_ok() && done
     }
 
@@ -277,8 +280,8 @@ impl Hand {
         self.0.read(&row(key), Timestamp::ZERO).write
     }
 
-    pub fn status(&self, key: &str, txn: TxnId) -> Option<Status> {
-        self.0.read(&row(key), txn.start_ts).status
+    pub fn status(&self, key: &str, txn: TxnId) -> Option<TxnRecord> {
+        self.0.read(&row(key), txn.start_ts).txn_record
     }
 
     /// The newest committed value.
@@ -286,12 +289,19 @@ impl Hand {
         let newest = self.record(key)?;
         let bytes = match newest.value? {
             Value::Inline(bytes) => bytes.to_vec(),
-            Value::InData => self.0.data(&row(key), newest.txn.start_ts).expect("the value is missing"),
+            Value::OutOfLine => self.0.data(&row(key), newest.txn.start_ts).expect("the value is missing"),
         };
         Some(String::from_utf8(bytes).unwrap())
     }
 }
 
-fn commit_request(txn: TxnId, key: &str, commit_ts: u64, keep_status: bool) -> Commit {
-    Commit { row: row(key), txn, commit_ts: ts(commit_ts), keep_status, keep_replaced: false, record_holds: false }
+fn commit_request(txn: TxnId, key: &str, commit_ts: u64, keep_status: bool) -> CommitRow {
+    CommitRow {
+        row: row(key),
+        txn,
+        commit_ts: ts(commit_ts),
+        keep_txn_record: keep_status,
+        keep_old_version: false,
+        record_lock_only: false,
+    }
 }

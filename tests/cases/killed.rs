@@ -1,13 +1,13 @@
 //! Killed before and after each write, and again in recovery: all of a transaction or nothing of it, ever after.
 
-use percolite::row::Status;
+use percolite::row::TxnRecord;
 use percolite::{Commit, ErrorKind, Result};
 
 use crate::hand::{Hand, put, row, ts, txn};
 use crate::tap::Act;
 use crate::world::{Dice, Opened, World, long, text};
 
-use percolite::protocol::{Asker, CommitPoint, Prewrite};
+use percolite::protocol::{OwnerLiveness, Prewrite, TransactionStatus};
 
 /// A put of a row that is new, a long value over a long one, a short one over a long one, a deletion, and a row held.
 const KEYS: [&str; 5] = ["a", "b", "c", "d", "e"];
@@ -96,7 +96,7 @@ fn check_answer(answer: &Result<Commit>, state: &State) -> bool {
 /// Recovers as far as it gets: reads rows, sweeps, writes.
 fn recover(store: &Opened, dice: &mut Dice) -> Result<State> {
     let state = read(store, dice)?;
-    store.resolve_orphans()?;
+    store.resolve_orphan_locks()?;
     assert_eq!(read(store, dice)?, state);
     Ok(state)
 }
@@ -140,7 +140,7 @@ pub fn killed_at_every_write_and_again_in_recovery(world: &World) {
 fn kill_the_recovery(world: &World, index: u64, act: Act, killed: &mut Killed) -> bool {
     let tap = std::sync::Arc::<crate::tap::Control>::default();
     tap.cut_at(index, act);
-    let seen = match world.try_open(world.builder().sweep(false), std::sync::Arc::clone(&tap)) {
+    let seen = match world.try_open(world.builder().background_resolve(false), std::sync::Arc::clone(&tap)) {
         Ok(store) => recover(&store, &mut killed.dice).ok(),
         Err(_) => None,
     };
@@ -222,7 +222,7 @@ pub fn stopped_at_every_step_and_again_in_recovery(world: &World) {
         |hand| drop(hand.commit(txn(10), "p", 20)),
         |hand| drop(hand.commit_secondary(txn(10), "s", 20)),
     ];
-    let ask = |hand: &Hand| hand.check(txn(10), "p", Asker::Orphan).unwrap();
+    let ask = |hand: &Hand| hand.check(txn(10), "p", OwnerLiveness::Dead).unwrap();
     for stopped in 0..=owner.len() {
         for resolvers in 0..3 {
             for resolver_stops in 0..3 {
@@ -242,7 +242,8 @@ pub fn stopped_at_every_step_and_again_in_recovery(world: &World) {
                 }
                 hand.resolve(txn(10), "s", verdicts[0]).unwrap();
                 let committed = stopped >= 3;
-                let expected = if committed { CommitPoint::Committed(ts(20)) } else { CommitPoint::RolledBack };
+                let expected =
+                    if committed { TransactionStatus::Committed(ts(20)) } else { TransactionStatus::RolledBack };
                 assert!(verdicts.iter().all(|verdict| *verdict == expected), "{stopped}: {verdicts:?}");
                 // The owner was only slow, and does the rest now.
                 owner[stopped..].iter().for_each(|step| step(&hand));
@@ -250,7 +251,7 @@ pub fn stopped_at_every_step_and_again_in_recovery(world: &World) {
                 let value = committed.then(|| "new".to_owned());
                 assert_eq!([hand.value("p"), hand.value("s")], [value.clone(), value]);
                 assert_eq!([hand.lock("p"), hand.lock("s")], [None, None]);
-                let ended = if committed { Status::Committed(ts(20)) } else { Status::RolledBack };
+                let ended = if committed { TxnRecord::Committed(ts(20)) } else { TxnRecord::RolledBack };
                 assert_eq!(hand.status("p", txn(10)), Some(ended));
             }
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use percolite::Durability;
 use percolite::engine::{PageRequest, RowRange};
-use percolite::protocol::{Prewrite, Prewritten, Refusal};
+use percolite::protocol::{Prewrite, PrewriteResult, StepError};
 use percolite::row::Mutation;
 use percolite::timestamp::Timestamp;
 
@@ -79,11 +79,11 @@ fn a_commit_between_read_ts_and_start_ts_is_a_conflict(world: &World) {
     let hand = world.hand();
     hand.write(txn(8), "k", "T0", 10);
     let late = Prewrite { read_ts: ts(9), ..put(txn(12), "k", "T1") };
-    assert!(matches!(hand.prewrite(&late), Err(Refusal::NewerCommit(found)) if found.commit_ts == ts(10)));
+    assert!(matches!(hand.prewrite(&late), Err(StepError::WriteConflict(found)) if found.commit_ts == ts(10)));
     let value = Mutation::Put(b"T1".into());
-    assert!(matches!(hand.one_phase(txn(12), 9, "k", &value, 20), Err(Refusal::NewerCommit(_))));
+    assert!(matches!(hand.one_phase(txn(12), 9, "k", &value, 20), Err(StepError::WriteConflict(_))));
     assert_eq!(hand.value("k"), some("T0"));
-    assert!(matches!(hand.prewrite(&Prewrite { read_ts: ts(10), ..late }), Ok(Prewritten::Locked { .. })));
+    assert!(matches!(hand.prewrite(&Prewrite { read_ts: ts(10), ..late }), Ok(PrewriteResult::Locked { .. })));
 }
 
 fn a_transaction_begun_during_a_commit_conflicts_with_it(world: &World) {
@@ -103,7 +103,7 @@ fn a_transaction_begun_during_a_commit_conflicts_with_it(world: &World) {
     let t0 = spawn(move || {
         let mut txn = store.begin().unwrap();
         txn.put(&rows, "k", "2").unwrap();
-        txn.commit().unwrap().ts
+        txn.commit().unwrap().commit_ts
     });
     gate.wait_for_arrival();
     // T0 has its commit timestamp; nothing of it is visible.
@@ -143,7 +143,7 @@ fn a_snapshot_finds_the_version_that_is_being_replaced(world: &World) {
         let commit = spawn(move || {
             let mut txn = inner.begin().unwrap();
             if deletes { txn.delete(&handle, "k") } else { txn.put(&handle, "k", long("new")) }.unwrap();
-            txn.commit().unwrap().ts
+            txn.commit().unwrap().commit_ts
         });
         gate.wait_for_arrival();
         let reader_client = world.is_shared().then(|| world.open());
@@ -186,7 +186,7 @@ fn a_dropped_primary_still_rolls_its_secondary_forward(world: &World) {
                 commits(groups, &secondary).then_some(Act::Refuse)
             },
         );
-        let store = world.open_with(world.builder().sweep(sweep));
+        let store = world.open_with(world.builder().background_resolve(sweep));
         store.drop_keyspace("rows").unwrap();
         let other = store.existing_keyspace("other").unwrap();
         let rows_left = || {
@@ -221,18 +221,18 @@ fn a_dropped_primary_still_rolls_its_secondary_forward(world: &World) {
 
 fn the_last_put_of_a_transaction_wins(world: &World) {
     let hand = world.hand();
-    let nth = |sequence, mutation| Prewrite { sequence, ..write(txn(10), "k", mutation) };
+    let nth = |sequence, mutation| Prewrite { write_seq: sequence, ..write(txn(10), "k", mutation) };
     let value = |text: &str| Mutation::Put(text.into());
     hand.prewrite(&nth(1, value("first"))).unwrap();
     hand.prewrite(&nth(3, value(&long("third")))).unwrap();
-    assert_eq!(hand.prewrite(&nth(2, value("second"))), Err(Refusal::Superseded));
+    assert_eq!(hand.prewrite(&nth(2, value("second"))), Err(StepError::StaleRequest));
     assert!(hand.0.data(&row("k"), ts(10)).is_some());
     hand.prewrite(&nth(4, value("fourth"))).unwrap();
     assert_eq!(hand.0.data(&row("k"), ts(10)), None, "the long value stays behind");
-    assert_eq!(hand.prewrite(&nth(3, value(&long("third")))), Err(Refusal::Superseded));
+    assert_eq!(hand.prewrite(&nth(3, value(&long("third")))), Err(StepError::StaleRequest));
     hand.commit(txn(10), "k", 20).unwrap();
     assert_eq!(hand.value("k"), some("fourth"));
-    assert_eq!(hand.prewrite(&nth(5, value("late"))), Ok(Prewritten::Committed(ts(20))));
+    assert_eq!(hand.prewrite(&nth(5, value("late"))), Ok(PrewriteResult::Committed(ts(20))));
     assert_eq!(hand.value("k"), some("fourth"));
 }
 
@@ -278,7 +278,7 @@ fn a_reader_goes_on_when_the_last_lock_is_resolved(world: &World) {
     let (gate, barrier) = Gate::closed();
     let rows = writer.rows.clone();
     writer.tap.on_write(move |groups| {
-        if commits(groups, &rows.row_of("b")) {
+        if commits(groups, &rows.row_key("b")) {
             barrier.pass();
         }
         Act::Pass
@@ -318,7 +318,7 @@ fn a_reader_of_an_old_view_meets_an_orphan_long_resolved(world: &World) {
             for key in keys {
                 store.get(key);
             }
-            store.resolve_orphans().unwrap();
+            store.resolve_orphan_locks().unwrap();
             for key in overwritten {
                 store.put(key, "newer");
             }
@@ -335,7 +335,7 @@ fn a_reader_of_an_old_view_meets_an_orphan_long_resolved(world: &World) {
             // Late questions are no reason to give a verdict a second time, and the other way round.
             let verdicts = store.engine.txn_records(Timestamp::MAX, 100).unwrap();
             let of_rolled_back = |(row, start_ts): &(percolite::RowKey, Timestamp)| {
-                store.engine.read_row(row, *start_ts).unwrap().status == Some(percolite::row::Status::RolledBack)
+                store.engine.read_row(row, *start_ts).unwrap().txn_record == Some(percolite::row::TxnRecord::RolledBack)
             };
             assert!(
                 !committed || !verdicts.iter().any(of_rolled_back),
@@ -352,13 +352,17 @@ fn leave_orphans(world: &World, keys: &'static [&str; 3], committed: bool) {
     drop(store);
     world.leave_behind(
         |store, txn| keys.iter().for_each(|key| txn.put(&store.rows, key, "new").unwrap()),
-        move |groups, rows| commits(groups, &rows.row_of(keys[usize::from(committed)])).then_some(Act::Refuse),
+        move |groups, rows| commits(groups, &rows.row_key(keys[usize::from(committed)])).then_some(Act::Refuse),
     );
 }
 
 fn an_idle_transaction_still_conflicts(world: &World) {
     let store = world.open_with(
-        world.builder().conflict_slots(64).durability(Durability::Buffered).age_max(Duration::from_secs(3 * 3600)),
+        world
+            .builder()
+            .conflict_cache_rows(64)
+            .durability(Durability::Buffered)
+            .max_snapshot_age(Duration::from_secs(3 * 3600)),
     );
     store.put("k", "old");
     let mut idle = store.begin().unwrap();
@@ -376,7 +380,7 @@ fn an_idle_transaction_still_conflicts(world: &World) {
 }
 
 fn an_idle_transaction_is_not_refused_for_nothing(world: &World) {
-    let store = world.open_with(world.builder().conflict_slots(16).durability(Durability::Buffered));
+    let store = world.open_with(world.builder().conflict_cache_rows(16).durability(Durability::Buffered));
     store.put("k", "old");
     let mut idle = store.begin().unwrap();
     for number in 0..500 {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use percolite::engine::RowBatch;
-use percolite::protocol::{Asker, CommitPoint, Prewrite};
-use percolite::row::{Mutation, Status, Value};
+use percolite::protocol::{OwnerLiveness, Prewrite, TransactionStatus};
+use percolite::row::{Mutation, TxnRecord, Value};
 use percolite::{Commit, Keyspace, Result, Snapshot, TxnStatus};
 
 use crate::hand::{put, row, ts, txn, write};
@@ -94,11 +94,11 @@ fn stopped_commit(
 }
 
 fn at_secondary(groups: &[RowBatch], rows: &Keyspace) -> bool {
-    commits(groups, &rows.row_of("b")) && !commits(groups, &rows.row_of("a"))
+    commits(groups, &rows.row_key("b")) && !commits(groups, &rows.row_key("a"))
 }
 
 fn at_commit_point(groups: &[RowBatch], rows: &Keyspace) -> bool {
-    commits(groups, &rows.row_of("a"))
+    commits(groups, &rows.row_key("a"))
 }
 
 pub fn prepared(world: &World) -> (Opened, Opened) {
@@ -158,7 +158,7 @@ fn an_orphan_secondary_committed_before_the_reader_is_new(world: &World) {
     let store = world.open_unswept();
     assert_eq!(store.locks_left(), 1);
     assert_eq!(text(store.begin().unwrap().get(&store.rows, "b").unwrap()), Some(long("new")));
-    assert_eq!((store.locks_left(), store.stats().rolled_forward), (0, 1));
+    assert_eq!((store.locks_left(), store.stats().locks_rolled_forward), (0, 1));
     assert_eq!(read_now(&store), new());
 }
 
@@ -188,7 +188,7 @@ fn a_locked_secondary_committed_after_the_reader_is_old(world: &World) {
     assert_eq!(text(late_txn.get(&reader.rows, "b").unwrap()), some("old"));
     second.open();
     let commit = commit.join().unwrap();
-    assert!(commit.ts > late.read_ts() && commit.ts > late_txn.read_ts());
+    assert!(commit.commit_ts > late.read_ts() && commit.commit_ts > late_txn.read_ts());
     assert_eq!([read(&early, &reader.rows), read(&late, &reader.rows)], [old(), old()]);
     assert_eq!(read_now(&reader), new());
 }
@@ -222,7 +222,7 @@ fn what_one_snapshot_learned_is_not_used_for_another(world: &World) {
 fn no_reader_slips_in_before_a_lock_is_visible(world: &World) {
     let (writer, reader) = prepared(world);
     let first_write = |groups: &[RowBatch], rows: &Keyspace| {
-        let row = rows.row_of("a");
+        let row = rows.row_key("a");
         locks(groups, &row) || commits(groups, &row)
     };
     let stopped = stopped_commit(&writer, first_write);
@@ -231,7 +231,7 @@ fn no_reader_slips_in_before_a_lock_is_visible(world: &World) {
     let (gate, commit) = stopped;
     gate.open();
     let commit = commit.join().unwrap();
-    assert!(commit.ts > snapshot.read_ts() && commit.ts > txn.read_ts());
+    assert!(commit.commit_ts > snapshot.read_ts() && commit.commit_ts > txn.read_ts());
     assert_eq!(read(&snapshot, &reader.rows), old());
     assert_eq!(text(txn.get(&reader.rows, "b").unwrap()), some("old"));
     assert_eq!(read_now(&reader), new());
@@ -265,7 +265,7 @@ fn a_read_repeats_over_a_commit_that_is_not_applied(world: &World) {
     gate.open();
     let commit = commit.join().unwrap();
     assert_eq!(look(), first);
-    assert!(readers.iter().all(|txn| txn.read_ts() < commit.ts));
+    assert!(readers.iter().all(|txn| txn.read_ts() < commit.commit_ts));
     assert_eq!(read_now(&reader), new());
 }
 
@@ -302,19 +302,19 @@ fn holds_and_roll_backs_leave_the_version_alone(world: &World) {
     let hand = world.hand();
     hand.write(txn(10), "k", "v", 11);
     let version = hand.record("k");
-    hand.prewrite(&write(txn(20), "k", Mutation::Hold)).unwrap();
+    hand.prewrite(&write(txn(20), "k", Mutation::LockOnly)).unwrap();
     assert_eq!(hand.value("k"), some("v"));
     hand.commit(txn(20), "k", 21).unwrap();
     hand.roll_back(txn(30), "k").unwrap();
-    assert_eq!(hand.check(txn(40), "k", Asker::Orphan), Ok(CommitPoint::RolledBack));
+    assert_eq!(hand.check(txn(40), "k", OwnerLiveness::Dead), Ok(TransactionStatus::RolledBack));
     assert_eq!((hand.record("k"), hand.lock("k")), (version, None));
-    assert_eq!(hand.status("k", txn(20)), Some(Status::Committed(ts(21))));
+    assert_eq!(hand.status("k", txn(20)), Some(TxnRecord::Committed(ts(21))));
     assert_eq!(hand.value("k"), some("v"));
 }
 
 fn a_held_row_reads_as_before(world: &World) {
     let store = world.open();
-    let put_at = store.put("k", "v").ts;
+    let put_at = store.put("k", "v").commit_ts;
     let before = store.snapshot().unwrap();
     for _ in 0..3 {
         let mut holder = store.begin().unwrap();
@@ -340,9 +340,9 @@ fn one_read_ts_is_not_one_transaction(world: &World) {
     hand.prewrite(&both_read_at(put(one, "a", "one"))).unwrap();
     hand.prewrite(&both_read_at(put(two, "b", "two"))).unwrap();
     hand.commit(one, "a", 20).unwrap();
-    assert_eq!(hand.check(two, "b", Asker::Orphan), Ok(CommitPoint::RolledBack));
-    assert_eq!(hand.check(one, "a", Asker::Orphan), Ok(CommitPoint::Committed(ts(20))));
-    assert_eq!(hand.check(two, "a", Asker::Orphan), Ok(CommitPoint::RolledBack));
+    assert_eq!(hand.check(two, "b", OwnerLiveness::Dead), Ok(TransactionStatus::RolledBack));
+    assert_eq!(hand.check(one, "a", OwnerLiveness::Dead), Ok(TransactionStatus::Committed(ts(20))));
+    assert_eq!(hand.check(two, "a", OwnerLiveness::Dead), Ok(TransactionStatus::RolledBack));
     assert!(hand.prewrite(&both_read_at(put(txn(12), "a", "three"))).is_err());
     assert_eq!((hand.value("a"), hand.value("b")), (some("one"), None));
 }
@@ -353,7 +353,7 @@ fn transactions_of_one_watermark_stay_apart(world: &World) {
     let (mut one, mut two, three) = (store.begin().unwrap(), store.begin().unwrap(), store.begin().unwrap());
     assert_eq!([one.read_ts(), two.read_ts()], [three.read_ts(); 2]);
     assert!(one.start_ts() < two.start_ts() && two.start_ts() < three.start_ts());
-    let names = [(one.start_ts(), one.owner()), (two.start_ts(), two.owner())];
+    let names = [(one.start_ts(), one.owner_id()), (two.start_ts(), two.owner_id())];
     one.put(&store.rows, "k", "one").unwrap();
     two.put(&store.rows, "k", "two").unwrap();
     let commit = one.commit().unwrap();
@@ -361,7 +361,7 @@ fn transactions_of_one_watermark_stay_apart(world: &World) {
     assert_eq!(text(three.get(&store.rows, "k").unwrap()), some("old"));
     let status = |(start_ts, owner)| store.txn_status(&store.row("k"), start_ts, owner).unwrap();
     let [winner, loser] = names.map(status);
-    assert_eq!(winner, TxnStatus::Committed(commit.ts));
+    assert_eq!(winner, TxnStatus::Committed(commit.commit_ts));
     assert!(matches!(loser, TxnStatus::RolledBack | TxnStatus::NoTrace), "{loser:?}");
 }
 

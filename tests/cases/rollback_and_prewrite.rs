@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use percolite::engine::{ApplyResult, RowBatch};
-use percolite::protocol::{Asker, CommitPoint, Prewrite, Prewritten, Refusal};
-use percolite::row::{Edit, Lock, Mutation, RowChange, RowKey, Status, TxnId};
+use percolite::protocol::{OwnerLiveness, Prewrite, PrewriteResult, StepError, TransactionStatus};
+use percolite::row::{CellChange, Lock, Mutation, RowChange, RowKey, TxnId, TxnRecord};
 use percolite::{ConflictReason, OwnerId};
 
 use crate::hand::{put, row, ts, txn, write};
@@ -58,7 +58,7 @@ pub fn cases() -> Vec<Case> {
 fn a_prewrite_after_its_roll_back_is_refused(world: &World) {
     let hand = world.hand();
     hand.roll_back(txn(10), "k").unwrap();
-    assert_eq!(hand.prewrite(&put(txn(10), "k", "late")), Err(Refusal::RolledBack));
+    assert_eq!(hand.prewrite(&put(txn(10), "k", "late")), Err(StepError::AlreadyRolledBack));
     assert_eq!((hand.lock("k"), hand.value("k")), (None, None));
 }
 
@@ -68,7 +68,7 @@ fn deliver_copies(world: &World, copies: &Mutex<Vec<RowBatch>>) -> usize {
     let copies = copies.lock().unwrap();
     let prewrites: Vec<&RowBatch> = copies
         .iter()
-        .filter(|group| group.changes().iter().any(|change| matches!(change.lock, Edit::Put(_))))
+        .filter(|group| group.changes().iter().any(|change| matches!(change.lock, CellChange::Put(_))))
         .collect();
     for copy in copies.iter().chain(prewrites.clone()) {
         let outcome = engine.apply(std::slice::from_ref(copy)).unwrap().remove(0);
@@ -103,20 +103,20 @@ fn another_roll_back_keeps_the_first_record(world: &World) {
     hand.prewrite(&put(txn(10), "k", "one")).unwrap();
     hand.roll_back(txn(10), "k").unwrap();
     hand.roll_back(txn(20), "k").unwrap();
-    assert_eq!(hand.prewrite(&put(txn(10), "k", "one")), Err(Refusal::RolledBack));
-    assert_eq!(hand.commit(txn(10), "k", 30), Err(Refusal::RolledBack));
-    assert_eq!(hand.prewrite(&put(txn(20), "k", "two")), Err(Refusal::RolledBack));
+    assert_eq!(hand.prewrite(&put(txn(10), "k", "one")), Err(StepError::AlreadyRolledBack));
+    assert_eq!(hand.commit(txn(10), "k", 30), Err(StepError::AlreadyRolledBack));
+    assert_eq!(hand.prewrite(&put(txn(20), "k", "two")), Err(StepError::AlreadyRolledBack));
 }
 
 /// tikv PR 5673
 fn a_status_check_on_a_missing_primary_is_final(world: &World) {
     let hand = world.hand();
-    let shared = Asker::Shared { current_ts: ts(1000), push_above: Some(ts(999)) };
-    for (start_ts, asker) in [(10, Asker::Orphan), (20, shared)] {
+    let shared = OwnerLiveness::ByTtl { current_ts: ts(1000), push_above: Some(ts(999)) };
+    for (start_ts, asker) in [(10, OwnerLiveness::Dead), (20, shared)] {
         let late = txn(start_ts);
-        assert_eq!(hand.check(late, "k", asker), Ok(CommitPoint::RolledBack));
-        assert_eq!(hand.status("k", late), Some(Status::RolledBack));
-        assert_eq!(hand.prewrite(&put(late, "k", "late")), Err(Refusal::RolledBack));
+        assert_eq!(hand.check(late, "k", asker), Ok(TransactionStatus::RolledBack));
+        assert_eq!(hand.status("k", late), Some(TxnRecord::RolledBack));
+        assert_eq!(hand.prewrite(&put(late, "k", "late")), Err(StepError::AlreadyRolledBack));
     }
     assert_eq!(hand.lock("k"), None);
 }
@@ -142,20 +142,20 @@ fn a_roll_back_after_the_commit_changes_nothing(world: &World) {
         hand.commit(t, primary, 20).unwrap();
         hand.commit_secondary(t, secondary, 20).unwrap();
         for key in [primary, secondary] {
-            assert_eq!(hand.roll_back(t, key), Err(Refusal::Committed(ts(20))));
+            assert_eq!(hand.roll_back(t, key), Err(StepError::AlreadyCommitted(ts(20))));
             assert_eq!(hand.value(key), Some(value.clone()));
         }
     }
     // The primary still knows when a later transaction has overwritten it.
     hand.write(txn(30), "p", "later", 40);
-    assert_eq!(hand.roll_back(txn(10), "p"), Err(Refusal::Committed(ts(20))));
+    assert_eq!(hand.roll_back(txn(10), "p"), Err(StepError::AlreadyCommitted(ts(20))));
     assert_eq!(hand.value("p"), some("later"));
 }
 
 fn a_roll_back_after_a_one_phase_commit_changes_nothing(world: &World) {
     let hand = world.hand();
     assert_eq!(hand.one_phase(txn(10), 9, "k", &Mutation::Put(b"v".into()), 20), Ok(ts(20)));
-    assert_eq!(hand.roll_back(txn(10), "k"), Err(Refusal::Committed(ts(20))));
+    assert_eq!(hand.roll_back(txn(10), "k"), Err(StepError::AlreadyCommitted(ts(20))));
     assert_eq!(hand.value("k"), some("v"));
 }
 
@@ -163,8 +163,8 @@ fn a_commit_after_the_roll_back_fails(world: &World) {
     let hand = world.hand();
     hand.write(txn(5), "k", "old", 6);
     hand.prewrite(&put(txn(10), "k", "new")).unwrap();
-    assert_eq!(hand.check(txn(10), "k", Asker::Orphan), Ok(CommitPoint::RolledBack));
-    assert_eq!(hand.commit(txn(10), "k", 20), Err(Refusal::RolledBack));
+    assert_eq!(hand.check(txn(10), "k", OwnerLiveness::Dead), Ok(TransactionStatus::RolledBack));
+    assert_eq!(hand.commit(txn(10), "k", 20), Err(StepError::AlreadyRolledBack));
     assert_eq!((hand.lock("k"), hand.value("k")), (None, some("old")));
 }
 
@@ -191,7 +191,7 @@ fn an_owner_taken_for_dead_hears_that_it_was_rolled_back(world: &World) {
     assert_eq!(other.get("a"), some("old"));
     gate.open();
     let why = commit.join().unwrap_err();
-    assert_eq!(why.conflict().map(|conflict| conflict.reason), Some(ConflictReason::RolledBack), "{why}");
+    assert_eq!(why.conflict().map(|conflict| conflict.reason), Some(ConflictReason::RolledBackByOther), "{why}");
     assert_eq!([other.get("a"), other.get("b")], [some("old"), some("old")]);
     assert_eq!(other.locks_left(), 0);
 }
@@ -214,7 +214,7 @@ fn a_repeated_commit_clears_a_lock_left_behind(world: &World) {
         hand.prewrite(&put(t, key, &value)).unwrap();
         let own: Lock = hand.lock(key).unwrap();
         hand.commit(t, key, start_ts + 5).unwrap();
-        hand.0.make(RowChange { lock: Edit::Put(own), ..RowChange::new(row(key), t.start_ts) }).unwrap();
+        hand.0.make(RowChange { lock: CellChange::Put(own), ..RowChange::new(row(key), t.start_ts) }).unwrap();
         assert_eq!(hand.commit(t, key, start_ts + 7), Ok(ts(start_ts + 5)));
         assert_eq!((hand.lock(key), hand.value(key)), (None, Some(value)));
         assert_eq!(hand.record(key).map(|record| record.commit_ts), Some(ts(start_ts + 5)));
@@ -232,7 +232,7 @@ fn one_phase_twice_gives_the_same_answer(world: &World) {
     }
     hand.roll_back(txn(30), "rolled back").unwrap();
     let late = hand.one_phase(txn(30), 29, "rolled back", &Mutation::Delete, 40);
-    assert_eq!(late, Err(Refusal::RolledBack));
+    assert_eq!(late, Err(StepError::AlreadyRolledBack));
 }
 
 /// tikv PR 9884
@@ -241,14 +241,14 @@ fn an_identical_prewrite_changes_nothing(world: &World) {
     let request = Prewrite { ttl_ms: 100, ..put(txn(10), "k", "v") };
     hand.prewrite(&request).unwrap();
     hand.heartbeat(txn(10), "k", 5000).unwrap();
-    let asker = Asker::Shared { current_ts: ts(20), push_above: Some(ts(15)) };
-    assert_eq!(hand.check(txn(10), "k", asker), Ok(CommitPoint::Pending));
+    let asker = OwnerLiveness::ByTtl { current_ts: ts(20), push_above: Some(ts(15)) };
+    assert_eq!(hand.check(txn(10), "k", asker), Ok(TransactionStatus::Pending));
     let before = hand.lock("k").unwrap();
     assert_eq!((before.ttl_ms, before.min_commit_ts), (5000, ts(20)));
-    assert_eq!(hand.prewrite(&request), Ok(Prewritten::Locked { min_commit_ts: ts(20) }));
+    assert_eq!(hand.prewrite(&request), Ok(PrewriteResult::Locked { min_commit_ts: ts(20) }));
     // Nor does one of the same number that says something else: the first one counts.
     let other = Prewrite { mutation: Mutation::Delete, min_commit_ts: ts(99), ..request };
-    assert_eq!(hand.prewrite(&other), Ok(Prewritten::Locked { min_commit_ts: ts(20) }));
+    assert_eq!(hand.prewrite(&other), Ok(PrewriteResult::Locked { min_commit_ts: ts(20) }));
     assert_eq!(hand.lock("k"), Some(before));
 }
 
@@ -260,15 +260,15 @@ fn a_prewrite_after_a_resolver_committed_succeeds(world: &World) {
     hand.prewrite(&primary).unwrap();
     hand.prewrite(&secondary).unwrap();
     hand.commit(txn(10), "p", 20).unwrap();
-    let verdict = hand.check(txn(10), "p", Asker::Orphan).unwrap();
+    let verdict = hand.check(txn(10), "p", OwnerLiveness::Dead).unwrap();
     hand.resolve(txn(10), "s", verdict).unwrap();
     for request in [primary, secondary] {
-        assert_eq!(hand.prewrite(&request), Ok(Prewritten::Committed(ts(20))));
+        assert_eq!(hand.prewrite(&request), Ok(PrewriteResult::Committed(ts(20))));
     }
     assert_eq!([hand.lock("p"), hand.lock("s")], [None, None]);
     // The primary answers so even when somebody has written over it.
     hand.write(txn(30), "p", "later", 40);
-    assert_eq!(hand.prewrite(&put(txn(10), "p", "v")), Ok(Prewritten::Committed(ts(20))));
+    assert_eq!(hand.prewrite(&put(txn(10), "p", "v")), Ok(PrewriteResult::Committed(ts(20))));
     assert_eq!(hand.value("p"), some("later"));
 }
 
@@ -301,7 +301,7 @@ fn rolling_back_a_long_value_removes_its_own_entry_only(world: &World) {
     hand.roll_back(txn(30), "k").unwrap();
     // A short put over a long one takes the entry back with it, and the roll-back finds nothing more to take.
     hand.prewrite(&put(txn(40), "k", &long("c"))).unwrap();
-    hand.prewrite(&Prewrite { sequence: 2, ..write(txn(40), "k", Mutation::Delete) }).unwrap();
+    hand.prewrite(&Prewrite { write_seq: 2, ..write(txn(40), "k", Mutation::Delete) }).unwrap();
     assert!(!entry(40));
     hand.roll_back(txn(40), "k").unwrap();
     assert_eq!(hand.value("k"), Some(long("a")));

@@ -76,11 +76,11 @@ pub fn locks_at_page_borders_hide_nothing(world: &World) {
     };
     let lost_primary = key(uncommitted[0]);
     world.leave_behind(write(&uncommitted, "lost"), move |groups, rows| {
-        commits(groups, &rows.row_of(&lost_primary)).then_some(Act::Refuse)
+        commits(groups, &rows.row_key(&lost_primary)).then_some(Act::Refuse)
     });
     let (primary, secondary) = (key(committed[0]), key(committed[1]));
     world.leave_behind(write(&committed, "new"), move |groups, rows| {
-        let late = commits(groups, &rows.row_of(&secondary)) && !commits(groups, &rows.row_of(&primary));
+        let late = commits(groups, &rows.row_key(&secondary)) && !commits(groups, &rows.row_key(&primary));
         late.then_some(Act::Refuse)
     });
     for number in committed {
@@ -130,12 +130,12 @@ pub fn no_part_of_a_column_is_walked_over_twice(world: &World) {
     for numbers in [0..ROWS / 3, ROWS - ROWS / 4..ROWS] {
         let primary = key(numbers.start);
         world.leave_behind(put(numbers), move |groups, rows| {
-            commits(groups, &rows.row_of(&primary)).then_some(Act::Refuse)
+            commits(groups, &rows.row_key(&primary)).then_some(Act::Refuse)
         });
     }
     let mut model: Model = (ROWS / 3..ROWS).map(|number| (key(number), b"new".to_vec())).collect();
 
-    let store = world.open_with(world.builder().sweep(false).stream_at_bytes(8 << 10));
+    let store = world.open_with(world.builder().background_resolve(false).large_transaction_bytes(8 << 10));
     let snapshot = store.snapshot().unwrap();
     for own in [false, true] {
         let mut txn = store.begin().unwrap();
@@ -238,7 +238,7 @@ fn compare(txn: &Txn, keyspace: &Keyspace, model: &Model, dice: &mut Dice) {
     assert_eq!(txn.multi_get(keyspace, &keys).unwrap(), wanted);
     for (key, value) in keys.iter().zip(&wanted) {
         assert_eq!(
-            (txn.get(keyspace, key).unwrap().as_ref(), txn.contains(keyspace, key).unwrap()),
+            (txn.get(keyspace, key).unwrap().as_ref(), txn.contains_key(keyspace, key).unwrap()),
             (value.as_ref(), value.is_some())
         );
     }

@@ -11,7 +11,7 @@ use percolite::engine::{
     ApplyResult, Capabilities, Engine, EngineError, EngineSnapshot, GcEntry, OnCell, PageBuffer, PageRequest, RowBatch,
     RowRange,
 };
-use percolite::row::{Edit, KeyspaceId, Row, RowChange, RowKey, Status, WriteRecord};
+use percolite::row::{CellChange, KeyspaceId, Row, RowChange, RowKey, TxnRecord, WriteRecord};
 use percolite::timestamp::Timestamp;
 
 /// What becomes of a call.
@@ -275,7 +275,7 @@ impl EngineSnapshot for TapView {
         }
         self.view.get_cell(column, row, see)
     }
-    fn txn_record(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError> {
+    fn txn_record(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<TxnRecord>, EngineError> {
         self.view.txn_record(row, start_ts)
     }
     fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Vec<u8>>, EngineError> {
@@ -301,12 +301,12 @@ fn change_of(groups: &[RowBatch], row: &RowKey) -> impl Iterator<Item = RowChang
 
 /// Whether the call locks the row.
 pub fn locks(groups: &[RowBatch], row: &RowKey) -> bool {
-    change_of(groups, row).any(|change| matches!(change.lock, Edit::Put(_)))
+    change_of(groups, row).any(|change| matches!(change.lock, CellChange::Put(_)))
 }
 
 /// Whether the call gives the row a new version.
 pub fn commits(groups: &[RowBatch], row: &RowKey) -> bool {
-    change_of(groups, row).any(|change| matches!(change.write, Edit::Put(_)))
+    change_of(groups, row).any(|change| matches!(change.write, CellChange::Put(_)))
 }
 
 /// Stops a thread until the test says go. Dropping it says go.

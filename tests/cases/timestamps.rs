@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use percolite::OwnerId;
 use percolite::oracle::{MemoryOracle, Oracle};
-use percolite::owner::OwnerIds;
-use percolite::protocol::{Asker, CommitPoint, Prewrite, Refusal};
+use percolite::owner::OwnerIdGenerator;
+use percolite::protocol::{OwnerLiveness, Prewrite, StepError, TransactionStatus};
 use percolite::row::{Mutation, RowKey, TxnId};
-use percolite::runtime::Runtime;
+use percolite::runtime::Env;
 use percolite::timestamp::Timestamp;
 
 use crate::clocks;
@@ -74,9 +74,9 @@ fn a_start_ts_that_is_a_commit_ts_loses_nothing(world: &World) {
     for (order, key) in orders.into_iter().zip(["a", "b", "c"]) {
         order(&hand, key);
         assert_eq!(hand.value(key), some("one"), "order {key}");
-        assert_eq!(hand.prewrite(&put(txn(20), key, "two")), Err(Refusal::RolledBack), "order {key}");
+        assert_eq!(hand.prewrite(&put(txn(20), key, "two")), Err(StepError::AlreadyRolledBack), "order {key}");
         assert_eq!(hand.roll_back(txn(20), key), Ok(()), "order {key}");
-        assert_eq!(hand.commit(txn(20), key, 30), Err(Refusal::RolledBack), "order {key}");
+        assert_eq!(hand.commit(txn(20), key, 30), Err(StepError::AlreadyRolledBack), "order {key}");
         assert_eq!(hand.value(key), some("one"), "order {key}");
     }
 }
@@ -92,7 +92,7 @@ fn no_start_ts_is_ever_a_commit_ts(world: &World) {
                     let mut txn = store.begin().unwrap();
                     txn.put(&rows, format!("{thread}"), format!("{number}")).unwrap();
                     let (read_ts, start_ts) = (txn.read_ts(), txn.start_ts());
-                    let commit_ts = txn.commit().unwrap().ts;
+                    let commit_ts = txn.commit().unwrap().commit_ts;
                     assert!(read_ts <= start_ts && start_ts < commit_ts, "{read_ts} {start_ts} {commit_ts}");
                     seen.extend([start_ts, commit_ts]);
                 }
@@ -108,7 +108,7 @@ fn a_commit_at_or_below_start_ts_is_refused(world: &World) {
     let hand = world.hand();
     hand.prewrite(&put(txn(10), "k", "v")).unwrap();
     for too_early in [0, 9, 10] {
-        assert_eq!(hand.commit(txn(10), "k", too_early), Err(Refusal::CommitTooEarly(ts(11))));
+        assert_eq!(hand.commit(txn(10), "k", too_early), Err(StepError::CommitTsTooLow(ts(11))));
     }
     assert_eq!(hand.value("k"), None);
     assert_eq!(hand.commit(txn(10), "k", 11), Ok(ts(11)));
@@ -117,14 +117,14 @@ fn a_commit_at_or_below_start_ts_is_refused(world: &World) {
 fn a_commit_below_min_commit_ts_is_refused(world: &World) {
     let hand = world.hand();
     hand.prewrite(&Prewrite { min_commit_ts: ts(15), ..put(txn(10), "k", "v") }).unwrap();
-    assert_eq!(hand.commit(txn(10), "k", 14), Err(Refusal::CommitTooEarly(ts(15))));
-    let asker = Asker::Shared { current_ts: ts(30), push_above: Some(ts(25)) };
-    assert_eq!(hand.check(txn(10), "k", asker), Ok(CommitPoint::Pending));
-    assert_eq!(hand.commit(txn(10), "k", 25), Err(Refusal::CommitTooEarly(ts(30))));
+    assert_eq!(hand.commit(txn(10), "k", 14), Err(StepError::CommitTsTooLow(ts(15))));
+    let asker = OwnerLiveness::ByTtl { current_ts: ts(30), push_above: Some(ts(25)) };
+    assert_eq!(hand.check(txn(10), "k", asker), Ok(TransactionStatus::Pending));
+    assert_eq!(hand.commit(txn(10), "k", 25), Err(StepError::CommitTsTooLow(ts(30))));
     // Somebody who reads below it takes nothing of the push back.
-    let older = Asker::Shared { current_ts: ts(30), push_above: Some(ts(12)) };
-    assert_eq!(hand.check(txn(10), "k", older), Ok(CommitPoint::Pending));
-    assert_eq!(hand.commit(txn(10), "k", 25), Err(Refusal::CommitTooEarly(ts(30))));
+    let older = OwnerLiveness::ByTtl { current_ts: ts(30), push_above: Some(ts(12)) };
+    assert_eq!(hand.check(txn(10), "k", older), Ok(TransactionStatus::Pending));
+    assert_eq!(hand.commit(txn(10), "k", 25), Err(StepError::CommitTsTooLow(ts(30))));
     // The owner need not ask for another timestamp: the push is one that nobody else uses.
     assert_eq!(hand.commit_at_or_above(txn(10), "k", 25), Ok(ts(30)));
 }
@@ -145,7 +145,7 @@ fn a_reader_pushes_a_writer_above_itself(world: &World) {
         let mut txn = store.begin().unwrap();
         txn.put(&rows, "a", "new").unwrap();
         txn.put(&rows, "b", "new").unwrap();
-        txn.commit().unwrap().ts
+        txn.commit().unwrap().commit_ts
     });
     gate.wait_for_arrival();
     // The commit timestamp is chosen already, and lies below this reader.
@@ -184,8 +184,8 @@ const THREADS: usize = 8;
 const EACH: usize = 125_000;
 
 fn a_million_timestamps_and_owner_ids_are_unique(world: &World) {
-    let clock: Arc<dyn Runtime> = Arc::<Clock>::clone(&world.clock);
-    let (oracle, owners) = (Arc::new(MemoryOracle::new(Arc::clone(&clock))), Arc::new(OwnerIds::default()));
+    let clock: Arc<dyn Env> = Arc::<Clock>::clone(&world.clock);
+    let (oracle, owners) = (Arc::new(MemoryOracle::new(Arc::clone(&clock))), Arc::new(OwnerIdGenerator::default()));
     let threads: Vec<_> = (0..THREADS)
         .map(|_| {
             let (oracle, owners, clock) = (Arc::clone(&oracle), Arc::clone(&owners), Arc::clone(&clock));
@@ -211,7 +211,7 @@ fn a_million_transactions_have_names_of_their_own(world: &World) {
             spawn(move || {
                 let name = |_| {
                     let txn = store.begin().unwrap();
-                    (txn.start_ts(), txn.owner())
+                    (txn.start_ts(), txn.owner_id())
                 };
                 (0..EACH).map(name).collect::<Vec<_>>()
             })
@@ -228,18 +228,18 @@ fn one_owner_id_is_not_one_transaction(world: &World) {
     let second = TxnId { owner: first.owner, ..txn(20) };
     hand.prewrite(&put(first, "k", "first")).unwrap();
     let held = hand.lock("k").unwrap();
-    assert_eq!(hand.prewrite(&put(second, "k", "second")), Err(Refusal::Locked(Box::new(held.clone()))));
-    let other_sequence = Prewrite { sequence: 2, ..put(second, "k", "second") };
-    assert_eq!(hand.prewrite(&other_sequence), Err(Refusal::Locked(Box::new(held.clone()))));
-    assert_eq!(hand.commit(second, "k", 30), Err(Refusal::RolledBack));
-    assert_eq!(hand.heartbeat(second, "k", 9999), Err(Refusal::RolledBack));
+    assert_eq!(hand.prewrite(&put(second, "k", "second")), Err(StepError::KeyIsLocked(Box::new(held.clone()))));
+    let other_sequence = Prewrite { write_seq: 2, ..put(second, "k", "second") };
+    assert_eq!(hand.prewrite(&other_sequence), Err(StepError::KeyIsLocked(Box::new(held.clone()))));
+    assert_eq!(hand.commit(second, "k", 30), Err(StepError::AlreadyRolledBack));
+    assert_eq!(hand.heartbeat(second, "k", 9999), Err(StepError::AlreadyRolledBack));
     hand.roll_back(second, "k").unwrap();
     // One start_ts is not one transaction either.
     let namesake = TxnId { owner: OwnerId::from_u64(9), ..first };
-    assert_eq!(hand.prewrite(&put(namesake, "k", "third")), Err(Refusal::Locked(Box::new(held.clone()))));
-    assert_eq!(hand.prewrite(&Prewrite { sequence: 2, ..put(namesake, "k", "third") }).ok(), None);
-    assert_eq!(hand.commit(namesake, "k", 30), Err(Refusal::RolledBack));
-    assert_eq!(hand.heartbeat(namesake, "k", 9999), Err(Refusal::RolledBack));
+    assert_eq!(hand.prewrite(&put(namesake, "k", "third")), Err(StepError::KeyIsLocked(Box::new(held.clone()))));
+    assert_eq!(hand.prewrite(&Prewrite { write_seq: 2, ..put(namesake, "k", "third") }).ok(), None);
+    assert_eq!(hand.commit(namesake, "k", 30), Err(StepError::AlreadyRolledBack));
+    assert_eq!(hand.heartbeat(namesake, "k", 9999), Err(StepError::AlreadyRolledBack));
     assert_eq!(hand.lock("k"), Some(held));
     assert_eq!(hand.commit(first, "k", 30), Ok(ts(30)));
     assert_eq!(hand.value("k"), some("first"));
@@ -252,7 +252,7 @@ fn one_owner_id_is_not_one_transaction_in_one_phase(world: &World) {
     hand.one_phase(first, 9, "k", &Mutation::Put(b"first".into()), 20).unwrap();
     let found = hand.record("k").unwrap();
     let refused = hand.one_phase(second, 11, "k", &Mutation::Put(b"second".into()), 30);
-    assert_eq!(refused, Err(Refusal::NewerCommit(Box::new(found))));
+    assert_eq!(refused, Err(StepError::WriteConflict(Box::new(found))));
     assert_eq!(hand.value("k"), some("first"));
 }
 
@@ -262,13 +262,13 @@ fn an_owner_id_that_comes_again_is_no_repeat(world: &World) {
         let (one, two) = (world.open(), world.open());
         // The one that has made fewer ids so far catches up.
         let (mut first, mut second) = (one.begin().unwrap(), two.begin().unwrap());
-        while first.owner() < second.owner() {
+        while first.owner_id() < second.owner_id() {
             first = one.begin().unwrap();
         }
-        while second.owner() < first.owner() {
+        while second.owner_id() < first.owner_id() {
             second = two.begin().unwrap();
         }
-        assert_eq!(first.owner(), second.owner());
+        assert_eq!(first.owner_id(), second.owner_id());
         first.put(&one.rows, "k", "first").unwrap();
         second.put(&two.rows, "k", "second").unwrap();
         first.commit().unwrap();
@@ -279,24 +279,24 @@ fn an_owner_id_that_comes_again_is_no_repeat(world: &World) {
     // The clock stands still and the dice always fall the same, so a second life of the store makes the same ids.
     let mut first_life = HashSet::new();
     let (store, rows) = (world.open(), ["a", "b"]);
-    first_life.extend((0..50).map(|_| store.begin().unwrap().owner()));
+    first_life.extend((0..50).map(|_| store.begin().unwrap().owner_id()));
     drop(store);
     let protocol_leaves_locks = world.is_two_phase();
     world.leave_behind(
         |store, txn| rows.into_iter().for_each(|key| txn.put(&store.rows, key, "orphan").unwrap()),
-        |groups, rows| commits(groups, &rows.row_of("a")).then_some(Act::Refuse),
+        |groups, rows| commits(groups, &rows.row_key("a")).then_some(Act::Refuse),
     );
     let store = world.open_unswept();
     let mut again = 0;
     for number in 0..50 {
         let mut txn = store.begin().unwrap();
-        again += usize::from(first_life.contains(&txn.owner()));
+        again += usize::from(first_life.contains(&txn.owner_id()));
         txn.put(&store.rows, rows[number % 2], format!("{number}")).unwrap();
         txn.commit().unwrap();
     }
     assert!(again > 0, "no id came again");
     assert_eq!([store.get("a"), store.get("b")], [some("48"), some("49")]);
-    assert_eq!(store.stats().rolled_back > 0, protocol_leaves_locks);
+    assert_eq!(store.stats().locks_rolled_back > 0, protocol_leaves_locks);
 }
 
 fn a_heartbeat_never_shortens_a_life(world: &World) {
@@ -306,12 +306,12 @@ fn a_heartbeat_never_shortens_a_life(world: &World) {
     assert_eq!(hand.heartbeat(txn(10), "k", 200), Ok(300));
     assert_eq!(hand.lock("k").map(|lock| lock.ttl_ms), Some(300));
     // A later write of the same row does not shorten it either.
-    hand.prewrite(&Prewrite { ttl_ms: 100, sequence: 2, ..put(txn(10), "k", "w") }).unwrap();
+    hand.prewrite(&Prewrite { ttl_ms: 100, write_seq: 2, ..put(txn(10), "k", "w") }).unwrap();
     assert_eq!(hand.lock("k").map(|lock| lock.ttl_ms), Some(300));
     hand.roll_back(txn(10), "k").unwrap();
-    assert_eq!(hand.heartbeat(txn(10), "k", 400), Err(Refusal::RolledBack));
+    assert_eq!(hand.heartbeat(txn(10), "k", 400), Err(StepError::AlreadyRolledBack));
     hand.write(txn(20), "k", "v", 30);
-    assert_eq!(hand.heartbeat(txn(20), "k", 400), Err(Refusal::Committed(ts(30))));
+    assert_eq!(hand.heartbeat(txn(20), "k", 400), Err(StepError::AlreadyCommitted(ts(30))));
     assert_eq!(hand.lock("k"), None);
 }
 
@@ -320,11 +320,11 @@ fn a_read_from_the_future_is_refused(world: &World) {
     hand.prewrite(&put(txn(10), "k", "v")).unwrap();
     let held = hand.lock("k");
     for future in [ts(21), Timestamp::MAX] {
-        let asker = Asker::Shared { current_ts: ts(20), push_above: Some(future) };
-        assert_eq!(hand.check(txn(10), "k", asker), Err(Refusal::FromTheFuture(future)));
+        let asker = OwnerLiveness::ByTtl { current_ts: ts(20), push_above: Some(future) };
+        assert_eq!(hand.check(txn(10), "k", asker), Err(StepError::FutureTimestamp(future)));
     }
     assert_eq!(hand.lock("k"), held);
-    let asker = Asker::Shared { current_ts: ts(20), push_above: Some(ts(20)) };
-    assert_eq!(hand.check(txn(10), "k", asker), Ok(CommitPoint::Pending));
+    let asker = OwnerLiveness::ByTtl { current_ts: ts(20), push_above: Some(ts(20)) };
+    assert_eq!(hand.check(txn(10), "k", asker), Ok(TransactionStatus::Pending));
     assert_eq!(hand.lock("k").map(|lock| lock.min_commit_ts), Some(ts(21)));
 }

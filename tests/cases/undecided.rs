@@ -46,7 +46,7 @@ pub fn a_lost_reply_is_looked_up(world: &World) {
     at_commit_point(&store, Act::Lose);
     let commit = write(&store).unwrap();
     let record = store.engine.snapshot().unwrap().write(&store.row("a")).unwrap().unwrap();
-    assert_eq!(record.commit_ts, commit.ts);
+    assert_eq!(record.commit_ts, commit.commit_ts);
     assert_eq!([store.get("a"), store.get("b")], [some("new"), some("new")]);
 }
 
@@ -90,7 +90,7 @@ pub fn a_repeated_commit_point_keeps_its_timestamp(world: &World) {
     assert_eq!(read.load(Ordering::SeqCst), 2, "somebody saw it before its owner knew");
     for key in ["a", "b"] {
         let record = store.engine.snapshot().unwrap().write(&store.row(key)).unwrap().unwrap();
-        assert_eq!(record.commit_ts, commit.ts);
+        assert_eq!(record.commit_ts, commit.commit_ts);
     }
 }
 
@@ -174,7 +174,7 @@ pub fn a_failed_sync_of_the_sweep_is_forgiven_to_nobody(world: &World) {
         Act::Refuse
     });
     let sweeping = store.store.clone();
-    let sweep = spawn(move || sweeping.resolve_orphans());
+    let sweep = spawn(move || sweeping.resolve_orphan_locks());
     gate.wait_for_arrival();
     let (writing, rows) = (store.store.clone(), store.rows.clone());
     let writer = spawn(move || {

@@ -15,7 +15,7 @@ fn add(txn: &mut Txn, rows: &Keyspace, key: &str) -> Result<()> {
 
 /// One attempt runs at a time, and inside it another store call wants to run one.
 pub fn nested_closures_need_no_second_permit(world: &World) {
-    let store = world.open_with(world.builder().admission(1));
+    let store = world.open_with(world.builder().admission_limit(1));
     let began = Instant::now();
     let threads: Vec<_> = (0..4)
         .map(|thread| {
@@ -48,7 +48,7 @@ pub fn nested_closures_need_no_second_permit(world: &World) {
 /// Those who try again queue for the rows of their last attempt; they name them in opposite orders, and more each time.
 pub fn rival_closures_in_opposite_orders_all_commit(world: &World) {
     const EACH: u64 = 60;
-    let store = world.open_with(world.builder().admission(2));
+    let store = world.open_with(world.builder().admission_limit(2));
     let began = Instant::now();
     let orders: [&[&str]; 4] = [&["a", "b", "c"], &["c", "b", "a"], &["b", "a"], &["c", "a"]];
     let threads: Vec<_> = orders

@@ -10,8 +10,10 @@ use percolite::engine::Engine;
 use percolite::engine::sim::SimStorage;
 use percolite::oracle::MemoryOracle;
 use percolite::row::RowKey;
-use percolite::runtime::{Joined, Parker, Runtime, System};
-use percolite::{Builder, Commit, CommitProtocol, Commons, ErrorKind, Keyspace, Pause, Result, Store, Txn};
+use percolite::runtime::{Env, Parker, SystemEnv};
+use percolite::{
+    Builder, Commit, CommitProtocol, ErrorKind, Keyspace, Result, SharedConfig, SleepingLockWaiter, Store, Txn,
+};
 
 use crate::hand::{Hand, Memory, Rows};
 use crate::report::{Columns, ROCKS_ONE, ROCKS_TWO, SHARED, SIM_ONE, SIM_TWO, STEPS};
@@ -24,7 +26,7 @@ pub const HOUR_MS: i64 = 3_600_000;
 /// The system, with a clock that a test can set.
 #[derive(Default)]
 pub struct Clock {
-    system: System,
+    system: SystemEnv,
     offset_ms: AtomicI64,
     frozen_ms: AtomicU64,
 }
@@ -44,7 +46,7 @@ impl Clock {
     }
 }
 
-impl Runtime for Clock {
+impl Env for Clock {
     fn unix_millis(&self) -> u64 {
         match self.frozen_ms.load(Ordering::SeqCst) {
             0 => self.system.unix_millis().saturating_add_signed(self.offset_ms.load(Ordering::SeqCst)),
@@ -65,7 +67,11 @@ impl Runtime for Clock {
     fn parker(&self) -> Arc<dyn Parker> {
         self.system.parker()
     }
-    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn Joined>> {
+    fn spawn(
+        &self,
+        name: &str,
+        work: Box<dyn FnOnce() + Send>,
+    ) -> std::io::Result<Box<dyn percolite::runtime::JoinHandle>> {
         self.system.spawn(name, work)
     }
 }
@@ -96,7 +102,7 @@ impl World {
             ROCKS_ONE | ROCKS_TWO => Place::Rocks(tempfile::tempdir().unwrap()),
             SIM_ONE | SIM_TWO => Place::Sim(SimStorage::new()),
             _ => {
-                let runtime: Arc<dyn Runtime> = Arc::<Clock>::clone(&clock);
+                let runtime: Arc<dyn Env> = Arc::<Clock>::clone(&clock);
                 Place::Shared(SimStorage::new(), Arc::new(MemoryOracle::new(runtime)))
             }
         };
@@ -153,9 +159,9 @@ impl World {
     }
 
     pub fn builder(&self) -> Builder {
-        let runtime: Arc<dyn Runtime> = Arc::<Clock>::clone(&self.clock);
-        let small = Store::builder().cache_bytes(4 << 20).write_buffer_bytes(16 << 20);
-        small.protocol(self.protocol()).runtime(runtime)
+        let runtime: Arc<dyn Env> = Arc::<Clock>::clone(&self.clock);
+        let small = Store::builder().block_cache_bytes(4 << 20).write_buffer_bytes(16 << 20);
+        small.commit_protocol(self.protocol()).runtime(runtime)
     }
 
     /// The engine without a store. An embedded one must be dropped before a store is opened.
@@ -163,7 +169,7 @@ impl World {
         match &self.place {
             Place::Memory(_) => panic!("the plain functions have no engine"),
             #[cfg(feature = "rocks")]
-            Place::Rocks(folder) => self.builder().rocks(folder.path()).unwrap(),
+            Place::Rocks(folder) => self.builder().durable_engine(folder.path()).unwrap(),
             Place::Sim(memory) => Arc::new(memory.exclusive_engine()),
             Place::Shared(memory, _) => Arc::new(memory.shared_engine()),
         }
@@ -189,7 +195,7 @@ impl World {
 
     /// Without the sweep, so that locks left behind stay until somebody meets them.
     pub fn open_unswept(&self) -> Opened {
-        self.open_with(self.builder().sweep(false))
+        self.open_with(self.builder().background_resolve(false))
     }
 
     pub fn try_open(&self, builder: Builder, tap: Arc<Control>) -> Result<Opened> {
@@ -203,8 +209,8 @@ impl World {
         let store = match &self.place {
             Place::Shared(_, oracle) => {
                 let oracle = Arc::<MemoryOracle>::clone(oracle);
-                let waiter = Arc::new(Pause(Arc::<Clock>::clone(&clock)));
-                let commons = Commons { engine: Arc::clone(&engine), oracle, waiter, ttl_ms };
+                let waiter = Arc::new(SleepingLockWaiter(Arc::<Clock>::clone(&clock)));
+                let commons = SharedConfig { engine: Arc::clone(&engine), oracle, waiter, ttl_ms };
                 builder.runtime(clock).open_shared(commons)?
             }
             _ => builder.runtime(clock).open_engine(Arc::clone(&engine))?,
@@ -273,7 +279,7 @@ impl Deref for Opened {
 
 impl Opened {
     pub fn row(&self, key: &str) -> RowKey {
-        self.rows.row_of(key)
+        self.rows.row_key(key)
     }
 
     /// Writes one row in a transaction of its own.

@@ -13,7 +13,8 @@ use percolite::engine::{
 };
 use percolite::owner::OwnerId;
 use percolite::row::{
-    Bytes, Edit, Guard, Intent, KeyspaceId, Lock, Row, RowChange, RowKey, Status, TxnId, Value, WriteRecord,
+    Bytes, CellChange, KeyspaceId, Lock, LockType, Precondition, Row, RowChange, RowKey, TxnId, TxnRecord, Value,
+    WriteRecord,
 };
 use percolite::timestamp::Timestamp;
 use tempfile::TempDir;
@@ -116,11 +117,11 @@ impl<E: Engine> Answered<E> {
             let row = &change.row;
             let mut made = is_made(&change.lock, || view.lock(row), &mut edits)?;
             made &= is_made(&change.write, || view.write(row), &mut edits)?;
-            made &= is_made(&change.status, || view.txn_record(row, change.start_ts), &mut edits)?;
+            made &= is_made(&change.txn_record, || view.txn_record(row, change.start_ts), &mut edits)?;
             for (start_ts, edit) in &change.data {
                 made &= is_made(edit, || Ok(view.data(row, *start_ts)?.map(Bytes::from)), &mut edits)?;
             }
-            if let Some(version) = &change.version {
+            if let Some(version) = &change.archived_version {
                 made &= view.version_at(row, version.commit_ts)?.as_ref() == Some(version);
                 edits += 1;
             }
@@ -133,15 +134,15 @@ impl<E: Engine> Answered<E> {
 }
 
 fn is_made<T: PartialEq>(
-    edit: &Edit<T>,
+    edit: &CellChange<T>,
     now: impl FnOnce() -> Result<Option<T>, EngineError>,
     edits: &mut usize,
 ) -> Result<bool, EngineError> {
-    *edits += usize::from(*edit != Edit::Keep);
+    *edits += usize::from(*edit != CellChange::Keep);
     Ok(match edit {
-        Edit::Keep => true,
-        Edit::Put(wanted) => now()?.as_ref() == Some(wanted),
-        Edit::Delete => now()?.is_none(),
+        CellChange::Keep => true,
+        CellChange::Put(wanted) => now()?.as_ref() == Some(wanted),
+        CellChange::Delete => now()?.is_none(),
     })
 }
 
@@ -204,7 +205,7 @@ impl EngineSnapshot for AnsweredView {
     fn get_cell(&self, column: Column, row: &RowKey, see: OnCell<'_>) -> Result<(), EngineError> {
         until_answered(|| self.0.get_cell(column, row, &mut *see))
     }
-    fn txn_record(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError> {
+    fn txn_record(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<TxnRecord>, EngineError> {
         until_answered(|| self.0.txn_record(row, start_ts))
     }
     fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Vec<u8>>, EngineError> {
@@ -242,8 +243,8 @@ pub fn lock(start_ts: u64) -> Lock {
     Lock {
         txn: txn(start_ts),
         primary: row("primary"),
-        intent: Intent::Put(inline("intended")),
-        sequence: 1,
+        lock_type: LockType::Put(inline("intended")),
+        write_seq: 1,
         ttl_ms: 3000,
         min_commit_ts: ts(start_ts + 1),
     }
@@ -255,7 +256,7 @@ pub fn put(commit_ts: u64) -> WriteRecord {
         commit_ts: ts(commit_ts),
         txn: txn(commit_ts - 1),
         value: Some(inline(format!("value at {commit_ts}"))),
-        held_at: None,
+        lock_only_ts: None,
     }
 }
 
@@ -265,7 +266,7 @@ pub fn deletion(commit_ts: u64) -> WriteRecord {
 
 /// The version of `put(commit_ts)`, with a note that the row was held later.
 pub fn held(commit_ts: u64, held_at: u64) -> WriteRecord {
-    WriteRecord { held_at: Some(ts(held_at)), ..put(commit_ts) }
+    WriteRecord { lock_only_ts: Some(ts(held_at)), ..put(commit_ts) }
 }
 
 pub fn change(key: impl AsRef<[u8]>, start_ts: u64) -> RowChange {
@@ -273,23 +274,23 @@ pub fn change(key: impl AsRef<[u8]>, start_ts: u64) -> RowChange {
 }
 
 pub fn put_lock(key: impl AsRef<[u8]>, lock: Lock) -> RowChange {
-    RowChange { lock: Edit::Put(lock.clone()), ..change(key, lock.txn.start_ts.to_u64()) }
+    RowChange { lock: CellChange::Put(lock.clone()), ..change(key, lock.txn.start_ts.to_u64()) }
 }
 
 pub fn put_write(key: impl AsRef<[u8]>, write: WriteRecord) -> RowChange {
-    RowChange { write: Edit::Put(write.clone()), ..change(key, write.txn.start_ts.to_u64()) }
+    RowChange { write: CellChange::Put(write.clone()), ..change(key, write.txn.start_ts.to_u64()) }
 }
 
-pub fn put_status(key: impl AsRef<[u8]>, start_ts: u64, status: Status) -> RowChange {
-    RowChange { status: Edit::Put(status), ..change(key, start_ts) }
+pub fn put_status(key: impl AsRef<[u8]>, start_ts: u64, status: TxnRecord) -> RowChange {
+    RowChange { txn_record: CellChange::Put(status), ..change(key, start_ts) }
 }
 
 pub fn put_version(key: impl AsRef<[u8]>, version: WriteRecord) -> RowChange {
-    RowChange { version: Some(version), ..change(key, 0) }
+    RowChange { archived_version: Some(version), ..change(key, 0) }
 }
 
 pub fn put_data(key: impl AsRef<[u8]>, start_ts: u64, value: impl AsRef<[u8]>) -> RowChange {
-    let edit = Edit::Put(value.as_ref().into());
+    let edit = CellChange::Put(value.as_ref().into());
     RowChange { data: vec![(ts(start_ts), edit)], ..change(key, start_ts) }
 }
 
@@ -303,12 +304,12 @@ pub fn make(engine: &dyn Engine, changes: impl IntoIterator<Item = RowChange>) {
 }
 
 /// Whether a change under these guards is made; checks that it is made or not as the answer says.
-pub fn is_allowed(engine: &dyn Engine, key: &str, start_ts: u64, guards: &[Guard]) -> bool {
+pub fn is_allowed(engine: &dyn Engine, key: &str, start_ts: u64, guards: &[Precondition]) -> bool {
     // Each probe leaves a mark of its own.
     let before = engine.snapshot().unwrap();
     let mark = (1..1000).find(|mark| before.data(&row(key), ts(*mark)).unwrap().is_none()).unwrap();
-    let data = vec![(ts(mark), Edit::Put(b"probed".into()))];
-    let probe = RowChange { guards: guards.into(), data, ..change(key, start_ts) };
+    let data = vec![(ts(mark), CellChange::Put(b"probed".into()))];
+    let probe = RowChange { preconditions: guards.into(), data, ..change(key, start_ts) };
     let outcomes = engine.apply(&[group([probe])]).unwrap();
     let allowed = match outcomes.as_slice() {
         [ApplyResult::Applied] => true,

@@ -3,7 +3,7 @@
 use percolite::engine::local::LocalEngine;
 use percolite::engine::sim::{SimEngine, SimStorage};
 use percolite::engine::{Engine, EngineError};
-use percolite::row::{Edit, Guard, KeyspaceId, Lock, RowChange, RowKey, Status, WriteRecord};
+use percolite::row::{CellChange, KeyspaceId, Lock, Precondition, RowChange, RowKey, TxnRecord, WriteRecord};
 
 use crate::common::{
     Context, Dice, all_writes, change, deletion, group, lock, make, put, put_data, put_lock, put_status, put_write,
@@ -104,14 +104,14 @@ fn what_replaced_or_removed_a_cell_is_undone_with_the_crash() {
         let view = engine.snapshot().unwrap();
         assert_eq!(engine.read_row(&row("a"), ts(5)).unwrap().write, Some(put(20)));
         assert_eq!(engine.read_row(&row("b"), ts(5)).unwrap().lock, Some(lock(10)));
-        assert_eq!(view.txn_record(&row("c"), ts(5)).unwrap(), Some(Status::RolledBack));
+        assert_eq!(view.txn_record(&row("c"), ts(5)).unwrap(), Some(TxnRecord::RolledBack));
         assert_eq!(view.data(&row("d"), ts(5)).unwrap(), Some(b"d".to_vec()));
         assert_eq!(view.write(&row("new")).unwrap(), None);
         assert_eq!(engine.get_meta("m").unwrap(), Some(vec![1]));
         assert_eq!(engine.safe_point().unwrap(), ts(3));
         assert_eq!(engine.gc_candidates(None, ts(99), 9).unwrap(), []);
     };
-    make(&engine, [put_write("a", put(20)), put_lock("b", lock(10)), put_status("c", 5, Status::RolledBack)]);
+    make(&engine, [put_write("a", put(20)), put_lock("b", lock(10)), put_status("c", 5, TxnRecord::RolledBack)]);
     make(&engine, [put_data("d", 5, "d")]);
     engine.write_meta(&[("m".into(), Some(vec![1]))]).unwrap();
     engine.advance_safe_point(ts(3)).unwrap();
@@ -119,9 +119,9 @@ fn what_replaced_or_removed_a_cell_is_undone_with_the_crash() {
     before(&engine);
     for round in 0..3 {
         make(&engine, [put_write("a", deletion(30 + round)), put_write("new", put(40))]);
-        make(&engine, [RowChange { lock: Edit::Delete, ..change("b", 10) }]);
-        make(&engine, [RowChange { status: Edit::Delete, ..change("c", 5) }]);
-        make(&engine, [RowChange { data: vec![(ts(5), Edit::Delete)], ..change("d", 5) }]);
+        make(&engine, [RowChange { lock: CellChange::Delete, ..change("b", 10) }]);
+        make(&engine, [RowChange { txn_record: CellChange::Delete, ..change("c", 5) }]);
+        make(&engine, [RowChange { data: vec![(ts(5), CellChange::Delete)], ..change("d", 5) }]);
         engine.write_meta(&[("m".into(), None), ("n".into(), Some(vec![]))]).unwrap();
         engine.advance_safe_point(ts(50)).unwrap();
         engine.delete_keyspace(KeyspaceId(7)).unwrap();
@@ -146,7 +146,7 @@ fn an_embedded_engine_does_not_outlive_a_crash_and_a_shared_one_does() {
     let view = embedded.snapshot().unwrap();
     embedded.sync().unwrap();
     storage.crash(0);
-    let guarded = RowChange { guards: vec![Guard::LockAbsent].into(), ..put_write("a", put(99)) };
+    let guarded = RowChange { preconditions: vec![Precondition::LockAbsent].into(), ..put_write("a", put(99)) };
     gone(embedded.apply(&[group(batch(3))]));
     gone(embedded.apply(&[group([guarded])]));
     gone(embedded.snapshot().map(drop));
@@ -210,9 +210,9 @@ fn cells_are_forgotten_only_when_no_view_and_no_crash_can_reach_them() {
         let keys: [RowKey; 2] = [row("a"), row("b")];
         for number in 1..60 {
             let which = dice.index(2);
-            let edit = if dice.one_in(3) { Edit::Delete } else { Edit::Put(put(number + 5)) };
+            let edit = if dice.one_in(3) { CellChange::Delete } else { CellChange::Put(put(number + 5)) };
             let mut now = past.last().unwrap().clone();
-            now[which] = if let Edit::Put(write) = &edit { Some(write.clone()) } else { None };
+            now[which] = if let CellChange::Put(write) = &edit { Some(write.clone()) } else { None };
             past.push(now.clone());
             make(&engine, [RowChange { write: edit, ..RowChange::new(keys[which].clone(), ts(1)) }]);
             if dice.one_in(3) {

@@ -6,7 +6,7 @@ use std::path::Path;
 use percolite::engine::folder::{FolderEngine, FolderStorage};
 use percolite::engine::local::LocalEngine;
 use percolite::engine::{Engine, EngineError};
-use percolite::row::{Edit, KeyspaceId, RowChange, RowKey, Status};
+use percolite::row::{CellChange, KeyspaceId, RowChange, RowKey, TxnRecord};
 use percolite::timestamp::Timestamp;
 
 use crate::common::{Dice, MEMORY, all_writes, change, deletion, lock, make, put, put_status, put_write, row, ts};
@@ -24,7 +24,7 @@ fn reopening_keeps_everything() {
         for key in (0..round).map(|earlier| format!("row {earlier}")) {
             let found = engine.read_row(&row(&key), ts(10)).unwrap();
             assert_eq!((found.lock, found.write), (Some(lock(10)), Some(put(20))));
-            assert_eq!((found.status, found.safe_point), (Some(Status::RolledBack), ts(round)));
+            assert_eq!((found.txn_record, found.safe_point), (Some(TxnRecord::RolledBack), ts(round)));
             let view = engine.snapshot().unwrap();
             assert_eq!(view.data(&row(&key), ts(10)).unwrap(), Some(vec![7; 5000]));
             assert_eq!(view.version_at(&row(&key), ts(99)).unwrap(), Some(put(15)));
@@ -37,11 +37,11 @@ fn reopening_keeps_everything() {
         make(
             &engine,
             [RowChange {
-                lock: Edit::Put(lock(10)),
-                write: Edit::Put(put(20)),
-                data: vec![(ts(10), Edit::Put(vec![7; 5000].into()))],
-                status: Edit::Put(Status::RolledBack),
-                version: Some(put(15)),
+                lock: CellChange::Put(lock(10)),
+                write: CellChange::Put(put(20)),
+                data: vec![(ts(10), CellChange::Put(vec![7; 5000].into()))],
+                txn_record: CellChange::Put(TxnRecord::RolledBack),
+                archived_version: Some(put(15)),
                 ..change(format!("row {round}"), 10)
             }],
         );
@@ -69,13 +69,13 @@ fn reopening_keeps_what_was_written_through_many_files() {
         for at in 0..4000 {
             let key = format!("{:03}", dice.below(900));
             let write = put(at + 1);
-            let data = vec![(ts(1), Edit::Put(vec![dice.below(256) as u8; 2000].into()))];
+            let data = vec![(ts(1), CellChange::Put(vec![dice.below(256) as u8; 2000].into()))];
             make(&engine, [RowChange { data: data.clone(), ..put_write(&key, write.clone()) }]);
             expected.insert(row(&key), (write, data));
         }
         for (key, (write, data)) in &expected {
             assert_eq!(engine.read_row(key, ts(0)).unwrap().write.as_ref(), Some(write));
-            let found = engine.snapshot().unwrap().data(key, ts(1)).unwrap().map(|value| Edit::Put(value.into()));
+            let found = engine.snapshot().unwrap().data(key, ts(1)).unwrap().map(|value| CellChange::Put(value.into()));
             assert!(found.as_ref() == Some(&data[0].1), "{key:?}");
         }
         assert_eq!(all_writes(&engine).len(), expected.len());
@@ -96,7 +96,7 @@ fn a_store_that_is_open_is_busy() {
 fn a_store_with_a_view_still_open_is_busy_until_it_ends() {
     let folder = tempfile::tempdir().unwrap();
     let engine = open(folder.path()).unwrap();
-    make(&engine, [put_write("a", put(20)), put_status("a", 5, Status::RolledBack)]);
+    make(&engine, [put_write("a", put(20)), put_status("a", 5, TxnRecord::RolledBack)]);
     let view = engine.snapshot().unwrap();
     drop(engine);
     assert_eq!(view.write(&row("a")).unwrap(), Some(put(20)), "a view keeps its database open");

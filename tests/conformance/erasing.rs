@@ -1,7 +1,7 @@
 //! Erasing a keyspace: all of it, and nothing beside it.
 
 use percolite::engine::{PageRequest, RowRange};
-use percolite::row::{Edit, KeyspaceId, RowChange, RowKey, Status};
+use percolite::row::{CellChange, KeyspaceId, RowChange, RowKey, TxnRecord};
 
 use crate::common::{Subject, lock, make, put, ts};
 
@@ -12,11 +12,11 @@ fn fill(engine: &Subject, keyspace: u32, keys: &[&[u8]]) {
         make(
             &**engine,
             [RowChange {
-                lock: Edit::Put(lock(10)),
-                write: Edit::Put(put(20)),
-                data: vec![(ts(0), Edit::Put(vec![1].into())), (ts(u64::MAX), Edit::Put(vec![2].into()))],
-                status: Edit::Put(Status::RolledBack),
-                version: Some(put(15)),
+                lock: CellChange::Put(lock(10)),
+                write: CellChange::Put(put(20)),
+                data: vec![(ts(0), CellChange::Put(vec![1].into())), (ts(u64::MAX), CellChange::Put(vec![2].into()))],
+                txn_record: CellChange::Put(TxnRecord::RolledBack),
+                archived_version: Some(put(15)),
                 ..RowChange::new(RowKey::new(KeyspaceId(keyspace), key), ts(10))
             }],
         );
@@ -30,7 +30,7 @@ fn cells(engine: &Subject, keyspace: u32, keys: &[&[u8]]) -> [usize; 7] {
     let count = |is_there: &dyn Fn(&RowKey) -> bool| rows.iter().filter(|row| is_there(row)).count();
     let range = RowRange::all();
     let page = PageRequest { range: &range, backwards: false, limit: usize::MAX, cursor: None };
-    let own = |row: &RowKey| row.keyspace().0 == keyspace;
+    let own = |row: &RowKey| row.keyspace_id().0 == keyspace;
     [
         count(&|row| view.lock(row).unwrap().is_some()),
         count(&|row| view.write(row).unwrap().is_some()),

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use percolite::engine::sim::{SimEngine, SimStorage};
 use percolite::engine::unreliable::{FaultCounts, Faults, FaultyEngine, LATE_COPIES_MAX};
 use percolite::engine::{ApplyResult, Capabilities, Engine, EngineError, EngineSnapshot, GcEntry, RowBatch};
-use percolite::row::{Edit, Guard, Guards, KeyspaceId, Row, RowChange, RowKey, Status};
+use percolite::row::{CellChange, Guards, KeyspaceId, Precondition, Row, RowChange, RowKey, TxnRecord};
 use percolite::timestamp::Timestamp;
 
 use crate::common::{
@@ -18,7 +18,7 @@ fn network(faults: Faults, seed: u64) -> FaultyEngine<SimEngine> {
 }
 
 fn locked() -> RowBatch {
-    group([RowChange { guards: vec![Guard::LockAbsent].into(), ..put_lock("a", lock(10)) }])
+    group([RowChange { preconditions: vec![Precondition::LockAbsent].into(), ..put_lock("a", lock(10)) }])
 }
 
 fn is_lost<T>(answer: Result<T, EngineError>) -> bool {
@@ -176,7 +176,7 @@ fn a_late_copy_arrives_at_a_later_call_and_its_answer_is_thrown_away() {
         assert_eq!(deliveries(), 1);
         engine.set_faults(Faults::default());
         // The lock goes, and the copy, whose guard holds again, brings it back: this is what rollback records are for.
-        engine.apply(&[group([RowChange { lock: Edit::Delete, ..change("a", 10) }])]).unwrap();
+        engine.apply(&[group([RowChange { lock: CellChange::Delete, ..change("a", 10) }])]).unwrap();
         for _ in 0..10 {
             engine.read_row(&row("a"), ts(10)).unwrap();
         }
@@ -206,7 +206,7 @@ fn a_lost_request_can_still_arrive_late() {
 fn late_copies_do_not_pile_up() {
     let engine = counting(Faults { late_duplicates: 1000, late_by_max: u64::MAX, ..Faults::default() }, 5);
     for number in 0..500 {
-        engine.apply(&[group([put_status("a", number, Status::RolledBack)])]).unwrap();
+        engine.apply(&[group([put_status("a", number, TxnRecord::RolledBack)])]).unwrap();
     }
     let waiting = LATE_COPIES_MAX as u64;
     assert_eq!(engine.injected().late_copies, 500);
@@ -240,8 +240,8 @@ fn the_seed_decides_everything() {
         let engine = network(Faults::bad_network(), seed);
         let answers: Vec<String> = (0..300)
             .map(|number| {
-                let guards: Guards = vec![Guard::NoCommitAfter(ts(number + 10))].into();
-                let write = |key: &str| RowChange { guards: guards.clone(), ..put_write(key, put(number + 10)) };
+                let guards: Guards = vec![Precondition::NoCommitAfter(ts(number + 10))].into();
+                let write = |key: &str| RowChange { preconditions: guards.clone(), ..put_write(key, put(number + 10)) };
                 let answer = engine.apply(&[group([write("a")]), group([write("b")])]);
                 format!("{answer:?} {:?}", engine.read_row(&row("a"), ts(1)))
             })

@@ -5,22 +5,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use percolite::engine::{ApplyResult, EngineError, OnePhaseWrites, PageRequest, RowBatch, RowRange};
-use percolite::row::{Bytes, Edit, Guard, Lock, Mutation, Row, RowChange, RowKey, Status, WriteRecord};
+use percolite::row::{Bytes, CellChange, Lock, Mutation, Precondition, Row, RowChange, RowKey, TxnRecord, WriteRecord};
 use percolite::timestamp::Timestamp;
-use percolite::writes::Writes;
+use percolite::writes::WriteSet;
 
 use crate::common::{
     Dice, Subject, all_writes, change, deletion, group, held, lock, make, put, put_data, put_lock, put_status,
     put_write, row, ts, txn,
 };
 
-fn guarded(guards: &[Guard], change: RowChange) -> RowChange {
-    RowChange { guards: guards.into(), ..change }
+fn guarded(guards: &[Precondition], change: RowChange) -> RowChange {
+    RowChange { preconditions: guards.into(), ..change }
 }
 
 pub fn a_refused_group_changes_nothing_in_any_row(engine: &Subject) {
     let keys = ["a", "b", "c", "d"];
-    make(&**engine, keys.map(|key| RowChange { write: Edit::Put(put(20)), ..put_data(key, 19, "kept") }));
+    make(&**engine, keys.map(|key| RowChange { write: CellChange::Put(put(20)), ..put_data(key, 19, "kept") }));
     make(&**engine, [put_lock("z", lock(10))]);
     let before = keys.map(|key| engine.read_row(&row(key), ts(50)).unwrap());
     let metas = engine.scan_meta("").unwrap();
@@ -28,17 +28,17 @@ pub fn a_refused_group_changes_nothing_in_any_row(engine: &Subject) {
         let mut changes: Vec<RowChange> = keys
             .iter()
             .map(|key| RowChange {
-                lock: Edit::Put(lock(50)),
-                write: Edit::Put(deletion(60)),
-                data: vec![(ts(19), Edit::Delete), (ts(50), Edit::Put(b"new".into()))],
-                status: Edit::Put(Status::RolledBack),
-                version: Some(put(20)),
+                lock: CellChange::Put(lock(50)),
+                write: CellChange::Put(deletion(60)),
+                data: vec![(ts(19), CellChange::Delete), (ts(50), CellChange::Put(b"new".into()))],
+                txn_record: CellChange::Put(TxnRecord::RolledBack),
+                archived_version: Some(put(20)),
                 ..change(key, 50)
             })
             .collect();
         // Rows with guards that hold, rows with no guards at all, and one that refuses, at every place.
-        changes[0].guards = vec![Guard::LockAbsent, Guard::NoCommitAfter(ts(20))].into();
-        changes.insert(refusing, guarded(&[Guard::LockAbsent], put_lock("z", lock(50))));
+        changes[0].preconditions = vec![Precondition::LockAbsent, Precondition::NoCommitAfter(ts(20))].into();
+        changes.insert(refusing, guarded(&[Precondition::LockAbsent], put_lock("z", lock(50))));
         let outcomes = engine.apply(&[group(changes)]).unwrap();
         assert!(
             matches!(outcomes[..], [ApplyResult::PreconditionFailed { index, .. }] if index == refusing),
@@ -57,7 +57,7 @@ pub fn a_refused_group_changes_nothing_in_any_row(engine: &Subject) {
 
 pub fn an_applied_group_changes_every_row(engine: &Subject) {
     let keys: Vec<String> = (0..300).map(|number| format!("row {number:03}")).collect();
-    make(&**engine, keys.iter().map(|key| guarded(&[Guard::LockAbsent], put_write(key, put(20)))));
+    make(&**engine, keys.iter().map(|key| guarded(&[Precondition::LockAbsent], put_write(key, put(20)))));
     let expected: Vec<_> = keys.iter().map(|key| (row(key), put(20))).collect();
     assert_eq!(all_writes(&**engine), expected);
 }
@@ -65,17 +65,17 @@ pub fn an_applied_group_changes_every_row(engine: &Subject) {
 pub fn groups_see_those_before_them_in_the_same_call(engine: &Subject) {
     // A guarded group after an unguarded one on the same row: for every column that a guard looks at.
     let cases = [
-        (put_lock("a", lock(10)), Guard::LockAbsent, false),
-        (put_lock("b", lock(10)), Guard::LockIs(lock(10).stamp()), true),
-        (put_write("c", put(20)), Guard::NoCommitAfter(ts(19)), false),
-        (put_write("d", put(20)), Guard::NoRecordOf(ts(19)), false),
-        (put_status("e", 19, Status::RolledBack), Guard::NoRecordOf(ts(19)), false),
+        (put_lock("a", lock(10)), Precondition::LockAbsent, false),
+        (put_lock("b", lock(10)), Precondition::LockUnchanged(lock(10).version()), true),
+        (put_write("c", put(20)), Precondition::NoCommitAfter(ts(19)), false),
+        (put_write("d", put(20)), Precondition::NoTxnRecord(ts(19)), false),
+        (put_status("e", 19, TxnRecord::RolledBack), Precondition::NoTxnRecord(ts(19)), false),
     ];
     for (first, guard, allowed) in &cases {
-        let key = first.row.key();
+        let key = first.row.user_key();
         let second = guarded(&[*guard], put_data(key, 19, "second"));
         let others =
-            || [group([put_write("x", put(5))]), group([guarded(&[Guard::LockAbsent], put_write("y", put(5)))])];
+            || [group([put_write("x", put(5))]), group([guarded(&[Precondition::LockAbsent], put_write("y", put(5)))])];
         let [x, y] = others();
         let outcomes = engine.apply(&[x, group([first.clone()]), y, group([second])]).unwrap();
         assert_eq!(outcomes[..3], [ApplyResult::Applied, ApplyResult::Applied, ApplyResult::Applied]);
@@ -87,8 +87,9 @@ pub fn groups_see_those_before_them_in_the_same_call(engine: &Subject) {
         }
     }
     // The same where the earlier group is guarded and has several rows.
-    let first = group(["f", "g", "h"].map(|key| guarded(&[Guard::NoCommitAfter(ts(30))], put_lock(key, lock(30)))));
-    let second = group([put_data("i", 40, "no"), guarded(&[Guard::LockAbsent], put_data("g", 40, "no"))]);
+    let first =
+        group(["f", "g", "h"].map(|key| guarded(&[Precondition::NoCommitAfter(ts(30))], put_lock(key, lock(30)))));
+    let second = group([put_data("i", 40, "no"), guarded(&[Precondition::LockAbsent], put_data("g", 40, "no"))]);
     let outcomes = engine.apply(&[first, second]).unwrap();
     assert_eq!(outcomes[0], ApplyResult::Applied);
     assert!(
@@ -104,9 +105,9 @@ pub fn groups_see_those_before_them_in_the_same_call(engine: &Subject) {
 
 pub fn a_refused_group_is_not_seen_by_those_after_it(engine: &Subject) {
     make(&**engine, [put_lock("a", lock(10))]);
-    let refused = group([put_lock("b", lock(20)), guarded(&[Guard::LockAbsent], put_lock("a", lock(20)))]);
-    let after = group([guarded(&[Guard::LockAbsent], put_data("b", 30, "after"))]);
-    let last = group([guarded(&[Guard::LockIs(lock(10).stamp())], put_data("a", 30, "last"))]);
+    let refused = group([put_lock("b", lock(20)), guarded(&[Precondition::LockAbsent], put_lock("a", lock(20)))]);
+    let after = group([guarded(&[Precondition::LockAbsent], put_data("b", 30, "after"))]);
+    let last = group([guarded(&[Precondition::LockUnchanged(lock(10).version())], put_data("a", 30, "last"))]);
     let outcomes = engine.apply(&[refused, after, last]).unwrap();
     assert!(
         matches!(&outcomes[0], ApplyResult::PreconditionFailed { index: 1, row } if row.lock == Some(lock(10))),
@@ -124,7 +125,7 @@ pub fn nothing_to_do_is_done(engine: &Subject) {
     assert_eq!(engine.apply(&[]).unwrap(), []);
     assert_eq!(engine.apply(&[group([]), group([])]).unwrap(), [ApplyResult::Applied, ApplyResult::Applied]);
     assert_eq!(engine.apply(&[group([change("a", 10)])]).unwrap(), [ApplyResult::Applied]);
-    let unmet = guarded(&[Guard::LockIs(lock(10).stamp())], change("a", 10));
+    let unmet = guarded(&[Precondition::LockUnchanged(lock(10).version())], change("a", 10));
     let outcomes = engine.apply(&[group([]), group([unmet]), group([])]).unwrap();
     assert!(
         matches!(
@@ -165,7 +166,7 @@ pub fn the_limit_is_allowed_and_one_more_refused_before_it_begins(engine: &Subje
 pub fn racing_guarded_changes_lose_no_update(engine: &Subject) {
     const THREADS: u64 = 4;
     const EACH: u64 = 50;
-    make(&**engine, [put_lock("counter", Lock { sequence: 0, ..lock(10) }), put_lock("mirror", lock(10))]);
+    make(&**engine, [put_lock("counter", Lock { write_seq: 0, ..lock(10) }), put_lock("mirror", lock(10))]);
     let tickets = AtomicU64::new(100);
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
@@ -175,12 +176,13 @@ pub fn racing_guarded_changes_lose_no_update(engine: &Subject) {
                     let ttl_ms = tickets.fetch_add(1, Ordering::Relaxed);
                     loop {
                         let Some(seen) = engine.read_row(&row("counter"), ts(10)).unwrap().lock else { panic!() };
-                        let next = Lock { sequence: seen.sequence + 1, ttl_ms, ..seen.clone() };
-                        let counter = guarded(&[Guard::LockIs(seen.stamp())], put_lock("counter", next.clone()));
+                        let next = Lock { write_seq: seen.write_seq + 1, ttl_ms, ..seen.clone() };
+                        let counter =
+                            guarded(&[Precondition::LockUnchanged(seen.version())], put_lock("counter", next.clone()));
                         // With an engine that repeats, the mirror tells whether a refusal is of our own making.
-                        let mirror = put_status("mirror", ttl_ms, Status::Committed(ts(next.sequence.into())));
+                        let mirror = put_status("mirror", ttl_ms, TxnRecord::Committed(ts(next.write_seq.into())));
                         engine.apply(&[group([counter, mirror])]).unwrap();
-                        if engine.read_row(&row("mirror"), ts(ttl_ms)).unwrap().status.is_some() {
+                        if engine.read_row(&row("mirror"), ts(ttl_ms)).unwrap().txn_record.is_some() {
                             break;
                         }
                     }
@@ -189,14 +191,14 @@ pub fn racing_guarded_changes_lose_no_update(engine: &Subject) {
         }
     });
     let counter = engine.read_row(&row("counter"), ts(10)).unwrap().lock.unwrap();
-    assert_eq!(u64::from(counter.sequence), THREADS * EACH);
+    assert_eq!(u64::from(counter.write_seq), THREADS * EACH);
     let mut counted: Vec<_> =
-        (100..100 + THREADS * EACH).map(|at| engine.read_row(&row("mirror"), ts(at)).unwrap().status).collect();
+        (100..100 + THREADS * EACH).map(|at| engine.read_row(&row("mirror"), ts(at)).unwrap().txn_record).collect();
     counted.sort_by_key(|status| match status {
-        Some(Status::Committed(at)) => *at,
+        Some(TxnRecord::Committed(at)) => *at,
         other => panic!("{other:?}"),
     });
-    let expected: Vec<_> = (1..=THREADS * EACH).map(|at| Some(Status::Committed(ts(at)))).collect();
+    let expected: Vec<_> = (1..=THREADS * EACH).map(|at| Some(TxnRecord::Committed(ts(at)))).collect();
     assert_eq!(counted, expected, "two changes were made on the same state");
 }
 
@@ -206,7 +208,7 @@ struct Model {
     locks: BTreeMap<RowKey, Lock>,
     writes: BTreeMap<RowKey, WriteRecord>,
     data: BTreeMap<(RowKey, Timestamp), Bytes>,
-    statuses: BTreeMap<(RowKey, Timestamp), Status>,
+    statuses: BTreeMap<(RowKey, Timestamp), TxnRecord>,
     versions: BTreeMap<(RowKey, Timestamp), WriteRecord>,
     superseded: BTreeSet<(Timestamp, RowKey)>,
     safe_point: u64,
@@ -217,7 +219,7 @@ impl Model {
         Row {
             lock: self.locks.get(row).cloned(),
             write: self.writes.get(row).cloned(),
-            status: self.statuses.get(&(row.clone(), start_ts)).copied(),
+            txn_record: self.statuses.get(&(row.clone(), start_ts)).copied(),
             safe_point: ts(self.safe_point),
         }
     }
@@ -228,22 +230,22 @@ impl Model {
         let newest = row
             .write
             .as_ref()
-            .map_or(0, |write| write.commit_ts.to_u64().max(write.held_at.map_or(0, Timestamp::to_u64)));
-        change.guards.iter().all(|guard| match guard {
-            Guard::LockAbsent => !self.locks.contains_key(&change.row),
-            Guard::LockIs(stamp) => match &row.lock {
+            .map_or(0, |write| write.commit_ts.to_u64().max(write.lock_only_ts.map_or(0, Timestamp::to_u64)));
+        change.preconditions.iter().all(|guard| match guard {
+            Precondition::LockAbsent => !self.locks.contains_key(&change.row),
+            Precondition::LockUnchanged(stamp) => match &row.lock {
                 None => false,
                 Some(lock) => {
                     (lock.txn.start_ts, lock.txn.owner) == (stamp.txn.start_ts, stamp.txn.owner)
-                        && (lock.sequence, lock.ttl_ms) == (stamp.sequence, stamp.ttl_ms)
+                        && (lock.write_seq, lock.ttl_ms) == (stamp.sequence, stamp.ttl_ms)
                         && lock.min_commit_ts == stamp.min_commit_ts
                 }
             },
-            Guard::NoCommitAfter(at) => newest < at.to_u64() + 1,
-            Guard::NoRecordOf(start_ts) => {
-                row.status.is_none() && row.write.as_ref().map(|write| write.txn.start_ts) != Some(*start_ts)
+            Precondition::NoCommitAfter(at) => newest < at.to_u64() + 1,
+            Precondition::NoTxnRecord(start_ts) => {
+                row.txn_record.is_none() && row.write.as_ref().map(|write| write.txn.start_ts) != Some(*start_ts)
             }
-            Guard::SafePointBelow(at) => self.safe_point < at.to_u64() + 1,
+            Precondition::SafePointAtMost(at) => self.safe_point < at.to_u64() + 1,
         })
     }
 
@@ -261,22 +263,22 @@ impl Model {
             let key = &change.row;
             edit(&mut self.locks, key.clone(), &change.lock);
             edit(&mut self.writes, key.clone(), &change.write);
-            edit(&mut self.statuses, (key.clone(), change.start_ts), &change.status);
+            edit(&mut self.statuses, (key.clone(), change.start_ts), &change.txn_record);
             for (start_ts, data) in &change.data {
                 edit(&mut self.data, (key.clone(), *start_ts), data);
             }
-            if let Some(version) = &change.version {
+            if let Some(version) = &change.archived_version {
                 self.versions.insert((key.clone(), version.commit_ts), version.clone());
             }
-            for commit_ts in &change.dropped {
+            for commit_ts in &change.deleted_versions {
                 self.versions.remove(&(key.clone(), *commit_ts));
             }
-            if let Edit::Put(WriteRecord { commit_ts, value, .. }) = &change.write
-                && (value.is_none() || change.version.is_some())
+            if let CellChange::Put(WriteRecord { commit_ts, value, .. }) = &change.write
+                && (value.is_none() || change.archived_version.is_some())
             {
                 self.superseded.insert((*commit_ts, key.clone()));
             }
-            for at in &change.collected {
+            for at in &change.gc_done {
                 self.superseded.remove(&(*at, key.clone()));
             }
         }
@@ -284,11 +286,11 @@ impl Model {
     }
 }
 
-fn edit<K: Ord, T: Clone>(cells: &mut BTreeMap<K, T>, key: K, edit: &Edit<T>) {
+fn edit<K: Ord, T: Clone>(cells: &mut BTreeMap<K, T>, key: K, edit: &CellChange<T>) {
     match edit {
-        Edit::Keep => {}
-        Edit::Put(content) => drop(cells.insert(key, content.clone())),
-        Edit::Delete => drop(cells.remove(&key)),
+        CellChange::Keep => {}
+        CellChange::Put(content) => drop(cells.insert(key, content.clone())),
+        CellChange::Delete => drop(cells.remove(&key)),
     }
 }
 
@@ -298,51 +300,53 @@ const KEYS: [&str; 5] = ["", "a", "a\0", "a\0b", "b"];
 fn random_change(dice: &mut Dice, key: &str, unique: u64) -> RowChange {
     let start_ts = 2 * dice.below(8);
     let commit_ts = 2 * dice.below(8) + 1;
-    let state = |dice: &mut Dice| Lock { sequence: dice.below(2) as u32, ..lock(2 * dice.below(3)) };
+    let state = |dice: &mut Dice| Lock { write_seq: dice.below(2) as u32, ..lock(2 * dice.below(3)) };
     let mut change = change(key, start_ts);
     for _ in 0..dice.below(3) {
-        change.guards.push(match dice.below(5) {
-            0 => Guard::LockAbsent,
-            1 => Guard::LockIs(state(dice).stamp()),
-            2 => Guard::NoCommitAfter(ts(dice.below(16))),
-            3 => Guard::NoRecordOf(ts(start_ts)),
-            _ => Guard::SafePointBelow(ts(dice.below(8))),
+        change.preconditions.push(match dice.below(5) {
+            0 => Precondition::LockAbsent,
+            1 => Precondition::LockUnchanged(state(dice).version()),
+            2 => Precondition::NoCommitAfter(ts(dice.below(16))),
+            3 => Precondition::NoTxnRecord(ts(start_ts)),
+            _ => Precondition::SafePointAtMost(ts(dice.below(8))),
         });
     }
     match dice.below(4) {
-        0 => change.lock = Edit::Put(state(dice)),
-        1 => change.lock = Edit::Delete,
+        0 => change.lock = CellChange::Put(state(dice)),
+        1 => change.lock = CellChange::Delete,
         _ => {}
     }
     match dice.below(6) {
-        0 => change.write = Edit::Put(WriteRecord { txn: txn(start_ts), ..put(commit_ts) }),
-        1 => change.write = Edit::Put(WriteRecord { txn: txn(start_ts), ..deletion(commit_ts) }),
-        2 => change.write = Edit::Put(WriteRecord { txn: txn(start_ts), ..held(commit_ts, 2 * dice.below(8) + 1) }),
-        3 => change.write = Edit::Delete,
+        0 => change.write = CellChange::Put(WriteRecord { txn: txn(start_ts), ..put(commit_ts) }),
+        1 => change.write = CellChange::Put(WriteRecord { txn: txn(start_ts), ..deletion(commit_ts) }),
+        2 => {
+            change.write = CellChange::Put(WriteRecord { txn: txn(start_ts), ..held(commit_ts, 2 * dice.below(8) + 1) })
+        }
+        3 => change.write = CellChange::Delete,
         _ => {}
     }
     match dice.below(5) {
-        0 => change.status = Edit::Put(Status::RolledBack),
-        1 => change.status = Edit::Put(Status::Committed(ts(commit_ts))),
-        2 => change.status = Edit::Delete,
+        0 => change.txn_record = CellChange::Put(TxnRecord::RolledBack),
+        1 => change.txn_record = CellChange::Put(TxnRecord::Committed(ts(commit_ts))),
+        2 => change.txn_record = CellChange::Delete,
         _ => {}
     }
     if dice.one_in(4) {
-        change.version = Some(put(commit_ts));
+        change.archived_version = Some(put(commit_ts));
     }
     if dice.one_in(4) {
         let times = dice.below(3);
-        change.collected = (0..times).map(|_| ts(2 * dice.below(8) + 1)).filter(|at| *at != ts(commit_ts)).collect();
+        change.gc_done = (0..times).map(|_| ts(2 * dice.below(8) + 1)).filter(|at| *at != ts(commit_ts)).collect();
     }
     if dice.one_in(4) {
-        change.dropped = vec![ts(2 * dice.below(8) + 1)];
-        change.dropped.retain(|at| *at != ts(commit_ts));
+        change.deleted_versions = vec![ts(2 * dice.below(8) + 1)];
+        change.deleted_versions.retain(|at| *at != ts(commit_ts));
     }
     if dice.one_in(4) {
-        change.data.push((ts(2 * dice.below(4) + 1000), Edit::Delete));
+        change.data.push((ts(2 * dice.below(4) + 1000), CellChange::Delete));
     }
     // What tells this change from every other.
-    change.data.push((ts(2 * dice.below(4) + 2000), Edit::Put(unique.to_be_bytes().into())));
+    change.data.push((ts(2 * dice.below(4) + 2000), CellChange::Put(unique.to_be_bytes().into())));
     change
 }
 
@@ -350,14 +354,14 @@ fn random_change(dice: &mut Dice, key: &str, unique: u64) -> RowChange {
 fn random_versions(dice: &mut Dice, unique: u64) -> RowBatch {
     let (start_ts, commit_ts) = (2 * dice.below(8), 2 * dice.below(8) + 1);
     let unchanged_since = if dice.one_in(2) { Some(ts(dice.below(16))) } else { None };
-    let mut writes = Writes::default();
+    let mut writes = WriteSet::default();
     let mut keys = KEYS.to_vec();
     for place in 0..=dice.below(3) {
         let mutation = match dice.below(4) {
             // What tells this group from every other.
             _ if place == 0 => Mutation::Put(unique.to_be_bytes().into()),
             0 => Mutation::Delete,
-            1 => Mutation::Hold,
+            1 => Mutation::LockOnly,
             _ => Mutation::Put([7; 300].into()),
         };
         let key = keys.swap_remove(dice.index(keys.len()));

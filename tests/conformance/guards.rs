@@ -2,124 +2,131 @@
 
 use percolite::engine::ApplyResult;
 use percolite::owner::OwnerId;
-use percolite::row::{Edit, Guard, Lock, LockStamp, Row, RowChange, Status, TxnId, WriteRecord};
+use percolite::row::{CellChange, Lock, LockVersion, Precondition, Row, RowChange, TxnId, TxnRecord, WriteRecord};
 
 use crate::common::{
     Subject, change, deletion, group, held, is_allowed, lock, make, put, put_lock, put_status, put_write, row, ts, txn,
 };
 
 pub fn lock_absent_holds_on_an_unlocked_row_only(engine: &Subject) {
-    assert!(is_allowed(&**engine, "a", 10, &[Guard::LockAbsent]), "an absent row");
+    assert!(is_allowed(&**engine, "a", 10, &[Precondition::LockAbsent]), "an absent row");
     make(&**engine, [put_write("a", put(5)), put_lock("b", lock(10))]);
-    assert!(is_allowed(&**engine, "a", 10, &[Guard::LockAbsent]), "a written row");
-    assert!(!is_allowed(&**engine, "b", 10, &[Guard::LockAbsent]), "a locked row");
-    assert!(!is_allowed(&**engine, "b", 11, &[Guard::LockAbsent]), "a locked row, asked by another");
-    make(&**engine, [RowChange { lock: Edit::Delete, ..change("b", 10) }]);
-    assert!(is_allowed(&**engine, "b", 10, &[Guard::LockAbsent]), "an unlocked row");
+    assert!(is_allowed(&**engine, "a", 10, &[Precondition::LockAbsent]), "a written row");
+    assert!(!is_allowed(&**engine, "b", 10, &[Precondition::LockAbsent]), "a locked row");
+    assert!(!is_allowed(&**engine, "b", 11, &[Precondition::LockAbsent]), "a locked row, asked by another");
+    make(&**engine, [RowChange { lock: CellChange::Delete, ..change("b", 10) }]);
+    assert!(is_allowed(&**engine, "b", 10, &[Precondition::LockAbsent]), "an unlocked row");
 }
 
 pub fn lock_is_holds_for_that_very_state_only(engine: &Subject) {
-    let stamp = lock(10).stamp();
-    assert!(!is_allowed(&**engine, "a", 10, &[Guard::LockIs(stamp)]), "an absent row");
+    let stamp = lock(10).version();
+    assert!(!is_allowed(&**engine, "a", 10, &[Precondition::LockUnchanged(stamp)]), "an absent row");
     make(&**engine, [put_lock("a", lock(10))]);
-    assert!(is_allowed(&**engine, "a", 10, &[Guard::LockIs(stamp)]), "the lock itself");
+    assert!(is_allowed(&**engine, "a", 10, &[Precondition::LockUnchanged(stamp)]), "the lock itself");
     let mut others = vec![
-        LockStamp { txn: TxnId { start_ts: ts(11), ..stamp.txn }, ..stamp },
-        LockStamp { txn: TxnId { owner: OwnerId::from_u64(1), ..stamp.txn }, ..stamp },
+        LockVersion { txn: TxnId { start_ts: ts(11), ..stamp.txn }, ..stamp },
+        LockVersion { txn: TxnId { owner: OwnerId::from_u64(1), ..stamp.txn }, ..stamp },
     ];
     for (less, more) in [(0, 2), (0, u32::MAX)] {
-        others.extend([LockStamp { sequence: less, ..stamp }, LockStamp { sequence: more, ..stamp }]);
+        others.extend([LockVersion { sequence: less, ..stamp }, LockVersion { sequence: more, ..stamp }]);
     }
     for ttl_ms in [0, stamp.ttl_ms - 1, stamp.ttl_ms + 1] {
-        others.push(LockStamp { ttl_ms, ..stamp });
+        others.push(LockVersion { ttl_ms, ..stamp });
     }
     for min_commit_ts in [10, 12] {
-        others.push(LockStamp { min_commit_ts: ts(min_commit_ts), ..stamp });
+        others.push(LockVersion { min_commit_ts: ts(min_commit_ts), ..stamp });
     }
     for other in others {
-        assert!(!is_allowed(&**engine, "a", 10, &[Guard::LockIs(other)]), "{other:?}");
+        assert!(!is_allowed(&**engine, "a", 10, &[Precondition::LockUnchanged(other)]), "{other:?}");
     }
     // The lock moves on while its owner holds it; the old state is a different one from then on.
     let later = [
-        Lock { sequence: 2, ..lock(10) },
+        Lock { write_seq: 2, ..lock(10) },
         Lock { ttl_ms: 3001, ..lock(10) },
         Lock { min_commit_ts: ts(50), ..lock(10) },
         lock(20),
     ];
     for later in later {
         make(&**engine, [put_lock("a", later.clone())]);
-        assert!(!is_allowed(&**engine, "a", 10, &[Guard::LockIs(stamp)]), "{later:?}");
-        assert!(is_allowed(&**engine, "a", 10, &[Guard::LockIs(later.stamp())]), "{later:?}");
+        assert!(!is_allowed(&**engine, "a", 10, &[Precondition::LockUnchanged(stamp)]), "{later:?}");
+        assert!(is_allowed(&**engine, "a", 10, &[Precondition::LockUnchanged(later.version())]), "{later:?}");
     }
-    make(&**engine, [RowChange { lock: Edit::Delete, ..change("a", 20) }]);
-    assert!(!is_allowed(&**engine, "a", 20, &[Guard::LockIs(lock(20).stamp())]), "an unlocked row");
+    make(&**engine, [RowChange { lock: CellChange::Delete, ..change("a", 20) }]);
+    assert!(!is_allowed(&**engine, "a", 20, &[Precondition::LockUnchanged(lock(20).version())]), "an unlocked row");
 }
 
 pub fn no_commit_after_allows_a_commit_at_that_timestamp(engine: &Subject) {
-    assert!(is_allowed(&**engine, "a", 30, &[Guard::NoCommitAfter(ts(0))]), "an absent row");
+    assert!(is_allowed(&**engine, "a", 30, &[Precondition::NoCommitAfter(ts(0))]), "an absent row");
     for (key, record) in [("a", put(20)), ("b", deletion(20))] {
         make(&**engine, [put_write(key, record)]);
-        assert!(!is_allowed(&**engine, key, 30, &[Guard::NoCommitAfter(ts(0))]));
-        assert!(!is_allowed(&**engine, key, 30, &[Guard::NoCommitAfter(ts(19))]));
-        assert!(is_allowed(&**engine, key, 30, &[Guard::NoCommitAfter(ts(20))]));
-        assert!(is_allowed(&**engine, key, 30, &[Guard::NoCommitAfter(ts(21))]));
-        assert!(is_allowed(&**engine, key, 30, &[Guard::NoCommitAfter(ts(u64::MAX))]));
+        assert!(!is_allowed(&**engine, key, 30, &[Precondition::NoCommitAfter(ts(0))]));
+        assert!(!is_allowed(&**engine, key, 30, &[Precondition::NoCommitAfter(ts(19))]));
+        assert!(is_allowed(&**engine, key, 30, &[Precondition::NoCommitAfter(ts(20))]));
+        assert!(is_allowed(&**engine, key, 30, &[Precondition::NoCommitAfter(ts(21))]));
+        assert!(is_allowed(&**engine, key, 30, &[Precondition::NoCommitAfter(ts(u64::MAX))]));
     }
     make(&**engine, [put_write("a", put(40))]);
-    assert!(!is_allowed(&**engine, "a", 30, &[Guard::NoCommitAfter(ts(39))]), "the newest version counts");
+    assert!(!is_allowed(&**engine, "a", 30, &[Precondition::NoCommitAfter(ts(39))]), "the newest version counts");
     make(&**engine, [put_write("held", held(20, 30))]);
     for (at, allowed) in [(19, false), (20, false), (29, false), (30, true), (31, true)] {
         assert_eq!(
-            is_allowed(&**engine, "held", 30, &[Guard::NoCommitAfter(ts(at))]),
+            is_allowed(&**engine, "held", 30, &[Precondition::NoCommitAfter(ts(at))]),
             allowed,
             "held at 30, asked {at}"
         );
     }
     make(&**engine, [put_write("held", held(40, 30))]);
-    assert!(!is_allowed(&**engine, "held", 30, &[Guard::NoCommitAfter(ts(39))]), "the later of the two counts");
+    assert!(!is_allowed(&**engine, "held", 30, &[Precondition::NoCommitAfter(ts(39))]), "the later of the two counts");
 }
 
 pub fn no_record_of_sees_the_status(engine: &Subject) {
-    for (key, status) in [("a", Status::RolledBack), ("b", Status::Committed(ts(20)))] {
-        assert!(is_allowed(&**engine, key, 10, &[Guard::NoRecordOf(ts(10))]), "an absent row");
+    for (key, status) in [("a", TxnRecord::RolledBack), ("b", TxnRecord::Committed(ts(20)))] {
+        assert!(is_allowed(&**engine, key, 10, &[Precondition::NoTxnRecord(ts(10))]), "an absent row");
         make(&**engine, [put_status(key, 10, status)]);
-        assert!(!is_allowed(&**engine, key, 10, &[Guard::NoRecordOf(ts(10))]), "{status:?}");
-        assert!(is_allowed(&**engine, key, 9, &[Guard::NoRecordOf(ts(9))]), "another's");
-        assert!(is_allowed(&**engine, key, 11, &[Guard::NoRecordOf(ts(11))]), "another's");
-        make(&**engine, [RowChange { status: Edit::Delete, ..change(key, 10) }]);
-        assert!(is_allowed(&**engine, key, 10, &[Guard::NoRecordOf(ts(10))]), "a forgotten status");
+        assert!(!is_allowed(&**engine, key, 10, &[Precondition::NoTxnRecord(ts(10))]), "{status:?}");
+        assert!(is_allowed(&**engine, key, 9, &[Precondition::NoTxnRecord(ts(9))]), "another's");
+        assert!(is_allowed(&**engine, key, 11, &[Precondition::NoTxnRecord(ts(11))]), "another's");
+        make(&**engine, [RowChange { txn_record: CellChange::Delete, ..change(key, 10) }]);
+        assert!(is_allowed(&**engine, key, 10, &[Precondition::NoTxnRecord(ts(10))]), "a forgotten status");
     }
 }
 
 pub fn no_record_of_sees_the_newest_version(engine: &Subject) {
     for (key, record) in [("a", put(20)), ("b", deletion(20))] {
         make(&**engine, [put_write(key, record)]);
-        assert!(!is_allowed(&**engine, key, 19, &[Guard::NoRecordOf(ts(19))]));
-        assert!(is_allowed(&**engine, key, 18, &[Guard::NoRecordOf(ts(18))]), "another's");
-        assert!(is_allowed(&**engine, key, 20, &[Guard::NoRecordOf(ts(20))]), "a commit_ts is no start_ts");
+        assert!(!is_allowed(&**engine, key, 19, &[Precondition::NoTxnRecord(ts(19))]));
+        assert!(is_allowed(&**engine, key, 18, &[Precondition::NoTxnRecord(ts(18))]), "another's");
+        assert!(is_allowed(&**engine, key, 20, &[Precondition::NoTxnRecord(ts(20))]), "a commit_ts is no start_ts");
     }
 }
 
 pub fn safe_point_below_allows_a_safe_point_at_that_timestamp(engine: &Subject) {
-    assert!(is_allowed(&**engine, "a", 10, &[Guard::SafePointBelow(ts(0))]), "no safe point yet");
+    assert!(is_allowed(&**engine, "a", 10, &[Precondition::SafePointAtMost(ts(0))]), "no safe point yet");
     engine.advance_safe_point(ts(20)).unwrap();
-    assert!(!is_allowed(&**engine, "a", 10, &[Guard::SafePointBelow(ts(0))]));
-    assert!(!is_allowed(&**engine, "a", 10, &[Guard::SafePointBelow(ts(19))]));
-    assert!(is_allowed(&**engine, "a", 10, &[Guard::SafePointBelow(ts(20))]), "exactly the safe point survives");
-    assert!(is_allowed(&**engine, "a", 10, &[Guard::SafePointBelow(ts(21))]));
+    assert!(!is_allowed(&**engine, "a", 10, &[Precondition::SafePointAtMost(ts(0))]));
+    assert!(!is_allowed(&**engine, "a", 10, &[Precondition::SafePointAtMost(ts(19))]));
+    assert!(
+        is_allowed(&**engine, "a", 10, &[Precondition::SafePointAtMost(ts(20))]),
+        "exactly the safe point survives"
+    );
+    assert!(is_allowed(&**engine, "a", 10, &[Precondition::SafePointAtMost(ts(21))]));
 }
 
 pub fn every_guard_of_a_change_must_hold(engine: &Subject) {
     make(&**engine, [put_write("a", put(20))]);
     engine.advance_safe_point(ts(5)).unwrap();
-    let holds =
-        [Guard::LockAbsent, Guard::NoCommitAfter(ts(20)), Guard::NoRecordOf(ts(30)), Guard::SafePointBelow(ts(5))];
+    let holds = [
+        Precondition::LockAbsent,
+        Precondition::NoCommitAfter(ts(20)),
+        Precondition::NoTxnRecord(ts(30)),
+        Precondition::SafePointAtMost(ts(5)),
+    ];
     assert!(is_allowed(&**engine, "a", 30, &holds));
     let fails = [
-        Guard::LockIs(lock(10).stamp()),
-        Guard::NoCommitAfter(ts(19)),
-        Guard::NoRecordOf(ts(19)),
-        Guard::SafePointBelow(ts(4)),
+        Precondition::LockUnchanged(lock(10).version()),
+        Precondition::NoCommitAfter(ts(19)),
+        Precondition::NoTxnRecord(ts(19)),
+        Precondition::SafePointAtMost(ts(4)),
     ];
     for fails in fails {
         for place in 0..=holds.len() {
@@ -131,27 +138,37 @@ pub fn every_guard_of_a_change_must_hold(engine: &Subject) {
 }
 
 pub fn a_refused_row_answers_with_what_was_found(engine: &Subject) {
-    let locked = Lock { sequence: 4, ttl_ms: 77, min_commit_ts: ts(44), ..lock(40) };
-    make(&**engine, [RowChange { write: Edit::Put(put(20)), ..put_lock("a", locked.clone()) }]);
-    make(&**engine, [put_status("a", 30, Status::RolledBack)]);
+    let locked = Lock { write_seq: 4, ttl_ms: 77, min_commit_ts: ts(44), ..lock(40) };
+    make(&**engine, [RowChange { write: CellChange::Put(put(20)), ..put_lock("a", locked.clone()) }]);
+    make(&**engine, [put_status("a", 30, TxnRecord::RolledBack)]);
     engine.advance_safe_point(ts(3)).unwrap();
-    let found = Row { lock: Some(locked), write: Some(put(20)), status: Some(Status::RolledBack), safe_point: ts(3) };
-    let guards =
-        [Guard::LockAbsent, Guard::NoCommitAfter(ts(19)), Guard::NoRecordOf(ts(30)), Guard::SafePointBelow(ts(2))];
+    let found =
+        Row { lock: Some(locked), write: Some(put(20)), txn_record: Some(TxnRecord::RolledBack), safe_point: ts(3) };
+    let guards = [
+        Precondition::LockAbsent,
+        Precondition::NoCommitAfter(ts(19)),
+        Precondition::NoTxnRecord(ts(30)),
+        Precondition::SafePointAtMost(ts(2)),
+    ];
     for guard in guards {
-        let asked = RowChange { guards: vec![guard].into(), status: Edit::Delete, ..change("a", 30) };
+        let asked = RowChange { preconditions: vec![guard].into(), txn_record: CellChange::Delete, ..change("a", 30) };
         let refused = ApplyResult::PreconditionFailed { index: 0, row: Box::new(found.clone()) };
         assert_eq!(engine.apply(&[group([asked])]).unwrap(), [refused], "{guard:?}");
     }
     // The status is that of the transaction that the change names.
-    let asked = RowChange { guards: vec![Guard::LockAbsent].into(), lock: Edit::Put(lock(31)), ..change("a", 31) };
-    let refused = ApplyResult::PreconditionFailed { index: 0, row: Box::new(Row { status: None, ..found.clone() }) };
+    let asked = RowChange {
+        preconditions: vec![Precondition::LockAbsent].into(),
+        lock: CellChange::Put(lock(31)),
+        ..change("a", 31)
+    };
+    let refused =
+        ApplyResult::PreconditionFailed { index: 0, row: Box::new(Row { txn_record: None, ..found.clone() }) };
     assert_eq!(engine.apply(&[group([asked])]).unwrap(), [refused]);
     assert_eq!(engine.read_row(&row("a"), ts(30)).unwrap(), found, "and a plain look sees the same");
     let absent = Row { safe_point: ts(3), ..Row::default() };
     let asked = RowChange {
-        guards: vec![Guard::LockIs(lock(31).stamp())].into(),
-        lock: Edit::Put(lock(32)),
+        preconditions: vec![Precondition::LockUnchanged(lock(31).version())].into(),
+        lock: CellChange::Put(lock(32)),
         ..change("b", 32)
     };
     assert_eq!(
@@ -162,13 +179,13 @@ pub fn a_refused_row_answers_with_what_was_found(engine: &Subject) {
 
 pub fn a_refusal_names_the_first_change_whose_guard_fails(engine: &Subject) {
     make(&**engine, [put_lock("b", lock(10)), put_lock("c", lock(11)), put_write("d", put(90))]);
-    let guarded = |key: &str, guards: &[Guard]| RowChange {
-        guards: guards.into(),
-        write: Edit::Put(WriteRecord { txn: txn(20), ..put(30) }),
+    let guarded = |key: &str, guards: &[Precondition]| RowChange {
+        preconditions: guards.into(),
+        write: CellChange::Put(WriteRecord { txn: txn(20), ..put(30) }),
         ..change(key, 20)
     };
-    let absent = [Guard::LockAbsent];
-    let not_newer = [Guard::NoCommitAfter(ts(25))];
+    let absent = [Precondition::LockAbsent];
+    let not_newer = [Precondition::NoCommitAfter(ts(25))];
     let cases = [
         (vec![guarded("a", &absent), guarded("b", &absent), guarded("c", &absent)], 1, Some(lock(10))),
         (vec![guarded("c", &absent), guarded("b", &absent), guarded("a", &absent)], 0, Some(lock(11))),

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use percolite::row::{Edit, RowChange, RowKey, Status};
+use percolite::row::{CellChange, RowChange, RowKey, TxnRecord};
 use percolite::timestamp::Timestamp;
 
 use crate::common::{Pace, Subject, change, deletion, make, put, put_status, put_version, put_write, row, ts};
@@ -124,7 +124,7 @@ pub fn statuses_are_listed_by_row_below_a_timestamp(engine: &Subject) {
     assert_eq!(engine.txn_records(Timestamp::MAX, 10).unwrap(), []);
     let ended = [("b", 10), ("a\0", 30), ("b", 30), ("a", 20), ("b", 20), ("", 256), ("c", 255)];
     for (key, at) in ended {
-        let status = if at == 20 { Status::RolledBack } else { Status::Committed(ts(at + 1)) };
+        let status = if at == 20 { TxnRecord::RolledBack } else { TxnRecord::Committed(ts(at + 1)) };
         make(&**engine, [put_status(key, at, status), put_version("d", put(at + 1))]);
         make(&**engine, [put_version(key, put(at + 1))]);
     }
@@ -142,12 +142,12 @@ pub fn statuses_are_listed_by_row_below_a_timestamp(engine: &Subject) {
             assert_eq!(engine.txn_records(ts(before), limit).unwrap(), found[..limit.min(found.len())]);
         }
     }
-    make(&**engine, [RowChange { status: Edit::Delete, ..change("b", 20) }]);
+    make(&**engine, [RowChange { txn_record: CellChange::Delete, ..change("b", 20) }]);
     assert_eq!(engine.txn_records(ts(31), 100).unwrap().len(), 4);
 }
 
 pub fn a_list_of_none_is_empty(engine: &Subject) {
-    make(&**engine, [put_write("a", deletion(20)), put_status("a", 19, Status::RolledBack)]);
+    make(&**engine, [put_write("a", deletion(20)), put_status("a", 19, TxnRecord::RolledBack)]);
     assert_eq!(engine.gc_candidates(None, Timestamp::MAX, 0).unwrap(), [], "none were asked for");
     assert_eq!(engine.txn_records(Timestamp::MAX, 0).unwrap(), [], "none were asked for");
 }
@@ -157,7 +157,7 @@ pub fn a_collected_deletion_leaves_the_list(engine: &Subject) {
     make(&**engine, [put_write("a", deletion(40))]);
     let list = || engine.gc_candidates(None, Timestamp::MAX, 10).unwrap();
     assert_eq!(list(), [(ts(20), row("a")), (ts(20), row("b")), (ts(30), row("c")), (ts(40), row("a"))]);
-    let collected = |key: &str, at: u64| RowChange { collected: vec![ts(at)], ..change(key, 0) };
+    let collected = |key: &str, at: u64| RowChange { gc_done: vec![ts(at)], ..change(key, 0) };
     make(&**engine, [collected("a", 20)]);
     assert_eq!(
         list(),
@@ -167,7 +167,7 @@ pub fn a_collected_deletion_leaves_the_list(engine: &Subject) {
     assert_eq!(engine.read_row(&row("a"), ts(0)).unwrap().write, Some(deletion(40)), "and the record itself stays");
     make(&**engine, [collected("c", 29), collected("x", 30)]);
     assert_eq!(list().len(), 3, "what is not on the list cannot leave it");
-    make(&**engine, [RowChange { write: Edit::Delete, ..collected("c", 30) }, collected("b", 20)]);
+    make(&**engine, [RowChange { write: CellChange::Delete, ..collected("c", 30) }, collected("b", 20)]);
     assert_eq!(list(), [(ts(40), row("a"))]);
     assert_eq!(engine.read_row(&row("c"), ts(0)).unwrap().write, None);
 }

@@ -10,8 +10,8 @@ use percolite::engine::sim::{SimEngine, SimStorage};
 use percolite::engine::unreliable::{FaultCounts, Faults, FaultyEngine};
 use percolite::engine::{Engine, PageRequest, RowRange};
 use percolite::protocol::{
-    Asker, CheckStatus, Commit, CommitPoint, Prewrite, Prewritten, Refusal, Resolve, RollBack, check_status, commit,
-    commit_at_or_above, prewrite, resolve, roll_back,
+    CheckTxnStatus, CommitRow, OwnerLiveness, Prewrite, PrewriteResult, Resolve, Rollback, StepError,
+    TransactionStatus, check_txn_status, commit, commit_at_least, prewrite, resolve, rollback,
 };
 use percolite::row::{Lock, Mutation, RowKey, TxnId, Value};
 use percolite::timestamp::Timestamp;
@@ -80,17 +80,19 @@ fn amount(engine: &dyn Engine, key: &RowKey, read_ts: Timestamp) -> Result<u64, 
     }
     let bytes = match write.value.unwrap() {
         Value::Inline(bytes) => bytes.to_vec(),
-        Value::InData => until_answered(|| view.data(key, write.txn.start_ts)).unwrap().expect("the value is missing"),
+        Value::OutOfLine => {
+            until_answered(|| view.data(key, write.txn.start_ts)).unwrap().expect("the value is missing")
+        }
     };
     Ok(u64::from_be_bytes(bytes[..8].try_into().unwrap()))
 }
 
 /// Asks the primary and carries out the verdict.
-fn settle(engine: &dyn Engine, key: &RowKey, lock: &Lock, asker: Asker) -> CommitPoint {
+fn settle(engine: &dyn Engine, key: &RowKey, lock: &Lock, asker: OwnerLiveness) -> TransactionStatus {
     let txn = lock.txn;
-    let ask = CheckStatus { row: lock.primary.clone(), txn, asker };
-    let verdict = run(engine, &lock.primary, txn.start_ts, &|row| check_status(row, &ask)).unwrap();
-    let request = Resolve { row: key.clone(), txn, verdict, keep_replaced: true, record_holds: true };
+    let ask = CheckTxnStatus { row: lock.primary.clone(), txn, liveness: asker };
+    let verdict = run(engine, &lock.primary, txn.start_ts, &|row| check_txn_status(row, &ask)).unwrap();
+    let request = Resolve { row: key.clone(), txn, status: verdict, keep_old_version: true, record_lock_only: true };
     // A refusal means that somebody else was faster.
     let _ = run(engine, key, txn.start_ts, &|row| resolve(row, &request));
     verdict
@@ -109,27 +111,27 @@ impl Client {
                     read_ts: start_ts,
                     primary: self.writes[0].0.clone(),
                     mutation: Mutation::Put(value.into()),
-                    sequence: 1,
+                    write_seq: 1,
                     ttl_ms: 0,
                     min_commit_ts: start_ts.next(),
                 };
                 match run(&self.engine, &key, start_ts, &|row| prewrite(row, &request)) {
-                    Ok(Prewritten::Locked { .. }) if index + 1 < self.writes.len() => Stage::Prewrite(index + 1),
-                    Ok(Prewritten::Locked { .. }) => Stage::AskTime,
-                    Ok(Prewritten::Committed(at)) => panic!("committed at {at} before anybody asked for it"),
+                    Ok(PrewriteResult::Locked { .. }) if index + 1 < self.writes.len() => Stage::Prewrite(index + 1),
+                    Ok(PrewriteResult::Locked { .. }) => Stage::AskTime,
+                    Ok(PrewriteResult::Committed(at)) => panic!("committed at {at} before anybody asked for it"),
                     Err(_) => Stage::RollBack(0),
                 }
             }
             Stage::AskTime => Stage::CommitPrimary(world.next_ts()),
             Stage::CommitPrimary(commit_ts) => {
                 let request = self.commit(0, commit_ts);
-                match run(&self.engine, &request.row, start_ts, &|row| commit_at_or_above(row, &request)) {
+                match run(&self.engine, &request.row, start_ts, &|row| commit_at_least(row, &request)) {
                     Ok(at) => {
                         assert!(at >= commit_ts);
                         world.promised.insert(start_ts, at);
                         Stage::CommitSecondary(1, at)
                     }
-                    Err(Refusal::RolledBack) => Stage::RollBack(0),
+                    Err(StepError::AlreadyRolledBack) => Stage::RollBack(0),
                     Err(other) => panic!("{other:?}"),
                 }
             }
@@ -142,8 +144,8 @@ impl Client {
             Stage::CommitSecondary(..) => self.end(world),
             Stage::RollBack(index) if index < self.writes.len() => {
                 world.given_up.insert(start_ts);
-                let request = RollBack { row: self.writes[index].0.clone(), txn: self.txn };
-                run(&self.engine, &request.row, start_ts, &|row| roll_back(row, &request)).unwrap();
+                let request = Rollback { row: self.writes[index].0.clone(), txn: self.txn };
+                run(&self.engine, &request.row, start_ts, &|row| rollback(row, &request)).unwrap();
                 Stage::RollBack(index + 1)
             }
             Stage::RollBack(_) => self.end(world),
@@ -164,8 +166,8 @@ impl Client {
             match amount(&self.engine, &account(number), start_ts) {
                 Ok(amount) => amounts.push(amount),
                 Err(Some(lock)) => {
-                    let pushing = Asker::Shared { current_ts: world.next_ts(), push_above: Some(start_ts) };
-                    let asker = if world.alive.contains(&lock.txn.start_ts) { pushing } else { Asker::Orphan };
+                    let pushing = OwnerLiveness::ByTtl { current_ts: world.next_ts(), push_above: Some(start_ts) };
+                    let asker = if world.alive.contains(&lock.txn.start_ts) { pushing } else { OwnerLiveness::Dead };
                     settle(&self.engine, &account(number), &lock, asker);
                     return Stage::Idle;
                 }
@@ -179,14 +181,14 @@ impl Client {
         Stage::Prewrite(0)
     }
 
-    fn commit(&self, index: usize, commit_ts: Timestamp) -> Commit {
-        Commit {
+    fn commit(&self, index: usize, commit_ts: Timestamp) -> CommitRow {
+        CommitRow {
             row: self.writes[index].0.clone(),
             txn: self.txn,
             commit_ts,
-            keep_status: index == 0,
-            keep_replaced: false,
-            record_holds: true,
+            keep_txn_record: index == 0,
+            keep_old_version: false,
+            record_lock_only: true,
         }
     }
 
@@ -200,7 +202,7 @@ impl Client {
 fn settle_all(engine: &SimEngine) {
     let page = PageRequest { range: &RowRange::all(), backwards: false, limit: 1000, cursor: None };
     for (key, lock) in engine.snapshot().unwrap().scan_locks(&page).unwrap() {
-        settle(engine, &key, &lock, Asker::Orphan);
+        settle(engine, &key, &lock, OwnerLiveness::Dead);
     }
     assert_eq!(engine.snapshot().unwrap().scan_locks(&page).unwrap(), []);
 }
@@ -255,7 +257,7 @@ fn transfers(seed: u64) -> (usize, usize, FaultCounts) {
     }
     let page = PageRequest { range: &RowRange::all(), backwards: false, limit: 1000, cursor: None };
     for (key, lock) in direct.snapshot().unwrap().scan_locks(&page).unwrap() {
-        let ended = direct.read_row(&key, lock.txn.start_ts).unwrap().status;
+        let ended = direct.read_row(&key, lock.txn.start_ts).unwrap().txn_record;
         assert_eq!(ended, None, "a late message locked {key:?} for a transaction that had ended there");
     }
     settle_all(&direct);
@@ -265,8 +267,8 @@ fn transfers(seed: u64) -> (usize, usize, FaultCounts) {
         assert!(!world.given_up.contains(start_ts), "{start_ts} was promised and rolled back");
         let statuses = direct.txn_records(Timestamp::MAX, usize::MAX).unwrap();
         let kept = statuses.iter().filter(|(_, at)| at == start_ts);
-        let kept: Vec<_> = kept.map(|(row, at)| direct.read_row(row, *at).unwrap().status).collect();
-        let committed = percolite::row::Status::Committed(*commit_ts);
+        let kept: Vec<_> = kept.map(|(row, at)| direct.read_row(row, *at).unwrap().txn_record).collect();
+        let committed = percolite::row::TxnRecord::Committed(*commit_ts);
         assert!(kept.contains(&Some(committed)), "{start_ts} was promised {commit_ts}, and the rows say {kept:?}");
     }
     (world.promised.len(), world.given_up.len(), injected)

@@ -2,7 +2,7 @@
 
 use percolite::RowKey;
 use percolite::engine::storage::Column;
-use percolite::row::{Edit, Intent, Lock, Row, RowChange, Status, Value, WriteRecord};
+use percolite::row::{CellChange, Lock, LockType, Row, RowChange, TxnRecord, Value, WriteRecord};
 
 use crate::common::{
     Subject, change, deletion, inline, lock, make, put, put_data, put_lock, put_status, put_version, put_write, row, ts,
@@ -23,10 +23,10 @@ pub fn absent_keys_hold_nothing(engine: &Subject) {
     make(
         &**engine,
         neighbours.map(|key| RowChange {
-            write: Edit::Put(put(20)),
-            status: Edit::Put(Status::RolledBack),
-            version: Some(put(15)),
-            data: vec![(ts(10), Edit::Put(b"data".into()))],
+            write: CellChange::Put(put(20)),
+            txn_record: CellChange::Put(TxnRecord::RolledBack),
+            archived_version: Some(put(15)),
+            data: vec![(ts(10), CellChange::Put(b"data".into()))],
             ..put_lock(key, lock(10))
         }),
     );
@@ -41,46 +41,54 @@ pub fn every_column_is_put_and_deleted_on_its_own(engine: &Subject) {
         let found = engine.read_row(&row, ts(10)).unwrap();
         assert_eq!(found.lock, view.lock(&row).unwrap());
         assert_eq!(found.write, view.write(&row).unwrap());
-        assert_eq!(found.status, view.txn_record(&row, ts(10)).unwrap());
+        assert_eq!(found.txn_record, view.txn_record(&row, ts(10)).unwrap());
         (
             found.lock,
             found.write,
-            found.status,
+            found.txn_record,
             view.data(&row, ts(10)).unwrap(),
             view.version_at(&row, ts(99)).unwrap(),
         )
     };
-    let rolled_back = Some(Status::RolledBack);
+    let rolled_back = Some(TxnRecord::RolledBack);
     let data = Some(b"data".to_vec());
     make(&**engine, [put_lock("a", lock(10))]);
     assert_eq!(state(), (Some(lock(10)), None, None, None, None));
     make(&**engine, [put_write("a", put(20))]);
     assert_eq!(state(), (Some(lock(10)), Some(put(20)), None, None, None));
-    make(&**engine, [put_status("a", 10, Status::RolledBack)]);
+    make(&**engine, [put_status("a", 10, TxnRecord::RolledBack)]);
     make(&**engine, [put_data("a", 10, "data")]);
     make(&**engine, [put_version("a", put(15))]);
     assert_eq!(state(), (Some(lock(10)), Some(put(20)), rolled_back, data.clone(), Some(put(15))));
-    make(&**engine, [RowChange { lock: Edit::Delete, ..change("a", 10) }]);
+    make(&**engine, [RowChange { lock: CellChange::Delete, ..change("a", 10) }]);
     assert_eq!(state(), (None, Some(put(20)), rolled_back, data.clone(), Some(put(15))));
-    make(&**engine, [RowChange { write: Edit::Delete, ..change("a", 10) }]);
+    make(&**engine, [RowChange { write: CellChange::Delete, ..change("a", 10) }]);
     assert_eq!(state(), (None, None, rolled_back, data.clone(), Some(put(15))));
-    make(&**engine, [RowChange { status: Edit::Delete, ..change("a", 10) }]);
+    make(&**engine, [RowChange { txn_record: CellChange::Delete, ..change("a", 10) }]);
     assert_eq!(state(), (None, None, None, data, Some(put(15))));
-    make(&**engine, [RowChange { data: vec![(ts(10), Edit::Delete)], ..change("a", 10) }]);
+    make(&**engine, [RowChange { data: vec![(ts(10), CellChange::Delete)], ..change("a", 10) }]);
     assert_eq!(state(), (None, None, None, None, Some(put(15))));
     // All at once, over and over, deletes of nothing included.
-    make(&**engine, [RowChange { lock: Edit::Delete, write: Edit::Delete, status: Edit::Delete, ..change("a", 10) }]);
+    make(
+        &**engine,
+        [RowChange {
+            lock: CellChange::Delete,
+            write: CellChange::Delete,
+            txn_record: CellChange::Delete,
+            ..change("a", 10)
+        }],
+    );
     for at in [20, 30] {
         let all = RowChange {
-            lock: Edit::Put(lock(at)),
-            write: Edit::Put(deletion(at)),
-            data: vec![(ts(10), Edit::Put(vec![at as u8].into())), (ts(11), Edit::Keep)],
-            status: Edit::Put(Status::Committed(ts(at))),
-            version: Some(put(at + 50)),
+            lock: CellChange::Put(lock(at)),
+            write: CellChange::Put(deletion(at)),
+            data: vec![(ts(10), CellChange::Put(vec![at as u8].into())), (ts(11), CellChange::Keep)],
+            txn_record: CellChange::Put(TxnRecord::Committed(ts(at))),
+            archived_version: Some(put(at + 50)),
             ..change("a", 10)
         };
         make(&**engine, [all]);
-        let committed = Some(Status::Committed(ts(at)));
+        let committed = Some(TxnRecord::Committed(ts(at)));
         assert_eq!(state(), (Some(lock(at)), Some(deletion(at)), committed, Some(vec![at as u8]), Some(put(at + 50))));
     }
     assert_eq!(engine.snapshot().unwrap().data(&row, ts(11)).unwrap(), None);
@@ -98,21 +106,28 @@ pub fn data_entries_are_put_and_deleted_by_start_ts(engine: &Subject) {
     assert_eq!(present(), [10, 20, 30]);
     assert_eq!(engine.snapshot().unwrap().data(&row, ts(20)).unwrap(), Some(b"twenty".to_vec()));
     // One change may touch entries of several transactions: its own, and that of the version it replaces.
-    let data = vec![(ts(20), Edit::Delete), (ts(35), Edit::Put(b"new".into())), (ts(30), Edit::Keep)];
+    let data = vec![(ts(20), CellChange::Delete), (ts(35), CellChange::Put(b"new".into())), (ts(30), CellChange::Keep)];
     make(&**engine, [RowChange { data, ..change("a", 35) }]);
     assert_eq!(present(), [10, 30, 35]);
     assert_eq!(engine.snapshot().unwrap().data(&crate::common::row("b"), ts(20)).unwrap(), Some(b"other row".to_vec()));
     make(&**engine, [put_data("a", 30, "")]);
     assert_eq!(engine.snapshot().unwrap().data(&row, ts(30)).unwrap(), Some(Vec::new()), "an empty value is a value");
-    make(&**engine, [RowChange { data: [10, 30, 35].map(|at| (ts(at), Edit::Delete)).to_vec(), ..change("a", 35) }]);
+    make(
+        &**engine,
+        [RowChange { data: [10, 30, 35].map(|at| (ts(at), CellChange::Delete)).to_vec(), ..change("a", 35) }],
+    );
     assert_eq!(present(), [0; 0]);
 }
 
 pub fn statuses_and_versions_do_not_disturb_each_other(engine: &Subject) {
     let row = row("a");
     let versions = [11, 21, 31];
-    let statuses =
-        [(10, Status::Committed(ts(11))), (16, Status::RolledBack), (20, Status::RolledBack), (30, Status::RolledBack)];
+    let statuses = [
+        (10, TxnRecord::Committed(ts(11))),
+        (16, TxnRecord::RolledBack),
+        (20, TxnRecord::RolledBack),
+        (30, TxnRecord::RolledBack),
+    ];
     for at in versions {
         make(&**engine, [put_version("a", put(at))]);
     }
@@ -130,18 +145,18 @@ pub fn statuses_and_versions_do_not_disturb_each_other(engine: &Subject) {
     }
     assert_eq!(view.write(&row).unwrap(), None, "history is not the newest version");
     // Forgetting a status leaves the versions, and the statuses around it.
-    make(&**engine, [RowChange { status: Edit::Delete, ..change("a", 20) }]);
+    make(&**engine, [RowChange { txn_record: CellChange::Delete, ..change("a", 20) }]);
     let view = engine.snapshot().unwrap();
     assert_eq!(view.version_at(&row, ts(25)).unwrap(), Some(put(21)));
     assert_eq!(view.txn_record(&row, ts(20)).unwrap(), None);
-    assert_eq!(view.txn_record(&row, ts(16)).unwrap(), Some(Status::RolledBack));
+    assert_eq!(view.txn_record(&row, ts(16)).unwrap(), Some(TxnRecord::RolledBack));
     // The ends of time.
     let last = WriteRecord { commit_ts: ts(u64::MAX), ..put(41) };
-    make(&**engine, [put_version("z", last.clone()), put_status("y", 0, Status::RolledBack)]);
+    make(&**engine, [put_version("z", last.clone()), put_status("y", 0, TxnRecord::RolledBack)]);
     let view = engine.snapshot().unwrap();
     assert_eq!(view.version_at(&crate::common::row("z"), ts(u64::MAX)).unwrap(), Some(last));
     assert_eq!(view.version_at(&crate::common::row("z"), ts(u64::MAX - 1)).unwrap(), None);
-    assert_eq!(view.txn_record(&crate::common::row("y"), ts(0)).unwrap(), Some(Status::RolledBack));
+    assert_eq!(view.txn_record(&crate::common::row("y"), ts(0)).unwrap(), Some(TxnRecord::RolledBack));
 }
 
 pub fn rows_that_are_prefixes_of_each_other_never_mix(engine: &Subject) {
@@ -150,7 +165,7 @@ pub fn rows_that_are_prefixes_of_each_other_never_mix(engine: &Subject) {
         let at = 1000 * (number + 1);
         make(&**engine, [put_data(key, at, at.to_be_bytes()), put_version(format!("unrelated {number}"), put(at))]);
         make(&**engine, [put_version(key, put(at + 1))]);
-        make(&**engine, [put_status(key, at, Status::RolledBack)]);
+        make(&**engine, [put_status(key, at, TxnRecord::RolledBack)]);
         make(&**engine, [put_lock(key, lock(at))]);
         make(&**engine, [put_write(key, put(at + 1))]);
     }
@@ -175,17 +190,18 @@ pub fn keys_and_values_of_any_bytes_and_size_come_back(engine: &Subject) {
     for key in [&b""[..], b"\0", b"\xff\xff\xff\xff\xff", &every_byte, &long] {
         for value in [&b""[..], b"\0", &every_byte, &vec![0xff; 300_000]] {
             let written = WriteRecord { value: Some(inline(value)), ..put(20) };
-            let intent = Intent::Put(inline(value));
-            let locked = Lock { primary: row(key), intent, ..lock(30) };
-            make(&**engine, [RowChange { write: Edit::Put(written.clone()), ..put_lock(key, locked.clone()) }]);
+            let intent = LockType::Put(inline(value));
+            let locked = Lock { primary: row(key), lock_type: intent, ..lock(30) };
+            make(&**engine, [RowChange { write: CellChange::Put(written.clone()), ..put_lock(key, locked.clone()) }]);
             make(&**engine, [put_data(key, 30, value)]);
             let found = engine.read_row(&row(key), ts(30)).unwrap();
             assert!(found.lock == Some(locked) && found.write == Some(written), "{} bytes", value.len());
             assert_eq!(engine.snapshot().unwrap().data(&row(key), ts(30)).unwrap().as_deref(), Some(value));
         }
     }
-    for intent in [Intent::Hold, Intent::Delete, Intent::Put(Value::InData)] {
-        let locked = Lock { intent, sequence: u32::MAX, ttl_ms: u64::MAX, min_commit_ts: ts(u64::MAX), ..lock(50) };
+    for intent in [LockType::LockOnly, LockType::Delete, LockType::Put(Value::OutOfLine)] {
+        let locked =
+            Lock { lock_type: intent, write_seq: u32::MAX, ttl_ms: u64::MAX, min_commit_ts: ts(u64::MAX), ..lock(50) };
         make(&**engine, [put_lock("k", locked.clone())]);
         assert_eq!(engine.read_row(&row("k"), ts(50)).unwrap().lock, Some(locked));
     }

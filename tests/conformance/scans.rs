@@ -4,7 +4,7 @@ use std::ops::Bound;
 
 use percolite::engine::storage::Column;
 use percolite::engine::{EngineSnapshot, PAGE_BYTES_MAX, PageBuffer, PageRequest, RowRange, ScanCursor};
-use percolite::row::{Edit, Intent, KeyspaceId, Lock, RowChange, RowKey, WriteRecord};
+use percolite::row::{CellChange, KeyspaceId, Lock, LockType, RowChange, RowKey, WriteRecord};
 
 use crate::common::{Dice, Subject, between, change, inline, lock, make, put, put_lock, put_write, row, ts};
 
@@ -154,8 +154,8 @@ pub fn a_page_ends_when_it_is_large(engine: &Subject) {
         let length = if (10..20).contains(&at) { 300 << 10 } else { 1 };
         let large = inline(vec![b'x'; length]);
         let write = WriteRecord { value: Some(large.clone()), ..put(10) };
-        let lock = Lock { intent: Intent::Put(large), ..lock(20) };
-        make(&**engine, [RowChange { lock: Edit::Put(lock), write: Edit::Put(write), ..change([at], 9) }]);
+        let lock = Lock { lock_type: LockType::Put(large), ..lock(20) };
+        make(&**engine, [RowChange { lock: CellChange::Put(lock), write: CellChange::Put(write), ..change([at], 9) }]);
     }
     let view = engine.snapshot().unwrap();
     for (column, backwards) in [Column::Lock, Column::Write].into_iter().flat_map(|one| [(one, false), (one, true)]) {
@@ -207,7 +207,10 @@ pub fn a_page_that_has_no_cell_is_the_last(engine: &Subject) {
 }
 
 pub fn an_inverted_range_is_empty(engine: &Subject) {
-    make(&**engine, ["a", "b", "c"].map(|key| RowChange { write: Edit::Put(put(20)), ..put_lock(key, lock(10)) }));
+    make(
+        &**engine,
+        ["a", "b", "c"].map(|key| RowChange { write: CellChange::Put(put(20)), ..put_lock(key, lock(10)) }),
+    );
     let (a, b, c) = (row("a"), row("b"), row("c"));
     let (a, b, c) = (a.as_bytes(), b.as_bytes(), c.as_bytes());
     let view = engine.snapshot().unwrap();
@@ -260,11 +263,11 @@ pub fn no_row_is_missed_or_repeated_at_page_borders(engine: &Subject) {
 
 pub fn emptied_rows_are_on_no_page(engine: &Subject) {
     let keys: Vec<String> = (0..60).map(|number| format!("{number:02}")).collect();
-    make(&**engine, keys.iter().map(|key| RowChange { write: Edit::Put(put(20)), ..put_lock(key, lock(10)) }));
+    make(&**engine, keys.iter().map(|key| RowChange { write: CellChange::Put(put(20)), ..put_lock(key, lock(10)) }));
     let emptied = |number: usize| number.is_multiple_of(3) || (20..40).contains(&number);
     let changes = (0..60).filter(|number| emptied(*number)).map(|number| RowChange {
-        lock: Edit::Delete,
-        write: Edit::Delete,
+        lock: CellChange::Delete,
+        write: CellChange::Delete,
         ..change(&keys[number], 10)
     });
     make(&**engine, changes);

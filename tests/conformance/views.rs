@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ScopedJoinHandle;
 
 use percolite::engine::{EngineSnapshot, PageRequest, RowRange};
-use percolite::row::{Edit, Lock, RowChange, RowKey, Status, Value, WriteRecord};
+use percolite::row::{CellChange, Lock, RowChange, RowKey, TxnRecord, Value, WriteRecord};
 
 use crate::common::{Pace, ROOM, Subject, change, inline, lock, make, put, row, ts};
 
@@ -14,11 +14,11 @@ const KEYS: [&str; 4] = ["a", "b", "c", "d"];
 /// Sets every column of the row to something that tells `at`.
 fn everything(key: &str, at: u64) -> RowChange {
     RowChange {
-        lock: Edit::Put(lock(at)),
-        write: Edit::Put(put(at)),
-        data: vec![(ts(1), Edit::Put(at.to_be_bytes().into()))],
-        status: Edit::Put(Status::Committed(ts(at))),
-        version: Some(WriteRecord { value: Some(inline(at.to_string())), ..put(3) }),
+        lock: CellChange::Put(lock(at)),
+        write: CellChange::Put(put(at)),
+        data: vec![(ts(1), CellChange::Put(at.to_be_bytes().into()))],
+        txn_record: CellChange::Put(TxnRecord::Committed(ts(at))),
+        archived_version: Some(WriteRecord { value: Some(inline(at.to_string())), ..put(3) }),
         ..change(key, 1)
     }
 }
@@ -26,7 +26,7 @@ fn everything(key: &str, at: u64) -> RowChange {
 /// All that a view can tell of the rows.
 fn told(
     view: &dyn EngineSnapshot,
-) -> Vec<(Option<Lock>, Option<WriteRecord>, Option<Status>, Option<Vec<u8>>, Option<Value>, bool)> {
+) -> Vec<(Option<Lock>, Option<WriteRecord>, Option<TxnRecord>, Option<Vec<u8>>, Option<Value>, bool)> {
     let range = RowRange::all();
     let mut told = Vec::new();
     for backwards in [false, true] {
@@ -68,10 +68,10 @@ pub fn a_view_stays_as_it_was_while_everything_changes(engine: &Subject) {
             2 => make(
                 &**engine,
                 [RowChange {
-                    lock: Edit::Delete,
-                    write: Edit::Delete,
-                    status: Edit::Delete,
-                    data: vec![(ts(1), Edit::Delete)],
+                    lock: CellChange::Delete,
+                    write: CellChange::Delete,
+                    txn_record: CellChange::Delete,
+                    data: vec![(ts(1), CellChange::Delete)],
                     ..change("a", 1)
                 }],
             ),
@@ -99,7 +99,7 @@ pub fn a_view_sees_everything_applied_before_it(engine: &Subject) {
         let row = row("a");
         assert_eq!(view.lock(&row).unwrap(), Some(lock(at)));
         assert_eq!(view.write(&row).unwrap(), Some(put(at)));
-        assert_eq!(view.txn_record(&row, ts(1)).unwrap(), Some(Status::Committed(ts(at))));
+        assert_eq!(view.txn_record(&row, ts(1)).unwrap(), Some(TxnRecord::Committed(ts(at))));
         assert_eq!(view.data(&row, ts(1)).unwrap(), Some(at.to_be_bytes().into()));
         assert_eq!(view.version_at(&row, ts(5)).unwrap().unwrap().value, Some(inline(at.to_string())));
     }
@@ -116,8 +116,8 @@ pub fn a_view_is_of_one_moment_in_all_columns_and_rows(engine: &Subject) {
             moments.push(view.lock(&key).unwrap().map(|lock| lock.txn.start_ts.to_u64()));
             moments.push(view.data(&key, ts(1)).unwrap().map(|data| u64::from_be_bytes(data.try_into().unwrap())));
             moments.push(view.txn_record(&key, ts(1)).unwrap().map(|status| match status {
-                Status::Committed(at) => at.to_u64(),
-                Status::RolledBack => 0,
+                TxnRecord::Committed(at) => at.to_u64(),
+                TxnRecord::RolledBack => 0,
             }));
             moments.push(view.version_at(&key, ts(5)).unwrap().map(|version| match version.value {
                 Some(Value::Inline(bytes)) => String::from_utf8(bytes.to_vec()).unwrap().parse().unwrap(),

@@ -28,8 +28,8 @@ fn versions_older_than_the_history_go_and_no_others() {
         let old = store.snapshot().unwrap().read_ts();
         clock.pass(HOUR + Duration::from_secs(60));
         let newer = [put(&store, &rows, "hot", "new"), put(&store, &rows, "hot", "newest")];
-        wait(&store, "nothing is collected", |stats| stats.versions_collected >= 20);
-        let from = store.stats().history_from.unwrap();
+        wait(&store, "nothing is collected", |stats| stats.gc_versions >= 20);
+        let from = store.stats().history_start_ts.unwrap();
         assert!(from >= old && from < newer[0], "{from}");
         // Deleted when the history begins, and so not older than it.
         assert_eq!(values(&store, &rows, "hot"), [Some(b"newest".to_vec()), Some(b"new".to_vec()), None]);
@@ -37,14 +37,14 @@ fn versions_older_than_the_history_go_and_no_others() {
         assert_eq!(store.snapshot_at(from).unwrap().get(&rows, "cold").unwrap(), Some(b"cold".to_vec()));
         assert!(matches!(store.snapshot_at(left_alone).map(drop).unwrap_err().kind(), ErrorKind::SnapshotTooOld(_)));
         let verified = store.verify(|_| {}).unwrap();
-        assert_eq!(verified.problems, []);
+        assert_eq!(verified.issues, []);
         // What was put apart went with its version.
-        assert_eq!(verified.values, 0, "{verified:?}");
+        assert_eq!(verified.out_of_line_values, 0, "{verified:?}");
         drop((store, rows));
         // Also for the next life of the store.
         let store = home.open(with(&clock, keeping(HOUR)));
         let rows = store.existing_keyspace("rows").unwrap();
-        assert_eq!(store.stats().history_from, Some(from));
+        assert_eq!(store.stats().history_start_ts, Some(from));
         assert_eq!(values(&store, &rows, "hot").len(), 3);
         store.snapshot_at(left_alone).map(drop).unwrap_err();
     }
@@ -54,18 +54,18 @@ fn versions_older_than_the_history_go_and_no_others() {
 fn a_snapshot_of_the_past_keeps_what_it_shows_until_the_age_limit() {
     for home in homes() {
         let clock = Arc::new(Clock::default());
-        let store = home.open(with(&clock, keeping(Duration::ZERO).age_max(HOUR)));
+        let store = home.open(with(&clock, keeping(Duration::ZERO).max_snapshot_age(HOUR)));
         let rows = store.keyspace("rows").unwrap();
         let first = put(&store, &rows, "k", [1; 5000]);
         let held = store.snapshot_at(first).unwrap();
         for round in 0..10 {
             put(&store, &rows, "k", [round; 5000]);
         }
-        wait(&store, "nothing is collected", |stats| stats.versions_collected >= 9);
+        wait(&store, "nothing is collected", |stats| stats.gc_versions >= 9);
         assert!(matches!(store.snapshot_at(first).map(drop).unwrap_err().kind(), ErrorKind::SnapshotTooOld(_)));
         assert_eq!(held.get(&rows, "k").unwrap(), Some(vec![1; 5000]));
         // This one and the newest, if not more.
-        assert!(store.stats().live_views >= 2);
+        assert!(store.stats().open_views >= 2);
         clock.pass(2 * HOUR);
         wait(&store, "it does not end", |_| held.get(&rows, "k").is_err());
         assert!(matches!(held.get(&rows, "k").unwrap_err().kind(), ErrorKind::SnapshotTooOld(_)));
@@ -84,7 +84,7 @@ fn a_clock_that_is_set_forward_costs_no_history() {
     // A round of collection, seen by something else that it collects.
     delete(&store, &rows, "k");
     std::thread::sleep(Duration::from_millis(1200));
-    assert_eq!(store.stats().versions_collected, 0);
+    assert_eq!(store.stats().gc_versions, 0);
     assert_eq!(store.snapshot_at(first).unwrap().get(&rows, "k").unwrap(), Some(b"1".to_vec()));
 }
 
@@ -106,11 +106,11 @@ fn history_ends_when_that_is_asked_for_and_can_begin_anew() {
         assert_eq!(store.snapshot_at(first).unwrap().get(&rows, "k").unwrap(), Some(vec![1; 5000]));
         drop((store, rows));
 
-        let (store, rows) = open(Store::builder().no_history());
+        let (store, rows) = open(Store::builder().disable_history());
         assert_eq!(values(&store, &rows, "k"), [Some(b"2".to_vec())]);
-        wait(&store, "what was kept stays", |stats| stats.versions_collected == 1);
+        wait(&store, "what was kept stays", |stats| stats.gc_versions == 1);
         put(&store, &rows, "k", "3");
-        assert_eq!(store.verify(|_| {}).unwrap().history, 0);
+        assert_eq!(store.verify(|_| {}).unwrap().history_entries, 0);
         drop((store, rows));
 
         let (store, rows) = open(keeping(HOUR));
@@ -133,7 +133,10 @@ fn a_dropped_keyspace_is_there_in_the_past_as_long_as_that_is_kept() {
         // Time enough for the background to make a mistake.
         std::thread::sleep(Duration::from_millis(1200));
         assert_eq!(store.snapshot_at(first).unwrap().get(&rows, "k").unwrap(), Some(b"1".to_vec()));
-        assert!(matches!(store.snapshot().unwrap().get(&rows, "k").unwrap_err().kind(), ErrorKind::NoSuchKeyspace(_)));
+        assert!(matches!(
+            store.snapshot().unwrap().get(&rows, "k").unwrap_err().kind(),
+            ErrorKind::KeyspaceNotFound(_)
+        ));
         clock.pass(2 * HOUR);
         put(&store, &store.keyspace("other").unwrap(), "k", "v");
         let began = std::time::Instant::now();
@@ -154,7 +157,7 @@ fn a_crash_never_takes_a_moment_that_the_next_life_still_offers() {
         let mut moments: Vec<(Timestamp, State)> = Vec::new();
         for life in 0..4 {
             let builder = keeping(Duration::from_millis(3)).durability(Durability::Buffered);
-            let store = builder.open_sim(&memory).unwrap();
+            let store = builder.open_in_memory(&memory).unwrap();
             let rows = store.keyspace("rows").unwrap();
             let mut state: State = store.snapshot().unwrap().range(&rows, ..).map(Result::unwrap).collect();
             let survived =
@@ -184,14 +187,14 @@ fn a_crash_never_takes_a_moment_that_the_next_life_still_offers() {
                 let number = moments.len() as u64 + 1;
                 txn.put(&rows, "commits", number.to_be_bytes()).unwrap();
                 state.insert(b"commits".to_vec(), number.to_be_bytes().to_vec());
-                moments.push((txn.commit().unwrap().ts, state.clone()));
+                moments.push((txn.commit().unwrap().commit_ts, state.clone()));
                 if dice.one_in(10) {
                     store.sync().unwrap();
                     std::thread::sleep(Duration::from_millis(1));
                 }
             }
             if dice.one_in(2) {
-                wait(&store, "nothing is collected", |stats| stats.versions_collected > 0);
+                wait(&store, "nothing is collected", |stats| stats.gc_versions > 0);
             }
             memory.crash(dice.next());
         }

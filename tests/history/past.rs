@@ -20,7 +20,7 @@ fn every_moment_is_read_as_it_was_whatever_has_written_since() {
         let mut state = State::new();
         let mut moments: Vec<(Timestamp, State)> = Vec::new();
         for life in 0..4 {
-            let store = home.open(keeping(HOUR).stream_at_bytes(20_000));
+            let store = home.open(keeping(HOUR).large_transaction_bytes(20_000));
             let rows = store.keyspace("rows").unwrap();
             if life == 0 {
                 moments.push((store.snapshot().unwrap().read_ts(), State::new()));
@@ -28,8 +28,11 @@ fn every_moment_is_read_as_it_was_whatever_has_written_since() {
             for _ in 0..60 {
                 let protocol = if dice.one_in(2) { CommitProtocol::TwoPhase } else { CommitProtocol::Auto };
                 let durability = if dice.one_in(2) { Durability::Buffered } else { Durability::Sync };
-                let options =
-                    TxnOptions { protocol: Some(protocol), durability: Some(durability), ..TxnOptions::default() };
+                let options = TxnOptions {
+                    commit_protocol: Some(protocol),
+                    durability: Some(durability),
+                    ..TxnOptions::default()
+                };
                 let mut txn = store.begin_with(options).unwrap();
                 let mut next = state.clone();
                 for _ in 0..1 + dice.below(8) {
@@ -45,10 +48,10 @@ fn every_moment_is_read_as_it_was_whatever_has_written_since() {
                     }
                 }
                 if dice.one_in(6) {
-                    txn.roll_back().unwrap();
+                    txn.rollback().unwrap();
                 } else {
                     state = next;
-                    moments.push((txn.commit().unwrap().ts, state.clone()));
+                    moments.push((txn.commit().unwrap().commit_ts, state.clone()));
                 }
                 let (at, then) = &moments[dice.below(moments.len())];
                 assert_eq!(state_at(&store, &rows, *at), *then, "at {at}");
@@ -72,7 +75,7 @@ fn every_moment_is_read_as_it_was_whatever_has_written_since() {
                 assert_eq!(found, expected.into_iter().map(|value| value.cloned()).collect::<Vec<_>>(), "{key}");
             }
             let verified = store.verify(|_| {}).unwrap();
-            assert_eq!(verified.problems, [], "{verified:?}");
+            assert_eq!(verified.issues, [], "{verified:?}");
         }
     }
 }
@@ -94,7 +97,7 @@ fn a_row_tells_its_versions_newest_first() {
         let told: Vec<_> = versions.iter().map(|version| (version.commit_ts, version.value.as_deref())).collect();
         assert_eq!(told, [(third, None), (second, Some(&[7; LONG][..])), (first, Some(&b"1"[..]))]);
         assert!(versions.iter().all(|version| version.start_ts < version.commit_ts));
-        let owners: std::collections::BTreeSet<_> = versions.iter().map(|version| version.owner).collect();
+        let owners: std::collections::BTreeSet<_> = versions.iter().map(|version| version.owner_id).collect();
         assert_eq!(owners.len(), 3);
         assert_eq!(
             between.versions(&rows, "k").unwrap().map(|version| version.unwrap().commit_ts).collect::<Vec<_>>(),
@@ -107,7 +110,7 @@ fn a_row_tells_its_versions_newest_first() {
 #[test]
 fn a_large_transaction_is_in_the_history_before_and_after_it_is_rolled_forward() {
     for home in homes() {
-        let store = home.open(keeping(HOUR).stream_at_bytes(10_000));
+        let store = home.open(keeping(HOUR).large_transaction_bytes(10_000));
         let rows = store.keyspace("rows").unwrap();
         let key = |number: usize| format!("{number:05}");
         let before = store.transact(|txn| (0..3000).try_for_each(|number| txn.put(&rows, key(number), "before")));
@@ -117,7 +120,7 @@ fn a_large_transaction_is_in_the_history_before_and_after_it_is_rolled_forward()
         for number in 0..3000 {
             large.put(&rows, key(number), "after").unwrap();
         }
-        let after = large.commit().unwrap().ts;
+        let after = large.commit().unwrap().commit_ts;
         for _ in 0..2 {
             for (at, value) in [(before, "before"), (after.previous(), "before"), (after, "after")] {
                 let state = state_at(&store, &rows, at);
@@ -125,7 +128,7 @@ fn a_large_transaction_is_in_the_history_before_and_after_it_is_rolled_forward()
                 assert!(state.values().all(|found| found == value.as_bytes()), "at {at}");
             }
             assert_eq!(values(&store, &rows, &key(2999)), [Some(b"after".to_vec()), Some(b"before".to_vec())]);
-            crate::wait(&store, "it does not end", |stats| stats.large_unfinished == 0);
+            crate::wait(&store, "it does not end", |stats| stats.cleanup_pending == 0);
         }
     }
 }
@@ -154,11 +157,11 @@ fn moments_that_cannot_be_read_are_refused() {
         let store = home.open(Store::builder());
         let now = store.snapshot().unwrap().read_ts();
         assert!(matches!(refusal(&store, now), ErrorKind::InvalidArgument(why) if why.contains("no history")));
-        assert_eq!(store.stats().history_from, None);
+        assert_eq!(store.stats().history_start_ts, None);
         drop(store);
 
         let store = home.open(keeping(HOUR));
-        let from = store.stats().history_from.unwrap();
+        let from = store.stats().history_start_ts.unwrap();
         store.snapshot_at(from).unwrap();
         assert!(matches!(refusal(&store, from.previous()), ErrorKind::SnapshotTooOld(_)));
         assert!(matches!(refusal(&store, Timestamp::ZERO), ErrorKind::SnapshotTooOld(_)));
@@ -178,7 +181,7 @@ fn moments_that_cannot_be_read_are_refused() {
                 matches!(refusal(&shared, at), ErrorKind::InvalidArgument(why) if why.contains("others share the engine"))
             );
         }
-        assert_eq!(shared.stats().history_from, None);
+        assert_eq!(shared.stats().history_start_ts, None);
     }
 }
 

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use percolite::runtime::{Joined, Parker, Runtime, System};
+use percolite::runtime::{Env, JoinHandle, Parker, SystemEnv};
 
 /// See the module.
 #[derive(Default)]
 pub struct Clock {
-    system: System,
+    system: SystemEnv,
     wall_ahead_ms: AtomicU64,
     elapsed_ahead_ms: AtomicU64,
 }
@@ -27,7 +27,7 @@ impl Clock {
     }
 }
 
-impl Runtime for Clock {
+impl Env for Clock {
     fn unix_millis(&self) -> u64 {
         self.system.unix_millis() + self.wall_ahead_ms.load(Ordering::SeqCst)
     }
@@ -43,7 +43,7 @@ impl Runtime for Clock {
     fn parker(&self) -> Arc<dyn Parker> {
         self.system.parker()
     }
-    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn Joined>> {
+    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn JoinHandle>> {
         self.system.spawn(name, work)
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use percolite::engine::sim::SimStorage;
 use percolite::{
-    Cancel, Error, ErrorKind, Fence, LOCK_WHY_MAX_BYTES, LockGuard, LockMode, LockOptions, LockTable, LostReason,
-    Result, Store, Timestamp, Txn, TxnOptions, Wait,
+    CancelToken, Error, ErrorKind, Fence, LockGuard, LockLostReason, LockMode, LockOptions, LockTable, LockWaitPolicy,
+    MAX_LOCK_REASON_BYTES, Result, Store, Timestamp, Txn, TxnOptions,
 };
 
 use crate::stops::{World, assert_lost};
@@ -28,7 +28,7 @@ fn assert_refused<T>(answer: Result<T>, word: &str) {
 fn held(store: &Store) -> LockTable {
     let mut table = store.lock_table().unwrap();
     for entry in &mut table.entries {
-        (entry.lease_left, entry.since) = (None, std::time::UNIX_EPOCH);
+        (entry.lease_remaining, entry.since) = (None, std::time::UNIX_EPOCH);
     }
     table
 }
@@ -56,9 +56,9 @@ fn names_that_are_none_are_refused_by_every_call() {
     refused(&|name| store.lock(name).map(drop));
     refused(&|name| store.try_lock(name).map(drop));
     refused(&|name| store.lock_with(name, LockOptions::semaphore(2)).map(drop));
-    refused(&|name| store.lock_transact(name, LockOptions::exclusive(), TxnOptions::default(), |_| Ok(())));
+    refused(&|name| store.transact_with_lock(name, LockOptions::exclusive(), TxnOptions::default(), |_| Ok(())));
     refused(&|name| store.lock_holders(name).map(drop));
-    refused(&|name| store.resume_lock(name, token).map(drop));
+    refused(&|name| store.attach_lock(name, token).map(drop));
     refused(&|name| store.force_unlock(name, token).map(drop));
     refused(&|name| store.get_lock(name, HOUR).map(drop));
     refused(&|name| store.release_lock(name, token).map(drop));
@@ -69,10 +69,10 @@ fn names_that_are_none_are_refused_by_every_call() {
 fn the_longest_and_the_strangest_names_are_names() {
     let memory = SimStorage::new();
     let names = ["n".into(), "n".repeat(255), "ü".repeat(127), " ".into(), "lock/../\"'".into(), "\u{202e}".into()];
-    let store = Store::builder().open_sim(&memory).unwrap();
+    let store = Store::builder().open_in_memory(&memory).unwrap();
     let tokens = names.each_ref().map(|name: &String| store.get_lock(name, HOUR).unwrap().expect("it is free"));
     store.close().unwrap();
-    let store = Store::builder().open_sim(&memory).unwrap();
+    let store = Store::builder().open_in_memory(&memory).unwrap();
     for (name, token) in names.iter().zip(tokens) {
         assert_eq!(store.lock_holders(name).unwrap()[0].token, Some(token), "{name:?}");
         assert!(store.release_lock(name, token).unwrap());
@@ -82,11 +82,11 @@ fn the_longest_and_the_strangest_names_are_names() {
 #[test]
 fn a_note_of_255_bytes_is_shown_and_a_longer_one_refused() {
     let store = Store::in_memory().unwrap();
-    let why = "w".repeat(LOCK_WHY_MAX_BYTES);
-    let guard = store.lock_with("n", LockOptions::exclusive().why(&*why)).unwrap();
-    assert_eq!((LOCK_WHY_MAX_BYTES, guard.info().why), (255, Some(why)));
+    let why = "w".repeat(MAX_LOCK_REASON_BYTES);
+    let guard = store.lock_with("n", LockOptions::exclusive().reason(&*why)).unwrap();
+    assert_eq!((MAX_LOCK_REASON_BYTES, guard.entry().reason), (255, Some(why)));
     let long = ["w".repeat(256), "ü".repeat(128)];
-    all_refused(&store, "256", &long, |why| store.lock_with("other", LockOptions::shared().why(why)));
+    all_refused(&store, "256", &long, |why| store.lock_with("other", LockOptions::shared().reason(why)));
 }
 
 #[test]
@@ -100,12 +100,12 @@ fn leases_of_100_ms_to_366_days_are_taken_and_no_others() {
     all_refused(&store, "lease", bad, |lease| store.get_lock("n", lease));
     for lease in [shortest, longest] {
         let guard = store.lock_with("n", leased(lease).once()).unwrap();
-        assert!(guard.info().lease_left.unwrap() <= lease);
+        assert!(guard.entry().lease_remaining.unwrap() <= lease);
         guard.release().unwrap();
     }
     let guard = store.lock_with("n", leased(HOUR)).unwrap();
     all_refused(&store, "lease", bad, |lease| guard.renew(lease));
-    let left = guard.info().lease_left.unwrap();
+    let left = guard.entry().lease_remaining.unwrap();
     assert!((HOUR / 2..=HOUR).contains(&left), "{left:?}");
     guard.renew(longest).unwrap();
     let bare = store.lock("bare").unwrap();
@@ -124,7 +124,7 @@ fn options_that_do_not_go_together_are_refused() {
     let leased = [LockOptions::exclusive().lease(HOUR), LockOptions::shared().lease(HOUR).once()];
     let calls = std::cell::Cell::new(0);
     let transact = |options| -> Result<()> {
-        store.lock_transact("n", options, TxnOptions::default(), |_| {
+        store.transact_with_lock("n", options, TxnOptions::default(), |_| {
             calls.set(calls.get() + 1);
             Ok(())
         })
@@ -136,7 +136,7 @@ fn options_that_do_not_go_together_are_refused() {
 #[test]
 fn requests_of_another_sort_are_refused_while_there_are_some() {
     let store = Store::in_memory().unwrap();
-    let lock = |options: LockOptions| store.lock_with("n", options.wait(Wait::No));
+    let lock = |options: LockOptions| store.lock_with("n", options.wait(LockWaitPolicy::NoWait));
     let permit = lock(LockOptions::semaphore(3)).unwrap();
     all_refused(&store, "semaphore of 3", [LockOptions::semaphore(2), LockOptions::semaphore(u32::MAX)], lock);
     all_refused(&store, "semaphore of 3", [LockOptions::shared(), LockOptions::shared().lease(HOUR)], lock);
@@ -155,10 +155,12 @@ fn a_semaphore_is_not_converted() {
     let store = Store::in_memory().unwrap();
     let guard = std::cell::RefCell::new(store.lock_with("n", LockOptions::semaphore(2)).unwrap());
     let token = guard.borrow().token();
-    all_refused(&store, "semaphore", [Wait::No, Wait::Forever], |wait| guard.borrow_mut().upgrade(wait));
+    all_refused(&store, "semaphore", [LockWaitPolicy::NoWait, LockWaitPolicy::Forever], |wait| {
+        guard.borrow_mut().upgrade(wait)
+    });
     all_refused(&store, "semaphore", [()], |()| guard.borrow_mut().downgrade());
     let guard = guard.into_inner();
-    assert_eq!((guard.is_held(), guard.token(), guard.info().mode), (true, token, LockMode::Semaphore(2)));
+    assert_eq!((guard.is_held(), guard.token(), guard.entry().mode), (true, token, LockMode::Semaphore(2)));
 }
 
 fn put(txn: &mut Txn, world: &World, fence: &Fence, key: &str) -> Result<()> {
@@ -183,8 +185,8 @@ fn a_fence_may_be_given_twice_and_with_others_and_each_counts() {
     txn.put(&world.rows, "lost", "v").unwrap();
     let token = one.token();
     drop(one);
-    assert_lost(txn.commit(), token, LostReason::Released);
-    assert_lost(fenced("lost"), token, LostReason::Released);
+    assert_lost(txn.commit(), token, LockLostReason::Released);
+    assert_lost(fenced("lost"), token, LockLostReason::Released);
     assert_eq!((world.get("held").as_deref(), world.get("lost")), (Some("v"), None));
     drop(other);
     // Nothing of so many fences is left to wait for.
@@ -197,7 +199,7 @@ fn a_panic_in_a_closure_frees_the_lock_and_its_row_locks_at_any_attempt() {
     for at in 1..=3 {
         let mut attempts = 0;
         let panics = std::panic::AssertUnwindSafe(|| {
-            world.store.lock_transact("n", LockOptions::exclusive(), TxnOptions::default(), |txn| -> Result<()> {
+            world.store.transact_with_lock("n", LockOptions::exclusive(), TxnOptions::default(), |txn| -> Result<()> {
                 attempts += 1;
                 txn.get_for_update(&world.rows, "k")?;
                 txn.put(&world.rows, "k", "v")?;
@@ -218,7 +220,7 @@ fn a_panic_in_a_closure_frees_the_lock_and_its_row_locks_at_any_attempt() {
 #[test]
 fn a_closure_that_fails_frees_the_lock() {
     let world = World::open();
-    let failed = world.store.lock_transact("n", LockOptions::exclusive(), TxnOptions::default(), |txn| {
+    let failed = world.store.transact_with_lock("n", LockOptions::exclusive(), TxnOptions::default(), |txn| {
         txn.put(&world.rows, "k", "v")?;
         Err::<(), _>(Error::from(ErrorKind::InvalidArgument("its own".into())))
     });
@@ -240,7 +242,7 @@ fn a_wrong_token_ends_nothing() {
         for name in ["leased", "shared", "nobody's"] {
             assert!(!store.release_lock(name, wrong).unwrap(), "{name} {wrong}");
             assert!(!store.force_unlock(name, wrong).unwrap(), "{name} {wrong}");
-            assert_lost_name(store.resume_lock(name, wrong), name, wrong);
+            assert_lost_name(store.attach_lock(name, wrong), name, wrong);
         }
         assert_eq!(held(store), before);
     }
@@ -255,7 +257,7 @@ fn a_wrong_token_ends_nothing() {
 fn assert_lost_name(answer: Result<LockGuard>, name: &str, token: Timestamp) {
     let why = answer.expect_err("there is no such lease");
     let ErrorKind::LockLost(lost) = why.kind() else { panic!("{why}") };
-    assert_eq!((&lost.target, lost.token, lost.reason), (&name.into(), token, LostReason::NotHeld));
+    assert_eq!((&lost.target, lost.token, lost.reason), (&name.into(), token, LockLostReason::UnknownToken));
 }
 
 #[test]
@@ -263,7 +265,7 @@ fn what_a_guard_of_this_process_holds_is_not_resumed() {
     let store = Store::in_memory().unwrap();
     for options in [LockOptions::exclusive(), LockOptions::shared().lease(HOUR)] {
         let guard = store.lock_with("n", options).unwrap();
-        all_refused(&store, "held by a guard", [guard.token()], |token| store.resume_lock("n", token));
+        all_refused(&store, "held by a guard", [guard.token()], |token| store.attach_lock("n", token));
         assert!(guard.is_held());
     }
 }
@@ -273,7 +275,7 @@ fn a_guard_without_a_lease_has_no_token_to_leave() {
     let store = Store::in_memory().unwrap();
     let guard = store.lock("n").unwrap();
     let token = guard.token();
-    let guard = guard.into_token().expect_err("it has no lease");
+    let guard = guard.detach().expect_err("it has no lease");
     assert_eq!((guard.token(), guard.is_held()), (token, true));
     drop(guard);
     assert!(store.is_free_lock("n").unwrap());
@@ -284,7 +286,7 @@ fn the_longest_patience_there_is_is_patience() {
     let store = Store::in_memory().unwrap();
     let held = store.lock("n").unwrap();
     std::thread::scope(|scope| {
-        let options = LockOptions::exclusive().wait(Wait::AtMost(Duration::MAX));
+        let options = LockOptions::exclusive().wait(LockWaitPolicy::Timeout(Duration::MAX));
         let waits = scope.spawn(|| store.lock_with("n", options).map(drop));
         crate::stops::eventually("it waits", || store.lock_table().unwrap().waiting == 1);
         assert!(!held.wait_lost(Duration::from_millis(1)));
@@ -296,13 +298,13 @@ fn the_longest_patience_there_is_is_patience() {
 #[test]
 fn what_is_cancelled_before_it_is_asked_for_does_not_wait_and_takes_what_is_free() {
     let store = Store::in_memory().unwrap();
-    let cancel = Cancel::default();
+    let cancel = CancelToken::default();
     cancel.cancel();
     cancel.cancel();
-    let options = || LockOptions::exclusive().wait(Wait::Forever).cancel(&cancel);
+    let options = || LockOptions::exclusive().wait(LockWaitPolicy::Forever).cancel_token(&cancel);
     let guard = store.lock_with("n", options()).unwrap();
     let why = store.lock_with("n", options()).unwrap_err();
-    assert!(matches!(why.kind(), ErrorKind::Stopped(_)), "{why}");
+    assert!(matches!(why.kind(), ErrorKind::Cancelled(_)), "{why}");
     assert!(why.to_string().contains("cancelled"), "{why}");
     assert_eq!(store.lock_table().unwrap().entries.len(), 1);
     drop(guard);
@@ -313,7 +315,7 @@ fn guards_fences_and_cancels_may_be_handed_to_other_threads() {
     fn is_send_and_sync<T: Send + Sync + 'static>() {}
     is_send_and_sync::<LockGuard>();
     is_send_and_sync::<Fence>();
-    is_send_and_sync::<Cancel>();
+    is_send_and_sync::<CancelToken>();
     is_send_and_sync::<LockOptions>();
     #[cfg(feature = "tokio")]
     is_send_and_sync::<percolite::AsyncLockGuard>();

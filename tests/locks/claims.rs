@@ -12,7 +12,7 @@ fn a_lease_that_is_renewed_for_a_shorter_time_is_kept_by_that_time() {
     std::thread::sleep(Duration::from_millis(50));
     guard.renew(Duration::from_secs(2)).unwrap();
     assert!(!guard.wait_lost(Duration::from_millis(3500)));
-    assert!(guard.info().lease_left.unwrap() <= Duration::from_secs(2));
+    assert!(guard.entry().lease_remaining.unwrap() <= Duration::from_secs(2));
 }
 
 #[cfg(feature = "tokio")]
@@ -21,7 +21,7 @@ mod tasks {
     use std::task::{Context, Poll, Waker};
     use std::time::Duration;
 
-    use percolite::{AsyncLockGuard, AsyncStore, LockMode, LockOptions, Store, Timestamp, Wait};
+    use percolite::{AsyncLockGuard, AsyncStore, LockMode, LockOptions, LockWaitPolicy, Store, Timestamp};
 
     /// The lock is granted between two polls, and nobody polls again.
     #[tokio::test]
@@ -30,14 +30,14 @@ mod tasks {
         let shared = || store.lock_with("name", LockOptions::shared());
         let (mut one, other): (AsyncLockGuard, _) = (shared().await.unwrap(), shared().await.unwrap());
         {
-            let mut upgrade = pin!(one.upgrade(Wait::Forever));
+            let mut upgrade = pin!(one.upgrade(LockWaitPolicy::Forever));
             let mut nobody = Context::from_waker(Waker::noop());
             assert!(matches!(upgrade.as_mut().poll(&mut nobody), Poll::Pending));
             drop(other);
         }
         assert!(one.is_held());
-        assert_eq!((one.info().mode, one.token()), (LockMode::Exclusive, Timestamp::ZERO));
-        one.upgrade(Wait::No).await.unwrap();
+        assert_eq!((one.entry().mode, one.token()), (LockMode::Exclusive, Timestamp::ZERO));
+        one.upgrade(LockWaitPolicy::NoWait).await.unwrap();
         assert!(one.token() > Timestamp::ZERO);
         assert!(store.try_lock("name").await.unwrap().is_none());
         drop(one);
@@ -61,7 +61,7 @@ mod tasks {
         assert!(token > before);
         tokio::time::sleep(lease * 2).await;
         assert!(guard.is_held(), "nobody renews it");
-        assert_eq!((guard.token(), guard.info().mode), (token, LockMode::Shared));
+        assert_eq!((guard.token(), guard.entry().mode), (token, LockMode::Shared));
         guard.downgrade().await.unwrap();
         assert_eq!(guard.token(), token);
     }
@@ -73,12 +73,12 @@ mod tasks {
         let (mut one, other): (AsyncLockGuard, _) = (shared().await.unwrap(), shared().await.unwrap());
         let token = one.token();
         {
-            let mut upgrade = pin!(one.upgrade(Wait::Forever));
+            let mut upgrade = pin!(one.upgrade(LockWaitPolicy::Forever));
             let mut nobody = Context::from_waker(Waker::noop());
             assert!(matches!(upgrade.as_mut().poll(&mut nobody), Poll::Pending));
         }
         drop(other);
-        assert_eq!((one.info().mode, one.token()), (LockMode::Shared, token));
+        assert_eq!((one.entry().mode, one.token()), (LockMode::Shared, token));
         assert!(one.is_held());
         assert_eq!(store.store().lock_stats().exclusive.cancelled, 1);
     }

@@ -28,7 +28,7 @@ fn f5_a_many_threads_under_one_lock_see_each_other_and_share_syncs() {
         let (World { store, rows, .. }, attempts) = (world.clone(), Arc::clone(&attempts));
         spawn(move || -> Result<Vec<u64>> {
             let once = || {
-                store.lock_transact("n", LockOptions::exclusive(), TxnOptions::default(), |txn| {
+                store.transact_with_lock("n", LockOptions::exclusive(), TxnOptions::default(), |txn| {
                     attempts.fetch_add(1, Ordering::SeqCst);
                     let before = text(txn.get(&rows, "count")?).map_or(0, |count| count.parse().unwrap());
                     txn.put(&rows, "count", (before + 1).to_string())?;
@@ -129,8 +129,8 @@ fn hold(how: First, world: &World, work: impl Fn()) -> Result<()> {
     let World { store, rows, .. } = world;
     match how {
         First::Call(protocol) => {
-            let options = TxnOptions { protocol: Some(protocol), ..TxnOptions::default() };
-            store.lock_transact("n", LockOptions::exclusive(), options, |txn| {
+            let options = TxnOptions { commit_protocol: Some(protocol), ..TxnOptions::default() };
+            store.transact_with_lock("n", LockOptions::exclusive(), options, |txn| {
                 work();
                 // Several, so that two phases have rows behind the commit point.
                 ["k", "l", "m"].iter().try_for_each(|key| txn.put(rows, key, "first"))
@@ -244,7 +244,7 @@ fn f5_e_a_call_that_loses_to_outsiders_keeps_its_grant_and_its_waiters_their_ord
         entries.iter().filter(|entry| entry.state == LockState::Waiting).map(|entry| entry.id).collect()
     };
     let (mut tokens, mut queues) = (Vec::new(), Vec::new());
-    let answer: Result<()> = store.lock_transact("n", LockOptions::exclusive(), TxnOptions::default(), |txn| {
+    let answer: Result<()> = store.transact_with_lock("n", LockOptions::exclusive(), TxnOptions::default(), |txn| {
         if tokens.is_empty() {
             (0..5).for_each(&mut wait);
         }

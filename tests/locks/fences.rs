@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use percolite::engine::sim::SimStorage;
 use percolite::{
-    Commit, CommitProtocol, ErrorKind, Fence, LockGuard, LockOptions, LostReason, Result, Store, Timestamp, Txn,
+    Commit, CommitProtocol, ErrorKind, Fence, LockGuard, LockLostReason, LockOptions, Result, Store, Timestamp, Txn,
     TxnOptions,
 };
 
@@ -32,15 +32,15 @@ fn f1_a_what_is_forced_away_inside_of_the_closure_writes_nothing() {
         assert!(store.force_unlock("n", token)?);
         Ok(())
     });
-    assert_lost(answer, token, LostReason::Forced);
-    let answer: Result<()> = store.lock_transact("n", LockOptions::exclusive(), TxnOptions::default(), |txn| {
+    assert_lost(answer, token, LockLostReason::Forced);
+    let answer: Result<()> = store.transact_with_lock("n", LockOptions::exclusive(), TxnOptions::default(), |txn| {
         attempts += 1;
         token = world.token_of("n");
         txn.put(rows, "under the call", "")?;
         assert!(store.force_unlock("n", token)?);
         Ok(())
     });
-    assert_lost(answer, token, LostReason::Forced);
+    assert_lost(answer, token, LockLostReason::Forced);
     assert_eq!(attempts, 2, "what is lost was tried again");
     assert_eq!((world.get("under a guard"), world.get("under the call"), world.row_locks()), (None, None, 0));
     assert!(store.lock("n").unwrap().token() > token);
@@ -102,7 +102,7 @@ fn next_holder(world: &World) -> Next {
 }
 
 impl Next {
-    fn judge(mut self, before: Timestamp, Commit { ts, .. }: Commit) {
+    fn judge(mut self, before: Timestamp, Commit { commit_ts: ts, .. }: Commit) {
         let (seen, guard) = self.holder.join();
         assert_eq!(seen, some("first"));
         assert!(before < ts && ts < guard.token(), "{before} {ts} {}", guard.token());
@@ -157,7 +157,7 @@ fn committer(world: &World) -> (Committer, Arc<AtomicU64>) {
 /// Stops a fenced commit when it is decided and has no timestamp yet: the leader cannot decide it by itself, so it writes first
 /// what it has collected. `false` when it was not stopped there.
 fn decided_and_not_stamped() -> bool {
-    let world = World::open_at(&SimStorage::new(), Store::builder().conflict_slots(1));
+    let world = World::open_at(&SimStorage::new(), Store::builder().conflict_cache_rows(1));
     let guard = world.store.lock("n").unwrap();
     let mut txn = world.store.begin_with(buffered(CommitProtocol::Auto)).unwrap();
     txn.fence(&guard.fence()).unwrap();
@@ -167,7 +167,7 @@ fn decided_and_not_stamped() -> bool {
         world.put(key, "").unwrap();
     }
     let [(first, leads), (second, follows)] = [Gate::closed(), Gate::closed()];
-    let [a, b] = ["a", "b"].map(|key| world.rows.row_of(key));
+    let [a, b] = ["a", "b"].map(|key| world.rows.row_key(key));
     world.tap.on_write(move |groups| {
         for (row, barrier) in [(&a, &leads), (&b, &follows)] {
             if commits(groups, row) {

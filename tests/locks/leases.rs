@@ -17,7 +17,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use percolite::engine::sim::SimStorage;
-use percolite::{ErrorKind, LockOptions, LostReason, Result, Store};
+use percolite::{ErrorKind, LockLostReason, LockOptions, Result, Store};
 
 use crate::support::LIMIT;
 use crate::support::clocks::Clocks;
@@ -28,14 +28,14 @@ fn lease(time: Duration) -> LockOptions {
 }
 
 fn open(memory: &SimStorage, clocks: &Arc<Clocks>) -> Store {
-    clocks.builder().open_sim(memory).unwrap()
+    clocks.builder().open_in_memory(memory).unwrap()
 }
 
 /// What is left of the lease of the only holder.
 fn left(store: &Store, name: &str) -> Option<Duration> {
     let holders = store.lock_holders(name).unwrap();
     assert!(holders.len() < 2, "{holders:?}");
-    holders.first()?.lease_left
+    holders.first()?.lease_remaining
 }
 
 #[track_caller]
@@ -45,7 +45,7 @@ fn assert_about(found: Option<Duration>, wanted: Duration) {
 }
 
 #[track_caller]
-fn assert_lost<T>(answer: Result<T>, wanted: LostReason) {
+fn assert_lost<T>(answer: Result<T>, wanted: LockLostReason) {
     let why = answer.err().expect("it is lost");
     let ErrorKind::LockLost(lost) = why.kind() else { panic!("{why}") };
     assert_eq!(lost.reason, wanted, "{why}");

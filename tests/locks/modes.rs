@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use percolite::{Cancel, ErrorKind, LockGuard, LockMode, LockOptions, LockState, LostReason, Store, Wait};
+use percolite::{
+    CancelToken, ErrorKind, LockGuard, LockLostReason, LockMode, LockOptions, LockState, LockWaitPolicy, Store,
+};
 
 use crate::support::{Asking, NOBODY, asks, entries, held, is_invalid, queue, until, within_limit};
 use LockMode::{Exclusive, Semaphore, Shared};
@@ -22,19 +24,19 @@ fn ask(store: &Store, mode: LockMode) -> Asking {
 }
 
 fn take(store: &Store, mode: LockMode) -> LockGuard {
-    store.lock_with(NAME, options(mode).wait(Wait::No)).unwrap()
+    store.lock_with(NAME, options(mode).wait(LockWaitPolicy::NoWait)).unwrap()
 }
 
 fn is_held_by_others(store: &Store, mode: LockMode) -> bool {
-    let refused = store.lock_with(NAME, options(mode).wait(Wait::No)).err();
-    refused.is_some_and(|why| matches!(why.kind(), ErrorKind::LockHeld(_)))
+    let refused = store.lock_with(NAME, options(mode).wait(LockWaitPolicy::NoWait)).err();
+    refused.is_some_and(|why| matches!(why.kind(), ErrorKind::LockNotAvailable(_)))
 }
 
 fn wakes(store: &Store) -> u64 {
-    store.lock_stats().wakes
+    store.lock_stats().wakeups
 }
 
-fn lost(why: &percolite::Error) -> Option<LostReason> {
+fn lost(why: &percolite::Error) -> Option<LockLostReason> {
     if let ErrorKind::LockLost(lost) = why.kind() { Some(lost.reason) } else { None }
 }
 
@@ -43,9 +45,9 @@ fn lost(why: &percolite::Error) -> Option<LostReason> {
 fn served(queued: &[LockMode], leaves: Option<usize>) -> Vec<Vec<usize>> {
     let store = Store::in_memory().unwrap();
     let first = take(&store, Exclusive);
-    let cancel = Cancel::default();
+    let cancel = CancelToken::default();
     let of_place = |(place, mode): (usize, &LockMode)| {
-        let options = if leaves == Some(place) { options(*mode).cancel(&cancel) } else { options(*mode) };
+        let options = if leaves == Some(place) { options(*mode).cancel_token(&cancel) } else { options(*mode) };
         asks(&store, NAME, options)
     };
     let asking: Vec<Asking> = queued.iter().enumerate().map(of_place).collect();
@@ -53,7 +55,7 @@ fn served(queued: &[LockMode], leaves: Option<usize>) -> Vec<Vec<usize>> {
     assert_eq!(queue(&store, NAME), ids);
     if let Some(place) = leaves {
         cancel.cancel();
-        assert!(matches!(asking[place].refused().kind(), ErrorKind::Stopped(_)));
+        assert!(matches!(asking[place].refused().kind(), ErrorKind::Cancelled(_)));
         assert_eq!(wakes(&store), 0, "nobody is granted for that");
     }
     let mut guards = vec![first];
@@ -79,7 +81,7 @@ fn m1_a_six_shared_are_granted_and_nobody_is_woken() {
     assert_eq!((held(&store, NAME).len(), queue(&store, NAME).len()), (6, 0));
     assert!(is_held_by_others(&store, Exclusive));
     let stats = store.lock_stats();
-    assert_eq!((stats.shared.acquired, stats.shared.waited, stats.wakes), (6, 0, 0));
+    assert_eq!((stats.shared.acquired, stats.shared.waits, stats.wakeups), (6, 0, 0));
     drop(guards);
     assert_eq!((held(&store, NAME).len(), wakes(&store)), (0, 0));
     drop(take(&store, Exclusive));
@@ -116,7 +118,7 @@ fn m1_c_a_shared_request_waits_behind_an_exclusive_one_beside_a_shared_holder() 
     drop(reader);
     assert_eq!((held(&store, NAME), queue(&store, NAME)), (vec![writer.id()], vec![second.id()]));
     drop(writer.granted());
-    assert_eq!(second.granted().info().mode, Shared);
+    assert_eq!(second.granted().entry().mode, Shared);
 }
 
 #[test]
@@ -132,12 +134,12 @@ fn m2_a_the_first_waiter_leaves_as_if_it_had_never_been() {
     // Those behind it that were kept by it alone are granted at once.
     let store = Store::in_memory().unwrap();
     let reader = take(&store, Shared);
-    let cancel = Cancel::default();
-    let first = asks(&store, NAME, LockOptions::exclusive().cancel(&cancel));
+    let cancel = CancelToken::default();
+    let first = asks(&store, NAME, LockOptions::exclusive().cancel_token(&cancel));
     let (second, third) = (ask(&store, Shared), ask(&store, Exclusive));
     cancel.cancel();
-    assert!(matches!(first.refused().kind(), ErrorKind::Stopped(_)));
-    assert_eq!(held(&store, NAME), [reader.info().id, second.id()]);
+    assert!(matches!(first.refused().kind(), ErrorKind::Cancelled(_)));
+    assert_eq!(held(&store, NAME), [reader.entry().id, second.id()]);
     assert_eq!((queue(&store, NAME), wakes(&store)), (vec![third.id()], 1));
 }
 
@@ -195,7 +197,7 @@ fn m3_c_other_numbers_and_shared_requests_do_not_go_with_a_semaphore() {
     let refused = |mode| is_invalid(&store.lock_with(NAME, options(mode)).unwrap_err());
     let permit = take(&store, Semaphore(3));
     assert!(refused(Semaphore(4)) && refused(Semaphore(2)) && refused(Shared));
-    assert_eq!((held(&store, NAME), queue(&store, NAME)), (vec![permit.info().id], vec![]));
+    assert_eq!((held(&store, NAME), queue(&store, NAME)), (vec![permit.entry().id], vec![]));
     drop(permit);
 
     // One that waits says the number, too, and keeps the holder from becoming a shared one.
@@ -204,7 +206,7 @@ fn m3_c_other_numbers_and_shared_requests_do_not_go_with_a_semaphore() {
     assert!(refused(Semaphore(4)) && refused(Shared));
     let token = holder.token();
     assert!(is_invalid(&holder.downgrade().unwrap_err()));
-    assert!(holder.is_held() && holder.token() == token && holder.info().mode == Exclusive);
+    assert!(holder.is_held() && holder.token() == token && holder.entry().mode == Exclusive);
     drop(holder);
     drop(waiting.granted());
 
@@ -237,20 +239,20 @@ fn m3_d_nothing_passes_on_the_name_of_a_semaphore() {
 fn m4_a_a_shared_lock_alone_becomes_exclusive_with_a_greater_token() {
     let store = Store::in_memory().unwrap();
     let mut guard = take(&store, Shared);
-    let (token, fence, id) = (guard.token(), guard.fence(), guard.info().id);
-    guard.upgrade(Wait::No).unwrap();
+    let (token, fence, id) = (guard.token(), guard.fence(), guard.entry().id);
+    guard.upgrade(LockWaitPolicy::NoWait).unwrap();
     assert!(guard.token() > token);
-    let info = guard.info();
+    let info = guard.entry();
     assert_eq!((info.mode, info.state, info.id, info.token), (Exclusive, LockState::Held, id, Some(guard.token())));
     assert!(is_held_by_others(&store, Shared));
     let mut txn = store.begin().unwrap();
-    assert_eq!(lost(&txn.fence(&fence).unwrap_err()), Some(LostReason::Converted));
+    assert_eq!(lost(&txn.fence(&fence).unwrap_err()), Some(LockLostReason::Converted));
     txn.fence(&guard.fence()).unwrap();
     let stats = store.lock_stats();
-    assert_eq!((stats.shared.acquired, stats.exclusive.acquired, stats.exclusive.waited), (1, 1, 0));
+    assert_eq!((stats.shared.acquired, stats.exclusive.acquired, stats.exclusive.waits), (1, 1, 0));
     // Once more it is no conversion.
     let token = guard.token();
-    guard.upgrade(Wait::No).unwrap();
+    guard.upgrade(LockWaitPolicy::NoWait).unwrap();
     assert_eq!((guard.token(), store.lock_stats().exclusive.acquired), (token, 1));
     drop(guard);
     assert_eq!(held(&store, NAME), NOBODY);
@@ -261,11 +263,11 @@ fn m4_b_the_second_upgrader_is_told_of_the_deadlock_and_keeps_its_shared_lock() 
     let store = Store::in_memory().unwrap();
     let state = store.keyspace("state").unwrap();
     let (mut first, mut second) = (take(&store, Shared), take(&store, Shared));
-    let (token, fence, id) = (second.token(), second.fence(), first.info().id);
-    let converting = std::thread::spawn(move || first.upgrade(Wait::Forever).map(|()| first));
+    let (token, fence, id) = (second.token(), second.fence(), first.entry().id);
+    let converting = std::thread::spawn(move || first.upgrade(LockWaitPolicy::Forever).map(|()| first));
     until("the conversion", || entries(&store, NAME)[0].state == LockState::Converting);
     let second = within_limit(move || {
-        let why = second.upgrade(Wait::Forever).unwrap_err();
+        let why = second.upgrade(LockWaitPolicy::Forever).unwrap_err();
         let ErrorKind::Deadlock(held) = why.kind() else { unreachable!("{why}") };
         assert_eq!((held.mode, held.holders.len()), (Exclusive, 2));
         second
@@ -277,16 +279,16 @@ fn m4_b_the_second_upgrader_is_told_of_the_deadlock_and_keeps_its_shared_lock() 
     txn.commit().unwrap();
     assert!(!converting.is_finished());
     let stats = store.lock_stats();
-    assert_eq!((stats.deadlocks, stats.exclusive.waited, stats.exclusive.acquired, stats.wakes), (1, 1, 0, 0));
+    assert_eq!((stats.deadlocks, stats.exclusive.waits, stats.exclusive.acquired, stats.wakeups), (1, 1, 0, 0));
 
     // It stands before whoever waits in the queue.
     let queued = ask(&store, Exclusive);
     drop(second);
     let first = within_limit(move || converting.join().unwrap()).unwrap();
     assert_eq!((held(&store, NAME), queue(&store, NAME)), (vec![id], vec![queued.id()]));
-    assert!(first.token() > token && first.info().mode == Exclusive);
+    assert!(first.token() > token && first.entry().mode == Exclusive);
     let stats = store.lock_stats();
-    assert_eq!((stats.exclusive.acquired, stats.exclusive.waiting.count(), stats.wakes), (1, 1, 1));
+    assert_eq!((stats.exclusive.acquired, stats.exclusive.wait_time.count(), stats.wakeups), (1, 1, 1));
 }
 
 #[test]
@@ -294,13 +296,13 @@ fn m4_c_a_downgrade_lets_in_the_shared_requests_at_the_front() {
     let store = Store::in_memory().unwrap();
     let mut guard = take(&store, Exclusive);
     let asking: Vec<Asking> = [Shared, Shared, Exclusive].map(|mode| ask(&store, mode)).into();
-    let (token, id, ids) = (guard.token(), guard.info().id, asking.iter().map(Asking::id).collect::<Vec<_>>());
+    let (token, id, ids) = (guard.token(), guard.entry().id, asking.iter().map(Asking::id).collect::<Vec<_>>());
     guard.downgrade().unwrap();
-    assert!(guard.token() > token && guard.info().mode == Shared);
+    assert!(guard.token() > token && guard.entry().mode == Shared);
     assert_eq!((held(&store, NAME), queue(&store, NAME)), (vec![id, ids[0], ids[1]], vec![ids[2]]));
     assert_eq!(wakes(&store), 2);
     let stats = store.lock_stats();
-    assert_eq!((stats.exclusive.acquired, stats.shared.waited), (1, 2));
+    assert_eq!((stats.exclusive.acquired, stats.shared.waits), (1, 2));
     let shared = [guard, asking[0].granted(), asking[1].granted()];
     assert_eq!(store.lock_stats().shared.acquired, 3);
     for guard in shared {
@@ -315,32 +317,32 @@ fn m4_d_an_upgrade_that_times_out_leaves_the_shared_lock_with_its_token_and_fenc
     let store = Store::in_memory().unwrap();
     let state = store.keyspace("state").unwrap();
     let (mut guard, other) = (take(&store, Shared), take(&store, Shared));
-    let (token, fence, id) = (guard.token(), guard.fence(), guard.info().id);
+    let (token, fence, id) = (guard.token(), guard.fence(), guard.entry().id);
     let mut early = store.begin().unwrap();
     early.fence(&fence).unwrap();
     early.put(&state, "early", "1").unwrap();
     let upgrading = std::thread::spawn(move || {
-        let why = guard.upgrade(Wait::AtMost(Duration::from_millis(300))).unwrap_err();
+        let why = guard.upgrade(LockWaitPolicy::Timeout(Duration::from_millis(300))).unwrap_err();
         (guard, why)
     });
     until("the conversion", || entries(&store, NAME)[0].state == LockState::Converting);
     // It keeps shared requests out as long as it waits.
     let queued = ask(&store, Shared);
     let (guard, why) = within_limit(move || upgrading.join().unwrap());
-    let ErrorKind::LockHeld(why) = why.kind() else { unreachable!("{why}") };
-    assert_eq!((why.mode, why.ahead), (Exclusive, 0));
-    assert!(why.holders.iter().any(|holder| holder.id == other.info().id));
+    let ErrorKind::LockNotAvailable(why) = why.kind() else { unreachable!("{why}") };
+    assert_eq!((why.mode, why.queue_position), (Exclusive, 0));
+    assert!(why.holders.iter().any(|holder| holder.id == other.entry().id));
     assert!(why.waited >= Duration::from_millis(300));
-    assert_eq!(held(&store, NAME), [id, other.info().id, queued.id()]);
-    assert!(guard.is_held() && guard.token() == token && guard.info().mode == Shared);
+    assert_eq!(held(&store, NAME), [id, other.entry().id, queued.id()]);
+    assert!(guard.is_held() && guard.token() == token && guard.entry().mode == Shared);
     early.commit().unwrap();
     let mut late = store.begin().unwrap();
     late.fence(&fence).unwrap();
     late.put(&state, "late", "1").unwrap();
     late.commit().unwrap();
     let stats = store.lock_stats();
-    let exclusive = (stats.exclusive.acquired, stats.exclusive.waited, stats.exclusive.timed_out);
-    assert_eq!((exclusive, stats.wakes), ((0, 1, 1), 1));
+    let exclusive = (stats.exclusive.acquired, stats.exclusive.waits, stats.exclusive.timeouts);
+    assert_eq!((exclusive, stats.wakeups), ((0, 1, 1), 1));
 }
 
 #[test]
@@ -355,13 +357,13 @@ fn m4_e_what_was_fenced_before_a_downgrade_is_lost_beside_a_second_reader() {
     guard.downgrade().unwrap();
     let second = take(&store, Shared);
     assert_eq!(store.snapshot().unwrap().get(&state, "row").unwrap(), None);
-    assert_eq!(lost(&txn.commit().unwrap_err()), Some(LostReason::Converted));
+    assert_eq!(lost(&txn.commit().unwrap_err()), Some(LockLostReason::Converted));
     assert_eq!(store.snapshot().unwrap().get(&state, "row").unwrap(), None);
     assert!(second.is_held() && guard.is_held());
 
     // The new grant has a fence of its own.
     let mut txn = store.begin().unwrap();
-    assert_eq!(lost(&txn.fence(&fence).unwrap_err()), Some(LostReason::Converted));
+    assert_eq!(lost(&txn.fence(&fence).unwrap_err()), Some(LockLostReason::Converted));
     txn.fence(&guard.fence()).unwrap();
     txn.put(&state, "row", "shared").unwrap();
     txn.commit().unwrap();
@@ -372,18 +374,18 @@ fn an_upgrade_that_waits_is_lost_with_the_shared_lock() {
     let store = Store::in_memory().unwrap();
     let (mut guard, other) = (take(&store, Shared), take(&store, Shared));
     let token = guard.token();
-    let upgrading = std::thread::spawn(move || guard.upgrade(Wait::Forever).unwrap_err());
+    let upgrading = std::thread::spawn(move || guard.upgrade(LockWaitPolicy::Forever).unwrap_err());
     until("the conversion", || entries(&store, NAME)[0].state == LockState::Converting);
     assert!(store.force_unlock(NAME, token).unwrap());
     let why = within_limit(move || upgrading.join().unwrap());
     let ErrorKind::LockLost(why) = why.kind() else { unreachable!("{why}") };
-    assert_eq!((why.reason, why.token), (LostReason::Forced, token));
-    assert_eq!(held(&store, NAME), [other.info().id]);
+    assert_eq!((why.reason, why.token), (LockLostReason::Forced, token));
+    assert_eq!(held(&store, NAME), [other.entry().id]);
 
     // A lease that is over is the same, and nobody else is there to end it.
     let once = LockOptions::shared().lease(Duration::from_millis(200)).once();
     let mut leased = store.lock_with(NAME, once).unwrap();
-    let why = within_limit(move || leased.upgrade(Wait::Forever).unwrap_err());
-    assert_eq!(lost(&why), Some(LostReason::Expired));
-    assert_eq!(held(&store, NAME), [other.info().id]);
+    let why = within_limit(move || leased.upgrade(LockWaitPolicy::Forever).unwrap_err());
+    assert_eq!(lost(&why), Some(LockLostReason::Expired));
+    assert_eq!(held(&store, NAME), [other.entry().id]);
 }

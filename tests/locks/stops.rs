@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use percolite::engine::sim::SimStorage;
 use percolite::{
-    Builder, Commit, CommitProtocol, Durability, Error, ErrorKind, Keyspace, LostReason, Result, Store, Timestamp,
+    Builder, Commit, CommitProtocol, Durability, Error, ErrorKind, Keyspace, LockLostReason, Result, Store, Timestamp,
     TxnOptions,
 };
 
@@ -64,7 +64,7 @@ impl World {
     /// Stops commits of the row when they are decided and not yet visible.
     pub fn stop_commit(&self, key: &str) -> Gate {
         let (gate, barrier) = Gate::closed();
-        let row = self.rows.row_of(key);
+        let row = self.rows.row_key(key);
         self.tap.on_write(move |groups| {
             if commits(groups, &row) {
                 barrier.pass();
@@ -77,7 +77,7 @@ impl World {
     /// Says whether a commit of the row is decided and not visible at this moment. That takes a little longer.
     pub fn watch_commits(&self, key: &str) -> Arc<atomic::AtomicBool> {
         let under_way = Arc::<atomic::AtomicBool>::default();
-        let (row, flag) = (self.rows.row_of(key), Arc::clone(&under_way));
+        let (row, flag) = (self.rows.row_key(key), Arc::clone(&under_way));
         self.tap.on_write(move |groups| {
             if commits(groups, &row) {
                 flag.store(true, atomic::Ordering::SeqCst);
@@ -92,7 +92,7 @@ impl World {
     /// Stops transactions of two phases when they lock the row.
     pub fn stop_prewrite(&self, key: &str) -> Gate {
         let (gate, barrier) = Gate::closed();
-        let row = self.rows.row_of(key);
+        let row = self.rows.row_key(key);
         self.tap.on_write(move |groups| {
             if locks(groups, &row) {
                 barrier.pass();
@@ -126,7 +126,7 @@ impl Rounds {
     #[track_caller]
     pub fn judge(&mut self, round: u64, answer: Result<Commit>, tokens: [Timestamp; 2], seen: Option<String>) {
         match answer {
-            Ok(Commit { ts, .. }) => {
+            Ok(Commit { commit_ts: ts, .. }) => {
                 let [before, after] = tokens;
                 assert!(before < ts && ts < after, "round {round}: {before} {ts} {after}");
                 self.last = Some(round.to_string());
@@ -147,11 +147,11 @@ pub fn some(value: &str) -> Option<String> {
 }
 
 pub fn buffered(protocol: CommitProtocol) -> TxnOptions {
-    TxnOptions { durability: Some(Durability::Buffered), protocol: Some(protocol), ..TxnOptions::default() }
+    TxnOptions { durability: Some(Durability::Buffered), commit_protocol: Some(protocol), ..TxnOptions::default() }
 }
 
 #[track_caller]
-pub fn assert_lost<T>(answer: Result<T>, token: Timestamp, reason: LostReason) {
+pub fn assert_lost<T>(answer: Result<T>, token: Timestamp, reason: LockLostReason) {
     let why = answer.err().expect("it was committed");
     let ErrorKind::LockLost(lost) = why.kind() else { panic!("not a lost lock: {why}") };
     assert_eq!((lost.target.clone(), lost.token, lost.reason), ("n".into(), token, reason));

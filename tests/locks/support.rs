@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use percolite::{Error, ErrorKind, LockEntry, LockGuard, LockOptions, LockState, Result, Store, Wait};
+use percolite::{Error, ErrorKind, LockEntry, LockGuard, LockOptions, LockState, LockWaitPolicy, Result, Store};
 
 /// Whatever takes longer does not come any more.
 pub const LIMIT: Duration = Duration::from_secs(120);
@@ -32,7 +32,7 @@ pub struct Asking {
 
 /// Has another thread ask, without a limit of time; returns when it waits, or has its answer. Others must not ask meanwhile.
 pub fn asks(store: &Store, name: &str, options: LockOptions) -> Asking {
-    asks_with(store, name, options.wait(Wait::Forever))
+    asks_with(store, name, options.wait(LockWaitPolicy::Forever))
 }
 
 /// [`asks`] with the wait that `options` say.

@@ -7,7 +7,7 @@ mod totals;
 
 use std::time::{Duration, SystemTime};
 
-use percolite::{LockEntry, LockMode, LockOptions, LockState, Store, Wait};
+use percolite::{LockEntry, LockMode, LockOptions, LockState, LockWaitPolicy, Store};
 
 use crate::support::{NOBODY, asks, entries, until, within_limit};
 
@@ -15,11 +15,11 @@ const NAME: &str = "name";
 
 #[test]
 fn t1_a_the_table_shows_who_holds_who_waits_and_for_whom() {
-    let store = Store::builder().label("the store").in_memory().unwrap();
+    let store = Store::builder().application_name("the store").in_memory().unwrap();
     let before = SystemTime::now();
-    let a = store.lock_with(NAME, LockOptions::exclusive().why("a job")).unwrap();
+    let a = store.lock_with(NAME, LockOptions::exclusive().reason("a job")).unwrap();
     let b = asks(&store, NAME, LockOptions::exclusive());
-    let c = asks(&store, NAME, LockOptions::shared().why("a look"));
+    let c = asks(&store, NAME, LockOptions::shared().reason("a look"));
     let _elsewhere = store.lock_with("another", LockOptions::shared()).unwrap();
     std::thread::sleep(Duration::from_millis(30));
 
@@ -27,12 +27,12 @@ fn t1_a_the_table_shows_who_holds_who_waits_and_for_whom() {
     assert_eq!((table.held, table.waiting, table.entries.len()), (2, 2, 4));
     assert_eq!(table.entries.iter().filter(|entry| entry.target == "another".into()).count(), 1);
     assert!(table.longest_wait >= Duration::from_millis(30));
-    assert_eq!(table.cycles, Vec::<Vec<u64>>::new());
+    assert_eq!(table.wait_cycles, Vec::<Vec<u64>>::new());
 
     let entries = entries(&store, NAME);
-    let shown: Vec<_> = entries.iter().map(|entry| (entry.id, entry.mode, entry.state, entry.waiters)).collect();
+    let shown: Vec<_> = entries.iter().map(|entry| (entry.id, entry.mode, entry.state, entry.waiter_count)).collect();
     let (exclusive, shared) = (LockMode::Exclusive, LockMode::Shared);
-    let id = a.info().id;
+    let id = a.entry().id;
     assert_eq!(
         shown,
         [
@@ -45,13 +45,16 @@ fn t1_a_the_table_shows_who_holds_who_waits_and_for_whom() {
     assert_eq!(blocked, [vec![], vec![id], vec![b.id()]]);
     let tokens: Vec<_> = entries.iter().map(|entry| entry.token).collect();
     assert_eq!(tokens, [Some(a.token()), None, None]);
-    let notes: Vec<_> = entries.iter().map(|entry| entry.why.as_deref()).collect();
+    let notes: Vec<_> = entries.iter().map(|entry| entry.reason.as_deref()).collect();
     assert_eq!(notes, [Some("a job"), None, Some("a look")]);
     for entry in &entries {
         let millisecond = Duration::from_millis(1);
         assert!(entry.since >= before - millisecond && entry.since <= SystemTime::now() + millisecond);
-        assert_eq!((entry.lease_left, &entry.taken_over), (None, &None));
-        assert_eq!((entry.holder.pid, entry.holder.label.as_deref()), (std::process::id(), Some("the store")));
+        assert_eq!((entry.lease_remaining, &entry.took_over), (None, &None));
+        assert_eq!(
+            (entry.holder.pid, entry.holder.application_name.as_deref()),
+            (std::process::id(), Some("the store"))
+        );
     }
     let here = std::thread::current();
     assert_eq!(Some(entries[0].holder.thread.as_str()), here.name());
@@ -64,7 +67,7 @@ fn t1_a_the_table_shows_who_holds_who_waits_and_for_whom() {
     };
     let holders = store.lock_holders(NAME).unwrap();
     assert_eq!(holders.iter().map(at).collect::<Vec<_>>(), [at(&entries[0])]);
-    assert_eq!(at(&a.info()), at(&entries[0]));
+    assert_eq!(at(&a.entry()), at(&entries[0]));
     let status = store.status();
     assert_eq!((status.held_locks_total, status.lock_waits_total), (2, 2));
     assert_eq!(status.lock_waits.iter().map(|entry| entry.id).collect::<Vec<_>>(), [b.id(), c.id()]);
@@ -72,7 +75,7 @@ fn t1_a_the_table_shows_who_holds_who_waits_and_for_whom() {
     drop(a);
     let table = store.lock_table().unwrap();
     let of_name: Vec<_> = table.entries.iter().filter(|entry| entry.target == NAME.into()).collect();
-    assert_eq!((of_name[0].id, of_name[0].state, of_name[0].waiters), (b.id(), LockState::Held, 1));
+    assert_eq!((of_name[0].id, of_name[0].state, of_name[0].waiter_count), (b.id(), LockState::Held, 1));
     assert_eq!((of_name[1].state, &of_name[1].blocked_by), (LockState::Waiting, &vec![b.id()]));
     drop(b.granted());
     drop(c.granted());
@@ -88,15 +91,15 @@ fn a_conversion_waits_for_the_other_holders_and_the_queue_for_it() {
     let store = Store::in_memory().unwrap();
     let take = || store.lock_with(NAME, LockOptions::shared()).unwrap();
     let (mut first, second, third) = (take(), take(), take());
-    let (id, others, token) = (first.info().id, vec![second.info().id, third.info().id], first.token());
-    let converting = std::thread::spawn(move || first.upgrade(Wait::Forever).map(|()| first));
+    let (id, others, token) = (first.entry().id, vec![second.entry().id, third.entry().id], first.token());
+    let converting = std::thread::spawn(move || first.upgrade(LockWaitPolicy::Forever).map(|()| first));
     until("the conversion", || entries(&store, NAME)[0].state == LockState::Converting);
     let queued = asks(&store, NAME, LockOptions::shared());
     let entries = entries(&store, NAME);
     assert_eq!((entries[0].id, entries[0].token, &entries[0].blocked_by), (id, Some(token), &others));
-    assert_eq!(entries[0].waiters, 1);
+    assert_eq!(entries[0].waiter_count, 1);
     assert_eq!((entries[3].id, &entries[3].blocked_by), (queued.id(), &vec![id]));
-    assert_eq!((entries[1].waiters, entries[2].waiters), (1, 1));
+    assert_eq!((entries[1].waiter_count, entries[2].waiter_count), (1, 1));
     let table = store.lock_table().unwrap();
     assert_eq!((table.held, table.waiting), (2, 2));
     drop((second, third));
@@ -123,7 +126,7 @@ fn threads_of_one_name_make_no_circle_with_each_other() {
     until("the wait", || store.lock_table().unwrap().waiting == 1);
     let table = store.lock_table().unwrap();
     assert_eq!(table.entries[0].holder, table.entries[1].holder);
-    assert_eq!(table.cycles, Vec::<Vec<u64>>::new());
+    assert_eq!(table.wait_cycles, Vec::<Vec<u64>>::new());
     drop(done);
     within_limit(move || (holder.join().unwrap(), waiter.join().unwrap()));
 }

@@ -6,7 +6,8 @@ use std::sync::{Barrier, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use percolite::{
-    Cancel, ErrorKind, LockGuard, LockHeld, LockMode, LockOptions, LockState, Store, Timestamp, TxnOptions, Wait,
+    CancelToken, ErrorKind, LockGuard, LockMode, LockNotAvailable, LockOptions, LockState, LockWaitPolicy, Store,
+    Timestamp, TxnOptions,
 };
 
 use crate::support::turns::{Turn, assert_one_batch_passes};
@@ -14,8 +15,8 @@ use crate::support::{Asking, LIMIT, NOBODY, asks, asks_with, entries, held, queu
 
 const NAME: &str = "name";
 
-fn lock_held(why: &percolite::Error) -> &LockHeld {
-    let ErrorKind::LockHeld(held) = why.kind() else { unreachable!("{why}") };
+fn lock_held(why: &percolite::Error) -> &LockNotAvailable {
+    let ErrorKind::LockNotAvailable(held) = why.kind() else { unreachable!("{why}") };
     held
 }
 
@@ -41,7 +42,7 @@ fn z1_readers_and_writers_never_meet_and_a_writer_is_passed_by_one_batch_at_most
                     let guard = store.lock_with(NAME, options.clone()).unwrap();
                     let others = inside.fetch_add(unit, Ordering::SeqCst);
                     assert!(if writes { others == 0 } else { others < WRITES }, "{others:#x}");
-                    own.push(Turn { holder: thread, writes, id: guard.info().id, token: guard.token() });
+                    own.push(Turn { holder: thread, writes, id: guard.entry().id, token: guard.token() });
                     if own.len().is_multiple_of(8) {
                         std::thread::yield_now();
                     }
@@ -56,9 +57,9 @@ fn z1_readers_and_writers_never_meet_and_a_writer_is_passed_by_one_batch_at_most
     let passed = assert_one_batch_passes(turns);
     assert!(passed > 0, "no reader was let in beside those that waited");
     let stats = store.lock_stats();
-    let waited = stats.exclusive.waited + stats.shared.waited;
-    assert_eq!((stats.acquired(), stats.wakes), (ROUNDS as u64, waited));
-    let measured = stats.exclusive.waiting.count() + stats.shared.waiting.count();
+    let waited = stats.exclusive.waits + stats.shared.waits;
+    assert_eq!((stats.acquired(), stats.wakeups), (ROUNDS as u64, waited));
+    let measured = stats.exclusive.wait_time.count() + stats.shared.wait_time.count();
     assert_eq!(measured, waited);
     assert_eq!(held(&store, NAME).len() + queue(&store, NAME).len(), 0);
 }
@@ -70,7 +71,7 @@ fn z2_sixty_four_waiters_are_handed_the_lock_in_their_order_with_one_wake_each()
     let waiting: Vec<Asking> = (0..64).map(|_| asks(&store, NAME, LockOptions::exclusive())).collect();
     let ids: Vec<u64> = waiting.iter().map(Asking::id).collect();
     assert_eq!(queue(&store, NAME), ids);
-    assert_eq!(store.lock_stats().wakes, 0);
+    assert_eq!(store.lock_stats().wakeups, 0);
 
     // Each of them holds it for a moment of its own, on its own.
     let (enters, order) = mpsc::channel();
@@ -92,7 +93,7 @@ fn z2_sixty_four_waiters_are_handed_the_lock_in_their_order_with_one_wake_each()
     assert!(handed[0].1 > before && handed.is_sorted_by(|(_, one), (_, next)| one < next));
     holding.into_iter().for_each(|holding| holding.join().unwrap());
     let stats = store.lock_stats();
-    assert_eq!((stats.exclusive.acquired, stats.exclusive.waited, stats.wakes), (65, 64, 64));
+    assert_eq!((stats.exclusive.acquired, stats.exclusive.waits, stats.wakeups), (65, 64, 64));
     assert_eq!(held(&store, NAME), NOBODY);
 }
 
@@ -100,30 +101,30 @@ fn z2_sixty_four_waiters_are_handed_the_lock_in_their_order_with_one_wake_each()
 fn z3_c_a_wait_is_cancelled_from_another_thread_and_the_queue_stays_as_it_was() {
     let store = Store::in_memory().unwrap();
     let holder = store.lock(NAME).unwrap();
-    let cancel = Cancel::default();
+    let cancel = CancelToken::default();
     let first = asks(&store, NAME, LockOptions::exclusive());
-    let cancelled = asks(&store, NAME, LockOptions::exclusive().cancel(&cancel));
+    let cancelled = asks(&store, NAME, LockOptions::exclusive().cancel_token(&cancel));
     let elsewhere = store.lock("elsewhere").unwrap();
-    let as_well = asks(&store, "elsewhere", LockOptions::shared().cancel(&cancel));
+    let as_well = asks(&store, "elsewhere", LockOptions::shared().cancel_token(&cancel));
     let last = asks(&store, NAME, LockOptions::exclusive());
     assert_eq!(queue(&store, NAME), [first.id(), cancelled.id(), last.id()]);
 
     let by = cancel.clone();
     std::thread::spawn(move || by.cancel()).join().unwrap();
     for asking in [&cancelled, &as_well] {
-        assert!(matches!(asking.refused().kind(), ErrorKind::Stopped(_)));
+        assert!(matches!(asking.refused().kind(), ErrorKind::Cancelled(_)));
     }
-    assert_eq!((held(&store, NAME), queue(&store, NAME)), (vec![holder.info().id], vec![first.id(), last.id()]));
+    assert_eq!((held(&store, NAME), queue(&store, NAME)), (vec![holder.entry().id], vec![first.id(), last.id()]));
     assert_eq!(queue(&store, "elsewhere"), NOBODY);
     assert!(first.answer().is_none() && last.answer().is_none());
     let stats = store.lock_stats();
-    assert_eq!((stats.exclusive.cancelled, stats.shared.cancelled, stats.wakes), (1, 1, 0));
+    assert_eq!((stats.exclusive.cancelled, stats.shared.cancelled, stats.wakeups), (1, 1, 0));
 
     // It is for ever, and only for waits: what is free is granted.
-    let again = asks(&store, NAME, LockOptions::exclusive().cancel(&cancel));
-    assert!(matches!(again.refused().kind(), ErrorKind::Stopped(_)));
+    let again = asks(&store, NAME, LockOptions::exclusive().cancel_token(&cancel));
+    assert!(matches!(again.refused().kind(), ErrorKind::Cancelled(_)));
     drop(elsewhere);
-    drop(store.lock_with("elsewhere", LockOptions::exclusive().cancel(&cancel)).unwrap());
+    drop(store.lock_with("elsewhere", LockOptions::exclusive().cancel_token(&cancel)).unwrap());
     drop(holder);
     drop(first.granted());
     drop(last.granted());
@@ -132,26 +133,29 @@ fn z3_c_a_wait_is_cancelled_from_another_thread_and_the_queue_stays_as_it_was() 
 #[test]
 fn z3_d_patience_ends_with_who_holds_and_how_many_are_ahead_and_for_ever_ends_at_close() {
     let store = Store::in_memory().unwrap();
-    let holder = store.lock_with(NAME, LockOptions::exclusive().why("the holder")).unwrap();
+    let holder = store.lock_with(NAME, LockOptions::exclusive().reason("the holder")).unwrap();
     let ahead = asks(&store, NAME, LockOptions::shared());
     let millisecond = Duration::from_millis(1);
     for (wait, least) in [
-        (Wait::No, Duration::ZERO),
-        (Wait::AtMost(Duration::ZERO), Duration::ZERO),
-        (Wait::AtMost(millisecond), millisecond),
+        (LockWaitPolicy::NoWait, Duration::ZERO),
+        (LockWaitPolicy::Timeout(Duration::ZERO), Duration::ZERO),
+        (LockWaitPolicy::Timeout(millisecond), millisecond),
     ] {
         let why = asks_with(&store, NAME, LockOptions::shared().wait(wait)).refused();
         let why = lock_held(&why);
-        assert_eq!((why.target.to_string(), why.mode, why.ahead), ("\"name\"".into(), LockMode::Shared, 1));
+        assert_eq!((why.target.to_string(), why.mode, why.queue_position), ("\"name\"".into(), LockMode::Shared, 1));
         assert_eq!(why.holders.len(), 1, "{wait:?}");
-        assert_eq!((why.holders[0].token, why.holders[0].why.as_deref()), (Some(holder.token()), Some("the holder")));
+        assert_eq!(
+            (why.holders[0].token, why.holders[0].reason.as_deref()),
+            (Some(holder.token()), Some("the holder"))
+        );
         assert!(why.waited >= least && why.waited < LIMIT, "{wait:?}");
         assert_eq!(queue(&store, NAME), [ahead.id()], "{wait:?} has left something");
     }
     assert!(store.try_lock(NAME).unwrap().is_none());
     let stats = store.lock_stats();
-    assert_eq!((stats.shared.waited, stats.shared.timed_out), (3, 3));
-    assert_eq!((stats.exclusive.waited, stats.exclusive.timed_out, stats.wakes), (0, 1, 0));
+    assert_eq!((stats.shared.waits, stats.shared.timeouts), (3, 3));
+    assert_eq!((stats.exclusive.waits, stats.exclusive.timeouts, stats.wakeups), (0, 1, 0));
 
     let last = asks(&store, NAME, LockOptions::exclusive());
     let closing = store.clone();
@@ -160,7 +164,7 @@ fn z3_d_patience_ends_with_who_holds_and_how_many_are_ahead_and_for_ever_ends_at
         assert!(matches!(asking.refused().kind(), ErrorKind::Closed(_)));
     }
     assert!(!holder.is_held());
-    assert_eq!(store.lock_stats().wakes, 2);
+    assert_eq!(store.lock_stats().wakeups, 2);
     assert!(matches!(store.lock(NAME).unwrap_err().kind(), ErrorKind::Closed(_)));
 }
 
@@ -170,13 +174,13 @@ fn z4_a_a_thread_that_takes_a_name_twice_is_refused_at_its_patience() {
     let guard = store.lock(NAME).unwrap();
     let patience = Duration::from_millis(60);
     let began = Instant::now();
-    let why = store.lock_with(NAME, LockOptions::exclusive().wait(Wait::AtMost(patience))).unwrap_err();
+    let why = store.lock_with(NAME, LockOptions::exclusive().wait(LockWaitPolicy::Timeout(patience))).unwrap_err();
     assert!(began.elapsed() >= patience);
     let why = lock_held(&why);
-    assert_eq!((why.ahead, why.holders.len(), why.holders[0].token), (0, 1, Some(guard.token())));
+    assert_eq!((why.queue_position, why.holders.len(), why.holders[0].token), (0, 1, Some(guard.token())));
     assert!(why.waited >= patience);
     assert!(guard.is_held());
-    assert_eq!((held(&store, NAME), queue(&store, NAME)), (vec![guard.info().id], vec![]));
+    assert_eq!((held(&store, NAME), queue(&store, NAME)), (vec![guard.entry().id], vec![]));
     drop(guard);
     assert_eq!(held(&store, NAME), NOBODY);
 }
@@ -193,19 +197,20 @@ fn z4_b_two_threads_that_wait_for_each_other_are_shown_and_both_refused_at_their
                 scope.spawn(move || {
                     let held = store.lock(first).unwrap();
                     both.wait();
-                    let why =
-                        store.lock_with(second, LockOptions::exclusive().wait(Wait::AtMost(patience))).unwrap_err();
+                    let why = store
+                        .lock_with(second, LockOptions::exclusive().wait(LockWaitPolicy::Timeout(patience)))
+                        .unwrap_err();
                     // Neither is to leave before the other has waited in vain.
                     both.wait();
                     assert!(held.is_held());
-                    (lock_held(&why).clone(), held.info().id)
+                    (lock_held(&why).clone(), held.entry().id)
                 })
             })
             .into();
         let mut shown = Vec::new();
         until("the circle", || {
             let table = store.lock_table().unwrap();
-            shown = table.cycles.into_iter().flatten().collect();
+            shown = table.wait_cycles.into_iter().flatten().collect();
             !shown.is_empty() || crossing.iter().any(std::thread::ScopedJoinHandle::is_finished)
         });
         let waiting: Vec<u64> = queue(&store, "a").into_iter().chain(queue(&store, "b")).collect();
@@ -214,14 +219,14 @@ fn z4_b_two_threads_that_wait_for_each_other_are_shown_and_both_refused_at_their
         expected.sort_unstable();
         assert_eq!((shown, waiting.len()), (expected, 2));
 
-        let ended: Vec<(LockHeld, u64)> = crossing.into_iter().map(|thread| thread.join().unwrap()).collect();
+        let ended: Vec<(LockNotAvailable, u64)> = crossing.into_iter().map(|thread| thread.join().unwrap()).collect();
         for (at, (why, _)) in ended.iter().enumerate() {
             assert!(why.waited >= patience, "{:?}", why.waited);
-            assert_eq!((why.ahead, why.holders.len(), why.holders[0].id), (0, 1, ended[1 - at].1));
+            assert_eq!((why.queue_position, why.holders.len(), why.holders[0].id), (0, 1, ended[1 - at].1));
         }
     });
     let table = store.lock_table().unwrap();
-    assert_eq!((table.entries.len(), table.cycles.len()), (0, 0));
+    assert_eq!((table.entries.len(), table.wait_cycles.len()), (0, 0));
     assert_eq!(store.lock_stats().deadlocks, 0);
 }
 
@@ -231,11 +236,16 @@ fn z4_c_a_panic_under_lock_transact_frees_the_lock_and_leaves_nothing_to_the_nex
     let state = store.keyspace("state").unwrap();
     let mut next: Option<Asking> = None;
     let panicked = catch_unwind(AssertUnwindSafe(|| {
-        store.lock_transact(NAME, LockOptions::exclusive(), TxnOptions::default(), |txn| -> percolite::Result<()> {
-            txn.put(&state, "row", "half done")?;
-            next = Some(asks(&store, NAME, LockOptions::exclusive()));
-            std::panic::resume_unwind(Box::new("on purpose"))
-        })
+        store.transact_with_lock(
+            NAME,
+            LockOptions::exclusive(),
+            TxnOptions::default(),
+            |txn| -> percolite::Result<()> {
+                txn.put(&state, "row", "half done")?;
+                next = Some(asks(&store, NAME, LockOptions::exclusive()));
+                std::panic::resume_unwind(Box::new("on purpose"))
+            },
+        )
     }));
     assert_eq!(panicked.unwrap_err().downcast_ref::<&str>(), Some(&"on purpose"));
     let next = next.unwrap();
@@ -244,7 +254,7 @@ fn z4_c_a_panic_under_lock_transact_frees_the_lock_and_leaves_nothing_to_the_nex
     assert_eq!(store.snapshot().unwrap().get(&state, "row").unwrap(), None);
     drop(guard);
     store
-        .lock_transact(NAME, LockOptions::exclusive(), TxnOptions::default(), |txn| {
+        .transact_with_lock(NAME, LockOptions::exclusive(), TxnOptions::default(), |txn| {
             assert_eq!(txn.get(&state, "row")?, None);
             txn.put(&state, "row", "done")
         })

@@ -81,7 +81,9 @@ impl Driver {
         let clients = if self.home.is_shared() { 2 } else { 1 };
         for _ in 0..clients {
             let store = self.home.open(
-                Store::builder().conflict_slots(self.case.conflict_slots).stream_at_bytes(self.case.stream_at_bytes),
+                Store::builder()
+                    .conflict_cache_rows(self.case.conflict_slots)
+                    .large_transaction_bytes(self.case.stream_at_bytes),
             );
             let names: [_; KEYSPACES] = from_fn(|number| store.keyspace(&format!("keyspace {number}")));
             let mut keyspaces = Vec::new();
@@ -187,7 +189,7 @@ impl Driver {
                 let (keyspace, open) = self.writer(*slot, place.0)?;
                 let inserted = open.txn.insert(&keyspace, &place.1.0, &value);
                 if open.model.get(place).is_some() {
-                    let row = ErrorKind::AlreadyExists(keyspace.row_of(&place.1.0));
+                    let row = ErrorKind::AlreadyExists(keyspace.row_key(&place.1.0));
                     prop_assert_eq!(inserted.map_err(|why| why.kind().clone()), Err(row));
                 } else {
                     open.model.write(place.clone(), Write::Put(value));
@@ -249,7 +251,7 @@ impl Driver {
             }
             Operation::RollBack(slot) => {
                 if let Some(open) = self.txns[*slot].take() {
-                    ok(open.txn.roll_back())?;
+                    ok(open.txn.rollback())?;
                 }
             }
             Operation::Drop(slot) => self.txns[*slot] = None,
@@ -265,7 +267,7 @@ impl Driver {
     fn begin(&mut self, slot: usize, two_phases: bool, buffered: bool) -> Checked {
         let client = slot % self.clients.len();
         let options = TxnOptions {
-            protocol: Some(if two_phases { CommitProtocol::TwoPhase } else { CommitProtocol::Auto }),
+            commit_protocol: Some(if two_phases { CommitProtocol::TwoPhase } else { CommitProtocol::Auto }),
             durability: Some(if buffered { Durability::Buffered } else { Durability::Sync }),
             ..TxnOptions::default()
         };
@@ -375,7 +377,7 @@ impl Driver {
     /// Somebody has committed the row since, or has locked it: only who streams has locks.
     fn check_conflict(&self, why: &percolite::Error, conflicts: &[Place], model: &ModelTxn, client: usize) -> Checked {
         let row = &why.conflict().unwrap().row;
-        let is_row = |(keyspace, key): &Place| self.clients[client].keyspaces[*keyspace].row_of(&key.0) == *row;
+        let is_row = |(keyspace, key): &Place| self.clients[client].keyspaces[*keyspace].row_key(&key.0) == *row;
         let streams = self.case.stream_at_bytes < 1 << 20;
         let mut others = self.txns.iter().flatten().flat_map(|other| &other.touched);
         let allowed =

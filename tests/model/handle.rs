@@ -29,8 +29,8 @@ impl Handle<'_> {
 
     pub fn contains(&self, keyspace: &Keyspace, key: &Key) -> Result<bool> {
         match self {
-            Self::Txn(txn) => txn.contains(keyspace, &key.0),
-            Self::Snapshot(snapshot) => snapshot.contains(keyspace, &key.0),
+            Self::Txn(txn) => txn.contains_key(keyspace, &key.0),
+            Self::Snapshot(snapshot) => snapshot.contains_key(keyspace, &key.0),
         }
     }
 

@@ -9,10 +9,10 @@ use percolite::engine::EngineError;
 use percolite::engine::folder::{FolderOptions, FolderStorage};
 use percolite::engine::sim::SimStorage;
 use percolite::oracle::MemoryOracle;
-use percolite::runtime::System;
+use percolite::runtime::SystemEnv;
 use percolite::{
-    Builder, Commons, Compression, Durability, Error, ErrorKind, Keyspace, LockOptions, Pause, Result, RetryLimits,
-    Status, Store, Timestamp, TxnOptions,
+    Builder, Compression, Durability, Error, ErrorKind, Keyspace, LockOptions, Result, RetryPolicy, SharedConfig,
+    SleepingLockWaiter, Store, StoreStatus, Timestamp, TxnOptions,
 };
 
 pub const OPTION: &str = "PERCOLITE_TEST_OPTION";
@@ -73,49 +73,49 @@ impl Case {
         let builder = Store::builder();
         let size = || usize::try_from(self.value).unwrap();
         match self.option.as_str() {
-            "memory_limit" => builder.memory_limit(size()),
-            "cache_bytes" => builder.cache_bytes(size()),
+            "memory_limit" => builder.memory_budget(size()),
+            "cache_bytes" => builder.block_cache_bytes(size()),
             "write_buffer_bytes" => builder.write_buffer_bytes(size()),
-            "transaction_max_bytes" => builder.transaction_max_bytes(size()),
-            "stream_at_bytes" => builder.stream_at_bytes(size()),
-            "conflict_slots" => builder.conflict_slots(size()),
-            "admission" => builder.admission(size()),
-            "retry.attempts" | "retry.time" => builder.retry(self.limits()),
-            "age_max" => builder.age_max(duration(self.value)),
-            "history" => builder.history(duration(self.value)),
-            "slow_transaction" => builder.slow_transaction(duration(self.value)),
-            "publish_status" => builder.publish_status(duration(self.value)),
-            "label" => builder.label(&"x".repeat(size())),
+            "transaction_max_bytes" => builder.max_transaction_bytes(size()),
+            "stream_at_bytes" => builder.large_transaction_bytes(size()),
+            "conflict_slots" => builder.conflict_cache_rows(size()),
+            "admission" => builder.admission_limit(size()),
+            "retry.attempts" | "retry.time" => builder.retry_policy(self.limits()),
+            "age_max" => builder.max_snapshot_age(duration(self.value)),
+            "history" => builder.history_retention(duration(self.value)),
+            "slow_transaction" => builder.slow_transaction_threshold(duration(self.value)),
+            "publish_status" => builder.status_file_interval(duration(self.value)),
+            "label" => builder.application_name(&"x".repeat(size())),
             _ => builder,
         }
     }
 
-    fn limits(&self) -> RetryLimits {
-        let usual = RetryLimits::default();
+    fn limits(&self) -> RetryPolicy {
+        let usual = RetryPolicy::default();
         if self.is("retry.attempts") {
-            RetryLimits { attempts: u32::try_from(self.value).unwrap(), ..usual }
+            RetryPolicy { max_attempts: u32::try_from(self.value).unwrap(), ..usual }
         } else {
-            RetryLimits { time: duration(self.value), ..usual }
+            RetryPolicy { timeout: duration(self.value), ..usual }
         }
     }
 
     fn options(&self) -> TxnOptions {
         match self.option.as_str() {
             "retry.attempts of a transaction" | "retry.time of a transaction" => {
-                TxnOptions { retry: Some(self.limits()), ..TxnOptions::default() }
+                TxnOptions { retry_policy: Some(self.limits()), ..TxnOptions::default() }
             }
-            "label of a transaction" => TxnOptions::labelled("\u{e9}\n\0".repeat(self.value as usize).leak()),
+            "label of a transaction" => TxnOptions::with_label("\u{e9}\n\0".repeat(self.value as usize).leak()),
             _ => TxnOptions::default(),
         }
     }
 
-    fn commons(&self) -> Commons {
+    fn commons(&self) -> SharedConfig {
         let ttl = if self.is("ttl_ms") { duration(self.value) } else { Duration::from_secs(3) };
-        let runtime = || Arc::new(System::default());
-        Commons {
+        let runtime = || Arc::new(SystemEnv::default());
+        SharedConfig {
             engine: Arc::new(SimStorage::new().shared_engine()),
             oracle: Arc::new(MemoryOracle::new(runtime())),
-            waiter: Arc::new(Pause(runtime())),
+            waiter: Arc::new(SleepingLockWaiter(runtime())),
             ttl_ms: u64::try_from(ttl.as_millis()).unwrap(),
         }
     }
@@ -128,12 +128,12 @@ impl Case {
         self.conflict(&store, &rows)?;
         self.lock(&store)?;
         self.look_back(&store, &rows);
-        let status: Status = serde_json::from_slice(&serde_json::to_vec(&store.status()).unwrap()).unwrap();
+        let status: StoreStatus = serde_json::from_slice(&serde_json::to_vec(&store.status()).unwrap()).unwrap();
         assert_eq!(status.stats.commits(), store.stats().commits());
         // Which puts all that is in memory into tables.
         let copy = self.folder.join("copy");
         store.checkpoint(&copy)?;
-        let figures = store.engine_figures()?;
+        let figures = store.engine_stats()?;
         assert!(figures.columns.iter().map(|column| column.sst_bytes).sum::<u64>() > 1000, "{figures:?}");
         store.close()?;
         for builder in [self.builder(), self.builder().read_only(true)] {
@@ -141,8 +141,8 @@ impl Case {
         }
         read_back(&Store::open(&copy)?)?;
         let repaired = self.folder.join("repaired");
-        assert!(self.builder().repair(&copy, &repaired, |_| ())?.is_whole());
-        let engine = self.builder().rocks(&repaired)?;
+        assert!(self.builder().repair(&copy, &repaired, |_| ())?.is_complete());
+        let engine = self.builder().durable_engine(&repaired)?;
         read_back(&self.builder().open_engine(engine)?)?;
         for store in [self.builder().in_memory()?, self.builder().open_shared(self.commons())?] {
             let rows = self.write(&store)?;
@@ -166,7 +166,7 @@ impl Case {
                 txn.delete(&rows, [batch, 1])
             })?;
         }
-        let longest = vec![7; percolite::KEY_MAX_BYTES];
+        let longest = vec![7; percolite::MAX_KEY_BYTES];
         let mut txn = store.begin_with(self.options())?;
         let savepoint = txn.savepoint();
         txn.put(&rows, &longest, "")?;
@@ -189,7 +189,7 @@ impl Case {
         match done {
             Ok(()) => assert!(attempts > 1),
             Err(why) => match why.kind() {
-                ErrorKind::Exhausted { .. } if self.is("retry") => {
+                ErrorKind::RetriesExhausted { .. } if self.is("retry") => {
                     assert!(self.is("retry.time") || self.value == u128::from(attempts), "{why}");
                     store.transact_with(self.options(), |txn| txn.put(rows, "contended", "last"))?;
                 }
@@ -260,11 +260,11 @@ impl Case {
         }
         let path = self.path();
         same(self.builder().read_only(true).open(&path).map(drop).unwrap_err());
-        same(self.builder().rocks(&path).map(drop).unwrap_err());
-        same(self.builder().read_only(true).rocks(&path).map(drop).unwrap_err());
+        same(self.builder().durable_engine(&path).map(drop).unwrap_err());
+        same(self.builder().read_only(true).durable_engine(&path).map(drop).unwrap_err());
         same(self.builder().repair(&path, self.folder.join("repaired"), |_| ()).map(drop).unwrap_err());
         same(self.builder().in_memory().map(drop).unwrap_err());
-        same(self.builder().open_sim(&SimStorage::new()).map(drop).unwrap_err());
+        same(self.builder().open_in_memory(&SimStorage::new()).map(drop).unwrap_err());
         same(self.builder().open_engine(Arc::new(SimStorage::new().exclusive_engine())).map(drop).unwrap_err());
         self.refused_by_the_engine(&path, told);
         assert_eq!(std::fs::read_dir(&self.folder).unwrap().count(), 0, "something was made");

@@ -9,7 +9,8 @@ use percolite::engine::RowRange;
 use percolite::engine::sim::SimStorage;
 use percolite::engine::storage::{CellReader, Column};
 use percolite::{
-    Compression, DumpHeader, DumpOptions, Dumped, ErrorKind, Existing, KEY_MAX_BYTES, RetryLimits, Store, TxnOptions,
+    Compression, DumpHeader, DumpOptions, DumpStats, ErrorKind, MAX_KEY_BYTES, OnExisting, RetryPolicy, Store,
+    TxnOptions,
 };
 
 type Rows = BTreeMap<String, Vec<(Vec<u8>, Vec<u8>)>>;
@@ -34,7 +35,7 @@ fn filled() -> Store {
     store.keyspace("gone").unwrap();
     store
         .transact(|txn| {
-            for key in [&b"\0"[..], b"\0\xff", &[0xff; 9], &vec![7; KEY_MAX_BYTES]] {
+            for key in [&b"\0"[..], b"\0\xff", &[0xff; 9], &vec![7; MAX_KEY_BYTES]] {
                 txn.put(&odd, key, vec![0; key.len() * 40])?;
             }
             txn.put(&odd, "nothing in it", "")?;
@@ -74,11 +75,11 @@ fn a_restored_store_has_the_same_keyspaces_and_rows_and_goes_on_above_their_time
     let dump = dump(&store);
     let copy = Store::in_memory().unwrap();
     let mut seen = Vec::new();
-    let restored = copy.restore(dump.as_slice(), Existing::Refuse, |so_far| seen.push(so_far.rows)).unwrap();
+    let restored = copy.restore(dump.as_slice(), OnExisting::Fail, |so_far| seen.push(so_far.rows)).unwrap();
     assert_eq!((restored.keyspaces, restored.rows), (3, 10_005));
     assert!(seen.is_sorted() && seen.len() > 3, "{seen:?}");
     assert_eq!(content(&copy), content(&store));
-    assert!(copy.verify(|_| ()).unwrap().is_sound());
+    assert!(copy.verify(|_| ()).unwrap().is_ok());
     assert_eq!(self::dump(&copy).len(), dump.len(), "a dump of the copy");
 }
 
@@ -87,18 +88,18 @@ fn the_oracle_passes_a_dump_from_a_store_whose_clock_was_ahead() {
     // A store whose timestamps lead the clock by ten leases.
     let memory = SimStorage::new();
     for _ in 0..10 {
-        let store = Store::builder().open_sim(&memory).unwrap();
+        let store = Store::builder().open_in_memory(&memory).unwrap();
         store.keyspace("rows").unwrap();
         memory.crash(0);
     }
-    let store = Store::builder().open_sim(&memory).unwrap();
+    let store = Store::builder().open_in_memory(&memory).unwrap();
     let ahead = store.begin().unwrap().start_ts();
     let copy = Store::in_memory().unwrap();
     assert!(copy.begin().unwrap().start_ts() < ahead);
     let dump = dump(&store);
-    copy.restore(&dump[..dump.len() - 1], Existing::Refuse, |_| ()).unwrap_err();
+    copy.restore(&dump[..dump.len() - 1], OnExisting::Fail, |_| ()).unwrap_err();
     assert!(copy.begin().unwrap().start_ts() < ahead, "moved by what was not restored");
-    copy.restore(dump.as_slice(), Existing::Refuse, |_| ()).unwrap();
+    copy.restore(dump.as_slice(), OnExisting::Fail, |_| ()).unwrap();
     let txn = copy.begin().unwrap();
     assert!(txn.start_ts() > store.snapshot().unwrap().read_ts());
 }
@@ -122,7 +123,7 @@ fn a_dump_shows_one_moment_while_others_write() {
     let mut dump = Vec::new();
     snapshot.dump(&mut dump, |_| ()).unwrap();
     let copy = Store::in_memory().unwrap();
-    copy.restore(dump.as_slice(), Existing::Refuse, |_| ()).unwrap();
+    copy.restore(dump.as_slice(), OnExisting::Fail, |_| ()).unwrap();
     let values: Vec<_> = content(&copy).into_values().flatten().map(|(_, value)| value).collect();
     assert_eq!(values, vec![b"0".to_vec(); 100]);
 }
@@ -143,12 +144,12 @@ fn cut_off_or_damaged(compression: Compression) {
     store.snapshot().unwrap().dump_with(options, &mut whole, |_| ()).unwrap();
     let line = whole.iter().position(|byte| *byte == b'\n').unwrap() + 1;
     let memory = SimStorage::new();
-    let copy = Store::builder().open_sim(&memory).unwrap();
+    let copy = Store::builder().open_in_memory(&memory).unwrap();
     let refused = |dump: &[u8], what: &str| {
-        let why = copy.restore(dump, Existing::Refuse, |_| ()).expect_err(what);
-        assert_eq!(copy.keyspaces().unwrap(), Vec::<String>::new(), "{what}");
+        let why = copy.restore(dump, OnExisting::Fail, |_| ()).expect_err(what);
+        assert_eq!(copy.keyspace_names().unwrap(), Vec::<String>::new(), "{what}");
         matches!(why.kind(), ErrorKind::Corruption(_)) || {
-            assert!(matches!(why.kind(), ErrorKind::NotAStore(_)), "{what}: {why}");
+            assert!(matches!(why.kind(), ErrorKind::UnrecognizedFormat(_)), "{what}: {why}");
             false
         }
     };
@@ -170,7 +171,7 @@ fn cut_off_or_damaged(compression: Compression) {
 
     // What the failed attempts have written goes, and the store is as good as new.
     eventually(|| cells(&memory, Column::Write) <= 20);
-    copy.restore(whole.as_slice(), Existing::Refuse, |_| ()).unwrap();
+    copy.restore(whole.as_slice(), OnExisting::Fail, |_| ()).unwrap();
     assert_eq!(content(&copy), content(&store));
 }
 
@@ -178,10 +179,10 @@ fn cut_off_or_damaged(compression: Compression) {
 fn a_restore_that_dies_leaves_nothing_after_the_next_opening() {
     let dump = dump(&filled());
     let memory = SimStorage::new();
-    let store = Store::builder().open_sim(&memory).unwrap();
+    let store = Store::builder().open_in_memory(&memory).unwrap();
     // The power goes after some blocks, all of which have reached the disk.
     let power = std::cell::Cell::new(0);
-    let died = store.restore(dump.as_slice(), Existing::Refuse, |_| {
+    let died = store.restore(dump.as_slice(), OnExisting::Fail, |_| {
         power.set(power.get() + 1);
         if power.get() == 3 {
             store.sync().unwrap();
@@ -190,10 +191,10 @@ fn a_restore_that_dies_leaves_nothing_after_the_next_opening() {
     });
     died.unwrap_err();
     drop(store);
-    let store = Store::builder().open_sim(&memory).unwrap();
-    assert!(store.keyspaces().unwrap().is_empty());
+    let store = Store::builder().open_in_memory(&memory).unwrap();
+    assert!(store.keyspace_names().unwrap().is_empty());
     eventually(|| cells(&memory, Column::Write) <= 20);
-    assert_eq!(store.restore(dump.as_slice(), Existing::Refuse, |_| ()).unwrap().rows, 10_005);
+    assert_eq!(store.restore(dump.as_slice(), OnExisting::Fail, |_| ()).unwrap().rows, 10_005);
 }
 
 #[test]
@@ -206,14 +207,14 @@ fn keyspaces_are_replaced_only_when_that_is_said_and_then_at_once() {
     let copy = Store::in_memory().unwrap();
     let (old, other) = (copy.keyspace("rows").unwrap(), copy.keyspace("other").unwrap());
     copy.transact(|txn| txn.put(&old, "k", "old").and_then(|()| txn.put(&other, "k", "stays"))).unwrap();
-    let why = copy.restore(dump.as_slice(), Existing::Refuse, |_| ()).unwrap_err();
+    let why = copy.restore(dump.as_slice(), OnExisting::Fail, |_| ()).unwrap_err();
     assert!(why.to_string().contains("not empty"), "{why}");
 
     let before = copy.snapshot().unwrap();
-    copy.restore(dump.as_slice(), Existing::Replace, |_| ()).unwrap();
+    copy.restore(dump.as_slice(), OnExisting::Replace, |_| ()).unwrap();
     assert_eq!(before.get(&old, "k").unwrap().as_deref(), Some(&b"old"[..]), "a snapshot does not change");
     let why = copy.transact(|txn| txn.put(&old, "k", "late")).unwrap_err();
-    assert!(matches!(why.kind(), ErrorKind::NoSuchKeyspace(_)), "{why}");
+    assert!(matches!(why.kind(), ErrorKind::KeyspaceNotFound(_)), "{why}");
     let new = copy.existing_keyspace("rows").unwrap();
     let snapshot = copy.snapshot().unwrap();
     assert_eq!(snapshot.get(&new, "k").unwrap().as_deref(), Some(&b"restored"[..]));
@@ -233,12 +234,12 @@ fn what_is_no_dump_is_told_from_a_dump_of_another_format() {
         ("percolite dump, format +1\n", "no percolite dump"),
     ];
     for (bytes, what) in told {
-        let why = store.restore(bytes.as_bytes(), Existing::Refuse, |_| ()).unwrap_err();
+        let why = store.restore(bytes.as_bytes(), OnExisting::Fail, |_| ()).unwrap_err();
         assert!(why.to_string().contains(what), "{bytes:?}: {why}");
-        assert!(matches!(why.kind(), ErrorKind::NotAStore(_)), "{bytes:?}: {why}");
+        assert!(matches!(why.kind(), ErrorKind::UnrecognizedFormat(_)), "{bytes:?}: {why}");
     }
     for bytes in ["percolite dump, format 2\n", "percolite dump, format 1\n", "percolite dump, format 2", "perc"] {
-        let why = store.restore(bytes.as_bytes(), Existing::Refuse, |_| ()).unwrap_err();
+        let why = store.restore(bytes.as_bytes(), OnExisting::Fail, |_| ()).unwrap_err();
         assert!(
             matches!(why.kind(), ErrorKind::Corruption(_)) && why.to_string().contains("cut off"),
             "{bytes:?}: {why}"
@@ -246,8 +247,8 @@ fn what_is_no_dump_is_told_from_a_dump_of_another_format() {
     }
     let packed = [(&b"\x1f\x8b\x08\0"[..], "gzip"), (b"\x28\xb5\x2f\xfd\0", "zstd"), (b"\x04\x22\x4d\x18\x64", "lz4")];
     for (bytes, by) in packed {
-        let why = store.restore(bytes, Existing::Refuse, |_| ()).unwrap_err();
-        assert!(matches!(why.kind(), ErrorKind::NotAStore(_)) && why.to_string().contains(by), "{why}");
+        let why = store.restore(bytes, OnExisting::Fail, |_| ()).unwrap_err();
+        assert!(matches!(why.kind(), ErrorKind::UnrecognizedFormat(_)) && why.to_string().contains(by), "{why}");
     }
 }
 
@@ -267,8 +268,11 @@ fn random_bytes_are_no_dump_and_neither_panic_nor_take_memory() {
         for round in 0..2000_usize {
             let noise = (0..round % 80).map(|_| random().to_le_bytes()[3]);
             let bytes: Vec<u8> = line.bytes().chain(noise).collect();
-            let why = store.restore(bytes.as_slice(), Existing::Refuse, |_| ()).unwrap_err();
-            assert!(matches!(why.kind(), ErrorKind::NotAStore(_) | ErrorKind::Corruption(_)), "{bytes:?}: {why}");
+            let why = store.restore(bytes.as_slice(), OnExisting::Fail, |_| ()).unwrap_err();
+            assert!(
+                matches!(why.kind(), ErrorKind::UnrecognizedFormat(_) | ErrorKind::Corruption(_)),
+                "{bytes:?}: {why}"
+            );
             drop(DumpHeader::read(bytes.as_slice()));
         }
     }
@@ -294,7 +298,7 @@ fn a_block_that_claims_to_decompress_to_much_is_refused() {
     };
     let cases = [(u32::MAX, 100), (60 << 20, 1 << 20), (40 << 20, 1000), (1000, 1 << 20), (30 << 20, 1 << 20)];
     for (length, packed) in cases {
-        let why = store.restore(zeros(length, packed).as_slice(), Existing::Refuse, |_| ()).unwrap_err();
+        let why = store.restore(zeros(length, packed).as_slice(), OnExisting::Fail, |_| ()).unwrap_err();
         assert!(matches!(why.kind(), ErrorKind::Corruption(_)), "{length} {packed}: {why}");
         // Known before any memory is taken for it.
         let is_too_much = length > 40 << 20 || u64::from(length) > 256 * (packed as u64 + 5);
@@ -307,8 +311,8 @@ fn a_dump_in_format_1_is_restored_as_ever() {
     let store = Store::in_memory().unwrap();
     let dump = include_bytes!("format_1.dump").as_slice();
     let header = DumpHeader::read(dump).unwrap();
-    assert_eq!((header.source, header.since), (None, None));
-    let restored = store.restore(dump, Existing::Refuse, |_| ()).unwrap();
+    assert_eq!((header.store_id, header.since), (None, None));
+    let restored = store.restore(dump, OnExisting::Fail, |_| ()).unwrap();
     assert_eq!((restored.keyspaces, restored.rows), (2, 3));
     let fruit =
         vec![(vec![0, 255], vec![7; 300]), (b"apple".to_vec(), b"red".to_vec()), (b"pear".to_vec(), Vec::new())];
@@ -317,7 +321,7 @@ fn a_dump_in_format_1_is_restored_as_ever() {
         let mut damaged = dump.to_vec();
         damaged[at] ^= 0x10;
         let copy = Store::in_memory().unwrap();
-        let why = copy.restore(damaged.as_slice(), Existing::Refuse, |_| ()).unwrap_err();
+        let why = copy.restore(damaged.as_slice(), OnExisting::Fail, |_| ()).unwrap_err();
         assert!(matches!(why.kind(), ErrorKind::Corruption(_)), "byte {at}: {why}");
     }
 }
@@ -330,7 +334,7 @@ fn a_compressed_dump_is_smaller_and_holds_the_same() {
         let options = DumpOptions { compression, ..DumpOptions::default() };
         store.snapshot().unwrap().dump_with(options, &mut dump, |_| ()).unwrap();
         let copy = Store::in_memory().unwrap();
-        copy.restore(dump.as_slice(), Existing::Refuse, |_| ()).unwrap();
+        copy.restore(dump.as_slice(), OnExisting::Fail, |_| ()).unwrap();
         assert_eq!(content(&copy), content(&store));
         dump.len()
     });
@@ -345,7 +349,7 @@ fn checkpoints_made_under_load_open_as_stores_in_which_no_money_is_lost() {
     const ACCOUNTS: u8 = 20;
     let folder = tempfile::tempdir().unwrap();
     let open = |path: std::path::PathBuf| {
-        Store::builder().cache_bytes(1 << 20).write_buffer_bytes(4 << 20).open(path).unwrap()
+        Store::builder().block_cache_bytes(1 << 20).write_buffer_bytes(4 << 20).open(path).unwrap()
     };
     let store = open(folder.path().join("bank"));
     let (accounts, log) = (store.keyspace("accounts").unwrap(), store.keyspace("log").unwrap());
@@ -388,7 +392,7 @@ fn checkpoints_made_under_load_open_as_stores_in_which_no_money_is_lost() {
             assert_eq!(money, u32::from(ACCOUNTS) * 100, "round {round}");
             assert_eq!(snapshot.get(&log, "round").unwrap(), Some(vec![round]), "acknowledged before");
             let verified = copy.verify(|_| ()).unwrap();
-            assert!(verified.is_sound(), "{:?}", verified.problems);
+            assert!(verified.is_ok(), "{:?}", verified.issues);
             copy.transact(|txn| txn.put(&log, "own", "life")).unwrap();
         }
         stop.store(true, Ordering::Relaxed);
@@ -418,7 +422,7 @@ fn a_checkpoint_touches_no_folder_that_is_there() {
     for path in [&other, &folder.path().join("elsewhere")] {
         assert_eq!(std::fs::read(path.join("precious")).unwrap(), b"text");
     }
-    assert!(Store::open(&copy).unwrap().verify(|_| ()).unwrap().is_sound());
+    assert!(Store::open(&copy).unwrap().verify(|_| ()).unwrap().is_ok());
 }
 
 #[cfg(feature = "rocks")]
@@ -430,7 +434,7 @@ fn a_checkpoint_without_its_marker_is_no_store() {
     store.checkpoint(&copy).unwrap();
     std::fs::rename(copy.join("PERCOLITE"), copy.join("PERCOLITE.copy")).unwrap();
     let Err(why) = Store::open(&copy) else { panic!("it was opened") };
-    assert!(matches!(why.kind(), ErrorKind::NotAStore(_)), "{why}");
+    assert!(matches!(why.kind(), ErrorKind::UnrecognizedFormat(_)), "{why}");
 }
 
 /// Little memory for conflicts makes false ones of rows that others only hold.
@@ -438,10 +442,10 @@ fn a_checkpoint_without_its_marker_is_no_store() {
 fn a_restore_meets_no_conflict_with_those_who_use_the_store_meanwhile() {
     let dump = dump(&filled());
     // Enough for the catalog's short transactions, and not for long ones that always conflict.
-    let few = RetryLimits { attempts: 30, time: Duration::from_secs(60) };
-    let store = Store::builder().conflict_slots(1).retry(few).in_memory().unwrap();
+    let few = RetryPolicy { max_attempts: 30, timeout: Duration::from_secs(60) };
+    let store = Store::builder().conflict_cache_rows(1).retry_policy(few).in_memory().unwrap();
     let busy = store.keyspace("busy").unwrap();
-    let patient = TxnOptions { retry: Some(RetryLimits::default()), ..TxnOptions::default() };
+    let patient = TxnOptions { retry_policy: Some(RetryPolicy::default()), ..TxnOptions::default() };
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for client in 0..2 {
@@ -457,7 +461,7 @@ fn a_restore_meets_no_conflict_with_those_who_use_the_store_meanwhile() {
                 }
             });
         }
-        let restored = store.restore(dump.as_slice(), Existing::Replace, |_| ());
+        let restored = store.restore(dump.as_slice(), OnExisting::Replace, |_| ());
         over.store(true, Ordering::Relaxed);
         restored.unwrap();
     });
@@ -469,15 +473,15 @@ fn a_dump_or_restore_that_its_caller_stops_leaves_nothing_to_be_taken_for_whole(
     let dump = dump(&store);
     let mut part = Vec::new();
     let stopped = store.snapshot().unwrap().dump(&mut part, |_| ControlFlow::Break(())).unwrap_err();
-    assert!(matches!(stopped.kind(), ErrorKind::Stopped(_)) && part.len() < dump.len(), "{stopped}");
+    assert!(matches!(stopped.kind(), ErrorKind::Cancelled(_)) && part.len() < dump.len(), "{stopped}");
     let copy = Store::in_memory().unwrap();
-    let refused = copy.restore(part.as_slice(), Existing::Refuse, |_| ()).unwrap_err();
+    let refused = copy.restore(part.as_slice(), OnExisting::Fail, |_| ()).unwrap_err();
     assert!(matches!(refused.kind(), ErrorKind::Corruption(_)), "{refused}");
-    let some = |so_far: &Dumped| if so_far.rows > 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
-    let stopped = copy.restore(dump.as_slice(), Existing::Refuse, some).unwrap_err();
-    assert!(matches!(stopped.kind(), ErrorKind::Stopped(_)), "{stopped}");
+    let some = |so_far: &DumpStats| if so_far.rows > 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+    let stopped = copy.restore(dump.as_slice(), OnExisting::Fail, some).unwrap_err();
+    assert!(matches!(stopped.kind(), ErrorKind::Cancelled(_)), "{stopped}");
     assert!(stopped.to_string().contains("nothing was restored"), "{stopped}");
-    assert!(copy.keyspaces().unwrap().is_empty());
-    copy.restore(dump.as_slice(), Existing::Refuse, |_| ()).unwrap();
+    assert!(copy.keyspace_names().unwrap().is_empty());
+    copy.restore(dump.as_slice(), OnExisting::Fail, |_| ()).unwrap();
     assert_eq!(content(&copy), content(&store));
 }

@@ -12,7 +12,7 @@ fn put_five(store: &Store, rows: &Keyspace) {
 #[test]
 fn closing_a_failed_store_says_that_something_acknowledged_may_be_lost() {
     let memory = SimStorage::new();
-    let store = Store::builder().durability(Durability::Buffered).open_sim(&memory).unwrap();
+    let store = Store::builder().durability(Durability::Buffered).open_in_memory(&memory).unwrap();
     let rows = store.keyspace("rows").unwrap();
     store.sync().unwrap();
     put_five(&store, &rows);
@@ -31,12 +31,12 @@ fn closing_a_failed_store_says_that_something_acknowledged_may_be_lost() {
 #[test]
 fn closing_makes_buffered_commits_durable() {
     let memory = SimStorage::new();
-    let store = Store::builder().durability(Durability::Buffered).open_sim(&memory).unwrap();
+    let store = Store::builder().durability(Durability::Buffered).open_in_memory(&memory).unwrap();
     let rows = store.keyspace("rows").unwrap();
     put_five(&store, &rows);
     store.close().unwrap();
     assert_eq!(memory.crash(0).lost, 0);
-    let store = Store::builder().open_sim(&memory).unwrap();
+    let store = Store::builder().open_in_memory(&memory).unwrap();
     let rows = store.existing_keyspace("rows").unwrap();
     assert_eq!(store.snapshot().unwrap().range(&rows, ..).count(), 5);
 }
@@ -46,7 +46,7 @@ fn no_timestamp_is_handed_out_twice_though_others_go_on_while_the_store_closes()
     let memory = SimStorage::new();
     let mut newest = percolite::Timestamp::ZERO;
     for _ in 0..50 {
-        let store = Store::builder().sweep(false).open_sim(&memory).unwrap();
+        let store = Store::builder().background_resolve(false).open_in_memory(&memory).unwrap();
         let first = store.begin().unwrap().start_ts();
         assert!(first > newest, "{first} {newest}");
         let draw = || std::iter::from_fn(|| Some(store.begin().ok()?.start_ts())).last();

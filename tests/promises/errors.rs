@@ -2,18 +2,18 @@
 
 use percolite::engine::Engine as _;
 use percolite::engine::sim::SimStorage;
-use percolite::row::{Edit, RowChange};
-use percolite::{CommitProtocol, ConflictReason, Durability, ErrorKind, Existing, KEY_MAX_BYTES, Keyspace, Store};
+use percolite::row::{CellChange, RowChange};
+use percolite::{CommitProtocol, ConflictReason, Durability, ErrorKind, Keyspace, MAX_KEY_BYTES, OnExisting, Store};
 
 #[test]
 fn a_key_that_no_row_can_have_is_refused_by_reads_as_by_writes() {
     let store = Store::in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
     let (mut txn, snapshot) = (store.begin().unwrap(), store.snapshot().unwrap());
-    let long = vec![b'k'; KEY_MAX_BYTES + 1];
-    let text = format!("a key of {} bytes exceeds the limit of {KEY_MAX_BYTES} bytes", long.len());
+    let long = vec![b'k'; MAX_KEY_BYTES + 1];
+    let text = format!("a key of {} bytes exceeds the limit of {MAX_KEY_BYTES} bytes", long.len());
     let answers =
-        [txn.put(&rows, &long, ""), txn.get(&rows, &long).map(drop), snapshot.contains(&rows, &long).map(drop)];
+        [txn.put(&rows, &long, ""), txn.get(&rows, &long).map(drop), snapshot.contains_key(&rows, &long).map(drop)];
     for why in answers.map(Result::unwrap_err) {
         assert!(matches!(why.kind(), ErrorKind::TooLarge { .. }), "{why}");
         assert_eq!(why.to_string(), text);
@@ -71,8 +71,13 @@ fn every_error_of_a_failure_says_what_a_reopened_store_shows() {
                 for (nth, (what, call)) in (1..6).flat_map(|nth| CALLS.iter().map(move |call| (nth, call))) {
                     let case = format!("{what}, {protocol:?}, {durability:?}, {fault:?} {nth}");
                     let memory = SimStorage::new();
-                    let builder = || Store::builder().protocol(protocol).sweep(false).stream_at_bytes(20_000);
-                    let store = builder().durability(durability).open_sim(&memory).unwrap();
+                    let builder = || {
+                        Store::builder()
+                            .commit_protocol(protocol)
+                            .background_resolve(false)
+                            .large_transaction_bytes(20_000)
+                    };
+                    let store = builder().durability(durability).open_in_memory(&memory).unwrap();
                     let rows = store.keyspace("rows").unwrap();
                     store.transact(|txn| txn.put(&rows, "before", "")).unwrap();
                     store.sync().unwrap();
@@ -86,11 +91,11 @@ fn every_error_of_a_failure_says_what_a_reopened_store_shows() {
                     let goes_on = store.begin().is_ok();
                     drop(store);
                     memory.crash(u64::MAX);
-                    let store = builder().open_sim(&memory).unwrap();
+                    let store = builder().open_in_memory(&memory).unwrap();
                     let rows = store.existing_keyspace("rows").unwrap();
                     let snapshot = store.snapshot().unwrap();
-                    let found = ["a", "b"].map(|key| snapshot.contains(&rows, key).unwrap());
-                    assert!(found[0] == found[1] && snapshot.contains(&rows, "before").unwrap(), "{case}");
+                    let found = ["a", "b"].map(|key| snapshot.contains_key(&rows, key).unwrap());
+                    assert!(found[0] == found[1] && snapshot.contains_key(&rows, "before").unwrap(), "{case}");
                     let Err(why) = answer else { continue };
                     match why.kind() {
                         ErrorKind::Closed(_) => {
@@ -136,9 +141,9 @@ fn an_error_of_input_or_output_has_committed_nothing_and_the_store_goes_on() {
         }
     }
     let store = Store::in_memory().unwrap();
-    let refused = store.restore(Broken, Existing::Refuse, |_| ()).unwrap_err();
+    let refused = store.restore(Broken, OnExisting::Fail, |_| ()).unwrap_err();
     assert!(matches!(refused.kind(), ErrorKind::Io(_)), "{refused}");
-    assert!(store.keyspaces().unwrap().is_empty());
+    assert!(store.keyspace_names().unwrap().is_empty());
     let rows = store.keyspace("rows").unwrap();
     store.transact(|txn| txn.put(&rows, "k", "v")).unwrap();
     let refused = store.snapshot().unwrap().dump(Broken, |_| ()).unwrap_err();
@@ -151,18 +156,19 @@ fn an_error_of_input_or_output_has_committed_nothing_and_the_store_goes_on() {
 #[test]
 fn a_large_transaction_whose_primary_was_unlocked_meets_a_conflict_that_names_the_row() {
     let memory = SimStorage::new();
-    let store = Store::builder().sweep(false).stream_at_bytes(1000).open_sim(&memory).unwrap();
+    let store =
+        Store::builder().background_resolve(false).large_transaction_bytes(1000).open_in_memory(&memory).unwrap();
     let rows = store.keyspace("rows").unwrap();
     let mut txn = store.begin().unwrap();
     txn.put(&rows, "a", [7; 600]).unwrap();
     txn.put(&rows, "b", [7; 600]).unwrap();
-    let row = rows.row_of("a");
-    let change = RowChange { lock: Edit::Delete, ..RowChange::new(row.clone(), txn.start_ts()) };
+    let row = rows.row_key("a");
+    let change = RowChange { lock: CellChange::Delete, ..RowChange::new(row.clone(), txn.start_ts()) };
     memory.exclusive_engine().apply(&[vec![change].into()]).unwrap();
     let read_ts = txn.read_ts();
     let why = txn.commit().unwrap_err();
     let conflict = why.conflict().expect("no conflict");
-    assert_eq!((&conflict.row, conflict.reason, conflict.our_read_ts), (&row, ConflictReason::RolledBack, read_ts));
+    assert_eq!((&conflict.row, conflict.reason, conflict.read_ts), (&row, ConflictReason::RolledBackByOther, read_ts));
     assert!(why.is_retryable() && why.to_string().starts_with("conflict: row rows/a was rolled back"), "{why}");
     // What is left of it goes, and the store goes on.
     store.transact(|txn| txn.put(&rows, "a", "again")).unwrap();
@@ -172,7 +178,7 @@ fn a_large_transaction_whose_primary_was_unlocked_meets_a_conflict_that_names_th
 #[test]
 fn a_failed_sync_speaks_of_no_transaction() {
     let memory = SimStorage::new();
-    let store = Store::builder().durability(Durability::Buffered).open_sim(&memory).unwrap();
+    let store = Store::builder().durability(Durability::Buffered).open_in_memory(&memory).unwrap();
     let rows = store.keyspace("rows").unwrap();
     store.sync().unwrap();
     memory.fail_sync(1);
@@ -186,6 +192,6 @@ fn a_failed_sync_speaks_of_no_transaction() {
 fn opening_that_fails_speaks_of_no_transaction() {
     let memory = SimStorage::new();
     memory.fail_sync(1);
-    let Err(why) = Store::builder().open_sim(&memory) else { panic!("it was opened") };
+    let Err(why) = Store::builder().open_in_memory(&memory) else { panic!("it was opened") };
     assert_eq!(why.to_string(), "the engine failed: the simulated disk has failed to sync");
 }

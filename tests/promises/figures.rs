@@ -1,9 +1,9 @@
 //! Rows and sizes of keyspaces.
 
-use percolite::{KeyspaceFigures, Store};
+use percolite::{KeyspaceStats, Store};
 
-fn figures(store: &Store, count: u64) -> Vec<KeyspaceFigures> {
-    store.keyspace_figures(count).unwrap()
+fn figures(store: &Store, count: u64) -> Vec<KeyspaceStats> {
+    store.keyspace_stats(count).unwrap()
 }
 
 fn fill(store: &Store, name: &str, rows: u32, value: &[u8]) {
@@ -27,7 +27,8 @@ fn rows_are_those_that_a_reader_sees() {
     store.drop_keyspace("gone").unwrap();
     for count in [0, 1, 77, u64::MAX] {
         let found = figures(&store, count);
-        let told: Vec<_> = found.iter().map(|one| (one.name.as_deref(), one.rows, one.bytes, one.is_exact)).collect();
+        let told: Vec<_> =
+            found.iter().map(|one| (one.name.as_deref(), one.rows, one.logical_bytes, one.is_exact)).collect();
         let wanted = [(Some("empty"), 0, 0, true), (Some("many"), 4900, 49_000, true), (None, 0, 0, false)];
         assert_eq!(told, wanted, "{count}");
     }
@@ -45,11 +46,11 @@ fn what_is_not_counted_is_estimated_by_what_it_takes_on_the_disk() {
     store.close().unwrap();
     let store = open().read_only(true).open(folder.path()).unwrap();
     let exact = figures(&store, u64::MAX);
-    assert_eq!((exact[1].rows, exact[1].bytes, exact[1].is_exact), (100_000, 10_400_000, true));
-    assert!(exact[1].stored_bytes > 5_000_000, "{exact:?}");
+    assert_eq!((exact[1].rows, exact[1].logical_bytes, exact[1].is_exact), (100_000, 10_400_000, true));
+    assert!(exact[1].disk_bytes > 5_000_000, "{exact:?}");
     let about = figures(&store, 5000);
     assert!(!about[1].is_exact && (50_000..200_000).contains(&about[1].rows), "{about:?}");
-    assert!((5_000_000..20_000_000).contains(&about[1].bytes), "{about:?}");
+    assert!((5_000_000..20_000_000).contains(&about[1].logical_bytes), "{about:?}");
     // Few rows are counted.
     assert_eq!((about[2].rows, about[2].is_exact), (10, true));
 }

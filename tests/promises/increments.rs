@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use percolite::engine::sim::SimStorage;
 use percolite::{
-    Compression, DumpHeader, DumpOptions, Durability, ErrorKind, Existing, RetryLimits, Since, Snapshot, Store,
+    Compression, DumpBase, DumpHeader, DumpOptions, Durability, ErrorKind, OnExisting, RetryPolicy, Snapshot, Store,
     Timestamp,
 };
 
@@ -17,7 +17,7 @@ type Rows = BTreeMap<String, Vec<(Vec<u8>, Vec<u8>)>>;
 const HISTORY: Duration = Duration::from_secs(3600);
 
 fn kept() -> Store {
-    Store::builder().history(HISTORY).in_memory().unwrap()
+    Store::builder().history_retention(HISTORY).in_memory().unwrap()
 }
 
 fn content_of(snapshot: &Snapshot) -> Rows {
@@ -43,10 +43,10 @@ fn after(snapshot: &Snapshot, before: &[u8]) -> Vec<u8> {
 }
 
 fn restore(store: &Store, dump: &[u8]) {
-    store.restore(dump, Existing::Refuse, |_| ()).unwrap();
+    store.restore(dump, OnExisting::Fail, |_| ()).unwrap();
 }
 
-fn refused(store: &Store, dump: &[u8], existing: Existing, what: &str) {
+fn refused(store: &Store, dump: &[u8], existing: OnExisting, what: &str) {
     let before = content(store);
     let why = store.restore(dump, existing, |_| ()).unwrap_err();
     assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)) && why.to_string().contains(what), "{why}");
@@ -93,15 +93,15 @@ fn an_increment_brings_what_has_changed_and_takes_away_what_has_gone() {
     let increment = after(&snapshot, &base);
     put(&store, "fruit", &[("late", "x")]);
 
-    let restored = copy.restore(increment.as_slice(), Existing::Refuse, |_| ()).unwrap();
+    let restored = copy.restore(increment.as_slice(), OnExisting::Fail, |_| ()).unwrap();
     assert_eq!(content(&copy), content_of(&snapshot));
     // apple, kiwi, and the two new keyspaces' rows; fig, and plum, which came and went.
-    assert_eq!((restored.keyspaces, restored.rows, restored.deleted), (8, 4, 2));
+    assert_eq!((restored.keyspaces, restored.rows, restored.deleted_rows), (8, 4, 2));
     assert_eq!(
-        (restored.since, copy.restored_upto().unwrap()),
+        (restored.since, copy.restored_ts().unwrap()),
         (Some(DumpHeader::read(base.as_slice()).unwrap().read_ts), Some(snapshot.read_ts()))
     );
-    assert!(copy.verify(|_| ()).unwrap().is_sound());
+    assert!(copy.verify(|_| ()).unwrap().is_ok());
     // Handles go on.
     assert_eq!(copy.snapshot().unwrap().get(&moved, "row").unwrap(), Some(b"x".to_vec()));
     copy.transact(|txn| txn.put(&moved, "row", "own")).unwrap();
@@ -118,15 +118,15 @@ fn an_increment_goes_only_onto_what_it_follows() {
     let second = after(&store.snapshot().unwrap(), &first);
 
     let copy = Store::in_memory().unwrap();
-    refused(&copy, &first, Existing::Refuse, "nothing was restored here");
-    refused(&copy, &first, Existing::Replace, "nothing was restored here");
+    refused(&copy, &first, OnExisting::Fail, "nothing was restored here");
+    refused(&copy, &first, OnExisting::Replace, "nothing was restored here");
     restore(&copy, &base);
     let moment = |dump: &[u8]| format!("{:#}", DumpHeader::read(dump).unwrap().read_ts);
     // Both moments are named.
-    refused(&copy, &second, Existing::Replace, &moment(&first));
-    refused(&copy, &second, Existing::Replace, &moment(&base));
+    refused(&copy, &second, OnExisting::Replace, &moment(&first));
+    refused(&copy, &second, OnExisting::Replace, &moment(&base));
     restore(&copy, &first);
-    refused(&copy, &first, Existing::Replace, &moment(&base));
+    refused(&copy, &first, OnExisting::Replace, &moment(&base));
     restore(&copy, &second);
     assert_eq!(content(&copy), content(&store));
 
@@ -136,7 +136,7 @@ fn an_increment_goes_only_onto_what_it_follows() {
     let elsewhere = full(&other.snapshot().unwrap());
     put(&other, "rows", &[("a", "x")]);
     let foreign = after(&other.snapshot().unwrap(), &elsewhere);
-    refused(&copy, &foreign, Existing::Replace, "another store");
+    refused(&copy, &foreign, OnExisting::Replace, "another store");
     let follows = DumpOptions::since(DumpHeader::read(second.as_slice()).unwrap());
     let why = other.snapshot().unwrap().dump_with(follows, Vec::new(), |_| ()).unwrap_err();
     assert!(
@@ -145,21 +145,21 @@ fn an_increment_goes_only_onto_what_it_follows() {
     );
 
     // A full dump begins another chain, and one of an unknown source none.
-    copy.restore(base.as_slice(), Existing::Replace, |_| ()).unwrap();
+    copy.restore(base.as_slice(), OnExisting::Replace, |_| ()).unwrap();
     restore(&copy, &first);
-    copy.restore(include_bytes!("format_1.dump").as_slice(), Existing::Replace, |_| ()).unwrap();
-    assert_eq!(copy.restored_upto().unwrap(), None);
-    refused(&copy, &second, Existing::Replace, "nothing was restored here");
+    copy.restore(include_bytes!("format_1.dump").as_slice(), OnExisting::Replace, |_| ()).unwrap();
+    assert_eq!(copy.restored_ts().unwrap(), None);
+    refused(&copy, &second, OnExisting::Replace, "nothing was restored here");
     assert!(at > Timestamp::ZERO);
 }
 
 #[test]
 fn an_increment_is_refused_where_the_history_does_not_go_back_to_its_beginning() {
     let memory = SimStorage::new();
-    let store = Store::builder().open_sim(&memory).unwrap();
+    let store = Store::builder().open_in_memory(&memory).unwrap();
     put(&store, "rows", &[("a", "1")]);
     let before = store.snapshot().unwrap().read_ts();
-    let why = |store: &Store, since: Since| {
+    let why = |store: &Store, since: DumpBase| {
         let options = DumpOptions { since: Some(since), ..DumpOptions::default() };
         let mut dump = Vec::new();
         let why = store.snapshot().unwrap().dump_with(options, &mut dump, |_| ()).unwrap_err();
@@ -169,7 +169,7 @@ fn an_increment_is_refused_where_the_history_does_not_go_back_to_its_beginning()
     let none = why(&store, before.into());
     assert!(matches!(none.kind(), ErrorKind::InvalidArgument(_)) && none.to_string().contains("no history"), "{none}");
     store.close().unwrap();
-    let store = Store::builder().history(HISTORY).open_sim(&memory).unwrap();
+    let store = Store::builder().history_retention(HISTORY).open_in_memory(&memory).unwrap();
     let old = why(&store, before.into());
     assert!(
         matches!(old.kind(), ErrorKind::SnapshotTooOld(_)) && old.to_string().contains("history begins at"),
@@ -183,7 +183,7 @@ fn an_increment_is_refused_where_the_history_does_not_go_back_to_its_beginning()
     // Its own moment makes an increment of nothing.
     let snapshot = store.snapshot().unwrap();
     let dumped = snapshot.dump_with(DumpOptions::since(snapshot.read_ts()), Vec::new(), |_| ()).unwrap();
-    assert_eq!((dumped.rows, dumped.deleted, dumped.keyspaces), (0, 0, 1));
+    assert_eq!((dumped.rows, dumped.deleted_rows, dumped.keyspaces), (0, 0, 1));
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn keyspaces_dropped_or_taken_here_refuse_an_increment_that_needs_them() {
     };
     let truncated = copy();
     truncated.truncate_keyspace("rows").unwrap();
-    refused(&truncated, &increment, Existing::Replace, "was dropped or truncated here");
+    refused(&truncated, &increment, OnExisting::Replace, "was dropped or truncated here");
     // What goes at the source may have gone here before.
     let dropped = copy();
     dropped.drop_keyspace("goes").unwrap();
@@ -228,14 +228,14 @@ fn keyspaces_dropped_or_taken_here_refuse_an_increment_that_needs_them() {
     assert_eq!(content(&dropped), content(&store));
     let taken = copy();
     put(&taken, "added", &[("own", "row")]);
-    refused(&taken, &increment, Existing::Refuse, "that was not restored");
-    taken.restore(increment.as_slice(), Existing::Replace, |_| ()).unwrap();
+    refused(&taken, &increment, OnExisting::Fail, "that was not restored");
+    taken.restore(increment.as_slice(), OnExisting::Replace, |_| ()).unwrap();
     assert_eq!(content(&taken), content(&store));
     // A name given here gives way to the source's.
     let renamed = copy();
     renamed.rename_keyspace("rows", "mine").unwrap();
     restore(&renamed, &increment);
-    assert_eq!(renamed.keyspaces().unwrap(), ["added", "mine"].map(|name| name.replace("mine", "rows")));
+    assert_eq!(renamed.keyspace_names().unwrap(), ["added", "mine"].map(|name| name.replace("mine", "rows")));
 }
 
 #[test]
@@ -252,13 +252,13 @@ fn handles_and_transactions_end_with_a_keyspace_that_an_increment_drops() {
     open.put(&goes, "b", "2").unwrap();
     restore(&copy, &increment);
     for why in [open.commit().unwrap_err(), copy.transact(|txn| txn.put(&goes, "c", "3")).unwrap_err()] {
-        assert_eq!(*why.kind(), ErrorKind::NoSuchKeyspace("goes".into()), "{why}");
+        assert_eq!(*why.kind(), ErrorKind::KeyspaceNotFound("goes".into()), "{why}");
     }
 }
 
 #[test]
 fn a_row_that_is_only_held_at_the_snapshot_is_in_the_increment_as_it_was_committed() {
-    let store = Store::builder().history(HISTORY).stream_at_bytes(1000).in_memory().unwrap();
+    let store = Store::builder().history_retention(HISTORY).large_transaction_bytes(1000).in_memory().unwrap();
     put(&store, "rows", &[("k", "1")]);
     let base = full(&store.snapshot().unwrap());
     put(&store, "rows", &[("k", "2")]);
@@ -285,16 +285,16 @@ fn names_stay_as_they_are_while_an_increment_is_restored() {
     let base = full(&store.snapshot().unwrap());
     put(&store, "rows", &[("a", "2")]);
     let increment = after(&store.snapshot().unwrap(), &base);
-    let once = RetryLimits { attempts: 1, ..RetryLimits::default() };
-    let copy = Store::builder().retry(once).in_memory().unwrap();
+    let once = RetryPolicy { max_attempts: 1, ..RetryPolicy::default() };
+    let copy = Store::builder().retry_policy(once).in_memory().unwrap();
     restore(&copy, &base);
     let mut renames = Vec::new();
-    let rename = |so_far: &percolite::Dumped| {
+    let rename = |so_far: &percolite::DumpStats| {
         if so_far.rows > 0 {
             renames.push(copy.rename_keyspace("rows", "mine").map(drop));
         }
     };
-    copy.restore(increment.as_slice(), Existing::Refuse, rename).unwrap();
+    copy.restore(increment.as_slice(), OnExisting::Fail, rename).unwrap();
     let refused = |rename: &percolite::Result<()>| rename.as_ref().is_err_and(|why| why.conflict().is_some());
     assert!(renames.last().is_some_and(refused), "{renames:?}");
     assert_eq!(content(&copy), content(&store));
@@ -303,7 +303,9 @@ fn names_stay_as_they_are_while_an_increment_is_restored() {
 #[test]
 fn what_a_power_cut_takes_from_a_buffered_store_was_in_no_dump() {
     let memory = SimStorage::new();
-    let open = || Store::builder().durability(Durability::Buffered).history(HISTORY).open_sim(&memory).unwrap();
+    let open = || {
+        Store::builder().durability(Durability::Buffered).history_retention(HISTORY).open_in_memory(&memory).unwrap()
+    };
     let store = open();
     put(&store, "rows", &[("a", "1")]);
     store.sync().unwrap();
@@ -329,27 +331,27 @@ fn a_conflict_or_a_stop_leaves_the_store_as_it_was_and_the_increment_fits_again(
     store.transact(|txn| (0..20_000_u32).try_for_each(|n| txn.put(&many, n.to_be_bytes(), "v"))).unwrap();
     put(&store, "added", &[("a", "2")]);
     let increment = after(&store.snapshot().unwrap(), &base);
-    let copy = Store::builder().stream_at_bytes(1000).in_memory().unwrap();
+    let copy = Store::builder().large_transaction_bytes(1000).in_memory().unwrap();
     restore(&copy, &base);
     let before = content(&copy);
     // Met while the increment is streamed, and at its commit.
     for row in [0_u32, 19_999] {
         let mut locking = copy.begin().unwrap();
         locking.put(&copy.existing_keyspace("rows").unwrap(), row.to_be_bytes(), [1; 2000]).unwrap();
-        let why = copy.restore(increment.as_slice(), Existing::Refuse, |_| ()).unwrap_err();
-        assert!(why.conflict().unwrap().our_read_ts <= copy.snapshot().unwrap().read_ts(), "{why}");
+        let why = copy.restore(increment.as_slice(), OnExisting::Fail, |_| ()).unwrap_err();
+        assert!(why.conflict().unwrap().read_ts <= copy.snapshot().unwrap().read_ts(), "{why}");
         drop(locking);
         assert_eq!(content(&copy), before);
     }
     for stop_at in [1, 5_000, 20_000] {
-        let stopped = copy.restore(increment.as_slice(), Existing::Refuse, |so_far| {
+        let stopped = copy.restore(increment.as_slice(), OnExisting::Fail, |so_far| {
             if so_far.rows >= stop_at { std::ops::ControlFlow::Break(()) } else { std::ops::ControlFlow::Continue(()) }
         });
-        assert!(matches!(stopped.unwrap_err().kind(), ErrorKind::Stopped(_)));
+        assert!(matches!(stopped.unwrap_err().kind(), ErrorKind::Cancelled(_)));
         assert_eq!(content(&copy), before);
     }
     for length in [increment.len() - 1, increment.len() / 2, 40] {
-        let why = copy.restore(&increment[..length], Existing::Refuse, |_| ()).unwrap_err();
+        let why = copy.restore(&increment[..length], OnExisting::Fail, |_| ()).unwrap_err();
         assert!(matches!(why.kind(), ErrorKind::Corruption(_)), "{why}");
         assert_eq!(content(&copy), before);
     }
@@ -379,10 +381,10 @@ fn an_increment_whose_restore_dies_at_any_block_is_there_as_a_whole_or_not_at_al
     let (mut died, mut acknowledged) = (0, false);
     for block in 0.. {
         let memory = SimStorage::new();
-        let copy = Store::builder().open_sim(&memory).unwrap();
+        let copy = Store::builder().open_in_memory(&memory).unwrap();
         restore(&copy, &base);
         let mut blocks = 0;
-        let restored = copy.restore(increment.as_slice(), Existing::Refuse, |_| {
+        let restored = copy.restore(increment.as_slice(), OnExisting::Fail, |_| {
             if blocks == block {
                 // All of it has reached the disk but its end.
                 copy.sync().unwrap();
@@ -396,9 +398,9 @@ fn an_increment_whose_restore_dies_at_any_block_is_there_as_a_whole_or_not_at_al
             memory.crash(0);
         }
         drop(copy);
-        let copy = Store::builder().open_sim(&memory).unwrap();
+        let copy = Store::builder().open_in_memory(&memory).unwrap();
         assert_eq!(content(&copy), if acknowledged { new.clone() } else { old.clone() }, "block {block}");
-        assert!(copy.verify(|_| ()).unwrap().is_sound());
+        assert!(copy.verify(|_| ()).unwrap().is_ok());
         if acknowledged {
             break;
         }
@@ -431,7 +433,10 @@ fn dumps_in_format_2_are_restored_as_ever() {
     let increment = include_bytes!("format_2_increment.dump").as_slice();
     let headers = [full, increment].map(|dump| DumpHeader::read(dump).unwrap());
     assert_eq!((headers[0].since, headers[1].since), (None, Some(headers[0].read_ts)));
-    assert_eq!((headers[0].source, headers[0].read_ts.to_string().as_str()), (headers[1].source, "1795476424514.3"));
+    assert_eq!(
+        (headers[0].store_id, headers[0].read_ts.to_string().as_str()),
+        (headers[1].store_id, "1795476424514.3")
+    );
     let store = Store::in_memory().unwrap();
     restore(&store, full);
     let row = |key: &str, value: &str| (key.as_bytes().to_vec(), value.as_bytes().to_vec());

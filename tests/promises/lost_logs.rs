@@ -10,7 +10,7 @@ use crate::folders::{FRAMES_AT, change, copy_folder, files, frames, payload, seg
 const COMMITS: u32 = 200;
 
 fn small() -> Builder {
-    Store::builder().cache_bytes(1 << 20).write_buffer_bytes(4 << 20).sweep(false)
+    Store::builder().block_cache_bytes(1 << 20).write_buffer_bytes(4 << 20).background_resolve(false)
 }
 
 /// A store that was closed, with commits in its log.
@@ -68,7 +68,7 @@ fn a_store_that_has_lost_acknowledged_commits_opens_only_with_the_fingerprint_of
         assert!(why.to_string().contains(way), "{why}");
     }
     assert_eq!(fingerprint(&refused(small().read_only(true), &path)), accepted);
-    assert_eq!(fingerprint(&refused(small().accept_lost_commits(accepted ^ 1), &path)), accepted);
+    assert_eq!(fingerprint(&refused(small().accept_data_loss(accepted ^ 1), &path)), accepted);
     // RocksDB notes each opening in its own diary.
     let differs = |state: Vec<(PathBuf, Vec<u8>)>| {
         let kept = damaged.iter().filter(|file| state.contains(file)).map(|(path, _)| path.clone());
@@ -76,10 +76,10 @@ fn a_store_that_has_lost_acknowledged_commits_opens_only_with_the_fingerprint_of
     };
     differs(state(&path));
 
-    let store = small().accept_lost_commits(accepted).open(&path).unwrap();
+    let store = small().accept_data_loss(accepted).open(&path).unwrap();
     let there = prefix(&store);
     assert!((COMMITS / 3..COMMITS * 2 / 3).contains(&there), "{there}");
-    let lost = store.lost_logs();
+    let lost = store.data_losses();
     assert_eq!((lost.len(), lost[0].fingerprint), (1, accepted));
     assert_eq!(fs::read(&lost[0].file).unwrap(), was, "the damaged segment is not kept");
     assert!(
@@ -87,7 +87,7 @@ fn a_store_that_has_lost_acknowledged_commits_opens_only_with_the_fingerprint_of
         "{lost:?}"
     );
     let verified = store.verify(|_| ()).unwrap();
-    assert!(!verified.is_sound() && verified.problems.is_empty() && verified.lost_logs == lost);
+    assert!(!verified.is_ok() && verified.issues.is_empty() && verified.data_losses == lost);
     let rows = store.existing_keyspace("rows").unwrap();
     store.transact(|txn| txn.put(&rows, there.to_be_bytes(), "again")).unwrap();
     store.close().unwrap();
@@ -95,14 +95,14 @@ fn a_store_that_has_lost_acknowledged_commits_opens_only_with_the_fingerprint_of
     // Every later life returns it; a copy has nothing of it, nor has the store once its files are removed.
     for read_only in [false, true] {
         let store = small().read_only(read_only).open(&path).unwrap();
-        assert_eq!((store.lost_logs(), prefix(&store)), (lost.clone(), there + 1));
+        assert_eq!((store.data_losses(), prefix(&store)), (lost.clone(), there + 1));
     }
     let copy = folder.path().join("copy");
     small().open(&path).unwrap().checkpoint(&copy).unwrap();
     files(&path, "lost-").iter().for_each(|file| fs::remove_file(file).unwrap());
     for place in [copy, path] {
         let store = small().open(&place).unwrap();
-        assert!(store.lost_logs().is_empty() && store.verify(|_| ()).unwrap().is_sound());
+        assert!(store.data_losses().is_empty() && store.verify(|_| ()).unwrap().is_ok());
         assert_eq!(prefix(&store), there + 1);
     }
 }
@@ -111,8 +111,8 @@ fn a_store_that_has_lost_acknowledged_commits_opens_only_with_the_fingerprint_of
 fn a_fingerprint_of_no_loss_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let path = closed(folder.path());
-    let store = small().accept_lost_commits(7).open(&path).unwrap();
-    assert_eq!((prefix(&store), store.lost_logs()), (COMMITS, vec![]));
+    let store = small().accept_data_loss(7).open(&path).unwrap();
+    assert_eq!((prefix(&store), store.data_losses()), (COMMITS, vec![]));
 }
 
 #[test]
@@ -143,9 +143,9 @@ fn a_log_that_is_gone_is_a_loss() {
     let path = closed(folder.path());
     files(&path.join("log"), "").iter().for_each(|file| fs::remove_file(file).unwrap());
     let accepted = fingerprint(&refused(small(), &path));
-    let store = small().accept_lost_commits(accepted).open(&path).unwrap();
-    assert!(store.keyspaces().unwrap().is_empty());
-    assert_eq!(store.lost_logs().len(), 1);
+    let store = small().accept_data_loss(accepted).open(&path).unwrap();
+    assert!(store.keyspace_names().unwrap().is_empty());
+    assert_eq!(store.data_losses().len(), 1);
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn what_a_crash_leaves_is_no_loss() {
         });
         let store = small().open(copy.path()).unwrap_or_else(|why| panic!("cut at {cut}: {why}"));
         let there = prefix(&store);
-        assert!(there >= found && store.lost_logs().is_empty(), "cut at {cut}: {there}");
+        assert!(there >= found && store.data_losses().is_empty(), "cut at {cut}: {there}");
         found = there;
     }
     assert!(found > COMMITS * 9 / 10, "{found}");
@@ -188,7 +188,7 @@ fn what_a_crash_leaves_is_no_loss() {
 fn no_increment_follows_a_dump_of_what_was_lost() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store");
-    let history = || small().history(std::time::Duration::from_secs(3600));
+    let history = || small().history_retention(std::time::Duration::from_secs(3600));
     let store = history().open(&path).unwrap();
     let rows = store.keyspace("rows").unwrap();
     (0..50_u32).for_each(|n| store.transact(|txn| txn.put(&rows, n.to_be_bytes(), vec![7; 100])).unwrap());
@@ -198,7 +198,7 @@ fn no_increment_follows_a_dump_of_what_was_lost() {
     damage_in_the_middle(&path);
     let accepted = fingerprint(&refused(history(), &path));
     let refusal = || {
-        let store = history().accept_lost_commits(accepted).open(&path).unwrap();
+        let store = history().accept_data_loss(accepted).open(&path).unwrap();
         let since = DumpOptions::since(DumpHeader::read(dump.as_slice()).unwrap());
         let why = store.snapshot().unwrap().dump_with(since, Vec::new(), |_| ()).unwrap_err();
         assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
@@ -220,8 +220,8 @@ fn a_repair_brings_over_what_lies_before_the_damage_and_names_the_loss() {
     for life in ["before", "after"] {
         let to = folder.path().join(life);
         let repaired = small().repair(&path, &to, |_| ()).unwrap();
-        assert!(repaired.losses.iter().any(|loss| loss.what.contains(&format!("{accepted:016x}"))), "{repaired:?}");
+        assert!(repaired.losses.iter().any(|loss| loss.message.contains(&format!("{accepted:016x}"))), "{repaired:?}");
         assert!((COMMITS / 3..COMMITS).contains(&prefix(&small().open(&to).unwrap())));
-        drop(small().accept_lost_commits(accepted).open(&path).unwrap());
+        drop(small().accept_data_loss(accepted).open(&path).unwrap());
     }
 }

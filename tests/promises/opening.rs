@@ -12,7 +12,7 @@ const MARKER: &str = "PERCOLITE";
 const UNFINISHED: &str = "PERCOLITE.new";
 
 fn small() -> Builder {
-    Store::builder().cache_bytes(1 << 20).write_buffer_bytes(4 << 20)
+    Store::builder().block_cache_bytes(1 << 20).write_buffer_bytes(4 << 20)
 }
 
 fn refused(path: impl AsRef<Path>) -> Error {
@@ -73,7 +73,7 @@ fn a_store_of_another_format_is_refused_by_name_and_stays_as_it_was() {
         fs::write(folder.path().join(MARKER), marker).unwrap();
         let before = state(folder.path());
         for why in [refused(folder.path()), small().read_only(true).open(folder.path()).map(drop).unwrap_err()] {
-            assert!(matches!(why.kind(), ErrorKind::NotAStore(_)) && why.to_string().contains(told), "{why}");
+            assert!(matches!(why.kind(), ErrorKind::UnrecognizedFormat(_)) && why.to_string().contains(told), "{why}");
         }
         assert!(state(folder.path()) == before, "{marker}");
     }
@@ -89,7 +89,7 @@ fn a_log_of_another_store_is_refused() {
     copy_folder(&other.join("log"), &one.join("log"));
     let why = refused(&one);
     assert!(
-        matches!(why.kind(), ErrorKind::NotAStore(_)) && why.to_string().contains("belongs to another store"),
+        matches!(why.kind(), ErrorKind::UnrecognizedFormat(_)) && why.to_string().contains("belongs to another store"),
         "{why}"
     );
 }
@@ -146,7 +146,7 @@ fn a_manifest_whose_last_record_a_power_cut_has_torn_is_used_without_it() {
     let store = small().open(folder.path()).unwrap();
     let rows = store.keyspace("rows").unwrap();
     assert_eq!(store.snapshot().unwrap().get(&rows, "k").unwrap().as_deref(), Some(&b"v"[..]));
-    assert!(store.verify(|_| ()).unwrap().is_sound());
+    assert!(store.verify(|_| ()).unwrap().is_ok());
     store.close().unwrap();
     assert!(!folder.path().join("tables.torn").exists());
 }
@@ -199,7 +199,7 @@ fn a_creation_that_was_cut_short_is_begun_again() {
     fill(folder.path());
     fs::rename(folder.path().join(MARKER), folder.path().join(UNFINISHED)).unwrap();
     let store = small().open(folder.path()).unwrap();
-    assert_eq!(store.keyspaces().unwrap(), [""; 0]);
+    assert_eq!(store.keyspace_names().unwrap(), [""; 0]);
     drop(store);
     assert!(!folder.path().join(UNFINISHED).exists());
     fill(folder.path());
@@ -216,7 +216,7 @@ fn an_unfinished_marker_costs_nobody_a_file() {
         }
         let before = listing(folder.path());
         let why = refused(folder.path());
-        assert!(matches!(why.kind(), ErrorKind::NotAStore(_)), "{why}");
+        assert!(matches!(why.kind(), ErrorKind::UnrecognizedFormat(_)), "{why}");
         assert_eq!(listing(folder.path()), before);
         assert!(names.iter().all(|name| folder.path().join(name).exists()));
     }
@@ -233,7 +233,7 @@ fn of_several_who_create_one_store_at_once_the_others_find_it_open() {
             (0..200).find_map(|_| match small().open(&path) {
                 Ok(store) => Some(store.close()),
                 Err(why) => {
-                    assert!(matches!(why.kind(), ErrorKind::Busy(_)), "{why}");
+                    assert!(matches!(why.kind(), ErrorKind::AlreadyOpen(_)), "{why}");
                     std::thread::sleep(std::time::Duration::from_millis(1));
                     None
                 }
@@ -254,7 +254,7 @@ fn a_store_may_be_created_several_folders_deep() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("n1/a/b/s");
     fill(&path);
-    assert_eq!(small().open(&path).unwrap().keyspaces().unwrap(), ["rows"]);
+    assert_eq!(small().open(&path).unwrap().keyspace_names().unwrap(), ["rows"]);
 }
 
 #[test]
@@ -263,12 +263,12 @@ fn a_marker_that_is_none_is_named_and_left() {
     let marker = folder.path().join(MARKER);
     fs::write(&marker, b"\xff\xfe").unwrap();
     let why = refused(folder.path());
-    assert!(matches!(why.kind(), ErrorKind::NotAStore(_)), "{why}");
+    assert!(matches!(why.kind(), ErrorKind::UnrecognizedFormat(_)), "{why}");
     assert!(why.to_string().contains(marker.to_str().unwrap()), "{why}");
     fs::remove_file(&marker).unwrap();
     fs::create_dir(&marker).unwrap();
     let why = refused(folder.path());
-    assert!(matches!(why.kind(), ErrorKind::NotAStore(_)), "{why}");
+    assert!(matches!(why.kind(), ErrorKind::UnrecognizedFormat(_)), "{why}");
     assert!(why.to_string().contains(marker.to_str().unwrap()), "{why}");
 }
 

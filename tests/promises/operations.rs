@@ -21,13 +21,13 @@ fn names(snapshot: &Snapshot) -> Vec<String> {
 }
 
 fn is_missing(why: &Error, name: &str) -> bool {
-    *why.kind() == ErrorKind::NoSuchKeyspace(name.into())
+    *why.kind() == ErrorKind::KeyspaceNotFound(name.into())
 }
 
 #[test]
 fn a_renamed_keyspace_is_the_same_to_everybody_but_for_its_name() {
     let memory = SimStorage::new();
-    let store = Store::builder().history(Duration::from_secs(3600)).open_sim(&memory).unwrap();
+    let store = Store::builder().history_retention(Duration::from_secs(3600)).open_in_memory(&memory).unwrap();
     let rows = store.keyspace("rows").unwrap();
     store.transact(|txn| (0..3_u8).try_for_each(|key| txn.put(&rows, [key], [key]))).unwrap();
     let (before, mut under_way) = (store.snapshot().unwrap(), store.begin().unwrap());
@@ -58,12 +58,12 @@ fn a_renamed_keyspace_is_the_same_to_everybody_but_for_its_name() {
         assert!(is_missing(&why, handle.name()), "{why}");
     }
     let why = store.transact(|txn| txn.put(&rows, [1], "")).unwrap_err();
-    assert!(matches!(why.kind(), ErrorKind::NoSuchKeyspace(_)), "{why}");
+    assert!(matches!(why.kind(), ErrorKind::KeyspaceNotFound(_)), "{why}");
     drop((before, after, past));
     store.close().unwrap();
-    let store = Store::builder().open_sim(&memory).unwrap();
-    assert_eq!(store.keyspaces().unwrap(), ["rows"]);
-    assert!(store.verify(|_| ()).unwrap().is_sound());
+    let store = Store::builder().open_in_memory(&memory).unwrap();
+    assert_eq!(store.keyspace_names().unwrap(), ["rows"]);
+    assert!(store.verify(|_| ()).unwrap().is_ok());
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn a_rename_is_refused_where_it_would_cost_anybody_a_keyspace() {
         assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
     }
     assert!(is_missing(&store.rename_keyspace("none", "some").unwrap_err(), "none"));
-    assert_eq!(store.keyspaces().unwrap(), ["other", "rows"]);
+    assert_eq!(store.keyspace_names().unwrap(), ["other", "rows"]);
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn of_those_who_rename_drop_and_create_at_once_nobody_loses_a_row_unnoticed() {
             }
             Err(why) => assert!(is_missing(&why, "a"), "{why}"),
         }
-        assert!(store.keyspaces().unwrap().is_empty());
+        assert!(store.keyspace_names().unwrap().is_empty());
     }
 }
 
@@ -108,7 +108,7 @@ fn a_truncated_keyspace_is_empty_at_once_and_whole_to_who_began_before() {
     let (before, mut under_way) = (store.snapshot().unwrap(), store.begin().unwrap());
     under_way.put(&old, [7], "under way").unwrap();
     let new = store.truncate_keyspace("rows").unwrap();
-    assert_eq!((new.name(), store.keyspaces().unwrap()), ("rows", vec!["rows".into()]));
+    assert_eq!((new.name(), store.keyspace_names().unwrap()), ("rows", vec!["rows".into()]));
     let why = under_way.commit().unwrap_err();
     assert!(is_missing(&why, "rows"), "{why}");
     store.transact(|txn| txn.put(&new, [9], "new")).unwrap();
@@ -151,13 +151,13 @@ fn a_range_is_deleted_as_one_and_only_what_was_seen() {
     txn.delete_range(&rows, ..).unwrap();
     store.transact(|txn| txn.put(&rows, [6], "first")).unwrap();
     let why = txn.commit().unwrap_err();
-    assert_eq!(why.conflict().unwrap().row.key(), [6]);
+    assert_eq!(why.conflict().unwrap().row.user_key(), [6]);
     assert_eq!(keys(&store.snapshot().unwrap(), &rows).len(), 7);
 }
 
 #[test]
 fn a_range_of_any_size_is_deleted_in_bounded_memory() {
-    let store = Store::builder().stream_at_bytes(20_000).transaction_max_bytes(100_000).in_memory().unwrap();
+    let store = Store::builder().large_transaction_bytes(20_000).max_transaction_bytes(100_000).in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
     for part in 0..10_u8 {
         store
@@ -169,7 +169,7 @@ fn a_range_of_any_size_is_deleted_in_bounded_memory() {
     let before = store.snapshot().unwrap();
     assert_eq!(store.transact(|txn| txn.delete_range(&rows, [2]..)).unwrap(), 8000);
     assert_eq!((before.range(&rows, ..).count(), store.snapshot().unwrap().range(&rows, ..).count()), (10_000, 2000));
-    assert!(store.stats().rows_streamed > 5000);
+    assert!(store.stats().large_rows_locked > 5000);
 }
 
 #[cfg(feature = "rocks")]
@@ -195,7 +195,7 @@ mod on_disk {
         const LIMIT: usize = 16 << 20;
         let folder = tempfile::tempdir().unwrap();
         let store = Store::builder()
-            .memory_limit(LIMIT)
+            .memory_budget(LIMIT)
             .durability(percolite::Durability::Buffered)
             .open(folder.path())
             .unwrap();
@@ -207,12 +207,12 @@ mod on_disk {
                     (0..64_u64).try_for_each(|k| txn.put(&rows, (n * 64 + k).to_be_bytes(), random(n * 64 + k, 10_000)))
                 })
                 .unwrap();
-            let figures = store.engine_figures().unwrap();
+            let figures = store.engine_stats().unwrap();
             most = most.max(figures.memtable_bytes + figures.block_cache_bytes);
         }
         let snapshot = store.snapshot().unwrap();
         assert_eq!(snapshot.range(&rows, ..).map(Result::unwrap).count(), 4096);
-        let figures = store.engine_figures().unwrap();
+        let figures = store.engine_stats().unwrap();
         most = most.max(figures.memtable_bytes + figures.block_cache_bytes);
         assert!(most < LIMIT as u64 && most > 1 << 20, "{most}");
         assert_eq!(figures.block_cache_capacity_bytes, LIMIT as u64 / 2);
@@ -223,10 +223,10 @@ mod on_disk {
         assert!(figures.wal_bytes > 0 && figures.columns.len() == Column::ALL.len(), "{figures:?}");
         // Transactions of this size are streamed, and so long values are stored apart. What tables have is counted, so all is handed down.
         store.checkpoint(folder.path().join("copy")).unwrap();
-        let figures = store.engine_figures().unwrap();
+        let figures = store.engine_stats().unwrap();
         let written = figures.columns.iter().find(|column| column.column == Column::Data).unwrap();
         assert!(written.sst_bytes > 20 << 20 && written.sst_files > 0 && written.estimated_keys >= 4096, "{figures:?}");
-        let why = Store::in_memory().unwrap().engine_figures().unwrap_err();
+        let why = Store::in_memory().unwrap().engine_stats().unwrap_err();
         assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
     }
 
@@ -240,7 +240,7 @@ mod on_disk {
         let store = builder.open(folder.path()).unwrap();
         let rows = store.keyspace("rows").unwrap();
         let stats = store.stats();
-        assert_eq!((stats.write_stalls, stats.write_stalled, stats.write_stalled_now), (0, Duration::ZERO, None));
+        assert_eq!((stats.write_stalls, stats.write_stall_time, stats.current_write_stall), (0, Duration::ZERO, None));
         let mut commits = 0;
         while store.stats().write_stalls == 0 {
             assert!(commits < COMMITS_MAX, "RocksDB keeps up with everything");
@@ -249,10 +249,10 @@ mod on_disk {
             commits += 1;
         }
         let stalled = store.stats();
-        assert!(stalled.write_stalled > Duration::ZERO, "{stalled:?}");
+        assert!(stalled.write_stall_time > Duration::ZERO, "{stalled:?}");
         store.transact(|txn| txn.put(&rows, "one more", "value")).unwrap();
         let later = store.stats();
-        assert!(later.write_stalls >= stalled.write_stalls && later.write_stalled >= stalled.write_stalled);
+        assert!(later.write_stalls >= stalled.write_stalls && later.write_stall_time >= stalled.write_stall_time);
         let snapshot = store.snapshot().unwrap();
         let last = (commits - 1) % ROWS;
         assert_eq!(snapshot.get(&rows, last.to_be_bytes()).unwrap(), Some(random(commits - 1, 256 << 10)));
@@ -271,7 +271,7 @@ mod on_disk {
         };
         let folder = tempfile::tempdir().unwrap();
         let store = Store::builder()
-            .cache_bytes(16 << 20)
+            .block_cache_bytes(16 << 20)
             .write_buffer_bytes(4 << 20)
             .durability(percolite::Durability::Buffered)
             .open(folder.path())
@@ -302,7 +302,7 @@ mod on_disk {
     #[test]
     fn tables_are_compressed_or_not_as_was_said_and_read_either_way() {
         let bytes =
-            |store: &Store| store.engine_figures().unwrap().columns.iter().map(|column| column.sst_bytes).sum::<u64>();
+            |store: &Store| store.engine_stats().unwrap().columns.iter().map(|column| column.sst_bytes).sum::<u64>();
         let folder = tempfile::tempdir().unwrap();
         let mut sizes = Vec::new();
         for (name, compression) in [("plain", Compression::None), ("packed", Compression::Lz4)] {

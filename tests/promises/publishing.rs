@@ -4,17 +4,17 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use percolite::{Builder, ErrorKind, Status, Store, TxnOptions};
+use percolite::{Builder, ErrorKind, Store, StoreStatus, TxnOptions};
 
 fn publishing() -> Builder {
-    Store::builder().publish_status(Duration::from_millis(1))
+    Store::builder().status_file_interval(Duration::from_millis(1))
 }
 
 /// Waits until there is one of which this holds.
-fn read_when(folder: &Path, holds: impl Fn(&Status) -> bool) -> Status {
+fn read_when(folder: &Path, holds: impl Fn(&StoreStatus) -> bool) -> StoreStatus {
     let since = Instant::now();
     loop {
-        if let Some(status) = Status::read(folder).unwrap().filter(|status| holds(status)) {
+        if let Some(status) = StoreStatus::read_from(folder).unwrap().filter(|status| holds(status)) {
             return status;
         }
         assert!(since.elapsed() < Duration::from_secs(60), "nothing was published");
@@ -29,20 +29,26 @@ fn a_status_is_in_the_folder_as_long_as_the_store_is_open() {
     let store = publishing().open(&path).unwrap();
     let rows = store.keyspace("rows").unwrap();
     let before = store.stats().commits();
-    let mut txn = store.begin_with(TxnOptions::labelled("open")).unwrap();
+    let mut txn = store.begin_with(TxnOptions::with_label("open")).unwrap();
     txn.put(&rows, "k", "v").unwrap();
     let seen = read_when(&path, |status| {
-        status.live.first().is_some_and(|live| live.rows == 1 && live.label == Some("open".into()))
+        status.active.first().is_some_and(|live| live.buffered_rows == 1 && live.label == Some("open".into()))
     });
-    assert_eq!((seen.pid, seen.live[0].label.as_deref(), seen.live[0].rows), (std::process::id(), Some("open"), 1));
-    assert_eq!((seen.every, &seen.failed, seen.stats.commits()), (Some(Duration::from_millis(1)), &None, before));
+    assert_eq!(
+        (seen.pid, seen.active[0].label.as_deref(), seen.active[0].buffered_rows),
+        (std::process::id(), Some("open"), 1)
+    );
+    assert_eq!(
+        (seen.publish_interval, &seen.failure, seen.stats.commits()),
+        (Some(Duration::from_millis(1)), &None, before)
+    );
     txn.commit().unwrap();
     let later = read_when(&path, |status| status.stats.commits() == before + 1);
-    assert!(later.open > seen.open && later.latencies.since(&seen.latencies).commit_durable.count() == 1);
+    assert!(later.uptime > seen.uptime && later.latencies.since(&seen.latencies).commit_durable.count() == 1);
     store.checkpoint(&copy).unwrap();
-    assert_eq!(Status::read(&copy).unwrap(), None);
+    assert_eq!(StoreStatus::read_from(&copy).unwrap(), None);
     store.close().unwrap();
-    assert_eq!(Status::read(&path).unwrap(), None);
+    assert_eq!(StoreStatus::read_from(&path).unwrap(), None);
     assert!(!path.join("STATUS.new").exists());
 }
 
@@ -51,11 +57,11 @@ fn nothing_is_published_where_nobody_asked_for_it() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path()).unwrap();
     std::thread::sleep(Duration::from_millis(800));
-    assert_eq!(Status::read(folder.path()).unwrap(), None);
+    assert_eq!(StoreStatus::read_from(folder.path()).unwrap(), None);
     drop(store);
     let reader = publishing().read_only(true).open(folder.path()).unwrap();
     std::thread::sleep(Duration::from_millis(800));
-    assert_eq!(Status::read(folder.path()).unwrap(), None);
+    assert_eq!(StoreStatus::read_from(folder.path()).unwrap(), None);
     drop(reader);
 }
 
@@ -71,10 +77,10 @@ fn what_a_killed_process_has_left_is_in_nobodys_way() {
         fs::write(path.join(left), "half of a docu").unwrap();
     }
     let reader = Store::builder().read_only(true).open(&path).unwrap();
-    assert!(reader.verify(|_| ()).unwrap().is_sound());
+    assert!(reader.verify(|_| ()).unwrap().is_ok());
     drop(reader);
     assert!(path.join("STATUS").exists(), "looking has changed the folder");
-    assert!(Store::builder().repair(&path, &copy, |_| ()).unwrap().is_whole());
+    assert!(Store::builder().repair(&path, &copy, |_| ()).unwrap().is_complete());
     let store = Store::open(&path).unwrap();
     assert!(!path.join("STATUS").exists() && !path.join("STATUS.new").exists());
     store.close().unwrap();
@@ -84,7 +90,7 @@ fn what_a_killed_process_has_left_is_in_nobodys_way() {
 fn a_status_that_cannot_be_published_keeps_nothing_else_from_being_done() {
     let folder = tempfile::tempdir().unwrap();
     // In every round, however soon.
-    let store = Store::builder().publish_status(Duration::from_nanos(1)).open(folder.path()).unwrap();
+    let store = Store::builder().status_file_interval(Duration::from_nanos(1)).open(folder.path()).unwrap();
     store.keyspace("going").unwrap();
     // It fails while one is just being written.
     while fs::create_dir(folder.path().join("STATUS.new")).is_err() {
@@ -106,7 +112,7 @@ fn a_document_that_cannot_be_read_is_an_error_and_no_status() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |document: &str| {
         fs::write(folder.path().join("STATUS"), document).unwrap();
-        let why = Status::read(folder.path()).unwrap_err();
+        let why = StoreStatus::read_from(folder.path()).unwrap_err();
         assert!(matches!(why.kind(), ErrorKind::Io(_)), "{why}");
         why.to_string()
     };
@@ -114,5 +120,5 @@ fn a_document_that_cannot_be_read_is_an_error_and_no_status() {
         refused(torn);
     }
     assert!(refused("{\"percolite_status\": 2}").contains("format 2, this program reads format 1"));
-    assert_eq!(Status::read(folder.path().join("none")).unwrap(), None);
+    assert_eq!(StoreStatus::read_from(folder.path().join("none")).unwrap(), None);
 }

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use percolite::{Builder, CommitPoint, ErrorKind, Store};
+use percolite::{Builder, ErrorKind, Store, TransactionStatus};
 
 use crate::folders::files;
 use crate::orphans::leave_locks;
 
 fn small() -> Builder {
-    Store::builder().cache_bytes(1 << 20).write_buffer_bytes(4 << 20)
+    Store::builder().block_cache_bytes(1 << 20).write_buffer_bytes(4 << 20)
 }
 
 fn looking() -> Builder {
@@ -43,9 +43,9 @@ fn a_locked_row_shows_what_its_transaction_came_to_and_the_folder_stays_as_it_wa
         assert_eq!(scanned, [value.as_bytes(); 2]);
         let locks: Vec<_> = store.row_locks().unwrap().map(Result::unwrap).collect();
         assert_eq!(locks.len(), if committed { 1 } else { 2 });
-        assert!(locks.iter().all(|lock| lock.orphan), "{locks:?}");
-        assert_eq!(matches!(locks[0].commit_point, CommitPoint::Committed(_)), committed);
-        assert!(store.stats().may_have_orphans);
+        assert!(locks.iter().all(|lock| lock.is_orphan), "{locks:?}");
+        assert_eq!(matches!(locks[0].txn_status, TransactionStatus::Committed(_)), committed);
+        assert!(store.stats().may_have_orphan_locks);
         drop((snapshot, locks));
         store.close().unwrap();
         assert_eq!(state_of(folder.path()), before, "committed: {committed}");
@@ -68,7 +68,7 @@ fn whoever_writes_is_told_that_the_store_is_read_only() {
         store.transact(|txn| txn.delete(&rows, "a")).unwrap_err(),
         store.keyspace("more").unwrap_err(),
         store.drop_keyspace("rows").unwrap_err(),
-        store.resolve_orphans().unwrap_err(),
+        store.resolve_orphan_locks().unwrap_err(),
     ];
     for why in refusals {
         assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
@@ -84,11 +84,11 @@ fn readers_stand_each_other_but_neither_a_writer_beside_them() {
     leave_locks(folder.path(), false);
     let readers = [looking().open(folder.path()).unwrap(), looking().open(folder.path()).unwrap()];
     let Err(why) = small().open(folder.path()) else { panic!("opened beside readers") };
-    assert!(matches!(why.kind(), ErrorKind::Busy(_)), "{why}");
+    assert!(matches!(why.kind(), ErrorKind::AlreadyOpen(_)), "{why}");
     drop(readers);
     let _writer = small().open(folder.path()).unwrap();
     let Err(why) = looking().open(folder.path()) else { panic!("opened beside a writer") };
-    assert!(matches!(why.kind(), ErrorKind::Busy(_)) && why.to_string().contains("open for writing"), "{why}");
+    assert!(matches!(why.kind(), ErrorKind::AlreadyOpen(_)) && why.to_string().contains("open for writing"), "{why}");
 }
 
 #[test]

@@ -5,13 +5,13 @@ use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use percolite::{Builder, CommitProtocol, Compression, ErrorKind, Repaired, Store};
+use percolite::{Builder, CommitProtocol, Compression, ErrorKind, RepairReport, Store};
 
 use crate::folders::{change, files, frames, payload, segment, state, tear_manifest};
 use crate::orphans::leave_locks;
 
 fn small() -> Builder {
-    Store::builder().cache_bytes(1 << 20).write_buffer_bytes(4 << 20)
+    Store::builder().block_cache_bytes(1 << 20).write_buffer_bytes(4 << 20)
 }
 
 type Rows = BTreeMap<(String, Vec<u8>), Vec<u8>>;
@@ -39,7 +39,7 @@ fn filled(folder: &Path) -> Rows {
             (0..100_u8).try_for_each(|n| txn.put(&rows, [part, n], vec![n; if n % 10 == 0 { 3000 } else { 300 }]))
         };
         let protocol = (part % 4 == 0).then_some(CommitProtocol::TwoPhase);
-        let options = percolite::TxnOptions { protocol, ..percolite::TxnOptions::default() };
+        let options = percolite::TxnOptions { commit_protocol: protocol, ..percolite::TxnOptions::default() };
         store.transact_with(options, write).unwrap();
     }
     store.transact(|txn| txn.put(&gone, "k", "v")).unwrap();
@@ -69,8 +69,8 @@ fn rows_come_over_that_no_transaction_with_the_options_could_hold() {
     let whole = content(&store);
     store.close().unwrap();
 
-    let few = small().transaction_max_bytes(64 << 10);
-    assert!(few.clone().repair(&path, &to, |_| ()).unwrap().is_whole());
+    let few = small().max_transaction_bytes(64 << 10);
+    assert!(few.clone().repair(&path, &to, |_| ()).unwrap().is_complete());
     let store = few.open(&to).unwrap();
     assert_eq!(content(&store), whole);
     let rows = store.keyspace("rows").unwrap();
@@ -79,7 +79,7 @@ fn rows_come_over_that_no_transaction_with_the_options_could_hold() {
 }
 
 /// Damages, repairs, and compares: the report, and what is in the new store.
-fn repaired(damage: impl FnOnce(&Path)) -> (Repaired, Rows, Rows) {
+fn repaired(damage: impl FnOnce(&Path)) -> (RepairReport, Rows, Rows) {
     let folder = tempfile::tempdir().unwrap();
     let before = filled(folder.path());
     let (from, to) = (folder.path().join("store"), folder.path().join("new"));
@@ -91,9 +91,9 @@ fn repaired(damage: impl FnOnce(&Path)) -> (Repaired, Rows, Rows) {
     assert!(seen.is_sorted() && !folder.path().join("new.repairing").exists());
     let store = small().open(&to).unwrap();
     let verified = store.verify(|_| ()).unwrap();
-    assert!(verified.is_sound(), "{:?}", verified.problems);
+    assert!(verified.is_ok(), "{:?}", verified.issues);
     let after = content(&store);
-    assert_eq!((repaired.rows, repaired.losses_found), (after.len() as u64, repaired.losses.len() as u64));
+    assert_eq!((repaired.rows, repaired.loss_count), (after.len() as u64, repaired.losses.len() as u64));
     // It is a store as any other.
     let rows = store.keyspace("rows").unwrap();
     store.transact(|txn| txn.put(&rows, "new", "life")).unwrap();
@@ -115,7 +115,7 @@ fn largest_table(folder: &Path) -> PathBuf {
 #[test]
 fn a_whole_store_comes_over_whole() {
     let (repaired, before, after) = repaired(|_| ());
-    assert!(repaired.is_whole(), "{:?}", repaired.losses);
+    assert!(repaired.is_complete(), "{:?}", repaired.losses);
     assert_eq!((repaired.keyspaces, after.len()), (2, before.len()));
     assert!(after == before);
 }
@@ -140,7 +140,7 @@ fn a_store_whose_manifest_or_marker_is_gone_comes_over_from_its_tables_and_log()
             gone.iter().flat_map(|name| files(folder, name)).for_each(|path| fs::remove_file(path).unwrap());
         });
         assert!(
-            !repaired.is_whole() && repaired.losses[0].what.contains("put together from the files"),
+            !repaired.is_complete() && repaired.losses[0].message.contains("put together from the files"),
             "{:?}",
             repaired.losses
         );
@@ -160,14 +160,14 @@ fn a_manifest_that_rocksdb_would_read_for_ever_is_left_out() {
         let why = small().open(folder).map(drop).unwrap_err().to_string();
         assert!(why.contains("of a type that is never written"), "{why}");
     });
-    assert!(repaired.losses[0].what.contains("put together from the files"), "{:?}", repaired.losses);
+    assert!(repaired.losses[0].message.contains("put together from the files"), "{:?}", repaired.losses);
     assert!(after == before);
 }
 
 #[test]
 fn a_manifest_whose_last_record_a_power_cut_has_torn_costs_nothing() {
     let (repaired, before, after) = repaired(tear_manifest);
-    assert!(repaired.is_whole(), "{:?}", repaired.losses);
+    assert!(repaired.is_complete(), "{:?}", repaired.losses);
     assert!(after == before);
 }
 
@@ -180,7 +180,7 @@ fn a_torn_tail_is_no_loss_and_damage_before_later_frames_is() {
             bytes.truncate(row);
         });
     });
-    assert!(found.is_whole(), "{:?}", found.losses);
+    assert!(found.is_complete(), "{:?}", found.losses);
     assert!(after.len() < before.len() && after.iter().all(|(key, value)| before.get(key) == Some(value)));
     let (found, before, after) = repaired(|folder| {
         change(&segment(folder), |bytes| {
@@ -188,8 +188,8 @@ fn a_torn_tail_is_no_loss_and_damage_before_later_frames_is() {
             bytes[payload(frames[2])] ^= 1;
         });
     });
-    assert_eq!(found.losses_found, 1, "{:?}", found.losses);
-    assert!(found.losses[0].what.contains("the log is damaged"), "{:?}", found.losses);
+    assert_eq!(found.loss_count, 1, "{:?}", found.losses);
+    assert!(found.losses[0].message.contains("the log is damaged"), "{:?}", found.losses);
     assert!(after.len() < before.len() && after.iter().all(|(key, value)| before.get(key) == Some(value)));
 }
 
@@ -197,7 +197,7 @@ fn a_torn_tail_is_no_loss_and_damage_before_later_frames_is() {
 fn a_log_that_is_gone_costs_what_was_not_in_tables() {
     let (found, before, after) =
         repaired(|folder| files(&folder.join("log"), "").iter().for_each(|file| fs::remove_file(file).unwrap()));
-    assert!(found.losses.iter().any(|loss| loss.what.contains("no segment of the log")), "{:?}", found.losses);
+    assert!(found.losses.iter().any(|loss| loss.message.contains("no segment of the log")), "{:?}", found.losses);
     assert_eq!(after.len(), before.len() - 10);
 }
 
@@ -208,7 +208,7 @@ fn damaged_blocks_cost_their_rows_and_no_others() {
         let length = fs::metadata(&table).unwrap().len() as usize;
         flip(&table, length / 2, 20);
     });
-    assert!(!repaired.is_whole());
+    assert!(!repaired.is_complete());
     assert!(after.iter().all(|(key, value)| before.get(key) == Some(value)), "something was made up");
     assert!(after.len() < before.len() && after.len() >= before.len() - 40, "{} of {}", after.len(), before.len());
 }
@@ -245,7 +245,7 @@ fn row_value(n: usize, text: &str) -> String {
 }
 
 /// Repairs, and counts the rows. Each must have its newest value.
-fn newest_rows(store: &Path) -> (Repaired, usize) {
+fn newest_rows(store: &Path) -> (RepairReport, usize) {
     let to = store.with_extension("repaired");
     let repaired = small().repair(store, &to, |_| ()).unwrap();
     let after = content(&small().open(&to).unwrap());
@@ -268,8 +268,8 @@ fn five_flipped_bits_cost_five_blocks() {
     let (repaired, rows) = newest_rows(&store);
     let lost = ROWS - rows;
     // A block of 4 KiB has some 30 of these rows.
-    assert!(repaired.losses_found == 5 && (5..=250).contains(&lost), "{lost} rows lost: {:#?}", repaired.losses);
-    assert!(repaired.losses.iter().all(|loss| loss.what.contains("nobody knows how many")));
+    assert!(repaired.loss_count == 5 && (5..=250).contains(&lost), "{lost} rows lost: {:#?}", repaired.losses);
+    assert!(repaired.losses.iter().all(|loss| loss.message.contains("nobody knows how many")));
 }
 
 #[test]
@@ -279,14 +279,14 @@ fn a_table_destroyed_but_for_its_ends_costs_what_was_between() {
     let length = fs::metadata(&table).unwrap().len() as usize;
     flip(&table, length / 5, length / 2);
     let (repaired, rows) = newest_rows(&store);
-    assert!(repaired.losses_found == 1, "{:#?}", repaired.losses);
+    assert!(repaired.loss_count == 1, "{:#?}", repaired.losses);
     assert!((ROWS * 45 / 100..ROWS * 52 / 100).contains(&rows), "{rows} of {ROWS}");
 }
 
 #[test]
 fn a_table_that_is_gone_costs_what_was_in_it() {
     let (repaired, before, after) = repaired(|folder| fs::remove_file(largest_table(folder)).unwrap());
-    assert!(!repaired.is_whole() && repaired.losses[0].what.contains("No such file"), "{:?}", repaired.losses);
+    assert!(!repaired.is_complete() && repaired.losses[0].message.contains("No such file"), "{:?}", repaired.losses);
     assert!(after.len() >= 10 && after.len() < before.len(), "{}", after.len());
 }
 
@@ -297,7 +297,7 @@ fn locks_of_the_dead_come_to_what_their_transaction_came_to() {
         let (from, to) = (folder.path().join("store"), folder.path().join("new"));
         leave_locks(&from, committed);
         let repaired = small().repair(&from, &to, |_| ()).unwrap();
-        assert!(repaired.is_whole() && repaired.rows == 2, "{repaired:?}");
+        assert!(repaired.is_complete() && repaired.rows == 2, "{repaired:?}");
         assert!(content(&small().open(&to).unwrap()).into_values().all(|found| found == value.as_bytes()));
     }
 }
@@ -309,10 +309,10 @@ fn a_repair_is_refused_where_it_could_cost_anything() {
     let (store, new) = (folder.path().join("store"), folder.path().join("new"));
     let refused = |from: &Path, to: &Path| small().repair(from, to, |_| ()).unwrap_err();
     assert!(matches!(refused(&store, &store).kind(), ErrorKind::Io(_)));
-    assert!(matches!(refused(folder.path(), &new).kind(), ErrorKind::NotAStore(_)));
-    assert!(matches!(refused(&folder.path().join("none"), &new).kind(), ErrorKind::NotAStore(_)));
+    assert!(matches!(refused(folder.path(), &new).kind(), ErrorKind::UnrecognizedFormat(_)));
+    assert!(matches!(refused(&folder.path().join("none"), &new).kind(), ErrorKind::UnrecognizedFormat(_)));
     let open = small().open(&store).unwrap();
-    assert!(matches!(refused(&store, &new).kind(), ErrorKind::Busy(_)));
+    assert!(matches!(refused(&store, &new).kind(), ErrorKind::AlreadyOpen(_)));
     drop(open);
     fs::write(store.join("PERCOLITE"), "percolite store, format 9, log 0123456789abcdef\n").unwrap();
     assert!(refused(&store, &new).to_string().contains("format 9"));
@@ -329,19 +329,19 @@ fn a_repair_that_its_caller_stops_leaves_an_empty_store_and_can_be_made_again() 
     for stops_at in [0, 1000] {
         let to = folder.path().join(format!("stopped {stops_at}"));
         let (mut rows, mut keyspaces) = (0, 0);
-        let stop = |so_far: &Repaired| {
+        let stop = |so_far: &RepairReport| {
             (rows, keyspaces) = (so_far.rows, so_far.keyspaces);
             if rows >= stops_at { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
         let stopped = small().repair(&from, &to, stop).unwrap_err();
-        assert!(matches!(stopped.kind(), ErrorKind::Stopped(_)), "{stopped}");
+        assert!(matches!(stopped.kind(), ErrorKind::Cancelled(_)), "{stopped}");
         assert!((stops_at..before.len() as u64).contains(&rows) && (stops_at > 0) == (keyspaces > 0), "{rows}");
         assert!(stopped.to_string().contains(&format!("after {rows} rows")), "{stopped}");
         assert_eq!(state(&from), as_it_was, "the damaged folder was changed");
         let store = small().open(&to).unwrap();
-        assert!(store.keyspaces().unwrap().is_empty() && store.verify(|_| ()).unwrap().is_sound());
+        assert!(store.keyspace_names().unwrap().is_empty() && store.verify(|_| ()).unwrap().is_ok());
     }
-    assert!(small().repair(&from, folder.path().join("new"), |_| ()).unwrap().is_whole());
+    assert!(small().repair(&from, folder.path().join("new"), |_| ()).unwrap().is_complete());
 }
 
 #[test]

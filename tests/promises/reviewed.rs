@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use percolite::engine::sim::SimStorage;
 use percolite::{
-    Builder, CommitPoint, CommitProtocol, Durability, Existing, Keyspace, RowLock, Store, Txn, TxnOptions,
+    Builder, CommitProtocol, Durability, Keyspace, OnExisting, RowLock, Store, TransactionStatus, Txn, TxnOptions,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -13,7 +13,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 #[test]
 fn a_row_among_the_first_of_many_that_were_streamed_is_known_to_be_locked() {
     let memory = SimStorage::new();
-    let store = Store::builder().stream_at_bytes(10_000).open_sim(&memory).unwrap();
+    let store = Store::builder().large_transaction_bytes(10_000).open_in_memory(&memory).unwrap();
     let rows = store.keyspace("rows").unwrap();
     let mut large = store.begin().unwrap();
     for number in 0..12_000 {
@@ -28,12 +28,12 @@ fn a_row_among_the_first_of_many_that_were_streamed_is_known_to_be_locked() {
 #[test]
 fn the_past_of_a_dropped_keyspace_is_kept_over_a_restart() {
     let memory = SimStorage::new();
-    let open = || Store::builder().history(HOUR).open_sim(&memory).unwrap();
+    let open = || Store::builder().history_retention(HOUR).open_in_memory(&memory).unwrap();
     let store = open();
     let rows = store.keyspace("rows").unwrap();
     let mut txn = store.begin().unwrap();
     txn.put(&rows, "key", "1").unwrap();
-    let first = txn.commit().unwrap().ts;
+    let first = txn.commit().unwrap().commit_ts;
     store.drop_keyspace("rows").unwrap();
     store.close().unwrap();
     let store = open();
@@ -53,11 +53,11 @@ fn a_restore_into_a_buffered_store_survives_a_power_cut() {
     other.snapshot().unwrap().dump(&mut dump, |_| ()).unwrap();
     for choice in 0..8 {
         let memory = SimStorage::new();
-        let store = Store::builder().durability(Durability::Buffered).open_sim(&memory).unwrap();
-        store.restore(dump.as_slice(), Existing::Replace, |_| ()).unwrap();
+        let store = Store::builder().durability(Durability::Buffered).open_in_memory(&memory).unwrap();
+        store.restore(dump.as_slice(), OnExisting::Replace, |_| ()).unwrap();
         memory.crash(choice);
-        let store = Store::builder().open_sim(&memory).unwrap();
-        assert_eq!(store.keyspaces().unwrap(), ["restored"], "{choice}");
+        let store = Store::builder().open_in_memory(&memory).unwrap();
+        assert_eq!(store.keyspace_names().unwrap(), ["restored"], "{choice}");
         let rows = store.existing_keyspace("restored").unwrap();
         assert_eq!(store.snapshot().unwrap().get(&rows, "key").unwrap(), Some(b"1".to_vec()), "{choice}");
     }
@@ -66,7 +66,11 @@ fn a_restore_into_a_buffered_store_survives_a_power_cut() {
 #[test]
 fn a_view_that_grew_too_old_does_not_commit_over_a_delete_that_was_collected() {
     let memory = SimStorage::new();
-    let store = Store::builder().conflict_slots(1).age_max(Duration::from_millis(300)).open_sim(&memory).unwrap();
+    let store = Store::builder()
+        .conflict_cache_rows(1)
+        .max_snapshot_age(Duration::from_millis(300))
+        .open_in_memory(&memory)
+        .unwrap();
     let rows = store.keyspace("rows").unwrap();
     store.transact(|txn| txn.put(&rows, "key", "old")).unwrap();
     let mut idle = store.begin().unwrap();
@@ -84,13 +88,14 @@ fn a_view_that_grew_too_old_does_not_commit_over_a_delete_that_was_collected() {
 #[test]
 fn a_version_whose_row_is_still_locked_is_listed() {
     let memory = SimStorage::new();
-    let store = Store::builder().stream_at_bytes(10_000).history(HOUR).open_sim(&memory).unwrap();
+    let store =
+        Store::builder().large_transaction_bytes(10_000).history_retention(HOUR).open_in_memory(&memory).unwrap();
     let rows = store.keyspace("rows").unwrap();
     let mut large = store.begin().unwrap();
     for number in 0..20_000 {
         large.put(&rows, format!("{number:05}"), "large").unwrap();
     }
-    let ts = large.commit().unwrap().ts;
+    let ts = large.commit().unwrap().commit_ts;
     let txn = store.begin().unwrap();
     let newest = txn.versions(&rows, "19999").unwrap().next().unwrap().unwrap();
     assert_eq!((newest.commit_ts, newest.value), (ts, Some(b"large".to_vec())));
@@ -99,7 +104,7 @@ fn a_version_whose_row_is_still_locked_is_listed() {
 #[test]
 fn nothing_stays_locked_behind_a_conflict_among_many_rows() {
     let memory = SimStorage::new();
-    let store = Store::builder().protocol(CommitProtocol::TwoPhase).open_sim(&memory).unwrap();
+    let store = Store::builder().commit_protocol(CommitProtocol::TwoPhase).open_in_memory(&memory).unwrap();
     let rows = store.keyspace("rows").unwrap();
     let put = |number: usize| store.transact(|txn| txn.put(&rows, format!("{number:05}"), "x"));
     let mut many = store.begin().unwrap();
@@ -114,7 +119,7 @@ fn nothing_stays_locked_behind_a_conflict_among_many_rows() {
 #[test]
 fn a_streamed_write_to_a_keyspace_that_was_emptied_is_not_acknowledged() {
     let memory = SimStorage::new();
-    let store = Store::builder().stream_at_bytes(1).open_sim(&memory).unwrap();
+    let store = Store::builder().large_transaction_bytes(1).open_in_memory(&memory).unwrap();
     let (rows, other) = (store.keyspace("rows").unwrap(), store.keyspace("other").unwrap());
     let mut txn = store.begin().unwrap();
     txn.put(&other, "first", "1").unwrap();
@@ -145,10 +150,10 @@ fn recovery_changes_no_more_rows_at_once_than_the_engine_can() {
         memory.crash(kept);
         drop((store, rows));
 
-        let (store, rows) = open(Store::builder().sweep(false));
+        let (store, rows) = open(Store::builder().background_resolve(false));
         forward += store.row_locks().unwrap().filter(|lock| is_committed(lock.as_ref().unwrap())).count();
         back += store.row_locks().unwrap().filter(|lock| !is_committed(lock.as_ref().unwrap())).count();
-        store.resolve_orphans().unwrap();
+        store.resolve_orphan_locks().unwrap();
         assert_eq!(store.row_locks().unwrap().count(), 0);
         let found: Vec<_> = store.snapshot().unwrap().range(&rows, ..).map(|row| row.unwrap().1).collect();
         assert!([b"old", b"new"].iter().any(|whole| found == vec![whole.to_vec(); ROWS]), "{found:?}");
@@ -161,7 +166,7 @@ fn recovery_changes_no_more_rows_at_once_than_the_engine_can() {
 #[test]
 fn records_of_many_dead_are_forgotten_no_more_at_once_than_the_engine_can_change() {
     let memory = SimStorage::new();
-    let (store, rows) = open_limited(Store::builder().stream_at_bytes(1), &memory);
+    let (store, rows) = open_limited(Store::builder().large_transaction_bytes(1), &memory);
     let begin = |number: usize| {
         let mut txn = store.begin().unwrap();
         ["first", "second"].iter().try_for_each(|row| txn.put(&rows, format!("{number} {row}"), "x")).unwrap();
@@ -171,9 +176,9 @@ fn records_of_many_dead_are_forgotten_no_more_at_once_than_the_engine_can_change
     memory.crash(memory.unsynced());
     drop((dead, store, rows));
 
-    let (store, rows) = open_limited(Store::builder().sweep(false), &memory);
+    let (store, rows) = open_limited(Store::builder().background_resolve(false), &memory);
     assert!(store.row_locks().unwrap().count() >= 8);
-    store.resolve_orphans().unwrap();
+    store.resolve_orphan_locks().unwrap();
     assert_eq!((store.row_locks().unwrap().count(), store.snapshot().unwrap().range(&rows, ..).count()), (0, 0));
     store.close().unwrap();
 }
@@ -186,5 +191,5 @@ fn open_limited(builder: Builder, memory: &SimStorage) -> (Store, Keyspace) {
 }
 
 fn is_committed(lock: &RowLock) -> bool {
-    matches!(lock.commit_point, CommitPoint::Committed(_))
+    matches!(lock.txn_status, TransactionStatus::Committed(_))
 }

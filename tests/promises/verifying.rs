@@ -8,12 +8,16 @@ use std::time::Duration;
 use percolite::engine::RowRange;
 use percolite::engine::storage::{Batch, CellReader, Column, Storage};
 use percolite::keys::data_key;
-use percolite::row::{Intent, KeyspaceId, Lock, TxnId, Value, WriteRecord};
-use percolite::{CommitProtocol, ErrorKind, OwnerId, RowKey, Store, Timestamp, Verified};
+use percolite::row::{KeyspaceId, Lock, LockType, TxnId, Value, WriteRecord};
+use percolite::{CommitProtocol, ErrorKind, OwnerId, RowKey, Store, Timestamp, VerifyReport};
 
 /// A store with short and long values, and a deleted row.
 fn filled(memory: &SimStorage) -> KeyspaceId {
-    let store = Store::builder().protocol(CommitProtocol::TwoPhase).sweep(false).open_sim(memory).unwrap();
+    let store = Store::builder()
+        .commit_protocol(CommitProtocol::TwoPhase)
+        .background_resolve(false)
+        .open_in_memory(memory)
+        .unwrap();
     let rows = store.keyspace("rows").unwrap();
     let _keeps_the_deletion = store.snapshot().unwrap();
     store
@@ -29,8 +33,8 @@ fn filled(memory: &SimStorage) -> KeyspaceId {
     rows.id()
 }
 
-fn verified(memory: &SimStorage) -> Verified {
-    let store = Store::builder().read_only(true).open_sim(memory).unwrap();
+fn verified(memory: &SimStorage) -> VerifyReport {
+    let store = Store::builder().read_only(true).open_in_memory(memory).unwrap();
     store.verify(|_| ()).unwrap()
 }
 
@@ -51,8 +55,8 @@ fn told(change: impl FnOnce(KeyspaceId, &mut dyn FnMut(Column, &[u8], Option<Vec
     });
     memory.write(batch).unwrap();
     let verified = verified(&memory);
-    assert_eq!(verified.problems_found, verified.problems.len() as u64);
-    verified.problems.iter().map(ToString::to_string).collect()
+    assert_eq!(verified.issue_count, verified.issues.len() as u64);
+    verified.issues.iter().map(ToString::to_string).collect()
 }
 
 fn txn(start: u64) -> TxnId {
@@ -60,12 +64,12 @@ fn txn(start: u64) -> TxnId {
 }
 
 fn write(start: u64, commit: u64, value: Option<Value>) -> Vec<u8> {
-    bytes(&WriteRecord { commit_ts: Timestamp::from_millis(commit), txn: txn(start), value, held_at: None })
+    bytes(&WriteRecord { commit_ts: Timestamp::from_millis(commit), txn: txn(start), value, lock_only_ts: None })
 }
 
-fn lock(primary: RowKey, intent: Intent) -> Vec<u8> {
+fn lock(primary: RowKey, intent: LockType) -> Vec<u8> {
     let txn = txn(1_700_000_000_000);
-    bytes(&Lock { txn, primary, intent, sequence: 1, ttl_ms: 0, min_commit_ts: txn.start_ts.next() })
+    bytes(&Lock { txn, primary, lock_type: intent, write_seq: 1, ttl_ms: 0, min_commit_ts: txn.start_ts.next() })
 }
 
 #[test]
@@ -73,9 +77,9 @@ fn a_store_that_is_whole_is_sound() {
     let memory = SimStorage::new();
     filled(&memory);
     let verified = verified(&memory);
-    assert!(verified.is_sound(), "{:?}", verified.problems);
-    assert_eq!(verified.values, 1);
-    assert!(verified.versions >= 5 && verified.meta >= 2 && verified.bytes > 1000, "{verified:?}");
+    assert!(verified.is_ok(), "{:?}", verified.issues);
+    assert_eq!(verified.out_of_line_values, 1);
+    assert!(verified.versions >= 5 && verified.meta_entries >= 2 && verified.bytes > 1000, "{verified:?}");
     assert!(told(|_, _| ()).is_empty());
 }
 
@@ -93,7 +97,7 @@ fn each_kind_of_damage_is_found_and_named() {
         "before its transaction began",
     );
     one(
-        told(|id, put| put(Column::Write, row(id, "x").as_bytes(), Some(write(5, 6, Some(Value::InData))))),
+        told(|id, put| put(Column::Write, row(id, "x").as_bytes(), Some(write(5, 6, Some(Value::OutOfLine))))),
         "is missing",
     );
     one(
@@ -124,22 +128,22 @@ fn each_kind_of_damage_is_found_and_named() {
     one(told(|_, put| put(Column::Meta, b"deleted/", Some(vec![]))), "names no row");
     one(
         told(|id, put| {
-            put(Column::Lock, row(id, "x").as_bytes(), Some(lock(row(id, "x"), Intent::Put(Value::InData))))
+            put(Column::Lock, row(id, "x").as_bytes(), Some(lock(row(id, "x"), LockType::Put(Value::OutOfLine))))
         }),
         "is to leave is missing",
     );
     one(
-        told(|id, put| put(Column::Lock, row(id, "x").as_bytes(), Some(lock(row(unknown, "x"), Intent::Delete)))),
+        told(|id, put| put(Column::Lock, row(id, "x").as_bytes(), Some(lock(row(unknown, "x"), LockType::Delete)))),
         "no known keyspace",
     );
     let other_primary = told(|id, put| {
-        put(Column::Lock, row(id, "x").as_bytes(), Some(lock(row(id, "y"), Intent::Delete)));
-        put(Column::Lock, row(id, "y").as_bytes(), Some(lock(row(id, "z"), Intent::Delete)));
+        put(Column::Lock, row(id, "x").as_bytes(), Some(lock(row(id, "y"), LockType::Delete)));
+        put(Column::Lock, row(id, "y").as_bytes(), Some(lock(row(id, "z"), LockType::Delete)));
     });
     one(other_primary, "names another primary");
     one(
         told(|id, put| {
-            put(Column::Lock, row(id, "x").as_bytes(), Some(lock(row(id, "y"), Intent::Delete)));
+            put(Column::Lock, row(id, "x").as_bytes(), Some(lock(row(id, "y"), LockType::Delete)));
             put(Column::Meta, b"safe point", Some(Timestamp::from_millis(1 << 42).to_u64().to_be_bytes().to_vec()));
         }),
         "nobody can tell any more",
@@ -149,13 +153,17 @@ fn each_kind_of_damage_is_found_and_named() {
 #[test]
 fn a_kept_version_that_the_collector_has_forgotten_is_found() {
     let memory = SimStorage::new();
-    let store = Store::builder().history(Duration::from_secs(3600)).sweep(false).open_sim(&memory).unwrap();
+    let store = Store::builder()
+        .history_retention(Duration::from_secs(3600))
+        .background_resolve(false)
+        .open_in_memory(&memory)
+        .unwrap();
     let rows = store.keyspace("rows").unwrap();
     for value in ["first", "second", "third"] {
         store.transact(|txn| txn.put(&rows, "key", value)).unwrap();
     }
     store.close().unwrap();
-    assert!(verified(&memory).is_sound(), "{:?}", verified(&memory).problems);
+    assert!(verified(&memory).is_ok(), "{:?}", verified(&memory).issues);
 
     let named = |key: &[u8]| key.starts_with(b"deleted/") && key.ends_with(b"key");
     let mut list = Vec::new();
@@ -170,7 +178,7 @@ fn a_kept_version_that_the_collector_has_forgotten_is_found() {
         let mut batch = memory.new_batch(0);
         batch.delete(Column::Meta, entry);
         memory.write(batch).unwrap();
-        let told: Vec<String> = verified(&memory).problems.iter().map(ToString::to_string).collect();
+        let told: Vec<String> = verified(&memory).issues.iter().map(ToString::to_string).collect();
         assert!(told.len() == 1 && told[0].contains("the collector does not know it"), "{told:?}");
         let mut batch = memory.new_batch(0);
         batch.put(Column::Meta, entry, b"");
@@ -202,7 +210,7 @@ fn a_verification_ends_where_its_caller_says_so() {
             if seen > 1000 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })
         .unwrap_err();
-    assert!(matches!(stopped.kind(), ErrorKind::Stopped(_)), "{stopped}");
+    assert!(matches!(stopped.kind(), ErrorKind::Cancelled(_)), "{stopped}");
     assert!(seen < whole && stopped.to_string().contains(&format!("after {seen} cells")), "{stopped}, {whole} in all");
     assert_eq!(store.verify(|_| ControlFlow::Continue(())).unwrap().cells(), whole, "the next one reads everything");
 }

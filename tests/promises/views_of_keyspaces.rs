@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use percolite::engine::sim::SimStorage;
-use percolite::{DumpHeader, DumpOptions, Dumped, Error, ErrorKind, Existing, Keyspace, Snapshot, Store, Timestamp};
+use percolite::{
+    DumpHeader, DumpOptions, DumpStats, Error, ErrorKind, Keyspace, OnExisting, Snapshot, Store, Timestamp,
+};
 use proptest::prelude::*;
 
 type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -65,7 +67,7 @@ fn a_keyspace_created_after_a_snapshot_is_empty_in_it_and_stays_so_when_it_is_dr
             _ => std::thread::sleep(Duration::from_millis(700)),
         }
     }
-    let gone = ErrorKind::NoSuchKeyspace("rows".into());
+    let gone = ErrorKind::KeyspaceNotFound("rows".into());
     assert_eq!(answer(&store.snapshot().unwrap(), &rows), Err(gone));
 }
 
@@ -82,7 +84,7 @@ fn a_keyspace_that_is_being_restored_is_empty_and_a_transaction_that_began_then_
     let mut while_it_runs = Vec::new();
     let mut txn = None;
     store
-        .restore(&dump[..], Existing::Refuse, |so_far| {
+        .restore(&dump[..], OnExisting::Fail, |so_far| {
             while_it_runs.push((so_far.rows, store.snapshot().unwrap()));
             txn = Some(store.begin().unwrap());
         })
@@ -110,7 +112,7 @@ fn a_keyspace_that_is_being_restored_is_empty_and_a_transaction_that_began_then_
 /// The same where an increment brings the keyspace.
 #[test]
 fn a_keyspace_that_an_increment_brings_is_empty_until_it_is_named_and_gone_after_its_drop() {
-    let from = Store::builder().history(Duration::from_secs(3600)).in_memory().unwrap();
+    let from = Store::builder().history_retention(Duration::from_secs(3600)).in_memory().unwrap();
     put(&from, &from.keyspace("old").unwrap(), "v");
     let (mut base, mut increment) = (Vec::new(), Vec::new());
     from.snapshot().unwrap().dump(&mut base, |_| ()).unwrap();
@@ -119,12 +121,12 @@ fn a_keyspace_that_an_increment_brings_is_empty_until_it_is_named_and_gone_after
     from.snapshot().unwrap().dump_with(since, &mut increment, |_| ()).unwrap();
 
     let store = Store::in_memory().unwrap();
-    store.restore(&base[..], Existing::Refuse, |_| ()).unwrap();
+    store.restore(&base[..], OnExisting::Fail, |_| ()).unwrap();
     let (mut during, mut txn) = (None, None);
-    let so_far = |so_far: &Dumped| {
+    let so_far = |so_far: &DumpStats| {
         (during, txn) = (Some((so_far.rows, store.snapshot().unwrap())), Some(store.begin().unwrap()));
     };
-    store.restore(&increment[..], Existing::Refuse, so_far).unwrap();
+    store.restore(&increment[..], OnExisting::Fail, so_far).unwrap();
     let ((restored, during), mut txn) = (during.unwrap(), txn.unwrap());
     assert_eq!(restored, 1, "no row was there yet");
     let rows = store.existing_keyspace("rows").unwrap();
@@ -134,14 +136,14 @@ fn a_keyspace_that_an_increment_brings_is_empty_until_it_is_named_and_gone_after
     assert_eq!(answer(&store.snapshot().unwrap(), &rows), one("v"));
     store.drop_keyspace("rows").unwrap();
     assert_eq!(answer(&during, &rows), Ok(Rows::new()));
-    let gone = ErrorKind::NoSuchKeyspace("rows".into());
+    let gone = ErrorKind::KeyspaceNotFound("rows".into());
     assert_eq!(answer(&store.snapshot().unwrap(), &rows), Err(gone));
 }
 
 #[test]
 fn a_keyspace_dropped_in_an_earlier_life_is_read_in_the_past_only() {
     let memory = SimStorage::new();
-    let open = || Store::builder().history(Duration::from_secs(3600)).open_sim(&memory).unwrap();
+    let open = || Store::builder().history_retention(Duration::from_secs(3600)).open_in_memory(&memory).unwrap();
     let store = open();
     let rows = store.keyspace("rows").unwrap();
     put(&store, &rows, "v");
@@ -152,7 +154,7 @@ fn a_keyspace_dropped_in_an_earlier_life_is_read_in_the_past_only() {
     let past = store.snapshot_at(then).unwrap();
     let rows = past.keyspaces().unwrap().remove(0);
     assert_eq!(answer(&past, &rows), one("v"));
-    let gone = ErrorKind::NoSuchKeyspace("rows".into());
+    let gone = ErrorKind::KeyspaceNotFound("rows".into());
     assert_eq!(answer(&store.snapshot().unwrap(), &rows), Err(gone.clone()));
     assert_eq!(*store.transact(|txn| txn.put(&rows, "k", "w")).unwrap_err().kind(), gone);
     assert_eq!(answer(&past, &rows), one("v"));
@@ -200,7 +202,7 @@ impl Model {
     fn answer(&self, keyspace: &Keyspace) -> Result<Rows, ErrorKind> {
         let id = keyspace.id().0;
         if self.gone.contains(&id) {
-            return Err(ErrorKind::NoSuchKeyspace(keyspace.name().into()));
+            return Err(ErrorKind::KeyspaceNotFound(keyspace.name().into()));
         }
         Ok(self.live.get(&id).cloned().unwrap_or_default())
     }
@@ -221,7 +223,11 @@ struct Run {
 
 impl Run {
     fn open(memory: &SimStorage) -> Store {
-        Store::builder().history(Duration::from_secs(3600)).sweep(true).open_sim(memory).unwrap()
+        Store::builder()
+            .history_retention(Duration::from_secs(3600))
+            .background_resolve(true)
+            .open_in_memory(memory)
+            .unwrap()
     }
 
     fn new() -> Self {
@@ -313,7 +319,7 @@ impl Run {
         self.store.snapshot().unwrap().dump(&mut dump, |_| ()).unwrap();
         let mut snapshots = Vec::new();
         let store = self.store.clone();
-        store.restore(&dump[..], Existing::Replace, |_| snapshots.push(store.snapshot().unwrap())).unwrap();
+        store.restore(&dump[..], OnExisting::Replace, |_| snapshots.push(store.snapshot().unwrap())).unwrap();
         for snapshot in snapshots {
             self.moments.push((snapshot.read_ts(), self.now.clone()));
             self.views.push((Box::new(move |keyspace| answer(&snapshot, keyspace)), self.now.clone()));

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use percolite::{Builder, ErrorKind, Keyspace, Result, RetryLimits, Store, Txn, TxnOptions};
+use percolite::{Builder, ErrorKind, Keyspace, Result, RetryPolicy, Store, Txn, TxnOptions};
 
 fn one_at_a_time() -> Builder {
-    Store::builder().admission(1)
+    Store::builder().admission_limit(1)
 }
 
 fn add(txn: &mut Txn, rows: &Keyspace, key: &str) -> Result<()> {
@@ -42,7 +42,7 @@ fn a_closure_may_wait_for_a_transact_of_another_thread() {
         .unwrap();
     let snapshot = store.snapshot().unwrap();
     assert_eq!(snapshot.multi_get(&rows, ["inner", "outer"]).unwrap(), [Some(vec![1]), Some(vec![1])]);
-    assert_eq!(store.stats().unadmitted, 1);
+    assert_eq!(store.stats().admission_timeouts, 1);
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn a_closure_may_wait_for_a_keyspace_that_another_thread_creates() {
 #[test]
 fn as_many_waiting_closures_as_permits_all_commit() {
     const CLOSURES: u8 = 4;
-    let store = Store::builder().admission(CLOSURES.into()).in_memory().unwrap();
+    let store = Store::builder().admission_limit(CLOSURES.into()).in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
     conflict_once(&store, &rows);
     let together = std::sync::Barrier::new(CLOSURES.into());
@@ -90,13 +90,13 @@ fn the_wait_for_a_permit_counts_towards_the_time_for_retries() {
     let store = one_at_a_time().in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
     conflict_once(&store, &rows);
-    let retry = Some(RetryLimits { attempts: u32::MAX, time: Duration::from_millis(100) });
+    let retry = Some(RetryPolicy { max_attempts: u32::MAX, timeout: Duration::from_millis(100) });
     let mut attempts = 0;
     store
         .transact(|outer| {
             outer.put(&rows, "outer", "")?;
             let rival = || {
-                store.transact_with(TxnOptions { retry, ..TxnOptions::default() }, |txn| {
+                store.transact_with(TxnOptions { retry_policy: retry, ..TxnOptions::default() }, |txn| {
                     attempts += 1;
                     add(txn, &rows, "k")?;
                     // Somebody else is always first.
@@ -106,7 +106,7 @@ fn the_wait_for_a_permit_counts_towards_the_time_for_retries() {
                 })
             };
             let gave_up = std::thread::scope(|scope| scope.spawn(rival).join().unwrap()).unwrap_err();
-            assert!(matches!(gave_up.kind(), ErrorKind::Exhausted { attempts: 1, .. }), "{gave_up}");
+            assert!(matches!(gave_up.kind(), ErrorKind::RetriesExhausted { attempts: 1, .. }), "{gave_up}");
             Ok::<_, percolite::Error>(())
         })
         .unwrap();
@@ -125,11 +125,11 @@ fn without_conflicts_nobody_waits_for_a_permit() {
                     .unwrap()
             })
             .unwrap();
-        store.latencies().waiting.count()
+        store.latencies().admission_wait.count()
     };
     assert_eq!(nested("at first"), 0);
     conflict_once(&store, &rows);
-    let waits = store.latencies().waiting.count();
+    let waits = store.latencies().admission_wait.count();
     assert_eq!(nested("after a conflict"), waits + 1);
     for _ in 0..16 {
         store.transact(|txn| txn.put(&rows, "calm", "")).unwrap();
@@ -139,8 +139,8 @@ fn without_conflicts_nobody_waits_for_a_permit() {
 
 #[test]
 fn an_inner_call_waits_for_a_lock_to_go_before_it_tries_again() {
-    let limits = RetryLimits { attempts: 20, ..RetryLimits::default() };
-    let store = Store::builder().stream_at_bytes(1).retry(limits).in_memory().unwrap();
+    let limits = RetryPolicy { max_attempts: 20, ..RetryPolicy::default() };
+    let store = Store::builder().large_transaction_bytes(1).retry_policy(limits).in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
     let mut large = store.begin().unwrap();
     large.put(&rows, "k", "large").unwrap();
@@ -158,15 +158,15 @@ fn an_inner_call_waits_for_a_lock_to_go_before_it_tries_again() {
 #[test]
 fn an_inner_call_does_not_wait_long_for_what_the_outer_one_has_locked() {
     // Each attempt would wait for a tenth of a second.
-    let limits = RetryLimits { attempts: 1000, time: Duration::from_secs(3600) };
-    let store = Store::builder().stream_at_bytes(1).retry(limits).in_memory().unwrap();
+    let limits = RetryPolicy { max_attempts: 1000, timeout: Duration::from_secs(3600) };
+    let store = Store::builder().large_transaction_bytes(1).retry_policy(limits).in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
     let began = std::time::Instant::now();
     store
         .transact(|outer| {
             outer.put(&rows, "k", "outer")?;
             let why = store.transact(|inner| inner.put(&rows, "k", "inner")).unwrap_err();
-            assert!(matches!(why.kind(), ErrorKind::Exhausted { attempts: 1000, .. }), "{why}");
+            assert!(matches!(why.kind(), ErrorKind::RetriesExhausted { attempts: 1000, .. }), "{why}");
             Ok::<_, percolite::Error>(())
         })
         .unwrap();

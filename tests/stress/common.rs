@@ -70,7 +70,7 @@ pub fn wait_until(what: &str, happened: impl Fn() -> bool) {
 /// Both protocols and both durabilities, at random.
 pub fn any_options(dice: &mut Dice) -> TxnOptions {
     TxnOptions {
-        protocol: Some(if dice.one_in(2) { CommitProtocol::TwoPhase } else { CommitProtocol::Auto }),
+        commit_protocol: Some(if dice.one_in(2) { CommitProtocol::TwoPhase } else { CommitProtocol::Auto }),
         durability: Some(if dice.one_in(2) { Durability::Buffered } else { Durability::Sync }),
         ..TxnOptions::default()
     }

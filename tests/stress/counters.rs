@@ -62,7 +62,7 @@ impl Tables {
             }
             txn.insert(&self.index, entry(before + 1, counter), number(before + 1, dice))?;
             let flip = [counter, thread as u8];
-            if txn.contains(&self.flips, flip)? {
+            if txn.contains_key(&self.flips, flip)? {
                 txn.delete(&self.flips, flip)?;
             } else {
                 txn.insert(&self.flips, flip, number(before, dice))?;

@@ -82,7 +82,7 @@ fn lives(mut dice: Dice, durability: Durability) {
         }
         let tables = open(&memory, &mut dice, durability);
         check(&tables, &mut sessions);
-        tables.store.resolve_orphans().unwrap();
+        tables.store.resolve_orphan_locks().unwrap();
         assert_eq!(tables.store.row_locks().unwrap().count(), 0, "locks are left");
         check(&tables, &mut sessions);
     }
@@ -103,7 +103,7 @@ fn slow_at_times(memory: &SimStorage, dice: &mut Dice) -> Arc<dyn Engine> {
 }
 
 fn open_on(engine: Arc<dyn Engine>, dice: &mut Dice, durability: Durability) -> Tables {
-    let store = Store::builder().sweep(dice.one_in(2)).durability(durability).open_engine(engine).unwrap();
+    let store = Store::builder().background_resolve(dice.one_in(2)).durability(durability).open_engine(engine).unwrap();
     let (accounts, sessions) = (store.keyspace("accounts").unwrap(), store.keyspace("sessions").unwrap());
     Tables { store, accounts, sessions }
 }
@@ -140,7 +140,7 @@ fn work(tables: &Tables, own: usize, session: &mut Session, mut dice: Dice, star
             });
             match committed {
                 Ok(commit) => {
-                    session.acknowledged.push((commit.ts, number));
+                    session.acknowledged.push((commit.commit_ts, number));
                     if is_durable(options) {
                         session.durable = number;
                     }

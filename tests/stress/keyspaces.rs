@@ -93,7 +93,7 @@ impl Town {
         });
         match done {
             Ok(()) => assert!(!was_gone, "a commit into a keyspace that was dropped before it began"),
-            Err(why) => assert!(matches!(why.kind(), ErrorKind::NoSuchKeyspace(_)), "{why}"),
+            Err(why) => assert!(matches!(why.kind(), ErrorKind::KeyspaceNotFound(_)), "{why}"),
         }
     }
 
@@ -122,7 +122,7 @@ impl Town {
             let snapshot = self.store.snapshot().unwrap();
             // What it answers once it answers always.
             if let Err(why) = snapshot.get(&keyspace, "any") {
-                assert!(matches!(why.kind(), ErrorKind::NoSuchKeyspace(_)), "{why}");
+                assert!(matches!(why.kind(), ErrorKind::KeyspaceNotFound(_)), "{why}");
                 assert!(self.leaving.lock().unwrap().contains(&keyspace.id()), "gone before anybody dropped it");
                 continue;
             }
@@ -151,7 +151,7 @@ impl Town {
 
     /// Everything in the keyspaces that there are.
     fn living(&self) -> Vec<(String, Rows)> {
-        let names = self.store.keyspaces().unwrap();
+        let names = self.store.keyspace_names().unwrap();
         let snapshot = self.store.snapshot().unwrap();
         let rows = |name: String| {
             let keyspace = self.store.existing_keyspace(&name).unwrap();

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use percolite::engine::sim::SimStorage;
 use percolite::engine::unreliable::{Faults, FaultyEngine};
-use percolite::runtime::{Joined, Parker, Runtime, System};
-use percolite::{CommitPoint, CommitProtocol, Durability, Keyspace, Store, Txn, TxnOptions};
+use percolite::runtime::{Env, JoinHandle, Parker, SystemEnv};
+use percolite::{CommitProtocol, Durability, Keyspace, Store, TransactionStatus, Txn, TxnOptions};
 
 use crate::common::{Run, wait_until};
 use crate::support::Home;
@@ -30,7 +30,7 @@ enum Place {
 /// A runtime that holds one thread at the `n`-th time it comes to a place.
 #[derive(Default)]
 struct Holding {
-    system: System,
+    system: SystemEnv,
     hold: Mutex<Option<Hold>>,
 }
 
@@ -90,7 +90,7 @@ impl<T> Held<'_, T> {
     }
 }
 
-impl Runtime for Holding {
+impl Env for Holding {
     fn unix_millis(&self) -> u64 {
         self.system.unix_millis()
     }
@@ -108,7 +108,7 @@ impl Runtime for Holding {
         self.came_to(Place::Submits);
         Arc::new(Hasty(self.system.parker()))
     }
-    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn Joined>> {
+    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn JoinHandle>> {
         self.system.spawn(name, work)
     }
 }
@@ -128,11 +128,11 @@ impl Parker for Hasty {
 }
 
 fn two_phases() -> TxnOptions {
-    TxnOptions { protocol: Some(CommitProtocol::TwoPhase), ..TxnOptions::default() }
+    TxnOptions { commit_protocol: Some(CommitProtocol::TwoPhase), ..TxnOptions::default() }
 }
 
 fn open(runtime: &Arc<Holding>) -> (Store, Keyspace) {
-    let store = Store::builder().runtime(Arc::clone(runtime) as Arc<dyn Runtime>).in_memory().unwrap();
+    let store = Store::builder().runtime(Arc::clone(runtime) as Arc<dyn Env>).in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
     (store, rows)
 }
@@ -153,7 +153,7 @@ fn a_commit_that_finishes_late_hides_no_conflict() {
     let runtime = Arc::new(Holding::default());
     // An engine that can change more together has nothing behind the commit point.
     let row_by_row = SimStorage::new().exclusive_engine().with_batch_rows_max(2);
-    let builder = Store::builder().runtime(Arc::clone(&runtime) as Arc<dyn Runtime>);
+    let builder = Store::builder().runtime(Arc::clone(&runtime) as Arc<dyn Env>);
     let store = builder.open_engine(Arc::new(row_by_row)).unwrap();
     let rows = store.keyspace("rows").unwrap();
     let slow = two_rows(&store, &rows);
@@ -186,8 +186,8 @@ fn locks_and_their_commit_points_are_listed_as_of_one_moment() {
         let slow = runtime.run(scope, (Place::Submits, 2), || slow.commit());
         let listed = store.row_locks().unwrap();
         slow.finish().unwrap();
-        let points: Vec<_> = listed.map(|lock| lock.unwrap().commit_point).collect();
-        assert_eq!(points, [CommitPoint::Pending; 2]);
+        let points: Vec<_> = listed.map(|lock| lock.unwrap().txn_status).collect();
+        assert_eq!(points, [TransactionStatus::Pending; 2]);
         assert_eq!(store.row_locks().unwrap().count(), 0);
     });
 }
@@ -231,7 +231,7 @@ fn open_holding(runtime: &Arc<Holding>, memory: &SimStorage) -> Store {
     };
     let always = Faults { delays: 1000, ..Faults::default() };
     let engine = Arc::new(FaultyEngine::with_pause(memory.exclusive_engine(), always, 1, Arc::new(pause)));
-    Store::builder().runtime(Arc::clone(runtime) as Arc<dyn Runtime>).open_engine(engine).unwrap()
+    Store::builder().runtime(Arc::clone(runtime) as Arc<dyn Env>).open_engine(engine).unwrap()
 }
 
 /// A commit is applied and not yet visible, because the thread that leads has been put to sleep just then. Whoever meets it
@@ -278,10 +278,10 @@ fn a_sync_covers_nothing_that_came_after_it() {
         first.finish().unwrap();
     });
     // A snapshot shows only what is durable, and everything that was acknowledged: it has to see to the second one.
-    assert!(store.snapshot().unwrap().contains(&rows, "second").unwrap());
+    assert!(store.snapshot().unwrap().contains_key(&rows, "second").unwrap());
     memory.crash(0);
     drop((store, rows));
-    let store = Store::builder().open_sim(&memory).unwrap();
+    let store = Store::builder().open_in_memory(&memory).unwrap();
     let rows = store.keyspace("rows").unwrap();
     let found = store.snapshot().unwrap().multi_get(&rows, ["first", "second"]).unwrap();
     assert_eq!(found, [Some(b"1".to_vec()), Some(b"2".to_vec())]);
@@ -292,16 +292,16 @@ fn a_sync_covers_nothing_that_came_after_it() {
 #[test]
 fn collection_hides_no_conflict_of_an_old_transaction() {
     let _run = Run::begin("races::collection_hides_no_conflict_of_an_old_transaction");
-    let runtime: Arc<dyn Runtime> = Arc::new(Holding::default());
+    let runtime: Arc<dyn Env> = Arc::new(Holding::default());
     // With one slot of memory the row itself has to say when it was committed.
-    let store = Store::builder().runtime(runtime).conflict_slots(1).in_memory().unwrap();
+    let store = Store::builder().runtime(runtime).conflict_cache_rows(1).in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
     let put = |key: &str| store.transact(|txn| txn.put(&rows, key, "1")).unwrap();
     let delete = |key: &str| store.transact(|txn| txn.delete(&rows, key)).unwrap();
     put("old");
     put("older");
     delete("older");
-    wait_until("a deletion is collected", || store.stats().collected == 1);
+    wait_until("a deletion is collected", || store.stats().gc_tombstones == 1);
     let mut old = store.begin().unwrap();
     old.put(&rows, "old", "2").unwrap();
     delete("old");
@@ -309,7 +309,7 @@ fn collection_hides_no_conflict_of_an_old_transaction() {
     // The collector comes by many times.
     std::thread::sleep(40 * HASTE);
     assert!(old.commit().is_err_and(|why| why.is_retryable()), "an update is lost");
-    wait_until("the other deletion is collected", || store.stats().collected == 2);
+    wait_until("the other deletion is collected", || store.stats().gc_tombstones == 2);
 }
 
 /// A store that was committed to in two phases and whose machine crashed, which lost so many batches: with the last the second
@@ -356,7 +356,7 @@ fn a_reader_with_an_old_snapshot_meets_a_lock_that_is_long_resolved() {
     for (home, lost) in [Home::row_by_row, Home::shared].into_iter().flat_map(|home| [(home, 1), (home, 2)]) {
         let home = interrupted(home, lost);
         for sweep in [false, true] {
-            let store = home.open(Store::builder().sweep(sweep));
+            let store = home.open(Store::builder().background_resolve(sweep));
             let rows = store.keyspace("rows").unwrap();
             let expected = store.begin().unwrap().get(&rows, "a").unwrap();
             let reader = store.begin().unwrap();
@@ -368,7 +368,7 @@ fn a_reader_with_an_old_snapshot_meets_a_lock_that_is_long_resolved() {
                     }
                     store.transact(|txn| txn.put(&rows, row, value)).unwrap();
                 }
-                store.resolve_orphans().unwrap();
+                store.resolve_orphan_locks().unwrap();
             }
             assert_eq!(reader.get(&rows, "b").unwrap(), expected, "{}, {lost} lost", home.is_shared());
             let scanned: Vec<_> = reader.range(&rows, ..).map(|row| row.unwrap().1).collect();

@@ -9,8 +9,8 @@ use percolite::engine::Engine;
 use percolite::engine::sim::SimStorage;
 use percolite::engine::unreliable::{Faults, FaultyEngine};
 use percolite::oracle::{MemoryOracle, Oracle};
-use percolite::runtime::{Runtime, System};
-use percolite::{Builder, CommitProtocol, Commons, Pause, Store};
+use percolite::runtime::{Env, SystemEnv};
+use percolite::{Builder, CommitProtocol, SharedConfig, SleepingLockWaiter, Store};
 
 /// Milliseconds that a silent client of a shared engine is waited for.
 pub const TTL_MS: u64 = 3000;
@@ -32,7 +32,7 @@ pub enum Home {
 pub struct Server {
     pub memory: SimStorage,
     oracle: Arc<dyn Oracle>,
-    runtime: Arc<dyn Runtime>,
+    runtime: Arc<dyn Env>,
     /// What goes wrong on the way, and from which seed.
     faults: Option<(Faults, u64)>,
     ttl_ms: u64,
@@ -65,15 +65,15 @@ impl Home {
     /// Opens the store that lives here, or one more client of it.
     pub fn open(&self, builder: Builder) -> Store {
         match self {
-            Self::Embedded(memory) => builder.open_sim(memory).unwrap(),
+            Self::Embedded(memory) => builder.open_in_memory(memory).unwrap(),
             Self::RowByRow(memory) => {
                 let engine = memory.exclusive_engine().with_batch_rows_max(2);
-                builder.protocol(CommitProtocol::TwoPhase).open_engine(Arc::new(engine)).unwrap()
+                builder.commit_protocol(CommitProtocol::TwoPhase).open_engine(Arc::new(engine)).unwrap()
             }
             Self::Shared(server) => server.open(builder),
             #[cfg(feature = "rocks")]
             Self::Rocks(folder) => {
-                builder.cache_bytes(4 << 20).write_buffer_bytes(4 << 20).open(folder.path()).unwrap()
+                builder.block_cache_bytes(4 << 20).write_buffer_bytes(4 << 20).open(folder.path()).unwrap()
             }
         }
     }
@@ -93,7 +93,7 @@ impl Home {
 
 impl Server {
     fn new(faults: Option<(Faults, u64)>, ttl_ms: u64) -> Self {
-        let runtime: Arc<dyn Runtime> = Arc::new(System::default());
+        let runtime: Arc<dyn Env> = Arc::new(SystemEnv::default());
         Self {
             memory: SimStorage::new(),
             oracle: Arc::new(MemoryOracle::new(Arc::clone(&runtime))),
@@ -110,10 +110,10 @@ impl Server {
             Some((faults, seed)) => Arc::new(FaultyEngine::new(self.memory.shared_engine(), faults, seed ^ client)),
             None => Arc::new(self.memory.shared_engine()),
         };
-        let commons = Commons {
+        let commons = SharedConfig {
             engine,
             oracle: Arc::clone(&self.oracle),
-            waiter: Arc::new(Pause(Arc::clone(&self.runtime))),
+            waiter: Arc::new(SleepingLockWaiter(Arc::clone(&self.runtime))),
             ttl_ms: self.ttl_ms,
         };
         builder.open_shared(commons).unwrap()

@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use percolite::engine::RowBatch;
-use percolite::row::{Edit, Intent, Lock, RowChange, Status, TxnId, Value, WriteRecord};
+use percolite::row::{CellChange, Lock, LockType, RowChange, TxnId, TxnRecord, Value, WriteRecord};
 use percolite::{Builder, RowKey, Store};
 
 fn small() -> Builder {
-    Store::builder().cache_bytes(1 << 20).write_buffer_bytes(4 << 20)
+    Store::builder().block_cache_bytes(1 << 20).write_buffer_bytes(4 << 20)
 }
 
 /// Leaves the rows `a` (primary) and `b` as a process leaves them that dies before or after its commit point.
@@ -16,33 +16,33 @@ pub fn leave_locks(path: &Path, committed: bool) {
     let rows = store.keyspace("rows").unwrap();
     store.transact(|txn| txn.put(&rows, "a", "old").and_then(|()| txn.put(&rows, "b", "old"))).unwrap();
     let (txn, later) = (store.begin().unwrap(), store.begin().unwrap());
-    let (id, commit_ts) = (TxnId { start_ts: txn.start_ts(), owner: txn.owner() }, later.start_ts());
-    let (a, b) = (rows.row_of("a"), rows.row_of("b"));
+    let (id, commit_ts) = (TxnId { start_ts: txn.start_ts(), owner: txn.owner_id() }, later.start_ts());
+    let (a, b) = (rows.row_key("a"), rows.row_key("b"));
     drop((txn, later));
     store.close().unwrap();
 
-    let engine = small().rocks(path).unwrap();
+    let engine = small().durable_engine(path).unwrap();
     let value = || Value::Inline(b"new".as_slice().into());
     let lock = Lock {
         txn: id,
         primary: a.clone(),
-        intent: Intent::Put(value()),
-        sequence: 1,
+        lock_type: LockType::Put(value()),
+        write_seq: 1,
         ttl_ms: 3000,
         min_commit_ts: id.start_ts.next(),
     };
     let locked = |row: &RowKey| {
         let mut change = RowChange::new(row.clone(), id.start_ts);
-        change.lock = Edit::Put(lock.clone());
+        change.lock = CellChange::Put(lock.clone());
         change
     };
     let apply = |changes| drop(engine.apply(&[RowBatch::Changes(changes)]).unwrap());
     apply(vec![locked(&a), locked(&b)]);
     if committed {
         let mut change = RowChange::new(a, id.start_ts);
-        change.lock = Edit::Delete;
-        change.write = Edit::Put(WriteRecord { commit_ts, txn: id, value: Some(value()), held_at: None });
-        change.status = Edit::Put(Status::Committed(commit_ts));
+        change.lock = CellChange::Delete;
+        change.write = CellChange::Put(WriteRecord { commit_ts, txn: id, value: Some(value()), lock_only_ts: None });
+        change.txn_record = CellChange::Put(TxnRecord::Committed(commit_ts));
         apply(vec![change]);
     }
 }

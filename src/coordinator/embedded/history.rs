@@ -12,103 +12,104 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Embedded;
-use crate::coordinator::KeepHistory;
-use crate::coordinator::history::{Kept, check_moment, in_the_future};
+use super::EmbeddedCoordinator;
+use crate::coordinator::HistoryRetention;
+use crate::coordinator::history::{Retention, check_within_retention, future_timestamp_error};
 use crate::error::Result;
 use crate::pipeline::Pipeline;
-use crate::runtime::Runtime;
+use crate::runtime::Env;
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
-use crate::view::PinnedView;
+use crate::view::ReadView;
 
 /// See the [module](self).
-pub(super) struct History {
-    kept: Mutex<Kept>,
+pub(super) struct HistoryKeeper {
+    retention: Mutex<Retention>,
     /// The wall clock when the store was opened, and the monotonic one.
-    opened: (u64, Duration),
+    clock_at_open: (u64, Duration),
 }
 
-impl History {
+impl HistoryKeeper {
     /// Begins to keep history, goes on with it, or ends it.
-    pub fn open(pipeline: &Pipeline, asked: KeepHistory) -> Result<Option<Self>> {
+    pub fn open(pipeline: &Pipeline, asked: HistoryRetention) -> Result<Option<Self>> {
         let (engine, runtime) = (pipeline.engine(), pipeline.runtime());
-        let found = Kept::read(engine)?;
+        let found = Retention::load(engine)?;
         let kept = match asked {
-            KeepHistory::AsBefore => found,
-            KeepHistory::Never => None,
-            KeepHistory::For(time) => {
-                Some(Kept { from: found.map_or(pipeline.opened_at(), |found| found.from), for_ms: millis(time) })
-            }
+            HistoryRetention::Unchanged => found,
+            HistoryRetention::Disabled => None,
+            HistoryRetention::For(time) => Some(Retention {
+                oldest_ts: found.map_or(pipeline.first_ts(), |found| found.oldest_ts),
+                window_ms: millis(time),
+            }),
         };
         if kept != found {
-            Kept::write(kept, engine)?;
+            Retention::store(kept, engine)?;
             engine.sync()?;
         }
         let Some(kept) = kept else { return Ok(None) };
-        pipeline.be_punctual();
-        Ok(Some(Self { kept: Mutex::new(kept), opened: (runtime.unix_millis(), runtime.elapsed()) }))
+        pipeline.track_wall_clock();
+        Ok(Some(Self { retention: Mutex::new(kept), clock_at_open: (runtime.unix_millis(), runtime.elapsed()) }))
     }
 
     /// What is kept at this moment.
-    pub fn kept(&self) -> Kept {
-        *self.kept.lock()
+    pub fn retention(&self) -> Retention {
+        *self.retention.lock()
     }
 
     /// Nobody is promised anything that was replaced so long ago.
-    fn promised(&self, for_ms: u64, runtime: &dyn Runtime) -> Timestamp {
-        let (unix_millis, elapsed) = self.opened;
+    fn window_start(&self, for_ms: u64, runtime: &dyn Env) -> Timestamp {
+        let (unix_millis, elapsed) = self.clock_at_open;
         let now =
             runtime.unix_millis().min(unix_millis.saturating_add(millis(runtime.elapsed().saturating_sub(elapsed))));
         Timestamp::from_millis(now.saturating_sub(for_ms))
     }
 }
 
-impl Embedded {
+impl EmbeddedCoordinator {
     /// How far [`collectable`](Self::collectable) could come now.
-    pub fn collectable_at_most(&self) -> Timestamp {
-        let read = self.pipeline.oldest_read().min(self.pipeline.durable_ts());
+    pub fn gc_horizon_max(&self) -> Timestamp {
+        let read = self.pipeline.oldest_read_ts().min(self.pipeline.durable_ts());
         let Some(history) = &self.history else { return read };
-        let kept = *history.kept.lock();
-        read.min(history.promised(kept.for_ms, self.pipeline.runtime())).max(kept.from)
+        let kept = *history.retention.lock();
+        read.min(history.window_start(kept.window_ms, self.pipeline.runtime())).max(kept.oldest_ts)
     }
 
     /// What was superseded at or below this may be collected. If that is more than before, the floor rises first.
-    pub fn collectable(&self) -> Result<Timestamp> {
-        let Some(history) = &self.history else { return Ok(self.collectable_at_most()) };
+    pub fn advance_gc_horizon(&self) -> Result<Timestamp> {
+        let Some(history) = &self.history else { return Ok(self.gc_horizon_max()) };
         // It changes here alone, on the background thread.
-        let kept = *history.kept.lock();
-        let next = Kept { from: self.collectable_at_most(), ..kept };
+        let kept = *history.retention.lock();
+        let next = Retention { oldest_ts: self.gc_horizon_max(), ..kept };
         let engine = self.pipeline.engine();
-        if next.from > kept.from && !engine.gc_candidates(None, next.from, 1)?.is_empty() {
+        if next.oldest_ts > kept.oldest_ts && !engine.gc_candidates(None, next.oldest_ts, 1)?.is_empty() {
             if !mutated!(FloorNotKept) {
-                Kept::write(Some(next), engine).map_err(|why| self.pipeline.poison(why.into()))?;
+                Retention::store(Some(next), engine).map_err(|why| self.pipeline.poison(why.into()))?;
             }
             crash_point!(HistoryFloor);
-            *history.kept.lock() = next;
-            return Ok(next.from);
+            *history.retention.lock() = next;
+            return Ok(next.oldest_ts);
         }
-        Ok(kept.from)
+        Ok(kept.oldest_ts)
     }
 
     /// A view of what was committed at or below `at`.
-    pub(super) fn view_at(&self, at: Timestamp) -> Result<Arc<PinnedView>> {
+    pub(super) fn view_at(&self, at: Timestamp) -> Result<Arc<ReadView>> {
         let pipeline = &self.pipeline;
-        if self.history.is_some() && at > pipeline.current_view().read_ts {
+        if self.history.is_some() && at > pipeline.visible_view().read_ts {
             // From here on no commit can come in at or below `at`, and those that have are published.
-            if at > pipeline.timestamp()? {
-                return Err(in_the_future(at));
+            if at > pipeline.next_timestamp()? {
+                return Err(future_timestamp_error(at));
             }
-            pipeline.pass()?;
+            pipeline.drain()?;
         }
-        let kept = self.history.as_ref().map(|history| history.kept.lock());
-        check_moment(at, kept.as_ref().map(|kept| kept.from))?;
+        let kept = self.history.as_ref().map(|history| history.retention.lock());
+        check_within_retention(at, kept.as_ref().map(|kept| kept.oldest_ts))?;
         let kept = kept.filter(|_| !mutated!(FloorReleasedEarly));
-        let newest = pipeline.current_view();
+        let newest = pipeline.visible_view();
         drop(kept);
-        let view = PinnedView::new(at, Arc::clone(&newest.view), newest.check_locks);
-        pipeline.keep_view(&view);
-        if self.read_durable {
+        let view = ReadView::new(at, Arc::clone(&newest.snapshot), newest.must_check_locks);
+        pipeline.add_historical_view(&view);
+        if self.durable_snapshots {
             pipeline.wait_durable(at.min(newest.read_ts))?;
         }
         Ok(view)

@@ -13,31 +13,31 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::Embedded;
-use super::resolve::Resolved;
+use super::EmbeddedCoordinator;
+use super::resolve::LockResolution;
 use crate::engine::{EngineError, EngineSnapshot, GcEntry, PageRequest, RowRange};
 use crate::error::{Error, ErrorKind, Result};
-use crate::pipeline::{Purpose, Settled};
-use crate::protocol::{Collect, Replaced, collect, forget};
+use crate::pipeline::{SubmissionKind, SubmitResult};
+use crate::protocol::{GcRequest, OldVersion, delete_txn_record, gc_row};
 use crate::row::{Lock, RowChange, RowKey};
-use crate::runtime::Joined;
+use crate::runtime::JoinHandle;
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
 
 const PAGE_ROWS: usize = 512;
 /// So much of a large transaction's end is done before the other work has its turn. Tests of crashes have few rows, and are to
 /// meet the other work in the middle.
-const ENDING_PAGES: usize = if cfg!(feature = "crashtest") { 1 } else { 32 };
-const PAUSE: Duration = Duration::from_millis(500);
+const CLEANUP_PAGES_PER_ROUND: usize = if cfg!(feature = "crashtest") { 1 } else { 32 };
+const IDLE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Work that the layer above wants done now and then: what it is called when it fails, and the work.
-pub type Chore = (&'static str, Box<dyn Fn() -> Result<()> + Send>);
+pub type BackgroundTask = (&'static str, Box<dyn Fn() -> Result<()> + Send>);
 
 /// The background thread.
-pub struct Housekeeper {
-    coordinator: Arc<Embedded>,
+pub struct BackgroundWorker {
+    coordinator: Arc<EmbeddedCoordinator>,
     shared: Arc<Shared>,
-    thread: Mutex<Option<Box<dyn Joined>>>,
+    thread: Mutex<Option<Box<dyn JoinHandle>>>,
 }
 
 #[derive(Default)]
@@ -45,13 +45,13 @@ struct Shared {
     stopping: AtomicBool,
 }
 
-impl Housekeeper {
+impl BackgroundWorker {
     /// Starts the thread; with `sweep` it begins by resolving what an earlier life left.
-    pub fn start(coordinator: Arc<Embedded>, sweep: bool, chores: Vec<Chore>) -> Result<Self> {
+    pub fn start(coordinator: Arc<EmbeddedCoordinator>, sweep: bool, tasks: Vec<BackgroundTask>) -> Result<Self> {
         let shared = Arc::new(Shared::default());
         let own = Arc::clone(&shared);
         let theirs = Arc::clone(&coordinator);
-        let work = move || own.run(&theirs, sweep, &chores);
+        let work = move || own.run(&theirs, sweep, &tasks);
         let thread = coordinator
             .pipeline()
             .runtime()
@@ -63,7 +63,7 @@ impl Housekeeper {
     /// Ends the thread after the page that it is at.
     pub fn stop(&self) {
         self.shared.stopping.store(true, Ordering::Release);
-        self.coordinator.wake_housekeeper();
+        self.coordinator.wake_background();
         let thread = self.thread.lock().take();
         if let Some(thread) = thread {
             thread.join();
@@ -72,10 +72,10 @@ impl Housekeeper {
 }
 
 impl Shared {
-    fn run(&self, coordinator: &Embedded, sweep: bool, chores: &[Chore]) {
+    fn run(&self, coordinator: &EmbeddedCoordinator, sweep: bool, tasks: &[BackgroundTask]) {
         let runtime = coordinator.pipeline().runtime();
         let parker = runtime.parker();
-        *coordinator.housekeeper.lock() = Some(Arc::clone(&parker));
+        *coordinator.background_parker.lock() = Some(Arc::clone(&parker));
         let mut swept = !sweep;
         let mut position = Bound::Unbounded;
         let (mut collection, mut collect_from) = (None, Duration::ZERO);
@@ -87,32 +87,32 @@ impl Shared {
                 match coordinator.sweep_page(&mut position) {
                     Ok(page) => (swept, more) = (page.is_last, !page.is_last),
                     Err(why) => {
-                        coordinator.tell_of("sweep", &why);
+                        coordinator.log_failure("sweep", &why);
                         position = Bound::Unbounded;
                     }
                 }
             }
-            for _ in 0..ENDING_PAGES {
+            for _ in 0..CLEANUP_PAGES_PER_ROUND {
                 // An ending that fails is tried again after a pause.
-                let ended = coordinator.end_page().inspect_err(|why| coordinator.tell_of("endings", why));
+                let ended = coordinator.cleanup_page().inspect_err(|why| coordinator.log_failure("endings", why));
                 if !ended.unwrap_or(false) || self.stopping.load(Ordering::Acquire) {
                     break;
                 }
                 more = true;
             }
             if collection.is_some() || runtime.elapsed() >= collect_from {
-                let collected = coordinator.collect_page(&mut collection);
-                more |=
-                    collected.inspect_err(|why| coordinator.tell_of("collection", why)).is_ok() && collection.is_some();
+                let collected = coordinator.gc_page(&mut collection);
+                more |= collected.inspect_err(|why| coordinator.log_failure("collection", why)).is_ok()
+                    && collection.is_some();
                 // The list begins with tombstones, which every page of the other work would pay for.
-                collect_from = runtime.elapsed() + PAUSE;
+                collect_from = runtime.elapsed() + IDLE_INTERVAL;
             }
-            for (what, chore) in chores {
-                let _ = chore().inspect_err(|why| coordinator.tell_of(what, why));
+            for (what, chore) in tasks {
+                let _ = chore().inspect_err(|why| coordinator.log_failure(what, why));
             }
             // Work that waits on this thread may have used up the wake of `stop`, which comes after the flag.
             if !more && !self.stopping.load(Ordering::Acquire) {
-                parker.park(Some(PAUSE));
+                parker.park(Some(IDLE_INTERVAL));
             }
         }
     }
@@ -120,68 +120,64 @@ impl Shared {
 
 /// A walk over the collector's work list, up to the floor at its beginning. Each page begins where the last one ended: what lies
 /// before is tombstones, so from the list's beginning a page would cost more the more was collected.
-pub struct Pass {
+pub struct GcCursor {
     /// The last entry that was looked at.
     after: GcEntry,
-    floor: Timestamp,
+    horizon: Timestamp,
 }
 
-fn to_be_collected(
-    view: &dyn EngineSnapshot,
-    row: RowKey,
-    superseded_at: Vec<Timestamp>,
-) -> Result<RowChange, EngineError> {
-    let mut replaced: Vec<Replaced> = Vec::new();
+fn gc_change(view: &dyn EngineSnapshot, row: RowKey, superseded_at: Vec<Timestamp>) -> Result<RowChange, EngineError> {
+    let mut replaced: Vec<OldVersion> = Vec::new();
     for ts in &superseded_at {
-        replaced.extend(view.version_at(&row, ts.previous())?.as_ref().map(Replaced::from));
+        replaced.extend(view.version_at(&row, ts.previous())?.as_ref().map(OldVersion::from));
     }
     replaced.dedup();
     let as_read = view.row(&row, Timestamp::ZERO)?;
-    Ok(collect(&as_read, &Collect { row, superseded_at, replaced }))
+    Ok(gc_row(&as_read, &GcRequest { row, superseded_at, old_versions: replaced }))
 }
 
 /// What a page of the sweep has come to.
-pub struct Swept {
+pub struct SweepProgress {
     /// So many orphans were resolved.
-    pub found: u64,
+    pub resolved: u64,
     /// No orphan is left, nor any record of their transactions.
     pub is_last: bool,
 }
 
-impl Embedded {
+impl EmbeddedCoordinator {
     /// Reports a failure of the background, which has no caller, unless the store is closing or has failed as a whole.
     #[cfg_attr(not(feature = "tracing"), allow(unused_variables, reason = "for the event alone"))]
-    fn tell_of(&self, what: &str, why: &Error) {
+    fn log_failure(&self, what: &str, why: &Error) {
         if self.pipeline.failure().is_none() && !matches!(why.kind(), ErrorKind::Closed(_)) {
             event!(WARN, what, %why, "background work failed");
         }
     }
 
     /// Resolves the orphans among the next locks.
-    pub fn sweep_page(&self, position: &mut Bound<Vec<u8>>) -> Result<Swept> {
+    pub fn sweep_page(&self, position: &mut Bound<Vec<u8>>) -> Result<SweepProgress> {
         let pipeline = &self.pipeline;
         let mut found = 0;
         if pipeline.may_have_orphans() {
             let range = RowRange { start: position.clone(), end: Bound::Unbounded };
             let page = PageRequest { range: &range, backwards: false, limit: PAGE_ROWS, cursor: None };
             let locks = pipeline.engine().snapshot()?.scan_locks(&page)?;
-            found = self.sweep_locks(&locks)?;
+            found = self.resolve_orphans(&locks)?;
             let ends_here = mutated!(ShortPageEndsSweep) && locks.len() < PAGE_ROWS;
             if let Some((row, _)) = locks.last().filter(|_| !ends_here) {
                 *position = Bound::Excluded(row.as_bytes().to_vec());
-                return Ok(Swept { found, is_last: false });
+                return Ok(SweepProgress { resolved: found, is_last: false });
             }
         }
         crash_point!(SweepDone);
-        self.forget_ended(pipeline.opened_at())?;
+        self.delete_txn_records(pipeline.first_ts())?;
         if pipeline.may_have_orphans() {
-            pipeline.no_orphans_left()?;
+            pipeline.clear_orphan_flag()?;
         }
-        Ok(Swept { found, is_last: true })
+        Ok(SweepProgress { resolved: found, is_last: true })
     }
 
     /// Resolves the orphans among locks: the first of a transaction by asking, the others together. The answer is how many.
-    fn sweep_locks(&self, locks: &[(RowKey, Lock)]) -> Result<u64> {
+    fn resolve_orphans(&self, locks: &[(RowKey, Lock)]) -> Result<u64> {
         let mut found = 0;
         let orphan = |(_, lock): &&(RowKey, Lock)| self.pipeline.is_orphan(lock.txn.start_ts);
         let mut orphans: Vec<(RowKey, Lock)> = locks.iter().filter(orphan).cloned().collect();
@@ -193,24 +189,24 @@ impl Embedded {
                 .skip(1)
                 .partition(|(_, other)| (other.txn, &other.primary) == (lock.txn, &lock.primary));
             found += 1;
-            self.counters.swept.add(1);
+            self.metrics.orphan_locks_resolved.add(1);
             event!(DEBUG, locks = same.len() + 1, "orphans resolved");
             orphans = match resolved {
-                Resolved::Verdict(verdict) => {
-                    self.carry_out_together(lock.txn, &lock.primary, &same, verdict, false)?;
+                LockResolution::Resolved(verdict) => {
+                    self.resolve_locks(lock.txn, &lock.primary, &same, verdict, false)?;
                     found += same.len() as u64;
-                    self.counters.swept.add(same.len() as u64);
+                    self.metrics.orphan_locks_resolved.add(same.len() as u64);
                     others
                 }
                 // Somebody else has resolved this one; the next will say how.
-                Resolved::Gone | Resolved::Alive => same.into_iter().chain(others).collect(),
+                LockResolution::AlreadyGone | LockResolution::OwnerAlive => same.into_iter().chain(others).collect(),
             };
         }
         Ok(found)
     }
 
     /// Takes away what says how transactions before `before` ended. None of them may have a lock left.
-    fn forget_ended(&self, before: Timestamp) -> Result<()> {
+    fn delete_txn_records(&self, before: Timestamp) -> Result<()> {
         let engine = self.pipeline.engine();
         if engine.txn_records(before, 1)?.is_empty() {
             return Ok(());
@@ -224,23 +220,26 @@ impl Embedded {
             if ended.is_empty() {
                 return Ok(());
             }
-            for some in ended.chunks(self.group_rows()) {
-                let changes = some.iter().map(|(row, start_ts)| forget(row.clone(), *start_ts)).collect();
-                self.make(changes, Purpose::Other)?;
+            for some in ended.chunks(self.group_rows_max()) {
+                let changes = some.iter().map(|(row, start_ts)| delete_txn_record(row.clone(), *start_ts)).collect();
+                self.try_apply(changes, SubmissionKind::NoCommit)?;
                 crash_point!(ForgetBetween);
             }
         }
     }
 
     /// Collects what no reader needs among the next entries of the work list. `pass` is `None` at either end of the list.
-    pub fn collect_page(&self, pass: &mut Option<Pass>) -> Result<()> {
+    pub fn gc_page(&self, pass: &mut Option<GcCursor>) -> Result<()> {
         let (after, floor) = match pass.take() {
-            Some(Pass { after, floor }) => (Some(after), floor),
-            None if mutated!(CollectsTooEarly) => (None, self.pipeline.current_view().read_ts),
-            None => (None, self.collectable()?),
+            Some(GcCursor { after, horizon: floor }) => (Some(after), floor),
+            None if mutated!(CollectsTooEarly) => (None, self.pipeline.visible_view().read_ts),
+            None => (None, self.advance_gc_horizon()?),
         };
         let entries = self.pipeline.engine().gc_candidates(after.as_ref(), floor, PAGE_ROWS)?;
-        *pass = entries.last().filter(|_| entries.len() == PAGE_ROWS).map(|last| Pass { after: last.clone(), floor });
+        *pass = entries
+            .last()
+            .filter(|_| entries.len() == PAGE_ROWS)
+            .map(|last| GcCursor { after: last.clone(), horizon: floor });
         let mut rows: BTreeMap<RowKey, Vec<Timestamp>> = BTreeMap::new();
         for (superseded_at, row) in entries {
             rows.entry(row).or_default().push(superseded_at);
@@ -248,7 +247,7 @@ impl Embedded {
         let view = self.pipeline.engine().snapshot()?;
         let (mut unguarded, mut damage) = (Vec::new(), None);
         for (row, superseded_at) in rows {
-            let change = match to_be_collected(&*view, row, superseded_at) {
+            let change = match gc_change(&*view, row, superseded_at) {
                 Ok(change) => change,
                 Err(why) => {
                     // A row that cannot be read must not keep the others from being collected.
@@ -256,35 +255,35 @@ impl Embedded {
                     continue;
                 }
             };
-            if change.guards.is_empty() {
+            if change.preconditions.is_empty() {
                 unguarded.push(change);
                 continue;
             }
             crash_point!(CollectBefore);
-            self.make_collected(vec![change])?;
+            self.submit_gc(vec![change])?;
             crash_point!(CollectDone);
         }
         while !unguarded.is_empty() {
-            let rest = unguarded.split_off(unguarded.len().min(self.group_rows()));
-            self.make_collected(std::mem::replace(&mut unguarded, rest))?;
+            let rest = unguarded.split_off(unguarded.len().min(self.group_rows_max()));
+            self.submit_gc(std::mem::replace(&mut unguarded, rest))?;
         }
         damage.map_or(Ok(()), |why| Err(why.into()))
     }
 
-    fn make_collected(&self, changes: Vec<RowChange>) -> Result<()> {
-        let entries = changes.iter().map(|change| change.collected.len()).sum();
-        let versions: usize = changes.iter().map(|change| change.dropped.len()).sum();
-        if entries == 0 || !self.make(changes, Purpose::Collect)? {
+    fn submit_gc(&self, changes: Vec<RowChange>) -> Result<()> {
+        let entries = changes.iter().map(|change| change.gc_done.len()).sum();
+        let versions: usize = changes.iter().map(|change| change.deleted_versions.len()).sum();
+        if entries == 0 || !self.try_apply(changes, SubmissionKind::Gc)? {
             return Ok(());
         }
-        self.counters.collected.add((entries - versions.min(entries)) as u64);
-        self.counters.versions_collected.add(versions as u64);
+        self.metrics.gc_tombstones.add((entries - versions.min(entries)) as u64);
+        self.metrics.gc_versions.add(versions as u64);
         event!(DEBUG, entries, versions, "collected");
         Ok(())
     }
 
     /// Makes changes; the answer is whether they were made. If not, another round will try again.
-    fn make(&self, changes: Vec<RowChange>, purpose: Purpose) -> Result<bool> {
-        Ok(matches!(self.pipeline.submit_own(changes, purpose)?, Settled::Applied(_)))
+    fn try_apply(&self, changes: Vec<RowChange>, purpose: SubmissionKind) -> Result<bool> {
+        Ok(matches!(self.pipeline.submit_internal(changes, purpose)?, SubmitResult::Applied(_)))
     }
 }

@@ -15,67 +15,67 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use self::endings::Ending;
-use self::history::History;
-use super::{CommitProtocol, CommitRequest, Coordinator, KeepHistory, committed_by_primary};
-use crate::coordinator::history::Kept;
+use self::endings::LockCleanup;
+use self::history::HistoryKeeper;
+use super::{CommitProtocol, CommitRequest, Coordinator, HistoryRetention, commit_ts_from_primary};
+use crate::coordinator::history::Retention;
 use crate::engine::Engine;
 use crate::error::{Conflict, ConflictReason, Result};
-use crate::observe::{Counters, Spent};
-use crate::owner::OwnerIds;
-use crate::pipeline::{Entrance, Pipeline, Turns};
-use crate::protocol::{CommitPoint, trace};
+use crate::observe::{Metrics, TxnTimer};
+use crate::owner::OwnerIdGenerator;
+use crate::pipeline::{AdmissionWait, Pipeline, RowQueues};
+use crate::protocol::{TransactionStatus, txn_status};
 use crate::row::{Lock, Mutation, RowKey, TxnId};
-use crate::runtime::{Parker, Runtime};
+use crate::runtime::{Env, Parker};
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
-use crate::view::PinnedView;
+use crate::view::ReadView;
 
-pub use housekeeping::{Chore, Housekeeper};
-pub use stream::{Stream, mutation_of, streamed_write};
+pub use housekeeping::{BackgroundTask, BackgroundWorker};
+pub use stream::{LargeTxn, lock_mutation, read_own_lock};
 
 /// Set once a value was ever stored apart from its record, so that replaced ones have to be looked for.
-const LONG_VALUES: &str = "long values";
+const DATA_COLUMN_USED: &str = "long values";
 
 /// See the [module](self).
-pub struct Embedded {
+pub struct EmbeddedCoordinator {
     pipeline: Arc<Pipeline>,
-    owners: OwnerIds,
-    turns: Arc<Turns>,
-    counters: Arc<Counters>,
-    long_values: AtomicBool,
-    read_durable: bool,
+    owner_ids: OwnerIdGenerator,
+    row_queues: Arc<RowQueues>,
+    metrics: Arc<Metrics>,
+    data_column_used: AtomicBool,
+    durable_snapshots: bool,
     /// `None` when replaced versions are not kept.
-    history: Option<History>,
+    history: Option<HistoryKeeper>,
     /// Large transactions that are over with rows still locked.
-    endings: Mutex<VecDeque<Ending>>,
-    housekeeper: Mutex<Option<Arc<dyn Parker>>>,
+    cleanups: Mutex<VecDeque<LockCleanup>>,
+    background_parker: Mutex<Option<Arc<dyn Parker>>>,
 }
 
-impl Embedded {
+impl EmbeddedCoordinator {
     /// Takes charge of an engine. `read_durable` says whether [`Coordinator::snapshot`] shows only what is
     /// durable.
     pub fn open(
         engine: Arc<dyn Engine>,
-        runtime: Arc<dyn Runtime>,
-        counters: Arc<Counters>,
+        runtime: Arc<dyn Env>,
+        metrics: Arc<Metrics>,
         conflict_slots: usize,
         read_durable: bool,
-        history: KeepHistory,
+        history: HistoryRetention,
     ) -> Result<Arc<Self>> {
-        let long_values = AtomicBool::new(engine.get_meta(LONG_VALUES)?.is_some());
-        let pipeline = Pipeline::open(engine, runtime, Arc::clone(&counters), conflict_slots)?;
-        let history = History::open(&pipeline, history)?;
+        let long_values = AtomicBool::new(engine.get_meta(DATA_COLUMN_USED)?.is_some());
+        let pipeline = Pipeline::open(engine, runtime, Arc::clone(&metrics), conflict_slots)?;
+        let history = HistoryKeeper::open(&pipeline, history)?;
         Ok(Arc::new(Self {
             pipeline,
-            owners: OwnerIds::default(),
-            turns: Arc::default(),
-            counters,
-            long_values,
-            read_durable,
+            owner_ids: OwnerIdGenerator::default(),
+            row_queues: Arc::default(),
+            metrics: metrics,
+            data_column_used: long_values,
+            durable_snapshots: read_durable,
             history,
-            endings: Mutex::default(),
-            housekeeper: Mutex::default(),
+            cleanups: Mutex::default(),
+            background_parker: Mutex::default(),
         }))
     }
 
@@ -84,51 +84,51 @@ impl Embedded {
         &self.pipeline
     }
 
-    fn wake_housekeeper(&self) {
-        if let Some(parker) = &*self.housekeeper.lock() {
+    fn wake_background(&self) {
+        if let Some(parker) = &*self.background_parker.lock() {
             parker.unpark();
         }
     }
 
-    fn has_long_values(&self) -> bool {
-        self.long_values.load(Ordering::Acquire)
+    fn uses_data_column(&self) -> bool {
+        self.data_column_used.load(Ordering::Acquire)
     }
 
     /// Must be called before the first value is stored apart from its record.
-    fn note_long_values(&self) -> Result<()> {
-        if !self.has_long_values() {
+    fn note_data_column_use(&self) -> Result<()> {
+        if !self.uses_data_column() {
             self.pipeline
                 .engine()
-                .write_meta(&[(LONG_VALUES.into(), Some(vec![1]))])
+                .write_meta(&[(DATA_COLUMN_USED.into(), Some(vec![1]))])
                 .map_err(|why| self.pipeline.poison(why.into()))?;
-            self.long_values.store(true, Ordering::Release);
+            self.data_column_used.store(true, Ordering::Release);
         }
         Ok(())
     }
 }
 
-impl Coordinator for Embedded {
-    fn begin(&self) -> Result<(Arc<PinnedView>, TxnId)> {
-        self.pipeline.check_alive()?;
-        let view = self.pipeline.current_view();
-        let (start_ts, now) = self.pipeline.timestamp_and_time()?;
+impl Coordinator for EmbeddedCoordinator {
+    fn begin(&self) -> Result<(Arc<ReadView>, TxnId)> {
+        self.pipeline.check_open()?;
+        let view = self.pipeline.visible_view();
+        let (start_ts, now) = self.pipeline.next_timestamp_and_clock()?;
         crash_point!(StartTs);
-        let owner = self.owners.next(now, self.pipeline.runtime().random());
+        let owner = self.owner_ids.next(now, self.pipeline.runtime().random());
         Ok((view, TxnId { start_ts, owner }))
     }
 
-    fn snapshot(&self) -> Result<Arc<PinnedView>> {
-        self.pipeline.check_alive()?;
-        if self.read_durable { self.pipeline.durable_view() } else { Ok(self.pipeline.current_view()) }
+    fn snapshot(&self) -> Result<Arc<ReadView>> {
+        self.pipeline.check_open()?;
+        if self.durable_snapshots { self.pipeline.durable_view() } else { Ok(self.pipeline.visible_view()) }
     }
 
-    fn snapshot_at(&self, at: Timestamp) -> Result<Arc<PinnedView>> {
-        self.pipeline.check_alive()?;
+    fn snapshot_at(&self, at: Timestamp) -> Result<Arc<ReadView>> {
+        self.pipeline.check_open()?;
         self.view_at(at)
     }
 
-    fn kept(&self) -> Option<Kept> {
-        self.history.as_ref().map(History::kept)
+    fn retention(&self) -> Option<Retention> {
+        self.history.as_ref().map(HistoryKeeper::retention)
     }
 
     fn commit(&self, request: CommitRequest<'_>) -> Result<Timestamp> {
@@ -137,28 +137,28 @@ impl Coordinator for Embedded {
         } else {
             self.commit_two_phase(request)?
         };
-        self.acknowledge(commit_ts);
+        self.note_acked(commit_ts);
         crash_point!(CommitDone);
         Ok(commit_ts)
     }
 
-    fn acknowledge(&self, ts: Timestamp) {
-        self.pipeline.acknowledge(ts);
+    fn note_acked(&self, ts: Timestamp) {
+        self.pipeline.note_acked(ts);
     }
 
-    fn confirm(&self, read_ts: Timestamp, spent: &Spent) -> Result<()> {
+    fn wait_durable(&self, read_ts: Timestamp, spent: &TxnTimer) -> Result<()> {
         if mutated!(ReadsNotConfirmed) {
             return Ok(());
         }
-        self.pipeline.confirm(read_ts, spent)
+        self.pipeline.wait_durable_timed(read_ts, spent)
     }
 
     /// An orphan met this way is resolved in passing.
-    fn committed_in(&self, view: &PinnedView, row: &RowKey, lock: &Lock) -> Result<Option<Timestamp>> {
+    fn commit_ts_of_lock(&self, view: &ReadView, row: &RowKey, lock: &Lock) -> Result<Option<Timestamp>> {
         if let Some(commit_ts) = self.pipeline.unapplied(lock.txn.start_ts) {
             return Ok(Some(commit_ts).filter(|commit_ts| *commit_ts <= view.read_ts));
         }
-        let committed = committed_by_primary(view, lock)?;
+        let committed = commit_ts_from_primary(view, lock)?;
         if self.pipeline.is_orphan(lock.txn.start_ts)
             && let Err(why) = self.resolve_lock(row, lock)
             && self.pipeline.failure().is_none()
@@ -172,19 +172,19 @@ impl Coordinator for Embedded {
         self.pipeline.is_orphan(start_ts) || self.pipeline.is_abandoned(start_ts)
     }
 
-    fn trace(&self, primary: &RowKey, txn: TxnId) -> Result<Option<CommitPoint>> {
-        Ok(trace(&self.pipeline.engine().read_row(primary, txn.start_ts)?, txn))
+    fn txn_status(&self, primary: &RowKey, txn: TxnId) -> Result<Option<TransactionStatus>> {
+        Ok(txn_status(&self.pipeline.engine().read_row(primary, txn.start_ts)?, txn))
     }
 
-    fn line_up(&self, entrance: &mut Entrance, rows: &[RowKey], conflict: &Conflict, _attempt: u32) {
-        entrance.take_turns(&self.turns, rows);
+    fn plan_retry_wait(&self, entrance: &mut AdmissionWait, rows: &[RowKey], conflict: &Conflict, _attempt: u32) {
+        entrance.queue_for_rows(&self.row_queues, rows);
         if conflict.reason == ConflictReason::Locked {
-            self.pipeline.await_unlock(entrance, &conflict.row);
+            self.pipeline.wait_for_unlock(entrance, &conflict.row);
         }
     }
 }
 
-impl Embedded {
+impl EmbeddedCoordinator {
     fn fits_one_phase(&self, request: &CommitRequest<'_>) -> bool {
         let capabilities = self.pipeline.engine().capabilities();
         let bytes = |(row, mutation): (&RowKey, &Mutation)| row.as_bytes().len() + mutation.value_bytes();

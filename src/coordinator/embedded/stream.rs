@@ -12,70 +12,70 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::super::refused;
-use super::Embedded;
-use super::commit::{TwoPhase, primary_of};
-use super::endings::Ending;
+use super::super::step_error;
+use super::EmbeddedCoordinator;
+use super::commit::{TwoPhaseCommit, choose_primary};
+use super::endings::LockCleanup;
 use crate::engine::EngineSnapshot;
 use crate::error::{Error, ErrorKind, Result};
-use crate::observe::Spent;
-use crate::pipeline::{Conditions, Held, Purpose, Refused, Settled, Submission};
-use crate::protocol::Refusal;
-use crate::row::{Intent, Lock, Mutation, RowKey, SHORT_VALUE_MAX_BYTES, TxnId, Value};
+use crate::observe::TxnTimer;
+use crate::pipeline::{AttemptGuard, CommitConditions, Rejection, Submission, SubmissionKind, SubmitResult};
+use crate::protocol::StepError;
+use crate::row::{Lock, LockType, Mutation, RowKey, SHORT_VALUE_MAX_BYTES, TxnId, Value};
 use crate::timestamp::Timestamp;
-use crate::writes::Writes;
+use crate::writes::WriteSet;
 
 /// The most bytes of keys and values that are locked at once, unless a single row has more.
-const GROUP_BYTES: usize = 1 << 20;
+const LARGE_GROUP_BYTES: usize = 1 << 20;
 
 /// A transaction that has locked rows already.
-pub struct Stream {
+pub struct LargeTxn {
     txn: TxnId,
     /// Commits after this are conflicts.
     pub read_ts: Timestamp,
     primary: RowKey,
-    lowest: RowKey,
-    highest: RowKey,
+    min_row: RowKey,
+    max_row: RowKey,
     /// How many writes were streamed; a row that is written again counts again.
-    pub rows: u64,
+    pub writes: u64,
 }
 
-impl Stream {
+impl LargeTxn {
     /// A transaction of which nothing is locked yet. `None` when there is nothing to lock.
-    pub fn new(txn: TxnId, read_ts: Timestamp, writes: &Writes) -> Option<Self> {
-        let primary = primary_of(writes)?.clone();
-        Some(Self { txn, read_ts, lowest: primary.clone(), highest: primary.clone(), primary, rows: 0 })
+    pub fn new(txn: TxnId, read_ts: Timestamp, writes: &WriteSet) -> Option<Self> {
+        let primary = choose_primary(writes)?.clone();
+        Some(Self { txn, read_ts, min_row: primary.clone(), max_row: primary.clone(), primary, writes: 0 })
     }
 
-    fn two_phase<'a>(&'a self, conditions: &'a Arc<Conditions>, spent: &'a Spent) -> TwoPhase<'a> {
-        TwoPhase { txn: self.txn, read_ts: self.read_ts, primary: &self.primary, conditions, spent }
+    fn two_phase<'a>(&'a self, conditions: &'a Arc<CommitConditions>, spent: &'a TxnTimer) -> TwoPhaseCommit<'a> {
+        TwoPhaseCommit { txn: self.txn, read_ts: self.read_ts, primary: &self.primary, conditions, spent }
     }
 
-    fn ending(&self, verdict: Option<Timestamp>) -> Ending {
-        Ending::new(self.txn, &self.primary, &self.lowest, &self.highest, verdict)
+    fn cleanup(&self, verdict: Option<Timestamp>) -> LockCleanup {
+        LockCleanup::new(self.txn, &self.primary, &self.min_row, &self.max_row, verdict)
     }
 }
 
-impl Embedded {
+impl EmbeddedCoordinator {
     /// Locks rows for a transaction that goes on being written. After an error it must be [abandoned](Self::abandon).
-    pub fn stream(
+    pub fn prewrite_large(
         &self,
-        stream: &mut Stream,
-        writes: &Writes,
-        conditions: &Arc<Conditions>,
-        spent: &Spent,
+        stream: &mut LargeTxn,
+        writes: &WriteSet,
+        conditions: &Arc<CommitConditions>,
+        spent: &TxnTimer,
     ) -> Result<()> {
         spent.start(self.pipeline.runtime().elapsed());
         let (Some(lowest), Some(highest)) = (writes.keys().next(), writes.keys().next_back()) else {
             return Ok(());
         };
-        stream.lowest = stream.lowest.clone().min(lowest.clone());
-        stream.highest = stream.highest.clone().max(highest.clone());
+        stream.min_row = stream.min_row.clone().min(lowest.clone());
+        stream.max_row = stream.max_row.clone().max(highest.clone());
         if writes.values().any(|mutation| mutation.value_bytes() > SHORT_VALUE_MAX_BYTES) {
-            self.note_long_values()?;
+            self.note_data_column_use()?;
         }
         // The primary first: no lock is ever without one.
-        stream.rows += writes.len() as u64;
+        stream.writes += writes.len() as u64;
         let this = stream.two_phase(conditions, spent);
         let others = writes.iter().filter(|(row, _)| *row != this.primary);
         let rows = writes.get_key_value(this.primary).into_iter().chain(others);
@@ -83,70 +83,72 @@ impl Embedded {
         for (row, mutation) in rows {
             bytes += row.as_bytes().len() + mutation.value_bytes();
             group.push((row, mutation));
-            if group.len() >= self.group_rows() || bytes >= GROUP_BYTES {
-                self.stream_group(&this, &group)?;
+            if group.len() >= self.group_rows_max() || bytes >= LARGE_GROUP_BYTES {
+                self.prewrite_large_group(&this, &group)?;
                 (group, bytes) = (Vec::new(), 0);
             }
         }
-        if group.is_empty() { Ok(()) } else { self.stream_group(&this, &group) }
+        if group.is_empty() { Ok(()) } else { self.prewrite_large_group(&this, &group) }
     }
 
-    fn stream_group(&self, this: &TwoPhase<'_>, rows: &[(&RowKey, &Mutation)]) -> Result<()> {
-        self.prewrite_group(this, rows, Purpose::Stream)?;
+    fn prewrite_large_group(&self, this: &TwoPhaseCommit<'_>, rows: &[(&RowKey, &Mutation)]) -> Result<()> {
+        self.prewrite_group(this, rows, SubmissionKind::PrewriteLarge)?;
         crash_point!(StreamBetween);
-        self.counters.rows_streamed.add(rows.len() as u64);
+        self.metrics.large_rows_locked.add(rows.len() as u64);
         Ok(())
     }
 
     /// Commits a transaction all of whose rows are locked. After an error that is not *undetermined* it must be
     /// [abandoned](Self::abandon).
-    pub fn commit_stream(
+    pub fn commit_large(
         &self,
-        stream: &Stream,
-        conditions: &Arc<Conditions>,
+        stream: &LargeTxn,
+        conditions: &Arc<CommitConditions>,
         durable: bool,
-        held: Option<Held>,
-        spent: &Spent,
+        held: Option<AttemptGuard>,
+        spent: &TxnTimer,
     ) -> Result<Timestamp> {
         let this = stream.two_phase(conditions, spent);
         let primary = self.pipeline.engine().read_row(this.primary, this.txn.start_ts)?;
-        let Some(lock) = primary.lock.filter(|lock| lock.txn == this.txn) else { return Err(self.unlocked(&this)) };
+        let Some(lock) = primary.lock.filter(|lock| lock.txn == this.txn) else {
+            return Err(self.primary_lock_missing_error(&this));
+        };
         crash_point!(StreamAll);
         let change = self.commit_change(this.txn, this.primary, &lock, lock.min_commit_ts, true)?;
-        let (purpose, conditions) = (Purpose::CommitPoint, Arc::clone(conditions));
+        let (purpose, conditions) = (SubmissionKind::CommitPrimary, Arc::clone(conditions));
         let group = vec![change].into();
-        let submission = Submission { group, purpose, durable: false, conditions, held };
+        let submission = Submission { group, kind: purpose, durable: false, conditions, attempt: held };
         let commit_ts = match self.pipeline.submit(submission, spent)? {
-            Settled::Applied(Some(commit_ts)) => commit_ts,
-            Settled::Applied(None) => return Err(self.unstamped(this.txn)),
-            Settled::Refused(obstacle) => return Err(self.explain(obstacle, this.txn, this.read_ts)),
+            SubmitResult::Applied(Some(commit_ts)) => commit_ts,
+            SubmitResult::Applied(None) => return Err(self.missing_commit_ts_error(this.txn)),
+            SubmitResult::Rejected(obstacle) => return Err(self.rejection_error(obstacle, this.txn, this.read_ts)),
         };
         crash_point!(StreamCommitted);
-        self.end_later(stream.ending(Some(commit_ts)));
+        self.schedule_cleanup(stream.cleanup(Some(commit_ts)));
         if durable {
-            self.pipeline.confirm(commit_ts, spent)?;
+            self.pipeline.wait_durable_timed(commit_ts, spent)?;
         }
-        self.pipeline.acknowledge(commit_ts);
-        self.counters.commits_streamed.add(1);
+        self.pipeline.note_acked(commit_ts);
+        self.metrics.commits_large.add(1);
         Ok(commit_ts)
     }
 
     /// Why the primary of a transaction that has locked all of its rows is not locked by it: its keyspace is gone, its view has expired
     /// and what it read was collected, or it was rolled back.
-    fn unlocked(&self, this: &TwoPhase<'_>) -> Error {
-        let Conditions { lives, view, .. } = &**this.conditions;
-        let obstacle = match lives.iter().find(|life| life.is_over()) {
-            Some(dropped) => Refused::Dropped(dropped.name().to_string()),
-            None if view.as_ref().is_some_and(|view| view.expired.load(Ordering::Acquire)) => Refused::Expired,
-            None => return refused(this.primary, Refusal::RolledBack, this.read_ts),
+    fn primary_lock_missing_error(&self, this: &TwoPhaseCommit<'_>) -> Error {
+        let CommitConditions { keyspaces: lives, read_view: view, .. } = &**this.conditions;
+        let obstacle = match lives.iter().find(|life| life.is_dropped()) {
+            Some(dropped) => Rejection::KeyspaceDropped(dropped.name().to_string()),
+            None if view.as_ref().is_some_and(|view| view.expired.load(Ordering::Acquire)) => Rejection::SnapshotTooOld,
+            None => return step_error(this.primary, StepError::AlreadyRolledBack, this.read_ts),
         };
-        self.explain(obstacle, this.txn, this.read_ts)
+        self.rejection_error(obstacle, this.txn, this.read_ts)
     }
 
     /// Gives a transaction up. Its locks go in the background; a transaction with one in its way removes it first.
-    pub fn abandon(&self, stream: &Stream) {
+    pub fn roll_back_large(&self, stream: &LargeTxn) {
         self.pipeline.abandon(stream.txn.start_ts);
-        self.end_later(stream.ending(None));
+        self.schedule_cleanup(stream.cleanup(None));
     }
 }
 
@@ -156,15 +158,15 @@ pub(super) fn own_lock(view: &dyn EngineSnapshot, txn: TxnId, row: &RowKey) -> R
 }
 
 /// What the transaction has written to the row and streamed out, as the view shows it.
-pub fn streamed_write(view: &dyn EngineSnapshot, txn: TxnId, row: &RowKey) -> Result<Option<Mutation>> {
-    own_lock(view, txn, row)?.map(|lock| mutation_of(view, row, lock)).transpose()
+pub fn read_own_lock(view: &dyn EngineSnapshot, txn: TxnId, row: &RowKey) -> Result<Option<Mutation>> {
+    own_lock(view, txn, row)?.map(|lock| lock_mutation(view, row, lock)).transpose()
 }
 
 /// What a lock will do to its row.
-pub fn mutation_of(view: &dyn EngineSnapshot, row: &RowKey, lock: Lock) -> Result<Mutation> {
-    Ok(match lock.intent {
-        Intent::Put(Value::Inline(bytes)) => Mutation::Put(bytes),
-        Intent::Put(Value::InData) => {
+pub fn lock_mutation(view: &dyn EngineSnapshot, row: &RowKey, lock: Lock) -> Result<Mutation> {
+    Ok(match lock.lock_type {
+        LockType::Put(Value::Inline(bytes)) => Mutation::Put(bytes),
+        LockType::Put(Value::OutOfLine) => {
             let value = view.data(row, lock.txn.start_ts)?.ok_or_else(|| {
                 let what =
                     format!("row {row:?}: the value written by the transaction {:#} is missing", lock.txn.start_ts);
@@ -172,7 +174,7 @@ pub fn mutation_of(view: &dyn EngineSnapshot, row: &RowKey, lock: Lock) -> Resul
             })?;
             Mutation::Put(value.into())
         }
-        Intent::Delete => Mutation::Delete,
-        Intent::Hold => Mutation::Hold,
+        LockType::Delete => Mutation::Delete,
+        LockType::LockOnly => Mutation::LockOnly,
     })
 }

@@ -28,7 +28,7 @@ use super::storage::{CellReader, Column, Storage};
 use super::{DataLoss, EngineError, EngineStats, RowRange, ScanCursor, WriteStallStats};
 use crate::bounds;
 use crate::disk::OsDisk;
-use crate::runtime::{Runtime as _, System};
+use crate::runtime::{Env as _, SystemEnv};
 use crate::sync::Mutex;
 use crate::wal;
 
@@ -126,7 +126,7 @@ impl FolderStorage {
 }
 
 fn random() -> u64 {
-    System::default().random()
+    SystemEnv::default().random()
 }
 
 fn io_error(what: &str, path: &Path, why: &std::io::Error) -> EngineError {

@@ -1,10 +1,10 @@
 //! Row changes as changes of cells, in all columns that they have to do with.
 
-use crate::codec::{History, Put, Record};
+use crate::codec::{HistoryEntry, InlineWrite, Record};
 use crate::engine::storage::{Batch, Column};
 use crate::engine::{OnePhaseWrites, RowBatch};
 use crate::keys::{data_key, history_key};
-use crate::row::{Edit, Mutation, RowChange, RowKey};
+use crate::row::{CellChange, Mutation, RowChange, RowKey};
 use crate::timestamp::Timestamp;
 
 /// What the names of the collector's work list begin with. They had only deletions at first.
@@ -29,7 +29,7 @@ impl<B: Batch> CellBatchBuilder<B> {
         let OnePhaseWrites { txn, commit_ts, .. } = *versions;
         for (row, mutation) in versions.writes.iter() {
             if let Mutation::Put(value) = mutation {
-                let record = Put { commit_ts, start_ts: txn.start_ts, owner: txn.owner, value };
+                let record = InlineWrite { commit_ts, start_ts: txn.start_ts, owner: txn.owner, value };
                 self.batch.put_encoded(Column::Write, row.as_bytes(), |bytes| record.encode(bytes));
             } else {
                 self.add_change(&versions.change(row, mutation));
@@ -44,41 +44,41 @@ impl<B: Batch> CellBatchBuilder<B> {
         for (start_ts, edit) in &change.data {
             let key = data_key(&change.row, *start_ts);
             match edit {
-                Edit::Keep => {}
-                Edit::Put(value) => self.batch.put(Column::Data, &key, value),
-                Edit::Delete => self.batch.delete(Column::Data, &key),
+                CellChange::Keep => {}
+                CellChange::Put(value) => self.batch.put(Column::Data, &key, value),
+                CellChange::Delete => self.batch.delete(Column::Data, &key),
             }
         }
-        match &change.status {
-            Edit::Keep => {}
-            Edit::Put(status) => {
+        match &change.txn_record {
+            CellChange::Keep => {}
+            CellChange::Put(status) => {
                 let key = history_key(&change.row, change.start_ts);
-                self.put(Column::History, &key, &History::Ended(*status));
+                self.put(Column::History, &key, &HistoryEntry::Ended(*status));
             }
-            Edit::Delete => self.batch.delete(Column::History, &history_key(&change.row, change.start_ts)),
+            CellChange::Delete => self.batch.delete(Column::History, &history_key(&change.row, change.start_ts)),
         }
-        if let Some(version) = &change.version {
+        if let Some(version) = &change.archived_version {
             let key = history_key(&change.row, version.commit_ts);
-            self.put(Column::History, &key, &History::Version(version.clone()));
+            self.put(Column::History, &key, &HistoryEntry::Version(version.clone()));
         }
-        for commit_ts in &change.dropped {
+        for commit_ts in &change.deleted_versions {
             self.batch.delete(Column::History, &history_key(&change.row, *commit_ts));
         }
-        if let Edit::Put(written) = &change.write
-            && (written.value.is_none() || change.version.is_some())
+        if let CellChange::Put(written) = &change.write
+            && (written.value.is_none() || change.archived_version.is_some())
         {
             self.batch.put(Column::Meta, &gc_key(written.commit_ts, &change.row), &[]);
         }
-        for ts in &change.collected {
+        for ts in &change.gc_done {
             self.batch.delete(Column::Meta, &gc_key(*ts, &change.row));
         }
     }
 
-    fn apply_edit<T: Record>(&mut self, column: Column, key: &[u8], edit: &Edit<T>) {
+    fn apply_edit<T: Record>(&mut self, column: Column, key: &[u8], edit: &CellChange<T>) {
         match edit {
-            Edit::Keep => {}
-            Edit::Put(record) => self.put(column, key, record),
-            Edit::Delete => self.batch.delete(column, key),
+            CellChange::Keep => {}
+            CellChange::Put(record) => self.put(column, key, record),
+            CellChange::Delete => self.batch.delete(column, key),
         }
     }
 

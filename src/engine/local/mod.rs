@@ -23,9 +23,9 @@ use super::{
     ApplyResult, Capabilities, DataLoss, Engine, EngineError, EngineSnapshot, EngineStats, GcEntry, RowBatch, RowRange,
     WriteStallStats,
 };
-use crate::codec::History;
-use crate::keys::{after_prefix, keyspace_bounds, split_history_key};
-use crate::row::{Edit, KeyspaceId, Row, RowChange, RowKey};
+use crate::codec::HistoryEntry;
+use crate::keys::{decode_history_key, keyspace_range, prefix_successor};
+use crate::row::{CellChange, KeyspaceId, Row, RowChange, RowKey};
 use crate::timestamp::Timestamp;
 
 /// See the [module](self).
@@ -68,9 +68,9 @@ impl<S: Storage> LocalEngine<S> {
     }
 
     fn check_preconditions(&self, changes: &[RowChange]) -> Result<Option<ApplyResult>, EngineError> {
-        for (index, change) in changes.iter().enumerate().filter(|(_, change)| !change.guards.is_empty()) {
+        for (index, change) in changes.iter().enumerate().filter(|(_, change)| !change.preconditions.is_empty()) {
             let row = read_for_preconditions(&self.storage, change)?;
-            if !change.guards.iter().all(|guard| guard.holds(&row)) {
+            if !change.preconditions.iter().all(|guard| guard.is_met(&row)) {
                 let row = read_row(&self.storage, &change.row, change.start_ts)?;
                 return Ok(Some(ApplyResult::PreconditionFailed { index, row: Box::new(row) }));
             }
@@ -125,7 +125,8 @@ impl<S: Storage> Engine for LocalEngine<S> {
                     self.storage.write(std::mem::replace(&mut cells.batch, self.storage.new_batch(0)))?;
                 }
                 if mutated!(ReplacedGoesEarly) {
-                    let gone = change.data.iter().filter(|(ts, edit)| *ts != change.start_ts && *edit == Edit::Delete);
+                    let gone =
+                        change.data.iter().filter(|(ts, edit)| *ts != change.start_ts && *edit == CellChange::Delete);
                     let data = gone.cloned().collect();
                     cells.add_change(&RowChange { data, ..RowChange::new(change.row.clone(), change.start_ts) });
                     self.storage.write(std::mem::replace(&mut cells.batch, self.storage.new_batch(0)))?;
@@ -217,8 +218,8 @@ impl<S: Storage> Engine for LocalEngine<S> {
         }
         let mut failed = None;
         self.storage.scan(Column::History, &RowRange::all(), false, |key, bytes| {
-            match (split_history_key(key), decode::<History>(Column::History, key, bytes)) {
-                (Some((row, ts)), Ok(History::Ended(_))) if ts < before => found.push((row, ts)),
+            match (decode_history_key(key), decode::<HistoryEntry>(Column::History, key, bytes)) {
+                (Some((row, ts)), Ok(HistoryEntry::Ended(_))) if ts < before => found.push((row, ts)),
                 (Some(_), Ok(_)) => {}
                 (None, _) => failed = Some(EngineError::Corruption(format!("History column: {key:?} is no key"))),
                 (_, Err(why)) => failed = Some(why),
@@ -229,7 +230,7 @@ impl<S: Storage> Engine for LocalEngine<S> {
     }
 
     fn delete_keyspace(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {
-        let (start, end) = keyspace_bounds(keyspace);
+        let (start, end) = keyspace_range(keyspace);
         let mut batch = self.storage.new_batch(0);
         for column in [Column::Data, Column::Lock, Column::Write, Column::History] {
             batch.delete_range(column, &start, &end);
@@ -271,6 +272,6 @@ impl<S: Storage> Engine for LocalEngine<S> {
 }
 
 fn prefix_range(prefix: &[u8]) -> RowRange {
-    let end = after_prefix(prefix).map_or(Bound::Unbounded, Bound::Excluded);
+    let end = prefix_successor(prefix).map_or(Bound::Unbounded, Bound::Excluded);
     RowRange { start: Bound::Included(prefix.to_vec()), end }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Bound;
 
-use crate::codec::{History, Record};
+use crate::codec::{HistoryEntry, Record};
 use crate::engine::cells::decode;
 use crate::engine::storage::{CellReader, Column};
 use crate::engine::{
@@ -10,7 +10,7 @@ use crate::engine::{
     ScanVisitor,
 };
 use crate::keys::{data_key, history_key};
-use crate::row::{Guard, Row, RowChange, RowKey, Status, WriteRecord};
+use crate::row::{Precondition, Row, RowChange, RowKey, TxnRecord, WriteRecord};
 use crate::timestamp::Timestamp;
 
 /// The name of the safe point in the bookkeeping.
@@ -48,7 +48,7 @@ impl<R: CellReader> EngineSnapshot for LocalSnapshot<R> {
         self.reader.multi_get(column, &keys, see)
     }
 
-    fn txn_record(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError> {
+    fn txn_record(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<TxnRecord>, EngineError> {
         read_status(&self.reader, row, start_ts)
     }
 
@@ -63,9 +63,9 @@ impl<R: CellReader> EngineSnapshot for LocalSnapshot<R> {
         };
         let mut found = Ok(None);
         self.reader.scan(Column::History, &range, false, |key, bytes| {
-            match decode::<History>(Column::History, key, bytes) {
-                Ok(History::Ended(_)) => return true,
-                Ok(History::Version(version)) => found = Ok(Some(version)),
+            match decode::<HistoryEntry>(Column::History, key, bytes) {
+                Ok(HistoryEntry::Ended(_)) => return true,
+                Ok(HistoryEntry::Version(version)) => found = Ok(Some(version)),
                 Err(why) => found = Err(why),
             }
             false
@@ -114,7 +114,7 @@ pub fn read_row(reader: &impl CellReader, row: &RowKey, start_ts: Timestamp) -> 
     Ok(Row {
         lock: read_record(reader, Column::Lock, row.as_bytes())?,
         write: read_record(reader, Column::Write, row.as_bytes())?,
-        status: read_status(reader, row, start_ts)?,
+        txn_record: read_status(reader, row, start_ts)?,
         safe_point: read_safe_point(reader)?,
     })
 }
@@ -122,24 +122,26 @@ pub fn read_row(reader: &impl CellReader, row: &RowKey, start_ts: Timestamp) -> 
 /// As much of a row as the change's guards ask about.
 pub fn read_for_preconditions(reader: &impl CellReader, change: &RowChange) -> Result<Row, EngineError> {
     let (mut found, row) = (Row::default(), &change.row);
-    for guard in &change.guards {
+    for guard in &change.preconditions {
         match guard {
-            Guard::LockAbsent | Guard::LockIs(_) => found.lock = read_record(reader, Column::Lock, row.as_bytes())?,
-            Guard::NoCommitAfter(_) => found.write = read_record(reader, Column::Write, row.as_bytes())?,
-            Guard::NoRecordOf(start_ts) => {
-                found.write = read_record(reader, Column::Write, row.as_bytes())?;
-                found.status = read_status(reader, row, *start_ts)?;
+            Precondition::LockAbsent | Precondition::LockUnchanged(_) => {
+                found.lock = read_record(reader, Column::Lock, row.as_bytes())?
             }
-            Guard::SafePointBelow(_) => found.safe_point = read_safe_point(reader)?,
+            Precondition::NoCommitAfter(_) => found.write = read_record(reader, Column::Write, row.as_bytes())?,
+            Precondition::NoTxnRecord(start_ts) => {
+                found.write = read_record(reader, Column::Write, row.as_bytes())?;
+                found.txn_record = read_status(reader, row, *start_ts)?;
+            }
+            Precondition::SafePointAtMost(_) => found.safe_point = read_safe_point(reader)?,
         }
     }
     Ok(found)
 }
 
-fn read_status(reader: &impl CellReader, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError> {
+fn read_status(reader: &impl CellReader, row: &RowKey, start_ts: Timestamp) -> Result<Option<TxnRecord>, EngineError> {
     match read_record(reader, Column::History, &history_key(row, start_ts))? {
-        Some(History::Ended(status)) => Ok(Some(status)),
-        Some(History::Version(version)) => Err(EngineError::Corruption(format!(
+        Some(HistoryEntry::Ended(status)) => Ok(Some(status)),
+        Some(HistoryEntry::Version(version)) => Err(EngineError::Corruption(format!(
             "row {row:?}: a version stands where the status of a transaction that began at {start_ts:#} belongs: {version:?}"
         ))),
         None => Ok(None),

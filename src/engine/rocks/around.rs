@@ -13,7 +13,7 @@ use std::ops::Bound;
 use super::RocksStorage;
 use crate::engine::storage::{CellReader as _, Column};
 use crate::engine::{EngineError, RowRange};
-use crate::keys::after_prefix;
+use crate::keys::prefix_successor;
 
 /// So many bad blocks in a row are passed one by one.
 const SINGLE_BLOCK_SKIPS: u32 = 64;
@@ -117,7 +117,7 @@ fn next_seek_key(
 
 /// The first key that is not within, or one little above it. All keys up to some key, `at` among them, are within.
 fn bisect_first_beyond(at: &[u8], is_within: impl Fn(&[u8]) -> bool) -> Option<Vec<u8>> {
-    let goes_beyond = |prefix: &[u8]| after_prefix(prefix).is_none_or(|after| !is_within(&after));
+    let goes_beyond = |prefix: &[u8]| prefix_successor(prefix).is_none_or(|after| !is_within(&after));
     let lengths: Vec<usize> = (1..=at.len()).collect();
     let common = lengths.partition_point(|length| at.get(..*length).is_some_and(goes_beyond));
     // The last key within begins with this, and none beyond does all through.
@@ -131,7 +131,7 @@ fn bisect_first_beyond(at: &[u8], is_within: impl Fn(&[u8]) -> bool) -> Option<V
         };
         last.push(*before);
     }
-    after_prefix(&last)
+    prefix_successor(&last)
 }
 
 #[cfg(test)]

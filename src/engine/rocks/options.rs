@@ -36,7 +36,7 @@ pub struct RocksOptions {
 impl RocksOptions {
     /// Refuses what RocksDB would end the process over.
     pub fn check(self) -> Result<(), EngineError> {
-        bounds::CACHE_BYTES.check(self.block_cache_bytes as u128)?;
+        bounds::BLOCK_CACHE_BYTES.check(self.block_cache_bytes as u128)?;
         if can_map_cache(self.block_cache_bytes) {
             return Ok(());
         }

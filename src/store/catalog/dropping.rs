@@ -5,7 +5,7 @@
 //! background, when no view is left that was opened before the drop, and when no lock of an earlier life is left anywhere,
 //! because its primary might lie in the keyspace.
 
-use super::{DROPPED, NEVER_NAMED, dropped_key, name_key, read_dropped, read_id, take_number};
+use super::{DROPPED_PREFIX, STAGED_MARK, allocate_id, decode_dropped_id, decode_id, dropped_key, name_key};
 use crate::error::{Error, ErrorKind, Result};
 use crate::row::KeyspaceId;
 use crate::store::{Keyspace, Store, Txn};
@@ -40,18 +40,18 @@ impl Store {
         let (ending, old) = self.begin_drop(name)?;
         let catalog = self.catalog();
         let new = self.transact(|txn| {
-            check_listed(txn, &catalog, name, old)?;
-            let new = take_number(txn, &catalog)?;
+            check_name_unchanged(txn, &catalog, name, old)?;
+            let new = allocate_id(txn, &catalog)?;
             txn.put(&catalog, name_key(name), new.0.to_be_bytes())?;
             txn.put(&catalog, dropped_key(old), b"")?;
             Ok::<_, Error>(new)
         })?;
         ending.done();
-        Ok(self.handle(new, name))
+        Ok(self.open_handle(new, name))
     }
 
     /// Marks the handles.
-    fn begin_drop(&self, name: &str) -> Result<(Ending<'_>, KeyspaceId)> {
+    fn begin_drop(&self, name: &str) -> Result<(PendingDrop<'_>, KeyspaceId)> {
         self.inner.check_open()?;
         self.inner.check_writable()?;
         if self.inner.embedded.is_none() {
@@ -59,13 +59,13 @@ impl Store {
         }
         let keyspace = self.existing_keyspace(name)?;
         let id = keyspace.id();
-        Ok((Ending::new(self, vec![keyspace])?, id))
+        Ok((PendingDrop::new(self, vec![keyspace])?, id))
     }
 
     fn commit_drop(&self, id: KeyspaceId, name: &str) -> Result<()> {
         let catalog = self.catalog();
         let mut txn = self.begin()?;
-        drop_listed(&mut txn, &catalog, name, id)?;
+        unlink_name(&mut txn, &catalog, name, id)?;
         txn.commit().map(drop)
     }
 
@@ -74,26 +74,27 @@ impl Store {
         let Some(embedded) = &self.inner.embedded else { return Ok(()) };
         let pipeline = embedded.pipeline();
         let by_orphans = || pipeline.may_have_orphans() && !mutated!(DropLeavesOrphans);
-        let by_endings = || (pipeline.any_unapplied() || embedded.endings() > 0) && !mutated!(DropLeavesEndings);
+        let by_endings =
+            || (pipeline.any_unapplied() || embedded.pending_cleanups() > 0) && !mutated!(DropLeavesEndings);
         let may_be_asked = || by_orphans() || by_endings();
         if may_be_asked() {
             return Ok(());
         }
         let catalog = self.catalog();
         let view = self.inner.coordinator.begin()?.0;
-        let listed: Vec<_> = self.listed(&view, DROPPED).collect::<Result<_>>()?;
+        let listed: Vec<_> = self.scan_entries(&view, DROPPED_PREFIX).collect::<Result<_>>()?;
         for (key, what) in listed {
-            let KeyspaceId(id) = read_dropped(&key)?;
+            let KeyspaceId(id) = decode_dropped_id(&key)?;
             // Those that are not to be taken for dropped yet are noted as dropped at the end of time.
             let noted = self.inner.catalog.dropped.lock().get(&id).copied().unwrap_or_default();
             let committed =
                 self.inner.engine.snapshot()?.write(&catalog.row(&key))?.map_or(noted, |drop| drop.commit_ts);
             let dropped_at = noted.max(committed);
             // One that never had a name cannot be read at any moment.
-            let can_be_needed = if what == NEVER_NAMED {
-                pipeline.oldest_read() < dropped_at
+            let can_be_needed = if what == STAGED_MARK {
+                pipeline.oldest_read_ts() < dropped_at
             } else {
-                embedded.collectable_at_most() < dropped_at || embedded.collectable()? < dropped_at
+                embedded.gc_horizon_max() < dropped_at || embedded.advance_gc_horizon()? < dropped_at
             };
             if can_be_needed {
                 continue;
@@ -115,17 +116,17 @@ impl Store {
 }
 
 /// Keyspaces that are marked as dropped and go on unless that is [`done`](Ending::done).
-pub(super) struct Ending<'a> {
+pub(super) struct PendingDrop<'a> {
     store: &'a Store,
     keyspaces: Vec<Keyspace>,
 }
 
-impl<'a> Ending<'a> {
+impl<'a> PendingDrop<'a> {
     pub fn new(store: &'a Store, keyspaces: Vec<Keyspace>) -> Result<Self> {
         let mut ending = Self { store, keyspaces: Vec::new() };
         for keyspace in keyspaces {
-            if !keyspace.state.life.end() {
-                return Err(keyspace.is_missing());
+            if !keyspace.inner.descriptor.mark_dropped() {
+                return Err(keyspace.not_found_error());
             }
             // Listed before it is committed, so that its rows are not taken for those of an earlier life's drop.
             store.inner.catalog.dropped.lock().insert(keyspace.id().0, Timestamp::MAX);
@@ -148,24 +149,24 @@ impl<'a> Ending<'a> {
     }
 }
 
-impl Drop for Ending<'_> {
+impl Drop for PendingDrop<'_> {
     fn drop(&mut self) {
         for keyspace in &self.keyspaces {
             self.store.inner.catalog.dropped.lock().remove(&keyspace.id().0);
-            keyspace.state.life.go_on();
+            keyspace.inner.descriptor.undrop();
         }
     }
 }
 
 /// Takes the keyspace's name away, and lists it among those that were dropped.
-pub(super) fn drop_listed(txn: &mut Txn, catalog: &Keyspace, name: &str, id: KeyspaceId) -> Result<()> {
-    check_listed(txn, catalog, name, id)?;
+pub(super) fn unlink_name(txn: &mut Txn, catalog: &Keyspace, name: &str, id: KeyspaceId) -> Result<()> {
+    check_name_unchanged(txn, catalog, name, id)?;
     txn.delete(catalog, name_key(name))?;
     txn.put(catalog, dropped_key(id), b"")
 }
 
 /// Makes sure that the name is still this keyspace's when the transaction commits.
-pub(super) fn check_listed(txn: &mut Txn, catalog: &Keyspace, name: &str, id: KeyspaceId) -> Result<()> {
-    let listed = txn.get_for_update(catalog, name_key(name))?.map(|id| read_id(&id)).transpose()?;
-    if listed == Some(id) { Ok(()) } else { Err(ErrorKind::NoSuchKeyspace(name.into()).into()) }
+pub(super) fn check_name_unchanged(txn: &mut Txn, catalog: &Keyspace, name: &str, id: KeyspaceId) -> Result<()> {
+    let listed = txn.get_for_update(catalog, name_key(name))?.map(|id| decode_id(&id)).transpose()?;
+    if listed == Some(id) { Ok(()) } else { Err(ErrorKind::KeyspaceNotFound(name.into()).into()) }
 }

@@ -7,22 +7,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::dropping::{Ending, check_listed, drop_listed};
-use super::restored::Origin;
-use super::{NAME, Unnamed, check_name, dropped_key, name_in, name_key, read_id};
+use super::dropping::{PendingDrop, check_name_unchanged, unlink_name};
+use super::restored::RestoreOrigin;
+use super::{NAME_PREFIX, StagedKeyspaces, check_name, decode_id, dropped_key, entry_name, name_key};
 use crate::error::{Error, ErrorKind, Result};
 use crate::row::KeyspaceId;
-use crate::store::{DumpHeader, Durability, Existing, Keyspace, Store, Txn, TxnOptions};
+use crate::store::{DumpHeader, Durability, Keyspace, OnExisting, Store, Txn, TxnOptions};
 
 /// So often the catalog is tried before the first row, where others change it at the same time.
-const ATTEMPTS: u32 = 30;
-const PAUSE: Duration = Duration::from_millis(5);
+const CATALOG_ATTEMPTS: u32 = 30;
+const RETRY_DELAY: Duration = Duration::from_millis(5);
 /// So much of what the transaction writes is kept in memory.
-const BUFFER_BYTES: usize = 1 << 20;
+const PENDING_BYTES_MAX: usize = 1 << 20;
 
 /// A keyspace of the source.
 pub(in crate::store) struct Listed {
-    pub number: u32,
+    pub id: u32,
     pub name: String,
     /// Not there when the increment begins; so the dump has all of it.
     pub is_new: bool,
@@ -31,30 +31,30 @@ pub(in crate::store) struct Listed {
 /// An increment that is being restored.
 pub(in crate::store) struct Increment<'a> {
     store: &'a Store,
-    unnamed: Unnamed<'a>,
+    unnamed: StagedKeyspaces<'a>,
     txn: Txn,
     /// By their numbers at the source; those to be filled apart are marked.
     targets: BTreeMap<u32, (Keyspace, bool)>,
-    catalog: Changes,
+    catalog: CatalogChanges,
 }
 
 /// What becomes of the catalog.
 #[derive(Default)]
-struct Changes {
+struct CatalogChanges {
     dropped: Vec<Keyspace>,
     renamed: Vec<(KeyspaceId, String)>,
 }
 
 impl<'a> Increment<'a> {
     /// Sees whether it fits, and locks what it changes of the catalog.
-    pub fn begin(store: &'a Store, header: &DumpHeader, listed: &[Listed], existing: Existing) -> Result<Self> {
+    pub fn begin(store: &'a Store, header: &DumpHeader, listed: &[Listed], existing: OnExisting) -> Result<Self> {
         let catalog = store.catalog();
         // Before anything is written.
         check_origin(&mut store.begin()?, &catalog, header)?;
-        let (mut unnamed, mut targets) = (Unnamed::new(store), BTreeMap::new());
+        let (mut unnamed, mut targets) = (StagedKeyspaces::new(store), BTreeMap::new());
         for new in listed.iter().filter(|listed| listed.is_new) {
-            unnamed.add(&new.name)?;
-            targets.extend(unnamed.last().map(|keyspace| (new.number, (keyspace, true))));
+            unnamed.create(&new.name)?;
+            targets.extend(unnamed.last().map(|keyspace| (new.id, (keyspace, true))));
         }
         let mut attempt = 1;
         loop {
@@ -62,15 +62,15 @@ impl<'a> Increment<'a> {
             let mut txn = store.begin_with(options)?;
             let mut targets = targets.clone();
             let locked = change_catalog(&mut txn, &catalog, header, listed, existing, &mut targets);
-            match locked.and_then(|changes| txn.stream_now().map(|()| changes)) {
+            match locked.and_then(|changes| txn.lock_buffered_rows_now().map(|()| changes)) {
                 Ok(catalog) => {
                     // A row is what the source has, whatever was committed here since.
-                    txn.write_blindly();
+                    txn.skip_conflict_check();
                     return Ok(Self { store, unnamed, txn, targets, catalog });
                 }
-                Err(why) if why.is_retryable() && attempt < ATTEMPTS => {
+                Err(why) if why.is_retryable() && attempt < CATALOG_ATTEMPTS => {
                     drop(txn);
-                    store.inner.runtime.sleep(PAUSE * attempt);
+                    store.inner.runtime.sleep(RETRY_DELAY * attempt);
                     attempt += 1;
                 }
                 Err(why) => return Err(why),
@@ -84,24 +84,24 @@ impl<'a> Increment<'a> {
     }
 
     /// Sets a row of a keyspace that is there, or removes it.
-    pub fn change(&mut self, keyspace: &Keyspace, key: &[u8], value: Option<&[u8]>) -> Result<()> {
+    pub fn apply_row(&mut self, keyspace: &Keyspace, key: &[u8], value: Option<&[u8]>) -> Result<()> {
         match value {
             Some(value) => self.txn.put(keyspace, key, value)?,
             None => self.txn.delete(keyspace, key)?,
         }
-        let enough = BUFFER_BYTES.min(self.store.inner.options.transaction_max_bytes / 2);
-        if self.txn.bytes_in_memory() >= enough { self.txn.stream_now() } else { Ok(()) }
+        let enough = PENDING_BYTES_MAX.min(self.store.inner.options.max_transaction_bytes / 2);
+        if self.txn.buffered_bytes() >= enough { self.txn.lock_buffered_rows_now() } else { Ok(()) }
     }
 
     /// Makes all of it visible, durably.
     pub fn commit(self) -> Result<()> {
         let Self { store, unnamed, txn, catalog, .. } = self;
-        let ending = Ending::new(store, catalog.dropped)?;
-        unnamed.about_to_be_named();
+        let ending = PendingDrop::new(store, catalog.dropped)?;
+        unnamed.publish_soon();
         txn.commit()?;
         ending.done();
         for (id, name) in catalog.renamed {
-            store.handle(id, &name).state.life.rename(&name);
+            store.open_handle(id, &name).inner.descriptor.rename(&name);
         }
         drop(unnamed);
         Ok(())
@@ -109,20 +109,20 @@ impl<'a> Increment<'a> {
 }
 
 /// Whether the last restore ended where the increment begins.
-fn check_origin(txn: &mut Txn, catalog: &Keyspace, header: &DumpHeader) -> Result<Origin> {
+fn check_origin(txn: &mut Txn, catalog: &Keyspace, header: &DumpHeader) -> Result<RestoreOrigin> {
     let since = header.since.unwrap_or_default();
-    let Some(origin) = Origin::read(txn, catalog)? else {
+    let Some(origin) = RestoreOrigin::read(txn, catalog)? else {
         return Err(Error::invalid(format!(
             "the dump is an increment that begins at {since:#}, and nothing was restored here that it could follow: restore the dump before it first"
         )));
     };
-    if Some(origin.source) != header.source {
+    if Some(origin.store_id) != header.store_id {
         return Err(Error::invalid("the dump is an increment of another store than the one that was restored here"));
     }
-    if origin.moment != since {
+    if origin.restored_ts != since {
         return Err(Error::invalid(format!(
             "the dump is an increment that begins at {since:#}, and what was restored here ends at {:#}",
-            origin.moment
+            origin.restored_ts
         )));
     }
     Ok(origin)
@@ -134,28 +134,28 @@ fn change_catalog(
     catalog: &Keyspace,
     header: &DumpHeader,
     listed: &[Listed],
-    existing: Existing,
+    existing: OnExisting,
     targets: &mut BTreeMap<u32, (Keyspace, bool)>,
-) -> Result<Changes> {
+) -> Result<CatalogChanges> {
     let origin = check_origin(txn, catalog, header)?;
     let store = txn.store().clone();
     let mut names = BTreeMap::new();
-    for row in txn.prefix(catalog, NAME) {
+    for row in txn.prefix(catalog, NAME_PREFIX) {
         let (key, id) = row?;
-        names.extend(name_in(&key).map(|name| Ok::<_, Error>((read_id(&id)?, name))).transpose()?);
+        names.extend(entry_name(&key).map(|name| Ok::<_, Error>((decode_id(&id)?, name))).transpose()?);
     }
-    let mut changes = Changes::default();
-    let stays: BTreeSet<u32> = listed.iter().filter(|listed| !listed.is_new).map(|listed| listed.number).collect();
+    let mut changes = CatalogChanges::default();
+    let stays: BTreeSet<u32> = listed.iter().filter(|listed| !listed.is_new).map(|listed| listed.id).collect();
     for (number, id) in &origin.keyspaces {
         // Those that were dropped here as well need nothing.
         if let Some(name) = names.get(id).filter(|_| !stays.contains(number)) {
-            drop_listed(txn, catalog, name, *id)?;
-            changes.dropped.push(store.handle(*id, name));
+            unlink_name(txn, catalog, name, *id)?;
+            changes.dropped.push(store.open_handle(*id, name));
         }
     }
     // All old names go before any new one comes: two keyspaces may have exchanged theirs.
     let mut named = Vec::new();
-    for Listed { number, name, is_new } in listed {
+    for Listed { id: number, name, is_new } in listed {
         if *is_new {
             let (keyspace, _) = targets.get(number).ok_or_else(|| unknown(name))?;
             txn.delete(catalog, dropped_key(keyspace.id()))?;
@@ -168,8 +168,8 @@ fn change_catalog(
                 "the keyspace {name:?} was dropped or truncated here, and the increment has only what has changed in it"
             ))
         })?;
-        targets.insert(*number, (store.handle(id, name), false));
-        check_listed(txn, catalog, before, id)?;
+        targets.insert(*number, (store.open_handle(id, name), false));
+        check_name_unchanged(txn, catalog, before, id)?;
         if before != name {
             check_name(name)?;
             txn.delete(catalog, name_key(before))?;
@@ -179,20 +179,20 @@ fn change_catalog(
     }
     for (id, name) in named {
         if let Some(other) = txn.get_for_update(catalog, name_key(name))? {
-            if existing == Existing::Refuse {
+            if existing == OnExisting::Fail {
                 return Err(Error::invalid(format!(
                     "there is a keyspace {name:?} here that was not restored, and the dump has one of that name: say that keyspaces may be replaced"
                 )));
             }
-            let other = read_id(&other)?;
+            let other = decode_id(&other)?;
             txn.put(catalog, dropped_key(other), b"")?;
-            changes.dropped.push(store.handle(other, name));
+            changes.dropped.push(store.open_handle(other, name));
         }
         txn.put(catalog, name_key(name), id.0.to_be_bytes())?;
     }
     let keyspaces = targets.iter().map(|(number, (keyspace, _))| (*number, keyspace.id())).collect();
-    let origin = Origin { source: origin.source, moment: header.read_ts, keyspaces };
-    Origin::write(Some(&origin), txn, catalog)?;
+    let origin = RestoreOrigin { store_id: origin.store_id, restored_ts: header.read_ts, keyspaces };
+    RestoreOrigin::write(Some(&origin), txn, catalog)?;
     Ok(changes)
 }
 

@@ -23,33 +23,33 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 pub(super) use self::increment::{Increment, Listed};
-pub(super) use self::presence::Known;
-pub(super) use self::restored::Origin;
-pub(super) use self::unnamed::Unnamed;
-use super::keyspace::{Keyspace, KeyspaceState};
+pub(super) use self::presence::VisibilityCache;
+pub(super) use self::restored::RestoreOrigin;
+pub(super) use self::unnamed::StagedKeyspaces;
+use super::keyspace::{Keyspace, KeyspaceInner};
 use super::range::prefix_range;
 use super::scan::Scan;
-use super::{KEYSPACE_NAME_MAX_BYTES, Snapshot, Store, Txn, TxnOptions};
+use super::{MAX_KEYSPACE_NAME_BYTES, Snapshot, Store, Txn, TxnOptions};
 use crate::error::{Error, ErrorKind, Result};
-use crate::pipeline::Life;
+use crate::pipeline::KeyspaceDescriptor;
 use crate::row::KeyspaceId;
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
-use crate::view::PinnedView;
+use crate::view::ReadView;
 
-pub(super) const CATALOG: KeyspaceId = KeyspaceId(0);
-const NAME: &str = "name/";
+pub(super) const CATALOG_ID: KeyspaceId = KeyspaceId(0);
+const NAME_PREFIX: &str = "name/";
 /// Leases of locks, by name: see `locks::leases`.
-pub(super) const LOCK: &str = "lock/";
-const NEXT: &[u8] = b"next";
-const DROPPED: &str = "dropped/";
+pub(super) const LOCK_PREFIX: &str = "lock/";
+const NEXT_ID_KEY: &[u8] = b"next";
+const DROPPED_PREFIX: &str = "dropped/";
 /// What is said there of a keyspace that was made and is still to be named.
-const NEVER_NAMED: &[u8] = b"new";
+const STAGED_MARK: &[u8] = b"new";
 
 /// The handles that were given out.
 #[derive(Default)]
 pub(super) struct Catalog {
-    open: Mutex<HashMap<u32, Arc<KeyspaceState>>>,
+    open: Mutex<HashMap<u32, Arc<KeyspaceInner>>>,
     /// Dropped in this life of the store, and when; until the drop is committed, later than anything.
     dropped: Mutex<HashMap<u32, Timestamp>>,
 }
@@ -62,10 +62,10 @@ impl Store {
     /// characters, and those of a commit.
     pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
         check_name(name)?;
-        if let Some(id) = self.find(name)? {
-            let found = self.handle(id, name);
+        if let Some(id) = self.lookup_id(name)? {
+            let found = self.open_handle(id, name);
             // It may have been dropped since it was found.
-            if !found.state.life.is_over() {
+            if !found.inner.descriptor.is_dropped() {
                 return Ok(found);
             }
         }
@@ -73,14 +73,14 @@ impl Store {
         let catalog = self.catalog();
         let id = self.transact(|txn| {
             if let Some(id) = txn.get(&catalog, name_key(name).as_bytes())? {
-                return read_id(&id);
+                return decode_id(&id);
             }
-            let id = take_number(txn, &catalog)?;
+            let id = allocate_id(txn, &catalog)?;
             txn.put(&catalog, name_key(name).as_bytes(), id.0.to_be_bytes())?;
             Ok(id)
         })?;
         crash_point!(KeyspaceCreated);
-        Ok(self.handle(id, name))
+        Ok(self.open_handle(id, name))
     }
 
     /// Opens a keyspace that exists.
@@ -88,15 +88,15 @@ impl Store {
     /// # Errors
     /// [`ErrorKind::NoSuchKeyspace`] when it does not.
     pub fn existing_keyspace(&self, name: &str) -> Result<Keyspace> {
-        let id = self.find(name)?.ok_or_else(|| ErrorKind::NoSuchKeyspace(name.into()))?;
-        Ok(self.handle(id, name))
+        let id = self.lookup_id(name)?.ok_or_else(|| ErrorKind::KeyspaceNotFound(name.into()))?;
+        Ok(self.open_handle(id, name))
     }
 
     /// The names of all keyspaces, in order.
     ///
     /// # Errors
     /// Those of reading.
-    pub fn keyspaces(&self) -> Result<Vec<String>> {
+    pub fn keyspace_names(&self) -> Result<Vec<String>> {
         Ok(self.snapshot()?.keyspaces()?.iter().map(|keyspace| keyspace.name().to_owned()).collect())
     }
 
@@ -125,96 +125,102 @@ impl Store {
         let catalog = self.catalog();
         let id = self.transact(|txn| {
             let listed = txn.get_for_update(&catalog, name_key(name))?;
-            let listed = listed.ok_or_else(|| ErrorKind::NoSuchKeyspace(name.into()))?;
+            let listed = listed.ok_or_else(|| ErrorKind::KeyspaceNotFound(name.into()))?;
             if txn.get_for_update(&catalog, name_key(to))?.is_some() {
                 return Err(Error::invalid(format!("there is a keyspace {to:?} already")));
             }
             txn.delete(&catalog, name_key(name))?;
             txn.put(&catalog, name_key(to), &listed)?;
-            read_id(&listed)
+            decode_id(&listed)
         })?;
-        let renamed = self.handle(id, to);
-        renamed.state.life.rename(to);
+        let renamed = self.open_handle(id, to);
+        renamed.inner.descriptor.rename(to);
         Ok(renamed)
     }
 
-    fn find(&self, name: &str) -> Result<Option<KeyspaceId>> {
+    fn lookup_id(&self, name: &str) -> Result<Option<KeyspaceId>> {
         let catalog = self.catalog();
         let txn = Txn::begin(self, TxnOptions::default())?;
         let found = txn.get(&catalog, name_key(name).as_bytes())?;
         txn.commit()?;
-        found.map(|id| read_id(&id)).transpose()
+        found.map(|id| decode_id(&id)).transpose()
     }
 
     pub(super) fn catalog(&self) -> Keyspace {
-        self.handle(CATALOG, "(catalog)")
+        self.open_handle(CATALOG_ID, "(catalog)")
     }
 
-    fn handle(&self, id: KeyspaceId, name: &str) -> Keyspace {
+    fn open_handle(&self, id: KeyspaceId, name: &str) -> Keyspace {
         let mut open = self.inner.catalog.open.lock();
-        let fresh =
-            || Arc::new(KeyspaceState { id, life: Life::new(name), store: self.identity(), known: Known::new(id) });
+        let fresh = || {
+            Arc::new(KeyspaceInner {
+                id,
+                descriptor: KeyspaceDescriptor::new(name),
+                instance_id: self.load_store_id(),
+                visibility: VisibilityCache::new(id),
+            })
+        };
         Keyspace::new(Arc::clone(open.entry(id.0).or_insert_with(fresh)), name)
     }
 
-    pub(super) fn identity(&self) -> u64 {
-        self.inner.identity
+    pub(super) fn load_store_id(&self) -> u64 {
+        self.inner.instance_id
     }
 
     /// The catalog's entries of a kind. They are the store's own to read, so that no list shows who does.
-    pub(super) fn listed(&self, view: &Arc<PinnedView>, kind: &str) -> Scan {
+    pub(super) fn scan_entries(&self, view: &Arc<ReadView>, kind: &str) -> Scan {
         let range = prefix_range(&self.catalog(), kind.as_bytes());
-        Scan::new(self, &self.own_reader(Arc::clone(view)), Ok((None, None, range)))
+        Scan::new(self, &self.unregistered_reader(Arc::clone(view)), Ok((None, None, range)))
     }
 
     /// Which of the keyspaces were dropped in an earlier life of the store; each had a name at some moment. A drop of this life needs
     /// no search: it has marked the handles.
-    fn gone(&self, ids: impl Iterator<Item = KeyspaceId>) -> Result<HashSet<KeyspaceId>> {
+    fn dropped_before_open(&self, ids: impl Iterator<Item = KeyspaceId>) -> Result<HashSet<KeyspaceId>> {
         let mut gone: HashSet<_> = {
             let open = self.inner.catalog.open.lock();
             ids.filter(|id| !open.contains_key(&id.0)).collect()
         };
         if !gone.is_empty() {
             let now = self.inner.coordinator.begin()?.0;
-            for row in self.listed(&now, NAME) {
-                gone.remove(&read_id(&row?.1)?);
+            for row in self.scan_entries(&now, NAME_PREFIX) {
+                gone.remove(&decode_id(&row?.1)?);
             }
         }
         Ok(gone)
     }
 
     /// The numbers of the keyspaces that have a name at the view.
-    pub(super) fn numbers_at(&self, view: &Arc<PinnedView>) -> Result<BTreeSet<u32>> {
-        self.named_at(view).map(|named| Ok(named?.1.0)).collect()
+    pub(super) fn ids_at(&self, view: &Arc<ReadView>) -> Result<BTreeSet<u32>> {
+        self.names_at(view).map(|named| Ok(named?.1.0)).collect()
     }
 
     /// The keyspaces that have a name at the view, in the order of their names.
-    pub(super) fn named_at(&self, view: &Arc<PinnedView>) -> impl Iterator<Item = Result<(String, KeyspaceId)>> {
-        self.listed(view, NAME).map(|row| {
+    pub(super) fn names_at(&self, view: &Arc<ReadView>) -> impl Iterator<Item = Result<(String, KeyspaceId)>> {
+        self.scan_entries(view, NAME_PREFIX).map(|row| {
             let (key, id) = row?;
-            Ok((name_in(&key).unwrap_or_default(), read_id(&id)?))
+            Ok((entry_name(&key).unwrap_or_default(), decode_id(&id)?))
         })
     }
 
     /// The keyspaces that are still to be erased at the view.
-    pub(super) fn dropped_at(&self, view: &Arc<PinnedView>) -> Result<Vec<KeyspaceId>> {
-        self.listed(view, DROPPED).map(|row| read_dropped(&row?.0)).collect()
+    pub(super) fn dropped_at(&self, view: &Arc<ReadView>) -> Result<Vec<KeyspaceId>> {
+        self.scan_entries(view, DROPPED_PREFIX).map(|row| decode_dropped_id(&row?.0)).collect()
     }
 
     /// The name of a keyspace that has a handle.
-    pub(super) fn open_name_of(&self, id: KeyspaceId) -> Option<String> {
-        self.inner.catalog.open.lock().get(&id.0).map(|keyspace| keyspace.life.name().to_string())
+    pub(super) fn cached_name(&self, id: KeyspaceId) -> Option<String> {
+        self.inner.catalog.open.lock().get(&id.0).map(|keyspace| keyspace.descriptor.name().to_string())
     }
 
     pub(super) fn name_of(&self, id: KeyspaceId) -> Option<String> {
-        if let Some(name) = self.open_name_of(id) {
+        if let Some(name) = self.cached_name(id) {
             return Some(name);
         }
         let view = self.inner.coordinator.begin().ok()?.0;
-        self.listed(&view, NAME).find_map(|row| {
+        self.scan_entries(&view, NAME_PREFIX).find_map(|row| {
             let (key, value) = row.ok()?;
-            let name = name_in(&key)?;
-            (read_id(&value).ok()? == id).then_some(name)
+            let name = entry_name(&key)?;
+            (decode_id(&value).ok()? == id).then_some(name)
         })
     }
 }
@@ -225,16 +231,16 @@ impl Snapshot {
     /// # Errors
     /// Those of [`Snapshot::get`].
     pub fn keyspaces(&self) -> Result<Vec<Keyspace>> {
-        let listed = self.prefix(&self.store.catalog(), NAME.as_bytes()).map(|row| {
+        let listed = self.prefix(&self.store.catalog(), NAME_PREFIX.as_bytes()).map(|row| {
             let (key, id) = row?;
-            Ok((read_id(&id)?, name_in(&key).unwrap_or_default()))
+            Ok((decode_id(&id)?, entry_name(&key).unwrap_or_default()))
         });
         let listed: Vec<_> = listed.collect::<Result<_>>()?;
-        let gone = self.store.gone(listed.iter().map(|(id, _)| *id))?;
+        let gone = self.store.dropped_before_open(listed.iter().map(|(id, _)| *id))?;
         let handle = |(id, name): (KeyspaceId, String)| {
-            let handle = self.store.handle(id, &name);
+            let handle = self.store.open_handle(id, &name);
             if gone.contains(&id) {
-                handle.state.life.end();
+                handle.inner.descriptor.mark_dropped();
             }
             handle
         };
@@ -242,52 +248,53 @@ impl Snapshot {
     }
 }
 
-fn take_number(txn: &mut Txn, catalog: &Keyspace) -> Result<KeyspaceId> {
-    let id = txn.get_for_update(catalog, NEXT)?.map_or(Ok(KeyspaceId(CATALOG.0 + 1)), |next| read_id(&next))?;
+fn allocate_id(txn: &mut Txn, catalog: &Keyspace) -> Result<KeyspaceId> {
+    let id =
+        txn.get_for_update(catalog, NEXT_ID_KEY)?.map_or(Ok(KeyspaceId(CATALOG_ID.0 + 1)), |next| decode_id(&next))?;
     let next = id.0.checked_add(1).ok_or_else(|| Error::invalid("there are no keyspace numbers left"))?;
-    txn.put(catalog, NEXT, next.to_be_bytes())?;
+    txn.put(catalog, NEXT_ID_KEY, next.to_be_bytes())?;
     Ok(id)
 }
 
 pub(super) fn check_name(name: &str) -> Result<()> {
-    if name.is_empty() || name.len() > KEYSPACE_NAME_MAX_BYTES || name.chars().any(char::is_control) {
+    if name.is_empty() || name.len() > MAX_KEYSPACE_NAME_BYTES || name.chars().any(char::is_control) {
         return Err(Error::invalid(format!(
-            "a keyspace's name has 1 to {KEYSPACE_NAME_MAX_BYTES} bytes and no control characters: {name:?}"
+            "a keyspace's name has 1 to {MAX_KEYSPACE_NAME_BYTES} bytes and no control characters: {name:?}"
         )));
     }
     Ok(())
 }
 
 fn name_key(name: &str) -> String {
-    format!("{NAME}{name}")
+    format!("{NAME_PREFIX}{name}")
 }
 
 fn dropped_key(id: KeyspaceId) -> String {
-    format!("{DROPPED}{:010}", id.0)
+    format!("{DROPPED_PREFIX}{:010}", id.0)
 }
 
-fn read_dropped(key: &[u8]) -> Result<KeyspaceId> {
-    let number = String::from_utf8_lossy(key.get(DROPPED.len()..).unwrap_or_default()).parse().map(KeyspaceId);
+fn decode_dropped_id(key: &[u8]) -> Result<KeyspaceId> {
+    let number = String::from_utf8_lossy(key.get(DROPPED_PREFIX.len()..).unwrap_or_default()).parse().map(KeyspaceId);
     number.map_err(|_| ErrorKind::Corruption(format!("catalog entry {}", key.escape_ascii())).into())
 }
 
 /// The keyspace that an entry of the catalog is about, if it is about one.
-pub(super) fn number_of(key: &[u8], value: &[u8]) -> Result<Option<KeyspaceId>> {
-    if key.starts_with(NAME.as_bytes()) {
-        read_id(value).map(Some)
-    } else if key.starts_with(DROPPED.as_bytes()) {
-        read_dropped(key).map(Some)
+pub(super) fn entry_id(key: &[u8], value: &[u8]) -> Result<Option<KeyspaceId>> {
+    if key.starts_with(NAME_PREFIX.as_bytes()) {
+        decode_id(value).map(Some)
+    } else if key.starts_with(DROPPED_PREFIX.as_bytes()) {
+        decode_dropped_id(key).map(Some)
     } else {
         Ok(None)
     }
 }
 
 /// The name that an entry of the catalog gives to a keyspace, if it is such a one.
-pub(super) fn name_in(key: &[u8]) -> Option<String> {
-    key.strip_prefix(NAME.as_bytes()).map(|name| String::from_utf8_lossy(name).into_owned())
+pub(super) fn entry_name(key: &[u8]) -> Option<String> {
+    key.strip_prefix(NAME_PREFIX.as_bytes()).map(|name| String::from_utf8_lossy(name).into_owned())
 }
 
-fn read_id(bytes: &[u8]) -> Result<KeyspaceId> {
+fn decode_id(bytes: &[u8]) -> Result<KeyspaceId> {
     let number = bytes.try_into().map(u32::from_be_bytes);
     number.map(KeyspaceId).map_err(|_| ErrorKind::Corruption("a catalog entry is no keyspace number".into()).into())
 }

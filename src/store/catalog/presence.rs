@@ -14,16 +14,16 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::{CATALOG, NAME, NEVER_NAMED, NEXT, dropped_key, name_key, read_id};
+use super::{CATALOG_ID, NAME_PREFIX, NEXT_ID_KEY, STAGED_MARK, decode_id, dropped_key, name_key};
 use crate::engine::RowRange;
 use crate::error::{Conflict, ConflictReason, ErrorKind, Result};
 use crate::row::{KeyspaceId, RowKey};
 use crate::store::{Keyspace, Store};
 use crate::timestamp::Timestamp;
-use crate::view::PinnedView;
+use crate::view::ReadView;
 
 /// At which views the catalog is known to list a keyspace, or not to have its number yet.
-pub struct Known {
+pub struct VisibilityCache {
     not_taken_upto: AtomicU64,
     listed_from: AtomicU64,
     listed_upto: AtomicU64,
@@ -33,16 +33,16 @@ pub struct Known {
 
 /// What the catalog says of a keyspace that is not dropped.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Presence {
-    NotTaken,
-    Unnamed,
-    Listed,
+enum Visibility {
+    NotCreated,
+    Staging,
+    Visible,
 }
 
-impl Known {
+impl VisibilityCache {
     pub fn new(id: KeyspaceId) -> Self {
         // The catalog does not list itself.
-        let listed_from = if id == CATALOG { Timestamp::ZERO } else { Timestamp::MAX };
+        let listed_from = if id == CATALOG_ID { Timestamp::ZERO } else { Timestamp::MAX };
         Self {
             not_taken_upto: AtomicU64::new(0),
             listed_from: AtomicU64::new(listed_from.to_u64()),
@@ -52,55 +52,55 @@ impl Known {
     }
 
     /// Who fills a keyspace is shown what is there, until it is about to be named.
-    pub fn set_being_filled(&self, being_filled: bool) {
+    pub fn set_staging(&self, being_filled: bool) {
         self.being_filled.store(being_filled, Ordering::Release);
     }
 
     #[inline]
-    fn at(&self, read_ts: Timestamp, is_dropped: bool) -> Option<Presence> {
+    fn get(&self, read_ts: Timestamp, is_dropped: bool) -> Option<Visibility> {
         let ts = read_ts.to_u64();
         let is_listed = ts >= self.listed_from.load(Ordering::Relaxed)
             && (!is_dropped || ts <= self.listed_upto.load(Ordering::Relaxed));
         if is_listed {
-            Some(Presence::Listed)
+            Some(Visibility::Visible)
         } else if ts <= self.not_taken_upto.load(Ordering::Relaxed) {
-            Some(Presence::NotTaken)
+            Some(Visibility::NotCreated)
         } else {
             None
         }
     }
 
-    fn note(&self, read_ts: Timestamp, presence: Presence) {
+    fn record(&self, read_ts: Timestamp, presence: Visibility) {
         let ts = read_ts.to_u64();
         match presence {
-            Presence::Listed => {
+            Visibility::Visible => {
                 self.listed_from.fetch_min(ts, Ordering::Relaxed);
                 self.listed_upto.fetch_max(ts, Ordering::Relaxed);
             }
-            Presence::NotTaken => {
+            Visibility::NotCreated => {
                 self.not_taken_upto.fetch_max(ts, Ordering::Relaxed);
             }
-            Presence::Unnamed => {}
+            Visibility::Staging => {}
         }
     }
 }
 
 impl Store {
     /// Whether a reader at the view may see rows of the keyspace; refuses one that was dropped before.
-    pub(in crate::store) fn check_keyspace(&self, view: &Arc<PinnedView>, keyspace: &Keyspace) -> Result<bool> {
-        self.check_view(view)?;
-        keyspace.check_store(self.identity())?;
-        Ok(self.presence(view, keyspace)? != Presence::Unnamed)
+    pub(in crate::store) fn check_visible(&self, view: &Arc<ReadView>, keyspace: &Keyspace) -> Result<bool> {
+        self.check_usable(view)?;
+        keyspace.check_belongs_to(self.load_store_id())?;
+        Ok(self.visibility(view, keyspace)? != Visibility::Staging)
     }
 
     /// The part of a range that a reader at the view may see.
-    pub(in crate::store) fn check_range(
+    pub(in crate::store) fn visible_range(
         &self,
-        view: &Arc<PinnedView>,
+        view: &Arc<ReadView>,
         keyspace: &Keyspace,
         range: impl FnOnce() -> RowRange,
     ) -> Result<RowRange> {
-        if self.check_keyspace(view, keyspace)? {
+        if self.check_visible(view, keyspace)? {
             return Ok(range());
         }
         let nowhere = || Bound::Excluded(RowKey::new(keyspace.id(), b"").as_bytes().to_vec());
@@ -108,63 +108,63 @@ impl Store {
     }
 
     /// Refuses a write at a view in which the keyspace was being restored: its rows were named later, and count as written then.
-    pub(in crate::store) fn check_named(
+    pub(in crate::store) fn check_not_staging(
         &self,
-        view: &Arc<PinnedView>,
+        view: &Arc<ReadView>,
         keyspace: &Keyspace,
         row: &RowKey,
     ) -> Result<()> {
-        if self.presence(view, keyspace)? != Presence::Unnamed {
+        if self.visibility(view, keyspace)? != Visibility::Staging {
             return Ok(());
         }
-        let name = keyspace.state.life.name();
+        let name = keyspace.inner.descriptor.name();
         let named = self.inner.engine.snapshot()?.write(&self.catalog().row(name_key(&name).as_bytes()))?;
         let named_at = named.map_or(view.read_ts, |named| named.commit_ts).max(view.read_ts.next());
         Err(ErrorKind::Conflict(Box::new(Conflict {
             row: row.clone(),
             keyspace: Some(name.to_string()),
-            reason: ConflictReason::CommittedAt(named_at),
-            owner: None,
-            label: None,
-            their_start_ts: None,
-            our_read_ts: view.read_ts,
+            reason: ConflictReason::NewerVersion(named_at),
+            conflicting_owner: None,
+            conflicting_label: None,
+            conflicting_start_ts: None,
+            read_ts: view.read_ts,
         }))
         .into())
     }
 
     #[inline]
-    fn presence(&self, view: &Arc<PinnedView>, keyspace: &Keyspace) -> Result<Presence> {
-        let state = &keyspace.state;
-        match state.known.at(view.read_ts, state.life.is_over()) {
+    fn visibility(&self, view: &Arc<ReadView>, keyspace: &Keyspace) -> Result<Visibility> {
+        let state = &keyspace.inner;
+        match state.visibility.get(view.read_ts, state.descriptor.is_dropped()) {
             Some(presence) => Ok(presence),
-            None if state.known.being_filled.load(Ordering::Acquire) => Ok(Presence::Listed),
+            None if state.visibility.being_filled.load(Ordering::Acquire) => Ok(Visibility::Visible),
             None => {
                 let presence = self.look_up(view, keyspace)?;
-                state.known.note(view.read_ts, presence);
+                state.visibility.record(view.read_ts, presence);
                 Ok(presence)
             }
         }
     }
 
-    fn look_up(&self, view: &Arc<PinnedView>, keyspace: &Keyspace) -> Result<Presence> {
+    fn look_up(&self, view: &Arc<ReadView>, keyspace: &Keyspace) -> Result<Visibility> {
         let id = keyspace.id();
         let entry = |key: &[u8]| self.read(view, &self.catalog().row(key));
-        let number = |key: &[u8]| entry(key)?.map(|number| read_id(&number)).transpose();
+        let number = |key: &[u8]| entry(key)?.map(|number| decode_id(&number)).transpose();
         if number(name_key(keyspace.name()).as_bytes())? == Some(id) {
-            return Ok(Presence::Listed);
+            return Ok(Visibility::Visible);
         }
-        if number(NEXT)?.is_none_or(|next| id.0 >= next.0) {
-            return Ok(Presence::NotTaken);
+        if number(NEXT_ID_KEY)?.is_none_or(|next| id.0 >= next.0) {
+            return Ok(Visibility::NotCreated);
         }
         if let Some(dropped) = entry(dropped_key(id).as_bytes())? {
-            return if dropped == NEVER_NAMED { Ok(Presence::Unnamed) } else { Err(keyspace.is_missing()) };
+            return if dropped == STAGED_MARK { Ok(Visibility::Staging) } else { Err(keyspace.not_found_error()) };
         }
         // It may have another name there, or was erased.
-        for row in self.listed(view, NAME) {
-            if read_id(&row?.1)? == id {
-                return Ok(Presence::Listed);
+        for row in self.scan_entries(view, NAME_PREFIX) {
+            if decode_id(&row?.1)? == id {
+                return Ok(Visibility::Visible);
             }
         }
-        Err(keyspace.is_missing())
+        Err(keyspace.not_found_error())
     }
 }

@@ -9,46 +9,50 @@
 
 use std::collections::BTreeMap;
 
-use super::read_id;
+use super::decode_id;
 use crate::error::{ErrorKind, Result};
 use crate::row::KeyspaceId;
 use crate::store::{Keyspace, Store, Txn};
 use crate::timestamp::Timestamp;
 
-const RESTORED: &[u8] = b"restored";
-const NUMBERS: &str = "restored/";
+const RESTORED_KEY: &[u8] = b"restored";
+const RESTORED_PREFIX: &str = "restored/";
 
 /// See the [module](self).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::store) struct Origin {
-    pub source: u64,
-    pub moment: Timestamp,
+pub(in crate::store) struct RestoreOrigin {
+    pub store_id: u64,
+    pub restored_ts: Timestamp,
     /// Numbers there, and here.
     pub keyspaces: BTreeMap<u32, KeyspaceId>,
 }
 
-impl Origin {
+impl RestoreOrigin {
     /// What the catalog says, kept from changing until the transaction commits.
     pub fn read(txn: &mut Txn, catalog: &Keyspace) -> Result<Option<Self>> {
-        let Some(bytes) = txn.get_for_update(catalog, RESTORED)? else { return Ok(None) };
+        let Some(bytes) = txn.get_for_update(catalog, RESTORED_KEY)? else { return Ok(None) };
         let (source, moment) = decode(&bytes)?;
         let mut keyspaces = BTreeMap::new();
-        for row in txn.prefix(catalog, NUMBERS) {
+        for row in txn.prefix(catalog, RESTORED_PREFIX) {
             let (key, number) = row?;
-            keyspaces.insert(read_number(&key)?, read_id(&number)?);
+            keyspaces.insert(read_number(&key)?, decode_id(&number)?);
         }
-        Ok(Some(Self { source, moment, keyspaces }))
+        Ok(Some(Self { store_id: source, restored_ts: moment, keyspaces }))
     }
 
     /// Puts this, or nothing, in the place of what the catalog says.
     pub fn write(origin: Option<&Self>, txn: &mut Txn, catalog: &Keyspace) -> Result<()> {
         // Whatever else is restored meanwhile is a conflict, also where nothing changes.
-        txn.get_for_update(catalog, RESTORED)?;
-        txn.delete_prefix(catalog, NUMBERS)?;
-        let Some(Self { source, moment, keyspaces }) = origin else { return txn.delete(catalog, RESTORED) };
-        txn.put(catalog, RESTORED, [source.to_be_bytes(), moment.to_u64().to_be_bytes()].concat())?;
+        txn.get_for_update(catalog, RESTORED_KEY)?;
+        txn.delete_prefix(catalog, RESTORED_PREFIX)?;
+        let Some(Self { store_id: source, restored_ts: moment, keyspaces }) = origin else {
+            return txn.delete(catalog, RESTORED_KEY);
+        };
+        txn.put(catalog, RESTORED_KEY, [source.to_be_bytes(), moment.to_u64().to_be_bytes()].concat())?;
         let mut all = keyspaces.iter();
-        all.try_for_each(|(there, here)| txn.put(catalog, format!("{NUMBERS}{there:010}"), here.0.to_be_bytes()))
+        all.try_for_each(|(there, here)| {
+            txn.put(catalog, format!("{RESTORED_PREFIX}{there:010}"), here.0.to_be_bytes())
+        })
     }
 }
 
@@ -58,8 +62,8 @@ impl Store {
     ///
     /// # Errors
     /// Those of reading.
-    pub fn restored_upto(&self) -> Result<Option<Timestamp>> {
-        let bytes = self.snapshot()?.get(&self.catalog(), RESTORED)?;
+    pub fn restored_ts(&self) -> Result<Option<Timestamp>> {
+        let bytes = self.snapshot()?.get(&self.catalog(), RESTORED_KEY)?;
         bytes.map(|bytes| decode(&bytes).map(|(_, moment)| moment)).transpose()
     }
 }
@@ -73,6 +77,6 @@ fn decode(bytes: &[u8]) -> Result<(u64, Timestamp)> {
 }
 
 fn read_number(key: &[u8]) -> Result<u32> {
-    let number = String::from_utf8_lossy(key.get(NUMBERS.len()..).unwrap_or_default()).parse();
+    let number = String::from_utf8_lossy(key.get(RESTORED_PREFIX.len()..).unwrap_or_default()).parse();
     number.map_err(|_| ErrorKind::Corruption(format!("catalog entry {}", key.escape_ascii())).into())
 }

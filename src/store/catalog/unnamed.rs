@@ -1,26 +1,26 @@
 //! Keyspaces that are filled before they are named.
 
-use super::dropping::Ending;
-use super::restored::Origin;
-use super::{NEVER_NAMED, check_name, dropped_key, name_key, read_id, take_number};
+use super::dropping::PendingDrop;
+use super::restored::RestoreOrigin;
+use super::{STAGED_MARK, allocate_id, check_name, decode_id, dropped_key, name_key};
 use crate::error::{Error, Result};
-use crate::store::{Durability, Existing, Keyspace, Store, TxnOptions};
+use crate::store::{Durability, Keyspace, OnExisting, Store, TxnOptions};
 use crate::timestamp::Timestamp;
 
 /// New keyspaces that are to get their names later, all at once. Until then the catalog has them among the dropped, so that
 /// they go if that never comes; in this life of the store, as soon as this is dropped.
-pub struct Unnamed<'a> {
+pub struct StagedKeyspaces<'a> {
     store: &'a Store,
     keyspaces: Vec<Keyspace>,
 }
 
-impl<'a> Unnamed<'a> {
+impl<'a> StagedKeyspaces<'a> {
     pub fn new(store: &'a Store) -> Self {
         Self { store, keyspaces: Vec::new() }
     }
 
     #[cfg(feature = "rocks")]
-    pub fn has(&self, name: &str) -> bool {
+    pub fn contains(&self, name: &str) -> bool {
         self.keyspaces.iter().any(|keyspace| keyspace.name() == name)
     }
 
@@ -28,49 +28,49 @@ impl<'a> Unnamed<'a> {
         self.keyspaces.last().cloned()
     }
 
-    pub fn add(&mut self, name: &str) -> Result<()> {
+    pub fn create(&mut self, name: &str) -> Result<()> {
         check_name(name)?;
         let store = self.store;
         let catalog = store.catalog();
         let id = store.transact(|txn| {
-            let id = take_number(txn, &catalog)?;
+            let id = allocate_id(txn, &catalog)?;
             // Before it is committed: the background must not take it for one that may be erased.
             store.inner.catalog.dropped.lock().insert(id.0, Timestamp::MAX);
-            txn.put(&catalog, dropped_key(id), NEVER_NAMED)?;
+            txn.put(&catalog, dropped_key(id), STAGED_MARK)?;
             Ok::<_, Error>(id)
         })?;
-        let handle = store.handle(id, name);
-        handle.state.known.set_being_filled(true);
+        let handle = store.open_handle(id, name);
+        handle.inner.visibility.set_staging(true);
         self.keyspaces.push(handle);
         Ok(())
     }
 
     /// From here on every view judges them by the catalog, as it does all others.
-    pub fn about_to_be_named(&self) {
-        self.keyspaces.iter().for_each(|keyspace| keyspace.state.known.set_being_filled(false));
+    pub fn publish_soon(&self) {
+        self.keyspaces.iter().for_each(|keyspace| keyspace.inner.visibility.set_staging(false));
     }
 
     /// Gives all of them their names, durably, in one transaction, and notes where they come from.
-    pub fn name_all(self, existing: Existing, origin: Option<&Origin>) -> Result<()> {
+    pub fn publish(self, existing: OnExisting, origin: Option<&RestoreOrigin>) -> Result<()> {
         let store = self.store;
-        self.about_to_be_named();
+        self.publish_soon();
         let mut replaced = Vec::new();
         for keyspace in &self.keyspaces {
-            if let Some(id) = store.find(keyspace.name())? {
-                if existing == Existing::Refuse {
+            if let Some(id) = store.lookup_id(keyspace.name())? {
+                if existing == OnExisting::Fail {
                     let what = format!("there is a keyspace {:?} now that was not there before", keyspace.name());
                     return Err(Error::invalid(what));
                 }
-                replaced.push(store.handle(id, keyspace.name()));
+                replaced.push(store.open_handle(id, keyspace.name()));
             }
         }
-        let replaced = Ending::new(store, replaced)?;
+        let replaced = PendingDrop::new(store, replaced)?;
         let catalog = store.catalog();
         let options = TxnOptions { durability: Some(Durability::Sync), ..TxnOptions::default() };
         store.transact_with(options, |txn| {
             for keyspace in &self.keyspaces {
                 let listed =
-                    txn.get_for_update(&catalog, name_key(keyspace.name()))?.map(|id| read_id(&id)).transpose()?;
+                    txn.get_for_update(&catalog, name_key(keyspace.name()))?.map(|id| decode_id(&id)).transpose()?;
                 if listed != replaced.of(keyspace.name()) {
                     return Err(Error::invalid(format!("the keyspace {:?} has changed meanwhile", keyspace.name())));
                 }
@@ -80,14 +80,14 @@ impl<'a> Unnamed<'a> {
                 txn.put(&catalog, name_key(keyspace.name()), keyspace.id().0.to_be_bytes())?;
                 txn.delete(&catalog, dropped_key(keyspace.id()))?;
             }
-            Origin::write(origin, txn, &catalog)
+            RestoreOrigin::write(origin, txn, &catalog)
         })?;
         replaced.done();
         Ok(())
     }
 }
 
-impl Drop for Unnamed<'_> {
+impl Drop for StagedKeyspaces<'_> {
     fn drop(&mut self) {
         let mut dropped = self.store.inner.catalog.dropped.lock();
         for keyspace in &self.keyspaces {

@@ -21,9 +21,9 @@ use super::DumpHeader;
 use crate::codec;
 use crate::engine::Compression;
 use crate::error::{Error, ErrorKind, Result};
-use crate::oracle::is_last;
+use crate::oracle::is_exhausted;
 use crate::row::Bytes;
-use crate::store::VALUE_MAX_BYTES;
+use crate::store::MAX_VALUE_BYTES;
 use crate::timestamp::Timestamp;
 
 const HEADER: &str = "percolite dump, format ";
@@ -36,16 +36,16 @@ const HEADER_MAX_BYTES: usize = 64;
 pub(super) const BLOCK_BYTES: usize = 256 << 10;
 pub(super) const BLOCK_ROWS: usize = 4096;
 /// No record is longer: one row of the greatest size on top of a full block.
-const RECORD_BYTES_MAX: usize = VALUE_MAX_BYTES + 2 * BLOCK_BYTES + 16 * BLOCK_ROWS;
+const MAX_RECORD_BYTES: usize = MAX_VALUE_BYTES + 2 * BLOCK_BYTES + 16 * BLOCK_ROWS;
 /// Shorter ones are not worth a try to compress them.
-const COMPRESSED_FROM_BYTES: usize = 64;
+const MIN_COMPRESS_BYTES: usize = 64;
 const PLAIN: u8 = 0;
 const LZ4: u8 = 1;
 /// What LZ4 can make of a byte.
-const LZ4_RATIO_MAX: usize = 256;
+const MAX_LZ4_RATIO: usize = 256;
 
 /// What other programs make of a file, by its first bytes.
-const COMPRESSED_BY: [(&[u8], &str); 5] = [
+const FOREIGN_MAGICS: [(&[u8], &str); 5] = [
     (b"\x1f\x8b", "gzip"),
     (b"\x28\xb5\x2f\xfd", "zstd"),
     (b"\x04\x22\x4d\x18", "lz4"),
@@ -55,7 +55,7 @@ const COMPRESSED_BY: [(&[u8], &str); 5] = [
 
 /// A dump is a header, the keyspaces, the rows of each of them, and how many there were.
 #[derive(Serialize, Deserialize)]
-pub(super) enum Block {
+pub(super) enum DumpBlock {
     /// Of format 1: the header.
     Begin { read_ts: Timestamp },
     /// Of format 1: a keyspace, whose rows follow.
@@ -76,7 +76,7 @@ pub(super) enum Block {
     Totals { keyspaces: u64, rows: u64, deleted: u64 },
 }
 
-impl Block {
+impl DumpBlock {
     fn is_of(&self, format: u32) -> bool {
         match self {
             Self::Rows(_) => true,
@@ -120,7 +120,7 @@ fn checksum(number: u64, content: &[u8]) -> u32 {
 }
 
 /// Writes blocks.
-pub(super) struct Writer<W> {
+pub(super) struct DumpWriter<W> {
     to: W,
     compression: Compression,
     /// Of the next block.
@@ -129,28 +129,28 @@ pub(super) struct Writer<W> {
     content: Vec<u8>,
 }
 
-impl<W: Write> Writer<W> {
+impl<W: Write> DumpWriter<W> {
     pub fn begin(mut to: W, compression: Compression) -> Result<Self> {
-        to.write_all(format!("{HEADER}{FORMAT}\n").as_bytes()).map_err(unwritten)?;
+        to.write_all(format!("{HEADER}{FORMAT}\n").as_bytes()).map_err(write_error)?;
         Ok(Self { to, compression, number: 0, record: Vec::new(), content: Vec::new() })
     }
 
-    pub fn write(&mut self, block: &Block) -> Result<()> {
+    pub fn write(&mut self, block: &DumpBlock) -> Result<()> {
         self.record.clear();
-        codec::write(block, &mut self.record);
+        codec::encode_value(block, &mut self.record);
         self.put_content();
         // Rows are cut into blocks long before that.
         let length =
             u32::try_from(self.content.len()).map_err(|_| Error::invalid("a block of the dump is too long"))?;
         let parts = [&length.to_be_bytes()[..], &checksum(self.number, &self.content).to_be_bytes(), &self.content];
-        parts.into_iter().try_for_each(|part| self.to.write_all(part)).map_err(unwritten)?;
+        parts.into_iter().try_for_each(|part| self.to.write_all(part)).map_err(write_error)?;
         self.number += 1;
         Ok(())
     }
 
     fn put_content(&mut self) {
         self.content.clear();
-        if self.compression != Compression::None && self.record.len() >= COMPRESSED_FROM_BYTES && self.compress() {
+        if self.compression != Compression::None && self.record.len() >= MIN_COMPRESS_BYTES && self.compress() {
             return;
         }
         self.content.clear();
@@ -172,12 +172,12 @@ impl<W: Write> Writer<W> {
     }
 
     pub fn finish(&mut self) -> Result<()> {
-        self.to.flush().map_err(unwritten)
+        self.to.flush().map_err(write_error)
     }
 }
 
 /// Reads blocks.
-pub(super) struct Reader<R> {
+pub(super) struct DumpReader<R> {
     from: R,
     format: u32,
     /// Of the next block.
@@ -188,13 +188,13 @@ pub(super) struct Reader<R> {
     consequence: &'static str,
 }
 
-impl<R: Read> Reader<R> {
+impl<R: Read> DumpReader<R> {
     /// Reads the first line.
     pub fn open(from: R, consequence: &'static str) -> Result<Self> {
         let mut reader = Self { from, format: 0, number: 0, content: Vec::new(), record: Vec::new(), consequence };
         let mut line = Vec::new();
         let mut byte = [0];
-        while line.len() < HEADER_MAX_BYTES && line.last() != Some(&b'\n') && reader.fill(&mut byte)? == 1 {
+        while line.len() < HEADER_MAX_BYTES && line.last() != Some(&b'\n') && reader.read_available(&mut byte)? == 1 {
             line.extend(byte);
         }
         reader.format = reader.format_of(&line)?;
@@ -202,11 +202,12 @@ impl<R: Read> Reader<R> {
     }
 
     fn format_of(&self, line: &[u8]) -> Result<u32> {
-        let is_none = |why: &str| Err(ErrorKind::NotAStore(format!("this is no percolite dump: {why}")).into());
+        let is_none =
+            |why: &str| Err(ErrorKind::UnrecognizedFormat(format!("this is no percolite dump: {why}")).into());
         if line.is_empty() {
             return is_none("it is empty");
         }
-        if let Some((_, by)) = COMPRESSED_BY.iter().find(|(magic, _)| line.starts_with(magic)) {
+        if let Some((_, by)) = FOREIGN_MAGICS.iter().find(|(magic, _)| line.starts_with(magic)) {
             return is_none(&format!("it is compressed by {by}; decompress it first"));
         }
         let text = String::from_utf8_lossy(line);
@@ -214,11 +215,11 @@ impl<R: Read> Reader<R> {
         let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
         match number.and_then(|number| number.strip_suffix('\n')).map(|number| (is_digits(number), number.parse())) {
             Some((true, Ok(format @ (FORMAT_PLAIN | FORMAT)))) => Ok(format),
-            Some((true, Ok(other))) => Err(ErrorKind::NotAStore(format!(
+            Some((true, Ok(other))) => Err(ErrorKind::UnrecognizedFormat(format!(
                 "the dump has format {other}, this program reads formats {FORMAT_PLAIN} to {FORMAT}: use another version of percolite"
             ))
             .into()),
-            None if HEADER.as_bytes().starts_with(line) || number.is_some_and(is_digits) => Err(self.cut_off()),
+            None if HEADER.as_bytes().starts_with(line) || number.is_some_and(is_digits) => Err(self.truncated()),
             _ => is_none(&format!("it does not begin with {:?}", HEADER.trim_end())),
         }
     }
@@ -226,40 +227,40 @@ impl<R: Read> Reader<R> {
     /// What the dump says of itself: its first block.
     pub fn header(&mut self) -> Result<DumpHeader> {
         let header = match self.read()? {
-            Block::Begin { read_ts } => DumpHeader { source: None, read_ts, since: None },
-            Block::Header { source, read_ts, since } if since.is_none_or(|since| since <= read_ts) => {
-                DumpHeader { source, read_ts, since }
+            DumpBlock::Begin { read_ts } => DumpHeader { store_id: None, read_ts, since: None },
+            DumpBlock::Header { source, read_ts, since } if since.is_none_or(|since| since <= read_ts) => {
+                DumpHeader { store_id: source, read_ts, since }
             }
-            _ => return Err(self.damaged("does not say when it was taken")),
+            _ => return Err(self.corrupt("does not say when it was taken")),
         };
-        if is_last(header.read_ts) {
-            return Err(self.damaged("was taken at a moment that no store comes to"));
+        if is_exhausted(header.read_ts) {
+            return Err(self.corrupt("was taken at a moment that no store comes to"));
         }
         Ok(header)
     }
 
-    pub fn read(&mut self) -> Result<Block> {
+    pub fn read(&mut self) -> Result<DumpBlock> {
         let mut head = [[0; 4]; 2];
-        self.fill_all(head.as_flattened_mut())?;
+        self.read_exact(head.as_flattened_mut())?;
         let [length, stored] = head.map(u32::from_be_bytes);
         // A block of the greatest length does not become longer by being compressed.
-        let length = usize::try_from(length).ok().filter(|length| *length <= RECORD_BYTES_MAX);
-        let Some(length) = length else { return Err(self.damaged("is damaged: no block is so long")) };
+        let length = usize::try_from(length).ok().filter(|length| *length <= MAX_RECORD_BYTES);
+        let Some(length) = length else { return Err(self.corrupt("is damaged: no block is so long")) };
         // Grows as there is something to read: a damaged length must not cost memory.
         self.content.clear();
-        self.from.by_ref().take(length as u64).read_to_end(&mut self.content).map_err(unread)?;
+        self.from.by_ref().take(length as u64).read_to_end(&mut self.content).map_err(read_error)?;
         if self.content.len() < length {
-            return Err(self.cut_off());
+            return Err(self.truncated());
         }
         if checksum(self.number, &self.content) != stored {
-            return Err(self.damaged("is damaged: a checksum does not match"));
+            return Err(self.corrupt("is damaged: a checksum does not match"));
         }
-        let block = self.decode().map_err(|why| self.damaged(&format!("is damaged: {why}")))?;
+        let block = self.decode().map_err(|why| self.corrupt(&format!("is damaged: {why}")))?;
         self.number += 1;
         Ok(block)
     }
 
-    fn decode(&mut self) -> Result<Block, String> {
+    fn decode(&mut self) -> Result<DumpBlock, String> {
         let record = match (self.format, self.content.split_first()) {
             (FORMAT_PLAIN, _) => &self.content,
             (_, Some((&PLAIN, record))) => record,
@@ -267,7 +268,7 @@ impl<R: Read> Reader<R> {
                 let (length, compressed) = compressed.split_first_chunk().ok_or("a block has no length")?;
                 let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
                 // However little a hostile block has, it takes no more memory than a long row does.
-                if length > RECORD_BYTES_MAX.min(compressed.len().saturating_mul(LZ4_RATIO_MAX)) {
+                if length > MAX_RECORD_BYTES.min(compressed.len().saturating_mul(MAX_LZ4_RATIO)) {
                     return Err("no block is so long".into());
                 }
                 self.record.resize(length, 0);
@@ -279,47 +280,47 @@ impl<R: Read> Reader<R> {
             }
             _ => return Err("a block is in a form that this program does not know".into()),
         };
-        let block: Block = codec::read(record).map_err(|why| why.to_string())?;
+        let block: DumpBlock = codec::decode_value(record).map_err(|why| why.to_string())?;
         if block.is_of(self.format) { Ok(block) } else { Err("a block does not belong to this format".into()) }
     }
 
     pub fn expect_end(&mut self) -> Result<()> {
-        if self.fill(&mut [0])? == 0 { Ok(()) } else { Err(self.damaged("goes on after its end")) }
+        if self.read_available(&mut [0])? == 0 { Ok(()) } else { Err(self.corrupt("goes on after its end")) }
     }
 
     /// About the block before this one.
-    pub fn damaged(&self, what: &str) -> Error {
+    pub fn corrupt(&self, what: &str) -> Error {
         ErrorKind::Corruption(format!("the dump {what} (block {}){}", self.number, self.consequence)).into()
     }
 
-    fn cut_off(&self) -> Error {
-        self.damaged("was cut off")
+    fn truncated(&self) -> Error {
+        self.corrupt("was cut off")
     }
 
-    fn fill_all(&mut self, buffer: &mut [u8]) -> Result<()> {
-        if self.fill(buffer)? == buffer.len() { Ok(()) } else { Err(self.cut_off()) }
+    fn read_exact(&mut self, buffer: &mut [u8]) -> Result<()> {
+        if self.read_available(buffer)? == buffer.len() { Ok(()) } else { Err(self.truncated()) }
     }
 
     /// As much as there is.
-    fn fill(&mut self, buffer: &mut [u8]) -> Result<usize> {
+    fn read_available(&mut self, buffer: &mut [u8]) -> Result<usize> {
         let mut filled = 0;
         while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
             match self.from.read(rest) {
                 Ok(0) => break,
                 Ok(more) => filled += more,
                 Err(why) if why.kind() == io::ErrorKind::Interrupted => {}
-                Err(why) => return Err(unread(why)),
+                Err(why) => return Err(read_error(why)),
             }
         }
         Ok(filled)
     }
 }
 
-fn unwritten(why: io::Error) -> Error {
+fn write_error(why: io::Error) -> Error {
     ErrorKind::Io(format!("cannot write the dump: {why}")).into()
 }
 
-fn unread(why: io::Error) -> Error {
+fn read_error(why: io::Error) -> Error {
     ErrorKind::Io(format!("cannot read the dump: {why}")).into()
 }
 
@@ -331,13 +332,16 @@ mod tests {
     fn a_block_of_more_rows_than_any_has_is_refused_before_they_take_memory() {
         let row = || (Bytes(b"k"[..].into()), Bytes(b""[..].into()));
         let blocks = |count: usize| {
-            [Block::Rows((0..count).map(|_| row()).collect()), Block::Deleted((0..count).map(|_| row().0).collect())]
+            [
+                DumpBlock::Rows((0..count).map(|_| row()).collect()),
+                DumpBlock::Deleted((0..count).map(|_| row().0).collect()),
+            ]
         };
         for (count, is_read) in [(BLOCK_ROWS, true), (BLOCK_ROWS + 1, false)] {
             for block in blocks(count) {
                 let mut dump = Vec::new();
-                Writer::begin(&mut dump, Compression::Lz4).unwrap().write(&block).unwrap();
-                let read = Reader::open(dump.as_slice(), "").unwrap().read();
+                DumpWriter::begin(&mut dump, Compression::Lz4).unwrap().write(&block).unwrap();
+                let read = DumpReader::open(dump.as_slice(), "").unwrap().read();
                 match read {
                     Ok(_) => assert!(is_read, "{count}"),
                     Err(why) => assert!(!is_read && why.to_string().contains("no block has so many rows"), "{why}"),

@@ -16,7 +16,7 @@ mod write;
 use std::io::Read;
 use std::time::SystemTime;
 
-use self::blocks::Reader;
+use self::blocks::DumpReader;
 use crate::engine::Compression;
 use crate::error::Result;
 use crate::timestamp::Timestamp;
@@ -27,31 +27,31 @@ pub struct DumpOptions {
     /// How its blocks are compressed. A block that would not become smaller stays as it is.
     pub compression: Compression,
     /// Only what was committed later: an increment. `None` for everything.
-    pub since: Option<Since>,
+    pub since: Option<DumpBase>,
 }
 
 /// Where an increment begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Since {
+pub enum DumpBase {
     /// At a moment: that of the dump which it is to follow, exactly ([`Dumped::read_ts`]).
-    Moment(Timestamp),
+    Timestamp(Timestamp),
     /// Where this dump ends, which must be of the same store.
     Dump(DumpHeader),
 }
 
-impl From<Timestamp> for Since {
+impl From<Timestamp> for DumpBase {
     fn from(moment: Timestamp) -> Self {
-        Self::Moment(moment)
+        Self::Timestamp(moment)
     }
 }
 
-impl From<SystemTime> for Since {
+impl From<SystemTime> for DumpBase {
     fn from(moment: SystemTime) -> Self {
-        Self::Moment(moment.into())
+        Self::Timestamp(moment.into())
     }
 }
 
-impl From<DumpHeader> for Since {
+impl From<DumpHeader> for DumpBase {
     fn from(header: DumpHeader) -> Self {
         Self::Dump(header)
     }
@@ -59,7 +59,7 @@ impl From<DumpHeader> for Since {
 
 impl DumpOptions {
     /// An increment that begins at a moment, or where a dump ends.
-    pub fn since(since: impl Into<Since>) -> Self {
+    pub fn since(since: impl Into<DumpBase>) -> Self {
         Self { since: Some(since.into()), ..Self::default() }
     }
 }
@@ -71,7 +71,7 @@ pub struct DumpHeader {
     /// Of which store it is: a random number that a store gets when it is created, and that its checkpoints and copies of its folder
     /// share. `None` where that is not known: of dumps in format 1, of stores that share an engine, and of stores that were made before
     /// there was such a number and have not been open for writing since.
-    pub source: Option<u64>,
+    pub store_id: Option<u64>,
     /// Everything committed at or below this is in it.
     pub read_ts: Timestamp,
     /// What was committed at or below this is not, in an increment; `None` when it holds everything.
@@ -86,14 +86,14 @@ impl DumpHeader {
     /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) when these bytes are damaged or missing,
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) when they cannot be read.
     pub fn read(from: impl Read) -> Result<Self> {
-        Reader::open(from, "")?.header()
+        DumpReader::open(from, "")?.header()
     }
 }
 
 /// How much a dump or a restore has seen so far, or in all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Dumped {
+pub struct DumpStats {
     /// Everything committed at or below this is in the dump.
     pub read_ts: Timestamp,
     /// What was committed at or below this is not, in an increment; `None` when it holds everything.
@@ -105,16 +105,16 @@ pub struct Dumped {
     /// Bytes of keys and values, before compression.
     pub bytes: u64,
     /// Rows that an increment removes. Some may never have been there: rows that were inserted and removed after its beginning.
-    pub deleted: u64,
+    pub deleted_rows: u64,
 }
 
 /// What a restore does about keyspaces that are there already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Existing {
+pub enum OnExisting {
     /// A store that has any keyspace is left as it is, and the restore is refused. An increment is refused where a keyspace that
     /// does not come from its base has a name that the increment gives.
     #[default]
-    Refuse,
+    Fail,
     /// Those of a name that is in the dump are dropped in the moment in which the restored ones take their place; others stay.
     Replace,
 }

@@ -8,15 +8,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 
-use super::blocks::{Block, Reader};
-use super::{DumpHeader, Dumped, Existing};
+use super::blocks::{DumpBlock, DumpReader};
+use super::{DumpHeader, DumpStats, OnExisting};
 use crate::error::{Error, Result};
 use crate::row::Bytes;
-use crate::store::catalog::{Increment, Listed, Origin, Unnamed, check_name};
-use crate::store::proceed::{Proceed, go_on};
-use crate::store::{Durability, KEY_MAX_BYTES, Keyspace, Store, TxnOptions};
+use crate::store::catalog::{Increment, Listed, RestoreOrigin, StagedKeyspaces, check_name};
+use crate::store::proceed::{IntoControlFlow, check_progress};
+use crate::store::{Durability, Keyspace, MAX_KEY_BYTES, Store, TxnOptions};
 
-const NOTHING: &str = ", so nothing of it was restored";
+const NOTHING_RESTORED: &str = ", so nothing of it was restored";
 
 impl Store {
     /// Puts everything that a [dump](crate::Snapshot::dump) holds into this store: all of it, durably, or nothing. Every timestamp
@@ -39,29 +39,29 @@ impl Store {
     /// read-only or shared with other processes; [`ErrorKind::Io`](crate::ErrorKind::Io) when `from` cannot be read;
     /// [`ErrorKind::Stopped`](crate::ErrorKind::Stopped); of an increment [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) and
     /// [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld); and those of a commit.
-    pub fn restore<P: Proceed>(
+    pub fn restore<P: IntoControlFlow>(
         &self,
         from: impl Read,
-        existing: Existing,
-        mut progress: impl FnMut(&Dumped) -> P,
-    ) -> Result<Dumped> {
+        existing: OnExisting,
+        mut progress: impl FnMut(&DumpStats) -> P,
+    ) -> Result<DumpStats> {
         self.inner.check_open()?;
         self.inner.check_writable()?;
         let Some(embedded) = &self.inner.embedded else {
             return Err(Error::invalid("an engine that others use cannot be restored to"));
         };
         let pipeline = embedded.pipeline();
-        let mut from = Reader::open(from, NOTHING)?;
+        let mut from = DumpReader::open(from, NOTHING_RESTORED)?;
         let header = from.header()?;
-        if header.since.is_none() && existing == Existing::Refuse && !self.keyspaces()?.is_empty() {
+        if header.since.is_none() && existing == OnExisting::Fail && !self.keyspace_names()?.is_empty() {
             return Err(Error::invalid(
                 "the store is not empty: restore into a new one, or say that keyspaces may be replaced",
             ));
         }
-        let mut restoring = Restoring::new(self, header, existing);
-        while restoring.take(&mut from)? {
+        let mut restoring = RestoreJob::new(self, header, existing);
+        while restoring.apply_block(&mut from)? {
             let so_far = &restoring.restored;
-            go_on(progress(so_far), || format!("stopped after {} rows; nothing was restored", so_far.rows))?;
+            check_progress(progress(so_far), || format!("stopped after {} rows; nothing was restored", so_far.rows))?;
         }
         // Not before it is known that it fits and is whole: timestamps never go back.
         pipeline.advance_past(header.read_ts)?;
@@ -70,107 +70,110 @@ impl Store {
 }
 
 /// A restore at work.
-struct Restoring<'a> {
+struct RestoreJob<'a> {
     store: &'a Store,
     header: DumpHeader,
-    existing: Existing,
-    restored: Dumped,
+    existing: OnExisting,
+    restored: DumpStats,
     names: BTreeSet<String>,
     section: Option<(Keyspace, bool)>,
-    into: Home<'a>,
+    into: RestoreTarget<'a>,
 }
 
 /// Where the rows go.
-enum Home<'a> {
+enum RestoreTarget<'a> {
     /// New keyspaces, by their numbers at the source.
-    All(Unnamed<'a>, BTreeMap<u32, Keyspace>),
+    NewKeyspaces(StagedKeyspaces<'a>, BTreeMap<u32, Keyspace>),
     /// An increment whose keyspaces are not known yet.
-    Listing(Vec<Listed>),
+    ReadingHeader(Vec<Listed>),
     /// An increment.
-    Increment(Box<Increment<'a>>),
+    Incremental(Box<Increment<'a>>),
 }
 
-impl<'a> Restoring<'a> {
-    fn new(store: &'a Store, header: DumpHeader, existing: Existing) -> Self {
-        let restored = Dumped { read_ts: header.read_ts, since: header.since, ..Dumped::default() };
+impl<'a> RestoreJob<'a> {
+    fn new(store: &'a Store, header: DumpHeader, existing: OnExisting) -> Self {
+        let restored = DumpStats { read_ts: header.read_ts, since: header.since, ..DumpStats::default() };
         let into = match header.since {
-            None => Home::All(Unnamed::new(store), BTreeMap::new()),
-            Some(_) => Home::Listing(Vec::new()),
+            None => RestoreTarget::NewKeyspaces(StagedKeyspaces::new(store), BTreeMap::new()),
+            Some(_) => RestoreTarget::ReadingHeader(Vec::new()),
         };
         Self { store, header, existing, restored, names: BTreeSet::new(), section: None, into }
     }
 
     /// Takes the next block; the answer is whether there are more.
-    fn take<R: Read>(&mut self, from: &mut Reader<R>) -> Result<bool> {
+    fn apply_block<R: Read>(&mut self, from: &mut DumpReader<R>) -> Result<bool> {
         let block = from.read()?;
-        if let (Home::Listing(listed), false) = (&self.into, matches!(block, Block::Keyspace { .. })) {
+        if let (RestoreTarget::ReadingHeader(listed), false) = (&self.into, matches!(block, DumpBlock::Keyspace { .. }))
+        {
             let increment = Increment::begin(self.store, &self.header, listed, self.existing)?;
-            self.into = Home::Increment(Box::new(increment));
+            self.into = RestoreTarget::Incremental(Box::new(increment));
         }
         match block {
-            Block::Begin { .. } | Block::Header { .. } => return Err(from.damaged("begins a second time")),
-            Block::Keyspace { number, name, is_new } => self.list(from, Listed { number, name, is_new })?,
-            Block::Named(name) => {
+            DumpBlock::Begin { .. } | DumpBlock::Header { .. } => return Err(from.corrupt("begins a second time")),
+            DumpBlock::Keyspace { number, name, is_new } => {
+                self.add_keyspace(from, Listed { id: number, name, is_new })?
+            }
+            DumpBlock::Named(name) => {
                 // In format 1 they have no numbers, and are rarely as many as there are numbers.
                 let number =
-                    u32::try_from(self.restored.keyspaces).map_err(|_| from.damaged("has too many keyspaces"))?;
-                self.list(from, Listed { number, name, is_new: true })?;
-                self.section = self.target(number);
+                    u32::try_from(self.restored.keyspaces).map_err(|_| from.corrupt("has too many keyspaces"))?;
+                self.add_keyspace(from, Listed { id: number, name, is_new: true })?;
+                self.section = self.keyspace_for(number);
             }
-            Block::Section(number) => {
-                let target = self.target(number);
+            DumpBlock::Section(number) => {
+                let target = self.keyspace_for(number);
                 self.section =
-                    Some(target.ok_or_else(|| from.damaged("has rows of a keyspace that it does not list"))?);
+                    Some(target.ok_or_else(|| from.corrupt("has rows of a keyspace that it does not list"))?);
             }
-            Block::Rows(rows) => self.put(from, &rows)?,
-            Block::Deleted(keys) => self.delete(from, &keys)?,
-            Block::End { keyspaces, rows } => return self.end(from, (keyspaces, rows, 0)),
-            Block::Totals { keyspaces, rows, deleted } => return self.end(from, (keyspaces, rows, deleted)),
+            DumpBlock::Rows(rows) => self.put(from, &rows)?,
+            DumpBlock::Deleted(keys) => self.delete(from, &keys)?,
+            DumpBlock::End { keyspaces, rows } => return self.end(from, (keyspaces, rows, 0)),
+            DumpBlock::Totals { keyspaces, rows, deleted } => return self.end(from, (keyspaces, rows, deleted)),
         }
         Ok(true)
     }
 
-    fn list<R: Read>(&mut self, from: &Reader<R>, listed: Listed) -> Result<()> {
+    fn add_keyspace<R: Read>(&mut self, from: &DumpReader<R>, listed: Listed) -> Result<()> {
         if check_name(&listed.name).is_err() {
-            return Err(from.damaged(&format!("has a keyspace whose name none can have: {:?}", listed.name)));
+            return Err(from.corrupt(&format!("has a keyspace whose name none can have: {:?}", listed.name)));
         }
-        if !self.names.insert(listed.name.clone()) || self.target(listed.number).is_some() {
-            return Err(from.damaged(&format!("has the keyspace {:?} a second time", listed.name)));
+        if !self.names.insert(listed.name.clone()) || self.keyspace_for(listed.id).is_some() {
+            return Err(from.corrupt(&format!("has the keyspace {:?} a second time", listed.name)));
         }
         match &mut self.into {
-            Home::All(unnamed, targets) => {
-                unnamed.add(&listed.name)?;
-                targets.extend(unnamed.last().map(|keyspace| (listed.number, keyspace)));
+            RestoreTarget::NewKeyspaces(unnamed, targets) => {
+                unnamed.create(&listed.name)?;
+                targets.extend(unnamed.last().map(|keyspace| (listed.id, keyspace)));
             }
-            Home::Listing(all) if all.iter().all(|other| other.number != listed.number) => all.push(listed),
-            Home::Listing(_) | Home::Increment(_) => {
-                return Err(from.damaged(&format!("lists the keyspace {:?} where it must not", listed.name)));
+            RestoreTarget::ReadingHeader(all) if all.iter().all(|other| other.id != listed.id) => all.push(listed),
+            RestoreTarget::ReadingHeader(_) | RestoreTarget::Incremental(_) => {
+                return Err(from.corrupt(&format!("lists the keyspace {:?} where it must not", listed.name)));
             }
         }
         self.restored.keyspaces += 1;
         Ok(())
     }
 
-    fn target(&self, number: u32) -> Option<(Keyspace, bool)> {
+    fn keyspace_for(&self, number: u32) -> Option<(Keyspace, bool)> {
         match &self.into {
-            Home::All(_, targets) => targets.get(&number).map(|keyspace| (keyspace.clone(), true)),
-            Home::Listing(_) => None,
-            Home::Increment(increment) => increment.target(number),
+            RestoreTarget::NewKeyspaces(_, targets) => targets.get(&number).map(|keyspace| (keyspace.clone(), true)),
+            RestoreTarget::ReadingHeader(_) => None,
+            RestoreTarget::Incremental(increment) => increment.target(number),
         }
     }
 
-    fn put<R: Read>(&mut self, from: &Reader<R>, rows: &[(Bytes, Bytes)]) -> Result<()> {
+    fn put<R: Read>(&mut self, from: &DumpReader<R>, rows: &[(Bytes, Bytes)]) -> Result<()> {
         check_keys(from, rows.iter().map(|(key, _)| key))?;
-        let (keyspace, apart) = self.section.as_ref().ok_or_else(|| from.damaged("has rows before any keyspace"))?;
+        let (keyspace, apart) = self.section.as_ref().ok_or_else(|| from.corrupt("has rows before any keyspace"))?;
         match &mut self.into {
-            Home::Increment(increment) if !apart => {
-                rows.iter().try_for_each(|(key, value)| increment.change(keyspace, &key.0, Some(&value.0)))?;
+            RestoreTarget::Incremental(increment) if !apart => {
+                rows.iter().try_for_each(|(key, value)| increment.apply_row(keyspace, &key.0, Some(&value.0)))?;
             }
             _ => {
                 let buffered = TxnOptions { durability: Some(Durability::Buffered), ..TxnOptions::default() };
                 self.store.transact_with(buffered, |txn| {
                     // Only this restore writes to the keyspace; a forgetful conflict memory must not make up another writer.
-                    txn.write_blindly();
+                    txn.skip_conflict_check();
                     rows.iter().try_for_each(|(key, value)| txn.put(keyspace, &key.0, &value.0))
                 })?;
             }
@@ -181,38 +184,42 @@ impl<'a> Restoring<'a> {
         Ok(())
     }
 
-    fn delete<R: Read>(&mut self, from: &Reader<R>, keys: &[Bytes]) -> Result<()> {
+    fn delete<R: Read>(&mut self, from: &DumpReader<R>, keys: &[Bytes]) -> Result<()> {
         check_keys(from, keys.iter())?;
-        let (Some((keyspace, false)), Home::Increment(increment)) = (&self.section, &mut self.into) else {
-            return Err(from.damaged("deletes rows where there can be none"));
+        let (Some((keyspace, false)), RestoreTarget::Incremental(increment)) = (&self.section, &mut self.into) else {
+            return Err(from.corrupt("deletes rows where there can be none"));
         };
-        keys.iter().try_for_each(|key| increment.change(keyspace, &key.0, None))?;
+        keys.iter().try_for_each(|key| increment.apply_row(keyspace, &key.0, None))?;
         crash_point!(RestoreBetween);
-        self.restored.deleted += keys.len() as u64;
+        self.restored.deleted_rows += keys.len() as u64;
         self.restored.bytes += keys.iter().map(|key| key.0.len() as u64).sum::<u64>();
         Ok(())
     }
 
-    fn end<R: Read>(&mut self, from: &mut Reader<R>, told: (u64, u64, u64)) -> Result<bool> {
-        let Dumped { keyspaces, rows, deleted, .. } = self.restored;
+    fn end<R: Read>(&mut self, from: &mut DumpReader<R>, told: (u64, u64, u64)) -> Result<bool> {
+        let DumpStats { keyspaces, rows, deleted_rows: deleted, .. } = self.restored;
         if told != (keyspaces, rows, deleted) {
-            return Err(from.damaged("does not hold as much as it says"));
+            return Err(from.corrupt("does not hold as much as it says"));
         }
         from.expect_end()?;
         Ok(false)
     }
 
-    fn finish(self) -> Result<Dumped> {
+    fn finish(self) -> Result<DumpStats> {
         crash_point!(RestoreAll);
         match self.into {
-            Home::All(unnamed, targets) => {
+            RestoreTarget::NewKeyspaces(unnamed, targets) => {
                 let keyspaces = targets.iter().map(|(number, keyspace)| (*number, keyspace.id())).collect();
                 let moment = self.header.read_ts;
-                let origin = self.header.source.map(|source| Origin { source, moment, keyspaces });
-                unnamed.name_all(self.existing, origin.as_ref())?;
+                let origin = self.header.store_id.map(|source| RestoreOrigin {
+                    store_id: source,
+                    restored_ts: moment,
+                    keyspaces,
+                });
+                unnamed.publish(self.existing, origin.as_ref())?;
             }
-            Home::Increment(increment) => increment.commit()?,
-            Home::Listing(_) => return Err(Error::invalid("the dump has no end")),
+            RestoreTarget::Incremental(increment) => increment.commit()?,
+            RestoreTarget::ReadingHeader(_) => return Err(Error::invalid("the dump has no end")),
         }
         crash_point!(RestoreNamed);
         Ok(self.restored)
@@ -220,9 +227,9 @@ impl<'a> Restoring<'a> {
 }
 
 /// Values have their limit from the length of a block.
-fn check_keys<'a, R: Read>(from: &Reader<R>, mut keys: impl Iterator<Item = &'a Bytes>) -> Result<()> {
-    match keys.find(|key| key.0.is_empty() || key.0.len() > KEY_MAX_BYTES) {
-        Some(key) => Err(from.damaged(&format!("has a key of {} bytes, which none can have", key.0.len()))),
+fn check_keys<'a, R: Read>(from: &DumpReader<R>, mut keys: impl Iterator<Item = &'a Bytes>) -> Result<()> {
+    match keys.find(|key| key.0.is_empty() || key.0.len() > MAX_KEY_BYTES) {
+        Some(key) => Err(from.corrupt(&format!("has a key of {} bytes, which none can have", key.0.len()))),
         None => Ok(()),
     }
 }

@@ -5,16 +5,16 @@ use std::io::Write;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::blocks::{BLOCK_BYTES, BLOCK_ROWS, Block, Writer};
-use super::{DumpOptions, Dumped, Since, changes};
-use crate::coordinator::history::check_moment;
+use super::blocks::{BLOCK_BYTES, BLOCK_ROWS, DumpBlock, DumpWriter};
+use super::{DumpBase, DumpOptions, DumpStats, changes};
+use crate::coordinator::history::check_within_retention;
 use crate::error::{Error, Result};
 use crate::row::{Bytes, KeyspaceId};
-use crate::store::proceed::{Proceed, go_on};
-use crate::store::range::rows_of;
+use crate::store::proceed::{IntoControlFlow, check_progress};
+use crate::store::range::key_range_in;
 use crate::store::{Keyspace, Snapshot};
 use crate::timestamp::Timestamp;
-use crate::view::PinnedView;
+use crate::view::ReadView;
 
 impl Snapshot {
     /// Writes everything that the snapshot shows, every keyspace of it, in a form that [`Store::restore`](crate::Store::restore)
@@ -46,7 +46,7 @@ impl Snapshot {
     /// # Errors
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) when `to` does not take it, [`ErrorKind::Stopped`](crate::ErrorKind::Stopped), and those of reading and of
     /// [`Store::sync`](crate::Store::sync). What was written until then is no whole dump, and restoring it is refused.
-    pub fn dump<P: Proceed>(&self, to: impl Write, progress: impl FnMut(&Dumped) -> P) -> Result<Dumped> {
+    pub fn dump<P: IntoControlFlow>(&self, to: impl Write, progress: impl FnMut(&DumpStats) -> P) -> Result<DumpStats> {
         self.dump_with(DumpOptions::default(), to, progress)
     }
 
@@ -87,52 +87,52 @@ impl Snapshot {
     /// begins, and [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when the store keeps none, when it begins after the snapshot, when it is to
     /// follow a dump of another store or of no store that is known, and when commits [were lost](crate::Store::lost_logs) from the log: what the dump
     /// before holds may be among them.
-    pub fn dump_with<P: Proceed>(
+    pub fn dump_with<P: IntoControlFlow>(
         &self,
         options: DumpOptions,
         to: impl Write,
-        mut progress: impl FnMut(&Dumped) -> P,
-    ) -> Result<Dumped> {
-        let progress = |so_far: &Dumped| {
+        mut progress: impl FnMut(&DumpStats) -> P,
+    ) -> Result<DumpStats> {
+        let progress = |so_far: &DumpStats| {
             let stopped = || format!("stopped after {} rows; what was written is no whole dump", so_far.rows);
-            go_on(progress(so_far), stopped)
+            check_progress(progress(so_far), stopped)
         };
-        let source = self.store.source()?;
+        let source = self.store.store_id()?;
         let base = options.since.map(|since| self.base(since, source)).transpose()?;
-        self.store.wait_durable_upto(self.read_ts())?;
+        self.store.wait_durable_up_to(self.read_ts())?;
         let (read_ts, since) = (self.read_ts(), base.as_ref().map(|base| base.moment));
-        let mut dump = Dump {
-            out: Writer::begin(to, options.compression)?,
-            dumped: Dumped { read_ts, since, ..Dumped::default() },
+        let mut dump = DumpJob {
+            out: DumpWriter::begin(to, options.compression)?,
+            dumped: DumpStats { read_ts, since, ..DumpStats::default() },
             section: None,
             rows: Vec::new(),
             deleted: Vec::new(),
             bytes: 0,
             progress,
         };
-        dump.out.write(&Block::Header { source, read_ts, since })?;
+        dump.out.write(&DumpBlock::Header { source, read_ts, since })?;
         let is_new = |id: KeyspaceId| base.as_ref().is_none_or(|base| !base.keyspaces.contains(&id.0));
         let keyspaces = self.keyspaces()?;
         for keyspace in &keyspaces {
             let (number, name) = (keyspace.id().0, keyspace.name().to_owned());
-            dump.out.write(&Block::Keyspace { number, name, is_new: is_new(keyspace.id()) })?;
+            dump.out.write(&DumpBlock::Keyspace { number, name, is_new: is_new(keyspace.id()) })?;
             dump.dumped.keyspaces += 1;
         }
         for keyspace in &keyspaces {
             match since.filter(|_| !is_new(keyspace.id())) {
-                Some(since) => dump.changes(self, keyspace, since)?,
-                None => dump.all(self, keyspace)?,
+                Some(since) => dump.changed_rows(self, keyspace, since)?,
+                None => dump.full_keyspace(self, keyspace)?,
             }
         }
-        dump.end()
+        dump.finish()
     }
 
     /// What there was at the moment at which an increment begins.
-    fn base(&self, since: Since, source: Option<u64>) -> Result<Base> {
+    fn base(&self, since: DumpBase, source: Option<u64>) -> Result<IncrementBase> {
         let moment = match since {
-            Since::Moment(moment) => moment,
-            Since::Dump(header) => {
-                if header.source.is_none() || header.source != source {
+            DumpBase::Timestamp(moment) => moment,
+            DumpBase::Dump(header) => {
+                if header.store_id.is_none() || header.store_id != source {
                     return Err(Error::invalid(
                         "the dump that the increment is to follow is not of this store, or part of the store's log was lost since: begin with a full dump",
                     ));
@@ -150,29 +150,29 @@ impl Snapshot {
             ));
         }
         // Asked for after the view was taken: what the floor of now keeps was not collected then.
-        check_moment(moment, self.store.inner.coordinator.kept().map(|kept| kept.from))?;
-        if !self.store.lost_logs().is_empty() {
+        check_within_retention(moment, self.store.inner.coordinator.retention().map(|kept| kept.oldest_ts))?;
+        if !self.store.data_losses().is_empty() {
             return Err(Error::invalid(
                 "part of the store's log was lost, and with it perhaps what the dump before has: begin with a full dump",
             ));
         }
         let view = &self.reader.view;
-        let then = PinnedView::new(moment, Arc::clone(&view.view), view.check_locks);
-        Ok(Base { moment, keyspaces: self.store.numbers_at(&then)? })
+        let then = ReadView::new(moment, Arc::clone(&view.snapshot), view.must_check_locks);
+        Ok(IncrementBase { moment, keyspaces: self.store.ids_at(&then)? })
     }
 }
 
 /// Where an increment begins.
-struct Base {
+struct IncrementBase {
     moment: Timestamp,
     /// By their numbers.
     keyspaces: BTreeSet<u32>,
 }
 
 /// A dump that is being written.
-struct Dump<W, F> {
-    out: Writer<W>,
-    dumped: Dumped,
+struct DumpJob<W, F> {
+    out: DumpWriter<W>,
+    dumped: DumpStats,
     /// The keyspace whose rows follow, as far as it was said.
     section: Option<u32>,
     /// The block to come.
@@ -182,24 +182,24 @@ struct Dump<W, F> {
     progress: F,
 }
 
-impl<W: Write, F: FnMut(&Dumped) -> Result<()>> Dump<W, F> {
-    fn all(&mut self, snapshot: &Snapshot, keyspace: &Keyspace) -> Result<()> {
+impl<W: Write, F: FnMut(&DumpStats) -> Result<()>> DumpJob<W, F> {
+    fn full_keyspace(&mut self, snapshot: &Snapshot, keyspace: &Keyspace) -> Result<()> {
         let seen = snapshot.range(keyspace, ..).visit(|key, value| match self.row(keyspace, key, Some(value)) {
             Ok(()) => ControlFlow::Continue(()),
             Err(why) => ControlFlow::Break(why),
         })?;
         match seen {
-            ControlFlow::Continue(()) => self.end_of(keyspace),
+            ControlFlow::Continue(()) => self.finish_keyspace(keyspace),
             ControlFlow::Break(why) => Err(why),
         }
     }
 
-    fn changes(&mut self, snapshot: &Snapshot, keyspace: &Keyspace, since: Timestamp) -> Result<()> {
-        let range = rows_of(keyspace, &..);
-        changes::visit(&snapshot.store, &snapshot.reader.view, range, since, |key, value| {
+    fn changed_rows(&mut self, snapshot: &Snapshot, keyspace: &Keyspace, since: Timestamp) -> Result<()> {
+        let range = key_range_in(keyspace, &..);
+        changes::visit_changed_rows(&snapshot.store, &snapshot.reader.view, range, since, |key, value| {
             self.row(keyspace, key, value)
         })?;
-        self.end_of(keyspace)
+        self.finish_keyspace(keyspace)
     }
 
     fn row(&mut self, keyspace: &Keyspace, key: &[u8], value: Option<&[u8]>) -> Result<()> {
@@ -210,7 +210,7 @@ impl<W: Write, F: FnMut(&Dumped) -> Result<()>> Dump<W, F> {
             self.dumped.rows += 1;
             self.rows.push((key.into(), value.into()));
         } else {
-            self.dumped.deleted += 1;
+            self.dumped.deleted_rows += 1;
             self.deleted.push(key.into());
         }
         if self.bytes >= BLOCK_BYTES || self.rows.len() + self.deleted.len() >= BLOCK_ROWS {
@@ -220,7 +220,7 @@ impl<W: Write, F: FnMut(&Dumped) -> Result<()>> Dump<W, F> {
         Ok(())
     }
 
-    fn end_of(&mut self, keyspace: &Keyspace) -> Result<()> {
+    fn finish_keyspace(&mut self, keyspace: &Keyspace) -> Result<()> {
         self.flush(keyspace)?;
         (self.progress)(&self.dumped)
     }
@@ -232,21 +232,21 @@ impl<W: Write, F: FnMut(&Dumped) -> Result<()>> Dump<W, F> {
         }
         let number = keyspace.id().0;
         if self.section != Some(number) {
-            self.out.write(&Block::Section(number))?;
+            self.out.write(&DumpBlock::Section(number))?;
             self.section = Some(number);
         }
         if !self.rows.is_empty() {
-            self.out.write(&Block::Rows(std::mem::take(&mut self.rows)))?;
+            self.out.write(&DumpBlock::Rows(std::mem::take(&mut self.rows)))?;
         }
         if !self.deleted.is_empty() {
-            self.out.write(&Block::Deleted(std::mem::take(&mut self.deleted)))?;
+            self.out.write(&DumpBlock::Deleted(std::mem::take(&mut self.deleted)))?;
         }
         Ok(())
     }
 
-    fn end(mut self) -> Result<Dumped> {
-        let Dumped { keyspaces, rows, deleted, .. } = self.dumped;
-        self.out.write(&Block::Totals { keyspaces, rows, deleted })?;
+    fn finish(mut self) -> Result<DumpStats> {
+        let DumpStats { keyspaces, rows, deleted_rows: deleted, .. } = self.dumped;
+        self.out.write(&DumpBlock::Totals { keyspaces, rows, deleted })?;
         self.out.finish()?;
         Ok(self.dumped)
     }

@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::locking::{FencedBy, Grant, Request};
+use crate::locking::{FenceCondition, Grant, RequestHandle};
 use crate::store::Txn;
 use crate::timestamp::Timestamp;
 
@@ -73,36 +73,40 @@ impl Txn {
     /// [`Store::lock_transact`](crate::Store::lock_transact)). [`ErrorKind::InvalidArgument`] for a lock of another store, and
     /// for one whose conversion was given up before it had its token (`AsyncLockGuard::upgrade`); [`ErrorKind::Closed`].
     pub fn fence(&mut self, fence: &Fence) -> Result<()> {
-        self.fenced(fence, None)
+        self.add_lock_fence(fence, None)
     }
 
-    pub(super) fn fenced(&mut self, fence: &Fence, releases: Option<&Arc<Request>>) -> Result<()> {
+    pub(super) fn add_lock_fence(&mut self, fence: &Fence, releases: Option<&Arc<RequestHandle>>) -> Result<()> {
         let store = self.store();
         store.inner.check_open()?;
         let Fence { grant, store: identity } = fence;
-        if *identity != store.identity() {
+        if *identity != store.load_store_id() {
             return Err(Error::invalid(format!("lock {} belongs to another store", grant.target())));
         }
-        if let Some(reason) = grant.lost_by(&*store.inner.runtime) {
-            return Err(ErrorKind::LockLost(Box::new(grant.loss(reason))).into());
+        if let Some(reason) = grant.end_reason_now(&*store.inner.runtime) {
+            return Err(ErrorKind::LockLost(Box::new(grant.lost_error(reason))).into());
         }
-        if !grant.is_settled() {
+        if !grant.is_ready() {
             let what = format!(
                 "lock {} has no token yet: its conversion was given up on the way, and has to be called once more",
                 grant.target()
             );
             return Err(Error::invalid(what));
         }
-        if self.read_ts() < grant.floor() && !mutated!(FenceIgnoresFloor) {
-            return Err(self.began_before(grant));
+        if self.read_ts() < grant.min_read_ts() && !mutated!(FenceIgnoresFloor) {
+            return Err(self.snapshot_before_grant_error(grant));
         }
         let durable = self.is_durable();
-        self.own.fence(FencedBy { grant: Arc::clone(grant), durable, releases: releases.cloned() });
+        self.buffer.add_fence(FenceCondition {
+            grant: Arc::clone(grant),
+            sync_before_next_grant: durable,
+            release_on_commit: releases.cloned(),
+        });
         Ok(())
     }
 
-    fn began_before(&self, grant: &Grant) -> Error {
-        let (target, floor) = (grant.target(), grant.floor());
+    fn snapshot_before_grant_error(&self, grant: &Grant) -> Error {
+        let (target, floor) = (grant.target(), grant.min_read_ts());
         if self.is_attempt {
             let what = format!(
                 "lock {target} was taken inside of the transaction, which does not see what earlier holders have committed: take it before the transaction, or use lock_transact"

@@ -4,15 +4,17 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::{Fence, LockOptions, NamedLocks, Wait};
+use super::{Fence, LockOptions, LockWaitPolicy, NamedLocks};
 use crate::bounds;
 use crate::error::{Error, ErrorKind, Result};
-use crate::locking::{Conversion, Grant, Lease, LockEntry, LockMode, LockState, LockWait, LostReason, Request};
+use crate::locking::{
+    Grant, Lease, LockEntry, LockLostReason, LockMode, LockState, LockWait, RequestHandle, UpgradeResult,
+};
 use crate::store::{Inner, Store};
 use crate::timestamp::Timestamp;
 use crate::waiter::Waiter;
 
-use super::take::not_asked;
+use super::take::request_error;
 
 /// A lock that is held. Dropping it releases the lock; that never waits. It may be sent to other threads, and does not keep the store open:
 /// when that is closed, the guard is lost.
@@ -21,7 +23,7 @@ use super::take::not_asked;
 /// [fence](crate::Txn::fence), or, outside of the store, by the [token](LockGuard::token).
 #[must_use = "a guard that is dropped releases its lock"]
 pub struct LockGuard {
-    request: Request,
+    request: RequestHandle,
     locks: Arc<NamedLocks>,
     store: Weak<Inner>,
 }
@@ -33,7 +35,7 @@ impl fmt::Debug for LockGuard {
 }
 
 impl LockGuard {
-    pub(super) fn new(store: &Store, locks: &Arc<NamedLocks>, request: Request) -> Self {
+    pub(super) fn new(store: &Store, locks: &Arc<NamedLocks>, request: RequestHandle) -> Self {
         Self { request, locks: Arc::clone(locks), store: Arc::downgrade(&store.inner) }
     }
 
@@ -43,7 +45,7 @@ impl LockGuard {
 
     /// The store, without keeping it open.
     pub(crate) fn store(&self) -> Result<Store> {
-        let closed = || Error::closed(self.locks.heads.closed().unwrap_or(crate::pipeline::CLOSED));
+        let closed = || Error::closed(self.locks.heads.closed().unwrap_or(crate::pipeline::CLOSED_MESSAGE));
         let store = self.store.upgrade().map(|inner| Store { inner, _open: None }).ok_or_else(closed)?;
         store.inner.check_open()?;
         Ok(store)
@@ -51,8 +53,8 @@ impl LockGuard {
 
     pub(crate) fn check(&self) -> Result<()> {
         let grant = self.grant();
-        match grant.lost_by(&*self.locks.runtime) {
-            Some(reason) => Err(ErrorKind::LockLost(Box::new(grant.loss(reason))).into()),
+        match grant.end_reason_now(&*self.locks.runtime) {
+            Some(reason) => Err(ErrorKind::LockLost(Box::new(grant.lost_error(reason))).into()),
             None => Ok(()),
         }
     }
@@ -63,7 +65,7 @@ impl LockGuard {
     ///
     /// 0 after a conversion that was given up on the way, until it is settled: see [`LockGuard::upgrade`].
     pub fn token(&self) -> Timestamp {
-        if self.grant().is_settled() { self.grant().token() } else { Timestamp::ZERO }
+        if self.grant().is_ready() { self.grant().token() } else { Timestamp::ZERO }
     }
 
     /// A condition of transactions: see [`Txn::fence`](crate::Txn::fence). It is of the present grant; after [`LockGuard::upgrade`] or
@@ -74,7 +76,7 @@ impl LockGuard {
 
     /// What is shown of it, with the lease that was over before it, and how many requests wait for it directly: the first of those that
     /// exclude each other, and not those behind it, which [`Store::lock_table`](crate::Store::lock_table) has.
-    pub fn info(&self) -> LockEntry {
+    pub fn entry(&self) -> LockEntry {
         let (grant, clock) = (self.grant(), self.locks.clock());
         let mut entries = self.locks.heads.holders(&grant.name, &clock, 1, |other| other.id == grant.id).0;
         entries.pop().unwrap_or_else(|| clock.entry(grant, LockState::Held))
@@ -94,7 +96,7 @@ impl LockGuard {
         let lost = loop {
             waiter.rearm();
             let now = runtime.elapsed();
-            if self.grant().lost(now).is_some() {
+            if self.grant().end_reason_at(now).is_some() {
                 break true;
             }
             if now >= end {
@@ -110,8 +112,9 @@ impl LockGuard {
     pub(crate) fn until_it_may_be_lost(&self) -> Duration {
         let now = self.locks.runtime.elapsed();
         // One that is over but being written has its answer soon, and is looked at again when it would be over once more.
-        let is_written = |lease: &Lease| lease.writing > 0 && lease.ends <= now;
-        let left = |lease: Lease| if is_written(&lease) { lease.time } else { lease.ends.saturating_sub(now) };
+        let is_written = |lease: &Lease| lease.row_writes_in_flight > 0 && lease.expires_at <= now;
+        let left =
+            |lease: Lease| if is_written(&lease) { lease.duration } else { lease.expires_at.saturating_sub(now) };
         self.grant().lease().map_or(Duration::MAX, left)
     }
 
@@ -132,7 +135,7 @@ impl LockGuard {
     /// time is out of [bounds](crate::bounds::LEASE); [`ErrorKind::Undetermined`] when the store fails: the row may have been written.
     /// [`ErrorKind::Io`], [`ErrorKind::Corruption`], [`ErrorKind::Closed`].
     pub fn renew(&self, lease: Duration) -> Result<()> {
-        bounds::LEASE.check(lease.as_nanos())?;
+        bounds::LOCK_LEASE.check(lease.as_nanos())?;
         let store = self.store()?;
         store.renew_lease(&self.locks, self.grant(), Some(lease))
     }
@@ -148,14 +151,14 @@ impl LockGuard {
     /// [`ErrorKind::Deadlock`] at once when another holder waits for the same; [`ErrorKind::LockHeld`] when the wait is over;
     /// [`ErrorKind::LockLost`] when it is lost; [`ErrorKind::InvalidArgument`] for a semaphore; [`ErrorKind::Closed`],
     /// [`ErrorKind::Undetermined`], [`ErrorKind::Io`], [`ErrorKind::Corruption`].
-    pub fn upgrade(&mut self, wait: Wait) -> Result<()> {
+    pub fn upgrade(&mut self, wait: LockWaitPolicy) -> Result<()> {
         let store = self.store()?;
         let waiter = || Arc::new(Waiter::new(&*store.inner.runtime));
         let options = LockOptions::exclusive().wait(wait);
         if let Some(waiting) = self.begin_upgrade(&store, &options, &waiter)? {
-            self.request = store.wait(waiting, &options)?;
+            self.request = store.wait_for_grant(waiting, &options)?;
         }
-        self.settle_conversion(&store)
+        self.activate_conversion(&store)
     }
 
     #[cfg(feature = "tokio")]
@@ -179,34 +182,34 @@ impl LockGuard {
         let (heads, next) = (&self.locks.heads, self.next_grant(LockMode::Exclusive));
         let began = self.locks.runtime.elapsed();
         match heads.upgrade(self.grant(), &next, waiter) {
-            Conversion::Granted(()) => {}
-            Conversion::Waits => heads.counters.begins_to_wait(LockMode::Exclusive),
-            Conversion::Deadlock => {
-                heads.counters.deadlock();
+            UpgradeResult::Granted(()) => {}
+            UpgradeResult::Waiting => heads.metrics.wait_started(LockMode::Exclusive),
+            UpgradeResult::Deadlock => {
+                heads.metrics.deadlock();
                 event!(WARN, lock = %next.name, "deadlock");
                 let held = store.held_by(&next.target(), (LockMode::Exclusive, 0), Some(0), Duration::ZERO);
                 return Err(ErrorKind::Deadlock(Box::new(held)).into());
             }
-            Conversion::Unknown => {
-                let reason = self.grant().lost(began).unwrap_or(LostReason::NotHeld);
-                return Err(ErrorKind::LockLost(Box::new(self.grant().loss(reason))).into());
+            UpgradeResult::NoSuchGrant => {
+                let reason = self.grant().end_reason_at(began).unwrap_or(LockLostReason::UnknownToken);
+                return Err(ErrorKind::LockLost(Box::new(self.grant().lost_error(reason))).into());
             }
         }
-        Ok(Some(LockWait::new(Request::new(heads, next, true), began, options.wait.at_most(), None)))
+        Ok(Some(LockWait::new(RequestHandle::new(heads, next, true), began, options.wait.timeout(), None)))
     }
 
     /// Takes a conversion over that was granted in memory.
     #[cfg(feature = "tokio")]
-    pub(crate) fn converted(&mut self, request: Request) {
+    pub(crate) fn replace_request(&mut self, request: RequestHandle) {
         self.request = request;
     }
 
     /// Gives a converted grant its token.
-    pub(crate) fn settle_conversion(&self, store: &Store) -> Result<()> {
-        if self.grant().is_settled() {
+    pub(crate) fn activate_conversion(&self, store: &Store) -> Result<()> {
+        if self.grant().is_ready() {
             return self.check();
         }
-        store.settle(self.grant(), true)
+        store.activate_grant(self.grant(), true)
     }
 
     /// Makes an exclusive lock shared, and grants the shared requests that wait. The grant is a new one, with a greater token. A
@@ -219,7 +222,7 @@ impl LockGuard {
     pub fn downgrade(&mut self) -> Result<()> {
         let store = self.store()?;
         self.begin_downgrade()?;
-        self.settle_conversion(&store)
+        self.activate_conversion(&store)
     }
 
     pub(crate) fn begin_downgrade(&mut self) -> Result<()> {
@@ -231,19 +234,20 @@ impl LockGuard {
         }
         let next = self.next_grant(LockMode::Shared);
         let converted = self.locks.heads.downgrade(self.grant(), &next);
-        if !converted.map_err(|why| not_asked(&next.target(), why))? {
-            let reason = self.grant().lost(self.locks.runtime.elapsed()).unwrap_or(LostReason::NotHeld);
-            return Err(ErrorKind::LockLost(Box::new(self.grant().loss(reason))).into());
+        if !converted.map_err(|why| request_error(&next.target(), why))? {
+            let reason =
+                self.grant().end_reason_at(self.locks.runtime.elapsed()).unwrap_or(LockLostReason::UnknownToken);
+            return Err(ErrorKind::LockLost(Box::new(self.grant().lost_error(reason))).into());
         }
-        self.locks.heads.counters.acquired(LockMode::Shared);
-        self.request = Request::new(&self.locks.heads, next, false);
+        self.locks.heads.metrics.acquired(LockMode::Shared);
+        self.request = RequestHandle::new(&self.locks.heads, next, false);
         Ok(())
     }
 
     fn next_grant(&self, mode: LockMode) -> Arc<Grant> {
         let before = self.grant();
-        let lease = before.lease().map(|lease| Lease { ends: Duration::MAX, writing: 1, ..lease });
-        Arc::new(Grant::new(Arc::clone(&before.name), before.id, mode, before.owner.clone(), lease))
+        let lease = before.lease().map(|lease| Lease { expires_at: Duration::MAX, row_writes_in_flight: 1, ..lease });
+        Arc::new(Grant::new(Arc::clone(&before.name), before.id, mode, before.requester.clone(), lease))
     }
 
     /// Keeps the lease beyond this guard, the store and the process, until it is over or released by its token
@@ -252,11 +256,11 @@ impl LockGuard {
     /// # Errors
     /// The guard itself when it has no lease, is lost, or has no token because a conversion has failed.
     #[allow(clippy::result_large_err, reason = "the guard is what the caller had")]
-    pub fn into_token(self) -> Result<Timestamp, Self> {
-        if !self.grant().is_settled() || !self.locks.heads.keep(self.grant(), self.locks.runtime.elapsed()) {
+    pub fn detach(self) -> Result<Timestamp, Self> {
+        if !self.grant().is_ready() || !self.locks.heads.detach_guard(self.grant(), self.locks.runtime.elapsed()) {
             return Err(self);
         }
-        self.request.forget();
+        self.request.detach();
         Ok(self.token())
     }
 
@@ -272,8 +276,8 @@ impl LockGuard {
             return Ok(());
         }
         let store = self.store()?;
-        self.end();
-        let rows = self.rows_left();
+        self.release_grant();
+        let rows = self.remaining_lease_rows();
         if let Some(why) = self.locks.heads.closed() {
             return Err(Error::closed(why));
         }
@@ -281,28 +285,28 @@ impl LockGuard {
             return Ok(());
         }
         if let Err(why) = store.remove_leases(&rows) {
-            rows.iter().filter(|row| row.has_row()).for_each(|row| self.locks.keeper.remove(row));
+            rows.iter().filter(|row| row.has_lease_row()).for_each(|row| self.locks.keeper.remove_row(row));
             return Err(why);
         }
-        self.locks.heads.tidy(&grant.name, store.stats().durable_ts);
+        self.locks.heads.prune(&grant.name, store.stats().durable_ts);
         Ok(())
     }
 
     /// Ends the grant; the answer is whether it was there.
-    fn end(&self) -> bool {
+    fn release_grant(&self) -> bool {
         let now = if self.grant().has_lease() { self.locks.runtime.elapsed() } else { Duration::ZERO };
         self.request.release_at(now)
     }
 
     /// The leases with rows that the end of this one leaves: its own and, where its conversion was given up before it had a row, that of
     /// the grant before.
-    fn rows_left(&self) -> Vec<Arc<Grant>> {
+    fn remaining_lease_rows(&self) -> Vec<Arc<Grant>> {
         let grant = self.grant();
         if !grant.has_lease() {
             return Vec::new();
         }
-        let mut rows = if grant.is_settled() { Vec::new() } else { self.locks.heads.past_of(grant).leases };
-        if grant.has_row() && !rows.iter().any(|row| Arc::ptr_eq(row, grant)) {
+        let mut rows = if grant.is_ready() { Vec::new() } else { self.locks.heads.predecessors_of(grant).leases };
+        if grant.has_lease_row() && !rows.iter().any(|row| Arc::ptr_eq(row, grant)) {
             rows.push(Arc::clone(grant));
         }
         rows
@@ -312,8 +316,8 @@ impl LockGuard {
 impl Drop for LockGuard {
     fn drop(&mut self) {
         // The row of one that was lost is left to the next holder, which reports whose it was.
-        if self.end() {
-            self.rows_left().iter().for_each(|row| self.locks.keeper.remove(row));
+        if self.release_grant() {
+            self.remaining_lease_rows().iter().for_each(|row| self.locks.keeper.remove_row(row));
         }
     }
 }

@@ -9,20 +9,20 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::locking::Grant;
-use crate::runtime::{Joined, Parker};
+use crate::runtime::{JoinHandle, Parker};
 use crate::store::Store;
 use crate::sync::Mutex;
 
 /// After a failure that is not the store's end.
-const PAUSE: Duration = Duration::from_millis(500);
+const RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// See the [module](self).
 #[derive(Default)]
-pub(super) struct Keeper(Mutex<State>);
+pub(super) struct LeaseRenewer(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    thread: Option<Box<dyn Joined>>,
+    thread: Option<Box<dyn JoinHandle>>,
     parker: Option<Arc<dyn Parker>>,
     stopping: bool,
     /// Leases that are over, with rows.
@@ -31,11 +31,11 @@ struct State {
     kept: Vec<(Arc<Grant>, Duration)>,
 }
 
-impl Keeper {
+impl LeaseRenewer {
     /// Takes charge of a lease that has a guard. To be called after [`Keeper::start`].
-    pub fn keep(&self, grant: &Arc<Grant>) {
+    pub fn watch(&self, grant: &Arc<Grant>) {
         let mut state = self.0.lock();
-        if !grant.with_lease(|lease| lease.renews).unwrap_or(false) {
+        if !grant.with_lease(|lease| lease.auto_renew).unwrap_or(false) {
             return;
         }
         // One that was kept, left to itself and resumed may not have been dropped yet.
@@ -48,10 +48,10 @@ impl Keeper {
     pub fn start(&self, store: &Store) -> Result<()> {
         let mut state = self.0.lock();
         if state.stopping {
-            return Err(Error::closed(crate::pipeline::CLOSED));
+            return Err(Error::closed(crate::pipeline::CLOSED_MESSAGE));
         }
         if state.thread.is_none() {
-            let background = store.background();
+            let background = store.background_handle();
             let thread = store.inner.runtime.spawn("percolite-leases", Box::new(move || run(&background)));
             let failed = |why| Error::from(ErrorKind::Io(format!("cannot start a thread: {why}")));
             state.thread = Some(thread.map_err(failed)?);
@@ -60,7 +60,7 @@ impl Keeper {
     }
 
     /// Notes that a lease has another time: when it is due is to be found anew.
-    pub fn look_again(&self, grant: &Arc<Grant>) {
+    pub fn reschedule(&self, grant: &Arc<Grant>) {
         let mut state = self.0.lock();
         if let Some((_, at)) = state.kept.iter_mut().find(|(kept, _)| Arc::ptr_eq(kept, grant)) {
             *at = Duration::ZERO;
@@ -69,7 +69,7 @@ impl Keeper {
     }
 
     /// Has the row of a lease that is over removed.
-    pub fn remove(&self, grant: &Arc<Grant>) {
+    pub fn remove_row(&self, grant: &Arc<Grant>) {
         let mut state = self.0.lock();
         state.over.push(Arc::clone(grant));
         state.wake();
@@ -110,7 +110,7 @@ fn run(store: &Store) {
                 return;
             }
             state.kept.retain(|(grant, _)| {
-                !grant.has_ended() && grant.with_lease(|lease| lease.has_guard && lease.renews).unwrap_or(false)
+                !grant.has_ended() && grant.with_lease(|lease| lease.has_guard && lease.auto_renew).unwrap_or(false)
             });
             let now = runtime.elapsed();
             let due: Vec<_> =
@@ -119,10 +119,10 @@ fn run(store: &Store) {
         };
         let removed = store.remove_leases(&over);
         let durable_ts = store.stats().durable_ts;
-        over.iter().for_each(|grant| locks.heads.tidy(&grant.name, durable_ts));
-        over.retain(|grant| grant.has_row());
+        over.iter().for_each(|grant| locks.heads.prune(&grant.name, durable_ts));
+        over.retain(|grant| grant.has_lease_row());
         let failed = match removed {
-            Err(why) if !may_be_repeated(&why) => {
+            Err(why) if !is_transient(&why) => {
                 over.clear();
                 false
             }
@@ -131,11 +131,11 @@ fn run(store: &Store) {
         // What is left when the store closes is removed by the thread that closes it.
         locks.keeper.0.lock().over.append(&mut over);
         for grant in kept {
-            let pause = look_at(store, &grant);
+            let pause = renew_if_due(store, &grant);
             let mut state = locks.keeper.0.lock();
             if let Some((_, at)) = state.kept.iter_mut().find(|(kept, _)| Arc::ptr_eq(kept, &grant)) {
                 // As it is by now: its time may have been changed since.
-                *at = pause.unwrap_or_else(|| due(&grant));
+                *at = pause.unwrap_or_else(|| renew_at(&grant));
             }
         }
         let now = runtime.elapsed();
@@ -144,7 +144,7 @@ fn run(store: &Store) {
             let is_idle = state.over.is_empty() || failed;
             let next = state.kept.iter().map(|(_, at)| at.saturating_sub(now)).min();
             if is_idle && !state.stopping {
-                next.into_iter().chain(failed.then_some(PAUSE)).min()
+                next.into_iter().chain(failed.then_some(RETRY_DELAY)).min()
             } else {
                 Some(Duration::ZERO)
             }
@@ -156,26 +156,26 @@ fn run(store: &Store) {
 }
 
 /// When half of a lease is over.
-fn due(grant: &Grant) -> Duration {
-    grant.lease().map_or(Duration::MAX, |lease| lease.ends.saturating_sub(lease.time / 2))
+fn renew_at(grant: &Grant) -> Duration {
+    grant.lease().map_or(Duration::MAX, |lease| lease.expires_at.saturating_sub(lease.duration / 2))
 }
 
 /// Renews a lease that is half over; the answer is when to try again, where that has failed.
-fn look_at(store: &Store, grant: &Arc<Grant>) -> Option<Duration> {
+fn renew_if_due(store: &Store, grant: &Arc<Grant>) -> Option<Duration> {
     let now = store.inner.runtime.elapsed();
     let (lease, locks) = (grant.lease()?, store.inner.locks.as_ref()?);
-    if now < due(grant) {
+    if now < renew_at(grant) {
         return None;
     }
     match store.renew_lease(locks, grant, None) {
         Ok(()) => None,
-        Err(why) if may_be_repeated(&why) => Some(now.saturating_add((lease.time / 8).min(PAUSE))),
+        Err(why) if is_transient(&why) => Some(now.saturating_add((lease.duration / 8).min(RETRY_DELAY))),
         Err(_) => Some(Duration::MAX),
     }
 }
 
 /// Whether it was not the end of the store or of the lease. Then it is reported.
-pub(super) fn may_be_repeated(why: &Error) -> bool {
+pub(super) fn is_transient(why: &Error) -> bool {
     let ends = matches!(why.kind(), ErrorKind::Closed(_) | ErrorKind::Undetermined(_) | ErrorKind::LockLost(_));
     if !ends {
         event!(WARN, what = "leases", %why, "background work failed");

@@ -18,13 +18,13 @@ use serde::{Deserialize, Serialize};
 use super::NamedLocks;
 use crate::codec;
 use crate::error::{Error, ErrorKind, Result};
-use crate::locking::{FencedBy, Grant, LockHolder, LockMode};
-use crate::store::catalog::LOCK;
+use crate::locking::{FenceCondition, Grant, LockHolder, LockMode};
+use crate::store::catalog::LOCK_PREFIX;
 use crate::store::{Durability, Store, Txn, TxnOptions};
 use crate::timestamp::Timestamp;
 
 /// So many rows are changed by one transaction.
-pub(super) const ROWS_AT_ONCE: usize = 256;
+pub(super) const LEASE_ROWS_PER_TXN: usize = 256;
 
 /// What the row of a name has for each holder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,11 +33,11 @@ pub(in crate::store) struct LeaseRow {
     pub token: Timestamp,
     /// The wall clock at the grant or the last renewal, in milliseconds since 1970.
     pub since_ms: u64,
-    pub time_ms: u64,
+    pub ttl_ms: u64,
     pub pid: u32,
     pub label: Option<String>,
     pub thread: String,
-    pub why: Option<String>,
+    pub reason: Option<String>,
 }
 
 impl LeaseRow {
@@ -48,11 +48,11 @@ impl LeaseRow {
             shared: grant.mode == LockMode::Shared,
             token: grant.token(),
             since_ms: if mutated!(LeaseOnTimestamps) { grant.token().millis() } else { locks.runtime.unix_millis() },
-            time_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
+            ttl_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
             pid: holder.pid,
-            label: holder.label,
+            label: holder.application_name,
             thread: holder.thread,
-            why: grant.owner.why.as_deref().map(Into::into),
+            reason: grant.requester.reason.as_deref().map(Into::into),
         }
     }
 
@@ -61,20 +61,20 @@ impl LeaseRow {
     }
 
     pub(super) fn holder(&self) -> LockHolder {
-        LockHolder { pid: self.pid, label: self.label.clone(), thread: self.thread.clone() }
+        LockHolder { pid: self.pid, application_name: self.label.clone(), thread: self.thread.clone() }
     }
 
     /// How much of it is left as the wall clock says.
-    pub(super) fn left(&self, unix_millis: u64) -> Duration {
-        let ends = self.since_ms.saturating_add(self.time_ms);
-        Duration::from_millis(ends.saturating_sub(unix_millis).min(self.time_ms))
+    pub(super) fn remaining(&self, unix_millis: u64) -> Duration {
+        let ends = self.since_ms.saturating_add(self.ttl_ms);
+        Duration::from_millis(ends.saturating_sub(unix_millis).min(self.ttl_ms))
     }
 }
 
 /// What a row says.
-pub(in crate::store) fn read_leases(key: &[u8], value: &[u8]) -> Result<(String, Vec<LeaseRow>)> {
-    let name = key.strip_prefix(LOCK.as_bytes()).unwrap_or(key);
-    let read = codec::read(value).map_err(|why| {
+pub(in crate::store) fn decode_leases(key: &[u8], value: &[u8]) -> Result<(String, Vec<LeaseRow>)> {
+    let name = key.strip_prefix(LOCK_PREFIX.as_bytes()).unwrap_or(key);
+    let read = codec::decode_value(value).map_err(|why| {
         Error::from(ErrorKind::Corruption(format!("the row of the leases of lock \"{}\": {why}", name.escape_ascii())))
     });
     let name = str::from_utf8(name).map_err(|_| {
@@ -86,20 +86,20 @@ pub(in crate::store) fn read_leases(key: &[u8], value: &[u8]) -> Result<(String,
     read.and_then(|leases| Ok((name?.to_owned(), leases)))
 }
 
-fn written(leases: &[LeaseRow]) -> Vec<u8> {
+fn encode_leases(leases: &[LeaseRow]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    codec::write(&leases, &mut bytes);
+    codec::encode_value(&leases, &mut bytes);
     bytes
 }
 
 pub(in crate::store) fn lock_key(name: &str) -> String {
-    format!("{LOCK}{name}")
+    format!("{LOCK_PREFIX}{name}")
 }
 
 impl Store {
     /// Changes the row of a name, durably: takes out what has one of the tokens `gone`, and puts `put` in, with the time that it had
     /// before if it `keeps_time`. The answer is when.
-    pub(super) fn change_leases(
+    pub(super) fn update_leases(
         &self,
         name: &str,
         gone: &[Timestamp],
@@ -108,39 +108,43 @@ impl Store {
     ) -> Result<Timestamp> {
         let (catalog, key) = (self.catalog(), lock_key(name));
         let durability = if mutated!(LeaseRowLater) { Durability::Buffered } else { Durability::Sync };
-        repeated(|| {
-            let mut txn = self.begin_with(TxnOptions { durability: Some(durability), ..of_leases() })?;
+        retry_conflicts(|| {
+            let mut txn = self.begin_with(TxnOptions { durability: Some(durability), ..lease_txn_options() })?;
             if let Some(grant) = fence {
-                txn.own.fence(FencedBy { grant: Arc::clone(grant), durable: true, releases: None });
+                txn.buffer.add_fence(FenceCondition {
+                    grant: Arc::clone(grant),
+                    sync_before_next_grant: true,
+                    release_on_commit: None,
+                });
             }
-            let before = self.leases_of(&mut txn, name)?;
+            let before = self.load_leases_of(&mut txn, name)?;
             let mut leases = before.clone().unwrap_or_default();
             let old = leases.iter().find(|lease| put.is_some_and(|put| put.token == lease.token));
-            let time_ms = old.filter(|_| keeps_time).map(|old| old.time_ms);
+            let time_ms = old.filter(|_| keeps_time).map(|old| old.ttl_ms);
             leases.retain(|lease| !gone.contains(&lease.token) && put.is_none_or(|put| put.token != lease.token));
-            leases.extend(put.map(|put| LeaseRow { time_ms: time_ms.unwrap_or(put.time_ms), ..put.clone() }));
+            leases.extend(put.map(|put| LeaseRow { ttl_ms: time_ms.unwrap_or(put.ttl_ms), ..put.clone() }));
             if !leases.is_empty() {
-                txn.put(&catalog, &key, written(&leases))?;
+                txn.put(&catalog, &key, encode_leases(&leases))?;
             } else if before.is_some() {
                 txn.delete(&catalog, &key)?;
             } else {
                 // Another transaction has removed it; that may not be durable yet.
                 let seen = txn.read_ts();
-                return txn.roll_back().map(|()| seen);
+                return txn.rollback().map(|()| seen);
             }
-            txn.commit().map(|commit| commit.ts)
+            txn.commit().map(|commit| commit.commit_ts)
         })
     }
 
     /// What the row of a name has, if there is one. A damaged row closes its name.
-    fn leases_of(&self, txn: &mut Txn, name: &str) -> Result<Option<Vec<LeaseRow>>> {
+    fn load_leases_of(&self, txn: &mut Txn, name: &str) -> Result<Option<Vec<LeaseRow>>> {
         let key = lock_key(name);
         let row = txn.get_for_update(&self.catalog(), &key);
-        let leases = row.and_then(|row| row.map(|row| Ok(read_leases(key.as_bytes(), &row)?.1)).transpose());
+        let leases = row.and_then(|row| row.map(|row| Ok(decode_leases(key.as_bytes(), &row)?.1)).transpose());
         if let (Err(why), Some(locks)) = (&leases, &self.inner.locks)
             && matches!(why.kind(), ErrorKind::Corruption(_))
         {
-            locks.heads.damaged(name, &why.to_string());
+            locks.heads.set_corrupt(name, &why.to_string());
         }
         leases
     }
@@ -148,27 +152,28 @@ impl Store {
     /// Removes the rows of leases that are over, durably. A damaged one does not keep the others from being removed; it stays until
     /// [`Store::force_unlock`].
     pub(super) fn remove_leases(&self, over: &[Arc<Grant>]) -> Result<()> {
-        if let Some(embedded) = self.inner.embedded.as_ref().filter(|_| over.iter().any(|grant| grant.under_way() > 0))
+        if let Some(embedded) =
+            self.inner.embedded.as_ref().filter(|_| over.iter().any(|grant| grant.in_flight_commits() > 0))
         {
             // Their own rows may be among what was decided before they ended.
-            embedded.pipeline().pass()?;
+            embedded.pipeline().drain()?;
         }
         let mut damaged = Ok(());
-        for some in over.chunks(ROWS_AT_ONCE) {
-            damaged = repeated(|| self.remove_together(some))?.and(damaged);
+        for some in over.chunks(LEASE_ROWS_PER_TXN) {
+            damaged = retry_conflicts(|| self.remove_batch(some))?.and(damaged);
             crash_point!(LockReleased);
-            some.iter().for_each(|grant| grant.set_row(false));
+            some.iter().for_each(|grant| grant.set_lease_row(false));
         }
         damaged
     }
 
     /// Returns what is damaged among them, once the others are gone.
-    fn remove_together(&self, over: &[Arc<Grant>]) -> Result<Result<()>> {
+    fn remove_batch(&self, over: &[Arc<Grant>]) -> Result<Result<()>> {
         let (catalog, mut damaged) = (self.catalog(), Ok(()));
-        let mut txn = self.begin_with(of_leases())?;
+        let mut txn = self.begin_with(lease_txn_options())?;
         for grant in over {
             let key = lock_key(&grant.name);
-            let mut leases = match self.leases_of(&mut txn, &grant.name) {
+            let mut leases = match self.load_leases_of(&mut txn, &grant.name) {
                 Ok(Some(leases)) => leases,
                 Ok(None) => continue,
                 Err(why) if matches!(why.kind(), ErrorKind::Corruption(_)) => {
@@ -181,7 +186,7 @@ impl Store {
             if leases.is_empty() {
                 txn.delete(&catalog, &key)?;
             } else {
-                txn.put(&catalog, &key, written(&leases))?;
+                txn.put(&catalog, &key, encode_leases(&leases))?;
             }
         }
         txn.commit().map(|_| damaged)
@@ -189,14 +194,14 @@ impl Store {
 
     /// Removes the damaged row of a name, durably.
     pub(super) fn remove_damaged(&self, name: &str) -> Result<()> {
-        let mut txn = self.begin_with(of_leases())?;
+        let mut txn = self.begin_with(lease_txn_options())?;
         txn.delete(&self.catalog(), lock_key(name))?;
         txn.commit().map(drop)
     }
 
     /// Gives a lease `time` from now on, durably; without one as long as it had, even if another renewal changes that at this moment.
     pub(crate) fn renew_lease(&self, locks: &NamedLocks, grant: &Arc<Grant>, time: Option<Duration>) -> Result<()> {
-        if !grant.is_settled() {
+        if !grant.is_ready() {
             let what =
                 format!("lock {} has no token yet, because a conversion was given up: call it again", grant.target());
             return Err(Error::invalid(what));
@@ -204,52 +209,55 @@ impl Store {
         let now = locks.runtime.elapsed();
         // From here on it does not expire, but it may have ended before.
         let begun = grant.with_lease(|lease| {
-            let stands = lease.writing > 0 || lease.ends > now;
-            lease.writing += u32::from(stands);
+            let stands = lease.row_writes_in_flight > 0 || lease.expires_at > now;
+            lease.row_writes_in_flight += u32::from(stands);
             stands
         });
-        let lost = |reason| ErrorKind::LockLost(Box::new(grant.loss(reason))).into();
+        let lost = |reason| ErrorKind::LockLost(Box::new(grant.lost_error(reason))).into();
         match begun {
             None => return Err(Error::invalid(format!("lock {} was taken without a lease", grant.target()))),
-            Some(false) => return Err(lost(grant.lost(now).unwrap_or(crate::LostReason::Expired))),
+            Some(false) => return Err(lost(grant.end_reason_at(now).unwrap_or(crate::LockLostReason::Expired))),
             Some(true) => {}
         }
-        let as_it_is = grant.lease().map(|lease| lease.time).unwrap_or_default();
+        let as_it_is = grant.lease().map(|lease| lease.duration).unwrap_or_default();
         let row = LeaseRow::new(locks, grant, time.unwrap_or(as_it_is));
-        let renewed = match grant.lost(now) {
+        let renewed = match grant.end_reason_at(now) {
             Some(reason) => Err(lost(reason)),
-            None => self.change_leases(&grant.name, &[], (Some(&row), time.is_none()), Some(grant)),
+            None => self.update_leases(&grant.name, &[], (Some(&row), time.is_none()), Some(grant)),
         };
         let must_look = grant.with_lease(|lease| {
-            let (before, written) = (lease.ends, locks.runtime.elapsed());
-            lease.writing -= 1;
+            let (before, written) = (lease.expires_at, locks.runtime.elapsed());
+            lease.row_writes_in_flight -= 1;
             // Of two that were asked for at once the one that was written last counts.
-            let is_last = renewed.as_ref().is_ok_and(|commit_ts| *commit_ts > lease.asked);
+            let is_last = renewed.as_ref().is_ok_and(|commit_ts| *commit_ts > lease.last_explicit_renewal_ts);
             match time.filter(|_| renewed.is_ok()) {
                 Some(_) if !is_last => {}
-                Some(time) => (lease.time, lease.ends, lease.since_ms) = (time, now.saturating_add(time), row.since_ms),
+                Some(time) => {
+                    (lease.duration, lease.expires_at, lease.renewed_at_ms) =
+                        (time, now.saturating_add(time), row.since_ms)
+                }
                 None if renewed.is_ok() => {
-                    lease.ends = lease.ends.max(now.saturating_add(lease.time));
-                    lease.since_ms = lease.since_ms.max(row.since_ms);
+                    lease.expires_at = lease.expires_at.max(now.saturating_add(lease.duration));
+                    lease.renewed_at_ms = lease.renewed_at_ms.max(row.since_ms);
                 }
                 None => {}
             }
             if let (Some(_), Ok(commit_ts)) = (time, &renewed) {
-                lease.asked = lease.asked.max(*commit_ts);
+                lease.last_explicit_renewal_ts = lease.last_explicit_renewal_ts.max(*commit_ts);
             }
-            before <= written || lease.ends < before
+            before <= written || lease.expires_at < before
         });
         crash_point!(LockRenewed if renewed.is_ok());
         if must_look == Some(true) {
-            locks.heads.lease_written(grant);
+            locks.heads.on_lease_renewed(grant);
         }
-        locks.keeper.look_again(grant);
+        locks.keeper.reschedule(grant);
         renewed.map(drop)
     }
 }
 
 /// Makes a change again that another one of the same rows has got in the way of: at its commit or, where rows are written early, before.
-fn repeated<T>(mut change: impl FnMut() -> Result<T>) -> Result<T> {
+fn retry_conflicts<T>(mut change: impl FnMut() -> Result<T>) -> Result<T> {
     loop {
         match change() {
             Err(why) if why.is_retryable() => {}
@@ -258,8 +266,8 @@ fn repeated<T>(mut change: impl FnMut() -> Result<T>) -> Result<T> {
     }
 }
 
-pub(super) fn of_leases() -> TxnOptions {
-    TxnOptions { durability: Some(Durability::Sync), ..TxnOptions::labelled("percolite lease") }
+pub(super) fn lease_txn_options() -> TxnOptions {
+    TxnOptions { durability: Some(Durability::Sync), ..TxnOptions::with_label("percolite lease") }
 }
 
 #[cfg(test)]
@@ -271,21 +279,21 @@ mod tests {
             shared: true,
             token: Timestamp::from_u64(0x0665_0000_0000_0001),
             since_ms: 1_763_726_400_123,
-            time_ms: 60_000,
+            ttl_ms: 60_000,
             pid: 4242,
             label: Some("worker".into()),
             thread: "main".into(),
-            why: None,
+            reason: None,
         }
     }
 
     /// Never edit a line: a new format gets lines of its own.
     #[test]
     fn golden_bytes_of_leases() {
-        let bytes = written(&[row()]);
+        let bytes = encode_leases(&[row()]);
         let hex = bytes.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
         assert_eq!(hex, "010101fd0100000000006506fd7b1a49a69a010000fb60eafb92100106776f726b6572046d61696e00");
-        assert_eq!(read_leases(b"lock/nightly", &bytes).unwrap(), ("nightly".into(), vec![row()]));
+        assert_eq!(decode_leases(b"lock/nightly", &bytes).unwrap(), ("nightly".into(), vec![row()]));
     }
 
     #[test]
@@ -300,7 +308,7 @@ mod tests {
             (0, 60_000),
             (u64::MAX, 0),
         ] {
-            assert_eq!(row.left(now), Duration::from_millis(left), "{now}");
+            assert_eq!(row.remaining(now), Duration::from_millis(left), "{now}");
         }
     }
 
@@ -308,30 +316,30 @@ mod tests {
     #[test]
     fn of_two_leases_that_exclude_each_other_the_one_with_the_greatest_token_holds_the_name() {
         let memory = crate::engine::sim::SimStorage::new();
-        let store = Store::builder().open_sim(&memory).unwrap();
+        let store = Store::builder().open_in_memory(&memory).unwrap();
         let tokens = [7, 9, 8].map(Timestamp::from_u64);
-        let since_ms = crate::runtime::Runtime::unix_millis(&*store.inner.runtime);
+        let since_ms = crate::runtime::Env::unix_millis(&*store.inner.runtime);
         for token in tokens {
             let lease = LeaseRow { shared: false, token, since_ms, ..row() };
-            store.change_leases("name", &[], (Some(&lease), false), None).unwrap();
+            store.update_leases("name", &[], (Some(&lease), false), None).unwrap();
         }
         store.close().unwrap();
-        let store = Store::builder().open_sim(&memory).unwrap();
+        let store = Store::builder().open_in_memory(&memory).unwrap();
         let held: Vec<_> = store.lock_holders("name").unwrap().iter().map(|entry| entry.token).collect();
         assert_eq!(held, [Some(tokens[1])]);
         assert!(store.force_unlock("name", tokens[1]).unwrap());
         // What is left of the others goes before the next holder.
         drop(store.lock("name").unwrap());
         store.close().unwrap();
-        assert!(Store::builder().open_sim(&memory).unwrap().lock_table().unwrap().entries.is_empty());
+        assert!(Store::builder().open_in_memory(&memory).unwrap().lock_table().unwrap().entries.is_empty());
     }
 
     #[test]
     fn damaged_rows_are_errors() {
-        let whole = written(&[row(), row()]);
+        let whole = encode_leases(&[row(), row()]);
         for cut in 0..whole.len() {
-            assert!(read_leases(b"lock/nightly", &whole[..cut]).is_err(), "{cut}");
+            assert!(decode_leases(b"lock/nightly", &whole[..cut]).is_err(), "{cut}");
         }
-        assert!(read_leases(b"lock/\xff", &whole).is_err());
+        assert!(decode_leases(b"lock/\xff", &whole).is_err());
     }
 }

@@ -28,45 +28,50 @@ use std::time::Duration;
 
 pub use self::fence::Fence;
 pub use self::guard::LockGuard;
-pub(super) use self::leases::read_leases;
-pub use self::options::{LOCK_WHY_MAX_BYTES, LockOptions, Wait};
+pub(super) use self::leases::decode_leases;
+pub use self::options::{LockOptions, LockWaitPolicy, MAX_LOCK_REASON_BYTES};
 #[cfg(feature = "tokio")]
-pub(crate) use self::take::{Asked, Waited};
-pub(super) use self::transact::Under;
+pub(crate) use self::take::{GrantPoll, RequestResult};
+pub(super) use self::transact::TxnLock;
 #[cfg(feature = "tokio")]
 pub(crate) use self::transact::check_no_lease;
 
-use self::keeper::Keeper;
+use self::keeper::LeaseRenewer;
 use super::Store;
 use crate::error::{Error, Result};
-use crate::locking::{Clock, Heads};
-use crate::runtime::Runtime;
+use crate::locking::{LockManager, LockTableContext};
+use crate::runtime::Env;
 
 /// What guards share with their store: nothing that keeps it open.
 pub(crate) struct NamedLocks {
-    heads: Arc<Heads>,
-    runtime: Arc<dyn Runtime>,
+    heads: Arc<LockManager>,
+    runtime: Arc<dyn Env>,
     label: Option<String>,
     store: u64,
     /// When the store was opened, by the runtime's clock and by the wall clock.
     opened: (Duration, u64),
-    keeper: Keeper,
+    keeper: LeaseRenewer,
 }
 
 impl NamedLocks {
-    pub fn new(heads: &Arc<Heads>, runtime: &Arc<dyn Runtime>, label: Option<&str>, store: u64) -> Arc<Self> {
+    pub fn new(heads: &Arc<LockManager>, runtime: &Arc<dyn Env>, label: Option<&str>, store: u64) -> Arc<Self> {
         Arc::new(Self {
             heads: Arc::clone(heads),
             runtime: Arc::clone(runtime),
             label: label.map(Into::into),
             store,
-            opened: both_clocks(&**runtime),
-            keeper: Keeper::default(),
+            opened: read_clocks_together(&**runtime),
+            keeper: LeaseRenewer::default(),
         })
     }
 
-    fn clock(&self) -> Clock<'_> {
-        Clock { now: self.runtime.elapsed(), set: self.opened, pid: std::process::id(), label: self.label.as_deref() }
+    fn clock(&self) -> LockTableContext<'_> {
+        LockTableContext {
+            now: self.runtime.elapsed(),
+            set: self.opened,
+            pid: std::process::id(),
+            label: self.label.as_deref(),
+        }
     }
 
     /// To be asked after a look at what there is: a store that closes has none of it any more.
@@ -76,32 +81,32 @@ impl NamedLocks {
 
     /// Ends all waits and all grants of a store that closes; leases with a guard are released, durably, unless the store has failed.
     pub fn close(&self, store: &Store) {
-        let mut over = self.heads.close(crate::pipeline::CLOSED);
+        let mut over = self.heads.close(crate::pipeline::CLOSED_MESSAGE);
         over.extend(self.keeper.stop());
-        over.retain(|grant| grant.has_row());
-        let _ = store.remove_leases(&over).inspect_err(|why| _ = keeper::may_be_repeated(why));
+        over.retain(|grant| grant.has_lease_row());
+        let _ = store.remove_leases(&over).inspect_err(|why| _ = keeper::is_transient(why));
     }
 }
 
 /// Rows of leases that are over go after so long.
-const ROWS_STAY: Duration = Duration::from_secs(24 * 3600);
+const STALE_LEASE_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 impl Store {
     /// Forgets what earlier grants have left, as far as it is durable, and removes the rows of leases that were over a day
     /// ago or were handed on.
-    pub(super) fn tidy_locks(&self) -> Result<()> {
+    pub(super) fn prune_locks(&self) -> Result<()> {
         let (Some(locks), Some(embedded)) = (&self.inner.locks, &self.inner.embedded) else { return Ok(()) };
-        if !locks.heads.were_used() {
+        if !locks.heads.was_used() {
             return Ok(());
         }
-        let stale = locks.heads.stale_rows(ROWS_STAY, locks.runtime.elapsed());
+        let stale = locks.heads.stale_lease_rows(STALE_LEASE_AFTER, locks.runtime.elapsed());
         self.remove_leases(&stale)?;
-        locks.heads.tidy_all(embedded.pipeline().durable_ts());
+        locks.heads.prune_all(embedded.pipeline().durable_ts());
         Ok(())
     }
 
     /// The locks of a store that can take any.
-    fn lockable(&self) -> Result<&Arc<NamedLocks>> {
+    fn lock_manager(&self) -> Result<&Arc<NamedLocks>> {
         self.inner.check_open()?;
         self.inner.check_writable()?;
         self.inner.locks.as_ref().ok_or_else(|| Error::invalid("locks cannot be taken where others share the engine"))
@@ -110,7 +115,7 @@ impl Store {
 
 /// A moment by the runtime's clock and by the wall clock. A thread may be held up between the two readings, so they are repeated until
 /// they lie close together.
-fn both_clocks(runtime: &dyn Runtime) -> (Duration, u64) {
+fn read_clocks_together(runtime: &dyn Env) -> (Duration, u64) {
     const CLOSE: Duration = Duration::from_micros(100);
     const READINGS: usize = 20;
     let mut best = (runtime.elapsed(), runtime.unix_millis());
@@ -133,12 +138,12 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
-    use crate::runtime::{Joined, Parker, System};
+    use crate::runtime::{JoinHandle, Parker, SystemEnv};
 
     /// Each reading of the wall clock takes a while, the third none.
     struct HeldUp(AtomicU64, AtomicU64);
 
-    impl Runtime for HeldUp {
+    impl Env for HeldUp {
         fn unix_millis(&self) -> u64 {
             let readings = self.1.fetch_add(1, Ordering::Relaxed);
             if readings != 2 {
@@ -158,17 +163,17 @@ mod tests {
         fn sleep(&self, _: Duration) {}
 
         fn parker(&self) -> Arc<dyn Parker> {
-            System::default().parker()
+            SystemEnv::default().parker()
         }
 
-        fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn Joined>> {
-            System::default().spawn(name, work)
+        fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn JoinHandle>> {
+            SystemEnv::default().spawn(name, work)
         }
     }
 
     #[test]
     fn the_clocks_are_read_together_though_the_thread_was_held_up() {
-        let (elapsed, wall) = both_clocks(&HeldUp(AtomicU64::new(0), AtomicU64::new(0)));
+        let (elapsed, wall) = read_clocks_together(&HeldUp(AtomicU64::new(0), AtomicU64::new(0)));
         assert_eq!(elapsed, Duration::from_millis(wall));
     }
 }

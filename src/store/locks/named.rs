@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::take::not_asked;
-use super::{LockGuard, LockOptions, Wait};
+use super::take::request_error;
+use super::{LockGuard, LockOptions, LockWaitPolicy};
 use crate::error::{Error, ErrorKind, Result};
-use crate::locking::{LockLost, LockTarget, LostReason, Request};
+use crate::locking::{LockLost, LockLostReason, LockTarget, RequestHandle};
 use crate::store::Store;
 use crate::timestamp::Timestamp;
 
@@ -31,12 +31,14 @@ impl Store {
     /// # Errors
     /// Those of [`Store::lock_with`], but for [`ErrorKind::LockHeld`].
     pub fn get_lock(&self, name: &str, lease: Duration) -> Result<Option<Timestamp>> {
-        let options = LockOptions::exclusive().wait(Wait::No).lease(lease).once();
-        let Some(guard) = self.try_with(&name.into(), &options)? else { return Ok(None) };
+        let options = LockOptions::exclusive().wait(LockWaitPolicy::NoWait).lease(lease).once();
+        let Some(guard) = self.try_lock_with(&name.into(), &options)? else { return Ok(None) };
         let grant = Arc::clone(guard.grant());
-        match guard.into_token() {
+        match guard.detach() {
             Ok(token) => Ok(Some(token)),
-            Err(_) => Err(lost(&grant.loss(grant.lost(self.inner.runtime.elapsed()).unwrap_or(LostReason::Expired)))),
+            Err(_) => Err(lost(
+                &grant.lost_error(grant.end_reason_at(self.inner.runtime.elapsed()).unwrap_or(LockLostReason::Expired)),
+            )),
         }
     }
 
@@ -49,7 +51,7 @@ impl Store {
     /// when the store fails; [`ErrorKind::Io`], [`ErrorKind::Corruption`], [`ErrorKind::Closed`]. Where the row could not be removed the
     /// lock is free in this process even so, and the background or the next holder removes it.
     pub fn release_lock(&self, name: &str, token: Timestamp) -> Result<bool> {
-        self.end_lock(name, token, LostReason::Released)
+        self.end_lock(name, token, LockLostReason::Released)
     }
 
     /// Whether the lock could be taken exclusively at this moment: it is not held, and no request waits for it. Like MySQL's `IS_FREE_LOCK`, but a
@@ -58,8 +60,8 @@ impl Store {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`], [`ErrorKind::Corruption`] and [`ErrorKind::Closed`] as [`Store::lock`].
     pub fn is_free_lock(&self, name: &str) -> Result<bool> {
-        let locks = self.lockable_name(name)?;
-        locks.heads.is_free(name, locks.runtime.elapsed()).map_err(|why| not_asked(&LockTarget::from(name), why))
+        let locks = self.lock_manager_for(name)?;
+        locks.heads.is_free(name, locks.runtime.elapsed()).map_err(|why| request_error(&LockTarget::from(name), why))
     }
 
     /// Takes the lock away from the holder that has this token, for operators: its guard is lost, its fenced transactions are not committed,
@@ -71,30 +73,30 @@ impl Store {
     /// # Errors
     /// Those of [`Store::release_lock`].
     pub fn force_unlock(&self, name: &str, token: Timestamp) -> Result<bool> {
-        let locks = self.lockable_name(name)?;
-        if locks.heads.damage(name).is_some() {
+        let locks = self.lock_manager_for(name)?;
+        if locks.heads.corruption(name).is_some() {
             self.remove_damaged(name)?;
-            return Ok(locks.heads.mended(name));
+            return Ok(locks.heads.clear_corrupt(name));
         }
-        let forced = self.end_lock(name, token, LostReason::Forced)?;
+        let forced = self.end_lock(name, token, LockLostReason::Forced)?;
         if forced {
-            locks.heads.counters.forced();
+            locks.heads.metrics.forced();
             event!(WARN, lock = name, %token, "lock forced");
         }
         Ok(forced)
     }
 
-    fn end_lock(&self, name: &str, token: Timestamp, why: LostReason) -> Result<bool> {
-        let locks = self.lockable_name(name)?;
-        if let Some(what) = locks.heads.damage(name) {
+    fn end_lock(&self, name: &str, token: Timestamp, why: LockLostReason) -> Result<bool> {
+        let locks = self.lock_manager_for(name)?;
+        if let Some(what) = locks.heads.corruption(name) {
             return Err(ErrorKind::Corruption(what.to_string()).into());
         }
-        let Some(grant) = locks.heads.end_by_token(name, token, why, locks.runtime.elapsed()) else {
+        let Some(grant) = locks.heads.release_by_token(name, token, why, locks.runtime.elapsed()) else {
             return locks.check_open().map(|()| false);
         };
-        if grant.has_row() && !mutated!(LeaseReturnedEarly) {
+        if grant.has_lease_row() && !mutated!(LeaseReturnedEarly) {
             self.remove_leases(&[Arc::clone(&grant)])?;
-            locks.heads.tidy(name, self.stats().durable_ts);
+            locks.heads.prune(name, self.stats().durable_ts);
         }
         Ok(true)
     }
@@ -105,15 +107,15 @@ impl Store {
     /// # Errors
     /// [`ErrorKind::LockLost`] when it is over, or the name has no such lease; [`ErrorKind::InvalidArgument`] when a guard of this process holds
     /// it, and otherwise as [`Store::lock`].
-    pub fn resume_lock(&self, name: &str, token: Timestamp) -> Result<LockGuard> {
-        let locks = self.lockable_name(name)?;
-        if let Some(what) = locks.heads.damage(name) {
+    pub fn attach_lock(&self, name: &str, token: Timestamp) -> Result<LockGuard> {
+        let locks = self.lock_manager_for(name)?;
+        if let Some(what) = locks.heads.corruption(name) {
             return Err(ErrorKind::Corruption(what.to_string()).into());
         }
         locks.keeper.start(self)?;
-        if let Some(grant) = locks.heads.resume(name, token, locks.runtime.elapsed()) {
-            locks.keeper.keep(&grant);
-            return Ok(LockGuard::new(self, locks, Request::new(&locks.heads, grant, false)));
+        if let Some(grant) = locks.heads.attach_guard(name, token, locks.runtime.elapsed()) {
+            locks.keeper.watch(&grant);
+            return Ok(LockGuard::new(self, locks, RequestHandle::new(&locks.heads, grant, false)));
         }
         locks.check_open()?;
         let holders = locks.heads.holders(name, &locks.clock(), 1, |grant| grant.token() == token).0;
@@ -121,7 +123,7 @@ impl Store {
             return Err(Error::invalid(format!("lock {name:?} is held by a guard of this process")));
         }
         let target = LockTarget::from(name).into_owned();
-        Err(lost(&LockLost { target, token, reason: LostReason::NotHeld }))
+        Err(lost(&LockLost { target, token, reason: LockLostReason::UnknownToken }))
     }
 }
 

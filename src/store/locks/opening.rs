@@ -4,17 +4,17 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::leases::{LeaseRow, ROWS_AT_ONCE, of_leases, read_leases};
+use super::leases::{LEASE_ROWS_PER_TXN, LeaseRow, decode_leases, lease_txn_options};
 use crate::engine::RowRange;
 use crate::engine::storage::Column;
 use crate::error::{Error, Result};
-use crate::locking::{Asker, Lease, Owner};
+use crate::locking::{Lease, RequestOrigin, Requester};
 use crate::row::RowKey;
 use crate::store::Store;
-use crate::store::catalog::LOCK;
+use crate::store::catalog::LOCK_PREFIX;
 use crate::store::range::prefix_range;
 use crate::timestamp::Timestamp;
-use crate::view::PinnedView;
+use crate::view::ReadView;
 
 impl Store {
     /// Takes the leases over that earlier lives have left. To be called once, before the first request.
@@ -24,37 +24,37 @@ impl Store {
             return Ok(());
         }
         if self.inner.engine.is_fresh_checkpoint() {
-            return self.forget_leases();
+            return self.clear_leases();
         }
         let Some(embedded) = &self.inner.embedded else { return Ok(()) };
-        let view = embedded.pipeline().current_view();
+        let view = embedded.pipeline().visible_view();
         let (now, unix_millis) = (locks.runtime.elapsed(), locks.runtime.unix_millis());
         let read =
-            self.each_row_of_leases(&view, |key, value| match value.and_then(|value| read_leases(key, &value)) {
+            self.for_each_lease_row(&view, |key, value| match value.and_then(|value| decode_leases(key, &value)) {
                 Ok((name, leases)) => {
                     let grants = leases
                         .iter()
                         .map(|row| (row.mode(), owner_of(row, now), lease_of(row, now, unix_millis), row.token));
-                    locks.heads.load(&name, grants.collect(), view.read_ts);
+                    locks.heads.restore_leases(&name, grants.collect(), view.read_ts);
                 }
                 Err(why) => {
-                    let name = key.strip_prefix(LOCK.as_bytes()).unwrap_or(key);
-                    locks.heads.damaged(&String::from_utf8_lossy(name), &why.to_string());
+                    let name = key.strip_prefix(LOCK_PREFIX.as_bytes()).unwrap_or(key);
+                    locks.heads.set_corrupt(&String::from_utf8_lossy(name), &why.to_string());
                 }
             });
         if let Err(why) = read {
-            locks.heads.unreadable(&format!("the leases of locks cannot be read: {why}"));
+            locks.heads.set_all_corrupt(&format!("the leases of locks cannot be read: {why}"));
         }
         Ok(())
     }
 
     /// A copy of a folder holds nothing of what its original does.
-    fn forget_leases(&self) -> Result<()> {
+    fn clear_leases(&self) -> Result<()> {
         let (catalog, view) = (self.catalog(), self.inner.coordinator.begin()?.0);
         let mut keys = Vec::new();
-        self.each_row_of_leases(&view, |key, _| keys.push(key.to_vec()))?;
-        for some in keys.chunks(ROWS_AT_ONCE) {
-            let mut txn = self.begin_with(of_leases())?;
+        self.for_each_lease_row(&view, |key, _| keys.push(key.to_vec()))?;
+        for some in keys.chunks(LEASE_ROWS_PER_TXN) {
+            let mut txn = self.begin_with(lease_txn_options())?;
             for key in some {
                 txn.delete(&catalog, key)?;
             }
@@ -64,37 +64,37 @@ impl Store {
     }
 
     /// Shows `see` the row of each name, or why it cannot be read. Fails when nothing more is known of the others.
-    pub(super) fn each_row_of_leases(
+    pub(super) fn for_each_lease_row(
         &self,
-        view: &Arc<PinnedView>,
+        view: &Arc<ReadView>,
         mut see: impl FnMut(&[u8], Result<Vec<u8>>),
     ) -> Result<()> {
-        let mut range = prefix_range(&self.catalog(), LOCK.as_bytes());
-        for row in self.listed(view, LOCK) {
+        let mut range = prefix_range(&self.catalog(), LOCK_PREFIX.as_bytes());
+        for row in self.scan_entries(view, LOCK_PREFIX) {
             let Ok((key, value)) = row else {
                 // A scan ends there: from here on row by row.
-                return self.each_row_by_itself(view, &range, see);
+                return self.for_each_row_singly(view, &range, see);
             };
             see(&key, Ok(value));
-            range.start = Bound::Excluded(self.catalog().row_of(&key).as_bytes().to_vec());
+            range.start = Bound::Excluded(self.catalog().row_key(&key).as_bytes().to_vec());
         }
         Ok(())
     }
 
-    fn each_row_by_itself(
+    fn for_each_row_singly(
         &self,
-        view: &Arc<PinnedView>,
+        view: &Arc<ReadView>,
         range: &RowRange,
         mut see: impl FnMut(&[u8], Result<Vec<u8>>),
     ) -> Result<()> {
         let mut keys = Vec::new();
-        view.view.scan_raw(Column::Write, range, &mut |key, _| {
+        view.snapshot.scan_raw(Column::Write, range, &mut |key, _| {
             keys.push(key.to_vec());
             true
         })?;
         for row in keys.iter().filter_map(|key| RowKey::from_bytes(key)) {
             if let Some(value) = self.read(view, &row).transpose() {
-                see(row.key(), value.map_err(|why| damaged(&row, &why)));
+                see(row.user_key(), value.map_err(|why| damaged(&row, &why)));
             }
         }
         Ok(())
@@ -102,22 +102,26 @@ impl Store {
 }
 
 fn damaged(row: &RowKey, why: &Error) -> Error {
-    let name = row.key().escape_ascii();
+    let name = row.user_key().escape_ascii();
     crate::ErrorKind::Corruption(format!("the row \"{name}\" of the leases of a lock cannot be read: {why}")).into()
 }
 
-fn owner_of(row: &LeaseRow, now: Duration) -> Owner {
-    Owner { by: Asker::EarlierLife(Box::new(row.holder())), why: row.why.as_deref().map(Into::into), asked: now }
+fn owner_of(row: &LeaseRow, now: Duration) -> Requester {
+    Requester {
+        origin: RequestOrigin::Recovered(Box::new(row.holder())),
+        reason: row.reason.as_deref().map(Into::into),
+        requested_at: now,
+    }
 }
 
 fn lease_of(row: &LeaseRow, now: Duration, unix_millis: u64) -> Lease {
     Lease {
-        time: Duration::from_millis(row.time_ms),
-        ends: now.saturating_add(row.left(unix_millis)),
-        since_ms: row.since_ms,
-        renews: false,
+        duration: Duration::from_millis(row.ttl_ms),
+        expires_at: now.saturating_add(row.remaining(unix_millis)),
+        renewed_at_ms: row.since_ms,
+        auto_renew: false,
         has_guard: false,
-        writing: 0,
-        asked: Timestamp::ZERO,
+        row_writes_in_flight: 0,
+        last_explicit_renewal_ts: Timestamp::ZERO,
     }
 }

@@ -4,39 +4,39 @@ use std::time::Duration;
 
 use crate::bounds;
 use crate::error::{Error, Result};
-use crate::locking::{Cancel, LockMode};
+use crate::locking::{CancelToken, LockMode};
 
 /// How long a request waits that does not say: see [`Wait`].
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const DEFAULT_LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The longest [`LockOptions::why`], in bytes.
-pub const LOCK_WHY_MAX_BYTES: usize = 255;
+pub const MAX_LOCK_REASON_BYTES: usize = 255;
 
 /// How long to wait for a lock. By default 30 seconds at most, as [`Store::lock`](crate::Store::lock) does.
 ///
 /// It is the time in the queue. A call may take a sync longer: where the holder before has committed something that is not durable yet,
 /// and for the row of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wait {
+pub enum LockWaitPolicy {
     /// Not at all: granted at once, or [`ErrorKind::LockHeld`](crate::ErrorKind::LockHeld).
-    No,
+    NoWait,
     /// So long at most, from the call on.
-    AtMost(Duration),
+    Timeout(Duration),
     /// Until it is granted, or the store ends.
     Forever,
 }
 
-impl Default for Wait {
+impl Default for LockWaitPolicy {
     fn default() -> Self {
-        Self::AtMost(PATIENCE)
+        Self::Timeout(DEFAULT_LOCK_TIMEOUT)
     }
 }
 
-impl Wait {
-    pub(super) fn at_most(self) -> Option<Duration> {
+impl LockWaitPolicy {
+    pub(super) fn timeout(self) -> Option<Duration> {
         match self {
-            Self::No => Some(Duration::ZERO),
-            Self::AtMost(time) => Some(time),
+            Self::NoWait => Some(Duration::ZERO),
+            Self::Timeout(time) => Some(time),
             Self::Forever => None,
         }
     }
@@ -58,9 +58,9 @@ impl Wait {
 #[must_use]
 pub struct LockOptions {
     pub(super) mode: LockMode,
-    pub(super) wait: Wait,
-    pub(super) cancel: Option<Cancel>,
-    pub(super) why: Option<Box<str>>,
+    pub(super) wait: LockWaitPolicy,
+    pub(super) cancel_token: Option<CancelToken>,
+    pub(super) reason: Option<Box<str>>,
     pub(super) lease: Option<Duration>,
     pub(super) once: bool,
 }
@@ -83,18 +83,18 @@ impl LockOptions {
     }
 
     /// How long to wait. Default: at most 30 seconds.
-    pub fn wait(self, wait: Wait) -> Self {
+    pub fn wait(self, wait: LockWaitPolicy) -> Self {
         Self { wait, ..self }
     }
 
     /// What may end the wait with [`ErrorKind::Stopped`](crate::ErrorKind::Stopped). A lock that is free is granted even so.
-    pub fn cancel(self, by: &Cancel) -> Self {
-        Self { cancel: Some(by.clone()), ..self }
+    pub fn cancel_token(self, by: &CancelToken) -> Self {
+        Self { cancel_token: Some(by.clone()), ..self }
     }
 
     /// What the lock is for: shown in the lock table and in errors of requests that find it held. At most 255 bytes.
-    pub fn why(self, why: impl Into<String>) -> Self {
-        Self { why: Some(why.into().into_boxed_str()), ..self }
+    pub fn reason(self, why: impl Into<String>) -> Self {
+        Self { reason: Some(why.into().into_boxed_str()), ..self }
     }
 
     /// Has the lock outlive its process: held until it is released or this time is over, from 100 milliseconds to 366 days, of which
@@ -117,10 +117,11 @@ impl LockOptions {
 
     pub(super) fn check(&self) -> Result<()> {
         if let LockMode::Semaphore(most) = self.mode {
-            bounds::SEMAPHORE.check(most.into())?;
+            bounds::SEMAPHORE_PERMITS.check(most.into())?;
         }
-        if let Some(why) = self.why.as_ref().filter(|why| why.len() > LOCK_WHY_MAX_BYTES) {
-            let what = format!("what a lock is for takes at most {LOCK_WHY_MAX_BYTES} bytes, this has {}", why.len());
+        if let Some(why) = self.reason.as_ref().filter(|why| why.len() > MAX_LOCK_REASON_BYTES) {
+            let what =
+                format!("what a lock is for takes at most {MAX_LOCK_REASON_BYTES} bytes, this has {}", why.len());
             return Err(Error::invalid(what));
         }
         match self.lease {
@@ -129,7 +130,7 @@ impl LockOptions {
             Some(_) if matches!(self.mode, LockMode::Semaphore(_)) => {
                 Err(Error::invalid("a semaphore cannot be leased"))
             }
-            Some(time) => Ok(bounds::LEASE.check(time.as_nanos())?),
+            Some(time) => Ok(bounds::LOCK_LEASE.check(time.as_nanos())?),
         }
     }
 }

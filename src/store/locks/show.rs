@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::NamedLocks;
-use super::leases::{LeaseRow, lock_key, read_leases};
-use super::take::{bad_name, not_asked};
+use super::leases::{LeaseRow, decode_leases, lock_key};
+use super::take::{invalid_name_error, request_error};
 use crate::error::{Error, Result};
 use crate::locking::{LockEntry, LockState, LockStats, LockTable, LockTarget};
 use crate::store::Store;
@@ -19,14 +19,14 @@ impl Store {
     /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) when the row of its leases is damaged,
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed).
     pub fn lock_holders(&self, name: &str) -> Result<Vec<LockEntry>> {
-        check_name(name).map_err(|_| Error::invalid(bad_name(name)))?;
+        check_name(name).map_err(|_| Error::invalid(invalid_name_error(name)))?;
         if self.inner.options.read_only {
             let table = self.leases_on_disk(Some(name))?;
             return Ok(table.into_iter().filter(|entry| entry.target == LockTarget::from(name)).collect());
         }
-        let locks = self.lockable_name(name)?;
-        let damage = locks.heads.damage(name);
-        damage.map_or(Ok(()), |what| Err(not_asked(&name.into(), crate::locking::NotAsked::Damaged(what))))?;
+        let locks = self.lock_manager_for(name)?;
+        let damage = locks.heads.corruption(name);
+        damage.map_or(Ok(()), |what| Err(request_error(&name.into(), crate::locking::RequestError::Corrupt(what))))?;
         let holders = locks.heads.holders(name, &locks.clock(), usize::MAX, |_| true).0;
         locks.check_open().map(|()| holders)
     }
@@ -53,20 +53,20 @@ impl Store {
             let entries = self.leases_on_disk(None)?;
             return Ok(LockTable { held: entries.len(), entries, ..LockTable::default() });
         }
-        let locks = self.lockable()?;
+        let locks = self.lock_manager()?;
         let table = locks.heads.table(&locks.clock());
         locks.check_open().map(|()| table)
     }
 
     /// How often locks were taken and waited for since the store was opened; nothing where it takes none.
     pub fn lock_stats(&self) -> LockStats {
-        self.inner.locks.as_ref().map(|locks| locks.heads.counters.read()).unwrap_or_default()
+        self.inner.locks.as_ref().map(|locks| locks.heads.metrics.snapshot()).unwrap_or_default()
     }
 
-    pub(super) fn lockable_name(&self, name: &str) -> Result<&Arc<NamedLocks>> {
-        check_name(name).map_err(|_| Error::invalid(bad_name(name)))?;
-        let locks = self.lockable()?;
-        locks.heads.check_readable().map_err(|why| not_asked(&name.into(), why))?;
+    pub(super) fn lock_manager_for(&self, name: &str) -> Result<&Arc<NamedLocks>> {
+        check_name(name).map_err(|_| Error::invalid(invalid_name_error(name)))?;
+        let locks = self.lock_manager()?;
+        locks.heads.check_not_corrupt().map_err(|why| request_error(&name.into(), why))?;
         Ok(locks)
     }
 
@@ -87,10 +87,10 @@ impl Store {
         let now = self.inner.runtime.unix_millis();
         let needed = needed.map(lock_key);
         let mut damaged = Ok(());
-        self.each_row_of_leases(&view, |key, value| match value.and_then(|value| read_leases(key, &value)) {
+        self.for_each_lease_row(&view, |key, value| match value.and_then(|value| decode_leases(key, &value)) {
             Ok((name, leases)) => {
-                for lease in leases.iter().filter(|lease| !lease.left(now).is_zero()) {
-                    entries.push(entry_of(&name, lease, entries.len() as u64 + 1, now));
+                for lease in leases.iter().filter(|lease| !lease.remaining(now).is_zero()) {
+                    entries.push(lock_entry(&name, lease, entries.len() as u64 + 1, now));
                 }
             }
             Err(why) if needed.as_ref().is_some_and(|needed| needed.as_bytes() == key) => damaged = Err(why),
@@ -100,7 +100,7 @@ impl Store {
     }
 }
 
-fn entry_of(name: &str, lease: &LeaseRow, id: u64, unix_millis: u64) -> LockEntry {
+fn lock_entry(name: &str, lease: &LeaseRow, id: u64, unix_millis: u64) -> LockEntry {
     LockEntry {
         id,
         target: LockTarget::from(name).into_owned(),
@@ -108,11 +108,11 @@ fn entry_of(name: &str, lease: &LeaseRow, id: u64, unix_millis: u64) -> LockEntr
         state: LockState::Held,
         token: Some(lease.token),
         holder: lease.holder(),
-        why: lease.why.clone(),
+        reason: lease.reason.clone(),
         since: UNIX_EPOCH + Duration::from_millis(lease.since_ms),
-        lease_left: Some(lease.left(unix_millis)),
-        waiters: 0,
-        taken_over: None,
+        lease_remaining: Some(lease.remaining(unix_millis)),
+        waiter_count: 0,
+        took_over: None,
         blocked_by: Vec::new(),
     }
 }

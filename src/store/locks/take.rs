@@ -16,11 +16,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::leases::LeaseRow;
-use super::{LockGuard, LockOptions, NamedLocks, Wait};
+use super::{LockGuard, LockOptions, LockWaitPolicy, NamedLocks};
 use crate::error::{Error, ErrorKind, Result};
 use crate::locking::{
-    Asker, Grant, Lease, LockHeld, LockMode, LockTarget, LockWait, LostReason, NotAsked, Owner, Past, Request,
-    TakenOver, Unfit, WaitStep,
+    ExpiredLease, Grant, Lease, LockLostReason, LockMode, LockNotAvailable, LockTarget, LockWait, ModeMismatch,
+    Predecessors, RequestError, RequestHandle, RequestOrigin, Requester, WaitPoll,
 };
 use crate::store::Store;
 use crate::store::catalog::check_name;
@@ -28,10 +28,10 @@ use crate::timestamp::Timestamp;
 use crate::waiter::Waiter;
 
 /// So many holders are named by an error.
-const HOLDERS_SHOWN: usize = 8;
+const HOLDERS_IN_ERROR_MAX: usize = 8;
 /// Waits that are longer are reported as warnings.
 #[cfg(feature = "tracing")]
-const LONG_WAIT: Duration = Duration::from_secs(1);
+const LOG_WAIT_AFTER: Duration = Duration::from_secs(1);
 
 impl Store {
     /// Takes a lock exclusively. Waits for it at most **30 seconds**; [`Store::lock_with`] has other modes, other waits and leases.
@@ -80,16 +80,16 @@ impl Store {
     /// # Errors
     /// Those of [`Store::lock`], but for [`ErrorKind::LockHeld`].
     pub fn try_lock<'a>(&self, target: impl Into<LockTarget<'a>>) -> Result<Option<LockGuard>> {
-        self.try_with(&target.into(), &LockOptions::exclusive().wait(Wait::No))
+        self.try_lock_with(&target.into(), &LockOptions::exclusive().wait(LockWaitPolicy::NoWait))
     }
 
-    pub(super) fn try_with(&self, target: &LockTarget<'_>, options: &LockOptions) -> Result<Option<LockGuard>> {
-        match self.ask(target, options, None)? {
-            Asked::Granted(wait) => match self.step_of(wait, options) {
-                Waited::Over(request) => self.settled(request?).map(Some),
-                Waited::Wait(..) => Ok(None),
+    pub(super) fn try_lock_with(&self, target: &LockTarget<'_>, options: &LockOptions) -> Result<Option<LockGuard>> {
+        match self.request_lock(target, options, None)? {
+            RequestResult::Requested(wait) => match self.poll_wait(wait, options) {
+                GrantPoll::Ready(request) => self.activate_guard(request?).map(Some),
+                GrantPoll::Pending(..) => Ok(None),
             },
-            Asked::Held => Ok(None),
+            RequestResult::NotAvailable => Ok(None),
         }
     }
 
@@ -102,26 +102,26 @@ impl Store {
     /// ([`LockOptions::semaphore`]); [`ErrorKind::LockLost`] also when the lease was over before its row was written. Where the disk
     /// fails while the row of a lease is written, the next life of the store may find it held.
     pub fn lock_with<'a>(&self, target: impl Into<LockTarget<'a>>, options: LockOptions) -> Result<LockGuard> {
-        let request = self.take(&target.into(), &options)?;
-        self.settled(request)
+        let request = self.acquire_request(&target.into(), &options)?;
+        self.activate_guard(request)
     }
 
     /// Waits on this thread until the lock is granted in memory.
-    pub(super) fn take(&self, target: &LockTarget<'_>, options: &LockOptions) -> Result<Request> {
+    pub(super) fn acquire_request(&self, target: &LockTarget<'_>, options: &LockOptions) -> Result<RequestHandle> {
         let runtime = &self.inner.runtime;
         let waiter = || Arc::new(Waiter::new(&**runtime));
-        match self.ask(target, options, Some(&waiter))? {
-            Asked::Granted(wait) => self.wait(wait, options),
-            Asked::Held => Err(self.not_granted(target, options)),
+        match self.request_lock(target, options, Some(&waiter))? {
+            RequestResult::Requested(wait) => self.wait_for_grant(wait, options),
+            RequestResult::NotAvailable => Err(self.lock_not_available(target, options)),
         }
     }
 
     /// Waits on this thread until the wait is over.
-    pub(super) fn wait(&self, mut wait: LockWait, options: &LockOptions) -> Result<Request> {
+    pub(super) fn wait_for_grant(&self, mut wait: LockWait, options: &LockOptions) -> Result<RequestHandle> {
         loop {
-            match self.step_of(wait, options) {
-                Waited::Over(request) => return request,
-                Waited::Wait(waiting, waiter, at_most) => {
+            match self.poll_wait(wait, options) {
+                GrantPoll::Ready(request) => return request,
+                GrantPoll::Pending(waiting, waiter, at_most) => {
                     wait = waiting;
                     match at_most {
                         Some(at_most) => waiter.wait_at_most(&*self.inner.runtime, at_most),
@@ -133,85 +133,95 @@ impl Store {
     }
 
     /// Makes a request. It waits for nothing yet.
-    pub(crate) fn ask(
+    pub(crate) fn request_lock(
         &self,
         target: &LockTarget<'_>,
         options: &LockOptions,
         waiter: Option<&dyn Fn() -> Arc<Waiter>>,
-    ) -> Result<Asked> {
+    ) -> Result<RequestResult> {
         let LockTarget::Name(name) = target;
-        check_name(name).map_err(|_| Error::invalid(bad_name(name)))?;
+        check_name(name).map_err(|_| Error::invalid(invalid_name_error(name)))?;
         options.check()?;
-        let locks = self.lockable()?;
+        let locks = self.lock_manager()?;
         let now = locks.runtime.elapsed();
-        let owner = || Owner { by: asker(), why: options.why.clone(), asked: now };
+        let owner = || Requester { origin: asker(), reason: options.reason.clone(), requested_at: now };
         // Its time begins when its row is written.
         let lease = options.lease.map(|time| Lease {
-            time,
-            ends: Duration::MAX,
-            since_ms: 0,
-            renews: !options.once,
+            duration: time,
+            expires_at: Duration::MAX,
+            renewed_at_ms: 0,
+            auto_renew: !options.once,
             has_guard: true,
-            writing: 1,
-            asked: Timestamp::ZERO,
+            row_writes_in_flight: 1,
+            last_explicit_renewal_ts: Timestamp::ZERO,
         });
-        let waiter = waiter.filter(|_| options.wait != Wait::No);
-        match locks.heads.ask(name, options.mode, owner, lease, (now, waiter)) {
+        let waiter = waiter.filter(|_| options.wait != LockWaitPolicy::NoWait);
+        match locks.heads.request(name, options.mode, owner, lease, (now, waiter)) {
             Ok(grant) => {
                 // By now it may be granted all the same.
                 if grant.waiter().is_some() {
-                    locks.heads.counters.begins_to_wait(options.mode);
+                    locks.heads.metrics.wait_started(options.mode);
                 }
-                let request = Request::new(&locks.heads, grant, false);
-                Ok(Asked::Granted(LockWait::new(request, now, options.wait.at_most(), options.cancel.as_ref())))
+                let request = RequestHandle::new(&locks.heads, grant, false);
+                Ok(RequestResult::Requested(LockWait::new(
+                    request,
+                    now,
+                    options.wait.timeout(),
+                    options.cancel_token.as_ref(),
+                )))
             }
-            Err(NotAsked::Busy) => {
-                locks.heads.counters.timed_out(options.mode);
-                Ok(Asked::Held)
+            Err(RequestError::WouldBlock) => {
+                locks.heads.metrics.timed_out(options.mode);
+                Ok(RequestResult::NotAvailable)
             }
-            Err(why) => Err(not_asked(target, why)),
+            Err(why) => Err(request_error(target, why)),
         }
     }
 
     /// Looks whether the wait is over.
-    pub(crate) fn step_of(&self, wait: LockWait, options: &LockOptions) -> Waited {
-        let now = wait.now(&*self.inner.runtime);
-        let step = wait.step(now);
-        let waited = wait.waited(now);
+    pub(crate) fn poll_wait(&self, wait: LockWait, options: &LockOptions) -> GrantPoll {
+        let now = wait.started_or_now(&*self.inner.runtime);
+        let step = wait.poll(now);
+        let waited = wait.elapsed(now);
         let grant = wait.request.grant();
-        let heads = wait.request.heads();
+        let heads = wait.request.manager();
         let mode = options.mode;
-        Waited::Over(match step {
-            WaitStep::Wait(waiter, at_most) => return Waited::Wait(wait, waiter, at_most),
-            WaitStep::Granted => {
-                heads.counters.acquired(mode);
+        GrantPoll::Ready(match step {
+            WaitPoll::Wait(waiter, at_most) => return GrantPoll::Pending(wait, waiter, at_most),
+            WaitPoll::Granted => {
+                heads.metrics.acquired(mode);
                 if grant.waiter().is_some() {
-                    heads.counters.waited(mode, waited);
-                    tell_of_wait(grant, waited);
+                    heads.metrics.wait_granted(mode, waited);
+                    log_wait(grant, waited);
                 }
                 Ok(wait.into_request())
             }
-            WaitStep::TimedOut { ahead } => {
-                heads.counters.timed_out(mode);
-                Err(ErrorKind::LockHeld(Box::new(self.held_by(&grant.target(), (mode, grant.id), Some(ahead), waited)))
-                    .into())
+            WaitPoll::TimedOut { ahead } => {
+                heads.metrics.timed_out(mode);
+                Err(ErrorKind::LockNotAvailable(Box::new(self.held_by(
+                    &grant.target(),
+                    (mode, grant.id),
+                    Some(ahead),
+                    waited,
+                )))
+                .into())
             }
-            WaitStep::Cancelled => {
+            WaitPoll::Cancelled => {
                 let what = format!(
                     "the wait for lock {} was cancelled after {:.3} s; nothing of it is left",
                     grant.target(),
                     waited.as_secs_f64()
                 );
-                Err(ErrorKind::Stopped(what).into())
+                Err(ErrorKind::Cancelled(what).into())
             }
-            WaitStep::Closed(why) => Err(Error::closed(why)),
-            WaitStep::Lost(reason) => Err(ErrorKind::LockLost(Box::new(grant.loss(reason))).into()),
+            WaitPoll::Closed(why) => Err(Error::closed(why)),
+            WaitPoll::GrantEnded(reason) => Err(ErrorKind::LockLost(Box::new(grant.lost_error(reason))).into()),
         })
     }
 
     /// Why a request that was not to wait was not made.
-    pub(crate) fn not_granted(&self, target: &LockTarget<'_>, options: &LockOptions) -> Error {
-        ErrorKind::LockHeld(Box::new(self.held_by(target, (options.mode, 0), None, Duration::ZERO))).into()
+    pub(crate) fn lock_not_available(&self, target: &LockTarget<'_>, options: &LockOptions) -> Error {
+        ErrorKind::LockNotAvailable(Box::new(self.held_by(target, (options.mode, 0), None, Duration::ZERO))).into()
     }
 
     /// What a request of this mode and number is refused by: a conversion not by its own shared grant.
@@ -221,105 +231,105 @@ impl Store {
         (mode, id): (LockMode, u64),
         ahead: Option<usize>,
         waited: Duration,
-    ) -> LockHeld {
+    ) -> LockNotAvailable {
         let LockTarget::Name(name) = target;
         let locks = self.inner.locks.as_ref();
         let (holders, waiting) = locks
-            .map(|locks| locks.heads.holders(name, &locks.clock(), HOLDERS_SHOWN, |other| other.id != id))
+            .map(|locks| locks.heads.holders(name, &locks.clock(), HOLDERS_IN_ERROR_MAX, |other| other.id != id))
             .unwrap_or_default();
         let ahead = ahead.unwrap_or(waiting);
-        LockHeld { target: target.clone().into_owned(), mode, holders, ahead, waited }
+        LockNotAvailable { target: target.clone().into_owned(), mode, holders, queue_position: ahead, waited }
     }
 
     /// A guard of what was granted in memory.
-    pub(crate) fn settled(&self, request: Request) -> Result<LockGuard> {
-        self.settle(request.grant(), true)?;
-        self.guard(request)
+    pub(crate) fn activate_guard(&self, request: RequestHandle) -> Result<LockGuard> {
+        self.activate_grant(request.grant(), true)?;
+        self.make_guard(request)
     }
 
     /// A guard of what has its token.
-    pub(crate) fn guard(&self, request: Request) -> Result<LockGuard> {
-        Ok(LockGuard::new(self, self.lockable()?, request))
+    pub(crate) fn make_guard(&self, request: RequestHandle) -> Result<LockGuard> {
+        Ok(LockGuard::new(self, self.lock_manager()?, request))
     }
 
     /// Steps 2 to 6. Without `waits` the grant does not wait for what earlier ones have committed durably. A lease is renewed from
     /// here on, also where the future is gone that had this done on another thread.
-    pub(crate) fn settle(&self, grant: &Arc<Grant>, waits: bool) -> Result<()> {
-        let locks = self.lockable()?;
+    pub(crate) fn activate_grant(&self, grant: &Arc<Grant>, waits: bool) -> Result<()> {
+        let locks = self.lock_manager()?;
         if grant.has_lease() {
             locks.keeper.start(self)?;
         }
         let Some(embedded) = &self.inner.embedded else { return Ok(()) };
         let pipeline = embedded.pipeline();
         if mutated!(TokenBeforeDrain) {
-            grant.set_token(pipeline.timestamp()?);
+            grant.set_token(pipeline.next_timestamp()?);
         }
         if mutated!(FloorBeforeDrain) {
-            grant.set_floor(pipeline.current_view().read_ts);
+            grant.set_min_read_ts(pipeline.visible_view().read_ts);
         }
-        let mut past = locks.heads.past_of(grant);
-        if past.is_under_way {
+        let mut past = locks.heads.predecessors_of(grant);
+        if past.has_in_flight {
             crash_point!(LockEnded);
             if !mutated!(NoDrainAfterEnd) {
-                pipeline.pass()?;
+                pipeline.drain()?;
             }
             crash_point!(LockDrained);
-            past = locks.heads.past_of(grant);
+            past = locks.heads.predecessors_of(grant);
         }
         if !mutated!(FloorBeforeDrain) {
-            grant.set_floor(pipeline.current_view().read_ts);
+            grant.set_min_read_ts(pipeline.visible_view().read_ts);
         }
         if !mutated!(TokenBeforeDrain) {
-            grant.set_token(if mutated!(TokenReused) { pipeline.opened_at() } else { pipeline.timestamp()? });
+            grant.set_token(if mutated!(TokenReused) { pipeline.first_ts() } else { pipeline.next_timestamp()? });
         }
         crash_point!(LockToken);
-        pipeline.extend_lease_soon();
-        self.take_over(locks, grant, &past)?;
-        if waits && !mutated!(GuardBeforeDurable) && pipeline.wait_durable(past.debt).is_err() {
+        pipeline.request_reservation();
+        self.replace_leases(locks, grant, &past)?;
+        if waits && !mutated!(GuardBeforeDurable) && pipeline.wait_durable(past.unsynced_commit_ts).is_err() {
             // What is not known is whether others have committed; this caller has not.
-            return Err(Error::closed(pipeline.failure().unwrap_or(crate::pipeline::CLOSED)));
+            return Err(Error::closed(pipeline.failure().unwrap_or(crate::pipeline::CLOSED_MESSAGE)));
         }
         if !past.is_empty() {
-            locks.heads.tidy(&grant.name, pipeline.durable_ts());
+            locks.heads.prune(&grant.name, pipeline.durable_ts());
         }
-        grant.set_settled();
+        grant.set_ready();
         if grant.has_lease() {
-            locks.keeper.keep(grant);
+            locks.keeper.watch(grant);
         }
         check(locks, grant)
     }
 
     /// [`Store::settle`] without anything that may wait; `false` when there is, and then nothing was done.
     #[cfg(feature = "tokio")]
-    pub(crate) fn settle_at_once(&self, grant: &Arc<Grant>, waits: bool) -> Result<bool> {
-        let locks = self.lockable()?;
+    pub(crate) fn try_activate_now(&self, grant: &Arc<Grant>, waits: bool) -> Result<bool> {
+        let locks = self.lock_manager()?;
         let Some(embedded) = &self.inner.embedded else { return Ok(true) };
         let pipeline = embedded.pipeline();
-        let past = locks.heads.past_of(grant);
-        let owes = waits && past.debt > pipeline.durable_ts();
-        if grant.has_lease() || past.is_under_way || !past.leases.is_empty() || owes {
+        let past = locks.heads.predecessors_of(grant);
+        let owes = waits && past.unsynced_commit_ts > pipeline.durable_ts();
+        if grant.has_lease() || past.has_in_flight || !past.leases.is_empty() || owes {
             return Ok(false);
         }
-        let floor = pipeline.current_view().read_ts;
-        let Some(token) = pipeline.timestamp_at_once() else { return Ok(false) };
-        pipeline.extend_lease_soon();
-        grant.set_floor(floor);
+        let floor = pipeline.visible_view().read_ts;
+        let Some(token) = pipeline.try_next_timestamp() else { return Ok(false) };
+        pipeline.request_reservation();
+        grant.set_min_read_ts(floor);
         grant.set_token(token);
         if !past.is_empty() {
-            locks.heads.tidy(&grant.name, pipeline.durable_ts());
+            locks.heads.prune(&grant.name, pipeline.durable_ts());
         }
-        grant.set_settled();
+        grant.set_ready();
         check(locks, grant).map(|()| true)
     }
 
     /// Takes the rows of earlier leases away, and writes that of a new one, in one durable transaction.
-    fn take_over(&self, locks: &Arc<NamedLocks>, grant: &Arc<Grant>, past: &Past) -> Result<()> {
+    fn replace_leases(&self, locks: &Arc<NamedLocks>, grant: &Arc<Grant>, past: &Predecessors) -> Result<()> {
         // The newest of them was held last.
         if let Some(over) = past.leases.iter().filter(|lease| is_expired(lease)).max_by_key(|lease| lease.token()) {
-            locks.heads.counters.taken_over();
+            locks.heads.metrics.taken_over();
             let holder = locks.clock().holder(over);
             event!(INFO, lock = %grant.name, from = %holder, "lock taken over");
-            grant.set_taken_over(TakenOver { token: over.token(), holder });
+            grant.set_expired_lease(ExpiredLease { token: over.token(), holder });
         }
         crash_point!(LockHandedOver if !past.leases.is_empty());
         if !grant.has_lease() && (past.leases.is_empty() || mutated!(LeaseReturnedEarly)) {
@@ -327,96 +337,97 @@ impl Store {
         }
         let gone: Vec<Timestamp> = past.leases.iter().map(|lease| lease.token()).collect();
         let now = locks.runtime.elapsed();
-        let row = grant.lease().map(|lease| LeaseRow::new(locks, grant, lease.time));
+        let row = grant.lease().map(|lease| LeaseRow::new(locks, grant, lease.duration));
         let since_ms = row.as_ref().map(|row| row.since_ms);
         if grant.has_lease() {
-            grant.set_row(true);
+            grant.set_lease_row(true);
         }
         // Fenced by itself: once the grant has ended, and the next one may have looked for its row, none is written.
         let changed =
-            self.change_leases(&grant.name, &gone, (row.as_ref(), false), Some(grant).filter(|_| row.is_some()));
+            self.update_leases(&grant.name, &gone, (row.as_ref(), false), Some(grant).filter(|_| row.is_some()));
         // Of a store that closes meanwhile that is the reason.
         changed
             .or_else(|why| if locks.heads.closed().is_some() { check(locks, grant).and(Err(why)) } else { Err(why) })?;
         for lease in &past.leases {
-            lease.set_row(false);
+            lease.set_lease_row(false);
         }
         grant.with_lease(|lease| {
-            (lease.ends, lease.since_ms) = (now.saturating_add(lease.time), since_ms.unwrap_or_default());
-            lease.writing -= 1;
+            (lease.expires_at, lease.renewed_at_ms) =
+                (now.saturating_add(lease.duration), since_ms.unwrap_or_default());
+            lease.row_writes_in_flight -= 1;
         });
         crash_point!(LockLeased if grant.has_lease());
         if grant.has_lease() {
-            locks.heads.lease_written(grant);
+            locks.heads.on_lease_renewed(grant);
         }
         Ok(())
     }
 }
 
 /// What became of asking.
-pub(crate) enum Asked {
+pub(crate) enum RequestResult {
     /// There is a request: granted at once, or waiting.
-    Granted(LockWait),
+    Requested(LockWait),
     /// It was not to wait, and would have to.
-    Held,
+    NotAvailable,
 }
 
 /// How far a wait is.
-pub(crate) enum Waited {
-    Over(Result<Request>),
-    Wait(LockWait, Arc<Waiter>, Option<Duration>),
+pub(crate) enum GrantPoll {
+    Ready(Result<RequestHandle>),
+    Pending(LockWait, Arc<Waiter>, Option<Duration>),
 }
 
 fn is_expired(grant: &Grant) -> bool {
-    grant.lost(Duration::ZERO) == Some(LostReason::Expired)
+    grant.end_reason_at(Duration::ZERO) == Some(LockLostReason::Expired)
 }
 
 /// Whether the new grant still stands.
 fn check(locks: &NamedLocks, grant: &Grant) -> Result<()> {
-    let lost = grant.lost_by(&*locks.runtime);
+    let lost = grant.end_reason_now(&*locks.runtime);
     // Looked at afterwards: closing says so first, and then ends the grants.
     if let Some(why) = locks.heads.closed() {
         return Err(Error::closed(why));
     }
     match lost {
-        Some(reason) => Err(ErrorKind::LockLost(Box::new(grant.loss(reason))).into()),
+        Some(reason) => Err(ErrorKind::LockLost(Box::new(grant.lost_error(reason))).into()),
         None => Ok(()),
     }
 }
 
-fn asker() -> Asker {
+fn asker() -> RequestOrigin {
     #[cfg(feature = "tokio")]
     let task = tokio::task::try_id().map(|id| id.to_string().into_boxed_str());
     #[cfg(not(feature = "tokio"))]
     let task = None;
-    Asker::Here { thread: std::thread::current(), task }
+    RequestOrigin::Here { thread: std::thread::current(), task }
 }
 
-pub(super) fn not_asked(target: &LockTarget<'_>, why: NotAsked) -> Error {
+pub(super) fn request_error(target: &LockTarget<'_>, why: RequestError) -> Error {
     match why {
-        NotAsked::Unfit(Unfit::Semaphore(most)) => {
+        RequestError::ModeMismatch(ModeMismatch::Semaphore(most)) => {
             Error::invalid(format!("lock {target} is used as a semaphore of {most} at this moment"))
         }
-        NotAsked::Unfit(Unfit::Shared) => {
+        RequestError::ModeMismatch(ModeMismatch::Shared) => {
             Error::invalid(format!("lock {target} is shared at this moment, so it cannot be used as a semaphore"))
         }
-        NotAsked::Damaged(what) => ErrorKind::Corruption(what.to_string()).into(),
-        NotAsked::Closed(why) => Error::closed(why),
-        NotAsked::Busy => Error::invalid(format!("lock {target} is held")),
+        RequestError::Corrupt(what) => ErrorKind::Corruption(what.to_string()).into(),
+        RequestError::Closed(why) => Error::closed(why),
+        RequestError::WouldBlock => Error::invalid(format!("lock {target} is held")),
     }
 }
 
-pub(super) fn bad_name(name: &str) -> String {
-    format!("a lock's name has 1 to {} bytes and no control characters: {name:?}", crate::KEYSPACE_NAME_MAX_BYTES)
+pub(super) fn invalid_name_error(name: &str) -> String {
+    format!("a lock's name has 1 to {} bytes and no control characters: {name:?}", crate::MAX_KEYSPACE_NAME_BYTES)
 }
 
 #[cfg_attr(
     not(feature = "tracing"),
     allow(unused_variables, clippy::needless_pass_by_value, reason = "for the event alone")
 )]
-fn tell_of_wait(grant: &Grant, waited: Duration) {
+fn log_wait(grant: &Grant, waited: Duration) {
     #[cfg(feature = "tracing")]
-    if waited > LONG_WAIT {
+    if waited > LOG_WAIT_AFTER {
         event!(WARN, lock = %grant.name, mode = %grant.mode, waited_ms = waited.as_millis(), "lock waited");
     } else {
         event!(DEBUG, lock = %grant.name, mode = %grant.mode, waited_ms = waited.as_millis(), "lock waited");

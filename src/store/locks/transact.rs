@@ -9,20 +9,20 @@ use std::sync::Arc;
 
 use super::{Fence, LockOptions};
 use crate::error::{Error, Result};
-use crate::locking::{LockTarget, Request};
-use crate::store::transact::{Attempts, Inside};
+use crate::locking::{LockTarget, RequestHandle};
+use crate::store::transact::{NestingGuard, RetryLoop};
 use crate::store::{Store, Txn, TxnOptions};
 
 /// The lock that attempts are made under.
 #[derive(Clone)]
-pub(crate) struct Under {
+pub(crate) struct TxnLock {
     fence: Fence,
-    request: Arc<Request>,
+    request: Arc<RequestHandle>,
 }
 
-impl Under {
+impl TxnLock {
     pub(in crate::store) fn fence(&self, txn: &mut Txn) -> Result<()> {
-        txn.fenced(&self.fence, Some(&self.request))
+        txn.add_lock_fence(&self.fence, Some(&self.request))
     }
 }
 
@@ -50,7 +50,7 @@ impl Store {
     /// # Errors
     /// Those of [`Store::lock_with`] and [`Store::transact`]; [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) when the lock was taken away
     /// by force before the commit: nothing was written; [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for a lease.
-    pub fn lock_transact<'a, T, E: From<Error>>(
+    pub fn transact_with_lock<'a, T, E: From<Error>>(
         &self,
         target: impl Into<LockTarget<'a>>,
         lock: LockOptions,
@@ -58,32 +58,32 @@ impl Store {
         mut work: impl FnMut(&mut Txn) -> Result<T, E>,
     ) -> Result<T, E> {
         check_no_lease(&lock)?;
-        let request = self.take(&target.into(), &lock)?;
-        self.settle(request.grant(), false)?;
-        let (_inside, outermost) = Inside::enter();
-        let under = self.under(request)?;
-        let mut attempts = Attempts::new(self, txn).under(under.clone());
+        let request = self.acquire_request(&target.into(), &lock)?;
+        self.activate_grant(request.grant(), false)?;
+        let (_inside, outermost) = NestingGuard::enter();
+        let under = self.txn_lock(request)?;
+        let mut attempts = RetryLoop::new(self, txn).with_lock(under.clone());
         let answer = loop {
-            let held = attempts.entrance(outermost).wait(&*self.inner.runtime);
-            if let Some(answer) = attempts.run(held, &mut work) {
+            let held = attempts.admission_wait(outermost).block(&*self.inner.runtime);
+            if let Some(answer) = attempts.run_attempt(held, &mut work) {
                 break answer;
             }
         };
         drop(attempts);
-        self.leave(&under);
+        self.release_txn_lock(&under);
         answer
     }
 
-    pub(crate) fn under(&self, request: Request) -> Result<Under> {
-        let fence = Fence { grant: Arc::clone(request.grant()), store: self.lockable()?.store };
-        Ok(Under { fence, request: Arc::new(request) })
+    pub(crate) fn txn_lock(&self, request: RequestHandle) -> Result<TxnLock> {
+        let fence = Fence { grant: Arc::clone(request.grant()), store: self.lock_manager()?.store };
+        Ok(TxnLock { fence, request: Arc::new(request) })
     }
 
     /// Releases the lock if no commit has, and what is left of its grant.
-    pub(crate) fn leave(&self, under: &Under) {
+    pub(crate) fn release_txn_lock(&self, under: &TxnLock) {
         under.request.release();
         if let (Some(locks), Some(embedded)) = (&self.inner.locks, &self.inner.embedded) {
-            locks.heads.tidy(&under.fence.grant.name, embedded.pipeline().durable_ts());
+            locks.heads.prune(&under.fence.grant.name, embedded.pipeline().durable_ts());
         }
     }
 }

@@ -6,13 +6,13 @@ use super::Txn;
 use crate::coordinator::CommitRequest;
 use crate::error::{Conflict, Error, ErrorKind, Result};
 use crate::store::Durability;
-use crate::store::slow::{Before, Last, Outcome};
+use crate::store::slow::{AttemptTiming, PastAttempts, TxnOutcome};
 use crate::timestamp::Timestamp;
 
 /// How and when a transaction ended. Of an attempt of several only the moment counts.
-pub(super) struct Ended {
+pub(super) struct TxnEnd {
     at: Duration,
-    outcome: Outcome,
+    outcome: TxnOutcome,
     conflict: Option<Box<Conflict>>,
 }
 
@@ -21,7 +21,7 @@ pub(super) struct Ended {
 #[non_exhaustive]
 pub struct Commit {
     /// When it was committed; for a transaction that wrote nothing, what it has seen.
-    pub ts: Timestamp,
+    pub commit_ts: Timestamp,
 }
 
 impl Txn {
@@ -51,68 +51,68 @@ impl Txn {
     pub(in crate::store) fn commit_in_place(&mut self) -> Result<Commit> {
         span!(DEBUG, "commit", owner = %self.id.owner, label = self.options.label);
         let began = self.store.inner.runtime.elapsed();
-        self.reader.spent.start(began);
-        let (wrote, was_over) = (!self.own.is_empty(), self.own.check().is_err());
+        self.reader.timer.start(began);
+        let (wrote, was_over) = (!self.buffer.is_empty(), self.buffer.check().is_err());
         let mut committed = self.try_commit();
-        let at = self.reader.spent.last();
-        let counters = &self.store.inner.counters;
+        let at = self.reader.timer.last();
+        let metrics = &self.store.inner.metrics;
         let (outcome, met) = match &mut committed {
             Ok(ts) => {
                 if wrote {
-                    let timer = if self.is_durable() { &counters.commit_durable } else { &counters.commit_buffered };
+                    let timer = if self.is_durable() { &metrics.commit_durable } else { &metrics.commit_buffered };
                     timer.record(at.saturating_sub(began));
                 }
-                event!(DEBUG, owner = %self.id.owner, commit_ts = %ts, rows = self.own.buffer.len(),
+                event!(DEBUG, owner = %self.id.owner, commit_ts = %ts, rows = self.buffer.write_set.len(),
                     label = self.options.label, "transaction committed");
-                (Outcome::Committed(*ts), None)
+                (TxnOutcome::Committed(*ts), None)
             }
             Err(why) if why.is_retryable() => {
                 let conflict = why.conflict_mut();
                 // One that was met while the transaction was written has been counted then.
                 if let Some(conflict) = conflict.filter(|_| !was_over) {
-                    self.store.name_owner(conflict);
-                    conflict.our_read_ts = self.reader.view.read_ts;
+                    self.store.fill_conflict_names(conflict);
+                    conflict.read_ts = self.reader.view.read_ts;
                     self.store.count_conflict(&self.reader, conflict);
                 }
-                (Outcome::Conflict, why.conflict())
+                (TxnOutcome::Conflict, why.conflict())
             }
-            Err(_) if self.is_attempt => (Outcome::RolledBack, None),
-            Err(why) => (Outcome::Failed(why.to_string()), None),
+            Err(_) if self.is_attempt => (TxnOutcome::RolledBack, None),
+            Err(why) => (TxnOutcome::Failed(why.to_string()), None),
         };
         let conflict = met.filter(|_| !self.is_attempt).map(|conflict| Box::new(conflict.clone()));
-        self.ended = Some(Ended { at, outcome, conflict });
-        committed.map(|ts| Commit { ts })
+        self.ended = Some(TxnEnd { at, outcome, conflict });
+        committed.map(|ts| Commit { commit_ts: ts })
     }
 
     fn try_commit(&mut self) -> Result<Timestamp> {
-        self.store.check_view(&self.reader.view)?;
+        self.store.check_usable(&self.reader.view)?;
         let inner = &self.store.inner;
         let durable = self.is_durable();
-        let held = self.held.take();
-        let spent = &self.reader.spent;
-        self.own.check()?;
-        if self.own.is_empty() {
+        let held = self.attempt.take();
+        let spent = &self.reader.timer;
+        self.buffer.check()?;
+        if self.buffer.is_empty() {
             drop(held);
-            self.own.end_fences()?;
+            self.buffer.check_and_release_fences()?;
             if durable {
-                inner.coordinator.confirm(self.reader.view.read_ts, spent)?;
+                inner.coordinator.wait_durable(self.reader.view.read_ts, spent)?;
             }
-            inner.coordinator.acknowledge(self.reader.view.read_ts);
+            inner.coordinator.note_acked(self.reader.view.read_ts);
             return Ok(self.reader.view.read_ts);
         }
         match &inner.embedded {
-            Some(embedded) if self.own.stream.is_some() => {
-                self.own.commit_streamed(&self.store, embedded, &self.reader.view, durable, held, spent)
+            Some(embedded) if self.buffer.large.is_some() => {
+                self.buffer.commit_large(&self.store, embedded, &self.reader.view, durable, held, spent)
             }
             _ => inner.coordinator.commit(CommitRequest {
                 txn: self.id,
-                read_ts: self.own.read_ts(),
-                writes: &self.own.buffer,
-                protocol: self.options.protocol.unwrap_or(inner.options.protocol),
+                read_ts: self.buffer.read_ts(),
+                writes: &self.buffer.write_set,
+                protocol: self.options.commit_protocol.unwrap_or(inner.options.protocol),
                 durable,
-                conditions: self.own.conditions(&self.reader.view),
-                held,
-                spent,
+                conditions: self.buffer.commit_conditions(&self.reader.view),
+                attempt: held,
+                timer: spent,
             }),
         }
     }
@@ -123,14 +123,14 @@ impl Txn {
     /// # Errors
     /// [`ErrorKind::Undetermined`] when the sync fails: what was read may not be durable. [`ErrorKind::Closed`]; it is rolled back
     /// all the same.
-    pub fn roll_back(self) -> Result<()> {
+    pub fn rollback(self) -> Result<()> {
         self.store.inner.check_open()?;
         self.answer_without_commit()
     }
 
     /// Waits for what the caller may conclude from what was read, if the transaction is to be durable.
     pub(in crate::store) fn answer_without_commit(&self) -> Result<()> {
-        if self.is_durable() { self.confirm_reads() } else { Ok(()) }
+        if self.is_durable() { self.wait_reads_durable() } else { Ok(()) }
     }
 
     pub(in crate::store) fn is_durable(&self) -> bool {
@@ -139,38 +139,38 @@ impl Txn {
 
     /// The conflict that the transaction has met, if any.
     pub(in crate::store) fn conflict_met(&self) -> Option<Error> {
-        Some(ErrorKind::Conflict(self.reader.conflict_met()?).into())
+        Some(ErrorKind::Conflict(self.reader.first_conflict()?).into())
     }
 
     /// What is known of it now that it is over.
-    pub(in crate::store) fn last(&self) -> Last {
+    pub(in crate::store) fn last(&self) -> AttemptTiming {
         let ended = self.ended.as_ref().map_or_else(|| self.store.inner.runtime.elapsed(), |ended| ended.at);
-        Last::new(self.id, &self.reader, ended)
+        AttemptTiming::new(self.id, &self.reader, ended)
     }
 
     /// Waits until everything that the transaction may have read is durable.
     ///
     /// # Errors
     /// [`ErrorKind::Undetermined`] when the sync fails, [`ErrorKind::Closed`].
-    pub fn confirm_reads(&self) -> Result<()> {
+    pub fn wait_reads_durable(&self) -> Result<()> {
         self.store.inner.check_open()?;
-        self.store.inner.coordinator.confirm(self.reader.view.read_ts, &self.reader.spent)
+        self.store.inner.coordinator.wait_durable(self.reader.view.read_ts, &self.reader.timer)
     }
 }
 
 impl Drop for Txn {
     fn drop(&mut self) {
-        if let (Some(embedded), Some(stream)) = (&self.store.inner.embedded, self.own.stream.take()) {
-            embedded.abandon(&stream);
+        if let (Some(embedded), Some(stream)) = (&self.store.inner.embedded, self.buffer.large.take()) {
+            embedded.roll_back_large(&stream);
         }
-        if !self.is_attempt && self.store.inner.options.slow_transaction < Duration::MAX {
+        if !self.is_attempt && self.store.inner.options.slow_transaction_threshold < Duration::MAX {
             let last = self.last();
             if self.store.is_slow(last.ended.saturating_sub(last.began)) {
                 let (outcome, conflict) = match self.ended.take() {
                     Some(ended) => (ended.outcome, ended.conflict),
-                    None => (Outcome::RolledBack, self.reader.conflict_met()),
+                    None => (TxnOutcome::RolledBack, self.reader.first_conflict()),
                 };
-                let mut before = Before { attempts: 1, ..Before::default() };
+                let mut before = PastAttempts { attempts: 1, ..PastAttempts::default() };
                 before.conflicts.extend(conflict.map(|conflict| *conflict));
                 self.store.log_slow(last.began, &mut before, &last, outcome);
             }

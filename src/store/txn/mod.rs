@@ -5,16 +5,16 @@ mod ending;
 use std::sync::Arc;
 
 pub use self::ending::Commit;
-use self::ending::Ended;
-use super::live::Reader;
-use super::own::OwnWrites;
-use super::range::{KeyRange, prefix_range, rows_of};
+use self::ending::TxnEnd;
+use super::live::ActiveReader;
+use super::own::TxnBuffer;
+use super::range::{KeyRange, key_range_in, prefix_range};
 use super::scan::Scan;
-use super::{KEY_MAX_BYTES, Keyspace, Store, TxnOptions, VALUE_MAX_BYTES, Versions};
+use super::{Keyspace, MAX_KEY_BYTES, MAX_VALUE_BYTES, Store, TxnOptions, Versions};
 use crate::engine::RowRange;
 use crate::error::{Error, ErrorKind, Result};
 use crate::owner::OwnerId;
-use crate::pipeline::Held;
+use crate::pipeline::AttemptGuard;
 use crate::row::{Mutation, RowKey, TxnId};
 use crate::timestamp::Timestamp;
 
@@ -37,15 +37,15 @@ use crate::timestamp::Timestamp;
 /// Dropping a transaction rolls it back, silently and without waiting.
 #[must_use = "a transaction that is dropped is rolled back"]
 pub struct Txn {
-    reader: Arc<Reader>,
+    reader: Arc<ActiveReader>,
     id: TxnId,
-    pub(super) own: OwnWrites,
+    pub(super) buffer: TxnBuffer,
     pub(super) options: TxnOptions,
-    pub(super) held: Option<Held>,
+    pub(super) attempt: Option<AttemptGuard>,
     /// Whether it is one attempt of several, which are looked at as a whole.
     pub(super) is_attempt: bool,
     /// Once it was asked to commit.
-    ended: Option<Ended>,
+    ended: Option<TxnEnd>,
     store: Store,
 }
 
@@ -65,11 +65,11 @@ impl Txn {
         event!(TRACE, owner = %id.owner, start_ts = %id.start_ts, read_ts = %view.read_ts, label = options.label,
             "transaction begun");
         Ok(Self {
-            own: OwnWrites::new(id, if mutated!(ConflictOnStartTs) { id.start_ts } else { view.read_ts }),
-            reader: store.inner.readers.add(view, Some(id), options.label, store.inner.runtime.elapsed()),
+            buffer: TxnBuffer::new(id, if mutated!(ConflictOnStartTs) { id.start_ts } else { view.read_ts }),
+            reader: store.inner.active.add(view, Some(id), options.label, store.inner.runtime.elapsed()),
             id,
             options,
-            held: None,
+            attempt: None,
             is_attempt: false,
             ended: None,
             store: store.clone(),
@@ -77,22 +77,22 @@ impl Txn {
     }
 
     /// Whatever has been committed is no conflict from here on.
-    pub(super) fn write_blindly(&mut self) {
-        self.own.write_blindly();
+    pub(super) fn skip_conflict_check(&mut self) {
+        self.buffer.skip_conflict_check();
     }
 
     /// Locks everything that was written so far, as if it were much.
-    pub(super) fn stream_now(&mut self) -> Result<()> {
+    pub(super) fn lock_buffered_rows_now(&mut self) -> Result<()> {
         let Some(embedded) = &self.store.inner.embedded else {
             return Err(Error::invalid("nothing is streamed where others share the engine"));
         };
-        let streamed = self.own.stream_out(&self.store, embedded, &self.reader.spent);
-        self.reader.wrote(self.own.buffer.len(), self.own.bytes(), self.own.streamed_rows());
-        self.store.note_conflict(&self.reader, streamed)
+        let streamed = self.buffer.lock_buffered_rows(&self.store, embedded, &self.reader.timer);
+        self.reader.set_written(self.buffer.write_set.len(), self.buffer.bytes(), self.buffer.locked_rows());
+        self.store.record_conflict(&self.reader, streamed)
     }
 
-    pub(super) fn bytes_in_memory(&self) -> usize {
-        self.own.bytes()
+    pub(super) fn buffered_bytes(&self) -> usize {
+        self.buffer.bytes()
     }
 
     pub(super) fn store(&self) -> &Store {
@@ -110,7 +110,7 @@ impl Txn {
     }
 
     /// Who the transaction is in row locks and conflicts.
-    pub fn owner(&self) -> OwnerId {
+    pub fn owner_id(&self) -> OwnerId {
         self.id.owner
     }
 
@@ -122,7 +122,7 @@ impl Txn {
     /// later is empty but for own writes, and stays so when it is dropped),
     /// [`ErrorKind::SnapshotTooOld`], [`ErrorKind::Corruption`], [`ErrorKind::Io`], [`ErrorKind::Closed`].
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
-        let is_seen = self.store.check_keyspace(&self.reader.view, keyspace)?;
+        let is_seen = self.store.check_visible(&self.reader.view, keyspace)?;
         check_key(key.as_ref())?;
         if is_seen { self.read(&keyspace.row(key.as_ref())) } else { Ok(None) }
     }
@@ -136,9 +136,9 @@ impl Txn {
         keyspace: &Keyspace,
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Option<Vec<u8>>>> {
-        let rows = checked_rows(keyspace, keys)?;
-        if self.store.check_keyspace(&self.reader.view, keyspace)? {
-            self.read_each(&rows)
+        let rows = validated_rows(keyspace, keys)?;
+        if self.store.check_visible(&self.reader.view, keyspace)? {
+            self.multi_read(&rows)
         } else {
             Ok(vec![None; rows.len()])
         }
@@ -148,7 +148,7 @@ impl Txn {
     ///
     /// # Errors
     /// Those of [`Txn::get`].
-    pub fn contains(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
+    pub fn contains_key(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
         Ok(self.get(keyspace, key)?.is_some())
     }
 
@@ -167,14 +167,14 @@ impl Txn {
     /// # Errors
     /// Those of [`Txn::get`] and [`Txn::put`].
     pub fn get_for_update(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
-        let row = self.check_row(keyspace, key.as_ref())?;
-        let (value, holds) = self.store.timed(&self.reader, || {
-            let own = self.own_write(&row)?;
+        let row = self.check_write(keyspace, key.as_ref())?;
+        let (value, holds) = self.store.time_read(&self.reader, || {
+            let own = self.buffered_write(&row)?;
             let holds = own.is_none();
-            Ok::<_, Error>((self.read_over(own, &row)?, holds))
+            Ok::<_, Error>((self.read_with_buffer(own, &row)?, holds))
         })?;
         if holds {
-            self.write(keyspace, row, Mutation::Hold)?;
+            self.write(keyspace, row, Mutation::LockOnly)?;
         }
         Ok(value)
     }
@@ -185,8 +185,8 @@ impl Txn {
     /// # Errors
     /// Those of [`Txn::get`], also of the iterator, which ends after one.
     pub fn versions(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Versions> {
-        self.own.check()?;
-        let is_seen = self.store.check_keyspace(&self.reader.view, keyspace)?;
+        self.buffer.check()?;
+        let is_seen = self.store.check_visible(&self.reader.view, keyspace)?;
         check_key(key.as_ref())?;
         Ok(Versions::new(&self.store, &self.reader, keyspace.row(key.as_ref()), is_seen))
     }
@@ -200,9 +200,9 @@ impl Txn {
     /// transaction is so large that it locks its rows as it goes
     /// ([`Builder::stream_at_bytes`](super::Builder::stream_at_bytes)), which is over then.
     pub fn put(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
-        let row = self.check_row(keyspace, key.as_ref())?;
+        let row = self.check_write(keyspace, key.as_ref())?;
         let value = value.as_ref();
-        check_size("a value", value.len(), VALUE_MAX_BYTES)?;
+        check_size("a value", value.len(), MAX_VALUE_BYTES)?;
         self.write(keyspace, row, Mutation::Put(value.into()))
     }
 
@@ -212,7 +212,7 @@ impl Txn {
     /// [`ErrorKind::AlreadyExists`] when the transaction sees the row, and those of [`Txn::put`]. A row that somebody else
     /// creates meanwhile is a conflict at commit.
     pub fn insert(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
-        let row = self.check_row(keyspace, key.as_ref())?;
+        let row = self.check_write(keyspace, key.as_ref())?;
         if self.read(&row)?.is_some() {
             return Err(ErrorKind::AlreadyExists(row).into());
         }
@@ -224,7 +224,7 @@ impl Txn {
     /// # Errors
     /// Those of [`Txn::put`].
     pub fn delete(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<()> {
-        let row = self.check_row(keyspace, key.as_ref())?;
+        let row = self.check_write(keyspace, key.as_ref())?;
         self.write(keyspace, row, Mutation::Delete)
     }
 
@@ -249,7 +249,7 @@ impl Txn {
     /// [savepoint](Txn::savepoint), or end it.
     pub fn delete_range(&mut self, keyspace: &Keyspace, range: impl KeyRange) -> Result<u64> {
         let rows = self.range(keyspace, range);
-        self.delete_all(keyspace, rows)
+        self.delete_scanned(keyspace, rows)
     }
 
     /// Removes every row that the transaction sees whose key begins with `prefix`: [`Txn::delete_range`].
@@ -258,10 +258,10 @@ impl Txn {
     /// Those of [`Txn::delete_range`].
     pub fn delete_prefix(&mut self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Result<u64> {
         let rows = self.prefix(keyspace, prefix);
-        self.delete_all(keyspace, rows)
+        self.delete_scanned(keyspace, rows)
     }
 
-    fn delete_all(&mut self, keyspace: &Keyspace, rows: Scan) -> Result<u64> {
+    fn delete_scanned(&mut self, keyspace: &Keyspace, rows: Scan) -> Result<u64> {
         self.store.inner.check_writable()?;
         let mut deleted = 0;
         for row in rows {
@@ -277,22 +277,24 @@ impl Txn {
     ///
     /// Rows that a scan does not return are not protected: another transaction may insert one meanwhile.
     pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Scan {
-        let range = self.store.check_range(&self.reader.view, keyspace, || rows_of(keyspace, &range));
+        let range = self.store.visible_range(&self.reader.view, keyspace, || key_range_in(keyspace, &range));
         self.scan(range)
     }
 
     /// The rows whose keys begin with `prefix`, own writes up to this call included.
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Scan {
-        let range = self.store.check_range(&self.reader.view, keyspace, || prefix_range(keyspace, prefix.as_ref()));
+        let range = self.store.visible_range(&self.reader.view, keyspace, || prefix_range(keyspace, prefix.as_ref()));
         self.scan(range)
     }
 
     fn scan(&self, range: Result<RowRange>) -> Scan {
         let own = range.and_then(|range| {
-            self.own.check()?;
-            let own =
-                self.own.buffer.range(range.start.as_ref().map(Vec::as_slice), range.end.as_ref().map(Vec::as_slice));
-            Ok((Some(own), self.own.streamed(&self.store)?, range))
+            self.buffer.check()?;
+            let own = self
+                .buffer
+                .write_set
+                .range(range.start.as_ref().map(Vec::as_slice), range.end.as_ref().map(Vec::as_slice));
+            Ok((Some(own), self.buffer.large_writes(&self.store)?, range))
         });
         Scan::new(&self.store, &self.reader, own)
     }
@@ -300,7 +302,7 @@ impl Txn {
     /// Marks this point. From the first mark on, what each write replaces is kept in memory, within
     /// [`Builder::transaction_max_bytes`](super::Builder::transaction_max_bytes).
     pub fn savepoint(&mut self) -> Savepoint {
-        Savepoint { number: self.own.savepoint(), txn: self.id }
+        Savepoint { number: self.buffer.savepoint(), txn: self.id }
     }
 
     /// Takes back every write made since the savepoint, which stays valid; later savepoints do not.
@@ -313,68 +315,68 @@ impl Txn {
         if savepoint.txn != self.id {
             return Err(Error::invalid("the savepoint is another transaction's"));
         }
-        self.own.rollback_to(&self.store, savepoint.number)?;
-        self.reader.wrote(self.own.buffer.len(), self.own.bytes(), self.own.streamed_rows());
+        self.buffer.rollback_to(&self.store, savepoint.number)?;
+        self.reader.set_written(self.buffer.write_set.len(), self.buffer.bytes(), self.buffer.locked_rows());
         Ok(())
     }
 
     /// The rows that it has written so far, without those that were streamed.
-    pub(super) fn rows(&self) -> Vec<RowKey> {
-        self.own.buffer.keys().cloned().collect()
+    pub(super) fn written_rows(&self) -> Vec<RowKey> {
+        self.buffer.write_set.keys().cloned().collect()
     }
 
     fn read(&self, row: &RowKey) -> Result<Option<Vec<u8>>> {
-        self.store.timed(&self.reader, || self.read_over(self.own_write(row)?, row))
+        self.store.time_read(&self.reader, || self.read_with_buffer(self.buffered_write(row)?, row))
     }
 
-    fn read_each(&self, rows: &[RowKey]) -> Result<Vec<Option<Vec<u8>>>> {
-        self.store.timed(&self.reader, || {
-            let own: Vec<_> = rows.iter().map(|row| self.own_write(row)).collect::<Result<_>>()?;
-            let is_other = |own: &Option<Mutation>| matches!(own, None | Some(Mutation::Hold));
+    fn multi_read(&self, rows: &[RowKey]) -> Result<Vec<Option<Vec<u8>>>> {
+        self.store.time_read(&self.reader, || {
+            let own: Vec<_> = rows.iter().map(|row| self.buffered_write(row)).collect::<Result<_>>()?;
+            let is_other = |own: &Option<Mutation>| matches!(own, None | Some(Mutation::LockOnly));
             let others: Vec<_> = rows.iter().zip(&own).filter(|(_, own)| is_other(own)).map(|(row, _)| row).collect();
-            let others = self.store.read_each(&self.reader.view, &others);
-            let mut others = self.store.note_conflict(&self.reader, others)?.into_iter();
+            let others = self.store.multi_read(&self.reader.view, &others);
+            let mut others = self.store.record_conflict(&self.reader, others)?.into_iter();
             let value = |own| match own {
                 Some(Mutation::Put(value)) => Some(value.to_vec()),
                 Some(Mutation::Delete) => None,
-                Some(Mutation::Hold) | None => others.next().flatten(),
+                Some(Mutation::LockOnly) | None => others.next().flatten(),
             };
             Ok(own.into_iter().map(value).collect())
         })
     }
 
-    fn own_write(&self, row: &RowKey) -> Result<Option<Mutation>> {
-        self.own.check()?;
-        self.own.get(&self.store, row)
+    fn buffered_write(&self, row: &RowKey) -> Result<Option<Mutation>> {
+        self.buffer.check()?;
+        self.buffer.get(&self.store, row)
     }
 
     /// The row as the transaction sees it, given what it has written to it.
-    fn read_over(&self, own: Option<Mutation>, row: &RowKey) -> Result<Option<Vec<u8>>> {
+    fn read_with_buffer(&self, own: Option<Mutation>, row: &RowKey) -> Result<Option<Vec<u8>>> {
         match own {
             Some(Mutation::Put(value)) => Ok(Some(value.to_vec())),
             Some(Mutation::Delete) => Ok(None),
-            Some(Mutation::Hold) | None => {
-                self.store.note_conflict(&self.reader, self.store.read(&self.reader.view, row))
+            Some(Mutation::LockOnly) | None => {
+                self.store.record_conflict(&self.reader, self.store.read(&self.reader.view, row))
             }
         }
     }
 
-    fn check_row(&self, keyspace: &Keyspace, key: &[u8]) -> Result<RowKey> {
-        self.store.check_view(&self.reader.view)?;
+    fn check_write(&self, keyspace: &Keyspace, key: &[u8]) -> Result<RowKey> {
+        self.store.check_usable(&self.reader.view)?;
         self.store.inner.check_writable()?;
-        keyspace.check(self.store.identity())?;
+        keyspace.check_not_dropped(self.store.load_store_id())?;
         check_key(key)?;
         let row = keyspace.row(key);
-        let named = self.store.check_named(&self.reader.view, keyspace, &row);
-        self.store.note_conflict(&self.reader, named)?;
+        let named = self.store.check_not_staging(&self.reader.view, keyspace, &row);
+        self.store.record_conflict(&self.reader, named)?;
         Ok(row)
     }
 
     fn write(&mut self, keyspace: &Keyspace, row: RowKey, mutation: Mutation) -> Result<()> {
-        let life = (keyspace.id(), &keyspace.state.life);
-        let written = self.own.write(&self.store, life, row, mutation, &self.reader.spent);
-        self.reader.wrote(self.own.buffer.len(), self.own.bytes(), self.own.streamed_rows());
-        self.store.note_conflict(&self.reader, written)
+        let life = (keyspace.id(), &keyspace.inner.descriptor);
+        let written = self.buffer.write(&self.store, life, row, mutation, &self.reader.timer);
+        self.reader.set_written(self.buffer.write_set.len(), self.buffer.bytes(), self.buffer.locked_rows());
+        self.store.record_conflict(&self.reader, written)
     }
 }
 
@@ -383,11 +385,11 @@ pub(super) fn check_key(key: &[u8]) -> Result<()> {
     if key.is_empty() {
         return Err(Error::invalid("a key must not be empty"));
     }
-    check_size("a key", key.len(), KEY_MAX_BYTES)
+    check_size("a key", key.len(), MAX_KEY_BYTES)
 }
 
 /// The rows with these keys, if there can be such rows.
-pub(super) fn checked_rows<K: AsRef<[u8]>>(
+pub(super) fn validated_rows<K: AsRef<[u8]>>(
     keyspace: &Keyspace,
     keys: impl IntoIterator<Item = K>,
 ) -> Result<Vec<RowKey>> {

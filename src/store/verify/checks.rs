@@ -3,20 +3,20 @@
 use std::collections::HashMap;
 use std::ops::Bound;
 
-use super::{PROBLEMS_MAX, Problem, Verified, named};
-use crate::codec::{History, Record};
-use crate::coordinator::history::{HISTORY, Kept};
+use super::{ISSUES_MAX, IntegrityIssue, VerifyReport, row_text};
+use crate::codec::{HistoryEntry, Record};
+use crate::coordinator::history::{RETENTION_KEY, Retention};
 use crate::engine::local::{GC_PREFIX, SAFE_POINT, gc_key, parse_gc_key};
 use crate::engine::storage::Column;
 use crate::engine::{EngineError, EngineSnapshot, RowRange};
 use crate::error::Result as StoreResult;
-use crate::identity::IDENTITY;
-use crate::keys::{data_key, history_key, split_data_key, split_history_key};
-use crate::oracle::LEASE;
-use crate::protocol::{CommitPoint, trace};
-use crate::row::{Intent, KeyspaceId, Lock, RowKey, Value, WriteRecord};
-use crate::store::catalog::{CATALOG, LOCK};
-use crate::store::locks::read_leases;
+use crate::identity::STORE_ID_KEY;
+use crate::keys::{data_key, decode_data_key, decode_history_key, history_key};
+use crate::oracle::HIGH_WATER_KEY;
+use crate::protocol::{TransactionStatus, txn_status};
+use crate::row::{KeyspaceId, Lock, LockType, RowKey, Value, WriteRecord};
+use crate::store::catalog::{CATALOG_ID, LOCK_PREFIX};
+use crate::store::locks::decode_leases;
 use crate::timestamp::Timestamp;
 
 const PAGE_CELLS: usize = 1024;
@@ -31,33 +31,33 @@ pub struct Verifier<'a> {
     pub keyspaces: Option<HashMap<KeyspaceId, Option<String>>>,
     /// The last version that was looked at among those that are kept, which come newest first.
     newer: Option<(RowKey, Timestamp)>,
-    pub found: Verified,
-    progress: &'a mut dyn FnMut(&Verified) -> StoreResult<()>,
+    pub report: VerifyReport,
+    progress: &'a mut dyn FnMut(&VerifyReport) -> StoreResult<()>,
 }
 
 impl<'a> Verifier<'a> {
-    pub fn new(view: &'a dyn EngineSnapshot, progress: &'a mut dyn FnMut(&Verified) -> StoreResult<()>) -> Self {
+    pub fn new(view: &'a dyn EngineSnapshot, progress: &'a mut dyn FnMut(&VerifyReport) -> StoreResult<()>) -> Self {
         Self {
             view,
             high_water: None,
             safe_point: Timestamp::ZERO,
             keyspaces: None,
             newer: None,
-            found: Verified::default(),
+            report: VerifyReport::default(),
             progress,
         }
     }
 
-    pub fn problem(&mut self, column: Column, row: Option<&RowKey>, what: impl Into<String>) {
-        self.found.problems_found += 1;
-        if self.found.problems.len() < PROBLEMS_MAX {
+    pub fn add_issue(&mut self, column: Column, row: Option<&RowKey>, what: impl Into<String>) {
+        self.report.issue_count += 1;
+        if self.report.issues.len() < ISSUES_MAX {
             let keyspace = row.and_then(|row| self.name_of(row)).map(Into::into);
-            self.found.problems.push(Problem { column, row: row.cloned(), keyspace, what: what.into() });
+            self.report.issues.push(IntegrityIssue { column, row: row.cloned(), keyspace, message: what.into() });
         }
     }
 
     /// Checks every cell of a column. Fails only if it is stopped.
-    pub fn column(
+    pub fn check_column(
         &mut self,
         column: Column,
         check: impl Fn(&mut Self, &[u8], &[u8]) -> Result<(), EngineError>,
@@ -73,18 +73,18 @@ impl<'a> Verifier<'a> {
                 page.push((key.to_vec(), value));
                 page.len() < PAGE_CELLS && bytes < PAGE_BYTES
             });
-            self.found.bytes += bytes as u64;
-            *self.count(column) += page.len() as u64;
+            self.report.bytes += bytes as u64;
+            *self.counter(column) += page.len() as u64;
             for (key, value) in &page {
                 if let Err(why) = check(self, key, value) {
-                    self.problem(column, row_of(column, key).as_ref(), told(why));
+                    self.add_issue(column, row_of(column, key).as_ref(), error_text(why));
                 }
             }
-            (self.progress)(&self.found)?;
+            (self.progress)(&self.report)?;
             let last = page.pop().map(|(key, _)| key);
             if let Err(why) = read {
-                let behind = last.map_or_else(|| "its beginning".into(), |key| self.place(column, &key));
-                self.problem(column, None, format!("cannot be read behind {behind}: {}", told(why)));
+                let behind = last.map_or_else(|| "its beginning".into(), |key| self.position_text(column, &key));
+                self.add_issue(column, None, format!("cannot be read behind {behind}: {}", error_text(why)));
                 return Ok(());
             }
             match last {
@@ -95,78 +95,78 @@ impl<'a> Verifier<'a> {
     }
 
     /// A cell's row by name, or its key.
-    fn place(&self, column: Column, key: &[u8]) -> String {
+    fn position_text(&self, column: Column, key: &[u8]) -> String {
         let Some(row) = row_of(column, key) else { return format!("\"{}\"", key.escape_ascii()) };
-        format!("the row {}", named(&row, self.name_of(&row)))
+        format!("the row {}", row_text(&row, self.name_of(&row)))
     }
 
     fn name_of(&self, row: &RowKey) -> Option<&str> {
-        self.keyspaces.as_ref()?.get(&row.keyspace())?.as_deref()
+        self.keyspaces.as_ref()?.get(&row.keyspace_id())?.as_deref()
     }
 
-    fn count(&mut self, column: Column) -> &mut u64 {
+    fn counter(&mut self, column: Column) -> &mut u64 {
         match column {
-            Column::Meta => &mut self.found.meta,
-            Column::Data => &mut self.found.values,
-            Column::Lock => &mut self.found.locks,
-            Column::Write => &mut self.found.versions,
-            Column::History => &mut self.found.history,
+            Column::Meta => &mut self.report.meta_entries,
+            Column::Data => &mut self.report.out_of_line_values,
+            Column::Lock => &mut self.report.row_locks,
+            Column::Write => &mut self.report.versions,
+            Column::History => &mut self.report.history_entries,
         }
     }
 
     /// Reads what the other checks go by.
-    pub fn bookkeeping(&mut self) {
+    pub fn load_meta(&mut self) {
         let timestamp = |name: &str| {
             let mut found = None;
             // What is wrong with it is told when the column is looked at.
-            let _ = self.view.scan_raw(Column::Meta, &exactly(name.as_bytes()), &mut |_, value| {
+            let _ = self.view.scan_raw(Column::Meta, &single_key(name.as_bytes()), &mut |_, value| {
                 found = value.try_into().ok().map(u64::from_be_bytes).map(Timestamp::from_u64);
                 false
             });
             found
         };
-        (self.high_water, self.safe_point) = (timestamp(LEASE), timestamp(SAFE_POINT).unwrap_or_default());
+        (self.high_water, self.safe_point) = (timestamp(HIGH_WATER_KEY), timestamp(SAFE_POINT).unwrap_or_default());
     }
 
-    pub fn meta(&mut self, key: &[u8], value: &[u8]) {
+    pub fn check_meta(&mut self, key: &[u8], value: &[u8]) {
         let is_timestamp = value.len() == size_of::<u64>();
-        if [LEASE, SAFE_POINT].iter().any(|name| name.as_bytes() == key) && !is_timestamp {
-            self.problem(Column::Meta, None, format!("\"{}\" is no timestamp", key.escape_ascii()));
+        if [HIGH_WATER_KEY, SAFE_POINT].iter().any(|name| name.as_bytes() == key) && !is_timestamp {
+            self.add_issue(Column::Meta, None, format!("\"{}\" is no timestamp", key.escape_ascii()));
         }
-        if key == IDENTITY.as_bytes() && !is_timestamp {
-            self.problem(Column::Meta, None, "the store's own number is damaged");
+        if key == STORE_ID_KEY.as_bytes() && !is_timestamp {
+            self.add_issue(Column::Meta, None, "the store's own number is damaged");
         }
-        if key == HISTORY.as_bytes() && Kept::decode(value).is_none() {
-            self.problem(Column::Meta, None, "what is said of the history is damaged");
+        if key == RETENTION_KEY.as_bytes() && Retention::decode(value).is_none() {
+            self.add_issue(Column::Meta, None, "what is said of the history is damaged");
         }
         if key.starts_with(GC_PREFIX.as_bytes()) && parse_gc_key(key).is_none() {
-            self.problem(Column::Meta, None, format!("\"{}\" names no row", key.escape_ascii()));
+            self.add_issue(Column::Meta, None, format!("\"{}\" names no row", key.escape_ascii()));
         }
     }
 
-    pub fn version(&mut self, key: &[u8], bytes: &[u8]) -> Result<(), EngineError> {
+    pub fn check_version_cell(&mut self, key: &[u8], bytes: &[u8]) -> Result<(), EngineError> {
         let Some(row) = self.row(Column::Write, key) else { return Ok(()) };
         let Some(version) = self.decode::<WriteRecord>(Column::Write, &row, bytes) else { return Ok(()) };
         self.check_version(Column::Write, &row, &version)?;
         self.check_leases(&row, &version)?;
         if version.value.is_none() && !self.has(Column::Meta, &gc_key(version.commit_ts, &row))? {
-            self.problem(Column::Write, Some(&row), "was deleted, but the collector does not know it");
+            self.add_issue(Column::Write, Some(&row), "was deleted, but the collector does not know it");
         }
         Ok(())
     }
 
     /// What the catalog says of a lock's leases.
     fn check_leases(&mut self, row: &RowKey, version: &WriteRecord) -> Result<(), EngineError> {
-        if row.keyspace() != CATALOG || !row.key().starts_with(LOCK.as_bytes()) {
+        if row.keyspace_id() != CATALOG_ID || !row.user_key().starts_with(LOCK_PREFIX.as_bytes()) {
             return Ok(());
         }
         let stored = match &version.value {
-            Some(Value::InData) => self.view.data(row, version.txn.start_ts)?,
+            Some(Value::OutOfLine) => self.view.data(row, version.txn.start_ts)?,
             Some(Value::Inline(value)) => Some(value.to_vec()),
             None => None,
         };
-        if let Some(Err(why)) = stored.map(|value| read_leases(row.key(), &value)) {
-            self.problem(Column::Write, Some(row), why.to_string());
+        if let Some(Err(why)) = stored.map(|value| decode_leases(row.user_key(), &value)) {
+            self.add_issue(Column::Write, Some(row), why.to_string());
         }
         Ok(())
     }
@@ -175,22 +175,22 @@ impl<'a> Verifier<'a> {
         let (start_ts, commit_ts) = (version.txn.start_ts, version.commit_ts);
         if commit_ts <= start_ts {
             let what = format!("was committed at {commit_ts:#}, before its transaction began at {start_ts:#}");
-            self.problem(column, Some(row), what);
+            self.add_issue(column, Some(row), what);
         }
-        if self.high_water.is_some_and(|mark| version.last_commit() > mark) {
-            self.problem(
+        if self.high_water.is_some_and(|mark| version.last_commit_ts() > mark) {
+            self.add_issue(
                 column,
                 Some(row),
                 format!("was committed at {commit_ts:#}, which the oracle has not reached"),
             );
         }
-        if version.value == Some(Value::InData) && !self.has(Column::Data, &data_key(row, start_ts))? {
-            self.problem(column, Some(row), format!("the value that the transaction {start_ts:#} wrote is missing"));
+        if version.value == Some(Value::OutOfLine) && !self.has(Column::Data, &data_key(row, start_ts))? {
+            self.add_issue(column, Some(row), format!("the value that the transaction {start_ts:#} wrote is missing"));
         }
         Ok(())
     }
 
-    pub fn lock(&mut self, key: &[u8], bytes: &[u8]) -> Result<(), EngineError> {
+    pub fn check_lock(&mut self, key: &[u8], bytes: &[u8]) -> Result<(), EngineError> {
         let Some(row) = self.row(Column::Lock, key) else { return Ok(()) };
         let Some(lock) = self.decode::<Lock>(Column::Lock, &row, bytes) else { return Ok(()) };
         let (txn, start_ts) = (lock.txn, lock.txn.start_ts);
@@ -198,23 +198,23 @@ impl<'a> Verifier<'a> {
         if self.high_water.is_some_and(|mark| start_ts > mark) {
             wrong.push(format!("is locked by a transaction of {start_ts:#}, which the oracle has not reached"));
         }
-        if lock.intent == Intent::Put(Value::InData) && !self.has(Column::Data, &data_key(&row, start_ts))? {
+        if lock.lock_type == LockType::Put(Value::OutOfLine) && !self.has(Column::Data, &data_key(&row, start_ts))? {
             wrong.push(format!("is locked, but the value that the transaction {start_ts:#} is to leave is missing"));
         }
-        if self.keyspaces.as_ref().is_some_and(|known| !known.contains_key(&lock.primary.keyspace())) {
+        if self.keyspaces.as_ref().is_some_and(|known| !known.contains_key(&lock.primary.keyspace_id())) {
             wrong.push(format!("is locked, and the primary {:?} is in no known keyspace", lock.primary));
         }
         let primary = self.view.row(&lock.primary, start_ts)?;
-        match trace(&primary, txn) {
-            Some(CommitPoint::Pending) => {
+        match txn_status(&primary, txn) {
+            Some(TransactionStatus::Pending) => {
                 if let Some(other) = primary.lock.filter(|found| found.primary != lock.primary) {
                     wrong.push(format!("is locked, and its primary names another primary, {:?}", other.primary));
                 }
             }
-            Some(CommitPoint::Committed(commit_ts)) if commit_ts <= start_ts => {
+            Some(TransactionStatus::Committed(commit_ts)) if commit_ts <= start_ts => {
                 wrong.push(format!("is locked by a transaction that was committed at {commit_ts:#}, before it began"));
             }
-            Some(CommitPoint::Committed(_) | CommitPoint::RolledBack) if row == lock.primary => {
+            Some(TransactionStatus::Committed(_) | TransactionStatus::RolledBack) if row == lock.primary => {
                 wrong.push(format!("is locked by the transaction {start_ts:#}, which this row says has ended"));
             }
             Some(_) => {}
@@ -225,22 +225,24 @@ impl<'a> Verifier<'a> {
             }
             None => {}
         }
-        wrong.into_iter().for_each(|what| self.problem(Column::Lock, Some(&row), what));
+        wrong.into_iter().for_each(|what| self.add_issue(Column::Lock, Some(&row), what));
         Ok(())
     }
 
-    pub fn value(&mut self, key: &[u8], _bytes: &[u8]) -> Result<(), EngineError> {
-        let Some((row, start_ts)) = split_data_key(key) else {
-            self.problem(Column::Data, None, format!("\"{}\" is no key", key.escape_ascii()));
+    pub fn check_value(&mut self, key: &[u8], _bytes: &[u8]) -> Result<(), EngineError> {
+        let Some((row, start_ts)) = decode_data_key(key) else {
+            self.add_issue(Column::Data, None, format!("\"{}\" is no key", key.escape_ascii()));
             return Ok(());
         };
         self.check_keyspace_of(Column::Data, &row);
-        let owns = |txn_start, value: Option<&Value>| txn_start == start_ts && value == Some(&Value::InData);
+        let owns = |txn_start, value: Option<&Value>| txn_start == start_ts && value == Some(&Value::OutOfLine);
         // A version or lock that does not decode is told where it is.
         let by_version =
             self.view.write(&row).map(|found| found.is_some_and(|w| owns(w.txn.start_ts, w.value.as_ref())));
         let by_lock = self.view.lock(&row).map(|found| {
-            found.is_some_and(|lock| matches!(&lock.intent, Intent::Put(value) if owns(lock.txn.start_ts, Some(value))))
+            found.is_some_and(
+                |lock| matches!(&lock.lock_type, LockType::Put(value) if owns(lock.txn.start_ts, Some(value))),
+            )
         });
         if by_version.unwrap_or(true) || by_lock.unwrap_or(true) {
             return Ok(());
@@ -251,39 +253,39 @@ impl<'a> Verifier<'a> {
         };
         let mut owned = false;
         self.view.scan_raw(Column::History, &range, &mut |_, bytes| {
-            owned = match History::decode(bytes) {
-                Ok(History::Version(version)) => owns(version.txn.start_ts, version.value.as_ref()),
-                Ok(History::Ended(_)) | Err(_) => false,
+            owned = match HistoryEntry::decode(bytes) {
+                Ok(HistoryEntry::Version(version)) => owns(version.txn.start_ts, version.value.as_ref()),
+                Ok(HistoryEntry::Ended(_)) | Err(_) => false,
             };
             !owned
         })?;
         if !owned {
             let what = format!("nothing refers to the value that the transaction {start_ts:#} wrote");
-            self.problem(Column::Data, Some(&row), what);
+            self.add_issue(Column::Data, Some(&row), what);
         }
         Ok(())
     }
 
-    pub fn history(&mut self, key: &[u8], bytes: &[u8]) -> Result<(), EngineError> {
-        let Some((row, ts)) = split_history_key(key) else {
-            self.problem(Column::History, None, format!("\"{}\" is no key", key.escape_ascii()));
+    pub fn check_history(&mut self, key: &[u8], bytes: &[u8]) -> Result<(), EngineError> {
+        let Some((row, ts)) = decode_history_key(key) else {
+            self.add_issue(Column::History, None, format!("\"{}\" is no key", key.escape_ascii()));
             return Ok(());
         };
         self.check_keyspace_of(Column::History, &row);
-        match self.decode::<History>(Column::History, &row, bytes) {
-            Some(History::Version(version)) => {
+        match self.decode::<HistoryEntry>(Column::History, &row, bytes) {
+            Some(HistoryEntry::Version(version)) => {
                 self.check_version(Column::History, &row, &version)?;
                 if version.commit_ts != ts {
                     let what = format!("the version of {:#} is filed under {ts:#}", version.commit_ts);
-                    self.problem(Column::History, Some(&row), what);
+                    self.add_issue(Column::History, Some(&row), what);
                 }
                 self.check_replaced(row, ts)?;
             }
-            Some(History::Ended(crate::row::Status::Committed(commit_ts))) if commit_ts <= ts => {
+            Some(HistoryEntry::Ended(crate::row::TxnRecord::Committed(commit_ts))) if commit_ts <= ts => {
                 let what = format!("the transaction {ts:#} was committed at {commit_ts:#}, before it began");
-                self.problem(Column::History, Some(&row), what);
+                self.add_issue(Column::History, Some(&row), what);
             }
-            Some(History::Ended(_)) | None => {}
+            Some(HistoryEntry::Ended(_)) | None => {}
         }
         Ok(())
     }
@@ -295,7 +297,7 @@ impl<'a> Verifier<'a> {
         };
         match replaced_at {
             Some(newer) if newer <= ts => {
-                self.problem(
+                self.add_issue(
                     Column::History,
                     Some(&row),
                     format!("the version of {ts:#} was replaced by an older one"),
@@ -304,37 +306,37 @@ impl<'a> Verifier<'a> {
             Some(newer) if !self.has(Column::Meta, &gc_key(newer, &row))? => {
                 let what =
                     format!("the version of {ts:#} was replaced at {newer:#}, but the collector does not know it");
-                self.problem(Column::History, Some(&row), what);
+                self.add_issue(Column::History, Some(&row), what);
             }
             Some(_) => {}
-            None => self.problem(Column::History, Some(&row), format!("the version of {ts:#} was replaced by none")),
+            None => self.add_issue(Column::History, Some(&row), format!("the version of {ts:#} was replaced by none")),
         }
         self.newer = Some((row, ts));
         Ok(())
     }
 
     fn row(&mut self, column: Column, key: &[u8]) -> Option<RowKey> {
-        let row = RowKey::from_bytes(key).filter(|row| !row.key().is_empty());
+        let row = RowKey::from_bytes(key).filter(|row| !row.user_key().is_empty());
         match &row {
             Some(row) => self.check_keyspace_of(column, row),
-            None => self.problem(column, None, format!("\"{}\" is no row", key.escape_ascii())),
+            None => self.add_issue(column, None, format!("\"{}\" is no row", key.escape_ascii())),
         }
         row
     }
 
     fn check_keyspace_of(&mut self, column: Column, row: &RowKey) {
-        if self.keyspaces.as_ref().is_some_and(|known| !known.contains_key(&row.keyspace())) {
-            self.problem(column, Some(row), "is in no keyspace that the catalog knows");
+        if self.keyspaces.as_ref().is_some_and(|known| !known.contains_key(&row.keyspace_id())) {
+            self.add_issue(column, Some(row), "is in no keyspace that the catalog knows");
         }
     }
 
     fn decode<T: Record>(&mut self, column: Column, row: &RowKey, bytes: &[u8]) -> Option<T> {
-        T::decode(bytes).map_err(|why| self.problem(column, Some(row), why.to_string())).ok()
+        T::decode(bytes).map_err(|why| self.add_issue(column, Some(row), why.to_string())).ok()
     }
 
     fn has(&self, column: Column, key: &[u8]) -> Result<bool, EngineError> {
         let mut found = false;
-        self.view.scan_raw(column, &exactly(key), &mut |_, _| {
+        self.view.scan_raw(column, &single_key(key), &mut |_, _| {
             found = true;
             false
         })?;
@@ -346,18 +348,18 @@ impl<'a> Verifier<'a> {
 fn row_of(column: Column, key: &[u8]) -> Option<RowKey> {
     match column {
         Column::Meta => None,
-        Column::Data => split_data_key(key).map(|(row, _)| row),
-        Column::History => split_history_key(key).map(|(row, _)| row),
+        Column::Data => decode_data_key(key).map(|(row, _)| row),
+        Column::History => decode_history_key(key).map(|(row, _)| row),
         Column::Lock | Column::Write => RowKey::from_bytes(key),
     }
 }
 
-fn exactly(key: &[u8]) -> RowRange {
+fn single_key(key: &[u8]) -> RowRange {
     RowRange { start: Bound::Included(key.to_vec()), end: Bound::Included(key.to_vec()) }
 }
 
 /// Reading has no effect that might or might not have come about.
-fn told(why: EngineError) -> String {
+fn error_text(why: EngineError) -> String {
     match why {
         EngineError::Undetermined(why) => why,
         other => other.to_string(),

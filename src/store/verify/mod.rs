@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use self::checks::Verifier;
-use super::proceed::{Proceed, go_on};
+use super::proceed::{IntoControlFlow, check_progress};
 use super::range::prefix_range;
 use super::scan::Scan;
 use super::{Keyspace, Store};
@@ -30,39 +30,39 @@ use crate::engine::{DataLoss, EngineError, RowRange};
 use crate::error::Result;
 use crate::row::{KeyspaceId, RowKey};
 use crate::timestamp::Timestamp;
-use crate::view::PinnedView;
+use crate::view::ReadView;
 
 /// So many problems are told; beyond that they are counted.
-pub(super) const PROBLEMS_MAX: usize = 1000;
+pub(super) const ISSUES_MAX: usize = 1000;
 
 /// What was looked at and what was found, so far or in all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Verified {
+pub struct VerifyReport {
     /// Newest versions of rows, records of deletions included.
     pub versions: u64,
     /// Row locks.
-    pub locks: u64,
+    pub row_locks: u64,
     /// Long values, which are stored apart from their versions.
-    pub values: u64,
+    pub out_of_line_values: u64,
     /// Replaced versions and ends of transactions.
-    pub history: u64,
+    pub history_entries: u64,
     /// Entries of the store's own bookkeeping.
-    pub meta: u64,
+    pub meta_entries: u64,
     /// Bytes of all these, keys included.
     pub bytes: u64,
     /// How many problems there are.
-    pub problems_found: u64,
+    pub issue_count: u64,
     /// The first thousand of them.
-    pub problems: Vec<Problem>,
+    pub issues: Vec<IntegrityIssue>,
     /// Losses of commits that were accepted: see [`Store::lost_logs`]. Not among the problems.
-    pub lost_logs: Vec<DataLoss>,
+    pub data_losses: Vec<DataLoss>,
 }
 
 /// Something that is not as it must be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Problem {
+pub struct IntegrityIssue {
     /// The column.
     pub column: Column,
     /// The row, where it is known.
@@ -70,33 +70,33 @@ pub struct Problem {
     /// The name of the row's keyspace, where it has one that is known.
     pub keyspace: Option<String>,
     /// What is wrong with it.
-    pub what: String,
+    pub message: String,
 }
 
-impl std::fmt::Display for Problem {
+impl std::fmt::Display for IntegrityIssue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:?} column", self.column)?;
         if let Some(row) = &self.row {
-            write!(f, ", row {}", named(row, self.keyspace.as_deref()))?;
+            write!(f, ", row {}", row_text(row, self.keyspace.as_deref()))?;
         }
-        write!(f, ": {}", self.what)
+        write!(f, ": {}", self.message)
     }
 }
 
 /// A row for people: with its keyspace's name, or else the number.
-fn named(row: &RowKey, keyspace: Option<&str>) -> String {
-    keyspace.map_or_else(|| format!("{row:?}"), |keyspace| format!("{keyspace}/{}", row.key().escape_ascii()))
+fn row_text(row: &RowKey, keyspace: Option<&str>) -> String {
+    keyspace.map_or_else(|| format!("{row:?}"), |keyspace| format!("{keyspace}/{}", row.user_key().escape_ascii()))
 }
 
-impl Verified {
+impl VerifyReport {
     /// Whether there is nothing wrong.
-    pub fn is_sound(&self) -> bool {
-        self.problems_found == 0 && self.lost_logs.is_empty()
+    pub fn is_ok(&self) -> bool {
+        self.issue_count == 0 && self.data_losses.is_empty()
     }
 
     /// How many cells were looked at.
     pub fn cells(&self) -> u64 {
-        self.versions + self.locks + self.values + self.history + self.meta
+        self.versions + self.row_locks + self.out_of_line_values + self.history_entries + self.meta_entries
     }
 }
 
@@ -110,50 +110,50 @@ impl Store {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) where the engine does not show what it stores,
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed), [`ErrorKind::Stopped`](crate::ErrorKind::Stopped). Damage is no error but a [`Problem`].
-    pub fn verify<P: Proceed>(&self, mut progress: impl FnMut(&Verified) -> P) -> Result<Verified> {
+    pub fn verify<P: IntoControlFlow>(&self, mut progress: impl FnMut(&VerifyReport) -> P) -> Result<VerifyReport> {
         self.inner.check_open()?;
-        let view = PinnedView::new(Timestamp::MAX, self.inner.engine.snapshot()?, true);
+        let view = ReadView::new(Timestamp::MAX, self.inner.engine.snapshot()?, true);
         // An engine that cannot show its cells says so here.
-        view.view.scan_raw(Column::Meta, &RowRange::all(), &mut |_, _| false).or_else(|why| match why {
+        view.snapshot.scan_raw(Column::Meta, &RowRange::all(), &mut |_, _| false).or_else(|why| match why {
             EngineError::Unsupported(_) => Err(why),
             _ => Ok(()),
         })?;
-        let mut progress = |so_far: &Verified| {
+        let mut progress = |so_far: &VerifyReport| {
             self.inner.check_open()?;
             let stopped = || {
-                let (cells, problems) = (so_far.cells(), so_far.problems_found);
+                let (cells, problems) = (so_far.cells(), so_far.issue_count);
                 format!("stopped after {cells} cells, with {problems} problems found; the others were not read")
             };
-            go_on(progress(so_far), stopped)
+            check_progress(progress(so_far), stopped)
         };
-        let mut verifier = Verifier::new(&*view.view, &mut progress);
-        verifier.found.lost_logs = self.lost_logs();
-        verifier.bookkeeping();
-        match self.keyspace_names(&view) {
+        let mut verifier = Verifier::new(&*view.snapshot, &mut progress);
+        verifier.report.data_losses = self.data_losses();
+        verifier.load_meta();
+        match self.keyspace_names_at(&view) {
             Ok(names) => verifier.keyspaces = Some(names),
-            Err(why) => verifier.problem(Column::Write, None, format!("the catalog cannot be read: {why}")),
+            Err(why) => verifier.add_issue(Column::Write, None, format!("the catalog cannot be read: {why}")),
         }
-        verifier.column(Column::Meta, |verifier, key, value| {
-            verifier.meta(key, value);
+        verifier.check_column(Column::Meta, |verifier, key, value| {
+            verifier.check_meta(key, value);
             Ok(())
         })?;
-        verifier.column(Column::Write, Verifier::version)?;
-        verifier.column(Column::Lock, Verifier::lock)?;
-        verifier.column(Column::Data, Verifier::value)?;
-        verifier.column(Column::History, Verifier::history)?;
-        Ok(verifier.found)
+        verifier.check_column(Column::Write, Verifier::check_version_cell)?;
+        verifier.check_column(Column::Lock, Verifier::check_lock)?;
+        verifier.check_column(Column::Data, Verifier::check_value)?;
+        verifier.check_column(Column::History, Verifier::check_history)?;
+        Ok(verifier.report)
     }
 
     /// Of all keyspaces that may have rows, the catalog's own and those dropped included.
-    fn keyspace_names(&self, view: &Arc<PinnedView>) -> Result<HashMap<KeyspaceId, Option<String>>> {
+    fn keyspace_names_at(&self, view: &Arc<ReadView>) -> Result<HashMap<KeyspaceId, Option<String>>> {
         let catalog: Keyspace = self.catalog();
         let all = prefix_range(&catalog, b"");
-        let rows = Scan::new(self, &self.reader(Arc::clone(view), Some("verify")), Ok((None, None, all)));
+        let rows = Scan::new(self, &self.register_reader(Arc::clone(view), Some("verify")), Ok((None, None, all)));
         let mut names = HashMap::from([(catalog.id(), None)]);
         for row in rows {
             let (key, value) = row?;
-            if let Some(number) = super::catalog::number_of(&key, &value)? {
-                names.insert(number, super::catalog::name_in(&key));
+            if let Some(number) = super::catalog::entry_id(&key, &value)? {
+                names.insert(number, super::catalog::entry_name(&key));
             }
         }
         Ok(names)

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use percolite::engine::sim::SimStorage;
 use percolite::oracle::MemoryOracle;
-use percolite::runtime::System;
-use percolite::{Commons, ErrorKind, LockOptions, Pause, Result, Store, Timestamp, Txn, TxnOptions, Wait};
+use percolite::runtime::SystemEnv;
+use percolite::{
+    ErrorKind, LockOptions, LockWaitPolicy, Result, SharedConfig, SleepingLockWaiter, Store, Timestamp, Txn, TxnOptions,
+};
 
 use super::{HOUR, assert_refused, put};
 use crate::stops::World;
@@ -45,21 +47,21 @@ fn a_guard_does_nothing_when_its_store_is_closed() {
         };
         assert!(!guard.is_held() && guard.wait_lost(Duration::ZERO));
         assert_eq!(guard.token(), token);
-        closed(guard.upgrade(Wait::Forever));
+        closed(guard.upgrade(LockWaitPolicy::Forever));
         closed(guard.downgrade());
         closed(guard.renew(HOUR));
         closed(kept.lock("n").map(drop));
         closed(kept.try_lock("n").map(drop));
-        closed(kept.lock_transact("n", LockOptions::exclusive(), TxnOptions::default(), |_| Ok(())));
+        closed(kept.transact_with_lock("n", LockOptions::exclusive(), TxnOptions::default(), |_| Ok(())));
         closed(kept.lock_holders("n").map(drop));
         closed(kept.lock_table().map(drop));
-        closed(kept.resume_lock("n", token).map(drop));
+        closed(kept.attach_lock("n", token).map(drop));
         closed(kept.force_unlock("n", token).map(drop));
         closed(kept.get_lock("n", HOUR).map(drop));
         closed(kept.release_lock("n", token).map(drop));
         closed(kept.is_free_lock("n").map(drop));
-        guard = guard.into_token().expect_err("it has no lease any more");
-        if guard.info().lease_left.is_some() {
+        guard = guard.detach().expect_err("it has no lease any more");
+        if guard.entry().lease_remaining.is_some() {
             closed(guard.release());
         } else {
             guard.release().unwrap();
@@ -72,26 +74,26 @@ fn a_guard_does_nothing_when_its_store_is_closed() {
 #[test]
 fn a_read_only_store_shows_leases_and_takes_no_locks() {
     let memory = SimStorage::new();
-    let store = Store::builder().open_sim(&memory).unwrap();
+    let store = Store::builder().open_in_memory(&memory).unwrap();
     let token = store.get_lock("n", HOUR).unwrap().unwrap();
     store.close().unwrap();
-    let store = Store::builder().read_only(true).open_sim(&memory).unwrap();
+    let store = Store::builder().read_only(true).open_in_memory(&memory).unwrap();
     takes_no_locks(&store, "read-only", token);
     let table = store.lock_table().unwrap();
     assert_eq!((table.held, table.entries[0].token), (1, Some(token)));
     assert_eq!(store.lock_holders("n").unwrap()[0].token, Some(token));
     assert!(store.lock_holders("m").unwrap().is_empty());
     store.close().unwrap();
-    let store = Store::builder().open_sim(&memory).unwrap();
+    let store = Store::builder().open_in_memory(&memory).unwrap();
     assert!(store.release_lock("n", token).unwrap());
 }
 
 #[test]
 fn a_store_whose_engine_others_share_takes_no_locks() {
-    let commons = Commons {
+    let commons = SharedConfig {
         engine: Arc::new(SimStorage::new().shared_engine()),
-        oracle: Arc::new(MemoryOracle::new(Arc::<System>::default())),
-        waiter: Arc::new(Pause(Arc::new(System::default()))),
+        oracle: Arc::new(MemoryOracle::new(Arc::<SystemEnv>::default())),
+        waiter: Arc::new(SleepingLockWaiter(Arc::new(SystemEnv::default()))),
         ttl_ms: 3000,
     };
     let store = Store::builder().open_shared(commons).unwrap();
@@ -112,8 +114,8 @@ fn takes_no_locks(store: &Store, word: &str, token: Timestamp) {
     assert_refused(store.try_lock("n"), word);
     assert_refused(store.lock_with("n", LockOptions::shared().lease(HOUR)), word);
     let never = |_: &mut Txn| -> Result<()> { panic!("it is called") };
-    assert_refused(store.lock_transact("n", LockOptions::exclusive(), TxnOptions::default(), never), word);
-    assert_refused(store.resume_lock("n", token), word);
+    assert_refused(store.transact_with_lock("n", LockOptions::exclusive(), TxnOptions::default(), never), word);
+    assert_refused(store.attach_lock("n", token), word);
     assert_refused(store.force_unlock("n", token), word);
     assert_refused(store.get_lock("n", HOUR), word);
     assert_refused(store.release_lock("n", token), word);

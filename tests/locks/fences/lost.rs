@@ -5,7 +5,7 @@ use std::time::Duration;
 use percolite::engine::sim::SimStorage;
 #[cfg_attr(not(feature = "tokio"), allow(unused_imports, reason = "for cases that need it"))]
 use percolite::{
-    Commit, CommitProtocol, ErrorKind, Fence, LockGuard, LockOptions, LostReason, Result, Store, Txn, TxnOptions,
+    Commit, CommitProtocol, ErrorKind, Fence, LockGuard, LockLostReason, LockOptions, Result, Store, Txn, TxnOptions,
 };
 
 #[cfg_attr(not(feature = "tokio"), allow(unused_imports, reason = "for cases that need it"))]
@@ -24,9 +24,9 @@ fn f2_a_a_reader_that_has_lost_its_lock_is_told_at_its_end() {
         (txn.commit(), token)
     };
     let (answer, token) = read(&drop);
-    assert_lost(answer, token, LostReason::Released);
+    assert_lost(answer, token, LockLostReason::Released);
     let (answer, token) = read(&|guard| assert!(world.store.force_unlock("n", guard.token()).unwrap()));
-    assert_lost(answer, token, LostReason::Forced);
+    assert_lost(answer, token, LockLostReason::Forced);
     let held = std::cell::RefCell::new(None);
     read(&|guard| drop(held.replace(Some(guard)))).0.expect("its lock stands");
     assert_eq!((world.get("k"), world.row_locks()), (some("before"), 0));
@@ -39,7 +39,7 @@ fn f2_b_two_phases_that_lose_their_lock_between_them_leave_nothing() {
     let gate = world.stop_prewrite("a");
     let (World { store, rows, .. }, fence) = (world.clone(), guard.fence());
     let commit = spawn(move || -> Result<Commit> {
-        let options = TxnOptions { protocol: Some(CommitProtocol::TwoPhase), ..TxnOptions::default() };
+        let options = TxnOptions { commit_protocol: Some(CommitProtocol::TwoPhase), ..TxnOptions::default() };
         let mut txn = store.begin_with(options)?;
         txn.fence(&fence)?;
         ["a", "b", "c"].iter().try_for_each(|key| txn.put(&rows, key, "written"))?;
@@ -50,14 +50,14 @@ fn f2_b_two_phases_that_lose_their_lock_between_them_leave_nothing() {
     let token = guard.token();
     drop(guard);
     gate.open();
-    assert_lost(commit.join(), token, LostReason::Released);
+    assert_lost(commit.join(), token, LockLostReason::Released);
     assert_eq!(["a", "b", "c"].map(|key| world.get(key)), [None, None, None]);
     assert_eq!(world.row_locks(), 0);
 }
 
 #[test]
 fn f2_c_a_streamed_transaction_that_has_lost_its_lock_leaves_nothing() {
-    let world = World::open_at(&SimStorage::new(), Store::builder().stream_at_bytes(1));
+    let world = World::open_at(&SimStorage::new(), Store::builder().large_transaction_bytes(1));
     let guard = world.store.lock("n").unwrap();
     let mut txn = world.store.begin().unwrap();
     txn.fence(&guard.fence()).unwrap();
@@ -67,7 +67,7 @@ fn f2_c_a_streamed_transaction_that_has_lost_its_lock_leaves_nothing() {
     assert!(world.row_locks() > 0, "it does not stream");
     let token = guard.token();
     drop(guard);
-    assert_lost(txn.commit(), token, LostReason::Released);
+    assert_lost(txn.commit(), token, LockLostReason::Released);
     assert!((0..100).all(|number| world.get(&format!("row {number}")).is_none()));
     eventually("no row is locked", || world.row_locks() == 0);
 }
@@ -94,7 +94,7 @@ fn f2_d_a_commit_that_loses_its_lock_while_it_is_queued_is_not_made() {
     drop(guard);
     gate.open();
     first.join().unwrap();
-    assert_lost(late.join(), token, LostReason::Released);
+    assert_lost(late.join(), token, LockLostReason::Released);
     assert_eq!((world.get("late"), world.row_locks()), (None, 0));
 }
 
@@ -106,7 +106,7 @@ fn f2_e_an_async_transaction_that_loses_its_lock_before_its_commit_point_leaves_
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let world = World::open();
     let store = AsyncStore::from(world.store.clone());
-    let options = TxnOptions { protocol: Some(CommitProtocol::TwoPhase), ..TxnOptions::default() };
+    let options = TxnOptions { commit_protocol: Some(CommitProtocol::TwoPhase), ..TxnOptions::default() };
     let joined = |task: tokio::task::JoinHandle<Result<()>>| {
         runtime.block_on(async { tokio::time::timeout(PATIENCE, task).await.unwrap().unwrap() })
     };
@@ -125,19 +125,19 @@ fn f2_e_an_async_transaction_that_loses_its_lock_before_its_commit_point_leaves_
     let token = guard.token();
     runtime.block_on(guard.release()).unwrap();
     gate.open();
-    assert_lost(joined(task), token, LostReason::Released);
+    assert_lost(joined(task), token, LockLostReason::Released);
 
     let gate = world.stop_prewrite("b");
     let (with, rows) = (store.clone(), world.rows.clone());
     let task = runtime.spawn(async move {
         let work = move |txn: &mut Txn| txn.put(&rows, "b", "");
-        with.lock_transact::<_, percolite::Error, _>("n", LockOptions::exclusive(), options, work).await
+        with.transact_with_lock::<_, percolite::Error, _>("n", LockOptions::exclusive(), options, work).await
     });
     gate.wait_for_arrival();
     let token = world.token_of("n");
     assert!(world.store.force_unlock("n", token).unwrap());
     gate.open();
-    assert_lost(joined(task), token, LostReason::Forced);
+    assert_lost(joined(task), token, LockLostReason::Forced);
     assert_eq!((world.get("a"), world.get("b"), world.row_locks()), (None, None, 0));
 }
 

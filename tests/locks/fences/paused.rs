@@ -121,7 +121,7 @@ impl Lives {
         if let Some(kept) = self.kept.take() {
             assert_eq!(world.token_of("n"), kept);
             if self.dice.below(2) == 0 {
-                let guard = world.store.resume_lock("n", kept).unwrap();
+                let guard = world.store.attach_lock("n", kept).unwrap();
                 assert!(self.file.take(guard.token()), "the holder goes on with the token that it had");
             }
         }
@@ -144,7 +144,7 @@ impl Lives {
         }
         self.tokens.push(token);
         match self.dice.below(4) {
-            _ if leased && last => self.kept = Some(guard.into_token().unwrap()),
+            _ if leased && last => self.kept = Some(guard.detach().unwrap()),
             0 => guard.release().unwrap(),
             1 => assert!(world.store.force_unlock("n", token).unwrap()),
             2 if leased => {

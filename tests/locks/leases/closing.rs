@@ -160,14 +160,14 @@ fn an_orderly_close_counts_no_lock_as_lost() {
     clocks.pass(HOUR / 2);
     until("it is renewed", || left(&store, "leased").unwrap() > HOUR / 2);
     let before = store.lock_stats();
-    assert_eq!((before.lost, before.expired), (0, 0));
+    assert_eq!((before.lost, before.leases_expired), (0, 0));
 
     store.clone().close().unwrap();
     assert!(matches!(waiting.refused().kind(), ErrorKind::Closed(_)));
     assert!(shared.iter().chain([&guard, &leased, &over]).all(|guard| !guard.is_held()));
     // But for the wake-up of the one that waited, closing is no event of any lock.
     let mut expected = before;
-    expected.wakes += 1;
+    expected.wakeups += 1;
     assert_eq!(store.lock_stats(), expected);
     drop((guard, shared, leased, over));
     assert_eq!(store.lock_stats(), expected);
@@ -202,7 +202,7 @@ fn a_store_that_closes_never_denies_a_lease_that_stays() {
     // The row of the other lease goes, and what is in memory went before.
     until("the row goes", || gate.holds_a_lease());
     let answers = [
-        store.resume_lock("job", token).map(drop),
+        store.attach_lock("job", token).map(drop),
         store.release_lock("job", token).map(drop),
         store.force_unlock("job", token).map(drop),
         store.lock_holders("job").map(drop),
@@ -218,6 +218,6 @@ fn a_store_that_closes_never_denies_a_lease_that_stays() {
     assert!(!guard.is_held());
     drop((guard, store));
     let store = open(&memory, &clocks);
-    assert_eq!(store.resume_lock("job", token).unwrap().token(), token);
+    assert_eq!(store.attach_lock("job", token).unwrap().token(), token);
     assert!(!has_row(&memory.exclusive_engine(), "other"));
 }

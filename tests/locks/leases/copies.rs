@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use percolite::{Existing, LostReason, Store};
+use percolite::{LockLostReason, OnExisting, Store};
 
 use super::{assert_about, assert_lost, has_row, lease, left};
 use crate::support::clocks::{Clocks, HOUR};
@@ -13,7 +13,7 @@ fn open_at(path: &Path, clocks: &Arc<Clocks>) -> Store {
 }
 
 fn row_is_in(path: &Path, name: &str) -> bool {
-    has_row(&*Store::builder().read_only(true).rocks(path).unwrap(), name)
+    has_row(&*Store::builder().read_only(true).durable_engine(path).unwrap(), name)
 }
 
 #[test]
@@ -35,7 +35,7 @@ fn l2_e_in_a_checkpoint_the_lease_is_lost_and_the_name_free() {
 
     let of_copy = open_at(&copy, &clocks);
     for (name, token) in [("job", token), ("with guard", guard.token())] {
-        assert_lost(of_copy.resume_lock(name, token), LostReason::NotHeld);
+        assert_lost(of_copy.attach_lock(name, token), LockLostReason::UnknownToken);
         assert!(of_copy.is_free_lock(name).unwrap());
     }
     let own = of_copy.get_lock("job", HOUR).unwrap().unwrap();
@@ -45,14 +45,14 @@ fn l2_e_in_a_checkpoint_the_lease_is_lost_and_the_name_free() {
     of_copy.close().unwrap();
     store.close().unwrap();
     let store = open_at(&path, &clocks);
-    assert_eq!(store.resume_lock("job", token).unwrap().token(), token);
+    assert_eq!(store.attach_lock("job", token).unwrap().token(), token);
 
     // From its second opening on, the copy keeps what was taken in it.
     assert!(!row_is_in(&copy, "with guard"));
     let of_copy = open_at(&copy, &clocks);
     assert_eq!(of_copy.lock_holders("job").unwrap()[0].token, Some(own));
     assert!(of_copy.is_free_lock("with guard").unwrap());
-    assert_eq!(of_copy.resume_lock("job", own).unwrap().token(), own);
+    assert_eq!(of_copy.attach_lock("job", own).unwrap().token(), own);
 }
 
 #[test]
@@ -69,15 +69,15 @@ fn dumps_and_repaired_stores_carry_no_leases() {
     store.close().unwrap();
 
     let restored = clocks.builder().in_memory().unwrap();
-    restored.restore(dump.as_slice(), Existing::Refuse, |_| ()).unwrap();
+    restored.restore(dump.as_slice(), OnExisting::Fail, |_| ()).unwrap();
     let made = clocks.builder().repair(&path, &repaired, |_| ()).unwrap();
-    assert!(made.is_whole(), "{made:?}");
+    assert!(made.is_complete(), "{made:?}");
     assert!(!row_is_in(&repaired, "job"));
     for store in [restored, open_at(&repaired, &clocks)] {
         let rows = store.existing_keyspace("rows").unwrap();
         assert!(store.snapshot().unwrap().get(&rows, "key").unwrap().is_some());
         assert!(store.is_free_lock("job").unwrap());
-        assert_lost(store.resume_lock("job", token), LostReason::NotHeld);
+        assert_lost(store.attach_lock("job", token), LockLostReason::UnknownToken);
     }
     assert_about(left(&open_at(&path, &clocks), "job"), HOUR);
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use percolite::engine::sim::SimStorage;
 use percolite::engine::storage::Column;
 use percolite::engine::{Engine, RowBatch};
-use percolite::{ErrorKind, LockGuard, LostReason, Result, Store, Timestamp};
+use percolite::{ErrorKind, LockGuard, LockLostReason, Result, Store, Timestamp};
 
 use super::{assert_about, assert_lost, has_row, lease, left, open, row_of};
 use crate::stops::World;
@@ -33,7 +33,7 @@ fn check_damaged(store: &Store, token: Timestamp) {
     assert_corruption(store.get_lock("bad", HOUR), "bad");
     assert_corruption(store.release_lock("bad", token), "bad");
     assert_corruption(store.is_free_lock("bad"), "bad");
-    assert_corruption(store.resume_lock("bad", token), "bad");
+    assert_corruption(store.attach_lock("bad", token), "bad");
     assert_corruption(store.lock_holders("bad"), "bad");
 }
 
@@ -55,7 +55,7 @@ fn l4_d_a_damaged_row_closes_its_name_and_nothing_else() {
                 assert_about(left(&store, name), HOUR);
             }
             drop(store.lock_with("other", lease(HOUR)).unwrap());
-            let problems = store.verify(|_| ()).unwrap().problems;
+            let problems = store.verify(|_| ()).unwrap().issues;
             assert!(problems.iter().any(|problem| problem.to_string().contains("lock/bad")), "{problems:?}");
             store.close().unwrap();
         }
@@ -64,12 +64,12 @@ fn l4_d_a_damaged_row_closes_its_name_and_nothing_else() {
         assert!(store.force_unlock("bad", Timestamp::from_u64(12345)).unwrap(), "any token");
         assert!(!has_row(&memory.exclusive_engine(), "bad"));
         assert!(!store.force_unlock("bad", Timestamp::from_u64(12345)).unwrap());
-        assert_lost(store.resume_lock("bad", tokens[1]), LostReason::NotHeld);
+        assert_lost(store.attach_lock("bad", tokens[1]), LockLostReason::UnknownToken);
         let token = store.get_lock("bad", HOUR).unwrap().unwrap();
         memory.crash(0);
         let store = open(&memory, &clocks);
         assert_eq!(store.lock_holders("bad").unwrap()[0].token, Some(token));
-        assert_eq!(store.verify(|_| ()).unwrap().problems, []);
+        assert_eq!(store.verify(|_| ()).unwrap().issues, []);
     }
 }
 
@@ -93,7 +93,7 @@ fn damaged_meanwhile(whole_cell: bool, first: impl FnOnce(LockGuard) -> (Result<
     other.renew(HOUR).unwrap();
     drop(store.lock_with("a third", lease(HOUR)).unwrap());
     other.release().unwrap();
-    let problems = store.verify(|_| ()).unwrap().problems;
+    let problems = store.verify(|_| ()).unwrap().issues;
     assert!(problems.iter().any(|problem| problem.to_string().contains("lock/bad")), "{problems:?}");
 
     assert!(store.force_unlock("bad", Timestamp::from_u64(12345)).unwrap(), "any token");
@@ -107,11 +107,11 @@ fn damaged_meanwhile(whole_cell: bool, first: impl FnOnce(LockGuard) -> (Result<
     assert!(store.is_free_lock("bad").unwrap());
     let next = store.lock_with("bad", lease(HOUR)).unwrap();
     assert!(next.token() > token);
-    let kept = next.into_token().unwrap();
+    let kept = next.detach().unwrap();
     memory.crash(0);
     let store = open(&memory, &clocks);
     assert_eq!(store.lock_holders("bad").unwrap()[0].token, Some(kept));
-    assert_eq!(store.verify(|_| ()).unwrap().problems, []);
+    assert_eq!(store.verify(|_| ()).unwrap().issues, []);
 }
 
 #[test]
@@ -140,8 +140,8 @@ fn of_two_leases_in_a_row_that_exclude_each_other_the_later_one_stands() {
     let both = [&[1, 2], &one[2..], &two[2..]].concat();
     memory.exclusive_engine().apply(&[RowBatch::Changes(vec![change("both", tokens[1], both)])]).unwrap();
     let store = open(&memory, &clocks);
-    assert_lost(store.resume_lock("both", tokens[0]), LostReason::NotHeld);
-    assert_eq!(store.resume_lock("both", tokens[1]).unwrap().token(), tokens[1]);
+    assert_lost(store.attach_lock("both", tokens[0]), LockLostReason::UnknownToken);
+    assert_eq!(store.attach_lock("both", tokens[1]).unwrap().token(), tokens[1]);
 }
 
 /// Opening reads the rows once, page by page, and writes no more than without them.
@@ -191,7 +191,7 @@ pub fn with_very_many(look: impl FnOnce(Store, &Clocks, Timestamp, usize)) {
     store.close().unwrap();
     let (store, without) = open();
     store.close().unwrap();
-    let engine: Arc<dyn Engine> = clocks.builder().rocks(&path).unwrap();
+    let engine: Arc<dyn Engine> = clocks.builder().durable_engine(&path).unwrap();
     rows::write_many(&*engine, MANY, token);
     drop(engine);
     // The bound is the design's. A machine that is busy with other tests keeps it at one of several times; how long it takes alone
@@ -217,13 +217,13 @@ fn l4_e_a_hundred_thousand_leases_open_soon_and_are_held() {
         assert_eq!((table.held, table.waiting), (many + 1, 0));
         let held: HashSet<String> = table.entries.iter().map(|entry| entry.target.to_string()).collect();
         assert!((0..many).all(|at| held.contains(&format!("{:?}", rows::job(at)))), "one is not held");
-        assert!(table.entries.iter().all(|entry| entry.token == Some(token) && entry.lease_left == Some(HOUR)));
+        assert!(table.entries.iter().all(|entry| entry.token == Some(token) && entry.lease_remaining == Some(HOUR)));
         for at in (0..many).step_by(997) {
             let name = rows::job(at);
             assert_eq!(store.lock_holders(&name).unwrap()[0].token, Some(token));
             assert!(store.try_lock(&name).unwrap().is_none());
         }
-        assert_eq!(store.resume_lock("job 000007", token).unwrap().token(), token);
+        assert_eq!(store.attach_lock("job 000007", token).unwrap().token(), token);
         clocks.pass(HOUR);
         assert!(store.try_lock("job 000008").unwrap().is_some());
     });

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use percolite::{LockOptions, Store, Timestamp, Wait};
+use percolite::{LockOptions, LockWaitPolicy, Store, Timestamp};
 
 use super::{answer, assert_about, assert_waits, begin, lease, left};
 use crate::support::clocks::{Clocks, HOUR, THEN};
@@ -61,7 +61,7 @@ fn token_of(told: &str) -> Timestamp {
 #[test]
 fn l1_a_after_a_kill_a_lock_without_a_lease_waits_for_what_is_left() {
     if let Some((_, folder)) = life() {
-        let store = Store::builder().label("the killed one").open(folder.join("store")).unwrap();
+        let store = Store::builder().application_name("the killed one").open(folder.join("store")).unwrap();
         let guard = store.lock_with("job", lease(HOUR)).unwrap();
         let token = guard.token().to_u64().to_string();
         tell(&folder, store, &token);
@@ -76,7 +76,7 @@ fn l1_a_after_a_kill_a_lock_without_a_lease_waits_for_what_is_left() {
     assert!(before > HOUR - LONGEST && before <= HOUR, "{before:?}");
     let waiter = begin("waiter", {
         let store = store.clone();
-        move || store.lock_with("job", LockOptions::exclusive().wait(Wait::AtMost(2 * HOUR)))
+        move || store.lock_with("job", LockOptions::exclusive().wait(LockWaitPolicy::Timeout(2 * HOUR)))
     });
     until("it waits", || clocks.is_parked("waiter"));
     clocks.pass(before - Duration::from_secs(1));
@@ -84,8 +84,8 @@ fn l1_a_after_a_kill_a_lock_without_a_lease_waits_for_what_is_left() {
     clocks.pass(Duration::from_secs(1));
     let guard = answer(&waiter).unwrap();
     assert!(guard.token() > token);
-    let taken_over = guard.info().taken_over.unwrap();
-    assert_eq!((taken_over.token, taken_over.holder.label.as_deref()), (token, Some("the killed one")));
+    let taken_over = guard.entry().took_over.unwrap();
+    assert_eq!((taken_over.token, taken_over.holder.application_name.as_deref()), (token, Some("the killed one")));
 }
 
 #[test]

@@ -43,7 +43,7 @@ fn g1_b_a_second_caller_gets_none_and_changes_nothing() {
     // Any number of names by one caller.
     assert!(store.get_lock("another", HOUR).unwrap().is_some());
     assert!(!store.is_free_lock("some_resource").unwrap());
-    assert_eq!(store.lock_stats().exclusive.timed_out, 2);
+    assert_eq!(store.lock_stats().exclusive.timeouts, 2);
     assert_eq!(rows::names(&memory.exclusive_engine()), ["another", "some_resource"]);
 }
 

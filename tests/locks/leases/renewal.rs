@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use percolite::LostReason;
+use percolite::LockLostReason;
 use percolite::engine::sim::SimStorage;
 
 use super::{answer, assert_about, assert_lost, begin, has_row, lease, left, open};
@@ -37,8 +37,8 @@ fn a_lease_that_is_kept_and_resumed_at_once_is_looked_at_no_more_often() {
     let store = clocks.builder().in_memory().unwrap();
     let mut guard = store.lock_with("job", lease(HOUR)).unwrap();
     for _ in 0..20 {
-        let token = guard.into_token().unwrap();
-        guard = store.resume_lock("job", token).unwrap();
+        let token = guard.detach().unwrap();
+        guard = store.attach_lock("job", token).unwrap();
     }
     std::thread::sleep(Duration::from_millis(50));
     let before = clocks.looks(KEEPER);
@@ -101,7 +101,7 @@ fn a_renewal_that_is_overtaken_by_the_end_writes_nothing() {
     until("it is stalled", || clocks.is_stalled());
     assert!(store.force_unlock("job", guard.token()).unwrap());
     clocks.let_go();
-    assert_lost(answer(&renewal), LostReason::Forced);
+    assert_lost(answer(&renewal), LockLostReason::Forced);
     assert!(!has_row(&memory.exclusive_engine(), "job"));
 }
 

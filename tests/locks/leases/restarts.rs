@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use percolite::engine::sim::SimStorage;
-use percolite::{Durability, ErrorKind, Existing, LockGuard, LockOptions, LostReason, Store, Timestamp, Wait};
+use percolite::{
+    Durability, ErrorKind, LockGuard, LockLostReason, LockOptions, LockWaitPolicy, OnExisting, Store, Timestamp,
+};
 
 use super::{answer, assert_about, assert_lost, assert_waits, begin, has_row, lease, left, open};
 use crate::support::clocks::{Clocks, DAY, HOUR, THEN};
@@ -21,7 +23,7 @@ fn millis(time: Duration) -> u64 {
 fn cut_off(memory: &SimStorage) -> Timestamp {
     let clocks = Clocks::new();
     let store = open(memory, &clocks);
-    let token = store.lock_with("job", lease(HOUR)).unwrap().into_token().unwrap();
+    let token = store.lock_with("job", lease(HOUR)).unwrap().detach().unwrap();
     clocks.pass(HOUR / 2);
     memory.crash(0);
     token
@@ -40,7 +42,7 @@ fn l1_d_a_clock_set_back_a_day_leaves_the_whole_time_and_no_more() {
     clocks.pass(2 * SECOND);
     let next = store.try_lock("job").unwrap().expect("the time is over");
     assert!(next.token() > token);
-    assert_eq!(next.info().taken_over.unwrap().token, token);
+    assert_eq!(next.entry().took_over.unwrap().token, token);
 }
 
 #[test]
@@ -55,13 +57,13 @@ fn l1_e_a_clock_set_ahead_a_day_ends_it_at_once() {
     let clocks = Clocks::at(THEN + millis(DAY));
     let store = open(&memory, &clocks);
     assert!(store.is_free_lock("job").unwrap());
-    assert_lost(store.resume_lock("job", token), LostReason::NotHeld);
+    assert_lost(store.attach_lock("job", token), LockLostReason::UnknownToken);
     let rows = store.keyspace("rows").unwrap();
     let mut of_another_life = store.begin().unwrap();
     assert!(matches!(of_another_life.fence(&old_fence).unwrap_err().kind(), ErrorKind::InvalidArgument(_)));
 
     // In the life that has granted it the wall clock takes no part.
-    let next = store.lock_with("job", lease(HOUR).wait(Wait::No).once()).unwrap();
+    let next = store.lock_with("job", lease(HOUR).wait(LockWaitPolicy::NoWait).once()).unwrap();
     assert!(next.token() > token);
     let mut txn = store.begin().unwrap();
     txn.fence(&next.fence()).unwrap();
@@ -70,9 +72,9 @@ fn l1_e_a_clock_set_ahead_a_day_ends_it_at_once() {
     assert!(next.is_held());
     assert!(store.try_lock("job").unwrap().is_none());
     clocks.pass(HOUR);
-    let last = store.lock_with("job", lease(HOUR).wait(Wait::No)).unwrap();
+    let last = store.lock_with("job", lease(HOUR).wait(LockWaitPolicy::NoWait)).unwrap();
     assert!(last.token() > next.token());
-    assert_lost(txn.commit(), LostReason::Expired);
+    assert_lost(txn.commit(), LockLostReason::Expired);
     assert_eq!(store.snapshot().unwrap().get(&rows, "by").unwrap(), None);
 }
 
@@ -91,7 +93,7 @@ fn l1_f_a_restored_dump_of_next_year_leaves_the_time_as_it_is() {
     let store = open(&memory, &clocks);
     store.keyspace("rows").unwrap();
     let before = store.get_lock("before", HOUR).unwrap().unwrap();
-    store.restore(dump.as_slice(), Existing::Replace, |_| ()).unwrap();
+    store.restore(dump.as_slice(), OnExisting::Replace, |_| ()).unwrap();
     let after = store.get_lock("after", HOUR).unwrap().unwrap();
     assert!(after.millis() > THEN + 364 * millis(DAY), "the oracle did not jump");
     clocks.pass(HOUR / 4);
@@ -105,8 +107,8 @@ fn l1_f_a_restored_dump_of_next_year_leaves_the_time_as_it_is() {
     memory.crash(0);
     let store = open(&memory, &Clocks::at(clocks.wall()));
     check(&store);
-    assert_eq!(store.resume_lock("before", before).unwrap().token(), before);
-    assert_eq!(store.resume_lock("after", after).unwrap().token(), after);
+    assert_eq!(store.attach_lock("before", before).unwrap().token(), before);
+    assert_eq!(store.attach_lock("after", after).unwrap().token(), after);
 }
 
 #[test]
@@ -116,7 +118,7 @@ fn l2_a_resuming_with_the_token_goes_on() {
     let clocks = Clocks::at(THEN + millis(HOUR / 2));
     let store = open(&memory, &clocks);
     let rows = store.keyspace("rows").unwrap();
-    let guard = store.resume_lock("job", token).unwrap();
+    let guard = store.attach_lock("job", token).unwrap();
     assert_eq!(guard.token(), token);
     // It is renewed from here on: half of its time is over, so at once.
     until("it is renewed", || left(&store, "job").unwrap() > HOUR - SECOND);
@@ -129,7 +131,7 @@ fn l2_a_resuming_with_the_token_goes_on() {
             txn.put(&rows, "by", "the resumed one")
         })
         .unwrap();
-    let why = store.resume_lock("job", token).unwrap_err();
+    let why = store.attach_lock("job", token).unwrap_err();
     assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "it has a guard already: {why}");
     drop(guard);
     let next = store.lock("job").unwrap();
@@ -142,22 +144,22 @@ fn l2_b_resuming_with_another_token_or_after_the_end_is_lost() {
     let store = clocks.builder().in_memory().unwrap();
     let token = store.get_lock("job", HOUR).unwrap().unwrap();
     for other in [token.to_u64() - 1, token.to_u64() + 1, 0, u64::MAX] {
-        assert_lost(store.resume_lock("job", Timestamp::from_u64(other)), LostReason::NotHeld);
+        assert_lost(store.attach_lock("job", Timestamp::from_u64(other)), LockLostReason::UnknownToken);
     }
     assert_about(left(&store, "job"), HOUR);
     // Released.
     assert!(store.release_lock("job", token).unwrap());
-    assert_lost(store.resume_lock("job", token), LostReason::NotHeld);
+    assert_lost(store.attach_lock("job", token), LockLostReason::UnknownToken);
     // Over, and nobody has come after it.
     let token = store.get_lock("job", HOUR).unwrap().unwrap();
     clocks.pass(HOUR);
-    assert_lost(store.resume_lock("job", token), LostReason::NotHeld);
+    assert_lost(store.attach_lock("job", token), LockLostReason::UnknownToken);
     // Over, and somebody has.
     let token = store.get_lock("job", HOUR).unwrap().unwrap();
     clocks.pass(HOUR);
     let next = store.get_lock("job", HOUR).unwrap().unwrap();
-    assert_lost(store.resume_lock("job", token), LostReason::NotHeld);
-    assert_eq!(store.resume_lock("job", next).unwrap().token(), next);
+    assert_lost(store.attach_lock("job", token), LockLostReason::UnknownToken);
+    assert_eq!(store.attach_lock("job", next).unwrap().token(), next);
 }
 
 /// A lease ends, the next holder has none, and the power is cut as soon as it has its guard. The guard of the first is dropped with
@@ -192,7 +194,7 @@ fn l2_c_after_a_dropped_lease_a_power_cut_does_not_bring_it_back() {
         (guard.token(), Some(guard))
     });
     let store = open(&memory, &Clocks::new());
-    assert_lost(store.resume_lock("job", token), LostReason::NotHeld);
+    assert_lost(store.attach_lock("job", token), LockLostReason::UnknownToken);
     assert!(store.is_free_lock("job").unwrap());
 }
 
@@ -204,7 +206,7 @@ fn l2_d_after_an_expired_lease_a_clock_set_back_does_not_bring_it_back() {
         (token, None)
     });
     let store = open(&memory, &Clocks::at(THEN - millis(DAY)));
-    assert_lost(store.resume_lock("job", token), LostReason::NotHeld);
+    assert_lost(store.attach_lock("job", token), LockLostReason::UnknownToken);
     assert!(store.is_free_lock("job").unwrap());
 }
 
@@ -235,34 +237,34 @@ fn l4_b_a_lease_that_was_kept_by_its_token_is_held_after_closing() {
     let memory = SimStorage::new();
     let clocks = Clocks::new();
     let store = open(&memory, &clocks);
-    let token = store.lock_with("job", lease(HOUR).why("kept")).unwrap().into_token().unwrap();
+    let token = store.lock_with("job", lease(HOUR).reason("kept")).unwrap().detach().unwrap();
     let without_lease = store.lock("other").unwrap();
-    assert!(without_lease.into_token().is_err(), "there is nothing to keep");
+    assert!(without_lease.detach().is_err(), "there is nothing to keep");
     store.close().unwrap();
     clocks.pass(HOUR / 4);
     let store = open(&memory, &clocks);
     assert!(store.try_lock("job").unwrap().is_none());
     let holders = store.lock_holders("job").unwrap();
-    assert_eq!((holders[0].token, holders[0].why.as_deref()), (Some(token), Some("kept")));
+    assert_eq!((holders[0].token, holders[0].reason.as_deref()), (Some(token), Some("kept")));
     assert_about(left(&store, "job"), HOUR / 4 * 3);
-    assert_eq!(store.resume_lock("job", token).unwrap().token(), token);
+    assert_eq!(store.attach_lock("job", token).unwrap().token(), token);
 }
 
 #[test]
 fn l4_c_a_release_that_was_answered_outlives_a_power_cut() {
     let memory = SimStorage::new();
     let clocks = Clocks::new();
-    let store = clocks.builder().durability(Durability::Buffered).open_sim(&memory).unwrap();
+    let store = clocks.builder().durability(Durability::Buffered).open_in_memory(&memory).unwrap();
     let token = store.get_lock("by token", HOUR).unwrap().unwrap();
     let forced = store.get_lock("forced", HOUR).unwrap().unwrap();
     let guard = store.lock_with("guard", lease(HOUR)).unwrap();
     // What was granted is durable, even in a store that is not.
     memory.crash(0);
-    let store = clocks.builder().durability(Durability::Buffered).open_sim(&memory).unwrap();
+    let store = clocks.builder().durability(Durability::Buffered).open_in_memory(&memory).unwrap();
     for (name, token) in [("by token", token), ("forced", forced), ("guard", guard.token())] {
         assert_eq!(store.lock_holders(name).unwrap()[0].token, Some(token));
     }
-    let guard = store.resume_lock("guard", guard.token()).unwrap();
+    let guard = store.attach_lock("guard", guard.token()).unwrap();
     assert!(store.release_lock("by token", token).unwrap());
     assert!(store.force_unlock("forced", forced).unwrap());
     guard.release().unwrap();

@@ -5,7 +5,7 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use percolite::engine::sim::SimStorage;
-use percolite::{ErrorKind, LockGuard, LockOptions, LostReason, Result, Store, Wait};
+use percolite::{ErrorKind, LockGuard, LockLostReason, LockOptions, LockWaitPolicy, Result, Store};
 
 use super::{answer, assert_about, assert_lost, assert_waits, begin, has_row, lease, left, open};
 use crate::support::clocks::{Clocks, DAY, HOUR};
@@ -15,7 +15,7 @@ use crate::support::{rows, until};
 const SECOND: Duration = Duration::from_secs(1);
 
 fn patient(seconds: u64) -> LockOptions {
-    LockOptions::exclusive().wait(Wait::AtMost(SECOND * u32::try_from(seconds).unwrap()))
+    LockOptions::exclusive().wait(LockWaitPolicy::Timeout(SECOND * u32::try_from(seconds).unwrap()))
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn l3_a_a_guard_is_renewed_for_three_times_its_lease_and_beyond() {
 #[test]
 fn l3_b_a_lease_for_once_is_lost_at_its_time() {
     let (memory, clocks) = (SimStorage::new(), Clocks::new());
-    let store = clocks.builder().label("first").open_sim(&memory).unwrap();
+    let store = clocks.builder().application_name("first").open_in_memory(&memory).unwrap();
     let guard = store.lock_with("job", lease(HOUR).once()).unwrap();
     clocks.pass(HOUR - SECOND);
     assert!(guard.is_held());
@@ -56,11 +56,11 @@ fn l3_b_a_lease_for_once_is_lost_at_its_time() {
     assert!(!guard.is_held());
     assert!(guard.wait_lost(Duration::ZERO));
     let next = store.try_lock("job").unwrap().unwrap();
-    let taken_over = next.info().taken_over.expect("a lease was over");
-    assert_eq!((taken_over.token, taken_over.holder.label.as_deref()), (guard.token(), Some("first")));
+    let taken_over = next.entry().took_over.expect("a lease was over");
+    assert_eq!((taken_over.token, taken_over.holder.application_name.as_deref()), (guard.token(), Some("first")));
     assert!(!has_row(&memory.exclusive_engine(), "job"), "returned before the row of the first was gone");
     let stats = store.lock_stats();
-    assert_eq!((stats.expired, stats.taken_over, stats.lost, stats.forced), (1, 1, 1, 0));
+    assert_eq!((stats.leases_expired, stats.leases_taken_over, stats.lost, stats.force_unlocked), (1, 1, 1, 0));
     // The late end of the first one does not touch the next.
     drop(guard);
     assert!(next.is_held());
@@ -79,10 +79,10 @@ fn l3_c_a_renewal_that_comes_too_late_is_lost() {
     clocks.pass(HOUR - SECOND);
     assert!(guard.is_held());
     clocks.pass(SECOND);
-    assert_lost(guard.renew(HOUR), LostReason::Expired);
+    assert_lost(guard.renew(HOUR), LockLostReason::Expired);
     assert!(!guard.is_held());
     let next = store.lock_with("job", lease(HOUR).once()).unwrap();
-    assert_lost(guard.renew(HOUR), LostReason::Expired);
+    assert_lost(guard.renew(HOUR), LockLostReason::Expired);
     assert_about(left(&store, "job"), HOUR);
     assert!(next.is_held());
 }
@@ -137,7 +137,7 @@ fn l3_d_whether_a_lease_outlives_its_time_in_a_renewal_is_what_that_answers() {
     assert_waits(&waiter);
     clocks.pass(SECOND);
     assert!(!guard.is_held());
-    assert_eq!(answer(&waiter).unwrap().info().taken_over.unwrap().token, guard.token());
+    assert_eq!(answer(&waiter).unwrap().entry().took_over.unwrap().token, guard.token());
 
     let Edge { renewed, guard, waiter, .. } = renewed_on_the_edge(|memory| memory.fail_sync(1));
     let why = renewed.unwrap_err();
@@ -163,7 +163,7 @@ fn l3_e_the_timer_behind_a_lease_goes_to_the_next_in_line() {
     let before = clocks.looks("second");
     clocks.pass(2 * SECOND);
     let why = answer(&waiting[0]).unwrap_err();
-    assert!(matches!(why.kind(), ErrorKind::LockHeld(_)), "{why}");
+    assert!(matches!(why.kind(), ErrorKind::LockNotAvailable(_)), "{why}");
     // Only the one that has come to the front looks after the lease.
     until("the second is told", || clocks.looks("second") > before);
     assert_waits(&waiting[1]);
@@ -174,15 +174,15 @@ fn l3_e_the_timer_behind_a_lease_goes_to_the_next_in_line() {
     assert_eq!((clocks.looks("second"), clocks.looks("third")), (second, third), "somebody was woken early");
     clocks.pass(Duration::from_millis(100));
     let guard = answer(&waiting[1]).unwrap();
-    assert_eq!(guard.info().taken_over.unwrap().token, token);
+    assert_eq!(guard.entry().took_over.unwrap().token, token);
     assert_waits(&waiting[2]);
     assert_eq!(clocks.looks("third"), third, "who was not granted was woken");
-    assert_eq!(store.lock_stats().wakes, 0, "the second one was awake");
+    assert_eq!(store.lock_stats().wakeups, 0, "the second one was awake");
     drop(guard);
     drop(answer(&waiting[2]).unwrap());
-    assert_eq!(store.lock_stats().wakes, 1);
+    assert_eq!(store.lock_stats().wakeups, 1);
     let stats = store.lock_stats();
-    assert_eq!((stats.expired, stats.taken_over, stats.lost, stats.exclusive.timed_out), (1, 1, 1, 1));
+    assert_eq!((stats.leases_expired, stats.leases_taken_over, stats.lost, stats.exclusive.timeouts), (1, 1, 1, 1));
     assert_eq!(store.lock_table().unwrap().entries.len(), 0);
     assert_eq!(rows::names(&memory.exclusive_engine()), [""; 0]);
 }

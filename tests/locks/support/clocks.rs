@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use percolite::Builder;
-use percolite::runtime::{Joined, Parker, Runtime, System};
+use percolite::runtime::{Env, JoinHandle, Parker, SystemEnv};
 
 /// An arbitrary moment, in milliseconds since 1970.
 pub const THEN: u64 = 1_763_726_400_000;
@@ -20,7 +20,7 @@ const LONG: Duration = Duration::from_secs(10);
 
 /// See the [module](self). Threads, sleeping and randomness are the system's.
 pub struct Clocks {
-    system: System,
+    system: SystemEnv,
     state: Mutex<State>,
     changed: Condvar,
     this: Weak<Self>,
@@ -59,7 +59,7 @@ impl Clocks {
         };
         Arc::new_cyclic(|this| {
             let this = Weak::clone(this);
-            Self { system: System::default(), state: Mutex::new(state), changed: Condvar::new(), this }
+            Self { system: SystemEnv::default(), state: Mutex::new(state), changed: Condvar::new(), this }
         })
     }
 
@@ -153,7 +153,7 @@ impl Clocks {
     }
 }
 
-impl Runtime for Clocks {
+impl Env for Clocks {
     fn unix_millis(&self) -> u64 {
         self.look(|state| state.unix_millis)
     }
@@ -178,7 +178,7 @@ impl Runtime for Clocks {
         alarm
     }
 
-    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn Joined>> {
+    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn JoinHandle>> {
         let is_left_out = self.state.lock().left_out == Some(name);
         self.system.spawn(name, if is_left_out { Box::new(|| ()) } else { work })
     }

@@ -61,7 +61,7 @@ impl Gate {
 }
 
 fn is_lease(row: &RowKey) -> bool {
-    row.keyspace() == KeyspaceId(0) && row.key().starts_with(b"lock/")
+    row.keyspace_id() == KeyspaceId(0) && row.user_key().starts_with(b"lock/")
 }
 
 impl Engine for Gate {

@@ -5,7 +5,7 @@ use std::ops::Bound;
 use percolite::engine::sim::SimStorage;
 use percolite::engine::storage::{Batch, Column, Storage};
 use percolite::engine::{Engine, RowBatch, RowRange};
-use percolite::row::{Edit, RowChange, TxnId, Value, WriteRecord};
+use percolite::row::{CellChange, RowChange, TxnId, Value, WriteRecord};
 use percolite::{KeyspaceId, OwnerId, RowKey, Timestamp};
 
 /// An hour, as rows say it.
@@ -29,7 +29,7 @@ pub fn names(engine: &dyn Engine) -> Vec<String> {
     let range = RowRange { start: Bound::Included(start.clone()), end: Bound::Excluded(end) };
     let mut names = Vec::new();
     let mut see = |key: &[u8], _: &[u8]| {
-        let name = RowKey::from_bytes(key).unwrap().key()["lock/".len()..].to_vec();
+        let name = RowKey::from_bytes(key).unwrap().user_key()["lock/".len()..].to_vec();
         names.push(String::from_utf8(name).unwrap());
         true
     };
@@ -56,8 +56,8 @@ pub fn row_bytes(token: Timestamp, since_ms: u64) -> Vec<u8> {
 pub fn change(name: &str, commit_ts: Timestamp, value: Vec<u8>) -> RowChange {
     let start_ts = Timestamp::from_u64(commit_ts.to_u64() - 1);
     let txn = TxnId { start_ts, owner: OwnerId::new(7, 7) };
-    let version = WriteRecord { commit_ts, txn, value: Some(Value::Inline(value.into())), held_at: None };
-    RowChange { write: Edit::Put(version), ..RowChange::new(row_of(name), start_ts) }
+    let version = WriteRecord { commit_ts, txn, value: Some(Value::Inline(value.into())), lock_only_ts: None };
+    RowChange { write: CellChange::Put(version), ..RowChange::new(row_of(name), start_ts) }
 }
 
 /// Has the row of the name be nonsense: as the store keeps it, or in what it says.

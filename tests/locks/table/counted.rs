@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use LockMode::{Exclusive, Semaphore, Shared};
 use percolite::{
-    Cancel, Error, ErrorKind, LockGuard, LockMode, LockModeStats, LockOptions, LockStats, LockTable, Result, Store,
-    Wait,
+    CancelToken, Error, ErrorKind, LockGuard, LockMode, LockModeStats, LockOptions, LockStats, LockTable,
+    LockWaitPolicy, Result, Store,
 };
 
 use crate::support::clocks::Clocks;
@@ -41,7 +41,7 @@ struct Waiting {
     mode: LockMode,
     leased: bool,
     asking: Asking,
-    cancel: Cancel,
+    cancel: CancelToken,
     since: Duration,
 }
 
@@ -133,23 +133,23 @@ impl Script {
                 assert_eq!(tried.is_some(), free);
                 return self.answered(at, mode, leased, tried.ok_or(()), false);
             }
-            0 => Wait::No,
-            1 => Wait::AtMost(Duration::ZERO),
-            2 => Wait::AtMost(Duration::from_millis(1)),
-            _ => Wait::Forever,
+            0 => LockWaitPolicy::NoWait,
+            1 => LockWaitPolicy::Timeout(Duration::ZERO),
+            2 => LockWaitPolicy::Timeout(Duration::from_millis(1)),
+            _ => LockWaitPolicy::Forever,
         };
-        if waits != Wait::Forever {
+        if waits != LockWaitPolicy::Forever {
             let answer = self.store.lock_with(name, options(mode).wait(waits)).map_err(is_held);
             assert_eq!(answer.is_ok(), free, "{mode} of {name}, {waits:?}");
-            return self.answered(at, mode, leased, answer, waits != Wait::No);
+            return self.answered(at, mode, leased, answer, waits != LockWaitPolicy::NoWait);
         }
-        let (cancel, since) = (Cancel::default(), self.clocks.now());
-        let asking = asks(&self.store, name, options(mode).cancel(&cancel));
+        let (cancel, since) = (CancelToken::default(), self.clocks.now());
+        let asking = asks(&self.store, name, options(mode).cancel_token(&cancel));
         assert_eq!(asking.waits_as.is_none(), free, "{mode} of {name}");
         if free {
             return self.answered(at, mode, leased, Ok(asking.granted()), true);
         }
-        self.of(mode).waited += 1;
+        self.of(mode).waits += 1;
         self.waiting.push(Waiting { at, mode, leased, asking, cancel, since });
     }
 
@@ -162,16 +162,16 @@ impl Script {
                 self.holds(at, mode, leased, guard);
             }
             Err(()) => {
-                counted.timed_out += 1;
-                counted.waited += u64::from(was_to_wait);
+                counted.timeouts += 1;
+                counted.waits += u64::from(was_to_wait);
             }
         }
     }
 
     fn holds(&mut self, at: usize, mode: LockMode, leased: bool, guard: LockGuard) {
         let takes_over = mode == Exclusive && std::mem::take(&mut self.left[at]);
-        self.expected.taken_over += u64::from(takes_over);
-        assert_eq!(guard.info().taken_over.is_some(), takes_over, "{}", NAMES[at]);
+        self.expected.leases_taken_over += u64::from(takes_over);
+        assert_eq!(guard.entry().took_over.is_some(), takes_over, "{}", NAMES[at]);
         self.guards.push(Guarded { at, mode, guard, lease: if leased { Lease::Runs } else { Lease::None } });
     }
 
@@ -183,7 +183,7 @@ impl Script {
         let ended = over.len() as u64;
         // Their guards end nothing any more.
         self.lost.extend(over);
-        self.expected.expired += ended;
+        self.expected.leases_expired += ended;
         self.expected.lost += ended;
         self.left[at] |= ended > 0;
     }
@@ -219,7 +219,7 @@ impl Script {
     /// What is over when its guard is dropped was lost before.
     fn drops(&mut self, held: Guarded) {
         let lost = u64::from(held.lease == Lease::Over);
-        self.expected.expired += lost;
+        self.expected.leases_expired += lost;
         self.expected.lost += lost;
     }
 
@@ -235,7 +235,7 @@ impl Script {
             assert!(!held.guard.is_held());
             // That there is no such grant any more is not counted.
             assert!(!self.store.force_unlock(NAMES[held.at], held.guard.token()).unwrap());
-            self.expected.forced += 1;
+            self.expected.force_unlocked += 1;
             self.expected.lost += 1;
         }
     }
@@ -245,7 +245,7 @@ impl Script {
             let at = self.random.below(self.waiting.len());
             let waiting = self.waiting.swap_remove(at);
             waiting.cancel.cancel();
-            assert!(matches!(waiting.asking.refused().kind(), ErrorKind::Stopped(_)));
+            assert!(matches!(waiting.asking.refused().kind(), ErrorKind::Cancelled(_)));
             self.of(waiting.mode).cancelled += 1;
         }
     }
@@ -270,28 +270,28 @@ impl Script {
         let mut held = self.guards.swap_remove(found);
         let alone = self.guards.iter().all(|other| other.at != held.at);
         if self.upgrading.iter().any(|other| other.at == held.at) {
-            let why = held.guard.upgrade(Wait::AtMost(LIMIT)).unwrap_err();
+            let why = held.guard.upgrade(LockWaitPolicy::Timeout(LIMIT)).unwrap_err();
             assert!(matches!(why.kind(), ErrorKind::Deadlock(_)), "{why}");
             self.expected.deadlocks += 1;
             return self.guards.push(held);
         }
         if alone || self.random.below(2) == 0 {
-            let answer = held.guard.upgrade(Wait::AtMost(Duration::from_millis(1))).map_err(is_held);
+            let answer = held.guard.upgrade(LockWaitPolicy::Timeout(Duration::from_millis(1))).map_err(is_held);
             assert_eq!(answer.is_ok(), alone);
             self.expected.exclusive.acquired += u64::from(alone);
-            self.expected.exclusive.waited += u64::from(!alone);
-            self.expected.exclusive.timed_out += u64::from(!alone);
+            self.expected.exclusive.waits += u64::from(!alone);
+            self.expected.exclusive.timeouts += u64::from(!alone);
             held.mode = if alone { Exclusive } else { Shared };
             return self.guards.push(held);
         }
         let (Guarded { at, mut guard, .. }, (returns, back), since) = (held, channel(), self.clocks.now());
         let before = self.table().waiting;
         std::thread::spawn(move || {
-            let upgraded = guard.upgrade(Wait::Forever);
+            let upgraded = guard.upgrade(LockWaitPolicy::Forever);
             returns.send((guard, upgraded))
         });
         until("the conversion", || self.table().waiting == before + 1);
-        self.expected.exclusive.waited += 1;
+        self.expected.exclusive.waits += 1;
         self.upgrading.push(Upgrading { at, back, since });
     }
 
@@ -301,7 +301,7 @@ impl Script {
 
     fn granted_later(&mut self, (at, mode): (usize, LockMode), leased: bool, since: Duration, guard: LockGuard) {
         self.of(mode).acquired += 1;
-        self.expected.wakes += 1;
+        self.expected.wakeups += 1;
         self.granted_later[place(mode)] += 1;
         let longest = &mut self.longest[place(mode)];
         *longest = self.clocks.now().saturating_sub(since).max(*longest);
@@ -340,7 +340,7 @@ impl Script {
 }
 
 fn is_held(why: Error) {
-    assert!(matches!(why.kind(), ErrorKind::LockHeld(_)), "{why}");
+    assert!(matches!(why.kind(), ErrorKind::LockNotAvailable(_)), "{why}");
 }
 
 #[test]
@@ -380,7 +380,7 @@ fn t1_b_the_statistics_of_a_thousand_requests_are_those_counted_by_the_test() {
     let since = script.clocks.now();
     let asking = asks_with(&script.store, name, LockOptions::exclusive());
     script.of(Exclusive).acquired += 1;
-    script.of(Exclusive).waited += 1;
+    script.of(Exclusive).waits += 1;
     script.clocks.pass(long);
     drop(held);
     let guard = asking.granted();
@@ -391,7 +391,7 @@ fn t1_b_the_statistics_of_a_thousand_requests_are_those_counted_by_the_test() {
 /// What is left ends with the store.
 fn ends_as_counted(script: Script, long: Duration) {
     let Script { store, guards, waiting, upgrading, mut expected, longest, granted_later, .. } = script;
-    expected.wakes += (waiting.len() + upgrading.len()) as u64;
+    expected.wakeups += (waiting.len() + upgrading.len()) as u64;
     store.clone().close().unwrap();
     for waiting in waiting {
         assert!(matches!(waiting.asking.refused().kind(), ErrorKind::Closed(_)));
@@ -402,18 +402,18 @@ fn ends_as_counted(script: Script, long: Duration) {
     }
     drop(guards);
     let stats = store.lock_stats();
-    let waits = [&stats.exclusive, &stats.shared, &stats.semaphore].map(|mode| &mode.waiting);
-    assert_eq!(waits.map(percolite::Latency::count), granted_later);
+    let waits = [&stats.exclusive, &stats.shared, &stats.semaphore].map(|mode| &mode.wait_time);
+    assert_eq!(waits.map(percolite::LatencyHistogram::count), granted_later);
     assert!(granted_later.iter().all(|waits| *waits > 0) && stats.deadlocks > 0, "{granted_later:?} {stats:?}");
-    assert!(stats.forced > 0 && stats.taken_over > 0 && stats.expired > 0, "{stats:?}");
+    assert!(stats.force_unlocked > 0 && stats.leases_taken_over > 0 && stats.leases_expired > 0, "{stats:?}");
     for (wait, longest) in waits.iter().zip(longest) {
         // A histogram says by how much at most it took less.
         assert!(wait.percentile(50.0) <= longest * 2 && wait.max() <= longest * 2, "{:?} {longest:?}", wait.max());
     }
     assert!(waits[0].max() >= long);
-    expected.exclusive.waiting = waits[0].clone();
-    expected.shared.waiting = waits[1].clone();
-    expected.semaphore.waiting = waits[2].clone();
+    expected.exclusive.wait_time = waits[0].clone();
+    expected.shared.wait_time = waits[1].clone();
+    expected.semaphore.wait_time = waits[2].clone();
     assert_eq!(stats, expected);
     assert_eq!(store.status().lock_stats, expected);
 }

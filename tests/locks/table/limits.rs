@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use percolite::{LOCK_WHY_MAX_BYTES, LockOptions, Store, Timestamp, TxnOptions};
+use percolite::{LockOptions, MAX_LOCK_REASON_BYTES, Store, Timestamp, TxnOptions};
 
 use crate::support::is_invalid;
 
@@ -24,9 +24,9 @@ fn refuses_name(store: &Store, name: &str) {
         store.lock(name).map(drop),
         store.try_lock(name).map(drop),
         store.lock_with(name, leased).map(drop),
-        store.lock_transact(name, LockOptions::exclusive(), TxnOptions::default(), nothing),
+        store.transact_with_lock(name, LockOptions::exclusive(), TxnOptions::default(), nothing),
         store.lock_holders(name).map(drop),
-        store.resume_lock(name, token).map(drop),
+        store.attach_lock(name, token).map(drop),
         store.force_unlock(name, token).map(drop),
         store.get_lock(name, DAY).map(drop),
         store.release_lock(name, token).map(drop),
@@ -44,7 +44,7 @@ fn t1_c_names_notes_leases_and_numbers_are_taken_up_to_their_limits() {
     let of_characters = "\u{e4}".repeat(127) + "n";
     for name in ["n", "a name/with:anything-in \u{2764}", &longest, &of_characters] {
         let guard = store.lock(name).unwrap();
-        assert_eq!(guard.info().target, name.into());
+        assert_eq!(guard.entry().target, name.into());
         assert!(!store.is_free_lock(name).unwrap());
     }
     let (too_long, of_more) = (longest + "n", "\u{e4}".repeat(128));
@@ -52,17 +52,17 @@ fn t1_c_names_notes_leases_and_numbers_are_taken_up_to_their_limits() {
         refuses_name(&store, name);
     }
 
-    let note = "w".repeat(LOCK_WHY_MAX_BYTES);
+    let note = "w".repeat(MAX_LOCK_REASON_BYTES);
     for why in ["", &note] {
-        let guard = store.lock_with("noted", LockOptions::exclusive().why(why)).unwrap();
-        assert_eq!(guard.info().why.as_deref(), Some(why));
+        let guard = store.lock_with("noted", LockOptions::exclusive().reason(why)).unwrap();
+        assert_eq!(guard.entry().reason.as_deref(), Some(why));
     }
-    assert!(refused(&store, "noted", LockOptions::exclusive().why(note + "w")));
-    assert_eq!(LOCK_WHY_MAX_BYTES, 255);
+    assert!(refused(&store, "noted", LockOptions::exclusive().reason(note + "w")));
+    assert_eq!(MAX_LOCK_REASON_BYTES, 255);
 
     for lease in [SHORTEST, LONGEST] {
         let guard = store.lock_with("leased", LockOptions::exclusive().lease(lease).once()).unwrap();
-        assert!(guard.info().lease_left.is_some_and(|left| left <= lease));
+        assert!(guard.entry().lease_remaining.is_some_and(|left| left <= lease));
         guard.renew(DAY).unwrap();
         guard.renew(lease).unwrap();
         for lease in [SHORTEST - NANOSECOND, LONGEST + NANOSECOND] {

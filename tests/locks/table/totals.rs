@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use percolite::{LockOptions, LockTable, Store, Wait};
+use percolite::{LockOptions, LockTable, LockWaitPolicy, Store};
 
 use crate::support::clocks::Clocks;
 use crate::support::{asks, until};
@@ -20,9 +20,9 @@ fn what_is_held_and_what_waits_are_as_many_as_the_entries() {
     // A conversion is one entry, which waits.
     let (mut converting, _other) =
         (store.lock_with("a", LockOptions::shared()).unwrap(), store.lock_with("a", LockOptions::shared()).unwrap());
-    let upgrade = std::thread::spawn(move || converting.upgrade(Wait::Forever).map(|()| converting));
+    let upgrade = std::thread::spawn(move || converting.upgrade(LockWaitPolicy::Forever).map(|()| converting));
     until("the upgrade waits", || store.lock_table().unwrap().waiting == 1);
-    let queued = asks(&store, "a", LockOptions::exclusive().wait(Wait::Forever));
+    let queued = asks(&store, "a", LockOptions::exclusive().wait(LockWaitPolicy::Forever));
     assert_eq!(totals(&store.lock_table().unwrap()), (1, 2, 3));
 
     // A lease that is over is none, before any other request for its name, too.
@@ -44,7 +44,7 @@ fn a_lease_that_is_over_is_lost_when_its_own_guard_ends() {
     let clocks = Clocks::new();
     let store = clocks.builder().in_memory().unwrap();
     let take = || store.lock_with("name", LockOptions::exclusive().lease(LEASE).once()).unwrap();
-    let counts = |store: &Store| (store.lock_stats().expired, store.lock_stats().lost);
+    let counts = |store: &Store| (store.lock_stats().leases_expired, store.lock_stats().lost);
 
     take().release().unwrap();
     drop(take());

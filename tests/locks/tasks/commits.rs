@@ -39,7 +39,7 @@ fn task_f5_a_many_tasks_under_one_lock_see_each_other_and_share_syncs() {
                         Ok::<u64, Error>(before)
                     };
                     let options = TxnOptions::default();
-                    seen.push(store.lock_transact("n", LockOptions::exclusive(), options, work).await.unwrap());
+                    seen.push(store.transact_with_lock("n", LockOptions::exclusive(), options, work).await.unwrap());
                 }
                 seen
             })
@@ -64,8 +64,8 @@ const KEYS: [&str; 3] = ["k", "l", "m"];
 fn call<'a>(world: &World, store: &'a AsyncStore, protocol: CommitProtocol) -> Steps<'a, Result<()>> {
     let rows = world.rows.clone();
     let work = move |txn: &mut Txn| KEYS.iter().try_for_each(|key| txn.put(&rows, key, "first"));
-    let options = TxnOptions { protocol: Some(protocol), ..TxnOptions::default() };
-    Steps::new(store.lock_transact("n", LockOptions::exclusive(), options, work))
+    let options = TxnOptions { commit_protocol: Some(protocol), ..TxnOptions::default() };
+    Steps::new(store.transact_with_lock("n", LockOptions::exclusive(), options, work))
 }
 
 /// Polls it when it is woken, until it is so.
@@ -182,7 +182,8 @@ fn task_f5_e_a_call_that_loses_to_outsiders_keeps_its_grant_and_its_waiters_thei
             }
             txn.put(&inside.rows, "k", "its own")
         };
-        let answer: Result<()> = store.lock_transact("n", LockOptions::exclusive(), TxnOptions::default(), work).await;
+        let answer: Result<()> =
+            store.transact_with_lock("n", LockOptions::exclusive(), TxnOptions::default(), work).await;
         answer.unwrap();
         let seen = std::mem::take(&mut *seen.lock());
         assert_eq!((seen.len(), seen[0].1.len()), (LOSES + 1, 5));
@@ -207,7 +208,8 @@ fn a_call_whose_future_is_dropped_in_its_closure_frees_the_lock_and_commits_noth
             go.recv_timeout(PATIENCE).unwrap();
             Ok(())
         };
-        let mut calling = Steps::new(store.lock_transact("n", LockOptions::exclusive(), TxnOptions::default(), work));
+        let mut calling =
+            Steps::new(store.transact_with_lock("n", LockOptions::exclusive(), TxnOptions::default(), work));
         assert!(calling.poll().is_pending());
         told.recv_timeout(PATIENCE).unwrap();
         drop(calling);

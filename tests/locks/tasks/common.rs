@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use percolite::engine::sim::SimStorage;
-use percolite::{AsyncLockGuard, AsyncStore, LockOptions, Result, Store, Wait};
+use percolite::{AsyncLockGuard, AsyncStore, LockOptions, LockWaitPolicy, Result, Store};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::stops::World;
@@ -73,14 +73,14 @@ impl std::ops::Deref for InMemory {
 
 pub fn in_memory() -> InMemory {
     let memory = SimStorage::new();
-    InMemory { store: Store::builder().open_sim(&memory).unwrap().into(), memory }
+    InMemory { store: Store::builder().open_in_memory(&memory).unwrap().into(), memory }
 }
 
 /// The name that the tests lock.
 pub const NAME: &str = "n";
 
 pub fn forever(options: LockOptions) -> LockOptions {
-    options.wait(Wait::Forever)
+    options.wait(LockWaitPolicy::Forever)
 }
 
 /// A future that the test polls, and that counts its wakes.

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use percolite::engine::sim::SimStorage;
-use percolite::{AsyncLockGuard, AsyncStore, ErrorKind, LockMode, LockOptions, LostReason, Timestamp, Txn, Wait};
+use percolite::{
+    AsyncLockGuard, AsyncStore, ErrorKind, LockLostReason, LockMode, LockOptions, LockWaitPolicy, Timestamp, Txn,
+};
 
 use super::common::{Busy, Steps, both_runtimes, eventually, has_row, in_memory, on_both, takes, waits};
 use crate::stops::{World, assert_lost};
@@ -24,7 +26,7 @@ async fn writes(store: &AsyncStore, fence: percolite::Fence) -> percolite::Resul
 }
 
 fn mode(guard: &AsyncLockGuard) -> LockMode {
-    guard.info().mode
+    guard.entry().mode
 }
 
 #[test]
@@ -32,15 +34,15 @@ fn task_m4_a_a_shared_task_alone_becomes_exclusive_with_a_greater_token() {
     on_both(|store| async move {
         let mut guard = takes(&store, LockOptions::shared());
         let (token, fence) = (guard.token(), guard.fence());
-        guard.upgrade(Wait::No).await.unwrap();
+        guard.upgrade(LockWaitPolicy::NoWait).await.unwrap();
         assert!(guard.token() > token);
         assert_eq!(mode(&guard), LockMode::Exclusive);
         assert!(store.try_lock("n").await.unwrap().is_none());
-        assert_lost(writes(&store, fence).await, token, LostReason::Converted);
+        assert_lost(writes(&store, fence).await, token, LockLostReason::Converted);
         writes(&store, guard.fence()).await.unwrap();
         // It is exclusive already.
         let token = guard.token();
-        guard.upgrade(Wait::No).await.unwrap();
+        guard.upgrade(LockWaitPolicy::NoWait).await.unwrap();
         assert_eq!(guard.token(), token);
     });
 }
@@ -50,8 +52,8 @@ fn task_m4_b_the_second_task_that_upgrades_is_told_at_once_and_keeps_its_lock() 
     on_both(|store| async move {
         let [mut one, mut other] = [(); 2].map(|()| takes(&store, LockOptions::shared()));
         let token = other.token();
-        let mut first = Steps::waiting(one.upgrade(Wait::Forever));
-        let why = other.upgrade(Wait::Forever).await.unwrap_err();
+        let mut first = Steps::waiting(one.upgrade(LockWaitPolicy::Forever));
+        let why = other.upgrade(LockWaitPolicy::Forever).await.unwrap_err();
         assert!(matches!(why.kind(), ErrorKind::Deadlock(_)), "{why}");
         assert_eq!((mode(&other), other.token(), other.is_held()), (LockMode::Shared, token, true));
         assert_eq!(first.wakes(), 0);
@@ -87,11 +89,14 @@ fn task_m4_d_an_upgrade_whose_time_is_over_or_whose_future_is_dropped_leaves_the
     on_both(|store| async move {
         let [mut one, other] = [(); 2].map(|()| takes(&store, LockOptions::shared()));
         let (token, fence) = (one.token(), one.fence());
-        let why = one.upgrade(Wait::AtMost(Duration::from_millis(20))).await.unwrap_err();
-        let ErrorKind::LockHeld(held) = why.kind() else { panic!("{why}") };
+        let why = one.upgrade(LockWaitPolicy::Timeout(Duration::from_millis(20))).await.unwrap_err();
+        let ErrorKind::LockNotAvailable(held) = why.kind() else { panic!("{why}") };
         assert!(held.holders.iter().any(|holder| holder.token == Some(other.token())), "{why}");
-        assert!(matches!(one.upgrade(Wait::No).await.unwrap_err().kind(), ErrorKind::LockHeld(_)));
-        drop(Steps::waiting(one.upgrade(Wait::Forever)));
+        assert!(matches!(
+            one.upgrade(LockWaitPolicy::NoWait).await.unwrap_err().kind(),
+            ErrorKind::LockNotAvailable(_)
+        ));
+        drop(Steps::waiting(one.upgrade(LockWaitPolicy::Forever)));
         assert_eq!((mode(&one), one.token(), one.is_held()), (LockMode::Shared, token, true));
         writes(&store, fence).await.unwrap();
         // Nothing is in the way of others.
@@ -106,7 +111,7 @@ fn task_m4_e_what_was_fenced_before_a_downgrade_is_refused_when_a_second_task_re
         let mut guard = takes(&store, LockOptions::exclusive());
         let rows = store.keyspace("rows").await.unwrap();
         let (token, fence) = (guard.token(), guard.fence());
-        let txn = store.with(move |store| {
+        let txn = store.run_blocking(move |store| {
             let mut txn = store.begin()?;
             txn.fence(&fence)?;
             txn.put(&rows, "k", "v")?;
@@ -115,8 +120,8 @@ fn task_m4_e_what_was_fenced_before_a_downgrade_is_refused_when_a_second_task_re
         let txn = txn.await.unwrap();
         guard.downgrade().await.unwrap();
         let reader = takes(&store, LockOptions::shared());
-        let committed = store.with(move |_| txn.commit()).await;
-        assert_lost(committed, token, LostReason::Converted);
+        let committed = store.run_blocking(move |_| txn.commit()).await;
+        assert_lost(committed, token, LockLostReason::Converted);
         let rows = store.keyspace("rows").await.unwrap();
         assert_eq!(store.get(&rows, "k").await.unwrap(), None);
         drop(reader);
@@ -129,21 +134,21 @@ fn a_guard_whose_upgrade_is_dropped_while_it_gets_its_token_is_fenced_by_nothing
         let store = in_memory();
         let _inside = runtime.enter();
         let mut guard = leased(&store, LockOptions::shared());
-        let old = runtime.block_on(store.with(|store| store.begin())).unwrap();
+        let old = runtime.block_on(store.run_blocking(|store| store.begin())).unwrap();
         {
             let _busy = Busy::begin(&runtime);
-            drop(Steps::waiting(guard.upgrade(Wait::No)));
+            drop(Steps::waiting(guard.upgrade(LockWaitPolicy::NoWait)));
             assert_eq!((mode(&guard), guard.token()), (LockMode::Exclusive, Timestamp::ZERO));
             let mut old = old;
             let why = old.fence(&guard.fence()).unwrap_err();
             assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
             assert!(why.to_string().contains("once more"), "{why}");
-            guard = guard.into_token().unwrap_err();
+            guard = guard.detach().unwrap_err();
             // No number of it goes about that others could use.
             assert!(!store.store().force_unlock("n", Timestamp::ZERO).unwrap());
-            assert!(store.store().resume_lock("n", Timestamp::ZERO).is_err());
+            assert!(store.store().attach_lock("n", Timestamp::ZERO).is_err());
         }
-        Steps::new(guard.upgrade(Wait::No)).end().unwrap();
+        Steps::new(guard.upgrade(LockWaitPolicy::NoWait)).end().unwrap();
         assert!(guard.is_held() && guard.token() > Timestamp::ZERO);
         drop(guard);
     }
@@ -158,7 +163,7 @@ fn a_guard_whose_upgrade_is_dropped_before_its_token_has_no_lease_to_renew_until
         let mut guard = leased(&store, LockOptions::shared());
         let writes = {
             let _busy = Busy::begin(&runtime);
-            drop(Steps::waiting(guard.upgrade(Wait::No)));
+            drop(Steps::waiting(guard.upgrade(LockWaitPolicy::NoWait)));
             let writes = world.tap.writes();
             let why = guard.guard().renew(HOUR).unwrap_err();
             assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
@@ -167,9 +172,9 @@ fn a_guard_whose_upgrade_is_dropped_before_its_token_has_no_lease_to_renew_until
             world.tap.writes() - writes
         };
         assert_eq!(writes, 0, "it has written a row without a token");
-        Steps::new(guard.upgrade(Wait::No)).end().unwrap();
+        Steps::new(guard.upgrade(LockWaitPolicy::NoWait)).end().unwrap();
         Steps::new(guard.renew(HOUR)).end().unwrap();
-        assert!(guard.info().lease_left.unwrap() > HOUR / 2);
+        assert!(guard.entry().lease_remaining.unwrap() > HOUR / 2);
         Steps::new(guard.release()).end().unwrap();
         assert!(!has_row(&world.memory, "n"));
     }
@@ -184,7 +189,7 @@ fn after_a_conversion_that_was_given_up_the_other_one_is_made_whole() {
         let token = guard.token();
         {
             let _busy = Busy::begin(&runtime);
-            drop(Steps::waiting(guard.upgrade(Wait::No)));
+            drop(Steps::waiting(guard.upgrade(LockWaitPolicy::NoWait)));
         }
         Steps::new(guard.downgrade()).end().unwrap();
         assert_eq!((mode(&guard), guard.is_held()), (LockMode::Shared, true));
@@ -192,10 +197,10 @@ fn after_a_conversion_that_was_given_up_the_other_one_is_made_whole() {
         runtime.block_on(writes(&store, guard.fence())).unwrap();
         {
             let _busy = Busy::begin(&runtime);
-            drop(Steps::waiting(guard.upgrade(Wait::No)));
+            drop(Steps::waiting(guard.upgrade(LockWaitPolicy::NoWait)));
             drop(Steps::waiting(guard.downgrade()));
         }
-        Steps::new(guard.upgrade(Wait::No)).end().unwrap();
+        Steps::new(guard.upgrade(LockWaitPolicy::NoWait)).end().unwrap();
         assert_eq!((mode(&guard), guard.is_held()), (LockMode::Exclusive, true));
         runtime.block_on(writes(&store, guard.fence())).unwrap();
         runtime.block_on(guard.release()).unwrap();
@@ -243,13 +248,13 @@ fn a_leased_conversion_whose_future_was_dropped_is_settled_and_renewed() {
         let token = guard.token();
         // Its row cannot be written while the future is there.
         gate.shut();
-        drop(Steps::waiting(guard.upgrade(Wait::No)));
+        drop(Steps::waiting(guard.upgrade(LockWaitPolicy::NoWait)));
         gate.open();
         eventually("it is settled", || guard.token() > token);
         assert_eq!(mode(&guard), LockMode::Exclusive);
         eventually("the background rests", || clocks.is_parked("percolite-leases"));
         clocks.pass(HOUR / 2);
-        eventually("it is renewed", || guard.info().lease_left.is_some_and(|left| left > HOUR / 2));
+        eventually("it is renewed", || guard.entry().lease_remaining.is_some_and(|left| left > HOUR / 2));
         assert!(guard.is_held());
     }
 }

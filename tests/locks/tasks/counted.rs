@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use LockMode::{Exclusive, Semaphore, Shared};
 use percolite::{
-    AsyncLockGuard, AsyncStore, Cancel, ErrorKind, LockEntry, LockMode, LockModeStats, LockOptions, LockState,
-    LockStats, Result, Wait,
+    AsyncLockGuard, AsyncStore, CancelToken, ErrorKind, LockEntry, LockMode, LockModeStats, LockOptions, LockState,
+    LockStats, LockWaitPolicy, Result,
 };
 
 use super::common::{Steps, both_runtimes};
@@ -36,7 +36,7 @@ struct Waiting {
     mode: LockMode,
     leased: bool,
     id: u64,
-    cancel: Cancel,
+    cancel: CancelToken,
     steps: Steps<'static, Result<AsyncLockGuard>>,
 }
 
@@ -67,7 +67,7 @@ async fn lock(store: AsyncStore, name: &'static str, options: LockOptions) -> Re
     store.lock_with(name, options).await
 }
 
-async fn upgrade(mut guard: AsyncLockGuard, wait: Wait) -> (AsyncLockGuard, Result<()>) {
+async fn upgrade(mut guard: AsyncLockGuard, wait: LockWaitPolicy) -> (AsyncLockGuard, Result<()>) {
     let upgraded = guard.upgrade(wait).await;
     (guard, upgraded)
 }
@@ -114,30 +114,35 @@ impl Script {
             _ => Shared,
         };
         let leased = at >= LEASED && (mode == Exclusive) == (at == LEASED) && self.below(3) > 0;
-        let wait = [Wait::No, Wait::AtMost(Duration::ZERO), Wait::Forever, Wait::Forever][self.below(4)];
+        let wait = [
+            LockWaitPolicy::NoWait,
+            LockWaitPolicy::Timeout(Duration::ZERO),
+            LockWaitPolicy::Forever,
+            LockWaitPolicy::Forever,
+        ][self.below(4)];
         self.requests += 1;
         self.ends(at);
-        let (free, cancel) = (self.is_free(at, mode), Cancel::default());
+        let (free, cancel) = (self.is_free(at, mode), CancelToken::default());
         let options = match mode {
             Shared => LockOptions::shared(),
             Semaphore(most) => LockOptions::semaphore(most),
             _ => LockOptions::exclusive(),
         };
         let options = if leased { options.lease(LEASE).once() } else { options };
-        let mut steps = Steps::new(lock(self.store.clone(), NAMES[at], options.wait(wait).cancel(&cancel)));
+        let mut steps = Steps::new(lock(self.store.clone(), NAMES[at], options.wait(wait).cancel_token(&cancel)));
         if free {
             self.of(mode).acquired += 1;
             return self.holds(at, mode, leased, steps.end().unwrap());
         }
-        self.of(mode).waited += u64::from(wait != Wait::No);
+        self.of(mode).waits += u64::from(wait != LockWaitPolicy::NoWait);
         match (steps.poll(), wait) {
-            (Poll::Pending, Wait::Forever) => {
+            (Poll::Pending, LockWaitPolicy::Forever) => {
                 let id = self.entries().iter().map(|entry| entry.id).max().unwrap();
                 self.waiting.push(Waiting { at, mode, leased, id, cancel, steps });
             }
-            (Poll::Ready(Err(why)), Wait::No | Wait::AtMost(_)) => {
-                assert!(matches!(why.kind(), ErrorKind::LockHeld(_)), "{why}");
-                self.of(mode).timed_out += 1;
+            (Poll::Ready(Err(why)), LockWaitPolicy::NoWait | LockWaitPolicy::Timeout(_)) => {
+                assert!(matches!(why.kind(), ErrorKind::LockNotAvailable(_)), "{why}");
+                self.of(mode).timeouts += 1;
             }
             (other, wait) => panic!("{mode} of {}, {wait:?}: {other:?}", NAMES[at]),
         }
@@ -145,8 +150,8 @@ impl Script {
 
     fn holds(&mut self, at: usize, mode: LockMode, leased: bool, guard: AsyncLockGuard) {
         let takes_over = mode == Exclusive && std::mem::take(&mut self.left[at]);
-        self.expected.taken_over += u64::from(takes_over);
-        assert_eq!(guard.info().taken_over.is_some(), takes_over, "{}", NAMES[at]);
+        self.expected.leases_taken_over += u64::from(takes_over);
+        assert_eq!(guard.entry().took_over.is_some(), takes_over, "{}", NAMES[at]);
         self.held.push(Held { at, mode, guard, leased, is_over: false });
     }
 
@@ -158,7 +163,7 @@ impl Script {
         let ended = over.len() as u64;
         // Their guards end nothing any more.
         self.lost.extend(over);
-        self.expected.expired += ended;
+        self.expected.leases_expired += ended;
         self.expected.lost += ended;
         self.left[at] |= ended > 0;
         ended > 0
@@ -174,7 +179,7 @@ impl Script {
         for (at, name) in NAMES.iter().enumerate().skip(LEASED) {
             if self.waiting.iter().any(|waiting| waiting.at == at) && self.ends(at) {
                 assert!(Steps::new(self.store.try_lock(*name)).end().unwrap().is_none());
-                self.expected.exclusive.timed_out += 1;
+                self.expected.exclusive.timeouts += 1;
             }
         }
     }
@@ -189,7 +194,7 @@ impl Script {
 
     /// What is over when its guard is dropped was lost before.
     fn drops(&mut self, held: Held) {
-        self.expected.expired += u64::from(held.is_over);
+        self.expected.leases_expired += u64::from(held.is_over);
         self.expected.lost += u64::from(held.is_over);
     }
 
@@ -201,7 +206,7 @@ impl Script {
             assert_eq!(forced, !held.is_over);
             if forced {
                 self.held.swap_remove(at);
-                self.expected.forced += 1;
+                self.expected.force_unlocked += 1;
                 self.expected.lost += 1;
             }
         }
@@ -216,7 +221,7 @@ impl Script {
             if self.below(2) == 0 {
                 waiting.cancel.cancel();
                 let why = waiting.steps.end().unwrap_err();
-                assert!(matches!(why.kind(), ErrorKind::Stopped(_)), "{why}");
+                assert!(matches!(why.kind(), ErrorKind::Cancelled(_)), "{why}");
             }
         }
     }
@@ -232,14 +237,14 @@ impl Script {
     fn upgrade(&mut self) {
         let Some(found) = self.held.iter().position(|held| held.mode == Shared && held.at < SEMAPHORE) else { return };
         let held = self.held.swap_remove(found);
-        let (at, id) = (held.at, held.guard.info().id);
+        let (at, id) = (held.at, held.guard.entry().id);
         self.requests += 1;
         let alone = self.held.iter().all(|other| other.at != at);
         let deadlock = self.upgrading.iter().any(|other| other.at == at);
-        let mut steps = Steps::new(upgrade(held.guard, Wait::Forever));
+        let mut steps = Steps::new(upgrade(held.guard, LockWaitPolicy::Forever));
         if !alone && !deadlock {
             assert!(steps.poll().is_pending());
-            self.expected.exclusive.waited += 1;
+            self.expected.exclusive.waits += 1;
             return self.upgrading.push(Upgrading { at, id, steps });
         }
         let (guard, upgraded) = steps.end();
@@ -256,7 +261,7 @@ impl Script {
 
     fn granted_later(&mut self, mode: LockMode) {
         self.of(mode).acquired += 1;
-        self.expected.wakes += 1;
+        self.expected.wakeups += 1;
         self.granted_later[place(mode)] += 1;
     }
 
@@ -286,7 +291,7 @@ impl Script {
     /// What is left ends with the store.
     fn close(self) {
         let Self { store, held, waiting, upgrading, mut expected, granted_later, .. } = self;
-        expected.wakes += (waiting.len() + upgrading.len()) as u64;
+        expected.wakeups += (waiting.len() + upgrading.len()) as u64;
         store.store().clone().close().unwrap();
         for mut waiting in waiting {
             assert!(matches!(waiting.steps.end().unwrap_err().kind(), ErrorKind::Closed(_)));
@@ -296,11 +301,14 @@ impl Script {
         }
         drop(held);
         let stats = store.store().lock_stats();
-        let waits = [&stats.exclusive, &stats.shared, &stats.semaphore].map(|mode| mode.waiting.clone());
-        assert_eq!(waits.each_ref().map(percolite::Latency::count), granted_later);
+        let waits = [&stats.exclusive, &stats.shared, &stats.semaphore].map(|mode| mode.wait_time.clone());
+        assert_eq!(waits.each_ref().map(percolite::LatencyHistogram::count), granted_later);
         assert!(granted_later.iter().all(|waits| *waits > 0) && stats.deadlocks > 0, "{granted_later:?} {stats:?}");
-        assert!(stats.forced > 0 && stats.taken_over > 0 && stats.expired > stats.taken_over, "{stats:?}");
-        [expected.exclusive.waiting, expected.shared.waiting, expected.semaphore.waiting] = waits;
+        assert!(
+            stats.force_unlocked > 0 && stats.leases_taken_over > 0 && stats.leases_expired > stats.leases_taken_over,
+            "{stats:?}"
+        );
+        [expected.exclusive.wait_time, expected.shared.wait_time, expected.semaphore.wait_time] = waits;
         assert_eq!(stats, expected);
         assert_eq!(store.store().status().lock_stats, expected);
     }

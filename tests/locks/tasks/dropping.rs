@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use percolite::{AsyncLockGuard, AsyncStore, LockMode, LockOptions, Result, Txn, TxnOptions, Wait};
+use percolite::{AsyncLockGuard, AsyncStore, LockMode, LockOptions, LockWaitPolicy, Result, Txn, TxnOptions};
 use tokio::runtime::Runtime;
 
 use super::common::{Busy, NAME, PATIENCE, Steps, assert_free, both_runtimes, eventually, forever};
@@ -84,14 +84,14 @@ impl Call {
         match self {
             Self::Lock | Self::LockOfDebtor => taking(store, LockOptions::exclusive()),
             Self::LockWithLease => taking(store, LockOptions::exclusive().lease(LEASE)),
-            Self::Upgrade | Self::UpgradeOfLease => Box::pin(own.as_mut().unwrap().upgrade(Wait::Forever)),
+            Self::Upgrade | Self::UpgradeOfLease => Box::pin(own.as_mut().unwrap().upgrade(LockWaitPolicy::Forever)),
             Self::DowngradeOfLease => Box::pin(own.as_mut().unwrap().downgrade()),
             Self::Renew => Box::pin(own.as_ref().unwrap().renew(2 * LEASE)),
             Self::Release => Box::pin(async { own.take().unwrap().release().await }),
             Self::LockTransact => {
                 let rows = scene.world.rows.clone();
                 let work = move |txn: &mut Txn| ["a", "b"].iter().try_for_each(|key| txn.put(&rows, key, "v"));
-                Box::pin(store.lock_transact(NAME, forever(LockOptions::exclusive()), TxnOptions::default(), work))
+                Box::pin(store.transact_with_lock(NAME, forever(LockOptions::exclusive()), TxnOptions::default(), work))
             }
         }
     }
@@ -222,7 +222,7 @@ fn drop_at(call: Call, held_up: HeldUp, polls: usize, woken: bool, runtime: &Run
             let mut again = Some(guard);
             Steps::new(call.begin(&scene, &mut again)).end().unwrap();
             guard = again.unwrap();
-            assert_eq!(guard.info().mode, mode, "{call:?} {held_up:?} {polls} {woken}");
+            assert_eq!(guard.entry().mode, mode, "{call:?} {held_up:?} {polls} {woken}");
         }
         drop(guard);
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use percolite::engine::sim::SimStorage;
-use percolite::{AsyncStore, Durability, ErrorKind, LockOptions, LostReason, Result, Timestamp};
+use percolite::{AsyncStore, Durability, ErrorKind, LockLostReason, LockOptions, Result, Timestamp};
 use tokio::runtime::Runtime;
 
 use super::common::{PATIENCE, both_runtimes};
@@ -23,7 +23,7 @@ struct Lives {
 
 impl Lives {
     fn store(&self) -> AsyncStore {
-        self.clocks.builder().durability(Durability::Buffered).open_sim(&self.memory).unwrap().into()
+        self.clocks.builder().durability(Durability::Buffered).open_in_memory(&self.memory).unwrap().into()
     }
 
     fn rows(&self) -> Vec<String> {
@@ -42,7 +42,7 @@ fn in_time(runtime: &Runtime, test: impl Future<Output = ()>) {
 }
 
 async fn resume(store: &AsyncStore, name: &'static str, token: Timestamp) -> Result<percolite::AsyncLockGuard> {
-    store.with(move |store| store.resume_lock(name, token)).await.map(Into::into)
+    store.run_blocking(move |store| store.attach_lock(name, token)).await.map(Into::into)
 }
 
 #[test]
@@ -72,14 +72,14 @@ fn task_l4_a_closing_releases_leases_that_tasks_hold() {
 fn task_l4_b_a_lease_that_a_task_kept_by_its_token_is_held_after_closing() {
     for_both(|lives| async move {
         let store = lives.store();
-        let token = store.lock_with("n", lease()).await.unwrap().into_token().unwrap();
-        assert!(store.lock("other").await.unwrap().into_token().is_err(), "there is nothing to keep");
+        let token = store.lock_with("n", lease()).await.unwrap().detach().unwrap();
+        assert!(store.lock("other").await.unwrap().detach().is_err(), "there is nothing to keep");
         store.close().await.unwrap();
         lives.clocks.pass(HOUR / 4);
         assert_eq!(lives.rows(), ["n"]);
         let store = lives.store();
         assert!(store.try_lock("n").await.unwrap().is_none());
-        let left = store.store().lock_holders("n").unwrap()[0].lease_left.unwrap();
+        let left = store.store().lock_holders("n").unwrap()[0].lease_remaining.unwrap();
         assert!(left.abs_diff(HOUR / 4 * 3) <= Duration::from_secs(1), "{left:?}");
         let guard = resume(&store, "n", token).await.unwrap();
         assert_eq!(guard.token(), token);
@@ -93,7 +93,7 @@ fn task_l4_c_a_release_that_a_task_was_answered_outlives_a_power_cut() {
     for_both(|lives| async move {
         let store = lives.store();
         let guard = store.lock_with("guard", lease()).await.unwrap();
-        let tokens = store.with(|store| -> Result<_> {
+        let tokens = store.run_blocking(|store| -> Result<_> {
             Ok(["by token", "forced"].map(|name| store.get_lock(name, HOUR).unwrap().unwrap()))
         });
         let [by_token, forced] = tokens.await.unwrap();
@@ -103,8 +103,8 @@ fn task_l4_c_a_release_that_a_task_was_answered_outlives_a_power_cut() {
         assert_eq!(lives.rows(), ["by token", "forced", "guard"]);
         let store = lives.store();
         resume(&store, "guard", token).await.unwrap().release().await.unwrap();
-        assert!(store.with(move |store| store.release_lock("by token", by_token)).await.unwrap());
-        assert!(store.with(move |store| store.force_unlock("forced", forced)).await.unwrap());
+        assert!(store.run_blocking(move |store| store.release_lock("by token", by_token)).await.unwrap());
+        assert!(store.run_blocking(move |store| store.force_unlock("forced", forced)).await.unwrap());
         lives.memory.crash(0);
         assert_eq!(lives.rows(), [""; 0]);
         let store = lives.store();
@@ -119,8 +119,8 @@ fn task_l4_d_a_damaged_row_closes_its_name_for_tasks_and_nothing_else() {
     for whole_cell in [true, false] {
         for_both(|lives| async move {
             let store = lives.store();
-            let token = store.lock_with("n", lease()).await.unwrap().into_token().unwrap();
-            let good = store.lock_with("good", lease()).await.unwrap().into_token().unwrap();
+            let token = store.lock_with("n", lease()).await.unwrap().detach().unwrap();
+            let good = store.lock_with("good", lease()).await.unwrap().detach().unwrap();
             store.close().await.unwrap();
             rows::damage(&lives.memory, "n", token, whole_cell);
             let store = lives.store();
@@ -135,11 +135,11 @@ fn task_l4_d_a_damaged_row_closes_its_name_for_tasks_and_nothing_else() {
             }
             drop(store.lock_with("other", lease()).await.unwrap());
             resume(&store, "good", good).await.unwrap().release().await.unwrap();
-            let problems = store.with(|store| store.verify(|_| ())).await.unwrap().problems;
+            let problems = store.run_blocking(|store| store.verify(|_| ())).await.unwrap().issues;
             assert!(problems.iter().any(|problem| problem.to_string().contains("lock/n")), "{problems:?}");
             let any = Timestamp::from_u64(12345);
-            assert!(store.with(move |store| store.force_unlock("n", any)).await.unwrap());
-            assert_lost(resume(&store, "n", token).await, token, LostReason::NotHeld);
+            assert!(store.run_blocking(move |store| store.force_unlock("n", any)).await.unwrap());
+            assert_lost(resume(&store, "n", token).await, token, LockLostReason::UnknownToken);
             store.lock_with("n", lease()).await.unwrap().release().await.unwrap();
         });
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use percolite::engine::sim::SimStorage;
 use percolite::{
-    AsyncStore, Commit, CommitProtocol, Error, ErrorKind, Fence, LockOptions, LostReason, Result, Store, Txn,
+    AsyncStore, Commit, CommitProtocol, Error, ErrorKind, Fence, LockLostReason, LockOptions, Result, Store, Txn,
     TxnOptions,
 };
 
@@ -34,12 +34,12 @@ fn task_f1_a_what_is_forced_away_inside_of_the_closure_writes_nothing() {
             assert!(with.store.force_unlock("n", token)?);
             Ok::<_, Error>(())
         });
-        assert_lost(forced.await, token, LostReason::Forced);
+        assert_lost(forced.await, token, LockLostReason::Forced);
 
         let (with, counts) = (world.clone(), Arc::clone(&attempts));
         let tokens = Arc::<AtomicU64>::default();
         let noted = Arc::clone(&tokens);
-        let call = store.lock_transact("n", LockOptions::exclusive(), TxnOptions::default(), move |txn| {
+        let call = store.transact_with_lock("n", LockOptions::exclusive(), TxnOptions::default(), move |txn| {
             counts.fetch_add(1, Ordering::SeqCst);
             let token = with.token_of("n");
             noted.store(token.to_u64(), Ordering::SeqCst);
@@ -49,7 +49,7 @@ fn task_f1_a_what_is_forced_away_inside_of_the_closure_writes_nothing() {
         });
         let forced = call.await;
         let token = percolite::Timestamp::from_u64(tokens.load(Ordering::SeqCst));
-        assert_lost(forced, token, LostReason::Forced);
+        assert_lost(forced, token, LockLostReason::Forced);
         assert_eq!(attempts.load(Ordering::SeqCst), 2, "what is lost was tried again");
         assert_eq!((world.get("by a guard"), world.get("by a call"), world.row_locks()), (None, None, 0));
     });
@@ -86,7 +86,7 @@ async fn commit(world: World, store: AsyncStore, fence: Fence, round: u64, begun
         begun.store(round, Ordering::SeqCst);
         fenced.and_then(|()| txn.commit())
     };
-    store.with(work).await
+    store.run_blocking(work).await
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn task_f1_d_a_snapshot_from_before_the_grant_is_refused() {
         // One more for each of those that may have committed before.
         let enough = |before: u64, written: &AtomicU64| written.load(Ordering::SeqCst) > before + 16;
 
-        let mut old = store.with(|store| store.begin()).await.unwrap();
+        let mut old = store.run_blocking(|store| store.begin()).await.unwrap();
         let before = written.load(Ordering::SeqCst);
         until("others write", || enough(before, &written)).await;
         let guard = store.lock("n").await.unwrap();
@@ -242,7 +242,7 @@ fn task_f2_a_a_reader_that_has_lost_its_lock_is_told_at_its_end() {
             });
             let answer = read.end();
             if loses {
-                assert_lost(answer, token, LostReason::Released);
+                assert_lost(answer, token, LockLostReason::Released);
             } else {
                 answer.unwrap();
             }
@@ -256,7 +256,7 @@ fn task_f2_b_two_phases_that_lose_their_lock_between_them_leave_nothing() {
         let guard = Steps::new(store.lock("n")).end().unwrap();
         let gate = world.stop_prewrite("a");
         let (fence, rows) = (guard.fence(), world.rows.clone());
-        let options = TxnOptions { protocol: Some(CommitProtocol::TwoPhase), ..TxnOptions::default() };
+        let options = TxnOptions { commit_protocol: Some(CommitProtocol::TwoPhase), ..TxnOptions::default() };
         let mut two = Steps::waiting(store.transact_with(options, move |txn| {
             txn.fence(&fence)?;
             ["a", "b", "c"].iter().try_for_each(|key| txn.put(&rows, key, "v"))
@@ -265,7 +265,7 @@ fn task_f2_b_two_phases_that_lose_their_lock_between_them_leave_nothing() {
         let token = guard.token();
         drop(guard);
         gate.open();
-        assert_lost(two.end(), token, LostReason::Released);
+        assert_lost(two.end(), token, LockLostReason::Released);
         assert_eq!((["a", "b", "c"].map(|key| world.get(key)), world.row_locks()), ([None, None, None], 0));
     });
 }
@@ -274,7 +274,7 @@ fn task_f2_b_two_phases_that_lose_their_lock_between_them_leave_nothing() {
 fn task_f2_c_a_streamed_transaction_that_has_lost_its_lock_leaves_nothing() {
     for runtime in both_runtimes(8) {
         let _inside = runtime.enter();
-        let world = World::open_at(&SimStorage::new(), Store::builder().stream_at_bytes(1));
+        let world = World::open_at(&SimStorage::new(), Store::builder().large_transaction_bytes(1));
         let store = AsyncStore::from(world.store.clone());
         let guard = Steps::new(store.lock("n")).end().unwrap();
         let (fence, rows) = (guard.fence(), world.rows.clone());
@@ -288,7 +288,7 @@ fn task_f2_c_a_streamed_transaction_that_has_lost_its_lock_leaves_nothing() {
             assert!(world.row_locks() > 0, "it does not stream");
             drop(guard);
         });
-        assert_lost(streamed.end(), token, LostReason::Released);
+        assert_lost(streamed.end(), token, LockLostReason::Released);
         assert!((0..100).all(|number| world.get(&format!("row {number}")).is_none()));
         eventually("no row is locked", || world.row_locks() == 0);
     }
@@ -311,7 +311,7 @@ fn task_f2_d_a_commit_that_loses_its_lock_while_it_is_queued_is_not_made() {
         drop(guard);
         gate.open();
         first.join().unwrap();
-        assert_lost(late.end(), token, LostReason::Released);
+        assert_lost(late.end(), token, LockLostReason::Released);
         assert_eq!((world.get("late"), world.row_locks()), (None, 0));
     }
 }
@@ -325,7 +325,7 @@ fn task_f2_e_a_task_that_loses_its_lock_before_its_commit_point_leaves_nothing()
 }
 
 fn loses_it_before_its_commit_point(world: &World, store: &AsyncStore) {
-    let options = TxnOptions { protocol: Some(CommitProtocol::TwoPhase), ..TxnOptions::default() };
+    let options = TxnOptions { commit_protocol: Some(CommitProtocol::TwoPhase), ..TxnOptions::default() };
     for forced in [false, true] {
         let guard = Steps::new(store.lock("n")).end().unwrap();
         let gate = world.stop_prewrite("a");
@@ -338,17 +338,17 @@ fn loses_it_before_its_commit_point(world: &World, store: &AsyncStore) {
             Steps::new(guard.release()).end().unwrap();
         }
         gate.open();
-        assert_lost(task.end(), token, if forced { LostReason::Forced } else { LostReason::Released });
+        assert_lost(task.end(), token, if forced { LockLostReason::Forced } else { LockLostReason::Released });
     }
     let gate = world.stop_prewrite("b");
     let rows = world.rows.clone();
     let put = move |txn: &mut Txn| txn.put(&rows, "b", "");
-    let mut task = Steps::waiting(store.lock_transact::<_, Error, _>("n", LockOptions::exclusive(), options, put));
+    let mut task = Steps::waiting(store.transact_with_lock::<_, Error, _>("n", LockOptions::exclusive(), options, put));
     gate.wait_for_arrival();
     let token = world.token_of("n");
     assert!(world.store.force_unlock("n", token).unwrap());
     gate.open();
-    assert_lost(task.end(), token, LostReason::Forced);
+    assert_lost(task.end(), token, LockLostReason::Forced);
     world.tap.no_hooks();
     assert_eq!((world.get("a"), world.get("b"), world.row_locks()), (None, None, 0));
     assert!(world.store.is_free_lock("n").unwrap());
@@ -379,6 +379,6 @@ fn loses_it_between_two_attempts(world: &World, store: &AsyncStore) {
     });
     assert!(world.store.force_unlock("n", token).unwrap());
     stop.goes.send(()).unwrap();
-    assert_lost(task.get_mut().end(), token, LostReason::Forced);
+    assert_lost(task.get_mut().end(), token, LockLostReason::Forced);
     assert_eq!((attempts.load(Ordering::SeqCst), world.get("k")), (2, some("an outsider's")));
 }

@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use percolite::engine::sim::SimStorage;
-use percolite::{AsyncLockGuard, AsyncStore, ErrorKind, LockOptions, LostReason, Result, Store, Timestamp, Txn, Wait};
+use percolite::{
+    AsyncLockGuard, AsyncStore, ErrorKind, LockLostReason, LockOptions, LockWaitPolicy, Result, Store, Timestamp, Txn,
+};
 
 use super::common::{
     Busy, PATIENCE, Steps, assert_nothing_left, beside_worlds, both_runtimes, forever, has_row, in_memory, in_worlds,
@@ -20,13 +22,13 @@ fn lease(time: Duration) -> LockOptions {
 }
 
 async fn resume(store: &AsyncStore, token: Timestamp) -> Result<AsyncLockGuard> {
-    store.with(move |store| store.resume_lock("n", token)).await.map(Into::into)
+    store.run_blocking(move |store| store.attach_lock("n", token)).await.map(Into::into)
 }
 
 #[test]
 fn task_l2_a_a_task_goes_on_with_a_lease_by_its_token() {
     in_worlds(|world, store| async move {
-        let token = store.lock_with("n", lease(SHORT)).await.unwrap().into_token().unwrap();
+        let token = store.lock_with("n", lease(SHORT)).await.unwrap().detach().unwrap();
         drop(store.lock("other").await.unwrap());
         store.close().await.unwrap();
         let again = World::open_at(&world.memory, Store::builder());
@@ -50,15 +52,15 @@ fn task_l2_a_a_task_goes_on_with_a_lease_by_its_token() {
 #[test]
 fn task_l2_b_another_token_and_one_that_has_ended_are_lost() {
     on_both(|store| async move {
-        let token = store.lock_with("n", lease(HOUR)).await.unwrap().into_token().unwrap();
+        let token = store.lock_with("n", lease(HOUR)).await.unwrap().detach().unwrap();
         for other in [token.next(), token.previous()] {
-            assert_lost(resume(&store, other).await, other, LostReason::NotHeld);
+            assert_lost(resume(&store, other).await, other, LockLostReason::UnknownToken);
         }
         let guard = resume(&store, token).await.unwrap();
         let why = resume(&store, token).await.unwrap_err();
         assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
         guard.release().await.unwrap();
-        assert_lost(resume(&store, token).await, token, LostReason::NotHeld);
+        assert_lost(resume(&store, token).await, token, LockLostReason::UnknownToken);
     });
 }
 
@@ -77,8 +79,8 @@ fn task_l2_c_a_lease_that_a_task_dropped_does_not_come_back_behind_a_later_holde
 }
 
 async fn check_that_nobody_holds(memory: &SimStorage, builder: percolite::Builder, token: Timestamp) {
-    let again = AsyncStore::from(builder.open_sim(memory).unwrap());
-    assert_lost(resume(&again, token).await, token, LostReason::NotHeld);
+    let again = AsyncStore::from(builder.open_in_memory(memory).unwrap());
+    assert_lost(resume(&again, token).await, token, LockLostReason::UnknownToken);
     assert!(again.try_lock("n").await.unwrap().unwrap().token() > token);
 }
 
@@ -87,14 +89,14 @@ fn task_l2_d_a_lease_that_was_over_does_not_come_back_when_the_clock_is_set_back
     for runtime in both_runtimes(8) {
         // The background might remove the row first, and then nothing would be taken over.
         let (memory, clocks) = (SimStorage::new(), Clocks::new().without("percolite-sweep"));
-        let store = AsyncStore::from(clocks.builder().open_sim(&memory).unwrap());
+        let store = AsyncStore::from(clocks.builder().open_in_memory(&memory).unwrap());
         runtime.block_on(async {
             let leased = store.lock_with("n", lease(HOUR).once()).await.unwrap();
             let token = leased.token();
             clocks.pass(HOUR);
-            leased.lost().await;
+            leased.wait_lost().await;
             let next = store.lock("n").await.unwrap();
-            assert_eq!(next.info().taken_over.map(|over| over.token), Some(token));
+            assert_eq!(next.entry().took_over.map(|over| over.token), Some(token));
             assert!(!has_row(&memory, "n"), "returned before the row was gone");
             clocks.set_wall(THEN - 86_400_000);
             memory.crash(0);
@@ -111,11 +113,11 @@ fn task_l2_e_a_task_cannot_go_on_with_a_lease_in_a_checkpoint() {
         let (first, copy) = (folder.path().join("first"), folder.path().join("copy"));
         runtime.block_on(async {
             let store = AsyncStore::open(&first).await.unwrap();
-            let token = store.lock_with("n", lease(HOUR)).await.unwrap().into_token().unwrap();
+            let token = store.lock_with("n", lease(HOUR)).await.unwrap().detach().unwrap();
             let to = copy.clone();
-            store.with(move |store| store.checkpoint(&to)).await.unwrap();
+            store.run_blocking(move |store| store.checkpoint(&to)).await.unwrap();
             let copied = AsyncStore::open(&copy).await.unwrap();
-            assert_lost(resume(&copied, token).await, token, LostReason::NotHeld);
+            assert_lost(resume(&copied, token).await, token, LockLostReason::UnknownToken);
             assert!(copied.try_lock("n").await.unwrap().is_some());
             assert!(store.try_lock("n").await.unwrap().is_none());
             resume(&store, token).await.unwrap().release().await.unwrap();
@@ -134,7 +136,7 @@ fn task_l3_a_a_lease_is_renewed_while_its_guard_lives_whatever_the_runtime_does(
         // Nobody polls anything, and no thread of the runtime is free.
         let _busy = Busy::begin(&runtime);
         assert!(!guard.guard().wait_lost(3 * SHORT));
-        assert!(guard.info().lease_left.unwrap() > Duration::ZERO);
+        assert!(guard.entry().lease_remaining.unwrap() > Duration::ZERO);
         drop(guard);
         assert_nothing_left(&store);
     }
@@ -144,11 +146,11 @@ fn task_l3_a_a_lease_is_renewed_while_its_guard_lives_whatever_the_runtime_does(
 fn task_l3_b_a_lease_taken_once_is_lost_at_its_time_and_the_next_task_learns_whose_it_was() {
     on_both(|store| async move {
         let began = Instant::now();
-        let guard = store.lock_with("n", lease(SHORT).once().why("a job")).await.unwrap();
+        let guard = store.lock_with("n", lease(SHORT).once().reason("a job")).await.unwrap();
         let next = store.lock("n").await.unwrap();
         assert!(began.elapsed() >= SHORT, "before its time");
         assert!(!guard.is_held());
-        let over = next.info().taken_over.expect("it is not named");
+        let over = next.entry().took_over.expect("it is not named");
         assert_eq!((over.token, over.holder.pid), (guard.token(), std::process::id()));
         drop(guard);
         assert!(next.is_held(), "a guard that was lost has taken the next one's lock along");
@@ -159,11 +161,11 @@ fn task_l3_b_a_lease_taken_once_is_lost_at_its_time_and_the_next_task_learns_who
 fn task_l3_c_a_renewal_that_comes_too_late_is_told_so() {
     on_both(|store| async move {
         let guard = store.lock_with("n", lease(SHORT).once()).await.unwrap();
-        guard.lost().await;
-        assert_lost(guard.renew(HOUR).await, guard.token(), LostReason::Expired);
+        guard.wait_lost().await;
+        assert_lost(guard.renew(HOUR).await, guard.token(), LockLostReason::Expired);
         assert!(store.store().is_free_lock("n").unwrap());
         let next = store.lock("n").await.unwrap();
-        assert_lost(guard.renew(HOUR).await, guard.token(), LostReason::Expired);
+        assert_lost(guard.renew(HOUR).await, guard.token(), LockLostReason::Expired);
         assert!(next.is_held());
     });
 }
@@ -176,7 +178,7 @@ fn task_l3_d_what_a_renewal_answers_that_was_written_beyond_the_end_is_what_is()
         for is_awaited in [true, false] {
             let guard = Steps::new(store.lock_with("n", lease(time).once())).end().unwrap();
             let mut next = Steps::waiting(store.lock("n"));
-            let mut lost = Steps::waiting(guard.lost());
+            let mut lost = Steps::waiting(guard.wait_lost());
             let gate = world.stop_syncs(crate::tap::Act::Pass);
             let mut renewal = Some(Steps::waiting(guard.renew(HOUR)));
             gate.wait_for_arrival();
@@ -191,7 +193,7 @@ fn task_l3_d_what_a_renewal_answers_that_was_written_beyond_the_end_is_what_is()
             if let Some(renewal) = &mut renewal {
                 renewal.end().unwrap();
             }
-            eventually("it is renewed", || guard.info().lease_left.unwrap() > HOUR / 2);
+            eventually("it is renewed", || guard.entry().lease_remaining.unwrap() > HOUR / 2);
             assert!(guard.is_held() && next.poll().is_pending() && lost.poll().is_pending());
             drop((lost, renewal));
             drop(guard);
@@ -206,7 +208,7 @@ fn task_l3_d_what_a_renewal_answers_that_was_written_beyond_the_end_is_what_is()
 fn task_l3_e_the_second_of_three_tasks_behind_a_lease_is_granted_at_its_end_by_one_wake() {
     on_both(|store| async move {
         let (began, time) = (Instant::now(), Duration::from_secs(1));
-        let _kept = store.lock_with("n", lease(time).once()).await.unwrap().into_token().unwrap();
+        let _kept = store.lock_with("n", lease(time).once()).await.unwrap().detach().unwrap();
         let ask = |wait| {
             let store = store.clone();
             tokio::spawn(async move {
@@ -221,23 +223,23 @@ fn task_l3_e_the_second_of_three_tasks_behind_a_lease_is_granted_at_its_end_by_o
         };
         let mut tasks = Vec::new();
         for (place, wait) in [SHORT, PATIENCE, PATIENCE].into_iter().enumerate() {
-            tasks.push(ask(Wait::AtMost(wait)));
+            tasks.push(ask(LockWaitPolicy::Timeout(wait)));
             until("it waits", || waiting(&store) == place + 1).await;
         }
         let [third, second, first] = [(); 3].map(|()| tasks.pop().unwrap());
         let why = first.await.unwrap().0.unwrap_err();
-        assert!(matches!(why.kind(), ErrorKind::LockHeld(_)), "{why}");
+        assert!(matches!(why.kind(), ErrorKind::LockNotAvailable(_)), "{why}");
         assert!(began.elapsed() < time, "this machine is too slow for the test");
         let (guard, _) = second.await.unwrap();
         let guard = guard.unwrap();
         assert!(began.elapsed() >= time, "before its time");
-        assert_eq!((store.store().lock_stats().wakes, waiting(&store)), (0, 1), "it looks itself, and wakes nobody");
+        assert_eq!((store.store().lock_stats().wakeups, waiting(&store)), (0, 1), "it looks itself, and wakes nobody");
         drop(guard);
         let (guard, polls) = third.await.unwrap();
         drop(guard.unwrap());
         // Asking, granted, and, as its predecessor has had a row to remove, the thread for that.
         assert!(polls <= 3, "the third was woken {polls} times");
-        assert_eq!(store.store().lock_stats().wakes, 1);
+        assert_eq!(store.store().lock_stats().wakeups, 1);
     });
 }
 
@@ -246,7 +248,7 @@ fn a_task_that_waits_behind_a_lease_takes_it_over_at_its_end_without_any_other_c
     for runtime in both_runtimes(1) {
         let _inside = runtime.enter();
         let store = in_memory();
-        let kept = Steps::new(store.lock_with("n", lease(SHORT).once())).end().unwrap().into_token().unwrap();
+        let kept = Steps::new(store.lock_with("n", lease(SHORT).once())).end().unwrap().detach().unwrap();
         let mut next = Steps::waiting(store.lock_with("n", forever(LockOptions::exclusive())));
         assert!(next.is_woken_within(PATIENCE));
         assert!(next.end().unwrap().token() > kept);

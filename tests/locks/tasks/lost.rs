@@ -19,8 +19,8 @@ fn a_task_is_told_at_once_that_its_lock_was_forced_away_or_the_store_closed_and_
         for closes in [false, true] {
             let store = in_memory();
             let guards = [Steps::new(store.lock("n")).end().unwrap(), Steps::new(store.lock("other")).end().unwrap()];
-            let mut lost = [0, 0].map(|at: usize| Steps::waiting(guards[at].lost()));
-            let mut other = Steps::waiting(guards[1].lost());
+            let mut lost = [0, 0].map(|at: usize| Steps::waiting(guards[at].wait_lost()));
+            let mut other = Steps::waiting(guards[1].wait_lost());
             let _busy = Busy::begin(&runtime);
             if closes {
                 store.store().clone().close().unwrap();
@@ -31,7 +31,7 @@ fn a_task_is_told_at_once_that_its_lock_was_forced_away_or_the_store_closed_and_
             }
             lost.iter_mut().for_each(Steps::answer);
             // It is not asked for again.
-            assert!(Steps::new(guards[0].lost()).poll().is_ready());
+            assert!(Steps::new(guards[0].wait_lost()).poll().is_ready());
         }
     }
 }
@@ -44,7 +44,7 @@ fn a_task_is_told_at_its_time_that_its_lease_is_over_without_a_thread_and_withou
         let (began, lease) = (Instant::now(), Duration::from_millis(300));
         let guard = once(&store, lease);
         let _busy = Busy::begin(&runtime);
-        let mut lost = Steps::waiting(guard.lost());
+        let mut lost = Steps::waiting(guard.wait_lost());
         assert!(lost.is_woken_within(PATIENCE));
         lost.end();
         assert!(began.elapsed() >= lease && !guard.is_held());
@@ -57,7 +57,7 @@ fn a_task_goes_by_a_lease_that_was_renewed_meanwhile_for_longer_and_for_shorter(
         let _inside = runtime.enter();
         let store = in_memory();
         let guard = once(&store, Duration::from_millis(200));
-        let mut lost = Steps::waiting(guard.lost());
+        let mut lost = Steps::waiting(guard.wait_lost());
         Steps::new(guard.renew(LONG)).end().unwrap();
         std::thread::sleep(Duration::from_millis(300));
         assert!(lost.poll().is_pending() && guard.is_held());
@@ -87,7 +87,7 @@ fn a_lost_that_is_dropped_is_forgotten() {
     let guard = Steps::new(store.lock("n")).end().unwrap();
     let waker = std::sync::Arc::new(Nobody);
     {
-        let mut lost = std::pin::pin!(guard.lost());
+        let mut lost = std::pin::pin!(guard.wait_lost());
         let nobody = std::task::Waker::from(std::sync::Arc::clone(&waker));
         assert!(lost.as_mut().poll(&mut std::task::Context::from_waker(&nobody)).is_pending());
     }

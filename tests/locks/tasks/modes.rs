@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use percolite::{AsyncLockGuard, AsyncStore, Cancel, ErrorKind, LockOptions, Result, Wait};
+use percolite::{AsyncLockGuard, AsyncStore, CancelToken, ErrorKind, LockOptions, LockWaitPolicy, Result};
 
 use super::common::{Steps, forever, on_both, takes, waiting, waits};
 use crate::stops::Dice;
@@ -36,7 +36,7 @@ fn task_m1_a_six_shared_tasks_hold_at_the_same_time_and_none_is_woken() {
         tokens.dedup();
         assert_eq!(tokens.len(), 6);
         let stats = store.store().lock_stats();
-        assert_eq!((stats.shared.acquired, stats.shared.waited, stats.wakes), (6, 0, 0));
+        assert_eq!((stats.shared.acquired, stats.shared.waits, stats.wakeups), (6, 0, 0));
     });
 }
 
@@ -52,7 +52,7 @@ fn task_m1_b_each_end_wakes_the_next_task_and_no_other() {
             guard = queue[next].answer().unwrap();
             assert!(guard.token() > token);
         }
-        assert_eq!(store.store().lock_stats().wakes, 5);
+        assert_eq!(store.store().lock_stats().wakeups, 5);
     });
 }
 
@@ -160,9 +160,9 @@ fn task_m1_f_random_requests_of_many_tasks_never_overlap_and_wake_once_each() {
         assert!(in_vain.load(Ordering::SeqCst) < 20, "woken for nothing");
         let stats = store.store().lock_stats();
         let modes = [&stats.exclusive, &stats.shared, &stats.semaphore];
-        let waited: u64 = modes.iter().map(|mode| mode.waited - mode.cancelled).sum();
-        assert!(modes.iter().all(|mode| mode.waited > 100 && mode.cancelled > 10), "{stats:?}");
-        assert_eq!(stats.wakes, waited);
+        let waited: u64 = modes.iter().map(|mode| mode.waits - mode.cancelled).sum();
+        assert!(modes.iter().all(|mode| mode.waits > 100 && mode.cancelled > 10), "{stats:?}");
+        assert_eq!(stats.wakeups, waited);
         assert_eq!(store.store().lock_table().unwrap().entries, []);
     });
 }
@@ -178,12 +178,12 @@ enum Way {
 /// Has the one at `place` of three go, and looks at the two others.
 async fn goes(store: &AsyncStore, place: usize, way: Way) {
     let held = takes(store, LockOptions::exclusive());
-    let (mut queue, cancel) = (Waits::new(), Cancel::default());
+    let (mut queue, cancel) = (Waits::new(), CancelToken::default());
     for at in 0..3 {
         let options = match way {
             _ if at != place => forever(LockOptions::exclusive()),
-            Way::TimedOut => LockOptions::exclusive().wait(Wait::AtMost(Duration::from_millis(20))),
-            _ => forever(LockOptions::exclusive()).cancel(&cancel),
+            Way::TimedOut => LockOptions::exclusive().wait(LockWaitPolicy::Timeout(Duration::from_millis(20))),
+            _ => forever(LockOptions::exclusive()).cancel_token(&cancel),
         };
         queue.push(Steps::waiting(store.lock_with("n", options)));
     }
@@ -192,12 +192,12 @@ async fn goes(store: &AsyncStore, place: usize, way: Way) {
         Way::Dropped => drop(gone),
         Way::TimedOut => {
             let why = gone.end().unwrap_err();
-            let ErrorKind::LockHeld(held) = why.kind() else { panic!("{why}") };
-            assert_eq!(held.ahead, place, "{why}");
+            let ErrorKind::LockNotAvailable(held) = why.kind() else { panic!("{why}") };
+            assert_eq!(held.queue_position, place, "{why}");
         }
         Way::Cancelled => {
             cancel.cancel();
-            assert!(matches!(gone.answer().unwrap_err().kind(), ErrorKind::Stopped(_)));
+            assert!(matches!(gone.answer().unwrap_err().kind(), ErrorKind::Cancelled(_)));
         }
     }
     assert_eq!((wakes(&queue), waiting(store)), (vec![0, 0], 2), "{place} {way:?}");
@@ -241,8 +241,10 @@ fn task_m2_d_a_task_that_is_granted_and_not_aware_of_it_passes_the_lock_on_or_ha
     on_both(|store| async move {
         for way in WAYS {
             let held = takes(&store, LockOptions::exclusive());
-            let cancel = Cancel::default();
-            let options = LockOptions::exclusive().wait(Wait::AtMost(Duration::from_millis(300))).cancel(&cancel);
+            let cancel = CancelToken::default();
+            let options = LockOptions::exclusive()
+                .wait(LockWaitPolicy::Timeout(Duration::from_millis(300)))
+                .cancel_token(&cancel);
             let mut granted = Steps::waiting(store.lock_with("n", options));
             let mut next = waits(&store, LockOptions::exclusive());
             drop(held);

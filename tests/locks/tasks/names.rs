@@ -11,13 +11,13 @@ const HOUR: Duration = Duration::from_secs(3600);
 #[test]
 fn task_g1_a_the_script_of_three_functions_finds_the_lock_free_taken_and_free() {
     on_both(|store| async move {
-        assert!(store.with(|store| store.is_free_lock("some_resource")).await.unwrap());
-        let token = store.with(|store| store.get_lock("some_resource", HOUR)).await.unwrap().unwrap();
-        assert!(!store.with(|store| store.is_free_lock("some_resource")).await.unwrap());
+        assert!(store.run_blocking(|store| store.is_free_lock("some_resource")).await.unwrap());
+        let token = store.run_blocking(|store| store.get_lock("some_resource", HOUR)).await.unwrap().unwrap();
+        assert!(!store.run_blocking(|store| store.is_free_lock("some_resource")).await.unwrap());
         // Tasks that ask in their own way meet it, too.
         assert!(store.try_lock("some_resource").await.unwrap().is_none());
-        assert!(store.with(move |store| store.release_lock("some_resource", token)).await.unwrap());
-        assert!(store.with(|store| store.is_free_lock("some_resource")).await.unwrap());
+        assert!(store.run_blocking(move |store| store.release_lock("some_resource", token)).await.unwrap());
+        assert!(store.run_blocking(|store| store.is_free_lock("some_resource")).await.unwrap());
         assert!(store.try_lock("some_resource").await.unwrap().unwrap().token() > token);
     });
 }
@@ -27,7 +27,7 @@ fn task_g1_b_of_many_tasks_that_get_the_lock_one_has_it() {
     on_both(|store| async move {
         let get = || {
             let store = store.clone();
-            tokio::spawn(async move { store.with(|store| store.get_lock("n", HOUR)).await })
+            tokio::spawn(async move { store.run_blocking(|store| store.get_lock("n", HOUR)).await })
         };
         let tasks: Vec<_> = (0..16).map(|_| get()).collect();
         let mut tokens = Vec::new();
@@ -36,7 +36,7 @@ fn task_g1_b_of_many_tasks_that_get_the_lock_one_has_it() {
         }
         assert_eq!(tokens.len(), 1);
         let token = tokens[0];
-        assert!(store.with(move |store| store.release_lock("n", token)).await.unwrap());
+        assert!(store.run_blocking(move |store| store.release_lock("n", token)).await.unwrap());
     });
 }
 
@@ -47,14 +47,14 @@ fn task_g1_c_a_wrong_token_releases_nothing_of_a_tasks() {
         let token = guard.token();
         let wrong = [Timestamp::ZERO, token.previous(), token.next()];
         for token in wrong {
-            assert!(!store.with(move |store| store.release_lock("n", token)).await.unwrap());
-            assert!(!store.with(move |store| store.force_unlock("n", token)).await.unwrap());
+            assert!(!store.run_blocking(move |store| store.release_lock("n", token)).await.unwrap());
+            assert!(!store.run_blocking(move |store| store.force_unlock("n", token)).await.unwrap());
         }
         assert!(guard.is_held());
-        assert_eq!(guard.info().token, Some(token));
-        assert!(store.with(move |store| store.release_lock("n", token)).await.unwrap());
-        guard.lost().await;
-        assert!(!store.with(move |store| store.release_lock("n", token)).await.unwrap());
+        assert_eq!(guard.entry().token, Some(token));
+        assert!(store.run_blocking(move |store| store.release_lock("n", token)).await.unwrap());
+        guard.wait_lost().await;
+        assert!(!store.run_blocking(move |store| store.release_lock("n", token)).await.unwrap());
     });
 }
 
@@ -62,10 +62,10 @@ fn task_g1_c_a_wrong_token_releases_nothing_of_a_tasks() {
 fn task_g1_d_what_is_over_is_free_before_anybody_sweeps() {
     on_both(|store| async move {
         let lease = Duration::from_millis(100);
-        let token = store.with(move |store| store.get_lock("n", lease)).await.unwrap().unwrap();
+        let token = store.run_blocking(move |store| store.get_lock("n", lease)).await.unwrap().unwrap();
         assert!(!store.store().is_free_lock("n").unwrap());
         tokio::time::sleep(2 * lease).await;
         assert!(store.store().is_free_lock("n").unwrap());
-        assert!(!store.with(move |store| store.release_lock("n", token)).await.unwrap());
+        assert!(!store.run_blocking(move |store| store.release_lock("n", token)).await.unwrap());
     });
 }

@@ -27,7 +27,7 @@ async fn add(set: Arc<Set>, task: u64, rounds: u64, mut dice: Dice) -> Tally {
         let (token, fence, pause) = (guard.token(), guard.fence(), set.draw(&mut dice));
         set.begins(token);
         let before = Arc::clone(&set);
-        let read = store.with(move |_| {
+        let read = store.run_blocking(move |_| {
             let text = before.with_one_more(task);
             Ok::<_, Error>((text, pause == Pause::Early && before.pause(token)))
         });

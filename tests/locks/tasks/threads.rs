@@ -41,7 +41,7 @@ fn ten_thousand_tasks_wait_for_one_lock_with_two_threads_that_may_block_and_each
         tokens.sort_unstable();
         tokens.dedup();
         assert_eq!((tokens.len() as u64, had.load(Ordering::SeqCst)), (MANY, MANY));
-        assert_eq!(store.store().lock_stats().wakes, MANY);
+        assert_eq!(store.store().lock_stats().wakeups, MANY);
     };
     runtime.block_on(async { tokio::time::timeout(Duration::from_secs(120), test).await.expect("it hangs") });
     assert_nothing_left(&store);

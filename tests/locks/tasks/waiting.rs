@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use percolite::{AsyncStore, Cancel, ErrorKind, LockOptions, Result, Txn, TxnOptions, Wait};
+use percolite::{AsyncStore, CancelToken, ErrorKind, LockOptions, LockWaitPolicy, Result, Txn, TxnOptions};
 
 use super::common::{
     PATIENCE, assert_nothing_left, both_runtimes, eventually, forever, in_memory, on_both, takes, until, waiting, waits,
@@ -57,7 +57,7 @@ async fn read_or_write(store: AsyncStore, crowd: Arc<Crowd>, number: u64) {
             crowd.most.fetch_max(crowd.grants.load(Ordering::SeqCst) - asked.unwrap(), Ordering::SeqCst);
         }
         crowd.enter(alone);
-        crowd.turns.lock().push(Turn { holder, writes: alone, id: guard.info().id, token: guard.token() });
+        crowd.turns.lock().push(Turn { holder, writes: alone, id: guard.entry().id, token: guard.token() });
         tokio::task::yield_now().await;
         crowd.leave(alone);
         drop(guard);
@@ -81,7 +81,7 @@ fn task_z1_readers_and_writers_are_never_together_and_no_writer_waits_for_more_t
         let turns = std::mem::take(&mut *crowd.turns.lock());
         assert_eq!(turns.len() as u64, ROUNDS);
         passed.fetch_add(assert_one_batch_passes(turns) as u64, Ordering::SeqCst);
-        assert!(store.store().lock_stats().exclusive.waited > 100);
+        assert!(store.store().lock_stats().exclusive.waits > 100);
     });
     assert!(passed.load(Ordering::SeqCst) > 0, "no reader was let in beside those that waited");
 }
@@ -115,7 +115,7 @@ fn task_z2_sixty_four_tasks_that_wait_are_woken_once_each() {
         }
         assert!(order.lock().iter().copied().eq(0..64), "{:?}", order.lock());
         let stats = store.store().lock_stats();
-        assert_eq!((stats.wakes, stats.exclusive.waited, stats.exclusive.waiting.count()), (64, 64, 64));
+        assert_eq!((stats.wakeups, stats.exclusive.waits, stats.exclusive.wait_time.count()), (64, 64, 64));
     });
 }
 
@@ -135,7 +135,7 @@ fn task_z3_a_an_end_between_a_look_and_the_wait_is_not_missed() {
                 let waits = scope.spawn(|| {
                     begun.wait();
                     (0..delay).for_each(|_| std::hint::spin_loop());
-                    let lock = with.lock_with("n", LockOptions::exclusive().wait(Wait::AtMost(PATIENCE)));
+                    let lock = with.lock_with("n", LockOptions::exclusive().wait(LockWaitPolicy::Timeout(PATIENCE)));
                     runtime.block_on(lock).map(drop)
                 });
                 barrier.wait();
@@ -146,7 +146,7 @@ fn task_z3_a_an_end_between_a_look_and_the_wait_is_not_missed() {
             task.unwrap();
         }
         let stats = store.store().lock_stats();
-        assert!(stats.wakes > 0, "the task never had to wait");
+        assert!(stats.wakeups > 0, "the task never had to wait");
         assert_nothing_left(&store);
     }
 }
@@ -155,16 +155,16 @@ fn task_z3_a_an_end_between_a_look_and_the_wait_is_not_missed() {
 fn task_z3_c_a_cancel_from_a_thread_ends_the_wait_of_a_task_at_once_and_no_other() {
     on_both(|store| async move {
         let held = takes(&store, LockOptions::exclusive());
-        let cancel = Cancel::default();
+        let cancel = CancelToken::default();
         let first = waits(&store, LockOptions::exclusive());
-        let (with, options) = (store.clone(), forever(LockOptions::exclusive()).cancel(&cancel));
+        let (with, options) = (store.clone(), forever(LockOptions::exclusive()).cancel_token(&cancel));
         let cancelled = tokio::spawn(async move { with.lock_with("n", options).await.map(drop) });
         until("it waits", || waiting(&store) == 2).await;
         let last = waits(&store, LockOptions::exclusive());
         let before: Vec<u64> = store.store().lock_table().unwrap().entries.iter().map(|entry| entry.id).collect();
         std::thread::spawn(move || cancel.cancel());
         let why = cancelled.await.unwrap().unwrap_err();
-        assert!(matches!(why.kind(), ErrorKind::Stopped(_)), "{why}");
+        assert!(matches!(why.kind(), ErrorKind::Cancelled(_)), "{why}");
         let after: Vec<u64> = store.store().lock_table().unwrap().entries.iter().map(|entry| entry.id).collect();
         assert_eq!(after, [before[0], before[1], before[3]]);
         assert_eq!((first.wakes(), last.wakes(), store.store().lock_stats().exclusive.cancelled), (0, 0, 1));
@@ -181,17 +181,20 @@ fn task_z3_d_each_patience_ends_as_it_says() {
             let ahead = waits(&store, LockOptions::exclusive());
             for time in [Duration::ZERO, Duration::from_millis(1), Duration::from_millis(50)] {
                 let began = Instant::now();
-                let why = store.lock_with("n", LockOptions::exclusive().wait(Wait::AtMost(time))).await.unwrap_err();
-                let ErrorKind::LockHeld(found) = why.kind() else { panic!("{why}") };
-                assert_eq!((found.holders.len(), found.ahead), (1, 1), "{why}");
+                let why = store
+                    .lock_with("n", LockOptions::exclusive().wait(LockWaitPolicy::Timeout(time)))
+                    .await
+                    .unwrap_err();
+                let ErrorKind::LockNotAvailable(found) = why.kind() else { panic!("{why}") };
+                assert_eq!((found.holders.len(), found.queue_position), (1, 1), "{why}");
                 assert_eq!(found.holders[0].token, Some(held.token()));
                 assert!(found.waited >= time && began.elapsed() >= time, "{why}");
             }
-            let why = store.lock_with("n", LockOptions::exclusive().wait(Wait::No)).await.unwrap_err();
-            assert!(matches!(why.kind(), ErrorKind::LockHeld(_)), "{why}");
+            let why = store.lock_with("n", LockOptions::exclusive().wait(LockWaitPolicy::NoWait)).await.unwrap_err();
+            assert!(matches!(why.kind(), ErrorKind::LockNotAvailable(_)), "{why}");
             // The longest there is, and none at all, end with the store.
-            let longest = Wait::AtMost(Duration::MAX);
-            let waits = [longest, Wait::Forever].map(|wait| {
+            let longest = LockWaitPolicy::Timeout(Duration::MAX);
+            let waits = [longest, LockWaitPolicy::Forever].map(|wait| {
                 let store = store.clone();
                 tokio::spawn(async move { store.lock_with("n", LockOptions::exclusive().wait(wait)).await.map(drop) })
             });
@@ -213,12 +216,12 @@ fn task_z4_a_a_task_that_takes_a_name_twice_waits_for_itself_until_its_patience_
         let patience = Duration::from_millis(30);
         let task = tokio::spawn(async move {
             let held = store.lock("n").await.unwrap();
-            let again = store.lock_with("n", LockOptions::exclusive().wait(Wait::AtMost(patience))).await;
+            let again = store.lock_with("n", LockOptions::exclusive().wait(LockWaitPolicy::Timeout(patience))).await;
             (again.map(drop), held.is_held(), held.token())
         });
         let (again, is_held, token) = task.await.unwrap();
         let why = again.unwrap_err();
-        let ErrorKind::LockHeld(found) = why.kind() else { panic!("{why}") };
+        let ErrorKind::LockNotAvailable(found) = why.kind() else { panic!("{why}") };
         assert!(found.waited >= patience && is_held);
         assert_eq!(found.holders.iter().map(|holder| holder.token).collect::<Vec<_>>(), [Some(token)]);
     });
@@ -234,7 +237,8 @@ fn task_z4_b_two_tasks_that_wait_for_each_other_are_shown_and_both_told_at_their
             tokio::spawn(async move {
                 let held = store.lock(names[0]).await.unwrap();
                 both_hold.wait().await;
-                let second = store.lock_with(names[1], LockOptions::exclusive().wait(Wait::AtMost(patience))).await;
+                let second =
+                    store.lock_with(names[1], LockOptions::exclusive().wait(LockWaitPolicy::Timeout(patience))).await;
                 // Both wait for all of their time.
                 both_hold.wait().await;
                 drop(held);
@@ -244,14 +248,14 @@ fn task_z4_b_two_tasks_that_wait_for_each_other_are_shown_and_both_told_at_their
         let mut cycle = Vec::new();
         until("the circle is shown", || {
             let table = store.store().lock_table().unwrap();
-            cycle = table.cycles;
+            cycle = table.wait_cycles;
             !cycle.is_empty()
         })
         .await;
         assert_eq!((cycle.len(), cycle[0].len()), (1, 2), "{cycle:?}");
         for task in tasks {
             let why = task.await.unwrap().unwrap_err();
-            assert!(matches!(why.kind(), ErrorKind::LockHeld(_)), "{why}");
+            assert!(matches!(why.kind(), ErrorKind::LockNotAvailable(_)), "{why}");
         }
     });
 }
@@ -266,12 +270,12 @@ fn task_z4_c_a_panic_in_the_closure_frees_the_lock_and_the_next_task_sees_nothin
             panic!("on purpose")
         };
         let call =
-            async move { with.lock_transact("n", LockOptions::exclusive(), TxnOptions::default(), panics).await };
+            async move { with.transact_with_lock("n", LockOptions::exclusive(), TxnOptions::default(), panics).await };
         let panic = tokio::spawn(call).await.unwrap_err().into_panic();
         assert_eq!(*panic.downcast::<&str>().unwrap(), "on purpose");
         let read = move |txn: &mut Txn| txn.get(&rows, "k");
-        let options = LockOptions::exclusive().wait(Wait::No);
-        let seen = store.lock_transact::<_, percolite::Error, _>("n", options, TxnOptions::default(), read).await;
+        let options = LockOptions::exclusive().wait(LockWaitPolicy::NoWait);
+        let seen = store.transact_with_lock::<_, percolite::Error, _>("n", options, TxnOptions::default(), read).await;
         assert_eq!(seen.unwrap(), None);
         assert_eq!(store.store().row_locks().unwrap().count(), 0);
     });
@@ -291,7 +295,7 @@ fn task_z4_d_a_runtime_that_is_shut_down_with_tasks_that_wait_leaves_nothing() {
                     let options = forever(modes[number % 2].clone());
                     if number % 3 == 0 {
                         let work = |_: &mut Txn| Ok::<_, percolite::Error>(());
-                        let _ = store.lock_transact("n", options, TxnOptions::default(), work).await;
+                        let _ = store.transact_with_lock("n", options, TxnOptions::default(), work).await;
                     }
                     let _guard = store.lock_with("n", forever(LockOptions::exclusive())).await;
                     began.store(true, Ordering::SeqCst);

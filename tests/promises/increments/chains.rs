@@ -1,7 +1,7 @@
 //! Chains of increments, taken of random histories: each link is what a full dump is.
 
 use percolite::engine::sim::SimStorage;
-use percolite::{CommitProtocol, Existing, Store, Timestamp};
+use percolite::{CommitProtocol, OnExisting, Store, Timestamp};
 use proptest::prelude::*;
 
 use super::*;
@@ -61,7 +61,12 @@ impl Source {
 
     fn open(memory: &SimStorage, two_phase: bool) -> Store {
         let protocol = if two_phase { CommitProtocol::TwoPhase } else { CommitProtocol::Auto };
-        Store::builder().history(HISTORY).protocol(protocol).stream_at_bytes(4000).open_sim(memory).unwrap()
+        Store::builder()
+            .history_retention(HISTORY)
+            .commit_protocol(protocol)
+            .large_transaction_bytes(4000)
+            .open_in_memory(memory)
+            .unwrap()
     }
 
     fn dump(&mut self, at: Option<Timestamp>) {
@@ -114,7 +119,7 @@ impl Source {
             Step::Drop(number) => drop(self.store.drop_keyspace(&name(*number))),
             Step::Truncate(number) => drop(self.store.truncate_keyspace(&name(*number))),
             Step::Rename(from, to) => drop(self.store.rename_keyspace(&name(*from), &name(*to))),
-            Step::Restore => drop(self.store.restore(self.dumps[0].0.as_slice(), Existing::Replace, |_| ()).unwrap()),
+            Step::Restore => drop(self.store.restore(self.dumps[0].0.as_slice(), OnExisting::Replace, |_| ()).unwrap()),
             Step::Crash => {
                 self.memory.crash(0);
                 self.store = Self::open(&self.memory, self.two_phase);
@@ -139,14 +144,14 @@ proptest! {
         steps.iter().for_each(|step| source.take(step));
         source.dump(None);
         let stream_at = if small { 1000 } else { 32 << 20 };
-        let copy = Store::builder().stream_at_bytes(stream_at).in_memory().unwrap();
+        let copy = Store::builder().large_transaction_bytes(stream_at).in_memory().unwrap();
         for (number, (dump, content)) in source.dumps.iter().enumerate() {
-            copy.restore(dump.as_slice(), Existing::Refuse, |_| ()).unwrap();
+            copy.restore(dump.as_slice(), OnExisting::Fail, |_| ()).unwrap();
             prop_assert_eq!(&self::content(&copy), content, "dump {} of {}", number, source.dumps.len());
         }
         let whole = Store::in_memory().unwrap();
         restore(&whole, &full(&source.store.snapshot().unwrap()));
         prop_assert_eq!(content(&whole), content(&copy));
-        prop_assert!(copy.verify(|_| ()).unwrap().is_sound());
+        prop_assert!(copy.verify(|_| ()).unwrap().is_ok());
     }
 }

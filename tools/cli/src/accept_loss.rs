@@ -35,8 +35,8 @@ pub fn run(args: &Args) -> Result<()> {
         return Err(Code::Missing.error(format!("no commits are lost: {} opens as it is", args.store.folder.display())));
     };
     if why.to_string().contains(&format!("(loss {:016x})", args.fingerprint)) {
-        let store = Store::builder().accept_lost_commits(args.fingerprint).open(&args.store.folder)?;
-        store.lost_logs().iter().try_for_each(say)?;
+        let store = Store::builder().accept_data_loss(args.fingerprint).open(&args.store.folder)?;
+        store.data_losses().iter().try_for_each(say)?;
         return Ok(store.close()?);
     }
     Err(why)

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use percolite::engine::storage::Column;
-use percolite::{DumpHeader, DumpOptions, Dumped, Existing, Since, Store};
+use percolite::{DumpBase, DumpHeader, DumpOptions, DumpStats, OnExisting, Store};
 use serde_json::json;
 
 use crate::destination::Destination;
@@ -79,7 +79,7 @@ impl DumpArgs {
                 });
                 Some(header?.into())
             }
-            (None, when) => when.map(|when| when.resolve(store)).transpose()?.map(Since::from),
+            (None, when) => when.map(|when| when.resolve(store)).transpose()?.map(DumpBase::from),
         };
         if since.is_some() {
             crate::moment::check_kept(store)?;
@@ -96,11 +96,11 @@ pub fn dump(args: &DumpArgs) -> Result<()> {
     let progress = Progress::of("rows");
     // How much of it has changed is not known.
     if options.since.is_none() && progress.is_seen() {
-        let columns = store.engine_figures()?.columns;
+        let columns = store.engine_stats()?.columns;
         progress
             .expect(columns.iter().filter(|of| of.column == Column::Write).map(|of| of.estimated_keys).sum(), "about ");
     }
-    let told = |so_far: &Dumped| {
+    let told = |so_far: &DumpStats| {
         progress.at(so_far.rows, format_args!("rows, {}", indicatif::HumanBytes(so_far.bytes)));
     };
     if args.file.as_os_str() == "-" {
@@ -195,7 +195,7 @@ pub fn restore(args: &RestoreArgs) -> Result<()> {
         _ => why,
     };
     let store = args.store.write_tuned(true, &args.tuning).map_err(remedy)?;
-    let is_empty = store.keyspaces()?.is_empty();
+    let is_empty = store.keyspace_names()?.is_empty();
     if is_empty {
         made.is_ours();
     }
@@ -210,7 +210,7 @@ pub fn restore(args: &RestoreArgs) -> Result<()> {
         let what = "is not empty: restore into a new folder, or say --replace";
         return Err(Code::Failed.error(format!("{} {what}", args.store.folder.display())));
     }
-    let existing = if args.replace { Existing::Replace } else { Existing::Refuse };
+    let existing = if args.replace { OnExisting::Replace } else { OnExisting::Fail };
     let restored = store.restore(from, existing, |so_far| progress.at(read.get(), count(so_far.rows, "row")));
     let restored = restored.map_err(|why| {
         interrupted(&interrupt, "nothing was restored").unwrap_or_else(|| made.failed("nothing was restored", why))
@@ -292,13 +292,13 @@ pub fn checkpoint(args: &CheckpointArgs) -> Result<()> {
     if args.json { say(json!({ "checkpoint": to })) } else { say(format_args!("{to} is a store of its own")) }
 }
 
-fn report(what: &str, dumped: &Dumped, json: bool) -> Result<()> {
+fn report(what: &str, dumped: &DumpStats, json: bool) -> Result<()> {
     if json {
         return say(json!({
             "keyspaces": dumped.keyspaces,
             "rows": dumped.rows,
             "bytes": dumped.bytes,
-            "deleted": dumped.deleted,
+            "deleted": dumped.deleted_rows,
             "since_ts": dumped.since.map(|since| since.to_string()),
             "read_ts": dumped.read_ts.to_string(),
             "read_time": table::moment(dumped.read_ts),
@@ -309,7 +309,7 @@ fn report(what: &str, dumped: &Dumped, json: bool) -> Result<()> {
     match dumped.since {
         None => say(format_args!("{what} {keyspaces}, {rows}, {bytes}, as of {:#}", dumped.read_ts)),
         Some(since) => {
-            let deleted = count(dumped.deleted, "deleted row");
+            let deleted = count(dumped.deleted_rows, "deleted row");
             let upto = dumped.read_ts;
             say(format_args!(
                 "{what} the changes of {keyspaces}, {rows}, {deleted}, {bytes}, after {since:#} and up to {upto:#}"

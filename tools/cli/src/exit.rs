@@ -68,13 +68,13 @@ impl Code {
 
     pub fn of_kind(kind: &ErrorKind) -> Self {
         match kind {
-            ErrorKind::NoSuchKeyspace(_) => Self::Missing,
-            ErrorKind::Busy(_) => Self::Busy,
-            ErrorKind::NotAStore(_) => Self::NotAStore,
+            ErrorKind::KeyspaceNotFound(_) => Self::Missing,
+            ErrorKind::AlreadyOpen(_) => Self::Busy,
+            ErrorKind::UnrecognizedFormat(_) => Self::NotAStore,
             ErrorKind::Corruption(_) => Self::Damaged,
-            ErrorKind::Conflict(_) | ErrorKind::Exhausted { .. } => Self::Conflict,
-            ErrorKind::LockHeld(_) | ErrorKind::LockLost(_) | ErrorKind::Deadlock(_) => Self::LockHeld,
-            ErrorKind::Stopped(_) => Self::Interrupted,
+            ErrorKind::Conflict(_) | ErrorKind::RetriesExhausted { .. } => Self::Conflict,
+            ErrorKind::LockNotAvailable(_) | ErrorKind::LockLost(_) | ErrorKind::Deadlock(_) => Self::LockHeld,
+            ErrorKind::Cancelled(_) => Self::Interrupted,
             _ => Self::Failed,
         }
     }

@@ -38,15 +38,15 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     let stats = if args.keep.is_some() || args.end {
         let store = args.store.write_with(|store| match args.keep {
-            Some(time) => store.history(time),
-            None => store.no_history(),
+            Some(time) => store.history_retention(time),
+            None => store.disable_history(),
         })?;
         store.close()?;
         args.store.look_silently()?.stats()
     } else {
         args.store.look()?.stats()
     };
-    let (from, keep) = (stats.history_from, stats.history_for);
+    let (from, keep) = (stats.history_start_ts, stats.history_retention);
     if args.json {
         return say(json!({
             "from": from.map(|from| from.to_string()),

@@ -43,7 +43,7 @@ impl Interrupt {
     /// What is said of work that the library has ended for it; of other errors, they themselves.
     pub fn told(why: percolite::Error, what: impl FnOnce() -> String) -> anyhow::Error {
         match why.kind() {
-            ErrorKind::Stopped(_) => Code::Interrupted.error(format!("interrupted; {}", what())),
+            ErrorKind::Cancelled(_) => Code::Interrupted.error(format!("interrupted; {}", what())),
             _ => why.into(),
         }
     }

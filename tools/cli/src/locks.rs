@@ -4,7 +4,7 @@ use std::panic::resume_unwind;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
-use percolite::{CommitPoint, LockEntry, RowLock, Status, Store, Timestamp};
+use percolite::{LockEntry, RowLock, Store, StoreStatus, Timestamp, TransactionStatus};
 use serde_json::{Value, json};
 
 use crate::bytes::{Form, FormArgs, Forms};
@@ -132,28 +132,28 @@ fn plain_line(lock: &RowLock, forms: Forms) -> Vec<u8> {
         Some(name) => Form::Text.plain(name.as_bytes(), line),
         None => line.extend_from_slice(id.to_string().as_bytes()),
     };
-    name(lock.keyspace.as_ref(), lock.row.keyspace().0, &mut line);
+    name(lock.keyspace.as_ref(), lock.row.keyspace_id().0, &mut line);
     line.push(b'\t');
-    forms.keys.plain(lock.row.key(), &mut line);
-    line.extend_from_slice(format!("\t{}\t{}\t", lock.start_ts, lock.owner).as_bytes());
-    name(lock.primary_keyspace.as_ref(), lock.primary.keyspace().0, &mut line);
+    forms.keys.plain(lock.row.user_key(), &mut line);
+    line.extend_from_slice(format!("\t{}\t{}\t", lock.start_ts, lock.owner_id).as_bytes());
+    name(lock.primary_keyspace.as_ref(), lock.primary.keyspace_id().0, &mut line);
     line.push(b'\t');
-    forms.keys.plain(lock.primary.key(), &mut line);
+    forms.keys.plain(lock.primary.user_key(), &mut line);
     let commit_ts = commit_ts.map(|ts| ts.to_string()).unwrap_or_default();
     line.extend_from_slice(format!("\t{fate}\t{commit_ts}\n").as_bytes());
     line
 }
 
 fn fate(lock: &RowLock) -> (&'static str, Option<Timestamp>) {
-    match lock.commit_point {
-        CommitPoint::Pending => ("pending", None),
-        CommitPoint::Committed(ts) => ("committed", Some(ts)),
-        CommitPoint::RolledBack => ("rolled back", None),
+    match lock.txn_status {
+        TransactionStatus::Pending => ("pending", None),
+        TransactionStatus::Committed(ts) => ("committed", Some(ts)),
+        TransactionStatus::RolledBack => ("rolled back", None),
     }
 }
 
 /// What the process tells that has the store open.
-fn of_open(args: &Args, status: &Status) -> Result<()> {
+fn of_open(args: &Args, status: &StoreStatus) -> Result<()> {
     let by_name = || status.held_locks.iter().chain(&status.lock_waits);
     let not_listed = told::not_listed(status);
     if args.json && !args.tree {
@@ -164,7 +164,7 @@ fn of_open(args: &Args, status: &Status) -> Result<()> {
         say(told::heading(status))?;
     }
     if args.tree {
-        show_tree(args, &by_name().cloned().collect::<Vec<_>>(), status.written)?;
+        show_tree(args, &by_name().cloned().collect::<Vec<_>>(), status.taken_at)?;
         return match not_listed.all() {
             0 => Ok(()),
             _ if args.json => say_each(not_listed.json()),
@@ -193,7 +193,7 @@ fn resolve(args: &Args) -> Result<()> {
     let (mut forward, mut back) = (0_u64, 0_u64);
     let progress = Progress::of("row locks");
     for lock in args.store.look_silently()?.row_locks()? {
-        *if matches!(lock?.commit_point, CommitPoint::Committed(_)) { &mut forward } else { &mut back } += 1;
+        *if matches!(lock?.txn_status, TransactionStatus::Committed(_)) { &mut forward } else { &mut back } += 1;
         if (forward + back) % LOCKS_UNTOLD == 0 {
             interrupt.check("nothing was resolved")?;
             progress.at(forward + back, "row locks found");
@@ -203,7 +203,7 @@ fn resolve(args: &Args) -> Result<()> {
     let store = args.store.write_tuned(false, &args.tuning)?;
     progress.expect(found, "");
     std::thread::scope(|scope| {
-        let work = scope.spawn(|| store.resolve_orphans());
+        let work = scope.spawn(|| store.resolve_orphan_locks());
         loop {
             if interrupt.is_wanted() {
                 progress.clear();
@@ -212,7 +212,7 @@ fn resolve(args: &Args) -> Result<()> {
             if work.is_finished() {
                 break;
             }
-            progress.at(store.stats().swept.min(found), "row locks resolved");
+            progress.at(store.stats().orphan_locks_resolved.min(found), "row locks resolved");
             std::thread::sleep(LOOK_EVERY);
         }
         work.join().unwrap_or_else(|why| resume_unwind(why))
@@ -235,16 +235,16 @@ pub fn as_json(lock: &RowLock, forms: Forms) -> Value {
     json!({
         "kind": "row",
         "keyspace": lock.keyspace,
-        "key": forms.keys.json_value(lock.row.key()),
+        "key": forms.keys.json_value(lock.row.user_key()),
         "start_ts": lock.start_ts.to_string(),
         "start_time": table::moment(lock.start_ts),
-        "owner": lock.owner.to_string(),
-        "owner_began_ms": lock.owner.began_millis(),
-        "primary": { "keyspace": lock.primary_keyspace, "key": forms.keys.json_value(lock.primary.key()) },
+        "owner": lock.owner_id.to_string(),
+        "owner_began_ms": lock.owner_id.created_at_millis(),
+        "primary": { "keyspace": lock.primary_keyspace, "key": forms.keys.json_value(lock.primary.user_key()) },
         "commit_point": fate,
         "commit_ts": commit_ts.map(|ts| ts.to_string()),
         "commit_time": commit_ts.map(table::moment),
-        "orphan": lock.orphan,
+        "orphan": lock.is_orphan,
     })
 }
 

@@ -95,7 +95,7 @@ impl Moment {
 
 /// Refuses where there is no past.
 pub fn check_kept(store: &Store) -> Result<()> {
-    if store.stats().history_from.is_some() {
+    if store.stats().history_start_ts.is_some() {
         return Ok(());
     }
     Err(Code::Failed.error("the store keeps no history; percolite history STORE --keep 7d has it begin"))

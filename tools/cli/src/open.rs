@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use percolite::{Builder, Error, ErrorKind, Keyspace, Status, Store};
+use percolite::{Builder, Error, ErrorKind, Keyspace, Store, StoreStatus};
 
 use crate::exit::Code;
 use crate::history;
@@ -30,7 +30,7 @@ pub enum Seen {
     /// Nobody has it open for writing.
     Closed(Store),
     /// Somebody has, and says what it does.
-    Open(Box<Status>),
+    Open(Box<StoreStatus>),
 }
 
 /// What opening a store comes to that another process may have open.
@@ -55,10 +55,10 @@ impl Folder {
     pub fn look_in(&self) -> Result<Seen> {
         let why = match Store::builder().read_only(true).open(&self.folder) {
             Ok(store) => return Ok(Seen::Closed(store)),
-            Err(why) if matches!(why.kind(), ErrorKind::Busy(_)) => why,
+            Err(why) if matches!(why.kind(), ErrorKind::AlreadyOpen(_)) => why,
             Err(why) => return Err(does_not_open(&self.folder, why)),
         };
-        match Status::read(&self.folder)? {
+        match StoreStatus::read_from(&self.folder)? {
             Some(status) => Ok(Seen::Open(Box::new(status))),
             None => Err(Code::Busy.error(format!(
                 "{why}; what that process does it does not say (yet): a program does so, a second after it has opened the store, with Builder::publish_status(Duration::from_secs(1))"
@@ -122,7 +122,7 @@ impl Folder {
 fn unless_busy(opened: Result<Store, Error>) -> Result<Opened, Error> {
     match opened {
         Ok(store) => Ok(Opened::Store(store)),
-        Err(why) if matches!(why.kind(), ErrorKind::Busy(_)) => Ok(Opened::Busy),
+        Err(why) if matches!(why.kind(), ErrorKind::AlreadyOpen(_)) => Ok(Opened::Busy),
         Err(why) => Err(why),
     }
 }
@@ -133,7 +133,7 @@ fn opened(folder: &Path, builder: Builder) -> Result<Store> {
 
 /// Tells people without which acknowledged commits the store was opened, which no exit code says.
 pub fn telling_lost(store: Store) -> Store {
-    for lost in store.lost_logs() {
+    for lost in store.data_losses() {
         let folder = lost.file.parent().and_then(Path::parent).map(quoted).unwrap_or_default();
         eprintln!("warning: {lost}; percolite verify {folder} shows it, and its --help says what to do");
     }
@@ -196,17 +196,17 @@ fn may_not_write(folder: &Path, why: Error) -> anyhow::Error {
 /// Waits until the rows of large transactions are unlocked, which goes on in the background behind their commit, and closes the
 /// store. Whoever does not want to wait loses nothing.
 pub fn finish(store: Store) -> Result<()> {
-    if store.stats().large_unfinished > 0 {
+    if store.stats().cleanup_pending > 0 {
         let interrupt = Interrupt::watch()?;
         let progress = Progress::of("rows");
         let (mut ended, mut moved) = (0, Instant::now());
         loop {
             let stats = store.stats();
-            if stats.large_unfinished == 0 || moved.elapsed() > STUCK {
+            if stats.cleanup_pending == 0 || moved.elapsed() > STUCK {
                 break;
             }
-            if stats.rows_ended > ended {
-                (ended, moved) = (stats.rows_ended, Instant::now());
+            if stats.cleanup_rows > ended {
+                (ended, moved) = (stats.cleanup_rows, Instant::now());
             }
             if interrupt.is_wanted() {
                 store.close()?;
@@ -214,7 +214,7 @@ pub fn finish(store: Store) -> Result<()> {
                     "interrupted behind the commit, so nothing is lost: all of it is in, and the rows that are still locked are unlocked when the store is next opened for writing",
                 ));
             }
-            progress.expect(stats.rows_streamed, "");
+            progress.expect(stats.large_rows_locked, "");
             progress.at(ended, "rows unlocked after the commit");
             std::thread::sleep(LOOK_EVERY);
         }
@@ -248,8 +248,8 @@ pub fn keyspace(store: &Store, name: &str, create: bool) -> Result<Keyspace> {
         return Ok(store.keyspace(name)?);
     }
     match store.existing_keyspace(name) {
-        Err(why) if matches!(why.kind(), ErrorKind::NoSuchKeyspace(_)) => {
-            let names = store.keyspaces()?;
+        Err(why) if matches!(why.kind(), ErrorKind::KeyspaceNotFound(_)) => {
+            let names = store.keyspace_names()?;
             let there_are = match names.as_slice() {
                 [] => "the store has none yet".to_owned(),
                 some => format!(

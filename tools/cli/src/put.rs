@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use percolite::{Keyspace, Txn, VALUE_MAX_BYTES};
+use percolite::{Keyspace, MAX_VALUE_BYTES, Txn};
 use serde_json::json;
 
 use crate::bytes::{Form, FormArgs, Forms};
@@ -125,9 +125,9 @@ fn read(file: &PathBuf) -> Result<Vec<u8>> {
     };
     let mut value = Vec::new();
     // One byte more tells that it is too long, however long it is.
-    stream.take(VALUE_MAX_BYTES as u64 + 1).read_to_end(&mut value).with_context(cannot)?;
-    if value.len() > VALUE_MAX_BYTES {
-        let what = format!("{} has more than {VALUE_MAX_BYTES} bytes, the limit of a value", file.display());
+    stream.take(MAX_VALUE_BYTES as u64 + 1).read_to_end(&mut value).with_context(cannot)?;
+    if value.len() > MAX_VALUE_BYTES {
+        let what = format!("{} has more than {MAX_VALUE_BYTES} bytes, the limit of a value", file.display());
         return Err(Code::Failed.error(what));
     }
     Ok(value)

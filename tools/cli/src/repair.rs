@@ -56,32 +56,32 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let repaired = args.tuning.builder().repair(&args.from, &args.to, |so_far| {
         made.is_ours();
-        let losses = if so_far.is_whole() { String::new() } else { format!(", {}", losses(so_far.losses_found)) };
+        let losses = if so_far.is_complete() { String::new() } else { format!(", {}", losses(so_far.loss_count)) };
         progress.at(so_far.rows, format!("rows{losses}"));
         interrupt.flow()
     });
     drop(progress);
     let repaired = repaired.map_err(|why| match why.kind() {
-        ErrorKind::Stopped(_) => Interrupt::told(why, || format!("nothing is left of {}", args.to.display())),
+        ErrorKind::Cancelled(_) => Interrupt::told(why, || format!("nothing is left of {}", args.to.display())),
         _ => made.failed("nothing was repaired", why),
     })?;
     made.keep();
     let (keyspaces, rows) = (count(repaired.keyspaces, "keyspace"), count(repaired.rows, "row"));
     if args.json {
         say(json!({
-            "whole": repaired.is_whole(),
+            "whole": repaired.is_complete(),
             "keyspaces": repaired.keyspaces,
             "rows": repaired.rows,
             "bytes": repaired.bytes,
-            "versions_left": repaired.versions_left,
-            "losses_found": repaired.losses_found,
+            "versions_left": repaired.history_skipped,
+            "losses_found": repaired.loss_count,
             "losses": repaired.losses.iter().map(problem_json).collect::<Vec<_>>(),
         }))?;
     } else {
         say(format_args!("{keyspaces}, {rows}, {} in {}", indicatif::HumanBytes(repaired.bytes), args.to.display()))?;
-        if repaired.versions_left > 0 {
-            let left = count(repaired.versions_left, "replaced version");
-            let stay = if repaired.versions_left == 1 { "stays" } else { "stay" };
+        if repaired.history_skipped > 0 {
+            let left = count(repaired.history_skipped, "replaced version");
+            let stay = if repaired.history_skipped == 1 { "stays" } else { "stay" };
             say(format_args!(
                 "{left} of the history {stay} behind; percolite history {} --keep 7d has one begin",
                 args.to.display()
@@ -94,17 +94,17 @@ pub fn run(args: &Args) -> Result<()> {
             say("… and more: --json shows the first thousand")?;
         }
     }
-    if repaired.is_whole() {
+    if repaired.is_complete() {
         return Ok(());
     }
-    let what = format!("{}; what could be read is in {}", losses(repaired.losses_found), args.to.display());
+    let what = format!("{}; what could be read is in {}", losses(repaired.loss_count), args.to.display());
     Err(Code::Damaged.error(what))
 }
 
 /// How many rows there are to bring over, if RocksDB can open what is left.
 fn rows_about(from: &Path) -> Option<u64> {
     let store = Store::builder().read_only(true).open(from).ok()?;
-    let columns = store.engine_figures().ok()?.columns;
+    let columns = store.engine_stats().ok()?.columns;
     columns.iter().find(|column| column.column == Column::Write).map(|column| column.estimated_keys)
 }
 

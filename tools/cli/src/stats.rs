@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use percolite::{KeyspaceFigures, Status, Store, Timestamp};
+use percolite::{KeyspaceStats, Store, StoreStatus, Timestamp};
 use serde_json::json;
 
 use crate::exit::Code;
@@ -53,7 +53,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
 }
 
-fn open(args: &Args, status: &Status) -> Result<()> {
+fn open(args: &Args, status: &StoreStatus) -> Result<()> {
     if args.exact {
         return Err(Code::Busy.error("the store is open in another process, which alone can count its rows"));
     }
@@ -80,9 +80,9 @@ fn closed(args: &Args, store: &Store) -> Result<()> {
     }
     let bytes = bytes_in(&args.store.folder)?;
     let newest = snapshot.read_ts();
-    let history_from = store.stats().history_from;
-    let figures = store.engine_figures()?;
-    let restored_upto = store.restored_upto()?;
+    let history_from = store.stats().history_start_ts;
+    let figures = store.engine_stats()?;
+    let restored_upto = store.restored_ts()?;
     let spaces = keyspace_figures(store, args.exact)?;
     if args.json {
         let columns = figures.columns.iter().map(|column| {
@@ -96,7 +96,7 @@ fn closed(args: &Args, store: &Store) -> Result<()> {
         });
         return say(json!({
             "columns": columns.collect::<Vec<_>>(),
-            "lost_log_bytes": store.lost_logs().iter().map(|lost| lost.lost_bytes).sum::<u64>(),
+            "lost_log_bytes": store.data_losses().iter().map(|lost| lost.lost_bytes).sum::<u64>(),
             "log_bytes": figures.wal_bytes,
             "pending_compaction_bytes": figures.pending_compaction_bytes,
             "keyspaces": keyspaces,
@@ -131,41 +131,41 @@ fn closed(args: &Args, store: &Store) -> Result<()> {
     }
     say(table::texts(["store", ""], rows))?;
     say_keyspaces(&spaces)?;
-    store.lost_logs().iter().try_for_each(say)
+    store.data_losses().iter().try_for_each(say)
 }
 
-pub fn figures_json(figures: &KeyspaceFigures) -> serde_json::Value {
+pub fn figures_json(figures: &KeyspaceStats) -> serde_json::Value {
     json!({
         "name": figures.name,
         "rows": figures.name.as_ref().map(|_| figures.rows),
-        "bytes": figures.name.as_ref().map(|_| figures.bytes),
+        "bytes": figures.name.as_ref().map(|_| figures.logical_bytes),
         "exact": figures.is_exact,
-        "stored_bytes": figures.stored_bytes,
+        "stored_bytes": figures.disk_bytes,
     })
 }
 
 /// Rows and sizes of the keyspaces; about so many rows are counted in all, unless all are to be.
-pub fn keyspace_figures(store: &Store, exact: bool) -> Result<Vec<KeyspaceFigures>> {
-    let keyspaces = store.keyspaces()?.len();
+pub fn keyspace_figures(store: &Store, exact: bool) -> Result<Vec<KeyspaceStats>> {
+    let keyspaces = store.keyspace_names()?.len();
     let each = (COUNTED / u64::try_from(keyspaces).unwrap_or(u64::MAX).max(1)).max(COUNTED_OF_EACH);
-    Ok(store.keyspace_figures(if exact { u64::MAX } else { each })?)
+    Ok(store.keyspace_stats(if exact { u64::MAX } else { each })?)
 }
 
-pub fn say_keyspaces(spaces: &[KeyspaceFigures]) -> Result<()> {
+pub fn say_keyspaces(spaces: &[KeyspaceStats]) -> Result<()> {
     let size = |bytes| indicatif::HumanBytes(bytes).to_string();
     let (named, dropped): (Vec<_>, Vec<_>) = spaces.iter().partition(|figures| figures.name.is_some());
-    let row = |figures: &&KeyspaceFigures| {
+    let row = |figures: &&KeyspaceStats| {
         let about = if figures.is_exact { "" } else { "about " };
         let rows = format!("{about}{}", indicatif::HumanCount(figures.rows));
         let name = figures.name.clone().unwrap_or_default();
-        [name, rows, format!("{about}{}", size(figures.bytes)), size(figures.stored_bytes)]
+        [name, rows, format!("{about}{}", size(figures.logical_bytes)), size(figures.disk_bytes)]
     };
     let mut rows: Vec<_> = named.iter().take(SHOWN).map(row).collect();
     if let Some(more) = named.len().checked_sub(SHOWN).filter(|more| *more > 0) {
         rows.push([format!("({more} more: --json)"), String::new(), String::new(), String::new()]);
     }
     if !dropped.is_empty() {
-        let stored = dropped.iter().map(|figures| figures.stored_bytes).fold(0, u64::saturating_add);
+        let stored = dropped.iter().map(|figures| figures.disk_bytes).fold(0, u64::saturating_add);
         rows.push([format!("({} dropped)", dropped.len()), String::new(), String::new(), size(stored)]);
     }
     if rows.is_empty() { Ok(()) } else { say(table::texts(["keyspace", "rows", "keys and values", "on disk"], rows)) }

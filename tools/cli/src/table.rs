@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use comfy_table::presets::{UTF8_FULL, UTF8_FULL_CONDENSED};
 use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table};
 use indicatif::HumanCount;
-use percolite::{CommitPoint, Keyspace, KeyspaceId, RowKey, RowLock, Timestamp};
+use percolite::{Keyspace, KeyspaceId, RowKey, RowLock, Timestamp, TransactionStatus};
 
 use crate::bytes::Form;
 use crate::output::{count, is_for_people};
@@ -41,8 +41,8 @@ impl Names {
     }
 
     fn row(&self, row: &RowKey, form: Form, width: usize) -> String {
-        let name = self.0.get(&row.keyspace()).cloned().unwrap_or_else(|| row.keyspace().0.to_string());
-        let shown = if form == Form::Text { key(row.key()) } else { form.show(row.key()) };
+        let name = self.0.get(&row.keyspace_id()).cloned().unwrap_or_else(|| row.keyspace_id().0.to_string());
+        let shown = if form == Form::Text { key(row.user_key()) } else { form.show(row.user_key()) };
         shorten(&format!("{name}/{shown}"), width)
     }
 }
@@ -142,11 +142,11 @@ impl LockTable {
             if *more > 0 {
                 rows.push(format!("… and {} more", HumanCount(*more)));
             }
-            let began = time(first.owner.began_millis(), "%Y-%m-%d\n%H:%M:%S%.3f UTC");
+            let began = time(first.owner_id.created_at_millis(), "%Y-%m-%d\n%H:%M:%S%.3f UTC");
             let (point, verdict) = fate(first);
             table.add_row([
                 Cell::new(rows.join("\n")),
-                Cell::new(format!("{}\n{began}", first.owner)),
+                Cell::new(format!("{}\n{began}", first.owner_id)),
                 Cell::new(self.names.row(&first.primary, self.form, primary)),
                 Cell::new(point),
                 verdict,
@@ -163,14 +163,14 @@ impl LockTable {
 /// What the lock's primary says, and what that means for the locked rows.
 fn fate(lock: &RowLock) -> (String, Cell) {
     let back = || Cell::new("rolled\nback").fg(Color::Yellow);
-    match lock.commit_point {
-        CommitPoint::Pending if lock.orphan => ("pending".into(), back()),
-        CommitPoint::Pending => ("pending".into(), Cell::new("live")),
-        CommitPoint::Committed(ts) => {
+    match lock.txn_status {
+        TransactionStatus::Pending if lock.is_orphan => ("pending".into(), back()),
+        TransactionStatus::Pending => ("pending".into(), Cell::new("live")),
+        TransactionStatus::Committed(ts) => {
             let at = time(ts.millis(), "%H:%M:%S%.3f");
             (format!("committed @\n{at}"), Cell::new("rolled\nforward").fg(Color::Green))
         }
-        CommitPoint::RolledBack => ("rolled back".into(), back()),
+        TransactionStatus::RolledBack => ("rolled back".into(), back()),
     }
 }
 

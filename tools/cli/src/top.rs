@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use percolite::Status;
+use percolite::StoreStatus;
 
 use crate::exit::Code;
 use crate::interrupt::Interrupt;
@@ -63,13 +63,13 @@ pub fn run(args: &Args) -> Result<()> {
     let (began, mut news) = (Instant::now(), Instant::now());
     while !interrupt.is_wanted() && args.seconds.is_none_or(|seconds| began.elapsed() < Duration::from_secs(seconds)) {
         std::thread::sleep(NEWS_EVERY);
-        let Some(now) = Status::read(&store.folder)? else {
+        let Some(now) = StoreStatus::read_from(&store.folder)? else {
             return tell(args, &format!("process {} has closed it", before.pid));
         };
         if let Some(between) = Between::of(&before, &now) {
             show(args, &between, &now)?;
-        } else if now.pid == before.pid && now.open == before.open {
-            if news.elapsed() > now.every.unwrap_or_default() + PATIENCE {
+        } else if now.pid == before.pid && now.uptime == before.uptime {
+            if news.elapsed() > now.publish_interval.unwrap_or_default() + PATIENCE {
                 // Where nobody has it open any more, its writer was killed.
                 let gone = matches!(store.look_in(), Ok(Seen::Closed(_)));
                 let what =
@@ -97,7 +97,7 @@ fn tell(args: &Args, what: &str) -> Result<()> {
 }
 
 /// Shows what happened, and whose it is.
-fn show(args: &Args, between: &Between<'_>, of: &Status) -> Result<()> {
+fn show(args: &Args, between: &Between<'_>, of: &StoreStatus) -> Result<()> {
     if args.json {
         return say(between.json());
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use percolite::bounds::MEMORY_LIMIT;
+use percolite::bounds::MEMORY_BUDGET;
 use percolite::{Builder, Store};
 
 const NO_SIZE: &str = "not a size: 64M, 2G, or a number of bytes";
@@ -49,10 +49,10 @@ impl Tuning {
 
     pub fn builder(&self) -> Builder {
         let builder = match self.memory {
-            Some(bytes) => Store::builder().memory_limit(bytes),
+            Some(bytes) => Store::builder().memory_budget(bytes),
             None => Store::builder(),
         };
-        let builder = builder.publish_status(STATUS_EVERY);
+        let builder = builder.status_file_interval(STATUS_EVERY);
         match self.compression {
             Some(compression) => builder.compression(compression.into()),
             None => builder,
@@ -76,8 +76,8 @@ fn size(text: &str) -> Result<usize, String> {
     }
     // With more digits than there are numbers it is as far out of bounds as the greatest of them.
     let bytes = digits.parse().unwrap_or(u128::MAX).saturating_mul(1 << shift);
-    let within = MEMORY_LIMIT.check(bytes).ok().and_then(|()| usize::try_from(bytes).ok());
-    within.ok_or_else(|| format!("it must be {MEMORY_LIMIT}"))
+    let within = MEMORY_BUDGET.check(bytes).ok().and_then(|()| usize::try_from(bytes).ok());
+    within.ok_or_else(|| format!("it must be {MEMORY_BUDGET}"))
 }
 
 #[cfg(test)]

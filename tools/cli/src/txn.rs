@@ -1,7 +1,7 @@
 //! `percolite txn`: what became of a transaction.
 
 use anyhow::Result;
-use percolite::{Keyspace, OwnerId, RowLock, Status, Store, Timestamp, TxnStatus};
+use percolite::{Keyspace, OwnerId, RowLock, Store, StoreStatus, Timestamp, TxnStatus};
 use serde_json::json;
 
 use crate::bytes::FormArgs;
@@ -59,24 +59,24 @@ fn status_by_row(store: &Store, keyspace: &Keyspace, key: &[u8], ts: Timestamp) 
             return Ok(TxnStatus::Committed(version.commit_ts));
         }
     }
-    let row = keyspace.row_of(key);
+    let row = keyspace.row_key(key);
     for lock in store.row_locks()? {
         let lock = lock?;
         if lock.row == row && lock.start_ts == ts {
-            return Ok(store.txn_status(&lock.primary, ts, lock.owner)?);
+            return Ok(store.txn_status(&lock.primary, ts, lock.owner_id)?);
         }
     }
     Ok(TxnStatus::NoTrace)
 }
 
 /// What the process that has the store open tells of a transaction: whether it goes on, was slow, or holds row locks.
-fn txn_of_open(args: &Args, status: &Status) -> Result<()> {
+fn txn_of_open(args: &Args, status: &StoreStatus) -> Result<()> {
     if args.key.is_some() {
         return Err(Code::Busy.error(
             "a row can be asked by the process that has the store open (Store::txn_status), or when that has closed it",
         ));
     }
-    let live: Vec<_> = status.live.iter().filter(|live| live.start_ts == Some(args.start_ts)).collect();
+    let live: Vec<_> = status.active.iter().filter(|live| live.start_ts == Some(args.start_ts)).collect();
     let slow: Vec<_> =
         status.slow.iter().chain(&status.slowest).filter(|slow| slow.start_ts == args.start_ts).take(1).collect();
     let held: Vec<_> = status.row_locks.iter().filter(|lock| lock.start_ts == args.start_ts).cloned().collect();
@@ -112,7 +112,7 @@ pub fn run(args: &Args) -> Result<()> {
         let key = args.forms.get().keys.read(key)?;
         let keyspace = open::keyspace(&store, name, false)?;
         let status = match args.owner {
-            Some(owner) => store.txn_status(&keyspace.row_of(&key), args.start_ts, owner)?,
+            Some(owner) => store.txn_status(&keyspace.row_key(&key), args.start_ts, owner)?,
             None => status_by_row(&store, &keyspace, &key, args.start_ts)?,
         };
         let (word, commit_ts) = match status {

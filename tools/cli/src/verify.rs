@@ -1,7 +1,7 @@
 //! `percolite verify`: does everything that is stored make sense?
 
 use anyhow::Result;
-use percolite::{Problem, Store};
+use percolite::{IntegrityIssue, Store};
 use serde_json::{Value, json};
 
 use crate::exit::Code;
@@ -40,13 +40,13 @@ pub fn run(args: &Args) -> Result<()> {
     let store = opened(args)?;
     let progress = Progress::of("cells");
     if progress.is_seen() {
-        progress.expect(store.engine_figures()?.columns.iter().map(|column| column.estimated_keys).sum(), "about ");
+        progress.expect(store.engine_stats()?.columns.iter().map(|column| column.estimated_keys).sum(), "about ");
     }
     let mut read = (0, 0);
     let verified = store.verify(|so_far| {
-        read = (so_far.cells(), so_far.problems_found);
+        read = (so_far.cells(), so_far.issue_count);
         let problems =
-            if so_far.is_sound() { String::new() } else { format!(", {}", count(so_far.problems_found, "problem")) };
+            if so_far.is_ok() { String::new() } else { format!(", {}", count(so_far.issue_count, "problem")) };
         progress.at(so_far.cells(), format!("cells{problems}"));
         interrupt.flow()
     });
@@ -58,57 +58,57 @@ pub fn run(args: &Args) -> Result<()> {
         let lost = |lost: &percolite::DataLoss| json!({ "file": lost.file.display().to_string(), "offset": lost.offset, "bytes": lost.lost_bytes, "what": lost.to_string() });
         say(json!({
             "opens": true,
-            "sound": verified.is_sound(),
+            "sound": verified.is_ok(),
             "versions": verified.versions,
-            "locks": verified.locks,
-            "values": verified.values,
-            "history": verified.history,
-            "meta": verified.meta,
+            "locks": verified.row_locks,
+            "values": verified.out_of_line_values,
+            "history": verified.history_entries,
+            "meta": verified.meta_entries,
             "bytes": verified.bytes,
-            "lost_logs": verified.lost_logs.iter().map(lost).collect::<Vec<_>>(),
-            "problems_found": verified.problems_found,
-            "problems": verified.problems.iter().map(problem_json).collect::<Vec<_>>(),
+            "lost_logs": verified.data_losses.iter().map(lost).collect::<Vec<_>>(),
+            "problems_found": verified.issue_count,
+            "problems": verified.issues.iter().map(problem_json).collect::<Vec<_>>(),
         }))?;
     } else {
         let figures = [
             ("newest versions", verified.versions),
-            ("row locks", verified.locks),
-            ("long values", verified.values),
-            ("replaced versions, ended transactions", verified.history),
-            ("bookkeeping", verified.meta),
+            ("row locks", verified.row_locks),
+            ("long values", verified.out_of_line_values),
+            ("replaced versions, ended transactions", verified.history_entries),
+            ("bookkeeping", verified.meta_entries),
         ];
         let figures = figures.map(|(what, cells)| [what.to_owned(), indicatif::HumanCount(cells).to_string()]);
         say(table::texts(["column", "cells"], figures.to_vec()))?;
-        for lost in &verified.lost_logs {
+        for lost in &verified.data_losses {
             say(lost)?;
         }
-        for problem in verified.problems.iter().take(SHOWN) {
+        for problem in verified.issues.iter().take(SHOWN) {
             say(problem)?;
         }
-        if verified.problems.len() > SHOWN {
+        if verified.issues.len() > SHOWN {
             say(format_args!("… and more: --json shows the first thousand"))?;
         }
     }
-    if verified.is_sound() {
+    if verified.is_ok() {
         return if args.json {
             Ok(())
         } else {
             say(format_args!("sound: {} read", indicatif::HumanBytes(verified.bytes)))
         };
     }
-    let problems = count(verified.problems_found + verified.lost_logs.len() as u64, "problem");
+    let problems = count(verified.issue_count + verified.data_losses.len() as u64, "problem");
     Err(Code::Damaged.error(format!("{problems} found; {}", open::backup_or_repair(&args.store.folder))))
 }
 
 /// A problem, or a loss of a repair, for programs.
-pub fn problem_json(problem: &Problem) -> Value {
-    let key = problem.row.as_ref().map(|row| json!({ "hex": data_encoding::HEXLOWER.encode(row.key()) }));
+pub fn problem_json(problem: &IntegrityIssue) -> Value {
+    let key = problem.row.as_ref().map(|row| json!({ "hex": data_encoding::HEXLOWER.encode(row.user_key()) }));
     json!({
         "column": format!("{:?}", problem.column),
-        "keyspace_id": problem.row.as_ref().map(|row| row.keyspace().0),
+        "keyspace_id": problem.row.as_ref().map(|row| row.keyspace_id().0),
         "keyspace": problem.keyspace,
         "key": key,
-        "what": problem.what,
+        "what": problem.message,
     })
 }
 

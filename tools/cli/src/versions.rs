@@ -107,7 +107,7 @@ fn json_line(version: &Version, forms: Forms) -> Vec<u8> {
         "timestamp": ts.to_string(),
         "ms": ts.millis(),
         "time": table::moment(ts),
-        "owner": version.owner.to_string(),
+        "owner": version.owner_id.to_string(),
         "deleted": version.value.is_none(),
     })
     .to_string()
@@ -122,7 +122,7 @@ fn json_line(version: &Version, forms: Forms) -> Vec<u8> {
 fn plain_line(version: &Version, forms: Forms) -> Vec<u8> {
     let ts = version.commit_ts;
     let is = if version.value.is_some() { "put" } else { "deleted" };
-    let mut line = format!("{}\t{ts}\t{}\t{is}\t", table::moment(ts), version.owner).into_bytes();
+    let mut line = format!("{}\t{ts}\t{}\t{is}\t", table::moment(ts), version.owner_id).into_bytes();
     if let Some(value) = &version.value {
         forms.values.plain(value, &mut line);
     }
@@ -135,7 +135,7 @@ fn cells(version: &Version, forms: Forms) -> [String; 4] {
     [
         table::time(version.commit_ts.millis(), "%Y-%m-%d %H:%M:%S%.3f UTC"),
         version.commit_ts.to_string(),
-        version.owner.to_string(),
+        version.owner_id.to_string(),
         table::shorten(&value, SHOWN_CHARS),
     ]
 }

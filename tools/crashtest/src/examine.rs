@@ -15,7 +15,7 @@ use percolite::engine::Compression;
 use percolite::engine::folder::{FolderEngine, FolderOptions, FolderStorage};
 use percolite::engine::storage::{CellReader as _, Column};
 use percolite::engine::{Engine, EngineError, RowRange};
-use percolite::runtime::{Runtime, System};
+use percolite::runtime::{Env, SystemEnv};
 use percolite::{Builder, Durability, Error, Store};
 
 use crate::checker::check;
@@ -134,7 +134,7 @@ fn resolve_and_judge(subject: &Subject<'_>, desk: &Desk, found: &mut Examined) -
         builder(subject).runtime(Arc::clone(&book.runtime)).open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
     judge_locks(subject, &book, before, (&store, &*engine), found)?;
     let (beside, rows) = (store.keyspace(BESIDE)?, store.keyspace(ROWS)?);
-    store.resolve_orphans()?;
+    store.resolve_orphan_locks()?;
     found.recovery = began.elapsed();
     {
         let mut ledger = desk.ledger();
@@ -163,7 +163,7 @@ fn resolve_and_judge(subject: &Subject<'_>, desk: &Desk, found: &mut Examined) -
         Ok(Ended::Committed) => {}
         other => breaks(found, "I12 progress", format!("a transaction on every row: {other:?}")),
     }
-    store.resolve_orphans()?;
+    store.resolve_orphan_locks()?;
     let there = keyspaces(&store)?;
     if let Err(why) = store.close() {
         breaks(found, "closes", why.to_string());
@@ -174,7 +174,7 @@ fn resolve_and_judge(subject: &Subject<'_>, desk: &Desk, found: &mut Examined) -
 
 /// The notes of a store that is examined.
 struct Book {
-    runtime: Arc<dyn Runtime>,
+    runtime: Arc<dyn Env>,
     notes: Mutex<Vec<Note>>,
     ticks: AtomicU64,
     life: u32,
@@ -184,7 +184,7 @@ impl Book {
     fn new(subject: &Subject<'_>) -> Self {
         let ticks = AtomicU64::new(first_tick(subject.life));
         Self {
-            runtime: Arc::new(System::default()),
+            runtime: Arc::new(SystemEnv::default()),
             notes: Mutex::new(subject.notes.to_vec()),
             ticks,
             life: subject.life,
@@ -225,7 +225,7 @@ fn judge_locks(
     let notes = book.notes.lock().clone();
     let mut dice = Dice::new(u64::from(subject.life));
     found.broken.extend(after::ask_for_leases(&Pen { world, life: book.life }, &notes, &mut dice)?);
-    store.resolve_orphans()?;
+    store.resolve_orphan_locks()?;
     let open = fold(&*book.notes.lock()).open;
     book.notes.lock().extend(after::settle(&open, engine, &rows));
     found.broken.extend(fenced::check(&fold(&*book.notes.lock())));
@@ -242,7 +242,7 @@ fn judge_locks(
 pub fn examine_restored(folder: &Path, restores: &Restores) -> Result<Vec<Broken>, Error> {
     let engine = engine(folder, MEMORY)?;
     let store = Store::builder()
-        .no_history()
+        .disable_history()
         .runtime(Arc::new(Fast::new(SPEED)))
         .open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
     let mut broken: Vec<Broken> = restores.judge(&store, MANY)?.into_iter().collect();
@@ -274,7 +274,7 @@ fn locks(engine: &FolderEngine) -> Result<u64, EngineError> {
 fn open_and_digest(subject: &Subject<'_>) -> Result<u64, Error> {
     let engine = reopen(subject.folder)?;
     let store: Store = builder(subject).open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
-    store.resolve_orphans()?;
+    store.resolve_orphan_locks()?;
     let there = keyspaces(&store)?;
     store.close()?;
     Ok(digest(engine.storage(), &there)?)
@@ -296,7 +296,7 @@ fn reopen(folder: &Path) -> Result<Arc<FolderEngine>, EngineError> {
 }
 
 fn builder(subject: &Subject<'_>) -> Builder {
-    Store::builder().protocol(subject.habits.protocol).durability(Durability::Sync).conflict_slots(64)
+    Store::builder().commit_protocol(subject.habits.protocol).durability(Durability::Sync).conflict_cache_rows(64)
 }
 
 fn breaks(found: &mut Examined, promise: &'static str, how: impl Into<String>) {
@@ -329,7 +329,7 @@ mod tests {
             accepts: None,
         };
         let why = examine(&subject, Ledger::default()).refused.unwrap();
-        assert!(matches!(why.kind(), ErrorKind::Busy(_)), "{why:?}");
+        assert!(matches!(why.kind(), ErrorKind::AlreadyOpen(_)), "{why:?}");
         lets_go.join().unwrap();
         assert!(examine(&subject, Ledger::default()).refused.is_none());
     }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use percolite::runtime::{Joined, Parker, Runtime, System};
+use percolite::runtime::{Env, JoinHandle, Parker, SystemEnv};
 
 /// The system, in a hurry: leases run out and the background wakes up `speed` times as often as in the world outside. The
 /// next life's clock may thus lie behind this one's, which the store has to put up with anyway.
 pub struct Fast {
-    system: System,
+    system: SystemEnv,
     began: u64,
     speed: u32,
 }
@@ -16,13 +16,13 @@ pub struct Fast {
 impl Fast {
     /// A system so many times as fast; 1 is the ordinary one.
     pub fn new(speed: u32) -> Self {
-        let system = System::default();
+        let system = SystemEnv::default();
         let began = system.unix_millis();
         Self { system, began, speed: speed.max(1) }
     }
 }
 
-impl Runtime for Fast {
+impl Env for Fast {
     fn unix_millis(&self) -> u64 {
         let passed = self.system.unix_millis().saturating_sub(self.began);
         self.began.saturating_add(passed.saturating_mul(self.speed.into()))
@@ -40,15 +40,15 @@ impl Runtime for Fast {
         self.system.sleep(duration / self.speed);
     }
 
-    fn give_way(&self, is_over: &dyn Fn() -> bool) {
-        self.system.give_way(is_over);
+    fn spin_until(&self, is_over: &dyn Fn() -> bool) {
+        self.system.spin_until(is_over);
     }
 
     fn parker(&self) -> Arc<dyn Parker> {
         Arc::new(FastParker { parker: self.system.parker(), speed: self.speed })
     }
 
-    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn Joined>> {
+    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn JoinHandle>> {
         self.system.spawn(name, work)
     }
 }

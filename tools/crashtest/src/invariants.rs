@@ -4,10 +4,10 @@ use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::ops::Bound;
 
-use percolite::codec::{History, Record as _};
+use percolite::codec::{HistoryEntry, Record as _};
 use percolite::engine::storage::{CellReader, Column};
 use percolite::engine::{EngineError, RowRange};
-use percolite::keys::{data_key, keyspace_bounds, split_data_key, split_history_key};
+use percolite::keys::{data_key, decode_data_key, decode_history_key, keyspace_range};
 use percolite::row::{Lock, RowKey, Value, WriteRecord};
 use percolite::{Error, Keyspace, KeyspaceId, Store, Timestamp};
 
@@ -37,7 +37,7 @@ pub fn structure(reader: &impl CellReader) -> Result<Vec<Broken>, EngineError> {
                         format!("row {row:?} was committed at {} and begun at {}", write.commit_ts, write.txn.start_ts);
                     broken.push(Broken::new(STRUCTURE, what));
                 }
-                if write.value == Some(Value::InData) {
+                if write.value == Some(Value::OutOfLine) {
                     named.insert(data_key(&row, write.txn.start_ts));
                 }
             }
@@ -46,10 +46,10 @@ pub fn structure(reader: &impl CellReader) -> Result<Vec<Broken>, EngineError> {
         true
     })?;
     reader.scan(Column::History, &RowRange::all(), false, |key, bytes| {
-        match (split_history_key(key), History::decode(bytes)) {
-            (Some(_), Ok(History::Ended(_))) => {}
-            (Some((row, _)), Ok(History::Version(kept))) => {
-                if kept.value == Some(Value::InData) {
+        match (decode_history_key(key), HistoryEntry::decode(bytes)) {
+            (Some(_), Ok(HistoryEntry::Ended(_))) => {}
+            (Some((row, _)), Ok(HistoryEntry::Version(kept))) => {
+                if kept.value == Some(Value::OutOfLine) {
                     named.insert(data_key(&row, kept.txn.start_ts));
                 }
             }
@@ -73,7 +73,7 @@ pub fn structure(reader: &impl CellReader) -> Result<Vec<Broken>, EngineError> {
 
 /// A value by the row and the transaction that its key names.
 fn value_of(key: &[u8]) -> String {
-    match split_data_key(key) {
+    match decode_data_key(key) {
         Some((row, start_ts)) => format!("row {row:?}: the value that the transaction {start_ts:#} wrote"),
         None => format!("the value at {}, which is no key,", key.escape_ascii()),
     }
@@ -96,7 +96,7 @@ pub fn keyspaces(store: &Store) -> Result<Vec<KeyspaceId>, Error> {
 pub fn digest(reader: &impl CellReader, keyspaces: &[KeyspaceId]) -> Result<u64, EngineError> {
     let mut hasher = DefaultHasher::new();
     for keyspace in keyspaces {
-        let (start, end) = keyspace_bounds(*keyspace);
+        let (start, end) = keyspace_range(*keyspace);
         let range = RowRange { start: Bound::Included(start), end: Bound::Excluded(end) };
         keyspace.0.hash(&mut hasher);
         let mut values = HashSet::new();
@@ -105,7 +105,7 @@ pub fn digest(reader: &impl CellReader, keyspaces: &[KeyspaceId]) -> Result<u64,
             if !version.as_ref().is_ok_and(|version| version.value.is_none()) {
                 ("version", key, bytes).hash(&mut hasher);
             }
-            let txn = version.ok().filter(|version| version.value == Some(Value::InData)).map(|version| version.txn);
+            let txn = version.ok().filter(|version| version.value == Some(Value::OutOfLine)).map(|version| version.txn);
             values.extend(txn.zip(RowKey::from_bytes(key)).map(|(txn, row)| data_key(&row, txn.start_ts)));
             true
         })?;
@@ -144,7 +144,7 @@ pub fn newest_commit(reader: &impl CellReader) -> Result<Timestamp, EngineError>
 mod tests {
     use percolite::engine::Engine as _;
     use percolite::engine::sim::SimStorage;
-    use percolite::row::{Edit, RowChange};
+    use percolite::row::{CellChange, RowChange};
 
     use super::*;
 
@@ -153,7 +153,7 @@ mod tests {
         let (memory, row, start_ts) =
             (SimStorage::new(), RowKey::new(KeyspaceId(7), b"stray"), Timestamp::from_millis(5));
         let mut change = RowChange::new(row.clone(), start_ts);
-        change.data.push((start_ts, Edit::Put(b"value".into())));
+        change.data.push((start_ts, CellChange::Put(b"value".into())));
         let engine = memory.exclusive_engine();
         engine.apply(&[vec![change].into()]).unwrap();
         let broken = structure(engine.storage()).unwrap();

@@ -148,7 +148,7 @@ impl Ledger {
             let start_ts = Timestamp::from_u64(entry.txn.start_ts.unwrap_or_default());
             let mut found = None;
             for key in entry.writes() {
-                let row = engine.read_row(&rows.row_of(stored(key)), start_ts)?;
+                let row = engine.read_row(&rows.row_key(stored(key)), start_ts)?;
                 let newest = row.write.filter(|write| write.txn.start_ts == start_ts);
                 found = found.or(newest.map(|write| write.commit_ts.to_u64()));
             }

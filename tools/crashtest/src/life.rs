@@ -12,8 +12,8 @@ use anyhow::Context as _;
 use percolite::crashtest::{Mutant, mutate};
 use percolite::engine::Engine;
 use percolite::engine::folder::{FolderEngine, FolderOptions};
-use percolite::runtime::Runtime;
-use percolite::{CommitProtocol, Durability, Error, KeepHistory, Keyspace, Store, TxnOptions};
+use percolite::runtime::Env;
+use percolite::{CommitProtocol, Durability, Error, HistoryRetention, Keyspace, Store, TxnOptions};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
@@ -268,7 +268,7 @@ pub fn live(life: &str) -> anyhow::Result<()> {
 }
 
 fn close(opened: Opened, sink: &PipeSink) {
-    let closed = opened.store.resolve_orphans().and_then(|_| opened.store.close());
+    let closed = opened.store.resolve_orphan_locks().and_then(|_| opened.store.close());
     if closed.is_err() {
         sink.say(&Event::Failed(answer("close", closed)));
     }
@@ -289,15 +289,16 @@ fn open(life: &Life, sink: &PipeSink) -> Result<Opened, Error> {
     let engine = engine(&life.folder, setup)?;
     let runtime = Arc::new(Fast::new(life.speed));
     let (before, wall) = (moment(life.number, runtime.elapsed(), sink.tick()), runtime.unix_millis());
-    let keep = life.history_ms.map_or(KeepHistory::AsBefore, |ms| KeepHistory::For(Duration::from_millis(ms)));
+    let keep =
+        life.history_ms.map_or(HistoryRetention::Unchanged, |ms| HistoryRetention::For(Duration::from_millis(ms)));
     let store = keeping(Store::builder(), keep)
-        .protocol(life.protocol())
+        .commit_protocol(life.protocol())
         .durability(life.durability())
-        .runtime(Arc::clone(&runtime) as Arc<dyn Runtime>)
-        .conflict_slots(life.conflict_slots)
-        .stream_at_bytes(life.stream_at_bytes)
-        .sweep(life.sweep)
-        .admission(4)
+        .runtime(Arc::clone(&runtime) as Arc<dyn Env>)
+        .conflict_cache_rows(life.conflict_slots)
+        .large_transaction_bytes(life.stream_at_bytes)
+        .background_resolve(life.sweep)
+        .admission_limit(4)
         .open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
     let (beside, rows) = (store.keyspace(BESIDE)?, store.keyspace(ROWS)?);
     let locked = if life.lockers > 0 { Some(store.keyspace(LOCKED)?) } else { None };
@@ -372,7 +373,7 @@ fn run_client(
         let stats = opened.store.stats();
         sink.say(&Event::Durable(stats.durable_ts.to_u64()));
         if life.stream_at_bytes < 16 << 20 {
-            sink.say(&Event::Streamed(stats.commits_streamed));
+            sink.say(&Event::Streamed(stats.commits_large));
         }
         if !life.lingers && began.elapsed() > LIFE_MAX {
             break;
@@ -408,7 +409,7 @@ fn keep(life: &Life, opened: &Opened, sink: &PipeSink, done: u64, dice: &mut Dic
     }
     if life.restores > 0 && dice.one_in(life.restores) {
         sink.say(&Event::Restoring(number));
-        restore(&opened.store, Store::builder().protocol(life.protocol()), number, MANY)?;
+        restore(&opened.store, Store::builder().commit_protocol(life.protocol()), number, MANY)?;
         sink.say(&Event::Restored(number));
     }
     Ok(())

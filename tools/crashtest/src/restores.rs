@@ -13,7 +13,7 @@ use std::time::Duration;
 use percolite::engine::storage::{CellReader, Column};
 use percolite::engine::{EngineError, RowRange};
 use percolite::row::RowKey;
-use percolite::{Builder, DumpHeader, DumpOptions, Error, Existing, KeyspaceId, Store};
+use percolite::{Builder, DumpHeader, DumpOptions, Error, KeyspaceId, OnExisting, Store};
 
 use crate::keys::{shown, stored};
 use crate::violation::Broken;
@@ -90,11 +90,11 @@ impl Restores {
 /// Those of restoring.
 pub fn restore(store: &Store, builder: Builder, number: u64, rows: usize) -> Result<(), Error> {
     let dumps = dumps(builder, number, rows)?;
-    dumps.iter().try_for_each(|dump| store.restore(dump.as_slice(), Existing::Replace, |_| ()).map(drop))
+    dumps.iter().try_for_each(|dump| store.restore(dump.as_slice(), OnExisting::Replace, |_| ()).map(drop))
 }
 
 fn dumps(builder: Builder, number: u64, rows: usize) -> Result<[Vec<u8>; 2], Error> {
-    let store = builder.history(HISTORY).in_memory()?;
+    let store = builder.history_retention(HISTORY).in_memory()?;
     for name in names() {
         let keyspace = store.keyspace(&name)?;
         store.transact(|txn| (0..rows).try_for_each(|row| txn.put(&keyspace, key(row), value(number, row))))?;
@@ -189,7 +189,7 @@ pub fn nameless(store: &Store, storage: &impl CellReader) -> Result<BTreeSet<Key
     let mut found = BTreeSet::new();
     for column in [Column::Write, Column::Lock] {
         storage.scan(column, &RowRange::all(), false, |key, _| {
-            found.extend(RowKey::from_bytes(key).map(|row| row.keyspace()));
+            found.extend(RowKey::from_bytes(key).map(|row| row.keyspace_id()));
             true
         })?;
     }

@@ -37,7 +37,7 @@ const B: usize = 1;
 const C: usize = 2;
 
 const DELETE: Mutation = Mutation::Delete;
-const HOLD: Mutation = Mutation::Hold;
+const HOLD: Mutation = Mutation::LockOnly;
 
 fn put() -> Mutation {
     Mutation::Put("".into())

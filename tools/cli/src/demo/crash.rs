@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use percolite::engine::{ApplyResult, Capabilities, Engine, EngineError, EngineSnapshot, GcEntry, RowBatch};
-use percolite::row::{Edit, Row, Status};
+use percolite::row::{CellChange, Row, TxnRecord};
 use percolite::{CommitProtocol, KeyspaceId, RowKey, Store, Timestamp, TxnOptions};
 use serde_json::{Value, json};
 
@@ -127,11 +127,12 @@ pub fn run_child(args: &ChildArgs) -> Result<()> {
     let after = order.get("after").and_then(Value::as_bool).unwrap_or_default();
     let moment = if after { Moment::AfterCommitPoint } else { Moment::BeforeCommitPoint };
 
-    let builder = Store::builder().sweep(false);
-    let engine = StopsInCommit { inner: builder.rocks(&args.path)?, moment };
+    let builder = Store::builder().background_resolve(false);
+    let engine = StopsInCommit { inner: builder.durable_engine(&args.path)?, moment };
     let store = builder.open_engine(Arc::new(engine))?;
     let spaces = Spaces::open(&store)?;
-    let mut txn = store.begin_with(TxnOptions { protocol: Some(CommitProtocol::TwoPhase), ..TxnOptions::default() })?;
+    let mut txn =
+        store.begin_with(TxnOptions { commit_protocol: Some(CommitProtocol::TwoPhase), ..TxnOptions::default() })?;
     job.run(&mut txn, &spaces)?;
     txn.commit()?;
     bail!("the commit went through without coming to the moment to stop at")
@@ -157,7 +158,8 @@ impl StopsInCommit {
 impl Engine for StopsInCommit {
     fn apply(&self, groups: &[RowBatch]) -> Result<Vec<ApplyResult>, EngineError> {
         let changes = || groups.iter().flat_map(|group| group.changes().into_owned());
-        let is_commit_point = changes().any(|change| matches!(change.status, Edit::Put(Status::Committed(_))));
+        let is_commit_point =
+            changes().any(|change| matches!(change.txn_record, CellChange::Put(TxnRecord::Committed(_))));
         if is_commit_point && self.moment == Moment::BeforeCommitPoint {
             self.stop();
         }

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use percolite::KEY_MAX_BYTES;
+use percolite::MAX_KEY_BYTES;
 use serde_json::{Map, Value};
 
 use super::parse::{Bad, Record, Records};
@@ -161,7 +161,7 @@ impl Fields {
             Some(scalar) => text_of(scalar),
         };
         // In the index the key stands behind an indexed value and a zero byte.
-        let limit = KEY_MAX_BYTES - INDEXED_MAX_BYTES - 1;
+        let limit = MAX_KEY_BYTES - INDEXED_MAX_BYTES - 1;
         match key.len() {
             0 => Err(bad(format!("has an empty field {name:?}, which is the key"))),
             length if length > limit => Err(bad(format!("has a key of {length} bytes, more than {limit}"))),

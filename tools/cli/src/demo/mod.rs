@@ -108,7 +108,7 @@ pub fn run(args: &Args) -> Result<()> {
     let place = Place::new(args.dir.as_deref(), args.keep)?;
     let mut seen = Seen::default();
     // For `percolite top`, where the folder is known.
-    let store = Store::builder().publish_status(STATUS_EVERY).open(place.path())?;
+    let store = Store::builder().status_file_interval(STATUS_EVERY).open(place.path())?;
     let spaces = Spaces::create(&store)?;
     say(format_args!("The store is in {}.", place.path().display()))?;
     say(format_args!("To have the same random choices again: --seed {seed}"))?;
@@ -227,7 +227,7 @@ fn kill_writers(place: &Place, plans: &[Plan], seen: &mut Seen) -> Result<()> {
 
 fn recover(place: &Place, fields: &Fields, plans: &[Plan], seen: &mut Seen) -> Result<()> {
     say("\n4. The store is opened again, without its background sweep: what is left\n")?;
-    let store = Store::builder().sweep(false).open(place.path())?;
+    let store = Store::builder().background_resolve(false).open(place.path())?;
     let spaces = Spaces::open(&store)?;
     let locks = orphans::show(&store, &spaces, plans, seen)?;
 

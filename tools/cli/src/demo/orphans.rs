@@ -7,7 +7,7 @@
 
 use anyhow::{Context as _, Result};
 use indicatif::HumanCount;
-use percolite::{CommitPoint, RowLock, Store, TxnStatus};
+use percolite::{RowLock, Store, TransactionStatus, TxnStatus};
 
 use super::Seen;
 use super::crash::Moment;
@@ -30,9 +30,9 @@ pub fn show(store: &Store, spaces: &Spaces, plans: &[Plan], seen: &mut Seen) -> 
         let rows = plans.iter().filter(|plan| plan.moment == moment).map(|plan| plan.rows.len());
         rows.map(|rows| if moment == Moment::BeforeCommitPoint { rows } else { rows - 1 }).sum::<usize>()
     };
-    let orphans = locks.iter().filter(|lock| lock.orphan).count();
-    let pending = locks.iter().filter(|lock| lock.commit_point == CommitPoint::Pending).count();
-    let committed = locks.iter().filter(|lock| matches!(lock.commit_point, CommitPoint::Committed(_))).count();
+    let orphans = locks.iter().filter(|lock| lock.is_orphan).count();
+    let pending = locks.iter().filter(|lock| lock.txn_status == TransactionStatus::Pending).count();
+    let committed = locks.iter().filter(|lock| matches!(lock.txn_status, TransactionStatus::Committed(_))).count();
     seen.note(
         orphans == locks.len()
             && pending == locked(Moment::BeforeCommitPoint)
@@ -90,13 +90,16 @@ pub fn read_away(
     let whole = compare(&snapshot, spaces, fields)?;
     let (many, few) = (sum(&snapshot, &spaces.accounts)?, sum(&snapshot, &spaces.hot)?);
     let after = store.stats();
-    let forward = after.rolled_forward - before.rolled_forward;
-    let back = after.rolled_back - before.rolled_back;
+    let forward = after.locks_rolled_forward - before.locks_rolled_forward;
+    let back = after.locks_rolled_back - before.locks_rolled_back;
     let left = store.row_locks()?.count();
     say(format_args!("By reading alone: {forward} row locks rolled forward, {back} rolled back, {left} left."))?;
     seen.note(forward > 0, format!("{} rolled forward by reading", count(forward, "row lock")));
     seen.note(back > 0, format!("{} rolled back by reading", count(back, "row lock")));
-    seen.note(left == 0 && after.swept == 0, "no row lock left, and no background sweep had a hand in it");
+    seen.note(
+        left == 0 && after.orphan_locks_resolved == 0,
+        "no row lock left, and no background sweep had a hand in it",
+    );
     seen.note(
         whole.is_whole(),
         format!("{} and {} of the index match exactly", count(whole.records, "record"), entries(whole.entries)),
@@ -110,11 +113,11 @@ pub fn read_away(
 pub fn ask_again(store: &Store, locks: &[RowLock], seen: &mut Seen) -> Result<()> {
     let mut kept = true;
     for lock in locks {
-        let expected = match lock.commit_point {
-            CommitPoint::Pending | CommitPoint::RolledBack => TxnStatus::RolledBack,
-            CommitPoint::Committed(commit_ts) => TxnStatus::Committed(commit_ts),
+        let expected = match lock.txn_status {
+            TransactionStatus::Pending | TransactionStatus::RolledBack => TxnStatus::RolledBack,
+            TransactionStatus::Committed(commit_ts) => TxnStatus::Committed(commit_ts),
         };
-        kept &= store.txn_status(&lock.primary, lock.start_ts, lock.owner)? == expected;
+        kept &= store.txn_status(&lock.primary, lock.start_ts, lock.owner_id)? == expected;
     }
     seen.note(kept, "asked again, every transaction has the fate that the table foretold");
     Ok(())

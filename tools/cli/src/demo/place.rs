@@ -75,7 +75,7 @@ pub struct Spaces {
 impl Spaces {
     /// New and empty.
     pub fn create(store: &Store) -> Result<Self> {
-        let there = store.keyspaces()?;
+        let there = store.keyspace_names()?;
         if let Some(other) = there.first().filter(|_| !there.iter().any(|name| name == SIGN)) {
             bail!("the store holds other data (keyspace {other:?}); the demo wants a folder of its own");
         }

@@ -100,7 +100,7 @@ pub fn run(store: &Store, round: &Round<'_>) -> Result<Outcome> {
     let (mut audits, mut wrong) = (0, 0);
     let mut audit = || {
         let whole =
-            sum(&store.snapshot()?.labelled("audit"), round.keyspace)? == (total(round.accounts), round.accounts);
+            sum(&store.snapshot()?.with_label("audit"), round.keyspace)? == (total(round.accounts), round.accounts);
         audits += 1;
         wrong += u64::from(!whole);
         Ok::<_, anyhow::Error>(())
@@ -137,7 +137,7 @@ pub fn run(store: &Store, round: &Round<'_>) -> Result<Outcome> {
         took,
         conflicts: after.conflicts - before.conflicts,
         retries: after.retries - before.retries,
-        syncs: after.syncs - before.syncs,
+        syncs: after.wal_syncs - before.wal_syncs,
         audits,
         wrong,
     })
@@ -153,7 +153,7 @@ fn transfer_until(store: &Store, round: &Round<'_>, thread: u64, commits: &Atomi
         let to = (from + random.random_range(1..round.accounts)) % round.accounts;
         let amount = random.random_range(1..=10);
         let work = |txn: &mut percolite::Txn| transfer(txn, round.keyspace, &account(from), &[(account(to), amount)]);
-        let moved = store.transact_with(TxnOptions::labelled("transfer"), work)?;
+        let moved = store.transact_with(TxnOptions::with_label("transfer"), work)?;
         commits.fetch_add(u64::from(moved), Ordering::Relaxed);
     }
     Ok(())

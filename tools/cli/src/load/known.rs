@@ -97,7 +97,7 @@ impl Known {
     /// Reads all keys, if that pays and there is room.
     fn keep(&mut self, store: &Store, keyspace: &Keyspace) -> Result<()> {
         // An engine that cannot tell is one in memory.
-        let columns = store.engine_figures().map_or_else(|_| Vec::new(), |figures| figures.columns);
+        let columns = store.engine_stats().map_or_else(|_| Vec::new(), |figures| figures.columns);
         let about =
             columns.iter().find(|column| column.column == Column::Write).map_or(0, |column| column.estimated_keys);
         if about > self.read.saturating_mul(IN_ORDER) || about > self.kept_max as u64 {

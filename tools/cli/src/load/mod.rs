@@ -200,7 +200,7 @@ fn put(store: &Store, keyspace: &Keyspace, rows: &[Pair], known: &mut Known) -> 
     let put = store.transact(|txn| {
         let mut replaced = asked.replaced;
         for key in &asked.keys {
-            replaced += u64::from(txn.contains(keyspace, key)?);
+            replaced += u64::from(txn.contains_key(keyspace, key)?);
         }
         rows.iter().try_for_each(|(key, value)| txn.put(keyspace, key, value))?;
         Ok::<_, percolite::Error>(replaced)

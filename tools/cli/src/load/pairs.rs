@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
 
 use anyhow::{Context as _, Result};
-use percolite::{KEY_MAX_BYTES, VALUE_MAX_BYTES};
+use percolite::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use serde_json::value::RawValue;
 
 use crate::bytes::{Fields, Form, Forms, RECORD_MAX_BYTES};
@@ -249,8 +249,8 @@ fn checked(pair: Pair) -> Result<Pair, String> {
     if pair.0.is_empty() {
         return Err("cannot be used: a key must not be empty".into());
     }
-    limit("a key", pair.0.len(), KEY_MAX_BYTES)?;
-    limit("a value", pair.1.len(), VALUE_MAX_BYTES)?;
+    limit("a key", pair.0.len(), MAX_KEY_BYTES)?;
+    limit("a value", pair.1.len(), MAX_VALUE_BYTES)?;
     Ok(pair)
 }
 

@@ -6,7 +6,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use percolite::LOCK_WHY_MAX_BYTES;
+use percolite::MAX_LOCK_REASON_BYTES;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::RunArgs;
@@ -154,7 +154,7 @@ fn code(status: ExitStatus) -> u8 {
 
 /// As much of it as fits.
 fn short(text: &str) -> String {
-    let mut end = text.len().min(LOCK_WHY_MAX_BYTES);
+    let mut end = text.len().min(MAX_LOCK_REASON_BYTES);
     while !text.is_char_boundary(end) {
         end -= 1;
     }

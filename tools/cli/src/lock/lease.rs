@@ -5,7 +5,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use percolite::{Error, ErrorKind, LockEntry, LostReason, Store, Timestamp};
+use percolite::{Error, ErrorKind, LockEntry, LockLostReason, Store, Timestamp};
 
 use super::signals::{Event, Signals};
 use super::{shown, waiting};
@@ -80,11 +80,11 @@ impl Lease<'_> {
             Opened::Store(store) => store,
             Opened::Busy => return Ok(Renewed::Busy),
         };
-        let renewed = match store.resume_lock(self.name, self.token) {
+        let renewed = match store.attach_lock(self.name, self.token) {
             Ok(guard) => {
                 let renewed = guard.renew(self.time);
                 // In any case: a guard that is dropped releases the lock. One that is lost is not kept, and that was reported already.
-                let _ = guard.into_token();
+                let _ = guard.detach();
                 renewed
             }
             Err(why) => Err(why),
@@ -117,7 +117,7 @@ impl Lease<'_> {
 
 /// A store that fails takes its guards with it, but not their leases.
 fn is_loss(why: &Error) -> bool {
-    matches!(why.kind(), ErrorKind::LockLost(lost) if lost.reason != LostReason::Closed)
+    matches!(why.kind(), ErrorKind::LockLost(lost) if lost.reason != LockLostReason::Closed)
 }
 
 /// The thread that renews a lease while a command runs.

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Subcommand;
-use percolite::{KEYSPACE_NAME_MAX_BYTES, LOCK_WHY_MAX_BYTES, LockGuard, Timestamp, bounds};
+use percolite::{LockGuard, MAX_KEYSPACE_NAME_BYTES, MAX_LOCK_REASON_BYTES, Timestamp, bounds};
 
 use self::lease::{Lease, Released};
 use self::signals::Signals;
@@ -202,7 +202,7 @@ fn take(args: &TakeArgs) -> Result<()> {
 
 /// Keeps the lock beyond the guard.
 fn kept(guard: LockGuard) -> Result<Timestamp> {
-    guard.into_token().map_err(|lost| {
+    guard.detach().map_err(|lost| {
         let what = format!("the lock with the token {} was lost as soon as it was taken", lost.token());
         Code::LockHeld.error(what)
     })
@@ -227,21 +227,21 @@ fn release(args: &ReleaseArgs) -> Result<()> {
 }
 
 fn lease_time(text: &str) -> Result<Duration, String> {
-    let time = history::time(text).ok().filter(|time| bounds::LEASE.check(time.as_nanos()).is_ok());
-    time.ok_or_else(|| format!("it must be {}, for example 1h 30m", bounds::LEASE))
+    let time = history::time(text).ok().filter(|time| bounds::LOCK_LEASE.check(time.as_nanos()).is_ok());
+    time.ok_or_else(|| format!("it must be {}, for example 1h 30m", bounds::LOCK_LEASE))
 }
 
 /// What the library refuses, refused as what makes no sense on a command line, before a store is opened.
 fn name(text: &str) -> Result<String, String> {
-    if text.is_empty() || text.len() > KEYSPACE_NAME_MAX_BYTES || text.chars().any(char::is_control) {
-        return Err(format!("a lock's name has 1 to {KEYSPACE_NAME_MAX_BYTES} bytes and no control characters"));
+    if text.is_empty() || text.len() > MAX_KEYSPACE_NAME_BYTES || text.chars().any(char::is_control) {
+        return Err(format!("a lock's name has 1 to {MAX_KEYSPACE_NAME_BYTES} bytes and no control characters"));
     }
     Ok(text.to_owned())
 }
 
 fn why(text: &str) -> Result<String, String> {
-    if text.len() > LOCK_WHY_MAX_BYTES {
-        return Err(format!("at most {LOCK_WHY_MAX_BYTES} bytes"));
+    if text.len() > MAX_LOCK_REASON_BYTES {
+        return Err(format!("at most {MAX_LOCK_REASON_BYTES} bytes"));
     }
     Ok(text.to_owned())
 }

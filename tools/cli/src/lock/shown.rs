@@ -22,9 +22,9 @@ pub fn holders(entries: &[LockEntry]) -> String {
 /// The holder, what the lock is for, and how long it lasts, in a line.
 pub fn holder(entry: &LockEntry) -> String {
     let mut message = entry.holder.to_string();
-    message.extend(entry.why.iter().map(|why| format!(" ({why:?})")));
+    message.extend(entry.reason.iter().map(|why| format!(" ({why:?})")));
     message.extend(entry.token.iter().map(|token| format!(", token {token}")));
-    message.extend(entry.lease_left.iter().map(|left| format!(", {} left", readable(*left))));
+    message.extend(entry.lease_remaining.iter().map(|left| format!(", {} left", readable(*left))));
     message
 }
 
@@ -51,9 +51,9 @@ pub fn held(entries: &[LockEntry], more: u64) -> Option<String> {
             table::shorten(&name(entry), WIDTH),
             entry.mode.to_string(),
             entry.holder.to_string(),
-            entry.why.clone().unwrap_or_else(|| "-".into()),
+            entry.reason.clone().unwrap_or_else(|| "-".into()),
             entry.token.map_or_else(|| "-".into(), |token| token.to_string()),
-            entry.lease_left.map_or_else(|| "-".into(), readable),
+            entry.lease_remaining.map_or_else(|| "-".into(), readable),
         ]
     };
     let mut rows: Vec<_> = entries.iter().filter(|entry| !waits(entry)).map(row).collect();
@@ -199,7 +199,7 @@ pub fn json(entry: &LockEntry) -> Value {
 pub fn plain_line(entry: &LockEntry) -> Vec<u8> {
     let mut line = Vec::new();
     let token = entry.token.map(|token| token.to_string()).unwrap_or_default();
-    let left = entry.lease_left.map(|left| format!("{:.3}", left.as_secs_f64())).unwrap_or_default();
+    let left = entry.lease_remaining.map(|left| format!("{:.3}", left.as_secs_f64())).unwrap_or_default();
     let columns = [
         name(entry),
         token,
@@ -207,7 +207,7 @@ pub fn plain_line(entry: &LockEntry) -> Vec<u8> {
         entry.mode.to_string(),
         entry.state.to_string(),
         left,
-        entry.why.clone().unwrap_or_default(),
+        entry.reason.clone().unwrap_or_default(),
     ];
     for column in &columns {
         line.push(b'\t');
@@ -219,16 +219,25 @@ pub fn plain_line(entry: &LockEntry) -> Vec<u8> {
 
 /// How often locks were taken and waited for, in words.
 pub fn counted(stats: &LockStats) -> String {
-    let LockStats { exclusive, shared, semaphore, deadlocks, expired, forced, lost, .. } = stats;
+    let LockStats {
+        exclusive,
+        shared,
+        semaphore,
+        deadlocks,
+        leases_expired: expired,
+        force_unlocked: forced,
+        lost,
+        ..
+    } = stats;
     let modes = [exclusive, shared, semaphore];
     let sum = |count: fn(&LockModeStats) -> u64| HumanCount(modes.iter().map(|mode| count(mode)).sum());
-    let longest = modes.iter().map(|mode| mode.waiting.percentile(100.0)).max().unwrap_or_default();
+    let longest = modes.iter().map(|mode| mode.wait_time.percentile(100.0)).max().unwrap_or_default();
     let message = format!(
         "{} taken, {} waited for, at most {}; {} timed out, {} cancelled",
         sum(|mode| mode.acquired),
-        sum(|mode| mode.waited),
+        sum(|mode| mode.waits),
         readable(longest),
-        sum(|mode| mode.timed_out),
+        sum(|mode| mode.timeouts),
         sum(|mode| mode.cancelled)
     );
     let rare = [(lost, "lost"), (expired, "leases over"), (forced, "taken away"), (deadlocks, "deadlocks")];

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use percolite::{ErrorKind, LockEntry, LockGuard, LockMode, LockOptions, Store, Wait};
+use percolite::{ErrorKind, LockEntry, LockGuard, LockMode, LockOptions, LockWaitPolicy, Store};
 
 use super::shown;
 use super::signals::Signals;
@@ -102,17 +102,17 @@ impl Wanted<'_> {
     }
 
     fn try_once(&self) -> Result<Found> {
-        let store = match self.folder.write_unless_busy(Store::builder().label(self.by))? {
+        let store = match self.folder.write_unless_busy(Store::builder().application_name(self.by))? {
             Opened::Store(store) => store,
             Opened::Busy => return Ok(Found::Busy),
         };
         let options = if self.shared { LockOptions::shared() } else { LockOptions::exclusive() };
-        let options = self.why.iter().fold(options, LockOptions::why);
+        let options = self.why.iter().fold(options, LockOptions::reason);
         let since = Instant::now();
-        match store.lock_with(self.name, options.wait(Wait::No).lease(self.time).once()) {
+        match store.lock_with(self.name, options.wait(LockWaitPolicy::NoWait).lease(self.time).once()) {
             Ok(guard) => Ok(Found::Granted(Taken { store: open::telling_lost(store), guard, since })),
             Err(why) => match why.kind() {
-                ErrorKind::LockHeld(held) => {
+                ErrorKind::LockNotAvailable(held) => {
                     let held = Held::by(self.name, &held.holders);
                     store.close()?;
                     Ok(Found::Held(held))
@@ -140,7 +140,7 @@ impl Wanted<'_> {
 
 impl Held {
     fn by(name: &str, holders: &[LockEntry]) -> Self {
-        let left = holders.iter().filter_map(|holder| holder.lease_left).max().unwrap_or(LOOK_AT_LEAST_EVERY);
+        let left = holders.iter().filter_map(|holder| holder.lease_remaining).max().unwrap_or(LOOK_AT_LEAST_EVERY);
         Self { message: format!("lock {name:?} is {}", shown::holders(holders)), until: Instant::now() + left }
     }
 }

@@ -34,7 +34,7 @@ impl Words {
         }
         let takes_keyspace = statement.get_positionals().any(|found| found.get_id() == "keyspace");
         if takes_keyspace && rest.iter().all(|word| word.starts_with('-')) {
-            let names = self.store.keyspaces().unwrap_or_default();
+            let names = self.store.keyspace_names().unwrap_or_default();
             return names.into_iter().filter_map(|name| shlex::try_quote(&name).ok().map(Into::into)).collect();
         }
         Vec::new()

@@ -77,7 +77,7 @@ impl Session {
                 self.txn = Some(txn);
             }
             Statement::Commit => {
-                let ts = self.open_txn()?.commit()?.ts;
+                let ts = self.open_txn()?.commit()?.commit_ts;
                 self.tell(json!({ "committed": ts.to_string() }), format_args!("committed at {ts:#}"))?;
             }
             Statement::Rollback { to } => self.roll_back(to.last())?,
@@ -122,7 +122,7 @@ impl Session {
 
     fn roll_back(&mut self, to: Option<&String>) -> Result<()> {
         let Some(name) = to else {
-            self.open_txn()?.roll_back()?;
+            self.open_txn()?.rollback()?;
             return self.tell(json!({ "rolled_back": true }), "rolled back");
         };
         let place = self.savepoint(name)?;

@@ -1,6 +1,6 @@
 //! Locks in the status of a running store: of rows, and by name.
 
-use percolite::{LockEntry, OwnerId, RowLockStatus, Status};
+use percolite::{LockEntry, OwnerId, RowLockStatus, StoreStatus};
 use serde_json::{Value, json};
 
 use super::place;
@@ -13,13 +13,13 @@ const LOCKS_SHOWN: usize = 12;
 const LOCKS_LISTED: usize = 100;
 
 /// Locks by name: those that are held, and those that have waited longest, so many of each.
-pub fn by_name(status: &Status, shown: usize) -> Vec<String> {
+pub fn by_name(status: &StoreStatus, shown: usize) -> Vec<String> {
     let held = status.held_locks.get(..shown).unwrap_or(&status.held_locks);
     let not_listed = not_listed(status);
     let more = not_listed.held + (status.held_locks.len() - held.len()) as u64;
     // The holders are needed too: a waiter is shown with the holder that it waits for.
     let entries: Vec<_> = status.held_locks.iter().chain(&status.lock_waits).cloned().collect();
-    let waiting = shown::waiting(&entries, status.written, shown, not_listed.waiting);
+    let waiting = shown::waiting(&entries, status.taken_at, shown, not_listed.waiting);
     shown::held(held, more).into_iter().chain(waiting).collect()
 }
 
@@ -43,7 +43,7 @@ impl NotListed {
 }
 
 /// A list with room left is whole, whatever the total says: leases that are over may count in it, and conversions twice.
-pub fn not_listed(status: &Status) -> NotListed {
+pub fn not_listed(status: &StoreStatus) -> NotListed {
     let more = |total: u64, listed: &[LockEntry]| {
         if listed.len() < LOCKS_LISTED { 0 } else { total.saturating_sub(listed.len() as u64) }
     };
@@ -62,12 +62,12 @@ pub fn lock_json(lock: &RowLockStatus) -> Value {
         start_ts,
         primary_keyspace,
         primary,
-        commit_point,
+        txn_status: commit_point,
         commit_ts,
-        orphan,
+        is_orphan: orphan,
         ..
     } = lock;
-    let began = u64::from_str_radix(owner, 16).ok().map(|owner| OwnerId::from_u64(owner).began_millis());
+    let began = u64::from_str_radix(owner, 16).ok().map(|owner| OwnerId::from_u64(owner).created_at_millis());
     json!({
         "kind": "row",
         "keyspace": keyspace,
@@ -91,7 +91,7 @@ pub fn row_locks(locks: &[RowLockStatus]) -> Option<String> {
             place(lock.keyspace.as_deref(), &lock.key),
             lock.owner.clone(),
             place(lock.primary_keyspace.as_deref(), &lock.primary),
-            if lock.orphan { format!("{}, its owner is gone", lock.commit_point) } else { lock.commit_point.clone() },
+            if lock.is_orphan { format!("{}, its owner is gone", lock.txn_status) } else { lock.txn_status.clone() },
         ]
     };
     let mut rows: Vec<_> = locks.iter().take(LOCKS_SHOWN).map(row).collect();

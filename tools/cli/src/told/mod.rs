@@ -5,7 +5,9 @@ mod locks;
 use std::time::Duration;
 
 use indicatif::HumanCount;
-use percolite::{EngineStats, Latencies, Latency, LiveStatus, SlowStatus, Stats, Status};
+use percolite::{
+    ActiveTransactionStatus, EngineStats, Latencies, LatencyHistogram, SlowTransactionStatus, Stats, StoreStatus,
+};
 use serde_json::{Value, json};
 
 pub use self::locks::{by_name, lock_json, not_listed, row_locks};
@@ -17,32 +19,33 @@ const SHOWN: usize = 5;
 const ROW_WIDTH: usize = 40;
 
 /// Whose status it is, and how old.
-pub fn heading(status: &Status) -> String {
+pub fn heading(status: &StoreStatus) -> String {
     let said = format!(
         "process {} has had it open for {}; this is what it said {} ago",
         status.pid,
-        indicatif::HumanDuration(status.open),
+        indicatif::HumanDuration(status.uptime),
         duration(age(status))
     );
-    let every = status.every.map(|every| format!(", and it does so every {}", duration(every))).unwrap_or_default();
-    let failed = status.failed.as_ref().map(|why| format!("\nthe store has failed: {why}")).unwrap_or_default();
+    let every =
+        status.publish_interval.map(|every| format!(", and it does so every {}", duration(every))).unwrap_or_default();
+    let failed = status.failure.as_ref().map(|why| format!("\nthe store has failed: {why}")).unwrap_or_default();
     format!("{said}{every}{failed}")
 }
 
 /// How old it is, by this machine's clock.
-pub fn age(status: &Status) -> Duration {
-    status.written.elapsed().unwrap_or_default()
+pub fn age(status: &StoreStatus) -> Duration {
+    status.taken_at.elapsed().unwrap_or_default()
 }
 
 /// Everything since the store was opened.
-pub fn tables(status: &Status) -> Vec<String> {
+pub fn tables(status: &StoreStatus) -> Vec<String> {
     let mut tables = vec![counters(status), latencies("since it was opened", &status.latencies)];
     tables.extend(lists(status));
     tables
 }
 
 /// The document as it was published, and its age.
-pub fn document(status: &Status) -> serde_json::Result<Value> {
+pub fn document(status: &StoreStatus) -> serde_json::Result<Value> {
     let mut document = serde_json::to_value(status)?;
     if let Some(fields) = document.as_object_mut() {
         fields.insert("age_s".into(), json!(age(status).as_secs_f64()));
@@ -50,12 +53,12 @@ pub fn document(status: &Status) -> serde_json::Result<Value> {
     Ok(document)
 }
 
-fn counters(status: &Status) -> String {
+fn counters(status: &StoreStatus) -> String {
     let stats = &status.stats;
     let count = |count: u64| HumanCount(count).to_string();
     let behind = stats.visible_ts.millis().saturating_sub(stats.durable_ts.millis());
     let mut rows = vec![
-        ("transactions begun", count(stats.begun)),
+        ("transactions begun", count(stats.transactions_started)),
         (
             "commits",
             format!(
@@ -63,34 +66,34 @@ fn counters(status: &Status) -> String {
                 count(stats.commits()),
                 count(stats.commits_one_phase),
                 count(stats.commits_two_phase),
-                count(stats.commits_streamed)
+                count(stats.commits_large)
             ),
         ),
-        ("syncs", format!("{}, {:.1} commits each", count(stats.syncs), stats.commits_per_sync())),
+        ("syncs", format!("{}, {:.1} commits each", count(stats.wal_syncs), stats.commits_per_sync())),
         (
             "conflicts",
             format!(
                 "{}: {} with commits, {} with row locks, {} taken for dead",
                 count(stats.conflicts),
-                count(stats.conflicts_committed),
+                count(stats.conflicts_newer_version),
                 count(stats.conflicts_locked),
                 count(stats.conflicts_rolled_back)
             ),
         ),
-        ("retries", format!("{}; {} given up", count(stats.retries), count(stats.exhausted))),
+        ("retries", format!("{}; {} given up", count(stats.retries), count(stats.retries_exhausted))),
         (
             "row locks of others",
             format!(
                 "{} rolled forward and {} back one by one; {} of the dead resolved in the background",
-                count(stats.rolled_forward),
-                count(stats.rolled_back),
-                count(stats.swept)
+                count(stats.locks_rolled_forward),
+                count(stats.locks_rolled_back),
+                count(stats.orphan_locks_resolved)
             ),
         ),
         ("locks by name", shown::counted(&status.lock_stats)),
         ("stalled writes", stalls(stats)),
-        ("slow transactions", count(stats.slow)),
-        ("ended at the age limit", count(stats.expired)),
+        ("slow transactions", count(stats.slow_transactions)),
+        ("ended at the age limit", count(stats.snapshots_expired)),
         ("large, rows still locked", large(stats)),
         ("not durable yet", format!("{behind} ms")),
         ("history", history(stats)),
@@ -101,17 +104,19 @@ fn counters(status: &Status) -> String {
 
 /// Those whose rows are being unlocked behind their end.
 fn large(stats: &Stats) -> String {
-    let ended = HumanCount(stats.rows_ended);
-    match stats.large_unfinished {
+    let ended = HumanCount(stats.cleanup_rows);
+    match stats.cleanup_pending {
         0 => "0".into(),
-        some => format!("{}; {ended} of {} rows unlocked so far", HumanCount(some), HumanCount(stats.rows_streamed)),
+        some => {
+            format!("{}; {ended} of {} rows unlocked so far", HumanCount(some), HumanCount(stats.large_rows_locked))
+        }
     }
 }
 
 fn history(stats: &Stats) -> String {
-    let Some((from, kept)) = stats.history_from.zip(stats.history_for) else { return "none is kept".into() };
+    let Some((from, kept)) = stats.history_start_ts.zip(stats.history_retention) else { return "none is kept".into() };
     let from = table::time(from.millis(), "%Y-%m-%d %H:%M:%S UTC");
-    let collected = HumanCount(stats.versions_collected);
+    let collected = HumanCount(stats.gc_versions);
     format!("from {from} on, kept for {}; {collected} replaced versions collected", crate::history::span(kept))
 }
 
@@ -129,7 +134,7 @@ fn memory(engine: &EngineStats) -> String {
 fn stalls(stats: &Stats) -> String {
     let times = HumanCount(stats.write_stalls);
     let waited = if stats.write_stalls > 0 {
-        format!(", which waited for {} in all", duration(stats.write_stalled))
+        format!(", which waited for {} in all", duration(stats.write_stall_time))
     } else {
         String::new()
     };
@@ -137,14 +142,14 @@ fn stalls(stats: &Stats) -> String {
 }
 
 fn stalled_now(stats: &Stats) -> String {
-    stats.write_stalled_now.map(|now| format!("; one waits now, for {}", duration(now))).unwrap_or_default()
+    stats.current_write_stall.map(|now| format!("; one waits now, for {}", duration(now))).unwrap_or_default()
 }
 
 /// Who is live, who was slow, and what is locked.
-fn lists(status: &Status) -> Vec<String> {
+fn lists(status: &StoreStatus) -> Vec<String> {
     let mut tables = Vec::new();
-    if !status.live.is_empty() {
-        tables.push(live(&status.live, status.live_total));
+    if !status.active.is_empty() {
+        tables.push(live(&status.active, status.active_total));
     }
     if !status.slow.is_empty() {
         tables.push(slow("slow, newest first", status.slow.iter().rev()));
@@ -157,7 +162,7 @@ fn lists(status: &Status) -> Vec<String> {
 
 /// What happened between two statuses of a store.
 pub struct Between<'a> {
-    now: &'a Status,
+    now: &'a StoreStatus,
     took: Duration,
     commits: f64,
     committed_since: f64,
@@ -174,8 +179,8 @@ pub struct Between<'a> {
 impl<'a> Between<'a> {
     /// `None` when they are not of one life of the store, or of one moment.
     #[expect(clippy::cast_precision_loss, reason = "rates")]
-    pub fn of(before: &Status, now: &'a Status) -> Option<Self> {
-        let took = now.open.checked_sub(before.open).filter(|took| before.pid == now.pid && !took.is_zero())?;
+    pub fn of(before: &StoreStatus, now: &'a StoreStatus) -> Option<Self> {
+        let took = now.uptime.checked_sub(before.uptime).filter(|took| before.pid == now.pid && !took.is_zero())?;
         let rate = |count: fn(&Stats) -> u64| {
             count(&now.stats).saturating_sub(count(&before.stats)) as f64 / took.as_secs_f64()
         };
@@ -183,13 +188,19 @@ impl<'a> Between<'a> {
             now,
             took,
             commits: rate(Stats::commits),
-            committed_since: rate(|stats| stats.conflicts_committed),
+            committed_since: rate(|stats| stats.conflicts_newer_version),
             locked: rate(|stats| stats.conflicts_locked),
             retries: rate(|stats| stats.retries),
-            syncs: rate(|stats| stats.syncs),
-            rolled: rate(|stats| stats.rolled_forward + stats.rolled_back + stats.swept + stats.rows_ended),
+            syncs: rate(|stats| stats.wal_syncs),
+            rolled: rate(|stats| {
+                stats.locks_rolled_forward + stats.locks_rolled_back + stats.orphan_locks_resolved + stats.cleanup_rows
+            }),
             write_stalls: rate(|stats| stats.write_stalls),
-            write_stalled: now.stats.write_stalled.saturating_sub(before.stats.write_stalled).div_duration_f64(took),
+            write_stalled: now
+                .stats
+                .write_stall_time
+                .saturating_sub(before.stats.write_stall_time)
+                .div_duration_f64(took),
             latencies: now.latencies.since(&before.latencies),
         })
     }
@@ -229,7 +240,7 @@ impl<'a> Between<'a> {
             rate(self.locked),
             rate(self.retries),
             rate(self.rolled),
-            stats.live_views.to_string(),
+            stats.open_views.to_string(),
             format!("{behind} ms"),
         ];
         table::figures(header, vec![cells])
@@ -245,7 +256,7 @@ impl<'a> Between<'a> {
     }
 
     pub fn json(&self) -> Value {
-        let Status { pid, stats, engine, live, slow, slowest, row_locks, .. } = self.now;
+        let StoreStatus { pid, stats, engine, active: live, slow, slowest, row_locks, .. } = self.now;
         let latencies: serde_json::Map<_, _> = measured(&self.latencies)
             .map(|(_, key, latency)| (key.to_owned(), latency_json(latency)))
             .into_iter()
@@ -264,9 +275,9 @@ impl<'a> Between<'a> {
             "rolled_per_second": self.rolled,
             "write_stalls_per_second": self.write_stalls,
             "write_stalled_share": self.write_stalled,
-            "write_stalled_now_s": stats.write_stalled_now.map(|now| now.as_secs_f64()),
+            "write_stalled_now_s": stats.current_write_stall.map(|now| now.as_secs_f64()),
             "latencies": latencies,
-            "live_views": stats.live_views,
+            "live_views": stats.open_views,
             "engine": engine,
             "live": live,
             "slow": slow.iter().rev().take(SHOWN).collect::<Vec<_>>(),
@@ -284,18 +295,18 @@ impl<'a> Between<'a> {
     }
 }
 
-fn measured(latencies: &Latencies) -> [(&'static str, &'static str, &Latency); 5] {
+fn measured(latencies: &Latencies) -> [(&'static str, &'static str, &LatencyHistogram); 5] {
     [
         ("whole transact", "transact", &latencies.transact),
-        ("waiting before it", "waiting", &latencies.waiting),
+        ("waiting before it", "waiting", &latencies.admission_wait),
         ("durable commit", "commit", &latencies.commit_durable),
-        ("until applied", "combining", &latencies.combining),
-        ("sync of the log", "sync", &latencies.syncing),
+        ("until applied", "combining", &latencies.commit_apply),
+        ("sync of the log", "sync", &latencies.wal_sync),
     ]
 }
 
 fn latencies(when: &str, latencies: &Latencies) -> String {
-    let row = |(what, _, latency): (&str, &str, &Latency)| {
+    let row = |(what, _, latency): (&str, &str, &LatencyHistogram)| {
         let at = |percent| duration(latency.percentile(percent));
         [what.to_owned(), latency.count().to_string(), at(50.0), at(90.0), at(99.0), at(99.9), at(100.0)]
     };
@@ -303,7 +314,7 @@ fn latencies(when: &str, latencies: &Latencies) -> String {
     table::figures(header, measured(latencies).map(row).into())
 }
 
-fn latency_json(latency: &Latency) -> Value {
+fn latency_json(latency: &LatencyHistogram) -> Value {
     let at = |percent| latency.percentile(percent).as_secs_f64();
     json!({
         "count": latency.count(), "p50_s": at(50.0), "p90_s": at(90.0), "p99_s": at(99.0), "p999_s": at(99.9), "max_s": at(100.0),
@@ -311,17 +322,17 @@ fn latency_json(latency: &Latency) -> Value {
 }
 
 /// A table of transactions and snapshots that are not over.
-pub fn live<'a>(live: impl IntoIterator<Item = &'a LiveStatus>, total: u64) -> String {
-    let row = |live: &LiveStatus| {
+pub fn live<'a>(live: impl IntoIterator<Item = &'a ActiveTransactionStatus>, total: u64) -> String {
+    let row = |live: &ActiveTransactionStatus| {
         [
             live.kind.clone(),
             live.label.clone().unwrap_or_else(|| "-".into()),
-            live.owner.clone().unwrap_or_else(|| "-".into()),
+            live.owner_id.clone().unwrap_or_else(|| "-".into()),
             duration(live.age),
-            if live.streaming {
-                format!("{}, and {} streamed", HumanCount(live.rows), HumanCount(live.streamed))
+            if live.is_large {
+                format!("{}, and {} streamed", HumanCount(live.buffered_rows), HumanCount(live.locked_rows))
             } else {
-                HumanCount(live.rows).to_string()
+                HumanCount(live.buffered_rows).to_string()
             },
         ]
     };
@@ -333,15 +344,15 @@ pub fn live<'a>(live: impl IntoIterator<Item = &'a LiveStatus>, total: u64) -> S
 }
 
 /// A table of transactions that were slow.
-pub fn slow<'a>(which: &str, slow: impl IntoIterator<Item = &'a SlowStatus>) -> String {
-    let row = |slow: &SlowStatus| {
+pub fn slow<'a>(which: &str, slow: impl IntoIterator<Item = &'a SlowTransactionStatus>) -> String {
+    let row = |slow: &SlowTransactionStatus| {
         let mut parts: Vec<(&String, Duration)> = slow
-            .seconds_on
+            .breakdown
             .iter()
             .map(|(what, took)| (what, Duration::try_from_secs_f64(*took).unwrap_or_default()))
             .collect();
         parts.sort_by_key(|(_, took)| std::cmp::Reverse(*took));
-        let told = parts.iter().take(2).filter(|(_, took)| *took >= slow.took / 20);
+        let told = parts.iter().take(2).filter(|(_, took)| *took >= slow.duration / 20);
         let parts: Vec<String> = told.map(|(what, took)| format!("{} {what}", duration(*took))).collect();
         let way = slow.conflicts.last().map_or_else(
             || "-".into(),
@@ -353,7 +364,7 @@ pub fn slow<'a>(which: &str, slow: impl IntoIterator<Item = &'a SlowStatus>) -> 
         );
         [
             slow.label.clone().unwrap_or_else(|| "-".into()),
-            duration(slow.took),
+            duration(slow.duration),
             slow.attempts.to_string(),
             parts.join("\n"),
             way,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use percolite::engine::RowBatch;
-use percolite::row::{Edit, KeyspaceId, RowChange, TxnId, Value, WriteRecord};
+use percolite::row::{CellChange, KeyspaceId, RowChange, TxnId, Value, WriteRecord};
 use percolite::{OwnerId, RowKey, Store, Timestamp};
 
 use crate::common::Place;
@@ -58,11 +58,12 @@ fn a_transaction_that_nobody_knows_is_told_so() {
 #[test]
 fn verify_finds_a_value_that_is_missing() {
     let place = Place::with_shop();
-    let engine = Store::builder().rocks(place.path().join("shop")).unwrap();
+    let engine = Store::builder().durable_engine(place.path().join("shop")).unwrap();
     let ts = Timestamp::from_millis;
     let txn = TxnId { start_ts: ts(5), owner: OwnerId::new(5, 5) };
     let mut change = RowChange::new(RowKey::new(KeyspaceId(1), b"kiwi"), txn.start_ts);
-    change.write = Edit::Put(WriteRecord { commit_ts: ts(6), txn, value: Some(Value::InData), held_at: None });
+    change.write =
+        CellChange::Put(WriteRecord { commit_ts: ts(6), txn, value: Some(Value::OutOfLine), lock_only_ts: None });
     engine.apply(&[RowBatch::Changes(vec![change])]).unwrap();
     drop(engine);
     let ran = place
@@ -265,7 +266,7 @@ fn locks_are_resolved_when_that_is_asked_for_and_counted() {
 fn of_many_locks_the_table_shows_the_first_and_counts_the_others() {
     let place = Place::new();
     leave_locks(&place.path().join("s"), false);
-    let engine = Store::builder().rocks(place.path().join("s")).unwrap();
+    let engine = Store::builder().durable_engine(place.path().join("s")).unwrap();
     let view = engine.snapshot().unwrap();
     let lock = |key: &[u8]| {
         let row = RowKey::new(KeyspaceId(1), key);
@@ -279,7 +280,7 @@ fn of_many_locks_the_table_shows_the_first_and_counts_the_others() {
             let mut lock = lock.clone();
             lock.txn.start_ts = Timestamp::from_millis(5 + n);
             let mut change = RowChange::new(row, lock.txn.start_ts);
-            change.lock = Edit::Put(lock);
+            change.lock = CellChange::Put(lock);
             changes.push(change);
         }
     }

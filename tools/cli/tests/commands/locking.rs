@@ -345,10 +345,10 @@ fn a_program_goes_on_with_the_lock_of_lock_run_by_its_token() {
     let holder = place.lock_run("shop nightly --for 2s", &script);
     wait_for("it does not run", || place.read("token").ends_with('\n'));
     let store = place.open();
-    let guard = store.resume_lock("nightly", place.read("token").trim_end().parse().unwrap()).unwrap();
+    let guard = store.attach_lock("nightly", place.read("token").trim_end().parse().unwrap()).unwrap();
     std::thread::sleep(Duration::from_secs(4));
     assert!(guard.is_held());
-    guard.into_token().unwrap();
+    guard.detach().unwrap();
     store.close().unwrap();
     std::thread::sleep(Duration::from_secs(1));
     place.file("enough", "");

@@ -25,7 +25,7 @@ fn the_past_is_shown_as_it_was_where_history_is_kept() {
     let newest = place.json("stats shop --json")[0]["newest_ts"].as_str().unwrap().to_owned();
     place.run(&format!("get --at {newest} shop fruit apple")).fails(3, "there was no keyspace");
     let store = Store::builder().read_only(true).open(place.path().join("shop")).unwrap();
-    let from = store.stats().history_from.unwrap();
+    let from = store.stats().history_start_ts.unwrap();
     let then = store.snapshot_at(from).unwrap().keyspaces().unwrap();
     assert_eq!(then.len(), 1);
     let snapshot = store.snapshot_at(deleted).unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use percolite::{Builder, LockOptions, Status, Store};
+use percolite::{Builder, LockOptions, Store, StoreStatus};
 
 use crate::common::Place;
 use crate::locking::wait_for;
@@ -38,19 +38,19 @@ fn leases_in_a_closed_store_are_shown_beside_row_locks() {
 fn holders_and_those_that_wait_are_shown_of_an_open_store_as_a_tree_and_by_stats_and_top() {
     let place = Place::new();
     let path = place.path().join("shop");
-    let builder: Builder = Store::builder().publish_status(Duration::from_millis(1)).label("worker");
+    let builder: Builder = Store::builder().status_file_interval(Duration::from_millis(1)).application_name("worker");
     let store = builder.open(&path).unwrap();
     let guard = store.lock("nightly").unwrap();
     std::thread::scope(|scope| {
         let wait = |options: LockOptions| scope.spawn(|| drop(store.lock_with("nightly", options).unwrap()));
         let listed = |count: usize| {
             wait_for("no waits are told", || {
-                Status::read(&path).unwrap().is_some_and(|told| told.lock_waits.len() == count)
+                StoreStatus::read_from(&path).unwrap().is_some_and(|told| told.lock_waits.len() == count)
             });
         };
-        wait(LockOptions::exclusive().why("first"));
+        wait(LockOptions::exclusive().reason("first"));
         listed(1);
-        wait(LockOptions::shared().why("second"));
+        wait(LockOptions::shared().reason("second"));
         listed(2);
         let tree = place.ok("locks shop --tree");
         let lines: Vec<&str> = tree.lines().skip_while(|line| *line != "\"nightly\"").collect();

@@ -5,13 +5,13 @@ use std::process::{Child, ChildStdout, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use percolite::{Builder, Durability, LockOptions, Status, Store, TxnOptions, Wait};
+use percolite::{Builder, Durability, LockOptions, LockWaitPolicy, Store, StoreStatus, TxnOptions};
 
 use crate::common::Place;
 use crate::orphans::leave_locks;
 
 fn publishing() -> Builder {
-    Store::builder().publish_status(Duration::from_millis(1))
+    Store::builder().status_file_interval(Duration::from_millis(1))
 }
 
 fn wait_for(what: &str, holds: impl Fn() -> bool) {
@@ -27,14 +27,14 @@ fn the_commands_that_look_show_what_the_process_tells_that_has_the_store_open() 
     let place = Place::new();
     let path = place.path().join("s");
     leave_locks(&path, false);
-    let store = publishing().sweep(false).slow_transaction(Duration::ZERO).open(&path).unwrap();
+    let store = publishing().background_resolve(false).slow_transaction_threshold(Duration::ZERO).open(&path).unwrap();
     let rows = store.keyspace("other rows").unwrap();
-    store.transact_with(TxnOptions::labelled("quick"), |txn| txn.put(&rows, "k", "v")).unwrap();
-    let txn = store.begin_with(TxnOptions::labelled("payroll")).unwrap();
+    store.transact_with(TxnOptions::with_label("quick"), |txn| txn.put(&rows, "k", "v")).unwrap();
+    let txn = store.begin_with(TxnOptions::with_label("payroll")).unwrap();
     wait_for("nothing was told", || {
-        Status::read(&path).unwrap().is_some_and(|told| {
+        StoreStatus::read_from(&path).unwrap().is_some_and(|told| {
             let quick = told.slow.iter().any(|slow| slow.label.as_deref() == Some("quick"));
-            quick && told.live.iter().any(|live| live.label.as_deref() == Some("payroll"))
+            quick && told.active.iter().any(|live| live.label.as_deref() == Some("payroll"))
         })
     });
     let pid = std::process::id();
@@ -81,9 +81,9 @@ fn leases_that_are_over_and_conversions_are_no_requests_that_are_not_listed() {
     let over = store.lock_with("over", short).unwrap();
     let [mut shared, other] = [(); 2].map(|()| store.lock_with("converted", LockOptions::shared()).unwrap());
     std::thread::scope(|scope| {
-        scope.spawn(|| shared.upgrade(Wait::AtMost(Duration::from_secs(60))));
+        scope.spawn(|| shared.upgrade(LockWaitPolicy::Timeout(Duration::from_secs(60))));
         wait_for("no conversion was told", || {
-            let told = Status::read(&path).unwrap();
+            let told = StoreStatus::read_from(&path).unwrap();
             told.is_some_and(|told| (told.held_locks.len(), told.lock_waits.len()) == (1, 1) && !over.is_held())
         });
         for shown in locks_shown(&place) {
@@ -99,7 +99,9 @@ fn requests_beyond_the_first_hundred_are_counted_in_the_table_the_tree_and_json(
     let path = place.path().join("s");
     let store = publishing().open(&path).unwrap();
     let held: Vec<_> = (0..103).map(|number| store.lock(format!("name {number}")).unwrap()).collect();
-    wait_for("not all was told", || Status::read(&path).unwrap().is_some_and(|told| told.held_locks_total == 103));
+    wait_for("not all was told", || {
+        StoreStatus::read_from(&path).unwrap().is_some_and(|told| told.held_locks_total == 103)
+    });
     let [table, tree, json, json_tree] = locks_shown(&place);
     assert!(table.contains("\nand 3 more\t") && tree.ends_with("\nand 3 more requests not listed\n"), "{table}{tree}");
     for lines in [json, json_tree] {
@@ -114,12 +116,13 @@ fn requests_beyond_the_first_hundred_are_counted_in_the_table_the_tree_and_json(
 fn memory_history_and_what_a_transaction_has_streamed_are_told() {
     let place = Place::new();
     let path = place.path().join("s");
-    let store = publishing().history(Duration::from_secs(3600)).stream_at_bytes(1 << 16).open(&path).unwrap();
+    let store =
+        publishing().history_retention(Duration::from_secs(3600)).large_transaction_bytes(1 << 16).open(&path).unwrap();
     let rows = store.keyspace("rows").unwrap();
-    let mut txn = store.begin_with(TxnOptions::labelled("large")).unwrap();
+    let mut txn = store.begin_with(TxnOptions::with_label("large")).unwrap();
     (0..2000_u32).for_each(|n| txn.put(&rows, n.to_be_bytes(), [0; 100]).unwrap());
-    let all = |told: Status| told.live.first().is_some_and(|live| live.rows + live.streamed == 2000);
-    wait_for("not all was told", || Status::read(&path).unwrap().is_some_and(all));
+    let all = |told: StoreStatus| told.active.first().is_some_and(|live| live.buffered_rows + live.locked_rows == 2000);
+    wait_for("not all was told", || StoreStatus::read_from(&path).unwrap().is_some_and(all));
     let live = &place.json("stats s --json")[0]["live"][0];
     assert_eq!(live["rows"].as_u64().unwrap() + live["streamed"].as_u64().unwrap(), 2000, "{live}");
     let shown = place.ok("stats s");
@@ -184,7 +187,7 @@ fn top_follows_another_process_until_it_closes_the_store() {
     let path = place.path().join("shop");
     let store = publishing().open(&path).unwrap();
     let fruit = store.keyspace("fruit").unwrap();
-    wait_for("nothing was told", || Status::read(&path).unwrap().is_some());
+    wait_for("nothing was told", || StoreStatus::read_from(&path).unwrap().is_some());
     let pid = std::process::id();
     let (mut table, mut json) = (Going::of(&place, "top shop"), Going::of(&place, "top shop --json"));
     let enough = AtomicBool::new(false);
@@ -212,7 +215,9 @@ fn a_writer_of_the_command_line_is_watched_and_one_that_was_killed_is_missed() {
     let place = Place::with_shop();
     let path = place.path().join("shop");
     let mut shell = place.command("shell shop").stdin(Stdio::piped()).spawn().unwrap();
-    wait_for("the shell told nothing", || Status::read(&path).unwrap().is_some_and(|told| told.pid == shell.id()));
+    wait_for("the shell told nothing", || {
+        StoreStatus::read_from(&path).unwrap().is_some_and(|told| told.pid == shell.id())
+    });
     assert_eq!(place.json("stats shop --json")[0]["pid"], shell.id());
     let mut top = Going::of(&place, "top shop");
     top.says(|line| line.contains("has had it open"));
@@ -233,7 +238,7 @@ fn stalled_writes_are_shown_by_stats_and_top() {
     let path = place.path().join("s");
     let store = publishing().durability(Durability::Buffered).write_buffer_bytes(1 << 20).open(&path).unwrap();
     let rows = store.keyspace("rows").unwrap();
-    wait_for("nothing was told", || Status::read(&path).unwrap().is_some());
+    wait_for("nothing was told", || StoreStatus::read_from(&path).unwrap().is_some());
     let shown = place.ok("stats s");
     let refused = shown.lines().find(|line| line.contains("stalled writes")).unwrap();
     assert!(refused.ends_with("\t0") && !refused.contains("waited"), "{shown}");
@@ -271,8 +276,8 @@ fn the_demo_can_be_watched_with_rates_latencies_and_who_was_slow() {
     let place = Place::new();
     let mut demo = place.command("demo --dir bank --seconds 60 --source sample").spawn().unwrap();
     let bank = place.path().join("bank");
-    let transfers = |told: Status| told.live.iter().any(|live| live.label.as_deref() == Some("transfer"));
-    wait_for("no transfers", || Status::read(&bank).ok().flatten().is_some_and(transfers));
+    let transfers = |told: StoreStatus| told.active.iter().any(|live| live.label.as_deref() == Some("transfer"));
+    wait_for("no transfers", || StoreStatus::read_from(&bank).ok().flatten().is_some_and(transfers));
     let second = &place.json("top bank --seconds 2 --json")[0];
     assert!(second["commits_per_second"].as_f64() > Some(0.0), "{second}");
     assert!(second["latencies"]["commit"]["count"].as_u64() > Some(0), "{second}");

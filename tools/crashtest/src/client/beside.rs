@@ -17,7 +17,7 @@ impl Client<'_> {
     /// # Errors
     /// Those of the store, but not that another client has dropped it just now.
     pub fn drop_beside(&mut self) -> Result<(), Error> {
-        if self.store.stats().history_from.is_some() && self.dice.one_in(2) {
+        if self.store.stats().history_start_ts.is_some() && self.dice.one_in(2) {
             // With what is dropped, which is not to go before the past in which it was there.
             self.memorise(&self.store.snapshot()?)?;
         }
@@ -33,7 +33,7 @@ impl Client<'_> {
         };
         match dropped {
             // Another client is about to drop it, or gives that up.
-            Err(why) if matches!(why.kind(), ErrorKind::NoSuchKeyspace(_)) || why.is_retryable() => return Ok(()),
+            Err(why) if matches!(why.kind(), ErrorKind::KeyspaceNotFound(_)) || why.is_retryable() => return Ok(()),
             dropped => dropped?,
         }
         if let Some(beside) = &beside {

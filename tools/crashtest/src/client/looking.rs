@@ -83,7 +83,7 @@ impl Client<'_> {
     /// # Errors
     /// Those of [`Client::observe`].
     pub fn look_back(&mut self, workload: &dyn Workload) -> Result<(), Error> {
-        let Some(from) = self.store.stats().history_from else { return self.observe(workload) };
+        let Some(from) = self.store.stats().history_start_ts else { return self.observe(workload) };
         if self.dice.one_in(3) {
             return self.remember();
         }
@@ -131,7 +131,7 @@ impl Client<'_> {
         };
         let then = listed.iter().find(|version| version.commit_ts <= at).and_then(|version| version.value.clone());
         // Or it has gone since.
-        let is_kept = self.store.stats().history_from.is_some_and(|from| from <= at);
+        let is_kept = self.store.stats().history_start_ts.is_some_and(|from| from <= at);
         if then == shown || !is_kept {
             return Ok(Ok(()));
         }

@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use percolite::engine::Engine;
-use percolite::row::{RowKey, Status};
+use percolite::row::{RowKey, TxnRecord};
 use percolite::{
-    Builder, CommitProtocol, Durability, Error, ErrorKind, KeepHistory, Keyspace, KeyspaceId, RetryLimits, Store,
+    Builder, CommitProtocol, Durability, Error, ErrorKind, HistoryRetention, Keyspace, KeyspaceId, RetryPolicy, Store,
     Timestamp, Txn, TxnOptions,
 };
 
@@ -69,11 +69,11 @@ pub struct Who {
 }
 
 /// A store that is to keep so much of the past.
-pub fn keeping(builder: Builder, keep: KeepHistory) -> Builder {
+pub fn keeping(builder: Builder, keep: HistoryRetention) -> Builder {
     match keep {
-        KeepHistory::AsBefore => builder,
-        KeepHistory::For(time) => builder.history(time),
-        KeepHistory::Never => builder.no_history(),
+        HistoryRetention::Unchanged => builder,
+        HistoryRetention::For(time) => builder.history_retention(time),
+        HistoryRetention::Disabled => builder.disable_history(),
     }
 }
 
@@ -211,7 +211,7 @@ impl<'a> Client<'a> {
 
     /// Does what the background does, now: resolves what is left of the dead, and of large transactions.
     fn clean_up(&mut self) -> Result<Ended, Error> {
-        self.store.resolve_orphans().map(|_| Ended::GivenUp)
+        self.store.resolve_orphan_locks().map(|_| Ended::GivenUp)
     }
 
     /// Runs one transaction of the workload, in one of the ways that the store offers.
@@ -221,7 +221,9 @@ impl<'a> Client<'a> {
     pub fn run(&mut self, workload: &dyn Workload) -> Result<Ended, Error> {
         match self.dice.below(19) {
             16 => self.clean_up(),
-            17 | 18 if self.store.stats().history_from.is_some() => self.look_back(workload).map(|()| Ended::Committed),
+            17 | 18 if self.store.stats().history_start_ts.is_some() => {
+                self.look_back(workload).map(|()| Ended::Committed)
+            }
             0 => self.observe(workload).map(|()| Ended::Committed),
             15 => self.look_back(workload).map(|()| Ended::Committed),
             1 => self.give_up(|txn| workload.transaction(txn)),
@@ -246,10 +248,10 @@ impl<'a> Client<'a> {
         }
         match txn.commit() {
             Ok(commit) => {
-                self.answer(number, Outcome::Committed, Some(commit.ts));
-                self.committed.push(commit.ts);
+                self.answer(number, Outcome::Committed, Some(commit.commit_ts));
+                self.committed.push(commit.commit_ts);
                 let dropped = self.wrote_beside.and_then(|id| self.past.dropped.lock().get(&id).copied());
-                match dropped.filter(|dropped| *dropped < commit.ts) {
+                match dropped.filter(|dropped| *dropped < commit.commit_ts) {
                     Some(_) => Err(ErrorKind::Corruption(WRITTEN_TO_GONE.into()).into()),
                     None => Ok(Ended::Committed),
                 }
@@ -265,7 +267,7 @@ impl<'a> Client<'a> {
         let (number, worked) = self.enter(&mut txn, began, false, work);
         self.answer(number, Outcome::Aborted, None);
         if self.dice.one_in(2) {
-            txn.roll_back()?;
+            txn.rollback()?;
         }
         worked.map(|()| Ended::GivenUp).or_else(may_happen)
     }
@@ -277,7 +279,7 @@ impl<'a> Client<'a> {
         let left = if self.dice.one_in(2) {
             store.begin_with(options).and_then(|mut txn| {
                 number = self.read_all(&mut txn, began)?;
-                if self.dice.one_in(2) { txn.roll_back() } else { txn.confirm_reads() }
+                if self.dice.one_in(2) { txn.rollback() } else { txn.wait_reads_durable() }
             })
         } else {
             let gone = self.gone.clone().filter(|_| self.dice.one_in(2));
@@ -286,7 +288,7 @@ impl<'a> Client<'a> {
                 gone.as_ref().map_or(Err(Left::Chosen), |gone| Ok(txn.put(gone, stored("gone"), "gone")?))
             });
             match left {
-                Err(Left::Failed(why)) if !matches!(why.kind(), ErrorKind::NoSuchKeyspace(_)) => Err(why),
+                Err(Left::Failed(why)) if !matches!(why.kind(), ErrorKind::KeyspaceNotFound(_)) => Err(why),
                 Ok(()) => Err(ErrorKind::Corruption(WRITTEN_TO_GONE.into()).into()),
                 Err(_) => Ok(()),
             }
@@ -304,8 +306,8 @@ impl<'a> Client<'a> {
 
     /// A transaction that the store repeats until it commits.
     fn transact(&mut self, mut work: impl FnMut(&mut Recorded<'_>) -> Result<(), Error>) -> Result<Ended, Error> {
-        let limits = RetryLimits { attempts: 6, ..RetryLimits::default() };
-        let options = TxnOptions { retry: Some(limits), ..self.options() };
+        let limits = RetryPolicy { max_attempts: 6, ..RetryPolicy::default() };
+        let options = TxnOptions { retry_policy: Some(limits), ..self.options() };
         let store = self.store;
         let mut last = None;
         // An attempt begins before the closure is called.
@@ -324,7 +326,7 @@ impl<'a> Client<'a> {
             Ok(()) => {
                 // Told; when it was committed, the marker knows.
                 let heard = self.sink.now();
-                let marker = self.rows.row_of(stored(&self.marker()));
+                let marker = self.rows.row_key(stored(&self.marker()));
                 let commit_ts = committed_at(self.engine, &marker, start_ts).map(Timestamp::to_u64);
                 self.sink.answered(number, Answer { outcome: Outcome::Committed, commit_ts, ended: heard });
                 Ok(Ended::Committed)
@@ -360,8 +362,8 @@ impl<'a> Client<'a> {
         let mut keys = Vec::new();
         for lock in self.store.row_locks()? {
             let row = lock?.row;
-            if row.keyspace() == self.rows.id() {
-                keys.push(shown(row.key()));
+            if row.keyspace_id() == self.rows.id() {
+                keys.push(shown(row.user_key()));
             }
         }
         Ok(keys)
@@ -448,7 +450,7 @@ impl<'a> Client<'a> {
 
     fn options(&self) -> TxnOptions {
         let Habits { protocol, durability, .. } = self.who.habits;
-        TxnOptions { protocol: Some(protocol), durability: Some(durability), ..TxnOptions::default() }
+        TxnOptions { commit_protocol: Some(protocol), durability: Some(durability), ..TxnOptions::default() }
     }
 }
 
@@ -459,8 +461,8 @@ pub fn committed_at(engine: &dyn Engine, row: &RowKey, start_ts: Timestamp) -> O
     match found.lock.filter(|lock| lock.txn.start_ts == start_ts) {
         // In the same view: it may end meanwhile, and then the status goes.
         Some(lock) => match view.txn_record(&lock.primary, start_ts).ok()?? {
-            Status::Committed(commit_ts) => Some(commit_ts),
-            Status::RolledBack => None,
+            TxnRecord::Committed(commit_ts) => Some(commit_ts),
+            TxnRecord::RolledBack => None,
         },
         None => found.write.filter(|write| write.txn.start_ts == start_ts).map(|write| write.commit_ts),
     }
@@ -488,9 +490,9 @@ pub fn unless_too_old(outcome: Result<(), Error>) -> Result<(), Error> {
 /// What a client puts up with.
 fn may_happen(why: Error) -> Result<Ended, Error> {
     match why.kind() {
-        ErrorKind::Conflict(_) | ErrorKind::Exhausted { .. } => Ok(Ended::Conflict),
+        ErrorKind::Conflict(_) | ErrorKind::RetriesExhausted { .. } => Ok(Ended::Conflict),
         // Somebody has dropped the one beside; a view was older than the store allows.
-        ErrorKind::NoSuchKeyspace(_) | ErrorKind::SnapshotTooOld(_) => Ok(Ended::GivenUp),
+        ErrorKind::KeyspaceNotFound(_) | ErrorKind::SnapshotTooOld(_) => Ok(Ended::GivenUp),
         _ => Err(why),
     }
 }

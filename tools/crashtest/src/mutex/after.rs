@@ -5,9 +5,9 @@ use std::time::Duration;
 use percolite::codec::Record as _;
 use percolite::engine::storage::{CellReader, Column};
 use percolite::engine::{Engine, EngineError, RowRange};
-use percolite::keys::keyspace_bounds;
+use percolite::keys::keyspace_range;
 use percolite::row::{RowKey, WriteRecord};
-use percolite::{Error, ErrorKind, Keyspace, KeyspaceId, LockOptions, Store, Timestamp, Wait};
+use percolite::{Error, ErrorKind, Keyspace, KeyspaceId, LockOptions, LockWaitPolicy, Store, Timestamp};
 
 use super::locker::Pen;
 use super::note::{Commit, Moment, Note, nanos};
@@ -53,13 +53,13 @@ fn ask_for(pen: &Pen<'_>, lease: &Lease, dice: &mut Dice) -> Result<Option<Broke
     let (store, at) = (pen.world.store, Timestamp::from_u64(*token));
     let before = pen.now();
     let told = |how: String| Some(Broken::new(LEASES, format!("lock {name:?} with token {at}: {how}")));
-    match store.resume_lock(name, at) {
+    match store.attach_lock(name, at) {
         Ok(guard) => {
             pen.note(Note::Resumed { name: name.clone(), token: *token });
             let is_over = at_most.is_some_and(|most| most < before);
             let token_is = guard.token();
             if dice.one_in(2)
-                && let Ok(kept) = guard.into_token()
+                && let Ok(kept) = guard.detach()
             {
                 pen.world.common.keep(name, kept);
             } else {
@@ -98,7 +98,7 @@ pub fn gone(notes: &[Note]) -> Option<Note> {
 /// Looks up commits whose end is open. All locks of rows must have been resolved.
 pub fn settle(open: &[Commit], engine: &dyn Engine, rows: &Keyspace) -> Vec<Note> {
     let end = |commit: &Commit| {
-        let (row, start_ts) = (rows.row_of(stored(&commit.marker)), Timestamp::from_u64(commit.start_ts));
+        let (row, start_ts) = (rows.row_key(stored(&commit.marker)), Timestamp::from_u64(commit.start_ts));
         let number = commit.number;
         match committed_at(engine, &row, start_ts) {
             Some(ts) => Note::Committed { number, ts: ts.to_u64() },
@@ -112,16 +112,16 @@ pub fn settle(open: &[Commit], engine: &dyn Engine, rows: &Keyspace) -> Vec<Note
 /// forgotten shows in waits that never end.
 pub fn wakes(store: &Store, counts: Counts) -> Option<Broken> {
     let stats = store.lock_stats();
-    let waited = stats.exclusive.waited + stats.shared.waited + stats.semaphore.waited;
+    let waited = stats.exclusive.waits + stats.shared.waits + stats.semaphore.waits;
     let most = waited.saturating_sub(counts.timed_out);
-    let how = format!("{} wakes, {waited} waits, {counts:?}", stats.wakes);
-    (stats.wakes > most).then(|| Broken::new("I7 one wake each", how))
+    let how = format!("{} wakes, {waited} waits, {counts:?}", stats.wakeups);
+    (stats.wakeups > most).then(|| Broken::new("I7 one wake each", how))
 }
 
 /// When no lock is held or waited for: leases without a guard are all that is left.
 pub fn only_leases(store: &Store) -> Option<Broken> {
     let table = store.lock_table().ok()?;
-    let left = table.entries.into_iter().find(|entry| entry.lease_left.is_none());
+    let left = table.entries.into_iter().find(|entry| entry.lease_remaining.is_none());
     left.map(|entry| Broken::new(NOTHING, format!("no lock is used any more, and the table has {entry:?}")))
 }
 
@@ -133,10 +133,10 @@ pub fn only_leases(store: &Store) -> Option<Broken> {
 pub fn nothing_left(store: &Store) -> Result<Vec<Broken>, Error> {
     let mut broken = Vec::new();
     for name in NAMES.iter().chain([&PERMITS]) {
-        let options = LockOptions::exclusive().wait(Wait::AtMost(PATIENCE));
+        let options = LockOptions::exclusive().wait(LockWaitPolicy::Timeout(PATIENCE));
         match store.lock_with(*name, options) {
             Ok(guard) => guard.release()?,
-            Err(why) if matches!(why.kind(), ErrorKind::LockHeld(_)) => {
+            Err(why) if matches!(why.kind(), ErrorKind::LockNotAvailable(_)) => {
                 let how = format!("no lease is longer than {LEASE_MAX_MS} ms, and {why}");
                 broken.push(Broken::new("I6 each wait ends", how));
             }
@@ -155,13 +155,13 @@ pub fn nothing_left(store: &Store) -> Result<Vec<Broken>, Error> {
 /// # Errors
 /// Those of reading.
 pub fn rows_of_leases(reader: &impl CellReader) -> Result<Vec<String>, EngineError> {
-    let (start, end) = keyspace_bounds(CATALOG);
+    let (start, end) = keyspace_range(CATALOG);
     let range = RowRange { start: std::ops::Bound::Included(start), end: std::ops::Bound::Excluded(end) };
     let mut found = Vec::new();
     reader.scan(Column::Write, &range, false, |key, bytes| {
         let there = WriteRecord::decode(bytes).is_ok_and(|version| version.value.is_some());
-        let row = RowKey::from_bytes(key).filter(|row| there && row.key().starts_with(ROWS));
-        found.extend(row.map(|row| String::from_utf8_lossy(row.key()).into_owned()));
+        let row = RowKey::from_bytes(key).filter(|row| there && row.user_key().starts_with(ROWS));
+        found.extend(row.map(|row| String::from_utf8_lossy(row.user_key()).into_owned()));
         true
     })?;
     Ok(found)

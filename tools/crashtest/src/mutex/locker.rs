@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use percolite::engine::Engine;
-use percolite::runtime::Runtime;
+use percolite::runtime::Env;
 use percolite::{
-    Cancel, Error, ErrorKind, Keyspace, KeyspaceId, LockGuard, LockMode, LockOptions, Store, Timestamp, Wait,
+    CancelToken, Error, ErrorKind, Keyspace, KeyspaceId, LockGuard, LockMode, LockOptions, LockWaitPolicy, Store,
+    Timestamp,
 };
 
 use super::note::{Moment, Notary, Note, Term, nanos};
@@ -30,7 +31,7 @@ pub struct World<'a> {
     /// Where it writes.
     pub rows: &'a Keyspace,
     /// Its clocks are the store's.
-    pub runtime: &'a dyn Runtime,
+    pub runtime: &'a dyn Env,
     /// Where it notes what happens.
     pub notary: &'a dyn Notary,
     /// Those beside it.
@@ -114,7 +115,7 @@ impl Holding<'_> {
     }
 
     pub fn guard(&mut self) -> Result<&mut LockGuard, Error> {
-        self.guard.as_mut().ok_or_else(|| ErrorKind::Stopped("the guard is elsewhere".into()).into())
+        self.guard.as_mut().ok_or_else(|| ErrorKind::Cancelled("the guard is elsewhere".into()).into())
     }
 }
 
@@ -131,7 +132,7 @@ impl Drop for Holding<'_> {
 pub(super) struct Asking {
     pub name: String,
     pub mode: LockMode,
-    pub wait: Wait,
+    pub wait: LockWaitPolicy,
     /// Its time, and whether it is not renewed.
     pub lease: Option<(Duration, bool)>,
 }
@@ -160,7 +161,7 @@ impl<'a> Locker<'a> {
             }
             18 => {
                 let cancel = self.world.common.cancels.lock().pop();
-                cancel.iter().for_each(Cancel::cancel);
+                cancel.iter().for_each(CancelToken::cancel);
                 Ok(())
             }
             _ => self.late(),
@@ -192,11 +193,11 @@ impl<'a> Locker<'a> {
         Asking { name: name.into(), mode, wait: self.wait(), lease }
     }
 
-    pub(super) fn wait(&mut self) -> Wait {
+    pub(super) fn wait(&mut self) -> LockWaitPolicy {
         match self.dice.below(4) {
-            0 => Wait::No,
-            1 => Wait::Forever,
-            _ => Wait::AtMost(Duration::from_millis(self.dice.below(600) as u64)),
+            0 => LockWaitPolicy::NoWait,
+            1 => LockWaitPolicy::Forever,
+            _ => LockWaitPolicy::Timeout(Duration::from_millis(self.dice.below(600) as u64)),
         }
     }
 
@@ -212,8 +213,8 @@ impl<'a> Locker<'a> {
             options = if once { options.once() } else { options };
         }
         if self.dice.one_in(3) {
-            let cancel = Cancel::default();
-            options = options.cancel(&cancel);
+            let cancel = CancelToken::default();
+            options = options.cancel_token(&cancel);
             self.world.common.cancels.lock().push(cancel);
         }
         options
@@ -221,7 +222,7 @@ impl<'a> Locker<'a> {
 
     pub(super) fn asked(&self, asking: &Asking) -> Moment {
         let at = self.pen.now();
-        let (name, at_once) = (asking.name.clone(), asking.wait == Wait::No);
+        let (name, at_once) = (asking.name.clone(), asking.wait == LockWaitPolicy::NoWait);
         self.pen.note(Note::Asked { request: at.tick, name, mode: asking.mode, at_once, at });
         at
     }
@@ -242,7 +243,7 @@ impl<'a> Locker<'a> {
                 let at = self.pen.now();
                 let token = guard.token().to_u64();
                 let term = asking.lease.map(|(time, once)| self.term((asked, wall), time, !once));
-                self.pen.note(Note::Returned { request: asked.tick, token, id: Some(guard.info().id), at, term });
+                self.pen.note(Note::Returned { request: asked.tick, token, id: Some(guard.entry().id), at, term });
                 self.world.common.held.lock().push((asking.name.clone(), token));
                 let lease = asking.lease.map(|(time, _)| time);
                 Ok(Some(Holding {
@@ -262,16 +263,16 @@ impl<'a> Locker<'a> {
     pub(super) fn refused(&self, asking: &Asking, asked: Moment, why: Error) -> Result<(), Error> {
         let took = Duration::from_nanos(self.pen.now().time.saturating_sub(asked.time));
         match (why.kind(), asking.wait) {
-            (ErrorKind::LockHeld(_), Wait::No) => return Ok(()),
-            (ErrorKind::LockHeld(_), Wait::AtMost(time)) if took >= time && took < time + LATE => {
+            (ErrorKind::LockNotAvailable(_), LockWaitPolicy::NoWait) => return Ok(()),
+            (ErrorKind::LockNotAvailable(_), LockWaitPolicy::Timeout(time)) if took >= time && took < time + LATE => {
                 self.world.common.counts.lock().timed_out += 1;
                 return Ok(());
             }
-            (ErrorKind::LockHeld(held), wait) => {
+            (ErrorKind::LockNotAvailable(held), wait) => {
                 let what = format!("I6 each wait ends in time: refused after {took:?}, and not {wait:?}: {held}");
                 return Err(ErrorKind::Corruption(what).into());
             }
-            (ErrorKind::Stopped(_), _) => self.world.common.counts.lock().stopped += 1,
+            (ErrorKind::Cancelled(_), _) => self.world.common.counts.lock().stopped += 1,
             _ => {}
         }
         Err(why)
@@ -294,7 +295,7 @@ impl<'a> Locker<'a> {
         let (name, token) = (holding.name.clone(), holding.token);
         let Some(guard) = holding.guard.take() else { return Ok(()) };
         if holding.lease.is_some() && self.dice.one_in(3) {
-            match guard.into_token() {
+            match guard.detach() {
                 Ok(kept) => self.world.common.keep(&name, kept),
                 Err(guard) => {
                     self.pen.not_there(&name, token, 0);
@@ -359,7 +360,12 @@ impl<'a> Locker<'a> {
     fn get_lock(&mut self) -> Result<(), Error> {
         let (name, time) =
             (NAMES[self.dice.below(NAMES.len())], Duration::from_millis(100 * (1 + self.dice.below(8)) as u64));
-        let asking = Asking { name: name.into(), mode: LockMode::Exclusive, wait: Wait::No, lease: Some((time, true)) };
+        let asking = Asking {
+            name: name.into(),
+            mode: LockMode::Exclusive,
+            wait: LockWaitPolicy::NoWait,
+            lease: Some((time, true)),
+        };
         let wall = self.world.runtime.unix_millis();
         let asked = self.asked(&asking);
         let Some(token) = self.world.store.get_lock(name, time)? else { return Ok(()) };
@@ -378,9 +384,9 @@ impl<'a> Locker<'a> {
             return self.end_by_token(&name, token);
         }
         self.pen.note(Note::Resumed { name: name.clone(), token });
-        match self.world.store.resume_lock(&name, Timestamp::from_u64(token)) {
+        match self.world.store.attach_lock(&name, Timestamp::from_u64(token)) {
             Ok(guard) => {
-                let (mode, lease) = (guard.info().mode, Some(LEASE_MIN));
+                let (mode, lease) = (guard.entry().mode, Some(LEASE_MIN));
                 let holding = Holding { pen: self.pen, name, mode, token, lease, guard: Some(guard) };
                 match self.under(holding)? {
                     Some(holding) => self.let_go(holding),
@@ -404,13 +410,13 @@ impl<'a> Locker<'a> {
 /// What a locker puts up with. Conflicts over the rows of leases are the store's own business.
 fn may_happen(why: Error) -> Result<(), Error> {
     match why.kind() {
-        ErrorKind::Conflict(conflict) if conflict.row.keyspace() == CATALOG => Err(why),
-        ErrorKind::LockHeld(_)
+        ErrorKind::Conflict(conflict) if conflict.row.keyspace_id() == CATALOG => Err(why),
+        ErrorKind::LockNotAvailable(_)
         | ErrorKind::LockLost(_)
         | ErrorKind::Deadlock(_)
-        | ErrorKind::Stopped(_)
+        | ErrorKind::Cancelled(_)
         | ErrorKind::Conflict(_)
-        | ErrorKind::Exhausted { .. }
+        | ErrorKind::RetriesExhausted { .. }
         | ErrorKind::SnapshotTooOld(_) => Ok(()),
         _ => Err(why),
     }

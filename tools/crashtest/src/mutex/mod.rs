@@ -22,7 +22,7 @@ mod under;
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
-use percolite::{Cancel, LockGuard, Timestamp};
+use percolite::{CancelToken, LockGuard, Timestamp};
 
 pub use locker::{Locker, Pen, World};
 
@@ -47,7 +47,7 @@ pub struct Common {
     kept: Mutex<Vec<(String, u64)>>,
     /// Guards that any locker may drop.
     shelf: Mutex<Vec<(String, u64, LockGuard)>>,
-    cancels: Mutex<Vec<Cancel>>,
+    cancels: Mutex<Vec<CancelToken>>,
     /// What is outside of the store: by name the newest token that it has taken.
     register: Mutex<BTreeMap<String, u64>>,
     counts: Mutex<Counts>,

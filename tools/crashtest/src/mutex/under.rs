@@ -43,7 +43,11 @@ impl<'a> Locker<'a> {
 
     fn options_of_txn(&mut self) -> TxnOptions {
         let habits = self.who.habits;
-        TxnOptions { protocol: Some(habits.protocol), durability: Some(habits.durability), ..TxnOptions::default() }
+        TxnOptions {
+            commit_protocol: Some(habits.protocol),
+            durability: Some(habits.durability),
+            ..TxnOptions::default()
+        }
     }
 
     /// A transaction under the lock. Meanwhile the guard may lie where any locker may drop it.
@@ -66,12 +70,12 @@ impl<'a> Locker<'a> {
             self.convert(&mut holding)?;
         }
         if !self.dice.one_in(3) {
-            let committed = txn.commit().map(|commit| commit.ts);
+            let committed = txn.commit().map(|commit| commit.commit_ts);
             self.answered(number, &of, committed)?;
             return Ok(Some(holding));
         }
         holding.put_on_shelf();
-        let committed = txn.commit().map(|commit| commit.ts);
+        let committed = txn.commit().map(|commit| commit.commit_ts);
         let is_back = holding.take_back();
         self.answered(number, &of, committed)?;
         Ok(is_back.then_some(holding))
@@ -233,7 +237,7 @@ impl<'a> Locker<'a> {
         let fence = holding.guard()?.fence();
         let fenced = txn.fence(&fence);
         let done = fenced.and_then(|()| self.write(&mut txn, &of, deed)).and_then(|number| {
-            let committed = txn.commit().map(|commit| commit.ts);
+            let committed = txn.commit().map(|commit| commit.commit_ts);
             self.answered(number, &of, committed)
         });
         self.let_go(holding)?;
@@ -249,7 +253,7 @@ impl<'a> Locker<'a> {
         let (why, name) = (asked.tick.to_string(), asking.name.as_str());
         let (mut held, mut last) = (None, None);
         let pauses = self.dice.one_in(8);
-        let done: Result<(), Error> = store.lock_transact(name, lock.why(why.as_str()), options, |txn| {
+        let done: Result<(), Error> = store.transact_with_lock(name, lock.reason(why.as_str()), options, |txn| {
             let at = self.pen.now();
             if let Some((number, _, _)) = last.take() {
                 self.pen.note(Note::NotCommitted { number });
@@ -269,7 +273,7 @@ impl<'a> Locker<'a> {
         });
         match (done, last) {
             (Ok(()), Some((number, marker, start_ts))) => {
-                let row = self.world.rows.row_of(stored(&marker));
+                let row = self.world.rows.row_key(stored(&marker));
                 match committed_at(self.world.engine, &row, start_ts) {
                     Some(ts) => self.pen.note(Note::Committed { number, ts: ts.to_u64() }),
                     None => return Ok(()),
@@ -282,7 +286,7 @@ impl<'a> Locker<'a> {
                     self.pen.note(Note::NotCommitted { number });
                 }
                 match why.kind() {
-                    ErrorKind::LockHeld(_) | ErrorKind::Stopped(_) => self.refused(&asking, asked, why),
+                    ErrorKind::LockNotAvailable(_) | ErrorKind::Cancelled(_) => self.refused(&asking, asked, why),
                     _ => Err(why),
                 }
             }
@@ -292,7 +296,7 @@ impl<'a> Locker<'a> {
     /// The token of the lock that was taken for this.
     fn own_token(&self, name: &str, why: &str) -> Option<u64> {
         let holders = self.world.store.lock_holders(name).ok()?;
-        let own = holders.iter().find(|holder| holder.why.as_deref() == Some(why))?;
+        let own = holders.iter().find(|holder| holder.reason.as_deref() == Some(why))?;
         own.token.map(Timestamp::to_u64)
     }
 }

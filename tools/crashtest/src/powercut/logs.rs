@@ -85,7 +85,7 @@ fn image(seed: u64) -> anyhow::Result<Image> {
     let mut dice = Dice::new(seed);
     let protocol = if seed.is_multiple_of(2) { CommitProtocol::TwoPhase } else { CommitProtocol::Auto };
     let place = scratch()?;
-    let store = builder().protocol(protocol).open(place.path())?;
+    let store = builder().commit_protocol(protocol).open(place.path())?;
     let rows = store.keyspace("rows")?;
     // Nothing is in tables yet in this image: when it is, the log has been synced.
     let folder = scratch()?;
@@ -236,7 +236,7 @@ fn copied(image: &Image, older: &[u8], newer: &[u8]) -> std::io::Result<tempfile
 
 /// How many rows there are, or what is wrong with them.
 fn rows_in(folder: &Path, accepts: Option<u64>) -> Result<Result<u64, Broken>, Error> {
-    let builder = accepts.into_iter().fold(builder(), percolite::Builder::accept_lost_commits);
+    let builder = accepts.into_iter().fold(builder(), percolite::Builder::accept_data_loss);
     let store = builder.open(folder)?;
     let rows = store.keyspace("rows")?;
     let snapshot = store.snapshot()?;
@@ -271,8 +271,8 @@ fn builder() -> percolite::Builder {
     Store::builder()
         .durability(Durability::Buffered)
         .write_buffer_bytes(4 << 20)
-        .cache_bytes(1 << 20)
-        .conflict_slots(64)
+        .block_cache_bytes(1 << 20)
+        .conflict_cache_rows(64)
 }
 
 fn bytes_of(file: &mut fs::File) -> std::io::Result<Vec<u8>> {

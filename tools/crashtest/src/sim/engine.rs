@@ -8,7 +8,7 @@ use percolite::engine::storage::Column;
 use percolite::engine::{
     ApplyResult, Capabilities, Engine, EngineError, EngineSnapshot, GcEntry, OnCell, PageBuffer, PageRequest, RowBatch,
 };
-use percolite::row::{Row, Status, WriteRecord};
+use percolite::row::{Row, TxnRecord, WriteRecord};
 use percolite::{KeyspaceId, RowKey, Timestamp};
 
 use super::scheduler::Scheduler;
@@ -172,7 +172,7 @@ impl EngineSnapshot for ScheduledView {
         self.turn(if column == Column::Lock { "read lock" } else { "read write" })?.get_cell(column, row, see)
     }
 
-    fn txn_record(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError> {
+    fn txn_record(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<TxnRecord>, EngineError> {
         self.turn("read status")?.txn_record(row, start_ts)
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use percolite::crashtest::Point;
 use percolite::engine::PAGE_BYTES_MAX;
-use percolite::{CommitProtocol, Durability, KeepHistory};
+use percolite::{CommitProtocol, Durability, HistoryRetention};
 
 use super::scheduler::Due;
 use super::{Mode, other};
@@ -99,7 +99,7 @@ pub struct Plan {
     /// How long somebody who thinks may read what is no longer the newest.
     pub age_max: Option<Duration>,
     /// What each life is asked to keep of the past, in turn.
-    pub history: [KeepHistory; 3],
+    pub history: [HistoryRetention; 3],
     /// Where it may crash, and at which visit at most.
     pub points: Vec<Point>,
     pub visits: usize,
@@ -181,7 +181,7 @@ impl Plan {
             points: Vec::new(),
             visits: [1, 3, 40][dice.below(3)],
             age_max: None,
-            history: if dice.one_in(3) { history(dice) } else { [KeepHistory::AsBefore; 3] },
+            history: if dice.one_in(3) { history(dice) } else { [HistoryRetention::Unchanged; 3] },
             stream_at_bytes: if dice.one_in(4) { [1, 200, 1000][dice.below(3)] } else { STREAMS_LATE },
             lockers: 0,
             turns: 0,
@@ -216,7 +216,7 @@ impl Plan {
         self.pauses_ms = [10, 100, 500][dice.below(3)];
         (self.clients, self.transactions, self.lives) = (1, 12, 2 + u32::try_from(dice.below(2)).unwrap_or_default());
         (self.drops, self.restores, self.failing_disk, self.closes_early) = (false, false, false, false);
-        (self.thinks, self.age_max, self.history) = (0, None, [KeepHistory::AsBefore; 3]);
+        (self.thinks, self.age_max, self.history) = (0, None, [HistoryRetention::Unchanged; 3]);
         (self.watches, self.clock_steps) = (false, dice.one_in(2));
         self.points = LOCK_POINTS.into_iter().chain(AROUND_A_SYNC).collect();
     }
@@ -235,16 +235,16 @@ impl Plan {
                 self.drops = true;
                 (self.stream_at_bytes, self.thinks, self.sweep) = (1, 0, true);
                 (self.lives, self.visits, self.restores) = (3, 8, false);
-                (self.durability, self.history) = (Durability::Sync, [KeepHistory::AsBefore; 3]);
+                (self.durability, self.history) = (Durability::Sync, [HistoryRetention::Unchanged; 3]);
             }
             Focus::Remembers => {
-                let keep = KeepHistory::For(Duration::from_millis([1, 5, 20][dice.below(3)]));
+                let keep = HistoryRetention::For(Duration::from_millis([1, 5, 20][dice.below(3)]));
                 (self.history, self.watches, self.failing_disk) = ([keep; 3], true, false);
             }
             Focus::Expires => {
                 self.workload = workload::SET;
                 (self.conflict_slots, self.restores) = (1, false);
-                (self.age_max, self.history) = (Some(SOON_TOO_OLD), [KeepHistory::AsBefore; 3]);
+                (self.age_max, self.history) = (Some(SOON_TOO_OLD), [HistoryRetention::Unchanged; 3]);
             }
         }
     }
@@ -323,7 +323,7 @@ impl Plan {
                     P::KeyspaceDropped | P::KeyspaceErased => self.drops || self.restores,
                     P::RestoreBetween | P::RestoreAll | P::RestoreNamed => self.restores,
                     point if LOCK_POINTS.contains(&point) => self.lockers > 0,
-                    P::HistoryFloor => self.history.iter().any(|keep| matches!(keep, KeepHistory::For(_))),
+                    P::HistoryFloor => self.history.iter().any(|keep| matches!(keep, HistoryRetention::For(_))),
                     P::SweepBetween | P::SweepDone | P::SafePointBefore | P::SafePointDurable => self.sweep,
                     _ => true,
                 };
@@ -338,14 +338,14 @@ impl Plan {
 }
 
 /// For no time at all, for less than a history takes, for ever, or not.
-pub fn history(dice: &mut Dice) -> [KeepHistory; 3] {
+pub fn history(dice: &mut Dice) -> [HistoryRetention; 3] {
     if dice.one_in(4) {
-        return [KeepHistory::For(Duration::from_millis(1 << 30)); 3];
+        return [HistoryRetention::For(Duration::from_millis(1 << 30)); 3];
     }
     std::array::from_fn(|_| match dice.below(6) {
-        0 => KeepHistory::AsBefore,
-        1 => KeepHistory::Never,
-        _ => KeepHistory::For(Duration::from_millis([0, 1, 20, 3_600_000, 1 << 30][dice.below(5)])),
+        0 => HistoryRetention::Unchanged,
+        1 => HistoryRetention::Disabled,
+        _ => HistoryRetention::For(Duration::from_millis([0, 1, 20, 3_600_000, 1 << 30][dice.below(5)])),
     })
 }
 

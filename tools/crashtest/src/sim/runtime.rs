@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use percolite::runtime::{Joined, Parker, Progress, Runtime};
+use percolite::runtime::{Env, JoinHandle, Parker, Watermark};
 
 use super::scheduler::{Scheduler, ThreadId, current};
 
@@ -23,7 +23,7 @@ impl SimRuntime {
     }
 }
 
-impl Runtime for SimRuntime {
+impl Env for SimRuntime {
     fn unix_millis(&self) -> u64 {
         self.scheduler.unix_millis().saturating_add_signed(self.clock_off_by_ms)
     }
@@ -40,7 +40,7 @@ impl Runtime for SimRuntime {
         self.scheduler.sleep(duration);
     }
 
-    fn give_way(&self, is_over: &dyn Fn() -> bool) {
+    fn spin_until(&self, is_over: &dyn Fn() -> bool) {
         for _ in 0..self.scheduler.random() % YIELDS_MAX {
             if is_over() {
                 return;
@@ -54,11 +54,11 @@ impl Runtime for SimRuntime {
         Arc::new(SimParker { scheduler: Arc::clone(&self.scheduler), own })
     }
 
-    fn progress(&self) -> Arc<dyn Progress> {
+    fn new_watermark(&self) -> Arc<dyn Watermark> {
         Arc::new(SimProgress { scheduler: Arc::clone(&self.scheduler), state: Mutex::default() })
     }
 
-    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn Joined>> {
+    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn JoinHandle>> {
         let thread = self.scheduler.spawn(name, work)?;
         Ok(Box::new(SimThread { scheduler: Arc::clone(&self.scheduler), thread }))
     }
@@ -90,8 +90,8 @@ struct SimProgress {
     state: Mutex<(u64, Vec<(u64, ThreadId)>)>,
 }
 
-impl Progress for SimProgress {
-    fn wait(&self, until: u64) {
+impl Watermark for SimProgress {
+    fn wait_for(&self, until: u64) {
         let own = current().map_or(0, |(_, own)| own);
         loop {
             {
@@ -105,7 +105,7 @@ impl Progress for SimProgress {
         }
     }
 
-    fn reach(&self, number: u64) {
+    fn advance_to(&self, number: u64) {
         let woken: Vec<_> = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             state.0 = state.0.max(number);
@@ -121,7 +121,7 @@ struct SimThread {
     thread: ThreadId,
 }
 
-impl Joined for SimThread {
+impl JoinHandle for SimThread {
     fn join(self: Box<Self>) {
         self.scheduler.join(self.thread);
     }

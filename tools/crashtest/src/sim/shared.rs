@@ -10,7 +10,7 @@ use percolite::engine::sim::{SimEngine, SimStorage};
 use percolite::engine::unreliable::{Faults, FaultyEngine};
 use percolite::engine::{Engine, EngineError};
 use percolite::oracle::{MemoryOracle, Oracle};
-use percolite::{Commons, Pause, Store, Timestamp};
+use percolite::{SharedConfig, SleepingLockWaiter, Store, Timestamp};
 
 use super::engine::{Dead, Scheduled, is_dead};
 use super::plan::{Crash, LIVES_MAX, Plan};
@@ -127,11 +127,11 @@ impl<'a> Shared<'a> {
         let store = Store::builder()
             .runtime(Arc::<SimRuntime>::clone(&runtime))
             .durability(self.plan.durability)
-            .admission(self.plan.admission)
-            .open_shared(Commons {
+            .admission_limit(self.plan.admission)
+            .open_shared(SharedConfig {
                 engine: Arc::<Scheduled<Network>>::clone(&engine) as Arc<dyn Engine>,
                 oracle: Arc::<SimOracle>::clone(&self.oracle) as Arc<dyn Oracle>,
-                waiter: Arc::new(Pause(runtime)),
+                waiter: Arc::new(SleepingLockWaiter(runtime)),
                 ttl_ms: self.plan.ttl_ms,
             })
             .map_err(|why| why.to_string())?;

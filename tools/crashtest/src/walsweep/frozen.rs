@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use percolite::Store;
-use percolite::runtime::{Joined, Parker, Runtime, System};
+use percolite::runtime::{Env, JoinHandle, Parker, SystemEnv};
 
 /// Any moment will do.
 const NOW_MS: u64 = 1_800_000_000_000;
@@ -19,7 +19,7 @@ const HOUSEKEEPER: &str = "percolite-sweep";
 /// some time has passed; and the store's housekeeper, whom large transactions leave work to, waits to be let in.
 #[derive(Default)]
 pub struct Frozen {
-    system: System,
+    system: SystemEnv,
     door: Arc<Door>,
 }
 
@@ -30,7 +30,7 @@ impl Frozen {
     }
 }
 
-impl Runtime for Frozen {
+impl Env for Frozen {
     fn unix_millis(&self) -> u64 {
         NOW_MS
     }
@@ -56,7 +56,7 @@ impl Runtime for Frozen {
         Arc::new(Patient { parker, door: waits.then(|| Arc::clone(&self.door)) })
     }
 
-    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn Joined>> {
+    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn JoinHandle>> {
         self.system.spawn(name, work)
     }
 }
@@ -98,11 +98,11 @@ struct DoorState {
 impl Door {
     /// Has the housekeeper end the large transactions that are over, and waits until that is done.
     pub fn end_large_transactions(&self, store: &Store) {
-        if store.stats().large_unfinished == 0 {
+        if store.stats().cleanup_pending == 0 {
             return;
         }
         self.open();
-        while store.stats().large_unfinished > 0 {
+        while store.stats().cleanup_pending > 0 {
             std::thread::sleep(POLL);
         }
         self.close_behind_housekeeper();

@@ -137,9 +137,9 @@ pub fn make(seed: u64) -> anyhow::Result<Made> {
     let stream_at_bytes = if seed.is_multiple_of(STREAMS) { 100 } else { 16 << 20 };
     let store = Store::builder()
         .durability(Durability::Sync)
-        .sweep(false)
-        .conflict_slots(64)
-        .stream_at_bytes(stream_at_bytes)
+        .background_resolve(false)
+        .conflict_cache_rows(64)
+        .large_transaction_bytes(stream_at_bytes)
         .runtime(Arc::new(frozen))
         .open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
     let _open = OpenInTheEnd(Arc::clone(&door));
@@ -164,7 +164,7 @@ pub fn make(seed: u64) -> anyhow::Result<Made> {
         client.run(workload)?;
         door.end_large_transactions(&store);
     }
-    let streamed = store.stats().commits_streamed;
+    let streamed = store.stats().commits_large;
     anyhow::ensure!((streamed > 0) == seed.is_multiple_of(STREAMS), "{streamed} commits were streamed");
     // What ends a large transaction is no commit, so nobody syncs it, and what is not durable gets no mark.
     engine.storage().sync()?;

@@ -17,8 +17,8 @@ mod recovery;
 use std::hash::Hash;
 use std::sync::Arc;
 
-use percolite::protocol::{Asker, CommitPoint, commit_point};
-use percolite::row::{Guard, Intent, Lock, RowChange};
+use percolite::protocol::{OwnerLiveness, TransactionStatus, txn_status_or_rolled_back};
+use percolite::row::{Lock, LockType, Precondition, RowChange};
 use percolite::timestamp::Timestamp;
 use stateright::{Model, Property};
 
@@ -167,7 +167,7 @@ impl Embedded {
         if let Some(client) = commits {
             commit_ts = state.draw();
             state.visible_ts = commit_ts;
-            changes.iter_mut().for_each(|change| change.stamp(commit_ts));
+            changes.iter_mut().for_each(|change| change.set_commit_ts(commit_ts));
             self.judged(state, |case| moment.fates.end(case, client, End::Committed(commit_ts)))?;
             for change in &changes {
                 state.last_commits[index(&change.row)] = commit_ts;
@@ -187,16 +187,17 @@ impl Embedded {
         self.judged(state, |case| {
             let check_locks = state.orphans || state.phases.iter().any(|p| matches!(p, Phase::Secondaries { .. }));
             for row in 0..self.rows {
-                let lock = rows.cells[row].lock.as_ref().filter(|lock| check_locks && lock.intent != Intent::Hold);
+                let lock =
+                    rows.cells[row].lock.as_ref().filter(|lock| check_locks && lock.lock_type != LockType::LockOnly);
                 let decides = lock.is_some_and(|lock| {
                     let primary = rows.read(index(&lock.primary), lock.txn.start_ts);
-                    matches!(commit_point(&primary, lock.txn), CommitPoint::Committed(_))
+                    matches!(txn_status_or_rolled_back(&primary, lock.txn), TransactionStatus::Committed(_))
                 });
                 if read(rows, row, state.visible_ts, decides)? != fates.expected(case, row, state.visible_ts) {
                     return Err(Rule::SnapshotsWhole);
                 }
             }
-            fates.resolvable(case, rows, Asker::Orphan, false)
+            fates.resolvable(case, rows, OwnerLiveness::Dead, false)
         })?;
         values_there(rows)?;
         for (client, phase) in state.phases.iter().enumerate() {
@@ -225,7 +226,7 @@ impl Embedded {
 fn remembered(state: &State, changes: &[RowChange]) -> Option<usize> {
     let newer = changes.iter().find(|change| {
         let last = state.last_commits[index(&change.row)];
-        change.guards.iter().any(|guard| matches!(guard, Guard::NoCommitAfter(ts) if last > *ts))
+        change.preconditions.iter().any(|guard| matches!(guard, Precondition::NoCommitAfter(ts) if last > *ts))
     });
     newer.map(|change| index(&change.row))
 }

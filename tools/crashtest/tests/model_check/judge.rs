@@ -6,8 +6,8 @@
 //! So the rows are compared with a list of ends, never with a second copy of the protocol.
 
 use percolite::OwnerId;
-use percolite::protocol::{Asker, CheckStatus, CommitPoint, Resolve, Step, check_status, resolve};
-use percolite::row::{Edit, Intent, Lock, Mutation, RowChange, Status, TxnId, Value, WriteRecord};
+use percolite::protocol::{CheckTxnStatus, OwnerLiveness, Resolve, Step, TransactionStatus, check_txn_status, resolve};
+use percolite::row::{CellChange, Lock, LockType, Mutation, RowChange, TxnId, TxnRecord, Value, WriteRecord};
 use percolite::timestamp::Timestamp;
 
 use crate::rows::{Cells, Rows, index};
@@ -67,11 +67,11 @@ pub enum End {
     RolledBack,
 }
 
-impl From<Status> for End {
-    fn from(status: Status) -> Self {
+impl From<TxnRecord> for End {
+    fn from(status: TxnRecord) -> Self {
         match status {
-            Status::Committed(commit_ts) => Self::Committed(commit_ts),
-            Status::RolledBack => Self::RolledBack,
+            TxnRecord::Committed(commit_ts) => Self::Committed(commit_ts),
+            TxnRecord::RolledBack => Self::RolledBack,
         }
     }
 }
@@ -135,18 +135,18 @@ impl Fates {
     }
 
     /// Somebody was told what became of a transaction. That it is rolled back must be true from now on at the latest.
-    pub fn told(&mut self, case: &Case<'_>, start_ts: Timestamp, answer: CommitPoint) -> Result<(), Rule> {
+    pub fn told(&mut self, case: &Case<'_>, start_ts: Timestamp, answer: TransactionStatus) -> Result<(), Rule> {
         let txn = case.number(start_ts);
         match answer {
             // An owner that has given up may not have told its primary yet.
-            CommitPoint::Pending => {
+            TransactionStatus::Pending => {
                 let Fate { end, carried_out } = self.0[txn];
                 let decided = carried_out & 1 << case.scripts[txn].primary() != 0;
                 if decided || matches!(end, Some(End::Committed(_))) { Err(Rule::OneVerdict) } else { Ok(()) }
             }
-            CommitPoint::Committed(commit_ts) if self.0[txn].end == Some(End::Committed(commit_ts)) => Ok(()),
-            CommitPoint::Committed(_) => Err(Rule::OneVerdict),
-            CommitPoint::RolledBack => self.end(case, txn, End::RolledBack),
+            TransactionStatus::Committed(commit_ts) if self.0[txn].end == Some(End::Committed(commit_ts)) => Ok(()),
+            TransactionStatus::Committed(_) => Err(Rule::OneVerdict),
+            TransactionStatus::RolledBack => self.end(case, txn, End::RolledBack),
         }
     }
 
@@ -154,7 +154,7 @@ impl Fates {
     pub fn see(&mut self, case: &Case<'_>, before: &Cells, change: &RowChange) -> Result<(), Rule> {
         let row = index(&change.row);
         let bit = 1 << row;
-        if let Edit::Put(lock) = &change.lock {
+        if let CellChange::Put(lock) = &change.lock {
             if before.lock.as_ref().is_some_and(|held| held.txn != lock.txn) {
                 return Err(Rule::OneLock);
             }
@@ -162,26 +162,26 @@ impl Fates {
                 return Err(Rule::RolledBackForEver);
             }
         }
-        let unlocked = before.lock.as_ref().filter(|_| change.lock == Edit::Delete);
+        let unlocked = before.lock.as_ref().filter(|_| change.lock == CellChange::Delete);
         if unlocked.is_some_and(|lock| lock.txn.start_ts != change.start_ts) {
             return Err(Rule::OneLock);
         }
 
         let version = match &change.write {
-            Edit::Put(WriteRecord { txn, commit_ts, .. }) if txn.start_ts == change.start_ts => Some(*commit_ts),
+            CellChange::Put(WriteRecord { txn, commit_ts, .. }) if txn.start_ts == change.start_ts => Some(*commit_ts),
             // Another's version, with a note that it was held.
-            Edit::Put(WriteRecord { held_at, .. }) => *held_at,
-            Edit::Keep | Edit::Delete => None,
+            CellChange::Put(WriteRecord { lock_only_ts: held_at, .. }) => *held_at,
+            CellChange::Keep | CellChange::Delete => None,
         };
-        let status = match change.status {
-            Edit::Put(status) => Some(status.into()),
-            Edit::Keep | Edit::Delete => None,
+        let status = match change.txn_record {
+            CellChange::Put(status) => Some(status.into()),
+            CellChange::Keep | CellChange::Delete => None,
         };
         let mut says: Vec<End> = version.map(End::Committed).into_iter().chain(status).collect();
         if let (true, Some(lock)) = (says.is_empty(), unlocked) {
             // A hold that is committed may leave nothing; any other lock that goes without a record was given up.
             match self.0[case.number(change.start_ts)].end {
-                Some(end @ End::Committed(_)) if lock.intent == Intent::Hold => says.push(end),
+                Some(end @ End::Committed(_)) if lock.lock_type == LockType::LockOnly => says.push(end),
                 _ => says.push(End::RolledBack),
             }
         }
@@ -202,7 +202,8 @@ impl Fates {
 
     /// Whose value a reader at `read_ts` must find in the row.
     pub fn expected(&self, case: &Case<'_>, row: usize, read_ts: Timestamp) -> Option<Timestamp> {
-        let writes = |txn: usize| case.scripts[txn].writes.iter().find(|(at, m)| *at == row && *m != Mutation::Hold);
+        let writes =
+            |txn: usize| case.scripts[txn].writes.iter().find(|(at, m)| *at == row && *m != Mutation::LockOnly);
         let visible = self.0.iter().enumerate().filter_map(|(txn, fate)| match fate.end {
             Some(End::Committed(commit_ts)) if commit_ts <= read_ts => Some((commit_ts, txn, &writes(txn)?.1)),
             _ => None,
@@ -215,22 +216,27 @@ impl Fates {
 
     /// Whoever met any of the locks now, its owner being gone, would get the verdict that was given, or give it, and
     /// could carry it out.
-    pub fn resolvable(&self, case: &Case<'_>, rows: &Rows, asker: Asker, shared: bool) -> Result<(), Rule> {
+    pub fn resolvable(&self, case: &Case<'_>, rows: &Rows, asker: OwnerLiveness, shared: bool) -> Result<(), Rule> {
         for (row, lock) in rows.locks() {
             let (txn, primary) = (lock.txn, index(&lock.primary));
             let mut rows = rows.clone();
-            let request = CheckStatus { row: lock.primary.clone(), txn, asker };
-            let verdict = settle(&mut rows, primary, txn, |row| check_status(row, &request))?;
+            let request = CheckTxnStatus { row: lock.primary.clone(), txn, liveness: asker };
+            let verdict = settle(&mut rows, primary, txn, |row| check_txn_status(row, &request))?;
             let end = match verdict {
-                CommitPoint::Pending => return Err(Rule::LocksResolvable),
-                CommitPoint::Committed(commit_ts) => End::Committed(commit_ts),
-                CommitPoint::RolledBack => End::RolledBack,
+                TransactionStatus::Pending => return Err(Rule::LocksResolvable),
+                TransactionStatus::Committed(commit_ts) => End::Committed(commit_ts),
+                TransactionStatus::RolledBack => End::RolledBack,
             };
             if end != self.0[case.number(txn.start_ts)].end.unwrap_or(End::RolledBack) {
                 return Err(Rule::OneVerdict);
             }
-            let request =
-                Resolve { row: crate::rows::key(row), txn, verdict, keep_replaced: shared, record_holds: shared };
+            let request = Resolve {
+                row: crate::rows::key(row),
+                txn,
+                status: verdict,
+                keep_old_version: shared,
+                record_lock_only: shared,
+            };
             settle(&mut rows, row, txn, |row| resolve(row, &request))?;
             if rows.cells[row].lock.as_ref().is_some_and(|left| left.txn == txn) {
                 return Err(Rule::LocksResolvable);
@@ -245,7 +251,7 @@ fn settle<T>(
     rows: &mut Rows,
     row: usize,
     txn: TxnId,
-    step: impl Fn(&percolite::row::Row) -> Result<Step<T>, percolite::protocol::Refusal>,
+    step: impl Fn(&percolite::row::Row) -> Result<Step<T>, percolite::protocol::StepError>,
 ) -> Result<T, Rule> {
     match step(&rows.read(row, txn.start_ts)) {
         Ok(Step::Done(answer)) => Ok(answer),
@@ -262,12 +268,12 @@ fn settle<T>(
 pub fn read(view: &Rows, row: usize, read_ts: Timestamp, decides: bool) -> Result<Option<Timestamp>, Rule> {
     let cells = &view.cells[row];
     let from = |txn: TxnId, value: &Value| match value {
-        Value::InData if !cells.data.contains(&txn.start_ts) => Err(Rule::ValuesThere),
-        Value::InData | Value::Inline(_) => Ok(Some(txn.start_ts)),
+        Value::OutOfLine if !cells.data.contains(&txn.start_ts) => Err(Rule::ValuesThere),
+        Value::OutOfLine | Value::Inline(_) => Ok(Some(txn.start_ts)),
     };
     match &cells.lock {
-        Some(Lock { txn, intent: Intent::Put(value), .. }) if decides => return from(*txn, value),
-        Some(Lock { intent: Intent::Delete, .. }) if decides => return Ok(None),
+        Some(Lock { txn, lock_type: LockType::Put(value), .. }) if decides => return from(*txn, value),
+        Some(Lock { lock_type: LockType::Delete, .. }) if decides => return Ok(None),
         _ => {}
     }
     let versions = cells.write.iter().chain(cells.versions.iter().rev());
@@ -280,9 +286,10 @@ pub fn read(view: &Rows, row: usize, read_ts: Timestamp, decides: bool) -> Resul
 /// Every value that a lock or a version points to is there, and no other.
 pub fn values_there(rows: &Rows) -> Result<(), Rule> {
     for cells in &rows.cells {
-        let locked = cells.lock.iter().filter(|lock| lock.intent == Intent::Put(Value::InData)).map(|lock| lock.txn);
+        let locked =
+            cells.lock.iter().filter(|lock| lock.lock_type == LockType::Put(Value::OutOfLine)).map(|lock| lock.txn);
         let versions = cells.write.iter().chain(&cells.versions);
-        let written = versions.filter(|version| version.value == Some(Value::InData)).map(|version| version.txn);
+        let written = versions.filter(|version| version.value == Some(Value::OutOfLine)).map(|version| version.txn);
         let mut wanted: Vec<Timestamp> = locked.chain(written).map(|txn| txn.start_ts).collect();
         wanted.sort();
         wanted.dedup();

@@ -9,8 +9,8 @@ use std::hash::{Hash, Hasher};
 use std::sync::{Arc, LazyLock};
 
 use percolite::RowKey;
-use percolite::codec::{History, Record};
-use percolite::row::{Edit, Guard, KeyspaceId, Lock, Row, RowChange, Status, WriteRecord};
+use percolite::codec::{HistoryEntry, Record};
+use percolite::row::{CellChange, KeyspaceId, Lock, Precondition, Row, RowChange, TxnRecord, WriteRecord};
 use percolite::timestamp::Timestamp;
 
 /// The most rows that a model has.
@@ -26,7 +26,7 @@ pub fn key(row: usize) -> RowKey {
 
 /// The inverse of [`key`].
 pub fn index(key: &RowKey) -> usize {
-    usize::from(key.key()[0] - b'a')
+    usize::from(key.user_key()[0] - b'a')
 }
 
 /// A row's columns and what is kept beside them.
@@ -35,7 +35,7 @@ pub struct Cells {
     pub lock: Option<Lock>,
     pub write: Option<WriteRecord>,
     /// By `start_ts`, in order.
-    pub statuses: Vec<(Timestamp, Status)>,
+    pub statuses: Vec<(Timestamp, TxnRecord)>,
     /// Replaced versions, oldest first.
     pub versions: Vec<WriteRecord>,
     /// The transactions that have an entry in the data column.
@@ -48,24 +48,24 @@ impl Cells {
         edit(&mut self.write, &change.write);
         let at = self.statuses.partition_point(|(start_ts, _)| *start_ts < change.start_ts);
         let found = self.statuses.get(at).is_some_and(|(start_ts, _)| *start_ts == change.start_ts);
-        match change.status {
-            Edit::Keep => {}
-            Edit::Put(status) if found => self.statuses[at].1 = status,
-            Edit::Put(status) => self.statuses.insert(at, (change.start_ts, status)),
-            Edit::Delete if found => drop(self.statuses.remove(at)),
-            Edit::Delete => {}
+        match change.txn_record {
+            CellChange::Keep => {}
+            CellChange::Put(status) if found => self.statuses[at].1 = status,
+            CellChange::Put(status) => self.statuses.insert(at, (change.start_ts, status)),
+            CellChange::Delete if found => drop(self.statuses.remove(at)),
+            CellChange::Delete => {}
         }
-        if let Some(version) = &change.version {
+        if let Some(version) = &change.archived_version {
             // Replacing the entry under the same timestamp, as the engine's key does.
             self.versions.retain(|kept| kept.commit_ts != version.commit_ts);
             self.versions.push(version.clone());
             self.versions.sort_by_key(|kept| kept.commit_ts);
         }
         for (start_ts, edit) in &change.data {
-            if *edit != Edit::Keep {
+            if *edit != CellChange::Keep {
                 self.data.retain(|kept| kept != start_ts);
             }
-            if let Edit::Put(_) = edit {
+            if let CellChange::Put(_) = edit {
                 self.data.push(*start_ts);
                 self.data.sort();
             }
@@ -73,11 +73,11 @@ impl Cells {
     }
 }
 
-fn edit<T: Clone>(cell: &mut Option<T>, edit: &Edit<T>) {
+fn edit<T: Clone>(cell: &mut Option<T>, edit: &CellChange<T>) {
     match edit {
-        Edit::Keep => {}
-        Edit::Put(content) => *cell = Some(content.clone()),
-        Edit::Delete => *cell = None,
+        CellChange::Keep => {}
+        CellChange::Put(content) => *cell = Some(content.clone()),
+        CellChange::Delete => *cell = None,
     }
 }
 
@@ -97,14 +97,14 @@ impl Rows {
     pub fn read(&self, row: usize, start_ts: Timestamp) -> Row {
         let cells = &self.cells[row];
         let status = cells.statuses.iter().find(|(ts, _)| *ts == start_ts).map(|(_, status)| *status);
-        Row { lock: cells.lock.clone(), write: cells.write.clone(), status, safe_point: self.safe_point }
+        Row { lock: cells.lock.clone(), write: cells.write.clone(), txn_record: status, safe_point: self.safe_point }
     }
 
     /// The first row where a guard does not hold.
     pub fn refusal(&self, changes: &[RowChange]) -> Option<usize> {
         let refused = changes.iter().find(|change| {
             let row = self.read(index(&change.row), change.start_ts);
-            !change.guards.iter().all(|guard| guard.holds(&row))
+            !change.preconditions.iter().all(|guard| guard.is_met(&row))
         });
         refused.map(|change| index(&change.row))
     }
@@ -144,7 +144,7 @@ impl Hash for Cells {
         }
         for (start_ts, status) in &self.statuses {
             bytes.extend(start_ts.to_u64().to_le_bytes());
-            History::Ended(*status).encode(&mut bytes);
+            HistoryEntry::Ended(*status).encode(&mut bytes);
         }
         for version in &self.versions {
             version.encode(&mut bytes);
@@ -173,13 +173,13 @@ impl Sent {
         let mut digest = Vec::with_capacity(96);
         digest.extend(change.row.as_bytes());
         digest.extend(change.start_ts.to_u64().to_le_bytes());
-        for guard in &change.guards {
+        for guard in &change.preconditions {
             digest_guard(*guard, &mut digest);
         }
         put(&change.lock, &mut digest, Record::encode);
         put(&change.write, &mut digest, Record::encode);
-        put(&change.status, &mut digest, |status, digest| History::Ended(*status).encode(digest));
-        change.version.iter().for_each(|version| version.encode(&mut digest));
+        put(&change.txn_record, &mut digest, |status, digest| HistoryEntry::Ended(*status).encode(digest));
+        change.archived_version.iter().for_each(|version| version.encode(&mut digest));
         for (start_ts, edit) in &change.data {
             digest.extend(start_ts.to_u64().to_le_bytes());
             put(edit, &mut digest, |_, _| {});
@@ -188,28 +188,28 @@ impl Sent {
     }
 }
 
-fn digest_guard(guard: Guard, digest: &mut Vec<u8>) {
+fn digest_guard(guard: Precondition, digest: &mut Vec<u8>) {
     let (kind, ts) = match guard {
-        Guard::LockAbsent => (0, Timestamp::ZERO),
-        Guard::LockIs(stamp) => {
+        Precondition::LockAbsent => (0, Timestamp::ZERO),
+        Precondition::LockUnchanged(stamp) => {
             digest.extend(stamp.txn.start_ts.to_u64().to_le_bytes());
             digest.extend(stamp.sequence.to_le_bytes());
             digest.extend(stamp.ttl_ms.to_le_bytes());
             (1, stamp.min_commit_ts)
         }
-        Guard::NoCommitAfter(ts) => (2, ts),
-        Guard::NoRecordOf(ts) => (3, ts),
-        Guard::SafePointBelow(ts) => (4, ts),
+        Precondition::NoCommitAfter(ts) => (2, ts),
+        Precondition::NoTxnRecord(ts) => (3, ts),
+        Precondition::SafePointAtMost(ts) => (4, ts),
     };
     digest.push(kind);
     digest.extend(ts.to_u64().to_le_bytes());
 }
 
-fn put<T>(edit: &Edit<T>, digest: &mut Vec<u8>, encode: impl Fn(&T, &mut Vec<u8>)) {
+fn put<T>(edit: &CellChange<T>, digest: &mut Vec<u8>, encode: impl Fn(&T, &mut Vec<u8>)) {
     match edit {
-        Edit::Keep => digest.push(0),
-        Edit::Delete => digest.push(1),
-        Edit::Put(content) => {
+        CellChange::Keep => digest.push(0),
+        CellChange::Delete => digest.push(1),
+        CellChange::Put(content) => {
             digest.push(2);
             encode(content, digest);
         }
@@ -218,7 +218,7 @@ fn put<T>(edit: &Edit<T>, digest: &mut Vec<u8>, encode: impl Fn(&T, &mut Vec<u8>
 
 impl fmt::Debug for Sent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let RowChange { row, start_ts, guards, lock, write, status, .. } = &*self.change;
+        let RowChange { row, start_ts, preconditions: guards, lock, write, txn_record: status, .. } = &*self.change;
         write!(
             f,
             "change of {row:?} for the transaction {start_ts}: lock {lock:?}, write {write:?}, status {status:?}, if {guards:?}"

@@ -19,8 +19,10 @@ mod writers;
 
 use std::hash::Hash;
 
-use percolite::protocol::{Asker, CheckStatus, CommitPoint, Refusal, Step, check_status, forget};
-use percolite::row::{Edit, Lock, RowChange};
+use percolite::protocol::{
+    CheckTxnStatus, OwnerLiveness, Step, StepError, TransactionStatus, check_txn_status, delete_txn_record,
+};
+use percolite::row::{CellChange, Lock, RowChange};
 use percolite::timestamp::Timestamp;
 use stateright::{Model, Property};
 
@@ -162,10 +164,10 @@ pub enum Action {
 enum Asked<T> {
     Send(Sent, T),
     Answer(T),
-    Refused(Refusal),
+    Refused(StepError),
 }
 
-fn asked<T>(step: Result<Step<T>, Refusal>) -> Asked<T> {
+fn asked<T>(step: Result<Step<T>, StepError>) -> Asked<T> {
     match step {
         Ok(Step::Apply(change, answer)) => Asked::Send(Sent::new(change), answer),
         Ok(Step::Done(answer)) => Asked::Answer(answer),
@@ -205,7 +207,7 @@ impl Shared {
         }
     }
 
-    fn told(&self, state: &mut State, start_ts: Timestamp, verdict: CommitPoint) -> Result<(), Rule> {
+    fn told(&self, state: &mut State, start_ts: Timestamp, verdict: TransactionStatus) -> Result<(), Rule> {
         self.judged(state, |fates, case, _| fates.told(case, start_ts, verdict))
     }
 
@@ -226,12 +228,12 @@ impl Shared {
             for row in 0..self.rows {
                 let mut decides = false;
                 if let Some(lock) = asks_about(rows, row, newest_ts) {
-                    let asker = Asker::Shared { current_ts: newest_ts, push_above: Some(newest_ts) };
-                    let request = CheckStatus { row: lock.primary.clone(), txn: lock.txn, asker };
+                    let asker = OwnerLiveness::ByTtl { current_ts: newest_ts, push_above: Some(newest_ts) };
+                    let request = CheckTxnStatus { row: lock.primary.clone(), txn: lock.txn, liveness: asker };
                     let primary = rows.read(index(&lock.primary), lock.txn.start_ts);
-                    decides = match check_status(&primary, &request) {
+                    decides = match check_txn_status(&primary, &request) {
                         Ok(Step::Apply(_, answer) | Step::Done(answer)) => {
-                            matches!(answer, CommitPoint::Committed(commit_ts) if commit_ts <= newest_ts)
+                            matches!(answer, TransactionStatus::Committed(commit_ts) if commit_ts <= newest_ts)
                         }
                         Err(_) => return Err(Rule::LocksResolvable),
                     };
@@ -240,7 +242,7 @@ impl Shared {
                     return Err(Rule::SnapshotsWhole);
                 }
             }
-            let much_later = Asker::Shared { current_ts: Timestamp::MAX, push_above: None };
+            let much_later = OwnerLiveness::ByTtl { current_ts: Timestamp::MAX, push_above: None };
             fates.resolvable(case, rows, much_later, true)?;
             values_there(rows)
         })
@@ -319,7 +321,7 @@ impl Model for Shared {
             Action::Deliver(n) => {
                 let sent = next.bag.remove(n);
                 self.deliver(&mut next, &sent.change).map(|made| {
-                    let locks = matches!(sent.change.lock, Edit::Put(_));
+                    let locks = matches!(sent.change.lock, CellChange::Put(_));
                     self.sights.met(match (made, locks) {
                         (true, _) => "a late change is made",
                         (false, true) => "a late lock is refused",
@@ -339,7 +341,7 @@ impl Model for Shared {
             }
             Action::Forget { row, start_ts } => {
                 self.sights.met("an end is forgotten");
-                next.rows.change(&forget(key(row), start_ts));
+                next.rows.change(&delete_txn_record(key(row), start_ts));
                 Ok(())
             }
         };

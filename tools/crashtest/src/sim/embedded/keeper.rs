@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use percolite::{Builder, CommitProtocol, ErrorKind, Existing, Store};
+use percolite::{Builder, CommitProtocol, ErrorKind, OnExisting, Store};
 
 use super::super::engine::{Dead, is_dead};
 use super::super::runtime::SimRuntime;
@@ -27,7 +27,7 @@ impl Keeper {
         let shown = digest_of(&snapshot)?;
         snapshot.dump(&mut dump, |_| ())?;
         let copy = builder.in_memory()?;
-        copy.restore(dump.as_slice(), Existing::Refuse, |_| ())?;
+        copy.restore(dump.as_slice(), OnExisting::Fail, |_| ())?;
         let found = digest_of(&copy.snapshot()?)?;
         copy.close()?;
         let what = "a dump has something else than the snapshot that it is of";
@@ -35,7 +35,7 @@ impl Keeper {
     }
 
     pub fn restore(&self, number: u64) -> Result<(), percolite::Error> {
-        let builder = Store::builder().protocol(self.protocol).runtime(SimRuntime::new(&self.scheduler, 0));
+        let builder = Store::builder().commit_protocol(self.protocol).runtime(SimRuntime::new(&self.scheduler, 0));
         self.restores.lock().begins(number);
         restore(&self.store, builder.clone(), number, FEW)?;
         self.dump(builder)?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use percolite::engine::Engine;
-use percolite::runtime::Runtime;
+use percolite::runtime::Env;
 use percolite::{Error, Keyspace, Store};
 
 use super::super::Mode;
@@ -145,7 +145,7 @@ impl Embedded<'_> {
             let (store, engine, rows, dead) = (store.clone(), Arc::clone(engine), rows.clone(), Arc::clone(dead));
             let (notary, common, left) = (self.notes.of(&dead), Arc::clone(&self.common), Arc::clone(&left));
             let (broken, scheduler) = (Arc::clone(&self.broken), Arc::clone(self.scheduler));
-            let runtime: Arc<dyn Runtime> = SimRuntime::new(self.scheduler, 0);
+            let runtime: Arc<dyn Env> = SimRuntime::new(self.scheduler, 0);
             let pauses_ms = self.plan.pauses_ms;
             let work = move || {
                 let world = World {

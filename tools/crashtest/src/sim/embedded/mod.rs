@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use percolite::engine::Engine;
 use percolite::engine::local::LocalEngine;
 use percolite::engine::machine::{SimMachine, SimMachineStorage};
-use percolite::{Builder, Durability, ErrorKind, KeepHistory, Keyspace, Store};
+use percolite::{Builder, Durability, ErrorKind, HistoryRetention, Keyspace, Store};
 
 use self::keeper::Keeper;
 use self::lockers::Notes;
@@ -197,16 +197,16 @@ impl<'a> Embedded<'a> {
         // A crash may have taken the drop back.
         self.past.dropped.lock().clear();
         let keep = self.dice.pick(&self.plan.history).copied().unwrap_or_default();
-        self.keeps = matches!(keep, KeepHistory::For(time) if time >= LIFE_MAX);
-        let builder = self.plan.age_max.into_iter().fold(Store::builder(), Builder::age_max);
+        self.keeps = matches!(keep, HistoryRetention::For(time) if time >= LIFE_MAX);
+        let builder = self.plan.age_max.into_iter().fold(Store::builder(), Builder::max_snapshot_age);
         let store = keeping(builder, keep)
             .runtime(SimRuntime::new(self.scheduler, 0))
             .durability(self.plan.durability)
-            .protocol(self.plan.protocol)
-            .sweep(self.plan.sweep)
-            .conflict_slots(self.plan.conflict_slots)
-            .admission(self.plan.admission)
-            .stream_at_bytes(self.plan.stream_at_bytes)
+            .commit_protocol(self.plan.protocol)
+            .background_resolve(self.plan.sweep)
+            .conflict_cache_rows(self.plan.conflict_slots)
+            .admission_limit(self.plan.admission)
+            .large_transaction_bytes(self.plan.stream_at_bytes)
             .open_engine(Process::clone(engine) as Arc<dyn Engine>);
         match store {
             Ok(store) => Some(store),
@@ -373,7 +373,7 @@ impl<'a> Embedded<'a> {
         let Some(store) = self.open(&engine, &dead) else { return Err("it does not open".into()) };
         self.opened(&store, &engine, &dead, before);
         let (beside, rows) = self.both_keyspaces(&store, &dead, false).ok_or("its keyspaces do not open")?;
-        store.resolve_orphans().map_err(|why| format!("orphans are not resolved: {why}"))?;
+        store.resolve_orphan_locks().map_err(|why| format!("orphans are not resolved: {why}"))?;
         {
             let mut ledger = self.book.ledger();
             let settled = ledger.settle(&*engine, &rows).map_err(|why| why.to_string())?;
@@ -392,13 +392,13 @@ impl<'a> Embedded<'a> {
         let mut client = Client::new((&store, &*engine), both, &sink, who, self.dice.split()).with_past(&self.past);
         self.check_restored(&store, &dead);
         let mut judged = Ok(());
-        if store.stats().history_from.is_some() {
+        if store.stats().history_start_ts.is_some() {
             // The housekeeper may give up what nobody can need any more, and no more than that.
             self.scheduler.sleep(Duration::from_millis(1500));
             judged = client.remember_all();
         }
         let judged = judged.and_then(|()| client.observe(self.plan.workload));
-        if store.stats().history_from.is_none() {
+        if store.stats().history_start_ts.is_none() {
             self.check_erased(&store, &engine);
         }
         let progress = client.touch_every_row();
@@ -410,7 +410,7 @@ impl<'a> Embedded<'a> {
             Ok(Ended::Committed) => {}
             other => self.breaks("I12 progress", format!("a transaction on every row: {other:?}")),
         }
-        store.resolve_orphans().map_err(|why| why.to_string())?;
+        store.resolve_orphan_locks().map_err(|why| why.to_string())?;
         let there = keyspaces(&store).map_err(|why| why.to_string())?;
         store.close().map_err(|why| format!("it does not close: {why}"))?;
         let broken = structure(engine.engine().storage()).map_err(|why| why.to_string())?;
@@ -426,7 +426,7 @@ impl<'a> Embedded<'a> {
         let dead = Dead::default();
         let engine = self.process(&dead).ok_or("the machine does not open again")?;
         let Some(store) = self.open(&engine, &dead) else { return Err("it does not open again".into()) };
-        store.resolve_orphans().map_err(|why| why.to_string())?;
+        store.resolve_orphan_locks().map_err(|why| why.to_string())?;
         let there = keyspaces(&store).map_err(|why| why.to_string())?;
         store.close().map_err(|why| why.to_string())?;
         digest(engine.engine().storage(), &there).map_err(|why| why.to_string())

@@ -94,7 +94,7 @@ impl Embedded<'_> {
     /// As many as may run at a time, each of which has just had a conflict, get in at once when nobody else is there.
     fn check_admits(&self, store: &Store, dead: &Dead) {
         let Ok(rows) = store.keyspace(BESIDE) else { return };
-        let before = store.stats().unadmitted;
+        let before = store.stats().admission_timeouts;
         let mut threads = Vec::new();
         for number in 0..self.plan.admission {
             let (store, rows, scheduler) = (store.clone(), rows.clone(), Arc::clone(self.scheduler));
@@ -120,7 +120,7 @@ impl Embedded<'_> {
         for thread in threads {
             self.scheduler.join(thread);
         }
-        if store.stats().unadmitted > before && !is_dead(dead) {
+        if store.stats().admission_timeouts > before && !is_dead(dead) {
             self.breaks("I12 progress", "somebody waits for a permit in vain, and nobody has one too many");
         }
     }
@@ -162,7 +162,7 @@ impl Embedded<'_> {
     /// Nothing is left of their transactions.
     fn check_nothing_left(&self, store: &Store, begun: Timestamp, dead: &Dead) {
         for _ in 0..ENDS_WITHIN {
-            if store.stats().large_unfinished == 0 || is_dead(dead) {
+            if store.stats().cleanup_pending == 0 || is_dead(dead) {
                 break;
             }
             self.scheduler.sleep(Duration::from_millis(100));
@@ -170,7 +170,7 @@ impl Embedded<'_> {
         let left: Result<Vec<_>, _> = store.row_locks().and_then(Iterator::collect);
         let Ok(left) = left else { return };
         // The housekeeper goes on changing the catalog.
-        let mut left = left.iter().filter(|lock| lock.start_ts > begun && lock.row.keyspace() != CATALOG);
+        let mut left = left.iter().filter(|lock| lock.start_ts > begun && lock.row.keyspace_id() != CATALOG);
         if let Some(lock) = left.next().filter(|_| !is_dead(dead)) {
             let what =
                 format!("row {:?} is locked by the transaction {}, and no client is left", lock.row, lock.start_ts);

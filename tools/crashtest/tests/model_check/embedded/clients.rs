@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use percolite::protocol::{Commit, OnePhase, Prewrite, RollBack, Step, commit, forget, let_go, one_phase, prewrite};
-use percolite::row::{Edit, Lock, Mutation, Row, RowChange, SHORT_VALUE_MAX_BYTES, TxnId};
+use percolite::protocol::{
+    CommitRow, OnePhase, Prewrite, Rollback, Step, commit, delete_txn_record, one_phase, prewrite, release_lock,
+};
+use percolite::row::{CellChange, Lock, Mutation, Row, RowChange, SHORT_VALUE_MAX_BYTES, TxnId};
 use percolite::timestamp::Timestamp;
 
 use super::{Embedded, Phase, State, Stepped};
@@ -39,7 +41,7 @@ impl Embedded {
             read_ts: state.named[client].expect("it has begun").read_ts,
             primary: key(self.scripts[client].primary()),
             mutation: mutation.clone(),
-            sequence: 1,
+            write_seq: 1,
             ttl_ms: 0,
             min_commit_ts: txn.start_ts.next(),
         };
@@ -59,7 +61,7 @@ impl Embedded {
 
     fn lock(&self, state: &State, client: usize, n: usize) -> Lock {
         match self.prewrite(state, client, n).lock {
-            Edit::Put(lock) => lock,
+            CellChange::Put(lock) => lock,
             other => panic!("a prewrite puts a lock, not {other:?}"),
         }
     }
@@ -75,7 +77,14 @@ impl Embedded {
         let row = self.scripts[client].writes[n].0;
         let txn = Self::txn(state, client);
         let as_read = Row { lock: Some(self.lock(state, client, n)), ..self.guess(state, row, txn.start_ts) };
-        let request = Commit { row: key(row), txn, commit_ts, keep_status, keep_replaced: false, record_holds: false };
+        let request = CommitRow {
+            row: key(row),
+            txn,
+            commit_ts,
+            keep_txn_record: keep_status,
+            keep_old_version: false,
+            record_lock_only: false,
+        };
         // An owner that lives can commit what it has locked.
         commit(&as_read, &request).map_err(|_| Rule::LiveOwnersLeftAlone)
     }
@@ -161,7 +170,7 @@ impl Embedded {
             let read_ts = state.named[client].expect("it has begun").read_ts;
             let commit_ts = txn.start_ts;
             let locked = key(*row);
-            let request = OnePhase { row: &locked, txn, read_ts, commit_ts, mutation, keep_replaced: false };
+            let request = OnePhase { row: &locked, txn, read_ts, commit_ts, mutation, keep_old_version: false };
             match one_phase(&self.guess(state, *row, txn.start_ts), &request) {
                 Ok(Step::Apply(change, _)) => changes.push(change),
                 Ok(Step::Done(_)) => return Err(Rule::OneVerdict),
@@ -203,7 +212,7 @@ impl Embedded {
         let writes = self.scripts[client].writes.iter().enumerate();
         let release = |(n, (row, _)): (usize, &(usize, Mutation))| {
             let as_locked = Row { lock: Some(self.lock(state, client, n)), ..Row::default() };
-            let_go(&as_locked, &RollBack { row: key(*row), txn })
+            release_lock(&as_locked, &Rollback { row: key(*row), txn })
         };
         let changes = writes.skip(group * self.group_rows).take(self.group_rows).filter_map(release).collect();
         self.submit(state, changes, None)?.map(drop).map_err(|_| Rule::LiveOwnersLeftAlone)
@@ -223,7 +232,7 @@ impl Embedded {
                 }
             }
             if finishes {
-                changes.push(forget(key(self.scripts[client].primary()), Self::txn(state, client).start_ts));
+                changes.push(delete_txn_record(key(self.scripts[client].primary()), Self::txn(state, client).start_ts));
             }
             match self.submit(state, changes, None)? {
                 Ok(_) => return Ok(()),

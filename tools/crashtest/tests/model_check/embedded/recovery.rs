@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use percolite::protocol::{Asker, CheckStatus, CommitPoint, Resolve, Step, check_status, forget, resolve};
+use percolite::protocol::{
+    CheckTxnStatus, OwnerLiveness, Resolve, Step, TransactionStatus, check_txn_status, delete_txn_record, resolve,
+};
 use percolite::row::RowChange;
 use percolite::timestamp::Timestamp;
 
@@ -23,17 +25,17 @@ impl Embedded {
             Errand::None => return Ok(false),
             Errand::Met { primary, .. } => self.ask(state, row, start_ts, primary)?,
             Errand::Ending { primary, change, .. } => match self.submit(state, vec![(*change.change).clone()], None)? {
-                Ok(_) => self.judge(state, row, start_ts, CommitPoint::RolledBack)?,
+                Ok(_) => self.judge(state, row, start_ts, TransactionStatus::RolledBack)?,
                 Err(_) => Errand::Met { row, start_ts, primary },
             },
             Errand::Judged { verdict, .. } => {
-                let point = verdict.map_or(CommitPoint::RolledBack, CommitPoint::Committed);
+                let point = verdict.map_or(TransactionStatus::RolledBack, TransactionStatus::Committed);
                 let request = Resolve {
                     row: key(row),
                     txn: txn_id(start_ts),
-                    verdict: point,
-                    keep_replaced: false,
-                    record_holds: false,
+                    status: point,
+                    keep_old_version: false,
+                    record_lock_only: false,
                 };
                 match resolve(&state.now().rows.read(row, start_ts), &request) {
                     Ok(Step::Done(())) => Errand::None,
@@ -58,7 +60,7 @@ impl Embedded {
 
     fn ask(&self, state: &mut State, row: usize, start_ts: Timestamp, primary: usize) -> Result<Errand, Rule> {
         if let Some(commit_ts) = state.unapplied(start_ts) {
-            return self.judge(state, row, start_ts, CommitPoint::Committed(commit_ts));
+            return self.judge(state, row, start_ts, TransactionStatus::Committed(commit_ts));
         }
         let txn = txn_id(start_ts);
         let rows = &state.now().rows;
@@ -66,8 +68,8 @@ impl Embedded {
         if !is_locked || !state.is_orphan(start_ts) {
             return Ok(Errand::None);
         }
-        let request = CheckStatus { row: key(primary), txn, asker: Asker::Orphan };
-        match check_status(&rows.read(primary, start_ts), &request) {
+        let request = CheckTxnStatus { row: key(primary), txn, liveness: OwnerLiveness::Dead };
+        match check_txn_status(&rows.read(primary, start_ts), &request) {
             Ok(Step::Done(verdict)) => self.judge(state, row, start_ts, verdict),
             Ok(Step::Apply(change, _)) => Ok(Errand::Ending { row, start_ts, primary, change: Sent::new(change) }),
             // The lock is there, so its transaction's records must be.
@@ -75,13 +77,19 @@ impl Embedded {
         }
     }
 
-    fn judge(&self, state: &mut State, row: usize, start_ts: Timestamp, verdict: CommitPoint) -> Result<Errand, Rule> {
+    fn judge(
+        &self,
+        state: &mut State,
+        row: usize,
+        start_ts: Timestamp,
+        verdict: TransactionStatus,
+    ) -> Result<Errand, Rule> {
         let mut moment = state.now().clone();
         self.judged(state, |case| moment.fates.told(case, start_ts, verdict))?;
         let verdict = match verdict {
-            CommitPoint::Pending => return Err(Rule::LocksResolvable),
-            CommitPoint::Committed(commit_ts) => Some(commit_ts),
-            CommitPoint::RolledBack => None,
+            TransactionStatus::Pending => return Err(Rule::LocksResolvable),
+            TransactionStatus::Committed(commit_ts) => Some(commit_ts),
+            TransactionStatus::RolledBack => None,
         };
         *state.log.last_mut().expect("the log is never empty") = Arc::new(moment);
         Ok(Errand::Judged { row, start_ts, verdict })
@@ -112,7 +120,7 @@ impl Embedded {
             let mut changes: Vec<RowChange> = Vec::new();
             for (row, start_ts) in ended {
                 if changes.iter().all(|change| index(&change.row) != row) {
-                    changes.push(forget(key(row), start_ts));
+                    changes.push(delete_txn_record(key(row), start_ts));
                 }
             }
             self.sights.met("the sweep forgets how the dead ended");

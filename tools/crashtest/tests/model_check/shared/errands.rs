@@ -1,6 +1,6 @@
 //! Errands: whoever meets a lock asks its primary and carries the verdict out.
 
-use percolite::protocol::{Asker, CheckStatus, CommitPoint, Resolve, check_status, resolve};
+use percolite::protocol::{CheckTxnStatus, OwnerLiveness, Resolve, TransactionStatus, check_txn_status, resolve};
 use percolite::row::{Lock, Row};
 use percolite::timestamp::Timestamp;
 
@@ -26,8 +26,11 @@ impl Shared {
     fn errand_asks(&self, state: &mut State, mut errand: Errand, as_read: &Row) -> Result<Settled, Rule> {
         let (start_ts, txn) = (errand.start_ts, txn_id(errand.start_ts));
         if !errand.answered {
-            let asker = Asker::Shared { current_ts: state.newest_ts, push_above: errand.push_above };
-            return match asked(check_status(as_read, &CheckStatus { row: key(errand.primary), txn, asker })) {
+            let asker = OwnerLiveness::ByTtl { current_ts: state.newest_ts, push_above: errand.push_above };
+            return match asked(check_txn_status(
+                as_read,
+                &CheckTxnStatus { row: key(errand.primary), txn, liveness: asker },
+            )) {
                 Asked::Send(sent, answer) => {
                     errand.answer = end_of(answer);
                     errand.sending = Some(sent);
@@ -47,7 +50,7 @@ impl Shared {
         let verdict = point_of(errand.answer);
         match asked(resolve(
             as_read,
-            &Resolve { row: key(errand.row), txn, verdict, keep_replaced: true, record_holds: true },
+            &Resolve { row: key(errand.row), txn, status: verdict, keep_old_version: true, record_lock_only: true },
         )) {
             Asked::Send(sent, ()) => {
                 errand.sending = Some(sent);
@@ -94,18 +97,18 @@ pub(super) fn errand(row: usize, lock: &Lock, push_above: Option<Timestamp>) -> 
     Errand { row, start_ts, primary, push_above, answer: None, answered: false, sending: None }
 }
 
-fn end_of(point: CommitPoint) -> Option<End> {
+fn end_of(point: TransactionStatus) -> Option<End> {
     match point {
-        CommitPoint::Pending => None,
-        CommitPoint::Committed(commit_ts) => Some(End::Committed(commit_ts)),
-        CommitPoint::RolledBack => Some(End::RolledBack),
+        TransactionStatus::Pending => None,
+        TransactionStatus::Committed(commit_ts) => Some(End::Committed(commit_ts)),
+        TransactionStatus::RolledBack => Some(End::RolledBack),
     }
 }
 
-fn point_of(end: Option<End>) -> CommitPoint {
+fn point_of(end: Option<End>) -> TransactionStatus {
     match end {
-        None => CommitPoint::Pending,
-        Some(End::Committed(commit_ts)) => CommitPoint::Committed(commit_ts),
-        Some(End::RolledBack) => CommitPoint::RolledBack,
+        None => TransactionStatus::Pending,
+        Some(End::Committed(commit_ts)) => TransactionStatus::Committed(commit_ts),
+        Some(End::RolledBack) => TransactionStatus::RolledBack,
     }
 }

@@ -1,6 +1,6 @@
 //! Readers: a timestamp, then a view, then row by row, asking about locks on the way.
 
-use percolite::row::{Intent, Lock};
+use percolite::row::{Lock, LockType};
 use percolite::timestamp::Timestamp;
 
 use super::errands::{Settled, errand};
@@ -77,5 +77,5 @@ impl Shared {
 
 /// The lock in the row that a reader has to ask about.
 pub(super) fn asks_about(view: &Rows, row: usize, read_ts: Timestamp) -> Option<&Lock> {
-    view.cells[row].lock.as_ref().filter(|lock| lock.intent != Intent::Hold && lock.txn.start_ts <= read_ts)
+    view.cells[row].lock.as_ref().filter(|lock| lock.lock_type != LockType::LockOnly && lock.txn.start_ts <= read_ts)
 }

@@ -1,8 +1,8 @@
 //! Writers: locks, a commit timestamp, the primary, the other rows; or everything back.
 
 use percolite::protocol::{
-    Commit, CommitPoint, Heartbeat, Prewrite, Prewritten, Refusal, Resolve, RollBack, commit_at_or_above, heartbeat,
-    prewrite, resolve, roll_back,
+    CommitRow, Heartbeat, Prewrite, PrewriteResult, Resolve, Rollback, StepError, TransactionStatus, commit_at_least,
+    heartbeat, prewrite, resolve, rollback,
 };
 use percolite::row::{Mutation, Row};
 use percolite::timestamp::Timestamp;
@@ -81,7 +81,7 @@ impl Shared {
             read_ts,
             primary: key(self.scripts[w].primary()),
             mutation: mutation.clone(),
-            sequence: 1,
+            write_seq: 1,
             ttl_ms: state.writers[w].ttl_ms,
             min_commit_ts: start_ts.next(),
         }
@@ -95,18 +95,18 @@ impl Shared {
             Task::Prewrite(n) => match asked(prewrite(as_read, &self.prewrite(state, w, n))) {
                 Asked::Send(sent, _) => state.writers[w].sending = Some(sent),
                 Asked::Answer(prewritten) => {
-                    if let Prewritten::Committed(commit_ts) = prewritten {
-                        self.told(state, start_ts, CommitPoint::Committed(commit_ts))?;
+                    if let PrewriteResult::Committed(commit_ts) = prewritten {
+                        self.told(state, start_ts, TransactionStatus::Committed(commit_ts))?;
                     }
                     self.prewritten(state, w, n);
                 }
-                Asked::Refused(Refusal::Locked(lock)) => {
+                Asked::Refused(StepError::KeyIsLocked(lock)) => {
                     self.sights.met("a writer meets a lock");
                     state.writers[w].sending = None;
                     state.writers[w].errand = Some(errand(self.row_of(state, w), &lock, None));
                 }
                 Asked::Refused(why) => {
-                    if matches!(why, Refusal::NewerCommit(_)) {
+                    if matches!(why, StepError::WriteConflict(_)) {
                         self.sights.met("a writer meets a newer commit");
                     }
                     self.roll_back(state, w)?;
@@ -127,9 +127,15 @@ impl Shared {
                 }
             }
             Task::Commit(commit_ts) => {
-                let request =
-                    Commit { row, txn, commit_ts, keep_status: true, keep_replaced: true, record_holds: true };
-                match asked(commit_at_or_above(as_read, &request)) {
+                let request = CommitRow {
+                    row,
+                    txn,
+                    commit_ts,
+                    keep_txn_record: true,
+                    keep_old_version: true,
+                    record_lock_only: true,
+                };
+                match asked(commit_at_least(as_read, &request)) {
                     Asked::Send(sent, at) => {
                         if at > commit_ts {
                             self.sights.met("a reader has pushed an owner above itself");
@@ -139,7 +145,7 @@ impl Shared {
                     }
                     Asked::Answer(commit_ts) => self.committed(state, w, commit_ts)?,
                     // That leaves open how it ended; whoever says "undetermined" here says nothing wrong.
-                    Asked::Refused(Refusal::BelowSafePoint(_)) => {
+                    Asked::Refused(StepError::BelowSafePoint(_)) => {
                         self.sights.met("an owner asks after its end is forgotten");
                         self.turn_to(state, w, Task::Ended);
                     }
@@ -150,13 +156,16 @@ impl Shared {
                 }
             }
             Task::Secondary(n, commit_ts) => {
-                let verdict = CommitPoint::Committed(commit_ts);
-                match asked(resolve(as_read, &Resolve { row, txn, verdict, keep_replaced: true, record_holds: true })) {
+                let verdict = TransactionStatus::Committed(commit_ts);
+                match asked(resolve(
+                    as_read,
+                    &Resolve { row, txn, status: verdict, keep_old_version: true, record_lock_only: true },
+                )) {
                     Asked::Send(sent, ()) => state.writers[w].sending = Some(sent),
                     Asked::Answer(()) | Asked::Refused(_) => self.turn_to(state, w, Task::Secondary(n + 1, commit_ts)),
                 }
             }
-            Task::RollBack(n) => match asked(roll_back(as_read, &RollBack { row, txn })) {
+            Task::RollBack(n) => match asked(rollback(as_read, &Rollback { row, txn })) {
                 Asked::Send(sent, ()) => state.writers[w].sending = Some(sent),
                 Asked::Answer(()) | Asked::Refused(_) => self.turn_to(state, w, Task::RollBack(n + 1)),
             },
@@ -175,7 +184,7 @@ impl Shared {
 
     fn committed(&self, state: &mut State, w: usize, commit_ts: Timestamp) -> Result<(), Rule> {
         let start_ts = state.named[w].expect("it has begun").start_ts;
-        self.told(state, start_ts, CommitPoint::Committed(commit_ts))?;
+        self.told(state, start_ts, TransactionStatus::Committed(commit_ts))?;
         self.turn_to(state, w, Task::Secondary(1, commit_ts));
         Ok(())
     }
