@@ -10,9 +10,9 @@
 //!
 //! ```
 //! use percolite::bounds;
-//! let wrong = bounds::MEMORY_LIMIT.check(1 << 20).unwrap_err();
+//! let wrong = bounds::MEMORY_BUDGET.check(1 << 20).unwrap_err();
 //! assert_eq!(wrong.to_string(), "memory_limit is 1048576 bytes; it must be from 8 MiB to 1 TiB");
-//! assert_eq!(bounds::MEMORY_LIMIT.to_string(), "from 8 MiB to 1 TiB");
+//! assert_eq!(bounds::MEMORY_BUDGET.to_string(), "from 8 MiB to 1 TiB");
 //! ```
 
 use std::fmt;
@@ -61,17 +61,17 @@ const TIB: u128 = 1 << 40;
 const MILLISECOND: u128 = 1_000_000;
 const DAY: u128 = 86_400_000 * MILLISECOND;
 
-/// [`Builder::memory_limit`](crate::Builder::memory_limit).
+/// [`Builder::memory_budget`](crate::Builder::memory_budget).
 pub const MEMORY_BUDGET: OptionRange = OptionRange {
-    name: "memory_limit",
+    name: "memory_budget",
     unit: Unit::Bytes,
     min: 8 * MIB,
     max: Some(TIB),
     reason: "below that a store takes more",
 };
-/// [`Builder::cache_bytes`](crate::Builder::cache_bytes).
+/// [`Builder::block_cache_bytes`](crate::Builder::block_cache_bytes).
 pub const BLOCK_CACHE_BYTES: OptionRange = OptionRange {
-    name: "cache_bytes",
+    name: "block_cache_bytes",
     unit: Unit::Bytes,
     min: MIB,
     max: Some(TIB),
@@ -85,15 +85,15 @@ pub const WRITE_BUFFER_BYTES: OptionRange = OptionRange {
     max: Some(16 * GIB),
     reason: "less is full with one write; a generation of the window has a sixth of it",
 };
-/// [`Builder::transaction_max_bytes`](crate::Builder::transaction_max_bytes).
+/// [`Builder::max_transaction_bytes`](crate::Builder::max_transaction_bytes).
 pub const MAX_TRANSACTION_BYTES: OptionRange = OptionRange {
-    name: "transaction_max_bytes",
+    name: "max_transaction_bytes",
     unit: Unit::Bytes,
     min: 64 * KIB,
     max: Some(GIB),
     reason: "a keyspace and the longest key fit in; what is not streamed is one write",
 };
-/// [`Builder::label`](crate::Builder::label).
+/// [`Builder::application_name`](crate::Builder::application_name).
 pub const APPLICATION_NAME_BYTES: OptionRange =
     OptionRange { name: "label", unit: Unit::Bytes, min: 0, max: Some(255), reason: "it is in the row of each lease" };
 /// [`LockOptions::lease`](crate::LockOptions::lease).
@@ -112,29 +112,29 @@ pub const SEMAPHORE_PERMITS: OptionRange = OptionRange {
     max: None,
     reason: "with none it could never be taken",
 };
-/// [`Builder::stream_at_bytes`](crate::Builder::stream_at_bytes).
+/// [`Builder::large_transaction_bytes`](crate::Builder::large_transaction_bytes).
 pub const LARGE_TRANSACTION_BYTES: OptionRange = OptionRange {
-    name: "stream_at_bytes",
+    name: "large_transaction_bytes",
     unit: Unit::Bytes,
     min: 1,
     max: None,
     reason: "0 could mean always or never; 1 is always",
 };
-/// [`Builder::conflict_slots`](crate::Builder::conflict_slots).
+/// [`Builder::conflict_cache_rows`](crate::Builder::conflict_cache_rows).
 pub const CONFLICT_CACHE_ROWS: OptionRange = OptionRange {
-    name: "conflict_slots",
+    name: "conflict_cache_rows",
     unit: Unit::Count,
     min: 1,
     max: Some(1 << 22),
     reason: "32 bytes for each are taken at once",
 };
-/// [`Builder::admission`](crate::Builder::admission).
+/// [`Builder::admission_limit`](crate::Builder::admission_limit).
 pub const ADMISSION_LIMIT: OptionRange =
     OptionRange { name: "admission", unit: Unit::Count, min: 1, max: None, reason: "with 0 no attempt could run" };
-/// [`RetryLimits::attempts`](crate::RetryLimits::attempts), of a store and of a transaction.
+/// [`RetryPolicy::max_attempts`](crate::RetryPolicy::max_attempts), of a store and of a transaction.
 pub const RETRY_MAX_ATTEMPTS: OptionRange =
     OptionRange { name: "retry.attempts", unit: Unit::Count, min: 1, max: None, reason: "the first attempt counts" };
-/// [`RetryLimits::time`](crate::RetryLimits::time), of a store and of a transaction.
+/// [`RetryPolicy::timeout`](crate::RetryPolicy::timeout), of a store and of a transaction.
 pub const RETRY_TIMEOUT: OptionRange = OptionRange {
     name: "retry.time",
     unit: Unit::Nanoseconds,
@@ -142,15 +142,15 @@ pub const RETRY_TIMEOUT: OptionRange = OptionRange {
     max: None,
     reason: "the first attempt is always made",
 };
-/// [`Builder::age_max`](crate::Builder::age_max).
+/// [`Builder::max_snapshot_age`](crate::Builder::max_snapshot_age).
 pub const MAX_SNAPSHOT_AGE: OptionRange = OptionRange {
-    name: "age_max",
+    name: "max_snapshot_age",
     unit: Unit::Nanoseconds,
     min: MILLISECOND,
     max: None,
     reason: "with 0 any commit could end every reader",
 };
-/// [`Builder::history`](crate::Builder::history).
+/// [`Builder::history_retention`](crate::Builder::history_retention).
 pub const HISTORY_RETENTION: OptionRange = OptionRange {
     name: "history",
     unit: Unit::Nanoseconds,
@@ -158,23 +158,23 @@ pub const HISTORY_RETENTION: OptionRange = OptionRange {
     max: None,
     reason: "counted in whole milliseconds",
 };
-/// [`Builder::slow_transaction`](crate::Builder::slow_transaction).
+/// [`Builder::slow_transaction_threshold`](crate::Builder::slow_transaction_threshold).
 pub const SLOW_TRANSACTION_THRESHOLD: OptionRange = OptionRange {
-    name: "slow_transaction",
+    name: "slow_transaction_threshold",
     unit: Unit::Nanoseconds,
     min: 0,
     max: None,
     reason: "0 notes every transaction, the greatest none",
 };
-/// [`Builder::publish_status`](crate::Builder::publish_status).
+/// [`Builder::status_file_interval`](crate::Builder::status_file_interval).
 pub const STATUS_FILE_INTERVAL: OptionRange = OptionRange {
-    name: "publish_status",
+    name: "status_file_interval",
     unit: Unit::Nanoseconds,
     min: 0,
     max: Some(DAY),
     reason: "what is written less often is of no use",
 };
-/// [`Commons::ttl_ms`](crate::Commons::ttl_ms).
+/// [`SharedConfig::ttl_ms`](crate::SharedConfig::ttl_ms).
 pub const LOCK_TTL: OptionRange = OptionRange {
     name: "ttl_ms",
     unit: Unit::Nanoseconds,
@@ -205,10 +205,10 @@ pub const ALL: &[OptionRange] = &[
 ];
 
 impl OptionRange {
-    /// Whether the value, in this [unit](Bounds::unit), lies within.
+    /// Whether the value, in this [unit](OptionRange::unit), lies within.
     ///
     /// # Errors
-    /// [`OutOfBounds`].
+    /// [`OptionOutOfRange`].
     pub fn check(self, value: u128) -> Result<(), OptionOutOfRange> {
         let within = self.min <= value && self.max.is_none_or(|most| value <= most);
         if within { Ok(()) } else { Err(OptionOutOfRange { range: self, value }) }

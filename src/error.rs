@@ -74,8 +74,8 @@ pub enum ErrorKind {
     /// says which. The call committed nothing. Open the store again; where it failed, what was committed
     /// [buffered](crate::Durability::Buffered) may be lost.
     Closed(String),
-    /// The work was stopped from outside: by its own progress callback ([`Proceed`](crate::Proceed)), by a
-    /// [`Cancel`](crate::Cancel), or by the end of the tokio runtime that was to run it. The text says what is left of it. The store
+    /// The work was stopped from outside: by its own progress callback ([`IntoControlFlow`](crate::IntoControlFlow)), by a
+    /// [`CancelToken`](crate::CancelToken), or by the end of the tokio runtime that was to run it. The text says what is left of it. The store
     /// goes on.
     Cancelled(String),
     /// A [lock](crate::Store::lock) was not granted in time. Nothing of the request is left; ask again, or do without.

@@ -38,10 +38,10 @@
 //!
 //! **Crashes.** A transaction is whole or absent after any crash, and opening never waits for what a
 //! crash left half done. Commits in one phase, by default all up to 32 MiB
-//! ([`Builder::stream_at_bytes`]), leave nothing. Larger ones, and those in [two
+//! ([`Builder::large_transaction_bytes`]), leave nothing. Larger ones, and those in [two
 //! phases](CommitProtocol::TwoPhase), leave a row lock on each row that they had written. The first reader
 //! or writer that meets one pays: a few point reads and one or two small writes. A [background
-//! sweep](Builder::sweep) resolves the others; until it has, reads look for locks. See
+//! sweep](Builder::background_resolve) resolves the others; until it has, reads look for locks. See
 //! [after a crash](cookbook#after-a-crash) for figures, and [`Store::row_locks`] and [`Store::stats`] for
 //! what is left.
 //!
@@ -52,8 +52,8 @@
 //! [one at a time](cookbook#one-at-a-time), and [when not to take
 //! one](cookbook#when-not-to-take-a-lock).
 //!
-//! **Answers.** Why a transaction was slow or in conflict, the store says itself: [`Store::slow_transactions`], [`Store::live`],
-//! [`Store::latencies`], [`Store::stats`]. Give transactions a [label](TxnOptions::labelled), and they are called by it.
+//! **Answers.** Why a transaction was slow or in conflict, the store says itself: [`Store::slow_transactions`], [`Store::active_transactions`],
+//! [`Store::latencies`], [`Store::stats`]. Give transactions a [label](TxnOptions::with_label), and they are called by it.
 //!
 //! **Tests.** [`Store::in_memory`] is the same store over an engine in memory, whose crashes can be chosen
 //! ([`engine::sim`]).

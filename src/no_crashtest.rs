@@ -10,6 +10,6 @@ macro_rules! mutated {
     };
 }
 
-macro_rules! may_switch {
+macro_rules! yield_point {
     ($(if $condition:expr)?) => {};
 }

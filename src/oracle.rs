@@ -6,7 +6,7 @@
 //! the clock until the next extension is durable: order is what they are for, not the time of day. Where history is kept
 //! it is both, and such an oracle is *punctual*: it rather waits for the extension.
 //!
-//! A clock that goes back is ignored. One that jumps forward by more than [`JUMP_MAX_MS`] is followed only that far at each
+//! A clock that goes back is ignored. One that jumps forward by more than [`CLOCK_JUMP_MAX_MS`] is followed only that far at each
 //! extension, so that a single wrong reading does not push the store years ahead.
 //!
 //! Timestamps lead the clock after a life that ended without closing, because the next one begins at the end of the lease
@@ -85,13 +85,13 @@ pub struct LocalOracle {
 }
 
 impl LocalOracle {
-    /// An oracle that goes on above `high_water`; it hands out nothing before [`LeasedOracle::extend`] is called.
+    /// An oracle that goes on above `high_water`; it hands out nothing before [`LocalOracle::reserve_until`] is called.
     pub fn new(high_water: Timestamp) -> Self {
         let high_water = || AtomicU64::new(high_water.to_u64());
         Self { last: high_water(), reserved_until: high_water(), tracks_wall_clock: AtomicBool::new(false) }
     }
 
-    /// Never falls behind the clock from here on, except after a jump of more than [`JUMP_MAX_MS`].
+    /// Never falls behind the clock from here on, except after a jump of more than [`CLOCK_JUMP_MAX_MS`].
     pub fn track_wall_clock(&self) {
         self.tracks_wall_clock.store(true, Ordering::Release);
     }

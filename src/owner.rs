@@ -5,7 +5,7 @@
 //! 1970: 31 bits of seconds from 1970 end on 2038-01-19, from 2020 in 2088.
 //!
 //! 22 random bits alone are not enough (2,400 ids in one millisecond collide with probability one half), so an
-//! [`OwnerIds`] never hands out the same id twice and never goes back when the clock does.
+//! [`OwnerIdGenerator`] never hands out the same id twice and never goes back when the clock does.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -1,6 +1,6 @@
 //! Time, randomness, sleeping and threads: above the engine, everything that makes a run differ from the last one goes through here.
 //!
-//! Above its engine the store never asks the operating system directly. A simulator implements [`Runtime`] with a virtual clock and a
+//! Above its engine the store never asks the operating system directly. A simulator implements [`Env`] with a virtual clock and a
 //! seeded scheduler and owns every choice. No lock of the store is held across a call of the engine or of the runtime
 //! that may wait, except by the one thread that leads the commit pipeline; so a scheduler that runs one thread at a time
 //! and switches in those calls cannot get stuck.

@@ -15,7 +15,7 @@ pub use switching::Mutex;
 mod switching {
     use parking_lot::MutexGuard;
 
-    use crate::crashtest::{Attempt, before_lock};
+    use crate::crashtest::{LockAttempt, before_lock};
 
     /// See the [module](super).
     #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ mod switching {
         }
 
         pub fn lock(&self) -> MutexGuard<'_, T> {
-            if !before_lock(Attempt::First) {
+            if !before_lock(LockAttempt::First) {
                 return self.0.lock();
             }
             // A scheduled thread must not wait where the scheduler does not know of it.
@@ -40,7 +40,7 @@ mod switching {
                 if let Some(guard) = self.0.try_lock() {
                     return guard;
                 }
-                before_lock(Attempt::Again);
+                before_lock(LockAttempt::Retry);
             }
         }
     }

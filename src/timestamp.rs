@@ -36,7 +36,7 @@ impl Timestamp {
     /// About when this timestamp was handed out, in milliseconds since 1970-01-01 UTC; only the order is exact.
     ///
     /// It lies ahead of the clock after the clock was set back, and after a process that did not close its store: the next
-    /// one begins up to [`LEASE_MS`](crate::oracle::LEASE_MS) ahead, and processes killed in quick succession add up until
+    /// one begins up to [`RESERVATION_MS`](crate::oracle::RESERVATION_MS) ahead, and processes killed in quick succession add up until
     /// the clock has caught up. It lies behind after a pause, until the next sync.
     pub fn millis(self) -> u64 {
         self.0 >> LOGICAL_BITS
@@ -109,7 +109,7 @@ pub struct ParseTimestampError;
 /// [`Timestamp::MAX`]. How long ago something was ("5m") has to be counted from a clock, so that is not read here.
 ///
 /// ```
-/// # fn main() -> Result<(), percolite::NoTimestamp> {
+/// # fn main() -> Result<(), percolite::ParseTimestampError> {
 /// use percolite::Timestamp;
 ///
 /// let noon: Timestamp = "2023-11-14T12:00:00Z".parse()?;

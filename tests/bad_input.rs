@@ -17,7 +17,7 @@
 //! | a corrupt record, in each column | `Corruption`, naming column and place; all else goes on; `verify` tells | `a_corrupt_record_is_named_and_costs_nothing_else` |
 //! | records that contradict each other | `Corruption`; no call and no closing hangs | `a_lock_that_its_commit_cannot_reach_is_an_error_and_not_a_loop` |
 //! | a clock set back | timestamps go on from where they were | `a_clock_set_back_an_hour_over_a_restart_is_overtaken` |
-//! | an unknown keyspace | `NoSuchKeyspace`, exit code 3 with those that there are | `an_unknown_keyspace_is_told_with_those_that_there_are` |
+//! | an unknown keyspace | `KeyspaceNotFound`, exit code 3 with those that there are | `an_unknown_keyspace_is_told_with_those_that_there_are` |
 //! | a name too long or not allowed | `InvalidArgument`; there is no such keyspace where one is looked for | `a_name_that_is_not_allowed_is_refused_before_anything_is_made` |
 //! | another store's keyspace | `InvalidArgument` | `a_keyspace_of_another_store_is_refused` |
 //! | a range that starts after its end | it is empty | `a_range_that_starts_after_its_end_is_empty` |
@@ -28,7 +28,7 @@
 //! | a panic inside the closure | it goes on to the caller; nothing is written, held or left | `a_panic_in_the_closure_leaves_nothing_behind` |
 //! | 100,000 live snapshots | each shows its own moment | `a_hundred_thousand_snapshots_each_show_their_own_moment` |
 //! | nested `transact` | two transactions; a row that both write exhausts the outer one | `nested_transactions_are_two` |
-//! | a closure that never stops conflicting | `Exhausted`, after the attempts or the time given | `a_closure_that_never_stops_conflicting_is_given_up` |
+//! | a closure that never stops conflicting | `RetriesExhausted`, after the attempts or the time given | `a_closure_that_never_stops_conflicting_is_given_up` |
 //! | any bytes as a record, a key | an error or a record, never a panic | `no_bytes_make_decoding_panic`, `damaged_records_do_not_make_decoding_panic`, `no_bytes_make_splitting_panic` |
 //! | any text as an argument, a statement | an error or a meaning, never a panic | `no_argument_makes_reading_it_panic`, `no_line_makes_a_statement_panic` |
 //! | a damaged dump | all of it is refused | `a_dump_that_was_cut_off_or_damaged_is_refused_and_leaves_nothing` |

@@ -43,7 +43,7 @@ impl AsyncStore {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Store::lock`](crate::Store::lock), and of [`AsyncStore::with`].
+    /// Those of [`Store::lock`](crate::Store::lock), and of [`AsyncStore::run_blocking`].
     pub async fn lock<'a>(&self, target: impl Into<LockTarget<'a>>) -> Result<AsyncLockGuard> {
         self.lock_with(target, LockOptions::exclusive()).await
     }
@@ -51,7 +51,7 @@ impl AsyncStore {
     /// [`Store::try_lock`](crate::Store::try_lock).
     ///
     /// # Errors
-    /// Those of [`Store::try_lock`](crate::Store::try_lock), and of [`AsyncStore::with`].
+    /// Those of [`Store::try_lock`](crate::Store::try_lock), and of [`AsyncStore::run_blocking`].
     pub async fn try_lock<'a>(&self, target: impl Into<LockTarget<'a>>) -> Result<Option<AsyncLockGuard>> {
         let options = LockOptions::exclusive().wait(LockWaitPolicy::NoWait);
         match self.store.request_lock(&target.into(), &options, None)? {
@@ -66,7 +66,7 @@ impl AsyncStore {
     /// [`Store::lock_with`](crate::Store::lock_with).
     ///
     /// # Errors
-    /// Those of [`Store::lock_with`](crate::Store::lock_with), and of [`AsyncStore::with`].
+    /// Those of [`Store::lock_with`](crate::Store::lock_with), and of [`AsyncStore::run_blocking`].
     pub async fn lock_with<'a>(
         &self,
         target: impl Into<LockTarget<'a>>,
@@ -76,11 +76,11 @@ impl AsyncStore {
         self.activate_guard(request).await
     }
 
-    /// [`Store::lock_transact`](crate::Store::lock_transact). Dropping the future before a commit has begun releases the lock and commits
+    /// [`Store::transact_with_lock`](crate::Store::transact_with_lock). Dropping the future before a commit has begun releases the lock and commits
     /// nothing; what has begun goes on to its end, as in [`AsyncStore::transact`].
     ///
     /// # Errors
-    /// Those of [`Store::lock_transact`](crate::Store::lock_transact) and [`AsyncStore::transact`].
+    /// Those of [`Store::transact_with_lock`](crate::Store::transact_with_lock) and [`AsyncStore::transact`].
     ///
     /// # Panics
     /// When the closure does.
@@ -179,7 +179,7 @@ impl AsyncLockGuard {
         self.guard.fence()
     }
 
-    /// [`LockGuard::info`].
+    /// [`LockGuard::entry`].
     pub fn entry(&self) -> LockEntry {
         self.guard.entry()
     }
@@ -207,7 +207,7 @@ impl AsyncLockGuard {
     /// [`LockGuard::renew`]. A renewal that has begun goes on when the future is dropped.
     ///
     /// # Errors
-    /// Those of [`LockGuard::renew`], and of [`AsyncStore::with`].
+    /// Those of [`LockGuard::renew`], and of [`AsyncStore::run_blocking`].
     pub async fn renew(&self, lease: Duration) -> Result<()> {
         bounds::LOCK_LEASE.check(lease.as_nanos())?;
         let (store, grant) = (self.guard.store()?, Arc::clone(self.guard.grant()));
@@ -219,7 +219,7 @@ impl AsyncLockGuard {
     /// leaves the guard exclusive; its token is 0 until what was begun has ended, or `upgrade` is called once more, which does the rest.
     ///
     /// # Errors
-    /// Those of [`LockGuard::upgrade`], and of [`AsyncStore::with`].
+    /// Those of [`LockGuard::upgrade`], and of [`AsyncStore::run_blocking`].
     pub async fn upgrade(&mut self, wait: LockWaitPolicy) -> Result<()> {
         self.activate().await?;
         let store = self.guard.store()?;
@@ -243,7 +243,7 @@ impl AsyncLockGuard {
     /// `downgrade` is called once more, which does the rest.
     ///
     /// # Errors
-    /// Those of [`LockGuard::downgrade`], and of [`AsyncStore::with`].
+    /// Those of [`LockGuard::downgrade`], and of [`AsyncStore::run_blocking`].
     pub async fn downgrade(&mut self) -> Result<()> {
         self.activate().await?;
         self.guard.begin_downgrade()?;
@@ -271,10 +271,10 @@ impl AsyncLockGuard {
         settled
     }
 
-    /// [`LockGuard::into_token`].
+    /// [`LockGuard::detach`].
     ///
     /// # Errors
-    /// Those of [`LockGuard::into_token`].
+    /// Those of [`LockGuard::detach`].
     #[allow(clippy::result_large_err, reason = "the guard is what the caller had")]
     pub fn detach(self) -> Result<Timestamp, Self> {
         self.guard.detach().map_err(Self::from)
@@ -283,7 +283,7 @@ impl AsyncLockGuard {
     /// [`LockGuard::release`]. A release that has begun goes on when the future is dropped.
     ///
     /// # Errors
-    /// Those of [`LockGuard::release`]; [`ErrorKind::Stopped`](crate::ErrorKind::Stopped) when the runtime was shut down: the lock is released in memory.
+    /// Those of [`LockGuard::release`]; [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled) when the runtime was shut down: the lock is released in memory.
     pub async fn release(self) -> Result<()> {
         if !self.guard.grant().has_lease() {
             return self.guard.release();

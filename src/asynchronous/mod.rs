@@ -44,13 +44,13 @@ pub use scan::AsyncScan;
 ///
 /// # Threads
 /// Every call takes one of the runtime's *blocking* threads (512 unless its builder says otherwise, started as needed) while it
-/// reads or commits. At most [`Builder::admission`](crate::Builder::admission) attempts of `transact` (three times the cores) are at work;
+/// reads or commits. At most [`Builder::admission_limit`](crate::Builder::admission_limit) attempts of `transact` (three times the cores) are at work;
 /// besides them, each commit keeps its thread until it is durable, and many of those share one sync. To bound memory and
 /// threads, bound the calls that you have under way. The worker threads are never blocked, so a `current_thread` runtime will
 /// do. Neither its time nor its I/O need be enabled.
 ///
 /// A hop costs some microseconds, more than reading a row from memory. Read many rows in one go, by
-/// [`AsyncStore::multi_get`], in a transaction, or by anything in [`AsyncStore::with`].
+/// [`AsyncStore::multi_get`], in a transaction, or by anything in [`AsyncStore::run_blocking`].
 ///
 /// # Cancellation
 /// A future that is dropped before its hop has begun does nothing. What has begun goes on to its end: **dropping a future does
@@ -60,7 +60,7 @@ pub use scan::AsyncScan;
 /// # No `begin`
 /// A transaction that awaits something between its reads and its commit keeps an old state of the store alive for as long as that
 /// takes, and the longer it takes the likelier is a conflict. So there is none: await first, then `transact`. Who must can have a
-/// [`Txn`](crate::Txn) from [`AsyncStore::with`], and move it from hop to hop.
+/// [`Txn`](crate::Txn) from [`AsyncStore::run_blocking`], and move it from hop to hop.
 ///
 /// # Closing
 /// Dropping the last handle closes the store, which blocks the thread for a sync; [`AsyncStore::close`] does not.
@@ -103,7 +103,7 @@ impl AsyncStore {
     /// ```
     ///
     /// # Errors
-    /// The closure's; [`Stopped`](crate::ErrorKind::Stopped) when the runtime is shut down before the closure has begun,
+    /// The closure's; [`Stopped`](crate::ErrorKind::Cancelled) when the runtime is shut down before the closure has begun,
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) outside of a runtime.
     pub async fn run_blocking<T, E, F>(&self, work: F) -> Result<T, E>
     where
@@ -118,7 +118,7 @@ impl AsyncStore {
     /// [`Store::keyspace`].
     ///
     /// # Errors
-    /// Those of [`Store::keyspace`], and of [`AsyncStore::with`].
+    /// Those of [`Store::keyspace`], and of [`AsyncStore::run_blocking`].
     pub async fn keyspace(&self, name: &str) -> Result<Keyspace> {
         let name = name.to_owned();
         self.run_blocking(move |store| store.keyspace(&name)).await
@@ -127,7 +127,7 @@ impl AsyncStore {
     /// [`Store::snapshot`].
     ///
     /// # Errors
-    /// Those of [`Store::snapshot`], and of [`AsyncStore::with`].
+    /// Those of [`Store::snapshot`], and of [`AsyncStore::run_blocking`].
     pub async fn snapshot(&self) -> Result<AsyncSnapshot> {
         self.run_blocking(Store::snapshot).await.map(Into::into)
     }
@@ -135,7 +135,7 @@ impl AsyncStore {
     /// [`Store::snapshot_at`].
     ///
     /// # Errors
-    /// Those of [`Store::snapshot_at`], and of [`AsyncStore::with`].
+    /// Those of [`Store::snapshot_at`], and of [`AsyncStore::run_blocking`].
     pub async fn snapshot_at(&self, at: impl Into<Timestamp>) -> Result<AsyncSnapshot> {
         let at = at.into();
         self.run_blocking(move |store| store.snapshot_at(at)).await.map(Into::into)
@@ -144,7 +144,7 @@ impl AsyncStore {
     /// A row's value in a snapshot taken now.
     ///
     /// # Errors
-    /// Those of [`Store::snapshot`], [`Snapshot::get`] and [`AsyncStore::with`].
+    /// Those of [`Store::snapshot`], [`Snapshot::get`] and [`AsyncStore::run_blocking`].
     pub async fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         let (keyspace, key) = (keyspace.clone(), key.as_ref().to_vec());
         self.run_blocking(move |store| store.snapshot()?.get(&keyspace, key)).await
@@ -179,7 +179,7 @@ impl AsyncStore {
     /// [`Closed`](crate::ErrorKind::Closed) afterwards.
     ///
     /// # Errors
-    /// Those of [`Store::close`], and of [`AsyncStore::with`].
+    /// Those of [`Store::close`], and of [`AsyncStore::run_blocking`].
     pub async fn close(self) -> Result<()> {
         let store = self.store;
         run_blocking(move || store.close()).await?
@@ -212,7 +212,7 @@ impl AsyncSnapshot {
     /// A row's value.
     ///
     /// # Errors
-    /// Those of [`Snapshot::get`] and [`AsyncStore::with`].
+    /// Those of [`Snapshot::get`] and [`AsyncStore::run_blocking`].
     pub async fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         let (snapshot, keyspace, key) = (self.snapshot.clone(), keyspace.clone(), key.as_ref().to_vec());
         run_blocking(move || snapshot.get(&keyspace, key)).await?

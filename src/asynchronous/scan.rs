@@ -54,7 +54,7 @@ impl AsyncScan {
     /// The next row; `None` at the end. A future that is dropped loses no row.
     ///
     /// # Errors
-    /// Those of [`Snapshot::get`](crate::Snapshot::get); [`Stopped`](crate::ErrorKind::Stopped) when the runtime is shut down,
+    /// Those of [`Snapshot::get`](crate::Snapshot::get); [`Stopped`](crate::ErrorKind::Cancelled) when the runtime is shut down,
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) outside of a runtime.
     pub async fn next(&mut self) -> Option<Result<Row>> {
         std::future::poll_fn(|context| Pin::new(&mut *self).poll_next(context)).await

@@ -24,14 +24,14 @@ impl AsyncStore {
     /// **Cancellation.** A future that is dropped before an attempt has begun does nothing more; if an attempt runs, it is rolled
     /// back unless its commit has begun. A commit that has begun is not undone: it goes on to its end, and nobody is told how it
     /// ended. Either way no row lock, permit or turn is left behind. To wait only so long, give
-    /// [`RetryLimits`](crate::RetryLimits) rather than a timeout: then you are told.
+    /// [`RetryPolicy`](crate::RetryPolicy) rather than a timeout: then you are told.
     ///
     /// A panic of the closure rolls back and goes on in the task that awaits. The closure may call `transact` of the
     /// [`Store`] for a transaction of its own; it must not wait for the runtime to run something else, which may in turn wait
     /// for its permit (for a second at most).
     ///
     /// # Errors
-    /// Those of [`Store::transact`]; and [`Stopped`](crate::ErrorKind::Stopped) when the runtime is shut down before an attempt has
+    /// Those of [`Store::transact`]; and [`Stopped`](crate::ErrorKind::Cancelled) when the runtime is shut down before an attempt has
     /// begun, [`InvalidArgument`](crate::ErrorKind::InvalidArgument) outside of a runtime.
     ///
     /// # Panics

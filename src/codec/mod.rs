@@ -1,7 +1,7 @@
 //! Records on disk: this folder, and nothing else, knows how a record becomes bytes.
 //!
 //! A record is one byte of format version, then bincode with variable-length integers; only that of a version whose value rides in
-//! it, as nearly all do, has a format of its own ([`Put`]). Timestamps that lie close together are stored as one and the distance to
+//! it, as nearly all do, has a format of its own ([`InlineWrite`]). Timestamps that lie close together are stored as one and the distance to
 //! the other. The golden bytes in the tests are frozen: a change here that alters them needs a new version byte, and the old one must
 //! stay readable.
 
@@ -134,7 +134,7 @@ impl From<StoredWrite> for WriteRecord {
 impl Record for WriteRecord {
     fn encode(&self, bytes: &mut Vec<u8>) {
         match (&self.value, self.lock_only_ts) {
-            (Some(Value::Inline(Bytes(value))), held_at) if held_at.is_none() || mutated!(HoldNotEncoded) => {
+            (Some(Value::Inline(Bytes(value))), held_at) if held_at.is_none() || mutated!(LockOnlyNotEncoded) => {
                 let Self { commit_ts, txn, .. } = *self;
                 InlineWrite { commit_ts, start_ts: txn.start_ts, owner: txn.owner, value }.encode(bytes);
             }
@@ -219,7 +219,7 @@ pub fn try_encode_value<T: Serialize>(record: &T, bytes: &mut Vec<u8>) -> Result
         .map_err(|why| CodecError::Unserializable(why.to_string()))
 }
 
-/// The inverse of [`write()`].
+/// The inverse of [`encode_value()`].
 pub fn decode_value<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
     let malformed = |why: String| CodecError::Malformed(bytes.len(), why);
     let (version, body) = bytes.split_first().ok_or_else(|| malformed("it is empty".into()))?;

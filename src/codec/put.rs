@@ -20,7 +20,7 @@ pub struct InlineWrite<'a> {
     pub commit_ts: Timestamp,
     /// Which transaction it was, and whose.
     pub start_ts: Timestamp,
-    /// See [`Put::start_ts`].
+    /// See [`InlineWrite::start_ts`].
     pub owner: OwnerId,
     /// The value.
     pub value: &'a [u8],
@@ -41,7 +41,7 @@ impl<'a> InlineWrite<'a> {
     }
 
     /// When it was committed and its value, which is all that a reader wants: working out the rest shows in a scan.
-    /// `None` where [`Put::decode`] says so.
+    /// `None` where [`InlineWrite::decode`] says so.
     #[inline]
     pub fn decode_value(bytes: &'a [u8]) -> Option<(Timestamp, &'a [u8])> {
         let (&[kind, lengths], rest) = bytes.split_first_chunk()?;

@@ -44,7 +44,7 @@ impl Retention {
 pub fn check_within_retention(at: Timestamp, from: Option<Timestamp>) -> Result<()> {
     match from {
         None => Err(Error::invalid("the store keeps no history: open it with Builder::history to read the past")),
-        Some(from) if at < from && !mutated!(ForgottenMomentsRead) => {
+        Some(from) if at < from && !mutated!(ReadsBelowHistoryFloor) => {
             Err(ErrorKind::SnapshotTooOld(format!("the history begins at {from:#}, and {at:#} lies before that"))
                 .into())
         }

@@ -103,7 +103,7 @@ pub fn commit_ts_from_primary(view: &ReadView, lock: &Lock) -> Result<Option<Tim
     Ok(match txn_status_or_rolled_back(&primary, lock.txn) {
         // The view of a moment of the past shows locks of later commits, too.
         TransactionStatus::Committed(commit_ts) => {
-            Some(commit_ts).filter(|ts| *ts <= view.read_ts || mutated!(PastShowsLater))
+            Some(commit_ts).filter(|ts| *ts <= view.read_ts || mutated!(HistoryShowsLaterLocks))
         }
         TransactionStatus::Pending | TransactionStatus::RolledBack => None,
     })

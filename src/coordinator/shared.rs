@@ -200,7 +200,7 @@ impl SharedCoordinator {
     fn check_txn_status(&self, lock: &Lock, push_above: Option<Timestamp>) -> StepResult<TransactionStatus> {
         crash_point!(ResolveLockSeen);
         let mut current_ts = self.timestamp()?;
-        if mutated!(TtlOnOwnClock) {
+        if mutated!(TtlOnClientClock) {
             current_ts = Timestamp::from_millis(self.runtime.unix_millis());
         }
         let asker = OwnerLiveness::ByTtl { current_ts, push_above };
@@ -209,7 +209,7 @@ impl SharedCoordinator {
     }
 
     fn resolve_row(&self, row: &RowKey, txn: TxnId, verdict: TransactionStatus) -> Result<()> {
-        crash_point!(ResolveVerdict if verdict != TransactionStatus::Pending);
+        crash_point!(ResolveStatusKnown if verdict != TransactionStatus::Pending);
         let request =
             Resolve { row: row.clone(), txn, status: verdict, keep_old_version: true, record_lock_only: true };
         let done = self.run_step(row, txn.start_ts, None, |as_read| resolve(as_read, &request))?;
@@ -304,14 +304,14 @@ impl SharedCoordinator {
     }
 
     fn roll_back_rows<'a>(&self, rows: impl Iterator<Item = &'a RowKey>, txn: TxnId) {
-        crash_point!(RollBackBefore);
+        crash_point!(RollbackBefore);
         for row in rows {
             let request = Rollback { row: row.clone(), txn };
             // What cannot be reached now is resolved by whoever meets it: the primary comes first and has the verdict.
             let _ = self.run_step(row, txn.start_ts, None, |as_read| rollback(as_read, &request));
-            crash_point!(RollBackBetween);
+            crash_point!(RollbackBetween);
         }
-        crash_point!(RollBackWritten);
+        crash_point!(RollbackWritten);
         self.metrics.locks_rolled_back.add(1);
     }
 }

@@ -5,7 +5,7 @@
 //! until a sync of its file returns, and a name that was made, changed or removed may come back as it was until a sync of the
 //! folder returns. Both hold for a whole machine only: when nothing but the process dies, the kernel has what was written.
 //!
-//! [`FolderDisk`] is a real folder. [`SimDisk`] keeps files in memory, and a crash of it uses each of these freedoms, by
+//! [`OsDisk`] is a real folder. [`SimDisk`] keeps files in memory, and a crash of it uses each of these freedoms, by
 //! a number that the caller passes.
 
 mod file;

@@ -6,7 +6,7 @@
 //! nothing durable, and a later sync does not cover what it was to cover, although it succeeds.
 //!
 //! All choices come from the numbers that the caller passes. A handle belongs to a life: after a crash, or a kill, which
-//! loses nothing but the process, the handles of before fail, and [`SimDisk::revive`] gives one of the new life.
+//! loses nothing but the process, the handles of before fail, and [`SimDisk::handle`] gives one of the new life.
 
 use std::collections::BTreeMap;
 use std::io::{self, Error, ErrorKind};
@@ -197,7 +197,7 @@ impl SimDisk {
         state.choices = SplitMix64::new(seed);
     }
 
-    /// Cancels a [`fail`](Self::fail) or [`stop`](Self::stop) that has not happened yet.
+    /// Cancels a [`fail_nth`](Self::fail_nth) or [`fail_from`](Self::fail_from) that has not happened yet.
     pub fn clear_fault(&self) {
         self.state.lock().fault = None;
     }

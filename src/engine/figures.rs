@@ -15,7 +15,7 @@ pub struct EngineStats {
     pub memtable_bytes: u64,
     /// Memory that holds blocks of files, their indexes and filters.
     pub block_cache_bytes: u64,
-    /// How much [`Builder::cache_bytes`](crate::Builder::cache_bytes) lets that be.
+    /// How much [`Builder::block_cache_bytes`](crate::Builder::block_cache_bytes) lets that be.
     pub block_cache_capacity_bytes: u64,
     /// The part of it that somebody is reading at this moment, and which cannot be given up.
     pub block_cache_pinned_bytes: u64,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 /// Acknowledged commits that were lost from the log, and without which the store was opened: see
-/// [`Builder::accept_lost_commits`](crate::Builder::accept_lost_commits).
+/// [`Builder::accept_data_loss`](crate::Builder::accept_data_loss).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DataLoss {

@@ -79,7 +79,7 @@ impl SimMachine {
     }
 
     /// Opens the store, and creates it if there is none. A generation is frozen once it has `memory_limit` bytes. `seed`
-    /// is that of the log's salts and the window's hash. [`Layered::work`] hands generations down.
+    /// is that of the log's salts and the window's hash. [`LsmStorage::work`] hands generations down.
     pub fn open(&self, memtable_bytes: usize, seed: u64) -> Result<SimMachineStorage, EngineError> {
         let mut choices = SplitMix64::new(seed);
         let setup = LsmOptions {

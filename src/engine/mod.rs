@@ -4,8 +4,8 @@
 //! consistent view of the past few moments can be read*. It may promise more and says so in its [`Capabilities`], which are
 //! checked, never assumed: a group of rows larger than the engine can change at once is refused, not split.
 //!
-//! Guards are a closed set ([`Guard`](crate::row::Guard)), so an engine can check them where the rows are, in one round
-//! trip. A refused row answers with what was found there. Any other failure is [`EngineError::Unknown`]: the change may
+//! Guards are a closed set ([`Guard`](crate::row::Precondition)), so an engine can check them where the rows are, in one round
+//! trip. A refused row answers with what was found there. Any other failure is [`EngineError::Undetermined`]: the change may
 //! have been made or not, and only looking can tell.
 //!
 //! Below this seam sit the engines: [`local`] turns row changes into bytes for any ordered store in this process, of
@@ -47,7 +47,7 @@ use crate::bounds::OptionOutOfRange;
 use crate::row::{KeyspaceId, Lock, Row, RowKey, TxnRecord, WriteRecord};
 use crate::timestamp::Timestamp;
 
-/// An entry of the collector's [work list](Engine::superseded): when something of a row was superseded, and the row.
+/// An entry of the collector's [work list](Engine::gc_candidates): when something of a row was superseded, and the row.
 pub type GcEntry = (Timestamp, RowKey);
 
 /// Keeps rows.
@@ -85,7 +85,7 @@ pub trait Engine: Send + Sync {
     fn advance_safe_point(&self, to: Timestamp) -> Result<(), EngineError>;
 
     /// The collector's work list: rows that were deleted at or below a timestamp, or written over with the replaced version
-    /// kept ([`version`](crate::row::RowChange::version)), until they are [`collected`](crate::row::RowChange::collected). Oldest first;
+    /// kept ([`version`](crate::row::RowChange::archived_version)), until they are [`collected`](crate::row::RowChange::gc_done). Oldest first;
     /// with `after`, only what comes after that entry, which need not be there any more.
     fn gc_candidates(
         &self,
@@ -234,13 +234,13 @@ pub trait EngineSnapshot: Send + Sync {
     /// The newest replaced version committed at or below a timestamp, where history is kept.
     fn version_at(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError>;
     /// The lock or write column's cells of a range of rows, from its start or, backwards, from its end, in the place of what
-    /// `cells` held. Answers whether the range may have more: a page has at most [`Page::limit`] cells, and an engine may end it
+    /// `cells` held. Answers whether the range may have more: a page has at most [`PageRequest::limit`] cells, and an engine may end it
     /// earlier, as it sees fit, but not before its first cell. Only the answer tells a last page from one that was ended. Scans
     /// decode what they hand out, into the memory that they hand out.
     fn scan_page(&self, column: Column, page: &PageRequest<'_>, cells: &mut PageBuffer) -> Result<bool, EngineError>;
 
     /// Hands the cells of the lock or write column to `visit`, from the start of a range on and as they are stored, until it returns
-    /// `false`. Unlike [`See`], `visit` may read and write the engine meanwhile. Returns `false`, and has shown nothing, where that is
+    /// `false`. Unlike [`OnCell`], `visit` may read and write the engine meanwhile. Returns `false`, and has shown nothing, where that is
     /// not possible.
     fn scan_unlocked(
         &self,

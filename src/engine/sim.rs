@@ -282,7 +282,7 @@ impl Storage for SimStorage {
     }
 }
 
-/// See [`Storage::View`].
+/// See [`Storage::Snapshot`].
 #[derive(Debug)]
 pub struct SimView {
     storage: SimStorage,

@@ -32,7 +32,7 @@ impl StallTracker {
     }
 }
 
-/// See [`Stalls::begin`].
+/// See [`StallTracker::begin`].
 pub struct Waits<'a>(&'a StallTracker);
 
 impl Drop for Waits<'_> {

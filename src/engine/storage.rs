@@ -104,31 +104,31 @@ pub trait Storage: CellReader + 'static {
     fn checkpoint(&self, _folder: &Path) -> Result<(), EngineError> {
         Err(EngineError::Unsupported("make checkpoints"))
     }
-    /// See [`Engine::figures`](super::Engine::figures).
+    /// See [`Engine::stats`](super::Engine::stats).
     fn stats(&self) -> Result<EngineStats, EngineError> {
         Err(EngineError::Unsupported("tell figures"))
     }
-    /// See [`Engine::stored_between`](super::Engine::stored_between).
+    /// See [`Engine::approximate_size`](super::Engine::approximate_size).
     fn approximate_size(&self, _column: Column, _start: &[u8], _end: &[u8]) -> Option<u64> {
         None
     }
-    /// See [`Engine::stalls`](super::Engine::stalls).
+    /// See [`Engine::write_stalls`](super::Engine::write_stalls).
     fn write_stalls(&self) -> WriteStallStats {
         WriteStallStats::default()
     }
-    /// See [`Engine::is_copy`](super::Engine::is_copy).
+    /// See [`Engine::is_fresh_checkpoint`](super::Engine::is_fresh_checkpoint).
     fn is_fresh_checkpoint(&self) -> bool {
         false
     }
-    /// See [`Engine::adopt`](super::Engine::adopt).
+    /// See [`Engine::clear_checkpoint_flag`](super::Engine::clear_checkpoint_flag).
     fn clear_checkpoint_flag(&self) -> Result<(), EngineError> {
         Ok(())
     }
-    /// See [`Engine::lost_logs`](super::Engine::lost_logs).
+    /// See [`Engine::data_losses`](super::Engine::data_losses).
     fn data_losses(&self) -> Vec<DataLoss> {
         Vec::new()
     }
-    /// See [`Engine::publish`](super::Engine::publish).
+    /// See [`Engine::write_status_file`](super::Engine::write_status_file).
     fn write_status_file(&self, _document: Option<&[u8]>) -> Result<(), EngineError> {
         Ok(())
     }

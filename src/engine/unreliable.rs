@@ -6,14 +6,14 @@
 //!                            a copy, much later ──▶ engine, its answer thrown away
 //! ```
 //!
-//! To the client a lost request and a lost reply look the same: [`EngineError::Unknown`]. A protocol that survives this
+//! To the client a lost request and a lost reply look the same: [`EngineError::Undetermined`]. A protocol that survives this
 //! engine looks before it believes, repeats without harm, and is not moved by a message that arrives long after
 //! its sender has given up. A copy that is kept for later may be of a request that was lost, so the first delivery can be
 //! the late one.
 //!
 //! Not every request may be copied. [`Engine::apply`] may be, because its changes carry the guards under which they
 //! are still right; a change whose guards were proven elsewhere and removed must never be sent over a network that repeats.
-//! The store's own bookkeeping ([`Engine::set_meta`]) has no guards: it is repeated at once, never later. Reads are lost or
+//! The store's own bookkeeping ([`Engine::write_meta`]) has no guards: it is repeated at once, never later. Reads are lost or
 //! slow, and so is every read of a view.
 //!
 //! A process that has its engine for itself calls it directly, and there every fault but a delay would be a lie: set only
@@ -41,12 +41,12 @@ pub const LATE_COPIES_MAX: usize = 64;
 /// How often each fault happens, in per mille, and how bad it is. The default is a perfect network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Requests that never arrive: not applied, answered [`EngineError::Unknown`].
+    /// Requests that never arrive: not applied, answered [`EngineError::Undetermined`].
     pub lost_requests: u16,
-    /// Requests that are carried out and whose reply never arrives: applied, answered [`EngineError::Unknown`].
+    /// Requests that are carried out and whose reply never arrives: applied, answered [`EngineError::Undetermined`].
     pub lost_replies: u16,
     /// Calls of [`Engine::apply`] with several groups of which only the first few arrive: answered
-    /// [`EngineError::Unknown`]. Each group stays whole.
+    /// [`EngineError::Undetermined`]. Each group stays whole.
     pub truncated_requests: u16,
     /// Changes that arrive twice, the second right after the first; either answer may be the one that the client sees.
     pub duplicates: u16,
@@ -83,7 +83,7 @@ pub struct FaultCounts {
     pub lost_requests: u64,
     /// See [`Faults::lost_replies`].
     pub lost_replies: u64,
-    /// See [`Faults::cut_requests`].
+    /// See [`Faults::truncated_requests`].
     pub cut_requests: u64,
     /// See [`Faults::duplicates`].
     pub duplicates: u64,
@@ -174,7 +174,7 @@ impl<E: Engine> FaultyEngine<E> {
         Self::with_pause(engine, faults, seed, Arc::new(|_| {}))
     }
 
-    /// Like [`Unreliable::new`], with delays carried out by `pause`; without it they are counted and take no time.
+    /// Like [`FaultyEngine::new`], with delays carried out by `pause`; without it they are counted and take no time.
     pub fn with_pause(engine: E, faults: Faults, seed: u64, pause: DelayFn) -> Self {
         let (injected, calls, late) = Default::default();
         let state = Mutex::new(State { faults, dice: Random(seed), injected, calls, late });

@@ -8,8 +8,8 @@ use crate::sync::Mutex;
 use crate::waiter::Waiter;
 
 /// Ends waits for locks from another thread, once and for all: every wait that was given a clone of it
-/// ([`LockOptions::cancel`](crate::LockOptions::cancel)), those under way and those to come, returns
-/// [`ErrorKind::Stopped`](crate::ErrorKind::Stopped) when [`Cancel::cancel`] is called. What is granted already is not touched.
+/// ([`LockOptions::cancel_token`](crate::LockOptions::cancel_token)), those under way and those to come, returns
+/// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled) when [`CancelToken::cancel`] is called. What is granted already is not touched.
 ///
 /// ```
 /// # fn main() -> percolite::Result<()> {
@@ -20,7 +20,7 @@ use crate::waiter::Waiter;
 /// let stop = cancel.clone();
 /// let waiting = std::thread::spawn(move || stop.cancel());
 /// let stopped = store.lock_with("nightly", LockOptions::exclusive().cancel(&cancel)).unwrap_err();
-/// assert!(matches!(stopped.kind(), ErrorKind::Stopped(_)));
+/// assert!(matches!(stopped.kind(), ErrorKind::Cancelled(_)));
 /// # waiting.join().unwrap();
 /// # drop(held);
 /// # Ok(()) }

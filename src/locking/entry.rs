@@ -85,7 +85,7 @@ impl fmt::Display for LockState {
 pub struct LockHolder {
     /// The process.
     pub pid: u32,
-    /// What that process calls itself: [`Builder::label`](crate::Builder::label).
+    /// What that process calls itself: [`Builder::application_name`](crate::Builder::application_name).
     pub application_name: Option<String>,
     /// The thread or task that asked: its name, or else its number. A guard may have been moved to another one since.
     pub thread: String,
@@ -128,7 +128,7 @@ pub struct LockEntry {
     pub token: Option<Timestamp>,
     /// The process and thread that asked.
     pub holder: LockHolder,
-    /// [`LockOptions::why`](crate::LockOptions::why).
+    /// [`LockOptions::reason`](crate::LockOptions::reason).
     pub reason: Option<String>,
     /// When it was asked for, or, of a lease, when that was granted or renewed; by the wall clock.
     #[serde(rename = "since_ms", with = "millis")]
@@ -165,7 +165,7 @@ pub struct LockTable {
     pub wait_cycles: Vec<Vec<u64>>,
 }
 
-/// A wait for a lock that ended without a grant: [`ErrorKind::LockHeld`](crate::ErrorKind::LockHeld).
+/// A wait for a lock that ended without a grant: [`ErrorKind::LockNotAvailable`](crate::ErrorKind::LockNotAvailable).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockNotAvailable {

@@ -82,7 +82,7 @@ pub struct Grant {
     pub requester: Requester,
     /// Whether nothing was there of its name when it was granted, which was at once: nothing of earlier grants concerns it.
     pub has_no_predecessors: bool,
-    /// [`ENDED`], and how many fenced commits are under way.
+    /// [`ENDED_BIT`], and how many fenced commits are under way.
     state: AtomicU64,
     why_ended: OnceLock<LockLostReason>,
     is_granted: AtomicBool,
@@ -272,7 +272,7 @@ impl Grant {
         self.is_lease_expired(now).then_some(LockLostReason::Expired)
     }
 
-    /// [`Grant::lost`] at this moment. Only a lease takes a look at the clock.
+    /// [`Grant::end_reason_at`] at this moment. Only a lease takes a look at the clock.
     pub fn end_reason_now(&self, runtime: &dyn Env) -> Option<LockLostReason> {
         self.end_reason_at(if self.has_lease() { runtime.elapsed() } else { Duration::ZERO })
     }

@@ -155,7 +155,7 @@ impl LockManager {
             }
             let queue = shard.get(&grant.name).map(|entry| &entry.head);
             let ahead = queue.map_or(0, |head| head.waiting().take_while(|asked| asked.id < grant.id).count());
-            if !mutated!(RequestKept) {
+            if !mutated!(CancelledRequestKept) {
                 Self::remove_in(shard, grant, LockLostReason::Released, wakes);
             }
             Some(ahead)
@@ -178,7 +178,7 @@ impl LockManager {
     fn remove_in(shard: &mut Shard, grant: &Arc<Grant>, why: LockLostReason, wakes: &mut WakeList) -> bool {
         let Some(entry) = shard.get_mut(&grant.name) else { return false };
         let left = entry.leave(grant, why, wakes);
-        let gone = entry.is_unused() || (mutated!(HeadForgotten) && entry.head.is_empty());
+        let gone = entry.is_unused() || (mutated!(LockQueueDroppedEarly) && entry.head.is_empty());
         if gone {
             shard.remove(&grant.name);
         }
@@ -294,7 +294,7 @@ impl LockManager {
         }
     }
 
-    /// [`Heads::tidy`] for every name.
+    /// [`LockManager::prune`] for every name.
     pub fn prune_all(&self, durable_ts: Timestamp) {
         for mut shard in self.shards() {
             shard.retain(|_, entry| {

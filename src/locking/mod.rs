@@ -4,7 +4,7 @@
 //!   request ──> head (one a name) ──> grant ──> ended ──> past, until its fenced commits are durable and its row is gone
 //! ```
 //!
-//! The [head](head::Head) decides which requests are granted: plain code without I/O, clock or randomness. [`Heads`] is the map of them, in
+//! The [head](head::LockQueue) decides which requests are granted: plain code without I/O, clock or randomness. [`LockManager`] is the map of them, in
 //! shards, and makes of each request a [`Grant`] with its one atomic word. What happens between one grant and the next is in the
 //! [store](crate::store)'s `locks::take`: end, drain, floor, token, durable, check.
 

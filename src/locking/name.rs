@@ -2,7 +2,7 @@
 //!
 //! The entry of a name stays while a grant that has ended leaves something for the next one to wait for: fenced commits under way,
 //! fenced commits that are not durable yet, or the row of a lease. These grants are in `past`, and, once only a timestamp is left
-//! of them, in `debts`.
+//! of them, in `unsynced_commits`.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -4,7 +4,7 @@
 //! granted, perhaps this very moment, passes the lock on.
 //!
 //! [`LockWait`] says for what to wait and how long, and does not wait itself, so a thread and a task wait in the same way. It is woken by
-//! its grant, by the end of the store, by its [`Cancel`](super::Cancel) and, where it has come to the front of the queue after a
+//! its grant, by the end of the store, by its [`CancelToken`](super::CancelToken) and, where it has come to the front of the queue after a
 //! lease, to look when that will be over. Its timers are its own patience and, at the front, that lease. Nothing polls.
 
 use std::sync::Arc;
@@ -108,7 +108,7 @@ pub struct LockWait {
     cancel: Option<CancelRegistration>,
 }
 
-/// What is to be done before [`LockWait::step`] is called again, or how the wait has ended.
+/// What is to be done before [`LockWait::poll`] is called again, or how the wait has ended.
 pub enum WaitPoll {
     Granted,
     /// Waiting until notified, or for so long.

@@ -1,7 +1,7 @@
 //! What a store tells about itself: metrics, latencies, where a transaction's time goes, events.
 //!
 //! Three ways lead to it. [`Store::stats`](crate::Store::stats), [`Store::latencies`](crate::Store::latencies),
-//! [`Store::live`](crate::Store::live) and [`Store::slow_transactions`](crate::Store::slow_transactions) answer whoever has the
+//! [`Store::active_transactions`](crate::Store::active_transactions) and [`Store::slow_transactions`](crate::Store::slow_transactions) answer whoever has the
 //! store open, and are always there. The feature `metrics` hands the same numbers to whatever recorder the program has installed
 //! for the crate of that name, and the feature `tracing` tells its subscriber what happens as it happens. Without a feature
 //! nothing of it is compiled in.

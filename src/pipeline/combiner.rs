@@ -224,7 +224,7 @@ impl Pipeline {
     ) -> Result<(), (ReplySender, Error)> {
         let Submission { mut group, kind: purpose, attempt: held, .. } = submission;
         // A fence that was found to hold may end before the commit has its timestamp.
-        may_switch!(if entered.is_any());
+        yield_point!(if entered.is_any());
         let commit_ts = match purpose {
             SubmissionKind::CommitPrimary if mutated!(EarlyCommitTs) => group.start_ts().map(Timestamp::next),
             SubmissionKind::Commit | SubmissionKind::CommitPrimary => match self.next_timestamp() {
@@ -269,9 +269,9 @@ impl Pipeline {
         if groups.is_empty() {
             return;
         }
-        crash_point!(BatchBefore);
+        crash_point!(GroupBefore);
         let applied = self.engine().apply(groups).map_err(Error::from).and_then(|outcomes| {
-            crash_point!(BatchWritten);
+            crash_point!(GroupWritten);
             let mut newest = None;
             for ((group, member), outcome) in groups.iter().zip(&*members).zip(&outcomes) {
                 match (outcome, member.kind, member.start_ts) {
@@ -293,7 +293,7 @@ impl Pipeline {
             }
             let now = self.runtime().elapsed();
             self.publish(core, newest, now)?;
-            crash_point!(BatchPublished);
+            crash_point!(GroupPublished);
             Ok((outcomes, now))
         });
         match applied {

@@ -222,7 +222,9 @@ impl Prechecker<'_> {
             // Memory also knows of holds, which leave nothing that could be collected.
             Precondition::NoCommitAfter(_) if mutated!(SkipConflictCheck) => GuardCheck::Holds,
             Precondition::NoCommitAfter(_) if purpose == SubmissionKind::Gc => GuardCheck::Unknown,
-            Precondition::NoCommitAfter(ts) if mutated!(NewestIsVisible) && pipeline.visible_view().read_ts <= ts => {
+            Precondition::NoCommitAfter(ts)
+                if mutated!(VisibleTakenForNewest) && pipeline.visible_view().read_ts <= ts =>
+            {
                 GuardCheck::Holds
             }
             Precondition::NoCommitAfter(ts) => match core.conflict_set.check(row, ts) {
@@ -245,7 +247,7 @@ impl LeaderState {
     }
 
     fn may_be_locked_by_large_txn(&self, row: &RowKey) -> bool {
-        !mutated!(StreamedLocksUnseen) && self.large_txns.values().any(|rows| rows.may_contain(row))
+        !mutated!(LargeLocksUnseen) && self.large_txns.values().any(|rows| rows.may_contain(row))
     }
 
     /// Keeps locks and last commits in step with what the engine was told.

@@ -235,7 +235,7 @@ impl Pipeline {
         self.check_open()?;
         crash_point!(SyncBefore);
         let synced = self.sync_engine();
-        if mutated!(DurableSampledLate) {
+        if mutated!(WrittenSampledAfterSync) {
             view = self.visible_view();
         }
         let took = synced.map_err(|why| self.poison(why.into()))?;
@@ -254,7 +254,7 @@ impl Pipeline {
     /// sync took.
     fn sync_engine(&self) -> Result<Duration, EngineError> {
         let lease = self.due_reservation();
-        crash_point!(LeaseBefore if lease.is_some());
+        crash_point!(OracleReservationBefore if lease.is_some());
         if let Some(lease) = lease {
             self.engine().write_meta(&[(HIGH_WATER_KEY.into(), Some(lease.to_u64().to_be_bytes().to_vec()))])?;
         }
@@ -263,7 +263,7 @@ impl Pipeline {
         crash_point!(SyncReturned);
         let took = self.runtime().elapsed().saturating_sub(began);
         if let Some(lease) = lease {
-            crash_point!(LeaseDurable);
+            crash_point!(OracleReservationDurable);
             self.oracle().reserve_until(lease);
         }
         Ok(took)

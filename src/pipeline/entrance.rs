@@ -50,7 +50,7 @@ impl WaitTimes {
 /// Something that may make a thread wait.
 pub type BlockingTask = Box<dyn FnOnce() + Send>;
 
-/// What is to be done before [`Entrance::step`] is called again.
+/// What is to be done before [`AdmissionWait::poll`] is called again.
 pub enum WaitAction {
     /// Waiting until notified, or for so long.
     Wait(Arc<Waiter>, Duration),
@@ -126,7 +126,7 @@ impl AdmissionWait {
         self.requests.push_back(WaitRequest::Permit(Arc::clone(admission), end));
     }
 
-    /// The next thing to do, as of `now`; `None` when there is nothing left but [`Entrance::enter`]. May be called again as
+    /// The next thing to do, as of `now`; `None` when there is nothing left but [`AdmissionWait::finish`]. May be called again as
     /// early and as often as one likes.
     pub fn poll(&mut self, now: Duration, new_waiter: &dyn Fn() -> Arc<Waiter>) -> Option<WaitAction> {
         if let Some(since) = self.backoff_started.take() {

@@ -108,7 +108,7 @@ impl Pipeline {
         entries.extend(identity::at_opening(&*engine, || runtime.random())?);
         engine.write_meta(&entries)?;
         engine.sync()?;
-        crash_point!(OpenLeased);
+        crash_point!(OpenReserved);
         oracle.reserve_until(lease);
         let opened_at = oracle.next(runtime.unix_millis()).ok_or_else(out_of_timestamps)?;
 
@@ -162,7 +162,7 @@ impl Pipeline {
             crash_point!(CloseSynced);
             // The next life may begin where this one ended. Without this it begins above the lease, which is as good. Closed
             // first: a leader that has passed the check for failures could still draw a timestamp above what is written.
-            let last = if mutated!(OracleLeftOpen) { self.oracle.last_issued() } else { self.oracle.close() };
+            let last = if mutated!(OracleUsableAfterClose) { self.oracle.last_issued() } else { self.oracle.close() };
             let last = last.to_u64().to_be_bytes().to_vec();
             let _ = self.engine.write_meta(&[(HIGH_WATER_KEY.into(), Some(last))]).and_then(|()| self.engine.sync());
         }
@@ -371,7 +371,8 @@ impl Pipeline {
             return Ok(());
         }
         let view = self.engine.snapshot()?;
-        let check_locks = if mutated!(UnappliedReadLate) { !self.unapplied.lock().is_empty() } else { check_locks };
+        let check_locks =
+            if mutated!(LockCheckAfterSnapshot) { !self.unapplied.lock().is_empty() } else { check_locks };
         let next = ReadView::new(newest.map_or(read_ts, |ts| ts.max(read_ts)), view, check_locks);
         self.snapshots.lock().add(&next, now);
         let replaced = std::mem::replace(&mut *self.visible_view.lock(), next);

@@ -31,7 +31,7 @@ impl CommitQueue {
         self.has_leader
     }
 
-    /// The entry whose committer may lead next, in place of another [`Queue::take`].
+    /// The entry whose committer may lead next, in place of another [`CommitQueue::take_all`].
     pub fn front(&self) -> Option<&QueuedSubmission> {
         self.entries.first()
     }

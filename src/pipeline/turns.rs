@@ -235,7 +235,7 @@ impl Drop for Permit {
         if !self.own.is_notified() && permits.remove(&self.own) {
             return;
         }
-        if mutated!(PermitKept) && !self.admission.is_contended() {
+        if mutated!(PermitLeaked) && !self.admission.is_contended() {
             return;
         }
         match permits.pop() {

@@ -46,14 +46,14 @@ pub fn gc_row(row: &Row, request: &GcRequest) -> RowChange {
     let mut change = RowChange::new(request.row.clone(), Timestamp::ZERO);
     change.gc_done.clone_from(&request.superseded_at);
     let superseded = |version: &&WriteRecord| version.value.is_none() && change.gc_done.contains(&version.commit_ts);
-    let deletion = row.write.as_ref().filter(|version| mutated!(CollectsLiveVersion) || superseded(version));
+    let deletion = row.write.as_ref().filter(|version| mutated!(GcTakesLiveVersion) || superseded(version));
     if let Some(deletion) = deletion {
         let deleted_at = deletion.commit_ts;
         if row.lock.is_some() {
             change.gc_done.retain(|ts| *ts != deleted_at);
         } else {
             change.preconditions = smallvec![lock_unchanged(row), Precondition::NoCommitAfter(deleted_at)];
-            if mutated!(CollectsLiveVersion) {
+            if mutated!(GcTakesLiveVersion) {
                 change.preconditions.clear();
             }
             change.write = CellChange::Delete;

@@ -1,6 +1,6 @@
 //! Percolator's steps as decisions over one row at a time.
 //!
-//! Every step is a plain function: the row as read and a request go in, a [`Step`] or a [`Refusal`] comes out. There is no
+//! Every step is a plain function: the row as read and a request go in, a [`Step`] or a [`StepError`] comes out. There is no
 //! I/O here, no clock and no randomness, so the store, the simulator, a model checker and a human with a pencil run
 //! the same code.
 //!
@@ -19,7 +19,7 @@
 //! finds `b` locked can tell which by asking row `a`. A transaction whose owner died is finished that way by whoever
 //! meets its locks.
 //!
-//! A step returns its change together with the [`Guard`]s under which the decision holds. The
+//! A step returns its change together with the [`Precondition`]s under which the decision holds. The
 //! caller hands both to the engine. When a guard fails, the engine answers with the row as it found it, and the caller
 //! asks the same step again with that row. So a first guess costs nothing (`Row::default()`: an untouched row),
 //! repeated and late requests get the answer that the row's columns dictate, and no step needs to know whether it is the

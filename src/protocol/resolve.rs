@@ -1,6 +1,6 @@
 //! Resolve: carry out the primary's verdict on a lock that somebody left behind.
 //!
-//! The verdict is asked for first ([`check_status`](super::check_status)) and cannot change any more, so resolving may be
+//! The verdict is asked for first ([`check_txn_status`](super::check_txn_status)) and cannot change any more, so resolving may be
 //! done by anyone who meets the lock, in a race with others, and again after a crash in the middle of it.
 
 use super::roll_back::rollback_by_resolver;

@@ -7,7 +7,7 @@
 //! collected, which happens only when none of its locks is left, so the lock in question is gone by now.
 //!
 //! Whether a pending transaction is still alive is not for the row to say. Where one process owns the engine, that process
-//! knows, and tells by [`Asker::Orphan`]. Where several share it, the lock's time to live is measured on the oracle's
+//! knows, and tells by [`OwnerLiveness::Dead`]. Where several share it, the lock's time to live is measured on the oracle's
 //! timestamps, never on anybody's clock. A reader that must not wait for a live transaction pushes it: the owner may
 //! then commit only above the reader's timestamp.
 

@@ -13,7 +13,7 @@ use crate::row::KeyspaceId;
 /// Bytes of keys and values that are counted before the rest is estimated.
 const SAMPLE_BYTES: u64 = 64 << 20;
 
-/// How much there is in a keyspace: see [`Store::keyspace_figures`].
+/// How much there is in a keyspace: see [`Store::keyspace_stats`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeyspaceStats {
@@ -30,13 +30,13 @@ pub struct KeyspaceStats {
     pub disk_bytes: u64,
 }
 
-/// What a keyspace takes on the disk, in a [`Status`](super::Status).
+/// What a keyspace takes on the disk, in a [`Status`](super::StoreStatus).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct KeyspaceSize {
     /// Its name.
     pub name: String,
-    /// See [`KeyspaceFigures::stored_bytes`].
+    /// See [`KeyspaceStats::disk_bytes`].
     pub stored_bytes: u64,
 }
 

@@ -98,13 +98,13 @@ pub struct Stats {
     pub retries_exhausted: u64,
     /// Attempts of `transact` after the first.
     pub retries: u64,
-    /// Attempts of `transact` that ran beyond the bound of [`Builder::admission`](super::Builder::admission), having waited
+    /// Attempts of `transact` that ran beyond the bound of [`Builder::admission_limit`](super::Builder::admission_limit), having waited
     /// long enough.
     pub admission_timeouts: u64,
     /// Transactions, and whole calls of `transact`, that took longer than
-    /// [`Builder::slow_transaction`](super::Builder::slow_transaction) says.
+    /// [`Builder::slow_transaction_threshold`](super::Builder::slow_transaction_threshold) says.
     pub slow_transactions: u64,
-    /// Transactions and snapshots that were ended at [`Builder::age_max`](super::Builder::age_max).
+    /// Transactions and snapshots that were ended at [`Builder::max_snapshot_age`](super::Builder::max_snapshot_age).
     pub snapshots_expired: u64,
     /// Row locks of other transactions that were rolled forward.
     pub locks_rolled_forward: u64,
@@ -119,14 +119,14 @@ pub struct Stats {
     /// The oldest moment that [`Store::snapshot_at`] can show; `None` when no history is kept.
     #[serde(with = "text_or_none")]
     pub history_start_ts: Option<Timestamp>,
-    /// How long replaced versions are kept, as [`Builder::history`](super::Builder::history) said; `None` when they are not.
+    /// How long replaced versions are kept, as [`Builder::history_retention`](super::Builder::history_retention) said; `None` when they are not.
     #[serde(rename = "history_for_s", with = "seconds_or_none")]
     pub history_retention: Option<Duration>,
     /// Syncs of the log.
     pub wal_syncs: u64,
     /// Writes that waited because hand-downs into RocksDB's tables had fallen behind: the next generation was twice full, and the last one
     /// was still being handed down ([`Builder::write_buffer_bytes`](super::Builder::write_buffer_bytes)). With such a write
-    /// all commits of its group and behind it wait; none fails for that as long as RocksDB gets work done. See [`Store::engine_figures`] for what is behind.
+    /// all commits of its group and behind it wait; none fails for that as long as RocksDB gets work done. See [`Store::engine_stats`] for what is behind.
     pub write_stalls: u64,
     /// How long there was such a write waiting, in all.
     #[serde(rename = "write_stalled_s", with = "seconds")]
@@ -292,7 +292,7 @@ impl Store {
     }
 
     /// Losses of acknowledged commits that were accepted, now or in an earlier life, oldest first: see
-    /// [`Builder::accept_lost_commits`](super::Builder::accept_lost_commits). A loss that was not accepted keeps the store from being opened.
+    /// [`Builder::accept_data_loss`](super::Builder::accept_data_loss). A loss that was not accepted keeps the store from being opened.
     ///
     /// What an accepted loss touches is kept in the store's folder: the damaged segment and later ones as
     /// `log/lost-<fingerprint>-<number>.segment`, and a record `log/lost-<fingerprint>.record`. A loss is returned as long as its record is

@@ -1,6 +1,6 @@
 //! Who reads: the transactions and snapshots that are not over, with age and label.
 //!
-//! Each is one [`Reader`], which it shares with its scans and clones. The list of them holds weak references in shards and is
+//! Each is one [`ActiveReader`], which it shares with its scans and clones. The list of them holds weak references in shards and is
 //! tidied as it grows, so to begin costs one short lock, and to end costs nothing. Labels outlive their transactions for a
 //! while: who loses a row to another is told what that was.
 
@@ -33,13 +33,13 @@ pub enum ActiveKind {
     Snapshot,
 }
 
-/// A transaction or snapshot that is not over: see [`Store::live`].
+/// A transaction or snapshot that is not over: see [`Store::active_transactions`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ActiveTransaction {
     /// Which of the two.
     pub kind: ActiveKind,
-    /// What it was called: [`TxnOptions::label`](super::TxnOptions::label), [`Snapshot::labelled`](super::Snapshot::labelled).
+    /// What it was called: [`TxnOptions::label`](super::TxnOptions::label), [`Snapshot::with_label`](super::Snapshot::with_label).
     pub label: Option<&'static str>,
     /// Who a transaction is in row locks and conflicts; `None` for a snapshot.
     pub owner_id: Option<OwnerId>,
@@ -57,7 +57,7 @@ pub struct ActiveTransaction {
     pub is_large: bool,
     /// How many of its writes are, or are just about to be: a row that was written again behind that counts again.
     pub locked_rows: u64,
-    /// Whether it was ended at [`Builder::age_max`](super::Builder::age_max), so that it answers
+    /// Whether it was ended at [`Builder::max_snapshot_age`](super::Builder::max_snapshot_age), so that it answers
     /// [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld) and holds nothing back.
     pub is_expired: bool,
 }
@@ -222,8 +222,8 @@ impl Store {
     /// # fn main() -> percolite::Result<()> {
     /// use percolite::{Store, TxnOptions};
     /// let store = Store::in_memory()?;
-    /// let report = store.snapshot()?.labelled("monthly report");
-    /// let txn = store.begin_with(TxnOptions::labelled("transfer"))?;
+    /// let report = store.snapshot()?.with_label("monthly report");
+    /// let txn = store.begin_with(TxnOptions::with_label("transfer"))?;
     /// for live in store.live() {
     ///     println!("{:?} {:?} for {:?}", live.kind, live.label, live.age);
     /// }

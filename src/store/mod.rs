@@ -294,7 +294,7 @@ impl Store {
 
     /// Begins a transaction that reads the newest visible state.
     ///
-    /// What it reads may not be durable yet: until [`Txn::commit`] or [`Txn::confirm_reads`] has answered, values read are
+    /// What it reads may not be durable yet: until [`Txn::commit`] or [`Txn::wait_reads_durable`] has answered, values read are
     /// provisional, and a power cut may take them back. [`Store::transact`] sees to that by itself.
     ///
     /// # Errors
@@ -326,13 +326,13 @@ impl Store {
 
     /// A view of what was committed at or below a moment of the past: a [`Timestamp`], such as a commit's or another snapshot's,
     /// or a [`SystemTime`](std::time::SystemTime), which stands for the first timestamp of its millisecond. It shows what a
-    /// snapshot showed then, and keeps it from being reclaimed until [`Builder::age_max`] after this call.
+    /// snapshot showed then, and keeps it from being reclaimed until [`Builder::max_snapshot_age`] after this call.
     ///
     /// Timestamps follow the clock of the machine, as far as [`Timestamp::millis`] says; exact to the commit is only a timestamp.
     ///
     /// # Errors
     /// [`ErrorKind::SnapshotTooOld`] for a moment before the history that is kept, [`ErrorKind::InvalidArgument`] when the store
-    /// keeps none ([`Builder::history`]), for a moment that lies in the future, and always where others share the engine
+    /// keeps none ([`Builder::history_retention`]), for a moment that lies in the future, and always where others share the engine
     /// ([`Builder::open_shared`]);
     /// [`ErrorKind::Closed`], [`ErrorKind::Undetermined`] when a sync fails.
     pub fn snapshot_at(&self, at: impl Into<Timestamp>) -> Result<Snapshot> {
@@ -377,7 +377,7 @@ impl Store {
     ///
     /// What is in the log is handed down into the tables first. The tables are linked, and the copy gets an empty log with an identity
     /// of its own. The marker comes last, so a copy that was cut short is a folder that is no store, and opening it says so. Accepted losses
-    /// ([`Store::lost_logs`]) are not copied. Nor does the copy
+    /// ([`Store::data_losses`]) are not copied. Nor does the copy
     /// hold any [lock](Store::lock): opening it for writing removes the leases. Its tokens may repeat those of this store.
     ///
     /// # Errors
@@ -402,7 +402,7 @@ impl Store {
     /// dropped. Of several calls the first one is told how it went.
     ///
     /// Waits for [locks](Store::lock) end with [`ErrorKind::Closed`](crate::ErrorKind::Closed), and their guards are lost. Leases that have
-    /// a guard are released, durably; those without one ([`LockGuard::into_token`]) stay.
+    /// a guard are released, durably; those without one ([`LockGuard::detach`]) stay.
     ///
     /// # Errors
     /// [`ErrorKind::Undetermined`](crate::ErrorKind::Undetermined), with the cause, when the sync fails or the store had failed

@@ -16,20 +16,20 @@ impl Builder {
     ///
     /// Opening first reads what the log has and the tables have not: how much at most is said at
     /// [`Builder::write_buffer_bytes`]. Row locks that a crash left are not resolved here, however
-    /// many: the [sweep](Builder::sweep) does it in the background; a read or write that meets one first resolves it itself.
+    /// many: the [sweep](Builder::background_resolve) does it in the background; a read or write that meets one first resolves it itself.
     /// See [after a crash](crate::cookbook#after-a-crash) for what is left, what it costs and how to
     /// see it.
     ///
     /// The end of a log that a power cut has torn is no loss: nothing in it was acknowledged as durable. Where commits that were cannot be
     /// read any more, the store is not opened, and the error has the fingerprint of the loss. The ways on are a backup, a
-    /// [repair](Builder::repair), or to [go on without them](Builder::accept_lost_commits).
+    /// [repair](Builder::repair), or to [go on without them](Builder::accept_data_loss).
     ///
     /// What cannot be known: damage to the last group of synced commits looks like a torn end until a later frame of the log
     /// witnesses the group as durable. An idle store writes such a frame some 20 ms after its last sync, and a store that is closed at once.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`](crate::ErrorKind::Busy) when it is open elsewhere,
-    /// [`ErrorKind::NotAStore`](crate::ErrorKind::NotAStore) when the folder holds something else, another format or a store of a
+    /// [`ErrorKind::AlreadyOpen`](crate::ErrorKind::AlreadyOpen) when it is open elsewhere,
+    /// [`ErrorKind::UnrecognizedFormat`](crate::ErrorKind::UnrecognizedFormat) when the folder holds something else, another format or a store of a
     /// development version (nothing in it is changed), [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) when what is there is
     /// damaged, the tables of a store are missing, or acknowledged commits are lost from its log,
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when the path is empty or an option out
@@ -100,12 +100,12 @@ impl Builder {
     /// cannot be dropped.
     ///
     /// Every commit keeps what it replaces here, for readers that are behind, but the past cannot be asked for, whatever
-    /// [`Builder::history`] says: [`Store::snapshot_at`] answers [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument), and
+    /// [`Builder::history_retention`] says: [`Store::snapshot_at`] answers [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument), and
     /// [`Snapshot::versions`](super::Snapshot::versions) is sure of the newest version only. No client keeps note of the moment from which
     /// on all that was replaced is there, and none collects it.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when an option, or [`Commons::ttl_ms`], is out of
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when an option, or [`SharedConfig::ttl_ms`], is out of
     /// [bounds](crate::bounds).
     pub fn open_shared(self, commons: SharedConfig) -> Result<Store> {
         self.options.check()?;

@@ -64,7 +64,7 @@ pub struct TxnOptions {
     /// How retries are bounded. Out of [bounds](crate::bounds) every transaction with these options is refused, by
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) and before it begins, also one that is never retried.
     pub retry_policy: Option<RetryPolicy>,
-    /// What the transaction is called where it is met: in [`Store::live`](super::Store::live), in [`Store::slow_transactions`](super::Store::slow_transactions), in the conflicts of
+    /// What the transaction is called where it is met: in [`Store::active_transactions`](super::Store::active_transactions), in [`Store::slow_transactions`](super::Store::slow_transactions), in the conflicts of
     /// those that lose a row to it. Say what it is for, not which one it is. Any text of any length, which is nowhere copied.
     pub label: Option<&'static str>,
 }
@@ -85,43 +85,43 @@ impl TxnOptions {
 pub struct Options {
     /// See [`Builder::durability`].
     pub durability: Durability,
-    /// See [`Builder::protocol`].
+    /// See [`Builder::commit_protocol`].
     pub protocol: CommitProtocol,
-    /// See [`Builder::retry`].
+    /// See [`Builder::retry_policy`].
     pub retry: RetryPolicy,
-    /// See [`Builder::sweep`].
+    /// See [`Builder::background_resolve`].
     pub background_resolve: bool,
-    /// See [`Builder::transaction_max_bytes`].
+    /// See [`Builder::max_transaction_bytes`].
     pub max_transaction_bytes: usize,
-    /// See [`Builder::stream_at_bytes`].
+    /// See [`Builder::large_transaction_bytes`].
     pub large_transaction_bytes: usize,
-    /// See [`Builder::age_max`].
+    /// See [`Builder::max_snapshot_age`].
     pub max_snapshot_age: Duration,
-    /// See [`Builder::history`].
+    /// See [`Builder::history_retention`].
     pub history_retention: HistoryRetention,
-    /// See [`Builder::admission`].
+    /// See [`Builder::admission_limit`].
     pub admission_limit: usize,
-    /// See [`Builder::memory_limit`].
+    /// See [`Builder::memory_budget`].
     pub memory_budget: Option<usize>,
-    /// See [`Builder::cache_bytes`].
+    /// See [`Builder::block_cache_bytes`].
     pub block_cache_bytes: usize,
     /// See [`Builder::write_buffer_bytes`].
     pub write_buffer_bytes: usize,
     /// See [`Builder::compression`].
     pub compression: Compression,
-    /// See [`Builder::conflict_slots`].
+    /// See [`Builder::conflict_cache_rows`].
     pub conflict_cache_rows: usize,
     /// See [`Builder::read_only`].
     pub read_only: bool,
-    /// See [`Builder::accept_lost_commits`].
+    /// See [`Builder::accept_data_loss`].
     pub accept_data_loss: Option<u64>,
-    /// See [`Builder::slow_transaction`].
+    /// See [`Builder::slow_transaction_threshold`].
     pub slow_transaction_threshold: Duration,
-    /// See [`Builder::time_reads`].
+    /// See [`Builder::track_read_timing`].
     pub track_read_timing: bool,
-    /// See [`Builder::publish_status`].
+    /// See [`Builder::status_file_interval`].
     pub status_file_interval: Option<Duration>,
-    /// See [`Builder::label`].
+    /// See [`Builder::application_name`].
     pub application_name: Option<String>,
 }
 
@@ -230,8 +230,8 @@ impl Builder {
     /// Whether a background thread resolves the row locks that a crash left behind. Default: yes. Opening waits for it in neither case.
     ///
     /// Without it a lock is resolved by the first reader or writer that meets it, and all by
-    /// [`Store::resolve_orphans`](super::Store::resolve_orphans). Until that was called, or a sweep in
-    /// a later life has come to its end, [`Stats::may_have_orphans`](super::Stats::may_have_orphans)
+    /// [`Store::resolve_orphan_locks`](super::Store::resolve_orphan_locks). Until that was called, or a sweep in
+    /// a later life has come to its end, [`Stats::may_have_orphan_locks`](super::Stats::may_have_orphan_locks)
     /// stays true even if none is left: every read looks for locks, commits ask the engine for them,
     /// and a dropped keyspace keeps its space. A store that was opened without any lock pays nothing.
     pub fn background_resolve(mut self, sweep: bool) -> Self {
@@ -249,9 +249,9 @@ impl Builder {
         self
     }
 
-    /// How much a transaction keeps in memory, counted as in [`Builder::transaction_max_bytes`], before it streams its writes
+    /// How much a transaction keeps in memory, counted as in [`Builder::max_transaction_bytes`], before it streams its writes
     /// into the store: see [`Txn`](super::Txn). Where others share the engine nothing is streamed. At least 1, which streams every row;
-    /// from [`Builder::transaction_max_bytes`] on none is, and a transaction of more than that is refused. Default: 32 MiB.
+    /// from [`Builder::max_transaction_bytes`] on none is, and a transaction of more than that is refused. Default: 32 MiB.
     ///
     /// What is not streamed is written at once, takes about four times its bytes of memory meanwhile, and all other commits wait as long:
     /// for 32 MiB in rows of 100 bytes about 0.1 s.
@@ -273,7 +273,7 @@ impl Builder {
     /// [`Store::snapshot_at`](super::Store::snapshot_at), [`Snapshot::versions`](super::Snapshot::versions).
     ///
     /// History begins when a store is first opened so, and goes on, for as long as was asked for last, whenever it is opened
-    /// without a word about it: [`Builder::no_history`] ends it. A commit then reads the rows that it writes, and writes about
+    /// without a word about it: [`Builder::disable_history`] ends it. A commit then reads the rows that it writes, and writes about
     /// twice as much. What is older goes in the background. A keyspace that is dropped keeps its space for as long.
     ///
     /// Any time, of which whole milliseconds count: with [`Duration::ZERO`] what is replaced goes as soon as nobody reads it, with
@@ -340,16 +340,16 @@ impl Builder {
     ///
     /// | | share | at least | at most |
     /// |---|---|---|---|
-    /// | [`Builder::cache_bytes`] | 1/2 | | |
+    /// | [`Builder::block_cache_bytes`] | 1/2 | | |
     /// | [`Builder::write_buffer_bytes`] | 1/4 | | 16 GiB |
-    /// | [`Builder::transaction_max_bytes`], of each transaction | 1/16 | 1 MiB | 64 MiB |
-    /// | [`Builder::stream_at_bytes`], of each transaction | 1/64 | 256 KiB | 32 MiB |
-    /// | [`Builder::conflict_slots`] | 1/64 | | 65,536 |
+    /// | [`Builder::max_transaction_bytes`], of each transaction | 1/16 | 1 MiB | 64 MiB |
+    /// | [`Builder::large_transaction_bytes`], of each transaction | 1/64 | 256 KiB | 32 MiB |
+    /// | [`Builder::conflict_cache_rows`] | 1/64 | | 65,536 |
     ///
     /// The rest is for several transactions at a time, for what RocksDB knows of open files (a few KiB for each table of 64 MiB),
     /// and for the allocator. It is a plan and not a wall: the greatest value, 32 MiB, is kept whole by who reads or writes it, a
     /// transaction that is greater than its share is refused, and each snapshot of another state takes about 1 KiB.
-    /// What is really taken: [`Store::engine_figures`](super::Store::engine_figures).
+    /// What is really taken: [`Store::engine_stats`](super::Store::engine_stats).
     pub fn memory_budget(mut self, bytes: usize) -> Self {
         let write_buffers_most = bounds::WRITE_BUFFER_BYTES.max.and_then(|most| usize::try_from(most).ok());
         self.options.memory_budget = Some(bytes);
@@ -385,7 +385,7 @@ impl Builder {
     /// and an [`ErrorKind::Io`](crate::ErrorKind::Io) says so here.
     ///
     /// Any number of readers may have a folder open, but not beside a writer: whoever comes second is told
-    /// [`ErrorKind::Busy`](crate::ErrorKind::Busy). What a store does that is in use, its process tells by [`Builder::publish_status`]; to look at its rows, look at
+    /// [`ErrorKind::AlreadyOpen`](crate::ErrorKind::AlreadyOpen). What a store does that is in use, its process tells by [`Builder::status_file_interval`]; to look at its rows, look at
     /// a [`Store::checkpoint`](super::Store::checkpoint).
     ///
     /// ```
@@ -410,7 +410,7 @@ impl Builder {
     /// number is accepted, and on a store without a loss, or with another one, this has no effect. Default: none is.
     ///
     /// The store goes on with the commits from before the damage; all later ones are gone, though some may still be whole in the log. The
-    /// damaged segment and later ones are kept in the folder, in `log/lost-…`, and [`Store::lost_logs`](super::Store::lost_logs)
+    /// damaged segment and later ones are kept in the folder, in `log/lost-…`, and [`Store::data_losses`](super::Store::data_losses)
     /// returns the loss as long as its record is there. A backup, or [`Builder::repair`], may be the better way. An opening
     /// [to read only](Builder::read_only) changes nothing, so it accepts no loss either.
     pub fn accept_data_loss(mut self, fingerprint: u64) -> Self {
@@ -426,7 +426,7 @@ impl Builder {
         self
     }
 
-    /// Whether transactions measure how long they read, so that [`TimeSpent::reading`](super::TimeSpent::reading) can tell reading
+    /// Whether transactions measure how long they read, so that [`TimeBreakdown::read`](super::TimeBreakdown::read) can tell reading
     /// from the caller's own code. Costs each read of a transaction two looks at the clock, some 50 ns; reads of snapshots are
     /// not measured. Default: no.
     pub fn track_read_timing(mut self, time: bool) -> Self {
@@ -436,7 +436,7 @@ impl Builder {
 
     /// Writes what the store does ([`Store::status`](super::Store::status)) into its folder, about as often as this but not oftener than twice a second, for
     /// whoever looks at it from another process: `percolite top`, `stats`, `locks` and `txn`, or
-    /// [`Status::read`](super::Status::read). At most a day. Default: not at all.
+    /// [`StoreStatus::read_from`](super::StoreStatus::read_from). At most a day. Default: not at all.
     ///
     /// The file is called `STATUS` and is JSON. A background thread writes it, some KiB, at most 200 and mostly without a disk taking
     /// note, as nothing is synced; transactions are not held up. It tells labels, names of keyspaces and the keys of rows that were
@@ -452,7 +452,7 @@ impl Builder {
     /// # let path = folder.path().join("bank");
     /// let store = Store::builder().publish_status(Duration::from_secs(1)).open(&path)?;
     /// // In another process, some time later:
-    /// if let Some(status) = Status::read(&path)? {
+    /// if let Some(status) = StoreStatus::read_from(&path)? {
     ///     println!("process {} has committed {} times", status.pid, status.stats.commits());
     /// }
     /// # Ok(()) }

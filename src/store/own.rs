@@ -259,7 +259,7 @@ impl TxnBuffer {
         for (row, before) in self.undo.get(undo..).unwrap_or_default().iter().rev() {
             let before = match (before, &streamed) {
                 // The row stays locked, which costs others a conflict that was there already.
-                (None, Some(streamed)) if !mutated!(StreamUndoLost) && streamed.write(row)?.is_some() => {
+                (None, Some(streamed)) if !mutated!(LargeUndoLost) && streamed.write(row)?.is_some() => {
                     Some(Mutation::LockOnly)
                 }
                 (before, _) => before.clone(),

@@ -7,7 +7,7 @@ use crate::error::{ErrorKind, Result};
 /// What the progress callback of [`Store::verify`](crate::Store::verify), [`Builder::repair`](crate::Builder::repair),
 /// [`Snapshot::dump`](crate::Snapshot::dump) and [`Store::restore`](crate::Store::restore) answers: nothing, or
 /// [`ControlFlow`], which stops the work where it says [`Break`](ControlFlow::Break). The call answers
-/// [`ErrorKind::Stopped`] then.
+/// [`ErrorKind::Cancelled`] then.
 ///
 /// ```
 /// # fn main() -> percolite::Result<()> {
@@ -15,9 +15,9 @@ use crate::error::{ErrorKind, Result};
 /// use percolite::{ErrorKind, Store};
 ///
 /// let store = Store::in_memory()?;
-/// assert!(store.verify(|so_far| println!("{} cells", so_far.cells()))?.is_sound());
+/// assert!(store.verify(|so_far| println!("{} cells", so_far.cells()))?.is_ok());
 /// let stopped = store.verify(|_| ControlFlow::Break(())).unwrap_err();
-/// assert!(matches!(stopped.kind(), ErrorKind::Stopped(_)));
+/// assert!(matches!(stopped.kind(), ErrorKind::Cancelled(_)));
 /// # Ok(()) }
 /// ```
 pub trait IntoControlFlow {

@@ -126,7 +126,7 @@ impl Store {
 }
 
 fn visible_up_to(view: &ReadView) -> Timestamp {
-    if mutated!(SeesOneLess) { Timestamp::from_u64(view.read_ts.to_u64() - 1) } else { view.read_ts }
+    if mutated!(EqualTimestampNotSeen) { Timestamp::from_u64(view.read_ts.to_u64() - 1) } else { view.read_ts }
 }
 
 /// What a reader at the view sees of a row, given its cell in the write column. Nearly always that is the value in it.

@@ -48,7 +48,7 @@ pub struct RepairReport {
     pub loss_count: u64,
     /// The first thousand of them.
     pub losses: Vec<IntegrityIssue>,
-    /// Replaced versions of the old store's [history](Builder::history), all of which stay behind. They are no loss of what it was.
+    /// Replaced versions of the old store's [history](Builder::history_retention), all of which stay behind. They are no loss of what it was.
     pub history_skipped: u64,
 }
 
@@ -73,12 +73,12 @@ impl RepairReport {
 impl Builder {
     /// Makes a new store in the folder `to`, with these options, of everything that can still be read of the damaged one in `from`,
     /// and tells what cannot. Nothing in `from` is changed, and it is not opened beside a process that has it open. `progress` is
-    /// called when the store in `to` is there and then every thousand cells or so, from the first pass on, which only looks for names, and may [stop](Proceed) the repair.
+    /// called when the store in `to` is there and then every thousand cells or so, from the first pass on, which only looks for names, and may [stop](IntoControlFlow) the repair.
     ///
     /// Take it where a store does not open any more, or [`Store::verify`] finds damage, and there is no backup: what it brings over
-    /// need not be one moment of the store. What it tells in [`Repaired::losses`] says how far that is so. Rows of a keyspace whose
+    /// need not be one moment of the store. What it tells in [`RepairReport::losses`] says how far that is so. Rows of a keyspace whose
     /// name is lost come into one called `recovered` and its number. Replaced versions, where the store keeps a
-    /// [history](Builder::history), stay behind, and [`Repaired::versions_left`] says how many; the new store keeps a history only if
+    /// [history](Builder::history_retention), stay behind, and [`RepairReport::history_skipped`] says how many; the new store keeps a history only if
     /// these options say so.
     ///
     /// The log is read up to the first damage: whole frames beyond it would be commits without those before them. A torn end, which a power
@@ -88,9 +88,9 @@ impl Builder {
     /// name with `.repairing` behind it.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] when `to` exists or cannot be made, [`ErrorKind::NotAStore`] when `from` has nothing of a store in it or
-    /// another format, [`ErrorKind::Busy`] when a process has it open, [`ErrorKind::Corruption`] when nothing at all can be made of
-    /// it, [`ErrorKind::InvalidArgument`] when an option is out of [bounds](crate::bounds), [`ErrorKind::Stopped`], and those of a commit. A store that is in `to` after an error has no keyspaces, and the folder may be
+    /// [`ErrorKind::Io`] when `to` exists or cannot be made, [`ErrorKind::UnrecognizedFormat`] when `from` has nothing of a store in it or
+    /// another format, [`ErrorKind::AlreadyOpen`] when a process has it open, [`ErrorKind::Corruption`] when nothing at all can be made of
+    /// it, [`ErrorKind::InvalidArgument`] when an option is out of [bounds](crate::bounds), [`ErrorKind::Cancelled`], and those of a commit. A store that is in `to` after an error has no keyspaces, and the folder may be
     /// removed.
     pub fn repair<P: IntoControlFlow>(
         self,

@@ -80,7 +80,7 @@ impl Scan {
     ///
     /// The iterator copies each row for its caller, which takes as long as finding it where rows are short. This copies no short value.
     /// `see` may read and write the store; while it waits, the scan keeps what it reads in memory. Time that
-    /// `see` takes counts as reading where that is timed ([`Builder::time_reads`](super::Builder::time_reads)).
+    /// `see` takes counts as reading where that is timed ([`Builder::track_read_timing`](super::Builder::track_read_timing)).
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
@@ -253,7 +253,7 @@ impl Overlay {
         let (next, known) = (versions.peek(backwards), versions.read_up_to(backwards));
         let streamed = self.streamed.as_ref().map(|streamed| (&mut self.streamed_locks, &*streamed.view));
         for (layer, of) in [(&mut self.locks, &*view.snapshot)].into_iter().chain(streamed) {
-            if layer.needs_page(next, backwards) && !(mutated!(LocksBeyondUnseen) && next.is_none()) {
+            if layer.needs_page(next, backwards) && !(mutated!(TrailingLocksUnseen) && next.is_none()) {
                 store.check_usable(view)?;
                 layer.read_page(of, known, backwards)?;
             }

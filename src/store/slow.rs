@@ -23,7 +23,7 @@ const SLOW_LOG_ENTRIES: usize = 100;
 pub(super) const SLOW_LOG_CONFLICTS_MAX: usize = 8;
 
 /// A transaction, or a whole call of `transact`, that took longer than
-/// [`Builder::slow_transaction`](super::Builder::slow_transaction) says. Its [`Display`](fmt::Display) says it in words.
+/// [`Builder::slow_transaction_threshold`](super::Builder::slow_transaction_threshold) says. Its [`Display`](fmt::Display) says it in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SlowTransaction {
@@ -55,11 +55,11 @@ pub struct TimeBreakdown {
     pub row_queue_wait: Duration,
     /// Waiting until a row lock was gone.
     pub row_lock_wait: Duration,
-    /// Waiting to be let in: see [`Builder::admission`](super::Builder::admission).
+    /// Waiting to be let in: see [`Builder::admission_limit`](super::Builder::admission_limit).
     pub admission_wait: Duration,
     /// Attempts of `transact` that ended in a conflict, with all that they did.
     pub failed_attempts: Duration,
-    /// Reading rows, in the last attempt. `None` where reads are not [timed](super::Builder::time_reads); then they are among `own`.
+    /// Reading rows, in the last attempt. `None` where reads are not [timed](super::Builder::track_read_timing); then they are among `own`.
     pub read: Option<Duration>,
     /// Handing in what was written until it was applied, in the last attempt: waiting in the queue of commits (beside many others, a
     /// durable one also for the end of a sync), proving that there is no conflict, writing the log, waiting where hand-downs have fallen
@@ -154,7 +154,7 @@ impl SlowLog {
 }
 
 impl Store {
-    /// The last hundred transactions that took longer than [`Builder::slow_transaction`](super::Builder::slow_transaction) says,
+    /// The last hundred transactions that took longer than [`Builder::slow_transaction_threshold`](super::Builder::slow_transaction_threshold) says,
     /// oldest first: how long, on what, and after which conflicts with whom.
     ///
     /// ```
@@ -163,7 +163,7 @@ impl Store {
     /// use std::time::Duration;
     /// let store = Store::builder().slow_transaction(Duration::from_millis(20)).in_memory()?;
     /// let rows = store.keyspace("rows")?;
-    /// store.transact_with(TxnOptions::labelled("think first"), |txn| {
+    /// store.transact_with(TxnOptions::with_label("think first"), |txn| {
     ///     std::thread::sleep(Duration::from_millis(30));
     ///     txn.put(&rows, "key", "value")
     /// })?;

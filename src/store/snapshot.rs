@@ -15,7 +15,7 @@ use crate::view::ReadView;
 /// keyspace does not change either, whenever that is created or dropped.
 ///
 /// A snapshot keeps what it shows from being reclaimed; one whose state was replaced longer ago than
-/// [`Builder::age_max`](super::Builder::age_max) answers [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld).
+/// [`Builder::max_snapshot_age`](super::Builder::max_snapshot_age) answers [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld).
 #[derive(Clone)]
 pub struct Snapshot {
     pub(super) reader: Arc<ActiveReader>,
@@ -32,7 +32,7 @@ impl Snapshot {
         &self.store
     }
 
-    /// The same snapshot under a name, by which [`Store::live`] and the report of one that was ended at the age limit call it.
+    /// The same snapshot under a name, by which [`Store::active_transactions`] and the report of one that was ended at the age limit call it.
     #[must_use]
     pub fn with_label(&self, label: &'static str) -> Self {
         let ActiveReader { view, started_at: began, .. } = &*self.reader;
@@ -50,7 +50,7 @@ impl Snapshot {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when the key is empty and
     /// [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge) when it is longer than a row's can be,
-    /// [`ErrorKind::NoSuchKeyspace`](crate::ErrorKind::NoSuchKeyspace) when the keyspace was dropped before the snapshot was
+    /// [`ErrorKind::KeyspaceNotFound`](crate::ErrorKind::KeyspaceNotFound) when the keyspace was dropped before the snapshot was
     /// taken (one that was created or restored later is empty in it, and stays so when it is dropped), [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld),
     /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption), [`ErrorKind::Io`](crate::ErrorKind::Io),
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed).
@@ -85,7 +85,7 @@ impl Snapshot {
     }
 
     /// What commits have made of a row, newest first, as far back as the history that the store keeps
-    /// ([`Builder::history`](super::Builder::history)) when this is called. The last one is what the row was when that history
+    /// ([`Builder::history_retention`](super::Builder::history_retention)) when this is called. The last one is what the row was when that history
     /// begins. Without history it is the newest alone.
     ///
     /// # Errors

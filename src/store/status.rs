@@ -1,7 +1,7 @@
 //! What a store tells of itself at one moment, as one document: for a program's own monitoring, and for whoever looks at the folder while the
 //! program has it open.
 //!
-//! Nobody else can open a folder that is in use ([`Builder::read_only`]), so a process that wants to be looked at from outside writes
+//! Nobody else can open a folder that is in use ([`Builder::read_only`](super::Builder::read_only)), so a process that wants to be looked at from outside writes
 //! the document into a file there, now and then, in the background. It is put in its place whole, without a sync: it is of use only as long as
 //! its writer lives. A writer takes it away when it closes the store, and what a killed one has left when it opens it.
 
@@ -28,7 +28,7 @@ const LISTED_MAX: usize = 100;
 /// so many of the newest and of the slowest.
 const SLOW_LISTED_MAX: usize = 20;
 
-/// What a store does and has done: see [`Store::status`] and [`Builder::publish_status`](super::Builder::publish_status).
+/// What a store does and has done: see [`Store::status`] and [`Builder::status_file_interval`](super::Builder::status_file_interval).
 ///
 /// By serde it is a document that says by its names what is what: durations are seconds (`_s`), moments milliseconds since 1970 (`_ms`),
 /// timestamps and owners text.
@@ -45,7 +45,7 @@ pub struct StoreStatus {
     /// How long the store had been open.
     #[serde(rename = "open_s", with = "seconds")]
     pub uptime: Duration,
-    /// How often it is [published](super::Builder::publish_status); `None` when it is not.
+    /// How often it is [published](super::Builder::status_file_interval); `None` when it is not.
     #[serde(rename = "every_s", with = "seconds_or_none")]
     pub publish_interval: Option<Duration>,
     /// Why the store answers nothing any more, if it has failed.
@@ -59,7 +59,7 @@ pub struct StoreStatus {
     pub latencies: Latencies,
     /// How many transactions and snapshots were not over.
     pub active_total: u64,
-    /// The first hundred of them, in the order of [`Store::live`].
+    /// The first hundred of them, in the order of [`Store::active_transactions`].
     pub active: Vec<ActiveTransactionStatus>,
     /// The last twenty of [`Store::slow_transactions`], oldest first.
     pub slow: Vec<SlowTransactionStatus>,
@@ -90,7 +90,7 @@ pub struct StoreStatus {
     pub keyspaces: Vec<KeyspaceSize>,
 }
 
-/// A transaction or snapshot that is not over: [`Live`] in a [`Status`].
+/// A transaction or snapshot that is not over: [`ActiveTransaction`] in a [`StoreStatus`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "named as those of `Live`")]
@@ -113,7 +113,7 @@ pub struct ActiveTransactionStatus {
     pub is_expired: bool,
 }
 
-/// A slow transaction: [`SlowTransaction`] in a [`Status`].
+/// A slow transaction: [`SlowTransaction`] in a [`StoreStatus`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "named as those of `SlowTransaction`")]
@@ -134,7 +134,7 @@ pub struct SlowTransactionStatus {
     pub conflicts: Vec<ConflictStatus>,
 }
 
-/// Who was in the way, and where: [`Conflict`] in a [`Status`].
+/// Who was in the way, and where: [`Conflict`] in a [`StoreStatus`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "named as those of `Conflict`")]
@@ -148,7 +148,7 @@ pub struct ConflictStatus {
     pub message: String,
 }
 
-/// A locked row: [`RowLock`] in a [`Status`].
+/// A locked row: [`RowLock`] in a [`StoreStatus`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "named as those of `RowLock`")]
@@ -171,14 +171,14 @@ pub struct RowLockStatus {
 
 impl Store {
     /// What the store does at this moment and has done since it was opened, in one document that serde can take elsewhere. What it says
-    /// in part, [`Store::stats`], [`Store::latencies`], [`Store::live`], [`Store::slow_transactions`],
+    /// in part, [`Store::stats`], [`Store::latencies`], [`Store::active_transactions`], [`Store::slow_transactions`],
     /// [`Store::slowest_transactions`] and [`Store::row_locks`] say in full.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
     /// let store = percolite::Store::in_memory()?;
     /// let status = store.status();
-    /// assert_eq!((status.pid, status.live_total), (std::process::id(), 0));
+    /// assert_eq!((status.pid, status.active_total), (std::process::id(), 0));
     /// # Ok(()) }
     /// ```
     pub fn status(&self) -> StoreStatus {
@@ -234,8 +234,8 @@ impl Store {
 }
 
 impl StoreStatus {
-    /// What the process that has a folder open has last [published](super::Builder::publish_status) there; `None` when there is no such
-    /// file. Who has not asked before whether the folder is open at all ([`ErrorKind::Busy`]) must look at [`Status::written`]: a
+    /// What the process that has a folder open has last [published](super::Builder::status_file_interval) there; `None` when there is no such
+    /// file. Who has not asked before whether the folder is open at all ([`ErrorKind::AlreadyOpen`]) must look at [`StoreStatus::taken_at`]: a
     /// process that was killed has left its last one.
     ///
     /// # Errors

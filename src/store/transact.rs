@@ -1,7 +1,7 @@
 //! `transact`: run a closure as a transaction until it commits.
 //!
 //! The transaction itself remembers that it met a conflict, so the closure may turn errors into its own type, wrap them
-//! or swallow them. A retry first takes its turn for the rows of the attempt before; see [`crate::pipeline::Turns`].
+//! or swallow them. A retry first takes its turn for the rows of the attempt before; see [`crate::pipeline::RowQueues`].
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -50,7 +50,7 @@ impl Store {
     /// both write makes the outer one conflict at every attempt, or, where the outer one is so large that it has locked the row
     /// already, the inner one, which gives up after a second. A closure that waits for a `transact` of another thread
     /// may have to wait a second longer, when there are conflicts and as many attempts run as
-    /// [`Builder::admission`](super::Builder::admission) lets in.
+    /// [`Builder::admission_limit`](super::Builder::admission_limit) lets in.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
@@ -66,8 +66,8 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// The closure's, and [`ErrorKind::Exhausted`] with the last conflict when
-    /// [`RetryLimits`](super::RetryLimits) are reached, and those of [`Txn::commit`] but conflicts.
+    /// The closure's, and [`ErrorKind::RetriesExhausted`] with the last conflict when
+    /// [`RetryPolicy`](super::RetryPolicy) are reached, and those of [`Txn::commit`] but conflicts.
     pub fn transact<T, E: From<Error>>(&self, work: impl FnMut(&mut Txn) -> Result<T, E>) -> Result<T, E> {
         self.transact_with(TxnOptions::default(), work)
     }
@@ -157,7 +157,7 @@ impl RetryLoop {
         entrance
     }
 
-    /// Makes an attempt with what [`Attempts::entrance`] led to; `None` when it met a conflict and may be repeated.
+    /// Makes an attempt with what [`RetryLoop::admission_wait`] led to; `None` when it met a conflict and may be repeated.
     pub(crate) fn run_attempt<T, E: From<Error>>(
         &mut self,
         held: AttemptGuard,
@@ -227,7 +227,7 @@ impl RetryLoop {
         }
     }
 
-    /// [`Attempts::run`] on a thread that is not inside of a `transact`.
+    /// [`RetryLoop::run_attempt`] on a thread that is not inside of a `transact`.
     #[cfg(feature = "tokio")]
     pub(crate) fn run_outermost<T, E: From<Error>>(
         &mut self,

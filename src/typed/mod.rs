@@ -49,7 +49,7 @@ use crate::store::{Keyspace, Scan, Snapshot, Txn};
 /// ```
 ///
 /// # Keys
-/// Any type of serde's but maps, of at most [`KEY_MAX_BYTES`](crate::KEY_MAX_BYTES) encoded. Rows are sorted as the keys are:
+/// Any type of serde's but maps, of at most [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES) encoded. Rows are sorted as the keys are:
 /// numbers by value, floats as by `total_cmp`, strings by their bytes, tuples and structs part by part, `None` before `Some`,
 /// enums by the order in which their variants are declared. A `Vec<u8>` takes two bytes for each; a type that serializes as
 /// bytes, as those of the crate `serde_bytes` do, takes one. Not meant for types that contain themselves.

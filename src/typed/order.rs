@@ -56,7 +56,7 @@ pub fn encode_key<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, KeyError>
     Ok(bytes)
 }
 
-/// The inverse of [`encode`]; every byte must belong to the value.
+/// The inverse of [`encode_key`]; every byte must belong to the value.
 pub fn decode_key<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, KeyError> {
     let mut decoder = Decoder(bytes);
     let value = T::deserialize(&mut decoder)?;

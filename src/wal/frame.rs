@@ -12,7 +12,7 @@
 //! inside a payload. Numbers are little-endian, here and in the segment's header.
 //!
 //! Frames begin at multiples of 8. Beyond a break the place of the next one is unknown; the alignment leaves few places,
-//! and [`Frames::next_whole`] tries all of them.
+//! and [`FrameReader::find_next_valid`] tries all of them.
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -61,7 +61,7 @@ impl FrameBuffer {
         self.0.resize(FRAME_HEADER_BYTES, 0);
     }
 
-    /// The buffer, to append to the payload. The first [`HEADER_BYTES`] belong to the header.
+    /// The buffer, to append to the payload. The first [`FRAME_HEADER_BYTES`] belong to the header.
     pub fn payload_buffer(&mut self) -> &mut Vec<u8> {
         if self.0.len() < FRAME_HEADER_BYTES {
             self.clear();

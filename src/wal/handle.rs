@@ -105,7 +105,7 @@ impl<D: Disk> WalHandle<D> {
         shared.advance_durable(written, files.last().map_or(0, |(number, _)| *number))
     }
 
-    /// Makes the file of the next segment ahead of the [rotation](super::Log::rotate).
+    /// Makes the file of the next segment ahead of the [rotation](super::WalWriter::rotate).
     pub fn preallocate_segment(&self) -> Result<(), WalError> {
         self.shared.ensure_ok()?;
         let mut next = self.shared.next.lock();
@@ -226,7 +226,7 @@ pub(super) fn create_segment<D: Disk>(disk: &D, number: u64, header: Option<&Seg
         file.write_at(0, &header.encode())?;
     }
     file.sync()?;
-    if !mutated!(SegmentUnnamed) {
+    if !mutated!(SegmentDirNotSynced) {
         disk.sync_directory()?;
     }
     Ok(file)

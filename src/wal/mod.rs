@@ -7,20 +7,20 @@
 //! ```
 //!
 //! The log is a chain of [segments](segment), each a file of [frames](frame). One thread at a time [writes](writer), any thread
-//! [syncs](syncer). Opening has two steps: [reading](recovery), which changes nothing, and [beginning](begin) a life.
+//! [syncs](handle). Opening has two steps: [reading](recovery), which changes nothing, and [beginning](resume) a life.
 //!
 //! # Torn and lost
 //!
 //! A break in the log has two possible causes. A power cut tears what is being written: nothing acknowledged is missing, and the rest
 //! is dropped. Or the medium damages what was durable: then opening returns an error, and the operator decides. A checksum cannot
 //! tell the two apart. A witness can: every frame and every header carries the sequence that was durable when it was written. If
-//! anything whole beyond the break carries a durable sequence at or above the missing one, the break is a [loss](Lost); otherwise it
+//! anything whole beyond the break carries a durable sequence at or above the missing one, the break is a [loss](DataLoss); otherwise it
 //! is torn. A needed segment that is gone, or a log that ends below what the tables have, is a loss too.
 //!
 //! # What cannot be known
 //!
 //! *The end without a witness.* Frames that were synced after the last frame had been written have no witness; damage to them looks
-//! like a tear. Under load that is the last group of commits, when idle it is nothing once a [mark](Log::mark) is
+//! like a tear. Under load that is the last group of commits, when idle it is nothing once a [mark](WalWriter::append_noop) is
 //! written: an empty frame with the sequence that the last sync made durable. Damage to the mark itself costs nothing.
 //!
 //! *A life without a header.* A segment's header stands in two blocks. If both are damaged its frames cannot be checked, and

@@ -35,7 +35,7 @@ pub(super) fn quarantine<D: Disk>(disk: &D, recovered: &Recovered, lost: &DataLo
         copy(disk, &segment::segment_file_name(number), &to)?;
     }
     for number in names.segments.range((later, Bound::Unbounded)) {
-        if mutated!(LaterLogsNotKept) {
+        if mutated!(LaterSegmentsNotQuarantined) {
             disk.remove(&segment::segment_file_name(*number))?;
             continue;
         }

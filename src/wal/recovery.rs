@@ -32,7 +32,7 @@ pub struct RecoveredSegment {
     pub end: SegmentEnd,
 }
 
-/// What [`read`] has found: what a new life [begins](super::resume) on.
+/// What [`recover`] has found: what a new life [begins](super::resume) on.
 #[derive(Debug)]
 pub struct Recovered {
     pub(super) wal_id: u64,
@@ -236,8 +236,11 @@ impl Recovered {
     ) -> Result<(), WalError> {
         let missing = self.last.saturating_add(1);
         let broken = self.segments.last().map(|link| (&link.header, link.end));
-        let beyond =
-            if mutated!(WitnessIgnored) { TailScan::default() } else { scan_tail(disk, &self.names, broken, missing)? };
+        let beyond = if mutated!(FramesAfterBreakIgnored) {
+            TailScan::default()
+        } else {
+            scan_tail(disk, &self.names, broken, missing)?
+        };
         if is_damaged || beyond.durable >= missing {
             let end = broken.map_or(SegmentEnd { number: 0, offset: 0, last_sequence: 0 }, |(_, end)| end);
             let needed = absent.or(self.names.segments.first().copied()).unwrap_or(1);

@@ -30,7 +30,7 @@ use super::segment::{self, FRAMES_OFFSET, SegmentHeader};
 use super::writer::WalWriter;
 use crate::disk::{Disk, DiskFile};
 
-/// Begins a life on what was [read](super::read); the folder must be unchanged since. The salt is random. `accept` is the
+/// Begins a life on what was [read](super::recover); the folder must be unchanged since. The salt is random. `accept` is the
 /// fingerprint of an accepted loss.
 pub fn resume<D: Disk>(
     disk: D,
@@ -65,7 +65,7 @@ pub fn resume<D: Disk>(
         durable_sequence: recovered.last_sequence(),
     };
     let file = Arc::new(create_segment(&disk, header.number, Some(&header))?);
-    crash_point!(LifeBegun);
+    crash_point!(WalResumed);
     remove_after_end(&disk, recovered, kept)?;
     let shared = WalShared::new(
         disk,
@@ -84,7 +84,7 @@ pub fn create<D: Disk>(disk: D, identity: u64, position: u64, salt: u64) -> Resu
 
 fn rewrite_tail<D: Disk>(disk: &D, link: &RecoveredSegment, durable: u64) -> Result<(), WalError> {
     let RecoveredSegment { header, end } = link;
-    if header.first_sequence <= durable && end.last_sequence <= durable || mutated!(NotWrittenAgain) {
+    if header.first_sequence <= durable && end.last_sequence <= durable || mutated!(TailNotRewritten) {
         return Ok(());
     }
     let name = segment::segment_file_name(header.number);

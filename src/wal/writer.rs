@@ -1,10 +1,10 @@
 //! The log's writing half, of which there is one.
 //!
-//! A batch is one frame and one write. Once [`append`](Log::append) has returned, the kernel has it, and the end of the process
-//! costs nothing; a power cut may until a [sync](super::Syncer::sync).
+//! A batch is one frame and one write. Once [`append`](WalWriter::append) has returned, the kernel has it, and the end of the process
+//! costs nothing; a power cut may until a [sync](super::WalHandle::sync).
 //!
 //! Each frame carries the sequence that was durable when it was written, so that a later reader knows of frames that must be
-//! there. The newest acknowledged frames have no later one, until a [mark](Log::mark) follows: an empty frame.
+//! there. The newest acknowledged frames have no later one, until a [mark](WalWriter::append_noop) follows: an empty frame.
 
 use std::fmt;
 use std::sync::Arc;

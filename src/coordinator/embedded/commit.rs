@@ -244,7 +244,7 @@ impl EmbeddedCoordinator {
         commit_ts: Timestamp,
         keep_status: bool,
     ) -> Result<RowChange> {
-        let keep_replaced = self.history.is_some() && !mutated!(ReplacedNotKept);
+        let keep_replaced = self.history.is_some() && !mutated!(ReplacedVersionNotKept);
         let request = CommitRow {
             row: row.clone(),
             txn,
@@ -259,13 +259,13 @@ impl EmbeddedCoordinator {
 
     /// Lets go of locks that were taken in vain.
     fn roll_back_prewrites(&self, locks: &[(RowKey, Lock)], txn: TxnId) -> Result<()> {
-        crash_point!(RollBackBefore);
+        crash_point!(RollbackBefore);
         let Some((primary, _)) = locks.first() else { return Ok(()) };
         for some in locks.chunks(self.group_rows_max()) {
             self.resolve_locks(txn, primary, some, TransactionStatus::RolledBack, false)?;
-            crash_point!(RollBackBetween);
+            crash_point!(RollbackBetween);
         }
-        crash_point!(RollBackWritten);
+        crash_point!(RollbackWritten);
         self.metrics.locks_rolled_back.add(1);
         Ok(())
     }

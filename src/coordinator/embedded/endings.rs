@@ -72,18 +72,18 @@ impl EmbeddedCoordinator {
         let limit = self.group_rows_max();
         let page = PageRequest { range: &ending.remaining, backwards: false, limit, cursor: None };
         let found = self.pipeline.engine().snapshot()?.scan_locks(&page)?;
-        let ends_here = mutated!(ShortPageEndsStream) && found.len() < limit;
+        let ends_here = mutated!(ShortPageEndsCleanup) && found.len() < limit;
         let last = found.last().map(|(row, _)| Bound::Excluded(row.as_bytes().to_vec()));
         let own: Vec<_> = found.into_iter().filter(|(_, lock)| lock.txn == ending.txn).collect();
         self.resolve_locks(ending.txn, &ending.primary, &own, ending.status, false)?;
         self.metrics.cleanup_rows.add(own.len() as u64);
-        if let Some(last) = last.filter(|_| !mutated!(StreamEndsEarly)).filter(|_| !ends_here) {
+        if let Some(last) = last.filter(|_| !mutated!(CleanupEndsEarly)).filter(|_| !ends_here) {
             ending.remaining.start = last;
-            crash_point!(EndingForward if ending.status != TransactionStatus::RolledBack);
-            crash_point!(EndingBack if ending.status == TransactionStatus::RolledBack);
+            crash_point!(CleanupForward if ending.status != TransactionStatus::RolledBack);
+            crash_point!(CleanupBack if ending.status == TransactionStatus::RolledBack);
             return Ok(Some(ending));
         }
-        crash_point!(EndingDone);
+        crash_point!(CleanupDone);
         self.finish_cleanup(&ending)?;
         event!(DEBUG, start_ts = %ending.txn.start_ts, "large transaction ended");
         Ok(None)

@@ -66,7 +66,7 @@ impl HistoryKeeper {
 }
 
 impl EmbeddedCoordinator {
-    /// How far [`collectable`](Self::collectable) could come now.
+    /// How far [`advance_gc_horizon`](Self::advance_gc_horizon) could come now.
     pub fn gc_horizon_max(&self) -> Timestamp {
         let read = self.pipeline.oldest_read_ts().min(self.pipeline.durable_ts());
         let Some(history) = &self.history else { return read };
@@ -82,10 +82,10 @@ impl EmbeddedCoordinator {
         let next = Retention { oldest_ts: self.gc_horizon_max(), ..kept };
         let engine = self.pipeline.engine();
         if next.oldest_ts > kept.oldest_ts && !engine.gc_candidates(None, next.oldest_ts, 1)?.is_empty() {
-            if !mutated!(FloorNotKept) {
+            if !mutated!(HistoryFloorNotPersisted) {
                 Retention::store(Some(next), engine).map_err(|why| self.pipeline.poison(why.into()))?;
             }
-            crash_point!(HistoryFloor);
+            crash_point!(HistoryFloorRaised);
             *history.retention.lock() = next;
             return Ok(next.oldest_ts);
         }
@@ -104,7 +104,7 @@ impl EmbeddedCoordinator {
         }
         let kept = self.history.as_ref().map(|history| history.retention.lock());
         check_within_retention(at, kept.as_ref().map(|kept| kept.oldest_ts))?;
-        let kept = kept.filter(|_| !mutated!(FloorReleasedEarly));
+        let kept = kept.filter(|_| !mutated!(HistoryFloorRaisedEarly));
         let newest = pipeline.visible_view();
         drop(kept);
         let view = ReadView::new(at, Arc::clone(&newest.snapshot), newest.must_check_locks);

@@ -223,7 +223,7 @@ impl EmbeddedCoordinator {
             for some in ended.chunks(self.group_rows_max()) {
                 let changes = some.iter().map(|(row, start_ts)| delete_txn_record(row.clone(), *start_ts)).collect();
                 self.try_apply(changes, SubmissionKind::NoCommit)?;
-                crash_point!(ForgetBetween);
+                crash_point!(TxnRecordGcBetween);
             }
         }
     }
@@ -232,7 +232,7 @@ impl EmbeddedCoordinator {
     pub fn gc_page(&self, pass: &mut Option<GcCursor>) -> Result<()> {
         let (after, floor) = match pass.take() {
             Some(GcCursor { after, horizon: floor }) => (Some(after), floor),
-            None if mutated!(CollectsTooEarly) => (None, self.pipeline.visible_view().read_ts),
+            None if mutated!(GcTooEarly) => (None, self.pipeline.visible_view().read_ts),
             None => (None, self.advance_gc_horizon()?),
         };
         let entries = self.pipeline.engine().gc_candidates(after.as_ref(), floor, PAGE_ROWS)?;
@@ -259,9 +259,9 @@ impl EmbeddedCoordinator {
                 unguarded.push(change);
                 continue;
             }
-            crash_point!(CollectBefore);
+            crash_point!(GcBefore);
             self.submit_gc(vec![change])?;
-            crash_point!(CollectDone);
+            crash_point!(GcDone);
         }
         while !unguarded.is_empty() {
             let rest = unguarded.split_off(unguarded.len().min(self.group_rows_max()));

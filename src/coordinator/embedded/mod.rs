@@ -147,7 +147,7 @@ impl Coordinator for EmbeddedCoordinator {
     }
 
     fn wait_durable(&self, read_ts: Timestamp, spent: &TxnTimer) -> Result<()> {
-        if mutated!(ReadsNotConfirmed) {
+        if mutated!(UndurableReadsAnswered) {
             return Ok(());
         }
         self.pipeline.wait_durable_timed(read_ts, spent)

@@ -48,8 +48,8 @@ impl EmbeddedCoordinator {
             None => {
                 let primary = lock.primary.clone();
                 let request = CheckTxnStatus { row: primary.clone(), txn, liveness: OwnerLiveness::Dead };
-                crash_point!(ResolveBeforeBack);
-                let asked = if mutated!(BackWithoutAsking) {
+                crash_point!(ResolveBeforeRollback);
+                let asked = if mutated!(RollbackWithoutPrimary) {
                     Ok(TransactionStatus::RolledBack)
                 } else {
                     self.run_step(&primary, txn.start_ts, SubmissionKind::NoCommit, |as_read| {
@@ -66,13 +66,13 @@ impl EmbeddedCoordinator {
                 }
             }
         };
-        crash_point!(ResolveVerdict);
+        crash_point!(ResolveStatusKnown);
         let verdict = match verdict {
             TransactionStatus::Committed(ts) if mutated!(ForwardAtWrongTs) => TransactionStatus::Committed(ts.next()),
             verdict => verdict,
         };
-        crash_point!(ResolveBeforeForward if matches!(verdict, TransactionStatus::Committed(_)));
-        crash_point!(ResolvePrimaryBack if verdict == TransactionStatus::RolledBack);
+        crash_point!(ResolveBeforeRollForward if matches!(verdict, TransactionStatus::Committed(_)));
+        crash_point!(ResolvePrimaryRolledBack if verdict == TransactionStatus::RolledBack);
         let purpose = match verdict {
             TransactionStatus::Committed(commit_ts) => SubmissionKind::RollForward { commit_ts, finishes: false },
             TransactionStatus::Pending | TransactionStatus::RolledBack => SubmissionKind::NoCommit,
@@ -86,7 +86,7 @@ impl EmbeddedCoordinator {
         };
         let done = self.run_step(row, txn.start_ts, purpose, |as_read| resolve(as_read, &request))?;
         done.map_err(|why| step_error(row, why, txn.start_ts))?;
-        if mutated!(RecoveryForgets) {
+        if mutated!(ResolveDropsStatus) {
             let forgotten = delete_txn_record(lock.primary.clone(), txn.start_ts);
             self.run_step(row, txn.start_ts, SubmissionKind::NoCommit, |_| Ok(Step::Apply(forgotten.clone(), ())))?
                 .ok();

@@ -57,7 +57,7 @@ impl LargeTxn {
 }
 
 impl EmbeddedCoordinator {
-    /// Locks rows for a transaction that goes on being written. After an error it must be [abandoned](Self::abandon).
+    /// Locks rows for a transaction that goes on being written. After an error it must be [abandoned](Self::roll_back_large).
     pub fn prewrite_large(
         &self,
         stream: &mut LargeTxn,
@@ -93,13 +93,13 @@ impl EmbeddedCoordinator {
 
     fn prewrite_large_group(&self, this: &TwoPhaseCommit<'_>, rows: &[(&RowKey, &Mutation)]) -> Result<()> {
         self.prewrite_group(this, rows, SubmissionKind::PrewriteLarge)?;
-        crash_point!(StreamBetween);
+        crash_point!(LargeBetween);
         self.metrics.large_rows_locked.add(rows.len() as u64);
         Ok(())
     }
 
     /// Commits a transaction all of whose rows are locked. After an error that is not *undetermined* it must be
-    /// [abandoned](Self::abandon).
+    /// [abandoned](Self::roll_back_large).
     pub fn commit_large(
         &self,
         stream: &LargeTxn,
@@ -113,7 +113,7 @@ impl EmbeddedCoordinator {
         let Some(lock) = primary.lock.filter(|lock| lock.txn == this.txn) else {
             return Err(self.primary_lock_missing_error(&this));
         };
-        crash_point!(StreamAll);
+        crash_point!(LargeAllLocked);
         let change = self.commit_change(this.txn, this.primary, &lock, lock.min_commit_ts, true)?;
         let (purpose, conditions) = (SubmissionKind::CommitPrimary, Arc::clone(conditions));
         let group = vec![change].into();
@@ -123,7 +123,7 @@ impl EmbeddedCoordinator {
             SubmitResult::Applied(None) => return Err(self.missing_commit_ts_error(this.txn)),
             SubmitResult::Rejected(obstacle) => return Err(self.rejection_error(obstacle, this.txn, this.read_ts)),
         };
-        crash_point!(StreamCommitted);
+        crash_point!(LargeCommitted);
         self.schedule_cleanup(stream.cleanup(Some(commit_ts)));
         if durable {
             self.pipeline.wait_durable_timed(commit_ts, spent)?;

@@ -39,10 +39,10 @@ const TABLES_DIR: &str = "tables";
 pub type FolderEngine = LocalEngine<FolderStorage>;
 
 /// How a folder is to be opened: memory, in bytes, and how tables are compressed. Out of bounds, opening returns
-/// [`EngineError::OutOfBounds`].
+/// [`EngineError::InvalidOption`].
 #[derive(Clone, Copy, Debug)]
 pub struct FolderOptions {
-    /// For blocks of tables: within [`bounds::CACHE_BYTES`].
+    /// For blocks of tables: within [`bounds::BLOCK_CACHE_BYTES`].
     pub block_cache_bytes: usize,
     /// For writes that are not in tables yet: within [`bounds::WRITE_BUFFER_BYTES`].
     pub write_buffer_bytes: usize,
@@ -217,7 +217,7 @@ impl Storage for FolderStorage {
             tables_of.checkpoint(&tables, failed)?;
             let identity = random();
             wal::create(OsDisk::new(&log), identity, position, random()).map_err(|why| failed(why.to_string()))?;
-            crash_point!(CheckpointUnmarked);
+            crash_point!(CheckpointBeforeMarker);
             commit_checkpoint_marker(folder, identity).map_err(|why| failed(why.to_string()))?;
             crash_point!(CheckpointDone);
             Ok(())

@@ -24,7 +24,7 @@ pub struct CellBatchBuilder<B> {
 }
 
 impl<B: Batch> CellBatchBuilder<B> {
-    /// What [`Changes::add`] would make of each change. A load is little else than this.
+    /// What [`CellBatchBuilder::add_change`] would make of each change. A load is little else than this.
     pub fn add_one_phase(&mut self, versions: &OnePhaseWrites) {
         let OnePhaseWrites { txn, commit_ts, .. } = *versions;
         for (row, mutation) in versions.writes.iter() {

@@ -124,7 +124,7 @@ impl<S: Storage> Engine for LocalEngine<S> {
                     cells.add_change(&RowChange { lock, ..RowChange::new(change.row.clone(), change.start_ts) });
                     self.storage.write(std::mem::replace(&mut cells.batch, self.storage.new_batch(0)))?;
                 }
-                if mutated!(ReplacedGoesEarly) {
+                if mutated!(ReplacedVersionDroppedEarly) {
                     let gone =
                         change.data.iter().filter(|(ts, edit)| *ts != change.start_ts && *edit == CellChange::Delete);
                     let data = gone.cloned().collect();

@@ -97,7 +97,7 @@ impl<D: Disk, T: Storage> Shared<D, T> {
         // The last frames may be marks, which show nothing. A view from here on lies within the next generation, not this one.
         current.visible_sequence = end;
         drop(current);
-        crash_point!(HandDownFrozen);
+        crash_point!(FlushMemtableSwitched);
         Ok(())
     }
 
@@ -108,10 +108,10 @@ impl<D: Disk, T: Storage> Shared<D, T> {
         let Some(ImmutableMemtable { memtable: generation, last_sequence: end }) = frozen else {
             return self.ensure_ok();
         };
-        if !mutated!(HandsDownUnsynced) {
+        if !mutated!(FlushesUnsynced) {
             self.sync()?;
         }
-        if mutated!(FreesEarly) {
+        if mutated!(SegmentRemovedEarly) {
             let _ = life.wal.remove_segments_upto(end);
         }
         let written = self.write_memtable(&generation, end).and_then(|slices| {
@@ -119,13 +119,13 @@ impl<D: Disk, T: Storage> Shared<D, T> {
             Ok((slices, self.tables.snapshot()?))
         });
         let (slices, tables) = written.map_err(|why| self.record_failure(why))?;
-        crash_point!(HandDownFlushed);
+        crash_point!(FlushTablesSynced);
         drop(self.install_read_state(&slices, tables, end));
         life.wal
             .remove_segments_upto(end)
             .map(drop)
             .map_err(|why| self.record_failure(EngineError::Undetermined(why.to_string())))?;
-        crash_point!(HandDownFreed);
+        crash_point!(FlushSegmentRemoved);
         Ok(())
     }
 
@@ -143,12 +143,12 @@ impl<D: Disk, T: Storage> Shared<D, T> {
         let mut replaced = vec![std::mem::replace(layers, Arc::clone(&newest))];
         let mut given = Vec::new();
         for (&position, moment) in moments {
-            let layers = match stripes.get(&position).filter(|_| !mutated!(SlicesShowEnd)) {
+            let layers = match stripes.get(&position).filter(|_| !mutated!(StripesShowEnd)) {
                 Some(tables) => {
                     let (active, tables) = (Arc::clone(&self.empty_memtable), Arc::clone(tables));
                     Arc::new(ReadState { active, immutable: None, tables, flushed_sequence: position })
                 }
-                None if position >= end || mutated!(SlicesShowEnd) => Arc::clone(&newest),
+                None if position >= end || mutated!(StripesShowEnd) => Arc::clone(&newest),
                 None => continue,
             };
             given.push((Arc::clone(&moment.read_state), layers));
@@ -171,7 +171,7 @@ impl<D: Disk, T: Storage> Shared<D, T> {
             self.write_stripe(memtable, after, moment.unwrap_or(end), end)?;
             let Some(moment) = moment else { return Ok(slices) };
             slices.insert(moment, Arc::new(self.tables.snapshot()?));
-            crash_point!(HandDownSlice);
+            crash_point!(FlushStripe);
             after = moment;
         }
     }
@@ -192,16 +192,16 @@ impl<D: Disk, T: Storage> Shared<D, T> {
             for (key, content) in memtable.changed_between(column, after, upto) {
                 match content {
                     Some(content) => batch.put(column, key, content),
-                    None if mutated!(DeletionsNotHandedDown) => {}
+                    None if mutated!(TombstonesNotFlushed) => {}
                     None => batch.delete(column, key),
                 }
                 bytes += key.len() + content.map_or(0, <[u8]>::len);
                 if bytes >= TABLE_BATCH_BYTES {
-                    if mutated!(PositionFirst) {
+                    if mutated!(FlushedSequenceFirst) {
                         batch.put(Column::Meta, FLUSHED_SEQUENCE_KEY, &end.to_be_bytes());
                     }
                     self.tables.write(std::mem::replace(&mut batch, self.tables.new_batch(TABLE_BATCH_BYTES)))?;
-                    crash_point!(HandDownBatch);
+                    crash_point!(FlushBatch);
                     bytes = 0;
                 }
             }
@@ -211,7 +211,7 @@ impl<D: Disk, T: Storage> Shared<D, T> {
         }
         batch.put(Column::Meta, FLUSHED_SEQUENCE_KEY, &end.to_be_bytes());
         self.tables.write(batch)?;
-        crash_point!(HandDownWritten);
+        crash_point!(FlushWritten);
         Ok(())
     }
 }

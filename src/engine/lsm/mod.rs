@@ -18,7 +18,7 @@
 //!
 //! **A generation is a segment of the log.** The window is frozen where the log begins a new segment, and once the generation is in
 //! the tables, durably, its segment and its memory go as a whole. Two generations are in memory, one that is written and one on its
-//! way down. A view within a generation mostly gets tables of its own when it goes down: see [`hand_down`].
+//! way down. A view within a generation mostly gets tables of its own when it goes down: see [`flush`].
 //!
 //! Any error of a write, a sync or the tables ends this life of the storage: nothing succeeds until it is opened again.
 //!

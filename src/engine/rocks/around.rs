@@ -5,7 +5,7 @@
 //! behind each such step, and what it came in behind is read backwards down to the damage: a bad block hides the rows between
 //! its borders, and no others. What other tables have in that stretch stays hidden too, on purpose: it may be older than what is lost.
 //!
-//! After [`PATIENCE`] tries in vain the steps double, since a table that is destroyed from end to end is not worth a try for each of
+//! After [`SINGLE_BLOCK_SKIPS`] tries in vain the steps double, since a table that is destroyed from end to end is not worth a try for each of
 //! its blocks. Where the index says nothing, the borders of tables are tried.
 
 use std::ops::Bound;

@@ -89,7 +89,7 @@ impl OpenIterator {
         };
         Arc::ptr_eq(self.cells.borrow_owner(), view)
             && (self.column, self.backwards) == (column, backwards)
-            && (self.end == *far || mutated!(BookmarkKeepsEnd))
+            && (self.end == *far || mutated!(CursorKeepsEnd))
             && self.cells.with_dependent(|_, cells| is_behind(cells))
     }
 }

@@ -5,11 +5,11 @@
 //!
 //! **A power cut may leave a record of which some pages are zeros**, where the file had its new length and not yet its content. RocksDB
 //! passes over a record that is cut short, and over zeros up to the end; for any other that is not whole it refuses the folder.
-//! [`broken_tail`] finds the record, and [`cut`] removes it with what follows, which leaves an older manifest. Whether that is all
-//! that a power cut has taken is decided by the log: see [`torn`](crate::engine::folder::torn).
+//! [`find_torn_record`] finds the record, and [`truncate`] removes it with what follows, which leaves an older manifest. Whether that is all
+//! that a power cut has taken is decided by the log: see `engine::folder::torn`.
 //!
 //! **A record of a type that is never written** keeps RocksDB in a loop if the type is one of a recycled file: it meets that record
-//! again and again, before it looks at the checksum. No file here is recycled, so such a record is damage, and [`check`] says so.
+//! again and again, before it looks at the checksum. No file here is recycled, so such a record is damage, and [`reject_recycled_record`] says so.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -58,7 +58,7 @@ pub fn truncate(place: &RecordLocation) -> Result<(), EngineError> {
     cut().map_err(|why| EngineError::Io(format!("cannot shorten {}: {why}", place.file.display())))
 }
 
-/// Refuses a folder with a [`broken_tail`] to a caller that may not mend it.
+/// Refuses a folder with a [`find_torn_record`] to a caller that may not mend it.
 pub fn reject_torn_record(folder: &Path) -> Result<(), EngineError> {
     let Some(RecordLocation { file, offset }) = find_torn_record(folder)? else { return Ok(()) };
     let what = format!(
@@ -97,7 +97,7 @@ fn is_manifest(file: &Path) -> bool {
     file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("MANIFEST-")) && file.is_file()
 }
 
-/// See [`broken_tail`].
+/// See [`find_torn_record`].
 fn find_torn_record_in(file: &mut (impl Read + Seek)) -> io::Result<Option<u64>> {
     let (mut records, mut begins) = (0, 0);
     let broken = walk(file, |record| {

@@ -13,11 +13,11 @@ use crate::timestamp::Timestamp;
 
 impl Store {
     /// Drops a keyspace and everything in it. Snapshots and transactions that were begun before go on reading it through
-    /// the handles that there are; those begun later answer [`ErrorKind::NoSuchKeyspace`]. Nobody can write to it any more,
+    /// the handles that there are; those begun later answer [`ErrorKind::KeyspaceNotFound`]. Nobody can write to it any more,
     /// and a transaction that has already does not commit. Its space is given back later.
     ///
     /// # Errors
-    /// [`ErrorKind::NoSuchKeyspace`], [`ErrorKind::InvalidArgument`] on an engine shared with other processes, and those
+    /// [`ErrorKind::KeyspaceNotFound`], [`ErrorKind::InvalidArgument`] on an engine shared with other processes, and those
     /// of a commit.
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
         // Whether it was dropped is not known only where the store has failed anyway.
@@ -75,7 +75,7 @@ impl Store {
         let pipeline = embedded.pipeline();
         let by_orphans = || pipeline.may_have_orphans() && !mutated!(DropLeavesOrphans);
         let by_endings =
-            || (pipeline.any_unapplied() || embedded.pending_cleanups() > 0) && !mutated!(DropLeavesEndings);
+            || (pipeline.any_unapplied() || embedded.pending_cleanups() > 0) && !mutated!(DropLeavesCleanups);
         let may_be_asked = || by_orphans() || by_endings();
         if may_be_asked() {
             return Ok(());
@@ -100,12 +100,12 @@ impl Store {
                 continue;
             }
             // Once more, now that the drop is known: what was committed before it is unapplied until its last lock is gone.
-            if may_be_asked() && !mutated!(DropAskedOnce) {
+            if may_be_asked() && !mutated!(DropCheckedOnce) {
                 return Ok(());
             }
             crash_point!(KeyspaceDropped);
             self.inner.engine.delete_keyspace(KeyspaceId(id)).map_err(|why| pipeline.poison(why.into()))?;
-            crash_point!(KeyspaceErased);
+            crash_point!(KeyspaceDataDeleted);
             // By hand: the background must not queue for a permit that a caller of `close` may hold.
             let mut txn = self.begin()?;
             txn.delete(&catalog, &key)?;
@@ -115,7 +115,7 @@ impl Store {
     }
 }
 
-/// Keyspaces that are marked as dropped and go on unless that is [`done`](Ending::done).
+/// Keyspaces that are marked as dropped and go on unless that is [`done`](PendingDrop::done).
 pub(super) struct PendingDrop<'a> {
     store: &'a Store,
     keyspaces: Vec<Keyspace>,

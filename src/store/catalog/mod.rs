@@ -58,7 +58,7 @@ impl Store {
     /// Opens a keyspace, and creates it if there is none of this name.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] when the name is empty, longer than [`KEYSPACE_NAME_MAX_BYTES`] or holds control
+    /// [`ErrorKind::InvalidArgument`] when the name is empty, longer than [`MAX_KEYSPACE_NAME_BYTES`] or holds control
     /// characters, and those of a commit.
     pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
         check_name(name)?;
@@ -86,7 +86,7 @@ impl Store {
     /// Opens a keyspace that exists.
     ///
     /// # Errors
-    /// [`ErrorKind::NoSuchKeyspace`] when it does not.
+    /// [`ErrorKind::KeyspaceNotFound`] when it does not.
     pub fn existing_keyspace(&self, name: &str) -> Result<Keyspace> {
         let id = self.lookup_id(name)?.ok_or_else(|| ErrorKind::KeyspaceNotFound(name.into()))?;
         Ok(self.open_handle(id, name))
@@ -116,7 +116,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::NoSuchKeyspace`], [`ErrorKind::InvalidArgument`] when there is a keyspace of the new name or there can be
+    /// [`ErrorKind::KeyspaceNotFound`], [`ErrorKind::InvalidArgument`] when there is a keyspace of the new name or there can be
     /// none ([`Store::keyspace`]), and those of a commit.
     pub fn rename_keyspace(&self, name: &str, to: &str) -> Result<Keyspace> {
         check_name(to)?;

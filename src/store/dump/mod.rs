@@ -33,7 +33,7 @@ pub struct DumpOptions {
 /// Where an increment begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DumpBase {
-    /// At a moment: that of the dump which it is to follow, exactly ([`Dumped::read_ts`]).
+    /// At a moment: that of the dump which it is to follow, exactly ([`DumpStats::read_ts`]).
     Timestamp(Timestamp),
     /// Where this dump ends, which must be of the same store.
     Dump(DumpHeader),
@@ -82,7 +82,7 @@ impl DumpHeader {
     /// Reads the beginning of a dump. Nothing is said about the rest of it, which may be damaged or missing.
     ///
     /// # Errors
-    /// [`ErrorKind::NotAStore`](crate::ErrorKind::NotAStore) when it is no dump or one of another format,
+    /// [`ErrorKind::UnrecognizedFormat`](crate::ErrorKind::UnrecognizedFormat) when it is no dump or one of another format,
     /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) when these bytes are damaged or missing,
     /// [`ErrorKind::Io`](crate::ErrorKind::Io) when they cannot be read.
     pub fn read(from: impl Read) -> Result<Self> {

@@ -21,23 +21,23 @@ const NOTHING_RESTORED: &str = ", so nothing of it was restored";
 impl Store {
     /// Puts everything that a [dump](crate::Snapshot::dump) holds into this store: all of it, durably, or nothing. Every timestamp
     /// that the store hands out from here on is greater than those in the store that was dumped. `progress` is called after each block,
-    /// and may [stop](Proceed) it: nothing is restored then. It takes memory for one block, about three times the longest value,
+    /// and may [stop](IntoControlFlow) it: nothing is restored then. It takes memory for one block, about three times the longest value,
     /// whatever the dump says.
     ///
     /// An [increment](crate::Snapshot::dump_with) goes onto a store to which the dump before it was the last to be restored
-    /// ([`Store::restored_upto`]), and onto no other. The store then has the source's keyspaces and rows as of the new moment, so far as
+    /// ([`Store::restored_ts`]), and onto no other. The store then has the source's keyspaces and rows as of the new moment, so far as
     /// nobody wrote here: rows that were written here meanwhile are replaced where the source has changed them since, and stay as they
-    /// are where it has not. All of it is one large transaction ([`Builder::stream_at_bytes`](crate::Builder::stream_at_bytes)), which locks
+    /// are where it has not. All of it is one large transaction ([`Builder::large_transaction_bytes`](crate::Builder::large_transaction_bytes)), which locks
     /// the rows that it changes: a concurrent transaction that writes one of them, or the restore, ends with a conflict. It must not
-    /// take longer than [`Builder::age_max`](crate::Builder::age_max) where the store is written to.
+    /// take longer than [`Builder::max_snapshot_age`](crate::Builder::max_snapshot_age) where the store is written to.
     ///
     /// # Errors
-    /// [`ErrorKind::NotAStore`](crate::ErrorKind::NotAStore) when it is no dump or one of a format that this program does not know,
+    /// [`ErrorKind::UnrecognizedFormat`](crate::ErrorKind::UnrecognizedFormat) when it is no dump or one of a format that this program does not know,
     /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) when it is damaged or was cut off;
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when the store has keyspaces and [`Existing::Refuse`] is said, when
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when the store has keyspaces and [`OnExisting::Fail`] is said, when
     /// an increment does not follow what was restored last, when a keyspace that it changes was dropped here, and when the store is
     /// read-only or shared with other processes; [`ErrorKind::Io`](crate::ErrorKind::Io) when `from` cannot be read;
-    /// [`ErrorKind::Stopped`](crate::ErrorKind::Stopped); of an increment [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) and
+    /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled); of an increment [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) and
     /// [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld); and those of a commit.
     pub fn restore<P: IntoControlFlow>(
         &self,

@@ -18,10 +18,10 @@ use crate::view::ReadView;
 
 impl Snapshot {
     /// Writes everything that the snapshot shows, every keyspace of it, in a form that [`Store::restore`](crate::Store::restore)
-    /// reads; compressed by LZ4. `progress` is called after each block, and may [stop](Proceed) it.
+    /// reads; compressed by LZ4. `progress` is called after each block, and may [stop](IntoControlFlow) it.
     ///
     /// It takes memory for one block, about three times the longest value. A dump that takes longer than
-    /// [`Builder::age_max`](crate::Builder::age_max) of a store that is written to meanwhile ends with
+    /// [`Builder::max_snapshot_age`](crate::Builder::max_snapshot_age) of a store that is written to meanwhile ends with
     /// [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld); that of one opened [read-only](crate::Builder::read_only) never does.
     ///
     /// What is dumped is durable, also where the store is opened [`Durability::Buffered`](crate::Durability::Buffered): one sync is
@@ -29,7 +29,7 @@ impl Snapshot {
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
-    /// use percolite::{Existing, Store};
+    /// use percolite::{OnExisting, Store};
     /// let store = Store::in_memory()?;
     /// let towns = store.keyspace("towns")?;
     /// store.transact(|txn| txn.put(&towns, "Oslo", "717710"))?;
@@ -38,13 +38,13 @@ impl Snapshot {
     /// store.snapshot()?.dump(&mut dump, |_| ())?;
     ///
     /// let copy = Store::in_memory()?;
-    /// let restored = copy.restore(dump.as_slice(), Existing::Refuse, |_| ())?;
+    /// let restored = copy.restore(dump.as_slice(), OnExisting::Fail, |_| ())?;
     /// assert_eq!((restored.keyspaces, restored.rows), (1, 1));
     /// # Ok(()) }
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io) when `to` does not take it, [`ErrorKind::Stopped`](crate::ErrorKind::Stopped), and those of reading and of
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) when `to` does not take it, [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled), and those of reading and of
     /// [`Store::sync`](crate::Store::sync). What was written until then is no whole dump, and restoring it is refused.
     pub fn dump<P: IntoControlFlow>(&self, to: impl Write, progress: impl FnMut(&DumpStats) -> P) -> Result<DumpStats> {
         self.dump_with(DumpOptions::default(), to, progress)
@@ -54,13 +54,13 @@ impl Snapshot {
     ///
     /// A chain of a full dump and increments, each of which begins where the one before it ends, holds what a full dump of the last
     /// moment would hold. Changed and deleted rows are found in one pass over the newest versions of all rows, in memory for one block;
-    /// keyspaces that were created since, or truncated, are in it as a whole. The store must keep [history](crate::Builder::history)
+    /// keyspaces that were created since, or truncated, are in it as a whole. The store must keep [history](crate::Builder::history_retention)
     /// that goes back to where the increment begins, since history is what keeps the records of deletions.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
     /// use std::time::Duration;
-    /// use percolite::{DumpHeader, DumpOptions, Existing, Store};
+    /// use percolite::{DumpHeader, DumpOptions, OnExisting, Store};
     /// let store = Store::builder().history(Duration::from_secs(3600)).in_memory()?;
     /// let towns = store.keyspace("towns")?;
     /// store.transact(|txn| txn.put(&towns, "Oslo", "717710").and_then(|()| txn.put(&towns, "Atlantis", "0")))?;
@@ -74,8 +74,8 @@ impl Snapshot {
     /// assert_eq!((dumped.rows, dumped.deleted), (1, 1));
     ///
     /// let copy = Store::in_memory()?;
-    /// copy.restore(sunday.as_slice(), Existing::Refuse, |_| ())?;
-    /// copy.restore(monday.as_slice(), Existing::Refuse, |_| ())?;
+    /// copy.restore(sunday.as_slice(), OnExisting::Fail, |_| ())?;
+    /// copy.restore(monday.as_slice(), OnExisting::Fail, |_| ())?;
     /// let towns = copy.keyspace("towns")?;
     /// let snapshot = copy.snapshot()?;
     /// assert!(snapshot.contains(&towns, "Bergen")? && !snapshot.contains(&towns, "Atlantis")?);
@@ -85,7 +85,7 @@ impl Snapshot {
     /// # Errors
     /// Those of [`Snapshot::dump`]. Of an increment also [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld) when the history does not go back to where it
     /// begins, and [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when the store keeps none, when it begins after the snapshot, when it is to
-    /// follow a dump of another store or of no store that is known, and when commits [were lost](crate::Store::lost_logs) from the log: what the dump
+    /// follow a dump of another store or of no store that is known, and when commits [were lost](crate::Store::data_losses) from the log: what the dump
     /// before holds may be among them.
     pub fn dump_with<P: IntoControlFlow>(
         &self,

@@ -70,7 +70,7 @@ impl Txn {
     /// [`ErrorKind::LockLost`] when the lock is lost already, or its lease is over. When something was committed between the transaction's
     /// begin and the grant: by hand [`ErrorKind::SnapshotTooOld`] (begin a new one); inside of [`Store::transact`](crate::Store::transact)
     /// [`ErrorKind::InvalidArgument`], because every attempt would fail (take the lock before the call, or use
-    /// [`Store::lock_transact`](crate::Store::lock_transact)). [`ErrorKind::InvalidArgument`] for a lock of another store, and
+    /// [`Store::transact_with_lock`](crate::Store::transact_with_lock)). [`ErrorKind::InvalidArgument`] for a lock of another store, and
     /// for one whose conversion was given up before it had its token (`AsyncLockGuard::upgrade`); [`ErrorKind::Closed`].
     pub fn fence(&mut self, fence: &Fence) -> Result<()> {
         self.add_lock_fence(fence, None)
@@ -93,7 +93,7 @@ impl Txn {
             );
             return Err(Error::invalid(what));
         }
-        if self.read_ts() < grant.min_read_ts() && !mutated!(FenceIgnoresFloor) {
+        if self.read_ts() < grant.min_read_ts() && !mutated!(FenceIgnoresMinReadTs) {
             return Err(self.snapshot_before_grant_error(grant));
         }
         let durable = self.is_durable();

@@ -132,7 +132,7 @@ impl LockGuard {
     ///
     /// # Errors
     /// [`ErrorKind::LockLost`] when it is over, or the guard was lost otherwise; [`ErrorKind::InvalidArgument`] when there is no lease or the
-    /// time is out of [bounds](crate::bounds::LEASE); [`ErrorKind::Undetermined`] when the store fails: the row may have been written.
+    /// time is out of [bounds](crate::bounds::LOCK_LEASE); [`ErrorKind::Undetermined`] when the store fails: the row may have been written.
     /// [`ErrorKind::Io`], [`ErrorKind::Corruption`], [`ErrorKind::Closed`].
     pub fn renew(&self, lease: Duration) -> Result<()> {
         bounds::LOCK_LEASE.check(lease.as_nanos())?;
@@ -148,7 +148,7 @@ impl LockGuard {
     /// that has no token yet: nothing can be fenced by it; call it again, or drop the guard.
     ///
     /// # Errors
-    /// [`ErrorKind::Deadlock`] at once when another holder waits for the same; [`ErrorKind::LockHeld`] when the wait is over;
+    /// [`ErrorKind::Deadlock`] at once when another holder waits for the same; [`ErrorKind::LockNotAvailable`] when the wait is over;
     /// [`ErrorKind::LockLost`] when it is lost; [`ErrorKind::InvalidArgument`] for a semaphore; [`ErrorKind::Closed`],
     /// [`ErrorKind::Undetermined`], [`ErrorKind::Io`], [`ErrorKind::Corruption`].
     pub fn upgrade(&mut self, wait: LockWaitPolicy) -> Result<()> {
@@ -251,7 +251,7 @@ impl LockGuard {
     }
 
     /// Keeps the lease beyond this guard, the store and the process, until it is over or released by its token
-    /// ([`Store::release_lock`]); it is not renewed. [`Store::resume_lock`] makes a guard of it again.
+    /// ([`Store::release_lock`]); it is not renewed. [`Store::attach_lock`] makes a guard of it again.
     ///
     /// # Errors
     /// The guard itself when it has no lease, is lost, or has no token because a conversion has failed.

@@ -32,7 +32,7 @@ struct State {
 }
 
 impl LeaseRenewer {
-    /// Takes charge of a lease that has a guard. To be called after [`Keeper::start`].
+    /// Takes charge of a lease that has a guard. To be called after [`LeaseRenewer::start`].
     pub fn watch(&self, grant: &Arc<Grant>) {
         let mut state = self.0.lock();
         if !grant.with_lease(|lease| lease.auto_renew).unwrap_or(false) {

@@ -29,7 +29,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Store::lock_with`], but for [`ErrorKind::LockHeld`].
+    /// Those of [`Store::lock_with`], but for [`ErrorKind::LockNotAvailable`].
     pub fn get_lock(&self, name: &str, lease: Duration) -> Result<Option<Timestamp>> {
         let options = LockOptions::exclusive().wait(LockWaitPolicy::NoWait).lease(lease).once();
         let Some(guard) = self.try_lock_with(&name.into(), &options)? else { return Ok(None) };
@@ -101,7 +101,7 @@ impl Store {
         Ok(true)
     }
 
-    /// Goes on with a lease that was kept ([`LockGuard::into_token`], [`Store::get_lock`]) or whose process has ended: a guard with the
+    /// Goes on with a lease that was kept ([`LockGuard::detach`], [`Store::get_lock`]) or whose process has ended: a guard with the
     /// same token, which renews it at half of its time.
     ///
     /// # Errors

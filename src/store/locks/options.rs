@@ -6,10 +6,10 @@ use crate::bounds;
 use crate::error::{Error, Result};
 use crate::locking::{CancelToken, LockMode};
 
-/// How long a request waits that does not say: see [`Wait`].
+/// How long a request waits that does not say: see [`LockWaitPolicy`].
 pub(super) const DEFAULT_LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The longest [`LockOptions::why`], in bytes.
+/// The longest [`LockOptions::reason`], in bytes.
 pub const MAX_LOCK_REASON_BYTES: usize = 255;
 
 /// How long to wait for a lock. By default 30 seconds at most, as [`Store::lock`](crate::Store::lock) does.
@@ -18,7 +18,7 @@ pub const MAX_LOCK_REASON_BYTES: usize = 255;
 /// and for the row of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockWaitPolicy {
-    /// Not at all: granted at once, or [`ErrorKind::LockHeld`](crate::ErrorKind::LockHeld).
+    /// Not at all: granted at once, or [`ErrorKind::LockNotAvailable`](crate::ErrorKind::LockNotAvailable).
     NoWait,
     /// So long at most, from the call on.
     Timeout(Duration),
@@ -87,7 +87,7 @@ impl LockOptions {
         Self { wait, ..self }
     }
 
-    /// What may end the wait with [`ErrorKind::Stopped`](crate::ErrorKind::Stopped). A lock that is free is granted even so.
+    /// What may end the wait with [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled). A lock that is free is granted even so.
     pub fn cancel_token(self, by: &CancelToken) -> Self {
         Self { cancel_token: Some(by.clone()), ..self }
     }

@@ -33,7 +33,7 @@ impl Store {
 
     /// All locks that are held and waited for at this moment, and which request waits for which. The entries of each name belong to one
     /// moment; different names may be of different moments. A cycle that is listed was seen with the same waits by a second look, and not
-    /// every cycle may be listed: see [`LockTable::cycles`]. A store that was opened read-only shows its leases.
+    /// every cycle may be listed: see [`LockTable::wait_cycles`]. A store that was opened read-only shows its leases.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {

@@ -41,11 +41,11 @@ impl Store {
     /// transaction that must not be committed without it is [fenced].
     ///
     /// **The lock first, then the snapshot.** A transaction that began before the grant may not see what the holder before has done, so
-    /// begin after this returns, or use [`Store::lock_transact`]. What holders before have committed durably, fenced by the lock, is
+    /// begin after this returns, or use [`Store::transact_with_lock`]. What holders before have committed durably, fenced by the lock, is
     /// durable when this returns; what they have committed [buffered](crate::Durability::Buffered) is seen, and a power cut may take it.
     ///
     /// **Not re-entrant.** The guard is the owner, not the thread: a second call in the same thread waits like any other, and returns
-    /// [`ErrorKind::LockHeld`] if the guard is not dropped meanwhile. Two threads that take two locks in opposite order wait for each other
+    /// [`ErrorKind::LockNotAvailable`] if the guard is not dropped meanwhile. Two threads that take two locks in opposite order wait for each other
     /// until their patience is over; [`Store::lock_table`] shows the cycle meanwhile.
     ///
     /// **Not in a closure of [`transact`](Store::transact)**: it would wait with a snapshot and a permit in hand, others might wait for
@@ -64,7 +64,7 @@ impl Store {
     /// [fenced]: crate::Txn::fence
     ///
     /// # Errors
-    /// [`ErrorKind::LockHeld`] after 30 seconds. [`ErrorKind::InvalidArgument`] when the name is empty, longer than 255 bytes or has
+    /// [`ErrorKind::LockNotAvailable`] after 30 seconds. [`ErrorKind::InvalidArgument`] when the name is empty, longer than 255 bytes or has
     /// control characters, and where the store is read-only or others share its engine. [`ErrorKind::LockLost`] when
     /// [`Store::force_unlock`] took it away before this returns. [`ErrorKind::Corruption`] when the row of the name's leases is damaged.
     /// [`ErrorKind::Undetermined`], [`ErrorKind::Io`], [`ErrorKind::Closed`] when the disk or the store fails, or is closed: the lock is
@@ -78,7 +78,7 @@ impl Store {
     /// lease of it is over, no request is made.
     ///
     /// # Errors
-    /// Those of [`Store::lock`], but for [`ErrorKind::LockHeld`].
+    /// Those of [`Store::lock`], but for [`ErrorKind::LockNotAvailable`].
     pub fn try_lock<'a>(&self, target: impl Into<LockTarget<'a>>) -> Result<Option<LockGuard>> {
         self.try_lock_with(&target.into(), &LockOptions::exclusive().wait(LockWaitPolicy::NoWait))
     }
@@ -96,8 +96,8 @@ impl Store {
     /// Takes a lock with options of its own.
     ///
     /// # Errors
-    /// Those of [`Store::lock`]; [`ErrorKind::LockHeld`] when [`LockOptions::wait`] is over, with the holders and how many requests were
-    /// before this one; [`ErrorKind::Stopped`] when it is cancelled; [`ErrorKind::InvalidArgument`] for options out of
+    /// Those of [`Store::lock`]; [`ErrorKind::LockNotAvailable`] when [`LockOptions::wait`] is over, with the holders and how many requests were
+    /// before this one; [`ErrorKind::Cancelled`] when it is cancelled; [`ErrorKind::InvalidArgument`] for options out of
     /// [bounds](crate::bounds) or that do not go together, and when the name is used in another way at this moment
     /// ([`LockOptions::semaphore`]); [`ErrorKind::LockLost`] also when the lease was over before its row was written. Where the disk
     /// fails while the row of a lease is written, the next life of the store may find it held.
@@ -264,19 +264,19 @@ impl Store {
         if mutated!(TokenBeforeDrain) {
             grant.set_token(pipeline.next_timestamp()?);
         }
-        if mutated!(FloorBeforeDrain) {
+        if mutated!(MinReadTsBeforeDrain) {
             grant.set_min_read_ts(pipeline.visible_view().read_ts);
         }
         let mut past = locks.heads.predecessors_of(grant);
         if past.has_in_flight {
-            crash_point!(LockEnded);
+            crash_point!(LockGrantEnded);
             if !mutated!(NoDrainAfterEnd) {
                 pipeline.drain()?;
             }
             crash_point!(LockDrained);
             past = locks.heads.predecessors_of(grant);
         }
-        if !mutated!(FloorBeforeDrain) {
+        if !mutated!(MinReadTsBeforeDrain) {
             grant.set_min_read_ts(pipeline.visible_view().read_ts);
         }
         if !mutated!(TokenBeforeDrain) {
@@ -299,7 +299,7 @@ impl Store {
         check(locks, grant)
     }
 
-    /// [`Store::settle`] without anything that may wait; `false` when there is, and then nothing was done.
+    /// [`Store::activate_grant`] without anything that may wait; `false` when there is, and then nothing was done.
     #[cfg(feature = "tokio")]
     pub(crate) fn try_activate_now(&self, grant: &Arc<Grant>, waits: bool) -> Result<bool> {
         let locks = self.lock_manager()?;
@@ -356,7 +356,7 @@ impl Store {
                 (now.saturating_add(lease.duration), since_ms.unwrap_or_default());
             lease.row_writes_in_flight -= 1;
         });
-        crash_point!(LockLeased if grant.has_lease());
+        crash_point!(LockLeaseDurable if grant.has_lease());
         if grant.has_lease() {
             locks.heads.on_lease_renewed(grant);
         }

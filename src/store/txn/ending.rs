@@ -41,7 +41,7 @@ impl Txn {
     /// # Errors
     /// [`ErrorKind::Conflict`]: another transaction came first; nothing of this one remains.
     /// [`ErrorKind::Undetermined`]: the store failed at a moment when the transaction may have been committed.
-    /// [`ErrorKind::NoSuchKeyspace`]: a keyspace that it writes to was dropped meanwhile.
+    /// [`ErrorKind::KeyspaceNotFound`]: a keyspace that it writes to was dropped meanwhile.
     /// [`ErrorKind::LockLost`]: a lock that it is [fenced](Txn::fence) by has ended. Nothing was written; the same transaction, fenced by
     /// the same grant, would fail again. Others mean that nothing was committed.
     pub fn commit(mut self) -> Result<Commit> {

@@ -27,7 +27,7 @@ use crate::timestamp::Timestamp;
 /// Snapshot isolation permits *write skew*: two transactions that each read what the other writes may both commit. Reading a
 /// row with [`Txn::get_for_update`] closes that for the row.
 ///
-/// Writes are kept in memory up to [`Builder::stream_at_bytes`](super::Builder::stream_at_bytes). Beyond that they are
+/// Writes are kept in memory up to [`Builder::large_transaction_bytes`](super::Builder::large_transaction_bytes). Beyond that they are
 /// *streamed*: put into the store as row locks while the transaction is still being written, so that its size is bounded by the
 /// disk only. From then on others conflict with it before it commits, and its own writes may answer
 /// [`ErrorKind::Conflict`]; after that error it is over, and every later call repeats it. Reading back what was streamed, and
@@ -118,7 +118,7 @@ impl Txn {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] when the key is empty and [`ErrorKind::TooLarge`] when it is longer than a row's can be,
-    /// [`ErrorKind::NoSuchKeyspace`] when the keyspace was dropped before the transaction began (one that was created or restored
+    /// [`ErrorKind::KeyspaceNotFound`] when the keyspace was dropped before the transaction began (one that was created or restored
     /// later is empty but for own writes, and stays so when it is dropped),
     /// [`ErrorKind::SnapshotTooOld`], [`ErrorKind::Corruption`], [`ErrorKind::Io`], [`ErrorKind::Closed`].
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
@@ -160,7 +160,7 @@ impl Txn {
     ///
     /// In PostgreSQL, MySQL and RocksDB's `TransactionDB` the same words mean a lock that others wait
     /// for; RocksDB's `OptimisticTransactionDB` checks at commit, as here. Only a transaction that is
-    /// [streamed](super::Builder::stream_at_bytes) locks the row before its commit, like the rows
+    /// [streamed](super::Builder::large_transaction_bytes) locks the row before its commit, like the rows
     /// that it writes, and a conflict may then end it earlier. Rows that are not there yet are
     /// guarded by a [guard row](crate::cookbook#a-range-that-must-not-change).
     ///
@@ -195,10 +195,10 @@ impl Txn {
     ///
     /// # Errors
     /// [`ErrorKind::TooLarge`] when key, value or transaction are, [`ErrorKind::InvalidArgument`] when the key is empty,
-    /// [`ErrorKind::NoSuchKeyspace`] when the keyspace was dropped, [`ErrorKind::Closed`]. The transaction stays as it was.
+    /// [`ErrorKind::KeyspaceNotFound`] when the keyspace was dropped, [`ErrorKind::Closed`]. The transaction stays as it was.
     /// [`ErrorKind::Conflict`] where the keyspace was being [restored](Store::restore) when the transaction began; and where the
     /// transaction is so large that it locks its rows as it goes
-    /// ([`Builder::stream_at_bytes`](super::Builder::stream_at_bytes)), which is over then.
+    /// ([`Builder::large_transaction_bytes`](super::Builder::large_transaction_bytes)), which is over then.
     pub fn put(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         let row = self.check_write(keyspace, key.as_ref())?;
         let value = value.as_ref();
@@ -300,7 +300,7 @@ impl Txn {
     }
 
     /// Marks this point. From the first mark on, what each write replaces is kept in memory, within
-    /// [`Builder::transaction_max_bytes`](super::Builder::transaction_max_bytes).
+    /// [`Builder::max_transaction_bytes`](super::Builder::max_transaction_bytes).
     pub fn savepoint(&mut self) -> Savepoint {
         Savepoint { number: self.buffer.savepoint(), txn: self.id }
     }

@@ -55,7 +55,7 @@ pub struct VerifyReport {
     pub issue_count: u64,
     /// The first thousand of them.
     pub issues: Vec<IntegrityIssue>,
-    /// Losses of commits that were accepted: see [`Store::lost_logs`]. Not among the problems.
+    /// Losses of commits that were accepted: see [`Store::data_losses`]. Not among the problems.
     pub data_losses: Vec<DataLoss>,
 }
 
@@ -101,15 +101,15 @@ impl VerifyReport {
 }
 
 impl Store {
-    /// Looks at everything that is stored and tells what is wrong with it; see [`Verified`]. Nothing is changed by it, and it may
+    /// Looks at everything that is stored and tells what is wrong with it; see [`VerifyReport`]. Nothing is changed by it, and it may
     /// run beside transactions. It reads cells in order: the filters of RocksDB's tables, which only single reads use, and
     /// what of an index no scan needs are not checked, nor checksums of whole files: RocksDB can, but its Rust binding does not
     /// offer it. `progress` is called every thousand cells or so,
-    /// and may [stop](Proceed) it.
+    /// and may [stop](IntoControlFlow) it.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) where the engine does not show what it stores,
-    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed), [`ErrorKind::Stopped`](crate::ErrorKind::Stopped). Damage is no error but a [`Problem`].
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed), [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled). Damage is no error but a [`IntegrityIssue`].
     pub fn verify<P: IntoControlFlow>(&self, mut progress: impl FnMut(&VerifyReport) -> P) -> Result<VerifyReport> {
         self.inner.check_open()?;
         let view = ReadView::new(Timestamp::MAX, self.inner.engine.snapshot()?, true);

@@ -325,7 +325,7 @@ fn string_in((before, after): (&str, &str), text: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(after.as_bytes());
 }
 
-/// As `COPY` of `PostgreSQL`: \t, \n, \r, \\, and \xHH for other control characters and for bytes that are no text.
+/// As `SCRATCH_DIR` of `PostgreSQL`: \t, \n, \r, \\, and \xHH for other control characters and for bytes that are no text.
 fn escape(bytes: &[u8], out: &mut Vec<u8>) {
     if bytes.iter().all(|byte| matches!(byte, b' '..=b'~') && *byte != b'\\') {
         return out.extend_from_slice(bytes);

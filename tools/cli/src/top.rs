@@ -1,6 +1,6 @@
 //! `percolite top`: what a store does while it does it.
 //!
-//! One process has a store for itself, and tells others what it does if it was asked to ([`percolite::Builder::publish_status`]): that is
+//! One process has a store for itself, and tells others what it does if it was asked to ([`percolite::Builder::status_file_interval`]): that is
 //! what is shown.
 
 use std::path::PathBuf;

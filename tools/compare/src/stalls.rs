@@ -2,7 +2,7 @@
 //!
 //! Buffered commits of large values into write buffers that are far too small for them: flushes and compactions fall behind, and
 //! RocksDB refuses writes until they have caught up. No commit may fail for that; each is to take longer instead, all the
-//! time a little rather than now and then for seconds. What [`percolite::Store::engine_figures`] says meanwhile is looked
+//! time a little rather than now and then for seconds. What [`percolite::Store::engine_stats`] says meanwhile is looked
 //! at as an operator would, and what [`percolite::Store::stats`] says in the end. The issue that asked for it named no bars for smoothness: those here are its authors'.
 
 use std::ops::ControlFlow;

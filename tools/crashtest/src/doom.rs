@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Context as _;
-use percolite::crashtest::{Point, listen};
+use percolite::crashtest::{CrashPoint, set_crash_hook};
 use serde::{Deserialize, Serialize};
 
 use crate::life::Life;
@@ -29,7 +29,7 @@ pub type Visits = BTreeMap<String, u64>;
 #[derive(Debug)]
 pub struct Doom {
     sink: Arc<PipeSink>,
-    fatal: Vec<(Point, u64)>,
+    fatal: Vec<(CrashPoint, u64)>,
     after: u64,
     /// All visits, and those that count, by point.
     visits: Vec<AtomicU64>,
@@ -42,8 +42,8 @@ impl Doom {
     /// # Errors
     /// There is no such point.
     pub fn of(life: &Life, sink: &Arc<PipeSink>) -> anyhow::Result<Arc<Self>> {
-        let point = |fatal: &Fatal| Some((Point::named(&fatal.point)?, fatal.visit));
-        let zeros = || Point::ALL.iter().map(|_| AtomicU64::new(0)).collect();
+        let point = |fatal: &Fatal| Some((CrashPoint::from_name(&fatal.point)?, fatal.visit));
+        let zeros = || CrashPoint::ALL.iter().map(|_| AtomicU64::new(0)).collect();
         let doom = Arc::new(Self {
             sink: Arc::clone(sink),
             fatal: life.fatal.iter().map(point).collect::<Option<_>>().context("no such point")?,
@@ -52,11 +52,11 @@ impl Doom {
             counted: zeros(),
         });
         let hears = Arc::clone(&doom);
-        listen(Box::new(move |point| hears.reached(point)));
+        set_crash_hook(Box::new(move |point| hears.reached(point)));
         Ok(doom)
     }
 
-    fn reached(&self, point: Point) {
+    fn reached(&self, point: CrashPoint) {
         self.visits[point as usize].fetch_add(1, Ordering::SeqCst);
         if self.sink.acknowledged() < self.after {
             return;
@@ -69,7 +69,7 @@ impl Doom {
 
     /// What was visited so far.
     pub fn visits(&self) -> Visits {
-        let visits = Point::ALL.iter().zip(&self.visits);
+        let visits = CrashPoint::ALL.iter().zip(&self.visits);
         let counts = visits.map(|(point, count)| (point.name().to_owned(), count.load(Ordering::SeqCst)));
         counts.filter(|(_, count)| *count > 0).collect()
     }

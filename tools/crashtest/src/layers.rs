@@ -59,7 +59,7 @@ impl Layer {
         match self {
             Self::Sim => "sim:embedded/17",
             #[cfg(feature = "rocks")]
-            Self::Kill => "kill:batch.written/2/two-phase/sync/17",
+            Self::Kill => "kill:group.written/2/two-phase/sync/17",
             #[cfg(feature = "rocks")]
             Self::Walsweep => "walsweep:1/5000",
             #[cfg(feature = "rocks")]

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use percolite::crashtest::{Mutant, mutate};
+use percolite::crashtest::{Mutant, enable_mutant};
 use percolite::engine::Engine;
 use percolite::engine::folder::{FolderEngine, FolderOptions};
 use percolite::runtime::Env;
@@ -240,7 +240,7 @@ pub fn live(life: &str) -> anyhow::Result<()> {
     let workload = workload::named(&life.workload).with_context(|| format!("no workload {:?}", life.workload))?;
     // A process that hangs must not outlive the one that listens.
     set_parent_process_death_signal(Some(Signal::KILL)).context("a signal at the parent's end")?;
-    mutate(life.mutant.as_deref().and_then(Mutant::named));
+    enable_mutant(life.mutant.as_deref().and_then(Mutant::from_name));
     let sink = Arc::new(PipeSink::new(life.number));
     let doom = (!life.lingers).then(|| Doom::of(&life, &sink)).transpose()?;
     match open(&life, &sink) {

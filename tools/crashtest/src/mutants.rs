@@ -25,9 +25,9 @@ use crate::outcome::Outcome;
 pub const QUICK: &[Mutant] = &[
     Mutant::SkipConflictCheck,
     Mutant::NoRollbackRecord,
-    Mutant::UnappliedReadLate,
+    Mutant::LockCheckAfterSnapshot,
     Mutant::AcknowledgeBeforeSync,
-    Mutant::RecoveryForgets,
+    Mutant::ResolveDropsStatus,
 ];
 
 /// One that no layer can find, and tests of the log do: its own refusal after a failure lies below the storage's, which comes first.
@@ -54,7 +54,7 @@ pub struct MutantsArgs {
 /// # Errors
 /// An unknown mutant; a harness that finds something without one; a program that cannot be started.
 pub fn run(args: &MutantsArgs, told: &dyn Fn(&MutantResult)) -> anyhow::Result<Evidence> {
-    let named = |name: &String| Mutant::named(name).with_context(|| format!("there is no mutant {name:?}"));
+    let named = |name: &String| Mutant::from_name(name).with_context(|| format!("there is no mutant {name:?}"));
     let mut mutants = args.mutants.iter().map(named).collect::<anyhow::Result<Vec<_>>>()?;
     if mutants.is_empty() {
         mutants = Mutant::ALL.iter().copied().filter(|mutant| !ELSEWHERE.contains(mutant)).collect();
@@ -82,7 +82,7 @@ pub fn run(args: &MutantsArgs, told: &dyn Fn(&MutantResult)) -> anyhow::Result<E
 pub fn try_one(mutant: Mutant, all_layers: bool) -> anyhow::Result<Option<MutantResult>> {
     let mut result = MutantResult {
         mutant: mutant.name().into(),
-        text: mutant.text().into(),
+        text: mutant.description().into(),
         layer: None,
         promise: None,
         seconds: 0.0,

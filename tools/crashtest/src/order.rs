@@ -105,7 +105,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 /// # Errors
 /// What is wrong with it.
 pub fn mutant(name: &str) -> Result<Mutant, String> {
-    Mutant::named(name).ok_or_else(|| format!("there is no mutant {name:?}"))
+    Mutant::from_name(name).ok_or_else(|| format!("there is no mutant {name:?}"))
 }
 
 /// Keeps what shows a failure: the store's folder, the history, and what was broken.

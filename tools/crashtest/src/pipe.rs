@@ -244,13 +244,13 @@ impl Heard {
 
 /// A process that is listened to. It is killed when this is dropped.
 #[derive(Debug)]
-pub struct Listener {
+pub struct CrashHook {
     child: Child,
     heard: Arc<Mutex<Heard>>,
     ear: Option<JoinHandle<()>>,
 }
 
-impl Listener {
+impl CrashHook {
     /// Starts a process and listens; what it says goes into `ledger`.
     ///
     /// # Errors
@@ -329,7 +329,7 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
+impl Drop for CrashHook {
     fn drop(&mut self) {
         self.kill();
     }

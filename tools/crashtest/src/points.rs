@@ -10,7 +10,7 @@ use std::io::{self, Write as _};
 
 use anyhow::{Context as _, bail};
 use comfy_table::{ColumnConstraint, Table, presets};
-use percolite::crashtest::Point;
+use percolite::crashtest::CrashPoint;
 
 use crate::outcome::Outcome;
 use crate::screen;
@@ -49,7 +49,7 @@ impl fmt::Display for Place {
 #[derive(Clone, Debug)]
 pub struct Entry {
     /// The point.
-    pub point: Point,
+    pub point: CrashPoint,
     /// Where it can occur.
     pub places: Vec<Place>,
     /// What a process that is killed there leaves.
@@ -104,18 +104,18 @@ impl Leaves {
     }
 
     /// Whether recovery must come to the point. In between it may, but clients may have been quicker than the sweep.
-    pub fn leads_to(self, point: Point) -> bool {
-        use Point as P;
+    pub fn leads_to(self, point: CrashPoint) -> bool {
+        use CrashPoint as P;
         match point {
-            P::LifeBegun | P::OpenBefore | P::OpenLeased | P::OpenScanned | P::SweepDone | P::CloseSynced => true,
-            P::SafePointBefore | P::SafePointDurable | P::ForgetBetween => {
+            P::WalResumed | P::OpenBefore | P::OpenReserved | P::OpenScanned | P::SweepDone | P::CloseSynced => true,
+            P::SafePointBefore | P::SafePointDurable | P::TxnRecordGcBetween => {
                 matches!(self, Self::Ended | Self::Locks | Self::Back | Self::Forward)
             }
-            P::ResolveLockSeen | P::ResolveBeforeBack | P::ResolveVerdict | P::ResolveDone => {
+            P::ResolveLockSeen | P::ResolveBeforeRollback | P::ResolveStatusKnown | P::ResolveDone => {
                 matches!(self, Self::Locks | Self::Back | Self::Forward)
             }
-            P::ResolvePrimaryBack => self == Self::Back,
-            P::ResolveBeforeForward => self == Self::Forward,
+            P::ResolvePrimaryRolledBack => self == Self::Back,
+            P::ResolveBeforeRollForward => self == Self::Forward,
             _ => false,
         }
     }
@@ -125,7 +125,7 @@ impl Leaves {
 ///
 /// # Errors
 /// Those of [`table`].
-pub fn leaves(point: Point) -> anyhow::Result<Leaves> {
+pub fn leaves(point: CrashPoint) -> anyhow::Result<Leaves> {
     let entry = table()?.into_iter().find(|entry| entry.point == point);
     entry.map(|entry| entry.leaves).context("there is no such point")
 }
@@ -134,9 +134,9 @@ pub fn leaves(point: Point) -> anyhow::Result<Leaves> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gaps {
     /// Expected, and not hit.
-    pub missed: Vec<(Place, Point)>,
+    pub missed: Vec<(Place, CrashPoint)>,
     /// Hit, and not expected.
-    pub unexpected: Vec<(Place, Point)>,
+    pub unexpected: Vec<(Place, CrashPoint)>,
 }
 
 impl Gaps {
@@ -156,7 +156,7 @@ impl Gaps {
 pub fn table() -> anyhow::Result<Vec<Entry>> {
     let lines = TABLE.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
     let entries = lines.map(|line| entry(line).with_context(|| line.to_owned())).collect::<anyhow::Result<Vec<_>>>()?;
-    for point in Point::ALL {
+    for point in CrashPoint::ALL {
         let count = entries.iter().filter(|entry| entry.point == *point).count();
         if count != 1 {
             bail!("points.txt has {} {count} times", point.name());
@@ -167,7 +167,7 @@ pub fn table() -> anyhow::Result<Vec<Entry>> {
 
 fn entry(line: &'static str) -> anyhow::Result<Entry> {
     let (name, rest) = word(line);
-    let point = Point::named(name).context("there is no such point")?;
+    let point = CrashPoint::from_name(name).context("there is no such point")?;
     let ((embedded, rest), mut places) = (word(rest), Vec::new());
     let (shared, rest) = word(rest);
     let (kill, rest) = word(rest);
@@ -204,7 +204,7 @@ fn word(text: &str) -> (&str, &str) {
 ///
 /// # Errors
 /// Those of [`table`].
-pub fn gaps(hits: &BTreeMap<Place, BTreeMap<Point, u64>>) -> anyhow::Result<Gaps> {
+pub fn gaps(hits: &BTreeMap<Place, BTreeMap<CrashPoint, u64>>) -> anyhow::Result<Gaps> {
     let mut gaps = Gaps::default();
     for Entry { point, places, .. } in table()? {
         for (place, hits) in hits {
@@ -266,11 +266,11 @@ type Counts = BTreeMap<String, BTreeMap<String, u64>>;
 fn places_in<'a>(
     counts: impl IntoIterator<Item = &'a Counts>,
     known: [Place; 2],
-) -> BTreeMap<Place, BTreeMap<Point, u64>> {
-    let mut hits: BTreeMap<Place, BTreeMap<Point, u64>> = BTreeMap::new();
+) -> BTreeMap<Place, BTreeMap<CrashPoint, u64>> {
+    let mut hits: BTreeMap<Place, BTreeMap<CrashPoint, u64>> = BTreeMap::new();
     for (place, points) in counts.into_iter().flatten() {
         let Some(place) = known.into_iter().find(|known| known.to_string() == *place) else { continue };
-        for (point, count) in points.iter().filter_map(|(name, count)| Some((Point::named(name)?, *count))) {
+        for (point, count) in points.iter().filter_map(|(name, count)| Some((CrashPoint::from_name(name)?, *count))) {
             *hits.entry(place).or_default().entry(point).or_default() += count;
         }
     }
@@ -310,7 +310,7 @@ fn shown(mut shown: Table) -> anyhow::Result<Table> {
         let sim = of((Place::SimEmbedded, "embedded"), (Place::SimShared, "shared"));
         let kill = of((Place::KillAuto, "auto"), (Place::KillTwoPhase, "two-phase"));
         let why_not = if why_not.is_empty() { String::new() } else { format!("\n({why_not})") };
-        let promise = point.text().to_owned() + &why_not;
+        let promise = point.description().to_owned() + &why_not;
         shown.add_row([point.name(), sim, kill, leaves.name(), &promise]);
     }
     #[cfg(feature = "rocks")]
@@ -335,7 +335,7 @@ mod tests {
 
     #[test]
     fn the_table_has_every_point_once_and_says_why_one_cannot_occur() {
-        assert_eq!(table().unwrap().len(), Point::ALL.len());
+        assert_eq!(table().unwrap().len(), CrashPoint::ALL.len());
     }
 
     #[test]
@@ -347,11 +347,11 @@ mod tests {
             }
         }
         assert_eq!(gaps(&hits).unwrap(), Gaps::default());
-        hits.get_mut(&Place::KillAuto).unwrap().remove(&Point::BatchWritten);
-        hits.get_mut(&Place::KillAuto).unwrap().insert(Point::HeartbeatDone, 1);
+        hits.get_mut(&Place::KillAuto).unwrap().remove(&CrashPoint::GroupWritten);
+        hits.get_mut(&Place::KillAuto).unwrap().insert(CrashPoint::HeartbeatDone, 1);
         let found = gaps(&hits).unwrap();
-        assert_eq!(found.missed, [(Place::KillAuto, Point::BatchWritten)]);
-        assert_eq!(found.unexpected, [(Place::KillAuto, Point::HeartbeatDone)]);
+        assert_eq!(found.missed, [(Place::KillAuto, CrashPoint::GroupWritten)]);
+        assert_eq!(found.unexpected, [(Place::KillAuto, CrashPoint::HeartbeatDone)]);
         assert_eq!(found.broken().len(), 2);
     }
 
@@ -374,7 +374,7 @@ mod tests {
             let names: Vec<&str> = names.split(", ").map(|name| name.trim_matches('`')).collect();
             for name in names {
                 let is_call = name.split('.').nth(2) == Some("KILL") && format!("{name}.1").parse::<Fault>().is_ok();
-                assert!(is_call || Point::named(name).is_some(), "{number}: {name}");
+                assert!(is_call || CrashPoint::from_name(name).is_some(), "{number}: {name}");
             }
         }
     }
@@ -399,7 +399,8 @@ mod tests {
         ] {
             assert!(readme.contains(&said), "{said}");
         }
-        let said = format!("{} named points at which a run can be stopped, and {all} known mistakes", Point::ALL.len());
+        let said =
+            format!("{} named points at which a run can be stopped, and {all} known mistakes", CrashPoint::ALL.len());
         assert!(in_words(include_str!("../../../DESIGN.md")).contains(&said), "{said}");
         let said = format!("{all} known mistakes that it must find");
         assert!(in_words(include_str!("../../../CHANGELOG.md")).contains(&said), "{said}");
@@ -413,7 +414,7 @@ mod tests {
             wide.set_content_arrangement(ContentArrangement::Dynamic);
             let text = shown(wide).unwrap().to_string();
             assert!(text.lines().all(|line| line.chars().count() <= width.into()), "{width}: {text}");
-            for point in Point::ALL {
+            for point in CrashPoint::ALL {
                 assert!(text.contains(point.name()), "{width}: {}", point.name());
             }
         }

@@ -21,7 +21,7 @@ fn run(case: &str, mutant: Option<Mutant>) -> Outcome {
 #[test]
 fn a_killed_process_loses_nothing_that_it_acknowledged() {
     for case in [
-        "kill:batch.written/2/two-phase/sync/17",
+        "kill:group.written/2/two-phase/sync/17",
         "kill:commit.primary/last/two-phase/buffered/18",
         "kill:commit.done/1/auto/buffered/19",
         "kill:create.before/2/auto/sync/20",
@@ -33,10 +33,11 @@ fn a_killed_process_loses_nothing_that_it_acknowledged() {
 
 #[test]
 fn resolving_without_asking_the_primary_is_found_out() {
-    let case =
-        |seed| run(&format!("kill:resolve.before-forward/1/two-phase/sync/{seed}"), Some(Mutant::BackWithoutAsking));
+    let case = |seed| {
+        run(&format!("kill:resolve.before-roll-forward/1/two-phase/sync/{seed}"), Some(Mutant::RollbackWithoutPrimary))
+    };
     let found = (0..10).map(case).find(|outcome| !outcome.failures.is_empty()).unwrap();
-    assert!(found.failures[0].replay.ends_with("--mutant back-without-asking"));
+    assert!(found.failures[0].replay.ends_with("--mutant rollback-without-primary"));
     // It is there to be found, and nobody will look at what it left.
     let kept = found.failures[0].kept.as_ref().unwrap();
     assert!(kept.join("history.jsonl").exists());
@@ -45,7 +46,7 @@ fn resolving_without_asking_the_primary_is_found_out() {
 
 #[test]
 fn a_collector_that_comes_too_early_is_found_out() {
-    let case = |seed| run(&format!("kill:collect.done/last/auto/sync/{seed}"), Some(Mutant::CollectsTooEarly));
+    let case = |seed| run(&format!("kill:gc.done/last/auto/sync/{seed}"), Some(Mutant::GcTooEarly));
     let found = (1..10).map(case).find(|outcome| !outcome.failures.is_empty()).unwrap();
     // Found by the history, by a transaction whose own reads do not agree, or by a past that has changed.
     let shows_it = |broken: &Broken| {

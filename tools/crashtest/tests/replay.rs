@@ -28,14 +28,14 @@ fn a_line_that_is_no_case_is_told_what_one_looks_like() {
     for seed in ["", "x", "-1", "1.5", "1/2", "18446744073709551616"] {
         refused(&[&format!("sim:embedded/{seed}")], "is no seed");
     }
-    for line in ["kill:", "kill:batch.written", "kill:batch.written/1/auto/sync", "kill:a/b/c/d/e/f"] {
+    for line in ["kill:", "kill:group.written", "kill:group.written/1/auto/sync", "kill:a/b/c/d/e/f"] {
         refused(&[line], "a case looks like kill:");
     }
     refused(&["kill:nowhere/1/auto/sync/1"], "no point");
-    refused(&["kill:batch.written/3/auto/sync/1"], "no visit");
-    refused(&["kill:batch.written/1/both/sync/1"], "no protocol");
-    refused(&["kill:batch.written/1/auto/never/1"], "no durability");
-    refused(&["kill:batch.written/1/auto/sync/x"], "no seed");
+    refused(&["kill:group.written/3/auto/sync/1"], "no visit");
+    refused(&["kill:group.written/1/both/sync/1"], "no protocol");
+    refused(&["kill:group.written/1/auto/never/1"], "no durability");
+    refused(&["kill:group.written/1/auto/sync/x"], "no seed");
     for line in ["walsweep:", "walsweep:1", "walsweep:1/", "walsweep:1/-1", "walsweep:1/2.8", "walsweep:1/2.3.4"] {
         refused(&[line], "walsweep:SEED/PLACE.BIT");
     }
@@ -70,7 +70,7 @@ fn a_case_that_cannot_be_is_told_what_can() {
 #[test]
 fn what_a_layer_does_not_have_is_refused() {
     let file = std::env::temp_dir().join(format!("percolite-no-history-{}", std::process::id()));
-    for line in ["kill:batch.written/1/auto/sync/1", "walsweep:1/200", "ioerr:1/write.log.EIO.3", "powercut:1"] {
+    for line in ["kill:group.written/1/auto/sync/1", "walsweep:1/200", "ioerr:1/write.log.EIO.3", "powercut:1"] {
         refused(&[line, "--history", file.to_str().unwrap()], "only a case of sim has a history");
         refused(&[line, "--trace"], "only a case of sim has a trace");
     }

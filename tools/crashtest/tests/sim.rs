@@ -7,7 +7,7 @@ use percolite_crashtest::sim::{Mode, Run, Scheduler, TRANSACTIONS_MIN, run};
 const MODES: [Mode; 2] = [Mode::Embedded, Mode::Shared];
 
 fn histories(mode: Mode) -> impl Iterator<Item = (u64, Run)> {
-    Scheduler::listen();
+    Scheduler::install_hooks();
     let first = rand::random_range(0..1 << 40);
     println!("{mode:?} from seed {first}");
     (first..first + 40).map(move |seed| (seed, run(mode, seed, false)))

@@ -33,7 +33,7 @@ use crate::ledger::Ledger;
 use crate::life::{Life, Promise, count_streamed, load_of, none_streamed};
 use crate::order::{Order, copy_folder, keep, scratch};
 use crate::outcome::{Failure, Outcome, Rotation};
-use crate::pipe::{Call, Heard, Listener};
+use crate::pipe::{Call, CrashHook, Heard};
 use crate::violation::Broken;
 use crate::workload;
 
@@ -287,7 +287,7 @@ fn attempt(order: &Order, case: Case, outcome: &mut Outcome) -> anyhow::Result<b
         (_, None) => return Ok(false),
     };
     let silence = if order.quick { QUICK_SILENCE } else { SILENCE };
-    let mut child = Listener::start(command, ledger)?;
+    let mut child = CrashHook::start(command, ledger)?;
     let is_over = |heard: &Heard| heard.done || matches!(case.trouble, Trouble::Room(_)) && !heard.failed.is_empty();
     let spoke = child.wait(silence, is_over);
     let noted = || std::fs::read_to_string(&notes).unwrap_or_default();
@@ -333,7 +333,7 @@ fn quiet_life(life: &Life, fault: Fault) -> anyhow::Result<Ledger> {
     if fault.act == Act::Create {
         quiet.write_buffers = 128 << 20;
     }
-    let mut child = Listener::start(quiet.command()?, Ledger::default())?;
+    let mut child = CrashHook::start(quiet.command()?, Ledger::default())?;
     child.wait(SILENCE, |heard| heard.done);
     Ok(child.end().0.ledger)
 }

@@ -1,6 +1,6 @@
 //! Cases: at which point a store is killed, at which visit, and how it is used; and which cases a run has.
 //!
-//! A case has a name that says all of it, `kill:batch.written/2/two-phase/sync/17`, and the name is all that `replay` needs.
+//! A case has a name that says all of it, `kill:group.written/2/two-phase/sync/17`, and the name is all that `replay` needs.
 //! The number at its end is the seed of every other choice. Threads and the disk are not in its hands, so a replay repeats
 //! the situation, not every step.
 
@@ -8,7 +8,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Context as _, bail};
-use percolite::crashtest::Point;
+use percolite::crashtest::CrashPoint;
 
 use crate::life::Life;
 use crate::points::{self, Place};
@@ -112,7 +112,7 @@ impl Nth {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
     /// Where it dies.
-    pub point: Point,
+    pub point: CrashPoint,
     /// At which visit.
     pub nth: Nth,
     /// How transactions commit.
@@ -136,11 +136,11 @@ impl FromStr for Case {
     fn from_str(text: &str) -> anyhow::Result<Self> {
         let parts: Vec<&str> = text.strip_prefix("kill:").unwrap_or(text).split('/').collect();
         let [point, nth, protocol, durability, seed] = parts[..] else {
-            bail!("a case looks like kill:batch.written/2/two-phase/sync/17, not like {text}");
+            bail!("a case looks like kill:group.written/2/two-phase/sync/17, not like {text}");
         };
         let find = |name: &str, what: &str| format!("no {what}: {name}");
         let case = Self {
-            point: Point::named(point).with_context(|| find(point, "point"))?,
+            point: CrashPoint::from_name(point).with_context(|| find(point, "point"))?,
             nth: Nth::ALL.into_iter().find(|one| one.name() == nth).with_context(|| find(nth, "visit"))?,
             protocol: Protocol::ALL
                 .into_iter()
@@ -208,7 +208,7 @@ pub fn seed_of(seed: u64, index: u64) -> u64 {
 }
 
 /// The points that can be killed at, and in which protocols.
-fn expected() -> anyhow::Result<Vec<(Point, Vec<Protocol>)>> {
+fn expected() -> anyhow::Result<Vec<(CrashPoint, Vec<Protocol>)>> {
     let protocols = |places: &[Place]| Protocol::ALL.into_iter().filter(|one| places.contains(&one.place())).collect();
     let entries = points::table()?.into_iter().map(|entry| (entry.point, protocols(&entry.places)));
     Ok(entries.filter(|(_, protocols): &(_, Vec<_>)| !protocols.is_empty()).collect())
@@ -223,8 +223,8 @@ mod tests {
         for case in all(3).unwrap() {
             assert_eq!(case.to_string().parse::<Case>().unwrap(), case);
         }
-        assert!("kill:batch.written/3/auto/sync/1".parse::<Case>().is_err());
-        assert!("kill:batch.written".parse::<Case>().is_err());
+        assert!("kill:group.written/3/auto/sync/1".parse::<Case>().is_err());
+        assert!("kill:group.written".parse::<Case>().is_err());
         let why = "kill:prewrite.all/1/auto/sync/1".parse::<Case>().unwrap_err().to_string();
         assert!(why.contains("only in: sim, embedded; sim, shared; kill, two-phase"), "{why}");
     }

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use anyhow::Context as _;
 use parking_lot::Mutex;
-use percolite::crashtest::{Mutant, mutate};
+use percolite::crashtest::{Mutant, enable_mutant};
 
 use crate::interrupt;
 use crate::order::{Clock, Order};
@@ -61,7 +61,7 @@ impl Config {
 /// Runs so many cases, or as many as the clock allows.
 fn run_cases(config: &Config, clock: Clock, enough: u64, case: impl Fn(u64) -> Case + Sync) -> anyhow::Result<Outcome> {
     // The judge is this process.
-    mutate(config.mutant);
+    enable_mutant(config.mutant);
     let total = Mutex::new(Outcome::of("kill"));
     let (next, stop, first_error) = (AtomicU64::new(0), AtomicBool::new(false), Mutex::new(None));
     std::thread::scope(|scope| {
@@ -88,7 +88,7 @@ fn run_cases(config: &Config, clock: Clock, enough: u64, case: impl Fn(u64) -> C
             });
         }
     });
-    mutate(None);
+    enable_mutant(None);
     if let Some(why) = first_error.into_inner() {
         return Err(why);
     }

@@ -15,7 +15,7 @@ use crate::interrupt;
 use crate::ledger::Ledger;
 use crate::life::Life;
 use crate::mutex::note::Note;
-use crate::pipe::{Heard, Listener};
+use crate::pipe::{CrashHook, Heard};
 use crate::restores::Restores;
 use crate::violation::Broken;
 
@@ -50,7 +50,7 @@ pub fn live(program: &Path, life: &Life, ledger: &mut Ledger, log: &Path) -> any
     let mut command = Command::new(&arguments[0]);
     let log = OpenOptions::new().create(true).append(true).open(log).context("the log")?;
     command.args(&arguments[1..]).stderr(log);
-    let mut child = Listener::start(command, std::mem::take(ledger)).with_context(|| program.display().to_string())?;
+    let mut child = CrashHook::start(command, std::mem::take(ledger)).with_context(|| program.display().to_string())?;
     let ended = child.wait(SILENCE, |_| false);
     let (Heard { ledger: told, failed, acknowledged, dying, visits, copies, restores, notes, .. }, status) =
         child.end();

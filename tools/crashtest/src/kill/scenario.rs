@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use percolite::crashtest::Point;
+use percolite::crashtest::CrashPoint;
 
 use super::case::{Case, Durability, Nth, Protocol};
 use crate::dice::Dice;
@@ -51,18 +51,18 @@ enum Way {
     Recovering,
 }
 
-fn way(point: Point) -> Way {
-    use Point as P;
+fn way(point: CrashPoint) -> Way {
+    use CrashPoint as P;
     match point {
         P::CreateBefore | P::CreateDone => Way::Creating,
         P::CloseSynced | P::CloseDone => Way::Closing,
-        P::LifeBegun | P::OpenBefore | P::OpenLeased | P::OpenScanned | P::SweepDone => Way::Opening,
-        P::SafePointBefore | P::SafePointDurable | P::ForgetBetween => Way::RecoveringOnce,
+        P::WalResumed | P::OpenBefore | P::OpenReserved | P::OpenScanned | P::SweepDone => Way::Opening,
+        P::SafePointBefore | P::SafePointDurable | P::TxnRecordGcBetween => Way::RecoveringOnce,
         P::ResolveLockSeen
-        | P::ResolveVerdict
-        | P::ResolveBeforeBack
-        | P::ResolvePrimaryBack
-        | P::ResolveBeforeForward
+        | P::ResolveStatusKnown
+        | P::ResolveBeforeRollback
+        | P::ResolvePrimaryRolledBack
+        | P::ResolveBeforeRollForward
         | P::ResolveDone
         | P::SweepBetween => Way::Recovering,
         _ => Way::Working,
@@ -90,7 +90,7 @@ pub fn steps(case: &Case, folder: &Path, mutant: Option<&str>, dice: &mut Dice) 
         Way::Recovering => {
             plan.leave_orphans();
             // The sweep asks once for each transaction; clients ask for every lock that they meet.
-            let sweep = case.nth == Nth::First || case.point == Point::SweepBetween;
+            let sweep = case.nth == Nth::First || case.point == CrashPoint::SweepBetween;
             let life = Life { sweep, ..plan.life(true) };
             plan.at_nth_visit(life);
         }
@@ -98,7 +98,7 @@ pub fn steps(case: &Case, folder: &Path, mutant: Option<&str>, dice: &mut Dice) 
             plan.once(0);
             for _ in 1..times {
                 // A store that is there is opened past the point where its creation ends; one that never was has no commits.
-                if case.point == Point::CreateDone {
+                if case.point == CrashPoint::CreateDone {
                     plan.leave_something();
                 }
                 plan.once(0);
@@ -137,13 +137,13 @@ struct Plan<'a> {
 
 impl<'a> Plan<'a> {
     fn new(case: &'a Case, folder: &Path, mutant: Option<&str>, dice: &'a mut Dice) -> Self {
-        use Point as P;
+        use CrashPoint as P;
         let workload = workload_for(case, dice);
         let large = workload.name() == workload::LARGE.name();
-        let collects = matches!(case.point, P::CollectBefore | P::CollectDone | P::HistoryFloor);
+        let collects = matches!(case.point, P::GcBefore | P::GcDone | P::HistoryFloorRaised);
         // A commit has to be under way when its lock is taken away. Mostly it is for a microsecond, and for longer while the writer
         // begins a segment, or waits for a hand-down.
-        let is_held_up = matches!(case.point, P::LockEnded | P::LockDrained);
+        let is_held_up = matches!(case.point, P::LockGrantEnded | P::LockDrained);
         let hands_down = is_held_up || case.point.name().starts_with("hand-down.");
         let restores = matches!(case.point, P::RestoreBetween | P::RestoreAll | P::RestoreNamed);
         let common = Life {
@@ -157,34 +157,34 @@ impl<'a> Plan<'a> {
             clients: 3 + dice.below(3),
             transactions: match (case.point, case.durability) {
                 _ if large => 10,
-                (P::CollectBefore | P::CollectDone | P::HistoryFloor, _) => 80,
+                (P::GcBefore | P::GcDone | P::HistoryFloorRaised, _) => 80,
                 // The background has to come round a few times.
-                (P::KeyspaceDropped | P::KeyspaceErased, Durability::Buffered) => 800,
-                (P::LeaseBefore | P::LeaseDurable, Durability::Buffered) => 800,
-                (P::KeyspaceDropped | P::KeyspaceErased, Durability::Sync) => 80,
-                (P::LockEnded | P::LockDrained, _) => 240,
+                (P::KeyspaceDropped | P::KeyspaceDataDeleted, Durability::Buffered) => 800,
+                (P::OracleReservationBefore | P::OracleReservationDurable, Durability::Buffered) => 800,
+                (P::KeyspaceDropped | P::KeyspaceDataDeleted, Durability::Sync) => 80,
+                (P::LockGrantEnded | P::LockDrained, _) => 240,
                 _ => 40,
             },
             lockers: if is_of_locks(case.point) { 6 } else { [0, 0, 0, 2][dice.below(4)] },
             lingers: false,
             history_ms: match case.point {
-                P::HistoryFloor => Some(1),
+                P::HistoryFloorRaised => Some(1),
                 // The lives before have a clock that runs faster, and history would last until this one's has come so far.
-                P::KeyspaceDropped | P::KeyspaceErased if large => None,
+                P::KeyspaceDropped | P::KeyspaceDataDeleted if large => None,
                 _ => [None, None, Some(0), Some(20), Some(1 << 30)][dice.below(5)],
             },
             drops: match case.point {
-                P::KeyspaceCreated | P::KeyspaceDropped | P::KeyspaceErased => 6,
+                P::KeyspaceCreated | P::KeyspaceDropped | P::KeyspaceDataDeleted => 6,
                 // The filler is in the keyspace beside.
                 _ if hands_down => 0,
                 _ => [0, 0, 20][dice.below(3)],
             },
-            copies: if matches!(case.point, P::CheckpointUnmarked | P::CheckpointDone) { KEEPS } else { 0 },
+            copies: if matches!(case.point, P::CheckpointBeforeMarker | P::CheckpointDone) { KEEPS } else { 0 },
             restores: if restores { KEEPS } else { 0 },
             speed: match case.point {
                 point if is_of_locks(point) => 1,
-                P::LeaseBefore | P::LeaseDurable => 500,
-                P::CollectBefore | P::CollectDone | P::HistoryFloor | P::KeyspaceDropped | P::KeyspaceErased => 50,
+                P::OracleReservationBefore | P::OracleReservationDurable => 500,
+                P::GcBefore | P::GcDone | P::HistoryFloorRaised | P::KeyspaceDropped | P::KeyspaceDataDeleted => 50,
                 _ => [1, 1, 50][dice.below(3)],
             },
             // With small buffers generations are handed down all the time.
@@ -253,14 +253,14 @@ impl<'a> Plan<'a> {
     /// asked there: a store that gives its space back then forgets how those transactions ended.
     fn drop_among_orphans(&mut self) {
         let large = self.common.workload == workload::LARGE.name();
-        if !large || !matches!(self.case.point, Point::KeyspaceDropped | Point::KeyspaceErased) {
+        if !large || !matches!(self.case.point, CrashPoint::KeyspaceDropped | CrashPoint::KeyspaceDataDeleted) {
             return;
         }
         for _ in 0..3 {
             let drops = std::mem::take(&mut self.common.drops);
-            self.dies_at_work(Protocol::TwoPhase, &[Point::CommitBetween]);
+            self.dies_at_work(Protocol::TwoPhase, &[CrashPoint::CommitBetween]);
             self.common.drops = drops;
-            let fatal = vec![fatal(Point::SweepDone, 1)];
+            let fatal = vec![fatal(CrashPoint::SweepDone, 1)];
             let life = self.life(false);
             let life = Life { fatal, clients: 1, transactions: 6, drops: 1, speed: 500, sweep: false, ..life };
             self.step(life, false, 0, false);
@@ -272,28 +272,31 @@ impl<'a> Plan<'a> {
         if self.case.protocol == Protocol::TwoPhase {
             return self.leave_orphans();
         }
-        let points = [Point::BatchWritten, Point::BatchPublished, Point::CommitDone, Point::CommitTs];
+        let points =
+            [CrashPoint::GroupWritten, CrashPoint::GroupPublished, CrashPoint::CommitDone, CrashPoint::CommitTs];
         self.dies_at_work(self.case.protocol, &points);
     }
 
     /// A life that dies with rows locked. That takes two phases, also where the case's own lives go on in one.
     fn leave_orphans(&mut self) {
-        let points: &[Point] = match self.case.point {
-            Point::ResolveBeforeForward if self.common.workload == workload::LARGE.name() => &[Point::CommitBetween],
-            Point::ResolveBeforeForward => &[Point::CommitPrimary],
-            Point::ResolvePrimaryBack if self.case.nth != Nth::First => &[Point::PrewriteAll],
-            Point::ResolvePrimaryBack => &[Point::PrewritePrimary, Point::PrewriteAll],
-            // More than clients can resolve before the sweep has begun.
-            Point::SweepBetween => &[Point::PrewriteBetween, Point::CommitBetween],
-            _ if way(self.case.point) == Way::Recovering && self.case.nth != Nth::First => {
-                &[Point::PrewriteAll, Point::CommitPrimary]
+        let points: &[CrashPoint] = match self.case.point {
+            CrashPoint::ResolveBeforeRollForward if self.common.workload == workload::LARGE.name() => {
+                &[CrashPoint::CommitBetween]
             }
-            _ => &[Point::PrewritePrimary, Point::PrewriteAll, Point::CommitPrimary],
+            CrashPoint::ResolveBeforeRollForward => &[CrashPoint::CommitPrimary],
+            CrashPoint::ResolvePrimaryRolledBack if self.case.nth != Nth::First => &[CrashPoint::PrewriteAll],
+            CrashPoint::ResolvePrimaryRolledBack => &[CrashPoint::PrewritePrimary, CrashPoint::PrewriteAll],
+            // More than clients can resolve before the sweep has begun.
+            CrashPoint::SweepBetween => &[CrashPoint::PrewriteBetween, CrashPoint::CommitBetween],
+            _ if way(self.case.point) == Way::Recovering && self.case.nth != Nth::First => {
+                &[CrashPoint::PrewriteAll, CrashPoint::CommitPrimary]
+            }
+            _ => &[CrashPoint::PrewritePrimary, CrashPoint::PrewriteAll, CrashPoint::CommitPrimary],
         };
         self.dies_at_work(Protocol::TwoPhase, points);
     }
 
-    fn dies_at_work(&mut self, protocol: Protocol, points: &[Point]) {
+    fn dies_at_work(&mut self, protocol: Protocol, points: &[CrashPoint]) {
         let point = *self.dice.pick(points).unwrap_or(&points[0]);
         let after = self.some_acknowledgements();
         let life = Life {
@@ -309,23 +312,23 @@ impl<'a> Plan<'a> {
     /// A life that dies in recovery. Where the table says that recovery must come to the point, it dies there and nowhere
     /// else, and in every attempt at the same; otherwise wherever it comes first.
     fn recover(&mut self) -> anyhow::Result<()> {
-        use Point as P;
-        const EARLY: [Point; 13] = [
-            P::LifeBegun,
-            P::HandDownBatch,
-            P::HandDownFlushed,
-            P::OpenLeased,
+        use CrashPoint as P;
+        const EARLY: [CrashPoint; 13] = [
+            P::WalResumed,
+            P::FlushBatch,
+            P::FlushTablesSynced,
+            P::OpenReserved,
             P::OpenScanned,
             P::ResolveLockSeen,
-            P::ResolveVerdict,
-            P::ResolvePrimaryBack,
-            P::ResolveBeforeForward,
+            P::ResolveStatusKnown,
+            P::ResolvePrimaryRolledBack,
+            P::ResolveBeforeRollForward,
             P::ResolveDone,
             P::SweepBetween,
             P::SweepDone,
             P::OpenBefore,
         ];
-        const LATE: [Point; 3] = [P::SafePointBefore, P::SafePointDurable, P::ForgetBetween];
+        const LATE: [CrashPoint; 3] = [P::SafePointBefore, P::SafePointDurable, P::TxnRecordGcBetween];
         // What is to come once nothing is left to resolve lies behind the first end of the sweep.
         let mut dice = Dice::new(self.case.seed);
         let late = dice.one_in(4);
@@ -345,50 +348,50 @@ impl<'a> Plan<'a> {
     /// What the lives so far are sure to have left.
     fn left(&self) -> anyhow::Result<Leaves> {
         self.steps.iter().try_fold(Leaves::Nothing, |left, step| {
-            let point = step.life.fatal.first().and_then(|at| Point::named(&at.point));
+            let point = step.life.fatal.first().and_then(|at| CrashPoint::from_name(&at.point));
             Ok(point.map_or(Ok(Leaves::Nothing), leaves)?.after(left))
         })
     }
 }
 
 /// Whether only clients that take locks come to the point.
-fn is_of_locks(point: Point) -> bool {
+fn is_of_locks(point: CrashPoint) -> bool {
     point.name().starts_with("lock.")
 }
 
 /// Whether only a transaction that streams comes to the point.
-fn streams(point: Point) -> bool {
-    use Point as P;
+fn streams(point: CrashPoint) -> bool {
+    use CrashPoint as P;
     matches!(
         point,
-        P::StreamBetween | P::StreamAll | P::StreamCommitted | P::EndingForward | P::EndingBack | P::EndingDone
+        P::LargeBetween | P::LargeAllLocked | P::LargeCommitted | P::CleanupForward | P::CleanupBack | P::CleanupDone
     )
 }
 
-fn fatal(point: Point, visit: u64) -> Fatal {
+fn fatal(point: CrashPoint, visit: u64) -> Fatal {
     Fatal { point: point.name().into(), visit }
 }
 
 fn workload_for(case: &Case, dice: &mut Dice) -> &'static dyn Workload {
-    use Point as P;
+    use CrashPoint as P;
     match case.point {
         // One phase makes no locks of its own, and a small transaction leaves but one to be rolled forward.
-        P::ResolveBeforeForward if case.nth == Nth::Second && case.protocol == Protocol::Auto => {
+        P::ResolveBeforeRollForward if case.nth == Nth::Second && case.protocol == Protocol::Auto => {
             return workload::LARGE;
         }
         // More rows than are changed at once: only so there are locks when a conflict is found.
         P::PrewriteBetween | P::PrewriteConflict | P::CommitBetween => return workload::LARGE,
-        P::RollBackBetween | P::RollBackWritten => return workload::LARGE,
-        P::KeyspaceErased | P::SweepBetween => return workload::LARGE,
+        P::RollbackBetween | P::RollbackWritten => return workload::LARGE,
+        P::KeyspaceDataDeleted | P::SweepBetween => return workload::LARGE,
         point if streams(point) => return workload::LARGE,
         P::KeyspaceDropped if dice.one_in(2) => return workload::LARGE,
-        P::CollectBefore | P::CollectDone | P::HistoryFloor => {
+        P::GcBefore | P::GcDone | P::HistoryFloorRaised => {
             if let Some(deletes) = workload::named(["set", "index"][dice.below(2)]) {
                 return deletes;
             }
         }
         // A few large transactions seldom have a commit under way when a lock's grant ends.
-        P::LockEnded | P::LockDrained => {}
+        P::LockGrantEnded | P::LockDrained => {}
         _ if dice.one_in(8) => return workload::LARGE,
         _ => {}
     }
@@ -405,7 +408,7 @@ mod tests {
         let mut steps = steps(case, Path::new("store"), None, &mut dice).unwrap();
         let last = steps.pop().unwrap();
         let left = steps.iter().fold(Leaves::Nothing, |left, step| {
-            leaves(Point::named(&step.life.fatal[0].point).unwrap()).unwrap().after(left)
+            leaves(CrashPoint::from_name(&step.life.fatal[0].point).unwrap()).unwrap().after(left)
         });
         (last.life.fatal, left)
     }
@@ -416,7 +419,7 @@ mod tests {
         let mut must = 0;
         for case in &cases {
             let (fatal, left) = recovery(case, 0);
-            let sure = left.leads_to(Point::named(&fatal[0].point).unwrap());
+            let sure = left.leads_to(CrashPoint::from_name(&fatal[0].point).unwrap());
             assert_eq!(fatal.len() == 1, sure, "{case}: {fatal:?} after {left:?}");
             must += usize::from(sure);
             assert_eq!(recovery(case, 3).0[0], fatal[0], "{case}");
@@ -430,8 +433,8 @@ mod tests {
             let steps = steps(&case, Path::new("store"), None, &mut Dice::new(case.seed)).unwrap();
             let wanted: Vec<u64> = steps.iter().filter(|step| step.wanted).map(|step| step.least).collect();
             let is_new = |at: usize| match case.point {
-                Point::CreateBefore => true,
-                Point::CreateDone => at == 0,
+                CrashPoint::CreateBefore => true,
+                CrashPoint::CreateDone => at == 0,
                 _ => false,
             };
             assert!(wanted.iter().enumerate().all(|(at, least)| (*least > 0) != is_new(at)), "{case}: {wanted:?}");

@@ -32,7 +32,7 @@ use crate::mutex::after;
 use crate::mutex::note::Note;
 use crate::order::{Clock, Order, copy_folder, keep, scratch};
 use crate::outcome::Outcome;
-use crate::pipe::{Heard, Listener};
+use crate::pipe::{CrashHook, Heard};
 use crate::restores::Restores;
 use crate::segments::{segments, written};
 use crate::violation::Broken;
@@ -85,7 +85,7 @@ impl FromStr for Case {
 /// # Errors
 /// Where the order makes no sense.
 pub fn run(order: &Order) -> anyhow::Result<Outcome> {
-    percolite::crashtest::mutate(order.mutant);
+    percolite::crashtest::enable_mutant(order.mutant);
     let mut outcome = Outcome::of(LAYER);
     let clock = order.clock();
     match order.case.as_deref().map(str::parse).transpose().map_err(anyhow::Error::msg)? {
@@ -239,7 +239,7 @@ fn cut_once(
     let arguments = life.arguments().map_err(|why| why.to_string())?;
     let ledger = std::mem::take(&mut promised.ledger);
     let acknowledged = ledger.acknowledged();
-    let mut child = Listener::start(disk.command(&arguments), ledger).map_err(|why| format!("no process: {why}"))?;
+    let mut child = CrashHook::start(disk.command(&arguments), ledger).map_err(|why| format!("no process: {why}"))?;
     // Mostly while the clients run; now and then while the store opens.
     if !dice.one_in(6) {
         child.wait(SILENCE, |heard| heard.ready);

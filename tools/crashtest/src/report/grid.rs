@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use indexmap::IndexSet;
 use maud::{Markup, html};
-use percolite::crashtest::Point;
+use percolite::crashtest::CrashPoint;
 
 use crate::evidence::{Evidence, MutantResult, Tried};
 use crate::layers::Layer;
@@ -37,14 +37,14 @@ impl<'a> Coverage<'a> {
     /// How many of the points of this program were visited at all.
     pub fn points_hit(&self) -> usize {
         let is_hit =
-            |point: &&Point| self.places.values().any(|points| points.get(point.name()).is_some_and(|&n| n > 0));
-        Point::ALL.iter().filter(is_hit).count()
+            |point: &&CrashPoint| self.places.values().any(|points| points.get(point.name()).is_some_and(|&n| n > 0));
+        CrashPoint::ALL.iter().filter(is_hit).count()
     }
 
     /// The points of this program in their order, then those that only the evidence knows.
     fn rows(&self) -> Vec<(&'a str, &'a str)> {
         let mut strangers: BTreeSet<&str> = self.places.values().flat_map(|points| points.keys().copied()).collect();
-        let known = Point::ALL.iter().map(|point| (point.name(), point.text()));
+        let known = CrashPoint::ALL.iter().map(|point| (point.name(), point.description()));
         let mut rows: Vec<_> = known.inspect(|(name, _)| _ = strangers.remove(name)).collect();
         rows.extend(strangers.into_iter().map(|name| (name, "not a point of this version")));
         rows

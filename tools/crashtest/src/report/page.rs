@@ -4,7 +4,7 @@
 //! as they are, the style sheet and the drawings, and neither has a word of the evidence in it.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
-use percolite::crashtest::Point;
+use percolite::crashtest::CrashPoint;
 
 use crate::evidence::Evidence;
 use crate::outcome::{Failure, Outcome};
@@ -93,7 +93,7 @@ fn tiles(evidence: &Evidence, coverage: &Coverage) -> Markup {
             (tile(sum(|layer| layer.transactions), "transactions", false))
             (tile(sum(|layer| layer.acknowledged), "commits acknowledged", false))
             (tile(sum(|layer| layer.unanswered), "unanswered commits found", false))
-            (tile(format!("{} of {}", coverage.points_hit(), Point::ALL.len()), "points visited", false))
+            (tile(format!("{} of {}", coverage.points_hit(), CrashPoint::ALL.len()), "points visited", false))
             @if evidence.mutants.is_empty() {
                 (tile("not run".into(), "mutants", false))
             } @else {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use anyhow::Context as _;
 use clap::Args;
 use parking_lot::Mutex;
-use percolite::crashtest::{Point, mutate};
+use percolite::crashtest::{CrashPoint, enable_mutant};
 
 use super::{Mode, Run, Scheduler, TRANSACTIONS_MIN};
 use crate::history::Line;
@@ -92,8 +92,8 @@ pub fn run_with(args: &SimArgs) -> anyhow::Result<Outcome> {
     if order.case.is_some() {
         return replay(order).map(|again| again.outcome);
     }
-    mutate(order.mutant);
-    Scheduler::listen();
+    enable_mutant(order.mutant);
+    Scheduler::install_hooks();
     let clock = order.clock();
     let enough = args.count.unwrap_or(if order.quick { QUICK_HISTORIES } else { HISTORIES });
     let mut total = Outcome::of("sim");
@@ -105,7 +105,7 @@ pub fn run_with(args: &SimArgs) -> anyhow::Result<Outcome> {
         total.count(UNCOUNTED, found.uncounted);
         total.add(found.outcome);
     }
-    mutate(None);
+    enable_mutant(None);
     total.seconds = clock.seconds();
     if order.mutant.is_none() {
         if too_many(uncounted, begun) {
@@ -127,7 +127,7 @@ fn locks_missed(total: &Outcome) -> Vec<Failure> {
         return Vec::new();
     }
     let visits = total.visits.get(&Place::SimEmbedded.to_string());
-    let missed = [Point::LockEnded, Point::LockHandedOver]
+    let missed = [CrashPoint::LockGrantEnded, CrashPoint::LockHandedOver]
         .into_iter()
         .filter(|point| visits.and_then(|points| points.get(point.name())).is_none_or(|visits| *visits == 0));
     let missed = missed.map(|point| format!("{} was never hit in {unfenced} histories of locks", point.name()));
@@ -197,7 +197,7 @@ pub struct Again {
 /// # Errors
 /// When the words name no case.
 pub fn replay(order: &Order) -> anyhow::Result<Again> {
-    Scheduler::listen();
+    Scheduler::install_hooks();
     let case = order.case.as_deref().unwrap_or_default();
     let parts = case.strip_prefix("sim:").and_then(|case| case.split_once('/'));
     let (mode, seed) = parts.with_context(|| {
@@ -210,12 +210,12 @@ pub fn replay(order: &Order) -> anyhow::Result<Again> {
         other => anyhow::bail!("{other:?} is neither `embedded` nor `shared` nor `mutex`"),
     };
     let seed = seed.parse().with_context(|| format!("{seed:?} is no seed"))?;
-    mutate(order.mutant);
+    enable_mutant(order.mutant);
     let mut found = super::run(mode, seed, true);
     let (trace, lines) = (std::mem::take(&mut found.trace), found.lines().collect());
     let mut outcome = Outcome::of("sim");
     add(&mut outcome, order, mode, seed, found);
-    mutate(None);
+    enable_mutant(None);
     Ok(Again { outcome, trace, lines })
 }
 

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use percolite::CommitProtocol;
-use percolite::crashtest::Point;
+use percolite::crashtest::CrashPoint;
 
 use crate::checker::check;
 use crate::counter::miscounted;
@@ -94,7 +94,7 @@ pub struct Run {
     /// Turns.
     pub steps: u64,
     /// How often each point was visited.
-    pub hits: HashMap<Point, u64>,
+    pub hits: HashMap<CrashPoint, u64>,
     /// What is wrong.
     pub broken: Vec<Broken>,
     /// What happened, if it was asked for.

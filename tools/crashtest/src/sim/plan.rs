@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use percolite::crashtest::Point;
+use percolite::crashtest::CrashPoint;
 use percolite::engine::PAGE_BYTES_MAX;
 use percolite::{CommitProtocol, Durability, HistoryRetention};
 
@@ -35,16 +35,17 @@ const SOON_TOO_OLD: Duration = Duration::from_millis(30);
 const STREAMS_LATE: usize = 16 << 20;
 
 /// Most of what a crash can break it breaks right after a sync, when people have just been told something.
-const AROUND_A_SYNC: [Point; 3] = [Point::SyncReturned, Point::SyncPublished, Point::BatchPublished];
+const AROUND_A_SYNC: [CrashPoint; 3] =
+    [CrashPoint::SyncReturned, CrashPoint::SyncPublished, CrashPoint::GroupPublished];
 
-const LOCK_POINTS: [Point; 7] = [
-    Point::LockEnded,
-    Point::LockDrained,
-    Point::LockToken,
-    Point::LockLeased,
-    Point::LockRenewed,
-    Point::LockReleased,
-    Point::LockHandedOver,
+const LOCK_POINTS: [CrashPoint; 7] = [
+    CrashPoint::LockGrantEnded,
+    CrashPoint::LockDrained,
+    CrashPoint::LockToken,
+    CrashPoint::LockLeaseDurable,
+    CrashPoint::LockRenewed,
+    CrashPoint::LockReleased,
+    CrashPoint::LockHandedOver,
 ];
 
 /// The table of points. Without one the crashes come anywhere, and whoever holds the run against the table says why.
@@ -101,7 +102,7 @@ pub struct Plan {
     /// What each life is asked to keep of the past, in turn.
     pub history: [HistoryRetention; 3],
     /// Where it may crash, and at which visit at most.
-    pub points: Vec<Point>,
+    pub points: Vec<CrashPoint>,
     pub visits: usize,
     /// How many threads take locks, how often each does something in a life, and its longest pause in milliseconds.
     pub lockers: usize,
@@ -203,8 +204,10 @@ impl Plan {
             plan.focus_on(*dice.pick(&Focus::ALL).unwrap_or(&Focus::Clears), dice);
         }
         plan.points = match plan.focus {
-            Some(Focus::Clears) => vec![Point::CommitPrimary, Point::CommitBetween, Point::StreamCommitted],
-            Some(Focus::Erases) => vec![Point::KeyspaceErased],
+            Some(Focus::Clears) => {
+                vec![CrashPoint::CommitPrimary, CrashPoint::CommitBetween, CrashPoint::LargeCommitted]
+            }
+            Some(Focus::Erases) => vec![CrashPoint::KeyspaceDataDeleted],
             _ => POINTS.iter().filter(|entry| plan.comes_to(entry)).map(|entry| entry.point).collect(),
         };
         plan
@@ -289,13 +292,13 @@ impl Plan {
     /// When a life that comes after a crash, or does not, is to crash.
     pub fn crash(&self, dice: &mut Dice, orphans: bool) -> Crash {
         let at_last = Some(1 + dice.below(300) as u64);
-        let points: Vec<Point> =
+        let points: Vec<CrashPoint> =
             self.points.iter().copied().filter(|point| orphans || !is_of_recovery(*point)).collect();
         let point = match dice.below(6) {
             0 | 1 => None,
             2 | 3 if !self.drops_on_purpose() && self.mode != Mode::Shared => {
                 let point = *dice.pick(&AROUND_A_SYNC).unwrap_or(&AROUND_A_SYNC[0]);
-                let due = Due::Point(point, 1 + dice.below(20) as u64, dice.below(40) as u64);
+                let due = Due::CrashPoint(point, 1 + dice.below(20) as u64, dice.below(40) as u64);
                 return Crash { due, at_last };
             }
             _ => dice.pick(&points).copied(),
@@ -303,12 +306,12 @@ impl Plan {
         let Some(point) = point else { return Crash { due: Due::Step(1 + dice.below(2500) as u64), at_last } };
         let visit = if is_once(point) { 1 } else { 1 + dice.below(self.visits) as u64 };
         // One of closing comes when all transactions are over, so nobody hurries.
-        Crash { due: Due::Point(point, visit, 0), at_last: at_last.filter(|_| !is_of_closing(point)) }
+        Crash { due: Due::CrashPoint(point, visit, 0), at_last: at_last.filter(|_| !is_of_closing(point)) }
     }
 
     /// Whether the table and the plan allow that a history comes to a point.
     fn comes_to(&self, entry: &Entry) -> bool {
-        use Point as P;
+        use CrashPoint as P;
         let can = |place| entry.places.contains(&place);
         match self.mode {
             Mode::Shared => can(Place::SimShared) && entry.point != P::KeyspaceCreated,
@@ -318,12 +321,12 @@ impl Plan {
                 let auto = self.protocol == CommitProtocol::Auto || self.mixed;
                 let by_protocol = auto && can(Place::KillAuto) || locks && can(Place::KillTwoPhase);
                 let by_plan = match entry.point {
-                    P::StreamBetween | P::StreamAll | P::StreamCommitted => self.streams(),
-                    P::EndingForward | P::EndingBack | P::EndingDone => self.streams(),
-                    P::KeyspaceDropped | P::KeyspaceErased => self.drops || self.restores,
+                    P::LargeBetween | P::LargeAllLocked | P::LargeCommitted => self.streams(),
+                    P::CleanupForward | P::CleanupBack | P::CleanupDone => self.streams(),
+                    P::KeyspaceDropped | P::KeyspaceDataDeleted => self.drops || self.restores,
                     P::RestoreBetween | P::RestoreAll | P::RestoreNamed => self.restores,
                     point if LOCK_POINTS.contains(&point) => self.lockers > 0,
-                    P::HistoryFloor => self.history.iter().any(|keep| matches!(keep, HistoryRetention::For(_))),
+                    P::HistoryFloorRaised => self.history.iter().any(|keep| matches!(keep, HistoryRetention::For(_))),
                     P::SweepBetween | P::SweepDone | P::SafePointBefore | P::SafePointDurable => self.sweep,
                     _ => true,
                 };
@@ -350,27 +353,30 @@ pub fn history(dice: &mut Dice) -> [HistoryRetention; 3] {
 }
 
 /// Where one process has the engine for itself, these are met only by a life that finds something of an earlier one.
-fn is_of_recovery(point: Point) -> bool {
-    use Point as P;
+fn is_of_recovery(point: CrashPoint) -> bool {
+    use CrashPoint as P;
     matches!(
         point,
         P::ResolveLockSeen
-            | P::ResolveVerdict
-            | P::ResolveBeforeBack
-            | P::ResolvePrimaryBack
-            | P::ResolveBeforeForward
+            | P::ResolveStatusKnown
+            | P::ResolveBeforeRollback
+            | P::ResolvePrimaryRolledBack
+            | P::ResolveBeforeRollForward
             | P::ResolveDone
             | P::SweepBetween
     )
 }
 
 /// Met once a life.
-fn is_once(point: Point) -> bool {
+fn is_once(point: CrashPoint) -> bool {
     is_of_closing(point)
-        || matches!(point, Point::LifeBegun | Point::OpenBefore | Point::OpenLeased | Point::OpenScanned)
+        || matches!(
+            point,
+            CrashPoint::WalResumed | CrashPoint::OpenBefore | CrashPoint::OpenReserved | CrashPoint::OpenScanned
+        )
 }
 
 /// Met when its transactions are over.
-fn is_of_closing(point: Point) -> bool {
-    matches!(point, Point::CloseSynced | Point::CloseDone)
+fn is_of_closing(point: CrashPoint) -> bool {
+    matches!(point, CrashPoint::CloseSynced | CrashPoint::CloseDone)
 }

@@ -97,7 +97,7 @@ impl FromStr for Case {
 /// # Errors
 /// Where the order makes no sense, or no store can be made.
 pub fn run(order: &Order) -> anyhow::Result<Outcome> {
-    percolite::crashtest::mutate(order.mutant);
+    percolite::crashtest::enable_mutant(order.mutant);
     let mut outcome = Outcome::of(LAYER);
     let clock = order.clock();
     if let Some(case) = &order.case {

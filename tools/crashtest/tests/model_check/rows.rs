@@ -1,7 +1,7 @@
 //! Rows without an engine: columns in plain sight, changed by the protocol's own changes under the protocol's own guards.
 //!
 //! This stands where `LocalEngine` stands in the store, and like it decides nothing: it hands out a `Row` as read, asks
-//! `Guard::holds`, and carries out each `Edit`. The rows are shared between the states of an exploration, so that a step
+//! `Guard::holds`, and carries out each `CellChange`. The rows are shared between the states of an exploration, so that a step
 //! copies only the one that it changes.
 
 use std::fmt;

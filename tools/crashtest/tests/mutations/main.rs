@@ -74,7 +74,7 @@ const MUTATIONS: &[(&str, Mutation, &[Anomaly])] = &[
 #[test]
 fn every_change_is_noticed_and_named() {
     let seed = seed();
-    for (what, mutate, names) in MUTATIONS {
+    for (what, enable_mutant, names) in MUTATIONS {
         let (mut made, mut harmless) = (0, 0);
         let mut called: BTreeMap<&str, usize> = BTreeMap::new();
         for number in 0..2000 {
@@ -82,7 +82,7 @@ fn every_change_is_noticed_and_named() {
             let shape = Shape { unknown: 0.0, crashes: 0.0, names: true, ..Shape::random(&mut dice) };
             let mut lines = history(seed + number, &shape);
             let before = text(&lines);
-            if mutate(&mut lines, &mut dice).is_none() {
+            if enable_mutant(&mut lines, &mut dice).is_none() {
                 continue;
             }
             made += 1;
@@ -107,10 +107,10 @@ fn every_set_is_small_and_shows_the_violation_alone() {
     let mut sizes: BTreeMap<usize, usize> = BTreeMap::new();
     for number in 0..6000 {
         let mut dice = StdRng::seed_from_u64(seed + number);
-        let (what, mutate, _) = MUTATIONS.choose(&mut dice).unwrap();
+        let (what, enable_mutant, _) = MUTATIONS.choose(&mut dice).unwrap();
         let shape = Shape { names: true, ..Shape::random(&mut dice) };
         let mut lines = history(seed + number, &shape);
-        if mutate(&mut lines, &mut dice).is_none() {
+        if enable_mutant(&mut lines, &mut dice).is_none() {
             continue;
         }
         let whole = report(&lines);

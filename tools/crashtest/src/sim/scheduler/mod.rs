@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use percolite::crashtest::{Attempt, Point};
+use percolite::crashtest::{CrashPoint, LockAttempt};
 
 use self::turns::{LONG_STALL, Stall, State, Thread, ThreadState};
 use crate::dice::Dice;
@@ -50,7 +50,7 @@ pub enum Due {
     /// At the n-th pause from now.
     Step(u64),
     /// So many pauses after the n-th visit of a point from now; 1 is the first.
-    Point(Point, u64, u64),
+    CrashPoint(CrashPoint, u64, u64),
 }
 
 /// What happens at the crash; it is told in whose turn.
@@ -60,7 +60,7 @@ pub type Act = Arc<dyn Fn(ThreadId) + Send + Sync>;
 pub struct Scheduler {
     state: Mutex<State>,
     watch: Mutex<Option<(Due, Act)>>,
-    hits: Mutex<HashMap<Point, u64>>,
+    hits: Mutex<HashMap<CrashPoint, u64>>,
 }
 
 #[derive(Default)]
@@ -102,13 +102,13 @@ impl Scheduler {
     }
 
     /// Has every crash point of this process lead to the scheduler of the thread that comes there.
-    pub fn listen() {
-        percolite::crashtest::listen(Box::new(|point| {
+    pub fn install_hooks() {
+        percolite::crashtest::set_crash_hook(Box::new(|point| {
             if let Some((scheduler, own)) = current() {
                 scheduler.reach(own, point);
             }
         }));
-        percolite::crashtest::listen_to_locks(Box::new(|attempt| {
+        percolite::crashtest::set_lock_hook(Box::new(|attempt| {
             current().is_some_and(|(scheduler, own)| scheduler.before_lock(own, attempt))
         }));
     }
@@ -123,7 +123,7 @@ impl Scheduler {
         if let Some((due, _)) = &mut *self.watch.lock() {
             *due = match *due {
                 Due::Step(left) => Due::Step(left.min(pauses)),
-                Due::Point(..) => Due::Step(pauses),
+                Due::CrashPoint(..) => Due::Step(pauses),
             };
         }
     }
@@ -134,14 +134,14 @@ impl Scheduler {
     }
 
     /// How often each point was visited.
-    pub fn hits(&self) -> HashMap<Point, u64> {
+    pub fn hits(&self) -> HashMap<CrashPoint, u64> {
         self.hits.lock().clone()
     }
 
-    fn reach(&self, own: ThreadId, point: Point) {
+    fn reach(&self, own: ThreadId, point: CrashPoint) {
         *self.hits.lock().entry(point).or_default() += 1;
         self.count_down(own, |due| {
-            if let Due::Point(wanted, left, later) = due
+            if let Due::CrashPoint(wanted, left, later) = due
                 && *wanted == point
             {
                 *left = left.saturating_sub(1);
@@ -186,7 +186,7 @@ impl Scheduler {
                 *left = left.saturating_sub(1);
                 *left == 0
             }
-            Due::Point(..) => false,
+            Due::CrashPoint(..) => false,
         });
         let mut state = self.state.lock();
         state.note(own, what);
@@ -201,9 +201,9 @@ impl Scheduler {
 
     /// Gives others a turn before a lock is taken, now and then, or always if it is taken; the answer is whether the lock may be
     /// waited for so. No time passes, and no crash comes here: what it takes is decided where the engine is called.
-    fn before_lock(&self, own: ThreadId, attempt: Attempt) -> bool {
+    fn before_lock(&self, own: ThreadId, attempt: LockAttempt) -> bool {
         let mut state = self.state.lock();
-        if attempt == Attempt::Again {
+        if attempt == LockAttempt::Retry {
             let attempts = &mut state.threads[own].lock_attempts;
             *attempts += 1;
             if *attempts >= LOCK_ATTEMPTS_MAX {
