@@ -1,6 +1,5 @@
 //! Incremental dumps: chains of them are what a full dump is, and go onto what they follow and onto nothing else.
 
-#[path = "increments/chains.rs"]
 mod chains;
 
 use std::collections::BTreeMap;

@@ -9,9 +9,7 @@
 //!
 //! In every state a reader opens a view and must see exactly what is committed.
 
-#[path = "embedded/clients.rs"]
 mod clients;
-#[path = "embedded/recovery.rs"]
 mod recovery;
 
 use std::hash::Hash;

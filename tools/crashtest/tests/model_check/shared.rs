@@ -10,11 +10,8 @@
 //! Readers take a timestamp first and a view later. What they have read is held against all that is committed afterwards. Beside
 //! them, in every state, a reader that begins there reads everything.
 
-#[path = "shared/errands.rs"]
 mod errands;
-#[path = "shared/readers.rs"]
 mod readers;
-#[path = "shared/writers.rs"]
 mod writers;
 
 use std::hash::Hash;

@@ -11,8 +11,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
 #![allow(clippy::pedantic, missing_docs, reason = "style of a library, not of its tests")]
 
-#[path = "options/child.rs"]
 mod child;
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::collections::BTreeSet;
@@ -163,7 +163,7 @@ fn no_addresses() -> Result<(), Failed> {
 
 /// A setter of a number must have bounds, and so a test.
 fn every_option_is_tried() {
-    let source = include_str!("../src/store/options.rs");
+    let source = include_str!("../../src/store/options.rs");
     let setters = source.lines().filter_map(|line| line.trim().strip_prefix("pub fn "));
     let numbers: Vec<&str> = setters
         .filter(|setter| ["usize)", "u64)", "u32)", "Duration)"].iter().any(|number| setter.contains(number)))

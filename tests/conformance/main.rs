@@ -8,32 +8,19 @@
 #![allow(clippy::cast_possible_truncation, reason = "small numbers")]
 #![allow(clippy::type_complexity, reason = "tuples that are compared as a whole")]
 
-#[path = "conformance/common.rs"]
 mod common;
-#[path = "conformance/crashes.rs"]
 mod crashes;
-#[path = "conformance/disk.rs"]
 #[cfg(feature = "rocks")]
 mod disk;
-#[path = "conformance/erasing.rs"]
 mod erasing;
-#[path = "conformance/faults.rs"]
 mod faults;
-#[path = "conformance/groups.rs"]
 mod groups;
-#[path = "conformance/guards.rs"]
 mod guards;
-#[path = "conformance/metas.rs"]
 mod metas;
-#[path = "conformance/network.rs"]
 mod network;
-#[path = "conformance/rows.rs"]
 mod rows;
-#[path = "conformance/scans.rs"]
 mod scans;
-#[path = "conformance/steps.rs"]
 mod steps;
-#[path = "conformance/views.rs"]
 mod views;
 
 /// Every case over one engine: a name, how to make one from a seed, and the seeds to try.

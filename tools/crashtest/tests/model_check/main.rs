@@ -14,15 +14,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
 #![allow(clippy::pedantic, missing_docs, reason = "style of a library, not of its tests")]
 
-#[path = "model_check/embedded.rs"]
 mod embedded;
-#[path = "model_check/explore.rs"]
 mod explore;
-#[path = "model_check/judge.rs"]
 mod judge;
-#[path = "model_check/rows.rs"]
 mod rows;
-#[path = "model_check/shared.rs"]
 mod shared;
 
 use percolite::row::{Mutation, SHORT_VALUE_MAX_BYTES};

@@ -6,14 +6,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
 #![allow(clippy::pedantic, missing_docs, clippy::type_complexity, reason = "style of a library, not of its tests")]
 
-#[path = "model/drive.rs"]
 mod drive;
-#[path = "model/handle.rs"]
 mod handle;
-#[path = "model/operations.rs"]
 mod operations;
-#[path = "model/reference.rs"]
 mod reference;
+#[path = "../support/mod.rs"]
 mod support;
 
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};

@@ -3,12 +3,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
 #![allow(clippy::pedantic, missing_docs, reason = "style of a library, not of its tests")]
 
-#[path = "history/keeping.rs"]
 mod keeping;
-#[path = "history/past.rs"]
 mod past;
+#[path = "../support/mod.rs"]
 mod support;
-#[path = "history/time.rs"]
 mod time;
 
 use std::collections::BTreeMap;

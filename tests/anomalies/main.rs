@@ -20,8 +20,8 @@
     reason = "style of a library, not of its tests"
 )]
 
-#[path = "anomalies/runner.rs"]
 mod runner;
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::collections::BTreeMap;

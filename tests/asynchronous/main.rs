@@ -3,18 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
 #![allow(clippy::pedantic, missing_docs, reason = "style of a library, not of its tests")]
 
-#[path = "asynchronous/cancelling.rs"]
 mod cancelling;
-#[path = "asynchronous/common.rs"]
 mod common;
-#[path = "asynchronous/dropping.rs"]
 mod dropping;
-#[path = "asynchronous/runtimes.rs"]
 mod runtimes;
-#[path = "asynchronous/scans.rs"]
 mod scans;
-#[path = "support/mod.rs"]
+#[path = "../support/mod.rs"]
 mod support;
-#[path = "cases/tap.rs"]
+#[path = "../cases/tap.rs"]
 #[allow(dead_code, reason = "the cases of the store use more of it")]
 mod tap;

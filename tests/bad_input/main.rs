@@ -39,19 +39,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
 #![allow(clippy::pedantic, missing_docs, reason = "style of a library, not of its tests")]
 
-#[path = "bad_input/calls.rs"]
 mod calls;
-#[path = "bad_input/closures.rs"]
 mod closures;
-#[path = "bad_input/corrupt.rs"]
 mod corrupt;
 #[cfg(feature = "rocks")]
-#[path = "bad_input/folders.rs"]
 mod folders;
 #[cfg(feature = "rocks")]
-#[path = "support/folders.rs"]
+#[path = "../support/folders.rs"]
 mod folders_of_stores;
-#[path = "bad_input/snapshots.rs"]
 mod snapshots;
 
 /// Every test that the table names exists.
@@ -71,7 +66,7 @@ fn the_table_names_tests_that_there_are() {
             }
         }
     }
-    let rows = include_str!("bad_input.rs").lines().filter_map(|line| line.strip_prefix("//! | "));
+    let rows = include_str!("main.rs").lines().filter_map(|line| line.strip_prefix("//! | "));
     let named: Vec<&str> =
         rows.skip(1).flat_map(|row| row.split('|').nth(2).unwrap().split('`').skip(1).step_by(2)).collect();
     assert!(named.len() > 25, "{named:?}");

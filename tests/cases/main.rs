@@ -18,47 +18,28 @@
     reason = "style of a library, not of its tests"
 )]
 
-#[path = "cases/acknowledged.rs"]
 mod acknowledged;
-#[path = "cases/clocks.rs"]
 mod clocks;
-#[path = "cases/collection.rs"]
 mod collection;
-#[path = "cases/conflicts.rs"]
 mod conflicts;
-#[path = "cases/crash.rs"]
 mod crash;
 #[cfg(feature = "rocks")]
-#[path = "support/folders.rs"]
+#[path = "../support/folders.rs"]
 mod folders;
-#[path = "cases/hand.rs"]
 mod hand;
-#[path = "cases/killed.rs"]
 mod killed;
-#[path = "cases/pipeline.rs"]
 mod pipeline;
-#[path = "cases/races.rs"]
 mod races;
-#[path = "cases/reads.rs"]
 mod reads;
-#[path = "cases/report.rs"]
 mod report;
-#[path = "cases/rollback_and_prewrite.rs"]
 mod rollback_and_prewrite;
-#[path = "cases/scans.rs"]
 mod scans;
-#[path = "cases/tap.rs"]
 mod tap;
-#[path = "cases/timestamps.rs"]
 mod timestamps;
-#[path = "cases/undecided.rs"]
 mod undecided;
-#[path = "cases/waiting.rs"]
 mod waiting;
 #[cfg(feature = "rocks")]
-#[path = "cases/wal.rs"]
 mod wal;
-#[path = "cases/world.rs"]
 mod world;
 
 fn main() -> std::process::ExitCode {

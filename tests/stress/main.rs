@@ -7,16 +7,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
 #![allow(clippy::pedantic, missing_docs, clippy::explicit_write, reason = "style of a library, not of its tests")]
 
-#[path = "stress/bank.rs"]
 mod bank;
-#[path = "stress/common.rs"]
 mod common;
-#[path = "stress/counters.rs"]
 mod counters;
-#[path = "stress/crashes.rs"]
 mod crashes;
-#[path = "stress/keyspaces.rs"]
 mod keyspaces;
-#[path = "stress/races.rs"]
 mod races;
+#[path = "../support/mod.rs"]
 mod support;
