@@ -1,56 +1,58 @@
-//! What options may be: one table, from which come the checks when a store is opened and a transaction begun, what is said of them
-//! in the documentation, and the tests.
+//! The ranges of all options: one table for the checks when a store is opened or a transaction
+//! begins, for the documentation and for the tests.
 //!
-//! A value out of bounds answers [`InvalidArgument`](crate::ErrorKind::InvalidArgument) with the option, the value and the bounds,
-//! before anything is created. Where there is no greatest value, the type's greatest works.
+//! A value out of range is refused with [`InvalidArgument`](crate::ErrorKind::InvalidArgument),
+//! which names the option, the value and the range, before anything is created. An option without a
+//! maximum accepts every value of its type.
 //!
 #![doc = include_str!("bounds.md")]
 //!
-//! A program that reads options from a file or a command line can refuse them with the same words:
+//! A program that reads options from a file or a command line can use the same messages:
 //!
 //! ```
 //! use percolite::bounds;
 //! let wrong = bounds::MEMORY_BUDGET.check(1 << 20).unwrap_err();
-//! assert_eq!(wrong.to_string(), "memory_limit is 1048576 bytes; it must be from 8 MiB to 1 TiB");
+//! assert_eq!(wrong.to_string(), "memory_budget is 1048576 bytes; it must be from 8 MiB to 1 TiB");
 //! assert_eq!(bounds::MEMORY_BUDGET.to_string(), "from 8 MiB to 1 TiB");
 //! ```
 
 use std::fmt;
 use std::time::Duration;
 
-/// The bounds of one option.
+/// The range of one option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionRange {
-    /// The option's name, as [`Builder`](crate::Builder) or [`LockOptions`](crate::LockOptions) has it.
+    /// The option's name: its method of [`Builder`](crate::Builder) or
+    /// [`LockOptions`](crate::LockOptions).
     pub name: &'static str,
-    /// What it is counted in.
+    /// The unit of the value.
     pub unit: Unit,
-    /// The least value.
+    /// The minimum.
     pub min: u128,
-    /// The greatest value; `None` where any that the type can hold will do.
+    /// The maximum; `None` if every value of the type is allowed.
     pub max: Option<u128>,
-    /// Why these.
+    /// Why the range is what it is.
     pub reason: &'static str,
 }
 
-/// What an option is counted in.
+/// The unit of an option's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Bytes.
     Bytes,
-    /// A number without a unit.
+    /// A number, without a unit.
     Count,
     /// Nanoseconds.
     Nanoseconds,
 }
 
-/// An option is not within its bounds.
+/// The value of an option is out of its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{} is {}; it must be {range}", .range.name, Exactly(.range.unit, *.value))]
 pub struct OptionOutOfRange {
-    /// The bounds.
+    /// The range.
     pub range: OptionRange,
-    /// What was asked for, in the bounds' unit.
+    /// The value, in the range's unit.
     pub value: u128,
 }
 
@@ -67,7 +69,7 @@ pub const MEMORY_BUDGET: OptionRange = OptionRange {
     unit: Unit::Bytes,
     min: 8 * MIB,
     max: Some(TIB),
-    reason: "below that a store takes more",
+    reason: "the minimum footprint of a store",
 };
 /// [`Builder::block_cache_bytes`](crate::Builder::block_cache_bytes).
 pub const BLOCK_CACHE_BYTES: OptionRange = OptionRange {
@@ -75,7 +77,7 @@ pub const BLOCK_CACHE_BYTES: OptionRange = OptionRange {
     unit: Unit::Bytes,
     min: MIB,
     max: Some(TIB),
-    reason: "RocksDB reserves a fifth of it as addresses, and aborts when it cannot",
+    reason: "RocksDB reserves a fifth of it as address space, and aborts if it cannot",
 };
 /// [`Builder::write_buffer_bytes`](crate::Builder::write_buffer_bytes).
 pub const WRITE_BUFFER_BYTES: OptionRange = OptionRange {
@@ -83,7 +85,7 @@ pub const WRITE_BUFFER_BYTES: OptionRange = OptionRange {
     unit: Unit::Bytes,
     min: 256 * KIB,
     max: Some(16 * GIB),
-    reason: "less is full with one write; a generation of the window has a sixth of it",
+    reason: "a memtable, a sixth of it, must not fill with one write",
 };
 /// [`Builder::max_transaction_bytes`](crate::Builder::max_transaction_bytes).
 pub const MAX_TRANSACTION_BYTES: OptionRange = OptionRange {
@@ -91,18 +93,23 @@ pub const MAX_TRANSACTION_BYTES: OptionRange = OptionRange {
     unit: Unit::Bytes,
     min: 64 * KIB,
     max: Some(GIB),
-    reason: "a keyspace and the longest key fit in; what is not streamed is one write",
+    reason: "a keyspace and the longest key must fit; below the large size a transaction is one write",
 };
 /// [`Builder::application_name`](crate::Builder::application_name).
-pub const APPLICATION_NAME_BYTES: OptionRange =
-    OptionRange { name: "label", unit: Unit::Bytes, min: 0, max: Some(255), reason: "it is in the row of each lease" };
+pub const APPLICATION_NAME_BYTES: OptionRange = OptionRange {
+    name: "application_name",
+    unit: Unit::Bytes,
+    min: 0,
+    max: Some(255),
+    reason: "stored with each lease",
+};
 /// [`LockOptions::lease`](crate::LockOptions::lease).
 pub const LOCK_LEASE: OptionRange = OptionRange {
     name: "lease",
     unit: Unit::Nanoseconds,
     min: 100 * MILLISECOND,
     max: Some(366 * DAY),
-    reason: "each renewal is a durable commit; 366 days are any year",
+    reason: "each renewal is a durable commit; 366 days cover any year",
 };
 /// [`LockOptions::semaphore`](crate::LockOptions::semaphore).
 pub const SEMAPHORE_PERMITS: OptionRange = OptionRange {
@@ -110,7 +117,7 @@ pub const SEMAPHORE_PERMITS: OptionRange = OptionRange {
     unit: Unit::Count,
     min: 1,
     max: None,
-    reason: "with none it could never be taken",
+    reason: "with 0 no request could be granted",
 };
 /// [`Builder::large_transaction_bytes`](crate::Builder::large_transaction_bytes).
 pub const LARGE_TRANSACTION_BYTES: OptionRange = OptionRange {
@@ -126,17 +133,28 @@ pub const CONFLICT_CACHE_ROWS: OptionRange = OptionRange {
     unit: Unit::Count,
     min: 1,
     max: Some(1 << 22),
-    reason: "32 bytes for each are taken at once",
+    reason: "32 bytes each, allocated when the store opens",
 };
 /// [`Builder::admission_limit`](crate::Builder::admission_limit).
-pub const ADMISSION_LIMIT: OptionRange =
-    OptionRange { name: "admission", unit: Unit::Count, min: 1, max: None, reason: "with 0 no attempt could run" };
-/// [`RetryPolicy::max_attempts`](crate::RetryPolicy::max_attempts), of a store and of a transaction.
-pub const RETRY_MAX_ATTEMPTS: OptionRange =
-    OptionRange { name: "retry.attempts", unit: Unit::Count, min: 1, max: None, reason: "the first attempt counts" };
+pub const ADMISSION_LIMIT: OptionRange = OptionRange {
+    name: "admission_limit",
+    unit: Unit::Count,
+    min: 1,
+    max: None,
+    reason: "with 0 no attempt could run",
+};
+/// [`RetryPolicy::max_attempts`](crate::RetryPolicy::max_attempts), of a store and of a
+/// transaction.
+pub const RETRY_MAX_ATTEMPTS: OptionRange = OptionRange {
+    name: "retry_policy.max_attempts",
+    unit: Unit::Count,
+    min: 1,
+    max: None,
+    reason: "the first attempt counts",
+};
 /// [`RetryPolicy::timeout`](crate::RetryPolicy::timeout), of a store and of a transaction.
 pub const RETRY_TIMEOUT: OptionRange = OptionRange {
-    name: "retry.time",
+    name: "retry_policy.timeout",
     unit: Unit::Nanoseconds,
     min: 0,
     max: None,
@@ -148,11 +166,11 @@ pub const MAX_SNAPSHOT_AGE: OptionRange = OptionRange {
     unit: Unit::Nanoseconds,
     min: MILLISECOND,
     max: None,
-    reason: "with 0 any commit could end every reader",
+    reason: "0 would expire every snapshot at the next commit",
 };
 /// [`Builder::history_retention`](crate::Builder::history_retention).
 pub const HISTORY_RETENTION: OptionRange = OptionRange {
-    name: "history",
+    name: "history_retention",
     unit: Unit::Nanoseconds,
     min: 0,
     max: None,
@@ -164,7 +182,7 @@ pub const SLOW_TRANSACTION_THRESHOLD: OptionRange = OptionRange {
     unit: Unit::Nanoseconds,
     min: 0,
     max: None,
-    reason: "0 notes every transaction, the greatest none",
+    reason: "0 logs every transaction, the maximum none",
 };
 /// [`Builder::status_file_interval`](crate::Builder::status_file_interval).
 pub const STATUS_FILE_INTERVAL: OptionRange = OptionRange {
@@ -172,7 +190,7 @@ pub const STATUS_FILE_INTERVAL: OptionRange = OptionRange {
     unit: Unit::Nanoseconds,
     min: 0,
     max: Some(DAY),
-    reason: "what is written less often is of no use",
+    reason: "an older status file is of no use",
 };
 /// [`SharedConfig::ttl_ms`](crate::SharedConfig::ttl_ms).
 pub const LOCK_TTL: OptionRange = OptionRange {
@@ -180,10 +198,10 @@ pub const LOCK_TTL: OptionRange = OptionRange {
     unit: Unit::Nanoseconds,
     min: MILLISECOND,
     max: None,
-    reason: "with 0 every owner would be dead at once",
+    reason: "0 would expire every lock immediately",
 };
 
-/// Those of all options that have a number.
+/// The ranges of all numeric options.
 pub const ALL: &[OptionRange] = &[
     MEMORY_BUDGET,
     BLOCK_CACHE_BYTES,
@@ -205,7 +223,7 @@ pub const ALL: &[OptionRange] = &[
 ];
 
 impl OptionRange {
-    /// Whether the value, in this [unit](OptionRange::unit), lies within.
+    /// Checks that the value, in this [unit](OptionRange::unit), is in range.
     ///
     /// # Errors
     /// [`OptionOutOfRange`].
@@ -215,7 +233,7 @@ impl OptionRange {
     }
 }
 
-/// As it follows upon *must be*.
+/// The range as it follows the words *must be*.
 impl fmt::Display for OptionRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let round = |value| Round(self.unit, value);
@@ -228,7 +246,7 @@ impl fmt::Display for OptionRange {
     }
 }
 
-/// A value in full.
+/// An exact value.
 struct Exactly(Unit, u128);
 
 impl fmt::Display for Exactly {
@@ -260,7 +278,7 @@ impl fmt::Display for Round {
     }
 }
 
-/// The longest there is for what is longer.
+/// Saturates at [`Duration::MAX`].
 fn duration(nanoseconds: u128) -> Duration {
     let second = 1000 * MILLISECOND;
     let below = u32::try_from(nanoseconds % second).unwrap_or_default();
@@ -272,37 +290,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_documentation_has_the_bounds_that_are_checked() {
+    fn the_documented_table_equals_the_checked_ranges() {
         let row = |bounds: &OptionRange| format!("| `{}` | {bounds} | {} |\n", bounds.name, bounds.reason);
         let table: String = ALL.iter().map(row).collect();
-        let table = format!("| option | bounds | why |\n|---|---|---|\n{table}");
+        let table = format!("| option | range | reason |\n|---|---|---|\n{table}");
         if std::env::var_os("UPDATE_GOLDENFILES").is_some() {
             return std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/src/bounds.md"), &table).unwrap();
         }
-        assert_eq!(include_str!("bounds.md"), table, "UPDATE_GOLDENFILES=1 writes it anew");
+        assert_eq!(include_str!("bounds.md"), table, "UPDATE_GOLDENFILES=1 rewrites it");
     }
 
     #[test]
-    fn a_refusal_names_option_value_and_bounds() {
+    fn an_error_names_option_value_and_range() {
         let refusal = |bounds: OptionRange, value| bounds.check(value).unwrap_err().to_string();
-        assert_eq!(refusal(BLOCK_CACHE_BYTES, 0), "cache_bytes is 0 bytes; it must be from 1 MiB to 1 TiB");
+        assert_eq!(refusal(BLOCK_CACHE_BYTES, 0), "block_cache_bytes is 0 bytes; it must be from 1 MiB to 1 TiB");
         assert_eq!(refusal(LOCK_LEASE, 0), "lease is 0ns; it must be from 100 ms to 366 days");
-        assert_eq!(refusal(BLOCK_CACHE_BYTES, 1), "cache_bytes is 1 byte; it must be from 1 MiB to 1 TiB");
-        assert_eq!(refusal(ADMISSION_LIMIT, 0), "admission is 0; it must be at least 1");
-        assert_eq!(refusal(MAX_SNAPSHOT_AGE, 999), "age_max is 999ns; it must be at least 1 ms");
+        assert_eq!(refusal(BLOCK_CACHE_BYTES, 1), "block_cache_bytes is 1 byte; it must be from 1 MiB to 1 TiB");
+        assert_eq!(refusal(ADMISSION_LIMIT, 0), "admission_limit is 0; it must be at least 1");
+        assert_eq!(refusal(MAX_SNAPSHOT_AGE, 999), "max_snapshot_age is 999ns; it must be at least 1 ms");
         let short = "lease is 99.999999ms; it must be from 100 ms to 366 days";
         assert_eq!(refusal(LOCK_LEASE, 100 * MILLISECOND - 1), short);
         let longest = Duration::MAX.as_nanos();
         assert_eq!(
             refusal(STATUS_FILE_INTERVAL, longest),
-            "publish_status is 18446744073709551615.999999999s; it must be at most 1 day"
+            "status_file_interval is 18446744073709551615.999999999s; it must be at most 1 day"
         );
         assert_eq!(duration(longest), Duration::MAX);
         assert_eq!(duration(u128::MAX), Duration::MAX);
     }
 
     #[test]
-    fn bounds_belong_to_what_they_bound() {
+    fn every_range_includes_its_ends() {
         for bounds in ALL {
             let most = bounds.max.unwrap_or(u128::MAX);
             assert!(bounds.min < most, "{bounds:?}");

@@ -1,11 +1,13 @@
-//! The seam of the crash harness: named points at which a run can be stopped, and known mistakes that can be switched on.
+//! The interface to the crash harness: crash points, at which a run can be stopped, and mutants,
+//! known mistakes that can be switched on.
 //!
-//! All of it exists only with the feature `crashtest`, which nothing but the harness in `tools/crashtest` asks for: in
-//! any other build `crash_point!` is nothing and `mutated!` is `false`.
+//! It exists only with the feature `crashtest`, which only the harness in `tools/crashtest`
+//! enables. In any other build `crash_point!` expands to nothing and `mutated!` to `false`.
 //!
-//! A point is a place in the code with a promise: what must hold if everything stops right there. The harness kills the
-//! process there, or crashes the simulated machine, and then asks the store to keep the promise. A mutant is a mistake that
-//! others have made in stores like this one; the harness shows its worth by finding each of them.
+//! A crash point (TiKV: `fail_point!`) is a place in the code with a promise that must be kept if
+//! everything stops there. The harness kills the process at that place, or crashes the simulated
+//! machine, and then checks the promise. A mutant is a mistake that stores like this one have made;
+//! the harness proves its worth by finding each of them.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,7 +26,8 @@ macro_rules! mutated {
     };
 }
 
-/// Lets the harness's scheduler switch threads between two steps that no lock and no call lies between.
+/// Lets the harness's scheduler switch threads between two steps that have no lock and no call
+/// between them.
 macro_rules! yield_point {
     ($(if $condition:expr)?) => {
         if true $(&& $condition)? {
@@ -42,20 +45,20 @@ macro_rules! named_enum {
         }
 
         impl $kind {
-            /// All of them.
+            /// All variants.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
-            /// Its name, as the harness prints and reads it.
+            /// The name, as the harness prints and parses it.
             pub fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// What there is to say about it.
+            /// The description: the promise of a crash point, the mistake of a mutant.
             pub fn description(self) -> &'static str {
                 match self { $(Self::$variant => $text,)* }
             }
 
-            /// The one of this name.
+            /// The variant with this name.
             pub fn from_name(name: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|one| one.name() == name)
             }
@@ -64,7 +67,8 @@ macro_rules! named_enum {
 }
 
 named_enum! {
-    /// A place at which a run can be stopped; its text is the promise that holds there.
+    /// A place at which a run can be stopped; its description is the promise that must be kept
+    /// there.
     CrashPoint {
         OracleReservationBefore "oracle.reservation-before" "no timestamp above the durable reservation has been handed out"
         OracleReservationDurable "oracle.reservation-durable" "a durable reservation of which no timestamp was handed out is skipped by the next incarnation"
@@ -144,7 +148,7 @@ named_enum! {
 }
 
 named_enum! {
-    /// A known mistake; its text says which.
+    /// A known mistake; its description says which.
     Mutant {
         SkipConflictCheck "skip-conflict-check" "the leader takes every row for unchanged"
         ConflictOnStartTs "conflict-on-start-ts" "conflicts are judged on `start_ts` instead of `read_ts`"
@@ -232,36 +236,37 @@ named_enum! {
     }
 }
 
-/// Called at every point with its name.
+/// A callback for every crash point that is reached.
 pub type CrashHook = Box<dyn Fn(CrashPoint) + Send + Sync>;
 
-/// Whether a thread tries to take a lock for the first time, or has found it taken.
+/// Whether a thread tries to take a lock for the first time, or again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockAttempt {
-    /// The first time.
+    /// The first attempt.
     First,
-    /// It was taken.
+    /// Another attempt: the lock was taken.
     Retry,
 }
 
-/// Called before a lock of the store is taken; answers whether the calling thread is one that the harness schedules.
+/// A callback before a lock of the store is taken; returns whether the harness schedules the
+/// calling thread.
 pub type LockHook = Box<dyn Fn(LockAttempt) -> bool + Send + Sync>;
 
 static CRASH_HOOK: OnceLock<CrashHook> = OnceLock::new();
 static LOCK_HOOK: OnceLock<LockHook> = OnceLock::new();
 static MUTANT: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-/// Has every point of this process call `hook`; only the first one counts.
+/// Sets the callback of all crash points in this process; only the first call has an effect.
 pub fn set_crash_hook(hook: CrashHook) {
     let _ = CRASH_HOOK.set(hook);
 }
 
-/// Has every lock of this process's stores call `hook` before it is taken; only the first one counts.
+/// Sets the callback of all locks of stores in this process; only the first call has an effect.
 pub fn set_lock_hook(hook: LockHook) {
     let _ = LOCK_HOOK.set(hook);
 }
 
-/// Switches one mistake on, for the whole process, or all off.
+/// Switches one mutant on for the whole process, or all of them off.
 pub fn enable_mutant(mutant: Option<Mutant>) {
     let index = mutant.map_or(usize::MAX, |mutant| mutant as usize);
     MUTANT.store(index, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! Errors: one type, few kinds, each made for something a caller would do differently.
+//! Errors: one type with few kinds, one for each reaction that a caller can have.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -10,12 +10,12 @@ use crate::owner::OwnerId;
 use crate::row::RowKey;
 use crate::timestamp::{Timestamp, UtcDateTime};
 
-/// The result of everything that can fail here.
+/// The result of every fallible call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why an operation failed. Decide on [`Error::kind`]; the text is for people and may change.
+/// Why an operation failed. Match on [`Error::kind`]; the text is for people and may change.
 ///
-/// The text holds what is known of the cause, so there is no [`source`](std::error::Error::source) that would say it again.
+/// The text includes the cause, so [`source`](std::error::Error::source) returns `None`.
 #[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,
@@ -25,113 +25,127 @@ pub struct Error {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// Another transaction came first. Nothing of this one remains; run it again from its beginning, which
-    /// [`Store::transact`](crate::Store::transact) does by itself.
+    /// Another transaction was first. This one has no effect; run it again from its beginning, as
+    /// [`Store::transact`](crate::Store::transact) does.
     Conflict(Box<Conflict>),
-    /// [`Store::transact`](crate::Store::transact) met a conflict at every attempt and gives up. Try again later.
+    /// [`Store::transact`](crate::Store::transact) met a conflict at every attempt and stopped
+    /// retrying. Try again later.
     RetriesExhausted {
-        /// How often it was tried.
+        /// Number of attempts.
         attempts: u32,
         /// The last conflict.
         conflict: Box<Conflict>,
     },
-    /// `insert` found the row already there.
+    /// `insert` found that the row exists.
     AlreadyExists(RowKey),
-    /// The snapshot is older than what the store keeps or allows, or than the grant of a lock that is to
-    /// [fence](crate::Txn::fence) it; begin a new one.
+    /// The snapshot is older than the store's age limit or history, or than the lock grant that is
+    /// to [fence](crate::Txn::fence) the transaction. Begin a new one.
     SnapshotTooOld(String),
     /// The transaction, key or value exceeds a limit; make it smaller.
     TooLarge {
         /// What is too large.
         what: &'static str,
-        /// How large it is, in bytes.
+        /// Its size, in bytes.
         bytes: usize,
-        /// How large it may be, in bytes.
+        /// The greatest allowed size, in bytes.
         limit: usize,
     },
-    /// The store failed, or was closed, at a moment when the transaction may or may not have been committed, and answers
-    /// [`Closed`](ErrorKind::Closed) to all later calls. Open the store again and
-    /// look: at what the transaction wrote, or by [`Store::txn_status`](crate::Store::txn_status) before others write there.
-    /// Or make the transaction safe to repeat. Where no transaction is committed, as by [`Store::sync`](crate::Store::sync),
-    /// [`Store::snapshot`](crate::Store::snapshot) and [`Store::close`](crate::Store::close), it is open whether what is visible
-    /// is durable. Only a store whose engine others share ([`Builder::open_shared`](crate::Builder::open_shared)) goes on after it.
+    /// The store failed or was closed during the commit, which may or may not have taken effect.
+    /// All later calls return [`Closed`](ErrorKind::Closed).
+    ///
+    /// Open the store again and check: read what the transaction wrote, or call
+    /// [`Store::txn_status`](crate::Store::txn_status) before those rows are written again. Or make
+    /// the transaction idempotent.
+    ///
+    /// From calls that commit nothing, as [`Store::sync`](crate::Store::sync),
+    /// [`Store::snapshot`](crate::Store::snapshot) and [`Store::close`](crate::Store::close), it
+    /// means that the visible commits may or may not be durable. Only a store on a shared engine
+    /// ([`Builder::open_shared`](crate::Builder::open_shared)) can be used after this error.
     Undetermined(String),
-    /// The call makes no sense; it changed nothing.
+    /// An argument is invalid; nothing was changed.
     InvalidArgument(String),
-    /// The keyspace does not exist, or no longer.
+    /// The keyspace does not exist, or was dropped.
     KeyspaceNotFound(String),
-    /// What is stored is not what was written. Restore from a copy.
+    /// The stored data is damaged. Restore a backup.
     Corruption(String),
-    /// The folder holds no store, or what was to be restored is no dump; or it is of a format that this program does not know. Nothing
-    /// was changed.
+    /// The directory is not a store, or the input of a restore is not a dump, or its format is
+    /// unknown to this program. Nothing was changed.
     UnrecognizedFormat(String),
-    /// The store is open elsewhere; close it there.
+    /// The store is open in another process or handle; close it there.
     AlreadyOpen(String),
-    /// Reading, writing or opening failed below the store. The call committed nothing, and the store, if it was open, goes on: the
-    /// call may be repeated.
+    /// A read, write or open failed below the store. The call committed nothing and may be
+    /// repeated; a store that was open stays usable.
     Io(String),
-    /// The store takes no calls any more: it was closed, or an error, of this call or an earlier one, has made it fail. The text
-    /// says which. The call committed nothing. Open the store again; where it failed, what was committed
-    /// [buffered](crate::Durability::Buffered) may be lost.
+    /// The store is closed, or has failed through an error of this call or an earlier one. The text
+    /// says which. The call committed nothing. Open the store again; after a failure,
+    /// [buffered](crate::Durability::Buffered) commits may be lost.
     Closed(String),
-    /// The work was stopped from outside: by its own progress callback ([`IntoControlFlow`](crate::IntoControlFlow)), by a
-    /// [`CancelToken`](crate::CancelToken), or by the end of the tokio runtime that was to run it. The text says what is left of it. The store
-    /// goes on.
+    /// The work was cancelled: by its progress callback
+    /// ([`IntoControlFlow`](crate::IntoControlFlow)), by a [`CancelToken`](crate::CancelToken), or
+    /// by the shutdown of the tokio runtime that was to run it. The text says what remains of the
+    /// work. The store stays usable.
     Cancelled(String),
-    /// A [lock](crate::Store::lock) was not granted in time. Nothing of the request is left; ask again, or do without.
+    /// A [lock](crate::Store::lock) was not granted in time. The request is withdrawn; try again,
+    /// or proceed without the lock.
     LockNotAvailable(Box<LockNotAvailable>),
-    /// The grant of a [lock](crate::Store::lock) is over, so the transaction that was [fenced](crate::Txn::fence) by it was not committed,
-    /// or the guard can do no more. What was to be done under the lock has to begin anew, with a new one.
+    /// The grant of a [lock](crate::Store::lock) has ended. The transaction that it
+    /// [fenced](crate::Txn::fence) was not committed, or the guard has become invalid. Take the
+    /// lock again and repeat the work under it.
     LockLost(Box<LockLost>),
-    /// Two holders of a shared [lock](crate::Store::lock) want to [upgrade](crate::LockGuard::upgrade) it, and each would wait for the
-    /// other. This is the second, and keeps its shared lock; release it, and ask again.
+    /// Two holders of a shared [lock](crate::Store::lock) [upgrade](crate::LockGuard::upgrade) it,
+    /// so each would wait for the other. The second gets this error and keeps its shared lock:
+    /// release it, and try again.
     Deadlock(Box<LockNotAvailable>),
 }
 
-/// Which transaction came first, and where.
+/// The transaction that was first, and the row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Conflict {
-    /// The row that both wanted to write.
+    /// The row that both transactions write.
     pub row: RowKey,
-    /// The name of its keyspace, where this process has it open.
+    /// The name of its keyspace, if this process has it open.
     pub keyspace: Option<String>,
-    /// Why that is a conflict.
+    /// The reason for the conflict.
     pub reason: ConflictReason,
-    /// The owner of the transaction that came first, where a record still names it.
+    /// The owner id of the transaction that was first, if it is still recorded.
     pub conflicting_owner: Option<OwnerId>,
-    /// What that transaction was called, if it has a [label](crate::TxnOptions::label) and ran in this process not long ago.
+    /// The [label](crate::TxnOptions::label) of that transaction, if it has one and ran recently in
+    /// this process.
     pub conflicting_label: Option<&'static str>,
-    /// When that transaction started, where a record still says so.
+    /// The start timestamp of that transaction, if it is still recorded.
     pub conflicting_start_ts: Option<Timestamp>,
-    /// What the transaction that lost had seen.
+    /// The snapshot of the transaction that failed.
     pub read_ts: Timestamp,
 }
 
-/// Why a row could not be written.
+/// Why a write of a row is a conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConflictReason {
-    /// The row was committed at this timestamp, after the loser's snapshot.
+    /// The row was committed at this timestamp, after the snapshot.
     NewerVersion(Timestamp),
-    /// A transaction that has not ended holds the row's lock.
+    /// The row is locked by a transaction that has not ended.
     Locked,
-    /// Somebody took the transaction for dead and rolled it back.
+    /// Another process rolled the transaction back, because its lock's time to live had expired.
     RolledBackByOther,
 }
 
+/// The text after an orderly close.
+pub(crate) const CLOSED_BY_USER: &str = "the store is closed";
+
 impl Error {
-    /// What the caller can do about it.
+    /// The kind of error, which says what the caller can do.
     pub fn kind(&self) -> &ErrorKind {
         &self.kind
     }
 
-    /// Whether running the transaction again from its beginning may succeed.
+    /// Whether the transaction may succeed if it is run again from its beginning.
     pub fn is_retryable(&self) -> bool {
         matches!(self.kind, ErrorKind::Conflict(_))
     }
 
-    /// The conflict that this error is about, also when retrying was given up.
+    /// The conflict of this error, also if retries are exhausted.
     pub fn conflict(&self) -> Option<&Conflict> {
         match &self.kind {
             ErrorKind::Conflict(conflict) | ErrorKind::RetriesExhausted { conflict, .. } => Some(conflict),
@@ -153,6 +167,10 @@ impl Error {
     pub(crate) fn closed(why: impl Into<String>) -> Self {
         ErrorKind::Closed(why.into()).into()
     }
+
+    pub(crate) fn closed_by_user() -> Self {
+        Self::closed(CLOSED_BY_USER)
+    }
 }
 
 impl From<ErrorKind> for Error {
@@ -165,7 +183,7 @@ impl From<EngineError> for Error {
     fn from(why: EngineError) -> Self {
         let text = why.to_string();
         let kind = match &why {
-            // That it may have happened all the same is for the kind to say, where it matters.
+            // Callers that commit map this to `Undetermined` themselves.
             EngineError::Undetermined(why) => ErrorKind::Io(format!("the engine failed: {why}")),
             EngineError::Io(_) => ErrorKind::Io(text),
             EngineError::Limit { what, asked, limit } => ErrorKind::TooLarge { what, bytes: *asked, limit: *limit },
@@ -191,23 +209,23 @@ impl fmt::Display for Error {
         match &self.kind {
             ErrorKind::Conflict(conflict) => write!(f, "conflict: {conflict}"),
             ErrorKind::RetriesExhausted { attempts, conflict } => {
-                write!(f, "given up after {attempts} attempts; the last conflict: {conflict}")
+                write!(f, "gave up after {attempts} attempts; last conflict: {conflict}")
             }
             ErrorKind::AlreadyExists(row) => write!(f, "row {row:?} already exists"),
             ErrorKind::TooLarge { what, bytes, limit } => {
                 write!(f, "{what} of {bytes} bytes exceeds the limit of {limit} bytes")
             }
             ErrorKind::Undetermined(why) => {
-                write!(f, "undetermined, what was asked for may or may not have taken effect: {why}")
+                write!(f, "undetermined: the operation may or may not have taken effect: {why}")
             }
-            ErrorKind::KeyspaceNotFound(name) => write!(f, "there is no keyspace {name:?}"),
+            ErrorKind::KeyspaceNotFound(name) => write!(f, "keyspace {name:?} not found"),
             ErrorKind::Corruption(why) => write!(f, "corruption: {why}"),
             ErrorKind::LockNotAvailable(held) => write!(f, "{held}"),
             ErrorKind::LockLost(lost) => write!(f, "{lost}"),
             ErrorKind::Deadlock(held) => {
                 write!(
                     f,
-                    "deadlock: another holder of lock {} waits to upgrade it, too; this one keeps its shared lock, and should release it; {held}",
+                    "deadlock: another holder of lock {} is waiting to upgrade it; release the shared lock and try again; {held}",
                     held.target
                 )
             }
@@ -236,9 +254,9 @@ impl fmt::Display for Conflict {
         if let Some(owner) = self.conflicting_owner {
             write!(f, " by ")?;
             if let Some(label) = self.conflicting_label {
-                write!(f, "{label:?}, ")?;
+                write!(f, "transaction {label:?}, ")?;
             }
-            write!(f, "owner {owner}, who began at {}", UtcDateTime(owner.created_at_millis()))?;
+            write!(f, "owner {owner} (created {})", UtcDateTime(owner.created_at_millis()))?;
         }
         if let Some(start_ts) = self.conflicting_start_ts {
             write!(f, ", start_ts {start_ts}")?;

@@ -1,24 +1,26 @@
-//! A store's own number: random, and assigned once. It identifies the store in its dumps.
+//! The store id: a random number, assigned once. It identifies the store in its dumps (RocksDB's
+//! `IDENTITY`).
 //!
-//! Part of a log may be lost. Then the store is not what its earlier dumps are of: they may have what it has no longer, and no
-//! increment may follow them. So it gets another number.
+//! After a data loss the store gets a new id. Its earlier dumps may have rows that it has lost, so
+//! no incremental dump may be based on them.
 
 use crate::engine::{Engine, EngineError};
 
-/// The name of the number in the store's bookkeeping.
+/// The key of the store id in the meta column.
 pub const STORE_ID_KEY: &str = "identity";
 
-/// The store's number; `None` where it has none yet.
+/// The store id; `None` if none is assigned yet.
 pub fn load(engine: &dyn Engine) -> Result<Option<u64>, EngineError> {
     let Some(bytes) = engine.get_meta(STORE_ID_KEY)? else { return Ok(None) };
     let number = bytes.try_into().map(u64::from_be_bytes);
-    number.map(Some).map_err(|_| EngineError::Corruption("the store's own number is damaged".into()))
+    number.map(Some).map_err(|_| EngineError::Corruption("corrupt store id".into()))
 }
 
-/// An entry of the bookkeeping.
+/// An entry of the meta column: key and value.
 type Entry = (String, Option<Vec<u8>>);
 
-/// What goes into the bookkeeping when a store is opened: a new number where it has none, or has lost something; else nothing.
+/// The entry to write when a store is opened: a new id if there is none or after a data loss; else
+/// `None`.
 pub fn at_opening(engine: &dyn Engine, random: impl FnOnce() -> u64) -> Result<Option<Entry>, EngineError> {
     let entry = || (STORE_ID_KEY.into(), Some(random().to_be_bytes().to_vec()));
     Ok(if load(engine)?.is_none() || !engine.data_losses().is_empty() { Some(entry()) } else { None })

@@ -1,9 +1,10 @@
-//! Keys on disk.
+//! Keys on disk: how rows and timestamps become the keys of the columns.
 //!
-//! The lock and write columns use a row's bytes as they are: keyspace id (4 bytes, big-endian), then the user's key.
-//! Data and history hold several entries a row, so there the user's key is made prefix-safe before a timestamp follows:
-//! every zero byte becomes `00 ff`, and `00 01` ends the key. That keeps the order of the keys, and entries of `a`,
-//! `a\0` and `a\0\xff` never interleave. History counts its timestamps down, so that the newest comes first.
+//! The lock and write columns use a row's bytes as they are: keyspace id (4 bytes, big-endian),
+//! then the user key. Data and history have several cells a row, so a timestamp follows the user
+//! key. There the user key is escaped: each zero byte becomes `00 ff`, and `00 01` ends the key.
+//! The order of keys is kept, and cells of `a`, `a\0` and `a\0\xff` never interleave. History
+//! inverts its timestamps, so the newest cell comes first.
 
 use crate::row::{KeyspaceId, RowKey};
 use crate::timestamp::Timestamp;
@@ -14,36 +15,36 @@ const ESCAPE: u8 = 0x00;
 const ESCAPED_ZERO: u8 = 0xff;
 const END: u8 = 0x01;
 
-/// The place of an uncommitted or long value in the data column.
+/// Key of an uncommitted or out-of-line value in the data column.
 pub fn data_key(row: &RowKey, start_ts: Timestamp) -> Vec<u8> {
     with_timestamp(row, start_ts.to_u64())
 }
 
-/// The place of a status or a replaced version in the history column.
+/// Key of a transaction record or a replaced version in the history column.
 pub fn history_key(row: &RowKey, ts: Timestamp) -> Vec<u8> {
     with_timestamp(row, !ts.to_u64())
 }
 
-/// Splits a data key; `None` when it is not one.
+/// Decodes a data key; `None` if it is invalid.
 pub fn decode_data_key(key: &[u8]) -> Option<(RowKey, Timestamp)> {
     let (row, number) = split(key)?;
     Some((row, Timestamp::from_u64(number)))
 }
 
-/// Splits a history key; `None` when it is not one.
+/// Decodes a history key; `None` if it is invalid.
 pub fn decode_history_key(key: &[u8]) -> Option<(RowKey, Timestamp)> {
     let (row, number) = split(key)?;
     Some((row, Timestamp::from_u64(!number)))
 }
 
-/// The first byte string after everything that a keyspace holds, in any column.
+/// Start and end of a keyspace's keys, in any column; the end is exclusive.
 pub fn keyspace_range(id: KeyspaceId) -> (Vec<u8>, Vec<u8>) {
-    // Nothing but its keys' length ends the last keyspace, and no key is as long as this.
+    // The last keyspace has no successor; no key is longer than this end.
     let end = id.0.checked_add(1).map_or(vec![0xff; 1 << 16], |next| next.to_be_bytes().to_vec());
     (id.0.to_be_bytes().to_vec(), end)
 }
 
-/// The first key after all that begin with `prefix`; `None` when there is no such key.
+/// The first key after all keys with the prefix; `None` if there is none.
 pub fn prefix_successor(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|byte| *byte != 0xff)?;
     let mut end = prefix.get(..=last)?.to_vec();
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_are_prefixes_of_each_other_never_interleave() {
+    fn cells_of_prefix_rows_never_interleave() {
         let rows = [row(b"a"), row(b"a\0"), row(b"a\0\xff"), row(b"a\0\xff\0"), row(b"a\x01"), row(b"b")];
         for pair in rows.windows(2) {
             assert!(data_key(&pair[0], Timestamp::MAX) < data_key(&pair[1], Timestamp::ZERO), "{pair:?}");
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_of_nothing_but_ff_has_no_end() {
+    fn a_prefix_of_ff_bytes_has_no_successor() {
         assert_eq!(prefix_successor(b"\xff\xff"), None);
         assert_eq!(prefix_successor(b"a\xff"), Some(b"b".to_vec()));
         assert_eq!(prefix_successor(b""), None);
@@ -117,14 +118,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn keys_split_into_what_they_were_made_of(key: Vec<u8>, ts: u64) {
+        fn keys_round_trip(key: Vec<u8>, ts: u64) {
             let ts = Timestamp::from_u64(ts);
             prop_assert_eq!(decode_data_key(&data_key(&row(&key), ts)), Some((row(&key), ts)));
             prop_assert_eq!(decode_history_key(&history_key(&row(&key), ts)), Some((row(&key), ts)));
         }
 
         #[test]
-        fn keys_keep_the_order_of_rows_then_time(a in "[\\x00\\x01ab]{0,4}", b in "[\\x00\\x01ab]{0,4}", s: u64, t: u64) {
+        fn keys_sort_by_row_then_timestamp(a in "[\\x00\\x01ab]{0,4}", b in "[\\x00\\x01ab]{0,4}", s: u64, t: u64) {
             let (a, b) = (row(a.as_bytes()), row(b.as_bytes()));
             let (s, t) = (Timestamp::from_u64(s), Timestamp::from_u64(t));
             prop_assert_eq!(data_key(&a, s).cmp(&data_key(&b, t)), a.cmp(&b).then(s.cmp(&t)));
@@ -132,8 +133,8 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_splitting_panic(bytes: Vec<u8>) {
-            // What splits was made of its parts, so there is one key for them.
+        fn decoding_a_key_never_panics(bytes: Vec<u8>) {
+            // The encoding is unique: what decodes is re-encoded to the same bytes.
             if let Some((row, ts)) = decode_data_key(&bytes) {
                 prop_assert_eq!(data_key(&row, ts), bytes.clone());
             }
@@ -143,7 +144,7 @@ mod tests {
         }
 
         #[test]
-        fn after_prefix_is_the_tight_bound(prefix: Vec<u8>, tail: Vec<u8>) {
+        fn prefix_successor_is_a_tight_bound(prefix: Vec<u8>, tail: Vec<u8>) {
             if let Some(end) = prefix_successor(&prefix) {
                 let mut inside = prefix.clone();
                 inside.extend(tail);

@@ -1,4 +1,5 @@
-//! An embedded, crash-safe, transactional key-value store with snapshot isolation, on RocksDB, after Google's Percolator.
+//! An embedded, crash-safe, transactional key-value store with snapshot isolation, on RocksDB,
+//! after Google's Percolator.
 //!
 //! ```
 //! # fn main() -> percolite::Result<()> {
@@ -27,60 +28,70 @@
 //!
 //! # What you get
 //!
-//! **Snapshot isolation.** A transaction reads one moment of the store and its own writes over it. Of two that overlap and
-//! write the same row, the first to commit wins; the other is told which row, by whom and when ([`Conflict`]), and
-//! [`Store::transact`] runs it again. Write skew is possible, as in every store with snapshot isolation:
-//! [`Txn::get_for_update`], which is optimistic too, closes it for the rows named; a range takes a
-//! [guard row](cookbook#a-range-that-must-not-change).
+//! **Snapshot isolation.** A transaction reads one consistent state of the store, and its own
+//! writes over it. If two transactions overlap and write the same row, the first to commit wins.
+//! The other gets a conflict that names the row, the transaction and its time ([`Conflict`]), and
+//! [`Store::transact`] runs it again.
 //!
-//! **Durability.** By default a commit is acknowledged when it would survive a power cut ([`Durability`]). Whatever a
-//! transaction has read is durable too by the time that anything computed from it is acknowledged.
+//! Write skew is possible, as in every store with snapshot isolation. [`Txn::get_for_update`],
+//! which is optimistic too, prevents it for single rows; for ranges use a [guard
+//! row](cookbook#a-range-that-must-not-change).
 //!
-//! **Crashes.** A transaction is whole or absent after any crash, and opening never waits for what a
-//! crash left half done. Commits in one phase, by default all up to 32 MiB
-//! ([`Builder::large_transaction_bytes`]), leave nothing. Larger ones, and those in [two
-//! phases](CommitProtocol::TwoPhase), leave a row lock on each row that they had written. The first reader
-//! or writer that meets one pays: a few point reads and one or two small writes. A [background
-//! sweep](Builder::background_resolve) resolves the others; until it has, reads look for locks. See
-//! [after a crash](cookbook#after-a-crash) for figures, and [`Store::row_locks`] and [`Store::stats`] for
-//! what is left.
+//! **Durability.** By default a commit is acknowledged when it survives a power cut
+//! ([`Durability`]). Everything that a transaction has read is durable by the time its result is
+//! acknowledged.
 //!
-//! **Locks by name.** For what a transaction cannot cover: one migration, one nightly job, so many
-//! workers. [`Store::lock`] waits in the order of asking, [`Txn::fence`] has a transaction commit only
-//! while the lock is held, a [lease](LockOptions::lease) outlives its process, and a
-//! [token](LockGuard::token) stops late holders outside of the store. See
-//! [one at a time](cookbook#one-at-a-time), and [when not to take
-//! one](cookbook#when-not-to-take-a-lock).
+//! **Crashes.** After any crash a transaction is whole or absent, and opening does not wait for any
+//! cleanup. One-phase commits, by default all up to 32 MiB ([`Builder::large_transaction_bytes`]),
+//! leave nothing behind. Larger transactions, and those in [two phases](CommitProtocol::TwoPhase),
+//! leave a row lock on each row that they had written.
 //!
-//! **Answers.** Why a transaction was slow or in conflict, the store says itself: [`Store::slow_transactions`], [`Store::active_transactions`],
-//! [`Store::latencies`], [`Store::stats`]. Give transactions a [label](TxnOptions::with_label), and they are called by it.
+//! The first reader or writer that finds such a lock resolves it: a few point reads and one or two
+//! small writes. A [background thread](Builder::background_resolve) resolves the others; until it
+//! has finished, reads check for locks. See [after a crash](cookbook#after-a-crash) for
+//! measurements, and [`Store::row_locks`] and [`Store::stats`] for the remaining locks.
 //!
-//! **Tests.** [`Store::in_memory`] is the same store over an engine in memory, whose crashes can be chosen
-//! ([`engine::sim`]).
+//! **Named locks** (PostgreSQL: advisory locks), for work that a transaction cannot cover: one
+//! migration, one nightly job, a bounded number of workers. [`Store::lock`] grants in the order of
+//! requests. [`Txn::fence`] lets a transaction commit only while the lock is held. A
+//! [lease](LockOptions::lease) outlives its process, and a [fencing token](LockGuard::token) stops
+//! late holders outside of the store. See [one at a time](cookbook#one-at-a-time), and [when not to
+//! take one](cookbook#when-not-to-take-a-lock).
+//!
+//! **Observability.** [`Store::slow_transactions`], [`Store::active_transactions`],
+//! [`Store::latencies`] and [`Store::stats`] show why a transaction was slow or in conflict. A
+//! [label](TxnOptions::with_label) identifies transactions there.
+//!
+//! **Tests.** [`Store::in_memory`] is the same store on an in-memory engine, which can simulate
+//! crashes ([`engine::sim`]).
 //!
 //! # The map
 //!
 //! | layer | where | what |
 //! |---|---|---|
-//! | beside it | `asynchronous`, `typed` | `AsyncStore` (feature `tokio`), [`TypedKeyspace`] |
+//! | on top | `asynchronous`, `typed` | `AsyncStore` (feature `tokio`), [`TypedKeyspace`] |
 //! | public API | `store` | [`Store`], [`Keyspace`], [`Txn`], [`Snapshot`], [`Store::transact`], [`Store::lock`] |
-//! | coordination | `coordinator`, `pipeline` | in which order steps run, and who waits for what |
-//! | locks by name | `locking` | requests, grants and queues, in memory |
+//! | coordination | `coordinator`, `pipeline` | the order of steps, group commit, waits |
+//! | named locks | `locking` | requests, grants and queues, in memory |
 //! | protocol | [`protocol`] | Percolator's steps as plain functions over one row |
-//! | engine | [`engine`] | consistent views and guarded row changes: a folder with log and RocksDB's tables, memory |
-//! | below all | [`bounds`], [`row`], [`writes`], [`timestamp`], [`owner`], [`codec`], [`keys`], [`runtime`], [`oracle`], [`observe`] | the shared vocabulary |
+//! | engine | [`engine`] | snapshots and conditional row changes: in a directory (write-ahead log, memtables, RocksDB's tables) or in memory |
+//! | base | [`bounds`], [`row`], [`writes`], [`timestamp`], [`owner`], [`codec`], [`keys`], [`runtime`], [`oracle`], [`observe`] | shared types |
 //!
-//! The [`cookbook`] shows how to do the usual things. `DESIGN.md` in the repository explains the whole and gives the reasons,
-//! `docs/core.md` those of the log and the window above the tables, `docs/locks.md` those of locks.
+//! The [`cookbook`] has recipes for common tasks. In the repository, `DESIGN.md` explains the
+//! design and its reasons, `docs/core.md` the write-ahead log and memtables, `docs/locks.md` named
+//! locks, and `docs/glossary.md` the terms.
 //!
 //! # Features
 //!
-//! `rocks` (default): the durable engine. Without it the crate needs no C++ compiler and offers memory only.
+//! `rocks` (default): the durable engine. Without it the crate needs no C++ compiler and has only
+//! the in-memory engine.
 //!
-//! `tokio`: `AsyncStore`, the same store for asynchronous code. Without it nothing here needs a runtime.
+//! `tokio`: `AsyncStore`, the same store for asynchronous code. Without it the crate needs no
+//! runtime.
 //!
-//! `metrics`, `tracing`: what [`observe`] lists goes to the recorder or subscriber that the program has installed for the crate of that
-//! name. Metrics, latencies and slow transactions can be asked for without either.
+//! `metrics`, `tracing`: exports what [`observe`] lists to the recorder or subscriber that the
+//! program has installed. [`Store::stats`], [`Store::latencies`] and [`Store::slow_transactions`]
+//! need neither.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![cfg_attr(
@@ -102,24 +113,32 @@ pub mod observe;
 mod asynchronous;
 pub mod bounds;
 pub mod codec;
+mod commit_conditions;
+mod contention;
 #[doc = include_str!("cookbook.md")]
 pub mod cookbook {}
 mod coordinator;
 #[cfg_attr(
     not(all(test, feature = "rocks")),
-    allow(dead_code, unused_imports, reason = "the simulated disk is for tests, the real one for folders")
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "the simulated disk is for tests, the real one for stores in directories"
+    )
 )]
 pub(crate) mod disk;
 pub mod engine;
 mod error;
 mod identity;
 pub mod keys;
+mod keyspace_descriptor;
+mod lock_value;
 mod locking;
 #[allow(clippy::cast_possible_truncation, reason = "its slots are numbered by 32 bits")]
 #[allow(
     dead_code,
     unused_imports,
-    reason = "the proof of the core in tools/compare compiles it, too, and uses the rest"
+    reason = "the proof of the core in tools/compare compiles it too, and uses the rest"
 )]
 mod memtable;
 #[cfg(test)]
@@ -130,6 +149,7 @@ pub mod owner;
 mod pipeline;
 pub mod protocol;
 pub mod row;
+mod row_hash;
 mod row_key;
 pub mod runtime;
 mod shown;
@@ -141,12 +161,16 @@ mod view;
 mod waiter;
 #[cfg_attr(
     not(all(test, feature = "rocks")),
-    allow(dead_code, unused_imports, reason = "the simulated disk is for tests, the real one for folders")
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "the simulated disk is for tests, the real one for stores in directories"
+    )
 )]
 pub(crate) mod wal;
 pub mod writes;
 
-// Its Rust examples are compiled, and run where they leave no folder behind.
+// Compiles the Rust examples of the README; runs those that leave no directory behind.
 #[cfg(all(doctest, feature = "rocks", feature = "tokio"))]
 #[doc = include_str!("../README.md")]
 mod readme {}

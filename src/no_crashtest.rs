@@ -1,4 +1,4 @@
-//! The seam of the crash harness in every build but the harness's own: nothing.
+//! The interface to the crash harness in all other builds: the macros expand to nothing.
 
 macro_rules! crash_point {
     ($point:ident $(if $condition:expr)?) => {};

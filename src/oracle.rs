@@ -1,16 +1,22 @@
-//! The oracle: hands out timestamps, each once, ever increasing, over restarts and clock steps.
+//! The timestamp oracle: hands out unique, increasing timestamps, across restarts and clock steps.
 //!
-//! A durable high-water mark, the lease, lies ahead of every timestamp handed out. After a restart the oracle begins
-//! above it, so nothing is handed out twice, whatever the clock says. The lease is extended in the background, well
-//! before it ends. When the clock runs ahead of the lease, which happens after a pause, timestamps simply fall behind
-//! the clock until the next extension is durable: order is what they are for, not the time of day. Where history is kept
-//! it is both, and such an oracle is *punctual*: it rather waits for the extension.
+//! As in Percolator and TiKV's TSO, a durable high-water mark lies above every timestamp handed
+//! out. The timestamps below it are the *reservation*. After a restart the oracle starts above the
+//! mark, so no timestamp is handed out twice, whatever the clock shows. The reservation is extended
+//! in the background, well before it is used up.
 //!
-//! A clock that goes back is ignored. One that jumps forward by more than [`CLOCK_JUMP_MAX_MS`] is followed only that far at each
-//! extension, so that a single wrong reading does not push the store years ahead.
+//! If the clock runs ahead of the reservation, as after a pause, timestamps lag behind the clock
+//! until the next extension is durable: only their order matters. With history their time matters,
+//! too: an oracle that [tracks the wall clock](LocalOracle::track_wall_clock) waits for the
+//! extension instead.
 //!
-//! Timestamps lead the clock after a life that ended without closing, because the next one begins at the end of the lease
-//! of the last. Lives that are killed in quick succession add up, a lease each, until the clock has caught up.
+//! A clock that is set back is ignored. A clock that jumps forward is followed by at most
+//! [`CLOCK_JUMP_MAX_MS`] at each extension, so that one wrong reading does not push the store years
+//! ahead.
+//!
+//! After an incarnation that ended without closing, timestamps lead the clock, because the next one
+//! starts at the end of the last reservation. Incarnations that are killed in quick succession add
+//! up, one reservation each, until the clock has caught up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,49 +25,50 @@ use crate::engine::{Engine, EngineError};
 use crate::runtime::Env;
 use crate::timestamp::Timestamp;
 
-/// How far ahead of the clock a lease reaches, in milliseconds. A process that is killed leaves its lease unused, and the next
-/// life begins at its end: that much timestamps then lead the clock, so it is short. Renewing it costs nothing, since it rides
-/// on a sync.
+/// How far ahead of the clock timestamps are reserved, in milliseconds. It is short, because
+/// timestamps lead the clock by the reservation that a killed process leaves unused. Extending it
+/// needs no I/O of its own: it is written with a log sync.
 pub const RESERVATION_MS: u64 = 3_000;
-/// How far a lease may advance at one extension, in milliseconds.
+/// How far the reservation may advance at one extension, in milliseconds.
 pub const CLOCK_JUMP_MAX_MS: u64 = 24 * 3_600_000;
 
-/// Whether the timestamp is so late that no lease fits in above it, nor the life of a store.
+/// Whether the timestamp is within [`CLOCK_JUMP_MAX_MS`] of the greatest one, which leaves a store
+/// no room for reservations.
 pub fn is_exhausted(ts: Timestamp) -> bool {
     Timestamp::from_millis(ts.millis().saturating_add(CLOCK_JUMP_MAX_MS)) == Timestamp::MAX
 }
 
-/// The name of the oracle's high-water mark in the store's bookkeeping.
+/// The key of the oracle's high-water mark in the meta column.
 pub(crate) const HIGH_WATER_KEY: &str = "oracle";
 
-/// Stands for the newest timestamp once no more is to follow: it has no next one.
+/// The value of the newest timestamp after the oracle is closed: it has no successor.
 const CLOSED_TS: Timestamp = Timestamp::MAX;
 
-/// The high-water mark that an engine keeps: no timestamp above it was handed out.
+/// The high-water mark stored in an engine: no timestamp above it was handed out.
 pub(crate) fn read_high_water(engine: &dyn Engine) -> Result<Timestamp, EngineError> {
     let Some(bytes) = engine.get_meta(HIGH_WATER_KEY)? else { return Ok(Timestamp::ZERO) };
     let number = bytes.try_into().map(u64::from_be_bytes);
-    let damaged = |_| EngineError::Corruption("the oracle's high-water mark is damaged".into());
+    let damaged = |_| EngineError::Corruption("corrupt timestamp high-water mark".into());
     number.map(Timestamp::from_u64).map_err(damaged)
 }
 
-/// An oracle that several clients share.
+/// A timestamp oracle that several clients of an engine share.
 ///
-/// It must allocate each timestamp after the request for it began: blocks kept for later requests break the order that
-/// readers rely on.
+/// It must allocate each timestamp after the request for it began. Blocks that are allocated for
+/// later requests break the order that readers rely on.
 pub trait Oracle: Send + Sync {
     /// A timestamp greater than every other whose request ended before this one began.
     fn timestamp(&self) -> Result<Timestamp, EngineError>;
 }
 
-/// A shared oracle in memory, for simulated clients of one engine. It forgets with its process.
+/// A shared oracle in memory, for simulated clients of one engine. Its state ends with its process.
 pub struct MemoryOracle {
     oracle: LocalOracle,
     runtime: Arc<dyn Env>,
 }
 
 impl MemoryOracle {
-    /// An oracle that goes by the runtime's clock.
+    /// An oracle that reads the runtime's clock.
     pub fn new(runtime: Arc<dyn Env>) -> Self {
         let oracle = LocalOracle::new(Timestamp::ZERO);
         oracle.reserve_until(Timestamp::MAX);
@@ -71,12 +78,12 @@ impl MemoryOracle {
 
 impl Oracle for MemoryOracle {
     fn timestamp(&self) -> Result<Timestamp, EngineError> {
-        let used_up = || EngineError::Corruption("the oracle has no timestamps left".into());
+        let used_up = || EngineError::Corruption("the timestamp oracle is exhausted".into());
         self.oracle.next(self.runtime.unix_millis()).ok_or_else(used_up)
     }
 }
 
-/// An oracle in this process, with a lease that somebody else makes durable.
+/// An oracle in this process, whose caller makes the high-water mark durable.
 #[derive(Debug)]
 pub struct LocalOracle {
     last: AtomicU64,
@@ -85,18 +92,21 @@ pub struct LocalOracle {
 }
 
 impl LocalOracle {
-    /// An oracle that goes on above `high_water`; it hands out nothing before [`LocalOracle::reserve_until`] is called.
+    /// An oracle that starts above `high_water`. It hands out nothing before
+    /// [`LocalOracle::reserve_until`] is called.
     pub fn new(high_water: Timestamp) -> Self {
         let high_water = || AtomicU64::new(high_water.to_u64());
         Self { last: high_water(), reserved_until: high_water(), tracks_wall_clock: AtomicBool::new(false) }
     }
 
-    /// Never falls behind the clock from here on, except after a jump of more than [`CLOCK_JUMP_MAX_MS`].
+    /// From this call on timestamps never lag behind the clock, except after a jump of more than
+    /// [`CLOCK_JUMP_MAX_MS`].
     pub fn track_wall_clock(&self) {
         self.tracks_wall_clock.store(true, Ordering::Release);
     }
 
-    /// The first high-water mark to make durable: the clock may have moved any distance while the store was closed.
+    /// The first high-water mark to make durable: the clock may have moved by any distance while
+    /// the store was closed.
     pub fn first_reservation(&self, unix_millis: u64) -> Timestamp {
         Timestamp::from_millis(unix_millis.max(self.last_issued().millis()).saturating_add(RESERVATION_MS))
     }
@@ -105,7 +115,7 @@ impl LocalOracle {
     pub fn next_reservation(&self, unix_millis: u64) -> Timestamp {
         let last = self.last_issued();
         if last == CLOSED_TS {
-            // Whoever asked before it was closed goes on with what is durable already.
+            // A request from before the close keeps the mark that is durable already.
             return Timestamp::from_u64(self.reserved_until.load(Ordering::Acquire));
         }
         let last = last.millis();
@@ -113,7 +123,7 @@ impl LocalOracle {
         Timestamp::from_millis(clock.saturating_add(RESERVATION_MS))
     }
 
-    /// Whether less than half of the lease lies ahead.
+    /// Whether less than half of the reservation is left.
     pub fn needs_reservation(&self, unix_millis: u64) -> bool {
         let lease_end = Timestamp::from_u64(self.reserved_until.load(Ordering::Acquire)).millis();
         let last = self.last_issued();
@@ -126,13 +136,13 @@ impl LocalOracle {
         self.reserved_until.fetch_max(high_water.to_u64(), Ordering::AcqRel);
     }
 
-    /// Hands out nothing at or below `ts` from here on. What it then hands out waits for a lease that reaches so far.
+    /// Hands out only timestamps above `ts` from this call on, once a reservation covers them.
     pub fn advance_past(&self, ts: Timestamp) {
-        // One that was closed stays so: nothing is newer than what it stands at.
+        // A closed oracle stays closed: its newest timestamp is the maximum.
         self.last.fetch_max(ts.to_u64(), Ordering::AcqRel);
     }
 
-    /// Hands out nothing from here on; the answer is the newest timestamp handed out.
+    /// Closes the oracle, which then hands out nothing; returns the newest timestamp handed out.
     pub fn close(&self) -> Timestamp {
         Timestamp::from_u64(self.last.swap(CLOSED_TS.to_u64(), Ordering::AcqRel))
     }
@@ -142,8 +152,8 @@ impl LocalOracle {
         Timestamp::from_u64(self.last.load(Ordering::Acquire))
     }
 
-    /// A timestamp greater than every other handed out before this call; `None` when the lease is used up, or too old for one
-    /// that is punctual.
+    /// A timestamp greater than all others handed out before this call. `None` if the reservation
+    /// is used up or, when tracking the wall clock, does not reach the clock.
     pub fn next(&self, unix_millis: u64) -> Option<Timestamp> {
         let lease_end = self.reserved_until.load(Ordering::Acquire);
         let clock = Timestamp::from_millis(unix_millis).to_u64();
@@ -166,7 +176,7 @@ impl LocalOracle {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_punctual_one_waits_for_its_lease_and_another_falls_behind_the_clock() {
+    fn tracking_the_wall_clock_waits_for_the_reservation() {
         for punctual in [false, true] {
             let oracle = LocalOracle::new(Timestamp::from_millis(1_000_000));
             if punctual {
@@ -178,7 +188,7 @@ mod tests {
             assert_eq!(oracle.next(noon).is_none(), punctual);
             oracle.reserve_until(oracle.next_reservation(noon));
             assert_eq!(oracle.next(noon).map(Timestamp::millis), Some(noon));
-            // A clock that is years ahead is not waited for.
+            // A clock that is years ahead is not followed.
             assert!(oracle.next(noon + 2 * CLOCK_JUMP_MAX_MS).is_some());
         }
     }
@@ -198,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_handed_out_before_the_lease_is_durable() {
+    fn nothing_is_handed_out_before_the_first_reservation() {
         assert_eq!(LocalOracle::new(Timestamp::ZERO).next(NOON), None);
     }
 
@@ -214,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_set_back_an_hour_over_a_restart_is_overtaken() {
+    fn timestamps_rise_when_the_clock_is_set_back_over_a_restart() {
         let (oracle, lease) = opened(Timestamp::ZERO, NOON);
         let before = oracle.next(NOON).unwrap();
         let (reopened, _) = opened(lease, NOON - HOUR);
@@ -223,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_beyond_the_lease_is_not_followed_until_it_is_extended() {
+    fn a_clock_beyond_the_reservation_is_not_followed() {
         let (oracle, lease) = opened(Timestamp::ZERO, NOON);
         let ts = oracle.next(NOON + HOUR).unwrap();
         assert!(ts <= lease);
@@ -234,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wild_jump_of_the_clock_is_followed_only_so_far() {
+    fn a_clock_jump_is_followed_only_up_to_the_limit() {
         let (oracle, _) = opened(Timestamp::ZERO, NOON);
         oracle.next(NOON).unwrap();
         let lease = oracle.next_reservation(NOON + 1000 * CLOCK_JUMP_MAX_MS);
@@ -242,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn lives_killed_in_quick_succession_lead_the_clock_by_a_lease_each() {
+    fn each_killed_incarnation_leads_by_one_reservation() {
         let mut high_water = Timestamp::ZERO;
         for life in 0..5 {
             let (oracle, lease) = opened(high_water, NOON);
@@ -250,14 +260,14 @@ mod tests {
             assert_eq!(first.millis(), NOON + life * RESERVATION_MS);
             high_water = lease;
         }
-        // The clock catches up, or the last life is closed.
+        // The clock catches up, or the last incarnation closes the store.
         let (oracle, lease) = opened(high_water, NOON + HOUR);
         assert_eq!(oracle.next(NOON + HOUR).unwrap().millis(), NOON + HOUR);
         assert!(oracle.close() < lease);
     }
 
     #[test]
-    fn a_closed_oracle_hands_out_nothing_above_the_newest_it_names() {
+    fn a_closed_oracle_hands_out_nothing() {
         let (oracle, lease) = opened(Timestamp::ZERO, NOON);
         let (newest, drawn) = std::thread::scope(|scope| {
             let draw = || std::iter::from_fn(|| oracle.next(NOON)).last();
@@ -267,7 +277,8 @@ mod tests {
             (newest, threads.into_iter().filter_map(|thread| thread.join().unwrap()).max())
         });
         assert!(drawn.is_none_or(|drawn| drawn <= newest), "{drawn:?} {newest}");
-        // A sync that is under way makes nothing of it that would cost the next life its timestamps.
+        // A sync in flight must not raise the mark: the next incarnation would skip these
+        // timestamps.
         assert!(!oracle.needs_reservation(NOON + HOUR));
         assert_eq!(oracle.next_reservation(NOON + HOUR), lease);
         oracle.reserve_until(Timestamp::MAX);
@@ -275,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn an_oracle_that_is_to_pass_a_timestamp_waits_for_a_lease_beyond_it() {
+    fn advancing_past_a_timestamp_needs_a_reservation_above_it() {
         let (oracle, lease) = opened(Timestamp::ZERO, NOON);
         let foreign = Timestamp::from_millis(NOON + 400 * CLOCK_JUMP_MAX_MS);
         oracle.advance_past(foreign);
@@ -288,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_used_up_lease_says_so() {
+    fn an_exhausted_reservation_returns_none() {
         let (oracle, lease) = opened(Timestamp::ZERO, NOON);
         assert_eq!(oracle.next(lease.millis()), Some(lease));
         assert_eq!(oracle.next(lease.millis()), None);

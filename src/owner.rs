@@ -1,11 +1,12 @@
-//! Owner ids: who holds a lock, and since when.
+//! Owner ids: a unique number for each transaction, whose time part is readable.
 //!
-//! The layout is the one of the seed document (Amazon's keymap locks): bit 63 is zero, bits 62 to 32 hold seconds since
-//! an epoch, bits 31 to 22 the milliseconds of that second, bits 21 to 0 are random. The epoch here is 2020-01-01, not
-//! 1970: 31 bits of seconds from 1970 end on 2038-01-19, from 2020 in 2088.
+//! The layout is that of Amazon's keymap locks. Bit 63 is zero, bits 62 to 32 are seconds since an
+//! epoch, bits 31 to 22 the milliseconds of that second, bits 21 to 0 are random. The epoch here is
+//! 2020-01-01, not 1970: 31 bits of seconds from 1970 end on 2038-01-19, from 2020 in 2088.
 //!
-//! 22 random bits alone are not enough (2,400 ids in one millisecond collide with probability one half), so an
-//! [`OwnerIdGenerator`] never hands out the same id twice and never goes back when the clock does.
+//! 22 random bits are not enough to be unique: among 2,400 ids in one millisecond the probability
+//! of a collision is one half. So an [`OwnerIdGenerator`] never hands out an id twice, and its time
+//! never decreases, even if the clock is set back.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -21,12 +22,13 @@ const RANDOM_BITS: u32 = 22;
 const MILLIS_BITS: u32 = 10;
 const SECONDS_MAX: u64 = (1 << 31) - 1;
 
-/// Names the owner of a transaction's locks: a time and 22 random bits.
+/// Identifies the owner of a transaction's locks: a creation time and 22 random bits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct OwnerId(u64);
 
 impl OwnerId {
-    /// Builds an id from a time in milliseconds since 1970 and random bits, of which the lower 22 are used.
+    /// Builds an id from a time in milliseconds since 1970 and random bits, of which the lower 22
+    /// are used.
     ///
     /// Times before 2020 count as 2020-01-01, times after 2088 as the last second that fits.
     pub fn new(unix_millis: u64, random: u64) -> Self {
@@ -47,14 +49,14 @@ impl OwnerId {
         Self(number)
     }
 
-    /// When the owner began, in milliseconds since 1970.
+    /// When the id was created, in milliseconds since 1970.
     pub fn created_at_millis(self) -> u64 {
         let seconds = self.0 >> (MILLIS_BITS + RANDOM_BITS);
         let millis = (self.0 >> RANDOM_BITS) & ((1 << MILLIS_BITS) - 1);
         OWNER_EPOCH_MILLIS + seconds * 1000 + millis
     }
 
-    /// When the owner began.
+    /// When the id was created.
     pub fn created_at(self) -> SystemTime {
         UNIX_EPOCH + Duration::from_millis(self.created_at_millis())
     }
@@ -72,13 +74,13 @@ impl fmt::Debug for OwnerId {
     }
 }
 
-/// Hands out owner ids, each once, never going back in time.
+/// Hands out unique owner ids, whose creation time never decreases.
 #[derive(Debug, Default)]
 pub struct OwnerIdGenerator {
     current: Mutex<IdBlock>,
 }
 
-/// Within one millisecond ids count up from a random start, so they cannot meet.
+/// Within one millisecond ids count up from a random start, so they are unique.
 #[derive(Debug, Default)]
 struct IdBlock {
     unix_millis: u64,
@@ -110,7 +112,7 @@ mod tests {
     const NOON: u64 = 1_763_726_400_123;
 
     #[test]
-    fn an_id_decodes_to_the_time_it_was_made_at() {
+    fn an_id_decodes_to_its_creation_time() {
         let id = OwnerId::new(NOON, u64::MAX);
         assert_eq!(id.created_at_millis(), NOON);
         assert_eq!(id.to_u64() >> 63, 0);
@@ -124,14 +126,14 @@ mod tests {
     }
 
     #[test]
-    fn the_same_random_bits_never_give_the_same_id() {
+    fn equal_random_bits_give_different_ids() {
         let ids = OwnerIdGenerator::default();
         let made: HashSet<_> = (0..100_000).map(|_| ids.next(NOON, 42)).collect();
         assert_eq!(made.len(), 100_000);
     }
 
     #[test]
-    fn a_clock_that_goes_back_does_not_take_ids_back() {
+    fn a_clock_set_back_does_not_repeat_ids() {
         let ids = OwnerIdGenerator::default();
         let before = ids.next(NOON, 1);
         let after = ids.next(NOON - 3_600_000, 1);
@@ -140,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_millisecond_that_runs_out_borrows_from_the_next() {
+    fn a_used_up_millisecond_borrows_from_the_next() {
         let ids = OwnerIdGenerator::default();
         let mut seen = HashSet::new();
         for _ in 0..(1 << RANDOM_BITS) + 10 {

@@ -1,7 +1,9 @@
-//! The vocabulary that protocol and engines share: a row, what its columns hold, and a guarded change of it.
+//! The types that protocol and engines share: a row, the contents of its columns, and a conditional
+//! change of it.
 //!
-//! A row is one user key. Its three columns are `data`, `lock` and `write`; beside them stand the records that say how a
-//! transaction ended on this row (`status`) and versions that were replaced (`version`).
+//! A row is one user key. Its three columns are `data`, `lock` and `write`. The history column adds
+//! transaction records, which say how a transaction ended at this row, and versions that were
+//! replaced.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,11 +14,11 @@ use crate::owner::OwnerId;
 pub use crate::row_key::{KeyspaceId, RowKey};
 use crate::timestamp::Timestamp;
 
-/// Values longer than this many bytes do not ride in the lock but wait in the data column.
+/// Values longer than this many bytes are stored in the data column and not in the lock.
 pub const SHORT_VALUE_MAX_BYTES: usize = 255;
 
-/// A value's bytes, written as one run instead of a sequence of numbers. Cheap to clone: on its way from the transaction to the
-/// engine a value is copied once.
+/// A value's bytes, serialized as one byte string and not as a sequence of numbers. Cheap to clone:
+/// a value is copied only once between transaction and engine.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Bytes(pub Arc<[u8]>);
 
@@ -52,7 +54,7 @@ impl<'de> Deserialize<'de> for Bytes {
         impl serde::de::Visitor<'_> for Run {
             type Value = Bytes;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a run of bytes")
+                f.write_str("a byte string")
             }
             fn visit_bytes<E: serde::de::Error>(self, bytes: &[u8]) -> Result<Bytes, E> {
                 Ok(bytes.into())
@@ -62,12 +64,13 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
-/// Names a transaction in locks and records. A lock is a transaction's own only if both parts are equal.
+/// Identifies a transaction in locks and records. A lock is a transaction's own only if both parts
+/// are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TxnId {
     /// Unique and never equal to a commit timestamp.
     pub start_ts: Timestamp,
-    /// Who began the transaction, and when.
+    /// The owner id of the transaction.
     pub owner: OwnerId,
 }
 
@@ -92,7 +95,7 @@ pub enum Mutation {
 }
 
 impl Mutation {
-    /// The bytes that the mutation carries.
+    /// Size of the value that the mutation carries, in bytes.
     pub fn value_bytes(&self) -> usize {
         match self {
             Self::Put(value) => value.len(),
@@ -101,7 +104,7 @@ impl Mutation {
     }
 }
 
-/// What a lock says its transaction will do to the row.
+/// What a lock's transaction does to the row when it commits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LockType {
     /// Sets the row's value.
@@ -112,25 +115,26 @@ pub enum LockType {
     LockOnly,
 }
 
-/// The lock column: a transaction intends to change this row.
+/// The lock column: a transaction that has not ended will change this row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lock {
-    /// Whose lock it is.
+    /// The transaction whose lock it is.
     pub txn: TxnId,
-    /// The row that decides whether the transaction is committed.
+    /// The row whose state decides whether the transaction is committed.
     pub primary: RowKey,
-    /// What becomes of the row on commit.
+    /// What the commit does to the row.
     pub lock_type: LockType,
-    /// Counts the owner's writes of this row: the highest wins.
+    /// Number of this write among the owner's writes of the row: the highest is valid.
     pub write_seq: u32,
-    /// Milliseconds after `start_ts` from which others may take the owner for dead. Not used where one process owns the
-    /// engine.
+    /// Time to live: milliseconds after `start_ts` from which others may treat the owner as
+    /// crashed. Not used on an exclusive engine.
     pub ttl_ms: u64,
-    /// A reader has seen the row without this transaction up to here: it must commit at or above.
+    /// A reader has read the row without this transaction's write; the transaction must commit at
+    /// or above this timestamp.
     pub min_commit_ts: Timestamp,
 }
 
-/// What tells one state of a lock from another: its owner, and everything that may change while the owner holds it.
+/// One version of a lock: its owner, and every field that can change while the lock exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockVersion {
     /// See [`Lock::txn`].
@@ -144,7 +148,7 @@ pub struct LockVersion {
 }
 
 impl Lock {
-    /// The lock's present state.
+    /// The lock's current version.
     pub fn version(&self) -> LockVersion {
         LockVersion { txn: self.txn, sequence: self.write_seq, ttl_ms: self.ttl_ms, min_commit_ts: self.min_commit_ts }
     }
@@ -153,30 +157,31 @@ impl Lock {
 /// The write column: a committed version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WriteRecord {
-    /// When it was committed.
+    /// Its commit timestamp.
     pub commit_ts: Timestamp,
-    /// By whom.
+    /// The transaction that committed it.
     pub txn: TxnId,
     /// The value; `None` for a deleted row.
     pub value: Option<Value>,
-    /// When a later transaction last committed that had held the row without changing it. Only where several processes share
-    /// the engine: one process remembers it.
+    /// Timestamp of the last lock-only commit after this version. Stored only on a shared engine:
+    /// on an exclusive one it is kept in memory.
     pub lock_only_ts: Option<Timestamp>,
 }
 
 impl WriteRecord {
-    /// The row's last commit, of a writer or a holder.
+    /// Timestamp of the row's last commit, lock-only commits included.
     pub fn last_commit_ts(&self) -> Timestamp {
         self.lock_only_ts.map_or(self.commit_ts, |held_at| held_at.max(self.commit_ts))
     }
 }
 
-/// How a transaction ended, kept at a row under the transaction's `start_ts`.
+/// How a transaction ended, stored at a row under the transaction's `start_ts`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TxnRecord {
-    /// It is committed. Kept at the primary until no lock of the transaction is left.
+    /// Committed at this timestamp. Kept at the primary until all of the transaction's locks are
+    /// resolved.
     Committed(Timestamp),
-    /// It is rolled back and will not be committed, whatever still arrives in its name.
+    /// Rolled back, permanently: late requests of the transaction fail.
     RolledBack,
 }
 
@@ -187,38 +192,40 @@ pub struct Row {
     pub lock: Option<Lock>,
     /// The newest committed version.
     pub write: Option<WriteRecord>,
-    /// How the transaction that was asked about ended here.
+    /// How the transaction in question ended here.
     pub txn_record: Option<TxnRecord>,
-    /// Transactions older than this are over.
+    /// All transactions older than this have ended.
     pub safe_point: Timestamp,
 }
 
-/// A condition on a row under which a change may be made. The set is closed, so that an engine can check it where the
-/// row is.
+/// A condition on a row under which a change may be applied. The set is closed, so that an engine
+/// can check it where the row is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precondition {
-    /// Nobody has locked the row.
+    /// The row is not locked.
     LockAbsent,
     /// The row's lock is this one, unchanged.
     LockUnchanged(LockVersion),
     /// The row's last commit is not newer than this.
     NoCommitAfter(Timestamp),
-    /// No status and no newest version of the transaction with this `start_ts` is at the row.
+    /// The row has no transaction record for this `start_ts`, and its newest version has another
+    /// one.
     NoTxnRecord(Timestamp),
     /// The safe point has not passed this timestamp.
     SafePointAtMost(Timestamp),
 }
 
-/// All that a change depends on; mostly two, which cost no allocation.
+/// All preconditions of a change; usually two, which need no allocation.
 pub type Guards = smallvec::SmallVec<[Precondition; 2]>;
 
 impl Precondition {
-    /// Those of a row that a commit in one phase gives its next version, and that was read at this timestamp.
+    /// The preconditions of a one-phase commit's next version of a row that was read at this
+    /// timestamp.
     pub fn for_next_version(read_ts: Timestamp) -> [Self; 2] {
         [Self::LockAbsent, Self::NoCommitAfter(read_ts)]
     }
 
-    /// Whether the condition holds for the row as read.
+    /// Whether the row as read meets the condition.
     pub fn is_met(self, row: &Row) -> bool {
         match self {
             Self::LockAbsent => row.lock.is_none(),
@@ -233,45 +240,46 @@ impl Precondition {
     }
 }
 
-/// What becomes of one cell.
+/// The change of one cell.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum CellChange<T> {
-    /// It stays as it is.
+    /// The cell is unchanged.
     #[default]
     Keep,
-    /// It gets this content.
+    /// The cell is set to this.
     Put(T),
-    /// It is emptied.
+    /// The cell is deleted.
     Delete,
 }
 
-/// A change of one row's columns, made as a whole or not at all, and only if every guard holds.
+/// A change of one row's columns, applied atomically, and only if all preconditions are met.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowChange {
     /// The row.
     pub row: RowKey,
-    /// The `start_ts` whose status the guards ask for and `status` writes.
+    /// The `start_ts` of the transaction record that the preconditions read and that `txn_record`
+    /// writes.
     pub start_ts: Timestamp,
-    /// Conditions, all of which must hold.
+    /// Conditions, all of which must be met.
     pub preconditions: Guards,
     /// The lock column.
     pub lock: CellChange<Lock>,
     /// The write column.
     pub write: CellChange<WriteRecord>,
-    /// Entries of the data column, by `start_ts`.
+    /// Cells of the data column, by `start_ts`.
     pub data: Vec<(Timestamp, CellChange<Bytes>)>,
-    /// How the transaction `start_ts` ended here.
+    /// The record of the transaction `start_ts`.
     pub txn_record: CellChange<TxnRecord>,
-    /// The replaced version, where history is kept.
+    /// The replaced version, if history is kept.
     pub archived_version: Option<WriteRecord>,
-    /// Replaced versions that go, by their `commit_ts`.
+    /// Replaced versions to delete, by their `commit_ts`.
     pub deleted_versions: Vec<Timestamp>,
-    /// What was superseded here at these timestamps needs no more attention from the collector.
+    /// Entries of the GC queue for this row, by timestamp, that are finished.
     pub gc_done: Vec<Timestamp>,
 }
 
 impl RowChange {
-    /// A change of nothing, to be filled in.
+    /// An empty change, to be filled in.
     pub fn new(row: RowKey, start_ts: Timestamp) -> Self {
         Self {
             row,
@@ -287,7 +295,8 @@ impl RowChange {
         }
     }
 
-    /// The change that gives a row its next version, if it is to get one. Whether it may is for guards to say.
+    /// The change that writes a row's next version; empty for a lock-only mutation. The caller sets
+    /// the preconditions.
     pub fn next_version(row: &RowKey, txn: TxnId, commit_ts: Timestamp, mutation: &Mutation) -> Self {
         let mut change = Self::new(row.clone(), txn.start_ts);
         let value = match mutation {
@@ -299,7 +308,7 @@ impl RowChange {
         change
     }
 
-    /// About how much there is to write, in bytes.
+    /// Approximate size of what is written, in bytes.
     pub fn size_bytes(&self) -> usize {
         let inline = |value: &Value| match value {
             Value::Inline(bytes) => bytes.len(),
@@ -320,7 +329,8 @@ impl RowChange {
         self.row.as_bytes().len() + lock + write + self.data.iter().map(data).sum::<usize>()
     }
 
-    /// Sets the commit timestamp of everything that the change commits, for pipelines that learn it last.
+    /// Sets the commit timestamp of everything that the change commits; for pipelines that allocate
+    /// it last.
     pub fn set_commit_ts(&mut self, commit_ts: Timestamp) {
         if let CellChange::Put(record) = &mut self.write {
             record.commit_ts = commit_ts;

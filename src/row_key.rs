@@ -1,4 +1,4 @@
-//! What names a row: its keyspace and the user's key, in one run of bytes.
+//! A row's key: keyspace id and user key in one byte string.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -9,17 +9,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::row::Bytes;
 
-/// Identifies a keyspace; never used again after the keyspace was dropped.
+/// Identifies a keyspace. Not reused after the keyspace is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct KeyspaceId(pub u32);
 
 const KEYSPACE_BYTES: usize = size_of::<u32>();
-/// Row keys of up to so many bytes need no allocation. A commit handles each row's key a dozen times.
+/// Row keys of up to this many bytes are stored inline, without an allocation: a commit handles
+/// each row's key about a dozen times.
 const SHORT_BYTES: usize = 30;
-/// Longer ones of up to so many are put together on the stack.
+/// Longer keys of up to this many bytes are built on the stack.
 const STACK_BYTES: usize = 64;
 
-/// A user key within its keyspace. Orders by keyspace, then by the key's bytes. Cheap to clone.
+/// A user key within its keyspace. Ordered by keyspace id, then by the key's bytes. Cheap to clone.
 #[derive(Clone)]
 pub struct RowKey(Repr);
 
@@ -38,19 +39,20 @@ impl RowKey {
             return Self(Repr::Short { length, bytes: short });
         }
         let mut long = [0; STACK_BYTES];
-        // Byte by byte, as an iterator makes it, takes as long as the allocation.
+        // Copied as a slice: a byte-by-byte iterator would take as long as the allocation.
         Self(Repr::Long(match put_together(&mut long, id, key) {
             Some(bytes) => bytes.into(),
             None => [&id, key].concat().into(),
         }))
     }
 
-    /// Takes the bytes that [`RowKey::as_bytes`] gave; `None` when they are too short to be a row key.
+    /// Inverse of [`RowKey::as_bytes`]; `None` if there are fewer than 4 bytes.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         bytes.split_first_chunk().map(|(id, key)| Self::new(KeyspaceId(u32::from_be_bytes(*id)), key))
     }
 
-    /// The keyspace's id, big-endian, followed by the user's key: the row's place in the lock and write columns.
+    /// The keyspace id, big-endian, followed by the user key: the row's key in the lock and write
+    /// columns.
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         match &self.0 {
@@ -59,23 +61,23 @@ impl RowKey {
         }
     }
 
-    /// The keyspace that the row is in.
+    /// The id of the row's keyspace.
     pub fn keyspace_id(&self) -> KeyspaceId {
         self.as_bytes().first_chunk().map_or(KeyspaceId(0), |id| KeyspaceId(u32::from_be_bytes(*id)))
     }
 
-    /// The user's key.
+    /// The user key.
     pub fn user_key(&self) -> &[u8] {
         Self::user_key_of(self.as_bytes())
     }
 
-    /// The user's key of the row that has these bytes.
+    /// The user key in the bytes of a row key.
     pub fn user_key_of(bytes: &[u8]) -> &[u8] {
         bytes.get(KEYSPACE_BYTES..).unwrap_or_default()
     }
 }
 
-/// The bytes of a row key at the beginning of `room`, if it has room.
+/// Writes a row key's bytes to the start of `room`, if they fit.
 #[inline]
 fn put_together<'a>(room: &'a mut [u8], id: [u8; KEYSPACE_BYTES], key: &[u8]) -> Option<&'a [u8]> {
     let bytes = room.get_mut(..KEYSPACE_BYTES + key.len())?;
@@ -126,7 +128,7 @@ impl Serialize for RowKey {
 impl<'de> Deserialize<'de> for RowKey {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let bytes = Bytes::deserialize(deserializer)?.0;
-        Self::from_bytes(&bytes).ok_or_else(|| serde::de::Error::custom("a row key names its keyspace"))
+        Self::from_bytes(&bytes).ok_or_else(|| serde::de::Error::custom("a row key has at least 4 bytes"))
     }
 }
 
@@ -137,13 +139,13 @@ mod tests {
     use super::*;
 
     fn keys() -> impl Strategy<Value = (u32, Vec<u8>)> {
-        // Around both lengths at which another form begins.
+        // Around both lengths at which the representation changes.
         (0_u32..3, prop::collection::vec(0_u8..3, 0..80))
     }
 
     proptest! {
         #[test]
-        fn row_keys_of_all_lengths_are_their_bytes((id, key) in keys(), (other_id, other_key) in keys()) {
+        fn row_keys_of_all_lengths_round_trip((id, key) in keys(), (other_id, other_key) in keys()) {
             let bytes = [&id.to_be_bytes()[..], &key].concat();
             let row = RowKey::new(KeyspaceId(id), &key);
             prop_assert_eq!((row.as_bytes(), row.keyspace_id(), row.user_key()), (&bytes[..], KeyspaceId(id), &key[..]));
@@ -154,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn fewer_bytes_than_a_keyspace_has_are_no_row_key() {
+    fn a_row_key_shorter_than_a_keyspace_id_is_refused() {
         assert_eq!((RowKey::from_bytes(&[0; 3]), RowKey::from_bytes(&[])), (None, None));
     }
 

@@ -1,65 +1,70 @@
-//! Time, randomness, sleeping and threads: above the engine, everything that makes a run differ from the last one goes through here.
+//! The environment of a store: clock, randomness, sleep and threads (RocksDB's `Env`).
 //!
-//! Above its engine the store never asks the operating system directly. A simulator implements [`Env`] with a virtual clock and a
-//! seeded scheduler and owns every choice. No lock of the store is held across a call of the engine or of the runtime
-//! that may wait, except by the one thread that leads the commit pipeline; so a scheduler that runs one thread at a time
-//! and switches in those calls cannot get stuck.
+//! Above its engine the store uses the operating system only through [`Env`]. A simulator
+//! implements it with a virtual clock and a seeded scheduler, and so controls every source of
+//! nondeterminism.
+//!
+//! No mutex of the store is locked across a call of the engine or the environment that may block,
+//! except by the leader of the commit pipeline. So a scheduler that runs one thread at a time, and
+//! switches in those calls, cannot deadlock.
 
-#![allow(clippy::disallowed_methods, reason = "here is where the operating system is asked")]
+#![allow(clippy::disallowed_methods, reason = "the one place that uses the operating system")]
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-/// More than a few gain nothing, and none costs half of what many clients can do.
+/// More yields gain nothing; without any, the throughput of many clients halves.
 const YIELDS: u32 = 3;
 
-/// What the store needs of the world besides its engine.
+/// The operating system as the store sees it, apart from its engine.
 pub trait Env: Send + Sync {
-    /// Wall clock time in milliseconds since 1970. It may jump, either way.
+    /// Wall clock time in milliseconds since 1970. It may jump in either direction.
     fn unix_millis(&self) -> u64;
-    /// Time since some fixed moment; never goes back.
+    /// Monotonic time since some fixed moment.
     fn elapsed(&self) -> Duration;
     /// 64 random bits.
     fn random(&self) -> u64;
-    /// Returns after about this long.
+    /// Blocks for about this long.
     fn sleep(&self, duration: Duration);
-    /// Lets other threads run for a moment, one of which is about to do what is waited for: less than it costs to sleep and to
-    /// be woken. May do nothing.
+    /// Yields to other threads a few times, until `is_over` returns true. For events that are so
+    /// near that to sleep and be woken costs more. May do nothing.
     fn spin_until(&self, _is_over: &dyn Fn() -> bool) {}
-    /// The means to make the calling thread wait, and to end its wait.
+    /// A parker for the calling thread.
     fn parker(&self) -> Arc<dyn Parker>;
-    /// Something that threads can wait for together. The default waits in the operating system; a scheduler of its own must wait there.
+    /// A new watermark. The default blocks in the operating system; a simulated scheduler must
+    /// provide its own.
     fn new_watermark(&self) -> Arc<dyn Watermark> {
         Arc::new(CondvarWatermark::default())
     }
-    /// Runs `work` on a thread of its own; the handle waits for its end.
+    /// Runs `work` on a new thread; the handle joins it.
     fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn JoinHandle>>;
 }
 
-/// Makes one thread wait.
+/// Blocks and wakes one thread.
 pub trait Parker: Send + Sync {
-    /// Returns when [`Parker::unpark`] was called since the last return, after `at_most`, or for no reason at all. Only the
-    /// thread that asked for the parker may call it.
+    /// Blocks until [`Parker::unpark`] is called, or was since the last return, or until `at_most`
+    /// has passed. May wake spuriously. Only the thread that created the parker may call it.
     fn park(&self, at_most: Option<Duration>);
-    /// Ends the thread's present wait or, if it is not waiting, its next one.
+    /// Ends the thread's current wait or, if it is not waiting, its next one.
     fn unpark(&self);
 }
 
-/// A number that grows, and threads that wait until it has grown.
+/// An increasing number that threads can wait for.
 pub trait Watermark: Send + Sync {
-    /// Returns once the number is at least `until`.
+    /// Blocks until the number is at least `until`.
     fn wait_for(&self, until: u64);
-    /// Raises the number, and ends the waits for it with one call. Does nothing if it is greater already.
+    /// Raises the number, and ends all waits for it in one call. Does nothing if the number is
+    /// already greater.
     fn advance_to(&self, number: u64);
 }
 
-/// A thread that can be waited for.
+/// A handle of a spawned thread.
 pub trait JoinHandle: Send + Sync {
-    /// Returns once the thread has ended.
+    /// Blocks until the thread has ended.
     fn join(self: Box<Self>);
 }
 
-/// The operating system. Above its engine the store asks it for time, randomness and threads here only.
+/// The environment of the operating system.
 #[derive(Debug)]
 pub struct SystemEnv {
     began: std::time::Instant,
@@ -127,7 +132,8 @@ impl Parker for ThreadParker {
     }
 }
 
-/// One condition for even numbers and one for odd ones, so that the next number does not wake those that wait for the one after it.
+/// One condition variable for even numbers and one for odd ones, so that reaching a number does not
+/// wake the threads that wait for the next one.
 #[derive(Default)]
 struct CondvarWatermark {
     number: std::sync::Mutex<u64>,
@@ -147,7 +153,7 @@ impl Watermark for CondvarWatermark {
             let raised = number.max(*current);
             std::mem::replace(&mut *current, raised)
         };
-        // Mostly it is the next one.
+        // Usually the number advances by one.
         for (parity, condition) in (0..).zip(&self.parity) {
             if number > before.saturating_add(1) || number % 2 == parity {
                 condition.notify_all();
@@ -160,7 +166,7 @@ struct SystemJoinHandle(std::thread::JoinHandle<()>);
 
 impl JoinHandle for SystemJoinHandle {
     fn join(self: Box<Self>) {
-        // A thread of the store that panicked has poisoned the store already; there is nothing to add here.
+        // A panic in a thread of the store has already poisoned the store.
         let _ = self.0.join();
     }
 }
@@ -172,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_ends_when_its_number_is_reached_and_not_before() {
+    fn a_wait_ends_when_its_number_is_reached() {
         let (progress, reached) = (SystemEnv::default().new_watermark(), AtomicU64::new(0));
         std::thread::scope(|scope| {
             for waiter in 0..8 {

@@ -1,5 +1,5 @@
-//! How a status looks as a document: durations in seconds, moments in milliseconds since 1970, timestamps as text, since as numbers they have more digits than most readers
-//! of JSON keep.
+//! JSON forms of a store's status: durations in seconds, times in milliseconds since 1970,
+//! timestamps as strings, since as numbers they exceed 2^53.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::timestamp::Timestamp;
 
-/// A duration, as seconds.
+/// A duration, in seconds.
 #[derive(Serialize, Deserialize)]
 struct Seconds(f64);
 
@@ -26,7 +26,7 @@ impl TryFrom<Seconds> for Duration {
     }
 }
 
-/// A moment, as milliseconds since 1970.
+/// A time, in milliseconds since 1970.
 #[derive(Serialize, Deserialize)]
 struct Millis(u64);
 
@@ -41,11 +41,11 @@ impl TryFrom<Millis> for SystemTime {
     type Error = &'static str;
 
     fn try_from(millis: Millis) -> Result<Self, Self::Error> {
-        UNIX_EPOCH.checked_add(Duration::from_millis(millis.0)).ok_or("no moment that there is")
+        UNIX_EPOCH.checked_add(Duration::from_millis(millis.0)).ok_or("time out of range")
     }
 }
 
-/// A timestamp, as it is shown.
+/// A timestamp, as displayed.
 #[derive(Serialize, Deserialize)]
 struct Text(String);
 
@@ -63,7 +63,7 @@ impl TryFrom<Text> for Timestamp {
     }
 }
 
-/// For `#[serde(with)]`: a field whose form is another type.
+/// A module for `#[serde(with)]`: a field that is serialized as another type.
 macro_rules! shown {
     ($name:ident, $value:ty, $form:ty) => {
         pub(crate) mod $name {
@@ -80,13 +80,13 @@ macro_rules! shown {
     };
 }
 
-/// The same for one that may have nothing in it.
+/// The same for an optional field.
 macro_rules! shown_or_none {
     ($name:ident, $value:ty, $form:ty) => {
         pub(crate) mod $name {
             use super::*;
 
-            #[allow(clippy::ref_option, reason = "as serde calls it")]
+            #[allow(clippy::ref_option, reason = "the signature that serde calls")]
             pub fn serialize<S: Serializer>(value: &Option<$value>, serializer: S) -> Result<S::Ok, S::Error> {
                 value.as_ref().map(<$form>::from).serialize(serializer)
             }

@@ -1,7 +1,8 @@
-//! The mutex of everything above the engine: that of `parking_lot`.
+//! The mutex of all code above the engine: that of `parking_lot`.
 //!
-//! In builds for tests of crashes it lets the harness's scheduler switch threads before each lock is taken, and while one is
-//! held: what two locks of one function leave open in between is then met like any other interleaving.
+//! In builds for crash tests the harness's scheduler can switch threads before each lock is taken,
+//! and while one is locked. So it also covers interleavings between two critical sections of one
+//! function.
 
 #[cfg(not(feature = "crashtest"))]
 pub use parking_lot::{Mutex, MutexGuard};
@@ -35,7 +36,7 @@ mod switching {
             if !before_lock(LockAttempt::First) {
                 return self.0.lock();
             }
-            // A scheduled thread must not wait where the scheduler does not know of it.
+            // A scheduled thread must not block where the scheduler cannot see it.
             loop {
                 if let Some(guard) = self.0.try_lock() {
                     return guard;

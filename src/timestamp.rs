@@ -1,4 +1,5 @@
-//! Timestamps: 64 bits, physical milliseconds since 1970 in the upper 46 and a counter in the lower 18.
+//! Timestamps: 64 bits, of which the upper 46 are milliseconds since 1970 and the lower 18 a
+//! counter.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,11 +9,12 @@ use serde::{Deserialize, Serialize};
 
 const LOGICAL_BITS: u32 = 18;
 
-/// A point in the store's history. Larger is later; the oracle never hands the same one out twice.
+/// A point in the store's history. Larger is later; the oracle hands each timestamp out once.
 ///
-/// The upper 46 bits are milliseconds since 1970-01-01 UTC (they last until the year 4199), the lower 18 a counter.
+/// The upper 46 bits are milliseconds since 1970-01-01 UTC (they last until the year 4199), the
+/// lower 18 a counter.
 ///
-/// It is shown as both, with `{:#}` and the time of day behind them:
+/// `Display` writes both numbers; `{:#}` adds the date and time:
 ///
 /// ```
 /// let ts = percolite::Timestamp::from_millis(1_700_000_000_000).next();
@@ -23,21 +25,24 @@ const LOGICAL_BITS: u32 = 18;
 pub struct Timestamp(u64);
 
 impl Timestamp {
-    /// Before everything that was ever committed.
+    /// Below every commit.
     pub const ZERO: Self = Self(0);
-    /// After everything that can ever be committed.
+    /// Above every possible commit.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// The first timestamp of a millisecond; milliseconds beyond 46 bits give the last one there is.
+    /// The first timestamp of a millisecond; [`Timestamp::MAX`] if the milliseconds exceed 46 bits.
     pub fn from_millis(millis: u64) -> Self {
         if millis >> (64 - LOGICAL_BITS) == 0 { Self(millis << LOGICAL_BITS) } else { Self::MAX }
     }
 
-    /// About when this timestamp was handed out, in milliseconds since 1970-01-01 UTC; only the order is exact.
+    /// About when this timestamp was handed out, in milliseconds since 1970-01-01 UTC; only the
+    /// order is exact.
     ///
-    /// It lies ahead of the clock after the clock was set back, and after a process that did not close its store: the next
-    /// one begins up to [`RESERVATION_MS`](crate::oracle::RESERVATION_MS) ahead, and processes killed in quick succession add up until
-    /// the clock has caught up. It lies behind after a pause, until the next sync.
+    /// It leads the clock after the clock was set back, and after a process ended without closing
+    /// its store: the next incarnation starts up to
+    /// [`RESERVATION_MS`](crate::oracle::RESERVATION_MS) ahead. Processes killed in quick
+    /// succession add up until the clock has caught up. It lags behind the clock after a pause,
+    /// until the next sync.
     pub fn millis(self) -> u64 {
         self.0 >> LOGICAL_BITS
     }
@@ -52,20 +57,21 @@ impl Timestamp {
         Self(number)
     }
 
-    /// The next one; [`Timestamp::MAX`] has none and answers itself.
+    /// The next timestamp; [`Timestamp::MAX`] returns itself.
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0.saturating_add(1))
     }
 
-    /// The one before; [`Timestamp::ZERO`] has none and answers itself.
+    /// The previous timestamp; [`Timestamp::ZERO`] returns itself.
     #[must_use]
     pub fn previous(self) -> Self {
         Self(self.0.saturating_sub(1))
     }
 }
 
-/// The first timestamp of the time's millisecond, so that what was committed earlier lies below; zero for times before 1970.
+/// The first timestamp of the time's millisecond, which is above all earlier commits; zero for
+/// times before 1970.
 impl From<SystemTime> for Timestamp {
     fn from(time: SystemTime) -> Self {
         let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -80,7 +86,7 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// Milliseconds since 1970, as people read them.
+/// Milliseconds since 1970, displayed as a UTC date and time.
 pub(crate) struct UtcDateTime(pub u64);
 
 impl fmt::Display for UtcDateTime {
@@ -93,20 +99,24 @@ impl fmt::Display for UtcDateTime {
     }
 }
 
-/// The text is neither a timestamp nor a time of day; see [`Timestamp::from_str`].
+/// The text is not a timestamp and not a date and time; see [`Timestamp::from_str`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "neither a timestamp, which is milliseconds since 1970, a point and a counter (1700000000000.0), nor a time of day (2026-11-21T14:00Z, or 2026-11-21T14:00 in the local time zone)"
+    "invalid timestamp: expected <milliseconds since 1970>.<counter> (1700000000000.0) or an ISO 8601 date and time (2026-11-21T14:00Z, or 2026-11-21T14:00 in the local time zone)"
 )]
 pub struct ParseTimestampError;
 
-/// Reads a timestamp as it is shown, with or without `{:#}`, or a time of day.
+/// Parses a timestamp as displayed, with or without `{:#}`, or a date and time.
 ///
-/// A time of day is ISO 8601, with a blank or `T` before the hours, and stands for the first timestamp of its millisecond, as a
-/// [`SystemTime`] does. Without `Z` or an offset it is one of the local time zone, of which the environment variable `TZ` and the
-/// operating system are asked; one that a change of the clocks skips means as much later, and of one that comes twice the first is
-/// meant. `UTC` behind a blank stands for `Z`. A date alone is its beginning. Times before 1970 are [`Timestamp::ZERO`], and those too late for 46 bits
-/// [`Timestamp::MAX`]. How long ago something was ("5m") has to be counted from a clock, so that is not read here.
+/// A date and time is ISO 8601, with a blank or `T` before the hours, and means the first timestamp
+/// of its millisecond, as for a [`SystemTime`]. A trailing `UTC` means `Z`. A date alone means its
+/// start. Times before 1970 are [`Timestamp::ZERO`], times too late for 46 bits [`Timestamp::MAX`].
+///
+/// Without `Z` or an offset it is in the local time zone, from the environment variable `TZ` or the
+/// operating system. A time that a clock change skips is shifted by the size of the change; of a
+/// time that occurs twice the first is taken.
+///
+/// Relative times ("5m") need a clock and are not parsed here.
 ///
 /// ```
 /// # fn main() -> Result<(), percolite::ParseTimestampError> {
@@ -136,7 +146,7 @@ impl FromStr for Timestamp {
 impl Timestamp {
     fn parse_numbers(text: &str) -> Option<Self> {
         let (millis, counter) = text.split_once('.')?;
-        // A sign is no part of it, though numbers may have one.
+        // `u64` accepts a plus sign; this format does not.
         let number = |text: &str, bits: u32| {
             let digits = text.bytes().all(|byte| byte.is_ascii_digit());
             text.parse::<u64>().ok().filter(|number| digits && number >> bits == 0)
@@ -168,14 +178,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_timestamp_is_read_as_it_is_shown(number: u64) {
+        fn every_timestamp_round_trips_as_text(number: u64) {
             let ts = Timestamp::from_u64(number);
             prop_assert_eq!(ts.to_string().parse(), Ok(ts));
             prop_assert_eq!(format!("{ts:#}").parse(), Ok(ts));
         }
 
         #[test]
-        fn every_time_of_day_is_read_in_any_time_zone(millis in 0_u64..1 << 46, offset in -12_i64..=14) {
+        fn date_times_parse_in_any_time_zone(millis in 0_u64..1 << 46, offset in -12_i64..=14) {
             let ts = Timestamp::from_millis(millis);
             let utc = jiff::Timestamp::from_millisecond(millis.cast_signed()).unwrap();
             prop_assert_eq!(utc.to_string().parse(), Ok(ts));
@@ -188,13 +198,13 @@ mod tests {
         }
 
         #[test]
-        fn no_text_makes_it_panic(text: String, like in "[-+0-9TZ(): .]{0,40}") {
+        fn parsing_never_panics(text: String, like in "[-+0-9TZ(): .]{0,40}") {
             let _ = (text.parse::<Timestamp>(), like.parse::<Timestamp>());
         }
     }
 
     #[test]
-    fn the_error_names_what_is_read() {
+    fn the_error_shows_every_accepted_form() {
         let text = ParseTimestampError.to_string();
         for example in ["1700000000000.0", "2026-11-21T14:00Z", "2026-11-21T14:00"] {
             assert!(text.contains(example), "{text}");
@@ -208,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_is_read_and_nothing_else() {
+    fn only_displayed_forms_parse() {
         for number in [0, 1, (1 << LOGICAL_BITS) - 1, 1 << LOGICAL_BITS, 123_456_789_012_345_678, u64::MAX] {
             let ts = Timestamp::from_u64(number);
             assert_eq!(ts.to_string().parse(), Ok(ts));

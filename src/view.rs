@@ -1,4 +1,4 @@
-//! An engine's view together with the timestamp that it shows.
+//! A read view: an engine snapshot and the timestamp that it shows (InnoDB's read view).
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -6,16 +6,17 @@ use std::sync::atomic::AtomicBool;
 use crate::engine::EngineSnapshot;
 use crate::timestamp::Timestamp;
 
-/// Everything that was committed at or below `read_ts`, as versions or as locks that a reader can tell the fate of.
+/// A consistent state of the store: everything committed at or below `read_ts`, as versions or as
+/// locks that a read resolves.
 pub struct ReadView {
-    /// Reads see commits at or below this, and none above.
+    /// Reads see all commits at or below this timestamp, and no others.
     pub read_ts: Timestamp,
-    /// The engine's own view.
+    /// The engine snapshot.
     pub snapshot: Arc<dyn EngineSnapshot>,
-    /// Whether rows may be committed here whose locks are still to be turned into versions, so that a reader has to look
-    /// at locks too.
+    /// Whether committed transactions may still have locks here that are not yet versions, so that
+    /// reads have to check locks.
     pub must_check_locks: bool,
-    /// Set when the view has outlived the age limit; whoever reads it is told so.
+    /// Set when the view is older than the age limit; reads then return `SnapshotTooOld`.
     pub expired: AtomicBool,
 }
 

@@ -1,4 +1,4 @@
-//! One thread or task waiting for one event.
+//! One thread or task that waits for one event.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use crate::runtime::{Env, Parker};
 
-/// Made by the thread or task that will wait; notified once, by any thread, before or after the wait begins.
+/// Created by the thread or task that will wait. It is notified once, by any thread, before or
+/// after the wait begins.
 pub struct Waiter {
     sleeper: Sleeper,
     notified: AtomicBool,
 }
 
-/// What is to be woken.
+/// The thread or task to wake.
 enum Sleeper {
     Thread(Arc<dyn Parker>),
     #[cfg(feature = "tokio")]
@@ -20,12 +21,12 @@ enum Sleeper {
 }
 
 impl Waiter {
-    /// Of the calling thread.
+    /// A waiter for the calling thread.
     pub fn new(runtime: &dyn Env) -> Self {
         Self { sleeper: Sleeper::Thread(runtime.parker()), notified: AtomicBool::new(false) }
     }
 
-    /// Of a task, which waits by [`Waiter::notified`].
+    /// A waiter for a task, which waits with [`Waiter::notified`].
     #[cfg(feature = "tokio")]
     pub fn of_task() -> Arc<Self> {
         Arc::new(Self { sleeper: Sleeper::Task(crate::sync::Mutex::new(None)), notified: AtomicBool::new(false) })
@@ -45,29 +46,29 @@ impl Waiter {
         }
     }
 
-    /// [`Waiter::notify`] by who will wait, before the wait begins.
+    /// [`Waiter::notify`] before the wait begins, called by the waiting thread or task itself.
     pub fn notify_early(&self) {
         self.notified.store(true, Ordering::Release);
     }
 
-    /// Forgets that the event has come, so that it can come again.
+    /// Clears the notification, so that the waiter can be notified again.
     pub fn rearm(&self) {
         self.notified.swap(false, Ordering::AcqRel);
     }
 
-    /// Whether the event has come.
+    /// Whether the waiter was notified.
     pub fn is_notified(&self) -> bool {
         self.notified.load(Ordering::Acquire)
     }
 
-    /// Makes a thread wait. The waiter may be notified, and waited for, again afterwards.
+    /// Blocks the thread until notified, and clears the notification: the waiter can be used again.
     pub fn wait(&self) {
         while !self.notified.swap(false, Ordering::AcqRel) {
             self.park(None);
         }
     }
 
-    /// Makes a thread wait until the event has come, or for so long.
+    /// Blocks the thread until notified, but for at most `duration`.
     pub fn wait_at_most(&self, runtime: &dyn Env, duration: Duration) {
         let end = runtime.elapsed().saturating_add(duration);
         while !self.is_notified() {
@@ -83,18 +84,18 @@ impl Waiter {
         match &self.sleeper {
             Sleeper::Thread(parker) => parker.park(at_most),
             #[cfg(feature = "tokio")]
-            Sleeper::Task(_) => debug_assert!(false, "a thread waits in the place of a task"),
+            Sleeper::Task(_) => debug_assert!(false, "a thread waits on a task's waiter"),
         }
     }
 
-    /// Makes a task wait until the event has come.
+    /// Waits, in a task, until notified.
     #[cfg(feature = "tokio")]
     pub async fn notified(&self) {
         std::future::poll_fn(|context| {
             if let Sleeper::Task(waker) = &self.sleeper {
                 *waker.lock() = Some(context.waker().clone());
             }
-            // Looked at after the waker is in place, so that a notification in between is not missed.
+            // Checked after the waker is registered, so that no notification is missed.
             if self.is_notified() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
         })
         .await;

@@ -1,15 +1,18 @@
-//! What a transaction has written, in the order of its rows.
+//! The write set of a transaction: its mutations, in the order of their rows.
 //!
-//! The rows lie in chunks of bounded size, and those that come last in a part of their own, the tail. A load adds to the tail, after
-//! one comparison; a transaction of a few rows has nothing else. Parts are shared between clones until one of them changes a part,
-//! so a scan keeps the rows as they are for the price of the list of chunks, and a write beside it copies one part.
+//! Rows are stored in sorted chunks of bounded size; rows after all chunks are in the *tail*. A
+//! load in key order appends to the tail after one comparison, and a transaction of a few rows has
+//! only the tail.
+//!
+//! Chunks are copy-on-write, shared between clones. So a scan keeps a consistent copy for the price
+//! of the list of chunks, and a concurrent write copies one chunk.
 
 use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::row::{Mutation, RowKey};
 
-/// A part with so many rows is split before one is added.
+/// Rows of a full chunk, which is split before another row is added.
 const CHUNK_ROWS: usize = 128;
 
 type Chunk = Vec<(RowKey, Mutation)>;
@@ -17,15 +20,15 @@ type Chunk = Vec<(RowKey, Mutation)>;
 /// See the [module](self).
 #[derive(Clone, Debug, Default)]
 pub struct WriteSet {
-    /// None is empty.
+    /// No chunk is empty.
     chunks: Vec<Arc<Chunk>>,
     /// The rows after all chunks.
     tail: Chunk,
-    /// How many rows the chunks have together.
+    /// Number of rows in all chunks.
     chunked_rows: usize,
 }
 
-/// Where a row is: the part, with the tail after all others, and the place in it.
+/// The position of a row: its chunk, or the tail after all chunks, and its index in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Position {
     part: usize,
@@ -33,24 +36,24 @@ struct Position {
 }
 
 impl WriteSet {
-    /// How many rows it has written.
+    /// Number of rows written.
     pub fn len(&self) -> usize {
         self.chunked_rows + self.tail.len()
     }
 
-    /// Whether it has written none.
+    /// Whether no row is written.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Forgets them all.
+    /// Removes all rows.
     pub fn clear(&mut self) {
         self.chunks.clear();
         self.tail.clear();
         self.chunked_rows = 0;
     }
 
-    /// The rows in order, with what becomes of each.
+    /// The rows in order, with their mutations.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&RowKey, &Mutation)> {
         self.chunks.iter().flat_map(|part| part.iter()).chain(&self.tail).map(|(row, mutation)| (row, mutation))
     }
@@ -60,27 +63,28 @@ impl WriteSet {
         self.iter().map(|(row, _)| row)
     }
 
-    /// What becomes of the rows, in their order.
+    /// The mutations, in the order of their rows.
     pub fn values(&self) -> impl DoubleEndedIterator<Item = &Mutation> {
         self.iter().map(|(_, mutation)| mutation)
     }
 
-    /// The first row at or above this one, with what becomes of it.
+    /// The first row at or after this one, with its mutation.
     pub fn first_at_or_after(&self, row: &RowKey) -> Option<(&RowKey, &Mutation)> {
         self.entry_at(self.lower_bound(|other| other < row.as_bytes()))
     }
 
-    /// What becomes of a row.
+    /// The mutation of a row.
     pub fn get(&self, row: &RowKey) -> Option<&Mutation> {
         self.get_key_value(row).map(|(_, mutation)| mutation)
     }
 
-    /// The same, with the row as it is kept here.
+    /// The mutation of a row, with the stored copy of its key.
     pub fn get_key_value(&self, row: &RowKey) -> Option<(&RowKey, &Mutation)> {
         self.search(row).ok().and_then(|place| self.entry_at(place))
     }
 
-    /// Sets what becomes of a row, if that is `admitted`, given what was to become of it. Looked for once: a load does little else.
+    /// Sets the mutation of a row, if `admitted` accepts it; it gets the row, the mutation that is
+    /// replaced, and the new one. One search serves both: a load does little else.
     pub fn insert<E>(
         &mut self,
         row: RowKey,
@@ -107,7 +111,7 @@ impl WriteSet {
         Ok(())
     }
 
-    /// Forgets what was to become of a row, and answers it.
+    /// Removes a row; returns its mutation.
     pub fn remove(&mut self, row: &RowKey) -> Option<Mutation> {
         let place = self.search(row).ok()?;
         let part = self.chunk_mut(place.part);
@@ -122,7 +126,7 @@ impl WriteSet {
         Some(mutation)
     }
 
-    /// The rows of a range as they are now.
+    /// The rows of a range, unaffected by later writes.
     pub fn range(self: &Arc<Self>, start: Bound<&[u8]>, end: Bound<&[u8]>) -> WriteSetRange {
         let with_bounds = mutated!(OwnBoundsIncluded);
         let front = match start {
@@ -140,7 +144,7 @@ impl WriteSet {
         WriteSetRange { writes: Arc::clone(self), front, back }
     }
 
-    /// Where the row is, or would be.
+    /// The position of the row, or the one at which to insert it.
     #[inline]
     fn search(&self, row: &RowKey) -> Result<Position, Position> {
         let is_last = self.tail.last().is_some_and(|(last, _)| last < row);
@@ -152,7 +156,7 @@ impl WriteSet {
         found.map(|row| Position { part, row }).map_err(|row| Position { part, row })
     }
 
-    /// The place of the first row that is not before; the end of the tail, if all are.
+    /// The position of the first row that is not `before`; the end of the tail if all are.
     fn lower_bound(&self, before: impl Fn(&[u8]) -> bool) -> Position {
         let before = |(row, _): &(RowKey, Mutation)| before(row.as_bytes());
         let part = self.chunks.partition_point(|part| part.last().is_some_and(before));
@@ -171,10 +175,11 @@ impl WriteSet {
         self.chunk(place.part).get(place.row).map(|(row, mutation)| (row, mutation))
     }
 
-    /// Makes room for a row at this place.
+    /// Splits a full chunk, to insert a row at this position.
     fn split(&mut self, place: Position) {
         let part = self.chunk_mut(place.part);
-        // Rows that come in order leave full chunks. Only in the tail a row comes after all others.
+        // Rows that are added in key order leave full chunks: in the tail, an append splits at the
+        // end.
         let lower = if place.row == part.len() { part.len() } else { part.len() / 2 };
         let mut upper = Chunk::with_capacity(CHUNK_ROWS);
         upper.extend(part.drain(lower..));
@@ -188,27 +193,27 @@ impl WriteSet {
     }
 }
 
-/// The rows of a range, handed out from either end, as they were when it was made.
+/// A double-ended iterator over a range of rows, as they were when it was created.
 pub struct WriteSetRange {
     writes: Arc<WriteSet>,
     front: Position,
-    /// Behind the last one.
+    /// After the last row.
     back: Position,
 }
 
 impl WriteSetRange {
-    /// Whether none is left.
+    /// Whether no row is left.
     pub fn is_empty(&self) -> bool {
         self.front >= self.back
     }
 
-    /// The next row, with what becomes of it.
+    /// The next row, with its mutation.
     pub fn peek(&self, backwards: bool) -> Option<(&RowKey, &Mutation)> {
         let place = if backwards { self.before_back() } else { self.front };
         if self.is_empty() { None } else { self.writes.entry_at(place) }
     }
 
-    /// Takes the next row out, if it is this one.
+    /// Consumes the next row, if it is this one; returns its mutation.
     pub fn next_if(&mut self, row: &RowKey, backwards: bool) -> Option<Mutation> {
         let mutation = self.peek(backwards).filter(|(next, _)| *next == row)?.1.clone();
         if backwards {
@@ -256,7 +261,7 @@ mod tests {
         Refused(u16),
         Remove(u16),
         Clear,
-        /// Opens a range, the rows between which it ends, and says from which ends it is read by and by.
+        /// Opens a range; the list says from which end each later step reads it.
         Scan(Bound<u16>, Bound<u16>, Vec<bool>),
     }
 
@@ -276,14 +281,14 @@ mod tests {
             2 => (bound(), bound(), prop::collection::vec(any::<bool>(), 0..400))
                 .prop_map(|(start, end, ends)| Call::Scan(start, end, ends)),
         ];
-        // First in order, then in any.
+        // First in key order, then in any order.
         (ROWS, prop::collection::vec(call, 0..600))
             .prop_map(|(sorted, any)| (0..sorted).map(Call::Insert).chain(any).collect())
     }
 
     proptest! {
         #[test]
-        fn it_is_a_map(calls in calls()) {
+        fn a_write_set_behaves_like_a_btree_map(calls in calls()) {
             let (mut writes, mut map) = (Arc::new(WriteSet::default()), BTreeMap::new());
             let mut scans = Vec::new();
             for (at, call) in (0_u16..).zip(calls) {
@@ -314,7 +319,7 @@ mod tests {
                         scans.push((range, expected, ends.into_iter()));
                     }
                 }
-                // A row of each, with what was written since.
+                // One row of each scan: later writes must not show.
                 for (range, expected, ends) in &mut scans {
                     if let Some(backwards) = ends.next() {
                         compare(range, expected, backwards);
@@ -339,7 +344,7 @@ mod tests {
         }
     }
 
-    /// Takes one row out of both.
+    /// Consumes one row of both.
     #[track_caller]
     fn compare(range: &mut WriteSetRange, expected: &mut BTreeMap<RowKey, Mutation>, backwards: bool) {
         let expected = if backwards { expected.pop_last() } else { expected.pop_first() };
@@ -358,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_in_order_fill_the_parts_and_rows_in_any_order_do_at_least_half() {
+    fn sorted_rows_fill_chunks_and_others_half_fill_them() {
         let chunks = |writes: &WriteSet| writes.chunks.len();
         assert_eq!(chunks(&filled(0..5000)), 5000 / CHUNK_ROWS);
         let (nearly, any) =
@@ -368,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_beside_a_scan_copies_one_part_and_the_next_one_there_none() {
+    fn a_write_during_a_scan_copies_one_chunk_once() {
         let mut writes = Arc::new(filled(0..5000));
         let scan = writes.range(Bound::Unbounded, Bound::Unbounded);
         let insert = |writes: &mut Arc<WriteSet>, number| {

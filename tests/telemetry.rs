@@ -138,8 +138,8 @@ fn a_recorder_and_a_subscriber_are_told_what_stats_and_logs_say() {
     let (stats, latencies) = (store.stats(), store.latencies());
     store.close().unwrap();
 
-    assert_eq!(kept.counted("percolite_commits_total{phases=one}"), stats.commits_one_phase);
-    assert_eq!(kept.counted("percolite_conflicts_total{reason=committed}"), 1);
+    assert_eq!(kept.counted("percolite_commits_total{protocol=one_phase}"), stats.commits_one_phase);
+    assert_eq!(kept.counted("percolite_conflicts_total{reason=newer_version}"), 1);
     assert_eq!(kept.counted("percolite_retries_total{}"), 1);
     assert_eq!(kept.counted("percolite_snapshots_expired_total{}"), 1);
     assert_eq!(kept.counted("percolite_transact_seconds{}"), latencies.transact.count());
@@ -169,7 +169,7 @@ fn a_recorder_and_a_subscriber_are_told_what_stats_and_logs_say() {
     while std::fs::create_dir(folder.path().join("STATUS.new")).is_err() {
         std::thread::yield_now();
     }
-    let told = |event: &String| event.contains("background work failed") && event.contains("what=\"status\"");
+    let told = |event: &String| event.contains("background work failed") && event.contains("what=\"status_file\"");
     while !kept.events.lock().unwrap().iter().any(told) {
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -191,7 +191,7 @@ fn a_recorder_and_a_subscriber_are_told_what_stats_and_logs_say() {
     let events = kept.events.lock().unwrap();
     for (start, parts) in [
         ("INFO", &["store opened", "read_only=false"][..]),
-        ("TRACE", &["transaction begun", "label=\"winner\""]),
+        ("TRACE", &["transaction started", "label=\"winner\""]),
         ("span attempt", &["number=2", "label=\"loser\""]),
         ("span commit", &["label=\"winner\""]),
         ("DEBUG", &["transaction committed", "label=\"winner\""]),
@@ -199,7 +199,7 @@ fn a_recorder_and_a_subscriber_are_told_what_stats_and_logs_say() {
         ("DEBUG", &["retry", "attempts=1"]),
         ("TRACE", &["synced", "took_us="]),
         ("WARN", &["slow transaction", "in 2 attempts", "lost to conflicts"]),
-        ("WARN", &["reader expired", "label=\"forgotten\""]),
+        ("WARN", &["snapshot expired", "label=\"forgotten\""]),
         ("INFO", &["store closed", "failed=false"]),
     ] {
         let is_it = |event: &&String| event.starts_with(start) && parts.iter().all(|part| event.contains(part));
@@ -259,14 +259,14 @@ fn locks_are_counted_and_told(kept: &Kept) {
     let modes = [&stats.exclusive, &stats.shared, &stats.semaphore];
     let of_all = |figure: fn(&&percolite::LockModeStats) -> u64| modes.iter().map(figure).sum::<u64>();
     for (name, counted) in [
-        ("acquired_total", stats.acquired()),
-        ("waited_total", of_all(|mode| mode.waits)),
-        ("timed_out_total", of_all(|mode| mode.timeouts)),
-        ("lost_total", stats.lost),
+        ("locks_acquired_total", stats.acquired()),
+        ("lock_waits_total", of_all(|mode| mode.waits)),
+        ("lock_timeouts_total", of_all(|mode| mode.timeouts)),
+        ("locks_lost_total", stats.lost),
     ] {
-        assert_eq!(kept.counted(&format!("percolite_locks_{name}{{kind=name}}")), counted, "{name}");
+        assert_eq!(kept.counted(&format!("percolite_named_{name}{{}}")), counted, "{name}");
     }
-    assert_eq!(kept.counted("percolite_named_lock_wait_seconds{kind=name}"), of_all(|mode| mode.wait_time.count()));
+    assert_eq!(kept.counted("percolite_named_lock_wait_seconds{}"), of_all(|mode| mode.wait_time.count()));
     // As counted here.
     assert_eq!((stats.acquired(), of_all(|mode| mode.waits), of_all(|mode| mode.timeouts)), (10, 4, 1));
     assert_eq!(
@@ -276,8 +276,8 @@ fn locks_are_counted_and_told(kept: &Kept) {
 
     let events = kept.events.lock().unwrap();
     for (start, parts) in [
-        ("DEBUG", &["lock waited", "lock=short", "mode=exclusive", "waited_ms="][..]),
-        ("WARN", &["lock waited", "lock=long"]),
+        ("DEBUG", &["lock acquired after wait", "lock=short", "mode=exclusive", "waited_ms="][..]),
+        ("WARN", &["lock acquired after wait", "lock=long"]),
         ("WARN", &["lock lost", "lock=leased", "token="]),
         ("INFO", &["lock taken over", "lock=leased", "from=\"teller\", process"]),
         ("WARN", &["lock forced", "forced", "token="]),

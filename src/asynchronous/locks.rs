@@ -1,8 +1,8 @@
-//! Locks for asynchronous code: a task waits for its lock without a thread.
+//! Named locks (not row locks) for asynchronous code: a task waits for its lock without a thread.
 //!
-//! What comes between the grant in memory and the guard may wait for a sync; it runs on a blocking thread then, and without one where
-//! there is nothing to wait for. A future that is dropped, at whatever poll, leaves nothing: while it waits its request leaves the
-//! queue, and afterwards the lock is passed on.
+//! The steps between the grant in memory and the guard may wait for a sync. In that case they run
+//! on a blocking thread, otherwise in the task. A future that is dropped at any poll leaves
+//! nothing: while it waits, its request leaves the queue; after the grant, the lock is passed on.
 
 use std::fmt;
 use std::pin::Pin;
@@ -76,14 +76,16 @@ impl AsyncStore {
         self.activate_guard(request).await
     }
 
-    /// [`Store::transact_with_lock`](crate::Store::transact_with_lock). Dropping the future before a commit has begun releases the lock and commits
-    /// nothing; what has begun goes on to its end, as in [`AsyncStore::transact`].
+    /// [`Store::transact_with_lock`](crate::Store::transact_with_lock). Dropping the future before
+    /// a commit has begun releases the lock and commits nothing. A commit that has begun completes,
+    /// as in [`AsyncStore::transact`].
     ///
     /// # Errors
-    /// Those of [`Store::transact_with_lock`](crate::Store::transact_with_lock) and [`AsyncStore::transact`].
+    /// Those of [`Store::transact_with_lock`](crate::Store::transact_with_lock) and
+    /// [`AsyncStore::transact`].
     ///
     /// # Panics
-    /// When the closure does.
+    /// If the closure does.
     pub async fn transact_with_lock<'a, T, E, F>(
         &self,
         target: impl Into<LockTarget<'a>>,
@@ -100,13 +102,13 @@ impl AsyncStore {
         let mut request = self.acquire_request(&target.into(), &lock).await?;
         if !self.store.try_activate_now(request.grant(), false)? {
             let store = self.store.clone();
-            let settled;
-            (request, settled) = run_blocking(move || {
-                let settled = store.activate_grant(request.grant(), false);
-                (request, settled)
+            let activated;
+            (request, activated) = run_blocking(move || {
+                let activated = store.activate_grant(request.grant(), false);
+                (request, activated)
             })
             .await?;
-            settled?;
+            activated?;
         }
         let under = self.store.txn_lock(request)?;
         let answer = self.run_attempts(RetryLoop::for_task(&self.store, txn).with_lock(under.clone()), work).await;
@@ -141,11 +143,12 @@ impl AsyncStore {
     }
 }
 
-/// A [`LockGuard`] for asynchronous code. Dropping it releases the lock; that never waits, and needs no runtime.
+/// A [`LockGuard`] for asynchronous code. Dropping it releases the lock, without waiting and
+/// without a runtime.
 #[must_use = "a guard that is dropped releases its lock"]
 pub struct AsyncLockGuard {
     guard: LockGuard,
-    /// What a conversion whose future was dropped has left to do. The mutex is for sharing the guard.
+    /// The rest of a conversion whose future was dropped. The mutex makes the guard `Sync`.
     settling: Mutex<Option<PendingActivation>>,
 }
 
@@ -164,7 +167,7 @@ impl From<LockGuard> for AsyncLockGuard {
 }
 
 impl AsyncLockGuard {
-    /// The guard itself, whose calls may block.
+    /// The synchronous guard; its calls may block.
     pub fn guard(&self) -> &LockGuard {
         &self.guard
     }
@@ -174,7 +177,7 @@ impl AsyncLockGuard {
         self.guard.token()
     }
 
-    /// [`LockGuard::fence`]; moves into the closure of [`AsyncStore::transact`].
+    /// [`LockGuard::fence`]. It can be moved into the closure of [`AsyncStore::transact`].
     pub fn fence(&self) -> Fence {
         self.guard.fence()
     }
@@ -189,7 +192,7 @@ impl AsyncLockGuard {
         self.guard.is_held()
     }
 
-    /// Waits, without a thread, until the guard is lost.
+    /// Waits, without a thread, until the grant has ended.
     pub async fn wait_lost(&self) {
         let waiter = Waiter::of_task();
         let _watch = WatchGuard { guard: &self.guard, waiter: &waiter };
@@ -204,7 +207,7 @@ impl AsyncLockGuard {
         }
     }
 
-    /// [`LockGuard::renew`]. A renewal that has begun goes on when the future is dropped.
+    /// [`LockGuard::renew`]. A renewal that has begun completes even if the future is dropped.
     ///
     /// # Errors
     /// Those of [`LockGuard::renew`], and of [`AsyncStore::run_blocking`].
@@ -215,8 +218,9 @@ impl AsyncLockGuard {
         run_blocking(move || store.renew_lease(&locks, &grant, Some(lease))).await?
     }
 
-    /// [`LockGuard::upgrade`]. A future that is dropped while it waits leaves the shared lock as it was. One that is dropped after the grant
-    /// leaves the guard exclusive; its token is 0 until what was begun has ended, or `upgrade` is called once more, which does the rest.
+    /// [`LockGuard::upgrade`]. A future that is dropped during the wait leaves the shared lock as
+    /// it was. One that is dropped after the grant leaves the guard exclusive. Its token is 0 until
+    /// the work in progress ends, or until another call of `upgrade` completes it.
     ///
     /// # Errors
     /// Those of [`LockGuard::upgrade`], and of [`AsyncStore::run_blocking`].
@@ -239,8 +243,8 @@ impl AsyncLockGuard {
         self.activate().await
     }
 
-    /// [`LockGuard::downgrade`]. A future that is dropped leaves the guard shared; its token is 0 until what was begun has ended, or
-    /// `downgrade` is called once more, which does the rest.
+    /// [`LockGuard::downgrade`]. A future that is dropped leaves the guard shared. Its token is 0
+    /// until the work in progress ends, or until another call of `downgrade` completes it.
     ///
     /// # Errors
     /// Those of [`LockGuard::downgrade`], and of [`AsyncStore::run_blocking`].
@@ -253,8 +257,8 @@ impl AsyncLockGuard {
     async fn activate(&mut self) -> Result<()> {
         let store = self.guard.store()?;
         let grant = Arc::clone(self.guard.grant());
-        let settling = self.settling.get_mut();
-        if settling.is_none() {
+        let pending = self.settling.get_mut();
+        if pending.is_none() {
             if grant.is_ready() {
                 return self.guard.check();
             }
@@ -262,13 +266,13 @@ impl AsyncLockGuard {
                 return Ok(());
             }
         }
-        let settled = settling.get_or_insert_with(|| {
+        let activation = pending.get_or_insert_with(|| {
             let store = store.clone();
             Box::pin(async move { run_blocking(move || store.activate_grant(&grant, true)).await? })
         });
-        let settled = settled.await;
-        *settling = None;
-        settled
+        let activated = activation.await;
+        *pending = None;
+        activated
     }
 
     /// [`LockGuard::detach`].
@@ -280,10 +284,11 @@ impl AsyncLockGuard {
         self.guard.detach().map_err(Self::from)
     }
 
-    /// [`LockGuard::release`]. A release that has begun goes on when the future is dropped.
+    /// [`LockGuard::release`]. A release that has begun completes even if the future is dropped.
     ///
     /// # Errors
-    /// Those of [`LockGuard::release`]; [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled) when the runtime was shut down: the lock is released in memory.
+    /// Those of [`LockGuard::release`]. [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled) if
+    /// the runtime is shut down: the lock is released in memory.
     pub async fn release(self) -> Result<()> {
         if !self.guard.grant().has_lease() {
             return self.guard.release();
@@ -292,7 +297,8 @@ impl AsyncLockGuard {
     }
 }
 
-/// An upgrade whose future may be dropped at any moment: the guard is shared as before, or exclusive.
+/// An upgrade whose future may be dropped at any time: the guard is then either shared as before,
+/// or exclusive.
 struct PendingUpgrade<'a> {
     guard: &'a mut LockGuard,
     waiting: Option<LockWait>,
@@ -306,7 +312,7 @@ impl Drop for PendingUpgrade<'_> {
     }
 }
 
-/// A guard that is watched until this is dropped.
+/// Watches the end of a grant until this is dropped.
 struct WatchGuard<'a> {
     guard: &'a LockGuard,
     waiter: &'a Arc<Waiter>,

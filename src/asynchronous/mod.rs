@@ -1,7 +1,8 @@
-//! The store for asynchronous code: the same store, with everything that may block on a thread that may.
+//! The store for asynchronous code: the same store, with calls that may block run on tokio's
+//! blocking threads.
 //!
-//! Nothing below knows of it; the synchronous store needs no runtime. Each call makes one *hop* to one of tokio's blocking
-//! threads, `transact` one for each attempt.
+//! No layer below depends on this; the synchronous store needs no runtime. A call that reads or
+//! commits runs once on a blocking thread, `transact` once for each attempt.
 
 mod hop;
 mod locks;
@@ -18,8 +19,8 @@ use crate::timestamp::Timestamp;
 pub use locks::AsyncLockGuard;
 pub use scan::AsyncScan;
 
-/// A [`Store`] for asynchronous code on tokio. Cheap to clone; clones, and the [`Store`] that it was made of, are the same
-/// store.
+/// A [`Store`] for asynchronous code on tokio. Cheap to clone; clones, and the [`Store`] that it
+/// was made of, are the same store.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -43,27 +44,35 @@ pub use scan::AsyncScan;
 /// ```
 ///
 /// # Threads
-/// Every call takes one of the runtime's *blocking* threads (512 unless its builder says otherwise, started as needed) while it
-/// reads or commits. At most [`Builder::admission_limit`](crate::Builder::admission_limit) attempts of `transact` (three times the cores) are at work;
-/// besides them, each commit keeps its thread until it is durable, and many of those share one sync. To bound memory and
-/// threads, bound the calls that you have under way. The worker threads are never blocked, so a `current_thread` runtime will
-/// do. Neither its time nor its I/O need be enabled.
+/// A call takes one of the runtime's *blocking* threads while it reads or commits. The runtime has
+/// 512 of them by default, and starts them as needed.
 ///
-/// A hop costs some microseconds, more than reading a row from memory. Read many rows in one go, by
-/// [`AsyncStore::multi_get`], in a transaction, or by anything in [`AsyncStore::run_blocking`].
+/// At most [`Builder::admission_limit`](crate::Builder::admission_limit) attempts of `transact` run
+/// at the same time (three times the cores by default). Besides, each commit keeps its thread until
+/// it is durable, and many of those share one sync. To bound memory and threads, bound the number
+/// of concurrent calls.
+///
+/// Worker threads are never blocked, so a `current_thread` runtime is enough. Neither its time nor
+/// its I/O needs to be enabled.
+///
+/// The move to a blocking thread costs some microseconds, more than reading a row from memory. Read
+/// many rows in one call: by [`AsyncStore::multi_get`], in a transaction, or by any code in
+/// [`AsyncStore::run_blocking`].
 ///
 /// # Cancellation
-/// A future that is dropped before its hop has begun does nothing. What has begun goes on to its end: **dropping a future does
-/// not undo a commit already begun**. [`AsyncStore::transact`] says more. The same when the runtime is shut down in the
-/// middle.
+/// A future that is dropped before its call has started on a blocking thread has no effect. A call
+/// that has started runs to its end: **dropping a future does not undo a commit already begun**.
+/// [`AsyncStore::transact`] says more. The same is true if the runtime is shut down.
 ///
 /// # No `begin`
-/// A transaction that awaits something between its reads and its commit keeps an old state of the store alive for as long as that
-/// takes, and the longer it takes the likelier is a conflict. So there is none: await first, then `transact`. Who must can have a
-/// [`Txn`](crate::Txn) from [`AsyncStore::run_blocking`], and move it from hop to hop.
+/// There is no asynchronous `begin`. A transaction that awaits between its reads and its commit
+/// keeps an old snapshot alive, and a conflict becomes more likely with time. Await first, then
+/// `transact`. If it must be, [`AsyncStore::run_blocking`] can return a [`Txn`](crate::Txn) for use
+/// in later calls of it.
 ///
 /// # Closing
-/// Dropping the last handle closes the store, which blocks the thread for a sync; [`AsyncStore::close`] does not.
+/// Dropping the last handle closes the store, which blocks the thread for a sync.
+/// [`AsyncStore::close`] does not block it.
 #[derive(Clone)]
 pub struct AsyncStore {
     store: Store,
@@ -76,7 +85,8 @@ impl From<Store> for AsyncStore {
 }
 
 impl AsyncStore {
-    /// Opens the store in a folder. For other options open a [`Store`] and turn it into this.
+    /// Opens the store in a directory. For other options open a [`Store`] and convert it with
+    /// `from`.
     ///
     /// # Errors
     /// Those of [`Builder::open`](crate::Builder::open).
@@ -86,25 +96,26 @@ impl AsyncStore {
         Ok(run_blocking(move || Store::open(path)).await??.into())
     }
 
-    /// The store itself, whose calls block.
+    /// The synchronous store; its calls block.
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// Calls anything that may block with the store.
+    /// Runs a closure that may block, with the store, on a blocking thread.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> percolite::Result<()> {
     /// # let store = percolite::AsyncStore::from(percolite::Store::in_memory()?);
-    /// let locked = store.with(|store| store.row_locks().map(Iterator::count)).await?;
+    /// let locked = store.run_blocking(|store| store.row_locks().map(Iterator::count)).await?;
     /// # assert_eq!(locked, 0);
     /// # Ok(()) }
     /// ```
     ///
     /// # Errors
-    /// The closure's; [`Stopped`](crate::ErrorKind::Cancelled) when the runtime is shut down before the closure has begun,
-    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) outside of a runtime.
+    /// Those of the closure. [`Cancelled`](crate::ErrorKind::Cancelled) if the runtime is shut down
+    /// before the closure has started. [`InvalidArgument`](crate::ErrorKind::InvalidArgument)
+    /// outside of a runtime.
     pub async fn run_blocking<T, E, F>(&self, work: F) -> Result<T, E>
     where
         F: FnOnce(&Store) -> Result<T, E> + Send + 'static,
@@ -141,7 +152,7 @@ impl AsyncStore {
         self.run_blocking(move |store| store.snapshot_at(at)).await.map(Into::into)
     }
 
-    /// A row's value in a snapshot taken now.
+    /// The value of a row, in a snapshot taken by this call.
     ///
     /// # Errors
     /// Those of [`Store::snapshot`], [`Snapshot::get`] and [`AsyncStore::run_blocking`].
@@ -150,7 +161,7 @@ impl AsyncStore {
         self.run_blocking(move |store| store.snapshot()?.get(&keyspace, key)).await
     }
 
-    /// Several rows' values in one snapshot taken now, in the order of `keys`.
+    /// The values of several rows, in one snapshot taken by this call, in the order of `keys`.
     ///
     /// # Errors
     /// Those of [`AsyncStore::get`].
@@ -163,20 +174,21 @@ impl AsyncStore {
         self.run_blocking(move |store| store.snapshot()?.multi_get(&keyspace, keys)).await
     }
 
-    /// The rows whose keys lie in a range, in a snapshot taken when the first one is asked for.
+    /// The rows whose keys are in a range, in a snapshot taken when the first row is requested.
     pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> AsyncScan {
         let (store, keyspace, range) = (self.store.clone(), keyspace.clone(), owned_range(&range));
         AsyncScan::new(&self.store, move || Ok(store.snapshot()?.range(&keyspace, range)))
     }
 
-    /// The rows whose keys begin with `prefix`, in a snapshot taken when the first one is asked for.
+    /// The rows whose keys begin with `prefix`, in a snapshot taken when the first row is
+    /// requested.
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> AsyncScan {
         let (store, keyspace, prefix) = (self.store.clone(), keyspace.clone(), prefix.as_ref().to_vec());
         AsyncScan::new(&self.store, move || Ok(store.snapshot()?.prefix(&keyspace, prefix)))
     }
 
-    /// [`Store::close`]. Other handles of the store, those under way included, are told
-    /// [`Closed`](crate::ErrorKind::Closed) afterwards.
+    /// [`Store::close`]. Calls of other handles, those in flight included, then return
+    /// [`Closed`](crate::ErrorKind::Closed).
     ///
     /// # Errors
     /// Those of [`Store::close`], and of [`AsyncStore::run_blocking`].
@@ -186,7 +198,8 @@ impl AsyncStore {
     }
 }
 
-/// A [`Snapshot`] for asynchronous code. Owned: it may be kept, sent and shared freely; clones are the same snapshot.
+/// A [`Snapshot`] for asynchronous code. Owned: it may be kept, sent and shared; clones are the
+/// same snapshot.
 #[derive(Clone)]
 pub struct AsyncSnapshot {
     snapshot: Snapshot,
@@ -199,17 +212,17 @@ impl From<Snapshot> for AsyncSnapshot {
 }
 
 impl AsyncSnapshot {
-    /// The snapshot itself, whose calls block.
+    /// The synchronous snapshot; its calls block.
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
     }
 
-    /// Everything committed at or below this is seen.
+    /// The snapshot contains all commits at or below this timestamp.
     pub fn read_ts(&self) -> Timestamp {
         self.snapshot.read_ts()
     }
 
-    /// A row's value.
+    /// The value of a row.
     ///
     /// # Errors
     /// Those of [`Snapshot::get`] and [`AsyncStore::run_blocking`].
@@ -218,7 +231,7 @@ impl AsyncSnapshot {
         run_blocking(move || snapshot.get(&keyspace, key)).await?
     }
 
-    /// Several rows' values, in the order of `keys`.
+    /// The values of several rows, in the order of `keys`.
     ///
     /// # Errors
     /// Those of [`AsyncSnapshot::get`].
@@ -231,7 +244,7 @@ impl AsyncSnapshot {
         run_blocking(move || snapshot.multi_get(&keyspace, keys)).await?
     }
 
-    /// The rows whose keys lie in a range, which is empty if it ends before it begins.
+    /// The rows whose keys are in a range; empty if the range ends before it begins.
     pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> AsyncScan {
         let (snapshot, keyspace, range) = (self.snapshot.clone(), keyspace.clone(), owned_range(&range));
         AsyncScan::new(self.snapshot.store(), move || Ok(snapshot.range(&keyspace, range)))

@@ -1,4 +1,4 @@
-//! Scans as streams of rows.
+//! Scans as asynchronous streams of rows.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -13,29 +13,31 @@ use crate::store::{Scan, Store};
 
 type Row = (Vec<u8>, Vec<u8>);
 
-/// Rows as `(key, value)`, in the order of their keys: a [`Stream`], which reads a page at a time (32 rows at first, then up
-/// to 512 or about 1 MiB) on one of the runtime's blocking threads.
+/// Rows as `(key, value)`, in the order of their keys: a [`Stream`]. It reads one page at a time
+/// (32 rows at first, then up to 512 or about 1 MiB) on one of the runtime's blocking threads.
 ///
-/// Nothing is read before the first row is asked for, nor ahead of the page that is handed out. After an error the stream ends. It
-/// owns what it needs; one that is dropped while it reads lets go of its snapshot when that page is read.
-#[must_use = "nothing is read until rows are asked for"]
+/// Nothing is read before the first row is requested, and no page is read ahead. After an error the
+/// stream ends. The scan owns its snapshot. If it is dropped during a read, the snapshot is
+/// released when that page is read.
+#[must_use = "nothing is read until a row is requested"]
 pub struct AsyncScan {
     state: State,
     page: IntoIter<Row>,
     backwards: bool,
-    /// Until the last row is handed out, so that rows are refused once the store is closed. It does not keep the store from closing.
+    /// `Some` until the last row is returned, so that a closed store returns no more rows. It does
+    /// not keep the store open.
     store: Option<Store>,
 }
 
 enum State {
-    /// Opened by the first page's reader, because that may block.
+    /// Opened by the read of the first page, because opening may block.
     Unopened(Box<dyn FnOnce() -> Result<Scan> + Send>),
     Open(Box<Scan>),
     Reading(JoinHandle<PageRead>),
     Ended,
 }
 
-/// A page and, unless it is the last one, what to read the next one from.
+/// A page and, unless it is the last one, the scan for the next one.
 type PageRead = Result<(Vec<Row>, Option<Box<Scan>>)>;
 
 impl AsyncScan {
@@ -44,18 +46,19 @@ impl AsyncScan {
         Self { state, page, backwards: false, store: Some(store.background_handle()) }
     }
 
-    /// The same rows from the other end. To be called before the first row is asked for; rows of a page that has been read come
-    /// first otherwise.
+    /// Reverses the order. Must be called before the first row is requested: rows of a page that
+    /// has been read still come first.
     pub fn rev(mut self) -> Self {
         self.backwards = !self.backwards;
         self
     }
 
-    /// The next row; `None` at the end. A future that is dropped loses no row.
+    /// The next row; `None` at the end. Dropping the future loses no row.
     ///
     /// # Errors
-    /// Those of [`Snapshot::get`](crate::Snapshot::get); [`Stopped`](crate::ErrorKind::Cancelled) when the runtime is shut down,
-    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) outside of a runtime.
+    /// Those of [`Snapshot::get`](crate::Snapshot::get). [`Cancelled`](crate::ErrorKind::Cancelled)
+    /// if the runtime is shut down. [`InvalidArgument`](crate::ErrorKind::InvalidArgument) outside
+    /// of a runtime.
     pub async fn next(&mut self) -> Option<Result<Row>> {
         std::future::poll_fn(|context| Pin::new(&mut *self).poll_next(context)).await
     }
@@ -83,7 +86,7 @@ impl Stream for AsyncScan {
                 }
                 return Poll::Ready(Some(checked.map(|()| row)));
             }
-            // An error leaves the stream at its end.
+            // After an error the stream stays at its end.
             let next = match std::mem::replace(&mut self.state, State::Ended) {
                 State::Ended => {
                     self.store = None;

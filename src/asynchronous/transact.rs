@@ -1,4 +1,5 @@
-//! `transact`, with a hop for each attempt and none for the waiting between them.
+//! `transact` for tasks: each attempt runs on a blocking thread, and the waits between them need no
+//! thread.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -10,32 +11,38 @@ use futures_timer::Delay;
 
 use super::AsyncStore;
 use super::hop::run_blocking;
+use crate::contention::{AdmissionWait, AttemptGuard, WaitAction};
 use crate::error::{Error, ErrorKind, Result};
-use crate::pipeline::{AdmissionWait, AttemptGuard, WaitAction};
 use crate::store::{RetryLoop, Txn, TxnOptions};
 use crate::waiter::Waiter;
 
 impl AsyncStore {
-    /// Runs `work` as a transaction and commits it, again and again until it commits, as [`Store::transact`] does and with
-    /// the same isolation, durability and bounds. Each attempt, from its beginning until its commit is durable, runs on one of
-    /// the runtime's blocking threads; for its rows' turn, for a row lock to go and for its admission the task waits without
-    /// one.
+    /// Runs `work` as a transaction and commits it; repeats it after conflicts, as
+    /// [`Store::transact`] does, with the same isolation, durability and limits.
     ///
-    /// **Cancellation.** A future that is dropped before an attempt has begun does nothing more; if an attempt runs, it is rolled
-    /// back unless its commit has begun. A commit that has begun is not undone: it goes on to its end, and nobody is told how it
-    /// ended. Either way no row lock, permit or turn is left behind. To wait only so long, give
-    /// [`RetryPolicy`](crate::RetryPolicy) rather than a timeout: then you are told.
+    /// Each attempt runs on one of the runtime's blocking threads, from its begin until its commit
+    /// is durable. For the row queue, for the release of a row lock and for its admission the task
+    /// waits without a thread.
     ///
-    /// A panic of the closure rolls back and goes on in the task that awaits. The closure may call `transact` of the
-    /// [`Store`] for a transaction of its own; it must not wait for the runtime to run something else, which may in turn wait
-    /// for its permit (for a second at most).
+    /// **Cancellation.** If the future is dropped before an attempt has begun, nothing more
+    /// happens. If an attempt is running, it is rolled back unless its commit has begun. A commit
+    /// that has begun is not undone: it completes, and its result is not reported. In each case no
+    /// row lock, permit or row-queue ticket is left.
+    ///
+    /// To limit the time, use a [`RetryPolicy`](crate::RetryPolicy) rather than a timeout around
+    /// the future: then the result is reported.
+    ///
+    /// A panic of the closure rolls back, and is resumed in the task that awaits. The closure may
+    /// call `transact` of the [`Store`] for another transaction. It must not wait for other work of
+    /// the runtime, which may itself wait for the closure's permit (for a second at most).
     ///
     /// # Errors
-    /// Those of [`Store::transact`]; and [`Stopped`](crate::ErrorKind::Cancelled) when the runtime is shut down before an attempt has
-    /// begun, [`InvalidArgument`](crate::ErrorKind::InvalidArgument) outside of a runtime.
+    /// Those of [`Store::transact`]. [`Cancelled`](crate::ErrorKind::Cancelled) if the runtime is
+    /// shut down before an attempt has begun.
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) outside of a runtime.
     ///
     /// # Panics
-    /// When the closure does.
+    /// If the closure does.
     ///
     /// [`Store`]: crate::Store
     /// [`Store::transact`]: crate::Store::transact
@@ -48,13 +55,13 @@ impl AsyncStore {
         self.transact_with(TxnOptions::default(), work).await
     }
 
-    /// [`AsyncStore::transact`] with options of its own.
+    /// [`AsyncStore::transact`] with options.
     ///
     /// # Errors
     /// Those of [`AsyncStore::transact`].
     ///
     /// # Panics
-    /// As [`AsyncStore::transact`] does.
+    /// If the closure does.
     pub async fn transact_with<T, E, F>(&self, options: TxnOptions, work: F) -> Result<T, E>
     where
         F: FnMut(&mut Txn) -> Result<T, E> + Send + 'static,
@@ -70,7 +77,7 @@ impl AsyncStore {
         T: Send + 'static,
         E: From<Error> + Send + 'static,
     {
-        // Lives as long as this future.
+        // Dropped with this future.
         let awaited = Arc::new(());
         loop {
             let held = self.wait_admission(attempts.admission_wait(true)).await?;
@@ -79,7 +86,7 @@ impl AsyncStore {
                 let answer = attempts.run_outermost(held, &mut |txn: &mut Txn| {
                     let answer = work(txn)?;
                     if awaited.strong_count() == 0 {
-                        let what = "the transaction's future was dropped, so it was rolled back";
+                        let what = "the future of the transaction was dropped, so the transaction was rolled back";
                         return Err(Error::from(ErrorKind::Cancelled(what.into())).into());
                     }
                     Ok(answer)
@@ -97,7 +104,7 @@ impl AsyncStore {
     async fn wait_admission(&self, mut entrance: AdmissionWait) -> Result<AttemptGuard> {
         while let Some(step) = entrance.poll(self.store.elapsed(), &Waiter::of_task) {
             match step {
-                // Whether it came in time is for the entrance to see.
+                // The next poll checks whether the notification came in time.
                 WaitAction::Wait(waiter, at_most) => notified_timeout(&waiter, Some(at_most)).await,
                 WaitAction::Run(job) => run_blocking(job).await?,
             }
@@ -106,8 +113,8 @@ impl AsyncStore {
     }
 }
 
-/// Waits for the event, but only so long. The timer is no runtime's: that of tokio panics in one whose time is not enabled, and cannot
-/// be asked for it.
+/// Waits for the event, at most for this time. The timer is not tokio's: that panics in a runtime
+/// whose time is not enabled, and whether it is enabled cannot be checked.
 pub(super) async fn notified_timeout(waiter: &Waiter, at_most: Option<Duration>) {
     let Some(at_most) = at_most else { return waiter.notified().await };
     let (mut notified, mut too_late) = (pin!(waiter.notified()), pin!(Delay::new(at_most)));

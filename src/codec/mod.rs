@@ -1,9 +1,12 @@
-//! Records on disk: this folder, and nothing else, knows how a record becomes bytes.
+//! Records on disk: only this module encodes and decodes them.
 //!
-//! A record is one byte of format version, then bincode with variable-length integers; only that of a version whose value rides in
-//! it, as nearly all do, has a format of its own ([`InlineWrite`]). Timestamps that lie close together are stored as one and the distance to
-//! the other. The golden bytes in the tests are frozen: a change here that alters them needs a new version byte, and the old one must
-//! stay readable.
+//! A record is one byte of format version, then bincode with variable-length integers. Versions
+//! with an inline value, which nearly all versions are, have a format of their own
+//! ([`InlineWrite`]). Timestamps that are close together are stored as one timestamp and the
+//! distance to the other.
+//!
+//! The golden bytes in the tests are frozen. A change that alters them needs a new version byte,
+//! and the old format must stay readable.
 
 mod put;
 
@@ -19,38 +22,39 @@ use crate::timestamp::Timestamp;
 
 const VERSION: u8 = 1;
 const CONFIG: Configuration = standard();
-/// Bounds what a wrong length can make a string allocate before its bytes turn out to be missing; without it bincode panics.
-/// No value of 32 MiB, the longest, claims more than 16 times that, which one of nothing but small `u128`s does.
+/// Limits the allocation for a string with a wrong length, before decoding finds that its bytes are
+/// missing; without a limit bincode panics. The longest value, 32 MiB, claims at most 16 times its
+/// size: if it consists of small `u128`s.
 const READ_CONFIG: Configuration<LittleEndian, Varint, Limit<{ 512 << 20 }>> = standard().with_limit();
 
-/// Why bytes are not a record.
+/// Why bytes are not a valid record.
 #[derive(Debug, thiserror::Error)]
 pub enum CodecError {
-    /// The record begins with a version byte that this program does not know.
-    #[error("record has format version {0}, which this program does not know")]
+    /// The record's version byte is unknown to this program.
+    #[error("record has unknown format version {0}")]
     UnknownVersion(u8),
-    /// The bytes do not decode, or some are left over.
+    /// The bytes do not decode, or some bytes are left over.
     #[error("record of {0} bytes does not decode: {1}")]
     Malformed(usize, String),
-    /// The value cannot be expressed as bytes, or its own serialization refuses.
-    #[error("it does not serialize: {0}")]
+    /// The value cannot be encoded, or its own serialization fails.
+    #[error("serialization failed: {0}")]
     Unserializable(String),
 }
 
-/// Something that a column holds.
+/// A record that a column stores.
 pub trait Record: Sized {
     /// Appends the record's bytes.
     fn encode(&self, bytes: &mut Vec<u8>);
-    /// Reads the record back; every byte must belong to it.
+    /// Decodes the record; all bytes must belong to it.
     fn decode(bytes: &[u8]) -> Result<Self, CodecError>;
 }
 
 /// An entry of the history column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HistoryEntry {
-    /// How the transaction with this `start_ts` ended here.
+    /// The record of the transaction with this `start_ts`.
     Ended(TxnRecord),
-    /// The version that was committed at this timestamp, since replaced.
+    /// The version that was committed at this timestamp and replaced since.
     Version(WriteRecord),
 }
 
@@ -151,9 +155,9 @@ impl Record for WriteRecord {
                 lock_only_ts: None,
             }),
             None if bytes.first() == Some(&INLINE_WRITE_TAG) => {
-                Err(CodecError::Malformed(bytes.len(), "it is no whole record".into()))
+                Err(CodecError::Malformed(bytes.len(), "record is truncated".into()))
             }
-            // In stores of earlier formats, values that ride in the record are among these.
+            // Stores of earlier formats have versions with inline values in this format, too.
             None => decode_value::<StoredWrite>(bytes).map(Into::into),
         }
     }
@@ -204,14 +208,14 @@ impl Record for HistoryEntry {
     }
 }
 
-/// Encodes anything else that the store keeps (its catalog).
+/// Encodes any other record of the store (its catalog).
 pub fn encode_value<T: Serialize>(record: &T, bytes: &mut Vec<u8>) {
-    // Writing to memory cannot fail, and no record holds what bincode cannot express.
+    // Writing to memory cannot fail, and bincode can encode every record type.
     let written = try_encode_value(record, bytes);
     debug_assert!(written.is_ok());
 }
 
-/// Encodes what a user's type serializes as, which may refuse.
+/// Encodes a value of a user's type, whose serialization may fail.
 pub fn try_encode_value<T: Serialize>(record: &T, bytes: &mut Vec<u8>) -> Result<(), CodecError> {
     bytes.push(VERSION);
     let mut tail = VecWriter(bytes);
@@ -222,7 +226,7 @@ pub fn try_encode_value<T: Serialize>(record: &T, bytes: &mut Vec<u8>) -> Result
 /// The inverse of [`encode_value()`].
 pub fn decode_value<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
     let malformed = |why: String| CodecError::Malformed(bytes.len(), why);
-    let (version, body) = bytes.split_first().ok_or_else(|| malformed("it is empty".into()))?;
+    let (version, body) = bytes.split_first().ok_or_else(|| malformed("record is empty".into()))?;
     if *version != VERSION {
         return Err(CodecError::UnknownVersion(*version));
     }
@@ -289,7 +293,7 @@ mod tests {
         }
     }
 
-    /// Never edit a line: a new format gets lines of its own.
+    /// Frozen: a new format gets new lines.
     #[test]
     fn golden_bytes_of_record_1() {
         let inline = || Value::Inline(b"v1".as_slice().into());
@@ -330,9 +334,9 @@ mod tests {
         assert_eq!(hex(&bytes_of(&usual)), "02310300000000006506025634127631");
     }
 
-    /// As stores of formats 1 and 2 have it.
+    /// The format of stores of versions 1 and 2.
     #[test]
-    fn a_value_that_rides_in_a_record_1_is_read() {
+    fn an_inline_value_in_a_record_1_is_read() {
         let record = put(Value::Inline(b"v1".as_slice().into()));
         let mut bytes = Vec::new();
         super::encode_value(&BorrowedWrite::from(&record), &mut bytes);
@@ -341,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_beyond_the_bytes_is_refused_without_allocating_for_it() {
+    fn a_wrong_length_does_not_allocate() {
         for length in [b"\xfc\xff\xff\xff\xff".as_slice(), b"\xfd\xff\xff\xff\xff\xff\xff\xff\xff", b"\xfb\xff\xff"] {
             let bytes = [&[VERSION], length].concat();
             assert!(decode_value::<String>(&bytes).is_err());
@@ -352,18 +356,18 @@ mod tests {
     }
 
     #[test]
-    fn a_value_of_nothing_but_small_numbers_stays_below_the_limit_of_what_is_read() {
+    fn the_read_limit_admits_the_longest_value() {
         let numbers = vec![1_u128; 2 << 20];
         let mut bytes = Vec::new();
         try_encode_value(&numbers, &mut bytes).unwrap();
         assert_eq!(decode_value::<Vec<u128>>(&bytes).unwrap(), numbers);
-        // Sixteen times as many would be the longest value: a limit that is reached later than by length.
+        // A sixteenth of the longest value: so the longest one stays below the limit.
         assert!(bytes.len() * 16 >= 32 << 20);
         assert!(size_of_val(numbers.as_slice()) * 16 <= 512 << 20);
     }
 
     #[test]
-    fn another_version_and_leftover_bytes_are_refused() {
+    fn unknown_versions_and_leftover_bytes_are_refused() {
         let mut bytes = bytes_of(&put(Value::OutOfLine));
         bytes[0] = 9;
         assert!(matches!(WriteRecord::decode(&bytes), Err(CodecError::UnknownVersion(9))));
@@ -390,7 +394,7 @@ mod tests {
     }
 
     prop_compose! {
-        /// With numbers of all lengths.
+        /// Numbers of all lengths.
         fn any_inline()(commit_ts: u64, took in 0_u32..64, owner in 0_u32..64, owner_bits: u64, value: Vec<u8>) -> WriteRecord {
             let start_ts = Timestamp::from_u64(commit_ts.wrapping_sub(u64::MAX >> took));
             let owner = OwnerId::from_u64(OwnerId::new(start_ts.millis(), 0).to_u64() ^ owner_bits >> owner);
@@ -415,7 +419,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn records_come_back_as_they_were(write in any_write(), lock in any_lock()) {
+        fn records_round_trip(write in any_write(), lock in any_lock()) {
             prop_assert_eq!(WriteRecord::decode(&bytes_of(&write)).unwrap(), write.clone());
             prop_assert_eq!(Lock::decode(&bytes_of(&lock)).unwrap(), lock);
             let version = HistoryEntry::Version(write);
@@ -423,7 +427,7 @@ mod tests {
         }
 
         #[test]
-        fn a_value_that_rides_in_its_record_is_read_where_it_lies(write in any_inline()) {
+        fn an_inline_value_is_read_in_place(write in any_inline()) {
             let bytes = bytes_of(&write);
             let InlineWrite { commit_ts, start_ts, owner, value } = InlineWrite::decode(&bytes).unwrap();
             prop_assert_eq!(InlineWrite::decode_value(&bytes), Some((commit_ts, value)));
@@ -432,7 +436,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_decoding_panic(mut bytes: Vec<u8>) {
+        fn decoding_a_record_never_panics(mut bytes: Vec<u8>) {
             for kind in [VERSION, INLINE_WRITE_TAG] {
                 if let Some(first) = bytes.first_mut() {
                     *first = kind;
@@ -444,9 +448,10 @@ mod tests {
             }
         }
 
-        /// Nearer to real ones than any bytes, so decoding comes further. What decodes comes back once it is encoded.
+        /// Closer to real records than arbitrary bytes, so decoding gets further. What decodes must
+        /// survive a round trip.
         #[test]
-        fn damaged_records_do_not_make_decoding_panic(
+        fn decoding_a_damaged_record_never_panics(
             write in any_write(), lock in any_lock(),
             damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4), cut in any::<prop::sample::Index>(),
         ) {

@@ -7,16 +7,17 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::history::{Retention, check_within_retention, future_timestamp_error};
-use super::{CommitRequest, Coordinator, commit_ts_from_primary};
+use super::primary::commit_ts_from_primary;
+use super::retention::{Retention, check_within_retention, future_timestamp_error};
+use super::{CommitRequest, Coordinator, Watermarks};
+use crate::contention::AdmissionWait;
 use crate::engine::Engine;
 use crate::error::{Conflict, Error, Result};
 use crate::observe::TxnTimer;
 use crate::oracle::read_high_water;
 use crate::owner::OwnerIdGenerator;
-use crate::pipeline::AdmissionWait;
 use crate::protocol::{TransactionStatus, txn_status};
-use crate::row::{Lock, RowKey, TxnId};
+use crate::row::{KeyspaceId, Lock, RowKey, TxnId};
 use crate::runtime::Env;
 use crate::timestamp::Timestamp;
 use crate::view::ReadView;
@@ -46,7 +47,7 @@ impl ReadOnlyCoordinator {
 
 /// What a writer hears.
 pub fn read_only_error() -> Error {
-    Error::invalid("the store was opened read-only, so nothing can be written to it")
+    Error::invalid("the store is read-only")
 }
 
 impl Coordinator for ReadOnlyCoordinator {
@@ -95,5 +96,24 @@ impl Coordinator for ReadOnlyCoordinator {
     }
 
     /// Nobody commits, so nobody conflicts.
-    fn plan_retry_wait(&self, _entrance: &mut AdmissionWait, _rows: &[RowKey], _conflict: &Conflict, _attempt: u32) {}
+    fn plan_retry_wait(&self, _wait: &mut AdmissionWait, _rows: &[RowKey], _conflict: &Conflict, _attempt: u32) {}
+
+    fn sync(&self, _up_to: Option<Timestamp>) -> Result<()> {
+        Ok(())
+    }
+
+    fn watermarks(&self) -> Option<Watermarks> {
+        Some(Watermarks {
+            visible_ts: self.view.read_ts,
+            durable_ts: self.view.read_ts,
+            oldest_read_ts: self.view.read_ts,
+            open_views: 0,
+            may_have_orphan_locks: self.view.must_check_locks,
+            cleanup_pending: 0,
+        })
+    }
+
+    fn delete_keyspace(&self, _keyspace: KeyspaceId) -> Result<()> {
+        Err(read_only_error())
+    }
 }

@@ -8,11 +8,13 @@
 //! Statuses stay at the primary until the safe point has passed the transaction: a reader with an older view may still
 //! hold one of its locks in hand and come asking.
 
-use super::history::Retention;
+use super::retention::Retention;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{CommitRequest, Coordinator, step_error};
+use super::step_error::step_error;
+use super::{CommitRequest, Coordinator};
+use crate::contention::AdmissionWait;
 use crate::engine::storage::Column;
 use crate::engine::{
     ApplyResult, Engine, EngineError, EngineSnapshot, OnCell, PageBuffer, PageRequest, RowBatch, RowRange, ScanVisitor,
@@ -21,12 +23,11 @@ use crate::error::{Conflict, Error, ErrorKind, Result};
 use crate::observe::{Metrics, TxnPhase, TxnTimer};
 use crate::oracle::Oracle;
 use crate::owner::OwnerIdGenerator;
-use crate::pipeline::AdmissionWait;
 use crate::protocol::{
     CheckTxnStatus, CommitRow, Heartbeat, OwnerLiveness, Prewrite, PrewriteResult, Resolve, Rollback, Step, StepError,
     TransactionStatus, check_txn_status, commit_at_least, heartbeat, prewrite, resolve, rollback, txn_status,
 };
-use crate::row::{Lock, Mutation, Row, RowKey, TxnId, TxnRecord, WriteRecord};
+use crate::row::{KeyspaceId, Lock, Mutation, Row, RowKey, TxnId, TxnRecord, WriteRecord};
 use crate::runtime::Env;
 use crate::timestamp::Timestamp;
 use crate::view::ReadView;
@@ -426,10 +427,18 @@ impl Coordinator for SharedCoordinator {
         Ok(txn_status(&self.retry_unknown(|| self.engine().read_row(primary, txn.start_ts))?, txn))
     }
 
-    fn plan_retry_wait(&self, entrance: &mut AdmissionWait, _rows: &[RowKey], conflict: &Conflict, attempt: u32) {
+    fn plan_retry_wait(&self, wait: &mut AdmissionWait, _rows: &[RowKey], conflict: &Conflict, attempt: u32) {
         let base = RETRY_DELAY.saturating_mul(1 << attempt.min(8)).min(BACKOFF_MAX);
         let jitter = u32::try_from(self.runtime.random() % 1000).unwrap_or(0);
         let (waiter, row) = (Arc::clone(&self.config.waiter), conflict.row.clone());
-        entrance.back_off(Box::new(move || waiter.wait(&row, base.saturating_mul(jitter) / 1000)));
+        wait.back_off(Box::new(move || waiter.wait(&row, base.saturating_mul(jitter) / 1000)));
+    }
+
+    fn sync(&self, _up_to: Option<Timestamp>) -> Result<()> {
+        self.wait_durable(Timestamp::ZERO, &TxnTimer::default())
+    }
+
+    fn delete_keyspace(&self, _keyspace: KeyspaceId) -> Result<()> {
+        Err(Error::invalid("not supported on a shared engine: deleting the rows of a keyspace"))
     }
 }

@@ -1,7 +1,7 @@
-//! A folder of the file system.
+//! A directory of the file system.
 //!
-//! A sync of a file is `fdatasync`: times are left out. Where the written blocks exist already, it needs no write to
-//! the file system's journal.
+//! A sync of a file is `fdatasync`, which leaves out timestamps. If the written blocks exist
+//! already, it needs no write to the file system's journal.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -9,14 +9,14 @@ use std::path::PathBuf;
 
 use super::{Disk, DiskFile};
 
-/// A real folder.
+/// A real directory.
 #[derive(Clone, Debug)]
 pub struct OsDisk {
     folder: PathBuf,
 }
 
 impl OsDisk {
-    /// The folder, which must exist.
+    /// The directory, which must exist.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         Self { folder: folder.into() }
     }
@@ -40,7 +40,7 @@ impl Disk for OsDisk {
     fn list(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
-            // A name that is not text is none that this crate has given.
+            // This crate creates only names that are UTF-8.
             if let Ok(name) = entry?.file_name().into_string() {
                 names.push(name);
             }

@@ -1,12 +1,16 @@
 //! A disk in memory, in which a crash is an operation.
 //!
-//! Its freedoms are those of a real one. Of each sector that was written since the last sync a crash keeps any content that it
-//! has had, so writes are torn and reordered; the length likewise. Each change to the folder since its last sync is kept or
-//! lost by itself. A call can be made to fail, and a write that fails may have been made in part; a sync that fails makes
-//! nothing durable, and a later sync does not cover what it was to cover, although it succeeds.
+//! It has the freedoms of a real disk. A crash keeps any content that a sector has had since the
+//! last sync, so writes are torn and reordered; the length likewise. Each change to the directory
+//! since its last sync is kept or lost independently.
 //!
-//! All choices come from the numbers that the caller passes. A handle belongs to a life: after a crash, or a kill, which
-//! loses nothing but the process, the handles of before fail, and [`SimDisk::handle`] gives one of the new life.
+//! A call can be made to fail. A write that fails may have been applied in part. A sync that fails
+//! makes nothing durable, and a later sync succeeds without covering what the failed one was to
+//! cover.
+//!
+//! All choices come from seeds that the caller passes. A handle belongs to an incarnation: after a
+//! crash or a kill, earlier handles fail, and [`SimDisk::handle`] returns one of the new
+//! incarnation. A kill loses nothing but the process.
 
 use std::collections::BTreeMap;
 use std::io::{self, Error, ErrorKind};
@@ -17,14 +21,14 @@ use parking_lot::Mutex;
 use super::sim_file::SimContent;
 use super::{Disk, DiskFile};
 
-/// A handle to the disk, in one life.
+/// A handle to the disk, of one incarnation.
 #[derive(Clone, Debug)]
 pub struct SimDisk {
     state: Arc<Mutex<State>>,
     incarnation: u64,
 }
 
-/// An open file, in one life.
+/// An open file, of one incarnation.
 #[derive(Debug)]
 pub struct SimFile {
     disk: SimDisk,
@@ -35,7 +39,7 @@ pub struct SimFile {
 /// A kind of call that can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallKind {
-    /// Reading, opening, listing, asking for a length.
+    /// Reading, opening, listing, getting a length.
     Read,
     /// [`DiskFile::write_at`].
     Write,
@@ -61,7 +65,7 @@ struct State {
     choices: SplitMix64,
     inodes: BTreeMap<u64, SimContent>,
     names: BTreeMap<String, u64>,
-    /// What a crash leaves of the names, before the changes.
+    /// The names that a crash leaves if it keeps none of the `changes`.
     durable_names: BTreeMap<String, u64>,
     changes: Vec<(DirOp, SyncState)>,
 }
@@ -71,7 +75,7 @@ struct InjectedFault {
     /// `None`: any kind.
     call: Option<CallKind>,
     calls_left: u64,
-    /// Everything later fails, too.
+    /// All later calls fail, too.
     stops: bool,
 }
 
@@ -84,25 +88,25 @@ enum DirOp {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SyncState {
-    /// The next sync makes it certain.
+    /// The next sync makes it durable.
     Unsynced,
-    /// A sync that failed has given it up.
+    /// A sync of it failed, and no later sync covers it.
     SyncFailed,
-    /// Kept here only as long as one before it is uncertain.
+    /// Durable, but listed while one before it is not.
     Durable,
 }
 
-/// Numbers from a number: splitmix64.
+/// Pseudo-random numbers: splitmix64.
 #[derive(Clone, Debug, Default)]
 pub struct SplitMix64(u64);
 
 impl SplitMix64 {
-    /// Those of a seed.
+    /// The numbers of a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// Any number.
+    /// The next number.
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -115,7 +119,7 @@ impl SplitMix64 {
         self.next() % bound
     }
 
-    /// The same for an index.
+    /// An index below the bound, which is not 0.
     pub fn index(&mut self, bound: usize) -> usize {
         usize::try_from(self.next_below(bound as u64)).unwrap_or(0)
     }
@@ -127,18 +131,19 @@ impl SimDisk {
         Self { state: Arc::default(), incarnation: 0 }
     }
 
-    /// A disk of its own that begins with the content of this one.
+    /// An independent disk that begins with the content of this one.
     pub fn fork(&self) -> Self {
         let state = self.state.lock().clone();
         Self { incarnation: state.life, state: Arc::new(Mutex::new(state)) }
     }
 
-    /// A handle of the life that is now.
+    /// A handle of the current incarnation.
     pub fn handle(&self) -> Self {
         Self { incarnation: self.state.lock().life, state: Arc::clone(&self.state) }
     }
 
-    /// Pulls the plug. Often all or nothing of what was not synced is kept, else of each sector anything.
+    /// A power cut. Often all or nothing of what was not synced is kept, else any content of each
+    /// sector.
     pub fn crash(&self, seed: u64) {
         let mut choices = SplitMix64::new(seed);
         let newest = choices.next_below(5);
@@ -151,14 +156,15 @@ impl SimDisk {
         });
     }
 
-    /// The same, with each choice made by the caller: an index below the number passed, the last being the newest.
+    /// The same, with each choice made by the caller: `choose` gets the number of possibilities and
+    /// returns an index, of which the last is the newest.
     pub fn crash_with(&self, choose: &mut dyn FnMut(usize) -> usize) {
         let mut state = self.state.lock();
         state.end_incarnation();
         let changes = std::mem::take(&mut state.changes);
         let mut names = std::mem::take(&mut state.durable_names);
-        for (change, fate) in changes {
-            if fate == SyncState::Durable || choose(2) > 0 {
+        for (change, sync_state) in changes {
+            if sync_state == SyncState::Durable || choose(2) > 0 {
                 change.make(&mut names);
             }
         }
@@ -170,12 +176,13 @@ impl SimDisk {
         }
     }
 
-    /// The process dies; the machine goes on, and what was written stays written, synced or not.
+    /// Ends the process only: what was written stays written, synced or not.
     pub fn kill(&self) {
         self.state.lock().end_incarnation();
     }
 
-    /// What syncs that failed have given up leaves the kernel's memory.
+    /// Drops from the kernel's memory what failed syncs were to cover, so that reads return what
+    /// the medium has.
     pub fn evict(&self, seed: u64) {
         let mut choices = SplitMix64::new(seed);
         for content in self.state.lock().inodes.values_mut() {
@@ -183,7 +190,8 @@ impl SimDisk {
         }
     }
 
-    /// The `nth` call of this kind from now fails; 1 is the next. The seed decides which part of it is done.
+    /// Makes the `nth` call of this kind from now fail; 1 is the next. The seed decides which part
+    /// of it is applied.
     pub fn fail_nth(&self, call: Option<CallKind>, nth: u64, seed: u64) {
         let mut state = self.state.lock();
         state.fault = Some(InjectedFault { call, calls_left: nth, stops: false });
@@ -197,7 +205,8 @@ impl SimDisk {
         state.choices = SplitMix64::new(seed);
     }
 
-    /// Cancels a [`fail_nth`](Self::fail_nth) or [`fail_from`](Self::fail_from) that has not happened yet.
+    /// Cancels a [`fail_nth`](Self::fail_nth) or [`fail_from`](Self::fail_from) that has not
+    /// happened yet.
     pub fn clear_fault(&self) {
         self.state.lock().fault = None;
     }
@@ -208,17 +217,18 @@ impl SimDisk {
         self.state.lock().has_failed
     }
 
-    /// How many calls there have been, in all lives.
+    /// How many calls were made, in all incarnations.
     pub fn call_count(&self) -> u64 {
         self.state.lock().calls
     }
 
-    /// Damages a file for certain: turns these bits of the byte.
+    /// Damages a file's current content: inverts the bits of `mask` in one byte. If its sector is
+    /// unsynced, a crash may keep an undamaged version.
     pub fn flip_bits(&self, name: &str, offset: usize, mask: u8) {
         self.damage(name, |content| content.flip(offset, mask));
     }
 
-    /// Damages a file for certain: this is its length.
+    /// Damages a file: sets its length, durably.
     pub fn set_len(&self, name: &str, length: usize) {
         self.damage(name, |content| content.set_len(length));
     }
@@ -230,7 +240,7 @@ impl SimDisk {
         }
     }
 
-    /// Runs a call. The argument of `done` is whether the call fails.
+    /// Runs a call. The second argument of `done` is whether the call is to fail.
     fn call<T>(&self, call: CallKind, done: impl FnOnce(&mut State, bool) -> io::Result<T>) -> io::Result<T> {
         let state = &mut *self.state.lock();
         if self.incarnation != state.life || state.fails_all {
@@ -239,7 +249,7 @@ impl SimDisk {
         state.calls += 1;
         let fails = state.fails(call);
         let answer = done(state, fails)?;
-        if fails { Err(Error::other(format!("a simulated failure of {call:?}"))) } else { Ok(answer) }
+        if fails { Err(Error::other(format!("simulated failure of {call:?}"))) } else { Ok(answer) }
     }
 
     fn file(&self, name: &str, is_writable: bool) -> io::Result<SimFile> {
@@ -275,7 +285,7 @@ impl State {
         true
     }
 
-    /// A change that fails may have been made.
+    /// A change that fails may have been applied.
     fn change(&mut self, change: DirOp, fails: bool) {
         if !fails || self.choices.next_below(2) > 0 {
             change.make(&mut self.names);
@@ -350,12 +360,12 @@ impl Disk for SimDisk {
 
     fn sync_directory(&self) -> io::Result<()> {
         self.call(CallKind::SyncDirectory, |state, fails| {
-            for (_, fate) in &mut state.changes {
-                if *fate == SyncState::Unsynced {
-                    *fate = if fails { SyncState::SyncFailed } else { SyncState::Durable };
+            for (_, sync_state) in &mut state.changes {
+                if *sync_state == SyncState::Unsynced {
+                    *sync_state = if fails { SyncState::SyncFailed } else { SyncState::Durable };
                 }
             }
-            while state.changes.first().is_some_and(|(_, fate)| *fate == SyncState::Durable) {
+            while state.changes.first().is_some_and(|(_, sync_state)| *sync_state == SyncState::Durable) {
                 state.changes.remove(0).0.make(&mut state.durable_names);
             }
             Ok(())

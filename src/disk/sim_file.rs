@@ -1,16 +1,17 @@
-//! The content of a simulated file: sectors that remember what they have been.
+//! The content of a simulated file: sectors with all contents that a crash may leave.
 //!
-//! A sector that was written since the last sync has a past: what the medium holds for certain, and each content that it has
-//! had since. A crash keeps any one of them. When a sync fails, the kernel marks the pages clean all the same: the sector's past
-//! stays, but the next sync no longer covers it. Only a new write to it does.
+//! A sector that was written since the last sync has several versions: the durable one, and each
+//! content since. A crash keeps any one of them. When a sync fails, the kernel marks the pages
+//! clean all the same: the versions stay, but the next sync does not cover the sector. Only a new
+//! write makes it dirty again.
 
 use std::collections::BTreeMap;
 
-/// What a medium writes whole or not at all.
+/// The unit that a medium writes completely or not at all.
 pub const SECTOR: usize = 512;
 
 type Sector = [u8; SECTOR];
-/// What a sector may be after a crash: first what is certain, last what it is now.
+/// What a sector may be after a crash: first the durable version, last the current one.
 type SectorVersions = Vec<Box<Sector>>;
 
 /// A file's content.
@@ -19,9 +20,9 @@ pub struct SimContent {
     current: Vec<u8>,
     /// Written since the last sync.
     dirty: BTreeMap<usize, SectorVersions>,
-    /// Given up by a sync that failed.
+    /// Dirty when a sync failed.
     sync_failed: BTreeMap<usize, SectorVersions>,
-    /// What the length may be after a crash.
+    /// Lengths that a crash may leave.
     possible_lengths: Vec<usize>,
     /// The highest end of a write since the last sync.
     unsynced_end: usize,
@@ -29,7 +30,7 @@ pub struct SimContent {
 }
 
 impl SimContent {
-    /// Nothing, and that for certain.
+    /// Empty, durably.
     pub fn new() -> Self {
         Self {
             current: Vec::new(),
@@ -59,8 +60,8 @@ impl SimContent {
         }
         for number in offset / SECTOR..end.div_ceil(SECTOR) {
             if !self.dirty.contains_key(&number) {
-                let past = self.sync_failed.remove(&number).unwrap_or_else(|| vec![self.sector(number)]);
-                self.dirty.insert(number, past);
+                let versions = self.sync_failed.remove(&number).unwrap_or_else(|| vec![self.sector(number)]);
+                self.dirty.insert(number, versions);
             }
         }
         if end > self.current.len() {
@@ -72,10 +73,10 @@ impl SimContent {
         self.unsynced_end = self.unsynced_end.max(end);
         for number in offset / SECTOR..end.div_ceil(SECTOR) {
             let content = self.sector(number);
-            if let Some(past) = self.dirty.get_mut(&number)
-                && past.last() != Some(&content)
+            if let Some(versions) = self.dirty.get_mut(&number)
+                && versions.last() != Some(&content)
             {
-                past.push(content);
+                versions.push(content);
             }
         }
     }
@@ -88,27 +89,28 @@ impl SimContent {
 
     pub fn sync(&mut self) {
         self.dirty.clear();
-        // What was made durable must be readable, whatever an earlier failure has left of the length.
-        let reach = if self.has_grown { self.current.len() } else { self.unsynced_end };
-        self.possible_lengths.retain(|length| *length >= reach);
+        // Durable content must be readable, whatever length an earlier failure has left.
+        let synced_end = if self.has_grown { self.current.len() } else { self.unsynced_end };
+        self.possible_lengths.retain(|length| *length >= synced_end);
         if !self.possible_lengths.contains(&self.current.len()) {
             self.possible_lengths.push(self.current.len());
         }
         (self.unsynced_end, self.has_grown) = (0, false);
     }
 
-    /// A sync fails: nothing is durable that was not, and no later sync tries again.
+    /// A sync fails: nothing becomes durable, and no later sync covers it.
     pub fn fail_sync(&mut self) {
         self.sync_failed.append(&mut self.dirty);
         (self.unsynced_end, self.has_grown) = (0, false);
     }
 
-    /// Keeps one content of each sector, and one length. `choose` gets the number of possibilities and returns an index.
+    /// Keeps one version of each sector, and one length. `choose` gets the number of possibilities
+    /// and returns an index.
     pub fn crash(&mut self, choose: &mut dyn FnMut(usize) -> usize) {
         let mut uncertain = std::mem::take(&mut self.sync_failed);
         uncertain.append(&mut self.dirty);
-        for (number, past) in uncertain {
-            let kept = &past[choose(past.len()) % past.len()];
+        for (number, versions) in uncertain {
+            let kept = &versions[choose(versions.len()) % versions.len()];
             let start = number * SECTOR;
             if self.current.len() < start + SECTOR {
                 self.current.resize(start + SECTOR, 0);
@@ -120,10 +122,11 @@ impl SimContent {
         self.set_len(length);
     }
 
-    /// What was given up may leave the kernel's memory at any time, and then the medium is read again.
+    /// The kernel may drop the pages of a failed sync at any time; reads then return what the
+    /// medium has.
     pub fn evict(&mut self, choose: &mut dyn FnMut(usize) -> usize) {
-        for (number, mut past) in std::mem::take(&mut self.sync_failed) {
-            let kept = past.swap_remove(choose(past.len()) % past.len());
+        for (number, mut versions) in std::mem::take(&mut self.sync_failed) {
+            let kept = versions.swap_remove(choose(versions.len()) % versions.len());
             let start = number * SECTOR;
             let end = (start + SECTOR).min(self.current.len());
             if start < end {
@@ -132,14 +135,14 @@ impl SimContent {
         }
     }
 
-    /// Damage: the length is this, for certain.
+    /// Damage: sets the length, durably.
     pub fn set_len(&mut self, length: usize) {
         self.current.resize(length, 0);
         self.possible_lengths = vec![length];
         (self.unsynced_end, self.has_grown) = (0, false);
     }
 
-    /// Damage: the bits of `mask` are turned.
+    /// Damage: inverts the bits of `mask` in a byte.
     pub fn flip(&mut self, offset: usize, mask: u8) {
         if let Some(byte) = self.current.get_mut(offset) {
             *byte ^= mask;

@@ -1,4 +1,4 @@
-//! Tests of the simulated disk: that it has each freedom, and no more.
+//! Tests of the simulated disk: it has each freedom, and no more.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ fn content(disk: &SimDisk, name: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Everything that crashes leave of the file.
+/// All results that crashes leave, as `look` reads them.
 fn after_crashes<T: Ord>(disk: &SimDisk, look: impl Fn(&SimDisk) -> T) -> BTreeSet<T> {
     let crashed = |seed| {
         let disk = disk.fork();
@@ -37,7 +37,7 @@ fn sketch(disk: &SimDisk) -> Vec<u8> {
 }
 
 #[test]
-fn a_crash_keeps_of_each_sector_any_content_since_the_last_sync() {
+fn a_crash_keeps_any_unsynced_version_of_each_sector() {
     let disk = SimDisk::new();
     let file = synced_file(&disk, 3);
     assert_eq!(after_crashes(&disk, sketch).len(), 1);
@@ -61,7 +61,7 @@ fn a_crash_keeps_any_length_since_the_last_sync() {
 }
 
 #[test]
-fn a_sync_after_a_failed_one_proves_nothing_but_for_what_is_written_again() {
+fn a_sync_after_a_failed_one_covers_only_new_writes() {
     let disk = SimDisk::new();
     let file = synced_file(&disk, 2);
     file.write_at(0, &[b'a'; 2 * SECTOR]).unwrap();
@@ -69,7 +69,7 @@ fn a_sync_after_a_failed_one_proves_nothing_but_for_what_is_written_again() {
     assert!(file.sync().is_err());
     file.sync().unwrap();
     assert_eq!(after_crashes(&disk, sketch).len(), 4);
-    assert_eq!(sketch(&disk), b"aa", "as long as nothing is evicted");
+    assert_eq!(sketch(&disk), b"aa", "while nothing is evicted");
     file.write_at(0, b"a").unwrap();
     file.sync().unwrap();
     assert_eq!(after_crashes(&disk, sketch), [b"a-".to_vec(), b"aa".to_vec()].into());
@@ -82,7 +82,7 @@ fn a_sync_after_a_failed_one_proves_nothing_but_for_what_is_written_again() {
 }
 
 #[test]
-fn changes_of_names_are_kept_or_lost_each_by_itself() {
+fn directory_changes_are_kept_or_lost_independently() {
     let disk = SimDisk::new();
     for name in ["old", "gone"] {
         disk.create(name).unwrap();
@@ -101,7 +101,7 @@ fn changes_of_names_are_kept_or_lost_each_by_itself() {
 }
 
 #[test]
-fn a_sync_of_names_is_certain() {
+fn a_directory_sync_makes_names_durable() {
     let disk = SimDisk::new();
     disk.create("made").unwrap();
     disk.rename("made", "named").unwrap();
@@ -110,7 +110,7 @@ fn a_sync_of_names_is_certain() {
 }
 
 #[test]
-fn a_failed_write_is_made_in_part() {
+fn a_failed_write_is_applied_in_part() {
     let made = (0..100).map(|seed| {
         let disk = SimDisk::new();
         let file = disk.create("file").unwrap();
@@ -122,21 +122,21 @@ fn a_failed_write_is_made_in_part() {
 }
 
 #[test]
-fn handles_end_with_their_life_and_a_kill_keeps_what_was_written() {
+fn a_kill_ends_all_handles_and_keeps_all_writes() {
     let disk = SimDisk::new();
     let file = synced_file(&disk, 1);
     file.write_at(0, b"k").unwrap();
     disk.kill();
     assert!(file.write_at(0, b"x").is_err() && file.sync().is_err() && disk.list().is_err());
     assert_eq!(sketch(&disk.handle()), b"k");
-    assert_eq!(after_crashes(&disk, sketch).len(), 2, "and it is not synced");
+    assert_eq!(after_crashes(&disk, sketch).len(), 2, "a kill syncs nothing");
     let disk = disk.handle();
     disk.fail_from(2, 0);
     assert!(disk.list().is_ok() && disk.list().is_err() && disk.list().is_err());
 }
 
 #[test]
-fn damage_is_for_certain() {
+fn damage_survives_every_crash() {
     let disk = SimDisk::new();
     synced_file(&disk, 2);
     disk.flip_bits("file", SECTOR, 1);

@@ -1,77 +1,78 @@
-//! Cells of a page, as they are stored.
+//! The undecoded cells of one page of a scan.
 //!
-//! All of a page lies in one run of memory, which serves for one page after the other: a scan allocates what it hands out, and
-//! nothing more.
+//! All keys and values of a page lie in one buffer, which is reused for the next page. So a scan
+//! allocates only what it returns.
 
 use super::EngineError;
 use super::storage::Column;
 use crate::codec::{CodecError, Record};
 use crate::row::{Lock, RowKey, WriteRecord};
 
-/// Keys and contents, in the order in which they were read.
+/// Keys and values, in the order in which they were read.
 #[derive(Debug, Default)]
 pub struct PageBuffer {
     bytes: Vec<u8>,
-    /// Where each key and its content end. The key begins where the content before it has ended.
+    /// End offsets of each key and of its value. A key starts at the end of the value before it.
     ends: Vec<(usize, usize)>,
-    /// How many were taken out in front.
+    /// The number of cells popped from the front.
     front: usize,
 }
 
 impl PageBuffer {
-    /// Adds one behind the others.
+    /// Appends a cell.
     #[inline]
-    pub fn push(&mut self, key: &[u8], content: &[u8]) {
-        // Of what was taken out behind, the bytes are still there.
+    pub fn push(&mut self, key: &[u8], value: &[u8]) {
+        // `pop_back` leaves the bytes of the cell in the buffer.
         self.bytes.truncate(self.ends.last().map_or(0, |(_, end)| *end));
-        self.bytes.reserve(key.len() + content.len());
+        self.bytes.reserve(key.len() + value.len());
         self.bytes.extend_from_slice(key);
         let middle = self.bytes.len();
-        self.bytes.extend_from_slice(content);
+        self.bytes.extend_from_slice(value);
         self.ends.push((middle, self.bytes.len()));
     }
 
-    /// Forgets them all, and keeps their memory.
+    /// Removes all cells; the allocation is kept.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();
         self.front = 0;
     }
 
-    /// How many there are.
+    /// The number of cells.
     #[inline]
     pub fn len(&self) -> usize {
         self.ends.len() - self.front
     }
 
-    /// Whether there is none.
+    /// Whether there are no cells.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What they take, in bytes, those included that were taken out.
+    /// The size of all keys and values pushed since [`clear`](Self::clear), in bytes. Cells popped
+    /// from the front count, and those popped from the back until the next push.
     #[inline]
     pub fn size_bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// All of them.
+    /// All cells.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        (self.front..self.ends.len()).filter_map(|place| self.at(place))
+        (self.front..self.ends.len()).filter_map(|index| self.at(index))
     }
 
-    /// The first one.
+    /// The first cell.
     pub fn first(&self) -> Option<(&[u8], &[u8])> {
         self.at(self.front)
     }
 
-    /// The last one.
+    /// The last cell.
     pub fn last(&self) -> Option<(&[u8], &[u8])> {
         if self.is_empty() { None } else { self.at(self.ends.len() - 1) }
     }
 
-    /// Takes the first one out.
+    /// Removes the first cell and returns it.
     #[inline]
     pub fn pop_front(&mut self) -> Option<(&[u8], &[u8])> {
         if self.is_empty() {
@@ -81,7 +82,7 @@ impl PageBuffer {
         self.at(self.front - 1)
     }
 
-    /// Takes the last one out.
+    /// Removes the last cell and returns it.
     #[inline]
     pub fn pop_back(&mut self) -> Option<(&[u8], &[u8])> {
         if self.is_empty() {
@@ -93,30 +94,30 @@ impl PageBuffer {
     }
 
     #[inline]
-    fn at(&self, place: usize) -> Option<(&[u8], &[u8])> {
-        let (middle, end) = *self.ends.get(place)?;
-        let start = if place == 0 { 0 } else { self.ends.get(place - 1)?.1 };
+    fn at(&self, index: usize) -> Option<(&[u8], &[u8])> {
+        let (middle, end) = *self.ends.get(index)?;
+        let start = if index == 0 { 0 } else { self.ends.get(index - 1)?.1 };
         Some((self.bytes.get(start..middle)?, self.bytes.get(middle..end)?))
     }
 }
 
-/// The row that a cell of the lock or write column belongs to.
+/// Decodes the key of a cell of the lock or write column.
 pub fn decode_row_key(key: &[u8]) -> Result<RowKey, EngineError> {
-    let what = || EngineError::Corruption(format!("{key:?} is no row"));
+    let what = || EngineError::Corruption(format!("{key:?} is not a row key"));
     RowKey::from_bytes(key).ok_or_else(what)
 }
 
-/// What a cell of the lock column says.
-pub fn decode_lock(key: &[u8], content: &[u8]) -> Result<Lock, EngineError> {
-    decode(Column::Lock, key, content)
+/// Decodes the value of a cell of the lock column.
+pub fn decode_lock(key: &[u8], value: &[u8]) -> Result<Lock, EngineError> {
+    decode(Column::Lock, key, value)
 }
 
-/// What a cell of the write column says.
-pub fn decode_write(key: &[u8], content: &[u8]) -> Result<WriteRecord, EngineError> {
-    decode(Column::Write, key, content)
+/// Decodes the value of a cell of the write column.
+pub fn decode_write(key: &[u8], value: &[u8]) -> Result<WriteRecord, EngineError> {
+    decode(Column::Write, key, value)
 }
 
-/// What a cell of a column holds.
+/// Decodes a value. The error names the column and the key.
 pub(super) fn decode<T: Record>(column: Column, key: &[u8], bytes: &[u8]) -> Result<T, EngineError> {
     T::decode(bytes).map_err(|why: CodecError| {
         EngineError::Corruption(format!("{column:?} column, key {}: {why}", key.escape_ascii()))
@@ -133,21 +134,21 @@ mod tests {
 
     proptest! {
         #[test]
-        fn cells_are_taken_out_at_both_ends_as_they_were_put_in(
+        fn cells_are_popped_at_both_ends_as_pushed(
             steps in prop::collection::vec((0..6_u8, prop::collection::vec(any::<u8>(), 0..4), any::<u8>()), 0..60)
         ) {
             let (mut cells, mut model) = (PageBuffer::default(), VecDeque::new());
-            for (step, key, content) in steps {
+            for (step, key, value) in steps {
                 match step {
                     0 => prop_assert_eq!(cells.pop_front().map(owned), model.pop_front()),
                     1 => prop_assert_eq!(cells.pop_back().map(owned), model.pop_back()),
-                    2 if content == 0 => {
+                    2 if value == 0 => {
                         cells.clear();
                         model.clear();
                     }
                     _ => {
-                        cells.push(&key, &[content]);
-                        model.push_back((key, vec![content]));
+                        cells.push(&key, &[value]);
+                        model.push_back((key, vec![value]));
                     }
                 }
                 prop_assert_eq!(cells.iter().map(owned).collect::<VecDeque<_>>(), model.clone());
@@ -158,7 +159,7 @@ mod tests {
         }
     }
 
-    fn owned((key, content): (&[u8], &[u8])) -> (Vec<u8>, Vec<u8>) {
-        (key.to_vec(), content.to_vec())
+    fn owned((key, value): (&[u8], &[u8])) -> (Vec<u8>, Vec<u8>) {
+        (key.to_vec(), value.to_vec())
     }
 }

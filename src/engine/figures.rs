@@ -1,4 +1,4 @@
-//! How the engine stands: memory, files, and whether it keeps up with what is written.
+//! Engine statistics: memory, files, and whether flushes and compactions keep up with writes.
 
 use std::time::Duration;
 
@@ -6,66 +6,75 @@ use serde::{Deserialize, Serialize};
 
 use super::storage::Column;
 
-/// What an engine says of itself at one moment. All sizes are in bytes; those of tables and the cache are RocksDB's own estimates.
+/// A sample of the engine's statistics. All sizes are in bytes; those of tables and of the block
+/// cache are RocksDB's estimates.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct EngineStats {
-    /// Memory that holds writes not yet in tables: the window, and RocksDB's write buffers, which are in use during a hand-down.
+    /// Memory for writes that are not in tables yet: the store's memtables, and those of RocksDB,
+    /// which are in use during a flush.
     pub memtable_bytes: u64,
-    /// Memory that holds blocks of files, their indexes and filters.
+    /// Memory in use by the block cache: blocks of tables, their indexes and filters.
     pub block_cache_bytes: u64,
-    /// How much [`Builder::block_cache_bytes`](crate::Builder::block_cache_bytes) lets that be.
+    /// The capacity of the block cache:
+    /// [`Builder::block_cache_bytes`](crate::Builder::block_cache_bytes).
     pub block_cache_capacity_bytes: u64,
-    /// The part of it that somebody is reading at this moment, and which cannot be given up.
+    /// The part of the block cache that is being read and cannot be evicted.
     pub block_cache_pinned_bytes: u64,
-    /// Memory for what is known of open files outside of the cache.
+    /// Memory for the metadata of open tables outside the block cache.
     pub table_reader_bytes: u64,
-    /// How much must be rewritten until the files are in order. When it grows without end, writes come faster than the disk takes them.
+    /// How much compaction still has to rewrite. If it keeps growing, writes arrive faster than the
+    /// disk can compact them.
     pub pending_compaction_bytes: u64,
-    /// Compactions that run at this moment.
+    /// The number of running compactions.
     pub running_compactions: u64,
-    /// Flushes of write buffers that run at this moment.
+    /// The number of running flushes of RocksDB's own memtables.
     pub running_flushes: u64,
-    /// Whether RocksDB takes nothing until flushes or compactions have caught up. Hand-downs wait then; commits go on until the window is full.
+    /// Whether RocksDB has stopped writes until its flushes or compactions have caught up. The
+    /// store's flush waits meanwhile; commits continue until the memtables are full.
     pub is_write_stopped: bool,
-    /// To how many bytes a second RocksDB slows hand-downs down; 0 when it does not.
+    /// The rate to which RocksDB limits writes into the tables, in bytes per second; 0: no limit.
     pub delayed_write_bytes_per_second: u64,
-    /// How often work in the background has failed since the store was opened.
+    /// The number of failed flushes and compactions of RocksDB since the store was opened.
     pub background_errors: u64,
-    /// Views that something still reads. They keep what they show in memory, in the window or, once it was handed down, in the tables.
+    /// Open engine snapshots. Each keeps the versions that it can read: in the memtables, or after
+    /// their flush in the tables.
     pub open_snapshots: u64,
-    /// What the log takes on the disk: its segments, with zeros that were written ahead, and what accepted losses have left.
+    /// Disk space of the write-ahead log: its segments, including preallocated zeros, and the files
+    /// that accepted data losses have left.
     pub wal_bytes: u64,
-    /// What each column takes on the disk.
+    /// The tables of each column.
     pub columns: Vec<ColumnStats>,
 }
 
-/// What one column takes on the disk.
+/// The tables of one column.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ColumnStats {
     /// The column.
     pub column: Column,
-    /// Tables.
+    /// The number of its tables.
     pub sst_files: u64,
-    /// Of level 0: those that are still to be sorted in. From 20 on, hand-downs are slowed down.
+    /// The number of its tables in level 0, which are not compacted yet. From 20 on, RocksDB slows
+    /// writes into the tables.
     pub level0_files: u64,
-    /// Of all its tables.
+    /// The size of all its tables.
     pub sst_bytes: u64,
-    /// About how many cells there are in tables and RocksDB's write buffers; those that are only in the window do not count.
+    /// The estimated number of cells in the tables and in RocksDB's own memtables. Cells that are
+    /// only in the store's memtables do not count.
     pub estimated_keys: u64,
 }
 
-/// Writes that had to wait because the hand-down of what was written before had not ended.
+/// Write stalls: writes that waited because the flush of the previous memtable had not ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WriteStallStats {
-    /// How many there were.
+    /// The number of stalled writes since the store was opened.
     pub count: u64,
-    /// How long there was one that waited, in all and up to now. Where several wait at once, their time counts once.
+    /// The total time with at least one stalled write. Overlapping stalls count once.
     pub total: Duration,
-    /// For how long there has been one that waits at this moment; `None` when there is none.
+    /// How long the current stall has lasted; `None` if no write is stalled.
     pub current: Option<Duration>,
 }
 

@@ -1,4 +1,4 @@
-//! Row changes that are made together.
+//! Atomic batches of row changes.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -7,32 +7,35 @@ use crate::row::{Mutation, Precondition, RowChange, RowKey, TxnId};
 use crate::timestamp::Timestamp;
 use crate::writes::WriteSet;
 
-/// Row changes that are made together, at most one a row.
+/// Row changes that are applied atomically, at most one per row.
 #[derive(Clone, Debug)]
 pub enum RowBatch {
-    /// These.
+    /// A list of changes.
     Changes(Vec<RowChange>),
-    /// The same change for every row that a transaction wrote.
+    /// The writes of a one-phase commit.
     OnePhaseWrites(OnePhaseWrites),
 }
 
-/// What a commit in one phase does to its rows where nothing of them needs to be known: each gets its next version, and all of them
-/// under the same guards. What a load writes is large, and the changes that say the same of each row would be several times as large
-/// and walked over again and again; so an engine does well to have no more than one of them at a time.
+/// The writes of a one-phase commit: each row gets its next version, all under one shared
+/// precondition.
+///
+/// A bulk load commits large write sets. A [`RowChange`] for each row would take several times the
+/// memory. So engines should expand one row at a time ([`OnePhaseWrites::change`]).
 #[derive(Clone, Debug)]
 pub struct OnePhaseWrites {
-    /// Whose versions they are.
+    /// The transaction that writes the versions.
     pub txn: TxnId,
-    /// When they are committed.
+    /// The commit timestamp of all versions.
     pub commit_ts: Timestamp,
-    /// The guards of every row: that nobody has locked it, and that it was not committed after this. `None` where there are none.
+    /// The precondition of every row: no lock, and no commit after this timestamp. `None`: no
+    /// precondition.
     pub no_commit_after: Option<Timestamp>,
-    /// The rows, and what becomes of each.
+    /// The rows and their mutations.
     pub writes: Arc<WriteSet>,
 }
 
 impl RowBatch {
-    /// How many rows it changes.
+    /// The number of rows.
     pub fn row_count(&self) -> usize {
         match self {
             Self::Changes(changes) => changes.len(),
@@ -40,7 +43,7 @@ impl RowBatch {
         }
     }
 
-    /// The changes, one by one.
+    /// The changes, one per row. Expands [`OnePhaseWrites`] in full.
     pub fn changes(&self) -> Cow<'_, [RowChange]> {
         match self {
             Self::Changes(changes) => changes.into(),
@@ -50,7 +53,7 @@ impl RowBatch {
         }
     }
 
-    /// The rows, in the order of the changes.
+    /// The row keys, in the order of the changes.
     pub fn row_keys(&self) -> impl Iterator<Item = &RowKey> {
         let (changes, versions) = match self {
             Self::Changes(changes) => (changes.as_slice(), None),
@@ -60,7 +63,7 @@ impl RowBatch {
         changes.iter().map(|change| &change.row).chain(written)
     }
 
-    /// The transaction that it is about, if that can be told: not of no changes.
+    /// The start timestamp of the transaction; `None` if there are no changes.
     pub fn start_ts(&self) -> Option<Timestamp> {
         match self {
             Self::Changes(changes) => changes.first().map(|change| change.start_ts),
@@ -68,7 +71,7 @@ impl RowBatch {
         }
     }
 
-    /// Whether any of it depends on what is found in a row.
+    /// Whether any change has a precondition.
     pub fn is_conditional(&self) -> bool {
         match self {
             Self::Changes(changes) => changes.iter().any(|change| !change.preconditions.is_empty()),
@@ -76,7 +79,7 @@ impl RowBatch {
         }
     }
 
-    /// About how much there is to write, in bytes.
+    /// The approximate size of keys and values, in bytes.
     pub fn size_bytes(&self) -> usize {
         match self {
             Self::Changes(changes) => changes.iter().map(RowChange::size_bytes).sum(),
@@ -86,7 +89,8 @@ impl RowBatch {
         }
     }
 
-    /// Sets the commit timestamp of everything that it commits, for pipelines that learn it last.
+    /// Sets the commit timestamp of all its versions and transaction records. The pipeline assigns
+    /// it last.
     pub fn set_commit_ts(&mut self, commit_ts: Timestamp) {
         match self {
             Self::Changes(changes) => changes.iter_mut().for_each(|change| change.set_commit_ts(commit_ts)),
@@ -96,7 +100,7 @@ impl RowBatch {
 }
 
 impl OnePhaseWrites {
-    /// The change of one of the rows.
+    /// The change of one row.
     pub fn change(&self, row: &RowKey, mutation: &Mutation) -> RowChange {
         let mut change = RowChange::next_version(row, self.txn, self.commit_ts, mutation);
         if let Some(ts) = self.no_commit_after {

@@ -1,20 +1,22 @@
-//! Commits that were lost from the log, and given up.
+//! Accepted data losses: acknowledged commits that the write-ahead log has lost.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// Acknowledged commits that were lost from the log, and without which the store was opened: see
+/// A loss of acknowledged commits with which the store was opened on request: see
 /// [`Builder::accept_data_loss`](crate::Builder::accept_data_loss).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DataLoss {
-    /// What was kept of the damaged segment; later ones lie beside it.
+    /// The quarantined copy of the damaged segment. Later segments are quarantined in the same
+    /// directory.
     pub file: PathBuf,
-    /// Where in it the damage begins, in bytes.
+    /// The offset at which the damage begins in that segment, in bytes.
     pub offset: u64,
-    /// How many bytes of whole batches lie beyond it, in this segment and in later ones.
+    /// The size of the intact batches after the damage, in this and later segments, in bytes. The
+    /// store does not read them.
     pub lost_bytes: u64,
-    /// Names the loss.
+    /// The number that identifies the loss.
     pub fingerprint: u64,
 }
 
@@ -23,8 +25,8 @@ impl fmt::Display for DataLoss {
         let Self { file, offset, lost_bytes: bytes, fingerprint } = self;
         write!(
             f,
-            "acknowledged commits were lost from the log and given up (loss {fingerprint:016x}): damage in {} at byte {offset}, and \
-             {bytes} bytes of whole batches beyond it that are not read",
+            "acknowledged commits were lost and the loss was accepted (loss {fingerprint:016x}): damage in {} at byte {offset}; \
+             {bytes} bytes of intact batches after it are not read",
             file.display()
         )
     }

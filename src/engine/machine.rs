@@ -1,9 +1,12 @@
-//! A machine in memory: the storage in [layers](super::lsm) over a simulated disk and simulated tables, and a power cut is an
-//! operation.
+//! A simulated machine: the [LSM storage](super::lsm) over a simulated disk and simulated tables.
+//! A power cut is an operation.
 //!
-//! It is what a folder is to a process, and the harness's simulation runs on it: the same log, window, hand-down and recovery,
-//! a disk that tears and reorders what was not synced, and tables that lose what was not flushed or flush it by themselves.
-//! Where a test wants to choose exactly which batches a crash takes, [`sim`](super::sim) alone is simpler.
+//! The crash harness runs its simulation on it, in the place of a directory. The write-ahead log,
+//! memtables, flush and recovery are the real ones. The disk tears and reorders what was not
+//! synced. The tables lose what was not synced, or sync some of it on their own.
+//!
+//! A test that chooses exactly which batches a crash loses can use [`sim`](super::sim) alone, which
+//! is simpler.
 
 use std::sync::Arc;
 
@@ -15,12 +18,12 @@ use super::sim::SimStorage;
 use crate::disk::{CallKind, SimDisk, SplitMix64};
 use crate::wal::WalHandle;
 
-/// What a process on a machine keeps its rows in.
+/// The storage of a process on a [`SimMachine`].
 pub type SimMachineStorage = LsmStorage<SimDisk, SimStorage>;
 
 const IDENTITY: u64 = 7;
 
-/// What outlives a process; clones share it.
+/// The disk and the tables, which outlive a process; clones share them.
 #[derive(Clone, Default)]
 pub struct SimMachine {
     disk: SimDisk,
@@ -30,33 +33,33 @@ pub struct SimMachine {
 
 #[derive(Default)]
 struct State {
-    /// What a marker says in a folder.
+    /// Whether the store has been created; in a directory the marker records it.
     is_created: bool,
-    /// The log of the life that is now.
+    /// The write-ahead log of the current incarnation.
     log: Option<WalHandle<SimDisk>>,
-    /// Frames that were written, and were not there any more when it was opened again.
+    /// The number of written frames that were missing at the next opening.
     lost_frames: u64,
 }
 
-/// What fails.
+/// A fault to inject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MachineFault {
-    /// A write to the log; a part of it may have been made.
+    /// A write to the log fails; a part of it may have been written.
     WalWrite,
-    /// A sync of the log.
+    /// A sync of the log fails.
     WalSync,
-    /// Any call to the log's disk.
+    /// Any call to the log's disk fails.
     AnyCall,
-    /// A batch for the tables, which is made all the same.
+    /// A write to the tables returns an error although it is applied.
     TableWriteApplied,
-    /// A batch for the tables, which is not made.
+    /// A write to the tables returns an error and is not applied.
     TableWriteRejected,
-    /// A flush of the tables.
+    /// A table sync fails.
     TableSync,
 }
 
 impl MachineFault {
-    /// All of them.
+    /// All faults.
     pub const ALL: [Self; 6] = [
         Self::WalWrite,
         Self::WalSync,
@@ -68,58 +71,62 @@ impl MachineFault {
 }
 
 impl SimMachine {
-    /// With an empty disk.
+    /// A machine with an empty disk.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether it was ever opened to the end, and so has a store.
+    /// Whether an opening has ever completed, so that there is a store.
     pub fn is_created(&self) -> bool {
         self.state.lock().is_created
     }
 
-    /// Opens the store, and creates it if there is none. A generation is frozen once it has `memory_limit` bytes. `seed`
-    /// is that of the log's salts and the window's hash. [`LsmStorage::work`] hands generations down.
+    /// Opens the store, and creates it if it is missing.
+    ///
+    /// A memtable is switched when it has `memtable_bytes` bytes. `seed` is the seed of the log's
+    /// salts and of the memtables' hash. There is no flush thread: call
+    /// [`LsmStorage::run_background_once`].
     pub fn open(&self, memtable_bytes: usize, seed: u64) -> Result<SimMachineStorage, EngineError> {
-        let mut choices = SplitMix64::new(seed);
-        let setup = LsmOptions {
+        let mut rng = SplitMix64::new(seed);
+        let options = LsmOptions {
             wal_id: IDENTITY,
             is_new: !self.is_created(),
-            random: Box::new(move || choices.next()),
+            random: Box::new(move || rng.next()),
             memtable_bytes,
             accept_data_loss: None,
             background_flush: false,
         };
-        let layers = LsmStorage::open(self.disk.handle(), self.tables.handle(), setup)?;
+        let storage = LsmStorage::open(self.disk.handle(), self.tables.handle(), options)?;
         let mut state = self.state.lock();
         state.is_created = true;
-        let log = layers.wal();
-        if let (Some(before), Some(log)) = (&state.log, &log) {
-            state.lost_frames += before.written_sequence().saturating_sub(log.written_sequence());
+        let wal = storage.wal();
+        if let (Some(before), Some(wal)) = (&state.log, &wal) {
+            state.lost_frames += before.written_sequence().saturating_sub(wal.written_sequence());
         }
-        state.log = log;
+        state.log = wal;
         drop(state);
-        Ok(layers)
+        Ok(storage)
     }
 
-    /// Opens what is there to be read; nothing is written.
+    /// Opens the store for reading only; nothing is written.
     pub fn open_read_only(&self) -> Result<SimMachineStorage, EngineError> {
         LsmStorage::open_read_only(self.disk.handle(), self.tables.handle(), IDENTITY, 0)
     }
 
-    /// Pulls the plug. The seed decides what is left of what was not durable.
+    /// Cuts the power. The seed decides how much of what was not durable survives.
     pub fn crash(&self, seed: u64) {
         self.disk.crash(seed);
         self.tables.crash(seed >> 8);
     }
 
-    /// The process dies: the log keeps everything that was written, and the tables what they have flushed.
+    /// Kills the process. The log keeps everything that was written. The tables keep what was
+    /// synced; the seed decides how much of the rest.
     pub fn kill(&self, seed: u64) {
         self.disk.kill();
         self.tables.crash(seed);
     }
 
-    /// The `nth` of these calls from now fails; 1 is the next.
+    /// Makes the `nth` matching call from here fail; 1 is the next.
     pub fn fail(&self, fault: MachineFault, nth: u64, seed: u64) {
         match fault {
             MachineFault::WalWrite => self.disk.fail_nth(Some(CallKind::Write), nth, seed),
@@ -131,7 +138,7 @@ impl SimMachine {
         }
     }
 
-    /// The `nth` call to the log's disk from now fails, and all after it, until a crash.
+    /// Makes the `nth` call to the log's disk from here fail, and all later ones until a crash.
     pub fn fail_from(&self, nth: u64, seed: u64) {
         self.disk.fail_from(nth, seed);
     }
@@ -141,7 +148,7 @@ impl SimMachine {
         self.disk.has_failed() || self.tables.has_failed()
     }
 
-    /// How many frames of the log crashes have taken, as far as it was opened since.
+    /// The number of log frames that crashes have lost, counted at each opening.
     pub fn lost_frames(&self) -> u64 {
         self.state.lock().lost_frames
     }

@@ -1,16 +1,22 @@
-//! The seam below the protocol: what percolite asks of the thing that keeps its rows.
+//! The engine interface below the transaction protocol: what the protocol requires of the store of
+//! its rows.
 //!
-//! An engine promises two things and no more: *one row's columns can be checked and changed atomically*, and *a
-//! consistent view of the past few moments can be read*. It may promise more and says so in its [`Capabilities`], which are
-//! checked, never assumed: a group of rows larger than the engine can change at once is refused, not split.
+//! An engine promises only two things: *one row's columns can be checked and changed atomically*,
+//! and *a consistent snapshot of a recent state can be read*. It may promise more; its
+//! [`Capabilities`] say so. They are checked, never assumed: a batch of more rows than the engine
+//! can change atomically is rejected, not split.
 //!
-//! Guards are a closed set ([`Guard`](crate::row::Precondition)), so an engine can check them where the rows are, in one round
-//! trip. A refused row answers with what was found there. Any other failure is [`EngineError::Undetermined`]: the change may
-//! have been made or not, and only looking can tell.
+//! Preconditions are a closed set ([`Precondition`](crate::row::Precondition)). So an engine can
+//! check them where the rows are, in one round trip. A failed precondition returns the row that was
+//! found. Any other failure of a change is [`EngineError::Undetermined`]: the change may or may not
+//! have been applied, and only reading the rows shows which.
 //!
-//! Below this seam sit the engines: [`local`] turns row changes into bytes for any ordered store in this process, of
-//! which [`folder`] is the durable one and [`sim`] the one in memory whose crashes can be chosen. [`unreliable`] makes any
-//! engine delay, repeat and lose.
+//! | engine | what |
+//! |---|---|
+//! | [`local`] | encodes row changes into cells of any ordered store in this process |
+//! | [`folder`] | a [`local`] engine that is durable, in a directory |
+//! | [`sim`] | a [`local`] engine in memory, with crashes that tests can choose |
+//! | [`unreliable`] | wraps any engine and makes it delay, repeat and lose requests |
 
 mod cells;
 mod figures;
@@ -19,7 +25,7 @@ pub mod folder;
 mod group;
 pub mod local;
 mod lost;
-#[cfg_attr(not(feature = "rocks"), allow(dead_code, unused_imports, reason = "the folder's engine is what needs it"))]
+#[cfg_attr(not(feature = "rocks"), allow(dead_code, unused_imports, reason = "only the directory engine uses it"))]
 pub(crate) mod lsm;
 #[cfg(feature = "crashtest")]
 pub mod machine;
@@ -47,46 +53,54 @@ use crate::bounds::OptionOutOfRange;
 use crate::row::{KeyspaceId, Lock, Row, RowKey, TxnRecord, WriteRecord};
 use crate::timestamp::Timestamp;
 
-/// An entry of the collector's [work list](Engine::gc_candidates): when something of a row was superseded, and the row.
+/// An entry of the [GC queue](Engine::gc_candidates): the commit timestamp of a deletion or of a
+/// replacing version, and the row.
 pub type GcEntry = (Timestamp, RowKey);
 
-/// Keeps rows.
+/// A store of rows.
 pub trait Engine: Send + Sync {
-    /// What the engine can do beyond the minimum.
+    /// What the engine promises beyond the minimum.
     fn capabilities(&self) -> Capabilities;
 
-    /// A consistent view of everything applied before this call.
+    /// Opens a consistent snapshot of everything applied before this call.
     fn snapshot(&self) -> Result<Arc<dyn EngineSnapshot>, EngineError>;
 
-    /// One row as it is now, with the status of the transaction that began at `start_ts`.
+    /// Reads the current state of one row, with the record of the transaction that began at
+    /// `start_ts`.
     fn read_row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError>;
 
-    /// Applies each group in turn, as a whole or not at all, and answers for each.
+    /// Applies the batches in order, each atomically, and returns a result for each.
     ///
-    /// An error leaves open which of the groups were applied.
-    fn apply(&self, groups: &[RowBatch]) -> Result<Vec<ApplyResult>, EngineError>;
+    /// # Errors
+    /// After an error, any of the batches may or may not have been applied.
+    fn apply(&self, batches: &[RowBatch]) -> Result<Vec<ApplyResult>, EngineError>;
 
-    /// Returns once everything applied before this call would survive a power cut.
+    /// Blocks until everything applied before this call survives a power cut.
     fn sync(&self) -> Result<(), EngineError>;
 
-    /// Reads an entry of the store's own bookkeeping.
+    /// Reads an entry of the store's metadata.
     fn get_meta(&self, name: &str) -> Result<Option<Vec<u8>>, EngineError>;
 
-    /// Entries of the store's own bookkeeping whose names begin with `prefix`, in order of their names.
+    /// Returns the metadata entries whose names start with `prefix`, in the order of their names.
     fn scan_meta(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, EngineError>;
 
-    /// Changes entries of the store's own bookkeeping, all or none; in order with [`Engine::apply`].
+    /// Writes metadata entries atomically, in order with [`Engine::apply`]. `None` deletes an
+    /// entry.
     fn write_meta(&self, entries: &[(String, Option<Vec<u8>>)]) -> Result<(), EngineError>;
 
-    /// Transactions that began before this are over; their records may be gone.
+    /// The safe point: transactions that began before it have ended, and their records may have
+    /// been deleted.
     fn safe_point(&self) -> Result<Timestamp, EngineError>;
 
-    /// Moves the safe point; it never goes back.
+    /// Advances the safe point. A timestamp at or below the current one has no effect.
     fn advance_safe_point(&self, to: Timestamp) -> Result<(), EngineError>;
 
-    /// The collector's work list: rows that were deleted at or below a timestamp, or written over with the replaced version
-    /// kept ([`version`](crate::row::RowChange::archived_version)), until they are [`collected`](crate::row::RowChange::gc_done). Oldest first;
-    /// with `after`, only what comes after that entry, which need not be there any more.
+    /// Returns entries of the GC queue up to a commit timestamp, oldest first.
+    ///
+    /// A row is queued when it is deleted, or when its replaced version is
+    /// [kept](crate::row::RowChange::archived_version). [`gc_done`](crate::row::RowChange::gc_done)
+    /// removes the entry. With `after`, only later entries are returned; `after` itself need not
+    /// exist.
     fn gc_candidates(
         &self,
         after: Option<&GcEntry>,
@@ -94,199 +108,214 @@ pub trait Engine: Send + Sync {
         limit: usize,
     ) -> Result<Vec<GcEntry>, EngineError>;
 
-    /// Statuses of transactions that began before a timestamp, by row.
+    /// Returns the transaction records of transactions that began before a timestamp, as row and
+    /// start timestamp, in row order.
     fn txn_records(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError>;
 
-    /// Removes every cell of a keyspace. In order with [`Engine::apply`], atomic for none of it.
+    /// Deletes all cells of a keyspace. In order with [`Engine::apply`], but not atomic.
     fn delete_keyspace(&self, keyspace: KeyspaceId) -> Result<(), EngineError>;
 
-    /// Makes a copy, in a new folder, of everything applied before this call and perhaps of what is applied meanwhile: never of
-    /// one thing without all that was applied before it.
+    /// Makes a copy in a new directory.
+    ///
+    /// The copy is a prefix of the applied changes. It contains everything applied before this
+    /// call, and possibly some of what is applied during it.
     fn checkpoint(&self, _folder: &Path) -> Result<(), EngineError> {
         Err(EngineError::Unsupported("make checkpoints"))
     }
 
-    /// How it stands.
+    /// Samples the engine's statistics.
     fn stats(&self) -> Result<EngineStats, EngineError> {
-        Err(EngineError::Unsupported("tell figures"))
+        Err(EngineError::Unsupported("report statistics"))
     }
 
-    /// About how many bytes a column takes on the disk between two keys, in steps of whole blocks, without what is not in tables yet;
-    /// `None` where nothing is on a disk.
+    /// The approximate size of a column's tables between two keys, in bytes and in steps of whole
+    /// blocks. Data that is not in tables yet does not count. `None` if the engine has no tables.
     fn approximate_size(&self, _column: Column, _start: &[u8], _end: &[u8]) -> Option<u64> {
         None
     }
 
-    /// How its writes had to wait since it was opened. Asked for often, so it must cost next to nothing.
+    /// The write stalls since the engine was opened. Read often, so it must be cheap.
     fn write_stalls(&self) -> WriteStallStats {
         WriteStallStats::default()
     }
 
-    /// Whether it is a copy made by [`Engine::checkpoint`] of which nothing was changed yet: what its original holds by leases it does
-    /// not hold.
+    /// Whether this is a copy made by [`Engine::checkpoint`] whose flag has not been cleared.
+    /// Leases of named locks in it belong to the original and do not apply to the copy.
     fn is_fresh_checkpoint(&self) -> bool {
         false
     }
 
-    /// Makes a copy a store of its own. What was the original's is gone from it, durably.
+    /// Clears the flag, so that the copy is a store of its own. First makes everything applied
+    /// before this call durable, such as the deletion of the original's leases.
     fn clear_checkpoint_flag(&self) -> Result<(), EngineError> {
         Ok(())
     }
 
-    /// The losses of its log that were accepted, in this life or an earlier one.
+    /// The accepted data losses of the write-ahead log, from this and earlier incarnations.
     fn data_losses(&self) -> Vec<DataLoss> {
         Vec::new()
     }
 
-    /// Puts a document beside the rows, in the place of the last one, for whoever looks at them from outside; `None` takes it away. No
-    /// crash has to leave it. Does nothing where nobody can look.
+    /// Replaces the status file, which other processes can read; `None` removes it. The file need
+    /// not survive a crash. Engines in memory do nothing.
     fn write_status_file(&self, _document: Option<&[u8]>) -> Result<(), EngineError> {
         Ok(())
     }
 }
 
-/// How tables are compressed on the disk.
+/// How tables are compressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Compression {
-    /// Not at all: for values that are compressed or encrypted already.
+    /// No compression: for values that are already compressed or encrypted.
     None,
-    /// By LZ4, which mostly costs less time than it saves.
+    /// LZ4, which usually saves more time than it costs.
     #[default]
     Lz4,
 }
 
-/// What an engine can do beyond changing one row atomically.
+/// What an engine promises beyond atomic changes of one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// The most rows that one atomic group may have.
+    /// The maximum number of rows in one atomic batch.
     pub batch_rows_max: usize,
-    /// The most bytes of keys and values that one atomic group may have.
+    /// The maximum size of keys and values in one atomic batch, in bytes.
     pub batch_bytes_max: usize,
-    /// Whether only this process can change the engine's rows while it is open.
+    /// Whether only this process can change the rows while the engine is open.
     pub exclusive: bool,
 }
 
-/// What became of a group.
+/// The result of applying one batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ApplyResult {
-    /// Every change is made.
+    /// All changes are applied.
     Applied,
-    /// None is: a guard of the change at `index` did not hold for the row as it was found.
+    /// No change is applied: the row did not meet a precondition of the change at `index`.
     PreconditionFailed {
-        /// Which change.
+        /// The index of the change in the batch.
         index: usize,
-        /// What was found there.
+        /// The row that was found.
         row: Box<Row>,
     },
 }
 
-/// Why an engine gave no answer.
+/// Why a call of an engine failed.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// The request may or may not have taken effect.
-    #[error("the engine failed, and what it was asked for may or may not have happened: {0}")]
+    /// A change may or may not have been applied. Also any failure of a read or a sync that no
+    /// other variant describes.
+    #[error("the engine failed; the request may or may not have been applied: {0}")]
     Undetermined(String),
-    /// The request asked for more than the engine's capabilities and was not begun.
+    /// The request exceeds the engine's [`Capabilities`]; nothing was applied.
     #[error("{what} of {asked} exceeds the engine's limit of {limit}")]
     Limit {
-        /// What was too much.
+        /// The quantity that is too large.
         what: &'static str,
-        /// How much was asked for.
+        /// The requested value.
         asked: usize,
-        /// How much there may be.
+        /// The greatest allowed value.
         limit: usize,
     },
-    /// What is stored is not what was written.
+    /// The stored data is damaged.
     #[error("{0}")]
     Corruption(String),
-    /// The place is no store, or one of another format; nothing was changed.
+    /// The directory is not a store, or is a store of another format; nothing was changed.
     #[error("{0}")]
     NotAStore(String),
     /// The engine is in use by another process or handle.
     #[error("{0}")]
     AlreadyOpen(String),
-    /// The engine is not made for this.
+    /// This engine does not support the request.
     #[error("this engine cannot {0}")]
     Unsupported(&'static str),
-    /// Opening failed; nothing is known to be wrong with what is stored.
+    /// A file operation failed: opening, copying, a checkpoint, the status file. It is no sign of
+    /// damaged data.
     #[error("{0}")]
     Io(String),
-    /// The engine was to be set up with an option out of its bounds; nothing was changed.
+    /// An option is out of its bounds; nothing was changed.
     #[error(transparent)]
     InvalidOption(#[from] OptionOutOfRange),
 }
 
-/// A consistent view of all columns.
+/// A consistent snapshot of all columns.
 pub trait EngineSnapshot: Send + Sync {
-    /// Shows `see` what the row has in the lock or write column, as it is stored, if it has anything there; perhaps more than
-    /// once, of which the last counts, and not if the answer is an error.
+    /// Calls `see` with the undecoded value of the row in the lock or write column, if there is
+    /// one.
+    ///
+    /// `see` may be called more than once: the last call counts. After an error none counts.
     fn get_cell(&self, column: Column, row: &RowKey, see: OnCell<'_>) -> Result<(), EngineError>;
-    /// The same for several rows, with the number of the row.
+    /// [`get_cell`](Self::get_cell) for several rows; `see` also gets the index of the row.
     fn multi_get_cell(&self, column: Column, rows: &[&RowKey], see: OnEachCell<'_>) -> Result<(), EngineError> {
         let mut rows = rows.iter().enumerate();
-        rows.try_for_each(|(number, row)| self.get_cell(column, row, &mut |content| see(number, content)))
+        rows.try_for_each(|(index, row)| self.get_cell(column, row, &mut |value| see(index, value)))
     }
-    /// How a transaction ended at a row.
+    /// Reads a transaction record of a row.
     fn txn_record(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<TxnRecord>, EngineError>;
-    /// The data column.
+    /// Reads a value of the data column.
     fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Vec<u8>>, EngineError>;
-    /// The newest replaced version committed at or below a timestamp, where history is kept.
+    /// Reads the newest replaced version that was committed at or below a timestamp, if history is
+    /// kept.
     fn version_at(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError>;
-    /// The lock or write column's cells of a range of rows, from its start or, backwards, from its end, in the place of what
-    /// `cells` held. Answers whether the range may have more: a page has at most [`PageRequest::limit`] cells, and an engine may end it
-    /// earlier, as it sees fit, but not before its first cell. Only the answer tells a last page from one that was ended. Scans
-    /// decode what they hand out, into the memory that they hand out.
+    /// Reads one page of the lock or write column into `cells`, replacing its cells. The page
+    /// starts at the start of the range or, backwards, at its end.
+    ///
+    /// Returns whether the range may have more cells. A page has at most [`PageRequest::limit`]
+    /// cells; an engine may end it earlier, but not before its first cell. So a short page need not
+    /// be the last one: only the returned flag shows it. Cells are not decoded, because scans
+    /// decode straight into the memory that they return.
     fn scan_page(&self, column: Column, page: &PageRequest<'_>, cells: &mut PageBuffer) -> Result<bool, EngineError>;
 
-    /// Hands the cells of the lock or write column to `visit`, from the start of a range on and as they are stored, until it returns
-    /// `false`. Unlike [`OnCell`], `visit` may read and write the engine meanwhile. Returns `false`, and has shown nothing, where that is
-    /// not possible.
+    /// Calls `visit` with the undecoded cells of the lock or write column, from the start of a
+    /// range on, until `visit` returns `false`.
+    ///
+    /// No lock is held: unlike [`OnCell`], `visit` may read and write the engine. An engine that
+    /// cannot do that returns `false` and visits nothing.
     fn scan_unlocked(
         &self,
         _column: Column,
         _range: &RowRange,
-        _bookmark: &ScanCursor,
+        _cursor: &ScanCursor,
         _visit: ScanVisitor<'_>,
     ) -> Result<bool, EngineError> {
         Ok(false)
     }
 
-    /// Hands the cells of a column to `visit`, in order and as they are stored, until it answers `false`. For whoever looks for
-    /// damage: nothing is decoded.
+    /// Calls `visit` with the undecoded cells of any column, in order, until `visit` returns
+    /// `false`. For verification.
     fn scan_raw(&self, _column: Column, _range: &RowRange, _visit: ScanVisitor<'_>) -> Result<(), EngineError> {
-        Err(EngineError::Unsupported("show its cells"))
+        Err(EngineError::Unsupported("scan raw cells"))
     }
 
-    /// The lock column.
+    /// Reads the row's lock.
     fn lock(&self, row: &RowKey) -> Result<Option<Lock>, EngineError> {
         let mut found = Ok(None);
-        self.get_cell(Column::Lock, row, &mut |content| found = decode_lock(row.as_bytes(), content).map(Some))?;
+        self.get_cell(Column::Lock, row, &mut |value| found = decode_lock(row.as_bytes(), value).map(Some))?;
         found
     }
 
-    /// The write column: the newest version.
+    /// Reads the row's newest version.
     fn write(&self, row: &RowKey) -> Result<Option<WriteRecord>, EngineError> {
         let mut found = Ok(None);
-        self.get_cell(Column::Write, row, &mut |content| found = decode_write(row.as_bytes(), content).map(Some))?;
+        self.get_cell(Column::Write, row, &mut |value| found = decode_write(row.as_bytes(), value).map(Some))?;
         found
     }
 
-    /// A page of the lock column, decoded. It is empty only where the range is: a short one need not be the last.
+    /// Reads and decodes a page of the lock column. A short page need not be the last one, but an
+    /// empty page means an empty range.
     fn scan_locks(&self, page: &PageRequest<'_>) -> Result<Vec<(RowKey, Lock)>, EngineError> {
         let mut cells = PageBuffer::default();
         self.scan_page(Column::Lock, page, &mut cells)?;
         cells.iter().map(|(row, lock)| Ok((decode_row_key(row)?, decode_lock(row, lock)?))).collect()
     }
 
-    /// A page of the write column, decoded; the same is true of it.
+    /// Reads and decodes a page of the write column, like [`scan_locks`](Self::scan_locks).
     fn scan_writes(&self, page: &PageRequest<'_>) -> Result<Vec<(RowKey, WriteRecord)>, EngineError> {
         let mut cells = PageBuffer::default();
         self.scan_page(Column::Write, page, &mut cells)?;
         cells.iter().map(|(row, record)| Ok((decode_row_key(row)?, decode_write(row, record)?))).collect()
     }
 
-    /// Whether any row has a lock. One that cannot be read is one, too, for whoever meets it to be told.
+    /// Whether any row has a lock. A corrupt lock counts: the read that finds it returns the error.
     fn any_lock(&self) -> Result<bool, EngineError> {
         match self.scan_locks(&PageRequest { range: &RowRange::all(), backwards: false, limit: 1, cursor: None }) {
             Err(EngineError::Corruption(_)) => Ok(true),
@@ -294,8 +323,8 @@ pub trait EngineSnapshot: Send + Sync {
         }
     }
 
-    /// A row's columns, with the status of the transaction that began at `start_ts`. The safe point belongs to the engine,
-    /// not to a view, and is left at zero.
+    /// Reads the columns of a row, with the record of the transaction that began at `start_ts`. The
+    /// safe point stays zero: it belongs to the engine, not to a snapshot.
     fn row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
         Ok(Row {
             lock: self.lock(row)?,
@@ -306,55 +335,56 @@ pub trait EngineSnapshot: Send + Sync {
     }
 }
 
-/// Sees what a cell holds. It must not ask the view for more, which may be locked meanwhile.
+/// Called with the value of a cell. It must not read the snapshot, which may be locked meanwhile.
 pub type OnCell<'a> = &'a mut dyn FnMut(&[u8]);
 
-/// Sees what the cell of the row with this number holds; nor must it ask for more.
+/// Called with the index of a row and the value of its cell. It must not read the snapshot.
 pub type OnEachCell<'a> = &'a mut dyn FnMut(usize, &[u8]);
 
-/// Sees a cell's key and value, and says whether to go on.
+/// Called with the key and value of a cell; returns whether to continue.
 pub type ScanVisitor<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> bool;
 
-/// The engines of this crate end a page with the cell with which its keys and contents reach this.
+/// The engines of this crate end a page at the cell with which its keys and values reach this size.
 pub const PAGE_BYTES_MAX: usize = 1 << 20;
 
-/// A request for the next rows of a range.
+/// A request for the next page of a range.
 #[derive(Clone, Copy, Debug)]
 pub struct PageRequest<'a> {
     /// The range.
     pub range: &'a RowRange,
-    /// Whether to begin at the range's end and go down.
+    /// Whether to read from the end of the range towards its start.
     pub backwards: bool,
-    /// The most rows to answer with.
+    /// The maximum number of rows.
     pub limit: usize,
-    /// Where the page before ended, if this one is to go on there.
+    /// The cursor of the previous page, to resume there.
     pub cursor: Option<&'a ScanCursor>,
 }
 
-/// What an engine remembers from one page of a scan to the next, so that it need not look for the place again. It is for the
-/// engine alone to look into, belongs to one column and one view, and may be left out at any time. Whoever keeps it keeps
-/// what the engine has open for it.
+/// A slot for the engine's open iterator between two pages of a scan, which saves the next seek.
+///
+/// Its content is private to the engine and belongs to one column and one snapshot. It is optional
+/// in each call. As long as it exists, the engine's iterator stays open.
 #[derive(Debug, Default)]
 pub struct ScanCursor(Mutex<Option<Box<dyn Any + Send>>>);
 
 impl ScanCursor {
-    /// Takes out what was put in.
+    /// Takes out the iterator, if there is one of this type.
     pub fn take<T: Any>(&self) -> Option<Box<T>> {
         self.0.lock().take()?.downcast().ok()
     }
 
-    /// Puts in where to go on.
-    pub fn put(&self, place: Box<dyn Any + Send>) {
-        *self.0.lock() = Some(place);
+    /// Stores the iterator for the next page.
+    pub fn put(&self, iterator: Box<dyn Any + Send>) {
+        *self.0.lock() = Some(iterator);
     }
 }
 
 /// A range of rows by their bytes ([`RowKey::as_bytes`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowRange {
-    /// Where it begins.
+    /// The lower bound.
     pub start: Bound<Vec<u8>>,
-    /// Where it ends.
+    /// The upper bound.
     pub end: Bound<Vec<u8>>,
 }
 

@@ -1,11 +1,13 @@
 //! An engine in memory, in which a crash is an operation.
 //!
-//! Every cell keeps its past as a list of (batch number, content). A view is a batch number; the latest state is the
-//! newest entry of each cell; a crash picks a batch number between the last sync and the last write and forgets
-//! what came after, which is what a power cut leaves of a log. Entries that no view and no crash can reach are dropped when
-//! their cell is written again.
+//! Each cell has a list of versions: pairs of batch number and value. A snapshot is a batch number;
+//! the current state is the newest version of each cell. A crash picks a batch number between the
+//! last sync and the last write, and deletes all later versions. That is what a power cut leaves of
+//! a write-ahead log. Versions that no snapshot and no crash can reach are dropped at the next
+//! write of their cell.
 //!
-//! It is public: use it as the store of your own tests ([`Store::in_memory`](crate::Store::in_memory)), and crash it.
+//! The module is public so that your own tests can use a store in memory
+//! ([`Store::in_memory`](crate::Store::in_memory)) and crash it.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -20,16 +22,17 @@ use super::{EngineError, RowRange};
 /// An engine in memory.
 pub type SimEngine = LocalEngine<SimStorage>;
 
-/// How many batches have been written.
+/// The number of batches written up to and including a batch.
 type BatchNumber = u64;
 type CellVersions = Vec<(BatchNumber, Option<Arc<[u8]>>)>;
 
-/// The memory behind a [`SimEngine`]; clones share it, as processes share a disk.
+/// The memory of a [`SimEngine`]; clones share it, as processes share a disk.
 #[derive(Clone, Debug, Default)]
 pub struct SimStorage {
     state: Arc<Mutex<State>>,
     writing: Arc<crate::sync::Mutex<()>>,
-    /// A process does not outlive a crash of its machine; a server's client does, and has none.
+    /// The incarnation of the process; its handle fails after a crash of the machine. `None`: a
+    /// server's client, which survives the crash.
     incarnation: Option<u64>,
 }
 
@@ -40,24 +43,25 @@ struct State {
     synced: BatchNumber,
     views: BTreeMap<BatchNumber, usize>,
     crashes: u64,
-    /// How many syncs from now one fails; 0: none does.
+    /// The number of syncs up to the one that fails; 0: none.
     syncs_until_fault: u64,
-    /// How many writes from now one fails; 0: none does.
+    /// The number of writes up to the one that fails; 0: none.
     writes_until_fault: u64,
-    /// Whether the one that fails is made all the same.
+    /// Whether the write that fails is applied nevertheless.
     fault_applies: bool,
-    /// A write or sync has failed since the last crash.
+    /// Whether a write or sync has failed since the last crash.
     has_failed: bool,
-    /// A sync has failed, and what it was to make durable never will be, nor anything behind it.
+    /// Whether a sync has failed. What it should have made durable stays volatile until the next
+    /// crash, as does everything written after it.
     sync_lost: bool,
 }
 
-/// What a crash left.
+/// The effect of a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CrashReport {
-    /// How many batches had been written and not yet synced.
+    /// The number of batches that were written but not synced.
     pub unsynced: u64,
-    /// How many of them are lost: the last ones.
+    /// How many of these are lost: the last ones.
     pub lost: u64,
 }
 
@@ -67,35 +71,38 @@ impl SimStorage {
         Self::default()
     }
 
-    /// An engine that has this memory for itself, like a store in one process.
+    /// An engine with exclusive use of this memory, like a store in one process.
     pub fn exclusive_engine(&self) -> SimEngine {
         LocalEngine::new(self.handle(), true)
     }
 
     /// A handle for one process.
     pub(crate) fn handle(&self) -> Self {
-        let life = Some(self.state.lock().crashes);
-        Self { incarnation: life, ..self.clone() }
+        let incarnation = Some(self.state.lock().crashes);
+        Self { incarnation, ..self.clone() }
     }
 
-    /// An engine that shares this memory with others, like a server's client.
+    /// An engine that shares this memory with other engines, like a server's client.
     pub fn shared_engine(&self) -> SimEngine {
         LocalEngine::new(Self { incarnation: None, ..self.clone() }, false)
     }
 
-    /// Pulls the plug: of the batches written since the last sync, a prefix survives, as long as `choice` says
-    /// (any number will do; it is taken modulo the possibilities). Embedded engines that were open fail from here on;
-    /// open a new one on this memory.
+    /// Cuts the power: a prefix of the batches written since the last sync survives.
+    ///
+    /// `choice` selects the length of the prefix; any number works, because it is taken modulo the
+    /// number of possibilities. Exclusive engines that are open fail from here on: open a new one
+    /// on this memory.
     pub fn crash(&self, choice: u64) -> CrashReport {
         let mut state = self.state.lock();
         let unsynced = state.written - state.synced;
         let kept = state.synced + choice % (unsynced + 1);
         let lost = state.written - kept;
-        state.cells.retain(|_, past| {
-            past.retain(|(batch, _)| *batch <= kept);
-            !past.is_empty()
+        state.cells.retain(|_, versions| {
+            versions.retain(|(batch, _)| *batch <= kept);
+            !versions.is_empty()
         });
-        // Numbers are not used again: a view of a shared engine that was open must not show what is written from here on.
+        // Batch numbers are not reused: a snapshot of a shared engine stays open across the crash
+        // and must not show later writes.
         state.synced = state.written;
         state.crashes += 1;
         (state.syncs_until_fault, state.writes_until_fault) = (0, 0);
@@ -103,20 +110,23 @@ impl SimStorage {
         CrashReport { unsynced, lost }
     }
 
-    /// The `nth` sync from now fails; 1 is the next. As on a real disk, a sync after it may succeed and proves nothing: until
-    /// the next crash nothing that was not durable before becomes so.
+    /// Makes the `nth` sync from here fail; 1 is the next.
+    ///
+    /// As on a real disk, a later sync may succeed and proves nothing: until the next crash nothing
+    /// more becomes durable.
     pub fn fail_sync(&self, nth: u64) {
         self.state.lock().syncs_until_fault = nth;
     }
 
-    /// The `nth` write from now is answered with an error although it was made, as when a disk fails between the log's bytes
-    /// and the answer; 1 is the next.
+    /// Makes the `nth` write from here return an error although it is applied, as when a disk fails
+    /// after writing the log; 1 is the next.
     pub fn fail_write(&self, nth: u64) {
         let mut state = self.state.lock();
         (state.writes_until_fault, state.fault_applies) = (nth, true);
     }
 
-    /// The `nth` write from now is answered with an error and not made, as when a disk is full; 1 is the next.
+    /// Makes the `nth` write from here return an error without being applied, as when a disk is
+    /// full; 1 is the next.
     pub fn reject_write(&self, nth: u64) {
         let mut state = self.state.lock();
         (state.writes_until_fault, state.fault_applies) = (nth, false);
@@ -127,7 +137,7 @@ impl SimStorage {
         self.state.lock().has_failed
     }
 
-    /// How many batches would be lost by the worst crash now.
+    /// The number of batches that the worst crash would lose.
     pub fn unsynced(&self) -> u64 {
         let state = self.state.lock();
         state.written - state.synced
@@ -136,7 +146,7 @@ impl SimStorage {
     fn lock_if_alive(&self) -> Result<MutexGuard<'_, State>, EngineError> {
         let state = self.state.lock();
         match self.incarnation {
-            Some(life) if life != state.crashes => {
+            Some(incarnation) if incarnation != state.crashes => {
                 Err(EngineError::Undetermined("the simulated machine has crashed".into()))
             }
             _ => Ok(state),
@@ -145,17 +155,17 @@ impl SimStorage {
 }
 
 impl State {
-    fn at(past: &CellVersions, batch: BatchNumber) -> Option<&Arc<[u8]>> {
-        let newer = past.partition_point(|(written, _)| *written <= batch);
-        past[..newer].last()?.1.as_ref()
+    fn at(versions: &CellVersions, batch: BatchNumber) -> Option<&Arc<[u8]>> {
+        let newer = versions.partition_point(|(written, _)| *written <= batch);
+        versions[..newer].last()?.1.as_ref()
     }
 
     fn put(&mut self, column: Column, key: Vec<u8>, value: Option<Arc<[u8]>>) {
         let reachable = self.views.keys().next().copied().unwrap_or(BatchNumber::MAX).min(self.synced);
-        let past = self.cells.entry((column, key)).or_default();
-        let oldest = past.partition_point(|(written, _)| *written <= reachable).saturating_sub(1);
-        past.drain(..oldest);
-        past.push((self.written, value));
+        let versions = self.cells.entry((column, key)).or_default();
+        let oldest = versions.partition_point(|(written, _)| *written <= reachable).saturating_sub(1);
+        versions.drain(..oldest);
+        versions.push((self.written, value));
     }
 
     fn get(&self, column: Column, key: &[u8], batch: BatchNumber) -> Option<Arc<[u8]>> {
@@ -184,15 +194,15 @@ impl State {
         }
         let mut cells = self.cells.range((start, end));
         let mut step = || if backwards { cells.next_back() } else { cells.next() };
-        while let Some(((_, key), past)) = step() {
-            if Self::at(past, batch).is_some_and(|content| !visit(key, content)) {
+        while let Some(((_, key), versions)) = step() {
+            if Self::at(versions, batch).is_some_and(|value| !visit(key, value)) {
                 return;
             }
         }
     }
 }
 
-/// `BTreeMap::range` takes an inverted range for a mistake; here it is just empty.
+/// `BTreeMap::range` panics for an inverted range; here such a range is empty.
 fn is_empty<T: Ord>(start: &Bound<T>, end: &Bound<T>) -> bool {
     match (start, end) {
         (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
@@ -203,8 +213,8 @@ fn is_empty<T: Ord>(start: &Bound<T>, end: &Bound<T>) -> bool {
 
 impl CellReader for SimStorage {
     fn get<T>(&self, column: Column, key: &[u8], read: impl FnOnce(&[u8]) -> T) -> Result<Option<T>, EngineError> {
-        let content = self.lock_if_alive()?.get(column, key, BatchNumber::MAX);
-        Ok(content.map(|content| read(&content)))
+        let value = self.lock_if_alive()?.get(column, key, BatchNumber::MAX);
+        Ok(value.map(|value| read(&value)))
     }
 
     fn scan(
@@ -243,14 +253,14 @@ impl Storage for SimStorage {
         let fails = state.writes_until_fault == 1;
         state.writes_until_fault = state.writes_until_fault.saturating_sub(1);
         state.has_failed |= fails;
-        let answer = || Err(EngineError::Undetermined("the simulated disk has failed to write".into()));
+        let failure = || Err(EngineError::Undetermined("the simulated disk has failed to write".into()));
         if fails && !state.fault_applies {
-            return answer();
+            return failure();
         }
         state.written += 1;
         for change in batch.0 {
             match change {
-                Modification::Set(column, key, content) => state.put(column, key, content),
+                Modification::Set(column, key, value) => state.put(column, key, value),
                 Modification::DeleteRange(column, start, end) => {
                     let range = RowRange { start: Bound::Included(start), end: Bound::Excluded(end) };
                     let mut keys = Vec::new();
@@ -264,7 +274,7 @@ impl Storage for SimStorage {
                 }
             }
         }
-        if fails { answer() } else { Ok(()) }
+        if fails { failure() } else { Ok(()) }
     }
 
     fn sync(&self) -> Result<(), EngineError> {
@@ -303,8 +313,8 @@ impl Drop for SimView {
 
 impl CellReader for SimView {
     fn get<T>(&self, column: Column, key: &[u8], read: impl FnOnce(&[u8]) -> T) -> Result<Option<T>, EngineError> {
-        let content = self.storage.lock_if_alive()?.get(column, key, self.batch);
-        Ok(content.map(|content| read(&content)))
+        let value = self.storage.lock_if_alive()?.get(column, key, self.batch);
+        Ok(value.map(|value| read(&value)))
     }
 
     fn scan(

@@ -1,4 +1,4 @@
-//! Writes that had to wait because the tables had fallen behind.
+//! Write stalls: writes that wait for the flush of the previous memtable.
 
 use std::time::{Duration, Instant};
 
@@ -6,22 +6,22 @@ use parking_lot::Mutex;
 
 use super::WriteStallStats;
 
-/// All waits of a store.
+/// The write stalls of a store.
 #[derive(Debug, Default)]
 pub struct StallTracker(Mutex<StallTotals>);
 
 #[derive(Debug, Default)]
 struct StallTotals {
     writes: u64,
-    /// How long it took whenever there was one waiting, until there was none.
+    /// The total time of the finished stalls.
     over: Duration,
     waiting: u32,
-    /// Since when there has been one.
+    /// The start of the current stall.
     since: Option<Instant>,
 }
 
 impl StallTracker {
-    /// A write begins to wait, until what is answered is dropped.
+    /// Starts the stall of one write, which ends when the returned guard is dropped.
     pub fn begin(&self) -> Waits<'_> {
         self.0.lock().begin(now());
         Waits(self)
@@ -62,7 +62,7 @@ impl StallTotals {
     }
 }
 
-#[allow(clippy::disallowed_methods, reason = "the time that a disk takes is real, whatever the store's runtime")]
+#[allow(clippy::disallowed_methods, reason = "disk time is real time, whatever the store's runtime")]
 fn now() -> Instant {
     Instant::now()
 }
@@ -72,31 +72,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_are_counted_each_and_their_time_once() {
+    fn overlapping_stalls_add_to_the_count_but_not_to_the_time() {
         let (stalls, from) = (StallTracker::default(), now());
         let at = |seconds| from + Duration::from_secs(seconds);
-        let told = |seconds| {
-            let WriteStallStats { count: writes, total: waited, current: now } = stalls.0.lock().read(at(seconds));
-            (writes, waited.as_secs(), now.map(|now| now.as_secs()))
+        let stats = |seconds| {
+            let WriteStallStats { count, total, current } = stalls.0.lock().read(at(seconds));
+            (count, total.as_secs(), current.map(|current| current.as_secs()))
         };
-        assert_eq!(told(0), (0, 0, None));
+        assert_eq!(stats(0), (0, 0, None));
         stalls.0.lock().begin(at(1));
-        assert_eq!(told(3), (1, 2, Some(2)));
+        assert_eq!(stats(3), (1, 2, Some(2)));
         stalls.0.lock().begin(at(4));
         stalls.0.lock().end(at(5));
-        assert_eq!(told(6), (2, 5, Some(5)));
+        assert_eq!(stats(6), (2, 5, Some(5)));
         stalls.0.lock().end(at(7));
-        assert_eq!(told(9), (2, 6, None));
+        assert_eq!(stats(9), (2, 6, None));
         stalls.0.lock().begin(at(10));
-        assert_eq!(told(11), (3, 7, Some(1)));
+        assert_eq!(stats(11), (3, 7, Some(1)));
     }
 
     #[test]
-    fn a_wait_ends_with_the_write_however_that_ends() {
+    fn a_stall_ends_when_its_guard_is_dropped() {
         let stalls = StallTracker::default();
-        let waits = stalls.begin();
+        let stall = stalls.begin();
         assert!(stalls.read().current.is_some());
-        drop(waits);
+        drop(stall);
         assert_eq!((stalls.read().count, stalls.read().current), (1, None));
     }
 }

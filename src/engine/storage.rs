@@ -1,4 +1,5 @@
-//! An ordered map of bytes in a few columns: the least that [`local`](super::local) needs to be an engine.
+//! The storage interface: an ordered map of bytes in a few columns, the minimum over which
+//! [`local`](super::local) can be an engine.
 
 use std::path::Path;
 
@@ -7,43 +8,44 @@ use serde::{Deserialize, Serialize};
 use super::{DataLoss, EngineError, EngineStats, RowRange, ScanCursor, WriteStallStats};
 use crate::sync::Mutex;
 
-/// Where a cell is kept.
+/// A column: one of the five sorted maps of cells. Data, lock and write are Percolator's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Column {
-    /// The store's own bookkeeping: format version, oracle, safe point, catalog, the collector's work list.
+    /// The store's metadata: format version, oracle, safe point, catalog, GC queue.
     Meta,
-    /// Long values, by row and `start_ts`.
+    /// Long values, by row and start timestamp.
     Data,
     /// Locks, by row.
     Lock,
     /// Newest versions, by row.
     Write,
-    /// Statuses and replaced versions, by row and inverted timestamp.
+    /// Transaction records and replaced versions, by row and inverted timestamp.
     History,
 }
 
 impl Column {
-    /// Every column, in the order of their declaration.
+    /// All columns, in the order of their declaration.
     pub const ALL: [Self; 5] = [Self::Meta, Self::Data, Self::Lock, Self::Write, Self::History];
 }
 
-/// Reads cells.
+/// Read access to cells.
 pub trait CellReader: Send + Sync {
-    /// Whether the `visit` of a scan may read and write the storage meanwhile: no lock is held then.
+    /// Whether scans hold no lock, so that their `visit` may read and write the storage.
     const UNLOCKED_SCANS: bool = false;
 
-    /// Hands the cell's bytes to `read`, if the cell is there. `read` must not ask for more, which may be locked meanwhile.
+    /// Calls `read` with the value of the cell, if it exists. `read` must not read more
+    /// cells, because the storage may be locked meanwhile.
     fn get<T>(&self, column: Column, key: &[u8], read: impl FnOnce(&[u8]) -> T) -> Result<Option<T>, EngineError>;
 
-    /// The same for several cells, with the number of the key.
+    /// [`get`](Self::get) for several cells; `read` also gets the index of the key.
     fn multi_get(&self, column: Column, keys: &[&[u8]], mut read: impl FnMut(usize, &[u8])) -> Result<(), EngineError> {
-        for (number, key) in keys.iter().enumerate() {
-            self.get(column, key, |content| read(number, content))?;
+        for (index, key) in keys.iter().enumerate() {
+            self.get(column, key, |value| read(index, value))?;
         }
         Ok(())
     }
 
-    /// Hands cells in order to `visit` until it answers `false`.
+    /// Calls `visit` with the keys and values of a range, in order, until `visit` returns `false`.
     fn scan(
         &self,
         column: Column,
@@ -52,10 +54,11 @@ pub trait CellReader: Send + Sync {
         visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), EngineError>;
 
-    /// The same, for a scan that has ended at the bookmark, or begins, and is to go on.
+    /// Like [`scan`](Self::scan), for one page of a longer scan. Resumes at the cursor of the
+    /// previous page, if there is one, and leaves the cursor for the next.
     fn resume_scan(
         &self,
-        _bookmark: &ScanCursor,
+        _cursor: &ScanCursor,
         column: Column,
         range: &RowRange,
         backwards: bool,
@@ -65,40 +68,41 @@ pub trait CellReader: Send + Sync {
     }
 }
 
-/// Changes to cells that are made together.
+/// Changes of cells that are applied atomically.
 pub trait Batch {
     /// Sets a cell.
     fn put(&mut self, column: Column, key: &[u8], value: &[u8]);
-    /// Sets a cell to what `encode` appends.
+    /// Sets a cell to the bytes that `encode` appends.
     fn put_encoded(&mut self, column: Column, key: &[u8], encode: impl FnOnce(&mut Vec<u8>)) {
         let mut value = Vec::new();
         encode(&mut value);
         self.put(column, key, &value);
     }
-    /// Empties a cell.
+    /// Deletes a cell.
     fn delete(&mut self, column: Column, key: &[u8]);
-    /// Empties every cell from `start` up to, and without, `end`; not of the bookkeeping.
+    /// Deletes all cells from `start`, included, to `end`, excluded. Not for the metadata column.
     fn delete_range(&mut self, column: Column, start: &[u8], end: &[u8]);
 }
 
-/// Keeps cells. Reading it directly sees the latest state.
+/// A store of cells. Its own reads see the current state.
 pub trait Storage: CellReader + 'static {
-    /// A consistent view of all columns.
+    /// A consistent snapshot of all columns.
     type Snapshot: CellReader + 'static;
     /// See [`Batch`].
     type Batch<'a>: Batch
     where
         Self: 'a;
 
-    /// Held by whoever reads and then writes what depends on it; one for all handles of the same cells.
+    /// The lock for read-modify-write, one for all handles of the same cells.
     fn write_lock(&self) -> &Mutex<()>;
-    /// Opens a view of everything written so far.
+    /// Opens a snapshot of everything written so far.
     fn snapshot(&self) -> Result<Self::Snapshot, EngineError>;
-    /// Begins a batch, with room for about so many bytes.
+    /// Starts a batch with a capacity of about `bytes` bytes.
     fn new_batch(&self, bytes: usize) -> Self::Batch<'_>;
-    /// Makes the batch's changes, all or none, after those of every earlier batch, also across a crash.
+    /// Applies the batch atomically, after all earlier batches; so a crash leaves a prefix of the
+    /// batches.
     fn write(&self, batch: Self::Batch<'_>) -> Result<(), EngineError>;
-    /// Returns once every batch written before this call would survive a power cut.
+    /// Blocks until all batches written before this call survive a power cut.
     fn sync(&self) -> Result<(), EngineError>;
     /// See [`Engine::checkpoint`](super::Engine::checkpoint).
     fn checkpoint(&self, _folder: &Path) -> Result<(), EngineError> {
@@ -106,7 +110,7 @@ pub trait Storage: CellReader + 'static {
     }
     /// See [`Engine::stats`](super::Engine::stats).
     fn stats(&self) -> Result<EngineStats, EngineError> {
-        Err(EngineError::Unsupported("tell figures"))
+        Err(EngineError::Unsupported("report statistics"))
     }
     /// See [`Engine::approximate_size`](super::Engine::approximate_size).
     fn approximate_size(&self, _column: Column, _start: &[u8], _end: &[u8]) -> Option<u64> {

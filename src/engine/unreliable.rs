@@ -1,26 +1,30 @@
-//! A bad network in front of any engine: requests get lost, replies get lost, messages come twice, late, or slowly.
+//! An unreliable network in front of any engine: it loses requests and replies, truncates requests,
+//! and delivers messages twice, late or slowly.
 //!
 //! ```text
-//!   client ──request──▶ (lost? cut short? copied?) ──▶ engine
-//!   client ◀───reply─── (lost?) ◀──────────────────── engine
-//!                            a copy, much later ──▶ engine, its answer thrown away
+//!   client ──request──▶ (lost? truncated? copied?) ──▶ engine
+//!   client ◀───reply─── (lost?) ◀───────────────────── engine
+//!                     a delayed copy, much later ────▶ engine, reply discarded
 //! ```
 //!
-//! To the client a lost request and a lost reply look the same: [`EngineError::Undetermined`]. A protocol that survives this
-//! engine looks before it believes, repeats without harm, and is not moved by a message that arrives long after
-//! its sender has given up. A copy that is kept for later may be of a request that was lost, so the first delivery can be
-//! the late one.
+//! To the client a lost request and a lost reply are the same: [`EngineError::Undetermined`]. A
+//! protocol that survives this engine checks the stored state before it decides, and retries
+//! without harm. It tolerates a message that arrives long after its sender has timed out. A delayed
+//! copy may be of a lost request, so the first delivery can be the late one.
 //!
-//! Not every request may be copied. [`Engine::apply`] may be, because its changes carry the guards under which they
-//! are still right; a change whose guards were proven elsewhere and removed must never be sent over a network that repeats.
-//! The store's own bookkeeping ([`Engine::write_meta`]) has no guards: it is repeated at once, never later. Reads are lost or
-//! slow, and so is every read of a view.
+//! Not every request may be copied:
+//! - [`Engine::apply`] may, because its changes carry the preconditions under which they are valid.
+//!   A change whose preconditions were checked elsewhere and removed must never cross a network
+//!   that duplicates.
+//! - Metadata ([`Engine::write_meta`]) has no preconditions: it is duplicated immediately, never
+//!   later.
+//! - Reads, including those of snapshots, are only lost or delayed.
 //!
-//! A process that has its engine for itself calls it directly, and there every fault but a delay would be a lie: set only
-//! [`Faults::delays`] in front of an engine whose [`Capabilities::exclusive`] is true.
+//! A process with exclusive use of its engine calls it directly, without a network. So in front of
+//! an engine whose [`Capabilities::exclusive`] is true, set only [`Faults::delays`].
 //!
-//! All choices come from a seed, one draw after the other. The same calls in the same order meet the same faults. No lock is
-//! held while the engine is called or while a delay lasts.
+//! All choices come from a seed, in the order of the calls: the same calls in the same order meet
+//! the same faults. No lock is held while the engine is called or while a delay lasts.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -35,33 +39,35 @@ use super::{
 use crate::row::{KeyspaceId, Row, RowKey, TxnRecord, WriteRecord};
 use crate::timestamp::Timestamp;
 
-/// The most late copies that wait at a time; one more pushes the oldest out, to the engine.
+/// The maximum number of delayed copies; one more delivers the oldest.
 pub const LATE_COPIES_MAX: usize = 64;
 
-/// How often each fault happens, in per mille, and how bad it is. The default is a perfect network.
+/// The probability of each fault, in per mille, and its limits. The default has no faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Requests that never arrive: not applied, answered [`EngineError::Undetermined`].
+    /// Requests that never arrive: not applied; they return [`EngineError::Undetermined`].
     pub lost_requests: u16,
-    /// Requests that are carried out and whose reply never arrives: applied, answered [`EngineError::Undetermined`].
+    /// Replies that never arrive: the request is applied and returns
+    /// [`EngineError::Undetermined`].
     pub lost_replies: u16,
-    /// Calls of [`Engine::apply`] with several groups of which only the first few arrive: answered
-    /// [`EngineError::Undetermined`]. Each group stays whole.
+    /// Calls of [`Engine::apply`] of which only the first few batches arrive: they return
+    /// [`EngineError::Undetermined`]. No batch is split.
     pub truncated_requests: u16,
-    /// Changes that arrive twice, the second right after the first; either answer may be the one that the client sees.
+    /// Changes that arrive twice, the second immediately after the first. The client gets either
+    /// reply.
     pub duplicates: u16,
-    /// Calls of [`Engine::apply`] that arrive once more, much later.
+    /// Calls of [`Engine::apply`] of which a delayed copy arrives much later.
     pub late_duplicates: u16,
-    /// After how many further calls, at most, a late copy arrives; 0 counts as 1.
+    /// The maximum number of calls until a delayed copy arrives; 0 counts as 1.
     pub late_by_max: u64,
-    /// Requests, and as often replies, that take their time.
+    /// Requests, and independently replies, that are delayed.
     pub delays: u16,
-    /// How long a delay is at most, in milliseconds; 0 counts as 1.
+    /// The maximum delay in milliseconds; 0 counts as 1.
     pub delay_max_ms: u64,
 }
 
 impl Faults {
-    /// Every fault of a network, often enough that a short run meets them all.
+    /// All faults, with probabilities at which a short run meets each of them.
     pub fn bad_network() -> Self {
         Self {
             lost_requests: 60,
@@ -76,10 +82,10 @@ impl Faults {
     }
 }
 
-/// How often each fault has happened so far.
+/// The number of times that each fault has happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounts {
-    /// See [`Faults::lost_requests`]; reads count here too.
+    /// See [`Faults::lost_requests`]; lost reads count here, too.
     pub lost_requests: u64,
     /// See [`Faults::lost_replies`].
     pub lost_replies: u64,
@@ -87,19 +93,19 @@ pub struct FaultCounts {
     pub cut_requests: u64,
     /// See [`Faults::duplicates`].
     pub duplicates: u64,
-    /// Duplicates where the client saw the second answer.
+    /// Duplicates of which the client got the second reply.
     pub second_answers: u64,
-    /// Late copies made; see [`Faults::late_duplicates`].
+    /// Delayed copies made; see [`Faults::late_duplicates`].
     pub late_copies: u64,
-    /// Late copies delivered.
+    /// Delayed copies delivered.
     pub late_deliveries: u64,
-    /// Groups of late copies whose guards still held, so that they were applied.
+    /// Batches of delayed copies that met their preconditions and were applied.
     pub late_applied: u64,
     /// See [`Faults::delays`].
     pub delays: u64,
 }
 
-/// What a delay does, given its milliseconds.
+/// Performs a delay, given in milliseconds.
 pub type DelayFn = Arc<dyn Fn(u64) + Send + Sync>;
 
 /// See the [module](self).
@@ -121,13 +127,13 @@ struct State {
     late: VecDeque<Late>,
 }
 
-/// A copy on its way, and the call before which it arrives.
+/// A delayed copy, and the number of the call before which it arrives.
 struct Late {
     due: u64,
     groups: Vec<RowBatch>,
 }
 
-/// What will happen to one call.
+/// The faults of one call.
 #[derive(Clone, Copy, Debug, Default)]
 struct CallPlan {
     request_delay_ms: u64,
@@ -136,7 +142,7 @@ struct CallPlan {
     reply_lost: bool,
 }
 
-/// How often a request arrives, and which delivery's answer is sent back.
+/// How often a request arrives, and which reply is sent back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Delivery {
     Never,
@@ -152,7 +158,7 @@ impl Delivery {
         match self {
             Self::Never | Self::Once => first,
             Self::TwiceFirstAnswer => {
-                // Nobody waits for this one.
+                // The reply is discarded.
                 let _ = change();
                 first
             }
@@ -161,7 +167,7 @@ impl Delivery {
     }
 }
 
-/// What a call may suffer.
+/// The kind of a call, which decides the possible faults.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CallKind {
     Read,
@@ -169,34 +175,35 @@ enum CallKind {
 }
 
 impl<E: Engine> FaultyEngine<E> {
-    /// Puts a network with these faults in front of `engine`. The seed decides everything that will happen.
+    /// Puts a network with these faults in front of `engine`. The seed decides all choices. Delays
+    /// take no time; they are only counted.
     pub fn new(engine: E, faults: Faults, seed: u64) -> Self {
         Self::with_pause(engine, faults, seed, Arc::new(|_| {}))
     }
 
-    /// Like [`FaultyEngine::new`], with delays carried out by `pause`; without it they are counted and take no time.
+    /// Like [`FaultyEngine::new`], with delays performed by `pause`.
     pub fn with_pause(engine: E, faults: Faults, seed: u64, pause: DelayFn) -> Self {
         let (injected, calls, late) = Default::default();
         let state = Mutex::new(State { faults, dice: Random(seed), injected, calls, late });
         Self { engine, network: Arc::new(Network { state, pause }) }
     }
 
-    /// The engine behind the network.
+    /// The wrapped engine.
     pub fn engine(&self) -> &E {
         &self.engine
     }
 
-    /// What has gone wrong so far.
+    /// The faults so far.
     pub fn injected(&self) -> FaultCounts {
         self.network.state.lock().injected
     }
 
-    /// Changes how often faults happen from now on. Copies that are on their way stay there.
+    /// Replaces the probabilities. Delayed copies are not affected.
     pub fn set_faults(&self, faults: Faults) {
         self.network.state.lock().faults = faults;
     }
 
-    /// Delivers every late copy that is still on its way, and says how many there were.
+    /// Delivers all delayed copies and returns their number.
     pub fn deliver_delayed(&self) -> usize {
         let late = std::mem::take(&mut self.network.state.lock().late);
         for copy in &late {
@@ -206,54 +213,54 @@ impl<E: Engine> FaultyEngine<E> {
     }
 
     fn deliver(&self, copy: &Late) {
-        // Nobody waits for this answer any more.
+        // The reply is discarded, except for counting.
         let applied = self
             .engine
             .apply(&copy.groups)
-            .map_or(0, |outcomes| outcomes.iter().filter(|outcome| **outcome == ApplyResult::Applied).count() as u64);
+            .map_or(0, |results| results.iter().filter(|result| **result == ApplyResult::Applied).count() as u64);
         let mut state = self.network.state.lock();
         state.injected.late_deliveries += 1;
         state.injected.late_applied += applied;
     }
 
-    /// Begins a call: what is due arrives first.
+    /// Starts a call: delivers the copies that are due, then plans the call's faults.
     fn begin(&self, kind: CallKind) -> CallPlan {
-        let (fate, due) = self.network.begin(kind);
+        let (plan, due) = self.network.begin(kind);
         for copy in &due {
             self.deliver(copy);
         }
-        self.network.pause(fate.request_delay_ms);
-        fate
+        self.network.pause(plan.request_delay_ms);
+        plan
     }
 
     fn read<T>(&self, read: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
-        let fate = self.begin(CallKind::Read);
-        self.network.end(fate, read)
+        let plan = self.begin(CallKind::Read);
+        self.network.end(plan, read)
     }
 
     fn change<T>(&self, change: impl Fn() -> Result<T, EngineError>) -> Result<T, EngineError> {
-        let fate = self.begin(CallKind::Change);
-        self.network.end(fate, || fate.delivery.deliver(change))
+        let plan = self.begin(CallKind::Change);
+        self.network.end(plan, || plan.delivery.deliver(change))
     }
 }
 
 impl Network {
     fn begin(&self, kind: CallKind) -> (CallPlan, Vec<Late>) {
         let mut state = self.state.lock();
-        let fate = state.plan_call(kind);
-        (fate, state.due())
+        let plan = state.plan_call(kind);
+        (plan, state.due())
     }
 
-    fn end<T>(&self, fate: CallPlan, work: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
-        if fate.delivery == Delivery::Never {
-            return Err(EngineError::Undetermined("no answer: the network lost the request".into()));
+    fn end<T>(&self, plan: CallPlan, work: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
+        if plan.delivery == Delivery::Never {
+            return Err(EngineError::Undetermined("no reply: the network lost the request".into()));
         }
-        let answer = work();
-        self.pause(fate.reply_delay_ms);
-        if fate.reply_lost {
-            return Err(EngineError::Undetermined("no answer: the network lost the reply".into()));
+        let reply = work();
+        self.pause(plan.reply_delay_ms);
+        if plan.reply_lost {
+            return Err(EngineError::Undetermined("no reply: the network lost the reply".into()));
         }
-        answer
+        reply
     }
 
     fn pause(&self, millis: u64) {
@@ -280,14 +287,14 @@ impl State {
             (false, true, true) => Delivery::TwiceSecondAnswer,
         };
         let reply_delay_ms = if lost { 0 } else { reply_delay_ms };
-        let fate = CallPlan { request_delay_ms, reply_delay_ms, delivery, reply_lost };
+        let plan = CallPlan { request_delay_ms, reply_delay_ms, delivery, reply_lost };
         let seen_second = delivery == Delivery::TwiceSecondAnswer && !reply_lost;
         self.injected.lost_requests += u64::from(lost);
         self.injected.lost_replies += u64::from(reply_lost);
         self.injected.duplicates += u64::from(twice && !lost);
         self.injected.second_answers += u64::from(seen_second);
-        self.injected.delays += u64::from(fate.request_delay_ms > 0) + u64::from(fate.reply_delay_ms > 0);
-        fate
+        self.injected.delays += u64::from(plan.request_delay_ms > 0) + u64::from(plan.reply_delay_ms > 0);
+        plan
     }
 
     fn delay(&mut self) -> u64 {
@@ -296,7 +303,7 @@ impl State {
         if happens { millis } else { 0 }
     }
 
-    /// Takes the copies that arrive before this call.
+    /// Removes the delayed copies that arrive before this call.
     fn due(&mut self) -> Vec<Late> {
         let surplus = (self.late.len() + 1).saturating_sub(LATE_COPIES_MAX);
         let mut due: Vec<Late> = self.late.drain(..surplus).collect();
@@ -310,23 +317,23 @@ impl State {
         due
     }
 
-    /// Decides on a late copy, and on how many of the groups arrive now if not all do.
-    fn plan_copies(&mut self, groups: &[RowBatch], arrives: bool) -> Option<usize> {
+    /// Plans a delayed copy, and truncation: the number of batches that arrive if not all do.
+    fn plan_copies(&mut self, batches: &[RowBatch], arrives: bool) -> Option<usize> {
         let late = self.dice.happens(self.faults.late_duplicates);
         let by = self.dice.up_to(self.faults.late_by_max);
-        let cut = self.dice.happens(self.faults.truncated_requests);
-        let whole = self.dice.up_to(groups.len().saturating_sub(1) as u64);
+        let truncated = self.dice.happens(self.faults.truncated_requests);
+        let count = self.dice.up_to(batches.len().saturating_sub(1) as u64);
         if late {
-            self.late.push_back(Late { due: self.calls.saturating_add(by), groups: groups.to_vec() });
+            self.late.push_back(Late { due: self.calls.saturating_add(by), groups: batches.to_vec() });
             self.injected.late_copies += 1;
         }
-        let cut = cut && arrives && groups.len() > 1;
-        self.injected.cut_requests += u64::from(cut);
-        cut.then(|| usize::try_from(whole).unwrap_or(usize::MAX))
+        let truncated = truncated && arrives && batches.len() > 1;
+        self.injected.cut_requests += u64::from(truncated);
+        truncated.then(|| usize::try_from(count).unwrap_or(usize::MAX))
     }
 }
 
-/// Splitmix64: small, and good enough to throw dice.
+/// `SplitMix64`: small, and random enough to choose faults.
 struct Random(u64);
 
 impl Random {
@@ -341,7 +348,7 @@ impl Random {
         self.next() % 1000 < u64::from(per_mille)
     }
 
-    /// From 1 to `most`.
+    /// A number from 1 to `most`.
     fn up_to(&mut self, most: u64) -> u64 {
         1 + self.next() % most.max(1)
     }
@@ -353,25 +360,25 @@ impl<E: Engine> Engine for FaultyEngine<E> {
     }
 
     fn snapshot(&self) -> Result<Arc<dyn EngineSnapshot>, EngineError> {
-        let view = self.read(|| self.engine.snapshot())?;
-        Ok(Arc::new(UnreliableView { view, network: Arc::clone(&self.network) }))
+        let snapshot = self.read(|| self.engine.snapshot())?;
+        Ok(Arc::new(UnreliableView { view: snapshot, network: Arc::clone(&self.network) }))
     }
 
     fn read_row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
         self.read(|| self.engine.read_row(row, start_ts))
     }
 
-    fn apply(&self, groups: &[RowBatch]) -> Result<Vec<ApplyResult>, EngineError> {
+    fn apply(&self, batches: &[RowBatch]) -> Result<Vec<ApplyResult>, EngineError> {
         let limit = self.capabilities().batch_rows_max;
-        if groups.iter().any(|group| group.row_count() > limit) {
-            // Refused before it is sent, so there is nothing that the network could do to it.
-            return self.engine.apply(groups);
+        if batches.iter().any(|batch| batch.row_count() > limit) {
+            // The engine rejects it before it is sent, so no fault can happen.
+            return self.engine.apply(batches);
         }
-        let mut fate = self.begin(CallKind::Change);
-        let cut = self.network.state.lock().plan_copies(groups, fate.delivery != Delivery::Never);
-        fate.reply_lost |= cut.is_some();
-        let arrives = cut.and_then(|whole| groups.get(..whole)).unwrap_or(groups);
-        self.network.end(fate, || fate.delivery.deliver(|| self.engine.apply(arrives)))
+        let mut plan = self.begin(CallKind::Change);
+        let truncated = self.network.state.lock().plan_copies(batches, plan.delivery != Delivery::Never);
+        plan.reply_lost |= truncated.is_some();
+        let arrives = truncated.and_then(|count| batches.get(..count)).unwrap_or(batches);
+        self.network.end(plan, || plan.delivery.deliver(|| self.engine.apply(arrives)))
     }
 
     fn sync(&self) -> Result<(), EngineError> {
@@ -416,7 +423,7 @@ impl<E: Engine> Engine for FaultyEngine<E> {
     }
 }
 
-/// A view whose reads go over the network.
+/// A snapshot whose reads cross the network.
 struct UnreliableView {
     view: Arc<dyn EngineSnapshot>,
     network: Arc<Network>,
@@ -424,35 +431,35 @@ struct UnreliableView {
 
 impl UnreliableView {
     fn read<T>(&self, read: impl FnOnce(&dyn EngineSnapshot) -> Result<T, EngineError>) -> Result<T, EngineError> {
-        // Late copies wait for a call of the engine itself: a view has no way to it.
-        let fate = self.network.state.lock().plan_call(CallKind::Read);
-        self.network.pause(fate.request_delay_ms);
-        self.network.end(fate, || read(self.view.as_ref()))
+        // Delayed copies wait for a call of the engine: a snapshot cannot apply them.
+        let plan = self.network.state.lock().plan_call(CallKind::Read);
+        self.network.pause(plan.request_delay_ms);
+        self.network.end(plan, || read(self.view.as_ref()))
     }
 }
 
 impl EngineSnapshot for UnreliableView {
     fn get_cell(&self, column: Column, row: &RowKey, see: OnCell<'_>) -> Result<(), EngineError> {
-        self.read(|view| view.get_cell(column, row, see))
+        self.read(|snapshot| snapshot.get_cell(column, row, see))
     }
 
     fn txn_record(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<TxnRecord>, EngineError> {
-        self.read(|view| view.txn_record(row, start_ts))
+        self.read(|snapshot| snapshot.txn_record(row, start_ts))
     }
 
     fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Vec<u8>>, EngineError> {
-        self.read(|view| view.data(row, start_ts))
+        self.read(|snapshot| snapshot.data(row, start_ts))
     }
 
     fn version_at(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError> {
-        self.read(|view| view.version_at(row, upto))
+        self.read(|snapshot| snapshot.version_at(row, upto))
     }
 
     fn scan_page(&self, column: Column, page: &PageRequest<'_>, cells: &mut PageBuffer) -> Result<bool, EngineError> {
-        self.read(|view| view.scan_page(column, page, cells))
+        self.read(|snapshot| snapshot.scan_page(column, page, cells))
     }
 
     fn scan_raw(&self, column: Column, range: &RowRange, visit: ScanVisitor<'_>) -> Result<(), EngineError> {
-        self.read(|view| view.scan_raw(column, range, visit))
+        self.read(|snapshot| snapshot.scan_raw(column, range, visit))
     }
 }

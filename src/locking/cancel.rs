@@ -1,4 +1,4 @@
-//! Ending waits from outside.
+//! Cancellation of waits for named locks.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,19 +7,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::Mutex;
 use crate::waiter::Waiter;
 
-/// Ends waits for locks from another thread, once and for all: every wait that was given a clone of it
-/// ([`LockOptions::cancel_token`](crate::LockOptions::cancel_token)), those under way and those to come, returns
-/// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled) when [`CancelToken::cancel`] is called. What is granted already is not touched.
+/// Cancels waits for named locks, from any thread. The waits are those whose request has a clone
+/// of this token ([`LockOptions::cancel_token`](crate::LockOptions::cancel_token)).
+///
+/// After [`CancelToken::cancel`] each of these waits, present and future, returns
+/// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled). The token cannot be reset. Locks that are
+/// granted already stay granted.
 ///
 /// ```
 /// # fn main() -> percolite::Result<()> {
-/// use percolite::{Cancel, ErrorKind, LockOptions, Store};
+/// use percolite::{CancelToken, ErrorKind, LockOptions, Store};
 /// let store = Store::in_memory()?;
 /// let held = store.lock("nightly")?;
-/// let cancel = Cancel::default();
+/// let cancel = CancelToken::default();
 /// let stop = cancel.clone();
 /// let waiting = std::thread::spawn(move || stop.cancel());
-/// let stopped = store.lock_with("nightly", LockOptions::exclusive().cancel(&cancel)).unwrap_err();
+/// let options = LockOptions::exclusive().cancel_token(&cancel);
+/// let stopped = store.lock_with("nightly", options).unwrap_err();
 /// assert!(matches!(stopped.kind(), ErrorKind::Cancelled(_)));
 /// # waiting.join().unwrap();
 /// # drop(held);
@@ -36,12 +40,12 @@ struct State {
 
 impl fmt::Debug for CancelToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cancel").field("is_cancelled", &self.is_cancelled()).finish()
+        f.debug_struct("CancelToken").field("is_cancelled", &self.is_cancelled()).finish()
     }
 }
 
 impl CancelToken {
-    /// Ends the waits. A second call does nothing.
+    /// Cancels the waits. A second call does nothing.
     pub fn cancel(&self) {
         self.0.is_cancelled.store(true, Ordering::Release);
         let waiting = std::mem::take(&mut *self.0.waiting.lock());
@@ -50,19 +54,20 @@ impl CancelToken {
         }
     }
 
-    /// Whether it was called.
+    /// Whether [`CancelToken::cancel`] was called.
     pub fn is_cancelled(&self) -> bool {
         self.0.is_cancelled.load(Ordering::Acquire)
     }
 
-    /// Has `waiter` woken. Whether it was called before is to be asked afterwards.
+    /// Wakes `waiter` on cancellation. The caller must check [`CancelToken::is_cancelled`] after
+    /// this, or it misses a cancellation just before it.
     pub(super) fn register(&self, waiter: &Arc<Waiter>) -> CancelRegistration {
         self.0.waiting.lock().push(Arc::clone(waiter));
         CancelRegistration { cancel: self.clone(), waiter: Arc::clone(waiter) }
     }
 }
 
-/// A wait that can be cancelled, until this is dropped.
+/// Keeps the waiter registered until this is dropped.
 pub(super) struct CancelRegistration {
     cancel: CancelToken,
     waiter: Arc<Waiter>,

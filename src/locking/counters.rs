@@ -1,4 +1,4 @@
-//! What is counted of locks.
+//! Statistics of named locks. Row locks are not counted here.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,30 +9,33 @@ use serde::{Deserialize, Serialize};
 use super::mode::LockMode;
 use crate::observe::{Histogram, LatencyHistogram, Metrics};
 
-/// How often locks by name were taken and waited for since the store was opened.
+/// Counters of named locks since the store was opened. Row locks are not included.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct LockStats {
-    /// Those of exclusive requests.
+    /// Exclusive requests.
     pub exclusive: LockModeStats,
-    /// Those of shared ones.
+    /// Shared requests.
     pub shared: LockModeStats,
-    /// Those of semaphores.
+    /// Semaphore requests.
     pub semaphore: LockModeStats,
-    /// Second upgraders of a name.
+    /// Upgrades that failed with [`ErrorKind::Deadlock`](crate::ErrorKind::Deadlock).
     pub deadlocks: u64,
-    /// Leases that were over, counted by the next request for the name, the end of their guard, or a day later.
+    /// Leases that expired. Counted when the expired lease is ended: by the next request of the
+    /// name, by the end of its guard, or a day later by the background worker.
     pub leases_expired: u64,
-    /// Grants that [`Store::force_unlock`](crate::Store::force_unlock) took away.
+    /// Grants that [`Store::force_unlock`](crate::Store::force_unlock) ended.
     pub force_unlocked: u64,
-    /// Grants after a lease that was over.
+    /// Grants that followed an expired lease.
     pub leases_taken_over: u64,
-    /// Grants that ended because their lease was over, with a guard or without one, or because
-    /// [`Store::force_unlock`](crate::Store::force_unlock) took them away. A lease that is over counts when it is ended. What
-    /// [`Store::release_lock`](crate::Store::release_lock) or the end of the store ends is not counted.
+    /// Grants that were lost: their lease expired, with or without a guard, or
+    /// [`Store::force_unlock`](crate::Store::force_unlock) ended them. An expired lease counts when
+    /// it is ended. Grants that [`Store::release_lock`](crate::Store::release_lock) or the end of
+    /// the store ends do not count.
     pub lost: u64,
-    /// Wake-ups of requests that waited: one for each that is granted, is ended by the store, or was to convert a grant that has ended.
+    /// Wake-ups of waiting requests: one for each that is granted, that the store ends, or whose
+    /// grant to convert has ended.
     pub wakeups: u64,
 }
 
@@ -41,26 +44,27 @@ pub struct LockStats {
 #[serde(default)]
 #[non_exhaustive]
 pub struct LockModeStats {
-    /// Requests that were granted, conversions included.
+    /// Granted requests, including conversions.
     pub acquired: u64,
-    /// Those that had to wait, however it ended.
+    /// Requests that had to wait, whatever the result.
     pub waits: u64,
-    /// Those whose wait was over without a grant, or which were not to wait.
+    /// Requests that timed out, and those with
+    /// [`LockWaitPolicy::NoWait`](crate::LockWaitPolicy::NoWait) that were not granted immediately.
     pub timeouts: u64,
-    /// Those that were cancelled, or whose future was dropped.
+    /// Requests that were cancelled, or whose future was dropped.
     pub cancelled: u64,
-    /// How long those waited that had to, and were granted.
+    /// Wait times of requests that waited and were granted.
     pub wait_time: LatencyHistogram,
 }
 
 impl LockStats {
-    /// Requests of all modes that were granted.
+    /// Granted requests of all modes.
     pub fn acquired(&self) -> u64 {
         self.exclusive.acquired + self.shared.acquired + self.semaphore.acquired
     }
 }
 
-/// See [`LockStats`].
+/// The counters of [`LockStats`].
 pub struct LockMetrics {
     modes: [ModeMetrics; 3],
     deadlocks: AtomicU64,

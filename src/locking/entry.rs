@@ -1,4 +1,5 @@
-//! What is shown of locks: holders and waiters, in the lock table and in errors.
+//! What users see of named locks: holders and waiters, in the lock table and in errors. Row locks
+//! are not shown here.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,13 +12,13 @@ use super::mode::LockMode;
 use crate::shown::{millis, seconds, seconds_or_none, text, text_or_none};
 use crate::timestamp::Timestamp;
 
-/// What a lock is taken on.
+/// What a named lock is on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum LockTarget<'a> {
-    /// A name, as a keyspace may have: 1 to 255 bytes, no control characters. Names of locks and of keyspaces have nothing to do
-    /// with each other.
+    /// A name, with the rules of keyspace names: 1 to 255 bytes, no control characters. Names of
+    /// locks and of keyspaces are independent of each other.
     Name(Cow<'a, str>),
 }
 
@@ -40,7 +41,7 @@ impl From<String> for LockTarget<'_> {
 }
 
 impl LockTarget<'_> {
-    /// The same, with a copy of the name.
+    /// The same target with an owned name.
     pub fn into_owned(self) -> LockTarget<'static> {
         match self {
             Self::Name(name) => LockTarget::Name(Cow::Owned(name.into_owned())),
@@ -56,7 +57,7 @@ impl fmt::Display for LockTarget<'_> {
     }
 }
 
-/// Whether a request is granted.
+/// The state of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -65,7 +66,7 @@ pub enum LockState {
     Held,
     /// In the queue.
     Waiting,
-    /// A shared grant that waits to become exclusive, before everything in the queue.
+    /// A shared grant that waits to become exclusive, ahead of everything in the queue.
     Converting,
 }
 
@@ -79,15 +80,17 @@ impl fmt::Display for LockState {
     }
 }
 
-/// The process and thread that asked for a lock.
+/// The process and thread that requested a lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LockHolder {
-    /// The process.
+    /// The process id.
     pub pid: u32,
-    /// What that process calls itself: [`Builder::application_name`](crate::Builder::application_name).
+    /// The name that the process gave itself:
+    /// [`Builder::application_name`](crate::Builder::application_name).
     pub application_name: Option<String>,
-    /// The thread or task that asked: its name, or else its number. A guard may have been moved to another one since.
+    /// The thread or task that made the request: its name, or else its number. The guard may have
+    /// been moved to another one since.
     pub thread: String,
 }
 
@@ -100,92 +103,96 @@ impl fmt::Display for LockHolder {
     }
 }
 
-/// A lease that was over before the next grant.
+/// A lease that expired, and was followed by another grant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ExpiredLease {
-    /// Its token.
+    /// The token of the expired lease.
     #[serde(with = "text")]
     pub token: Timestamp,
-    /// Its holder.
+    /// The holder of the expired lease.
     pub holder: LockHolder,
 }
 
-/// A request for a lock, granted or waiting.
+/// A request for a named lock, granted or waiting.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LockEntry {
-    /// The request's number in this life of the store. Numbers grow in the order of asking.
+    /// The request's number in this incarnation of the store. Numbers grow in the order of arrival.
     pub id: u64,
-    /// What is locked.
+    /// The target of the request.
     pub target: LockTarget<'static>,
-    /// How.
+    /// The mode of the request.
     pub mode: LockMode,
-    /// Whether it is granted.
+    /// Whether the request is granted.
     pub state: LockState,
-    /// The grant's number; `None` for a request that waits, and for a moment after the grant.
+    /// The fencing token; `None` for a request that waits, and for a grant that has no token yet.
     #[serde(with = "text_or_none")]
     pub token: Option<Timestamp>,
-    /// The process and thread that asked.
+    /// The process and thread that made the request.
     pub holder: LockHolder,
     /// [`LockOptions::reason`](crate::LockOptions::reason).
     pub reason: Option<String>,
-    /// When it was asked for, or, of a lease, when that was granted or renewed; by the wall clock.
+    /// The time of the request or, for a lease, of its grant or last renewal; by the wall clock.
     #[serde(rename = "since_ms", with = "millis")]
     pub since: SystemTime,
-    /// How much of the lease is left; `None` for a grant without one.
+    /// The time left of the lease; `None` for a grant without a lease.
     #[serde(rename = "lease_left_s", with = "seconds_or_none")]
     pub lease_remaining: Option<Duration>,
-    /// How many requests have this one among those that they are [blocked by](LockEntry::blocked_by).
+    /// Number of requests that have this one in [`blocked_by`](LockEntry::blocked_by).
     pub waiter_count: usize,
-    /// The lease that was over before this grant.
+    /// The expired lease that this grant followed.
     pub took_over: Option<ExpiredLease>,
-    /// The requests that this one waits for: of those in the queue before it the last one that it cannot be granted beside, else the
-    /// grants.
+    /// The requests that this one waits for, by id: the last one ahead of it in the queue that
+    /// excludes it or that it may not pass, or else a waiting conversion, or else the grants.
     pub blocked_by: Vec<u64>,
 }
 
-/// All requests for locks of a store: see [`Store::lock_table`](crate::Store::lock_table).
+/// All requests for named locks of a store: see [`Store::lock_table`](crate::Store::lock_table).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LockTable {
-    /// By target: first the grants in the order of asking, then the queue.
+    /// By target: first the grants in the order of arrival, then the queue.
     pub entries: Vec<LockEntry>,
-    /// How many requests are granted, without conversions that wait and leases that are over.
+    /// Number of granted requests, without waiting conversions and expired leases.
     pub held: usize,
-    /// How many requests wait, conversions included.
+    /// Number of waiting requests, including conversions.
     pub waiting: usize,
-    /// How long the request that waits longest has waited.
+    /// The longest time that a waiting request has waited so far.
     #[serde(rename = "longest_wait_s", with = "seconds")]
     pub longest_wait: Duration,
-    /// Cycles of requests that wait for each other, by their numbers. A cycle that is listed has existed: two looks have seen its requests
-    /// with the same waits. Not every cycle may be listed: the search follows each wait once, and of cycles that share requests it may find
-    /// only some. A thread or task counts as one whatever it holds, so a guard that was moved to another thread can make a cycle appear that
-    /// is none; and a cycle through a semaphore ends as soon as any of its holders leaves.
+    /// Cycles of requests that wait for each other, by their ids. A cycle that is listed has
+    /// existed: a second snapshot of the table found its requests with the same waits.
+    ///
+    /// The list may be incomplete: the search follows each wait once, so it may miss cycles that
+    /// share requests. It may also contain false cycles. All requests of one thread or task count
+    /// as its own, even if the guard was moved to another thread. A cycle through a semaphore ends
+    /// as soon as any of its holders releases.
     pub wait_cycles: Vec<Vec<u64>>,
 }
 
-/// A wait for a lock that ended without a grant: [`ErrorKind::LockNotAvailable`](crate::ErrorKind::LockNotAvailable).
+/// A request for a named lock that was not granted in time:
+/// [`ErrorKind::LockNotAvailable`](crate::ErrorKind::LockNotAvailable).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockNotAvailable {
-    /// What was asked for.
+    /// The requested lock.
     pub target: LockTarget<'static>,
-    /// How.
+    /// The requested mode.
     pub mode: LockMode,
-    /// Up to eight that held it when the wait was over.
+    /// Up to eight holders at the end of the wait.
     pub holders: Vec<LockEntry>,
-    /// How many requests were before this one in the queue.
+    /// Number of requests ahead of this one in the queue.
     pub queue_position: usize,
-    /// How long it was waited for.
+    /// How long the request has waited.
     pub waited: Duration,
 }
 
 impl fmt::Display for LockNotAvailable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "lock {} is held", self.target)?;
+        write!(f, "lock {} is not available", self.target)?;
         for (number, holder) in self.holders.iter().enumerate() {
-            write!(f, "{}{}", if number == 0 { " by " } else { "; by " }, holder.holder)?;
+            write!(f, "{}{}", if number == 0 { ": held by " } else { "; by " }, holder.holder)?;
             if let Some(why) = &holder.reason {
                 write!(f, " ({})", why.escape_debug())?;
             }
@@ -193,28 +200,28 @@ impl fmt::Display for LockNotAvailable {
                 write!(f, ", token {token}")?;
             }
             if let Some(left) = holder.lease_remaining {
-                write!(f, ", lease of {:.1} s left", left.as_secs_f64())?;
+                write!(f, ", {:.1} s left of its lease", left.as_secs_f64())?;
             }
         }
         if self.queue_position > 0 {
-            write!(f, "; {} more waited before this request", self.queue_position)?;
+            write!(f, "; requests ahead: {}", self.queue_position)?;
         }
         if !self.waited.is_zero() {
-            write!(f, "; waited {:.3} s for {}", self.waited.as_secs_f64().max(0.001), self.mode)?;
+            write!(f, "; waited {:.3} s ({})", self.waited.as_secs_f64().max(0.001), self.mode)?;
         }
         Ok(())
     }
 }
 
-/// A grant that is over: [`ErrorKind::LockLost`](crate::ErrorKind::LockLost).
+/// A grant of a named lock that has ended: [`ErrorKind::LockLost`](crate::ErrorKind::LockLost).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockLost {
-    /// What was locked.
+    /// The lock.
     pub target: LockTarget<'static>,
-    /// The number of the grant that is over.
+    /// The fencing token of the grant.
     pub token: Timestamp,
-    /// Why.
+    /// Why the grant ended.
     pub reason: LockLostReason,
 }
 
@@ -223,11 +230,11 @@ impl fmt::Display for LockLost {
         write!(f, "lock {} with token {} is lost: ", self.target, self.token)?;
         f.write_str(match self.reason {
             LockLostReason::Released => "it was released",
-            LockLostReason::Converted => "it was converted to another mode, and has another token",
-            LockLostReason::Expired => "its lease is over",
-            LockLostReason::Forced => "it was taken away by force_unlock",
+            LockLostReason::Converted => "it was converted to another mode, which changed the token",
+            LockLostReason::Expired => "its lease has expired",
+            LockLostReason::Forced => "it was released by force_unlock",
             LockLostReason::Closed => "the store was closed or has failed",
-            LockLostReason::UnknownToken => "no grant of it has this token",
+            LockLostReason::UnknownToken => "no grant of the lock has this token",
         })
     }
 }

@@ -1,7 +1,8 @@
-//! Fences: the grants by which a transaction is fenced, as conditions of its commit.
+//! Fences: the grants of named locks that a transaction depends on, as conditions of its commit.
 //!
-//! A fence counts itself in its grant's word before the commit is queued, and takes itself out when the commit is visible or refused.
-//! What the next holder has to find is noted before the count goes down.
+//! A fence counts itself in its grant's word before the commit is queued. It takes itself out when
+//! the commit is visible or rejected. The commit timestamp that the next holder must wait for is
+//! recorded before the count goes down.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,18 +12,19 @@ use super::grant::{Grant, LockLostReason};
 use super::request::RequestHandle;
 use crate::timestamp::Timestamp;
 
-/// A condition of a transaction: it commits only while the grant stands.
+/// A condition of a transaction: it commits only while the grant is valid.
 #[derive(Clone)]
 pub struct FenceCondition {
     pub grant: Arc<Grant>,
-    /// Whether the next conflicting grant has to find the commit durable.
+    /// Whether the next conflicting grant must find the commit durable.
     pub sync_before_next_grant: bool,
-    /// What the commit releases as soon as it is visible.
+    /// The grant that the commit releases as soon as it is visible.
     pub release_on_commit: Option<Arc<RequestHandle>>,
 }
 
-/// The conditions of a transaction. Mostly there is none, and seldom more than one: neither allocates. Every submission has one:
-/// with a `SmallVec` of one, which is 24 bytes larger, a commit without fences takes 7 % more instructions.
+/// The conditions of a transaction: usually none, rarely more than one. None, and one that releases
+/// nothing, do not allocate. Every submission has this type. With a `SmallVec` of one, which is 24
+/// bytes larger, a commit without fences takes 7 % more instructions.
 #[derive(Clone, Default)]
 pub struct Fences(FenceSet);
 
@@ -30,7 +32,7 @@ pub struct Fences(FenceSet);
 enum FenceSet {
     #[default]
     None,
-    /// One that releases nothing.
+    /// One that releases nothing, and whether the next grant must find the commit durable.
     One(Arc<Grant>, bool),
     Many(Arc<Vec<FenceCondition>>),
 }
@@ -81,11 +83,11 @@ impl Fences {
     }
 }
 
-/// The fences of a submission that is under way. Counted in their grants until this is dropped.
+/// The fences of a submission in flight, counted in their grants until this is dropped.
 pub struct InFlightFences(Fences);
 
 impl InFlightFences {
-    /// To be called before the submission can be decided.
+    /// Must be called before the submission can be decided.
     pub fn new(fences: &Fences) -> Self {
         fences.visit(|grant, _| {
             grant.state().fetch_add(1, Ordering::SeqCst);
@@ -93,30 +95,31 @@ impl InFlightFences {
         Self(fences.clone())
     }
 
-    /// Whether there is any.
+    /// Whether there is any fence.
     #[cfg(feature = "crashtest")]
     pub fn is_any(&self) -> bool {
         !self.0.is_empty()
     }
 
-    /// The first grant that has ended. To be asked when the submission is decided.
+    /// The first grant that has ended. Must be read when the submission is decided.
     pub fn first_lost(&self) -> Option<LockLost> {
         let lost = self.0.find(Grant::has_ended)?;
         Some(lost.lost_error(lost.why_ended().unwrap_or(LockLostReason::Closed)))
     }
 
-    /// Whether the commit may be acknowledged before it is durable.
+    /// Whether the next holder may see the commit before it is durable.
     pub fn any_buffered(&self) -> bool {
         let mut is_buffered = false;
         self.0.visit(|_, durable| is_buffered |= !durable);
         is_buffered
     }
 
-    /// Notes that the commit is visible, and releases what it is to release.
+    /// The commit is visible: records it in the grants, and releases what it is to release.
     pub fn on_visible(mut self, commit_ts: Timestamp) {
         let fences = std::mem::take(&mut self.0);
         fences.visit(|grant, durable| {
-            // Before the count goes down: where no commit is found under way, what they owe is found.
+            // Before the count goes down, so that a grant that finds no commit in flight finds
+            // this.
             if durable {
                 grant.note_fenced_commit(commit_ts);
             }

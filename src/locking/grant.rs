@@ -1,9 +1,13 @@
-//! A grant: one request from its asking to its end, and what may be under way when it ends.
+//! A grant of a named lock: one request from its arrival to its end, and the fenced commits that
+//! are in flight when it ends.
 //!
-//! Everything that decides is in one atomic word: whether the grant has *ended*, and how many fenced commits are under way. A
-//! commit counts itself before it is decided and until it is visible; the leader of the commit pipeline looks at the word when it
-//! decides. So ending and committing each see the other: a commit that was decided before the end is counted in what the end
-//! finds, and waited for by the next grant; one that is decided later finds the end, and is refused.
+//! One atomic word decides: it has the bit *ended* and the number of fenced commits in flight. A
+//! commit counts itself before it is decided and until it is visible. The leader of the commit
+//! pipeline reads the word when it decides.
+//!
+//! So ending and committing see each other. A commit that was decided before the end is in the
+//! count that the end finds, and the next grant waits for it. A commit that is decided after the
+//! end finds the bit, and is rejected.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -20,89 +24,89 @@ use crate::waiter::Waiter;
 
 const ENDED_BIT: u64 = 1 << 63;
 
-/// Why a grant is over.
+/// Why a grant has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum LockLostReason {
     /// Its guard was released or dropped.
     Released,
-    /// It became a grant of another mode.
+    /// It was converted to another mode.
     Converted,
-    /// Its lease was over.
+    /// Its lease expired.
     Expired,
-    /// [`Store::force_unlock`](crate::Store::force_unlock) took it away.
+    /// [`Store::force_unlock`](crate::Store::force_unlock) ended it.
     Forced,
-    /// The store was closed, or has failed.
+    /// The store was closed or has failed.
     Closed,
     /// No grant of the name has the token.
     UnknownToken,
 }
 
-/// What a request says of its caller.
+/// Who made a request: shown in the lock table.
 #[derive(Clone, Debug)]
 pub struct Requester {
     pub origin: RequestOrigin,
     pub reason: Option<Box<str>>,
-    /// When, by the runtime's clock.
+    /// By the runtime's clock.
     pub requested_at: Duration,
 }
 
-/// A thread or task of this process, or what the row of a lease says.
+/// A thread or task of this process, or the holder that a lease row names.
 #[derive(Clone, Debug)]
 pub enum RequestOrigin {
     Here { thread: std::thread::Thread, task: Option<Box<str>> },
     Recovered(Box<LockHolder>),
 }
 
-/// How long a grant lasts at most.
+/// The time to live of a grant.
 #[derive(Clone, Debug)]
 pub struct Lease {
     pub duration: Duration,
-    /// By the runtime's clock, which does not go back.
+    /// By the runtime's monotonic clock.
     pub expires_at: Duration,
     /// The wall clock at the grant or the last renewal, in milliseconds since 1970.
     pub renewed_at_ms: u64,
-    /// Whether a guard of this process has it renewed.
+    /// Whether the background thread renews it for a guard of this process.
     pub auto_renew: bool,
-    /// Whether there is a guard.
+    /// Whether a guard of this process has it.
     pub has_guard: bool,
     /// While its row is being written the lease does not expire.
     pub row_writes_in_flight: u32,
-    /// The commit of the newest renewal with a time of its own.
+    /// Commit timestamp of the newest renewal that set a duration.
     pub last_explicit_renewal_ts: Timestamp,
 }
 
 /// See the [module](self).
 pub struct Grant {
     pub name: Arc<str>,
-    /// The request's number, which grows in the order of asking. A conversion keeps it.
+    /// The request's number, which grows in the order of arrival. A conversion keeps it.
     pub id: u64,
     pub mode: LockMode,
     pub requester: Requester,
-    /// Whether nothing was there of its name when it was granted, which was at once: nothing of earlier grants concerns it.
+    /// Granted immediately on a name without an entry: there are no predecessors to wait for.
     pub has_no_predecessors: bool,
-    /// [`ENDED_BIT`], and how many fenced commits are under way.
+    /// [`ENDED_BIT`] and the number of fenced commits in flight.
     state: AtomicU64,
     why_ended: OnceLock<LockLostReason>,
     is_granted: AtomicBool,
     is_ready: AtomicBool,
     token: AtomicU64,
     min_read_ts: AtomicU64,
-    /// The newest fenced commit that is to be durable.
+    /// The newest fenced commit that must be durable before the next conflicting grant is used.
     unsynced_commit_ts: AtomicU64,
     lease: Option<Box<Mutex<Lease>>>,
-    /// Whether the row of the lease may be on the disk.
+    /// Whether the lease row may be on disk.
     has_lease_row: AtomicBool,
     cold: OnceLock<Box<ColdFields>>,
 }
 
-/// What few grants have.
+/// Fields that few grants need.
 #[derive(Default)]
 struct ColdFields {
-    /// Woken when it is granted.
+    /// Woken by the grant.
     waiter: OnceLock<Arc<Waiter>>,
-    /// Woken when it ends.
+    /// Woken by the end.
     watchers: Mutex<Vec<Arc<Waiter>>>,
     expired_lease: OnceLock<ExpiredLease>,
 }
@@ -144,7 +148,7 @@ impl Grant {
         self.is_granted.store(true, Ordering::Release);
     }
 
-    /// Whether it has come through all that lies between being granted and being a guard's.
+    /// Whether drain, token and lease row are done, so that a guard may use the grant.
     pub fn is_ready(&self) -> bool {
         self.is_ready.load(Ordering::Acquire)
     }
@@ -157,15 +161,15 @@ impl Grant {
         self.state.load(Ordering::SeqCst) & ENDED_BIT != 0
     }
 
-    /// Ends the grant; the answer is whether it was this call.
+    /// Ends the grant; returns whether it had not ended before.
     pub(super) fn end(&self, why: LockLostReason) -> bool {
-        // Before the word: where the end is seen the reason is there.
+        // Before the word, so that a thread that sees the end also finds the reason.
         let first = self.why_ended.set(why).is_ok();
         self.state.fetch_or(ENDED_BIT, Ordering::SeqCst);
         first
     }
 
-    /// Whether fenced commits are under way, or its row may be on the disk.
+    /// Whether fenced commits are in flight, or the lease row may be on disk.
     pub fn has_leftovers(&self) -> bool {
         self.in_flight_commits() > 0 || self.has_lease_row()
     }
@@ -178,12 +182,12 @@ impl Grant {
         self.why_ended.get().copied()
     }
 
-    /// Notes a fenced commit that the next conflicting grant has to find durable.
+    /// Records a fenced commit that the next conflicting grant must find durable.
     pub(super) fn note_fenced_commit(&self, commit_ts: Timestamp) {
         self.unsynced_commit_ts.fetch_max(commit_ts.to_u64(), Ordering::AcqRel);
     }
 
-    /// How many fenced commits are under way.
+    /// Number of fenced commits in flight.
     pub fn in_flight_commits(&self) -> u64 {
         self.state.load(Ordering::SeqCst) & !ENDED_BIT
     }
@@ -205,7 +209,7 @@ impl Grant {
         self.min_read_ts.store(floor.to_u64(), Ordering::Release);
     }
 
-    /// The newest fenced commit that the next conflicting grant has to find durable.
+    /// The newest fenced commit that the next conflicting grant must find durable.
     pub fn unsynced_commit_ts(&self) -> Timestamp {
         Timestamp::from_u64(self.unsynced_commit_ts.load(Ordering::Acquire))
     }
@@ -218,12 +222,12 @@ impl Grant {
         self.with_lease(|lease| lease.clone())
     }
 
-    /// Changes the lease; nothing where there is none.
+    /// Reads or changes the lease; `None` without one.
     pub fn with_lease<T>(&self, change: impl FnOnce(&mut Lease) -> T) -> Option<T> {
         self.lease.as_ref().map(|lease| change(&mut lease.lock()))
     }
 
-    /// Ends the time of a lease that is over, so that it is not renewed any more; the answer is whether it is over.
+    /// Marks an expired lease so that it cannot be renewed; returns whether it has expired.
     pub(super) fn try_expire(&self, now: Duration) -> bool {
         let expired = self.with_lease(|lease| {
             let over = lease.row_writes_in_flight == 0 && lease.expires_at <= now;
@@ -235,7 +239,7 @@ impl Grant {
         expired.unwrap_or(false)
     }
 
-    /// Whether its time is over, by the runtime's clock.
+    /// Whether the lease has expired, by the runtime's clock.
     pub fn is_lease_expired(&self, now: Duration) -> bool {
         self.with_lease(|lease| lease.row_writes_in_flight == 0 && lease.expires_at <= now).unwrap_or(false)
     }
@@ -264,7 +268,7 @@ impl Grant {
         self.cold.get()?.waiter.get()
     }
 
-    /// Why it is over; `None` while it stands, as far as this process knows.
+    /// Why the grant has ended; `None` while this process takes it for valid.
     pub fn end_reason_at(&self, now: Duration) -> Option<LockLostReason> {
         if self.has_ended() {
             return Some(self.why_ended.get().copied().unwrap_or(LockLostReason::Closed));
@@ -272,20 +276,21 @@ impl Grant {
         self.is_lease_expired(now).then_some(LockLostReason::Expired)
     }
 
-    /// [`Grant::end_reason_at`] at this moment. Only a lease takes a look at the clock.
+    /// [`Grant::end_reason_at`] the present. Reads the clock only for a lease.
     pub fn end_reason_now(&self, runtime: &dyn Env) -> Option<LockLostReason> {
         self.end_reason_at(if self.has_lease() { runtime.elapsed() } else { Duration::ZERO })
     }
 
-    /// What is said of it when it is over.
+    /// The error of a grant that has ended.
     pub fn lost_error(&self, reason: LockLostReason) -> LockLost {
         LockLost { target: self.target(), token: self.token(), reason }
     }
 
-    /// Has `watcher` woken when the grant ends, but not when it has ended before.
+    /// Wakes `watcher` at the end of the grant, but not if the grant has ended already.
     pub fn watch(&self, watcher: &Arc<Waiter>) {
         self.cold().watchers.lock().push(Arc::clone(watcher));
-        // A change of the word, so that an end after it finds the watcher without a lock taken for nothing.
+        // Orders the watcher before any later end, which then finds it. An end without watchers
+        // takes no mutex.
         self.state.fetch_or(0, Ordering::SeqCst);
     }
 

@@ -1,21 +1,27 @@
-//! The lock head: the grants and the queue of one name. Plain code, without I/O, clock or randomness.
+//! The lock queue (in textbooks the lock head): the grants and the waiting requests of one name of
+//! the named locks. Plain code, without I/O, clock or randomness.
 //!
-//! Requests are served in the order in which they ask, by this definition, which the tests print and compare with:
+//! Requests are served in the order of their arrival, by this specification. The tests print it and
+//! compare the queue with it:
 //!
 //! ```text
-//! a new request is granted at once if it is compatible with every grant, every conversion that waits, and every waiting request
-//! when a grant changes: 1. conversions in order of asking: granted if compatible with every other grant
-//!                       2. if the front of the queue is compatible with grants and conversions: it is granted, and then, in
-//!                          order, each request after it that is compatible with all grants by then
-//! semaphore requests are compatible while fewer than n are granted; on such a name rule 2 stops at the first request that is
-//! not granted: nothing passes
+//! a new request is granted immediately if it is compatible with every grant, every waiting
+//!    conversion and every waiting request
+//! when a grant changes:
+//!    1. conversions in order of arrival: granted if compatible with every other grant
+//!    2. if the front of the queue is compatible with grants and conversions: it is granted, and
+//!       then, in order, each request after it that is compatible with all grants by then
+//! semaphore requests are compatible while fewer than n are granted; on such a name rule 2 stops at
+//!    the first request that is not granted: nothing passes
 //! ```
 //!
-//! So an exclusive request is passed by shared ones at most once: by those that waited together with the one at the front.
+//! So shared requests pass an exclusive one at most once: those that waited together with the one
+//! at the front.
 //!
-//! All grants of a name have the same mode, so the first of them speaks for all. And a request that waits is never compatible with
-//! everything before it, so a new request is granted at once only where the queue is empty. Both make a decision O(1). No more
-//! than one conversion waits: a second one is a deadlock, and is refused.
+//! All grants of a name have the same mode, so the first of them decides compatibility. A waiting
+//! request is never compatible with everything that precedes it, so a new request can only be
+//! granted immediately if the queue is empty. Both make a decision O(1). At most one conversion
+//! waits: a second one is a deadlock, and is rejected.
 
 use std::collections::VecDeque;
 
@@ -26,20 +32,20 @@ use super::mode::LockMode;
 /// One request, waiting or granted.
 #[derive(Clone, Debug)]
 pub struct QueuedRequest<T> {
-    /// Grows in the order of asking.
+    /// Grows in the order of arrival.
     pub id: u64,
     pub mode: LockMode,
     pub value: T,
 }
 
-/// What a change of a head has led to.
+/// The effects of a change of the queue.
 #[derive(Debug, PartialEq, Eq)]
 pub struct QueueChanges<T> {
-    /// Requests and conversions that are granted by it.
+    /// Requests and conversions that the change granted.
     pub granted: Vec<T>,
-    /// Shared grants that have become exclusive ones.
+    /// Shared grants that a conversion replaced by exclusive ones.
     pub replaced: Vec<T>,
-    /// Conversions that waited for a grant that is gone.
+    /// Waiting conversions whose shared grant was removed.
     pub aborted_upgrades: Vec<T>,
 }
 
@@ -52,22 +58,22 @@ impl<T> Default for QueueChanges<T> {
 /// See the [module](self).
 #[derive(Clone, Debug)]
 pub struct LockQueue<T> {
-    /// In the order of asking.
+    /// In the order of arrival.
     granted: SmallVec<[QueuedRequest<T>; 1]>,
-    /// Made by the first request that waits: of most names none does.
+    /// Allocated by the first request that waits: on most names none does.
     wait_queue: Option<Box<WaitQueue<T>>>,
-    /// How many requests are shared, granted or waiting.
+    /// Number of shared requests, granted or waiting.
     shared_requests: u32,
-    /// How many are of a semaphore, and its number, which is the same for all of them.
+    /// Number of semaphore requests, granted or waiting, and their permits, the same for all.
     semaphore_requests: u32,
     semaphore_permits: u32,
 }
 
 #[derive(Clone, Debug)]
 struct WaitQueue<T> {
-    /// In the order of asking.
+    /// In the order of arrival.
     queue: VecDeque<QueuedRequest<T>>,
-    /// The shared grant that waits to become exclusive, and what it is to be then.
+    /// The shared grant that waits to become exclusive, and its value after that.
     converting: Option<(u64, T)>,
 }
 
@@ -89,44 +95,44 @@ impl<T> Default for WaitQueue<T> {
     }
 }
 
-/// Why a request cannot be made.
+/// Why the mode of a request does not fit the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModeMismatch {
-    /// The name is a semaphore of this number.
+    /// The name has semaphore requests of this number.
     Semaphore(u32),
     /// The name has shared requests.
     Shared,
 }
 
-/// What a conversion to exclusive comes to.
+/// The result of a conversion to exclusive.
 #[derive(Debug, PartialEq, Eq)]
 pub enum UpgradeResult<T> {
-    /// In the place of the grant that is handed back.
+    /// Granted in place of the returned grant.
     Granted(T),
     Waiting,
-    /// Another holder waits for the same, and each would wait for the other's end.
+    /// Another holder waits to upgrade, and each would wait for the end of the other.
     Deadlock,
-    /// There is no such shared grant.
+    /// The request has no shared grant.
     NoSuchGrant,
 }
 
 impl<T: Clone> LockQueue<T> {
-    /// Whether nothing is granted or waits.
+    /// Whether there is neither a grant nor a waiting request.
     pub fn is_empty(&self) -> bool {
         self.granted.is_empty() && self.waiting().len() == 0
     }
 
-    /// Those that are granted, in the order of asking.
+    /// The granted requests, in the order of arrival.
     pub fn granted(&self) -> &[QueuedRequest<T>] {
         &self.granted
     }
 
-    /// Those that wait, in the order of asking.
+    /// The waiting requests without conversions, in the order of arrival.
     pub fn waiting(&self) -> impl ExactSizeIterator<Item = &QueuedRequest<T>> + DoubleEndedIterator {
         self.wait_queue.as_ref().map(|waits| waits.queue.iter()).unwrap_or_default()
     }
 
-    /// A request that is granted or waits.
+    /// A request, granted or waiting.
     pub fn find(&self, id: u64) -> Option<&QueuedRequest<T>> {
         if let Some(at) = self.position(id) {
             return self.granted.get(at);
@@ -135,23 +141,23 @@ impl<T: Clone> LockQueue<T> {
         queue.get(queue.binary_search_by_key(&id, |asked| asked.id).ok()?)
     }
 
-    /// Whether anything waits, a conversion included.
+    /// Whether anything waits, including a conversion.
     pub fn has_waiting(&self) -> bool {
         self.wait_queue.as_ref().is_some_and(|waits| waits.converting.is_some() || !waits.queue.is_empty())
     }
 
-    /// The grant that waits to be converted, and what it is to be then.
+    /// The id of the grant that waits to be converted, and its value after that.
     pub fn converting(&self) -> Option<&(u64, T)> {
         self.wait_queue.as_ref()?.converting.as_ref()
     }
 
-    /// Whether a request of this mode would be granted at once.
+    /// Whether a request of this mode would be granted immediately.
     pub fn would_grant(&self, mode: LockMode) -> bool {
         let is_queued = self.has_waiting() && !(mutated!(QueueJumped) && self.converting().is_none());
         !is_queued && self.is_compatible(mode)
     }
 
-    /// Whether requests of this mode go together with those that are there.
+    /// Checks that requests of this mode may share the name with the present ones.
     pub fn check_mode(&self, mode: LockMode) -> Result<(), ModeMismatch> {
         match mode {
             LockMode::Shared if self.semaphore_requests > 0 => Err(ModeMismatch::Semaphore(self.semaphore_permits)),
@@ -163,8 +169,8 @@ impl<T: Clone> LockQueue<T> {
         }
     }
 
-    /// Adds a request, whose `id` is greater than all before, and which goes together with those that are there. The answer is
-    /// whether it is granted.
+    /// Adds a request. Its `id` must exceed all earlier ones, and its mode must have passed
+    /// [`LockQueue::check_mode`]. Returns whether it is granted.
     pub fn request(&mut self, id: u64, mode: LockMode, value: T) -> bool {
         self.adjust_counts(mode, 1);
         let granted = self.would_grant(mode);
@@ -177,7 +183,7 @@ impl<T: Clone> LockQueue<T> {
         granted
     }
 
-    /// Takes a request out, waiting or granted.
+    /// Removes a request, waiting or granted.
     pub fn remove(&mut self, id: u64, changes: &mut QueueChanges<T>) -> Option<QueuedRequest<T>> {
         let left = if let Some(at) = self.position(id) {
             self.granted.remove(at)
@@ -191,7 +197,8 @@ impl<T: Clone> LockQueue<T> {
         Some(left)
     }
 
-    /// Has a shared grant become exclusive, before everything that waits; `value` takes its place then.
+    /// Makes a shared grant exclusive, ahead of everything that waits; `value` then replaces its
+    /// value.
     pub fn upgrade(&mut self, id: u64, value: T) -> UpgradeResult<T> {
         let Some(at) = self.position(id).filter(|at| self.mode_at(*at) == Some(LockMode::Shared)) else {
             return UpgradeResult::NoSuchGrant;
@@ -208,7 +215,7 @@ impl<T: Clone> LockQueue<T> {
         UpgradeResult::Waiting
     }
 
-    /// Takes a conversion that waits back. The answer is whether it waited.
+    /// Cancels a waiting conversion. Returns whether there was one.
     pub fn cancel_upgrade(&mut self, id: u64, changes: &mut QueueChanges<T>) -> bool {
         let waited = self.take_upgrade(id).is_some();
         if waited {
@@ -217,8 +224,8 @@ impl<T: Clone> LockQueue<T> {
         waited
     }
 
-    /// Has an exclusive grant become shared, and `value` take its place; the answer is what was there. Not while requests of a semaphore
-    /// wait for it to end.
+    /// Makes an exclusive grant shared and replaces its value by `value`; returns the old value.
+    /// Fails while semaphore requests wait.
     pub fn downgrade(&mut self, id: u64, value: T, changes: &mut QueueChanges<T>) -> Result<Option<T>, ModeMismatch> {
         let exclusive = self.position(id).filter(|at| self.mode_at(*at) == Some(LockMode::Exclusive));
         let Some(at) = exclusive else { return Ok(None) };
@@ -233,7 +240,7 @@ impl<T: Clone> LockQueue<T> {
         conversion.map(|(_, value)| value)
     }
 
-    /// Grants what can be granted after a change.
+    /// Grants what a change has made compatible.
     fn grant_waiters(&mut self, changes: &mut QueueChanges<T>) {
         if let Some(id) = self.converting().map(|(id, _)| *id) {
             if let (1, Some(at)) = (self.granted.len(), self.position(id))
@@ -249,7 +256,7 @@ impl<T: Clone> LockQueue<T> {
             && let Some(WaitQueue { queue, .. }) = self.wait_queue.as_deref_mut()
         {
             if front == LockMode::Shared {
-                // They pass the exclusive requests that wait between them and the front.
+                // All shared requests: they pass the exclusive ones that wait between them.
                 let (shared, left): (VecDeque<_>, _) =
                     std::mem::take(queue).into_iter().partition(|asked| asked.mode == LockMode::Shared);
                 *queue = left;

@@ -1,4 +1,4 @@
-//! The head beside the printed definition, in every history of up to six requests.
+//! The lock queue against an executable specification, in every history of up to six requests.
 
 use std::collections::HashSet;
 
@@ -6,27 +6,29 @@ use super::*;
 use LockMode::{Exclusive, Semaphore, Shared};
 
 const DEFINITION: &str = "
-a new request is granted at once if it is compatible with every grant, every conversion that waits, and every waiting request
-when a grant changes: 1. conversions in order of asking: granted if compatible with every other grant
-                      2. if the front of the queue is compatible with grants and conversions: it is granted, and then, in
-                         order, each request behind it that is compatible with all grants by then
-the queue: in order of asking
-semaphore requests are compatible while fewer than n are granted; on such a name rule 2 stops at the first request that is not
-granted: nothing passes";
+a new request is granted immediately if it is compatible with every grant, every waiting
+   conversion and every waiting request
+when a grant changes:
+   1. conversions in order of arrival: granted if compatible with every other grant
+   2. if the front of the queue is compatible with grants and conversions: it is granted, and
+      then, in order, each request after it that is compatible with all grants by then
+the queue is in order of arrival
+semaphore requests are compatible while fewer than n are granted; on such a name rule 2 stops at
+   the first request that is not granted: nothing passes";
 
 const REQUESTS: u64 = 6;
 const MODES: [LockMode; 3] = [Exclusive, Shared, Semaphore(2)];
 
-/// What is known of a request: its number, its mode, and what it has been converted to.
+/// Number of a request, its mode, and its value, which a conversion changes.
 type Known = (u64, LockMode, u64);
 
-/// The definition, over plain lists; nothing is counted, everything is looked at again.
+/// The specification over plain lists: without counters, with every rule evaluated in full.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Definition {
     grants: Vec<Known>,
     conversions: Vec<u64>,
     queue: Vec<Known>,
-    /// How many requests were made.
+    /// Number of requests made.
     asked: u64,
 }
 
@@ -39,7 +41,7 @@ enum Step {
     Downgrade(u64),
 }
 
-/// What a step answers, and whom it grants.
+/// The result of a step, and what it grants, converts and aborts.
 #[derive(Debug, PartialEq, Eq)]
 struct Answer {
     said: &'static str,
@@ -181,7 +183,7 @@ impl Definition {
     }
 }
 
-/// The same steps on the head.
+/// The same step on the lock queue.
 fn take(head: &mut LockQueue<u64>, next: u64, step: Step) -> Answer {
     let mut changes = QueueChanges::default();
     let said = match step {
@@ -213,28 +215,28 @@ fn take(head: &mut LockQueue<u64>, next: u64, step: Step) -> Answer {
     Answer { said, granted: changes.granted, converted: changes.replaced, orphaned: changes.aborted_upgrades }
 }
 
-/// All that a head says of itself, and all it keeps.
+/// Compares everything that the queue reports and keeps.
 fn compare(head: &LockQueue<u64>, definition: &Definition, history: &[Step]) {
-    let told = || format!("after {history:?}, by the definition:{DEFINITION}\n");
+    let context = || format!("after {history:?}, by the specification:{DEFINITION}\n");
     let known = |asked: &QueuedRequest<u64>| (asked.id, asked.mode, asked.value);
     let granted: Vec<Known> = head.granted().iter().map(known).collect();
-    assert_eq!(granted, definition.grants, "granted {}", told());
-    assert_eq!(head.waiting().map(known).collect::<Vec<_>>(), definition.queue, "waiting {}", told());
+    assert_eq!(granted, definition.grants, "granted {}", context());
+    assert_eq!(head.waiting().map(known).collect::<Vec<_>>(), definition.queue, "waiting {}", context());
     let converting: Vec<_> = head.converting().into_iter().copied().collect();
     let conversions: Vec<_> = definition.conversions.iter().map(|id| (*id, upgraded(*id))).collect();
-    assert_eq!(converting, conversions, "converting {}", told());
+    assert_eq!(converting, conversions, "converting {}", context());
     let waits = !(definition.queue.is_empty() && definition.conversions.is_empty());
-    assert_eq!(head.has_waiting(), waits, "{}", told());
-    assert_eq!(head.is_empty(), definition.grants.is_empty() && definition.queue.is_empty(), "{}", told());
+    assert_eq!(head.has_waiting(), waits, "{}", context());
+    assert_eq!(head.is_empty(), definition.grants.is_empty() && definition.queue.is_empty(), "{}", context());
     for mode in MODES.into_iter().chain([Semaphore(3)]) {
-        assert_eq!(head.check_mode(mode).is_err(), definition.is_refused(mode), "{mode} {}", told());
+        assert_eq!(head.check_mode(mode).is_err(), definition.is_refused(mode), "{mode} {}", context());
         if !definition.is_refused(mode) {
-            assert_eq!(head.would_grant(mode), definition.is_granted_at_once(mode), "{mode} {}", told());
+            assert_eq!(head.would_grant(mode), definition.is_granted_at_once(mode), "{mode} {}", context());
         }
     }
     for id in 1..=REQUESTS {
         let there = definition.grants.iter().chain(&definition.queue).find(|known| known.0 == id);
-        assert_eq!(head.find(id).map(known), there.copied(), "request {id} {}", told());
+        assert_eq!(head.find(id).map(known), there.copied(), "request {id} {}", context());
     }
 }
 
@@ -250,10 +252,10 @@ fn steps(definition: &Definition) -> Vec<Step> {
     steps
 }
 
-/// Every history, however long, in which at most six requests are made: what was reached before in another way, with the same
-/// future, is not gone through again.
+/// Every history of any length with at most six requests. A state that was reached before has the
+/// same future, and is not explored again.
 #[test]
-fn m1_e_every_history_of_six_requests_goes_by_the_definition() {
+fn every_history_of_six_requests_matches_the_spec() {
     let mut met = HashSet::new();
     let mut open = vec![(Definition::default(), LockQueue::default(), Vec::new())];
     let (mut taken, mut waited, mut deadlocks) = (0_u32, 0_u32, 0_u32);
@@ -263,7 +265,7 @@ fn m1_e_every_history_of_six_requests_goes_by_the_definition() {
             history.push(step);
             let by_head = take(&mut head, definition.next_id(), step);
             let answer = definition.take(step);
-            assert_eq!(by_head, answer, "after {history:?}, by the definition:{DEFINITION}\n");
+            assert_eq!(by_head, answer, "after {history:?}, by the specification:{DEFINITION}\n");
             compare(&head, &definition, &history);
             taken += 1;
             waited += u32::from(answer.said == "waits");

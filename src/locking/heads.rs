@@ -1,7 +1,10 @@
-//! The lock heads of a store, by [name](super::name).
+//! The lock manager: all named locks of a store, by [name](super::name). Row locks are elsewhere,
+//! in the store's lock column.
 //!
-//! The map is in shards, each with a mutex that is held for no call that may wait. Every change collects the requests that it has
-//! granted, and they are woken when the mutex is free again: each of them once, and no others.
+//! The map has 64 shards, each with a mutex. No call that may block is made under that mutex. A
+//! change collects the requests that it grants and wakes them after the mutex is free: each of them
+//! once, and no other waiting ones. Besides, it wakes the watchers of ended grants and, if there is
+//! a lease, a new first waiter, which arms its timer.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,23 +32,24 @@ pub struct LockManager {
     secrets: RapidSecrets,
     pub(super) last_request_id: AtomicU64,
     close_reason: OnceLock<String>,
-    /// Why nothing can be said of any name.
+    /// Set if the lease rows cannot be listed: every request then returns this corruption.
     pub(super) corruption: OnceLock<Arc<str>>,
     pub metrics: LockMetrics,
 }
 
-/// In order, so that simulated runs repeat. Boxed, because a node of the tree has room for eleven.
+/// Ordered, so that simulated runs repeat. Boxed, because a B-tree node has space for eleven
+/// values.
 pub(super) type Shard = BTreeMap<Arc<str>, Box<NamedLock>>;
 
-/// Why a request was not made.
+/// Why a request was rejected.
 #[derive(Debug)]
 pub enum RequestError {
     ModeMismatch(ModeMismatch),
-    /// The row of the name's leases is damaged.
+    /// The lease row of the name is corrupt.
     Corrupt(Arc<str>),
-    /// The store takes no requests any more.
+    /// The store is closed or has failed.
     Closed(String),
-    /// It would have to wait, and was not to.
+    /// The request would have to wait, and has no waiter.
     WouldBlock,
 }
 
@@ -72,7 +76,7 @@ impl LockManager {
         self.shards.iter().map(Mutex::lock)
     }
 
-    /// Changes what there is of a name; what is woken by it is woken afterwards.
+    /// Runs a change under the shard's mutex, and wakes its waiters after the mutex is free.
     pub(super) fn with_shard<T>(&self, name: &str, change: impl FnOnce(&mut Shard, &mut WakeList) -> T) -> T {
         let mut wakes = WakeList::default();
         let answer = change(&mut self.shard(name), &mut wakes);
@@ -80,23 +84,23 @@ impl LockManager {
         answer
     }
 
-    /// Whether any lock was ever asked for, or left by an earlier life.
+    /// Whether any lock was requested in this incarnation, or a lease restored.
     pub fn was_used(&self) -> bool {
         self.last_request_id.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether requests are taken.
+    /// Checks that the manager accepts requests.
     pub fn check_open(&self) -> Result<(), RequestError> {
         self.closed().map_or(Ok(()), |why| Err(RequestError::Closed(why.into())))
     }
 
-    /// Why no requests are taken any more.
+    /// Why the manager accepts no requests; `None` while it does.
     pub fn closed(&self) -> Option<&str> {
         self.close_reason.get().map(String::as_str)
     }
 
-    /// Makes a request: granted at once, or waiting, to be woken by what `waiter` makes. Without one it is only made if it is
-    /// granted.
+    /// Makes a request, which is granted immediately or waits; the end of the wait wakes what
+    /// `waiter` makes. Without `waiter` the request is only made if it is granted immediately.
     pub fn request(
         &self,
         name: &str,
@@ -147,7 +151,8 @@ impl LockManager {
         Ok(grant)
     }
 
-    /// Takes a request back that still waits; the answer is how many were before it. `None` when it is granted.
+    /// Cancels a waiting request; returns the number of requests ahead of it. `None` if it is
+    /// granted.
     pub fn cancel_request(&self, grant: &Arc<Grant>) -> Option<usize> {
         self.with_shard(&grant.name, |shard, wakes| {
             if grant.is_granted() {
@@ -162,7 +167,8 @@ impl LockManager {
         })
     }
 
-    /// Ends a grant, or takes a request that waits back. The answer is whether it was there. A lease that was over by `now` was lost.
+    /// Ends a grant or cancels a waiting request. Returns whether it was in the queue. A lease that
+    /// had expired by `now` counts as lost.
     pub fn release(&self, grant: &Arc<Grant>, now: Duration) -> bool {
         self.with_shard(&grant.name, |shard, wakes| {
             let was_over = grant.is_lease_expired(now);
@@ -185,7 +191,7 @@ impl LockManager {
         left
     }
 
-    /// Ends the grant that has this token, unless it is a lease that is over.
+    /// Ends the grant that has this token, unless its lease has expired.
     pub fn release_by_token(
         &self,
         name: &str,
@@ -200,7 +206,7 @@ impl LockManager {
         })
     }
 
-    /// Has a shared grant become exclusive, as soon as it is the only one. `next` takes its place then.
+    /// Makes a shared grant exclusive as soon as it is the only one; `next` then replaces it.
     pub fn upgrade(
         &self,
         grant: &Arc<Grant>,
@@ -226,7 +232,8 @@ impl LockManager {
         })
     }
 
-    /// Takes a conversion that still waits back; none is before it in the queue. `None` when it is granted.
+    /// Cancels a waiting conversion. Returns 0, since no request is ahead of a conversion; `None`
+    /// if it is granted.
     pub fn cancel_upgrade(&self, next: &Arc<Grant>) -> Option<usize> {
         self.with_shard(&next.name, |shard, wakes| {
             if next.is_granted() {
@@ -243,7 +250,7 @@ impl LockManager {
         })
     }
 
-    /// Has an exclusive grant become shared, in the place of which `next` is granted. The answer is whether it stood.
+    /// Makes an exclusive grant shared: `next` replaces it. Returns whether the grant was valid.
     pub fn downgrade(&self, grant: &Arc<Grant>, next: &Arc<Grant>) -> Result<bool, RequestError> {
         self.with_shard(&grant.name, |shard, wakes| {
             let entry = shard.get_mut(&grant.name).filter(|_| !grant.has_ended());
@@ -264,7 +271,7 @@ impl LockManager {
         })
     }
 
-    /// What the grants before this one have left for it.
+    /// What the new grant must wait for.
     pub fn predecessors_of(&self, grant: &Grant) -> Predecessors {
         let mut past = Predecessors::default();
         if grant.has_no_predecessors {
@@ -283,7 +290,8 @@ impl LockManager {
         past
     }
 
-    /// Forgets what was left of grants that have ended, as far as nothing of it is under way or not durable yet.
+    /// Drops the predecessors of a name that leave nothing in flight, no lease row and no commit
+    /// above `durable_ts`.
     pub fn prune(&self, name: &str, durable_ts: Timestamp) {
         let mut shard = self.shard(name);
         if let Some(entry) = shard.get_mut(name) {
@@ -304,8 +312,8 @@ impl LockManager {
         }
     }
 
-    /// Ends everything: no request is taken any more, those that wait are refused, and all grants are lost. The answer is the leases with a
-    /// guard among them, and those that are over with rows.
+    /// Closes the manager: requests are rejected, waits fail, and all grants end. Returns the
+    /// leases with a guard, and the ended grants that still have a lease row.
     pub fn close(&self, why: &str) -> Vec<Arc<Grant>> {
         let _ = self.close_reason.set(why.into());
         let mut leases = Vec::new();
@@ -331,7 +339,8 @@ impl LockManager {
         leases
     }
 
-    /// The first `most` entries of those that hold a name and are `wanted`, and how many requests wait for it.
+    /// The entries of the first `most` holders of a name that are `wanted`, and the number of
+    /// requests that wait for it.
     pub fn holders(
         &self,
         name: &str,
@@ -344,7 +353,7 @@ impl LockManager {
         head.map_or_else(Default::default, |head| (table::holders(head, clock, most, wanted), head.waiting().len()))
     }
 
-    /// Whether the name is free for an exclusive request; a lease that is over counts as free.
+    /// Whether an exclusive request would be granted; an expired lease counts as free.
     pub fn is_free(&self, name: &str, now: Duration) -> Result<bool, RequestError> {
         let shard = self.shard(name);
         self.check_open()?;
@@ -354,7 +363,7 @@ impl LockManager {
         Ok(!entry.head.has_waiting() && entry.head.granted().iter().all(|asked| asked.value.is_lease_expired(now)))
     }
 
-    /// Whether nothing is kept of any name.
+    /// Whether no name has an entry.
     #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         self.shards().all(|shard| shard.is_empty())
@@ -372,7 +381,7 @@ impl LockManager {
                 waiter.notify();
             }
             if mutated!(WakeBeforeGrant) && !grant.is_granted() {
-                // Its waiter looks meanwhile, and waits again.
+                // The waiter polls in between, and waits again.
                 if let Some(entry) = self.shard(&grant.name).get_mut(&grant.name) {
                     entry.granted(&grant);
                 }

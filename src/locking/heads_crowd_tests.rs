@@ -1,4 +1,4 @@
-//! Many threads at once.
+//! Stress test of the lock manager: random requests of many threads.
 
 use super::*;
 
@@ -26,7 +26,7 @@ fn goes_beside(mode: LockMode, others: u64) -> bool {
 struct Crowd {
     heads: Arc<LockManager>,
     system: SystemEnv,
-    /// Who is inside, by mode.
+    /// Holders of each name: one packed number with a counter for each mode.
     inside: [AtomicU64; 4],
     /// Requests that waited and were granted.
     granted_later: AtomicU64,
@@ -34,7 +34,7 @@ struct Crowd {
     has_failed: AtomicBool,
 }
 
-/// What one thread has found, the others need not look for.
+/// Sets the flag if the thread panics, so that the others stop early.
 struct TellsOfPanic<'a>(&'a AtomicBool);
 
 impl Drop for TellsOfPanic<'_> {
@@ -58,14 +58,14 @@ fn below(limit: usize, random: &mut impl FnMut() -> u64) -> usize {
 impl Crowd {
     fn enters(&self, at: usize, mode: LockMode) {
         let others = self.inside[at].fetch_add(unit(mode), Ordering::SeqCst);
-        assert!(goes_beside(mode, others), "{mode} beside {others:#x} of {:?}", NAMES[at]);
+        assert!(goes_beside(mode, others), "{mode} overlaps {others:#x} of {:?}", NAMES[at]);
     }
 
     fn leaves(&self, at: usize, mode: LockMode) {
         self.inside[at].fetch_sub(unit(mode), Ordering::SeqCst);
     }
 
-    /// Waits as a thread does; the answer is whether it is granted.
+    /// Waits as a thread does; returns whether the request is granted.
     fn waits_for(&self, wait: &LockWait, give_up: bool) -> bool {
         let mut woken = false;
         loop {
@@ -73,21 +73,21 @@ impl Crowd {
                 WaitPoll::Granted => return true,
                 WaitPoll::TimedOut { .. } => return false,
                 WaitPoll::Wait(waiter, at_most) => {
-                    assert!(!woken, "woken for nothing");
+                    assert!(!woken, "woken without a reason");
                     self.waits.fetch_add(1, Ordering::Relaxed);
                     if give_up {
                         return false;
                     }
                     waiter.wait_at_most(&self.system, at_most.unwrap_or(LIMIT));
                     woken = waiter.is_notified();
-                    assert!(woken || at_most.is_some(), "nobody woke it");
+                    assert!(woken || at_most.is_some(), "the wake-up was lost");
                 }
                 WaitPoll::Cancelled | WaitPoll::GrantEnded(_) | WaitPoll::Closed(_) => unreachable!(),
             }
         }
     }
 
-    /// Drops what is left of a request, and notes whether it had been granted after a wait.
+    /// Drops what is left of a request, and counts it if it was granted after a wait.
     fn is_over<T>(&self, grant: &Arc<Grant>, rest: T) {
         drop(rest);
         if grant.waiter().is_some() && grant.is_granted() {
@@ -102,8 +102,8 @@ impl Crowd {
             (3, _) => Semaphore(PERMITS),
             _ => Shared,
         };
-        let patience = [None, None, Some(Duration::ZERO), Some(Duration::from_micros(random() % 200))];
-        let at_most = patience[below(patience.len(), random)];
+        let timeouts = [None, None, Some(Duration::ZERO), Some(Duration::from_micros(random() % 200))];
+        let at_most = timeouts[below(timeouts.len(), random)];
         let gives_up = random().is_multiple_of(8);
         let waiter = || Arc::new(Waiter::new(&self.system));
         let waiter: Option<&dyn Fn() -> Arc<Waiter>> = if random() % 8 == 1 { None } else { Some(&waiter) };
@@ -145,7 +145,7 @@ impl Crowd {
         let owner = Requester { reason: Some("converted".into()), ..owner() };
         let next = Arc::new(Grant::new(NAMES[at].into(), held.grant().id, to, owner, None));
         if to == Shared {
-            // Others may be in as soon as it is one.
+            // Others may enter as soon as it is shared.
             let before = self.inside[at].fetch_sub(unit(Exclusive) - unit(Shared), Ordering::SeqCst);
             assert_eq!(before, unit(Exclusive));
             assert!(self.heads.downgrade(held.grant(), &next).unwrap());
@@ -167,7 +167,7 @@ impl Crowd {
             return (held, Shared);
         }
         let before = self.inside[at].fetch_add(unit(Exclusive) - unit(Shared), Ordering::SeqCst);
-        assert_eq!(before, unit(Shared), "it was to be alone");
+        assert_eq!(before, unit(Shared), "an upgrade was granted beside another holder");
         if next.waiter().is_some() {
             self.granted_later.fetch_add(1, Ordering::Relaxed);
         }
@@ -178,10 +178,10 @@ impl Crowd {
 }
 
 #[test]
-fn m1_f_random_requests_of_32_threads_never_overlap_and_wake_nobody_for_nothing() {
+fn random_requests_of_32_threads_never_overlap() {
     let seed = std::env::var("PERCOLITE_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = seed.unwrap_or_else(|| SystemEnv::default().random());
-    println!("m1_f: PERCOLITE_SEED={seed}");
+    println!("random_requests_of_32_threads: PERCOLITE_SEED={seed}");
     let crowd = Crowd {
         heads: heads(),
         system: SystemEnv::default(),
@@ -210,7 +210,7 @@ fn m1_f_random_requests_of_32_threads_never_overlap_and_wake_nobody_for_nothing(
     assert!(granted_later > 1000 && waits > granted_later, "{granted_later} of {waits}");
     assert_eq!(wakes(&crowd.heads), granted_later);
 
-    // And one wake for each that waits at the end of the store.
+    // And one wake-up for each request that waits at the end of the store.
     let heads = &crowd.heads;
     let queue: Vec<_> = [Shared, Shared, Exclusive, Shared].map(|mode| wait_of(heads, mode, None, None)).into();
     assert!(queue.iter().skip(2).all(|wait| matches!(wait.poll(Duration::ZERO), WaitPoll::Wait(..))));

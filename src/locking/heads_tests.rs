@@ -1,4 +1,5 @@
-//! What cannot be seen from outside: looks and wakes in every order, and that nothing is kept.
+//! What integration tests cannot reach: polls and wake-ups in every order, and that no entry is
+//! left.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -10,7 +11,7 @@ use crate::observe::Metrics;
 use crate::runtime::{Env, JoinHandle, Parker, SystemEnv};
 use LockMode::{Exclusive, Semaphore, Shared};
 
-/// Whatever waits longer has missed its wake.
+/// A longer wait means that a wake-up was lost.
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn heads() -> Arc<LockManager> {
@@ -36,7 +37,7 @@ fn wait_of(
     LockWait::new(RequestHandle::new(heads, grant, false), Duration::ZERO, at_most, cancel)
 }
 
-/// A grant with a lease that ends at `ends`, and the token 5.
+/// A grant with a lease that expires at `ends`, and the token 5.
 fn leased(heads: &Arc<LockManager>, mode: LockMode, ends: Duration) -> RequestHandle {
     let lease = Lease {
         duration: ends,
@@ -63,9 +64,9 @@ fn conversion_of(heads: &Arc<LockManager>, request: &RequestHandle) -> LockWait 
 }
 
 #[test]
-fn whichever_request_comes_to_the_front_sets_the_timer_of_the_lease_before_it() {
+fn a_new_first_waiter_arms_the_lease_timer() {
     const SECOND: Duration = Duration::from_secs(1);
-    // The front leaves the queue.
+    // The first waiter leaves the queue.
     let heads = heads();
     let held = leased(&heads, Exclusive, SECOND);
     let (front, next) = (wait_of(&heads, Exclusive, None, None), wait_of(&heads, Exclusive, None, None));
@@ -76,7 +77,7 @@ fn whichever_request_comes_to_the_front_sets_the_timer_of_the_lease_before_it() 
     assert!(matches!(next.poll(Duration::ZERO), WaitPoll::Wait(_, Some(SECOND))));
     drop((held, next));
 
-    // A conversion is given up, and the queue comes after the leases again.
+    // A conversion is cancelled, and the queue follows the leases again.
     let (converted, other) = (leased(&heads, Shared, SECOND), leased(&heads, Shared, SECOND));
     let conversion = conversion_of(&heads, &converted);
     let queued = wait_of(&heads, Exclusive, None, None);
@@ -86,7 +87,7 @@ fn whichever_request_comes_to_the_front_sets_the_timer_of_the_lease_before_it() 
     assert!(matches!(queued.poll(Duration::ZERO), WaitPoll::Wait(_, Some(SECOND))));
     drop((converted, other, queued));
 
-    // A downgrade grants the front of the queue, and the next one does not wait for ever.
+    // A downgrade grants the first waiter, and the next one gets a timer.
     let held = leased(&heads, Exclusive, SECOND);
     let (front, next) = (wait_of(&heads, Shared, None, None), wait_of(&heads, Exclusive, None, None));
     assert!(matches!(front.poll(Duration::ZERO), WaitPoll::Wait(_, Some(SECOND))));
@@ -96,7 +97,7 @@ fn whichever_request_comes_to_the_front_sets_the_timer_of_the_lease_before_it() 
     assert!(heads.downgrade(held.grant(), &shared).unwrap());
     assert!(is_granted(&front) && is_woken(&next));
     assert!(matches!(next.poll(Duration::ZERO), WaitPoll::Wait(_, Some(SECOND))));
-    // The lease is over, and nothing else holds the name.
+    // The lease has expired, and there is no other holder.
     drop(front);
     assert!(matches!(next.poll(SECOND), WaitPoll::Granted));
 }
@@ -114,9 +115,9 @@ fn wakes(heads: &LockManager) -> u64 {
 }
 
 #[test]
-fn m2_d_a_waiter_that_is_granted_and_does_not_know_passes_the_lock_on_or_has_it() {
+fn a_waiter_granted_while_it_leaves_passes_the_lock_on() {
     let heads = heads();
-    // It leaves: the others as if it had never been.
+    // It leaves: the queue is as if it had never been in it.
     let held = wait_of(&heads, Exclusive, None, None);
     let queue: Vec<_> = [Shared, Shared, Exclusive].map(|mode| wait_of(&heads, mode, None, None)).into();
     assert!(queue.iter().all(|wait| matches!(wait.poll(Duration::ZERO), WaitPoll::Wait(..))));
@@ -132,7 +133,7 @@ fn m2_d_a_waiter_that_is_granted_and_does_not_know_passes_the_lock_on_or_has_it(
     drop(queue);
     assert!(heads.is_empty());
 
-    // Its patience is over, or it is cancelled: it has the lock.
+    // Its timeout has passed, or it is cancelled: it has the lock.
     let cancel = CancelToken::default();
     let held = wait_of(&heads, Exclusive, None, None);
     let late = wait_of(&heads, Shared, Some(Duration::from_secs(1)), None);
@@ -152,7 +153,7 @@ fn m2_d_a_waiter_that_is_granted_and_does_not_know_passes_the_lock_on_or_has_it(
 }
 
 #[test]
-fn semaphores_wait_for_the_commits_of_those_of_another_number_only() {
+fn a_semaphore_waits_only_for_commits_of_another_number() {
     let heads = heads();
     let commit_ts = Timestamp::from_u64(7);
     let held = wait_of(&heads, Semaphore(2), None, None);
@@ -161,10 +162,10 @@ fn semaphores_wait_for_the_commits_of_those_of_another_number_only() {
     let found = |mode| heads.predecessors_of(wait_of(&heads, mode, None, None).request.grant()).unsynced_commit_ts;
     assert_eq!(found(Semaphore(2)), Timestamp::ZERO);
     assert_eq!(found(Semaphore(3)), commit_ts);
-    // What was of another number is of any that comes.
+    // After another number, commits of every earlier one count.
     assert_eq!(found(Semaphore(2)), commit_ts);
 
-    // And of what is under way.
+    // The same for commits in flight.
     let held = wait_of(&heads, Semaphore(2), None, None).into_request();
     let before = Arc::clone(held.grant());
     before.state().fetch_add(1, Ordering::SeqCst);
@@ -178,7 +179,7 @@ fn semaphores_wait_for_the_commits_of_those_of_another_number_only() {
 
 type Hook = Box<dyn Fn() + Send + Sync>;
 
-/// A thread's parker that says when it parks, and when it is woken.
+/// A thread's parker with hooks on park and unpark.
 struct Told {
     parker: Arc<dyn Parker>,
     parks: Hook,
@@ -228,19 +229,19 @@ impl Env for Telling {
     }
 }
 
-/// When the holder ends.
+/// When the holder releases.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum End {
     BeforeAsking,
     BeforeLooking,
     BeforeWaiting,
-    /// The waiter has found that nothing has come, and is about to park.
+    /// The waiter has found no notification, and is about to park.
     BeforeParking,
     Parked,
 }
 
 #[test]
-fn z3_a_a_holder_that_ends_around_a_look_and_a_wait_is_never_missed() {
+fn a_release_between_poll_and_park_is_never_missed() {
     for end in [End::BeforeAsking, End::BeforeLooking, End::BeforeWaiting, End::BeforeParking, End::Parked] {
         let heads = heads();
         let held = Arc::new(Mutex::new(Some(wait_of(&heads, Exclusive, None, None).into_request())));
@@ -288,10 +289,10 @@ fn z3_a_a_holder_that_ends_around_a_look_and_a_wait_is_never_missed() {
         let mut waits = 0;
         while let WaitPoll::Wait(waiter, at_most) = wait.poll(runtime.elapsed()) {
             waits += 1;
-            assert_eq!((at_most, waits), (None, 1), "{end:?}: it is woken once, and not by a timer");
+            assert_eq!((at_most, waits), (None, 1), "{end:?}: woken more than once, or by a timer");
             ends_at(End::BeforeWaiting);
             waiter.wait_at_most(&runtime, LIMIT);
-            assert!(waiter.is_notified(), "{end:?}: nobody woke it");
+            assert!(waiter.is_notified(), "{end:?}: the wake-up was lost");
         }
         assert!(is_granted(&wait) && !woken_early.load(Ordering::Relaxed), "{end:?}");
         let had_to_wait = !matches!(end, End::BeforeAsking | End::BeforeLooking);
@@ -303,7 +304,7 @@ fn z3_a_a_holder_that_ends_around_a_look_and_a_wait_is_never_missed() {
 }
 
 #[test]
-fn a_conversion_ends_with_the_shared_grant_that_it_was_to_replace() {
+fn an_upgrade_ends_with_its_shared_grant() {
     let heads = heads();
     let (first, _second) = (wait_of(&heads, Shared, None, None), wait_of(&heads, Shared, None, None));
     let behind = wait_of(&heads, Shared, None, None);
@@ -320,7 +321,7 @@ fn a_conversion_ends_with_the_shared_grant_that_it_was_to_replace() {
     assert!(!is_granted(&queued));
 
     assert!(heads.release_by_token("name", Timestamp::from_u64(5), LockLostReason::Forced, Duration::ZERO).is_some());
-    assert!(is_woken(&conversion), "nobody else would wake it");
+    assert!(is_woken(&conversion), "nothing else would wake it");
     assert!(matches!(conversion.poll(Duration::ZERO), WaitPoll::GrantEnded(LockLostReason::Forced)));
     assert_eq!(conversion.request.grant().token(), Timestamp::from_u64(5));
     assert!(is_granted(&queued));

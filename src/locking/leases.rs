@@ -1,4 +1,5 @@
-//! What the lock heads know of leases: which are over, which an earlier life has left, and which names have a damaged row.
+//! Leases in the lock manager: which have expired, which an earlier incarnation has left, and which
+//! names have a corrupt lease row.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,7 +12,8 @@ use super::name::{NamedLock, WakeList};
 use crate::timestamp::Timestamp;
 
 impl LockManager {
-    /// Takes charge of the lease that has this token: there is a guard from here on. `None` when it is over or has one.
+    /// Attaches a guard to the lease with this token, and returns its grant. `None` if it has
+    /// expired or has a guard.
     pub fn attach_guard(&self, name: &str, token: Timestamp, now: Duration) -> Option<Arc<Grant>> {
         let shard = self.shard(name);
         self.check_open().ok()?;
@@ -25,17 +27,17 @@ impl LockManager {
         resumed.filter(|resumed| *resumed).map(|_| grant)
     }
 
-    /// Leaves a lease without a guard, unless it is over. The answer is whether it was done.
+    /// Detaches the guard from a lease. Returns `false` if the lease has ended or expired.
     pub fn detach_guard(&self, grant: &Arc<Grant>, now: Duration) -> bool {
-        // Closing, too, holds the mutex when it ends a grant, and then looks whether there is a guard.
+        // `close` ends grants under the same mutex, and then checks whether they have a guard.
         let _shard = self.shard(&grant.name);
         let stands = !grant.has_ended() && !grant.is_lease_expired(now);
         stands && grant.with_lease(|lease| (lease.has_guard, lease.auto_renew) = (false, false)).is_some()
     }
 
-    /// Ends the leases of the name that are over. To be called by the request at the front, whose timer this is; returns the time
-    /// until the next one may be over. `None` where there is no need to look: the request is not at the front, there is no lease
-    /// before it, or one is being written, whose writer wakes it.
+    /// Ends the expired leases of the name, on behalf of `grant`, the first waiter. Returns the
+    /// time to the next expiry. `None` if there is nothing to time: the request is not the first
+    /// waiter, no lease blocks it, or a row is being written, whose writer wakes it.
     pub fn expire_blocking_leases(&self, grant: &Arc<Grant>, now: Duration) -> Option<Duration> {
         self.with_shard(&grant.name, |shard, wakes| {
             let entry = shard.get_mut(&grant.name)?;
@@ -43,13 +45,13 @@ impl LockManager {
                 return None;
             }
             self.expire_leases(entry, now, wakes);
-            // The request at the front is awake, and needs no wake-up.
+            // The first waiter runs this, and needs no wake-up.
             wakes.granted.retain(|other| !Arc::ptr_eq(other, grant));
             entry.next_lease_expiry(now).map(|end| end.saturating_sub(now))
         })
     }
 
-    /// Notes that the end of a lease has changed: the request at the front, and those that watch the grant, have to look again.
+    /// The expiry of a lease has changed: wakes the first waiter and the watchers of the grant.
     pub fn on_lease_renewed(&self, grant: &Arc<Grant>) {
         self.with_shard(&grant.name, |shard, wakes| {
             wakes.front = shard.get(&grant.name).and_then(|entry| entry.front()).map(Arc::clone);
@@ -57,7 +59,8 @@ impl LockManager {
         grant.watchers().iter().for_each(|watcher| watcher.notify());
     }
 
-    /// Takes leases over that an earlier life has left. Of those that exclude each other the one with the greatest token holds the name.
+    /// Restores leases of an earlier incarnation. Of those that exclude each other, the one with
+    /// the greatest token has the name.
     pub fn restore_leases(
         &self,
         name: &str,
@@ -78,29 +81,30 @@ impl LockManager {
             if entry.head.would_grant(mode) && entry.head.request(id, mode, Arc::clone(&grant)) {
                 entry.granted(&grant);
             } else {
-                // The later one took the name over.
+                // A later lease has replaced this one.
                 grant.end(LockLostReason::Expired);
                 entry.add_ended(grant);
             }
         }
     }
 
-    /// Closes all names.
+    /// Makes requests of every name return this corruption.
     pub fn set_all_corrupt(&self, what: &str) {
         let _ = self.corruption.set(what.into());
     }
 
-    /// Why nothing can be said of any name.
+    /// Checks that the lease rows could be listed.
     pub fn check_not_corrupt(&self) -> Result<(), RequestError> {
         self.corruption.get().map_or(Ok(()), |what| Err(RequestError::Corrupt(Arc::clone(what))))
     }
 
-    /// Closes a name of which nothing can be said.
+    /// Makes requests of the name return this corruption.
     pub fn set_corrupt(&self, name: &str, what: &str) {
         self.shard(name).entry(name.into()).or_default().set_corrupt(what);
     }
 
-    /// Opens a name again, whose row is gone. The answer is whether it was closed.
+    /// Accepts requests of the name again, after its row was removed. Returns whether it was
+    /// corrupt.
     pub fn clear_corrupt(&self, name: &str) -> bool {
         let mut shard = self.shard(name);
         let Some(entry) = shard.get_mut(name) else { return false };
@@ -111,12 +115,13 @@ impl LockManager {
         was_damaged
     }
 
-    /// Whether the name is closed.
+    /// Why requests of the name return corruption; `None` if they do not.
     pub fn corruption(&self, name: &str) -> Option<Arc<str>> {
         self.shard(name).get(name)?.damage().cloned()
     }
 
-    /// Rows of leases that were over `over_for` ago and have had no successor, and of those that were handed on.
+    /// Ends leases that expired `over_for` ago and have no successor. Returns all ended leases
+    /// whose row is left for the background worker.
     pub fn stale_lease_rows(&self, over_for: Duration, now: Duration) -> Vec<Arc<Grant>> {
         let is_stale = |grant: &Arc<Grant>| {
             grant
@@ -127,14 +132,15 @@ impl LockManager {
         let mut stale = Vec::new();
         for mut shard in self.shards() {
             for entry in shard.values_mut().filter(|entry| entry.leased_grants > 0) {
-                // None waits for it, or it would have ended the lease.
+                // Nothing waits for it, or the first waiter would have ended it.
                 if entry.head.granted().iter().any(|asked| is_stale(&asked.value)) {
                     self.expire_leases(entry, now, &mut wakes);
                 }
             }
-            // A grant that is on its way removes those before it, and reports whose they were.
-            let settled = |entry: &&NamedLock| entry.head.granted().iter().all(|asked| asked.value.is_ready());
-            let past = shard.values().map(|entry| &**entry).filter(settled).flat_map(NamedLock::past);
+            // A grant that is not ready removes the rows of its predecessors, and reports their
+            // holders.
+            let all_ready = |entry: &&NamedLock| entry.head.granted().iter().all(|asked| asked.value.is_ready());
+            let past = shard.values().map(|entry| &**entry).filter(all_ready).flat_map(NamedLock::past);
             stale.extend(past.filter(|grant| grant.has_lease_row()).map(Arc::clone));
         }
         self.wake(wakes);

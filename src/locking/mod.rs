@@ -1,12 +1,18 @@
-//! Locks by name: queues of requests, grants, and what a grant leaves for the next one. In memory, below the commit pipeline.
+//! Named locks, not row locks: locks on a name that a user takes, as PostgreSQL's advisory locks.
+//! This module is in memory, below the commit pipeline.
 //!
 //! ```text
-//!   request ──> head (one a name) ──> grant ──> ended ──> past, until its fenced commits are durable and its row is gone
+//!   request ──> lock queue (one a name) ──> grant ──> ended grant, kept as a predecessor until its
+//!                                                     fenced commits are durable and its lease row
+//!                                                     is removed
 //! ```
 //!
-//! The [head](head::LockQueue) decides which requests are granted: plain code without I/O, clock or randomness. [`LockManager`] is the map of them, in
-//! shards, and makes of each request a [`Grant`] with its one atomic word. What happens between one grant and the next is in the
-//! [store](crate::store)'s `locks::take`: end, drain, floor, token, durable, check.
+//! The [lock queue](head::LockQueue) decides which requests are granted. It is plain code without
+//! I/O, clock or randomness. The [`LockManager`] is a sharded map from names to queues. It makes
+//! each request a [`Grant`], whose state is one atomic word.
+//!
+//! The steps from one grant to the next are in the [store](crate::store)'s `locks::take`: end,
+//! drain, smallest `read_ts`, token, durable, check.
 
 mod cancel;
 mod counters;
@@ -32,3 +38,5 @@ pub use mode::LockMode;
 pub use name::Predecessors;
 pub use request::{LockWait, RequestHandle, WaitPoll};
 pub use table::LockTableContext;
+#[cfg(feature = "metrics")]
+pub use table::Totals;

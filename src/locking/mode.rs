@@ -1,10 +1,10 @@
-//! The modes of a lock.
+//! The modes of a named lock, and which of them exclude each other.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What a lock excludes.
+/// What a named lock excludes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -14,7 +14,7 @@ pub enum LockMode {
     Exclusive,
     /// Any number of holders, all of them shared.
     Shared,
-    /// So many holders at most, all of them of the same semaphore.
+    /// At most this number of holders, all of them semaphores of the same number.
     Semaphore(u32),
 }
 
@@ -28,11 +28,11 @@ impl LockMode {
         }
     }
 
-    /// Whether a grant of this mode excludes one of the mode `other`, however many there are.
+    /// Whether a grant of this mode excludes one of the mode `other`, whatever their number.
     pub(crate) fn excludes(self, other: Self) -> bool {
         match (self, other) {
             (Self::Shared, Self::Shared) => false,
-            // Those of another number are not granted beside each other, only after each other.
+            // Semaphores of different numbers can follow each other on a name, but not overlap.
             (Self::Semaphore(most), Self::Semaphore(others)) => most != others,
             _ => true,
         }

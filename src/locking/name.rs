@@ -1,8 +1,11 @@
-//! What there is of one name: its lock head, and what grants that have ended leave for the next one.
+//! One named lock: its queue, and its predecessors, the ended grants that a new one must wait for.
 //!
-//! The entry of a name stays while a grant that has ended leaves something for the next one to wait for: fenced commits under way,
-//! fenced commits that are not durable yet, or the row of a lease. These grants are in `past`, and, once only a timestamp is left
-//! of them, in `unsynced_commits`.
+//! The entry of a name stays while an ended grant leaves something to wait for: fenced commits in
+//! flight, fenced commits that are not durable yet, or a lease row. Without that, the next holder
+//! would wait for nothing, and a power cut could take back what it has read.
+//!
+//! These grants are in `past`. Once only the timestamp of an unsynced commit is left of them, it is
+//! merged into `unsynced_commits`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,36 +17,36 @@ use super::mode::LockMode;
 use crate::timestamp::Timestamp;
 use crate::waiter::Waiter;
 
-/// Everything about one name.
+/// See the [module](self).
 #[derive(Default)]
 pub struct NamedLock {
     pub head: LockQueue<Arc<Grant>>,
-    /// How many of the grants are leased.
+    /// Number of grants with a lease.
     pub leased_grants: usize,
     ended: Option<Box<EndedGrants>>,
 }
 
-/// What there is of few names: what grants have left that have ended.
+/// What ended grants leave. Few names have it.
 #[derive(Default)]
 struct EndedGrants {
-    /// Those with commits under way or the row of a lease on the disk.
+    /// Those with commits in flight or a lease row on disk.
     past: Vec<Arc<Grant>>,
-    /// The newest fenced durable commit of the others, by the kind of their mode.
+    /// The newest durable fenced commit of the others: exclusive, shared, semaphore.
     unsynced_commits: [Timestamp; 3],
-    /// Of which semaphores the third of them is.
+    /// The permits of the semaphores of the third of them.
     semaphore_permits: u32,
-    /// Why nothing can be said of the name: its row cannot be read.
+    /// Why the lease row of the name cannot be read: requests return this corruption.
     corruption: Option<Arc<str>>,
 }
 
-/// What a grant finds of those before it.
+/// What a new grant must wait for.
 #[derive(Default)]
 pub struct Predecessors {
-    /// Whether fenced commits of them are under way.
+    /// Whether fenced commits of conflicting predecessors are in flight.
     pub has_in_flight: bool,
-    /// The newest of their fenced commits that is to be durable before the grant is used.
+    /// The newest of their fenced commits that must be durable before the grant is used.
     pub unsynced_commit_ts: Timestamp,
-    /// The leases among them whose rows may be on the disk.
+    /// Their leases, if the row may be on disk.
     pub leases: Vec<Arc<Grant>>,
 }
 
@@ -53,15 +56,15 @@ impl Predecessors {
     }
 }
 
-/// What to wake once the shard's mutex is free.
+/// What to wake after the shard's mutex is free.
 #[derive(Default)]
 pub struct WakeList {
     pub granted: Vec<Arc<Grant>>,
-    /// Grants that were lost.
+    /// Ended grants to be counted and reported as lost.
     pub lost: Vec<Arc<Grant>>,
-    /// What waits for the end of grants that have ended.
+    /// Waiters for the end of a grant.
     pub watchers: Vec<Arc<Waiter>>,
-    /// Is to look at the lease before it.
+    /// The first waiter, to arm the timer for the lease that blocks it.
     pub front: Option<Arc<Grant>>,
 }
 
@@ -76,13 +79,14 @@ impl WakeList {
 }
 
 impl NamedLock {
-    /// The first request that waits: its timer ends the leases before it.
+    /// The first waiter. Its timer expires the leases that block it.
     pub fn front(&self) -> Option<&Arc<Grant>> {
         let converting = self.head.converting().map(|(_, grant)| grant);
         converting.or_else(|| self.head.waiting().next().map(|asked| &asked.value))
     }
 
-    /// Makes a change after which another request may be the front: that one sets its timer, if there is a lease before it.
+    /// Makes a change. If it makes another request the first waiter, and there is a lease, that
+    /// request is woken to arm its timer.
     pub fn rearm_front_after<T>(
         &mut self,
         wakes: &mut WakeList,
@@ -100,13 +104,13 @@ impl NamedLock {
 
     pub fn grant_with_token(&self, token: Timestamp) -> Option<Arc<Grant>> {
         let mut granted = self.head.granted().iter().map(|asked| &asked.value);
-        // Without a token it cannot be ended by one.
+        // Token 0 means that the grant has none yet.
         granted
             .find(|grant| grant.token() == token && token > Timestamp::ZERO || mutated!(ReleasedByName))
             .map(Arc::clone)
     }
 
-    /// One that is over by now is being written, and its writer wakes the front.
+    /// Skips a lease that has expired: its row is being written, and the writer wakes the front.
     pub fn next_lease_expiry(&self, now: Duration) -> Option<Duration> {
         if self.leased_grants == 0 {
             return None;
@@ -116,7 +120,7 @@ impl NamedLock {
     }
 
     pub fn leave(&mut self, grant: &Arc<Grant>, why: LockLostReason, wakes: &mut WakeList) -> bool {
-        // The grant of a request may have been replaced by a conversion; then it is no longer there.
+        // A conversion may have replaced the grant of this request.
         if self.head.find(grant.id).is_none_or(|asked| !Arc::ptr_eq(&asked.value, grant)) {
             return false;
         }
@@ -127,7 +131,7 @@ impl NamedLock {
             let mut changes = QueueChanges::default();
             name.head.remove(grant.id, &mut changes);
             for conversion in changes.aborted_upgrades.drain(..) {
-                // What is said of it names the grant that there was.
+                // `LockLost` of the conversion names the shared grant's token.
                 conversion.set_token(grant.token());
                 conversion.end(why);
                 wakes.granted.push(conversion);
@@ -140,7 +144,7 @@ impl NamedLock {
         true
     }
 
-    /// A grant has ended, and may have left something.
+    /// Ends a grant, and keeps it as a predecessor if it leaves anything.
     pub fn ended(&mut self, grant: &Arc<Grant>, why: LockLostReason, wakes: &mut WakeList) {
         if !(mutated!(ConvertKeepsFence) && why == LockLostReason::Converted) {
             grant.end(why);
@@ -187,7 +191,7 @@ impl NamedLock {
         self.ended.as_ref().map_or(&[], |left| &left.past)
     }
 
-    /// Whether anything can be said of the name.
+    /// Checks that the lease row of the name could be read.
     pub fn check_not_corrupt(&self) -> Result<(), RequestError> {
         self.damage().map_or(Ok(()), |what| Err(RequestError::Corrupt(Arc::clone(what))))
     }
@@ -200,12 +204,12 @@ impl NamedLock {
         self.ended.get_or_insert_default().corruption = Some(what.into());
     }
 
-    /// The answer is whether there was any.
+    /// Returns whether the name was corrupt.
     pub fn clear_corrupt(&mut self) -> bool {
         self.ended.as_mut().is_some_and(|left| left.corruption.take().is_some())
     }
 
-    /// Adds a lease that another one has followed.
+    /// Adds a lease that a later one has replaced.
     pub fn add_ended(&mut self, grant: Arc<Grant>) {
         self.ended.get_or_insert_default().past.push(grant);
     }
@@ -225,7 +229,7 @@ impl NamedLock {
 }
 
 impl EndedGrants {
-    /// Of grants with nothing under way and no row only a timestamp is kept.
+    /// Reduces grants with no commit in flight and no lease row to a timestamp.
     fn merge(&mut self) {
         let Self { past, unsynced_commits: [exclusive, shared, semaphore], semaphore_permits: most, .. } = self;
         past.retain(|grant| {
@@ -237,7 +241,8 @@ impl EndedGrants {
                 LockMode::Shared => &mut *shared,
                 LockMode::Semaphore(its) => {
                     if its != std::mem::replace(most, its) {
-                        // What all that comes now has to wait for.
+                        // Commits under the earlier number: later grants of every mode wait for
+                        // them.
                         *exclusive = std::mem::take(semaphore).max(*exclusive);
                     }
                     &mut *semaphore

@@ -1,11 +1,14 @@
-//! Requests: what a program has in hand from its asking to the end of its grant, and how it waits.
+//! Handles of requests for a named lock, from the request to the end of its grant, and the wait for
+//! the grant.
 //!
-//! A request that is dropped, at whatever moment, leaves nothing in the lock head: one that waits leaves the queue, one that is
-//! granted, perhaps this very moment, passes the lock on.
+//! A handle may be dropped at any time and leaves nothing in the queue. A waiting request leaves
+//! the queue. A granted one passes the lock on, even if the grant has just come.
 //!
-//! [`LockWait`] says for what to wait and how long, and does not wait itself, so a thread and a task wait in the same way. It is woken by
-//! its grant, by the end of the store, by its [`CancelToken`](super::CancelToken) and, where it has come to the front of the queue after a
-//! lease, to look when that will be over. Its timers are its own patience and, at the front, that lease. Nothing polls.
+//! [`LockWait`] computes what to wait for and how long. It does not wait itself, so threads and
+//! tasks share it. A wait is woken by its grant, by the end of the store and by its
+//! [`CancelToken`](super::CancelToken). A request that becomes the first waiter after a lease is
+//! woken once more, to read when that lease expires. The timers are the request's timeout and, for
+//! the first waiter, that lease. Nothing polls.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,19 +20,19 @@ use super::heads::LockManager;
 use crate::runtime::Env;
 use crate::waiter::Waiter;
 
-/// See the [module](self).
+/// Owns one request or grant: dropping it cancels or releases.
 pub struct RequestHandle {
     heads: Arc<LockManager>,
     grant: Arc<Grant>,
-    /// Whether the grant takes the place of a shared one.
+    /// Whether the request converts a shared grant.
     is_upgrade: bool,
     is_done: AtomicBool,
 }
 
 impl RequestHandle {
-    /// `converts` says that the grant takes the place of a shared one.
-    pub fn new(heads: &Arc<LockManager>, grant: Arc<Grant>, converts: bool) -> Self {
-        Self { heads: Arc::clone(heads), grant, is_upgrade: converts, is_done: AtomicBool::new(false) }
+    /// `is_upgrade`: the grant replaces a shared one.
+    pub fn new(heads: &Arc<LockManager>, grant: Arc<Grant>, is_upgrade: bool) -> Self {
+        Self { heads: Arc::clone(heads), grant, is_upgrade, is_done: AtomicBool::new(false) }
     }
 
     pub fn grant(&self) -> &Arc<Grant> {
@@ -40,22 +43,22 @@ impl RequestHandle {
         &self.heads
     }
 
-    /// Ends the grant. The answer is whether it was this call.
+    /// Ends the grant. Returns whether this call did it.
     pub fn release(&self) -> bool {
         self.release_at(Duration::ZERO)
     }
 
-    /// The same, of what may be a lease that is over.
+    /// [`RequestHandle::release`] of a lease, which counts as lost if it had expired at `now`.
     pub fn release_at(&self, now: Duration) -> bool {
         !self.is_done.swap(true, Ordering::AcqRel) && self.heads.release(&self.grant, now)
     }
 
-    /// Leaves the grant to itself: a lease that goes on without a guard.
+    /// Makes the drop release nothing: the lease continues without a guard.
     pub fn detach(&self) {
         self.is_done.store(true, Ordering::Release);
     }
 
-    /// Takes the request back if it still waits; else it is granted, and the answer.
+    /// Cancels a waiting request; returns the handle if the request is granted.
     #[cfg(feature = "tokio")]
     pub fn cancel(self) -> Option<Self> {
         if self.try_cancel().is_none() {
@@ -66,13 +69,14 @@ impl RequestHandle {
     }
 
     fn cancelled(&self) {
-        // What is lost was counted as that.
+        // The end of the store or of the shared grant is not a cancellation.
         if self.heads.closed().is_none() && !self.grant.has_ended() {
             self.heads.metrics.cancelled(self.grant.mode);
         }
     }
 
-    /// Takes the request back if it still waits; the answer is how many were before it in the queue. `None` when it is granted.
+    /// Cancels a waiting request; returns the number of requests ahead of it. `None` if it is
+    /// granted.
     fn try_cancel(&self) -> Option<usize> {
         let ahead = if self.is_upgrade {
             self.heads.cancel_upgrade(&self.grant)
@@ -99,45 +103,46 @@ impl Drop for RequestHandle {
     }
 }
 
-/// See the [module](self).
+/// A request and the conditions that end its wait: see the [module](self).
 pub struct LockWait {
     pub request: RequestHandle,
     started_at: Duration,
-    /// When patience is over; `None` for never.
+    /// When the timeout ends; `None` without one.
     deadline: Option<Duration>,
     cancel: Option<CancelRegistration>,
 }
 
-/// What is to be done before [`LockWait::poll`] is called again, or how the wait has ended.
+/// What to do before the next [`LockWait::poll`], or how the wait has ended.
 pub enum WaitPoll {
     Granted,
-    /// Waiting until notified, or for so long.
+    /// Wait until notified, at most for the duration.
     Wait(Arc<Waiter>, Option<Duration>),
     TimedOut {
         ahead: usize,
     },
     Cancelled,
     Closed(String),
-    /// What was to be converted is lost.
+    /// The shared grant that was to be converted has ended.
     GrantEnded(LockLostReason),
 }
 
 impl LockWait {
     pub fn new(
         request: RequestHandle,
-        began: Duration,
-        at_most: Option<Duration>,
+        started_at: Duration,
+        timeout: Option<Duration>,
         cancel: Option<&super::CancelToken>,
     ) -> Self {
         let cancel = cancel.zip(request.grant.waiter()).map(|(cancel, waiter)| cancel.register(waiter));
-        Self { request, started_at: began, deadline: at_most.map(|at_most| began.saturating_add(at_most)), cancel }
+        Self { request, started_at, deadline: timeout.map(|timeout| started_at.saturating_add(timeout)), cancel }
     }
 
     pub fn into_request(self) -> RequestHandle {
         self.request
     }
 
-    /// This moment; for what was granted when it was asked for, that one.
+    /// The present; for a request that was granted immediately, the time of the request, without
+    /// reading the clock.
     pub fn started_or_now(&self, runtime: &dyn Env) -> Duration {
         if self.request.grant.waiter().is_some() { runtime.elapsed() } else { self.started_at }
     }
@@ -146,11 +151,11 @@ impl LockWait {
         now.saturating_sub(self.started_at)
     }
 
-    /// The next thing to do, as of `now`.
+    /// The next action, as of `now`.
     pub fn poll(&self, now: Duration) -> WaitPoll {
         let RequestHandle { heads, grant, .. } = &self.request;
         let Some(waiter) = grant.waiter().filter(|_| !grant.is_granted()) else { return WaitPoll::Granted };
-        // What comes after this ends the next wait.
+        // A notification after this ends the next wait, so none is lost.
         waiter.rearm();
         if grant.is_granted() {
             return WaitPoll::Granted;
@@ -172,7 +177,7 @@ impl LockWait {
         if grant.is_granted() {
             return WaitPoll::Granted;
         }
-        // The lease that was over may have been the one that is to be converted.
+        // The lease that has just expired may be the one to be converted.
         if let Some(reason) = grant.end_reason_at(now) {
             return WaitPoll::GrantEnded(reason);
         }

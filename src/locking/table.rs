@@ -1,9 +1,12 @@
-//! The lock table: what is shown of all heads.
+//! The lock table: a snapshot of all named locks, with the wait-for graph. PostgreSQL's `pg_locks`
+//! is alike. Row locks are not in it.
 //!
-//! Each head is read under its shard's mutex, so its entries belong to one moment; different heads may be of different moments. A
-//! cycle among entries of different heads is therefore shown only if a second look finds all of its requests with the same waits.
+//! Each queue is read under its shard's mutex, so its entries are consistent. Different queues may
+//! be read at different times. Therefore a cycle through several queues is reported only if a
+//! second snapshot has all of its requests with the same waits.
 //!
-//! The search is one depth-first walk that follows each wait once, so of cycles that share waits it may report only some.
+//! The search for cycles is one depth-first walk that follows each wait once. Of cycles that share
+//! waits it may report only some.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -16,10 +19,11 @@ use super::head::LockQueue;
 use super::heads::LockManager;
 use super::mode::LockMode;
 
-/// The moment of a look, and what this process is called.
+/// The context in which entries are rendered: the present, the clocks, and this process.
 pub struct LockTableContext<'a> {
     pub now: Duration,
-    /// What the wall clock said at a moment of the runtime's. Other moments are computed from these, so each is shown alike at every look.
+    /// One reading of the runtime's clock and of the wall clock (ms since 1970). Other times are
+    /// computed from this pair, so each is shown alike in every snapshot.
     pub set: (Duration, u64),
     pub pid: u32,
     pub label: Option<&'a str>,
@@ -32,7 +36,7 @@ impl LockTableContext<'_> {
         UNIX_EPOCH.checked_add(since_1970).unwrap_or(UNIX_EPOCH)
     }
 
-    /// The process and thread that asked.
+    /// The process and thread that made the request.
     pub fn holder(&self, grant: &Grant) -> LockHolder {
         match &grant.requester.origin {
             RequestOrigin::Recovered(holder) => (**holder).clone(),
@@ -48,7 +52,7 @@ impl LockTableContext<'_> {
         }
     }
 
-    /// What is shown of a request.
+    /// The entry of a request, without what it waits for.
     pub fn entry(&self, grant: &Grant, state: LockState) -> LockEntry {
         let lease = grant.lease();
         let token = Some(grant.token()).filter(|token| *token > crate::timestamp::Timestamp::ZERO);
@@ -73,7 +77,7 @@ impl LockTableContext<'_> {
     }
 }
 
-/// The entries of a head, those that are granted first, at one moment.
+/// The entries of a queue, grants first, consistent with each other.
 pub(super) fn entries(head: &LockQueue<Arc<Grant>>, clock: &LockTableContext<'_>) -> Vec<LockEntry> {
     let mut entries: Vec<LockEntry> = unexpired(head, clock.now).map(|grant| grant_entry(head, grant, clock)).collect();
     entries.extend(head.waiting().map(|asked| clock.entry(&asked.value, LockState::Waiting)));
@@ -81,7 +85,7 @@ pub(super) fn entries(head: &LockQueue<Arc<Grant>>, clock: &LockTableContext<'_>
     entries
 }
 
-/// The first `most` of those that hold the lock and are `wanted`.
+/// The entries of the first `most` unexpired grants that are `wanted`.
 pub(super) fn holders(
     head: &LockQueue<Arc<Grant>>,
     clock: &LockTableContext<'_>,
@@ -94,7 +98,7 @@ pub(super) fn holders(
     entries
 }
 
-/// Notes what each entry waits for first, and how many requests wait for it.
+/// Fills in what each entry waits for directly, and the number of its direct waiters.
 fn fill_blockers(entries: &mut [LockEntry], head: &LockQueue<Arc<Grant>>, clock: &LockTableContext<'_>) {
     let places: HashMap<u64, usize> = entries.iter().enumerate().map(|(place, entry)| (entry.id, place)).collect();
     wait_edges(head, clock, |waiter, blocker| {
@@ -115,13 +119,14 @@ fn grant_entry(head: &LockQueue<Arc<Grant>>, grant: &Grant, clock: &LockTableCon
     let is_converting = head.converting().is_some_and(|(id, _)| *id == grant.id);
     let mut entry = clock.entry(grant, if is_converting { LockState::Converting } else { LockState::Held });
     if is_converting {
-        // What it still has is the shared grant.
+        // The shared grant is valid until the conversion is granted.
         entry.token = Some(grant.token());
     }
     entry
 }
 
-/// Shows `see` each request that waits, with each that it waits for first.
+/// Calls `see` for each edge of the wait-for graph: a waiting request and one that it waits for
+/// directly.
 fn wait_edges(head: &LockQueue<Arc<Grant>>, clock: &LockTableContext<'_>, mut see: impl FnMut(u64, u64)) {
     let converting = head.converting().map(|(id, _)| *id);
     if let Some(id) = converting {
@@ -129,7 +134,7 @@ fn wait_edges(head: &LockQueue<Arc<Grant>>, clock: &LockTableContext<'_>, mut se
     }
     let (mut last, mut last_unshared) = (None, None);
     for asked in head.waiting() {
-        // Requests of a semaphore are not passed, though they would not exclude each other.
+        // Semaphore requests are not passed, although they do not exclude each other.
         let is_shared = asked.mode == LockMode::Shared;
         if let Some(before) = if is_shared { last_unshared } else { last } {
             see(asked.id, before);
@@ -146,12 +151,12 @@ fn wait_edges(head: &LockQueue<Arc<Grant>>, clock: &LockTableContext<'_>, mut se
     }
 }
 
-/// How much is held, and how much waits, conversions included.
+/// Numbers of grants and of waiting requests, conversions included.
 #[derive(Default)]
 pub struct Totals {
     pub held: usize,
     pub waiting: usize,
-    /// When the first of those that wait asked.
+    /// The time of the oldest waiting request.
     pub oldest_request_at: Option<Duration>,
 }
 
@@ -168,7 +173,7 @@ impl Totals {
 }
 
 impl LockManager {
-    /// Everything that is held and waited for.
+    /// All grants and waiting requests.
     pub fn table(&self, clock: &LockTableContext<'_>) -> LockTable {
         let seen = self.snapshot(clock);
         let cycles = confirmed_cycles(&seen, || self.snapshot(clock));
@@ -176,7 +181,7 @@ impl LockManager {
         LockTable { entries, wait_cycles: cycles, ..self.summary(clock, 0) }
     }
 
-    /// How much is held and waited for.
+    /// The totals of all queues.
     #[cfg(feature = "metrics")]
     pub fn totals(&self, now: Duration) -> Totals {
         let mut totals = Totals::default();
@@ -188,7 +193,7 @@ impl LockManager {
         totals
     }
 
-    /// The first `listed` of what is held and as many of what waits, and how much there is of each.
+    /// The totals, with at most `listed` grants and `listed` waiting requests.
     pub fn summary(&self, clock: &LockTableContext<'_>, listed: usize) -> LockTable {
         let mut table = LockTable::default();
         let mut totals = Totals::default();
@@ -221,13 +226,14 @@ impl LockManager {
     }
 }
 
-/// An entry, and the thread or task that made it: names do not tell threads apart, since several may have one.
+/// An entry and its thread or task. Their names do not identify threads, since several may share
+/// one.
 struct EntryWithWaiter {
     entry: LockEntry,
     who: Option<WaiterId>,
 }
 
-/// `None` is an earlier life of the store, which waits for nothing.
+/// The thread or task of a request. A restored lease has none: its process waits for nothing.
 #[derive(PartialEq, Eq, Hash)]
 enum WaiterId {
     Thread(ThreadId),
@@ -243,7 +249,8 @@ fn seen(head: &LockQueue<Arc<Grant>>, clock: &LockTableContext<'_>) -> Vec<Entry
     entries(head, clock).into_iter().map(|entry| EntryWithWaiter { who: who(entry.id), entry }).collect()
 }
 
-/// The cycles in what was seen that are there at a second look, too. One that is not was of different moments.
+/// The cycles in `seen` that a second snapshot confirms. Others are made of queues that were read
+/// at different times.
 fn confirmed_cycles(seen: &[EntryWithWaiter], again: impl FnOnce() -> Vec<EntryWithWaiter>) -> Vec<Vec<u64>> {
     let mut cycles = find_cycles(seen);
     if !cycles.is_empty() {
@@ -260,8 +267,8 @@ fn confirmed_cycles(seen: &[EntryWithWaiter], again: impl FnOnce() -> Vec<EntryW
     cycles
 }
 
-/// Cycles of requests that wait for each other, where a thread or task waits for whatever the requests wait for that it has
-/// made.
+/// Cycles in the wait-for graph. The holder of a blocking grant is a thread or task, and waits for
+/// whatever its own requests wait for.
 fn find_cycles(seen: &[EntryWithWaiter]) -> Vec<Vec<u64>> {
     let by_id: HashMap<u64, &EntryWithWaiter> = seen.iter().map(|seen| (seen.entry.id, seen)).collect();
     let waiting = || seen.iter().filter(|seen| seen.entry.state != LockState::Held);
@@ -273,7 +280,7 @@ fn find_cycles(seen: &[EntryWithWaiter]) -> Vec<Vec<u64>> {
     }
     let next = |seen: &EntryWithWaiter| -> Vec<u64> {
         let blockers = seen.entry.blocked_by.iter().filter_map(|id| by_id.get(id));
-        // A blocker that waits itself is in a queue; one that is held waits where its holder waits.
+        // A waiting blocker is in the queue; a granted one waits where its thread or task waits.
         let held = blockers.clone().filter(|blocker| blocker.entry.state == LockState::Held);
         let of_holders = held.filter_map(|blocker| waits.get(blocker.who.as_ref()?)).flatten().copied();
         let in_queue =
@@ -283,7 +290,8 @@ fn find_cycles(seen: &[EntryWithWaiter]) -> Vec<Vec<u64>> {
     let mut found: Vec<Vec<u64>> = Vec::new();
     let mut done: HashSet<u64> = HashSet::new();
     for start in waiting() {
-        // Depth first, with the path walked so far. A request is entered once, so of cycles that share requests some may be missed.
+        // Depth first, with the path walked so far. A request is visited once, so cycles that share
+        // requests may be missed.
         let mut path: Vec<(u64, Vec<u64>)> = Vec::new();
         if done.insert(start.entry.id) {
             path.push((start.entry.id, next(start)));

@@ -1,4 +1,4 @@
-//! Circles of waits.
+//! Cycles in the wait-for graph of named locks.
 
 use super::super::counters::LockMetrics;
 use super::super::grant::Requester;
@@ -15,7 +15,7 @@ fn heads() -> Arc<LockManager> {
     Arc::new(LockManager::new(7, LockMetrics::new(Arc::new(Metrics::new(0)))))
 }
 
-/// What the task `by` asks for.
+/// A request of the task `by`.
 fn ask(heads: &Arc<LockManager>, by: &str, name: &str) -> RequestHandle {
     let owner = || Requester {
         origin: RequestOrigin::Here { thread: std::thread::current(), task: Some(by.into()) },
@@ -32,14 +32,14 @@ fn of_name(heads: &LockManager, name: &str) -> Vec<EntryWithWaiter> {
 }
 
 #[test]
-fn a_circle_of_three_is_found_once_and_is_gone_with_one_of_its_waits() {
+fn a_cycle_of_three_is_found_once_until_a_wait_ends() {
     let heads = heads();
     let _held: Vec<_> = ["a", "b", "c"].map(|name| ask(&heads, name, name)).into();
     let outside = ask(&heads, "d", "a");
     let waits: Vec<_> = [("a", "b"), ("b", "c"), ("c", "a")].map(|(by, name)| ask(&heads, by, name)).into();
     let mut ids: Vec<u64> = waits.iter().chain([&outside]).map(|wait| wait.grant().id).collect();
     ids.sort_unstable();
-    // c waits behind d in the queue, so d is in the circle.
+    // c waits after d in the queue, so d is in the cycle.
     let cycles = heads.table(&CLOCK).wait_cycles;
     assert_eq!(cycles.len(), 1, "{cycles:?}");
     let mut cycle = cycles[0].clone();
@@ -52,7 +52,7 @@ fn a_circle_of_three_is_found_once_and_is_gone_with_one_of_its_waits() {
 }
 
 #[test]
-fn a_circle_put_together_from_two_moments_is_not_listed() {
+fn a_cycle_across_two_snapshots_is_not_reported() {
     let heads = heads();
     let (_a, _b) = (ask(&heads, "one", "a"), ask(&heads, "two", "b"));
     let waits_for_a = ask(&heads, "two", "a");
@@ -60,22 +60,22 @@ fn a_circle_put_together_from_two_moments_is_not_listed() {
     drop(waits_for_a);
     let _waits_for_b = ask(&heads, "one", "b");
     seen.extend(of_name(&heads, "b"));
-    assert_eq!(find_cycles(&seen).len(), 1, "the two looks together show one");
-    let mut looked_again = false;
-    let standing = confirmed_cycles(&seen, || {
-        looked_again = true;
+    assert_eq!(find_cycles(&seen).len(), 1, "the two snapshots together have a cycle");
+    let mut snapshot_taken = false;
+    let confirmed = confirmed_cycles(&seen, || {
+        snapshot_taken = true;
         heads.snapshot(&CLOCK)
     });
-    assert!(looked_again && standing.is_empty(), "{standing:?}");
+    assert!(snapshot_taken && confirmed.is_empty(), "{confirmed:?}");
 
-    // With the second wait asked for once more it is one, of other requests.
+    // With the second wait requested again there is a cycle, of other requests.
     let _waits_again = ask(&heads, "two", "a");
     assert!(confirmed_cycles(&seen, || heads.snapshot(&CLOCK)).is_empty());
     assert_eq!(confirmed_cycles(&heads.snapshot(&CLOCK), || heads.snapshot(&CLOCK)).len(), 1);
 }
 
 #[test]
-fn threads_of_one_name_are_not_one_in_circles() {
+fn threads_with_the_same_name_are_distinct_in_cycles() {
     let heads = heads();
     let ask = |name: &'static str| {
         let heads = Arc::clone(&heads);

@@ -1,22 +1,24 @@
-//! Slots that are numbered, never move and are never freed one by one.
+//! An arena of numbered slots, which never move and are not freed one by one.
 //!
-//! Chunks grow with the arena: each has a sixteenth of the slots that were there when the size of chunks last doubled. So a small arena
-//! is small, about a sixteenth is unused at most, and a number gives its chunk and place by a few instructions.
+//! Chunks grow with the arena: each has a sixteenth of the slots that existed when the size of
+//! chunks last doubled. So a small arena takes little memory, and at most about a sixteenth of a
+//! large one is unused. A few instructions compute a slot's chunk and index from its number.
 //!
-//! A chunk is memory that the allocator hands out as zeros: nothing of it is touched before it is used, and the writer never pauses to
-//! clear it. Nothing is locked: a chunk is made once, by the writer, and what a slot holds is atomic.
+//! A chunk of atomic words is memory that the allocator returns zeroed: no page of it is touched
+//! before it is used, so the writer never pauses to clear it. There are no locks: the writer
+//! allocates each chunk once, and the content of a slot is atomic.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// The first chunks have 4 slots each.
 const FIRST_BITS: u32 = 6;
-/// Chunks of one size: 2^4.
+/// There are 2^4 chunks of each size.
 const CHUNKS_PER_SIZE_BITS: u32 = 4;
-/// More than there are numbers need.
+/// Enough chunks for every `u32` number.
 const CHUNKS_MAX: usize = (33 - FIRST_BITS as usize) << CHUNKS_PER_SIZE_BITS;
 
-/// Numbers of a slot.
+/// The words of a slot.
 pub type AtomicWords<const N: usize> = [AtomicU32; N];
 
 /// See the [module](self).
@@ -32,18 +34,19 @@ impl<T> Default for Arena<T> {
 }
 
 impl<T> Arena<T> {
-    /// What its chunks take.
+    /// Memory of the chunks.
     pub fn memory_bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// The slot of a number; its chunk is made by `make` if it is the first.
+    /// The slot of a number. `allocate` returns its chunk if that does not exist yet.
     #[inline]
     fn slot(&self, number: u32, allocate: impl FnOnce(usize) -> Box<[T]>) -> &T {
         let place = u64::from(number) + (1 << FIRST_BITS);
         let bits = place.ilog2();
         let size_bits = bits - CHUNKS_PER_SIZE_BITS;
-        // The place without its highest bit: first which chunk of its size, then where in it.
+        // The place without its highest bit has the chunk's number among those of its size, then
+        // the index in the chunk.
         let rest = place - (1 << bits);
         let number = ((bits - FIRST_BITS) << CHUNKS_PER_SIZE_BITS) as usize + (rest >> size_bits) as usize;
         let chunk = self.chunks[number].get_or_init(|| {
@@ -56,7 +59,7 @@ impl<T> Arena<T> {
 }
 
 impl<const N: usize> Arena<AtomicWords<N>> {
-    /// The slot of a number: zeros, until the writer has set it.
+    /// The slot of a number: zeros, until the writer sets it.
     #[inline]
     pub fn get(&self, number: u32) -> &AtomicWords<N> {
         self.slot(number, bytemuck::zeroed_slice_box)
@@ -64,13 +67,13 @@ impl<const N: usize> Arena<AtomicWords<N>> {
 }
 
 impl<T> Arena<OnceLock<T>> {
-    /// What was put into a slot.
+    /// The value of a slot, if it was set.
     #[inline]
     pub fn value(&self, number: u32) -> Option<&T> {
         self.slot_or_init(number).get()
     }
 
-    /// Puts something into an empty slot.
+    /// Sets an empty slot.
     pub fn set(&self, number: u32, value: T) {
         let _ = self.slot_or_init(number).set(value);
     }

@@ -1,16 +1,17 @@
-//! A change of a cell, as the log has it and the window keeps it.
+//! The entries of a batch: the format of a frame's payload in the log and in memory.
 //!
 //! ```text
-//!   │ form, kind and column: 1 byte │ length of the key: 1 or 4 │ of the content: 2 or 4 │ key │ content │
+//!   │ form, kind and column: 1 byte │ key length: 1 or 4 │ value length: 2 or 4 │ key │ value │
 //! ```
 //!
-//! The form is short where both lengths fit, as they nearly always do, and long otherwise. A record has one encoding only.
+//! The form is short if both lengths fit, which is nearly always so, and long otherwise. An entry
+//! has exactly one encoding.
 //!
-//! The payload of the log's frame is the window's memory: a cell that is read is a slice of it.
+//! A memtable keeps the payload of the log's frame as it is: a value that is read is a slice of it.
 
 use crate::engine::storage::Column;
 
-/// The bytes before a record's key, at most.
+/// The most bytes before an entry's key.
 pub const ENTRY_HEADER_BYTES_MAX: usize = 9;
 const SHORT_HEADER_BYTES: usize = 4;
 
@@ -23,30 +24,31 @@ const DELETE: u8 = 8;
 const DELETE_RANGE: u8 = 16;
 const KIND_STEP: u8 = 8;
 
-/// A record of a frame.
+/// An entry of a batch: one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchEntry<'a> {
-    /// Of the cell or cells.
+    /// Column of the cell or range.
     pub column: Column,
-    /// The cell, or the first one of a range.
+    /// The cell, or the first key of a range.
     pub key: &'a [u8],
-    /// What becomes of it.
+    /// What the batch does to it.
     pub modification: Modification<'a>,
 }
 
-/// What becomes of a cell, or of a range of them.
+/// What a batch does to a cell, or to a range of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Modification<'a> {
-    /// It holds this.
+    /// Sets the value.
     Put(&'a [u8]),
-    /// It is emptied.
+    /// Deletes the cell: a tombstone.
     Delete,
-    /// All are emptied from the key up to, and without, this one. It applies before every other record of its frame.
+    /// Deletes the cells from the key up to this end key, which is not included. It applies before
+    /// every other entry of its batch.
     DeleteRange(&'a [u8]),
 }
 
 impl<'a> BatchEntry<'a> {
-    /// Appends it to a frame.
+    /// Appends the entry to a payload.
     pub fn encode(&self, frame: &mut Vec<u8>) {
         let (kind, content) = match self.modification {
             Modification::Put(content) => (PUT, content),
@@ -57,12 +59,13 @@ impl<'a> BatchEntry<'a> {
         encode_with(kind | self.column as u8, self.key, |frame| frame.extend_from_slice(content), frame);
     }
 
-    /// Appends the record of a cell that holds what `content` appends.
+    /// Appends the entry that sets a cell to what `value` appends.
     pub fn encode_put(column: Column, key: &[u8], value: impl FnOnce(&mut Vec<u8>), frame: &mut Vec<u8>) {
         encode_with(PUT | column as u8, key, value, frame);
     }
 
-    /// The record with which `bytes` begins, and how long it is; `None` where there is none.
+    /// Decodes the entry at the start of `bytes`; returns it with its length, or `None` if it is
+    /// malformed.
     #[inline]
     pub fn decode(bytes: &'a [u8]) -> Option<(Self, usize)> {
         let (&tag, rest) = bytes.split_first()?;
@@ -90,7 +93,7 @@ impl<'a> BatchEntry<'a> {
     }
 }
 
-/// A key or content of 4 GiB or more is refused long before.
+/// Keys and values of 4 GiB or more are refused long before this.
 fn encode_with(tag: u8, key: &[u8], content: impl FnOnce(&mut Vec<u8>), frame: &mut Vec<u8>) {
     let begins = frame.len();
     frame.extend_from_slice(&[0; SHORT_HEADER_BYTES]);
@@ -115,17 +118,18 @@ fn is_short(key_bytes: usize, content_bytes: usize) -> bool {
     u8::try_from(key_bytes).is_ok() && u16::try_from(content_bytes).is_ok()
 }
 
-/// The records of a payload, with where each begins; the last is `None` if the payload is not made of records.
+/// The entries of a payload, each with its offset. If the payload is malformed, the last item is
+/// `None`.
 pub fn entries(payload: &[u8]) -> impl Iterator<Item = Option<(usize, BatchEntry<'_>)>> {
     let mut at = 0;
     std::iter::from_fn(move || {
         let rest = payload.get(at..).filter(|rest| !rest.is_empty())?;
-        let Some((record, length)) = BatchEntry::decode(rest) else {
+        let Some((entry, length)) = BatchEntry::decode(rest) else {
             at = payload.len();
             return Some(None);
         };
         let begins = at;
         at += length;
-        Some(Some((begins, record)))
+        Some(Some((begins, entry)))
     })
 }

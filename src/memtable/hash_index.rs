@@ -1,28 +1,31 @@
-//! Finds a node by the hash of its key.
+//! A hash index from keys to nodes.
 //!
-//! Open addressing with linear probing, in a table for each of 64 parts of the hash: growing one is a short pause of the writer. A slot
-//! is one atomic number, the hash and the node's.
+//! It uses open addressing with linear probing. Each of 64 shards of the hash has a table of its
+//! own, so growing one pauses the writer only briefly. A slot is one atomic number with bits of the
+//! hash and the node's number.
 //!
-//! A table that is three quarters full doubles *in place*, so no memory is left over:
+//! A table that is three quarters full doubles *in place*, so no old table stays in memory:
 //!
-//! 1. A second half is added. Of each entry whose home in the larger table lies beyond its slot, a copy is put where it belongs.
+//! 1. A second half is added. An entry whose home in the larger table is beyond its slot is copied
+//!    to where it belongs.
 //! 2. The new size is stored.
 //! 3. The entries that were copied are removed from their old slots.
 //!
-//! A reader takes no lock. One that has read the old size can miss an entry that step 3 removes. What it reads then was stored after the
-//! new size (release, acquire), so it finds that the size has changed, and searches again. No other entry is ever moved or removed.
-//! A removed entry leaves a slot that searches pass over, and that the next entry may take.
+//! A reader takes no lock. If it has read the old size, it can miss an entry that step 3 removes.
+//! But what it reads then was stored after the new size (release, acquire), so it sees that the
+//! size has changed, and searches again. No other entry is moved or removed. A removed entry leaves
+//! a slot that searches skip, and that the next entry may take.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// A power of two.
 const SHARDS: usize = 64;
-/// A part begins with 8 slots; the last chunk possible makes it 2^32.
+/// A shard begins with 8 slots; its last possible chunk makes that 2^32.
 const FIRST_BITS: u32 = 3;
 const CHUNKS: usize = 30;
 
-/// A slot from which an entry was removed: it leads to no node, and is not empty.
+/// A slot whose entry was removed: it is not empty, and has no node.
 const DELETED_SLOT: u64 = 1 << 32;
 
 /// See the [module](self).
@@ -31,7 +34,8 @@ pub struct HashIndex {
     bytes: AtomicUsize,
 }
 
-/// Its slots are those of the first chunks, one after the other. Each chunk has as many as all before it.
+/// A table. Its slots are those of its chunks, one after the other. From the second on, each chunk
+/// has as many slots as all chunks before it.
 struct Shard {
     chunks: [OnceLock<Box<[AtomicU64]>>; CHUNKS],
     /// How many chunks are in use.
@@ -41,29 +45,29 @@ struct Shard {
 
 impl Default for HashIndex {
     fn default() -> Self {
-        let part = || Shard {
+        let shard = || Shard {
             chunks: [const { OnceLock::new() }; CHUNKS],
             chunks_used: AtomicU32::new(0),
             entries: AtomicU32::new(0),
         };
-        Self { shards: (0..SHARDS).map(|_| part()).collect(), bytes: AtomicUsize::new(0) }
+        Self { shards: (0..SHARDS).map(|_| shard()).collect(), bytes: AtomicUsize::new(0) }
     }
 }
 
 impl HashIndex {
-    /// What its slots take.
+    /// Memory of the slots.
     pub fn memory_bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// The node with this hash for which `is_it` returns `true`.
+    /// The node with this hash for which `matches` returns `true`.
     #[inline]
     pub fn find(&self, hash: u64, mut matches: impl FnMut(u32) -> bool) -> Option<u32> {
-        let part = self.shard(hash);
-        let mut used = part.chunks_used.load(Ordering::Acquire);
+        let shard = self.shard(hash);
+        let mut used = shard.chunks_used.load(Ordering::Acquire);
         loop {
-            let found = part.find(used, stored_bits(hash), &mut matches);
-            let now = part.chunks_used.load(Ordering::Acquire);
+            let found = shard.find(used, stored_bits(hash), &mut matches);
+            let now = shard.chunks_used.load(Ordering::Acquire);
             if found.is_some() || now == used {
                 return found;
             }
@@ -71,17 +75,17 @@ impl HashIndex {
         }
     }
 
-    /// Adds a node, whose number is not 0. Only for the writer.
+    /// Adds a node, whose number is not 0. For the writer only.
     pub fn insert(&self, hash: u64, node: u32) {
-        let part = self.shard(hash);
-        let used = part.chunks_used.load(Ordering::Relaxed);
-        let entries = part.entries.load(Ordering::Relaxed) + 1;
-        part.entries.store(entries, Ordering::Relaxed);
+        let shard = self.shard(hash);
+        let used = shard.chunks_used.load(Ordering::Relaxed);
+        let entries = shard.entries.load(Ordering::Relaxed) + 1;
+        shard.entries.store(entries, Ordering::Relaxed);
         if entries as usize * 4 > capacity(used) * 3 && (used as usize) < CHUNKS {
-            self.bytes.fetch_add(part.grow(used), Ordering::Relaxed);
+            self.bytes.fetch_add(shard.grow(used), Ordering::Relaxed);
         }
-        part.store_entry(
-            part.chunks_used.load(Ordering::Relaxed),
+        shard.store_entry(
+            shard.chunks_used.load(Ordering::Relaxed),
             u64::from(stored_bits(hash)) << 32 | u64::from(node),
         );
     }
@@ -129,7 +133,7 @@ impl Shard {
         }
         self.chunks_used.store(used + 1, Ordering::Release);
         for place in moved.into_iter().rev() {
-            // No search goes on beyond a slot that is empty, so none needs the one before it.
+            // A search stops at an empty slot, so the slot before one can be empty too.
             let is_last = self.slot(place + 1).load(Ordering::Relaxed) == 0;
             self.slot(place).store(if is_last { 0 } else { DELETED_SLOT }, Ordering::Release);
         }
@@ -141,11 +145,12 @@ impl Shard {
         &self.chunks[chunk].get().map_or(&[][..], |chunk| chunk)[at]
     }
 
-    /// The slots in which an entry can be, the likeliest first.
+    /// The slots in which an entry can be, in probing order.
     #[inline]
     fn probe(&self, used: u32, hash: u32) -> impl Iterator<Item = &AtomicU64> {
         let (first, at) = chunk_of(home(used, hash));
-        // From the home to the end of its chunk, the chunks after it, those before, and its own from the beginning.
+        // From the home slot to the end of its chunk, then the chunks after it, those before it,
+        // and its own from the start.
         let chunks = (first..used as usize).chain(0..(first + 1).min(used as usize));
         chunks
             .enumerate()
@@ -159,12 +164,12 @@ fn capacity(used: u32) -> usize {
     if used == 0 { 0 } else { 1 << (FIRST_BITS + used - 1) }
 }
 
-/// Where an entry is if nothing else is.
+/// The slot at which probing for a hash begins.
 fn home(used: u32, hash: u32) -> usize {
     hash as usize & capacity(used).saturating_sub(1)
 }
 
-/// A slot's chunk, and its place in it.
+/// A slot's chunk, and its index in the chunk.
 #[inline]
 fn chunk_of(place: usize) -> (usize, usize) {
     match (place >> FIRST_BITS).checked_ilog2() {
@@ -173,7 +178,7 @@ fn chunk_of(place: usize) -> (usize, usize) {
     }
 }
 
-/// What of a hash is stored. The part is chosen by other bits.
+/// The bits of a hash that an entry has. The shard is chosen by other bits.
 fn stored_bits(hash: u64) -> u32 {
     (hash & u64::from(u32::MAX)) as u32
 }
@@ -187,8 +192,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_search_that_a_growth_overtakes_is_repeated() {
-        // Of eight slots its home is the sixth, of sixteen the fourteenth.
+    fn a_search_during_growth_is_repeated() {
+        // Its home is the sixth of eight slots, and the fourteenth of sixteen.
         const MOVED: u64 = 0b1101;
         let hash = HashIndex::default();
         hash.insert(MOVED, 1);
@@ -208,7 +213,7 @@ mod tests {
     #[test]
     fn every_entry_is_found_after_each_growth_and_nothing_else() {
         let hash = HashIndex::default();
-        // One part, many collisions.
+        // One shard, many collisions.
         let hash_of = |node: u32| u64::from(node.wrapping_mul(0x9e37_79b1) >> 12);
         for node in 1..=5_000 {
             assert_eq!(hash.find(hash_of(node), |found| found == node), None);

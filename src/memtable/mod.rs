@@ -1,8 +1,12 @@
-//! The window: what was written since the last hand-down, in memory.
+//! Memtables: what is written and not yet flushed into the tables, in memory.
 //!
-//! The log is written first. The payloads of its frames then stay in memory, and the window is what finds records in them: a
-//! [memtable](Memtable) for each segment of the log, of which the newest is written to and the one before may be on its way into
-//! the tables. A generation goes as a whole, with its segment.
+//! A batch is written to the log first. The payload of its frame then stays in memory, and a
+//! [`Memtable`] is an index of the entries in such payloads: its values are slices of them.
+//! Versions are kept by sequence number.
+//!
+//! As in RocksDB, each segment of the log has one memtable. The newest memtable is written to; the
+//! one before may be immutable, while it is flushed. A memtable is dropped as a whole, with its
+//! segment.
 
 mod arena;
 mod batch_format;

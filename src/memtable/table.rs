@@ -1,18 +1,22 @@
-//! A generation: what was written between two hand-downs, found by key and in order, as of any sequence that a view has.
+//! A memtable: the batches of one segment, by key and in key order, at the sequence of any open
+//! snapshot.
 //!
 //! ```text
-//!   frame     the payload of the log's frame, as it was written: records of keys and contents
-//!   node      a cell:    its newest version │ next │ previous │ upper links │ the key's first bytes
-//!   version   the record of its content │ the version before it
+//!   payload   that of the log's frame, as it was written: entries of keys and values
+//!   node      a cell: its newest version │ next │ previous │ upper links │ the key's first bytes
+//!   version   the entry with its value │ the version before it
 //! ```
 //!
-//! A record is named by the number of its frame, which is the frame's sequence from the generation's base on, and where in it the record
-//! lies. A node is found by hash, and in order in a skip list, one for each column, as in the memtable of `LevelDB`. Everything is numbered
-//! slots and atomic numbers, all of it safe code. There is one [writer](super::writer); readers take no lock and are never waited for.
+//! An entry's address is the number of its frame, which is the frame's sequence relative to the
+//! memtable's base, and its offset in the payload. A node is found by hash. In key order it is in a
+//! skip list, one for each column, as in the memtable of `LevelDB`. Everything is numbered slots of
+//! atomic words, all of it safe code. There is one [writer](super::writer). Readers take no lock,
+//! and the writer never waits for them.
 //!
-//! What a view needs was complete before its sequence became visible. A reader can come across newer slots that are being built: a
-//! number that leads to a slot is stored after the slot (release, acquire), so every slot that a reader reaches is complete. Nothing is
-//! freed before the whole generation is.
+//! What a snapshot reads was complete before its sequence became visible. A reader can meet newer
+//! slots that are under construction. But a number that leads to a slot is stored after the slot
+//! (release, acquire), so every slot that a reader reaches is complete. Nothing is freed before the
+//! whole memtable is.
 
 use std::cmp::Ordering as Order;
 use std::ops::Bound;
@@ -27,38 +31,39 @@ use super::hash_index::HashIndex;
 use crate::engine::RowRange;
 use crate::engine::storage::Column;
 
-/// The number that leads nowhere.
+/// The number that leads to no slot.
 pub(super) const NIL: u32 = 0;
-/// The heads of the columns' lists are the first nodes.
+/// The heads of the columns' skip lists are the first nodes.
 pub(super) const FIRST_HEAD: u32 = 1;
-/// Levels of a list; each has a quarter of the nodes of the one below.
+/// Levels of a skip list; each has a quarter of the nodes of the one below.
 pub(super) const MAX_HEIGHT: usize = 12;
 
 static FULL_RANGE: RowRange = RowRange { start: Bound::Unbounded, end: Bound::Unbounded };
 
-// The numbers of a node.
+// The words of a node.
 pub(super) const NODE_NEWEST: usize = 0;
 pub(super) const NODE_NEXT: usize = 1;
 pub(super) const NODE_PREVIOUS: usize = 2;
 pub(super) const NODE_UPPER: usize = 3;
-/// The first bytes of the key, so that the search for a place reads the nodes alone: a key's own bytes are two cache misses away.
+/// The first bytes of the key. Most comparisons in a search need no more, and the key itself is two
+/// cache misses away.
 pub(super) const NODE_PREFIX: usize = 4;
 const PREFIX_WORDS: usize = 5;
 pub(super) type Node = AtomicWords<{ NODE_PREFIX + PREFIX_WORDS }>;
 
-// The numbers of a version.
-/// Of its record, and so when it was written.
+// The words of a version.
+/// Relative sequence of its batch, and so the number of the payload.
 pub(super) const VERSION_SEQUENCE: usize = 0;
 pub(super) const VERSION_OFFSET: usize = 1;
 pub(super) const VERSION_OLDER: usize = 2;
 pub(super) type Version = AtomicWords<3>;
 
-/// What a cell holds: `None` if it was deleted.
+/// The value of a cell; `None` is a tombstone.
 pub type CellValue<'a> = Option<&'a [u8]>;
 
 /// See the [module](self).
 pub struct Memtable {
-    /// Sequences are kept relative to this, which belongs to the generation before.
+    /// Sequences are stored relative to this one, which is the last of the memtable before.
     base_sequence: u64,
     hash_secrets: RapidSecrets,
     pub(super) payloads: Arena<OnceLock<Box<[u8]>>>,
@@ -71,10 +76,11 @@ pub struct Memtable {
     pub(super) payload_bytes: AtomicUsize,
 }
 
-/// A range of a column that was emptied. There are hardly ever any, so a look-up checks their number first.
+/// The deletion of a range of a column. There are hardly ever any, so a lookup checks their number
+/// first.
 pub struct RangeTombstone {
     pub(super) sequence: u32,
-    /// Of the cells.
+    /// Column of the range.
     pub column: Column,
     /// The first key.
     pub start: Box<[u8]>,
@@ -83,9 +89,10 @@ pub struct RangeTombstone {
 }
 
 impl Memtable {
-    /// One whose first sequence follows `base`. `secrets` keep keys from being chosen so that they collide.
+    /// A memtable whose first sequence follows `base`. The secrets make it impossible to choose
+    /// keys that collide.
     pub(super) fn new(base: u64, secrets: RapidSecrets) -> Self {
-        let generation = Self {
+        let memtable = Self {
             base_sequence: base,
             hash_secrets: secrets,
             payloads: Arena::default(),
@@ -99,28 +106,20 @@ impl Memtable {
         };
         for column in Column::ALL {
             let upper = column as u32 * MAX_HEIGHT as u32;
-            generation.nodes.get(head(column))[NODE_UPPER].store(upper, Ordering::Relaxed);
+            memtable.nodes.get(head(column))[NODE_UPPER].store(upper, Ordering::Relaxed);
         }
-        generation
+        memtable
     }
 
-    /// What it takes in memory, beside some 100 KiB that every generation takes.
+    /// Memory in use, without some 100 KiB that every memtable takes.
     pub fn memory_bytes(&self) -> usize {
-        let Self {
-            payload_bytes: frame_bytes,
-            payloads: frames,
-            nodes,
-            versions,
-            links,
-            hash,
-            range_tombstones: erasures,
-            ..
-        } = self;
+        let Self { payload_bytes, payloads, nodes, versions, links, hash, range_tombstones, .. } = self;
         let index = nodes.memory_bytes() + versions.memory_bytes() + links.memory_bytes() + hash.memory_bytes();
-        frame_bytes.load(Ordering::Relaxed) + frames.memory_bytes() + index + erasures.memory_bytes()
+        payload_bytes.load(Ordering::Relaxed) + payloads.memory_bytes() + index + range_tombstones.memory_bytes()
     }
 
-    /// What the cell holds for a view at `sequence`; `None` if nothing of it is in this generation.
+    /// The cell's value for a snapshot at `sequence`; `None` if this memtable has nothing of the
+    /// cell.
     #[inline]
     pub fn get(&self, column: Column, key: &[u8], sequence: u64) -> Option<CellValue<'_>> {
         let sequence = self.checked_offset(sequence)?;
@@ -130,12 +129,11 @@ impl Memtable {
         }
     }
 
-    /// Whether nothing was written to it.
+    /// Whether no entry was added.
     pub fn is_empty(&self) -> bool {
         self.payload_bytes.load(Ordering::Relaxed) == 0
     }
 
-    /// Whether any range was emptied.
     pub fn has_range_tombstones(&self) -> bool {
         self.tombstone_count.load(Ordering::Acquire) > 0
     }
@@ -144,25 +142,29 @@ impl Memtable {
         (0..self.tombstone_count.load(Ordering::Acquire)).filter_map(|number| self.range_tombstones.value(number))
     }
 
-    /// Ranges that were emptied after the sequence `after`, up to `upto`.
+    /// Range tombstones after the sequence `after`, up to `upto`.
     pub fn range_tombstones_between(&self, after: u64, upto: u64) -> impl Iterator<Item = &RangeTombstone> {
-        let is_in = move |erasure: &&RangeTombstone| {
-            (after + 1..=upto).contains(&(self.base_sequence + u64::from(erasure.sequence)))
+        let is_in = move |tombstone: &&RangeTombstone| {
+            (after + 1..=upto).contains(&(self.base_sequence + u64::from(tombstone.sequence)))
         };
         self.range_tombstones().filter(is_in)
     }
 
-    /// Whether a view at `sequence` has the cell emptied by a range, so that what older generations and the tables have of it is gone.
+    /// Whether a range tombstone deletes the cell for a snapshot at `sequence`, so that what older
+    /// memtables and the tables have of it does not count.
     pub fn is_range_deleted(&self, column: Column, key: &[u8], sequence: u64) -> bool {
         self.checked_offset(sequence)
             .is_some_and(|sequence| self.max_covering_tombstone(column, key, sequence).is_some())
     }
 
     fn max_covering_tombstone(&self, column: Column, key: &[u8], sequence: u32) -> Option<u32> {
-        let covers = |erasure: &&RangeTombstone| {
-            erasure.column == column && erasure.sequence <= sequence && *erasure.start <= *key && *key < *erasure.end
+        let covers = |tombstone: &&RangeTombstone| {
+            tombstone.column == column
+                && tombstone.sequence <= sequence
+                && *tombstone.start <= *key
+                && *key < *tombstone.end
         };
-        self.range_tombstones().filter(covers).map(|erasure| erasure.sequence).max()
+        self.range_tombstones().filter(covers).map(|tombstone| tombstone.sequence).max()
     }
 
     fn hide_if_covered<'a>(
@@ -173,16 +175,16 @@ impl Memtable {
         sequence: u32,
         content: CellValue<'a>,
     ) -> CellValue<'a> {
-        content.filter(|_| self.max_covering_tombstone(column, key, sequence).is_none_or(|erased| erased <= written))
+        content.filter(|_| self.max_covering_tombstone(column, key, sequence).is_none_or(|deleted| deleted <= written))
     }
 
-    /// When the cell was last written; `None` if it was not.
+    /// The sequence of the cell's newest version.
     pub fn newest_sequence(&self, column: Column, key: &[u8]) -> Option<u64> {
         let newest = load(self.nodes.get(self.find(column, key)?), NODE_NEWEST);
         Some(self.base_sequence + u64::from(load(self.versions.get(newest), VERSION_SEQUENCE)))
     }
 
-    /// The cells of a range as a view at `sequence` has them, those included that were deleted.
+    /// The cells of a range for a snapshot at `sequence`, tombstones included.
     pub fn range<'a>(
         &'a self,
         column: Column,
@@ -193,7 +195,8 @@ impl Memtable {
         self.iter_visible(column, range, backwards, sequence).map(|(key, _, content)| (key, content))
     }
 
-    /// The cells of a column that were written after the sequence `after`, as a view at `upto` has them.
+    /// The cells of a column that were written after the sequence `after`, as a snapshot at `upto`
+    /// has them.
     pub fn changed_between(
         &self,
         column: Column,
@@ -243,7 +246,7 @@ impl Memtable {
         Some(u32::try_from(relative).unwrap_or(u32::MAX))
     }
 
-    /// How far from its base a sequence of this generation lies. A generation ends long before there are 2^32.
+    /// A sequence relative to the base. A memtable ends long before it has 2^32 sequences.
     pub(super) fn offset_of(&self, sequence: u64) -> u32 {
         self.checked_offset(sequence).unwrap_or(0)
     }
@@ -257,11 +260,11 @@ impl Memtable {
     }
 
     pub(super) fn find_with_hash(&self, column: Column, key: &[u8], hash: u64) -> Option<u32> {
-        let is_it = |record: BatchEntry<'_>| record.key == key && record.column == column;
-        self.hash.find(hash, |node| self.newest_entry(node).is_some_and(is_it))
+        let matches = |entry: BatchEntry<'_>| entry.key == key && entry.column == column;
+        self.hash.find(hash, |node| self.newest_entry(node).is_some_and(matches))
     }
 
-    /// What a node's cell holds at a sequence, and since when.
+    /// The value of a node's cell at a sequence, and the sequence of that version.
     #[inline]
     fn version_at(&self, node: u32, sequence: u32) -> Option<(u32, CellValue<'_>)> {
         let mut version = load(self.nodes.get(node), NODE_NEWEST);
@@ -281,12 +284,12 @@ impl Memtable {
 
     #[inline]
     fn entry(&self, version: &Version) -> Option<BatchEntry<'_>> {
-        let frame = self.payloads.value(version[VERSION_SEQUENCE].load(Ordering::Relaxed))?;
-        let bytes = frame.get(version[VERSION_OFFSET].load(Ordering::Relaxed) as usize..)?;
-        BatchEntry::decode(bytes).map(|(record, _)| record)
+        let payload = self.payloads.value(version[VERSION_SEQUENCE].load(Ordering::Relaxed))?;
+        let bytes = payload.get(version[VERSION_OFFSET].load(Ordering::Relaxed) as usize..)?;
+        BatchEntry::decode(bytes).map(|(entry, _)| entry)
     }
 
-    /// Every version's record has the cell's key; a reader mostly goes on to the newest one.
+    /// Every version's entry has the cell's key; a reader mostly needs the newest one next.
     #[inline]
     fn newest_entry(&self, node: u32) -> Option<BatchEntry<'_>> {
         self.entry(self.versions.get(load(self.nodes.get(node), NODE_NEWEST)))
@@ -294,10 +297,10 @@ impl Memtable {
 
     #[inline]
     pub(super) fn key(&self, node: u32) -> &[u8] {
-        self.newest_entry(node).map_or(&[], |record| record.key)
+        self.newest_entry(node).map_or(&[], |entry| entry.key)
     }
 
-    /// The link of a node to the next one of a level.
+    /// A node's link to the next node of a level.
     #[inline]
     pub(super) fn link(&self, node: u32, level: usize) -> &AtomicU32 {
         let node = self.nodes.get(node);
@@ -307,15 +310,14 @@ impl Memtable {
         }
     }
 
-    /// The order of a node's key and another.
     #[inline]
     pub(super) fn compare_key(&self, node: u32, key: &LookupKey<'_>) -> Order {
         let prefix = self.nodes.get(node)[NODE_PREFIX..].iter().map(|word| word.load(Ordering::Relaxed));
         prefix.cmp(key.prefix).then_with(|| self.key(node).cmp(key.bytes))
     }
 
-    /// The last node of a column before a key, or at it if it is included; before none, the last of all. `see` is called with the one
-    /// of each level.
+    /// The last node of a column before a key, or at it if `included`; without a key, the last of
+    /// all. `see` is called with the last such node of each level.
     pub(super) fn find_less_than(
         &self,
         column: Column,
@@ -332,7 +334,7 @@ impl Memtable {
         for level in (0..MAX_HEIGHT).rev() {
             loop {
                 let next = self.link(node, level).load(Ordering::Acquire);
-                // Found to be no more before on the level above.
+                // The level above has shown that this node is not before the key.
                 if next == NIL || next == beyond {
                     break;
                 }
@@ -369,14 +371,14 @@ impl Memtable {
     }
 }
 
-/// A key whose place is looked for.
+/// A key to be found, with its prefix words (RocksDB's `LookupKey`).
 pub(super) struct LookupKey<'a> {
     bytes: &'a [u8],
     pub(super) prefix: [u32; PREFIX_WORDS],
 }
 
 impl<'a> LookupKey<'a> {
-    /// Keys that end early go on with zeros; where prefixes are equal, the keys are compared.
+    /// Short keys are padded with zeros; where prefixes are equal, the keys are compared.
     pub(super) fn new(bytes: &'a [u8]) -> Self {
         let mut padded = [0; PREFIX_WORDS * 4];
         let length = bytes.len().min(padded.len());

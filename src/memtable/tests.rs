@@ -1,4 +1,4 @@
-//! The window held to a model: every version of every cell, as of every sequence.
+//! Memtables compared with a model: every version of every cell, at every sequence.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -14,7 +14,7 @@ use crate::memtable::*;
 
 const BASE: u64 = 1 << 40;
 
-/// What a step does to a cell of a few.
+/// A change of one of a few cells.
 type Cell = (Column, Vec<u8>, Option<Vec<u8>>);
 
 fn change() -> impl Strategy<Value = Cell> {
@@ -32,15 +32,15 @@ fn frame(changes: &[Cell]) -> Vec<u8> {
     frame
 }
 
-fn add(writer: &mut MemtableWriter, changes: &[Cell], sequence: u64, views: &[u64]) {
-    writer.add(frame(changes).into(), sequence, views).unwrap();
+fn add(writer: &mut MemtableWriter, changes: &[Cell], sequence: u64, snapshots: &[u64]) {
+    writer.add(frame(changes).into(), sequence, snapshots).unwrap();
 }
 
 fn writer(seed: u64) -> MemtableWriter {
     MemtableWriter::new(BASE, RapidSecrets::seed(seed))
 }
 
-/// Cells as of a sequence.
+/// The cells at a sequence.
 type State = BTreeMap<(Column, Vec<u8>), Option<Vec<u8>>>;
 
 fn bound(key: Vec<u8>, kind: u8) -> Bound<Vec<u8>> {
@@ -65,9 +65,9 @@ fn is_in(key: &[u8], range: &RowRange) -> bool {
     after_start && before_end
 }
 
-fn cells(generation: &Memtable, column: Column, range: &RowRange, backwards: bool, sequence: u64) -> Vec<Cell> {
+fn cells(memtable: &Memtable, column: Column, range: &RowRange, backwards: bool, sequence: u64) -> Vec<Cell> {
     let cell = |(key, content): (&[u8], CellValue<'_>)| (column, key.to_vec(), content.map(<[u8]>::to_vec));
-    let mut found: Vec<_> = generation.range(column, range, backwards, sequence).map(cell).collect();
+    let mut found: Vec<_> = memtable.range(column, range, backwards, sequence).map(cell).collect();
     if backwards {
         found.reverse();
     }
@@ -76,32 +76,32 @@ fn cells(generation: &Memtable, column: Column, range: &RowRange, backwards: boo
 
 proptest! {
     #[test]
-    fn a_view_reads_what_was_there_at_its_sequence_however_much_is_written_later(
+    fn a_snapshot_reads_the_state_at_its_sequence(
         seed in any::<u64>(),
         batches in prop::collection::vec((prop::collection::vec(change(), 1..8), any::<bool>()), 1..40),
         ranges in prop::collection::vec(
             (prop::collection::vec(0..4_u8, 0..4), 0..3_u8, prop::collection::vec(0..4_u8, 0..4), 0..3_u8), 1..6),
     ) {
         let mut writer = writer(seed);
-        let (mut state, mut views) = (State::new(), vec![(BASE, State::new())]);
-        for (number, (changes, is_viewed)) in batches.iter().enumerate() {
+        let (mut state, mut snapshots) = (State::new(), vec![(BASE, State::new())]);
+        for (number, (changes, opens_snapshot)) in batches.iter().enumerate() {
             let sequence = BASE + 1 + number as u64;
-            let mut alive: Vec<u64> = views.iter().map(|(sequence, _)| *sequence).collect();
-            // What is visible while the batch is written.
+            let mut alive: Vec<u64> = snapshots.iter().map(|(sequence, _)| *sequence).collect();
+            // The sequence that is visible while the batch is written.
             alive.push(sequence - 1);
             add(&mut writer, changes, sequence, &alive);
             for (column, key, content) in changes {
                 state.insert((*column, key.clone()), content.clone());
             }
-            if *is_viewed {
-                views.push((sequence, state.clone()));
+            if *opens_snapshot {
+                snapshots.push((sequence, state.clone()));
             }
         }
-        views.push((BASE + batches.len() as u64, state));
-        let generation = writer.memtable();
-        for (sequence, state) in &views {
-            for at in views.last().unwrap().1.keys() {
-                let found = generation.get(at.0, &at.1, *sequence).map(|content| content.map(<[u8]>::to_vec));
+        snapshots.push((BASE + batches.len() as u64, state));
+        let memtable = writer.memtable();
+        for (sequence, state) in &snapshots {
+            for at in snapshots.last().unwrap().1.keys() {
+                let found = memtable.get(at.0, &at.1, *sequence).map(|content| content.map(<[u8]>::to_vec));
                 prop_assert_eq!(found, state.get(at).cloned(), "{:?} at {}", at, sequence);
             }
             for (start, start_kind, end, end_kind) in &ranges {
@@ -112,32 +112,32 @@ proptest! {
                         .filter(|((of, key), _)| *of == column && is_in(key, &range))
                         .map(|((of, key), content)| (*of, key.clone(), content.clone()))
                         .collect();
-                    prop_assert_eq!(cells(generation, column, &range, false, *sequence), expected.clone());
-                    prop_assert_eq!(cells(generation, column, &range, true, *sequence), expected);
+                    prop_assert_eq!(cells(memtable, column, &range, false, *sequence), expected.clone());
+                    prop_assert_eq!(cells(memtable, column, &range, true, *sequence), expected);
                 }
             }
         }
     }
 
     #[test]
-    fn no_bytes_make_decoding_fail_otherwise_than_by_saying_so(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
-        for record in entries(&bytes) {
-            let Some((at, record)) = record else { break };
+    fn random_bytes_decode_to_none_or_encode_back(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+        for entry in entries(&bytes) {
+            let Some((at, entry)) = entry else { break };
             let mut again = Vec::new();
-            record.encode(&mut again);
+            entry.encode(&mut again);
             prop_assert_eq!(&bytes[at..at + again.len()], &again[..]);
         }
     }
 }
 
 #[test]
-fn a_million_versions_of_a_row_leave_a_chain_no_longer_than_the_views() {
+fn a_version_chain_is_no_longer_than_the_open_snapshots() {
     let mut writer = writer(1);
     let change = |number: u64| [(Column::Write, b"hot".to_vec(), Some(number.to_be_bytes().to_vec()))];
-    let views = [BASE + 10, BASE + 20_000];
+    let snapshots = [BASE + 10, BASE + 20_000];
     for number in 1..=200_000 {
         let alive: Vec<u64> =
-            views.iter().copied().filter(|view| *view < BASE + number).chain([BASE + number - 1]).collect();
+            snapshots.iter().copied().filter(|sequence| *sequence < BASE + number).chain([BASE + number - 1]).collect();
         add(&mut writer, &change(number), BASE + number, &alive);
     }
     let read = |sequence| writer.memtable().get(Column::Write, b"hot", sequence).unwrap().unwrap().to_vec();
@@ -148,39 +148,39 @@ fn a_million_versions_of_a_row_leave_a_chain_no_longer_than_the_views() {
 }
 
 #[test]
-fn many_keys_are_found_and_in_order_whatever_the_order_they_came_in() {
+fn keys_are_found_and_sorted_in_any_order_of_insertion() {
     let (mut writer, mut model) = (writer(2), BTreeMap::new());
     let count = 100_000_u64;
     for number in 0..count {
-        // Half of them ascending, as a load writes them; the others scattered.
+        // Half of them ascending, as in a bulk load; the others scattered.
         let place = if number % 2 == 0 { number } else { number * 7_919 % count };
         let key = place.to_be_bytes().to_vec();
         let change = [(Column::Write, key.clone(), Some(number.to_be_bytes().to_vec()))];
         add(&mut writer, &change, BASE + 1 + number, &[BASE + number]);
         model.insert(key, Some(number.to_be_bytes().to_vec()));
     }
-    let generation = writer.memtable();
-    let all = cells(generation, Column::Write, &RowRange::all(), false, u64::MAX);
+    let memtable = writer.memtable();
+    let all = cells(memtable, Column::Write, &RowRange::all(), false, u64::MAX);
     assert!(all.iter().map(|(_, key, content)| (key, content)).eq(model.iter()));
     for (key, content) in &model {
-        assert_eq!(generation.get(Column::Write, key, u64::MAX), Some(content.as_deref()));
+        assert_eq!(memtable.get(Column::Write, key, u64::MAX), Some(content.as_deref()));
     }
-    assert_eq!(generation.get(Column::Lock, &model.keys().next().unwrap()[..], u64::MAX), None);
+    assert_eq!(memtable.get(Column::Lock, &model.keys().next().unwrap()[..], u64::MAX), None);
 }
 
 #[test]
-fn readers_beside_the_writer_see_whole_batches_as_of_their_sequence() {
+fn concurrent_readers_see_whole_batches_at_their_sequence() {
     const KEYS: u64 = 50;
     let mut writer = writer(3);
-    let generation = Arc::clone(writer.memtable());
-    let (visible, is_over) = (AtomicU64::new(BASE), AtomicBool::new(false));
+    let memtable = Arc::clone(writer.memtable());
+    let (visible, stopped) = (AtomicU64::new(BASE), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let read = || {
             let mut reads = 0_u64;
-            while !is_over.load(Ordering::Relaxed) || reads == 0 {
+            while !stopped.load(Ordering::Relaxed) || reads == 0 {
                 let sequence = visible.load(Ordering::Acquire);
-                // Of a sequence n, the writer has set every key up to n to the last batch that is a multiple of its number.
-                let found = cells(&generation, Column::Write, &RowRange::all(), reads.is_multiple_of(2), sequence);
+                // At sequence n, each key up to n has as its value the key's last multiple up to n.
+                let found = cells(&memtable, Column::Write, &RowRange::all(), reads.is_multiple_of(2), sequence);
                 let expected = (1..=KEYS.min(sequence - BASE)).count();
                 assert_eq!(found.len(), expected, "at {}", sequence - BASE);
                 for (_, key, content) in found {
@@ -196,12 +196,12 @@ fn readers_beside_the_writer_see_whole_batches_as_of_their_sequence() {
             let due = (1..=KEYS).filter(|key| number % key == 0);
             let put = |key: u64| (Column::Write, key.to_be_bytes().to_vec(), Some(number.to_be_bytes().to_vec()));
             let changes: Vec<Cell> = due.map(put).collect();
-            // Every sequence may be read: the readers of this test are not registered.
+            // The readers are not registered, so any recent sequence may be read.
             let alive: Vec<u64> = (BASE + number.saturating_sub(2_000)..BASE + number).collect();
             add(&mut writer, &changes, BASE + number, &alive);
             visible.store(BASE + number, Ordering::Release);
         }
-        is_over.store(true, Ordering::Relaxed);
+        stopped.store(true, Ordering::Relaxed);
         for reader in readers {
             reader.join().unwrap();
         }
@@ -212,7 +212,7 @@ fn readers_beside_the_writer_see_whole_batches_as_of_their_sequence() {
 fn readers_find_every_visible_key_while_the_hash_grows() {
     const KEYS: u64 = 300_000;
     let mut writer = writer(4);
-    let generation = Arc::clone(writer.memtable());
+    let memtable = Arc::clone(writer.memtable());
     let visible = AtomicU64::new(BASE);
     std::thread::scope(|scope| {
         let read = |mut random: u64| {
@@ -222,7 +222,7 @@ fn readers_find_every_visible_key_while_the_hash_grows() {
                 for _ in 0..100.min(at - BASE) {
                     random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                     let key = 1 + (random >> 33) % (at - BASE);
-                    let found = generation.get(Column::Write, &key.to_be_bytes(), at);
+                    let found = memtable.get(Column::Write, &key.to_be_bytes(), at);
                     assert_eq!(found, Some(Some(&key.to_be_bytes()[..])), "key {key} at {}", at - BASE);
                 }
             }
@@ -238,12 +238,12 @@ fn readers_find_every_visible_key_while_the_hash_grows() {
 }
 
 #[test]
-fn a_frame_that_is_not_made_of_records_is_refused() {
+fn a_malformed_payload_is_refused() {
     assert!(writer(5).add([0xff; 16].into(), BASE + 1, &[]).is_err());
 }
 
 #[test]
-fn golden_bytes_of_records() {
+fn golden_bytes_of_entries() {
     let golden: [(Modification<'_>, &[u8]); 3] = [
         (Modification::Put(b"v1"), b"\x43\x01\x02\0kv1"),
         (Modification::Delete, b"\x4b\x01\0\0k"),
@@ -260,15 +260,15 @@ fn golden_bytes_of_records() {
 }
 
 #[test]
-fn a_record_is_long_where_a_length_does_not_fit_and_never_otherwise() {
+fn the_long_form_is_used_only_if_a_length_does_not_fit() {
     for (key_bytes, content_bytes) in [(255, 65_535), (256, 0), (0, 65_536), (70_000, 70_000)] {
         let (key, content) = (vec![b'k'; key_bytes], vec![b'c'; content_bytes]);
         let mut frame = b"before".to_vec();
-        let record = BatchEntry { column: Column::Data, key: &key, modification: Modification::Put(&content) };
-        record.encode(&mut frame);
+        let entry = BatchEntry { column: Column::Data, key: &key, modification: Modification::Put(&content) };
+        entry.encode(&mut frame);
         frame.extend_from_slice(b"after");
         let length = frame.len() - b"beforeafter".len();
-        assert_eq!(BatchEntry::decode(&frame[6..]), Some((record, length)));
+        assert_eq!(BatchEntry::decode(&frame[6..]), Some((entry, length)));
         assert_eq!(length - key_bytes - content_bytes, if key_bytes == 255 { 4 } else { 9 });
     }
     let long = b"\x83\x01\0\0\0\x02\0\0\0kv1";

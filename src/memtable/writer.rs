@@ -1,8 +1,9 @@
-//! The one writer of a generation: it adds frames that the log has.
+//! The single writer of a memtable: it adds batches that the log has.
 //!
-//! Of the older versions of a cell those stay that a view may read: a view whose sequence lies in [the version's, its successor's).
-//! A write unlinks the others, from the newest to the first that a view reads. So a row that is written a million times has a chain
-//! as long as there were views at once, at most, and a read of it takes as long as of any other.
+//! An older version of a cell is kept while a snapshot may read it: one whose sequence is in [the
+//! version's, its successor's). A write unlinks the others, from the newest to the first that a
+//! snapshot reads. So a row that is written a million times has a chain that is at most as long as
+//! there were open snapshots at a time. Reading it takes as long as reading any other row.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,21 +24,21 @@ pub struct MemtableWriter {
     nodes: u32,
     versions: u32,
     links: u32,
-    /// For each column and level, the last node at or before the last insertion: the next key often follows it.
+    /// For each column and level, the last node at or before the last insertion (RocksDB's
+    /// `Splice`): the next key often follows it.
     splice: [[u32; MAX_HEIGHT]; Column::ALL.len()],
     rng: u32,
 }
 
-/// A frame that is not made of records.
+/// A payload that is not made of valid entries.
 #[derive(Debug)]
 pub struct MalformedPayload;
 
 impl MemtableWriter {
-    /// Begins a generation whose first sequence follows `base`.
+    /// Starts a memtable whose first sequence follows `base`.
     pub fn new(base: u64, secrets: RapidSecrets) -> Self {
-        let generation = Arc::new(Memtable::new(base, secrets));
         Self {
-            memtable: generation,
+            memtable: Arc::new(Memtable::new(base, secrets)),
             last_sequence: base,
             nodes: FIRST_HEAD + Column::ALL.len() as u32,
             versions: NIL + 1,
@@ -47,73 +48,74 @@ impl MemtableWriter {
         }
     }
 
-    /// What readers read.
+    /// The memtable, for readers.
     pub fn memtable(&self) -> &Arc<Memtable> {
         &self.memtable
     }
 
-    /// The sequence of the last frame that was added whole.
+    /// The sequence of the last batch that was added completely.
     pub fn last_sequence(&self) -> u64 {
         self.last_sequence
     }
 
-    /// Adds the records of a frame's payload as versions of `sequence`, which is the one after that of the frame before, or
-    /// a little greater. `views` are the sequences, ascending, at which anything is read or may be before this is visible.
+    /// Adds the entries of a payload as versions of `sequence`, which is the one after that of the
+    /// batch before, or a little greater. `snapshots` are the sequences, ascending, at which cells
+    /// are read, or may be read before this batch is visible.
     pub fn add(&mut self, payload: Box<[u8]>, sequence: u64, snapshots: &[u64]) -> Result<(), MalformedPayload> {
-        let generation = Arc::clone(&self.memtable);
-        let number = generation.offset_of(sequence);
-        generation.payload_bytes.fetch_add(payload.len(), Ordering::Relaxed);
-        generation.payloads.set(number, payload);
-        let payload = generation.payloads.value(number).ok_or(MalformedPayload)?;
-        let views = OpenSequences { memtable: &generation, sequences: snapshots };
-        for record in entries(payload) {
-            let (offset, record) = record.ok_or(MalformedPayload)?;
-            if let Modification::DeleteRange(end) = record.modification {
-                generation.payload_bytes.fetch_add(record.key.len() + end.len(), Ordering::Relaxed);
-                let (column, start, end) = (record.column, record.key.into(), end.into());
-                let erased = generation.tombstone_count.load(Ordering::Relaxed);
-                generation.range_tombstones.set(erased, RangeTombstone { sequence: number, column, start, end });
-                generation.tombstone_count.store(erased + 1, Ordering::Release);
+        let memtable = Arc::clone(&self.memtable);
+        let number = memtable.offset_of(sequence);
+        memtable.payload_bytes.fetch_add(payload.len(), Ordering::Relaxed);
+        memtable.payloads.set(number, payload);
+        let payload = memtable.payloads.value(number).ok_or(MalformedPayload)?;
+        let snapshots = OpenSequences { memtable: &memtable, sequences: snapshots };
+        for entry in entries(payload) {
+            let (offset, entry) = entry.ok_or(MalformedPayload)?;
+            if let Modification::DeleteRange(end) = entry.modification {
+                memtable.payload_bytes.fetch_add(entry.key.len() + end.len(), Ordering::Relaxed);
+                let (column, start, end) = (entry.column, entry.key.into(), end.into());
+                let tombstones = memtable.tombstone_count.load(Ordering::Relaxed);
+                memtable.range_tombstones.set(tombstones, RangeTombstone { sequence: number, column, start, end });
+                memtable.tombstone_count.store(tombstones + 1, Ordering::Release);
                 continue;
             }
             let place = (number, u32::try_from(offset).map_err(|_| MalformedPayload)?);
-            let hash = generation.hash_of(record.column, record.key);
-            if let Some(node) = generation.find_with_hash(record.column, record.key, hash) {
-                self.add_version(&generation, node, place, &views);
+            let hash = memtable.hash_of(entry.column, entry.key);
+            if let Some(node) = memtable.find_with_hash(entry.column, entry.key, hash) {
+                self.add_version(&memtable, node, place, &snapshots);
             } else {
-                self.add_node(&generation, &record, hash, place);
+                self.add_node(&memtable, &entry, hash, place);
             }
         }
         self.last_sequence = sequence;
         Ok(())
     }
 
-    fn version(&mut self, memtable: &Memtable, position: (u32, u32), older: u32) -> u32 {
+    fn version(&mut self, memtable: &Memtable, place: (u32, u32), older: u32) -> u32 {
         let number = self.versions;
         self.versions += 1;
         let version = memtable.versions.get(number);
-        for (at, value) in [(VERSION_SEQUENCE, position.0), (VERSION_OFFSET, position.1), (VERSION_OLDER, older)] {
+        for (at, value) in [(VERSION_SEQUENCE, place.0), (VERSION_OFFSET, place.1), (VERSION_OLDER, older)] {
             version[at].store(value, Ordering::Relaxed);
         }
         number
     }
 
-    fn add_version(&mut self, memtable: &Memtable, node: u32, position: (u32, u32), views: &OpenSequences<'_>) {
+    fn add_version(&mut self, memtable: &Memtable, node: u32, place: (u32, u32), snapshots: &OpenSequences<'_>) {
         let node = memtable.nodes.get(node);
         let before = load(node, NODE_NEWEST);
-        let version = self.version(memtable, position, before);
-        views.prune_versions(memtable.versions.get(version));
-        // What was visible before the batch is still read; the one before that mostly no more.
-        views.prune_versions(memtable.versions.get(before));
+        let version = self.version(memtable, place, before);
+        snapshots.prune_versions(memtable.versions.get(version));
+        // The version visible before the batch is still read; the one before that mostly is not.
+        snapshots.prune_versions(memtable.versions.get(before));
         node[NODE_NEWEST].store(version, Ordering::Release);
     }
 
-    fn add_node(&mut self, memtable: &Memtable, record: &BatchEntry<'_>, hash: u64, position: (u32, u32)) {
+    fn add_node(&mut self, memtable: &Memtable, entry: &BatchEntry<'_>, hash: u64, place: (u32, u32)) {
         let (number, height) = (self.nodes, self.height());
         self.nodes += 1;
-        let version = self.version(memtable, position, NIL);
-        let key = LookupKey::new(record.key);
-        let before = self.find_splice(memtable, record.column, &key, height);
+        let version = self.version(memtable, place, NIL);
+        let key = LookupKey::new(entry.key);
+        let before = self.find_splice(memtable, entry.column, &key, height);
         let node = memtable.nodes.get(number);
         for (at, word) in (NODE_PREFIX..).zip(key.prefix) {
             node[at].store(word, Ordering::Relaxed);
@@ -136,12 +138,13 @@ impl MemtableWriter {
             memtable.link(*before, level).store(number, Ordering::Release);
         }
         memtable.hash.insert(hash, number);
-        let places = &mut self.splice[record.column as usize];
-        *places = before;
-        places[..height].fill(number);
+        let splice = &mut self.splice[entry.column as usize];
+        *splice = before;
+        splice[..height].fill(number);
     }
 
-    /// The last node before the key, of as many levels as are asked for and those above that are known.
+    /// The last node before the key, on each level below `height`, and above it as far as the
+    /// splice has them.
     fn find_splice(
         &self,
         memtable: &Memtable,
@@ -169,7 +172,7 @@ impl MemtableWriter {
         before
     }
 
-    /// One level, and another with a chance of a quarter, and so on (xorshift).
+    /// A random height: each further level has a chance of a quarter (xorshift).
     fn height(&mut self) -> usize {
         self.rng ^= self.rng << 13;
         self.rng ^= self.rng >> 17;
@@ -178,13 +181,15 @@ impl MemtableWriter {
     }
 }
 
+/// The sequences of open snapshots, which decide which versions are kept.
 struct OpenSequences<'a> {
     memtable: &'a Memtable,
     sequences: &'a [u64],
 }
 
 impl OpenSequences<'_> {
-    /// Takes those before a version out of its chain that no view reads. A reader that is at one of them goes on from there.
+    /// Unlinks the versions before this one that no snapshot reads. A reader that is at one of them
+    /// continues from there.
     fn prune_versions(&self, version: &Version) {
         let mut successor = load(version, VERSION_SEQUENCE);
         let mut older = load(version, VERSION_OLDER);
@@ -199,9 +204,9 @@ impl OpenSequences<'_> {
         version[VERSION_OLDER].store(older, Ordering::Release);
     }
 
-    /// Whether any reads what was the newest from `start` on until something of `end` took its place.
+    /// Whether a snapshot reads the version of sequence `start`, whose successor's is `end`.
     fn any_snapshot_in(&self, start: u32, end: u32) -> bool {
-        let first = self.sequences.partition_point(|view| self.memtable.offset_of(*view) < start);
-        self.sequences.get(first).is_some_and(|view| self.memtable.offset_of(*view) < end)
+        let first = self.sequences.partition_point(|sequence| self.memtable.offset_of(*sequence) < start);
+        self.sequences.get(first).is_some_and(|sequence| self.memtable.offset_of(*sequence) < end)
     }
 }

@@ -1,10 +1,10 @@
-//! Metrics and timers of one store, and the names of all its figures outside.
+//! The metrics of one store, and their names and descriptions for the `metrics` crate.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Histogram;
 
-/// A number that only grows.
+/// A number that only increases.
 pub(crate) struct Counter {
     value: AtomicU64,
     #[cfg(feature = "metrics")]
@@ -18,7 +18,7 @@ impl Counter {
         self.facade.increment(more);
     }
 
-    /// Of what is counted elsewhere: there are so many by now.
+    /// Raises the counter to a total that is counted elsewhere.
     pub fn set_at_least(&self, all: u64) {
         self.value.fetch_max(all, Ordering::Relaxed);
         #[cfg(feature = "metrics")]
@@ -30,8 +30,8 @@ impl Counter {
     }
 }
 
-/// One line for each: its field, its name for `metrics`, the label that tells it from others of the name, what it is. The struct, the
-/// registration and the documentation are made of the same lines.
+/// One line for each metric: field, exported name, label and description. The struct, the
+/// registration and the documentation are generated from these lines.
 macro_rules! metrics_table {
     (
         $($kind:ident $field:ident $name:literal [$($key:literal = $value:literal)?] $what:literal;)*
@@ -43,7 +43,7 @@ macro_rules! metrics_table {
         }
 
         impl Metrics {
-            /// Those of the store of this number.
+            /// The metrics of the store with this instance id.
             #[cfg_attr(not(feature = "metrics"), allow(unused_variables, reason = "the facade's label"))]
             pub fn new(store: u64) -> Self {
                 #[cfg(feature = "metrics")]
@@ -54,7 +54,7 @@ macro_rules! metrics_table {
             }
         }
 
-        /// Of the documentation.
+        /// The rows of the documentation's table.
         macro_rules! table {
             () => {
                 concat!(
@@ -91,65 +91,65 @@ macro_rules! new_metric {
 }
 
 metrics_table! {
-    Counter transactions_started "percolite_transactions_started_total" [] "transactions begun, each attempt of `transact` one";
+    Counter transactions_started "percolite_transactions_started_total" [] "transactions started; each attempt of `transact` is one";
     Counter commits_one_phase "percolite_commits_total" ["protocol" = "one_phase"] "transactions committed that wrote something";
     Counter commits_two_phase "percolite_commits_total" ["protocol" = "two_phase"] "transactions committed that wrote something";
     Counter commits_large "percolite_commits_total" ["protocol" = "large"] "transactions committed that wrote something";
     Counter large_rows_locked "percolite_large_rows_locked_total" [] "rows that large transactions have locked";
-    Counter cleanup_rows "percolite_cleanup_rows_total" [] "of these, rows whose lock is gone since";
-    Counter conflicts_newer_version "percolite_conflicts_total" ["reason" = "newer_version"] "transactions that met a conflict";
-    Counter conflicts_locked "percolite_conflicts_total" ["reason" = "locked"] "transactions that met a conflict";
-    Counter conflicts_rolled_back "percolite_conflicts_total" ["reason" = "rolled_back"] "transactions that met a conflict";
+    Counter cleanup_rows "percolite_cleanup_rows_total" [] "row locks of large transactions removed by cleanup";
+    Counter conflicts_newer_version "percolite_conflicts_total" ["reason" = "newer_version"] "conflicts, by reason";
+    Counter conflicts_locked "percolite_conflicts_total" ["reason" = "locked"] "conflicts, by reason";
+    Counter conflicts_rolled_back "percolite_conflicts_total" ["reason" = "rolled_back"] "conflicts, by reason";
     Counter retries "percolite_retries_total" [] "attempts of `transact` after the first";
-    Counter retries_exhausted "percolite_retries_exhausted_total" [] "calls of `transact` that gave up after conflicts";
-    Counter admission_timeouts "percolite_admission_timeouts_total" [] "attempts that ran without admission, having waited long enough";
-    Counter slow_transactions "percolite_slow_transactions_total" [] "transactions that took longer than `slow_transaction`";
-    Counter snapshots_expired "percolite_snapshots_expired_total" [] "transactions and snapshots ended at the age limit";
+    Counter retries_exhausted "percolite_retries_exhausted_total" [] "calls of `transact` that exhausted their retries";
+    Counter admission_timeouts "percolite_admission_timeouts_total" [] "attempts that ran without admission after their wait timed out";
+    Counter slow_transactions "percolite_slow_transactions_total" [] "transactions that took longer than `slow_transaction_threshold`";
+    Counter snapshots_expired "percolite_snapshots_expired_total" [] "transactions and snapshots expired at `max_snapshot_age`";
     Counter locks_rolled_forward "percolite_row_locks_rolled_forward_total" [] "row locks of other transactions that were rolled forward";
-    Counter locks_rolled_back "percolite_row_locks_rolled_back_total" [] "row locks of others, and own transactions, that were rolled back";
-    Counter orphan_locks_resolved "percolite_orphan_locks_resolved_total" [] "orphan row locks resolved by the sweep";
-    Counter gc_tombstones "percolite_gc_tombstones_total" [] "records of deleted rows that were collected";
-    Counter gc_versions "percolite_gc_versions_total" [] "replaced versions that were collected";
-    Counter wal_syncs "percolite_wal_syncs_total" [] "syncs of the log";
-    Counter write_stalls "percolite_write_stalls_total" [] "writes that waited because the tables had fallen behind";
-    Counter write_stall_millis "percolite_write_stall_milliseconds_total" [] "how long there was a write that waited for that";
-    Counter locks_acquired "percolite_named_locks_acquired_total" [] "locks taken by hand";
-    Counter lock_waits "percolite_named_lock_waits_total" [] "requests for such locks that had to wait";
-    Counter lock_timeouts "percolite_named_lock_timeouts_total" [] "requests whose patience was over, or that were not to wait";
-    Counter locks_lost "percolite_named_locks_lost_total" [] "grants that ended before they were released, by the end of a lease or by force";
-    Histogram lock_wait "percolite_named_lock_wait_seconds" [] "from asking for such a lock to its grant, where it had to wait";
-    Histogram commit_durable "percolite_commit_seconds" ["durability" = "sync"] "from a commit's call to its answer";
-    Histogram commit_buffered "percolite_commit_seconds" ["durability" = "buffered"] "from a commit's call to its answer";
-    Histogram admission_wait "percolite_admission_wait_seconds" [] "waiting of attempts for turns, row locks and admission, where they had to";
-    Histogram commit_apply "percolite_commit_apply_seconds" [] "from handing in a commit until it is applied";
-    Histogram wal_sync "percolite_wal_sync_seconds" [] "syncs of the log";
-    Histogram transact "percolite_transact_seconds" [] "calls of `transact` that succeeded, retries included";
-    @gauge "percolite_active_transactions" "gauge: transactions that are not over";
-    @gauge "percolite_active_snapshots" "gauge: snapshots that are not over";
-    @gauge "percolite_oldest_snapshot_age_seconds" "gauge: age of the oldest of them";
-    @gauge "percolite_named_locks_held" "gauge: locks that are held, with the label `kind`";
-    @gauge "percolite_named_lock_waiters" "gauge: requests for locks that wait, with the label `kind`";
-    @gauge "percolite_oldest_named_lock_wait_seconds" "gauge: how long the first of them has waited, with the label `kind`";
-    @gauge "percolite_open_views" "gauge: different states of the store that are read";
-    @gauge "percolite_cleanup_pending" "gauge: large transactions that are over with rows still locked";
-    @gauge "percolite_current_write_stall_seconds" "gauge: for how long there has been such a write at this moment";
-    @gauge "percolite_durability_lag_seconds" "gauge: how far what is durable is behind what is visible";
+    Counter locks_rolled_back "percolite_row_locks_rolled_back_total" [] "row locks of other transactions, and own transactions, that were rolled back";
+    Counter orphan_locks_resolved "percolite_orphan_locks_resolved_total" [] "orphan row locks resolved in the background";
+    Counter gc_tombstones "percolite_gc_tombstones_total" [] "tombstones removed by garbage collection";
+    Counter gc_versions "percolite_gc_versions_total" [] "replaced versions removed by garbage collection";
+    Counter wal_syncs "percolite_wal_syncs_total" [] "syncs of the write-ahead log";
+    Counter write_stalls "percolite_write_stalls_total" [] "writes stalled by a slow flush into the tables";
+    Counter write_stall_millis "percolite_write_stall_milliseconds_total" [] "time during which a write was stalled, in milliseconds";
+    Counter locks_acquired "percolite_named_locks_acquired_total" [] "named locks acquired";
+    Counter lock_waits "percolite_named_lock_waits_total" [] "requests for named locks that had to wait";
+    Counter lock_timeouts "percolite_named_lock_timeouts_total" [] "requests for named locks that timed out, or failed as no-wait";
+    Counter locks_lost "percolite_named_locks_lost_total" [] "grants of named locks that ended before their release: lease expired, or `force_unlock`";
+    Histogram lock_wait "percolite_named_lock_wait_seconds" [] "from the request for a named lock to its grant, if it had to wait";
+    Histogram commit_durable "percolite_commit_seconds" ["durability" = "sync"] "duration of a commit, from call to return";
+    Histogram commit_buffered "percolite_commit_seconds" ["durability" = "buffered"] "duration of a commit, from call to return";
+    Histogram admission_wait "percolite_admission_wait_seconds" [] "waits of attempts for the row queue, row locks and admission, if they had to wait";
+    Histogram commit_apply "percolite_commit_apply_seconds" [] "from the submission of a commit until it is applied";
+    Histogram wal_sync "percolite_wal_sync_seconds" [] "syncs of the write-ahead log";
+    Histogram transact "percolite_transact_seconds" [] "successful calls of `transact`, retries included";
+    @gauge "percolite_active_transactions" "gauge: active transactions";
+    @gauge "percolite_active_snapshots" "gauge: active snapshots";
+    @gauge "percolite_oldest_snapshot_age_seconds" "gauge: age of the oldest active transaction or snapshot";
+    @gauge "percolite_named_locks_held" "gauge: named locks held, with the label `kind`";
+    @gauge "percolite_named_lock_waiters" "gauge: requests that wait for named locks, with the label `kind`";
+    @gauge "percolite_oldest_named_lock_wait_seconds" "gauge: longest current wait for a named lock, with the label `kind`";
+    @gauge "percolite_open_views" "gauge: distinct read views in use";
+    @gauge "percolite_cleanup_pending" "gauge: finished large transactions with row locks left";
+    @gauge "percolite_current_write_stall_seconds" "gauge: duration of the current write stall, 0 without one";
+    @gauge "percolite_durability_lag_seconds" "gauge: lag of the newest durable commit behind the newest visible one";
 }
 
 impl Metrics {
-    /// Transactions that met a conflict, for whatever reason.
+    /// Conflicts, for any reason.
     pub fn conflicts(&self) -> u64 {
         self.conflicts_newer_version.get() + self.conflicts_locked.get() + self.conflicts_rolled_back.get()
     }
 }
 
-/// [`gauge`] for locks by name.
+/// [`gauge`] with the label of named locks.
 #[cfg(feature = "metrics")]
 pub(crate) fn lock_gauge(store: u64, name: &'static str, value: f64) {
     metrics::gauge!(name, "store" => store.to_string(), "kind" => "name").set(value);
 }
 
-/// Sets what is no counter.
+/// Sets a gauge.
 #[cfg(feature = "metrics")]
 pub(crate) fn gauge(store: u64, name: &'static str, value: f64) {
     metrics::gauge!(name, "store" => store.to_string()).set(value);

@@ -1,7 +1,8 @@
-//! How long things take, as distributions.
+//! Latency histograms.
 //!
-//! A duration falls into one of 1,280 buckets, each an atomic counter, so recording is one increment without a lock, and reading is
-//! a copy. Buckets are 3 % wide: what is said of a duration is at most so much too high, and never too low.
+//! A duration is counted in one of 1,280 buckets, each an atomic counter: recording is one
+//! increment without a lock, reading is a copy. Buckets are 3 % wide, so a reported duration is at
+//! most 3 % too high, and never too low.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ const CONFIG: Config = match Config::new(5, 44) {
 };
 const LONGEST_NANOS: u64 = (1 << 44) - 1;
 
-/// Records durations.
+/// A concurrent histogram of durations.
 pub(crate) struct Histogram {
     buckets: AtomicHistogram,
     #[cfg(feature = "metrics")]
@@ -32,7 +33,7 @@ impl Histogram {
         }
     }
 
-    /// One that no recorder knows.
+    /// A histogram that no recorder exports.
     pub fn unexported() -> Self {
         Self::new(
             #[cfg(feature = "metrics")]
@@ -42,7 +43,7 @@ impl Histogram {
 
     pub fn record(&self, took: Duration) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(LONGEST_NANOS).min(LONGEST_NANOS);
-        // In range by now.
+        // In range: cannot fail.
         let _ = self.buckets.increment(nanos);
         #[cfg(feature = "metrics")]
         self.facade.record(took.as_secs_f64());
@@ -53,7 +54,7 @@ impl Histogram {
     }
 }
 
-/// How long something took each time: a distribution, whose durations are rounded up by at most 3 %.
+/// A latency distribution, whose durations are rounded up by at most 3 %.
 ///
 /// ```
 /// # fn main() -> percolite::Result<()> {
@@ -70,25 +71,25 @@ impl Histogram {
 pub struct LatencyHistogram(histogram::Histogram);
 
 impl LatencyHistogram {
-    /// How often it was measured.
+    /// Number of measurements.
     pub fn count(&self) -> u64 {
         self.0.as_slice().iter().sum()
     }
 
-    /// What `percent` of all took at most; zero when there were none. `percent` is between 0 and 100, and taken for the nearer of
-    /// these when it is not.
+    /// The given percentile; zero without measurements. `percent` is from 0 to 100; other values
+    /// are clamped.
     pub fn percentile(&self, percent: f64) -> Duration {
         let quantile = if percent.is_nan() { 0.0 } else { (percent / 100.0).clamp(0.0, 1.0) };
         let bucket = self.0.quantile_bucket(quantile).ok().flatten();
         bucket.map_or(Duration::ZERO, |bucket| Duration::from_nanos(bucket.end()))
     }
 
-    /// What the longest took; zero when there were none.
+    /// The longest duration; zero without measurements.
     pub fn max(&self) -> Duration {
         self.percentile(100.0)
     }
 
-    /// What was measured since `earlier`, an older reading of the same store.
+    /// The measurements since `earlier`, an older reading of the same store.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut later = self.0.clone();
@@ -105,7 +106,7 @@ impl Default for LatencyHistogram {
     }
 }
 
-/// As pairs of a duration in nanoseconds, the longest of its bucket, and how often it was measured; shortest first.
+/// Pairs of a bucket's greatest duration in nanoseconds and its count, shortest first.
 impl Serialize for LatencyHistogram {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let measured = self.0.iter().filter(|bucket| bucket.count() > 0);
@@ -117,7 +118,7 @@ impl<'de> Deserialize<'de> for LatencyHistogram {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut latency = Self::default();
         for (nanos, times) in Vec::<(u64, u64)>::deserialize(deserializer)? {
-            // In range by now.
+            // In range: cannot fail.
             let _ = latency.0.add(nanos.min(LONGEST_NANOS), times);
         }
         Ok(latency)
@@ -135,29 +136,31 @@ impl std::fmt::Debug for LatencyHistogram {
     }
 }
 
-/// How long the parts of transactions took since the store was opened: see [`Store::latencies`](crate::Store::latencies).
+/// Latencies of the phases of transactions since the store was opened: see
+/// [`Store::latencies`](crate::Store::latencies).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 #[serde(default)]
 pub struct Latencies {
-    /// Commits that wrote something and were acknowledged as durable, from the call to the answer.
+    /// Durable commits that wrote something, from call to return.
     pub commit_durable: LatencyHistogram,
-    /// Commits that wrote something and were acknowledged as visible.
+    /// Buffered commits that wrote something, from call to return.
     pub commit_buffered: LatencyHistogram,
-    /// Waiting of an attempt of `transact` before it began: for its rows' turns, for a row lock to go, for admission. Only of those
-    /// that had to wait.
+    /// Waits of an attempt of `transact` before it starts: in the row queue, for a row lock, for
+    /// admission. Only attempts that had to wait count.
     pub admission_wait: LatencyHistogram,
-    /// From when a commit is handed in until its changes are applied by whoever leads the queue; beside many others, a durable one
-    /// may lie there for as long as a sync takes, which it would have waited for anyway. Not where others share the engine.
+    /// From the submission of a commit until the leader has applied its changes. Under load a
+    /// durable commit may be queued for as long as a sync takes, which it would have waited for
+    /// anyway. Empty on a shared engine.
     pub commit_apply: LatencyHistogram,
-    /// Syncs of the log. Not where others share the engine.
+    /// Syncs of the write-ahead log. Empty on a shared engine.
     pub wal_sync: LatencyHistogram,
-    /// Whole calls of `transact` that succeeded, all attempts and waiting included.
+    /// Successful calls of `transact`, with all attempts and waits.
     pub transact: LatencyHistogram,
 }
 
 impl Latencies {
-    /// What was measured since `earlier`, an older reading of the same store.
+    /// The measurements since `earlier`, an older reading of the same store.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {

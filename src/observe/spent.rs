@@ -1,29 +1,30 @@
-//! Where the time of one transaction goes: a stopwatch with laps.
+//! The time of one transaction by phase: a stopwatch with laps.
 //!
-//! A commit passes through several hands. Each says at its end for what the time since the last such moment was spent, so that no
-//! moment is counted twice and the clock is read once for each part.
+//! Each stage of a commit charges the time since the previous lap to its phase. So no time is
+//! counted twice, and the clock is read once for each phase.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What time is spent on.
+/// A phase of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TxnPhase {
-    /// Reading rows, where reads are timed.
+    /// Reading rows, if reads are timed.
     Read,
-    /// From the commit's beginning, or a batch's that is streamed, until changes are applied.
+    /// From the start of a commit, or of a large transaction's batch, until its changes are
+    /// applied.
     Apply,
-    /// Waiting until what is applied, or was read, is durable.
+    /// Waiting until what was applied or read is durable.
     Sync,
 }
 
-/// See the [module](self). Scans may add to their transaction's from another thread.
+/// See the [module](self). Atomic, because a scan may run on another thread than its transaction.
 #[derive(Debug, Default)]
 pub(crate) struct TxnTimer {
     reading: AtomicU64,
     combining: AtomicU64,
     syncing: AtomicU64,
-    /// When the last lap ended.
+    /// End of the last lap.
     last: AtomicU64,
 }
 
@@ -36,12 +37,12 @@ impl TxnTimer {
         }
     }
 
-    /// What follows begins now.
+    /// Starts the first lap.
     pub fn start(&self, now: Duration) {
         self.last.store(nanos(now), Ordering::Relaxed);
     }
 
-    /// The time since the last lap, which ends now, was spent on this.
+    /// Ends a lap: charges its time to this phase, and returns it.
     pub fn lap(&self, part: TxnPhase, now: Duration) -> Duration {
         let now = nanos(now);
         let last = self.last.swap(now, Ordering::Relaxed);
@@ -50,16 +51,17 @@ impl TxnTimer {
         Duration::from_nanos(took)
     }
 
-    /// Counts what was measured apart from laps.
+    /// Adds time that was measured outside of laps.
     pub fn add(&self, part: TxnPhase, took: Duration) {
         self.part(part).fetch_add(nanos(took), Ordering::Relaxed);
     }
 
-    /// When the last lap ended.
+    /// End of the last lap.
     pub fn last(&self) -> Duration {
         Duration::from_nanos(self.last.load(Ordering::Relaxed))
     }
 
+    /// Total time of a phase.
     pub fn on(&self, part: TxnPhase) -> Duration {
         Duration::from_nanos(self.part(part).load(Ordering::Relaxed))
     }

@@ -1,7 +1,7 @@
-//! The queue of submissions, and the election of its leader.
+//! The queue of submissions, and the election of the leader.
 
-use super::combiner::Submission;
 use super::reply::ReplySender;
+use super::submission::Submission;
 use crate::locking::InFlightFences;
 
 #[derive(Default)]
@@ -12,8 +12,7 @@ pub struct CommitQueue {
 
 pub struct QueuedSubmission {
     pub submission: Submission,
-    /// The fences among its conditions.
-    pub in_flight_fences: InFlightFences,
+    pub fences: InFlightFences,
     pub reply: ReplySender,
 }
 
@@ -48,9 +47,10 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::commit_conditions::CommitConditions;
     use crate::locking::Fences;
+    use crate::pipeline::SubmissionKind;
     use crate::pipeline::reply::ReplySlot;
-    use crate::pipeline::{CommitConditions, SubmissionKind};
     use crate::runtime::SystemEnv;
 
     fn entry() -> QueuedSubmission {
@@ -58,7 +58,7 @@ mod tests {
         let submission =
             Submission { group, kind: SubmissionKind::NoCommit, durable: false, conditions, attempt: None };
         let reply = ReplySender::new(&ReplySlot::new(&SystemEnv::default()));
-        QueuedSubmission { submission, in_flight_fences: InFlightFences::new(&Fences::default()), reply }
+        QueuedSubmission { submission, fences: InFlightFences::new(&Fences::default()), reply }
     }
 
     fn taken(queue: &mut CommitQueue) -> Option<usize> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::combiner::SubmitResult;
+use super::submission::SubmitResult;
 use crate::error::{Error, ErrorKind, Result};
 use crate::runtime::Env;
 use crate::sync::Mutex;

@@ -1,12 +1,16 @@
-//! Collect: take away what nobody can need any more.
+//! Garbage collection of one row: removes tombstones and replaced versions that no reader needs.
 //!
-//! Two things stay behind where a row is written. The record of a deletion tells an older transaction that the row was
-//! written after its snapshot; when no transaction that reads below the deletion is left, it says nothing that the row's
-//! absence does not say. A replaced version, where history is kept, is what readers of the past see from its commit until
-//! the commit that replaced it; when no reader can ask for that time any more, it goes, and a value stored apart with it.
+//! A tombstone shows an older transaction that the row was written after its snapshot. When no
+//! transaction reads below it, it carries no information beyond the row's absence, and GC deletes
+//! it.
 //!
-//! Both are *superseded* at the timestamp of a write, and the collector's work list names them by row and that timestamp.
-//! A deleted row that was written again since, or is locked, keeps what it has.
+//! With history, a replaced version is visible to historical reads from its commit until the commit
+//! that replaced it. Once that time is below the GC horizon, GC deletes the version and its
+//! out-of-line value.
+//!
+//! The GC queue has an entry for each tombstone and each replaced version, by row and the commit
+//! timestamp of the write that made it garbage. A deleted row that was written again since, or is
+//! locked, keeps its record.
 
 use smallvec::smallvec;
 
@@ -14,23 +18,24 @@ use super::lock_unchanged;
 use crate::row::{CellChange, Precondition, Row, RowChange, RowKey, Value, WriteRecord};
 use crate::timestamp::Timestamp;
 
-/// What was superseded at a row, all of it below everything that is still read.
+/// The GC queue's entries of one row, all of them below every timestamp that is still read.
 #[derive(Clone, Debug)]
 pub struct GcRequest {
     /// The row.
     pub row: RowKey,
-    /// When it was deleted, or written over with the replaced version kept.
+    /// The commit timestamps at which it was deleted, or overwritten with the old version kept.
     pub superseded_at: Vec<Timestamp>,
-    /// The versions that were replaced then.
+    /// The versions that were replaced at these timestamps.
     pub old_versions: Vec<OldVersion>,
 }
 
-/// What is needed of a replaced version to take it away: without its value, of which there may be many and each be large.
+/// What GC needs of a replaced version. Without the value: there may be many versions, each with a
+/// large value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OldVersion {
-    /// When it was committed.
+    /// Its commit timestamp.
     pub commit_ts: Timestamp,
-    /// The transaction that wrote a value which stands apart.
+    /// The `start_ts` of the data cell, if the value is out of line.
     pub data_start_ts: Option<Timestamp>,
 }
 
@@ -41,7 +46,7 @@ impl From<&WriteRecord> for OldVersion {
     }
 }
 
-/// Removes the replaced versions, and the record of the deletion if it is still the row's newest version.
+/// Removes the replaced versions, and the tombstone if it is still the row's newest version.
 pub fn gc_row(row: &Row, request: &GcRequest) -> RowChange {
     let mut change = RowChange::new(request.row.clone(), Timestamp::ZERO);
     change.gc_done.clone_from(&request.superseded_at);
@@ -66,7 +71,8 @@ pub fn gc_row(row: &Row, request: &GcRequest) -> RowChange {
     change
 }
 
-/// Removes the record of how a transaction ended at its primary, once no lock of the transaction is left anywhere.
+/// Deletes the transaction record at the primary; to be called once all of the transaction's locks
+/// are resolved.
 pub fn delete_txn_record(primary: RowKey, start_ts: Timestamp) -> RowChange {
     let mut change = RowChange::new(primary, start_ts);
     change.txn_record = CellChange::Delete;

@@ -1,16 +1,18 @@
 //! Commit: the lock becomes a version.
 //!
-//! On the primary this is the commit point. In one atomic change the lock goes, the version appears under the bare key,
-//! and a status record keeps `start_ts -> commit_ts` at the row. The status record is what Percolator's write column is
-//! to a resolver: here the write column holds only the newest version, and a later transaction may overwrite the primary
-//! while secondaries are still locked, so the commit point needs a place of its own until the last lock is gone. Where
-//! the same change commits all rows there is no such while, and no status.
+//! On the primary this is the commit point. One atomic change deletes the lock, writes the version
+//! under the bare key, and stores a transaction record, `start_ts -> commit_ts`, at the row.
 //!
-//! On a secondary the same function rolls forward, whether its owner calls it or a resolver: the verdict has been
-//! given and any number of parties may carry it out, at any time, twice.
+//! To a resolver the transaction record is what Percolator's write column is. Here the write column
+//! has only the newest version, and a later transaction may overwrite the primary while secondaries
+//! are still locked. So the commit point has a record of its own until the last lock is removed. If
+//! one change commits all rows, no record is needed.
 //!
-//! A replaced version whose value lies in the data column takes that entry with it, unless history is kept. A reader that
-//! still needs it has an engine view of its own.
+//! On a secondary the same function rolls forward, for the owner and for resolvers. The status is
+//! final, so rolling forward is idempotent and may run concurrently.
+//!
+//! If a replaced version's value is in the data column, that cell is deleted too, unless history is
+//! kept. An older reader still sees it in its engine snapshot.
 
 use smallvec::smallvec;
 
@@ -23,20 +25,21 @@ use crate::timestamp::Timestamp;
 pub struct CommitRow {
     /// The row.
     pub row: RowKey,
-    /// Whose lock it is.
+    /// The transaction whose lock it is.
     pub txn: TxnId,
-    /// When the transaction commits; on a secondary, the timestamp that the primary has.
+    /// The commit timestamp; on a secondary, the one that the primary has.
     pub commit_ts: Timestamp,
-    /// Whether the row is the primary of a transaction of which other rows stay locked, whose resolvers will ask here.
+    /// Whether to store a transaction record: on a primary, as long as other rows stay locked,
+    /// because their resolvers read the status here.
     pub keep_txn_record: bool,
     /// Whether the replaced version is kept as history.
     pub keep_old_version: bool,
-    /// Whether every row keeps its status, and one that was held and not changed shows that it was: where several processes
-    /// share the engine nobody remembers it.
+    /// Whether every row stores a transaction record, and a lock-only commit is recorded in the
+    /// write column. Set on a shared engine, where no process has all commits in memory.
     pub record_lock_only: bool,
 }
 
-/// Commits the row; the answer is the timestamp at which it is committed.
+/// Commits the row; returns the timestamp at which it is committed.
 pub fn commit(row: &Row, request: &CommitRow) -> Result<Step<Timestamp>, StepError> {
     let txn = request.txn;
     let outcome = recorded_status(row, txn);
@@ -47,12 +50,12 @@ pub fn commit(row: &Row, request: &CommitRow) -> Result<Step<Timestamp>, StepErr
         return match outcome {
             Some(TxnRecord::Committed(commit_ts)) => Ok(Step::Done(commit_ts)),
             _ if txn.start_ts < row.safe_point => Err(StepError::BelowSafePoint(row.safe_point)),
-            // Without a status a row that has moved on cannot tell.
+            // Without a record, a newer version may hide this transaction's commit: unknown.
             _ if row.write.as_ref().is_some_and(|write| write.commit_ts > txn.start_ts) => Err(StepError::StaleRequest),
             _ => Err(StepError::AlreadyRolledBack),
         };
     };
-    // A lock beside its own commit record is a leftover; the record has the last word on the timestamp.
+    // A lock beside its own commit record is a leftover; the record's timestamp is valid.
     let commit_ts = match outcome {
         Some(TxnRecord::Committed(commit_ts)) => commit_ts,
         _ => request.commit_ts,
@@ -89,10 +92,12 @@ pub fn commit(row: &Row, request: &CommitRow) -> Result<Step<Timestamp>, StepErr
     Ok(Step::Apply(change, commit_ts))
 }
 
-/// Commits the primary at the request's timestamp or, if readers have pushed the lock above it, at the newest push.
+/// Commits the primary at the request's timestamp or, if readers have pushed the lock above it, at
+/// the highest push.
 ///
-/// Every push is a timestamp that was asked for after the lock was seen and that nobody else uses, so the owner may take it
-/// for its own. Asking the oracle again instead would let a stream of new readers keep the owner from committing for ever.
+/// Every push is a timestamp that the oracle handed out after the lock was read, and that no other
+/// transaction uses. So the owner may commit at it. With a new timestamp from the oracle instead, a
+/// steady arrival of readers could keep the owner from committing forever.
 pub fn commit_at_least(row: &Row, request: &CommitRow) -> Result<Step<Timestamp>, StepError> {
     match commit(row, request) {
         Err(StepError::CommitTsTooLow(earliest)) => commit(row, &CommitRow { commit_ts: earliest, ..request.clone() }),
@@ -100,7 +105,8 @@ pub fn commit_at_least(row: &Row, request: &CommitRow) -> Result<Step<Timestamp>
     }
 }
 
-/// The row's version with a note that it was held; a row that is absent or deleted is deleted once more.
+/// The row's version with the timestamp of the lock-only commit; a row that is absent or deleted
+/// gets another tombstone.
 fn lock_only_record(row: &Row, txn: TxnId, commit_ts: Timestamp) -> WriteRecord {
     match &row.write {
         Some(write) if write.value.is_some() => WriteRecord { lock_only_ts: Some(commit_ts), ..write.clone() },
@@ -108,7 +114,7 @@ fn lock_only_record(row: &Row, txn: TxnId, commit_ts: Timestamp) -> WriteRecord 
     }
 }
 
-/// What becomes of the version that the change overwrites.
+/// Archives or deletes the version that the change overwrites.
 pub(super) fn retire_old_version(row: &Row, keep: bool, change: &mut RowChange) {
     let Some(replaced) = &row.write else { return };
     if keep {

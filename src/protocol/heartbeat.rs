@@ -1,25 +1,26 @@
-//! Heartbeat: a live owner pushes the end of its primary lock's life further out.
+//! Heartbeat: the owner extends the time to live of its primary lock.
 //!
-//! A heartbeat never shortens a life, and it fails once the transaction has ended, so that its owner learns in time
-//! that there is nothing left to commit. Only the primary needs one: everybody asks there.
+//! A heartbeat never shortens the time to live. It fails once the transaction has ended, so the
+//! owner learns early that it cannot commit. Only the primary needs heartbeats: a transaction's
+//! status is always read there.
 
 use smallvec::smallvec;
 
 use super::{Step, StepError, own_lock, recorded_status};
 use crate::row::{CellChange, Lock, Precondition, Row, RowChange, RowKey, TxnId, TxnRecord};
 
-/// A sign of life.
+/// A request to extend the primary lock's time to live.
 #[derive(Clone, Debug)]
 pub struct Heartbeat {
     /// The primary.
     pub row: RowKey,
-    /// Whose lock it is.
+    /// The transaction whose lock it is.
     pub txn: TxnId,
-    /// Milliseconds after `start_ts` that the lock shall live at least.
+    /// The least time to live of the lock, in milliseconds after `start_ts`.
     pub ttl_ms: u64,
 }
 
-/// Extends the lock's life; the answer is its time to live from now on.
+/// Extends the lock's time to live; returns the new one, in milliseconds after `start_ts`.
 pub fn heartbeat(row: &Row, request: &Heartbeat) -> Result<Step<u64>, StepError> {
     let Some(lock) = own_lock(row, request.txn) else {
         return Err(match recorded_status(row, request.txn) {

@@ -1,28 +1,30 @@
-//! Percolator's steps as decisions over one row at a time.
+//! Percolator's steps as decisions about one row.
 //!
-//! Every step is a plain function: the row as read and a request go in, a [`Step`] or a [`StepError`] comes out. There is no
-//! I/O here, no clock and no randomness, so the store, the simulator, a model checker and a human with a pencil run
-//! the same code.
+//! Every step is a plain function. It takes the row as read and a request, and returns a [`Step`]
+//! or a [`StepError`]. It does no I/O and uses no clock and no randomness, so the store, the
+//! simulator and a model checker run the same code.
 //!
-//! A transaction that writes rows `a` (its primary) and `b` goes through the columns like this:
+//! A transaction that writes rows `a` (its primary) and `b` changes the columns in this order:
 //!
 //! ```text
-//!                 row a (primary)                       row b (secondary)
-//!            lock        write      status         lock          write
-//! prewrite   T, primary a                          T, primary a
-//! commit                 put @c     T: committed @c T, primary a               <- commit point: atomic on row a
-//! commit                 put @c     T: committed @c               put @c
-//! clean-up               put @c                                   put @c
+//!           row a (primary)                        row b (secondary)
+//!           lock          write   record           lock          write
+//! prewrite  T, primary a                           T, primary a
+//! commit                  put @c  T: committed @c  T, primary a          <- commit point
+//! commit                  put @c  T: committed @c                put @c
+//! cleanup                 put @c                                 put @c
 //! ```
 //!
-//! Up to the commit point everything can be rolled back, from there on everything must be rolled forward, and whoever
-//! finds `b` locked can tell which by asking row `a`. A transaction whose owner died is finished that way by whoever
-//! meets its locks.
+//! The commit point is one atomic change of row `a`. Before it the transaction can be rolled back;
+//! after it, it must be rolled forward. A lock on `b` does not say which: the state of row `a`
+//! decides. Any reader or writer that finds a lock of a crashed owner resolves it in this way.
 //!
-//! A step returns its change together with the [`Precondition`]s under which the decision holds. The
-//! caller hands both to the engine. When a guard fails, the engine answers with the row as it found it, and the caller
-//! asks the same step again with that row. So a first guess costs nothing (`Row::default()`: an untouched row),
-//! repeated and late requests get the answer that the row's columns dictate, and no step needs to know whether it is the
+//! A step returns its change together with the [`Precondition`]s under which the decision is valid.
+//! The caller passes both to the engine. If a precondition fails, the engine returns the row as it
+//! found it, and the caller runs the same step again with that row.
+//!
+//! So a first guess needs no read (`Row::default()`: an untouched row). Repeated and late requests
+//! get the result that the row's columns determine. A step does not depend on whether it is the
 //! first to run.
 
 mod collect;
@@ -48,40 +50,40 @@ pub use status::{
 use crate::row::{Lock, LockType, Precondition, Row, RowChange, TxnId, TxnRecord, Value, WriteRecord};
 use crate::timestamp::Timestamp;
 
-/// What to do next.
+/// The result of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant, reason = "nearly always a change, and a box would cost an allocation a row")]
 pub enum Step<T> {
-    /// Apply this change; once it is applied, the answer holds.
+    /// Apply this change; once it is applied, the result is valid.
     Apply(RowChange, T),
-    /// Nothing: the row already says so.
+    /// No change: the row already shows the result.
     Done(T),
 }
 
-/// Why a step cannot be made. Each tells the caller something else to do.
+/// Why a step fails. The caller handles each reason differently.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepError {
     /// Another transaction has locked the row.
     KeyIsLocked(Box<Lock>),
-    /// A version newer than the transaction's snapshot is there.
+    /// The row has a version newer than the transaction's snapshot.
     WriteConflict(Box<WriteRecord>),
     /// The transaction is committed, at this timestamp.
     AlreadyCommitted(Timestamp),
     /// The transaction is rolled back.
     AlreadyRolledBack,
-    /// The request is older than what the row already has from the same transaction.
+    /// The row already has a newer write of the same transaction.
     StaleRequest,
     /// The commit timestamp is too low: it must be at least this.
     CommitTsTooLow(Timestamp),
-    /// The lock that was asked about says that another row is its primary.
+    /// The lock at the row names another row as its primary.
     PrimaryMismatch(Box<Lock>),
-    /// The transaction is older than the safe point, so the records that would tell its fate may be gone.
+    /// The transaction is older than the safe point, so its records may have been deleted.
     BelowSafePoint(Timestamp),
-    /// A timestamp of the request lies beyond what the oracle has handed out.
+    /// A timestamp of the request is above what the oracle has handed out.
     FutureTimestamp(Timestamp),
 }
 
-/// How the transaction ended on this row, if it did.
+/// The final status of the transaction that this row records, if it does.
 fn recorded_status(row: &Row, txn: TxnId) -> Option<TxnRecord> {
     row.txn_record.or_else(|| {
         let write = row.write.as_ref().filter(|write| write.txn == txn)?;
@@ -93,7 +95,7 @@ fn own_lock(row: &Row, txn: TxnId) -> Option<&Lock> {
     row.lock.as_ref().filter(|lock| lock.txn == txn)
 }
 
-/// The guard that pins the lock column as it was read.
+/// The precondition that the lock column is as it was read.
 fn lock_unchanged(row: &Row) -> Precondition {
     row.lock.as_ref().map_or(Precondition::LockAbsent, |lock| Precondition::LockUnchanged(lock.version()))
 }

@@ -1,32 +1,33 @@
-//! One phase: where one atomic call can hold the whole transaction, its versions are written straight.
+//! One-phase commit (TiKV: 1PC): one atomic batch writes all versions of the transaction.
 //!
-//! The guards are those of a prewrite, the result that of a commit, and nothing is ever in between: no lock, no status
-//! record, nothing to resolve. TiKV calls it 1PC. It is sound only where the commit timestamp is taken, and the change
-//! made, before any reader can open a view at or above that timestamp; the commit pipeline sees to that.
+//! The preconditions are those of a prewrite, the result is that of a commit. There is no state in
+//! between: no lock, no transaction record, nothing to resolve. This is sound only if the commit
+//! timestamp is allocated, and the change applied, before any reader can open a view at or above
+//! that timestamp. The commit pipeline ensures that.
 
 use super::commit::retire_old_version;
 use super::{Step, StepError, recorded_status};
 use crate::row::{CellChange, Mutation, Precondition, Row, RowChange, RowKey, TxnId, TxnRecord};
 use crate::timestamp::Timestamp;
 
-/// A request to write a version without locking first.
+/// A request to write a version without locking the row first.
 #[derive(Clone, Debug)]
 pub struct OnePhase<'a> {
     /// The row.
     pub row: &'a RowKey,
-    /// Who asks.
+    /// The transaction.
     pub txn: TxnId,
-    /// What the transaction has seen; any newer version is a conflict.
+    /// The transaction's snapshot; any newer version is a conflict.
     pub read_ts: Timestamp,
-    /// When the transaction commits. A pipeline that learns it later stamps the change.
+    /// The commit timestamp. A pipeline that allocates it later sets it in the change.
     pub commit_ts: Timestamp,
-    /// What becomes of the row.
+    /// What the transaction does to the row.
     pub mutation: &'a Mutation,
     /// Whether the replaced version is kept as history.
     pub keep_old_version: bool,
 }
 
-/// Writes the row's next version; the answer is the timestamp at which it is committed.
+/// Writes the row's next version; returns the timestamp at which it is committed.
 pub fn one_phase(row: &Row, request: &OnePhase<'_>) -> Result<Step<Timestamp>, StepError> {
     let txn = request.txn;
     match recorded_status(row, txn) {

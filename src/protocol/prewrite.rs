@@ -1,15 +1,17 @@
-//! Prewrite: the transaction locks a row and leaves there what it intends to write.
+//! Prewrite: the transaction locks a row and stores there what it will write.
 //!
-//! Row locks are try-locks. Another transaction's lock refuses at once, and so does a version newer than the snapshot
-//! that the transaction reads: of two transactions that overlap and write the same row, the first to arrive wins, which is
-//! what snapshot isolation asks for. Nobody waits while holding a lock, so nobody deadlocks.
+//! Row locks are try-locks. Another transaction's lock fails the request immediately, and so does a
+//! version newer than the snapshot that the transaction reads. If two transactions overlap and
+//! write the same row, the first to arrive wins, as snapshot isolation requires. A transaction
+//! never waits while it has row locks, so there are no deadlocks.
 //!
-//! Conflicts are judged on `read_ts`, never on `start_ts`: a commit between the two was not seen by the transaction, and
-//! writing over it would lose it.
+//! Conflicts are checked against `read_ts`, never `start_ts`. The transaction has not seen a commit
+//! between the two, and writing over it would lose an update.
 //!
-//! Requests may be late or delivered twice. A repeat finds its own lock and changes nothing. One that arrives after
-//! its transaction was rolled back finds the rollback record, or, when that has been collected, a safe point above its
-//! `start_ts`. One that arrives after a resolver committed the row is told the commit timestamp.
+//! Requests may be late or delivered twice. A repeat finds its own lock and changes nothing. A
+//! request that arrives after its transaction was rolled back finds the rollback record or, once
+//! that record is deleted, a safe point above its `start_ts`. A request that arrives after a
+//! resolver committed the row returns the commit timestamp.
 
 use smallvec::smallvec;
 
@@ -20,20 +22,20 @@ use crate::row::{
 };
 use crate::timestamp::Timestamp;
 
-/// A request to lock a row and leave a value there.
+/// A request to lock a row and store a value there.
 #[derive(Clone, Debug)]
 pub struct Prewrite {
     /// The row.
     pub row: RowKey,
-    /// Who asks.
+    /// The transaction.
     pub txn: TxnId,
-    /// What the transaction has seen; any newer version is a conflict.
+    /// The transaction's snapshot; any newer version is a conflict.
     pub read_ts: Timestamp,
-    /// The row that decides the transaction's fate.
+    /// The row that decides the transaction's status.
     pub primary: RowKey,
-    /// What is to become of the row.
+    /// What the transaction does to the row.
     pub mutation: Mutation,
-    /// Counts the transaction's writes of this row.
+    /// Number of this write among the transaction's writes of this row.
     pub write_seq: u32,
     /// See [`Lock::ttl_ms`].
     pub ttl_ms: u64,
@@ -41,15 +43,15 @@ pub struct Prewrite {
     pub min_commit_ts: Timestamp,
 }
 
-/// The answer to a prewrite.
+/// The result of a prewrite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrewriteResult {
-    /// The row is locked; the transaction may not commit below this timestamp.
+    /// The row is locked; the transaction must not commit below this timestamp.
     Locked {
         /// See [`Lock::min_commit_ts`].
         min_commit_ts: Timestamp,
     },
-    /// Somebody has already committed the row for the transaction.
+    /// A resolver has already committed the row for the transaction.
     Committed(Timestamp),
 }
 

@@ -1,34 +1,35 @@
-//! Resolve: carry out the primary's verdict on a lock that somebody left behind.
+//! Resolve: bring a lock of a finished transaction to the transaction's status.
 //!
-//! The verdict is asked for first ([`check_txn_status`](super::check_txn_status)) and cannot change any more, so resolving may be
-//! done by anyone who meets the lock, in a race with others, and again after a crash in the middle of it.
+//! The status is read first ([`check_txn_status`](super::check_txn_status)) and is final. So any
+//! reader or writer that finds the lock may resolve it, concurrently with others, and again after a
+//! crash in the middle.
 
 use super::roll_back::rollback_by_resolver;
 use super::{CommitRow, Rollback, Step, StepError, TransactionStatus, commit, own_lock};
 use crate::row::{Row, RowKey, TxnId};
 
-/// A request to carry out the verdict on one row.
+/// A request to resolve one row's lock.
 #[derive(Clone, Debug)]
 pub struct Resolve {
     /// The row with the lock.
     pub row: RowKey,
-    /// Whose lock it is.
+    /// The transaction whose lock it is.
     pub txn: TxnId,
-    /// What the primary says.
+    /// The transaction's status, as its primary shows it.
     pub status: TransactionStatus,
     /// Whether the replaced version is kept as history.
     pub keep_old_version: bool,
-    /// Whether holding a row leaves a note, as where several processes share the engine.
+    /// Whether a lock-only commit is recorded at the row, as on a shared engine.
     pub record_lock_only: bool,
 }
 
-/// Rolls the row forward or back; a pending transaction is left alone.
+/// Rolls the row forward or back; does nothing while the transaction is pending.
 pub fn resolve(row: &Row, request: &Resolve) -> Result<Step<()>, StepError> {
     let (key, txn) = (request.row.clone(), request.txn);
     match request.status {
         TransactionStatus::Pending => Ok(Step::Done(())),
         TransactionStatus::RolledBack => rollback_by_resolver(row, &Rollback { row: key, txn }),
-        // Somebody else was here first, and the row may have gone on since.
+        // Another resolver was first; later transactions may have written the row since.
         TransactionStatus::Committed(_) if own_lock(row, txn).is_none() => Ok(Step::Done(())),
         TransactionStatus::Committed(commit_ts) => {
             let &Resolve { keep_old_version: keep_replaced, record_lock_only: record_holds, .. } = request;

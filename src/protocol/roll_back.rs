@@ -1,25 +1,25 @@
-//! Roll back: the lock goes, what it intended goes with it, and a record stays that says so.
+//! Roll back: the lock and its value are deleted, and a rollback record is stored.
 //!
-//! Rolled back is for ever. The record is written even where no lock is found, because the prewrite that would have put
-//! it there may still be on its way; it will find the record and be refused. A committed row is never rolled back:
-//! the caller is told the commit timestamp instead.
+//! A rollback is permanent. The record is written even if there is no lock, because the
+//! transaction's prewrite may still be in flight: it then finds the record and fails. A committed
+//! row is never rolled back; the caller gets the commit timestamp instead.
 //!
-//! Another transaction's lock on the row is left alone.
+//! Another transaction's lock on the row stays.
 
 use super::{Step, StepError, has_data_entry, lock_unchanged, own_lock, recorded_status};
 use crate::row::{CellChange, Precondition, Row, RowChange, RowKey, TxnId, TxnRecord};
 
-/// A request to end a transaction on a row without a trace of what it intended.
+/// A request to roll a transaction back on one row.
 #[derive(Clone, Debug)]
 pub struct Rollback {
     /// The row.
     pub row: RowKey,
-    /// Which transaction.
+    /// The transaction.
     pub txn: TxnId,
 }
 
-/// Rolls back in somebody else's name. The safe point may have passed the transaction meanwhile: then every lock of it is
-/// gone, its records are being taken away, and none may be put back.
+/// Rolls back for a resolver. If the safe point has passed the transaction, all its locks are
+/// resolved and its records are being deleted, so no new record may be written.
 pub(super) fn rollback_by_resolver(row: &Row, request: &Rollback) -> Result<Step<()>, StepError> {
     let start_ts = request.txn.start_ts;
     if own_lock(row, request.txn).is_none() && start_ts < row.safe_point {
@@ -34,8 +34,8 @@ pub(super) fn rollback_by_resolver(row: &Row, request: &Rollback) -> Result<Step
     Ok(step)
 }
 
-/// What takes an own lock away without leaving a record. Only for an owner that will not commit and none of whose requests
-/// can still be under way, as where one process has the engine for itself.
+/// The change that deletes an own lock without leaving a record. Only for an owner that will not
+/// commit and has no requests in flight, as on an exclusive engine.
 pub fn release_lock(row: &Row, request: &Rollback) -> Option<RowChange> {
     let own = own_lock(row, request.txn)?;
     let mut change = RowChange::new(request.row.clone(), request.txn.start_ts);

@@ -1,15 +1,25 @@
-//! Check status: what became of a transaction? Ask its primary.
+//! Transaction status: pending, committed or rolled back, read from the primary's row.
 //!
-//! This is the seed document's `cps`, the commit-point status. It is not stored as a field of its own: the primary's row
-//! is the answer. Its lock is there: pending. A status record or a version with this `start_ts`: committed. A
-//! rollback record: rolled back. No trace: the transaction never reached its primary; whoever asks writes the rollback
-//! record first, so that the answer cannot change later. No trace of a transaction below the safe point: its records were
-//! collected, which happens only when none of its locks is left, so the lock in question is gone by now.
+//! TiKV calls this check `CheckTxnStatus`. The status is not a field of its own; it follows from
+//! the primary's row:
 //!
-//! Whether a pending transaction is still alive is not for the row to say. Where one process owns the engine, that process
-//! knows, and tells by [`OwnerLiveness::Dead`]. Where several share it, the lock's time to live is measured on the oracle's
-//! timestamps, never on anybody's clock. A reader that must not wait for a live transaction pushes it: the owner may
-//! then commit only above the reader's timestamp.
+//! | at the primary | status |
+//! |---|---|
+//! | the transaction's lock | pending |
+//! | a transaction record or a version with its `start_ts` | as recorded |
+//! | none of these | it never prewrote its primary: rolled back |
+//! | none of these, and `start_ts` is below the safe point | unknown: its records are deleted |
+//!
+//! If there is no record, the check writes the rollback record first, so that the status cannot
+//! change later. Records are deleted only after all of the transaction's locks are resolved, so
+//! below the safe point the lock in question is resolved.
+//!
+//! The row does not show whether the owner of a pending transaction still runs. On an exclusive
+//! engine the process itself has that information and passes [`OwnerLiveness::Dead`]. On a shared
+//! engine the lock's time to live is measured in the oracle's timestamps, never on a local clock.
+//!
+//! A reader does not wait for a running transaction: it pushes the lock's `min_commit_ts`, so the
+//! owner can commit only above the reader's timestamp.
 
 use smallvec::smallvec;
 
@@ -18,49 +28,52 @@ use super::{Rollback, Step, StepError, own_lock, recorded_status};
 use crate::row::{CellChange, Lock, Precondition, Row, RowChange, RowKey, TxnId, TxnRecord};
 use crate::timestamp::Timestamp;
 
-/// The verdict on a transaction, read from its primary's row.
+/// The status of a transaction, read from its primary's row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransactionStatus {
-    /// Not decided: the primary is locked.
+    /// Undecided: the primary is locked.
     Pending,
     /// Committed at this timestamp: roll forward.
     Committed(Timestamp),
-    /// Rolled back, or never begun: roll back.
+    /// Rolled back, or never prewritten at its primary: roll back.
     RolledBack,
 }
 
-/// Who asks, and on what grounds.
+/// How the check decides whether the transaction's owner still runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnerLiveness {
-    /// Knows that the owner is gone.
+    /// The owner has ended.
     Dead,
-    /// Goes by the lock's time to live at this timestamp of the oracle, and pushes a live owner above `push_above`.
+    /// The owner counts as ended once the lock's time to live has expired at `current_ts`. A
+    /// running owner is pushed above `push_above`.
     ByTtl {
-        /// Handed out by the oracle after the asker met the lock.
+        /// A timestamp that the oracle handed out after the caller found the lock.
         current_ts: Timestamp,
-        /// The asker's `read_ts`, if it reads.
+        /// The caller's `read_ts`, if it reads.
         push_above: Option<Timestamp>,
     },
 }
 
-/// A question to a transaction's primary.
+/// A request for a transaction's status, to its primary.
 #[derive(Clone, Debug)]
 pub struct CheckTxnStatus {
     /// The primary.
     pub row: RowKey,
-    /// Which transaction.
+    /// The transaction.
     pub txn: TxnId,
-    /// Who asks.
+    /// Whether its owner still runs.
     pub liveness: OwnerLiveness,
 }
 
-/// What the primary's row says to somebody who has met one of the transaction's locks, without changing anything.
+/// The status at the primary, without changing anything; for callers that have found one of the
+/// transaction's locks.
 pub fn txn_status_or_rolled_back(primary: &Row, txn: TxnId) -> TransactionStatus {
     txn_status(primary, txn).unwrap_or(TransactionStatus::RolledBack)
 }
 
-/// What the primary's row says, if it says anything. Without a trace the transaction has not come to its primary yet, was
-/// rolled back before it did, or ended so long ago that its records are gone: a lock elsewhere would tell which.
+/// The status at the primary, if the row records one. `None`: the transaction has not prewritten
+/// its primary yet, was rolled back before it did, or its records were deleted. A lock of the
+/// transaction on another row would distinguish these cases.
 pub fn txn_status(primary: &Row, txn: TxnId) -> Option<TransactionStatus> {
     match recorded_status(primary, txn) {
         Some(TxnRecord::Committed(commit_ts)) => Some(TransactionStatus::Committed(commit_ts)),
@@ -69,7 +82,7 @@ pub fn txn_status(primary: &Row, txn: TxnId) -> Option<TransactionStatus> {
     }
 }
 
-/// Asks the primary, and makes the answer final where the owner is gone.
+/// Reads the status at the primary; rolls the transaction back if its owner has ended.
 pub fn check_txn_status(primary: &Row, request: &CheckTxnStatus) -> Result<Step<TransactionStatus>, StepError> {
     let txn = request.txn;
     match recorded_status(primary, txn) {
@@ -78,7 +91,8 @@ pub fn check_txn_status(primary: &Row, request: &CheckTxnStatus) -> Result<Step<
         None => {}
     }
     let Some(lock) = own_lock(primary, txn) else {
-        // Its records may have been collected. All its locks are gone then, so there is nothing to give a verdict for.
+        // Below the safe point all locks of the transaction are resolved and its records may be
+        // deleted.
         if txn.start_ts < primary.safe_point {
             return Err(StepError::BelowSafePoint(primary.safe_point));
         }
@@ -102,14 +116,15 @@ pub fn check_txn_status(primary: &Row, request: &CheckTxnStatus) -> Result<Step<
             }
             let mut change = RowChange::new(request.row.clone(), txn.start_ts);
             change.preconditions = smallvec![Precondition::LockUnchanged(lock.version())];
-            // Not just above the reader: of all timestamps this one alone is nobody's start.
+            // Push to `current_ts`: it is fresh from the oracle, hence no transaction's `start_ts`,
+            // so the owner may commit at it.
             change.lock = CellChange::Put(Lock { min_commit_ts: current_ts.max(read_ts.next()), ..lock.clone() });
             Ok(Step::Apply(change, TransactionStatus::Pending))
         }
     }
 }
 
-/// Whether the lock's time to live is over at `current_ts`.
+/// Whether the lock's time to live has expired at `current_ts`.
 fn ttl_expired(txn: TxnId, ttl_ms: u64, current_ts: Timestamp) -> bool {
     txn.start_ts.millis().saturating_add(ttl_ms) < current_ts.millis()
 }

@@ -52,7 +52,7 @@ impl Store {
     /// let store = percolite::Store::in_memory()?;
     /// let towns = store.keyspace("towns")?;
     /// store.transact(|txn| txn.put(&towns, "Oslo", "717710"))?;
-    /// let figures = store.keyspace_figures(10_000)?;
+    /// let figures = store.keyspace_stats(10_000)?;
     /// assert_eq!((figures[0].name.as_deref(), figures[0].rows, figures[0].bytes), (Some("towns"), 1, 10));
     /// # Ok(()) }
     /// ```

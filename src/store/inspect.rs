@@ -203,17 +203,7 @@ impl Store {
     pub fn resolve_orphan_locks(&self) -> Result<u64> {
         self.inner.check_open()?;
         self.inner.check_writable()?;
-        let Some(embedded) = &self.inner.embedded else { return Ok(0) };
-        let (mut position, mut found) = (Bound::Unbounded, 0);
-        loop {
-            let swept = embedded.sweep_page(&mut position)?;
-            found += swept.resolved;
-            if swept.is_last {
-                break;
-            }
-        }
-        while embedded.cleanup_page()? {}
-        Ok(found)
+        self.inner.coordinator.resolve_orphan_locks()
     }
 
     /// Metrics and watermarks.
@@ -250,18 +240,11 @@ impl Store {
             history_retention: kept.map(|kept| Duration::from_millis(kept.window_ms)),
             ..Stats::default()
         };
-        if let Some(embedded) = &self.inner.embedded {
-            let pipeline = embedded.pipeline();
-            stats.cleanup_pending = embedded.pending_cleanups() as u64;
-            stats.open_views = pipeline.open_views() as u64;
-            stats.visible_ts = pipeline.visible_view().read_ts;
-            stats.durable_ts = pipeline.durable_ts();
-            stats.may_have_orphan_locks = pipeline.may_have_orphans();
-        } else if self.inner.options.read_only
-            && let Ok(view) = self.inner.coordinator.snapshot()
-        {
-            (stats.visible_ts, stats.durable_ts) = (view.read_ts, view.read_ts);
-            stats.may_have_orphan_locks = view.must_check_locks;
+        if let Some(marks) = self.inner.coordinator.watermarks() {
+            stats.cleanup_pending = marks.cleanup_pending as u64;
+            stats.open_views = marks.open_views as u64;
+            (stats.visible_ts, stats.durable_ts) = (marks.visible_ts, marks.durable_ts);
+            stats.may_have_orphan_locks = marks.may_have_orphan_locks;
         }
         stats
     }

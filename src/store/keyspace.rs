@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::catalog::VisibilityCache;
 use crate::error::{Error, ErrorKind, Result};
-use crate::pipeline::KeyspaceDescriptor;
+use crate::keyspace_descriptor::KeyspaceDescriptor;
 use crate::row::{KeyspaceId, RowKey};
 
 /// A named, ordered set of rows. Cheap to clone; any thread may use it.

@@ -224,10 +224,10 @@ impl Store {
     /// let store = Store::in_memory()?;
     /// let report = store.snapshot()?.with_label("monthly report");
     /// let txn = store.begin_with(TxnOptions::with_label("transfer"))?;
-    /// for live in store.live() {
+    /// for live in store.active_transactions() {
     ///     println!("{:?} {:?} for {:?}", live.kind, live.label, live.age);
     /// }
-    /// assert_eq!(store.live().len(), 2);
+    /// assert_eq!(store.active_transactions().len(), 2);
     /// # Ok(()) }
     /// ```
     pub fn active_transactions(&self) -> Vec<ActiveTransaction> {
@@ -325,7 +325,7 @@ impl super::Inner {
                     read_ts = %reader.view.read_ts,
                     age_ms = u64::try_from(self.runtime.elapsed().saturating_sub(reader.started_at).as_millis()).ok(),
                     label = reader.label,
-                    "reader expired"
+                    "snapshot expired"
                 );
             }
         }
@@ -347,10 +347,9 @@ impl super::Inner {
             "percolite_current_write_stall_seconds",
             self.update_write_stalls().current.unwrap_or_default().as_secs_f64(),
         );
-        if let Some(embedded) = &self.embedded {
-            let pipeline = embedded.pipeline();
-            let behind = pipeline.visible_view().read_ts.millis().saturating_sub(pipeline.durable_ts().millis());
-            let waiting = pipeline.named_locks().totals(self.runtime.elapsed());
+        if let (Some(marks), Some(locks)) = (self.coordinator.watermarks(), &self.locks) {
+            let behind = marks.visible_ts.millis().saturating_sub(marks.durable_ts.millis());
+            let waiting = locks.totals();
             let set_locks = |name, value| crate::observe::lock_gauge(self.instance_id, name, value);
             set_locks("percolite_named_locks_held", waiting.held as f64);
             set_locks("percolite_named_lock_waiters", waiting.waiting as f64);
@@ -361,8 +360,8 @@ impl super::Inner {
                     .map_or(Duration::ZERO, |asked| self.runtime.elapsed().saturating_sub(asked))
                     .as_secs_f64(),
             );
-            set("percolite_open_views", pipeline.open_views() as f64);
-            set("percolite_cleanup_pending", embedded.pending_cleanups() as f64);
+            set("percolite_open_views", marks.open_views as f64);
+            set("percolite_cleanup_pending", marks.cleanup_pending as f64);
             set("percolite_durability_lag_seconds", behind as f64 / 1000.0);
         }
     }

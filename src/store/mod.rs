@@ -58,19 +58,16 @@ use self::catalog::Catalog;
 use self::live::ActiveReaders;
 use self::locks::NamedLocks;
 use self::slow::SlowLog;
-use crate::coordinator::Coordinator;
-use crate::coordinator::embedded::{BackgroundTask, BackgroundWorker, EmbeddedCoordinator};
+use crate::contention::AdmissionController;
+use crate::coordinator::embedded::EmbeddedCoordinator;
 use crate::coordinator::read_only::{self, ReadOnlyCoordinator};
 use crate::coordinator::shared::{SharedConfig, SharedCoordinator};
+use crate::coordinator::{BackgroundTask, Coordinator};
 use crate::engine::Engine;
-use crate::error::{Error, ErrorKind, Result};
-use crate::observe::{Metrics, TxnTimer};
-use crate::pipeline::{AdmissionController, CLOSED_MESSAGE};
+use crate::error::{Error, Result};
+use crate::observe::Metrics;
 use crate::runtime::Env;
 use crate::timestamp::Timestamp;
-
-/// How much of what large transactions have left to the background is done before a store closes.
-const CLEANUP_PAGES_AT_CLOSE: usize = 16;
 
 /// Numbers the stores of this process.
 static NEXT_INSTANCE_ID: AtomicU64 = AtomicU64::new(0);
@@ -115,8 +112,6 @@ impl Drop for CloseOnDrop {
 /// What all handles of one store share.
 pub(crate) struct Inner {
     coordinator: Arc<dyn Coordinator>,
-    /// Present where this process has the engine for itself.
-    embedded: Option<Arc<EmbeddedCoordinator>>,
     engine: Arc<dyn Engine>,
     runtime: Arc<dyn Env>,
     options: Options,
@@ -125,7 +120,6 @@ pub(crate) struct Inner {
     active: ActiveReaders,
     slow_log: SlowLog,
     admission: Arc<AdmissionController>,
-    housekeeper: crate::sync::Mutex<Option<BackgroundWorker>>,
     instance_id: u64,
     /// `None` where none can be taken.
     locks: Option<Arc<NamedLocks>>,
@@ -171,7 +165,7 @@ impl Store {
         }
         let identity = next_instance_id();
         let metrics = Arc::new(Metrics::new(identity));
-        let embedded = EmbeddedCoordinator::open(
+        let coordinator = EmbeddedCoordinator::open(
             Arc::clone(&engine),
             Arc::clone(&runtime),
             Arc::clone(&metrics),
@@ -180,16 +174,16 @@ impl Store {
             options.history_retention,
         )?;
         let opened = runtime.elapsed();
-        let locks =
-            NamedLocks::new(embedded.pipeline().named_locks(), &runtime, options.application_name.as_deref(), identity);
+        let locks = coordinator
+            .lock_authority()
+            .map(|authority| NamedLocks::new(authority, &runtime, options.application_name.as_deref(), identity));
         let store = Self::from_inner(Inner {
             opened_at: opened,
-            locks: Some(locks),
+            locks,
             closing: AtomicBool::new(false),
             #[cfg(feature = "rocks")]
             status_written_at: crate::sync::Mutex::new(opened),
-            coordinator: Arc::<EmbeddedCoordinator>::clone(&embedded),
-            embedded: Some(Arc::clone(&embedded)),
+            coordinator,
             engine,
             runtime,
             admission: Arc::new(AdmissionController::new(options.admission_limit)),
@@ -197,15 +191,13 @@ impl Store {
             catalog: Catalog::default(),
             active: ActiveReaders::default(),
             slow_log: SlowLog::default(),
-            housekeeper: crate::sync::Mutex::new(None),
             instance_id: identity,
             closed: AtomicBool::new(false),
             options,
         });
         store.load_leases()?;
-        let housekeeper =
-            BackgroundWorker::start(embedded, store.inner.options.background_resolve, store.background_tasks())?;
-        *store.inner.housekeeper.lock() = Some(housekeeper);
+        let resolve = store.inner.options.background_resolve;
+        store.inner.coordinator.start_background(resolve, store.background_tasks())?;
         Ok(store)
     }
 
@@ -221,19 +213,19 @@ impl Store {
 
     /// What the background does for the store, in this order.
     fn background_tasks(&self) -> Vec<BackgroundTask> {
-        let chore = |what, work: fn(&Self) -> Result<()>| -> BackgroundTask {
+        let task = |name, work: fn(&Self) -> Result<()>| -> BackgroundTask {
             let background = self.background_handle();
-            (what, Box::new(move || work(&background)))
+            (name, Box::new(move || work(&background)))
         };
         vec![
-            chore("readers", |store| {
+            task("expire_snapshots", |store| {
                 store.inner.run_maintenance();
                 Ok(())
             }),
             #[cfg(feature = "rocks")]
-            chore("status", Self::write_status_file),
-            chore("keyspaces", Self::erase_dropped),
-            chore("leases", Self::prune_locks),
+            task("status_file", Self::write_status_file),
+            task("purge_keyspaces", Self::erase_dropped),
+            task("leases", Self::prune_locks),
         ]
     }
 
@@ -267,7 +259,6 @@ impl Store {
             #[cfg(feature = "rocks")]
             status_written_at: crate::sync::Mutex::new(opened),
             coordinator,
-            embedded: None,
             engine,
             runtime,
             admission: Arc::new(AdmissionController::new(options.admission_limit)),
@@ -275,7 +266,6 @@ impl Store {
             catalog: Catalog::default(),
             active: ActiveReaders::default(),
             slow_log: SlowLog::default(),
-            housekeeper: crate::sync::Mutex::new(None),
             instance_id: identity,
             closed: AtomicBool::new(false),
             options,
@@ -286,7 +276,7 @@ impl Store {
         event!(INFO, store = inner.instance_id, read_only = inner.options.read_only, "store opened");
         #[cfg(feature = "tracing")]
         for lost in inner.engine.data_losses() {
-            event!(WARN, store = inner.instance_id, what = %lost, "log damaged");
+            event!(WARN, store = inner.instance_id, what = %lost, "data loss accepted");
         }
         let inner = Arc::new(inner);
         Self { _open: Some(Arc::new(CloseOnDrop(Arc::clone(&inner)))), inner }
@@ -347,15 +337,9 @@ impl Store {
     /// fails.
     pub fn sync(&self) -> Result<()> {
         self.inner.check_open()?;
-        match &self.inner.embedded {
-            Some(embedded) => {
-                let pipeline = embedded.pipeline();
-                // Even where there would be nothing left to sync: a store that has failed answers nothing but that.
-                pipeline.check_open()?;
-                pipeline.wait_durable(pipeline.visible_view().read_ts)
-            }
-            None => self.inner.coordinator.wait_durable(Timestamp::ZERO, &TxnTimer::default()),
-        }
+        // A store that has failed returns its failure, even where nothing is left to sync.
+        self.inner.coordinator.check_open()?;
+        self.inner.coordinator.sync(None)
     }
 
     /// The store's own random number; `None` where it has none.
@@ -366,9 +350,7 @@ impl Store {
 
     /// Returns once everything at or below `ts` that there is is durable.
     fn wait_durable_up_to(&self, ts: Timestamp) -> Result<()> {
-        let Some(embedded) = &self.inner.embedded else { return Ok(()) };
-        let pipeline = embedded.pipeline();
-        pipeline.wait_durable(ts.min(pipeline.visible_view().read_ts))
+        if self.inner.coordinator.is_exclusive() { self.inner.coordinator.sync(Some(ts)) } else { Ok(()) }
     }
 
     /// Makes a copy of the store in a new folder, which can be opened as a store of its own. Transactions go on meanwhile; the copy
@@ -391,9 +373,7 @@ impl Store {
         if folder.as_ref().as_os_str().is_empty() {
             return Err(Error::invalid("a checkpoint's path must not be empty"));
         }
-        if let Some(embedded) = &self.inner.embedded {
-            embedded.pipeline().check_open()?;
-        }
+        self.inner.coordinator.check_open()?;
         Ok(self.inner.engine.checkpoint(folder.as_ref())?)
     }
 
@@ -414,7 +394,7 @@ impl Store {
 
 impl Inner {
     fn check_open(&self) -> Result<()> {
-        if self.closed.load(Ordering::Acquire) { Err(Error::closed(CLOSED_MESSAGE)) } else { Ok(()) }
+        if self.closed.load(Ordering::Acquire) { Err(Error::closed_by_user()) } else { Ok(()) }
     }
 
     fn check_writable(&self) -> Result<()> {
@@ -436,41 +416,22 @@ impl Inner {
     }
 
     fn shut_down(&self) -> Result<()> {
-        let housekeeper = self.housekeeper.lock().take();
-        if let Some(housekeeper) = housekeeper {
-            housekeeper.stop();
-        }
+        self.coordinator.stop_background();
         if self.options.status_file_interval.is_some() {
-            // What is left of it does no harm, and nobody is told that it is.
+            // A status file that is left does no harm.
             let _ = self.engine.write_status_file(None);
         }
-        let Some(embedded) = &self.embedded else { return Ok(()) };
-        let pipeline = embedded.pipeline();
-        // What is short is finished here, and what is long by the next life.
-        for _ in 0..CLEANUP_PAGES_AT_CLOSE {
-            if !matches!(embedded.cleanup_page(), Ok(true)) {
-                break;
-            }
-        }
-        // Of a store that has failed nobody knows whether all that was acknowledged is durable, nor may a sync tell.
-        let synced = match pipeline.failure() {
-            Some(why) => Err(ErrorKind::Undetermined(why.into()).into()),
-            None => pipeline.wait_durable(pipeline.visible_view().read_ts),
-        };
-        pipeline.close();
-        crash_point!(CloseDone);
-        synced
+        let closed = self.coordinator.close();
+        crash_point!(CloseDone if self.coordinator.is_exclusive());
+        closed
     }
 
     /// Bounds what a forgotten snapshot keeps from being collected, and how much a power cut can take of buffered commits.
     fn run_maintenance(&self) {
-        if let Some(embedded) = &self.embedded {
-            if embedded.pipeline().expire_views(self.options.max_snapshot_age) > 0 {
-                self.report_expired();
-            }
-            embedded.pipeline().request_sync();
-            #[cfg(feature = "metrics")]
-            self.set_gauges();
+        if self.coordinator.maintain(self.options.max_snapshot_age) > 0 {
+            self.report_expired();
         }
+        #[cfg(feature = "metrics")]
+        self.set_gauges();
     }
 }

@@ -282,7 +282,7 @@ impl Builder {
     /// ```
     /// # fn main() -> percolite::Result<()> {
     /// use std::time::Duration;
-    /// let store = percolite::Store::builder().history(Duration::from_secs(24 * 3600)).in_memory()?;
+    /// let store = percolite::Store::builder().history_retention(Duration::from_secs(24 * 3600)).in_memory()?;
     /// let accounts = store.keyspace("accounts")?;
     /// let mut txn = store.begin()?;
     /// txn.put(&accounts, "alice", "100")?;
@@ -450,7 +450,7 @@ impl Builder {
     /// use std::time::Duration;
     /// # let folder = tempfile::tempdir().unwrap();
     /// # let path = folder.path().join("bank");
-    /// let store = Store::builder().publish_status(Duration::from_secs(1)).open(&path)?;
+    /// let store = Store::builder().status_file_interval(Duration::from_secs(1)).open(&path)?;
     /// // In another process, some time later:
     /// if let Some(status) = StoreStatus::read_from(&path)? {
     ///     println!("process {} has committed {} times", status.pid, status.stats.commits());

@@ -6,12 +6,15 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::Store;
-use crate::coordinator::embedded::{EmbeddedCoordinator, LargeTxn, lock_mutation, read_own_lock};
+use crate::commit_conditions::CommitConditions;
+use crate::contention::AttemptGuard;
+use crate::coordinator::LargeTxn;
 use crate::engine::{EngineSnapshot, decode_lock};
 use crate::error::{Conflict, Error, ErrorKind, Result};
+use crate::keyspace_descriptor::KeyspaceDescriptor;
+use crate::lock_value::{lock_mutation, read_own_lock};
 use crate::locking::{FenceCondition, Fences, InFlightFences};
 use crate::observe::TxnTimer;
-use crate::pipeline::{AttemptGuard, CommitConditions, KeyspaceDescriptor};
 use crate::row::{KeyspaceId, Mutation, RowKey, TxnId};
 use crate::timestamp::Timestamp;
 use crate::view::ReadView;
@@ -36,7 +39,7 @@ pub(super) struct TxnBuffer {
     bytes: usize,
     /// What `undo` holds.
     undo_bytes: usize,
-    pub(super) large: Option<LargeTxn>,
+    pub(super) large: Option<Box<dyn LargeTxn>>,
     /// Streaming met a conflict or failed: the transaction is over.
     aborted: Option<AbortReason>,
     /// The grants by which it is fenced.
@@ -87,8 +90,8 @@ impl TxnBuffer {
     /// What was committed is no conflict for anything written from here on.
     pub(super) fn skip_conflict_check(&mut self) {
         self.read_ts = Timestamp::MAX;
-        if let Some(stream) = &mut self.large {
-            stream.read_ts = Timestamp::MAX;
+        if let Some(large) = &mut self.large {
+            large.skip_conflict_check();
         }
     }
 
@@ -108,7 +111,7 @@ impl TxnBuffer {
 
     /// How many writes were streamed; `None` if it does not stream.
     pub(super) fn locked_rows(&self) -> Option<u64> {
-        self.large.as_ref().map(|stream| stream.writes)
+        self.large.as_ref().map(|large| large.writes())
     }
 
     /// Refuses a transaction that is over.
@@ -161,80 +164,67 @@ impl TxnBuffer {
         if !self.keyspaces.iter().any(|(id, _)| *id == keyspace) {
             self.keyspaces.push((keyspace, Arc::clone(life)));
         }
-        match &store.inner.embedded {
-            Some(embedded) if self.bytes >= store.inner.options.large_transaction_bytes => {
-                self.lock_buffered_rows(store, embedded, spent)
-            }
-            _ => Ok(()),
+        if self.bytes >= store.inner.options.large_transaction_bytes && store.inner.coordinator.is_exclusive() {
+            self.lock_buffered_rows(store, spent)?;
         }
+        Ok(())
     }
 
-    /// Locks everything that is in memory, and forgets it.
-    pub(super) fn lock_buffered_rows(
-        &mut self,
-        store: &Store,
-        embedded: &EmbeddedCoordinator,
-        spent: &TxnTimer,
-    ) -> Result<()> {
-        // Whether the view has expired is asked when all rows are locked.
+    /// Locks the buffered rows in the store, and empties the buffer.
+    pub(super) fn lock_buffered_rows(&mut self, store: &Store, timer: &TxnTimer) -> Result<()> {
+        if self.write_set.is_empty() {
+            return Ok(());
+        }
+        // The commit checks whether the view has expired, once all rows are locked.
         let conditions =
             Arc::new(CommitConditions { keyspaces: self.written_keyspaces(), ..CommitConditions::default() });
-        let stream = match &mut self.large {
-            Some(stream) => stream,
-            none => match LargeTxn::new(self.id, self.read_ts, &self.write_set) {
-                Some(stream) => none.insert(stream),
-                None => return Ok(()),
+        let large = match &mut self.large {
+            Some(large) => large,
+            none => match store.inner.coordinator.begin_large(self.id, self.read_ts) {
+                Some(large) => none.insert(large),
+                None => return Err(Error::invalid("not supported on a shared engine: large transactions")),
             },
         };
-        if let Err(why) = embedded.prewrite_large(stream, &self.write_set, &conditions, spent) {
-            // Every later call repeats it to the letter.
+        if let Err(why) = large.lock_rows(&self.write_set, &conditions, timer) {
+            // Every later call returns the same error.
             let why = store.with_conflict_names(why);
-            self.abort(embedded, &why);
+            self.abort(&why);
             return Err(why);
         }
         match Arc::get_mut(&mut self.write_set) {
             Some(buffer) => buffer.clear(),
-            // A scan goes on reading it.
+            // A scan is still reading it.
             None => self.write_set = Arc::default(),
         }
         self.bytes = 0;
         Ok(())
     }
 
-    /// Commits what was streamed, and the rest with it.
+    /// Commits the locked rows, and the buffered ones with them.
     pub(super) fn commit_large(
         &mut self,
         store: &Store,
-        embedded: &EmbeddedCoordinator,
         view: &Arc<ReadView>,
         durable: bool,
-        held: Option<AttemptGuard>,
-        spent: &TxnTimer,
+        attempt: Option<AttemptGuard>,
+        timer: &TxnTimer,
     ) -> Result<Timestamp> {
-        self.lock_buffered_rows(store, embedded, spent)?;
+        self.lock_buffered_rows(store, timer)?;
         let conditions = self.commit_conditions(view);
-        let Some(stream) = &self.large else { return Err(Error::invalid("nothing was streamed")) };
-        match embedded.commit_large(stream, &conditions, durable, held, spent) {
-            Ok(commit_ts) => {
-                self.large = None;
-                Ok(commit_ts)
-            }
-            Err(why) => {
-                let why = store.with_conflict_names(why);
-                if matches!(why.kind(), ErrorKind::Undetermined(_)) {
-                    self.large = None;
-                }
-                self.abort(embedded, &why);
-                Err(why)
-            }
+        let Some(large) = &mut self.large else { return Err(Error::invalid("the transaction has locked no rows")) };
+        let committed =
+            large.commit(&conditions, durable, attempt, timer).map_err(|why| store.with_conflict_names(why));
+        match &committed {
+            Ok(_) => self.large = None,
+            Err(why) => self.abort(why),
         }
+        committed
     }
 
-    /// Ends a transaction that cannot commit any more.
-    pub(super) fn abort(&mut self, embedded: &EmbeddedCoordinator, why: &Error) {
-        if let Some(stream) = self.large.take() {
-            embedded.roll_back_large(&stream);
-        }
+    /// Ends a transaction that cannot commit any more. Rows that it has locked are released in the
+    /// background.
+    pub(super) fn abort(&mut self, why: &Error) {
+        self.large = None;
         self.aborted = Some(match why.conflict() {
             Some(conflict) if why.is_retryable() => AbortReason::Conflict(Box::new(conflict.clone())),
             _ => AbortReason::Other(why.to_string()),

@@ -121,10 +121,9 @@ impl Builder {
         let bytes_max = &mut builder.options.max_transaction_bytes;
         *bytes_max = MAX_TRANSACTION_BYTES.max(*bytes_max);
         let store = builder.open(to).inspect_err(|_| drop(std::fs::remove_dir_all(to)))?;
-        match (read_high_water(&engine), &store.inner.embedded) {
-            (Ok(mark), Some(embedded)) => embedded.pipeline().advance_past(mark)?,
-            (Err(why), _) => repaired.add_loss(Column::Meta, format!("the newest timestamp is lost: {why}")),
-            (Ok(_), None) => {}
+        match read_high_water(&engine) {
+            Ok(mark) => store.inner.coordinator.advance_past(mark)?,
+            Err(why) => repaired.add_loss(Column::Meta, format!("the newest timestamp is lost: {why}")),
         }
         let mut progress = |so_far: &RepairReport| {
             let stopped = || {

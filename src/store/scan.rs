@@ -392,7 +392,7 @@ mod tests {
         let snapshot = store.snapshot().unwrap();
         let mut nothing = snapshot.range(&rows, ROWS.to_be_bytes()..);
         store.transact(|txn| txn.put(&rows, "newer", "")).unwrap();
-        store.inner.embedded.as_ref().unwrap().pipeline().expire_views(std::time::Duration::ZERO);
+        store.inner.coordinator.maintain(std::time::Duration::ZERO);
         let end = nothing.visit(|_, _| ControlFlow::<()>::Continue(()));
         assert!(matches!(end.unwrap_err().kind(), crate::ErrorKind::SnapshotTooOld(_)));
     }

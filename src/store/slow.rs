@@ -9,10 +9,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::Store;
 use super::live::ActiveReader;
+use crate::contention::WaitTimes;
 use crate::error::Conflict;
 use crate::observe::TxnPhase;
 use crate::owner::OwnerId;
-use crate::pipeline::WaitTimes;
 use crate::row::TxnId;
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
@@ -161,7 +161,7 @@ impl Store {
     /// # fn main() -> percolite::Result<()> {
     /// use percolite::{Store, TxnOptions};
     /// use std::time::Duration;
-    /// let store = Store::builder().slow_transaction(Duration::from_millis(20)).in_memory()?;
+    /// let store = Store::builder().slow_transaction_threshold(Duration::from_millis(20)).in_memory()?;
     /// let rows = store.keyspace("rows")?;
     /// store.transact_with(TxnOptions::with_label("think first"), |txn| {
     ///     std::thread::sleep(Duration::from_millis(30));

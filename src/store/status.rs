@@ -184,7 +184,7 @@ impl Store {
     pub fn status(&self) -> StoreStatus {
         let live = self.active_transactions();
         let newest = self.slow_transactions();
-        let failed = self.inner.embedded.as_ref().and_then(|embedded| embedded.pipeline().failure());
+        let failed = self.inner.coordinator.failure();
         // Of a store that has failed or is closed there is nothing to be read.
         let row_locks = self.row_locks().into_iter().flatten().map_while(Result::ok);
         let locks_by_name = self.lock_summary(LISTED_MAX);

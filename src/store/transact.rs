@@ -1,7 +1,7 @@
 //! `transact`: run a closure as a transaction until it commits.
 //!
 //! The transaction itself remembers that it met a conflict, so the closure may turn errors into its own type, wrap them
-//! or swallow them. A retry first takes its turn for the rows of the attempt before; see [`crate::pipeline::RowQueues`].
+//! or swallow them. A retry first takes its turn for the rows of the attempt before; see [`crate::contention`].
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use std::time::Duration;
 use super::locks::TxnLock;
 use super::slow::{AttemptTiming, PastAttempts, TxnOutcome};
 use super::{RetryPolicy, Store, Txn, TxnOptions};
+use crate::contention::{AdmissionWait, AttemptGuard};
 use crate::error::{Conflict, Error, ErrorKind, Result};
-use crate::pipeline::{AdmissionWait, AttemptGuard};
 use crate::row::RowKey;
 use crate::timestamp::Timestamp;
 
@@ -145,7 +145,7 @@ impl RetryLoop {
         if let Some((rows, conflict)) = self.before.as_ref().and_then(|(rows, why)| Some((rows, why.conflict()?))) {
             // An inner call must not wait for turns, which the outer one may hold, and for a lock only so long: it may be one
             // that the outer one has streamed out. Clients of a shared engine hold nothing of that kind.
-            let has_all_waits = outermost || inner.embedded.is_none();
+            let has_all_waits = outermost || !inner.coordinator.is_exclusive();
             if has_all_waits || self.history.waited.row_lock < NESTED_WAIT_TIMEOUT {
                 let rows = if has_all_waits { rows.as_slice() } else { &[] };
                 inner.coordinator.plan_retry_wait(&mut entrance, rows, conflict, self.made + 1);
@@ -207,7 +207,7 @@ impl RetryLoop {
 
     fn give_up(&mut self, conflict: Error) -> Error {
         self.store.inner.metrics.retries_exhausted.add(1);
-        event!(WARN, attempts = self.made, label = self.options.label, "gave up");
+        event!(WARN, attempts = self.made, label = self.options.label, "retries exhausted");
         if let Some(last) = &mut self.last {
             last.ended = self.store.inner.runtime.elapsed();
         }

@@ -1,16 +1,16 @@
-//! Key bytes as values.
+//! Decodes key bytes into values.
 
 use serde::de::value::U32Deserializer;
 use serde::de::{self, DeserializeSeed, IntoDeserializer, Visitor};
 
 use super::order::{ABSENT, END, ESCAPE, ESCAPED_ZERO, KeyError, PRESENT};
 
-/// Takes values from the beginning of what is left of a key.
+/// Reads values from the start of the remaining key bytes.
 pub struct Decoder<'de>(pub &'de [u8]);
 
 impl Decoder<'_> {
     fn chunk<const N: usize>(&mut self) -> Result<[u8; N], KeyError> {
-        let (chunk, rest) = self.0.split_first_chunk().ok_or_else(|| KeyError("it is too short".into()))?;
+        let (chunk, rest) = self.0.split_first_chunk().ok_or_else(|| KeyError("key is truncated".into()))?;
         self.0 = rest;
         Ok(*chunk)
     }
@@ -19,12 +19,12 @@ impl Decoder<'_> {
         self.chunk().map(|[byte]| byte)
     }
 
-    /// Whether a value follows.
+    /// Reads a tag byte: whether a value follows.
     fn is_present(&mut self) -> Result<bool, KeyError> {
         match self.byte()? {
             ABSENT => Ok(false),
             PRESENT => Ok(true),
-            other => Err(KeyError(format!("{other:#04x} stands where 00 or 01 must"))),
+            other => Err(KeyError(format!("invalid tag byte {other:#04x}, expected 00 or 01"))),
         }
     }
 
@@ -35,7 +35,7 @@ impl Decoder<'_> {
                 ESCAPE => match self.byte()? {
                     ESCAPED_ZERO => bytes.push(ESCAPE),
                     END => return Ok(bytes),
-                    other => return Err(KeyError(format!("{other:#04x} follows a zero byte"))),
+                    other => return Err(KeyError(format!("invalid byte {other:#04x} after a zero byte"))),
                 },
                 byte => bytes.push(byte),
             }
@@ -46,7 +46,8 @@ impl Decoder<'_> {
 macro_rules! number {
     ($($name:ident $visit:ident $type:ty),*) => {$(
         fn $name<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, KeyError> {
-            // The sign bit of what has a sign was flipped; nothing was of what has none, whose least value is zero.
+            // The sign bit of signed numbers was flipped. For unsigned numbers `MIN` is zero: no
+            // change.
             visitor.$visit(<$type>::from_be_bytes(self.chunk()?) ^ <$type>::MIN)
         }
     )*};
@@ -66,7 +67,7 @@ macro_rules! float {
 macro_rules! unknown {
     ($($name:ident)*) => {$(
         fn $name<V: Visitor<'de>>(self, _visitor: V) -> Result<V::Value, KeyError> {
-            Err(KeyError("a key does not say of what type it is, nor can it be a map".into()))
+            Err(KeyError("self-describing types and maps are not supported in keys".into()))
         }
     )*};
 }
@@ -92,7 +93,7 @@ impl<'de> de::Deserializer<'de> for &mut Decoder<'de> {
 
     fn deserialize_char<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, KeyError> {
         let number = u32::from_be_bytes(self.chunk()?);
-        visitor.visit_char(char::from_u32(number).ok_or_else(|| KeyError(format!("{number} is no character")))?)
+        visitor.visit_char(char::from_u32(number).ok_or_else(|| KeyError(format!("{number} is not a character")))?)
     }
 
     fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, KeyError> {
@@ -130,9 +131,9 @@ impl<'de> de::Deserializer<'de> for &mut Decoder<'de> {
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, KeyError> {
         let mut elements = Elements { decoder: self, ended: false };
         let value = visitor.visit_seq(&mut elements)?;
-        // A visitor may stop early; then the rest would be taken for the next part.
+        // A visitor may stop early; the next part must not start in the rest of the sequence.
         if !elements.ended && elements.decoder.is_present()? {
-            return Err(KeyError("a sequence is longer than its type".into()));
+            return Err(KeyError("sequence has more elements than its type".into()));
         }
         Ok(value)
     }

@@ -1,10 +1,10 @@
-//! Values as key bytes.
+//! Encodes values as key bytes.
 
 use serde::ser::{self, Impossible, Serialize};
 
 use super::order::{ABSENT, END, ESCAPE, ESCAPED_ZERO, KeyError, PRESENT};
 
-/// Appends a key's bytes.
+/// Appends a key's bytes to a buffer.
 pub struct Encoder<'a>(pub &'a mut Vec<u8>);
 
 impl Encoder<'_> {
@@ -22,7 +22,7 @@ macro_rules! unsigned {
     )*};
 }
 
-/// With the sign bit flipped negative numbers come first, in their order.
+/// With the sign bit flipped, negative numbers sort first, in their order.
 macro_rules! signed {
     ($($name:ident $type:ty),*) => {$(
         fn $name(self, value: $type) -> Result<(), KeyError> {
@@ -32,7 +32,8 @@ macro_rules! signed {
     )*};
 }
 
-/// The order of `total_cmp`: the larger its bits, the smaller is a negative number.
+/// The order of `total_cmp`. The bits of a negative number grow as it gets smaller, so all are
+/// inverted.
 macro_rules! float {
     ($($name:ident $type:ty, $bits:ty),*) => {$(
         fn $name(self, value: $type) -> Result<(), KeyError> {
@@ -148,7 +149,7 @@ impl<'a> ser::Serializer for &'a mut Encoder<'_> {
     }
 
     fn serialize_map(self, _len: Option<usize>) -> Result<Self::SerializeMap, KeyError> {
-        Err(KeyError("a map has no order that a key could keep".into()))
+        Err(KeyError("maps are not supported in keys".into()))
     }
 
     fn serialize_struct(self, _name: &'static str, _len: usize) -> Result<Self, KeyError> {
@@ -167,7 +168,7 @@ impl<'a> ser::Serializer for &'a mut Encoder<'_> {
     }
 }
 
-/// A sequence whose end is marked, so that the shorter one comes first.
+/// A sequence with a tag before each element and at its end, so that a shorter one sorts first.
 pub struct Elements<'a>(&'a mut Vec<u8>);
 
 impl ser::SerializeSeq for Elements<'_> {
@@ -185,7 +186,7 @@ impl ser::SerializeSeq for Elements<'_> {
     }
 }
 
-/// One after the other: each part tells where it ends.
+/// Parts follow each other without separators, because each encoding is self-delimiting.
 macro_rules! parts {
     ($($trait:ident $method:ident),*) => {$(
         impl ser::$trait for &mut Encoder<'_> {
@@ -216,7 +217,7 @@ macro_rules! fields {
             }
 
             fn skip_field(&mut self, name: &'static str) -> Result<(), KeyError> {
-                Err(KeyError(format!("field {name} is skipped, and nothing would say so in a key")))
+                Err(KeyError(format!("skipped field {name} is not supported in keys")))
             }
 
             fn end(self) -> Result<(), KeyError> {

@@ -1,7 +1,7 @@
-//! Keys and values as types of their own.
+//! Typed keyspaces: keys and values of any serializable types.
 //!
-//! A thin layer over the public API: keys become bytes that sort as they do ([`order`]), values become records as all
-//! others ([`crate::codec`]).
+//! A thin layer over the public API. Keys are encoded so that their bytes sort as the keys do
+//! ([`order`]); values are encoded like all other records ([`crate::codec`]).
 
 mod decode;
 mod encode;
@@ -20,8 +20,9 @@ use crate::codec;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Keyspace, Scan, Snapshot, Txn};
 
-/// A [`Keyspace`] whose keys are of type `K` and values of type `V`. Cheap to clone; any thread may use it. What it does to
-/// rows, it does through the transaction or snapshot that it is given, with that one's isolation and durability.
+/// A [`Keyspace`] whose keys are of type `K` and whose values are of type `V`. Cheap to clone and
+/// thread-safe. Reads and writes go through the transaction or snapshot that is passed, with its
+/// isolation and durability.
 ///
 /// ```
 /// # fn main() -> percolite::Result<()> {
@@ -49,19 +50,24 @@ use crate::store::{Keyspace, Scan, Snapshot, Txn};
 /// ```
 ///
 /// # Keys
-/// Any type of serde's but maps, of at most [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES) encoded. Rows are sorted as the keys are:
-/// numbers by value, floats as by `total_cmp`, strings by their bytes, tuples and structs part by part, `None` before `Some`,
-/// enums by the order in which their variants are declared. A `Vec<u8>` takes two bytes for each; a type that serializes as
-/// bytes, as those of the crate `serde_bytes` do, takes one. Not meant for types that contain themselves.
+/// Keys can be of any serde type except maps, with at most [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES)
+/// when encoded. Rows are sorted as the keys are. Numbers sort by value, floats as by `total_cmp`,
+/// strings by their bytes. Tuples and structs sort part by part, `None` before `Some`, enums by the
+/// order in which their variants are declared.
+///
+/// A `Vec<u8>` takes two bytes for each element; a type that serializes as bytes, like those of the
+/// crate `serde_bytes`, takes one. Recursive types are not supported.
 ///
 /// # Changing types
-/// Neither keys nor values say of what type they are. A type must go on to serialize as it did: variants may be added to the end of
-/// an enum, and types or fields may be renamed; fields may not be added, removed, skipped or reordered. To change more, make the value an
-/// enum from the beginning, with a variant for each version.
+/// Stored keys and values do not record their types, so a type must keep its serialized form.
+/// Variants may be added at the end of an enum, and types or fields may be renamed. Fields must not
+/// be added, removed, skipped or reordered. To be able to change more, make the value an enum from
+/// the start, with a variant for each version.
 ///
 /// # Errors
-/// Beside those of the untyped call, every call may answer [`ErrorKind::InvalidArgument`] for a key or value that cannot be
-/// written, and [`ErrorKind::Corruption`], naming keyspace and key, for one that is not of its type.
+/// In addition to the errors of the untyped call, every call may return two.
+/// [`ErrorKind::InvalidArgument`]: a key or value cannot be encoded. [`ErrorKind::Corruption`],
+/// with keyspace and key: one does not decode as its type.
 pub struct TypedKeyspace<K, V> {
     keyspace: Keyspace,
     types: PhantomData<fn(K) -> V>,
@@ -80,13 +86,14 @@ impl<K, V> fmt::Debug for TypedKeyspace<K, V> {
 }
 
 impl Keyspace {
-    /// The same keyspace with keys and values of types of their own. Nothing remembers which: give it the same ones each time.
+    /// The same keyspace with typed keys and values. The types are not stored: use the same ones
+    /// each time.
     pub fn typed<K, V>(self) -> TypedKeyspace<K, V> {
         TypedKeyspace { keyspace: self, types: PhantomData }
     }
 }
 
-/// What rows can be read from: a [`Snapshot`] or a [`Txn`].
+/// A source of reads: a [`Snapshot`] or a [`Txn`].
 pub trait Readable: sealed::Read {}
 
 impl Readable for Snapshot {}
@@ -128,8 +135,8 @@ mod sealed {
     read!(Snapshot, Txn);
 }
 
-/// The first parts of a key that is a tuple, each borrowed: `("york",)` of `(String, i64)`. For a key of another kind implement it
-/// for whatever serializes as the key's first fields do.
+/// The first parts of a tuple key, each borrowed: `("york",)` for `(String, i64)`. For other kinds
+/// of keys, implement it for a type that serializes as the key's first fields do.
 pub trait KeyPrefix<K>: Serialize {}
 
 macro_rules! key_prefix {
@@ -153,7 +160,7 @@ key_prefix!(A P, B Q, C R; D, E);
 key_prefix!(A P, B Q, C R, D S; E);
 
 impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> TypedKeyspace<K, V> {
-    /// The keyspace itself, whose keys and values are bytes.
+    /// The untyped keyspace, whose keys and values are bytes.
     pub fn keyspace(&self) -> &Keyspace {
         &self.keyspace
     }
@@ -161,7 +168,8 @@ impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> TypedKeys
     /// A row's value. The key may be given in any borrowed form, `&str` for `String`.
     ///
     /// # Errors
-    /// Those of [`Snapshot::get`] and [`Txn::get`], and of [every typed call](TypedKeyspace#errors).
+    /// Those of [`Snapshot::get`] and [`Txn::get`], and of [every typed
+    /// call](TypedKeyspace#errors).
     pub fn get<Q>(&self, reader: &impl Readable, key: &Q) -> Result<Option<V>>
     where
         K: Borrow<Q>,
@@ -190,7 +198,7 @@ impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> TypedKeys
         keys.iter().zip(found).map(value).collect()
     }
 
-    /// Whether a row is there.
+    /// Whether a row exists.
     ///
     /// # Errors
     /// Those of [`TypedKeyspace::get`].
@@ -202,7 +210,7 @@ impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> TypedKeys
         Ok(reader.get(&self.keyspace, &self.key(key)?)?.is_some())
     }
 
-    /// A row's value, checked again at commit, without a lock: [`Txn::get_for_update`].
+    /// A row's value, which is checked again at commit, without a lock: [`Txn::get_for_update`].
     ///
     /// # Errors
     /// Those of [`Txn::get_for_update`], and of [every typed call](TypedKeyspace#errors).
@@ -227,7 +235,7 @@ impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> TypedKeys
         txn.put(&self.keyspace, self.key(key)?, self.bytes(value)?)
     }
 
-    /// Sets the value of a row that must not be there yet.
+    /// Sets the value of a row that must not exist yet.
     ///
     /// # Errors
     /// Those of [`Txn::insert`], and of [every typed call](TypedKeyspace#errors).
@@ -239,7 +247,7 @@ impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> TypedKeys
         txn.insert(&self.keyspace, self.key(key)?, self.bytes(value)?)
     }
 
-    /// Removes a row, which may be absent.
+    /// Deletes a row, which may be absent.
     ///
     /// # Errors
     /// Those of [`Txn::delete`], and of [every typed call](TypedKeyspace#errors).
@@ -251,10 +259,11 @@ impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> TypedKeys
         txn.delete(&self.keyspace, self.key(key)?)
     }
 
-    /// The rows whose keys lie in a range, as [`Snapshot::range`] and [`Txn::range`] have them.
+    /// The rows whose keys are in a range, as in [`Snapshot::range`] and [`Txn::range`].
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] when an end of the range cannot be written; the scan has those of reading.
+    /// [`ErrorKind::InvalidArgument`] if a bound of the range cannot be encoded. Errors of reading
+    /// are items of the scan.
     pub fn range(&self, reader: &impl Readable, range: impl RangeBounds<K>) -> Result<TypedScan<K, V>> {
         let bound = |bound: Bound<&K>| {
             Ok::<_, Error>(match bound {
@@ -267,7 +276,7 @@ impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> TypedKeys
         Ok(self.scan(reader.range(&self.keyspace, range)))
     }
 
-    /// The rows whose keys begin with these parts.
+    /// The rows whose keys start with these parts.
     ///
     /// # Errors
     /// Those of [`TypedKeyspace::range`].
@@ -299,17 +308,17 @@ impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> TypedKeys
     }
 
     fn unwritable(&self, what: &str, why: &dyn fmt::Display) -> Error {
-        Error::invalid(format!("{what} of keyspace {:?} cannot be written: {why}", self.keyspace.name()))
+        Error::invalid(format!("cannot encode {what} of keyspace {:?}: {why}", self.keyspace.name()))
     }
 
     fn corrupt(&self, key: &[u8], what: &str, of: &str, why: &dyn fmt::Display) -> Error {
         let (name, key) = (self.keyspace.name(), key.escape_ascii());
-        ErrorKind::Corruption(format!("keyspace {name:?}, key \"{key}\": {what} is no {of}: {why}")).into()
+        ErrorKind::Corruption(format!("keyspace {name:?}, key \"{key}\": cannot decode {what} as {of}: {why}")).into()
     }
 }
 
-/// A [`Scan`] with keys and values of types of their own. It ends after an error of reading; a row that is not of its type is an error,
-/// and the scan goes on behind it.
+/// A typed [`Scan`]. It ends after a read error. A row that does not decode as its type is an error
+/// item, and the scan continues after it.
 #[must_use]
 pub struct TypedScan<K, V> {
     rows: Scan,

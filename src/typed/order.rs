@@ -1,22 +1,23 @@
-//! Keys whose bytes sort as their values do.
+//! The order-preserving encoding of typed keys (FoundationDB's tuple layer): bytes sort as values
+//! do.
 //!
-//! Every part tells where it ends, so no value's bytes begin with those of another one, and the parts of a tuple follow each
-//! other as they are: the first parts are a prefix of the whole.
+//! Every encoding is self-delimiting, so no value's bytes are a prefix of another's. The parts of a
+//! tuple are concatenated: the encoding of the first parts is a prefix of the whole.
 //!
 //! | type | bytes | order |
 //! |---|---|---|
 //! | `bool` | `00`, `01` | false first |
-//! | unsigned, `char` | big-endian; `usize` as eight bytes | by number |
-//! | signed | big-endian, sign bit flipped; `isize` as eight bytes | by number |
+//! | unsigned, `char` | big-endian; `usize` as eight bytes | by value |
+//! | signed | big-endian, sign bit flipped; `isize` as eight bytes | by value |
 //! | `f32`, `f64` | big-endian; sign bit flipped, or all bits if it was set | `total_cmp` |
 //! | strings, byte strings | `00` becomes `00 ff`; then `00 01` | by bytes |
 //! | `Option` | `00`, or `01` and the value | `None` first |
 //! | sequences | `01` before each element; then `00` | by elements, the shorter first |
 //! | tuples, structs | their parts | by parts |
-//! | enums | number of the variant as declared (4, big-endian), its parts | by variant, then by parts |
+//! | enums | index of the variant (4 bytes, big-endian), its parts | by variant, then by parts |
 //! | `()` | nothing | |
 //!
-//! A map is refused. These bytes are on disk: they never change.
+//! Maps are refused. These bytes are on disk: the encoding must never change.
 
 use std::fmt::Display;
 
@@ -32,7 +33,7 @@ pub(super) const ESCAPE: u8 = 0x00;
 pub(super) const ESCAPED_ZERO: u8 = 0xff;
 pub(super) const END: u8 = 0x01;
 
-/// Why a value is no key, or bytes are not one.
+/// Why a value cannot be encoded as a key, or bytes cannot be decoded.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct KeyError(pub String);
@@ -49,14 +50,14 @@ impl serde::de::Error for KeyError {
     }
 }
 
-/// A value's bytes.
+/// Encodes a value.
 pub fn encode_key<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, KeyError> {
     let mut bytes = Vec::new();
     value.serialize(&mut Encoder(&mut bytes))?;
     Ok(bytes)
 }
 
-/// The inverse of [`encode_key`]; every byte must belong to the value.
+/// The inverse of [`encode_key`]; all bytes must belong to the value.
 pub fn decode_key<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, KeyError> {
     let mut decoder = Decoder(bytes);
     let value = T::deserialize(&mut decoder)?;
@@ -92,7 +93,7 @@ mod tests {
         encode_key(&value).unwrap().iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"))
     }
 
-    /// Never edit a line: keys on disk have these bytes.
+    /// Never edit a line: stored keys have these bytes.
     #[test]
     fn golden_bytes_of_keys() {
         let golden = [
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_order_or_no_end_is_refused() {
+    fn maps_and_skipped_fields_are_refused() {
         #[derive(Serialize)]
         struct Skips {
             #[serde(skip_serializing_if = "Option::is_none")]
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_bytes_are_refused() {
+    fn malformed_keys_are_refused() {
         assert!(decode_key::<u32>(&[0, 0, 0]).is_err());
         assert!(decode_key::<u32>(&[0; 5]).is_err());
         assert!(decode_key::<bool>(&[2]).is_err());
@@ -156,14 +157,14 @@ mod tests {
     ) -> Result<(), TestCaseError> {
         let (x, y) = (encode_key(a).unwrap(), encode_key(b).unwrap());
         prop_assert_eq!(x.cmp(&y), order(a, b), "{:?} {:?}", a, b);
-        prop_assert!(a_is_no_beginning_of_b(&x, &y), "{:?} {:?}", a, b);
+        prop_assert!(neither_is_a_prefix(&x, &y), "{:?} {:?}", a, b);
         let back: T = decode_key(&x).unwrap();
         prop_assert_eq!(order(&back, a), Ordering::Equal, "{:?} {:?}", a, back);
         Ok(())
     }
 
-    /// What comes behind can then not spoil the order.
-    fn a_is_no_beginning_of_b(a: &[u8], b: &[u8]) -> bool {
+    /// Then the parts after it cannot change the order.
+    fn neither_is_a_prefix(a: &[u8], b: &[u8]) -> bool {
         a == b || !(a.starts_with(b) || b.starts_with(a))
     }
 
@@ -177,12 +178,12 @@ mod tests {
         ]
     }
 
-    /// Strings that are often beginnings of each other.
+    /// Strings that are often prefixes of each other.
     fn text() -> impl Strategy<Value = String> {
         "[\\x00\\x01a\u{7f}\u{ff}\u{10ffff}]{0,3}"
     }
 
-    /// All sorts of bits, and the neighbours of the special ones.
+    /// Arbitrary bits, and the neighbours of special values.
     fn any_f64() -> impl Strategy<Value = f64> {
         let special = [0.0, f64::MIN_POSITIVE, 1.0, f64::MAX, f64::INFINITY, f64::NAN];
         prop_oneof![
@@ -218,7 +219,7 @@ mod tests {
         fn floats_keep_their_total_order(a in any_f64(), b in any_f64(), c: u32, d: u32) {
             check(&a, &b, f64::total_cmp)?;
             check(&f32::from_bits(c), &f32::from_bits(d), f32::total_cmp)?;
-            #[allow(clippy::cast_possible_truncation, reason = "the nearest of the smaller sort is meant")]
+            #[allow(clippy::cast_possible_truncation, reason = "the nearest `f32` is intended")]
             check(&(a as f32), &(b as f32), f32::total_cmp)?;
         }
 
@@ -241,7 +242,7 @@ mod tests {
         }
 
         #[test]
-        fn the_first_parts_of_a_tuple_are_a_prefix_of_it_and_of_no_other(a in text(), b: i32, c in any_shape(), d in text(), e: i32) {
+        fn the_first_parts_of_a_tuple_are_a_prefix_of_it(a in text(), b: i32, c in any_shape(), d in text(), e: i32) {
             let (whole, other) = (encode_key(&(&a, b, c)).unwrap(), encode_key(&(&d, e)).unwrap());
             prop_assert!(whole.starts_with(&encode_key(&(&a,)).unwrap()));
             prop_assert!(whole.starts_with(&encode_key(&(&a, b)).unwrap()));
@@ -250,7 +251,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_decoding_panic_and_what_decodes_is_encoded_so(bytes in prop::collection::vec(prop_oneof![0..4_u8, any::<u8>()], 0..20)) {
+        fn decoding_never_panics_and_inverts_encoding(bytes in prop::collection::vec(prop_oneof![0..4_u8, any::<u8>()], 0..20)) {
             fn try_one<T: Serialize + DeserializeOwned>(bytes: &[u8]) {
                 if let Ok(value) = decode_key::<T>(bytes) {
                     assert_eq!(encode_key(&value).unwrap(), bytes);

@@ -1,4 +1,4 @@
-//! Frames: what the log is made of.
+//! Frames: the records of the log, one for each batch.
 //!
 //! | offset | bytes | what |
 //! |---|---|---|
@@ -8,11 +8,12 @@
 //! | 16 | 8 | the sequence that was durable when the frame was written |
 //! | 24 | | payload, then zeros up to the next multiple of 8 |
 //!
-//! The salt tells the segment's own frames from anything that lay in the same blocks before, the offset from a frame's image
-//! inside a payload. Numbers are little-endian, here and in the segment's header.
+//! The salt (as in SQLite's WAL) distinguishes the segment's frames from whatever was in the same
+//! blocks before. The offset distinguishes a frame from a copy of one inside a payload. Numbers are
+//! little-endian, here and in the segment's header.
 //!
-//! Frames begin at multiples of 8. Beyond a break the place of the next one is unknown; the alignment leaves few places,
-//! and [`FrameReader::find_next_valid`] tries all of them.
+//! Frames begin at multiples of 8. Beyond a break the offset of the next frame is unknown. The
+//! alignment leaves few candidates, and [`FrameReader::find_next_valid`] tries all of them.
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -29,10 +30,11 @@ pub const ALIGNMENT: u64 = ALIGNMENT_BYTES as u64;
 /// A longer payload is refused, and a longer length on disk is damage.
 pub const PAYLOAD_MAX_BYTES: usize = 1 << 30;
 
-/// How much is read at once.
+/// Bytes of one read from the file.
 const READ_BYTES: u64 = 256 << 10;
 
-/// A frame that is being built. The payload is encoded after room for the header, and the whole is written from here.
+/// A frame under construction. The payload is encoded after the space for the header, so the whole
+/// frame is written from this buffer.
 #[derive(Debug, Default)]
 pub struct FrameBuffer(Vec<u8>);
 
@@ -44,24 +46,22 @@ impl FrameBuffer {
         Self(frame)
     }
 
-    /// Whether there is no payload.
     pub fn is_empty(&self) -> bool {
         self.payload_len() == 0
     }
 
-    /// The payload that was written.
+    /// The payload, once the frame is sealed.
     pub fn payload(&self) -> &[u8] {
         let length = self.0.get(4..8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes);
         self.0.get(FRAME_HEADER_BYTES..FRAME_HEADER_BYTES + length as usize).unwrap_or_default()
     }
 
-    /// An empty payload.
     fn clear(&mut self) {
         self.0.clear();
         self.0.resize(FRAME_HEADER_BYTES, 0);
     }
 
-    /// The buffer, to append to the payload. The first [`FRAME_HEADER_BYTES`] belong to the header.
+    /// The buffer, to append the payload to. Its first [`FRAME_HEADER_BYTES`] are the header's.
     pub fn payload_buffer(&mut self) -> &mut Vec<u8> {
         if self.0.len() < FRAME_HEADER_BYTES {
             self.clear();
@@ -69,7 +69,7 @@ impl FrameBuffer {
         &mut self.0
     }
 
-    /// The frame's bytes as they are to be written at the offset.
+    /// Fills in the header and the padding; returns the bytes to be written at the offset.
     pub(super) fn seal(&mut self, salt: u64, offset: u64, sequence: u64, durable: u64) -> &[u8] {
         let end = self.payload_buffer().len();
         let length = u32::try_from(end - FRAME_HEADER_BYTES).unwrap_or(u32::MAX);
@@ -94,27 +94,26 @@ fn checksum(salt: u64, offset: u64, rest: &[u8]) -> u32 {
     crc32c::crc32c_append(place, rest)
 }
 
-/// Where a frame with so long a payload ends if it begins at the offset.
+/// Where a frame that begins at the offset ends, given the length of its payload.
 pub fn frame_end(offset: u64, payload_bytes: usize) -> Option<u64> {
     let bytes = u64::try_from(FRAME_HEADER_BYTES.checked_add(payload_bytes)?).ok()?;
     offset.checked_add(bytes)?.checked_next_multiple_of(ALIGNMENT)
 }
 
-/// A whole frame.
+/// A valid frame.
 #[derive(Debug)]
 pub struct Frame<'a> {
     /// See the [module](self).
     pub sequence: u64,
     /// See the [module](self).
     pub durable_sequence: u64,
-    /// Where the next one begins.
+    /// Offset of the next frame.
     pub end: u64,
     /// Header and payload.
     pub bytes: &'a [u8],
 }
 
 impl Frame<'_> {
-    /// What the caller wrote.
     pub fn payload(&self) -> &[u8] {
         self.bytes.get(FRAME_HEADER_BYTES..).unwrap_or_default()
     }
@@ -125,21 +124,21 @@ impl Frame<'_> {
 pub struct FrameReader<'a, F> {
     file: &'a F,
     salt: u64,
-    /// Nothing is read from here on.
+    /// Nothing is read from this offset on.
     limit: u64,
     buffer: Vec<u8>,
     buffer_at: u64,
 }
 
 impl<'a, F: DiskFile> FrameReader<'a, F> {
-    /// Those up to `limit`, or to the end of the file.
+    /// Reads frames up to `limit`, or to the end of the file.
     pub fn new(file: &'a F, header: &SegmentHeader, limit: Option<u64>) -> io::Result<Self> {
         let length = file.len()?;
         let limit = limit.map_or(length, |limit| limit.min(length));
         Ok(Self { file, salt: header.salt, limit, buffer: Vec::new(), buffer_at: 0 })
     }
 
-    /// The frame at the offset, if a whole one with such a sequence begins there.
+    /// The frame at the offset, if a valid one with such a sequence begins there.
     pub fn read_at(&mut self, offset: u64, sequences: RangeInclusive<u64>) -> io::Result<Option<Frame<'_>>> {
         let Some(header) = self.buffered(offset, FRAME_HEADER_BYTES)?.and_then(|bytes| bytes.first_chunk()).copied()
         else {
@@ -155,11 +154,12 @@ impl<'a, F: DiskFile> FrameReader<'a, F> {
         let (salt, limit) = (self.salt, self.limit);
         let Some(end) = frame_end(offset, payload).filter(|end| *end <= limit) else { return Ok(None) };
         let Some(bytes) = self.buffered(offset, FRAME_HEADER_BYTES + payload)? else { return Ok(None) };
-        let is_whole = u64::from(self::checksum(salt, offset, &bytes[4..])) == checksum;
-        Ok(is_whole.then_some(Frame { sequence, durable_sequence: durable, end, bytes }))
+        let is_valid = u64::from(self::checksum(salt, offset, &bytes[4..])) == checksum;
+        Ok(is_valid.then_some(Frame { sequence, durable_sequence: durable, end, bytes }))
     }
 
-    /// The first whole frame with such a sequence that begins at the offset or after it, and its offset.
+    /// The first valid frame with such a sequence that begins at the offset or after it, and its
+    /// offset.
     pub fn find_next_valid(
         &mut self,
         from: u64,

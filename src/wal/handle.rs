@@ -1,15 +1,18 @@
-//! The log's shared half: what is written, what is durable, and the syncs that move the one to the other.
+//! The shared half of the log: the written and the durable sequence, and the syncs in between.
 //!
-//! A sync first notes how far the log is written, then syncs the files that hold it, older first, and then that sequence is
-//! durable. Noted the other way round, after the sync, it would cover frames that were written meanwhile and are not. Older
-//! first because a newer segment's header and frames are of no use without the older segment's end.
+//! A sync first reads the written sequence, then syncs the files with these frames, older ones
+//! first, and then publishes that sequence as durable. A sequence that is read after the sync would
+//! cover frames that were written meanwhile and are not durable. Older files come first because a
+//! newer segment's header and frames are useless without the end of the older one.
 //!
-//! Two syncs never run at once: the second begins when the first has ended, and finds most of its work done.
+//! Only one sync runs at a time. The next one starts when it has ended, and finds most of the work
+//! done.
 //!
-//! **Failing.** After a failed write or sync the content of the medium is unknown, and the kernel counts the pages as clean, so
-//! that the next sync succeeds and proves nothing. So the first failure is kept, everything later fails with it, and the
-//! durable sequence never moves again. The next life reads what is there, writes it once more and syncs that
-//! ([`begin`](super::resume)).
+//! **Failures.** After a failed write or sync the content of the medium is unknown. The kernel
+//! marks the pages clean, so the next sync succeeds and proves nothing (PostgreSQL's fsyncgate). So
+//! the first failure is permanent: every later call returns it, and the durable sequence never
+//! rises again. The next incarnation reads what is there, writes it once more and syncs that
+//! ([`resume`](super::resume())).
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -22,7 +25,7 @@ use super::{WalError, segment};
 use crate::disk::{Disk, DiskFile};
 use crate::sync::Mutex;
 
-/// A handle to the log beside its one writer; clones share the log.
+/// A handle to the log for other threads than the writer; clones share the log.
 pub struct WalHandle<D: Disk> {
     shared: Arc<WalShared<D>>,
 }
@@ -33,18 +36,18 @@ pub(super) struct WalShared<D: Disk> {
     durable: AtomicU64,
     failure: OnceLock<Arc<io::Error>>,
     files: Mutex<SegmentFiles<D::File>>,
-    /// Held by the one sync that runs.
+    /// Serializes syncs.
     syncing: Mutex<()>,
-    /// Held while the next segment's file is made.
+    /// Locked while the next segment's file is created.
     next: Mutex<NextSegment<D::File>>,
 }
 
 struct SegmentFiles<F> {
-    /// Those that a sync has to cover, oldest first; the last is the one being written.
+    /// Segments that the next sync covers, oldest first; the last one is the current segment.
     unsynced: Vec<(u64, Arc<F>)>,
-    /// Up to this segment headers are durable.
+    /// Headers are durable up to this segment.
     synced_segment: u64,
-    /// Segments before the one being written, oldest first, each with the sequence of its last frame.
+    /// Number and last sequence of the segments before the current one, oldest first.
     old_segments: VecDeque<(u64, u64)>,
 }
 
@@ -62,7 +65,7 @@ impl<D: Disk> Clone for WalHandle<D> {
 impl<D: Disk> fmt::Debug for WalHandle<D> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (written, durable) = (self.written_sequence(), self.durable_sequence());
-        formatter.debug_struct("Syncer").field("written", &written).field("durable", &durable).finish()
+        formatter.debug_struct("WalHandle").field("written", &written).field("durable", &durable).finish()
     }
 }
 
@@ -71,17 +74,17 @@ impl<D: Disk> WalHandle<D> {
         Self { shared }
     }
 
-    /// The sequence up to which everything would survive a power cut.
+    /// Frames up to this sequence survive a power cut.
     pub fn durable_sequence(&self) -> u64 {
         self.shared.durable()
     }
 
-    /// The sequence up to which everything would survive the end of the process.
+    /// Frames up to this sequence survive the end of the process.
     pub fn written_sequence(&self) -> u64 {
         self.shared.written.load(Ordering::Acquire)
     }
 
-    /// Makes what is written now durable, and returns the durable sequence.
+    /// Makes all frames written so far durable; returns the durable sequence.
     pub fn sync(&self) -> Result<u64, WalError> {
         let shared = &*self.shared;
         let _one = shared.syncing.lock();
@@ -105,7 +108,7 @@ impl<D: Disk> WalHandle<D> {
         shared.advance_durable(written, files.last().map_or(0, |(number, _)| *number))
     }
 
-    /// Makes the file of the next segment ahead of the [rotation](super::WalWriter::rotate).
+    /// Creates the file of the next segment ahead of the [rotation](super::WalWriter::rotate).
     pub fn preallocate_segment(&self) -> Result<(), WalError> {
         self.shared.ensure_ok()?;
         let mut next = self.shared.next.lock();
@@ -115,29 +118,32 @@ impl<D: Disk> WalHandle<D> {
         Ok(())
     }
 
-    /// Removes segments that hold nothing above the position, which must be durable elsewhere; returns how many.
+    /// Removes segments without frames above the flushed sequence; returns how many. The tables
+    /// must have everything up to that sequence, durably.
     ///
-    /// The folder is not synced: a segment that reappears after a crash lies before what is read. A segment stays until the header
-    /// of a later one is durable, else a power cut could leave none.
-    pub fn remove_segments_upto(&self, position: u64) -> Result<usize, WalError> {
+    /// The directory is not synced: a segment that reappears after a crash is older than what
+    /// recovery reads. A segment stays until the header of a later one is durable; otherwise a
+    /// power cut could leave no header at all.
+    pub fn remove_segments_upto(&self, flushed_sequence: u64) -> Result<usize, WalError> {
         self.shared.ensure_ok()?;
-        let position = position.min(self.durable_sequence());
-        let mut freed = 0;
-        while let Some((number, last)) = self.shared.pop_removable(position) {
+        let flushed_sequence = flushed_sequence.min(self.durable_sequence());
+        let mut removed = 0;
+        while let Some((number, last)) = self.shared.pop_removable(flushed_sequence) {
             match self.shared.disk.remove(&segment::segment_file_name(number)) {
                 Err(why) if why.kind() != ErrorKind::NotFound => {
                     self.shared.files.lock().old_segments.push_front((number, last));
                     return Err(why.into());
                 }
-                _ => freed += 1,
+                _ => removed += 1,
             }
         }
-        Ok(freed)
+        Ok(removed)
     }
 }
 
 impl<D: Disk> WalShared<D> {
-    /// A log that has been written and synced up to `last`, and whose newest segment, the one with this number, is durable.
+    /// A log that is written and durable up to `last`. The header of its newest segment, `number`,
+    /// is durable.
     pub(super) fn new(disk: D, last: u64, number: u64, file: Arc<D::File>, older: VecDeque<(u64, u64)>) -> Self {
         Self {
             disk,
@@ -167,9 +173,10 @@ impl<D: Disk> WalShared<D> {
         failure.map_or(Ok(()), |why| Err(WalError::Failed(Arc::clone(why))))
     }
 
-    /// Keeps the first failure for good, and returns it.
+    /// Keeps the first failure permanently, and returns it.
     pub(super) fn record_failure(&self, why: io::Error) -> WalError {
-        // The lock orders this before or after a sync's end, never between its check and its effect.
+        // `advance_durable` checks for a failure and publishes under the same lock, so none comes
+        // in between.
         let _files = self.files.lock();
         WalError::Failed(Arc::clone(self.failure.get_or_init(|| Arc::new(why))))
     }
@@ -183,12 +190,12 @@ impl<D: Disk> WalShared<D> {
         Ok(written)
     }
 
-    /// The next segment's file, its first step filled. The name is durable, so frames can be written to it.
+    /// Creates a segment's file. Its name is durable, so frames can be written to it.
     fn make(&self, number: u64) -> Result<D::File, WalError> {
         create_segment(&self.disk, number, None).map_err(|why| self.record_failure(why))
     }
 
-    /// The next segment's number and file.
+    /// Number and file of the next segment; creates the file if none is preallocated.
     pub(super) fn take_preallocated(&self) -> Result<(u64, Arc<D::File>), WalError> {
         let mut next = self.next.lock();
         let number = next.number;
@@ -200,7 +207,7 @@ impl<D: Disk> WalShared<D> {
         Ok((number, Arc::new(file)))
     }
 
-    /// The segment that was written ends with `last`; from here on this one is.
+    /// Makes `file` the current segment; the one before ends with `last`.
     pub(super) fn switch_segment(&self, last: u64, number: u64, file: Arc<D::File>) {
         let mut files = self.files.lock();
         if let Some((ended, _)) = files.unsynced.last() {
@@ -210,15 +217,16 @@ impl<D: Disk> WalShared<D> {
         files.unsynced.push((number, file));
     }
 
-    fn pop_removable(&self, position: u64) -> Option<(u64, u64)> {
+    fn pop_removable(&self, flushed_sequence: u64) -> Option<(u64, u64)> {
         let mut files = self.files.lock();
-        let covered = files.synced_segment;
-        files.old_segments.front().filter(|(number, last)| *number < covered && *last <= position)?;
+        let synced = files.synced_segment;
+        files.old_segments.front().filter(|(number, last)| *number < synced && *last <= flushed_sequence)?;
         files.old_segments.pop_front()
     }
 }
 
-/// Makes a segment's file, its first step filled, after the header if there is one already; all of it durable.
+/// Creates a segment's file, with its first step preallocated and the header, if there is one; all
+/// of it is durable.
 pub(super) fn create_segment<D: Disk>(disk: &D, number: u64, header: Option<&SegmentHeader>) -> io::Result<D::File> {
     let file = disk.create(&segment::segment_file_name(number))?;
     segment::preallocate(&file, 0, 0)?;

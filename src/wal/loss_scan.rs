@@ -1,9 +1,10 @@
-//! What lies beyond a break.
+//! The scan beyond a break, which decides between a torn tail and data loss.
 //!
-//! A power cut leaves frames after a break just as damage does: writes reach the medium in any order. The difference is whether
-//! what is missing had been acknowledged, and later writes tell: each frame and each header carries the
-//! sequence that was durable by then. So everything beyond the break is searched for whole frames and headers, and the highest
-//! durable sequence that they witness decides.
+//! A power cut can leave valid frames after a break, just as damage does: writes reach the medium
+//! in any order. The difference is whether the missing frames had been acknowledged. Later writes
+//! prove that, because each frame and each header carries the sequence that was durable by then. So
+//! the scan looks for valid frames and headers everywhere beyond the break, and the highest durable
+//! sequence that they carry decides.
 
 use std::io;
 use std::ops::Bound;
@@ -14,18 +15,18 @@ use super::recovery::SegmentList;
 use super::segment::{self, HeaderRead, SegmentEnd, SegmentHeader};
 use crate::disk::{Disk, DiskFile};
 
-/// Whole things beyond the break.
+/// Valid frames and headers beyond the break.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TailScan {
-    /// The highest durable sequence that any of them names.
+    /// The highest durable sequence that any of them carries.
     pub durable: u64,
-    /// Frames that are missed.
+    /// Frames at or above the first missing sequence.
     pub frames: u64,
     /// Their bytes.
     pub bytes: u64,
 }
 
-/// Searches the rest of the segment that breaks, and all later ones; `missing` is the first sequence that is missed.
+/// Scans the rest of the segment with the break, and all later ones.
 pub fn scan_tail<D: Disk>(
     disk: &D,
     names: &SegmentList,
@@ -42,7 +43,7 @@ pub fn scan_tail<D: Disk>(
     for number in names.segments.range((later, Bound::Unbounded)) {
         beyond.scan_segment(disk, &segment::segment_file_name(*number), *number, first_missing)?;
     }
-    // What an earlier attempt to begin in spite of the loss has renamed is still what was lost.
+    // An interrupted acceptance of the loss may have renamed some of them; they still count.
     for (number, name) in names.quarantined.range((later, Bound::Unbounded)) {
         if !names.segments.contains(number) {
             beyond.scan_segment(disk, name, *number, first_missing)?;
@@ -64,8 +65,8 @@ impl TailScan {
     fn scan_file(&mut self, file: &impl DiskFile, header: &SegmentHeader, from: u64, missing: u64) -> io::Result<()> {
         let mut frames = FrameReader::new(file, header, None)?;
         let mut offset = from;
-        // No more frames than this fit. Without the bound most numbers in a payload pass for a header, and each costs a checksum of
-        // what it gives as its length.
+        // No more frames than this fit. Without the bound most numbers in a payload could pass for
+        // a header, and each costs a checksum over the length that it gives.
         let most = file.len()? / FRAME_HEADER_BYTES as u64;
         let sequences = header.first_sequence..=header.first_sequence.saturating_add(most);
         while let Some((start, frame)) = frames.find_next_valid(offset, sequences.clone())? {

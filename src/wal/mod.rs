@@ -1,39 +1,54 @@
-//! The write-ahead log: what a power cut leaves of it is a prefix, and everything that was acknowledged.
+//! The write-ahead log (WAL). A crash leaves a prefix of it that has every acknowledged frame.
 //!
 //! ```text
-//! append → one frame, one write       the kernel has it; the process may die
-//! sync   → fdatasync, durable moves   a power cut may come; acknowledge
-//! free   → segments below a position that the tables have made durable
+//! append → one frame, one write                   survives the end of the process
+//! sync   → fdatasync, the durable sequence rises  survives a power cut: commits are acknowledged
+//! remove → segments up to the flushed sequence of the tables
 //! ```
 //!
-//! The log is a chain of [segments](segment), each a file of [frames](frame). One thread at a time [writes](writer), any thread
-//! [syncs](handle). Opening has two steps: [reading](recovery), which changes nothing, and [beginning](resume) a life.
+//! The log is a chain of [segments](segment); each is a file of [frames](frame). One thread
+//! [writes](writer), any thread [syncs](handle). Opening has two steps: [recovery] reads the log
+//! and changes nothing, and [resuming](mod@resume) makes it writable.
 //!
-//! # Torn and lost
+//! # Torn tail or data loss
 //!
-//! A break in the log has two possible causes. A power cut tears what is being written: nothing acknowledged is missing, and the rest
-//! is dropped. Or the medium damages what was durable: then opening returns an error, and the operator decides. A checksum cannot
-//! tell the two apart. A witness can: every frame and every header carries the sequence that was durable when it was written. If
-//! anything whole beyond the break carries a durable sequence at or above the missing one, the break is a [loss](DataLoss); otherwise it
-//! is torn. A needed segment that is gone, or a log that ends below what the tables have, is a loss too.
+//! Recovery reads up to the first place where no valid frame follows, the break. A break has two
+//! possible causes:
 //!
-//! # What cannot be known
+//! - A power cut tore what was being written. Nothing acknowledged is missing, and the rest is
+//!   dropped.
+//! - The medium damaged what was durable. Opening returns an error, and the operator decides.
 //!
-//! *The end without a witness.* Frames that were synced after the last frame had been written have no witness; damage to them looks
-//! like a tear. Under load that is the last group of commits, when idle it is nothing once a [mark](WalWriter::append_noop) is
-//! written: an empty frame with the sequence that the last sync made durable. Damage to the mark itself costs nothing.
+//! A checksum cannot distinguish the two. A *durability proof* can: every frame and every segment
+//! header carries the sequence that was durable when it was written. If anything valid beyond the
+//! break carries a durable sequence at or above the first missing one, the break is [data
+//! loss](DataLoss); otherwise it is a torn tail. A needed segment that is missing, or a log that
+//! ends below the flushed sequence of the tables, is data loss too.
 //!
-//! *A life without a header.* A segment's header stands in two blocks. If both are damaged its frames cannot be checked, and
-//! without a later segment as a witness the log ends with the segment before.
+//! # What cannot be detected
 //!
-//! *A tail of whole length.* Several sectors of zeros look like blocks that were never written; they count as torn.
+//! *Damage without a proof.* Frames that were synced after the last frame was written have no
+//! durability proof; damage to them looks like a torn tail. Under load that is the last commit
+//! group. In an idle log it is no frame, once a [no-op frame](WalWriter::append_noop) is written:
+//! an empty frame with the sequence that the last sync made durable. Damage to the no-op frame
+//! itself costs nothing.
+//!
+//! *Damage to both headers.* A segment's header is stored twice, in two blocks. If both are
+//! damaged, the segment's frames cannot be checked. Without a later segment as proof, the log then
+//! ends with the segment before.
+//!
+//! *A tail of zeros.* Several sectors of zeros look like blocks that were never written; they count
+//! as torn.
 //!
 //! # Order of names, headers and frames
 //!
-//! A frame is written only to a file whose name is durable. A rotated segment's header is not yet durable when its first frames are
-//! written: nothing is acknowledged before a sync of the older segment and then of this one. The header of a life's first segment
-//! is durable before the life acknowledges anything. And a segment is freed only when the header of a later one is durable, so there
-//! is always one to begin at.
+//! - A frame is written only to a file whose name is durable.
+//! - A rotated segment's header is not yet durable when its first frames are written. Nothing is
+//!   acknowledged before a sync of the older segment and then of this one.
+//! - The header of an incarnation's first segment is durable before that incarnation acknowledges
+//!   anything.
+//! - A segment is removed only when the header of a later one is durable, so recovery always finds
+//!   a header to start from.
 
 mod frame;
 mod handle;
@@ -63,64 +78,66 @@ pub fn is_segment_name(name: &str) -> bool {
     segment::parse_segment_number(name).is_some()
 }
 
-/// Why the log refuses.
+/// Errors of the write-ahead log.
 #[derive(Debug, thiserror::Error)]
 pub enum WalError {
-    /// A call failed outside of a life; it can be tried again.
-    #[error("the log cannot be read or begun: {0}")]
+    /// Reading or resuming the log failed, or removing a segment; the log is not poisoned.
+    #[error("cannot read, resume or trim the write-ahead log: {0}")]
     Io(#[from] io::Error),
-    /// A write or sync failed; only a new life can tell what is left.
-    #[error("the log has failed: {0}")]
+    /// A write or sync failed. Nothing succeeds until the log is opened again, and only recovery
+    /// shows what is left.
+    #[error("a write or sync of the write-ahead log failed: {0}")]
     Failed(Arc<io::Error>),
-    /// The folder has a segment of another store.
+    /// The directory has a segment of another store.
     #[error("{file} belongs to another store ({wal_id:016x})")]
     WrongStore {
-        /// The segment.
+        /// The segment's file name.
         file: String,
-        /// The identity that it names.
+        /// The WAL id in its header.
         wal_id: u64,
     },
-    /// A newer version has written here.
-    #[error("{file} has format {format}, and this version knows formats up to {supported}")]
+    /// A newer version wrote this segment.
+    #[error("{file} has format {format}, but this version supports formats up to {supported}")]
     UnsupportedFormat {
-        /// The segment.
+        /// The segment's file name.
         file: String,
         /// Its format.
         format: u32,
-        /// The newest known here.
+        /// The newest format that this version supports.
         supported: u32,
     },
     /// Acknowledged frames are missing.
     #[error("{0}")]
     DataLoss(Box<DataLoss>),
-    /// A frame is too long, or there are no more sequences. Nothing was written.
-    #[error("a frame has at most {PAYLOAD_MAX_BYTES} bytes")]
+    /// The payload is too long, or the sequence numbers are used up. Nothing was written.
+    #[error("the payload of a log frame exceeds {PAYLOAD_MAX_BYTES} bytes, or the sequence numbers are used up")]
     PayloadTooLarge,
 }
 
-/// Frames that were durable and cannot be read any more.
+/// Acknowledged frames that are missing or cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataLoss {
-    /// The segment that breaks, or that is not there.
+    /// The segment with the break, or the one that is missing.
     pub segment: String,
-    /// Where in it.
+    /// Offset of the break in the segment, in bytes.
     pub offset: u64,
-    /// The first sequence that is missing.
+    /// Sequence of the first missing frame.
     pub first_missing: u64,
-    /// The log was durable at least up to this sequence; below `first` if damage is certain and what it cost is not.
+    /// The log was durable at least up to this sequence. It is below `first_missing` if damage is
+    /// certain but its extent is not.
     pub durable_sequence: u64,
-    /// Later frames that are whole, and of no use without what is missing.
+    /// Valid frames beyond the break. They cannot be applied without the missing ones.
     pub intact_frames: u64,
-    /// Their bytes.
+    /// Bytes of those frames.
     pub intact_bytes: u64,
-    /// Names this loss; the same each time that it is looked at.
+    /// Identifies this loss; the same each time the log is read.
     pub fingerprint: u64,
 }
 
 impl fmt::Display for DataLoss {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
-            segment: file,
+            segment,
             offset,
             first_missing: first,
             durable_sequence: durable,
@@ -128,12 +145,12 @@ impl fmt::Display for DataLoss {
             intact_bytes: bytes,
             fingerprint,
         } = self;
-        write!(formatter, "the log is damaged in {file} at {offset}: ")?;
+        write!(formatter, "the write-ahead log is damaged in {segment} at offset {offset}: ")?;
         if durable < first {
-            write!(formatter, "what was durable from frame {first} on, if anything was, cannot be read")?;
+            write!(formatter, "frames from {first} on may have been durable and cannot be read")?;
         } else {
             write!(formatter, "frames {first} to {durable} were durable and cannot be read")?;
         }
-        write!(formatter, "; beyond it {frames} whole frames ({bytes} bytes) remain (loss {fingerprint:016x})")
+        write!(formatter, "; {frames} valid frames ({bytes} bytes) remain beyond it (loss {fingerprint:016x})")
     }
 }

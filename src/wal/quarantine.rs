@@ -1,12 +1,12 @@
-//! What an accepted loss leaves: the segments that it touches, under other names, and a record.
+//! Quarantine: what an accepted data loss leaves in the directory.
 //!
 //! ```text
-//! lost-<fingerprint>.record               what was lost, in a line of text
-//! lost-<fingerprint>-<number>.segment     the segment with the break, copied, and later ones, renamed
+//! lost-<fingerprint>.record               the loss, in a line of text
+//! lost-<fingerprint>-<number>.segment     the segment with the break, copied; later ones, renamed
 //! ```
 //!
-//! The record is durable before anything is renamed. Opening returns it as long as it is there; the operator may remove all of these
-//! files.
+//! The loss file is durable before anything is renamed. Opening reports the loss as long as that
+//! file exists; the operator may remove all of these files.
 
 use std::ops::Bound;
 
@@ -15,20 +15,20 @@ use super::{DataLoss, WalError, segment};
 use crate::disk::{Disk, DiskFile};
 
 const COPY_BUFFER_BYTES: usize = 256 << 10;
-/// A record has no more bytes than this, or it is none.
+/// A longer file is not a loss file.
 const LOSS_FILE_MAX_BYTES: usize = 512;
 const LOSS_FILE_SUFFIX: &str = ".record";
 
-/// Keeps what the loss touches.
-pub(super) fn quarantine<D: Disk>(disk: &D, recovered: &Recovered, lost: &DataLoss) -> Result<(), WalError> {
+/// Writes the loss file and quarantines the segments from the break on.
+pub(super) fn quarantine<D: Disk>(disk: &D, recovered: &Recovered, loss: &DataLoss) -> Result<(), WalError> {
     let names = &recovered.names;
-    write_loss_file(disk, lost)?;
+    write_loss_file(disk, loss)?;
     let mut later = Bound::Unbounded;
     if let Some(link) = recovered.segments.last() {
         let number = link.header.number;
         later = Bound::Excluded(number);
-        let to = segment::quarantine_name(lost.fingerprint, number);
-        // A copy of an attempt before may have been cut short.
+        let to = segment::quarantine_name(loss.fingerprint, number);
+        // The copy of an interrupted attempt may be incomplete.
         if names.quarantined.get(&number) == Some(&to) {
             disk.remove(&to)?;
         }
@@ -39,25 +39,25 @@ pub(super) fn quarantine<D: Disk>(disk: &D, recovered: &Recovered, lost: &DataLo
             disk.remove(&segment::segment_file_name(*number))?;
             continue;
         }
-        disk.rename(&segment::segment_file_name(*number), &segment::quarantine_name(lost.fingerprint, *number))?;
+        disk.rename(&segment::segment_file_name(*number), &segment::quarantine_name(loss.fingerprint, *number))?;
     }
     Ok(disk.sync_directory()?)
 }
 
-/// The losses that were accepted in earlier lives, in no order. What is no record is left out.
+/// The losses accepted by earlier incarnations, in no order. Malformed files are skipped.
 pub fn accepted_data_losses<D: Disk>(disk: &D) -> Result<Vec<DataLoss>, WalError> {
     let mut losses = Vec::new();
     for name in disk.list()? {
         let Some(fingerprint) = segment::parse_loss_fingerprint(&name, LOSS_FILE_SUFFIX) else { continue };
         let mut bytes = vec![0; LOSS_FILE_MAX_BYTES];
         let read = disk.open(&name)?.read_at(0, &mut bytes)?;
-        losses.extend(decode_loss(&bytes[..read]).filter(|lost| lost.fingerprint == fingerprint));
+        losses.extend(decode_loss(&bytes[..read]).filter(|loss| loss.fingerprint == fingerprint));
     }
     Ok(losses)
 }
 
-fn write_loss_file<D: Disk>(disk: &D, lost: &DataLoss) -> Result<(), WalError> {
-    let name = segment::loss_file_name(lost.fingerprint, LOSS_FILE_SUFFIX);
+fn write_loss_file<D: Disk>(disk: &D, loss: &DataLoss) -> Result<(), WalError> {
+    let name = segment::loss_file_name(loss.fingerprint, LOSS_FILE_SUFFIX);
     if disk.list()?.contains(&name) {
         disk.remove(&name)?;
     }
@@ -70,7 +70,7 @@ fn write_loss_file<D: Disk>(disk: &D, lost: &DataLoss) -> Result<(), WalError> {
         intact_frames: frames,
         intact_bytes: bytes,
         fingerprint,
-    } = lost;
+    } = loss;
     let line = format!("{fingerprint:016x} {segment} {offset} {first} {durable} {frames} {bytes}\n");
     file.write_at(0, line.as_bytes())?;
     file.sync()?;
@@ -80,10 +80,10 @@ fn write_loss_file<D: Disk>(disk: &D, lost: &DataLoss) -> Result<(), WalError> {
 fn decode_loss(bytes: &[u8]) -> Option<DataLoss> {
     let mut words = std::str::from_utf8(bytes).ok()?.strip_suffix('\n')?.split(' ');
     let fingerprint = u64::from_str_radix(words.next()?, 16).ok()?;
-    let file = words.next()?.to_owned();
+    let segment = words.next()?.to_owned();
     let mut number = || words.next()?.parse().ok();
     Some(DataLoss {
-        segment: file,
+        segment,
         offset: number()?,
         first_missing: number()?,
         durable_sequence: number()?,

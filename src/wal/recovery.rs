@@ -1,12 +1,16 @@
-//! Reading the log of earlier lives, which changes nothing.
+//! Recovery: reads the log of earlier incarnations and changes nothing.
 //!
-//! The newest segment with a header is the head of a chain, which is walked back from predecessor to predecessor until a segment
-//! begins at or below what the tables have. Where the chain leads to a segment whose header is torn, the head came after a crash's
-//! break, and an older head is taken. Then frames are read from the oldest on, each segment up to the end that its successor names,
-//! until one is not whole: the break. It is the end of the log, unless a witness lies [beyond](super::loss_scan).
+//! The newest segment with a valid header is the head of a chain. It is followed from predecessor
+//! to predecessor until a segment begins at or below the first sequence that the tables lack. If
+//! the chain leads to a segment whose header is torn, a crash's break is before the head, and an
+//! older head is taken.
 //!
-//! Where no damage is done, a break costs nothing that was acknowledged, and the chain's oldest segment is always there: its header
-//! was durable before the older ones were freed.
+//! Then frames are read from the oldest segment on, each segment up to the end that its successor
+//! names, until no valid frame follows: the break. The break is the end of the log, unless a
+//! [durability proof beyond it](super::loss_scan) makes it data loss.
+//!
+//! Without damage a break costs nothing that was acknowledged. The oldest segment of the chain
+//! always exists then: its header was durable before older segments were removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,11 +20,11 @@ use super::segment::{self, FORMAT, HeaderRead, SegmentEnd, SegmentHeader};
 use super::{DataLoss, WalError};
 use crate::disk::Disk;
 
-/// The segments in a folder.
+/// Segments in the directory.
 #[derive(Debug, Default)]
 pub struct SegmentList {
     pub segments: BTreeSet<u64>,
-    /// Those that a loss has touched, under their other names.
+    /// Quarantined segments, with their file names.
     pub quarantined: BTreeMap<u64, String>,
 }
 
@@ -28,18 +32,18 @@ pub struct SegmentList {
 #[derive(Debug)]
 pub struct RecoveredSegment {
     pub header: SegmentHeader,
-    /// Where reading it ended.
+    /// Where reading ended.
     pub end: SegmentEnd,
 }
 
-/// What [`recover`] has found: what a new life [begins](super::resume) on.
+/// Result of [`recover`], from which [`resume`](super::resume()) continues.
 #[derive(Debug)]
 pub struct Recovered {
     pub(super) wal_id: u64,
     pub(super) names: SegmentList,
-    /// Oldest first; the last is the one with the end.
+    /// Oldest first; the last one has the log's end.
     pub(super) segments: Vec<RecoveredSegment>,
-    /// The highest sequence that is known to be durable.
+    /// The highest sequence with a durability proof.
     pub(super) durable_sequence: u64,
     last: u64,
     lost: Option<DataLoss>,
@@ -58,20 +62,20 @@ impl SegmentList {
         Ok(names)
     }
 
-    /// A number that no segment has or has had.
+    /// A number above those of all segments, quarantined ones included.
     pub fn next_number(&self) -> u64 {
         let newest = self.segments.last().copied().unwrap_or(0);
         let lost = self.quarantined.keys().next_back().copied().unwrap_or(0);
         newest.max(lost).saturating_add(1)
     }
 
-    /// The headers that are whole.
-    fn headers<D: Disk>(&self, disk: &D, identity: u64) -> Result<BTreeMap<u64, SegmentHeader>, WalError> {
+    /// The valid headers, by segment number.
+    fn headers<D: Disk>(&self, disk: &D, wal_id: u64) -> Result<BTreeMap<u64, SegmentHeader>, WalError> {
         let mut headers = BTreeMap::new();
         for number in &self.segments {
             let name = segment::segment_file_name(*number);
             match segment::read_header(&disk.open(&name)?, *number)? {
-                HeaderRead::Valid(header) if header.wal_id == identity => _ = headers.insert(*number, header),
+                HeaderRead::Valid(header) if header.wal_id == wal_id => _ = headers.insert(*number, header),
                 HeaderRead::Valid(header) => return Err(WalError::WrongStore { file: name, wal_id: header.wal_id }),
                 HeaderRead::UnsupportedFormat(format) => {
                     return Err(WalError::UnsupportedFormat { file: name, format, supported: FORMAT });
@@ -87,30 +91,31 @@ impl SegmentList {
 #[derive(Debug, Default)]
 struct Chain {
     headers: Vec<SegmentHeader>,
-    /// A needed segment whose file is not there.
+    /// A needed segment whose file is missing, or the oldest segment of a chain that begins too
+    /// late.
     missing: Option<u64>,
 }
 
 impl Chain {
-    fn find(headers: &BTreeMap<u64, SegmentHeader>, names: &SegmentList, position: u64) -> Self {
-        let mut absent = None;
+    fn find(headers: &BTreeMap<u64, SegmentHeader>, names: &SegmentList, flushed_sequence: u64) -> Self {
+        let mut missing_segment = None;
         let mut bound = u64::MAX;
         while let Some((_, head)) = headers.range(..bound).next_back() {
             let mut chain = vec![*head];
             let mut oldest = *head;
             loop {
-                if oldest.first_sequence <= position.saturating_add(1) {
+                if oldest.first_sequence <= flushed_sequence.saturating_add(1) {
                     chain.reverse();
-                    return Self { headers: chain, missing: absent };
+                    return Self { headers: chain, missing: missing_segment };
                 }
                 let Some(before) = oldest.predecessor else {
-                    absent = Some(oldest.number);
+                    missing_segment = Some(oldest.number);
                     bound = oldest.number;
                     break;
                 };
                 let Some(header) = headers.get(&before.number) else {
                     if !names.segments.contains(&before.number) {
-                        absent = Some(before.number);
+                        missing_segment = Some(before.number);
                     }
                     bound = before.number;
                     break;
@@ -119,33 +124,35 @@ impl Chain {
                 oldest = *header;
             }
         }
-        Self { headers: Vec::new(), missing: absent }
+        Self { headers: Vec::new(), missing: missing_segment }
     }
 
-    /// Where the segment must end for the next one to continue it; `None`: it is the newest.
+    /// Where the segment must end for the next one to continue it; `None` for the newest.
     fn expected_end(&self, index: usize) -> Option<SegmentEnd> {
         self.headers.get(index + 1)?.predecessor
     }
 }
 
-/// Hands each frame above the position, marks included, to `see` with its sequence. The position is up to where the tables have
-/// everything. Only the log of a store whose creation was not finished may have no segment; elsewhere that is a loss.
+/// Calls `apply` with each frame above the tables' flushed sequence, no-op frames included. Only
+/// the log of a store whose creation did not finish may have no segment; otherwise that is data
+/// loss.
 ///
-/// A log that another process is writing can look damaged, so readers hold the store's lock.
+/// A log that another process is writing can look damaged, so the caller must have locked the
+/// store.
 pub fn recover<D: Disk, E: From<WalError>>(
     disk: &D,
-    identity: u64,
-    position: u64,
+    wal_id: u64,
+    flushed_sequence: u64,
     may_be_empty: bool,
-    mut see: impl FnMut(u64, &[u8]) -> Result<(), E>,
+    mut apply: impl FnMut(u64, &[u8]) -> Result<(), E>,
 ) -> Result<Recovered, E> {
     let names = SegmentList::list(disk)?;
-    let headers = names.headers(disk, identity)?;
-    let chain = Chain::find(&headers, &names, position);
-    let mut recovered = Recovered::new(identity, names, position);
+    let headers = names.headers(disk, wal_id)?;
+    let chain = Chain::find(&headers, &names, flushed_sequence);
+    let mut recovered = Recovered::new(wal_id, names, flushed_sequence);
     for (index, header) in chain.headers.iter().enumerate() {
         let limit = chain.expected_end(index);
-        recovered.replay_segment(disk, header, limit, position, &mut see)?;
+        recovered.replay_segment(disk, header, limit, flushed_sequence, &mut apply)?;
         let end = recovered.segments.last().map(|link| link.end);
         let continues = chain
             .headers
@@ -156,13 +163,13 @@ pub fn recover<D: Disk, E: From<WalError>>(
         }
     }
     let is_damaged = chain.missing.is_some()
-        || recovered.segments.last().is_some_and(|link| link.end.last_sequence < position)
-        || recovered.segments.is_empty() && (!may_be_empty || position > 0 || !headers.is_empty());
-    recovered.detect_loss(disk, position, is_damaged, chain.missing)?;
+        || recovered.segments.last().is_some_and(|link| link.end.last_sequence < flushed_sequence)
+        || recovered.segments.is_empty() && (!may_be_empty || flushed_sequence > 0 || !headers.is_empty());
+    recovered.detect_loss(disk, flushed_sequence, is_damaged, chain.missing)?;
     Ok(recovered)
 }
 
-/// Of the oldest segment whose header can be read: the store that it belongs to, and the sequence of its first frame.
+/// WAL id and first sequence of the oldest segment whose header can be read.
 pub fn oldest_segment<D: Disk>(disk: &D) -> Result<Option<(u64, u64)>, WalError> {
     for number in &SegmentList::list(disk)?.segments {
         if let HeaderRead::Valid(header) =
@@ -175,12 +182,19 @@ pub fn oldest_segment<D: Disk>(disk: &D) -> Result<Option<(u64, u64)>, WalError>
 }
 
 impl Recovered {
-    /// A log without segments whose next frame follows the position.
-    pub(super) fn new(identity: u64, names: SegmentList, position: u64) -> Self {
-        Self { wal_id: identity, names, segments: Vec::new(), durable_sequence: position, last: position, lost: None }
+    /// A log without segments, whose next frame follows the flushed sequence.
+    pub(super) fn new(wal_id: u64, names: SegmentList, flushed_sequence: u64) -> Self {
+        Self {
+            wal_id,
+            names,
+            segments: Vec::new(),
+            durable_sequence: flushed_sequence,
+            last: flushed_sequence,
+            lost: None,
+        }
     }
 
-    /// The sequence of the last frame, or the position that was asked for where no later one is.
+    /// The sequence of the last frame, or the flushed sequence if there is no later frame.
     pub fn last_sequence(&self) -> u64 {
         self.last
     }
@@ -195,7 +209,8 @@ impl Recovered {
         self.lost.as_ref()
     }
 
-    /// Where the next segment continues. Segments without frames are left out: the name of a life's first one may not be durable.
+    /// The end that the next segment continues. Segments without frames are skipped, because the
+    /// name of an incarnation's first segment may not be durable.
     pub(super) fn log_end(&self) -> Option<SegmentEnd> {
         let filled = self.segments.iter().rev().find(|link| link.end.last_sequence >= link.header.first_sequence);
         filled.map(|link| link.end).or_else(|| self.segments.first()?.header.predecessor)
@@ -206,8 +221,8 @@ impl Recovered {
         disk: &D,
         header: &SegmentHeader,
         limit: Option<SegmentEnd>,
-        position: u64,
-        see: &mut impl FnMut(u64, &[u8]) -> Result<(), E>,
+        flushed_sequence: u64,
+        apply: &mut impl FnMut(u64, &[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         let file = disk.open(&segment::segment_file_name(header.number)).map_err(WalError::from)?;
         let mut frames = FrameReader::new(&file, header, limit.map(|end| end.offset)).map_err(WalError::from)?;
@@ -218,8 +233,8 @@ impl Recovered {
         {
             self.durable_sequence = self.durable_sequence.max(frame.durable_sequence);
             (end.offset, end.last_sequence) = (frame.end, next);
-            if next > position {
-                see(next, frame.payload())?;
+            if next > flushed_sequence {
+                apply(next, frame.payload())?;
             }
         }
         self.last = self.last.max(end.last_sequence);
@@ -230,9 +245,9 @@ impl Recovered {
     fn detect_loss<D: Disk>(
         &mut self,
         disk: &D,
-        position: u64,
+        flushed_sequence: u64,
         is_damaged: bool,
-        absent: Option<u64>,
+        missing_segment: Option<u64>,
     ) -> Result<(), WalError> {
         let missing = self.last.saturating_add(1);
         let broken = self.segments.last().map(|link| (&link.header, link.end));
@@ -243,23 +258,23 @@ impl Recovered {
         };
         if is_damaged || beyond.durable >= missing {
             let end = broken.map_or(SegmentEnd { number: 0, offset: 0, last_sequence: 0 }, |(_, end)| end);
-            let needed = absent.or(self.names.segments.first().copied()).unwrap_or(1);
+            let needed = missing_segment.or(self.names.segments.first().copied()).unwrap_or(1);
             let number = if broken.is_some() { end.number } else { needed };
             self.lost = Some(DataLoss {
                 segment: segment::segment_file_name(number),
                 offset: end.offset,
                 first_missing: missing,
-                durable_sequence: beyond.durable.max(position),
+                durable_sequence: beyond.durable.max(flushed_sequence),
                 intact_frames: beyond.frames,
                 intact_bytes: beyond.bytes,
-                fingerprint: fingerprint([self.wal_id, end.number, end.offset, missing, position], beyond),
+                fingerprint: fingerprint([self.wal_id, end.number, end.offset, missing, flushed_sequence], beyond),
             });
         }
         Ok(())
     }
 }
 
-/// The same for the same loss, whatever of it an attempt to begin has renamed.
+/// The fingerprint of a loss. It does not depend on what an interrupted acceptance has renamed.
 fn fingerprint(place: [u64; 5], beyond: TailScan) -> u64 {
     let mut bytes = Vec::with_capacity(64);
     for number in place.into_iter().chain([beyond.durable, beyond.frames, beyond.bytes]) {

@@ -1,20 +1,23 @@
-//! Beginning a life: the first writes on a log that was read.
+//! Resuming: the first writes of an incarnation on a log that was read.
 //!
 //! The order, each step durable before the next:
 //!
-//! 1. *What was read.* After a kill it may be in the kernel's memory only. A sync alone would not do: if one has failed in the life
-//!    before, the kernel counts the pages as clean, and the next sync writes nothing. So what no later frame witnesses as durable
-//!    is written once more, the same bytes in the same place, and then synced, older segments first.
-//! 2. *The new segment.* Its header names the end of what was read. Nothing beyond that end is read from now on, so a torn frame
-//!    with whole ones after it stays gone. Frames of this life go to the new segment only.
-//! 3. *Removing what is beyond the end.* Segments there are no longer part of the log, and must not be found again if the
-//!    headers of this life are damaged.
+//! 1. *Rewrite the tail.* After a kill it may be in the kernel's memory only. A sync alone is not
+//!    enough: if one failed in the incarnation before, the kernel counts the pages as clean, and
+//!    the next sync writes nothing. So the frames that no later frame proves durable are written
+//!    again, the same bytes in the same place, and then synced, older segments first.
+//! 2. *Create the new segment.* Its header names the end of what was read. From then on nothing
+//!    beyond that end is read, so a torn frame with valid ones after it stays dropped. This
+//!    incarnation writes frames to the new segment only.
+//! 3. *Remove what is beyond the end.* Segments there are not part of the log, and must not be
+//!    found again if the headers of this incarnation are damaged.
 //!
 //! A crash between two steps leaves the log as it was read, or as it is to be.
 //!
-//! **Accepting a loss.** The caller passes the fingerprint of the loss, so it accepts exactly the loss that was reported. Before
-//! the first step what the loss touches is [kept](super::quarantine) under other names. A crash in between leaves the same loss with the same
-//! fingerprint, because the search covers these names, too.
+//! **Accepting data loss.** The caller passes the fingerprint of the loss, so it accepts exactly
+//! the loss that was reported. Before the first step, the segments that the loss affects are
+//! [quarantined](super::quarantine). A crash in between leaves the same loss with the same
+//! fingerprint, because the scan covers quarantined segments too.
 
 use std::collections::VecDeque;
 use std::io;
@@ -30,26 +33,24 @@ use super::segment::{self, FRAMES_OFFSET, SegmentHeader};
 use super::writer::WalWriter;
 use crate::disk::{Disk, DiskFile};
 
-/// Begins a life on what was [read](super::recover); the folder must be unchanged since. The salt is random. `accept` is the
-/// fingerprint of an accepted loss.
+/// Makes the log that was [read](super::recover) writable; the directory must be unchanged since.
+/// The salt is random. `accept` is the fingerprint of an accepted data loss.
 pub fn resume<D: Disk>(
     disk: D,
     recovered: &Recovered,
     salt: u64,
     accept: Option<u64>,
 ) -> Result<WalWriter<D>, WalError> {
-    if let Some(lost) = recovered.data_loss() {
-        if accept != Some(lost.fingerprint) {
-            return Err(WalError::DataLoss(Box::new(lost.clone())));
+    if let Some(loss) = recovered.data_loss() {
+        if accept != Some(loss.fingerprint) {
+            return Err(WalError::DataLoss(Box::new(loss.clone())));
         }
-        quarantine(&disk, recovered, lost)?;
+        quarantine(&disk, recovered, loss)?;
     }
     let number = recovered.names.next_number();
     if number > segment::SEGMENT_NUMBER_MAX / 2 {
         let last = segment::segment_file_name(number - 1);
-        return Err(
-            io::Error::other(format!("no number is left for a segment after {last}, which no store has made")).into()
-        );
+        return Err(io::Error::other(format!("the number of segment file {last} is out of range")).into());
     }
     let end = recovered.log_end();
     let kept = end.map_or(0, |end| end.number);
@@ -77,9 +78,10 @@ pub fn resume<D: Disk>(
     Ok(WalWriter::new(shared, file, header))
 }
 
-/// Makes the log of a new store, or of a copy whose tables have everything up to the position.
-pub fn create<D: Disk>(disk: D, identity: u64, position: u64, salt: u64) -> Result<WalWriter<D>, WalError> {
-    resume(disk, &Recovered::new(identity, SegmentList::default(), position), salt, None)
+/// Creates the log of a new store, or of a checkpoint whose tables have everything up to the
+/// flushed sequence.
+pub fn create<D: Disk>(disk: D, wal_id: u64, flushed_sequence: u64, salt: u64) -> Result<WalWriter<D>, WalError> {
+    resume(disk, &Recovered::new(wal_id, SegmentList::default(), flushed_sequence), salt, None)
 }
 
 fn rewrite_tail<D: Disk>(disk: &D, link: &RecoveredSegment, durable: u64) -> Result<(), WalError> {
@@ -96,7 +98,7 @@ fn rewrite_tail<D: Disk>(disk: &D, link: &RecoveredSegment, durable: u64) -> Res
     let mut offset = FRAMES_OFFSET;
     for sequence in header.first_sequence..=end.last_sequence {
         let Some(frame) = frames.read_at(offset, sequence..=sequence)? else {
-            return Err(io::Error::other(format!("{name} has changed since it was read")).into());
+            return Err(io::Error::other(format!("{name} has changed since recovery read it")).into());
         };
         if sequence > durable {
             file.write_at(offset, frame.bytes)?;
@@ -108,6 +110,7 @@ fn rewrite_tail<D: Disk>(disk: &D, link: &RecoveredSegment, durable: u64) -> Res
 
 fn remove_after_end<D: Disk>(disk: &D, recovered: &Recovered, kept: u64) -> Result<(), WalError> {
     let beyond = (Bound::Excluded(kept), Bound::Unbounded);
+    // Accepting a loss has renamed the segments after the break.
     let renamed = recovered.data_loss().and(Some(recovered.segments.last().map_or(0, |link| link.header.number)));
     let mut removed = false;
     for number in recovered.names.segments.range(beyond) {
@@ -122,7 +125,8 @@ fn remove_after_end<D: Disk>(disk: &D, recovered: &Recovered, kept: u64) -> Resu
     Ok(())
 }
 
-/// What can be freed one day: segments of the chain by their last sequence, others have nothing that is still read.
+/// Segments that can be removed later, with their last sequence. It is 0 for those that are not in
+/// the chain: recovery does not read them.
 fn removable_segments(recovered: &Recovered, kept: u64) -> VecDeque<(u64, u64)> {
     let last = |number| {
         let link = recovered.segments.iter().find(|link| link.header.number == number);

@@ -1,11 +1,12 @@
 //! Segments: the files of the log, and their headers.
 //!
-//! A segment is named by its number. Its header names the store and the life that it belongs to and where it continues: the
-//! segment, offset and sequence at which its predecessor ends. So the segments form a chain that is walked from the newest back,
-//! whatever else lies in the folder, and a predecessor is read up to that end only.
+//! A segment is named by its number. Its header has the WAL id of the store, and the place where
+//! its predecessor ends: segment, offset and sequence. So the segments form a chain. Recovery
+//! follows it from the newest segment back, whatever else is in the directory, and reads a
+//! predecessor only up to that end.
 //!
-//! The header stands twice, each time in a block of its own, since all frames of a segment depend on it. Frames begin after
-//! the second.
+//! All frames of a segment depend on its header, so the header is stored twice, each copy in a
+//! block of its own. Frames begin after the second block.
 //!
 //! | offset | bytes | what |
 //! |---|---|---|
@@ -13,11 +14,11 @@
 //! | 8 | 4 | format |
 //! | 16 | 8 | the segment's number |
 //! | 24 | 8 | salt |
-//! | 32 | 8 | identity of the store |
+//! | 32 | 8 | WAL id of the store |
 //! | 40 | 8 | sequence of the first frame |
 //! | 48 | 24 | predecessor: number (0: none), offset of its end, its last sequence |
 //! | 72 | 8 | the sequence that was durable when the header was written |
-//! | 124 | 4 | CRC32C of the bytes before, here in every format |
+//! | 124 | 4 | CRC32C of the bytes before it; at this offset in every format |
 
 use std::io;
 
@@ -27,20 +28,22 @@ use crate::disk::DiskFile;
 const MAGIC: [u8; 8] = *b"percolog";
 /// The format that is written, and the newest that is read.
 pub const FORMAT: u32 = 1;
-/// What file systems allocate and page caches read: the damage that a second header is to survive.
+/// Block size of file systems and page caches. The second header must survive damage to one block.
 const BLOCK: usize = 4096;
-/// The same as an offset: of the second header.
+/// The same as an offset: that of the second header.
 pub const BLOCK_BYTES: u64 = BLOCK as u64;
-/// Where frames begin.
+/// Offset of the first frame.
 pub const FRAMES_OFFSET: u64 = 2 * BLOCK_BYTES;
-/// A segment is filled with zeros ahead of its frames, in steps of this size. The sync after a step is slower, because the file
-/// system records the new blocks, so a step is as long as hundreds of small commits. The commits of that sync also wait for the
-/// zeros, so a step takes a disk less than a millisecond.
+/// A segment is preallocated: filled with zeros ahead of its frames, in steps of this size. The
+/// sync after a step is slower, because the file system records the new blocks. So a step is long
+/// enough for hundreds of small commits. The commits of that sync also wait for the zeros, so a
+/// step takes a disk less than a millisecond.
 ///
-/// Each block is a write of its own. One write of a whole step makes pages of the cache that are as large, and the kernel walks
-/// through all blocks of such a page at every write into it: 1.5 µs a commit, more than the rest of it takes.
+/// Each block is a write of its own. One write of a whole step creates folios of that size in the
+/// page cache, and the kernel walks all blocks of a folio at every write into it. That costs 1.5 µs
+/// a commit, more than the rest of the write.
 pub const PREALLOCATION_BYTES: u64 = STEP as u64;
-// Tests of crashes write little, and must cover many steps.
+// Crash tests write little, and must cover many steps.
 const STEP: usize = if cfg!(any(test, feature = "crashtest")) { 16 << 10 } else { 256 << 10 };
 
 const SEGMENT_HEADER_BYTES: usize = 128;
@@ -52,44 +55,44 @@ const LOST: &str = "lost-";
 /// The header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentHeader {
-    /// One number, one segment; later ones are greater, with gaps.
+    /// Unique; later segments have greater numbers, with gaps.
     pub number: u64,
-    /// Makes the checksums of this segment's frames its own.
+    /// Random; part of the checksums of this segment's frames.
     pub salt: u64,
-    /// The store that it belongs to.
+    /// WAL id of the store.
     pub wal_id: u64,
     /// Sequence of the first frame, if there is one.
     pub first_sequence: u64,
-    /// What the first frame continues; `None`: nothing is known before it.
+    /// The end that the first frame continues; `None` if the log has no earlier segment.
     pub predecessor: Option<SegmentEnd>,
-    /// What was durable when this was written.
+    /// The durable sequence when the header was written.
     pub durable_sequence: u64,
 }
 
 /// Where a segment ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentEnd {
-    /// The segment.
+    /// The segment's number.
     pub number: u64,
-    /// Nothing is read from here on.
+    /// Nothing is read from this offset on.
     pub offset: u64,
-    /// Sequence of the last frame before.
+    /// Sequence of the last frame before the offset.
     pub last_sequence: u64,
 }
 
-/// What stands where a header should.
+/// Result of reading a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderRead {
-    /// A header.
+    /// A valid header.
     Valid(SegmentHeader),
-    /// Nothing, or something torn or damaged.
+    /// No header, or one that is torn or damaged.
     Invalid,
-    /// A header of a format that is not known here.
+    /// A header of a format that this version does not support.
     UnsupportedFormat(u32),
 }
 
 impl SegmentHeader {
-    /// Both copies.
+    /// Both copies, each padded to a block.
     pub fn encode(&self) -> Vec<u8> {
         let (number, offset, last) =
             self.predecessor.map_or((0, 0, 0), |end| (end.number, end.offset, end.last_sequence));
@@ -132,7 +135,8 @@ impl SegmentHeader {
         if header.is_consistent() { HeaderRead::Valid(header) } else { HeaderRead::Invalid }
     }
 
-    /// A header with a valid checksum may still be forged: it must not lead a reader in circles or out of a file.
+    /// A header with a valid checksum may still be forged. It must not lead recovery into a loop or
+    /// out of a file.
     fn is_consistent(&self) -> bool {
         let follows = |end: SegmentEnd| {
             end.number < self.number
@@ -143,15 +147,15 @@ impl SegmentHeader {
         self.first_sequence > 0 && self.durable_sequence < self.first_sequence && self.predecessor.is_none_or(follows)
     }
 
-    /// The end of the segment as long as it has no frames.
+    /// The end of the segment while it has no frames.
     pub fn empty_end(&self) -> SegmentEnd {
         SegmentEnd { number: self.number, offset: FRAMES_OFFSET, last_sequence: self.first_sequence.saturating_sub(1) }
     }
 }
 
-/// Reads the header of the segment that should have this number.
+/// Reads the header of the segment with this number, from the first valid copy.
 pub fn read_header(file: &impl DiskFile, number: u64) -> io::Result<HeaderRead> {
-    let mut newer = HeaderRead::Invalid;
+    let mut result = HeaderRead::Invalid;
     for at in [0, BLOCK_BYTES] {
         let mut bytes = [0; SEGMENT_HEADER_BYTES];
         if file.read_at(at, &mut bytes)? < SEGMENT_HEADER_BYTES {
@@ -159,20 +163,21 @@ pub fn read_header(file: &impl DiskFile, number: u64) -> io::Result<HeaderRead> 
         }
         match SegmentHeader::decode(&bytes) {
             HeaderRead::Valid(header) if header.number == number => return Ok(HeaderRead::Valid(header)),
-            HeaderRead::UnsupportedFormat(format) => newer = HeaderRead::UnsupportedFormat(format),
+            HeaderRead::UnsupportedFormat(format) => result = HeaderRead::UnsupportedFormat(format),
             _ => {}
         }
     }
-    Ok(newer)
+    Ok(result)
 }
 
-/// Writes zeros, block by block, from the offset up to the end of the step that `reach` lies in, and returns that end.
+/// Writes zeros, block by block, from the offset up to the end of the step that contains `reach`;
+/// returns that end.
 pub fn preallocate(file: &impl DiskFile, from: u64, reach: u64) -> io::Result<u64> {
     static ZEROS: [u8; BLOCK] = [0; BLOCK];
     let end = (reach / PREALLOCATION_BYTES).saturating_add(1).saturating_mul(PREALLOCATION_BYTES);
     let mut offset = from;
     while offset < end {
-        // To the end of a block, and then block by block.
+        // The first write ends at a block's end, so all others are whole blocks.
         let bytes = BLOCK_BYTES - offset % BLOCK_BYTES;
         file.write_at(offset, &ZEROS[..usize::try_from(bytes).map_err(io::Error::other)?])?;
         offset += bytes;
@@ -180,15 +185,15 @@ pub fn preallocate(file: &impl DiskFile, from: u64, reach: u64) -> io::Result<u6
     Ok(end)
 }
 
-/// The segment's name.
 pub fn segment_file_name(number: u64) -> String {
     format!("{number:0NAME_DIGITS$}{SUFFIX}")
 }
 
-/// Greater numbers are none of a log's; half of them are kept for the life that begins.
+/// A file with a greater number is not a segment. Resuming uses only the lower half, so the numbers
+/// of an incarnation cannot run out.
 pub const SEGMENT_NUMBER_MAX: u64 = u64::MAX / 2;
 
-/// The number in a segment's name.
+/// The number in a segment's file name; `None` if the file is not a segment.
 pub fn parse_segment_number(name: &str) -> Option<u64> {
     let digits = name.strip_suffix(SUFFIX)?;
     let is_name = digits.len() >= NAME_DIGITS && digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -198,23 +203,23 @@ pub fn parse_segment_number(name: &str) -> Option<u64> {
         .filter(|number| is_name && *number <= SEGMENT_NUMBER_MAX && self::segment_file_name(*number) == name)
 }
 
-/// The name under which a segment is kept that a loss has touched.
+/// Name of a quarantined segment: the damaged one of an accepted loss, or a later one.
 pub fn quarantine_name(fingerprint: u64, number: u64) -> String {
     loss_file_name(fingerprint, &format!("-{}", segment_file_name(number)))
 }
 
-/// The name of something that a loss has left.
+/// Name of a file of the accepted loss with this fingerprint.
 pub fn loss_file_name(fingerprint: u64, suffix: &str) -> String {
     format!("{LOST}{fingerprint:016x}{suffix}")
 }
 
-/// The fingerprint in a name with this suffix.
+/// The fingerprint in a file name with this suffix.
 pub fn parse_loss_fingerprint(name: &str, suffix: &str) -> Option<u64> {
     let fingerprint = u64::from_str_radix(name.strip_prefix(LOST)?.strip_suffix(suffix)?, 16).ok()?;
     (loss_file_name(fingerprint, suffix) == name).then_some(fingerprint)
 }
 
-/// The number of the segment with such a name.
+/// The segment number in the name of a quarantined segment.
 pub fn parse_quarantined_number(name: &str) -> Option<u64> {
     let (_, segment) = name.strip_prefix(LOST)?.split_once('-')?;
     let number = parse_segment_number(segment)?;

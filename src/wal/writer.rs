@@ -1,10 +1,12 @@
-//! The log's writing half, of which there is one.
+//! The single writer of the log.
 //!
-//! A batch is one frame and one write. Once [`append`](WalWriter::append) has returned, the kernel has it, and the end of the process
-//! costs nothing; a power cut may until a [sync](super::WalHandle::sync).
+//! A batch is one frame and one write. Once [`append`](WalWriter::append) has returned, the frame
+//! is in the kernel's page cache and survives the end of the process. It survives a power cut once
+//! a [sync](super::WalHandle::sync) has covered it.
 //!
-//! Each frame carries the sequence that was durable when it was written, so that a later reader knows of frames that must be
-//! there. The newest acknowledged frames have no later one, until a [mark](WalWriter::append_noop) follows: an empty frame.
+//! Each frame carries the sequence that was durable when it was written. To recovery this proves
+//! which frames must exist. No later frame proves this for the newest acknowledged frames, until a
+//! [no-op frame](WalWriter::append_noop) follows: an empty one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,28 +17,32 @@ use super::segment::{self, SegmentEnd, SegmentHeader};
 use super::{WalError, frame};
 use crate::disk::{Disk, DiskFile};
 
-/// The log of a life, to be written.
+/// The single writer of an incarnation's log.
 pub struct WalWriter<D: Disk> {
     shared: Arc<WalShared<D>>,
     file: Arc<D::File>,
     header: SegmentHeader,
     end: SegmentEnd,
-    /// Up to here the file has blocks.
+    /// The file is preallocated up to this offset.
     preallocated_to: u64,
-    /// The durable sequence that is written down.
+    /// The highest durable sequence that a frame or header of the log carries.
     recorded_durable_sequence: u64,
-    /// The last frame that is no mark.
+    /// Sequence of the last frame that is not a no-op.
     last_payload_sequence: u64,
 }
 
 impl<D: Disk> fmt::Debug for WalWriter<D> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Log").field("header", &self.header).field("end", &self.end).finish_non_exhaustive()
+        formatter
+            .debug_struct("WalWriter")
+            .field("header", &self.header)
+            .field("end", &self.end)
+            .finish_non_exhaustive()
     }
 }
 
 impl<D: Disk> WalWriter<D> {
-    /// A segment without frames, durable as it is.
+    /// A writer on a segment that has no frames and is durable.
     pub(super) fn new(shared: WalShared<D>, file: Arc<D::File>, header: SegmentHeader) -> Self {
         Self {
             shared: Arc::new(shared),
@@ -49,7 +55,7 @@ impl<D: Disk> WalWriter<D> {
         }
     }
 
-    /// A handle for syncs, and what else other threads do.
+    /// A handle for other threads: syncs, preallocation, removal of segments.
     pub fn handle(&self) -> WalHandle<D> {
         WalHandle::new(Arc::clone(&self.shared))
     }
@@ -59,13 +65,13 @@ impl<D: Disk> WalWriter<D> {
         self.end.last_sequence
     }
 
-    /// Bytes of the segment being written.
+    /// Bytes of the current segment.
     #[cfg(test)]
     pub fn segment_bytes(&self) -> u64 {
         self.end.offset
     }
 
-    /// Writes the frame after the last, and returns its sequence. The frame stays the caller's, as it was written.
+    /// Appends the frame and returns its sequence. The buffer keeps the frame as it was written.
     pub fn append(&mut self, frame: &mut FrameBuffer) -> Result<u64, WalError> {
         let sequence = self.append_frame(frame)?;
         self.last_payload_sequence = sequence;
@@ -89,8 +95,9 @@ impl<D: Disk> WalWriter<D> {
         Ok(sequence)
     }
 
-    /// Writes an empty frame with the durable sequence, unless that is written down as far as there is anything to lose; returns
-    /// the frame's sequence. A mark itself needs no other.
+    /// Appends an empty frame that records the durable sequence, and returns the frame's sequence.
+    /// Does nothing if the log already records that sequence, or one that covers every frame with a
+    /// payload. A no-op frame needs no proof of its own.
     pub fn append_noop(&mut self) -> Result<Option<u64>, WalError> {
         self.shared.ensure_ok()?;
         if self.recorded_durable_sequence == self.shared.durable()
@@ -101,10 +108,11 @@ impl<D: Disk> WalWriter<D> {
         self.append_frame(&mut FrameBuffer::default()).map(Some)
     }
 
-    /// Ends the segment, and begins the next with this salt.
+    /// Ends the segment and starts the next one, with this salt.
     ///
-    /// The next segment's name is durable by now, its header need not be: the next sync covers both segments, the older first, and
-    /// until then nothing is acknowledged that depends on it.
+    /// The next segment's name is durable by now, but its header need not be. The next sync covers
+    /// both segments, the older one first, and until then nothing is acknowledged that depends on
+    /// it.
     pub fn rotate(&mut self, salt: u64) -> Result<(), WalError> {
         self.shared.ensure_ok()?;
         let (number, file) = self.shared.take_preallocated()?;

@@ -76,7 +76,7 @@ fn a_runtime_that_has_ended_is_an_error_and_so_is_none_at_all() {
         let mut scan = store.range(&rows, ..);
         let Poll::Ready(Some(Err(why))) = poll_once(pin!(scan.next())) else { panic!("nothing to wait for") };
         assert!(matches!(why.kind(), ErrorKind::Cancelled(_)), "{why}");
-        assert!(why.to_string().contains("the store goes on"), "{why}");
+        assert!(why.to_string().contains("the store is still open"), "{why}");
     }
     store.store().transact(|txn| txn.put(&rows, "k", "v")).unwrap();
     insist_that_all_permits_are_there(store.store(), &rows, 1);
@@ -218,7 +218,7 @@ fn retries_are_bounded_as_in_the_synchronous_store() {
             TxnOptions { retry_policy: Some(RetryPolicy { max_attempts: 0, ..RetryPolicy::default() }), ..options };
         let refused = runtime.block_on(store.transact_with(none, |_| Ok::<_, Error>(()))).unwrap_err();
         assert!(matches!(refused.kind(), ErrorKind::InvalidArgument(_)), "{refused}");
-        assert_eq!(refused.to_string(), "retry.attempts is 0; it must be at least 1");
+        assert_eq!(refused.to_string(), "retry_policy.max_attempts is 0; it must be at least 1");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Single calls that make no sense, or come too late.
+//! Single calls with invalid arguments, and calls after `close`.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -9,7 +9,7 @@ fn is_invalid(why: &Error) -> bool {
 }
 
 #[test]
-fn what_is_too_large_is_refused_and_the_transaction_goes_on() {
+fn a_too_large_write_is_refused_and_changes_nothing() {
     let store =
         Store::builder().max_transaction_bytes(MAX_VALUE_BYTES + 1000).large_transaction_bytes(usize::MAX).in_memory();
     let store = store.unwrap();
@@ -37,14 +37,14 @@ fn what_is_too_large_is_refused_and_the_transaction_goes_on() {
     assert_eq!(keys, [&b"largest"[..], b"small"]);
 }
 
-/// More than are looked for one by one.
+/// More keys than are read one by one.
 fn many_keys() -> impl Iterator<Item = [u8; 1]> {
     (0..20).map(|key| [key])
 }
 
 #[test]
-fn everything_answers_closed_after_close() {
-    // Small transactions are not streamed, and the large one is.
+fn every_call_returns_closed_after_close() {
+    // Only the large transaction locks its rows in the store before it commits.
     let store = Store::builder().large_transaction_bytes(100_000).in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
     let typed = store.keyspace("typed").unwrap().typed::<u8, u8>();
@@ -58,7 +58,7 @@ fn everything_answers_closed_after_close() {
     let savepoint = txn.savepoint();
     (0..200_u8).for_each(|key| large.put(&rows, [b'l', key], [7; 1000]).unwrap());
 
-    // Under way, with more read ahead.
+    // Scans in progress, with rows read ahead.
     let (mut scan, mut of_txn, mut lent) = (snapshot.range(&rows, ..), txn.range(&rows, ..), snapshot.range(&rows, ..));
     let mut of_large = large.range(&rows, ..);
     let (mut locks, mut versions) = (store.row_locks().unwrap(), snapshot.versions(&rows, [1]).unwrap());
@@ -146,7 +146,7 @@ fn everything_answers_closed_after_close() {
 }
 
 #[test]
-fn work_under_way_answers_closed_when_the_store_is_closed_in_the_middle() {
+fn close_fails_calls_in_progress_with_closed() {
     for what in 0..3 {
         let store = Store::in_memory().unwrap();
         let rows = store.keyspace("rows").unwrap();
@@ -166,7 +166,7 @@ fn work_under_way_answers_closed_when_the_store_is_closed_in_the_middle() {
 }
 
 #[test]
-fn a_name_that_is_not_allowed_is_refused_before_anything_is_made() {
+fn invalid_names_are_refused_before_creation() {
     let store = Store::in_memory().unwrap();
     let long = "n".repeat(MAX_KEYSPACE_NAME_BYTES + 1);
     for name in ["", "a\nb", "a\0", "\u{7f}", "\u{9b}31m", &long] {
@@ -211,7 +211,7 @@ fn a_range_that_starts_after_its_end_is_empty() {
     let rows = store.keyspace("rows").unwrap();
     store.transact(|txn| ["a", "b", "c"].iter().try_for_each(|key| txn.put(&rows, key, "v"))).unwrap();
     let (mut txn, snapshot) = (store.begin().unwrap(), store.snapshot().unwrap());
-    // Own writes are laid over by other means than the store's rows are read.
+    // Own writes are merged by other code than the store's rows are read with.
     ["a", "b", "d"].iter().for_each(|key| txn.put(&rows, key, "own").unwrap());
     let excluded = |from, to| (Bound::Excluded(from), Bound::Excluded(to));
     for range in

@@ -1,4 +1,4 @@
-//! Closures that panic, nest, or cannot win.
+//! Closures that panic, that are nested, or that always conflict.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -11,16 +11,16 @@ fn limited(attempts: u32, time: Duration) -> TxnOptions {
 
 const LONG: Duration = Duration::from_secs(3600);
 
-/// Commits a row behind the back of whoever is about to write it.
-fn rival(store: &Store, rows: &Keyspace) {
+/// Commits a row that the calling closure is about to write.
+fn conflicting_commit(store: &Store, rows: &Keyspace) {
     let mut txn = store.begin().unwrap();
     txn.put(rows, "k", "rival").unwrap();
     txn.commit().unwrap();
 }
 
 #[test]
-fn a_panic_in_the_closure_leaves_nothing_behind() {
-    // With one permit, one that is not given back would be noticed.
+fn a_panic_in_the_closure_releases_everything() {
+    // With a single permit a permit that is not released blocks the next attempt.
     let store = Store::builder().admission_limit(1).large_transaction_bytes(20_000).in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
     for large in [false, true] {
@@ -30,22 +30,23 @@ fn a_panic_in_the_closure_leaves_nothing_behind() {
                 store.transact(|txn| {
                     let length = if large { 30_000 } else { 3 };
                     (0..10_u8).try_for_each(|key| txn.put(&rows, [key], vec![7; length]))?;
-                    txn.get_for_update(&rows, "held")?;
+                    txn.get_for_update(&rows, "for update")?;
                     txn.put(&rows, "k", "v")?;
-                    // An attempt that is repeated holds turns, too.
+                    // A repeated attempt is also in row queues.
                     if attempt == attempts_before {
                         panic!("the closure's own");
                     }
                     attempt += 1;
-                    rival(&store, &rows);
+                    conflicting_commit(&store, &rows);
                     Ok::<(), Error>(())
                 })
             }));
             assert_eq!(panicked.unwrap_err().downcast_ref(), Some(&"the closure's own"));
-            // On this thread, which is not inside of anything any more, and on another: at once and for good.
+            // Later writes succeed immediately, on this thread, which has left the closure, and on
+            // another one.
             let write = || {
                 let mut txn = store.begin().unwrap();
-                txn.put(&rows, "held", "v").unwrap();
+                txn.put(&rows, "for update", "v").unwrap();
                 txn.put(&rows, "k", "v").unwrap();
                 txn.commit().map(drop)
             };
@@ -56,8 +57,8 @@ fn a_panic_in_the_closure_leaves_nothing_behind() {
             std::thread::scope(|scope| scope.spawn(|| store.transact(|txn| txn.put(&rows, "k", "w"))).join().unwrap())
                 .unwrap();
             let keys: Vec<_> = store.snapshot().unwrap().range(&rows, ..).map(|row| row.unwrap().0).collect();
-            assert_eq!(keys, [&b"held"[..], b"k"], "large: {large}");
-            assert_eq!(store.stats().admission_timeouts, 0, "a permit was not given back");
+            assert_eq!(keys, [&b"for update"[..], b"k"], "large: {large}");
+            assert_eq!(store.stats().admission_timeouts, 0, "a permit was not released");
             assert_eq!(store.row_locks().unwrap().count(), 0);
         }
     }
@@ -68,7 +69,7 @@ fn a_panic_in_the_closure_leaves_nothing_behind() {
 fn nested_transactions_are_two() {
     let store = Store::builder().admission_limit(1).in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
-    // The inner one is committed by itself, and not seen by the outer one.
+    // The inner one commits independently, and the outer one does not see it.
     let failed = store.transact(|txn| {
         txn.put(&rows, "outer", "v")?;
         store.transact(|inner| {
@@ -94,30 +95,30 @@ fn nested_transactions_are_two() {
 }
 
 #[test]
-fn a_closure_that_never_stops_conflicting_is_given_up() {
+fn endless_conflicts_exhaust_the_retries() {
     let store = Store::in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
-    let mut made = 0;
+    let mut attempts = 0;
     let why = store.transact_with(limited(7, LONG), |txn| {
-        made += 1;
+        attempts += 1;
         txn.put(&rows, "k", "loser")?;
-        rival(&store, &rows);
+        conflicting_commit(&store, &rows);
         Ok::<(), Error>(())
     });
     let why = why.unwrap_err();
     let ErrorKind::RetriesExhausted { attempts: 7, conflict } = why.kind() else { panic!("{why}") };
-    assert_eq!((made, conflict.row.user_key()), (7, &b"k"[..]));
+    assert_eq!((attempts, conflict.row.user_key()), (7, &b"k"[..]));
     assert!(matches!(conflict.reason, ConflictReason::NewerVersion(_)) && !why.is_retryable(), "{why}");
-    assert!(why.to_string().starts_with("given up after 7 attempts; the last conflict: row "), "{why}");
+    assert!(why.to_string().starts_with("gave up after 7 attempts; last conflict: row "), "{why}");
 
     let why = store.transact_with(limited(u32::MAX, Duration::from_millis(50)), |txn| {
         txn.put(&rows, "k", "loser")?;
-        rival(&store, &rows);
+        conflicting_commit(&store, &rows);
         Ok::<(), Error>(())
     });
     let why = why.unwrap_err();
     assert!(matches!(why.kind(), ErrorKind::RetriesExhausted { .. }), "{why}");
     assert_eq!(store.snapshot().unwrap().get(&rows, "k").unwrap(), Some(b"rival".into()));
-    // Nothing of it is in anybody's way.
+    // The failed calls left nothing that blocks another transaction.
     store.transact_with(limited(1, LONG), |txn| txn.put(&rows, "k", "winner")).unwrap();
 }

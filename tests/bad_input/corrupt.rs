@@ -1,4 +1,4 @@
-//! One record that is not what was written, in each column of a store that is in use.
+//! One damaged record, in each column of a store with rows and history.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ struct Damaged {
     store: Store,
     memory: SimStorage,
     row: RowKey,
-    /// A moment before the row was written over.
+    /// A timestamp before the row was overwritten.
     before: Timestamp,
 }
 
-/// A store with history, in which something of the row `bad` is then changed, and opened again.
+/// A store with history that is closed, changed at the row `bad`, and opened again.
 fn damaged(
     change: impl FnOnce(&mut dyn FnMut(Column, &[u8], Option<&[u8]>), &RowKey, [Timestamp; 2]),
 ) -> Result<Damaged, Error> {
@@ -61,11 +61,11 @@ fn encoded(record: &impl Record) -> Vec<u8> {
 #[track_caller]
 fn assert_corruption(why: &Error, names: &str) {
     assert!(matches!(why.kind(), ErrorKind::Corruption(_)), "{why}");
-    assert!(why.to_string().contains(names), "wanted {names:?}: {why}");
+    assert!(why.to_string().contains(names), "{names:?} is missing: {why}");
 }
 
 #[test]
-fn a_corrupt_record_is_named_and_costs_nothing_else() {
+fn a_corrupt_record_is_named_and_affects_no_other() {
     let stray = |row: &RowKey| {
         let txn = TxnId { start_ts: Timestamp::from_millis(1_700_000_000_000), owner: OwnerId::new(5, 5) };
         let lock = Lock {
@@ -91,7 +91,7 @@ fn a_corrupt_record_is_named_and_costs_nothing_else() {
         .unwrap();
         let rows = store.existing_keyspace("rows").unwrap();
         let (newest, past) = (store.snapshot().unwrap(), store.snapshot_at(before).unwrap());
-        // What is damaged is told, with its place, by whoever needs it.
+        // A read of the damaged record returns an error that names its row.
         let (needs, other) = if column == Column::History { (&past, &newest) } else { (&newest, &past) };
         let names = if column == Column::Data { "the value" } else { "column" };
         let why = needs.get(&rows, "bad").unwrap_err();
@@ -103,15 +103,15 @@ fn a_corrupt_record_is_named_and_costs_nothing_else() {
         if column == Column::History {
             assert_eq!(other.get(&rows, "bad").unwrap(), Some(vec![2; 1000]));
         }
-        // What is not goes on: reading, writing, and opening again.
-        for life in 0..2_u8 {
+        // Other rows can be read and written, and the store can be opened again.
+        for round in 0..2_u8 {
             let rows = store.existing_keyspace("rows").unwrap();
             for key in ["after", "good"] {
                 assert_eq!(past.get(&rows, key).unwrap(), Some(vec![1; 1000]), "{column:?}");
                 assert_eq!(newest.get(&rows, key).unwrap(), Some(vec![2; 1000]), "{column:?}");
             }
-            store.transact(|txn| txn.put(&rows, "new", [life])).unwrap();
-            assert_eq!(store.transact(|txn| txn.get(&rows, "new")).unwrap(), Some(vec![life]));
+            store.transact(|txn| txn.put(&rows, "new", [round])).unwrap();
+            assert_eq!(store.transact(|txn| txn.get(&rows, "new")).unwrap(), Some(vec![round]));
         }
         let problems = store.verify(|_| ()).unwrap().issues;
         assert!(
@@ -127,25 +127,25 @@ fn a_corrupt_record_is_named_and_costs_nothing_else() {
 }
 
 #[test]
-fn damaged_bookkeeping_is_named_when_the_store_is_opened_or_verified() {
+fn open_and_verify_name_damaged_metadata() {
     for name in ["oracle", "safe point", "history"] {
-        let told = match damaged(|put, _, _| put(Column::Meta, name.as_bytes(), Some(&[1]))) {
+        let issues = match damaged(|put, _, _| put(Column::Meta, name.as_bytes(), Some(&[1]))) {
             Err(why) => {
                 assert!(matches!(why.kind(), ErrorKind::Corruption(_)), "{name}: {why}");
                 continue;
             }
             Ok(damaged) => damaged.store.verify(|_| ()).unwrap().issues,
         };
-        assert_eq!(told.len(), 1, "{name}: {told:?}");
+        assert_eq!(issues.len(), 1, "{name}: {issues:?}");
     }
-    // The collector does without an entry that it cannot read, and verify tells.
+    // GC skips an entry that it cannot read, and verify reports it.
     let Damaged { store, .. } = damaged(|put, _, _| put(Column::Meta, b"deleted/", Some(&[]))).unwrap();
-    let told = store.verify(|_| ()).unwrap().issues;
-    assert!(told.iter().any(|problem| problem.to_string().contains("names no row")), "{told:?}");
+    let issues = store.verify(|_| ()).unwrap().issues;
+    assert!(issues.iter().any(|problem| problem.to_string().contains("names no row")), "{issues:?}");
 }
 
 #[test]
-fn a_damaged_catalog_costs_the_names_that_it_cannot_tell() {
+fn a_damaged_catalog_leaves_other_keyspaces_usable() {
     let catalog = |name: &str| [&[0; 4][..], b"name/", name.as_bytes()].concat();
     let Damaged { store, .. } = damaged(|put, _, _| put(Column::Write, &catalog("other"), Some(NONSENSE))).unwrap();
     let rows = store.existing_keyspace("rows").unwrap();
@@ -160,12 +160,12 @@ fn a_damaged_catalog_costs_the_names_that_it_cannot_tell() {
 }
 
 #[test]
-fn a_lock_that_its_commit_cannot_reach_is_an_error_and_not_a_loop() {
+fn a_lock_above_its_commit_ts_is_an_error_not_a_loop() {
     let Damaged { store, .. } = damaged(|put, primary, [start_ts, _]| {
         let txn = TxnId { start_ts: start_ts.next(), owner: OwnerId::from_u64(1) };
         let committed = HistoryEntry::Ended(TxnRecord::Committed(txn.start_ts.next()));
         put(Column::History, &history_key(primary, txn.start_ts), Some(&encoded(&committed)));
-        // The second was pushed above the timestamp at which its transaction is committed.
+        // The second lock was pushed above its transaction's commit timestamp.
         for (key, min_commit_ts) in [("after", Timestamp::ZERO), ("good", Timestamp::MAX)] {
             let row = RowKey::new(primary.keyspace_id(), key.as_bytes());
             let (primary, intent) = (primary.clone(), LockType::Delete);
@@ -181,7 +181,7 @@ fn a_lock_that_its_commit_cannot_reach_is_an_error_and_not_a_loop() {
         let other = store.transact(|txn| txn.put(&rows, "new", "1"));
         done.send((resolved, other, store.close())).unwrap();
     });
-    let (resolved, other, closed) = answer.recv_timeout(Duration::from_secs(20)).expect("it hangs");
+    let (resolved, other, closed) = answer.recv_timeout(Duration::from_secs(20)).expect("no result after 20 s");
     assert_corruption(&resolved.unwrap_err(), "good");
     other.unwrap();
     closed.unwrap();

@@ -1,9 +1,12 @@
-//! A store's folder with random damage in it.
+//! A store's directory with random damage in it.
 //!
-//! However a folder is damaged, opening it, reading it and verifying it end, and without a panic. What then passes for whole is
-//! whole, as of some commit: the end of the log may be cut off together with the mark that witnesses it, as a crash may have done.
-//! Damage anywhere else than in the log may not even cost that. Of one kind of damage no checksum can know: a manifest that has
-//! lost its last records, and no part of one, is an older one. RocksDB mostly misses a table then, but not always.
+//! Opening, reading and verifying a damaged directory always ends, and without a panic. A store
+//! that verifies as intact has the state after some commit: the end of the log may be cut off
+//! together with the no-op frame that proves its durability, as in a crash. Damage outside the log
+//! must not lose even that.
+//!
+//! No checksum detects one kind of damage: a manifest that has lost whole records at its end is an
+//! older manifest. RocksDB usually finds that a table is missing then, but not always.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,16 +21,16 @@ use tempfile::TempDir;
 
 use crate::folders_of_stores::{copy_folder, files};
 
-/// Nothing here takes so long.
-const HANGS: Duration = Duration::from_secs(300);
+/// A case that takes longer hangs.
+const TIMEOUT: Duration = Duration::from_secs(300);
 const CASES: u32 = 48;
 
-/// What stands for the name of a manifest that was cut.
+/// Replaces the name of a manifest that was truncated.
 const OLDER_MANIFEST: &str = "an older manifest";
 
 type State = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// A store that was closed, and what it was after each commit.
+/// A closed store, and its state after each commit.
 struct Sample {
     folder: TempDir,
     states: Vec<State>,
@@ -38,7 +41,7 @@ fn small() -> Builder {
     Store::builder().block_cache_bytes(1 << 20).write_buffer_bytes(4 << 20)
 }
 
-/// With tables of several lives, a log of the last, long values, deletions and history.
+/// With tables of several incarnations, a log of the last one, long values, deletions and history.
 fn sample() -> &'static Sample {
     static SAMPLE: OnceLock<Sample> = OnceLock::new();
     SAMPLE.get_or_init(|| {
@@ -76,16 +79,16 @@ fn sample() -> &'static Sample {
 
 #[derive(Clone, Debug)]
 enum Damage {
-    /// Bits of a byte.
+    /// Flips these bits of a byte.
     Flip(u8),
-    /// So many bytes become zero.
+    /// Sets this number of bytes to zero.
     Zero(usize),
-    /// What comes behind is cut off.
+    /// Truncates the file.
     Cut,
-    /// Bytes behind the end.
+    /// Appends bytes.
     Append(Vec<u8>),
     Remove,
-    /// Another file's content takes its place.
+    /// Replaces the content by that of another file.
     Exchange(prop::sample::Index),
 }
 
@@ -100,7 +103,7 @@ fn any_damage() -> impl Strategy<Value = Damage> {
     ]
 }
 
-/// Kinds of files are chosen before files: there are many tables and one of most others.
+/// The kind of file is chosen first: there are many tables, and one file of most other kinds.
 fn any_place() -> impl Strategy<Value = (prop::sample::Index, prop::sample::Index, prop::sample::Index)> {
     any::<(prop::sample::Index, prop::sample::Index, prop::sample::Index)>()
 }
@@ -145,36 +148,36 @@ fn copy(to: &Path) {
     copy_folder(sample().folder.path(), to);
 }
 
-/// What is in the store; `None` when it says that something is damaged.
+/// The store's rows; `None` when a read returns `Corruption`.
 fn content(store: &Store) -> Option<State> {
-    let told = |why: percolite::Error| match why.kind() {
+    let expected = |why: percolite::Error| match why.kind() {
         ErrorKind::Corruption(_) => None::<()>,
         ErrorKind::KeyspaceNotFound(_) => Some(()),
         _ => panic!("{why}"),
     };
     let rows = match store.existing_keyspace("rows") {
         Ok(rows) => rows,
-        Err(why) => return told(why).map(|()| State::new()),
+        Err(why) => return expected(why).map(|()| State::new()),
     };
     let mut state = State::new();
     for row in store.snapshot().unwrap().range(&rows, ..) {
         match row {
             Ok((key, value)) => drop(state.insert(key, value)),
-            Err(why) => return told(why).map(|()| State::new()),
+            Err(why) => return expected(why).map(|()| State::new()),
         }
     }
     Some(state)
 }
 
-/// Opens, verifies and reads; what is wrong with what comes of it.
-fn judge(folder: PathBuf, read_only: bool, damaged: &[String]) -> Result<(), String> {
+/// Opens, verifies and reads the store; an error says which expectation failed.
+fn check(folder: PathBuf, read_only: bool, damaged: &[String]) -> Result<(), String> {
     let store = match small().read_only(read_only).open(folder) {
         Ok(store) => store,
         Err(why) => {
             let expected =
                 matches!(why.kind(), ErrorKind::Corruption(_) | ErrorKind::UnrecognizedFormat(_) | ErrorKind::Io(_));
-            let said = why.to_string();
-            return if expected && !said.is_empty() { Ok(()) } else { Err(format!("a strange error: {why:?}")) };
+            let text = why.to_string();
+            return if expected && !text.is_empty() { Ok(()) } else { Err(format!("an unexpected error: {why:?}")) };
         }
     };
     let verified = match store.verify(|_| ()) {
@@ -183,19 +186,19 @@ fn judge(folder: PathBuf, read_only: bool, damaged: &[String]) -> Result<(), Str
         Err(why) => return Err(format!("verify failed: {why:?}")),
     };
     let Some(state) = content(&store) else {
-        return if verified.is_ok() { Err("reading met damage that verify did not tell".into()) } else { Ok(()) };
+        return if verified.is_ok() { Err("a read found damage that verify did not report".into()) } else { Ok(()) };
     };
     if !verified.is_ok() || damaged.iter().any(|name| name == OLDER_MANIFEST) {
         return Ok(());
     }
     let states = &sample().states;
-    // The last state again may be an earlier one.
-    let found = states.iter().rposition(|known| *known == state);
+    // An earlier commit may have had the same state as the last one.
+    let found = states.iter().rposition(|earlier| *earlier == state);
     let only_log_may_lose = damaged.iter().any(|name| kind(name) == "segment");
     match found {
         Some(at) if at + 1 == states.len() || only_log_may_lose => Ok(()),
-        Some(at) => Err(format!("it passes for whole, as of commit {at} of {}", states.len() - 1)),
-        None => Err(format!("it passes for whole, with {} rows as never before", state.len())),
+        Some(at) => Err(format!("it verifies as intact, as of commit {at} of {}", states.len() - 1)),
+        None => Err(format!("it verifies as intact, with {} rows that no commit left", state.len())),
     }
 }
 
@@ -203,47 +206,47 @@ fn cases() -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(CASES)
 }
 
-/// Sees to it that a case that hangs says so.
-fn within_reason<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+/// Fails a case that hangs.
+fn with_timeout<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, wait) = channel();
     let thread = std::thread::spawn(move || {
         let answer = work();
         let _ = done.send(());
         answer
     });
-    if wait.recv_timeout(HANGS) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-        panic!("it hangs");
+    if wait.recv_timeout(TIMEOUT) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+        panic!("no result after {TIMEOUT:?}");
     }
     thread.join().unwrap()
 }
 
 #[test]
-fn a_folder_without_damage_is_whole() {
+fn an_undamaged_directory_is_intact() {
     let folder = tempfile::tempdir().unwrap();
     copy(folder.path());
     for read_only in [true, false] {
-        judge(folder.path().into(), read_only, &[]).unwrap();
+        check(folder.path().into(), read_only, &[]).unwrap();
         let store = small().read_only(read_only).open(folder.path()).unwrap();
         assert!(store.verify(|_| ()).unwrap().is_ok());
         assert_eq!(content(&store).as_ref(), sample().states.last());
     }
 }
 
-/// RocksDB itself does not come back from this.
+/// Opening such a manifest in RocksDB does not end.
 #[test]
-fn a_manifest_with_a_record_that_is_never_written_is_refused() {
-    for sort in [5, 11, 131] {
+fn a_manifest_with_an_unknown_record_type_is_refused() {
+    for record_type in [5, 11, 131] {
         let folder = tempfile::tempdir().unwrap();
         copy(folder.path());
         let name = sample().files.iter().find(|name| kind(name) == "MANIFEST").unwrap();
         let mut bytes = fs::read(folder.path().join(name)).unwrap();
-        // The second record's: a file that begins so is read as an empty one.
+        // The second record is changed: a file whose first record is unknown is read as empty.
         let second = 7 + usize::from(u16::from_le_bytes([bytes[4], bytes[5]]));
-        bytes[second + 6] = sort;
+        bytes[second + 6] = record_type;
         fs::write(folder.path().join(name), bytes).unwrap();
         for read_only in [true, false] {
             let path = folder.path().to_path_buf();
-            let why = within_reason(move || small().read_only(read_only).open(path).map(drop)).unwrap_err();
+            let why = with_timeout(move || small().read_only(read_only).open(path).map(drop)).unwrap_err();
             assert!(matches!(why.kind(), ErrorKind::Corruption(_)) && why.to_string().contains(name), "{why}");
         }
     }
@@ -253,14 +256,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), max_shrink_iters: 40, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_damaged_folder_never_passes_for_a_whole_one(damages in prop::collection::vec((any_place(), any_damage()), 1..3)) {
+    fn a_damaged_directory_never_passes_as_intact(damages in prop::collection::vec((any_place(), any_damage()), 1..3)) {
         let folder = tempfile::tempdir().unwrap();
         copy(folder.path());
         let damaged: Vec<String> = damages.iter().map(|(place, damage)| apply(folder.path(), place, damage)).collect();
         for read_only in [true, false] {
             let (path, names) = (folder.path().to_path_buf(), damaged.clone());
-            let judged = within_reason(move || judge(path, read_only, &names));
-            prop_assert!(judged.is_ok(), "{:?} read-only {}: {}", damaged, read_only, judged.unwrap_err());
+            let checked = with_timeout(move || check(path, read_only, &names));
+            prop_assert!(checked.is_ok(), "{:?} read-only {}: {}", damaged, read_only, checked.unwrap_err());
         }
     }
 }

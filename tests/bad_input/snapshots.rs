@@ -1,12 +1,12 @@
-//! More snapshots than anybody should keep.
+//! Very many open snapshots.
 
 use percolite::{Durability, Store};
 
 const SNAPSHOTS: u32 = 100_000;
 
 #[test]
-fn a_hundred_thousand_snapshots_each_show_their_own_moment() {
-    // A buffered store's snapshots need no sync, which is not what is tried here.
+fn a_hundred_thousand_snapshots_each_show_their_state() {
+    // Snapshots of a buffered store need no sync, which would make the test slow.
     let store = Store::builder().durability(Durability::Buffered).in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
     let mut snapshots = Vec::new();

@@ -1,4 +1,4 @@
-//! What an acknowledgement is worth, and what it waits for.
+//! What an acknowledged commit guarantees, and what an acknowledgement waits for.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,9 +39,9 @@ pub fn a_snapshot_sees_what_was_acknowledged(world: &World) {
     threads.into_iter().for_each(|thread| thread.join());
 }
 
-pub fn a_sync_acknowledges_nothing_that_came_while_it_ran(world: &World) {
+pub fn a_sync_acknowledges_no_commit_that_came_during_it(world: &World) {
     let store = world.open();
-    // The first sync has done its work, and its caller has not heard so yet.
+    // The first sync has done its work and has not returned.
     let (gate, barrier) = Gate::closed();
     let (engine, syncs) = (Arc::downgrade(&store.engine), Arc::new(AtomicU64::new(0)));
     let count = Arc::clone(&syncs);
@@ -49,7 +49,7 @@ pub fn a_sync_acknowledges_nothing_that_came_while_it_ran(world: &World) {
         if count.fetch_add(1, Ordering::SeqCst) > 0 {
             return Act::Pass;
         }
-        // This comes back here, as a call of its own.
+        // The call passes through this hook again, as the second sync.
         engine.upgrade().unwrap().sync().unwrap();
         barrier.pass();
         Act::Done
@@ -65,11 +65,11 @@ pub fn a_sync_acknowledges_nothing_that_came_while_it_ran(world: &World) {
     let first = commit("first");
     gate.wait_for_arrival();
     let second = commit("second");
-    eventually("the second one is visible", || store.get("second").is_some());
+    eventually("the second commit is visible", || store.get("second").is_some());
     gate.open();
     first.join();
     second.join();
-    assert!(syncs.load(Ordering::SeqCst) >= 3, "acknowledged by a sync that had begun before");
+    assert!(syncs.load(Ordering::SeqCst) >= 3, "a commit was acknowledged by a sync that had begun before it");
     if let Some(memory) = world.sim() {
         memory.crash(0);
         drop((gate, store));
@@ -84,7 +84,7 @@ fn buffered() -> TxnOptions {
 
 pub fn a_closures_own_error_waits_until_its_reads_are_durable(world: &World) {
     let store = world.open();
-    // Before the commit: a sync of the background could come right after it.
+    // Set before the commit: a background sync could follow it immediately.
     let (gate, barrier) = Gate::closed();
     store.tap.on_sync(move || {
         barrier.pass();
@@ -115,7 +115,7 @@ pub fn a_closures_own_error_waits_until_its_reads_are_durable(world: &World) {
     });
     gate.wait_for_arrival();
     std::thread::sleep(Duration::from_millis(150));
-    assert!(waiting.iter().all(|thread| !thread.is_finished()), "answered before its reads were durable");
+    assert!(waiting.iter().all(|thread| !thread.is_finished()), "a call returned before its reads were durable");
     gate.open();
     for thread in waiting {
         assert_eq!(thread.join(), "own: Some(\"unsynced\")");
@@ -125,21 +125,21 @@ pub fn a_closures_own_error_waits_until_its_reads_are_durable(world: &World) {
     }
 }
 
-pub fn a_closures_own_error_is_not_told_when_the_sync_fails(world: &World) {
+pub fn a_failed_sync_replaces_a_closures_own_error(world: &World) {
     let store = world.open();
-    // Held until the row is read: a sync of the background could come first.
+    // The sync waits until the row has been read: a background sync could come first.
     let (gate, barrier) = Gate::closed();
     store.tap.on_sync(move || {
         barrier.pass();
         Act::Refuse
     });
     store.store.transact_with(buffered(), |txn| txn.put(&store.rows, "k", "unsynced")).unwrap();
-    let told = store.store.transact(|txn| {
+    let answer = store.store.transact(|txn| {
         txn.get(&store.rows, "k")?;
         gate.open();
         Err::<(), _>(anyhow::anyhow!("own"))
     });
-    let why = told.unwrap_err();
+    let why = answer.unwrap_err();
     let kind = why.downcast_ref::<percolite::Error>().map(percolite::Error::kind);
     assert!(matches!(kind, Some(ErrorKind::Undetermined(_))), "{why:?}");
 }
@@ -164,7 +164,8 @@ pub fn an_unsynced_commit_does_not_cost_the_durable_version(world: &World) {
         let seen = world.open().get("k");
         let past = [Some(long("durable")), Some(long("lost")), some("lost"), None];
         assert!(past.contains(&seen), "{seen:?}");
-        // Now and then the oracle's lease is due in between, and its sync takes along what was committed so far.
+        // Sometimes the oracle makes a new reservation in between, and its sync makes earlier
+        // commits durable.
         let none_was_synced = unsynced.is_sorted_by(|a, b| a < b) && crash.lost >= unsynced[2];
         if choice == 0 && none_was_synced {
             assert_eq!(seen, Some(long("durable")));

@@ -1,4 +1,4 @@
-//! Clocks that are wrong, and clocks that run on while somebody is slow.
+//! Wall clocks that are wrong or jump, and clocks that run past a slow commit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -24,7 +24,7 @@ pub fn a_clock_set_back_an_hour_breaks_no_order(world: &World) {
         assert!(txn.start_ts() > last && txn.read_ts() >= last, "round {round}: {} {last}", txn.start_ts());
         drop(txn);
         last = store.put(&format!("k{round}"), "v").commit_ts;
-        // While it is open, too.
+        // The clock is also set back while the store is open.
         world.clock.step(-HOUR_MS);
         let later = store.put("again", "v").commit_ts;
         assert!(later > last);
@@ -38,11 +38,11 @@ pub fn a_time_to_live_saturates(world: &World) {
     hand.prewrite(&Prewrite { ttl_ms: u64::MAX, read_ts: ts(1), ..put(far, "k", "v") }).unwrap();
     let held = hand.lock("k");
     for current_ts in [ts(0), far.start_ts, Timestamp::MAX] {
-        let asker = OwnerLiveness::ByTtl { current_ts, push_above: None };
-        assert_eq!(hand.check(far, "k", asker), Ok(TransactionStatus::Pending), "asked at {current_ts}");
+        let liveness = OwnerLiveness::ByTtl { current_ts, push_above: None };
+        assert_eq!(hand.check(far, "k", liveness), Ok(TransactionStatus::Pending), "checked at {current_ts}");
     }
     assert_eq!(hand.lock("k"), held);
-    // One millisecond decides, and a clock that is behind decides nothing.
+    // The TTL ends to the millisecond. A clock behind the lock's start never ends it.
     let t = TxnId { start_ts: Timestamp::from_millis(1000), ..txn(2) };
     hand.prewrite(&Prewrite { ttl_ms: 50, ..put(t, "j", "v") }).unwrap();
     let at = |millis| OwnerLiveness::ByTtl { current_ts: Timestamp::from_millis(millis), push_above: None };
@@ -50,7 +50,7 @@ pub fn a_time_to_live_saturates(world: &World) {
     assert_eq!(hand.check(t, "j", at(1051)), Ok(TransactionStatus::RolledBack));
 }
 
-pub fn a_reader_with_a_wrong_clock_aborts_nobody(world: &World) {
+pub fn a_reader_with_a_wrong_clock_aborts_no_writer(world: &World) {
     let writer = world.open();
     writer.put_all(&["a", "b"], "old");
     let (gate, barrier) = Gate::closed();
@@ -83,14 +83,14 @@ pub fn a_reader_with_a_wrong_clock_aborts_nobody(world: &World) {
     assert_eq!([writer.get("a"), writer.get("b")], [some("new"), some("new")]);
 }
 
-pub fn a_clock_that_jumps_aborts_nobody(world: &World) {
+pub fn a_clock_jump_aborts_no_transaction(world: &World) {
     let store = world.open();
     store.put_all(&["a", "b"], "old");
     for step in [HOUR_MS / 2, -HOUR_MS] {
         let mut txn = store.begin().unwrap();
         txn.put(&store.rows, "a", "new").unwrap();
         txn.put(&store.rows, "b", "new").unwrap();
-        // Between its locks and its commit point, and while it runs.
+        // The clock jumps between the locks and the commit point, and while the transaction runs.
         let (clock, primary) = (Arc::clone(&world.clock), store.row("a"));
         store.tap.on_write(move |groups| {
             if locks(groups, &primary) {
@@ -109,12 +109,12 @@ pub fn a_clock_that_jumps_aborts_nobody(world: &World) {
 pub fn a_slow_commit_keeps_itself_alive(world: &World) {
     let (writer, rival) = (world.open(), world.open());
     let keys = ["a", "b", "c", "d", "e", "f"];
-    // All locks together take four times as long as one may live.
+    // Taking all locks lasts four times the TTL of one.
     let (clock, rows, met) = (Arc::clone(&world.clock), keys.map(|key| writer.row(key)), Arc::new(AtomicUsize::new(0)));
     let (store, rival_rows, count) = (rival.store.clone(), rival.rows.clone(), Arc::clone(&met));
     let started = AtomicBool::new(false);
     writer.tap.on_write(move |groups| {
-        // What locks the first row again is a heartbeat.
+        // A repeated lock of the first row is a heartbeat.
         let Some(place) = rows.iter().position(|row| locks(groups, row)) else { return Act::Pass };
         if place == 0 && started.swap(true, Ordering::SeqCst) {
             return Act::Pass;
@@ -135,7 +135,7 @@ pub fn a_slow_commit_keeps_itself_alive(world: &World) {
     }
 }
 
-pub fn a_lease_follows_a_clock_a_day_at_most(_world: &World) {
+pub fn a_reservation_follows_the_clock_a_day_at_most(_world: &World) {
     let now = 1_763_726_400_000;
     let oracle = LocalOracle::new(Timestamp::ZERO);
     oracle.reserve_until(oracle.first_reservation(now));
@@ -154,9 +154,9 @@ pub fn a_clock_years_ahead_is_followed_a_day_at_most(world: &World) {
         store.put("k", "v");
     }
     let after = store.put("k", "v").commit_ts.millis();
-    assert!(after > before, "it stands still");
+    assert!(after > before, "timestamps do not advance");
     assert!(after <= before + 5 * (CLOCK_JUMP_MAX_MS + RESERVATION_MS), "{before} {after}");
-    // Nothing that ought to be over is over, and nothing is lost when the clock is set right.
+    // Timestamps still increase and no row is lost when the clock is set right again.
     world.clock.step(-HOUR_MS * 24 * 3650);
     assert!(store.put("k", "w").commit_ts.millis() >= after);
     assert_eq!(store.get("k"), some("w"));

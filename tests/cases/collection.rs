@@ -1,4 +1,4 @@
-//! Garbage collection: what may go, and when.
+//! Garbage collection: which cells and records it may remove, and when.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,49 +16,53 @@ use crate::world::{Dice, HOUR_MS, Opened, World, assert_conflict, eventually, lo
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new(44, "an older snapshot holds collection back, or hears 'too old'")
-            .on(EMBEDDED, an_older_transaction_holds_collection_back)
-            .on(EMBEDDED, a_snapshot_beyond_its_age_is_told_so)
-            .on(EMBEDDED, a_view_that_expires_during_a_commit_commits_nothing)
+        Case::new("an older snapshot delays GC or gets SnapshotTooOld")
+            .on(EMBEDDED, an_older_transaction_delays_gc)
+            .on(EMBEDDED, a_snapshot_beyond_its_age_is_too_old)
+            .on(EMBEDDED, a_read_view_that_expires_during_a_commit_commits_nothing)
             .not_on(STEPS, WHOLE_STORE)
             .not_on(SHARED, NO_COLLECTION),
-        Case::new(45, "a transaction that began at the safe point survives")
+        Case::new("a transaction that began at the safe point survives")
             .on(STEPS | TWO, a_transaction_that_began_at_the_safe_point_survives)
-            .not_on(ONE, "one phase leaves no record that a late request could need: its guards name no safe point"),
-        Case::new(46, "put, delete, collect, reopen: still absent")
-            .on(STEPS | TWO, a_collected_deletion_leaves_nothing)
-            .on(EMBEDDED, a_collected_row_stays_absent),
-        Case::new(47, "secondaries are resolved before anything is collected")
+            .not_on(
+                ONE,
+                "a one-phase commit leaves no record that a late request needs: its preconditions name no safe point",
+            ),
+        Case::new("put, delete, GC, reopen: the row stays absent")
+            .on(STEPS | TWO, gc_of_a_deletion_leaves_nothing)
+            .on(EMBEDDED, a_row_removed_by_gc_stays_absent),
+        Case::new("secondaries are resolved before GC removes records")
             .row_by_row()
-            .on(EMBEDDED_TWO, secondaries_are_resolved_before_statuses_go)
-            .on(EMBEDDED_TWO, a_status_outlives_the_last_lock)
+            .on(EMBEDDED_TWO, secondaries_are_resolved_before_records_are_deleted)
+            .on(EMBEDDED_TWO, a_record_outlives_the_last_lock)
             .not_on(STEPS, WHOLE_STORE)
             .not_on(SHARED, NO_COLLECTION)
             .not_on(ONE, NO_LOCKS),
-        Case::new(48, "a prewrite later than its collected roll-back is refused")
-            .on(STEPS | TWO, a_prewrite_after_its_record_was_collected_is_refused)
+        Case::new("a prewrite after GC of its rollback record is refused")
+            .on(STEPS | TWO, a_prewrite_after_gc_of_its_record_is_refused)
             .not_on(ONE, NO_LOCKS),
-        Case::new(49, "what is being written is never garbage")
-            .on(STEPS | TWO, a_locked_row_is_not_collected)
-            .on(EMBEDDED, rows_written_while_others_are_collected_stay),
-        Case::new(50, "a crash while values and records go loses no value")
+        Case::new("a row that is being written is not garbage")
+            .on(STEPS | TWO, gc_leaves_a_locked_row)
+            .on(EMBEDDED, rows_written_during_gc_stay),
+        Case::new("a crash among deletes of data and write cells loses no value")
             .on(EMBEDDED, a_crash_among_replaced_long_values_loses_none)
             .not_on(STEPS, WHOLE_STORE)
             .not_on(SHARED, NO_COLLECTION),
-        Case::new(51, "collection never takes a newest version")
-            .on(STEPS | TWO, a_newer_version_is_not_collected)
-            .on(EMBEDDED, collection_changes_no_answer)
-            .on(EMBEDDED, a_page_of_collection_begins_where_the_last_one_ended),
+        Case::new("GC never removes a newest version")
+            .on(STEPS | TWO, gc_leaves_a_newer_version)
+            .on(EMBEDDED, gc_changes_no_read)
+            .on(EMBEDDED, a_gc_page_begins_where_the_last_one_ended),
     ]
 }
 
-/// The collector works twice a second.
+/// The background worker runs GC twice a second.
 fn collected(store: &Opened, count: u64) {
-    eventually("collection", || store.stats().gc_tombstones >= count);
+    eventually("GC", || store.stats().gc_tombstones >= count);
 }
 
-fn an_older_transaction_holds_collection_back(world: &World) {
-    // With room for one row the memory of conflicts has forgotten the deletion: its record is all there is.
+fn an_older_transaction_delays_gc(world: &World) {
+    // A conflict set of one row has dropped the deletion: only the tombstone in the store shows
+    // the conflict.
     let store = world.open_with(world.builder().conflict_cache_rows(1));
     store.put_all(&["k", "other"], long("v"));
     let old = store.snapshot().unwrap();
@@ -77,7 +81,7 @@ fn an_older_transaction_holds_collection_back(world: &World) {
     assert_eq!(store.engine.snapshot().unwrap().write(&store.row("k")).unwrap(), None);
 }
 
-fn a_snapshot_beyond_its_age_is_told_so(world: &World) {
+fn a_snapshot_beyond_its_age_is_too_old(world: &World) {
     let store = world.open_with(world.builder().max_snapshot_age(Duration::from_secs(3600)));
     store.put("k", "v");
     let (snapshot, mut txn) = (store.snapshot().unwrap(), store.begin().unwrap());
@@ -87,13 +91,13 @@ fn a_snapshot_beyond_its_age_is_told_so(world: &World) {
     std::thread::sleep(Duration::from_millis(700));
     assert_eq!(text(snapshot.get(&store.rows, "k").unwrap()), some("v"));
     world.clock.step(HOUR_MS);
-    eventually("it is too old", || snapshot.get(&store.rows, "k").is_err());
+    eventually("the snapshot is too old", || snapshot.get(&store.rows, "k").is_err());
     let too_old = |why: percolite::Error| assert!(matches!(why.kind(), ErrorKind::SnapshotTooOld(_)), "{why}");
     too_old(snapshot.get(&store.rows, "k").unwrap_err());
     too_old(snapshot.range(&store.rows, ..).next().unwrap().unwrap_err());
     too_old(txn.put(&store.rows, "k", "w").unwrap_err());
     too_old(txn.commit().unwrap_err());
-    // Nobody has replaced what this one sees.
+    // Nothing has replaced what this snapshot reads, so it does not expire.
     assert_eq!(text(newest.get(&store.rows, "k").unwrap()), some("v"));
 }
 
@@ -109,7 +113,7 @@ fn a_transaction_that_began_at_the_safe_point_survives(world: &World) {
     assert_eq!([holds(9), holds(10), holds(11)], [true, true, false]);
 }
 
-fn a_collected_deletion_leaves_nothing(world: &World) {
+fn gc_of_a_deletion_leaves_nothing(world: &World) {
     let hand = world.hand();
     for (key, value) in [("short", "v".to_owned()), ("long", long("v"))] {
         hand.write(txn(9), key, &value, 10);
@@ -124,11 +128,11 @@ fn a_collected_deletion_leaves_nothing(world: &World) {
     }
 }
 
-fn a_collected_row_stays_absent(world: &World) {
+fn a_row_removed_by_gc_stays_absent(world: &World) {
     let keys: Vec<String> = (0..200).map(|number| format!("k{number:03}")).collect();
     let opened = || world.open_with(world.builder().write_buffer_bytes(1 << 20).durability(Durability::Buffered));
     let store = opened();
-    // Enough beside them that puts, deletions and what collection leaves lie in different files.
+    // Enough other rows that puts, tombstones and the cells that GC writes are in different files.
     let bulk = |from: u32| {
         for number in from..from + 60 {
             store.put(&format!("bulk {number}"), long("bulk").repeat(16));
@@ -155,26 +159,26 @@ fn a_collected_row_stays_absent(world: &World) {
     }
 }
 
-fn a_view_that_expires_during_a_commit_commits_nothing(world: &World) {
+fn a_read_view_that_expires_during_a_commit_commits_nothing(world: &World) {
     let store = world.open_with(world.builder().conflict_cache_rows(1).max_snapshot_age(Duration::from_millis(300)));
-    // Once a long value was locked, every commit looks at its rows before it is queued.
+    // After a long value has been locked, every commit reads its rows before it is queued.
     let two_phases = TxnOptions { commit_protocol: Some(CommitProtocol::TwoPhase), ..TxnOptions::default() };
     let put = |key: &str| store.transact_with(two_phases, |txn| txn.put(&store.rows, key, long("v")));
     ["k", "other"].into_iter().try_for_each(put).unwrap();
     let mut late = store.begin().unwrap();
     assert!(late.get(&store.rows, "k").unwrap().is_some());
-    late.put(&store.rows, "k", "over a deletion that it never saw").unwrap();
+    late.put(&store.rows, "k", "over a deletion that it has not seen").unwrap();
     let (others, rows) = (Store::clone(&store), store.rows.clone());
     store.tap.on_next_look_at(store.rows.row_key("k"), move || {
         let mut deletion = others.begin().unwrap();
         deletion.delete(&rows, "k").unwrap();
-        // In two phases the row is locked by now, and stays what it is.
+        // In two phases the row is locked here, and the deletion fails.
         let deleted = deletion.commit().is_ok();
         let before = others.stats();
         others.transact(|txn| txn.put(&rows, "other", "v")).unwrap();
         eventually("expiry", || others.stats().snapshots_expired > 0);
         if deleted {
-            eventually("collection", || others.stats().gc_tombstones > before.gc_tombstones);
+            eventually("GC", || others.stats().gc_tombstones > before.gc_tombstones);
         }
     });
     let refused = late.commit().unwrap_err();
@@ -184,8 +188,8 @@ fn a_view_that_expires_during_a_commit_commits_nothing(world: &World) {
     assert!(value.is_none_or(|value| value == long("v").as_bytes()));
 }
 
-fn secondaries_are_resolved_before_statuses_go(world: &World) {
-    // More locks than the sweep looks at in one go.
+fn secondaries_are_resolved_before_records_are_deleted(world: &World) {
+    // More locks than the sweep reads in one page.
     let keys: Vec<String> = (0..1200).map(|number| format!("k{number:04}")).collect();
     let hand = world.hand();
     for (t, keys, committed) in [(txn(10), &keys[..600], true), (txn(11), &keys[600..], false)] {
@@ -219,7 +223,7 @@ fn secondaries_are_resolved_before_statuses_go(world: &World) {
     assert_eq!(store.locks_left(), 1199);
     store.resolve_orphan_locks().unwrap();
     assert_eq!((wrong.load(Ordering::SeqCst), store.locks_left()), (0, 0));
-    // The records went, when there was nobody left to ask for them.
+    // The records were deleted, once no request could need them.
     assert!(gone.load(Ordering::SeqCst) > 0);
     assert_eq!(store.engine.txn_records(ts(1000), 10).unwrap(), []);
     assert!(store.engine.safe_point().unwrap() > ts(1000));
@@ -228,11 +232,11 @@ fn secondaries_are_resolved_before_statuses_go(world: &World) {
         let expected = (number < 600).then(|| "new".to_owned());
         assert_eq!(text(txn.get(&store.rows, key).unwrap()), expected, "{key}");
     }
-    // The hook holds the engine, the engine holds the hook.
+    // The hook owns the engine and the engine owns the hook: break the cycle.
     store.tap.no_hooks();
 }
 
-fn a_status_outlives_the_last_lock(world: &World) {
+fn a_record_outlives_the_last_lock(world: &World) {
     let store = world.open();
     let (wrong, seen) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let (early, count, engine) = (Arc::clone(&wrong), Arc::clone(&seen), Arc::downgrade(&store.engine));
@@ -255,7 +259,7 @@ fn a_status_outlives_the_last_lock(world: &World) {
     assert_eq!((wrong.load(Ordering::SeqCst), seen.load(Ordering::SeqCst)), (0, 20));
 }
 
-fn a_prewrite_after_its_record_was_collected_is_refused(world: &World) {
+fn a_prewrite_after_gc_of_its_record_is_refused(world: &World) {
     let hand = world.hand();
     hand.prewrite(&put(txn(10), "k", "v")).unwrap();
     hand.roll_back(txn(10), "k").unwrap();
@@ -268,19 +272,19 @@ fn a_prewrite_after_its_record_was_collected_is_refused(world: &World) {
 }
 
 /// OMID-146
-fn a_locked_row_is_not_collected(world: &World) {
+fn gc_leaves_a_locked_row(world: &World) {
     let hand = world.hand();
     hand.write(txn(9), "k", "v", 10);
     hand.prewrite(&write(txn(19), "k", Mutation::Delete)).unwrap();
     hand.commit(txn(19), "k", 20).unwrap();
     hand.prewrite(&put(txn(30), "k", &long("new"))).unwrap();
     let (lock, record) = (hand.lock("k"), hand.record("k"));
-    assert!(!hand.collect("k", 20), "it must stay on the list");
+    assert!(!hand.collect("k", 20), "its entry must stay in the GC queue");
     assert_eq!((hand.lock("k"), hand.record("k")), (lock, record));
     hand.commit(txn(30), "k", 40).unwrap();
     assert!(hand.collect("k", 20));
     assert_eq!(hand.value("k"), Some(long("new")));
-    // One that was only held is collected later.
+    // A row with a lock-only lock is removed later.
     hand.prewrite(&write(txn(50), "k", Mutation::Delete)).unwrap();
     hand.commit(txn(50), "k", 51).unwrap();
     hand.prewrite(&write(txn(60), "k", Mutation::LockOnly)).unwrap();
@@ -294,7 +298,7 @@ fn a_locked_row_is_not_collected(world: &World) {
     );
 }
 
-fn rows_written_while_others_are_collected_stay(world: &World) {
+fn rows_written_during_gc_stay(world: &World) {
     let store = world.open_with(world.builder().durability(Durability::Buffered));
     let mut dice = world.dice();
     let keys: Vec<String> = (0..40).map(|number| format!("k{number:02}")).collect();
@@ -318,7 +322,7 @@ fn rows_written_while_others_are_collected_stay(world: &World) {
         let checked = dice.below(40) as usize;
         assert_eq!(store.get(&keys[checked]), model[checked]);
     }
-    assert!(store.stats().gc_tombstones > 0, "nothing was collected meanwhile");
+    assert!(store.stats().gc_tombstones > 0, "GC removed nothing meanwhile");
     for (key, value) in keys.iter().zip(&model) {
         assert_eq!(store.get(key), *value);
     }
@@ -338,11 +342,11 @@ fn a_crash_among_replaced_long_values_loses_none(world: &World) {
         world.crash(&mut dice);
         let store = world.open_unswept();
         let seen: Vec<_> = keys.iter().map(|key| store.get(key)).collect();
-        assert!(acknowledged.contains(&seen), "round {round}: no moment of the past looks like {seen:?}");
+        assert!(acknowledged.contains(&seen), "round {round}: {seen:?} is no state of the history");
     }
 }
 
-/// Every state that there was, the one that the cut left undecided included.
+/// Collects every state, including the one whose commit the cut left undetermined.
 fn work_until_cut(store: &Opened, keys: &[&str], states: &mut Vec<Vec<Option<String>>>, dice: &mut Dice) {
     while !store.tap.is_dead() {
         let Ok(mut txn) = store.begin() else { return };
@@ -363,20 +367,20 @@ fn work_until_cut(store: &Opened, keys: &[&str], states: &mut Vec<Vec<Option<Str
     }
 }
 
-fn a_newer_version_is_not_collected(world: &World) {
+fn gc_leaves_a_newer_version(world: &World) {
     let hand = world.hand();
     hand.prewrite(&write(txn(9), "k", Mutation::Delete)).unwrap();
     hand.commit(txn(9), "k", 10).unwrap();
     hand.write(txn(19), "k", "new", 20);
     for deleted_at in [5, 10, 15, 20, 99] {
         hand.collect("k", deleted_at);
-        assert_eq!(hand.value("k"), some("new"), "collected at {deleted_at}");
+        assert_eq!(hand.value("k"), some("new"), "GC of {deleted_at}");
     }
     hand.prewrite(&write(txn(29), "k", Mutation::Delete)).unwrap();
     hand.commit(txn(29), "k", 30).unwrap();
     hand.collect("k", 10);
-    assert_eq!(hand.record("k").map(|record| record.commit_ts), Some(ts(30)), "a tombstone of a later time");
-    // Between the collector's look and its write somebody puts the row again.
+    assert_eq!(hand.record("k").map(|record| record.commit_ts), Some(ts(30)), "GC removed a later tombstone");
+    // The row is put again between GC's read and its write.
     let stale = percolite::protocol::gc_row(
         &hand.0.read(&row("k"), ts(0)),
         &percolite::protocol::GcRequest { row: row("k"), superseded_at: vec![ts(30)], old_versions: Vec::new() },
@@ -386,8 +390,8 @@ fn a_newer_version_is_not_collected(world: &World) {
     assert_eq!(hand.value("k"), some("newer"));
 }
 
-/// From the list's beginning, every page would read the tombstones of all pages before it.
-fn a_page_of_collection_begins_where_the_last_one_ended(world: &World) {
+/// A page that began at the start of the GC queue would read the tombstones of all pages before it.
+fn a_gc_page_begins_where_the_last_one_ended(world: &World) {
     let store = world.open();
     let keys: Vec<String> = (0..1100).map(|number| format!("k{number:04}")).collect();
     let in_one = |change: &dyn Fn(&mut percolite::Txn, &str)| {
@@ -407,7 +411,7 @@ fn a_page_of_collection_begins_where_the_last_one_ended(world: &World) {
     assert!(pages.windows(3).any(|pages| pages == [&[None], &ends[..]].concat()), "{pages:?}");
 }
 
-fn collection_changes_no_answer(world: &World) {
+fn gc_changes_no_read(world: &World) {
     let store = world.open_with(world.builder().durability(Durability::Buffered));
     let mut snapshots = Vec::new();
     let mut dice = world.dice();
@@ -428,7 +432,7 @@ fn collection_changes_no_answer(world: &World) {
         let seen: Vec<_> = snapshot.range(&store.rows, ..).map(Result::unwrap).collect();
         snapshots.push((snapshot, seen));
         if round == 1 {
-            // Nobody needs the first rounds' deletions any more.
+            // Without this snapshot the deletions of the first rounds are garbage.
             snapshots.remove(0);
         }
     }

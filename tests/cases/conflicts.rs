@@ -1,4 +1,4 @@
-//! Conflicts: who is refused, at once, and told why.
+//! Conflicts: which writes are refused, how soon, and what the error names.
 
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
@@ -15,30 +15,30 @@ use crate::world::{World, assert_conflict, some, spawn, text};
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new(31, "a commit after the snapshot is a conflict that names both")
+        Case::new("a commit after the snapshot is a conflict that names both")
             .on(STEPS | TWO, a_newer_commit_refuses_a_prewrite)
             .on(STEPS | ONE, a_newer_commit_refuses_one_phase)
             .on(STORES, a_conflict_names_the_row_and_both_sides),
-        Case::new(32, "blind writes, deletes of nothing and inserts conflict too")
+        Case::new("blind writes, deletes of nothing and inserts conflict too")
             .on(STEPS | TWO, a_commit_at_the_snapshot_is_no_conflict)
-            .on(STORES, every_sort_of_write_conflicts),
-        Case::new(33, "locks in opposite orders: one aborts at once")
-            .on(STEPS | TWO, locks_in_opposite_orders_wait_for_nobody)
-            .on(STORES, rivals_for_two_rows_never_wait)
-            .on(SHARED, a_live_lock_refuses_at_once)
+            .on(STORES, every_kind_of_write_conflicts),
+        Case::new("locks in opposite orders: one aborts immediately")
+            .on(STEPS | TWO, locks_in_opposite_orders_do_not_wait)
+            .on(STORES, writers_in_opposite_orders_never_wait)
+            .on(SHARED, a_live_lock_is_an_immediate_conflict)
             .on(SHARED, of_many_clients_one_gets_the_lock),
-        Case::new(34, "an abort in the middle lets go of everything")
-            .on(STORES, an_abort_in_mid_prewrite_lets_go_of_everything)
-            .on(STORES, a_hold_that_is_rolled_back_lets_go)
+        Case::new("an abort during prewrite releases every lock")
+            .on(STORES, an_abort_during_prewrite_releases_every_lock)
+            .on(STORES, a_rolled_back_lock_only_releases_its_row)
             .not_on(STEPS, WHOLE_STORE),
-        Case::new(35, "write skew: seen, and closed by get_for_update on one side")
+        Case::new("write skew occurs; get_for_update on one side prevents it")
             .on(STORES, write_skew_is_possible)
-            .on(STORES, a_hold_on_one_side_closes_write_skew)
+            .on(STORES, lock_only_on_one_side_prevents_write_skew)
             .not_on(STEPS, WHOLE_STORE),
-        Case::new(36, "no timestamp means 'no conflict', and none is forgotten")
+        Case::new("no timestamp means 'no conflict'; needed ones are kept")
             .on(STEPS | TWO, the_lowest_timestamps_are_like_any_other)
             .on(STEPS | ONE, the_lowest_timestamps_are_like_any_other_in_one_phase)
-            .on(STORES, what_an_open_transaction_needs_is_not_forgotten),
+            .on(STORES, conflicts_of_open_transactions_are_kept),
     ]
 }
 
@@ -46,7 +46,7 @@ fn a_newer_commit_refuses_a_prewrite(world: &World) {
     let hand = world.hand();
     hand.write(txn(20), "k", "theirs", 30);
     let theirs = hand.record("k").unwrap();
-    // Began before or after the commit: what counts is what it has seen.
+    // Begun before or after the commit: only read_ts decides.
     for start_ts in [10, 31, 99] {
         let request = Prewrite { read_ts: ts(29), ..put(txn(start_ts), "k", "mine") };
         assert_eq!(hand.prewrite(&request), Err(StepError::WriteConflict(Box::new(theirs.clone()))));
@@ -101,10 +101,10 @@ fn a_commit_at_the_snapshot_is_no_conflict(world: &World) {
     }
 }
 
-fn every_sort_of_write_conflicts(world: &World) {
+fn every_kind_of_write_conflicts(world: &World) {
     let store = world.open();
     for theirs_deletes in [false, true] {
-        for sort in ["blind put", "delete", "insert", "hold"] {
+        for sort in ["blind put", "delete", "insert", "lock-only"] {
             let key = format!("{sort} {theirs_deletes}");
             if theirs_deletes {
                 store.put(&key, "there");
@@ -130,23 +130,23 @@ fn every_sort_of_write_conflicts(world: &World) {
     }
 }
 
-fn locks_in_opposite_orders_wait_for_nobody(world: &World) {
+fn locks_in_opposite_orders_do_not_wait(world: &World) {
     let hand = world.hand();
-    let ask = |t, primary: &str, key: &str| hand.prewrite(&Prewrite { primary: row(primary), ..put(t, key, "v") });
-    ask(txn(10), "a", "a").unwrap();
-    ask(txn(11), "b", "b").unwrap();
+    let request = |t, primary: &str, key: &str| hand.prewrite(&Prewrite { primary: row(primary), ..put(t, key, "v") });
+    request(txn(10), "a", "a").unwrap();
+    request(txn(11), "b", "b").unwrap();
     let (a, b) = (hand.lock("a").unwrap(), hand.lock("b").unwrap());
-    assert_eq!(ask(txn(10), "a", "b"), Err(StepError::KeyIsLocked(Box::new(b))));
-    assert_eq!(ask(txn(11), "b", "a"), Err(StepError::KeyIsLocked(Box::new(a))));
+    assert_eq!(request(txn(10), "a", "b"), Err(StepError::KeyIsLocked(Box::new(b))));
+    assert_eq!(request(txn(11), "b", "a"), Err(StepError::KeyIsLocked(Box::new(a))));
     hand.roll_back(txn(10), "a").unwrap();
     hand.roll_back(txn(10), "b").unwrap();
-    ask(txn(11), "b", "a").unwrap();
+    request(txn(11), "b", "a").unwrap();
     hand.commit(txn(11), "b", 20).unwrap();
     hand.commit_secondary(txn(11), "a", 20).unwrap();
     assert_eq!([hand.value("a"), hand.value("b")], [some("v"), some("v")]);
 }
 
-fn rivals_for_two_rows_never_wait(world: &World) {
+fn writers_in_opposite_orders_never_wait(world: &World) {
     let store = world.open_with(world.builder().durability(Durability::Buffered));
     let began = Instant::now();
     let threads: Vec<_> = [["a", "b"], ["b", "a"]]
@@ -155,9 +155,10 @@ fn rivals_for_two_rows_never_wait(world: &World) {
             let (store, rows) = (store.store.clone(), store.rows.clone());
             spawn(move || {
                 let (mut won, mut lost) = (0, 0);
-                // A rival that is put to sleep in the middle of its commit may make any number of attempts fail.
+                // A thread that is descheduled in the middle of its commit may make any number of
+                // the other's attempts fail.
                 while won < 150 {
-                    assert!(lost < 1_000_000, "won {won} and no more");
+                    assert!(lost < 1_000_000, "only {won} commits");
                     let mut txn = store.begin().unwrap();
                     for key in order {
                         txn.get_for_update(&rows, key).unwrap();
@@ -175,11 +176,11 @@ fn rivals_for_two_rows_never_wait(world: &World) {
         })
         .collect();
     threads.into_iter().for_each(|thread| thread.join());
-    assert!(began.elapsed() < Duration::from_secs(20), "somebody waited: {:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(20), "a commit waited: {:?}", began.elapsed());
     assert_eq!((store.get("a"), store.locks_left()), (store.get("b"), 0));
 }
 
-fn a_live_lock_refuses_at_once(world: &World) {
+fn a_live_lock_is_an_immediate_conflict(world: &World) {
     let (holder, rival) = (world.open(), world.open());
     let (gate, barrier) = Gate::closed();
     let primary = holder.row("a");
@@ -209,7 +210,7 @@ fn a_live_lock_refuses_at_once(world: &World) {
     assert_eq!((rival.get("0"), rival.get("b"), rival.locks_left()), (None, some("held"), 0));
 }
 
-/// The guards of one row hold between clients, not only between the threads of one.
+/// Preconditions of a row exclude clients from each other, not only threads of one client.
 fn of_many_clients_one_gets_the_lock(world: &World) {
     const ROUNDS: u64 = 4000;
     let together = Arc::new(Barrier::new(3));
@@ -217,11 +218,11 @@ fn of_many_clients_one_gets_the_lock(world: &World) {
         .map(|client| {
             let (hand, together) = (world.hand(), Arc::clone(&together));
             spawn(move || {
-                let ask = |round: u64| {
+                let try_lock = |round: u64| {
                     together.wait();
                     hand.race_for(&put(txn(10 + client), &format!("k{round}"), "v")).is_ok()
                 };
-                (0..ROUNDS).map(ask).collect::<Vec<bool>>()
+                (0..ROUNDS).map(try_lock).collect::<Vec<bool>>()
             })
         })
         .collect();
@@ -231,10 +232,10 @@ fn of_many_clients_one_gets_the_lock(world: &World) {
     }
 }
 
-fn an_abort_in_mid_prewrite_lets_go_of_everything(world: &World) {
+fn an_abort_during_prewrite_releases_every_lock(world: &World) {
     let store = world.open();
     let mut loser = store.begin().unwrap();
-    // More rows than are locked in one go, and the conflict on the last one.
+    // More rows than one batch locks, and the conflict is on the last one.
     let keys: Vec<String> = (0..1100).map(|number| format!("k{number:04}")).collect();
     for key in &keys {
         loser.put(&store.rows, key, "lost").unwrap();
@@ -255,7 +256,7 @@ fn an_abort_in_mid_prewrite_lets_go_of_everything(world: &World) {
     assert_eq!(store.get("k1099"), some("next"));
 }
 
-fn a_hold_that_is_rolled_back_lets_go(world: &World) {
+fn a_rolled_back_lock_only_releases_its_row(world: &World) {
     let store = world.open();
     store.put("k", "v");
     let mut waiting = store.begin().unwrap();
@@ -284,7 +285,7 @@ fn write_skew_is_possible(world: &World) {
     assert_eq!([store.get("a"), store.get("b")], [some("off"), some("off")]);
 }
 
-fn a_hold_on_one_side_closes_write_skew(world: &World) {
+fn lock_only_on_one_side_prevents_write_skew(world: &World) {
     let store = world.open();
     for holder_first in [true, false] {
         for absent in [false, true] {
@@ -308,7 +309,7 @@ fn a_hold_on_one_side_closes_write_skew(world: &World) {
     }
 }
 
-/// badger PR 1716
+/// badger PR 1716: 0 was used for "no conflict".
 fn the_lowest_timestamps_are_like_any_other(world: &World) {
     let hand = world.hand();
     hand.write(txn(1), "k", "first", 2);
@@ -317,7 +318,7 @@ fn the_lowest_timestamps_are_like_any_other(world: &World) {
         let request = Prewrite { read_ts, ..put(txn(5), "k", "blind") };
         assert!(matches!(hand.prewrite(&request), Err(StepError::WriteConflict(_))), "at {read_ts}");
     }
-    // Nothing to see at all is no conflict, whatever has been seen.
+    // A row without versions has no conflict, whatever the read timestamp is.
     hand.prewrite(&Prewrite { read_ts: Timestamp::ZERO, ..put(txn(5), "new", "blind") }).unwrap();
     let last = Timestamp::MAX.to_u64() - 1;
     hand.prewrite(&put(txn(last), "last", "v")).unwrap();
@@ -336,8 +337,8 @@ fn the_lowest_timestamps_are_like_any_other_in_one_phase(world: &World) {
     assert_eq!(hand.one_phase(txn(5), 0, "new", &value, 9), Ok(ts(9)));
 }
 
-/// badger PR 594: the memory of commits was cut while a transaction lived that needed it.
-fn what_an_open_transaction_needs_is_not_forgotten(world: &World) {
+/// badger PR 594: conflict entries were dropped while an open transaction needed them.
+fn conflicts_of_open_transactions_are_kept(world: &World) {
     for slots in [1, 64, 1 << 12] {
         let world = world.another();
         let store = world.open_with(world.builder().conflict_cache_rows(slots).durability(Durability::Buffered));

@@ -1,4 +1,4 @@
-//! Crash and recovery.
+//! Crash and recovery: what a killed or slow owner leaves, and how it is resolved.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,42 +15,42 @@ use crate::undecided;
 use crate::world::{TTL_MS, World, long, some, spawn, text};
 
 pub fn cases() -> Vec<Case> {
-    let nothing_to_import = "there is no import, dump or restore yet";
+    let tested_with_dumps = "restoring a dump moves the oracle: a test in tests/promises/backup.rs";
     vec![
-        Case::new(37, "killed before and after each write, and in recovery")
+        Case::new("killed before and after each write, and in recovery")
             .on(STEPS | TWO, killed::stopped_at_every_step_and_again_in_recovery)
             .on(STORES, killed::killed_at_every_write_and_again_in_recovery)
             .on(STORES, killed::killed_between_locks_of_a_large_transaction),
-        Case::new(38, "a lost reply to the commit is undetermined, never 'aborted'")
+        Case::new("a lost reply to the commit is undetermined, never 'aborted'")
             .on(EMBEDDED, undecided::a_lost_reply_is_undetermined)
-            .on(SHARED, undecided::a_lost_reply_is_looked_up)
-            .on(SHARED, undecided::a_reply_that_cannot_be_looked_up_is_undetermined)
+            .on(SHARED, undecided::a_lost_reply_is_read_back)
+            .on(SHARED, undecided::a_reply_that_cannot_be_read_back_is_undetermined)
             .not_on(STEPS, WHOLE_STORE),
-        Case::new(39, "resolvers and the owner race: one verdict")
+        Case::new("resolvers and the owner race: all get the same status")
             .row_by_row()
-            .on(STEPS | TWO, every_order_of_owner_and_resolvers_gives_one_verdict)
+            .on(STEPS | TWO, every_order_of_owner_and_resolvers_gives_one_status)
             .on(SHARED, resolvers_race_with_a_slow_owner)
             .on(EMBEDDED_TWO, resolvers_race_with_each_other)
-            .on(EMBEDDED_TWO, a_writer_overtakes_an_owner_that_is_slow_behind_its_commit_point)
+            .on(EMBEDDED_TWO, a_writer_overtakes_an_owner_slow_after_its_commit_point)
             .not_on(ONE, NO_LOCKS),
-        Case::new(40, "a retry keeps the commit_ts; a late error is no abort")
+        Case::new("a retry keeps the commit_ts; a late error is not an abort")
             .on(STEPS | TWO, a_retry_keeps_the_commit_ts)
             .on(STEPS | ONE, a_retry_in_one_phase_keeps_the_commit_ts)
             .on(SHARED, undecided::a_repeated_commit_point_keeps_its_timestamp)
             .on(STORES, undecided::a_failed_commit_point_is_not_called_aborted),
-        Case::new(41, "an orphan secondary whose primary never was is resolved")
+        Case::new("an orphan secondary without a primary is resolved")
             .on(STEPS | TWO, a_secondary_without_a_primary_is_rolled_back)
-            .on(STORES, a_row_locked_for_a_primary_that_never_was_is_readable),
-        Case::new(42, "another lock on the primary's row is no status")
+            .on(STORES, a_row_locked_for_a_missing_primary_is_readable),
+        Case::new("another lock on the primary's row is not the status")
             .on(STEPS | TWO, another_lock_on_the_primary_is_no_status)
             .on(TWO, an_orphan_whose_primary_is_locked_by_another_is_resolved)
             .not_on(ONE, NO_LOCKS),
-        Case::new(43, "an import moves the oracle past what it brings").not_on(STEPS | STORES, nothing_to_import),
+        Case::new("an import moves the oracle past its timestamps").not_on(STEPS | STORES, tested_with_dumps),
     ]
 }
 
-/// Each of three parties has a row of steps; every way to shuffle them is tried.
-fn every_order_of_owner_and_resolvers_gives_one_verdict(world: &World) {
+/// An owner and two resolvers take two steps each, in every possible order.
+fn every_order_of_owner_and_resolvers_gives_one_status(world: &World) {
     let mut order = vec![0, 0, 1, 1, 2, 2];
     let (mut committed, mut rolled_back) = (0, 0);
     loop {
@@ -64,9 +64,9 @@ fn every_order_of_owner_and_resolvers_gives_one_verdict(world: &World) {
             take_a_step(&hand, *party, next[*party], &mut learned);
             next[*party] += 1;
         }
-        let verdict = learned[0].unwrap();
-        assert!(learned.iter().all(|other| *other == Some(verdict)), "{order:?}: {learned:?}");
-        let expected = match verdict {
+        let status = learned[0].unwrap();
+        assert!(learned.iter().all(|other| *other == Some(status)), "{order:?}: {learned:?}");
+        let expected = match status {
             TransactionStatus::Committed(_) => some("new"),
             _ => None,
         };
@@ -118,8 +118,8 @@ fn resolvers_race_with_a_slow_owner(world: &World) {
         let keys = ["a", "b", "c"].map(|key| format!("{key}{round}"));
         let locked = Arc::new(AtomicBool::new(false));
         let (reads, answered) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
-        // In every other round the lock's time is over before the owner commits; in every fourth the owner is so late that
-        // somebody has read the rows in between.
+        // In every second round the lock expires before the owner commits. In every fourth the
+        // owner is so late that a resolver has read the rows in between.
         let (clock, flag, slow, nap) = (Arc::clone(&world.clock), Arc::clone(&locked), round % 2 == 0, dice.below(400));
         let (read_by_others, late) = (Arc::clone(&reads), round % 4 == 0);
         let primary = owner.row(&keys[0]);
@@ -127,13 +127,15 @@ fn resolvers_race_with_a_slow_owner(world: &World) {
         owner.tap.on_write(move |groups| {
             if !crate::tap::locks(groups, &primary) {
                 flag.store(true, Ordering::SeqCst);
-                // It is slow once: readers that push faster than it ever tries would keep it from committing.
+                // The owner is slow once: readers that push faster than it retries would keep it
+                // from committing.
                 if commits(groups, &primary) && attempted.swap(true, Ordering::SeqCst) {
                     return Act::Pass;
                 }
                 if slow && commits(groups, &primary) {
                     clock.step(TTL_MS as i64 * 2);
-                    // Both resolvers may be in the middle of a read that began before the step; the third begins after it.
+                    // Both resolvers may be in a read that began before the step. The third read
+                    // begins after it.
                     let enough = read_by_others.load(Ordering::SeqCst) + 3;
                     let began = std::time::Instant::now();
                     while late && read_by_others.load(Ordering::SeqCst) < enough && began.elapsed().as_secs() < 10 {
@@ -203,7 +205,7 @@ fn resolvers_race_with_each_other(world: &World) {
             hand.commit(txn(10), &keys[0], 20).unwrap();
         }
         drop(hand);
-        // The sweep, two readers from both ends and a writer meet the same locks.
+        // The sweep, two readers from both ends and a writer resolve the same locks.
         let store = world.open();
         let expected = if forward { some("new") } else { None };
         let readers = [false, true].map(|backwards| {
@@ -235,9 +237,9 @@ fn resolvers_race_with_each_other(world: &World) {
     }
 }
 
-fn a_writer_overtakes_an_owner_that_is_slow_behind_its_commit_point(world: &World) {
+fn a_writer_overtakes_an_owner_slow_after_its_commit_point(world: &World) {
     let store = world.open();
-    // With long values the owner looks at each row before it writes it, and can be stopped there.
+    // With long values the owner reads each row before it writes it, and can be stopped there.
     store.put_all(&["a", "b", "c"], long("old"));
     let (gate, barrier) = Gate::closed();
     let (control, watched, row) = (Arc::downgrade(&store.tap), store.row("a"), store.row("b"));
@@ -299,15 +301,15 @@ fn a_secondary_without_a_primary_is_rolled_back(world: &World) {
     let hand = world.hand();
     hand.write(txn(5), "s", "old", 6);
     hand.prewrite(&Prewrite { primary: row("p"), ..put(txn(10), "s", "new") }).unwrap();
-    let verdict = hand.check(txn(10), "p", OwnerLiveness::Dead).unwrap();
-    assert_eq!(verdict, TransactionStatus::RolledBack);
-    hand.resolve(txn(10), "s", verdict).unwrap();
+    let status = hand.check(txn(10), "p", OwnerLiveness::Dead).unwrap();
+    assert_eq!(status, TransactionStatus::RolledBack);
+    hand.resolve(txn(10), "s", status).unwrap();
     assert_eq!((hand.lock("s"), hand.value("s")), (None, some("old")));
     assert_eq!(hand.prewrite(&put(txn(10), "p", "new")), Err(StepError::AlreadyRolledBack));
     assert_eq!(hand.commit(txn(10), "p", 20), Err(StepError::AlreadyRolledBack));
 }
 
-fn a_row_locked_for_a_primary_that_never_was_is_readable(world: &World) {
+fn a_row_locked_for_a_missing_primary_is_readable(world: &World) {
     let hand = world.hand();
     for key in ["read", "scanned", "written"] {
         hand.write(txn(5), key, "old", 6);
@@ -331,18 +333,18 @@ fn another_lock_on_the_primary_is_no_status(world: &World) {
     let hand = world.hand();
     hand.prewrite(&put(txn(20), "p", "theirs")).unwrap();
     let theirs = hand.lock("p");
-    for asker in [OwnerLiveness::Dead, OwnerLiveness::ByTtl { current_ts: ts(50), push_above: Some(ts(40)) }] {
-        assert_eq!(hand.check(txn(10), "p", asker), Ok(TransactionStatus::RolledBack));
-        // The same start_ts under another owner's name is another transaction.
+    for liveness in [OwnerLiveness::Dead, OwnerLiveness::ByTtl { current_ts: ts(50), push_above: Some(ts(40)) }] {
+        assert_eq!(hand.check(txn(10), "p", liveness), Ok(TransactionStatus::RolledBack));
+        // A transaction without a lock on the primary, with another owner id.
         let namesake = TxnId { owner: OwnerId::from_u64(99), ..txn(21) };
-        assert_eq!(hand.check(namesake, "p", asker), Ok(TransactionStatus::RolledBack));
+        assert_eq!(hand.check(namesake, "p", liveness), Ok(TransactionStatus::RolledBack));
         assert_eq!(hand.lock("p"), theirs);
     }
-    // A lock of the very transaction that says it is a secondary has no verdict to give.
+    // A lock of the transaction itself that names another primary does not decide its status.
     hand.prewrite(&Prewrite { primary: row("elsewhere"), ..put(txn(30), "q", "v") }).unwrap();
     let secondary = hand.lock("q").unwrap();
-    for asker in [OwnerLiveness::Dead, OwnerLiveness::ByTtl { current_ts: ts(50), push_above: None }] {
-        assert_eq!(hand.check(txn(30), "q", asker), Err(StepError::PrimaryMismatch(Box::new(secondary.clone()))));
+    for liveness in [OwnerLiveness::Dead, OwnerLiveness::ByTtl { current_ts: ts(50), push_above: None }] {
+        assert_eq!(hand.check(txn(30), "q", liveness), Err(StepError::PrimaryMismatch(Box::new(secondary.clone()))));
     }
     assert_eq!((hand.lock("q"), hand.status("q", txn(30))), (Some(secondary), None));
     assert_eq!(hand.commit(txn(20), "p", 60), Ok(ts(60)));

@@ -1,4 +1,5 @@
-//! The protocol by hand: single requests over rows in a map or in an engine, in whatever order a test likes.
+//! A driver of the protocol's pure functions: a test sends single requests to rows in a map or in
+//! an engine, in any order.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -24,12 +25,12 @@ pub fn row(key: &str) -> RowKey {
     RowKey::new(KeyspaceId(1), key.as_bytes())
 }
 
-/// The transaction that began at `start_ts`; every number has an owner of its own.
+/// The transaction that began at `start_ts`. Each number has its own owner id.
 pub fn txn(start_ts: u64) -> TxnId {
     TxnId { start_ts: ts(start_ts), owner: OwnerId::from_u64(1 << 40 | start_ts) }
 }
 
-/// A prewrite of one row, which is its own primary.
+/// A prewrite of a put to one row, which is its own primary.
 pub fn put(txn: TxnId, key: &str, value: &str) -> Prewrite {
     write(txn, key, Mutation::Put(value.into()))
 }
@@ -47,16 +48,16 @@ pub fn write(txn: TxnId, key: &str, mutation: Mutation) -> Prewrite {
     }
 }
 
-/// Where rows are kept.
+/// A store of rows.
 pub trait Rows: Send + Sync {
     fn read(&self, row: &RowKey, start_ts: Timestamp) -> Row;
-    /// Makes the change, or answers with the row that refused it.
+    /// Applies the change, or returns the row that failed its preconditions.
     fn make(&self, change: RowChange) -> Result<(), Row>;
     fn data(&self, row: &RowKey, start_ts: Timestamp) -> Option<Vec<u8>>;
     fn set_safe_point(&self, to: Timestamp);
 }
 
-/// Rows in a map: nothing between a protocol function and the test.
+/// Rows in a map, without an engine.
 #[derive(Default)]
 pub struct Memory {
     rows: Mutex<BTreeMap<RowKey, Cells>>,
@@ -146,10 +147,10 @@ impl Rows for Arc<dyn Engine> {
     }
 }
 
-/// Only rivals on other threads make a second one necessary.
+/// Only concurrent requests on other threads make a second attempt necessary.
 const ATTEMPTS_MAX: usize = 1000;
 
-/// Sends requests.
+/// Sends requests and repeats each until its change applies.
 #[derive(Clone)]
 pub struct Hand(pub Arc<dyn Rows>);
 
@@ -172,7 +173,7 @@ impl Hand {
                 Err(found) => as_read = found,
             }
         }
-        panic!("the guards of {row:?} refuse what the step allows: {as_read:?}");
+        panic!("the preconditions of {row:?} refuse what the step allows: {as_read:?}");
     }
 
     fn informed<T>(
@@ -184,18 +185,19 @@ impl Hand {
         self.drive(row, start_ts, self.0.read(row, start_ts), step)
     }
 
-    /// Sent like a coordinator does, without looking at the row first. Whoever looks first must hear the same.
+    /// Sends the request as a coordinator does, without reading the row first. A request that reads
+    /// the row first must get the same result.
     pub fn prewrite(&self, request: &Prewrite) -> Result<PrewriteResult, StepError> {
         let start_ts = request.txn.start_ts;
         let looked = prewrite(&self.0.read(&request.row, start_ts), request).map(|step| match step {
             Step::Apply(_, answer) | Step::Done(answer) => answer,
         });
         let blind = self.drive(&request.row, start_ts, Row::default(), |row| prewrite(row, request));
-        assert_eq!(blind, looked, "the first guess must cost nothing");
+        assert_eq!(blind, looked, "a prewrite without a read must have the same result as one with a read");
         blind
     }
 
-    /// Without a look at what others do at the same time.
+    /// Does not compare with a prewrite that reads first: other threads change the row meanwhile.
     pub fn race_for(&self, request: &Prewrite) -> Result<PrewriteResult, StepError> {
         self.drive(&request.row, request.txn.start_ts, Row::default(), |row| prewrite(row, request))
     }
@@ -219,13 +221,14 @@ impl Hand {
         self.commit_as(txn, key, commit_ts, true)
     }
 
-    /// Commits a primary as its owner does: at the newest push, if there was one above `commit_ts`.
+    /// Commits a primary as its owner does: at the lock's `min_commit_ts` if that is above
+    /// `commit_ts`.
     pub fn commit_at_or_above(&self, txn: TxnId, key: &str, commit_ts: u64) -> Result<Timestamp, StepError> {
         let request = commit_request(txn, key, commit_ts, true);
         self.informed(&request.row, txn.start_ts, |as_read| commit_at_least(as_read, &request))
     }
 
-    /// Commits a secondary, which keeps no status.
+    /// Commits a secondary, which leaves no transaction record.
     pub fn commit_secondary(&self, txn: TxnId, key: &str, commit_ts: u64) -> Result<Timestamp, StepError> {
         self.commit_as(txn, key, commit_ts, false)
     }
@@ -240,13 +243,13 @@ impl Hand {
         self.informed(&request.row, txn.start_ts, |as_read| rollback(as_read, &request))
     }
 
-    pub fn check(&self, txn: TxnId, primary: &str, asker: OwnerLiveness) -> Result<TransactionStatus, StepError> {
-        let request = CheckTxnStatus { row: row(primary), txn, liveness: asker };
+    pub fn check(&self, txn: TxnId, primary: &str, liveness: OwnerLiveness) -> Result<TransactionStatus, StepError> {
+        let request = CheckTxnStatus { row: row(primary), txn, liveness };
         self.informed(&request.row, txn.start_ts, |as_read| check_txn_status(as_read, &request))
     }
 
-    pub fn resolve(&self, txn: TxnId, key: &str, verdict: TransactionStatus) -> Result<(), StepError> {
-        let request = Resolve { row: row(key), txn, status: verdict, keep_old_version: false, record_lock_only: false };
+    pub fn resolve(&self, txn: TxnId, key: &str, status: TransactionStatus) -> Result<(), StepError> {
+        let request = Resolve { row: row(key), txn, status, keep_old_version: false, record_lock_only: false };
         self.informed(&request.row, txn.start_ts, |as_read| resolve(as_read, &request))
     }
 
@@ -255,7 +258,7 @@ impl Hand {
         self.informed(&request.row, txn.start_ts, |as_read| heartbeat(as_read, &request))
     }
 
-    /// Collects the deletion, and answers whether it is off the work list.
+    /// Runs GC on the tombstone and returns whether its entry left the GC queue.
     pub fn collect(&self, key: &str, deleted_at: u64) -> bool {
         let as_read = self.0.read(&row(key), Timestamp::ZERO);
         let change = gc_row(
@@ -289,7 +292,7 @@ impl Hand {
         let newest = self.record(key)?;
         let bytes = match newest.value? {
             Value::Inline(bytes) => bytes.to_vec(),
-            Value::OutOfLine => self.0.data(&row(key), newest.txn.start_ts).expect("the value is missing"),
+            Value::OutOfLine => self.0.data(&row(key), newest.txn.start_ts).expect("the data cell is missing"),
         };
         Some(String::from_utf8(bytes).unwrap())
     }

@@ -1,4 +1,5 @@
-//! Killed before and after each write, and again in recovery: all of a transaction or nothing of it, ever after.
+//! Kills before and after each write, and again during recovery: all of a transaction or nothing of
+//! it is visible, permanently.
 
 use percolite::row::TxnRecord;
 use percolite::{Commit, ErrorKind, Result};
@@ -9,9 +10,10 @@ use crate::world::{Dice, Opened, World, long, text};
 
 use percolite::protocol::{OwnerLiveness, Prewrite, TransactionStatus};
 
-/// A put of a row that is new, a long value over a long one, a short one over a long one, a deletion, and a row held.
+/// A put of a new row, a long value over a long one, a short one over a long one, a deletion, and a
+/// lock-only row.
 const KEYS: [&str; 5] = ["a", "b", "c", "d", "e"];
-/// One crash after another has only so many places to happen.
+/// A recovery has fewer writes than this. More mean that it does not end.
 const WRITES_MAX: u64 = 60;
 
 type State = Vec<Option<String>>;
@@ -44,7 +46,7 @@ fn change(store: &Opened) -> Result<Commit> {
     txn.commit()
 }
 
-/// Every row, read singly so that each lock is met on its own, from a place that the dice choose.
+/// Every row, from a random one on, read one by one so that each lock is resolved separately.
 fn read(store: &Opened, dice: &mut Dice) -> Result<State> {
     let txn = store.begin()?;
     let mut state = before();
@@ -56,7 +58,7 @@ fn read(store: &Opened, dice: &mut Dice) -> Result<State> {
     Ok(state)
 }
 
-/// How much work it is to count one way through, nobody being killed.
+/// The number of writes of an uninterrupted transaction.
 fn count_writes(world: &World) -> u64 {
     let world = world.another();
     let store = prepare(&world);
@@ -81,19 +83,19 @@ fn kill_the_owner(world: &World, index: u64, act: Act, dice: Dice) -> Killed {
     killed
 }
 
-/// What the owner was told must be true for ever.
+/// The owner's result must stay true permanently.
 fn check_answer(answer: &Result<Commit>, state: &State) -> bool {
     assert!(*state == before() || *state == after(), "torn: {state:?}");
     let committed = *state == after();
     match answer.as_ref().map_err(percolite::Error::kind) {
-        Ok(_) => assert!(committed, "acknowledged and lost"),
+        Ok(_) => assert!(committed, "an acknowledged commit is lost"),
         Err(ErrorKind::Undetermined(_)) => {}
-        Err(other) => assert!(!committed, "committed, and its owner was told {other:?}"),
+        Err(other) => assert!(!committed, "committed, although the owner's result is {other:?}"),
     }
     committed
 }
 
-/// Recovers as far as it gets: reads rows, sweeps, writes.
+/// Recovers until a call fails: reads every row, sweeps, reads again.
 fn recover(store: &Opened, dice: &mut Dice) -> Result<State> {
     let state = read(store, dice)?;
     store.resolve_orphan_locks()?;
@@ -105,7 +107,7 @@ pub fn killed_at_every_write_and_again_in_recovery(world: &World) {
     let writes = count_writes(world);
     assert!(writes >= if world.is_two_phase() { 2 } else { 1 });
     let (mut forward, mut back, mut kills_in_recovery) = (0, 0, 0);
-    // There are few places to die, and in memory the dice say what a power cut leaves.
+    // There are few points to kill at, and in memory a random part survives the power cut.
     let repeats = match (world.is_rocks(), world.is_two_phase()) {
         (true, _) => 1,
         (false, true) => 3,
@@ -114,8 +116,8 @@ pub fn killed_at_every_write_and_again_in_recovery(world: &World) {
     for (repeat, index) in (0..repeats).flat_map(|repeat| (0..writes).map(move |index| (repeat, index))) {
         for act in [Act::Refuse, Act::Lose] {
             for second in 0.. {
-                assert!(second < WRITES_MAX, "recovery never ends");
-                // On disk every other one: each has three stores to open.
+                assert!(second < WRITES_MAX, "recovery does not end");
+                // On disk one of the two, in turn: each opens three stores.
                 let acts = [Act::Refuse, Act::Lose];
                 let chosen = if world.is_rocks() { &acts[(index + second) as usize % 2..][..1] } else { &acts[..] };
                 let mut recovered = false;
@@ -147,12 +149,12 @@ fn kill_the_recovery(world: &World, index: u64, act: Act, killed: &mut Killed) -
     let dead = tap.is_dead();
     if let Some(state) = seen {
         check_answer(&killed.answer, &state);
-        // What somebody has read does not change any more.
+        // A state that was read once is permanent.
         world.crash(&mut killed.dice);
         let store = world.open_unswept();
         assert_eq!(read(&store, &mut killed.dice).unwrap(), state);
     } else {
-        assert!(dead, "recovery failed by itself");
+        assert!(dead, "recovery failed without being cut off");
         world.crash(&mut killed.dice);
     }
     world.let_locks_expire();
@@ -166,7 +168,7 @@ fn settle(world: &World, killed: &mut Killed) -> bool {
     for key in KEYS {
         store.put(key, "free");
     }
-    // A reader has no business with a row that is only held; now it was written, too.
+    // Reads do not resolve the lock-only row; the write above has.
     assert_eq!(store.locks_left(), 0);
     drop(store);
     let store = world.open();
@@ -174,7 +176,8 @@ fn settle(world: &World, killed: &mut Killed) -> bool {
     committed
 }
 
-/// More rows than are locked in one go: the owner dies between two such goes, or between the goes of a roll-back.
+/// More rows than one batch locks: the owner is killed between two batches of prewrites, or of a
+/// rollback.
 pub fn killed_between_locks_of_a_large_transaction(world: &World) {
     const ROWS: usize = 1100;
     let fill = |store: &Opened| -> Result<Commit> {
@@ -213,7 +216,8 @@ pub fn killed_between_locks_of_a_large_transaction(world: &World) {
     }
 }
 
-/// Two rows by hand: whoever stops wherever, and whoever takes over wherever that one stopped, the verdict is one.
+/// Two rows: the owner stops at any step, resolvers take over and stop at any step, and all of them
+/// get the same transaction status.
 pub fn stopped_at_every_step_and_again_in_recovery(world: &World) {
     type Work = fn(&Hand);
     let owner: [Work; 4] = [
@@ -222,32 +226,33 @@ pub fn stopped_at_every_step_and_again_in_recovery(world: &World) {
         |hand| drop(hand.commit(txn(10), "p", 20)),
         |hand| drop(hand.commit_secondary(txn(10), "s", 20)),
     ];
-    let ask = |hand: &Hand| hand.check(txn(10), "p", OwnerLiveness::Dead).unwrap();
+    let check = |hand: &Hand| hand.check(txn(10), "p", OwnerLiveness::Dead).unwrap();
     for stopped in 0..=owner.len() {
         for resolvers in 0..3 {
             for resolver_stops in 0..3 {
                 let world = world.another();
                 let hand = world.hand();
                 owner[..stopped].iter().for_each(|step| step(&hand));
-                let mut verdicts = Vec::new();
+                let mut found = Vec::new();
                 for _ in 0..=resolvers {
-                    // Asks, resolves the secondary, resolves the primary; the last one gets to the end.
-                    verdicts.push(ask(&hand));
+                    // A resolver checks the status, resolves the secondary, then the primary. The
+                    // last one completes.
+                    found.push(check(&hand));
                     if resolver_stops > 0 {
-                        hand.resolve(txn(10), "s", verdicts[0]).unwrap();
+                        hand.resolve(txn(10), "s", found[0]).unwrap();
                     }
                     if resolver_stops > 1 {
-                        hand.resolve(txn(10), "p", verdicts[0]).unwrap();
+                        hand.resolve(txn(10), "p", found[0]).unwrap();
                     }
                 }
-                hand.resolve(txn(10), "s", verdicts[0]).unwrap();
+                hand.resolve(txn(10), "s", found[0]).unwrap();
                 let committed = stopped >= 3;
                 let expected =
                     if committed { TransactionStatus::Committed(ts(20)) } else { TransactionStatus::RolledBack };
-                assert!(verdicts.iter().all(|verdict| *verdict == expected), "{stopped}: {verdicts:?}");
-                // The owner was only slow, and does the rest now.
+                assert!(found.iter().all(|status| *status == expected), "{stopped}: {found:?}");
+                // The owner was only slow and takes its remaining steps.
                 owner[stopped..].iter().for_each(|step| step(&hand));
-                hand.resolve(txn(10), "s", ask(&hand)).unwrap();
+                hand.resolve(txn(10), "s", check(&hand)).unwrap();
                 let value = committed.then(|| "new".to_owned());
                 assert_eq!([hand.value("p"), hand.value("s")], [value.clone(), value]);
                 assert_eq!([hand.lock("p"), hand.lock("s")], [None, None]);

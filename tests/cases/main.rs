@@ -1,13 +1,17 @@
-//! Ways to get Percolator wrong, each a test: case by case, engine by engine, one phase and two.
+//! Known ways to get Percolator wrong: a table of cases, engines and commit protocols.
 //!
-//! The numbers are those of the list that the project was given (`percolator-cases.md`, 62 lines). A run ends with a table of
-//! every case: passed, or not applicable and why. It fails when a case fails, is missing, is there twice, or was
-//! decided for some columns of the table only.
+//! A case is a bug that a public system had or nearly had (TiKV, Badger, CockroachDB, OMID and
+//! others), or one that a review of this pipeline found. It is named by its pitfall. Where there is
+//! a public issue, the test's doc comment names it.
+//!
+//! A run ends with the table: each case on each engine passed, failed, or is not applicable and
+//! why. The run fails when a case fails, is missing, has the name of another one, or leaves a
+//! column open.
 //!
 //! ```text
-//! cargo test --release --workspace --test cases              everything
-//! cargo test --release --workspace --test cases -- 37 deadlock   these cases: numbers, or words of their names
-//! PERCOLITE_SEED=7 cargo test ...                            the same random choices as the run that printed 7
+//! cargo test --release --test cases                     all cases
+//! cargo test --release --test cases -- rollback resolv  cases that have one of the words in the name
+//! PERCOLITE_SEED=7 cargo test ...                       the random choices of the run that printed 7
 //! ```
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
@@ -44,13 +48,13 @@ mod world;
 
 fn main() -> std::process::ExitCode {
     let headings = [
-        ("Roll-back and prewrite", rollback_and_prewrite::cases()),
+        ("Rollback and prewrite", rollback_and_prewrite::cases()),
         ("Timestamps", timestamps::cases()),
         ("Reads", reads::cases()),
         ("Conflicts", conflicts::cases()),
         ("Crash and recovery", crash::cases()),
         ("Garbage collection", collection::cases()),
-        ("Of our own pipeline", pipeline::cases()),
+        ("Commit pipeline", pipeline::cases()),
     ];
     report::run(headings.into())
 }

@@ -1,4 +1,4 @@
-//! The commit pipeline: visible, durable, acknowledged.
+//! The commit pipeline: when a commit is visible, durable and acknowledged.
 
 use std::time::Duration;
 
@@ -22,55 +22,57 @@ use crate::world::{HOUR_MS, World, assert_conflict, eventually, long, some, spaw
 
 pub fn cases() -> Vec<Case> {
     let no_drop = "keyspaces of a shared engine cannot be dropped";
-    let cuts_logs = Case::new(56, "an older log loses its tail: a prefix or a refusal, no hole")
-        .not_on(STEPS, WHOLE_STORE)
-        .not_on(SIM_ONE | SIM_TWO | SHARED, "memory has no log files; its crashes keep a prefix by construction");
+    let cuts_logs =
+        Case::new("an older segment loses its tail: a prefix or an error, no hole").not_on(STEPS, WHOLE_STORE).not_on(
+            SIM_ONE | SIM_TWO | SHARED,
+            "the in-memory engines have no log files; their crashes keep a prefix by construction",
+        );
     #[cfg(feature = "rocks")]
     let cuts_logs = cuts_logs.on(ROCKS_ONE | ROCKS_TWO, crate::wal::an_older_segment_cut_at_a_frame_leaves_no_hole);
     vec![
-        Case::new(52, "a commit below start_ts and above read_ts is a conflict")
+        Case::new("a commit between read_ts and start_ts is a conflict")
             .on(STEPS | TWO, a_commit_between_read_ts_and_start_ts_is_a_conflict)
             .on(STORES, a_transaction_begun_during_a_commit_conflicts_with_it),
-        Case::new(53, "a snapshot sees what was acknowledged, and never goes back")
+        Case::new("a snapshot sees acknowledged commits and never goes back")
             .on(STORES, acknowledged::a_snapshot_sees_what_was_acknowledged)
-            .on(EMBEDDED, acknowledged::a_sync_acknowledges_nothing_that_came_while_it_ran)
+            .on(EMBEDDED, acknowledged::a_sync_acknowledges_no_commit_that_came_during_it)
             .not_on(STEPS, WHOLE_STORE),
-        Case::new(54, "a closure's own error waits for what it has read")
+        Case::new("a closure's own error waits until its reads are durable")
             .on(STORES, acknowledged::a_closures_own_error_waits_until_its_reads_are_durable)
-            .on(EMBEDDED, acknowledged::a_closures_own_error_is_not_told_when_the_sync_fails)
+            .on(EMBEDDED, acknowledged::a_failed_sync_replaces_a_closures_own_error)
             .not_on(STEPS, WHOLE_STORE),
-        Case::new(55, "a snapshot finds the version being replaced; so does a crash")
+        Case::new("snapshots and recovery find the version being replaced")
             .on(STORES, a_snapshot_finds_the_version_that_is_being_replaced)
             .on(SIM_ONE | SIM_TWO, acknowledged::an_unsynced_commit_does_not_cost_the_durable_version)
             .not_on(STEPS, WHOLE_STORE),
         cuts_logs,
-        Case::new(57, "a dropped keyspace still decides for its secondaries")
+        Case::new("a dropped keyspace's primary still decides its secondaries")
             .row_by_row()
             .on(EMBEDDED_TWO, a_dropped_primary_still_rolls_its_secondary_forward)
             .not_on(STEPS, WHOLE_STORE)
             .not_on(SHARED, no_drop)
             .not_on(ONE, NO_LOCKS),
-        Case::new(58, "put twice: the last one wins; savepoints restore")
+        Case::new("the last put wins; savepoints restore earlier puts")
             .on(STEPS | TWO, the_last_put_of_a_transaction_wins)
             .on(STORES, a_savepoint_restores_what_was_put_before_it),
-        Case::new(59, "nested and rival closures do not deadlock")
+        Case::new("nested and conflicting closures do not deadlock")
             .on(STORES, waiting::nested_closures_need_no_second_permit)
-            .on(STORES, waiting::rival_closures_in_opposite_orders_all_commit)
+            .on(STORES, waiting::conflicting_closures_in_opposite_orders_all_commit)
             .not_on(STEPS, WHOLE_STORE),
-        Case::new(60, "nobody is acknowledged by the sync after a failed one")
-            .on(EMBEDDED, undecided::a_failed_sync_is_forgiven_to_nobody)
-            .on(EMBEDDED, undecided::a_failed_sync_of_the_sweep_is_forgiven_to_nobody)
+        Case::new("a sync after a failed one acknowledges none of its commits")
+            .on(EMBEDDED, undecided::a_failed_sync_fails_every_waiting_commit)
+            .on(EMBEDDED, undecided::a_failed_sync_of_the_sweep_fails_waiting_commits)
             .not_on(STEPS, WHOLE_STORE)
-            .not_on(SHARED, "a lost reply of a shared engine is no failed disk: the client asks again"),
-        Case::new(61, "the last unapplied lock goes while a reader reads")
+            .not_on(SHARED, "a lost reply of a shared engine is not a failed disk: the client sends the request again"),
+        Case::new("the last lock of a commit is resolved during a read")
             .row_by_row()
-            .on(TWO, a_reader_goes_on_when_the_last_lock_is_resolved)
-            .on(TWO, a_reader_of_an_old_view_meets_an_orphan_long_resolved)
+            .on(TWO, a_reader_continues_when_the_last_lock_is_resolved)
+            .on(TWO, an_old_read_view_shows_locks_resolved_since)
             .not_on(STEPS, WHOLE_STORE)
             .not_on(ONE, NO_LOCKS),
-        Case::new(62, "idle for an hour under load: bounded, and still a conflict")
+        Case::new("idle for an hour: a bounded conflict set, still a conflict")
             .on(STORES, an_idle_transaction_still_conflicts)
-            .on(EMBEDDED, an_idle_transaction_is_not_refused_for_nothing)
+            .on(EMBEDDED, an_idle_transaction_has_no_spurious_conflict)
             .not_on(STEPS, WHOLE_STORE),
     ]
 }
@@ -106,13 +108,14 @@ fn a_transaction_begun_during_a_commit_conflicts_with_it(world: &World) {
         txn.commit().unwrap().commit_ts
     });
     gate.wait_for_arrival();
-    // T0 has its commit timestamp; nothing of it is visible.
+    // T0 has its commit timestamp and is not visible.
     let mut t1 = second.begin().unwrap();
     let (read_ts, start_ts) = (t1.read_ts(), t1.start_ts());
     assert_eq!(text(t1.get(&second.rows, "k").unwrap()), some("1"));
     t1.put(&second.rows, "k", "1+1").unwrap();
     if world.is_shared() {
-        // There read_ts is start_ts, and T0's lock is in the way until T0 has gone above the reader.
+        // On a shared engine read_ts is start_ts, and T0's lock conflicts until T0 has committed
+        // above the reader.
         assert_conflict(t1.commit());
         gate.open();
         assert!(t0.join() > read_ts);
@@ -150,13 +153,13 @@ fn a_snapshot_finds_the_version_that_is_being_replaced(world: &World) {
         let reader = reader_client.as_ref().unwrap_or(&store);
         let (snapshot, txn) = (reader.snapshot().unwrap(), reader.begin().unwrap());
         if world.is_shared() {
-            // The commit timestamp is chosen; whoever reads now pushes the writer above itself.
+            // The commit timestamp is chosen already; a reader pushes the writer above its read_ts.
             assert_eq!(text(snapshot.get(&reader.rows, "k").unwrap()), Some(long("old")));
             assert_eq!(text(txn.get(&reader.rows, "k").unwrap()), Some(long("old")));
         }
         gate.open();
         assert!(commit.join() > snapshot.read_ts());
-        // And once more over it, so that its entry would be the one to go.
+        // Another version replaces the new one, which makes the old one the next to be removed.
         store.put("k", long("newer"));
         assert_eq!(text(snapshot.get(&reader.rows, "k").unwrap()), Some(long("old")));
         assert_eq!(text(txn.get(&reader.rows, "k").unwrap()), Some(long("old")));
@@ -203,9 +206,9 @@ fn a_dropped_primary_still_rolls_its_secondary_forward(world: &World) {
                 .len()
         };
         if sweep {
-            eventually("the space is given back", || rows_left() == 0);
+            eventually("the dropped rows are deleted", || rows_left() == 0);
         } else {
-            // Nobody has met the lock, so what decides over it has to stay.
+            // The lock is not resolved, so the primary's row that decides it must stay.
             std::thread::sleep(Duration::from_millis(700));
             assert_eq!((rows_left(), store.locks_left()), (1, 1));
         }
@@ -228,7 +231,7 @@ fn the_last_put_of_a_transaction_wins(world: &World) {
     assert_eq!(hand.prewrite(&nth(2, value("second"))), Err(StepError::StaleRequest));
     assert!(hand.0.data(&row("k"), ts(10)).is_some());
     hand.prewrite(&nth(4, value("fourth"))).unwrap();
-    assert_eq!(hand.0.data(&row("k"), ts(10)), None, "the long value stays behind");
+    assert_eq!(hand.0.data(&row("k"), ts(10)), None, "the replaced long value is still stored");
     assert_eq!(hand.prewrite(&nth(3, value(&long("third")))), Err(StepError::StaleRequest));
     hand.commit(txn(10), "k", 20).unwrap();
     assert_eq!(hand.value("k"), some("fourth"));
@@ -259,9 +262,9 @@ fn a_savepoint_restores_what_was_put_before_it(world: &World) {
     put(&mut txn, "new", "7");
     txn.rollback_to(inner).unwrap();
     txn.rollback_to(outer).unwrap();
-    assert!(txn.rollback_to(inner).is_err(), "it was taken back");
+    assert!(txn.rollback_to(inner).is_err(), "the savepoint was rolled back");
     assert_eq!(seen(&txn), [Some(long("2")), some("old"), None, some("old")]);
-    // What is taken back conflicts with nobody.
+    // Writes that were rolled back cause no conflict.
     store.put_all(&["there", "also there", "new"], "theirs");
     txn.commit().unwrap();
     assert_eq!(
@@ -270,7 +273,7 @@ fn a_savepoint_restores_what_was_put_before_it(world: &World) {
     );
 }
 
-fn a_reader_goes_on_when_the_last_lock_is_resolved(world: &World) {
+fn a_reader_continues_when_the_last_lock_is_resolved(world: &World) {
     let writer = world.open();
     writer.put_all(&["a", "b", "c"], "old");
     let reader_client = world.is_shared().then(|| world.open());
@@ -292,7 +295,7 @@ fn a_reader_goes_on_when_the_last_lock_is_resolved(world: &World) {
         txn.commit().unwrap();
     });
     gate.wait_for_arrival();
-    // The commit point is behind, the secondaries are locked.
+    // The writer is past its commit point, and its secondaries are locked.
     let txn = reader.begin().unwrap();
     assert_eq!(text(txn.get(&reader.rows, "a").unwrap()), some("new"));
     let scan = txn.range(&reader.rows, ..);
@@ -305,16 +308,17 @@ fn a_reader_goes_on_when_the_last_lock_is_resolved(world: &World) {
     assert_eq!(scanned, [b"new", b"new", b"new"]);
 }
 
-fn a_reader_of_an_old_view_meets_an_orphan_long_resolved(world: &World) {
+fn an_old_read_view_shows_locks_resolved_since(world: &World) {
     let keys = &["a", "b", "c"];
-    // What is overwritten before the reader goes on: nothing, secondaries only, everything.
+    // Rows overwritten before the reader continues: none, only secondaries, all.
     for overwritten in [&[][..], &["b", "c"], keys] {
         for committed in [false, true] {
             let world = world.another();
             leave_orphans(&world, keys, committed);
             let store = world.open_unswept();
             let (snapshot, txn) = (store.snapshot().unwrap(), store.begin().unwrap());
-            // Somebody else resolves everything, the records of it go, and the rows are written again.
+            // Other transactions resolve every lock, the records are deleted, and the rows are
+            // written again.
             for key in keys {
                 store.get(key);
             }
@@ -332,20 +336,22 @@ fn a_reader_of_an_old_view_meets_an_orphan_long_resolved(world: &World) {
             assert_eq!(scanned, [then.clone(), then.clone(), then.clone()]);
             let now = keys.map(|key| if overwritten.contains(&key) { some("newer") } else { then.clone() });
             assert_eq!(keys.map(|key| store.get(key)), now);
-            // Late questions are no reason to give a verdict a second time, and the other way round.
-            let verdicts = store.engine.txn_records(Timestamp::MAX, 100).unwrap();
+            // The old reader's status checks must not record a second status that contradicts the
+            // first.
+            let records = store.engine.txn_records(Timestamp::MAX, 100).unwrap();
             let of_rolled_back = |(row, start_ts): &(percolite::RowKey, Timestamp)| {
                 store.engine.read_row(row, *start_ts).unwrap().txn_record == Some(percolite::row::TxnRecord::RolledBack)
             };
             assert!(
-                !committed || !verdicts.iter().any(of_rolled_back),
-                "committed, and recorded as rolled back: {verdicts:?}"
+                !committed || !records.iter().any(of_rolled_back),
+                "committed, and recorded as rolled back: {records:?}"
             );
         }
     }
 }
 
-/// A transaction with its first row as primary, cut off before its commit point or right after it.
+/// Leaves a transaction whose primary is the first row, cut off just before or after its commit
+/// point.
 fn leave_orphans(world: &World, keys: &'static [&str; 3], committed: bool) {
     let store = world.open();
     store.put_all(keys, "old");
@@ -379,7 +385,7 @@ fn an_idle_transaction_still_conflicts(world: &World) {
     assert_eq!(store.get("k"), some("new"));
 }
 
-fn an_idle_transaction_is_not_refused_for_nothing(world: &World) {
+fn an_idle_transaction_has_no_spurious_conflict(world: &World) {
     let store = world.open_with(world.builder().conflict_cache_rows(16).durability(Durability::Buffered));
     store.put("k", "old");
     let mut idle = store.begin().unwrap();

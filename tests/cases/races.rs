@@ -1,4 +1,4 @@
-//! Readers that spin while somebody writes.
+//! Readers that read in a loop during commits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,10 +15,10 @@ pub fn a_spinning_reader_sees_all_or_nothing(world: &World) {
     let writer = buffered();
     let reader_client = world.is_shared().then(buffered);
     let reader = reader_client.as_ref().unwrap_or(&writer);
-    let fill = |store: &Store, rows: &Keyspace, generation: u64| {
+    let fill = |store: &Store, rows: &Keyspace, round: u64| {
         let mut txn = store.begin().unwrap();
         for row in 0..ROWS {
-            txn.put(rows, row.to_be_bytes(), generation.to_be_bytes()).unwrap();
+            txn.put(rows, row.to_be_bytes(), round.to_be_bytes()).unwrap();
         }
         txn.commit()
     };
@@ -35,7 +35,7 @@ pub fn a_spinning_reader_sees_all_or_nothing(world: &World) {
                     let scan = |row: Result<(Vec<u8>, Vec<u8>)>| u64::from_be_bytes(row.unwrap().1.try_into().unwrap());
                     let seen: Vec<u64> = txn.range(&rows, ..).map(scan).collect();
                     assert_eq!(seen.len() as u64, ROWS);
-                    assert!(seen.iter().all(|generation| *generation == seen[0]), "torn: {seen:?}");
+                    assert!(seen.iter().all(|round| *round == seen[0]), "torn: {seen:?}");
                     let point = txn.get(&rows, 7_u64.to_be_bytes()).unwrap().unwrap();
                     assert_eq!(u64::from_be_bytes(point.try_into().unwrap()), seen[0]);
                     assert!(seen[0] >= last, "back from {last} to {}", seen[0]);
@@ -45,24 +45,24 @@ pub fn a_spinning_reader_sees_all_or_nothing(world: &World) {
             })
         })
         .collect();
-    // Until the readers have seen it change often, or have failed.
+    // Until the readers have seen many changes, or for ten seconds.
     let began = Instant::now();
-    for generation in 1.. {
-        let enough = generation > 150 && changes.load(Ordering::SeqCst) > 20;
+    for round in 1.. {
+        let enough = round > 150 && changes.load(Ordering::SeqCst) > 20;
         if enough || began.elapsed() > Duration::from_secs(10) {
             break;
         }
-        // A reader that pushes the writer again and again does not stop it for ever.
-        while let Err(why) = fill(&writer, &writer.rows, generation) {
+        // Readers that push the writer may make attempts fail, but not every attempt.
+        while let Err(why) = fill(&writer, &writer.rows, round) {
             assert!(why.is_retryable(), "{why}");
         }
     }
     stop.store(true, Ordering::SeqCst);
     readers.into_iter().for_each(|reader| reader.join());
-    assert!(changes.load(Ordering::SeqCst) > 0, "the readers saw nothing happen");
+    assert!(changes.load(Ordering::SeqCst) > 0, "the readers saw no change");
 }
 
-pub fn an_acknowledged_commit_is_never_unseen(world: &World) {
+pub fn an_acknowledged_commit_is_always_visible(world: &World) {
     let (writer, reader) = prepared(world);
     let acknowledged = Arc::new(AtomicU64::new(0));
     let stop = Arc::new(AtomicBool::new(false));
@@ -75,11 +75,11 @@ pub fn an_acknowledged_commit_is_never_unseen(world: &World) {
             let (acknowledged, stop) = (Arc::clone(&acknowledged), Arc::clone(&stop));
             spawn(move || {
                 while !stop.load(Ordering::SeqCst) {
-                    let known = acknowledged.load(Ordering::SeqCst);
+                    let least = acknowledged.load(Ordering::SeqCst);
                     let txn = store.begin().unwrap();
                     let [b, a] = ["b", "a"]
                         .map(|key| u64::from_be_bytes(txn.get(&rows, key).unwrap().unwrap().try_into().unwrap()));
-                    assert!(b >= known && a >= known, "{known} was acknowledged, {b} and {a} seen");
+                    assert!(b >= least && a >= least, "{least} was acknowledged, {b} and {a} seen");
                     assert_eq!(a, b);
                 }
             })

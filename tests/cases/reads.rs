@@ -1,4 +1,4 @@
-//! Reads: what a reader sees while somebody writes.
+//! Reads: what a reader sees during a commit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,59 +17,59 @@ use crate::world::{Opened, Thread, World, assert_conflict, long, some, spawn, te
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new(19, "a secondary is read as its primary says: committed before")
+        Case::new("a locked secondary committed before the reader reads new")
             .row_by_row()
             .on(TWO, a_locked_secondary_committed_before_the_reader_is_new)
             .on(TWO, an_orphan_secondary_committed_before_the_reader_is_new)
             .not_on(STEPS, WHOLE_STORE)
             .not_on(ONE, NO_LOCKS),
-        Case::new(20, "a secondary is read as its primary says: committed after")
+        Case::new("a locked secondary committed after the reader reads old")
             .row_by_row()
             .on(TWO, a_locked_secondary_committed_after_the_reader_is_old)
             .not_on(STEPS, WHOLE_STORE)
             .not_on(ONE, NO_LOCKS),
-        Case::new(21, "what one snapshot learned of a lock is not used for another")
+        Case::new("a lock's status is not reused for another snapshot")
             .row_by_row()
-            .on(TWO, what_one_snapshot_learned_is_not_used_for_another)
+            .on(TWO, a_status_read_for_one_snapshot_is_not_reused)
             .not_on(STEPS, WHOLE_STORE)
             .not_on(ONE, NO_LOCKS),
-        Case::new(22, "no reader slips in between a timestamp and its lock")
-            .on(STORES, no_reader_slips_in_before_a_lock_is_visible)
-            .on(SHARED, a_commit_after_the_view_was_opened_lies_above_it)
+        Case::new("no reader begins between a commit's timestamp and its lock")
+            .on(STORES, a_reader_before_the_first_lock_is_below_the_commit)
+            .on(SHARED, a_commit_after_the_engine_snapshot_is_above_it)
             .not_on(STEPS, WHOLE_STORE),
-        Case::new(23, "a commit_ts is given, its batch not applied: reads repeat")
+        Case::new("reads are repeatable while a chosen commit_ts is not applied")
             .on(STORES, a_read_repeats_over_a_commit_that_is_not_applied)
             .not_on(STEPS, WHOLE_STORE),
-        Case::new(24, "a commit of many rows is seen whole or not at all")
+        Case::new("a commit of many rows is visible as a whole or not at all")
             .on(STORES, races::a_spinning_reader_sees_all_or_nothing)
             .not_on(STEPS, WHOLE_STORE),
-        Case::new(25, "lock and write columns are read at one moment")
-            .on(STORES, a_commit_between_the_columns_is_not_seen_by_half)
-            .on(STORES, races::an_acknowledged_commit_is_never_unseen)
+        Case::new("lock and write columns are read from one state")
+            .on(STORES, a_commit_between_column_reads_is_not_half_seen)
+            .on(STORES, races::an_acknowledged_commit_is_always_visible)
             .not_on(STEPS, WHOLE_STORE),
-        Case::new(26, "holds and roll-backs on top do not hide or redate a put")
-            .on(STEPS | TWO, holds_and_roll_backs_leave_the_version_alone)
-            .on(STORES, a_held_row_reads_as_before),
-        Case::new(27, "a scan over locks misses no row and repeats none")
+        Case::new("lock-only and rollback records do not hide or redate a put")
+            .on(STEPS | TWO, lock_only_and_rollback_leave_the_version)
+            .on(STORES, a_lock_only_row_reads_unchanged),
+        Case::new("a scan over locks misses no row and repeats none")
             .row_by_row()
             .on(TWO, scans::locks_at_page_borders_hide_nothing)
-            .on(TWO, scans::no_part_of_a_column_is_walked_over_twice)
+            .on(TWO, scans::no_part_of_a_column_is_read_twice)
             .not_on(STEPS, WHOLE_STORE)
             .not_on(ONE, NO_LOCKS),
-        Case::new(28, "a transaction reads its own writes, in scans too")
+        Case::new("a transaction reads its own writes, in scans too")
             .on(STORES, scans::own_writes_are_read_everywhere)
             .not_on(STEPS, WHOLE_STORE),
-        Case::new(29, "keys that are prefixes of each other never mix")
+        Case::new("keys that are prefixes of each other never mix")
             .on(STORES, scans::prefixes_of_each_other_never_mix)
             .not_on(STEPS, WHOLE_STORE),
-        Case::new(30, "two transactions with one read_ts stay apart")
+        Case::new("two transactions with one read_ts stay separate")
             .on(STEPS | TWO, one_read_ts_is_not_one_transaction)
-            .on(EMBEDDED, transactions_of_one_watermark_stay_apart)
-            .on(EMBEDDED_TWO, orphans_of_one_watermark_have_fates_of_their_own),
+            .on(EMBEDDED, transactions_with_one_read_ts_stay_separate)
+            .on(EMBEDDED_TWO, orphans_with_one_read_ts_are_resolved_separately),
     ]
 }
 
-/// Commits `a` (the primary) and `b`, and stops where `stop` says.
+/// Starts a commit of `a`, the primary, and `b`, which is blocked at the write that `stop` selects.
 fn stopped_commit(
     writer: &Opened,
     stop: impl Fn(&[RowBatch], &Keyspace) -> bool + Send + Sync + 'static,
@@ -125,7 +125,7 @@ fn new() -> [Option<String>; 2] {
     [Some(long("new")), some("new")]
 }
 
-/// By a transaction: on the embedded engines a snapshot waits for what is durable.
+/// Reads in a transaction: a snapshot of an exclusive engine waits until its reads are durable.
 fn read_now(reader: &Opened) -> [Option<String>; 2] {
     let txn = reader.begin().unwrap();
     ["b", "a"].map(|key| text(txn.get(&reader.rows, key).unwrap()))
@@ -166,11 +166,11 @@ fn a_locked_secondary_committed_after_the_reader_is_old(world: &World) {
     let (writer, reader) = prepared(world);
     let early = reader.snapshot().unwrap();
     let (first, commit) = stopped_commit(&writer, at_commit_point);
-    // This one's view has the locks already.
+    // The engine snapshot of this reader contains the locks.
     let late = reader.snapshot().unwrap();
     let late_txn = reader.begin().unwrap();
     if world.is_shared() {
-        // The commit timestamp is chosen; whoever reads now pushes the writer above itself.
+        // The commit timestamp is chosen already; a reader pushes the writer above its read_ts.
         assert_eq!(read(&late, &reader.rows), old());
         assert_eq!(text(late_txn.get(&reader.rows, "b").unwrap()), some("old"));
     }
@@ -194,7 +194,7 @@ fn a_locked_secondary_committed_after_the_reader_is_old(world: &World) {
 }
 
 /// tikv #10570
-fn what_one_snapshot_learned_is_not_used_for_another(world: &World) {
+fn a_status_read_for_one_snapshot_is_not_reused(world: &World) {
     let (writer, reader) = prepared(world);
     let (first, commit) = stopped_commit(&writer, at_commit_point);
     let before = reader.snapshot().unwrap();
@@ -219,7 +219,7 @@ fn what_one_snapshot_learned_is_not_used_for_another(world: &World) {
 }
 
 /// tikv: `test_atomic_getting_max_ts_and_storing_memory_lock`
-fn no_reader_slips_in_before_a_lock_is_visible(world: &World) {
+fn a_reader_before_the_first_lock_is_below_the_commit(world: &World) {
     let (writer, reader) = prepared(world);
     let first_write = |groups: &[RowBatch], rows: &Keyspace| {
         let row = rows.row_key("a");
@@ -237,8 +237,9 @@ fn no_reader_slips_in_before_a_lock_is_visible(world: &World) {
     assert_eq!(read_now(&reader), new());
 }
 
-/// A view opened before its timestamp was taken would miss a commit below it, and a write over that loses it.
-fn a_commit_after_the_view_was_opened_lies_above_it(world: &World) {
+/// An engine snapshot taken before its read timestamp would miss a commit below that timestamp, and
+/// a write of the transaction would overwrite it.
+fn a_commit_after_the_engine_snapshot_is_above_it(world: &World) {
     let (writer, reader) = prepared(world);
     let (store, rows) = (writer.store.clone(), writer.rows.clone());
     reader.tap.after_next_view(move || {
@@ -269,13 +270,13 @@ fn a_read_repeats_over_a_commit_that_is_not_applied(world: &World) {
     assert_eq!(read_now(&reader), new());
 }
 
-fn a_commit_between_the_columns_is_not_seen_by_half(world: &World) {
+fn a_commit_between_column_reads_is_not_half_seen(world: &World) {
     for scan in [false, true] {
         let world = world.another();
         let (writer, reader) = prepared(&world);
         writer.put("k", "old");
         let txn = reader.begin().unwrap();
-        // The lock column has been read, the write column has not.
+        // The commit is between the reads of the lock column and of the write column.
         let (store, rows) = (writer.store.clone(), writer.rows.clone());
         let committed = Arc::new(AtomicBool::new(false));
         let done = Arc::clone(&committed);
@@ -292,13 +293,13 @@ fn a_commit_between_the_columns_is_not_seen_by_half(world: &World) {
         };
         let expected = if scan { vec![some("old")] } else { vec![some("old"), None] };
         assert_eq!(look(), expected);
-        assert!(committed.load(Ordering::SeqCst), "nothing was committed in between");
+        assert!(committed.load(Ordering::SeqCst), "there was no commit between the reads");
         assert_eq!(look(), expected);
         assert_eq!([reader.get("k"), reader.get("k2")], [some("new"), some("new")]);
     }
 }
 
-fn holds_and_roll_backs_leave_the_version_alone(world: &World) {
+fn lock_only_and_rollback_leave_the_version(world: &World) {
     let hand = world.hand();
     hand.write(txn(10), "k", "v", 11);
     let version = hand.record("k");
@@ -312,7 +313,7 @@ fn holds_and_roll_backs_leave_the_version_alone(world: &World) {
     assert_eq!(hand.value("k"), some("v"));
 }
 
-fn a_held_row_reads_as_before(world: &World) {
+fn a_lock_only_row_reads_unchanged(world: &World) {
     let store = world.open();
     let put_at = store.put("k", "v").commit_ts;
     let before = store.snapshot().unwrap();
@@ -347,7 +348,7 @@ fn one_read_ts_is_not_one_transaction(world: &World) {
     assert_eq!((hand.value("a"), hand.value("b")), (some("one"), None));
 }
 
-fn transactions_of_one_watermark_stay_apart(world: &World) {
+fn transactions_with_one_read_ts_stay_separate(world: &World) {
     let store = world.open();
     store.put("k", "old");
     let (mut one, mut two, three) = (store.begin().unwrap(), store.begin().unwrap(), store.begin().unwrap());
@@ -365,7 +366,7 @@ fn transactions_of_one_watermark_stay_apart(world: &World) {
     assert!(matches!(loser, TxnStatus::RolledBack | TxnStatus::NoTrace), "{loser:?}");
 }
 
-fn orphans_of_one_watermark_have_fates_of_their_own(world: &World) {
+fn orphans_with_one_read_ts_are_resolved_separately(world: &World) {
     let hand = world.hand();
     for (t, [primary, secondary]) in [(txn(10), ["a", "b"]), (txn(11), ["c", "d"])] {
         for key in [primary, secondary] {

@@ -1,4 +1,4 @@
-//! Which case runs where, running them, and the table at the end.
+//! The runner: which case runs in which column, and the table at the end.
 
 use std::collections::VecDeque;
 use std::ops::BitOr;
@@ -9,17 +9,18 @@ use std::time::{Duration, Instant};
 
 use crate::world::World;
 
-const CASES: u32 = 62;
-/// Most of a case's time is spent waiting.
+/// A case that is lost from the lists is found by the count.
+const CASES: usize = 62;
+/// More than there are cores: a case waits for most of its time.
 const AT_A_TIME: usize = 4;
-/// A case that takes longer hangs.
+/// A case that takes longer has failed.
 const TIME_MAX: Duration = Duration::from_secs(180);
 
 /// Columns of the table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Columns(u8);
 
-/// The protocol's plain functions over rows in a map.
+/// The pure functions of the protocol, on rows in a map.
 pub const STEPS: Columns = Columns(1);
 pub const ROCKS_ONE: Columns = Columns(2);
 pub const ROCKS_TWO: Columns = Columns(4);
@@ -27,12 +28,12 @@ pub const SIM_ONE: Columns = Columns(8);
 pub const SIM_TWO: Columns = Columns(16);
 pub const SHARED_ONE: Columns = Columns(32);
 pub const SHARED: Columns = Columns(64);
-/// A store that has its engine for itself.
+/// One-phase commits of a store with an exclusive engine.
 pub const ONE: Columns = Columns(2 | 8);
 pub const EMBEDDED_TWO: Columns = Columns(4 | 16);
 pub const EMBEDDED: Columns = Columns(2 | 4 | 8 | 16);
 pub const TWO: Columns = Columns(4 | 16 | 64);
-/// Every way to have a store.
+/// Every column that has a store.
 pub const STORES: Columns = Columns(2 | 4 | 8 | 16 | 64);
 
 const EACH: [(Columns, &str, &str); 7] = [
@@ -45,12 +46,12 @@ const EACH: [(Columns, &str, &str); 7] = [
     (SHARED, "shared", "two"),
 ];
 
-// Reasons that several cases have.
-pub const WHOLE_STORE: &str = "about a whole store, not a decision over one row";
-pub const NO_LOCKS: &str = "one phase leaves no lock and no record of a transaction that is under way";
-pub const NEVER_LATE: &str = "one phase is for one process, in which no request is late or repeated";
-pub const NO_TTL: &str = "a process that has its engine for itself knows who lives: locks have no time to live";
-pub const NO_COLLECTION: &str = "nothing collects on a shared engine yet: its versions and records stay";
+// Reasons of several cases.
+pub const WHOLE_STORE: &str = "about a whole store, not about a decision on one row";
+pub const NO_LOCKS: &str = "a one-phase commit has no locks and no record of a transaction in progress";
+pub const NEVER_LATE: &str = "one-phase commits run in one process, where no request is late or repeated";
+pub const NO_TTL: &str = "an exclusive engine has one process, which tracks its transactions: locks have no TTL";
+pub const NO_COLLECTION: &str = "a shared engine has no GC: its versions and records stay";
 const ALWAYS_TWO: &str = "clients of a shared engine always commit in two phases";
 #[cfg(not(feature = "rocks"))]
 const NO_ROCKS: &str = "built without the feature `rocks`";
@@ -72,7 +73,7 @@ pub type Test = fn(&World);
 
 /// A line of the table.
 pub struct Case {
-    number: u32,
+    /// The pitfall; unique.
     name: &'static str,
     runs: Vec<(Columns, Test)>,
     not_applicable: Vec<(Columns, &'static str)>,
@@ -80,24 +81,25 @@ pub struct Case {
 }
 
 impl Case {
-    pub fn new(number: u32, name: &'static str) -> Self {
-        Self { number, name, runs: Vec::new(), not_applicable: vec![(SHARED_ONE, ALWAYS_TWO)], row_by_row: false }
+    pub fn new(name: &'static str) -> Self {
+        Self { name, runs: Vec::new(), not_applicable: vec![(SHARED_ONE, ALWAYS_TWO)], row_by_row: false }
     }
 
-    /// The case runs in these columns; with several tests in a column, all must pass.
+    /// The case runs in these columns. Where a column has several tests, all must pass.
     pub fn on(mut self, columns: Columns, test: Test) -> Self {
         self.runs.push((columns, test));
         self
     }
 
-    /// The case has no meaning in these columns.
+    /// The case does not apply to these columns.
     pub fn not_on(mut self, columns: Columns, why: &'static str) -> Self {
         self.not_applicable.push((columns, why));
         self
     }
 
-    /// The case is about what lies between the commit point and the last row, so where a store could commit all rows together its
-    /// engine is one that changes them one by one. Other cases have both there.
+    /// The case is about the time between the commit point and the last row. Where a store could
+    /// commit all rows in one batch, its engine changes one row at a time. Other cases run with
+    /// both engines there.
     pub fn row_by_row(mut self) -> Self {
         self.row_by_row = true;
         self
@@ -126,49 +128,39 @@ enum Cell {
 struct Job {
     line: usize,
     column: usize,
-    number: u32,
+    name: &'static str,
     tests: Vec<Test>,
     row_by_row: bool,
 }
 
-/// Runs what the command line asks for and prints the table.
+/// Runs the cases that the command line selects and prints the table.
 pub fn run(headings: Vec<(&'static str, Vec<Case>)>) -> ExitCode {
     let seed = std::env::var("PERCOLITE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(any_seed);
-    let numbers: Vec<u32> = headings.iter().flat_map(|(_, cases)| cases.iter().map(|case| case.number)).collect();
-    let mut complaints: Vec<String> =
-        (1..=CASES).filter(|n| !numbers.contains(n)).map(|n| format!("case {n} is missing")).collect();
-    complaints.extend(numbers.iter().filter(|n| !(1..=CASES).contains(*n)).map(|n| format!("case {n} is unknown")));
-    complaints.extend(
-        (1..=CASES)
-            .filter(|n| numbers.iter().filter(|m| *m == n).count() > 1)
-            .map(|n| format!("case {n} is there twice")),
-    );
+    let names: Vec<&str> = headings.iter().flat_map(|(_, cases)| cases.iter().map(|case| case.name)).collect();
+    let mut complaints: Vec<String> = Vec::new();
+    if names.len() != CASES {
+        complaints.push(format!("{} cases are listed instead of {CASES}", names.len()));
+    }
+    let repeated = names.iter().enumerate().filter(|(at, name)| names[..*at].contains(*name));
+    complaints.extend(repeated.map(|(_, name)| format!("two cases are named {name:?}")));
 
     let mut wanted = Vec::new();
     for argument in std::env::args().skip(1) {
         match argument.as_str() {
             "--list" => {
                 for case in headings.iter().flat_map(|(_, cases)| cases) {
-                    println!("{} {}: test", case.number, case.name);
+                    println!("{}: test", case.name);
                 }
                 return ExitCode::SUCCESS;
             }
             "--skip" | "--ignored" | "--include-ignored" => {
-                complaints.push(format!("{argument}: no case may be ignored"))
+                complaints.push(format!("{argument}: cases cannot be skipped"))
             }
             option if option.starts_with('-') => {}
-            word => {
-                if word.parse::<u32>().is_ok_and(|number| !numbers.contains(&number)) {
-                    complaints.push(format!("case {word} is unknown"));
-                }
-                wanted.push(word.to_owned());
-            }
+            word => wanted.push(word.to_owned()),
         }
     }
-    let is_wanted = |case: &Case| {
-        wanted.is_empty()
-            || wanted.iter().any(|word| word.parse() == Ok(case.number) || case.name.contains(word.as_str()))
-    };
+    let is_wanted = |case: &Case| wanted.is_empty() || wanted.iter().any(|word| case.name.contains(word.as_str()));
     let lines: Vec<(&str, Case)> = headings
         .into_iter()
         .flat_map(|(heading, cases)| cases.into_iter().map(move |case| (heading, case)))
@@ -192,7 +184,7 @@ pub fn run(headings: Vec<(&'static str, Vec<Case>)>) -> ExitCode {
         println!("FAILED: {complaint}");
     }
     if !wanted.is_empty() {
-        println!("this was a part of the table: {} of {CASES} cases", lines.len());
+        println!("this is a part of the table: {} of {CASES} cases", lines.len());
     }
     println!("took {:.1} s, PERCOLITE_SEED={seed}\n", began.elapsed().as_secs_f64());
     println!("{passed} passed, {failed} failed");
@@ -208,12 +200,12 @@ fn plan(lines: &[(&str, Case)]) -> (Vec<Vec<Cell>>, VecDeque<Job>) {
             let tests = case.tests(columns);
             cells.push(match (case.reason(columns), tests.is_empty()) {
                 (Some(why), true) => Cell::NotApplicable(why),
-                (None, true) => Cell::Failed("neither a test nor a reason why there is none".into()),
+                (None, true) => Cell::Failed("neither a test nor a reason why the case is not applicable".into()),
                 #[cfg(not(feature = "rocks"))]
                 (Some(why), false) if why == NO_ROCKS => Cell::NotApplicable(why),
-                (Some(_), false) => Cell::Failed("a test, and a reason why there is none".into()),
+                (Some(_), false) => Cell::Failed("both a test and a reason why the case is not applicable".into()),
                 (None, false) => {
-                    jobs.push_back(Job { line, column, number: case.number, tests, row_by_row: case.row_by_row });
+                    jobs.push_back(Job { line, column, name: case.name, tests, row_by_row: case.row_by_row });
                     Cell::Failed("did not run".into())
                 }
             });
@@ -243,8 +235,8 @@ fn work(jobs: VecDeque<Job>, seed: u64) -> Vec<(usize, usize, Cell)> {
 
 fn run_cell(job: Job, seed: u64) -> Cell {
     let (columns, engine, protocol) = EACH[job.column];
-    let name = format!("case {} {engine} {protocol}", job.number);
-    let seed = seed ^ u64::from(job.number).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ ((job.column as u64) << 32);
+    let name = format!("{} {engine} {protocol}", job.name);
+    let seed = seed ^ hash(job.name) ^ ((job.column as u64) << 32);
     let (answer, answered) = mpsc::channel();
     let began = Instant::now();
     let body = move || {
@@ -267,7 +259,7 @@ fn run_cell(job: Job, seed: u64) -> Cell {
     match answered.recv_timeout(TIME_MAX) {
         Ok(Ok(())) => Cell::Passed(began.elapsed()),
         Ok(Err(why)) => Cell::Failed(why),
-        Err(_) => Cell::Failed(format!("hangs: no answer in {TIME_MAX:?}")),
+        Err(_) => Cell::Failed(format!("hangs: no result after {TIME_MAX:?}")),
     }
 }
 
@@ -275,13 +267,13 @@ fn print_table(lines: &[(&str, Case)], table: &[Vec<Cell>]) {
     let width = lines.iter().map(|(_, case)| case.name.len()).max().unwrap_or(0);
     let mut reasons: Vec<&str> = Vec::new();
     let mut last = "";
-    let row = |number: &str, name: &str, cells: &[String]| {
+    let row = |name: &str, cells: &[String]| {
         let cells: Vec<String> = cells.iter().map(|cell| format!("{cell:>8}")).collect();
-        println!("{}", format!("{number:>4}  {name:<width$}{}", cells.concat()).trim_end());
+        println!("{}", format!("  {name:<width$}{}", cells.concat()).trim_end());
     };
     println!();
-    row("", "", &EACH.map(|(_, engine, _)| engine.to_owned()));
-    row("", "", &EACH.map(|(.., phases)| if phases.is_empty() { String::new() } else { format!("{phases} ph.") }));
+    row("", &EACH.map(|(_, engine, _)| engine.to_owned()));
+    row("", &EACH.map(|(.., phases)| if phases.is_empty() { String::new() } else { format!("{phases} ph.") }));
     for ((heading, case), cells) in lines.iter().zip(table) {
         if *heading != last {
             println!("{heading}");
@@ -302,10 +294,11 @@ fn print_table(lines: &[(&str, Case)], table: &[Vec<Cell>]) {
                 }
             })
             .collect();
-        row(&case.number.to_string(), case.name, &cells);
+        row(case.name, &cells);
     }
     println!(
-        "\nrocks, sim: a store that has its engine for itself; shared: clients of one engine in memory; n/a: not applicable,"
+        "\nprotocol: its pure functions; rocks, sim: a store with an exclusive engine; \
+         shared: clients of one engine in memory; n/a: not applicable, because"
     );
     for (index, reason) in reasons.iter().enumerate() {
         println!("{:>4}  {reason}", index + 1);
@@ -314,14 +307,19 @@ fn print_table(lines: &[(&str, Case)], table: &[Vec<Cell>]) {
     for ((_, case), cells) in lines.iter().zip(table) {
         for (cell, (_, engine, phases)) in cells.iter().zip(EACH) {
             match cell {
-                Cell::Failed(why) => println!("FAILED: case {} on {engine} {phases}: {why}", case.number),
+                Cell::Failed(why) => println!("FAILED: {} on {engine} {phases}: {why}", case.name),
                 Cell::Passed(took) if *took > Duration::from_secs(10) => {
-                    println!("slow: case {} on {engine} {phases} took {:.1} s", case.number, took.as_secs_f64());
+                    println!("slow: {} on {engine} {phases} took {:.1} s", case.name, took.as_secs_f64());
                 }
                 _ => {}
             }
         }
     }
+}
+
+/// FNV-1a. A case makes the same random choices in a part of the table as in the whole.
+fn hash(name: &str) -> u64 {
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 fn any_seed() -> u64 {

@@ -1,4 +1,4 @@
-//! Roll-back and prewrite: requests that come late, twice, or in the wrong order.
+//! Rollback and prewrite: requests that are late, repeated or out of order.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,55 +14,55 @@ use crate::tap::{Act, Gate, locks};
 use crate::world::{World, assert_conflict, long, some, spawn};
 
 pub fn cases() -> Vec<Case> {
-    let by_hand = STEPS | TWO;
+    let requests = STEPS | TWO;
     vec![
-        Case::new(1, "a prewrite that arrives after its roll-back is refused")
-            .on(by_hand, a_prewrite_after_its_roll_back_is_refused)
+        Case::new("a prewrite that arrives after its rollback is refused")
+            .on(requests, a_prewrite_after_its_rollback_is_refused)
             .on(SHARED, late_copies_of_a_rolled_back_transaction_are_refused)
             .not_on(ONE, NEVER_LATE),
-        Case::new(2, "another transaction's roll-back keeps the first one's record")
-            .on(by_hand, another_roll_back_keeps_the_first_record)
+        Case::new("another transaction's rollback keeps the first one's record")
+            .on(requests, another_rollback_keeps_the_first_record)
             .not_on(ONE, NO_LOCKS),
-        Case::new(3, "a status check on a missing primary is final")
-            .on(by_hand, a_status_check_on_a_missing_primary_is_final)
+        Case::new("a status check on a missing primary is final")
+            .on(requests, a_status_check_on_a_missing_primary_is_final)
             .not_on(ONE, NO_LOCKS),
-        Case::new(4, "a roll-back leaves another transaction's lock alone")
-            .on(by_hand, a_roll_back_leaves_another_lock_alone)
+        Case::new("a rollback leaves another transaction's lock unchanged")
+            .on(requests, a_rollback_leaves_another_lock)
             .not_on(ONE, NO_LOCKS),
-        Case::new(5, "a roll-back after the commit is told so and changes nothing")
-            .on(by_hand, a_roll_back_after_the_commit_changes_nothing)
-            .on(STEPS | ONE, a_roll_back_after_a_one_phase_commit_changes_nothing),
-        Case::new(6, "a commit after its primary was rolled back fails")
-            .on(by_hand, a_commit_after_the_roll_back_fails)
-            .on(SHARED, an_owner_taken_for_dead_hears_that_it_was_rolled_back)
+        Case::new("a rollback after the commit fails and changes nothing")
+            .on(requests, a_rollback_after_the_commit_changes_nothing)
+            .on(STEPS | ONE, a_rollback_after_a_one_phase_commit_changes_nothing),
+        Case::new("a commit after its primary was rolled back fails")
+            .on(requests, a_commit_after_the_rollback_fails)
+            .on(SHARED, an_owner_past_its_ttl_returns_rolled_back_by_other)
             .not_on(ONE, NO_LOCKS),
-        Case::new(7, "rolled back twice, committed twice: the same answer")
-            .on(by_hand, twice_gives_the_same_answer)
-            .on(by_hand, a_repeated_commit_clears_a_lock_left_behind)
-            .on(STEPS | ONE, one_phase_twice_gives_the_same_answer),
-        Case::new(8, "an identical prewrite changes nothing of the lock")
-            .on(by_hand, an_identical_prewrite_changes_nothing)
+        Case::new("rollback and commit are idempotent")
+            .on(requests, commit_and_rollback_are_idempotent)
+            .on(requests, a_repeated_commit_clears_a_lock_left_behind)
+            .on(STEPS | ONE, a_one_phase_commit_is_idempotent),
+        Case::new("an identical prewrite leaves the lock unchanged")
+            .on(requests, an_identical_prewrite_changes_nothing)
             .not_on(ONE, NO_LOCKS),
-        Case::new(9, "a prewrite repeated after a resolver committed succeeds")
-            .on(by_hand, a_prewrite_after_a_resolver_committed_succeeds)
+        Case::new("a prewrite repeated after a roll forward succeeds")
+            .on(requests, a_prewrite_after_a_resolver_committed_succeeds)
             .on(SHARED, late_copies_of_a_committed_transaction_change_nothing)
             .not_on(ONE, NO_LOCKS),
-        Case::new(10, "rolling back a long value removes its own entry only")
-            .on(by_hand, rolling_back_a_long_value_removes_its_own_entry_only)
+        Case::new("rolling back a long value removes only its own data cell")
+            .on(requests, rolling_back_a_long_value_removes_only_its_data_cell)
             .on(TWO, an_aborted_long_value_leaves_the_committed_one)
-            .not_on(ONE, "one phase keeps long values in the record: there is no entry to remove"),
+            .not_on(ONE, "a one-phase commit stores long values in the write cell: there is no data cell"),
     ]
 }
 
 /// tikv #1649
-fn a_prewrite_after_its_roll_back_is_refused(world: &World) {
+fn a_prewrite_after_its_rollback_is_refused(world: &World) {
     let hand = world.hand();
     hand.roll_back(txn(10), "k").unwrap();
     assert_eq!(hand.prewrite(&put(txn(10), "k", "late")), Err(StepError::AlreadyRolledBack));
     assert_eq!((hand.lock("k"), hand.value("k")), (None, None));
 }
 
-/// Sends every request of `victim` once more, as a network that kept copies would.
+/// Applies every request in `copies` again, as a network that delivers duplicates would.
 fn deliver_copies(world: &World, copies: &Mutex<Vec<RowBatch>>) -> usize {
     let engine = world.engine();
     let copies = copies.lock().unwrap();
@@ -72,7 +72,7 @@ fn deliver_copies(world: &World, copies: &Mutex<Vec<RowBatch>>) -> usize {
         .collect();
     for copy in copies.iter().chain(prewrites.clone()) {
         let outcome = engine.apply(std::slice::from_ref(copy)).unwrap().remove(0);
-        assert!(matches!(outcome, ApplyResult::PreconditionFailed { .. }), "a late copy was carried out: {copy:?}");
+        assert!(matches!(outcome, ApplyResult::PreconditionFailed { .. }), "a late copy was applied: {copy:?}");
     }
     prewrites.len()
 }
@@ -86,9 +86,9 @@ fn late_copies_of_a_rolled_back_transaction_are_refused(world: &World) {
     }
     winner.put("c", "won");
     let copies = Arc::new(Mutex::new(Vec::new()));
-    let kept = Arc::clone(&copies);
+    let recorded = Arc::clone(&copies);
     victim.tap.on_write(move |groups| {
-        kept.lock().unwrap().extend(groups.to_vec());
+        recorded.lock().unwrap().extend(groups.to_vec());
         Act::Pass
     });
     assert_conflict(txn.commit());
@@ -98,7 +98,7 @@ fn late_copies_of_a_rolled_back_transaction_are_refused(world: &World) {
 }
 
 /// tikv #7364, #16620
-fn another_roll_back_keeps_the_first_record(world: &World) {
+fn another_rollback_keeps_the_first_record(world: &World) {
     let hand = world.hand();
     hand.prewrite(&put(txn(10), "k", "one")).unwrap();
     hand.roll_back(txn(10), "k").unwrap();
@@ -112,28 +112,28 @@ fn another_roll_back_keeps_the_first_record(world: &World) {
 fn a_status_check_on_a_missing_primary_is_final(world: &World) {
     let hand = world.hand();
     let shared = OwnerLiveness::ByTtl { current_ts: ts(1000), push_above: Some(ts(999)) };
-    for (start_ts, asker) in [(10, OwnerLiveness::Dead), (20, shared)] {
+    for (start_ts, liveness) in [(10, OwnerLiveness::Dead), (20, shared)] {
         let late = txn(start_ts);
-        assert_eq!(hand.check(late, "k", asker), Ok(TransactionStatus::RolledBack));
+        assert_eq!(hand.check(late, "k", liveness), Ok(TransactionStatus::RolledBack));
         assert_eq!(hand.status("k", late), Some(TxnRecord::RolledBack));
         assert_eq!(hand.prewrite(&put(late, "k", "late")), Err(StepError::AlreadyRolledBack));
     }
     assert_eq!(hand.lock("k"), None);
 }
 
-fn a_roll_back_leaves_another_lock_alone(world: &World) {
+fn a_rollback_leaves_another_lock(world: &World) {
     let hand = world.hand();
     hand.prewrite(&put(txn(20), "k", "twenty")).unwrap();
     let held = hand.lock("k");
     hand.roll_back(txn(10), "k").unwrap();
-    // The same start_ts, another owner: not its lock either.
+    // Nor is it the lock of a transaction with another owner id.
     hand.roll_back(TxnId { owner: OwnerId::from_u64(9), ..txn(11) }, "k").unwrap();
     assert_eq!(hand.lock("k"), held);
     assert_eq!(hand.commit(txn(20), "k", 30), Ok(ts(30)));
     assert_eq!(hand.value("k"), some("twenty"));
 }
 
-fn a_roll_back_after_the_commit_changes_nothing(world: &World) {
+fn a_rollback_after_the_commit_changes_nothing(world: &World) {
     let hand = world.hand();
     for (primary, secondary, value) in [("p", "s", "short".to_owned()), ("q", "t", long("x"))] {
         let t = if primary == "p" { txn(10) } else { txn(11) };
@@ -146,20 +146,20 @@ fn a_roll_back_after_the_commit_changes_nothing(world: &World) {
             assert_eq!(hand.value(key), Some(value.clone()));
         }
     }
-    // The primary still knows when a later transaction has overwritten it.
+    // The primary still has the record after a later transaction has overwritten the row.
     hand.write(txn(30), "p", "later", 40);
     assert_eq!(hand.roll_back(txn(10), "p"), Err(StepError::AlreadyCommitted(ts(20))));
     assert_eq!(hand.value("p"), some("later"));
 }
 
-fn a_roll_back_after_a_one_phase_commit_changes_nothing(world: &World) {
+fn a_rollback_after_a_one_phase_commit_changes_nothing(world: &World) {
     let hand = world.hand();
     assert_eq!(hand.one_phase(txn(10), 9, "k", &Mutation::Put(b"v".into()), 20), Ok(ts(20)));
     assert_eq!(hand.roll_back(txn(10), "k"), Err(StepError::AlreadyCommitted(ts(20))));
     assert_eq!(hand.value("k"), some("v"));
 }
 
-fn a_commit_after_the_roll_back_fails(world: &World) {
+fn a_commit_after_the_rollback_fails(world: &World) {
     let hand = world.hand();
     hand.write(txn(5), "k", "old", 6);
     hand.prewrite(&put(txn(10), "k", "new")).unwrap();
@@ -168,7 +168,7 @@ fn a_commit_after_the_roll_back_fails(world: &World) {
     assert_eq!((hand.lock("k"), hand.value("k")), (None, some("old")));
 }
 
-fn an_owner_taken_for_dead_hears_that_it_was_rolled_back(world: &World) {
+fn an_owner_past_its_ttl_returns_rolled_back_by_other(world: &World) {
     let (owner, other) = (world.open(), world.open());
     other.put_all(&["a", "b"], "old");
     let (gate, barrier) = Gate::closed();
@@ -196,7 +196,7 @@ fn an_owner_taken_for_dead_hears_that_it_was_rolled_back(world: &World) {
     assert_eq!(other.locks_left(), 0);
 }
 
-fn twice_gives_the_same_answer(world: &World) {
+fn commit_and_rollback_are_idempotent(world: &World) {
     let hand = world.hand();
     hand.prewrite(&put(txn(10), "k", "v")).unwrap();
     assert_eq!([hand.roll_back(txn(10), "k"), hand.roll_back(txn(10), "k")], [Ok(()), Ok(())]);
@@ -221,7 +221,7 @@ fn a_repeated_commit_clears_a_lock_left_behind(world: &World) {
     }
 }
 
-fn one_phase_twice_gives_the_same_answer(world: &World) {
+fn a_one_phase_commit_is_idempotent(world: &World) {
     let hand = world.hand();
     for (key, mutation) in [("put", Mutation::Put(b"v".into())), ("delete", Mutation::Delete)] {
         let send = || hand.one_phase(txn(10), 9, key, &mutation, 20);
@@ -241,12 +241,12 @@ fn an_identical_prewrite_changes_nothing(world: &World) {
     let request = Prewrite { ttl_ms: 100, ..put(txn(10), "k", "v") };
     hand.prewrite(&request).unwrap();
     hand.heartbeat(txn(10), "k", 5000).unwrap();
-    let asker = OwnerLiveness::ByTtl { current_ts: ts(20), push_above: Some(ts(15)) };
-    assert_eq!(hand.check(txn(10), "k", asker), Ok(TransactionStatus::Pending));
+    let liveness = OwnerLiveness::ByTtl { current_ts: ts(20), push_above: Some(ts(15)) };
+    assert_eq!(hand.check(txn(10), "k", liveness), Ok(TransactionStatus::Pending));
     let before = hand.lock("k").unwrap();
     assert_eq!((before.ttl_ms, before.min_commit_ts), (5000, ts(20)));
     assert_eq!(hand.prewrite(&request), Ok(PrewriteResult::Locked { min_commit_ts: ts(20) }));
-    // Nor does one of the same number that says something else: the first one counts.
+    // Nor does a different request with the same write_seq: the first one counts.
     let other = Prewrite { mutation: Mutation::Delete, min_commit_ts: ts(99), ..request };
     assert_eq!(hand.prewrite(&other), Ok(PrewriteResult::Locked { min_commit_ts: ts(20) }));
     assert_eq!(hand.lock("k"), Some(before));
@@ -260,13 +260,13 @@ fn a_prewrite_after_a_resolver_committed_succeeds(world: &World) {
     hand.prewrite(&primary).unwrap();
     hand.prewrite(&secondary).unwrap();
     hand.commit(txn(10), "p", 20).unwrap();
-    let verdict = hand.check(txn(10), "p", OwnerLiveness::Dead).unwrap();
-    hand.resolve(txn(10), "s", verdict).unwrap();
+    let status = hand.check(txn(10), "p", OwnerLiveness::Dead).unwrap();
+    hand.resolve(txn(10), "s", status).unwrap();
     for request in [primary, secondary] {
         assert_eq!(hand.prewrite(&request), Ok(PrewriteResult::Committed(ts(20))));
     }
     assert_eq!([hand.lock("p"), hand.lock("s")], [None, None]);
-    // The primary answers so even when somebody has written over it.
+    // The primary returns the same after a later transaction has overwritten the row.
     hand.write(txn(30), "p", "later", 40);
     assert_eq!(hand.prewrite(&put(txn(10), "p", "v")), Ok(PrewriteResult::Committed(ts(20))));
     assert_eq!(hand.value("p"), some("later"));
@@ -275,9 +275,9 @@ fn a_prewrite_after_a_resolver_committed_succeeds(world: &World) {
 fn late_copies_of_a_committed_transaction_change_nothing(world: &World) {
     let client = world.open();
     let copies = Arc::new(Mutex::new(Vec::new()));
-    let kept = Arc::clone(&copies);
+    let recorded = Arc::clone(&copies);
     client.tap.on_write(move |groups| {
-        kept.lock().unwrap().extend(groups.to_vec());
+        recorded.lock().unwrap().extend(groups.to_vec());
         Act::Pass
     });
     client.put_all(&["a", "b"], "new");
@@ -289,7 +289,7 @@ fn late_copies_of_a_committed_transaction_change_nothing(world: &World) {
     assert_eq!((client.get("a"), client.get("b"), client.locks_left()), (some("newer"), None, 0));
 }
 
-fn rolling_back_a_long_value_removes_its_own_entry_only(world: &World) {
+fn rolling_back_a_long_value_removes_only_its_data_cell(world: &World) {
     let hand = world.hand();
     let entry = |start_ts| hand.0.data(&row("k"), ts(start_ts)).is_some();
     hand.write(txn(10), "k", &long("a"), 11);
@@ -299,7 +299,7 @@ fn rolling_back_a_long_value_removes_its_own_entry_only(world: &World) {
     assert_eq!([entry(10), entry(20)], [true, false]);
     hand.roll_back(txn(10), "k").unwrap_err();
     hand.roll_back(txn(30), "k").unwrap();
-    // A short put over a long one takes the entry back with it, and the roll-back finds nothing more to take.
+    // A deletion over the long put removes the data cell, and the rollback finds no cell to remove.
     hand.prewrite(&put(txn(40), "k", &long("c"))).unwrap();
     hand.prewrite(&Prewrite { write_seq: 2, ..write(txn(40), "k", Mutation::Delete) }).unwrap();
     assert!(!entry(40));
@@ -311,7 +311,7 @@ fn an_aborted_long_value_leaves_the_committed_one(world: &World) {
     let store = world.open();
     store.put("a", long("a"));
     let mut loser = store.begin().unwrap();
-    // So many rows that the first ones are locked before the conflict on the last one is met.
+    // More rows than one batch locks: the first ones are locked before the last one conflicts.
     for number in 0..1100 {
         loser.put(&store.rows, format!("m{number}"), "filler").unwrap();
     }
@@ -330,7 +330,7 @@ fn an_aborted_long_value_leaves_the_committed_one(world: &World) {
         Act::Pass
     });
     assert_conflict(loser.commit());
-    assert!(seen.load(Ordering::SeqCst), "the long value was never written, so nothing was rolled back");
+    assert!(seen.load(Ordering::SeqCst), "the long value was not written, so its rollback is not tested");
     assert!(!entry(&first) && !entry(&store.row("z")));
     assert_eq!((store.get("a"), store.get("z")), (Some(long("a")), some("won")));
     assert_eq!((store.locks_left(), store.get("m7")), (0, None));

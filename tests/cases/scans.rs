@@ -1,4 +1,4 @@
-//! Reads of many rows: over locks, over own writes, over keys that are prefixes of each other.
+//! Scans over locks, over own writes, and over keys that are prefixes of each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, ControlFlow};
@@ -15,7 +15,7 @@ fn rows(scan: impl Iterator<Item = percolite::Result<(Vec<u8>, Vec<u8>)>>) -> Ve
     scan.map(Result::unwrap).collect()
 }
 
-/// From both ends, as the dice say, some of the rows lent.
+/// Reads at random from both ends, some of the rows by reference.
 fn alternating(mut scan: Scan, dice: &mut Dice) -> Vec<(Vec<u8>, Vec<u8>)> {
     let (mut front, mut back) = (Vec::new(), Vec::new());
     loop {
@@ -45,7 +45,8 @@ fn key(number: u64) -> Vec<u8> {
     format!("k{number:05}").into_bytes()
 }
 
-/// Several pages of rows, of which many are locked by orphans: of a transaction that is committed, and of one that is not.
+/// Several pages of rows, many of them with orphan locks of a transaction that is committed and of
+/// one that is not.
 pub fn locks_at_page_borders_hide_nothing(world: &World) {
     const ROWS: u64 = 1500;
     let mut dice = world.dice();
@@ -59,7 +60,7 @@ pub fn locks_at_page_borders_hide_nothing(world: &World) {
     txn.commit().unwrap();
     drop(before);
 
-    // Uncommitted ones first: nobody may meet them on the way to making the others.
+    // The two transactions have disjoint keys, so the second one resolves no lock of the first.
     let numbers: Vec<u64> = (0..ROWS).collect();
     let (uncommitted, committed): (Vec<u64>, Vec<u64>) = numbers.iter().partition(|number| *number % 7 < 3);
     let write = |numbers: &[u64], value: &'static str| {
@@ -98,7 +99,8 @@ pub fn locks_at_page_borders_hide_nothing(world: &World) {
         |snapshot, keyspace, _| rows(snapshot.range(keyspace, ..).rev()),
         |snapshot, keyspace, dice| alternating(snapshot.range(keyspace, ..), dice),
     ];
-    // Each direction again and again over the same snapshot: the first scan resolves the locks that the view still shows.
+    // All directions repeatedly on one snapshot: the first scan resolves the locks, and the engine
+    // snapshot still shows them.
     let store = world.open_unswept();
     assert!(store.locks_left() > 1000);
     let snapshot = store.snapshot().unwrap();
@@ -111,9 +113,9 @@ pub fn locks_at_page_borders_hide_nothing(world: &World) {
     assert_eq!(rows(store.snapshot().unwrap().range(&store.rows, ..)), expected);
 }
 
-/// Where one column has many cells and another few, or where many have gone that the engine must still pass by, reading a
-/// part of a column for every page would make a scan quadratic.
-pub fn no_part_of_a_column_is_walked_over_twice(world: &World) {
+/// Where one column has many cells and another few, or where the engine must skip many deleted
+/// cells, reading the same part of a column for every page would make a scan quadratic.
+pub fn no_part_of_a_column_is_read_twice(world: &World) {
     const ROWS: u64 = 1200;
     let mut dice = world.dice();
     let put = |numbers: std::ops::Range<u64>| {
@@ -140,7 +142,7 @@ pub fn no_part_of_a_column_is_walked_over_twice(world: &World) {
     for own in [false, true] {
         let mut txn = store.begin().unwrap();
         if own {
-            write_over_and_over(&mut txn, &store, ROWS / 2..ROWS / 2 + ROWS / 8, &mut model);
+            write_repeatedly(&mut txn, &store, ROWS / 2..ROWS / 2 + ROWS / 8, &mut model);
         }
         let scan_from = |start: u64| {
             let range = key(start)..;
@@ -160,13 +162,17 @@ pub fn no_part_of_a_column_is_walked_over_twice(world: &World) {
             let views = |column| walks.iter().filter(move |walk| walk.column == column).map(|walk| walk.view);
             assert!(views(Column::Write).count() > 1);
             let lock_views = views(Column::Lock).collect::<BTreeSet<_>>().len();
-            assert_eq!(lock_views, if own && !world.is_shared() { 2 } else { 1 }, "the locks are not looked at");
+            assert_eq!(
+                lock_views,
+                if own && !world.is_shared() { 2 } else { 1 },
+                "engine snapshots whose locks were read"
+            );
             for (at, walk) in walks.iter().enumerate() {
                 let again = walks.iter().skip(at + 1).find(|again| again.overlaps(walk));
                 assert!(again.is_none(), "own {own}, turn {turn}: {walk:?} and again {again:?}");
             }
         }
-        // Whoever stops early does not look for locks in all the rest.
+        // A scan that stops early does not read the locks of the whole remaining range.
         store.tap.take_walks();
         assert!(scan_from(ROWS / 2).next().is_some());
         let walks = store.tap.take_walks();
@@ -175,8 +181,8 @@ pub fn no_part_of_a_column_is_walked_over_twice(world: &World) {
     }
 }
 
-/// Writes, and writes again what has been streamed by then; takes some of that back.
-fn write_over_and_over(txn: &mut Txn, store: &Opened, numbers: std::ops::Range<u64>, model: &mut Model) {
+/// Writes rows, overwrites rows that are locked in the store by then, and rolls some of that back.
+fn write_repeatedly(txn: &mut Txn, store: &Opened, numbers: std::ops::Range<u64>, model: &mut Model) {
     for number in numbers.clone() {
         if number % 3 == 0 {
             txn.delete(&store.rows, key(number)).unwrap();
@@ -188,7 +194,7 @@ fn write_over_and_over(txn: &mut Txn, store: &Opened, numbers: std::ops::Range<u
     }
     let savepoint = txn.savepoint();
     for number in numbers.clone().step_by(5) {
-        txn.put(&store.rows, key(number + 1), "taken back").unwrap();
+        txn.put(&store.rows, key(number + 1), "rolled back").unwrap();
     }
     txn.rollback_to(savepoint).unwrap();
     for number in numbers.step_by(7) {
@@ -261,9 +267,9 @@ fn compare(txn: &Txn, keyspace: &Keyspace, model: &Model, dice: &mut Dice) {
     assert_eq!(rows(txn.prefix(keyspace, "k002")), wanted);
 }
 
-/// Versions, long values, locks and scans of keys that only differ in what follows a common beginning.
+/// Versions, long values, locks and scans of keys that have a common prefix.
 pub fn prefixes_of_each_other_never_mix(world: &World) {
-    // Among them what the end of a shorter key and a timestamp behind it could be mistaken for.
+    // Some of them look like the end of a shorter key followed by a timestamp.
     let keys: [&[u8]; 11] = [
         b"a",
         b"a\0",

@@ -1,4 +1,5 @@
-//! An engine in front of another one that a test can stop, cut off, make fail and look through.
+//! An engine wrapper with hooks: a test can block its calls, make them fail, cut it off and record
+//! what they read.
 
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,15 +15,15 @@ use percolite::engine::{
 use percolite::row::{CellChange, KeyspaceId, Row, RowChange, RowKey, TxnRecord, WriteRecord};
 use percolite::timestamp::Timestamp;
 
-/// What becomes of a call.
+/// What the wrapper does with a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
     Pass,
-    /// It fails and has no effect.
+    /// The call fails and has no effect.
     Refuse,
-    /// It takes effect and fails.
+    /// The call takes effect and its reply is lost.
     Lose,
-    /// A sync only: the hook has done what is to be done.
+    /// For a sync: the hook has done the sync.
     Done,
 }
 
@@ -30,7 +31,7 @@ type OnWrite = Arc<dyn Fn(&[RowBatch]) -> Act + Send + Sync>;
 type OnSync = Arc<dyn Fn() -> Act + Send + Sync>;
 type OnRead = Arc<dyn Fn() + Send + Sync>;
 
-/// The test's end of a [`Tap`].
+/// The test's side of a [`Tap`]: hooks, counters and records.
 #[derive(Default)]
 pub struct Control {
     dead: AtomicBool,
@@ -46,17 +47,18 @@ pub struct Control {
     collections: Mutex<Vec<Option<GcEntry>>>,
 }
 
-/// What had to be walked over for one page: up to its last cell if it was full, or else to the end of its range.
+/// The range that was read for one page: up to its last cell if the page was full, otherwise to the
+/// end of the requested range.
 #[derive(Clone, Debug)]
 pub struct Walk {
-    /// Views are numbered as they are opened.
+    /// Engine snapshots are numbered in the order of opening.
     pub view: u64,
     pub column: Column,
     pub over: RowRange,
 }
 
 impl Walk {
-    /// Whether the two have a part of a column in common.
+    /// Whether both have read the same part of a column in the same engine snapshot.
     pub fn overlaps(&self, other: &Self) -> bool {
         let ends_before = |end: &Bound<Vec<u8>>, start: &Bound<Vec<u8>>| match (end, start) {
             (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
@@ -72,38 +74,39 @@ impl Walk {
 }
 
 impl Control {
-    /// What was walked over since this was asked last.
+    /// The ranges read since the last call.
     pub fn take_walks(&self) -> Vec<Walk> {
         std::mem::take(&mut self.walks.lock().unwrap())
     }
 
-    /// After which entry each page of the collector's work list began, since this was asked last.
+    /// Where each page of the GC queue that was read since the last call began.
     pub fn take_collections(&self) -> Vec<Option<GcEntry>> {
         std::mem::take(&mut self.collections.lock().unwrap())
     }
 
-    /// Called before every `apply`; it may block.
+    /// The hook runs before every `apply`; it may block.
     pub fn on_write(&self, hook: impl Fn(&[RowBatch]) -> Act + Send + Sync + 'static) {
         *self.on_write.lock().unwrap() = Some(Arc::new(hook));
     }
 
-    /// Called before every `sync`; it may block.
+    /// The hook runs before every `sync`; it may block.
     pub fn on_sync(&self, hook: impl Fn() -> Act + Send + Sync + 'static) {
         *self.on_sync.lock().unwrap() = Some(Arc::new(hook));
     }
 
-    /// Called once, before the next time that this thread reads a write column through a view. The store's own
-    /// threads read too.
+    /// The hook runs once, before this thread's next read of a write column through an engine
+    /// snapshot. It is bound to the thread because the store's own threads read too.
     pub fn on_next_read(&self, hook: impl Fn() + Send + Sync + 'static) {
         *self.on_read.lock().unwrap() = Some((thread::current().id(), Arc::new(hook)));
     }
 
-    /// Called once, after this thread's next view was opened and before it is returned.
+    /// The hook runs once, after this thread's next engine snapshot is taken and before it is
+    /// returned.
     pub fn after_next_view(&self, hook: impl Fn() + Send + Sync + 'static) {
         *self.on_view.lock().unwrap() = Some((thread::current().id(), Arc::new(hook)));
     }
 
-    /// Called once, before the next time that the row is read as it is now.
+    /// The hook runs once, before the next `read_row` of the row.
     pub fn on_next_look_at(&self, row: RowKey, hook: impl Fn() + Send + Sync + 'static) {
         *self.on_row.lock().unwrap() = Some((row, Arc::new(hook)));
     }
@@ -113,24 +116,28 @@ impl Control {
         *self.on_sync.lock().unwrap() = None;
     }
 
-    /// How many writes of any sort there were.
+    /// The number of writes of every kind.
     pub fn writes(&self) -> u64 {
         self.writes.load(Ordering::SeqCst)
     }
 
-    /// Cuts the engine off at the `index`-th write from now on, counted from 0: that write suffers `act`, and
-    /// everything after it fails.
+    /// Cuts the engine off at the `index`-th write from here, counted from 0: that write gets
+    /// `act`, and every later call fails.
     pub fn cut_at(&self, index: u64, act: Act) {
         *self.cut.lock().unwrap() = Some((self.writes() + index, act));
     }
 
-    /// Whether it has been cut off.
+    /// Whether the engine has been cut off.
     pub fn is_dead(&self) -> bool {
         self.dead.load(Ordering::SeqCst)
     }
 
     fn alive(&self) -> Result<(), EngineError> {
-        if self.is_dead() { Err(EngineError::Undetermined("cut off".into())) } else { Ok(()) }
+        if self.is_dead() {
+            Err(EngineError::Undetermined("the engine was cut off by the test".into()))
+        } else {
+            Ok(())
+        }
     }
 
     fn write<T>(&self, act: Act, write: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
@@ -148,7 +155,7 @@ impl Control {
     }
 }
 
-/// Calls the hook if this thread has set it.
+/// Runs and removes the hook if it is bound to this thread.
 fn call_once(hook: &Mutex<Option<(ThreadId, OnRead)>>) {
     let mine = hook.lock().unwrap().take_if(|(thread, _)| *thread == thread::current().id());
     if let Some((_, hook)) = mine {
@@ -162,10 +169,10 @@ fn suffer<T>(act: Act, call: impl FnOnce() -> Result<T, EngineError>) -> Result<
         Act::Refuse | Act::Done => {}
         Act::Lose => drop(call()?),
     }
-    Err(EngineError::Undetermined("made to fail".into()))
+    Err(EngineError::Undetermined("the test made the call fail".into()))
 }
 
-/// See the module.
+/// The wrapper; see the module.
 pub struct Tap {
     pub engine: Arc<dyn Engine>,
     pub control: Arc<Control>,
@@ -195,7 +202,7 @@ impl Engine for Tap {
     fn apply(&self, groups: &[RowBatch]) -> Result<Vec<ApplyResult>, EngineError> {
         let limit = self.capabilities().batch_rows_max;
         if let Some(asked) = groups.iter().map(RowBatch::row_count).find(|rows| *rows > limit) {
-            return Err(EngineError::Limit { what: "a group's rows", asked, limit });
+            return Err(EngineError::Limit { what: "a batch's row count", asked, limit });
         }
         let hook = self.control.on_write.lock().unwrap().clone();
         let act = hook.map_or(Act::Pass, |hook| hook(groups));
@@ -309,7 +316,7 @@ pub fn commits(groups: &[RowBatch], row: &RowKey) -> bool {
     change_of(groups, row).any(|change| matches!(change.write, CellChange::Put(_)))
 }
 
-/// Stops a thread until the test says go. Dropping it says go.
+/// Blocks a thread until the test opens the gate. Dropping the gate opens it.
 pub struct Gate(Arc<(Mutex<Passing>, Condvar)>);
 
 #[derive(Default)]
@@ -322,7 +329,7 @@ struct Passing {
 #[derive(Clone)]
 pub struct Barrier(Arc<(Mutex<Passing>, Condvar)>);
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Gate {
     pub fn closed() -> (Self, Barrier) {
@@ -330,13 +337,12 @@ impl Gate {
         (Self(Arc::clone(&both)), Barrier(both))
     }
 
-    /// Waits until somebody stands before the gate.
+    /// Waits until a thread has arrived at the gate.
     pub fn wait_for_arrival(&self) {
         let (state, changed) = &*self.0;
-        let (state, late) =
-            changed.wait_timeout_while(state.lock().unwrap(), PATIENCE, |state| !state.arrived).unwrap();
+        let (state, late) = changed.wait_timeout_while(state.lock().unwrap(), TIMEOUT, |state| !state.arrived).unwrap();
         drop(state);
-        assert!(!late.timed_out(), "nobody came to the gate");
+        assert!(!late.timed_out(), "no thread arrived at the gate within {TIMEOUT:?}");
     }
 
     pub fn open(&self) {

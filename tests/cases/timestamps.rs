@@ -1,4 +1,4 @@
-//! Timestamps and identities.
+//! Timestamps, owner ids and times to live.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,36 +20,36 @@ use crate::world::{Clock, Opened, World, assert_conflict, some, spawn};
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new(11, "no start_ts is a commit_ts; forced, nothing is lost")
+        Case::new("no start_ts is a commit_ts; if forced, nothing is lost")
             .on(STEPS | TWO, a_start_ts_that_is_a_commit_ts_loses_nothing)
             .on(STORES, no_start_ts_is_ever_a_commit_ts),
-        Case::new(12, "a commit_ts at or below start_ts is refused")
+        Case::new("a commit_ts at or below start_ts is refused")
             .on(STEPS | TWO, a_commit_at_or_below_start_ts_is_refused)
-            .not_on(ONE, "the pipeline gives the commit_ts, above every timestamp given before: see case 11"),
-        Case::new(13, "a commit_ts below min_commit_ts is refused")
+            .not_on(ONE, "the pipeline chooses the commit_ts, above every earlier timestamp"),
+        Case::new("a commit_ts below min_commit_ts is refused")
             .on(STEPS | TWO, a_commit_below_min_commit_ts_is_refused)
             .on(SHARED, a_reader_pushes_a_writer_above_itself)
-            .on(SHARED, a_reader_at_every_look_does_not_keep_a_writer_from_committing)
+            .on(SHARED, repeated_reader_pushes_do_not_starve_a_writer)
             .not_on(ONE, NO_LOCKS),
-        Case::new(14, "a million timestamps and ids are unique, over clock steps too")
+        Case::new("a million timestamps and ids are unique across clock steps")
             .on(STEPS, a_million_timestamps_and_owner_ids_are_unique)
-            .on(STORES, a_million_transactions_have_names_of_their_own)
+            .on(STORES, a_million_transactions_have_unique_ids)
             .on(STORES, clocks::a_clock_set_back_an_hour_breaks_no_order),
-        Case::new(15, "two transactions with one owner id are two transactions")
+        Case::new("two transactions with one owner id stay separate")
             .on(STEPS | TWO, one_owner_id_is_not_one_transaction)
             .on(STEPS | ONE, one_owner_id_is_not_one_transaction_in_one_phase)
-            .on(STORES, an_owner_id_that_comes_again_is_no_repeat),
-        Case::new(16, "a clock an hour off aborts no live transaction")
+            .on(STORES, a_repeated_owner_id_is_no_repeated_request),
+        Case::new("a clock an hour off aborts no live transaction")
             .on(STEPS, clocks::a_time_to_live_saturates)
-            .on(SHARED, clocks::a_reader_with_a_wrong_clock_aborts_nobody)
-            .on(EMBEDDED, clocks::a_clock_that_jumps_aborts_nobody),
-        Case::new(17, "a heartbeat never shortens a life, and fails after the end")
-            .on(STEPS | SHARED, a_heartbeat_never_shortens_a_life)
+            .on(SHARED, clocks::a_reader_with_a_wrong_clock_aborts_no_writer)
+            .on(EMBEDDED, clocks::a_clock_jump_aborts_no_transaction),
+        Case::new("a heartbeat never shortens a TTL and fails after the end")
+            .on(STEPS | SHARED, a_heartbeat_never_shortens_a_ttl)
             .on(SHARED, clocks::a_slow_commit_keeps_itself_alive)
             .not_on(EMBEDDED, NO_TTL),
-        Case::new(18, "a far-future timestamp does not push the oracle")
+        Case::new("a far-future timestamp does not push the oracle")
             .on(STEPS | SHARED, a_read_from_the_future_is_refused)
-            .on(STEPS, clocks::a_lease_follows_a_clock_a_day_at_most)
+            .on(STEPS, clocks::a_reservation_follows_the_clock_a_day_at_most)
             .on(EMBEDDED, clocks::a_clock_years_ahead_is_followed_a_day_at_most),
     ]
 }
@@ -118,14 +118,14 @@ fn a_commit_below_min_commit_ts_is_refused(world: &World) {
     let hand = world.hand();
     hand.prewrite(&Prewrite { min_commit_ts: ts(15), ..put(txn(10), "k", "v") }).unwrap();
     assert_eq!(hand.commit(txn(10), "k", 14), Err(StepError::CommitTsTooLow(ts(15))));
-    let asker = OwnerLiveness::ByTtl { current_ts: ts(30), push_above: Some(ts(25)) };
-    assert_eq!(hand.check(txn(10), "k", asker), Ok(TransactionStatus::Pending));
+    let liveness = OwnerLiveness::ByTtl { current_ts: ts(30), push_above: Some(ts(25)) };
+    assert_eq!(hand.check(txn(10), "k", liveness), Ok(TransactionStatus::Pending));
     assert_eq!(hand.commit(txn(10), "k", 25), Err(StepError::CommitTsTooLow(ts(30))));
-    // Somebody who reads below it takes nothing of the push back.
+    // A reader below the push does not lower it.
     let older = OwnerLiveness::ByTtl { current_ts: ts(30), push_above: Some(ts(12)) };
     assert_eq!(hand.check(txn(10), "k", older), Ok(TransactionStatus::Pending));
     assert_eq!(hand.commit(txn(10), "k", 25), Err(StepError::CommitTsTooLow(ts(30))));
-    // The owner need not ask for another timestamp: the push is one that nobody else uses.
+    // The owner commits at the push: no other transaction uses that timestamp.
     assert_eq!(hand.commit_at_or_above(txn(10), "k", 25), Ok(ts(30)));
 }
 
@@ -148,7 +148,7 @@ fn a_reader_pushes_a_writer_above_itself(world: &World) {
         txn.commit().unwrap().commit_ts
     });
     gate.wait_for_arrival();
-    // The commit timestamp is chosen already, and lies below this reader.
+    // The commit timestamp is chosen already, and is below this reader.
     let snapshot = reader.snapshot().unwrap();
     let read = || [snapshot.get(&reader.rows, "b").unwrap(), snapshot.get(&reader.rows, "a").unwrap()];
     assert_eq!(read(), [Some(b"old".to_vec()), Some(b"old".to_vec())]);
@@ -158,23 +158,23 @@ fn a_reader_pushes_a_writer_above_itself(world: &World) {
     assert_eq!(reader.get("b"), some("new"));
 }
 
-fn a_reader_at_every_look_does_not_keep_a_writer_from_committing(world: &World) {
+fn repeated_reader_pushes_do_not_starve_a_writer(world: &World) {
     let (writer, reader) = (world.open(), Arc::new(world.open()));
     let pushes = Arc::new(AtomicUsize::new(0));
-    push_at_every_look(&writer.tap, writer.row("a"), &reader, &pushes);
+    push_at_every_read(&writer.tap, writer.row("a"), &reader, &pushes);
     let mut txn = writer.begin().unwrap();
     txn.put(&writer.rows, "a", "new").unwrap();
     txn.put(&writer.rows, "b", "new").unwrap();
     txn.commit().unwrap();
-    assert_eq!(pushes.load(Ordering::SeqCst), 1, "the writer looks once, and commits at the push");
+    assert_eq!(pushes.load(Ordering::SeqCst), 1, "the writer reads its primary once and commits at the push");
     assert_eq!(reader.get("b"), some("new"));
 }
 
-fn push_at_every_look(tap: &Arc<Control>, row: RowKey, reader: &Arc<Opened>, pushes: &Arc<AtomicUsize>) {
+fn push_at_every_read(tap: &Arc<Control>, row: RowKey, reader: &Arc<Opened>, pushes: &Arc<AtomicUsize>) {
     let (again, watched, reader, pushes) = (Arc::clone(tap), row.clone(), Arc::clone(reader), Arc::clone(pushes));
     tap.on_next_look_at(row, move || {
         if pushes.fetch_add(1, Ordering::SeqCst) < 100 {
-            push_at_every_look(&again, watched.clone(), &reader, &pushes);
+            push_at_every_read(&again, watched.clone(), &reader, &pushes);
         }
         assert_eq!(reader.get("b"), None);
     });
@@ -197,29 +197,29 @@ fn a_million_timestamps_and_owner_ids_are_unique(world: &World) {
         .collect();
     let drawn: Vec<Vec<(Timestamp, OwnerId)>> = threads.into_iter().map(|thread| thread.join()).collect();
     for each in &drawn {
-        assert!(each.is_sorted_by(|a, b| a.0 < b.0), "a thread's own timestamps go up");
+        assert!(each.is_sorted_by(|a, b| a.0 < b.0), "a thread's own timestamps must increase");
     }
     assert_eq!(drawn.iter().flatten().map(|(ts, _)| ts).collect::<HashSet<_>>().len(), THREADS * EACH);
     assert_eq!(drawn.iter().flatten().map(|(_, owner)| owner).collect::<HashSet<_>>().len(), THREADS * EACH);
 }
 
-fn a_million_transactions_have_names_of_their_own(world: &World) {
+fn a_million_transactions_have_unique_ids(world: &World) {
     let store = world.open();
     let threads: Vec<_> = (0..THREADS)
         .map(|_| {
             let store = store.store.clone();
             spawn(move || {
-                let name = |_| {
+                let begin = |_| {
                     let txn = store.begin().unwrap();
                     (txn.start_ts(), txn.owner_id())
                 };
-                (0..EACH).map(name).collect::<Vec<_>>()
+                (0..EACH).map(begin).collect::<Vec<_>>()
             })
         })
         .collect();
-    let names: Vec<(Timestamp, OwnerId)> = threads.into_iter().flat_map(|thread| thread.join()).collect();
-    assert_eq!(names.iter().map(|name| name.0).collect::<HashSet<_>>().len(), THREADS * EACH);
-    assert_eq!(names.iter().map(|name| name.1).collect::<HashSet<_>>().len(), THREADS * EACH);
+    let ids: Vec<(Timestamp, OwnerId)> = threads.into_iter().flat_map(|thread| thread.join()).collect();
+    assert_eq!(ids.iter().map(|id| id.0).collect::<HashSet<_>>().len(), THREADS * EACH);
+    assert_eq!(ids.iter().map(|id| id.1).collect::<HashSet<_>>().len(), THREADS * EACH);
 }
 
 fn one_owner_id_is_not_one_transaction(world: &World) {
@@ -256,11 +256,11 @@ fn one_owner_id_is_not_one_transaction_in_one_phase(world: &World) {
     assert_eq!(hand.value("k"), some("first"));
 }
 
-fn an_owner_id_that_comes_again_is_no_repeat(world: &World) {
+fn a_repeated_owner_id_is_no_repeated_request(world: &World) {
     world.clock.freeze();
     if world.is_shared() {
         let (one, two) = (world.open(), world.open());
-        // The one that has made fewer ids so far catches up.
+        // The client with the lower owner id draws ids until both are equal.
         let (mut first, mut second) = (one.begin().unwrap(), two.begin().unwrap());
         while first.owner_id() < second.owner_id() {
             first = one.begin().unwrap();
@@ -276,10 +276,11 @@ fn an_owner_id_that_comes_again_is_no_repeat(world: &World) {
         assert_eq!(one.get("k"), some("first"));
         return;
     }
-    // The clock stands still and the dice always fall the same, so a second life of the store makes the same ids.
-    let mut first_life = HashSet::new();
+    // The clock is stopped and every random number is the same, so a second incarnation of the
+    // store makes the same owner ids.
+    let mut first_incarnation = HashSet::new();
     let (store, rows) = (world.open(), ["a", "b"]);
-    first_life.extend((0..50).map(|_| store.begin().unwrap().owner_id()));
+    first_incarnation.extend((0..50).map(|_| store.begin().unwrap().owner_id()));
     drop(store);
     let protocol_leaves_locks = world.is_two_phase();
     world.leave_behind(
@@ -290,16 +291,16 @@ fn an_owner_id_that_comes_again_is_no_repeat(world: &World) {
     let mut again = 0;
     for number in 0..50 {
         let mut txn = store.begin().unwrap();
-        again += usize::from(first_life.contains(&txn.owner_id()));
+        again += usize::from(first_incarnation.contains(&txn.owner_id()));
         txn.put(&store.rows, rows[number % 2], format!("{number}")).unwrap();
         txn.commit().unwrap();
     }
-    assert!(again > 0, "no id came again");
+    assert!(again > 0, "no owner id was repeated");
     assert_eq!([store.get("a"), store.get("b")], [some("48"), some("49")]);
     assert_eq!(store.stats().locks_rolled_back > 0, protocol_leaves_locks);
 }
 
-fn a_heartbeat_never_shortens_a_life(world: &World) {
+fn a_heartbeat_never_shortens_a_ttl(world: &World) {
     let hand = world.hand();
     hand.prewrite(&Prewrite { ttl_ms: 100, ..put(txn(10), "k", "v") }).unwrap();
     assert_eq!(hand.heartbeat(txn(10), "k", 300), Ok(300));
@@ -320,11 +321,11 @@ fn a_read_from_the_future_is_refused(world: &World) {
     hand.prewrite(&put(txn(10), "k", "v")).unwrap();
     let held = hand.lock("k");
     for future in [ts(21), Timestamp::MAX] {
-        let asker = OwnerLiveness::ByTtl { current_ts: ts(20), push_above: Some(future) };
-        assert_eq!(hand.check(txn(10), "k", asker), Err(StepError::FutureTimestamp(future)));
+        let liveness = OwnerLiveness::ByTtl { current_ts: ts(20), push_above: Some(future) };
+        assert_eq!(hand.check(txn(10), "k", liveness), Err(StepError::FutureTimestamp(future)));
     }
     assert_eq!(hand.lock("k"), held);
-    let asker = OwnerLiveness::ByTtl { current_ts: ts(20), push_above: Some(ts(20)) };
-    assert_eq!(hand.check(txn(10), "k", asker), Ok(TransactionStatus::Pending));
+    let liveness = OwnerLiveness::ByTtl { current_ts: ts(20), push_above: Some(ts(20)) };
+    assert_eq!(hand.check(txn(10), "k", liveness), Ok(TransactionStatus::Pending));
     assert_eq!(hand.lock("k").map(|lock| lock.min_commit_ts), Some(ts(21)));
 }

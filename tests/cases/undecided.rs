@@ -1,4 +1,5 @@
-//! When nobody knows whether a transaction is committed, nobody is told that it is, or that it is not.
+//! A commit that may or may not have taken effect returns `Undetermined`, never success and never a
+//! definite abort.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,7 +33,7 @@ pub fn a_lost_reply_is_undetermined(world: &World) {
     store.put_all(&["a", "b"], "old");
     at_commit_point(&store, Act::Lose);
     assert_undetermined(write(&store));
-    // Whatever works again below: this store has failed.
+    // Later calls of the engine would succeed, but the store has failed permanently.
     let why = write(&store).unwrap_err();
     assert!(matches!(why.kind(), ErrorKind::Closed(_)), "{why}");
     drop(store);
@@ -40,7 +41,7 @@ pub fn a_lost_reply_is_undetermined(world: &World) {
     assert_eq!([store.get("b"), store.get("a")], [some("new"), some("new")]);
 }
 
-pub fn a_lost_reply_is_looked_up(world: &World) {
+pub fn a_lost_reply_is_read_back(world: &World) {
     let store = world.open();
     store.put_all(&["a", "b"], "old");
     at_commit_point(&store, Act::Lose);
@@ -50,7 +51,7 @@ pub fn a_lost_reply_is_looked_up(world: &World) {
     assert_eq!([store.get("a"), store.get("b")], [some("new"), some("new")]);
 }
 
-pub fn a_reply_that_cannot_be_looked_up_is_undetermined(world: &World) {
+pub fn a_reply_that_cannot_be_read_back_is_undetermined(world: &World) {
     for act in [Act::Lose, Act::Refuse] {
         let world = world.another();
         let (store, other) = (world.open(), world.open());
@@ -71,7 +72,8 @@ pub fn a_reply_that_cannot_be_looked_up_is_undetermined(world: &World) {
 
 pub fn a_repeated_commit_point_keeps_its_timestamp(world: &World) {
     let (store, other) = (world.open(), world.open());
-    // The commit point is made; its reply is lost, and so is every answer to those who look, until a reader has been there.
+    // The commit point takes effect and its reply is lost. A reader reads the rows before the owner
+    // repeats its request.
     let read = Arc::new(AtomicU64::new(0));
     let (reader, rows, seen, primary) = (other.store.clone(), other.rows.clone(), Arc::clone(&read), store.row("a"));
     let applied = Arc::new(AtomicBool::new(false));
@@ -87,14 +89,14 @@ pub fn a_repeated_commit_point_keeps_its_timestamp(world: &World) {
         Act::Pass
     });
     let commit = write(&store).unwrap();
-    assert_eq!(read.load(Ordering::SeqCst), 2, "somebody saw it before its owner knew");
+    assert_eq!(read.load(Ordering::SeqCst), 2, "the reader must see the commit before its owner has a result");
     for key in ["a", "b"] {
         let record = store.engine.snapshot().unwrap().write(&store.row(key)).unwrap().unwrap();
         assert_eq!(record.commit_ts, commit.commit_ts);
     }
 }
 
-/// An error after all prewrites is not a definite abort, whether or not the engine did what it was asked for.
+/// An error after all prewrites is not a definite abort, whether or not the request took effect.
 pub fn a_failed_commit_point_is_not_called_aborted(world: &World) {
     let world = world.another();
     let store = world.open();
@@ -114,10 +116,10 @@ pub fn a_failed_commit_point_is_not_called_aborted(world: &World) {
 }
 
 /// The next sync succeeds, and proves nothing about what the failed one lost.
-pub fn a_failed_sync_is_forgiven_to_nobody(world: &World) {
+pub fn a_failed_sync_fails_every_waiting_commit(world: &World) {
     let store = world.open();
     store.put("k", "old");
-    // All of them wait for one sync: those who come while it runs for the next one.
+    // All commits wait for the failing sync, or for the next one if they came during it.
     let (arrived, failing) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(true)));
     let (gate, barrier) = crate::tap::Gate::closed();
     let (count, fails) = (Arc::clone(&arrived), Arc::clone(&failing));
@@ -142,7 +144,7 @@ pub fn a_failed_sync_is_forgiven_to_nobody(world: &World) {
     for thread in threads {
         assert_undetermined(thread.join());
     }
-    assert_eq!(arrived.load(Ordering::SeqCst), 1, "somebody synced again after a failure");
+    assert_eq!(arrived.load(Ordering::SeqCst), 1, "a sync followed the failed one");
     for _ in 0..3 {
         let outcomes = [store.put_now("k"), store.sync(), store.snapshot().map(drop), store.begin().map(drop)];
         for outcome in outcomes {
@@ -154,8 +156,8 @@ pub fn a_failed_sync_is_forgiven_to_nobody(world: &World) {
     assert_eq!(world.open().get("k"), some("old"));
 }
 
-/// The sweep syncs, too, and what it has failed to sync may be what others wait for.
-pub fn a_failed_sync_of_the_sweep_is_forgiven_to_nobody(world: &World) {
+/// The sweep syncs too, and commits may wait for the sync that it fails.
+pub fn a_failed_sync_of_the_sweep_fails_waiting_commits(world: &World) {
     let hand = world.hand();
     for key in ["a", "b"] {
         hand.prewrite(&Prewrite { primary: hand::row("a"), ..hand::put(hand::txn(10), key, "new") }).unwrap();
@@ -186,7 +188,7 @@ pub fn a_failed_sync_of_the_sweep_is_forgiven_to_nobody(world: &World) {
     gate.open();
     sweep.join().unwrap_err();
     assert_undetermined(writer.join());
-    assert_eq!(arrived.load(Ordering::SeqCst), 1, "somebody synced beside a sync that failed, or after it");
+    assert_eq!(arrived.load(Ordering::SeqCst), 1, "another sync ran during the failed one or after it");
 }
 
 impl Opened {

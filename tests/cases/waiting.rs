@@ -1,4 +1,4 @@
-//! Closures that wait for each other.
+//! Nested closures, and closures that conflict: none of them may deadlock.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ fn add(txn: &mut Txn, rows: &Keyspace, key: &str) -> Result<()> {
     txn.put(rows, key, (before + 1).to_be_bytes())
 }
 
-/// One attempt runs at a time, and inside it another store call wants to run one.
+/// One attempt runs at a time, and a call inside its closure needs an attempt too.
 pub fn nested_closures_need_no_second_permit(world: &World) {
     let store = world.open_with(world.builder().admission_limit(1));
     let began = Instant::now();
@@ -25,7 +25,7 @@ pub fn nested_closures_need_no_second_permit(world: &World) {
                     store
                         .transact(|outer| {
                             add(outer, &rows, &format!("outer {thread}"))?;
-                            // Everybody's inner ones meet on one row.
+                            // The inner closures of all threads write one row.
                             store.transact(|inner| add(inner, &rows, "inner"))?;
                             store.keyspace(&format!("made inside {thread} {number}"))?;
                             Ok::<_, Error>(())
@@ -45,8 +45,9 @@ pub fn nested_closures_need_no_second_permit(world: &World) {
     assert_eq!((0..4).map(|thread| count(&format!("outer {thread}"))).collect::<Vec<_>>(), [10; 4]);
 }
 
-/// Those who try again queue for the rows of their last attempt; they name them in opposite orders, and more each time.
-pub fn rival_closures_in_opposite_orders_all_commit(world: &World) {
+/// A retry waits in the row queues of its last attempt. The closures write their rows in opposite
+/// orders, and some attempts write one row more.
+pub fn conflicting_closures_in_opposite_orders_all_commit(world: &World) {
     const EACH: u64 = 60;
     let store = world.open_with(world.builder().admission_limit(2));
     let began = Instant::now();

@@ -1,4 +1,5 @@
-//! Two segments of the log: the older one loses its unsynced tail exactly at the border of a frame, the newer one is whole.
+//! Two segments of the log: the older one loses its unsynced tail exactly at a frame border, while
+//! the newer one is whole. Recovery must not leave a hole.
 //!
 //! facebook/rocksdb #10185, #10560, #13169
 
@@ -20,8 +21,9 @@ pub fn an_older_segment_cut_at_a_frame_leaves_no_hole(world: &World) {
         store.store.transact_with(options, |txn| txn.put(rows, "filler", vec![number as u8; 3 << 10])).unwrap();
         store.put(&format!("k{number:06}"), number.to_string());
     };
-    // A copy of the moment when the next segment is being written and the one before has not gone down yet. The hand-down is a race, so
-    // it is tried until one is caught. Where it has ended between the copies of the log and of the tables, the segment is not needed.
+    // A copy in which the next segment is being written and the older one is not flushed. The flush
+    // is a race, so the copy is repeated until it has both. If the flush ends between the copies of
+    // the log and of the tables, the older segment is not needed.
     let (copy, older) = loop {
         assert!(written < 20_000, "no two segments with frames");
         write(written);
@@ -47,20 +49,21 @@ pub fn an_older_segment_cut_at_a_frame_leaves_no_hole(world: &World) {
     let borders: Vec<usize> = frames(&whole).iter().map(|(at, _)| *at).collect();
     assert!(borders.len() > 20, "{} frames", borders.len());
 
-    // Nothing cut: everything is there.
+    // Without a cut every row is there.
     assert_eq!(rows_after(copy.path(), older, whole.len(), &builder), Some(written));
     let mut dice = world.dice();
     let last = borders.len() - 1;
     let cuts = (last - 8..last).chain((0..6).map(|_| dice.below(last as u64) as usize));
     for cut in cuts {
-        // Without a witness of what was cut off it is a torn tail.
+        // Without a durability proof of the frames that were cut off, the cut is a torn tail.
         let found = rows_after(copy.path(), older, borders[cut], &builder);
-        assert!(found.is_none_or(|found| found < written), "a cut log lost nothing");
+        assert!(found.is_none_or(|found| found < written), "a cut log lost no row");
     }
 }
 
-/// Opens a copy in which a log ends early. The answer is how many rows there are, all of them from the first one on; or
-/// nothing, when the store refuses to open since acknowledged commits are lost.
+/// Opens a copy in which a segment ends early. Returns the number of rows, which are consecutive
+/// from the first one; or `None` if the store refuses to open because acknowledged commits are
+/// lost.
 fn rows_after(folder: &Path, log: &Path, length: usize, builder: &dyn Fn() -> percolite::Builder) -> Option<u64> {
     let copy = tempfile::tempdir().unwrap();
     copy_folder(folder, copy.path());

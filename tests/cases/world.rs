@@ -1,4 +1,4 @@
-//! A place to open stores in: one column of the table.
+//! The environment of one column of the table: an engine to open stores on, a clock, and helpers.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use crate::hand::{Hand, Memory, Rows};
 use crate::report::{Columns, ROCKS_ONE, ROCKS_TWO, SHARED, SIM_ONE, SIM_TWO, STEPS};
 use crate::tap::{Act, Control, Tap};
 
-/// How long the owner of a lock on a shared engine may be silent, in milliseconds of the test's own clock.
+/// Time to live of a lock on a shared engine, in milliseconds of the test's own clock.
 pub const TTL_MS: u64 = 60_000;
 pub const HOUR_MS: i64 = 3_600_000;
 
-/// The system, with a clock that a test can set.
+/// The system environment with a clock that a test can set.
 #[derive(Default)]
 pub struct Clock {
     system: SystemEnv,
@@ -40,7 +40,7 @@ impl Clock {
         }
     }
 
-    /// Stops the clock, and lets the dice always fall the same.
+    /// Stops the clock and makes every random number the same.
     pub fn freeze(&self) {
         self.frozen_ms.store(self.unix_millis(), Ordering::SeqCst);
     }
@@ -60,7 +60,7 @@ impl Env for Clock {
     fn random(&self) -> u64 {
         if self.frozen_ms.load(Ordering::SeqCst) > 0 { 42 } else { self.system.random() }
     }
-    /// Short pauses between attempts would be most of what the tests do.
+    /// Pauses between attempts are shortened: they would take most of a test's time.
     fn sleep(&self, duration: Duration) {
         if duration <= Duration::from_millis(5) { std::thread::yield_now() } else { self.system.sleep(duration / 20) }
     }
@@ -84,7 +84,7 @@ enum Place {
     Shared(SimStorage, Arc<MemoryOracle>),
 }
 
-/// See the module.
+/// Engine, clock and seed of one column.
 pub struct World {
     columns: Columns,
     pub seed: u64,
@@ -109,13 +109,13 @@ impl World {
         Self { columns, seed, clock, place, group_rows_max: usize::MAX }
     }
 
-    /// A fresh place of the same sort.
+    /// A fresh, empty environment of the same column.
     pub fn another(&self) -> Self {
         Self { group_rows_max: self.group_rows_max, ..Self::new(self.columns, self.seed) }
     }
 
-    /// The same with an engine that changes one row at a time, and beside it the record of how a transaction ended. A shared one is
-    /// used so anyway.
+    /// The same with an engine whose batches have at most two rows: one row of the transaction, and
+    /// the row of its transaction record. A shared engine is always used so.
     pub fn row_by_row(self) -> Self {
         let group_rows_max = if self.columns == SIM_TWO || self.columns == ROCKS_TWO { 2 } else { usize::MAX };
         Self { group_rows_max, ..self }
@@ -143,7 +143,7 @@ impl World {
 
     #[cfg(feature = "rocks")]
     pub fn folder(&self) -> &std::path::Path {
-        let Place::Rocks(folder) = &self.place else { panic!("no folder here") };
+        let Place::Rocks(folder) = &self.place else { panic!("this column has no directory") };
         folder.path()
     }
 
@@ -164,10 +164,10 @@ impl World {
         small.commit_protocol(self.protocol()).runtime(runtime)
     }
 
-    /// The engine without a store. An embedded one must be dropped before a store is opened.
+    /// The engine without a store. An exclusive one must be dropped before a store is opened.
     pub fn engine(&self) -> Arc<dyn Engine> {
         match &self.place {
-            Place::Memory(_) => panic!("the plain functions have no engine"),
+            Place::Memory(_) => panic!("the protocol column has no engine"),
             #[cfg(feature = "rocks")]
             Place::Rocks(folder) => self.builder().durable_engine(folder.path()).unwrap(),
             Place::Sim(memory) => Arc::new(memory.exclusive_engine()),
@@ -175,7 +175,7 @@ impl World {
         }
     }
 
-    /// Requests by hand, on rows without a store.
+    /// Sends single protocol requests to rows, without a store.
     pub fn hand(&self) -> Hand {
         let rows: Arc<dyn Rows> = match &self.place {
             Place::Memory(rows) => Arc::<Memory>::clone(rows),
@@ -193,7 +193,7 @@ impl World {
         self.try_open(builder, Arc::default()).unwrap()
     }
 
-    /// Without the sweep, so that locks left behind stay until somebody meets them.
+    /// Without the background sweep: orphan locks stay until a transaction meets them.
     pub fn open_unswept(&self) -> Opened {
         self.open_with(self.builder().background_resolve(false))
     }
@@ -202,7 +202,7 @@ impl World {
         self.try_open_by(builder, tap, TTL_MS, Arc::<Clock>::clone(&self.clock))
     }
 
-    /// As a client that has its own clock.
+    /// As a client with its own clock and TTL.
     pub fn try_open_by(&self, builder: Builder, tap: Arc<Control>, ttl_ms: u64, clock: Arc<Clock>) -> Result<Opened> {
         let engine: Arc<dyn Engine> =
             Arc::new(Tap { engine: self.engine(), control: Arc::clone(&tap), group_rows_max: self.group_rows_max });
@@ -210,8 +210,8 @@ impl World {
             Place::Shared(_, oracle) => {
                 let oracle = Arc::<MemoryOracle>::clone(oracle);
                 let waiter = Arc::new(SleepingLockWaiter(Arc::<Clock>::clone(&clock)));
-                let commons = SharedConfig { engine: Arc::clone(&engine), oracle, waiter, ttl_ms };
-                builder.runtime(clock).open_shared(commons)?
+                let config = SharedConfig { engine: Arc::clone(&engine), oracle, waiter, ttl_ms };
+                builder.runtime(clock).open_shared(config)?
             }
             _ => builder.runtime(clock).open_engine(Arc::clone(&engine))?,
         };
@@ -219,8 +219,8 @@ impl World {
         Ok(Opened { store, rows, tap, engine })
     }
 
-    /// What a crash of the machine leaves: everything or nothing of what is not synced, or some of it. On rocks it is the
-    /// process that dies: nothing written is lost.
+    /// A power cut: of the unsynced frames it keeps all, none, or a prefix. On rocks only the
+    /// process is killed, and nothing that was written is lost.
     pub fn crash(&self, dice: &mut Dice) {
         if let Place::Sim(memory) = &self.place {
             memory.crash(match dice.below(3) {
@@ -231,14 +231,15 @@ impl World {
         }
     }
 
-    /// Lets every lock on a shared engine outlive its time; nothing has to pass elsewhere.
+    /// Moves the clock past the TTL of every lock on a shared engine. Other locks have no TTL.
     pub fn let_locks_expire(&self) {
         if self.is_shared() {
             self.clock.step(TTL_MS as i64 * 10);
         }
     }
 
-    /// Leaves a transaction half done: its owner is cut off at the first write that `act_at` names.
+    /// Leaves a transaction half done: its owner loses the engine at the first write that `act_at`
+    /// selects.
     pub fn leave_behind(
         &self,
         write: impl Fn(&Opened, &mut Txn),
@@ -254,7 +255,7 @@ impl World {
             act
         });
         let died = txn.commit().unwrap_err();
-        assert!(owner.tap.is_dead(), "the owner was not cut off: {died}");
+        assert!(owner.tap.is_dead(), "the owner did not lose its engine: {died}");
         drop(owner);
         self.let_locks_expire();
         died
@@ -266,7 +267,7 @@ pub struct Opened {
     pub store: Store,
     pub rows: Keyspace,
     pub tap: Arc<Control>,
-    /// The engine below, to look at.
+    /// The engine of the store, for inspection.
     pub engine: Arc<dyn Engine>,
 }
 
@@ -306,7 +307,7 @@ impl Opened {
         text(self.begin().unwrap().get(&self.rows, key).unwrap())
     }
 
-    /// How many locks there are, resolving none.
+    /// The number of row locks. It resolves none of them.
     pub fn locks_left(&self) -> usize {
         self.store.row_locks().unwrap().map(Result::unwrap).count()
     }
@@ -316,39 +317,39 @@ pub fn text(value: Option<Vec<u8>>) -> Option<String> {
     value.map(|bytes| String::from_utf8(bytes).unwrap())
 }
 
-/// `Some(value)`, to compare with.
+/// `Some(value)` for comparisons.
 pub fn some(value: &str) -> Option<String> {
     Some(value.to_owned())
 }
 
-/// A value too long to ride in a lock.
+/// A value that is too long for a lock and is stored in the data column.
 pub fn long(letter: &str) -> String {
     letter.repeat(1000)
 }
 
 #[track_caller]
 pub fn assert_conflict<T>(result: Result<T>) {
-    let Err(why) = result else { panic!("no conflict") };
+    let Err(why) = result else { panic!("it succeeded instead of a conflict") };
     assert!(matches!(why.kind(), ErrorKind::Conflict(_)), "not a conflict: {why}");
 }
 
 #[track_caller]
 pub fn assert_undetermined<T>(result: Result<T>) {
-    let Err(why) = result else { panic!("it succeeded") };
+    let Err(why) = result else { panic!("it succeeded instead of being undetermined") };
     assert!(matches!(why.kind(), ErrorKind::Undetermined(_)), "not undetermined: {why}");
 }
 
-/// Waits for something that background work brings about.
+/// Waits up to 20 s for an effect of background work.
 #[track_caller]
 pub fn eventually(what: &str, holds: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(20);
     while !holds() {
-        assert!(Instant::now() < end, "it never happens: {what}");
+        assert!(Instant::now() < end, "not within 20 s: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// A thread that may be stopped at a gate. If the test fails first, nobody waits for it.
+/// Starts a thread that may be stopped at a gate. A test that fails does not wait for it.
 pub fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Thread<T> {
     let name = std::thread::current().name().unwrap_or("?").to_owned();
     Thread(std::thread::Builder::new().name(name).spawn(work).unwrap())

@@ -1,4 +1,4 @@
-//! What the cases share: engines to try, a client that asks until it is answered, shorthand, dice.
+//! Shared by the cases: engines to test, a client that retries, shorthand, random numbers.
 
 use std::ops::{Bound, Deref, Range};
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use percolite::row::{
 use percolite::timestamp::Timestamp;
 use tempfile::TempDir;
 
-/// An engine on trial.
+/// An engine under test.
 pub struct Subject {
     engine: Box<dyn Engine>,
     pub seed: u64,
-    /// A call may take effect more than once before it is answered.
+    /// A call may take effect more than once before it returns.
     pub repeats: bool,
     _folder: Option<TempDir>,
 }
@@ -66,7 +66,8 @@ pub fn sim_shared(seed: u64) -> Subject {
     Subject::new(SimStorage::new().shared_engine(), seed)
 }
 
-/// Without late copies: cases speak of cells, which have none of the protocol's defences. `network.rs` has them.
+/// A faulty network without late copies: the cases change cells directly, which the protocol does
+/// not protect against late copies. `network.rs` tests those.
 pub fn unreliable_sim(seed: u64) -> Subject {
     let faults =
         Faults { lost_requests: 150, lost_replies: 150, duplicates: 150, late_duplicates: 0, ..Faults::bad_network() };
@@ -74,7 +75,7 @@ pub fn unreliable_sim(seed: u64) -> Subject {
     Subject { repeats: true, ..Subject::new(engine, seed) }
 }
 
-/// Runs a case for each seed; a failure is printed with the engine and the seed.
+/// Runs a case for each seed. A failure prints the engine and the seed.
 pub fn check(engine: &'static str, seeds: Range<u64>, make: fn(u64) -> Subject, case: fn(&Subject)) {
     for seed in seeds {
         let context = Context(format!("engine {engine}, seed {seed}"));
@@ -83,7 +84,7 @@ pub fn check(engine: &'static str, seeds: Range<u64>, make: fn(u64) -> Subject, 
     }
 }
 
-/// Prints where a test was when it failed.
+/// Printed if the test panics while this exists.
 pub struct Context(pub String);
 
 impl Drop for Context {
@@ -94,38 +95,39 @@ impl Drop for Context {
     }
 }
 
-/// A client that repeats what got no answer, and looks before it believes a refusal: it may be of its own making.
+/// A client that repeats a request without a reply. It reads the row before it accepts a refusal,
+/// which an earlier copy of its own request may have caused.
 pub struct Answered<E>(pub E);
 
 const ATTEMPTS_MAX: usize = 1000;
 
-pub fn until_answered<T>(mut ask: impl FnMut() -> Result<T, EngineError>) -> Result<T, EngineError> {
+pub fn until_answered<T>(mut call: impl FnMut() -> Result<T, EngineError>) -> Result<T, EngineError> {
     for _ in 0..ATTEMPTS_MAX {
-        match ask() {
+        match call() {
             Err(EngineError::Undetermined(_)) => {}
             answer => return answer,
         }
     }
-    panic!("no answer in {ATTEMPTS_MAX} attempts");
+    panic!("no reply in {ATTEMPTS_MAX} attempts");
 }
 
 impl<E: Engine> Answered<E> {
-    fn is_made(&self, group: &RowBatch) -> Result<bool, EngineError> {
+    fn is_applied(&self, group: &RowBatch) -> Result<bool, EngineError> {
         let view = self.snapshot()?;
         let mut edits = 0;
         for change in group.changes().iter() {
             let row = &change.row;
-            let mut made = is_made(&change.lock, || view.lock(row), &mut edits)?;
-            made &= is_made(&change.write, || view.write(row), &mut edits)?;
-            made &= is_made(&change.txn_record, || view.txn_record(row, change.start_ts), &mut edits)?;
+            let mut applied = is_applied(&change.lock, || view.lock(row), &mut edits)?;
+            applied &= is_applied(&change.write, || view.write(row), &mut edits)?;
+            applied &= is_applied(&change.txn_record, || view.txn_record(row, change.start_ts), &mut edits)?;
             for (start_ts, edit) in &change.data {
-                made &= is_made(edit, || Ok(view.data(row, *start_ts)?.map(Bytes::from)), &mut edits)?;
+                applied &= is_applied(edit, || Ok(view.data(row, *start_ts)?.map(Bytes::from)), &mut edits)?;
             }
             if let Some(version) = &change.archived_version {
-                made &= view.version_at(row, version.commit_ts)?.as_ref() == Some(version);
+                applied &= view.version_at(row, version.commit_ts)?.as_ref() == Some(version);
                 edits += 1;
             }
-            if !made {
+            if !applied {
                 return Ok(false);
             }
         }
@@ -133,7 +135,7 @@ impl<E: Engine> Answered<E> {
     }
 }
 
-fn is_made<T: PartialEq>(
+fn is_applied<T: PartialEq>(
     edit: &CellChange<T>,
     now: impl FnOnce() -> Result<Option<T>, EngineError>,
     edits: &mut usize,
@@ -159,7 +161,7 @@ impl<E: Engine> Engine for Answered<E> {
     fn apply(&self, groups: &[RowBatch]) -> Result<Vec<ApplyResult>, EngineError> {
         let mut outcomes = until_answered(|| self.0.apply(groups))?;
         for (group, outcome) in groups.iter().zip(&mut outcomes) {
-            if *outcome != ApplyResult::Applied && self.is_made(group)? {
+            if *outcome != ApplyResult::Applied && self.is_applied(group)? {
                 *outcome = ApplyResult::Applied;
             }
         }
@@ -221,14 +223,14 @@ impl EngineSnapshot for AnsweredView {
 
 // Shorthand.
 
-pub const ROOM: KeyspaceId = KeyspaceId(7);
+pub const KEYSPACE: KeyspaceId = KeyspaceId(7);
 
 pub fn ts(number: u64) -> Timestamp {
     Timestamp::from_u64(number)
 }
 
 pub fn row(key: impl AsRef<[u8]>) -> RowKey {
-    RowKey::new(ROOM, key.as_ref())
+    RowKey::new(KEYSPACE, key.as_ref())
 }
 
 pub fn txn(start_ts: u64) -> TxnId {
@@ -264,9 +266,9 @@ pub fn deletion(commit_ts: u64) -> WriteRecord {
     WriteRecord { value: None, ..put(commit_ts) }
 }
 
-/// The version of `put(commit_ts)`, with a note that the row was held later.
-pub fn held(commit_ts: u64, held_at: u64) -> WriteRecord {
-    WriteRecord { lock_only_ts: Some(ts(held_at)), ..put(commit_ts) }
+/// The version of `put(commit_ts)` with a later lock-only commit.
+pub fn lock_only(commit_ts: u64, lock_only_at: u64) -> WriteRecord {
+    WriteRecord { lock_only_ts: Some(ts(lock_only_at)), ..put(commit_ts) }
 }
 
 pub fn change(key: impl AsRef<[u8]>, start_ts: u64) -> RowChange {
@@ -298,14 +300,14 @@ pub fn group(changes: impl IntoIterator<Item = RowChange>) -> RowBatch {
     RowBatch::Changes(changes.into_iter().collect())
 }
 
-/// Makes one group of changes, which must be applied.
+/// Applies one batch, which must succeed.
 pub fn make(engine: &dyn Engine, changes: impl IntoIterator<Item = RowChange>) {
     assert_eq!(engine.apply(&[group(changes)]).unwrap(), [ApplyResult::Applied]);
 }
 
-/// Whether a change under these guards is made; checks that it is made or not as the answer says.
+/// Whether a change with these preconditions is applied; checks that the reply is true.
 pub fn is_allowed(engine: &dyn Engine, key: &str, start_ts: u64, guards: &[Precondition]) -> bool {
-    // Each probe leaves a mark of its own.
+    // Each probe writes a data cell of its own.
     let before = engine.snapshot().unwrap();
     let mark = (1..1000).find(|mark| before.data(&row(key), ts(*mark)).unwrap().is_none()).unwrap();
     let data = vec![(ts(mark), CellChange::Put(b"probed".into()))];
@@ -314,10 +316,10 @@ pub fn is_allowed(engine: &dyn Engine, key: &str, start_ts: u64, guards: &[Preco
     let allowed = match outcomes.as_slice() {
         [ApplyResult::Applied] => true,
         [ApplyResult::PreconditionFailed { index: 0, .. }] => false,
-        other => panic!("one group, and the answer is {other:?}"),
+        other => panic!("the reply to one batch is {other:?}"),
     };
-    let made = engine.snapshot().unwrap().data(&row(key), ts(mark)).unwrap().is_some();
-    assert_eq!(allowed, made, "the answer to {guards:?} is not what happened");
+    let applied = engine.snapshot().unwrap().data(&row(key), ts(mark)).unwrap().is_some();
+    assert_eq!(allowed, applied, "the reply to {guards:?} is not what happened");
     allowed
 }
 
@@ -333,25 +335,25 @@ pub fn between(start: Bound<&[u8]>, end: Bound<&[u8]>) -> RowRange {
     RowRange { start: start.map(<[u8]>::to_vec), end: end.map(<[u8]>::to_vec) }
 }
 
-/// Lets a busy writer go on only while readers do, so that neither ends before the other has begun.
+/// Makes a busy writer wait for readers' progress, so that neither ends before the other has begun.
 #[derive(Default)]
 pub struct Pace(AtomicU64);
 
 impl Pace {
-    /// A reader has looked.
+    /// Called by a reader after each read.
     pub fn looked(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
-    /// Waits for a few looks, unless `over` says that nobody looks any more.
-    pub fn wait(&self, over: impl Fn() -> bool) {
+    /// Waits for three reads, or until `ended` returns that no reader is left.
+    pub fn wait(&self, ended: impl Fn() -> bool) {
         let before = self.0.load(Ordering::Relaxed);
-        while self.0.load(Ordering::Relaxed) < before + 3 && !over() {
+        while self.0.load(Ordering::Relaxed) < before + 3 && !ended() {
             std::thread::yield_now();
         }
     }
 }
 
-/// Splitmix64.
+/// Random numbers by splitmix64.
 pub struct Dice(pub u64);
 
 impl Dice {

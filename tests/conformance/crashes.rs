@@ -1,4 +1,4 @@
-//! Crashes of the simulated machine: what is synced stays, of the rest a prefix.
+//! Crashes of the simulated machine: all synced batches stay, and a prefix of the others.
 
 use percolite::engine::local::LocalEngine;
 use percolite::engine::sim::{SimEngine, SimStorage};
@@ -10,7 +10,7 @@ use crate::common::{
     row, ts,
 };
 
-/// Batch `number` sets a cell of its own and moves a counter, in different columns.
+/// Batch `number` sets a cell of its own and a counter, in different columns.
 fn batch(number: u64) -> [RowChange; 3] {
     [
         put_write(format!("cell {number:04}"), put(number + 10)),
@@ -19,12 +19,12 @@ fn batch(number: u64) -> [RowChange; 3] {
     ]
 }
 
-/// How many batches are there; fails unless they are exactly the first ones.
+/// The number of batches in the engine; fails unless they are exactly the first ones.
 fn batches(engine: &dyn Engine) -> u64 {
     let cells = all_writes(engine);
     let count = cells.len() as u64;
     let expected: Vec<_> = (1..=count).map(|number| (row(format!("cell {number:04}")), put(number + 10))).collect();
-    assert_eq!(cells, expected, "not a prefix of what was written");
+    assert_eq!(cells, expected, "not a prefix of the written batches");
     let view = engine.snapshot().unwrap();
     let counter = view.lock(&row("counter")).unwrap().map_or(0, |lock| lock.ttl_ms);
     let data =
@@ -34,7 +34,7 @@ fn batches(engine: &dyn Engine) -> u64 {
 }
 
 #[test]
-fn a_crash_keeps_a_prefix_that_has_all_that_was_synced() {
+fn a_crash_keeps_a_prefix_with_all_synced_batches() {
     let (mut lost_some, mut lost_all, mut lost_none, mut twice) = (0, 0, 0, 0);
     for seed in 0..400 {
         let _context = Context(format!("seed {seed}"));
@@ -51,17 +51,17 @@ fn a_crash_keeps_a_prefix_that_has_all_that_was_synced() {
                     engine.sync().unwrap();
                     synced = written;
                 }
-                // Views hold on to old cells; a crash must not bring those back.
+                // Engine snapshots keep old cells, which a crash must not restore.
                 drop(engine.snapshot().unwrap());
             }
-            let _held = dice.one_in(2).then(|| engine.snapshot().unwrap());
+            let _snapshot = dice.one_in(2).then(|| engine.snapshot().unwrap());
             assert_eq!(storage.unsynced(), written - synced);
             let crash = storage.crash(dice.below(u64::MAX));
             assert_eq!(crash.unsynced, written - synced);
             let left = batches(&storage.shared_engine());
             assert!(synced <= left && left <= written, "{synced} synced, {written} written, {left} left");
             assert_eq!(crash.lost, written - left);
-            assert_eq!(storage.unsynced(), 0, "what is left after a crash is on the disk");
+            assert_eq!(storage.unsynced(), 0, "what is left after a crash is durable");
             match (crash.unsynced, crash.lost) {
                 (0, _) => {}
                 (_, 0) => lost_none += 1,
@@ -69,19 +69,19 @@ fn a_crash_keeps_a_prefix_that_has_all_that_was_synced() {
                 _ => lost_some += 1,
             }
             twice += u64::from(crash_number > 0 && crash.lost > 0);
-            // A second crash at once has nothing left to lose.
+            // An immediate second crash loses nothing.
             assert_eq!(storage.crash(dice.below(u64::MAX)).lost, 0);
             (written, synced) = (left, left);
             assert_eq!(batches(&storage.exclusive_engine()), left);
         }
     }
     for (what, count) in [("some", lost_some), ("all", lost_all), ("none", lost_none), ("a second time", twice)] {
-        assert!(count > 50, "only {count} of the crashes lost {what} of what was not synced");
+        assert!(count > 50, "only {count} of the crashes lost {what} of the unsynced batches");
     }
 }
 
 #[test]
-fn every_prefix_can_be_chosen() {
+fn a_crash_can_keep_any_prefix() {
     for choice in 0..=10 {
         let storage = SimStorage::new();
         let engine = storage.shared_engine();
@@ -97,7 +97,7 @@ fn every_prefix_can_be_chosen() {
 }
 
 #[test]
-fn what_replaced_or_removed_a_cell_is_undone_with_the_crash() {
+fn a_crash_undoes_unsynced_replacements_and_deletions() {
     let storage = SimStorage::new();
     let engine = storage.shared_engine();
     let before = |engine: &SimEngine| {
@@ -132,12 +132,12 @@ fn what_replaced_or_removed_a_cell_is_undone_with_the_crash() {
     }
 }
 
-fn gone<T: std::fmt::Debug>(answer: Result<T, EngineError>) {
+fn assert_undetermined<T: std::fmt::Debug>(answer: Result<T, EngineError>) {
     assert!(matches!(answer, Err(EngineError::Undetermined(_))), "{answer:?}");
 }
 
 #[test]
-fn an_embedded_engine_does_not_outlive_a_crash_and_a_shared_one_does() {
+fn only_a_shared_engine_survives_a_crash() {
     let storage = SimStorage::new();
     let (embedded, shared) = (storage.exclusive_engine(), storage.shared_engine());
     make(&embedded, batch(1));
@@ -147,35 +147,36 @@ fn an_embedded_engine_does_not_outlive_a_crash_and_a_shared_one_does() {
     embedded.sync().unwrap();
     storage.crash(0);
     let guarded = RowChange { preconditions: vec![Precondition::LockAbsent].into(), ..put_write("a", put(99)) };
-    gone(embedded.apply(&[group(batch(3))]));
-    gone(embedded.apply(&[group([guarded])]));
-    gone(embedded.snapshot().map(drop));
-    gone(embedded.read_row(&row("counter"), ts(1)));
-    gone(embedded.sync());
-    gone(embedded.get_meta("m"));
-    gone(embedded.scan_meta(""));
-    gone(embedded.write_meta(&[("m".into(), Some(vec![]))]));
-    gone(embedded.safe_point());
-    gone(embedded.advance_safe_point(ts(5)));
-    gone(embedded.gc_candidates(None, ts(5), 5));
-    gone(embedded.delete_keyspace(KeyspaceId(7)));
-    gone(view.lock(&row("counter")));
-    gone(view.data(&row("counter"), ts(1)));
-    assert_eq!(batches(&shared), 2, "nothing that the dead engine was asked for has happened");
+    assert_undetermined(embedded.apply(&[group(batch(3))]));
+    assert_undetermined(embedded.apply(&[group([guarded])]));
+    assert_undetermined(embedded.snapshot().map(drop));
+    assert_undetermined(embedded.read_row(&row("counter"), ts(1)));
+    assert_undetermined(embedded.sync());
+    assert_undetermined(embedded.get_meta("m"));
+    assert_undetermined(embedded.scan_meta(""));
+    assert_undetermined(embedded.write_meta(&[("m".into(), Some(vec![]))]));
+    assert_undetermined(embedded.safe_point());
+    assert_undetermined(embedded.advance_safe_point(ts(5)));
+    assert_undetermined(embedded.gc_candidates(None, ts(5), 5));
+    assert_undetermined(embedded.delete_keyspace(KeyspaceId(7)));
+    assert_undetermined(view.lock(&row("counter")));
+    assert_undetermined(view.data(&row("counter"), ts(1)));
+    assert_eq!(batches(&shared), 2, "calls of the dead engine must have no effect");
     assert_eq!(shared.safe_point().unwrap(), ts(0));
     make(&shared, batch(3));
     let reopened = storage.exclusive_engine();
     assert_eq!(batches(&reopened), 3);
     make(&reopened, batch(4));
-    gone(embedded.sync());
+    assert_undetermined(embedded.sync());
     assert_eq!(batches(&shared), 4);
     drop(view);
     assert_eq!(batches(&reopened), 4);
 }
 
-/// A view of a shared engine may fail after a crash or show what it showed; it may not show something else.
+/// After a crash a snapshot of a shared engine fails or shows the same rows as before, never
+/// others.
 #[test]
-fn a_view_from_before_a_crash_never_shows_what_was_written_after_it() {
+fn a_pre_crash_snapshot_never_shows_later_writes() {
     let storage = SimStorage::new();
     let engine = storage.shared_engine();
     make(&engine, [put_write("a", put(10))]);
@@ -189,23 +190,23 @@ fn a_view_from_before_a_crash_never_shows_what_was_written_after_it() {
     for at in 21..=30 {
         make(&engine, [put_write("a", put(at)), put_write("b", put(at))]);
         if let Ok(seen) = view.write(&row("a")) {
-            assert!(seen == Some(put(15)) || seen == Some(put(10)), "a view from before the crash shows {seen:?}");
+            assert!(seen == Some(put(15)) || seen == Some(put(10)), "a snapshot from before the crash shows {seen:?}");
         }
         if let Ok(seen) = view.write(&row("b")) {
-            assert_eq!(seen, None, "a view from before the crash shows a row written after it");
+            assert_eq!(seen, None, "a snapshot from before the crash shows a row written after it");
         }
     }
 }
 
 #[test]
-fn cells_are_forgotten_only_when_no_view_and_no_crash_can_reach_them() {
+fn cells_are_freed_only_when_unreachable() {
     for seed in 0..200 {
         let _context = Context(format!("seed {seed}"));
         let mut dice = Dice(seed);
         let storage = SimStorage::new();
         let engine: SimEngine = LocalEngine::new(SimStorage::clone(&storage), false);
         let mut views = Vec::new();
-        // What each batch left, to look up by number; two rows, few values.
+        // The state after each batch, by its number: two rows, few values.
         let mut past: Vec<[Option<WriteRecord>; 2]> = vec![[None, None]];
         let keys: [RowKey; 2] = [row("a"), row("b")];
         for number in 1..60 {

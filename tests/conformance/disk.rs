@@ -1,4 +1,4 @@
-//! What only an engine with a disk can show.
+//! Reopening: tests that need an engine on a disk.
 
 use std::fs;
 use std::path::Path;
@@ -20,7 +20,7 @@ fn reopening_keeps_everything() {
     let folder = tempfile::tempdir().unwrap();
     for round in 0..4u64 {
         let engine = open(folder.path()).unwrap();
-        // What earlier rounds left, and then a change of all of it.
+        // First the rows of earlier rounds are checked, then new ones are written.
         for key in (0..round).map(|earlier| format!("row {earlier}")) {
             let found = engine.read_row(&row(&key), ts(10)).unwrap();
             assert_eq!((found.lock, found.write), (Some(lock(10)), Some(put(20))));
@@ -29,8 +29,8 @@ fn reopening_keeps_everything() {
             assert_eq!(view.data(&row(&key), ts(10)).unwrap(), Some(vec![7; 5000]));
             assert_eq!(view.version_at(&row(&key), ts(99)).unwrap(), Some(put(15)));
         }
-        let erased = RowKey::new(KeyspaceId(99), b"erased");
-        assert_eq!(engine.read_row(&erased, ts(10)).unwrap().write, None);
+        let deleted_row = RowKey::new(KeyspaceId(99), b"deleted_row");
+        assert_eq!(engine.read_row(&deleted_row, ts(10)).unwrap().write, None);
         assert_eq!(engine.scan_meta("round/").unwrap().len() as u64, round);
         assert_eq!(engine.gc_candidates(None, Timestamp::MAX, 100).unwrap().len() as u64, 2 * round);
 
@@ -47,12 +47,12 @@ fn reopening_keeps_everything() {
         );
         make(
             &engine,
-            [put_write("deleted", deletion(100 + round)), RowChange { row: erased, ..put_write("", put(20)) }],
+            [put_write("deleted", deletion(100 + round)), RowChange { row: deleted_row, ..put_write("", put(20)) }],
         );
         engine.delete_keyspace(KeyspaceId(99)).unwrap();
         engine.write_meta(&[(format!("round/{round}"), Some(vec![]))]).unwrap();
         engine.advance_safe_point(ts(round + 1)).unwrap();
-        // A process that ends without a sync loses nothing: only a power cut does.
+        // A process that ends without a sync loses nothing; only a power cut does.
         if round % 2 == 0 {
             engine.sync().unwrap();
         }
@@ -60,7 +60,7 @@ fn reopening_keeps_everything() {
 }
 
 #[test]
-fn reopening_keeps_what_was_written_through_many_files() {
+fn reopening_keeps_rows_in_many_files() {
     let folder = tempfile::tempdir().unwrap();
     let mut dice = Dice(1);
     let mut expected = std::collections::BTreeMap::new();
@@ -93,24 +93,24 @@ fn a_store_that_is_open_is_busy() {
 }
 
 #[test]
-fn a_store_with_a_view_still_open_is_busy_until_it_ends() {
+fn a_store_with_an_open_snapshot_is_busy() {
     let folder = tempfile::tempdir().unwrap();
     let engine = open(folder.path()).unwrap();
     make(&engine, [put_write("a", put(20)), put_status("a", 5, TxnRecord::RolledBack)]);
     let view = engine.snapshot().unwrap();
     drop(engine);
-    assert_eq!(view.write(&row("a")).unwrap(), Some(put(20)), "a view keeps its database open");
+    assert_eq!(view.write(&row("a")).unwrap(), Some(put(20)), "a snapshot keeps the database open");
     match open(folder.path()) {
         Err(EngineError::AlreadyOpen(_)) => {}
-        Err(other) => panic!("not busy, but: {other:?}"),
-        Ok(_) => panic!("opened twice"),
+        Err(other) => panic!("not AlreadyOpen: {other:?}"),
+        Ok(_) => panic!("the store was opened twice"),
     }
     drop(view);
     assert_eq!(all_writes(&open(folder.path()).unwrap()).len(), 1);
 }
 
 #[test]
-fn a_foreign_or_newer_folder_is_refused_and_left_as_it_was() {
+fn a_foreign_or_newer_directory_is_refused_unchanged() {
     let listing = |path: &Path| {
         let mut files: Vec<_> = fs::read_dir(path)
             .unwrap()

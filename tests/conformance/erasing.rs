@@ -1,4 +1,4 @@
-//! Erasing a keyspace: all of it, and nothing beside it.
+//! Deleting a keyspace: all of its cells, and no cell of another one.
 
 use percolite::engine::{PageRequest, RowRange};
 use percolite::row::{CellChange, KeyspaceId, RowChange, RowKey, TxnRecord};
@@ -23,7 +23,8 @@ fn fill(engine: &Subject, keyspace: u32, keys: &[&[u8]]) {
     }
 }
 
-/// How many cells of a keyspace's rows are there, by column: lock, write, status, version, data, scanned.
+/// The number of a keyspace's rows with a lock, newest version, record, old version and data cell,
+/// and of scanned locks and versions.
 fn cells(engine: &Subject, keyspace: u32, keys: &[&[u8]]) -> [usize; 7] {
     let view = engine.snapshot().unwrap();
     let rows: Vec<RowKey> = keys.iter().map(|key| RowKey::new(KeyspaceId(keyspace), key)).collect();
@@ -42,37 +43,42 @@ fn cells(engine: &Subject, keyspace: u32, keys: &[&[u8]]) -> [usize; 7] {
     ]
 }
 
-fn erasing_one_leaves_the_others(engine: &Subject, all: &[u32], erased: u32, keys: &[&[u8]]) {
+fn deleting_one_leaves_the_others(engine: &Subject, all: &[u32], deleted: u32, keys: &[&[u8]]) {
     for keyspace in all {
         fill(engine, *keyspace, keys);
         assert_eq!(cells(engine, *keyspace, keys), [keys.len(); 7]);
     }
     engine.write_meta(&[("kept".into(), Some(vec![1]))]).unwrap();
     engine.advance_safe_point(ts(3)).unwrap();
-    engine.delete_keyspace(KeyspaceId(erased)).unwrap();
+    engine.delete_keyspace(KeyspaceId(deleted)).unwrap();
     for keyspace in all {
-        let left = if *keyspace == erased { 0 } else { keys.len() };
-        assert_eq!(cells(engine, *keyspace, keys), [left; 7], "keyspace {keyspace} after {erased} was erased");
+        let left = if *keyspace == deleted { 0 } else { keys.len() };
+        assert_eq!(cells(engine, *keyspace, keys), [left; 7], "keyspace {keyspace} after {deleted} was deleted");
     }
     assert_eq!(engine.get_meta("kept").unwrap(), Some(vec![1]));
     assert_eq!(engine.safe_point().unwrap(), ts(3));
-    // What is written after it stays.
-    fill(engine, erased, keys);
-    assert_eq!(cells(engine, erased, keys), [keys.len(); 7]);
+    // Rows written after the deletion stay.
+    fill(engine, deleted, keys);
+    assert_eq!(cells(engine, deleted, keys), [keys.len(); 7]);
 }
 
-pub fn erasing_a_keyspace_leaves_its_neighbours(engine: &Subject) {
-    for erased in [2, 0, 255, 256, u32::MAX - 1] {
-        erasing_one_leaves_the_others(engine, &[0, 1, 2, 3, 254, 255, 256, 257, u32::MAX - 1, u32::MAX], erased, &KEYS);
+pub fn deleting_a_keyspace_leaves_its_neighbours(engine: &Subject) {
+    for deleted in [2, 0, 255, 256, u32::MAX - 1] {
+        deleting_one_leaves_the_others(
+            engine,
+            &[0, 1, 2, 3, 254, 255, 256, 257, u32::MAX - 1, u32::MAX],
+            deleted,
+            &KEYS,
+        );
     }
     engine.delete_keyspace(KeyspaceId(77)).unwrap();
 }
 
-pub fn the_last_keyspace_is_erased_too(engine: &Subject) {
-    // Keys below ff; see the next case.
-    erasing_one_leaves_the_others(engine, &[0, 1, u32::MAX - 1, u32::MAX], u32::MAX, &KEYS[..5]);
+pub fn the_last_keyspace_is_deleted(engine: &Subject) {
+    // Keys below ff; the next case has the highest ones.
+    deleting_one_leaves_the_others(engine, &[0, 1, u32::MAX - 1, u32::MAX], u32::MAX, &KEYS[..5]);
 }
 
-pub fn the_last_keyspace_is_erased_up_to_its_highest_key(engine: &Subject) {
-    erasing_one_leaves_the_others(engine, &[0, u32::MAX - 1, u32::MAX], u32::MAX, &KEYS);
+pub fn the_last_keyspace_is_deleted_up_to_its_highest_key(engine: &Subject) {
+    deleting_one_leaves_the_others(engine, &[0, u32::MAX - 1, u32::MAX], u32::MAX, &KEYS);
 }

@@ -1,4 +1,4 @@
-//! The unreliable engine itself: each of its faults does what it says, as often as it counts.
+//! The faulty engine itself: each fault has its effect, and is counted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +26,7 @@ fn is_lost<T>(answer: Result<T, EngineError>) -> bool {
 }
 
 #[test]
-fn without_faults_nothing_is_different() {
+fn without_faults_nothing_changes() {
     let engine = network(Faults::default(), 1);
     assert_eq!(engine.apply(&[locked()]).unwrap(), [ApplyResult::Applied]);
     assert!(matches!(engine.apply(&[locked()]).unwrap()[..], [ApplyResult::PreconditionFailed { .. }]));
@@ -55,7 +55,7 @@ fn a_lost_request_changes_nothing() {
 }
 
 #[test]
-fn a_request_whose_reply_is_lost_was_carried_out() {
+fn a_request_with_a_lost_reply_takes_effect() {
     let engine = network(Faults { lost_replies: 1000, ..Faults::default() }, 1);
     assert!(is_lost(engine.apply(&[locked()])));
     assert!(is_lost(engine.write_meta(&[("m".into(), Some(vec![1]))])));
@@ -68,11 +68,11 @@ fn a_request_whose_reply_is_lost_was_carried_out() {
 }
 
 #[test]
-fn a_cut_request_leaves_the_first_groups_whole() {
+fn a_truncated_request_applies_its_first_batches() {
     let (mut least, mut most) = (usize::MAX, 0);
     for seed in 0..50 {
         let engine = network(Faults { truncated_requests: 1000, ..Faults::default() }, seed);
-        assert_eq!(engine.apply(&[locked()]).unwrap(), [ApplyResult::Applied], "one group cannot be cut");
+        assert_eq!(engine.apply(&[locked()]).unwrap(), [ApplyResult::Applied], "a single batch cannot be truncated");
         let groups =
             [1, 2, 3, 4].map(|number: u64| group(["x", "y"].map(|key| put_write(format!("{number}{key}"), put(9)))));
         assert!(is_lost(engine.apply(&groups)));
@@ -81,10 +81,10 @@ fn a_cut_request_leaves_the_first_groups_whole() {
         (least, most) = (least.min(written), most.max(written));
         assert_eq!(engine.injected().cut_requests, 1);
     }
-    assert_eq!((least, most), (2, 6), "from all but one lost to all but one there");
+    assert_eq!((least, most), (2, 6), "from one batch applied to all but one");
 }
 
-/// What a decorator of this file passes on unchanged.
+/// The methods that the wrappers of this file pass on unchanged.
 macro_rules! pass_on {
     () => {
         fn snapshot(&self) -> Result<Arc<dyn EngineSnapshot>, EngineError> {
@@ -125,7 +125,7 @@ macro_rules! pass_on {
     };
 }
 
-/// Counts deliveries.
+/// Counts deliveries of `apply` and `write_meta`.
 struct Counting(SimEngine, AtomicU64);
 
 impl Engine for Counting {
@@ -148,7 +148,7 @@ fn counting(faults: Faults, seed: u64) -> FaultyEngine<Counting> {
 }
 
 #[test]
-fn a_duplicate_is_delivered_twice_and_either_answer_may_be_seen() {
+fn a_duplicate_returns_either_of_its_replies() {
     let (mut first, mut second) = (0, 0);
     for seed in 0..100 {
         let engine = counting(Faults { duplicates: 1000, ..Faults::default() }, seed);
@@ -163,11 +163,11 @@ fn a_duplicate_is_delivered_twice_and_either_answer_may_be_seen() {
         assert_eq!(engine.engine().1.load(Ordering::Relaxed), 4);
         assert_eq!(engine.injected().duplicates, 2);
     }
-    assert!(first > 20 && second > 20, "{first} first, {second} second answers");
+    assert!(first > 20 && second > 20, "{first} first, {second} second replies");
 }
 
 #[test]
-fn a_late_copy_arrives_at_a_later_call_and_its_answer_is_thrown_away() {
+fn a_late_copy_is_applied_and_its_reply_dropped() {
     let (mut applied, mut refused) = (0, 0);
     for seed in 0..100 {
         let engine = counting(Faults { late_duplicates: 1000, late_by_max: 10, ..Faults::default() }, seed);
@@ -175,16 +175,17 @@ fn a_late_copy_arrives_at_a_later_call_and_its_answer_is_thrown_away() {
         assert_eq!(engine.apply(&[locked()]).unwrap(), [ApplyResult::Applied]);
         assert_eq!(deliveries(), 1);
         engine.set_faults(Faults::default());
-        // The lock goes, and the copy, whose guard holds again, brings it back: this is what rollback records are for.
+        // The lock is deleted. The copy's precondition is met again, and it restores the lock. This
+        // is why a rollback leaves a record.
         engine.apply(&[group([RowChange { lock: CellChange::Delete, ..change("a", 10) }])]).unwrap();
         for _ in 0..10 {
             engine.read_row(&row("a"), ts(10)).unwrap();
         }
-        assert_eq!(deliveries(), 3, "the copy never came");
+        assert_eq!(deliveries(), 3, "the late copy did not arrive");
         let injected = engine.injected();
         assert_eq!((injected.late_copies, injected.late_deliveries), (1, 1));
         assert_eq!(engine.read_row(&row("a"), ts(10)).unwrap().lock.is_some(), injected.late_applied == 1);
-        // One that came with the very next call was still in front of the lock's end.
+        // A copy that arrived with the next call came before the deletion.
         applied += injected.late_applied;
         refused += 1 - injected.late_applied;
     }
@@ -203,7 +204,7 @@ fn a_lost_request_can_still_arrive_late() {
 }
 
 #[test]
-fn late_copies_do_not_pile_up() {
+fn late_copies_are_bounded() {
     let engine = counting(Faults { late_duplicates: 1000, late_by_max: u64::MAX, ..Faults::default() }, 5);
     for number in 0..500 {
         engine.apply(&[group([put_status("a", number, TxnRecord::RolledBack)])]).unwrap();
@@ -235,7 +236,7 @@ fn delays_call_the_hook_for_request_and_reply() {
 }
 
 #[test]
-fn the_seed_decides_everything() {
+fn faults_are_deterministic() {
     let run = |seed| {
         let engine = network(Faults::bad_network(), seed);
         let answers: Vec<String> = (0..300)
@@ -249,7 +250,7 @@ fn the_seed_decides_everything() {
         (answers, engine.injected(), all_writes(engine.engine()))
     };
     let (answers, injected, writes) = run(1);
-    assert!(run(1) == (answers.clone(), injected, writes), "the same seed ran differently");
+    assert!(run(1) == (answers.clone(), injected, writes), "the same seed ran in two ways");
     assert!(run(2).0 != answers);
     let FaultCounts { lost_requests, lost_replies, cut_requests, duplicates, late_deliveries, delays, .. } = injected;
     for count in [lost_requests, lost_replies, cut_requests, duplicates, late_deliveries, delays] {
@@ -257,7 +258,7 @@ fn the_seed_decides_everything() {
     }
 }
 
-/// An engine that declares and keeps a limit, for the case of the suite that needs one.
+/// An engine with a limit of rows in a batch, for the case of the suite that needs one.
 struct Small(SimEngine);
 
 const SMALL: usize = 3;
@@ -268,7 +269,7 @@ impl Engine for Small {
     }
     fn apply(&self, groups: &[RowBatch]) -> Result<Vec<ApplyResult>, EngineError> {
         match groups.iter().map(|group| group.row_count()).find(|rows| *rows > SMALL) {
-            Some(asked) => Err(EngineError::Limit { what: "a group's rows", asked, limit: SMALL }),
+            Some(asked) => Err(EngineError::Limit { what: "a batch's row count", asked, limit: SMALL }),
             None => self.0.apply(groups),
         }
     }
@@ -281,11 +282,11 @@ impl Engine for Small {
 #[test]
 fn an_engine_with_a_limit_allows_it_and_refuses_one_more() {
     let bare: fn(u64) -> Subject = |seed| Subject::new(Small(SimStorage::new().shared_engine()), seed);
-    check("small", 0..1, bare, crate::groups::the_limit_is_allowed_and_one_more_refused_before_it_begins);
+    check("small", 0..1, bare, crate::groups::a_batch_above_the_limit_is_refused_before_it_begins);
     let behind_a_network: fn(u64) -> Subject = |seed| {
         let faults = Faults { late_duplicates: 0, ..Faults::bad_network() };
         Subject::new(Answered(FaultyEngine::new(Small(SimStorage::new().shared_engine()), faults, seed)), seed)
     };
-    let case = crate::groups::the_limit_is_allowed_and_one_more_refused_before_it_begins;
+    let case = crate::groups::a_batch_above_the_limit_is_refused_before_it_begins;
     check("small behind a bad network", 0..20, behind_a_network, case);
 }

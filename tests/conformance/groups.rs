@@ -1,4 +1,4 @@
-//! Groups: all or nothing, one after the other.
+//! Batches: each is applied as a whole or not at all, one after the other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use percolite::timestamp::Timestamp;
 use percolite::writes::WriteSet;
 
 use crate::common::{
-    Dice, Subject, all_writes, change, deletion, group, held, lock, make, put, put_data, put_lock, put_status,
+    Dice, Subject, all_writes, change, deletion, group, lock, lock_only, make, put, put_data, put_lock, put_status,
     put_write, row, ts, txn,
 };
 
@@ -18,7 +18,7 @@ fn guarded(guards: &[Precondition], change: RowChange) -> RowChange {
     RowChange { preconditions: guards.into(), ..change }
 }
 
-pub fn a_refused_group_changes_nothing_in_any_row(engine: &Subject) {
+pub fn a_refused_batch_changes_no_row(engine: &Subject) {
     let keys = ["a", "b", "c", "d"];
     make(&**engine, keys.map(|key| RowChange { write: CellChange::Put(put(20)), ..put_data(key, 19, "kept") }));
     make(&**engine, [put_lock("z", lock(10))]);
@@ -36,7 +36,8 @@ pub fn a_refused_group_changes_nothing_in_any_row(engine: &Subject) {
                 ..change(key, 50)
             })
             .collect();
-        // Rows with guards that hold, rows with no guards at all, and one that refuses, at every place.
+        // Rows with preconditions that are met, rows without any, and one that fails, at every
+        // position.
         changes[0].preconditions = vec![Precondition::LockAbsent, Precondition::NoCommitAfter(ts(20))].into();
         changes.insert(refusing, guarded(&[Precondition::LockAbsent], put_lock("z", lock(50))));
         let outcomes = engine.apply(&[group(changes)]).unwrap();
@@ -51,19 +52,19 @@ pub fn a_refused_group_changes_nothing_in_any_row(engine: &Subject) {
             assert_eq!(view.data(&row(key), ts(50)).unwrap(), None);
             assert_eq!(view.version_at(&row(key), ts(99)).unwrap(), None);
         }
-        assert_eq!(engine.scan_meta("").unwrap(), metas, "the work list has entries that were not made");
+        assert_eq!(engine.scan_meta("").unwrap(), metas, "a refused batch has entries in the GC queue");
     }
 }
 
-pub fn an_applied_group_changes_every_row(engine: &Subject) {
+pub fn an_applied_batch_changes_every_row(engine: &Subject) {
     let keys: Vec<String> = (0..300).map(|number| format!("row {number:03}")).collect();
     make(&**engine, keys.iter().map(|key| guarded(&[Precondition::LockAbsent], put_write(key, put(20)))));
     let expected: Vec<_> = keys.iter().map(|key| (row(key), put(20))).collect();
     assert_eq!(all_writes(&**engine), expected);
 }
 
-pub fn groups_see_those_before_them_in_the_same_call(engine: &Subject) {
-    // A guarded group after an unguarded one on the same row: for every column that a guard looks at.
+pub fn a_batch_sees_earlier_batches_of_its_call(engine: &Subject) {
+    // A batch with a precondition after one without, for every column that a precondition reads.
     let cases = [
         (put_lock("a", lock(10)), Precondition::LockAbsent, false),
         (put_lock("b", lock(10)), Precondition::LockUnchanged(lock(10).version()), true),
@@ -83,7 +84,7 @@ pub fn groups_see_those_before_them_in_the_same_call(engine: &Subject) {
         assert_eq!(engine.snapshot().unwrap().data(&row(key), ts(19)).unwrap().is_some(), *allowed);
         let seen = engine.read_row(&row(key), ts(19)).unwrap();
         if let ApplyResult::PreconditionFailed { row, .. } = &outcomes[3] {
-            assert_eq!(**row, seen, "the refusal tells of the row before the group in front of it");
+            assert_eq!(**row, seen, "the refusal must return the row as the earlier batch left it");
         }
     }
     // The same where the earlier group is guarded and has several rows.
@@ -103,7 +104,7 @@ pub fn groups_see_those_before_them_in_the_same_call(engine: &Subject) {
     assert_eq!(engine.read_row(&row("j"), ts(1)).unwrap().write, Some(put(23)));
 }
 
-pub fn a_refused_group_is_not_seen_by_those_after_it(engine: &Subject) {
+pub fn later_batches_do_not_see_a_refused_one(engine: &Subject) {
     make(&**engine, [put_lock("a", lock(10))]);
     let refused = group([put_lock("b", lock(20)), guarded(&[Precondition::LockAbsent], put_lock("a", lock(20)))]);
     let after = group([guarded(&[Precondition::LockAbsent], put_data("b", 30, "after"))]);
@@ -121,7 +122,7 @@ pub fn a_refused_group_is_not_seen_by_those_after_it(engine: &Subject) {
     assert_eq!(view.data(&row("a"), ts(30)).unwrap(), Some(b"last".to_vec()));
 }
 
-pub fn nothing_to_do_is_done(engine: &Subject) {
+pub fn an_empty_batch_succeeds(engine: &Subject) {
     assert_eq!(engine.apply(&[]).unwrap(), []);
     assert_eq!(engine.apply(&[group([]), group([])]).unwrap(), [ApplyResult::Applied, ApplyResult::Applied]);
     assert_eq!(engine.apply(&[group([change("a", 10)])]).unwrap(), [ApplyResult::Applied]);
@@ -132,15 +133,15 @@ pub fn nothing_to_do_is_done(engine: &Subject) {
             outcomes[..],
             [ApplyResult::Applied, ApplyResult::PreconditionFailed { index: 0, .. }, ApplyResult::Applied]
         ),
-        "a guard is checked even where nothing is to be changed: {outcomes:?}"
+        "a precondition is checked without a change too: {outcomes:?}"
     );
     assert_eq!(engine.read_row(&row("a"), ts(10)).unwrap(), Row::default());
     engine.write_meta(&[]).unwrap();
     engine.sync().unwrap();
 }
 
-/// Where the engine has no limit worth the name, a large group stands for it.
-pub fn the_limit_is_allowed_and_one_more_refused_before_it_begins(engine: &Subject) {
+/// Where the engine has no limit or a very high one, a large batch is tested instead.
+pub fn a_batch_above_the_limit_is_refused_before_it_begins(engine: &Subject) {
     const PLENTY: usize = 3000;
     let limit = engine.capabilities().batch_rows_max;
     let rows = |count: usize, at: u64| group((0..count).map(|number| put_write(format!("{number:06}"), put(at))));
@@ -156,14 +157,17 @@ pub fn the_limit_is_allowed_and_one_more_refused_before_it_begins(engine: &Subje
             Err(EngineError::Limit { asked, limit: said, .. }) => assert_eq!((asked, said), (limit + 1, limit)),
             other => panic!("{} rows where {limit} are allowed: {other:?}", limit + 1),
         }
-        assert!(all_writes(&**engine).iter().all(|(_, write)| *write == put(20)), "a refused request was begun");
+        assert!(
+            all_writes(&**engine).iter().all(|(_, write)| *write == put(20)),
+            "a refused request was applied in part"
+        );
     }
-    // The limit is one of a group, not of a call.
+    // The limit is for a batch, not for a call.
     let outcomes = engine.apply(&[rows(limit, 40), rows(limit, 41)]).unwrap();
     assert_eq!(outcomes, [ApplyResult::Applied, ApplyResult::Applied]);
 }
 
-pub fn racing_guarded_changes_lose_no_update(engine: &Subject) {
+pub fn concurrent_guarded_changes_lose_no_update(engine: &Subject) {
     const THREADS: u64 = 4;
     const EACH: u64 = 50;
     make(&**engine, [put_lock("counter", Lock { write_seq: 0, ..lock(10) }), put_lock("mirror", lock(10))]);
@@ -172,14 +176,15 @@ pub fn racing_guarded_changes_lose_no_update(engine: &Subject) {
         for _ in 0..THREADS {
             scope.spawn(|| {
                 for _ in 0..EACH {
-                    // A ttl that nobody else writes makes each change one of a kind.
+                    // A unique TTL makes each change distinct.
                     let ttl_ms = tickets.fetch_add(1, Ordering::Relaxed);
                     loop {
                         let Some(seen) = engine.read_row(&row("counter"), ts(10)).unwrap().lock else { panic!() };
                         let next = Lock { write_seq: seen.write_seq + 1, ttl_ms, ..seen.clone() };
                         let counter =
                             guarded(&[Precondition::LockUnchanged(seen.version())], put_lock("counter", next.clone()));
-                        // With an engine that repeats, the mirror tells whether a refusal is of our own making.
+                        // On an engine that repeats requests, the mirror shows whether a refusal
+                        // comes from an own earlier copy.
                         let mirror = put_status("mirror", ttl_ms, TxnRecord::Committed(ts(next.write_seq.into())));
                         engine.apply(&[group([counter, mirror])]).unwrap();
                         if engine.read_row(&row("mirror"), ts(ttl_ms)).unwrap().txn_record.is_some() {
@@ -199,18 +204,18 @@ pub fn racing_guarded_changes_lose_no_update(engine: &Subject) {
         other => panic!("{other:?}"),
     });
     let expected: Vec<_> = (1..=THREADS * EACH).map(|at| Some(TxnRecord::Committed(ts(at)))).collect();
-    assert_eq!(counted, expected, "two changes were made on the same state");
+    assert_eq!(counted, expected, "two changes were applied to the same state");
 }
 
-/// What an engine should hold, kept the simplest way there is.
+/// The expected contents of an engine, in plain maps.
 #[derive(Clone, Default)]
 struct Model {
     locks: BTreeMap<RowKey, Lock>,
     writes: BTreeMap<RowKey, WriteRecord>,
     data: BTreeMap<(RowKey, Timestamp), Bytes>,
-    statuses: BTreeMap<(RowKey, Timestamp), TxnRecord>,
+    txn_records: BTreeMap<(RowKey, Timestamp), TxnRecord>,
     versions: BTreeMap<(RowKey, Timestamp), WriteRecord>,
-    superseded: BTreeSet<(Timestamp, RowKey)>,
+    gc_queue: BTreeSet<(Timestamp, RowKey)>,
     safe_point: u64,
 }
 
@@ -219,12 +224,12 @@ impl Model {
         Row {
             lock: self.locks.get(row).cloned(),
             write: self.writes.get(row).cloned(),
-            txn_record: self.statuses.get(&(row.clone(), start_ts)).copied(),
+            txn_record: self.txn_records.get(&(row.clone(), start_ts)).copied(),
             safe_point: ts(self.safe_point),
         }
     }
 
-    /// The guards once more, in other words than the library's.
+    /// The preconditions, implemented independently of the library.
     fn allows(&self, change: &RowChange) -> bool {
         let row = self.row(&change.row, change.start_ts);
         let newest = row
@@ -263,7 +268,7 @@ impl Model {
             let key = &change.row;
             edit(&mut self.locks, key.clone(), &change.lock);
             edit(&mut self.writes, key.clone(), &change.write);
-            edit(&mut self.statuses, (key.clone(), change.start_ts), &change.txn_record);
+            edit(&mut self.txn_records, (key.clone(), change.start_ts), &change.txn_record);
             for (start_ts, data) in &change.data {
                 edit(&mut self.data, (key.clone(), *start_ts), data);
             }
@@ -276,10 +281,10 @@ impl Model {
             if let CellChange::Put(WriteRecord { commit_ts, value, .. }) = &change.write
                 && (value.is_none() || change.archived_version.is_some())
             {
-                self.superseded.insert((*commit_ts, key.clone()));
+                self.gc_queue.insert((*commit_ts, key.clone()));
             }
             for at in &change.gc_done {
-                self.superseded.remove(&(*at, key.clone()));
+                self.gc_queue.remove(&(*at, key.clone()));
             }
         }
         ApplyResult::Applied
@@ -296,7 +301,7 @@ fn edit<K: Ord, T: Clone>(cells: &mut BTreeMap<K, T>, key: K, edit: &CellChange<
 
 const KEYS: [&str; 5] = ["", "a", "a\0", "a\0b", "b"];
 
-/// Small numbers, so that things meet: start timestamps are even, commit timestamps odd.
+/// Small numbers, so that they collide: start timestamps are even, commit timestamps odd.
 fn random_change(dice: &mut Dice, key: &str, unique: u64) -> RowChange {
     let start_ts = 2 * dice.below(8);
     let commit_ts = 2 * dice.below(8) + 1;
@@ -320,7 +325,8 @@ fn random_change(dice: &mut Dice, key: &str, unique: u64) -> RowChange {
         0 => change.write = CellChange::Put(WriteRecord { txn: txn(start_ts), ..put(commit_ts) }),
         1 => change.write = CellChange::Put(WriteRecord { txn: txn(start_ts), ..deletion(commit_ts) }),
         2 => {
-            change.write = CellChange::Put(WriteRecord { txn: txn(start_ts), ..held(commit_ts, 2 * dice.below(8) + 1) })
+            change.write =
+                CellChange::Put(WriteRecord { txn: txn(start_ts), ..lock_only(commit_ts, 2 * dice.below(8) + 1) })
         }
         3 => change.write = CellChange::Delete,
         _ => {}
@@ -345,12 +351,12 @@ fn random_change(dice: &mut Dice, key: &str, unique: u64) -> RowChange {
     if dice.one_in(4) {
         change.data.push((ts(2 * dice.below(4) + 1000), CellChange::Delete));
     }
-    // What tells this change from every other.
+    // A unique value makes this change distinct from every other.
     change.data.push((ts(2 * dice.below(4) + 2000), CellChange::Put(unique.to_be_bytes().into())));
     change
 }
 
-/// Some rows' next versions.
+/// A batch of one-phase writes to some rows.
 fn random_versions(dice: &mut Dice, unique: u64) -> RowBatch {
     let (start_ts, commit_ts) = (2 * dice.below(8), 2 * dice.below(8) + 1);
     let unchanged_since = if dice.one_in(2) { Some(ts(dice.below(16))) } else { None };
@@ -358,7 +364,7 @@ fn random_versions(dice: &mut Dice, unique: u64) -> RowBatch {
     let mut keys = KEYS.to_vec();
     for place in 0..=dice.below(3) {
         let mutation = match dice.below(4) {
-            // What tells this group from every other.
+            // A unique value makes this batch distinct from every other.
             _ if place == 0 => Mutation::Put(unique.to_be_bytes().into()),
             0 => Mutation::Delete,
             1 => Mutation::LockOnly,
@@ -376,12 +382,13 @@ fn random_versions(dice: &mut Dice, unique: u64) -> RowBatch {
     })
 }
 
-pub fn random_changes_leave_what_a_model_says(engine: &Subject) {
+pub fn random_changes_match_a_model(engine: &Subject) {
     let mut dice = Dice(engine.seed);
     let mut model = Model::default();
     let mut refusals = 0;
     for call in 0..400 {
-        // With an engine that repeats, groups of one call could undo each other's guards.
+        // On an engine that repeats requests, batches of one call could violate each other's
+        // preconditions.
         let count = if engine.repeats { 1 } else { dice.below(5) };
         let groups: Vec<RowBatch> = (0..count)
             .map(|number| {
@@ -405,23 +412,23 @@ pub fn random_changes_leave_what_a_model_says(engine: &Subject) {
             engine.advance_safe_point(ts(model.safe_point)).unwrap();
         }
         if call % 10 == 9 {
-            assert_holds(engine, &model);
+            assert_matches(engine, &model);
         }
     }
-    assert!(refusals > 50, "only {refusals} refusals: the dice are loaded");
+    assert!(refusals > 50, "only {refusals} refusals: the test is too weak");
 }
 
-fn assert_holds(engine: &Subject, model: &Model) {
+fn assert_matches(engine: &Subject, model: &Model) {
     let view = engine.snapshot().unwrap();
     let page = PageRequest { range: &RowRange::all(), backwards: false, limit: 100, cursor: None };
     assert_eq!(view.scan_locks(&page).unwrap(), model.locks.clone().into_iter().collect::<Vec<_>>());
     assert_eq!(view.scan_writes(&page).unwrap(), model.writes.clone().into_iter().collect::<Vec<_>>());
-    let superseded: Vec<_> = model.superseded.iter().cloned().collect();
-    assert_eq!(engine.gc_candidates(None, Timestamp::MAX, 1000).unwrap(), superseded);
-    let mut statuses = engine.txn_records(ts(9), 1000).unwrap();
-    statuses.sort();
-    let expected: Vec<_> = model.statuses.keys().filter(|(_, start_ts)| *start_ts < ts(9)).cloned().collect();
-    assert_eq!(statuses, expected);
+    let gc_queue: Vec<_> = model.gc_queue.iter().cloned().collect();
+    assert_eq!(engine.gc_candidates(None, Timestamp::MAX, 1000).unwrap(), gc_queue);
+    let mut txn_records = engine.txn_records(ts(9), 1000).unwrap();
+    txn_records.sort();
+    let expected: Vec<_> = model.txn_records.keys().filter(|(_, start_ts)| *start_ts < ts(9)).cloned().collect();
+    assert_eq!(txn_records, expected);
     for key in KEYS.map(row) {
         assert_eq!(view.lock(&key).unwrap(), model.locks.get(&key).cloned());
         assert_eq!(view.write(&key).unwrap(), model.writes.get(&key).cloned());
@@ -434,7 +441,10 @@ fn assert_holds(engine: &Subject, model: &Model) {
             );
         }
         for start_ts in (0..16).step_by(2).map(ts) {
-            assert_eq!(view.txn_record(&key, start_ts).unwrap(), model.statuses.get(&(key.clone(), start_ts)).copied());
+            assert_eq!(
+                view.txn_record(&key, start_ts).unwrap(),
+                model.txn_records.get(&(key.clone(), start_ts)).copied()
+            );
             assert_eq!(engine.read_row(&key, start_ts).unwrap(), model.row(&key, start_ts));
         }
         for start_ts in (1000..1008).chain(2000..2008).map(ts) {

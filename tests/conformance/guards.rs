@@ -1,24 +1,25 @@
-//! Each guard, true and false, and what a refusal says.
+//! Each precondition, met and not met, and what a refusal returns.
 
 use percolite::engine::ApplyResult;
 use percolite::owner::OwnerId;
 use percolite::row::{CellChange, Lock, LockVersion, Precondition, Row, RowChange, TxnId, TxnRecord, WriteRecord};
 
 use crate::common::{
-    Subject, change, deletion, group, held, is_allowed, lock, make, put, put_lock, put_status, put_write, row, ts, txn,
+    Subject, change, deletion, group, is_allowed, lock, lock_only, make, put, put_lock, put_status, put_write, row, ts,
+    txn,
 };
 
-pub fn lock_absent_holds_on_an_unlocked_row_only(engine: &Subject) {
+pub fn lock_absent_is_met_by_unlocked_rows_only(engine: &Subject) {
     assert!(is_allowed(&**engine, "a", 10, &[Precondition::LockAbsent]), "an absent row");
     make(&**engine, [put_write("a", put(5)), put_lock("b", lock(10))]);
     assert!(is_allowed(&**engine, "a", 10, &[Precondition::LockAbsent]), "a written row");
     assert!(!is_allowed(&**engine, "b", 10, &[Precondition::LockAbsent]), "a locked row");
-    assert!(!is_allowed(&**engine, "b", 11, &[Precondition::LockAbsent]), "a locked row, asked by another");
+    assert!(!is_allowed(&**engine, "b", 11, &[Precondition::LockAbsent]), "a locked row and another transaction");
     make(&**engine, [RowChange { lock: CellChange::Delete, ..change("b", 10) }]);
     assert!(is_allowed(&**engine, "b", 10, &[Precondition::LockAbsent]), "an unlocked row");
 }
 
-pub fn lock_is_holds_for_that_very_state_only(engine: &Subject) {
+pub fn lock_unchanged_is_met_by_that_version_only(engine: &Subject) {
     let stamp = lock(10).version();
     assert!(!is_allowed(&**engine, "a", 10, &[Precondition::LockUnchanged(stamp)]), "an absent row");
     make(&**engine, [put_lock("a", lock(10))]);
@@ -39,7 +40,7 @@ pub fn lock_is_holds_for_that_very_state_only(engine: &Subject) {
     for other in others {
         assert!(!is_allowed(&**engine, "a", 10, &[Precondition::LockUnchanged(other)]), "{other:?}");
     }
-    // The lock moves on while its owner holds it; the old state is a different one from then on.
+    // The owner changes its lock; the old version of the lock does not match from then on.
     let later = [
         Lock { write_seq: 2, ..lock(10) },
         Lock { ttl_ms: 3001, ..lock(10) },
@@ -67,41 +68,44 @@ pub fn no_commit_after_allows_a_commit_at_that_timestamp(engine: &Subject) {
     }
     make(&**engine, [put_write("a", put(40))]);
     assert!(!is_allowed(&**engine, "a", 30, &[Precondition::NoCommitAfter(ts(39))]), "the newest version counts");
-    make(&**engine, [put_write("held", held(20, 30))]);
+    make(&**engine, [put_write("lock-only", lock_only(20, 30))]);
     for (at, allowed) in [(19, false), (20, false), (29, false), (30, true), (31, true)] {
         assert_eq!(
-            is_allowed(&**engine, "held", 30, &[Precondition::NoCommitAfter(ts(at))]),
+            is_allowed(&**engine, "lock-only", 30, &[Precondition::NoCommitAfter(ts(at))]),
             allowed,
-            "held at 30, asked {at}"
+            "lock-only at 30, checked at {at}"
         );
     }
-    make(&**engine, [put_write("held", held(40, 30))]);
-    assert!(!is_allowed(&**engine, "held", 30, &[Precondition::NoCommitAfter(ts(39))]), "the later of the two counts");
+    make(&**engine, [put_write("lock-only", lock_only(40, 30))]);
+    assert!(
+        !is_allowed(&**engine, "lock-only", 30, &[Precondition::NoCommitAfter(ts(39))]),
+        "the later of the two counts"
+    );
 }
 
-pub fn no_record_of_sees_the_status(engine: &Subject) {
+pub fn no_txn_record_sees_the_record(engine: &Subject) {
     for (key, status) in [("a", TxnRecord::RolledBack), ("b", TxnRecord::Committed(ts(20)))] {
         assert!(is_allowed(&**engine, key, 10, &[Precondition::NoTxnRecord(ts(10))]), "an absent row");
         make(&**engine, [put_status(key, 10, status)]);
         assert!(!is_allowed(&**engine, key, 10, &[Precondition::NoTxnRecord(ts(10))]), "{status:?}");
-        assert!(is_allowed(&**engine, key, 9, &[Precondition::NoTxnRecord(ts(9))]), "another's");
-        assert!(is_allowed(&**engine, key, 11, &[Precondition::NoTxnRecord(ts(11))]), "another's");
+        assert!(is_allowed(&**engine, key, 9, &[Precondition::NoTxnRecord(ts(9))]), "another transaction");
+        assert!(is_allowed(&**engine, key, 11, &[Precondition::NoTxnRecord(ts(11))]), "another transaction");
         make(&**engine, [RowChange { txn_record: CellChange::Delete, ..change(key, 10) }]);
-        assert!(is_allowed(&**engine, key, 10, &[Precondition::NoTxnRecord(ts(10))]), "a forgotten status");
+        assert!(is_allowed(&**engine, key, 10, &[Precondition::NoTxnRecord(ts(10))]), "a deleted record");
     }
 }
 
-pub fn no_record_of_sees_the_newest_version(engine: &Subject) {
+pub fn no_txn_record_sees_the_newest_version(engine: &Subject) {
     for (key, record) in [("a", put(20)), ("b", deletion(20))] {
         make(&**engine, [put_write(key, record)]);
         assert!(!is_allowed(&**engine, key, 19, &[Precondition::NoTxnRecord(ts(19))]));
-        assert!(is_allowed(&**engine, key, 18, &[Precondition::NoTxnRecord(ts(18))]), "another's");
-        assert!(is_allowed(&**engine, key, 20, &[Precondition::NoTxnRecord(ts(20))]), "a commit_ts is no start_ts");
+        assert!(is_allowed(&**engine, key, 18, &[Precondition::NoTxnRecord(ts(18))]), "another transaction");
+        assert!(is_allowed(&**engine, key, 20, &[Precondition::NoTxnRecord(ts(20))]), "a commit_ts is not a start_ts");
     }
 }
 
-pub fn safe_point_below_allows_a_safe_point_at_that_timestamp(engine: &Subject) {
-    assert!(is_allowed(&**engine, "a", 10, &[Precondition::SafePointAtMost(ts(0))]), "no safe point yet");
+pub fn safe_point_at_most_allows_that_timestamp(engine: &Subject) {
+    assert!(is_allowed(&**engine, "a", 10, &[Precondition::SafePointAtMost(ts(0))]), "no safe point");
     engine.advance_safe_point(ts(20)).unwrap();
     assert!(!is_allowed(&**engine, "a", 10, &[Precondition::SafePointAtMost(ts(0))]));
     assert!(!is_allowed(&**engine, "a", 10, &[Precondition::SafePointAtMost(ts(19))]));
@@ -112,7 +116,7 @@ pub fn safe_point_below_allows_a_safe_point_at_that_timestamp(engine: &Subject) 
     assert!(is_allowed(&**engine, "a", 10, &[Precondition::SafePointAtMost(ts(21))]));
 }
 
-pub fn every_guard_of_a_change_must_hold(engine: &Subject) {
+pub fn every_precondition_of_a_change_must_be_met(engine: &Subject) {
     make(&**engine, [put_write("a", put(20))]);
     engine.advance_safe_point(ts(5)).unwrap();
     let holds = [
@@ -137,7 +141,7 @@ pub fn every_guard_of_a_change_must_hold(engine: &Subject) {
     }
 }
 
-pub fn a_refused_row_answers_with_what_was_found(engine: &Subject) {
+pub fn a_refusal_returns_the_row_as_found(engine: &Subject) {
     let locked = Lock { write_seq: 4, ttl_ms: 77, min_commit_ts: ts(44), ..lock(40) };
     make(&**engine, [RowChange { write: CellChange::Put(put(20)), ..put_lock("a", locked.clone()) }]);
     make(&**engine, [put_status("a", 30, TxnRecord::RolledBack)]);
@@ -151,33 +155,34 @@ pub fn a_refused_row_answers_with_what_was_found(engine: &Subject) {
         Precondition::SafePointAtMost(ts(2)),
     ];
     for guard in guards {
-        let asked = RowChange { preconditions: vec![guard].into(), txn_record: CellChange::Delete, ..change("a", 30) };
+        let request =
+            RowChange { preconditions: vec![guard].into(), txn_record: CellChange::Delete, ..change("a", 30) };
         let refused = ApplyResult::PreconditionFailed { index: 0, row: Box::new(found.clone()) };
-        assert_eq!(engine.apply(&[group([asked])]).unwrap(), [refused], "{guard:?}");
+        assert_eq!(engine.apply(&[group([request])]).unwrap(), [refused], "{guard:?}");
     }
-    // The status is that of the transaction that the change names.
-    let asked = RowChange {
+    // The record in the refusal is that of the change's transaction.
+    let request = RowChange {
         preconditions: vec![Precondition::LockAbsent].into(),
         lock: CellChange::Put(lock(31)),
         ..change("a", 31)
     };
     let refused =
         ApplyResult::PreconditionFailed { index: 0, row: Box::new(Row { txn_record: None, ..found.clone() }) };
-    assert_eq!(engine.apply(&[group([asked])]).unwrap(), [refused]);
-    assert_eq!(engine.read_row(&row("a"), ts(30)).unwrap(), found, "and a plain look sees the same");
+    assert_eq!(engine.apply(&[group([request])]).unwrap(), [refused]);
+    assert_eq!(engine.read_row(&row("a"), ts(30)).unwrap(), found, "a plain read returns the same row");
     let absent = Row { safe_point: ts(3), ..Row::default() };
-    let asked = RowChange {
+    let request = RowChange {
         preconditions: vec![Precondition::LockUnchanged(lock(31).version())].into(),
         lock: CellChange::Put(lock(32)),
         ..change("b", 32)
     };
     assert_eq!(
-        engine.apply(&[group([asked])]).unwrap(),
+        engine.apply(&[group([request])]).unwrap(),
         [ApplyResult::PreconditionFailed { index: 0, row: Box::new(absent) }]
     );
 }
 
-pub fn a_refusal_names_the_first_change_whose_guard_fails(engine: &Subject) {
+pub fn a_refusal_names_the_first_change_that_failed(engine: &Subject) {
     make(&**engine, [put_lock("b", lock(10)), put_lock("c", lock(11)), put_write("d", put(90))]);
     let guarded = |key: &str, guards: &[Precondition]| RowChange {
         preconditions: guards.into(),

@@ -1,4 +1,4 @@
-//! The store's own bookkeeping: entries, safe point, the collector's work list.
+//! The store's metadata: named entries, the safe point, the GC queue and the transaction records.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -19,7 +19,7 @@ fn names(engine: &Subject, prefix: &str) -> Vec<String> {
     engine.scan_meta(prefix).unwrap().into_iter().map(|(name, _)| name).collect()
 }
 
-pub fn entries_come_by_prefix_and_in_order(engine: &Subject) {
+pub fn entries_are_listed_by_prefix_in_order(engine: &Subject) {
     let all = ["a", "a/", "a/1", "a/10", "a/2", "a0", "b", "b/\u{7f}", "b/\u{e9}", "b/\u{10ffff}", "c"];
     let mut shuffled: Vec<_> = all.iter().map(|name| (*name, Some(*name))).collect();
     shuffled.rotate_left(4);
@@ -37,30 +37,30 @@ pub fn entries_come_by_prefix_and_in_order(engine: &Subject) {
     set(engine, &[("a/1", None), ("a/2", Some("")), ("nothing", None)]);
     assert_eq!(names(engine, "a/"), ["a/", "a/10", "a/2"]);
     assert_eq!(engine.get_meta("a/2").unwrap(), Some(Vec::new()), "an empty entry is an entry");
-    // Rows, whatever their keys, are no entries.
+    // Rows are no entries, whatever their keys are.
     make(&**engine, [put_write("a/9", put(20))]);
     assert_eq!(names(engine, "a/"), ["a/", "a/10", "a/2"]);
 }
 
 pub fn entries_are_set_all_or_none(engine: &Subject) {
     const ROUNDS_MAX: u64 = 1_000_000;
-    const LOOKS: u64 = 15;
+    const CHANGES: u64 = 15;
     let done = AtomicBool::new(false);
     let mut round = 0;
     let pace = Pace::default();
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
-            let (mut looks, mut last) = (0, Vec::new());
-            while looks < LOOKS && !done.load(Ordering::Relaxed) {
+            let (mut changes, mut last) = (0, Vec::new());
+            while changes < CHANGES && !done.load(Ordering::Relaxed) {
                 let found = engine.scan_meta("pair/").unwrap();
                 let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
                 assert!(matches!(names[..], [] | ["pair/a", "pair/b", "pair/even" | "pair/odd"]), "{names:?}");
                 assert!(found.windows(2).all(|pair| pair[0].1 == pair[1].1), "{found:?}");
                 pace.looked();
-                looks += u64::from(found != last);
+                changes += u64::from(found != last);
                 last = found;
             }
-            assert_eq!(looks, LOOKS, "the reader saw too little to tell");
+            assert_eq!(changes, CHANGES, "the reader saw too few rounds");
         });
         while round < ROUNDS_MAX && !reader.is_finished() || round % 2 == 1 {
             let value = Some(round.to_string());
@@ -78,24 +78,24 @@ pub fn entries_are_set_all_or_none(engine: &Subject) {
     assert_eq!(names(engine, "pair/"), ["pair/a", "pair/b", "pair/odd"]);
 }
 
-pub fn the_safe_point_never_goes_back(engine: &Subject) {
+pub fn the_safe_point_never_decreases(engine: &Subject) {
     assert_eq!(engine.safe_point().unwrap(), Timestamp::ZERO);
     let steps =
         [(0, 0), (10, 10), (5, 10), (10, 10), (300, 300), (299, 300), (0, 300), (u64::MAX, u64::MAX), (7, u64::MAX)];
-    for (to, stands) in steps {
+    for (to, expected) in steps {
         engine.advance_safe_point(ts(to)).unwrap();
-        assert_eq!(engine.safe_point().unwrap(), ts(stands), "after a step to {to}");
-        assert_eq!(engine.read_row(&row("a"), ts(1)).unwrap().safe_point, ts(stands));
+        assert_eq!(engine.safe_point().unwrap(), ts(expected), "after a step to {to}");
+        assert_eq!(engine.read_row(&row("a"), ts(1)).unwrap().safe_point, ts(expected));
     }
 }
 
-pub fn the_deletions_list_is_ordered_and_bounded(engine: &Subject) {
+pub fn the_gc_queue_is_ordered_and_bounded(engine: &Subject) {
     assert_eq!(engine.gc_candidates(None, Timestamp::MAX, 10).unwrap(), []);
     let deleted = [(300, "a"), (20, "z"), (20, "b"), (255, "c"), (256, "b"), (65_536, "\0"), (21, "")];
     for (at, key) in deleted {
         make(&**engine, [put_write(key, deletion(at)), put_write("put", put(at))]);
     }
-    // Written again since: the list still says that the row was deleted then.
+    // A row that was written again stays in the queue with its deletion.
     make(&**engine, [put_write("c", put(400))]);
     let mut all: Vec<_> = deleted.iter().map(|(at, key)| (ts(*at), row(key))).collect();
     all.sort();
@@ -114,13 +114,13 @@ pub fn the_deletions_list_is_ordered_and_bounded(engine: &Subject) {
     }
     let absent = (ts(21), row("m"));
     assert_eq!(engine.gc_candidates(Some(&absent), ts(255), 10).unwrap(), [(ts(255), row("c"))]);
-    assert_eq!(engine.gc_candidates(Some(&all[3]), ts(20), 10).unwrap(), [], "the end lies before");
-    // Other bookkeeping is not on the list.
+    assert_eq!(engine.gc_candidates(Some(&all[3]), ts(20), 10).unwrap(), [], "the range is empty");
+    // Other metadata is not in the queue.
     set(engine, &[("deletee", Some("x")), ("deleted", Some("x")), ("deleted0", Some("x"))]);
     assert_eq!(engine.gc_candidates(None, Timestamp::MAX, 100).unwrap(), all);
 }
 
-pub fn statuses_are_listed_by_row_below_a_timestamp(engine: &Subject) {
+pub fn txn_records_are_listed_by_row_below_a_timestamp(engine: &Subject) {
     assert_eq!(engine.txn_records(Timestamp::MAX, 10).unwrap(), []);
     let ended = [("b", 10), ("a\0", 30), ("b", 30), ("a", 20), ("b", 20), ("", 256), ("c", 255)];
     for (key, at) in ended {
@@ -146,28 +146,28 @@ pub fn statuses_are_listed_by_row_below_a_timestamp(engine: &Subject) {
     assert_eq!(engine.txn_records(ts(31), 100).unwrap().len(), 4);
 }
 
-pub fn a_list_of_none_is_empty(engine: &Subject) {
+pub fn a_limit_of_zero_lists_nothing(engine: &Subject) {
     make(&**engine, [put_write("a", deletion(20)), put_status("a", 19, TxnRecord::RolledBack)]);
-    assert_eq!(engine.gc_candidates(None, Timestamp::MAX, 0).unwrap(), [], "none were asked for");
-    assert_eq!(engine.txn_records(Timestamp::MAX, 0).unwrap(), [], "none were asked for");
+    assert_eq!(engine.gc_candidates(None, Timestamp::MAX, 0).unwrap(), [], "the limit is zero");
+    assert_eq!(engine.txn_records(Timestamp::MAX, 0).unwrap(), [], "the limit is zero");
 }
 
-pub fn a_collected_deletion_leaves_the_list(engine: &Subject) {
+pub fn gc_done_removes_the_queue_entry(engine: &Subject) {
     make(&**engine, [put_write("a", deletion(20)), put_write("b", deletion(20)), put_write("c", deletion(30))]);
     make(&**engine, [put_write("a", deletion(40))]);
     let list = || engine.gc_candidates(None, Timestamp::MAX, 10).unwrap();
     assert_eq!(list(), [(ts(20), row("a")), (ts(20), row("b")), (ts(30), row("c")), (ts(40), row("a"))]);
-    let collected = |key: &str, at: u64| RowChange { gc_done: vec![ts(at)], ..change(key, 0) };
-    make(&**engine, [collected("a", 20)]);
+    let gc_done = |key: &str, at: u64| RowChange { gc_done: vec![ts(at)], ..change(key, 0) };
+    make(&**engine, [gc_done("a", 20)]);
     assert_eq!(
         list(),
         [(ts(20), row("b")), (ts(30), row("c")), (ts(40), row("a"))],
-        "only that row's, only that time's"
+        "only the entry of that row and timestamp"
     );
-    assert_eq!(engine.read_row(&row("a"), ts(0)).unwrap().write, Some(deletion(40)), "and the record itself stays");
-    make(&**engine, [collected("c", 29), collected("x", 30)]);
-    assert_eq!(list().len(), 3, "what is not on the list cannot leave it");
-    make(&**engine, [RowChange { write: CellChange::Delete, ..collected("c", 30) }, collected("b", 20)]);
+    assert_eq!(engine.read_row(&row("a"), ts(0)).unwrap().write, Some(deletion(40)), "the tombstone itself stays");
+    make(&**engine, [gc_done("c", 29), gc_done("x", 30)]);
+    assert_eq!(list().len(), 3, "an entry that is not in the queue cannot be removed");
+    make(&**engine, [RowChange { write: CellChange::Delete, ..gc_done("c", 30) }, gc_done("b", 20)]);
     assert_eq!(list(), [(ts(40), row("a"))]);
     assert_eq!(engine.read_row(&row("c"), ts(0)).unwrap().write, None);
 }

@@ -1,8 +1,10 @@
-//! The protocol over the worst network there is: transfers between accounts by clients that die, over requests that
-//! get lost, cut, doubled and delivered when nobody remembers them.
+//! The protocol on a very bad network: clients that crash transfer money between accounts, and
+//! their requests are lost, truncated, duplicated and delivered long after their transaction has
+//! ended.
 //!
-//! Clients take turns one request at a time, chosen by dice, so a seed replays everything. Money must not be made or
-//! lost, what was promised must hold, and no message of a finished transaction may move anything.
+//! Clients run one request at a time in a random order, so a seed replays everything. The sum of
+//! all accounts must stay the same, an acknowledged commit must persist, and a message of a
+//! finished transaction must have no effect.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +26,7 @@ const OPENING: u64 = 100;
 const CLIENTS: usize = 4;
 const TURNS: usize = 600;
 
-/// Where a client stands with its transfer; each is one request away from the next.
+/// A client's progress in its transfer. Each stage is one request.
 enum Stage {
     Idle,
     Prewrite(usize),
@@ -38,7 +40,7 @@ struct Client {
     engine: FaultyEngine<SimEngine>,
     stage: Stage,
     txn: TxnId,
-    /// Rows and new values; the first is the primary.
+    /// Rows and their new values; the first row is the primary.
     writes: Vec<(RowKey, Vec<u8>)>,
 }
 
@@ -46,8 +48,8 @@ struct World {
     dice: Dice,
     clock: u64,
     alive: BTreeSet<Timestamp>,
-    promised: BTreeMap<Timestamp, Timestamp>,
-    given_up: BTreeSet<Timestamp>,
+    acknowledged: BTreeMap<Timestamp, Timestamp>,
+    rolled_back: BTreeSet<Timestamp>,
 }
 
 impl World {
@@ -57,7 +59,7 @@ impl World {
     }
 }
 
-/// Every other account has values too long for a lock.
+/// Values of every second account are too long for a lock.
 fn money(account: usize, amount: u64) -> Vec<u8> {
     let mut bytes = amount.to_be_bytes().to_vec();
     bytes.resize(if account.is_multiple_of(2) { 8 } else { 300 }, 0);
@@ -68,7 +70,7 @@ fn account(number: usize) -> RowKey {
     row(format!("account {number}"))
 }
 
-/// The amount as of `read_ts`, or who is in the way.
+/// The amount at `read_ts`, or the lock that blocks the read; `None` for a newer commit.
 fn amount(engine: &dyn Engine, key: &RowKey, read_ts: Timestamp) -> Result<u64, Option<Lock>> {
     let view = until_answered(|| engine.snapshot()).unwrap();
     if let Some(lock) = until_answered(|| view.lock(key)).unwrap().filter(|lock| lock.txn.start_ts < read_ts) {
@@ -81,21 +83,21 @@ fn amount(engine: &dyn Engine, key: &RowKey, read_ts: Timestamp) -> Result<u64, 
     let bytes = match write.value.unwrap() {
         Value::Inline(bytes) => bytes.to_vec(),
         Value::OutOfLine => {
-            until_answered(|| view.data(key, write.txn.start_ts)).unwrap().expect("the value is missing")
+            until_answered(|| view.data(key, write.txn.start_ts)).unwrap().expect("the data cell is missing")
         }
     };
     Ok(u64::from_be_bytes(bytes[..8].try_into().unwrap()))
 }
 
-/// Asks the primary and carries out the verdict.
-fn settle(engine: &dyn Engine, key: &RowKey, lock: &Lock, asker: OwnerLiveness) -> TransactionStatus {
+/// Reads the transaction's status from its primary and resolves the lock.
+fn resolve_lock(engine: &dyn Engine, key: &RowKey, lock: &Lock, liveness: OwnerLiveness) -> TransactionStatus {
     let txn = lock.txn;
-    let ask = CheckTxnStatus { row: lock.primary.clone(), txn, liveness: asker };
-    let verdict = run(engine, &lock.primary, txn.start_ts, &|row| check_txn_status(row, &ask)).unwrap();
-    let request = Resolve { row: key.clone(), txn, status: verdict, keep_old_version: true, record_lock_only: true };
-    // A refusal means that somebody else was faster.
+    let request = CheckTxnStatus { row: lock.primary.clone(), txn, liveness };
+    let status = run(engine, &lock.primary, txn.start_ts, &|row| check_txn_status(row, &request)).unwrap();
+    let request = Resolve { row: key.clone(), txn, status, keep_old_version: true, record_lock_only: true };
+    // A refusal means that another resolver was faster.
     let _ = run(engine, key, txn.start_ts, &|row| resolve(row, &request));
-    verdict
+    status
 }
 
 impl Client {
@@ -118,7 +120,7 @@ impl Client {
                 match run(&self.engine, &key, start_ts, &|row| prewrite(row, &request)) {
                     Ok(PrewriteResult::Locked { .. }) if index + 1 < self.writes.len() => Stage::Prewrite(index + 1),
                     Ok(PrewriteResult::Locked { .. }) => Stage::AskTime,
-                    Ok(PrewriteResult::Committed(at)) => panic!("committed at {at} before anybody asked for it"),
+                    Ok(PrewriteResult::Committed(at)) => panic!("committed at {at} before its commit was requested"),
                     Err(_) => Stage::RollBack(0),
                 }
             }
@@ -128,7 +130,7 @@ impl Client {
                 match run(&self.engine, &request.row, start_ts, &|row| commit_at_least(row, &request)) {
                     Ok(at) => {
                         assert!(at >= commit_ts);
-                        world.promised.insert(start_ts, at);
+                        world.acknowledged.insert(start_ts, at);
                         Stage::CommitSecondary(1, at)
                     }
                     Err(StepError::AlreadyRolledBack) => Stage::RollBack(0),
@@ -143,14 +145,15 @@ impl Client {
             }
             Stage::CommitSecondary(..) => self.end(world),
             Stage::RollBack(index) if index < self.writes.len() => {
-                world.given_up.insert(start_ts);
+                world.rolled_back.insert(start_ts);
                 let request = Rollback { row: self.writes[index].0.clone(), txn: self.txn };
                 run(&self.engine, &request.row, start_ts, &|row| rollback(row, &request)).unwrap();
                 Stage::RollBack(index + 1)
             }
             Stage::RollBack(_) => self.end(world),
         };
-        // A client dies between any two requests; its locks stay, and its messages are still on their way.
+        // A client may crash after any request. Its locks stay, and its late messages will still be
+        // delivered.
         if world.dice.one_in(20) {
             self.stage = self.end(world);
         }
@@ -167,8 +170,8 @@ impl Client {
                 Ok(amount) => amounts.push(amount),
                 Err(Some(lock)) => {
                     let pushing = OwnerLiveness::ByTtl { current_ts: world.next_ts(), push_above: Some(start_ts) };
-                    let asker = if world.alive.contains(&lock.txn.start_ts) { pushing } else { OwnerLiveness::Dead };
-                    settle(&self.engine, &account(number), &lock, asker);
+                    let liveness = if world.alive.contains(&lock.txn.start_ts) { pushing } else { OwnerLiveness::Dead };
+                    resolve_lock(&self.engine, &account(number), &lock, liveness);
                     return Stage::Idle;
                 }
                 Err(None) => return Stage::Idle,
@@ -198,11 +201,11 @@ impl Client {
     }
 }
 
-/// Settles every lock that is left, as a store does that opens after everybody is gone.
-fn settle_all(engine: &SimEngine) {
+/// Resolves every remaining lock, as a store does that opens after all clients have ended.
+fn resolve_all(engine: &SimEngine) {
     let page = PageRequest { range: &RowRange::all(), backwards: false, limit: 1000, cursor: None };
     for (key, lock) in engine.snapshot().unwrap().scan_locks(&page).unwrap() {
-        settle(engine, &key, &lock, OwnerLiveness::Dead);
+        resolve_lock(engine, &key, &lock, OwnerLiveness::Dead);
     }
     assert_eq!(engine.snapshot().unwrap().scan_locks(&page).unwrap(), []);
 }
@@ -233,17 +236,17 @@ fn transfers(seed: u64) -> (usize, usize, FaultCounts) {
         dice: Dice(seed),
         clock: 10,
         alive: BTreeSet::new(),
-        promised: BTreeMap::new(),
-        given_up: BTreeSet::new(),
+        acknowledged: BTreeMap::new(),
+        rolled_back: BTreeSet::new(),
     };
     for _ in 0..TURNS {
         let turn = world.dice.index(CLIENTS);
         clients[turn].step(&mut world);
     }
-    settle_all(&direct);
-    let settled = balances(&direct);
-    assert_eq!(settled.iter().sum::<u64>(), OPENING * ACCOUNTS as u64, "money was made or lost: {settled:?}");
-    // Everybody is gone; then the last messages arrive.
+    resolve_all(&direct);
+    let before = balances(&direct);
+    assert_eq!(before.iter().sum::<u64>(), OPENING * ACCOUNTS as u64, "the sum has changed: {before:?}");
+    // All clients have ended; then the last messages arrive.
     let mut injected = FaultCounts::default();
     for client in &clients {
         client.engine.deliver_delayed();
@@ -258,36 +261,39 @@ fn transfers(seed: u64) -> (usize, usize, FaultCounts) {
     let page = PageRequest { range: &RowRange::all(), backwards: false, limit: 1000, cursor: None };
     for (key, lock) in direct.snapshot().unwrap().scan_locks(&page).unwrap() {
         let ended = direct.read_row(&key, lock.txn.start_ts).unwrap().txn_record;
-        assert_eq!(ended, None, "a late message locked {key:?} for a transaction that had ended there");
+        assert_eq!(ended, None, "a late message locked {key:?} for a transaction that has a record there");
     }
-    settle_all(&direct);
-    assert_eq!(balances(&direct), settled, "a late message moved money");
-    // Every promise holds, and nobody was told both.
-    for (start_ts, commit_ts) in &world.promised {
-        assert!(!world.given_up.contains(start_ts), "{start_ts} was promised and rolled back");
-        let statuses = direct.txn_records(Timestamp::MAX, usize::MAX).unwrap();
-        let kept = statuses.iter().filter(|(_, at)| at == start_ts);
-        let kept: Vec<_> = kept.map(|(row, at)| direct.read_row(row, *at).unwrap().txn_record).collect();
+    resolve_all(&direct);
+    assert_eq!(balances(&direct), before, "a late message moved money");
+    // Every acknowledged commit is recorded, and none of them was rolled back.
+    for (start_ts, commit_ts) in &world.acknowledged {
+        assert!(!world.rolled_back.contains(start_ts), "{start_ts} was acknowledged and rolled back");
+        let all = direct.txn_records(Timestamp::MAX, usize::MAX).unwrap();
+        let records = all.iter().filter(|(_, at)| at == start_ts);
+        let records: Vec<_> = records.map(|(row, at)| direct.read_row(row, *at).unwrap().txn_record).collect();
         let committed = percolite::row::TxnRecord::Committed(*commit_ts);
-        assert!(kept.contains(&Some(committed)), "{start_ts} was promised {commit_ts}, and the rows say {kept:?}");
+        assert!(
+            records.contains(&Some(committed)),
+            "{start_ts} was acknowledged at {commit_ts}, and its records are {records:?}"
+        );
     }
-    (world.promised.len(), world.given_up.len(), injected)
+    (world.acknowledged.len(), world.rolled_back.len(), injected)
 }
 
 #[test]
-fn transfers_over_the_worst_network_neither_make_nor_lose_money() {
-    let (mut promised, mut given_up, mut late_applied) = (0, 0, 0);
+fn transfers_on_a_bad_network_keep_the_sum() {
+    let (mut acknowledged, mut rolled_back, mut late_applied) = (0, 0, 0);
     for seed in 0..300 {
         let _context = Context(format!("seed {seed}"));
-        let (kept, lost, injected) = transfers(seed);
-        promised += kept;
-        given_up += lost;
+        let (committed, aborted, injected) = transfers(seed);
+        acknowledged += committed;
+        rolled_back += aborted;
         late_applied += injected.late_applied;
         for count in [injected.lost_requests, injected.lost_replies, injected.duplicates, injected.late_deliveries] {
             assert!(count > 0, "{injected:?}");
         }
     }
-    println!("{promised} transfers made, {given_up} given up, {late_applied} late changes made");
-    assert!(promised > 3000 && given_up > 1000, "{promised} transfers made, {given_up} given up");
-    assert!(late_applied > 20, "late messages were carried out only {late_applied} times");
+    println!("{acknowledged} transfers committed, {rolled_back} rolled back, {late_applied} late changes applied");
+    assert!(acknowledged > 3000 && rolled_back > 1000, "{acknowledged} transfers committed, {rolled_back} rolled back");
+    assert!(late_applied > 20, "only {late_applied} late messages took effect");
 }

@@ -1,4 +1,4 @@
-//! Rows and what stands beside them.
+//! Rows: their cells in each column, their records and their old versions.
 
 use percolite::RowKey;
 use percolite::engine::storage::Column;
@@ -8,7 +8,7 @@ use crate::common::{
     Subject, change, deletion, inline, lock, make, put, put_data, put_lock, put_status, put_version, put_write, row, ts,
 };
 
-pub fn absent_keys_hold_nothing(engine: &Subject) {
+pub fn absent_keys_have_no_cells(engine: &Subject) {
     let look = |key: &str| {
         let (view, row) = (engine.snapshot().unwrap(), row(key));
         assert_eq!(engine.read_row(&row, ts(10)).unwrap(), Row::default());
@@ -34,7 +34,7 @@ pub fn absent_keys_hold_nothing(engine: &Subject) {
     assert_eq!(engine.get_meta("nothing").unwrap(), None);
 }
 
-pub fn every_column_is_put_and_deleted_on_its_own(engine: &Subject) {
+pub fn columns_are_put_and_deleted_independently(engine: &Subject) {
     let row = row("a");
     let state = || {
         let view = engine.snapshot().unwrap();
@@ -68,7 +68,7 @@ pub fn every_column_is_put_and_deleted_on_its_own(engine: &Subject) {
     assert_eq!(state(), (None, None, None, data, Some(put(15))));
     make(&**engine, [RowChange { data: vec![(ts(10), CellChange::Delete)], ..change("a", 10) }]);
     assert_eq!(state(), (None, None, None, None, Some(put(15))));
-    // All at once, over and over, deletes of nothing included.
+    // All columns in one change, repeatedly, with deletes of absent cells.
     make(
         &**engine,
         [RowChange {
@@ -94,7 +94,7 @@ pub fn every_column_is_put_and_deleted_on_its_own(engine: &Subject) {
     assert_eq!(engine.snapshot().unwrap().data(&row, ts(11)).unwrap(), None);
 }
 
-pub fn data_entries_are_put_and_deleted_by_start_ts(engine: &Subject) {
+pub fn data_cells_are_put_and_deleted_by_start_ts(engine: &Subject) {
     let row = row("a");
     let present = || -> Vec<u64> {
         let view = engine.snapshot().unwrap();
@@ -105,7 +105,8 @@ pub fn data_entries_are_put_and_deleted_by_start_ts(engine: &Subject) {
     make(&**engine, [put_data("a", 30, "thirty")]);
     assert_eq!(present(), [10, 20, 30]);
     assert_eq!(engine.snapshot().unwrap().data(&row, ts(20)).unwrap(), Some(b"twenty".to_vec()));
-    // One change may touch entries of several transactions: its own, and that of the version it replaces.
+    // One change may have data cells of several transactions: its own, and that of the version that
+    // it replaces.
     let data = vec![(ts(20), CellChange::Delete), (ts(35), CellChange::Put(b"new".into())), (ts(30), CellChange::Keep)];
     make(&**engine, [RowChange { data, ..change("a", 35) }]);
     assert_eq!(present(), [10, 30, 35]);
@@ -119,10 +120,10 @@ pub fn data_entries_are_put_and_deleted_by_start_ts(engine: &Subject) {
     assert_eq!(present(), [0; 0]);
 }
 
-pub fn statuses_and_versions_do_not_disturb_each_other(engine: &Subject) {
+pub fn records_and_versions_are_independent(engine: &Subject) {
     let row = row("a");
     let versions = [11, 21, 31];
-    let statuses = [
+    let records = [
         (10, TxnRecord::Committed(ts(11))),
         (16, TxnRecord::RolledBack),
         (20, TxnRecord::RolledBack),
@@ -131,7 +132,7 @@ pub fn statuses_and_versions_do_not_disturb_each_other(engine: &Subject) {
     for at in versions {
         make(&**engine, [put_version("a", put(at))]);
     }
-    for (at, status) in statuses {
+    for (at, status) in records {
         make(&**engine, [put_status("a", at, status)]);
     }
     let view = engine.snapshot().unwrap();
@@ -139,18 +140,18 @@ pub fn statuses_and_versions_do_not_disturb_each_other(engine: &Subject) {
     for upto in (0..50).chain([u64::MAX - 1, u64::MAX]) {
         assert_eq!(view.version_at(&row, ts(upto)).unwrap(), newest(upto), "at or below {upto}");
     }
-    for (at, status) in statuses {
+    for (at, status) in records {
         assert_eq!(view.txn_record(&row, ts(at)).unwrap(), Some(status));
         assert_eq!(view.txn_record(&row, ts(at + 2)).unwrap(), None);
     }
     assert_eq!(view.write(&row).unwrap(), None, "history is not the newest version");
-    // Forgetting a status leaves the versions, and the statuses around it.
+    // Deleting a record leaves the versions and the other records.
     make(&**engine, [RowChange { txn_record: CellChange::Delete, ..change("a", 20) }]);
     let view = engine.snapshot().unwrap();
     assert_eq!(view.version_at(&row, ts(25)).unwrap(), Some(put(21)));
     assert_eq!(view.txn_record(&row, ts(20)).unwrap(), None);
     assert_eq!(view.txn_record(&row, ts(16)).unwrap(), Some(TxnRecord::RolledBack));
-    // The ends of time.
+    // The lowest and the highest timestamp.
     let last = WriteRecord { commit_ts: ts(u64::MAX), ..put(41) };
     make(&**engine, [put_version("z", last.clone()), put_status("y", 0, TxnRecord::RolledBack)]);
     let view = engine.snapshot().unwrap();
@@ -184,7 +185,7 @@ pub fn rows_that_are_prefixes_of_each_other_never_mix(engine: &Subject) {
     }
 }
 
-pub fn keys_and_values_of_any_bytes_and_size_come_back(engine: &Subject) {
+pub fn keys_and_values_of_any_bytes_and_size_are_read_back(engine: &Subject) {
     let every_byte: Vec<u8> = (0..=255).collect();
     let long = vec![0; 20_000];
     for key in [&b""[..], b"\0", b"\xff\xff\xff\xff\xff", &every_byte, &long] {
@@ -207,14 +208,14 @@ pub fn keys_and_values_of_any_bytes_and_size_come_back(engine: &Subject) {
     }
 }
 
-pub fn many_cells_at_once_are_what_each_is_alone(engine: &Subject) {
+pub fn multi_get_matches_single_gets(engine: &Subject) {
     const ROWS: usize = 700;
     let key = |number: usize| format!("{:03}", number % ROWS);
     make(&**engine, (0..ROWS).step_by(2).map(|number| put_write(key(number), put(20 + number as u64))));
     make(&**engine, (0..ROWS).step_by(3).map(|number| put_lock(key(number), lock(10 + number as u64))));
     let view = engine.snapshot().unwrap();
     make(&**engine, (0..ROWS).step_by(4).map(|number| put_write(key(number), put(9000))));
-    // In no order, some asked for twice, some not there.
+    // Unordered, with repeated and with absent rows.
     let rows: Vec<RowKey> = (0..2 * ROWS).map(|number| row(key(number * 331))).collect();
     for column in [Column::Write, Column::Lock] {
         let alone: Vec<Option<Vec<u8>>> = rows
@@ -226,10 +227,10 @@ pub fn many_cells_at_once_are_what_each_is_alone(engine: &Subject) {
             })
             .collect();
         for count in [0, 1, 7, 8, 32, 256, 257, rows.len()] {
-            let asked: Vec<&RowKey> = rows[..count].iter().collect();
+            let requested: Vec<&RowKey> = rows[..count].iter().collect();
             let mut found = vec![None; count];
             let see = &mut |number: usize, content: &[u8]| found[number] = Some(content.to_vec());
-            view.multi_get_cell(column, &asked, see).unwrap();
+            view.multi_get_cell(column, &requested, see).unwrap();
             assert_eq!(found, alone[..count], "{count} of {column:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! Pages of rows.
+//! Pages of rows: bounds, directions, limits, sizes and cursors.
 
 use std::ops::Bound;
 
@@ -16,7 +16,7 @@ fn written(view: &dyn EngineSnapshot, range: &RowRange, backwards: bool, limit: 
         .collect()
 }
 
-/// What a page should hold, of rows in ascending order.
+/// The expected page, from rows in ascending order.
 fn expected(rows: &[RowKey], range: &RowRange, backwards: bool, limit: usize) -> Vec<RowKey> {
     let after_start = |row: &RowKey| match &range.start {
         Bound::Included(start) => row.as_bytes() >= start.as_slice(),
@@ -36,7 +36,7 @@ fn expected(rows: &[RowKey], range: &RowRange, backwards: bool, limit: usize) ->
     inside
 }
 
-/// Rows of three keyspaces, close together.
+/// Rows of four keyspaces whose keys are neighbours.
 fn populate(engine: &Subject) -> Vec<RowKey> {
     let keys: [&[u8]; 8] = [b"", b"\0", b"a", b"a\0", b"a\0\0", b"a\x01", b"b", b"\xff\xff"];
     let mut rows: Vec<RowKey> =
@@ -88,7 +88,7 @@ pub fn pages_go_both_ways_within_any_bounds(engine: &Subject) {
     }
 }
 
-pub fn a_bookmark_changes_no_answer(engine: &Subject) {
+pub fn a_scan_cursor_changes_no_result(engine: &Subject) {
     let rows = populate(engine);
     for (at, row) in (100..).zip(&rows) {
         make(&**engine, [RowChange { row: row.clone(), ..put_lock("", lock(at)) }]);
@@ -96,33 +96,34 @@ pub fn a_bookmark_changes_no_answer(engine: &Subject) {
     let older = engine.snapshot().unwrap();
     make(&**engine, [put_write("a\0\x01", put(90))]);
     let view = engine.snapshot().unwrap();
-    let now = written(view.as_ref(), &RowRange::all(), false, usize::MAX);
-    assert_ne!(now, rows);
+    let newest = written(view.as_ref(), &RowRange::all(), false, usize::MAX);
+    assert_ne!(newest, rows);
 
-    // As scans use it: page after page of one range.
+    // As a scan uses it: page after page of one range.
     for backwards in [false, true] {
-        let (bookmark, mut range, mut found) = (ScanCursor::default(), RowRange::all(), Vec::new());
+        let (cursor, mut range, mut found) = (ScanCursor::default(), RowRange::all(), Vec::new());
         loop {
-            let page = PageRequest { range: &range, backwards, limit: 3, cursor: Some(&bookmark) };
+            let page = PageRequest { range: &range, backwards, limit: 3, cursor: Some(&cursor) };
             let rows: Vec<RowKey> = view.scan_writes(&page).unwrap().into_iter().map(|(row, _)| row).collect();
             let Some(last) = rows.last() else { break };
             *(if backwards { &mut range.end } else { &mut range.start }) = Bound::Excluded(last.as_bytes().to_vec());
             found.extend(rows);
         }
-        assert_eq!(found, expected(&now, &RowRange::all(), backwards, usize::MAX));
+        assert_eq!(found, expected(&newest, &RowRange::all(), backwards, usize::MAX));
     }
 
-    // One bookmark for whatever comes: going on now and then, in any view, column, direction and range.
-    let bookmark = ScanCursor::default();
+    // One cursor for random pages: some continue the last one, others change the snapshot, column,
+    // direction or range.
+    let cursor = ScanCursor::default();
     let borders = borders(&rows);
     let mut dice = Dice(engine.seed);
     let mut last: Option<Vec<u8>> = None;
     let mut range = RowRange::all();
-    let (mut backwards, mut of_now, mut locks) = (false, false, false);
+    let (mut backwards, mut of_newest, mut locks) = (false, false, false);
     for _ in 0..3000 {
         match dice.index(8) {
             0 => backwards = !backwards,
-            1 => of_now = !of_now,
+            1 => of_newest = !of_newest,
             2 => locks = !locks,
             3 => {
                 let mut bound = || bounds(&borders[dice.index(borders.len())])[dice.index(3)].clone();
@@ -133,9 +134,9 @@ pub fn a_bookmark_changes_no_answer(engine: &Subject) {
         if let Some(last) = last.take().filter(|_| dice.index(4) > 0) {
             *(if backwards { &mut range.end } else { &mut range.start }) = Bound::Excluded(last);
         }
-        let (view, all) = if of_now { (&view, &now) } else { (&older, &rows) };
+        let (view, all) = if of_newest { (&view, &newest) } else { (&older, &rows) };
         let limit = 1 + dice.index(4);
-        let page = PageRequest { range: &range, backwards, limit, cursor: Some(&bookmark) };
+        let page = PageRequest { range: &range, backwards, limit, cursor: Some(&cursor) };
         let found: Vec<RowKey> = if locks {
             view.scan_locks(&page).unwrap().into_iter().map(|(row, _)| row).collect()
         } else {
@@ -148,7 +149,7 @@ pub fn a_bookmark_changes_no_answer(engine: &Subject) {
 }
 
 pub fn a_page_ends_when_it_is_large(engine: &Subject) {
-    // Nothing warns of what is large: it comes after, and before, what is small.
+    // Large cells come after small ones and before small ones, without a sign of their size.
     const ROWS: u8 = 30;
     for at in 0..ROWS {
         let length = if (10..20).contains(&at) { 300 << 10 } else { 1 };
@@ -159,15 +160,15 @@ pub fn a_page_ends_when_it_is_large(engine: &Subject) {
     }
     let view = engine.snapshot().unwrap();
     for (column, backwards) in [Column::Lock, Column::Write].into_iter().flat_map(|one| [(one, false), (one, true)]) {
-        let (bookmark, mut range, mut cells) = (ScanCursor::default(), RowRange::all(), PageBuffer::default());
+        let (cursor, mut range, mut cells) = (ScanCursor::default(), RowRange::all(), PageBuffer::default());
         let mut found = Vec::new();
         let mut pages = 0;
         loop {
-            let page = PageRequest { range: &range, backwards, limit: usize::MAX, cursor: Some(&bookmark) };
+            let page = PageRequest { range: &range, backwards, limit: usize::MAX, cursor: Some(&cursor) };
             let has_more = view.scan_page(column, &page, &mut cells).unwrap();
             let Some((last, content)) = cells.last() else { break };
             let before = cells.size_bytes() - last.len() - content.len();
-            assert!(before < PAGE_BYTES_MAX, "{before} bytes, and one more cell");
+            assert!(before < PAGE_BYTES_MAX, "{before} bytes before the last cell");
             found.extend(cells.iter().map(|(row, _)| row.to_vec()));
             *(if backwards { &mut range.end } else { &mut range.start }) = Bound::Excluded(last.to_vec());
             pages += 1;
@@ -193,7 +194,7 @@ pub fn a_page_that_has_no_cell_is_the_last(engine: &Subject) {
             let has_more = view.scan_page(Column::Lock, &page, &mut cells).unwrap();
             found += cells.len();
             let Some((last, _)) = cells.last() else {
-                assert!(!has_more, "an empty page that is not the last, {limit} cells a page");
+                assert!(!has_more, "an empty page must be the last, {limit} cells a page");
                 break;
             };
             assert!(has_more || cells.len() < limit || found == 3);
@@ -254,27 +255,27 @@ pub fn no_row_is_missed_or_repeated_at_page_borders(engine: &Subject) {
                     range.start = next;
                 }
                 found.extend(page);
-                assert!(found.len() <= rows.len(), "rows are repeated without end: {found:?}");
+                assert!(found.len() <= rows.len(), "rows are repeated endlessly: {found:?}");
             }
             assert_eq!(found, expected(&rows, &RowRange::all(), backwards, usize::MAX), "{limit} rows a page");
         }
     }
 }
 
-pub fn emptied_rows_are_on_no_page(engine: &Subject) {
+pub fn deleted_rows_are_on_no_page(engine: &Subject) {
     let keys: Vec<String> = (0..60).map(|number| format!("{number:02}")).collect();
     make(&**engine, keys.iter().map(|key| RowChange { write: CellChange::Put(put(20)), ..put_lock(key, lock(10)) }));
-    let emptied = |number: usize| number.is_multiple_of(3) || (20..40).contains(&number);
-    let changes = (0..60).filter(|number| emptied(*number)).map(|number| RowChange {
+    let is_deleted = |number: usize| number.is_multiple_of(3) || (20..40).contains(&number);
+    let changes = (0..60).filter(|number| is_deleted(*number)).map(|number| RowChange {
         lock: CellChange::Delete,
         write: CellChange::Delete,
         ..change(&keys[number], 10)
     });
     make(&**engine, changes);
-    let left: Vec<RowKey> = (0..60).filter(|number| !emptied(*number)).map(|number| row(&keys[number])).collect();
+    let left: Vec<RowKey> = (0..60).filter(|number| !is_deleted(*number)).map(|number| row(&keys[number])).collect();
     let view = engine.snapshot().unwrap();
     for backwards in [false, true] {
-        // A page is full as long as there are rows: emptied ones do not count.
+        // A page is full while rows are left; deleted ones do not count.
         for limit in [1, 5, 13, 14, 100] {
             let range = RowRange::all();
             assert_eq!(written(view.as_ref(), &range, backwards, limit), expected(&left, &range, backwards, limit));
@@ -285,12 +286,12 @@ pub fn emptied_rows_are_on_no_page(engine: &Subject) {
     }
 }
 
-pub fn locks_and_writes_are_scanned_apart(engine: &Subject) {
+pub fn locks_and_writes_are_scanned_separately(engine: &Subject) {
     make(
         &**engine,
         [put_write("a", put(20)), put_lock("b", lock(30)), put_write("c", put(40)), put_lock("c", lock(50))],
     );
-    // Unbounded must not run over into another column, in either direction.
+    // An unbounded page must not run into another column, in either direction.
     make(&**engine, [crate::common::put_data("d", 10, "data"), crate::common::put_version("e", put(20))]);
     engine.write_meta(&[("zzz".into(), Some(vec![1])), ("\0".into(), Some(vec![2]))]).unwrap();
     let view = engine.snapshot().unwrap();

@@ -1,4 +1,4 @@
-//! Views: of one moment, for as long as they are held.
+//! Engine snapshots: consistent, and unchanged while they exist.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use crate::common::{Pace, ROOM, Subject, change, inline, lock, make, put, row, t
 
 const KEYS: [&str; 4] = ["a", "b", "c", "d"];
 
-/// Sets every column of the row to something that tells `at`.
+/// Sets every column of the row to a value that contains `at`.
 fn everything(key: &str, at: u64) -> RowChange {
     RowChange {
         lock: CellChange::Put(lock(at)),
@@ -23,12 +23,12 @@ fn everything(key: &str, at: u64) -> RowChange {
     }
 }
 
-/// All that a view can tell of the rows.
-fn told(
+/// Everything that an engine snapshot shows of the rows.
+fn dump(
     view: &dyn EngineSnapshot,
 ) -> Vec<(Option<Lock>, Option<WriteRecord>, Option<TxnRecord>, Option<Vec<u8>>, Option<Value>, bool)> {
     let range = RowRange::all();
-    let mut told = Vec::new();
+    let mut seen = Vec::new();
     for backwards in [false, true] {
         let page = PageRequest { range: &range, backwards, limit: 100, cursor: None };
         let writes: Vec<(RowKey, WriteRecord)> = view.scan_writes(&page).unwrap();
@@ -36,12 +36,12 @@ fn told(
         for key in KEYS.map(row) {
             let write = writes.iter().find(|(found, _)| *found == key).map(|(_, write)| write.clone());
             let lock = locks.iter().find(|(found, _)| *found == key).map(|(_, lock)| lock.clone());
-            told.push((lock, write, None, None, None, backwards));
+            seen.push((lock, write, None, None, None, backwards));
         }
     }
     for key in KEYS.map(row) {
         let version = view.version_at(&key, ts(u64::MAX)).unwrap().and_then(|version| version.value);
-        told.push((
+        seen.push((
             view.lock(&key).unwrap(),
             view.write(&key).unwrap(),
             view.txn_record(&key, ts(1)).unwrap(),
@@ -50,14 +50,14 @@ fn told(
             false,
         ));
     }
-    told
+    seen
 }
 
-pub fn a_view_stays_as_it_was_while_everything_changes(engine: &Subject) {
+pub fn a_snapshot_is_unchanged_by_later_writes(engine: &Subject) {
     let mut kept: Vec<(u64, Arc<dyn EngineSnapshot>, Vec<_>)> = Vec::new();
     let keep = |kept: &mut Vec<_>, at| {
         let view = engine.snapshot().unwrap();
-        let now = told(view.as_ref());
+        let now = dump(view.as_ref());
         kept.push((at, view, now));
     };
     keep(&mut kept, 0);
@@ -81,18 +81,18 @@ pub fn a_view_stays_as_it_was_while_everything_changes(engine: &Subject) {
         }
         keep(&mut kept, at);
         for (at, view, then) in &kept {
-            assert!(told(view.as_ref()) == *then, "the view opened after change {at} has changed");
+            assert!(dump(view.as_ref()) == *then, "the snapshot taken after change {at} has changed");
         }
-        // Views end in any order.
+        // Snapshots end in any order.
         if kept.len() > 6 {
             kept.remove((at as usize * 7) % kept.len());
         }
     }
     let different: Vec<_> = kept.windows(2).filter(|pair| pair[0].2 != pair[1].2).collect();
-    assert!(!different.is_empty(), "nothing changed, so nothing was shown");
+    assert!(!different.is_empty(), "no snapshot differs from the next, so the test shows nothing");
 }
 
-pub fn a_view_sees_everything_applied_before_it(engine: &Subject) {
+pub fn a_snapshot_shows_everything_applied_before_it(engine: &Subject) {
     for at in 10..60 {
         make(&**engine, [everything("a", at)]);
         let view = engine.snapshot().unwrap();
@@ -105,31 +105,31 @@ pub fn a_view_sees_everything_applied_before_it(engine: &Subject) {
     }
 }
 
-pub fn a_view_is_of_one_moment_in_all_columns_and_rows(engine: &Subject) {
+pub fn a_snapshot_is_consistent_across_columns_and_rows(engine: &Subject) {
     const ROUNDS_MAX: u64 = 1_000_000;
-    const MOMENTS: u64 = 15;
+    const ROUNDS: u64 = 15;
     let done = AtomicBool::new(false);
     let check = |view: &dyn EngineSnapshot| {
-        let mut moments = Vec::new();
+        let mut rounds = Vec::new();
         for key in KEYS.map(row) {
-            moments.push(view.write(&key).unwrap().map(|write| write.commit_ts.to_u64()));
-            moments.push(view.lock(&key).unwrap().map(|lock| lock.txn.start_ts.to_u64()));
-            moments.push(view.data(&key, ts(1)).unwrap().map(|data| u64::from_be_bytes(data.try_into().unwrap())));
-            moments.push(view.txn_record(&key, ts(1)).unwrap().map(|status| match status {
+            rounds.push(view.write(&key).unwrap().map(|write| write.commit_ts.to_u64()));
+            rounds.push(view.lock(&key).unwrap().map(|lock| lock.txn.start_ts.to_u64()));
+            rounds.push(view.data(&key, ts(1)).unwrap().map(|data| u64::from_be_bytes(data.try_into().unwrap())));
+            rounds.push(view.txn_record(&key, ts(1)).unwrap().map(|status| match status {
                 TxnRecord::Committed(at) => at.to_u64(),
                 TxnRecord::RolledBack => 0,
             }));
-            moments.push(view.version_at(&key, ts(5)).unwrap().map(|version| match version.value {
+            rounds.push(view.version_at(&key, ts(5)).unwrap().map(|version| match version.value {
                 Some(Value::Inline(bytes)) => String::from_utf8(bytes.to_vec()).unwrap().parse().unwrap(),
                 _ => 0,
             }));
         }
         let page = PageRequest { range: &RowRange::all(), backwards: false, limit: 100, cursor: None };
-        moments.extend(view.scan_writes(&page).unwrap().iter().map(|(_, write)| Some(write.commit_ts.to_u64())));
-        moments.extend(view.scan_locks(&page).unwrap().iter().map(|(_, lock)| Some(lock.txn.start_ts.to_u64())));
-        moments.dedup();
-        assert_eq!(moments.len(), 1, "one view, several moments: {moments:?}");
-        moments[0].unwrap()
+        rounds.extend(view.scan_writes(&page).unwrap().iter().map(|(_, write)| Some(write.commit_ts.to_u64())));
+        rounds.extend(view.scan_locks(&page).unwrap().iter().map(|(_, lock)| Some(lock.txn.start_ts.to_u64())));
+        rounds.dedup();
+        assert_eq!(rounds.len(), 1, "one snapshot shows several rounds: {rounds:?}");
+        rounds[0].unwrap()
     };
     make(&**engine, KEYS.map(|key| everything(key, 9)));
     let mut last = 9;
@@ -137,12 +137,12 @@ pub fn a_view_is_of_one_moment_in_all_columns_and_rows(engine: &Subject) {
     std::thread::scope(|scope| {
         let reader = || {
             let (mut seen, mut last) = (0, 0);
-            while seen < MOMENTS && !done.load(Ordering::Relaxed) {
-                let moment = check(engine.snapshot().unwrap().as_ref());
+            while seen < ROUNDS && !done.load(Ordering::Relaxed) {
+                let round = check(engine.snapshot().unwrap().as_ref());
                 pace.looked();
-                assert!(moment >= last, "a later view shows an earlier moment: {moment} after {last}");
-                seen += u64::from(moment != last);
-                last = moment;
+                assert!(round >= last, "a later snapshot shows an earlier round: {round} after {last}");
+                seen += u64::from(round != last);
+                last = round;
             }
             seen
         };
@@ -156,7 +156,7 @@ pub fn a_view_is_of_one_moment_in_all_columns_and_rows(engine: &Subject) {
         }
         done.store(true, Ordering::Relaxed);
         for reader in readers {
-            assert_eq!(reader.join().unwrap(), MOMENTS, "the reader saw too little to tell");
+            assert_eq!(reader.join().unwrap(), ROUNDS, "the reader saw too few rounds");
         }
     });
     assert_eq!(check(engine.snapshot().unwrap().as_ref()), last);

@@ -129,7 +129,7 @@ fn options_that_do_not_go_together_are_refused() {
             Ok(())
         })
     };
-    all_refused(&store, "takes no lease", leased, transact);
+    all_refused(&store, "does not support leases", leased, transact);
     assert_eq!(calls.get(), 0);
 }
 

@@ -336,6 +336,6 @@ fn f1_d_a_snapshot_from_before_the_grant_is_refused() {
         })
         .unwrap_err();
     assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
-    assert!(why.to_string().contains("lock_transact"), "{why}");
+    assert!(why.to_string().contains("transact_with_lock"), "{why}");
     assert_eq!((attempts, world.get("inside")), (1, None));
 }

@@ -73,26 +73,26 @@ impl Case {
         let builder = Store::builder();
         let size = || usize::try_from(self.value).unwrap();
         match self.option.as_str() {
-            "memory_limit" => builder.memory_budget(size()),
-            "cache_bytes" => builder.block_cache_bytes(size()),
+            "memory_budget" => builder.memory_budget(size()),
+            "block_cache_bytes" => builder.block_cache_bytes(size()),
             "write_buffer_bytes" => builder.write_buffer_bytes(size()),
-            "transaction_max_bytes" => builder.max_transaction_bytes(size()),
-            "stream_at_bytes" => builder.large_transaction_bytes(size()),
-            "conflict_slots" => builder.conflict_cache_rows(size()),
-            "admission" => builder.admission_limit(size()),
-            "retry.attempts" | "retry.time" => builder.retry_policy(self.limits()),
-            "age_max" => builder.max_snapshot_age(duration(self.value)),
-            "history" => builder.history_retention(duration(self.value)),
-            "slow_transaction" => builder.slow_transaction_threshold(duration(self.value)),
-            "publish_status" => builder.status_file_interval(duration(self.value)),
-            "label" => builder.application_name(&"x".repeat(size())),
+            "max_transaction_bytes" => builder.max_transaction_bytes(size()),
+            "large_transaction_bytes" => builder.large_transaction_bytes(size()),
+            "conflict_cache_rows" => builder.conflict_cache_rows(size()),
+            "admission_limit" => builder.admission_limit(size()),
+            "retry_policy.max_attempts" | "retry_policy.timeout" => builder.retry_policy(self.limits()),
+            "max_snapshot_age" => builder.max_snapshot_age(duration(self.value)),
+            "history_retention" => builder.history_retention(duration(self.value)),
+            "slow_transaction_threshold" => builder.slow_transaction_threshold(duration(self.value)),
+            "status_file_interval" => builder.status_file_interval(duration(self.value)),
+            "application_name" => builder.application_name(&"x".repeat(size())),
             _ => builder,
         }
     }
 
     fn limits(&self) -> RetryPolicy {
         let usual = RetryPolicy::default();
-        if self.is("retry.attempts") {
+        if self.is("retry_policy.max_attempts") {
             RetryPolicy { max_attempts: u32::try_from(self.value).unwrap(), ..usual }
         } else {
             RetryPolicy { timeout: duration(self.value), ..usual }
@@ -101,7 +101,7 @@ impl Case {
 
     fn options(&self) -> TxnOptions {
         match self.option.as_str() {
-            "retry.attempts of a transaction" | "retry.time of a transaction" => {
+            "retry_policy.max_attempts of a transaction" | "retry_policy.timeout of a transaction" => {
                 TxnOptions { retry_policy: Some(self.limits()), ..TxnOptions::default() }
             }
             "label of a transaction" => TxnOptions::with_label("\u{e9}\n\0".repeat(self.value as usize).leak()),
@@ -189,12 +189,12 @@ impl Case {
         match done {
             Ok(()) => assert!(attempts > 1),
             Err(why) => match why.kind() {
-                ErrorKind::RetriesExhausted { .. } if self.is("retry") => {
-                    assert!(self.is("retry.time") || self.value == u128::from(attempts), "{why}");
+                ErrorKind::RetriesExhausted { .. } if self.is("retry_policy.") => {
+                    assert!(self.is("retry_policy.timeout") || self.value == u128::from(attempts), "{why}");
                     store.transact_with(self.options(), |txn| txn.put(rows, "contended", "last"))?;
                 }
                 // The background has looked just then.
-                ErrorKind::SnapshotTooOld(_) if self.is("age_max") => {
+                ErrorKind::SnapshotTooOld(_) if self.is("max_snapshot_age") => {
                     store.transact(|txn| txn.put(rows, "contended", "last"))?;
                 }
                 _ => return Err(why),
@@ -221,11 +221,11 @@ impl Case {
     fn look_back(&self, store: &Store, rows: &Keyspace) {
         let before = store.snapshot().unwrap().read_ts();
         store.transact(|txn| txn.put(rows, "contended", "last")).unwrap();
-        let keeps_for_ever = self.is("history") && duration(self.value) > Duration::from_secs(3600);
+        let keeps_for_ever = self.is("history_retention") && duration(self.value) > Duration::from_secs(3600);
         for at in [Timestamp::ZERO, Timestamp::from_u64(1), before, Timestamp::MAX.previous(), Timestamp::MAX] {
             match store.snapshot_at(at) {
                 Ok(past) => {
-                    assert!(self.is("history") && at == before, "{at}");
+                    assert!(self.is("history_retention") && at == before, "{at}");
                     assert_eq!(past.get(rows, "contended").unwrap().as_deref(), Some(&b"last"[..]));
                 }
                 Err(why) => {
@@ -242,7 +242,7 @@ impl Case {
             assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
             assert_eq!(why.to_string(), told);
         };
-        if self.is("retry.") && self.option.ends_with("of a transaction") {
+        if self.is("retry_policy.") && self.option.ends_with("of a transaction") {
             let store = Store::in_memory().unwrap();
             same(store.begin_with(self.options()).map(drop).unwrap_err());
             same(store.transact_with(self.options(), |_| Ok::<(), Error>(())).unwrap_err());
@@ -279,7 +279,7 @@ impl Case {
             accept_data_loss: None,
         };
         let setup = match self.option.as_str() {
-            "cache_bytes" => FolderOptions { block_cache_bytes: value, ..usual },
+            "block_cache_bytes" => FolderOptions { block_cache_bytes: value, ..usual },
             "write_buffer_bytes" => FolderOptions { write_buffer_bytes: value, ..usual },
             _ => return,
         };

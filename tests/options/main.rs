@@ -3,9 +3,9 @@
 //! signal.
 //!
 //! ```text
-//! cargo test --release --test options                   all options
-//! cargo test --release --test options -- cache_bytes    one
-//! PERCOLITE_SEED=7 cargo test ...                       the same random values as the run that printed 7
+//! cargo test --release --test options                         all options
+//! cargo test --release --test options -- block_cache_bytes    one option
+//! PERCOLITE_SEED=7 cargo test ...                             the same random values as the run that printed 7
 //! ```
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
@@ -31,8 +31,8 @@ const RANDOM_VALUES: usize = 2;
 /// What is tried, and the greatest value that its type holds.
 fn tried() -> Vec<(String, OptionRange, u128)> {
     let greatest = |bounds: &OptionRange| match bounds.name {
-        "retry.attempts" | "semaphore" => u32::MAX.into(),
-        "label" => 1 << 20,
+        "retry_policy.max_attempts" | "semaphore" => u32::MAX.into(),
+        "application_name" => 1 << 20,
         "ttl_ms" => Duration::from_millis(u64::MAX).as_nanos(),
         _ if bounds.unit == Unit::Nanoseconds => Duration::MAX.as_nanos(),
         _ => usize::MAX as u128,
@@ -152,13 +152,14 @@ fn an_option_works_or_is_refused(name: &str, bounds: OptionRange, value: u128) -
 
 fn no_addresses() -> Result<(), Failed> {
     let most = bounds::BLOCK_CACHE_BYTES.max.unwrap();
-    let ended = run("cache_bytes", most, Some(8 << 20))?;
+    let ended = run("block_cache_bytes", most, Some(8 << 20))?;
     let said = told(&ended);
-    if ended.status.code() != Some(FAILED) || !said.contains("not enough addresses for a cache of 1099511627776 bytes")
+    if ended.status.code() != Some(FAILED)
+        || !said.contains("not enough address space for a block cache of 1099511627776 bytes")
     {
         return Err(said.into());
     }
-    succeeded(&run("cache_bytes", 128 << 20, Some(8 << 20))?)
+    succeeded(&run("block_cache_bytes", 128 << 20, Some(8 << 20))?)
 }
 
 /// A setter of a number must have bounds, and so a test.
@@ -169,7 +170,7 @@ fn every_option_is_tried() {
         .filter(|setter| ["usize)", "u64)", "u32)", "Duration)"].iter().any(|number| setter.contains(number)))
         .map(|setter| setter.split('(').next().unwrap())
         // Any number may name a loss.
-        .filter(|setter| *setter != "accept_lost_commits")
+        .filter(|setter| *setter != "accept_data_loss")
         .collect();
     assert!(numbers.len() > 9, "{numbers:?}");
     for setter in numbers {

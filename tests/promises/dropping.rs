@@ -14,7 +14,7 @@ fn with_a_row() -> (Store, Keyspace, Keyspace) {
 #[track_caller]
 fn assert_gone(why: &Error) {
     assert_eq!(*why.kind(), ErrorKind::KeyspaceNotFound("going".into()));
-    assert_eq!(why.to_string(), "there is no keyspace \"going\"");
+    assert_eq!(why.to_string(), "keyspace \"going\" not found");
 }
 
 #[test]

@@ -36,7 +36,7 @@ fn damage_in_the_middle(store: &Path) {
 fn fingerprint(refusal: &Error) -> u64 {
     assert!(matches!(refusal.kind(), ErrorKind::Corruption(_)), "{refusal}");
     let text = refusal.to_string();
-    let number = text.split("accept_lost_commits(0x").nth(1).unwrap().split(')').next().unwrap();
+    let number = text.split("accept_data_loss(0x").nth(1).unwrap().split(')').next().unwrap();
     u64::from_str_radix(number, 16).unwrap()
 }
 

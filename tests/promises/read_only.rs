@@ -100,9 +100,9 @@ fn nothing_is_made_where_there_is_no_store() {
     fs::create_dir(&empty).unwrap();
     let told = [
         (folder.path().to_owned(), "is not empty and has no file"),
-        (empty.clone(), "is an empty folder"),
-        (folder.path().join("missing"), "there is no folder"),
-        (file, "is a file, not a folder"),
+        (empty.clone(), "is an empty directory"),
+        (folder.path().join("missing"), "there is no directory"),
+        (file, "is a file, not a directory"),
     ];
     for (path, what) in told {
         let Err(why) = looking().open(&path) else { panic!("opened {}", path.display()) };

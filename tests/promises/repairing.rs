@@ -140,7 +140,7 @@ fn a_store_whose_manifest_or_marker_is_gone_comes_over_from_its_tables_and_log()
             gone.iter().flat_map(|name| files(folder, name)).for_each(|path| fs::remove_file(path).unwrap());
         });
         assert!(
-            !repaired.is_complete() && repaired.losses[0].message.contains("put together from the files"),
+            !repaired.is_complete() && repaired.losses[0].message.contains("rebuilt from their files"),
             "{:?}",
             repaired.losses
         );
@@ -160,7 +160,7 @@ fn a_manifest_that_rocksdb_would_read_for_ever_is_left_out() {
         let why = small().open(folder).map(drop).unwrap_err().to_string();
         assert!(why.contains("of a type that is never written"), "{why}");
     });
-    assert!(repaired.losses[0].message.contains("put together from the files"), "{:?}", repaired.losses);
+    assert!(repaired.losses[0].message.contains("rebuilt from their files"), "{:?}", repaired.losses);
     assert!(after == before);
 }
 
@@ -189,7 +189,7 @@ fn a_torn_tail_is_no_loss_and_damage_before_later_frames_is() {
         });
     });
     assert_eq!(found.loss_count, 1, "{:?}", found.losses);
-    assert!(found.losses[0].message.contains("the log is damaged"), "{:?}", found.losses);
+    assert!(found.losses[0].message.contains("the write-ahead log is damaged"), "{:?}", found.losses);
     assert!(after.len() < before.len() && after.iter().all(|(key, value)| before.get(key) == Some(value)));
 }
 
@@ -197,7 +197,11 @@ fn a_torn_tail_is_no_loss_and_damage_before_later_frames_is() {
 fn a_log_that_is_gone_costs_what_was_not_in_tables() {
     let (found, before, after) =
         repaired(|folder| files(&folder.join("log"), "").iter().for_each(|file| fs::remove_file(file).unwrap()));
-    assert!(found.losses.iter().any(|loss| loss.message.contains("no segment of the log")), "{:?}", found.losses);
+    assert!(
+        found.losses.iter().any(|loss| loss.message.contains("no segment of the write-ahead log")),
+        "{:?}",
+        found.losses
+    );
     assert_eq!(after.len(), before.len() - 10);
 }
 
@@ -269,7 +273,7 @@ fn five_flipped_bits_cost_five_blocks() {
     let lost = ROWS - rows;
     // A block of 4 KiB has some 30 of these rows.
     assert!(repaired.loss_count == 5 && (5..=250).contains(&lost), "{lost} rows lost: {:#?}", repaired.losses);
-    assert!(repaired.losses.iter().all(|loss| loss.message.contains("nobody knows how many")));
+    assert!(repaired.losses.iter().all(|loss| loss.message.contains("an unknown number of cells")));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Folders of stores: copies of them, and their logs byte by byte.
+//! Store directories: copies, and the bytes of their log segments and manifests.
 #![allow(dead_code, reason = "each test takes what it needs")]
 
 use std::fs;
@@ -9,7 +9,7 @@ pub const FRAMES_AT: usize = 8192;
 const HEADER_BYTES: usize = 24;
 const ALIGNMENT: usize = 8;
 
-/// Copies a folder and everything in it.
+/// Copies a directory recursively.
 pub fn copy_folder(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
@@ -19,14 +19,14 @@ pub fn copy_folder(from: &Path, to: &Path) {
             continue;
         }
         match fs::copy(&from, &to) {
-            // RocksDB removes tables and segments go while a store is open.
+            // An open store deletes tables and segments meanwhile.
             Err(why) if why.kind() == std::io::ErrorKind::NotFound => {}
             copied => drop(copied.unwrap()),
         }
     }
 }
 
-/// All files of a folder and of those in it whose path has this part, in order.
+/// All files of a directory, recursively, whose names contain `part`, in order.
 pub fn files(folder: &Path, part: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -41,7 +41,7 @@ pub fn files(folder: &Path, part: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The files with their content.
+/// All files with their content.
 pub fn state(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     files(folder, "").into_iter().map(|path| (path.clone(), fs::read(&path).unwrap())).collect()
 }
@@ -61,7 +61,7 @@ pub fn segment(store: &Path) -> PathBuf {
 /// A frame of a segment: where it begins, and the length of its payload.
 pub type Frame = (usize, usize);
 
-/// The frames of a segment that was written in one life.
+/// The frames of a segment that was written by one incarnation.
 pub fn frames(segment: &[u8]) -> Vec<Frame> {
     let (mut frames, mut at) = (Vec::new(), FRAMES_AT);
     while let Some(header) = segment.get(at..at + HEADER_BYTES).filter(|header| header[8..16] != [0; 8]) {
@@ -77,7 +77,7 @@ pub fn payload((at, _): Frame) -> usize {
     at + HEADER_BYTES
 }
 
-/// Changes a file; not in place, because it may be linked.
+/// Changes a file by replacing it, because it may be a hard link.
 pub fn change(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
     let mut bytes = fs::read(path).unwrap();
     change(&mut bytes);
@@ -85,7 +85,8 @@ pub fn change(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
     fs::write(path, bytes).unwrap();
 }
 
-/// Puts a record at the end of the manifest of which a power cut has left the first page: the file has its length already.
+/// Appends a record to the manifest as a power cut may leave it: only the first page has its
+/// content, while the file already has its full length.
 pub fn tear_manifest(store: &Path) {
     const RECORD: u16 = 8000;
     change(&files(store, "MANIFEST-").pop().unwrap(), |bytes| {
@@ -98,7 +99,8 @@ pub fn tear_manifest(store: &Path) {
     });
 }
 
-/// Where the records of a manifest of one block begin: 4 bytes checksum, 2 bytes length, 1 byte type, content.
+/// Where the records of a manifest of one block begin. A record is 4 bytes of checksum, 2 bytes of
+/// length, 1 byte of type, and its content.
 pub fn records_of_manifest(bytes: &[u8]) -> Vec<usize> {
     let (mut at, mut records) = (0, Vec::new());
     while let Some(&[low, high]) = bytes.get(at + 4..at + 6) {

@@ -1,4 +1,4 @@
-//! What the test targets share: places that a store can live in, and dice.
+//! Shared by the test targets: storage that a store can be opened on, and random numbers.
 
 #![allow(dead_code, reason = "each test takes what it needs")]
 
@@ -12,28 +12,29 @@ use percolite::oracle::{MemoryOracle, Oracle};
 use percolite::runtime::{Env, SystemEnv};
 use percolite::{Builder, CommitProtocol, SharedConfig, SleepingLockWaiter, Store};
 
-/// Milliseconds that a silent client of a shared engine is waited for.
+/// Time to live of a lock of a silent client of a shared engine, in milliseconds.
 pub const TTL_MS: u64 = 3000;
 
-/// Where a store lives while nobody has it open.
+/// The storage of a store, which outlives the open store.
 pub enum Home {
-    /// Memory that one store has for itself.
+    /// Memory with an exclusive engine.
     Embedded(SimStorage),
-    /// The same, committed to in two phases and row by row, so that rows stay locked behind commit points.
+    /// The same with two-phase commits and one row of a transaction in a batch, so that rows are
+    /// still locked after the commit point.
     RowByRow(SimStorage),
-    /// Memory that several clients share; each store that is opened is one more client.
+    /// Memory that several clients share. Each open store is a client.
     Shared(Server),
-    /// A folder.
+    /// A directory.
     #[cfg(feature = "rocks")]
     Rocks(tempfile::TempDir),
 }
 
-/// An engine that several clients share, and the way to it.
+/// An engine that several clients share, and the network to it.
 pub struct Server {
     pub memory: SimStorage,
     oracle: Arc<dyn Oracle>,
     runtime: Arc<dyn Env>,
-    /// What goes wrong on the way, and from which seed.
+    /// The faults of the network, and their seed.
     faults: Option<(Faults, u64)>,
     ttl_ms: u64,
     clients: AtomicU64,
@@ -52,7 +53,7 @@ impl Home {
         Self::Shared(Server::new(None, TTL_MS))
     }
 
-    /// Shared, and every client has a bad network of its own in front.
+    /// Shared, and every client has a faulty network of its own.
     pub fn unreliable(seed: u64, ttl_ms: u64) -> Self {
         Self::Shared(Server::new(Some((Faults::bad_network(), seed)), ttl_ms))
     }
@@ -62,7 +63,7 @@ impl Home {
         Self::Rocks(tempfile::tempdir().unwrap())
     }
 
-    /// Opens the store that lives here, or one more client of it.
+    /// Opens the store, or one more client of the shared engine.
     pub fn open(&self, builder: Builder) -> Store {
         match self {
             Self::Embedded(memory) => builder.open_in_memory(memory).unwrap(),
@@ -78,7 +79,7 @@ impl Home {
         }
     }
 
-    /// `count` handles for as many sessions: clients of their own where several are possible.
+    /// A handle for each of `count` sessions: separate clients where the storage is shared.
     pub fn open_sessions(&self, count: usize) -> Vec<Store> {
         match self {
             Self::Shared(_) => (0..count).map(|_| self.open(Store::builder())).collect(),
@@ -110,17 +111,17 @@ impl Server {
             Some((faults, seed)) => Arc::new(FaultyEngine::new(self.memory.shared_engine(), faults, seed ^ client)),
             None => Arc::new(self.memory.shared_engine()),
         };
-        let commons = SharedConfig {
+        let config = SharedConfig {
             engine,
             oracle: Arc::clone(&self.oracle),
             waiter: Arc::new(SleepingLockWaiter(Arc::clone(&self.runtime))),
             ttl_ms: self.ttl_ms,
         };
-        builder.open_shared(commons).unwrap()
+        builder.open_shared(config).unwrap()
     }
 }
 
-/// Splitmix64, with a seed of its own for every thread that throws.
+/// Random numbers by splitmix64. Each thread has its own seed.
 pub struct Dice(pub u64);
 
 impl Dice {
@@ -135,7 +136,7 @@ impl Dice {
         (self.next() % limit as u64) as usize
     }
 
-    /// True once in so many throws.
+    /// True once in `times` draws.
     pub fn one_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }

@@ -1,4 +1,4 @@
-//! What a process leaves that dies in the middle of a commit.
+//! The orphan locks of a process that is killed during a commit.
 
 use std::path::Path;
 
@@ -10,7 +10,8 @@ fn small() -> Builder {
     Store::builder().block_cache_bytes(1 << 20).write_buffer_bytes(4 << 20)
 }
 
-/// Leaves the rows `a` (primary) and `b` as a process leaves them that dies before or after its commit point.
+/// Leaves the locks on the rows `a`, the primary, and `b` of a process that was killed before or
+/// after its commit point.
 pub fn leave_locks(path: &Path, committed: bool) {
     let store = small().open(path).unwrap();
     let rows = store.keyspace("rows").unwrap();

@@ -1,129 +1,102 @@
-//! Resolving locks whose owner cannot be waited for.
+//! Resolving a lock: what its transaction's status is, and applying that to the row.
 //!
-//! Embedded there are three sorts of locks. One of an earlier life of the store is an orphan: its owner is gone, because the
-//! engine admits one process. One of a transaction of this process that has passed its commit point is only waiting to
-//! become a version, and anybody in a hurry may do that. Any other lock is alive and left alone.
+//! Where one process has the engine for itself, the [fate](crate::pipeline::Fate) of a lock's
+//! transaction is known or readable without waiting:
+//!
+//! - *committed*: the lock becomes a version;
+//! - *rolled back*: the lock is removed;
+//! - *orphan*, of an earlier incarnation: its process has ended, since the engine admits one. The
+//!   primary decides, and is rolled back if it is still locked (Percolator);
+//! - *alive*: the lock stays.
 
-use super::super::step_error;
-use super::EmbeddedCoordinator;
-use crate::error::{ErrorKind, Result};
-use crate::pipeline::{SubmissionKind, SubmitResult};
+use super::super::step_error::step_error;
+use super::resolve_locks::release_locks;
+use super::rows::Rows;
+use crate::error::Result;
+use crate::pipeline::{Fate, SubmissionKind};
 use crate::protocol::{
     CheckTxnStatus, OwnerLiveness, Resolve, Step, StepError, TransactionStatus, check_txn_status, delete_txn_record,
     resolve,
 };
-use crate::row::{Lock, Row, RowKey, TxnId};
-use crate::timestamp::Timestamp;
-
-/// Each refusal means that somebody else has made progress on the row; so many in a row mean that something is wrong.
-const RESOLVE_RETRIES_MAX: usize = 1000;
+use crate::row::{Lock, RowKey};
 
 /// What became of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LockResolution {
+pub enum LockResolution {
     /// It was rolled forward or back.
     Resolved(TransactionStatus),
-    /// It was gone before.
+    /// Another caller had resolved it before.
     AlreadyGone,
-    /// Its owner lives, and it stays.
+    /// Its transaction is running; the lock stays.
     OwnerAlive,
 }
 
-impl EmbeddedCoordinator {
-    /// Gives the verdict on the lock and carries it out; a live owner's lock stays.
-    pub(super) fn resolve_lock(&self, row: &RowKey, lock: &Lock) -> Result<LockResolution> {
-        let txn = lock.txn;
-        crash_point!(ResolveLockSeen);
-        // Asked before the lock is: it is forgotten when the last lock is gone, and would then be taken for alive.
-        let abandoned = self.pipeline.is_abandoned(txn.start_ts);
-        let verdict = match self.pipeline.unapplied(txn.start_ts) {
-            Some(commit_ts) => TransactionStatus::Committed(commit_ts),
-            // It may have ended since its lock was read; then somebody has resolved it.
-            None if !self.is_locked_by(row, txn)? => return Ok(LockResolution::AlreadyGone),
-            None if abandoned => {
-                self.release_locks(txn, &[&(row.clone(), lock.clone())])?;
-                return Ok(LockResolution::Resolved(TransactionStatus::RolledBack));
-            }
-            None if !self.pipeline.is_orphan(txn.start_ts) => return Ok(LockResolution::OwnerAlive),
-            None => {
-                let primary = lock.primary.clone();
-                let request = CheckTxnStatus { row: primary.clone(), txn, liveness: OwnerLiveness::Dead };
-                crash_point!(ResolveBeforeRollback);
-                let asked = if mutated!(RollbackWithoutPrimary) {
-                    Ok(TransactionStatus::RolledBack)
-                } else {
-                    self.run_step(&primary, txn.start_ts, SubmissionKind::NoCommit, |as_read| {
-                        check_txn_status(as_read, &request)
-                    })?
-                };
-                match asked {
-                    Ok(verdict) => verdict,
-                    // The sweep has come to its end meanwhile.
-                    Err(StepError::BelowSafePoint(_)) if !self.is_locked_by(row, txn)? => {
-                        return Ok(LockResolution::AlreadyGone);
-                    }
-                    Err(why) => return Err(step_error(&primary, why, txn.start_ts)),
-                }
-            }
-        };
-        crash_point!(ResolveStatusKnown);
-        let verdict = match verdict {
-            TransactionStatus::Committed(ts) if mutated!(ForwardAtWrongTs) => TransactionStatus::Committed(ts.next()),
-            verdict => verdict,
-        };
-        crash_point!(ResolveBeforeRollForward if matches!(verdict, TransactionStatus::Committed(_)));
-        crash_point!(ResolvePrimaryRolledBack if verdict == TransactionStatus::RolledBack);
-        let purpose = match verdict {
-            TransactionStatus::Committed(commit_ts) => SubmissionKind::RollForward { commit_ts, finishes: false },
-            TransactionStatus::Pending | TransactionStatus::RolledBack => SubmissionKind::NoCommit,
-        };
-        let request = Resolve {
-            row: row.clone(),
-            txn,
-            status: verdict,
-            keep_old_version: self.history.is_some(),
-            record_lock_only: false,
-        };
-        let done = self.run_step(row, txn.start_ts, purpose, |as_read| resolve(as_read, &request))?;
-        done.map_err(|why| step_error(row, why, txn.start_ts))?;
-        if mutated!(ResolveDropsStatus) {
-            let forgotten = delete_txn_record(lock.primary.clone(), txn.start_ts);
-            self.run_step(row, txn.start_ts, SubmissionKind::NoCommit, |_| Ok(Step::Apply(forgotten.clone(), ())))?
-                .ok();
+/// Resolves the lock unless its transaction is running.
+pub fn resolve_lock(rows: &Rows, row: &RowKey, lock: &Lock) -> Result<LockResolution> {
+    crash_point!(ResolveLockSeen);
+    let status = match rows.pipeline.fates().fate(lock.txn.start_ts) {
+        Fate::Committed(commit_ts) => TransactionStatus::Committed(commit_ts),
+        // Read after the fate: a row that is still locked now had that fate.
+        _ if !rows.is_locked_by(row, lock.txn)? => return Ok(LockResolution::AlreadyGone),
+        Fate::RolledBack => {
+            release_locks(rows, lock.txn, &[&(row.clone(), lock.clone())])?;
+            return Ok(LockResolution::Resolved(TransactionStatus::RolledBack));
         }
-        crash_point!(ResolveDone);
-        match verdict {
-            TransactionStatus::Committed(_) => self.metrics.locks_rolled_forward.add(1),
-            TransactionStatus::RolledBack => self.metrics.locks_rolled_back.add(1),
-            TransactionStatus::Pending => {}
-        }
-        Ok(LockResolution::Resolved(verdict))
-    }
+        Fate::Alive => return Ok(LockResolution::OwnerAlive),
+        Fate::Orphan => match status_of_orphan(rows, row, lock)? {
+            Some(status) => status,
+            None => return Ok(LockResolution::AlreadyGone),
+        },
+    };
+    crash_point!(ResolveStatusKnown);
+    let status = match status {
+        TransactionStatus::Committed(ts) if mutated!(ForwardAtWrongTs) => TransactionStatus::Committed(ts.next()),
+        status => status,
+    };
+    apply_status(rows, row, lock, status)?;
+    Ok(LockResolution::Resolved(status))
+}
 
-    fn is_locked_by(&self, row: &RowKey, txn: TxnId) -> Result<bool> {
-        Ok(self.pipeline.engine().read_row(row, txn.start_ts)?.lock.is_some_and(|found| found.txn == txn))
+/// Reads the primary of an orphan lock, and rolls it back if it is still locked: the status is final
+/// then. `None`: the row is no longer locked.
+fn status_of_orphan(rows: &Rows, row: &RowKey, lock: &Lock) -> Result<Option<TransactionStatus>> {
+    let (primary, txn) = (lock.primary.clone(), lock.txn);
+    crash_point!(ResolveBeforeRollback);
+    if mutated!(RollbackWithoutPrimary) {
+        return Ok(Some(TransactionStatus::RolledBack));
     }
+    let request = CheckTxnStatus { row: primary.clone(), txn, liveness: OwnerLiveness::Dead };
+    let checked =
+        rows.run_step(&primary, txn.start_ts, SubmissionKind::NoCommit, |as_read| check_txn_status(as_read, &request))?;
+    match checked {
+        Ok(status) => Ok(Some(status)),
+        // The sweep has ended since, and transaction records are gone.
+        Err(StepError::BelowSafePoint(_)) if !rows.is_locked_by(row, txn)? => Ok(None),
+        Err(why) => Err(step_error(&primary, why, txn.start_ts)),
+    }
+}
 
-    /// Runs a step on a row that others may be changing: reads, decides, submits, until one of its changes is made.
-    pub(super) fn run_step<T>(
-        &self,
-        row: &RowKey,
-        start_ts: Timestamp,
-        purpose: SubmissionKind,
-        step: impl Fn(&Row) -> Result<Step<T>, StepError>,
-    ) -> Result<Result<T, StepError>> {
-        for _ in 0..RESOLVE_RETRIES_MAX {
-            let as_read = self.pipeline.engine().read_row(row, start_ts)?;
-            let (change, answer) = match step(&as_read) {
-                Ok(Step::Apply(change, answer)) => (change, answer),
-                Ok(Step::Done(answer)) => return Ok(Ok(answer)),
-                Err(why) => return Ok(Err(why)),
-            };
-            if let SubmitResult::Applied(_) = self.pipeline.submit_internal(vec![change], purpose)? {
-                return Ok(Ok(answer));
-            }
-        }
-        Err(ErrorKind::Io(format!("row {row:?} kept changing under {RESOLVE_RETRIES_MAX} attempts to resolve it"))
-            .into())
+fn apply_status(rows: &Rows, row: &RowKey, lock: &Lock, status: TransactionStatus) -> Result<()> {
+    let txn = lock.txn;
+    crash_point!(ResolveBeforeRollForward if matches!(status, TransactionStatus::Committed(_)));
+    crash_point!(ResolvePrimaryRolledBack if status == TransactionStatus::RolledBack);
+    let kind = match status {
+        TransactionStatus::Committed(commit_ts) => SubmissionKind::RollForward { commit_ts, finishes: false },
+        TransactionStatus::Pending | TransactionStatus::RolledBack => SubmissionKind::NoCommit,
+    };
+    let keep_old_version = rows.keep_old_versions;
+    let request = Resolve { row: row.clone(), txn, status, keep_old_version, record_lock_only: false };
+    let done = rows.run_step(row, txn.start_ts, kind, |as_read| resolve(as_read, &request))?;
+    done.map_err(|why| step_error(row, why, txn.start_ts))?;
+    if mutated!(ResolveDropsStatus) {
+        let deleted = delete_txn_record(lock.primary.clone(), txn.start_ts);
+        rows.run_step(row, txn.start_ts, SubmissionKind::NoCommit, |_| Ok(Step::Apply(deleted.clone(), ())))?.ok();
     }
+    crash_point!(ResolveDone);
+    match status {
+        TransactionStatus::Committed(_) => rows.metrics.locks_rolled_forward.add(1),
+        TransactionStatus::RolledBack => rows.metrics.locks_rolled_back.add(1),
+        TransactionStatus::Pending => {}
+    }
+    Ok(())
 }

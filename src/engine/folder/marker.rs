@@ -1,10 +1,11 @@
-//! The marker of a store's folder: what it is, and how it comes to be.
+//! The marker of a store's directory, and its creation.
 //!
-//! A file `PERCOLITE` says that the folder is a store, in which format, and which log is its own, so that a foreign or newer folder is
-//! refused before anything in it is changed; it is also what a process locks to have the store for itself.
+//! The file `PERCOLITE` contains the format of the store and the id of its write-ahead log. So a
+//! foreign directory or one of a newer format is rejected before anything in it is changed. A
+//! process locks the file for exclusive use of the store.
 //!
-//! While a store is being created the marker has another name. From such a folder nothing was ever acknowledged, so it is emptied and
-//! begun again; but only of what creation makes.
+//! During creation the marker has another name. Such a directory never had acknowledged commits, so
+//! the next opening empties it and starts again. It removes only the files that creation makes.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -20,54 +21,55 @@ use crate::wal;
 const FORMAT: u32 = 1;
 const MARKER: &str = "PERCOLITE";
 const MARKER_UNFINISHED: &str = "PERCOLITE.new";
-/// What the marker of a copy is called until all of it is there. A folder with this name alone is neither a store nor taken for
-/// one that is being created.
+/// The name of a checkpoint's marker until the copy is complete. A directory with this name alone
+/// is neither a store nor a store during creation.
 const CHECKPOINT_UNFINISHED: &str = "PERCOLITE.copy";
-/// An empty file: what the original of this copy held by leases is not held here, and goes at the first opening.
+/// An empty file in a fresh checkpoint: the leases of named locks in it belong to the original. The
+/// first opening for writing deletes them, and then this file.
 const CHECKPOINT_FLAG: &str = "PERCOLITE.copied";
 const MARKER_TEXT: &str = "percolite store, format ";
-/// What follows the format: the identity of the log. Stores of the time before the first release have nothing there.
+/// Precedes the WAL id, after the format. Stores from before the first release have no WAL id.
 const IDENTITY_TEXT: &str = ", log ";
-/// The file by which RocksDB finds everything else.
+/// RocksDB's file that names the current manifest.
 const ROCKSDB_CURRENT: &str = "CURRENT";
 
-/// Of a folder with files of RocksDB, said behind what is not as it should be.
+/// Appended to an error about a directory that has data files.
 fn repair_hint(path: &Path) -> String {
     let path = path.display();
-    format!(
-        "; if it was one, a repair (percolite repair {path} NEW, or Builder::repair) brings its rows into a new store"
-    )
+    format!("; if this was a store, repair it into a new one: percolite repair {path} NEW, or Builder::repair")
 }
 
-/// A folder that this handle has for itself.
+/// A directory that is locked for exclusive use.
 pub struct LockedDir {
-    /// Locked while the store is open.
+    /// The lock, to be kept while the store is open.
     pub marker: StoreLock,
-    /// Of the log; `None` if the store is still to be created.
+    /// The id of the write-ahead log; `None` if the store must still be created.
     pub identity: Option<u64>,
 }
 
-/// A marker that is locked until this is dropped.
+/// A locked marker, unlocked on drop.
 #[derive(Debug)]
 pub struct StoreLock(File);
 
 impl Drop for StoreLock {
-    /// By hand, because closing is not enough: a process that another thread is about to start has inherited the open file for a
-    /// moment, and would keep the lock as long.
+    /// Unlocks explicitly, because closing is not enough: a child process that another thread
+    /// starts inherits the open file until it executes its program, and would keep the lock
+    /// meanwhile.
     fn drop(&mut self) {
         let _ = self.0.unlock();
     }
 }
 
-/// Makes sure that the folder is a store of this format or may become one, and locks it.
+/// Locks the directory for exclusive use. Checks that it is a store of this format or can become
+/// one.
 pub fn lock_exclusive(path: &Path) -> Result<LockedDir, EngineError> {
     fs::create_dir_all(path).map_err(|why| not_a_folder(path).unwrap_or_else(|| cannot("create", path, &why)))?;
     let (marker, unfinished) = (path.join(MARKER), path.join(MARKER_UNFINISHED));
     loop {
         let is_new = !exists(&marker)?;
         if is_new && !is_empty(path)? && !exists(&unfinished)? {
-            // Whoever creates a store begins with the one name and ends with the other, so asked in this order there is
-            // one of them, unless what is found here is somebody else's.
+            // A concurrent creation may have renamed the marker between the two checks. So if the
+            // final name is still missing, this is not a store.
             if exists(&marker)? {
                 continue;
             }
@@ -92,18 +94,19 @@ pub fn lock_exclusive(path: &Path) -> Result<LockedDir, EngineError> {
             check_tables_exist(path)?;
             return Ok(LockedDir { marker: file, identity: Some(identity) });
         }
-        // Another process may have finished the store between the look and the lock.
+        // Another process may have completed the creation before the lock was acquired.
         if !exists(&marker)? {
             reset_unfinished(path)?;
             return Ok(LockedDir { marker: file, identity: None });
         }
-        // Made anew by looking for it, a moment too late. Whoever else has it open finds the same.
+        // `open` may have created the unfinished marker again, after that process renamed its own.
+        // All processes that have this file open take this path, so each may remove it.
         let _ = fs::remove_file(&unfinished);
     }
 }
 
-/// Makes sure that the folder is a store of this format, and sees to it that nobody opens it for writing as long as the answer
-/// lives. Changes nothing. Others may look at it, too.
+/// Locks the store for reading: no process can open it for writing until the returned lock is
+/// dropped; others can read it, too. Checks the format, and changes nothing.
 pub fn lock_shared(path: &Path) -> Result<(StoreLock, u64), EngineError> {
     let marker = path.join(MARKER);
     let file = match File::open(&marker) {
@@ -115,7 +118,7 @@ pub fn lock_shared(path: &Path) -> Result<(StoreLock, u64), EngineError> {
                     EngineError::NotAStore(format!("the store in {} was never finished: it is empty", path.display()))
                 }
                 Ok(true) => missing_marker_error(path),
-                _ => EngineError::NotAStore(format!("there is no folder {}", path.display())),
+                _ => EngineError::NotAStore(format!("there is no directory {}", path.display())),
             });
             return Err(what);
         }
@@ -125,7 +128,7 @@ pub fn lock_shared(path: &Path) -> Result<(StoreLock, u64), EngineError> {
         Ok(()) => StoreLock(file),
         Err(TryLockError::WouldBlock) => {
             return Err(EngineError::AlreadyOpen(format!(
-                "{} is open for writing in this or another process, and can be looked at when that has closed it",
+                "{} is open for writing in this or another process; to read it, close it there first",
                 path.display()
             )));
         }
@@ -136,14 +139,16 @@ pub fn lock_shared(path: &Path) -> Result<(StoreLock, u64), EngineError> {
     Ok((file, identity))
 }
 
-/// Keeps writers away from a folder that was a store, however much of it is left. `None` when its marker is gone. Changes nothing.
+/// Locks a damaged store against writers, for a repair. Returns `None` if the marker is missing.
+/// Changes nothing.
 pub fn lock_for_repair(path: &Path) -> Result<Option<StoreLock>, EngineError> {
     list(path).map_err(|_| {
-        not_a_folder(path).unwrap_or_else(|| EngineError::NotAStore(format!("there is no folder {}", path.display())))
+        not_a_folder(path)
+            .unwrap_or_else(|| EngineError::NotAStore(format!("there is no directory {}", path.display())))
     })?;
     if !has_data_files(path) {
         return Err(EngineError::NotAStore(format!(
-            "{} has no tables and no log: there is nothing to repair",
+            "{} has no tables and no write-ahead log: there is nothing to repair",
             path.display()
         )));
     }
@@ -157,7 +162,7 @@ pub fn lock_for_repair(path: &Path) -> Result<Option<StoreLock>, EngineError> {
     }
     let file = StoreLock(file);
     let mut text = Vec::new();
-    // A marker that cannot be read is damage like any other.
+    // An unreadable marker is treated like any other damage.
     let _ = (&file.0).read_to_end(&mut text);
     match parse_marker(&text) {
         Some(MarkerContent::OtherFormat(format)) => Err(format_error(path, format)),
@@ -165,23 +170,23 @@ pub fn lock_for_repair(path: &Path) -> Result<Option<StoreLock>, EngineError> {
     }
 }
 
-/// The store is there from here on: the marker appears whole or not at all, and after everything else.
+/// Completes the creation: the marker gets its final name, atomically and after everything else.
 pub fn commit_marker(path: &Path, marker: &StoreLock, identity: u64) -> io::Result<()> {
     write_marker(path, &marker.0, MARKER_UNFINISHED, identity)
 }
 
-/// Makes a store of a folder that a copy of a database was put into.
+/// Completes a checkpoint: writes its flag and then its marker.
 pub fn commit_checkpoint_marker(path: &Path, identity: u64) -> io::Result<()> {
     File::create(path.join(CHECKPOINT_FLAG))?.sync_all()?;
     write_marker(path, &File::create(path.join(CHECKPOINT_UNFINISHED))?, CHECKPOINT_UNFINISHED, identity)
 }
 
-/// Whether the folder is a copy of a store that was not opened for writing yet.
+/// Whether the directory is a checkpoint that has not been opened for writing.
 pub fn is_fresh_checkpoint(path: &Path) -> bool {
     path.join(CHECKPOINT_FLAG).exists()
 }
 
-/// Makes a copy a store of its own.
+/// Makes a checkpoint a store of its own.
 pub fn clear_checkpoint_flag(path: &Path) -> io::Result<()> {
     fs::remove_file(path.join(CHECKPOINT_FLAG))?;
     File::open(path)?.sync_all()
@@ -192,15 +197,16 @@ fn write_marker(path: &Path, mut marker: &File, name: &str, identity: u64) -> io
     marker.write_all(format!("{MARKER_TEXT}{FORMAT}{IDENTITY_TEXT}{identity:016x}\n").as_bytes())?;
     marker.sync_all()?;
     fs::rename(path.join(name), path.join(MARKER))?;
-    let sync = |folder: &Path| File::open(folder)?.sync_all();
+    let sync = |directory: &Path| File::open(directory)?.sync_all();
     sync(path)?;
     sync_ancestors(&path.canonicalize()?, sync)
 }
 
-/// Syncs every folder above. Any of them may be new, made by this or an earlier attempt that was cut short.
+/// Syncs all ancestor directories. Any of them may be new, made by this or an interrupted earlier
+/// attempt.
 fn sync_ancestors(path: &Path, sync: impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
-    for (distance, folder) in path.ancestors().skip(1).enumerate() {
-        match sync(folder) {
+    for (distance, directory) in path.ancestors().skip(1).enumerate() {
+        match sync(directory) {
             Err(why) if distance > 0 && is_tolerated(why.kind()) => {}
             synced => synced?,
         }
@@ -208,23 +214,24 @@ fn sync_ancestors(path: &Path, sync: impl Fn(&Path) -> io::Result<()>) -> io::Re
     Ok(())
 }
 
-/// What may not be read, or is of a sort that cannot be synced, was not made for this store.
+/// Errors of an ancestor that cannot be opened or synced: such a directory was not made for this
+/// store, so it needs no sync.
 fn is_tolerated(why: ErrorKind) -> bool {
     matches!(why, ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem | ErrorKind::InvalidInput)
 }
 
 fn exists(file: &Path) -> Result<bool, EngineError> {
-    file.try_exists().map_err(|why| cannot("look for", file, &why))
+    file.try_exists().map_err(|why| cannot("access", file, &why))
 }
 
 fn check_tables_exist(path: &Path) -> Result<(), EngineError> {
     if exists(&path.join(TABLES_DIR).join(ROCKSDB_CURRENT))? {
         return Ok(());
     }
-    Err(EngineError::Corruption(format!("{} has the marker of a store, but its database is gone", path.display())))
+    Err(EngineError::Corruption(format!("{} has a marker ({MARKER}) but no tables", path.display())))
 }
 
-/// Whether there is anything here that rows can be in.
+/// Whether the directory has files that can contain rows: tables or WAL segments.
 fn has_data_files(path: &Path) -> bool {
     let has = |folder: &str, end: &str| {
         let entries = list(&path.join(folder)).unwrap_or_default();
@@ -235,10 +242,10 @@ fn has_data_files(path: &Path) -> bool {
 
 fn missing_marker_error(path: &Path) -> EngineError {
     let what = if is_empty(path).unwrap_or_default() {
-        "is an empty folder, not a percolite store".into()
+        "is an empty directory, not a percolite store".into()
     } else if has_data_files(path) {
         let repair = repair_hint(path);
-        format!("has tables or a log and no file {MARKER}: it is not a percolite store{repair}")
+        format!("has tables or a write-ahead log but no file {MARKER}: it is not a percolite store{repair}")
     } else {
         format!("is not empty and has no file {MARKER}: it is not a percolite store")
     };
@@ -246,9 +253,9 @@ fn missing_marker_error(path: &Path) -> EngineError {
 }
 
 enum MarkerContent {
-    /// Of this format, with the identity of the log.
+    /// This format, with the WAL id.
     Current(u64),
-    /// Of another one; 0: of a time before the first release.
+    /// Another format; 0: from before the first release.
     OtherFormat(u32),
 }
 
@@ -263,7 +270,7 @@ fn parse_marker(text: &[u8]) -> Option<MarkerContent> {
     }
 }
 
-/// The identity of the log.
+/// Checks the format and returns the WAL id.
 fn check_format(path: &Path, marker: &Path, mut file: &File) -> Result<u64, EngineError> {
     let mut text = Vec::new();
     file.read_to_end(&mut text).map_err(|why| cannot("read", marker, &why))?;
@@ -285,48 +292,48 @@ fn format_error(path: &Path, other: u32) -> EngineError {
     })
 }
 
-/// Removes what a creation that was cut short has left, if there is nothing else.
+/// Removes the files of an interrupted creation. Fails if there are any other files.
 fn reset_unfinished(path: &Path) -> Result<(), EngineError> {
-    let failed = |why: &io::Error| cannot("look into", path, why);
+    let failed = |why: &io::Error| cannot("list", path, why);
     let mut left = Vec::new();
-    let (log, tables) = (path.join(WAL_DIR), path.join(TABLES_DIR));
+    let (wal, tables) = (path.join(WAL_DIR), path.join(TABLES_DIR));
     for entry in list(path).map_err(|why| failed(&why))? {
-        if entry == log || entry == tables {
+        if entry == wal || entry == tables {
             left.extend(list(&entry).map_err(|why| failed(&why))?);
         } else if entry.file_name() != Some(OsStr::new(MARKER_UNFINISHED)) {
             left.push(entry);
         }
     }
     if let Some(foreign) = left.iter().find(|entry| entry.parent() == Some(path) || !is_store_file(entry)) {
-        let what = format!("a store was begun in it, but {} is no part of one", foreign.display());
+        let what = format!("its creation was interrupted, but {} is not a file of a store", foreign.display());
         return Err(EngineError::NotAStore(format!("{} is not a percolite store: {what}", path.display())));
     }
     left.iter().try_for_each(|entry| fs::remove_file(entry).map_err(|why| cannot("remove", entry, &why)))?;
-    for folder in [log, tables].iter().filter(|folder| folder.exists()) {
-        fs::remove_dir(folder).map_err(|why| cannot("remove", folder, &why))?;
+    for directory in [wal, tables].iter().filter(|directory| directory.exists()) {
+        fs::remove_dir(directory).map_err(|why| cannot("remove", directory, &why))?;
     }
     Ok(())
 }
 
-/// Whether it is a file as RocksDB or the log make it.
+/// Whether this is a file of RocksDB or a WAL segment, by its name.
 fn is_store_file(file: &Path) -> bool {
     let name = file.file_name().and_then(OsStr::to_str).unwrap_or_default();
     is_rocksdb_file(file) || wal::is_segment_name(name) && file.symlink_metadata().is_ok_and(|found| found.is_file())
 }
 
 fn is_empty(path: &Path) -> Result<bool, EngineError> {
-    Ok(list(path).map_err(|why| cannot("look into", path, &why))?.is_empty())
+    Ok(list(path).map_err(|why| cannot("list", path, &why))?.is_empty())
 }
 
 fn list(path: &Path) -> io::Result<Vec<PathBuf>> {
     fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect()
 }
 
-/// What is in the way of a folder, said better than by the operating system.
+/// Describes why a path cannot be a directory, more clearly than the operating system's error.
 fn not_a_folder(path: &Path) -> Option<EngineError> {
     let what = match path.metadata() {
-        Ok(found) if !found.is_dir() => "a file, not a folder",
-        Err(_) if path.is_symlink() => "a link to nothing",
+        Ok(found) if !found.is_dir() => "a file, not a directory",
+        Err(_) if path.is_symlink() => "a dangling symbolic link",
         _ => return None,
     };
     Some(EngineError::Io(format!("{} is {what}", path.display())))
@@ -334,7 +341,7 @@ fn not_a_folder(path: &Path) -> Option<EngineError> {
 
 fn invalid_marker_error(marker: &Path) -> EngineError {
     let repair = marker.parent().filter(|path| has_data_files(path)).map(repair_hint).unwrap_or_default();
-    EngineError::NotAStore(format!("{} is not a percolite store's{repair}", marker.display()))
+    EngineError::NotAStore(format!("{} is not the marker of a percolite store{repair}", marker.display()))
 }
 
 fn cannot(what: &str, path: &Path, why: &io::Error) -> EngineError {
@@ -348,20 +355,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_folder_above_a_new_store_is_synced() {
+    fn all_ancestors_of_a_new_store_are_synced() {
         let seen = RefCell::new(Vec::new());
-        let sync = |folder: &Path| {
-            seen.borrow_mut().push(folder.to_owned());
-            if folder == Path::new("/mnt") { Err(ErrorKind::PermissionDenied.into()) } else { Ok(()) }
+        let sync = |directory: &Path| {
+            seen.borrow_mut().push(directory.to_owned());
+            if directory == Path::new("/mnt") { Err(ErrorKind::PermissionDenied.into()) } else { Ok(()) }
         };
         sync_ancestors(Path::new("/mnt/n1/a/store"), sync).unwrap();
         assert_eq!(seen.into_inner(), ["/mnt/n1/a", "/mnt/n1", "/mnt", "/"].map(PathBuf::from));
     }
 
     #[test]
-    fn a_folder_above_that_fails_to_sync_fails_the_creation() {
+    fn an_ancestor_that_fails_to_sync_fails_the_creation() {
         for (failing, kind) in [("/a/b", ErrorKind::PermissionDenied), ("/a", ErrorKind::Other)] {
-            let sync = |folder: &Path| if folder == Path::new(failing) { Err(kind.into()) } else { Ok(()) };
+            let sync = |directory: &Path| if directory == Path::new(failing) { Err(kind.into()) } else { Ok(()) };
             assert_eq!(sync_ancestors(Path::new("/a/b/store"), sync).unwrap_err().kind(), kind);
         }
     }

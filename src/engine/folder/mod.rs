@@ -1,15 +1,15 @@
-//! The durable engine of one process: a folder.
+//! The durable engine of one process: a directory.
 //!
-//! | in the folder | what |
+//! | in the directory | what |
 //! |---|---|
-//! | `PERCOLITE` | the marker: format, and the identity of the log; locked while the store is open |
-//! | `log/` | the segments of the log, and what accepted losses have left |
-//! | `tables/` | RocksDB, without a log of its own |
-//! | `STATUS` | what the process that has it open has published |
+//! | `PERCOLITE` | the marker: format and WAL id; locked while the store is open |
+//! | `log/` | the segments of the write-ahead log, and the files of accepted data losses |
+//! | `tables/` | RocksDB, without its own write-ahead log |
+//! | `STATUS` | the status file of the process that has the store open |
 //!
-//! Everything is written to the log and read from the window above it until a hand-down brings it into the tables: see
-//! `lsm`. Creation makes the tables, then the log, then the marker, each durable before the next; without the marker
-//! a folder is no store. `salvage` opens what is left of a damaged one.
+//! Writes go to the write-ahead log and the memtables, and a flush moves them into the tables: see
+//! `lsm`. Creation makes the tables, then the log, then the marker, each durable before the next. A
+//! directory without the marker is not a store. `salvage` opens a damaged one.
 
 pub(super) mod marker;
 mod published;
@@ -35,26 +35,27 @@ use crate::wal;
 const WAL_DIR: &str = "log";
 const TABLES_DIR: &str = "tables";
 
-/// The engine over a folder.
+/// The engine over a directory.
 pub type FolderEngine = LocalEngine<FolderStorage>;
 
-/// How a folder is to be opened: memory, in bytes, and how tables are compressed. Out of bounds, opening returns
+/// The options for opening a store directory. Memory is in bytes; out of bounds, opening returns
 /// [`EngineError::InvalidOption`].
 #[derive(Clone, Copy, Debug)]
 pub struct FolderOptions {
-    /// For blocks of tables: within [`bounds::BLOCK_CACHE_BYTES`].
+    /// The capacity of the block cache, within [`bounds::BLOCK_CACHE_BYTES`].
     pub block_cache_bytes: usize,
-    /// For writes that are not in tables yet: within [`bounds::WRITE_BUFFER_BYTES`].
+    /// Memory for writes that are not in tables yet, within [`bounds::WRITE_BUFFER_BYTES`].
     pub write_buffer_bytes: usize,
-    /// Of the tables that are written from now on. Those that exist stay as they are, and readable.
+    /// The compression of new tables. Existing tables stay as they are, and readable.
     pub compression: super::Compression,
-    /// The fingerprint of a loss of acknowledged commits with which to open all the same.
+    /// The fingerprint of a data loss to accept: the store opens without those commits.
     pub accept_data_loss: Option<u64>,
 }
 
 impl FolderOptions {
-    /// Two thirds are for the window: a generation that is written and one on its way down, each of which may get twice full. The last
-    /// third is for what RocksDB makes of the one.
+    /// Two thirds of `write_buffer_bytes` are for the memtables: an active and an immutable one,
+    /// each of which may grow to twice its limit. The last third is for RocksDB's memtables of a
+    /// flush.
     fn table_options(self) -> Result<RocksOptions, EngineError> {
         bounds::WRITE_BUFFER_BYTES.check(self.write_buffer_bytes as u128)?;
         let tables = RocksOptions {
@@ -70,7 +71,7 @@ impl FolderOptions {
     }
 }
 
-/// A folder as a [`Storage`]: see the [module](self).
+/// A store directory as a [`Storage`]: see the [module](self).
 pub struct FolderStorage {
     lsm: LsmStorage<OsDisk, RocksStorage>,
     path: PathBuf,
@@ -78,25 +79,25 @@ pub struct FolderStorage {
 }
 
 impl FolderStorage {
-    /// Opens the store in `path`, which is created if it is missing or empty.
+    /// Opens the store in `path`. Creates it if the directory is missing or empty.
     pub fn open(path: &Path, setup: FolderOptions) -> Result<Self, EngineError> {
         let tables_setup = setup.table_options()?;
         let LockedDir { marker, identity } = lock_exclusive(path)?;
-        // Of a life that was killed. On what cannot be written to there are greater troubles.
+        // A killed process may have left one. A directory that cannot be written fails below.
         let _ = published::write(path, None);
         let is_new = identity.is_none();
         let identity = identity.unwrap_or_else(random);
-        let (log, tables) = (path.join(WAL_DIR), path.join(TABLES_DIR));
+        let (wal, tables) = (path.join(WAL_DIR), path.join(TABLES_DIR));
         if is_new {
-            for folder in [&log, &tables] {
-                std::fs::create_dir(folder).map_err(|why| io_error("create", folder, &why))?;
+            for directory in [&wal, &tables] {
+                std::fs::create_dir(directory).map_err(|why| io_error("create", directory, &why))?;
             }
         } else {
             remove_stale_options_files(&tables);
             torn::truncate_torn_manifest(path, tables_setup, identity)?;
         }
         let tables = RocksStorage::open(&tables, tables_setup, is_new, marker)?;
-        let setup = LsmOptions {
+        let options = LsmOptions {
             wal_id: identity,
             is_new,
             random: Box::new(random),
@@ -104,24 +105,24 @@ impl FolderStorage {
             accept_data_loss: setup.accept_data_loss,
             background_flush: true,
         };
-        let lsm = LsmStorage::open(OsDisk::new(&log), tables, setup)?;
+        let lsm = LsmStorage::open(OsDisk::new(&wal), tables, options)?;
         if let Some(marker) = lsm.tables().store_lock().filter(|_| is_new) {
             crash_point!(CreateBefore);
             commit_marker(path, marker, identity).map_err(|why| io_error("create a store in", path, &why))?;
         }
         crash_point!(CreateDone);
-        Ok(Self { lsm, path: path.to_owned(), accepted_losses: read_accepted_losses(&log)? })
+        Ok(Self { lsm, path: path.to_owned(), accepted_losses: read_accepted_losses(&wal)? })
     }
 
-    /// Opens the store in `path` to look at it: nothing in the folder is changed, and writing fails. What is only in the log is read
-    /// into memory.
+    /// Opens the store in `path` read-only: nothing in the directory is changed, and writes fail.
+    /// The part of the write-ahead log that is not in tables is read into memory.
     pub fn open_read_only(path: &Path, setup: FolderOptions) -> Result<Self, EngineError> {
         let tables_setup = setup.table_options()?;
         let (marker, identity) = lock_shared(path)?;
         let tables = RocksStorage::open_read_only(&path.join(TABLES_DIR), tables_setup, Some(marker))?;
-        let log = path.join(WAL_DIR);
-        let lsm = LsmStorage::open_read_only(OsDisk::new(&log), tables, identity, random())?;
-        Ok(Self { lsm, path: path.to_owned(), accepted_losses: read_accepted_losses(&log)? })
+        let wal = path.join(WAL_DIR);
+        let lsm = LsmStorage::open_read_only(OsDisk::new(&wal), tables, identity, random())?;
+        Ok(Self { lsm, path: path.to_owned(), accepted_losses: read_accepted_losses(&wal)? })
     }
 }
 
@@ -133,7 +134,7 @@ fn io_error(what: &str, path: &Path, why: &std::io::Error) -> EngineError {
     EngineError::Io(format!("cannot {what} {}: {why}", path.display()))
 }
 
-/// The losses that were accepted, the oldest first.
+/// Reads the accepted data losses, oldest first.
 fn read_accepted_losses(log: &Path) -> Result<Vec<DataLoss>, EngineError> {
     let accepted = wal::accepted_data_losses(&OsDisk::new(log));
     let mut losses = accepted.map_err(|why| EngineError::Io(format!("cannot read {}: {why}", log.display())))?;
@@ -167,13 +168,13 @@ impl CellReader for FolderStorage {
 
     fn resume_scan(
         &self,
-        bookmark: &ScanCursor,
+        cursor: &ScanCursor,
         column: Column,
         range: &RowRange,
         backwards: bool,
         visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), EngineError> {
-        self.lsm.resume_scan(bookmark, column, range, backwards, visit)
+        self.lsm.resume_scan(cursor, column, range, backwards, visit)
     }
 }
 
@@ -201,35 +202,37 @@ impl Storage for FolderStorage {
         self.lsm.sync()
     }
 
-    /// Tables never change, so they are linked; the copy gets a log of its own, empty, that goes on from their position. The marker comes
-    /// last, so that a copy that was cut short is no store.
+    /// Tables are immutable, so they are hard-linked. The copy gets its own, empty write-ahead log,
+    /// which starts at the flushed sequence of the tables. The marker is written last, so that an
+    /// interrupted copy is not a store.
     fn checkpoint(&self, folder: &Path) -> Result<(), EngineError> {
         let failed = |why: String| EngineError::Io(format!("cannot make a checkpoint in {}: {why}", folder.display()));
         if folder.symlink_metadata().is_ok() {
-            return Err(failed("it is there already, and a checkpoint needs a folder of its own".into()));
+            return Err(failed("it already exists; a checkpoint needs a new directory".into()));
         }
-        let (log, tables) = (folder.join(WAL_DIR), folder.join(TABLES_DIR));
-        let above = folder.parent().filter(|above| !above.as_os_str().is_empty());
-        let made = above.map_or(Ok(()), std::fs::create_dir_all).and_then(|()| std::fs::create_dir(folder));
-        made.map_err(|why| failed(why.to_string()))?;
-        let copied = self.lsm.with_flushed_tables(|tables_of, position| {
-            std::fs::create_dir(&log).map_err(|why| failed(why.to_string()))?;
-            tables_of.checkpoint(&tables, failed)?;
-            let identity = random();
-            wal::create(OsDisk::new(&log), identity, position, random()).map_err(|why| failed(why.to_string()))?;
+        let (wal_dir, tables_dir) = (folder.join(WAL_DIR), folder.join(TABLES_DIR));
+        let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let created = parent.map_or(Ok(()), std::fs::create_dir_all).and_then(|()| std::fs::create_dir(folder));
+        created.map_err(|why| failed(why.to_string()))?;
+        let copied = self.lsm.with_flushed_tables(|tables, flushed_sequence| {
+            std::fs::create_dir(&wal_dir).map_err(|why| failed(why.to_string()))?;
+            tables.checkpoint(&tables_dir, failed)?;
+            let wal_id = random();
+            wal::create(OsDisk::new(&wal_dir), wal_id, flushed_sequence, random())
+                .map_err(|why| failed(why.to_string()))?;
             crash_point!(CheckpointBeforeMarker);
-            commit_checkpoint_marker(folder, identity).map_err(|why| failed(why.to_string()))?;
+            commit_checkpoint_marker(folder, wal_id).map_err(|why| failed(why.to_string()))?;
             crash_point!(CheckpointDone);
             Ok(())
         });
-        // A part of a copy takes room, and is in the way of the next attempt.
+        // A partial copy takes disk space and would make the next attempt fail.
         copied.inspect_err(|_| drop(std::fs::remove_dir_all(folder)))
     }
 
     fn stats(&self) -> Result<EngineStats, EngineError> {
-        let log = std::fs::read_dir(self.path.join(WAL_DIR)).into_iter().flatten().flatten();
-        let log_bytes = log.filter_map(|entry| entry.metadata().ok()).map(|found| found.len()).sum();
-        Ok(EngineStats { wal_bytes: log_bytes, ..self.lsm.stats()? })
+        let files = std::fs::read_dir(self.path.join(WAL_DIR)).into_iter().flatten().flatten();
+        let wal_bytes = files.filter_map(|entry| entry.metadata().ok()).map(|found| found.len()).sum();
+        Ok(EngineStats { wal_bytes, ..self.lsm.stats()? })
     }
 
     fn approximate_size(&self, column: Column, start: &[u8], end: &[u8]) -> Option<u64> {
@@ -247,7 +250,7 @@ impl Storage for FolderStorage {
     fn clear_checkpoint_flag(&self) -> Result<(), EngineError> {
         self.sync()?;
         marker::clear_checkpoint_flag(&self.path)
-            .map_err(|why| io_error("make a store of its own of", &self.path, &why))
+            .map_err(|why| io_error("clear the checkpoint flag of", &self.path, &why))
     }
 
     fn data_losses(&self) -> Vec<DataLoss> {
@@ -255,6 +258,6 @@ impl Storage for FolderStorage {
     }
 
     fn write_status_file(&self, document: Option<&[u8]>) -> Result<(), EngineError> {
-        published::write(&self.path, document).map_err(|why| io_error("publish the status in", &self.path, &why))
+        published::write(&self.path, document).map_err(|why| io_error("write the status file in", &self.path, &why))
     }
 }

@@ -1,8 +1,10 @@
-//! Reading a damaged folder for all that is in it. The folder itself is only read.
+//! Salvage: reading all that is intact in a damaged store directory. The directory itself is only
+//! read.
 //!
-//! The tables are opened, without the record of the manifest that a [power cut has torn](super::torn) if there is one, or put together
-//! from their files: see [`rebuild`](crate::engine::rocks::rebuild). Above them is what can be read of the log: all frames from the
-//! tables' position, or from the oldest one that is left, up to the first that is damaged.
+//! The tables are opened, without a [torn manifest record](super::torn) if there is one. If that
+//! fails, they are rebuilt from their files: see [`rebuild`](crate::engine::rocks::rebuild). Above
+//! them are the readable frames of the write-ahead log: from the flushed sequence, or from the
+//! oldest frame that is left, up to the first damaged one.
 
 use std::path::Path;
 
@@ -17,54 +19,56 @@ use crate::engine::rocks::manifest;
 use crate::engine::rocks::rebuild::{self, ScratchDir};
 use crate::engine::storage::{Column, Storage as _};
 
-/// What could be opened of a damaged folder.
+/// A damaged store, opened for reading.
 pub struct Salvaged {
-    /// To be read only.
+    /// The read-only storage.
     pub storage: SalvagedStorage,
-    /// What is known to be lost, or out of order, by the way in which it was opened.
+    /// Losses and inconsistencies found while opening.
     pub notes: Vec<String>,
-    /// Dropped after the database.
+    /// Dropped after the tables.
     _scratch: Option<ScratchDir>,
-    /// Keeps writers away.
+    /// Excludes writers.
     _marker: Option<StoreLock>,
 }
 
 /// See [`Salvaged`].
 pub type SalvagedStorage = LsmStorage<OsDisk, RocksStorage>;
 
-/// Opens what can be read of the folder. `aside` is made if copies are needed, and must not be there.
-pub fn open(folder: &Path, aside: &Path, setup: FolderOptions) -> Result<Salvaged, EngineError> {
+/// Opens what can be read of the directory. `scratch` is created if copies are needed, and must not
+/// exist.
+pub fn open(folder: &Path, scratch: &Path, setup: FolderOptions) -> Result<Salvaged, EngineError> {
     let tables_setup = setup.table_options()?;
     let marker = lock_for_repair(folder)?;
-    let (log, tables) = (folder.join(WAL_DIR), folder.join(TABLES_DIR));
-    let kept = read_accepted_losses(&log).unwrap_or_default();
-    let mut notes: Vec<String> = kept.iter().map(|lost| format!("in an earlier life: {lost}")).collect();
-    // An unreadable manifest is handled below, as a missing one is.
-    if manifest::find_torn_record(&tables).is_ok_and(|place| place.is_some()) {
+    let (wal, tables) = (folder.join(WAL_DIR), folder.join(TABLES_DIR));
+    let accepted = read_accepted_losses(&wal).unwrap_or_default();
+    let mut notes: Vec<String> = accepted.iter().map(|loss| format!("accepted earlier: {loss}")).collect();
+    // An unreadable manifest is handled below, like a missing one.
+    if manifest::find_torn_record(&tables).is_ok_and(|torn| torn.is_some()) {
         let mut losses = Vec::new();
-        let opened = torn::open_truncated_copy(&tables, aside, tables_setup).and_then(|(tables, aside)| {
-            LsmStorage::open_for_salvage(OsDisk::new(&log), tables, random(), &mut losses)
-                .map(|storage| (storage, aside))
+        let opened = torn::open_truncated_copy(&tables, scratch, tables_setup).and_then(|(tables, copy)| {
+            LsmStorage::open_for_salvage(OsDisk::new(&wal), tables, random(), &mut losses)
+                .map(|storage| (storage, copy))
         });
-        if let (Ok((storage, aside)), []) = (opened, &losses[..]) {
-            return Ok(Salvaged { storage, notes, _scratch: Some(aside), _marker: marker });
+        if let (Ok((storage, copy)), []) = (opened, &losses[..]) {
+            return Ok(Salvaged { storage, notes, _scratch: Some(copy), _marker: marker });
         }
     }
-    let (tables, aside) = rebuild::open_or_repair(&tables, aside, tables_setup, &mut notes)?;
-    let storage = LsmStorage::open_for_salvage(OsDisk::new(log), tables, random(), &mut notes)?;
-    Ok(Salvaged { storage, notes, _scratch: aside, _marker: marker })
+    let (tables, copy) = rebuild::open_or_repair(&tables, scratch, tables_setup, &mut notes)?;
+    let storage = LsmStorage::open_for_salvage(OsDisk::new(wal), tables, random(), &mut notes)?;
+    Ok(Salvaged { storage, notes, _scratch: copy, _marker: marker })
 }
 
-/// Hands every cell of a column that can be read to `visit`, in no order. Returns what cannot.
+/// Calls `visit` with each readable cell of a column, in any order. Returns descriptions of what
+/// cannot be read.
 pub fn read_readable_cells<E: From<EngineError>>(
     storage: &SalvagedStorage,
     column: Column,
     mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), E>,
 ) -> Result<Vec<String>, E> {
-    let view = storage.snapshot()?;
-    let lost = around::scan_skipping_corruption(storage.tables(), column, |key, content| {
-        if view.memtables_contain(column, key) { Ok(()) } else { visit(key, content) }
+    let snapshot = storage.snapshot()?;
+    let lost = around::scan_skipping_corruption(storage.tables(), column, |key, value| {
+        if snapshot.memtables_contain(column, key) { Ok(()) } else { visit(key, value) }
     })?;
-    view.for_each_memtable_cell(column, visit)?;
+    snapshot.for_each_memtable_cell(column, visit)?;
     Ok(lost)
 }

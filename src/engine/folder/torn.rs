@@ -1,12 +1,15 @@
-//! A manifest that a power cut has torn.
+//! Repair of a manifest that a power cut has torn.
 //!
-//! RocksDB appends to its manifest at each flush and compaction, and syncs it before anything depends on it. A power cut before the
-//! sync may leave any of the new pages, and for some of what it leaves RocksDB refuses the folder. Without the record that is not
-//! whole, and what follows it, the manifest is an older one, and the log still has all that was written since.
+//! RocksDB appends to its manifest at each flush and compaction, and syncs it before anything
+//! depends on it. A power cut before the sync may leave any of the new pages. For some of the
+//! possible results RocksDB refuses to open the directory. Without the torn record, and all that
+//! follows it, the manifest is an older one, and the write-ahead log still has everything since.
 //!
-//! Was the record synced, and damaged later, then the log may not have it all, and RocksDB must not open the folder with the older
-//! manifest: it would remove each table that this one does not name, which a repair needs. So a copy is tried first: its tables
-//! are links, its manifest is cut, and it is opened to be read, with the log. Only what shows no loss there is cut.
+//! If the record was synced and damaged later, the log may lack a part. Then RocksDB must not open
+//! the directory with the older manifest: it would delete the tables that this manifest does not
+//! name, and a repair needs them. So a copy is tried first: its tables are hard links, its manifest
+//! is truncated, and it is opened read-only with the log. Only if this shows no loss is the
+//! original truncated.
 
 use std::path::Path;
 
@@ -17,35 +20,36 @@ use crate::engine::lsm::LsmStorage;
 use crate::engine::rocks::rebuild::{ScratchDir, copy_to_scratch};
 use crate::engine::rocks::{RocksOptions, RocksStorage, manifest};
 
-/// Where the copy is made; a process that died may have left one.
+/// The directory of the copy; a killed process may have left one.
 const SCRATCH_DIR: &str = "tables.torn";
 
-/// Cuts the manifest if a power cut has torn it. What is damaged otherwise is left to RocksDB, which refuses it.
+/// Truncates the manifest if a power cut has torn it. Other damage is left for RocksDB to report.
 pub fn truncate_torn_manifest(folder: &Path, setup: RocksOptions, identity: u64) -> Result<(), EngineError> {
     let tables = folder.join(TABLES_DIR);
-    let Some(place) = manifest::find_torn_record(&tables)? else { return Ok(()) };
-    let aside = folder.join(SCRATCH_DIR);
-    // If it cannot be removed, it cannot be made.
-    let _ = std::fs::remove_dir_all(&aside);
-    let tried = open_truncated_copy(&tables, &aside, setup).and_then(|(tables, aside)| {
-        LsmStorage::open_read_only(OsDisk::new(folder.join(WAL_DIR)), tables, identity, random()).map(|_| aside)
+    let Some(record) = manifest::find_torn_record(&tables)? else { return Ok(()) };
+    let scratch = folder.join(SCRATCH_DIR);
+    // If this fails, creating the directory fails, too.
+    let _ = std::fs::remove_dir_all(&scratch);
+    let tried = open_truncated_copy(&tables, &scratch, setup).and_then(|(tables, copy)| {
+        LsmStorage::open_read_only(OsDisk::new(folder.join(WAL_DIR)), tables, identity, random()).map(|_| copy)
     });
     match tried {
-        Ok(_) => manifest::truncate(&place),
+        Ok(_) => manifest::truncate(&record),
         Err(EngineError::Corruption(_)) => Ok(()),
         Err(why) => Err(why),
     }
 }
 
-/// The tables as of the last whole record of the manifest, to be read: a copy of them, made in `aside`.
+/// Copies the tables into `scratch` and opens the copy read-only, as of the last record before the
+/// torn one.
 pub fn open_truncated_copy(
     tables: &Path,
-    aside: &Path,
+    scratch: &Path,
     setup: RocksOptions,
 ) -> Result<(RocksStorage, ScratchDir), EngineError> {
-    let (files, aside) = copy_to_scratch(tables, aside)?;
-    if let Some(place) = manifest::find_torn_record(&files)? {
-        manifest::truncate(&place)?;
+    let (files, copy) = copy_to_scratch(tables, scratch)?;
+    if let Some(record) = manifest::find_torn_record(&files)? {
+        manifest::truncate(&record)?;
     }
-    Ok((RocksStorage::open_read_only(&files, setup, None)?, aside))
+    Ok((RocksStorage::open_read_only(&files, setup, None)?, copy))
 }

@@ -1,4 +1,4 @@
-//! Row changes as changes of cells, in all columns that they have to do with.
+//! Encodes row changes as changes of cells, in all columns that they affect.
 
 use crate::codec::{HistoryEntry, InlineWrite, Record};
 use crate::engine::storage::{Batch, Column};
@@ -7,24 +7,26 @@ use crate::keys::{data_key, history_key};
 use crate::row::{CellChange, Mutation, RowChange, RowKey};
 use crate::timestamp::Timestamp;
 
-/// What the names of the collector's work list begin with. They had only deletions at first.
+/// The prefix of the GC queue in the metadata column. Despite its name the queue also has replaced
+/// versions.
 pub(crate) const GC_PREFIX: &str = "deleted/";
 
-/// What most cells take in a batch besides their key and value.
+/// The usual overhead of a cell in a batch, besides its key and value.
 const CELL_OVERHEAD_BYTES: usize = 32;
 
-/// About what a batch of the groups takes. Growing costs as much as filling.
-pub fn estimate_batch_bytes(groups: &[RowBatch]) -> usize {
-    groups.iter().map(|group| group.size_bytes() + group.row_count() * CELL_OVERHEAD_BYTES).sum()
+/// Estimates the size of a cell batch, in bytes. Reallocating it would cost as much as filling it.
+pub fn estimate_batch_bytes(batches: &[RowBatch]) -> usize {
+    batches.iter().map(|batch| batch.size_bytes() + batch.row_count() * CELL_OVERHEAD_BYTES).sum()
 }
 
-/// A batch that is being filled.
+/// Encodes row changes into a batch of cells.
 pub struct CellBatchBuilder<B> {
     pub batch: B,
 }
 
 impl<B: Batch> CellBatchBuilder<B> {
-    /// What [`CellBatchBuilder::add_change`] would make of each change. A load is little else than this.
+    /// Adds the same cells as [`CellBatchBuilder::add_change`] for each row. This is the hot path
+    /// of a bulk load, so puts are encoded directly.
     pub fn add_one_phase(&mut self, versions: &OnePhaseWrites) {
         let OnePhaseWrites { txn, commit_ts, .. } = *versions;
         for (row, mutation) in versions.writes.iter() {
@@ -51,9 +53,9 @@ impl<B: Batch> CellBatchBuilder<B> {
         }
         match &change.txn_record {
             CellChange::Keep => {}
-            CellChange::Put(status) => {
+            CellChange::Put(record) => {
                 let key = history_key(&change.row, change.start_ts);
-                self.put(Column::History, &key, &HistoryEntry::Ended(*status));
+                self.put(Column::History, &key, &HistoryEntry::Ended(*record));
             }
             CellChange::Delete => self.batch.delete(Column::History, &history_key(&change.row, change.start_ts)),
         }
@@ -87,12 +89,12 @@ impl<B: Batch> CellBatchBuilder<B> {
     }
 }
 
-/// Where the collector's work list has a row that was deleted at `ts`, or in which a version was replaced then.
+/// The GC queue's key of a row that was deleted, or whose version was replaced, at `ts`.
 pub(crate) fn gc_key(ts: Timestamp, row: &RowKey) -> Vec<u8> {
     [GC_PREFIX.as_bytes(), &ts.to_u64().to_be_bytes(), row.as_bytes()].concat()
 }
 
-/// Splits such a key; `None` when it is none.
+/// Parses a key of the GC queue; `None` if it is malformed.
 pub(crate) fn parse_gc_key(key: &[u8]) -> Option<(Timestamp, RowKey)> {
     let (ts, row) = key.strip_prefix(GC_PREFIX.as_bytes())?.split_first_chunk()?;
     Some((Timestamp::from_u64(u64::from_be_bytes(*ts)), RowKey::from_bytes(row)?))

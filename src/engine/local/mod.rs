@@ -1,9 +1,13 @@
-//! An engine over any ordered store in this process: checks guards, turns row changes into cells.
+//! An engine over any ordered store in this process: it checks preconditions and encodes row
+//! changes as cells.
 //!
-//! Groups are collected into one batch. A group without guards is simply added; one with guards reads its rows, and where
-//! an earlier group of the same call has touched one of them, the batch so far is written first, so that each group
-//! sees what came before it. The commit pipeline proves most guards from memory and removes them, and then a call is one
-//! write and no reads. `changes` turns row changes into cells, and `view` cells into rows.
+//! All row batches of one call are encoded into one batch of cells. A row batch without
+//! preconditions is only added. One with preconditions reads its rows first. If an earlier batch of
+//! the same call has changed one of these rows, the cells so far are written first. So each batch
+//! sees its predecessors.
+//!
+//! The commit pipeline checks most preconditions in memory and removes them. Then a call is one
+//! write and no reads. `changes` encodes row changes as cells; `view` decodes cells into rows.
 
 mod changes;
 mod view;
@@ -38,39 +42,44 @@ pub struct LocalEngine<S> {
 }
 
 impl<S: Storage> LocalEngine<S> {
-    /// An engine over `storage`. `exclusive`: while this handle lives, it alone writes to the storage.
+    /// An engine over `storage`. `exclusive`: only this handle writes to the storage while it
+    /// exists.
     pub fn new(storage: S, exclusive: bool) -> Self {
         Self { storage, exclusive, group_rows_max: usize::MAX, page_limits: PageLimits::DEFAULT }
     }
 
-    /// Limits a group to `rows` rows, as other engines do; a store that has the engine for itself needs at least two. A commit of more
-    /// rows takes two phases, and one that a crash interrupts in the second leaves locks to be rolled forward.
+    /// Limits an atomic batch to `rows` rows, as other engines do. A store with exclusive use of
+    /// the engine needs at least two.
+    ///
+    /// A commit of more rows takes two phases. If a crash interrupts the second phase, locks are
+    /// left that must be rolled forward.
     #[must_use]
     pub fn with_batch_rows_max(self, rows: usize) -> Self {
         Self { group_rows_max: rows, ..self }
     }
 
-    /// Ends a page after `cells` cells, at least one, or with the cell that takes it to `bytes` bytes.
+    /// Ends a page after `cells` cells, at least one, or at the cell with which it reaches `bytes`
+    /// bytes.
     #[must_use]
     pub fn with_page_limits(self, cells: usize, bytes: usize) -> Self {
         Self { page_limits: PageLimits { cells: cells.max(1), bytes }, ..self }
     }
 
-    /// What lies beneath.
+    /// The storage below.
     pub fn storage(&self) -> &S {
         &self.storage
     }
 
-    fn check_limits(&self, group: &RowBatch) -> Result<(), EngineError> {
+    fn check_limits(&self, batch: &RowBatch) -> Result<(), EngineError> {
         let limit = self.capabilities().batch_rows_max;
-        let asked = group.row_count();
-        if asked > limit { Err(EngineError::Limit { what: "a group's rows", asked, limit }) } else { Ok(()) }
+        let asked = batch.row_count();
+        if asked > limit { Err(EngineError::Limit { what: "a batch's row count", asked, limit }) } else { Ok(()) }
     }
 
     fn check_preconditions(&self, changes: &[RowChange]) -> Result<Option<ApplyResult>, EngineError> {
         for (index, change) in changes.iter().enumerate().filter(|(_, change)| !change.preconditions.is_empty()) {
             let row = read_for_preconditions(&self.storage, change)?;
-            if !change.preconditions.iter().all(|guard| guard.is_met(&row)) {
+            if !change.preconditions.iter().all(|precondition| precondition.is_met(&row)) {
                 let row = read_row(&self.storage, &change.row, change.start_ts)?;
                 return Ok(Some(ApplyResult::PreconditionFailed { index, row: Box::new(row) }));
             }
@@ -92,26 +101,26 @@ impl<S: Storage> Engine for LocalEngine<S> {
         read_row(&self.storage.snapshot()?, row, start_ts)
     }
 
-    fn apply(&self, groups: &[RowBatch]) -> Result<Vec<ApplyResult>, EngineError> {
-        groups.iter().try_for_each(|group| self.check_limits(group))?;
-        let _in_turn = self.storage.write_lock().lock();
-        let reads = groups.iter().any(RowBatch::is_conditional);
-        let mut outcomes = Vec::with_capacity(groups.len());
-        let mut cells = CellBatchBuilder { batch: self.storage.new_batch(changes::estimate_batch_bytes(groups)) };
+    fn apply(&self, batches: &[RowBatch]) -> Result<Vec<ApplyResult>, EngineError> {
+        batches.iter().try_for_each(|batch| self.check_limits(batch))?;
+        let _write_lock = self.storage.write_lock().lock();
+        let reads = batches.iter().any(RowBatch::is_conditional);
+        let mut results = Vec::with_capacity(batches.len());
+        let mut cells = CellBatchBuilder { batch: self.storage.new_batch(changes::estimate_batch_bytes(batches)) };
         let mut dirty_rows: HashSet<&RowKey> = HashSet::new();
-        for group in groups {
-            if group.is_conditional() {
-                let changes = group.changes();
+        for batch in batches {
+            if batch.is_conditional() {
+                let changes = batch.changes();
                 if changes.iter().any(|change| dirty_rows.contains(&change.row)) {
                     self.storage.write(std::mem::replace(&mut cells.batch, self.storage.new_batch(0)))?;
                     dirty_rows.clear();
                 }
-                if let Some(refused) = self.check_preconditions(&changes)? {
-                    outcomes.push(refused);
+                if let Some(failed) = self.check_preconditions(&changes)? {
+                    results.push(failed);
                     continue;
                 }
             }
-            let changes = match group {
+            let changes = match batch {
                 RowBatch::Changes(changes) => changes.as_slice(),
                 RowBatch::OnePhaseWrites(versions) => {
                     cells.add_one_phase(versions);
@@ -125,21 +134,21 @@ impl<S: Storage> Engine for LocalEngine<S> {
                     self.storage.write(std::mem::replace(&mut cells.batch, self.storage.new_batch(0)))?;
                 }
                 if mutated!(ReplacedVersionDroppedEarly) {
-                    let gone =
+                    let deleted =
                         change.data.iter().filter(|(ts, edit)| *ts != change.start_ts && *edit == CellChange::Delete);
-                    let data = gone.cloned().collect();
+                    let data = deleted.cloned().collect();
                     cells.add_change(&RowChange { data, ..RowChange::new(change.row.clone(), change.start_ts) });
                     self.storage.write(std::mem::replace(&mut cells.batch, self.storage.new_batch(0)))?;
                 }
                 cells.add_change(change);
             }
             if reads {
-                dirty_rows.extend(group.row_keys());
+                dirty_rows.extend(batch.row_keys());
             }
-            outcomes.push(ApplyResult::Applied);
+            results.push(ApplyResult::Applied);
         }
         self.storage.write(cells.batch)?;
-        Ok(outcomes)
+        Ok(results)
     }
 
     fn sync(&self) -> Result<(), EngineError> {
@@ -175,7 +184,7 @@ impl<S: Storage> Engine for LocalEngine<S> {
     }
 
     fn advance_safe_point(&self, to: Timestamp) -> Result<(), EngineError> {
-        let _in_turn = self.storage.write_lock().lock();
+        let _write_lock = self.storage.write_lock().lock();
         if to <= read_safe_point(&self.storage)? {
             return Ok(());
         }
@@ -206,7 +215,7 @@ impl<S: Storage> Engine for LocalEngine<S> {
             malformed.is_none() && found.len() < limit
         })?;
         match malformed {
-            Some(key) => Err(EngineError::Corruption(format!("the collector's work list has an entry {key:?}"))),
+            Some(key) => Err(EngineError::Corruption(format!("malformed GC entry {key:?}"))),
             None => Ok(found),
         }
     }
@@ -221,7 +230,9 @@ impl<S: Storage> Engine for LocalEngine<S> {
             match (decode_history_key(key), decode::<HistoryEntry>(Column::History, key, bytes)) {
                 (Some((row, ts)), Ok(HistoryEntry::Ended(_))) if ts < before => found.push((row, ts)),
                 (Some(_), Ok(_)) => {}
-                (None, _) => failed = Some(EngineError::Corruption(format!("History column: {key:?} is no key"))),
+                (None, _) => {
+                    failed = Some(EngineError::Corruption(format!("History column: malformed history key {key:?}")))
+                }
                 (_, Err(why)) => failed = Some(why),
             }
             failed.is_none() && found.len() < limit

@@ -1,4 +1,4 @@
-//! A view of the storage as one of an engine, and how the columns of a row are read.
+//! A storage snapshot as an engine snapshot, and reading the columns of a row.
 
 use std::ops::Bound;
 
@@ -13,10 +13,10 @@ use crate::keys::{data_key, history_key};
 use crate::row::{Precondition, Row, RowChange, RowKey, TxnRecord, WriteRecord};
 use crate::timestamp::Timestamp;
 
-/// The name of the safe point in the bookkeeping.
+/// The name of the safe point in the metadata column.
 pub(crate) const SAFE_POINT: &str = "safe point";
 
-/// When a page ends, whatever limit was asked for.
+/// The limits of a page, in addition to the requested one.
 #[derive(Clone, Copy, Debug)]
 pub struct PageLimits {
     pub cells: usize,
@@ -24,7 +24,7 @@ pub struct PageLimits {
 }
 
 impl PageLimits {
-    /// Tests of crashes have few rows, and are to meet the ends of pages.
+    /// Crash tests have few rows and must still reach the ends of pages.
     pub const DEFAULT: Self = if cfg!(feature = "crashtest") {
         Self { cells: 2, bytes: 64 }
     } else {
@@ -80,13 +80,13 @@ impl<R: CellReader> EngineSnapshot for LocalSnapshot<R> {
         }
         let limit = page.limit.min(self.pages.cells);
         let mut is_full = false;
-        let visit = |row: &[u8], content: &[u8]| {
-            cells.push(row, content);
+        let visit = |row: &[u8], value: &[u8]| {
+            cells.push(row, value);
             is_full = cells.len() >= limit || cells.size_bytes() >= self.pages.bytes;
             !is_full
         };
         match page.cursor {
-            Some(bookmark) => self.reader.resume_scan(bookmark, column, page.range, page.backwards, visit)?,
+            Some(cursor) => self.reader.resume_scan(cursor, column, page.range, page.backwards, visit)?,
             None => self.reader.scan(column, page.range, page.backwards, visit)?,
         }
         Ok(is_full)
@@ -96,11 +96,11 @@ impl<R: CellReader> EngineSnapshot for LocalSnapshot<R> {
         &self,
         column: Column,
         range: &RowRange,
-        bookmark: &ScanCursor,
+        cursor: &ScanCursor,
         visit: ScanVisitor<'_>,
     ) -> Result<bool, EngineError> {
         if R::UNLOCKED_SCANS {
-            self.reader.resume_scan(bookmark, column, range, false, visit)?;
+            self.reader.resume_scan(cursor, column, range, false, visit)?;
         }
         Ok(R::UNLOCKED_SCANS)
     }
@@ -119,11 +119,11 @@ pub fn read_row(reader: &impl CellReader, row: &RowKey, start_ts: Timestamp) -> 
     })
 }
 
-/// As much of a row as the change's guards ask about.
+/// Reads the columns of a row that the preconditions of a change need.
 pub fn read_for_preconditions(reader: &impl CellReader, change: &RowChange) -> Result<Row, EngineError> {
     let (mut found, row) = (Row::default(), &change.row);
-    for guard in &change.preconditions {
-        match guard {
+    for precondition in &change.preconditions {
+        match precondition {
             Precondition::LockAbsent | Precondition::LockUnchanged(_) => {
                 found.lock = read_record(reader, Column::Lock, row.as_bytes())?
             }
@@ -140,9 +140,9 @@ pub fn read_for_preconditions(reader: &impl CellReader, change: &RowChange) -> R
 
 fn read_status(reader: &impl CellReader, row: &RowKey, start_ts: Timestamp) -> Result<Option<TxnRecord>, EngineError> {
     match read_record(reader, Column::History, &history_key(row, start_ts))? {
-        Some(HistoryEntry::Ended(status)) => Ok(Some(status)),
+        Some(HistoryEntry::Ended(record)) => Ok(Some(record)),
         Some(HistoryEntry::Version(version)) => Err(EngineError::Corruption(format!(
-            "row {row:?}: a version stands where the status of a transaction that began at {start_ts:#} belongs: {version:?}"
+            "row {row:?}: expected the record of the transaction that began at {start_ts:#}, found a version: {version:?}"
         ))),
         None => Ok(None),
     }

@@ -1,4 +1,4 @@
-//! A batch: records in a frame of the log, as they will be written.
+//! A batch: entries in a frame of the log, as they will be written.
 
 use crate::engine::storage::{Batch, Column};
 use crate::memtable::{BatchEntry, Modification};

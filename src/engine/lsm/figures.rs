@@ -1,4 +1,5 @@
-//! The figures of a storage in layers: those of its tables, with the window.
+//! Statistics of the LSM storage: those of its tables, with the memory of the memtables and the
+//! open snapshots.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,18 +11,18 @@ use crate::engine::{EngineError, EngineStats};
 
 impl<D: Disk, T: Storage> Shared<D, T> {
     pub(super) fn figures(&self) -> Result<EngineStats, EngineError> {
-        let mut figures = self.tables.stats()?;
+        let mut stats = self.tables.stats()?;
         let current = self.state.lock();
-        let views = current.snapshots.values().map(|moment| Arc::clone(&moment.read_state.read()));
-        let layers: Vec<_> = views.chain([Arc::clone(&current.read_state)]).collect();
-        figures.open_snapshots = current.snapshots.values().map(|moment| moment.count as u64).sum();
+        let open = current.snapshots.values().map(|open| Arc::clone(&open.read_state.read()));
+        let read_states: Vec<_> = open.chain([Arc::clone(&current.read_state)]).collect();
+        stats.open_snapshots = current.snapshots.values().map(|open| open.count as u64).sum();
         drop(current);
-        let window: BTreeMap<_, _> = layers
+        let memtables: BTreeMap<_, _> = read_states
             .iter()
-            .flat_map(|layers| layers.memtables())
-            .map(|one| (std::ptr::from_ref(one), one.memory_bytes() as u64))
+            .flat_map(|read_state| read_state.memtables())
+            .map(|memtable| (std::ptr::from_ref(memtable), memtable.memory_bytes() as u64))
             .collect();
-        figures.memtable_bytes += window.values().sum::<u64>();
-        Ok(figures)
+        stats.memtable_bytes += memtables.values().sum::<u64>();
+        Ok(stats)
     }
 }

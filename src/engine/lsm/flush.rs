@@ -1,25 +1,35 @@
-//! Hand-down: a generation goes from the window into the tables.
+//! Flush: an immutable memtable is written into the tables.
 //!
-//! 1. *Freeze*, by the writer: the log begins its next segment, the window its next generation.
-//! 2. *Sync* the frozen segment. What is not durable in the log never reaches the tables: after a crash they would be ahead of it.
-//! 3. *Write* it in slices: one up to the sequence of each view within the generation, and one up to its end. Of a slice the ranges
-//!    that were emptied are written, then the newest version of each cell, deletions included, in batches; with the first one the end
-//!    Q, as begun, and with the very last one the position.
+//! 1. *Switch the memtable*, by the writer: the log starts its next segment, and a new memtable
+//!    becomes active (RocksDB's `SwitchMemtable`).
+//! 2. *Sync* the segment of the immutable memtable. What is not durable in the log never reaches
+//!    the tables: after a crash they would be ahead of it.
+//! 3. *Write* the memtable in stripes: one up to the sequence of each open snapshot within it, and
+//!    one up to its end. A stripe writes its range tombstones, then the newest version of each
+//!    cell, tombstones included, in batches. The first batch of a stripe has the flush target Q,
+//!    which is the memtable's last sequence; the very last batch has the flushed sequence.
 //!
-//!    The tables have no log, and may flush some of it by themselves. Until this is over they have everything up to P and some of what
-//!    lies between P and Q; the log has all of it. If the log loses that, Q says that the tables are no state of the store.
-//! 4. *Flush* all columns of the tables. From here on position Q is durable.
-//! 5. *Replace* the layers: the frozen generation is dropped, and the tables' new view has its cells. New views get them first, then
-//!    each open view, in one step for each. A view within the generation gets the tables as they were after its slice, in RocksDB a
-//!    snapshot. So the tables keep and collect old versions, and a view that lives long keeps no generation in memory.
-//! 6. *Free* the segment.
+//!    The tables have no log, and RocksDB may flush a part of them by itself. Until the end of the
+//!    flush they have everything up to the flushed sequence P and some of what is between P and Q;
+//!    the log has all of it. If the log loses that, Q shows that the tables are not a state of the
+//!    store.
+//! 4. *Table sync*: all columns of the tables are flushed. From here on flushed sequence Q is
+//!    durable.
+//! 5. *Install the read state* without the immutable memtable, and with a new snapshot of the
+//!    tables. New snapshots get it first, then each open snapshot, in one step for each. A snapshot
+//!    within the memtable gets the tables as they were after its stripe, a RocksDB snapshot. So
+//!    RocksDB keeps old versions and compacts them away, and a long-lived snapshot keeps no
+//!    memtable in memory.
+//! 6. *Remove* the segment.
 //!
-//! A generation is frozen at a limit of memory. That bounds its segment of the log, too: payloads stay in memory until their
-//! generation goes, also where a few hot rows are written again and again.
+//! A memtable is switched at a limit of memory. That bounds its segment of the log, too: payloads
+//! stay in memory until their memtable is dropped, even if a few hot rows are written again and
+//! again.
 //!
-//! Most views that are within a generation when its hand-down begins end while it is written, so the next slice is chosen when the one
-//! before is written. Each slice walks over the whole generation. Therefore there is a limit to their number; views for which there is
-//! no slice keep the generation in memory until they are dropped.
+//! Stripes are pebble's snapshot stripes. Most snapshots within a memtable end while it is written,
+//! so the next stripe is chosen when the one before is written. Each stripe walks the whole
+//! memtable, so their number is limited. Snapshots for which there is no stripe keep the memtable
+//! in memory until they are dropped.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,95 +43,99 @@ use crate::engine::EngineError;
 use crate::engine::storage::{Batch, Column, Storage};
 use crate::memtable::{Memtable, MemtableWriter};
 
-/// The size of a batch for the tables, about.
-// Tests of crashes write little, and must cover hand-downs of several batches.
+/// Approximate size of a batch for the tables, in bytes.
+// Crash tests write little, and must cover flushes of several batches.
 const TABLE_BATCH_BYTES: usize = if cfg!(any(test, feature = "crashtest")) { 300 } else { 1 << 20 };
 
-/// Views of the tables at the ends of slices.
+/// Snapshots of the tables at the ends of stripes, by sequence.
 type StripeSnapshots<V> = BTreeMap<u64, Arc<V>>;
 
-/// Slices of one hand-down at most.
+/// The most stripes of one flush.
 const STRIPES_MAX: usize = if cfg!(test) { 4 } else { 256 };
 
 impl<D: Disk, T: Storage> Shared<D, T> {
-    /// Called by the writer after each batch; returns whether a generation was frozen. One generation at a time goes down; when
-    /// the next one is twice full, the writer makes the hand-down itself, or waits for the one that runs.
+    /// Called by the writer after each batch; returns whether the memtable was switched.
+    ///
+    /// Only one memtable is flushed at a time. When the next one is twice full, the writer stalls:
+    /// it flushes the immutable one itself, or waits for the flush that runs.
     pub(super) fn switch_memtable_if_full(
         &self,
-        life: &WritePath<D>,
-        leader: &mut WriterState<D>,
+        path: &WritePath<D>,
+        writer: &mut WriterState<D>,
     ) -> Result<bool, EngineError> {
-        let memory = leader.memtable.memtable().memory_bytes();
-        if memory < life.memtable_bytes {
+        let memory = writer.memtable.memtable().memory_bytes();
+        if memory < path.memtable_bytes {
             return Ok(false);
         }
         if self.state.lock().read_state.immutable.is_some() {
-            if memory / 2 < life.memtable_bytes {
+            if memory / 2 < path.memtable_bytes {
                 return Ok(false);
             }
             let _stalled = self.stalls.begin();
-            self.flush(life)?;
+            self.flush(path)?;
         }
-        self.switch_memtable(life, leader).map(|()| true)
+        self.switch_memtable(path, writer).map(|()| true)
     }
 
     pub(super) fn flush_all(&self) -> Result<(), EngineError> {
-        let life = self.write_path()?;
+        let path = self.write_path()?;
         loop {
-            self.flush(life)?;
-            let mut leader = life.writer.lock();
-            // A writer may have frozen the next one meanwhile.
+            self.flush(path)?;
+            let mut writer = path.writer.lock();
+            // A writer may have switched the next memtable meanwhile.
             if self.state.lock().read_state.immutable.is_none() {
-                self.switch_memtable(life, &mut leader)?;
+                self.switch_memtable(path, &mut writer)?;
                 break;
             }
         }
-        self.flush(life)
+        self.flush(path)
     }
 
-    /// Ends the generation that is written, if there is anything in it. The one before has gone down.
-    fn switch_memtable(&self, life: &WritePath<D>, leader: &mut WriterState<D>) -> Result<(), EngineError> {
+    /// Makes the active memtable immutable, if it has any entry. The one before must be flushed.
+    fn switch_memtable(&self, path: &WritePath<D>, writer: &mut WriterState<D>) -> Result<(), EngineError> {
         self.ensure_ok()?;
-        if leader.memtable.memtable().is_empty() {
+        if writer.memtable.memtable().is_empty() {
             return Ok(());
         }
-        let salt = (leader.next_salt)();
-        leader.wal.rotate(salt).map_err(|why| self.record_failure(wal_error(why)))?;
-        let end = leader.wal.last_sequence();
-        leader.memtable = MemtableWriter::new(end, life.secrets);
+        let salt = (writer.next_salt)();
+        writer.wal.rotate(salt).map_err(|why| self.record_failure(wal_error(why)))?;
+        let end = writer.wal.last_sequence();
+        writer.memtable = MemtableWriter::new(end, path.secrets);
         let mut current = self.state.lock();
-        let frozen = Some(ImmutableMemtable { memtable: Arc::clone(&current.read_state.active), last_sequence: end });
-        let (active, tables) = (Arc::clone(leader.memtable.memtable()), Arc::clone(&current.read_state.tables));
-        let position = current.read_state.flushed_sequence;
-        current.read_state = Arc::new(ReadState { active, immutable: frozen, tables, flushed_sequence: position });
-        // The last frames may be marks, which show nothing. A view from here on lies within the next generation, not this one.
+        let memtable = Arc::clone(&current.read_state.active);
+        let immutable = Some(ImmutableMemtable { memtable, last_sequence: end });
+        let (active, tables) = (Arc::clone(writer.memtable.memtable()), Arc::clone(&current.read_state.tables));
+        let flushed_sequence = current.read_state.flushed_sequence;
+        current.read_state = Arc::new(ReadState { active, immutable, tables, flushed_sequence });
+        // The last frames may be no-op frames, after which nothing became visible. A snapshot that
+        // opens from here on is within the next memtable, not this one.
         current.visible_sequence = end;
         drop(current);
         crash_point!(FlushMemtableSwitched);
         Ok(())
     }
 
-    /// Hands the frozen generation down, if there is one.
-    pub(super) fn flush(&self, life: &WritePath<D>) -> Result<(), EngineError> {
-        let _one = life.flush_lock.lock();
-        let frozen = self.state.lock().read_state.immutable.clone();
-        let Some(ImmutableMemtable { memtable: generation, last_sequence: end }) = frozen else {
+    /// Flushes the immutable memtable, if there is one.
+    pub(super) fn flush(&self, path: &WritePath<D>) -> Result<(), EngineError> {
+        let _one = path.flush_lock.lock();
+        let immutable = self.state.lock().read_state.immutable.clone();
+        let Some(ImmutableMemtable { memtable, last_sequence: end }) = immutable else {
             return self.ensure_ok();
         };
         if !mutated!(FlushesUnsynced) {
             self.sync()?;
         }
         if mutated!(SegmentRemovedEarly) {
-            let _ = life.wal.remove_segments_upto(end);
+            let _ = path.wal.remove_segments_upto(end);
         }
-        let written = self.write_memtable(&generation, end).and_then(|slices| {
+        let written = self.write_memtable(&memtable, end).and_then(|stripes| {
             self.tables.sync()?;
-            Ok((slices, self.tables.snapshot()?))
+            Ok((stripes, self.tables.snapshot()?))
         });
-        let (slices, tables) = written.map_err(|why| self.record_failure(why))?;
+        let (stripes, tables) = written.map_err(|why| self.record_failure(why))?;
         crash_point!(FlushTablesSynced);
-        drop(self.install_read_state(&slices, tables, end));
-        life.wal
+        drop(self.install_read_state(&stripes, tables, end));
+        path.wal
             .remove_segments_upto(end)
             .map(drop)
             .map_err(|why| self.record_failure(EngineError::Undetermined(why.to_string())))?;
@@ -129,7 +143,8 @@ impl<D: Disk, T: Storage> Shared<D, T> {
         Ok(())
     }
 
-    /// Gives its new layers to every view for which there are some. Returns the old ones, to be dropped without the lock.
+    /// Installs the new read state for new snapshots, and one for each open snapshot that has a
+    /// stripe or is at the end. Returns the old ones, to be dropped without the lock.
     fn install_read_state(
         &self,
         stripes: &StripeSnapshots<T::Snapshot>,
@@ -137,46 +152,47 @@ impl<D: Disk, T: Storage> Shared<D, T> {
         end: u64,
     ) -> Vec<Arc<ReadState<T::Snapshot>>> {
         let mut current = self.state.lock();
-        let CurrentState { read_state: layers, snapshots: moments, .. } = &mut *current;
-        let active = Arc::clone(&layers.active);
+        let CurrentState { read_state, snapshots, .. } = &mut *current;
+        let active = Arc::clone(&read_state.active);
         let newest = Arc::new(ReadState { active, immutable: None, tables: Arc::new(tables), flushed_sequence: end });
-        let mut replaced = vec![std::mem::replace(layers, Arc::clone(&newest))];
+        let mut replaced = vec![std::mem::replace(read_state, Arc::clone(&newest))];
         let mut given = Vec::new();
-        for (&position, moment) in moments {
-            let layers = match stripes.get(&position).filter(|_| !mutated!(StripesShowEnd)) {
+        for (&sequence, open) in snapshots {
+            let read_state = match stripes.get(&sequence).filter(|_| !mutated!(StripesShowEnd)) {
                 Some(tables) => {
                     let (active, tables) = (Arc::clone(&self.empty_memtable), Arc::clone(tables));
-                    Arc::new(ReadState { active, immutable: None, tables, flushed_sequence: position })
+                    Arc::new(ReadState { active, immutable: None, tables, flushed_sequence: sequence })
                 }
-                None if position >= end || mutated!(StripesShowEnd) => Arc::clone(&newest),
+                None if sequence >= end || mutated!(StripesShowEnd) => Arc::clone(&newest),
                 None => continue,
             };
-            given.push((Arc::clone(&moment.read_state), layers));
+            given.push((Arc::clone(&open.read_state), read_state));
         }
-        // Writers and new views do not wait for a reader that is in the middle of a look-up.
+        // Writers and new snapshots do not wait for a reader in the middle of a lookup.
         drop(current);
-        replaced.extend(given.into_iter().map(|(served, layers)| std::mem::replace(&mut *served.write(), layers)));
+        replaced.extend(given.into_iter().map(|(shared, new)| std::mem::replace(&mut *shared.write(), new)));
         replaced
     }
 
-    /// Writes the generation into the tables. Returns the tables before it and after each slice but the last.
+    /// Writes the memtable into the tables. Returns the tables before it, and after each stripe but
+    /// the last.
     fn write_memtable(&self, memtable: &Memtable, end: u64) -> Result<StripeSnapshots<T::Snapshot>, EngineError> {
         let (mut after, before) = {
-            let layers = &self.state.lock().read_state;
-            (layers.flushed_sequence, Arc::clone(&layers.tables))
+            let read_state = &self.state.lock().read_state;
+            (read_state.flushed_sequence, Arc::clone(&read_state.tables))
         };
-        let mut slices = StripeSnapshots::from([(after, before)]);
+        let mut stripes = StripeSnapshots::from([(after, before)]);
         loop {
-            let moment = if slices.len() < STRIPES_MAX { self.next_snapshot_sequence(after, end) } else { None };
-            self.write_stripe(memtable, after, moment.unwrap_or(end), end)?;
-            let Some(moment) = moment else { return Ok(slices) };
-            slices.insert(moment, Arc::new(self.tables.snapshot()?));
+            let next = if stripes.len() < STRIPES_MAX { self.next_snapshot_sequence(after, end) } else { None };
+            self.write_stripe(memtable, after, next.unwrap_or(end), end)?;
+            let Some(next) = next else { return Ok(stripes) };
+            stripes.insert(next, Arc::new(self.tables.snapshot()?));
             crash_point!(FlushStripe);
-            after = moment;
+            after = next;
         }
     }
 
-    /// The first sequence between the two at which there are views.
+    /// The first sequence between the two with an open snapshot.
     fn next_snapshot_sequence(&self, after: u64, end: u64) -> Option<u64> {
         self.state.lock().snapshots.range(after + 1..end).next().map(|(sequence, _)| *sequence)
     }
@@ -184,8 +200,8 @@ impl<D: Disk, T: Storage> Shared<D, T> {
     fn write_stripe(&self, memtable: &Memtable, after: u64, upto: u64, end: u64) -> Result<(), EngineError> {
         let mut batch = self.tables.new_batch(TABLE_BATCH_BYTES);
         batch.put(Column::Meta, FLUSH_TARGET_KEY, &end.to_be_bytes());
-        for erasure in memtable.range_tombstones_between(after, upto) {
-            batch.delete_range(erasure.column, &erasure.start, &erasure.end);
+        for tombstone in memtable.range_tombstones_between(after, upto) {
+            batch.delete_range(tombstone.column, &tombstone.start, &tombstone.end);
         }
         let mut bytes = 0;
         for column in Column::ALL {

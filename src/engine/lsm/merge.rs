@@ -1,4 +1,4 @@
-//! The cells of two generations as one sequence, in order.
+//! The cells of two memtables as one sequence, in key order.
 
 use std::cmp::Ordering;
 use std::iter::Peekable;
@@ -7,7 +7,7 @@ use crate::memtable::CellValue;
 
 type Cell<'a> = (&'a [u8], CellValue<'a>);
 
-/// Of a key that both have, the newer one's cell counts.
+/// If both memtables have a key, the newer one's cell is taken.
 pub struct MergeIter<'a, N: Iterator<Item = Cell<'a>>, O: Iterator<Item = Cell<'a>>> {
     newer: Peekable<N>,
     older: Peekable<O>,

@@ -1,28 +1,37 @@
-//! A storage in layers: a log, a window over what it has that the tables have not yet, and the tables.
+//! The LSM storage: a write-ahead log, memtables with what the tables do not have yet, and the
+//! tables.
 //!
 //! ```text
-//!   write      one frame to the log → its payload into the window → visible        (the writer, one at a time)
-//!   sync       the log's frames so far                                              (any thread)
-//!   hand down  a frozen generation, synced → into the tables, and the position → flush → its segment of the log goes
-//!   read       the window's generations, the newest first, then the tables as of the last hand-down
+//!   write   one frame to the log → its payload into the active memtable → visible    (one writer)
+//!   sync    the log's frames so far                                                  (any thread)
+//!   flush   the immutable memtable, its segment synced → into the tables, flushed sequence last
+//!           → table sync → its segment of the log is removed
+//!   read    the memtables, the newest first, then the tables as of the last flush
 //! ```
 //!
-//! It is a write-ahead log and memtables with versions above RocksDB's tables, the design of a storage server of FoundationDB. *What is
-//! seen is decided by sequence*: a batch has a sequence, each version of a cell that of its batch, and a view is a sequence and the
-//! layers that serve it. Which version of a row a transaction reads is decided above, by commit timestamp; both are needed, since
-//! locks and bookkeeping have no timestamp.
+//! The structure is RocksDB's, but the log and the memtables are percolite's own, above RocksDB's
+//! tables. A FoundationDB storage server is built in the same way.
 //!
-//! **A crash leaves a prefix of batches.** The log is one; the tables get whole generations of it, and only what is durable in it. Their
-//! *position* is a cell that is written in the last batch of a hand-down, so one that is cut short is repeated from the log. What it
-//! writes depends on the log alone, so repeating it is harmless.
+//! *Visibility of cells is by sequence*: a batch has a sequence, each version of a cell has that of
+//! its batch, and a snapshot is a sequence with the read state that serves it. Which version of a
+//! row a transaction reads is decided above, by commit timestamp. Both are needed, since locks and
+//! metadata have no timestamp.
 //!
-//! **A generation is a segment of the log.** The window is frozen where the log begins a new segment, and once the generation is in
-//! the tables, durably, its segment and its memory go as a whole. Two generations are in memory, one that is written and one on its
-//! way down. A view within a generation mostly gets tables of its own when it goes down: see [`flush`].
+//! **A crash leaves a prefix of the batches.** The log is a prefix. The tables get whole memtables,
+//! and only what is durable in the log. Their *flushed sequence* is a cell that is written in the
+//! last batch of a flush, so an interrupted flush is repeated from the log. What a flush writes
+//! depends on the log alone, so repeating it is harmless.
 //!
-//! Any error of a write, a sync or the tables ends this life of the storage: nothing succeeds until it is opened again.
+//! **A memtable belongs to a segment of the log.** The memtable is switched where the log starts a
+//! new segment. Once it is durable in the tables, its segment and its memory are dropped together.
+//! There are two memtables at a time: the active one, and an immutable one that is being flushed. A
+//! snapshot within a memtable mostly gets tables of its own when that is flushed: see [`flush`].
 //!
-//! Opened to be read only, it has no life of its own: what the log has above the tables' position is a frozen generation that stays.
+//! Any error of a write, a sync or the tables is permanent: nothing succeeds until the storage is
+//! opened again.
+//!
+//! Opened read-only, the storage has no write path. What the log has above the tables' flushed
+//! sequence is an immutable memtable that stays in memory.
 
 mod background;
 mod batch;
@@ -51,13 +60,14 @@ use crate::memtable::{Memtable, MemtableWriter};
 use crate::sync::Mutex;
 use crate::wal::{self, WalHandle, WalWriter};
 
-/// The cell of the tables with their position, the sequence up to which they have everything.
+/// The cell of the tables with their flushed sequence: they have everything up to it.
 const FLUSHED_SEQUENCE_KEY: &[u8] = b"\0position";
 
-/// The cell with the end of the last hand-down that was begun. Between the position and this the tables have a part.
+/// The cell of the tables with the flush target, the last sequence of the newest flush. Of what is
+/// between the flushed sequence and this the tables may have a part.
 const FLUSH_TARGET_KEY: &[u8] = b"\0begun";
 
-/// Cells of the layers' own, which readers do not see. No other bookkeeping has such a name.
+/// Internal cells, which readers do not see. No other metadata key begins with a zero byte.
 fn is_internal_key(column: Column, key: &[u8]) -> bool {
     column == Column::Meta && key.first() == Some(&0)
 }
@@ -65,18 +75,18 @@ fn is_internal_key(column: Column, key: &[u8]) -> bool {
 /// See the [module](self).
 pub struct LsmStorage<D: Disk, T: Storage> {
     shared: Arc<Shared<D, T>>,
-    /// `None`: opened to be read only, or by a test that hands down.
+    /// `None` if opened read-only, or if a test or the simulator flushes.
     flush_thread: Option<FlushThread>,
 }
 
 struct Shared<D: Disk, T: Storage> {
     tables: T,
-    /// `None`: opened to be read only.
+    /// `None` if opened read-only.
     write_path: Option<WritePath<D>>,
     state: Mutex<CurrentState<T::Snapshot>>,
     writing: Mutex<()>,
     failure: OnceLock<String>,
-    /// The window of a view that a hand-down has given tables of its own.
+    /// The memtable of snapshots that a flush has given tables of their own.
     empty_memtable: Arc<Memtable>,
     stalls: StallTracker,
 }
@@ -85,50 +95,50 @@ struct Shared<D: Disk, T: Storage> {
 struct WritePath<D: Disk> {
     wal: WalHandle<D>,
     writer: Mutex<WriterState<D>>,
-    /// Held by the one hand-down that runs.
+    /// Serializes flushes.
     flush_lock: Mutex<()>,
     secrets: RapidSecrets,
     memtable_bytes: usize,
-    /// Whether a sync has made something durable that no frame witnesses yet.
+    /// Whether a sync has made frames durable for which no later frame is a durability proof.
     noop_needed: AtomicBool,
 }
 
-/// What only the writer touches.
+/// State under the writer's lock.
 struct WriterState<D: Disk> {
     wal: WalWriter<D>,
     memtable: MemtableWriter,
-    /// The sequences at which versions of a batch are kept for views; kept for its capacity.
+    /// Scratch list of the sequences for which a batch keeps versions; reused for its capacity.
     open_sequences: Vec<u64>,
     next_salt: Box<dyn FnMut() -> u64 + Send>,
 }
 
-/// What a view begins with.
+/// What a new snapshot is opened from.
 struct CurrentState<V> {
     visible_sequence: u64,
     read_state: Arc<ReadState<V>>,
-    /// The sequences at which there are views.
+    /// Open snapshots, by sequence.
     snapshots: BTreeMap<u64, OpenSnapshots<V>>,
 }
 
-/// A sequence at which there are views.
+/// The open snapshots of one sequence.
 struct OpenSnapshots<V> {
     count: usize,
     read_state: Arc<SharedReadState<V>>,
 }
 
-/// The layers that serve the views of a moment. A hand-down replaces them.
+/// The read state of the snapshots of one sequence. A flush replaces it.
 type SharedReadState<V> = RwLock<Arc<ReadState<V>>>;
 
-/// The layers of a moment.
+/// The memtables and tables that a reader sees (RocksDB's `SuperVersion`, pebble's `readState`).
 struct ReadState<V> {
     active: Arc<Memtable>,
     immutable: Option<ImmutableMemtable>,
     tables: Arc<V>,
-    /// Up to where the tables have everything.
+    /// The tables have everything up to this sequence.
     flushed_sequence: u64,
 }
 
-/// A generation that is not written any more, and on its way down.
+/// A memtable that is not written to any more, and waits for its flush.
 #[derive(Clone)]
 struct ImmutableMemtable {
     memtable: Arc<Memtable>,
@@ -139,7 +149,7 @@ struct ImmutableMemtable {
 impl<V> ReadState<V> {
     /// The newest first.
     fn memtables(&self) -> impl Iterator<Item = &Memtable> {
-        std::iter::once(&*self.active).chain(self.immutable.as_ref().map(|frozen| &*frozen.memtable))
+        std::iter::once(&*self.active).chain(self.immutable.as_ref().map(|immutable| &*immutable.memtable))
     }
 }
 
@@ -148,110 +158,111 @@ impl<D: Disk, T: Storage> Shared<D, T> {
         self.failure.get().map_or(Ok(()), |why| Err(EngineError::Undetermined(why.clone())))
     }
 
-    /// Keeps the first failure, which ends this life.
+    /// Keeps the first failure, which is permanent.
     fn record_failure(&self, why: EngineError) -> EngineError {
         let _ = self.failure.set(why.to_string());
         why
     }
 
     fn write_path(&self) -> Result<&WritePath<D>, EngineError> {
-        self.write_path.as_ref().ok_or(EngineError::Unsupported("write: it was opened to be read only"))
+        self.write_path.as_ref().ok_or(EngineError::Unsupported("write: it was opened read-only"))
     }
 
-    /// Returns whether a generation was frozen.
+    /// Returns whether the memtable was switched.
     fn write(&self, mut batch: LsmBatch) -> Result<bool, EngineError> {
         if batch.is_empty() {
             return self.ensure_ok().map(|()| false);
         }
-        let life = self.write_path()?;
-        let mut leader = life.writer.lock();
+        let path = self.write_path()?;
+        let mut writer = path.writer.lock();
         self.ensure_ok()?;
-        let WriterState { wal: log, memtable: window, open_sequences: views, .. } = &mut *leader;
-        let sequence = log.append(&mut batch.frame).map_err(|why| match wal_error(why) {
+        let WriterState { wal, memtable, open_sequences, .. } = &mut *writer;
+        let sequence = wal.append(&mut batch.frame).map_err(|why| match wal_error(why) {
             // Nothing was written.
             why @ EngineError::Limit { .. } => why,
             why => self.record_failure(why),
         })?;
-        views.clear();
+        open_sequences.clear();
         {
             let current = self.state.lock();
-            // The last one is what views are opened at until this batch is visible.
-            views.extend(current.snapshots.keys().copied().filter(|view| *view != current.visible_sequence));
-            views.push(current.visible_sequence);
+            // The last one is the sequence at which snapshots open until this batch is visible.
+            let older = |sequence: &u64| *sequence != current.visible_sequence;
+            open_sequences.extend(current.snapshots.keys().copied().filter(older));
+            open_sequences.push(current.visible_sequence);
         }
-        // A copy of the right size: as many small frames as there are commits stay in memory.
-        window
-            .add(batch.frame.payload().into(), sequence, views)
-            .map_err(|_| self.record_failure(EngineError::Undetermined("a batch is not made of records".into())))?;
+        // A copy of the exact size: one small payload for each commit stays in memory.
+        memtable
+            .add(batch.frame.payload().into(), sequence, open_sequences)
+            .map_err(|_| self.record_failure(EngineError::Undetermined("a batch is malformed".into())))?;
         self.state.lock().visible_sequence = sequence;
-        self.switch_memtable_if_full(life, &mut leader)
+        self.switch_memtable_if_full(path, &mut writer)
     }
 
     fn sync(&self) -> Result<(), EngineError> {
         self.ensure_ok()?;
-        let Some(life) = &self.write_path else { return Ok(()) };
-        life.wal.sync().map(drop).map_err(|why| self.record_failure(wal_error(why)))
+        let Some(path) = &self.write_path else { return Ok(()) };
+        path.wal.sync().map(drop).map_err(|why| self.record_failure(wal_error(why)))
     }
 }
 
 impl<D: Disk, T: Storage> LsmStorage<D, T> {
-    /// The tables below.
     pub fn tables(&self) -> &T {
         &self.shared.tables
     }
 
-    /// The worker has something to do.
     fn wake_flusher(&self) {
-        if let Some(worker) = &self.flush_thread {
-            worker.wake();
+        if let Some(thread) = &self.flush_thread {
+            thread.wake();
         }
     }
 
-    /// The log; `None` if this was opened to be read only.
+    /// The log; `None` if opened read-only.
     #[cfg(feature = "crashtest")]
     pub(crate) fn wal(&self) -> Option<WalHandle<D>> {
-        self.shared.write_path.as_ref().map(|life| life.wal.clone())
+        self.shared.write_path.as_ref().map(|path| path.wal.clone())
     }
 
-    /// A round of the worker's work, where there is none; `written` is kept from one to the next. Returns whether there may be more to
-    /// do.
+    /// Runs one round of the background work where there is no thread; `written` is kept from one
+    /// round to the next. Returns whether there may be more to do.
     #[cfg(any(test, feature = "crashtest"))]
     pub fn run_background_once(&self, written: &mut u64) -> bool {
         self.shared
             .write_path
             .as_ref()
-            .is_some_and(|life| self.shared.run_once(life, written) != background::Poll::Park)
+            .is_some_and(|path| self.shared.run_once(path, written) != background::Poll::Park)
     }
 
-    /// Hands everything down that was written before this call.
+    /// Flushes everything written before this call.
     #[cfg(test)]
     pub fn flush_all(&self) -> Result<(), EngineError> {
         self.shared.flush_all()
     }
 
-    /// Has `copy` copy the tables with everything that was written before this call. It gets their position, which stays meanwhile.
+    /// Flushes everything written before this call, then calls `copy` with the tables and their
+    /// flushed sequence, which does not change meanwhile.
     pub fn with_flushed_tables(
         &self,
         copy: impl FnOnce(&T, u64) -> Result<(), EngineError>,
     ) -> Result<(), EngineError> {
-        let life = self.shared.write_path()?;
+        let path = self.shared.write_path()?;
         self.shared.flush_all()?;
-        let _none = life.flush_lock.lock();
-        // Another hand-down may have failed in between, and left a part in the tables.
+        let _no_flush = path.flush_lock.lock();
+        // A flush in between may have failed and left a part of it in the tables.
         self.shared.ensure_ok()?;
-        let position = self.shared.state.lock().read_state.flushed_sequence;
-        copy(&self.shared.tables, position)
+        let flushed_sequence = self.shared.state.lock().read_state.flushed_sequence;
+        copy(&self.shared.tables, flushed_sequence)
     }
 }
 
 impl<D: Disk, T: Storage> Drop for LsmStorage<D, T> {
-    /// The last sync gets its witness. Where that fails, nothing is lost that was not before.
+    /// Writes a no-op frame as the durability proof of the last sync. A failure of that loses
+    /// nothing.
     fn drop(&mut self) {
         drop(self.flush_thread.take());
-        if let (None, Some(life)) = (self.shared.failure.get(), &self.shared.write_path)
-            && life.wal.durable_sequence() == life.wal.written_sequence()
+        if let (None, Some(path)) = (self.shared.failure.get(), &self.shared.write_path)
+            && path.wal.durable_sequence() == path.wal.written_sequence()
         {
-            let _ = life.writer.lock().wal.append_noop().and_then(|_| life.wal.sync());
+            let _ = path.writer.lock().wal.append_noop().and_then(|_| path.wal.sync());
         }
     }
 }
@@ -297,7 +308,7 @@ impl<D: Disk, T: Storage> Storage for LsmStorage<D, T> {
 
     fn sync(&self) -> Result<(), EngineError> {
         self.shared.sync()?;
-        if self.shared.write_path.as_ref().is_some_and(|life| !life.noop_needed.swap(true, Ordering::AcqRel)) {
+        if self.shared.write_path.as_ref().is_some_and(|path| !path.noop_needed.swap(true, Ordering::AcqRel)) {
             self.wake_flusher();
         }
         Ok(())
@@ -323,10 +334,10 @@ fn wal_error(why: wal::WalError) -> EngineError {
         wal::WalError::WrongStore { .. } | wal::WalError::UnsupportedFormat { .. } => {
             EngineError::NotAStore(why.to_string())
         }
-        wal::WalError::DataLoss(lost) => EngineError::Corruption(format!(
-            "{lost}; take a backup, or repair it (Builder::repair), or open it without these commits \
-             (Builder::accept_lost_commits({:#018x}))",
-            lost.fingerprint
+        wal::WalError::DataLoss(loss) => EngineError::Corruption(format!(
+            "{loss}; restore a backup, repair the store (Builder::repair), or open it without these commits \
+             (Builder::accept_data_loss({:#018x}))",
+            loss.fingerprint
         )),
         wal::WalError::PayloadTooLarge => {
             EngineError::Limit { what: "a batch's bytes", asked: usize::MAX, limit: wal::PAYLOAD_MAX_BYTES }

@@ -1,11 +1,12 @@
-//! A view: a sequence, and the layers of the moment at which it was the newest.
+//! A snapshot: a sequence, and the read state that serves it.
 //!
-//! Opening one asks nothing of the tables; their view is shared. It is counted under its sequence as long as it lives, and so the
-//! window keeps the versions that it reads.
+//! Opening a snapshot makes no RocksDB call: the tables' snapshot is shared. It is counted under
+//! its sequence until it is dropped, and so the memtables keep the versions that it reads.
 //!
-//! With the layers that it was opened with, a view that lives long would keep its generations in memory, and its scans of the tables
-//! would step over all that came after. So a hand-down gives it others, in one step: the current ones, or, if the tables' position
-//! passes its sequence, the tables as they are at that sequence.
+//! With the read state of its opening, a long-lived snapshot would keep its memtables in memory,
+//! and its scans of the tables would skip all that came later. So a flush replaces its read state,
+//! in one step. The new one is the current one or, if the flushed sequence passes the snapshot's,
+//! one with the tables as they are at that sequence.
 
 use std::cmp;
 use std::sync::Arc;
@@ -29,60 +30,61 @@ pub struct LsmSnapshot<D: Disk, T: Storage> {
 impl<D: Disk, T: Storage> LsmSnapshot<D, T> {
     pub(super) fn new(shared: &Arc<Shared<D, T>>) -> Self {
         let mut current = shared.state.lock();
-        let CurrentState { visible_sequence: visible, read_state: layers, snapshots: moments } = &mut *current;
-        let new = || OpenSnapshots { count: 0, read_state: Arc::new(RwLock::new(Arc::clone(layers))) };
-        let moment = moments.entry(*visible).or_insert_with(new);
-        moment.count += 1;
-        Self { shared: Arc::clone(shared), read_state: Arc::clone(&moment.read_state), sequence: *visible }
+        let CurrentState { visible_sequence, read_state, snapshots } = &mut *current;
+        let new = || OpenSnapshots { count: 0, read_state: Arc::new(RwLock::new(Arc::clone(read_state))) };
+        let open = snapshots.entry(*visible_sequence).or_insert_with(new);
+        open.count += 1;
+        Self { shared: Arc::clone(shared), read_state: Arc::clone(&open.read_state), sequence: *visible_sequence }
     }
 
     fn read_state(&self) -> Arc<ReadState<T::Snapshot>> {
         Arc::clone(&self.read_state.read())
     }
 
-    /// The generations that are in memory for this view.
+    /// Addresses of the memtables that this snapshot keeps in memory.
     #[cfg(test)]
     pub(super) fn pinned_memtables(&self) -> Vec<usize> {
-        let layers = self.read_state();
-        let kept = layers.memtables().filter(|generation| !generation.is_empty());
-        kept.map(|generation| std::ptr::from_ref(generation).addr()).collect()
+        let read_state = self.read_state();
+        let pinned = read_state.memtables().filter(|memtable| !memtable.is_empty());
+        pinned.map(|memtable| std::ptr::from_ref(memtable).addr()).collect()
     }
 
-    /// Whether the window hides what the tables have of a cell.
+    /// Whether the memtables hide what the tables have of a cell.
     pub fn memtables_contain(&self, column: Column, key: &[u8]) -> bool {
-        let layers = self.read_state();
-        layers.memtables().any(|generation| generation.get(column, key, self.sequence).is_some())
+        let read_state = self.read_state();
+        read_state.memtables().any(|memtable| memtable.get(column, key, self.sequence).is_some())
     }
 
-    /// Hands the cells of a column to `visit` that are in the window.
+    /// Calls `visit` with the cells of a column that are in the memtables.
     pub fn for_each_memtable_cell<E>(
         &self,
         column: Column,
         mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let layers = self.read_state();
+        let read_state = self.read_state();
         let all = RowRange::all();
-        let mut cells = self.memtable_cells(&layers, column, &all, false);
+        let mut cells = self.memtable_cells(&read_state, column, &all, false);
         cells.try_for_each(|(key, content)| content.map_or(Ok(()), |content| visit(key, content)))
     }
 
-    /// Whether a range that was emptied hides what the tables have of a cell.
-    fn is_range_deleted(&self, layers: &ReadState<T::Snapshot>, column: Column, key: &[u8]) -> bool {
-        layers.memtables().any(|generation| generation.is_range_deleted(column, key, self.sequence))
+    /// Whether a range tombstone of the memtables hides what the tables have of a cell.
+    fn is_range_deleted(&self, read_state: &ReadState<T::Snapshot>, column: Column, key: &[u8]) -> bool {
+        read_state.memtables().any(|memtable| memtable.is_range_deleted(column, key, self.sequence))
     }
 
-    /// The window's cells of a range. One of the frozen generation may have been emptied since.
+    /// The memtables' cells of a range. A range tombstone of the active memtable may hide a cell of
+    /// the immutable one.
     fn memtable_cells<'a>(
         &self,
-        layers: &'a ReadState<T::Snapshot>,
+        read_state: &'a ReadState<T::Snapshot>,
         column: Column,
         range: &'a RowRange,
         backwards: bool,
     ) -> impl Iterator<Item = (&'a [u8], CellValue<'a>)> + use<'a, D, T> {
-        let (active, sequence) = (&*layers.active, self.sequence);
+        let (active, sequence) = (&*read_state.active, self.sequence);
         let newer = active.range(column, range, backwards, sequence);
-        let frozen = layers.immutable.iter();
-        let older = frozen.flat_map(move |frozen| frozen.memtable.range(column, range, backwards, sequence));
+        let immutable = read_state.immutable.iter();
+        let older = immutable.flat_map(move |immutable| immutable.memtable.range(column, range, backwards, sequence));
         let older =
             older.map(move |(key, content)| (key, content.filter(|_| !active.is_range_deleted(column, key, sequence))));
         MergeIter::new(newer, older, backwards)
@@ -92,12 +94,12 @@ impl<D: Disk, T: Storage> LsmSnapshot<D, T> {
 impl<D: Disk, T: Storage> Drop for LsmSnapshot<D, T> {
     fn drop(&mut self) {
         let mut current = self.shared.state.lock();
-        let Some(moment) = current.snapshots.get_mut(&self.sequence) else { return };
-        moment.count -= 1;
-        let gone = (moment.count == 0).then(|| current.snapshots.remove(&self.sequence));
-        // A generation that only this view kept is freed without the lock.
+        let Some(open) = current.snapshots.get_mut(&self.sequence) else { return };
+        open.count -= 1;
+        let removed = (open.count == 0).then(|| current.snapshots.remove(&self.sequence));
+        // A memtable that only this snapshot kept is freed without the lock.
         drop(current);
-        drop(gone);
+        drop(removed);
     }
 }
 
@@ -106,32 +108,33 @@ impl<D: Disk, T: Storage> CellReader for LsmSnapshot<D, T> {
 
     fn get<R>(&self, column: Column, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>, EngineError> {
         let tables = {
-            // Held, not cloned: the count of references would be a second word that every reader writes. `read` asks no view for more.
-            let layers = self.read_state.read();
-            for generation in layers.memtables() {
-                if let Some(content) = generation.get(column, key, self.sequence) {
+            // Locked, not cloned: the reference count would be a second word that every reader
+            // writes. `read` may not read from a snapshot meanwhile.
+            let read_state = self.read_state.read();
+            for memtable in read_state.memtables() {
+                if let Some(content) = memtable.get(column, key, self.sequence) {
                     return Ok(content.map(read));
                 }
             }
-            Arc::clone(&layers.tables)
+            Arc::clone(&read_state.tables)
         };
         tables.get(column, key, read)
     }
 
-    /// What the window does not have is looked for in the tables together.
+    /// Keys that the memtables do not have are read from the tables together.
     fn multi_get(&self, column: Column, keys: &[&[u8]], mut read: impl FnMut(usize, &[u8])) -> Result<(), EngineError> {
-        let layers = self.read_state();
-        let (mut numbers, mut below) = (Vec::new(), Vec::new());
+        let read_state = self.read_state();
+        let (mut numbers, mut missing) = (Vec::new(), Vec::new());
         for (number, key) in keys.iter().enumerate() {
-            let mut generations = layers.memtables();
-            if let Some(content) = generations.find_map(|generation| generation.get(column, key, self.sequence)) {
+            let mut memtables = read_state.memtables();
+            if let Some(content) = memtables.find_map(|memtable| memtable.get(column, key, self.sequence)) {
                 content.into_iter().for_each(|content| read(number, content));
             } else {
                 numbers.push(number);
-                below.push(*key);
+                missing.push(*key);
             }
         }
-        layers.tables.multi_get(column, &below, |index, content| read(numbers[index], content))
+        read_state.tables.multi_get(column, &missing, |index, content| read(numbers[index], content))
     }
 
     fn scan(
@@ -144,47 +147,48 @@ impl<D: Disk, T: Storage> CellReader for LsmSnapshot<D, T> {
         self.resume_scan(&ScanCursor::default(), column, range, backwards, visit)
     }
 
-    /// Walks the tables and puts what the window has in between: the tables' walk cannot be stopped and gone on with. The bookmark is
-    /// the tables'.
+    /// Scans the tables and merges the memtables' cells into that, because a scan of the tables
+    /// cannot be suspended. The cursor is the tables'.
     fn resume_scan(
         &self,
-        bookmark: &ScanCursor,
+        cursor: &ScanCursor,
         column: Column,
         range: &RowRange,
         backwards: bool,
         mut visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), EngineError> {
-        let layers = self.read_state();
-        let mut window = self.memtable_cells(&layers, column, range, backwards).peekable();
-        let is_erased = layers.memtables().any(Memtable::has_range_tombstones);
-        // Most of what is scanned was handed down long ago.
-        if window.peek().is_none() && !is_erased && column != Column::Meta {
-            return layers.tables.resume_scan(bookmark, column, range, backwards, visit);
+        let read_state = self.read_state();
+        let mut cells = self.memtable_cells(&read_state, column, range, backwards).peekable();
+        let has_range_tombstones = read_state.memtables().any(Memtable::has_range_tombstones);
+        // Most of what is scanned was flushed long ago.
+        if cells.peek().is_none() && !has_range_tombstones && column != Column::Meta {
+            return read_state.tables.resume_scan(cursor, column, range, backwards, visit);
         }
-        let mut goes_on = true;
-        layers.tables.resume_scan(bookmark, column, range, backwards, |key, below| {
+        let mut continues = true;
+        read_state.tables.resume_scan(cursor, column, range, backwards, |key, table_value| {
             let mut same = None;
-            while let Some(&(above, content)) = window.peek() {
-                match scan_order(above, key, backwards) {
-                    cmp::Ordering::Less => goes_on = content.is_none_or(|content| visit(above, content)),
+            while let Some(&(memtable_key, content)) = cells.peek() {
+                match scan_order(memtable_key, key, backwards) {
+                    cmp::Ordering::Less => continues = content.is_none_or(|content| visit(memtable_key, content)),
                     cmp::Ordering::Equal => same = Some(content),
                     cmp::Ordering::Greater => break,
                 }
-                window.next();
-                if !goes_on {
+                cells.next();
+                if !continues {
                     return false;
                 }
             }
             let content = match same {
                 Some(content) => content,
                 None if is_internal_key(column, key) => None,
-                None => Some(below).filter(|_| !is_erased || !self.is_range_deleted(&layers, column, key)),
+                None => Some(table_value)
+                    .filter(|_| !has_range_tombstones || !self.is_range_deleted(&read_state, column, key)),
             };
-            goes_on = content.is_none_or(|content| visit(key, content));
-            goes_on
+            continues = content.is_none_or(|content| visit(key, content));
+            continues
         })?;
-        if goes_on {
-            window.any(|(above, content)| content.is_some_and(|content| !visit(above, content)));
+        if continues {
+            cells.any(|(key, content)| content.is_some_and(|content| !visit(key, content)));
         }
         Ok(())
     }

@@ -1,7 +1,9 @@
-//! Random histories of a storage in layers, over a simulated disk and simulated tables, held to a model.
+//! Random histories of an LSM storage over a simulated disk and simulated tables, compared with a
+//! model.
 //!
-//! Every batch writes its own number into a cell, so the state after a crash identifies the prefix. Those that fail print
-//! their seed; `LAYERED_SEED` runs that history alone, and `LAYERED_HISTORIES` sets how many are run.
+//! Every batch writes its own number into a cell, so the state after a crash identifies the prefix.
+//! Histories that fail print their seed: `LSM_SEED` runs that history alone, and `LSM_HISTORIES`
+//! sets how many run.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -13,7 +15,7 @@ use crate::engine::sim::SimStorage;
 use crate::engine::storage::Batch;
 
 type Store = LsmStorage<SimDisk, SimStorage>;
-type View = LsmSnapshot<SimDisk, SimStorage>;
+type Snapshot = LsmSnapshot<SimDisk, SimStorage>;
 type State = BTreeMap<(Column, Vec<u8>), Vec<u8>>;
 
 const NUMBER: &[u8] = b"number of the batch";
@@ -24,18 +26,18 @@ struct Model {
     choices: SplitMix64,
     /// The state after each number of batches.
     states: Vec<State>,
-    /// The number of batches that are durable for certain.
+    /// How many batches are durable.
     acknowledged: usize,
-    views: Vec<(View, usize)>,
-    /// What the hand-downs keep from one to the next.
+    snapshots: Vec<(Snapshot, usize)>,
+    /// What the background rounds keep from one to the next.
     written: u64,
-    handed_down: u64,
+    flushed: u64,
 }
 
 enum Step {
     Put(Column, Vec<u8>, Vec<u8>),
     Delete(Column, Vec<u8>),
-    Erase(Column, Vec<u8>, Vec<u8>),
+    DeleteRange(Column, Vec<u8>, Vec<u8>),
 }
 
 impl Model {
@@ -46,9 +48,9 @@ impl Model {
             choices: SplitMix64::new(seed),
             states: vec![State::new()],
             acknowledged: 0,
-            views: Vec::new(),
+            snapshots: Vec::new(),
             written: 0,
-            handed_down: 0,
+            flushed: 0,
         }
     }
 
@@ -67,7 +69,7 @@ impl Model {
 
     fn open(&mut self) -> Result<Store, EngineError> {
         let mut seed = SplitMix64::new(self.choices.next());
-        let setup = LsmOptions {
+        let options = LsmOptions {
             wal_id: 7,
             is_new: true,
             memtable_bytes: 3000,
@@ -76,19 +78,19 @@ impl Model {
             background_flush: false,
         };
         let tables = self.tables.exclusive_engine().storage().clone();
-        LsmStorage::open(self.disk.handle(), tables, setup)
+        LsmStorage::open(self.disk.handle(), tables, options)
     }
 
-    /// A batch, and what there is after it.
+    /// A batch, and the state after it.
     fn batch(&mut self, storage: &Store) -> (LsmBatch, State) {
         let mut state = self.states.last().unwrap().clone();
         let mut batch = storage.new_batch(0);
         let mut steps = Vec::new();
         if self.one_in(12) {
-            // The bookkeeping is never emptied by ranges: the tables' position is in it.
+            // Metadata is never deleted by ranges: the flushed sequence is in it.
             let column = Column::ALL[1 + self.choices.index(Column::ALL.len() - 1)];
             let (one, other) = (self.key(), self.key());
-            steps.push(Step::Erase(column, one.clone().min(other.clone()), one.max(other)));
+            steps.push(Step::DeleteRange(column, one.clone().min(other.clone()), one.max(other)));
         } else {
             for _ in 0..=self.choices.index(6) {
                 let (column, key) = (self.column(), self.key());
@@ -108,7 +110,7 @@ impl Model {
                     batch.delete(column, &key);
                     state.remove(&(column, key));
                 }
-                Step::Erase(column, start, end) => {
+                Step::DeleteRange(column, start, end) => {
                     batch.delete_range(column, &start, &end);
                     state.retain(|(of, key), _| *of != column || *key < start || *key >= end);
                 }
@@ -121,7 +123,7 @@ impl Model {
         match self.choices.next_below(20) {
             0..=9 => {
                 let (batch, state) = self.batch(storage);
-                // Also if it fails: it may be there.
+                // Even if the write fails, the batch may be there.
                 self.states.push(state);
                 storage.write(batch)?;
             }
@@ -132,11 +134,11 @@ impl Model {
             }
             12 | 13 => {
                 let at = self.states.len() - 1;
-                self.views.push((storage.snapshot()?, at));
+                self.snapshots.push((storage.snapshot()?, at));
             }
-            14 if !self.views.is_empty() => {
-                let gone = self.choices.index(self.views.len());
-                self.views.swap_remove(gone);
+            14 if !self.snapshots.is_empty() => {
+                let dropped = self.choices.index(self.snapshots.len());
+                self.snapshots.swap_remove(dropped);
             }
             15 if self.one_in(4) => storage.flush_all()?,
             15 | 16 => drop(storage.run_background_once(&mut self.written)),
@@ -145,17 +147,17 @@ impl Model {
         Ok(())
     }
 
-    /// Reads the newest state, and that of some view.
+    /// Reads the newest state, and that of each open snapshot.
     fn check_reads(&mut self, storage: &Store) {
         let newest = self.states.len() - 1;
         let (column, backwards) = (self.column(), self.one_in(2));
         let range = RowRange { start: self.bound(), end: self.bound() };
-        let asked = self.key();
-        check(storage, &self.states[newest], column, &range, backwards, &asked);
-        for (view, at) in &self.views {
-            check(view, &self.states[*at], column, &range, backwards, &asked);
+        let key = self.key();
+        check(storage, &self.states[newest], column, &range, backwards, &key);
+        for (snapshot, at) in &self.snapshots {
+            check(snapshot, &self.states[*at], column, &range, backwards, &key);
         }
-        self.handed_down = self.handed_down.max(position_of(storage));
+        self.flushed = self.flushed.max(flushed_sequence_of(storage));
     }
 
     fn bound(&mut self) -> Bound<Vec<u8>> {
@@ -163,9 +165,9 @@ impl Model {
         [Bound::Unbounded, Bound::Included(key.clone()), Bound::Excluded(key)][self.choices.index(3)].clone()
     }
 
-    /// Ends a life by a power cut or a kill, and checks what is left.
+    /// Ends an incarnation by a power cut or a kill, and checks what is left.
     fn crash_and_check(&mut self, storage: Store, has_failed: bool) {
-        self.views.clear();
+        self.snapshots.clear();
         drop(storage);
         let is_kill = self.one_in(2);
         let mut is_all_left = is_kill && !has_failed;
@@ -175,7 +177,7 @@ impl Model {
         } else {
             self.disk.crash(seed);
         }
-        // What the tables have not flushed is gone either way.
+        // What the tables have not synced is lost either way.
         self.tables.crash(self.choices.next());
         if self.one_in(3) {
             // A power cut at some call of the next opening.
@@ -207,12 +209,12 @@ impl Model {
     }
 }
 
-fn position_of(storage: &Store) -> u64 {
+fn flushed_sequence_of(storage: &Store) -> u64 {
     let read = |bytes: &[u8]| u64::from_be_bytes(bytes.try_into().unwrap());
     storage.tables().get(Column::Meta, FLUSHED_SEQUENCE_KEY, read).ok().flatten().unwrap_or_default()
 }
 
-fn check(reader: &impl CellReader, state: &State, column: Column, range: &RowRange, backwards: bool, asked: &[u8]) {
+fn check(reader: &impl CellReader, state: &State, column: Column, range: &RowRange, backwards: bool, key: &[u8]) {
     let is_in = |key: &[u8]| {
         let after = match &range.start {
             Bound::Unbounded => true,
@@ -241,9 +243,9 @@ fn check(reader: &impl CellReader, state: &State, column: Column, range: &RowRan
         scanned.unwrap();
         assert_eq!(found, expected[..expected.len().min(limit)]);
     }
-    let got = reader.get(column, asked, <[u8]>::to_vec).unwrap();
-    assert_eq!(got.as_ref(), state.get(&(column, asked.to_vec())));
-    let keys: [&[u8]; 4] = [b"a", asked, b"bc", b""];
+    let got = reader.get(column, key, <[u8]>::to_vec).unwrap();
+    assert_eq!(got.as_ref(), state.get(&(column, key.to_vec())));
+    let keys: [&[u8]; 4] = [b"a", key, b"bc", b""];
     let mut got = [const { None }; 4];
     reader.multi_get(column, &keys, |number, content| got[number] = Some(content.to_vec())).unwrap();
     assert_eq!(got, keys.map(|key| state.get(&(column, key.to_vec())).cloned()));
@@ -272,15 +274,15 @@ fn run(seed: u64) -> u64 {
         model.disk.clear_fault();
         model.crash_and_check(storage, has_failed);
     }
-    model.handed_down
+    model.flushed
 }
 
 #[test]
-fn an_idle_log_gets_one_mark_and_a_failed_one_no_more_work() {
+fn an_idle_log_gets_one_noop_frame_and_a_failed_one_none() {
     let mut model = Model::new(1);
     let storage = model.open().unwrap();
     let shared = &*storage.shared;
-    let life = shared.write_path.as_ref().unwrap();
+    let path = shared.write_path.as_ref().unwrap();
     let mut written = 0;
     let put = || {
         let mut batch = storage.new_batch(0);
@@ -288,32 +290,32 @@ fn an_idle_log_gets_one_mark_and_a_failed_one_no_more_work() {
         storage.write(batch).and_then(|()| storage.sync())
     };
     put().unwrap();
-    // A worker would have been woken.
-    life.noop_needed.store(true, Ordering::Release);
-    let before = life.wal.written_sequence();
+    // With a thread, `sync` would have woken it.
+    path.noop_needed.store(true, Ordering::Release);
+    let before = path.wal.written_sequence();
     let rounds = [Poll::AfterIdle, Poll::Again, Poll::Park];
-    assert_eq!([(); 3].map(|()| shared.run_once(life, &mut written)), rounds);
-    assert_eq!((life.wal.written_sequence(), life.wal.durable_sequence()), (before + 1, before + 1));
-    // Nor does the mark get one when the idle log is synced again.
+    assert_eq!([(); 3].map(|()| shared.run_once(path, &mut written)), rounds);
+    assert_eq!((path.wal.written_sequence(), path.wal.durable_sequence()), (before + 1, before + 1));
+    // The no-op frame gets no other one when the idle log is synced again.
     storage.sync().unwrap();
-    life.noop_needed.store(true, Ordering::Release);
+    path.noop_needed.store(true, Ordering::Release);
     while storage.run_background_once(&mut written) {}
-    assert_eq!(life.wal.written_sequence(), before + 1);
+    assert_eq!(path.wal.written_sequence(), before + 1);
 
     model.disk.fail_nth(None, 1, 1);
     put().unwrap_err();
-    life.noop_needed.store(true, Ordering::Release);
-    assert_eq!(shared.run_once(life, &mut written), Poll::Park);
+    path.noop_needed.store(true, Ordering::Release);
+    assert_eq!(shared.run_once(path, &mut written), Poll::Park);
 }
 
 #[test]
-fn lives_that_are_killed_before_a_hand_down_do_not_make_the_log_longer_and_longer() {
-    // As much as may be written without a hand-down, and hardly anything.
+fn incarnations_killed_before_a_flush_do_not_grow_the_log() {
+    // As much as may be written without a flush, and hardly anything.
     for bytes in [4_000, 10] {
         let mut model = Model::new(5);
         let mut segments_most = 0;
         for number in 0..60_u8 {
-            // No worker: only the opening can hand down.
+            // Without a thread, only the opening can flush.
             let storage = model.open().unwrap();
             let mut batch = storage.new_batch(0);
             batch.put(Column::Write, b"a", &vec![number; bytes]);
@@ -325,14 +327,14 @@ fn lives_that_are_killed_before_a_hand_down_do_not_make_the_log_longer_and_longe
             segments_most = segments_most.max(names.iter().filter(|name| wal::is_segment_name(name)).count());
         }
         let at_most = if bytes == 10 { 18 } else { 5 };
-        assert!(segments_most <= at_most, "{segments_most} segments at most, of lives that write {bytes} bytes");
+        assert!(segments_most <= at_most, "{segments_most} segments, of incarnations that write {bytes} bytes");
         let storage = model.open().unwrap();
         assert_eq!(storage.get(Column::Write, b"a", |content| content[0]).unwrap(), Some(59));
     }
 }
 
-/// Two batches that set two cells to the same number, the second one alone above the tables' position. A hand-down of it was cut short,
-/// and the tables have flushed one of the cells.
+/// Two batches that set two cells to the same number; only the second is above the flushed
+/// sequence. A flush of it was interrupted, and the tables have synced one of the cells.
 fn with_a_part_in_the_tables() -> (Model, usize) {
     let mut model = Model::new(6);
     let storage = model.open().unwrap();
@@ -357,15 +359,15 @@ fn with_a_part_in_the_tables() -> (Model, usize) {
 }
 
 #[test]
-fn a_loss_of_which_the_tables_have_a_part_is_refused_whatever_the_log_says() {
+fn a_loss_that_is_partly_in_the_tables_is_always_refused() {
     let (mut model, _) = with_a_part_in_the_tables();
     assert_eq!(model.open().unwrap().get(Column::History, b"y", |content| content[0]).unwrap(), Some(2));
     let (mut model, offset) = with_a_part_in_the_tables();
     model.disk.flip_bits("0000000002.segment", offset + 100, 1);
     let refused = |opened: Result<Store, EngineError>| match opened.map(drop) {
         Err(EngineError::Corruption(why)) => {
-            // The command line offers to accept what has a fingerprint.
-            assert!(why.contains("hand-down was cut short") && !why.contains("(loss "), "{why}");
+            // The command line offers to accept a loss that has a fingerprint.
+            assert!(why.contains("interrupted flush") && !why.contains("(loss "), "{why}");
         }
         other => panic!("{other:?}"),
     };
@@ -375,7 +377,7 @@ fn a_loss_of_which_the_tables_have_a_part_is_refused_whatever_the_log_says() {
     let is_noted = |disk: SimDisk| {
         let mut notes = Vec::new();
         Store::open_for_salvage(disk, tables(), 1, &mut notes).unwrap();
-        assert!(notes.iter().any(|note| note.contains("a hand-down was cut short")), "{notes:?}");
+        assert!(notes.iter().any(|note| note.contains("an interrupted flush")), "{notes:?}");
     };
     is_noted(model.disk.handle());
     let disk = model.disk.handle();
@@ -384,10 +386,10 @@ fn a_loss_of_which_the_tables_have_a_part_is_refused_whatever_the_log_says() {
 }
 
 #[test]
-fn no_read_error_of_the_log_keeps_a_repair_from_the_rest() {
+fn a_read_error_of_the_log_does_not_stop_salvage() {
     let mut model = Model::new(7);
     let storage = model.open().unwrap();
-    drop(views_of(&storage, 0..3));
+    drop(snapshots_of(&storage, 0..3));
     storage.sync().unwrap();
     drop(storage);
     model.disk.kill();
@@ -405,8 +407,8 @@ fn no_read_error_of_the_log_keeps_a_repair_from_the_rest() {
     assert!(incomplete > 3, "{incomplete} read errors were noted");
 }
 
-/// A batch that sets a cell to its number, and a view after each.
-fn views_of(storage: &Store, numbers: std::ops::Range<u8>) -> Vec<(View, u8)> {
+/// Batches that set a cell to their number, and a snapshot after each.
+fn snapshots_of(storage: &Store, numbers: std::ops::Range<u8>) -> Vec<(Snapshot, u8)> {
     let write = |number| {
         let mut batch = storage.new_batch(0);
         batch.put(Column::Write, b"a", &[number]);
@@ -416,81 +418,81 @@ fn views_of(storage: &Store, numbers: std::ops::Range<u8>) -> Vec<(View, u8)> {
     numbers.map(write).collect()
 }
 
-/// How many generations the views keep in memory.
-fn generations_kept(views: &[(View, u8)]) -> usize {
-    let mut kept: Vec<_> = views.iter().flat_map(|(view, _)| view.pinned_memtables()).collect();
-    kept.sort_unstable();
-    kept.dedup();
-    kept.len()
+/// How many memtables the snapshots keep in memory.
+fn pinned_memtables(snapshots: &[(Snapshot, u8)]) -> usize {
+    let mut pinned: Vec<_> = snapshots.iter().flat_map(|(snapshot, _)| snapshot.pinned_memtables()).collect();
+    pinned.sort_unstable();
+    pinned.dedup();
+    pinned.len()
 }
 
 #[test]
-fn a_view_keeps_no_generation_in_memory_that_was_handed_down() {
+fn a_snapshot_pins_no_flushed_memtable() {
     let mut model = Model::new(2);
     let storage = model.open().unwrap();
-    let mut views = vec![(storage.snapshot().unwrap(), 0)];
+    let mut snapshots = vec![(storage.snapshot().unwrap(), 0)];
     for round in 1..4 {
-        views.extend(views_of(&storage, round * 10..round * 10 + 2));
-        assert_eq!(generations_kept(&views), 1);
+        snapshots.extend(snapshots_of(&storage, round * 10..round * 10 + 2));
+        assert_eq!(pinned_memtables(&snapshots), 1);
         storage.flush_all().unwrap();
-        assert_eq!(generations_kept(&views), 0);
+        assert_eq!(pinned_memtables(&snapshots), 0);
     }
-    for (view, number) in &views[1..] {
-        assert_eq!(view.get(Column::Write, b"a", <[u8]>::to_vec).unwrap(), Some(vec![*number]));
+    for (snapshot, number) in &snapshots[1..] {
+        assert_eq!(snapshot.get(Column::Write, b"a", <[u8]>::to_vec).unwrap(), Some(vec![*number]));
     }
-    assert_eq!(views[0].0.get(Column::Write, b"a", <[u8]>::to_vec).unwrap(), None);
+    assert_eq!(snapshots[0].0.get(Column::Write, b"a", <[u8]>::to_vec).unwrap(), None);
 }
 
 #[test]
-fn a_view_opened_after_a_mark_keeps_no_generation_in_memory_either() {
+fn a_snapshot_after_a_noop_frame_pins_no_flushed_memtable() {
     let mut model = Model::new(4);
     let storage = model.open().unwrap();
-    let life = storage.shared.write_path.as_ref().unwrap();
-    drop(views_of(&storage, 0..1));
+    let path = storage.shared.write_path.as_ref().unwrap();
+    drop(snapshots_of(&storage, 0..1));
     storage.sync().unwrap();
-    life.noop_needed.store(true, Ordering::Release);
-    let before = life.wal.written_sequence();
+    path.noop_needed.store(true, Ordering::Release);
+    let before = path.wal.written_sequence();
     while storage.run_background_once(&mut model.written) {}
-    assert_eq!(life.wal.written_sequence(), before + 1, "no mark was written");
+    assert_eq!(path.wal.written_sequence(), before + 1, "no no-op frame was written");
     storage.flush_all().unwrap();
-    let view = (storage.snapshot().unwrap(), 0);
-    drop(views_of(&storage, 1..2));
+    let snapshot = (storage.snapshot().unwrap(), 0);
+    drop(snapshots_of(&storage, 1..2));
     storage.flush_all().unwrap();
-    assert_eq!(view.0.get(Column::Write, b"a", <[u8]>::to_vec).unwrap(), Some(vec![0]));
-    assert_eq!(generations_kept(&[view]), 0);
+    assert_eq!(snapshot.0.get(Column::Write, b"a", <[u8]>::to_vec).unwrap(), Some(vec![0]));
+    assert_eq!(pinned_memtables(&[snapshot]), 0);
 }
 
 #[test]
-fn views_for_which_there_is_no_slice_keep_their_generation_until_they_end() {
+fn snapshots_without_a_stripe_pin_their_memtable() {
     let mut model = Model::new(3);
     let storage = model.open().unwrap();
-    let mut views = views_of(&storage, 0..10);
+    let mut snapshots = snapshots_of(&storage, 0..10);
     storage.flush_all().unwrap();
-    assert_eq!(generations_kept(&views), 1);
-    for (view, number) in &views {
-        assert_eq!(view.get(Column::Write, b"a", <[u8]>::to_vec).unwrap(), Some(vec![*number]));
+    assert_eq!(pinned_memtables(&snapshots), 1);
+    for (snapshot, number) in &snapshots {
+        assert_eq!(snapshot.get(Column::Write, b"a", <[u8]>::to_vec).unwrap(), Some(vec![*number]));
     }
-    views.truncate(3);
-    assert_eq!(generations_kept(&views), 0);
+    snapshots.truncate(3);
+    assert_eq!(pinned_memtables(&snapshots), 0);
 }
 
 #[test]
-fn whatever_happens_a_prefix_is_found_with_all_that_was_acknowledged() {
+fn every_crash_leaves_a_prefix_with_all_acknowledged() {
     let number_from = |variable: &str| std::env::var(variable).ok()?.parse::<u64>().ok();
-    let seeds = match number_from("LAYERED_SEED") {
+    let seeds = match number_from("LSM_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..number_from("LAYERED_HISTORIES").unwrap_or(3000),
+        None => 0..number_from("LSM_HISTORIES").unwrap_or(3000),
     };
-    let mut handed_down = 0;
+    let mut flushed = 0;
     for seed in seeds.clone() {
         let history = std::panic::AssertUnwindSafe(|| run(seed));
         match std::panic::catch_unwind(history) {
-            Ok(position) => handed_down += u64::from(position > 0),
+            Ok(sequence) => flushed += u64::from(sequence > 0),
             Err(why) => {
-                eprintln!("failed with LAYERED_SEED={seed}");
+                eprintln!("failed with LSM_SEED={seed}");
                 std::panic::resume_unwind(why);
             }
         }
     }
-    assert!(seeds.count() < 100 || handed_down > 100, "{handed_down} histories handed something down");
+    assert!(seeds.count() < 100 || flushed > 100, "{flushed} histories flushed a memtable");
 }

@@ -1,12 +1,25 @@
-//! Reading a column around what cannot be read of it.
+//! Scans that skip unreadable blocks.
 //!
-//! A block that fails its checksum stops a scan. Where the next block begins nobody is told, but RocksDB says how many bytes of tables
-//! lie between two keys, from their indexes, and that number makes a step exactly where a block begins. So the scan is tried again
-//! behind each such step, and what it came in behind is read backwards down to the damage: a bad block hides the rows between
-//! its borders, and no others. What other tables have in that stretch stays hidden too, on purpose: it may be older than what is lost.
+//! ```text
+//!   keys      a ······ c │ d ·· bad ·· m │ n ······ z       │ block boundary
+//!   forward   ─────────▶ error
+//!   seek                                   ▶                at or slightly after n
+//!   forward                                ────────▶
+//!   reverse                        error ◀─                 from there down to the damage
+//! ```
 //!
-//! After [`SINGLE_BLOCK_SKIPS`] tries in vain the steps double, since a table that is destroyed from end to end is not worth a try for each of
-//! its blocks. Where the index says nothing, the borders of tables are tried.
+//! A block with a wrong checksum stops a scan. RocksDB does not report where the next block starts.
+//! But its approximate size between two keys, computed from the index blocks, grows exactly at
+//! block boundaries. So bisecting that size finds the first key after the bad block, and the scan
+//! resumes there.
+//!
+//! The gap is then also read in reverse, down to the damage. So a bad block hides only the rows
+//! between its boundaries. Rows of other tables in the gap stay hidden on purpose, because they may
+//! be older than the lost ones.
+//!
+//! After [`SINGLE_BLOCK_SKIPS`] failed attempts the steps double, because a table that is damaged
+//! from end to end is not worth an attempt for each block. If the index does not help, the scan
+//! resumes at the next table boundary.
 
 use std::ops::Bound;
 
@@ -15,28 +28,29 @@ use crate::engine::storage::{CellReader as _, Column};
 use crate::engine::{EngineError, RowRange};
 use crate::keys::prefix_successor;
 
-/// So many bad blocks in a row are passed one by one.
+/// The number of consecutive bad blocks that are skipped one by one.
 const SINGLE_BLOCK_SKIPS: u32 = 64;
-/// The first of the steps that double, in bytes of tables.
+/// The first of the doubling steps, in bytes of tables.
 const SKIP_BYTES: u64 = 4096;
-/// A key between two blocks is found to so many bytes behind where it begins to differ.
+/// Bisection stops this many bytes after the prefix that the key has in common with the start key.
 const BISECT_BYTES: usize = 64;
 
-/// What cannot be read, as far as it is known.
+/// An unreadable interval of keys.
 struct Gap {
-    /// The last key that was read; `None` at the column's beginning.
+    /// The last key that was read before the gap; `None` at the start of the column.
     after_key: Option<Vec<u8>>,
     why: EngineError,
     attempts: u32,
 }
 
-/// Hands every cell of a column that can be read to `visit`, in no order where something cannot. The answer is what that was.
+/// Calls `visit` with each readable cell of a column; around gaps the cells are not in order.
+/// Returns descriptions of the gaps.
 pub fn scan_skipping_corruption<E>(
     storage: &RocksStorage,
     column: Column,
     mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), E>,
 ) -> Result<Vec<String>, E> {
-    let borders = storage.table_boundaries(column);
+    let boundaries = storage.table_boundaries(column);
     let (mut lost, mut from, mut gap) = (Vec::new(), None::<Vec<u8>>, None::<Gap>);
     loop {
         let range = RowRange { start: from.clone().map_or(Bound::Unbounded, Bound::Included), end: Bound::Unbounded };
@@ -46,9 +60,9 @@ pub fn scan_skipping_corruption<E>(
             lost.extend(gap.transpose()?);
         }
         let Err(why) = read else { return Ok(lost) };
-        let behind = last.clone();
-        let gap_now = gap.get_or_insert(Gap { after_key: behind, why, attempts: 0 });
-        from = next_seek_key(storage, column, &borders, &last.or(from).unwrap_or_default(), gap_now.attempts);
+        let after_key = last.clone();
+        let gap_now = gap.get_or_insert(Gap { after_key, why, attempts: 0 });
+        from = next_seek_key(storage, column, &boundaries, &last.or(from).unwrap_or_default(), gap_now.attempts);
         gap_now.attempts += 1;
         if from.is_none() {
             let gap = gap.take().map(|gap| finish_gap(storage, column, gap, None, &mut visit));
@@ -58,7 +72,7 @@ pub fn scan_skipping_corruption<E>(
     }
 }
 
-/// Reads on from behind, down to the damage, and says what is left of the gap.
+/// Reads the gap in reverse, down to the damage, and describes what is left of it.
 fn finish_gap<E>(
     storage: &RocksStorage,
     column: Column,
@@ -66,22 +80,23 @@ fn finish_gap<E>(
     before: Option<&[u8]>,
     visit: impl FnMut(&[u8], &[u8]) -> Result<(), E>,
 ) -> Result<String, E> {
-    let Gap { after_key: behind, why, .. } = gap;
-    let start = behind.clone().map_or(Bound::Unbounded, Bound::Excluded);
+    let Gap { after_key, why, .. } = gap;
+    let start = after_key.clone().map_or(Bound::Unbounded, Bound::Excluded);
     let end = before.map_or(Bound::Unbounded, |before| Bound::Excluded(before.to_vec()));
-    // Its own error is the same damage, met from behind.
+    // The error of the reverse scan is ignored: it is the same damage.
     let (first, _) = read(storage, column, &RowRange { start, end }, true, visit)?;
     let before = first.as_deref().or(before);
     let shown = |key: &[u8]| format!("\"{}\"", key.escape_ascii());
     Ok(format!(
-        "cells {} and {}, nobody knows how many, cannot be read: {why}",
-        behind.as_deref().map_or_else(|| "from the beginning".into(), |key| format!("behind {}", shown(key))),
-        before.map_or_else(|| "to the end".into(), |key| format!("before {}", shown(key))),
+        "an unknown number of cells between {} and {} cannot be read: {why}",
+        after_key.as_deref().map_or_else(|| "the start".into(), shown),
+        before.map_or_else(|| "the end".into(), shown),
     ))
 }
 
-/// Reads a range until it ends, or cannot be read, and says which key came last.
-#[allow(clippy::type_complexity, reason = "what `visit` says is one thing, and what the scan says another")]
+/// Reads a range up to its end or the first error. Returns the last key that was read, and the
+/// result of the scan; the outer result is that of `visit`.
+#[allow(clippy::type_complexity, reason = "the errors of `visit` and of the scan are separate")]
 fn read<E>(
     storage: &RocksStorage,
     column: Column,
@@ -100,27 +115,28 @@ fn read<E>(
     stopped.map(|()| (last, read))
 }
 
-/// Behind which key of those above `at` to try again; `None` when there is none.
+/// The key above `at` from which to read next; `None` after the last table.
 fn next_seek_key(
     storage: &RocksStorage,
     column: Column,
-    borders: &[Vec<u8>],
+    boundaries: &[Vec<u8>],
     at: &[u8],
-    tries: u32,
+    attempts: u32,
 ) -> Option<Vec<u8>> {
-    let step = tries.checked_sub(SINGLE_BLOCK_SKIPS).map_or(0, |doublings| SKIP_BYTES << doublings.min(40));
+    let step = attempts.checked_sub(SINGLE_BLOCK_SKIPS).map_or(0, |doublings| SKIP_BYTES << doublings.min(40));
     let is_within = |key: &[u8]| key <= at || storage.approximate_size(column, at, key) <= step;
-    let border = borders.iter().find(|border| border.as_slice() > at)?;
-    let block = if is_within(border) { None } else { bisect_first_beyond(at, is_within) };
-    Some(block.filter(|block| block < border).unwrap_or_else(|| border.clone()))
+    let boundary = boundaries.iter().find(|boundary| boundary.as_slice() > at)?;
+    let block = if is_within(boundary) { None } else { bisect_first_beyond(at, is_within) };
+    Some(block.filter(|block| block < boundary).unwrap_or_else(|| boundary.clone()))
 }
 
-/// The first key that is not within, or one little above it. All keys up to some key, `at` among them, are within.
+/// Bisects for the first key that is not within; returns it or a key slightly above it. `is_within`
+/// must hold for all keys up to some key at or above `at`, and for none after it.
 fn bisect_first_beyond(at: &[u8], is_within: impl Fn(&[u8]) -> bool) -> Option<Vec<u8>> {
     let goes_beyond = |prefix: &[u8]| prefix_successor(prefix).is_none_or(|after| !is_within(&after));
     let lengths: Vec<usize> = (1..=at.len()).collect();
     let common = lengths.partition_point(|length| at.get(..*length).is_some_and(goes_beyond));
-    // The last key within begins with this, and none beyond does all through.
+    // The last key within starts with `last`; the loop extends it byte by byte.
     let mut last = at.get(..common)?.to_vec();
     for _ in 0..BISECT_BYTES {
         let bytes: [u8; 256] = std::array::from_fn(|byte| byte.to_le_bytes()[0]);
@@ -142,9 +158,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_first_key_beyond_is_found(at in "[\\x00a\\u{7f}]{0,6}", tail: Vec<u8>, keep in 0_usize..6) {
+        fn bisection_finds_the_first_key_beyond(at in "[\\x00a\\u{7f}]{0,6}", tail: Vec<u8>, keep in 0_usize..6) {
             let at = at.into_bytes();
-            // The last key within: at or above it.
+            // The last key within, at or above `at`.
             let mut last = at[..keep.min(at.len())].to_vec();
             last.extend(tail);
             prop_assume!(last >= at && last.len() < BISECT_BYTES);
@@ -154,7 +170,7 @@ mod tests {
         }
 
         #[test]
-        fn a_key_beyond_a_long_one_is_above_it(last in prop::collection::vec(any::<u8>(), 70..90)) {
+        fn bisection_of_a_long_key_stops_above_it(last in prop::collection::vec(any::<u8>(), 70..90)) {
             let found = bisect_first_beyond(b"", |key| key <= last.as_slice());
             prop_assert!(found.is_none_or(|found| found > last && found.len() <= BISECT_BYTES));
         }

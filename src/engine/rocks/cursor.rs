@@ -1,7 +1,8 @@
-//! Reading ranges: RocksDB's iterators.
+//! Range scans with RocksDB's iterators.
 //!
-//! Opening an iterator, finding a place and closing it costs as much as eleven steps of one. So a scan that comes for page after page
-//! has its iterator waiting in its bookmark, at the cell that it has seen last, as long as it asks for what follows.
+//! To open, seek and close an iterator costs as much as eleven steps of it. So a scan of several
+//! pages keeps its iterator in the scan cursor, at the last visited cell. The next page uses it if
+//! it continues exactly there.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -24,15 +25,15 @@ self_cell!(
 );
 
 struct OpenIterator {
-    /// At the cell that was visited last.
+    /// Positioned at the last visited cell.
     cells: OwnedIterator,
     column: Column,
     backwards: bool,
-    /// Where it ends, in its direction.
+    /// The end bound, in scan direction.
     end: Bound<Vec<u8>>,
 }
 
-/// Hands the cells of a range to `visit` until it answers `false`.
+/// Calls `visit` with the cells of a range until it returns `false`.
 pub fn scan(
     db: &DB,
     column: &ColumnFamily,
@@ -45,52 +46,52 @@ pub fn scan(
     visit_cells(&mut cells, backwards, visit).map(drop)
 }
 
-/// The same, with what is remembered from the page before.
+/// Like [`scan`], with the iterator of the previous page if the range continues there.
 pub fn resume_scan(
-    view: &Arc<OwnedSnapshot>,
-    bookmark: &ScanCursor,
+    snapshot: &Arc<OwnedSnapshot>,
+    slot: &ScanCursor,
     column: Column,
     range: &RowRange,
     backwards: bool,
     visit: impl FnMut(&[u8], &[u8]) -> bool,
 ) -> Result<(), EngineError> {
     let (near, far) = if backwards { (&range.end, &range.start) } else { (&range.start, &range.end) };
-    let waiting =
-        bookmark.take::<OpenIterator>().filter(|cursor| cursor.resumes_at(view, column, backwards, near, far));
-    let mut cursor = if let Some(mut cursor) = waiting {
+    let kept = slot.take::<OpenIterator>().filter(|cursor| cursor.resumes_at(snapshot, column, backwards, near, far));
+    let mut cursor = if let Some(mut cursor) = kept {
         cursor.cells.with_dependent_mut(|_, cells| step(cells, backwards));
         cursor
     } else {
-        let cells = OwnedIterator::new(Arc::clone(view), |view| {
-            let pinned = view.borrow_dependent();
+        let cells = OwnedIterator::new(Arc::clone(snapshot), |snapshot| {
+            let pinned = snapshot.borrow_dependent();
             open(pinned.db, pinned.columns.get(column), pinned.read_options(), range, backwards)
         });
         Box::new(OpenIterator { cells, column, backwards, end: far.clone() })
     };
     if cursor.cells.with_dependent_mut(|_, cells| visit_cells(cells, backwards, visit))? {
-        bookmark.put(cursor);
+        slot.put(cursor);
     }
     Ok(())
 }
 
 impl OpenIterator {
-    /// Whether what is asked for is all that follows.
+    /// Whether a request continues this scan: it starts right after the last visited cell, and all
+    /// else is the same.
     fn resumes_at(
         &self,
-        view: &Arc<OwnedSnapshot>,
+        snapshot: &Arc<OwnedSnapshot>,
         column: Column,
         backwards: bool,
         near: &Bound<Vec<u8>>,
         far: &Bound<Vec<u8>>,
     ) -> bool {
-        let is_behind = |cells: &Iter<'_>| match near {
+        let starts_after = |cells: &Iter<'_>| match near {
             Bound::Excluded(last) => cells.key() == Some(last),
             Bound::Included(_) | Bound::Unbounded => false,
         };
-        Arc::ptr_eq(self.cells.borrow_owner(), view)
+        Arc::ptr_eq(self.cells.borrow_owner(), snapshot)
             && (self.column, self.backwards) == (column, backwards)
             && (self.end == *far || mutated!(CursorKeepsEnd))
-            && self.cells.with_dependent(|_, cells| is_behind(cells))
+            && self.cells.with_dependent(|_, cells| starts_after(cells))
     }
 }
 
@@ -101,7 +102,8 @@ fn open<'a>(
     range: &RowRange,
     backwards: bool,
 ) -> Iter<'a> {
-    // RocksDB includes its lower bound and excludes its upper one; a zero byte behind a key is the next key.
+    // RocksDB's lower bound is inclusive, its upper bound exclusive. A key with a zero byte
+    // appended is the next possible key.
     let just_after = |key: &[u8]| [key, &[0]].concat();
     match &range.start {
         Bound::Included(start) => options.set_iterate_lower_bound(start.clone()),
@@ -130,7 +132,8 @@ fn step(cells: &mut Iter<'_>, backwards: bool) {
     }
 }
 
-/// Whether `visit` has ended it, so that the cells stand at the one that it saw last.
+/// Visits cells to the end. Returns whether `visit` stopped before; then the iterator is at the
+/// last visited cell.
 fn visit_cells(
     cells: &mut Iter<'_>,
     backwards: bool,

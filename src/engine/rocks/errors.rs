@@ -1,4 +1,4 @@
-//! RocksDB's errors as errors of an engine.
+//! Conversions of RocksDB's errors into engine errors.
 
 use std::path::Path;
 
@@ -7,21 +7,23 @@ use crate::engine::EngineError;
 pub fn open_error(path: &Path, is_new: bool, why: rocksdb::Error) -> EngineError {
     match why.kind() {
         rocksdb::ErrorKind::Corruption => {
-            EngineError::Corruption(format!("the database in {}: {}", path.display(), corruption_message(&why)))
+            EngineError::Corruption(format!("the tables in {}: {}", path.display(), corruption_message(&why)))
         }
-        // The marker says that the store was whole once, so this is not somebody else's database.
+        // The marker proves that the store was complete once, so this is damage, not a foreign
+        // database.
         rocksdb::ErrorKind::InvalidArgument if !is_new => {
-            EngineError::Corruption(format!("the database in {} is not whole: {why}", path.display()))
+            EngineError::Corruption(format!("the tables in {} are incomplete: {why}", path.display()))
         }
-        // Files go with the marker, which is there.
+        // For the same reason a missing file is damage.
         rocksdb::ErrorKind::IOError if !is_new && why.as_ref().contains("No such file or directory") => {
-            EngineError::Corruption(format!("the database in {} is not whole: {why}", path.display()))
+            EngineError::Corruption(format!("the tables in {} are incomplete: {why}", path.display()))
         }
         _ => EngineError::Io(format!("cannot open the store in {}: {why}", path.display())),
     }
 }
 
-/// RocksDB says the word first, sometimes twice, and whoever tells of this error says it once more.
+/// The message without RocksDB's prefix "Corruption: ", which may occur twice and which our own
+/// error adds again.
 pub fn corruption_message(why: &rocksdb::Error) -> &str {
     why.as_ref().trim_start_matches("Corruption: ")
 }

@@ -1,4 +1,4 @@
-//! What RocksDB says of itself.
+//! Engine statistics from RocksDB's properties and live files.
 
 use rocksdb::DB;
 use rocksdb::properties::{self, BACKGROUND_ERRORS};
@@ -9,11 +9,11 @@ use crate::engine::storage::Column;
 use crate::engine::{ColumnStats, EngineError, EngineStats};
 
 pub fn collect(db: &DB, columns: &ColumnFamilies<'_>) -> Result<EngineStats, EngineError> {
-    let known = |found: Result<Option<u64>, _>| found.map(Option::unwrap_or_default).map_err(engine_error);
-    let of_all = |name: &properties::PropName| known(db.property_int_value(name));
-    let of = |column, name: &properties::PropName| known(db.property_int_value_cf(columns.get(column), name));
-    let mut figures = EngineStats {
-        // All columns have one cache and one rate.
+    let or_zero = |found: Result<Option<u64>, _>| found.map(Option::unwrap_or_default).map_err(engine_error);
+    let of_all = |name: &properties::PropName| or_zero(db.property_int_value(name));
+    let of = |column, name: &properties::PropName| or_zero(db.property_int_value_cf(columns.get(column), name));
+    let mut stats = EngineStats {
+        // All columns share one block cache and one write rate.
         block_cache_bytes: of_all(properties::BLOCK_CACHE_USAGE)?,
         block_cache_capacity_bytes: of_all(properties::BLOCK_CACHE_CAPACITY)?,
         block_cache_pinned_bytes: of_all(properties::BLOCK_CACHE_PINNED_USAGE)?,
@@ -26,9 +26,9 @@ pub fn collect(db: &DB, columns: &ColumnFamilies<'_>) -> Result<EngineStats, Eng
     };
     let files = db.live_files().map_err(engine_error)?;
     for column in Column::ALL {
-        figures.memtable_bytes += of(column, properties::SIZE_ALL_MEM_TABLES)?;
-        figures.table_reader_bytes += of(column, properties::ESTIMATE_TABLE_READERS_MEM)?;
-        figures.pending_compaction_bytes += of(column, properties::ESTIMATE_PENDING_COMPACTION_BYTES)?;
+        stats.memtable_bytes += of(column, properties::SIZE_ALL_MEM_TABLES)?;
+        stats.table_reader_bytes += of(column, properties::ESTIMATE_TABLE_READERS_MEM)?;
+        stats.pending_compaction_bytes += of(column, properties::ESTIMATE_PENDING_COMPACTION_BYTES)?;
         let mut own = ColumnStats::new(column);
         own.estimated_keys = of(column, properties::ESTIMATE_NUM_KEYS)?;
         for file in files.iter().filter(|file| file.column_family_name == column_family_name(column)) {
@@ -36,7 +36,7 @@ pub fn collect(db: &DB, columns: &ColumnFamilies<'_>) -> Result<EngineStats, Eng
             own.level0_files += u64::from(file.level == 0);
             own.sst_bytes += file.size as u64;
         }
-        figures.columns.push(own);
+        stats.columns.push(own);
     }
-    Ok(figures)
+    Ok(stats)
 }

@@ -1,15 +1,19 @@
-//! RocksDB's manifest, looked through before RocksDB reads it.
+//! Checks of RocksDB's manifest before RocksDB reads it.
 //!
-//! It is a file of records, each in one block: 4 bytes checksum, 2 bytes length, 1 byte type, content. RocksDB 11.8 does not cope
-//! with two things that may be in it.
+//! A manifest is a file of blocks with records. A record lies in one block: 4 bytes checksum, 2
+//! bytes length, 1 byte type, content. RocksDB 11.8 cannot handle two kinds of content.
 //!
-//! **A power cut may leave a record of which some pages are zeros**, where the file had its new length and not yet its content. RocksDB
-//! passes over a record that is cut short, and over zeros up to the end; for any other that is not whole it refuses the folder.
-//! [`find_torn_record`] finds the record, and [`truncate`] removes it with what follows, which leaves an older manifest. Whether that is all
-//! that a power cut has taken is decided by the log: see `engine::folder::torn`.
+//! **Torn records.** A power cut may leave a record with pages of zeros, where the file had its new
+//! length but not yet its content. RocksDB ignores zeros up to the end of the file, and a record
+//! that the end cuts short. For any other invalid record it refuses to open the directory.
 //!
-//! **A record of a type that is never written** keeps RocksDB in a loop if the type is one of a recycled file: it meets that record
-//! again and again, before it looks at the checksum. No file here is recycled, so such a record is damage, and [`reject_recycled_record`] says so.
+//! [`find_torn_record`] finds the record. [`truncate`] removes it and all that follows, which
+//! leaves an older manifest. The write-ahead log decides whether anything is lost then: see
+//! `engine::folder::torn`.
+//!
+//! **Recycled record types.** A record with a type of recycled files sends RocksDB into an endless
+//! loop: it reads the record again and again, before it verifies the checksum. No file here is
+//! recycled, so such a record is damage. [`reject_recycled_record`] returns an error for it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -19,24 +23,25 @@ use crate::engine::EngineError;
 
 const MANIFEST_BLOCK_BYTES: usize = 32 << 10;
 const RECORD_HEADER_BYTES: usize = 7;
-/// RocksDB begins a manifest with this many records or more, and syncs them before CURRENT names it: two of its own, and two for
-/// each of five columns.
+/// RocksDB starts a manifest with at least this many records, and syncs them before `CURRENT` names
+/// it: two of its own, and two for each of the five columns.
 const INITIAL_RECORDS: usize = 12;
 
-/// A place in a manifest.
+/// The location of a record in a manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordLocation {
     /// The file.
     pub file: PathBuf,
-    /// Where the record begins, in bytes.
+    /// The offset of the record, in bytes.
     pub offset: u64,
 }
 
-/// The first record of the manifest in use for which RocksDB would refuse the folder, unless it was synced before the manifest
-/// came into use.
+/// Finds the first torn record of the current manifest: one for which RocksDB would refuse to open
+/// the directory. The initial records do not count, because they were synced before the manifest
+/// was used.
 pub fn find_torn_record(folder: &Path) -> Result<Option<RecordLocation>, EngineError> {
     let find = || {
-        // Without a name or the file, what RocksDB returns is better.
+        // If `CURRENT` or the manifest is missing, RocksDB's own error is better.
         let named = fs::read_to_string(folder.join("CURRENT")).unwrap_or_default();
         let file = folder.join(named.trim_end());
         if !is_manifest(&file) {
@@ -48,27 +53,27 @@ pub fn find_torn_record(folder: &Path) -> Result<Option<RecordLocation>, EngineE
     find().map_err(|why| cannot_read(folder, &why))
 }
 
-/// Removes the record and all that follows it.
-pub fn truncate(place: &RecordLocation) -> Result<(), EngineError> {
-    let cut = || {
-        let file = OpenOptions::new().write(true).open(&place.file)?;
-        file.set_len(place.offset)?;
+/// Removes the record and all that follows it, durably.
+pub fn truncate(record: &RecordLocation) -> Result<(), EngineError> {
+    let set_length = || {
+        let file = OpenOptions::new().write(true).open(&record.file)?;
+        file.set_len(record.offset)?;
         file.sync_all()
     };
-    cut().map_err(|why| EngineError::Io(format!("cannot shorten {}: {why}", place.file.display())))
+    set_length().map_err(|why| EngineError::Io(format!("cannot truncate {}: {why}", record.file.display())))
 }
 
-/// Refuses a folder with a [`find_torn_record`] to a caller that may not mend it.
+/// Fails if the current manifest has a torn record, for callers that must not truncate it.
 pub fn reject_torn_record(folder: &Path) -> Result<(), EngineError> {
     let Some(RecordLocation { file, offset }) = find_torn_record(folder)? else { return Ok(()) };
     let what = format!(
-        "{} has a record that is not whole, at byte {offset}; after a power cut, opening the store to write to it mends that",
+        "{} has a torn record at byte {offset}; if a power cut caused it, opening the store for writing repairs it",
         file.display()
     );
     Err(EngineError::Io(what))
 }
 
-/// Refuses a folder whose manifest RocksDB would read for ever.
+/// Fails if any manifest has a record that sends RocksDB into an endless loop.
 pub fn reject_recycled_record(folder: &Path) -> Result<(), EngineError> {
     let found = find_recycled_record(folder).map_err(|why| cannot_read(folder, &why))?;
     let Some(RecordLocation { file, offset }) = found else { return Ok(()) };
@@ -80,7 +85,7 @@ fn cannot_read(folder: &Path, why: &io::Error) -> EngineError {
     EngineError::Io(format!("cannot read the manifest in {}: {why}", folder.display()))
 }
 
-/// The first place at which RocksDB would stay for ever.
+/// Finds the first record with a type of recycled files, in any manifest of the directory.
 pub fn find_recycled_record(folder: &Path) -> io::Result<Option<RecordLocation>> {
     for entry in fs::read_dir(folder)? {
         let file = entry?.path();
@@ -99,20 +104,20 @@ fn is_manifest(file: &Path) -> bool {
 
 /// See [`find_torn_record`].
 fn find_torn_record_in(file: &mut (impl Read + Seek)) -> io::Result<Option<u64>> {
-    let (mut records, mut begins) = (0, 0);
-    let broken = walk(file, |record| {
+    let (mut records, mut start) = (0, 0);
+    let invalid = walk(file, |record| {
         if !record.is_continuation() {
-            begins = record.offset;
+            start = record.offset;
             records += 1;
         }
         (!record.is_valid()).then_some(record.offset..record.end)
     })?;
-    let Some(broken) = broken.filter(|_| records > INITIAL_RECORDS) else { return Ok(None) };
-    let is_cut_short = broken.end > file.seek(SeekFrom::End(0))?;
-    file.seek(SeekFrom::Start(broken.start))?;
+    let Some(invalid) = invalid.filter(|_| records > INITIAL_RECORDS) else { return Ok(None) };
+    let is_cut_short = invalid.end > file.seek(SeekFrom::End(0))?;
+    file.seek(SeekFrom::Start(invalid.start))?;
     let mut rest = io::BufReader::new(file).bytes();
     let has_content = rest.find(|byte| !matches!(byte, Ok(0))).transpose()?.is_some();
-    Ok((has_content && !is_cut_short).then_some(begins))
+    Ok((has_content && !is_cut_short).then_some(start))
 }
 
 fn find_recycled_record_in(file: &mut impl Read) -> io::Result<Option<u64>> {
@@ -124,11 +129,12 @@ struct Record<'a> {
     end: u64,
     checksum: u32,
     kind: u8,
-    /// With the byte of its type; `None` where the block ends before it does.
+    /// The type byte and the content; `None` if the record does not fit into the block.
     content: Option<&'a [u8]>,
 }
 
-/// Of a type and the content after it. RocksDB masks its checksums, since some content has checksums in it.
+/// The checksum of a type byte and the content after it. RocksDB masks its checksums, because
+/// content may itself contain checksums.
 fn checksum(content: &[u8]) -> u32 {
     crc32c::crc32c(content).rotate_right(15).wrapping_add(0xa282_ead8)
 }
@@ -138,18 +144,18 @@ impl Record<'_> {
         self.content.is_some_and(|content| checksum(content) == self.checksum)
     }
 
-    /// Whether it goes on with what the record before has begun.
+    /// Whether this is a later fragment of a record of several blocks.
     fn is_continuation(&self) -> bool {
         matches!(self.kind, 3 | 4)
     }
 
-    /// Whether only recycled files have records of its type.
+    /// Whether only recycled files have records of this type.
     fn is_recycled(&self) -> bool {
         matches!(self.kind, 5..=8 | 11 | 131)
     }
 }
 
-/// Visits the records, until one of them gives an answer.
+/// Visits the records until `visit` returns a value.
 fn walk<T>(file: &mut impl Read, mut visit: impl FnMut(&Record<'_>) -> Option<T>) -> io::Result<Option<T>> {
     let (mut block, mut begins) = (Vec::with_capacity(MANIFEST_BLOCK_BYTES), 0);
     loop {
@@ -165,7 +171,7 @@ fn walk<T>(file: &mut impl Read, mut visit: impl FnMut(&Record<'_>) -> Option<T>
                 return Ok(Some(answer));
             }
             if (kind, length) == (0, 0) {
-                // Nothing was written from here on.
+                // The rest of the block is empty.
                 break;
             }
         }
@@ -184,26 +190,26 @@ mod tests {
     use crate::engine::rocks::{RocksOptions, RocksStorage};
     use crate::engine::storage::{Batch as _, Column, Storage as _};
 
-    fn record(sort: u8, length: usize) -> Vec<u8> {
+    fn record(kind: u8, length: usize) -> Vec<u8> {
         let [low, high] = u16::try_from(length).unwrap().to_le_bytes();
-        [&[1, 2, 3, 4, low, high, sort][..], &vec![5; length]].concat()
+        [&[1, 2, 3, 4, low, high, kind][..], &vec![5; length]].concat()
     }
 
     #[test]
     fn a_record_of_a_recycled_file_is_found_in_any_block() {
         let block = [record(1, 100), record(2, 32 * 1024 - 107 - 7)].concat();
         assert_eq!(block.len(), MANIFEST_BLOCK_BYTES);
-        for sort in [5, 6, 7, 8, 11, 131] {
-            let log = [&block[..], &record(4, 10), &record(sort, 3), &record(1, 1)].concat();
+        for kind in [5, 6, 7, 8, 11, 131] {
+            let manifest = [&block[..], &record(4, 10), &record(kind, 3), &record(1, 1)].concat();
             assert_eq!(
-                find_recycled_record_in(&mut &log[..]).unwrap(),
+                find_recycled_record_in(&mut &manifest[..]).unwrap(),
                 Some(MANIFEST_BLOCK_BYTES as u64 + 17),
-                "{sort}"
+                "{kind}"
             );
         }
     }
 
-    /// A record as RocksDB writes it.
+    /// A record with a valid checksum.
     fn whole(length: usize) -> Vec<u8> {
         let mut record = record(1, length);
         let checksum = checksum(&record[6..]);
@@ -216,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_which_pages_are_missing_is_found() {
+    fn a_record_with_missing_pages_is_torn() {
         let first = whole(100).repeat(INITIAL_RECORDS);
         let content = [&first[..], &whole(20_000), &whole(300), &whole(9_000), &whole(300)].concat();
         let (begins, last) = (first.len(), content.len() - 307);
@@ -228,14 +234,14 @@ mod tests {
         }
         let mut torn = content.clone();
         torn[begins..last].fill(0);
-        assert_eq!(broken(&torn), Some(begins as u64), "its header is missing, and something after it is not");
+        assert_eq!(broken(&torn), Some(begins as u64), "its header is missing, but not what follows");
         let mut torn = content;
         torn[begins..].fill(0);
-        assert_eq!(broken(&torn), None, "RocksDB passes over zeros up to the end");
+        assert_eq!(broken(&torn), None, "RocksDB ignores zeros up to the end");
     }
 
     #[test]
-    fn a_record_of_several_blocks_is_broken_as_a_whole() {
+    fn a_record_of_several_blocks_is_torn_as_a_whole() {
         let first = whole(100).repeat(INITIAL_RECORDS);
         let mut begin = whole(MANIFEST_BLOCK_BYTES - first.len() - RECORD_HEADER_BYTES);
         begin[6] = 2;
@@ -246,9 +252,9 @@ mod tests {
         assert_eq!(broken(&content), Some(first.len() as u64));
     }
 
-    /// The number holds for the version of RocksDB that is built in.
+    /// [`INITIAL_RECORDS`] depends on the version of RocksDB.
     #[test]
-    fn a_manifest_begins_with_two_records_of_its_own_and_two_for_each_column() {
+    fn a_new_manifest_has_the_initial_records() {
         let folder = tempfile::tempdir().unwrap();
         let setup = RocksOptions {
             block_cache_bytes: 1 << 20,
@@ -257,14 +263,14 @@ mod tests {
         };
         let path = folder.path().join("tables");
         fs::create_dir(&path).unwrap();
-        for life in 0..3 {
+        for opening in 0..3 {
             let locked = tempfile::tempdir().unwrap();
             let marker = lock_exclusive(locked.path()).unwrap().marker;
-            let tables = RocksStorage::open(&path, setup, life == 0, marker).unwrap();
+            let tables = RocksStorage::open(&path, setup, opening == 0, marker).unwrap();
             let named = fs::read_to_string(path.join("CURRENT")).unwrap();
-            let (mut columns, mut at_open, mut wholes) = (Vec::new(), 0, 0);
+            let (mut columns, mut at_open, mut valid) = (Vec::new(), 0, 0);
             walk(&mut File::open(path.join(named.trim_end())).unwrap(), |record| {
-                wholes += usize::from(record.is_valid());
+                valid += usize::from(record.is_valid());
                 let content = record.content.unwrap();
                 if content.windows(7).any(|bytes| bytes == b"history") {
                     columns.push(at_open);
@@ -273,20 +279,20 @@ mod tests {
                 None::<()>
             })
             .unwrap();
-            assert_eq!(wholes, at_open, "each has its checksum");
-            if life > 0 {
-                assert_eq!(columns, [INITIAL_RECORDS - 2], "the last column's name comes one record before its tables");
+            assert_eq!(valid, at_open, "all checksums are valid");
+            if opening > 0 {
+                assert_eq!(columns, [INITIAL_RECORDS - 2], "the last initial record but one names the last column");
                 assert!(at_open > INITIAL_RECORDS, "{at_open}");
             }
             let mut batch = tables.new_batch(0);
-            Column::ALL.into_iter().for_each(|column| batch.put(column, b"key", &[life; 100]));
+            Column::ALL.into_iter().for_each(|column| batch.put(column, b"key", &[opening; 100]));
             tables.write(batch).unwrap();
             tables.sync().unwrap();
         }
     }
 
     #[test]
-    fn what_was_synced_before_the_manifest_was_used_is_not_torn() {
+    fn the_initial_records_are_never_torn() {
         let first = whole(100).repeat(INITIAL_RECORDS - 1);
         let mut content = [&first[..], &whole(6000)].concat();
         content[4096..].fill(0);
@@ -294,15 +300,15 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crash_leaves_is_left_to_rocksdb() {
-        let whole = [record(130, 20), record(1, 100), record(9, 3), record(10, 3)].concat();
-        for length in 0..=whole.len() {
-            assert_eq!(find_recycled_record_in(&mut &whole[..length]).unwrap(), None, "cut off at {length}");
-            assert_eq!(broken(&whole[..length]), None, "cut off at {length}");
-            let zeros = [&whole[..length], &[0; 100]].concat();
+    fn truncated_and_zeroed_tails_are_left_to_rocksdb() {
+        let records = [record(130, 20), record(1, 100), record(9, 3), record(10, 3)].concat();
+        for length in 0..=records.len() {
+            assert_eq!(find_recycled_record_in(&mut &records[..length]).unwrap(), None, "truncated at {length}");
+            assert_eq!(broken(&records[..length]), None, "truncated at {length}");
+            let zeros = [&records[..length], &[0; 100]].concat();
             assert_eq!(find_recycled_record_in(&mut &zeros[..]).unwrap(), None, "zeros from {length}");
         }
-        // A header does not fit into what is left of a block.
+        // The rest of a block is too short for a header.
         let trailer = [record(1, 32 * 1024 - 7 - 3), vec![5; 3], record(1, 9)].concat();
         assert_eq!(find_recycled_record_in(&mut &trailer[..]).unwrap(), None);
     }

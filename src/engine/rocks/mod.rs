@@ -1,9 +1,16 @@
-//! RocksDB as the tables below the [log and window](super::lsm).
+//! RocksDB as the tables below the [write-ahead log and memtables](super::lsm).
 //!
-//! Each column is a column family; `meta` is the default one. RocksDB's own log is off: what is written is durable once all columns
-//! are flushed together, which is what a [sync](Storage::sync) of the tables does. `options` gives the rest and the reasons. Writes that
-//! RocksDB refuses for a while are the business of `writing`, how bad blocks are passed by, that of `around`; `cursor` is how ranges are
-//! read.
+//! Each column is a column family; `meta` is the default one. RocksDB's own write-ahead log is off:
+//! writes become durable when all columns are flushed together, which is what a table sync
+//! ([`Storage::sync`]) does. `options` documents the other options and the reasons for them.
+//!
+//! | module | what |
+//! |---|---|
+//! | `writing` | writes with retries during write stalls; table sync |
+//! | `cursor` | range scans |
+//! | `around` | scans that skip unreadable blocks |
+//! | `manifest` | checks of the manifest before RocksDB reads it |
+//! | `rebuild` | repair of tables that RocksDB cannot open |
 
 pub(super) mod around;
 mod cursor;
@@ -32,8 +39,8 @@ use super::storage::{Batch, CellReader, Column, Storage};
 use super::{EngineError, EngineStats, RowRange, ScanCursor};
 use crate::sync::Mutex;
 
-/// So many cells are looked for together: fewer are found sooner one by one, and what they lie in stays in memory until all of
-/// them are found.
+/// The number of keys for one `MultiGet` of RocksDB. For fewer keys single reads are faster. The
+/// maximum bounds memory: all blocks that are read stay pinned until the call returns.
 const MULTI_GET_KEYS: RangeInclusive<usize> = 8..=256;
 
 /// RocksDB as a [`Storage`].
@@ -41,14 +48,14 @@ pub struct RocksStorage {
     database: Arc<OwnedDb>,
     write_options: WriteOptions,
     writing: Mutex<()>,
-    /// Empty room for what is being written, kept from one write to the next.
+    /// An empty buffer for the copy of a batch that a retry needs; kept for its capacity.
     retry_buffer: parking_lot::Mutex<Vec<u8>>,
 }
 
-/// Dropped in this order: the lock on the folder ends last.
+/// Fields are dropped in this order, so that the store lock is released last.
 struct LockedDb {
     db: DB,
-    /// `None` where somebody else holds it.
+    /// `None` if the caller keeps the store lock.
     marker: Option<StoreLock>,
 }
 
@@ -103,15 +110,17 @@ self_cell!(
     }
 );
 
-/// A RocksDB snapshot that keeps its database open. Shared with the bookmarks of scans.
+/// A RocksDB snapshot, which keeps its database open. Shared with the cursors of scans.
 pub struct RocksSnapshot(Arc<OwnedSnapshot>);
 
 impl RocksStorage {
-    /// Opens the tables in the folder, which are made if they are `new`. The marker of the store stays locked as long as they are open.
+    /// Opens the tables in the directory, and creates them if `is_new`. The store stays locked as
+    /// long as they are open.
     pub fn open(path: &Path, setup: RocksOptions, is_new: bool, marker: StoreLock) -> Result<Self, EngineError> {
         manifest::reject_recycled_record(path)?;
         let mut options = options(setup)?;
-        // Where there is a store, what is missing of it is lost, and not to be made up for by something empty.
+        // In an existing store a missing part is data loss and must not be replaced by an empty
+        // one.
         options.create_if_missing(is_new);
         options.create_missing_column_families(is_new);
         let db = DB::open_cf_descriptors(&options, path, column_family_descriptors(&options, setup)?)
@@ -119,7 +128,7 @@ impl RocksStorage {
         Self::from_db(LockedDb { db, marker: Some(marker) })
     }
 
-    /// Opens the tables in the folder to be read: nothing in it is changed, and writing fails.
+    /// Opens the tables in the directory read-only: nothing in it is changed, and writes fail.
     pub fn open_read_only(path: &Path, setup: RocksOptions, marker: Option<StoreLock>) -> Result<Self, EngineError> {
         manifest::reject_torn_record(path)?;
         manifest::reject_recycled_record(path)?;
@@ -129,17 +138,18 @@ impl RocksStorage {
         Self::from_db(LockedDb { db, marker })
     }
 
-    /// The marker of the store, if it is there.
+    /// The store lock, if this storage has it.
     pub fn store_lock(&self) -> Option<&StoreLock> {
         self.database.borrow_owner().marker.as_ref()
     }
 
-    /// Makes a copy of what is flushed: RocksDB links the tables, which never change, and copies the rest.
+    /// Makes a RocksDB checkpoint of what is durable in the tables: it hard-links the immutable
+    /// tables and copies the rest.
     pub fn checkpoint(&self, folder: &Path, failed: impl Fn(String) -> EngineError) -> Result<(), EngineError> {
-        let copying = Checkpoint::new(&self.database.borrow_owner().db);
-        copying.and_then(|copying| copying.create_checkpoint(folder)).map_err(|why| match why.kind() {
+        let checkpoint = Checkpoint::new(&self.database.borrow_owner().db);
+        checkpoint.and_then(|checkpoint| checkpoint.create_checkpoint(folder)).map_err(|why| match why.kind() {
             rocksdb::ErrorKind::Corruption => {
-                EngineError::Corruption(format!("no checkpoint can be made of it: {}", corruption_message(&why)))
+                EngineError::Corruption(format!("cannot make a checkpoint: {}", corruption_message(&why)))
             }
             _ => failed(why.to_string()),
         })
@@ -171,17 +181,18 @@ impl RocksStorage {
         })
     }
 
-    /// Between which keys a column's tables lie.
+    /// The first and last keys of a column's tables, sorted.
     fn table_boundaries(&self, column: Column) -> Vec<Vec<u8>> {
         let files = self.database.borrow_owner().db.live_files().unwrap_or_default();
         let own = files.into_iter().filter(|file| file.column_family_name == column_family_name(column));
-        let mut borders: Vec<_> = own.flat_map(|file| [file.start_key, file.end_key]).flatten().collect();
-        borders.sort();
-        borders.dedup();
-        borders
+        let mut boundaries: Vec<_> = own.flat_map(|file| [file.start_key, file.end_key]).flatten().collect();
+        boundaries.sort();
+        boundaries.dedup();
+        boundaries
     }
 
-    /// About how many bytes of a column's tables lie between two keys: in steps of whole blocks, and 0 within one.
+    /// The approximate size of a column's tables between two keys, in bytes: in steps of whole
+    /// blocks, and 0 within one block.
     fn approximate_size(&self, column: Column, start: &[u8], end: &[u8]) -> u64 {
         let range = Range::new(start, end);
         let sizes = self
@@ -236,17 +247,16 @@ impl CellReader for RocksSnapshot {
         let column = columns.get(column);
         if keys.len() < *MULTI_GET_KEYS.start() {
             let mut keys = keys.iter().enumerate();
-            return keys.try_for_each(|(number, key)| {
-                get(db, column, key, options, |content| read(number, content)).map(drop)
-            });
+            return keys
+                .try_for_each(|(index, key)| get(db, column, key, options, |value| read(index, value)).map(drop));
         }
-        let mut number = 0;
-        for some in keys.chunks(*MULTI_GET_KEYS.end()) {
-            for found in db.batched_multi_get_cf_opt(column, some, false, options) {
-                if let Some(content) = found.map_err(engine_error)? {
-                    read(number, &content);
+        let mut index = 0;
+        for chunk in keys.chunks(*MULTI_GET_KEYS.end()) {
+            for found in db.batched_multi_get_cf_opt(column, chunk, false, options) {
+                if let Some(value) = found.map_err(engine_error)? {
+                    read(index, &value);
                 }
-                number += 1;
+                index += 1;
             }
         }
         Ok(())
@@ -265,13 +275,13 @@ impl CellReader for RocksSnapshot {
 
     fn resume_scan(
         &self,
-        bookmark: &ScanCursor,
+        scan_cursor: &ScanCursor,
         column: Column,
         range: &RowRange,
         backwards: bool,
         visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), EngineError> {
-        cursor::resume_scan(&self.0, bookmark, column, range, backwards, visit)
+        cursor::resume_scan(&self.0, scan_cursor, column, range, backwards, visit)
     }
 }
 
@@ -301,7 +311,7 @@ impl Storage for RocksStorage {
         if batch.batch.is_empty() { Ok(()) } else { self.write_with_retry(batch.batch) }
     }
 
-    /// Flushes all columns, together.
+    /// The table sync: flushes all columns together.
     fn sync(&self) -> Result<(), EngineError> {
         self.flush_all()
     }

@@ -6,20 +6,20 @@ use std::path::{Path, PathBuf};
 
 const CURRENT: &str = "CURRENT";
 
-/// A process that is killed while it opens leaves a file that RocksDB neither reads nor removes. The file does no harm, so a failure to
-/// remove it is no error.
+/// Removes unfinished options files. A process that is killed while it opens the store leaves one,
+/// and RocksDB neither reads nor removes it. The file is harmless, so errors are ignored.
 pub fn remove_stale_options_files(path: &Path) {
-    let is_one = |entry: &PathBuf| {
+    let is_stale = |entry: &PathBuf| {
         let name = entry.file_name().and_then(OsStr::to_str).unwrap_or_default();
         name.starts_with("OPTIONS-") && name.contains(".dbtmp") && is_rocksdb_file(entry)
     };
     let entries = fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
-    for left in entries.filter(is_one) {
-        let _ = fs::remove_file(left);
+    for file in entries.filter(is_stale) {
+        let _ = fs::remove_file(file);
     }
 }
 
-/// Whether RocksDB gives its files names like this.
+/// Whether this is a file of RocksDB, by its name. Directories are not.
 pub fn is_rocksdb_file(file: &Path) -> bool {
     let name = file.file_name().and_then(OsStr::to_str).unwrap_or_default();
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -39,9 +39,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rocksdbs_names_are_told_from_others() {
+    fn rocksdb_file_names_are_recognized() {
         let folder = tempfile::tempdir().unwrap();
-        let is_of_rocksdb = |name: &str| {
+        let is_recognized = |name: &str| {
             let file = folder.path().join(name);
             fs::write(&file, "").unwrap();
             is_rocksdb_file(&file)
@@ -50,14 +50,14 @@ mod tests {
             ["CURRENT", "LOCK", "IDENTITY", "LOG", "LOG.old.1763726400000000", "MANIFEST-000001", "OPTIONS-000007"];
         let numbered = ["000004.log", "000012.sst", "000013.blob", "000000.dbtmp", "OPTIONS-000007.dbtmp"];
         for name in own.into_iter().chain(numbered) {
-            assert!(is_of_rocksdb(name), "{name}");
+            assert!(is_recognized(name), "{name}");
         }
         for name in
             ["precious.txt", "app.log", "LOG.txt", "1.txt", ".log", "MANIFEST-a", "OPTIONS", "2024-01", "CURRENT.1"]
         {
-            assert!(!is_of_rocksdb(name), "{name}");
+            assert!(!is_recognized(name), "{name}");
         }
         fs::create_dir(folder.path().join("000005.log")).unwrap();
-        assert!(!super::is_rocksdb_file(&folder.path().join("000005.log")), "a folder");
+        assert!(!super::is_rocksdb_file(&folder.path().join("000005.log")), "a directory");
     }
 }

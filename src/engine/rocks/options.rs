@@ -1,4 +1,4 @@
-//! How RocksDB is set up, and why.
+//! RocksDB's options, and the reasons for them.
 
 use rocksdb::{BlockBasedOptions, Cache, ColumnFamilyDescriptor, DBCompressionType, Options};
 
@@ -7,55 +7,61 @@ use crate::engine::storage::Column;
 use crate::engine::{Compression, EngineError};
 
 const BLOOM_BITS_PER_KEY: f64 = 10.0;
-/// What is to be known of the sizes of what the cache holds: its table grows as it must.
+/// The option `estimated_entry_charge` of RocksDB's `HyperClockCache`. 0: unknown; its hash table
+/// grows as needed.
 const ESTIMATED_ENTRY_CHARGE: usize = 0;
-/// How such a table is mapped: in shards of this or more, and no more of them than so many, each with room for as many handles as
-/// it could hold entries of this size.
+// RocksDB maps address space for that hash table: at most `CACHE_SHARDS_MAX` shards of at least
+// `CACHE_SHARD_BYTES`, each with a handle for every `CACHE_ENTRY_BYTES` of its capacity.
 const CACHE_SHARD_BYTES: usize = 32 << 20;
 const CACHE_SHARDS_MAX: usize = 64;
 const CACHE_HANDLE_BYTES: usize = 64;
 const CACHE_ENTRY_BYTES: usize = 300;
 
-/// When a snapshot goes, RocksDB writes every table anew that has nothing below it and was made while there was that snapshot: there may
-/// be deletions in it that can go now. The store always has a snapshot, so that is every such table, and during a load each would be
-/// written twice. In the column where most is written and least deleted it waits, in seconds; many a table has been merged with
-/// others by then.
+/// Delays the compaction of bottommost tables in the write column, in seconds.
+///
+/// When a snapshot is released, RocksDB rewrites each bottommost table that was written while the
+/// snapshot existed, to drop tombstones. The store always has a snapshot, so this applies to every
+/// such table, and a bulk load would write each of them twice. The write column has the most writes
+/// and the fewest deletions. With the delay, many of its tables have been compacted otherwise by
+/// then.
 const BOTTOMMOST_COMPACTION_DELAY: &str = "bottommost_file_compaction_delay=60";
 
-/// How RocksDB is to be set up: memory, in bytes, and how tables are compressed.
+/// The options for opening the tables; memory is in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct RocksOptions {
-    /// For blocks read from files.
+    /// The capacity of the block cache.
     pub block_cache_bytes: usize,
-    /// For writes not yet in files, all columns together.
+    /// The limit of RocksDB's memtables, all columns together.
     pub write_buffer_bytes: usize,
-    /// Of the tables that are written from now on. Those that there are stay as they are, and readable.
+    /// The compression of new tables. Existing tables stay as they are, and readable.
     pub compression: Compression,
 }
 
 impl RocksOptions {
-    /// Refuses what RocksDB would end the process over.
+    /// Rejects options with which RocksDB would abort the process.
     pub fn check(self) -> Result<(), EngineError> {
         bounds::BLOCK_CACHE_BYTES.check(self.block_cache_bytes as u128)?;
         if can_map_cache(self.block_cache_bytes) {
             return Ok(());
         }
         let what = format!(
-            "there are not enough addresses for a cache of {} bytes: ask for less, or let the process have more (ulimit -v, vm.overcommit_memory)",
+            "not enough address space for a block cache of {} bytes: use a smaller cache, or raise the process's limit \
+             (ulimit -v, vm.overcommit_memory)",
             self.block_cache_bytes
         );
         Err(EngineError::Io(what))
     }
 }
 
-/// Whether RocksDB will get what it maps for the cache's table. Where it does not, it ends the process.
+/// Whether RocksDB can map the address space for the cache's hash table. If it cannot, it aborts
+/// the process.
 fn can_map_cache(cache: usize) -> bool {
     let shards = (cache / CACHE_SHARD_BYTES).clamp(1, CACHE_SHARDS_MAX);
     let table = cache / shards / CACHE_ENTRY_BYTES * CACHE_HANDLE_BYTES;
     let mapped: Result<Vec<Vec<u8>>, _> = (0..shards)
         .map(|_| {
-            let mut some = Vec::new();
-            some.try_reserve_exact(table).map(|()| some)
+            let mut shard = Vec::new();
+            shard.try_reserve_exact(table).map(|()| shard)
         })
         .collect();
     std::hint::black_box(&mapped).is_ok()
@@ -87,21 +93,23 @@ pub fn column_family_descriptors(
     Column::ALL.into_iter().map(descriptor).collect()
 }
 
-/// `base`, but for what the text says.
+/// Overrides options of `base` by an options string.
 fn with_options_string(base: &mut Options, text: &str) -> Result<Options, EngineError> {
     base.get_options_from_string(text).map_err(|why| EngineError::Io(why.to_string()))
 }
 
-/// RocksDB's options, and why they are not the default ones.
+/// RocksDB's options where they differ from the defaults, and why.
 ///
-/// - No log: the log above has everything that is not flushed. So every write has it switched off.
-/// - `atomic_flush`: RocksDB may flush by itself in the middle of a hand-down. All columns are flushed together, so that what is durable
-///   then is a prefix of the hand-down's batches.
-/// - `max_bgerror_resume_count=0`: after a failed write the store stays closed until it is opened again, so RocksDB need not try to come
-///   back by itself.
-/// - `no_slowdown` on every write: a write that RocksDB would keep waiting is refused instead, and waits here. Inside, it would
-///   wait in front of RocksDB's own attempt to come back from a full disk, and that for the write, for ever.
-/// - One limit of write buffers for all columns: a generation fits, and is flushed once.
+/// - No write-ahead log: the store's own has everything that is not flushed. It is disabled for
+///   each write.
+/// - `atomic_flush`: RocksDB may flush on its own in the middle of the store's flush. All columns
+///   are flushed together, so that a prefix of the flush's batches becomes durable.
+/// - `max_bgerror_resume_count=0`: after a failed write the store fails until it is opened again,
+///   so RocksDB need not try to recover on its own.
+/// - `no_slowdown` for each write: RocksDB rejects a write instead of stalling it, and the write
+///   waits here. A write that waits inside RocksDB blocks RocksDB's own recovery from a full disk,
+///   and waits for it forever.
+/// - One limit of memtables for all columns: a memtable of the store fits in, and is flushed once.
 pub fn options(setup: RocksOptions) -> Result<Options, EngineError> {
     let mut options = with_options_string(&mut Options::default(), "max_bgerror_resume_count=0")?;
     options.set_compression_type(match setup.compression {
@@ -120,8 +128,9 @@ pub fn options(setup: RocksOptions) -> Result<Options, EngineError> {
 
 fn table_options(setup: RocksOptions) -> BlockBasedOptions {
     let mut table = BlockBasedOptions::default();
-    // The LRU cache has 64 shards of 2 MiB each, and what is larger than one, as the filter of two million rows, stays no longer
-    // than the read that it was loaded for. Here a shard has 32 MiB, and reading takes no lock.
+    // RocksDB's LRU cache would have 64 shards of 2 MiB. An entry larger than a shard, such as the
+    // filter of two million rows, is evicted right after the read. Here a shard has 32 MiB, and
+    // reads take no lock.
     table.set_block_cache(&Cache::new_hyper_clock_cache(setup.block_cache_bytes, ESTIMATED_ENTRY_CHARGE));
     table.set_bloom_filter(BLOOM_BITS_PER_KEY, false);
     table.set_cache_index_and_filter_blocks(true);

@@ -1,8 +1,9 @@
-//! Tables that RocksDB may not open any more. The folder itself is only read.
+//! Opening damaged tables. The original directory is only read.
 //!
-//! If RocksDB opens them as they are, that is all. If not, the files are copied into a folder aside, and RocksDB's own repair makes a
-//! database of every table that it can read there. It goes by the files alone: rows of a lost table are as they were before, or missing, and
-//! of a transaction a part may be there. Then each column is read block by block where it has to be: see [`around`](super::around).
+//! If RocksDB can open the tables, they are opened as they are. If not, the files are copied into a
+//! scratch directory, and RocksDB's repair rebuilds a database from all tables that it can read. It
+//! uses the files alone: rows of a lost table are outdated or missing, and transactions may be
+//! incomplete. Unreadable blocks are skipped later: see [`around`](super::around).
 
 use std::fs;
 use std::io;
@@ -15,24 +16,26 @@ use super::{LockedDb, RocksStorage, manifest};
 use crate::engine::EngineError;
 use crate::engine::storage::Column;
 
-/// Tables that only say which columns there are get numbers from here on.
+/// The file number of the first table that only declares a column family.
 const SEED_TABLE_NUMBER: u64 = 900_000_000;
 
-/// A folder of our own, which goes.
+/// A scratch directory, removed on drop.
 pub struct ScratchDir(PathBuf);
 
 impl Drop for ScratchDir {
     fn drop(&mut self) {
-        // Nothing could be done about a failure.
+        // A failure cannot be handled here.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// Opens what can be read of the tables. `aside` is made if copies are needed, and must not be there; it goes with what is returned
-/// for it. What is known to be lost or out of order by the way in which they were opened is added to the notes.
+/// Opens what can be read of the tables.
+///
+/// `scratch` is created if copies are needed, and must not exist; the returned [`ScratchDir`]
+/// removes it. Losses and inconsistencies are added to `notes`.
 pub fn open_or_repair(
     folder: &Path,
-    aside: &Path,
+    scratch: &Path,
     setup: RocksOptions,
     notes: &mut Vec<String>,
 ) -> Result<(RocksStorage, Option<ScratchDir>), EngineError> {
@@ -41,51 +44,52 @@ pub fn open_or_repair(
         Err(why) => why,
     };
     notes.push(format!(
-        "the database could not be opened ({why}), so it was put together from the files: rows may be older than they were, deleted ones may be back, and of a transaction a part may be missing"
+        "the tables could not be opened ({why}) and were rebuilt from their files: rows may be outdated, deleted rows may \
+         reappear, and transactions may be incomplete"
     ));
-    let (files, aside) = copy_to_scratch(folder, aside)?;
-    let storage = repair_copy(folder, &files, &aside, setup, notes)?;
-    Ok((storage, Some(aside)))
+    let (files, copy) = copy_to_scratch(folder, scratch)?;
+    let storage = repair_copy(folder, &files, &copy, setup, notes)?;
+    Ok((storage, Some(copy)))
 }
 
-/// Copies the files of a database. The answer is where they are, and what removes them.
-pub fn copy_to_scratch(folder: &Path, aside: &Path) -> Result<(PathBuf, ScratchDir), EngineError> {
+/// Copies the files of the tables into a new scratch directory. Returns the directory of the files,
+/// and the guard that removes the scratch directory.
+pub fn copy_to_scratch(folder: &Path, scratch: &Path) -> Result<(PathBuf, ScratchDir), EngineError> {
     let cannot =
-        |why: io::Error| EngineError::Io(format!("cannot copy {} to {}: {why}", folder.display(), aside.display()));
-    fs::create_dir(aside).map_err(|why| match why.kind() {
+        |why: io::Error| EngineError::Io(format!("cannot copy {} to {}: {why}", folder.display(), scratch.display()));
+    fs::create_dir(scratch).map_err(|why| match why.kind() {
         io::ErrorKind::AlreadyExists => EngineError::Io(format!(
-            "{} is there already: a repair that was cut short has left it, or another one is at work. If none is, remove it and try again",
-            aside.display()
+            "{} already exists: left by an interrupted repair, or in use by a running one; if no repair is running, remove it and try again",
+            scratch.display()
         )),
         _ => cannot(why),
     })?;
-    let held = ScratchDir(aside.to_owned());
-    let files = aside.join("files");
+    let guard = ScratchDir(scratch.to_owned());
+    let files = scratch.join("files");
     copy(folder, &files).map_err(cannot)?;
-    Ok((files, held))
+    Ok((files, guard))
 }
 
-/// Makes a database of the files of one that cannot be opened.
+/// Repairs the copied files with RocksDB's `RepairDB` and opens the result.
 fn repair_copy(
     folder: &Path,
     files: &Path,
-    aside: &ScratchDir,
+    scratch: &ScratchDir,
     setup: RocksOptions,
     notes: &mut Vec<String>,
 ) -> Result<RocksStorage, EngineError> {
-    let cannot = |why: io::Error| EngineError::Io(format!("cannot change the copies of {}: {why}", folder.display()));
+    let cannot = |why: io::Error| EngineError::Io(format!("cannot change the copy of {}: {why}", folder.display()));
     while let Some(manifest::RecordLocation { file, .. }) = manifest::find_recycled_record(files).map_err(cannot)? {
         fs::remove_file(&file).map_err(cannot)?;
     }
-    seed_column_families(&aside.0.join("columns"), files, setup)?;
-    let failed =
-        |why: rocksdb::Error| EngineError::Corruption(format!("nothing can be made of {}: {why}", folder.display()));
+    seed_column_families(&scratch.0.join("columns"), files, setup)?;
+    let failed = |why: rocksdb::Error| EngineError::Corruption(format!("cannot repair {}: {why}", folder.display()));
     let mut options = options::options(setup)?;
     DB::repair(&options, files).map_err(failed)?;
     for entry in fs::read_dir(files.join("lost")).into_iter().flatten().flatten() {
         if entry.path().extension().is_some_and(|end| end == "sst") {
             notes.push(format!(
-                "the table {} is damaged, and RocksDB leaves all of it out",
+                "the table {} is damaged and was left out by RocksDB",
                 entry.file_name().to_string_lossy()
             ));
         }
@@ -97,7 +101,7 @@ fn repair_copy(
     RocksStorage::from_db(LockedDb { db, marker: None })
 }
 
-/// Tables are never changed in place, so a link is as good as a copy.
+/// Copies all files. Tables are never changed in place, so they are hard-linked where possible.
 fn copy(folder: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir(to)?;
     for entry in fs::read_dir(folder)? {
@@ -111,8 +115,8 @@ fn copy(folder: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// RocksDB's repair learns from tables which columns exist. So each column gets a table from a new database, with nothing in it but the
-/// removal of a cell that never existed.
+/// RocksDB's repair finds the column families from the tables. So each column gets a seed table,
+/// from a new database, that contains only the deletion of an absent cell.
 fn seed_column_families(donor: &Path, to: &Path, setup: RocksOptions) -> Result<(), EngineError> {
     let failed =
         |why: rocksdb::Error| EngineError::Io(format!("cannot prepare a repair in {}: {why}", donor.display()));

@@ -1,62 +1,64 @@
-//! How long a write that RocksDB refuses waits, and when it has waited in vain.
+//! Retries of a stalled write, and when to give up.
 //!
-//! RocksDB refuses writes while flushing and compacting lag behind. On a healthy disk that ends by itself, however long it takes.
-//! On a full one it may never end: a compaction that finds no room is an error that RocksDB keeps to itself and tries to mend by
-//! compacting again, every second, while all writes are refused. So it is not time that decides but what RocksDB counts: errors
-//! in the background with no work done between them.
+//! RocksDB rejects writes while flushes and compactions lag. On a healthy disk such a stall ends on
+//! its own, however long it takes. On a full disk it may never end: RocksDB does not report a
+//! compaction that runs out of space, but retries it every second and rejects all writes meanwhile.
+//! So elapsed time alone cannot decide. RocksDB's counters do: background errors with no progress
+//! between them.
 
 use std::time::Duration;
 
-/// So many errors in a row with nothing done between them are the end. RocksDB rests for a second after each.
+/// The number of consecutive background errors without progress that end the wait. RocksDB pauses
+/// for a second after each.
 const ERRORS_WITHOUT_PROGRESS_MAX: u64 = 3;
-/// Nothing healthy takes so long.
+/// The limit of the wait; no healthy stall takes longer.
 const WAIT_MAX: Duration = Duration::from_secs(300);
 
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(1);
 const RETRY_DELAY_MAX: Duration = Duration::from_millis(100);
 
-/// What RocksDB says of its work in the background.
+/// RocksDB's counters of background work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackgroundProgress {
-    /// How often it has failed.
+    /// The number of failed flushes and compactions.
     pub errors: u64,
-    /// Grows with every flush and compaction that is done.
+    /// Grows with each completed flush and compaction: the super-version numbers of all columns.
     pub installed_versions: u64,
 }
 
-/// One wait of one write.
+/// The wait of one stalled write.
 #[derive(Debug)]
 pub struct WriteRetry {
     waited: Duration,
-    /// When anything was done last.
+    /// The counters at the last progress.
     last: BackgroundProgress,
 }
 
 impl WriteRetry {
-    /// Begins to wait.
+    /// Starts the wait.
     pub fn new(now: BackgroundProgress) -> Self {
         Self { waited: Duration::ZERO, last: now }
     }
 
-    /// How long until the next attempt, which counts as waited.
+    /// The delay until the next attempt; it counts as waited.
     ///
-    /// Longer and longer: where RocksDB only slows writes down, each attempt that comes too early moves the time at which
-    /// one would be let through, and one every millisecond could move it for ever.
+    /// Delays grow. When RocksDB only slows writes down, each early attempt postpones the time of
+    /// acceptance; an attempt every millisecond could postpone it forever.
     pub fn next_delay(&mut self) -> Duration {
-        let pause = (self.waited / 4).clamp(RETRY_DELAY_MIN, RETRY_DELAY_MAX);
-        self.waited += pause;
-        pause
+        let delay = (self.waited / 4).clamp(RETRY_DELAY_MIN, RETRY_DELAY_MAX);
+        self.waited += delay;
+        delay
     }
 
-    /// Why there is no sense in waiting on, if there is none.
+    /// The reason to give up, if there is one.
     pub fn give_up_reason(&mut self, now: BackgroundProgress) -> Option<&'static str> {
         if now.installed_versions != self.last.installed_versions {
             self.last = now;
         }
         if now.errors.saturating_sub(self.last.errors) >= ERRORS_WITHOUT_PROGRESS_MAX {
-            Some("its work in the background fails again and again, as on a full disk; its LOG says why")
+            Some("its flushes or compactions keep failing, as on a full disk; see the file LOG in tables/")
         } else if self.waited >= WAIT_MAX {
-            Some("for minutes")
+            Some("write stalled for more than 5 minutes")
         } else {
             None
         }
@@ -72,11 +74,11 @@ mod tests {
     }
 
     #[test]
-    fn errors_with_nothing_done_between_them_end_the_wait() {
-        let mut stall = WriteRetry::new(at(7, 20));
-        assert_eq!(stall.give_up_reason(at(7, 20)), None);
-        assert_eq!(stall.give_up_reason(at(9, 20)), None);
-        assert!(stall.give_up_reason(at(10, 20)).is_some());
+    fn errors_without_progress_end_the_wait() {
+        let mut retry = WriteRetry::new(at(7, 20));
+        assert_eq!(retry.give_up_reason(at(7, 20)), None);
+        assert_eq!(retry.give_up_reason(at(9, 20)), None);
+        assert!(retry.give_up_reason(at(10, 20)).is_some());
     }
 
     #[test]
@@ -85,37 +87,37 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_gets_work_done_is_waited_for_in_spite_of_errors() {
-        let mut stall = WriteRetry::new(at(0, 0));
+    fn errors_with_progress_do_not_end_the_wait() {
+        let mut retry = WriteRetry::new(at(0, 0));
         for step in 1..100 {
-            assert_eq!(stall.give_up_reason(at(2 * step, step)), None);
+            assert_eq!(retry.give_up_reason(at(2 * step, step)), None);
         }
     }
 
     #[test]
-    fn a_slow_store_without_errors_is_waited_for() {
-        let mut stall = WriteRetry::new(at(0, 0));
+    fn a_stall_without_errors_does_not_end_the_wait_early() {
+        let mut retry = WriteRetry::new(at(0, 0));
         for _ in 0..2000 {
-            assert_eq!(stall.give_up_reason(at(0, 0)), None);
-            stall.next_delay();
+            assert_eq!(retry.give_up_reason(at(0, 0)), None);
+            retry.next_delay();
         }
     }
 
     #[test]
     fn every_wait_ends() {
-        let mut stall = WriteRetry::new(at(0, 0));
+        let mut retry = WriteRetry::new(at(0, 0));
         let ends = |_: &u32| {
-            stall.next_delay();
-            stall.give_up_reason(at(0, 0)).is_some()
+            retry.next_delay();
+            retry.give_up_reason(at(0, 0)).is_some()
         };
         assert!((0..10_000).find(ends).is_some());
     }
 
     #[test]
-    fn pauses_grow_with_the_wait_and_stay_short() {
-        let mut stall = WriteRetry::new(at(0, 0));
-        let pauses: Vec<_> = (0..100).map(|_| stall.next_delay()).collect();
-        assert!(pauses.is_sorted());
-        assert_eq!((pauses[0], pauses[99]), (RETRY_DELAY_MIN, RETRY_DELAY_MAX));
+    fn delays_grow_up_to_the_maximum() {
+        let mut retry = WriteRetry::new(at(0, 0));
+        let delays: Vec<_> = (0..100).map(|_| retry.next_delay()).collect();
+        assert!(delays.is_sorted());
+        assert_eq!((delays[0], delays[99]), (RETRY_DELAY_MIN, RETRY_DELAY_MAX));
     }
 }

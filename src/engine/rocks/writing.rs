@@ -1,4 +1,4 @@
-//! Writing to RocksDB: again, where a write is refused for the time being. And flushing it.
+//! Writes a batch, with retries during a write stall; flushes all column families (the table sync).
 
 use std::time::Duration;
 
@@ -12,20 +12,21 @@ use super::{LockedDb, RocksStorage, engine_error};
 use crate::engine::EngineError;
 use crate::engine::storage::Column;
 
-/// So much room is kept for the next write.
+/// The capacity of the retry buffer that is kept for the next write.
 const RETRY_BUFFER_KEPT_BYTES: usize = 4 << 20;
-/// Between two looks at whether a flush is over.
+/// The limits of the delay between two checks whether a flush is complete.
 const FLUSH_POLL_MIN: Duration = Duration::from_micros(100);
 const FLUSH_POLL_MAX: Duration = Duration::from_millis(10);
 
 impl RocksStorage {
-    /// However often RocksDB refuses it for the time being.
+    /// Writes a batch. While RocksDB rejects it because of a write stall, retries until
+    /// [`WriteRetry::give_up_reason`] ends the wait.
     pub(super) fn write_with_retry(&self, batch: WriteBatch) -> Result<(), EngineError> {
         let db = &self.database.borrow_owner().db;
-        // RocksDB takes the batch away even where it refuses it.
+        // RocksDB consumes the batch even if it rejects it, so a retry needs a copy.
         let mut bytes = std::mem::take(&mut *self.retry_buffer.lock());
         bytes.extend_from_slice(batch.data());
-        let refused = match db.write_opt(batch, &self.write_options) {
+        let rejection = match db.write_opt(batch, &self.write_options) {
             Err(why) if why.kind() == rocksdb::ErrorKind::Incomplete => why,
             done => {
                 bytes.clear();
@@ -34,45 +35,40 @@ impl RocksStorage {
                 return done.map_err(engine_error);
             }
         };
-        let mut stall = WriteRetry::new(self.background_progress()?);
+        let mut retry = WriteRetry::new(self.background_progress()?);
         loop {
-            #[allow(
-                clippy::disallowed_methods,
-                reason = "the time that a disk takes is real, whatever the store's runtime"
-            )]
-            std::thread::sleep(stall.next_delay());
+            #[allow(clippy::disallowed_methods, reason = "disk time is real time, whatever the store's runtime")]
+            std::thread::sleep(retry.next_delay());
             match db.write_opt(WriteBatch::from_data(&bytes), &self.write_options) {
                 Err(why) if why.kind() == rocksdb::ErrorKind::Incomplete => {}
                 done => return done.map_err(engine_error),
             }
-            if let Some(why) = stall.give_up_reason(self.background_progress()?) {
-                return Err(EngineError::Undetermined(format!("RocksDB takes no writes ({refused}): {why}")));
+            if let Some(why) = retry.give_up_reason(self.background_progress()?) {
+                return Err(EngineError::Undetermined(format!("RocksDB rejects writes ({rejection}): {why}")));
             }
         }
     }
 
-    /// Flushes all columns together; what was written is durable afterwards.
+    /// Flushes all columns together; afterwards all earlier writes are durable.
     ///
-    /// RocksDB's own wait for a flush of several columns may end too early. It is over when each column's memtables are newer than
-    /// those that were to be flushed, and the numbers for that comparison are in the order of a hash map of the columns, not in
-    /// theirs (`AtomicFlushMemTables` in 11.8.1). So this waits until no column has a memtable with anything in it; nothing else
-    /// writes meanwhile. A memtable is counted until the manifest has its table.
+    /// RocksDB's own wait for a flush of several column families may end too early. It waits until
+    /// the memtables of each family are newer than those of the flush. But it compares with
+    /// memtable ids in the order of a hash map of the families, not in theirs
+    /// (`AtomicFlushMemTables` in 11.8.1). So this waits until no family has a non-empty memtable.
+    /// A memtable counts until the manifest has its table, and there are no concurrent writes.
     pub(super) fn flush_all(&self) -> Result<(), EngineError> {
         self.database.with_dependent(|LockedDb { db, .. }, columns| {
             let all = Column::ALL.map(|column| columns.get(column));
-            let mut pause = FLUSH_POLL_MIN;
+            let mut delay = FLUSH_POLL_MIN;
             loop {
-                // Where its work in the background has failed this returns the error.
+                // Returns the error if background work has failed, so that the loop ends.
                 db.flush_cfs_opt(&all, &FlushOptions::default()).map_err(engine_error)?;
                 if self.is_flushed()? {
                     return Ok(());
                 }
-                #[allow(
-                    clippy::disallowed_methods,
-                    reason = "the time that a disk takes is real, whatever the store's runtime"
-                )]
-                std::thread::sleep(pause);
-                pause = (pause * 2).min(FLUSH_POLL_MAX);
+                #[allow(clippy::disallowed_methods, reason = "disk time is real time, whatever the store's runtime")]
+                std::thread::sleep(delay);
+                delay = (delay * 2).min(FLUSH_POLL_MAX);
             }
         })
     }
@@ -81,7 +77,7 @@ impl RocksStorage {
         self.database.with_dependent(|LockedDb { db, .. }, columns| {
             for column in Column::ALL {
                 for name in [NUM_IMMUTABLE_MEM_TABLE, NUM_ENTRIES_ACTIVE_MEM_TABLE] {
-                    // A count that is not known is not zero.
+                    // An unknown count does not prove that there is none.
                     if db.property_int_value_cf(columns.get(column), name).map_err(engine_error)? != Some(0) {
                         return Ok(false);
                     }
@@ -92,16 +88,14 @@ impl RocksStorage {
     }
 
     fn background_progress(&self) -> Result<BackgroundProgress, EngineError> {
-        let known = |number: Result<Option<u64>, _>| number.map(Option::unwrap_or_default).map_err(engine_error);
+        let or_zero = |number: Result<Option<u64>, _>| number.map(Option::unwrap_or_default).map_err(engine_error);
         self.database.with_dependent(|LockedDb { db, .. }, columns| {
-            let mut done = 0;
+            let mut installed_versions = 0;
             for column in Column::ALL {
-                done += known(db.property_int_value_cf(columns.get(column), CURRENT_SUPER_VERSION_NUMBER))?;
+                installed_versions +=
+                    or_zero(db.property_int_value_cf(columns.get(column), CURRENT_SUPER_VERSION_NUMBER))?;
             }
-            Ok(BackgroundProgress {
-                errors: known(db.property_int_value(BACKGROUND_ERRORS))?,
-                installed_versions: done,
-            })
+            Ok(BackgroundProgress { errors: or_zero(db.property_int_value(BACKGROUND_ERRORS))?, installed_versions })
         })
     }
 }
@@ -114,7 +108,7 @@ mod tests {
     use crate::engine::storage::{Batch as _, Column, Storage as _};
 
     #[test]
-    fn a_flush_of_all_columns_is_over_when_it_returns() {
+    fn flush_all_returns_when_all_columns_are_flushed() {
         let folder = tempfile::tempdir().unwrap();
         let setup = RocksOptions {
             block_cache_bytes: 1 << 20,
@@ -125,13 +119,14 @@ mod tests {
         let path = folder.path().join("tables");
         std::fs::create_dir(&path).unwrap();
         let tables = RocksStorage::open(&path, setup, true, marker).unwrap();
-        let content = vec![b'x'; 3000];
+        let value = vec![b'x'; 3000];
         for round in 0..400_u32 {
-            // Full memtables are flushed by themselves, some columns at a time, and their numbers drift apart.
+            // RocksDB flushes full memtables on its own, some columns at a time, so their ids drift
+            // apart.
             for step in 0..round % 40 {
                 let mut batch = tables.new_batch(0);
                 let column = Column::ALL[1 + (round + step) as usize % 4];
-                batch.put(column, &step.to_be_bytes(), &content);
+                batch.put(column, &step.to_be_bytes(), &value);
                 tables.write(batch).unwrap();
             }
             let mut batch = tables.new_batch(0);

@@ -54,8 +54,8 @@ impl Store {
     fn begin_drop(&self, name: &str) -> Result<(PendingDrop<'_>, KeyspaceId)> {
         self.inner.check_open()?;
         self.inner.check_writable()?;
-        if self.inner.embedded.is_none() {
-            return Err(Error::invalid("keyspaces of an engine that others use cannot be dropped"));
+        if !self.inner.coordinator.is_exclusive() {
+            return Err(Error::invalid("not supported on a shared engine: dropping a keyspace"));
         }
         let keyspace = self.existing_keyspace(name)?;
         let id = keyspace.id();
@@ -71,17 +71,13 @@ impl Store {
 
     /// Gives back the space of dropped keyspaces that nobody can need any more.
     pub(in crate::store) fn erase_dropped(&self) -> Result<()> {
-        let Some(embedded) = &self.inner.embedded else { return Ok(()) };
-        let pipeline = embedded.pipeline();
-        let by_orphans = || pipeline.may_have_orphans() && !mutated!(DropLeavesOrphans);
-        let by_endings =
-            || (pipeline.any_unapplied() || embedded.pending_cleanups() > 0) && !mutated!(DropLeavesCleanups);
-        let may_be_asked = || by_orphans() || by_endings();
-        if may_be_asked() {
+        let coordinator = &*self.inner.coordinator;
+        // A resolver may have to read a primary in a dropped keyspace.
+        if coordinator.may_read_primaries() {
             return Ok(());
         }
         let catalog = self.catalog();
-        let view = self.inner.coordinator.begin()?.0;
+        let view = coordinator.begin()?.0;
         let listed: Vec<_> = self.scan_entries(&view, DROPPED_PREFIX).collect::<Result<_>>()?;
         for (key, what) in listed {
             let KeyspaceId(id) = decode_dropped_id(&key)?;
@@ -90,21 +86,22 @@ impl Store {
             let committed =
                 self.inner.engine.snapshot()?.write(&catalog.row(&key))?.map_or(noted, |drop| drop.commit_ts);
             let dropped_at = noted.max(committed);
-            // One that never had a name cannot be read at any moment.
-            let can_be_needed = if what == STAGED_MARK {
-                pipeline.oldest_read_ts() < dropped_at
+            // A keyspace that never had a name is in no history.
+            let may_be_read = if what == STAGED_MARK {
+                coordinator.watermarks().is_none_or(|marks| marks.oldest_read_ts < dropped_at)
             } else {
-                embedded.gc_horizon_max() < dropped_at || embedded.advance_gc_horizon()? < dropped_at
+                !coordinator.is_below_gc_horizon(dropped_at)?
             };
-            if can_be_needed {
+            if may_be_read {
                 continue;
             }
-            // Once more, now that the drop is known: what was committed before it is unapplied until its last lock is gone.
-            if may_be_asked() && !mutated!(DropCheckedOnce) {
+            // Checked again after the drop's timestamp was read: a commit before it is in the table of fates
+            // until its last lock is gone.
+            if coordinator.may_read_primaries() && !mutated!(DropCheckedOnce) {
                 return Ok(());
             }
             crash_point!(KeyspaceDropped);
-            self.inner.engine.delete_keyspace(KeyspaceId(id)).map_err(|why| pipeline.poison(why.into()))?;
+            coordinator.delete_keyspace(KeyspaceId(id))?;
             crash_point!(KeyspaceDataDeleted);
             // By hand: the background must not queue for a permit that a caller of `close` may hold.
             let mut txn = self.begin()?;

@@ -31,7 +31,7 @@ use super::range::prefix_range;
 use super::scan::Scan;
 use super::{MAX_KEYSPACE_NAME_BYTES, Snapshot, Store, Txn, TxnOptions};
 use crate::error::{Error, ErrorKind, Result};
-use crate::pipeline::KeyspaceDescriptor;
+use crate::keyspace_descriptor::KeyspaceDescriptor;
 use crate::row::KeyspaceId;
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;

@@ -47,10 +47,9 @@ impl Store {
     ) -> Result<DumpStats> {
         self.inner.check_open()?;
         self.inner.check_writable()?;
-        let Some(embedded) = &self.inner.embedded else {
-            return Err(Error::invalid("an engine that others use cannot be restored to"));
-        };
-        let pipeline = embedded.pipeline();
+        if !self.inner.coordinator.is_exclusive() {
+            return Err(Error::invalid("not supported on a shared engine: restoring a dump"));
+        }
         let mut from = DumpReader::open(from, NOTHING_RESTORED)?;
         let header = from.header()?;
         if header.since.is_none() && existing == OnExisting::Fail && !self.keyspace_names()?.is_empty() {
@@ -64,7 +63,7 @@ impl Store {
             check_progress(progress(so_far), || format!("stopped after {} rows; nothing was restored", so_far.rows))?;
         }
         // Not before it is known that it fits and is whole: timestamps never go back.
-        pipeline.advance_past(header.read_ts)?;
+        self.inner.coordinator.advance_past(header.read_ts)?;
         restoring.finish()
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::blocks::{BLOCK_BYTES, BLOCK_ROWS, DumpBlock, DumpWriter};
 use super::{DumpBase, DumpOptions, DumpStats, changes};
-use crate::coordinator::history::check_within_retention;
+use crate::coordinator::check_within_retention;
 use crate::error::{Error, Result};
 use crate::row::{Bytes, KeyspaceId};
 use crate::store::proceed::{IntoControlFlow, check_progress};
@@ -61,7 +61,7 @@ impl Snapshot {
     /// # fn main() -> percolite::Result<()> {
     /// use std::time::Duration;
     /// use percolite::{DumpHeader, DumpOptions, OnExisting, Store};
-    /// let store = Store::builder().history(Duration::from_secs(3600)).in_memory()?;
+    /// let store = Store::builder().history_retention(Duration::from_secs(3600)).in_memory()?;
     /// let towns = store.keyspace("towns")?;
     /// store.transact(|txn| txn.put(&towns, "Oslo", "717710").and_then(|()| txn.put(&towns, "Atlantis", "0")))?;
     /// let mut sunday = Vec::new();
@@ -78,7 +78,7 @@ impl Snapshot {
     /// copy.restore(monday.as_slice(), OnExisting::Fail, |_| ())?;
     /// let towns = copy.keyspace("towns")?;
     /// let snapshot = copy.snapshot()?;
-    /// assert!(snapshot.contains(&towns, "Bergen")? && !snapshot.contains(&towns, "Atlantis")?);
+    /// assert!(snapshot.contains_key(&towns, "Bergen")? && !snapshot.contains_key(&towns, "Atlantis")?);
     /// # Ok(()) }
     /// ```
     ///

@@ -1,9 +1,12 @@
-//! Fences: transactions that commit only while a lock is held.
+//! Fences: transactions that commit only while a named lock is held, as an etcd `Txn` that compares
+//! a lease key.
 //!
-//! The condition is looked at where it is decided whether the transaction commits, by the leader of the commit pipeline: a guard
-//! may be lost at any moment before, and then nothing is written. That a lock was held when a transaction *began* would say
-//! nothing, and to compare its `start_ts` with the token would not do either: its view is taken before that is drawn. So the view
-//! is compared, with the grant's floor.
+//! The leader of the commit pipeline checks the condition when it decides whether the transaction
+//! commits. If the grant has ended at any time before, nothing is written.
+//!
+//! That a lock was held when a transaction *began* would prove nothing about its commit. Comparing
+//! `start_ts` with the token would not prove it either: the read view is taken before `start_ts` is
+//! drawn. So the `read_ts` of the view is compared, with the grant's smallest `read_ts`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,9 +16,9 @@ use crate::locking::{FenceCondition, Grant, RequestHandle};
 use crate::store::Txn;
 use crate::timestamp::Timestamp;
 
-/// A condition of transactions: they commit only while the grant stands that this was made of
-/// ([`LockGuard::fence`](super::LockGuard::fence)). It does not hold the lock, and may be kept, sent and used freely, for any number of
-/// transactions.
+/// A condition of transactions: they commit only while the grant is valid that it was made of
+/// ([`LockGuard::fence`](super::LockGuard::fence)). A fence does not hold the lock. It may be kept,
+/// sent to other threads and used for any number of transactions.
 #[derive(Clone)]
 pub struct Fence {
     pub(super) grant: Arc<Grant>,
@@ -23,7 +26,7 @@ pub struct Fence {
 }
 
 impl Fence {
-    /// The grant's number.
+    /// The fencing token of the grant.
     pub fn token(&self) -> Timestamp {
         self.grant.token()
     }
@@ -36,22 +39,27 @@ impl fmt::Debug for Fence {
 }
 
 impl Txn {
-    /// Has the transaction commit only while the lock is held, and checks that it sees what was done under the lock before. May be called
-    /// for several locks, at any time before the commit.
+    /// Makes the transaction commit only while the lock is held, and checks that it sees the
+    /// changes of earlier holders. May be called for several locks, at any time before the commit.
     ///
-    /// Take the lock first, then begin: a transaction that began before the grant may have read what another holder has changed
-    /// since, and is refused, if anything at all was committed in between. When the grant has ended before the commit is decided,
-    /// [`Txn::commit`] returns [`ErrorKind::LockLost`] and nothing is written, by a transaction that only reads, too;
-    /// [`transact`](crate::Store::transact) returns it, and does not try again. A commit that was decided before is seen by the next
-    /// holder, whose guard waits until it is durable, if it is [to be](crate::Durability).
+    /// First acquire the lock, then begin. A transaction that began before the grant may have read
+    /// what another holder has changed since. It fails here if anything was committed in between.
     ///
-    /// **A lease whose time is over**, and which has no successor yet: `fence` returns [`ErrorKind::LockLost`], but a transaction that was
-    /// fenced while the lease lasted still commits, since no conflicting grant exists. The grant ends when its guard is dropped, by the next
-    /// request of the name, by the one at the front of the queue, or by the background a day later. From then on the commit, too, returns
-    /// [`ErrorKind::LockLost`].
+    /// If the grant has ended when the commit is decided, [`Txn::commit`] returns
+    /// [`ErrorKind::LockLost`] and nothing is written. A transaction that only reads returns it as
+    /// well, and [`transact`](crate::Store::transact) does not retry it. A commit that was decided
+    /// before the end is visible to the next holder. If it is [durable](crate::Durability), the
+    /// next guard is returned only when it survives a power cut.
     ///
-    /// It says nothing about transactions without the lock: rows that they write conflict as ever. And of a shared lock or a semaphore
-    /// it says only that the grant stands; others may hold it, too.
+    /// **An expired lease without a successor.** `fence` returns [`ErrorKind::LockLost`]. A
+    /// transaction that was fenced before the expiry still commits, since no conflicting grant
+    /// exists. The grant ends when its guard is dropped, by the next request of the name, by the
+    /// first waiter of the queue, or by the background worker a day later. From then on the commit
+    /// returns [`ErrorKind::LockLost`] as well.
+    ///
+    /// A fence does not affect transactions without the lock: rows that both write conflict as
+    /// usual. The fence of a shared lock or a semaphore says only that the grant is valid; others
+    /// may hold the lock as well.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
@@ -67,11 +75,16 @@ impl Txn {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::LockLost`] when the lock is lost already, or its lease is over. When something was committed between the transaction's
-    /// begin and the grant: by hand [`ErrorKind::SnapshotTooOld`] (begin a new one); inside of [`Store::transact`](crate::Store::transact)
-    /// [`ErrorKind::InvalidArgument`], because every attempt would fail (take the lock before the call, or use
-    /// [`Store::transact_with_lock`](crate::Store::transact_with_lock)). [`ErrorKind::InvalidArgument`] for a lock of another store, and
-    /// for one whose conversion was given up before it had its token (`AsyncLockGuard::upgrade`); [`ErrorKind::Closed`].
+    /// - [`ErrorKind::LockLost`] if the grant has ended or its lease has expired.
+    /// - [`ErrorKind::SnapshotTooOld`] if something was committed between the begin of the
+    ///   transaction and the grant: begin a new transaction.
+    /// - [`ErrorKind::InvalidArgument`] for the same inside of
+    ///   [`Store::transact`](crate::Store::transact), because every attempt would fail: acquire the
+    ///   lock before the call, or use
+    ///   [`Store::transact_with_lock`](crate::Store::transact_with_lock).
+    /// - [`ErrorKind::InvalidArgument`] for a lock of another store, and after an incomplete
+    ///   conversion ([`LockGuard::upgrade`](super::LockGuard::upgrade)).
+    /// - [`ErrorKind::Closed`].
     pub fn fence(&mut self, fence: &Fence) -> Result<()> {
         self.add_lock_fence(fence, None)
     }
@@ -87,10 +100,7 @@ impl Txn {
             return Err(ErrorKind::LockLost(Box::new(grant.lost_error(reason))).into());
         }
         if !grant.is_ready() {
-            let what = format!(
-                "lock {} has no token yet: its conversion was given up on the way, and has to be called once more",
-                grant.target()
-            );
+            let what = format!("lock {} has no token yet: its conversion is incomplete, call it again", grant.target());
             return Err(Error::invalid(what));
         }
         if self.read_ts() < grant.min_read_ts() && !mutated!(FenceIgnoresMinReadTs) {
@@ -109,12 +119,14 @@ impl Txn {
         let (target, floor) = (grant.target(), grant.min_read_ts());
         if self.is_attempt {
             let what = format!(
-                "lock {target} was taken inside of the transaction, which does not see what earlier holders have committed: take it before the transaction, or use lock_transact"
+                "the transaction began before lock {target} was granted, so it does not see commits of earlier \
+                 holders: acquire the lock before the transaction, or use transact_with_lock"
             );
             return Error::invalid(what);
         }
         let what = format!(
-            "the transaction began before lock {target} was granted: it reads at {:#}, and what earlier holders have committed is seen from {floor:#} on; begin a new one",
+            "the transaction began before lock {target} was granted: its read_ts is {:#}, the lock requires \
+             {floor:#} or later; begin a new transaction",
             self.read_ts()
         );
         ErrorKind::SnapshotTooOld(what).into()

@@ -1,4 +1,4 @@
-//! Guards: the owners of grants in a program.
+//! Guards: RAII owners of grants of named locks.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -16,11 +16,12 @@ use crate::waiter::Waiter;
 
 use super::take::request_error;
 
-/// A lock that is held. Dropping it releases the lock; that never waits. It may be sent to other threads, and does not keep the store open:
-/// when that is closed, the guard is lost.
+/// A named lock that is held. Dropping the guard releases the lock, without waiting. The guard may
+/// be sent to other threads. It does not keep the store open: closing the store ends the grant.
 ///
-/// Held is what this process knows. A process that was paused may go on with a guard that is lost; what it writes then is stopped by a
-/// [fence](crate::Txn::fence), or, outside of the store, by the [token](LockGuard::token).
+/// The guard shows the state in this process. A process that was paused may continue with a guard
+/// whose grant has ended. A [fence](crate::Txn::fence) rejects its writes to the store; outside of
+/// the store the [token](LockGuard::token) must.
 #[must_use = "a guard that is dropped releases its lock"]
 pub struct LockGuard {
     request: RequestHandle,
@@ -45,7 +46,7 @@ impl LockGuard {
 
     /// The store, without keeping it open.
     pub(crate) fn store(&self) -> Result<Store> {
-        let closed = || Error::closed(self.locks.heads.closed().unwrap_or(crate::pipeline::CLOSED_MESSAGE));
+        let closed = || Error::closed(self.locks.heads.closed().unwrap_or(crate::error::CLOSED_BY_USER));
         let store = self.store.upgrade().map(|inner| Store { inner, _open: None }).ok_or_else(closed)?;
         store.inner.check_open()?;
         Ok(store)
@@ -59,35 +60,40 @@ impl LockGuard {
         }
     }
 
-    /// The grant's number, a *fencing token*. Of two grants of a name that exclude each other the later has the greater one, over restarts and power
-    /// cuts, within one folder. A service or file that takes only tokens at least as great as the last one it took is safe from a holder
-    /// that was paused. A copied, restored or repaired store is another one, whose tokens may repeat those of the first or be smaller.
+    /// The *fencing token*: the number of the grant. Of two grants of a name that exclude each
+    /// other, the later has the greater token, over restarts and power cuts, within one directory.
     ///
-    /// 0 after a conversion that was given up on the way, until it is settled: see [`LockGuard::upgrade`].
+    /// A service or file is safe from a paused holder if it rejects tokens below the greatest one
+    /// that it has accepted. A copied, restored or repaired store is another store: its tokens may
+    /// repeat those of the original or be smaller.
+    ///
+    /// 0 after an incomplete conversion, until it is completed: see [`LockGuard::upgrade`].
     pub fn token(&self) -> Timestamp {
         if self.grant().is_ready() { self.grant().token() } else { Timestamp::ZERO }
     }
 
-    /// A condition of transactions: see [`Txn::fence`](crate::Txn::fence). It is of the present grant; after [`LockGuard::upgrade`] or
-    /// [`LockGuard::downgrade`] it is lost, and a new one is needed.
+    /// A condition of transactions: see [`Txn::fence`](crate::Txn::fence). It belongs to the
+    /// present grant; [`LockGuard::upgrade`] and [`LockGuard::downgrade`] end that, and a new fence
+    /// is needed.
     pub fn fence(&self) -> Fence {
         Fence { grant: Arc::clone(self.grant()), store: self.locks.store }
     }
 
-    /// What is shown of it, with the lease that was over before it, and how many requests wait for it directly: the first of those that
-    /// exclude each other, and not those behind it, which [`Store::lock_table`](crate::Store::lock_table) has.
+    /// The entry of this grant in the lock table, with the expired lease that it followed and the
+    /// number of requests that wait for it directly. Requests further back in the queue are in
+    /// [`Store::lock_table`](crate::Store::lock_table).
     pub fn entry(&self) -> LockEntry {
         let (grant, clock) = (self.grant(), self.locks.clock());
         let mut entries = self.locks.heads.holders(&grant.name, &clock, 1, |other| other.id == grant.id).0;
         entries.pop().unwrap_or_else(|| clock.entry(grant, LockState::Held))
     }
 
-    /// Whether it has not been lost, as far as this process knows: the truth is in the fence.
+    /// Whether the grant is valid in this process. Only a fence is reliable at the commit.
     pub fn is_held(&self) -> bool {
         self.check().is_ok()
     }
 
-    /// Waits until it is lost, so long at most; the answer is whether it is.
+    /// Blocks until the grant ends, at most for `at_most`; returns whether it has ended.
     pub fn wait_lost(&self, at_most: Duration) -> bool {
         let runtime = &self.locks.runtime;
         let waiter = Arc::new(Waiter::new(&**runtime));
@@ -108,10 +114,11 @@ impl LockGuard {
         lost
     }
 
-    /// How long it is until its lease may be over.
+    /// The time until the lease may expire.
     pub(crate) fn until_it_may_be_lost(&self) -> Duration {
         let now = self.locks.runtime.elapsed();
-        // One that is over but being written has its answer soon, and is looked at again when it would be over once more.
+        // An expired lease whose row is being written is renewed or lost soon. It is checked again
+        // after its duration.
         let is_written = |lease: &Lease| lease.row_writes_in_flight > 0 && lease.expires_at <= now;
         let left =
             |lease: Lease| if is_written(&lease) { lease.duration } else { lease.expires_at.saturating_sub(now) };
@@ -128,29 +135,38 @@ impl LockGuard {
         self.grant().unwatch(waiter);
     }
 
-    /// Has the lease last for `lease` from now on, durably. The background thread then goes by that time.
+    /// Renews the lease, durably: it then expires `lease` from the time of this call. The
+    /// background thread renews it by that duration.
     ///
     /// # Errors
-    /// [`ErrorKind::LockLost`] when it is over, or the guard was lost otherwise; [`ErrorKind::InvalidArgument`] when there is no lease or the
-    /// time is out of [bounds](crate::bounds::LOCK_LEASE); [`ErrorKind::Undetermined`] when the store fails: the row may have been written.
-    /// [`ErrorKind::Io`], [`ErrorKind::Corruption`], [`ErrorKind::Closed`].
+    /// - [`ErrorKind::LockLost`] if the lease has expired or the grant has ended.
+    /// - [`ErrorKind::InvalidArgument`] without a lease, for a duration out of
+    ///   [bounds](crate::bounds::LOCK_LEASE), and after an incomplete conversion.
+    /// - [`ErrorKind::Undetermined`] if the store fails: the row may have been written.
+    /// - [`ErrorKind::Io`], [`ErrorKind::Corruption`], [`ErrorKind::Closed`].
     pub fn renew(&self, lease: Duration) -> Result<()> {
         bounds::LOCK_LEASE.check(lease.as_nanos())?;
         let store = self.store()?;
         store.renew_lease(&self.locks, self.grant(), Some(lease))
     }
 
-    /// Makes a shared lock exclusive, as soon as no other holder is left: before all requests in the queue. The grant is a new one, with
-    /// a greater token. An exclusive lock stays as it is.
+    /// Makes a shared lock exclusive as soon as it has no other holder, ahead of all requests in
+    /// the queue. The grant is a new one, with a greater token; fences of the old one fail. An
+    /// exclusive lock stays as it is.
     ///
-    /// A wait that fails leaves the shared lock as it was, with its token and fences. An error of the disk or the store after the
-    /// grant, [`ErrorKind::Undetermined`], [`ErrorKind::Io`] or [`ErrorKind::Corruption`], leaves the guard with an exclusive grant
-    /// that has no token yet: nothing can be fenced by it; call it again, or drop the guard.
+    /// A wait that fails leaves the shared lock as it was, with its token and fences.
+    ///
+    /// After the grant, [`ErrorKind::Undetermined`], [`ErrorKind::Io`] or [`ErrorKind::Corruption`]
+    /// leaves an incomplete conversion: the guard has an exclusive grant without a token. It cannot
+    /// fence transactions. Call this again, or drop the guard.
     ///
     /// # Errors
-    /// [`ErrorKind::Deadlock`] at once when another holder waits for the same; [`ErrorKind::LockNotAvailable`] when the wait is over;
-    /// [`ErrorKind::LockLost`] when it is lost; [`ErrorKind::InvalidArgument`] for a semaphore; [`ErrorKind::Closed`],
-    /// [`ErrorKind::Undetermined`], [`ErrorKind::Io`], [`ErrorKind::Corruption`].
+    /// - [`ErrorKind::Deadlock`] immediately if another holder waits to upgrade.
+    /// - [`ErrorKind::LockNotAvailable`] at the end of the wait.
+    /// - [`ErrorKind::LockLost`] if the grant has ended.
+    /// - [`ErrorKind::InvalidArgument`] for a semaphore.
+    /// - [`ErrorKind::Closed`], [`ErrorKind::Undetermined`], [`ErrorKind::Io`],
+    ///   [`ErrorKind::Corruption`].
     pub fn upgrade(&mut self, wait: LockWaitPolicy) -> Result<()> {
         let store = self.store()?;
         let waiter = || Arc::new(Waiter::new(&*store.inner.runtime));
@@ -166,7 +182,7 @@ impl LockGuard {
         &self.locks
     }
 
-    /// Asks for the conversion; `None` when it is exclusive already.
+    /// Requests the conversion; `None` if the lock is exclusive already.
     pub(crate) fn begin_upgrade(
         &mut self,
         store: &Store,
@@ -198,13 +214,13 @@ impl LockGuard {
         Ok(Some(LockWait::new(RequestHandle::new(heads, next, true), began, options.wait.timeout(), None)))
     }
 
-    /// Takes a conversion over that was granted in memory.
+    /// Takes ownership of a conversion that was granted in memory.
     #[cfg(feature = "tokio")]
     pub(crate) fn replace_request(&mut self, request: RequestHandle) {
         self.request = request;
     }
 
-    /// Gives a converted grant its token.
+    /// Completes a conversion: the steps from the grant in memory to the token.
     pub(crate) fn activate_conversion(&self, store: &Store) -> Result<()> {
         if self.grant().is_ready() {
             return self.check();
@@ -212,13 +228,16 @@ impl LockGuard {
         store.activate_grant(self.grant(), true)
     }
 
-    /// Makes an exclusive lock shared, and grants the shared requests that wait. The grant is a new one, with a greater token. A
-    /// shared lock stays as it is.
+    /// Makes an exclusive lock shared, and grants the shared requests that wait. The grant is a new
+    /// one, with a greater token; fences of the old one fail. A shared lock stays as it is.
     ///
     /// # Errors
-    /// [`ErrorKind::LockLost`] when it is lost; [`ErrorKind::InvalidArgument`] for a semaphore, and while requests of a semaphore wait
-    /// for it; [`ErrorKind::Closed`]. [`ErrorKind::Undetermined`], [`ErrorKind::Io`] and [`ErrorKind::Corruption`] leave the guard
-    /// with a shared grant that has no token yet, as with [`LockGuard::upgrade`].
+    /// - [`ErrorKind::LockLost`] if the grant has ended.
+    /// - [`ErrorKind::InvalidArgument`] for a semaphore, and while semaphore requests wait for the
+    ///   lock.
+    /// - [`ErrorKind::Undetermined`], [`ErrorKind::Io`] and [`ErrorKind::Corruption`] leave an
+    ///   incomplete conversion: a shared grant without a token, as in [`LockGuard::upgrade`].
+    /// - [`ErrorKind::Closed`].
     pub fn downgrade(&mut self) -> Result<()> {
         let store = self.store()?;
         self.begin_downgrade()?;
@@ -250,11 +269,13 @@ impl LockGuard {
         Arc::new(Grant::new(Arc::clone(&before.name), before.id, mode, before.requester.clone(), lease))
     }
 
-    /// Keeps the lease beyond this guard, the store and the process, until it is over or released by its token
-    /// ([`Store::release_lock`]); it is not renewed. [`Store::attach_lock`] makes a guard of it again.
+    /// Gives the lease to its token: it outlasts this guard, the store and the process, until it
+    /// expires or [`Store::release_lock`] ends it. It is not renewed. [`Store::attach_lock`] makes
+    /// a guard of it again.
     ///
     /// # Errors
-    /// The guard itself when it has no lease, is lost, or has no token because a conversion has failed.
+    /// The guard itself if it has no lease, if the grant has ended, or after an incomplete
+    /// conversion.
     #[allow(clippy::result_large_err, reason = "the guard is what the caller had")]
     pub fn detach(self) -> Result<Timestamp, Self> {
         if !self.grant().is_ready() || !self.locks.heads.detach_guard(self.grant(), self.locks.runtime.elapsed()) {
@@ -264,12 +285,16 @@ impl LockGuard {
         Ok(self.token())
     }
 
-    /// Releases the lock. With a lease it returns when the lease is durably gone; otherwise it does what dropping does. Releasing what is
-    /// lost already is no error: the lock is not held either way.
+    /// Releases the lock. With a lease it returns when the row is durably removed; without one it
+    /// does the same as dropping. Releasing a grant that has ended is no error.
     ///
     /// # Errors
-    /// Of a lease: [`ErrorKind::Undetermined`] when the store fails; [`ErrorKind::Io`], [`ErrorKind::Corruption`]. In memory the lock is
-    /// released even so, and the background goes on trying to remove the row. [`ErrorKind::Closed`]: closing has released it.
+    /// Only with a lease. In memory the lock is released even so.
+    ///
+    /// - [`ErrorKind::Undetermined`] if the store fails.
+    /// - [`ErrorKind::Io`] and [`ErrorKind::Corruption`]; the background thread retries the removal
+    ///   of the row.
+    /// - [`ErrorKind::Closed`]: closing the store has released the lock.
     pub fn release(self) -> Result<()> {
         let grant = Arc::clone(self.grant());
         if !grant.has_lease() {
@@ -292,14 +317,14 @@ impl LockGuard {
         Ok(())
     }
 
-    /// Ends the grant; the answer is whether it was there.
+    /// Ends the grant; returns whether it was valid.
     fn release_grant(&self) -> bool {
         let now = if self.grant().has_lease() { self.locks.runtime.elapsed() } else { Duration::ZERO };
         self.request.release_at(now)
     }
 
-    /// The leases with rows that the end of this one leaves: its own and, where its conversion was given up before it had a row, that of
-    /// the grant before.
+    /// The leases whose rows the end of this grant leaves. After an incomplete conversion that may
+    /// be the row of the previous grant.
     fn remaining_lease_rows(&self) -> Vec<Arc<Grant>> {
         let grant = self.grant();
         if !grant.has_lease() {
@@ -315,7 +340,7 @@ impl LockGuard {
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
-        // The row of one that was lost is left to the next holder, which reports whose it was.
+        // The row of a lost lease is left to the next holder, which reports the previous one.
         if self.release_grant() {
             self.remaining_lease_rows().iter().for_each(|row| self.locks.keeper.remove_row(row));
         }

@@ -1,8 +1,10 @@
-//! The keeper: the thread that renews leases while their guards live, and removes the rows of those that were dropped.
+//! The lease renewer of named locks: a background thread that renews leases with a guard, and
+//! removes the rows of dropped ones.
 //!
-//! It starts with the first lease. A guard that is dropped hands its lock on in memory and leaves its row to this thread,
-//! so dropping never waits; the next holder removes the row as well, and does not wait for this. When the store closes the thread
-//! ends, and the closing one removes the rows that are left.
+//! It starts with the first lease. Dropping a guard passes the lock on in memory and leaves the row
+//! to this thread, so dropping never waits. The next holder removes the row as well, and does not
+//! wait for this thread. When the store closes, the thread ends, and the closing thread removes the
+//! rows that are left.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +15,7 @@ use crate::runtime::{JoinHandle, Parker};
 use crate::store::Store;
 use crate::sync::Mutex;
 
-/// After a failure that is not the store's end.
+/// The delay after a failure that does not end the store.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// See the [module](self).
@@ -25,30 +27,30 @@ struct State {
     thread: Option<Box<dyn JoinHandle>>,
     parker: Option<Arc<dyn Parker>>,
     stopping: bool,
-    /// Leases that are over, with rows.
+    /// Ended leases whose rows must be removed.
     over: Vec<Arc<Grant>>,
-    /// Leases with guards, and when each is looked at next.
+    /// Leases with guards, and the time of the next check of each.
     kept: Vec<(Arc<Grant>, Duration)>,
 }
 
 impl LeaseRenewer {
-    /// Takes charge of a lease that has a guard. To be called after [`LeaseRenewer::start`].
+    /// Renews a lease with a guard from here on. Must be called after [`LeaseRenewer::start`].
     pub fn watch(&self, grant: &Arc<Grant>) {
         let mut state = self.0.lock();
         if !grant.with_lease(|lease| lease.auto_renew).unwrap_or(false) {
             return;
         }
-        // One that was kept, left to itself and resumed may not have been dropped yet.
+        // A lease that was detached and attached again may still be in the list.
         state.kept.retain(|(kept, _)| !Arc::ptr_eq(kept, grant));
         state.kept.push((Arc::clone(grant), Duration::ZERO));
         state.wake();
     }
 
-    /// Starts the thread, unless that was done.
+    /// Starts the thread, if it has not been started.
     pub fn start(&self, store: &Store) -> Result<()> {
         let mut state = self.0.lock();
         if state.stopping {
-            return Err(Error::closed(crate::pipeline::CLOSED_MESSAGE));
+            return Err(Error::closed_by_user());
         }
         if state.thread.is_none() {
             let background = store.background_handle();
@@ -59,7 +61,7 @@ impl LeaseRenewer {
         Ok(())
     }
 
-    /// Notes that a lease has another time: when it is due is to be found anew.
+    /// The expiry of a lease has changed: computes the time of its next check again.
     pub fn reschedule(&self, grant: &Arc<Grant>) {
         let mut state = self.0.lock();
         if let Some((_, at)) = state.kept.iter_mut().find(|(kept, _)| Arc::ptr_eq(kept, grant)) {
@@ -68,7 +70,7 @@ impl LeaseRenewer {
         }
     }
 
-    /// Has the row of a lease that is over removed.
+    /// Removes the row of an ended lease, in the background.
     pub fn remove_row(&self, grant: &Arc<Grant>) {
         let mut state = self.0.lock();
         state.over.push(Arc::clone(grant));
@@ -128,13 +130,13 @@ fn run(store: &Store) {
             }
             _ => !over.is_empty(),
         };
-        // What is left when the store closes is removed by the thread that closes it.
+        // Rows that are left when the store closes are removed by the closing thread.
         locks.keeper.0.lock().over.append(&mut over);
         for grant in kept {
             let pause = renew_if_due(store, &grant);
             let mut state = locks.keeper.0.lock();
             if let Some((_, at)) = state.kept.iter_mut().find(|(kept, _)| Arc::ptr_eq(kept, &grant)) {
-                // As it is by now: its time may have been changed since.
+                // Read again, because the expiry may have changed during the renewal.
                 *at = pause.unwrap_or_else(|| renew_at(&grant));
             }
         }
@@ -155,12 +157,12 @@ fn run(store: &Store) {
     }
 }
 
-/// When half of a lease is over.
+/// The time at which half of the lease has passed.
 fn renew_at(grant: &Grant) -> Duration {
     grant.lease().map_or(Duration::MAX, |lease| lease.expires_at.saturating_sub(lease.duration / 2))
 }
 
-/// Renews a lease that is half over; the answer is when to try again, where that has failed.
+/// Renews a lease if half of it has passed. Returns the time of the next attempt after a failure.
 fn renew_if_due(store: &Store, grant: &Arc<Grant>) -> Option<Duration> {
     let now = store.inner.runtime.elapsed();
     let (lease, locks) = (grant.lease()?, store.inner.locks.as_ref()?);
@@ -174,7 +176,7 @@ fn renew_if_due(store: &Store, grant: &Arc<Grant>) -> Option<Duration> {
     }
 }
 
-/// Whether it was not the end of the store or of the lease. Then it is reported.
+/// Whether the error ends neither the store nor the lease. Such an error is logged.
 pub(super) fn is_transient(why: &Error) -> bool {
     let ends = matches!(why.kind(), ErrorKind::Closed(_) | ErrorKind::Undetermined(_) | ErrorKind::LockLost(_));
     if !ends {

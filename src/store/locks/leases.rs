@@ -1,14 +1,17 @@
-//! Leases: grants that outlive their process, and their rows.
+//! Leases of named locks: grants that outlast their process, and their rows in the store.
 //!
-//! A row `lock/<name>` in the catalog's keyspace has the holders of the name by lease: the mode, the token, the wall clock at the grant or
-//! the last renewal, the time. Rows are changed by ordinary durable transactions, each entry by its token and never by the name alone, so a
-//! late release cannot end a later grant. From opening on memory decides, and rows follow.
+//! A row `lock/<name>` in the catalog's keyspace has the lease holders of the name: mode, token,
+//! wall clock at the grant or the last renewal, and time to live. Ordinary durable transactions
+//! change it, each entry by its token and never by the name alone. So a late release cannot end a
+//! later grant. After opening, memory decides, and the rows follow.
 //!
-//! Time is measured in the process that granted the lease by the runtime's clock that does not go back. Opening computes once, by the wall
-//! clock, how much is left, between nothing and all of it, and counts that by the other clock from there on. Timestamps of the oracle take
-//! no part: they stand still, jump, and lag.
+//! **Time.** The process that granted the lease measures it by the runtime's monotonic clock.
+//! Opening computes once, by the wall clock, how much is left, between zero and the whole time, and
+//! counts that by the monotonic clock. Timestamps of the oracle are not used: they lag, jump, and
+//! may not advance.
 //!
-//! While a row is being written its lease does not expire: whether it stands is what the write answers.
+//! While a row is being written its lease does not expire. The result of the write decides whether
+//! it is valid.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,10 +26,10 @@ use crate::store::catalog::LOCK_PREFIX;
 use crate::store::{Durability, Store, Txn, TxnOptions};
 use crate::timestamp::Timestamp;
 
-/// So many rows are changed by one transaction.
+/// Lease rows that one transaction changes at most.
 pub(super) const LEASE_ROWS_PER_TXN: usize = 256;
 
-/// What the row of a name has for each holder.
+/// One holder in the row of a name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::store) struct LeaseRow {
     pub shared: bool,
@@ -64,24 +67,21 @@ impl LeaseRow {
         LockHolder { pid: self.pid, application_name: self.label.clone(), thread: self.thread.clone() }
     }
 
-    /// How much of it is left as the wall clock says.
+    /// The time left by the wall clock.
     pub(super) fn remaining(&self, unix_millis: u64) -> Duration {
         let ends = self.since_ms.saturating_add(self.ttl_ms);
         Duration::from_millis(ends.saturating_sub(unix_millis).min(self.ttl_ms))
     }
 }
 
-/// What a row says.
+/// The name and the holders of a row.
 pub(in crate::store) fn decode_leases(key: &[u8], value: &[u8]) -> Result<(String, Vec<LeaseRow>)> {
     let name = key.strip_prefix(LOCK_PREFIX.as_bytes()).unwrap_or(key);
     let read = codec::decode_value(value).map_err(|why| {
-        Error::from(ErrorKind::Corruption(format!("the row of the leases of lock \"{}\": {why}", name.escape_ascii())))
+        Error::from(ErrorKind::Corruption(format!("lease row of lock \"{}\": {why}", name.escape_ascii())))
     });
     let name = str::from_utf8(name).map_err(|_| {
-        Error::from(ErrorKind::Corruption(format!(
-            "the leases of a lock have a name that is none: {}",
-            name.escape_ascii()
-        )))
+        Error::from(ErrorKind::Corruption(format!("lease row with an invalid lock name: {}", name.escape_ascii())))
     });
     read.and_then(|leases| Ok((name?.to_owned(), leases)))
 }
@@ -97,8 +97,9 @@ pub(in crate::store) fn lock_key(name: &str) -> String {
 }
 
 impl Store {
-    /// Changes the row of a name, durably: takes out what has one of the tokens `gone`, and puts `put` in, with the time that it had
-    /// before if it `keeps_time`. The answer is when.
+    /// Changes the row of a name, durably: removes the entries with the tokens `gone` and adds
+    /// `put`. If `keeps_time`, the entry that `put` replaces keeps its duration. Returns the commit
+    /// timestamp.
     pub(super) fn update_leases(
         &self,
         name: &str,
@@ -128,7 +129,7 @@ impl Store {
             } else if before.is_some() {
                 txn.delete(&catalog, &key)?;
             } else {
-                // Another transaction has removed it; that may not be durable yet.
+                // Another transaction has removed the row; its commit may not be durable yet.
                 let seen = txn.read_ts();
                 return txn.rollback().map(|()| seen);
             }
@@ -136,7 +137,8 @@ impl Store {
         })
     }
 
-    /// What the row of a name has, if there is one. A damaged row closes its name.
+    /// The holders in the row of a name, if it exists. A corrupt row makes requests of the name
+    /// fail.
     fn load_leases_of(&self, txn: &mut Txn, name: &str) -> Result<Option<Vec<LeaseRow>>> {
         let key = lock_key(name);
         let row = txn.get_for_update(&self.catalog(), &key);
@@ -149,14 +151,15 @@ impl Store {
         leases
     }
 
-    /// Removes the rows of leases that are over, durably. A damaged one does not keep the others from being removed; it stays until
-    /// [`Store::force_unlock`].
+    /// Removes the rows of ended leases, durably. A corrupt row does not prevent the removal of the
+    /// others; it stays until [`Store::force_unlock`].
     pub(super) fn remove_leases(&self, over: &[Arc<Grant>]) -> Result<()> {
-        if let Some(embedded) =
-            self.inner.embedded.as_ref().filter(|_| over.iter().any(|grant| grant.in_flight_commits() > 0))
+        if let Some(locks) =
+            self.inner.locks.as_ref().filter(|_| over.iter().any(|grant| grant.in_flight_commits() > 0))
         {
-            // Their own rows may be among what was decided before they ended.
-            embedded.pipeline().drain()?;
+            // The commits that were decided before the end may include the ones that write these
+            // rows.
+            locks.authority.drain()?;
         }
         let mut damaged = Ok(());
         for some in over.chunks(LEASE_ROWS_PER_TXN) {
@@ -167,7 +170,7 @@ impl Store {
         damaged
     }
 
-    /// Returns what is damaged among them, once the others are gone.
+    /// Returns the corruption among the rows, after the others are removed.
     fn remove_batch(&self, over: &[Arc<Grant>]) -> Result<Result<()>> {
         let (catalog, mut damaged) = (self.catalog(), Ok(()));
         let mut txn = self.begin_with(lease_txn_options())?;
@@ -192,22 +195,22 @@ impl Store {
         txn.commit().map(|_| damaged)
     }
 
-    /// Removes the damaged row of a name, durably.
+    /// Removes the corrupt row of a name, durably.
     pub(super) fn remove_damaged(&self, name: &str) -> Result<()> {
         let mut txn = self.begin_with(lease_txn_options())?;
         txn.delete(&self.catalog(), lock_key(name))?;
         txn.commit().map(drop)
     }
 
-    /// Gives a lease `time` from now on, durably; without one as long as it had, even if another renewal changes that at this moment.
+    /// Renews a lease, durably, to expire `time` from the present. `None` keeps its duration, even
+    /// if another renewal changes that concurrently.
     pub(crate) fn renew_lease(&self, locks: &NamedLocks, grant: &Arc<Grant>, time: Option<Duration>) -> Result<()> {
         if !grant.is_ready() {
-            let what =
-                format!("lock {} has no token yet, because a conversion was given up: call it again", grant.target());
+            let what = format!("lock {} has no token yet: its conversion is incomplete, call it again", grant.target());
             return Err(Error::invalid(what));
         }
         let now = locks.runtime.elapsed();
-        // From here on it does not expire, but it may have ended before.
+        // From here on it does not expire, but it may have ended already.
         let begun = grant.with_lease(|lease| {
             let stands = lease.row_writes_in_flight > 0 || lease.expires_at > now;
             lease.row_writes_in_flight += u32::from(stands);
@@ -215,7 +218,7 @@ impl Store {
         });
         let lost = |reason| ErrorKind::LockLost(Box::new(grant.lost_error(reason))).into();
         match begun {
-            None => return Err(Error::invalid(format!("lock {} was taken without a lease", grant.target()))),
+            None => return Err(Error::invalid(format!("lock {} was acquired without a lease", grant.target()))),
             Some(false) => return Err(lost(grant.end_reason_at(now).unwrap_or(crate::LockLostReason::Expired))),
             Some(true) => {}
         }
@@ -228,7 +231,7 @@ impl Store {
         let must_look = grant.with_lease(|lease| {
             let (before, written) = (lease.expires_at, locks.runtime.elapsed());
             lease.row_writes_in_flight -= 1;
-            // Of two that were asked for at once the one that was written last counts.
+            // Of two concurrent renewals with a duration, the one that committed last counts.
             let is_last = renewed.as_ref().is_ok_and(|commit_ts| *commit_ts > lease.last_explicit_renewal_ts);
             match time.filter(|_| renewed.is_ok()) {
                 Some(_) if !is_last => {}
@@ -256,7 +259,7 @@ impl Store {
     }
 }
 
-/// Makes a change again that another one of the same rows has got in the way of: at its commit or, where rows are written early, before.
+/// Repeats a change after a conflict: at its commit or, in a large transaction, before.
 fn retry_conflicts<T>(mut change: impl FnMut() -> Result<T>) -> Result<T> {
     loop {
         match change() {
@@ -297,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_between_nothing_and_all_of_it_whatever_the_clock_says() {
+    fn the_time_left_is_clamped_to_the_duration() {
         let row = row();
         for (now, left) in [
             (row.since_ms, 60_000),
@@ -312,9 +315,10 @@ mod tests {
         }
     }
 
-    /// The transaction that writes a lease removes what excludes it, so only this test can have two.
+    /// The transaction that writes a lease removes those that it excludes, so only this test can
+    /// have two.
     #[test]
-    fn of_two_leases_that_exclude_each_other_the_one_with_the_greatest_token_holds_the_name() {
+    fn of_conflicting_leases_the_greatest_token_wins() {
         let memory = crate::engine::sim::SimStorage::new();
         let store = Store::builder().open_in_memory(&memory).unwrap();
         let tokens = [7, 9, 8].map(Timestamp::from_u64);
@@ -328,14 +332,14 @@ mod tests {
         let held: Vec<_> = store.lock_holders("name").unwrap().iter().map(|entry| entry.token).collect();
         assert_eq!(held, [Some(tokens[1])]);
         assert!(store.force_unlock("name", tokens[1]).unwrap());
-        // What is left of the others goes before the next holder.
+        // The next holder removes the rows of the others.
         drop(store.lock("name").unwrap());
         store.close().unwrap();
         assert!(Store::builder().open_in_memory(&memory).unwrap().lock_table().unwrap().entries.is_empty());
     }
 
     #[test]
-    fn damaged_rows_are_errors() {
+    fn malformed_lease_rows_are_errors() {
         let whole = encode_leases(&[row(), row()]);
         for cut in 0..whole.len() {
             assert!(decode_leases(b"lock/nightly", &whole[..cut]).is_err(), "{cut}");

@@ -1,16 +1,20 @@
-//! Locks by name, as programs use them.
+//! Named locks as programs use them: locks on a name, taken by the user, as PostgreSQL's advisory
+//! locks. They are not row locks, which the protocol sets on rows of a transaction.
 //!
 //! ```text
-//!   lock ──> request (locking) ──> granted in memory ──> take: drain, floor, token, row, durable, check ──> guard
-//!   fence ──> condition of a transaction ──> looked at by the leader of the commit pipeline
+//!   lock ──> request (locking) ──> granted in memory
+//!        ──> take: drain, smallest read_ts, token, lease row, durable, check ──> guard
+//!   fence ──> condition of a transaction ──> checked by the leader of the commit pipeline
 //! ```
 //!
-//! From a lost lock to the refused commit: `Txn::fence` notes the grant (`store/own.rs`); the submission counts itself in the
-//! grant's word (`locking::Entered`, made in `pipeline/combiner.rs`); the leader asks `Entered::lost` when it decides
-//! (`pipeline/decide.rs`), and `coordinator/embedded/commit.rs` makes [`LockLost`](crate::ErrorKind::LockLost) of its answer. A
-//! transaction that only reads looks at its grants at its end (`store/own.rs`).
+//! How a lost lock rejects a commit: `Txn::fence` adds the grant to the transaction. The submission
+//! counts itself in the grant's word (`InFlightFences`). The leader reads
+//! `InFlightFences::first_lost` when it decides. The coordinator turns the rejection into
+//! [`LockLost`](crate::ErrorKind::LockLost). A transaction that only reads checks its grants when
+//! it ends.
 //!
-//! `docs/locks.md` in the repository has the whole: what each step is for, and what was rejected.
+//! `docs/locks.md` in the repository has the design: the purpose of each step, and what was
+//! rejected.
 
 mod fence;
 mod guard;
@@ -38,25 +42,33 @@ pub(crate) use self::transact::check_no_lease;
 
 use self::keeper::LeaseRenewer;
 use super::Store;
-use crate::error::{Error, Result};
+use crate::coordinator::LockAuthority;
+use crate::error::{CLOSED_BY_USER, Error, Result};
 use crate::locking::{LockManager, LockTableContext};
 use crate::runtime::Env;
 
-/// What guards share with their store: nothing that keeps it open.
+/// The named locks of a store. Guards share it with the store; it does not keep the store open.
 pub(crate) struct NamedLocks {
     heads: Arc<LockManager>,
+    authority: Arc<dyn LockAuthority>,
     runtime: Arc<dyn Env>,
     label: Option<String>,
     store: u64,
-    /// When the store was opened, by the runtime's clock and by the wall clock.
+    /// The time of opening by the runtime's clock and by the wall clock (ms since 1970).
     opened: (Duration, u64),
     keeper: LeaseRenewer,
 }
 
 impl NamedLocks {
-    pub fn new(heads: &Arc<LockManager>, runtime: &Arc<dyn Env>, label: Option<&str>, store: u64) -> Arc<Self> {
+    pub fn new(
+        authority: Arc<dyn LockAuthority>,
+        runtime: &Arc<dyn Env>,
+        label: Option<&str>,
+        store: u64,
+    ) -> Arc<Self> {
         Arc::new(Self {
-            heads: Arc::clone(heads),
+            heads: Arc::clone(authority.manager()),
+            authority,
             runtime: Arc::clone(runtime),
             label: label.map(Into::into),
             store,
@@ -74,47 +86,55 @@ impl NamedLocks {
         }
     }
 
-    /// To be asked after a look at what there is: a store that closes has none of it any more.
+    /// Held locks and waiting requests.
+    #[cfg(feature = "metrics")]
+    pub fn totals(&self) -> crate::locking::Totals {
+        self.heads.totals(self.runtime.elapsed())
+    }
+
+    /// Must be called after reading the lock manager, because a closed store has dropped its
+    /// entries.
     fn check_open(&self) -> Result<()> {
         self.heads.closed().map_or(Ok(()), |why| Err(Error::closed(why)))
     }
 
-    /// Ends all waits and all grants of a store that closes; leases with a guard are released, durably, unless the store has failed.
+    /// Ends all waits and grants of a store that closes. Leases with a guard are released durably,
+    /// unless the store has failed.
     pub fn close(&self, store: &Store) {
-        let mut over = self.heads.close(crate::pipeline::CLOSED_MESSAGE);
+        let mut over = self.heads.close(CLOSED_BY_USER);
         over.extend(self.keeper.stop());
         over.retain(|grant| grant.has_lease_row());
         let _ = store.remove_leases(&over).inspect_err(|why| _ = keeper::is_transient(why));
     }
 }
 
-/// Rows of leases that are over go after so long.
+/// The row of an expired lease without a successor is removed after this time.
 const STALE_LEASE_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 impl Store {
-    /// Forgets what earlier grants have left, as far as it is durable, and removes the rows of leases that were over a day
-    /// ago or were handed on.
+    /// Drops predecessors whose commits are durable. Removes the rows of ended leases, and of
+    /// leases that expired [`STALE_LEASE_AFTER`] ago.
     pub(super) fn prune_locks(&self) -> Result<()> {
-        let (Some(locks), Some(embedded)) = (&self.inner.locks, &self.inner.embedded) else { return Ok(()) };
+        let Some(locks) = &self.inner.locks else { return Ok(()) };
         if !locks.heads.was_used() {
             return Ok(());
         }
         let stale = locks.heads.stale_lease_rows(STALE_LEASE_AFTER, locks.runtime.elapsed());
         self.remove_leases(&stale)?;
-        locks.heads.prune_all(embedded.pipeline().durable_ts());
+        locks.heads.prune_all(locks.authority.durable_ts());
         Ok(())
     }
 
-    /// The locks of a store that can take any.
+    /// The named locks of a store that supports them.
     fn lock_manager(&self) -> Result<&Arc<NamedLocks>> {
         self.inner.check_open()?;
         self.inner.check_writable()?;
-        self.inner.locks.as_ref().ok_or_else(|| Error::invalid("locks cannot be taken where others share the engine"))
+        self.inner.locks.as_ref().ok_or_else(|| Error::invalid("not supported on a shared engine: named locks"))
     }
 }
 
-/// A moment by the runtime's clock and by the wall clock. A thread may be held up between the two readings, so they are repeated until
-/// they lie close together.
+/// Reads the runtime's clock and the wall clock for the same time. A thread may be delayed between
+/// the two readings, so they are repeated until they are close together.
 fn read_clocks_together(runtime: &dyn Env) -> (Duration, u64) {
     const CLOSE: Duration = Duration::from_micros(100);
     const READINGS: usize = 20;
@@ -140,7 +160,7 @@ mod tests {
     use super::*;
     use crate::runtime::{JoinHandle, Parker, SystemEnv};
 
-    /// Each reading of the wall clock takes a while, the third none.
+    /// Each reading of the wall clock is slow, except the third.
     struct HeldUp(AtomicU64, AtomicU64);
 
     impl Env for HeldUp {
@@ -172,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clocks_are_read_together_though_the_thread_was_held_up() {
+    fn a_delay_between_the_clock_readings_is_detected() {
         let (elapsed, wall) = read_clocks_together(&HeldUp(AtomicU64::new(0), AtomicU64::new(0)));
         assert_eq!(elapsed, Duration::from_millis(wall));
     }

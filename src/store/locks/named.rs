@@ -1,4 +1,5 @@
-//! Locks by name and token alone, without a guard: for programs that come back later, and for operators.
+//! Named locks by name and token, without a guard: for programs that return later, and for
+//! operators.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,16 +12,19 @@ use crate::store::Store;
 use crate::timestamp::Timestamp;
 
 impl Store {
-    /// Takes a lock for `lease` and does not wait, unlike MySQL's `GET_LOCK`, whose second argument is the patience and which ends with its
-    /// connection. Returns the token, or `None` when the lock is held. The lease is not renewed; the lock is free when
-    /// [`Store::release_lock`] was called with the token, or the time is over, whatever becomes of this process.
+    /// Acquires a lock with a lease of this duration, without waiting. Returns the token, or `None`
+    /// if the lock is not available. The lease is not renewed. It ends when [`Store::release_lock`]
+    /// is called with the token or the time has passed, even if this process ends before.
+    ///
+    /// MySQL's `GET_LOCK` differs: its second argument is the timeout, and the lock ends with the
+    /// connection.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
     /// use std::time::Duration;
     /// # let store = percolite::Store::in_memory()?;
     /// assert!(store.is_free_lock("some_resource")?);
-    /// let token = store.get_lock("some_resource", Duration::from_secs(3600))?.expect("it is free");
+    /// let token = store.get_lock("some_resource", Duration::from_secs(3600))?.expect("free");
     /// assert!(!store.is_free_lock("some_resource")?);
     /// assert!(store.get_lock("some_resource", Duration::from_secs(3600))?.is_none());
     /// assert!(store.release_lock("some_resource", token)?);
@@ -29,7 +33,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Store::lock_with`], but for [`ErrorKind::LockNotAvailable`].
+    /// Those of [`Store::lock_with`], except [`ErrorKind::LockNotAvailable`].
     pub fn get_lock(&self, name: &str, lease: Duration) -> Result<Option<Timestamp>> {
         let options = LockOptions::exclusive().wait(LockWaitPolicy::NoWait).lease(lease).once();
         let Some(guard) = self.try_lock_with(&name.into(), &options)? else { return Ok(None) };
@@ -42,33 +46,40 @@ impl Store {
         }
     }
 
-    /// Releases the lock that has this token, durably, unlike MySQL's `RELEASE_LOCK`, which goes by the connection. `false` when no
-    /// grant of the name has it, because it was released before or its time is over; then nothing changes. A guard of it, if there is
-    /// one, is lost.
+    /// Releases the lock that has this token, durably. MySQL's `RELEASE_LOCK` differs: it releases
+    /// the lock of the connection. Returns `false`, without effect, if no grant of the name has the
+    /// token: it was released before, or its lease has expired. If the grant has a guard, the guard
+    /// loses it.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] for what is no name, and where the store takes no locks ([`Store::lock`]); [`ErrorKind::Undetermined`]
-    /// when the store fails; [`ErrorKind::Io`], [`ErrorKind::Corruption`], [`ErrorKind::Closed`]. Where the row could not be removed the
-    /// lock is free in this process even so, and the background or the next holder removes it.
+    /// If the row could not be removed, the lock is free in this process even so, and the
+    /// background worker or the next holder removes the row.
+    ///
+    /// - [`ErrorKind::InvalidArgument`] for an invalid name, and on a store without locks
+    ///   ([`Store::lock`]).
+    /// - [`ErrorKind::Undetermined`] if the store fails.
+    /// - [`ErrorKind::Io`], [`ErrorKind::Corruption`], [`ErrorKind::Closed`].
     pub fn release_lock(&self, name: &str, token: Timestamp) -> Result<bool> {
         self.end_lock(name, token, LockLostReason::Released)
     }
 
-    /// Whether the lock could be taken exclusively at this moment: it is not held, and no request waits for it. Like MySQL's `IS_FREE_LOCK`, but a
-    /// lease whose time is over counts as free at once.
+    /// Whether the lock is available exclusively at this time: it is not held, and no request waits
+    /// for it. As MySQL's `IS_FREE_LOCK`, but an expired lease counts as free immediately.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::Corruption`] and [`ErrorKind::Closed`] as [`Store::lock`].
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::Corruption`] and [`ErrorKind::Closed`], as
+    /// [`Store::lock`].
     pub fn is_free_lock(&self, name: &str) -> Result<bool> {
         let locks = self.lock_manager_for(name)?;
         locks.heads.is_free(name, locks.runtime.elapsed()).map_err(|why| request_error(&LockTarget::from(name), why))
     }
 
-    /// Takes the lock away from the holder that has this token, for operators: its guard is lost, its fenced transactions are not committed,
-    /// its lease is durably gone. `false` when no grant of the name has the token. Of a name whose row is damaged ([`Store::lock`] answers
-    /// [`ErrorKind::Corruption`]) any token removes the row.
+    /// Ends the grant that has this token, for operators: its guard is lost, its fenced
+    /// transactions do not commit, and its lease is durably removed. Returns `false` if no grant of
+    /// the name has the token. If the lease row of the name is corrupt ([`Store::lock`] returns
+    /// [`ErrorKind::Corruption`]), any token removes the row.
     ///
-    /// What the holder does outside of the store goes on, so let the token fence it.
+    /// What the holder does outside of the store continues, unless the token fences it.
     ///
     /// # Errors
     /// Those of [`Store::release_lock`].
@@ -101,12 +112,15 @@ impl Store {
         Ok(true)
     }
 
-    /// Goes on with a lease that was kept ([`LockGuard::detach`], [`Store::get_lock`]) or whose process has ended: a guard with the
-    /// same token, which renews it at half of its time.
+    /// Makes a guard of a lease without one: after [`LockGuard::detach`], [`Store::get_lock`] or
+    /// the end of its process. The guard has the same token, and the lease is renewed at half of
+    /// its time.
     ///
     /// # Errors
-    /// [`ErrorKind::LockLost`] when it is over, or the name has no such lease; [`ErrorKind::InvalidArgument`] when a guard of this process holds
-    /// it, and otherwise as [`Store::lock`].
+    /// - [`ErrorKind::LockLost`] if the lease has expired, or the name has no lease with this
+    ///   token.
+    /// - [`ErrorKind::InvalidArgument`] if a guard of this process holds it.
+    /// - Otherwise those of [`Store::lock`].
     pub fn attach_lock(&self, name: &str, token: Timestamp) -> Result<LockGuard> {
         let locks = self.lock_manager_for(name)?;
         if let Some(what) = locks.heads.corruption(name) {

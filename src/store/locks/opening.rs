@@ -1,4 +1,4 @@
-//! What opening a store makes of the leases that earlier lives have left.
+//! Restores the leases of named locks that earlier incarnations left, when a store is opened.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::timestamp::Timestamp;
 use crate::view::ReadView;
 
 impl Store {
-    /// Takes the leases over that earlier lives have left. To be called once, before the first request.
+    /// Restores the leases of earlier incarnations. Must be called once, before the first request.
     pub(in crate::store) fn load_leases(&self) -> Result<()> {
         let Some(locks) = &self.inner.locks else { return Ok(()) };
         if mutated!(LeaseNotReadAtOpen) {
@@ -26,8 +26,7 @@ impl Store {
         if self.inner.engine.is_fresh_checkpoint() {
             return self.clear_leases();
         }
-        let Some(embedded) = &self.inner.embedded else { return Ok(()) };
-        let view = embedded.pipeline().visible_view();
+        let view = locks.authority.visible_view();
         let (now, unix_millis) = (locks.runtime.elapsed(), locks.runtime.unix_millis());
         let read =
             self.for_each_lease_row(&view, |key, value| match value.and_then(|value| decode_leases(key, &value)) {
@@ -43,12 +42,12 @@ impl Store {
                 }
             });
         if let Err(why) = read {
-            locks.heads.set_all_corrupt(&format!("the leases of locks cannot be read: {why}"));
+            locks.heads.set_all_corrupt(&format!("the lease rows of named locks cannot be read: {why}"));
         }
         Ok(())
     }
 
-    /// A copy of a folder holds nothing of what its original does.
+    /// A checkpoint does not have the locks of its original: removes all lease rows.
     fn clear_leases(&self) -> Result<()> {
         let (catalog, view) = (self.catalog(), self.inner.coordinator.begin()?.0);
         let mut keys = Vec::new();
@@ -63,7 +62,8 @@ impl Store {
         Ok(self.inner.engine.clear_checkpoint_flag()?)
     }
 
-    /// Shows `see` the row of each name, or why it cannot be read. Fails when nothing more is known of the others.
+    /// Calls `see` for the row of each name, or with the error of reading it. Fails if the rows
+    /// cannot be listed.
     pub(super) fn for_each_lease_row(
         &self,
         view: &Arc<ReadView>,
@@ -72,7 +72,7 @@ impl Store {
         let mut range = prefix_range(&self.catalog(), LOCK_PREFIX.as_bytes());
         for row in self.scan_entries(view, LOCK_PREFIX) {
             let Ok((key, value)) = row else {
-                // A scan ends there: from here on row by row.
+                // A scan ends at an error, so the rest is read row by row.
                 return self.for_each_row_singly(view, &range, see);
             };
             see(&key, Ok(value));
@@ -103,7 +103,7 @@ impl Store {
 
 fn damaged(row: &RowKey, why: &Error) -> Error {
     let name = row.user_key().escape_ascii();
-    crate::ErrorKind::Corruption(format!("the row \"{name}\" of the leases of a lock cannot be read: {why}")).into()
+    crate::ErrorKind::Corruption(format!("lease row \"{name}\" cannot be read: {why}")).into()
 }
 
 fn owner_of(row: &LeaseRow, now: Duration) -> Requester {

@@ -1,4 +1,4 @@
-//! How a lock is asked for.
+//! Options of requests for named locks.
 
 use std::time::Duration;
 
@@ -6,23 +6,25 @@ use crate::bounds;
 use crate::error::{Error, Result};
 use crate::locking::{CancelToken, LockMode};
 
-/// How long a request waits that does not say: see [`LockWaitPolicy`].
+/// The default timeout of a request: see [`LockWaitPolicy`].
 pub(super) const DEFAULT_LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The longest [`LockOptions::reason`], in bytes.
+/// The maximum length of [`LockOptions::reason`], in bytes.
 pub const MAX_LOCK_REASON_BYTES: usize = 255;
 
-/// How long to wait for a lock. By default 30 seconds at most, as [`Store::lock`](crate::Store::lock) does.
+/// How long a request waits in the queue. By default 30 seconds, as
+/// [`Store::lock`](crate::Store::lock) does.
 ///
-/// It is the time in the queue. A call may take a sync longer: where the holder before has committed something that is not durable yet,
-/// and for the row of a lease.
+/// A call may take a sync longer than that: if the previous holder committed something that is not
+/// durable yet, and to write the row of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockWaitPolicy {
-    /// Not at all: granted at once, or [`ErrorKind::LockNotAvailable`](crate::ErrorKind::LockNotAvailable).
+    /// Not at all: granted immediately, or
+    /// [`ErrorKind::LockNotAvailable`](crate::ErrorKind::LockNotAvailable).
     NoWait,
-    /// So long at most, from the call on.
+    /// At most this duration, from the call on.
     Timeout(Duration),
-    /// Until it is granted, or the store ends.
+    /// Until the lock is granted, or the store is closed or fails.
     Forever,
 }
 
@@ -42,14 +44,15 @@ impl LockWaitPolicy {
     }
 }
 
-/// How a lock is asked for: [`Store::lock_with`](crate::Store::lock_with).
+/// Options of a request for a named lock: [`Store::lock_with`](crate::Store::lock_with).
 ///
 /// ```
 /// # fn main() -> percolite::Result<()> {
-/// use percolite::{LockOptions, Store, Wait};
+/// use percolite::{LockOptions, LockWaitPolicy, Store};
 /// use std::time::Duration;
 /// let store = Store::in_memory()?;
-/// let options = LockOptions::semaphore(4).wait(Wait::AtMost(Duration::from_secs(2))).why("thumbnails");
+/// let wait = LockWaitPolicy::Timeout(Duration::from_secs(2));
+/// let options = LockOptions::semaphore(4).wait(wait).reason("thumbnails");
 /// let permit = store.lock_with("workers", options)?;
 /// # drop(permit);
 /// # Ok(()) }
@@ -71,15 +74,18 @@ impl LockOptions {
         Self::default()
     }
 
-    /// Any number of holders, as long as all of them are shared. One that comes while an exclusive request waits, waits behind it.
+    /// Any number of holders, all of them shared. A request that comes while an exclusive one waits
+    /// queues after it.
     pub fn shared() -> Self {
         Self { mode: LockMode::Shared, ..Self::default() }
     }
 
-    /// So many holders at most, at least 1. All requests that hold or wait for a name must say the same number, and none may be shared:
-    /// others are refused with [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument). An exclusive one excludes all of them.
-    pub fn semaphore(most: u32) -> Self {
-        Self { mode: LockMode::Semaphore(most), ..Self::default() }
+    /// At most this number of holders; at least 1. All requests that hold or wait for a name must
+    /// have the same number, and none may be shared: others fail with
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument). An exclusive request
+    /// excludes all of them.
+    pub fn semaphore(permits: u32) -> Self {
+        Self { mode: LockMode::Semaphore(permits), ..Self::default() }
     }
 
     /// How long to wait. Default: at most 30 seconds.
@@ -87,30 +93,38 @@ impl LockOptions {
         Self { wait, ..self }
     }
 
-    /// What may end the wait with [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled). A lock that is free is granted even so.
-    pub fn cancel_token(self, by: &CancelToken) -> Self {
-        Self { cancel_token: Some(by.clone()), ..self }
+    /// A token that cancels the wait, with [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled). A
+    /// lock that is free is granted even if the token is cancelled.
+    pub fn cancel_token(self, token: &CancelToken) -> Self {
+        Self { cancel_token: Some(token.clone()), ..self }
     }
 
-    /// What the lock is for: shown in the lock table and in errors of requests that find it held. At most 255 bytes.
-    pub fn reason(self, why: impl Into<String>) -> Self {
-        Self { reason: Some(why.into().into_boxed_str()), ..self }
+    /// The purpose of the lock, for the lock table and for errors of other requests. At most 255
+    /// bytes.
+    pub fn reason(self, reason: impl Into<String>) -> Self {
+        Self { reason: Some(reason.into().into_boxed_str()), ..self }
     }
 
-    /// Has the lock outlive its process: held until it is released or this time is over, from 100 milliseconds to 366 days, of which
-    /// whole milliseconds count. While the guard lives it is renewed at half of it, by a background thread. Not for semaphores.
+    /// Makes the lock outlast its process: it is held until it is released or this time has passed.
+    /// From 100 milliseconds to 366 days, in whole milliseconds. While the guard exists, a
+    /// background thread renews the lease at half of its time. Not for semaphores.
     ///
-    /// A lease is a row on the disk, so granting, renewing and releasing it take a durable commit each. In the process that was granted
-    /// it, time is the monotonic clock's, which stands still while the machine sleeps. A later process counts what is left by the wall
-    /// clock, once, when it opens the store: never more than the whole time, and less than is left only if that clock was set ahead.
-    /// Time begins before the row is written. If writing takes longer than the lease lasts, the call returns
-    /// [`ErrorKind::LockLost`](crate::ErrorKind::LockLost).
+    /// A lease is a row on disk, so its grant, renewal and release take a durable commit each.
+    ///
+    /// In the process of the grant, the monotonic clock measures the time. It does not advance
+    /// while the machine sleeps. A later process computes the time that is left once, by the wall
+    /// clock, when it opens the store. It is never more than the whole time. It is shorter than it
+    /// should be only if that clock was set ahead.
+    ///
+    /// The time starts before the row is written. If the write takes longer than the lease, the
+    /// call returns [`ErrorKind::LockLost`](crate::ErrorKind::LockLost).
     pub fn lease(self, time: Duration) -> Self {
         Self { lease: Some(time), ..self }
     }
 
-    /// Does not renew the lease: when its time is over the lock is free for the next request, however long the guard lives. A
-    /// transaction that was [fenced](crate::Txn::fence) before still commits until there is such a request.
+    /// Disables the renewal of the lease: after its time the lock is free for the next request,
+    /// even if the guard still exists. A transaction that was [fenced](crate::Txn::fence) before
+    /// commits until there is such a request.
     pub fn once(self) -> Self {
         Self { once: true, ..self }
     }
@@ -120,12 +134,11 @@ impl LockOptions {
             bounds::SEMAPHORE_PERMITS.check(most.into())?;
         }
         if let Some(why) = self.reason.as_ref().filter(|why| why.len() > MAX_LOCK_REASON_BYTES) {
-            let what =
-                format!("what a lock is for takes at most {MAX_LOCK_REASON_BYTES} bytes, this has {}", why.len());
+            let what = format!("the reason of a lock has {} bytes, the maximum is {MAX_LOCK_REASON_BYTES}", why.len());
             return Err(Error::invalid(what));
         }
         match self.lease {
-            None if self.once => Err(Error::invalid("`once` is about a lease, and there is none")),
+            None if self.once => Err(Error::invalid("once() requires a lease")),
             None => Ok(()),
             Some(_) if matches!(self.mode, LockMode::Semaphore(_)) => {
                 Err(Error::invalid("a semaphore cannot be leased"))

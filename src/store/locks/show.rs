@@ -1,4 +1,5 @@
-//! Looking at locks.
+//! Inspection of named locks: holders, the lock table, statistics. Row locks are in
+//! [`Store::row_locks`].
 
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -12,12 +13,12 @@ use crate::store::Store;
 use crate::store::catalog::check_name;
 
 impl Store {
-    /// The holders of a lock at this moment.
+    /// The present holders of a named lock.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for what is no name, and where others share the engine;
-    /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) when the row of its leases is damaged,
-    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed).
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for an invalid name, and
+    /// on a shared engine; [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) if the lease row
+    /// of the name is corrupt; [`ErrorKind::Closed`](crate::ErrorKind::Closed).
     pub fn lock_holders(&self, name: &str) -> Result<Vec<LockEntry>> {
         check_name(name).map_err(|_| Error::invalid(invalid_name_error(name)))?;
         if self.inner.options.read_only {
@@ -31,9 +32,12 @@ impl Store {
         locks.check_open().map(|()| holders)
     }
 
-    /// All locks that are held and waited for at this moment, and which request waits for which. The entries of each name belong to one
-    /// moment; different names may be of different moments. A cycle that is listed was seen with the same waits by a second look, and not
-    /// every cycle may be listed: see [`LockTable::wait_cycles`]. A store that was opened read-only shows its leases.
+    /// All grants and waiting requests of named locks, and which request waits for which. The
+    /// entries of one name are consistent with each other; different names may be read at different
+    /// times.
+    ///
+    /// A cycle that is listed was confirmed by a second snapshot, and the list of cycles may be
+    /// incomplete: see [`LockTable::wait_cycles`]. A read-only store shows its leases.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
@@ -46,8 +50,8 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) where others share the engine,
-    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed); read-only those of reading.
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) on a shared engine,
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed); on a read-only store those of reading.
     pub fn lock_table(&self) -> Result<LockTable> {
         if self.inner.options.read_only {
             let entries = self.leases_on_disk(None)?;
@@ -58,7 +62,7 @@ impl Store {
         locks.check_open().map(|()| table)
     }
 
-    /// How often locks were taken and waited for since the store was opened; nothing where it takes none.
+    /// Counters of named locks since the store was opened; zero on a store without them.
     pub fn lock_stats(&self) -> LockStats {
         self.inner.locks.as_ref().map(|locks| locks.heads.metrics.snapshot()).unwrap_or_default()
     }
@@ -70,13 +74,14 @@ impl Store {
         Ok(locks)
     }
 
-    /// The first of what is held and what waits, and how much there is of each.
+    /// The totals, with at most `listed` grants and `listed` waiting requests.
     pub(in crate::store) fn lock_summary(&self, listed: usize) -> LockTable {
         let locks = self.inner.locks.as_ref();
         locks.map(|locks| locks.heads.summary(&locks.clock(), listed)).unwrap_or_default()
     }
 
-    /// What the rows say. Only of the name `needed` a damaged row is an error; of others `verify` tells.
+    /// The unexpired leases in the rows. A corrupt row is an error only for the name `needed`;
+    /// `verify` reports the others.
     fn leases_on_disk(&self, needed: Option<&str>) -> Result<Vec<LockEntry>> {
         self.inner.check_open()?;
         let mut entries = Vec::new();

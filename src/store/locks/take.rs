@@ -1,16 +1,20 @@
-//! Taking a lock: from asking to the guard.
+//! Acquiring a named lock: from the request to the guard. (Row locks are another mechanism.)
 //!
-//! The lock head grants in memory, at once when the grant before ends. Then, on the way from one grant to the next, the order is the
-//! proof that a later holder sees what earlier ones have committed, and that they commit nothing after it:
+//! The lock queue grants in memory, immediately when the previous grant ends. The following steps
+//! lead from one grant to the next. Their order proves two things: a later holder sees what earlier
+//! ones have committed, and earlier holders commit nothing after it.
 //!
-//! 1. *End.* The old grant's word says that it has ended, before the new one is granted. The leader of the commit pipeline looks at the
-//!    word when it decides a fenced commit: none is decided from here on.
-//! 2. *Drain.* If fenced commits are under way, which were decided before, one pass through the pipeline publishes them.
-//! 3. *Floor.* Everything visible now is what a fenced transaction has to see.
-//! 4. *Token.* A new timestamp: greater than every commit decided before the end, smaller than every one under the new grant.
-//! 5. *Durable.* What earlier conflicting grants have committed durably survives a power cut, and so does the end of their leases,
-//!    whose rows go in the transaction that writes the new lease.
-//! 6. *Check.* The new grant may have been taken away meanwhile.
+//! 1. *End.* The old grant's word gets the bit *ended* before the new one is granted. The leader
+//!    of the commit pipeline reads the word when it decides a fenced commit. From here on it
+//!    rejects them.
+//! 2. *Drain.* If fenced commits are in flight, they were decided before the end. One empty round
+//!    of the pipeline publishes them.
+//! 3. *Smallest `read_ts`.* Fenced transactions must see everything that is visible here.
+//! 4. *Token.* A new timestamp: greater than every commit decided before the end, and smaller than
+//!    every commit under the new grant.
+//! 5. *Durable.* Durable commits of earlier conflicting grants must survive a power cut. So must
+//!    the end of their leases: their rows are removed in the transaction that writes the new lease.
+//! 6. *Check.* The new grant may have been ended in the meantime.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,29 +31,37 @@ use crate::store::catalog::check_name;
 use crate::timestamp::Timestamp;
 use crate::waiter::Waiter;
 
-/// So many holders are named by an error.
+/// An error names at most this number of holders.
 const HOLDERS_IN_ERROR_MAX: usize = 8;
-/// Waits that are longer are reported as warnings.
+/// Longer waits are logged as warnings.
 #[cfg(feature = "tracing")]
 const LOG_WAIT_AFTER: Duration = Duration::from_secs(1);
 
 impl Store {
-    /// Takes a lock exclusively. Waits for it at most **30 seconds**; [`Store::lock_with`] has other modes, other waits and leases.
+    /// Acquires a named lock exclusively. Waits at most **30 seconds**; [`Store::lock_with`] has
+    /// other modes, other timeouts and leases.
     ///
-    /// Requests are granted first come, first served. The lock is held until the [`LockGuard`] is dropped or released, the store is closed, or the
-    /// process ends, and has nothing to do with keyspaces or rows of any name. It excludes only others that take it: a
-    /// transaction that must not be committed without it is [fenced].
+    /// Requests are granted first come, first served. The lock is held until the [`LockGuard`] is
+    /// dropped or released, the store is closed, or the process ends. Its name is unrelated to
+    /// names of keyspaces and to rows. It excludes only other requests for the same name. A
+    /// transaction that must not commit without the lock must be [fenced].
     ///
-    /// **The lock first, then the snapshot.** A transaction that began before the grant may not see what the holder before has done, so
-    /// begin after this returns, or use [`Store::transact_with_lock`]. What holders before have committed durably, fenced by the lock, is
-    /// durable when this returns; what they have committed [buffered](crate::Durability::Buffered) is seen, and a power cut may take it.
+    /// **First the lock, then the snapshot.** A transaction that began before the grant may not see
+    /// the changes of the previous holder. Begin after this returns, or use
+    /// [`Store::transact_with_lock`].
     ///
-    /// **Not re-entrant.** The guard is the owner, not the thread: a second call in the same thread waits like any other, and returns
-    /// [`ErrorKind::LockNotAvailable`] if the guard is not dropped meanwhile. Two threads that take two locks in opposite order wait for each other
-    /// until their patience is over; [`Store::lock_table`] shows the cycle meanwhile.
+    /// **Durability.** Durable commits that earlier holders fenced by the lock are durable when
+    /// this returns. Their [buffered](crate::Durability::Buffered) commits are visible, and a power
+    /// cut may take them back.
     ///
-    /// **Not in a closure of [`transact`](Store::transact)**: it would wait with a snapshot and a permit in hand, others might wait for
-    /// those, and a fence of the transaction by it is refused as soon as anything was committed since the snapshot.
+    /// **Not re-entrant.** The guard is the owner, not the thread. A second call in the same thread
+    /// waits like any other, and returns [`ErrorKind::LockNotAvailable`] unless the guard is
+    /// dropped in time. Two threads that take two locks in opposite order wait for each other until
+    /// a timeout ends; until then [`Store::lock_table`] shows the cycle.
+    ///
+    /// **Not in a closure of [`transact`](Store::transact).** The wait would keep a snapshot and an
+    /// admission permit, which others may wait for. A fence by the lock would fail as soon as
+    /// anything was committed since the snapshot.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
@@ -64,21 +76,26 @@ impl Store {
     /// [fenced]: crate::Txn::fence
     ///
     /// # Errors
-    /// [`ErrorKind::LockNotAvailable`] after 30 seconds. [`ErrorKind::InvalidArgument`] when the name is empty, longer than 255 bytes or has
-    /// control characters, and where the store is read-only or others share its engine. [`ErrorKind::LockLost`] when
-    /// [`Store::force_unlock`] took it away before this returns. [`ErrorKind::Corruption`] when the row of the name's leases is damaged.
-    /// [`ErrorKind::Undetermined`], [`ErrorKind::Io`], [`ErrorKind::Closed`] when the disk or the store fails, or is closed: the lock is
-    /// not held then.
+    /// After any of these errors the lock is not held.
+    ///
+    /// - [`ErrorKind::LockNotAvailable`] after 30 seconds.
+    /// - [`ErrorKind::InvalidArgument`] if the name is empty, longer than 255 bytes or has control
+    ///   characters, and on a store that is read-only or on a shared engine.
+    /// - [`ErrorKind::LockLost`] if [`Store::force_unlock`] ended the grant before this returns.
+    /// - [`ErrorKind::Corruption`] if the lease row of the name is corrupt.
+    /// - [`ErrorKind::Undetermined`], [`ErrorKind::Io`] or [`ErrorKind::Closed`] if the disk or the
+    ///   store fails, or the store is closed.
     pub fn lock<'a>(&self, target: impl Into<LockTarget<'a>>) -> Result<LockGuard> {
         self.lock_with(target, LockOptions::exclusive())
     }
 
-    /// Takes a lock exclusively if it is free at this moment and no request waits for it; `None` if not. Does not wait for the lock, but may
-    /// for a sync, when the holder before has committed something that is not durable yet, or had a lease. Where the lock is held and no
-    /// lease of it is over, no request is made.
+    /// Acquires a named lock exclusively if it is free and no request waits for it; else returns
+    /// `None`. It does not wait for the lock, but may wait for a sync: if the previous holder
+    /// committed something that is not durable yet, or had a lease. No request is made if the lock
+    /// is held, unless its lease has expired.
     ///
     /// # Errors
-    /// Those of [`Store::lock`], but for [`ErrorKind::LockNotAvailable`].
+    /// Those of [`Store::lock`], except [`ErrorKind::LockNotAvailable`].
     pub fn try_lock<'a>(&self, target: impl Into<LockTarget<'a>>) -> Result<Option<LockGuard>> {
         self.try_lock_with(&target.into(), &LockOptions::exclusive().wait(LockWaitPolicy::NoWait))
     }
@@ -93,20 +110,24 @@ impl Store {
         }
     }
 
-    /// Takes a lock with options of its own.
+    /// Acquires a named lock with options.
     ///
     /// # Errors
-    /// Those of [`Store::lock`]; [`ErrorKind::LockNotAvailable`] when [`LockOptions::wait`] is over, with the holders and how many requests were
-    /// before this one; [`ErrorKind::Cancelled`] when it is cancelled; [`ErrorKind::InvalidArgument`] for options out of
-    /// [bounds](crate::bounds) or that do not go together, and when the name is used in another way at this moment
-    /// ([`LockOptions::semaphore`]); [`ErrorKind::LockLost`] also when the lease was over before its row was written. Where the disk
-    /// fails while the row of a lease is written, the next life of the store may find it held.
+    /// Those of [`Store::lock`]. If the disk fails while a lease row is written, the next
+    /// incarnation of the store may find the lock held. Besides:
+    ///
+    /// - [`ErrorKind::LockNotAvailable`] at the end of [`LockOptions::wait`], with the holders and
+    ///   the number of requests ahead.
+    /// - [`ErrorKind::Cancelled`] if the wait is cancelled.
+    /// - [`ErrorKind::InvalidArgument`] for options out of [bounds](crate::bounds) or that exclude
+    ///   each other, and if the name is in use in another mode ([`LockOptions::semaphore`]).
+    /// - [`ErrorKind::LockLost`] also if the lease expires before its row is written.
     pub fn lock_with<'a>(&self, target: impl Into<LockTarget<'a>>, options: LockOptions) -> Result<LockGuard> {
         let request = self.acquire_request(&target.into(), &options)?;
         self.activate_guard(request)
     }
 
-    /// Waits on this thread until the lock is granted in memory.
+    /// Blocks this thread until the lock is granted in memory.
     pub(super) fn acquire_request(&self, target: &LockTarget<'_>, options: &LockOptions) -> Result<RequestHandle> {
         let runtime = &self.inner.runtime;
         let waiter = || Arc::new(Waiter::new(&**runtime));
@@ -116,7 +137,7 @@ impl Store {
         }
     }
 
-    /// Waits on this thread until the wait is over.
+    /// Blocks this thread until the wait ends.
     pub(super) fn wait_for_grant(&self, mut wait: LockWait, options: &LockOptions) -> Result<RequestHandle> {
         loop {
             match self.poll_wait(wait, options) {
@@ -132,7 +153,7 @@ impl Store {
         }
     }
 
-    /// Makes a request. It waits for nothing yet.
+    /// Makes a request, without waiting.
     pub(crate) fn request_lock(
         &self,
         target: &LockTarget<'_>,
@@ -145,7 +166,7 @@ impl Store {
         let locks = self.lock_manager()?;
         let now = locks.runtime.elapsed();
         let owner = || Requester { origin: asker(), reason: options.reason.clone(), requested_at: now };
-        // Its time begins when its row is written.
+        // The time to live starts when the row is written.
         let lease = options.lease.map(|time| Lease {
             duration: time,
             expires_at: Duration::MAX,
@@ -158,7 +179,7 @@ impl Store {
         let waiter = waiter.filter(|_| options.wait != LockWaitPolicy::NoWait);
         match locks.heads.request(name, options.mode, owner, lease, (now, waiter)) {
             Ok(grant) => {
-                // By now it may be granted all the same.
+                // Counts as a wait even if it has been granted since.
                 if grant.waiter().is_some() {
                     locks.heads.metrics.wait_started(options.mode);
                 }
@@ -178,7 +199,7 @@ impl Store {
         }
     }
 
-    /// Looks whether the wait is over.
+    /// Checks whether the wait has ended, and counts its result.
     pub(crate) fn poll_wait(&self, wait: LockWait, options: &LockOptions) -> GrantPoll {
         let now = wait.started_or_now(&*self.inner.runtime);
         let step = wait.poll(now);
@@ -208,7 +229,7 @@ impl Store {
             }
             WaitPoll::Cancelled => {
                 let what = format!(
-                    "the wait for lock {} was cancelled after {:.3} s; nothing of it is left",
+                    "the wait for lock {} was cancelled after {:.3} s; the request has left the queue",
                     grant.target(),
                     waited.as_secs_f64()
                 );
@@ -219,12 +240,13 @@ impl Store {
         })
     }
 
-    /// Why a request that was not to wait was not made.
+    /// The error of a request with [`LockWaitPolicy::NoWait`] that was not granted immediately.
     pub(crate) fn lock_not_available(&self, target: &LockTarget<'_>, options: &LockOptions) -> Error {
         ErrorKind::LockNotAvailable(Box::new(self.held_by(target, (options.mode, 0), None, Duration::ZERO))).into()
     }
 
-    /// What a request of this mode and number is refused by: a conversion not by its own shared grant.
+    /// The error of a request with this mode and id. Its own grant is not among the holders, which
+    /// matters for a conversion.
     pub(super) fn held_by(
         &self,
         target: &LockTarget<'_>,
@@ -241,56 +263,53 @@ impl Store {
         LockNotAvailable { target: target.clone().into_owned(), mode, holders, queue_position: ahead, waited }
     }
 
-    /// A guard of what was granted in memory.
+    /// The guard of a request that is granted in memory.
     pub(crate) fn activate_guard(&self, request: RequestHandle) -> Result<LockGuard> {
         self.activate_grant(request.grant(), true)?;
         self.make_guard(request)
     }
 
-    /// A guard of what has its token.
+    /// The guard of a grant that is ready.
     pub(crate) fn make_guard(&self, request: RequestHandle) -> Result<LockGuard> {
         Ok(LockGuard::new(self, self.lock_manager()?, request))
     }
 
-    /// Steps 2 to 6. Without `waits` the grant does not wait for what earlier ones have committed durably. A lease is renewed from
-    /// here on, also where the future is gone that had this done on another thread.
+    /// Steps 2 to 6. Without `waits`, earlier durable commits need not be durable yet. From here on
+    /// a lease is renewed, even if the future that requested it was dropped.
     pub(crate) fn activate_grant(&self, grant: &Arc<Grant>, waits: bool) -> Result<()> {
         let locks = self.lock_manager()?;
         if grant.has_lease() {
             locks.keeper.start(self)?;
         }
-        let Some(embedded) = &self.inner.embedded else { return Ok(()) };
-        let pipeline = embedded.pipeline();
+        let authority = &*locks.authority;
         if mutated!(TokenBeforeDrain) {
-            grant.set_token(pipeline.next_timestamp()?);
+            grant.set_token(authority.token()?);
         }
         if mutated!(MinReadTsBeforeDrain) {
-            grant.set_min_read_ts(pipeline.visible_view().read_ts);
+            grant.set_min_read_ts(authority.visible_view().read_ts);
         }
         let mut past = locks.heads.predecessors_of(grant);
         if past.has_in_flight {
             crash_point!(LockGrantEnded);
             if !mutated!(NoDrainAfterEnd) {
-                pipeline.drain()?;
+                authority.drain()?;
             }
             crash_point!(LockDrained);
             past = locks.heads.predecessors_of(grant);
         }
         if !mutated!(MinReadTsBeforeDrain) {
-            grant.set_min_read_ts(pipeline.visible_view().read_ts);
+            grant.set_min_read_ts(authority.visible_view().read_ts);
         }
         if !mutated!(TokenBeforeDrain) {
-            grant.set_token(if mutated!(TokenReused) { pipeline.first_ts() } else { pipeline.next_timestamp()? });
+            grant.set_token(if mutated!(TokenReused) { authority.first_ts() } else { authority.token()? });
         }
         crash_point!(LockToken);
-        pipeline.request_reservation();
         self.replace_leases(locks, grant, &past)?;
-        if waits && !mutated!(GuardBeforeDurable) && pipeline.wait_durable(past.unsynced_commit_ts).is_err() {
-            // What is not known is whether others have committed; this caller has not.
-            return Err(Error::closed(pipeline.failure().unwrap_or(crate::pipeline::CLOSED_MESSAGE)));
+        if waits && !mutated!(GuardBeforeDurable) {
+            authority.wait_durable(past.unsynced_commit_ts)?;
         }
         if !past.is_empty() {
-            locks.heads.prune(&grant.name, pipeline.durable_ts());
+            locks.heads.prune(&grant.name, authority.durable_ts());
         }
         grant.set_ready();
         if grant.has_lease() {
@@ -299,32 +318,32 @@ impl Store {
         check(locks, grant)
     }
 
-    /// [`Store::activate_grant`] without anything that may wait; `false` when there is, and then nothing was done.
+    /// [`Store::activate_grant`] if it need not wait for anything; else returns `false` without
+    /// effect.
     #[cfg(feature = "tokio")]
     pub(crate) fn try_activate_now(&self, grant: &Arc<Grant>, waits: bool) -> Result<bool> {
         let locks = self.lock_manager()?;
-        let Some(embedded) = &self.inner.embedded else { return Ok(true) };
-        let pipeline = embedded.pipeline();
+        let authority = &*locks.authority;
         let past = locks.heads.predecessors_of(grant);
-        let owes = waits && past.unsynced_commit_ts > pipeline.durable_ts();
+        let owes = waits && past.unsynced_commit_ts > authority.durable_ts();
         if grant.has_lease() || past.has_in_flight || !past.leases.is_empty() || owes {
             return Ok(false);
         }
-        let floor = pipeline.visible_view().read_ts;
-        let Some(token) = pipeline.try_next_timestamp() else { return Ok(false) };
-        pipeline.request_reservation();
+        let floor = authority.visible_view().read_ts;
+        let Some(token) = authority.try_token() else { return Ok(false) };
         grant.set_min_read_ts(floor);
         grant.set_token(token);
         if !past.is_empty() {
-            locks.heads.prune(&grant.name, pipeline.durable_ts());
+            locks.heads.prune(&grant.name, authority.durable_ts());
         }
         grant.set_ready();
         check(locks, grant).map(|()| true)
     }
 
-    /// Takes the rows of earlier leases away, and writes that of a new one, in one durable transaction.
+    /// Removes the rows of earlier leases and writes the row of a new one, in one durable
+    /// transaction.
     fn replace_leases(&self, locks: &Arc<NamedLocks>, grant: &Arc<Grant>, past: &Predecessors) -> Result<()> {
-        // The newest of them was held last.
+        // Of several, the newest was the last holder.
         if let Some(over) = past.leases.iter().filter(|lease| is_expired(lease)).max_by_key(|lease| lease.token()) {
             locks.heads.metrics.taken_over();
             let holder = locks.clock().holder(over);
@@ -342,10 +361,11 @@ impl Store {
         if grant.has_lease() {
             grant.set_lease_row(true);
         }
-        // Fenced by itself: once the grant has ended, and the next one may have looked for its row, none is written.
+        // Fenced by the grant itself: if it has ended, its successor may have looked for this row
+        // already, and none must be written.
         let changed =
             self.update_leases(&grant.name, &gone, (row.as_ref(), false), Some(grant).filter(|_| row.is_some()));
-        // Of a store that closes meanwhile that is the reason.
+        // If the store has closed, that is the reason.
         changed
             .or_else(|why| if locks.heads.closed().is_some() { check(locks, grant).and(Err(why)) } else { Err(why) })?;
         for lease in &past.leases {
@@ -364,15 +384,15 @@ impl Store {
     }
 }
 
-/// What became of asking.
+/// The result of a request.
 pub(crate) enum RequestResult {
-    /// There is a request: granted at once, or waiting.
+    /// The request was made: granted immediately, or waiting.
     Requested(LockWait),
-    /// It was not to wait, and would have to.
+    /// The request would have to wait, but must not.
     NotAvailable,
 }
 
-/// How far a wait is.
+/// The state of a wait.
 pub(crate) enum GrantPoll {
     Ready(Result<RequestHandle>),
     Pending(LockWait, Arc<Waiter>, Option<Duration>),
@@ -382,10 +402,10 @@ fn is_expired(grant: &Grant) -> bool {
     grant.end_reason_at(Duration::ZERO) == Some(LockLostReason::Expired)
 }
 
-/// Whether the new grant still stands.
+/// Step 6: checks that the new grant is valid.
 fn check(locks: &NamedLocks, grant: &Grant) -> Result<()> {
     let lost = grant.end_reason_now(&*locks.runtime);
-    // Looked at afterwards: closing says so first, and then ends the grants.
+    // Read last: closing first sets the reason, and then ends the grants.
     if let Some(why) = locks.heads.closed() {
         return Err(Error::closed(why));
     }
@@ -405,20 +425,23 @@ fn asker() -> RequestOrigin {
 
 pub(super) fn request_error(target: &LockTarget<'_>, why: RequestError) -> Error {
     match why {
-        RequestError::ModeMismatch(ModeMismatch::Semaphore(most)) => {
-            Error::invalid(format!("lock {target} is used as a semaphore of {most} at this moment"))
-        }
-        RequestError::ModeMismatch(ModeMismatch::Shared) => {
-            Error::invalid(format!("lock {target} is shared at this moment, so it cannot be used as a semaphore"))
-        }
+        RequestError::ModeMismatch(ModeMismatch::Semaphore(most)) => Error::invalid(format!(
+            "lock {target} is in use as a semaphore of {most}; use that number, or wait until it is free"
+        )),
+        RequestError::ModeMismatch(ModeMismatch::Shared) => Error::invalid(format!(
+            "lock {target} is in use as a shared lock; wait until it is free to use it as a semaphore"
+        )),
         RequestError::Corrupt(what) => ErrorKind::Corruption(what.to_string()).into(),
         RequestError::Closed(why) => Error::closed(why),
-        RequestError::WouldBlock => Error::invalid(format!("lock {target} is held")),
+        RequestError::WouldBlock => Error::invalid(format!("lock {target} is not available")),
     }
 }
 
 pub(super) fn invalid_name_error(name: &str) -> String {
-    format!("a lock's name has 1 to {} bytes and no control characters: {name:?}", crate::MAX_KEYSPACE_NAME_BYTES)
+    format!(
+        "invalid lock name {name:?}: expected 1 to {} bytes without control characters",
+        crate::MAX_KEYSPACE_NAME_BYTES
+    )
 }
 
 #[cfg_attr(
@@ -428,8 +451,8 @@ pub(super) fn invalid_name_error(name: &str) -> String {
 fn log_wait(grant: &Grant, waited: Duration) {
     #[cfg(feature = "tracing")]
     if waited > LOG_WAIT_AFTER {
-        event!(WARN, lock = %grant.name, mode = %grant.mode, waited_ms = waited.as_millis(), "lock waited");
+        event!(WARN, lock = %grant.name, mode = %grant.mode, waited_ms = waited.as_millis(), "lock acquired after wait");
     } else {
-        event!(DEBUG, lock = %grant.name, mode = %grant.mode, waited_ms = waited.as_millis(), "lock waited");
+        event!(DEBUG, lock = %grant.name, mode = %grant.mode, waited_ms = waited.as_millis(), "lock acquired after wait");
     }
 }

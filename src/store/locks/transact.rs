@@ -1,9 +1,12 @@
-//! Transactions under a lock.
+//! Transactions under a named lock.
 //!
-//! The lock is taken before the first attempt and held over all of them, so attempts of different callers do not meet. Every attempt is
-//! fenced. The leader of the commit pipeline releases the lock when it has made the commit visible, before the sync: the next holder goes on
-//! while this caller waits until its commit is durable. That is as honest as reading what is not durable: nothing that depends on it is
-//! acknowledged before it is durable itself, because the log is one sequence.
+//! The lock is acquired before the first attempt and held during all of them, so attempts of
+//! different callers do not conflict. Every attempt is fenced.
+//!
+//! The leader of the commit pipeline releases the lock when the commit is visible, before the sync.
+//! The next holder continues while this caller waits for durability. This is as safe as reading a
+//! commit that is not durable yet: the log is one sequence, so what depends on the commit is
+//! durable only after it.
 
 use std::sync::Arc;
 
@@ -13,7 +16,7 @@ use crate::locking::{LockTarget, RequestHandle};
 use crate::store::transact::{NestingGuard, RetryLoop};
 use crate::store::{Store, Txn, TxnOptions};
 
-/// The lock that attempts are made under.
+/// The lock of all attempts of a call.
 #[derive(Clone)]
 pub(crate) struct TxnLock {
     fence: Fence,
@@ -27,20 +30,24 @@ impl TxnLock {
 }
 
 impl Store {
-    /// [`Store::transact_with`] under a lock: takes it, begins, holds it over all attempts, commits only while it is held, and releases it as
-    /// soon as the commit is visible. Returns when the commit is as durable as asked for; the next holder goes on meanwhile, so many
-    /// callers on one name share syncs. `LockOptions::exclusive()` waits for the lock at most 30 seconds; the limits of retrying count from
-    /// the grant.
+    /// [`Store::transact_with`] under a named lock. It acquires the lock and holds it during all
+    /// attempts. It commits only while the lock is held, and releases it as soon as the commit is
+    /// visible.
     ///
-    /// A closure must not act outside of the store: what it reads is provisional until this returns, as in [`Store::transact`]. Where a
-    /// lock has to cover more than one transaction, take a guard ([`Store::lock`]) and a [fence](Txn::fence).
+    /// The call returns when the commit is as durable as requested. The next holder continues in
+    /// the meantime, so many callers of one name share syncs. `LockOptions::exclusive()` waits for
+    /// the lock at most 30 seconds. The limits of retries count from the grant.
+    ///
+    /// The closure must have no effect outside of the store: what it reads is provisional until
+    /// this returns, as in [`Store::transact`]. For a lock over several transactions use a guard
+    /// ([`Store::lock`]) and a [fence](Txn::fence).
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
     /// use percolite::{LockOptions, TxnOptions};
     /// # let store = percolite::Store::in_memory()?;
     /// # let queue = store.keyspace("queue")?;
-    /// store.lock_transact("queue", LockOptions::exclusive(), TxnOptions::default(), |txn| {
+    /// store.transact_with_lock("queue", LockOptions::exclusive(), TxnOptions::default(), |txn| {
     ///     let last = txn.range(&queue, ..).rev().next().transpose()?.map_or(0, |(key, _)| key[0]);
     ///     txn.put(&queue, [last + 1], "job")
     /// })?;
@@ -48,8 +55,10 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Store::lock_with`] and [`Store::transact`]; [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) when the lock was taken away
-    /// by force before the commit: nothing was written; [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for a lease.
+    /// Those of [`Store::lock_with`] and [`Store::transact`].
+    /// [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) if, for example,
+    /// [`Store::force_unlock`] ended the grant before the commit: nothing was written.
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for a lease.
     pub fn transact_with_lock<'a, T, E: From<Error>>(
         &self,
         target: impl Into<LockTarget<'a>>,
@@ -79,18 +88,18 @@ impl Store {
         Ok(TxnLock { fence, request: Arc::new(request) })
     }
 
-    /// Releases the lock if no commit has, and what is left of its grant.
+    /// Releases the lock unless a commit has, and drops what its grant has left.
     pub(crate) fn release_txn_lock(&self, under: &TxnLock) {
         under.request.release();
-        if let (Some(locks), Some(embedded)) = (&self.inner.locks, &self.inner.embedded) {
-            locks.heads.prune(&under.fence.grant.name, embedded.pipeline().durable_ts());
+        if let Some(locks) = &self.inner.locks {
+            locks.heads.prune(&under.fence.grant.name, locks.authority.durable_ts());
         }
     }
 }
 
 pub(crate) fn check_no_lease(lock: &LockOptions) -> Result<()> {
     if lock.lease.is_some() {
-        return Err(Error::invalid("a transaction under a lock takes no lease: it ends with the call"));
+        return Err(Error::invalid("transact_with_lock does not support leases: the lock ends with the call"));
     }
     Ok(())
 }

@@ -100,21 +100,19 @@ impl Txn {
             inner.coordinator.note_acked(self.reader.view.read_ts);
             return Ok(self.reader.view.read_ts);
         }
-        match &inner.embedded {
-            Some(embedded) if self.buffer.large.is_some() => {
-                self.buffer.commit_large(&self.store, embedded, &self.reader.view, durable, held, spent)
-            }
-            _ => inner.coordinator.commit(CommitRequest {
-                txn: self.id,
-                read_ts: self.buffer.read_ts(),
-                writes: &self.buffer.write_set,
-                protocol: self.options.commit_protocol.unwrap_or(inner.options.protocol),
-                durable,
-                conditions: self.buffer.commit_conditions(&self.reader.view),
-                attempt: held,
-                timer: spent,
-            }),
+        if self.buffer.large.is_some() {
+            return self.buffer.commit_large(&self.store, &self.reader.view, durable, held, spent);
         }
+        inner.coordinator.commit(CommitRequest {
+            txn: self.id,
+            read_ts: self.buffer.read_ts(),
+            writes: &self.buffer.write_set,
+            protocol: self.options.commit_protocol.unwrap_or(inner.options.protocol),
+            durable,
+            conditions: self.buffer.commit_conditions(&self.reader.view),
+            attempt: held,
+            timer: spent,
+        })
     }
 
     /// Rolls back, and waits until everything that the transaction has read is durable, so that the caller may act on it; one
@@ -160,9 +158,8 @@ impl Txn {
 
 impl Drop for Txn {
     fn drop(&mut self) {
-        if let (Some(embedded), Some(stream)) = (&self.store.inner.embedded, self.buffer.large.take()) {
-            embedded.roll_back_large(&stream);
-        }
+        // A large transaction that was not committed is rolled back in the background.
+        drop(self.buffer.large.take());
         if !self.is_attempt && self.store.inner.options.slow_transaction_threshold < Duration::MAX {
             let last = self.last();
             if self.store.is_slow(last.ended.saturating_sub(last.began)) {

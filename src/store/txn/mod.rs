@@ -11,10 +11,10 @@ use super::own::TxnBuffer;
 use super::range::{KeyRange, key_range_in, prefix_range};
 use super::scan::Scan;
 use super::{Keyspace, MAX_KEY_BYTES, MAX_VALUE_BYTES, Store, TxnOptions, Versions};
+use crate::contention::AttemptGuard;
 use crate::engine::RowRange;
 use crate::error::{Error, ErrorKind, Result};
 use crate::owner::OwnerId;
-use crate::pipeline::AttemptGuard;
 use crate::row::{Mutation, RowKey, TxnId};
 use crate::timestamp::Timestamp;
 
@@ -63,7 +63,7 @@ impl Txn {
         options.check()?;
         let (view, id) = store.inner.coordinator.begin()?;
         event!(TRACE, owner = %id.owner, start_ts = %id.start_ts, read_ts = %view.read_ts, label = options.label,
-            "transaction begun");
+            "transaction started");
         Ok(Self {
             buffer: TxnBuffer::new(id, if mutated!(ConflictOnStartTs) { id.start_ts } else { view.read_ts }),
             reader: store.inner.active.add(view, Some(id), options.label, store.inner.runtime.elapsed()),
@@ -83,12 +83,9 @@ impl Txn {
 
     /// Locks everything that was written so far, as if it were much.
     pub(super) fn lock_buffered_rows_now(&mut self) -> Result<()> {
-        let Some(embedded) = &self.store.inner.embedded else {
-            return Err(Error::invalid("nothing is streamed where others share the engine"));
-        };
-        let streamed = self.buffer.lock_buffered_rows(&self.store, embedded, &self.reader.timer);
+        let locked = self.buffer.lock_buffered_rows(&self.store, &self.reader.timer);
         self.reader.set_written(self.buffer.write_set.len(), self.buffer.bytes(), self.buffer.locked_rows());
-        self.store.record_conflict(&self.reader, streamed)
+        self.store.record_conflict(&self.reader, locked)
     }
 
     pub(super) fn buffered_bytes(&self) -> usize {

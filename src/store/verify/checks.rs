@@ -5,7 +5,7 @@ use std::ops::Bound;
 
 use super::{ISSUES_MAX, IntegrityIssue, VerifyReport, row_text};
 use crate::codec::{HistoryEntry, Record};
-use crate::coordinator::history::{RETENTION_KEY, Retention};
+use crate::coordinator::{RETENTION_KEY, Retention};
 use crate::engine::local::{GC_PREFIX, SAFE_POINT, gc_key, parse_gc_key};
 use crate::engine::storage::Column;
 use crate::engine::{EngineError, EngineSnapshot, RowRange};

@@ -1,4 +1,4 @@
-//! Beginning in spite of a loss.
+//! Resuming a log with an accepted data loss.
 
 use super::*;
 use crate::wal::segment;
@@ -29,12 +29,12 @@ fn kept(disk: &SimDisk) -> Vec<String> {
 }
 
 #[test]
-fn a_life_begins_in_spite_of_a_loss_only_by_its_fingerprint() {
+fn a_log_with_data_loss_resumes_only_by_its_fingerprint() {
     for frame in 1..=9 {
         let disk = damaged(frame);
         let (recovered, frames) = recover_frames(&disk, 0).unwrap();
-        let lost = recovered.data_loss().unwrap().clone();
-        let fingerprint = lost.fingerprint;
+        let loss = recovered.data_loss().unwrap().clone();
+        let fingerprint = loss.fingerprint;
         assert_eq!(frames.len() as u64, frame - 1);
         for wrong in [None, Some(fingerprint ^ 1)] {
             assert!(matches!(resume(disk.clone(), &recovered, 9, wrong), Err(WalError::DataLoss(_))));
@@ -48,23 +48,23 @@ fn a_life_begins_in_spite_of_a_loss_only_by_its_fingerprint() {
         assert_eq!(kept(&disk).len() as u64, 3 - (frame - 1) / 3);
         let (recovered, mut again) = recover_frames(&disk, 0).unwrap();
         assert_eq!(recovered.data_loss(), None);
-        assert_eq!(accepted_data_losses(&disk).unwrap(), [lost]);
+        assert_eq!(accepted_data_losses(&disk).unwrap(), [loss]);
         assert_eq!(again.pop(), Some((frame, b"after".to_vec())));
         assert_eq!(again, frames);
     }
 }
 
 #[test]
-fn a_crash_while_it_is_left_behind_leaves_the_same_loss_or_none() {
+fn a_crash_during_acceptance_leaves_the_same_loss_or_none() {
     for frame in [1, 4, 5, 9] {
         let before = damaged(frame);
         let (recovered, frames) = recover_frames(&before, 0).unwrap();
-        let lost = recovered.data_loss().unwrap();
-        let (mut same, mut gone) = (0, 0);
+        let loss = recovered.data_loss().unwrap();
+        let (mut same, mut accepted) = (0, 0);
         for nth in 1.. {
             let stopped = before.fork();
             stopped.fail_from(nth, nth);
-            let is_begun = resume(stopped.clone(), &recovered, 9, Some(lost.fingerprint)).is_ok();
+            let is_resumed = resume(stopped.clone(), &recovered, 9, Some(loss.fingerprint)).is_ok();
             for seed in 0..100 {
                 let disk = stopped.fork();
                 disk.crash(seed);
@@ -72,48 +72,52 @@ fn a_crash_while_it_is_left_behind_leaves_the_same_loss_or_none() {
                 let (now, again) = recover_frames(&disk, 0).unwrap();
                 assert_eq!(again, frames);
                 if now.data_loss().is_some() {
-                    assert!(!is_begun);
+                    assert!(!is_resumed);
                     assert_eq!(
                         now.data_loss().unwrap().fingerprint,
-                        lost.fingerprint,
+                        loss.fingerprint,
                         "frame {frame}, call {nth}, {seed}"
                     );
                     same += 1;
                 } else {
-                    gone += 1;
+                    accepted += 1;
                 }
-                let log = resume(disk.clone(), &now, 10, now.data_loss().map(|lost| lost.fingerprint)).unwrap();
+                let log = resume(disk.clone(), &now, 10, now.data_loss().map(|loss| loss.fingerprint)).unwrap();
                 assert_eq!(log.last_sequence(), frame - 1);
-                // One more if the segment that was begun is renamed with them.
+                // One more if the segment of the interrupted incarnation is quarantined as well.
                 assert!(kept(&disk).len() as u64 >= 3 - (frame - 1) / 3);
             }
-            if is_begun {
+            if is_resumed {
                 break;
             }
         }
-        println!("frame {frame}: the same loss {same} times, left behind {gone} times");
+        println!("frame {frame}: the same loss {same} times, accepted {accepted} times");
     }
 }
 
 #[test]
-fn a_loss_below_the_position_is_told_and_a_life_after_it_begins_above() {
+fn a_loss_at_the_flushed_sequence_is_reported() {
     let disk = damaged(5);
     let (recovered, frames) = recover_frames(&disk, 6).unwrap();
     assert_eq!(recovered.data_loss(), None, "segment 3 begins at 7");
-    assert_eq!(frames.len(), 4, "three and the mark");
+    assert_eq!(frames.len(), 4, "three and the no-op frame");
     let (recovered, frames) = recover_frames(&disk, 5).unwrap();
     assert_eq!((frames.len(), recovered.last_sequence()), (0, 5));
-    let lost = recovered.data_loss().unwrap();
-    assert_eq!((lost.first_missing, lost.durable_sequence), (6, 9));
-    let mut log = resume(disk.clone(), &recovered, 9, Some(lost.fingerprint)).unwrap();
+    let loss = recovered.data_loss().unwrap();
+    assert_eq!((loss.first_missing, loss.durable_sequence), (6, 9));
+    let mut log = resume(disk.clone(), &recovered, 9, Some(loss.fingerprint)).unwrap();
     assert_eq!(append(&mut log, b"after").unwrap(), 6);
     let (recovered, frames) = recover_frames(&disk, 5).unwrap();
     assert_eq!((recovered.data_loss(), frames), (None, vec![(6, b"after".to_vec())]));
-    assert_eq!(recover_frames(&disk, 4).unwrap().0.data_loss().map(|lost| lost.first_missing), Some(5), "5 is gone");
+    assert_eq!(
+        recover_frames(&disk, 4).unwrap().0.data_loss().map(|loss| loss.first_missing),
+        Some(5),
+        "frame 5 is missing"
+    );
 }
 
 #[test]
-fn what_lies_beyond_an_end_is_gone_once_a_life_has_begun() {
+fn frames_beyond_the_end_stay_dropped_after_resuming() {
     let disk = SimDisk::new();
     let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();
     append(&mut log, &payload(1, 300)).unwrap();
@@ -127,10 +131,11 @@ fn what_lies_beyond_an_end_is_gone_once_a_life_has_begun() {
     let log = reopen(&disk, 3);
     assert_eq!(log.last_sequence(), 1);
     let disk = disk.handle();
-    // Were the new life's headers damaged, nothing could tell; but nothing is resurrected either.
+    // If the headers of the new segment are damaged, the loss cannot be detected, but no dropped
+    // frame comes back.
     for at in [30, 4096 + 30] {
         disk.flip_bits(&segment::segment_file_name(3), at, 1);
     }
     assert_eq!(recover_frames(&disk, 0).unwrap().1.len(), 1);
-    assert_eq!(recover_frames(&disk, 3).unwrap().1.len(), 0, "not even above a position");
+    assert_eq!(recover_frames(&disk, 3).unwrap().1.len(), 0, "not even above a flushed sequence");
 }

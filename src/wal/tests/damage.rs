@@ -1,4 +1,4 @@
-//! Damage to a log that is synced: each byte of it, each bit of its headers, each length.
+//! Damage to a synced log: each bit of its frames, each bit of its headers, each length.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use crate::disk::DiskFile;
 use crate::wal::frame::FrameReader;
 use crate::wal::segment::{self, BLOCK_BYTES, FRAMES_OFFSET, HeaderRead, SegmentHeader};
 
-/// Where a frame lies.
+/// Where a frame is.
 struct Place {
     segment: u64,
     start: u64,
-    /// Where padding begins.
+    /// Where its padding begins.
     end: u64,
     durable: u64,
 }
@@ -23,7 +23,8 @@ struct Written {
     headers: Vec<SegmentHeader>,
 }
 
-/// Three segments of four frames, synced after each second one; the last segment ends as the caller says.
+/// Three segments of four frames, synced after every second one; `finish` writes the end of the
+/// last segment.
 fn written(finish: impl FnOnce(&mut WalWriter<SimDisk>)) -> Written {
     let disk = SimDisk::new();
     let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();
@@ -61,8 +62,8 @@ impl Written {
         self.headers.push(header);
     }
 
-    /// What later frames and headers say of how far the log was durable.
-    fn witnessed(&self, damaged: u64) -> u64 {
+    /// The highest durable sequence that later frames and headers prove.
+    fn proven_durable(&self, damaged: u64) -> u64 {
         let place = &self.places[&damaged];
         let frames = self.places.range(damaged + 1..).map(|(_, place)| place.durable);
         let headers =
@@ -71,26 +72,27 @@ impl Written {
     }
 }
 
-/// Returns whether the loss of this frame is reported; it must be if a later frame or header says that it was durable.
+/// Returns whether the loss of this frame is reported; it must be if a later frame or header proves
+/// that the frame was durable.
 fn check(written: &Written, disk: &SimDisk, damaged: u64) -> bool {
     let (recovered, frames) = recover_frames(disk, 0).unwrap();
     assert_eq!(frames, written.frames[..damaged as usize - 1]);
-    let witnessed = written.witnessed(damaged);
-    let Some(lost) = recovered.data_loss() else {
-        assert!(witnessed < damaged, "frame {damaged}");
+    let proven = written.proven_durable(damaged);
+    let Some(loss) = recovered.data_loss() else {
+        assert!(proven < damaged, "frame {damaged}");
         return false;
     };
-    assert!(witnessed >= damaged, "frame {damaged}");
+    assert!(proven >= damaged, "frame {damaged}");
     let place = &written.places[&damaged];
-    let expected = (segment::segment_file_name(place.segment), place.start, damaged, witnessed);
-    assert_eq!((lost.segment.clone(), lost.offset, lost.first_missing, lost.durable_sequence), expected);
-    assert_eq!(lost.intact_frames, written.frames.len() as u64 - damaged);
-    assert_eq!(recover_frames(disk, 0).unwrap().0.data_loss(), Some(lost), "a second look");
+    let expected = (segment::segment_file_name(place.segment), place.start, damaged, proven);
+    assert_eq!((loss.segment.clone(), loss.offset, loss.first_missing, loss.durable_sequence), expected);
+    assert_eq!(loss.intact_frames, written.frames.len() as u64 - damaged);
+    assert_eq!(recover_frames(disk, 0).unwrap().0.data_loss(), Some(loss), "a second recovery");
     true
 }
 
 fn flip_each_bit(written: &Written) -> (u64, u64) {
-    let (mut told, mut silent) = (0, 0);
+    let (mut reported, mut undetected) = (0, 0);
     for (sequence, place) in &written.places {
         for offset in place.start..place.end.next_multiple_of(8) {
             for bit in 0..8 {
@@ -99,26 +101,26 @@ fn flip_each_bit(written: &Written) -> (u64, u64) {
                 if offset >= place.end {
                     assert_eq!(recover_frames(&disk, 0).unwrap().1, written.frames, "padding");
                 } else if check(written, &disk, *sequence) {
-                    told += 1;
+                    reported += 1;
                 } else {
-                    silent += 1;
+                    undetected += 1;
                 }
             }
         }
     }
-    (told, silent)
+    (reported, undetected)
 }
 
 #[test]
-fn a_flipped_bit_of_a_frame_is_told_unless_nothing_later_knows_of_it() {
+fn a_flipped_frame_bit_is_reported_if_proven_durable() {
     let plain = flip_each_bit(&written(|_| {}));
-    let marked = flip_each_bit(&written(|log| {
+    let with_noop = flip_each_bit(&written(|log| {
         log.append_noop().unwrap();
         log.handle().sync().unwrap();
     }));
-    println!("flipped bits (told, silent): {plain:?}, with a mark at the end {marked:?}");
-    assert_eq!(marked.1, 24 * 8, "of the mark itself");
-    assert!(plain.1 > marked.1);
+    println!("flipped bits (reported, undetected): {plain:?}, with a no-op frame at the end {with_noop:?}");
+    assert_eq!(with_noop.1, 24 * 8, "of the no-op frame itself");
+    assert!(plain.1 > with_noop.1);
 }
 
 #[test]
@@ -137,7 +139,7 @@ fn a_flipped_bit_of_a_header_costs_nothing() {
 }
 
 #[test]
-fn a_segment_without_any_header_is_told_if_there_is_a_later_one() {
+fn a_lost_header_is_reported_if_a_later_segment_exists() {
     let written = written(|_| {});
     for (segment, left) in [(1, 0), (2, 4), (3, 8)] {
         let disk = written.disk.fork();
@@ -151,7 +153,7 @@ fn a_segment_without_any_header_is_told_if_there_is_a_later_one() {
 }
 
 #[test]
-fn a_segment_that_is_gone_is_told_if_there_is_a_later_one_or_a_position() {
+fn a_missing_segment_is_reported_if_it_is_provably_needed() {
     let written = written(|_| {});
     for segment in 1..=3 {
         let disk = written.disk.fork();
@@ -166,9 +168,9 @@ fn a_segment_that_is_gone_is_told_if_there_is_a_later_one_or_a_position() {
 }
 
 #[test]
-fn a_cut_at_any_length_leaves_a_prefix_and_is_told_unless_nothing_later_knows_of_it() {
+fn a_log_cut_at_any_length_recovers_as_a_prefix() {
     let written = written(|_| {});
-    let (mut told, mut silent, mut whole) = (0, 0, 0);
+    let (mut reported, mut undetected, mut harmless) = (0, 0, 0);
     for segment in 1..=3 {
         let name = segment::segment_file_name(segment);
         let length = written.disk.open(&name).unwrap().len().unwrap();
@@ -183,24 +185,25 @@ fn a_cut_at_any_length_leaves_a_prefix_and_is_told_unless_nothing_later_knows_of
             match damaged {
                 None => {
                     assert_eq!((recovered.data_loss(), frames.len()), (None, 12));
-                    whole += 1;
+                    harmless += 1;
                 }
                 Some((sequence, _)) => {
                     assert_eq!(frames, written.frames[..*sequence as usize - 1]);
                     assert_eq!(recovered.data_loss().is_some(), segment < 3);
-                    if segment < 3 { told += 1 } else { silent += 1 }
+                    if segment < 3 { reported += 1 } else { undetected += 1 }
                 }
             }
         }
     }
-    println!("cuts: {whole} cost nothing, {told} are told, {silent} of the newest segment are not");
+    println!("cuts: {harmless} cost nothing, {reported} are reported, {undetected} of the newest segment are not");
 }
 
-/// Damage that comes with a power cut: of the frames acknowledged by then, how many does nothing that is left know of?
+/// Measures how many acknowledged frames have no durability proof after a power cut. Damage to
+/// those cannot be detected.
 #[test]
-fn the_share_without_a_witness_is_at_most_the_last_group() {
+fn at_most_the_last_group_has_no_durability_proof() {
     for group in [1, 4, 16, 64] {
-        let (mut unknown, mut worst, cuts, frames) = (0, 0, 200, 500);
+        let (mut total, mut worst, cuts, frames) = (0, 0, 200, 500);
         for seed in 0..cuts {
             let disk = SimDisk::new();
             let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();
@@ -214,18 +217,18 @@ fn the_share_without_a_witness_is_at_most_the_last_group() {
             let acknowledged = log.handle().durable_sequence();
             disk.crash(seed);
             let (recovered, _) = recover_frames(&disk.handle(), 0).unwrap();
-            let unwitnessed = acknowledged - recovered.durable_sequence;
-            unknown += unwitnessed;
-            worst = worst.max(unwitnessed);
+            let unproven = acknowledged - recovered.durable_sequence;
+            total += unproven;
+            worst = worst.max(unproven);
         }
-        let mean = unknown as f64 / cuts as f64;
-        println!("synced by {group}: {mean:.1} of some {frames} acknowledged frames have no witness, {worst} at worst");
+        let mean = total as f64 / cuts as f64;
+        println!("synced by {group}: {mean:.1} of some {frames} acknowledged frames have no proof, {worst} at worst");
         assert!(worst <= group);
     }
 }
 
 #[test]
-fn no_content_of_a_segment_is_followed_blindly() {
+fn random_damage_never_makes_recovery_or_resuming_fail() {
     for_each_seed(2000, |seed| {
         let mut choices = SplitMix64::new(seed);
         let disk = written(|_| {}).disk;
@@ -242,9 +245,9 @@ fn no_content_of_a_segment_is_followed_blindly() {
             }
         }
         let (recovered, frames) = recover_frames(&disk, choices.next_below(14)).unwrap();
-        if let Some(lost) = recovered.data_loss() {
+        if let Some(loss) = recovered.data_loss() {
             assert!(frames.len() < 12);
-            resume(disk, &recovered, 5, Some(lost.fingerprint)).unwrap();
+            resume(disk, &recovered, 5, Some(loss.fingerprint)).unwrap();
         } else {
             resume(disk, &recovered, 5, None).unwrap();
         }

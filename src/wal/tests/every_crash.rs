@@ -1,20 +1,20 @@
-//! A few unsynced writes, and each crash that they can have.
+//! A few unsynced writes, and every crash that they can have.
 
 use super::*;
 
-/// Crashes in every way, and hands what is left to `check`.
+/// Crashes a copy of the disk in every possible way, calls `check` with the result, and counts.
 fn each_crash(disk: &SimDisk, mut check: impl FnMut(SimDisk)) -> u64 {
     let mut chosen: Vec<(usize, usize)> = Vec::new();
     let mut count = 0;
     loop {
         let fork = disk.fork();
-        let mut turn = 0;
+        let mut index = 0;
         fork.crash_with(&mut |possible| {
-            if turn == chosen.len() {
+            if index == chosen.len() {
                 chosen.push((0, possible));
             }
-            turn += 1;
-            chosen[turn - 1].0
+            index += 1;
+            chosen[index - 1].0
         });
         check(fork.handle());
         count += 1;
@@ -36,7 +36,7 @@ fn check(disk: &SimDisk, written: &[Vec<u8>], durable: usize) -> usize {
     frames.len()
 }
 
-/// Frames in three segments, of which the first `synced` are synced.
+/// Five frames in three segments, of which the first `synced` are synced.
 fn write(disk: &SimDisk, synced: usize) -> Vec<Vec<u8>> {
     let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();
     let written: Vec<_> =
@@ -66,7 +66,7 @@ fn each_crash_leaves_a_prefix() {
 }
 
 #[test]
-fn each_crash_while_a_life_begins_on_what_a_kill_left_is_no_loss() {
+fn a_crash_while_resuming_after_a_kill_is_no_data_loss() {
     let killed = SimDisk::new();
     let written = write(&killed, 3);
     killed.kill();
@@ -75,15 +75,15 @@ fn each_crash_while_a_life_begins_on_what_a_kill_left_is_no_loss() {
         let disk = killed.fork().handle();
         let recovered = recover_frames(&disk, 0).unwrap().0;
         disk.fail_from(nth, nth);
-        let begun = resume(disk.clone(), &recovered, 9, None);
-        let kept = if begun.is_ok() { 5 } else { 3 };
+        let resumed = resume(disk.clone(), &recovered, 9, None);
+        let kept = if resumed.is_ok() { 5 } else { 3 };
         for seed in 0..200 {
             let left = disk.fork();
             left.crash(seed);
             check(&left.handle(), &written, kept);
             crashes += 1;
         }
-        if begun.is_ok() {
+        if resumed.is_ok() {
             println!("{crashes} crashes, stopped at each of {nth} calls");
             return;
         }
@@ -91,13 +91,13 @@ fn each_crash_while_a_life_begins_on_what_a_kill_left_is_no_loss() {
 }
 
 #[test]
-fn a_sync_that_proves_nothing_is_made_good_by_the_next_life() {
+fn the_next_incarnation_rewrites_what_a_failed_sync_left() {
     for nth in 1..=4 {
         let disk = SimDisk::new();
         let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();
         let written: Vec<_> = (0..3).map(|tag| payload(tag, 600)).collect();
         append(&mut log, &written[0]).unwrap();
-        // A segment that stays empty, in the middle.
+        // Segments that stay empty, in the middle.
         for salt in 2..=4 {
             log.handle().preallocate_segment().unwrap();
             log.rotate(salt).unwrap();
@@ -108,6 +108,6 @@ fn a_sync_that_proves_nothing_is_made_good_by_the_next_life() {
         assert!(log.handle().sync().is_err(), "four segments");
         assert_eq!(reopen(&disk, 5).last_sequence(), 3);
         let count = each_crash(&disk, |left| assert_eq!(check(&left, &written, 3), 3));
-        println!("sync {nth} of 4 failed: {count} crashes of the life after it");
+        println!("sync {nth} of 4 failed: {count} crashes of the next incarnation");
     }
 }

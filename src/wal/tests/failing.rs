@@ -1,23 +1,23 @@
-//! A fixed script, of which each call fails once.
+//! A fixed script in which each call fails once.
 
 use super::*;
 
 fn script(log: &mut WalWriter<SimDisk>) -> Result<(), WalError> {
-    let syncer = log.handle();
+    let handle = log.handle();
     for tag in 1..=12 {
         append(log, &payload(tag, 900))?;
         match tag {
-            3 | 8 => _ = syncer.sync()?,
+            3 | 8 => _ = handle.sync()?,
             4 => log.rotate(4)?,
-            6 => syncer.preallocate_segment()?,
+            6 => handle.preallocate_segment()?,
             7 | 10 => log.rotate(tag)?,
             _ => {}
         }
     }
     append(log, &payload(13, 20_000))?;
-    syncer.sync()?;
+    handle.sync()?;
     log.append_noop()?;
-    syncer.sync()?;
+    handle.sync()?;
     Ok(())
 }
 
@@ -32,7 +32,7 @@ fn check(disk: &SimDisk, durable: u64) {
 }
 
 #[test]
-fn after_a_failed_call_everything_fails_and_durable_holds() {
+fn after_a_failure_every_call_fails_and_durable_stays() {
     let disk = SimDisk::new();
     let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();
     let before = disk.call_count();
@@ -44,13 +44,13 @@ fn after_a_failed_call_everything_fails_and_durable_holds() {
             let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();
             disk.fail_nth(None, nth, seed);
             let first = script(&mut log).unwrap_err().to_string();
-            let syncer = log.handle();
-            let durable = syncer.durable_sequence();
+            let handle = log.handle();
+            let durable = handle.durable_sequence();
             let later = [
                 append(&mut log, b"late").map(|_| ()),
-                syncer.sync().map(|_| ()),
-                syncer.preallocate_segment(),
-                syncer.remove_segments_upto(0).map(|_| ()),
+                handle.sync().map(|_| ()),
+                handle.preallocate_segment(),
+                handle.remove_segments_upto(0).map(|_| ()),
                 log.rotate(99),
                 log.append_noop().map(|_| ()),
                 close(log),
@@ -58,7 +58,7 @@ fn after_a_failed_call_everything_fails_and_durable_holds() {
             for answer in later {
                 assert_eq!(answer.unwrap_err().to_string(), first);
             }
-            assert_eq!(syncer.durable_sequence(), durable);
+            assert_eq!(handle.durable_sequence(), durable);
             let killed = disk.fork();
             killed.kill();
             check(&killed.handle(), durable);
@@ -70,25 +70,25 @@ fn after_a_failed_call_everything_fails_and_durable_holds() {
 }
 
 #[test]
-fn a_creation_cut_short_at_any_call_leaves_an_empty_log() {
+fn an_interrupted_creation_leaves_an_empty_log() {
     for nth in 1..=10 {
         for seed in 0..50 {
             let disk = SimDisk::new();
             disk.fail_from(nth, seed);
-            let is_made = create(disk.clone(), IDENTITY, 0, 1).is_ok();
+            let is_created = create(disk.clone(), IDENTITY, 0, 1).is_ok();
             disk.crash(seed);
             let disk = disk.handle();
             check(&disk, 0);
             let recovered = recover_frames(&disk, 0).unwrap().0;
             let mut log = resume(disk, &recovered, 2, None).unwrap();
             assert_eq!(append(&mut log, b"first").unwrap(), 1);
-            assert!(!is_made || nth > 4);
+            assert!(!is_created || nth > 4);
         }
     }
 }
 
 #[test]
-fn a_payload_that_is_too_long_is_refused_and_nothing_fails() {
+fn a_too_long_payload_is_refused_and_poisons_nothing() {
     let disk = SimDisk::new();
     let mut log = create(disk, IDENTITY, 0, 1).unwrap();
     let mut frame = FrameBuffer::default();

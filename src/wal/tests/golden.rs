@@ -1,4 +1,5 @@
-//! Format 1, byte by byte. Until the first release a change of format makes these anew; after it, they are frozen.
+//! Format 1, byte by byte. Until the first release a change of format may change these bytes; after
+//! it they are fixed.
 
 use super::*;
 use crate::disk::DiskFile as _;
@@ -21,7 +22,8 @@ fn golden_bytes_of_a_segment() {
         disk.open(&segment::segment_file_name(number)).unwrap().read_at(offset, &mut bytes).unwrap();
         hex(&bytes)
     };
-    // Magic, format, number, salt, identity, first sequence, predecessor (number, offset, last), durable, zeros, checksum.
+    // Magic, format, number, salt, WAL id, first sequence, predecessor (number, offset, last
+    // sequence), durable sequence, zeros, checksum.
     let first = [
         "706572636f6c6f67",
         "0100000000000000",
@@ -38,7 +40,8 @@ fn golden_bytes_of_a_segment() {
     ]
     .concat();
     assert_eq!([read(1, 0, 128), read(1, 4096, 128)], [first.clone(), first]);
-    // Checksum, length, sequence, durable, payload with padding; then the mark, and what was filled ahead.
+    // Checksum, length, sequence, durable sequence, padded payload; then the no-op frame, and
+    // preallocated zeros.
     let frames = [
         "afe3f435",
         "09000000",

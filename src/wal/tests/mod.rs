@@ -1,5 +1,5 @@
-//! Tests of the log. Those with random histories print their seed when they fail; `LOG_SEED` runs that history alone, and
-//! `LOG_HISTORIES` sets how many are run.
+//! Tests of the log. Random histories print their seed when they fail: `WAL_SEED` runs that history
+//! alone, and `WAL_HISTORIES` sets how many run.
 
 mod accept_loss;
 mod damage;
@@ -36,23 +36,23 @@ fn append<D: Disk>(log: &mut WalWriter<D>, payload: &[u8]) -> Result<u64, WalErr
 }
 
 fn close<D: Disk>(mut log: WalWriter<D>) -> Result<(), WalError> {
-    let syncer = log.handle();
-    syncer.sync()?;
+    let handle = log.handle();
+    handle.sync()?;
     log.append_noop()?;
-    syncer.sync().map(drop)
+    handle.sync().map(drop)
 }
 
-/// What can be read above the position.
-fn recover_frames<D: Disk>(disk: &D, position: u64) -> Result<(Recovered, Vec<Frame>), WalError> {
+/// Recovers the frames above the flushed sequence.
+fn recover_frames<D: Disk>(disk: &D, flushed_sequence: u64) -> Result<(Recovered, Vec<Frame>), WalError> {
     let mut frames = Vec::new();
-    let recovered = recover(disk, IDENTITY, position, true, |sequence, payload| {
+    let recovered = recover(disk, IDENTITY, flushed_sequence, true, |sequence, payload| {
         frames.push((sequence, payload.to_vec()));
         Ok::<_, WalError>(())
     })?;
     Ok((recovered, frames))
 }
 
-/// Ends the process, and begins the next life on what it leaves.
+/// Ends the process, and resumes the log in the next incarnation.
 fn reopen(disk: &SimDisk, salt: u64) -> WalWriter<SimDisk> {
     disk.kill();
     let disk = disk.handle();
@@ -64,16 +64,16 @@ fn number_from(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-/// Runs a history for each seed, and says which failed.
+/// Runs a history for each seed, and prints the seed that failed.
 fn for_each_seed(count: u64, history: impl Fn(u64)) {
-    let seeds = match number_from("LOG_SEED") {
+    let seeds = match number_from("WAL_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..number_from("LOG_HISTORIES").unwrap_or(count),
+        None => 0..number_from("WAL_HISTORIES").unwrap_or(count),
     };
     for seed in seeds {
         let run = std::panic::AssertUnwindSafe(|| history(seed));
         if let Err(why) = std::panic::catch_unwind(run) {
-            eprintln!("failed with LOG_SEED={seed}");
+            eprintln!("failed with WAL_SEED={seed}");
             std::panic::resume_unwind(why);
         }
     }
@@ -95,11 +95,11 @@ fn a_log_is_read_as_it_was_written() {
     assert_eq!(recovered.data_loss(), None);
     let expected = sizes.into_iter().zip(0..).map(|(bytes, number)| (number + 1, payload(number, bytes)));
     assert_eq!(frames, expected.collect::<Vec<_>>());
-    assert_eq!(recover_frames(&disk.handle(), 6).unwrap().1, frames[6..], "above a position");
+    assert_eq!(recover_frames(&disk.handle(), 6).unwrap().1, frames[6..], "above a flushed sequence");
 }
 
 #[test]
-fn a_copy_begins_at_the_position_of_its_tables() {
+fn a_checkpoints_log_begins_after_its_flushed_sequence() {
     let disk = SimDisk::new();
     close(create(disk.clone(), IDENTITY, 70, 1).unwrap()).unwrap();
     disk.crash(0);
@@ -108,41 +108,41 @@ fn a_copy_begins_at_the_position_of_its_tables() {
     assert_eq!((recovered.data_loss(), recovered.last_sequence(), frames.len()), (None, 70, 0));
     let mut log = resume(disk.clone(), &recovered, 2, None).unwrap();
     assert_eq!(append(&mut log, b"first").unwrap(), 71);
-    assert!(recover_frames(&disk, 69).unwrap().0.data_loss().is_some(), "70 is nowhere");
+    assert!(recover_frames(&disk, 69).unwrap().0.data_loss().is_some(), "frame 70 is missing");
 }
 
 #[test]
-fn lives_that_write_nothing_leave_one_segment_and_no_marks() {
+fn idle_incarnations_leave_one_segment_and_no_noop_frames() {
     let disk = SimDisk::new();
     let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();
     append(&mut log, b"one").unwrap();
     close(log).unwrap();
     for salt in 2..6 {
         let log = reopen(&disk, salt);
-        assert_eq!(log.last_sequence(), 2, "the frame and its mark");
+        assert_eq!(log.last_sequence(), 2, "the frame and its no-op frame");
         close(log).unwrap();
         assert_eq!(disk.handle().list().unwrap().len(), 2);
     }
 }
 
 #[test]
-fn segments_of_another_store_or_of_the_future_are_refused() {
+fn segments_of_another_store_are_refused() {
     let disk = SimDisk::new();
     create(disk.clone(), IDENTITY + 1, 0, 1).unwrap();
     assert!(matches!(recover_frames(&disk, 0), Err(WalError::WrongStore { wal_id: 0x1E, .. })));
 }
 
 #[test]
-fn a_segment_is_freed_once_the_next_ones_header_is_durable() {
+fn a_segment_is_removable_once_the_next_header_is_durable() {
     let disk = SimDisk::new();
     let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();
-    let syncer: WalHandle<_> = log.handle();
+    let handle: WalHandle<_> = log.handle();
     append(&mut log, b"one").unwrap();
-    syncer.sync().unwrap();
-    assert_eq!(syncer.remove_segments_upto(1).unwrap(), 0, "it is being written");
+    handle.sync().unwrap();
+    assert_eq!(handle.remove_segments_upto(1).unwrap(), 0, "it is the current segment");
     log.rotate(2).unwrap();
-    assert_eq!(syncer.remove_segments_upto(1).unwrap(), 0, "a power cut could leave no header at all");
-    syncer.sync().unwrap();
-    assert_eq!(syncer.remove_segments_upto(0).unwrap(), 0, "it is needed");
-    assert_eq!(syncer.remove_segments_upto(1).unwrap(), 1);
+    assert_eq!(handle.remove_segments_upto(1).unwrap(), 0, "a power cut could leave no header at all");
+    handle.sync().unwrap();
+    assert_eq!(handle.remove_segments_upto(0).unwrap(), 0, "its frame is not flushed");
+    assert_eq!(handle.remove_segments_upto(1).unwrap(), 1);
 }

@@ -1,4 +1,4 @@
-//! Random histories against a model: what was appended, what was acknowledged.
+//! Random histories against a model of what was appended and what was acknowledged.
 
 use super::*;
 use crate::disk::CallKind;
@@ -6,15 +6,15 @@ use crate::disk::CallKind;
 struct Model {
     disk: SimDisk,
     choices: SplitMix64,
-    /// What the log has, first sequence first.
+    /// Payloads in the log, from the first sequence on.
     frames: Vec<Vec<u8>>,
-    /// The frame of an append that failed: it may be there.
+    /// The payload of a failed append, which may be in the log.
     maybe: Option<Vec<u8>>,
     acknowledged: u64,
-    /// What must be there now: everything after a kill, else what was acknowledged.
+    /// How many frames must be in the log: all of them after a kill, else the acknowledged ones.
     must: u64,
-    /// Up to where something else has everything, and durably.
-    position: u64,
+    /// The flushed sequence: all frames up to it are durable elsewhere.
+    flushed: u64,
     tag: u64,
 }
 
@@ -27,7 +27,7 @@ impl Model {
             maybe: None,
             acknowledged: 0,
             must: 0,
-            position: 0,
+            flushed: 0,
             tag: 0,
         }
     }
@@ -57,7 +57,7 @@ impl Model {
         }
     }
 
-    fn mark(&mut self, log: &mut WalWriter<SimDisk>) -> Result<(), WalError> {
+    fn append_noop(&mut self, log: &mut WalWriter<SimDisk>) -> Result<(), WalError> {
         match log.append_noop() {
             Ok(None) => Ok(()),
             Ok(Some(_)) => {
@@ -72,22 +72,22 @@ impl Model {
     }
 
     fn step(&mut self, log: &mut WalWriter<SimDisk>) -> Result<(), WalError> {
-        let syncer = log.handle();
+        let handle = log.handle();
         match self.choices.next_below(24) {
             0..=11 => self.append(log),
             12..=15 => {
-                self.acknowledged = syncer.sync()?;
+                self.acknowledged = handle.sync()?;
                 assert_eq!(self.acknowledged, self.frames.len() as u64);
                 Ok(())
             }
             16 | 17 => log.rotate(self.choices.next()),
-            18 => syncer.preallocate_segment(),
-            19 => self.mark(log),
+            18 => handle.preallocate_segment(),
+            19 => self.append_noop(log),
             20 | 21 => {
-                let above = self.choices.next_below(self.acknowledged - self.position + 1);
-                self.position += above;
-                match syncer.remove_segments_upto(self.position) {
-                    // A file that cannot be removed is no harm.
+                let above = self.choices.next_below(self.acknowledged - self.flushed + 1);
+                self.flushed += above;
+                match handle.remove_segments_upto(self.flushed) {
+                    // A segment that cannot be removed does no harm.
                     Err(WalError::Io(_)) => Ok(()),
                     answer => answer.map(|_| ()),
                 }
@@ -107,7 +107,7 @@ impl Model {
         }
     }
 
-    fn live(&mut self, mut log: WalWriter<SimDisk>) {
+    fn run_incarnation(&mut self, mut log: WalWriter<SimDisk>) {
         for _ in 0..self.choices.next_below(25) {
             if let Err(why) = self.step(&mut log) {
                 assert!(matches!(why, WalError::Failed(_)), "{why}");
@@ -124,11 +124,11 @@ impl Model {
         }
         assert_eq!(log.handle().durable_sequence(), self.acknowledged);
         self.must = self.frames.len() as u64;
-        self.end_life();
+        self.end_incarnation();
     }
 
-    /// The process ends, and perhaps the machine.
-    fn end_life(&mut self) {
+    /// Ends the process, and perhaps the machine.
+    fn end_incarnation(&mut self) {
         if self.one_in(3) {
             self.disk.kill();
             if self.one_in(3) {
@@ -145,17 +145,17 @@ impl Model {
     fn check(&self, recovered: &Recovered, frames: &[Frame]) {
         assert_eq!(recovered.data_loss(), None, "there was no damage");
         assert!(recovered.last_sequence() >= self.must, "{} of {} are left", recovered.last_sequence(), self.must);
-        assert_eq!(recovered.last_sequence(), self.position + frames.len() as u64);
-        for ((sequence, payload), expected) in frames.iter().zip(self.position + 1..) {
+        assert_eq!(recovered.last_sequence(), self.flushed + frames.len() as u64);
+        for ((sequence, payload), expected) in frames.iter().zip(self.flushed + 1..) {
             assert_eq!(*sequence, expected);
             let appended = self.frames.get(expected as usize - 1);
-            let is_known = appended.map_or(self.maybe.as_ref() == Some(payload), |appended| appended == payload);
-            assert!(is_known, "frame {sequence} is not what was appended");
+            let is_appended = appended.map_or(self.maybe.as_ref() == Some(payload), |appended| appended == payload);
+            assert!(is_appended, "frame {sequence} is not what was appended");
         }
         assert!(recovered.last_sequence() <= self.frames.len() as u64 + u64::from(self.maybe.is_some()));
     }
 
-    /// Opens until it is not interrupted.
+    /// Opens the log, as often as a fault interrupts that.
     fn open(&mut self) -> WalWriter<SimDisk> {
         loop {
             match self.choices.next_below(4) {
@@ -163,9 +163,9 @@ impl Model {
                 1 => self.disk.fail_nth(None, 1 + self.choices.next_below(40), self.choices.next()),
                 _ => self.disk.clear_fault(),
             }
-            let opened = recover_frames(&self.disk, self.position).and_then(|(recovered, frames)| {
+            let opened = recover_frames(&self.disk, self.flushed).and_then(|(recovered, frames)| {
                 self.check(&recovered, &frames);
-                if let Ok((_, again)) = recover_frames(&self.disk, self.position) {
+                if let Ok((_, again)) = recover_frames(&self.disk, self.flushed) {
                     assert_eq!(frames, again);
                 }
                 let log = resume(self.disk.clone(), &recovered, self.choices.next(), None)?;
@@ -174,7 +174,7 @@ impl Model {
             match opened {
                 Ok((log, frames)) => {
                     self.disk.clear_fault();
-                    self.frames.truncate(self.position as usize);
+                    self.frames.truncate(self.flushed as usize);
                     self.frames.extend(frames.into_iter().map(|(_, payload)| payload));
                     (self.acknowledged, self.maybe) = (self.frames.len() as u64, None);
                     assert_eq!(log.last_sequence(), self.acknowledged);
@@ -182,7 +182,7 @@ impl Model {
                 }
                 Err(why) => {
                     assert!(matches!(why, WalError::Io(_)), "{why}");
-                    self.end_life();
+                    self.end_incarnation();
                 }
             }
         }
@@ -190,12 +190,12 @@ impl Model {
 }
 
 #[test]
-fn each_life_has_a_prefix_with_everything_acknowledged() {
+fn each_incarnation_finds_a_prefix_with_all_acknowledged() {
     for_each_seed(6000, |seed| {
         let mut model = Model::new(seed);
         for _ in 0..8 {
             let log = model.open();
-            model.live(log);
+            model.run_incarnation(log);
         }
     });
 }

@@ -1,4 +1,4 @@
-//! A real folder.
+//! Tests in a real directory.
 
 use std::fs::{self, OpenOptions};
 
@@ -7,9 +7,9 @@ use crate::disk::OsDisk;
 use crate::wal::segment;
 
 #[test]
-fn a_log_in_a_folder_is_read_again_also_after_a_cut() {
-    let folder = tempfile::tempdir().unwrap();
-    let disk = OsDisk::new(folder.path());
+fn a_log_in_a_real_directory_is_recovered_after_truncation() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = OsDisk::new(dir.path());
     let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();
     for tag in 1..=6 {
         append(&mut log, &payload(tag, 5000)).unwrap();
@@ -18,37 +18,38 @@ fn a_log_in_a_folder_is_read_again_also_after_a_cut() {
             log.rotate(2).unwrap();
         }
     }
-    let syncer = log.handle();
-    assert_eq!((syncer.sync().unwrap(), syncer.written_sequence(), syncer.durable_sequence()), (6, 6, 6));
-    assert_eq!(syncer.remove_segments_upto(3).unwrap(), 1);
+    let handle = log.handle();
+    assert_eq!((handle.sync().unwrap(), handle.written_sequence(), handle.durable_sequence()), (6, 6, 6));
+    assert_eq!(handle.remove_segments_upto(3).unwrap(), 1);
     drop(log);
     let (recovered, frames) = recover_frames(&disk, 3).unwrap();
     assert_eq!(frames, (4..=6).map(|tag| (tag, payload(tag, 5000))).collect::<Vec<_>>());
     close(resume(disk.clone(), &recovered, 3, None).unwrap()).unwrap();
     assert!(recover_frames(&disk, 3).unwrap().0.data_loss().is_none());
 
-    let cut = OpenOptions::new().write(true).open(folder.path().join(segment::segment_file_name(2))).unwrap();
+    let cut = OpenOptions::new().write(true).open(dir.path().join(segment::segment_file_name(2))).unwrap();
     cut.set_len(8192 + 5024 + 100).unwrap();
     let (recovered, frames) = recover_frames(&disk, 3).unwrap();
     assert_eq!(frames, [(4, payload(4, 5000))]);
     let lost = recovered.data_loss().unwrap();
-    assert_eq!((lost.first_missing, lost.durable_sequence), (5, 6), "the next life's header knows");
+    assert_eq!((lost.first_missing, lost.durable_sequence), (5, 6), "the next incarnation's header proves it");
     let log = resume(disk.clone(), &recovered, 4, Some(lost.fingerprint)).unwrap();
     assert_eq!(log.last_sequence(), 4);
-    let kept = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    assert_eq!(kept.filter(|name| name.starts_with("lost-")).count(), 3, "two segments and the record");
+    let kept = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    assert_eq!(kept.filter(|name| name.starts_with("lost-")).count(), 3, "two segments and the loss file");
     assert!(recover_frames(&disk, 3).unwrap().0.data_loss().is_none());
 }
 
 #[test]
-fn a_torn_frame_full_of_numbers_that_pass_for_headers_is_searched_once() {
+fn a_torn_frame_that_resembles_headers_is_scanned_once() {
     const BYTES: u64 = 256 << 10;
     let disk = SimDisk::new();
     let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();
     append(&mut log, b"one").unwrap();
     log.handle().sync().unwrap();
     let torn_at = log.segment_bytes() as usize;
-    // Each gives a length of half the frame, a sequence, and a lower durable one.
+    // Three numbers in a row pass for a header: a length of half the frame, a sequence, and a lower
+    // durable sequence.
     let numbers = (0..BYTES / 8).flat_map(|number| ((BYTES / 2) << 32 | (BYTES - number)).to_le_bytes());
     append(&mut log, &numbers.collect::<Vec<_>>()).unwrap();
     drop(log);
@@ -63,10 +64,10 @@ fn a_torn_frame_full_of_numbers_that_pass_for_headers_is_searched_once() {
 }
 
 #[test]
-fn a_name_beyond_all_numbers_is_none_and_one_near_them_begins_no_life() {
-    let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let disk = OsDisk::new(folder.path());
-    fs::write(folder.path().join(segment::segment_file_name(u64::MAX)), b"").unwrap();
+fn segment_numbers_out_of_range_are_ignored_or_refused() {
+    let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let disk = OsDisk::new(dir.path());
+    fs::write(dir.path().join(segment::segment_file_name(u64::MAX)), b"").unwrap();
     let (recovered, _) = recover_frames(&disk, 0).unwrap();
     assert_eq!(resume(disk, &recovered, 1, None).unwrap().last_sequence(), 0);
 
@@ -77,10 +78,10 @@ fn a_name_beyond_all_numbers_is_none_and_one_near_them_begins_no_life() {
 }
 
 #[test]
-fn a_folder_keeps_files_names_and_ends() {
+fn a_real_directory_keeps_files_names_and_lengths() {
     use crate::disk::{Disk, DiskFile};
-    let folder = tempfile::tempdir().unwrap();
-    let disk = OsDisk::new(folder.path());
+    let dir = tempfile::tempdir().unwrap();
+    let disk = OsDisk::new(dir.path());
     let file = disk.create("a").unwrap();
     assert!(disk.create("a").is_err());
     file.write_at(10, b"ten").unwrap();
@@ -89,7 +90,7 @@ fn a_folder_keeps_files_names_and_ends() {
     let mut into = [1; 8];
     assert_eq!(DiskFile::read_at(&disk.open("a").unwrap(), 8, &mut into).unwrap(), 5);
     assert_eq!(into, *b"\0\0ten\x01\x01\x01");
-    assert!(disk.open("a").unwrap().write_at(0, b"no").is_err(), "open to be read only");
+    assert!(disk.open("a").unwrap().write_at(0, b"no").is_err(), "opened for reading only");
     disk.rename("a", "b").unwrap();
     disk.sync_directory().unwrap();
     assert_eq!(disk.list().unwrap(), ["b"]);

@@ -1,4 +1,4 @@
-//! A disk on which something happens while a sync runs.
+//! A disk that runs a hook before its sync returns.
 
 use std::io;
 use std::sync::Arc;
@@ -76,17 +76,17 @@ impl DiskFile for HookedFile {
 }
 
 #[test]
-fn a_frame_that_is_written_while_a_sync_runs_is_not_durable_by_it() {
+fn a_frame_written_during_a_sync_is_not_durable_by_it() {
     let hook = Hook::default();
     let disk = HookedDisk(SimDisk::new(), Arc::clone(&hook));
     let log = Arc::new(Mutex::new(create(disk, IDENTITY, 0, 1).unwrap()));
     append(&mut log.lock(), b"before").unwrap();
-    let syncer = log.lock().handle();
+    let handle = log.lock().handle();
     let late = Arc::clone(&log);
     *hook.lock() = Some(Box::new(move || {
         append(&mut late.lock(), b"meanwhile").unwrap();
     }));
-    assert_eq!(syncer.sync().unwrap(), 1);
-    assert_eq!((syncer.durable_sequence(), syncer.written_sequence()), (1, 2));
-    assert_eq!(syncer.sync().unwrap(), 2);
+    assert_eq!(handle.sync().unwrap(), 1);
+    assert_eq!((handle.durable_sequence(), handle.written_sequence()), (1, 2));
+    assert_eq!(handle.sync().unwrap(), 2);
 }

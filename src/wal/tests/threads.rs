@@ -1,4 +1,4 @@
-//! One writer, and beside it threads that sync, prepare and free.
+//! One writer, and other threads that sync, preallocate and remove segments.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -6,27 +6,26 @@ use std::thread;
 use super::*;
 
 #[test]
-fn what_any_thread_was_told_is_durable_survives() {
+fn a_durable_sequence_returned_to_any_thread_survives() {
     for_each_seed(150, |seed| {
         let disk = SimDisk::new();
         let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();
-        let (told, position) = (AtomicU64::new(0), AtomicU64::new(0));
+        let (reported, flushed) = (AtomicU64::new(0), AtomicU64::new(0));
         disk.fail_from(20 + seed % 400, seed);
         thread::scope(|scope| {
             for _ in 0..2 {
-                let (syncer, told) = (log.handle(), &told);
+                let (handle, reported) = (log.handle(), &reported);
                 scope.spawn(move || {
-                    while let Ok(durable) = syncer.sync() {
-                        told.fetch_max(durable, Ordering::SeqCst);
+                    while let Ok(durable) = handle.sync() {
+                        reported.fetch_max(durable, Ordering::SeqCst);
                     }
                 });
             }
-            let (syncer, position) = (log.handle(), &position);
+            let (handle, flushed) = (log.handle(), &flushed);
             scope.spawn(move || {
-                while syncer.preallocate_segment().is_ok() {
-                    position.fetch_max(syncer.durable_sequence() / 2, Ordering::SeqCst);
-                    if matches!(syncer.remove_segments_upto(position.load(Ordering::SeqCst)), Err(WalError::Failed(_)))
-                    {
+                while handle.preallocate_segment().is_ok() {
+                    flushed.fetch_max(handle.durable_sequence() / 2, Ordering::SeqCst);
+                    if matches!(handle.remove_segments_upto(flushed.load(Ordering::SeqCst)), Err(WalError::Failed(_))) {
                         break;
                     }
                     thread::yield_now();
@@ -43,10 +42,10 @@ fn what_any_thread_was_told_is_durable_survives() {
             });
         });
         disk.crash(seed);
-        let position = position.into_inner();
-        let (recovered, frames) = recover_frames(&disk.handle(), position).unwrap();
+        let flushed = flushed.into_inner();
+        let (recovered, frames) = recover_frames(&disk.handle(), flushed).unwrap();
         assert_eq!(recovered.data_loss(), None);
-        assert!(recovered.last_sequence() >= told.into_inner());
+        assert!(recovered.last_sequence() >= reported.into_inner());
         for (sequence, payload) in frames {
             assert_eq!(payload, super::payload(sequence, 300));
         }

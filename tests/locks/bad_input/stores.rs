@@ -98,9 +98,9 @@ fn a_store_whose_engine_others_share_takes_no_locks() {
     };
     let store = Store::builder().open_shared(commons).unwrap();
     let token = Timestamp::from_millis(1);
-    takes_no_locks(&store, "share the engine", token);
-    assert_refused(store.lock_holders("n"), "share the engine");
-    assert_refused(store.lock_table(), "share the engine");
+    takes_no_locks(&store, "shared engine", token);
+    assert_refused(store.lock_holders("n"), "shared engine");
+    assert_refused(store.lock_table(), "shared engine");
     let rows = store.keyspace("rows").unwrap();
     let own = Store::in_memory().unwrap();
     let guard = own.lock("n").unwrap();

@@ -142,7 +142,7 @@ fn a_guard_whose_upgrade_is_dropped_while_it_gets_its_token_is_fenced_by_nothing
             let mut old = old;
             let why = old.fence(&guard.fence()).unwrap_err();
             assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
-            assert!(why.to_string().contains("once more"), "{why}");
+            assert!(why.to_string().contains("call it again"), "{why}");
             guard = guard.detach().unwrap_err();
             // No number of it goes about that others could use.
             assert!(!store.store().force_unlock("n", Timestamp::ZERO).unwrap());

@@ -184,7 +184,7 @@ fn task_f1_d_a_snapshot_from_before_the_grant_is_refused() {
         });
         let why: Error = inside.await.unwrap_err();
         assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
-        assert!(why.to_string().contains("lock_transact"), "{why}");
+        assert!(why.to_string().contains("transact_with_lock"), "{why}");
         assert_eq!((attempts.load(Ordering::SeqCst), world.get("inside")), (1, None));
         stop.store(true, Ordering::SeqCst);
         for writer in writers {

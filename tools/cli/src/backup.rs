@@ -1,4 +1,4 @@
-//! `percolite dump`, `restore` and `checkpoint`: taking a store elsewhere.
+//! `percolite dump`, `restore` and `checkpoint`: copies of a store.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -10,79 +10,79 @@ use percolite::engine::storage::Column;
 use percolite::{DumpBase, DumpHeader, DumpOptions, DumpStats, OnExisting, Store};
 use serde_json::json;
 
-use crate::destination::Destination;
+use crate::at::{AtArgs, PointInTime};
+use crate::dump_file::DumpFile;
 use crate::exit::Code;
-use crate::interrupt::{Ending, Interrupt, Patient};
-use crate::made::Made;
-use crate::moment::{Moment, When};
-use crate::open::{self, Folder};
-use crate::output::{Unread, count, say, unsaid};
+use crate::interrupt::{Interrupt, InterruptibleReader, InterruptibleStream};
+use crate::new_dir::NewDir;
+use crate::open::{self, StoreDir};
+use crate::output::{BrokenPipe, count, print_line, stdout_error};
 use crate::progress::Progress;
 use crate::table;
 use crate::tuning::{Compression, Tuning};
 
-/// In errors of a dump that an increment cannot follow because it is damaged.
-pub const ANOTHER_BASE: &str = "name another dump, or begin with a full one";
+/// The advice after the error of a damaged base dump.
+pub const BASE_HINT: &str = "name another base, or make a full dump";
 
 /// The options of `dump`.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  percolite dump shop shop.dump               every keyspace, as of one moment
-  percolite dump --at 1h shop before.dump     as of an hour ago (see `percolite history --help`)
-  percolite dump --since-dump sunday.dump shop monday.dump
-                                              what has changed since; monday.dump goes onto sunday.dump
+  percolite dump shop shop.dump               a consistent snapshot of every keyspace
+  percolite dump --at 1h shop before.dump     the state of an hour ago (see `percolite retention --help`)
+  percolite dump --base full.dump shop monday.dump
+                                              an increment: the changes since full.dump
   percolite dump --compression none shop - | zstd > shop.dump.zst
   percolite dump shop - | ssh host percolite restore shop -
 
-The file appears under its name when it is whole; into a pipe or a device it is written as it comes. Each of its blocks has a \
-checksum. It holds rows, not what they were before: no history.
+A regular file gets its name when the dump is complete; a pipe or a device is written directly. Each block of the \
+dump has a checksum. A dump has the newest version of each row, and no history.
 
---since-dump and --since make an increment: the rows that were set or deleted since, and the keyspaces that are new. The store must keep \
-history that goes back so far (percolite history STORE --keep 7d). To restore: the full dump, then each increment in turn. A folder \
-that was put back from an older copy begins with a full dump.")]
+--base and --since make an increment: the rows that were set or deleted since, and new keyspaces. The store's history \
+must go back that far (percolite retention STORE --set 7d). To restore, restore the full dump, then each increment in \
+order. After a store's directory was replaced by an older copy, begin with a full dump.")]
 pub struct DumpArgs {
     #[command(flatten)]
-    pub store: Folder,
+    pub store: StoreDir,
     #[command(flatten)]
-    moment: Moment,
-    /// The file to write, which must not be there; - is standard output
+    at: AtArgs,
+    /// The file to write, which must not exist; - is standard output
     file: PathBuf,
-    /// Only what has changed since this moment, the one that the dump before ends at: as --at, or `read_ts` of --json
-    #[arg(long, value_name = "WHEN", value_parser = crate::moment::read, conflicts_with = "since_dump")]
-    since: Option<When>,
-    /// Only what has changed since this dump was made of the same store
+    /// Only changes since this time: a time as for --at, or the `read_ts` that the previous dump printed with --json
+    #[arg(long, value_name = "TIME", value_parser = crate::at::parse, conflicts_with = "base")]
+    since: Option<PointInTime>,
+    /// Only changes since this dump of the same store
     #[arg(long, value_name = "DUMP")]
-    since_dump: Option<PathBuf>,
-    /// How the dump is compressed
-    #[arg(long, value_name = "HOW", default_value = "lz4")]
+    base: Option<PathBuf>,
+    /// Compression of the dump
+    #[arg(long, value_name = "METHOD", default_value = "lz4")]
     compression: Compression,
-    /// Write over a file that is there
+    /// Replace an existing file
     #[arg(long)]
-    force: bool,
-    /// One JSON document on what was dumped
+    overwrite: bool,
+    /// Print one JSON document
     #[arg(long)]
     json: bool,
 }
 
 impl DumpArgs {
     fn options(&self, store: &Store) -> Result<DumpOptions> {
-        let since = match (&self.since_dump, self.since) {
+        let since = match (&self.base, self.since) {
             (Some(file), _) => {
                 let shown = || file.display().to_string();
                 let opened = File::open(file).with_context(|| format!("cannot open {}", shown()))?;
                 let header = DumpHeader::read(BufReader::new(opened)).with_context(shown);
-                let header = header.map_err(|why| match Code::of(&why) {
-                    // The dump's damage says nothing of the store.
-                    Code::Damaged => Code::Damaged.error(format!("{}; {ANOTHER_BASE}", crate::one_line(&why))),
-                    _ => why,
+                let header = header.map_err(|err| match Code::of(&err) {
+                    // The dump is damaged, not the store: no advice about the store.
+                    Code::Corrupt => Code::Corrupt.error(format!("{}; {BASE_HINT}", crate::format_chain(&err))),
+                    _ => err,
                 });
                 Some(header?.into())
             }
             (None, when) => when.map(|when| when.resolve(store)).transpose()?.map(DumpBase::from),
         };
         if since.is_some() {
-            crate::moment::check_kept(store)?;
+            crate::at::require_history(store)?;
         }
         Ok(DumpOptions { since, compression: self.compression.into() })
     }
@@ -90,44 +90,46 @@ impl DumpArgs {
 
 pub fn dump(args: &DumpArgs) -> Result<()> {
     let interrupt = Interrupt::watch()?;
-    let store = args.store.look()?;
+    let store = args.store.open_read_only()?;
     let options = args.options(&store)?;
-    let snapshot = args.moment.snapshot(&store)?;
-    let progress = Progress::of("rows");
-    // How much of it has changed is not known.
-    if options.since.is_none() && progress.is_seen() {
+    let snapshot = args.at.snapshot(&store)?;
+    let progress = Progress::items("rows");
+    // The size of an increment is unknown.
+    if options.since.is_none() && progress.is_visible() {
         let columns = store.engine_stats()?.columns;
-        progress
-            .expect(columns.iter().filter(|of| of.column == Column::Write).map(|of| of.estimated_keys).sum(), "about ");
+        let rows = columns.iter().filter(|stats| stats.column == Column::Write).map(|stats| stats.estimated_keys);
+        progress.expect(rows.sum(), "about ");
     }
-    let told = |so_far: &DumpStats| {
-        progress.at(so_far.rows, format_args!("rows, {}", indicatif::HumanBytes(so_far.bytes)));
+    let on_progress = |so_far: &DumpStats| {
+        progress.set(so_far.rows, format_args!("rows, {}", indicatif::HumanBytes(so_far.bytes)));
     };
     if args.file.as_os_str() == "-" {
         if args.json {
-            return Err(Code::Usage.error("the dump itself goes to standard output: leave --json out, or name a file"));
+            return Err(Code::Usage.error("--json needs an output file: the dump itself goes to standard output"));
         }
         let mut out = io::stdout().lock();
-        let mut broken = None;
-        let watched = Noting { stream: Ending { stream: &mut out, interrupt: interrupt.clone() }, failed: &mut broken };
-        let dumped = snapshot.dump_with(options, watched, told);
-        return match (dumped, broken) {
-            (Ok(_), _) => out.flush().map_err(unsaid),
-            (Err(_), Some(io::ErrorKind::BrokenPipe)) => Err(Unread.into()),
-            (Err(why), _) => Err(interrupted(&interrupt, "the dump is not whole").unwrap_or(why.into())),
+        let mut error_kind = None;
+        let stream = InterruptibleStream { stream: &mut out, interrupt: interrupt.clone() };
+        let writer = ErrorKindWriter { stream, error_kind: &mut error_kind };
+        let dumped = snapshot.dump_with(options, writer, on_progress);
+        return match (dumped, error_kind) {
+            (Ok(_), _) => out.flush().map_err(stdout_error),
+            (Err(_), Some(io::ErrorKind::BrokenPipe)) => Err(BrokenPipe.into()),
+            (Err(err), _) => Err(interrupted_error(&interrupt, "the dump is incomplete").unwrap_or(err.into())),
         };
     }
-    open::refuse_inside(&args.store.folder, &args.file)?;
-    if let Some(base) = &args.since_dump
+    open::reject_nested(&args.store.path, &args.file)?;
+    if let Some(base) = &args.base
         && let (Ok(base), Ok(to)) = (base.canonicalize(), args.file.canonicalize())
         && base == to
     {
-        return Err(Code::Usage.error("the increment would replace the dump that it follows: name another file"));
+        return Err(Code::Usage.error("the increment would replace its base: name another file"));
     }
-    let to = Destination::open(&args.file, args.force)?;
-    let out = BufWriter::new(Ending { stream: &to.file, interrupt: interrupt.clone() });
-    let dumped = snapshot.dump_with(options, out, told);
-    let dumped = dumped.map_err(|why| interrupted(&interrupt, to.rest()).unwrap_or_else(|| why.into()))?;
+    let to = DumpFile::open(&args.file, args.overwrite)?;
+    let out = BufWriter::new(InterruptibleStream { stream: &to.file, interrupt: interrupt.clone() });
+    let dumped = snapshot.dump_with(options, out, on_progress);
+    let dumped =
+        dumped.map_err(|err| interrupted_error(&interrupt, to.leftover_note()).unwrap_or_else(|| err.into()))?;
     to.finish()?;
     drop(progress);
     report("dumped", &dumped, args.json)
@@ -137,30 +139,30 @@ pub fn dump(args: &DumpArgs) -> Result<()> {
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  percolite restore copy shop.dump          makes the store `copy`
+  percolite restore copy shop.dump          creates the store `copy`
   zstd -d < shop.dump.zst | percolite restore copy -
   percolite restore --replace shop shop.dump
-                                            puts back the keyspaces that are in the dump, and leaves others alone
-  percolite restore copy sunday.dump && percolite restore copy monday.dump
-                                            a full dump and the increment that follows it (dump --since-dump)
+                                            replaces the keyspaces that are in the dump, and no others
+  percolite restore copy full.dump && percolite restore copy monday.dump
+                                            a full dump, then its increment (dump --base)
 
-All of the dump is restored or nothing. The exit code is 6 if it is damaged or was cut off, 5 if it is no dump or one of another format, \
-and 1 if the store is not empty and --replace is not said. A dump holds no history: a restored row begins with the version that it is \
-restored to.
+A dump is restored completely or not at all. The exit code is 6 if it is damaged or truncated, 5 if it is not a dump \
+or of another format, and 1 if the store is not empty and --replace is not given. A dump has no history: the history \
+of a restored row begins with the restored version.
 
-An increment goes only onto a store whose last restore ended where it begins. Rows that were written there meanwhile are replaced where \
-the source has changed them since, and stay where it has not.")]
+An increment can be restored only into a store whose last restore ended where the increment begins. Of the rows that \
+were written there since, it replaces those that the source has changed, and keeps the others.")]
 pub struct RestoreArgs {
     #[command(flatten)]
-    pub store: Folder,
+    pub store: StoreDir,
     /// The dump; - is standard input
     file: PathBuf,
-    /// Replace keyspaces of the same names
+    /// Replace existing keyspaces of the same names
     #[arg(long)]
     replace: bool,
     #[command(flatten)]
     tuning: Tuning,
-    /// One JSON document on what was restored
+    /// Print one JSON document
     #[arg(long)]
     json: bool,
 }
@@ -168,88 +170,86 @@ pub struct RestoreArgs {
 pub fn restore(args: &RestoreArgs) -> Result<()> {
     let interrupt = Interrupt::watch()?;
     let (stream, length): (Box<dyn io::Read>, _) = if args.file.as_os_str() == "-" {
-        (Box::new(Patient::stdin(&interrupt)), None)
+        (Box::new(InterruptibleReader::stdin(&interrupt)), None)
     } else {
-        open::refuse_inside(&args.store.folder, &args.file)?;
+        open::reject_nested(&args.store.path, &args.file)?;
         let cannot = || format!("cannot open {}", args.file.display());
         let found = args.file.metadata().with_context(cannot)?;
         let file = args.file.clone();
         let open = move || File::open(file);
         if found.is_dir() {
-            let what = "is a folder and no dump; a checkpoint is a store of its own and needs no restore";
-            return Err(Code::NotAStore.error(format!("{} {what}", args.file.display())));
+            let message = "is a directory, not a dump; a checkpoint is a store and needs no restore";
+            return Err(Code::NotAStore.error(format!("{} {message}", args.file.display())));
         }
         if found.is_file() {
             (Box::new(open().with_context(cannot)?), Some(found.len()))
         } else {
-            (Box::new(Patient::open(open, &interrupt)), None)
+            (Box::new(InterruptibleReader::open(open, &interrupt)), None)
         }
     };
-    let made = Made::unless_there(&args.store.folder);
-    let remedy = |why: anyhow::Error| match Code::of(&why) {
-        // Who finds another at work making it is told that it is busy.
-        Code::Failed if open::is_unfinished(&args.store.folder) => {
-            made.is_ours();
-            why
+    let new_dir = NewDir::track(&args.store.path);
+    let store = args.store.open_tuned(true, &args.tuning).inspect_err(|err| {
+        // This process failed to create the store. Had another one been creating it, the error would be Busy.
+        if Code::of(err) == Code::Failed && open::is_incomplete(&args.store.path) {
+            new_dir.mark_created();
         }
-        _ => why,
-    };
-    let store = args.store.write_tuned(true, &args.tuning).map_err(remedy)?;
+    })?;
     let is_empty = store.keyspace_names()?.is_empty();
     if is_empty {
-        made.is_ours();
+        new_dir.mark_created();
     }
     let progress = Progress::new(length);
-    // Of the file, whose blocks may be compressed: rows say nothing of how much of it is left.
-    let read = Cell::new(0);
-    let stream = Counted { stream, read: &read };
-    let from = BufReader::with_capacity(1 << 20, Ending { stream, interrupt: interrupt.clone() });
-    let (header, from) = header(from);
-    // What is wrong with it is for the library to say.
+    // Bytes of the file, which may be compressed: the number of rows does not say how much is left.
+    let bytes_read = Cell::new(0);
+    let stream = CountingReader { stream, bytes_read: &bytes_read };
+    let from = BufReader::with_capacity(1 << 20, InterruptibleStream { stream, interrupt: interrupt.clone() });
+    let (header, from) = peek_header(from);
+    // A bad header is reported by the restore.
     if header.is_ok_and(|header| header.since.is_none()) && !args.replace && !is_empty {
-        let what = "is not empty: restore into a new folder, or say --replace";
-        return Err(Code::Failed.error(format!("{} {what}", args.store.folder.display())));
+        let message = "is not empty: restore into a new directory, or use --replace";
+        return Err(Code::Failed.error(format!("{} {message}", args.store.path.display())));
     }
     let existing = if args.replace { OnExisting::Replace } else { OnExisting::Fail };
-    let restored = store.restore(from, existing, |so_far| progress.at(read.get(), count(so_far.rows, "row")));
-    let restored = restored.map_err(|why| {
-        interrupted(&interrupt, "nothing was restored").unwrap_or_else(|| made.failed("nothing was restored", why))
+    let restored = store.restore(from, existing, |so_far| progress.set(bytes_read.get(), count(so_far.rows, "row")));
+    let restored = restored.map_err(|err| {
+        let outcome = "nothing was restored";
+        interrupted_error(&interrupt, outcome).unwrap_or_else(|| new_dir.error(outcome, err))
     })?;
     drop(progress);
-    made.keep();
-    open::finish(store)?;
+    new_dir.keep();
+    open::close_after_cleanup(store)?;
     report("restored", &restored, args.json)
 }
 
-/// What a dump says of itself, and all of it.
-fn header(from: impl io::Read) -> (percolite::Result<DumpHeader>, impl io::Read) {
-    let mut copied = Copied { stream: from, bytes: Vec::new() };
-    let header = DumpHeader::read(&mut copied);
-    let Copied { stream, bytes } = copied;
+/// The header of a dump, and a reader of the whole dump.
+fn peek_header(from: impl io::Read) -> (percolite::Result<DumpHeader>, impl io::Read) {
+    let mut tee = TeeReader { stream: from, bytes: Vec::new() };
+    let header = DumpHeader::read(&mut tee);
+    let TeeReader { stream, bytes } = tee;
     (header, io::Cursor::new(bytes).chain(stream))
 }
 
-/// Counts what was read, in bytes.
-struct Counted<'a, S> {
+/// Counts the bytes that are read.
+struct CountingReader<'a, S> {
     stream: S,
-    read: &'a Cell<u64>,
+    bytes_read: &'a Cell<u64>,
 }
 
-impl<S: io::Read> io::Read for Counted<'_, S> {
+impl<S: io::Read> io::Read for CountingReader<'_, S> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.stream.read(buffer)?;
-        self.read.set(self.read.get() + read as u64);
+        self.bytes_read.set(self.bytes_read.get() + read as u64);
         Ok(read)
     }
 }
 
-/// Keeps what was read.
-struct Copied<S> {
+/// Keeps a copy of the bytes that are read.
+struct TeeReader<S> {
     stream: S,
     bytes: Vec<u8>,
 }
 
-impl<S: io::Read> io::Read for Copied<S> {
+impl<S: io::Read> io::Read for TeeReader<S> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.stream.read(buffer)?;
         self.bytes.extend_from_slice(buffer.get(..read).unwrap_or_default());
@@ -261,79 +261,83 @@ impl<S: io::Read> io::Read for Copied<S> {
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  percolite checkpoint shop backup/monday  a store of its own, mostly of links
+  percolite checkpoint shop backup/monday  a complete store, mostly of hard links
   percolite verify backup/monday
 
-The store must not be open elsewhere. From inside a program that has it open, while it is written to: Store::checkpoint.")]
+The store must not be open in another process. A program that has it open calls Store::checkpoint, also while it writes.")]
 pub struct CheckpointArgs {
     #[command(flatten)]
-    pub store: Folder,
-    /// The new folder, which must not be there
+    pub store: StoreDir,
+    /// The new directory, which must not exist
     to: PathBuf,
-    /// One JSON document
+    /// Print one JSON document
     #[arg(long)]
     json: bool,
 }
 
 pub fn checkpoint(args: &CheckpointArgs) -> Result<()> {
     let interrupt = Interrupt::watch()?;
-    let store = args.store.write(false)?;
-    open::refuse_inside(&args.store.folder, &args.to)?;
-    let made = Made::unless_there(&args.to);
+    let store = args.store.open(false)?;
+    open::reject_nested(&args.store.path, &args.to)?;
+    let new_dir = NewDir::track(&args.to);
     store.checkpoint(&args.to)?;
-    made.is_ours();
+    new_dir.mark_created();
     store.close()?;
-    // RocksDB cannot be stopped in between.
-    if let Some(why) = interrupted(&interrupt, "nothing is left of the checkpoint") {
-        return Err(why);
+    // RocksDB's checkpoint cannot be interrupted.
+    if let Some(err) = interrupted_error(&interrupt, "the checkpoint was removed") {
+        return Err(err);
     }
-    made.keep();
+    new_dir.keep();
     let to = args.to.display().to_string();
-    if args.json { say(json!({ "checkpoint": to })) } else { say(format_args!("{to} is a store of its own")) }
+    if args.json {
+        print_line(json!({ "checkpoint": to }))
+    } else {
+        print_line(format_args!("checkpoint created in {to}"))
+    }
 }
 
 fn report(what: &str, dumped: &DumpStats, json: bool) -> Result<()> {
     if json {
-        return say(json!({
+        return print_line(json!({
             "keyspaces": dumped.keyspaces,
             "rows": dumped.rows,
             "bytes": dumped.bytes,
-            "deleted": dumped.deleted_rows,
+            "deleted_rows": dumped.deleted_rows,
             "since_ts": dumped.since.map(|since| since.to_string()),
             "read_ts": dumped.read_ts.to_string(),
-            "read_time": table::moment(dumped.read_ts),
+            "read_time": table::format_timestamp(dumped.read_ts),
         }));
     }
     let (keyspaces, rows) = (count(dumped.keyspaces, "keyspace"), count(dumped.rows, "row"));
     let bytes = indicatif::HumanBytes(dumped.bytes);
     match dumped.since {
-        None => say(format_args!("{what} {keyspaces}, {rows}, {bytes}, as of {:#}", dumped.read_ts)),
+        None => print_line(format_args!("{what} {keyspaces}, {rows}, {bytes}, at {:#}", dumped.read_ts)),
         Some(since) => {
             let deleted = count(dumped.deleted_rows, "deleted row");
-            let upto = dumped.read_ts;
-            say(format_args!(
-                "{what} the changes of {keyspaces}, {rows}, {deleted}, {bytes}, after {since:#} and up to {upto:#}"
+            let up_to = dumped.read_ts;
+            print_line(format_args!(
+                "{what} the changes of {keyspaces}, {rows}, {deleted}, {bytes}, after {since:#} up to {up_to:#}"
             ))
         }
     }
 }
 
-fn interrupted(interrupt: &Interrupt, what: &str) -> Option<anyhow::Error> {
-    interrupt.is_wanted().then(|| Code::Interrupted.error(format!("interrupted; {what}")))
+fn interrupted_error(interrupt: &Interrupt, what: &str) -> Option<anyhow::Error> {
+    interrupt.is_requested().then(|| Code::Interrupted.error(format!("interrupted; {what}")))
 }
 
-/// Remembers why a stream failed, which the library tells in words only.
-struct Noting<'a, S> {
+/// Records the kind of a write error, which the library's error has only as text.
+struct ErrorKindWriter<'a, S> {
     stream: S,
-    failed: &'a mut Option<io::ErrorKind>,
+    error_kind: &'a mut Option<io::ErrorKind>,
 }
 
-impl<S: io::Write> io::Write for Noting<'_, S> {
+impl<S: io::Write> io::Write for ErrorKindWriter<'_, S> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.stream.write(bytes).inspect_err(|why| *self.failed = Some(why.kind()))
+        self.stream.write(bytes).inspect_err(|err| *self.error_kind = Some(err.kind()))
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.stream.flush().inspect_err(|why| *self.failed = Some(why.kind()))
+        self.stream.flush().inspect_err(|err| *self.error_kind = Some(err.kind()))
     }
 }

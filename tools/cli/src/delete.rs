@@ -1,4 +1,4 @@
-//! `percolite delete`: removes rows, in one transaction.
+//! `percolite delete`: deletes rows, in one transaction.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -7,149 +7,149 @@ use anyhow::Result;
 use percolite::{Keyspace, Txn};
 use serde_json::json;
 
-use crate::bytes::{FormArgs, Forms};
+use crate::encoding::{EncodingArgs, Encodings};
 use crate::exit::Code;
 use crate::interrupt::Interrupt;
-use crate::open::{self, Folder};
-use crate::output::{count, say};
+use crate::open::{self, StoreDir};
+use crate::output::{count, print_line};
 use crate::progress::Progress;
-use crate::range::{Range, Rows};
+use crate::range::{KeySelection, RangeArgs};
 use crate::tuning::Tuning;
 
-/// So many rows are met between two looks at the progress bar.
-const ROWS_UNTOLD: u64 = 1024;
-/// Of one that was interrupted.
-const NOTHING: &str =
-    "nothing was deleted, and rows that are still locked are let go when the store is next opened for writing";
+/// The progress bar is updated after this many rows.
+const PROGRESS_EVERY: u64 = 1024;
+const INTERRUPTED_NOTE: &str =
+    "nothing was deleted; remaining row locks are released when the store is next opened for writing";
 
 /// The command's options.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  percolite delete shop fruit apple            one row
-  percolite delete shop fruit apple pear       both at once
-  percolite delete --if-there shop fruit kiwi  no error if it is not there
-  percolite delete shop fruit --prefix 2024-   every row whose key begins so, all at once
-  percolite delete shop fruit --from a --to c  every row from a up to, and without, c
-  percolite keyspaces shop --truncate fruit    every row there is
+  percolite delete shop fruit apple             one row
+  percolite delete shop fruit apple pear        two rows, atomically
+  percolite delete --if-exists shop fruit kiwi  a missing key is no error
+  percolite delete shop fruit --prefix 2024-    all rows with this key prefix
+  percolite delete shop fruit --from a --to c   all rows from a (inclusive) to c (exclusive)
+  percolite keyspaces shop --truncate fruit     all rows of the keyspace
 
-If any of the named keys is not there nothing is deleted, and the exit code is 3. Nothing is deleted either where Ctrl-C comes first.")]
+If one of the keys does not exist, nothing is deleted and the exit code is 3. Nothing is deleted after an interrupt.")]
 pub struct Args {
     #[command(flatten)]
-    pub store: Folder,
+    pub store: StoreDir,
     #[command(flatten)]
-    what: What,
+    delete: DeleteArgs,
     #[command(flatten)]
     tuning: Tuning,
 }
 
-/// What is removed.
+/// The arguments that the shell has, too.
 #[derive(clap::Args)]
-pub struct What {
+pub struct DeleteArgs {
     /// The keyspace
     pub keyspace: String,
     /// The keys
-    #[arg(required_unless_present_any = ["from", "to", "prefix"], conflicts_with_all = ["from", "to", "prefix"], value_name = "KEY", allow_negative_numbers = true)]
+    #[arg(value_name = "KEY", allow_negative_numbers = true)]
+    #[arg(required_unless_present_any = ["from", "to", "prefix"], conflicts_with_all = ["from", "to", "prefix"])]
     key: Vec<OsString>,
     #[command(flatten)]
-    range: Range,
-    /// Delete those that are there
+    range: RangeArgs,
+    /// Ignore missing keys
     #[arg(long)]
-    if_there: bool,
+    if_exists: bool,
     #[command(flatten)]
-    pub forms: FormArgs,
-    /// One JSON document
+    pub encodings: EncodingArgs,
+    /// Print one JSON document
     #[arg(long)]
     pub json: bool,
 }
 
-/// The rows that are meant.
+/// The rows to delete.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum DeleteTarget {
     Keys(Vec<Vec<u8>>),
-    Rows(Rows),
+    Rows(KeySelection),
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    let what = &args.what;
-    let forms = what.forms.get();
-    let wanted = what.wanted(forms)?;
+    let delete = &args.delete;
+    let encodings = delete.encodings.get();
+    let target = delete.target(encodings)?;
     let interrupt = Interrupt::watch()?;
-    let store = args.store.write_tuned(false, &args.tuning)?;
-    let keyspace = open::keyspace(&store, &what.keyspace, false)?;
-    let deleted = store.transact(|txn| what.delete(txn, &keyspace, &wanted, forms, &interrupt))?;
-    open::finish(store)?;
-    what.tell(deleted)
+    let store = args.store.open_tuned(false, &args.tuning)?;
+    let keyspace = open::keyspace(&store, &delete.keyspace, false)?;
+    let deleted = store.transact(|txn| delete.delete(txn, &keyspace, &target, encodings, &interrupt))?;
+    open::close_after_cleanup(store)?;
+    delete.print_deleted(deleted)
 }
 
-impl What {
-    pub fn wanted(&self, forms: Forms) -> Result<Wanted> {
+impl DeleteArgs {
+    pub fn target(&self, encodings: Encodings) -> Result<DeleteTarget> {
         if self.key.is_empty() {
-            return Ok(Wanted::Rows(self.range.rows(forms.keys)?));
+            return Ok(DeleteTarget::Rows(self.range.selection(encodings.keys)?));
         }
-        Ok(Wanted::Keys(self.key.iter().map(|key| forms.keys.read(key)).collect::<Result<_>>()?))
+        Ok(DeleteTarget::Keys(self.key.iter().map(|key| encodings.keys.decode_arg(key)).collect::<Result<_>>()?))
     }
 
-    /// Removes the rows. The answer is how many there were. After an error nothing is removed.
+    /// Deletes the rows and returns their number. After an error the caller must roll back.
     pub fn delete(
         &self,
         txn: &mut Txn,
         keyspace: &Keyspace,
-        wanted: &Wanted,
-        forms: Forms,
+        target: &DeleteTarget,
+        encodings: Encodings,
         interrupt: &Interrupt,
     ) -> Result<u64> {
-        let keys = match wanted {
-            Wanted::Rows(rows) => return delete_rows(txn, keyspace, rows, interrupt),
-            Wanted::Keys(keys) => keys,
+        let keys = match target {
+            DeleteTarget::Rows(rows) => return delete_rows(txn, keyspace, rows, interrupt),
+            DeleteTarget::Keys(keys) => keys,
         };
-        let mut there = BTreeSet::new();
+        let mut existing = BTreeSet::new();
         for key in keys {
             if txn.get_for_update(keyspace, key)?.is_some() {
-                there.insert(key);
-            } else if !self.if_there {
-                let key = forms.keys.show(key);
-                let what = format!("{key:?} is not in the keyspace {:?}, so nothing was deleted", self.keyspace);
-                return Err(Code::Missing.error(what));
+                existing.insert(key);
+            } else if !self.if_exists {
+                let key = encodings.keys.display(key);
+                let message = format!("{key:?} is not in the keyspace {:?}; nothing was deleted", self.keyspace);
+                return Err(Code::NotFound.error(message));
             }
         }
-        there.iter().try_for_each(|key| txn.delete(keyspace, key))?;
-        Ok(there.len() as u64)
+        existing.iter().try_for_each(|key| txn.delete(keyspace, key))?;
+        Ok(existing.len() as u64)
     }
 
-    /// Says how many there were.
-    pub fn tell(&self, deleted: u64) -> Result<()> {
+    /// Prints the number of deleted rows.
+    pub fn print_deleted(&self, deleted: u64) -> Result<()> {
         if self.json {
-            return say(json!({ "deleted": deleted }));
+            return print_line(json!({ "deleted": deleted }));
         }
-        say(format_args!("{} deleted", count(deleted, "row")))
+        print_line(format_args!("{} deleted", count(deleted, "row")))
     }
 }
 
-fn delete_rows(txn: &mut Txn, keyspace: &Keyspace, rows: &Rows, interrupt: &Interrupt) -> Result<u64> {
+fn delete_rows(txn: &mut Txn, keyspace: &Keyspace, rows: &KeySelection, interrupt: &Interrupt) -> Result<u64> {
     let scan = |txn: &Txn| match rows {
-        Rows::Prefix(prefix) => txn.prefix(keyspace, prefix),
-        Rows::Between(..) => txn.range(keyspace, rows.bounds()),
+        KeySelection::Prefix(prefix) => txn.prefix(keyspace, prefix),
+        KeySelection::Range(..) => txn.range(keyspace, rows.bounds()),
     };
-    let progress = Progress::of("rows");
-    // Only for whoever watches: it takes a tenth of the time or so.
-    if progress.is_seen() {
+    let progress = Progress::items("rows");
+    // Counting takes about a tenth of the time, so only for a visible bar.
+    if progress.is_visible() {
         let mut total = 0;
         let counted = scan(txn).visit(|_, _| {
             total += 1;
-            interrupt.flow()
+            interrupt.control_flow()
         });
         let _ = counted?;
         progress.expect(total, "");
     }
     let mut deleted = 0;
-    // One by one, where the library has a call for all of them, because that one cannot be interrupted.
+    // Row by row, because the library's call for a whole range cannot be interrupted.
     for row in scan(txn) {
-        interrupt.check(NOTHING)?;
+        interrupt.check(INTERRUPTED_NOTE)?;
         txn.delete(keyspace, row?.0)?;
         deleted += 1;
-        if deleted % ROWS_UNTOLD == 0 {
-            progress.at(deleted, "rows met, none deleted yet");
+        if deleted % PROGRESS_EVERY == 0 {
+            progress.set(deleted, "rows scanned");
         }
     }
     Ok(deleted)

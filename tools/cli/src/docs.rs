@@ -1,4 +1,4 @@
-//! `percolite completions` and `percolite man`: made from the commands themselves.
+//! `percolite completions` and `percolite man`: generated from the commands.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use clap::CommandFactory as _;
 use clap_complete::Shell;
 
 use crate::Cli;
-use crate::output::{count, say, say_bytes};
+use crate::output::{count, print_bytes, print_line};
 
 /// The options of `completions`.
 #[derive(clap::Args)]
@@ -24,12 +24,12 @@ pub struct CompletionsArgs {
 pub fn completions(args: &CompletionsArgs) -> Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "percolite", &mut script);
-    say_bytes(&script)
+    print_bytes(&script)
 }
 
-/// In front of a page: no word is divided and no line stretched, so that what it shows can be copied. groff's macros ask the registers, and
-/// would undo the requests alone.
-const AS_WRITTEN: &str = ".nr HY 0\n.ds AD l\n.nh\n.ad l\n";
+/// Turns off hyphenation and justification, so that examples can be copied. groff's man macros set both
+/// again from the registers, so the requests alone are not enough.
+const ROFF_PREAMBLE: &str = ".nr HY 0\n.ds AD l\n.nh\n.ad l\n";
 
 /// The options of `man`.
 #[derive(clap::Args)]
@@ -37,39 +37,39 @@ const AS_WRITTEN: &str = ".nr HY 0\n.ds AD l\n.nh\n.ad l\n";
 Examples:
   percolite man ~/.local/share/man/man1 && man percolite-load")]
 pub struct ManArgs {
-    /// The folder for the pages, one for each command; it is made if it is not there
-    folder: PathBuf,
+    /// The directory for the pages, one per command; created if it does not exist
+    dir: PathBuf,
 }
 
 pub fn man(args: &ManArgs) -> Result<()> {
-    let cannot = || format!("cannot write to {}", args.folder.display());
-    std::fs::create_dir_all(&args.folder).with_context(cannot)?;
+    let cannot = || format!("cannot write to {}", args.dir.display());
+    std::fs::create_dir_all(&args.dir).with_context(cannot)?;
     let mut all = Cli::command();
     all.build();
-    let mut pages = vec![page(all.clone().display_name("percolite"))?];
-    for command in commands_of(&all) {
-        pages.push(page(command.clone())?);
-        for own in commands_of(command) {
-            pages.push(page(own.clone())?);
+    let mut pages = vec![man_page(all.clone().display_name("percolite"))?];
+    for command in visible_subcommands(&all) {
+        pages.push(man_page(command.clone())?);
+        for subcommand in visible_subcommands(command) {
+            pages.push(man_page(subcommand.clone())?);
         }
     }
     for (name, text) in &pages {
-        std::fs::write(args.folder.join(format!("{name}.1")), text).with_context(cannot)?;
+        std::fs::write(args.dir.join(format!("{name}.1")), text).with_context(cannot)?;
     }
-    say(format_args!("{} in {}", count(pages.len() as u64, "page"), args.folder.display()))
+    print_line(format_args!("{} in {}", count(pages.len() as u64, "page"), args.dir.display()))
 }
 
-fn commands_of(command: &clap::Command) -> impl Iterator<Item = &clap::Command> {
-    command.get_subcommands().filter(|own| !own.is_hide_set() && own.get_name() != "help")
+fn visible_subcommands(command: &clap::Command) -> impl Iterator<Item = &clap::Command> {
+    command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set() && subcommand.get_name() != "help")
 }
 
-/// A command's page and its name. What stands behind the options in its help is shown as it is there.
-fn page(command: clap::Command) -> Result<(String, String)> {
+/// The name and the text of a command's page. The text after the options is that of `--help`.
+fn man_page(command: clap::Command) -> Result<(String, String)> {
     let name = command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned();
-    let behind = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let after_help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
     let has_commands = command.get_subcommands().any(|command| !command.is_hide_set());
     let page = clap_mangen::Man::new(command);
-    let mut text = AS_WRITTEN.as_bytes().to_vec();
+    let mut text = ROFF_PREAMBLE.as_bytes().to_vec();
     page.render_title(&mut text)?;
     page.render_name_section(&mut text)?;
     page.render_synopsis_section(&mut text)?;
@@ -79,16 +79,17 @@ fn page(command: clap::Command) -> Result<(String, String)> {
         page.render_subcommands_section(&mut text)?;
     }
     let mut text = String::from_utf8(text)?;
-    text.push_str(&sections(&behind));
-    Ok((name, portable(&text)))
+    text.push_str(&roff_sections(&after_help));
+    Ok((name, roff_ascii(&text)))
 }
 
-/// Paragraphs; one that begins with a line that ends with a colon is a section whose lines are not filled.
-fn sections(behind: &str) -> String {
+/// The sections of the page. A paragraph whose first line ends with a colon is a section with that
+/// heading, and its lines are not filled; other paragraphs are notes.
+fn roff_sections(after_help: &str) -> String {
     let mut sections = Vec::new();
     let mut in_notes = false;
-    for paragraph in behind.split("\n\n").filter(|paragraph| !paragraph.trim().is_empty()) {
-        let lines = |text: &str| text.lines().map(line).collect::<String>();
+    for paragraph in after_help.split("\n\n").filter(|paragraph| !paragraph.trim().is_empty()) {
+        let lines = |text: &str| text.lines().map(roff_line).collect::<String>();
         if let Some((heading, listed)) = paragraph.split_once(":\n").filter(|(heading, _)| !heading.contains('\n')) {
             let heading = heading.trim().to_uppercase();
             sections.push(format!(".SH \"{heading}\"\n.nf\n{}.fi\n", lines(listed)));
@@ -101,13 +102,13 @@ fn sections(behind: &str) -> String {
     sections.concat()
 }
 
-/// A line of text that is no request, with hyphens that can be copied.
-fn line(text: &str) -> String {
+/// A line of text: `\&` keeps it from being a request, and `\-` is a hyphen that can be copied.
+fn roff_line(text: &str) -> String {
     format!("\\&{}\n", text.replace('\\', "\\e").replace('-', "\\-"))
 }
 
-/// In the characters that every formatter reads.
-fn portable(text: &str) -> String {
+/// The text in ASCII, which every formatter reads.
+fn roff_ascii(text: &str) -> String {
     text.chars().map(|c| if c.is_ascii() { c.to_string() } else { format!("\\[u{:04X}]", c as u32) }).collect()
 }
 
@@ -116,12 +117,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn examples_stand_in_pages_line_by_line_and_nothing_is_divided() {
+    fn examples_are_not_filled_and_not_hyphenated() {
         let all = Cli::command();
-        let each = commands_of(&all).flat_map(|command| std::iter::once(command).chain(commands_of(command)));
-        for command in each.filter(|command| command.get_after_help().is_some()) {
-            let (_, text) = page(command.clone()).unwrap();
-            assert!(text.is_ascii() && text.starts_with(AS_WRITTEN), "{text}");
+        let commands =
+            visible_subcommands(&all).flat_map(|command| std::iter::once(command).chain(visible_subcommands(command)));
+        for command in commands.filter(|command| command.get_after_help().is_some()) {
+            let (_, text) = man_page(command.clone()).unwrap();
+            assert!(text.is_ascii() && text.starts_with(ROFF_PREAMBLE), "{text}");
             let examples = text.split(".SH \"EXAMPLES\"\n.nf\n").nth(1).unwrap().split(".fi").next().unwrap();
             assert!(examples.lines().all(|line| line.starts_with("\\&  ")), "{examples}");
         }

@@ -1,116 +1,116 @@
-//! `percolite get`: values of keys.
+//! `percolite get`: prints the values of keys.
 
 use std::ffi::OsString;
 
 use anyhow::Result;
 use percolite::{Store, Txn};
 
-use crate::bytes::{Form, FormArgs, Forms, value_fields};
+use crate::at::AtArgs;
+use crate::encoding::{Encoding, EncodingArgs, Encodings, write_value_fields};
 use crate::exit::Code;
-use crate::moment::Moment;
-use crate::open::Folder;
-use crate::output::Lines;
+use crate::open::StoreDir;
+use crate::output::LineWriter;
 
 /// The command's options.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  percolite get shop fruit apple                the value and a line end
-  percolite get shop fruit apple pear           several, one a line
-  percolite get --raw shop photos cat > cat.jpg the value alone, to the byte
-  percolite get --keys hex shop ids 00ff        a key that is no text
-  percolite get --at 1h shop fruit apple        what it was an hour ago (see: percolite history)
-  percolite get --json shop fruit apple         {\"key\":\"apple\",\"value\":\"red\"}
-  percolite get --values json shop people ada | jq .name
+  percolite get shop fruit apple                  the value and a line end
+  percolite get shop fruit apple pear             one value a line
+  percolite get --raw shop photos cat > cat.jpg   the exact bytes of the value
+  percolite get --key-encoding hex shop ids 00ff  a binary key
+  percolite get --at 1h shop fruit apple          the value of an hour ago (see `percolite retention --help`)
+  percolite get --json shop fruit apple           {\"key\":\"apple\",\"value\":\"red\"}
+  percolite get --value-encoding json shop people ada | jq .name
 
-A key that is not there is told on standard error, and the exit code is 3. With --json its value is null, and with --values json, \
-too, it has none. What --values json makes of values says `percolite scan --help`.")]
+A missing key is reported on standard error, and the exit code is 3. With --json its value is null; with \
+--value-encoding json as well there is no value field. See `percolite scan --help` for --value-encoding json.")]
 pub struct Args {
     #[command(flatten)]
-    pub store: Folder,
+    pub store: StoreDir,
     #[command(flatten)]
-    what: What,
+    get: GetArgs,
 }
 
-/// What is asked for.
+/// The arguments that the shell has, too.
 #[derive(clap::Args)]
-pub struct What {
+pub struct GetArgs {
     /// The keyspace
     keyspace: String,
     /// The keys
     #[arg(required = true, value_name = "KEY", allow_negative_numbers = true)]
     key: Vec<OsString>,
-    /// The value as it is, without a line end
-    #[arg(long, conflicts_with_all = ["json", "values"])]
+    /// Print the exact bytes of the value, without a line end
+    #[arg(long, conflicts_with_all = ["json", "value_encoding"])]
     raw: bool,
     #[command(flatten)]
-    moment: Moment,
+    at: AtArgs,
     #[command(flatten)]
-    pub forms: FormArgs,
-    /// JSON lines: {"key": …, "value": …}
+    pub encodings: EncodingArgs,
+    /// Print JSON lines: {"key": …, "value": …}
     #[arg(long)]
     pub json: bool,
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    let what = &args.what;
-    let forms = what.forms.get();
-    let keys = what.keys(forms)?;
-    let store = args.store.look()?;
+    let get = &args.get;
+    let encodings = get.encodings.get();
+    let keys = get.keys(encodings)?;
+    let store = args.store.open_read_only()?;
     let mut missing = Vec::new();
-    what.show(&store, None, &keys, forms, &mut |key, _| {
-        missing.push(format!("{:?}", forms.keys.show(key)));
+    get.print(&store, None, &keys, encodings, &mut |key, _| {
+        missing.push(format!("{:?}", encodings.keys.display(key)));
         Ok(())
     })?;
     if missing.is_empty() {
         return Ok(());
     }
-    Err(Code::Missing.error(format!("not in the keyspace {:?}: {}", what.keyspace, missing.join(", "))))
+    Err(Code::NotFound.error(format!("not found in the keyspace {:?}: {}", get.keyspace, missing.join(", "))))
 }
 
-/// What is done about a key that is not there.
-type Missing<'a> = dyn FnMut(&[u8], &mut Lines) -> Result<()> + 'a;
+/// Called for each missing key.
+type OnMissing<'a> = dyn FnMut(&[u8], &mut LineWriter) -> Result<()> + 'a;
 
-impl What {
-    /// The keys that are asked for.
-    pub fn keys(&self, forms: Forms) -> Result<Vec<Vec<u8>>> {
-        self.key.iter().map(|key| forms.keys.read(key)).collect()
+impl GetArgs {
+    /// The decoded keys.
+    pub fn keys(&self, encodings: Encodings) -> Result<Vec<Vec<u8>>> {
+        self.key.iter().map(|key| encodings.keys.decode_arg(key)).collect()
     }
 
-    /// Shows the values, as the open transaction sees them if there is one.
-    pub fn show(
+    /// Prints the values; the open transaction's, if there is one.
+    pub fn print(
         &self,
         store: &Store,
         txn: Option<&Txn>,
         keys: &[Vec<u8>],
-        forms: Forms,
-        missing: &mut Missing<'_>,
+        encodings: Encodings,
+        on_missing: &mut OnMissing<'_>,
     ) -> Result<()> {
-        let (view, keyspace) = self.moment.view(store, txn, &self.keyspace)?;
-        let mut out = Lines::new();
+        let (source, keyspace) = self.at.source(store, txn, &self.keyspace)?;
+        let mut out = LineWriter::new();
         for key in keys {
-            let value = view.get(&keyspace, key)?;
+            let value = source.get(&keyspace, key)?;
             let mut line = Vec::new();
             match &value {
                 _ if self.json => {
                     line.extend_from_slice(b"{\"key\":");
-                    forms.keys.json(key, &mut line);
-                    value_fields(forms.values, value.as_deref(), &mut line);
+                    encodings.keys.write_json(key, &mut line);
+                    write_value_fields(encodings.values, value.as_deref(), &mut line);
                     line.extend_from_slice(b"}\n");
                 }
                 Some(value) if self.raw => line.extend_from_slice(value),
                 Some(value) => {
-                    match forms.values {
-                        Form::Text => line.extend_from_slice(value),
-                        form => form.plain(value, &mut line),
+                    match encodings.values {
+                        Encoding::Text => line.extend_from_slice(value),
+                        encoding => encoding.write_column(value, &mut line),
                     }
                     line.push(b'\n');
                 }
                 None => {}
             }
-            out.bytes(&line)?;
+            out.write_bytes(&line)?;
             if value.is_none() {
-                missing(key, &mut out)?;
+                on_missing(key, &mut out)?;
             }
         }
         out.finish()

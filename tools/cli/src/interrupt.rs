@@ -36,48 +36,48 @@ impl Interrupt {
     }
 
     /// What a progress callback of the library answers.
-    pub fn flow(&self) -> ControlFlow<()> {
-        if self.is_wanted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    pub fn control_flow(&self) -> ControlFlow<()> {
+        if self.is_requested() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
     /// What is said of work that the library has ended for it; of other errors, they themselves.
-    pub fn told(why: percolite::Error, what: impl FnOnce() -> String) -> anyhow::Error {
-        match why.kind() {
+    pub fn map_error(err: percolite::Error, what: impl FnOnce() -> String) -> anyhow::Error {
+        match err.kind() {
             ErrorKind::Cancelled(_) => Code::Interrupted.error(format!("interrupted; {}", what())),
-            _ => why.into(),
+            _ => err.into(),
         }
     }
 
     /// Fails when the program is to end.
     pub fn check(&self, what: &str) -> Result<()> {
-        if self.is_wanted() { Err(Code::Interrupted.error(format!("interrupted; {what}"))) } else { Ok(()) }
+        if self.is_requested() { Err(Code::Interrupted.error(format!("interrupted; {what}"))) } else { Ok(()) }
     }
 
     /// Ends the program beside threads that are at work in a store, which is as if it had crashed: nothing is lost, and nobody
     /// waits for them.
-    pub fn end_at_once(what: &str) -> ! {
+    pub fn exit_now(what: &str) -> ! {
         eprintln!("error: interrupted; {what}");
         signal_hook::low_level::exit(Code::Interrupted as i32)
     }
 
-    pub fn is_wanted(&self) -> bool {
+    pub fn is_requested(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
 /// A stream that ends in an error when the program is to end.
-pub struct Ending<S> {
+pub struct InterruptibleStream<S> {
     pub stream: S,
     pub interrupt: Interrupt,
 }
 
-impl<S> Ending<S> {
+impl<S> InterruptibleStream<S> {
     fn check(&self) -> io::Result<()> {
-        if self.interrupt.is_wanted() { Err(io::Error::other("interrupted")) } else { Ok(()) }
+        if self.interrupt.is_requested() { Err(io::Error::other("interrupted")) } else { Ok(()) }
     }
 }
 
-impl<S: Read> Read for Ending<S> {
+impl<S: Read> Read for InterruptibleStream<S> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.check()?;
         self.stream.read(buffer)
@@ -85,18 +85,18 @@ impl<S: Read> Read for Ending<S> {
 }
 
 /// How often a stream that waits for its writer looks whether the program is to end.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const CHUNK_BYTES: usize = 256 << 10;
 
 /// A stream that is opened and read by a thread of its own, so that one whose writer is silent does not keep the program from
 /// ending: reading is an error then.
-pub struct Patient {
+pub struct InterruptibleReader {
     chunks: Receiver<io::Result<Vec<u8>>>,
     chunk: Cursor<Vec<u8>>,
     interrupt: Interrupt,
 }
 
-impl Patient {
+impl InterruptibleReader {
     pub fn open<S: Read>(open: impl FnOnce() -> io::Result<S> + Send + 'static, interrupt: &Interrupt) -> Self {
         let (give, chunks) = sync_channel(2);
         std::thread::spawn(move || {
@@ -104,7 +104,7 @@ impl Patient {
                 loop {
                     let mut chunk = vec![0; CHUNK_BYTES];
                     let length = match stream.read(&mut chunk) {
-                        Err(why) if why.kind() == io::ErrorKind::Interrupted => continue,
+                        Err(err) if err.kind() == io::ErrorKind::Interrupted => continue,
                         read => read?,
                     };
                     chunk.truncate(length);
@@ -114,7 +114,7 @@ impl Patient {
                 }
             });
             // After an interrupt the receiver is gone.
-            let _ = read.map_err(|why| give.send(Err(why)));
+            let _ = read.map_err(|err| give.send(Err(err)));
         });
         Self { chunks, chunk: Cursor::default(), interrupt: interrupt.clone() }
     }
@@ -125,17 +125,17 @@ impl Patient {
     }
 }
 
-impl Read for Patient {
+impl Read for InterruptibleReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             let read = self.chunk.read(buffer)?;
             if read > 0 || buffer.is_empty() {
                 return Ok(read);
             }
-            match self.chunks.recv_timeout(LOOK_EVERY) {
+            match self.chunks.recv_timeout(POLL_INTERVAL) {
                 Ok(chunk) => self.chunk = Cursor::new(chunk?),
                 Err(RecvTimeoutError::Disconnected) => return Ok(0),
-                Err(RecvTimeoutError::Timeout) if self.interrupt.is_wanted() => {
+                Err(RecvTimeoutError::Timeout) if self.interrupt.is_requested() => {
                     return Err(io::Error::other("interrupted"));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -144,7 +144,7 @@ impl Read for Patient {
     }
 }
 
-impl<S: Write> Write for Ending<S> {
+impl<S: Write> Write for InterruptibleStream<S> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.check()?;
         self.stream.write(bytes)

@@ -1,43 +1,46 @@
 //! `percolite`, the command line tool.
 //!
-//! This file knows the commands and how errors are told, and nothing else: each command is a module with its `Args` and a
-//! `run`. An error is one line on standard error, its causes after it; its exit code says what sort it is ([`exit`]). A reader that
-//! stops reading, as `head` does, ends the program quietly.
+//! This file lists the commands and prints errors; each command is a module with its `Args` and a
+//! `run`. An error is one line on standard error: the message, then its causes. The exit code gives
+//! its kind ([`exit`]). When the reader of the output stops reading, as `head` does, the program ends
+//! without a message.
 //!
-//! [`usage`] reads the command line, [`open`] opens stores, [`bytes`] reads and shows keys and values, [`output`], [`table`] and [`progress`] talk to people.
+//! [`usage_error`] parses the command line, [`open`] opens stores, [`encoding`] reads and writes keys
+//! and values, [`output`], [`table`] and [`progress`] print.
 
-mod accept_loss;
+mod accept_data_loss;
+mod at;
 mod backup;
-mod bytes;
 mod delete;
 mod demo;
-mod destination;
 mod docs;
+mod dump_file;
+mod duration;
+mod encoding;
 mod exit;
 mod get;
-mod history;
 mod interrupt;
 mod keyspaces;
 mod load;
 mod lock;
 mod locks;
-mod made;
-mod moment;
+mod new_dir;
 mod open;
 mod output;
 mod progress;
 mod put;
 mod range;
 mod repair;
+mod retention;
 mod scan;
 mod shell;
 mod stats;
+mod status_report;
 mod table;
-mod told;
 mod top;
 mod tuning;
 mod txn;
-mod usage;
+mod usage_error;
 mod verify;
 mod versions;
 
@@ -49,18 +52,19 @@ use self::exit::Code;
 
 const EXAMPLES: &str = "\
 Examples:
-  percolite put --create shop fruit apple red    a store `shop`, a keyspace `fruit`, a row
+  percolite put --create shop fruit apple red    creates a store `shop`, a keyspace `fruit`, a row
   percolite get shop fruit apple
-  percolite load shop fruit fruit.jsonl          many rows
+  percolite load shop fruit fruit.jsonl          loads many rows
   percolite scan shop fruit --prefix a --json
-  percolite shell shop                           transactions by hand
+  percolite shell shop                           interactive transactions
   percolite dump shop shop.dump && percolite restore copy shop.dump
   percolite verify copy
 
-Commands that only look change nothing in the folder, and one process at a time may have a store open for writing. \
-Keys and values are text unless --keys and --values say hex or base64, and values are JSON where --values json says so. \
-A terminal gets tables, a pipe or a file plain lines with a tab between columns, and --json is for programs. \
-Colours appear on a terminal, unless NO_COLOR is set.";
+STORE is the directory of a store. Read-only commands change nothing in it. One process at a time may have a store \
+open for writing. \
+Keys and values are text unless --key-encoding or --value-encoding says otherwise. \
+On a terminal the output is a table, elsewhere plain lines with a tab between columns; --json prints JSON. \
+Colours appear on a terminal only, unless NO_COLOR is set.";
 
 /// An embedded, crash-safe, transactional key-value store.
 #[derive(Parser)]
@@ -72,67 +76,67 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Show values
+    /// Print the values of keys
     Get(get::Args),
     /// Set values, in one transaction
     Put(put::Args),
-    /// Remove rows, in one transaction
+    /// Delete rows, in one transaction
     Delete(delete::Args),
-    /// Show rows in order
+    /// Print rows in key order
     Scan(scan::Args),
-    /// Show what commits have made of a row
+    /// List the versions of a row
     Versions(versions::Args),
-    /// Say how long the past is kept, and tell it
-    History(history::Args),
-    /// Put many rows from a file, in bounded transactions
+    /// Show or set how long replaced versions are kept
+    Retention(retention::Args),
+    /// Load rows from a file, in bounded transactions
     Load(load::Args),
-    /// List, make, rename, empty and drop keyspaces
+    /// List, create, rename, truncate and drop keyspaces
     Keyspaces(keyspaces::Args),
-    /// Statements one by one, and transactions of several
+    /// Interactive shell with transactions
     Shell(shell::Args),
-    /// Write everything to a file, as of one moment
+    /// Dump a consistent snapshot to a file
     Dump(backup::DumpArgs),
-    /// Make a store of a dump
+    /// Restore a dump into a store
     Restore(backup::RestoreArgs),
-    /// Copy a store into a new folder, mostly by links
+    /// Copy a store into a new directory, mostly by hard links
     Checkpoint(backup::CheckpointArgs),
-    /// Read everything and tell what is damaged
+    /// Check all data for corruption
     Verify(verify::Args),
-    /// Bring what can be read of a damaged store into a new one
+    /// Copy the readable data of a damaged store into a new store
     Repair(repair::Args),
-    /// Open a store in spite of commits that its log has lost
-    AcceptLoss(accept_loss::Args),
-    /// Show how a store stands
+    /// Open a store whose WAL has lost commits, without these commits
+    AcceptDataLoss(accept_data_loss::Args),
+    /// Show store statistics
     Stats(stats::Args),
-    /// Take locks by name, release them, run commands under them
+    /// Acquire and release named locks, and run commands under them
     Lock(lock::Args),
-    /// Show row locks and locks by name, with their holders
+    /// Show row locks and named locks, with their holders
     Locks(locks::Args),
-    /// Show what became of a transaction
+    /// Show the status of a transaction
     Txn(txn::Args),
-    /// Watch transactions, conflicts and row locks
+    /// Watch commits, conflicts and locks of an open store
     Top(top::Args),
-    /// Show the store at work: real data, contended transfers, a writer killed in mid-commit, and its recovery
+    /// Show the store at work: real data, contended transfers, writers killed in mid-commit, recovery
     Demo(demo::Args),
     /// The writer that the demo kills.
     #[command(hide = true)]
-    DemoChild(demo::crash::ChildArgs),
-    /// Print a shell's completions
+    DemoChild(demo::killed_writer::ChildArgs),
+    /// Print shell completions
     Completions(docs::CompletionsArgs),
     /// Write the manual pages
     Man(docs::ManArgs),
 }
 
 impl Command {
-    /// The store of those that work in one.
-    fn store(&self) -> Option<&open::Folder> {
+    /// The store of a command that opens an existing one.
+    fn store(&self) -> Option<&open::StoreDir> {
         Some(match self {
             Self::Get(args) => &args.store,
             Self::Put(args) => &args.store,
             Self::Delete(args) => &args.store,
             Self::Scan(args) => &args.store,
             Self::Versions(args) => &args.store,
-            Self::History(args) => &args.store,
+            Self::Retention(args) => &args.store,
             Self::Load(args) => &args.store,
             Self::Keyspaces(args) => &args.store,
             Self::Shell(args) => &args.store,
@@ -146,20 +150,21 @@ impl Command {
         })
     }
 
-    /// What is said after an error that comes of damage in a store that has opened. Some commands say themselves what to do.
-    fn about_damage(&self) -> String {
+    /// The advice after a corruption error of a store that has opened. Empty for commands whose own
+    /// errors have the advice.
+    fn damage_advice(&self) -> String {
         let Some(store) = self.store() else { return String::new() };
-        let (folder, remedy) = (open::quoted(&store.folder), open::backup_or_repair(&store.folder));
-        format!("; percolite verify {folder} says what is damaged; {remedy}")
+        let (dir, remedy) = (open::shell_quoted(&store.path), open::recovery_advice(&store.path));
+        format!("; percolite verify {dir} shows what is damaged; {remedy}")
     }
 
-    /// What is said after an error that comes of a lock held elsewhere.
-    fn about_locks(&self) -> String {
+    /// The advice after an error about a named lock that is held elsewhere or lost.
+    fn lock_advice(&self) -> String {
         let Some(store) = self.store() else { return String::new() };
-        format!("; percolite locks {} shows who holds what", open::quoted(&store.folder))
+        format!("; percolite locks {} shows the holders", open::shell_quoted(&store.path))
     }
 
-    /// Whether it changes the store, and says at its end that it has.
+    /// Whether it changes the store and reports that at its end.
     fn changes(&self) -> bool {
         match self {
             Self::Put(_) | Self::Delete(_) | Self::Load(_) | Self::Restore(_) => true,
@@ -169,33 +174,34 @@ impl Command {
     }
 }
 
-/// Of a command whose report cannot be written.
-const IS_DONE: &str = "; the store was changed as asked";
+/// Added when the report of a successful change cannot be written.
+const CHANGED_NOTE: &str = "; the store was changed";
 
-/// In errors that say what to do about damage.
-const REPAIR: &str = "percolite repair ";
+/// Part of every error text that has advice about damage already.
+const REPAIR_COMMAND: &str = "percolite repair ";
 
-/// In whatever words RocksDB and the library put it, those of the system are among them.
-const NO_ROOM: &str = "No space left on device";
-const MAKE_ROOM: &str = "; the disk is full: make room first";
+/// The system's text, which errors of RocksDB and of the library contain.
+const DISK_FULL_TEXT: &str = "No space left on device";
+const DISK_FULL_ADVICE: &str = "; the disk is full: free some space first";
 
 fn main() -> ExitCode {
-    let command = match usage::parse::<Cli>() {
+    let command = match usage_error::parse::<Cli>() {
         Ok(cli) => cli.command,
-        Err(why) => {
-            eprintln!("error: {why}");
+        Err(err) => {
+            eprintln!("error: {err}");
             return ExitCode::from(Code::Usage as u8);
         }
     };
-    let (damaged, locked, changes) = (command.about_damage(), command.about_locks(), command.changes());
-    let mut ended = 0;
+    let (damage_advice, lock_advice) = (command.damage_advice(), command.lock_advice());
+    let changes = command.changes();
+    let mut exit_code = 0;
     let done = match command {
         Command::Get(args) => get::run(&args),
         Command::Put(args) => put::run(&args),
         Command::Delete(args) => delete::run(&args),
         Command::Scan(args) => scan::run(&args),
         Command::Versions(args) => versions::run(&args),
-        Command::History(args) => history::run(&args),
+        Command::Retention(args) => retention::run(&args),
         Command::Load(args) => load::run(&args),
         Command::Keyspaces(args) => keyspaces::run(&args),
         Command::Shell(args) => shell::run(&args),
@@ -204,53 +210,55 @@ fn main() -> ExitCode {
         Command::Checkpoint(args) => backup::checkpoint(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Repair(args) => repair::run(&args),
-        Command::AcceptLoss(args) => accept_loss::run(&args),
+        Command::AcceptDataLoss(args) => accept_data_loss::run(&args),
         Command::Stats(args) => stats::run(&args),
-        Command::Lock(args) => lock::run(&args).map(|code| ended = code),
+        Command::Lock(args) => lock::run(&args).map(|code| exit_code = code),
         Command::Locks(args) => locks::run(&args),
         Command::Txn(args) => txn::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Demo(args) => demo::run(&args),
-        Command::DemoChild(args) => demo::crash::run_child(&args),
+        Command::DemoChild(args) => demo::killed_writer::run_child(&args),
         Command::Completions(args) => docs::completions(&args),
         Command::Man(args) => docs::man(&args),
     };
     match done {
-        Ok(()) => ExitCode::from(ended),
-        Err(why) if is_broken_pipe(&why) => ExitCode::from(Code::Failed as u8),
-        Err(why) => {
-            let code = Code::of(&why);
-            let told = one_line(&why);
+        Ok(()) => ExitCode::from(exit_code),
+        Err(err) if is_broken_pipe(&err) => ExitCode::from(Code::Failed as u8),
+        Err(err) => {
+            let code = Code::of(&err);
+            let message = format_chain(&err);
             let advice = match code {
-                // What does not open says so itself.
-                Code::Damaged if !told.contains(REPAIR) && !told.contains(backup::ANOTHER_BASE) => damaged,
-                Code::LockHeld => locked,
-                // It comes last.
-                Code::Failed if why.is::<output::Unsaid>() && changes => IS_DONE.into(),
-                Code::Failed if why.is::<output::Unsaid>() => String::new(),
-                Code::Failed if told.contains(NO_ROOM) => MAKE_ROOM.into(),
+                // An error of opening has its own advice.
+                Code::Corrupt if !message.contains(REPAIR_COMMAND) && !message.contains(backup::BASE_HINT) => {
+                    damage_advice
+                }
+                Code::LockHeld => lock_advice,
+                // The change comes before the report.
+                Code::Failed if err.is::<output::StdoutError>() && changes => CHANGED_NOTE.into(),
+                Code::Failed if err.is::<output::StdoutError>() => String::new(),
+                Code::Failed if message.contains(DISK_FULL_TEXT) => DISK_FULL_ADVICE.into(),
                 _ => String::new(),
             };
-            eprintln!("error: {told}{advice}");
+            eprintln!("error: {message}{advice}");
             ExitCode::from(code as u8)
         }
     }
 }
 
-/// The error and its causes, without those that only repeat what was said.
-fn one_line(why: &anyhow::Error) -> String {
-    let mut told = String::new();
-    for cause in why.chain() {
+/// The error and its causes in one line, without causes that the text contains already.
+fn format_chain(err: &anyhow::Error) -> String {
+    let mut message = String::new();
+    for cause in err.chain() {
         let text = cause.to_string().replace('\n', " ");
-        if told.is_empty() {
-            told = text;
-        } else if !told.contains(&text) {
-            told = format!("{told}: {text}");
+        if message.is_empty() {
+            message = text;
+        } else if !message.contains(&text) {
+            message = format!("{message}: {text}");
         }
     }
-    told
+    message
 }
 
-fn is_broken_pipe(why: &anyhow::Error) -> bool {
-    why.chain().any(<dyn std::error::Error>::is::<output::Unread>)
+fn is_broken_pipe(err: &anyhow::Error) -> bool {
+    err.chain().any(<dyn std::error::Error>::is::<output::BrokenPipe>)
 }

@@ -1,4 +1,4 @@
-//! Opening a store, and what to say when that fails.
+//! Opening a store, and the messages and advice when that fails.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -6,258 +6,259 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use percolite::{Builder, Error, ErrorKind, Keyspace, Store, StoreStatus};
 
+use crate::duration;
 use crate::exit::Code;
-use crate::history;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::tuning::Tuning;
 
-/// How often to look whether the background is done.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Background work that fails is tried again and again; who waits for it does so no longer than this.
-const STUCK: Duration = Duration::from_secs(30);
+/// How often [`close_after_cleanup`] checks the background cleanup.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// The background retries failed work without end; this is how long to wait without progress.
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The store's folder.
+/// The argument STORE.
 #[derive(clap::Args)]
-pub struct Folder {
-    /// The store's folder
+pub struct StoreDir {
+    /// The directory of the store
     #[arg(value_name = "STORE")]
-    pub folder: PathBuf,
+    pub path: PathBuf,
 }
 
-/// What can be seen of a store from outside.
-pub enum Seen {
-    /// Nobody has it open for writing.
-    Closed(Store),
-    /// Somebody has, and says what it does.
-    Open(Box<StoreStatus>),
+/// A store, or the status that another process publishes of it.
+pub enum StoreOrStatus {
+    /// No other process has it open for writing.
+    Store(Store),
+    /// Another process has it open and publishes its status.
+    Status(Box<StoreStatus>),
 }
 
-/// What opening a store comes to that another process may have open.
-pub enum Opened {
-    /// Losses of commits that were accepted are for the caller to tell.
+/// A store, or that another process has it open.
+pub enum StoreOrBusy {
+    /// The caller reports accepted data losses ([`warn_data_loss`]).
     Store(Store),
     Busy,
 }
 
-impl Folder {
-    /// To look: nothing in the folder is changed.
-    pub fn look(&self) -> Result<Store> {
-        self.look_silently().map(telling_lost)
+impl StoreDir {
+    /// Opens it read-only: nothing in the directory changes.
+    pub fn open_read_only(&self) -> Result<Store> {
+        self.open_read_only_quiet().map(warn_data_loss)
     }
 
-    /// The same where losses of commits that were accepted are told elsewhere.
-    pub fn look_silently(&self) -> Result<Store> {
-        Store::builder().read_only(true).open(&self.folder).map_err(|why| does_not_open(&self.folder, why))
+    /// The same without a warning about accepted data losses.
+    pub fn open_read_only_quiet(&self) -> Result<Store> {
+        Store::builder().read_only(true).open(&self.path).map_err(|err| open_error(&self.path, err))
     }
 
-    /// To look, if need be with the eyes of the process that has it open. Losses of commits that were accepted are for the caller to tell.
-    pub fn look_in(&self) -> Result<Seen> {
-        let why = match Store::builder().read_only(true).open(&self.folder) {
-            Ok(store) => return Ok(Seen::Closed(store)),
-            Err(why) if matches!(why.kind(), ErrorKind::AlreadyOpen(_)) => why,
-            Err(why) => return Err(does_not_open(&self.folder, why)),
+    /// Opens it read-only, or reads the published status if another process has it open. The caller
+    /// reports accepted data losses.
+    pub fn open_or_status(&self) -> Result<StoreOrStatus> {
+        let err = match Store::builder().read_only(true).open(&self.path) {
+            Ok(store) => return Ok(StoreOrStatus::Store(store)),
+            Err(err) if matches!(err.kind(), ErrorKind::AlreadyOpen(_)) => err,
+            Err(err) => return Err(open_error(&self.path, err)),
         };
-        match StoreStatus::read_from(&self.folder)? {
-            Some(status) => Ok(Seen::Open(Box::new(status))),
+        match StoreStatus::read_from(&self.path)? {
+            Some(status) => Ok(StoreOrStatus::Status(Box::new(status))),
             None => Err(Code::Busy.error(format!(
-                "{why}; what that process does it does not say (yet): a program does so, a second after it has opened the store, with Builder::publish_status(Duration::from_secs(1))"
+                "{err}; it publishes no status (yet): a program does with \
+                 Builder::status_file_interval(Duration::from_secs(1))"
             ))),
         }
     }
 
-    /// To look, where a store that another process has open is for the caller to wait for.
-    pub fn look_unless_busy(&self) -> Result<Opened> {
-        unless_busy(Store::builder().read_only(true).open(&self.folder)).map_err(|why| does_not_open(&self.folder, why))
+    /// Opens it read-only, or returns that it is busy.
+    pub fn try_open_read_only(&self) -> Result<StoreOrBusy> {
+        or_busy(Store::builder().read_only(true).open(&self.path)).map_err(|err| open_error(&self.path, err))
     }
 
-    /// To write to a store that is there, in the same way.
-    pub fn write_unless_busy(&self, builder: Builder) -> Result<Opened> {
-        if !is_store(&self.folder) {
-            // Looking says best what there is instead.
-            drop(self.look_silently()?);
+    /// Opens an existing store for writing, or returns that it is busy.
+    pub fn try_open(&self, builder: Builder) -> Result<StoreOrBusy> {
+        if !is_store(&self.path) {
+            // The error of a read-only opening says what is there instead.
+            drop(self.open_read_only_quiet()?);
         }
-        unless_busy(builder.open(&self.folder)).map_err(|why| may_not_write(&self.folder, why))
+        or_busy(builder.open(&self.path)).map_err(|err| write_error(&self.path, err))
     }
 
-    /// What is said when it was busy all the time.
-    pub fn still_open(&self, waited: Duration) -> anyhow::Error {
-        let what = format!(
-            "{} is open in another process; waited {} for it",
-            self.folder.display(),
-            history::readable(waited)
-        );
-        Code::Busy.error(what)
+    /// The error after waiting for a busy store.
+    pub fn busy_error(&self, waited: Duration) -> anyhow::Error {
+        let waited = duration::human_duration(waited);
+        Code::Busy.error(format!("{} is open in another process; waited {waited} for it", self.path.display()))
     }
 
-    /// To write to a store that is there, with options of its own.
-    pub fn write_with(&self, options: impl FnOnce(Builder) -> Builder) -> Result<Store> {
-        if !is_store(&self.folder) {
-            drop(self.look_silently()?);
+    /// Opens an existing store for writing, with these options.
+    pub fn open_with(&self, options: impl FnOnce(Builder) -> Builder) -> Result<Store> {
+        if !is_store(&self.path) {
+            drop(self.open_read_only_quiet()?);
         }
-        opened(&self.folder, options(Store::builder()))
+        open_for_writing(&self.path, options(Store::builder()))
     }
 
-    /// To write to a store that is there, or to make one if `create` is said.
-    pub fn write(&self, create: bool) -> Result<Store> {
-        self.write_tuned(create, &Tuning::default())
+    /// Opens it for writing; a missing store is an error unless `create`.
+    pub fn open(&self, create: bool) -> Result<Store> {
+        self.open_tuned(create, &Tuning::default())
     }
 
-    /// The same, with the options of those commands that write much.
-    pub fn write_tuned(&self, create: bool, tuning: &Tuning) -> Result<Store> {
-        if !create && !is_store(&self.folder) {
-            // Looking says best what there is instead.
-            return match Store::builder().read_only(true).open(&self.folder) {
-                Ok(_) => opened(&self.folder, tuning.builder()),
-                Err(why) if is_missing(&self.folder) || is_unfinished(&self.folder) => {
-                    Err(Code::NotAStore.error(format!("{why}; to make a store there, say --create")))
+    /// The same with options of commands that write much.
+    pub fn open_tuned(&self, create: bool, tuning: &Tuning) -> Result<Store> {
+        if !create && !is_store(&self.path) {
+            // The error of a read-only opening says what is there instead.
+            return match Store::builder().read_only(true).open(&self.path) {
+                Ok(_) => open_for_writing(&self.path, tuning.builder()),
+                Err(err) if is_absent_or_empty(&self.path) || is_incomplete(&self.path) => {
+                    Err(Code::NotAStore.error(format!("{err}; --create creates a store there")))
                 }
-                Err(why) => Err(does_not_open(&self.folder, why)),
+                Err(err) => Err(open_error(&self.path, err)),
             };
         }
-        opened(&self.folder, tuning.builder())
+        open_for_writing(&self.path, tuning.builder())
     }
 }
 
-fn unless_busy(opened: Result<Store, Error>) -> Result<Opened, Error> {
+fn or_busy(opened: Result<Store, Error>) -> Result<StoreOrBusy, Error> {
     match opened {
-        Ok(store) => Ok(Opened::Store(store)),
-        Err(why) if matches!(why.kind(), ErrorKind::AlreadyOpen(_)) => Ok(Opened::Busy),
-        Err(why) => Err(why),
+        Ok(store) => Ok(StoreOrBusy::Store(store)),
+        Err(err) if matches!(err.kind(), ErrorKind::AlreadyOpen(_)) => Ok(StoreOrBusy::Busy),
+        Err(err) => Err(err),
     }
 }
 
-fn opened(folder: &Path, builder: Builder) -> Result<Store> {
-    builder.open(folder).map(telling_lost).map_err(|why| may_not_write(folder, why))
+fn open_for_writing(dir: &Path, builder: Builder) -> Result<Store> {
+    builder.open(dir).map(warn_data_loss).map_err(|err| write_error(dir, err))
 }
 
-/// Tells people without which acknowledged commits the store was opened, which no exit code says.
-pub fn telling_lost(store: Store) -> Store {
-    for lost in store.data_losses() {
-        let folder = lost.file.parent().and_then(Path::parent).map(quoted).unwrap_or_default();
-        eprintln!("warning: {lost}; percolite verify {folder} shows it, and its --help says what to do");
+/// Prints a warning for each accepted data loss; the exit code does not show these.
+pub fn warn_data_loss(store: Store) -> Store {
+    for loss in store.data_losses() {
+        let dir = loss.file.parent().and_then(Path::parent).map(shell_quoted).unwrap_or_default();
+        eprintln!("warning: {loss}; percolite verify {dir} shows it, see percolite verify --help");
     }
     store
 }
 
-/// An error of opening. Of a damaged store nothing can be asked then, and only what is left of it can be had.
-fn does_not_open(folder: &Path, why: Error) -> anyhow::Error {
-    match why.kind() {
+/// The error of an opening that failed, with advice for a damaged store.
+fn open_error(dir: &Path, err: Error) -> anyhow::Error {
+    match err.kind() {
         ErrorKind::Corruption(what) => {
-            let ways = backup_or_repair(folder);
-            let accept = lost_commits(what)
-                .map(|loss| format!(", or without these commits: percolite accept-loss {} {loss}", quoted(folder)));
-            Code::Damaged.error(format!("{why}; it does not open; {ways}{}", accept.unwrap_or_default()))
+            let ways = recovery_advice(dir);
+            let accept = loss_fingerprint(what).map(|loss| {
+                format!(", or, without these commits: percolite accept-data-loss {} {loss}", shell_quoted(dir))
+            });
+            Code::Corrupt.error(format!("{err}; it does not open; {ways}{}", accept.unwrap_or_default()))
         }
-        _ => why.into(),
+        _ => err.into(),
     }
 }
 
-/// The fingerprint of the loss that the error names, if the log has lost commits.
-fn lost_commits(what: &str) -> Option<&str> {
+/// The fingerprint of the data loss in a corruption error's text, if the WAL has lost commits.
+fn loss_fingerprint(what: &str) -> Option<&str> {
     what.split_once("(loss ")?.1.get(..16)
 }
 
-/// What to do about a store that is damaged.
-pub fn backup_or_repair(folder: &Path) -> String {
-    format!("go back to a checkpoint or a dump, or else: percolite repair {} NEW", quoted(folder))
+/// The advice for a damaged store.
+pub fn recovery_advice(dir: &Path) -> String {
+    format!("go back to a checkpoint or a dump, or else: percolite repair {} NEW", shell_quoted(dir))
 }
 
-/// A folder as a shell takes it.
-pub fn quoted(folder: &Path) -> String {
-    let folder = folder.display().to_string();
-    shlex::try_quote(&folder).map_or_else(|_| folder.clone(), Into::into)
+/// A path, quoted for a shell where it needs that.
+pub fn shell_quoted(dir: &Path) -> String {
+    let dir = dir.display().to_string();
+    shlex::try_quote(&dir).map_or_else(|_| dir.clone(), Into::into)
 }
 
-fn is_store(folder: &Path) -> bool {
-    folder.join("PERCOLITE").exists()
+fn is_store(dir: &Path) -> bool {
+    dir.join("PERCOLITE").exists()
 }
 
-fn is_missing(folder: &Path) -> bool {
-    std::fs::read_dir(folder)
-        .map_or_else(|why| why.kind() == std::io::ErrorKind::NotFound, |mut found| found.next().is_none())
+fn is_absent_or_empty(dir: &Path) -> bool {
+    std::fs::read_dir(dir)
+        .map_or_else(|err| err.kind() == std::io::ErrorKind::NotFound, |mut found| found.next().is_none())
 }
 
-/// Whether making it was cut short. It is empty then, and may be made again.
-pub fn is_unfinished(folder: &Path) -> bool {
-    folder.join("PERCOLITE.new").exists()
+/// Whether the creation of the store did not finish. It is empty then and can be created again.
+pub fn is_incomplete(dir: &Path) -> bool {
+    dir.join("PERCOLITE.new").exists()
 }
 
-fn may_not_write(folder: &Path, why: Error) -> anyhow::Error {
-    let read_only = matches!(why.kind(), ErrorKind::Io(text) if text.contains("Read-only file system") || text.contains("Permission denied"));
-    if read_only {
-        let what =
-            format!("{} cannot be written to ({why}); looking at it works: get, scan, dump, verify", folder.display());
-        return Code::Failed.error(what);
+/// The error of an opening for writing that failed.
+fn write_error(dir: &Path, err: Error) -> anyhow::Error {
+    let is_read_only =
+        |text: &str| ["Read-only file system", "Permission denied"].iter().any(|cause| text.contains(cause));
+    if matches!(err.kind(), ErrorKind::Io(text) if is_read_only(text)) {
+        let dir = dir.display();
+        return Code::Failed
+            .error(format!("{dir} cannot be written to ({err}); read-only commands work: get, scan, dump, verify"));
     }
-    does_not_open(folder, why)
+    open_error(dir, err)
 }
 
-/// Waits until the rows of large transactions are unlocked, which goes on in the background behind their commit, and closes the
-/// store. Whoever does not want to wait loses nothing.
-pub fn finish(store: Store) -> Result<()> {
+/// Waits for the background cleanup of large transactions' row locks, then closes the store. An
+/// interrupt ends the wait; the commit is durable by then, and the next opening cleans up.
+pub fn close_after_cleanup(store: Store) -> Result<()> {
     if store.stats().cleanup_pending > 0 {
         let interrupt = Interrupt::watch()?;
-        let progress = Progress::of("rows");
-        let (mut ended, mut moved) = (0, Instant::now());
+        let progress = Progress::items("rows");
+        let (mut cleaned, mut last_progress) = (0, Instant::now());
         loop {
             let stats = store.stats();
-            if stats.cleanup_pending == 0 || moved.elapsed() > STUCK {
+            if stats.cleanup_pending == 0 || last_progress.elapsed() > CLEANUP_TIMEOUT {
                 break;
             }
-            if stats.cleanup_rows > ended {
-                (ended, moved) = (stats.cleanup_rows, Instant::now());
+            if stats.cleanup_rows > cleaned {
+                (cleaned, last_progress) = (stats.cleanup_rows, Instant::now());
             }
-            if interrupt.is_wanted() {
+            if interrupt.is_requested() {
                 store.close()?;
                 return Err(Code::Interrupted.error(
-                    "interrupted behind the commit, so nothing is lost: all of it is in, and the rows that are still locked are unlocked when the store is next opened for writing",
+                    "interrupted after the commit, which is durable; \
+                     remaining row locks are released when the store is next opened for writing",
                 ));
             }
             progress.expect(stats.large_rows_locked, "");
-            progress.at(ended, "rows unlocked after the commit");
-            std::thread::sleep(LOOK_EVERY);
+            progress.set(cleaned, "rows unlocked after the commit");
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
     Ok(store.close()?)
 }
 
-/// Refuses a new folder in a store's own.
-pub fn refuse_inside(store: &Path, new: &Path) -> Result<()> {
+/// Rejects a new directory inside the store's directory.
+pub fn reject_nested(store: &Path, new: &Path) -> Result<()> {
     let Ok(store) = store.canonicalize() else { return Ok(()) };
-    // Of the new one there may be no more than the beginning.
+    // The new path may not exist yet, so its deepest existing ancestor counts.
     let above = std::path::absolute(new).ok().and_then(|new| new.ancestors().find_map(|part| part.canonicalize().ok()));
     if above.is_some_and(|above| above.starts_with(&store)) {
-        let what = format!("{} lies in the store's own folder: name one outside", new.display());
-        return Err(Code::Failed.error(what));
+        return Err(Code::Failed.error(format!("{} is inside the store: name a path outside", new.display())));
     }
     Ok(())
 }
 
-/// As [`keyspace`], for commands that have an option to make it.
+/// As [`keyspace`], for commands that have the option --create.
 pub fn keyspace_to_write(store: &Store, name: &str, create: bool) -> Result<Keyspace> {
-    keyspace(store, name, create).map_err(|why| match Code::of(&why) {
-        Code::Missing => Code::Missing.error(format!("{why}; --create makes it")),
-        _ => why,
+    keyspace(store, name, create).map_err(|err| match Code::of(&err) {
+        Code::NotFound => Code::NotFound.error(format!("{err}; --create creates it")),
+        _ => err,
     })
 }
 
-/// A keyspace that is there, or is made if `create` is said.
+/// The keyspace of this name; a missing one is created if `create`, else an error.
 pub fn keyspace(store: &Store, name: &str, create: bool) -> Result<Keyspace> {
     if create {
         return Ok(store.keyspace(name)?);
     }
     match store.existing_keyspace(name) {
-        Err(why) if matches!(why.kind(), ErrorKind::KeyspaceNotFound(_)) => {
+        Err(err) if matches!(err.kind(), ErrorKind::KeyspaceNotFound(_)) => {
             let names = store.keyspace_names()?;
-            let there_are = match names.as_slice() {
+            let existing = match names.as_slice() {
                 [] => "the store has none yet".to_owned(),
                 some => format!(
                     "there are {}",
                     some.iter().take(20).map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
                 ),
             };
-            Err(Code::Missing.error(format!("{why}; {there_are}")))
+            Err(Code::NotFound.error(format!("{err}; {existing}")))
         }
         found => Ok(found?),
     }

@@ -1,84 +1,85 @@
-//! Saying things on standard output.
+//! Printing to standard output.
 //!
-//! `println!` panics when nobody reads any more (`percolite demo | head`). Here that is an error of its own, [`Unread`],
-//! which ends the program without a word, after everything has been tidied up on the way out.
+//! `println!` panics when the reader has closed the pipe (`percolite demo | head`). Here that is an
+//! error, [`BrokenPipe`]. It unwinds as any other, so temporary files are removed, and the program
+//! ends without a message.
 //!
-//! A terminal gets tables ([`crate::table`]). Anything else gets plain lines, with a tab between columns: no borders, no colours, nothing
-//! cut off.
+//! A terminal gets tables ([`crate::table`]). Anything else gets plain lines with a tab between
+//! columns: no borders, no colours, nothing truncated.
 
 use std::fmt;
 use std::io::{self, BufWriter, IsTerminal as _, Write};
 
 use anyhow::Result;
 
-/// Standard output has no reader.
+/// The reader of standard output has closed it.
 #[derive(Debug)]
-pub struct Unread;
+pub struct BrokenPipe;
 
-impl fmt::Display for Unread {
+impl fmt::Display for BrokenPipe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("nobody reads the output any more")
+        f.write_str("the reader has closed the output")
     }
 }
 
-impl std::error::Error for Unread {}
+impl std::error::Error for BrokenPipe {}
 
-/// Standard output takes nothing.
+/// Any other error of writing to standard output.
 #[derive(Debug)]
-pub struct Unsaid(io::Error);
+pub struct StdoutError(io::Error);
 
-impl fmt::Display for Unsaid {
+impl fmt::Display for StdoutError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cannot write to standard output: {}", self.0)
     }
 }
 
-impl std::error::Error for Unsaid {}
+impl std::error::Error for StdoutError {}
 
-/// Whether people read it, and not a program.
-pub fn is_for_people() -> bool {
+/// Whether standard output is a terminal.
+pub fn is_terminal() -> bool {
     io::stdout().is_terminal()
 }
 
 /// Prints a line.
-pub fn say(line: impl fmt::Display) -> Result<()> {
+pub fn print_line(line: impl fmt::Display) -> Result<()> {
     let mut out = io::stdout().lock();
-    writeln!(out, "{line}").and_then(|()| out.flush()).map_err(unsaid)
+    writeln!(out, "{line}").and_then(|()| out.flush()).map_err(stdout_error)
 }
 
-/// Prints bytes as they are.
-pub fn say_bytes(bytes: &[u8]) -> Result<()> {
+/// Prints bytes verbatim.
+pub fn print_bytes(bytes: &[u8]) -> Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(bytes).and_then(|()| out.flush()).map_err(unsaid)
+    out.write_all(bytes).and_then(|()| out.flush()).map_err(stdout_error)
 }
 
-/// What an error of writing to standard output means.
-pub fn unsaid(why: io::Error) -> anyhow::Error {
-    match why.kind() {
-        io::ErrorKind::BrokenPipe => Unread.into(),
-        _ => Unsaid(why).into(),
+/// Maps an error of writing to standard output.
+pub fn stdout_error(err: io::Error) -> anyhow::Error {
+    match err.kind() {
+        io::ErrorKind::BrokenPipe => BrokenPipe.into(),
+        _ => StdoutError(err).into(),
     }
 }
 
-/// Many lines, written when there are enough of them.
-pub struct Lines(BufWriter<io::StdoutLock<'static>>);
+/// A buffered writer of many lines.
+pub struct LineWriter(BufWriter<io::StdoutLock<'static>>);
 
-impl Lines {
+impl LineWriter {
     pub fn new() -> Self {
         Self(BufWriter::with_capacity(1 << 16, io::stdout().lock()))
     }
 
-    pub fn say(&mut self, line: impl fmt::Display) -> Result<()> {
-        writeln!(self.0, "{line}").map_err(unsaid)
+    pub fn write_line(&mut self, line: impl fmt::Display) -> Result<()> {
+        writeln!(self.0, "{line}").map_err(stdout_error)
     }
 
-    /// A line as it is, or several, with their ends.
-    pub fn bytes(&mut self, lines: &[u8]) -> Result<()> {
-        self.0.write_all(lines).map_err(unsaid)
+    /// Writes bytes verbatim; the caller adds the line ends.
+    pub fn write_bytes(&mut self, lines: &[u8]) -> Result<()> {
+        self.0.write_all(lines).map_err(stdout_error)
     }
 
     pub fn finish(mut self) -> Result<()> {
-        self.0.flush().map_err(unsaid)
+        self.0.flush().map_err(stdout_error)
     }
 }
 

@@ -1,5 +1,7 @@
-//! Progress of long work: a bar on standard error where that is a terminal, and nothing elsewhere. It tells how much is done, how fast
-//! that goes, and where the end is known, or can be guessed, how long the rest takes.
+//! Progress of long work: a bar on standard error if that is a terminal, and nothing otherwise.
+//!
+//! The bar shows the amount done and the rate, and the time left where the total is known or
+//! estimated.
 
 use std::fmt::{Display, Write};
 
@@ -8,39 +10,39 @@ use indicatif::{HumanCount, HumanDuration, ProgressBar, ProgressState, ProgressS
 pub struct Progress(ProgressBar);
 
 impl Progress {
-    /// Through so many bytes, if that is known.
+    /// Counts bytes, up to `bytes` if that total is known.
     pub fn new(bytes: Option<u64>) -> Self {
         let bar = bytes.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
         let progress = Self(bar);
-        progress.styled(match bytes {
+        progress.set_style(match bytes {
             Some(_) => "{bar:20} {bytes} of {total_bytes}, {msg}, {bytes_per_sec}, {elapsed}, {left} left",
             None => "{spinner} {bytes}, {msg}, {bytes_per_sec}, {elapsed}",
         });
         progress
     }
 
-    /// Through rows, row locks or cells, which the message names behind their number; this one before there is another.
-    pub fn of(what: &'static str) -> Self {
+    /// Counts items of this kind (rows, row locks, cells); [`Progress::set`] may change the text.
+    pub fn items(what: &'static str) -> Self {
         let progress = Self(ProgressBar::new_spinner().with_message(what));
-        progress.styled("{spinner} {human_pos} {msg}, {rate}, {elapsed}");
+        progress.set_style("{spinner} {human_pos} {msg}, {rate}, {elapsed}");
         progress
     }
 
-    /// There are so many of them, or `about` so many.
+    /// Sets the total number of items; `about` is the text before it, "about " for an estimate.
     pub fn expect(&self, total: u64, about: &str) {
-        if self.is_seen() {
-            // Before the length is, which draws.
-            self.styled(&format!(
+        if self.is_visible() {
+            // Before the length, because setting that draws.
+            self.set_style(&format!(
                 "{{bar:20}} {{human_pos}} of {about}{{human_len}} {{msg}}, {{rate}}, {{elapsed}}, {{left}} left"
             ));
             self.0.set_length(total);
-            // Whatever came before has its own rate.
+            // What was counted before the total was set has another rate.
             self.0.reset_eta();
         }
     }
 
-    /// Whether anybody sees it.
-    pub fn is_seen(&self) -> bool {
+    /// Whether the bar is drawn.
+    pub fn is_visible(&self) -> bool {
         !self.0.is_hidden()
     }
 
@@ -48,10 +50,10 @@ impl Progress {
         self.0.finish_and_clear();
     }
 
-    pub fn at(&self, position: u64, what: impl Display) {
-        if self.is_seen() {
+    pub fn set(&self, position: u64, what: impl Display) {
+        if self.is_visible() {
             self.0.set_message(what.to_string());
-            // What was expected may have been too little.
+            // The total may have been an estimate.
             if self.0.length().is_some_and(|length| length < position) {
                 self.0.set_length(position);
             }
@@ -62,7 +64,7 @@ impl Progress {
         }
     }
 
-    fn styled(&self, template: &str) {
+    fn set_style(&self, template: &str) {
         if let Ok(style) = ProgressStyle::with_template(template) {
             self.0.set_style(style.with_key("rate", rate).with_key("left", left));
         }
@@ -71,11 +73,11 @@ impl Progress {
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate")]
 fn rate(state: &ProgressState, out: &mut dyn Write) {
-    // A terminal that does not take it shows that itself.
+    // An error of formatting only leaves the cell empty.
     let _ = write!(out, "{}/s", HumanCount(state.per_sec() as u64));
 }
 
-/// How long the rest takes; unknown before the first part is done.
+/// The time left; unknown before the first item.
 fn left(state: &ProgressState, out: &mut dyn Write) {
     let _ = match state.pos() {
         0 => write!(out, "?"),

@@ -11,112 +11,114 @@ use anyhow::{Context as _, Result};
 use percolite::{Keyspace, MAX_VALUE_BYTES, Txn};
 use serde_json::json;
 
-use crate::bytes::{Form, FormArgs, Forms};
+use crate::encoding::{Encoding, EncodingArgs, Encodings};
 use crate::exit::Code;
-use crate::open::{self, Folder};
-use crate::output::{count, say};
+use crate::open::{self, StoreDir};
+use crate::output::{count, print_line};
 use crate::tuning::Tuning;
 
 /// The command's options.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  percolite put --create shop fruit apple red           makes store and keyspace, if need be
-  percolite put shop fruit apple green pear yellow      two rows at once, both or none
-  percolite put shop photos cat --value-from cat.jpg    a file's content; - is standard input
-  percolite put --keys hex shop ids 00ff one            a key that is no text
-  percolite put --values json shop people ada '{\"born\": 1815}'
-                                                        refused unless it is JSON, and kept as given
+  percolite put --create shop fruit apple red           creates store and keyspace if missing
+  percolite put shop fruit apple green pear yellow      two rows, atomically
+  percolite put shop photos cat --value-file cat.jpg    the content of a file; - is standard input
+  percolite put --key-encoding hex shop ids 00ff one    a binary key
+  percolite put --value-encoding json shop people ada '{\"born\": 1815}'
+                                                        must be valid JSON, stored verbatim
 
-It returns when the rows would survive a power cut.")]
+The rows are durable when the command returns.")]
 pub struct Args {
     #[command(flatten)]
-    pub store: Folder,
+    pub store: StoreDir,
     #[command(flatten)]
-    what: What,
-    /// Make the store and the keyspace if they are not there
+    put: PutArgs,
+    /// Create the store and the keyspace if they do not exist
     #[arg(long)]
     create: bool,
     #[command(flatten)]
     tuning: Tuning,
 }
 
-/// What is put.
+/// The arguments that the shell has, too.
 #[derive(clap::Args)]
-pub struct What {
+pub struct PutArgs {
     /// The keyspace
     pub keyspace: String,
-    /// Keys, each with its value behind it
+    /// Keys, each followed by its value
     #[arg(required = true, value_name = "KEY VALUE", allow_negative_numbers = true)]
     pairs: Vec<OsString>,
-    /// The value of the only key is what this file holds; - is standard input
+    /// Read the value of the only key from this file; - is standard input
     #[arg(long, value_name = "FILE")]
-    value_from: Option<PathBuf>,
+    value_file: Option<PathBuf>,
     #[command(flatten)]
-    pub forms: FormArgs,
-    /// One JSON document
+    pub encodings: EncodingArgs,
+    /// Print one JSON document
     #[arg(long)]
     pub json: bool,
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    let what = &args.what;
-    let rows = what.rows(what.forms.get())?;
-    let store = args.store.write_tuned(args.create, &args.tuning)?;
-    let keyspace = open::keyspace_to_write(&store, &what.keyspace, args.create)?;
+    let put_args = &args.put;
+    let rows = put_args.rows(put_args.encodings.get())?;
+    let store = args.store.open_tuned(args.create, &args.tuning)?;
+    let keyspace = open::keyspace_to_write(&store, &put_args.keyspace, args.create)?;
     store.transact(|txn| put(txn, &keyspace, &rows))?;
-    open::finish(store)?;
-    if what.json {
-        return say(json!({ "put": rows.len() }));
+    open::close_after_cleanup(store)?;
+    if put_args.json {
+        return print_line(json!({ "put": rows.len() }));
     }
-    say(format_args!("{} put", count(rows.len() as u64, "row")))
+    print_line(format_args!("{} put", count(rows.len() as u64, "row")))
 }
 
 type Row = (Vec<u8>, Vec<u8>);
 
-/// Puts these rows.
+/// Puts the rows.
 pub fn put(txn: &mut Txn, keyspace: &Keyspace, rows: &[Row]) -> percolite::Result<()> {
     rows.iter().try_for_each(|(key, value)| txn.put(keyspace, key, value))
 }
 
-impl What {
-    /// The rows, no two of the same key.
-    pub fn rows(&self, forms: Forms) -> Result<Vec<Row>> {
+impl PutArgs {
+    /// The rows; a key that is given twice is an error.
+    pub fn rows(&self, encodings: Encodings) -> Result<Vec<Row>> {
         let mut rows = Vec::new();
-        match (&self.value_from, self.pairs.as_slice()) {
+        match (&self.value_file, self.pairs.as_slice()) {
             (Some(file), [key]) => {
-                let content = read(file)?;
-                // The form of values is that of arguments; but what is to be JSON must be some.
-                let value = match forms.values {
-                    Form::Json => Form::Json.read(OsStr::from_bytes(&content))?,
+                let content = read_value_file(file)?;
+                // The encoding is for arguments, so the content is the value; JSON is validated all the same.
+                let value = match encodings.values {
+                    Encoding::Json => Encoding::Json.decode_arg(OsStr::from_bytes(&content))?,
                     _ => content,
                 };
-                rows.push((forms.keys.read(key)?, value));
+                rows.push((encodings.keys.decode_arg(key)?, value));
             }
             (Some(_), _) => {
-                return Err(Code::Usage.error("--value-from is for one key: put STORE KEYSPACE KEY --value-from FILE"));
+                return Err(Code::Usage.error("--value-file is for one key: put STORE KEYSPACE KEY --value-file FILE"));
             }
             (None, pairs) => {
                 for pair in pairs.chunks(2) {
                     let [key, value] = pair else {
                         return Err(Code::Usage.error(format!(
-                            "the key {:?} has no value behind it",
+                            "the key {:?} has no value",
                             pairs.last().map(|key| key.to_string_lossy()).unwrap_or_default()
                         )));
                     };
-                    rows.push((forms.keys.read(key)?, forms.values.read(value)?));
+                    rows.push((encodings.keys.decode_arg(key)?, encodings.values.decode_arg(value)?));
                 }
             }
         }
         let mut seen = HashSet::new();
         match rows.iter().find(|(key, _)| !seen.insert(key.as_slice())) {
-            Some((key, _)) => Err(Code::Usage.error(format!("the key {:?} is named twice", forms.keys.show(key)))),
+            Some((key, _)) => {
+                Err(Code::Usage.error(format!("the key {:?} is given twice", encodings.keys.display(key))))
+            }
             None => Ok(rows),
         }
     }
 }
 
-fn read(file: &PathBuf) -> Result<Vec<u8>> {
+fn read_value_file(file: &PathBuf) -> Result<Vec<u8>> {
     let cannot = || format!("cannot read {}", file.display());
     let stream: Box<dyn Read> = if file.as_os_str() == "-" {
         Box::new(std::io::stdin().lock())
@@ -124,11 +126,11 @@ fn read(file: &PathBuf) -> Result<Vec<u8>> {
         Box::new(File::open(file).with_context(cannot)?)
     };
     let mut value = Vec::new();
-    // One byte more tells that it is too long, however long it is.
+    // One byte beyond the limit is enough to reject it; the input may be endless.
     stream.take(MAX_VALUE_BYTES as u64 + 1).read_to_end(&mut value).with_context(cannot)?;
     if value.len() > MAX_VALUE_BYTES {
-        let what = format!("{} has more than {MAX_VALUE_BYTES} bytes, the limit of a value", file.display());
-        return Err(Code::Failed.error(what));
+        let message = format!("{} has more than {MAX_VALUE_BYTES} bytes, the limit of a value", file.display());
+        return Err(Code::Failed.error(message));
     }
     Ok(value)
 }

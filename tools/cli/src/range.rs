@@ -1,53 +1,52 @@
-//! Which rows of a keyspace: options that `scan` and `delete` share.
+//! The options `--from`, `--to` and `--prefix` of `scan` and `delete`.
 
 use std::ffi::OsString;
 use std::ops::Bound;
 
 use anyhow::Result;
 
-use crate::bytes::Form;
+use crate::encoding::Encoding;
 use crate::exit::Code;
 
-/// The options.
 #[derive(clap::Args)]
-pub struct Range {
-    /// The first key
+pub struct RangeArgs {
+    /// The lower bound of the keys, inclusive
     #[arg(long, value_name = "KEY")]
     from: Option<OsString>,
-    /// The key before which it ends
+    /// The upper bound of the keys, exclusive
     #[arg(long, value_name = "KEY")]
     to: Option<OsString>,
-    /// What keys begin with
+    /// Only keys with this prefix
     #[arg(long, value_name = "KEY", conflicts_with_all = ["from", "to"])]
     prefix: Option<OsString>,
 }
 
-/// Which rows of a keyspace.
+/// The selected keys of a keyspace.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Rows {
+pub enum KeySelection {
     Prefix(Vec<u8>),
-    /// From the first up to, and without, the second.
-    Between(Option<Vec<u8>>, Option<Vec<u8>>),
+    /// Inclusive lower and exclusive upper bound.
+    Range(Option<Vec<u8>>, Option<Vec<u8>>),
 }
 
-impl Range {
-    pub fn rows(&self, keys: Form) -> Result<Rows> {
-        let read = |key: &Option<OsString>| key.as_ref().map(|key| keys.read(key)).transpose();
-        match (read(&self.prefix)?, read(&self.from)?, read(&self.to)?) {
-            (Some(prefix), ..) => Ok(Rows::Prefix(prefix)),
+impl RangeArgs {
+    pub fn selection(&self, keys: Encoding) -> Result<KeySelection> {
+        let decode = |key: &Option<OsString>| key.as_ref().map(|key| keys.decode_arg(key)).transpose();
+        match (decode(&self.prefix)?, decode(&self.from)?, decode(&self.to)?) {
+            (Some(prefix), ..) => Ok(KeySelection::Prefix(prefix)),
             (None, Some(from), Some(to)) if from > to => {
-                Err(Code::Usage.error("--from lies behind --to: they name the range from below, in either direction"))
+                Err(Code::Usage.error("--from is after --to: --from is the lower bound, also of a reverse scan"))
             }
-            (None, from, to) => Ok(Rows::Between(from, to)),
+            (None, from, to) => Ok(KeySelection::Range(from, to)),
         }
     }
 }
 
-impl Rows {
+impl KeySelection {
     pub fn bounds(&self) -> (Bound<&[u8]>, Bound<&[u8]>) {
         match self {
             Self::Prefix(prefix) => (Bound::Included(prefix), Bound::Unbounded),
-            Self::Between(from, to) => (
+            Self::Range(from, to) => (
                 from.as_deref().map_or(Bound::Unbounded, Bound::Included),
                 to.as_deref().map_or(Bound::Unbounded, Bound::Excluded),
             ),

@@ -1,4 +1,4 @@
-//! `percolite repair`: what can still be read of a damaged store, in a new one.
+//! `percolite repair`: copies the readable data of a damaged store into a new store.
 
 use std::path::{Path, PathBuf};
 
@@ -9,32 +9,32 @@ use serde_json::json;
 
 use crate::exit::Code;
 use crate::interrupt::Interrupt;
-use crate::made::Made;
+use crate::new_dir::NewDir;
 use crate::open;
-use crate::output::{count, say};
+use crate::output::{count, print_line};
 use crate::progress::Progress;
 use crate::tuning::Tuning;
-use crate::verify::problem_json;
+use crate::verify::issue_json;
 
-/// So many losses are shown to people.
-const SHOWN: usize = 50;
+/// The most losses that are listed without `--json`.
+const MAX_LISTED: usize = 50;
 
 /// The command's options.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  percolite repair shop rescued        everything that can be read of `shop`, and what cannot
+  percolite repair shop rescued        copies all readable data of `shop`, and lists the losses
   percolite repair shop rescued --json | jq '.losses[]'
   percolite verify rescued
 
-Where there is a checkpoint or a dump, prefer it: what is brought over need not be one moment of the store. The damaged \
-folder is only read. The exit code is 0 if nothing is lost and 6 if anything is; the new store is there in both cases. The history, if any \
-was kept, stays behind: that is told, and is no loss.")]
+Prefer a checkpoint or a dump if there is one: the copy need not be a consistent snapshot. The damaged directory is \
+only read. The exit code is 0 if nothing is lost, else 6; the new store is created in both cases. History is not \
+copied, which does not count as a loss.")]
 pub struct Args {
-    /// The damaged store's folder
+    /// The directory of the damaged store
     #[arg(value_name = "OLD")]
     from: PathBuf,
-    /// The new store's folder, which must not be there
+    /// The directory of the new store, which must not exist
     #[arg(value_name = "NEW")]
     to: PathBuf,
     #[command(flatten)]
@@ -46,63 +46,62 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<()> {
     let interrupt = Interrupt::watch()?;
-    open::refuse_inside(&args.from, &args.to)?;
-    let made = Made::unless_there(&args.to);
-    let progress = Progress::of("rows");
-    if progress.is_seen()
-        && let Some(rows) = rows_about(&args.from)
+    open::reject_nested(&args.from, &args.to)?;
+    let new_dir = NewDir::track(&args.to);
+    let progress = Progress::items("rows");
+    if progress.is_visible()
+        && let Some(rows) = estimated_rows(&args.from)
     {
         progress.expect(rows, "about ");
     }
     let repaired = args.tuning.builder().repair(&args.from, &args.to, |so_far| {
-        made.is_ours();
+        new_dir.mark_created();
         let losses = if so_far.is_complete() { String::new() } else { format!(", {}", losses(so_far.loss_count)) };
-        progress.at(so_far.rows, format!("rows{losses}"));
-        interrupt.flow()
+        progress.set(so_far.rows, format!("rows{losses}"));
+        interrupt.control_flow()
     });
     drop(progress);
-    let repaired = repaired.map_err(|why| match why.kind() {
-        ErrorKind::Cancelled(_) => Interrupt::told(why, || format!("nothing is left of {}", args.to.display())),
-        _ => made.failed("nothing was repaired", why),
+    let repaired = repaired.map_err(|err| match err.kind() {
+        ErrorKind::Cancelled(_) => Interrupt::map_error(err, || format!("{} was removed", args.to.display())),
+        _ => new_dir.error("nothing was repaired", err),
     })?;
-    made.keep();
+    new_dir.keep();
     let (keyspaces, rows) = (count(repaired.keyspaces, "keyspace"), count(repaired.rows, "row"));
     if args.json {
-        say(json!({
-            "whole": repaired.is_complete(),
+        print_line(json!({
+            "complete": repaired.is_complete(),
             "keyspaces": repaired.keyspaces,
             "rows": repaired.rows,
             "bytes": repaired.bytes,
-            "versions_left": repaired.history_skipped,
-            "losses_found": repaired.loss_count,
-            "losses": repaired.losses.iter().map(problem_json).collect::<Vec<_>>(),
+            "history_skipped": repaired.history_skipped,
+            "loss_count": repaired.loss_count,
+            "losses": repaired.losses.iter().map(issue_json).collect::<Vec<_>>(),
         }))?;
     } else {
-        say(format_args!("{keyspaces}, {rows}, {} in {}", indicatif::HumanBytes(repaired.bytes), args.to.display()))?;
+        let to = args.to.display();
+        print_line(format_args!("{keyspaces}, {rows}, {} in {to}", indicatif::HumanBytes(repaired.bytes)))?;
         if repaired.history_skipped > 0 {
-            let left = count(repaired.history_skipped, "replaced version");
-            let stay = if repaired.history_skipped == 1 { "stays" } else { "stay" };
-            say(format_args!(
-                "{left} of the history {stay} behind; percolite history {} --keep 7d has one begin",
-                args.to.display()
+            let skipped = count(repaired.history_skipped, "replaced version");
+            print_line(format_args!(
+                "history is not repaired, {skipped} not copied; percolite retention {to} --set 7d starts a new history"
             ))?;
         }
-        for loss in repaired.losses.iter().take(SHOWN) {
-            say(loss)?;
+        for loss in repaired.losses.iter().take(MAX_LISTED) {
+            print_line(loss)?;
         }
-        if repaired.losses.len() > SHOWN {
-            say("… and more: --json shows the first thousand")?;
+        if repaired.losses.len() > MAX_LISTED {
+            print_line("… and more: --json shows the first thousand")?;
         }
     }
     if repaired.is_complete() {
         return Ok(());
     }
-    let what = format!("{}; what could be read is in {}", losses(repaired.loss_count), args.to.display());
-    Err(Code::Damaged.error(what))
+    let losses = losses(repaired.loss_count);
+    Err(Code::Corrupt.error(format!("{losses}; the readable data is in {}", args.to.display())))
 }
 
-/// How many rows there are to bring over, if RocksDB can open what is left.
-fn rows_about(from: &Path) -> Option<u64> {
+/// The estimated number of rows, if the damaged store opens.
+fn estimated_rows(from: &Path) -> Option<u64> {
     let store = Store::builder().read_only(true).open(from).ok()?;
     let columns = store.engine_stats().ok()?.columns;
     columns.iter().find(|column| column.column == Column::Write).map(|column| column.estimated_keys)

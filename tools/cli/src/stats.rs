@@ -1,4 +1,4 @@
-//! `percolite stats`: how a store stands.
+//! `percolite stats`: statistics of a store.
 
 use std::path::Path;
 
@@ -7,179 +7,179 @@ use percolite::{KeyspaceStats, Store, StoreStatus, Timestamp};
 use serde_json::json;
 
 use crate::exit::Code;
-use crate::open::{Folder, Seen};
-use crate::output::say;
-use crate::{table, told};
+use crate::open::{StoreDir, StoreOrStatus};
+use crate::output::print_line;
+use crate::{status_report, table};
 
 /// The command's options.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  percolite stats shop           size, row locks, newest commit, what is in each keyspace
-  percolite stats shop --exact   counts every row, however long that takes
-  percolite stats shop --json | jq .bytes_on_disk
+  percolite stats shop           size, row locks, newest timestamp, statistics of each keyspace
+  percolite stats shop --exact   counts every row, which may take long
+  percolite stats shop --json | jq .disk_bytes
 
-Of large keyspaces a part is counted and the rest estimated by what it takes on the disk: such figures are marked with \"about\", and too \
-large by what was replaced or deleted and not compacted yet. What is only in the log yet does not count there as on disk. A keyspace that was dropped keeps its space until nobody can read it any more.
+Of a large keyspace a sample of the rows is counted, and the rest is estimated from its size on disk. Estimates are \
+marked with \"about\"; they are too large by what was replaced or deleted and is not compacted yet. Rows that are \
+only in the WAL are not in the size on disk. A dropped keyspace keeps its space until no snapshot can read it.
 
-Acknowledged commits that were lost from the log, and without which the store was opened, stand below the table \
-(--json: lost_log_bytes). A store whose loss was not accepted does not open.
+Accepted losses of acknowledged commits are listed below the table (--json: data_loss_bytes). A store whose loss was \
+not accepted does not open.
 
-Of a store that a process has open it shows what that process says of it (commits, conflicts, syncs, who is live, who was slow), if it \
-does: see `percolite top --help`. --json is then that document, with its age_s; of a lock by name the target is {\"name\": …} there, and the name alone in `locks --json`. \
-Anything else only that process can tell.")]
+For a store that another process has open, the output is the status that this process publishes: commits, conflicts, \
+WAL syncs, active transactions, slow transactions, locks (see `percolite top --help`). --json prints that document \
+with its age_s; the target of a named lock is {\"name\": …} there, and the name alone in `locks --json`.")]
 pub struct Args {
     #[command(flatten)]
-    pub store: Folder,
-    /// Count all rows, and estimate none; of a store that is closed only
+    pub store: StoreDir,
+    /// Count all rows instead of estimating; not for a store that another process has open
     #[arg(long)]
     pub exact: bool,
-    /// One JSON document
+    /// Print one JSON document
     #[arg(long)]
     json: bool,
 }
 
-/// About so many rows are counted in all.
-const COUNTED: u64 = 1_000_000;
-/// And so many of each keyspace, if it has them.
-const COUNTED_OF_EACH: u64 = 1000;
-/// So many keyspaces are shown.
-const SHOWN: usize = 100;
+/// About how many rows are counted in all keyspaces together,
+const COUNT_BUDGET: u64 = 1_000_000;
+/// and at least in each of them.
+const COUNT_MIN: u64 = 1000;
+/// The most keyspaces that are listed without `--json`.
+const MAX_LISTED: usize = 100;
 
 pub fn run(args: &Args) -> Result<()> {
-    match args.store.look_in()? {
-        Seen::Closed(store) => closed(args, &store),
-        Seen::Open(status) => open(args, &status),
+    match args.store.open_or_status()? {
+        StoreOrStatus::Store(store) => print_store(args, &store),
+        StoreOrStatus::Status(status) => print_status(args, &status),
     }
 }
 
-fn open(args: &Args, status: &StoreStatus) -> Result<()> {
+fn print_status(args: &Args, status: &StoreStatus) -> Result<()> {
     if args.exact {
-        return Err(Code::Busy.error("the store is open in another process, which alone can count its rows"));
+        return Err(Code::Busy.error("the store is open in another process; --exact needs it closed"));
     }
     if args.json {
-        return say(told::document(status)?);
+        return print_line(status_report::to_json(status)?);
     }
-    say(told::heading(status))?;
-    told::tables(status).into_iter().try_for_each(say)?;
+    print_line(status_report::header(status))?;
+    status_report::tables(status).into_iter().try_for_each(print_line)?;
     if status.keyspaces.is_empty() {
         return Ok(());
     }
     let size = |bytes| indicatif::HumanBytes(bytes).to_string();
     let rows = status.keyspaces.iter().map(|keyspace| [keyspace.name.clone(), size(keyspace.stored_bytes)]);
-    say(table::texts(["keyspace", "about, on disk"], rows.collect()))
+    print_line(table::text_table(["keyspace", "approx. size on disk"], rows.collect()))
 }
 
-fn closed(args: &Args, store: &Store) -> Result<()> {
+fn print_store(args: &Args, store: &Store) -> Result<()> {
     let snapshot = store.snapshot()?;
-    let keyspaces = snapshot.keyspaces()?.len();
+    let keyspace_count = snapshot.keyspaces()?.len();
     let mut locks = 0_u64;
     for lock in store.row_locks()? {
         lock?;
         locks += 1;
     }
-    let bytes = bytes_in(&args.store.folder)?;
+    let disk_bytes = dir_bytes(&args.store.path)?;
     let newest = snapshot.read_ts();
-    let history_from = store.stats().history_start_ts;
-    let figures = store.engine_stats()?;
-    let restored_upto = store.restored_ts()?;
-    let spaces = keyspace_figures(store, args.exact)?;
+    let history_start = store.stats().history_start_ts;
+    let engine = store.engine_stats()?;
+    let restored_ts = store.restored_ts()?;
+    let keyspaces = keyspace_stats(store, args.exact)?;
     if args.json {
-        let columns = figures.columns.iter().map(|column| {
-            json!({
-                "column": format!("{:?}", column.column),
-                "files": column.sst_files,
-                "files_at_level_0": column.level0_files,
-                "bytes": column.sst_bytes,
-                "cells": column.estimated_keys,
-            })
-        });
-        return say(json!({
-            "columns": columns.collect::<Vec<_>>(),
-            "lost_log_bytes": store.data_losses().iter().map(|lost| lost.lost_bytes).sum::<u64>(),
-            "log_bytes": figures.wal_bytes,
-            "pending_compaction_bytes": figures.pending_compaction_bytes,
-            "keyspaces": keyspaces,
-            "keyspace_figures": spaces.iter().map(figures_json).collect::<Vec<_>>(),
-            "restored_upto_ts": restored_upto.map(|upto| upto.to_string()),
+        return print_line(json!({
+            "columns": engine.columns,
+            "data_loss_bytes": store.data_losses().iter().map(|loss| loss.lost_bytes).sum::<u64>(),
+            "wal_bytes": engine.wal_bytes,
+            "pending_compaction_bytes": engine.pending_compaction_bytes,
+            "keyspaces": keyspace_count,
+            "keyspace_stats": keyspaces.iter().map(keyspace_json).collect::<Vec<_>>(),
+            "restored_ts": restored_ts.map(|ts| ts.to_string()),
             "row_locks": locks,
-            "bytes_on_disk": bytes,
+            "disk_bytes": disk_bytes,
             "newest_ts": newest.to_string(),
             "newest_ms": newest.millis(),
-            "newest_time": table::moment(newest),
-            "history_from_ms": history_from.map(Timestamp::millis),
-            "history_from_time": history_from.map(table::moment),
+            "newest_time": table::format_timestamp(newest),
+            "history_start_ms": history_start.map(Timestamp::millis),
+            "history_start_time": history_start.map(table::format_timestamp),
         }));
     }
-    let time = |ts: Timestamp| table::time(ts.millis(), "%Y-%m-%d %H:%M:%S UTC");
+    let time = |ts: Timestamp| table::format_time(ts.millis(), "%Y-%m-%d %H:%M:%S UTC");
+    let size = |bytes| indicatif::HumanBytes(bytes).to_string();
     let mut rows = vec![
-        ["on disk".to_owned(), indicatif::HumanBytes(bytes).to_string()],
-        ["keyspaces".to_owned(), keyspaces.to_string()],
-        ["row locks of dead processes".to_owned(), indicatif::HumanCount(locks).to_string()],
-        ["nothing is newer than".to_owned(), time(newest)],
-        ["history begins".to_owned(), history_from.map_or_else(|| "none is kept".into(), time)],
-        ["in the log".to_owned(), indicatif::HumanBytes(figures.wal_bytes).to_string()],
-        ["still to be compacted".to_owned(), indicatif::HumanBytes(figures.pending_compaction_bytes).to_string()],
+        ["size on disk".to_owned(), size(disk_bytes)],
+        ["keyspaces".to_owned(), keyspace_count.to_string()],
+        ["orphan locks".to_owned(), indicatif::HumanCount(locks).to_string()],
+        ["newest timestamp".to_owned(), time(newest)],
+        ["history starts".to_owned(), history_start.map_or_else(|| "no history".into(), time)],
+        ["WAL".to_owned(), size(engine.wal_bytes)],
+        ["pending compaction".to_owned(), size(engine.pending_compaction_bytes)],
     ];
-    for column in &figures.columns {
+    for column in &engine.columns {
         let name = format!("{:?}", column.column).to_lowercase();
-        let (bytes, cells) = (indicatif::HumanBytes(column.sst_bytes), indicatif::HumanCount(column.estimated_keys));
-        rows.push([format!("{name} column"), format!("{bytes} in {} tables, about {cells} cells", column.sst_files)]);
+        let (bytes, keys) = (size(column.sst_bytes), indicatif::HumanCount(column.estimated_keys));
+        rows.push([format!("{name} column"), format!("{bytes} in {} tables, about {keys} keys", column.sst_files)]);
     }
-    if let Some(upto) = restored_upto {
-        rows.push(["restored, up to".to_owned(), upto.to_string()]);
+    if let Some(ts) = restored_ts {
+        rows.push(["restored up to".to_owned(), ts.to_string()]);
     }
-    say(table::texts(["store", ""], rows))?;
-    say_keyspaces(&spaces)?;
-    store.data_losses().iter().try_for_each(say)
+    print_line(table::text_table(["store", ""], rows))?;
+    print_keyspaces(&keyspaces)?;
+    store.data_losses().iter().try_for_each(print_line)
 }
 
-pub fn figures_json(figures: &KeyspaceStats) -> serde_json::Value {
+/// The JSON of a keyspace's statistics; a dropped keyspace has only its size on disk.
+pub fn keyspace_json(keyspace: &KeyspaceStats) -> serde_json::Value {
     json!({
-        "name": figures.name,
-        "rows": figures.name.as_ref().map(|_| figures.rows),
-        "bytes": figures.name.as_ref().map(|_| figures.logical_bytes),
-        "exact": figures.is_exact,
-        "stored_bytes": figures.disk_bytes,
+        "name": keyspace.name,
+        "rows": keyspace.name.as_ref().map(|_| keyspace.rows),
+        "logical_bytes": keyspace.name.as_ref().map(|_| keyspace.logical_bytes),
+        "is_exact": keyspace.is_exact,
+        "disk_bytes": keyspace.disk_bytes,
     })
 }
 
-/// Rows and sizes of the keyspaces; about so many rows are counted in all, unless all are to be.
-pub fn keyspace_figures(store: &Store, exact: bool) -> Result<Vec<KeyspaceStats>> {
+/// Rows and sizes of the keyspaces; without `exact` only about [`COUNT_BUDGET`] rows are counted.
+pub fn keyspace_stats(store: &Store, exact: bool) -> Result<Vec<KeyspaceStats>> {
     let keyspaces = store.keyspace_names()?.len();
-    let each = (COUNTED / u64::try_from(keyspaces).unwrap_or(u64::MAX).max(1)).max(COUNTED_OF_EACH);
+    let each = (COUNT_BUDGET / u64::try_from(keyspaces).unwrap_or(u64::MAX).max(1)).max(COUNT_MIN);
     Ok(store.keyspace_stats(if exact { u64::MAX } else { each })?)
 }
 
-pub fn say_keyspaces(spaces: &[KeyspaceStats]) -> Result<()> {
+/// Prints a table of the keyspaces; all dropped ones together have one row.
+pub fn print_keyspaces(keyspaces: &[KeyspaceStats]) -> Result<()> {
     let size = |bytes| indicatif::HumanBytes(bytes).to_string();
-    let (named, dropped): (Vec<_>, Vec<_>) = spaces.iter().partition(|figures| figures.name.is_some());
-    let row = |figures: &&KeyspaceStats| {
-        let about = if figures.is_exact { "" } else { "about " };
-        let rows = format!("{about}{}", indicatif::HumanCount(figures.rows));
-        let name = figures.name.clone().unwrap_or_default();
-        [name, rows, format!("{about}{}", size(figures.logical_bytes)), size(figures.disk_bytes)]
+    let (named, dropped): (Vec<_>, Vec<_>) = keyspaces.iter().partition(|keyspace| keyspace.name.is_some());
+    let row = |keyspace: &&KeyspaceStats| {
+        let about = if keyspace.is_exact { "" } else { "about " };
+        let rows = format!("{about}{}", indicatif::HumanCount(keyspace.rows));
+        let name = keyspace.name.clone().unwrap_or_default();
+        [name, rows, format!("{about}{}", size(keyspace.logical_bytes)), size(keyspace.disk_bytes)]
     };
-    let mut rows: Vec<_> = named.iter().take(SHOWN).map(row).collect();
-    if let Some(more) = named.len().checked_sub(SHOWN).filter(|more| *more > 0) {
+    let mut rows: Vec<_> = named.iter().take(MAX_LISTED).map(row).collect();
+    if let Some(more) = named.len().checked_sub(MAX_LISTED).filter(|more| *more > 0) {
         rows.push([format!("({more} more: --json)"), String::new(), String::new(), String::new()]);
     }
     if !dropped.is_empty() {
-        let stored = dropped.iter().map(|figures| figures.disk_bytes).fold(0, u64::saturating_add);
-        rows.push([format!("({} dropped)", dropped.len()), String::new(), String::new(), size(stored)]);
+        let disk_bytes = dropped.iter().map(|keyspace| keyspace.disk_bytes).fold(0, u64::saturating_add);
+        rows.push([format!("(dropped: {})", dropped.len()), String::new(), String::new(), size(disk_bytes)]);
     }
-    if rows.is_empty() { Ok(()) } else { say(table::texts(["keyspace", "rows", "keys and values", "on disk"], rows)) }
+    if rows.is_empty() {
+        Ok(())
+    } else {
+        print_line(table::text_table(["keyspace", "rows", "keys and values", "on disk"], rows))
+    }
 }
 
-fn bytes_in(folder: &Path) -> Result<u64> {
+/// The size of all files in the directory.
+fn dir_bytes(dir: &Path) -> Result<u64> {
     let mut bytes = 0;
-    let entries = std::fs::read_dir(folder).with_context(|| format!("cannot look into {}", folder.display()))?;
+    let entries = std::fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
     for entry in entries {
         let entry = entry?;
         let found = entry.metadata();
-        // Files go while they are counted.
+        // A file may be removed meanwhile.
         bytes += match found {
-            Ok(found) if found.is_dir() => bytes_in(&entry.path()).unwrap_or_default(),
+            Ok(found) if found.is_dir() => dir_bytes(&entry.path()).unwrap_or_default(),
             found => found.map_or(0, |found| found.len()),
         };
     }

@@ -15,59 +15,60 @@ use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table};
 use indicatif::HumanCount;
 use percolite::{Keyspace, KeyspaceId, RowKey, RowLock, Timestamp, TransactionStatus};
 
-use crate::bytes::Form;
-use crate::output::{count, is_for_people};
+use crate::encoding::Encoding;
+use crate::output::{count, is_terminal};
 
-const WIDTH_MAX: u16 = 100;
-const WIDTH_MIN: u16 = 20;
+const MAX_WIDTH: u16 = 100;
+const MIN_WIDTH: u16 = 20;
 /// The least that a primary gets.
-const PRIMARY_MIN: usize = 13;
+const MIN_PRIMARY_WIDTH: usize = 13;
 /// What the table of locks needs besides its two columns of keys: the other columns' contents, padding and borders.
-const BESIDE_KEYS: u16 = 16 + 12 + 7 + 5 * 2 + 6;
+const FIXED_WIDTH: u16 = 16 + 12 + 7 + 5 * 2 + 6;
 
 /// So many transactions have a row in a table of locks.
-const TXNS_SHOWN: usize = 100;
+const MAX_TXNS: usize = 100;
 /// So many locks of each are shown.
-const LOCKS_SHOWN: usize = 20;
+const MAX_LOCKS_PER_TXN: usize = 20;
 
 /// The names of keyspaces, by number.
 #[derive(Clone)]
-pub struct Names(HashMap<KeyspaceId, String>);
+pub struct KeyspaceNames(HashMap<KeyspaceId, String>);
 
-impl Names {
+impl KeyspaceNames {
     /// Of these keyspaces.
     pub fn of<'a>(keyspaces: impl IntoIterator<Item = &'a Keyspace>) -> Self {
         Self(keyspaces.into_iter().map(|keyspace| (keyspace.id(), keyspace.name().to_owned())).collect())
     }
 
-    fn row(&self, row: &RowKey, form: Form, width: usize) -> String {
+    fn row(&self, row: &RowKey, encoding: Encoding, width: usize) -> String {
         let name = self.0.get(&row.keyspace_id()).cloned().unwrap_or_else(|| row.keyspace_id().0.to_string());
-        let shown = if form == Form::Text { key(row.user_key()) } else { form.show(row.user_key()) };
-        shorten(&format!("{name}/{shown}"), width)
+        let shown =
+            if encoding == Encoding::Text { display_key(row.user_key()) } else { encoding.display(row.user_key()) };
+        truncate(&format!("{name}/{shown}"), width)
     }
 }
 
 /// A table with a header.
-pub fn texts<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) -> String {
-    if is_for_people() { drawn(header, rows) } else { plain(header, &rows) }
+pub fn text_table<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) -> String {
+    if is_terminal() { drawn_text_table(header, rows) } else { plain_table(header, &rows) }
 }
 
 /// A table with a header and numbers, which stand to the right.
-pub fn figures<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) -> String {
-    if is_for_people() { drawn_figures(header, rows) } else { plain(header, &rows) }
+pub fn numeric_table<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) -> String {
+    if is_terminal() { drawn_numeric_table(header, rows) } else { plain_table(header, &rows) }
 }
 
 /// The same as [`texts`], drawn for whoever reads it.
-pub fn drawn<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) -> String {
-    let mut table = empty(UTF8_FULL_CONDENSED);
+pub fn drawn_text_table<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) -> String {
+    let mut table = new_table(UTF8_FULL_CONDENSED);
     table.set_header(header);
     table.add_rows(rows);
     table.to_string()
 }
 
 /// The same as [`figures`], drawn for whoever reads it.
-pub fn drawn_figures<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) -> String {
-    let mut table = empty(UTF8_FULL_CONDENSED);
+pub fn drawn_numeric_table<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) -> String {
+    let mut table = new_table(UTF8_FULL_CONDENSED);
     table.set_header(header);
     table.add_rows(rows);
     for column in table.column_iter_mut() {
@@ -76,51 +77,51 @@ pub fn drawn_figures<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) 
     table.to_string()
 }
 
-fn plain<const N: usize>(header: [&str; N], rows: &[[String; N]]) -> String {
+fn plain_table<const N: usize>(header: [&str; N], rows: &[[String; N]]) -> String {
     let rows = rows.iter().map(|row| row.each_ref().map(String::as_str));
     let line = |cells: [&str; N]| cells.map(|cell| cell.replace(['\t', '\n', '\r'], " ")).join("\t");
     std::iter::once(header).chain(rows).map(line).collect::<Vec<_>>().join("\n")
 }
 
 /// Row locks, one row of the table for each transaction that holds some.
-pub fn locks(locks: &[RowLock], names: &Names) -> String {
-    let mut table = LockTable::new(names.clone(), Form::Text);
+pub fn row_lock_table(locks: &[RowLock], names: &KeyspaceNames) -> String {
+    let mut table = RowLockTable::new(names.clone(), Encoding::Text);
     locks.iter().for_each(|lock| table.add(lock));
     table.finish().unwrap_or_default()
 }
 
 /// A table of row locks as they come, however many they are: of the first transactions the first rows are shown, and the rest is
 /// counted.
-pub struct LockTable {
-    names: Names,
-    form: Form,
-    shown: BTreeMap<Timestamp, Held>,
+pub struct RowLockTable {
+    names: KeyspaceNames,
+    encoding: Encoding,
+    shown: BTreeMap<Timestamp, TxnLocks>,
     /// Locks of transactions that are not shown.
-    others: u64,
+    other_locks: u64,
 }
 
-struct Held {
+struct TxnLocks {
     first: RowLock,
     rows: Vec<RowKey>,
     more: u64,
 }
 
-impl LockTable {
-    pub fn new(names: Names, form: Form) -> Self {
-        Self { names, form, shown: BTreeMap::new(), others: 0 }
+impl RowLockTable {
+    pub fn new(names: KeyspaceNames, encoding: Encoding) -> Self {
+        Self { names, encoding, shown: BTreeMap::new(), other_locks: 0 }
     }
 
     pub fn add(&mut self, lock: &RowLock) {
-        let room = self.shown.len() < TXNS_SHOWN;
+        let room = self.shown.len() < MAX_TXNS;
         let held = match self.shown.entry(lock.start_ts) {
             Entry::Occupied(held) => held.into_mut(),
-            Entry::Vacant(held) if room => held.insert(Held { first: lock.clone(), rows: Vec::new(), more: 0 }),
+            Entry::Vacant(held) if room => held.insert(TxnLocks { first: lock.clone(), rows: Vec::new(), more: 0 }),
             Entry::Vacant(_) => {
-                self.others += 1;
+                self.other_locks += 1;
                 return;
             }
         };
-        if held.rows.len() < LOCKS_SHOWN {
+        if held.rows.len() < MAX_LOCKS_PER_TXN {
             held.rows.push(lock.row.clone());
         } else {
             held.more += 1;
@@ -132,27 +133,28 @@ impl LockTable {
         if self.shown.is_empty() {
             return None;
         }
-        let mut table = empty(UTF8_FULL);
-        let left = usize::from(table.width().unwrap_or(WIDTH_MAX).saturating_sub(BESIDE_KEYS)).max(2 * PRIMARY_MIN);
-        let primary = PRIMARY_MIN.max(left * 2 / 5);
+        let mut table = new_table(UTF8_FULL);
+        let left =
+            usize::from(table.width().unwrap_or(MAX_WIDTH).saturating_sub(FIXED_WIDTH)).max(2 * MIN_PRIMARY_WIDTH);
+        let primary = MIN_PRIMARY_WIDTH.max(left * 2 / 5);
         let keys = left - primary;
         table.set_header(["locked rows", "owner, began", "primary", "commit point", "will be"]);
-        for Held { first, rows, more } in self.shown.values() {
-            let mut rows: Vec<String> = rows.iter().map(|row| self.names.row(row, self.form, keys)).collect();
+        for TxnLocks { first, rows, more } in self.shown.values() {
+            let mut rows: Vec<String> = rows.iter().map(|row| self.names.row(row, self.encoding, keys)).collect();
             if *more > 0 {
                 rows.push(format!("… and {} more", HumanCount(*more)));
             }
-            let began = time(first.owner_id.created_at_millis(), "%Y-%m-%d\n%H:%M:%S%.3f UTC");
-            let (point, verdict) = fate(first);
+            let began = format_time(first.owner_id.created_at_millis(), "%Y-%m-%d\n%H:%M:%S%.3f UTC");
+            let (point, verdict) = resolution(first);
             table.add_row([
                 Cell::new(rows.join("\n")),
                 Cell::new(format!("{}\n{began}", first.owner_id)),
-                Cell::new(self.names.row(&first.primary, self.form, primary)),
+                Cell::new(self.names.row(&first.primary, self.encoding, primary)),
                 Cell::new(point),
                 verdict,
             ]);
         }
-        let more = match self.others {
+        let more = match self.other_locks {
             0 => String::new(),
             others => format!("\n… and {} of other transactions", count(others, "row lock")),
         };
@@ -161,13 +163,13 @@ impl LockTable {
 }
 
 /// What the lock's primary says, and what that means for the locked rows.
-fn fate(lock: &RowLock) -> (String, Cell) {
+fn resolution(lock: &RowLock) -> (String, Cell) {
     let back = || Cell::new("rolled\nback").fg(Color::Yellow);
     match lock.txn_status {
         TransactionStatus::Pending if lock.is_orphan => ("pending".into(), back()),
         TransactionStatus::Pending => ("pending".into(), Cell::new("live")),
         TransactionStatus::Committed(ts) => {
-            let at = time(ts.millis(), "%H:%M:%S%.3f");
+            let at = format_time(ts.millis(), "%H:%M:%S%.3f");
             (format!("committed @\n{at}"), Cell::new("rolled\nforward").fg(Color::Green))
         }
         TransactionStatus::RolledBack => ("rolled back".into(), back()),
@@ -175,35 +177,35 @@ fn fate(lock: &RowLock) -> (String, Cell) {
 }
 
 /// A moment in UTC, from milliseconds since 1970.
-pub fn time(unix_millis: u64, format: &str) -> String {
+pub fn format_time(unix_millis: u64, format: &str) -> String {
     let moment = i64::try_from(unix_millis).ok().and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
     moment.map_or_else(|| format!("{unix_millis} ms"), |moment| moment.strftime(format).to_string())
 }
 
 /// A timestamp's moment, as programs and `--at` read it.
-pub fn moment(ts: Timestamp) -> String {
-    time(ts.millis(), "%Y-%m-%dT%H:%M:%S%.3fZ")
+pub fn format_timestamp(ts: Timestamp) -> String {
+    format_time(ts.millis(), "%Y-%m-%dT%H:%M:%S%.3fZ")
 }
 
 /// A key, readable.
-pub fn key(bytes: &[u8]) -> String {
-    let halves: Vec<String> = bytes.split(|byte| *byte == 0).map(|half| Form::Text.show(half)).collect();
+pub fn display_key(bytes: &[u8]) -> String {
+    let halves: Vec<String> = bytes.split(|byte| *byte == 0).map(|half| Encoding::Text.display(half)).collect();
     halves.join(" · ")
 }
 
 /// At most so many characters.
-pub fn shorten(text: &str, width: usize) -> String {
+pub fn truncate(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
     }
     text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
 }
 
-fn empty(preset: &str) -> Table {
+fn new_table(preset: &str) -> Table {
     let mut table = Table::new();
     table.load_preset(preset).set_content_arrangement(ContentArrangement::Dynamic);
     // Some terminals do not know their width and say 0.
-    let width = table.width().filter(|width| *width >= WIDTH_MIN).unwrap_or(WIDTH_MAX).min(WIDTH_MAX);
+    let width = table.width().filter(|width| *width >= MIN_WIDTH).unwrap_or(MAX_WIDTH).min(MAX_WIDTH);
     table.set_width(width);
     if std::env::var_os("NO_COLOR").is_some_and(|set| !set.is_empty()) {
         table.force_no_tty();
@@ -220,14 +222,14 @@ mod tests {
     #[test]
     fn a_plain_table_has_a_line_for_each_row_and_a_tab_between_columns() {
         let rows = vec![["a".to_owned(), "1\n2\t3".to_owned()], [String::new(), "x".repeat(500)]];
-        assert_eq!(plain(["key", "value"], &rows), format!("key\tvalue\na\t1 2 3\n\t{}", "x".repeat(500)));
+        assert_eq!(plain_table(["key", "value"], &rows), format!("key\tvalue\na\t1 2 3\n\t{}", "x".repeat(500)));
     }
 
     proptest! {
         #[test]
         fn the_library_tells_the_time_of_day_as_the_tables_do(number: u64) {
             let ts = Timestamp::from_u64(number);
-            let shown = format!("{ts} ({})", time(ts.millis(), "%Y-%m-%d %H:%M:%S%.3f UTC"));
+            let shown = format!("{ts} ({})", format_time(ts.millis(), "%Y-%m-%d %H:%M:%S%.3f UTC"));
             prop_assert_eq!(format!("{ts:#}"), shown);
         }
     }

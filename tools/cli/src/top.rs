@@ -11,14 +11,14 @@ use percolite::StoreStatus;
 
 use crate::exit::Code;
 use crate::interrupt::Interrupt;
-use crate::open::{self, Folder, Seen};
-use crate::output::{is_for_people, say};
-use crate::told::{self, Between};
+use crate::open::{self, StoreDir, StoreOrStatus};
+use crate::output::{is_terminal, print_line};
+use crate::status_report::{self, StatusDelta};
 
 /// How often to look whether another process has told something new, and
-const NEWS_EVERY: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// how long beyond its time a status may stay away without a word.
-const PATIENCE: Duration = Duration::from_secs(3);
+const STALE_AFTER: Duration = Duration::from_secs(3);
 
 /// The command's options.
 #[derive(clap::Args)]
@@ -31,11 +31,11 @@ Examples:
   percolite top bank
 
 A store is open in one process at a time, and that process must want to be watched: programs say \
-Builder::publish_status(Duration::from_secs(1)); load, shell, demo and other commands that write do so by themselves. \
+Builder::status_file_interval(Duration::from_secs(1)); load, shell, demo and other commands that write do so by themselves. \
 The row locks that a dead process left are shown by `percolite locks`, and so are all requests for locks by name, of which this shows those that have waited longest \
 (--json: held_locks and lock_waits, how many there are; longest_lock_wait_s; longest_lock_waits, each as `locks --json` shows it). Ctrl-C ends it.")]
 pub struct Args {
-    /// The folder of a store that a process has open
+    /// The directory of a store that a process has open
     #[arg(value_name = "STORE")]
     store: Option<PathBuf>,
     /// How long; default: until it is closed
@@ -47,34 +47,35 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    let Some(folder) = &args.store else {
+    let Some(dir) = &args.store else {
         return Err(Code::Usage.error(
             "top watches a store that a process has open: percolite top STORE; for one to watch: percolite demo --dir bank --seconds 60, and meanwhile percolite top bank",
         ));
     };
     let interrupt = Interrupt::watch()?;
-    let store = &Folder { folder: folder.clone() };
-    let folder = open::quoted(&store.folder);
-    let Seen::Open(mut before) = store.look_in()? else {
-        return Err(Code::Missing.error(format!(
-            "no process has {folder} open for writing, so nothing happens in it; percolite stats {folder} shows how it stands"
+    let store = &StoreDir { path: dir.clone() };
+    let dir = open::shell_quoted(&store.path);
+    let StoreOrStatus::Status(mut before) = store.open_or_status()? else {
+        return Err(Code::NotFound.error(format!(
+            "no process has {dir} open for writing, so nothing happens in it; percolite stats {dir} shows how it stands"
         )));
     };
     let (began, mut news) = (Instant::now(), Instant::now());
-    while !interrupt.is_wanted() && args.seconds.is_none_or(|seconds| began.elapsed() < Duration::from_secs(seconds)) {
-        std::thread::sleep(NEWS_EVERY);
-        let Some(now) = StoreStatus::read_from(&store.folder)? else {
-            return tell(args, &format!("process {} has closed it", before.pid));
+    while !interrupt.is_requested() && args.seconds.is_none_or(|seconds| began.elapsed() < Duration::from_secs(seconds))
+    {
+        std::thread::sleep(POLL_INTERVAL);
+        let Some(now) = StoreStatus::read_from(&store.path)? else {
+            return notice(args, &format!("process {} has closed it", before.pid));
         };
-        if let Some(between) = Between::of(&before, &now) {
-            show(args, &between, &now)?;
+        if let Some(between) = StatusDelta::of(&before, &now) {
+            print(args, &between, &now)?;
         } else if now.pid == before.pid && now.uptime == before.uptime {
-            if news.elapsed() > now.publish_interval.unwrap_or_default() + PATIENCE {
+            if news.elapsed() > now.publish_interval.unwrap_or_default() + STALE_AFTER {
                 // Where nobody has it open any more, its writer was killed.
-                let gone = matches!(store.look_in(), Ok(Seen::Closed(_)));
+                let gone = matches!(store.open_or_status(), Ok(StoreOrStatus::Store(_)));
                 let what =
                     if gone { "has ended without closing it" } else { "says nothing: it, or its disk, stands still" };
-                tell(args, &format!("process {} {what}", now.pid))?;
+                notice(args, &format!("process {} {what}", now.pid))?;
                 if gone {
                     return Ok(());
                 }
@@ -88,22 +89,22 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// Says what is no figure: programs read figures only.
-fn tell(args: &Args, what: &str) -> Result<()> {
+fn notice(args: &Args, what: &str) -> Result<()> {
     if args.json {
         eprintln!("{what}");
         return Ok(());
     }
-    say(what)
+    print_line(what)
 }
 
 /// Shows what happened, and whose it is.
-fn show(args: &Args, between: &Between<'_>, of: &StoreStatus) -> Result<()> {
+fn print(args: &Args, between: &StatusDelta<'_>, of: &StoreStatus) -> Result<()> {
     if args.json {
-        return say(between.json());
+        return print_line(between.json());
     }
-    if is_for_people() {
-        say("\x1b[H\x1b[2J")?;
+    if is_terminal() {
+        print_line("\x1b[H\x1b[2J")?;
     }
-    say(told::heading(of))?;
-    between.tables().into_iter().try_for_each(say)
+    print_line(status_report::header(of))?;
+    between.tables().into_iter().try_for_each(print_line)
 }

@@ -6,15 +6,15 @@ use anyhow::Result;
 use percolite::{Store, Txn, Version};
 use serde_json::json;
 
-use crate::bytes::{FormArgs, Forms, value_fields};
+use crate::at::AtArgs;
+use crate::encoding::{EncodingArgs, Encodings, write_value_fields};
 use crate::exit::Code;
-use crate::moment::Moment;
-use crate::open::Folder;
-use crate::output::{Lines, is_for_people};
+use crate::open::StoreDir;
+use crate::output::{LineWriter, is_terminal};
 use crate::table;
 
 /// What people see of a value.
-const SHOWN_CHARS: usize = 200;
+const MAX_VALUE_CHARS: usize = 200;
 
 /// The command's options.
 #[derive(clap::Args)]
@@ -27,32 +27,32 @@ Examples:
                                                   the row as one of them left it
   percolite versions shop fruit apple --json      JSON lines
 
-How long versions are kept, and how exact times are, says `percolite history --help`. Where they are not, there is the newest alone. \
+How long versions are kept, and how exact times are, says `percolite retention --help`. Where they are not, there is the newest alone. \
 A key that never was is told on standard error, and the exit code is 3.
 
 Without a terminal a version is a plain line, with a tab between its time, its timestamp, its owner, `put` or `deleted`, and the value as \
 `percolite scan --help` says.")]
 pub struct Args {
     #[command(flatten)]
-    pub store: Folder,
+    pub store: StoreDir,
     #[command(flatten)]
-    what: What,
+    versions: VersionsArgs,
 }
 
 /// What is asked for.
 #[derive(clap::Args)]
-pub struct What {
+pub struct VersionsArgs {
     /// The keyspace
     pub keyspace: String,
     /// The key
     key: OsString,
     #[command(flatten)]
-    moment: Moment,
+    at: AtArgs,
     /// At most so many versions
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
     #[command(flatten)]
-    pub forms: FormArgs,
+    pub encodings: EncodingArgs,
     /// JSON lines: {"timestamp": …, "ms": …, "time": …, "owner": …, "deleted": …, "value": …}
     #[arg(long)]
     pub json: bool,
@@ -61,52 +61,56 @@ pub struct What {
 const HEADER: [&str; 4] = ["committed", "timestamp", "owner", "value"];
 
 pub fn run(args: &Args) -> Result<()> {
-    let what = &args.what;
-    let forms = what.forms.get();
-    let key = what.key(forms)?;
-    if what.show(&args.store.look()?, None, &key, forms)? {
+    let what = &args.versions;
+    let encodings = what.encodings.get();
+    let key = what.key(encodings)?;
+    if what.print(&args.store.open_read_only()?, None, &key, encodings)? {
         return Ok(());
     }
-    Err(Code::Missing.error(format!("{:?} was never in the keyspace {:?}", forms.keys.show(&key), what.keyspace)))
+    Err(Code::NotFound.error(format!(
+        "{:?} was never in the keyspace {:?}",
+        encodings.keys.display(&key),
+        what.keyspace
+    )))
 }
 
-impl What {
-    pub fn key(&self, forms: Forms) -> Result<Vec<u8>> {
-        forms.keys.read(&self.key)
+impl VersionsArgs {
+    pub fn key(&self, encodings: Encodings) -> Result<Vec<u8>> {
+        encodings.keys.decode_arg(&self.key)
     }
 
     /// Shows the versions. The answer is whether there are any.
-    pub fn show(&self, store: &Store, txn: Option<&Txn>, key: &[u8], forms: Forms) -> Result<bool> {
-        let (view, keyspace) = self.moment.view(store, txn, &self.keyspace)?;
+    pub fn print(&self, store: &Store, txn: Option<&Txn>, key: &[u8], encodings: Encodings) -> Result<bool> {
+        let (view, keyspace) = self.at.source(store, txn, &self.keyspace)?;
         let mut versions = view.versions(&keyspace, key)?.peekable();
         if versions.peek().is_none() {
             return Ok(false);
         }
-        let (mut out, mut rows) = (Lines::new(), Vec::new());
+        let (mut out, mut rows) = (LineWriter::new(), Vec::new());
         for version in versions.take(self.limit.unwrap_or(usize::MAX)) {
             let version = version?;
             if self.json {
-                out.bytes(&json_line(&version, forms))?;
-            } else if is_for_people() {
-                rows.push(cells(&version, forms));
+                out.write_bytes(&json_line(&version, encodings))?;
+            } else if is_terminal() {
+                rows.push(cells(&version, encodings));
             } else {
-                out.bytes(&plain_line(&version, forms))?;
+                out.write_bytes(&plain_line(&version, encodings))?;
             }
         }
         if !rows.is_empty() {
-            out.say(table::texts(HEADER, rows))?;
+            out.write_line(table::text_table(HEADER, rows))?;
         }
         out.finish()?;
         Ok(true)
     }
 }
 
-fn json_line(version: &Version, forms: Forms) -> Vec<u8> {
+fn json_line(version: &Version, encodings: Encodings) -> Vec<u8> {
     let ts = version.commit_ts;
     let mut line = json!({
         "timestamp": ts.to_string(),
         "ms": ts.millis(),
-        "time": table::moment(ts),
+        "time": table::format_timestamp(ts),
         "owner": version.owner_id.to_string(),
         "deleted": version.value.is_none(),
     })
@@ -114,28 +118,28 @@ fn json_line(version: &Version, forms: Forms) -> Vec<u8> {
     .into_bytes();
     // The value is no JSON value of this program's, but text.
     line.pop();
-    value_fields(forms.values, version.value.as_deref(), &mut line);
+    write_value_fields(encodings.values, version.value.as_deref(), &mut line);
     line.extend_from_slice(b"}\n");
     line
 }
 
-fn plain_line(version: &Version, forms: Forms) -> Vec<u8> {
+fn plain_line(version: &Version, encodings: Encodings) -> Vec<u8> {
     let ts = version.commit_ts;
     let is = if version.value.is_some() { "put" } else { "deleted" };
-    let mut line = format!("{}\t{ts}\t{}\t{is}\t", table::moment(ts), version.owner_id).into_bytes();
+    let mut line = format!("{}\t{ts}\t{}\t{is}\t", table::format_timestamp(ts), version.owner_id).into_bytes();
     if let Some(value) = &version.value {
-        forms.values.plain(value, &mut line);
+        encodings.values.write_column(value, &mut line);
     }
     line.push(b'\n');
     line
 }
 
-fn cells(version: &Version, forms: Forms) -> [String; 4] {
-    let value = version.value.as_ref().map_or_else(|| "(deleted)".into(), |value| forms.values.show(value));
+fn cells(version: &Version, encodings: Encodings) -> [String; 4] {
+    let value = version.value.as_ref().map_or_else(|| "(deleted)".into(), |value| encodings.values.display(value));
     [
-        table::time(version.commit_ts.millis(), "%Y-%m-%d %H:%M:%S%.3f UTC"),
+        table::format_time(version.commit_ts.millis(), "%Y-%m-%d %H:%M:%S%.3f UTC"),
         version.commit_ts.to_string(),
         version.owner_id.to_string(),
-        table::shorten(&value, SHOWN_CHARS),
+        table::truncate(&value, MAX_VALUE_CHARS),
     ]
 }

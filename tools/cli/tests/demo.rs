@@ -19,7 +19,7 @@ const TSV: &str = "name\tcountry\tpopulation\nOslo\tNorway\t717710\nBergen\tNorw
 const PACKAGES: &str = "Package: alpha\nVersion: 1\nSection: libs\nDescription: first\n more\n\n\
                         Package: beta\nVersion: 1\nSection: games\n\nPackage: alpha\nVersion: 2\nSection: games\n";
 
-/// A folder that goes with the test.
+/// A directory that goes with the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -48,7 +48,7 @@ impl Drop for Folder {
     }
 }
 
-/// `percolite demo` with quick transfers; its temporary folders go into `temp`.
+/// `percolite demo` with quick transfers; its temporary directories go into `temp`.
 fn demo(temp: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_percolite"));
     command.args(["demo", "--seconds", "0.2"]).args(arguments);
@@ -121,7 +121,7 @@ fn a_debian_package_list_and_other_fields() {
     let told = all_seen(&run(&temp, &["--input", &list]));
     assert!(told.contains("Debian package list; key: Package; index by: Section"), "{told}");
     assert!(told.contains("3 records (2 new, 1 replacing another)"), "{told}");
-    let told = all_seen(&run(&temp, &["--input", &list, "--key", "Version", "--index-by", "Package"]));
+    let told = all_seen(&run(&temp, &["--input", &list, "--key", "Version", "--index-field", "Package"]));
     assert!(told.contains("key: Version; index by: Package"), "{told}");
 }
 
@@ -138,11 +138,11 @@ fn standard_input() {
 #[test]
 fn the_sample_in_a_folder_that_stays_twice() {
     let temp = Folder::new();
-    let folder = temp.0.join("store").to_str().unwrap().to_owned();
+    let dir = temp.0.join("store").to_str().unwrap().to_owned();
     for _ in 0..2 {
-        let told = all_seen(&run(&temp, &["--source", "sample", "--dir", &folder, "--seed", "7"]));
+        let told = all_seen(&run(&temp, &["--source", "sample", "--dir", &dir, "--seed", "7"]));
         assert!(told.contains("118 records (118 new"), "{told}");
-        assert!(told.contains(&format!("The store stays in {folder}.")), "{told}");
+        assert!(told.contains(&format!("The store stays in {dir}.")), "{told}");
         assert!(temp.0.join("store/PERCOLITE").exists());
     }
     assert_eq!(temp.entries(), 1);
@@ -174,9 +174,9 @@ fn input_that_cannot_be_read() {
         (temp.file("one.jsonl", "{\"id\": 1}\n"), "at least two records"),
     ];
     let files = temp.entries();
-    for (input, why) in cases {
+    for (input, err) in cases {
         let error = refused(&run(&temp, &["--input", &input]));
-        assert!(error.contains(why), "{input}: {error}");
+        assert!(error.contains(err), "{input}: {error}");
     }
     assert_eq!(temp.entries(), files, "a store's folder is still there");
 }
@@ -203,14 +203,14 @@ fn a_folder_with_something_else_is_left_alone() {
 #[test]
 fn a_store_of_somebody_is_left_alone() {
     let temp = Folder::new();
-    let folder = temp.0.join("store");
-    let store = percolite::Store::open(&folder).unwrap();
+    let dir = temp.0.join("store");
+    let store = percolite::Store::open(&dir).unwrap();
     let accounts = store.keyspace("accounts").unwrap();
     store.transact(|txn| txn.put(&accounts, "me", "rich")).unwrap();
     store.close().unwrap();
-    let error = refused(&run(&temp, &["--source", "sample", "--dir", folder.to_str().unwrap()]));
+    let error = refused(&run(&temp, &["--source", "sample", "--dir", dir.to_str().unwrap()]));
     assert!(error.contains("holds other data"), "{error}");
-    let store = percolite::Store::open(&folder).unwrap();
+    let store = percolite::Store::open(&dir).unwrap();
     let accounts = store.existing_keyspace("accounts").unwrap();
     assert_eq!(store.snapshot().unwrap().get(&accounts, "me").unwrap().unwrap(), b"rich");
 }
@@ -221,8 +221,11 @@ fn command_lines_that_make_no_sense() {
     for arguments in [&["--seconds", "0"][..], &["--rows", "0"], &["--source", "web"], &["--colour"], &["story"]] {
         assert_eq!(run(&temp, arguments).status.code(), Some(2), "{arguments:?}");
     }
-    let error = refused(&run(&temp, &["--source", "sample", "--index-by", "smell"]));
-    assert!(error.contains("--index-by smell: the records have no such field; the first one has category"), "{error}");
+    let error = refused(&run(&temp, &["--source", "sample", "--index-field", "smell"]));
+    assert!(
+        error.contains("--index-field smell: the records have no such field; the first one has category"),
+        "{error}"
+    );
     assert_eq!(temp.entries(), 0);
 }
 

@@ -138,7 +138,7 @@ fn bytes_in(folder: &Path) -> Result<u64> {
 
 /// Writes until it is killed; this is the process that `opening` kills.
 pub fn write_on(rows: u64, arguments: &Arguments) -> Result<()> {
-    let folder = arguments.folder.as_deref().context("no folder")?;
+    let folder = arguments.folder.as_deref().context("no directory")?;
     let peer = Percolite::<false>::open(&setup(folder, arguments))?;
     let mut session = peer.session()?;
     let (mut dice, rows) = (Dice::new(0, 2), Rows::new(rows, Skew::Uniform)?);

@@ -13,7 +13,7 @@ mod support;
 use std::time::Duration;
 
 use criterion::{Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
-use percolite_crashtest::checker::{Verdict, check};
+use percolite_crashtest::checker::{CheckResult, check};
 use percolite_crashtest::history::History;
 
 use crate::support::store::{Shape, history};
@@ -33,7 +33,7 @@ fn judge(criterion: &mut Criterion) {
     let many = interned(&history(1, &shape(0.02)));
     for (name, history) in [("check", few), ("check-unknown", many)] {
         let report = check(&history);
-        assert_eq!(report.verdict, Verdict::Consistent, "{report}");
+        assert_eq!(report.verdict, CheckResult::Consistent, "{report}");
         group.bench_function(name, |bencher| bencher.iter(|| check(&history)));
     }
 }

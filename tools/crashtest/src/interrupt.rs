@@ -30,7 +30,7 @@ pub fn watch() -> io::Result<()> {
 }
 
 /// Whether one came.
-pub fn came() -> bool {
+pub fn is_requested() -> bool {
     CODE.load(Ordering::SeqCst) != 0
 }
 

@@ -11,23 +11,24 @@ use percolite::keys::{data_key, decode_data_key, decode_history_key, keyspace_ra
 use percolite::row::{Lock, RowKey, Value, WriteRecord};
 use percolite::{Error, Keyspace, KeyspaceId, Store, Timestamp};
 
-use crate::violation::{Broken, STRUCTURE};
+use crate::violation::{STRUCTURE, Violation};
 
 /// I6 and I7: no lock is left, every value that a version names is there, and nothing that no version names.
 ///
 /// # Errors
 /// Those of reading.
-pub fn structure(reader: &impl CellReader) -> Result<Vec<Broken>, EngineError> {
-    let mut broken = Vec::new();
+pub fn check_structure(reader: &impl CellReader) -> Result<Vec<Violation>, EngineError> {
+    let mut violations = Vec::new();
     reader.scan(Column::Lock, &RowRange::all(), false, |key, bytes| {
         let lock = match Lock::decode(bytes) {
             Ok(lock) => format!("of the transaction {} with primary {:?}", lock.txn.start_ts, lock.primary),
             Err(why) => why.to_string(),
         };
-        broken.push(Broken::new("I6 no lock left", format!("row {:?} has a lock {lock}", RowKey::from_bytes(key))));
+        violations
+            .push(Violation::new("no locks left", format!("row {:?} has a lock {lock}", RowKey::from_bytes(key))));
         true
     })?;
-    let mut named = HashSet::new();
+    let mut referenced = HashSet::new();
     reader.scan(Column::Write, &RowRange::all(), false, |key, bytes| {
         let row = RowKey::from_bytes(key);
         match (row, WriteRecord::decode(bytes)) {
@@ -35,13 +36,13 @@ pub fn structure(reader: &impl CellReader) -> Result<Vec<Broken>, EngineError> {
                 if write.commit_ts <= write.txn.start_ts {
                     let what =
                         format!("row {row:?} was committed at {} and begun at {}", write.commit_ts, write.txn.start_ts);
-                    broken.push(Broken::new(STRUCTURE, what));
+                    violations.push(Violation::new(STRUCTURE, what));
                 }
                 if write.value == Some(Value::OutOfLine) {
-                    named.insert(data_key(&row, write.txn.start_ts));
+                    referenced.insert(data_key(&row, write.txn.start_ts));
                 }
             }
-            (row, write) => broken.push(Broken::new(STRUCTURE, format!("write column, {row:?}: {write:?}"))),
+            (row, write) => violations.push(Violation::new(STRUCTURE, format!("write column, {row:?}: {write:?}"))),
         }
         true
     })?;
@@ -50,29 +51,29 @@ pub fn structure(reader: &impl CellReader) -> Result<Vec<Broken>, EngineError> {
             (Some(_), Ok(HistoryEntry::Ended(_))) => {}
             (Some((row, _)), Ok(HistoryEntry::Version(kept))) => {
                 if kept.value == Some(Value::OutOfLine) {
-                    named.insert(data_key(&row, kept.txn.start_ts));
+                    referenced.insert(data_key(&row, kept.txn.start_ts));
                 }
             }
             (_, kept) => {
                 let what = format!("history column, {}: {kept:?}", key.escape_ascii());
-                broken.push(Broken::new(STRUCTURE, what));
+                violations.push(Violation::new(STRUCTURE, what));
             }
         }
         true
     })?;
-    let mut there = HashSet::new();
-    reader.scan(Column::Data, &RowRange::all(), false, |key, _| there.insert(key.to_vec()))?;
-    for missing in named.difference(&there) {
-        broken.push(Broken::new(STRUCTURE, format!("{} is missing", value_of(missing))));
+    let mut present = HashSet::new();
+    reader.scan(Column::Data, &RowRange::all(), false, |key, _| present.insert(key.to_vec()))?;
+    for missing in referenced.difference(&present) {
+        violations.push(Violation::new(STRUCTURE, format!("{} is missing", describe_value(missing))));
     }
-    for stray in there.difference(&named) {
-        broken.push(Broken::new(STRUCTURE, format!("{} belongs to no version", value_of(stray))));
+    for stray in present.difference(&referenced) {
+        violations.push(Violation::new(STRUCTURE, format!("{} belongs to no version", describe_value(stray))));
     }
-    Ok(broken)
+    Ok(violations)
 }
 
 /// A value by the row and the transaction that its key names.
-fn value_of(key: &[u8]) -> String {
+fn describe_value(key: &[u8]) -> String {
     match decode_data_key(key) {
         Some((row, start_ts)) => format!("row {row:?}: the value that the transaction {start_ts:#} wrote"),
         None => format!("the value at {}, which is no key,", key.escape_ascii()),
@@ -83,7 +84,7 @@ fn value_of(key: &[u8]) -> String {
 ///
 /// # Errors
 /// Those of the store.
-pub fn keyspaces(store: &Store) -> Result<Vec<KeyspaceId>, Error> {
+pub fn keyspace_ids(store: &Store) -> Result<Vec<KeyspaceId>, Error> {
     Ok(store.snapshot()?.keyspaces()?.iter().map(Keyspace::id).collect())
 }
 
@@ -156,8 +157,8 @@ mod tests {
         change.data.push((start_ts, CellChange::Put(b"value".into())));
         let engine = memory.exclusive_engine();
         engine.apply(&[vec![change].into()]).unwrap();
-        let broken = structure(engine.storage()).unwrap();
-        let how = format!("row {row:?}: the value that the transaction {start_ts:#} wrote belongs to no version");
-        assert_eq!(broken, [Broken::new(STRUCTURE, how)]);
+        let violations = check_structure(engine.storage()).unwrap();
+        let details = format!("row {row:?}: the value that the transaction {start_ts:#} wrote belongs to no version");
+        assert_eq!(violations, [Violation::new(STRUCTURE, details)]);
     }
 }

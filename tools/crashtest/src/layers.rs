@@ -1,10 +1,10 @@
 //! The layers of the harness, cheapest first.
 
-use crate::order::Order;
-use crate::outcome::Outcome;
+use crate::layer_args::LayerArgs;
+use crate::layer_result::LayerResult;
 use crate::sim;
 #[cfg(feature = "rocks")]
-use crate::{ioerr, kill, powercut, walsweep};
+use crate::{io_errors, kill, log_damage, powercut};
 
 /// See the [module](self).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -16,10 +16,10 @@ pub enum Layer {
     Kill,
     /// Logs cut at every byte.
     #[cfg(feature = "rocks")]
-    Walsweep,
+    LogDamage,
     /// Errors of the disk.
     #[cfg(feature = "rocks")]
-    Ioerr,
+    IoErrors,
     /// Power cuts.
     #[cfg(feature = "rocks")]
     Powercut,
@@ -32,9 +32,9 @@ impl Layer {
         #[cfg(feature = "rocks")]
         Self::Kill,
         #[cfg(feature = "rocks")]
-        Self::Walsweep,
+        Self::LogDamage,
         #[cfg(feature = "rocks")]
-        Self::Ioerr,
+        Self::IoErrors,
         #[cfg(feature = "rocks")]
         Self::Powercut,
     ];
@@ -46,9 +46,9 @@ impl Layer {
             #[cfg(feature = "rocks")]
             Self::Kill => "kill",
             #[cfg(feature = "rocks")]
-            Self::Walsweep => "walsweep",
+            Self::LogDamage => "log-damage",
             #[cfg(feature = "rocks")]
-            Self::Ioerr => "ioerr",
+            Self::IoErrors => "io-errors",
             #[cfg(feature = "rocks")]
             Self::Powercut => "powercut",
         }
@@ -61,9 +61,9 @@ impl Layer {
             #[cfg(feature = "rocks")]
             Self::Kill => "kill:group.written/2/two-phase/sync/17",
             #[cfg(feature = "rocks")]
-            Self::Walsweep => "walsweep:1/5000",
+            Self::LogDamage => "log-damage:1/5000",
             #[cfg(feature = "rocks")]
-            Self::Ioerr => "ioerr:1/write.log.EIO.3",
+            Self::IoErrors => "io-errors:1/write.log.EIO.3",
             #[cfg(feature = "rocks")]
             Self::Powercut => "powercut:17",
         }
@@ -81,9 +81,9 @@ impl Layer {
         match self {
             Self::Sim => 1,
             #[cfg(feature = "rocks")]
-            Self::Walsweep => 1,
+            Self::LogDamage => 1,
             #[cfg(feature = "rocks")]
-            Self::Kill | Self::Ioerr | Self::Powercut => 20,
+            Self::Kill | Self::IoErrors | Self::Powercut => 20,
         }
     }
 
@@ -91,17 +91,17 @@ impl Layer {
     ///
     /// # Errors
     /// When it cannot, for reasons that have nothing to do with the store.
-    pub fn run(self, order: &Order) -> anyhow::Result<Outcome> {
+    pub fn run(self, args: &LayerArgs) -> anyhow::Result<LayerResult> {
         match self {
-            Self::Sim => sim::campaign::run(order),
+            Self::Sim => sim::runner::run(args),
             #[cfg(feature = "rocks")]
-            Self::Kill => kill::run(order),
+            Self::Kill => kill::run(args),
             #[cfg(feature = "rocks")]
-            Self::Walsweep => walsweep::run(order),
+            Self::LogDamage => log_damage::run(args),
             #[cfg(feature = "rocks")]
-            Self::Ioerr => ioerr::run(order),
+            Self::IoErrors => io_errors::run(args),
             #[cfg(feature = "rocks")]
-            Self::Powercut => powercut::run(order),
+            Self::Powercut => powercut::run(args),
         }
     }
 }

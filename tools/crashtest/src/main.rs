@@ -10,20 +10,20 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
-use percolite_crashtest::checker::{Verdict, check};
-use percolite_crashtest::evidence::Evidence;
+use percolite_crashtest::checker::{CheckResult, check};
+#[cfg(feature = "rocks")]
+use percolite_crashtest::child;
 use percolite_crashtest::history::History;
 use percolite_crashtest::interrupt;
+use percolite_crashtest::layer_args::{LayerArgs, mutant};
+use percolite_crashtest::layer_result::LayerResult;
 use percolite_crashtest::layers::Layer;
-#[cfg(feature = "rocks")]
-use percolite_crashtest::life;
 use percolite_crashtest::mutants::{self, MutantsArgs};
-use percolite_crashtest::order::{Order, mutant};
-use percolite_crashtest::outcome::Outcome;
 use percolite_crashtest::points::PointsArgs;
-use percolite_crashtest::quick::{self, QuickArgs, SoakArgs};
 use percolite_crashtest::report::{self, ReportArgs};
-use percolite_crashtest::sim::campaign::{self, SimArgs};
+use percolite_crashtest::run_report::RunReport;
+use percolite_crashtest::runs::{self, QuickArgs, SoakArgs};
+use percolite_crashtest::sim::runner::{self, SimArgs};
 
 /// The end of the help.
 const EXIT_CODES: &str = "\
@@ -57,16 +57,16 @@ enum Command {
     Sim(SimArgs),
     /// Kill a process at every point and judge what it leaves.
     #[cfg(feature = "rocks")]
-    Kill(Order),
+    Kill(LayerArgs),
     /// Cut the log of a store at every byte, and flip bits of it.
     #[cfg(feature = "rocks")]
-    Walsweep(Order),
+    LogDamage(LayerArgs),
     /// Have system calls fail below a store, and disks be full.
     #[cfg(feature = "rocks")]
-    Ioerr(Order),
+    IoErrors(LayerArgs),
     /// Cut the power of a file system of its own.
     #[cfg(feature = "rocks")]
-    Powercut(Order),
+    Powercut(LayerArgs),
     /// Check a history for snapshot isolation.
     ///
     /// Exit code 0: it is consistent. 1: it is not, or no transaction in it was committed. 2: it is not a history.
@@ -76,8 +76,8 @@ enum Command {
     Report(ReportArgs),
     #[cfg(feature = "rocks")]
     #[command(hide = true)]
-    Life {
-        life: String,
+    Child {
+        config: String,
     },
 }
 
@@ -113,43 +113,43 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Quick(args) => shown(args.json.as_deref(), || quick::quick(&tell)),
+        Command::Quick(args) => run_and_report(args.json.as_deref(), || runs::quick(&progress)),
         Command::Soak(args) => {
             let json = args.json.as_deref();
-            shown(json, || {
-                quick::soak(&args, &|evidence| {
-                    let failures: usize = evidence.layers.iter().map(|layer| layer.failures.len()).sum();
-                    tell(&format!("{:.0} s, {failures} failures", evidence.seconds));
-                    keep(evidence, json)
+            run_and_report(json, || {
+                runs::soak(&args, &|report| {
+                    let failures: usize = report.layers.iter().map(|layer| layer.failures.len()).sum();
+                    progress(&format!("{:.0} s, {failures} failures", report.seconds));
+                    save(report, json)
                 })
             })
         }
-        Command::Mutants(args) => shown(args.json.as_deref(), || {
+        Command::Mutants(args) => run_and_report(args.json.as_deref(), || {
             mutants::run(&args, &|result| {
-                let by = result.layer.as_deref().unwrap_or("NOBODY");
-                tell(&format!("{}: found by {by} after {:.1} s", result.mutant, result.seconds));
+                let by = result.found_by.as_deref().unwrap_or("NOBODY");
+                progress(&format!("{}: found by {by} after {:.1} s", result.mutant, result.seconds));
             })
         }),
         Command::Replay(args) => replay(&args),
-        Command::Sim(args) => one_layer("sim", args.order.json.as_deref(), || campaign::run_with(&args)),
+        Command::Sim(args) => one_layer("sim", args.common.json.as_deref(), || runner::run_with(&args)),
         #[cfg(feature = "rocks")]
-        Command::Kill(order) => ordered(Layer::Kill, &order),
+        Command::Kill(args) => run_layer(Layer::Kill, &args),
         #[cfg(feature = "rocks")]
-        Command::Walsweep(order) => ordered(Layer::Walsweep, &order),
+        Command::LogDamage(args) => run_layer(Layer::LogDamage, &args),
         #[cfg(feature = "rocks")]
-        Command::Ioerr(order) => ordered(Layer::Ioerr, &order),
+        Command::IoErrors(args) => run_layer(Layer::IoErrors, &args),
         #[cfg(feature = "rocks")]
-        Command::Powercut(order) => ordered(Layer::Powercut, &order),
+        Command::Powercut(args) => run_layer(Layer::Powercut, &args),
         Command::Check(args) => run_check(&args),
         Command::Points(args) => args.run().map(|()| ExitCode::SUCCESS),
         Command::Report(args) => report::run(&args),
         #[cfg(feature = "rocks")]
-        Command::Life { life } => life::live(&life).map(|()| ExitCode::SUCCESS),
+        Command::Child { config } => child::run(&config).map(|()| ExitCode::SUCCESS),
     }
 }
 
 /// Says how far a long run has come.
-fn tell(what: &str) {
+fn progress(what: &str) {
     if io::stderr().is_terminal() {
         eprintln!("… {what}");
     }
@@ -161,37 +161,37 @@ fn replay(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
         let forms: Vec<&str> = Layer::ALL.iter().map(|layer| layer.example()).collect();
         format!("no layer has a case {case:?}; cases look like {}", forms.join(" or "))
     })?;
-    let order = Order { case: Some(case.clone()), mutant: args.mutant, ..Order::default() };
+    let layer_args = LayerArgs { case: Some(case.clone()), mutant: args.mutant, ..LayerArgs::default() };
     let command = format!("replay {case}");
     if layer != Layer::Sim {
         anyhow::ensure!(!args.trace, "only a case of sim has a trace");
         anyhow::ensure!(args.history.is_none(), "only a case of sim has a history; others keep theirs with a failure");
-        return one_layer(&command, None, || tried(layer, &order));
+        return one_layer(&command, None, || run_repeatedly(layer, &layer_args));
     }
     one_layer(&command, None, || {
-        let again = campaign::replay(&order)?;
+        let replay = runner::replay(&layer_args)?;
         if args.trace {
             let mut out = BufWriter::new(io::stdout().lock());
-            let told = again.trace.iter().try_for_each(|step| writeln!(out, "{step}")).and_then(|()| out.flush());
-            unless_closed(told)?;
+            let written = replay.trace.iter().try_for_each(|step| writeln!(out, "{step}")).and_then(|()| out.flush());
+            ignore_broken_pipe(written)?;
         }
         if let Some(path) = &args.history {
             let mut file = BufWriter::new(File::create(path).with_context(|| path.display().to_string())?);
-            again.lines.iter().try_for_each(|line| line.write(&mut file))?;
+            replay.lines.iter().try_for_each(|line| line.write(&mut file))?;
             file.flush()?;
         }
-        Ok(again.outcome)
+        Ok(replay.outcome)
     })
 }
 
 /// A case as often as it takes.
-fn tried(layer: Layer, order: &Order) -> anyhow::Result<Outcome> {
-    let mut outcome = layer.run(order)?;
+fn run_repeatedly(layer: Layer, args: &LayerArgs) -> anyhow::Result<LayerResult> {
+    let mut outcome = layer.run(args)?;
     for _ in 1..layer.tries_of_a_replay() {
-        if interrupt::came() || outcome.skipped.is_some() || !outcome.failures.is_empty() {
+        if interrupt::is_requested() || outcome.skipped.is_some() || !outcome.failures.is_empty() {
             break;
         }
-        outcome.add(layer.run(order)?);
+        outcome.add(layer.run(args)?);
     }
     if let (0, Some(why)) = (outcome.cases, &outcome.skipped) {
         anyhow::bail!("this machine cannot run it: {why}");
@@ -200,52 +200,52 @@ fn tried(layer: Layer, order: &Order) -> anyhow::Result<Outcome> {
 }
 
 #[cfg(feature = "rocks")]
-fn ordered(layer: Layer, order: &Order) -> anyhow::Result<ExitCode> {
-    one_layer(layer.name(), order.json.as_deref(), || layer.run(order))
+fn run_layer(layer: Layer, args: &LayerArgs) -> anyhow::Result<ExitCode> {
+    one_layer(layer.name(), args.json.as_deref(), || layer.run(args))
 }
 
 fn one_layer(
     command: &str,
     json: Option<&Path>,
-    run: impl FnOnce() -> anyhow::Result<Outcome>,
+    run: impl FnOnce() -> anyhow::Result<LayerResult>,
 ) -> anyhow::Result<ExitCode> {
-    shown(json, || {
-        let mut evidence = Evidence::begin(command);
+    run_and_report(json, || {
+        let mut report = RunReport::start(command);
         let outcome = run()?;
-        if !interrupt::came() {
-            evidence.gaps = percolite_crashtest::points::gaps_in(&outcome)?;
+        if !interrupt::is_requested() {
+            report.coverage_gaps = percolite_crashtest::points::layer_gaps(&outcome)?;
         }
-        evidence.add(outcome);
-        Ok(evidence)
+        report.add(outcome);
+        Ok(report)
     })
 }
 
 /// Runs what ends with evidence, keeps that and shows it.
-fn shown(json: Option<&Path>, run: impl FnOnce() -> anyhow::Result<Evidence>) -> anyhow::Result<ExitCode> {
+fn run_and_report(json: Option<&Path>, run: impl FnOnce() -> anyhow::Result<RunReport>) -> anyhow::Result<ExitCode> {
     // Not after hours.
     if let Some(path) = json {
         File::options().create(true).append(true).open(path).with_context(|| path.display().to_string())?;
     }
     interrupt::watch().context("signals")?;
-    let began = Instant::now();
-    let mut evidence = run()?;
-    evidence.seconds = began.elapsed().as_secs_f64();
+    let started = Instant::now();
+    let mut report = run()?;
+    report.seconds = started.elapsed().as_secs_f64();
     let interrupted = interrupt::exit_code();
     if interrupted.is_some() {
-        evidence.cut_short();
+        report.mark_interrupted();
     }
-    keep(&evidence, json)?;
-    report::print(&evidence);
+    save(&report, json)?;
+    report::print(&report);
     Ok(match interrupted {
         Some(code) => ExitCode::from(code),
-        None if evidence.is_good() => ExitCode::SUCCESS,
+        None if report.passed() => ExitCode::SUCCESS,
         None => ExitCode::FAILURE,
     })
 }
 
-fn keep(evidence: &Evidence, json: Option<&Path>) -> anyhow::Result<()> {
+fn save(report: &RunReport, json: Option<&Path>) -> anyhow::Result<()> {
     if let Some(path) = json {
-        std::fs::write(path, serde_json::to_vec_pretty(evidence)?).with_context(|| path.display().to_string())?;
+        std::fs::write(path, serde_json::to_vec_pretty(report)?).with_context(|| path.display().to_string())?;
     }
     Ok(())
 }
@@ -262,16 +262,16 @@ fn run_check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let report = check(&history);
 
     let mut output = io::stdout().lock();
-    let told = if args.json {
+    let written = if args.json {
         serde_json::to_writer_pretty(&mut output, &report).map_err(io::Error::from).and_then(|()| writeln!(output))
     } else {
         writeln!(output, "{report}")
     };
-    unless_closed(told)?;
-    Ok(if report.verdict == Verdict::Consistent { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    ignore_broken_pipe(written)?;
+    Ok(if report.verdict == CheckResult::Consistent { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// A reader that has seen enough, as `head` does, still wants the exit code.
-fn unless_closed(told: io::Result<()>) -> io::Result<()> {
-    told.or_else(|why| if why.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(why) })
+fn ignore_broken_pipe(written: io::Result<()>) -> io::Result<()> {
+    written.or_else(|why| if why.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(why) })
 }

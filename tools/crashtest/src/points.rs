@@ -12,15 +12,15 @@ use anyhow::{Context as _, bail};
 use comfy_table::{ColumnConstraint, Table, presets};
 use percolite::crashtest::CrashPoint;
 
-use crate::outcome::Outcome;
-use crate::screen;
-use crate::violation::Broken;
+use crate::layer_result::LayerResult;
+use crate::terminal_table;
+use crate::violation::Violation;
 
 const TABLE: &str = include_str!("../points.txt");
 
 /// Where a point can occur: a layer, and how the store is used there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Place {
+pub enum Environment {
     /// Simulated, one process.
     SimEmbedded,
     /// Simulated, several processes that share an engine.
@@ -31,10 +31,10 @@ pub enum Place {
     KillTwoPhase,
 }
 
-const SIMULATED: [Place; 2] = [Place::SimEmbedded, Place::SimShared];
-const KILLED: [Place; 2] = [Place::KillAuto, Place::KillTwoPhase];
+const SIMULATED: [Environment; 2] = [Environment::SimEmbedded, Environment::SimShared];
+const KILLED: [Environment; 2] = [Environment::KillAuto, Environment::KillTwoPhase];
 
-impl fmt::Display for Place {
+impl fmt::Display for Environment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::SimEmbedded => "sim, embedded",
@@ -47,39 +47,39 @@ impl fmt::Display for Place {
 
 /// One line of the table.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct PointRow {
     /// The point.
     pub point: CrashPoint,
     /// Where it can occur.
-    pub places: Vec<Place>,
+    pub environments: Vec<Environment>,
     /// What a process that is killed there leaves.
-    pub leaves: Leaves,
+    pub left_state: LeftState,
     /// Why not everywhere, or nothing.
-    pub why_not: &'static str,
+    pub exclusion_reason: &'static str,
 }
 
 /// What is sure to be found by whoever opens a store that was killed at a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Leaves {
+pub enum LeftState {
     /// Nothing is sure.
     Nothing,
     /// What was there when the process began.
-    Same,
+    Unchanged,
     /// Records of how transactions ended.
-    Ended,
+    TxnRecords,
     /// Locks.
     Locks,
     /// Locks of a transaction that is rolled back.
-    Back,
+    RollBack,
     /// Locks of a transaction that is rolled forward.
-    Forward,
+    RollForward,
     /// The row of a lease.
     Lease,
 }
 
-impl Leaves {
+impl LeftState {
     const ALL: [Self; 7] =
-        [Self::Nothing, Self::Same, Self::Ended, Self::Locks, Self::Back, Self::Forward, Self::Lease];
+        [Self::Nothing, Self::Unchanged, Self::TxnRecords, Self::Locks, Self::RollBack, Self::RollForward, Self::Lease];
 
     fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|one| one.name() == name)
@@ -88,11 +88,11 @@ impl Leaves {
     fn name(self) -> &'static str {
         match self {
             Self::Nothing => "-",
-            Self::Same => "same",
-            Self::Ended => "ended",
+            Self::Unchanged => "unchanged",
+            Self::TxnRecords => "records",
             Self::Locks => "locks",
-            Self::Back => "back",
-            Self::Forward => "forward",
+            Self::RollBack => "back",
+            Self::RollForward => "forward",
             Self::Lease => "lease",
         }
     }
@@ -100,22 +100,22 @@ impl Leaves {
     /// What is left by a life that began with `before`.
     #[must_use]
     pub fn after(self, before: Self) -> Self {
-        if self == Self::Same { before } else { self }
+        if self == Self::Unchanged { before } else { self }
     }
 
     /// Whether recovery must come to the point. In between it may, but clients may have been quicker than the sweep.
-    pub fn leads_to(self, point: CrashPoint) -> bool {
+    pub fn recovery_reaches(self, point: CrashPoint) -> bool {
         use CrashPoint as P;
         match point {
             P::WalResumed | P::OpenBefore | P::OpenReserved | P::OpenScanned | P::SweepDone | P::CloseSynced => true,
             P::SafePointBefore | P::SafePointDurable | P::TxnRecordGcBetween => {
-                matches!(self, Self::Ended | Self::Locks | Self::Back | Self::Forward)
+                matches!(self, Self::TxnRecords | Self::Locks | Self::RollBack | Self::RollForward)
             }
             P::ResolveLockSeen | P::ResolveBeforeRollback | P::ResolveStatusKnown | P::ResolveDone => {
-                matches!(self, Self::Locks | Self::Back | Self::Forward)
+                matches!(self, Self::Locks | Self::RollBack | Self::RollForward)
             }
-            P::ResolvePrimaryRolledBack => self == Self::Back,
-            P::ResolveBeforeRollForward => self == Self::Forward,
+            P::ResolvePrimaryRolledBack => self == Self::RollBack,
+            P::ResolveBeforeRollForward => self == Self::RollForward,
             _ => false,
         }
     }
@@ -125,27 +125,30 @@ impl Leaves {
 ///
 /// # Errors
 /// Those of [`table`].
-pub fn leaves(point: CrashPoint) -> anyhow::Result<Leaves> {
-    let entry = table()?.into_iter().find(|entry| entry.point == point);
-    entry.map(|entry| entry.leaves).context("there is no such point")
+pub fn left_state_of(point: CrashPoint) -> anyhow::Result<LeftState> {
+    let row = table()?.into_iter().find(|row| row.point == point);
+    row.map(|row| row.left_state).context("there is no such point")
 }
 
 /// What a run has missed, and where it should not have been.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gaps {
     /// Expected, and not hit.
-    pub missed: Vec<(Place, CrashPoint)>,
+    pub missed: Vec<(Environment, CrashPoint)>,
     /// Hit, and not expected.
-    pub unexpected: Vec<(Place, CrashPoint)>,
+    pub unexpected: Vec<(Environment, CrashPoint)>,
 }
 
 impl Gaps {
     /// The same, as broken promises of the harness.
-    pub fn broken(&self) -> Vec<Broken> {
-        let missed = self.missed.iter().map(|(place, point)| format!("{} was never hit ({place})", point.name()));
-        let unexpected =
-            self.unexpected.iter().map(|(place, point)| format!("{} cannot be hit ({place})", point.name()));
-        missed.chain(unexpected).map(|how| Broken::new("harness: the table of points", how)).collect()
+    pub fn violations(&self) -> Vec<Violation> {
+        let missed =
+            self.missed.iter().map(|(environment, point)| format!("{} was never hit ({environment})", point.name()));
+        let unexpected = self
+            .unexpected
+            .iter()
+            .map(|(environment, point)| format!("{} cannot be hit ({environment})", point.name()));
+        missed.chain(unexpected).map(|how| Violation::new("harness: crash point table", how)).collect()
     }
 }
 
@@ -153,11 +156,12 @@ impl Gaps {
 ///
 /// # Errors
 /// A line that makes no sense, a point that is missing, unknown or there twice.
-pub fn table() -> anyhow::Result<Vec<Entry>> {
+pub fn table() -> anyhow::Result<Vec<PointRow>> {
     let lines = TABLE.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
-    let entries = lines.map(|line| entry(line).with_context(|| line.to_owned())).collect::<anyhow::Result<Vec<_>>>()?;
+    let entries =
+        lines.map(|line| parse_row(line).with_context(|| line.to_owned())).collect::<anyhow::Result<Vec<_>>>()?;
     for point in CrashPoint::ALL {
-        let count = entries.iter().filter(|entry| entry.point == *point).count();
+        let count = entries.iter().filter(|row| row.point == *point).count();
         if count != 1 {
             bail!("points.txt has {} {count} times", point.name());
         }
@@ -165,36 +169,36 @@ pub fn table() -> anyhow::Result<Vec<Entry>> {
     Ok(entries)
 }
 
-fn entry(line: &'static str) -> anyhow::Result<Entry> {
-    let (name, rest) = word(line);
+fn parse_row(line: &'static str) -> anyhow::Result<PointRow> {
+    let (name, rest) = next_word(line);
     let point = CrashPoint::from_name(name).context("there is no such point")?;
-    let ((embedded, rest), mut places) = (word(rest), Vec::new());
-    let (shared, rest) = word(rest);
-    let (kill, rest) = word(rest);
-    let (left, why_not) = word(rest);
-    let leaves = Leaves::named(left).with_context(|| format!("nothing that can be left: {left}"))?;
-    for (told, place) in [(embedded, Place::SimEmbedded), (shared, Place::SimShared)] {
-        match told {
-            "yes" => places.push(place),
+    let ((embedded, rest), mut environments) = (next_word(rest), Vec::new());
+    let (shared, rest) = next_word(rest);
+    let (kill, rest) = next_word(rest);
+    let (left, exclusion_reason) = next_word(rest);
+    let left_state = LeftState::named(left).with_context(|| format!("nothing that can be left: {left}"))?;
+    for (word, environment) in [(embedded, Environment::SimEmbedded), (shared, Environment::SimShared)] {
+        match word {
+            "yes" => environments.push(environment),
             "-" => {}
-            _ => bail!("neither `yes` nor `-`: {told}"),
+            _ => bail!("neither `yes` nor `-`: {word}"),
         }
     }
-    for told in kill.split(',').filter(|told| *told != "-") {
-        places.push(match told {
-            "auto" => Place::KillAuto,
-            "two-phase" => Place::KillTwoPhase,
-            _ => bail!("no protocol: {told}"),
+    for word in kill.split(',').filter(|word| *word != "-") {
+        environments.push(match word {
+            "auto" => Environment::KillAuto,
+            "two-phase" => Environment::KillTwoPhase,
+            _ => bail!("no protocol: {word}"),
         });
     }
-    if places.len() < 4 && why_not.trim().is_empty() {
+    if environments.len() < 4 && exclusion_reason.trim().is_empty() {
         bail!("it does not say why not");
     }
-    Ok(Entry { point, places, leaves, why_not: why_not.trim() })
+    Ok(PointRow { point, environments, left_state, exclusion_reason: exclusion_reason.trim() })
 }
 
 /// The first word, and what follows.
-fn word(text: &str) -> (&str, &str) {
+fn next_word(text: &str) -> (&str, &str) {
     let text = text.trim_start();
     text.split_once(' ').unwrap_or((text, ""))
 }
@@ -204,14 +208,15 @@ fn word(text: &str) -> (&str, &str) {
 ///
 /// # Errors
 /// Those of [`table`].
-pub fn gaps(hits: &BTreeMap<Place, BTreeMap<CrashPoint, u64>>) -> anyhow::Result<Gaps> {
+pub fn find_gaps(hits: &BTreeMap<Environment, BTreeMap<CrashPoint, u64>>) -> anyhow::Result<Gaps> {
     let mut gaps = Gaps::default();
-    for Entry { point, places, .. } in table()? {
-        for (place, hits) in hits {
-            let (expected, hit) = (places.contains(place), hits.get(&point).is_some_and(|count| *count > 0));
+    for PointRow { point, environments, .. } in table()? {
+        for (environment, hits) in hits {
+            let (expected, hit) =
+                (environments.contains(environment), hits.get(&point).is_some_and(|count| *count > 0));
             match (expected, hit) {
-                (true, false) => gaps.missed.push((*place, point)),
-                (false, true) => gaps.unexpected.push((*place, point)),
+                (true, false) => gaps.missed.push((*environment, point)),
+                (false, true) => gaps.unexpected.push((*environment, point)),
                 _ => {}
             }
         }
@@ -223,10 +228,10 @@ pub fn gaps(hits: &BTreeMap<Place, BTreeMap<CrashPoint, u64>>) -> anyhow::Result
 ///
 /// # Errors
 /// Those of the tables.
-pub fn gaps_of(layers: &[Outcome]) -> anyhow::Result<Vec<String>> {
-    let mut found = told(&gaps(&places_in(layers.iter().map(|layer| &layer.visits), SIMULATED))?);
+pub fn all_gaps(layers: &[LayerResult]) -> anyhow::Result<Vec<String>> {
+    let mut found = gap_texts(&find_gaps(&hits_by_environment(layers.iter().map(|layer| &layer.visits), SIMULATED))?);
     for layer in layers {
-        found.extend(gaps_in(layer)?);
+        found.extend(layer_gaps(layer)?);
     }
     Ok(found)
 }
@@ -236,42 +241,42 @@ pub fn gaps_of(layers: &[Outcome]) -> anyhow::Result<Vec<String>> {
 ///
 /// # Errors
 /// Those of the tables.
-pub fn gaps_in(layer: &Outcome) -> anyhow::Result<Vec<String>> {
-    let mut visits = gaps(&places_in([&layer.visits], KILLED))?;
+pub fn layer_gaps(layer: &LayerResult) -> anyhow::Result<Vec<String>> {
+    let mut visits = find_gaps(&hits_by_environment([&layer.visits], KILLED))?;
     visits.missed.clear();
-    let mut found = told(&visits);
-    if !layer.has_come_round() {
+    let mut found = gap_texts(&visits);
+    if !layer.is_complete() {
         return Ok(found);
     }
     match layer.layer.as_str() {
         "kill" => {
-            let mut hits = places_in([&layer.hits], KILLED);
-            KILLED.into_iter().for_each(|place| _ = hits.entry(place).or_default());
-            found.extend(told(&gaps(&hits)?));
+            let mut hits = hits_by_environment([&layer.hits], KILLED);
+            KILLED.into_iter().for_each(|environment| _ = hits.entry(environment).or_default());
+            found.extend(gap_texts(&find_gaps(&hits)?));
         }
         #[cfg(feature = "rocks")]
-        "ioerr" => found.extend(crate::ioerr::places::missed(layer)?),
+        "io-errors" => found.extend(crate::io_errors::sites::unhit(layer)?),
         _ => {}
     }
     Ok(found)
 }
 
-fn told(gaps: &Gaps) -> Vec<String> {
-    gaps.broken().into_iter().map(|broken| broken.how).collect()
+fn gap_texts(gaps: &Gaps) -> Vec<String> {
+    gaps.violations().into_iter().map(|violation| violation.details).collect()
 }
 
 /// Counts by the names of place and point.
 type Counts = BTreeMap<String, BTreeMap<String, u64>>;
 
-fn places_in<'a>(
+fn hits_by_environment<'a>(
     counts: impl IntoIterator<Item = &'a Counts>,
-    known: [Place; 2],
-) -> BTreeMap<Place, BTreeMap<CrashPoint, u64>> {
-    let mut hits: BTreeMap<Place, BTreeMap<CrashPoint, u64>> = BTreeMap::new();
-    for (place, points) in counts.into_iter().flatten() {
-        let Some(place) = known.into_iter().find(|known| known.to_string() == *place) else { continue };
+    known: [Environment; 2],
+) -> BTreeMap<Environment, BTreeMap<CrashPoint, u64>> {
+    let mut hits: BTreeMap<Environment, BTreeMap<CrashPoint, u64>> = BTreeMap::new();
+    for (environment, points) in counts.into_iter().flatten() {
+        let Some(environment) = known.into_iter().find(|known| known.to_string() == *environment) else { continue };
         for (point, count) in points.iter().filter_map(|(name, count)| Some((CrashPoint::from_name(name)?, *count))) {
-            *hits.entry(place).or_default().entry(point).or_default() += count;
+            *hits.entry(environment).or_default().entry(point).or_default() += count;
         }
     }
     hits
@@ -287,43 +292,44 @@ impl PointsArgs {
     /// # Errors
     /// Those of [`table`].
     pub fn run(&self) -> anyhow::Result<()> {
-        match writeln!(io::stdout(), "{}", shown(screen::table(presets::UTF8_HORIZONTAL_ONLY))?) {
+        match writeln!(io::stdout(), "{}", render(terminal_table::table(presets::UTF8_HORIZONTAL_ONLY))?) {
             // A reader that has seen enough, as `head` has.
             Err(why) if why.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            told => told.context("the terminal"),
+            written => written.context("cannot write to the terminal"),
         }
     }
 }
 
-fn shown(mut shown: Table) -> anyhow::Result<Table> {
-    shown.set_header(["point", "sim", "kill", "leaves", "promise (and why not everywhere)"]);
-    for Entry { point, places, leaves, why_not, .. } in table()? {
-        let of = |one: (Place, &'static str), other: (Place, &'static str)| match (
-            places.contains(&one.0),
-            places.contains(&other.0),
+fn render(mut output: Table) -> anyhow::Result<Table> {
+    output.set_header(["point", "sim", "kill", "leaves", "promise (and why not everywhere)"]);
+    for PointRow { point, environments, left_state, exclusion_reason, .. } in table()? {
+        let of = |one: (Environment, &'static str), other: (Environment, &'static str)| match (
+            environments.contains(&one.0),
+            environments.contains(&other.0),
         ) {
             (true, true) => "both",
             (true, false) => one.1,
             (false, true) => other.1,
             (false, false) => "-",
         };
-        let sim = of((Place::SimEmbedded, "embedded"), (Place::SimShared, "shared"));
-        let kill = of((Place::KillAuto, "auto"), (Place::KillTwoPhase, "two-phase"));
-        let why_not = if why_not.is_empty() { String::new() } else { format!("\n({why_not})") };
-        let promise = point.description().to_owned() + &why_not;
-        shown.add_row([point.name(), sim, kill, leaves.name(), &promise]);
+        let sim = of((Environment::SimEmbedded, "embedded"), (Environment::SimShared, "shared"));
+        let kill = of((Environment::KillAuto, "auto"), (Environment::KillTwoPhase, "two-phase"));
+        let exclusion_reason =
+            if exclusion_reason.is_empty() { String::new() } else { format!("\n({exclusion_reason})") };
+        let invariant = point.description().to_owned() + &exclusion_reason;
+        output.add_row([point.name(), sim, kill, left_state.name(), &invariant]);
     }
     #[cfg(feature = "rocks")]
-    for place in crate::ioerr::places::table()? {
-        let ways: Vec<String> = place.ways.iter().map(|way| crate::ioerr::places::way(*way)).collect();
-        let promise = format!("{}\n(a system call: {})", place.promise, ways.join("; "));
-        shown.add_row([&place.name(), "-", "-", "-", &promise]);
+    for site in crate::io_errors::sites::table()? {
+        let errnos: Vec<String> = site.errnos.iter().map(|errno| crate::io_errors::sites::errno_key(*errno)).collect();
+        let invariant = format!("{}\n(a system call: {})", site.invariant, errnos.join("; "));
+        output.add_row([&site.name(), "-", "-", "-", &invariant]);
     }
     // Names are to be found and copied: only what explains is wrapped.
-    for column in shown.column_iter_mut().take(4) {
+    for column in output.column_iter_mut().take(4) {
         column.set_padding((0, 1)).set_constraint(ColumnConstraint::ContentWidth);
     }
-    Ok(shown)
+    Ok(output)
 }
 
 #[cfg(test)]
@@ -331,7 +337,7 @@ mod tests {
     use comfy_table::ContentArrangement;
 
     use super::*;
-    use crate::outcome::Rotation;
+    use crate::layer_result::TableProgress;
 
     #[test]
     fn the_table_has_every_point_once_and_says_why_one_cannot_occur() {
@@ -340,26 +346,26 @@ mod tests {
 
     #[test]
     fn a_point_that_was_missed_and_one_that_cannot_be_are_both_told() {
-        let mut hits = BTreeMap::from([(Place::KillAuto, BTreeMap::new())]);
-        for entry in table().unwrap() {
-            if entry.places.contains(&Place::KillAuto) {
-                hits.get_mut(&Place::KillAuto).unwrap().insert(entry.point, 1);
+        let mut hits = BTreeMap::from([(Environment::KillAuto, BTreeMap::new())]);
+        for row in table().unwrap() {
+            if row.environments.contains(&Environment::KillAuto) {
+                hits.get_mut(&Environment::KillAuto).unwrap().insert(row.point, 1);
             }
         }
-        assert_eq!(gaps(&hits).unwrap(), Gaps::default());
-        hits.get_mut(&Place::KillAuto).unwrap().remove(&CrashPoint::GroupWritten);
-        hits.get_mut(&Place::KillAuto).unwrap().insert(CrashPoint::HeartbeatDone, 1);
-        let found = gaps(&hits).unwrap();
-        assert_eq!(found.missed, [(Place::KillAuto, CrashPoint::GroupWritten)]);
-        assert_eq!(found.unexpected, [(Place::KillAuto, CrashPoint::HeartbeatDone)]);
-        assert_eq!(found.broken().len(), 2);
+        assert_eq!(find_gaps(&hits).unwrap(), Gaps::default());
+        hits.get_mut(&Environment::KillAuto).unwrap().remove(&CrashPoint::GroupWritten);
+        hits.get_mut(&Environment::KillAuto).unwrap().insert(CrashPoint::HeartbeatDone, 1);
+        let found = find_gaps(&hits).unwrap();
+        assert_eq!(found.missed, [(Environment::KillAuto, CrashPoint::GroupWritten)]);
+        assert_eq!(found.unexpected, [(Environment::KillAuto, CrashPoint::HeartbeatDone)]);
+        assert_eq!(found.violations().len(), 2);
     }
 
     /// Of the points that were asked for, by number, in the design's table.
     #[test]
     #[cfg(feature = "rocks")]
     fn every_point_that_was_asked_for_has_names_that_exist() {
-        use crate::ioerr::fault::Fault;
+        use crate::io_errors::fault::Fault;
 
         let design = include_str!("../../../DESIGN.md");
         let section = design.split("### The kill points that were asked for").nth(1).unwrap();
@@ -384,13 +390,13 @@ mod tests {
     fn the_documents_give_the_numbers_of_points_mutants_and_histories() {
         use percolite::crashtest::Mutant;
 
-        use crate::{mutants, sim::campaign};
+        use crate::{mutants, sim::runner};
 
         let in_words = |document: &str| document.split_whitespace().collect::<Vec<_>>().join(" ");
-        let killed = |entry: &Entry| KILLED.iter().any(|place| entry.places.contains(place));
+        let killed = |row: &PointRow| KILLED.iter().any(|environment| row.environments.contains(environment));
         let killed = table().unwrap().into_iter().filter(killed).count();
-        let (all, tried) = (Mutant::ALL.len(), Mutant::ALL.len() - mutants::ELSEWHERE.len());
-        let histories = campaign::QUICK_HISTORIES;
+        let (all, tried) = (Mutant::ALL.len(), Mutant::ALL.len() - mutants::UNIT_TEST_ONLY.len());
+        let histories = runner::QUICK_HISTORIES;
         let readme = in_words(include_str!("../../../README.md"));
         for said in [
             format!("{},{:03} seeded histories", histories / 1_000, histories % 1_000),
@@ -412,7 +418,7 @@ mod tests {
             let mut wide = Table::new();
             wide.load_preset(presets::UTF8_HORIZONTAL_ONLY).set_width(width);
             wide.set_content_arrangement(ContentArrangement::Dynamic);
-            let text = shown(wide).unwrap().to_string();
+            let text = render(wide).unwrap().to_string();
             assert!(text.lines().all(|line| line.chars().count() <= width.into()), "{width}: {text}");
             for point in CrashPoint::ALL {
                 assert!(text.contains(point.name()), "{width}: {}", point.name());
@@ -422,22 +428,22 @@ mod tests {
 
     #[test]
     fn a_layer_that_has_come_round_is_asked_for_every_point_in_every_protocol() {
-        let mut layer = Outcome { rotation: Some(Rotation { done: 1, of: 2 }), ..Outcome::of("kill") };
-        for entry in table().unwrap() {
-            for place in entry.places.iter().filter(|place| KILLED.contains(place)) {
-                layer.hit(&place.to_string(), entry.point.name());
+        let mut layer = LayerResult { progress: Some(TableProgress { done: 1, total: 2 }), ..LayerResult::new("kill") };
+        for row in table().unwrap() {
+            for environment in row.environments.iter().filter(|environment| KILLED.contains(environment)) {
+                layer.count_hit(&environment.to_string(), row.point.name());
             }
         }
         layer.hits.get_mut("kill, auto").unwrap().remove("commit.ts");
-        assert_eq!(gaps_in(&layer).unwrap(), Vec::<String>::new(), "it had no time");
-        layer.add(Outcome { rotation: Some(Rotation { done: 1, of: 2 }), ..Outcome::of("kill") });
-        assert_eq!(gaps_in(&layer).unwrap(), ["commit.ts was never hit (kill, auto)"]);
+        assert_eq!(layer_gaps(&layer).unwrap(), Vec::<String>::new(), "it had no time");
+        layer.add(LayerResult { progress: Some(TableProgress { done: 1, total: 2 }), ..LayerResult::new("kill") });
+        assert_eq!(layer_gaps(&layer).unwrap(), ["commit.ts was never hit (kill, auto)"]);
         layer.hits.clear();
-        assert!(gaps_in(&layer).unwrap().len() > 80);
+        assert!(layer_gaps(&layer).unwrap().len() > 80);
     }
 
     #[test]
     fn a_place_that_was_not_tried_expects_nothing() {
-        assert_eq!(gaps(&BTreeMap::new()).unwrap(), Gaps::default());
+        assert_eq!(find_gaps(&BTreeMap::new()).unwrap(), Gaps::default());
     }
 }

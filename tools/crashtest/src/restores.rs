@@ -15,20 +15,20 @@ use percolite::engine::{EngineError, RowRange};
 use percolite::row::RowKey;
 use percolite::{Builder, DumpHeader, DumpOptions, Error, KeyspaceId, OnExisting, Store};
 
-use crate::keys::{shown, stored};
-use crate::violation::Broken;
+use crate::key_encoding::{decode_key, encode_key};
+use crate::violation::Violation;
 
 /// Keyspaces of a full dump.
 const KEYSPACES: usize = 4;
 /// Longer than any run.
 const HISTORY: Duration = Duration::from_secs(24 * 3600);
 /// Rows of each of them, where time does not matter: a block.
-pub const MANY: usize = 400;
+pub const MANY_ROWS: usize = 400;
 /// Rows of each of them, where it does.
-pub const FEW: usize = 3;
+pub const FEW_ROWS: usize = 3;
 /// One value in so many is long.
-const LONG: usize = 7;
-const WHOLE: &str = "a restore is whole or nothing";
+const LONG_VALUE_EVERY: usize = 7;
+const ATOMIC_RESTORE: &str = "atomic restore";
 
 /// What was restored.
 #[derive(Clone, Debug, Default)]
@@ -36,50 +36,50 @@ pub struct Restores {
     /// The last one that was acknowledged.
     acknowledged: Option<u64>,
     /// Those that were begun since.
-    begun: Vec<u64>,
+    started: Vec<u64>,
 }
 
 impl Restores {
     /// One is about to be asked for.
-    pub fn begins(&mut self, number: u64) {
-        self.begun.push(number);
+    pub fn start(&mut self, number: u64) {
+        self.started.push(number);
     }
 
     /// It was acknowledged.
-    pub fn is_done(&mut self, number: u64) {
-        *self = Self { acknowledged: Some(number), begun: Vec::new() };
+    pub fn acknowledge(&mut self, number: u64) {
+        *self = Self { acknowledged: Some(number), started: Vec::new() };
     }
 
     /// What a later life has restored comes on top.
-    pub fn goes_on_with(&mut self, later: Self) {
+    pub fn append(&mut self, later: Self) {
         if later.acknowledged.is_some() {
             *self = later;
         } else {
-            self.begun.extend(later.begun);
+            self.started.extend(later.started);
         }
     }
 
     /// Whether any was begun.
-    pub fn were_made(&self) -> bool {
-        self.acknowledged.is_some() || !self.begun.is_empty()
+    pub fn any_started(&self) -> bool {
+        self.acknowledged.is_some() || !self.started.is_empty()
     }
 
     /// Judges the restored keyspaces of a store, where dumps have so many rows.
     ///
     /// # Errors
     /// Those of reading it.
-    pub fn judge(&self, store: &Store, rows: usize) -> Result<Option<Broken>, Error> {
+    pub fn check(&self, store: &Store, rows: usize) -> Result<Option<Violation>, Error> {
         let found = restored(store)?;
         let acknowledged = self.acknowledged.map_or_else(Vec::new, |number| changed_rows_of(number, rows));
-        let begun = self.begun.iter().flat_map(|number| [rows_of(*number, rows), changed_rows_of(*number, rows)]);
-        let mut wanted = [acknowledged].into_iter().chain(begun);
-        if wanted.any(|rows| rows == found) {
+        let started = self.started.iter().flat_map(|number| [rows_of(*number, rows), changed_rows_of(*number, rows)]);
+        let mut expected = [acknowledged].into_iter().chain(started);
+        if expected.any(|rows| rows == found) {
             return Ok(None);
         }
         let values: BTreeSet<&str> =
             found.iter().map(|(_, value)| value.split('/').next().unwrap_or_default()).collect();
         let what = format!("{} rows, of {values:?}, and it should be of {self:?}", found.len());
-        Ok(Some(Broken::new(WHOLE, what)))
+        Ok(Some(Violation::new(ATOMIC_RESTORE, what)))
     }
 }
 
@@ -145,7 +145,7 @@ fn names() -> impl Iterator<Item = String> {
 }
 
 fn key(row: usize) -> Vec<u8> {
-    stored(&shown_key(row))
+    encode_key(&shown_key(row))
 }
 
 fn shown_key(row: usize) -> String {
@@ -153,12 +153,12 @@ fn shown_key(row: usize) -> String {
 }
 
 fn value(number: u64, row: usize) -> String {
-    format!("{number}/{row}{}", if row.is_multiple_of(LONG) { "x".repeat(300) } else { String::new() })
+    format!("{number}/{row}{}", if row.is_multiple_of(LONG_VALUE_EVERY) { "x".repeat(300) } else { String::new() })
 }
 
 /// Rows that nobody can get at.
-pub fn left_behind(keyspaces: &BTreeSet<KeyspaceId>) -> Broken {
-    Broken::new(WHOLE, format!("rows are left in keyspaces without a name: {keyspaces:?}"))
+pub fn orphaned_keyspaces(keyspaces: &BTreeSet<KeyspaceId>) -> Violation {
+    Violation::new(ATOMIC_RESTORE, format!("rows are left in keyspaces without a name: {keyspaces:?}"))
 }
 
 type Rows = Vec<(String, String)>;
@@ -175,7 +175,7 @@ fn restored(store: &Store) -> Result<Rows, Error> {
         for row in snapshot.range(keyspace, ..) {
             let (key, value) = row?;
             let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-            rows.push((format!("{}/{}", keyspace.name(), shown(&key)), text(&value)));
+            rows.push((format!("{}/{}", keyspace.name(), decode_key(&key)), text(&value)));
         }
     }
     Ok(rows)
@@ -185,7 +185,7 @@ fn restored(store: &Store) -> Result<Rows, Error> {
 ///
 /// # Errors
 /// Those of reading.
-pub fn nameless(store: &Store, storage: &impl CellReader) -> Result<BTreeSet<KeyspaceId>, EngineError> {
+pub fn keyspaces_without_name(store: &Store, storage: &impl CellReader) -> Result<BTreeSet<KeyspaceId>, EngineError> {
     let mut found = BTreeSet::new();
     for column in [Column::Write, Column::Lock] {
         storage.scan(column, &RowRange::all(), false, |key, _| {
@@ -195,8 +195,8 @@ pub fn nameless(store: &Store, storage: &impl CellReader) -> Result<BTreeSet<Key
     }
     // The catalog itself has none, either.
     found.remove(&KeyspaceId(0));
-    let there = store.snapshot().and_then(|snapshot| snapshot.keyspaces());
-    for keyspace in there.map_err(|why| EngineError::Undetermined(why.to_string()))? {
+    let keyspaces = store.snapshot().and_then(|snapshot| snapshot.keyspaces());
+    for keyspace in keyspaces.map_err(|why| EngineError::Undetermined(why.to_string()))? {
         found.remove(&keyspace.id());
     }
     Ok(found)

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, clippy::pedantic, reason = "a test that cannot go on fails")]
 
-use percolite_crashtest::checker::{Anomaly, Report, Verdict, check};
+use percolite_crashtest::checker::{Anomaly, CheckResult, Report, check};
 use percolite_crashtest::history::History;
 
 fn report(lines: &str) -> Report {
@@ -23,7 +23,7 @@ fn names(lines: &str) -> Vec<Anomaly> {
 
 fn is_fine(lines: &str) {
     let report = report(lines);
-    assert_eq!(report.verdict, Verdict::Consistent, "{report}");
+    assert_eq!(report.verdict, CheckResult::Consistent, "{report}");
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn garbage_read() {
 #[test]
 fn own_write_lost() {
     shows(
-        Anomaly::OwnWriteLost,
+        Anomaly::LostOwnWrite,
         &[1],
         r#"{"session":2,"read_ts":5,"outcome":"aborted","ops":[["w","x","1"],["r","x",null]]}"#,
     );
@@ -63,7 +63,7 @@ fn own_write_lost() {
 #[test]
 fn own_deletion_lost_in_a_scan() {
     shows(
-        Anomaly::OwnWriteLost,
+        Anomaly::LostOwnWrite,
         &[2],
         r#"{"event":"initial","rows":[["x","0"]]}
            {"session":2,"read_ts":5,"outcome":"aborted","ops":[["w","x",null],["s","a",null,[["x","0"]]]]}"#,
@@ -314,7 +314,7 @@ fn an_unknown_outcome_is_a_commit_exactly_if_somebody_saw_it() {
     is_fine(&[unknown.to_owned(), read(2, 9, old)].concat());
     let seen = [unknown.to_owned(), read(2, 5, old), read(2, 9, new)].concat();
     is_fine(&seen);
-    assert_eq!(report(&seen).inferred, 1);
+    assert_eq!(report(&seen).inferred_committed, 1);
     // Who saw it first belongs to the set: without, it had not happened.
     shows(Anomaly::StaleRead, &[2, 3, 4], &[unknown.to_owned(), read(2, 9, new), read(3, 10, old)].concat());
     shows(Anomaly::FutureRead, &[2, 3], &[unknown.to_owned(), read(2, 3, new)].concat());
@@ -362,9 +362,9 @@ fn an_unknown_outcome_needs_a_timestamp_that_nobody_has() {
 
 #[test]
 fn nothing_committed_is_nothing_checked() {
-    assert_eq!(report("").verdict, Verdict::NothingChecked);
+    assert_eq!(report("").verdict, CheckResult::NothingChecked);
     let aborted = r#"{"session":1,"read_ts":3,"outcome":"aborted","ops":[["w","x","1"]]}"#;
-    assert_eq!(report(aborted).verdict, Verdict::NothingChecked);
+    assert_eq!(report(aborted).verdict, CheckResult::NothingChecked);
 }
 
 #[test]

@@ -75,8 +75,8 @@ fn bad_input_is_one_line_with_its_number() {
     for input in [&b"{\"session\":1\n"[..], b"\n\xff\xfe\n", b"\0", &[b'['; 10_000]] {
         let output = check(&["-"], input);
         assert_eq!(output.status.code(), Some(2));
-        let told = stderr(&output);
-        assert!(told.starts_with("error: -: line ") && told.lines().count() == 1, "{told}");
+        let stderr_text = stderr(&output);
+        assert!(stderr_text.starts_with("error: -: line ") && stderr_text.lines().count() == 1, "{stderr_text}");
     }
     let output = check(&["/nowhere/at/all"], "");
     assert_eq!(output.status.code(), Some(2));

@@ -88,9 +88,9 @@ fn bad_lines_are_refused_with_their_number() {
     ];
     for (bad, expected) in cases {
         let why = History::read(format!("{good}\n\n{bad}\n{good}").as_bytes()).unwrap_err();
-        let told = why.to_string();
-        assert!(why.line == 3 && told.starts_with("line 3: ") && told.contains(expected), "{bad}: {told}");
-        assert!(!told.contains('\n') && !told.contains("line 1"), "{told}");
+        let text = why.to_string();
+        assert!(why.line == 3 && text.starts_with("line 3: ") && text.contains(expected), "{bad}: {text}");
+        assert!(!text.contains('\n') && !text.contains("line 1"), "{text}");
     }
     let twice = r#"{"event":"initial","rows":[["a","1"],["a","2"]]}"#;
     assert!(History::read(twice.as_bytes()).unwrap_err().to_string().contains("twice"));

@@ -20,23 +20,23 @@ const LONG: &[&str] = &["--for", "10h"];
 /// A run with temporary files of its own.
 struct Run {
     child: Child,
-    place: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl Run {
     fn start(arguments: &[&str]) -> Self {
-        let place = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().unwrap();
         // Before it looks there: it would end with an error.
-        fs::create_dir_all(scratch(place.path())).unwrap();
+        fs::create_dir_all(scratch(dir.path())).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_percolite-crashtest"))
             .args(arguments)
             .arg("--json")
-            .arg(json(place.path()))
-            .env("TMPDIR", scratch(place.path()))
+            .arg(json(dir.path()))
+            .env("TMPDIR", scratch(dir.path()))
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn();
-        Self { child: child.unwrap(), place }
+        Self { child: child.unwrap(), dir }
     }
 
     fn id(&self) -> u32 {
@@ -67,14 +67,14 @@ impl Run {
     /// Everything of it that is still there.
     fn left(&self) -> Vec<String> {
         let mut left = self.processes();
-        left.extend(files(&scratch(self.place.path())));
+        left.extend(files(&scratch(self.dir.path())));
         left.extend(files(Path::new("/dev/shm")).into_iter().filter(|name| name.contains(&self.in_memory())));
-        let place = self.place.path().to_str().unwrap().to_owned();
+        let dir = self.dir.path().to_str().unwrap().to_owned();
         let disks = fs::read_dir("/sys/block").into_iter().flatten().flatten().map(|disk| disk.path());
-        let behind = disks.filter_map(|disk| fs::read_to_string(disk.join("loop/backing_file")).ok());
-        left.extend(behind.filter(|file| file.starts_with(&place)));
+        let backing_files = disks.filter_map(|disk| fs::read_to_string(disk.join("loop/backing_file")).ok());
+        left.extend(backing_files.filter(|file| file.starts_with(&dir)));
         left.extend(
-            fs::read_to_string("/proc/mounts").unwrap().lines().filter(|line| line.contains(&place)).map(Into::into),
+            fs::read_to_string("/proc/mounts").unwrap().lines().filter(|line| line.contains(&dir)).map(Into::into),
         );
         left
     }
@@ -85,7 +85,7 @@ impl Run {
 
     /// Other processes that it has started, directly or not: they have its folder for temporary files.
     fn processes(&self) -> Vec<String> {
-        let mark = format!("TMPDIR={}", scratch(self.place.path()).display());
+        let mark = format!("TMPDIR={}", scratch(self.dir.path()).display());
         let mut found = Vec::new();
         for process in fs::read_dir("/proc").unwrap().flatten() {
             let environment = fs::read(process.path().join("environ")).unwrap_or_default();
@@ -98,8 +98,8 @@ impl Run {
         found
     }
 
-    fn evidence(&self) -> serde_json::Value {
-        serde_json::from_slice(&fs::read(json(self.place.path())).unwrap()).unwrap()
+    fn report(&self) -> serde_json::Value {
+        serde_json::from_slice(&fs::read(json(self.dir.path())).unwrap()).unwrap()
     }
 }
 
@@ -126,12 +126,12 @@ fn has(process: u32, set: &str, signal: Signal) -> bool {
     u64::from_str_radix(set.trim(), 16).unwrap() & (1 << (signal.as_raw() - 1)) != 0
 }
 
-fn json(place: &Path) -> PathBuf {
-    place.join("evidence.json")
+fn json(dir: &Path) -> PathBuf {
+    dir.join("run.json")
 }
 
-fn scratch(place: &Path) -> PathBuf {
-    place.join("scratch")
+fn scratch(dir: &Path) -> PathBuf {
+    dir.join("scratch")
 }
 
 fn files(folder: &Path) -> Vec<String> {
@@ -148,12 +148,11 @@ fn interrupt(arguments: &[&str], signal: Signal, has_begun: impl Fn(&Run) -> boo
     assert_eq!(status.code(), Some(128 + signal.as_raw()), "{arguments:?}: {status}");
     let left = run.left();
     assert!(left.is_empty(), "{arguments:?} has left {left:#?}");
-    let evidence = run.evidence();
-    assert_eq!(evidence["interrupted"], true, "{arguments:?}");
-    let failures: Vec<_> =
-        evidence["layers"].as_array().unwrap().iter().map(|layer| layer["failures"].clone()).collect();
+    let report = run.report();
+    assert_eq!(report["interrupted"], true, "{arguments:?}");
+    let failures: Vec<_> = report["layers"].as_array().unwrap().iter().map(|layer| layer["failures"].clone()).collect();
     assert!(failures.iter().all(|failures| *failures == serde_json::json!([])), "{arguments:?}: {failures:#?}");
-    evidence
+    report
 }
 
 fn with_a_process(run: &Run) -> bool {
@@ -164,12 +163,12 @@ fn with_a_process(run: &Run) -> bool {
 fn a_layer_in_memory_ends_with_what_it_has_seen() {
     interrupt(&[&["sim"], LONG].concat(), Signal::INT, |_| true);
     let in_memory = |run: &Run| files(Path::new("/dev/shm")).iter().any(|name| name.contains(&run.in_memory()));
-    interrupt(&[&["walsweep"], LONG].concat(), Signal::TERM, in_memory);
+    interrupt(&[&["log-damage"], LONG].concat(), Signal::TERM, in_memory);
 }
 
 #[test]
 fn a_layer_with_processes_ends_them() {
-    for layer in ["kill", "ioerr"] {
+    for layer in ["kill", "io-errors"] {
         for signal in [Signal::INT, Signal::TERM] {
             interrupt(&[&[layer], LONG].concat(), signal, with_a_process);
         }
@@ -181,12 +180,12 @@ fn a_layer_with_disks_takes_them_down() {
     // Where the machine has no such disks it is skipped, in no time.
     let mut skipped = Run::start(&["powercut", "--case", "powercut:1"]);
     skipped.end();
-    if !skipped.evidence()["layers"][0]["skipped"].is_null() {
+    if !skipped.report()["layers"][0]["skipped"].is_null() {
         return;
     }
     interrupt(&[&["powercut"], LONG].concat(), Signal::INT, with_a_process);
     // A small disk comes with every sixth seed.
-    interrupt(&[&["ioerr", "--seed", "6"], LONG].concat(), Signal::TERM, with_a_process);
+    interrupt(&[&["io-errors", "--seed", "6"], LONG].concat(), Signal::TERM, with_a_process);
 }
 
 #[test]
@@ -215,25 +214,25 @@ fn a_second_signal_ends_a_run_at_once() {
     wait("the first signal is handed on", || has(id, "ShdPnd:", Signal::TERM));
     run.signal(Signal::INT);
     assert_eq!(run.end().code(), Some(130));
-    assert_eq!(fs::read(json(run.place.path())).unwrap(), b"", "there was time for evidence");
+    assert_eq!(fs::read(json(run.dir.path())).unwrap(), b"", "there was time for evidence");
     kill_process(child, Signal::CONT).unwrap();
     wait("the other process ends, too", || run.processes().is_empty());
 }
 
 #[test]
 fn a_file_that_cannot_be_written_is_told_before_the_run() {
-    let place = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
     for missing in ["no/such/folder.json", "."] {
         for command in [&["kill"][..], &["sim"], &["quick"], &["mutants"], &["soak", "--for", "10h"]] {
             let output = Command::new(env!("CARGO_BIN_EXE_percolite-crashtest"))
                 .args(command)
                 .arg("--json")
-                .arg(place.path().join(missing))
+                .arg(dir.path().join(missing))
                 .output()
                 .unwrap();
-            let said = String::from_utf8(output.stderr).unwrap();
-            assert_eq!(output.status.code(), Some(2), "{command:?}: {said}");
-            assert!(said.contains(missing) && said.lines().count() == 1, "{said}");
+            let stderr = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(2), "{command:?}: {stderr}");
+            assert!(stderr.contains(missing) && stderr.lines().count() == 1, "{stderr}");
         }
     }
 }

@@ -6,13 +6,13 @@
 use parking_lot::Mutex;
 use percolite::crashtest::Mutant;
 use percolite_crashtest::kill::{Config, run_case};
-use percolite_crashtest::outcome::Outcome;
-use percolite_crashtest::violation::Broken;
+use percolite_crashtest::layer_result::LayerResult;
+use percolite_crashtest::violation::Violation;
 
 /// A mistake is switched on for a whole process, and this one judges.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-fn run(case: &str, mutant: Option<Mutant>) -> Outcome {
+fn run(case: &str, mutant: Option<Mutant>) -> LayerResult {
     let _alone = ONE_AT_A_TIME.lock();
     let program = env!("CARGO_BIN_EXE_percolite-crashtest").into();
     run_case(&Config { program, mutant, ..Config::new().unwrap() }, case).unwrap()
@@ -27,7 +27,7 @@ fn a_killed_process_loses_nothing_that_it_acknowledged() {
         "kill:create.before/2/auto/sync/20",
     ] {
         let outcome = run(case, None);
-        assert!(outcome.is_good(), "{outcome:#?}");
+        assert!(outcome.passed(), "{outcome:#?}");
     }
 }
 
@@ -36,24 +36,26 @@ fn resolving_without_asking_the_primary_is_found_out() {
     let case = |seed| {
         run(&format!("kill:resolve.before-roll-forward/1/two-phase/sync/{seed}"), Some(Mutant::RollbackWithoutPrimary))
     };
-    let found = (0..10).map(case).find(|outcome| !outcome.failures.is_empty()).unwrap();
-    assert!(found.failures[0].replay.ends_with("--mutant rollback-without-primary"));
+    let failed = (0..10).map(case).find(|outcome| !outcome.failures.is_empty()).unwrap();
+    assert!(failed.failures[0].replay.ends_with("--mutant rollback-without-primary"));
     // It is there to be found, and nobody will look at what it left.
-    let kept = found.failures[0].kept.as_ref().unwrap();
-    assert!(kept.join("history.jsonl").exists());
-    std::fs::remove_dir_all(kept).unwrap();
+    let dir = failed.failures[0].saved_in.as_ref().unwrap();
+    assert!(dir.join("history.jsonl").exists());
+    std::fs::remove_dir_all(dir).unwrap();
 }
 
 #[test]
 fn a_collector_that_comes_too_early_is_found_out() {
     let case = |seed| run(&format!("kill:gc.done/last/auto/sync/{seed}"), Some(Mutant::GcTooEarly));
-    let found = (1..10).map(case).find(|outcome| !outcome.failures.is_empty()).unwrap();
+    let failed = (1..10).map(case).find(|outcome| !outcome.failures.is_empty()).unwrap();
     // Found by the history, by a transaction whose own reads do not agree, or by a past that has changed.
-    let shows_it = |broken: &Broken| {
-        broken.promise == "I5 isolation" || broken.how.contains(", reading at ") || broken.how.contains("the past of")
+    let shows_it = |violation: &Violation| {
+        violation.invariant == "isolation"
+            || violation.details.contains(", reading at ")
+            || violation.details.contains("the past of")
     };
-    assert!(found.failures[0].broken.iter().any(shows_it), "{found:#?}");
-    std::fs::remove_dir_all(found.failures[0].kept.as_ref().unwrap()).unwrap();
+    assert!(failed.failures[0].violations.iter().any(shows_it), "{failed:#?}");
+    std::fs::remove_dir_all(failed.failures[0].saved_in.as_ref().unwrap()).unwrap();
 }
 
 #[test]

@@ -11,10 +11,10 @@ fn replay(arguments: &[&str]) -> Output {
 
 fn refused(arguments: &[&str], hint: &str) {
     let output = replay(arguments);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
-    assert!(said.contains(hint), "{arguments:?}: {said}");
-    assert!(said.starts_with("error: ") && !said.contains("panicked"), "{arguments:?}: {said}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
+    assert!(stderr.contains(hint), "{arguments:?}: {stderr}");
+    assert!(stderr.starts_with("error: ") && !stderr.contains("panicked"), "{arguments:?}: {stderr}");
 }
 
 #[test]
@@ -36,21 +36,34 @@ fn a_line_that_is_no_case_is_told_what_one_looks_like() {
     refused(&["kill:group.written/1/both/sync/1"], "no protocol");
     refused(&["kill:group.written/1/auto/never/1"], "no durability");
     refused(&["kill:group.written/1/auto/sync/x"], "no seed");
-    for line in ["walsweep:", "walsweep:1", "walsweep:1/", "walsweep:1/-1", "walsweep:1/2.8", "walsweep:1/2.3.4"] {
-        refused(&[line], "walsweep:SEED/PLACE.BIT");
+    for line in
+        ["log-damage:", "log-damage:1", "log-damage:1/", "log-damage:1/-1", "log-damage:1/2.8", "log-damage:1/2.3.4"]
+    {
+        refused(&[line], "log-damage:SEED/POSITION.BIT");
     }
     for line in ["powercut:", "powercut:x", "powercut:log-", "powercut:log-x", "powercut:1/2"] {
         refused(&[line], "powercut:log-SEED");
     }
-    for line in ["ioerr:", "ioerr:1", "ioerr:1/full.0", "ioerr:1/room.0", "ioerr:1/full.x", "ioerr:x/full.1000"] {
+    for line in [
+        "io-errors:",
+        "io-errors:1",
+        "io-errors:1/full.0",
+        "io-errors:1/full-then-free.0",
+        "io-errors:1/full.x",
+        "io-errors:x/full.1000",
+    ] {
         refused(&[line], "full.KIB");
     }
-    for line in
-        ["ioerr:1/", "ioerr:1/full", "ioerr:1/write.log.EIO", "ioerr:1/write.log.EIO.0", "ioerr:1/write.log.EBADF.1"]
-    {
+    for line in [
+        "io-errors:1/",
+        "io-errors:1/full",
+        "io-errors:1/write.log.EIO",
+        "io-errors:1/write.log.EIO.0",
+        "io-errors:1/write.log.EBADF.1",
+    ] {
         refused(&[line], "write.log.EIO.3");
     }
-    for line in ["ioerr:1/write.log.EIO.3++", "ioerr:1/write.log.EIO.-1", "ioerr:1/write.log.EIO.99999"] {
+    for line in ["io-errors:1/write.log.EIO.3++", "io-errors:1/write.log.EIO.-1", "io-errors:1/write.log.EIO.99999"] {
         refused(&[line], "write.log.EIO.3");
     }
 }
@@ -61,16 +74,16 @@ fn a_case_that_cannot_be_is_told_what_can() {
     refused(&["kill:prewrite.all/1/auto/sync/1"], "kill, two-phase");
     refused(&["kill:one-phase.before/1/two-phase/sync/1"], "kill, auto");
     refused(&["kill:heartbeat.done/last/auto/buffered/1"], "only in: sim, shared");
-    refused(&["ioerr:1/rename.log.EIO.1"], "rename.current");
-    refused(&["ioerr:1/write.folder.EIO.1"], "sync.folder");
-    refused(&["walsweep:1/99999999"], "can be damaged at 0 to");
-    refused(&["walsweep:1/99999999.1"], "can be damaged at 0 to");
+    refused(&["io-errors:1/rename.log.EIO.1"], "rename.current");
+    refused(&["io-errors:1/write.folder.EIO.1"], "sync.folder");
+    refused(&["log-damage:1/99999999"], "can be damaged at 0 to");
+    refused(&["log-damage:1/99999999.1"], "can be damaged at 0 to");
 }
 
 #[test]
 fn what_a_layer_does_not_have_is_refused() {
     let file = std::env::temp_dir().join(format!("percolite-no-history-{}", std::process::id()));
-    for line in ["kill:group.written/1/auto/sync/1", "walsweep:1/200", "ioerr:1/write.log.EIO.3", "powercut:1"] {
+    for line in ["kill:group.written/1/auto/sync/1", "log-damage:1/200", "io-errors:1/write.log.EIO.3", "powercut:1"] {
         refused(&[line, "--history", file.to_str().unwrap()], "only a case of sim has a history");
         refused(&[line, "--trace"], "only a case of sim has a trace");
     }
@@ -85,22 +98,22 @@ fn what_the_machine_lacks_is_named() {
         Command::new(program).args(["replay", line]).env("PATH", "/nowhere").output().unwrap()
     };
     for (line, missing) in
-        [("ioerr:2/write.log.EIO.3", "strace"), ("powercut:1", "unshare"), ("ioerr:1/full.6000", "unshare")]
+        [("io-errors:2/write.log.EIO.3", "strace"), ("powercut:1", "unshare"), ("io-errors:1/full.6000", "unshare")]
     {
         let output = replayed(line);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{line}: {said}");
-        assert!(said.contains("this machine cannot run it") && said.contains(missing), "{line}: {said}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{line}: {stderr}");
+        assert!(stderr.contains("this machine cannot run it") && stderr.contains(missing), "{line}: {stderr}");
     }
 }
 
 #[test]
 fn a_case_that_holds_is_replayed_and_its_history_is_one() {
-    let place = tempfile::tempdir().unwrap();
-    let history = place.path().join("history.jsonl");
+    let dir = tempfile::tempdir().unwrap();
+    let history = dir.path().join("history.jsonl");
     let output = replay(&["sim:embedded/2", "--history", history.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stdout));
     let program = env!("CARGO_BIN_EXE_percolite-crashtest");
     assert_eq!(Command::new(program).arg("check").arg(history).output().unwrap().status.code(), Some(0));
-    assert_eq!(replay(&["walsweep:1/5000"]).status.code(), Some(0));
+    assert_eq!(replay(&["log-damage:1/5000"]).status.code(), Some(0));
 }

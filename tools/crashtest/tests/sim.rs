@@ -1,12 +1,12 @@
 //! What the simulation promises about its histories.
 
 use percolite_crashtest::history::Line;
-use percolite_crashtest::sim::campaign::{SimArgs, run_with};
-use percolite_crashtest::sim::{Mode, Run, Scheduler, TRANSACTIONS_MIN, run};
+use percolite_crashtest::sim::runner::{SimArgs, run_with};
+use percolite_crashtest::sim::{Mode, Scheduler, SimResult, TRANSACTIONS_MIN, run};
 
 const MODES: [Mode; 2] = [Mode::Embedded, Mode::Shared];
 
-fn histories(mode: Mode) -> impl Iterator<Item = (u64, Run)> {
+fn histories(mode: Mode) -> impl Iterator<Item = (u64, SimResult)> {
     Scheduler::install_hooks();
     let first = rand::random_range(0..1 << 40);
     println!("{mode:?} from seed {first}");
@@ -21,8 +21,8 @@ fn every_history_holds_and_hardly_one_lacks_a_crash_or_transactions() {
             let sessions = |line: &Line| if let Line::Transaction(txn) = line { Some(txn.session) } else { None };
             let transactions = run.lines().filter(|line| sessions(line).is_some()).count() as u64;
             let crashes = run.lines().filter(|line| *line == Line::Crash).count();
-            assert!(run.broken.is_empty(), "{mode:?}/{seed}: {:?}", run.broken);
-            if run.counts {
+            assert!(run.violations.is_empty(), "{mode:?}/{seed}: {:?}", run.violations);
+            if run.is_valid {
                 assert!(crashes > 0 && transactions >= TRANSACTIONS_MIN, "{mode:?}/{seed}");
             } else {
                 uncounted.push(seed);
@@ -46,7 +46,7 @@ fn the_same_seed_is_the_same_history() {
 
 #[test]
 fn a_run_has_as_many_histories_that_count_as_were_asked_for() {
-    let order = percolite_crashtest::order::Order { seed: 1, ..Default::default() };
-    let outcome = run_with(&SimArgs { order, mode: None, count: Some(30) }).unwrap();
+    let common = percolite_crashtest::layer_args::LayerArgs { seed: 1, ..Default::default() };
+    let outcome = run_with(&SimArgs { common, mode: None, count: Some(30) }).unwrap();
     assert_eq!((outcome.cases, outcome.failures.len()), (30, 0));
 }

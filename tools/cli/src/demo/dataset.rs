@@ -14,24 +14,24 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use percolite::MAX_KEY_BYTES;
 use serde_json::{Map, Value};
 
-use super::parse::{Bad, Record, Records};
+use super::parse::{BadRecord, Record, Records};
 
 const ELEMENTS: &str = include_str!("../../data/elements.tsv");
 const DPKG_STATUS: &str = "/var/lib/dpkg/status";
 
 /// The longest indexed value, in bytes; what is beyond does not count.
-const INDEXED_MAX_BYTES: usize = 256;
-const KEYS: [&str; 4] = ["id", "key", "name", "Package"];
+const MAX_INDEXED_BYTES: usize = 256;
+const KEY_CANDIDATES: [&str; 4] = ["id", "key", "name", "Package"];
 /// Fields that sort records into groups, as far as their names tell.
-const GROUPS: [&str; 12] = [
+const INDEX_CANDIDATES: [&str; 12] = [
     "section", "category", "type", "kind", "class", "group", "status", "state", "country", "language", "topic", "year",
 ];
 /// What stands in the index for records without the field.
-const ABSENT: &str = "(none)";
+const MISSING_VALUE: &str = "(none)";
 
 /// A source that needs no file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Source {
+pub enum SampleData {
     /// All packages that this Debian knows of: apt-cache dumpavail
     Apt,
     /// The packages installed here: /var/lib/dpkg/status
@@ -53,21 +53,21 @@ pub struct Dataset {
 }
 
 /// Finds the data: `input` is a file or `-`, `source` one of the others; without both, the first that is there.
-pub fn find(input: Option<&Path>, source: Option<Source>) -> Result<Dataset> {
+pub fn find(input: Option<&Path>, source: Option<SampleData>) -> Result<Dataset> {
     match (input, source) {
         (Some(path), _) if path == Path::new("-") => {
             open("standard input".into(), None, Box::new(BufReader::new(io::stdin())), false)
         }
         (Some(path), _) => file(path),
-        (None, Some(Source::Apt)) => apt(),
-        (None, Some(Source::Dpkg)) => file(Path::new(DPKG_STATUS)),
-        (None, Some(Source::Sample)) => sample(),
+        (None, Some(SampleData::Apt)) => apt(),
+        (None, Some(SampleData::Dpkg)) => file(Path::new(DPKG_STATUS)),
+        (None, Some(SampleData::Sample)) => sample(),
         (None, None) => {
             let mut notes = Vec::new();
             for find in [apt, || file(Path::new(DPKG_STATUS)), sample] {
                 match find() {
                     Ok(found) => return Ok(Dataset { notes, ..found }),
-                    Err(why) => notes.push(format!("{why:#}")),
+                    Err(err) => notes.push(format!("{err:#}")),
                 }
             }
             bail!("no data: {}", notes.join("; "))
@@ -93,7 +93,7 @@ fn file(path: &Path) -> Result<Dataset> {
     let opened = File::open(path).with_context(cannot)?;
     let about = opened.metadata().with_context(cannot)?;
     if about.is_dir() {
-        bail!("cannot read {}: it is a folder", path.display());
+        bail!("cannot read {}: it is a directory", path.display());
     }
     let bytes = about.is_file().then_some(about.len());
     let json = path.extension().is_some_and(|extension| extension.to_string_lossy().contains("json"));
@@ -108,51 +108,51 @@ fn sample() -> Result<Dataset> {
 fn open(name: String, bytes: Option<u64>, text: Box<dyn io::BufRead>, json: bool) -> Result<Dataset> {
     match Records::new(text, json).with_context(|| format!("cannot read {name}"))? {
         Ok(records) => Ok(Dataset { name, notes: Vec::new(), bytes, records }),
-        Err(bad) => Err(told(&bad, &name)),
+        Err(bad) => Err(record_error(&bad, &name)),
     }
 }
 
 /// The error for a bad record.
-pub fn told(bad: &Bad, source: &str) -> anyhow::Error {
-    anyhow!("line {} of {source} {}", bad.line, bad.why)
+pub fn record_error(bad: &BadRecord, source: &str) -> anyhow::Error {
+    anyhow!("line {} of {source} {}", bad.line, bad.err)
 }
 
 /// Which fields are the key and the index.
 #[derive(Clone, Debug)]
-pub struct Fields {
+pub struct FieldChoice {
     /// The key's; `None` where the number of the line is the key.
     pub key: Option<String>,
     /// The index's.
     pub index: String,
 }
 
-impl Fields {
+impl FieldChoice {
     /// As the user says; what the user leaves open is chosen by looking at the first records.
     pub fn choose(key: Option<&str>, index: Option<&str>, first: &[Record]) -> Result<Self> {
         let sample = first.first().map(|record| &record.fields).ok_or_else(|| anyhow!("there are no records"))?;
         let has = |name: &str| first.iter().any(|record| record.fields.contains_key(name));
         let names = || sample.keys().cloned().collect::<Vec<_>>().join(", ");
-        for (option, name) in [("--key", key), ("--index-by", index)] {
+        for (option, name) in [("--key", key), ("--index-field", index)] {
             if let Some(name) = name.filter(|name| !has(name)) {
                 bail!("{option} {name}: the records have no such field; the first one has {}", names());
             }
         }
         let key = match key {
             Some(name) => Some(name.to_owned()),
-            None => KEYS.iter().find_map(|name| sample.contains_key(*name).then(|| (*name).to_owned())),
+            None => KEY_CANDIDATES.iter().find_map(|name| sample.contains_key(*name).then(|| (*name).to_owned())),
         };
         let index = match index {
             Some(name) => Some(name.to_owned()),
-            None => by_name(sample, key.as_deref()).or_else(|| by_looking(first, key.as_deref())),
+            None => field_by_name(sample, key.as_deref()).or_else(|| field_by_cardinality(first, key.as_deref())),
         };
         let index = index.or_else(|| sample.keys().next().cloned());
         Ok(Self { key, index: index.ok_or_else(|| anyhow!("the first record has no fields"))? })
     }
 
     /// The record's key.
-    pub fn key_of(&self, record: &Record) -> Result<String, Bad> {
+    pub fn key_of(&self, record: &Record) -> Result<String, BadRecord> {
         let Some(name) = &self.key else { return Ok(format!("{:012}", record.line)) };
-        let bad = |why| Bad { line: record.line, why };
+        let bad = |err| BadRecord { line: record.line, err };
         let key = match record.fields.get(name) {
             None | Some(Value::Null) => return Err(bad(format!("has no field {name:?}, which is the key"))),
             Some(Value::Array(_) | Value::Object(_)) => {
@@ -161,7 +161,7 @@ impl Fields {
             Some(scalar) => text_of(scalar),
         };
         // In the index the key stands behind an indexed value and a zero byte.
-        let limit = MAX_KEY_BYTES - INDEXED_MAX_BYTES - 1;
+        let limit = MAX_KEY_BYTES - MAX_INDEXED_BYTES - 1;
         match key.len() {
             0 => Err(bad(format!("has an empty field {name:?}, which is the key"))),
             length if length > limit => Err(bad(format!("has a key of {length} bytes, more than {limit}"))),
@@ -170,26 +170,26 @@ impl Fields {
     }
 
     /// Where the record belongs in the index. The zero byte ends the value, in which there is none.
-    pub fn entry_of(&self, fields: &Map<String, Value>, key: &[u8]) -> Vec<u8> {
+    pub fn index_key(&self, fields: &Map<String, Value>, key: &[u8]) -> Vec<u8> {
         let value = match fields.get(&self.index) {
             None | Some(Value::Null) => String::new(),
             Some(value) => text_of(value).replace('\0', " "),
         };
-        let end = (0..=INDEXED_MAX_BYTES.min(value.len())).rev().find(|end| value.is_char_boundary(*end));
-        let value = value.get(..end.unwrap_or_default()).filter(|value| !value.is_empty()).unwrap_or(ABSENT);
+        let end = (0..=MAX_INDEXED_BYTES.min(value.len())).rev().find(|end| value.is_char_boundary(*end));
+        let value = value.get(..end.unwrap_or_default()).filter(|value| !value.is_empty()).unwrap_or(MISSING_VALUE);
         [value.as_bytes(), b"\0", key].concat()
     }
 }
 
 /// A field whose name says that it sorts records into groups.
-fn by_name(sample: &Map<String, Value>, key: Option<&str>) -> Option<String> {
-    GROUPS.iter().find_map(|group| {
+fn field_by_name(sample: &Map<String, Value>, key: Option<&str>) -> Option<String> {
+    INDEX_CANDIDATES.iter().find_map(|group| {
         sample.keys().find(|name| name.eq_ignore_ascii_case(group) && Some(name.as_str()) != key).cloned()
     })
 }
 
 /// The field with the fewest different values, but more than one.
-fn by_looking(first: &[Record], key: Option<&str>) -> Option<String> {
+fn field_by_cardinality(first: &[Record], key: Option<&str>) -> Option<String> {
     let sample = &first.first()?.fields;
     let different = |name: &String| {
         let values: HashSet<String> = first.iter().filter_map(|record| record.fields.get(name)).map(text_of).collect();

@@ -11,20 +11,20 @@ use indicatif::{ProgressBar, ProgressStyle};
 use percolite::{Snapshot, Store};
 use serde_json::{Map, Value};
 
-use super::dataset::{Dataset, Fields, told};
-use super::parse::{Bad, Record};
-use super::place::Spaces;
-use crate::output::{count, say};
+use super::dataset::{Dataset, FieldChoice, record_error};
+use super::parse::{BadRecord, Record};
+use super::store::Keyspaces;
+use crate::output::{count, print_line};
 
 const BATCH_RECORDS: usize = 500;
 const BATCH_BYTES: u64 = 4 << 20;
-const PLAIN_LINES_EVERY: Duration = Duration::from_secs(2);
+const PLAIN_PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 
 /// What to load.
-pub struct Wish {
+pub struct LoadOptions {
     /// See `--key`.
     pub key: Option<String>,
-    /// See `--index-by`.
+    /// See `--index-field`.
     pub index: Option<String>,
     /// The most records.
     pub rows: u64,
@@ -46,22 +46,27 @@ pub struct Loaded {
     /// Transactions committed.
     pub commits: u64,
     /// From the first record to the last commit.
-    pub took: Duration,
+    pub elapsed: Duration,
 }
 
 /// Loads the data set; the answer also tells which fields were chosen.
-pub fn load(store: &Store, spaces: &Spaces, data: &mut Dataset, wish: &Wish) -> Result<(Loaded, Fields)> {
+pub fn load(
+    store: &Store,
+    keyspaces: &Keyspaces,
+    data: &mut Dataset,
+    options: &LoadOptions,
+) -> Result<(Loaded, FieldChoice)> {
     let began = Instant::now();
     let mut loaded = Loaded::default();
-    let mut source = Source { data, left: wish.rows, skip_bad: wish.skip_bad, skipped: 0 };
+    let mut source = BatchReader { data, left: options.rows, skip_bad: options.skip_bad, skipped: 0 };
     let mut batch = source.batch()?;
     if batch.is_empty() {
         bail!("there are no records in {}", source.data.name);
     }
-    let fields = Fields::choose(wish.key.as_deref(), wish.index.as_deref(), &batch)
+    let fields = FieldChoice::choose(options.key.as_deref(), options.index.as_deref(), &batch)
         .with_context(|| format!("cannot load {}", source.data.name))?;
     let key = fields.key.as_deref().unwrap_or("the number of the line");
-    say(format_args!("{}; key: {key}; index by: {}", source.data.records.format().name(), fields.index))?;
+    print_line(format_args!("{}; key: {key}; index by: {}", source.data.records.format().name(), fields.index))?;
     let progress = Progress::new(source.data.bytes);
     let mut keyed = Vec::with_capacity(batch.len());
     while !batch.is_empty() {
@@ -69,10 +74,10 @@ pub fn load(store: &Store, spaces: &Spaces, data: &mut Dataset, wish: &Wish) -> 
         for record in batch {
             match fields.key_of(&record) {
                 Ok(key) => keyed.push((key, record.fields)),
-                Err(bad) => source.bad(&bad)?,
+                Err(bad) => source.bad_record(&bad)?,
             }
         }
-        let (new, replaced) = put(store, spaces, &fields, &keyed)?;
+        let (new, replaced) = put(store, keyspaces, &fields, &keyed)?;
         loaded.new += new;
         loaded.replaced += replaced;
         loaded.commits += u64::from(!keyed.is_empty());
@@ -82,19 +87,19 @@ pub fn load(store: &Store, spaces: &Spaces, data: &mut Dataset, wish: &Wish) -> 
     progress.bar.finish_and_clear();
     loaded.skipped = source.skipped;
     loaded.bytes = source.data.records.bytes();
-    loaded.took = began.elapsed();
+    loaded.elapsed = began.elapsed();
     Ok((loaded, fields))
 }
 
 /// Records in portions.
-struct Source<'a> {
+struct BatchReader<'a> {
     data: &'a mut Dataset,
     left: u64,
     skip_bad: bool,
     skipped: u64,
 }
 
-impl Source<'_> {
+impl BatchReader<'_> {
     fn batch(&mut self) -> Result<Vec<Record>> {
         let mut batch = Vec::new();
         let begins = self.data.records.bytes();
@@ -106,13 +111,13 @@ impl Source<'_> {
                     self.left -= 1;
                     batch.push(record);
                 }
-                Some(Err(bad)) => self.bad(&bad)?,
+                Some(Err(bad)) => self.bad_record(&bad)?,
             }
         }
         Ok(batch)
     }
 
-    fn bad(&mut self, bad: &Bad) -> Result<()> {
+    fn bad_record(&mut self, bad: &BadRecord) -> Result<()> {
         if !self.skip_bad {
             let told = told(bad, &self.data.name);
             bail!("{told}; nothing of its transaction was loaded (--skip-bad leaves such records out)");
@@ -123,20 +128,25 @@ impl Source<'_> {
 }
 
 /// Puts some records as one transaction; the answer is how many are new and how many replaced another.
-fn put(store: &Store, spaces: &Spaces, fields: &Fields, some: &[(String, Map<String, Value>)]) -> Result<(u64, u64)> {
+fn put(
+    store: &Store,
+    keyspaces: &Keyspaces,
+    fields: &FieldChoice,
+    some: &[(String, Map<String, Value>)],
+) -> Result<(u64, u64)> {
     store.transact(|txn| {
         let (mut new, mut replaced) = (0, 0);
         for (key, record) in some {
             let key = key.as_bytes();
-            match txn.get(&spaces.records, key)? {
+            match txn.get(&keyspaces.records, key)? {
                 None => new += 1,
                 Some(old) => {
-                    txn.delete(&spaces.index, fields.entry_of(&decode(&old)?, key))?;
+                    txn.delete(&keyspaces.index, fields.index_key(&decode(&old)?, key))?;
                     replaced += 1;
                 }
             }
-            txn.put(&spaces.records, key, encode(record)?)?;
-            txn.put(&spaces.index, fields.entry_of(record, key), key)?;
+            txn.put(&keyspaces.records, key, encode(record)?)?;
+            txn.put(&keyspaces.index, fields.index_key(record, key), key)?;
         }
         Ok((new, replaced))
     })
@@ -159,30 +169,30 @@ pub struct Compared {
     /// Entries that there are.
     pub entries: u64,
     /// Records without their entry, and entries without their record.
-    pub astray: u64,
+    pub mismatched: u64,
 }
 
 impl Compared {
     /// Whether they match exactly.
-    pub fn is_whole(&self) -> bool {
-        self.astray == 0 && self.records == self.entries
+    pub fn matches(&self) -> bool {
+        self.mismatched == 0 && self.records == self.entries
     }
 }
 
 /// Looks for every record's entry, and for every entry's record.
-pub fn compare(snapshot: &Snapshot, spaces: &Spaces, fields: &Fields) -> Result<Compared> {
-    let mut compared = Compared { records: 0, entries: 0, astray: 0 };
-    for row in snapshot.prefix(&spaces.records, "") {
+pub fn compare(snapshot: &Snapshot, keyspaces: &Keyspaces, fields: &FieldChoice) -> Result<Compared> {
+    let mut compared = Compared { records: 0, entries: 0, mismatched: 0 };
+    for row in snapshot.prefix(&keyspaces.records, "") {
         let (key, record) = row?;
-        let entry = fields.entry_of(&decode(&record)?, &key);
+        let entry = fields.index_key(&decode(&record)?, &key);
         compared.records += 1;
-        compared.astray += u64::from(snapshot.get(&spaces.index, entry)?.as_ref() != Some(&key));
+        compared.mismatched += u64::from(snapshot.get(&keyspaces.index, entry)?.as_ref() != Some(&key));
     }
-    for row in snapshot.prefix(&spaces.index, "") {
+    for row in snapshot.prefix(&keyspaces.index, "") {
         let (entry, key) = row?;
-        let record = snapshot.get(&spaces.records, &key)?.map(|record| decode(&record)).transpose()?;
+        let record = snapshot.get(&keyspaces.records, &key)?.map(|record| decode(&record)).transpose()?;
         compared.entries += 1;
-        compared.astray += u64::from(record.is_none_or(|record| fields.entry_of(&record, &key) != entry));
+        compared.mismatched += u64::from(record.is_none_or(|record| fields.index_key(&record, &key) != entry));
     }
     Ok(compared)
 }
@@ -190,7 +200,7 @@ pub fn compare(snapshot: &Snapshot, spaces: &Spaces, fields: &Fields) -> Result<
 /// A bar in a terminal, a line now and then elsewhere.
 struct Progress {
     bar: ProgressBar,
-    told: std::cell::Cell<Instant>,
+    last_printed: std::cell::Cell<Instant>,
 }
 
 impl Progress {
@@ -206,14 +216,14 @@ impl Progress {
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }
-        Self { bar, told: std::cell::Cell::new(Instant::now()) }
+        Self { bar, last_printed: std::cell::Cell::new(Instant::now()) }
     }
 
     fn at(&self, bytes: u64, records: u64) -> Result<()> {
         let records = count(records, "record");
-        if self.bar.is_hidden() && self.told.get().elapsed() >= PLAIN_LINES_EVERY {
-            self.told.set(Instant::now());
-            say(format_args!("… {records}"))?;
+        if self.bar.is_hidden() && self.last_printed.get().elapsed() >= PLAIN_PROGRESS_INTERVAL {
+            self.last_printed.set(Instant::now());
+            print_line(format_args!("… {records}"))?;
         }
         self.bar.set_message(records);
         self.bar.set_position(bytes);

@@ -8,13 +8,13 @@
 //! index and records, [`transfers`] moves money, [`jobs`] are the transactions that [`crash`] kills, [`orphans`] is what
 //! comes after.
 
-pub mod crash;
 mod dataset;
-mod jobs;
+pub mod killed_writer;
 mod load;
 mod orphans;
 mod parse;
-mod place;
+mod planned_txns;
+mod store;
 mod transfers;
 
 use std::path::PathBuf;
@@ -26,13 +26,13 @@ use percolite::Store;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 
-use self::dataset::{Fields, Source};
-use self::jobs::Plan;
-use self::load::Wish;
-use self::place::{Place, Spaces};
-use crate::output::{count, say};
+use self::dataset::{FieldChoice, SampleData};
+use self::load::LoadOptions;
+use self::planned_txns::KillPlan;
+use self::store::{DemoDir, Keyspaces};
+use crate::output::{count, print_line};
 use crate::table;
-use crate::tuning::STATUS_EVERY;
+use crate::tuning::STATUS_INTERVAL;
 
 const THREADS: u32 = 16;
 const ACCOUNTS: u32 = 1000;
@@ -54,13 +54,13 @@ pub struct Args {
     input: Option<PathBuf>,
     /// Load this; default: the first of these that there is
     #[arg(long, conflicts_with = "input")]
-    source: Option<Source>,
+    source: Option<SampleData>,
     /// The field that is the record's key; default: id, key, name or Package, else the number of the line
     #[arg(long, value_name = "FIELD")]
-    key: Option<String>,
+    key_field: Option<String>,
     /// The field that the secondary index goes by; default: one that sorts the records into groups
     #[arg(long, value_name = "FIELD")]
-    index_by: Option<String>,
+    index_field: Option<String>,
     /// Load at most so many records
     #[arg(long, value_name = "N", default_value_t = u64::MAX, hide_default_value = true,
           value_parser = clap::value_parser!(u64).range(1..))]
@@ -68,10 +68,10 @@ pub struct Args {
     /// Leave out records that cannot be read, instead of ending
     #[arg(long)]
     skip_bad: bool,
-    /// Keep the store in this folder, which must be missing, empty, or of an earlier demo; default: a temporary one
+    /// Keep the store in this directory, which must be missing, empty, or of an earlier demo; default: a temporary one
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Keep the temporary folder
+    /// Keep the temporary directory
     #[arg(long)]
     keep: bool,
     /// How long each of the two rounds of transfers lasts
@@ -92,11 +92,11 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 /// What was seen, and what should have been.
 #[derive(Default)]
-pub struct Seen(Vec<(bool, String)>);
+pub struct Checks(Vec<(bool, String)>);
 
-impl Seen {
+impl Checks {
     /// Notes whether `what` is so.
-    pub fn note(&mut self, is_so: bool, what: impl Into<String>) {
+    pub fn check(&mut self, is_so: bool, what: impl Into<String>) {
         self.0.push((is_so, what.into()));
     }
 }
@@ -105,27 +105,27 @@ impl Seen {
 pub fn run(args: &Args) -> Result<()> {
     let began = Instant::now();
     let seed = args.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
-    let place = Place::new(args.dir.as_deref(), args.keep)?;
-    let mut seen = Seen::default();
-    // For `percolite top`, where the folder is known.
-    let store = Store::builder().status_file_interval(STATUS_EVERY).open(place.path())?;
-    let spaces = Spaces::create(&store)?;
-    say(format_args!("The store is in {}.", place.path().display()))?;
-    say(format_args!("To have the same random choices again: --seed {seed}"))?;
+    let demo_dir = DemoDir::new(args.dir.as_deref(), args.keep)?;
+    let mut checks = Checks::default();
+    // For `percolite top`, where the directory is known.
+    let store = Store::builder().status_file_interval(STATUS_INTERVAL).open(demo_dir.path())?;
+    let keyspaces = Keyspaces::create(&store)?;
+    print_line(format_args!("The store is in {}.", demo_dir.path().display()))?;
+    print_line(format_args!("To have the same random choices again: --seed {seed}"))?;
 
-    let fields = load_real_data(&store, &spaces, args, &mut seen)?;
-    move_money(&store, &spaces, args.seconds, seed, &mut seen)?;
-    let plans = jobs::plan(&store, &spaces, &fields, &mut StdRng::seed_from_u64(seed))?;
+    let fields = load_real_data(&store, &keyspaces, args, &mut checks)?;
+    move_money(&store, &keyspaces, args.seconds, seed, &mut checks)?;
+    let plans = planned_txns::plan(&store, &keyspaces, &fields, &mut StdRng::seed_from_u64(seed))?;
     close(store)?;
-    kill_writers(&place, &plans, &mut seen)?;
-    recover(&place, &fields, &plans, &mut seen)?;
+    kill_writers(&demo_dir, &plans, &mut checks)?;
+    recover(&demo_dir, &fields, &plans, &mut checks)?;
 
-    if place.is_temporary() {
-        drop(place);
+    if demo_dir.is_temporary() {
+        drop(demo_dir);
     } else {
-        say(format_args!("\nThe store stays in {}.", place.path().display()))?;
+        print_line(format_args!("\nThe store stays in {}.", demo_dir.path().display()))?;
     }
-    sum_up(&seen, began.elapsed())
+    summarize(&checks, began.elapsed())
 }
 
 fn close(store: Store) -> Result<()> {
@@ -133,19 +133,24 @@ fn close(store: Store) -> Result<()> {
     Ok(store.close()?)
 }
 
-fn load_real_data(store: &Store, spaces: &Spaces, args: &Args, seen: &mut Seen) -> Result<Fields> {
-    say("\n1. Real data: records, and an index that is kept in step\n")?;
+fn load_real_data(store: &Store, keyspaces: &Keyspaces, args: &Args, checks: &mut Checks) -> Result<FieldChoice> {
+    print_line("\n1. Real data: records, and an index that is kept in step\n")?;
     let mut data = dataset::find(args.input.as_deref(), args.source)?;
     for note in &data.notes {
-        say(format_args!("not used: {note}"))?;
+        print_line(format_args!("not used: {note}"))?;
     }
-    say(format_args!("source: {}", data.name))?;
-    let wish = Wish { key: args.key.clone(), index: args.index_by.clone(), rows: args.rows, skip_bad: args.skip_bad };
-    let (loaded, fields) = load::load(store, spaces, &mut data, &wish)?;
+    print_line(format_args!("source: {}", data.name))?;
+    let options = LoadOptions {
+        key: args.key_field.clone(),
+        index: args.index_field.clone(),
+        rows: args.rows,
+        skip_bad: args.skip_bad,
+    };
+    let (loaded, fields) = load::load(store, keyspaces, &mut data, &options)?;
     let read = loaded.new + loaded.replaced;
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "a rate")]
-    let rate = (read as f64 / loaded.took.as_secs_f64()) as u64;
-    say(format_args!(
+    let rate = (read as f64 / loaded.elapsed.as_secs_f64()) as u64;
+    print_line(format_args!(
         "{} ({} new, {} replacing another), {} read",
         count(read, "record"),
         indicatif::HumanCount(loaded.new),
@@ -153,98 +158,104 @@ fn load_real_data(store: &Store, spaces: &Spaces, args: &Args, seen: &mut Seen) 
         indicatif::HumanBytes(loaded.bytes),
     ))?;
     if loaded.skipped > 0 {
-        say(format_args!("{} left out because they cannot be read", count(loaded.skipped, "record")))?;
+        print_line(format_args!("{} left out because they cannot be read", count(loaded.skipped, "record")))?;
     }
     let commits = count(loaded.commits, "durable transaction");
-    say(format_args!("{commits} in {:.1} s, {} a second", loaded.took.as_secs_f64(), count(rate, "record")))?;
-    let compared = load::compare(&store.snapshot()?, spaces, &fields)?;
-    seen.note(
-        compared.is_whole() && compared.records == loaded.new,
+    print_line(format_args!("{commits} in {:.1} s, {} a second", loaded.elapsed.as_secs_f64(), count(rate, "record")))?;
+    let compared = load::compare(&store.snapshot()?, keyspaces, &fields)?;
+    checks.check(
+        compared.matches() && compared.records == loaded.new,
         format!("{} loaded, the index in step with them", count(compared.records, "record")),
     );
     Ok(fields)
 }
 
-fn move_money(store: &Store, spaces: &Spaces, time: Duration, seed: u64, seen: &mut Seen) -> Result<()> {
-    say(format_args!(
+fn move_money(store: &Store, keyspaces: &Keyspaces, time: Duration, seed: u64, checks: &mut Checks) -> Result<()> {
+    print_line(format_args!(
         "\n2. Transfers between accounts: {THREADS} threads, every commit durable, {:.1} s each\n",
         time.as_secs_f64()
     ))?;
     let mut rows = Vec::new();
     let (mut audits, mut wrong, mut idle) = (0, 0, false);
-    for (keyspace, accounts) in [(&spaces.hot, HOT_ACCOUNTS), (&spaces.accounts, ACCOUNTS)] {
+    for (keyspace, accounts) in [(&keyspaces.hot, HOT_ACCOUNTS), (&keyspaces.accounts, ACCOUNTS)] {
         transfers::open_accounts(store, keyspace, accounts)?;
         let stop = &AtomicBool::new(false);
-        let round = transfers::Round { keyspace, accounts, threads: THREADS, time, seed, stop };
+        let round = transfers::Round { keyspace, accounts, threads: THREADS, duration: time, seed, stop };
         let outcome = transfers::run(store, &round)?;
         audits += outcome.audits;
-        wrong += outcome.wrong;
+        wrong += outcome.failed_audits;
         idle |= outcome.commits == 0;
         #[expect(clippy::cast_precision_loss, reason = "rates")]
-        let (rate, shared) =
-            (outcome.commits as f64 / outcome.took.as_secs_f64(), outcome.commits as f64 / outcome.syncs.max(1) as f64);
+        let (rate, shared) = (
+            outcome.commits as f64 / outcome.elapsed.as_secs_f64(),
+            outcome.commits as f64 / outcome.syncs.max(1) as f64,
+        );
         rows.push([
             accounts.to_string(),
             indicatif::HumanFloatCount(rate.round()).to_string(),
             indicatif::HumanCount(outcome.conflicts).to_string(),
             indicatif::HumanCount(outcome.retries).to_string(),
             format!("{shared:.1}"),
-            format!("{} of {}", outcome.audits - outcome.wrong, outcome.audits),
+            format!("{} of {}", outcome.audits - outcome.failed_audits, outcome.audits),
         ]);
     }
     let header = ["accounts", "commits/s", "conflicts", "retries", "commits per sync", "sums whole"];
-    say(table::drawn_figures(header, rows))?;
-    say("A conflict: two transfers wanted the same account at the same time, and the\n\
+    print_line(table::drawn_numeric_table(header, rows))?;
+    print_line(
+        "A conflict: two transfers wanted the same account at the same time, and the\n\
          later one had to begin again. A sync: the disk confirms the log. A sum: all\n\
-         accounts added up, in a snapshot.")?;
-    seen.note(
+         accounts added up, in a snapshot.",
+    )?;
+    checks.check(
         wrong == 0 && audits > 2 && !idle,
         format!("the sum was whole in {} while {THREADS} threads moved money", count(audits, "snapshot")),
     );
     Ok(())
 }
 
-fn kill_writers(place: &Place, plans: &[Plan], seen: &mut Seen) -> Result<()> {
-    say("\n3. Writers killed in the middle of commits\n")?;
-    say("A commit in two phases locks all its rows, then commits them, one row (the\n\
+fn kill_writers(demo_dir: &DemoDir, plans: &[KillPlan], checks: &mut Checks) -> Result<()> {
+    print_line("\n3. Writers killed in the middle of commits\n")?;
+    print_line(
+        "A commit in two phases locks all its rows, then commits them, one row (the\n\
          primary) first. Whether that one is committed decides about all: it is the\n\
-         commit point. Each of these writers is a process of its own.\n")?;
+         commit point. Each of these writers is a process of its own.\n",
+    )?;
     let mut rows = Vec::new();
-    for moment in [crash::Moment::BeforeCommitPoint, crash::Moment::AfterCommitPoint] {
+    for kill_at in [killed_writer::KillPoint::BeforeCommitPoint, killed_writer::KillPoint::AfterCommitPoint] {
         let (mut planned, mut as_planned) = (0, 0);
-        for plan in plans.iter().filter(|plan| plan.moment == moment) {
-            let death = crash::kill_in_commit(place.path(), moment, &plan.job)?;
+        for plan in plans.iter().filter(|plan| plan.kill_at == kill_at) {
+            let death = killed_writer::kill_in_commit(demo_dir.path(), kill_at, &plan.txn)?;
             planned += 1;
-            as_planned += u64::from(death.as_planned);
-            let how = if death.as_planned { "SIGKILL" } else { "not as planned" };
-            rows.push([plan.job.name(), death.last_words, how.to_owned()]);
+            as_planned += u64::from(death.killed_as_planned);
+            let how = if death.killed_as_planned { "SIGKILL" } else { "not as planned" };
+            rows.push([plan.txn.name(), death.ready_line, how.to_owned()]);
         }
         let killed = count(as_planned, "writer");
-        seen.note(as_planned == planned && planned > 0, format!("{killed} killed by SIGKILL {}", moment.name()));
+        checks.check(as_planned == planned && planned > 0, format!("{killed} killed by SIGKILL {}", kill_at.name()));
     }
-    say(table::drawn(["transaction", "last words", "died of"], rows))
+    print_line(table::drawn_text_table(["transaction", "last words", "died of"], rows))
 }
 
-fn recover(place: &Place, fields: &Fields, plans: &[Plan], seen: &mut Seen) -> Result<()> {
-    say("\n4. The store is opened again, without its background sweep: what is left\n")?;
-    let store = Store::builder().background_resolve(false).open(place.path())?;
-    let spaces = Spaces::open(&store)?;
-    let locks = orphans::show(&store, &spaces, plans, seen)?;
+fn recover(demo_dir: &DemoDir, fields: &FieldChoice, plans: &[KillPlan], checks: &mut Checks) -> Result<()> {
+    print_line("\n4. The store is opened again, without its background sweep: what is left\n")?;
+    let store = Store::builder().background_resolve(false).open(demo_dir.path())?;
+    let keyspaces = Keyspaces::open(&store)?;
+    let locks = orphans::print_locks(&store, &keyspaces, plans, checks)?;
 
-    say("\n5. Everything is read, and nothing else is done\n")?;
-    orphans::read_away(&store, &spaces, fields, plans, [ACCOUNTS, HOT_ACCOUNTS], seen)?;
-    orphans::ask_again(&store, &locks, seen)?;
+    print_line("\n5. Everything is read, and nothing else is done\n")?;
+    orphans::resolve_by_reading(&store, &keyspaces, fields, plans, [ACCOUNTS, HOT_ACCOUNTS], checks)?;
+    orphans::recheck_status(&store, &locks, checks)?;
     close(store)
 }
 
-fn sum_up(seen: &Seen, took: Duration) -> Result<()> {
-    say("\nSeen:\n")?;
-    for (is_so, what) in &seen.0 {
-        say(format_args!("{} {what}", if *is_so { '✓' } else { '✗' }))?;
+fn summarize(checks: &Checks, took: Duration) -> Result<()> {
+    print_line("\nSeen:\n")?;
+    for (is_so, what) in &checks.0 {
+        print_line(format_args!("{} {what}", if *is_so { '✓' } else { '✗' }))?;
     }
-    let missing: Vec<&str> = seen.0.iter().filter(|(is_so, _)| !is_so).map(|(_, what)| what.as_str()).collect();
+    let missing: Vec<&str> = checks.0.iter().filter(|(is_so, _)| !is_so).map(|(_, what)| what.as_str()).collect();
     if !missing.is_empty() {
         bail!("not so: {}", missing.join("; "));
     }
-    say(format_args!("\nAll of it, in {:.1} s.", took.as_secs_f64()))
+    print_line(format_args!("\nAll of it, in {:.1} s.", took.as_secs_f64()))
 }

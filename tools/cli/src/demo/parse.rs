@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result};
 use serde_json::{Map, Value};
 
 /// No line of real data is longer; a source without line ends must not fill the memory.
-const LINE_MAX_BYTES: u64 = 16 << 20;
+const MAX_LINE_BYTES: u64 = 16 << 20;
 
 /// What of a Debian package is kept.
 const PACKAGE_FIELDS: [&str; 11] = [
@@ -41,11 +41,11 @@ pub struct Record {
 
 /// A record that cannot be used.
 #[derive(Debug)]
-pub struct Bad {
+pub struct BadRecord {
     /// Where it begins.
     pub line: u64,
     /// What is wrong with it.
-    pub why: String,
+    pub err: String,
 }
 
 /// How the text is laid out.
@@ -71,20 +71,20 @@ impl Format {
 
 /// The records of a source, in order.
 pub struct Records {
-    lines: Lines,
+    lines: LineReader,
     format: Format,
 }
 
 impl Records {
     /// Finds out the format from the first line; `json` says that the source's name promises JSON.
-    pub fn new(source: Box<dyn BufRead>, json: bool) -> Result<Result<Self, Bad>> {
-        let mut lines = Lines { source, line: 0, bytes: 0, pushed_back: None };
-        let first = match lines.next_filled()? {
+    pub fn new(source: Box<dyn BufRead>, json: bool) -> Result<Result<Self, BadRecord>> {
+        let mut lines = LineReader { source, line: 0, bytes: 0, pushed_back: None };
+        let first = match lines.next_non_empty()? {
             Some(Ok(first)) => first,
             Some(Err(bad)) => return Ok(Err(bad)),
             None => String::new(),
         };
-        let bad = |why: &str| Ok(Err(Bad { line: lines.line, why: why.into() }));
+        let bad = |err: &str| Ok(Err(BadRecord { line: lines.line, err: err.into() }));
         let start = first.trim_start();
         let format = if json || start.is_empty() || start.starts_with('{') {
             if start.starts_with('[') {
@@ -124,13 +124,13 @@ impl Records {
     }
 
     /// The next record, unless it is bad, if there is one.
-    pub fn next(&mut self) -> Result<Option<Result<Record, Bad>>> {
+    pub fn next(&mut self) -> Result<Option<Result<Record, BadRecord>>> {
         match &self.format {
             Format::Debian => self.next_stanza(),
             Format::JsonLines | Format::Tsv(_) => {
-                let Some(text) = self.lines.next_filled()? else { return Ok(None) };
+                let Some(text) = self.lines.next_non_empty()? else { return Ok(None) };
                 let line = self.lines.line;
-                let fields = text.and_then(|text| self.fields(&text).map_err(|why| Bad { line, why }));
+                let fields = text.and_then(|text| self.fields(&text).map_err(|err| BadRecord { line, err }));
                 Ok(Some(fields.map(|fields| Record { line, fields })))
             }
         }
@@ -147,16 +147,16 @@ impl Records {
         match serde_json::from_str(text) {
             Ok(Value::Object(fields)) => Ok(fields),
             Ok(_) => Err("is JSON, but not an object".into()),
-            Err(why) => {
+            Err(err) => {
                 // serde_json counts lines too, and here there is always one.
-                let told = why.to_string();
+                let told = err.to_string();
                 let told = told.split(" at line ").next().unwrap_or_default();
-                Err(format!("is not JSON: {told} (column {})", why.column()))
+                Err(format!("is not JSON: {told} (column {})", err.column()))
             }
         }
     }
 
-    fn next_stanza(&mut self) -> Result<Option<Result<Record, Bad>>> {
+    fn next_stanza(&mut self) -> Result<Option<Result<Record, BadRecord>>> {
         let mut fields: Map<String, Value> = Map::new();
         let mut bad = None;
         let mut begins = None;
@@ -165,9 +165,9 @@ impl Records {
             let line = self.lines.line;
             let text = match text {
                 Ok(text) => text,
-                Err(why) => {
+                Err(err) => {
                     begins = begins.or(Some(line));
-                    bad = bad.or(Some(why));
+                    bad = bad.or(Some(err));
                     continue;
                 }
             };
@@ -192,7 +192,7 @@ impl Records {
                     fields.insert(name.to_owned(), value.trim().into());
                 }
             } else {
-                bad = bad.or_else(|| Some(Bad { line, why: "is no field of a package (Name: value)".into() }));
+                bad = bad.or_else(|| Some(BadRecord { line, err: "is no field of a package (Name: value)".into() }));
             }
         }
         Ok(begins.map(|line| bad.map_or(Ok(Record { line, fields }), Err)))
@@ -200,29 +200,29 @@ impl Records {
 }
 
 /// The lines of a source, counted.
-struct Lines {
+struct LineReader {
     source: Box<dyn BufRead>,
     line: u64,
     bytes: u64,
     pushed_back: Option<String>,
 }
 
-impl Lines {
+impl LineReader {
     /// The next line without its end, unless it is not text, if there is one.
-    fn next(&mut self) -> Result<Option<Result<String, Bad>>> {
+    fn next(&mut self) -> Result<Option<Result<String, BadRecord>>> {
         if let Some(text) = self.pushed_back.take() {
             return Ok(Some(Ok(text)));
         }
         let mut bytes = Vec::new();
-        let limited = &mut self.source.by_ref().take(LINE_MAX_BYTES);
+        let limited = &mut self.source.by_ref().take(MAX_LINE_BYTES);
         let length = limited.read_until(b'\n', &mut bytes).context("cannot read on")?;
         if length == 0 {
             return Ok(None);
         }
         self.line += 1;
         self.bytes += length as u64;
-        if length as u64 == LINE_MAX_BYTES {
-            anyhow::bail!("line {} has more than {} bytes", self.line, indicatif::HumanCount(LINE_MAX_BYTES));
+        if length as u64 == MAX_LINE_BYTES {
+            anyhow::bail!("line {} has more than {} bytes", self.line, indicatif::HumanCount(MAX_LINE_BYTES));
         }
         if bytes.last() == Some(&b'\n') {
             bytes.pop();
@@ -230,7 +230,7 @@ impl Lines {
                 bytes.pop();
             }
         }
-        let text = String::from_utf8(bytes).map_err(|_| Bad { line: self.line, why: "is not UTF-8".into() });
+        let text = String::from_utf8(bytes).map_err(|_| BadRecord { line: self.line, err: "is not UTF-8".into() });
         Ok(Some(text.map(|text| match text.strip_prefix('\u{feff}') {
             Some(without_mark) if self.line == 1 => without_mark.to_owned(),
             _ => text,
@@ -238,7 +238,7 @@ impl Lines {
     }
 
     /// The next line that is not empty.
-    fn next_filled(&mut self) -> Result<Option<Result<String, Bad>>> {
+    fn next_non_empty(&mut self) -> Result<Option<Result<String, BadRecord>>> {
         loop {
             match self.next()? {
                 Some(Ok(text)) if text.trim().is_empty() => {}

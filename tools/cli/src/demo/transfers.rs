@@ -14,7 +14,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
 /// Opened with this.
-const BALANCE: u64 = 1000;
+const OPENING_BALANCE: u64 = 1000;
 const ACCOUNTS_IN_A_TXN: u32 = 500;
 const AUDIT_EVERY: Duration = Duration::from_millis(20);
 
@@ -27,7 +27,7 @@ pub struct Round<'a> {
     /// Threads that transfer.
     pub threads: u32,
     /// How long.
-    pub time: Duration,
+    pub duration: Duration,
     /// Where the choices come from.
     pub seed: u64,
     /// Set by whoever wants it to end earlier, and by a thread that fails.
@@ -39,7 +39,7 @@ pub struct Outcome {
     /// Transfers made.
     pub commits: u64,
     /// How long it took.
-    pub took: Duration,
+    pub elapsed: Duration,
     /// Commits refused, because another came first.
     pub conflicts: u64,
     /// Transfers run again.
@@ -49,7 +49,7 @@ pub struct Outcome {
     /// Snapshots taken while it ran, the one at the end included.
     pub audits: u64,
     /// Those of them whose sum was wrong.
-    pub wrong: u64,
+    pub failed_audits: u64,
 }
 
 /// An account's key.
@@ -59,7 +59,7 @@ pub fn account(number: u32) -> String {
 
 /// What all accounts have together.
 pub fn total(accounts: u32) -> u64 {
-    u64::from(accounts) * BALANCE
+    u64::from(accounts) * OPENING_BALANCE
 }
 
 /// An account's balance, from what is stored.
@@ -85,7 +85,7 @@ pub fn open_accounts(store: &Store, keyspace: &Keyspace, accounts: u32) -> Resul
     let numbers: Vec<u32> = (0..accounts).collect();
     for some in numbers.chunks(ACCOUNTS_IN_A_TXN as usize) {
         store.transact(|txn| {
-            some.iter().try_for_each(|number| txn.insert(keyspace, account(*number), BALANCE.to_string()))
+            some.iter().try_for_each(|number| txn.insert(keyspace, account(*number), OPENING_BALANCE.to_string()))
         })?;
     }
     Ok(())
@@ -119,9 +119,9 @@ pub fn run(store: &Store, round: &Round<'_>) -> Result<Outcome> {
             })
             .collect();
         let mut audited = Ok(());
-        while began.elapsed() < round.time && !stop.load(Ordering::Relaxed) && audited.is_ok() {
+        while began.elapsed() < round.duration && !stop.load(Ordering::Relaxed) && audited.is_ok() {
             audited = audit();
-            std::thread::sleep(AUDIT_EVERY.min(round.time.saturating_sub(began.elapsed())));
+            std::thread::sleep(AUDIT_EVERY.min(round.duration.saturating_sub(began.elapsed())));
         }
         stop.store(true, Ordering::Relaxed);
         for thread in threads {
@@ -134,12 +134,12 @@ pub fn run(store: &Store, round: &Round<'_>) -> Result<Outcome> {
     let after = store.stats();
     Ok(Outcome {
         commits: commits.into_inner(),
-        took,
+        elapsed: took,
         conflicts: after.conflicts - before.conflicts,
         retries: after.retries - before.retries,
         syncs: after.wal_syncs - before.wal_syncs,
         audits,
-        wrong,
+        failed_audits: wrong,
     })
 }
 

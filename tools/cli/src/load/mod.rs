@@ -4,8 +4,8 @@
 //! from being heard. Each transaction is durable before the next begins; so at any end it is known what is in: everything before
 //! some record, and nothing behind it.
 
-mod known;
-mod pairs;
+mod duplicates;
+mod reader;
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -16,21 +16,21 @@ use anyhow::{Context as _, Result};
 use percolite::{ErrorKind, Keyspace, Store};
 use serde_json::json;
 
-use self::known::Known;
-use self::pairs::{Layout, Pair, Portion, Source};
-use crate::bytes::{Form, FormArgs};
+use self::duplicates::DuplicateDetector;
+use self::reader::{Batch, Format, Pair, RecordReader};
+use crate::encoding::{Encoding, EncodingArgs};
 use crate::exit::Code;
 use crate::interrupt::Interrupt;
-use crate::open::{self, Folder};
-use crate::output::{count, say};
+use crate::open::{self, StoreDir};
+use crate::output::{count, print_line};
 use crate::progress::Progress;
 use crate::tuning::Tuning;
 
 /// How often to look for Ctrl-C while there is nothing to read.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A key that is known takes less than a quarter of this; `--memory` is mostly for the store.
-const KEY_KEPT_BYTES: usize = 128;
+/// A key that is known takes less than a quarter of this; `--memory-budget` is mostly for the store.
+const BYTES_PER_KEY: usize = 128;
 
 /// The command's options.
 #[expect(clippy::struct_excessive_bools, reason = "each is an option")]
@@ -38,20 +38,20 @@ const KEY_KEPT_BYTES: usize = 128;
 #[command(after_help = "\
 Examples:
   percolite load --create shop fruit fruit.jsonl        {\"key\": \"apple\", \"value\": \"red\"}, one a line
-  percolite load --create shop people --key id p.jsonl  other objects, whose field `id` is the key
+  percolite load --create shop people --key-field id p.jsonl  other objects, whose field `id` is the key
   percolite load --create shop fruit fruit.csv          two columns; --header if they have names
   percolite scan shop fruit --json | percolite load --create copy fruit -
   percolite scan shop fruit | percolite load --create copy fruit -
                                                         the same with plain lines, which are smaller
-  jq -c '{key: .id, value: .}' p.json | percolite load --create shop people --values json
+  jq -c '{key: .id, value: .}' p.json | percolite load --create shop people --value-encoding json
   percolite load shop fruit big.csv --skip 120000       goes on where a load was interrupted
 
 In JSON, a key or value that is no text is {\"hex\": \"00ff\"} or {\"base64\": \"AP8=\"}; any other JSON is kept as it is. With \
---values json every value is, a string with its quotes. In TSV \\t, \\n, \\r, \\\\ and \\xHH are what `scan` means by them, unless the layout is \
-raw-tsv. Rows that are there already are replaced, and it is said how many. Telling that takes up to 75 MB, or a quarter of --memory. Ctrl-C ends it behind the transaction that runs, and says what is in.")]
+--value-encoding json every value is, a string with its quotes. In TSV \\t, \\n, \\r, \\\\ and \\xHH are what `scan` means by them, unless the layout is \
+raw-tsv. Rows that are there already are replaced, and it is said how many. Telling that takes up to 75 MB, or a quarter of --memory-budget. Ctrl-C ends it behind the transaction that runs, and says what is in.")]
 pub struct Args {
     #[command(flatten)]
-    pub store: Folder,
+    pub store: StoreDir,
     /// The keyspace
     keyspace: String,
     /// The file; - is standard input
@@ -59,10 +59,10 @@ pub struct Args {
     file: PathBuf,
     /// How the file is laid out; default: by its name, else by its beginning
     #[arg(long)]
-    layout: Option<Layout>,
+    format: Option<Format>,
     /// JSON lines: the field that is the key; the value is the whole object, as it is
     #[arg(long, value_name = "FIELD")]
-    key: Option<String>,
+    key_field: Option<String>,
     /// CSV and TSV: the first line names the columns
     #[arg(long)]
     header: bool,
@@ -81,7 +81,7 @@ pub struct Args {
     #[command(flatten)]
     tuning: Tuning,
     #[command(flatten)]
-    forms: FormArgs,
+    encodings: EncodingArgs,
     /// One JSON document on what was loaded
     #[arg(long)]
     json: bool,
@@ -96,26 +96,26 @@ struct Loaded {
     /// Those of them whose keys were there already, from before or from an earlier record.
     replaced: u64,
     bytes: u64,
-    left_out: u64,
+    skipped: u64,
     transactions: u64,
 }
 
 /// Why it ended.
 enum End {
-    Whole,
+    EndOfInput,
     Interrupted,
     Failed(anyhow::Error),
     /// More were to be left out.
-    Short {
+    FewerThanSkip {
         records: u64,
     },
 }
 
 impl Args {
     fn check(&self) -> Result<()> {
-        if self.key.is_some() && !matches!(self.forms.get().values, Form::Text | Form::Json) {
+        if self.key_field.is_some() && !matches!(self.encodings.get().values, Encoding::Text | Encoding::Json) {
             return Err(Code::Usage.error(
-                "--values is for {\"key\": …, \"value\": …} and for columns: with --key the value is the object",
+                "--value-encoding is for {\"key\": …, \"value\": …} and for columns: with --key the value is the object",
             ));
         }
         Ok(())
@@ -124,43 +124,47 @@ impl Args {
 
 pub fn run(args: &Args) -> Result<()> {
     let interrupt = Interrupt::watch()?;
-    let wish = pairs::Wish {
-        layout: args.layout,
-        key: args.key.clone(),
+    let options = reader::ReadOptions {
+        format: args.format,
+        key_field: args.key_field.clone(),
         header: args.header,
         skip: args.skip,
         batch: usize::try_from(args.batch).unwrap_or(usize::MAX),
-        forms: args.forms.get(),
+        encodings: args.encodings.get(),
     };
     args.check()?;
-    let source = Source::open(&args.file, wish, &interrupt)?;
-    let store = args.store.write_tuned(args.create, &args.tuning)?;
+    let source = RecordReader::open(&args.file, options, &interrupt)?;
+    let store = args.store.open_tuned(args.create, &args.tuning)?;
     let keyspace = open::keyspace_to_write(&store, &args.keyspace, args.create)?;
-    let mut known = Known::of(&store, &keyspace, args.tuning.share(KEY_KEPT_BYTES).min(known::KEPT_MAX))?;
+    let mut known = DuplicateDetector::of(
+        &store,
+        &keyspace,
+        args.tuning.items_that_fit(BYTES_PER_KEY).min(duplicates::MAX_TRACKED_KEYS),
+    )?;
     let progress = Progress::new(source.length);
-    let (read, began) = (source.read.clone(), Instant::now());
+    let (read, began) = (source.bytes_read.clone(), Instant::now());
 
     let (give, portions) = sync_channel(2);
     std::thread::spawn(move || source.send(&give));
     let mut loaded = Loaded { records: args.skip, ..Loaded::default() };
     let end = loop {
-        if interrupt.is_wanted() {
+        if interrupt.is_requested() {
             break End::Interrupted;
         }
-        match next(&portions) {
+        match next_batch(&portions) {
             None => {}
-            Some(Portion::End) => break End::Whole,
-            Some(Portion::Failed(why)) => break End::Failed(why),
-            Some(Portion::Short { records }) => break End::Short { records },
-            Some(Portion::Bad { .. }) if args.skip_bad => {
-                loaded.left_out += 1;
+            Some(Batch::End) => break End::EndOfInput,
+            Some(Batch::Failed(err)) => break End::Failed(err),
+            Some(Batch::FewerThanSkip { records }) => break End::FewerThanSkip { records },
+            Some(Batch::BadRecord { .. }) if args.skip_bad => {
+                loaded.skipped += 1;
                 loaded.records += 1;
             }
-            Some(Portion::Bad { line, why }) => {
-                let told = format!("line {line} {why}; --skip-bad leaves such records out");
+            Some(Batch::BadRecord { line, err }) => {
+                let told = format!("line {line} {err}; --skip-bad leaves such records out");
                 break End::Failed(Code::Failed.error(told));
             }
-            Some(Portion::Rows(rows)) => match put(&store, &keyspace, &rows, &mut known) {
+            Some(Batch::Rows(rows)) => match put(&store, &keyspace, &rows, &mut known) {
                 Ok(replaced) => {
                     loaded.replaced += replaced;
                     loaded.records += rows.len() as u64;
@@ -168,35 +172,35 @@ pub fn run(args: &Args) -> Result<()> {
                     loaded.bytes += rows.iter().map(|(key, value)| (key.len() + value.len()) as u64).sum::<u64>();
                     loaded.transactions += 1;
                 }
-                Err(why) => break End::Failed(why),
+                Err(err) => break End::Failed(err),
             },
         }
-        progress.at(read.load(Ordering::Relaxed), count(loaded.rows, "row"));
+        progress.set(read.load(Ordering::Relaxed), count(loaded.rows, "row"));
     };
     drop(progress);
     let closed = match end {
-        End::Whole => open::finish(store),
+        End::EndOfInput => open::close_after_cleanup(store),
         _ => store.close().map_err(anyhow::Error::from),
     };
     let end = match (end, closed) {
         // What closing a store that has failed answers is only the echo.
-        (End::Whole | End::Interrupted, Err(why)) => End::Failed(why),
+        (End::EndOfInput | End::Interrupted, Err(err)) => End::Failed(err),
         (end, _) => end,
     };
     report(args, &loaded, began.elapsed(), end)
 }
 
-fn next(portions: &Receiver<Portion>) -> Option<Portion> {
-    match portions.recv_timeout(LOOK_EVERY) {
+fn next_batch(portions: &Receiver<Batch>) -> Option<Batch> {
+    match portions.recv_timeout(POLL_INTERVAL) {
         Ok(portion) => Some(portion),
         Err(RecvTimeoutError::Timeout) => None,
-        Err(RecvTimeoutError::Disconnected) => Some(Portion::Failed(anyhow::anyhow!("the reading thread has ended"))),
+        Err(RecvTimeoutError::Disconnected) => Some(Batch::Failed(anyhow::anyhow!("the reading thread has ended"))),
     }
 }
 
 /// Puts them in a transaction. The answer is how many of them replaced another.
-fn put(store: &Store, keyspace: &Keyspace, rows: &[Pair], known: &mut Known) -> Result<u64> {
-    let asked = known.sort(store, keyspace, rows)?;
+fn put(store: &Store, keyspace: &Keyspace, rows: &[Pair], known: &mut DuplicateDetector) -> Result<u64> {
+    let asked = known.classify(store, keyspace, rows)?;
     let put = store.transact(|txn| {
         let mut replaced = asked.replaced;
         for key in &asked.keys {
@@ -209,28 +213,28 @@ fn put(store: &Store, keyspace: &Keyspace, rows: &[Pair], known: &mut Known) -> 
 }
 
 /// Whether a transaction was neither acknowledged nor refused.
-fn is_undetermined(why: &anyhow::Error) -> bool {
-    let is_it = |why: &percolite::Error| matches!(why.kind(), ErrorKind::Undetermined(_));
-    why.chain().filter_map(|cause| cause.downcast_ref()).any(is_it)
+fn is_undetermined(err: &anyhow::Error) -> bool {
+    let is_it = |err: &percolite::Error| matches!(err.kind(), ErrorKind::Undetermined(_));
+    err.chain().filter_map(|cause| cause.downcast_ref()).any(is_it)
 }
 
 fn report(args: &Args, loaded: &Loaded, took: Duration, end: End) -> Result<()> {
-    let whole = matches!(end, End::Whole);
+    let whole = matches!(end, End::EndOfInput);
     if args.json {
-        say(json!({
+        print_line(json!({
             "complete": whole,
             "rows": loaded.rows,
             "new": loaded.rows - loaded.replaced,
             "replaced": loaded.replaced,
             "bytes": loaded.bytes,
-            "left_out": loaded.left_out,
+            "left_out": loaded.skipped,
             "transactions": loaded.transactions,
             "next_record": loaded.records,
             "seconds": took.as_secs_f64(),
         }))?;
     }
-    let (rows, left_out) = (count(loaded.rows, "row"), count(loaded.left_out, "record"));
-    let is_open = matches!(&end, End::Failed(why) if is_undetermined(why));
+    let (rows, left_out) = (count(loaded.rows, "row"), count(loaded.skipped, "record"));
+    let is_open = matches!(&end, End::Failed(err) if is_undetermined(err));
     let behind = if is_open { "perhaps those of the next transaction" } else { "nothing after them" };
     let (new, replaced) =
         (indicatif::HumanCount(loaded.rows - loaded.replaced), indicatif::HumanCount(loaded.replaced));
@@ -243,8 +247,8 @@ fn report(args: &Args, loaded: &Loaded, took: Duration, end: End) -> Result<()> 
         )
     };
     match end {
-        End::Whole if args.json => Ok(()),
-        End::Whole => {
+        End::EndOfInput if args.json => Ok(()),
+        End::EndOfInput => {
             #[expect(
                 clippy::cast_possible_truncation,
                 clippy::cast_sign_loss,
@@ -252,23 +256,23 @@ fn report(args: &Args, loaded: &Loaded, took: Duration, end: End) -> Result<()> 
                 reason = "a rate"
             )]
             let rate = (loaded.rows as f64 / took.as_secs_f64().max(0.001)) as u64;
-            let bad = if loaded.left_out == 0 { String::new() } else { format!(", {left_out} left out") };
+            let bad = if loaded.skipped == 0 { String::new() } else { format!(", {left_out} left out") };
             let transactions = count(loaded.transactions, "transaction");
-            say(format_args!(
+            print_line(format_args!(
                 "{rows} in {transactions}: {new} new, {replaced} replaced{bad}; {:.1} s, {} a second",
                 took.as_secs_f64(),
                 count(rate, "row")
             ))
         }
-        End::Short { records } => {
+        End::FewerThanSkip { records } => {
             let records = count(records, "record");
             Err(Code::Failed
                 .error(format!("the input has {records}, and --skip {} leaves out more: nothing was put", args.skip)))
         }
         End::Interrupted => Err(Code::Interrupted.error(format!("interrupted: {is_in}"))),
-        End::Failed(why) => {
-            let code = Code::of(&why);
-            Err(code.error(format!("{}; {is_in}", crate::one_line(&why))))
+        End::Failed(err) => {
+            let code = Code::of(&err);
+            Err(code.error(format!("{}; {is_in}", crate::format_chain(&err))))
         }
     }
 }

@@ -4,11 +4,11 @@
 //! the store. [`waiting`] takes one, [`lease`] releases and renews it, [`command`] runs a command under it while [`signals`] come, and
 //! [`shown`] shows locks to `locks`, `stats` and `top`.
 
-mod command;
+mod acquire;
 mod lease;
-pub mod shown;
+pub mod render;
+mod run;
 mod signals;
-mod waiting;
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -17,13 +17,13 @@ use anyhow::Result;
 use clap::Subcommand;
 use percolite::{LockGuard, MAX_KEYSPACE_NAME_BYTES, MAX_LOCK_REASON_BYTES, Timestamp, bounds};
 
+use self::acquire::{AcquireRequest, Acquired};
 use self::lease::{Lease, Released};
 use self::signals::Signals;
-use self::waiting::{Taken, Wanted};
 use crate::exit::Code;
-use crate::open::{self, Folder};
-use crate::output::say;
-use crate::{history, locks};
+use crate::open::{self, StoreDir};
+use crate::output::print_line;
+use crate::{duration, locks};
 
 /// The options of `lock`.
 #[derive(clap::Args)]
@@ -31,7 +31,7 @@ use crate::{history, locks};
 Examples:
   percolite lock run shop migration -- ./migrate.sh
                                      runs it, unless another has the lock for longer than 30 seconds
-  percolite lock take shop nightly --for 1h
+  percolite lock acquire shop nightly --ttl 1h
                                      holds the lock for an hour, and prints its token
   percolite lock release shop nightly 1763726400123.7
                                      before the hour is over
@@ -41,7 +41,7 @@ A lock excludes other holders of the same name, in any process: with these comma
 nothing to do with keyspaces and rows. It is held by a lease, so it is free when its time is over, whatever becomes of the holder. \
 What must not happen without the lock compares tokens: later ones are greater.
 
-Commands that wait are in no queue and have no order. Each watches the folder, looks into the store when that has changed, when the lease is over \
+Commands that wait are in no queue and have no order. Each watches the directory, looks into the store when that has changed, when the lease is over \
 and every ten seconds, and the first that looks after the end has the lock. `percolite locks` does not show them.
 
 None of these commands keeps the store open. Where another process has it open they wait for that, and say so with exit code 4 when \
@@ -54,7 +54,7 @@ pub struct Args {
 #[derive(Subcommand)]
 enum Command {
     /// Hold a lock for some time, and print its token
-    Take(TakeArgs),
+    Acquire(AcquireArgs),
     /// Release a lock before its time is over
     Release(ReleaseArgs),
     /// Run a command while holding a lock
@@ -63,9 +63,9 @@ enum Command {
 
 /// Which lock, and how it is asked for.
 #[derive(clap::Args)]
-struct Request {
+struct RequestArgs {
     #[command(flatten)]
-    store: Folder,
+    store: StoreDir,
     /// The lock's name
     #[arg(value_name = "NAME", value_parser = name)]
     name: String,
@@ -73,27 +73,27 @@ struct Request {
     #[arg(long)]
     shared: bool,
     /// How long to wait for it, and for a store that another process has open
-    #[arg(long, value_name = "TIME", value_parser = history::time, default_value = "30s", allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME", value_parser = duration::time, default_value = "30s", allow_hyphen_values = true)]
     wait: Duration,
     /// What it is for, shown where the lock is found held
-    #[arg(long, value_name = "TEXT", value_parser = why)]
-    why: Option<String>,
+    #[arg(long, value_name = "TEXT", value_parser = err)]
+    reason: Option<String>,
 }
 
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  percolite lock take shop nightly --for 1h
-  token=$(percolite lock take shop nightly --for 1h --wait 10m --why 'nightly report') || exit
-  percolite lock take shop catalogue --for 5m --shared
+  percolite lock acquire shop nightly --ttl 1h
+  token=$(percolite lock acquire shop nightly --ttl 1h --wait 10m --reason 'nightly report') || exit
+  percolite lock acquire shop catalogue --ttl 5m --shared
 
 Commands that wait are in no queue: which of them has the lock next is left open (see `percolite lock --help`).
 
 The token is all that is printed. Nothing renews the lock: it is free when its time is over, or when \
 `percolite lock release` was called with the token.")]
-struct TakeArgs {
+struct AcquireArgs {
     #[command(flatten)]
-    request: Request,
+    request: RequestArgs,
     /// How long to hold it
     #[arg(long = "for", value_name = "TIME", value_parser = lease_time, allow_hyphen_values = true)]
     time: Duration,
@@ -109,15 +109,15 @@ With a token that no grant of the lock has, the exit code is 3 and nothing chang
 The store does not tell whether the grant was released, its time was over, or there never was one.")]
 struct ReleaseArgs {
     #[command(flatten)]
-    store: Folder,
+    store: StoreDir,
     /// The lock's name
     #[arg(value_name = "NAME", value_parser = name)]
     name: String,
-    /// What `lock take` has printed
+    /// What `lock acquire` has printed
     #[arg(value_name = "TOKEN", value_parser = locks::timestamp)]
     token: Timestamp,
     /// How long to wait for a store that another process has open
-    #[arg(long, value_name = "TIME", value_parser = history::time, default_value = "30s", allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME", value_parser = duration::time, default_value = "30s", allow_hyphen_values = true)]
     wait: Duration,
 }
 
@@ -126,7 +126,7 @@ struct ReleaseArgs {
 Examples:
   percolite lock run shop migration -- ./migrate.sh
   percolite lock run shop migration --wait 0s -- ./migrate.sh || echo 'it runs elsewhere'
-  percolite lock run shop report --for 5m --shared -- sh -c 'make report > report.txt'
+  percolite lock run shop report --ttl 5m --shared -- sh -c 'make report > report.txt'
 
 In COMMAND, where the store may be busy:
   until percolite put shop fruit kiwi green; do
@@ -151,7 +151,7 @@ its time was over. It is not run at all (exit code 8) when the time was over bef
 says what may have happened. Nothing ends COMMAND when `lock run` itself is killed; so what must not happen without the lock goes by the token, or by Txn::fence.")]
 struct RunArgs {
     #[command(flatten)]
-    request: Request,
+    request: RequestArgs,
     /// How long it outlives this process, at most
     #[arg(long = "for", value_name = "TIME", value_parser = lease_time, default_value = "60s", allow_hyphen_values = true)]
     time: Duration,
@@ -161,38 +161,48 @@ struct RunArgs {
 }
 
 impl Args {
-    pub fn store(&self) -> &Folder {
+    pub fn store(&self) -> &StoreDir {
         match &self.command {
-            Command::Take(args) => &args.request.store,
+            Command::Acquire(args) => &args.request.store,
             Command::Release(args) => &args.store,
             Command::Run(args) => &args.request.store,
         }
     }
 }
 
-impl Request {
-    fn wanted(&self, time: Duration, by: &'static str, why: Option<String>) -> Wanted<'_> {
-        Wanted { folder: &self.store, name: &self.name, shared: self.shared, wait: self.wait, time, by, why }
+impl RequestArgs {
+    fn acquire_request(&self, time: Duration, by: &'static str, err: Option<String>) -> AcquireRequest<'_> {
+        AcquireRequest {
+            dir: &self.store,
+            name: &self.name,
+            shared: self.shared,
+            wait: self.wait,
+            ttl: time,
+            application_name: by,
+            reason: err,
+        }
     }
 }
 
 /// The answer is the exit code, if all went well.
 pub fn run(args: &Args) -> Result<u8> {
     match &args.command {
-        Command::Take(args) => take(args).map(|()| 0),
+        Command::Acquire(args) => acquire(args).map(|()| 0),
         Command::Release(args) => release(args).map(|()| 0),
-        Command::Run(args) => command::run(args),
+        Command::Run(args) => run::run(args),
     }
 }
 
-fn take(args: &TakeArgs) -> Result<()> {
+fn acquire(args: &AcquireArgs) -> Result<()> {
     let signals = Signals::watch()?;
-    let Taken { store, guard, .. } =
-        args.request.wanted(args.time, "percolite lock take", args.request.why.clone()).take(&signals)?;
+    let Acquired { store, guard, .. } = args
+        .request
+        .acquire_request(args.time, "percolite lock acquire", args.request.reason.clone())
+        .acquire(&signals)?;
     // A lock whose token was not printed could only wait for its end.
-    let said = signals.check().and_then(|()| say(guard.token()));
+    let said = signals.check().and_then(|()| print_line(guard.token()));
     if said.is_ok() {
-        kept(guard)?;
+        detach(guard)?;
     } else {
         guard.release()?;
     }
@@ -201,7 +211,7 @@ fn take(args: &TakeArgs) -> Result<()> {
 }
 
 /// Keeps the lock beyond the guard.
-fn kept(guard: LockGuard) -> Result<Timestamp> {
+fn detach(guard: LockGuard) -> Result<Timestamp> {
     guard.detach().map_err(|lost| {
         let what = format!("the lock with the token {} was lost as soon as it was taken", lost.token());
         Code::LockHeld.error(what)
@@ -210,36 +220,36 @@ fn kept(guard: LockGuard) -> Result<Timestamp> {
 
 fn release(args: &ReleaseArgs) -> Result<()> {
     let signals = Signals::watch()?;
-    let lease = Lease { folder: &args.store, name: &args.name, token: args.token, time: Duration::ZERO };
+    let lease = Lease { dir: &args.store, name: &args.name, token: args.token, ttl: Duration::ZERO };
     match lease.release(Some(&signals), args.wait)? {
-        Released::Yes => Ok(()),
-        Released::Busy => Err(args.store.still_open(args.wait)),
+        Released::Done => Ok(()),
+        Released::Busy => Err(args.store.busy_error(args.wait)),
         Released::NotHeld(others) => {
-            let folder = open::quoted(&args.store.folder);
-            let held = if others.is_empty() { "not held".into() } else { shown::holders(&others) };
+            let dir = open::shell_quoted(&args.store.path);
+            let held = if others.is_empty() { "not held".into() } else { render::holders(&others) };
             let what = format!(
-                "no grant of lock {:?} has the token {}; the lock is {held}; percolite locks {folder} shows what is held",
+                "no grant of lock {:?} has the token {}; the lock is {held}; percolite locks {dir} shows what is held",
                 args.name, args.token
             );
-            Err(Code::Missing.error(what))
+            Err(Code::NotFound.error(what))
         }
     }
 }
 
-fn lease_time(text: &str) -> Result<Duration, String> {
-    let time = history::time(text).ok().filter(|time| bounds::LOCK_LEASE.check(time.as_nanos()).is_ok());
+fn parse_ttl(text: &str) -> Result<Duration, String> {
+    let time = duration::parse_duration(text).ok().filter(|time| bounds::LOCK_LEASE.check(time.as_nanos()).is_ok());
     time.ok_or_else(|| format!("it must be {}, for example 1h 30m", bounds::LOCK_LEASE))
 }
 
 /// What the library refuses, refused as what makes no sense on a command line, before a store is opened.
-fn name(text: &str) -> Result<String, String> {
+fn parse_name(text: &str) -> Result<String, String> {
     if text.is_empty() || text.len() > MAX_KEYSPACE_NAME_BYTES || text.chars().any(char::is_control) {
         return Err(format!("a lock's name has 1 to {MAX_KEYSPACE_NAME_BYTES} bytes and no control characters"));
     }
     Ok(text.to_owned())
 }
 
-fn why(text: &str) -> Result<String, String> {
+fn parse_reason(text: &str) -> Result<String, String> {
     if text.len() > MAX_LOCK_REASON_BYTES {
         return Err(format!("at most {MAX_LOCK_REASON_BYTES} bytes"));
     }

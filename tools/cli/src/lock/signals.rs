@@ -20,7 +20,7 @@ use crate::exit::Code;
 /// What happens while a command runs.
 pub enum Event {
     /// A signal asks for an end.
-    Signal(Caught),
+    Signal(Received),
     /// A child has changed its state.
     Child,
     /// The lock is lost, as this says.
@@ -28,16 +28,16 @@ pub enum Event {
 }
 
 /// A signal that has come.
-pub struct Caught {
+pub struct Received {
     signal: c_int,
     /// The terminal sends what is typed to all processes in the foreground.
     by_terminal: bool,
 }
 
-impl Caught {
+impl Received {
     /// Passes it on to a child that was not waited for. One that the child has been sent as well, by the terminal, is not sent twice:
     /// programs take a second one for more than the first.
-    pub fn pass_on(&self, child: &Child) {
+    pub fn forward(&self, child: &Child) {
         let pid = Pid::from_child(child);
         if self.by_terminal && getpgid(Some(pid)).is_ok_and(|group| group == getpgrp()) {
             return;
@@ -53,7 +53,7 @@ impl Caught {
 pub struct Signals {
     events: Receiver<Event>,
     sender: Sender<Event>,
-    asked: Arc<AtomicBool>,
+    stop_requested: Arc<AtomicBool>,
     has_command: Arc<AtomicBool>,
 }
 
@@ -64,9 +64,9 @@ impl Signals {
         let watched = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !is_ignored(*signal)).chain([SIGCHLD]);
         let mut caught = SignalsInfo::<WithOrigin>::new(watched).context("cannot watch for signals")?;
         let (sender, events) = channel();
-        let signals = Self { events, sender, asked: Arc::default(), has_command: Arc::default() };
+        let signals = Self { events, sender, stop_requested: Arc::default(), has_command: Arc::default() };
         let (sender, asked, has_command) =
-            (signals.sender(), Arc::clone(&signals.asked), Arc::clone(&signals.has_command));
+            (signals.sender(), Arc::clone(&signals.stop_requested), Arc::clone(&signals.has_command));
         std::thread::spawn(move || {
             for origin in caught.forever() {
                 let event = if origin.signal == SIGCHLD {
@@ -75,7 +75,7 @@ impl Signals {
                     if asked.swap(true, Ordering::SeqCst) && !has_command.load(Ordering::SeqCst) {
                         signal_hook::low_level::exit(Code::Interrupted as c_int);
                     }
-                    Event::Signal(Caught { signal: origin.signal, by_terminal: origin.cause == Cause::Kernel })
+                    Event::Signal(Received { signal: origin.signal, by_terminal: origin.cause == Cause::Kernel })
                 };
                 if sender.send(event).is_err() {
                     return;
@@ -91,7 +91,7 @@ impl Signals {
 
     /// Fails when an end is wanted.
     pub fn check(&self) -> Result<()> {
-        if self.asked.load(Ordering::SeqCst) { Err(interrupted()) } else { Ok(()) }
+        if self.stop_requested.load(Ordering::SeqCst) { Err(interrupted()) } else { Ok(()) }
     }
 
     /// From here on signals are for the command.

@@ -4,22 +4,22 @@ use clap::Command;
 use percolite::Store;
 use reedline::{Completer, Span, Suggestion};
 
-use super::statement::{built, words_that_begin};
+use super::statement::{clap_command, keywords};
 
-pub struct Words {
+pub struct StatementCompleter {
     store: Store,
     statements: Command,
 }
 
-impl Words {
+impl StatementCompleter {
     pub fn new(store: Store) -> Self {
-        Self { store, statements: built() }
+        Self { store, statements: clap_command() }
     }
 
     fn candidates(&self, before: &[&str], word: &str) -> Vec<String> {
-        let Some((first, rest)) = before.split_first() else { return words_that_begin() };
+        let Some((first, rest)) = before.split_first() else { return keywords() };
         if *first == "help" && rest.is_empty() {
-            return words_that_begin();
+            return keywords();
         }
         let Some(statement) = self.statements.find_subcommand(first) else { return Vec::new() };
         let long = |name: &str| statement.get_arguments().find(|option| option.get_long() == name.strip_prefix("--"));
@@ -41,7 +41,7 @@ impl Words {
     }
 }
 
-impl Completer for Words {
+impl Completer for StatementCompleter {
     fn complete(&mut self, line: &str, position: usize) -> Vec<Suggestion> {
         let typed = line.get(..position).unwrap_or(line);
         let start = typed.rfind(char::is_whitespace).map_or(0, |blank| blank + 1);
@@ -69,7 +69,7 @@ mod tests {
         let store = Store::in_memory().unwrap();
         store.keyspace("fruit").unwrap();
         store.keyspace("red fruit").unwrap();
-        let mut words = Words::new(store);
+        let mut words = StatementCompleter::new(store);
         let mut offered =
             |line: &str| words.complete(line, line.len()).into_iter().map(|found| found.value).collect::<Vec<_>>();
         assert_eq!(offered("co"), ["commit"]);
@@ -79,8 +79,8 @@ mod tests {
         assert_eq!(offered("put fr"), ["fruit"]);
         assert_eq!(offered("scan --rev fr"), ["fruit"]);
         assert_eq!(offered("scan fruit --re"), ["--rev"]);
-        assert_eq!(offered("get fruit --values "), ["text", "hex", "base64", "json"]);
-        assert_eq!(offered("scan fruit --keys b"), ["base64"]);
+        assert_eq!(offered("get fruit --value-encoding "), ["text", "hex", "base64", "json"]);
+        assert_eq!(offered("scan fruit --key-encoding b"), ["base64"]);
         for nothing in ["get fruit a", "commit ", "keyspaces ", "fetch ", "scan fruit --limit "] {
             assert!(offered(nothing).is_empty(), "{nothing}");
         }

@@ -20,17 +20,17 @@ use reedline::{
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
-use self::complete::Words;
-use self::session::{COMMITTING, Next, OPEN, Session};
-use crate::bytes::{FormArgs, RECORD_MAX_BYTES};
+use self::complete::StatementCompleter;
+use self::session::{COMMITTING, Next, Session, TXN_OPEN};
+use crate::encoding::{EncodingArgs, MAX_RECORD_BYTES};
 use crate::exit::Code;
+use crate::format_chain;
 use crate::interrupt::Interrupt;
-use crate::one_line;
-use crate::open::{self, Folder};
-use crate::output::say;
+use crate::open::{self, StoreDir};
+use crate::output::print_line;
 use crate::tuning::Tuning;
 
-const HISTORY_LINES: usize = 1000;
+const MAX_HISTORY_LINES: usize = 1000;
 
 /// The command's options.
 #[expect(clippy::struct_excessive_bools, reason = "each is an option")]
@@ -40,7 +40,7 @@ Examples:
   percolite shell shop
   percolite shell --create shop      makes the store if there is none
   percolite shell --read-only shop   changes nothing
-  percolite shell shop --values json --json
+  percolite shell shop --value-encoding json --json
                                      for every statement that does not say otherwise
   printf 'begin\\nput fruit apple red\\ncommit\\n' | percolite shell shop
   echo 'scan fruit --rev --limit 3 --json' | percolite shell shop | jq -r .key
@@ -51,7 +51,7 @@ Examples:
 When the statements come from a file or a pipe the first error ends it; a transaction that is open then is rolled back.")]
 pub struct Args {
     #[command(flatten)]
-    pub store: Folder,
+    pub store: StoreDir,
     /// Make the store if it is not there
     #[arg(long, conflicts_with = "read_only")]
     create: bool,
@@ -64,63 +64,64 @@ pub struct Args {
     #[command(flatten)]
     tuning: Tuning,
     #[command(flatten)]
-    forms: FormArgs,
+    encodings: EncodingArgs,
     /// Answers are JSON lines
     #[arg(long)]
     json: bool,
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    let store = if args.read_only { args.store.look()? } else { args.store.write_tuned(args.create, &args.tuning)? };
+    let store =
+        if args.read_only { args.store.open_read_only()? } else { args.store.open_tuned(args.create, &args.tuning)? };
     let mut session = Session {
         store: store.clone(),
         txn: None,
         savepoints: Vec::new(),
-        standing: Arc::default(),
-        forms: args.forms.get(),
+        phase: Arc::default(),
+        encodings: args.encodings.get(),
         json: args.json,
     };
-    let ran = if std::io::stdin().is_terminal() { session.typed(args) } else { session.piped() };
+    let ran = if std::io::stdin().is_terminal() { session.run_interactive(args) } else { session.run_piped() };
     let left_open = session.txn.take().is_some();
     drop(session);
     if left_open {
         eprintln!("the open transaction was rolled back");
     }
-    ran.and(open::finish(store))
+    ran.and(open::close_after_cleanup(store))
 }
 
 impl Session {
-    fn piped(&mut self) -> Result<()> {
-        let signals = self.end_on_interrupt()?;
-        let ran = self.lines();
+    fn run_piped(&mut self) -> Result<()> {
+        let signals = self.exit_on_interrupt()?;
+        let ran = self.run_lines();
         signals.close();
         ran
     }
 
-    fn lines(&mut self) -> Result<()> {
+    fn run_lines(&mut self) -> Result<()> {
         let mut input = std::io::stdin().lock();
         let mut line = String::new();
         for number in 1.. {
             line.clear();
             let read =
-                input.by_ref().take(RECORD_MAX_BYTES).read_line(&mut line).context("cannot read standard input")?;
+                input.by_ref().take(MAX_RECORD_BYTES).read_line(&mut line).context("cannot read standard input")?;
             if read == 0 {
                 break;
             }
-            if read as u64 == RECORD_MAX_BYTES {
-                let most = indicatif::HumanBytes(RECORD_MAX_BYTES);
+            if read as u64 == MAX_RECORD_BYTES {
+                let most = indicatif::HumanBytes(MAX_RECORD_BYTES);
                 return Err(Code::Failed.error(format!("line {number} has more than {most}; load takes many rows")));
             }
-            match self.line(&line) {
+            match self.run_line(&line) {
                 Ok(Next::Statement) => {}
                 Ok(Next::End) => break,
-                Err(why) => {
-                    let code = Code::of(&why);
+                Err(err) => {
+                    let code = Code::of(&err);
                     // Nobody reads: no error to tell.
-                    return Err(if crate::is_broken_pipe(&why) {
-                        why
+                    return Err(if crate::is_broken_pipe(&err) {
+                        err
                     } else {
-                        code.error(format!("line {number}: {}", one_line(&why)))
+                        code.error(format!("line {number}: {}", format_chain(&err)))
                     });
                 }
             }
@@ -129,13 +130,13 @@ impl Session {
     }
 
     /// Nothing interrupts the reading of a pipe, so another thread ends the program.
-    fn end_on_interrupt(&self) -> Result<Handle> {
+    fn exit_on_interrupt(&self) -> Result<Handle> {
         let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot watch for signals")?;
-        let (handle, standing) = (signals.handle(), Arc::clone(&self.standing));
+        let (handle, standing) = (signals.handle(), Arc::clone(&self.phase));
         std::thread::spawn(move || {
             if signals.forever().next().is_some() {
-                Interrupt::end_at_once(match standing.load(Ordering::SeqCst) {
-                    OPEN => "the open transaction was not committed; what was committed before stays",
+                Interrupt::exit_now(match standing.load(Ordering::SeqCst) {
+                    TXN_OPEN => "the open transaction was not committed; what was committed before stays",
                     COMMITTING => "a commit was under way, which is in or not: look; what was committed before stays",
                     _ => "what was committed before stays",
                 });
@@ -144,18 +145,18 @@ impl Session {
         Ok(handle)
     }
 
-    fn typed(&mut self, args: &Args) -> Result<()> {
+    fn run_interactive(&mut self, args: &Args) -> Result<()> {
         let mut editor = editor(&self.store, args.no_history)?;
-        say(format_args!("{}; `help` shows the statements, `quit` ends", args.store.folder.display()))?;
+        print_line(format_args!("{}; `help` shows the statements, `quit` ends", args.store.path.display()))?;
         loop {
             let left = if self.txn.is_some() { "percolite (transaction)" } else { "percolite" };
             let prompt = DefaultPrompt::new(DefaultPromptSegment::Basic(left.into()), DefaultPromptSegment::Empty);
             match editor.read_line(&prompt).context("cannot read what is typed")? {
-                Signal::Success(line) => match self.line(&line) {
+                Signal::Success(line) => match self.run_line(&line) {
                     Ok(Next::Statement) => {}
                     Ok(Next::End) => return Ok(()),
-                    Err(why) if crate::is_broken_pipe(&why) => return Err(why),
-                    Err(why) => eprintln!("error: {}", one_line(&why)),
+                    Err(err) if crate::is_broken_pipe(&err) => return Err(err),
+                    Err(err) => eprintln!("error: {}", format_chain(&err)),
                 },
                 Signal::CtrlD => return Ok(()),
                 _ => {}
@@ -171,14 +172,14 @@ fn editor(store: &Store, no_history: bool) -> Result<Reedline> {
     keys.add_binding(KeyModifiers::NONE, KeyCode::Tab, complete);
     let menu = ColumnarMenu::default().with_name(MENU);
     let editor = Reedline::create()
-        .with_completer(Box::new(Words::new(store.clone())))
+        .with_completer(Box::new(StatementCompleter::new(store.clone())))
         .with_menu(ReedlineMenu::EngineCompleter(Box::new(menu)))
         .with_quick_completions(true)
         .with_partial_completions(true)
         .with_edit_mode(Box::new(Emacs::new(keys)))
         .with_ansi_colors(std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty()));
     let Some(path) = history_file().filter(|_| !no_history) else { return Ok(editor) };
-    let history = FileBackedHistory::with_file(HISTORY_LINES, path.clone());
+    let history = FileBackedHistory::with_file(MAX_HISTORY_LINES, path.clone());
     Ok(editor
         .with_history(Box::new(history.with_context(|| format!("cannot keep the history in {}", path.display()))?)))
 }

@@ -8,19 +8,19 @@ use percolite::{Keyspace, Savepoint, Store, Txn};
 use serde_json::json;
 
 use super::statement::{Parsed, Statement};
-use crate::bytes::Forms;
+use crate::encoding::Encodings;
 use crate::exit::Code;
 use crate::interrupt::Interrupt;
 use crate::open;
-use crate::output::say;
-use crate::{delete, get, keyspaces, locks, put, stats, told, versions};
+use crate::output::print_line;
+use crate::{delete, get, keyspaces, locks, put, stats, status_report, versions};
 
 /// So many rows a scan shows to people, unless it is told otherwise.
-const SHOWN: u64 = 100;
+const DEFAULT_LIMIT: u64 = 100;
 
 /// No transaction is open; one is; or one is being committed, and nobody can say yet whether it is.
-pub const CLOSED: u8 = 0;
-pub const OPEN: u8 = 1;
+pub const NO_TXN_OPEN: u8 = 0;
+pub const TXN_OPEN: u8 = 1;
 pub const COMMITTING: u8 = 2;
 
 const NO_TXN: &str = "no transaction is open: begin opens one";
@@ -32,9 +32,9 @@ pub struct Session {
     /// Of the open transaction, oldest first. A name may be there twice; the later one counts.
     pub savepoints: Vec<(String, Savepoint)>,
     /// One of the three above, for who ends the program.
-    pub standing: Arc<AtomicU8>,
+    pub phase: Arc<AtomicU8>,
     /// Unless a statement says otherwise.
-    pub forms: Forms,
+    pub encodings: Encodings,
     pub json: bool,
 }
 
@@ -47,22 +47,22 @@ pub enum Next {
 
 impl Session {
     /// Runs a line.
-    pub fn line(&mut self, line: &str) -> Result<Next> {
+    pub fn run_line(&mut self, line: &str) -> Result<Next> {
         let statement = match Parsed::of(line)? {
-            Parsed::Nothing => return Ok(Next::Statement),
-            Parsed::Help(help) => return say(help).map(|()| Next::Statement),
+            Parsed::Empty => return Ok(Next::Statement),
+            Parsed::Help(help) => return print_line(help).map(|()| Next::Statement),
             Parsed::Statement(statement) => statement,
         };
         let changes = matches!(statement, Statement::Put(_) | Statement::Delete(_) | Statement::Create { .. });
         if matches!(statement, Statement::Commit) || changes && self.txn.is_none() {
-            self.standing.store(COMMITTING, Ordering::SeqCst);
+            self.phase.store(COMMITTING, Ordering::SeqCst);
         }
-        let next = self.statement(statement);
-        self.standing.store(if self.txn.is_some() { OPEN } else { CLOSED }, Ordering::SeqCst);
+        let next = self.execute(statement);
+        self.phase.store(if self.txn.is_some() { TXN_OPEN } else { NO_TXN_OPEN }, Ordering::SeqCst);
         next
     }
 
-    fn statement(&mut self, statement: Statement) -> Result<Next> {
+    fn execute(&mut self, statement: Statement) -> Result<Next> {
         match statement {
             Statement::Quit => return Ok(Next::End),
             Statement::Begin => {
@@ -70,7 +70,7 @@ impl Session {
                     bail!("a transaction is open already: commit or rollback");
                 }
                 let txn = self.store.begin()?;
-                self.tell(
+                self.print(
                     json!({ "begun": txn.read_ts().to_string() }),
                     format_args!("begun; it reads the state of {:#}", txn.read_ts()),
                 )?;
@@ -78,35 +78,35 @@ impl Session {
             }
             Statement::Commit => {
                 let ts = self.open_txn()?.commit()?.commit_ts;
-                self.tell(json!({ "committed": ts.to_string() }), format_args!("committed at {ts:#}"))?;
+                self.print(json!({ "committed": ts.to_string() }), format_args!("committed at {ts:#}"))?;
             }
             Statement::Rollback { to } => self.roll_back(to.last())?,
             Statement::Savepoint { name } => {
                 let savepoint = self.txn.as_mut().context(NO_TXN)?.savepoint();
-                self.tell(json!({ "savepoint": name }), "marked")?;
+                self.print(json!({ "savepoint": name }), "marked")?;
                 self.savepoints.push((name, savepoint));
             }
             Statement::Release { name } => {
                 let place = self.savepoint(&name)?;
                 self.savepoints.truncate(place);
-                self.tell(json!({ "released": name }), "forgotten; what was written stays")?;
+                self.print(json!({ "released": name }), "forgotten; what was written stays")?;
             }
             Statement::Create { name } => {
                 let id = self.store.keyspace(&name)?.id().0;
-                self.tell(json!({ "name": name, "id": id }), format_args!("there is a keyspace {name:?}"))?;
+                self.print(json!({ "name": name, "id": id }), format_args!("there is a keyspace {name:?}"))?;
             }
             Statement::Keyspaces { count, json } => {
-                keyspaces::show(&self.store, count, json || self.json, &Interrupt::never())?;
+                keyspaces::list(&self.store, count, json || self.json, &Interrupt::never())?;
             }
-            Statement::Locks { forms, json } => {
-                locks::show(&self.store, forms.or(self.forms), json || self.json, |_| true)?;
+            Statement::Locks { encodings, json } => {
+                locks::print(&self.store, encodings.or_default_from(self.encodings), json || self.json, |_| true)?;
             }
             Statement::Stats { exact, json } => self.stats(exact, json || self.json)?,
             Statement::Get(what) => self.get(what)?,
             Statement::Scan(mut what) => {
                 what.json |= self.json;
-                let forms = what.forms.or(self.forms);
-                what.show(&self.store, self.txn.as_ref(), forms, Some(SHOWN), &Interrupt::never())?;
+                let encodings = what.encodings.or_default_from(self.encodings);
+                what.print(&self.store, self.txn.as_ref(), encodings, Some(DEFAULT_LIMIT), &Interrupt::never())?;
             }
             Statement::Versions(what) => self.versions(what)?,
             Statement::Put(what) => self.put(what)?,
@@ -116,14 +116,14 @@ impl Session {
     }
 
     /// Says it as JSON, or in words.
-    fn tell(&self, json: serde_json::Value, words: impl std::fmt::Display) -> Result<()> {
-        if self.json { say(json) } else { say(words) }
+    fn print(&self, json: serde_json::Value, words: impl std::fmt::Display) -> Result<()> {
+        if self.json { print_line(json) } else { print_line(words) }
     }
 
     fn roll_back(&mut self, to: Option<&String>) -> Result<()> {
         let Some(name) = to else {
             self.open_txn()?.rollback()?;
-            return self.tell(json!({ "rolled_back": true }), "rolled back");
+            return self.print(json!({ "rolled_back": true }), "rolled back");
         };
         let place = self.savepoint(name)?;
         if let (Some(txn), Some((_, savepoint))) = (&mut self.txn, self.savepoints.get(place)) {
@@ -131,62 +131,62 @@ impl Session {
         }
         self.savepoints.truncate(place + 1);
         let words = format_args!("rolled back to {name:?}; the transaction goes on");
-        self.tell(json!({ "rolled_back_to": name }), words)
+        self.print(json!({ "rolled_back_to": name }), words)
     }
 
     fn stats(&self, exact: bool, json: bool) -> Result<()> {
         let status = self.store.status();
-        let figures = stats::keyspace_figures(&self.store, exact)?;
+        let figures = stats::keyspace_stats(&self.store, exact)?;
         if json {
-            let mut document = told::document(&status)?;
-            document["keyspace_figures"] = figures.iter().map(stats::figures_json).collect();
-            return say(document);
+            let mut document = status_report::to_json(&status)?;
+            document["keyspace_figures"] = figures.iter().map(stats::keyspace_json).collect();
+            return print_line(document);
         }
-        told::tables(&status).into_iter().try_for_each(say)?;
-        stats::say_keyspaces(&figures)
+        status_report::tables(&status).into_iter().try_for_each(print_line)?;
+        stats::print_keyspaces(&figures)
     }
 
-    fn get(&self, mut what: get::What) -> Result<()> {
+    fn get(&self, mut what: get::GetArgs) -> Result<()> {
         what.json |= self.json;
-        let forms = what.forms.or(self.forms);
-        let keys = what.keys(forms)?;
-        what.show(&self.store, self.txn.as_ref(), &keys, forms, &mut |_, out| {
-            if what.json { Ok(()) } else { out.say("not there") }
+        let encodings = what.encodings.or_default_from(self.encodings);
+        let keys = what.keys(encodings)?;
+        what.print(&self.store, self.txn.as_ref(), &keys, encodings, &mut |_, out| {
+            if what.json { Ok(()) } else { out.write_line("not there") }
         })
     }
 
-    fn versions(&self, mut what: versions::What) -> Result<()> {
+    fn versions(&self, mut what: versions::VersionsArgs) -> Result<()> {
         what.json |= self.json;
-        let forms = what.forms.or(self.forms);
-        let is_any = what.show(&self.store, self.txn.as_ref(), &what.key(forms)?, forms)?;
-        if is_any || what.json { Ok(()) } else { say("never there") }
+        let encodings = what.encodings.or_default_from(self.encodings);
+        let is_any = what.print(&self.store, self.txn.as_ref(), &what.key(encodings)?, encodings)?;
+        if is_any || what.json { Ok(()) } else { print_line("never there") }
     }
 
-    fn put(&mut self, mut what: put::What) -> Result<()> {
+    fn put(&mut self, mut what: put::PutArgs) -> Result<()> {
         what.json |= self.json;
-        let rows = what.rows(what.forms.or(self.forms))?;
+        let rows = what.rows(what.encodings.or_default_from(self.encodings))?;
         let keyspace = self.keyspace(&what.keyspace)?;
-        self.change(|txn| Ok(put::put(txn, &keyspace, &rows)?))?;
-        self.tell_change(what.json, json!({ "put": rows.len() }), true)
+        self.write(|txn| Ok(put::put(txn, &keyspace, &rows)?))?;
+        self.print_change(what.json, json!({ "put": rows.len() }), true)
     }
 
     /// A row that is not there is no error here.
-    fn delete(&mut self, mut what: delete::What) -> Result<()> {
+    fn delete(&mut self, mut what: delete::DeleteArgs) -> Result<()> {
         what.json |= self.json;
-        let forms = what.forms.or(self.forms);
-        let wanted = what.wanted(forms)?;
+        let encodings = what.encodings.or_default_from(self.encodings);
+        let wanted = what.target(encodings)?;
         let keyspace = self.keyspace(&what.keyspace)?;
         let interrupt = Interrupt::never();
         let mut deleted = 0;
-        let done = self.change(|txn| {
-            deleted = what.delete(txn, &keyspace, &wanted, forms, &interrupt)?;
+        let done = self.write(|txn| {
+            deleted = what.delete(txn, &keyspace, &wanted, encodings, &interrupt)?;
             Ok(())
         });
         let is_there = match done {
-            Err(why) if Code::of(&why) == Code::Missing => false,
+            Err(err) if Code::of(&err) == Code::NotFound => false,
             done => done.map(|()| deleted > 0)?,
         };
-        self.tell_change(what.json, json!({ "deleted": if is_there { deleted } else { 0 } }), is_there)
+        self.print_change(what.json, json!({ "deleted": if is_there { deleted } else { 0 } }), is_there)
     }
 
     fn open_txn(&mut self) -> Result<Txn> {
@@ -200,7 +200,7 @@ impl Session {
             bail!(NO_TXN);
         }
         let place = self.savepoints.iter().rposition(|(known, _)| known == name);
-        place.ok_or_else(|| Code::Missing.error(format!("the transaction has no savepoint {name:?}")))
+        place.ok_or_else(|| Code::NotFound.error(format!("the transaction has no savepoint {name:?}")))
     }
 
     fn keyspace(&self, name: &str) -> Result<Keyspace> {
@@ -208,7 +208,7 @@ impl Session {
     }
 
     /// In the open transaction, or one of its own. After an error nothing of it is left in either.
-    fn change(&mut self, mut work: impl FnMut(&mut Txn) -> Result<()>) -> Result<()> {
+    fn write(&mut self, mut work: impl FnMut(&mut Txn) -> Result<()>) -> Result<()> {
         let Some(txn) = &mut self.txn else { return self.store.transact(work) };
         let before = txn.savepoint();
         let done = work(txn);
@@ -218,11 +218,11 @@ impl Session {
         done
     }
 
-    fn tell_change(&self, is_json: bool, json: serde_json::Value, is_there: bool) -> Result<()> {
+    fn print_change(&self, is_json: bool, json: serde_json::Value, is_there: bool) -> Result<()> {
         if is_json {
-            return say(json);
+            return print_line(json);
         }
-        say(match (is_there, &self.txn) {
+        print_line(match (is_there, &self.txn) {
             (false, _) => "not there",
             (true, Some(_)) => "noted, to be committed",
             (true, None) => "committed",
@@ -246,13 +246,13 @@ mod tests {
             store: store.clone(),
             txn: None,
             savepoints: Vec::new(),
-            standing: Arc::default(),
-            forms: Forms::default(),
+            phase: Arc::default(),
+            encodings: Encodings::default(),
             json: true,
         };
         let long = "k".repeat(17 << 10);
         for line in ["begin", "put rows b 2", &format!("put rows c 3 {long} 4"), "delete rows a d", "commit"] {
-            let done = session.line(line);
+            let done = session.run_line(line);
             assert_eq!(done.is_err(), line.len() > 1000, "{line}");
         }
         let there = store.snapshot().unwrap().range(&rows, ..).map(|row| row.unwrap().0).collect::<Vec<_>>();

@@ -4,9 +4,9 @@ use clap::{CommandFactory as _, Parser};
 
 use anyhow::Result;
 
-use crate::bytes::FormArgs;
+use crate::encoding::EncodingArgs;
 use crate::exit::Code;
-use crate::{delete, get, put, scan, usage, versions};
+use crate::{delete, get, put, scan, usage_error, versions};
 
 const NOTES: &str = "\
 Words with blanks go into quotes: put fruit 'red apple' \"it's sweet\". Options are those of the command line, as in \
@@ -25,15 +25,15 @@ struct Line {
 #[derive(clap::Subcommand)]
 pub enum Statement {
     /// Show values
-    Get(get::What),
+    Get(get::GetArgs),
     /// Set values
-    Put(put::What),
+    Put(put::PutArgs),
     /// Remove rows
-    Delete(delete::What),
+    Delete(delete::DeleteArgs),
     /// Show rows in order
-    Scan(scan::What),
+    Scan(scan::ScanArgs),
     /// Show what commits have made of a row
-    Versions(versions::What),
+    Versions(versions::VersionsArgs),
     /// Begin a transaction: what is between takes effect at once, or not at all
     Begin,
     /// Have it take effect
@@ -71,7 +71,7 @@ pub enum Statement {
     /// Show the row locks that dead processes have left
     Locks {
         #[command(flatten)]
-        forms: FormArgs,
+        encodings: EncodingArgs,
         /// JSON lines
         #[arg(long)]
         json: bool,
@@ -93,7 +93,7 @@ pub enum Statement {
 /// What a line is.
 pub enum Parsed {
     /// Empty, or a comment.
-    Nothing,
+    Empty,
     /// Help, which is asked for.
     Help(String),
     Statement(Statement),
@@ -102,41 +102,42 @@ pub enum Parsed {
 impl Parsed {
     pub fn of(line: &str) -> Result<Self> {
         let mut words = shlex::split(line).ok_or_else(|| Code::Usage.error("a quote is not closed"))?;
-        let Some(first) = words.first_mut() else { return Ok(Self::Nothing) };
+        let Some(first) = words.first_mut() else { return Ok(Self::Empty) };
         *first = first.trim_end_matches(';').to_ascii_lowercase();
         if first.is_empty() {
-            return Ok(Self::Nothing);
+            return Ok(Self::Empty);
         }
         let first = first.clone();
-        let why = match Line::try_parse_from(words) {
+        let err = match Line::try_parse_from(words) {
             Ok(Line { statement: Statement::Rollback { to } })
                 if !matches!(to.as_slice(), [] | [_, _]) || to.first().is_some_and(|to| to != "to") =>
             {
                 return Err(Code::Usage.error("it is: rollback, or rollback to NAME"));
             }
             Ok(line) => return Ok(Self::Statement(line.statement)),
-            Err(why) => why,
+            Err(err) => err,
         };
-        if why.exit_code() == 0 {
-            return Ok(Self::Help(why.render().to_string().trim_end().to_owned()));
+        if err.exit_code() == 0 {
+            return Ok(Self::Help(err.render().to_string().trim_end().to_owned()));
         }
-        if !words_that_begin().contains(&first) {
+        if !keywords().contains(&first) {
             return Err(Code::Usage.error(format!("there is no statement {first:?}; `help` shows them")));
         }
-        Err(Code::Usage.error(usage::told(&why, &format!("help {first}"))))
+        Err(Code::Usage.error(usage_error::one_line(&err, &format!("help {first}"))))
     }
 }
 
 /// Each begins a statement.
-pub fn words_that_begin() -> Vec<String> {
-    let mut words: Vec<String> = built().get_subcommands().map(|statement| statement.get_name().to_owned()).collect();
+pub fn keywords() -> Vec<String> {
+    let mut words: Vec<String> =
+        clap_command().get_subcommands().map(|statement| statement.get_name().to_owned()).collect();
     words.push("exit".into());
     words.sort();
     words
 }
 
 /// The statements, and all that they take.
-pub fn built() -> clap::Command {
+pub fn clap_command() -> clap::Command {
     let mut line = Line::command();
     line.build();
     line
@@ -147,18 +148,20 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
     use super::*;
-    use crate::bytes::Forms;
+    use crate::encoding::Encodings;
 
     fn wrong(line: &str) -> String {
         match Parsed::of(line) {
-            Err(why) => why.to_string(),
+            Err(err) => err.to_string(),
             Ok(_) => panic!("{line} makes sense"),
         }
     }
 
     fn put(line: &str) -> Vec<(Vec<u8>, Vec<u8>)> {
         match Parsed::of(line).unwrap() {
-            Parsed::Statement(Statement::Put(what)) => what.rows(what.forms.or(Forms::default())).unwrap(),
+            Parsed::Statement(Statement::Put(what)) => {
+                what.rows(what.encodings.or_default_from(Encodings::default())).unwrap()
+            }
             _ => panic!("{line} puts nothing"),
         }
     }
@@ -167,11 +170,11 @@ mod tests {
         #[test]
         fn no_line_makes_a_statement_panic(line: String, words in proptest::collection::vec("[a-z'\"# \\\\;\0-\u{7f}]{0,12}", 0..6)) {
             let _ = Parsed::of(&line);
-            for first in words_that_begin() {
+            for first in keywords() {
                 let line = format!("{first} {}", words.join(" "));
                 // An error is one line, whatever was typed.
-                if let Err(why) = Parsed::of(&line) {
-                    assert!(!why.to_string().is_empty() && !why.to_string().contains('\n'), "{why:?}");
+                if let Err(err) = Parsed::of(&line) {
+                    assert!(!err.to_string().is_empty() && !err.to_string().contains('\n'), "{err:?}");
                 }
             }
         }
@@ -186,8 +189,8 @@ mod tests {
     #[test]
     fn quoted_words_are_one() {
         assert_eq!(put("put fruit 'red apple' \"it's\""), [(b"red apple".into(), b"it's".into())]);
-        assert!(matches!(Parsed::of("  # a comment").unwrap(), Parsed::Nothing));
-        assert!(matches!(Parsed::of(" ; ").unwrap(), Parsed::Nothing));
+        assert!(matches!(Parsed::of("  # a comment").unwrap(), Parsed::Empty));
+        assert!(matches!(Parsed::of(" ; ").unwrap(), Parsed::Empty));
         assert!(wrong("get fruit 'apple").contains("quote"));
     }
 
@@ -202,9 +205,14 @@ mod tests {
         for rollback in ["rollback to", "rollback a b", "rollback a"] {
             assert_eq!(wrong(rollback), "it is: rollback, or rollback to NAME");
         }
-        for line in
-            ["scan fruit a", "scan fruit --limit x", "scan", "versions fruit", "release", "put f --values xml a b"]
-        {
+        for line in [
+            "scan fruit a",
+            "scan fruit --limit x",
+            "scan",
+            "versions fruit",
+            "release",
+            "put f --value-encoding xml a b",
+        ] {
             wrong(line);
         }
     }
@@ -212,7 +220,7 @@ mod tests {
     #[test]
     fn every_statement_is_helped_with() {
         let Parsed::Help(all) = Parsed::of("help").unwrap() else { panic!("no help") };
-        for word in words_that_begin() {
+        for word in keywords() {
             assert!(all.contains(&word), "{word}: {all}");
             if !matches!(word.as_str(), "help" | "exit") {
                 let Parsed::Help(help) = Parsed::of(&format!("help {word}")).unwrap() else {

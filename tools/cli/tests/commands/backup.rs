@@ -4,129 +4,129 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::FileTypeExt as _;
 
-use crate::common::{Place, Ran};
+use crate::common::{Ran, Sandbox};
 
 #[test]
 fn a_dump_is_restored_elsewhere_through_files_and_through_pipes() {
-    let place = Place::with_shop();
-    place.ok("keyspaces shop --create empty");
-    assert!(place.ok("dump shop shop.dump").starts_with("dumped 2 keyspaces, 2 rows"));
-    let restored = &place.json("restore copy shop.dump --json")[0];
+    let sandbox = Sandbox::with_shop();
+    sandbox.ok("keyspaces shop --create empty");
+    assert!(sandbox.ok("dump shop shop.dump").starts_with("dumped 2 keyspaces, 2 rows"));
+    let restored = &sandbox.json("restore copy shop.dump --json")[0];
     assert_eq!((&restored["keyspaces"], &restored["rows"]), (&2.into(), &2.into()));
-    let piped = place.command("dump shop -").output().unwrap();
-    assert_eq!(piped.stdout, fs::read(place.path().join("shop.dump")).unwrap());
-    place.fed("restore piped -", piped.stdout).succeeds();
+    let piped = sandbox.command("dump shop -").output().unwrap();
+    assert_eq!(piped.stdout, fs::read(sandbox.path().join("shop.dump")).unwrap());
+    sandbox.with_input("restore piped -", piped.stdout).succeeds();
     for copy in ["copy", "piped"] {
-        assert_eq!(place.ok(&format!("scan {copy} fruit --json")), place.ok("scan shop fruit --json"));
-        assert_eq!(place.json(&format!("keyspaces {copy} --json")).len(), 2);
+        assert_eq!(sandbox.ok(&format!("scan {copy} fruit --json")), sandbox.ok("scan shop fruit --json"));
+        assert_eq!(sandbox.json(&format!("keyspaces {copy} --json")).len(), 2);
     }
 }
 
 #[test]
 fn nothing_that_is_there_is_written_over_unless_that_is_said() {
-    let place = Place::with_shop();
-    place.ok("dump shop shop.dump");
-    place.run("dump shop shop.dump").fails(1, "--force writes over it");
-    place.ok("dump --force shop shop.dump");
-    place.ok("put shop fruit apple green");
-    place.run("restore shop shop.dump").fails(1, "say --replace");
-    assert_eq!(place.ok("get shop fruit apple"), "green\n");
-    place.ok("restore --replace shop shop.dump");
-    assert_eq!(place.ok("get shop fruit apple"), "red\n");
-    place.ok("checkpoint shop copy");
-    place.run("checkpoint shop copy").fails(1, "there already");
+    let sandbox = Sandbox::with_shop();
+    sandbox.ok("dump shop shop.dump");
+    sandbox.run("dump shop shop.dump").fails(1, "--overwrite writes over it");
+    sandbox.ok("dump --overwrite shop shop.dump");
+    sandbox.ok("put shop fruit apple green");
+    sandbox.run("restore shop shop.dump").fails(1, "say --replace");
+    assert_eq!(sandbox.ok("get shop fruit apple"), "green\n");
+    sandbox.ok("restore --replace shop shop.dump");
+    assert_eq!(sandbox.ok("get shop fruit apple"), "red\n");
+    sandbox.ok("checkpoint shop copy");
+    sandbox.run("checkpoint shop copy").fails(1, "there already");
 }
 
 #[test]
 fn a_cut_or_damaged_dump_is_refused_and_nothing_of_it_is_restored() {
-    let place = Place::with_shop();
-    place.ok("dump shop shop.dump");
-    let whole = fs::read(place.path().join("shop.dump")).unwrap();
-    place.file("cut.dump", &whole[..whole.len() - 1]);
+    let sandbox = Sandbox::with_shop();
+    sandbox.ok("dump shop shop.dump");
+    let whole = fs::read(sandbox.path().join("shop.dump")).unwrap();
+    sandbox.file("cut.dump", &whole[..whole.len() - 1]);
     let mut damaged = whole.clone();
     damaged[whole.len() / 2] ^= 1;
-    place.file("damaged.dump", damaged);
-    place.file("other.txt", "not a dump\n");
-    place.file("newer.dump", "percolite dump, format 9\n");
-    place.run("restore copy cut.dump").fails(6, "was cut off");
-    place.run("restore copy damaged.dump").fails(6, "damaged");
-    place.file("empty.dump", "");
-    place.file("random.dump", (0..500_u32).map(|n| (n * n / 7 % 251) as u8).collect::<Vec<_>>());
-    place.file("cut-line.dump", &whole[..10]);
-    place.run("restore copy other.txt").fails(5, "no percolite dump");
-    place.run("restore copy newer.dump").fails(5, "has format 9");
-    place.run("restore copy empty.dump").fails(5, "it is empty");
-    place.run("restore copy random.dump").fails(5, "no percolite dump");
-    place.run("restore copy cut-line.dump").fails(6, "was cut off");
-    place.fed("restore copy -", "").fails(5, "it is empty");
-    place.fed("restore copy -", &whole[..whole.len() - 1]).fails(6, "was cut off");
+    sandbox.file("damaged.dump", damaged);
+    sandbox.file("other.txt", "not a dump\n");
+    sandbox.file("newer.dump", "percolite dump, format 9\n");
+    sandbox.run("restore copy cut.dump").fails(6, "was cut off");
+    sandbox.run("restore copy damaged.dump").fails(6, "damaged");
+    sandbox.file("empty.dump", "");
+    sandbox.file("random.dump", (0..500_u32).map(|n| (n * n / 7 % 251) as u8).collect::<Vec<_>>());
+    sandbox.file("cut-line.dump", &whole[..10]);
+    sandbox.run("restore copy other.txt").fails(5, "no percolite dump");
+    sandbox.run("restore copy newer.dump").fails(5, "has format 9");
+    sandbox.run("restore copy empty.dump").fails(5, "it is empty");
+    sandbox.run("restore copy random.dump").fails(5, "no percolite dump");
+    sandbox.run("restore copy cut-line.dump").fails(6, "was cut off");
+    sandbox.with_input("restore copy -", "").fails(5, "it is empty");
+    sandbox.with_input("restore copy -", &whole[..whole.len() - 1]).fails(6, "was cut off");
     // Dumps that another program has compressed, and what else such files may hold.
     for (magic, by) in [(&b"\x1f\x8b\x08"[..], "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"\x04\x22\x4d\x18", "lz4")] {
-        place.file("packed", [magic, b"whatever is in it"].concat());
-        place.run("restore copy packed").fails(5, &format!("compressed by {by}; decompress it first"));
+        sandbox.file("packed", [magic, b"whatever is in it"].concat());
+        sandbox.run("restore copy packed").fails(5, &format!("compressed by {by}; decompress it first"));
     }
-    place.run("restore copy missing.dump").fails(1, "cannot open missing.dump");
-    place.run("restore copy shop").fails(5, "shop is a folder and no dump");
-    assert!(!place.path().join("copy").exists(), "a store without anything in it is left");
-    fs::create_dir(place.path().join("mine")).unwrap();
-    place.run("restore mine cut.dump").fails(6, "was cut off");
-    assert!(place.path().join("mine").exists());
-    place.ok("restore copy shop.dump");
-    place.run("restore --replace copy cut.dump").fails(6, "was cut off");
-    assert_eq!(place.ok("get copy fruit apple"), "red\n");
+    sandbox.run("restore copy missing.dump").fails(1, "cannot open missing.dump");
+    sandbox.run("restore copy shop").fails(5, "shop is a folder and no dump");
+    assert!(!sandbox.path().join("copy").exists(), "a store without anything in it is left");
+    fs::create_dir(sandbox.path().join("mine")).unwrap();
+    sandbox.run("restore mine cut.dump").fails(6, "was cut off");
+    assert!(sandbox.path().join("mine").exists());
+    sandbox.ok("restore copy shop.dump");
+    sandbox.run("restore --replace copy cut.dump").fails(6, "was cut off");
+    assert_eq!(sandbox.ok("get copy fruit apple"), "red\n");
 }
 
 #[test]
 fn a_dump_that_cannot_be_written_leaves_nothing() {
-    let place = Place::with_shop();
-    place.run("dump shop missing/shop.dump").fails(1, "cannot write");
-    place.ok("dump shop shop.dump");
-    let names: Vec<_> = fs::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let sandbox = Sandbox::with_shop();
+    sandbox.run("dump shop missing/shop.dump").fails(1, "cannot write");
+    sandbox.ok("dump shop shop.dump");
+    let names: Vec<_> = fs::read_dir(sandbox.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names.len(), 2, "{names:?}");
 }
 
 #[test]
 fn a_checkpoint_is_a_store_of_its_own() {
-    let place = Place::with_shop();
-    place.ok("checkpoint shop backup/monday");
-    place.ok("put shop fruit apple green");
-    assert_eq!(place.ok("get backup/monday fruit apple"), "red\n");
-    assert_eq!(place.json("verify backup/monday --json")[0]["sound"], true);
-    place.ok("put backup/monday fruit apple blue");
-    assert_eq!(place.ok("get shop fruit apple"), "green\n");
+    let sandbox = Sandbox::with_shop();
+    sandbox.ok("checkpoint shop backup/monday");
+    sandbox.ok("put shop fruit apple green");
+    assert_eq!(sandbox.ok("get backup/monday fruit apple"), "red\n");
+    assert_eq!(sandbox.json("verify backup/monday --json")[0]["sound"], true);
+    sandbox.ok("put backup/monday fruit apple blue");
+    assert_eq!(sandbox.ok("get shop fruit apple"), "green\n");
 }
 
 #[test]
 fn a_dump_goes_into_pipes_and_behind_links_and_replaces_nothing_else() {
-    let place = Place::with_shop();
-    place.ok("dump shop whole.dump");
-    let whole = fs::read(place.path().join("whole.dump")).unwrap();
-    let kind = |name: &str| fs::symlink_metadata(place.path().join(name)).unwrap().file_type();
+    let sandbox = Sandbox::with_shop();
+    sandbox.ok("dump shop whole.dump");
+    let whole = fs::read(sandbox.path().join("whole.dump")).unwrap();
+    let kind = |name: &str| fs::symlink_metadata(sandbox.path().join(name)).unwrap().file_type();
 
-    assert!(std::process::Command::new("mkfifo").arg(place.path().join("pipe")).status().unwrap().success());
+    assert!(std::process::Command::new("mkfifo").arg(sandbox.path().join("pipe")).status().unwrap().success());
     // Open both ways, so that nobody waits for the other.
-    let mut pipe = fs::File::options().read(true).write(true).open(place.path().join("pipe")).unwrap();
-    place.ok("dump --force shop pipe");
+    let mut pipe = fs::File::options().read(true).write(true).open(sandbox.path().join("pipe")).unwrap();
+    sandbox.ok("dump --overwrite shop pipe");
     assert!(kind("pipe").is_fifo(), "the pipe was replaced");
     let mut piped = vec![0; whole.len()];
     pipe.read_exact(&mut piped).unwrap();
     assert_eq!(piped, whole);
 
-    place.file("real.dump", "old");
-    std::os::unix::fs::symlink("real.dump", place.path().join("link")).unwrap();
-    place.run("dump shop link").fails(1, "--force writes over it");
-    place.ok("dump --force shop link");
+    sandbox.file("real.dump", "old");
+    std::os::unix::fs::symlink("real.dump", sandbox.path().join("link")).unwrap();
+    sandbox.run("dump shop link").fails(1, "--overwrite writes over it");
+    sandbox.ok("dump --overwrite shop link");
     assert!(kind("link").is_symlink(), "the link was replaced");
-    assert_eq!(fs::read(place.path().join("real.dump")).unwrap(), whole);
+    assert_eq!(fs::read(sandbox.path().join("real.dump")).unwrap(), whole);
 
-    std::os::unix::fs::symlink("nowhere", place.path().join("dangling")).unwrap();
-    place.run("dump --force shop dangling").fails(1, "leads nowhere");
-    fs::create_dir(place.path().join("folder")).unwrap();
-    place.run("dump --force shop folder").fails(1, "is a folder");
-    let _socket = std::os::unix::net::UnixListener::bind(place.path().join("socket")).unwrap();
-    place.run("dump --force shop socket").fails(1, "is neither a file nor a pipe");
+    std::os::unix::fs::symlink("nowhere", sandbox.path().join("dangling")).unwrap();
+    sandbox.run("dump --overwrite shop dangling").fails(1, "leads nowhere");
+    fs::create_dir(sandbox.path().join("folder")).unwrap();
+    sandbox.run("dump --overwrite shop folder").fails(1, "is a folder");
+    let _socket = std::os::unix::net::UnixListener::bind(sandbox.path().join("socket")).unwrap();
+    sandbox.run("dump --overwrite shop socket").fails(1, "is neither a file nor a pipe");
     assert!(kind("socket").is_socket());
-    let left = fs::read_dir(place.path())
+    let left = fs::read_dir(sandbox.path())
         .unwrap()
         .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().contains(".partial"));
     assert_eq!(left.count(), 0);
@@ -134,94 +134,96 @@ fn a_dump_goes_into_pipes_and_behind_links_and_replaces_nothing_else() {
 
 #[test]
 fn a_new_folder_inside_the_store_is_refused() {
-    let place = Place::with_shop();
+    let sandbox = Sandbox::with_shop();
     for line in ["checkpoint shop shop/inner", "checkpoint shop ./shop/a/b", "repair shop shop/inner"] {
-        place.run(line).fails(1, "lies in the store's own folder");
+        sandbox.run(line).fails(1, "lies in the store's own folder");
     }
-    assert!(!place.path().join("shop/inner").exists() && !place.path().join("shop/a").exists());
-    place.ok("checkpoint shop shop-2");
+    assert!(!sandbox.path().join("shop/inner").exists() && !sandbox.path().join("shop/a").exists());
+    sandbox.ok("checkpoint shop shop-2");
 }
 
 #[test]
 fn an_interrupted_restore_leaves_no_folder() {
-    let place = Place::with_shop();
-    place.ok("dump shop shop.dump");
-    assert!(std::process::Command::new("mkfifo").arg(place.path().join("pipe")).status().unwrap().success());
+    let sandbox = Sandbox::with_shop();
+    sandbox.ok("dump shop shop.dump");
+    assert!(std::process::Command::new("mkfifo").arg(sandbox.path().join("pipe")).status().unwrap().success());
     // Open both ways: nobody waits for the other, and the end never comes.
-    let mut pipe = fs::File::options().read(true).write(true).open(place.path().join("pipe")).unwrap();
-    let whole = fs::read(place.path().join("shop.dump")).unwrap();
+    let mut pipe = fs::File::options().read(true).write(true).open(sandbox.path().join("pipe")).unwrap();
+    let whole = fs::read(sandbox.path().join("shop.dump")).unwrap();
     let feeding = std::thread::spawn(move || {
         // Again and again, so that reading goes on and meets the interruption. It ends when the pipe is full.
         let _ = pipe.write_all(&whole[..whole.len() - 1]);
         std::thread::sleep(std::time::Duration::from_millis(1500));
         let _ = pipe.write_all(&whole[whole.len() - 1..]);
     });
-    place.interrupted("restore copy pipe").fails(130, "interrupted; nothing was restored");
+    sandbox.interrupted("restore copy pipe").fails(130, "interrupted; nothing was restored");
     feeding.join().unwrap();
-    assert!(!place.path().join("copy").exists());
+    assert!(!sandbox.path().join("copy").exists());
 }
 
 #[test]
 fn of_many_restores_into_one_new_folder_one_succeeds_and_the_others_take_nothing_away() {
-    let place = Place::with_shop();
-    place.ok("dump shop shop.dump");
+    let sandbox = Sandbox::with_shop();
+    sandbox.ok("dump shop shop.dump");
     for round in 0..6 {
         let line = format!("restore copy-{round} shop.dump");
-        let started: Vec<_> = (0..6).map(|_| place.command(&line).spawn().unwrap()).collect();
+        let started: Vec<_> = (0..6).map(|_| sandbox.command(&line).spawn().unwrap()).collect();
         let ended = started.into_iter().map(|child| Ran::of(&line, child.wait_with_output().unwrap()).code);
         assert_eq!(ended.filter(|code| *code == Some(0)).count(), 1);
-        assert_eq!(place.ok(&format!("get copy-{round} fruit apple")), "red\n");
+        assert_eq!(sandbox.ok(&format!("get copy-{round} fruit apple")), "red\n");
     }
 }
 
 #[test]
 fn increments_follow_a_full_dump_and_nothing_else() {
-    let place = Place::with_shop();
-    place.run("dump --since 0s shop x.dump").fails(1, "keeps no history");
-    place.ok("history shop --keep 7d");
-    let full = &place.json("dump shop sunday.dump --json")[0];
-    place.ok("put shop fruit apple green kiwi brown");
-    place.ok("delete shop fruit pear");
-    let told = &place.json("dump --since-dump sunday.dump shop monday.dump --json")[0];
+    let sandbox = Sandbox::with_shop();
+    sandbox.run("dump --since 0s shop x.dump").fails(1, "keeps no history");
+    sandbox.ok("retention shop --set 7d");
+    let full = &sandbox.json("dump shop sunday.dump --json")[0];
+    sandbox.ok("put shop fruit apple green kiwi brown");
+    sandbox.ok("delete shop fruit pear");
+    let told = &sandbox.json("dump --base sunday.dump shop monday.dump --json")[0];
     assert_eq!((&told["rows"], &told["deleted"], &told["since_ts"]), (&2.into(), &1.into(), &full["read_ts"]));
     // The same by the moment, and elsewhere than into a file.
     let since = full["read_ts"].as_str().unwrap();
-    let said = place.ok(&format!("dump --since {since} shop by-moment.dump"));
+    let said = sandbox.ok(&format!("dump --since {since} shop by-moment.dump"));
     assert!(said.starts_with("dumped the changes of 1 keyspace, 2 rows, 1 deleted row, "), "{said}");
-    place.ok("keyspaces shop --create vegetables");
-    let piped = place.command("dump --since-dump monday.dump --compression none shop -").output().unwrap();
+    sandbox.ok("keyspaces shop --create vegetables");
+    let piped = sandbox.command("dump --base monday.dump --compression none shop -").output().unwrap();
     assert!(piped.status.success());
 
-    place.run("restore copy monday.dump").fails(1, "nothing was restored here");
-    assert!(!place.path().join("copy").exists());
-    place.ok("restore copy sunday.dump");
-    place.fed("restore copy -", &piped.stdout).fails(1, since);
-    place.ok("restore copy monday.dump");
-    place.run("restore copy monday.dump").fails(1, since);
-    place.run("restore copy by-moment.dump").fails(1, since);
-    place.fed("restore copy -", piped.stdout).succeeds();
-    assert_eq!(place.ok("scan copy fruit --json"), place.ok("scan shop fruit --json"));
-    assert_eq!(place.json("keyspaces copy --json").len(), 2);
-    let stats = &place.json("stats copy --json")[0];
-    assert!(stats["restored_upto_ts"].is_string() && place.json("stats shop --json")[0]["restored_upto_ts"].is_null());
-    assert!(place.ok("stats copy").contains("restored, up to"));
+    sandbox.run("restore copy monday.dump").fails(1, "nothing was restored here");
+    assert!(!sandbox.path().join("copy").exists());
+    sandbox.ok("restore copy sunday.dump");
+    sandbox.with_input("restore copy -", &piped.stdout).fails(1, since);
+    sandbox.ok("restore copy monday.dump");
+    sandbox.run("restore copy monday.dump").fails(1, since);
+    sandbox.run("restore copy by-moment.dump").fails(1, since);
+    sandbox.with_input("restore copy -", piped.stdout).succeeds();
+    assert_eq!(sandbox.ok("scan copy fruit --json"), sandbox.ok("scan shop fruit --json"));
+    assert_eq!(sandbox.json("keyspaces copy --json").len(), 2);
+    let stats = &sandbox.json("stats copy --json")[0];
+    assert!(
+        stats["restored_upto_ts"].is_string() && sandbox.json("stats shop --json")[0]["restored_upto_ts"].is_null()
+    );
+    assert!(sandbox.ok("stats copy").contains("restored, up to"));
 
-    place.ok("put --create other fruit apple red");
-    place.ok("history other --keep 7d");
-    place.run("dump --since-dump sunday.dump other x.dump").fails(1, "not of this store");
-    place
-        .run("dump --force --since-dump sunday.dump shop sunday.dump")
+    sandbox.ok("put --create other fruit apple red");
+    sandbox.ok("retention other --set 7d");
+    sandbox.run("dump --base sunday.dump other x.dump").fails(1, "not of this store");
+    sandbox
+        .run("dump --overwrite --base sunday.dump shop sunday.dump")
         .fails(2, "would replace the dump that it follows");
-    place.run("dump --since-dump missing.dump shop x.dump").fails(1, "cannot open missing.dump");
-    place.file("other.txt", "not a dump\n");
-    place.run("dump --since-dump other.txt shop x.dump").fails(5, "no percolite dump");
+    sandbox.run("dump --base missing.dump shop x.dump").fails(1, "cannot open missing.dump");
+    sandbox.file("other.txt", "not a dump\n");
+    sandbox.run("dump --base other.txt shop x.dump").fails(5, "no percolite dump");
     // The store has nothing to do with it, so nobody is sent to look into it.
-    place.file("cut.dump", &fs::read(place.path().join("sunday.dump")).unwrap()[..10]);
+    sandbox.file("cut.dump", &fs::read(sandbox.path().join("sunday.dump")).unwrap()[..10]);
     let told =
-        place.run("dump --since-dump cut.dump shop x.dump").fails(6, "name another dump, or begin with a full one").err;
+        sandbox.run("dump --base cut.dump shop x.dump").fails(6, "name another dump, or begin with a full one").err;
     assert!(!told.contains("percolite verify") && !told.contains("percolite repair"), "{told}");
-    place.run("dump --since 2000-01-01T00:00Z shop x.dump").fails(1, "history begins at");
-    assert_eq!(place.run(&format!("dump --since {since} --since-dump sunday.dump shop x.dump")).code, Some(2));
-    assert_eq!(place.run("dump --compression zip shop x.dump").code, Some(2));
-    assert!(!place.path().join("x.dump").exists());
+    sandbox.run("dump --since 2000-01-01T00:00Z shop x.dump").fails(1, "history begins at");
+    assert_eq!(sandbox.run(&format!("dump --since {since} --base sunday.dump shop x.dump")).code, Some(2));
+    assert_eq!(sandbox.run("dump --compression zip shop x.dump").code, Some(2));
+    assert!(!sandbox.path().join("x.dump").exists());
 }

@@ -1,4 +1,4 @@
-//! A folder, and the program run in it.
+//! A directory, and the program run in it.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-pub struct Place(pub TempDir);
+pub struct Sandbox(pub TempDir);
 
-impl Place {
-    /// The files of a store with such names, in all of its folders.
+impl Sandbox {
+    /// The files of a store with such names, in all of its directories.
     pub fn files(&self, store: &str, of: impl Fn(&str) -> bool) -> Vec<PathBuf> {
         let (mut files, mut folders) = (Vec::new(), vec![self.path().join(store)]);
-        while let Some(folder) = folders.pop() {
-            for entry in fs::read_dir(folder).unwrap() {
+        while let Some(dir) = folders.pop() {
+            for entry in fs::read_dir(dir).unwrap() {
                 let path = entry.unwrap().path();
                 if path.is_dir() {
                     folders.push(path);
@@ -34,9 +34,9 @@ impl Place {
 
     /// With a store `shop` in which there are two rows.
     pub fn with_shop() -> Self {
-        let place = Self::new();
-        place.ok("put --create shop fruit apple red pear yellow");
-        place
+        let sandbox = Self::new();
+        sandbox.ok("put --create shop fruit apple red pear yellow");
+        sandbox
     }
 
     pub fn path(&self) -> &Path {
@@ -58,7 +58,7 @@ impl Place {
         Ran::of(line, self.command(line).output().unwrap())
     }
 
-    pub fn fed(&self, line: &str, input: impl AsRef<[u8]>) -> Ran {
+    pub fn with_input(&self, line: &str, input: impl AsRef<[u8]>) -> Ran {
         let mut child = self.command(line).stdin(Stdio::piped()).spawn().unwrap();
         // One that ends before it has read everything is a case of its own.
         let _ = child.stdin.take().unwrap().write_all(input.as_ref());

@@ -5,15 +5,15 @@
 
 mod backup;
 mod common;
+mod errors;
 mod help;
-mod inspecting;
-mod loading;
-mod locking;
+mod history;
+mod inspect;
+mod load;
+mod lock;
+mod lock_views;
+mod open_stores;
 #[path = "../../../../tests/support/orphans.rs"]
 mod orphans;
-mod past;
 mod rows;
 mod shell;
-mod showing;
-mod watching;
-mod wrong;

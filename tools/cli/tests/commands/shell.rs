@@ -3,55 +3,55 @@
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
 
-use crate::common::{Place, Ran};
+use crate::common::{Ran, Sandbox};
 
 #[test]
 fn a_transaction_takes_effect_at_its_commit_and_not_before() {
-    let place = Place::with_shop();
-    let told = place
-        .fed("shell shop", "begin\nput fruit kiwi green\nput fruit 'red apple' sweet\nget fruit kiwi\ncommit\n")
+    let sandbox = Sandbox::with_shop();
+    let told = sandbox
+        .with_input("shell shop", "begin\nput fruit kiwi green\nput fruit 'red apple' sweet\nget fruit kiwi\ncommit\n")
         .succeeds();
     assert!(
         told.contains("noted, to be committed") && told.contains("green") && told.contains("committed at "),
         "{told}"
     );
-    assert_eq!(place.ok("scan shop fruit --count"), "4\n");
-    place
-        .fed(
+    assert_eq!(sandbox.ok("scan shop fruit --count"), "4\n");
+    sandbox
+        .with_input(
             "shell shop",
             "BEGIN\ndelete fruit kiwi\nrollback\nscan fruit --prefix r --limit 5\nkeyspaces\nlocks\nhelp\nquit\nnonsense",
         )
         .succeeds();
-    assert_eq!(place.ok("get shop fruit kiwi"), "green\n");
+    assert_eq!(sandbox.ok("get shop fruit kiwi"), "green\n");
 }
 
 #[test]
 fn a_transaction_that_is_left_open_is_rolled_back() {
-    let place = Place::with_shop();
-    let ran = place.fed("shell shop", "begin\nput fruit kiwi green\n");
+    let sandbox = Sandbox::with_shop();
+    let ran = sandbox.with_input("shell shop", "begin\nput fruit kiwi green\n");
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), "the open transaction was rolled back\n"));
-    place.run("get shop fruit kiwi").fails(3, "kiwi");
+    sandbox.run("get shop fruit kiwi").fails(3, "kiwi");
 }
 
 #[test]
 fn the_first_error_in_a_pipe_ends_it_with_its_line() {
-    let place = Place::with_shop();
-    place
-        .fed("shell shop", "# a comment\nput fruit\nput fruit kiwi green\n")
+    let sandbox = Sandbox::with_shop();
+    sandbox
+        .with_input("shell shop", "# a comment\nput fruit\nput fruit kiwi green\n")
         .fails(2, "line 2: the following required arguments were not provided: <KEY VALUE>...; see `help put`");
-    place.fed("shell shop", "get frut apple").fails(3, "there are \"fruit\"");
-    place.fed("shell shop", "commit").fails(1, "begin opens one");
-    place.fed("shell shop", "get fruit 'apple").fails(2, "a quote is not closed");
-    place.fed("shell --read-only shop", "put fruit kiwi green").fails(1, "read-only");
-    place.run("get shop fruit kiwi").fails(3, "kiwi");
-    place.fed("shell new", "help").fails(5, "--create");
-    place.fed("shell --create new", "create fruit\nput fruit apple red").succeeds();
-    assert_eq!(place.ok("get new fruit apple"), "red\n");
+    sandbox.with_input("shell shop", "get frut apple").fails(3, "there are \"fruit\"");
+    sandbox.with_input("shell shop", "commit").fails(1, "begin opens one");
+    sandbox.with_input("shell shop", "get fruit 'apple").fails(2, "a quote is not closed");
+    sandbox.with_input("shell --read-only shop", "put fruit kiwi green").fails(1, "read-only");
+    sandbox.run("get shop fruit kiwi").fails(3, "kiwi");
+    sandbox.with_input("shell new", "help").fails(5, "--create");
+    sandbox.with_input("shell --create new", "create fruit\nput fruit apple red").succeeds();
+    assert_eq!(sandbox.ok("get new fruit apple"), "red\n");
 }
 
 #[test]
 fn savepoints_take_back_what_came_behind_them_and_no_more() {
-    let place = Place::with_shop();
+    let sandbox = Sandbox::with_shop();
     let lines = [
         "begin",
         "put fruit fig 1",
@@ -69,50 +69,54 @@ fn savepoints_take_back_what_came_behind_them_and_no_more() {
         "rollback to b",
     ];
     // What is open at the end is rolled back, which is told as well.
-    let ran = place.fed("shell shop", lines.join("\n"));
+    let ran = sandbox.with_input("shell shop", lines.join("\n"));
     assert_eq!(ran.code, Some(3), "{}", ran.err);
     assert!(ran.err.ends_with("line 14: the transaction has no savepoint \"b\"\n"), "{}", ran.err);
     let got: Vec<&str> = ran.out.lines().filter(|line| line.len() == 1).collect();
     assert_eq!(got, ["3", "1"], "{}", ran.out);
-    place.run("get shop fruit fig").fails(3, "fig");
+    sandbox.run("get shop fruit fig").fails(3, "fig");
     for statement in ["savepoint a", "rollback to a", "release a"] {
-        place.fed("shell shop", statement).fails(1, "begin opens one");
+        sandbox.with_input("shell shop", statement).fails(1, "begin opens one");
         // Those of the last transaction are no more.
         let lines = format!(
             "begin\nsavepoint a\nput fruit fig 5\ncommit\nbegin\n{}",
             statement.replace("savepoint", "release")
         );
-        let ran = place.fed("shell shop", lines);
+        let ran = sandbox.with_input("shell shop", lines);
         assert!(ran.code == Some(3) && ran.err.contains("no savepoint \"a\""), "{}", ran.err);
     }
-    assert_eq!(place.ok("get shop fruit fig"), "5\n");
+    assert_eq!(sandbox.ok("get shop fruit fig"), "5\n");
 }
 
 #[test]
 fn ranges_and_versions_are_shown() {
-    let place = Place::with_shop();
-    let shown =
-        place.fed("shell shop", "put fruit fig blue\nscan fruit --from b --to pear\nscan fruit --to b").succeeds();
+    let sandbox = Sandbox::with_shop();
+    let shown = sandbox
+        .with_input("shell shop", "put fruit fig blue\nscan fruit --from b --to pear\nscan fruit --to b")
+        .succeeds();
     assert!(shown.contains("fig") && shown.contains("apple") && !shown.contains("pear"), "{shown}");
     assert!(shown.find("fig") < shown.find("apple"), "{shown}");
-    place.ok("history shop --keep 1h");
+    sandbox.ok("retention shop --set 1h");
     let lines = "put fruit fig green\nversions fruit fig\nversions fruit fig --limit 1\nversions fruit nothing";
-    let shown = place.fed("shell shop", lines).succeeds();
+    let shown = sandbox.with_input("shell shop", lines).succeeds();
     assert_eq!((shown.matches("green").count(), shown.matches("blue").count()), (2, 1), "{shown}");
     assert!(shown.contains("never there"), "{shown}");
 }
 
 #[test]
 fn what_is_not_there_is_not_deleted_and_no_range_is_the_wrong_way_round() {
-    let place = Place::with_shop();
-    assert_eq!(place.fed("shell shop", "delete fruit kiwi\ndelete fruit apple\n").succeeds(), "not there\ncommitted\n");
-    place.fed("shell shop", "scan fruit --from p --to a").fails(2, "line 1: --from lies behind --to");
+    let sandbox = Sandbox::with_shop();
+    assert_eq!(
+        sandbox.with_input("shell shop", "delete fruit kiwi\ndelete fruit apple\n").succeeds(),
+        "not there\ncommitted\n"
+    );
+    sandbox.with_input("shell shop", "scan fruit --from p --to a").fails(2, "line 1: --from lies behind --to");
 }
 
 #[test]
 fn who_interrupts_statements_from_a_pipe_is_told_of_the_open_transaction() {
-    let place = Place::with_shop();
-    let mut child = place.command("shell shop").stdin(Stdio::piped()).spawn().unwrap();
+    let sandbox = Sandbox::with_shop();
+    let mut child = sandbox.command("shell shop").stdin(Stdio::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
     writeln!(input, "put fruit fig 1\nbegin\nput fruit kiwi green").unwrap();
     let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -122,32 +126,38 @@ fn who_interrupts_statements_from_a_pipe_is_told_of_the_open_transaction() {
     let ran = Ran::of("shell shop", child.wait_with_output().unwrap());
     ran.fails(130, "the open transaction was not committed; what was committed before stays");
     drop(input);
-    assert_eq!(place.ok("scan shop fruit --count"), "3\n");
+    assert_eq!(sandbox.ok("scan shop fruit --count"), "3\n");
 }
 
 #[test]
 fn statements_take_the_options_of_the_command_line() {
-    let place = Place::with_shop();
-    let lines = "put fruit a 1 b 2\nscan fruit --rev --limit 2 --json\nget fruit --keys hex 61 --json\nscan fruit --count\n\
-                 scan fruit --keys-only --from b --to c\nput fruit --values json j '{\"a\": 1}'\nget fruit j --values json --json\n\
+    let sandbox = Sandbox::with_shop();
+    let lines = "put fruit a 1 b 2\nscan fruit --rev --limit 2 --json\nget fruit --key-encoding hex 61 --json\nscan fruit --count\n\
+                 scan fruit --keys-only --from b --to c\nput fruit --value-encoding json j '{\"a\": 1}'\nget fruit j --value-encoding json --json\n\
                  delete fruit --prefix a\nget fruit a b\nput fruit n -5";
-    let told = place.fed("shell shop", lines).succeeds();
+    let told = sandbox.with_input("shell shop", lines).succeeds();
     let told: Vec<&str> = told.lines().collect();
     let rows = [r#"{"key":"pear","value":"yellow"}"#, r#"{"key":"b","value":"2"}"#, r#"{"key":"61","value":"1"}"#];
     assert_eq!(told[0], "committed");
     assert_eq!(told[1..4], rows);
     assert_eq!(told[4..8], ["4", "b", "committed", r#"{"key":"j","value":{"a": 1}}"#]);
     assert_eq!(told[8..], ["committed", "not there", "2", "committed"]);
-    place.fed("shell shop", "scan fruit --at yesterday").fails(2, "neither a time");
-    place.fed("shell shop", "scan fruit --prefx a").fails(2, "similar argument exists: '--prefix'; see `help scan`");
+    sandbox.with_input("shell shop", "scan fruit --at yesterday").fails(2, "neither a time");
+    sandbox
+        .with_input("shell shop", "scan fruit --prefx a")
+        .fails(2, "similar argument exists: '--prefix'; see `help scan`");
 }
 
 #[test]
 fn the_options_of_the_shell_are_for_every_statement_that_says_nothing_else() {
-    let place = Place::with_shop();
-    let lines =
-        "put fruit 6b 7b7d\nget fruit 6b\nget fruit --keys text --values json k\nbegin\ndelete fruit 6b\nrollback";
-    let told = place.fed("shell shop --keys hex --values hex --json --memory 16M --compression none", lines).succeeds();
+    let sandbox = Sandbox::with_shop();
+    let lines = "put fruit 6b 7b7d\nget fruit 6b\nget fruit --key-encoding text --value-encoding json k\nbegin\ndelete fruit 6b\nrollback";
+    let told = sandbox
+        .with_input(
+            "shell shop --key-encoding hex --value-encoding hex --json --memory-budget 16M --compression none",
+            lines,
+        )
+        .succeeds();
     let told: Vec<serde_json::Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(
         told[..3],
@@ -163,22 +173,23 @@ fn the_options_of_the_shell_are_for_every_statement_that_says_nothing_else() {
 
 #[test]
 fn an_open_transaction_reads_its_own_writes_and_the_past_where_that_is_asked_for() {
-    let place = Place::with_shop();
-    place.ok("history shop --keep 1h");
-    let then = place.json("stats shop --json")[0]["newest_ts"].as_str().unwrap().to_owned();
-    place.ok("put shop fruit apple green");
+    let sandbox = Sandbox::with_shop();
+    sandbox.ok("retention shop --set 1h");
+    let then = sandbox.json("stats shop --json")[0]["newest_ts"].as_str().unwrap().to_owned();
+    sandbox.ok("put shop fruit apple green");
     let lines = format!(
         "begin\nput fruit apple blue fig 1\nget fruit apple\nget fruit apple --at {then}\nscan fruit --rev --limit 2\nrollback"
     );
-    let told = place.fed("shell shop", lines).succeeds();
+    let told = sandbox.with_input("shell shop", lines).succeeds();
     let told: Vec<&str> = told.lines().collect();
     assert_eq!(told[1..6], ["noted, to be committed", "blue", "red", "pear\tyellow", "fig\t1"], "{told:?}");
 }
 
 #[test]
 fn stats_and_help_are_statements() {
-    let place = Place::with_shop();
-    let told = place.fed("shell shop", "put fruit a 1\nstats\nstats --json\nhelp\nhelp scan\nscan --help").succeeds();
+    let sandbox = Sandbox::with_shop();
+    let told =
+        sandbox.with_input("shell shop", "put fruit a 1\nstats\nstats --json\nhelp\nhelp scan\nscan --help").succeeds();
     assert!(told.contains("commits\t1: 1 in one phase"), "{told}");
     let json = told.lines().find(|line| line.starts_with('{')).unwrap();
     let json: serde_json::Value = serde_json::from_str(json).unwrap();

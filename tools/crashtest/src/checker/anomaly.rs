@@ -16,7 +16,7 @@ pub enum Anomaly {
     /// It read what nobody ever wrote.
     GarbageRead,
     /// It did not read what it had written itself.
-    OwnWriteLost,
+    LostOwnWrite,
     /// It read the same row twice, and not the same value.
     NonRepeatableRead,
     /// It saw some of another transaction's writes and not the others (G-single, read skew).
@@ -53,7 +53,7 @@ impl Anomaly {
         Self::AbortedRead,
         Self::IntermediateRead,
         Self::GarbageRead,
-        Self::OwnWriteLost,
+        Self::LostOwnWrite,
         Self::NonRepeatableRead,
         Self::FracturedRead,
         Self::LostAcknowledgedWrite,
@@ -71,7 +71,7 @@ impl Anomaly {
     ];
 
     /// Whether it is wrong whatever should have been read instead.
-    pub(super) fn is_wrong_anyway(self) -> bool {
+    pub(super) fn is_unconditional(self) -> bool {
         matches!(self, Self::AbortedRead | Self::IntermediateRead | Self::GarbageRead)
     }
 
@@ -81,7 +81,7 @@ impl Anomaly {
             Self::AbortedRead => "aborted-read",
             Self::IntermediateRead => "intermediate-read",
             Self::GarbageRead => "garbage-read",
-            Self::OwnWriteLost => "own-write-lost",
+            Self::LostOwnWrite => "lost-own-write",
             Self::NonRepeatableRead => "non-repeatable-read",
             Self::FracturedRead => "fractured-read",
             Self::LostAcknowledgedWrite => "lost-acknowledged-write",

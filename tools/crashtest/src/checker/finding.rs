@@ -5,13 +5,13 @@ use serde::Serialize;
 use crate::history::{History, Key, TxnIndex, Value};
 
 use super::anomaly::Anomaly;
-use super::writers::claims;
+use super::writers::locked_rows;
 
 /// Something wrong.
 #[derive(Clone, Debug)]
 pub struct Finding {
     /// What and where.
-    pub sight: Sight,
+    pub symptom: Symptom,
     /// The transactions that may be needed to show it, the one where it shows among them.
     pub involved: Vec<TxnIndex>,
     /// The rows that may be needed to show it.
@@ -20,7 +20,7 @@ pub struct Finding {
 
 /// What is wrong, and where it shows. Two histories that have the same transactions can be asked whether they show the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Sight {
+pub struct Symptom {
     /// What it is called.
     pub anomaly: Anomaly,
     /// The transaction in which it shows.
@@ -34,11 +34,11 @@ pub struct Sight {
     pub found: String,
 }
 
-impl Sight {
+impl Symptom {
     /// Whether another history shows the same. Who wrote what should have been read has nothing to do with a read that is
     /// wrong anyway, and need not be there.
     pub fn is_same(&self, other: &Self) -> bool {
-        let expects = |sight: &Self| (!sight.anomaly.is_wrong_anyway()).then(|| sight.expected.clone());
+        let expects = |symptom: &Self| (!symptom.anomaly.is_unconditional()).then(|| symptom.expected.clone());
         (self.anomaly, self.transaction, &self.key, &self.found)
             == (other.anomaly, other.transaction, &other.key, &other.found)
             && expects(self) == expects(other)
@@ -58,7 +58,7 @@ impl Finding {
         let key_text = Some(history.key(key).to_owned());
         let mut involved = vec![txn];
         involved.extend(others);
-        Self { sight: Sight { anomaly, transaction, key: key_text, expected, found }, involved, keys: vec![key] }
+        Self { symptom: Symptom { anomaly, transaction, key: key_text, expected, found }, involved, keys: vec![key] }
     }
 
     /// A finding about the timestamps of a transaction, and perhaps another one's.
@@ -73,12 +73,12 @@ impl Finding {
         let mut involved = vec![txn];
         involved.extend(other);
         // A commit timestamp means something only beside a write, so one each has to stay.
-        let keys = involved.iter().filter_map(|txn| claims(history, *txn).next()).collect();
-        Self { sight: Sight { anomaly, transaction, key: None, expected, found }, involved, keys }
+        let keys = involved.iter().filter_map(|txn| locked_rows(history, *txn).next()).collect();
+        Self { symptom: Symptom { anomaly, transaction, key: None, expected, found }, involved, keys }
     }
 }
 
 /// A value as JSON.
-pub fn told(history: &History, value: Value) -> String {
+pub fn value_json(history: &History, value: Value) -> String {
     history.value(value).map_or_else(|| "null".to_owned(), |text| serde_json::Value::from(text).to_string())
 }

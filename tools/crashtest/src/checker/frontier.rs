@@ -9,33 +9,33 @@ use std::ops::Range;
 
 use crate::history::{History, Key, ScanRange, TxnIndex, Value};
 
-use super::sweep::Source;
+use super::sweep::Writer;
 
 /// No transaction's index.
-pub const NOBODY: TxnIndex = TxnIndex::MAX;
+pub const NO_TXN: TxnIndex = TxnIndex::MAX;
 
 #[derive(Clone, Copy)]
 struct Row {
     value: Value,
     writer: TxnIndex,
     /// The last that wrote or claimed it.
-    claimer: TxnIndex,
+    last_locker: TxnIndex,
     /// Whose own write `own` is.
     owner: TxnIndex,
     own: Value,
 }
 
-const ABSENT: Row = Row { value: Value::NONE, writer: NOBODY, claimer: NOBODY, owner: NOBODY, own: Value::NONE };
+const ABSENT: Row = Row { value: Value::NONE, writer: NO_TXN, last_locker: NO_TXN, owner: NO_TXN, own: Value::NONE };
 
 /// The committed rows.
 pub struct Frontier<'h> {
     history: &'h History,
     rows: Vec<Row>,
-    order: Option<Order>,
+    order: Option<KeyOrder>,
 }
 
 /// What scans need.
-struct Order {
+struct KeyOrder {
     sorted: Vec<Key>,
     ranks: Vec<u32>,
     /// The ranks of rows that are there.
@@ -45,7 +45,7 @@ struct Order {
     scan: u32,
 }
 
-impl Order {
+impl KeyOrder {
     fn new(history: &History) -> Self {
         let mut sorted: Vec<Key> = history.keys().collect();
         sorted.sort_unstable_by_key(|key| history.key(*key));
@@ -60,36 +60,36 @@ impl Order {
 impl<'h> Frontier<'h> {
     /// The rows before the first transaction.
     pub fn new(history: &'h History) -> Self {
-        let order = history.has_scans().then(|| Order::new(history));
+        let order = history.has_scans().then(|| KeyOrder::new(history));
         let mut frontier = Self { history, rows: vec![ABSENT; history.key_count()], order };
         for &(key, value) in history.initial() {
-            frontier.commit(NOBODY, key, value);
+            frontier.commit(NO_TXN, key, value);
         }
         frontier
     }
 
     /// What a transaction must see in a row, and whose write that is.
-    pub fn seen_by(&self, txn: TxnIndex, key: Key) -> (Value, Source) {
+    pub fn visible_to(&self, txn: TxnIndex, key: Key) -> (Value, Writer) {
         let row = &self.rows[key.index()];
         if row.owner == txn {
-            (row.own, Source::Own)
-        } else if row.writer == NOBODY {
-            (row.value, Source::Initial)
+            (row.own, Writer::Own)
+        } else if row.writer == NO_TXN {
+            (row.value, Writer::Initial)
         } else {
-            (row.value, Source::Other(row.writer))
+            (row.value, Writer::Other(row.writer))
         }
     }
 
     /// From here on the transaction sees its own write.
-    pub fn lay_over(&mut self, txn: TxnIndex, key: Key, value: Value) {
+    pub fn set_own_write(&mut self, txn: TxnIndex, key: Key, value: Value) {
         let row = &mut self.rows[key.index()];
         row.owner = txn;
         row.own = value;
     }
 
     /// Notes who claims the row, and returns who did before.
-    pub fn claim(&mut self, txn: TxnIndex, key: Key) -> TxnIndex {
-        std::mem::replace(&mut self.rows[key.index()].claimer, txn)
+    pub fn set_locker(&mut self, txn: TxnIndex, key: Key) -> TxnIndex {
+        std::mem::replace(&mut self.rows[key.index()].last_locker, txn)
     }
 
     /// From here on everybody sees the write.
@@ -143,8 +143,8 @@ impl<'h> Frontier<'h> {
     }
 
     /// Rows of the range that are there and not marked; marks them.
-    pub fn unmarked(&mut self, range: Range<u32>) -> Vec<Key> {
-        let Some(Order { sorted, present, marks, scan, .. }) = &mut self.order else { return Vec::new() };
+    pub fn missing_rows(&mut self, range: Range<u32>) -> Vec<Key> {
+        let Some(KeyOrder { sorted, present, marks, scan, .. }) = &mut self.order else { return Vec::new() };
         let keys = present.range(range).map(|rank| sorted[*rank as usize]);
         keys.filter(|key| std::mem::replace(&mut marks[key.index()], *scan) != *scan).collect()
     }

@@ -8,26 +8,28 @@
 use crate::history::{History, InternedOp, Key, Line, TxnIndex};
 
 use super::find;
-use super::finding::{Finding, Sight};
+use super::finding::{Finding, Symptom};
 
 /// The largest set that is reduced one by one: each step checks the rest anew.
-const REDUCED_MAX: usize = 200;
+const MINIMISED_MAX: usize = 200;
 
-type Suspects = (Vec<TxnIndex>, Vec<Key>);
+type Candidates = (Vec<TxnIndex>, Vec<Key>);
 
 /// The lines of a smallest history that shows the finding; none if no small one does.
 pub fn minimise(history: &History, finding: &Finding) -> Vec<Line> {
-    let attempts: [fn(&History, &Finding) -> Suspects; 3] = [involved, concerned, everybody];
+    let attempts: [fn(&History, &Finding) -> Candidates; 3] = [named_set, row_set, all_txns];
     for attempt in attempts {
         let (txns, keys) = attempt(history, finding);
-        let there = history.initial().iter().map(|(key, _)| *key).filter(|key| keys.contains(key)).collect();
-        let mut part = Part { txns, keys, there };
-        let shows = |part: &Part| shows(&excerpt(history, part), &finding.sight);
-        if part.txns.len() > REDUCED_MAX || !shows(&part) {
+        let initial_rows = history.initial().iter().map(|(key, _)| *key).filter(|key| keys.contains(key)).collect();
+        let mut part = Part { txns, keys, initial_rows };
+        let shows = |part: &Part| shows(&excerpt(history, part), &finding.symptom);
+        if part.txns.len() > MINIMISED_MAX || !shows(&part) {
             continue;
         }
         // Who cannot be left out at first may be when others are gone, so until nobody can.
-        while reduce(&mut part, |part| &mut part.txns, shows) | reduce(&mut part, |part| &mut part.there, shows) {}
+        while reduce(&mut part, |part| &mut part.txns, shows) | reduce(&mut part, |part| &mut part.initial_rows, shows)
+        {
+        }
         return excerpt(history, &part);
     }
     Vec::new()
@@ -39,7 +41,7 @@ struct Part {
     /// The rows whose steps are kept.
     keys: Vec<Key>,
     /// The rows that were there before the first transaction.
-    there: Vec<Key>,
+    initial_rows: Vec<Key>,
 }
 
 /// Leaves out one after the other of some list, and says whether any could be.
@@ -57,7 +59,7 @@ fn reduce<T>(part: &mut Part, list: impl Fn(&mut Part) -> &mut Vec<T>, shows: im
 }
 
 /// Those that the finding names.
-fn involved(_: &History, finding: &Finding) -> Suspects {
+fn named_set(_: &History, finding: &Finding) -> Candidates {
     let mut txns = finding.involved.clone();
     txns.sort_unstable();
     txns.dedup();
@@ -65,7 +67,7 @@ fn involved(_: &History, finding: &Finding) -> Suspects {
 }
 
 /// All that have to do with the finding's rows.
-fn concerned(history: &History, finding: &Finding) -> Suspects {
+fn row_set(history: &History, finding: &Finding) -> Candidates {
     let keys = &finding.keys;
     let touches = |op: &InternedOp| match op {
         InternedOp::Read(key, _) | InternedOp::ReadForUpdate(key, _) | InternedOp::Write(key, _) => keys.contains(key),
@@ -76,12 +78,12 @@ fn concerned(history: &History, finding: &Finding) -> Suspects {
 }
 
 /// All, with everything that they did.
-fn everybody(history: &History, _: &Finding) -> Suspects {
+fn all_txns(history: &History, _: &Finding) -> Candidates {
     (history.indexed().map(|(txn, _)| txn).collect(), history.keys().collect())
 }
 
-fn excerpt(history: &History, Part { txns, keys, there }: &Part) -> Vec<Line> {
-    let initial = history.initial().iter().filter(|(key, _)| there.contains(key));
+fn excerpt(history: &History, Part { txns, keys, initial_rows }: &Part) -> Vec<Line> {
+    let initial = history.initial().iter().filter(|(key, _)| initial_rows.contains(key));
     let initial =
         initial.filter_map(|(key, value)| Some((history.key(*key).to_owned(), history.value(*value)?.to_owned())));
     let initial: Vec<_> = initial.collect();
@@ -89,9 +91,9 @@ fn excerpt(history: &History, Part { txns, keys, there }: &Part) -> Vec<Line> {
     initial.into_iter().chain(txns.iter().map(|txn| Line::Transaction(history.excerpt(*txn, keys)))).collect()
 }
 
-fn shows(lines: &[Line], sight: &Sight) -> bool {
+fn shows(lines: &[Line], symptom: &Symptom) -> bool {
     let mut history = History::default();
     // A part of a history is a history: nothing is refused.
     lines.iter().all(|line| history.push(line).is_ok())
-        && find(&history).findings.iter().any(|found| found.sight.is_same(sight))
+        && find(&history).findings.iter().any(|found| found.symptom.is_same(symptom))
 }

@@ -14,34 +14,34 @@
 
 mod anomaly;
 mod finding;
-mod fork;
 mod frontier;
+mod infer_commit_ts;
+mod long_fork;
 mod minimise;
-mod order;
-mod place;
 mod reads;
 mod report;
 mod scope;
 mod sweep;
+mod timestamp_order;
 mod unknown;
 mod writers;
 
 use crate::history::History;
 
 pub use anomaly::Anomaly;
-pub use report::{Report, Verdict, Violation};
+pub use report::{CheckResult, IsolationViolation, Report};
 
 use finding::Finding;
-use reads::Context;
-use unknown::{Decided, decide};
+use reads::Classifier;
+use unknown::{Resolved, resolve_unknown};
 use writers::Writers;
 
 /// How many violations of each kind of check are told: more than somebody looks at.
-const TOLD_MAX: usize = 10;
+const MAX_REPORTED: usize = 10;
 
 /// Says in a word whether a history is consistent: for those who ask often, and want the reasons only if it is not.
-pub fn verdict(history: &History) -> Verdict {
-    Verdict::of(history, find(history).findings.is_empty())
+pub fn quick_check(history: &History) -> CheckResult {
+    CheckResult::of(history, find(history).findings.is_empty())
 }
 
 /// Checks a history.
@@ -50,50 +50,54 @@ pub fn check(history: &History) -> Report {
     let violations = found.findings.into_iter().map(|finding| {
         let lines = minimise::minimise(history, &finding);
         let involved = finding.involved.iter().map(|txn| history.transaction(*txn).id).collect();
-        Violation::new(finding.sight, involved, lines)
+        IsolationViolation::new(finding.symptom, involved, lines)
     });
-    Report::new(history, &found.writers, &found.decided, violations.collect(), found.untold)
+    Report::new(history, &found.writers, &found.resolved, violations.collect(), found.suppressed)
 }
 
-struct Found {
+struct Findings {
     findings: Vec<Finding>,
-    untold: usize,
+    suppressed: usize,
     writers: Writers,
-    decided: Decided,
+    resolved: Resolved,
 }
 
 /// All that is wrong, of each kind the first few.
-fn find(history: &History) -> Found {
+fn find(history: &History) -> Findings {
     let writers = Writers::new(history);
-    let decided = decide(history);
-    let Decided { commits, sweep, inferred } = &decided;
-    let context = Context { history, commits, writers: &writers };
+    let resolved = resolve_unknown(history);
+    let Resolved { commits, sweep, inferred } = &resolved;
+    let classifier = Classifier { history, commits, writers: &writers };
 
     let mut findings = Vec::new();
     let mut untold = 0;
-    let mut tell = |found: &mut dyn Iterator<Item = Finding>| {
-        findings.extend(found.take(TOLD_MAX));
+    let mut add = |found: &mut dyn Iterator<Item = Finding>| {
+        findings.extend(found.take(MAX_REPORTED));
         untold += found.count();
     };
-    tell(&mut order::own_timestamps(history, commits));
-    tell(&mut order::reuse(history, commits));
-    tell(&mut sweep.overlaps.iter().take(TOLD_MAX).map(|overlap| order::conflict(history, overlap)));
-    tell(&mut sweep.misplaced.iter().take(TOLD_MAX).map(|row| context.name_misplaced(row)));
-    tell(&mut sweep.mismatches.iter().take(TOLD_MAX).map(|read| context.name(read)));
-    tell(&mut order::sessions(history));
-    tell(&mut order::real_time(history));
-    for found in [sweep.overlaps.len(), sweep.misplaced.len(), sweep.mismatches.len()] {
-        untold += found.saturating_sub(TOLD_MAX);
+    add(&mut timestamp_order::own_timestamps(history, commits));
+    add(&mut timestamp_order::reuse(history, commits));
+    add(&mut sweep
+        .conflicts
+        .iter()
+        .take(MAX_REPORTED)
+        .map(|conflict| timestamp_order::classify_conflict(history, conflict)));
+    add(&mut sweep.bad_scan_rows.iter().take(MAX_REPORTED).map(|row| classifier.classify_scan_row(row)));
+    add(&mut sweep.mismatches.iter().take(MAX_REPORTED).map(|read| classifier.classify(read)));
+    add(&mut timestamp_order::sessions(history));
+    add(&mut timestamp_order::real_time(history));
+    for found in [sweep.conflicts.len(), sweep.bad_scan_rows.len(), sweep.mismatches.len()] {
+        untold += found.saturating_sub(MAX_REPORTED);
     }
 
     for finding in &mut findings {
         // Alone, a transaction of unknown outcome never happened: those who saw it belong to it.
         for at in 0..finding.involved.len() {
-            if let Some(place) = inferred.get(&finding.involved[at]) {
-                finding.involved.push(place.seen_by);
-                finding.involved.extend(&place.bounded_by);
+            if let Some(inferred) = inferred.get(&finding.involved[at]) {
+                finding.involved.push(inferred.first_reader);
+                finding.involved.extend(&inferred.constraints);
             }
         }
     }
-    Found { findings, untold, writers, decided }
+    Findings { findings, suppressed: untold, writers, resolved }
 }

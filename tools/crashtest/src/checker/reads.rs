@@ -7,8 +7,8 @@
 use crate::history::{History, InternedOp, Key, Outcome, TxnIndex, Value};
 
 use super::anomaly::Anomaly;
-use super::finding::{Finding, told};
-use super::sweep::{Mismatch, Misplaced, Source};
+use super::finding::{Finding, value_json};
+use super::sweep::{BadScanRow, Mismatch, Writer};
 use super::writers::{Writers, last_write};
 
 /// Who may have written what was read. The order is from the likeliest to the least likely, should there be several.
@@ -19,17 +19,17 @@ enum Origin {
     /// It came later.
     After(u64, TxnIndex),
     /// The reader itself wrote it, later.
-    Itself,
+    OwnLater,
     /// Its writer overwrote it.
     Intermediate(TxnIndex),
     /// Its writer was aborted, or may not have committed.
     Aborted(TxnIndex),
     /// No writer is known.
-    Nowhere,
+    Unwritten,
 }
 
 /// What the naming needs to know.
-pub struct Context<'h> {
+pub struct Classifier<'h> {
     /// The history.
     pub history: &'h History,
     /// When each transaction took effect.
@@ -38,35 +38,35 @@ pub struct Context<'h> {
     pub writers: &'h Writers,
 }
 
-impl Context<'_> {
+impl Classifier<'_> {
     /// Names a read.
-    pub fn name(&self, read: &Mismatch) -> Finding {
-        let origin = if read.by == Source::Own { Origin::Nowhere } else { self.origin(read) };
-        let expected_of = match read.by {
-            Source::Other(txn) => Some(txn),
-            Source::Initial | Source::Own => None,
+    pub fn classify(&self, read: &Mismatch) -> Finding {
+        let origin = if read.writer == Writer::Own { Origin::Unwritten } else { self.origin(read) };
+        let expected_of = match read.writer {
+            Writer::Other(txn) => Some(txn),
+            Writer::Initial | Writer::Own => None,
         };
         let found_of = match origin {
             Origin::Before(_, txn) => txn,
             Origin::After(_, txn) | Origin::Intermediate(txn) | Origin::Aborted(txn) => Some(txn),
-            Origin::Itself | Origin::Nowhere => None,
+            Origin::OwnLater | Origin::Unwritten => None,
         };
         let (anomaly, other_key) = match origin {
-            _ if read.by == Source::Own => (Anomaly::OwnWriteLost, None),
+            _ if read.writer == Writer::Own => (Anomaly::LostOwnWrite, None),
             Origin::Aborted(_) => (Anomaly::AbortedRead, None),
             Origin::Intermediate(_) => (Anomaly::IntermediateRead, None),
-            Origin::Nowhere if read.found != Value::NONE => (Anomaly::GarbageRead, None),
-            _ if self.reads_otherwise(read) => (Anomaly::NonRepeatableRead, None),
-            Origin::Before(..) | Origin::Nowhere => self.name_of_old(read, expected_of),
-            Origin::After(_, writer) => self.name_of_new(read, writer),
-            Origin::Itself => (Anomaly::FutureRead, None),
+            Origin::Unwritten if read.found != Value::NONE => (Anomaly::GarbageRead, None),
+            _ if self.has_other_read(read) => (Anomaly::NonRepeatableRead, None),
+            Origin::Before(..) | Origin::Unwritten => self.classify_old(read, expected_of),
+            Origin::After(_, writer) => self.classify_new(read, writer),
+            Origin::OwnLater => (Anomaly::FutureRead, None),
         };
         let fork = matches!(anomaly, Anomaly::StaleRead | Anomaly::FutureRead)
-            .then(|| self.fork(read.txn, read.key, read.found))
+            .then(|| self.find_long_fork(read.txn, read.key, read.found))
             .flatten();
         let anomaly = if fork.is_some() { Anomaly::LongFork } else { anomaly };
         let others = expected_of.into_iter().chain(found_of);
-        let (expected, found) = (told(self.history, read.expected), told(self.history, read.found));
+        let (expected, found) = (value_json(self.history, read.expected), value_json(self.history, read.found));
         let mut finding = Finding::of_row(self.history, (anomaly, read.txn, read.key), expected, found, others);
         finding.keys.extend(other_key);
         if let Some(fork) = fork {
@@ -81,10 +81,10 @@ impl Context<'_> {
         let initial = (self.writers.initial(read.key) == read.found).then_some(Origin::Before(u64::MAX, None));
         let written = self.writers.of(read.key, read.found).map(|txn| {
             if last_write(self.history, txn, read.key) != Some(read.found) {
-                return if txn == read.txn { Origin::Itself } else { Origin::Intermediate(txn) };
+                return if txn == read.txn { Origin::OwnLater } else { Origin::Intermediate(txn) };
             }
             match self.commits[txn as usize] {
-                _ if txn == read.txn => Origin::Itself,
+                _ if txn == read.txn => Origin::OwnLater,
                 Some(ts) if ts <= read_ts => Origin::Before(read_ts - ts, Some(txn)),
                 Some(ts) => Origin::After(ts - read_ts, txn),
                 None => Origin::Aborted(txn),
@@ -93,40 +93,41 @@ impl Context<'_> {
         // No row looks the same whoever deleted it: a deletion that never took effect explains nothing.
         let explains =
             |origin: &Origin| read.found != Value::NONE || matches!(origin, Origin::Before(..) | Origin::After(..));
-        written.chain(initial).filter(explains).min().unwrap_or(Origin::Nowhere)
+        written.chain(initial).filter(explains).min().unwrap_or(Origin::Unwritten)
     }
 
     /// It should have seen a newer value.
-    fn name_of_old(&self, read: &Mismatch, missed: Option<TxnIndex>) -> (Anomaly, Option<Key>) {
+    fn classify_old(&self, read: &Mismatch, missed: Option<TxnIndex>) -> (Anomaly, Option<Key>) {
         let reader = self.history.transaction(read.txn);
-        let Some(missed) = missed else { return (self.name_of_set(read, Anomaly::StaleRead), None) };
+        let Some(missed) = missed else { return (self.classify_scan(read, Anomaly::StaleRead), None) };
         let seen = |key, value| value != Value::NONE && last_write(self.history, missed, key) == Some(value);
         if let Some(key) = self.find_external(read, |key, value| key != read.key && seen(key, value)) {
             return (Anomaly::FracturedRead, Some(key));
         }
         let writer = self.history.transaction(missed);
-        let told = writer.outcome == Outcome::Committed && writer.ended.zip(reader.began).is_some_and(|(a, b)| a < b);
-        (if told { Anomaly::LostAcknowledgedWrite } else { self.name_of_set(read, Anomaly::StaleRead) }, None)
+        let acknowledged =
+            writer.outcome == Outcome::Committed && writer.ended.zip(reader.began).is_some_and(|(a, b)| a < b);
+        (if acknowledged { Anomaly::LostAcknowledgedWrite } else { self.classify_scan(read, Anomaly::StaleRead) }, None)
     }
 
     /// It saw a value too early.
-    fn name_of_new(&self, read: &Mismatch, writer: TxnIndex) -> (Anomaly, Option<Key>) {
+    fn classify_new(&self, read: &Mismatch, writer: TxnIndex) -> (Anomaly, Option<Key>) {
         let missed = |key, value| last_write(self.history, writer, key).is_some_and(|written| written != value);
         match self.find_external(read, |key, value| key != read.key && missed(key, value)) {
             Some(key) => (Anomaly::FracturedRead, Some(key)),
-            None => (self.name_of_set(read, Anomaly::FutureRead), None),
+            None => (self.classify_scan(read, Anomaly::FutureRead), None),
         }
     }
 
     /// A scan that shows the wrong rows is called so; one that shows a wrong value is as bad as a read that does.
-    fn name_of_set(&self, read: &Mismatch, otherwise: Anomaly) -> Anomaly {
+    fn classify_scan(&self, read: &Mismatch, otherwise: Anomaly) -> Anomaly {
         let scanned = matches!(self.history.ops(read.txn)[read.step], InternedOp::Scan(_));
         let differs = (read.expected == Value::NONE) != (read.found == Value::NONE);
         if scanned && differs { Anomaly::Phantom } else { otherwise }
     }
 
     /// Whether it read another value of the same row elsewhere.
-    fn reads_otherwise(&self, read: &Mismatch) -> bool {
+    fn has_other_read(&self, read: &Mismatch) -> bool {
         self.find_external(read, |key, value| key == read.key && value != read.found).is_some()
     }
 
@@ -156,7 +157,7 @@ impl Context<'_> {
     }
 
     /// Names a row that a scan should not have shown in any state.
-    pub fn name_misplaced(&self, row: &Misplaced) -> Finding {
+    pub fn classify_scan_row(&self, row: &BadScanRow) -> Finding {
         let place = (Anomaly::MalformedScan, row.txn, row.key);
         let (expected, found) = if row.twice {
             ("each row once", "a row twice")

@@ -7,15 +7,15 @@ use serde::Serialize;
 use crate::history::{History, InternedTransaction, Line, Outcome};
 
 use super::anomaly::Anomaly;
-use super::finding::Sight;
-use super::unknown::Decided;
+use super::finding::Symptom;
+use super::unknown::Resolved;
 use super::writers::Writers;
 
 /// The checker's answer.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// The answer in a word.
-    pub verdict: Verdict,
+    pub verdict: CheckResult,
     /// How many transactions there are.
     pub transactions: usize,
     /// How many were acknowledged as committed.
@@ -25,12 +25,12 @@ pub struct Report {
     /// How many had an unknown outcome.
     pub unknown: usize,
     /// How many of those, without a commit timestamp, somebody has seen nevertheless.
-    pub inferred: usize,
+    pub inferred_committed: usize,
     /// How many times a transaction wrote to a row what another one had written there. The checker cannot tell such values
     /// apart, so it may overlook that the wrong one was read.
     pub duplicate_values: usize,
     /// The first violations of each kind of check.
-    pub violations: Vec<Violation>,
+    pub violations: Vec<IsolationViolation>,
     /// How many more there are.
     pub more_violations: usize,
 }
@@ -38,7 +38,7 @@ pub struct Report {
 /// The answer in a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Verdict {
+pub enum CheckResult {
     /// A store with snapshot isolation can have answered so.
     Consistent,
     /// It cannot.
@@ -47,7 +47,7 @@ pub enum Verdict {
     NothingChecked,
 }
 
-impl Verdict {
+impl CheckResult {
     pub(super) fn of(history: &History, clean: bool) -> Self {
         if !clean {
             Self::Violated
@@ -61,7 +61,7 @@ impl Verdict {
 
 /// Something that a store with snapshot isolation does not do.
 #[derive(Debug, Serialize)]
-pub struct Violation {
+pub struct IsolationViolation {
     /// What it is called.
     pub anomaly: Anomaly,
     /// The transaction in which it shows.
@@ -83,18 +83,18 @@ impl Report {
     pub(super) fn new(
         history: &History,
         writers: &Writers,
-        decided: &Decided,
-        violations: Vec<Violation>,
+        resolved: &Resolved,
+        violations: Vec<IsolationViolation>,
         more_violations: usize,
     ) -> Self {
         let count = |outcome| history.transactions().iter().filter(|txn| txn.outcome == outcome).count();
         Self {
-            verdict: Verdict::of(history, violations.is_empty()),
+            verdict: CheckResult::of(history, violations.is_empty()),
             transactions: history.transactions().len(),
             committed: count(Outcome::Committed),
             aborted: count(Outcome::Aborted),
             unknown: count(Outcome::Unknown),
-            inferred: decided.inferred.len(),
+            inferred_committed: resolved.inferred.len(),
             duplicate_values: writers.duplicates(),
             more_violations,
             violations,
@@ -102,14 +102,14 @@ impl Report {
     }
 }
 
-impl Violation {
-    pub(super) fn new(sight: Sight, involved: Vec<u64>, history: Vec<Line>) -> Self {
-        let Sight { anomaly, transaction, key, expected, found } = sight;
-        let told = history.iter().filter_map(|line| match line {
+impl IsolationViolation {
+    pub(super) fn new(symptom: Symptom, involved: Vec<u64>, history: Vec<Line>) -> Self {
+        let Symptom { anomaly, transaction, key, expected, found } = symptom;
+        let ids = history.iter().filter_map(|line| match line {
             Line::Transaction(txn) => txn.id,
             _ => None,
         });
-        let transactions = if history.is_empty() { involved } else { told.collect() };
+        let transactions = if history.is_empty() { involved } else { ids.collect() };
         Self { anomaly, transaction, key, expected, found, transactions, history }
     }
 }
@@ -129,23 +129,23 @@ impl fmt::Display for Report {
                 "note: {count} writes repeat another transaction's value for the row; the check is weaker for it"
             )?;
         }
-        let Self { transactions, committed, aborted, unknown, inferred, .. } = self;
+        let Self { transactions, committed, aborted, unknown, inferred_committed, .. } = self;
         write!(f, "{transactions} transactions: {committed} committed, {aborted} aborted, {unknown} unknown")?;
-        if *inferred > 0 {
-            write!(f, " ({inferred} of them seen)")?;
+        if *inferred_committed > 0 {
+            write!(f, " ({inferred_committed} of them seen)")?;
         }
         match self.verdict {
-            Verdict::Consistent => write!(f, "; consistent with snapshot isolation"),
-            Verdict::Violated => match self.violations.len() + self.more_violations {
+            CheckResult::Consistent => write!(f, "; consistent with snapshot isolation"),
+            CheckResult::Violated => match self.violations.len() + self.more_violations {
                 1 => write!(f, "; 1 violation"),
                 count => write!(f, "; {count} violations"),
             },
-            Verdict::NothingChecked => write!(f, "; nothing was checked"),
+            CheckResult::NothingChecked => write!(f, "; nothing was checked"),
         }
     }
 }
 
-impl fmt::Display for Violation {
+impl fmt::Display for IsolationViolation {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(f, "{} in transaction {}", self.anomaly.name(), self.transaction)?;
         if let Some(key) = &self.key {

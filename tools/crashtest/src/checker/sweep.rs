@@ -10,7 +10,7 @@
 
 use crate::history::{History, InternedOp, Key, TxnIndex, Value};
 
-use super::frontier::{Frontier, NOBODY};
+use super::frontier::{Frontier, NO_TXN};
 use super::scope::Scope;
 
 /// A read that does not show what it should.
@@ -25,14 +25,14 @@ pub struct Mismatch {
     /// What should have been read.
     pub expected: Value,
     /// Whose write that is.
-    pub by: Source,
+    pub writer: Writer,
     /// What was read.
     pub found: Value,
 }
 
 /// Where a value comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum Writer {
     /// It was there before the first transaction.
     Initial,
     /// The reader itself wrote it.
@@ -43,7 +43,7 @@ pub enum Source {
 
 /// Two transactions that claimed the same row, the second with a snapshot from before the first's commit.
 #[derive(Clone, Copy, Debug)]
-pub struct Overlap {
+pub struct WriteConflict {
     /// Who committed first.
     pub first: TxnIndex,
     /// Who should not have committed.
@@ -54,7 +54,7 @@ pub struct Overlap {
 
 /// A row that a scan should not have shown in any state of the store.
 #[derive(Clone, Copy, Debug)]
-pub struct Misplaced {
+pub struct BadScanRow {
     /// Who scanned.
     pub txn: TxnIndex,
     /// The row.
@@ -69,9 +69,9 @@ pub struct Sweep {
     /// Reads, by rising `read_ts`.
     pub mismatches: Vec<Mismatch>,
     /// Writers, by rising `commit_ts` of the second.
-    pub overlaps: Vec<Overlap>,
+    pub conflicts: Vec<WriteConflict>,
     /// Rows of scans.
-    pub misplaced: Vec<Misplaced>,
+    pub bad_scan_rows: Vec<BadScanRow>,
 }
 
 /// Marks a snapshot among the events. It sorts behind the commits at the same time.
@@ -115,7 +115,7 @@ impl State<'_> {
                 InternedOp::Read(key, found) | InternedOp::ReadForUpdate(key, found) => {
                     self.compare(txn, step, key, found);
                 }
-                InternedOp::Write(key, value) => self.frontier.lay_over(txn, key, value),
+                InternedOp::Write(key, value) => self.frontier.set_own_write(txn, key, value),
                 InternedOp::Scan(scan) => self.scan(txn, step, scan),
             }
         }
@@ -125,9 +125,9 @@ impl State<'_> {
         if !self.scope.has(key) {
             return;
         }
-        let (expected, by) = self.frontier.seen_by(txn, key);
+        let (expected, by) = self.frontier.visible_to(txn, key);
         if expected != found {
-            self.found.mismatches.push(Mismatch { txn, step, key, expected, by, found });
+            self.found.mismatches.push(Mismatch { txn, step, key, expected, writer: by, found });
         }
     }
 
@@ -138,12 +138,12 @@ impl State<'_> {
         for &(key, found) in shown {
             let first = self.frontier.mark(key);
             if !first || !range.contains(&self.frontier.rank(key)) {
-                self.found.misplaced.push(Misplaced { txn, key, twice: !first });
+                self.found.bad_scan_rows.push(BadScanRow { txn, key, twice: !first });
                 continue;
             }
             self.compare(txn, step, key, found);
         }
-        for key in self.frontier.unmarked(range.clone()) {
+        for key in self.frontier.missing_rows(range.clone()) {
             self.compare(txn, step, key, Value::NONE);
         }
         for op in &self.history.ops(txn)[..step] {
@@ -167,9 +167,9 @@ impl State<'_> {
             if !self.scope.has(key) {
                 continue;
             }
-            let first = self.frontier.claim(txn, key);
-            if first != NOBODY && first != txn && self.commits[first as usize] > Some(read_ts) {
-                self.found.overlaps.push(Overlap { first, second: txn, key });
+            let first = self.frontier.set_locker(txn, key);
+            if first != NO_TXN && first != txn && self.commits[first as usize] > Some(read_ts) {
+                self.found.conflicts.push(WriteConflict { first, second: txn, key });
             }
             if let Some(value) = value {
                 self.frontier.commit(txn, key, value);

@@ -17,82 +17,82 @@ use rustc_hash::FxHashMap;
 
 use crate::history::{History, InternedTransaction, Key, Outcome, TxnIndex, Value};
 
-use super::place::{Evidence, Place, place};
+use super::infer_commit_ts::{FirstReaders, InferredCommit, infer_commit_ts};
 use super::scope::Scope;
-use super::sweep::{Mismatch, Source, Sweep, sweep};
-use super::writers::{claims, last_write};
+use super::sweep::{Mismatch, Sweep, Writer, sweep};
+use super::writers::{last_write, locked_rows};
 
 /// How many transactions that may have deleted a row are tried.
-const TRIED_MAX: usize = 8;
+const CANDIDATES_MAX: usize = 8;
 
 /// The history with its unknown outcomes decided.
-pub struct Decided {
+pub struct Resolved {
     /// When each transaction took effect, if it did.
     pub commits: Vec<Option<u64>>,
     /// What does not fit.
     pub sweep: Sweep,
     /// Transactions that were decided to have committed, with those who are the reason for when.
-    pub inferred: FxHashMap<TxnIndex, Place>,
+    pub inferred: FxHashMap<TxnIndex, InferredCommit>,
 }
 
-impl Decided {
+impl Resolved {
     /// What speaks against it. A read that does not fit may yet be explained, a conflict stays.
-    fn trouble(&self) -> (usize, usize) {
-        let squeezed = self.inferred.values().filter(|place| !place.fits).count();
-        (self.sweep.overlaps.len() + squeezed, self.sweep.mismatches.len())
+    fn error_counts(&self) -> (usize, usize) {
+        let squeezed = self.inferred.values().filter(|inferred| !inferred.feasible).count();
+        (self.sweep.conflicts.len() + squeezed, self.sweep.mismatches.len())
     }
 }
 
 /// Decides which transactions committed, and sweeps.
-pub fn decide(history: &History) -> Decided {
-    let undecided = Undecided::new(history);
+pub fn resolve_unknown(history: &History) -> Resolved {
+    let unknown = UnknownTxns::new(history);
     let whole = Scope::whole(history);
     let known: Vec<_> = history.transactions().iter().map(InternedTransaction::committed_at).collect();
     let sweep = sweep(history, &known, &whole);
-    let first = Decided { commits: known.clone(), sweep, inferred: FxHashMap::default() };
-    if !undecided.explains_any(history, &first.sweep) {
+    let first = Resolved { commits: known.clone(), sweep, inferred: FxHashMap::default() };
+    if !unknown.explains_any(history, &first.sweep) {
         return first;
     }
     let starts = history.transactions().iter().filter_map(|txn| txn.start_ts);
-    let mut issued: Vec<u64> = starts.chain(known.iter().copied().flatten()).collect();
-    issued.sort_unstable();
-    let attempts = Attempts { history, known, issued };
-    let evidence = undecided.find_evidence(&attempts, first);
-    attempts.make(&evidence, &whole)
+    let mut used: Vec<u64> = starts.chain(known.iter().copied().flatten()).collect();
+    used.sort_unstable();
+    let hypotheses = Hypotheses { history, known, issued: used };
+    let first_readers = unknown.find_committed(&hypotheses, first);
+    hypotheses.evaluate(&first_readers, &whole)
 }
 
-struct Attempts<'h> {
+struct Hypotheses<'h> {
     history: &'h History,
     known: Vec<Option<u64>>,
     issued: Vec<u64>,
 }
 
-impl Attempts<'_> {
+impl Hypotheses<'_> {
     /// What becomes of the history if those of whom there is evidence have committed, and nobody else.
-    fn make(&self, evidence: &Evidence, scope: &Scope) -> Decided {
+    fn evaluate(&self, first_readers: &FirstReaders, scope: &Scope) -> Resolved {
         let mut commits = self.known.clone();
-        let inferred = place(self.history, &commits, &self.issued, evidence, scope);
-        for (txn, place) in &inferred {
-            commits[*txn as usize] = Some(place.commit_ts);
+        let inferred = infer_commit_ts(self.history, &commits, &self.issued, first_readers, scope);
+        for (txn, inferred) in &inferred {
+            commits[*txn as usize] = Some(inferred.commit_ts);
         }
         let sweep = sweep(self.history, &commits, scope);
-        Decided { commits, sweep, inferred }
+        Resolved { commits, sweep, inferred }
     }
 }
 
 /// The transactions that may or may not have committed, by what others would see of them.
-struct Undecided {
+struct UnknownTxns {
     by_write: FxHashMap<(Key, Value), Vec<TxnIndex>>,
 }
 
-impl Undecided {
+impl UnknownTxns {
     fn new(history: &History) -> Self {
         let mut by_write: FxHashMap<_, Vec<TxnIndex>> = FxHashMap::default();
         for (txn, transaction) in history.indexed() {
             if transaction.outcome != Outcome::Unknown || transaction.committed_at().is_some() {
                 continue;
             }
-            for key in claims(history, txn) {
+            for key in locked_rows(history, txn) {
                 let Some(value) = last_write(history, txn, key) else { continue };
                 let writers = by_write.entry((key, value)).or_default();
                 if writers.last() != Some(&txn) {
@@ -104,21 +104,21 @@ impl Undecided {
     }
 
     fn explains_any(&self, history: &History, sweep: &Sweep) -> bool {
-        let nothing = Evidence::default();
+        let nothing = FirstReaders::default();
         sweep.mismatches.iter().any(|read| !self.candidates(history, read, &nothing).is_empty())
     }
 
-    fn find_evidence(&self, attempts: &Attempts, mut decided: Decided) -> Evidence {
-        let history = attempts.history;
-        let mut evidence = Evidence::default();
+    fn find_committed(&self, hypotheses: &Hypotheses, mut resolved: Resolved) -> FirstReaders {
+        let history = hypotheses.history;
+        let mut first_readers = FirstReaders::default();
         let writers = self.by_write.values().flatten();
-        let scope = Scope::of(history, &writers.flat_map(|txn| claims(history, *txn)).collect());
+        let scope = Scope::of(history, &writers.flat_map(|txn| locked_rows(history, *txn)).collect());
         loop {
             let mut unique = Vec::new();
             let mut deleted = Vec::new();
             let mut ambiguous = None;
-            for read in &decided.sweep.mismatches {
-                let candidates = self.candidates(history, read, &evidence);
+            for read in &resolved.sweep.mismatches {
+                let candidates = self.candidates(history, read, &first_readers);
                 match candidates[..] {
                     [] => {}
                     [txn] if read.found != Value::NONE => unique.push((txn, read.txn)),
@@ -129,40 +129,42 @@ impl Undecided {
             let certain = if unique.is_empty() { deleted } else { unique };
             if !certain.is_empty() {
                 // The sweep goes by read_ts: the last to be entered is the earliest.
-                evidence.extend(certain.into_iter().rev());
-                decided = attempts.make(&evidence, &scope);
+                first_readers.extend(certain.into_iter().rev());
+                resolved = hypotheses.evaluate(&first_readers, &scope);
             } else if let Some((candidates, reader)) = ambiguous {
                 let tried = candidates.into_iter().map(|txn| {
-                    let mut evidence = evidence.clone();
-                    evidence.insert(txn, reader);
-                    (attempts.make(&evidence, &scope), evidence)
+                    let mut first_readers = first_readers.clone();
+                    first_readers.insert(txn, reader);
+                    (hypotheses.evaluate(&first_readers, &scope), first_readers)
                 });
-                let Some(best) = tried.min_by_key(|(decided, _)| decided.trouble()) else { return evidence };
-                (decided, evidence) = best;
+                let Some(best) = tried.min_by_key(|(resolved, _)| resolved.error_counts()) else {
+                    return first_readers;
+                };
+                (resolved, first_readers) = best;
             } else {
-                return evidence;
+                return first_readers;
             }
         }
     }
 
     /// Those that would explain a read, if it were evidence, and the earliest.
-    fn candidates(&self, history: &History, read: &Mismatch, evidence: &Evidence) -> Vec<TxnIndex> {
+    fn candidates(&self, history: &History, read: &Mismatch, first_readers: &FirstReaders) -> Vec<TxnIndex> {
         let Some(writers) = self.by_write.get(&(read.key, read.found)) else { return Vec::new() };
         let read_ts = |txn| history.transaction(txn).read_ts;
         // Where that was inferred it may still be moved down.
-        let overwritten = match read.by {
-            Source::Other(txn) => {
+        let overwritten = match read.writer {
+            Writer::Other(txn) => {
                 history.transaction(txn).committed_at().unwrap_or_else(|| read_ts(txn).saturating_add(1))
             }
-            Source::Initial | Source::Own => 0,
+            Writer::Initial | Writer::Own => 0,
         };
         let open = writers.iter().copied().filter(|&txn| {
-            let newer = evidence.get(&txn).is_none_or(|reader| read_ts(*reader) > read_ts(read.txn));
+            let newer = first_readers.get(&txn).is_none_or(|reader| read_ts(*reader) > read_ts(read.txn));
             // What is its alone is its, however impossible. A deletion has to fit between what it deletes and who misses it.
             let alone = read.found != Value::NONE && writers.len() == 1;
             let fits = overwritten <= read_ts(txn) && read_ts(txn) < read_ts(read.txn);
             txn != read.txn && newer && (alone || fits)
         });
-        open.take(TRIED_MAX).collect()
+        open.take(CANDIDATES_MAX).collect()
     }
 }

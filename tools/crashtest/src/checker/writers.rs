@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 
 use crate::history::{History, InternedOp, Key, TxnIndex, Value};
 
-use super::frontier::NOBODY;
+use super::frontier::NO_TXN;
 
 /// Who wrote which value, in any outcome.
 pub struct Writers {
@@ -28,10 +28,10 @@ impl Writers {
             initial: history.initial().iter().copied().collect(),
         };
         for &(key, value) in history.initial() {
-            writers.add(key, value, NOBODY);
+            writers.add(key, value, NO_TXN);
         }
         for (txn, transaction) in history.indexed() {
-            if !transaction.claims {
+            if !transaction.locks_rows {
                 continue;
             }
             for op in history.ops(txn) {
@@ -64,7 +64,7 @@ impl Writers {
     pub fn of(&self, key: Key, value: Value) -> impl Iterator<Item = TxnIndex> {
         let first = self.first[value.index()].filter(|(first, _)| *first == key).map(|(_, txn)| txn);
         let more = self.more.get(&(key, value)).into_iter().flatten().copied();
-        first.into_iter().chain(more).filter(|txn| *txn != NOBODY)
+        first.into_iter().chain(more).filter(|txn| *txn != NO_TXN)
     }
 
     /// What the row was before the first transaction.
@@ -87,7 +87,7 @@ pub fn last_write(history: &History, txn: TxnIndex, key: Key) -> Option<Value> {
 }
 
 /// The rows that a transaction wrote or claimed, in order and perhaps repeated.
-pub fn claims(history: &History, txn: TxnIndex) -> impl Iterator<Item = Key> {
+pub fn locked_rows(history: &History, txn: TxnIndex) -> impl Iterator<Item = Key> {
     history.ops(txn).iter().filter_map(|op| match *op {
         InternedOp::Write(key, _) | InternedOp::ReadForUpdate(key, _) => Some(key),
         _ => None,

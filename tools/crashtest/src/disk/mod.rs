@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 /// What a keeper does. Its arguments: the kind of disk, and its size in KiB.
-const KEEPER: &str = r#"
+const MOUNT_SCRIPT: &str = r#"
 trap '' INT TERM HUP PIPE
 home=$(mktemp -d "${TMPDIR:-/tmp}/percolite-disk-XXXXXX") || exit 1
 device=
@@ -48,10 +48,10 @@ done
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Disk {
-    keeper: Child,
-    orders: Option<ChildStdin>,
-    answers: BufReader<ChildStdout>,
-    place: PathBuf,
+    mounter: Child,
+    commands: Option<ChildStdin>,
+    replies: BufReader<ChildStdout>,
+    path: PathBuf,
 }
 
 impl Disk {
@@ -60,7 +60,7 @@ impl Disk {
     /// # Errors
     /// Why this machine cannot have one.
     pub fn ext4(kib: u64) -> Result<Self, String> {
-        Self::put_up("ext4", kib)
+        Self::mount("ext4", kib)
     }
 
     /// A small one in memory.
@@ -68,12 +68,12 @@ impl Disk {
     /// # Errors
     /// Why this machine cannot have one.
     pub fn tmpfs(kib: u64) -> Result<Self, String> {
-        Self::put_up("tmpfs", kib)
+        Self::mount("tmpfs", kib)
     }
 
-    fn put_up(kind: &str, kib: u64) -> Result<Self, String> {
+    fn mount(kind: &str, kib: u64) -> Result<Self, String> {
         let mut keeper = Command::new("unshare")
-            .args(["--mount", "--propagation", "private", "sh", "-c", KEEPER, "keeper", kind, &kib.to_string()])
+            .args(["--mount", "--propagation", "private", "sh", "-c", MOUNT_SCRIPT, "keeper", kind, &kib.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -85,15 +85,16 @@ impl Disk {
             return Err("no pipe to the keeper of the disk".into());
         };
         let errors = keeper.stderr.take();
-        let mut disk = Self { keeper, orders: Some(orders), answers: BufReader::new(answers), place: PathBuf::new() };
-        match disk.answer() {
+        let mut disk =
+            Self { mounter: keeper, commands: Some(orders), replies: BufReader::new(answers), path: PathBuf::new() };
+        match disk.read_reply() {
             Ok(place) => {
-                disk.place = place;
+                disk.path = place;
                 Ok(disk)
             }
             Err(why) => {
                 let mut text = String::new();
-                drop(disk.orders.take());
+                drop(disk.commands.take());
                 let _ = errors.map(|mut errors| errors.read_to_string(&mut text));
                 let first = text.lines().find(|line| !line.trim().is_empty()).map(str::to_owned);
                 Err(format!("no {kind} disk: {}", first.unwrap_or(why)))
@@ -102,20 +103,20 @@ impl Disk {
     }
 
     /// Where processes started by [`Disk::command`] see it.
-    pub fn place(&self) -> &Path {
-        &self.place
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Where this process sees it: enough to read and write files, but a path through here cannot be made canonical.
-    pub fn window(&self) -> PathBuf {
-        let place = self.place.strip_prefix("/").unwrap_or(&self.place);
-        Path::new("/proc").join(self.keeper.id().to_string()).join("root").join(place)
+    pub fn proc_path(&self) -> PathBuf {
+        let place = self.path.strip_prefix("/").unwrap_or(&self.path);
+        Path::new("/proc").join(self.mounter.id().to_string()).join("root").join(place)
     }
 
     /// A command that sees the disk.
     pub fn command(&self, arguments: &[String]) -> Command {
         let mut command = Command::new("nsenter");
-        command.arg(format!("--mount=/proc/{}/ns/mnt", self.keeper.id())).args(arguments);
+        command.arg(format!("--mount=/proc/{}/ns/mnt", self.mounter.id())).args(arguments);
         command
     }
 
@@ -123,8 +124,8 @@ impl Disk {
     ///
     /// # Errors
     /// Where the file system refuses.
-    pub fn cut(&self) -> io::Result<()> {
-        shutdown::shut_down(&fs::File::open(self.window())?)
+    pub fn cut_power(&self) -> io::Result<()> {
+        shutdown::shut_down(&fs::File::open(self.proc_path())?)
     }
 
     /// Unmounts and mounts it: the power is back, and the kernel has forgotten what was not on the disk.
@@ -132,21 +133,21 @@ impl Disk {
     /// # Errors
     /// Where it cannot, as while a process has a file on it open.
     pub fn remount(&mut self) -> Result<(), String> {
-        let orders = self.orders.as_mut().ok_or("no keeper")?;
+        let orders = self.commands.as_mut().ok_or("no keeper")?;
         writeln!(orders, "remount").map_err(|why| why.to_string())?;
-        self.answer().map(drop)
+        self.read_reply().map(drop)
     }
 
-    fn answer(&mut self) -> Result<PathBuf, String> {
+    fn read_reply(&mut self) -> Result<PathBuf, String> {
         let mut line = String::new();
-        self.answers.read_line(&mut line).map_err(|why| why.to_string())?;
+        self.replies.read_line(&mut line).map_err(|why| why.to_string())?;
         if line.ends_with('\n') { Ok(line.trim_end().into()) } else { Err("its keeper has ended".into()) }
     }
 }
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        drop(self.orders.take());
-        let _ = self.keeper.wait();
+        drop(self.commands.take());
+        let _ = self.mounter.wait();
     }
 }

@@ -91,7 +91,7 @@ pub struct InternedTransaction {
     /// Whether it read anything.
     pub reads: bool,
     /// Whether it wrote or claimed anything.
-    pub claims: bool,
+    pub locks_rows: bool,
     commit_ts: Option<u64>,
     ops: Range<u32>,
 }
@@ -100,7 +100,7 @@ impl InternedTransaction {
     /// When its writes became part of the store, where that was recorded. Stores that report a `commit_ts` for a transaction
     /// without writes mean nothing by it, so there is none.
     pub fn committed_at(&self) -> Option<u64> {
-        self.commit_ts.filter(|_| self.claims)
+        self.commit_ts.filter(|_| self.locks_rows)
     }
 
     /// Whether its client was told that it is committed.
@@ -142,11 +142,11 @@ impl History {
 
     fn push_initial<S: AsRef<str>>(&mut self, rows: &[(S, S)]) -> Result<(), Problem> {
         if !self.transactions.is_empty() || !self.initial.is_empty() {
-            return Err(Problem::LateInitial);
+            return Err(Problem::InitialNotFirst);
         }
         for (key, value) in rows {
             if self.keys.contains(key.as_ref()) {
-                return Err(Problem::InitialTwice(key.as_ref().to_owned()));
+                return Err(Problem::DuplicateInitialKey(key.as_ref().to_owned()));
             }
             let row = (self.intern_key(key)?, self.intern_value(Some(value))?);
             self.initial.push(row);
@@ -157,8 +157,8 @@ impl History {
     fn push_transaction<S: AsRef<str>>(&mut self, id: u64, txn: &Transaction<S>) -> Result<(), Problem> {
         let claims = txn.ops.iter().any(|op| matches!(op, Op::Write(..) | Op::ReadForUpdate(..)));
         match (txn.outcome, txn.commit_ts) {
-            (Outcome::Aborted, Some(_)) => return Err(Problem::AbortedAt),
-            (Outcome::Committed, None) if claims => return Err(Problem::CommittedWhen),
+            (Outcome::Aborted, Some(_)) => return Err(Problem::UnexpectedCommitTs),
+            (Outcome::Committed, None) if claims => return Err(Problem::MissingCommitTs),
             _ => {}
         }
         if txn.began.zip(txn.ended).is_some_and(|(began, ended)| ended < began) {
@@ -168,7 +168,7 @@ impl History {
             return Err(Problem::TooLarge);
         }
         if !self.ids.insert(id) {
-            return Err(Problem::IdTwice(id));
+            return Err(Problem::DuplicateId(id));
         }
         let first = number(self.ops.len())?;
         for op in &txn.ops {
@@ -184,7 +184,7 @@ impl History {
             began: txn.began,
             ended: txn.ended,
             reads: txn.ops.iter().any(|op| !matches!(op, Op::Write(..))),
-            claims,
+            locks_rows: claims,
             commit_ts: txn.commit_ts,
             ops: first..number(self.ops.len())?,
         });

@@ -30,32 +30,32 @@ pub enum Problem {
     #[error("{0}")]
     Io(#[from] io::Error),
     /// It is not JSON, or not of the right form.
-    #[error("{}", told(.0))]
+    #[error("{}", json_error(.0))]
     Json(#[from] serde_json::Error),
     /// It is JSON, but not an object.
     #[error("a line is a JSON object")]
-    NoObject,
+    NotAnObject,
     /// It is neither an event nor a transaction.
     #[error("`{0}` is missing")]
     Missing(&'static str),
     /// It is an event, with fields of a transaction.
     #[error("an event has no fields of a transaction")]
-    Mixed,
+    EventWithTxnFields,
     /// The initial rows come too late, or again.
     #[error("initial rows stand once, before the first transaction")]
-    LateInitial,
+    InitialNotFirst,
     /// A key stands twice among the initial rows.
     #[error("the initial rows have the key {0:?} twice")]
-    InitialTwice(String),
+    DuplicateInitialKey(String),
     /// Two transactions have the same name.
     #[error("there is another transaction {0}")]
-    IdTwice(u64),
+    DuplicateId(u64),
     /// A transaction is said to be aborted, and when it committed.
     #[error("an aborted transaction has no `commit_ts`")]
-    AbortedAt,
+    UnexpectedCommitTs,
     /// A transaction that writes is said to be committed, but not when.
     #[error("a committed transaction that writes or reads for update needs its `commit_ts`")]
-    CommittedWhen,
+    MissingCommitTs,
     /// A transaction ended before it began.
     #[error("`ended` lies before `began`")]
     EndedBeforeBegan,
@@ -65,7 +65,7 @@ pub enum Problem {
 }
 
 /// The error without serde's line number, which is always 1 here.
-fn told(why: &serde_json::Error) -> String {
+fn json_error(why: &serde_json::Error) -> String {
     let text = why.to_string();
     match text.rsplit_once(" at line ") {
         Some((text, _)) => format!("{text}, at column {}", why.column()),
@@ -139,7 +139,7 @@ impl<'de> Deserialize<'de> for Text<'de> {
 /// Any line, as it stands there.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields, expecting = "an object", bound(deserialize = "S: Deserialize<'de>"))]
-struct Raw<S> {
+struct RawLine<S> {
     event: Option<Event>,
     rows: Option<Vec<(S, S)>>,
     txn: Option<u64>,
@@ -163,10 +163,10 @@ enum Event {
 fn parse(line: &[u8]) -> Result<Line<Text<'_>>, Problem> {
     // serde would take an array for an object without names.
     if line.trim_ascii_start().first() == Some(&b'[') {
-        return Err(Problem::NoObject);
+        return Err(Problem::NotAnObject);
     }
-    let raw: Raw<Text> = serde_json::from_slice(line)?;
-    let Raw { txn, session, start_ts, read_ts, commit_ts, outcome, began, ended, .. } = raw;
+    let raw: RawLine<Text> = serde_json::from_slice(line)?;
+    let RawLine { txn, session, start_ts, read_ts, commit_ts, outcome, began, ended, .. } = raw;
     let Some(event) = raw.event else {
         if raw.rows.is_some() {
             return Err(Problem::Missing("event"));
@@ -185,12 +185,12 @@ fn parse(line: &[u8]) -> Result<Line<Text<'_>>, Problem> {
     };
     let numbers = [txn, session, start_ts, read_ts, commit_ts, began, ended];
     if numbers.iter().any(Option::is_some) || outcome.is_some() || raw.ops.is_some() {
-        return Err(Problem::Mixed);
+        return Err(Problem::EventWithTxnFields);
     }
     match (event, raw.rows) {
         (Event::Initial, rows) => Ok(Line::Initial(rows.ok_or(Problem::Missing("rows"))?)),
         (Event::Crash, None) => Ok(Line::Crash),
-        (Event::Crash, Some(_)) => Err(Problem::Mixed),
+        (Event::Crash, Some(_)) => Err(Problem::EventWithTxnFields),
     }
 }
 
@@ -248,14 +248,14 @@ impl<S: Serialize> Serialize for Op<S> {
 impl<S: Serialize> Serialize for Line<S> {
     fn serialize<T: Serializer>(&self, serializer: T) -> Result<T::Ok, T::Error> {
         #[derive(serde::Serialize)]
-        struct Told<'a, S> {
+        struct EventLine<'a, S> {
             event: &'static str,
             #[serde(skip_serializing_if = "Option::is_none")]
             rows: Option<&'a [(S, S)]>,
         }
         match self {
-            Self::Initial(rows) => Told { event: "initial", rows: Some(rows) }.serialize(serializer),
-            Self::Crash => Told::<S> { event: "crash", rows: None }.serialize(serializer),
+            Self::Initial(rows) => EventLine { event: "initial", rows: Some(rows) }.serialize(serializer),
+            Self::Crash => EventLine::<S> { event: "crash", rows: None }.serialize(serializer),
             Self::Transaction(txn) => txn.serialize(serializer),
         }
     }

@@ -10,8 +10,8 @@ use std::str::FromStr;
 use anyhow::{Context as _, bail};
 use percolite::crashtest::CrashPoint;
 
-use crate::life::Life;
-use crate::points::{self, Place};
+use crate::child::ChildConfig;
+use crate::points::{self, Environment};
 
 /// How transactions commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,17 +33,17 @@ impl Protocol {
     }
 
     /// The place in the table of points.
-    pub fn place(self) -> Place {
+    pub fn environment(self) -> Environment {
         match self {
-            Self::Auto => Place::KillAuto,
-            Self::TwoPhase => Place::KillTwoPhase,
+            Self::Auto => Environment::KillAuto,
+            Self::TwoPhase => Environment::KillTwoPhase,
         }
     }
 }
 
-impl From<&Life> for Protocol {
-    fn from(life: &Life) -> Self {
-        if life.two_phase { Self::TwoPhase } else { Self::Auto }
+impl From<&ChildConfig> for Protocol {
+    fn from(config: &ChildConfig) -> Self {
+        if config.two_phase { Self::TwoPhase } else { Self::Auto }
     }
 }
 
@@ -87,7 +87,7 @@ impl From<Durability> for percolite::Durability {
 
 /// At which visit of its point a process is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Nth {
+pub enum Visit {
     /// The first after the stated number of acknowledgements.
     First,
     /// The one after it.
@@ -96,7 +96,7 @@ pub enum Nth {
     Last,
 }
 
-impl Nth {
+impl Visit {
     const ALL: [Self; 3] = [Self::First, Self::Second, Self::Last];
 
     fn name(self) -> &'static str {
@@ -114,7 +114,7 @@ pub struct Case {
     /// Where it dies.
     pub point: CrashPoint,
     /// At which visit.
-    pub nth: Nth,
+    pub visit: Visit,
     /// How transactions commit.
     pub protocol: Protocol,
     /// When they are acknowledged.
@@ -125,8 +125,8 @@ pub struct Case {
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { point, nth, protocol, durability, seed } = self;
-        write!(f, "kill:{}/{}/{}/{}/{seed}", point.name(), nth.name(), protocol.name(), durability.name())
+        let Self { point, visit, protocol, durability, seed } = self;
+        write!(f, "kill:{}/{}/{}/{}/{seed}", point.name(), visit.name(), protocol.name(), durability.name())
     }
 }
 
@@ -135,13 +135,13 @@ impl FromStr for Case {
 
     fn from_str(text: &str) -> anyhow::Result<Self> {
         let parts: Vec<&str> = text.strip_prefix("kill:").unwrap_or(text).split('/').collect();
-        let [point, nth, protocol, durability, seed] = parts[..] else {
+        let [point, visit, protocol, durability, seed] = parts[..] else {
             bail!("a case looks like kill:group.written/2/two-phase/sync/17, not like {text}");
         };
         let find = |name: &str, what: &str| format!("no {what}: {name}");
         let case = Self {
             point: CrashPoint::from_name(point).with_context(|| find(point, "point"))?,
-            nth: Nth::ALL.into_iter().find(|one| one.name() == nth).with_context(|| find(nth, "visit"))?,
+            visit: Visit::ALL.into_iter().find(|one| one.name() == visit).with_context(|| find(visit, "visit"))?,
             protocol: Protocol::ALL
                 .into_iter()
                 .find(|one| one.name() == protocol)
@@ -152,53 +152,59 @@ impl FromStr for Case {
                 .with_context(|| find(durability, "durability"))?,
             seed: seed.parse().with_context(|| find(seed, "seed"))?,
         };
-        let possible = points::table()?.into_iter().find(|entry| entry.point == case.point);
-        let places = possible.map(|entry| entry.places).unwrap_or_default();
-        if !places.contains(&case.protocol.place()) {
-            let possible: Vec<String> = places.iter().map(Place::to_string).collect();
-            bail!("{point} cannot occur in {}, only in: {}", case.protocol.place(), possible.join("; "));
+        let possible = points::table()?.into_iter().find(|row| row.point == case.point);
+        let environments = possible.map(|row| row.environments).unwrap_or_default();
+        if !environments.contains(&case.protocol.environment()) {
+            let possible: Vec<String> = environments.iter().map(Environment::to_string).collect();
+            bail!("{point} cannot occur in {}, only in: {}", case.protocol.environment(), possible.join("; "));
         }
         Ok(case)
     }
 }
 
 /// Visits and durabilities, each with each.
-const WAYS: usize = 6;
+const COMBINATIONS: usize = 6;
 
 /// Every case of the table, in laps: a lap has each point in each protocol in which it can occur, once. Visits and durabilities
 /// take turns from lap to lap.
 ///
 /// # Errors
 /// Those of the table.
-pub fn all(seed: u64) -> anyhow::Result<Vec<Case>> {
+pub fn all_cases(seed: u64) -> anyhow::Result<Vec<Case>> {
     let mut cases = Vec::new();
-    for number in 0..WAYS {
-        cases.extend(lap(number)?);
+    for pass_number in 0..COMBINATIONS {
+        cases.extend(pass(pass_number)?);
     }
-    Ok(numbered(cases, seed))
+    Ok(with_seeds(cases, seed))
 }
 
 /// One lap. Other seeds have others.
 ///
 /// # Errors
 /// Those of the table.
-pub fn quick(seed: u64) -> anyhow::Result<Vec<Case>> {
-    Ok(numbered(lap(usize::try_from(seed % WAYS as u64)?)?, seed))
+pub fn quick_cases(seed: u64) -> anyhow::Result<Vec<Case>> {
+    Ok(with_seeds(pass(usize::try_from(seed % COMBINATIONS as u64)?)?, seed))
 }
 
-fn lap(number: usize) -> anyhow::Result<Vec<Case>> {
+fn pass(pass_number: usize) -> anyhow::Result<Vec<Case>> {
     let mut cases = Vec::new();
     for (index, (point, protocols)) in expected()?.into_iter().enumerate() {
         for protocol in protocols {
             // No number below six has both remainders in common with another.
-            let way = number + index + if protocol == Protocol::Auto { 0 } else { WAYS / 2 };
-            cases.push(Case { point, nth: Nth::ALL[way % 3], protocol, durability: Durability::ALL[way % 2], seed: 0 });
+            let combination = pass_number + index + if protocol == Protocol::Auto { 0 } else { COMBINATIONS / 2 };
+            cases.push(Case {
+                point,
+                visit: Visit::ALL[combination % 3],
+                protocol,
+                durability: Durability::ALL[combination % 2],
+                seed: 0,
+            });
         }
     }
     Ok(cases)
 }
 
-fn numbered(cases: Vec<Case>, seed: u64) -> Vec<Case> {
+fn with_seeds(cases: Vec<Case>, seed: u64) -> Vec<Case> {
     (0..).zip(cases).map(|(index, case)| Case { seed: seed_of(seed, index), ..case }).collect()
 }
 
@@ -209,8 +215,10 @@ pub fn seed_of(seed: u64, index: u64) -> u64 {
 
 /// The points that can be killed at, and in which protocols.
 fn expected() -> anyhow::Result<Vec<(CrashPoint, Vec<Protocol>)>> {
-    let protocols = |places: &[Place]| Protocol::ALL.into_iter().filter(|one| places.contains(&one.place())).collect();
-    let entries = points::table()?.into_iter().map(|entry| (entry.point, protocols(&entry.places)));
+    let protocols = |environments: &[Environment]| {
+        Protocol::ALL.into_iter().filter(|one| environments.contains(&one.environment())).collect()
+    };
+    let entries = points::table()?.into_iter().map(|row| (row.point, protocols(&row.environments)));
     Ok(entries.filter(|(_, protocols): &(_, Vec<_>)| !protocols.is_empty()).collect())
 }
 
@@ -220,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_case_is_found_again_by_its_name() {
-        for case in all(3).unwrap() {
+        for case in all_cases(3).unwrap() {
             assert_eq!(case.to_string().parse::<Case>().unwrap(), case);
         }
         assert!("kill:group.written/3/auto/sync/1".parse::<Case>().is_err());
@@ -232,19 +240,20 @@ mod tests {
     #[test]
     fn a_quick_run_has_every_point_in_every_protocol_and_every_way_of_use_whatever_its_seed() {
         for seed in 0..24 {
-            let cases = quick(seed).unwrap();
+            let cases = quick_cases(seed).unwrap();
             for (point, protocols) in expected().unwrap() {
                 for protocol in protocols {
                     let count = cases.iter().filter(|case| (case.point, case.protocol) == (point, protocol)).count();
                     assert_eq!(count, 1, "{seed}: {point:?} {protocol:?}");
                 }
             }
-            for nth in Nth::ALL {
+            for visit in Visit::ALL {
                 for protocol in Protocol::ALL {
                     for durability in Durability::ALL {
-                        let is_it =
-                            |case: &&Case| (case.nth, case.protocol, case.durability) == (nth, protocol, durability);
-                        assert!(cases.iter().any(|case| is_it(&case)), "{seed}: {nth:?} {protocol:?} {durability:?}");
+                        let is_it = |case: &&Case| {
+                            (case.visit, case.protocol, case.durability) == (visit, protocol, durability)
+                        };
+                        assert!(cases.iter().any(|case| is_it(&case)), "{seed}: {visit:?} {protocol:?} {durability:?}");
                     }
                 }
             }
@@ -254,9 +263,9 @@ mod tests {
     #[test]
     fn no_two_cases_of_a_run_are_the_same() {
         let numbers_apart = |case: Case| Case { seed: 0, ..case }.to_string();
-        let cases = all(1).unwrap();
+        let cases = all_cases(1).unwrap();
         let names: std::collections::HashSet<String> = cases.iter().copied().map(numbers_apart).collect();
         let expected: usize = expected().unwrap().iter().map(|(_, protocols)| protocols.len()).sum();
-        assert_eq!((names.len(), cases.len()), (expected * WAYS, expected * WAYS));
+        assert_eq!((names.len(), cases.len()), (expected * COMBINATIONS, expected * COMBINATIONS));
     }
 }

@@ -13,10 +13,10 @@
 //! | `run`, `judge` | a case from its first life to its verdict |
 
 mod case;
-mod judge;
 mod parent;
 mod run;
 mod scenario;
+mod verify;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,10 +26,10 @@ use parking_lot::Mutex;
 use percolite::crashtest::{Mutant, enable_mutant};
 
 use crate::interrupt;
-use crate::order::{Clock, Order};
-use crate::outcome::{Outcome, Rotation};
+use crate::layer_args::{LayerArgs, RunClock};
+use crate::layer_result::{LayerResult, TableProgress};
 
-pub use case::{Case, all, quick};
+pub use case::{Case, all_cases, quick_cases};
 
 /// How cases are run.
 #[derive(Clone, Debug)]
@@ -43,7 +43,7 @@ pub struct Config {
     /// A mistake that is switched on.
     pub mutant: Option<Mutant>,
     /// Whether the first failure is enough.
-    pub stop: bool,
+    pub fail_fast: bool,
 }
 
 impl Config {
@@ -54,31 +54,36 @@ impl Config {
     pub fn new() -> anyhow::Result<Self> {
         let program = std::env::current_exe().context("which program is this?")?;
         let folder = std::env::temp_dir().join(format!("percolite-kill-{}", std::process::id()));
-        Ok(Self { program, folder, jobs: 2, mutant: None, stop: false })
+        Ok(Self { program, folder, jobs: 2, mutant: None, fail_fast: false })
     }
 }
 
 /// Runs so many cases, or as many as the clock allows.
-fn run_cases(config: &Config, clock: Clock, enough: u64, case: impl Fn(u64) -> Case + Sync) -> anyhow::Result<Outcome> {
+fn run_cases(
+    config: &Config,
+    clock: RunClock,
+    enough: u64,
+    case: impl Fn(u64) -> Case + Sync,
+) -> anyhow::Result<LayerResult> {
     // The judge is this process.
     enable_mutant(config.mutant);
-    let total = Mutex::new(Outcome::of("kill"));
+    let total = Mutex::new(LayerResult::new("kill"));
     let (next, stop, first_error) = (AtomicU64::new(0), AtomicBool::new(false), Mutex::new(None));
     std::thread::scope(|scope| {
         for _ in 0..config.jobs.max(1) {
             scope.spawn(|| {
-                while !stop.load(Ordering::SeqCst) && !interrupt::came() {
+                while !stop.load(Ordering::SeqCst) && !interrupt::is_requested() {
                     let number = next.fetch_add(1, Ordering::SeqCst);
                     if !clock.allows(number, enough) {
                         break;
                     }
                     let case = case(number);
                     match run::run_case(config, &case) {
-                        Ok(ran) => {
-                            stop.fetch_or(config.stop && !ran.failures.is_empty(), Ordering::SeqCst);
-                            total.lock().add(ran);
+                        Ok(result) => {
+                            stop.fetch_or(config.fail_fast && !result.failures.is_empty(), Ordering::SeqCst);
+                            total.lock().add(result);
                         }
-                        Err(_) if interrupt::came() => {}
+                        Err(_) if interrupt::is_requested() => {}
                         Err(why) => {
                             stop.store(true, Ordering::SeqCst);
                             *first_error.lock() = Some(why.context(case.to_string()));
@@ -94,16 +99,16 @@ fn run_cases(config: &Config, clock: Clock, enough: u64, case: impl Fn(u64) -> C
     }
     // Only if nothing is kept in it.
     let _ = std::fs::remove_dir(&config.folder);
-    Ok(Outcome { seconds: clock.seconds(), ..total.into_inner() })
+    Ok(LayerResult { seconds: clock.seconds(), ..total.into_inner() })
 }
 
 /// Runs the case of this name.
 ///
 /// # Errors
 /// There is no such case, and those of the harness.
-pub fn run_case(config: &Config, name: &str) -> anyhow::Result<Outcome> {
+pub fn run_case(config: &Config, name: &str) -> anyhow::Result<LayerResult> {
     let case: Case = name.parse()?;
-    run_cases(config, Order::default().clock(), 1, |_| case)
+    run_cases(config, LayerArgs::default().clock(), 1, |_| case)
 }
 
 /// Does what is ordered: every point once in each protocol, every case, or as many as there is time for, from where an
@@ -111,18 +116,18 @@ pub fn run_case(config: &Config, name: &str) -> anyhow::Result<Outcome> {
 ///
 /// # Errors
 /// Those of the harness, not of the store.
-pub fn run(order: &Order) -> anyhow::Result<Outcome> {
-    let config = Config { mutant: order.mutant, stop: order.stop, ..Config::new()? };
-    if let Some(case) = &order.case {
+pub fn run(args: &LayerArgs) -> anyhow::Result<LayerResult> {
+    let config = Config { mutant: args.mutant, fail_fast: args.fail_fast, ..Config::new()? };
+    if let Some(case) = &args.case {
         return run_case(&config, case);
     }
-    let cases = if order.quick { quick(order.seed)? } else { all(order.seed)? };
+    let cases = if args.quick { quick_cases(args.seed)? } else { all_cases(args.seed)? };
     let of = cases.len() as u64;
-    let outcome = run_cases(&config, order.clock(), of, |number| {
-        let at = usize::try_from((order.skip + number) % of).unwrap_or_default();
-        Case { seed: case::seed_of(order.seed, number), ..cases[at] }
+    let outcome = run_cases(&config, args.clock(), of, |number| {
+        let at = usize::try_from((args.skip + number) % of).unwrap_or_default();
+        Case { seed: case::seed_of(args.seed, number), ..cases[at] }
     })?;
     // A case that did not come to its point is not done.
-    let rotation = Some(Rotation { done: outcome.cases, of });
-    Ok(Outcome { rotation, ..outcome })
+    let rotation = Some(TableProgress { done: outcome.cases, total: of });
+    Ok(LayerResult { progress: rotation, ..outcome })
 }

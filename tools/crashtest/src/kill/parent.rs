@@ -9,67 +9,95 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use rustix::process::Signal;
 
-use crate::copies::Copy;
-use crate::doom::{Fatal, Visits};
+use crate::checkpoints::Checkpoint;
+use crate::child::ChildConfig;
+use crate::client_log::ClientLog;
+use crate::event_pipe::{ChildMonitor, Received};
 use crate::interrupt;
-use crate::ledger::Ledger;
-use crate::life::Life;
-use crate::mutex::note::Note;
-use crate::pipe::{CrashHook, Heard};
+use crate::lock_workload::event::LockEvent;
 use crate::restores::Restores;
-use crate::violation::Broken;
+use crate::self_kill::{KillAt, Visits};
+use crate::violation::Violation;
 
 /// A child that says nothing for so long hangs.
-const SILENCE: Duration = Duration::from_secs(60);
+const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What became of a life.
 #[derive(Debug, Default)]
-pub struct Lived {
+pub struct ChildResult {
     /// Where it died, by its own hand and by no other.
-    pub died: Option<Fatal>,
+    pub killed_at: Option<KillAt>,
     /// How many commits it acknowledged.
     pub acknowledged: u64,
     /// Copies that it has begun.
-    pub copies: Vec<Copy>,
+    pub checkpoints: Vec<Checkpoint>,
     /// Dumps that it has restored.
     pub restores: Restores,
     /// What it has noted of locks.
-    pub notes: Vec<Note>,
+    pub lock_events: Vec<LockEvent>,
     /// What it visited.
     pub visits: Visits,
     /// What went wrong.
-    pub broken: Vec<Broken>,
+    pub violations: Vec<Violation>,
 }
 
 /// Runs a life and enters what it says in the ledger; what it writes as errors goes to the file `log`.
 ///
 /// # Errors
 /// No process could be started, or all is interrupted.
-pub fn live(program: &Path, life: &Life, ledger: &mut Ledger, log: &Path) -> anyhow::Result<Lived> {
-    let arguments = life.arguments_of(program)?;
+pub fn run_child(
+    program: &Path,
+    config: &ChildConfig,
+    client_log: &mut ClientLog,
+    log: &Path,
+) -> anyhow::Result<ChildResult> {
+    let arguments = config.arguments_for(program)?;
     let mut command = Command::new(&arguments[0]);
     let log = OpenOptions::new().create(true).append(true).open(log).context("the log")?;
     command.args(&arguments[1..]).stderr(log);
-    let mut child = CrashHook::start(command, std::mem::take(ledger)).with_context(|| program.display().to_string())?;
-    let ended = child.wait(SILENCE, |_| false);
-    let (Heard { ledger: told, failed, acknowledged, dying, visits, copies, restores, notes, .. }, status) =
-        child.end();
-    *ledger = told;
-    ensure!(!interrupt::came(), "interrupted");
-    let mut lived = Lived { died: None, acknowledged, copies, restores, notes, visits, broken: Vec::new() };
+    let mut child =
+        ChildMonitor::start(command, std::mem::take(client_log)).with_context(|| program.display().to_string())?;
+    let ended = child.wait(HANG_TIMEOUT, |_| false);
+    let (
+        Received {
+            client_log: log_after,
+            failed,
+            acknowledged,
+            killed_at,
+            visits,
+            checkpoints,
+            restores,
+            lock_events,
+            ..
+        },
+        status,
+    ) = child.end();
+    *client_log = log_after;
+    ensure!(!interrupt::is_requested(), "interrupted");
+    let mut result = ChildResult {
+        killed_at: None,
+        acknowledged,
+        checkpoints,
+        restores,
+        lock_events,
+        visits,
+        violations: Vec::new(),
+    };
     for call in failed {
         let how = format!("{}: {}", call.call, call.text);
-        lived.broken.push(Broken::new("I8 workload, or an error for no reason", how));
+        result.violations.push(Violation::new("workload, or an unexpected error", how));
     }
     if !ended {
-        lived.broken.push(Broken::new("I12 progress", format!("a life was silent for {SILENCE:?}")));
+        result.violations.push(Violation::new("progress", format!("a life was silent for {HANG_TIMEOUT:?}")));
     }
     let status = status.context("the child's end")?;
     let killed = status.signal() == Some(Signal::KILL.as_raw());
-    match dying {
-        Some(at) if killed => lived.died = Some(at),
+    match killed_at {
+        Some(at) if killed => result.killed_at = Some(at),
         None if status.success() => {}
-        at => lived.broken.push(Broken::new("stays alive", format!("the process ended with {status}, saying {at:?}"))),
+        at => result
+            .violations
+            .push(Violation::new("the process stays alive", format!("the process ended with {status}, saying {at:?}"))),
     }
-    Ok(lived)
+    Ok(result)
 }

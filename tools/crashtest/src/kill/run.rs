@@ -9,22 +9,22 @@ use percolite::crashtest::Mutant;
 
 use super::Config;
 use super::case::{Case, Protocol};
-use super::judge::{judge, judge_kept};
-use super::parent::live;
-use super::scenario::{Step, steps};
-use crate::dice::Dice;
-use crate::doom::{Fatal, Visits};
-use crate::examine::{Examined, MEMORY, engine, examine_restored};
+use super::parent::run_child;
+use super::scenario::{Incarnation, plan_incarnations};
+use super::verify::{verify_checkpoints, verify_killed};
+use crate::child::ChildConfig;
+use crate::client_log::ClientLog;
 use crate::interrupt;
-use crate::ledger::Ledger;
-use crate::life::Life;
-use crate::mutex::after;
-use crate::order::copy_folder;
-use crate::outcome::{Failure, Outcome};
-use crate::points::{Leaves, leaves};
+use crate::layer_args::copy_dir;
+use crate::layer_result::{Failure, LayerResult};
+use crate::lock_workload::final_checks;
+use crate::points::{LeftState, left_state_of};
 use crate::report::{RECOVERY_LOCKS, RECOVERY_SECONDS};
 use crate::restores::Restores;
-use crate::violation::Broken;
+use crate::rng::SeededRng;
+use crate::self_kill::{KillAt, Visits};
+use crate::verify_store::{SMALL_STORE, StoreReport, open_engine, verify_restored};
+use crate::violation::Violation;
 use crate::workload;
 
 /// Threads do as they like: a case whose point was not reached is tried again, with other choices, before that counts.
@@ -34,28 +34,28 @@ const ATTEMPTS: u64 = 5;
 ///
 /// # Errors
 /// Those of the harness, not of the store.
-pub fn run_case(config: &Config, case: &Case) -> anyhow::Result<Outcome> {
+pub fn run_case(config: &Config, case: &Case) -> anyhow::Result<LayerResult> {
     let folder = config.folder.join(case.to_string().replace([':', '/'], "-"));
-    let mut outcome = Outcome::of("kill");
-    let (mut broken, mut missed) = (Vec::new(), Vec::new());
+    let mut outcome = LayerResult::new("kill");
+    let (mut violations, mut missed) = (Vec::new(), Vec::new());
     for number in 0..ATTEMPTS {
         if folder.exists() {
             fs::remove_dir_all(&folder).context("an earlier run's folder")?;
         }
         fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
         let mut this =
-            Attempt { config, case, folder: &folder, number, outcome: &mut outcome, ledger: Ledger::default() };
-        let verdict = match this.run() {
-            Err(_) if interrupt::came() => {
+            Attempt { config, case, folder: &folder, number, outcome: &mut outcome, client_log: ClientLog::default() };
+        let result = match this.run() {
+            Err(_) if interrupt::is_requested() => {
                 fs::remove_dir_all(&folder).context("the case's folder")?;
-                return Ok(Outcome::of("kill"));
+                return Ok(LayerResult::new("kill"));
             }
-            verdict => verdict?,
+            result => result?,
         };
-        match verdict {
-            Verdict::Missed(points) => missed = points,
-            Verdict::Judged(found) => {
-                broken = found;
+        match result {
+            AttemptResult::Missed(points) => missed = points,
+            AttemptResult::Checked(found) => {
+                violations = found;
                 outcome.cases = 1;
                 outcome.count("attempts", number + 1);
                 break;
@@ -64,26 +64,26 @@ pub fn run_case(config: &Config, case: &Case) -> anyhow::Result<Outcome> {
     }
     if outcome.cases == 0 {
         let how = format!("no life died at {} in {ATTEMPTS} attempts", missed.join(" or "));
-        broken.push(Broken::new("harness: the table of points", how));
+        violations.push(Violation::new("harness: crash point table", how));
     }
-    if broken.is_empty() {
+    if violations.is_empty() {
         fs::remove_dir_all(&folder).context("the case's folder")?;
     } else {
         let mutant = config.mutant.map(|mutant| format!(" --mutant {}", mutant.name())).unwrap_or_default();
         let replay = format!("percolite-crashtest replay {case}{mutant}");
-        for one in &broken {
-            note_in(&folder.join("log.txt"), &one.to_string())?;
+        for one in &violations {
+            append_log(&folder.join("log.txt"), &one.to_string())?;
         }
-        outcome.failures.push(Failure { replay, broken, kept: Some(folder) });
+        outcome.failures.push(Failure { replay, violations, saved_in: Some(folder) });
     }
     Ok(outcome)
 }
 
-enum Verdict {
+enum AttemptResult {
     /// A life did not die at any of these.
     Missed(Vec<String>),
     /// What was found wrong.
-    Judged(Vec<Broken>),
+    Checked(Vec<Violation>),
 }
 
 struct Attempt<'a> {
@@ -91,127 +91,133 @@ struct Attempt<'a> {
     case: &'a Case,
     folder: &'a Path,
     number: u64,
-    outcome: &'a mut Outcome,
-    ledger: Ledger,
+    outcome: &'a mut LayerResult,
+    client_log: ClientLog,
 }
 
 impl Attempt<'_> {
-    fn run(&mut self) -> anyhow::Result<Verdict> {
-        let mut dice = Dice::new(self.case.seed ^ (self.number << 56));
+    fn run(&mut self) -> anyhow::Result<AttemptResult> {
+        let mut rng = SeededRng::new(self.case.seed ^ (self.number << 56));
         let (store, log) = (self.folder.join("store"), self.folder.join("log.txt"));
-        let steps = steps(self.case, &store, self.config.mutant.map(Mutant::name), &mut dice)?;
-        let lives = u32::try_from(steps.len()).unwrap_or_default();
+        let incarnations = plan_incarnations(self.case, &store, self.config.mutant.map(Mutant::name), &mut rng)?;
+        let count = u32::try_from(incarnations.len()).unwrap_or_default();
         let mut name = "";
-        let (mut copies, mut restores) = (Vec::new(), Restores::default());
-        let mut notes = Vec::new();
-        let (mut acknowledged, mut stated) = (0, Vec::new());
-        for mut step in steps {
-            if step.last && !self.find_last(&mut step, &log)? {
-                return Ok(Verdict::Missed(vec![self.case.point.name().into()]));
+        let (mut checkpoints, mut restores) = (Vec::new(), Restores::default());
+        let mut lock_events = Vec::new();
+        let (mut acknowledged, mut target_acks) = (0, Vec::new());
+        for mut incarnation in incarnations {
+            if incarnation.find_last_visit && !self.find_last_visit(&mut incarnation, &log)? {
+                return Ok(AttemptResult::Missed(vec![self.case.point.name().into()]));
             }
-            let life = &step.life;
-            let lived = live(&self.config.program, life, &mut self.ledger, &log)?;
-            self.note(life, &lived.visits);
-            acknowledged += lived.acknowledged;
-            copies.extend(lived.copies.into_iter().map(|copy| (life.number, copy)));
-            restores.goes_on_with(lived.restores);
-            notes.extend(lived.notes);
-            notes.extend(after::gone(&notes));
-            let so_far = format!("{acknowledged} acknowledged of at least {}", step.least);
-            note_in(&log, &format!("{life:?}: {:?}, {so_far}", lived.died))?;
-            if !lived.broken.is_empty() {
-                self.keep_history()?;
-                return Ok(Verdict::Judged(lived.broken));
+            let config = &incarnation.config;
+            let child = run_child(&self.config.program, config, &mut self.client_log, &log)?;
+            self.record_visits(config, &child.visits);
+            acknowledged += child.acknowledged;
+            checkpoints.extend(child.checkpoints.into_iter().map(|copy| (config.incarnation, copy)));
+            restores.append(child.restores);
+            lock_events.extend(child.lock_events);
+            lock_events.extend(final_checks::store_gone(&lock_events));
+            let so_far = format!("{acknowledged} acknowledged of at least {}", incarnation.min_acks);
+            append_log(&log, &format!("{config:?}: {:?}, {so_far}", child.killed_at))?;
+            if !child.violations.is_empty() {
+                self.save_history()?;
+                return Ok(AttemptResult::Checked(child.violations));
             }
-            if !lived.died.is_some_and(|at| life.fatal.contains(&at) && acknowledged >= step.least) {
-                return Ok(Verdict::Missed(life.fatal.iter().map(|at| at.point.clone()).collect()));
+            if !child.killed_at.is_some_and(|at| config.kill_at.contains(&at) && acknowledged >= incarnation.min_acks) {
+                return Ok(AttemptResult::Missed(config.kill_at.iter().map(|at| at.point.clone()).collect()));
             }
-            if step.wanted {
-                stated.push((step.least, acknowledged));
+            if incarnation.is_target {
+                target_acks.push((incarnation.min_acks, acknowledged));
             }
-            name = workload::named(&life.workload).map_or("", |workload| workload.name());
+            name = workload::named(&config.workload).map_or("", |workload| workload.name());
         }
         let workload = workload::named(name).context("no such workload")?;
-        copy_folder(&store, &self.folder.join("as-it-died")).context("the store as it died")?;
-        let mut broken = Vec::new();
-        if leaves(self.case.point)? == Leaves::Lease {
-            broken.extend(lease_left(&self.folder.join("as-it-died"))?);
+        copy_dir(&store, &self.folder.join("as-it-died")).context("the store as it died")?;
+        let mut violations = Vec::new();
+        if left_state_of(self.case.point)? == LeftState::Lease {
+            violations.extend(check_lease_row(&self.folder.join("as-it-died"))?);
         }
-        broken.extend(judge_kept(*self.case, workload, &store, copies, lives));
-        if restores.were_made() {
+        violations.extend(verify_checkpoints(*self.case, workload, &store, checkpoints, count));
+        if restores.any_started() {
             let copy = self.folder.join("restored");
-            copy_folder(&store, &copy).context("the store with what was restored")?;
-            let judged = examine_restored(&copy, &restores);
-            broken.extend(judged.unwrap_or_else(|why| vec![Broken::new("opens again", why.to_string())]));
+            copy_dir(&store, &copy).context("the store with what was restored")?;
+            let judged = verify_restored(&copy, &restores);
+            violations.extend(judged.unwrap_or_else(|why| vec![Violation::new("the store opens", why.to_string())]));
             fs::remove_dir_all(&copy).context("the store with what was restored")?;
         }
-        let ledger = std::mem::take(&mut self.ledger);
-        let Examined { broken: found, unanswered, locks, recovery, ledger, .. } =
-            judge(store, *self.case, workload, (ledger, notes), lives);
-        self.ledger = ledger;
-        broken.extend(found);
+        let client_log = std::mem::take(&mut self.client_log);
+        let StoreReport {
+            violations: found,
+            unacknowledged_commits: unanswered,
+            locks,
+            recovery_time: recovery,
+            client_log,
+            ..
+        } = verify_killed(store, *self.case, workload, (client_log, lock_events), count);
+        self.client_log = client_log;
+        violations.extend(found);
         let outcome = &mut *self.outcome;
-        for (least, acknowledged) in stated {
-            outcome.hit(&self.case.protocol.place().to_string(), self.case.point.name());
+        for (least, acknowledged) in target_acks {
+            outcome.count_hit(&self.case.protocol.environment().to_string(), self.case.point.name());
             outcome.count("acknowledged before the kill", acknowledged);
             outcome.count("acknowledged before the kill, at least", least);
         }
-        outcome.transactions += self.ledger.entries().count() as u64;
+        outcome.transactions += self.client_log.entries().count() as u64;
         outcome.acknowledged += acknowledged;
-        outcome.unanswered += unanswered;
+        outcome.unacknowledged_commits += unanswered;
         outcome.count(RECOVERY_LOCKS, locks);
-        outcome.figure(RECOVERY_SECONDS, recovery.as_secs_f64());
-        if !broken.is_empty() {
-            self.keep_history()?;
+        outcome.metric(RECOVERY_SECONDS, recovery.as_secs_f64());
+        if !violations.is_empty() {
+            self.save_history()?;
         }
-        Ok(Verdict::Judged(broken))
+        Ok(AttemptResult::Checked(violations))
     }
 
     /// Lives the life without a kill on a copy of the store, and says which visit was the last; the answer is whether there
     /// was any. Each further attempt asks for one half as late, since visits that depend on timing vary in number.
-    fn find_last(&mut self, step: &mut Step, log: &Path) -> anyhow::Result<bool> {
+    fn find_last_visit(&mut self, incarnation: &mut Incarnation, log: &Path) -> anyhow::Result<bool> {
         let folder = self.folder.join("dry");
         if folder.exists() {
             fs::remove_dir_all(&folder)?;
         }
-        if step.life.folder.exists() {
-            copy_folder(&step.life.folder, &folder).context("the store before its last life")?;
+        if incarnation.config.folder.exists() {
+            copy_dir(&incarnation.config.folder, &folder).context("the store before its last life")?;
         }
-        let life = Life { folder: folder.clone(), fatal: Vec::new(), ..step.life.clone() };
-        let lived = live(&self.config.program, &life, &mut Ledger::default(), log)?;
-        self.note(&life, &lived.visits);
+        let config = ChildConfig { folder: folder.clone(), kill_at: Vec::new(), ..incarnation.config.clone() };
+        let child = run_child(&self.config.program, &config, &mut ClientLog::default(), log)?;
+        self.record_visits(&config, &child.visits);
         fs::remove_dir_all(&folder).context("the folder of a run without a kill")?;
-        let visits = lived.visits.get(self.case.point.name()).copied().unwrap_or_default();
+        let visits = child.visits.get(self.case.point.name()).copied().unwrap_or_default();
         let visit = (visits >> self.number).max(visits.min(1));
-        note_in(log, &format!("{life:?}: without a kill, {visits} visits, {} acknowledged", lived.acknowledged))?;
-        step.life.fatal = vec![Fatal { point: self.case.point.name().into(), visit }];
+        append_log(log, &format!("{config:?}: without a kill, {visits} visits, {} acknowledged", child.acknowledged))?;
+        incarnation.config.kill_at = vec![KillAt { point: self.case.point.name().into(), visit }];
         Ok(visit > 0)
     }
 
-    fn note(&mut self, life: &Life, visits: &Visits) {
-        let place = Protocol::from(life).place().to_string();
+    fn record_visits(&mut self, config: &ChildConfig, visits: &Visits) {
+        let place = Protocol::from(config).environment().to_string();
         for (name, count) in visits {
-            self.outcome.visit(&place, name, *count);
+            self.outcome.count_visits(&place, name, *count);
         }
     }
 
-    fn keep_history(&self) -> anyhow::Result<()> {
+    fn save_history(&self) -> anyhow::Result<()> {
         let mut file = BufWriter::new(File::create(self.folder.join("history.jsonl")).context("the history")?);
-        self.ledger.lines().try_for_each(|line| line.write(&mut file)).context("the history")?;
+        self.client_log.lines().try_for_each(|line| line.write(&mut file)).context("the history")?;
         file.flush().context("the history")
     }
 }
 
 /// A process that was killed when the row of a lease was durable has left it.
-fn lease_left(folder: &Path) -> anyhow::Result<Option<Broken>> {
+fn check_lease_row(folder: &Path) -> anyhow::Result<Option<Violation>> {
     let copy = folder.with_file_name("leases");
-    copy_folder(folder, &copy).context("the store as it died")?;
-    let rows = after::rows_of_leases(engine(&copy, MEMORY)?.storage())?;
+    copy_dir(folder, &copy).context("the store as it died")?;
+    let rows = final_checks::lease_rows(open_engine(&copy, SMALL_STORE)?.storage())?;
     fs::remove_dir_all(&copy).context("the store as it died")?;
-    Ok(rows.is_empty().then(|| Broken::new("harness: the table of points", "no lease is left".to_owned())))
+    Ok(rows.is_empty().then(|| Violation::new("harness: crash point table", "no lease is left".to_owned())))
 }
 
-fn note_in(log: &Path, line: &str) -> anyhow::Result<()> {
+fn append_log(log: &Path, line: &str) -> anyhow::Result<()> {
     let mut log = File::options().create(true).append(true).open(log).context("the log")?;
     writeln!(log, "{line}").context("the log")
 }

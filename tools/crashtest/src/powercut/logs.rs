@@ -16,19 +16,19 @@ use std::path::{Path, PathBuf};
 use percolite::{CommitProtocol, Durability, Error, ErrorKind, Store};
 
 use super::Case;
-use crate::dice::Dice;
 use crate::interrupt;
-use crate::keys::{shown, stored};
-use crate::order::{Order, copy_folder, keep, scratch};
-use crate::outcome::Outcome;
-use crate::segments::{self, frames, header, segments, written};
-use crate::violation::Broken;
-use crate::walsweep::fingerprint;
+use crate::key_encoding::{decode_key, encode_key};
+use crate::layer_args::{LayerArgs, copy_dir, save_failure, scratch_dir};
+use crate::layer_result::LayerResult;
+use crate::log_damage::fingerprint;
+use crate::log_parser::{self, frames, header, segments, valid_length};
+use crate::rng::SeededRng;
+use crate::violation::Violation;
 
 /// After so many rows there is a sync; the next segment begins after about forty.
-const SYNCS: [u64; 2] = [12, 20];
+const SYNC_AT_ROWS: [u64; 2] = [12, 20];
 /// Rows in the new segment.
-const BEHIND: u64 = 10;
+const ROWS_IN_NEW_SEGMENT: u64 = 10;
 /// Zeros behind the frames.
 const ZEROS_BYTES: usize = 100_000;
 /// What a disk writes or loses as a whole.
@@ -37,22 +37,22 @@ const PAGE_BYTES: usize = 4096;
 const ROWS_MAX: u64 = 2000;
 
 /// Cuts the log that a seed makes.
-pub fn run_log(order: &Order, seed: u64, outcome: &mut Outcome) {
+pub fn run_log(args: &LayerArgs, seed: u64, outcome: &mut LayerResult) {
     let case = Case::Log(seed).to_string();
-    let broken = match image(seed) {
+    let violations = match image(seed) {
         Ok(image) => {
-            let broken = sweep(&image, outcome);
+            let violations = check_image(&image, outcome);
             // In a whole run the cases are the cuts of real disks.
-            outcome.cases += u64::from(order.case.is_some());
-            if broken.is_empty() {
+            outcome.cases += u64::from(args.case.is_some());
+            if violations.is_empty() {
                 return;
             }
-            outcome.failures.push(keep(order, &case, image.folder.path(), None, broken));
+            outcome.failures.push(save_failure(args, &case, image.folder.path(), None, violations));
             return;
         }
-        Err(why) => vec![Broken::new("harness", why.to_string())],
+        Err(why) => vec![Violation::new("harness", why.to_string())],
     };
-    outcome.failures.push(crate::outcome::Failure { replay: order.replay(&case), broken, kept: None });
+    outcome.failures.push(crate::layer_result::Failure { replay: args.replay(&case), violations, saved_in: None });
 }
 
 /// A store with two segments, as a power cut right after the change can leave it.
@@ -67,7 +67,7 @@ struct Image {
     rows: u64,
     synced: u64,
     /// Where the older segment may have lost its end.
-    borders: Vec<usize>,
+    frame_ends: Vec<usize>,
 }
 
 /// How the older segment is damaged, behind a border.
@@ -82,21 +82,21 @@ enum Damage {
 }
 
 fn image(seed: u64) -> anyhow::Result<Image> {
-    let mut dice = Dice::new(seed);
+    let mut rng = SeededRng::new(seed);
     let protocol = if seed.is_multiple_of(2) { CommitProtocol::TwoPhase } else { CommitProtocol::Auto };
-    let place = scratch()?;
-    let store = builder().commit_protocol(protocol).open(place.path())?;
+    let dir = scratch_dir()?;
+    let store = builder().commit_protocol(protocol).open(dir.path())?;
     let rows = store.keyspace("rows")?;
     // Nothing is in tables yet in this image: when it is, the log has been synced.
-    let folder = scratch()?;
-    copy_folder(place.path(), folder.path())?;
-    let begun = || -> anyhow::Result<Vec<PathBuf>> {
-        let files = segments(place.path())?.into_iter();
+    let folder = scratch_dir()?;
+    copy_dir(dir.path(), folder.path())?;
+    let segments_begun = || -> anyhow::Result<Vec<PathBuf>> {
+        let files = segments(dir.path())?.into_iter();
         Ok(files.filter(|file| fs::read(file).is_ok_and(|file| header(&file).is_some())).collect())
     };
     // Held open: the segment is removed once its rows are in tables, which may be soon.
-    let older = begun()?.pop().ok_or_else(|| anyhow::anyhow!("no log"))?;
-    let mut held = fs::File::open(&older)?;
+    let older = segments_begun()?.pop().ok_or_else(|| anyhow::anyhow!("no log"))?;
+    let mut older_file = fs::File::open(&older)?;
     let (mut done, mut synced, mut length) = (0, 0, 0);
     let write = |number: u64, long: usize| {
         store.transact(|txn| {
@@ -104,56 +104,59 @@ fn image(seed: u64) -> anyhow::Result<Image> {
             txn.put(&rows, key(number), number.to_string())
         })
     };
-    while begun()?.last().is_none_or(|newest| *newest == older) {
+    while segments_begun()?.last().is_none_or(|newest| *newest == older) {
         anyhow::ensure!(done < ROWS_MAX, "{done} rows and no second segment");
-        if SYNCS.contains(&done) {
+        if SYNC_AT_ROWS.contains(&done) {
             store.sync()?;
-            (synced, length) = (done, written(&bytes_of(&mut held)?));
+            (synced, length) = (done, valid_length(&bytes_of(&mut older_file)?));
         }
-        write(done, (20 << 10) + dice.below(10 << 10))?;
+        write(done, (20 << 10) + rng.below(10 << 10))?;
         done += 1;
     }
-    let newer = begun()?.pop().ok_or_else(|| anyhow::anyhow!("no second segment"))?;
-    for behind in 1..=BEHIND {
+    let newer = segments_begun()?.pop().ok_or_else(|| anyhow::anyhow!("no second segment"))?;
+    for behind in 1..=ROWS_IN_NEW_SEGMENT {
         // The last one tells that all before it are durable.
-        if behind == BEHIND {
+        if behind == ROWS_IN_NEW_SEGMENT {
             store.sync()?;
         }
         write(done, 400)?;
         done += 1;
     }
-    let inside = |file: &Path| file.strip_prefix(place.path()).map(Path::to_path_buf);
+    let inside = |file: &Path| file.strip_prefix(dir.path()).map(Path::to_path_buf);
     let newer = (inside(&newer)?, fs::read(&newer)?);
-    let older = (inside(&older)?, bytes_of(&mut held)?);
+    let older = (inside(&older)?, bytes_of(&mut older_file)?);
     let mut unsynced = newer.1.clone();
-    segments::witness_no_more_than(&mut unsynced, header(&newer.1).map_or(0, |header| header.durable));
-    let borders: Vec<usize> =
-        frames(&older.1).iter().map(segments::Frame::end).filter(|border| *border >= length).collect();
-    anyhow::ensure!(borders.len() > 1, "the older segment has no frame behind its last sync at {length}");
-    anyhow::ensure!(frames(&newer.1).len() as u64 >= BEHIND, "the newer segment is empty");
+    log_parser::cap_durable_sequence(&mut unsynced, header(&newer.1).map_or(0, |header| header.durable));
+    let frame_ends: Vec<usize> =
+        frames(&older.1).iter().map(log_parser::Frame::end).filter(|frame_end| *frame_end >= length).collect();
+    anyhow::ensure!(frame_ends.len() > 1, "the older segment has no frame behind its last sync at {length}");
+    anyhow::ensure!(frames(&newer.1).len() as u64 >= ROWS_IN_NEW_SEGMENT, "the newer segment is empty");
     drop(store);
-    Ok(Image { older, newer, unsynced, folder, rows: done, synced, borders })
+    Ok(Image { older, newer, unsynced, folder, rows: done, synced, frame_ends })
 }
 
-fn sweep(image: &Image, outcome: &mut Outcome) -> Vec<Broken> {
-    let mut broken = Vec::new();
+fn check_image(image: &Image, outcome: &mut LayerResult) -> Vec<Violation> {
+    let mut violations = Vec::new();
     let (mut prefixes, mut refusals) = (0, 0);
-    for border in &image.borders {
+    for frame_end in &image.frame_ends {
         for damage in [Damage::Ends, Damage::Zeros, Damage::Page] {
             for newer in [&image.unsynced, &image.newer.1] {
-                if interrupt::came() {
-                    return broken;
+                if interrupt::is_requested() {
+                    return violations;
                 }
-                let older = damaged(&image.older.1, *border, damage);
-                match judge(image, &older, newer) {
-                    Ok(Judged { rows, refused }) => {
+                let older = damaged(&image.older.1, *frame_end, damage);
+                match check_copy(image, &older, newer) {
+                    Ok(ImageResult { rows, refused }) => {
                         refusals += u64::from(refused);
                         prefixes += u64::from(!refused);
-                        outcome.lost += image.rows - rows;
+                        outcome.unsynced_lost += image.rows - rows;
                     }
                     Err(one) => {
                         let file = image.older.0.display();
-                        broken.push(Broken { how: format!("{damage:?} at {border} of {file}: {}", one.how), ..one });
+                        violations.push(Violation {
+                            details: format!("{damage:?} at {frame_end} of {file}: {}", one.details),
+                            ..one
+                        });
                     }
                 }
             }
@@ -163,63 +166,64 @@ fn sweep(image: &Image, outcome: &mut Outcome) -> Vec<Broken> {
     outcome.transactions += image.rows;
     outcome.count("cut logs: prefixes", prefixes);
     outcome.count("cut logs: refusals", refusals);
-    broken
+    violations
 }
 
-fn damaged(segment: &[u8], border: usize, damage: Damage) -> Vec<u8> {
+fn damaged(segment: &[u8], frame_end: usize, damage: Damage) -> Vec<u8> {
     let mut segment = segment.to_vec();
     match damage {
-        Damage::Ends => segment.truncate(border),
+        Damage::Ends => segment.truncate(frame_end),
         Damage::Zeros => {
-            segment.truncate(border);
-            segment.resize(border + ZEROS_BYTES, 0);
+            segment.truncate(frame_end);
+            segment.resize(frame_end + ZEROS_BYTES, 0);
         }
         Damage::Page => {
-            let end = segment.len().min(border + PAGE_BYTES);
-            segment[border..end].fill(0);
+            let end = segment.len().min(frame_end + PAGE_BYTES);
+            segment[frame_end..end].fill(0);
         }
     }
     segment
 }
 
-struct Judged {
+struct ImageResult {
     rows: u64,
     refused: bool,
 }
 
 /// Opens a copy with these segments, as they are and, if it is refused, without what is lost.
-fn judge(image: &Image, older: &[u8], newer: &[u8]) -> Result<Judged, Broken> {
-    let harness = |why: &str| Broken::new("harness", why);
-    let reading = segments::read(&[older, newer]).ok_or_else(|| harness("no header"))?;
-    let all = reading.last == last_of(newer);
+fn check_copy(image: &Image, older: &[u8], newer: &[u8]) -> Result<ImageResult, Violation> {
+    let harness = |why: &str| Violation::new("harness", why);
+    let replayed = log_parser::replay(&[older, newer]).ok_or_else(|| harness("no header"))?;
+    let all = replayed.last == last_of(newer);
     let copy = copied(image, older, newer).map_err(|why| harness(&why.to_string()))?;
-    let opened = |accepts| rows_in(copy.path(), accepts);
+    let opened = |accept_loss| rows_in(copy.path(), accept_loss);
     let (found, refused) = match opened(None) {
-        Ok(_) if reading.is_loss() => {
-            return Err(Broken::new("tells of a damaged log", format!("it opens without a word: {reading:?}")));
+        Ok(_) if replayed.is_loss() => {
+            return Err(Violation::new("a damaged log is detected", format!("it opens without a word: {replayed:?}")));
         }
         Ok(found) => (found?, false),
         Err(why) => {
             let text = why.to_string();
             let loss = matches!(why.kind(), ErrorKind::Corruption(_)).then(|| fingerprint(&text)).flatten();
-            let Some(loss) = loss.filter(|_| reading.is_loss()) else {
-                return Err(Broken::new("opens again", format!("{text}; {reading:?}")));
+            let Some(loss) = loss.filter(|_| replayed.is_loss()) else {
+                return Err(Violation::new("the store opens", format!("{text}; {replayed:?}")));
             };
-            let accepted = opened(Some(loss)).map_err(|why| Broken::new("an accepted loss opens", why.to_string()))?;
+            let accepted =
+                opened(Some(loss)).map_err(|why| Violation::new("an accepted loss opens", why.to_string()))?;
             (accepted?, true)
         }
     };
     if found < image.synced || all && found < image.rows {
-        return Err(Broken::new("I2 acknowledged is durable", format!("{found} rows, {} were synced", image.synced)));
+        return Err(Violation::new("durability", format!("{found} rows, {} were synced", image.synced)));
     }
     if !all && found == image.rows {
         return Err(harness("nothing is lost"));
     }
     if refused && !is_kept(copy.path(), newer).map_err(|why| harness(&why.to_string()))? {
         let how = format!("nothing is read of {}, and it is not kept", image.newer.0.display());
-        return Err(Broken::new("what is not read is kept", how));
+        return Err(Violation::new("unread segments are kept", how));
     }
-    Ok(Judged { rows: found, refused })
+    Ok(ImageResult { rows: found, refused })
 }
 
 fn last_of(segment: &[u8]) -> u64 {
@@ -227,16 +231,16 @@ fn last_of(segment: &[u8]) -> u64 {
 }
 
 fn copied(image: &Image, older: &[u8], newer: &[u8]) -> std::io::Result<tempfile::TempDir> {
-    let copy = scratch()?;
-    copy_folder(image.folder.path(), copy.path())?;
+    let copy = scratch_dir()?;
+    copy_dir(image.folder.path(), copy.path())?;
     fs::write(copy.path().join(&image.older.0), older)?;
     fs::write(copy.path().join(&image.newer.0), newer)?;
     Ok(copy)
 }
 
 /// How many rows there are, or what is wrong with them.
-fn rows_in(folder: &Path, accepts: Option<u64>) -> Result<Result<u64, Broken>, Error> {
-    let builder = accepts.into_iter().fold(builder(), percolite::Builder::accept_data_loss);
+fn rows_in(folder: &Path, accept_loss: Option<u64>) -> Result<Result<u64, Violation>, Error> {
+    let builder = accept_loss.into_iter().fold(builder(), percolite::Builder::accept_data_loss);
     let store = builder.open(folder)?;
     let rows = store.keyspace("rows")?;
     let snapshot = store.snapshot()?;
@@ -244,8 +248,8 @@ fn rows_in(folder: &Path, accepts: Option<u64>) -> Result<Result<u64, Broken>, E
     for row in snapshot.prefix(&rows, "k") {
         let (there, value) = row?;
         if there != key(found) || value != found.to_string().into_bytes() {
-            let how = format!("{} stands where row {found} should", shown(&there));
-            return Ok(Err(Broken::new("I2 a prefix survives", how)));
+            let how = format!("{} stands where row {found} should", decode_key(&there));
+            return Ok(Err(Violation::new("surviving prefix", how)));
         }
         found += 1;
     }
@@ -256,7 +260,7 @@ fn rows_in(folder: &Path, accepts: Option<u64>) -> Result<Result<u64, Broken>, E
 fn is_kept(folder: &Path, segment: &[u8]) -> std::io::Result<bool> {
     for entry in fs::read_dir(folder.join("log"))? {
         let file = entry?.path();
-        if !segments::is_segment(&file) && fs::read(&file)? == segment {
+        if !log_parser::is_segment(&file) && fs::read(&file)? == segment {
             return Ok(true);
         }
     }
@@ -264,7 +268,7 @@ fn is_kept(folder: &Path, segment: &[u8]) -> std::io::Result<bool> {
 }
 
 fn key(number: u64) -> Vec<u8> {
-    stored(&format!("k{number:06}"))
+    encode_key(&format!("k{number:06}"))
 }
 
 fn builder() -> percolite::Builder {
@@ -290,13 +294,13 @@ mod tests {
     #[test]
     fn the_newer_segment_is_whole_and_nothing_in_it_tells_of_the_hole() {
         let image = image(1).unwrap();
-        let older = damaged(&image.older.1, image.borders[image.borders.len() / 2], Damage::Ends);
-        let reading = segments::read(&[&older, &image.unsynced]).unwrap();
+        let older = damaged(&image.older.1, image.frame_ends[image.frame_ends.len() / 2], Damage::Ends);
+        let replayed = log_parser::replay(&[&older, &image.unsynced]).unwrap();
         let behind = frames(&image.unsynced);
-        assert!(reading.last + 1 < behind[0].sequence, "nothing is missing: {reading:?}");
-        assert!(behind.len() as u64 >= BEHIND);
-        assert!(!reading.is_loss());
-        let judged = judge(&image, &older, &image.unsynced).unwrap();
-        assert!(judged.rows < image.rows && !judged.refused);
+        assert!(replayed.last + 1 < behind[0].sequence, "nothing is missing: {replayed:?}");
+        assert!(behind.len() as u64 >= ROWS_IN_NEW_SEGMENT);
+        assert!(!replayed.is_loss());
+        let result = check_copy(&image, &older, &image.unsynced).unwrap();
+        assert!(result.rows < image.rows && !result.refused);
     }
 }

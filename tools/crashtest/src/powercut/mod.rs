@@ -22,20 +22,20 @@ use std::time::Duration;
 
 use percolite::Durability;
 
-use crate::dice::Dice;
+use crate::child::{ChildConfig, DurabilityMode, SYNC_EVERY, check_large_commits, count_large_commits, workload_for};
+use crate::client_log::ClientLog;
 use crate::disk::Disk;
-use crate::examine::{Examined, Subject, examine, examine_restored};
+use crate::event_pipe::{ChildMonitor, Received};
 use crate::interrupt;
-use crate::ledger::Ledger;
-use crate::life::{Life, Promise, SYNCS, count_streamed, load_of, none_streamed};
-use crate::mutex::after;
-use crate::mutex::note::Note;
-use crate::order::{Clock, Order, copy_folder, keep, scratch};
-use crate::outcome::Outcome;
-use crate::pipe::{CrashHook, Heard};
+use crate::layer_args::{LayerArgs, RunClock, copy_dir, save_failure, scratch_dir};
+use crate::layer_result::LayerResult;
+use crate::lock_workload::event::LockEvent;
+use crate::lock_workload::final_checks;
+use crate::log_parser::{segments, valid_length};
 use crate::restores::Restores;
-use crate::segments::{segments, written};
-use crate::violation::Broken;
+use crate::rng::SeededRng;
+use crate::verify_store::{StoreReport, StoreUnderTest, verify, verify_restored};
+use crate::violation::Violation;
 use crate::workload;
 
 const LAYER: &str = "powercut";
@@ -43,11 +43,11 @@ const DISK_KIB: u64 = 96 << 10;
 const QUICK_CUTS: u64 = 20;
 const CUTS: u64 = 200;
 /// Of five disks in a row the stores of these hand down all the time, and their clients sync nothing.
-const HAND_DOWN: [u64; 2] = [2, 4];
+const FLUSH_HEAVY: [u64; 2] = [2, 4];
 /// Power cuts of one disk.
-const LIVES: u32 = 4;
+const INCARNATIONS: u32 = 4;
 /// A process that says nothing for so long hangs.
-const SILENCE: Duration = Duration::from_secs(30);
+const HANG_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// One case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,17 +84,17 @@ impl FromStr for Case {
 ///
 /// # Errors
 /// Where the order makes no sense.
-pub fn run(order: &Order) -> anyhow::Result<Outcome> {
-    percolite::crashtest::enable_mutant(order.mutant);
-    let mut outcome = Outcome::of(LAYER);
-    let clock = order.clock();
-    match order.case.as_deref().map(str::parse).transpose().map_err(anyhow::Error::msg)? {
-        Some(Case::Disk(seed)) => run_disk(order, seed, LIVES, &mut outcome),
-        Some(Case::Log(seed)) => logs::run_log(order, seed, &mut outcome),
+pub fn run(args: &LayerArgs) -> anyhow::Result<LayerResult> {
+    percolite::crashtest::enable_mutant(args.mutant);
+    let mut outcome = LayerResult::new(LAYER);
+    let clock = args.clock();
+    match args.case.as_deref().map(str::parse).transpose().map_err(anyhow::Error::msg)? {
+        Some(Case::Disk(seed)) => run_disk(args, seed, INCARNATIONS, &mut outcome),
+        Some(Case::Log(seed)) => logs::run_log(args, seed, &mut outcome),
         None => {
-            run_all(order, clock, &mut outcome);
-            if outcome.skipped.is_none() && outcome.failures.is_empty() && !interrupt::came() {
-                assert_lost(order, &mut outcome);
+            run_all(args, clock, &mut outcome);
+            if outcome.skipped.is_none() && outcome.failures.is_empty() && !interrupt::is_requested() {
+                require_losses(args, &mut outcome);
             }
         }
     }
@@ -102,35 +102,35 @@ pub fn run(order: &Order) -> anyhow::Result<Outcome> {
     Ok(outcome)
 }
 
-fn run_all(order: &Order, clock: Clock, outcome: &mut Outcome) {
-    let enough = if order.quick { QUICK_CUTS } else { CUTS };
-    let mut seed = order.seed;
-    while clock.allows(outcome.cases, enough) && outcome.skipped.is_none() && !order.is_enough(outcome) {
-        let left = if order.time.is_some() { u64::from(LIVES) } else { enough - outcome.cases };
-        run_disk(order, seed, LIVES.min(u32::try_from(left).unwrap_or(LIVES)), outcome);
+fn run_all(args: &LayerArgs, clock: RunClock, outcome: &mut LayerResult) {
+    let enough = if args.quick { QUICK_CUTS } else { CUTS };
+    let mut seed = args.seed;
+    while clock.allows(outcome.cases, enough) && outcome.skipped.is_none() && !args.should_stop(outcome) {
+        let left = if args.time.is_some() { u64::from(INCARNATIONS) } else { enough - outcome.cases };
+        run_disk(args, seed, INCARNATIONS.min(u32::try_from(left).unwrap_or(INCARNATIONS)), outcome);
         seed += 1;
     }
     // These need no disk of their own.
-    for seed in order.seed..order.seed + if order.quick { 1 } else { 4 } {
-        if !order.is_enough(outcome) {
-            logs::run_log(order, seed, outcome);
+    for seed in args.seed..args.seed + if args.quick { 1 } else { 4 } {
+        if !args.should_stop(outcome) {
+            logs::run_log(args, seed, outcome);
         }
     }
 }
 
 /// Power cuts that took nothing are no evidence.
-fn assert_lost(order: &Order, outcome: &mut Outcome) {
-    let replay = order.replay(&Case::Disk(order.seed).to_string());
-    if let Some(broken) = none_streamed(outcome) {
-        outcome.failures.push(crate::outcome::Failure { replay, broken: vec![broken], kept: None });
+fn require_losses(args: &LayerArgs, outcome: &mut LayerResult) {
+    let replay = args.replay(&Case::Disk(args.seed).to_string());
+    if let Some(violation) = check_large_commits(outcome) {
+        outcome.failures.push(crate::layer_result::Failure { replay, violations: vec![violation], saved_in: None });
     }
-    for figure in [control::TAILS, control::ENTRIES, LOG_BYTES] {
-        if sum(outcome, figure) <= 0.0 {
-            let what = format!("{} power cuts and {figure}: none", outcome.cases);
-            let failure = crate::outcome::Failure {
-                replay: order.replay(&Case::Disk(order.seed).to_string()),
-                broken: vec![Broken::new("harness", what)],
-                kept: None,
+    for metric in [control::TAILS, control::ENTRIES, LOG_BYTES] {
+        if sum(outcome, metric) <= 0.0 {
+            let what = format!("{} power cuts and {metric}: none", outcome.cases);
+            let failure = crate::layer_result::Failure {
+                replay: args.replay(&Case::Disk(args.seed).to_string()),
+                violations: vec![Violation::new("harness", what)],
+                saved_in: None,
             };
             outcome.failures.push(failure);
         }
@@ -139,43 +139,43 @@ fn assert_lost(order: &Order, outcome: &mut Outcome) {
 
 const LOG_BYTES: &str = "lost bytes of the store's log";
 
-fn sum(outcome: &Outcome, figure: &str) -> f64 {
-    outcome.figures.get(figure).into_iter().flatten().sum()
+fn sum(outcome: &LayerResult, metric: &str) -> f64 {
+    outcome.metrics.get(metric).into_iter().flatten().sum()
 }
 
 /// What a seed decides; each life has a seed of its own.
-fn plan(seed: u64, order: &Order, disk: &Disk, dice: &mut Dice) -> Life {
-    let (workload, stream_at_bytes) = load_of(seed, dice);
-    let promises = [Promise::Sync, Promise::Sync, Promise::Buffered, Promise::Mixed];
-    let small = dice.one_in(3);
+fn plan_incarnations(seed: u64, args: &LayerArgs, disk: &Disk, rng: &mut SeededRng) -> ChildConfig {
+    let (workload, large_transaction_bytes) = workload_for(seed, rng);
+    let promises = [DurabilityMode::Sync, DurabilityMode::Sync, DurabilityMode::Buffered, DurabilityMode::Mixed];
+    let small = rng.one_in(3);
     // A hand-down whose segment nothing else syncs shows whether it syncs the segment first.
-    let unsynced = HAND_DOWN.contains(&(seed % 5));
-    Life {
-        folder: disk.place().join("store"),
-        number: 0,
+    let unsynced = FLUSH_HEAVY.contains(&(seed % 5));
+    ChildConfig {
+        folder: disk.path().join("store"),
+        incarnation: 0,
         workload: workload.into(),
-        stream_at_bytes,
+        large_transaction_bytes,
         two_phase: seed.is_multiple_of(2),
-        promise: dice
+        durability_mode: rng
             .pick(&promises)
-            .map_or(Promise::Sync, |promise| if unsynced { Promise::Buffered } else { *promise }),
-        clients: 2 + dice.below(4),
+            .map_or(DurabilityMode::Sync, |promise| if unsynced { DurabilityMode::Buffered } else { *promise }),
+        clients: 2 + rng.below(4),
         transactions: 0,
-        long_values: [0, 2, 8][dice.below(3)],
-        history_ms: [None, Some(20)][dice.below(2)],
+        long_value_every: [0, 2, 8][rng.below(3)],
+        history_ms: [None, Some(20)][rng.below(2)],
         // Enough for generations to be handed down within a life.
-        write_buffers: if unsynced { 1 << 20 } else { 4 << 20 },
-        filler: if small || unsynced { 30 << 10 } else { 0 },
-        syncs: if unsynced { 0 } else { SYNCS },
+        write_buffer_bytes: if unsynced { 1 << 20 } else { 4 << 20 },
+        filler_bytes: if small || unsynced { 30 << 10 } else { 0 },
+        sync_every: if unsynced { 0 } else { SYNC_EVERY },
         seed: 0,
-        mutant: order.mutant.map(|mutant| mutant.name().into()),
-        restores: if dice.one_in(3) { 8 } else { 0 },
-        lockers: [0, 3][dice.below(2)],
-        ..Life::default()
+        mutant: args.mutant.map(|mutant| mutant.name().into()),
+        restore_every: if rng.one_in(3) { 8 } else { 0 },
+        lock_clients: [0, 3][rng.below(2)],
+        ..ChildConfig::default()
     }
 }
 
-fn run_disk(order: &Order, seed: u64, lives: u32, outcome: &mut Outcome) {
+fn run_disk(args: &LayerArgs, seed: u64, incarnations: u32, outcome: &mut LayerResult) {
     let mut disk = match Disk::ext4(DISK_KIB) {
         Ok(disk) => disk,
         Err(why) => {
@@ -183,142 +183,143 @@ fn run_disk(order: &Order, seed: u64, lives: u32, outcome: &mut Outcome) {
             return;
         }
     };
-    let mut dice = Dice::new(seed);
-    let mut life = plan(seed, order, &disk, &mut dice);
-    let mut promised = Promised::default();
-    for number in 0..lives {
-        if interrupt::came() {
+    let mut rng = SeededRng::new(seed);
+    let mut config = plan_incarnations(seed, args, &disk, &mut rng);
+    let mut expected = Expected::default();
+    for number in 0..incarnations {
+        if interrupt::is_requested() {
             break;
         }
-        life.number = number;
-        life.seed = dice.bits();
-        let judged =
-            cut_once(&mut disk, &life, &mut promised, &mut dice, outcome).and_then(|()| judge(&disk, &life, &promised));
-        match judged {
-            Ok(judged) => {
+        config.incarnation = number;
+        config.seed = rng.bits();
+        let verified = cut_once(&mut disk, &config, &mut expected, &mut rng, outcome)
+            .and_then(|()| verify_copy(&disk, &config, &expected));
+        match verified {
+            Ok(verified) => {
                 outcome.cases += 1;
-                outcome.unanswered += judged.examined.unanswered;
-                promised.ledger = judged.examined.settled.clone();
-                if !judged.examined.broken.is_empty() {
-                    let Judged { examined, kept } = judged;
+                outcome.unacknowledged_commits += verified.report.unacknowledged_commits;
+                expected.client_log = verified.report.resolved_log.clone();
+                if !verified.report.violations.is_empty() {
+                    let Verified { report, saved } = verified;
                     let case = Case::Disk(seed).to_string();
-                    let failure = keep(order, &case, kept.path(), Some(&examined.ledger), examined.broken);
+                    let failure = save_failure(args, &case, saved.path(), Some(&report.client_log), report.violations);
                     outcome.failures.push(failure);
                     return;
                 }
             }
-            Err(_) if interrupt::came() => return,
+            Err(_) if interrupt::is_requested() => return,
             Err(why) => {
-                let broken = vec![Broken::new("harness", why)];
-                let folder = disk.window();
-                outcome.failures.push(keep(order, &Case::Disk(seed).to_string(), &folder, None, broken));
+                let violation = vec![Violation::new("harness", why)];
+                let folder = disk.proc_path();
+                outcome.failures.push(save_failure(args, &Case::Disk(seed).to_string(), &folder, None, violation));
                 return;
             }
         }
     }
-    outcome.transactions += promised.ledger.entries().count() as u64;
+    outcome.transactions += expected.client_log.entries().count() as u64;
 }
 
 /// What the clients of all lives were promised.
 #[derive(Default)]
-struct Promised {
-    ledger: Ledger,
-    told: BTreeMap<u64, u64>,
+struct Expected {
+    client_log: ClientLog,
+    acknowledged: BTreeMap<u64, u64>,
     restores: Restores,
-    notes: Vec<Note>,
+    lock_events: Vec<LockEvent>,
 }
 
 /// One life, up to the moment at which the disk is mounted again.
 fn cut_once(
     disk: &mut Disk,
-    life: &Life,
-    promised: &mut Promised,
-    dice: &mut Dice,
-    outcome: &mut Outcome,
+    config: &ChildConfig,
+    expected: &mut Expected,
+    rng: &mut SeededRng,
+    outcome: &mut LayerResult,
 ) -> Result<(), String> {
-    let arguments = life.arguments().map_err(|why| why.to_string())?;
-    let ledger = std::mem::take(&mut promised.ledger);
-    let acknowledged = ledger.acknowledged();
-    let mut child = CrashHook::start(disk.command(&arguments), ledger).map_err(|why| format!("no process: {why}"))?;
+    let arguments = config.arguments().map_err(|why| why.to_string())?;
+    let client_log = std::mem::take(&mut expected.client_log);
+    let acknowledged = client_log.acknowledged();
+    let mut child =
+        ChildMonitor::start(disk.command(&arguments), client_log).map_err(|why| format!("no process: {why}"))?;
     // Mostly while the clients run; now and then while the store opens.
-    if !dice.one_in(6) {
-        child.wait(SILENCE, |heard| heard.ready);
-        if interrupt::came() {
+    if !rng.one_in(6) {
+        child.wait(HANG_TIMEOUT, |received| received.ready);
+        if interrupt::is_requested() {
             return Err("interrupted".into());
         }
     }
-    let until = Duration::from_micros(dice.below(150_000) as u64);
+    let until = Duration::from_micros(rng.below(150_000) as u64);
     std::thread::sleep(until);
-    let before = child.heard();
+    let before = child.received();
     if let Some(call) = before.failed.first() {
         return Err(format!("an error for no reason: {}: {}", call.call, call.text));
     }
     drop(before);
 
-    control::write(&disk.window()).map_err(|why| format!("control files: {why}"))?;
+    control::write(&disk.proc_path()).map_err(|why| format!("control files: {why}"))?;
     // Of a process that stands still it is known what the cut will take: nobody can read the files afterwards.
-    if dice.one_in(2) {
+    if rng.one_in(2) {
         child.stop().map_err(|why| format!("the process does not stop: {why}"))?;
     }
-    let long = log_bytes(&disk.window().join("store"));
+    let long = log_bytes(&disk.proc_path().join("store"));
     // A sync that is under way when ext4 goes down may succeed though its file's new length is lost: the kernel looks for the
     // shutdown when a sync begins. Real disks do not do that, so what is heard from here on is no promise.
-    child.heard().deaf = true;
-    disk.cut().map_err(|why| format!("the power stays on: {why}"))?;
-    std::thread::sleep(Duration::from_micros(dice.below(10_000) as u64));
-    let (heard, _) = child.end();
+    child.received().ignore_answers = true;
+    disk.cut_power().map_err(|why| format!("the power stays on: {why}"))?;
+    std::thread::sleep(Duration::from_micros(rng.below(10_000) as u64));
+    let (received, _) = child.end();
     disk.remount()?;
-    let short = log_bytes(&disk.window().join("store"));
+    let short = log_bytes(&disk.proc_path().join("store"));
 
-    let Heard { mut ledger, durable_ts, streamed, restores, notes, .. } = heard;
-    promised.notes.extend(notes);
-    promised.notes.extend(after::gone(&promised.notes));
-    promised.restores.goes_on_with(restores);
-    count_streamed(outcome, life, streamed);
-    outcome.acknowledged += (ledger.acknowledged() - acknowledged) as u64;
-    promised.told.extend(ledger.told());
-    ledger.lose(life.number, percolite::Timestamp::from_u64(durable_ts));
-    let lost = control::count(&disk.window()).map_err(|why| format!("control files: {why}"))?;
-    outcome.lost += lost.tails + lost.entries;
+    let Received { mut client_log, durable_ts, large_commits: streamed, restores, lock_events: notes, .. } = received;
+    expected.lock_events.extend(notes);
+    expected.lock_events.extend(final_checks::store_gone(&expected.lock_events));
+    expected.restores.append(restores);
+    count_large_commits(outcome, config, streamed);
+    outcome.acknowledged += (client_log.acknowledged() - acknowledged) as u64;
+    expected.acknowledged.extend(client_log.acknowledged_commits());
+    client_log.allow_loss(config.incarnation, percolite::Timestamp::from_u64(durable_ts));
+    let lost = control::count(&disk.proc_path()).map_err(|why| format!("control files: {why}"))?;
+    outcome.unsynced_lost += lost.tails + lost.entries;
     outcome.count(control::TAILS, lost.tails);
     outcome.count(control::ENTRIES, lost.entries);
     outcome.count(LOG_BYTES, long.saturating_sub(short));
-    promised.ledger = ledger;
+    expected.client_log = client_log;
     Ok(())
 }
 
-struct Judged {
-    examined: Examined,
-    kept: tempfile::TempDir,
+struct Verified {
+    report: StoreReport,
+    saved: tempfile::TempDir,
 }
 
 /// Judges a copy; a second copy is kept as it was found.
-fn judge(disk: &Disk, life: &Life, promised: &Promised) -> Result<Judged, String> {
-    let found = disk.window().join("store");
-    let (kept, copy) = (scratch().map_err(text)?, scratch().map_err(text)?);
+fn verify_copy(disk: &Disk, config: &ChildConfig, expected: &Expected) -> Result<Verified, String> {
+    let found = disk.proc_path().join("store");
+    let (saved, copy) = (scratch_dir().map_err(text)?, scratch_dir().map_err(text)?);
     if found.is_dir() {
-        copy_folder(&found, kept.path()).map_err(text)?;
-        copy_folder(&found, copy.path()).map_err(text)?;
+        copy_dir(&found, saved.path()).map_err(text)?;
+        copy_dir(&found, copy.path()).map_err(text)?;
     }
-    let workload = workload::named(&life.workload).ok_or("no such workload")?;
-    let subject = Subject {
+    let workload = workload::named(&config.workload).ok_or("no such workload")?;
+    let target = StoreUnderTest {
         folder: copy.path(),
         workload,
-        habits: life.habits(Durability::Sync),
-        life: LIVES + 1,
-        told: &promised.told,
-        notes: &promised.notes,
-        again: true,
-        accepts: None,
+        config: config.client_config(Durability::Sync),
+        incarnation: INCARNATIONS + 1,
+        acknowledged: &expected.acknowledged,
+        lock_events: &expected.lock_events,
+        reopen: true,
+        accept_loss: None,
     };
-    let mut examined = examine(&subject, promised.ledger.clone());
-    if let Some(why) = &examined.refused {
-        examined.broken.push(Broken::new("opens again", why.to_string()));
-    } else if promised.restores.were_made() {
-        let judged = examine_restored(copy.path(), &promised.restores).map_err(|why| why.to_string())?;
-        examined.broken.extend(judged);
+    let mut report = verify(&target, expected.client_log.clone());
+    if let Some(why) = &report.open_error {
+        report.violations.push(Violation::new("the store opens", why.to_string()));
+    } else if expected.restores.any_started() {
+        let verified = verify_restored(copy.path(), &expected.restores).map_err(|why| why.to_string())?;
+        report.violations.extend(verified);
     }
-    Ok(Judged { examined, kept })
+    Ok(Verified { report, saved })
 }
 
 fn text(why: std::io::Error) -> String {
@@ -328,7 +329,7 @@ fn text(why: std::io::Error) -> String {
 /// Bytes of frames in the log's segments.
 fn log_bytes(folder: &Path) -> u64 {
     let files = segments(folder).unwrap_or_default().into_iter();
-    files.filter_map(|file| std::fs::read(file).ok()).map(|file| written(&file) as u64).sum()
+    files.filter_map(|file| std::fs::read(file).ok()).map(|file| valid_length(&file) as u64).sum()
 }
 
 #[cfg(test)]

@@ -5,41 +5,41 @@
 
 use indexmap::IndexMap;
 
-use crate::evidence::{Evidence, MutantResult, Tried};
+use crate::run_report::{MutantResult, MutantTrial, RunReport};
 
 /// Each run once, however often and under whatever name it is given, and how many are thus left out.
-pub fn once(parts: Vec<Evidence>) -> anyhow::Result<(Vec<Evidence>, usize)> {
+pub fn once(parts: Vec<RunReport>) -> anyhow::Result<(Vec<RunReport>, usize)> {
     let all = parts.len();
-    let mut known = IndexMap::new();
+    let mut existing = IndexMap::new();
     for part in parts {
-        known.entry(serde_json::to_string(&part)?).or_insert(part);
+        existing.entry(serde_json::to_string(&part)?).or_insert(part);
     }
-    let once: Vec<Evidence> = known.into_values().collect();
-    let again = all - once.len();
-    Ok((once, again))
+    let once: Vec<RunReport> = existing.into_values().collect();
+    let duplicates = all - once.len();
+    Ok((once, duplicates))
 }
 
 /// The sum of several runs, in the order in which they are given.
-pub fn merge(parts: Vec<Evidence>) -> Evidence {
-    let mut whole = Evidence::default();
+pub fn merge(parts: Vec<RunReport>) -> RunReport {
+    let mut whole = RunReport::default();
     for part in parts {
         join(&mut whole.version, &part.version, ", ");
         join(&mut whole.command, &part.command, "; ");
-        if whole.began.is_empty() || part.began < whole.began {
-            whole.began = part.began;
+        if whole.started.is_empty() || part.started < whole.started {
+            whole.started = part.started;
         }
         whole.seconds += part.seconds;
         whole.interrupted |= part.interrupted;
         part.layers.into_iter().for_each(|outcome| whole.add(outcome));
         for mutant in part.mutants {
-            match whole.mutants.iter_mut().find(|known| known.mutant == mutant.mutant) {
-                Some(known) => add_mutant(known, mutant),
+            match whole.mutants.iter_mut().find(|existing| existing.mutant == mutant.mutant) {
+                Some(existing) => add_mutant(existing, mutant),
                 None => whole.mutants.push(mutant),
             }
         }
-        for gap in part.gaps {
-            if !whole.gaps.contains(&gap) {
-                whole.gaps.push(gap);
+        for gap in part.coverage_gaps {
+            if !whole.coverage_gaps.contains(&gap) {
+                whole.coverage_gaps.push(gap);
             }
         }
     }
@@ -49,33 +49,33 @@ pub fn merge(parts: Vec<Evidence>) -> Evidence {
 fn join(all: &mut String, one: &str, between: &str) {
     if all.is_empty() {
         one.clone_into(all);
-    } else if all.split(between).all(|known| known != one) {
+    } else if all.split(between).all(|existing| existing != one) {
         *all = format!("{all}{between}{one}");
     }
 }
 
-fn add_tried(known: &mut Tried, other: Tried) {
-    known.found += other.found;
-    known.cases += other.cases;
-    if known.replay.is_none() {
-        known.seconds += other.seconds;
-        known.replay = other.replay;
+fn add_tried(existing: &mut MutantTrial, other: MutantTrial) {
+    existing.found += other.found;
+    existing.cases += other.cases;
+    if existing.replay.is_none() {
+        existing.seconds += other.seconds;
+        existing.replay = other.replay;
     }
 }
 
 /// The first one that found it is the one that is shown; while none has, the time in vain adds up.
-fn add_mutant(known: &mut MutantResult, other: MutantResult) {
-    for tried in other.tried {
-        match known.tried.iter_mut().find(|one| one.layer == tried.layer) {
-            Some(one) => add_tried(one, tried),
-            None => known.tried.push(tried),
+fn add_mutant(existing: &mut MutantResult, other: MutantResult) {
+    for trial in other.trials {
+        match existing.trials.iter_mut().find(|one| one.layer == trial.layer) {
+            Some(one) => add_tried(one, trial),
+            None => existing.trials.push(trial),
         }
     }
-    if known.layer.is_some() {
+    if existing.found_by.is_some() {
         return;
     }
-    known.seconds += other.seconds;
-    known.layer = other.layer;
-    known.promise = other.promise;
-    known.replay = other.replay;
+    existing.seconds += other.seconds;
+    existing.found_by = other.found_by;
+    existing.invariant = other.invariant;
+    existing.replay = other.replay;
 }

@@ -13,15 +13,15 @@
 //! | `page`, `grid`, `plot` | the page, its coloured tables, and its drawings |
 //! | `words` | numbers and times as people write them |
 
-mod grid;
+mod coverage;
+mod format;
+mod html;
 mod merge;
-mod page;
 mod plot;
 mod terminal;
 #[cfg(test)]
 mod tests;
 mod verdict;
-mod words;
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -32,11 +32,11 @@ use anyhow::Context as _;
 use clap::Args;
 use serde::Serialize;
 
-use crate::evidence::Evidence;
-use verdict::Verdict;
-use words::some;
+use crate::run_report::RunReport;
+use format::plural;
+use verdict::RunVerdict;
 
-pub use plot::{RECOVERY_LOCKS, RECOVERY_SECONDS, SWEEP_ACKNOWLEDGED, SWEEP_OFFSET, SWEEP_RECOVERED};
+pub use plot::{LOG_ACKNOWLEDGED, LOG_OFFSET, LOG_RECOVERED, RECOVERY_LOCKS, RECOVERY_SECONDS};
 pub use terminal::print;
 
 /// Makes the report from what other commands have written, several files put together.
@@ -46,7 +46,7 @@ pub use terminal::print;
 pub struct ReportArgs {
     /// What any command wrote with `--json`; an earlier `report.json` will do as well.
     #[arg(required = true)]
-    pub evidence: Vec<PathBuf>,
+    pub runs: Vec<PathBuf>,
     /// The folder for `report.json` and `report.html`.
     #[arg(long, value_name = "DIR", default_value = "crashtest-report")]
     pub out: PathBuf,
@@ -57,28 +57,28 @@ pub struct ReportArgs {
 /// # Errors
 /// When a file cannot be read or written, or is not evidence.
 pub fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
-    let read: Vec<_> = args.evidence.iter().map(|path| read(path)).collect::<anyhow::Result<_>>()?;
-    let (once, again) = merge::once(read)?;
-    if again > 0 {
-        eprintln!("{} given more than once and counted once", some(again, "file"));
+    let read: Vec<_> = args.runs.iter().map(|path| read(path)).collect::<anyhow::Result<_>>()?;
+    let (once, duplicates) = merge::once(read)?;
+    if duplicates > 0 {
+        eprintln!("{} given more than once and counted once", plural(duplicates, "file"));
     }
-    let evidence = merge::merge(once);
-    print(&evidence);
+    let run = merge::merge(once);
+    print(&run);
     // A closed pipe is no reason to fail: the files are there, and so is the exit code.
-    for path in write(&evidence, &args.out)? {
+    for path in write(&run, &args.out)? {
         let _ = writeln!(io::stdout(), "{}", path.display());
     }
-    Ok(if Verdict::of(&evidence).held() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if RunVerdict::of(&run).passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Writes `report.json` and `report.html` into a folder, and says what they are called.
 ///
 /// # Errors
 /// When they cannot be written.
-pub fn write(evidence: &Evidence, folder: &Path) -> anyhow::Result<[PathBuf; 2]> {
+pub fn write(run: &RunReport, folder: &Path) -> anyhow::Result<[PathBuf; 2]> {
     fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     let paths = [folder.join("report.json"), folder.join("report.html")];
-    let contents = [json(evidence)?, page::page(evidence)?];
+    let contents = [json(run)?, html::page(run)?];
     for (path, content) in paths.iter().zip(contents) {
         fs::write(path, content).with_context(|| path.display().to_string())?;
     }
@@ -87,20 +87,20 @@ pub fn write(evidence: &Evidence, folder: &Path) -> anyhow::Result<[PathBuf; 2]>
 
 /// The evidence with its verdict; whoever reads it as [`Evidence`] passes over the verdict.
 #[derive(Serialize)]
-struct Judged<'a> {
-    held: bool,
-    why_not: Vec<String>,
+struct ReportJson<'a> {
+    passed: bool,
+    reasons: Vec<String>,
     #[serde(flatten)]
-    evidence: &'a Evidence,
+    run: &'a RunReport,
 }
 
-fn json(evidence: &Evidence) -> anyhow::Result<String> {
-    let verdict = Verdict::of(evidence);
-    let judged = Judged { held: verdict.held(), why_not: verdict.why_not, evidence };
-    Ok(serde_json::to_string_pretty(&judged)? + "\n")
+fn json(run: &RunReport) -> anyhow::Result<String> {
+    let verdict = RunVerdict::of(run);
+    let report = ReportJson { passed: verdict.passed(), reasons: verdict.reasons, run };
+    Ok(serde_json::to_string_pretty(&report)? + "\n")
 }
 
-fn read(path: &Path) -> anyhow::Result<Evidence> {
+fn read(path: &Path) -> anyhow::Result<RunReport> {
     let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
     serde_json::from_str(&text).with_context(|| format!("{} is not evidence", path.display()))
 }

@@ -8,20 +8,20 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use plotters::prelude::*;
 
-use crate::outcome::Outcome;
+use crate::layer_result::LayerResult;
 
-use super::words;
+use super::format;
 
 /// Figure of layer `kill`: how many locks were outstanding when the store was opened.
 pub const RECOVERY_LOCKS: &str = "recovery: locks";
 /// Figure of layer `kill`: how long opening took then, in seconds; one for each of [`RECOVERY_LOCKS`].
 pub const RECOVERY_SECONDS: &str = "recovery: seconds";
-/// Figure of layer `walsweep`: where the log was truncated, in bytes.
-pub const SWEEP_OFFSET: &str = "offset";
-/// Figure of layer `walsweep`: how much was acknowledged below that offset.
-pub const SWEEP_ACKNOWLEDGED: &str = "acknowledged";
-/// Figure of layer `walsweep`: how many transactions were there after truncation at that offset.
-pub const SWEEP_RECOVERED: &str = "recovered";
+/// Figure of layer `log-damage`: where the log was truncated, in bytes.
+pub const LOG_OFFSET: &str = "offset";
+/// Figure of layer `log-damage`: how much was acknowledged below that offset.
+pub const LOG_ACKNOWLEDGED: &str = "acknowledged";
+/// Figure of layer `log-damage`: how many transactions were there after truncation at that offset.
+pub const LOG_RECOVERED: &str = "recovered";
 
 const SIZE: (u32, u32) = (600, 350);
 /// plotters divides a size by 1.24 to come to pixels.
@@ -63,8 +63,8 @@ enum Mark {
 }
 
 /// Recovery time against locks, if it was measured.
-pub fn recovery(layer: Option<&Outcome>) -> anyhow::Result<Option<Plot>> {
-    let Some([locks, seconds]) = figures(layer, [RECOVERY_LOCKS, RECOVERY_SECONDS]) else { return Ok(None) };
+pub fn recovery(layer: Option<&LayerResult>) -> anyhow::Result<Option<Plot>> {
+    let Some([locks, seconds]) = metrics(layer, [RECOVERY_LOCKS, RECOVERY_SECONDS]) else { return Ok(None) };
     let slowest = top(&seconds);
     let (unit, name) = if slowest < 1.0 { (1000.0, "recovery time (ms)") } else { (1.0, "recovery time (s)") };
     let points: Points = locks.iter().zip(&seconds).map(|(&locks, &seconds)| (locks, seconds * unit)).collect();
@@ -81,17 +81,17 @@ pub fn recovery(layer: Option<&Outcome>) -> anyhow::Result<Option<Plot>> {
     )?;
     let text = format!(
         "{} with up to {} locks; the slowest took {}.",
-        words::some(locks.len(), "case"),
-        words::number(x.top),
-        words::time(slowest)
+        format::plural(locks.len(), "case"),
+        format::number(x.top),
+        format::time(slowest)
     );
     Ok(Some(Plot { svg, text }))
 }
 
 /// The staircase of the log that was swept in most places, if any was.
-pub fn staircase(layer: Option<&Outcome>) -> anyhow::Result<Option<Plot>> {
-    let names = [SWEEP_OFFSET, SWEEP_ACKNOWLEDGED, SWEEP_RECOVERED];
-    let Some([offsets, acknowledged, recovered]) = figures(layer, names) else { return Ok(None) };
+pub fn staircase(layer: Option<&LayerResult>) -> anyhow::Result<Option<Plot>> {
+    let names = [LOG_OFFSET, LOG_ACKNOWLEDGED, LOG_RECOVERED];
+    let Some([offsets, acknowledged, recovered]) = metrics(layer, names) else { return Ok(None) };
     let steps: Vec<_> = (offsets.iter().zip(&acknowledged)).zip(&recovered).map(|((&x, &a), &r)| (x, a, r)).collect();
     let fewer = steps.iter().filter(|(_, acknowledged, recovered)| recovered < acknowledged).count();
     // Each log is swept upwards, so going back is where the next one begins.
@@ -108,17 +108,17 @@ pub fn staircase(layer: Option<&Outcome>) -> anyhow::Result<Option<Plot>> {
     let shown = if logs.len() > 1 { ", the one cut most often is drawn" } else { "" };
     let text = format!(
         "{} in {}{shown}. Fewer recovered than acknowledged: at {}.",
-        words::some(steps.len(), "cut"),
-        words::some(logs.len(), "log"),
-        words::some(fewer, "cut")
+        format::plural(steps.len(), "cut"),
+        format::plural(logs.len(), "log"),
+        format::plural(fewer, "cut")
     );
     Ok(Some(Plot { svg, text }))
 }
 
 /// Lists of a layer that belong together, without what cannot be drawn; none if they are not of one length.
-fn figures<const N: usize>(layer: Option<&Outcome>, names: [&str; N]) -> Option<[Vec<f64>; N]> {
+fn metrics<const N: usize>(layer: Option<&LayerResult>, names: [&str; N]) -> Option<[Vec<f64>; N]> {
     let layer = layer?;
-    let lists = names.map(|name| layer.figures.get(name).map_or(&[][..], Vec::as_slice));
+    let lists = names.map(|name| layer.metrics.get(name).map_or(&[][..], Vec::as_slice));
     let length = lists.first()?.len();
     if length == 0 || lists.iter().any(|list| list.len() != length) {
         return None;
@@ -189,7 +189,7 @@ fn draw(x: &Axis, y: &Axis, series: &[Series]) -> anyhow::Result<String> {
             .x_label_area_size(52)
             .y_label_area_size(84)
             .build_cartesian_2d(0.0..end(x), 0.0..end(y))?;
-        let label = |value: &f64| words::number(*value);
+        let label = |value: &f64| format::number(*value);
         chart
             .configure_mesh()
             .axis_style(INK)

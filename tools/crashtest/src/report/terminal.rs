@@ -9,96 +9,93 @@ use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{CellAlignment, Table};
 use indexmap::IndexSet;
 
-use crate::evidence::{Evidence, MutantResult};
+use crate::layer_result::{Failure, LayerResult};
 use crate::layers::Layer;
-use crate::outcome::{Failure, Outcome};
-use crate::screen;
+use crate::run_report::{MutantResult, RunReport};
+use crate::terminal_table;
 
-use super::verdict::{Verdict, word_of};
-use super::words::{count, some, story, time};
+use super::format::{count, plural, time, truncate};
+use super::verdict::{RunVerdict, layer_verdict};
 
 /// Prints what was shown; a reader who has seen enough, as `head` has, is no error.
-pub fn print(evidence: &Evidence) {
-    let _ = io::stdout().write_all(summary(evidence).as_bytes());
+pub fn print(run: &RunReport) {
+    let _ = io::stdout().write_all(summary(run).as_bytes());
 }
 
 /// What [`print`] prints.
-pub fn summary(evidence: &Evidence) -> String {
-    let mut told = String::new();
+pub fn summary(run: &RunReport) -> String {
+    let mut out = String::new();
     // Writing to a string does not fail.
-    let _ = tell(&mut told, evidence);
+    let _ = write_summary(&mut out, run);
     // Values come from a store that may be broken, and must not steer the terminal.
-    told.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}")
+    out.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}")
 }
 
-fn tell(told: &mut String, evidence: &Evidence) -> std::fmt::Result {
-    let verdict = Verdict::of(evidence);
-    let line = format!("{}: {}", verdict.word(), verdict.sentence());
-    writeln!(told, "{line}")?;
-    let Evidence { version, began, command, .. } = evidence;
-    writeln!(told, "{command}, version {version}, began {began}, took {}", time(evidence.seconds))?;
-    if !evidence.layers.is_empty() {
-        writeln!(told, "\n{}", layers(&evidence.layers))?;
-        writeln!(
-            told,
-            "lost: not synced and gone, in the layer's unit; found: committed though nobody had been told."
-        )?;
+fn write_summary(out: &mut String, run: &RunReport) -> std::fmt::Result {
+    let verdict = RunVerdict::of(run);
+    let line = format!("{}: {}", verdict.word(), verdict.summary());
+    writeln!(out, "{line}")?;
+    let RunReport { version, started: began, command, .. } = run;
+    writeln!(out, "{command}, version {version}, began {began}, took {}", time(run.seconds))?;
+    if !run.layers.is_empty() {
+        writeln!(out, "\n{}", layers(&run.layers))?;
+        writeln!(out, "lost: not synced and gone, in the layer's unit; found: committed though nobody had been told.")?;
     }
-    if !evidence.mutants.is_empty() {
-        writeln!(told, "\n{}", mutants(&evidence.mutants))?;
-        writeln!(told, "Time until each layer found it; no: it did not, –: it was not tried.")?;
+    if !run.mutants.is_empty() {
+        writeln!(out, "\n{}", mutants(&run.mutants))?;
+        writeln!(out, "Time until each layer found it; no: it did not, –: it was not tried.")?;
     }
-    for mutant in &evidence.mutants {
-        let first = mutant.replay.iter().chain(mutant.tried.iter().filter_map(|tried| tried.replay.as_ref()));
+    for mutant in &run.mutants {
+        let first = mutant.replay.iter().chain(mutant.trials.iter().filter_map(|trial| trial.replay.as_ref()));
         let lines: IndexSet<&String> = first.collect();
         for line in lines {
-            writeln!(told, "  {}: {line}", mutant.mutant)?;
+            writeln!(out, "  {}: {line}", mutant.mutant)?;
         }
     }
-    if !evidence.gaps.is_empty() {
-        writeln!(told, "\n{}:", some(evidence.gaps.len(), "gap"))?;
+    if !run.coverage_gaps.is_empty() {
+        writeln!(out, "\n{}:", plural(run.coverage_gaps.len(), "gap"))?;
     }
-    for gap in &evidence.gaps {
-        writeln!(told, "  {gap}")?;
+    for gap in &run.coverage_gaps {
+        writeln!(out, "  {gap}")?;
     }
-    for layer in &evidence.layers {
+    for layer in &run.layers {
         for (index, failure) in layer.failures.iter().enumerate() {
-            writeln!(told, "\n{}, failure {} of {}:", layer.layer, index + 1, layer.failures.len())?;
-            tell_failure(told, failure)?;
+            writeln!(out, "\n{}, failure {} of {}:", layer.layer, index + 1, layer.failures.len())?;
+            write_failure(out, failure)?;
         }
     }
-    writeln!(told, "\n{line}")
+    writeln!(out, "\n{line}")
 }
 
-fn tell_failure(told: &mut String, failure: &Failure) -> std::fmt::Result {
-    for broken in &failure.broken {
-        writeln!(told, "  broken:  {}", broken.promise)?;
-        writeln!(told, "  how:     {}", story(&broken.how).replace('\n', "\n           "))?;
+fn write_failure(out: &mut String, failure: &Failure) -> std::fmt::Result {
+    for violation in &failure.violations {
+        writeln!(out, "  broken:  {}", violation.invariant)?;
+        writeln!(out, "  how:     {}", truncate(&violation.details).replace('\n', "\n           "))?;
     }
-    writeln!(told, "  replay:  {}", failure.replay)?;
-    if let Some(kept) = &failure.kept {
-        writeln!(told, "  kept in: {}", kept.display())?;
+    writeln!(out, "  replay:  {}", failure.replay)?;
+    if let Some(path) = &failure.saved_in {
+        writeln!(out, "  kept in: {}", path.display())?;
     }
     Ok(())
 }
 
-fn layers(layers: &[Outcome]) -> Table {
+fn layers(layers: &[LayerResult]) -> Table {
     let numbers = ["cases", "txns", "acked", "lost", "found", "deaths", "failures", "time"];
     let mut table = table(&["layer"], &numbers, &["verdict"]);
     for layer in layers {
-        let reasons: Vec<String> = layer.skipped.iter().cloned().chain(layer.reservations()).collect();
+        let reasons: Vec<String> = layer.skipped.iter().cloned().chain(layer.caveats()).collect();
         let reason = if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join("; ")) };
         table.add_row([
             layer.layer.clone(),
             count(layer.cases),
             count(layer.transactions),
             count(layer.acknowledged),
-            count(layer.lost),
-            count(layer.unanswered),
-            count(layer.died()),
+            count(layer.unsynced_lost),
+            count(layer.unacknowledged_commits),
+            count(layer.kills()),
             count(layer.failures.len() as u64),
             time(layer.seconds),
-            word_of(layer).to_owned() + &reason,
+            layer_verdict(layer).to_owned() + &reason,
         ]);
     }
     table
@@ -109,18 +106,18 @@ fn mutants(mutants: &[MutantResult]) -> Table {
     let mut table = table(&["mutant"], &layers, &["promise"]);
     for mutant in mutants {
         let found = layers.iter().map(|layer| {
-            let tried = mutant.tried.iter().find(|tried| tried.layer == *layer);
-            tried.map_or("–".into(), |tried| if tried.found > 0 { time(tried.seconds) } else { "no".into() })
+            let trial = mutant.trials.iter().find(|trial| trial.layer == *layer);
+            trial.map_or("–".into(), |trial| if trial.found > 0 { time(trial.seconds) } else { "no".into() })
         });
-        let promise = mutant.promise.clone().unwrap_or_default();
-        let verdict = if mutant.layer.is_some() { promise } else { "SURVIVED".into() };
+        let invariant = mutant.invariant.clone().unwrap_or_default();
+        let verdict = if mutant.found_by.is_some() { invariant } else { "SURVIVED".into() };
         table.add_row([mutant.mutant.clone()].into_iter().chain(found).chain([verdict]));
     }
     table
 }
 
 fn table(left: &[&str], right: &[&str], after: &[&str]) -> Table {
-    let mut table = screen::table(UTF8_FULL_CONDENSED);
+    let mut table = terminal_table::table(UTF8_FULL_CONDENSED);
     table.set_header([left, right, after].concat());
     for column in table.column_iter_mut().skip(left.len()).take(right.len()) {
         column.set_cell_alignment(CellAlignment::Right);

@@ -3,48 +3,50 @@
 use std::fs;
 
 use super::*;
-use crate::evidence::{MutantResult, Tried};
-use crate::outcome::{Failure, Outcome};
-use crate::violation::Broken;
+use crate::layer_result::{Failure, LayerResult};
+use crate::run_report::{MutantResult, MutantTrial};
+use crate::violation::Violation;
 
 const HOSTILE: &str = "<script>alert(\"&'</script>\u{1b}[2J";
 
-fn sample() -> Evidence {
-    let mut sim = Outcome { cases: 5000, transactions: 250_000, acknowledged: 200_000, ..Outcome::of("sim") };
-    sim.unanswered = 17;
+fn sample() -> RunReport {
+    let mut sim = LayerResult { cases: 5000, transactions: 250_000, acknowledged: 200_000, ..LayerResult::new("sim") };
+    sim.unacknowledged_commits = 17;
     sim.seconds = 60.0;
-    sim.visit("sim, embedded", "commit.ts", 12_345);
-    sim.visit("sim, embedded", "open.before", 0);
-    sim.visit("sim, shared", "no.such-point", 1);
-    let mut kill = Outcome { cases: 3, transactions: 30, acknowledged: 20, seconds: 6.0, ..Outcome::of("kill") };
-    kill.figures.insert(RECOVERY_LOCKS.into(), vec![0.0, 10.0, 1000.0]);
-    kill.figures.insert(RECOVERY_SECONDS.into(), vec![0.01, 0.02, 0.4]);
-    let mut sweep = Outcome { cases: 4, transactions: 40, acknowledged: 6, seconds: 2.0, ..Outcome::of("walsweep") };
-    sweep.figures.insert(SWEEP_OFFSET.into(), vec![0.0, 100.0, 200.0, 300.0]);
-    sweep.figures.insert(SWEEP_ACKNOWLEDGED.into(), vec![0.0, 0.0, 1.0, 2.0]);
-    sweep.figures.insert(SWEEP_RECOVERED.into(), vec![0.0, 1.0, 1.0, 2.0]);
-    let cut = Outcome { skipped: Some("no loop devices".into()), ..Outcome::of("powercut") };
-    Evidence {
+    sim.count_visits("sim, embedded", "commit.ts", 12_345);
+    sim.count_visits("sim, embedded", "open.before", 0);
+    sim.count_visits("sim, shared", "no.such-point", 1);
+    let mut kill =
+        LayerResult { cases: 3, transactions: 30, acknowledged: 20, seconds: 6.0, ..LayerResult::new("kill") };
+    kill.metrics.insert(RECOVERY_LOCKS.into(), vec![0.0, 10.0, 1000.0]);
+    kill.metrics.insert(RECOVERY_SECONDS.into(), vec![0.01, 0.02, 0.4]);
+    let mut sweep =
+        LayerResult { cases: 4, transactions: 40, acknowledged: 6, seconds: 2.0, ..LayerResult::new("log-damage") };
+    sweep.metrics.insert(LOG_OFFSET.into(), vec![0.0, 100.0, 200.0, 300.0]);
+    sweep.metrics.insert(LOG_ACKNOWLEDGED.into(), vec![0.0, 0.0, 1.0, 2.0]);
+    sweep.metrics.insert(LOG_RECOVERED.into(), vec![0.0, 1.0, 1.0, 2.0]);
+    let cut = LayerResult { skipped: Some("no loop devices".into()), ..LayerResult::new("powercut") };
+    RunReport {
         version: "0.1.0".into(),
-        began: "2026-01-02T03:04:05Z".into(),
+        started: "2026-01-02T03:04:05Z".into(),
         command: "quick".into(),
         seconds: 68.0,
         interrupted: false,
         layers: vec![sim, kill, sweep, cut],
         mutants: vec![mutant(Some("sim"))],
-        gaps: Vec::new(),
+        coverage_gaps: Vec::new(),
     }
 }
 
 fn mutant(layer: Option<&str>) -> MutantResult {
     MutantResult {
         mutant: "reads-latest".into(),
-        text: "reads show the newest state instead of the snapshot".into(),
-        layer: layer.map(Into::into),
-        promise: layer.map(|_| "I5 isolation".into()),
+        description: "reads show the newest state instead of the snapshot".into(),
+        found_by: layer.map(Into::into),
+        invariant: layer.map(|_| "isolation".into()),
         seconds: 1.5,
         replay: layer.map(|_| "mutant-replay-line".into()),
-        tried: vec![Tried {
+        trials: vec![MutantTrial {
             layer: "sim".into(),
             found: u64::from(layer.is_some()),
             cases: 9,
@@ -54,37 +56,37 @@ fn mutant(layer: Option<&str>) -> MutantResult {
     }
 }
 
-fn failing() -> Evidence {
-    let mut evidence = sample();
-    evidence.layers[0].failures.push(Failure {
+fn failing() -> RunReport {
+    let mut run = sample();
+    run.layers[0].failures.push(Failure {
         replay: format!("percolite-crashtest replay sim:embedded/7 {HOSTILE}"),
-        broken: vec![Broken::new("I2 durable", format!("key {HOSTILE}\nlost {}", "x".repeat(3000)))],
-        kept: Some("kept/sim-7".into()),
+        violations: vec![Violation::new("durability", format!("key {HOSTILE}\nlost {}", "x".repeat(3000)))],
+        saved_in: Some("kept/sim-7".into()),
     });
-    evidence.gaps.push(format!("commit.ts {HOSTILE}"));
-    evidence.mutants[0].text = HOSTILE.into();
-    evidence.layers[3].skipped = Some(HOSTILE.into());
-    evidence.layers[1].visit(HOSTILE, HOSTILE, 5);
-    evidence.layers[1].figures.insert(HOSTILE.into(), vec![1.0]);
-    evidence.command = HOSTILE.into();
-    evidence
+    run.coverage_gaps.push(format!("commit.ts {HOSTILE}"));
+    run.mutants[0].description = HOSTILE.into();
+    run.layers[3].skipped = Some(HOSTILE.into());
+    run.layers[1].count_visits(HOSTILE, HOSTILE, 5);
+    run.layers[1].metrics.insert(HOSTILE.into(), vec![1.0]);
+    run.command = HOSTILE.into();
+    run
 }
 
 #[test]
 fn what_is_written_can_be_read_again() {
     let folder = std::env::temp_dir().join(format!("percolite-report-{}", std::process::id()));
     let [path, page] = write(&failing(), &folder).unwrap();
-    let again = read(&path).unwrap();
+    let duplicates = read(&path).unwrap();
     assert!(fs::read_to_string(page).unwrap().ends_with("</html>"));
     fs::remove_dir_all(&folder).unwrap();
-    assert_eq!(serde_json::to_value(&again).unwrap(), serde_json::to_value(failing()).unwrap());
-    assert_eq!(json(&again).unwrap(), json(&failing()).unwrap());
+    assert_eq!(serde_json::to_value(&duplicates).unwrap(), serde_json::to_value(failing()).unwrap());
+    assert_eq!(json(&duplicates).unwrap(), json(&failing()).unwrap());
 }
 
 #[test]
 fn the_page_loads_nothing() {
-    for evidence in [Evidence::default(), sample(), failing()] {
-        let page = page::page(&evidence).unwrap();
+    for run in [RunReport::default(), sample(), failing()] {
+        let page = html::page(&run).unwrap();
         let rest = page.replace("xmlns=\"http://www.w3.org/2000/svg\"", "");
         for resource in ["http:", "https:", "src=", "href", "url(", "@import", "<script", "<link"] {
             assert!(!rest.contains(resource), "{resource}");
@@ -94,25 +96,25 @@ fn the_page_loads_nothing() {
 
 #[test]
 fn hostile_text_is_only_text() {
-    let page = page::page(&failing()).unwrap();
+    let page = html::page(&failing()).unwrap();
     assert!(!page.contains("<script") && page.contains("&lt;script&gt;alert(&quot;&amp;'"));
     // Every attribute that carries evidence is in double quotes, in which only these end it.
     assert_eq!(page.matches("alert(\"").count(), 0);
-    let told = terminal::summary(&failing());
-    assert!(told.contains("<script>") && !told.contains('\u{1b}'));
+    let text = terminal::summary(&failing());
+    assert!(text.contains("<script>") && !text.contains('\u{1b}'));
 }
 
 #[test]
 fn a_failure_can_be_replayed_from_any_form() {
-    let page = page::page(&failing()).unwrap();
+    let page = html::page(&failing()).unwrap();
     assert!(page.contains("<pre class=\"replay\">percolite-crashtest replay sim:embedded/7"));
-    assert!(page.contains("I2 durable") && page.contains("kept/sim-7") && page.contains("more characters"));
-    let told = terminal::summary(&failing());
-    assert!(told.starts_with("FAILED: 1 failure, 1 gap; skipped: powercut\n"), "{told}");
-    for text in
-        ["replay:  percolite-crashtest replay sim:embedded/7", "I2 durable", "kept in: kept/sim-7", "more characters"]
+    assert!(page.contains("durability") && page.contains("kept/sim-7") && page.contains("more characters"));
+    let text = terminal::summary(&failing());
+    assert!(text.starts_with("FAILED: 1 failure, 1 gap; skipped: powercut\n"), "{text}");
+    for part in
+        ["replay:  percolite-crashtest replay sim:embedded/7", "durability", "kept in: kept/sim-7", "more characters"]
     {
-        assert!(told.contains(text), "{text}: {told}");
+        assert!(text.contains(part), "{part}: {text}");
     }
 }
 
@@ -121,109 +123,108 @@ fn a_run_that_is_given_twice_is_counted_once() {
     let folder = tempfile::tempdir().unwrap();
     let [report, _] = write(&sample(), folder.path()).unwrap();
     // A report of one run is that run.
-    let (once, again) = merge::once(vec![sample(), failing(), read(&report).unwrap()]).unwrap();
-    assert_eq!((once.len(), again), (2, 1));
+    let (once, duplicates) = merge::once(vec![sample(), failing(), read(&report).unwrap()]).unwrap();
+    assert_eq!((once.len(), duplicates), (2, 1));
     assert_eq!(merge::merge(once).layers[0].cases, 10_000);
 }
 
 #[test]
 fn an_interrupted_run_does_not_hold() {
-    let mut evidence = sample();
-    evidence.layers.push(Outcome::of("ioerr"));
-    evidence.cut_short();
-    assert_eq!(evidence.layers.len(), 4, "what had not begun has nothing to say");
-    assert!(!evidence.is_good() && json(&evidence).unwrap().contains("\"held\": false"));
-    assert!(
-        terminal::summary(&evidence).starts_with("INTERRUPTED: nothing was broken until then; skipped: powercut\n")
-    );
-    let whole = merge::merge(vec![sample(), evidence]);
-    assert!(whole.interrupted && !whole.is_good());
+    let mut run = sample();
+    run.layers.push(LayerResult::new("io-errors"));
+    run.mark_interrupted();
+    assert_eq!(run.layers.len(), 4, "what had not begun has nothing to say");
+    assert!(!run.passed() && json(&run).unwrap().contains("\"held\": false"));
+    assert!(terminal::summary(&run).starts_with("INTERRUPTED: nothing was broken until then; skipped: powercut\n"));
+    let whole = merge::merge(vec![sample(), run]);
+    assert!(whole.interrupted && !whole.passed());
     let mut broken = failing();
-    broken.cut_short();
+    broken.mark_interrupted();
     assert!(terminal::summary(&broken).starts_with("FAILED: 1 failure, 1 gap, and then it was interrupted"));
 }
 
 #[test]
 fn deaths_are_shown_beside_visits() {
-    let mut evidence = sample();
-    evidence.layers[1].visit("kill, auto", "commit.ts", 70);
-    evidence.layers[1].hits.entry("kill, auto".into()).or_default().insert("commit.ts".into(), 4321);
-    let mut whole = merge::merge(vec![evidence.clone(), sample(), failing()]);
-    whole.add(evidence.layers.swap_remove(1));
-    assert_eq!(whole.layers[1].died(), 8642);
-    assert!(page::page(&whole).unwrap().contains("<td class=\"cell heat3\">8,642</td>"));
+    let mut run = sample();
+    run.layers[1].count_visits("kill, auto", "commit.ts", 70);
+    run.layers[1].hits.entry("kill, auto".into()).or_default().insert("commit.ts".into(), 4321);
+    let mut whole = merge::merge(vec![run.clone(), sample(), failing()]);
+    whole.add(run.layers.swap_remove(1));
+    assert_eq!(whole.layers[1].kills(), 8642);
+    assert!(html::page(&whole).unwrap().contains("<td class=\"cell heat3\">8,642</td>"));
     assert!(terminal::summary(&whole).contains("8,642"));
 }
 
 #[test]
 fn a_mutant_is_shown_in_every_layer_that_it_went_through() {
-    let mut evidence = sample();
-    let kill = Tried { layer: "kill".into(), found: 0, cases: 54, seconds: 9.0, replay: None };
-    let cut = Tried { layer: "powercut".into(), found: 2, cases: 7, seconds: 3.5, replay: Some("first-cut".into()) };
-    evidence.mutants[0].tried.extend([kill, cut]);
-    let page = page::page(&evidence).unwrap();
+    let mut run = sample();
+    let kill = MutantTrial { layer: "kill".into(), found: 0, cases: 54, seconds: 9.0, replay: None };
+    let cut =
+        MutantTrial { layer: "powercut".into(), found: 2, cases: 7, seconds: 3.5, replay: Some("first-cut".into()) };
+    run.mutants[0].trials.extend([kill, cut]);
+    let page = html::page(&run).unwrap();
     assert!(page.contains("no<br><small>0 of 54</small>") && page.contains("3.5 s<br><small>2 of 7</small>"), "{page}");
     assert!(page.contains("first-cut"));
-    let told = terminal::summary(&evidence);
-    let row = told.lines().find(|line| line.contains("reads-latest")).unwrap();
+    let text = terminal::summary(&run);
+    let row = text.lines().find(|line| line.contains("reads-latest")).unwrap();
     let cells: Vec<&str> = row.split(['│', '┆']).map(str::trim).collect();
-    assert_eq!(cells[1..8], ["reads-latest", "1.5 s", "no", "–", "–", "3.5 s", "I5 isolation"]);
-    assert!(told.contains("reads-latest: first-cut"));
+    assert_eq!(cells[1..8], ["reads-latest", "1.5 s", "no", "–", "–", "3.5 s", "isolation"]);
+    assert!(text.contains("reads-latest: first-cut"));
 }
 
 #[test]
 fn several_runs_add_up() {
     let mut second = failing();
-    second.began = "2026-01-01T00:00:00Z".into();
-    second.layers[3] = Outcome { cases: 20, transactions: 200, acknowledged: 100, ..Outcome::of("powercut") };
+    second.started = "2026-01-01T00:00:00Z".into();
+    second.layers[3] = LayerResult { cases: 20, transactions: 200, acknowledged: 100, ..LayerResult::new("powercut") };
     let mut first = sample();
     first.mutants = vec![mutant(None)];
     let whole = merge::merge(vec![first, second]);
-    assert_eq!([whole.layers.len(), whole.mutants.len(), whole.gaps.len()], [4, 1, 1]);
+    assert_eq!([whole.layers.len(), whole.mutants.len(), whole.coverage_gaps.len()], [4, 1, 1]);
     assert_eq!((whole.layers[0].cases, whole.layers[0].failures.len()), (10_000, 1));
     assert_eq!(whole.layers[0].visits["sim, embedded"]["commit.ts"], 24_690);
-    assert_eq!(whole.layers[1].figures[RECOVERY_LOCKS].len(), 6);
+    assert_eq!(whole.layers[1].metrics[RECOVERY_LOCKS].len(), 6);
     assert_eq!((whole.layers[3].skipped.as_deref(), whole.layers[3].cases), (None, 20));
-    assert_eq!((whole.version.as_str(), whole.began.as_str()), ("0.1.0", "2026-01-01T00:00:00Z"));
+    assert_eq!((whole.version.as_str(), whole.started.as_str()), ("0.1.0", "2026-01-01T00:00:00Z"));
     let mutant = &whole.mutants[0];
-    let tried = &mutant.tried[0];
-    assert_eq!((mutant.layer.as_deref(), mutant.tried.len()), (Some("sim"), 1));
-    assert_eq!((tried.found, tried.cases, tried.replay.as_deref()), (1, 18, Some("mutant-replay-line")));
-    assert!((tried.seconds - 3.0).abs() < 1e-9, "the time in vain and the time to the first");
+    let trial = &mutant.trials[0];
+    assert_eq!((mutant.found_by.as_deref(), mutant.trials.len()), (Some("sim"), 1));
+    assert_eq!((trial.found, trial.cases, trial.replay.as_deref()), (1, 18, Some("mutant-replay-line")));
+    assert!((trial.seconds - 3.0).abs() < 1e-9, "the time in vain and the time to the first");
 }
 
 #[test]
 fn the_verdict_says_what_is_missing() {
-    let sentence = |evidence: &Evidence| {
-        let verdict = Verdict::of(evidence);
-        format!("{} {}", verdict.word(), verdict.sentence())
+    let sentence = |run: &RunReport| {
+        let verdict = RunVerdict::of(run);
+        format!("{} {}", verdict.word(), verdict.summary())
     };
     assert_eq!(sentence(&sample()), "HELD every promise held; skipped: powercut");
-    assert_eq!(sentence(&Evidence::default()), "FAILED nothing was run");
-    let mut evidence = sample();
-    evidence.layers.drain(..3);
-    evidence.mutants.clear();
-    assert_eq!(sentence(&evidence), "FAILED nothing was run; skipped: powercut");
-    evidence = sample();
-    evidence.layers[1].acknowledged = 0;
-    evidence.mutants = vec![mutant(None)];
-    assert_eq!(sentence(&evidence), "FAILED kill verified no commit, 1 surviving mutant; skipped: powercut");
+    assert_eq!(sentence(&RunReport::default()), "FAILED nothing was run");
+    let mut run = sample();
+    run.layers.drain(..3);
+    run.mutants.clear();
+    assert_eq!(sentence(&run), "FAILED nothing was run; skipped: powercut");
+    run = sample();
+    run.layers[1].acknowledged = 0;
+    run.mutants = vec![mutant(None)];
+    assert_eq!(sentence(&run), "FAILED kill verified no commit, 1 surviving mutant; skipped: powercut");
 }
 
 #[test]
 fn what_was_not_run_is_said_to_be_not_run() {
-    let not_run = |evidence: &Evidence| page::page(evidence).unwrap().matches("This was not run.").count();
+    let not_run = |run: &RunReport| html::page(run).unwrap().matches("This was not run.").count();
     assert_eq!(not_run(&sample()), 0);
-    assert_eq!(not_run(&Evidence::default()), 6);
+    assert_eq!(not_run(&RunReport::default()), 6);
     let mut uneven = sample();
-    uneven.layers[1].figures.insert(RECOVERY_LOCKS.into(), vec![1.0]);
+    uneven.layers[1].metrics.insert(RECOVERY_LOCKS.into(), vec![1.0]);
     assert_eq!(not_run(&uneven), 0);
-    assert_eq!(page::page(&uneven).unwrap().matches("This was not measured.").count(), 1);
+    assert_eq!(html::page(&uneven).unwrap().matches("This was not measured.").count(), 1);
 }
 
 #[test]
 fn never_visited_and_not_reported_look_different_from_visited() {
-    let page = page::page(&sample()).unwrap();
+    let page = html::page(&sample()).unwrap();
     assert!(page.contains("<td class=\"cell heat4\">12,345</td>"));
     assert!(page.contains("<td class=\"cell zero\">0</td>"));
     assert!(page.contains("<td class=\"cell absent\">–</td>"));

@@ -17,40 +17,48 @@ use super::scheduler::Scheduler;
 pub const HIGH_WATER: &str = "oracle";
 
 /// Whether a simulated process is dead. The dead one's threads run to their end, and nothing that they do has any effect.
-pub type Dead = Arc<AtomicBool>;
+pub type ProcessDead = Arc<AtomicBool>;
 
 /// See the [module](self).
-pub struct Scheduled<E> {
+pub struct ScheduledEngine<E> {
     engine: Arc<E>,
     scheduler: Arc<Scheduler>,
-    dead: Dead,
-    group_rows_max: usize,
-    sync_takes: Duration,
-    lease_fails: AtomicBool,
-    lease_failed: AtomicBool,
+    dead: ProcessDead,
+    batch_rows_max: usize,
+    sync_time: Duration,
+    fail_next_reservation: AtomicBool,
+    reservation_failed: AtomicBool,
 }
 
-impl<E: Engine> Scheduled<E> {
+impl<E: Engine> ScheduledEngine<E> {
     /// The engine as one process uses it; it says that it can change at most so many rows at once.
-    pub fn new(engine: Arc<E>, scheduler: Arc<Scheduler>, dead: Dead, group_rows_max: usize) -> Self {
+    pub fn new(engine: Arc<E>, scheduler: Arc<Scheduler>, dead: ProcessDead, group_rows_max: usize) -> Self {
         let (lease_fails, lease_failed) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { engine, scheduler, dead, group_rows_max, sync_takes: Duration::ZERO, lease_fails, lease_failed }
+        Self {
+            engine,
+            scheduler,
+            dead,
+            batch_rows_max: group_rows_max,
+            sync_time: Duration::ZERO,
+            fail_next_reservation: lease_fails,
+            reservation_failed: lease_failed,
+        }
     }
 
     /// The same, over a disk whose syncs take so long.
     #[must_use]
     pub fn with_slow_syncs(self, sync_takes: Duration) -> Self {
-        Self { sync_takes, ..self }
+        Self { sync_time: sync_takes, ..self }
     }
 
     /// The next lease that the store takes is refused; there are so few that failing at random seldom meets one.
-    pub fn fail_lease(&self) {
-        self.lease_fails.store(true, Ordering::SeqCst);
+    pub fn fail_reservation(&self) {
+        self.fail_next_reservation.store(true, Ordering::SeqCst);
     }
 
     /// Whether a lease was refused.
-    pub fn lease_failed(&self) -> bool {
-        self.lease_failed.load(Ordering::SeqCst)
+    pub fn reservation_failed(&self) -> bool {
+        self.reservation_failed.load(Ordering::SeqCst)
     }
 
     /// The engine below.
@@ -58,81 +66,87 @@ impl<E: Engine> Scheduled<E> {
         &self.engine
     }
 
-    fn turn(&self, what: &str) -> Result<&E, EngineError> {
-        self.scheduler.pause(what);
+    fn enter(&self, what: &str) -> Result<&E, EngineError> {
+        self.scheduler.yield_point(what);
         alive(&self.dead)?;
         Ok(&self.engine)
     }
 }
 
 /// Whether the process is dead.
-pub fn is_dead(dead: &Dead) -> bool {
+pub fn is_dead(dead: &ProcessDead) -> bool {
     dead.load(Ordering::SeqCst)
 }
 
-fn alive(dead: &Dead) -> Result<(), EngineError> {
+fn alive(dead: &ProcessDead) -> Result<(), EngineError> {
     if is_dead(dead) { Err(EngineError::Undetermined("this process is dead".into())) } else { Ok(()) }
 }
 
-impl<E: Engine> Engine for Scheduled<E> {
+impl<E: Engine> Engine for ScheduledEngine<E> {
     fn capabilities(&self) -> Capabilities {
         let below = self.engine.capabilities();
-        Capabilities { batch_rows_max: below.batch_rows_max.min(self.group_rows_max), ..below }
+        Capabilities { batch_rows_max: below.batch_rows_max.min(self.batch_rows_max), ..below }
     }
 
     fn snapshot(&self) -> Result<Arc<dyn EngineSnapshot>, EngineError> {
-        let view = self.turn("view")?.snapshot()?;
-        Ok(Arc::new(ScheduledView { view, scheduler: Arc::clone(&self.scheduler), dead: Arc::clone(&self.dead) }))
+        let snapshot = self.enter("snapshot")?.snapshot()?;
+        Ok(Arc::new(ScheduledSnapshot {
+            snapshot,
+            scheduler: Arc::clone(&self.scheduler),
+            dead: Arc::clone(&self.dead),
+        }))
     }
 
     fn read_row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
-        self.turn("row")?.read_row(row, start_ts)
+        self.enter("row")?.read_row(row, start_ts)
     }
 
     fn apply(&self, groups: &[RowBatch]) -> Result<Vec<ApplyResult>, EngineError> {
-        let limit = self.group_rows_max;
+        let limit = self.batch_rows_max;
         if let Some(asked) = groups.iter().map(RowBatch::row_count).find(|rows| *rows > limit) {
-            return Err(EngineError::Limit { what: "a group's rows", asked, limit });
+            return Err(EngineError::Limit { what: "a batch's row count", asked, limit });
         }
-        let applied = self.turn("apply")?.apply(groups);
-        self.scheduler.pause("applied");
+        let applied = self.enter("apply")?.apply(groups);
+        self.scheduler.yield_point("applied");
         applied
     }
 
     fn sync(&self) -> Result<(), EngineError> {
-        self.scheduler.pause("sync");
+        self.scheduler.yield_point("sync");
         // What is written in the first half was not asked for and becomes durable all the same; in the second half it does not.
-        self.scheduler.sleep(self.sync_takes / 2);
+        self.scheduler.sleep(self.sync_time / 2);
         alive(&self.dead)?;
         let synced = self.engine.sync();
-        self.scheduler.sleep(self.sync_takes / 2);
-        self.scheduler.pause("synced");
+        self.scheduler.sleep(self.sync_time / 2);
+        self.scheduler.yield_point("synced");
         synced
     }
 
     fn get_meta(&self, name: &str) -> Result<Option<Vec<u8>>, EngineError> {
-        self.turn("meta")?.get_meta(name)
+        self.enter("meta")?.get_meta(name)
     }
 
     fn scan_meta(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, EngineError> {
-        self.turn("metas")?.scan_meta(prefix)
+        self.enter("scan meta")?.scan_meta(prefix)
     }
 
     fn write_meta(&self, entries: &[(String, Option<Vec<u8>>)]) -> Result<(), EngineError> {
-        let engine = self.turn("set meta")?;
-        if entries.iter().any(|(name, _)| name == HIGH_WATER) && self.lease_fails.swap(false, Ordering::SeqCst) {
-            self.lease_failed.store(true, Ordering::SeqCst);
+        let engine = self.enter("set meta")?;
+        if entries.iter().any(|(name, _)| name == HIGH_WATER)
+            && self.fail_next_reservation.swap(false, Ordering::SeqCst)
+        {
+            self.reservation_failed.store(true, Ordering::SeqCst);
             return Err(EngineError::Undetermined("the simulated disk is full".into()));
         }
         engine.write_meta(entries)
     }
 
     fn safe_point(&self) -> Result<Timestamp, EngineError> {
-        self.turn("safe point")?.safe_point()
+        self.enter("safe point")?.safe_point()
     }
 
     fn advance_safe_point(&self, to: Timestamp) -> Result<(), EngineError> {
-        self.turn("advance safe point")?.advance_safe_point(to)
+        self.enter("advance safe point")?.advance_safe_point(to)
     }
 
     fn gc_candidates(
@@ -141,50 +155,50 @@ impl<E: Engine> Engine for Scheduled<E> {
         upto: Timestamp,
         limit: usize,
     ) -> Result<Vec<GcEntry>, EngineError> {
-        self.turn("superseded")?.gc_candidates(after, upto, limit)
+        self.enter("gc candidates")?.gc_candidates(after, upto, limit)
     }
 
     fn txn_records(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {
-        self.turn("statuses")?.txn_records(before, limit)
+        self.enter("txn records")?.txn_records(before, limit)
     }
 
     fn delete_keyspace(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {
-        self.turn("erase")?.delete_keyspace(keyspace)
+        self.enter("delete keyspace")?.delete_keyspace(keyspace)
     }
 }
 
-struct ScheduledView {
-    view: Arc<dyn EngineSnapshot>,
+struct ScheduledSnapshot {
+    snapshot: Arc<dyn EngineSnapshot>,
     scheduler: Arc<Scheduler>,
-    dead: Dead,
+    dead: ProcessDead,
 }
 
-impl ScheduledView {
-    fn turn(&self, what: &str) -> Result<&dyn EngineSnapshot, EngineError> {
-        self.scheduler.pause(what);
+impl ScheduledSnapshot {
+    fn enter(&self, what: &str) -> Result<&dyn EngineSnapshot, EngineError> {
+        self.scheduler.yield_point(what);
         alive(&self.dead)?;
-        Ok(&*self.view)
+        Ok(&*self.snapshot)
     }
 }
 
-impl EngineSnapshot for ScheduledView {
+impl EngineSnapshot for ScheduledSnapshot {
     fn get_cell(&self, column: Column, row: &RowKey, see: OnCell<'_>) -> Result<(), EngineError> {
-        self.turn(if column == Column::Lock { "read lock" } else { "read write" })?.get_cell(column, row, see)
+        self.enter(if column == Column::Lock { "read lock" } else { "read write" })?.get_cell(column, row, see)
     }
 
     fn txn_record(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<TxnRecord>, EngineError> {
-        self.turn("read status")?.txn_record(row, start_ts)
+        self.enter("read txn record")?.txn_record(row, start_ts)
     }
 
     fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Vec<u8>>, EngineError> {
-        self.turn("read data")?.data(row, start_ts)
+        self.enter("read data")?.data(row, start_ts)
     }
 
     fn version_at(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError> {
-        self.turn("read version")?.version_at(row, upto)
+        self.enter("read version")?.version_at(row, upto)
     }
 
     fn scan_page(&self, column: Column, page: &PageRequest<'_>, cells: &mut PageBuffer) -> Result<bool, EngineError> {
-        self.turn(if column == Column::Lock { "read locks" } else { "read writes" })?.scan_page(column, page, cells)
+        self.enter(if column == Column::Lock { "read locks" } else { "read writes" })?.scan_page(column, page, cells)
     }
 }

@@ -7,32 +7,32 @@ use percolite::crashtest::CrashPoint;
 use percolite::engine::PAGE_BYTES_MAX;
 use percolite::{CommitProtocol, Durability, HistoryRetention};
 
-use super::scheduler::Due;
-use super::{Mode, other};
-use crate::client::{BESIDE_EVERY, Habits};
-use crate::dice::Dice;
-use crate::points::{Entry, Place, table};
+use super::scheduler::Trigger;
+use super::{Mode, other_protocol};
+use crate::client::{ClientConfig, SECOND_EVERY};
+use crate::points::{Environment, PointRow, table};
+use crate::rng::SeededRng;
 use crate::workload::{self, Workload};
 
 /// What threads of clients are called, and that of one that mostly looks.
 pub const CLIENT: &str = "client";
-pub const WATCHER: &str = "watcher";
+pub const READER: &str = "reader";
 /// What threads that take locks are called.
-pub const LOCKER: &str = "locker";
+pub const LOCK_CLIENT: &str = "lock client";
 /// How many transactions a history must have tried, beside a crash, to count.
 pub const TRANSACTIONS_MIN: u64 = 50;
 /// How many lives may end with a crash in the end; one that comes later is left alone, so that every history comes to an end.
 const CRASHES_MAX: u32 = 6;
 /// After so many lives a history that still does not count is given up: a few in ten thousand.
-pub const LIVES_MAX: u32 = CRASHES_MAX + 4;
+pub const INCARNATIONS_MAX: u32 = CRASHES_MAX + 4;
 /// One history in so many has transactions of many rows, which take long.
 const LARGE_EVERY: usize = 60;
 /// One history in so many is arranged for something.
 const FOCUSED_EVERY: usize = 2;
 /// Less than a thread is stalled.
-const SOON_TOO_OLD: Duration = Duration::from_millis(30);
+const SHORT_AGE_LIMIT: Duration = Duration::from_millis(30);
 /// From where on a transaction streams, unless it is to do so early.
-const STREAMS_LATE: usize = 16 << 20;
+const NEVER_LARGE: usize = 16 << 20;
 
 /// Most of what a crash can break it breaks right after a sync, when people have just been told something.
 const AROUND_A_SYNC: [CrashPoint; 3] =
@@ -49,65 +49,65 @@ const LOCK_POINTS: [CrashPoint; 7] = [
 ];
 
 /// The table of points. Without one the crashes come anywhere, and whoever holds the run against the table says why.
-static POINTS: LazyLock<Vec<Entry>> = LazyLock::new(|| table().unwrap_or_default());
+static POINTS: LazyLock<Vec<PointRow>> = LazyLock::new(|| table().unwrap_or_default());
 
 /// What a seed has decided before anything runs.
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a choice of its own")]
-pub struct Plan {
+pub struct SimPlan {
     pub mode: Mode,
     pub workload: &'static dyn Workload,
     pub clients: usize,
     /// Of all lives and clients together.
     pub transactions: u64,
     /// How many there are at least; there are more until the history counts.
-    pub lives: u32,
+    pub incarnations: u32,
     pub protocol: CommitProtocol,
-    pub mixed: bool,
+    pub mixed_configs: bool,
     pub durability: Durability,
-    pub sweep: bool,
-    pub conflict_slots: usize,
+    pub background_resolve: bool,
+    pub conflict_cache_rows: usize,
     /// The most rows that the engine changes at once.
-    pub group_rows: usize,
-    pub admission: usize,
+    pub batch_rows_max: usize,
+    pub admission_limit: usize,
     /// How long the disk takes for a sync.
-    pub sync_takes: Duration,
-    pub long_values: usize,
+    pub sync_time: Duration,
+    pub long_value_every: usize,
     pub clock_steps: bool,
     /// One transaction in so many thinks before it commits; 0: none does.
-    pub thinks: usize,
+    pub think_every: usize,
     /// Whether one of the clients mostly looks at what the others do.
-    pub watches: bool,
+    pub has_reader: bool,
     /// How long a silent process is waited for, and whether it may be cut off for a while.
     pub ttl_ms: u64,
-    pub cut_off: bool,
-    pub drops: bool,
+    pub partitions: bool,
+    pub drops_keyspaces: bool,
     /// Whether keyspaces are renamed, too.
     pub renames: bool,
     /// What the history is arranged for, if it is not left to chance.
     pub focus: Option<Focus>,
     /// How many bytes of memory a generation has when it is full.
-    pub generation: usize,
+    pub memtable_bytes: usize,
     /// When the engine ends a page: cells and bytes.
-    pub pages: (usize, usize),
+    pub page_limits: (usize, usize),
     /// Whether clients go on while the store is closed.
-    pub closes_early: bool,
+    pub closes_while_busy: bool,
     pub failing_disk: bool,
     /// Whether one of the clients restores dumps.
     pub restores: bool,
     /// From where on a transaction streams.
-    pub stream_at_bytes: usize,
+    pub large_transaction_bytes: usize,
     /// How long somebody who thinks may read what is no longer the newest.
-    pub age_max: Option<Duration>,
+    pub max_snapshot_age: Option<Duration>,
     /// What each life is asked to keep of the past, in turn.
-    pub history: [HistoryRetention; 3],
+    pub retention: [HistoryRetention; 3],
     /// Where it may crash, and at which visit at most.
-    pub points: Vec<CrashPoint>,
-    pub visits: usize,
+    pub crash_points: Vec<CrashPoint>,
+    pub visits_max: usize,
     /// How many threads take locks, how often each does something in a life, and its longest pause in milliseconds.
-    pub lockers: usize,
-    pub turns: u64,
-    pub pauses_ms: usize,
+    pub lock_clients: usize,
+    pub lock_steps: u64,
+    pub lock_pause_max_ms: usize,
 }
 
 /// What comes about too seldom where all is left to chance.
@@ -115,26 +115,27 @@ pub struct Plan {
 pub enum Focus {
     /// Transactions are committed, with rows locked whose primary lies in the keyspace that the next life drops first of all. Its
     /// space must not be given back before those are resolved.
-    Clears,
+    DropWithOrphans,
     /// A keyspace is dropped as soon as a large transaction has its primary there, and the power goes when it is erased.
-    Erases,
+    EraseDuringLarge,
     /// The past is looked at while little of it is kept.
-    Remembers,
+    ShortHistory,
     /// Transactions grow too old while they commit, and what they overwrite was deleted meanwhile.
-    Expires,
+    ExpireDuringCommit,
 }
 
 impl Focus {
-    const ALL: [Self; 4] = [Self::Clears, Self::Erases, Self::Remembers, Self::Expires];
+    const ALL: [Self; 4] =
+        [Self::DropWithOrphans, Self::EraseDuringLarge, Self::ShortHistory, Self::ExpireDuringCommit];
 
     /// The threads, by what their names begin with, that are to make no progress for long and often, while the others do: once in
     /// so many steps.
     pub fn stalls(self) -> Option<(&'static str, usize)> {
         match self {
-            Self::Clears => None,
-            Self::Erases => Some(("percolite-sweep", 40)),
-            Self::Remembers => Some((WATCHER, 10)),
-            Self::Expires => Some((CLIENT, 25)),
+            Self::DropWithOrphans => None,
+            Self::EraseDuringLarge => Some(("percolite-sweep", 40)),
+            Self::ShortHistory => Some((READER, 10)),
+            Self::ExpireDuringCommit => Some((CLIENT, 25)),
         }
     }
 }
@@ -142,218 +143,228 @@ impl Focus {
 /// When a life's crash is due.
 #[derive(Clone, Copy, Debug)]
 pub struct Crash {
-    pub due: Due,
+    pub trigger: Trigger,
     /// If it has not come when three of four of the life's transactions were tried, it comes within so many pauses.
-    pub at_last: Option<u64>,
+    pub deadline_yields: Option<u64>,
 }
 
-impl Plan {
-    pub fn new(mode: Mode, dice: &mut Dice) -> Self {
-        let protocol = if dice.one_in(2) { CommitProtocol::TwoPhase } else { CommitProtocol::Auto };
+impl SimPlan {
+    pub fn new(mode: Mode, rng: &mut SeededRng) -> Self {
+        let protocol = if rng.one_in(2) { CommitProtocol::TwoPhase } else { CommitProtocol::Auto };
         let workloads = workload::ALL;
         let mut plan = Self {
             mode,
-            workload: *dice.pick(workloads).unwrap_or(&workloads[0]),
-            clients: 3 + dice.below(3),
-            transactions: TRANSACTIONS_MIN + 4 + dice.below(20) as u64,
-            lives: 1 + u32::try_from(dice.below(3)).unwrap_or_default(),
+            workload: *rng.pick(workloads).unwrap_or(&workloads[0]),
+            clients: 3 + rng.below(3),
+            transactions: TRANSACTIONS_MIN + 4 + rng.below(20) as u64,
+            incarnations: 1 + u32::try_from(rng.below(3)).unwrap_or_default(),
             protocol,
-            mixed: dice.one_in(4),
-            durability: if dice.one_in(3) { Durability::Buffered } else { Durability::Sync },
-            sweep: !dice.one_in(3),
-            conflict_slots: [1, 4, 64, 4096][dice.below(4)],
-            group_rows: [usize::MAX, usize::MAX, 2, 3][dice.below(4)],
-            admission: 2 + dice.below(6),
-            sync_takes: Duration::from_micros([0, 0, 300, 1000][dice.below(4)]),
-            long_values: [0, 2, 8][dice.below(3)],
-            clock_steps: dice.one_in(3),
-            thinks: [0, 0, 8][dice.below(3)],
-            watches: dice.one_in(2),
-            ttl_ms: [10, 30, 500][dice.below(3)],
-            cut_off: dice.one_in(2),
-            drops: dice.one_in(3),
+            mixed_configs: rng.one_in(4),
+            durability: if rng.one_in(3) { Durability::Buffered } else { Durability::Sync },
+            background_resolve: !rng.one_in(3),
+            conflict_cache_rows: [1, 4, 64, 4096][rng.below(4)],
+            batch_rows_max: [usize::MAX, usize::MAX, 2, 3][rng.below(4)],
+            admission_limit: 2 + rng.below(6),
+            sync_time: Duration::from_micros([0, 0, 300, 1000][rng.below(4)]),
+            long_value_every: [0, 2, 8][rng.below(3)],
+            clock_steps: rng.one_in(3),
+            think_every: [0, 0, 8][rng.below(3)],
+            has_reader: rng.one_in(2),
+            ttl_ms: [10, 30, 500][rng.below(3)],
+            partitions: rng.one_in(2),
+            drops_keyspaces: rng.one_in(3),
             renames: false,
-            failing_disk: dice.one_in(6),
-            restores: dice.one_in(4),
+            failing_disk: rng.one_in(6),
+            restores: rng.one_in(4),
             focus: None,
-            generation: [2000, 20_000, 1 << 20][dice.below(3)],
-            pages: if dice.one_in(4) { (usize::MAX, PAGE_BYTES_MAX) } else { (2, 64) },
-            closes_early: dice.one_in(2),
-            points: Vec::new(),
-            visits: [1, 3, 40][dice.below(3)],
-            age_max: None,
-            history: if dice.one_in(3) { history(dice) } else { [HistoryRetention::Unchanged; 3] },
-            stream_at_bytes: if dice.one_in(4) { [1, 200, 1000][dice.below(3)] } else { STREAMS_LATE },
-            lockers: 0,
-            turns: 0,
-            pauses_ms: 0,
+            memtable_bytes: [2000, 20_000, 1 << 20][rng.below(3)],
+            page_limits: if rng.one_in(4) { (usize::MAX, PAGE_BYTES_MAX) } else { (2, 64) },
+            closes_while_busy: rng.one_in(2),
+            crash_points: Vec::new(),
+            visits_max: [1, 3, 40][rng.below(3)],
+            max_snapshot_age: None,
+            retention: if rng.one_in(3) { random_retention(rng) } else { [HistoryRetention::Unchanged; 3] },
+            large_transaction_bytes: if rng.one_in(4) { [1, 200, 1000][rng.below(3)] } else { NEVER_LARGE },
+            lock_clients: 0,
+            lock_steps: 0,
+            lock_pause_max_ms: 0,
         };
-        if plan.thinks > 0 && dice.one_in(2) {
-            plan.age_max = Some(Duration::from_millis(100 + dice.below(1000) as u64));
+        if plan.think_every > 0 && rng.one_in(2) {
+            plan.max_snapshot_age = Some(Duration::from_millis(100 + rng.below(1000) as u64));
         }
-        if mode == Mode::Mutex {
-            plan.take_locks(dice);
+        if mode == Mode::Locks {
+            plan.use_locks(rng);
             return plan;
         }
-        if dice.one_in(LARGE_EVERY) {
-            plan.workload = workload::SELDOM_LARGE;
-            plan.group_rows = usize::MAX;
+        if rng.one_in(LARGE_EVERY) {
+            plan.workload = workload::RARELY_LARGE;
+            plan.batch_rows_max = usize::MAX;
         }
-        plan.renames = plan.drops && dice.one_in(3);
-        if mode == Mode::Embedded && dice.one_in(FOCUSED_EVERY) {
-            plan.focus_on(*dice.pick(&Focus::ALL).unwrap_or(&Focus::Clears), dice);
+        plan.renames = plan.drops_keyspaces && rng.one_in(3);
+        if mode == Mode::Embedded && rng.one_in(FOCUSED_EVERY) {
+            plan.focus_on(*rng.pick(&Focus::ALL).unwrap_or(&Focus::DropWithOrphans), rng);
         }
-        plan.points = match plan.focus {
-            Some(Focus::Clears) => {
+        plan.crash_points = match plan.focus {
+            Some(Focus::DropWithOrphans) => {
                 vec![CrashPoint::CommitPrimary, CrashPoint::CommitBetween, CrashPoint::LargeCommitted]
             }
-            Some(Focus::Erases) => vec![CrashPoint::KeyspaceDataDeleted],
-            _ => POINTS.iter().filter(|entry| plan.comes_to(entry)).map(|entry| entry.point).collect(),
+            Some(Focus::EraseDuringLarge) => vec![CrashPoint::KeyspaceDataDeleted],
+            _ => POINTS.iter().filter(|row| plan.reaches(row)).map(|row| row.point).collect(),
         };
         plan
     }
 
     /// Hardly anything else is done.
-    fn take_locks(&mut self, dice: &mut Dice) {
-        (self.lockers, self.turns) = (3 + dice.below(2), 5 + dice.below(6) as u64);
-        self.pauses_ms = [10, 100, 500][dice.below(3)];
-        (self.clients, self.transactions, self.lives) = (1, 12, 2 + u32::try_from(dice.below(2)).unwrap_or_default());
-        (self.drops, self.restores, self.failing_disk, self.closes_early) = (false, false, false, false);
-        (self.thinks, self.age_max, self.history) = (0, None, [HistoryRetention::Unchanged; 3]);
-        (self.watches, self.clock_steps) = (false, dice.one_in(2));
-        self.points = LOCK_POINTS.into_iter().chain(AROUND_A_SYNC).collect();
+    fn use_locks(&mut self, rng: &mut SeededRng) {
+        (self.lock_clients, self.lock_steps) = (3 + rng.below(2), 5 + rng.below(6) as u64);
+        self.lock_pause_max_ms = [10, 100, 500][rng.below(3)];
+        (self.clients, self.transactions, self.incarnations) =
+            (1, 12, 2 + u32::try_from(rng.below(2)).unwrap_or_default());
+        (self.drops_keyspaces, self.restores, self.failing_disk, self.closes_while_busy) = (false, false, false, false);
+        (self.think_every, self.max_snapshot_age, self.retention) = (0, None, [HistoryRetention::Unchanged; 3]);
+        (self.has_reader, self.clock_steps) = (false, rng.one_in(2));
+        self.crash_points = LOCK_POINTS.into_iter().chain(AROUND_A_SYNC).collect();
     }
 
-    fn focus_on(&mut self, focus: Focus, dice: &mut Dice) {
+    fn focus_on(&mut self, focus: Focus, rng: &mut SeededRng) {
         self.focus = Some(focus);
         match focus {
-            Focus::Clears => {
-                self.drops = true;
+            Focus::DropWithOrphans => {
+                self.drops_keyspaces = true;
                 self.protocol = CommitProtocol::TwoPhase;
                 // Row by row, or nobody could tell afterwards that it had been committed.
-                self.group_rows = 2;
-                (self.lives, self.sweep) = (3, dice.one_in(2));
+                self.batch_rows_max = 2;
+                (self.incarnations, self.background_resolve) = (3, rng.one_in(2));
             }
-            Focus::Erases => {
-                self.drops = true;
-                (self.stream_at_bytes, self.thinks, self.sweep) = (1, 0, true);
-                (self.lives, self.visits, self.restores) = (3, 8, false);
-                (self.durability, self.history) = (Durability::Sync, [HistoryRetention::Unchanged; 3]);
+            Focus::EraseDuringLarge => {
+                self.drops_keyspaces = true;
+                (self.large_transaction_bytes, self.think_every, self.background_resolve) = (1, 0, true);
+                (self.incarnations, self.visits_max, self.restores) = (3, 8, false);
+                (self.durability, self.retention) = (Durability::Sync, [HistoryRetention::Unchanged; 3]);
             }
-            Focus::Remembers => {
-                let keep = HistoryRetention::For(Duration::from_millis([1, 5, 20][dice.below(3)]));
-                (self.history, self.watches, self.failing_disk) = ([keep; 3], true, false);
+            Focus::ShortHistory => {
+                let retention = HistoryRetention::For(Duration::from_millis([1, 5, 20][rng.below(3)]));
+                (self.retention, self.has_reader, self.failing_disk) = ([retention; 3], true, false);
             }
-            Focus::Expires => {
+            Focus::ExpireDuringCommit => {
                 self.workload = workload::SET;
-                (self.conflict_slots, self.restores) = (1, false);
-                (self.age_max, self.history) = (Some(SOON_TOO_OLD), [HistoryRetention::Unchanged; 3]);
+                (self.conflict_cache_rows, self.restores) = (1, false);
+                (self.max_snapshot_age, self.retention) = (Some(SHORT_AGE_LIMIT), [HistoryRetention::Unchanged; 3]);
             }
         }
     }
 
     /// One transaction in so many also writes to the keyspace beside.
-    pub fn beside_every(&self) -> usize {
-        if self.drops_on_purpose() { 2 } else { BESIDE_EVERY }
+    pub fn second_every(&self) -> usize {
+        if self.has_drop_focus() { 2 } else { SECOND_EVERY }
     }
 
     /// Where clients commit in different ways, those of one of them.
-    pub fn habits_of_client(&self, dice: &mut Dice) -> Habits {
-        let habits = self.habits();
-        if !self.mixed {
-            return habits;
+    pub fn random_client_config(&self, rng: &mut SeededRng) -> ClientConfig {
+        let config = self.client_config();
+        if !self.mixed_configs {
+            return config;
         }
-        Habits {
-            protocol: if dice.one_in(2) { other(self.protocol) } else { self.protocol },
-            durability: if dice.one_in(2) { Durability::Buffered } else { self.durability },
-            ..habits
+        ClientConfig {
+            protocol: if rng.one_in(2) { other_protocol(self.protocol) } else { self.protocol },
+            durability: if rng.one_in(2) { Durability::Buffered } else { self.durability },
+            ..config
         }
     }
 
-    fn drops_on_purpose(&self) -> bool {
-        matches!(self.focus, Some(Focus::Clears | Focus::Erases))
+    fn has_drop_focus(&self) -> bool {
+        matches!(self.focus, Some(Focus::DropWithOrphans | Focus::EraseDuringLarge))
     }
 
-    pub fn habits(&self) -> Habits {
-        Habits { protocol: self.protocol, durability: self.durability, long_values: self.long_values }
+    pub fn client_config(&self) -> ClientConfig {
+        ClientConfig { protocol: self.protocol, durability: self.durability, long_value_every: self.long_value_every }
     }
 
     /// Whether a life may crash: the later ones are there to bring the history to its end.
-    pub fn may_crash(life: u32) -> bool {
-        life < CRASHES_MAX
+    pub fn may_crash(incarnation: u32) -> bool {
+        incarnation < CRASHES_MAX
     }
 
     /// How many transactions each client tries in a life, of those that are left to do.
-    pub fn share(&self, life: u32, tried: u64) -> u64 {
-        let lives = u64::from(self.lives.saturating_sub(life).max(1));
-        self.transactions.saturating_sub(tried).div_ceil(self.clients as u64 * lives).max(2)
+    pub fn transactions_per_client(&self, incarnation: u32, tried: u64) -> u64 {
+        let incarnations = u64::from(self.incarnations.saturating_sub(incarnation).max(1));
+        self.transactions.saturating_sub(tried).div_ceil(self.clients as u64 * incarnations).max(2)
     }
 
     /// When a life that comes after a crash, or does not, is to crash.
-    pub fn crash(&self, dice: &mut Dice, orphans: bool) -> Crash {
-        let at_last = Some(1 + dice.below(300) as u64);
+    pub fn crash(&self, rng: &mut SeededRng, orphans: bool) -> Crash {
+        let at_last = Some(1 + rng.below(300) as u64);
         let points: Vec<CrashPoint> =
-            self.points.iter().copied().filter(|point| orphans || !is_of_recovery(*point)).collect();
-        let point = match dice.below(6) {
+            self.crash_points.iter().copied().filter(|point| orphans || !is_recovery_point(*point)).collect();
+        let point = match rng.below(6) {
             0 | 1 => None,
-            2 | 3 if !self.drops_on_purpose() && self.mode != Mode::Shared => {
-                let point = *dice.pick(&AROUND_A_SYNC).unwrap_or(&AROUND_A_SYNC[0]);
-                let due = Due::CrashPoint(point, 1 + dice.below(20) as u64, dice.below(40) as u64);
-                return Crash { due, at_last };
+            2 | 3 if !self.has_drop_focus() && self.mode != Mode::Shared => {
+                let point = *rng.pick(&AROUND_A_SYNC).unwrap_or(&AROUND_A_SYNC[0]);
+                let due = Trigger::CrashPoint(point, 1 + rng.below(20) as u64, rng.below(40) as u64);
+                return Crash { trigger: due, deadline_yields: at_last };
             }
-            _ => dice.pick(&points).copied(),
+            _ => rng.pick(&points).copied(),
         };
-        let Some(point) = point else { return Crash { due: Due::Step(1 + dice.below(2500) as u64), at_last } };
-        let visit = if is_once(point) { 1 } else { 1 + dice.below(self.visits) as u64 };
+        let Some(point) = point else {
+            return Crash { trigger: Trigger::Step(1 + rng.below(2500) as u64), deadline_yields: at_last };
+        };
+        let visit = if is_once_per_incarnation(point) { 1 } else { 1 + rng.below(self.visits_max) as u64 };
         // One of closing comes when all transactions are over, so nobody hurries.
-        Crash { due: Due::CrashPoint(point, visit, 0), at_last: at_last.filter(|_| !is_of_closing(point)) }
+        Crash {
+            trigger: Trigger::CrashPoint(point, visit, 0),
+            deadline_yields: at_last.filter(|_| !is_close_point(point)),
+        }
     }
 
     /// Whether the table and the plan allow that a history comes to a point.
-    fn comes_to(&self, entry: &Entry) -> bool {
+    fn reaches(&self, row: &PointRow) -> bool {
         use CrashPoint as P;
-        let can = |place| entry.places.contains(&place);
+        let can = |environment| row.environments.contains(&environment);
         match self.mode {
-            Mode::Shared => can(Place::SimShared) && entry.point != P::KeyspaceCreated,
-            Mode::Embedded | Mode::Mutex => {
-                let is_two_phase = |protocol| protocol == CommitProtocol::TwoPhase || self.mixed;
-                let locks = is_two_phase(self.protocol) || self.group_rows != usize::MAX;
-                let auto = self.protocol == CommitProtocol::Auto || self.mixed;
-                let by_protocol = auto && can(Place::KillAuto) || locks && can(Place::KillTwoPhase);
-                let by_plan = match entry.point {
-                    P::LargeBetween | P::LargeAllLocked | P::LargeCommitted => self.streams(),
-                    P::CleanupForward | P::CleanupBack | P::CleanupDone => self.streams(),
-                    P::KeyspaceDropped | P::KeyspaceDataDeleted => self.drops || self.restores,
+            Mode::Shared => can(Environment::SimShared) && row.point != P::KeyspaceCreated,
+            Mode::Embedded | Mode::Locks => {
+                let is_two_phase = |protocol| protocol == CommitProtocol::TwoPhase || self.mixed_configs;
+                let locks = is_two_phase(self.protocol) || self.batch_rows_max != usize::MAX;
+                let auto = self.protocol == CommitProtocol::Auto || self.mixed_configs;
+                let by_protocol = auto && can(Environment::KillAuto) || locks && can(Environment::KillTwoPhase);
+                let by_plan = match row.point {
+                    P::LargeBetween | P::LargeAllLocked | P::LargeCommitted => self.has_large_transactions(),
+                    P::CleanupForward | P::CleanupBack | P::CleanupDone => self.has_large_transactions(),
+                    P::KeyspaceDropped | P::KeyspaceDataDeleted => self.drops_keyspaces || self.restores,
                     P::RestoreBetween | P::RestoreAll | P::RestoreNamed => self.restores,
-                    point if LOCK_POINTS.contains(&point) => self.lockers > 0,
-                    P::HistoryFloorRaised => self.history.iter().any(|keep| matches!(keep, HistoryRetention::For(_))),
-                    P::SweepBetween | P::SweepDone | P::SafePointBefore | P::SafePointDurable => self.sweep,
+                    point if LOCK_POINTS.contains(&point) => self.lock_clients > 0,
+                    P::HistoryFloorRaised => {
+                        self.retention.iter().any(|retention| matches!(retention, HistoryRetention::For(_)))
+                    }
+                    P::SweepBetween | P::SweepDone | P::SafePointBefore | P::SafePointDurable => {
+                        self.background_resolve
+                    }
                     _ => true,
                 };
-                can(Place::SimEmbedded) && by_protocol && by_plan
+                can(Environment::SimEmbedded) && by_protocol && by_plan
             }
         }
     }
 
-    fn streams(&self) -> bool {
-        self.stream_at_bytes < STREAMS_LATE
+    fn has_large_transactions(&self) -> bool {
+        self.large_transaction_bytes < NEVER_LARGE
     }
 }
 
 /// For no time at all, for less than a history takes, for ever, or not.
-pub fn history(dice: &mut Dice) -> [HistoryRetention; 3] {
-    if dice.one_in(4) {
+pub fn random_retention(rng: &mut SeededRng) -> [HistoryRetention; 3] {
+    if rng.one_in(4) {
         return [HistoryRetention::For(Duration::from_millis(1 << 30)); 3];
     }
-    std::array::from_fn(|_| match dice.below(6) {
+    std::array::from_fn(|_| match rng.below(6) {
         0 => HistoryRetention::Unchanged,
         1 => HistoryRetention::Disabled,
-        _ => HistoryRetention::For(Duration::from_millis([0, 1, 20, 3_600_000, 1 << 30][dice.below(5)])),
+        _ => HistoryRetention::For(Duration::from_millis([0, 1, 20, 3_600_000, 1 << 30][rng.below(5)])),
     })
 }
 
 /// Where one process has the engine for itself, these are met only by a life that finds something of an earlier one.
-fn is_of_recovery(point: CrashPoint) -> bool {
+fn is_recovery_point(point: CrashPoint) -> bool {
     use CrashPoint as P;
     matches!(
         point,
@@ -368,8 +379,8 @@ fn is_of_recovery(point: CrashPoint) -> bool {
 }
 
 /// Met once a life.
-fn is_once(point: CrashPoint) -> bool {
-    is_of_closing(point)
+fn is_once_per_incarnation(point: CrashPoint) -> bool {
+    is_close_point(point)
         || matches!(
             point,
             CrashPoint::WalResumed | CrashPoint::OpenBefore | CrashPoint::OpenReserved | CrashPoint::OpenScanned
@@ -377,6 +388,6 @@ fn is_once(point: CrashPoint) -> bool {
 }
 
 /// Met when its transactions are over.
-fn is_of_closing(point: CrashPoint) -> bool {
+fn is_close_point(point: CrashPoint) -> bool {
     matches!(point, CrashPoint::CloseSynced | CrashPoint::CloseDone)
 }

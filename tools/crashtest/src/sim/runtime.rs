@@ -45,7 +45,7 @@ impl Env for SimRuntime {
             if is_over() {
                 return;
             }
-            self.scheduler.pause("give way");
+            self.scheduler.yield_point("spin");
         }
     }
 
@@ -55,7 +55,7 @@ impl Env for SimRuntime {
     }
 
     fn new_watermark(&self) -> Arc<dyn Watermark> {
-        Arc::new(SimProgress { scheduler: Arc::clone(&self.scheduler), state: Mutex::default() })
+        Arc::new(SimWatermark { scheduler: Arc::clone(&self.scheduler), state: Mutex::default() })
     }
 
     fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn JoinHandle>> {
@@ -84,13 +84,13 @@ impl Parker for SimParker {
     }
 }
 
-struct SimProgress {
+struct SimWatermark {
     scheduler: Arc<Scheduler>,
     /// The number, and the threads that wait, each with its number.
     state: Mutex<(u64, Vec<(u64, ThreadId)>)>,
 }
 
-impl Watermark for SimProgress {
+impl Watermark for SimWatermark {
     fn wait_for(&self, until: u64) {
         let own = current().map_or(0, |(_, own)| own);
         loop {

@@ -12,23 +12,23 @@ use percolite::engine::{Engine, EngineError};
 use percolite::oracle::{MemoryOracle, Oracle};
 use percolite::{SharedConfig, SleepingLockWaiter, Store, Timestamp};
 
-use super::engine::{Dead, Scheduled, is_dead};
-use super::plan::{Crash, LIVES_MAX, Plan};
+use super::engine::{ProcessDead, ScheduledEngine, is_dead};
+use super::plan::{Crash, INCARNATIONS_MAX, SimPlan};
+use super::recorder::SimRecorder;
 use super::runtime::SimRuntime;
-use super::scheduler::{Due, Scheduler};
-use super::sink::Book;
-use super::{Seen, hours};
-use crate::client::{Client, Ended, ROWS, Who};
-use crate::dice::Dice;
-use crate::invariants::structure;
-use crate::violation::Broken;
+use super::scheduler::{Scheduler, Trigger};
+use super::{SimStats, clock_offset_ms};
+use crate::client::{Client, ClientId, ROWS, TxnEnd};
+use crate::invariants::check_structure;
+use crate::rng::SeededRng;
+use crate::violation::Violation;
 
 /// Longer than any clock is off: a transaction may be taken to be as old as that, and live as long.
 const A_DAY: Duration = Duration::from_secs(24 * 3600);
 const A_DAY_MS: i64 = 24 * 3_600_000;
 
 type Network = FaultyEngine<SimEngine>;
-type Process = Arc<Scheduled<Network>>;
+type Process = Arc<ScheduledEngine<Network>>;
 
 /// The oracle of all processes; asking it is a call like any other.
 struct SimOracle {
@@ -38,9 +38,9 @@ struct SimOracle {
 
 impl Oracle for SimOracle {
     fn timestamp(&self) -> Result<Timestamp, EngineError> {
-        self.scheduler.pause("oracle");
+        self.scheduler.yield_point("oracle");
         let ts = self.oracle.timestamp();
-        self.scheduler.pause("oracle answers");
+        self.scheduler.yield_point("oracle answers");
         ts
     }
 }
@@ -50,86 +50,86 @@ pub struct Shared<'a> {
     scheduler: &'a Arc<Scheduler>,
     memory: SimStorage,
     oracle: Arc<SimOracle>,
-    book: Book,
-    plan: &'a Plan,
-    dice: Dice,
+    recorder: SimRecorder,
+    plan: &'a SimPlan,
+    rng: SeededRng,
     networks: Vec<Arc<Network>>,
-    broken: Arc<Mutex<Vec<Broken>>>,
-    seen: Seen,
+    violations: Arc<Mutex<Vec<Violation>>>,
+    stats: SimStats,
     sessions: u64,
 }
 
 impl<'a> Shared<'a> {
     /// A history that has not begun.
-    pub fn new(scheduler: &'a Arc<Scheduler>, plan: &'a Plan, dice: Dice) -> Self {
+    pub fn new(scheduler: &'a Arc<Scheduler>, plan: &'a SimPlan, rng: SeededRng) -> Self {
         let oracle = MemoryOracle::new(SimRuntime::new(scheduler, 0));
         Self {
             scheduler,
             memory: SimStorage::new(),
             oracle: Arc::new(SimOracle { oracle, scheduler: Arc::clone(scheduler) }),
-            book: Book::default(),
+            recorder: SimRecorder::default(),
             plan,
-            dice,
+            rng,
             networks: Vec::new(),
-            broken: Arc::default(),
-            seen: Seen::default(),
+            violations: Arc::default(),
+            stats: SimStats::default(),
             sessions: 0,
         }
     }
 
     /// Lives all lives.
-    pub fn run(mut self) -> (Book, Seen, Vec<Broken>) {
-        let begun = self.load();
-        if let Err(why) = begun {
-            self.breaks("harness", why);
+    pub fn run(mut self) -> (SimRecorder, SimStats, Vec<Violation>) {
+        let loaded_ok = self.load();
+        if let Err(why) = loaded_ok {
+            self.report("harness", why);
         }
-        let loaded = self.book.tried();
-        let mut life = 0;
-        while life < self.plan.lives || (life < LIVES_MAX && !self.seen.is_enough()) {
-            if let Err(why) = self.clients(life) {
-                self.breaks("harness", why);
+        let loaded = self.recorder.attempted();
+        let mut incarnation = 0;
+        while incarnation < self.plan.incarnations || (incarnation < INCARNATIONS_MAX && !self.stats.is_enough()) {
+            if let Err(why) = self.run_incarnation(incarnation) {
+                self.report("harness", why);
                 break;
             }
-            self.seen.tried = self.book.tried() - loaded;
-            if self.scheduler.stuck().is_some() {
+            self.stats.attempted = self.recorder.attempted() - loaded;
+            if self.scheduler.deadlock().is_some() {
                 break;
             }
-            life += 1;
+            incarnation += 1;
         }
-        if self.scheduler.stuck().is_none()
-            && let Err(why) = self.look_back(life)
+        if self.scheduler.deadlock().is_none()
+            && let Err(why) = self.final_incarnation(incarnation)
         {
-            self.breaks("I12 progress", why);
+            self.report("progress", why);
         }
-        if let Some(what) = self.scheduler.stuck() {
-            self.breaks("I12 progress", what);
+        if let Some(what) = self.scheduler.deadlock() {
+            self.report("progress", what);
         }
-        let broken = std::mem::take(&mut *self.broken.lock());
-        (self.book, self.seen, broken)
+        let violations = std::mem::take(&mut *self.violations.lock());
+        (self.recorder, self.stats, violations)
     }
 
     /// One more process, with its way to the engine.
-    fn process(&mut self, dead: &Dead, faults: Faults) -> Result<(Process, Store), String> {
-        let days_off = if self.plan.clock_steps { [-3, -2, -1, 0, 1, 2, 3][self.dice.below(7)] } else { 0 };
+    fn process(&mut self, dead: &ProcessDead, faults: Faults) -> Result<(Process, Store), String> {
+        let days_off = if self.plan.clock_steps { [-3, -2, -1, 0, 1, 2, 3][self.rng.below(7)] } else { 0 };
         let runtime = SimRuntime::new(self.scheduler, days_off * A_DAY_MS);
         let scheduler = Arc::clone(self.scheduler);
         let slow = Arc::new(move |millis| scheduler.sleep(Duration::from_millis(millis)));
-        let (cells, bytes) = self.plan.pages;
+        let (cells, bytes) = self.plan.page_limits;
         let network = Arc::new(FaultyEngine::with_pause(
             self.memory.shared_engine().with_page_limits(cells, bytes),
             faults,
-            self.dice.bits(),
+            self.rng.bits(),
             slow,
         ));
         self.networks.push(Arc::clone(&network));
         let engine: Process =
-            Arc::new(Scheduled::new(network, Arc::clone(self.scheduler), Arc::clone(dead), usize::MAX));
+            Arc::new(ScheduledEngine::new(network, Arc::clone(self.scheduler), Arc::clone(dead), usize::MAX));
         let store = Store::builder()
             .runtime(Arc::<SimRuntime>::clone(&runtime))
             .durability(self.plan.durability)
-            .admission_limit(self.plan.admission)
+            .admission_limit(self.plan.admission_limit)
             .open_shared(SharedConfig {
-                engine: Arc::<Scheduled<Network>>::clone(&engine) as Arc<dyn Engine>,
+                engine: Arc::<ScheduledEngine<Network>>::clone(&engine) as Arc<dyn Engine>,
                 oracle: Arc::<SimOracle>::clone(&self.oracle) as Arc<dyn Oracle>,
                 waiter: Arc::new(SleepingLockWaiter(runtime)),
                 ttl_ms: self.plan.ttl_ms,
@@ -139,11 +139,11 @@ impl<'a> Shared<'a> {
     }
 
     fn load(&mut self) -> Result<(), String> {
-        let dead = Dead::default();
+        let dead = ProcessDead::default();
         let (engine, store) = self.process(&dead, Faults::default())?;
-        let sink = self.book.of(&dead);
+        let recorder = self.recorder.for_process(&dead);
         let rows = store.keyspace(ROWS).map_err(|why| why.to_string())?;
-        let mut client = self.client(&store, &*engine, &sink, rows, 0);
+        let mut client = self.client(&store, &*engine, &recorder, rows, 0);
         client.attempt(|txn| self.plan.workload.load(txn)).map_err(|why| why.to_string()).map(drop)
     }
 
@@ -151,23 +151,24 @@ impl<'a> Shared<'a> {
         &mut self,
         store: &'c Store,
         engine: &'c dyn Engine,
-        sink: &'c dyn crate::client::Sink,
+        recorder: &'c dyn crate::client::Recorder,
         rows: percolite::Keyspace,
-        life: u32,
+        incarnation: u32,
     ) -> Client<'c> {
         self.sessions += 1;
-        let who = Who { session: self.sessions, life, habits: self.plan.habits() };
-        Client::new((store, engine), (rows, None), sink, who, self.dice.split())
+        let client_id = ClientId { session: self.sessions, incarnation, config: self.plan.client_config() };
+        Client::new((store, engine), (rows, None), recorder, client_id, self.rng.split())
     }
 
-    fn clients(&mut self, life: u32) -> Result<(), String> {
-        let (share, book) = (self.plan.share(life, self.book.tried()), self.book.clone());
-        let enough = book.tried() + share * self.plan.clients as u64 * 3 / 4;
-        let Crash { due, at_last } = self.plan.crash(&mut self.dice, true);
+    fn run_incarnation(&mut self, incarnation: u32) -> Result<(), String> {
+        let (share, shared_recorder) =
+            (self.plan.transactions_per_client(incarnation, self.recorder.attempted()), self.recorder.clone());
+        let enough = shared_recorder.attempted() + share * self.plan.clients as u64 * 3 / 4;
+        let Crash { trigger, deadline_yields } = self.plan.crash(&mut self.rng, true);
         let processes: Vec<_> = (0..self.plan.clients)
             .map(|_| {
-                let dead = Dead::default();
-                let faults = network_of(&mut self.dice);
+                let dead = ProcessDead::default();
+                let faults = random_network(&mut self.rng);
                 let (engine, store) = self.process(&dead, faults)?;
                 Ok((dead, engine, store))
             })
@@ -175,128 +176,135 @@ impl<'a> Shared<'a> {
         let mut threads = Vec::new();
         for (dead, engine, store) in &processes {
             self.sessions += 1;
-            let (session, mut dice, plan) = (self.sessions, self.dice.split(), self.plan);
+            let (session, mut rng, plan) = (self.sessions, self.rng.split(), self.plan);
             let (workload, clock_steps) = (plan.workload, plan.clock_steps);
-            let who = Who { session, life, habits: plan.habits() };
+            let client_id = ClientId { session, incarnation, config: plan.client_config() };
             let (store, engine, dead) = (store.clone(), Arc::clone(engine), Arc::clone(dead));
-            let (scheduler, sink, book) = (Arc::clone(self.scheduler), self.book.of(&dead), book.clone());
-            let (broken, skewed) = (Arc::clone(&self.broken), Arc::clone(&self.seen.skewed));
+            let (scheduler, recorder, shared_recorder) =
+                (Arc::clone(self.scheduler), self.recorder.for_process(&dead), shared_recorder.clone());
+            let (violations, skewed) = (Arc::clone(&self.violations), Arc::clone(&self.stats.write_skews));
             let work = move || {
                 let Ok(rows) = store.keyspace(ROWS) else { return };
-                let mut client = Client::new((&store, &*engine), (rows, None), &sink, who, dice.split());
+                let mut client = Client::new((&store, &*engine), (rows, None), &recorder, client_id, rng.split());
                 for _ in 0..share {
-                    match dice.below(30) {
-                        0 => scheduler.sleep(Duration::from_millis(dice.below(1000) as u64)),
-                        1 if clock_steps => scheduler.step_clock(hours(&mut dice)),
+                    match rng.below(30) {
+                        0 => scheduler.sleep(Duration::from_millis(rng.below(1000) as u64)),
+                        1 if clock_steps => scheduler.step_clock(clock_offset_ms(&mut rng)),
                         _ => {}
                     }
                     let ran = client.run(workload);
                     if is_dead(&dead) {
                         return;
                     }
-                    if let Some(pauses) = at_last.filter(|_| book.tried() >= enough) {
-                        scheduler.hurry(pauses);
+                    if let Some(pauses) = deadline_yields.filter(|_| shared_recorder.attempted() >= enough) {
+                        scheduler.expire_within(pauses);
                     }
                     match ran {
                         Err(why) if matches!(why.kind(), percolite::ErrorKind::Corruption(_)) => {
-                            broken.lock().push(Broken::new("I8 workload", why.to_string()));
+                            violations.lock().push(Violation::new("workload", why.to_string()));
                             return;
                         }
                         // A network that stays bad for long enough; what is open will be looked up.
                         Ok(_) | Err(_) => {}
                     }
                 }
-                skewed.fetch_add(client.skewed(), Ordering::SeqCst);
+                skewed.fetch_add(client.write_skews(), Ordering::SeqCst);
             };
             match self.scheduler.spawn(&format!("client {session}"), Box::new(work)) {
                 Ok(thread) => threads.push(thread),
-                Err(why) => self.breaks("harness", why.to_string()),
+                Err(why) => self.report("harness", why.to_string()),
             }
         }
-        if self.plan.cut_off {
-            self.cut_off(&threads);
+        if self.plan.partitions {
+            self.partition_networks(&threads);
         }
-        self.plan_death(due, &threads, processes.iter().map(|(dead, ..)| Arc::clone(dead)).collect());
+        self.plan_process_crash(trigger, &threads, processes.iter().map(|(dead, ..)| Arc::clone(dead)).collect());
         for thread in threads {
             self.scheduler.join(thread);
         }
-        self.scheduler.unwatch();
-        self.seen.crashes += processes.iter().filter(|(dead, ..)| is_dead(dead)).count() as u64;
+        self.scheduler.cancel_trigger();
+        self.stats.crashes += processes.iter().filter(|(dead, ..)| is_dead(dead)).count() as u64;
         Ok(())
     }
 
     /// Networks that carry nothing for a while, one after the other.
-    fn cut_off(&mut self, threads: &[super::scheduler::ThreadId]) {
+    fn partition_networks(&mut self, threads: &[super::scheduler::ThreadId]) {
         let networks: Vec<_> = self.networks.iter().rev().take(threads.len()).cloned().collect();
-        let (mut dice, scheduler) = (self.dice.split(), Arc::clone(self.scheduler));
+        let (mut rng, scheduler) = (self.rng.split(), Arc::clone(self.scheduler));
         let work = move || {
             for _ in 0..4 {
-                scheduler.sleep(Duration::from_millis(dice.below(100) as u64));
-                let Some(network) = dice.pick(&networks).cloned() else { return };
+                scheduler.sleep(Duration::from_millis(rng.below(100) as u64));
+                let Some(network) = rng.pick(&networks).cloned() else { return };
                 network.set_faults(Faults { lost_requests: 1000, ..Faults::default() });
-                scheduler.sleep(Duration::from_millis(50 + dice.below(300) as u64));
-                network.set_faults(network_of(&mut dice));
+                scheduler.sleep(Duration::from_millis(50 + rng.below(300) as u64));
+                network.set_faults(random_network(&mut rng));
             }
         };
         // It ends by itself; nobody waits for it.
         if let Err(why) = self.scheduler.spawn("network", Box::new(work)) {
-            self.breaks("harness", why.to_string());
+            self.report("harness", why.to_string());
         }
     }
 
     /// One process dies, wherever it is when the moment comes: the one whose turn it is.
-    fn plan_death(&mut self, due: Due, threads: &[super::scheduler::ThreadId], processes: Vec<Dead>) {
-        let (threads, book, otherwise) = (threads.to_vec(), self.book.clone(), self.dice.below(processes.len()));
+    fn plan_process_crash(
+        &mut self,
+        trigger: Trigger,
+        threads: &[super::scheduler::ThreadId],
+        processes: Vec<ProcessDead>,
+    ) {
+        let (threads, shared_recorder, otherwise) =
+            (threads.to_vec(), self.recorder.clone(), self.rng.below(processes.len()));
         let act = move |whose| {
             let at = threads.iter().position(|thread| *thread == whose).unwrap_or(otherwise);
             if let Some(dead) = processes.get(at) {
                 dead.store(true, Ordering::SeqCst);
-                book.crashed();
+                shared_recorder.record_crash();
             }
         };
-        self.scheduler.watch(due, Arc::new(act));
+        self.scheduler.set_trigger(trigger, Arc::new(act));
     }
 
     /// Whoever is silent is taken for dead now, and one process with a good network looks at everything.
-    fn look_back(&mut self, life: u32) -> Result<(), String> {
+    fn final_incarnation(&mut self, incarnation: u32) -> Result<(), String> {
         self.scheduler.advance(A_DAY);
-        let dead = Dead::default();
+        let dead = ProcessDead::default();
         let (engine, store) = self.process(&dead, Faults::default())?;
-        let sink = self.book.of(&dead);
+        let recorder = self.recorder.for_process(&dead);
         let rows = store.keyspace(ROWS).map_err(|why| why.to_string())?;
-        let mut client = self.client(&store, &*engine, &sink, rows.clone(), life);
-        let judged = client.observe(self.plan.workload);
-        if let Err(why) = judged {
-            self.breaks("I8 workload", why.to_string());
+        let mut client = self.client(&store, &*engine, &recorder, rows.clone(), incarnation);
+        let checked = client.check_snapshot(self.plan.workload);
+        if let Err(why) = checked {
+            self.report("workload", why.to_string());
         }
-        let touched = client.touch_every_row();
-        if !matches!(touched, Ok(Ended::Committed)) {
-            self.breaks("I12 progress", format!("a transaction on every row: {touched:?}"));
+        let touched = client.lock_every_row();
+        if !matches!(touched, Ok(TxnEnd::Committed)) {
+            self.report("progress", format!("a transaction on every row: {touched:?}"));
         }
         // What is still on its way arrives now, and must find everything decided.
         let late: usize = self.networks.iter().map(|network| network.deliver_delayed()).sum();
-        self.scheduler.tell(&format!("{late} late requests"));
+        self.scheduler.trace(&format!("{late} late requests"));
         self.scheduler.advance(A_DAY);
-        client.observe(self.plan.workload).map_err(|why| why.to_string())?;
-        client.touch_every_row().map_err(|why| why.to_string())?;
-        let settled = self.book.ledger().settle(&*engine, &rows).map_err(|why| why.to_string())?;
-        self.seen.settled += settled.committed;
-        self.broken.lock().extend(settled.lost);
+        client.check_snapshot(self.plan.workload).map_err(|why| why.to_string())?;
+        client.lock_every_row().map_err(|why| why.to_string())?;
+        let resolved = self.recorder.log().resolve_unknown(&*engine, &rows).map_err(|why| why.to_string())?;
+        self.stats.unacknowledged_commits += resolved.committed;
+        self.violations.lock().extend(resolved.violations);
         let reader = self.memory.shared_engine();
-        let broken = structure(reader.storage()).map_err(|why| why.to_string())?;
-        self.broken.lock().extend(broken);
+        let violations = check_structure(reader.storage()).map_err(|why| why.to_string())?;
+        self.violations.lock().extend(violations);
         Ok(())
     }
 
-    fn breaks(&self, promise: &'static str, how: impl Into<String>) {
-        self.broken.lock().push(Broken::new(promise, how));
+    fn report(&self, invariant: &'static str, details: impl Into<String>) {
+        self.violations.lock().push(Violation::new(invariant, details));
     }
 }
 
 /// Networks from good to very bad.
-fn network_of(dice: &mut Dice) -> Faults {
+fn random_network(rng: &mut SeededRng) -> Faults {
     let bad = Faults::bad_network();
-    match dice.below(4) {
+    match rng.below(4) {
         0 => Faults::default(),
         1 => Faults { lost_replies: 200, late_duplicates: 300, ..bad },
         _ => bad,

@@ -3,8 +3,8 @@
 
 use percolite::Error;
 
-use super::{State, Workload, told, under};
-use crate::recorder::Recorded;
+use super::{State, Workload, describe_rows, with_prefix};
+use crate::recorded_txn::RecordedTxn;
 
 const PAIRS: usize = 2;
 const SIDES: [&str; 2] = ["left", "right"];
@@ -16,24 +16,24 @@ impl Workload for Fork {
         "fork"
     }
 
-    fn load(&self, _txn: &mut Recorded<'_>) -> Result<(), Error> {
+    fn load(&self, _txn: &mut RecordedTxn<'_>) -> Result<(), Error> {
         Ok(())
     }
 
-    fn transaction(&self, txn: &mut Recorded<'_>) -> Result<(), Error> {
-        let pair = txn.dice().below(PAIRS);
-        let first = txn.dice().below(SIDES.len());
+    fn transaction(&self, txn: &mut RecordedTxn<'_>) -> Result<(), Error> {
+        let pair = txn.rng().below(PAIRS);
+        let first = txn.rng().below(SIDES.len());
         let key = |side: usize| format!("f/{pair}/{}", SIDES[side]);
-        if txn.dice().one_in(2) {
+        if txn.rng().one_in(2) {
             return txn.put(&key(first), SIDES[first]);
         }
         txn.get(&key(first))?;
         txn.get(&key(1 - first)).map(drop)
     }
 
-    fn judge(&self, state: &State) -> Result<(), String> {
-        match under(state, "f/").find(|(key, body)| !key.ends_with(body)) {
-            Some((key, _)) => Err(format!("a row holds what was written to another: {}", told(state, [key]))),
+    fn check(&self, state: &State) -> Result<(), String> {
+        match with_prefix(state, "f/").find(|(key, body)| !key.ends_with(body)) {
+            Some((key, _)) => Err(format!("a row holds what was written to another: {}", describe_rows(state, [key]))),
             None => Ok(()),
         }
     }

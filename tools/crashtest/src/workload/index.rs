@@ -2,9 +2,9 @@
 
 use percolite::Error;
 
-use super::{State, Workload, told, under};
-use crate::recorder::Recorded;
-use crate::value::body;
+use super::{State, Workload, describe_rows, with_prefix};
+use crate::recorded_txn::RecordedTxn;
+use crate::value_encoding::body;
 
 const RECORDS: usize = 8;
 const COLOURS: [&str; 3] = ["blue", "green", "red"];
@@ -16,33 +16,34 @@ impl Workload for Index {
         "index"
     }
 
-    fn load(&self, _txn: &mut Recorded<'_>) -> Result<(), Error> {
+    fn load(&self, _txn: &mut RecordedTxn<'_>) -> Result<(), Error> {
         Ok(())
     }
 
-    fn transaction(&self, txn: &mut Recorded<'_>) -> Result<(), Error> {
-        let colour = *txn.dice().pick(&COLOURS).unwrap_or(&COLOURS[0]);
-        if txn.dice().one_in(6) {
+    fn transaction(&self, txn: &mut RecordedTxn<'_>) -> Result<(), Error> {
+        let colour = *txn.rng().pick(&COLOURS).unwrap_or(&COLOURS[0]);
+        if txn.rng().one_in(6) {
             return txn.scan(&format!("i/{colour}/")).map(drop);
         }
-        let record = txn.dice().below(RECORDS);
+        let record = txn.rng().below(RECORDS);
         let key = format!("o/{record}");
         if let Some(before) = txn.get(&key)? {
             txn.delete(&format!("i/{}/{record}", body(&before)))?;
         }
-        if txn.dice().one_in(4) {
+        if txn.rng().one_in(4) {
             return txn.delete(&key);
         }
         txn.put(&key, colour)?;
         txn.put(&format!("i/{colour}/{record}"), "")
     }
 
-    fn judge(&self, state: &State) -> Result<(), String> {
-        let records: Vec<String> =
-            under(state, "o/").map(|(key, colour)| format!("i/{colour}/{}", key.trim_start_matches("o/"))).collect();
+    fn check(&self, state: &State) -> Result<(), String> {
+        let records: Vec<String> = with_prefix(state, "o/")
+            .map(|(key, colour)| format!("i/{colour}/{}", key.trim_start_matches("o/")))
+            .collect();
         let mut expected: Vec<&str> = records.iter().map(String::as_str).collect();
         expected.sort_unstable();
-        let entries: Vec<&str> = under(state, "i/").map(|(key, _)| key).collect();
+        let entries: Vec<&str> = with_prefix(state, "i/").map(|(key, _)| key).collect();
         if entries == expected {
             Ok(())
         } else {
@@ -50,7 +51,7 @@ impl Workload for Index {
             let differ = expected.iter().filter(|key| !entries.contains(key));
             let differ = differ.chain(entries.iter().filter(|key| !expected.contains(key)));
             let record = |key: &str| format!("o/{}", key.rsplit('/').next().unwrap_or_default());
-            let rows: Vec<String> = differ.map(|key| told(state, [*key, &record(key)])).collect();
+            let rows: Vec<String> = differ.map(|key| describe_rows(state, [*key, &record(key)])).collect();
             Err(format!("the index and the records do not agree: {}", rows.join("; ")))
         }
     }

@@ -2,8 +2,8 @@
 
 use percolite::Error;
 
-use super::{State, Workload, number_in, told, under};
-use crate::recorder::Recorded;
+use super::{State, Workload, describe_rows, number_in, with_prefix};
+use crate::recorded_txn::RecordedTxn;
 
 /// More than the 1024 rows that a two-phase commit changes at once.
 const ROWS: usize = 1500;
@@ -11,7 +11,7 @@ const FIRST: &str = "g/0000";
 
 pub struct Large {
     /// So many transactions of six are large ones.
-    pub of_six: usize,
+    pub large_of_six: usize,
 }
 
 impl Workload for Large {
@@ -19,28 +19,28 @@ impl Workload for Large {
         "large"
     }
 
-    fn load(&self, _txn: &mut Recorded<'_>) -> Result<(), Error> {
+    fn load(&self, _txn: &mut RecordedTxn<'_>) -> Result<(), Error> {
         Ok(())
     }
 
-    fn transaction(&self, txn: &mut Recorded<'_>) -> Result<(), Error> {
-        if txn.dice().below(6) >= self.of_six {
+    fn transaction(&self, txn: &mut RecordedTxn<'_>) -> Result<(), Error> {
+        if txn.rng().below(6) >= self.large_of_six {
             // A small one in the way of the large ones.
-            let row = ROWS - 1 - txn.dice().below(8);
+            let row = ROWS - 1 - txn.rng().below(8);
             return txn.get_for_update(&format!("g/{row:04}")).map(drop);
         }
         let generation = number_in(txn.get(FIRST)?.as_ref()) + 1;
         (0..ROWS).try_for_each(|row| txn.put(&format!("g/{row:04}"), &generation.to_string()))
     }
 
-    fn judge(&self, state: &State) -> Result<(), String> {
-        let Some((first, generation)) = under(state, "g/").next() else { return Ok(()) };
-        let count = under(state, "g/").count();
-        let other = under(state, "g/").find(|(_, other)| *other != generation).map(|(key, _)| key);
+    fn check(&self, state: &State) -> Result<(), String> {
+        let Some((first, generation)) = with_prefix(state, "g/").next() else { return Ok(()) };
+        let count = with_prefix(state, "g/").count();
+        let other = with_prefix(state, "g/").find(|(_, other)| *other != generation).map(|(key, _)| key);
         if count == ROWS && other.is_none() {
             return Ok(());
         }
-        let rows = told(state, [first].into_iter().chain(other));
+        let rows = describe_rows(state, [first].into_iter().chain(other));
         Err(format!("{count} rows of {ROWS}, or not all of one generation: {rows}"))
     }
 }

@@ -2,9 +2,9 @@
 
 use percolite::Error;
 
-use super::{State, Workload, told, under};
-use crate::recorder::Recorded;
-use crate::value::body;
+use super::{State, Workload, describe_rows, with_prefix};
+use crate::recorded_txn::RecordedTxn;
+use crate::value_encoding::body;
 
 const LISTS: usize = 5;
 
@@ -15,15 +15,15 @@ impl Workload for List {
         "list"
     }
 
-    fn load(&self, _txn: &mut Recorded<'_>) -> Result<(), Error> {
+    fn load(&self, _txn: &mut RecordedTxn<'_>) -> Result<(), Error> {
         Ok(())
     }
 
-    fn transaction(&self, txn: &mut Recorded<'_>) -> Result<(), Error> {
-        let first = txn.dice().below(LISTS);
+    fn transaction(&self, txn: &mut RecordedTxn<'_>) -> Result<(), Error> {
+        let first = txn.rng().below(LISTS);
         for list in [first, (first + 1) % LISTS] {
             let key = format!("l/{list}");
-            let before = if txn.dice().one_in(3) { txn.get_for_update(&key)? } else { txn.get(&key)? };
+            let before = if txn.rng().one_in(3) { txn.get_for_update(&key)? } else { txn.get(&key)? };
             let length = before.as_deref().map_or(0, |shown| body(shown).split(',').count());
             let next = match before.as_deref().map(body) {
                 // Short enough to stay readable.
@@ -31,18 +31,18 @@ impl Workload for List {
                 _ => "0".to_owned(),
             };
             txn.put(&key, &next)?;
-            if txn.dice().one_in(2) {
+            if txn.rng().one_in(2) {
                 break;
             }
         }
         Ok(())
     }
 
-    fn judge(&self, state: &State) -> Result<(), String> {
-        for (key, items) in under(state, "l/") {
+    fn check(&self, state: &State) -> Result<(), String> {
+        for (key, items) in with_prefix(state, "l/") {
             let counts = items.split(',').enumerate().all(|(at, item)| item == at.to_string());
             if !counts {
-                return Err(format!("a list has lost or repeated an item: {}", told(state, [key])));
+                return Err(format!("a list has lost or repeated an item: {}", describe_rows(state, [key])));
             }
         }
         Ok(())

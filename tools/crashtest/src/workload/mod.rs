@@ -17,7 +17,7 @@ use std::fmt;
 
 use percolite::Error;
 
-use crate::recorder::Recorded;
+use crate::recorded_txn::RecordedTxn;
 
 /// Rows by key, as a snapshot shows them.
 pub type State = BTreeMap<String, String>;
@@ -31,19 +31,19 @@ pub trait Workload: Send + Sync {
     ///
     /// # Errors
     /// Those of the store.
-    fn load(&self, txn: &mut Recorded<'_>) -> Result<(), Error>;
+    fn load(&self, txn: &mut RecordedTxn<'_>) -> Result<(), Error>;
 
     /// Does one transaction's work.
     ///
     /// # Errors
     /// Those of the store.
-    fn transaction(&self, txn: &mut Recorded<'_>) -> Result<(), Error>;
+    fn transaction(&self, txn: &mut RecordedTxn<'_>) -> Result<(), Error>;
 
     /// Says what is wrong with a state that a snapshot has shown.
     ///
     /// # Errors
     /// What is wrong.
-    fn judge(&self, state: &State) -> Result<(), String>;
+    fn check(&self, state: &State) -> Result<(), String>;
 }
 
 impl fmt::Debug for dyn Workload {
@@ -53,16 +53,16 @@ impl fmt::Debug for dyn Workload {
 }
 
 pub use register::COUNTER;
-pub use skew::skewed;
+pub use skew::write_skews;
 
 /// All workloads of ordinary size.
 pub const ALL: &[&dyn Workload] =
     &[&bank::Bank, &list::List, &register::Register, &index::Index, &set::Set, &skew::Skew, &fork::Fork];
 
 /// Transactions of more rows than fit into one request.
-pub const LARGE: &dyn Workload = &large::Large { of_six: 4 };
+pub const LARGE: &dyn Workload = &large::Large { large_of_six: 4 };
 /// The same, but most are small: for who has no time for many.
-pub const SELDOM_LARGE: &dyn Workload = &large::Large { of_six: 1 };
+pub const RARELY_LARGE: &dyn Workload = &large::Large { large_of_six: 1 };
 
 /// The one that deletes most.
 pub const SET: &dyn Workload = &set::Set;
@@ -73,15 +73,17 @@ pub fn named(name: &str) -> Option<&'static dyn Workload> {
 }
 
 /// The rows of a state whose keys begin with `prefix`.
-fn under<'a>(state: &'a State, prefix: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
+fn with_prefix<'a>(state: &'a State, prefix: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
     let rows = state.range(prefix.to_owned()..).take_while(move |(key, _)| key.starts_with(prefix));
-    rows.map(|(key, value)| (key.as_str(), crate::value::body(value)))
+    rows.map(|(key, value)| (key.as_str(), crate::value_encoding::body(value)))
 }
 
 /// Rows as a message shows them, with who wrote them.
-fn told<'a>(state: &State, keys: impl IntoIterator<Item = &'a str>) -> String {
+fn describe_rows<'a>(state: &State, keys: impl IntoIterator<Item = &'a str>) -> String {
     let row = |key: &str| match state.get(key) {
-        Some(value) => format!("{key} = {} ({})", crate::value::body(value), crate::value::writer(value)),
+        Some(value) => {
+            format!("{key} = {} ({})", crate::value_encoding::body(value), crate::value_encoding::writer(value))
+        }
         None => format!("{key} is not there"),
     };
     keys.into_iter().map(row).collect::<Vec<_>>().join(", ")
@@ -93,5 +95,5 @@ fn number(body: &str) -> Result<i64, String> {
 
 /// The number in a row that a transaction has read; a damaged one is the checker's to report.
 fn number_in(shown: Option<&String>) -> i64 {
-    shown.and_then(|shown| crate::value::body(shown).parse().ok()).unwrap_or_default()
+    shown.and_then(|shown| crate::value_encoding::body(shown).parse().ok()).unwrap_or_default()
 }

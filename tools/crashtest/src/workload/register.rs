@@ -3,8 +3,8 @@
 
 use percolite::Error;
 
-use super::{State, Workload, number, number_in, told, under};
-use crate::recorder::Recorded;
+use super::{State, Workload, describe_rows, number, number_in, with_prefix};
+use crate::recorded_txn::RecordedTxn;
 
 const REGISTERS: usize = 6;
 /// The row that counts; [`crate::counter`] judges it.
@@ -13,20 +13,20 @@ pub const COUNTER: &str = "c";
 pub struct Register;
 
 impl Register {
-    fn step(txn: &mut Recorded<'_>) -> Result<(), Error> {
-        let key = format!("r/{}", txn.dice().below(REGISTERS));
-        match txn.dice().below(10) {
+    fn step(txn: &mut RecordedTxn<'_>) -> Result<(), Error> {
+        let key = format!("r/{}", txn.rng().below(REGISTERS));
+        match txn.rng().below(10) {
             0 | 1 => txn.get(&key).map(drop),
             8 => txn.multi_get(&(0..REGISTERS).map(|number| format!("r/{number}")).collect::<Vec<_>>()).map(drop),
             9 => {
                 // What it has written itself may lie at either end.
-                let other = format!("r/{}", txn.dice().below(REGISTERS));
+                let other = format!("r/{}", txn.rng().below(REGISTERS));
                 txn.between((&key).min(&other), (&key).max(&other)).map(drop)
             }
             2 => txn.get_for_update(&key).map(drop),
             3 => txn.delete(&key),
             4 => txn.scan("r/").map(drop),
-            5 => txn.in_vain(|txn| {
+            5 => txn.rolled_back(|txn| {
                 txn.put(&key, "in vain")?;
                 txn.delete(&format!("r/{}", REGISTERS - 1))
             }),
@@ -40,26 +40,27 @@ impl Workload for Register {
         "register"
     }
 
-    fn load(&self, txn: &mut Recorded<'_>) -> Result<(), Error> {
+    fn load(&self, txn: &mut RecordedTxn<'_>) -> Result<(), Error> {
         if txn.get(COUNTER)?.is_some() { Ok(()) } else { txn.put(COUNTER, "0") }
     }
 
-    fn transaction(&self, txn: &mut Recorded<'_>) -> Result<(), Error> {
-        if txn.dice().one_in(4) {
+    fn transaction(&self, txn: &mut RecordedTxn<'_>) -> Result<(), Error> {
+        if txn.rng().one_in(4) {
             let count = number_in(txn.get(COUNTER)?.as_ref());
             txn.put(COUNTER, &(count + 1).to_string())?;
         }
-        for _ in 0..=txn.dice().below(5) {
+        for _ in 0..=txn.rng().below(5) {
             Self::step(txn)?;
         }
         Ok(())
     }
 
-    fn judge(&self, state: &State) -> Result<(), String> {
-        if let Some((key, _)) = under(state, "r/").find(|(_, body)| *body != "set") {
-            return Err(format!("a register holds what was taken back: {}", told(state, [key])));
+    fn check(&self, state: &State) -> Result<(), String> {
+        if let Some((key, _)) = with_prefix(state, "r/").find(|(_, body)| *body != "set") {
+            return Err(format!("a register holds what was taken back: {}", describe_rows(state, [key])));
         }
-        under(state, COUNTER)
-            .try_for_each(|(key, body)| number(body).map(drop).map_err(|why| format!("{why}: {}", told(state, [key]))))
+        with_prefix(state, COUNTER).try_for_each(|(key, body)| {
+            number(body).map(drop).map_err(|why| format!("{why}: {}", describe_rows(state, [key])))
+        })
     }
 }

@@ -2,8 +2,8 @@
 
 use percolite::Error;
 
-use super::{State, Workload, told, under};
-use crate::recorder::Recorded;
+use super::{State, Workload, describe_rows, with_prefix};
+use crate::recorded_txn::RecordedTxn;
 
 const THINGS: usize = 6;
 
@@ -14,16 +14,16 @@ impl Workload for Set {
         "set"
     }
 
-    fn load(&self, _txn: &mut Recorded<'_>) -> Result<(), Error> {
+    fn load(&self, _txn: &mut RecordedTxn<'_>) -> Result<(), Error> {
         Ok(())
     }
 
     /// Each thing has a twin that is there when it is.
-    fn transaction(&self, txn: &mut Recorded<'_>) -> Result<(), Error> {
-        if txn.dice().one_in(6) {
+    fn transaction(&self, txn: &mut RecordedTxn<'_>) -> Result<(), Error> {
+        if txn.rng().one_in(6) {
             return txn.scan("s/").map(drop);
         }
-        let thing = txn.dice().below(THINGS);
+        let thing = txn.rng().below(THINGS);
         let (one, other) = (format!("s/{thing}/a"), format!("s/{thing}/b"));
         let is_there = txn.get(&one)?.is_some();
         for key in [&one, &other] {
@@ -36,14 +36,14 @@ impl Workload for Set {
         Ok(())
     }
 
-    fn judge(&self, state: &State) -> Result<(), String> {
-        for (key, _) in under(state, "s/") {
+    fn check(&self, state: &State) -> Result<(), String> {
+        for (key, _) in with_prefix(state, "s/") {
             let twin = match key.strip_suffix('a') {
                 Some(thing) => format!("{thing}b"),
                 None => format!("{}a", key.trim_end_matches('b')),
             };
             if !state.contains_key(&twin) {
-                return Err(format!("a thing without its twin: {}", told(state, [key, &twin])));
+                return Err(format!("a thing without its twin: {}", describe_rows(state, [key, &twin])));
             }
         }
         Ok(())

@@ -4,14 +4,14 @@
 
 use percolite::Error;
 
-use super::{State, Workload, told, under};
-use crate::recorder::Recorded;
-use crate::value::body;
+use super::{State, Workload, describe_rows, with_prefix};
+use crate::recorded_txn::RecordedTxn;
+use crate::value_encoding::body;
 
 const PAIRS: usize = 2;
 /// Pairs that claim what they read, and pairs that do not.
-const CLAIMING: &str = "safe";
-const TRUSTING: &str = "skew";
+const LOCKING: &str = "safe";
+const UNLOCKED: &str = "skew";
 
 pub struct Skew;
 
@@ -20,11 +20,11 @@ impl Workload for Skew {
         "skew"
     }
 
-    fn load(&self, txn: &mut Recorded<'_>) -> Result<(), Error> {
-        if txn.get(&format!("w/{CLAIMING}/0/a"))?.is_some() {
+    fn load(&self, txn: &mut RecordedTxn<'_>) -> Result<(), Error> {
+        if txn.get(&format!("w/{LOCKING}/0/a"))?.is_some() {
             return Ok(());
         }
-        for kind in [CLAIMING, TRUSTING] {
+        for kind in [LOCKING, UNLOCKED] {
             for pair in 0..PAIRS {
                 txn.put(&format!("w/{kind}/{pair}/a"), "here")?;
                 txn.put(&format!("w/{kind}/{pair}/b"), "here")?;
@@ -33,12 +33,12 @@ impl Workload for Skew {
         Ok(())
     }
 
-    fn transaction(&self, txn: &mut Recorded<'_>) -> Result<(), Error> {
-        let kind = if txn.dice().one_in(2) { CLAIMING } else { TRUSTING };
-        let pair = txn.dice().below(PAIRS);
-        let (own, other) = if txn.dice().one_in(2) { ("a", "b") } else { ("b", "a") };
+    fn transaction(&self, txn: &mut RecordedTxn<'_>) -> Result<(), Error> {
+        let kind = if txn.rng().one_in(2) { LOCKING } else { UNLOCKED };
+        let pair = txn.rng().below(PAIRS);
+        let (own, other) = if txn.rng().one_in(2) { ("a", "b") } else { ("b", "a") };
         let (own, other) = (format!("w/{kind}/{pair}/{own}"), format!("w/{kind}/{pair}/{other}"));
-        let seen = if kind == CLAIMING { txn.get_for_update(&other)? } else { txn.get(&other)? };
+        let seen = if kind == LOCKING { txn.get_for_update(&other)? } else { txn.get(&other)? };
         let stays = seen.as_deref().map(body) == Some("here");
         let comes = txn.get(&own)?.as_deref().map(body) == Some("gone");
         if comes {
@@ -50,12 +50,12 @@ impl Workload for Skew {
         }
     }
 
-    fn judge(&self, state: &State) -> Result<(), String> {
+    fn check(&self, state: &State) -> Result<(), String> {
         for pair in 0..PAIRS {
-            let prefix = format!("w/{CLAIMING}/{pair}/");
-            let gone = under(state, &prefix).filter(|(_, body)| *body == "gone").count();
+            let prefix = format!("w/{LOCKING}/{pair}/");
+            let gone = with_prefix(state, &prefix).filter(|(_, body)| *body == "gone").count();
             if gone == 2 {
-                let rows = told(state, under(state, &prefix).map(|(key, _)| key));
+                let rows = describe_rows(state, with_prefix(state, &prefix).map(|(key, _)| key));
                 return Err(format!("write skew although both claimed: {rows}"));
             }
         }
@@ -64,10 +64,10 @@ impl Workload for Skew {
 }
 
 /// How many pairs that did not claim are both gone in this state.
-pub fn skewed(state: &State) -> usize {
+pub fn write_skews(state: &State) -> usize {
     let both_gone = |pair: &usize| {
-        let prefix = format!("w/{TRUSTING}/{pair}/");
-        under(state, &prefix).filter(|(_, body)| *body == "gone").count() == 2
+        let prefix = format!("w/{UNLOCKED}/{pair}/");
+        with_prefix(state, &prefix).filter(|(_, body)| *body == "gone").count() == 2
     };
     (0..PAIRS).filter(both_gone).count()
 }

@@ -20,39 +20,39 @@ use percolite::row::{Lock, LockType, Precondition, RowChange};
 use percolite::timestamp::Timestamp;
 use stateright::{Model, Property};
 
-use crate::explore::{Sights, Told, rules};
-use crate::judge::{Case, End, Fates, Named, Rule, Script, read, values_there};
+use crate::explore::{Coverage, Describe, rules};
 use crate::rows::{Rows, Sent, index, key};
+use crate::spec::{End, Invariant, Scenario, Script, TxnEnds, TxnTimestamps, read, values_there};
 
 /// A configuration.
 pub struct Embedded {
     pub scripts: Vec<Script>,
     pub rows: usize,
     /// The most rows that one group changes.
-    pub group_rows: usize,
+    pub batch_rows: usize,
     /// How many rows are committed by the change with the commit point.
     pub rows_with_primary: usize,
     pub crashes: u8,
     /// How many resolve locks at the same time.
-    pub errands: usize,
-    pub sights: Sights,
+    pub resolvers: usize,
+    pub coverage: Coverage,
 }
 
 /// The rows after some write to the log, and how transactions have ended according to it.
 #[derive(Clone, Debug, PartialEq, Hash)]
-struct Moment {
+struct LogEntry {
     rows: Rows,
-    fates: Fates,
+    ends: TxnEnds,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Phase {
     Idle,
-    Viewed {
+    Begun {
         read_ts: Timestamp,
     },
     /// In one phase.
-    AtOnce,
+    OnePhase,
     Prewriting {
         group: usize,
     },
@@ -73,21 +73,21 @@ enum Phase {
 
 /// Somebody's way from a lock to its verdict and back. What was read may be old when it is used.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Errand {
+enum Resolver {
     None,
     Met { row: usize, start_ts: Timestamp, primary: usize },
     Ending { row: usize, start_ts: Timestamp, primary: usize, change: Sent },
-    Judged { row: usize, start_ts: Timestamp, verdict: Option<Timestamp> },
-    Resolving { row: usize, start_ts: Timestamp, verdict: Option<Timestamp>, change: Sent },
+    Judged { row: usize, start_ts: Timestamp, status: Option<Timestamp> },
+    Resolving { row: usize, start_ts: Timestamp, status: Option<Timestamp>, change: Sent },
 }
 
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub struct State {
     /// What a crash may leave: the newest that is durable, then everything written since.
-    log: Vec<Arc<Moment>>,
+    log: Vec<Arc<LogEntry>>,
     phases: Vec<Phase>,
-    named: Vec<Option<Named>>,
-    errands: Vec<Errand>,
+    timestamps: Vec<Option<TxnTimestamps>>,
+    resolvers: Vec<Resolver>,
     /// The newest timestamp handed out. Its lease is durable, so a crash does not take it back.
     newest_ts: Timestamp,
     visible_ts: Timestamp,
@@ -97,11 +97,11 @@ pub struct State {
     orphans: bool,
     swept: bool,
     crashes_left: u8,
-    broken: Option<Rule>,
+    violation: Option<Invariant>,
 }
 
 impl State {
-    fn now(&self) -> &Moment {
+    fn now(&self) -> &LogEntry {
         self.log.last().expect("the log is never empty")
     }
 
@@ -110,17 +110,19 @@ impl State {
         self.newest_ts
     }
 
-    fn write(&mut self, moment: Moment) {
+    fn write(&mut self, entry: LogEntry) {
         if self.crashes_left == 0 {
             // Nobody will see anything but the newest any more.
             self.log.clear();
         }
-        self.log.push(Arc::new(moment));
+        self.log.push(Arc::new(entry));
     }
 
-    fn unapplied(&self, start_ts: Timestamp) -> Option<Timestamp> {
-        self.phases.iter().zip(&self.named).find_map(|(phase, named)| match (phase, named) {
-            (Phase::Secondaries { commit_ts, .. }, Some(named)) if named.start_ts == start_ts => Some(*commit_ts),
+    fn committed_with_locks(&self, start_ts: Timestamp) -> Option<Timestamp> {
+        self.phases.iter().zip(&self.timestamps).find_map(|(phase, timestamps)| match (phase, timestamps) {
+            (Phase::Secondaries { commit_ts, .. }, Some(timestamps)) if timestamps.start_ts == start_ts => {
+                Some(*commit_ts)
+            }
             _ => None,
         })
     }
@@ -136,18 +138,18 @@ pub enum Action {
     Acknowledge(usize),
     Sync,
     Crash { keep: usize },
-    Meet { errand: usize, row: usize },
-    Errand(usize),
+    MeetLock { resolver: usize, row: usize },
+    Resolve(usize),
     Sweep,
 }
 
 /// What a step of the model comes to: nothing to do now, or done, or a rule is broken.
-type Stepped = Result<bool, Rule>;
+type Stepped = Result<bool, Invariant>;
 
 impl Embedded {
-    fn judged<T>(&self, state: &State, judge: impl FnOnce(&Case<'_>) -> T) -> T {
-        let lives = |lock: &Lock| !state.is_orphan(lock.txn.start_ts);
-        judge(&Case { scripts: &self.scripts, named: &state.named, lives: &lives })
+    fn with_scenario<T>(&self, state: &State, judge: impl FnOnce(&Scenario<'_>) -> T) -> T {
+        let is_live = |lock: &Lock| !state.is_orphan(lock.txn.start_ts);
+        judge(&Scenario { scripts: &self.scripts, timestamps: &state.timestamps, is_live: &is_live })
     }
 
     /// The pipeline: checks the guards, stamps a commit, writes, publishes. The answer is the row that was refused.
@@ -156,33 +158,33 @@ impl Embedded {
         state: &mut State,
         mut changes: Vec<RowChange>,
         commits: Option<usize>,
-    ) -> Result<Result<Timestamp, usize>, Rule> {
-        if let Some(row) = state.now().rows.refusal(&changes).or_else(|| remembered(state, &changes)) {
+    ) -> Result<Result<Timestamp, usize>, Invariant> {
+        if let Some(row) = state.now().rows.refusal(&changes).or_else(|| in_conflict_cache(state, &changes)) {
             return Ok(Err(row));
         }
-        let mut moment = state.now().clone();
+        let mut entry = state.now().clone();
         let mut commit_ts = Timestamp::ZERO;
         if let Some(client) = commits {
             commit_ts = state.draw();
             state.visible_ts = commit_ts;
             changes.iter_mut().for_each(|change| change.set_commit_ts(commit_ts));
-            self.judged(state, |case| moment.fates.end(case, client, End::Committed(commit_ts)))?;
+            self.with_scenario(state, |case| entry.ends.end(case, client, End::Committed(commit_ts)))?;
             for change in &changes {
                 state.last_commits[index(&change.row)] = commit_ts;
             }
         }
         for change in &changes {
-            self.judged(state, |case| moment.fates.see(case, &moment.rows.cells[index(&change.row)], change))?;
-            moment.rows.change(change);
+            self.with_scenario(state, |case| entry.ends.apply(case, &entry.rows.cells[index(&change.row)], change))?;
+            entry.rows.change(change);
         }
-        state.write(moment);
+        state.write(entry);
         Ok(Ok(commit_ts))
     }
 
     /// What must hold in every state.
-    fn examine(&self, state: &State) -> Result<(), Rule> {
-        let Moment { rows, fates } = state.now();
-        self.judged(state, |case| {
+    fn check_state(&self, state: &State) -> Result<(), Invariant> {
+        let LogEntry { rows, ends } = state.now();
+        self.with_scenario(state, |case| {
             let check_locks = state.orphans || state.phases.iter().any(|p| matches!(p, Phase::Secondaries { .. }));
             for row in 0..self.rows {
                 let lock =
@@ -191,18 +193,18 @@ impl Embedded {
                     let primary = rows.read(index(&lock.primary), lock.txn.start_ts);
                     matches!(txn_status_or_rolled_back(&primary, lock.txn), TransactionStatus::Committed(_))
                 });
-                if read(rows, row, state.visible_ts, decides)? != fates.expected(case, row, state.visible_ts) {
-                    return Err(Rule::SnapshotsWhole);
+                if read(rows, row, state.visible_ts, decides)? != ends.expected(case, row, state.visible_ts) {
+                    return Err(Invariant::SnapshotsWhole);
                 }
             }
-            fates.resolvable(case, rows, OwnerLiveness::Dead, false)
+            ends.resolvable(case, rows, OwnerLiveness::Dead, false)
         })?;
         values_there(rows)?;
         for (client, phase) in state.phases.iter().enumerate() {
             if let Phase::Acknowledged(commit_ts) = phase
-                && fates.end_of(client) != Some(End::Committed(*commit_ts))
+                && ends.end_of(client) != Some(End::Committed(*commit_ts))
             {
-                return Err(Rule::AcknowledgedSurvives);
+                return Err(Invariant::AcknowledgedSurvives);
             }
         }
         let over = |phase: &Phase| {
@@ -211,20 +213,24 @@ impl Embedded {
                 Phase::Idle | Phase::Acknowledged(_) | Phase::Unacknowledged(_) | Phase::Refused | Phase::Dead
             )
         };
-        let quiet = state.swept && state.phases.iter().all(over) && state.errands.iter().all(|e| *e == Errand::None);
-        let left = rows.cells.iter().any(|cells| cells.lock.is_some() || !cells.statuses.is_empty());
+        let quiet =
+            state.swept && state.phases.iter().all(over) && state.resolvers.iter().all(|e| *e == Resolver::None);
+        let left = rows.cells.iter().any(|cells| cells.lock.is_some() || !cells.txn_records.is_empty());
         if quiet && left {
-            return Err(Rule::NothingLeft);
+            return Err(Invariant::NothingLeft);
         }
         Ok(())
     }
 }
 
 /// The row of which the pipeline remembers a commit, or a hold, that the guards do not allow.
-fn remembered(state: &State, changes: &[RowChange]) -> Option<usize> {
+fn in_conflict_cache(state: &State, changes: &[RowChange]) -> Option<usize> {
     let newer = changes.iter().find(|change| {
         let last = state.last_commits[index(&change.row)];
-        change.preconditions.iter().any(|guard| matches!(guard, Precondition::NoCommitAfter(ts) if last > *ts))
+        change
+            .preconditions
+            .iter()
+            .any(|precondition| matches!(precondition, Precondition::NoCommitAfter(ts) if last > *ts))
     });
     newer.map(|change| index(&change.row))
 }
@@ -235,13 +241,13 @@ impl Model for Embedded {
 
     fn init_states(&self) -> Vec<State> {
         let clients = self.scripts.len();
-        let first = Moment { rows: Rows::new(self.rows), fates: Fates::new(clients) };
+        let first = LogEntry { rows: Rows::new(self.rows), ends: TxnEnds::new(clients) };
         let opened_at = Timestamp::from_u64(1);
         vec![State {
             log: vec![Arc::new(first)],
             phases: vec![Phase::Idle; clients],
-            named: vec![None; clients],
-            errands: vec![Errand::None; self.errands],
+            timestamps: vec![None; clients],
+            resolvers: vec![Resolver::None; self.resolvers],
             newest_ts: opened_at,
             visible_ts: opened_at,
             opened_at,
@@ -249,12 +255,12 @@ impl Model for Embedded {
             orphans: false,
             swept: true,
             crashes_left: self.crashes,
-            broken: None,
+            violation: None,
         }]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        if state.broken.is_some() {
+        if state.violation.is_some() {
             return;
         }
         for (client, phase) in state.phases.iter().enumerate() {
@@ -264,14 +270,14 @@ impl Model for Embedded {
                 _ => actions.push(Action::Client(client)),
             }
         }
-        for (errand, doing) in state.errands.iter().enumerate() {
-            if *doing != Errand::None {
-                actions.push(Action::Errand(errand));
+        for (resolver, doing) in state.resolvers.iter().enumerate() {
+            if *doing != Resolver::None {
+                actions.push(Action::Resolve(resolver));
                 continue;
             }
             for (row, lock) in state.now().rows.locks() {
-                if state.is_orphan(lock.txn.start_ts) || state.unapplied(lock.txn.start_ts).is_some() {
-                    actions.push(Action::Meet { errand, row });
+                if state.is_orphan(lock.txn.start_ts) || state.committed_with_locks(lock.txn.start_ts).is_some() {
+                    actions.push(Action::MeetLock { resolver, row });
                 }
             }
         }
@@ -304,22 +310,22 @@ impl Model for Embedded {
                 self.crash(&mut next, keep);
                 Ok(true)
             }
-            Action::Meet { errand, row } => {
+            Action::MeetLock { resolver, row } => {
                 let lock = next.now().rows.cells[row].lock.as_ref()?;
                 let (start_ts, primary) = (lock.txn.start_ts, index(&lock.primary));
-                next.errands[errand] = Errand::Met { row, start_ts, primary };
+                next.resolvers[resolver] = Resolver::Met { row, start_ts, primary };
                 Ok(true)
             }
-            Action::Errand(errand) => self.errand(&mut next, errand),
+            Action::Resolve(resolver) => self.resolver_step(&mut next, resolver),
             Action::Sweep => self.sweep(&mut next),
         };
-        match stepped.and_then(|stepped| if stepped { self.examine(&next).map(|()| true) } else { Ok(false) }) {
+        match stepped.and_then(|stepped| if stepped { self.check_state(&next).map(|()| true) } else { Ok(false) }) {
             Ok(false) => return None,
             Ok(true) => {}
-            Err(rule) => next.broken = Some(rule),
+            Err(rule) => next.violation = Some(rule),
         }
         // Errands differ in nothing but what they are doing.
-        next.errands.sort();
+        next.resolvers.sort();
         Some(next)
     }
 
@@ -328,31 +334,31 @@ impl Model for Embedded {
     }
 }
 
-impl Told for Embedded {
-    fn broken(state: &State) -> Option<Rule> {
-        state.broken
+impl Describe for Embedded {
+    fn violation(state: &State) -> Option<Invariant> {
+        state.violation
     }
 
-    fn sights(&self) -> &Sights {
-        &self.sights
+    fn coverage(&self) -> &Coverage {
+        &self.coverage
     }
 
     fn describe(&self, state: &State, action: &Action) -> String {
         match *action {
             Action::Client(client) => format!("client {client}: {:?}", state.phases[client]),
             Action::Acknowledge(client) => format!("client {client} is answered: {:?}", state.phases[client]),
-            Action::Errand(errand) => format!("an errand goes on: {:?}", state.errands[errand]),
+            Action::Resolve(resolver) => format!("an errand goes on: {:?}", state.resolvers[resolver]),
             Action::Crash { keep } => {
                 format!("crash: {} of {} writes are lost", state.log.len() - 1 - keep, state.log.len() - 1)
             }
-            Action::Meet { row, .. } => format!("an errand meets the lock on {:?}", key(row)),
+            Action::MeetLock { row, .. } => format!("an errand meets the lock on {:?}", key(row)),
             Action::Sync | Action::Sweep => format!("{action:?}"),
         }
     }
 
     fn show(&self, state: &State) -> String {
-        let State { phases, errands, visible_ts, opened_at, .. } = state;
-        let actors = format!("clients {phases:?}\nerrands {errands:?}\nvisible {visible_ts}, opened at {opened_at}");
-        format!("{}{:?}\n{actors}", state.now().rows.show(), state.now().fates)
+        let State { phases, resolvers, visible_ts, opened_at, .. } = state;
+        let actors = format!("clients {phases:?}\nerrands {resolvers:?}\nvisible {visible_ts}, opened at {opened_at}");
+        format!("{}{:?}\n{actors}", state.now().rows.dump(), state.now().ends)
     }
 }

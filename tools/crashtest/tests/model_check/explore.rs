@@ -11,7 +11,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
-use crate::judge::Rule;
+use crate::spec::Invariant;
 
 /// Two cores are what the smallest machine has.
 const THREADS: usize = 2;
@@ -20,24 +20,24 @@ const THREADS: usize = 2;
 static EXPLORING: Mutex<()> = Mutex::new(());
 
 /// A model that can tell what happens in it.
-pub trait Told: Model {
-    fn broken(state: &Self::State) -> Option<Rule>;
-    fn sights(&self) -> &Sights;
+pub trait Describe: Model {
+    fn violation(state: &Self::State) -> Option<Invariant>;
+    fn coverage(&self) -> &Coverage;
     /// The action, and who does what in it.
     fn describe(&self, state: &Self::State, action: &Self::Action) -> String;
     fn show(&self, state: &Self::State) -> String;
 }
 
 /// What was met under way, and how often.
-pub struct Sights(Vec<(&'static str, AtomicU64)>);
+pub struct Coverage(Vec<(&'static str, AtomicU64)>);
 
-impl Sights {
+impl Coverage {
     pub fn of(names: &[&'static str]) -> Self {
         Self(names.iter().map(|name| (*name, AtomicU64::new(0))).collect())
     }
 
     /// Counts the sight, if this configuration looks out for it.
-    pub fn met(&self, what: &str) {
+    pub fn hit(&self, what: &str) {
         if let Some((_, times)) = self.0.iter().find(|(name, _)| *name == what) {
             times.fetch_add(1, Ordering::Relaxed);
         }
@@ -45,16 +45,16 @@ impl Sights {
 }
 
 /// The rules as properties of states.
-pub fn rules<M: Told>() -> Vec<Property<M>> {
+pub fn rules<M: Describe>() -> Vec<Property<M>> {
     macro_rules! always {
         ($($rule:ident: $promise:literal)*) => {
-            vec![$(Property::always($promise, |_, state| M::broken(state) != Some(Rule::$rule))),*]
+            vec![$(Property::always($promise, |_, state| M::violation(state) != Some(Invariant::$rule))),*]
         };
     }
     always! {
-        OneVerdict: "a transaction has one verdict, for ever and everywhere"
+        SingleStatus: "a transaction has one verdict, for ever and everywhere"
         PrimaryFirst: "nothing is committed before its primary"
-        RolledBackForEver: "a row that a transaction has ended on is never locked by it again"
+        NoLockAfterEnd: "a row that a transaction has ended on is never locked by it again"
         FirstCommitterWins: "of two that overlap and write the same row only one commits"
         TimestampsInOrder: "read_ts, start_ts and commit_ts are in order, and commit_ts is unique"
         OneLock: "a lock is taken over and let go by its owner's transaction alone"
@@ -70,7 +70,7 @@ pub fn rules<M: Told>() -> Vec<Property<M>> {
 /// Explores all there is, in the name of the test; fails with a path where a rule is broken.
 pub fn explore<M>(model: M, states_min: usize)
 where
-    M: Told + Send + Sync + 'static,
+    M: Describe + Send + Sync + 'static,
     M::State: Clone + PartialEq + std::hash::Hash + Send + Sync + 'static,
     M::Action: Clone + PartialEq,
 {
@@ -87,7 +87,7 @@ where
         begun.elapsed().as_secs_f64()
     );
     let model = explored.model();
-    for (sight, times) in &model.sights().0 {
+    for (sight, times) in &model.coverage().0 {
         println!("    {:>10} x {sight}", times.load(Ordering::Relaxed));
     }
 
@@ -107,7 +107,7 @@ where
     assert!(explored.is_done(), "{name}: the exploration did not come to its end");
     let states = explored.unique_state_count();
     assert!(states >= states_min, "{name}: only {states} states, {states_min} are expected at least");
-    for (sight, times) in &model.sights().0 {
+    for (sight, times) in &model.coverage().0 {
         assert!(times.load(Ordering::Relaxed) > 0, "{name}: never met: {sight}");
     }
 }

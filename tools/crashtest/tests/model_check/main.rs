@@ -16,16 +16,16 @@
 
 mod embedded;
 mod explore;
-mod judge;
 mod rows;
 mod shared;
+mod spec;
 
 use percolite::row::{Mutation, SHORT_VALUE_MAX_BYTES};
 
 use crate::embedded::Embedded;
-use crate::explore::{Sights, explore};
-use crate::judge::Script;
+use crate::explore::{Coverage, explore};
 use crate::shared::Shared;
+use crate::spec::Script;
 
 const A: usize = 0;
 const B: usize = 1;
@@ -61,11 +61,11 @@ fn embedded_a_crash_within_recovery_leaves_whole_transactions() {
     let model = Embedded {
         scripts: vec![two_phase([(A, put()), (B, put())]), two_phase([(B, put()), (A, put())])],
         rows: 2,
-        group_rows: 1,
+        batch_rows: 1,
         rows_with_primary: 1,
         crashes: 2,
-        errands: 2,
-        sights: Sights::of(&[
+        resolvers: 2,
+        coverage: Coverage::of(&[
             "a crash loses a commit that was not acknowledged",
             "a crash interrupts the recovery from another",
             "an errand rolls a row forward",
@@ -85,11 +85,11 @@ fn embedded_the_status_tells_until_the_last_of_three_rows() {
     let model = Embedded {
         scripts: vec![two_phase([(A, put()), (B, put()), (C, put())]), two_phase([(C, put()), (A, put())])],
         rows: 3,
-        group_rows: 1,
+        batch_rows: 1,
         rows_with_primary: 1,
         crashes: 1,
-        errands: 2,
-        sights: Sights::of(&[
+        resolvers: 2,
+        coverage: Coverage::of(&[
             "a crash loses a commit that was not acknowledged",
             "an errand rolls a row forward",
             "an errand rolls a row back",
@@ -109,11 +109,11 @@ fn embedded_one_phase_and_two_phase_and_holds_get_along() {
             one_phase([(A, HOLD), (B, put())]),
         ],
         rows: 2,
-        group_rows: 1,
+        batch_rows: 1,
         rows_with_primary: 1,
         crashes: 1,
-        errands: 2,
-        sights: Sights::of(&[
+        resolvers: 2,
+        coverage: Coverage::of(&[
             "a crash loses a commit that was not acknowledged",
             "an errand rolls a row forward",
             "an errand rolls a row back",
@@ -138,11 +138,11 @@ fn embedded_long_values_and_deletions_are_whole_in_groups() {
     let model = Embedded {
         scripts: long_values_and_deletions(),
         rows: 3,
-        group_rows: 3,
+        batch_rows: 3,
         rows_with_primary: 1,
         crashes: 2,
-        errands: 1,
-        sights: Sights::of(&[
+        resolvers: 1,
+        coverage: Coverage::of(&[
             "a crash loses a commit that was not acknowledged",
             "an errand rolls a row forward",
             "an owner finds its row rolled forward by somebody else",
@@ -159,11 +159,11 @@ fn embedded_rows_that_fit_are_committed_with_the_primary() {
     let model = Embedded {
         scripts: long_values_and_deletions(),
         rows: 3,
-        group_rows: 2,
+        batch_rows: 2,
         rows_with_primary: 2,
         crashes: 2,
-        errands: 1,
-        sights: Sights::of(&[
+        resolvers: 1,
+        coverage: Coverage::of(&[
             "a crash loses a commit that was not acknowledged",
             "an errand rolls a row forward",
             "an errand rolls a row back",
@@ -180,9 +180,9 @@ fn shared_late_and_repeated_changes_do_no_harm() {
         rows: 2,
         readers: 0,
         ticks: 2,
-        strays: 2,
-        collects: false,
-        sights: Sights::of(&[
+        late_messages: 2,
+        prunes: false,
+        coverage: Coverage::of(&[
             "a late change is made",
             "a late lock is refused",
             "a late change that locks nothing is refused",
@@ -205,9 +205,9 @@ fn shared_a_reader_sees_the_same_whatever_is_committed_later() {
         rows: 2,
         readers: 1,
         ticks: 1,
-        strays: 1,
-        collects: false,
-        sights: Sights::of(&[
+        late_messages: 1,
+        prunes: false,
+        coverage: Coverage::of(&[
             "a reader has pushed an owner above itself",
             "a reader reads what a lock intends",
             "a reader reads past a newer version",
@@ -225,9 +225,9 @@ fn shared_readers_push_one_owner_together() {
         rows: 2,
         readers: 2,
         ticks: 1,
-        strays: 1,
-        collects: false,
-        sights: Sights::of(&["a reader has pushed an owner above itself", "an errand comes too late"]),
+        late_messages: 1,
+        prunes: false,
+        coverage: Coverage::of(&["a reader has pushed an owner above itself", "an errand comes too late"]),
     };
     explore(model, 800_000);
 }
@@ -244,9 +244,9 @@ fn shared_three_writers_with_holds_and_deletions() {
         rows: 2,
         readers: 0,
         ticks: 1,
-        strays: 0,
-        collects: false,
-        sights: Sights::of(&[
+        late_messages: 0,
+        prunes: false,
+        coverage: Coverage::of(&[
             "an errand rolls a row forward",
             "an errand rolls a row back",
             "a writer meets a newer commit",
@@ -262,9 +262,9 @@ fn shared_a_late_change_finds_the_safe_point_where_the_end_is_forgotten() {
         rows: 2,
         readers: 0,
         ticks: 1,
-        strays: 1,
-        collects: true,
-        sights: Sights::of(&[
+        late_messages: 1,
+        prunes: true,
+        coverage: Coverage::of(&[
             "an end is forgotten",
             "a late lock is refused",
             "an owner asks after its end is forgotten",
@@ -280,9 +280,9 @@ fn shared_a_reader_outlives_the_records_that_it_asks_for() {
         rows: 2,
         readers: 1,
         ticks: 1,
-        strays: 1,
-        collects: true,
-        sights: Sights::of(&["an end is forgotten", "a reader comes after its answer is forgotten"]),
+        late_messages: 1,
+        prunes: true,
+        coverage: Coverage::of(&["an end is forgotten", "a reader comes after its answer is forgotten"]),
     };
     explore(model, 130_000);
 }
@@ -294,10 +294,10 @@ fn shared_a_primary_that_was_never_locked_says_rolled_back() {
         rows: 2,
         readers: 0,
         ticks: 1,
-        strays: 2,
+        late_messages: 2,
         // While its primary is not locked a safe point above it would leave the other lock without a verdict.
-        collects: false,
-        sights: Sights::of(&["an errand rolls a row back", "an errand rolls a row forward"]),
+        prunes: false,
+        coverage: Coverage::of(&["an errand rolls a row back", "an errand rolls a row forward"]),
     };
     explore(model, 250_000);
 }
@@ -309,9 +309,9 @@ fn shared_a_reader_of_an_old_view_is_never_told_a_forgotten_end() {
         rows: 2,
         readers: 1,
         ticks: 0,
-        strays: 0,
-        collects: true,
-        sights: Sights::of(&["an end is forgotten", "a reader comes after its answer is forgotten"]),
+        late_messages: 0,
+        prunes: true,
+        coverage: Coverage::of(&["an end is forgotten", "a reader comes after its answer is forgotten"]),
     };
     explore(model, 120_000);
 }

@@ -35,7 +35,7 @@ pub struct Cells {
     pub lock: Option<Lock>,
     pub write: Option<WriteRecord>,
     /// By `start_ts`, in order.
-    pub statuses: Vec<(Timestamp, TxnRecord)>,
+    pub txn_records: Vec<(Timestamp, TxnRecord)>,
     /// Replaced versions, oldest first.
     pub versions: Vec<WriteRecord>,
     /// The transactions that have an entry in the data column.
@@ -46,13 +46,13 @@ impl Cells {
     fn change(&mut self, change: &RowChange) {
         edit(&mut self.lock, &change.lock);
         edit(&mut self.write, &change.write);
-        let at = self.statuses.partition_point(|(start_ts, _)| *start_ts < change.start_ts);
-        let found = self.statuses.get(at).is_some_and(|(start_ts, _)| *start_ts == change.start_ts);
+        let at = self.txn_records.partition_point(|(start_ts, _)| *start_ts < change.start_ts);
+        let found = self.txn_records.get(at).is_some_and(|(start_ts, _)| *start_ts == change.start_ts);
         match change.txn_record {
             CellChange::Keep => {}
-            CellChange::Put(status) if found => self.statuses[at].1 = status,
-            CellChange::Put(status) => self.statuses.insert(at, (change.start_ts, status)),
-            CellChange::Delete if found => drop(self.statuses.remove(at)),
+            CellChange::Put(status) if found => self.txn_records[at].1 = status,
+            CellChange::Put(status) => self.txn_records.insert(at, (change.start_ts, status)),
+            CellChange::Delete if found => drop(self.txn_records.remove(at)),
             CellChange::Delete => {}
         }
         if let Some(version) = &change.archived_version {
@@ -96,7 +96,7 @@ impl Rows {
     /// The row as read for the transaction that began at `start_ts`.
     pub fn read(&self, row: usize, start_ts: Timestamp) -> Row {
         let cells = &self.cells[row];
-        let status = cells.statuses.iter().find(|(ts, _)| *ts == start_ts).map(|(_, status)| *status);
+        let status = cells.txn_records.iter().find(|(ts, _)| *ts == start_ts).map(|(_, status)| *status);
         Row { lock: cells.lock.clone(), write: cells.write.clone(), txn_record: status, safe_point: self.safe_point }
     }
 
@@ -104,7 +104,7 @@ impl Rows {
     pub fn refusal(&self, changes: &[RowChange]) -> Option<usize> {
         let refused = changes.iter().find(|change| {
             let row = self.read(index(&change.row), change.start_ts);
-            !change.preconditions.iter().all(|guard| guard.is_met(&row))
+            !change.preconditions.iter().all(|precondition| precondition.is_met(&row))
         });
         refused.map(|change| index(&change.row))
     }
@@ -115,10 +115,10 @@ impl Rows {
     }
 
     /// Every column, a line each.
-    pub fn show(&self) -> String {
+    pub fn dump(&self) -> String {
         let mut lines = format!("safe point {}\n", self.safe_point);
         for (row, cells) in self.cells.iter().enumerate() {
-            let Cells { lock, write, statuses, versions, data } = &**cells;
+            let Cells { lock, write, txn_records: statuses, versions, data } = &**cells;
             let columns = format!("lock {lock:?}\n  write {write:?}\n  replaced {versions:?}\n  data {data:?}");
             lines += &format!("{:?}\n  {columns}\n  ended {statuses:?}\n", key(row));
         }
@@ -142,7 +142,7 @@ impl Hash for Cells {
         if let Some(write) = &self.write {
             write.encode(&mut bytes);
         }
-        for (start_ts, status) in &self.statuses {
+        for (start_ts, status) in &self.txn_records {
             bytes.extend(start_ts.to_u64().to_le_bytes());
             HistoryEntry::Ended(*status).encode(&mut bytes);
         }
@@ -173,8 +173,8 @@ impl Sent {
         let mut digest = Vec::with_capacity(96);
         digest.extend(change.row.as_bytes());
         digest.extend(change.start_ts.to_u64().to_le_bytes());
-        for guard in &change.preconditions {
-            digest_guard(*guard, &mut digest);
+        for precondition in &change.preconditions {
+            digest_guard(*precondition, &mut digest);
         }
         put(&change.lock, &mut digest, Record::encode);
         put(&change.write, &mut digest, Record::encode);
@@ -188,8 +188,8 @@ impl Sent {
     }
 }
 
-fn digest_guard(guard: Precondition, digest: &mut Vec<u8>) {
-    let (kind, ts) = match guard {
+fn digest_guard(precondition: Precondition, digest: &mut Vec<u8>) {
+    let (kind, ts) = match precondition {
         Precondition::LockAbsent => (0, Timestamp::ZERO),
         Precondition::LockUnchanged(stamp) => {
             digest.extend(stamp.txn.start_ts.to_u64().to_le_bytes());
@@ -218,10 +218,10 @@ fn put<T>(edit: &CellChange<T>, digest: &mut Vec<u8>, encode: impl Fn(&T, &mut V
 
 impl fmt::Debug for Sent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let RowChange { row, start_ts, preconditions: guards, lock, write, txn_record: status, .. } = &*self.change;
+        let RowChange { row, start_ts, preconditions, lock, write, txn_record: status, .. } = &*self.change;
         write!(
             f,
-            "change of {row:?} for the transaction {start_ts}: lock {lock:?}, write {write:?}, status {status:?}, if {guards:?}"
+            "change of {row:?} for the transaction {start_ts}: lock {lock:?}, write {write:?}, status {status:?}, if {preconditions:?}"
         )
     }
 }

@@ -10,8 +10,8 @@
 //! Readers take a timestamp first and a view later. What they have read is held against all that is committed afterwards. Beside
 //! them, in every state, a reader that begins there reads everything.
 
-mod errands;
 mod readers;
+mod resolvers;
 mod writers;
 
 use std::hash::Hash;
@@ -23,10 +23,10 @@ use percolite::row::{CellChange, Lock, RowChange};
 use percolite::timestamp::Timestamp;
 use stateright::{Model, Property};
 
-use self::readers::asks_about;
-use crate::explore::{Sights, Told, rules};
-use crate::judge::{Case, End, Fates, Named, Rule, Script, read, values_there};
+use self::readers::lock_to_resolve;
+use crate::explore::{Coverage, Describe, rules};
 use crate::rows::{Rows, Sent, index, key};
+use crate::spec::{End, Invariant, Scenario, Script, TxnEnds, TxnTimestamps, read, values_there};
 
 /// Milliseconds that a lock lives without a sign of life.
 const TTL_MS: u64 = 1;
@@ -41,10 +41,10 @@ pub struct Shared {
     /// How often the clock moves.
     pub ticks: u8,
     /// How many changes arrive late or twice.
-    pub strays: u8,
+    pub late_messages: u8,
     /// Whether the safe point moves up and ends are forgotten.
-    pub collects: bool,
-    pub sights: Sights,
+    pub prunes: bool,
+    pub coverage: Coverage,
 }
 
 /// What a writer is doing.
@@ -67,12 +67,12 @@ struct Writer {
     sending: Option<Sent>,
     /// Of its locks.
     ttl_ms: u64,
-    errand: Option<Errand>,
+    resolver: Option<Resolver>,
 }
 
 /// From a lock to its verdict and back.
 #[derive(Clone, Debug, PartialEq, Hash)]
-struct Errand {
+struct Resolver {
     row: usize,
     start_ts: Timestamp,
     primary: usize,
@@ -93,7 +93,7 @@ enum Reader {
         read_ts: Timestamp,
         view: Rows,
         found: Vec<Option<Timestamp>>,
-        errand: Errand,
+        resolver: Resolver,
     },
     Done {
         read_ts: Timestamp,
@@ -104,17 +104,17 @@ enum Reader {
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub struct State {
     rows: Rows,
-    fates: Fates,
+    ends: TxnEnds,
     newest_ts: Timestamp,
-    named: Vec<Option<Named>>,
+    timestamps: Vec<Option<TxnTimestamps>>,
     writers: Vec<Writer>,
     readers: Vec<Reader>,
     /// Under way without anybody waiting, in order.
-    bag: Vec<Sent>,
+    in_flight: Vec<Sent>,
     ticks_left: u8,
-    strays_left: u8,
+    late_messages_left: u8,
     safe_points_left: u8,
-    broken: Option<Rule>,
+    violation: Option<Invariant>,
 }
 
 impl State {
@@ -123,20 +123,20 @@ impl State {
         self.newest_ts
     }
 
-    fn stray(&mut self, sent: Sent) {
-        self.strays_left -= 1;
-        self.bag.push(sent);
-        self.bag.sort();
+    fn duplicate(&mut self, sent: Sent) {
+        self.late_messages_left -= 1;
+        self.in_flight.push(sent);
+        self.in_flight.sort();
     }
 }
 
 /// How a change travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Travel {
+pub enum Delivery {
     /// It arrives and is answered.
-    Well,
+    Once,
     /// So it does, and it will arrive once more.
-    Twice,
+    Duplicated,
     /// It is under way; its sender gives up waiting and asks again.
     Late,
 }
@@ -145,102 +145,102 @@ pub enum Travel {
 pub enum Action {
     /// A writer's next step that sends nothing.
     Writer(usize),
-    WriterSends(usize, Travel),
+    WriterSends(usize, Delivery),
     Reader(usize),
-    ReaderSends(usize, Travel),
+    ReaderSends(usize, Delivery),
     Deliver(usize),
     Tick,
     SafePoint,
-    Forget {
+    Prune {
         row: usize,
         start_ts: Timestamp,
     },
 }
 
 /// What came of asking a step.
-enum Asked<T> {
+enum StepResult<T> {
     Send(Sent, T),
     Answer(T),
     Refused(StepError),
 }
 
-fn asked<T>(step: Result<Step<T>, StepError>) -> Asked<T> {
+fn step_result<T>(step: Result<Step<T>, StepError>) -> StepResult<T> {
     match step {
-        Ok(Step::Apply(change, answer)) => Asked::Send(Sent::new(change), answer),
-        Ok(Step::Done(answer)) => Asked::Answer(answer),
-        Err(why) => Asked::Refused(why),
+        Ok(Step::Apply(change, answer)) => StepResult::Send(Sent::new(change), answer),
+        Ok(Step::Done(answer)) => StepResult::Answer(answer),
+        Err(why) => StepResult::Refused(why),
     }
 }
 
 impl Shared {
-    fn judged<T>(&self, state: &mut State, judge: impl FnOnce(&mut Fates, &Case<'_>, &Rows) -> T) -> T {
-        let State { rows, fates, newest_ts, named, .. } = state;
-        let lives = |lock: &Lock| lock.txn.start_ts.millis() + lock.ttl_ms >= newest_ts.millis();
-        judge(fates, &Case { scripts: &self.scripts, named, lives: &lives }, rows)
+    fn with_scenario<T>(&self, state: &mut State, judge: impl FnOnce(&mut TxnEnds, &Scenario<'_>, &Rows) -> T) -> T {
+        let State { rows, ends, newest_ts, timestamps, .. } = state;
+        let is_live = |lock: &Lock| lock.txn.start_ts.millis() + lock.ttl_ms >= newest_ts.millis();
+        judge(ends, &Scenario { scripts: &self.scripts, timestamps, is_live: &is_live }, rows)
     }
 
     /// A change arrives. The answer is whether it was made.
-    fn deliver(&self, state: &mut State, change: &RowChange) -> Result<bool, Rule> {
+    fn deliver(&self, state: &mut State, change: &RowChange) -> Result<bool, Invariant> {
         if state.rows.refusal(std::slice::from_ref(change)).is_some() {
             return Ok(false);
         }
-        self.judged(state, |fates, case, rows| fates.see(case, &rows.cells[index(&change.row)], change))?;
+        self.with_scenario(state, |ends, case, rows| ends.apply(case, &rows.cells[index(&change.row)], change))?;
         state.rows.change(change);
         Ok(true)
     }
 
     /// Sends a change. The answer is whether its sender knows it made; if not, it asks its step again.
-    fn send(&self, state: &mut State, sent: &Sent, travel: Travel) -> Result<bool, Rule> {
-        match travel {
-            Travel::Well => self.deliver(state, &sent.change),
-            Travel::Twice => {
-                state.stray(sent.clone());
+    fn send(&self, state: &mut State, sent: &Sent, delivery: Delivery) -> Result<bool, Invariant> {
+        match delivery {
+            Delivery::Once => self.deliver(state, &sent.change),
+            Delivery::Duplicated => {
+                state.duplicate(sent.clone());
                 self.deliver(state, &sent.change)
             }
-            Travel::Late => {
-                state.stray(sent.clone());
+            Delivery::Late => {
+                state.duplicate(sent.clone());
                 Ok(false)
             }
         }
     }
 
-    fn told(&self, state: &mut State, start_ts: Timestamp, verdict: TransactionStatus) -> Result<(), Rule> {
-        self.judged(state, |fates, case, _| fates.told(case, start_ts, verdict))
+    fn check_answer(&self, state: &mut State, start_ts: Timestamp, status: TransactionStatus) -> Result<(), Invariant> {
+        self.with_scenario(state, |ends, case, _| ends.check_answer(case, start_ts, status))
     }
 
     /// What must hold in every state.
-    fn examine(&self, state: &mut State) -> Result<(), Rule> {
+    fn check_state(&self, state: &mut State) -> Result<(), Invariant> {
         let readers = state.readers.clone();
         let newest_ts = state.newest_ts;
-        self.judged(state, |fates, case, rows| {
+        self.with_scenario(state, |ends, case, rows| {
             for reader in &readers {
                 let Reader::Done { read_ts, found } = reader else { continue };
                 for (row, found) in found.iter().enumerate() {
-                    if *found != fates.expected(case, row, *read_ts) {
-                        return Err(Rule::SnapshotsWhole);
+                    if *found != ends.expected(case, row, *read_ts) {
+                        return Err(Invariant::SnapshotsWhole);
                     }
                 }
             }
             // A reader that begins here, with nobody else about, asks each lock's primary.
             for row in 0..self.rows {
                 let mut decides = false;
-                if let Some(lock) = asks_about(rows, row, newest_ts) {
-                    let asker = OwnerLiveness::ByTtl { current_ts: newest_ts, push_above: Some(newest_ts) };
-                    let request = CheckTxnStatus { row: lock.primary.clone(), txn: lock.txn, liveness: asker };
+                if let Some(lock) = lock_to_resolve(rows, row, newest_ts) {
+                    let requester = OwnerLiveness::ByTtl { current_ts: newest_ts, push_above: Some(newest_ts) };
+                    let request = CheckTxnStatus { row: lock.primary.clone(), txn: lock.txn, liveness: requester };
                     let primary = rows.read(index(&lock.primary), lock.txn.start_ts);
                     decides = match check_txn_status(&primary, &request) {
                         Ok(Step::Apply(_, answer) | Step::Done(answer)) => {
                             matches!(answer, TransactionStatus::Committed(commit_ts) if commit_ts <= newest_ts)
                         }
-                        Err(_) => return Err(Rule::LocksResolvable),
+                        Err(_) => return Err(Invariant::LocksResolvable),
                     };
                 }
-                if read(rows, row, newest_ts, decides)? != fates.expected(case, row, newest_ts) {
-                    return Err(Rule::SnapshotsWhole);
+                if read(rows, row, newest_ts, decides)? != ends.expected(case, row, newest_ts) {
+                    return Err(Invariant::SnapshotsWhole);
                 }
             }
             let much_later = OwnerLiveness::ByTtl { current_ts: Timestamp::MAX, push_above: None };
-            fates.resolvable(case, rows, much_later, true)?;
+            ends.resolvable(case, rows, much_later, true)?;
             values_there(rows)
         })
     }
@@ -254,44 +254,47 @@ impl Model for Shared {
         let writers = self.scripts.len();
         vec![State {
             rows: Rows::new(self.rows),
-            fates: Fates::new(writers),
+            ends: TxnEnds::new(writers),
             newest_ts: Timestamp::ZERO,
-            named: vec![None; writers],
-            writers: vec![Writer { task: Task::Begin, sending: None, ttl_ms: 0, errand: None }; writers],
+            timestamps: vec![None; writers],
+            writers: vec![Writer { task: Task::Begin, sending: None, ttl_ms: 0, resolver: None }; writers],
             readers: vec![Reader::Begin; self.readers],
-            bag: Vec::new(),
+            in_flight: Vec::new(),
             ticks_left: self.ticks,
-            strays_left: self.strays,
-            safe_points_left: u8::from(self.collects),
-            broken: None,
+            late_messages_left: self.late_messages,
+            safe_points_left: u8::from(self.prunes),
+            violation: None,
         }]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
-        if state.broken.is_some() {
+        if state.violation.is_some() {
             return;
         }
-        let travels: &[Travel] =
-            if state.strays_left > 0 { &[Travel::Well, Travel::Twice, Travel::Late] } else { &[Travel::Well] };
+        let deliveries: &[Delivery] = if state.late_messages_left > 0 {
+            &[Delivery::Once, Delivery::Duplicated, Delivery::Late]
+        } else {
+            &[Delivery::Once]
+        };
         for (w, writer) in state.writers.iter().enumerate() {
-            let sending = writer.errand.as_ref().map_or(&writer.sending, |errand| &errand.sending);
+            let sending = writer.resolver.as_ref().map_or(&writer.sending, |resolver| &resolver.sending);
             if sending.is_some() {
-                actions.extend(travels.iter().map(|travel| Action::WriterSends(w, *travel)));
+                actions.extend(deliveries.iter().map(|delivery| Action::WriterSends(w, *delivery)));
             } else if writer.task != Task::Ended && !(writer.task == Task::Begin && self.has_equal_before(state, w)) {
                 actions.push(Action::Writer(w));
             }
         }
         for (r, reader) in state.readers.iter().enumerate() {
             match reader {
-                Reader::Reading { errand, .. } if errand.sending.is_some() => {
-                    actions.extend(travels.iter().map(|travel| Action::ReaderSends(r, *travel)));
+                Reader::Reading { resolver, .. } if resolver.sending.is_some() => {
+                    actions.extend(deliveries.iter().map(|delivery| Action::ReaderSends(r, *delivery)));
                 }
                 Reader::Done { .. } => {}
                 Reader::Begin if r > 0 && state.readers[r - 1] == Reader::Begin => {}
                 _ => actions.push(Action::Reader(r)),
             }
         }
-        actions.extend((0..state.bag.len()).map(Action::Deliver));
+        actions.extend((0..state.in_flight.len()).map(Action::Deliver));
         if state.ticks_left > 0 {
             actions.push(Action::Tick);
         }
@@ -302,8 +305,8 @@ impl Model for Shared {
         let safe_point = state.rows.safe_point;
         if state.rows.locks().all(|(_, lock)| lock.txn.start_ts >= safe_point) {
             for (row, cells) in state.rows.cells.iter().enumerate() {
-                let old = cells.statuses.iter().filter(|(start_ts, _)| *start_ts < safe_point);
-                actions.extend(old.map(|(start_ts, _)| Action::Forget { row, start_ts: *start_ts }));
+                let old = cells.txn_records.iter().filter(|(start_ts, _)| *start_ts < safe_point);
+                actions.extend(old.map(|(start_ts, _)| Action::Prune { row, start_ts: *start_ts }));
             }
         }
     }
@@ -312,14 +315,14 @@ impl Model for Shared {
         let mut next = state.clone();
         let stepped = match action {
             Action::Writer(w) => self.writer(&mut next, w),
-            Action::WriterSends(w, travel) => self.writer_sends(&mut next, w, travel),
+            Action::WriterSends(w, delivery) => self.writer_sends(&mut next, w, delivery),
             Action::Reader(r) => self.reader(&mut next, r),
-            Action::ReaderSends(r, travel) => self.reader_sends(&mut next, r, travel),
+            Action::ReaderSends(r, delivery) => self.reader_sends(&mut next, r, delivery),
             Action::Deliver(n) => {
-                let sent = next.bag.remove(n);
+                let sent = next.in_flight.remove(n);
                 self.deliver(&mut next, &sent.change).map(|made| {
                     let locks = matches!(sent.change.lock, CellChange::Put(_));
-                    self.sights.met(match (made, locks) {
+                    self.coverage.hit(match (made, locks) {
                         (true, _) => "a late change is made",
                         (false, true) => "a late lock is refused",
                         (false, false) => "a late change that locks nothing is refused",
@@ -336,14 +339,14 @@ impl Model for Shared {
                 next.rows.safe_point = next.draw();
                 Ok(())
             }
-            Action::Forget { row, start_ts } => {
-                self.sights.met("an end is forgotten");
+            Action::Prune { row, start_ts } => {
+                self.coverage.hit("an end is forgotten");
                 next.rows.change(&delete_txn_record(key(row), start_ts));
                 Ok(())
             }
         };
-        if let Err(rule) = stepped.and_then(|()| self.examine(&mut next)) {
-            next.broken = Some(rule);
+        if let Err(rule) = stepped.and_then(|()| self.check_state(&mut next)) {
+            next.violation = Some(rule);
         }
         Some(next)
     }
@@ -353,33 +356,33 @@ impl Model for Shared {
     }
 }
 
-impl Told for Shared {
-    fn broken(state: &State) -> Option<Rule> {
-        state.broken
+impl Describe for Shared {
+    fn violation(state: &State) -> Option<Invariant> {
+        state.violation
     }
 
-    fn sights(&self) -> &Sights {
-        &self.sights
+    fn coverage(&self) -> &Coverage {
+        &self.coverage
     }
 
     fn describe(&self, state: &State, action: &Action) -> String {
         let writer = |w: usize| match &state.writers[w] {
-            Writer { errand: Some(errand), .. } => format!("writer {w} on an errand: {errand:?}"),
+            Writer { resolver: Some(resolver), .. } => format!("writer {w} on an errand: {resolver:?}"),
             Writer { task, sending, .. } => format!("writer {w}: {task:?} {sending:?}"),
         };
         match *action {
             Action::Writer(w) => writer(w),
-            Action::WriterSends(w, travel) => format!("arrives {travel:?}: {}", writer(w)),
+            Action::WriterSends(w, delivery) => format!("arrives {delivery:?}: {}", writer(w)),
             Action::Reader(r) => format!("reader {r}: {:?}", state.readers[r]),
-            Action::ReaderSends(r, travel) => format!("arrives {travel:?}: reader {r}: {:?}", state.readers[r]),
-            Action::Deliver(n) => format!("arrives after all: {:?}", state.bag[n]),
+            Action::ReaderSends(r, delivery) => format!("arrives {delivery:?}: reader {r}: {:?}", state.readers[r]),
+            Action::Deliver(n) => format!("arrives after all: {:?}", state.in_flight[n]),
             _ => format!("{action:?}"),
         }
     }
 
     fn show(&self, state: &State) -> String {
-        let State { writers, readers, bag, .. } = state;
-        let actors = format!("writers {writers:?}\nreaders {readers:?}\nunder way {bag:?}");
-        format!("{}{:?}\n{actors}", state.rows.show(), state.fates)
+        let State { writers, readers, in_flight, .. } = state;
+        let actors = format!("writers {writers:?}\nreaders {readers:?}\nunder way {in_flight:?}");
+        format!("{}{:?}\n{actors}", state.rows.dump(), state.ends)
     }
 }

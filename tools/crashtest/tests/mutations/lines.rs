@@ -22,11 +22,11 @@ pub fn txns_mut(lines: &mut [Line]) -> impl Iterator<Item = &mut Transaction> {
 /// One of the transactions for which this holds.
 pub fn any_txn<'a>(
     lines: &'a mut [Line],
-    dice: &mut StdRng,
+    rng: &mut StdRng,
     wanted: impl Fn(&Transaction) -> bool,
 ) -> Option<&'a mut Transaction> {
     let mut fitting: Vec<_> = txns_mut(lines).filter(|txn| wanted(txn)).collect();
-    if fitting.is_empty() { None } else { Some(fitting.swap_remove(dice.random_range(0..fitting.len()))) }
+    if fitting.is_empty() { None } else { Some(fitting.swap_remove(rng.random_range(0..fitting.len()))) }
 }
 
 pub fn writes<'a>(txn: &'a Transaction, key: &'a str) -> impl Iterator<Item = Option<String>> + 'a {
@@ -51,7 +51,7 @@ pub fn claims(txn: &Transaction) -> bool {
     txn.ops.iter().any(|op| matches!(op, Op::Write(..) | Op::ReadForUpdate(..)))
 }
 
-pub fn other_commit(lines: &[Line], dice: &mut StdRng) -> Option<u64> {
+pub fn other_commit(lines: &[Line], rng: &mut StdRng) -> Option<u64> {
     let commits: Vec<u64> = txns(lines).filter(|txn| claims(txn)).filter_map(|txn| txn.commit_ts).collect();
-    commits.choose(dice).copied()
+    commits.choose(rng).copied()
 }

@@ -37,9 +37,9 @@ const MUTATIONS: &[(&str, Mutation, &[Anomaly])] = &[
     ("a read shows an aborted value", aborted, &[AbortedRead]),
     ("a read shows an intermediate value", intermediate, &[IntermediateRead]),
     ("a read shows what nobody wrote", garbage, &[GarbageRead]),
-    ("a read does not show its own write", own, &[OwnWriteLost]),
+    ("a read does not show its own write", own, &[LostOwnWrite]),
     ("a second read shows something else", again, &[NonRepeatableRead]),
-    ("a scan misses a row", missed, &[Phantom, OwnWriteLost, LostAcknowledgedWrite, FracturedRead, NonRepeatableRead]),
+    ("a scan misses a row", missed, &[Phantom, LostOwnWrite, LostAcknowledgedWrite, FracturedRead, NonRepeatableRead]),
     (
         "a scan shows a deleted row",
         undead,
@@ -50,7 +50,7 @@ const MUTATIONS: &[(&str, Mutation, &[Anomaly])] = &[
             LostAcknowledgedWrite,
             FutureRead,
             LongFork,
-            OwnWriteLost,
+            LostOwnWrite,
             IntermediateRead,
             AbortedRead,
         ],
@@ -78,11 +78,11 @@ fn every_change_is_noticed_and_named() {
         let (mut made, mut harmless) = (0, 0);
         let mut called: BTreeMap<&str, usize> = BTreeMap::new();
         for number in 0..2000 {
-            let mut dice = StdRng::seed_from_u64(seed + number);
-            let shape = Shape { unknown: 0.0, crashes: 0.0, names: true, ..Shape::random(&mut dice) };
+            let mut rng = StdRng::seed_from_u64(seed + number);
+            let shape = Shape { unknown: 0.0, crashes: 0.0, start_timestamps: true, ..Shape::random(&mut rng) };
             let mut lines = history(seed + number, &shape);
             let before = text(&lines);
-            if enable_mutant(&mut lines, &mut dice).is_none() {
+            if enable_mutant(&mut lines, &mut rng).is_none() {
                 continue;
             }
             made += 1;
@@ -106,17 +106,17 @@ fn every_set_is_small_and_shows_the_violation_alone() {
     let seed = seed();
     let mut sizes: BTreeMap<usize, usize> = BTreeMap::new();
     for number in 0..6000 {
-        let mut dice = StdRng::seed_from_u64(seed + number);
-        let (what, enable_mutant, _) = MUTATIONS.choose(&mut dice).unwrap();
-        let shape = Shape { names: true, ..Shape::random(&mut dice) };
+        let mut rng = StdRng::seed_from_u64(seed + number);
+        let (what, enable_mutant, _) = MUTATIONS.choose(&mut rng).unwrap();
+        let shape = Shape { start_timestamps: true, ..Shape::random(&mut rng) };
         let mut lines = history(seed + number, &shape);
-        if enable_mutant(&mut lines, &mut dice).is_none() {
+        if enable_mutant(&mut lines, &mut rng).is_none() {
             continue;
         }
         let whole = report(&lines);
         for violation in &whole.violations {
             let shown = |lines: &[Line]| {
-                let sight = |v: &percolite_crashtest::checker::Violation| {
+                let sight = |v: &percolite_crashtest::checker::IsolationViolation| {
                     let anyway =
                         matches!(v.anomaly, Anomaly::AbortedRead | Anomaly::IntermediateRead | Anomaly::GarbageRead);
                     let expected = (!anyway).then(|| v.expected.clone());
@@ -124,10 +124,10 @@ fn every_set_is_small_and_shows_the_violation_alone() {
                 };
                 report(lines).violations.iter().any(|found| sight(found) == sight(violation))
             };
-            let told = || format!("{what}: {number}\n{}\n{violation}", text(&lines));
-            assert!(!violation.history.is_empty() && shown(&violation.history), "{}", told());
+            let text = || format!("{what}: {number}\n{}\n{violation}", text(&lines));
+            assert!(!violation.history.is_empty() && shown(&violation.history), "{}", text());
             for fewer in without_one(&violation.history) {
-                assert!(!shown(&fewer), "{}", told());
+                assert!(!shown(&fewer), "{}", text());
             }
             *sizes.entry(violation.transactions.len()).or_default() += 1;
         }

@@ -9,7 +9,7 @@ use rand::seq::IndexedRandom as _;
 
 use crate::lines::*;
 
-pub fn overlap(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
+pub fn overlap(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
     let written = |txn: &Transaction| -> BTreeSet<String> {
         let keys = txn.ops.iter().filter_map(|op| match op {
             Op::Write(key, _) | Op::ReadForUpdate(key, _) => Some(key.clone()),
@@ -22,49 +22,49 @@ pub fn overlap(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
         let keys = written(txn);
         commits.iter().filter(|(ts, other)| *ts <= txn.read_ts && !other.is_disjoint(&keys)).map(|(ts, _)| *ts).max()
     };
-    let txn = any_txn(lines, dice, |txn| txn.commit_ts.is_some() && before(txn).is_some())?;
+    let txn = any_txn(lines, rng, |txn| txn.commit_ts.is_some() && before(txn).is_some())?;
     txn.read_ts = before(txn)? - 1;
     Some(())
 }
 
-pub fn same_commit(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
-    let ts = other_commit(lines, dice)?;
-    any_txn(lines, dice, |txn| claims(txn) && txn.commit_ts.is_some_and(|other| other != ts))?.commit_ts = Some(ts);
+pub fn same_commit(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
+    let ts = other_commit(lines, rng)?;
+    any_txn(lines, rng, |txn| claims(txn) && txn.commit_ts.is_some_and(|other| other != ts))?.commit_ts = Some(ts);
     Some(())
 }
 
-pub fn same_start(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
+pub fn same_start(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
     let ts = txns(lines).next()?.start_ts;
-    any_txn(lines, dice, |txn| txn.start_ts != ts)?.start_ts = ts;
+    any_txn(lines, rng, |txn| txn.start_ts != ts)?.start_ts = ts;
     Some(())
 }
 
-pub fn start_is_commit(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
-    let ts = other_commit(lines, dice)?;
-    any_txn(lines, dice, |txn| txn.commit_ts != Some(ts))?.start_ts = Some(ts);
+pub fn start_is_commit(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
+    let ts = other_commit(lines, rng)?;
+    any_txn(lines, rng, |txn| txn.commit_ts != Some(ts))?.start_ts = Some(ts);
     Some(())
 }
 
-pub fn commit_too_low(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
-    let txn = any_txn(lines, dice, |txn| claims(txn) && txn.commit_ts.is_some() && txn.read_ts > 0)?;
+pub fn commit_too_low(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
+    let txn = any_txn(lines, rng, |txn| claims(txn) && txn.commit_ts.is_some() && txn.read_ts > 0)?;
     txn.start_ts = None;
-    txn.commit_ts = Some(dice.random_range(txn.read_ts - 1..=txn.read_ts));
+    txn.commit_ts = Some(rng.random_range(txn.read_ts - 1..=txn.read_ts));
     Some(())
 }
 
-pub fn start_too_low(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
-    let txn = any_txn(lines, dice, |_| true)?;
+pub fn start_too_low(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
+    let txn = any_txn(lines, rng, |_| true)?;
     txn.start_ts = Some(txn.read_ts.checked_sub(1)?);
     Some(())
 }
 
-pub fn start_too_high(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
-    let txn = any_txn(lines, dice, |txn| claims(txn) && txn.commit_ts.is_some())?;
-    txn.start_ts = txn.commit_ts.map(|ts| ts + dice.random_range(0..2));
+pub fn start_too_high(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
+    let txn = any_txn(lines, rng, |txn| claims(txn) && txn.commit_ts.is_some())?;
+    txn.start_ts = txn.commit_ts.map(|ts| ts + rng.random_range(0..2));
     Some(())
 }
 
-pub fn session_back(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
+pub fn session_back(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
     let mut last: BTreeMap<u64, u64> = BTreeMap::new();
     let mut choices = Vec::new();
     for (at, txn) in txns(lines).enumerate() {
@@ -76,12 +76,12 @@ pub fn session_back(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
             *seen = (*seen).max(txn.read_ts);
         }
     }
-    let (at, read_ts) = *choices.choose(dice)?;
+    let (at, read_ts) = *choices.choose(rng)?;
     txns_mut(lines).nth(at)?.read_ts = read_ts;
     Some(())
 }
 
-pub fn session_forgets(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
+pub fn session_forgets(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
     let mut last: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
     let mut choices = Vec::new();
     for (at, txn) in txns(lines).enumerate() {
@@ -92,18 +92,19 @@ pub fn session_forgets(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
             choices.push((at, commit_ts - 1));
         }
     }
-    let (at, read_ts) = *choices.choose(dice)?;
+    let (at, read_ts) = *choices.choose(rng)?;
     let txn = txns_mut(lines).nth(at)?;
     txn.read_ts = read_ts;
     txn.began = None;
     Some(())
 }
 
-pub fn real_time(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
-    let told: Vec<(u64, u64)> =
+pub fn real_time(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
+    let acknowledged: Vec<(u64, u64)> =
         txns(lines).filter(|txn| claims(txn)).filter_map(|txn| Some((txn.ended?, txn.commit_ts?))).collect();
-    let newest = |txn: &Transaction| told.iter().filter(|(ended, _)| Some(*ended) < txn.began).map(|(_, ts)| *ts).max();
-    let txn = any_txn(lines, dice, |txn| newest(txn).is_some())?;
+    let newest =
+        |txn: &Transaction| acknowledged.iter().filter(|(ended, _)| Some(*ended) < txn.began).map(|(_, ts)| *ts).max();
+    let txn = any_txn(lines, rng, |txn| newest(txn).is_some())?;
     txn.read_ts = newest(txn)? - 1;
     // A session of its own, or it would be that order that shows.
     txn.session = 1000;

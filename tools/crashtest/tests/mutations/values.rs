@@ -12,7 +12,7 @@ use crate::lines::*;
 /// Changes one read that is not of the reader's own write, by what `choose` makes of its row, its snapshot and its value.
 pub fn change_read(
     lines: &mut [Line],
-    dice: &mut StdRng,
+    rng: &mut StdRng,
     choose: impl Fn(&[Line], &Transaction, &str, &Option<String>) -> Vec<Option<String>>,
 ) -> Option<()> {
     let before = lines.to_vec();
@@ -31,14 +31,14 @@ pub fn change_read(
             }
         }
     }
-    let (at, step, value) = choices.choose(dice)?.clone();
+    let (at, step, value) = choices.choose(rng)?.clone();
     let Op::Read(_, slot) = &mut txns_mut(lines).nth(at)?.ops[step] else { return None };
     *slot = value;
     Some(())
 }
 
-pub fn older(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
-    change_read(lines, dice, |lines, txn, key, value| {
+pub fn older(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
+    change_read(lines, rng, |lines, txn, key, value| {
         let versions = versions(lines, key);
         let seen = versions.iter().rposition(|(ts, _)| *ts <= txn.read_ts).unwrap();
         let later: BTreeSet<_> = versions[seen..].iter().map(|(_, value)| value.clone()).collect();
@@ -47,22 +47,22 @@ pub fn older(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
     })
 }
 
-pub fn later(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
-    change_read(lines, dice, |lines, txn, key, _| {
+pub fn later(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
+    change_read(lines, rng, |lines, txn, key, _| {
         let later = versions(lines, key).into_iter().filter(|(ts, value)| *ts > txn.read_ts && value.is_some());
         later.map(|(_, value)| value).collect()
     })
 }
 
-pub fn aborted(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
-    change_read(lines, dice, |lines, reader, key, _| {
+pub fn aborted(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
+    change_read(lines, rng, |lines, reader, key, _| {
         let aborted = txns(lines).filter(|txn| txn.outcome == Outcome::Aborted && *txn != reader);
         aborted.filter_map(|txn| writes(txn, key).last()).filter(Option::is_some).collect()
     })
 }
 
-pub fn intermediate(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
-    change_read(lines, dice, |lines, reader, key, _| {
+pub fn intermediate(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
+    change_read(lines, rng, |lines, reader, key, _| {
         let mut values = Vec::new();
         for txn in txns(lines).filter(|txn| *txn != reader) {
             let mut written: Vec<_> = writes(txn, key).collect();
@@ -73,11 +73,11 @@ pub fn intermediate(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
     })
 }
 
-pub fn garbage(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
-    change_read(lines, dice, |_, _, _, _| vec![Some("nobody's".into())])
+pub fn garbage(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
+    change_read(lines, rng, |_, _, _, _| vec![Some("nobody's".into())])
 }
 
-pub fn own(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
+pub fn own(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
     let reads_own = |txn: &Transaction| {
         let mut own = BTreeSet::new();
         txn.ops.iter().position(|op| match op {
@@ -89,14 +89,14 @@ pub fn own(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
             _ => false,
         })
     };
-    let txn = any_txn(lines, dice, |txn| reads_own(txn).is_some())?;
+    let txn = any_txn(lines, rng, |txn| reads_own(txn).is_some())?;
     let step = reads_own(txn)?;
     let Op::Read(_, value) = &mut txn.ops[step] else { return None };
-    *value = if dice.random() { None } else { Some("another's".into()) };
+    *value = if rng.random() { None } else { Some("another's".into()) };
     Some(())
 }
 
-pub fn again(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
+pub fn again(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
     let all: Vec<(u64, String, Option<String>)> = txns(lines)
         .filter_map(|txn| txn.commit_ts.map(|ts| (ts, txn)))
         .flat_map(|(ts, txn)| {
@@ -116,25 +116,25 @@ pub fn again(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
             _ => None,
         })
     };
-    let txn = any_txn(lines, dice, |txn| other(txn).is_some())?;
+    let txn = any_txn(lines, rng, |txn| other(txn).is_some())?;
     let op = other(txn)?;
     txn.ops.push(op);
     Some(())
 }
 
-pub fn scan<'a>(lines: &'a mut [Line], dice: &mut StdRng, wanted: fn(&Op) -> bool) -> Option<&'a mut Op> {
-    any_txn(lines, dice, |txn| txn.ops.iter().any(wanted))?.ops.iter_mut().find(|op| wanted(op))
+pub fn scan<'a>(lines: &'a mut [Line], rng: &mut StdRng, wanted: fn(&Op) -> bool) -> Option<&'a mut Op> {
+    any_txn(lines, rng, |txn| txn.ops.iter().any(wanted))?.ops.iter_mut().find(|op| wanted(op))
 }
 
-pub fn missed(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
-    let Op::Scan { rows, .. } = scan(lines, dice, |op| matches!(op, Op::Scan { rows, .. } if !rows.is_empty()))? else {
+pub fn missed(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
+    let Op::Scan { rows, .. } = scan(lines, rng, |op| matches!(op, Op::Scan { rows, .. } if !rows.is_empty()))? else {
         return None;
     };
-    rows.remove(dice.random_range(0..rows.len()));
+    rows.remove(rng.random_range(0..rows.len()));
     Some(())
 }
 
-pub fn undead(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
+pub fn undead(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
     let written: Vec<(String, String)> = txns(lines)
         .flat_map(|txn| &txn.ops)
         .filter_map(|op| match op {
@@ -142,26 +142,26 @@ pub fn undead(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
             _ => None,
         })
         .collect();
-    let Op::Scan { from, to, rows } = scan(lines, dice, |op| matches!(op, Op::Scan { .. }))? else { return None };
+    let Op::Scan { from, to, rows } = scan(lines, rng, |op| matches!(op, Op::Scan { .. }))? else { return None };
     let absent = |key: &String| rows.iter().all(|(shown, _)| shown != key);
     let inside = |key: &String| key >= from && to.as_ref().is_none_or(|to| key < to);
     let undead: Vec<_> = written.iter().filter(|(key, _)| inside(key) && absent(key)).collect();
-    let row = (*undead.choose(dice)?).clone();
+    let row = (*undead.choose(rng)?).clone();
     rows.push(row);
     Some(())
 }
 
-pub fn twice(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
-    let Op::Scan { rows, .. } = scan(lines, dice, |op| matches!(op, Op::Scan { rows, .. } if !rows.is_empty()))? else {
+pub fn twice(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
+    let Op::Scan { rows, .. } = scan(lines, rng, |op| matches!(op, Op::Scan { rows, .. } if !rows.is_empty()))? else {
         return None;
     };
-    let row = rows.choose(dice)?.clone();
+    let row = rows.choose(rng)?.clone();
     rows.push(row);
     Some(())
 }
 
-pub fn outside(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
-    let Op::Scan { from, rows, .. } = scan(lines, dice, |op| matches!(op, Op::Scan { rows, .. } if !rows.is_empty()))?
+pub fn outside(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
+    let Op::Scan { from, rows, .. } = scan(lines, rng, |op| matches!(op, Op::Scan { rows, .. } if !rows.is_empty()))?
     else {
         return None;
     };
@@ -170,8 +170,8 @@ pub fn outside(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
     Some(())
 }
 
-pub fn dropped(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
-    let txn = any_txn(lines, dice, |txn| {
+pub fn dropped(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
+    let txn = any_txn(lines, rng, |txn| {
         txn.commit_ts.is_some() && txn.ops.iter().any(|op| matches!(op, Op::Write(_, Some(_))))
     })?;
     txn.outcome = Outcome::Aborted;
@@ -194,7 +194,7 @@ pub fn dropped(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
         .then_some(())
 }
 
-pub fn write_dropped(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
+pub fn write_dropped(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
     let seen: BTreeSet<String> = txns(lines)
         .flat_map(|txn| {
             txn.ops.iter().filter_map(|op| match op {
@@ -204,7 +204,7 @@ pub fn write_dropped(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
         })
         .collect();
     let wanted = |op: &Op| matches!(op, Op::Write(_, Some(value)) if seen.contains(value));
-    let txn = any_txn(lines, dice, |txn| txn.commit_ts.is_some() && txn.ops.iter().any(wanted))?;
+    let txn = any_txn(lines, rng, |txn| txn.commit_ts.is_some() && txn.ops.iter().any(wanted))?;
     let step = txn.ops.iter().position(wanted)?;
     let Op::Write(key, value) = txn.ops[step].clone() else { return None };
     txn.ops[step] = Op::Write(key, value.map(|value| format!("not {value}")));

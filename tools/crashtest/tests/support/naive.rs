@@ -23,7 +23,7 @@ pub fn is_valid(lines: &[Line]) -> bool {
         .filter(|at| txns[*at].outcome == Outcome::Unknown && commits[*at].is_none() && !claims[*at].is_empty())
         .collect();
     let largest = txns.iter().flat_map(|txn| [Some(txn.read_ts), txn.start_ts, txn.commit_ts]).flatten().max();
-    let case = Case { initial, txns, claims };
+    let case = Histories { initial, txns, claims };
     case.any(commits, &open, largest.unwrap_or(0) + 1)
 }
 
@@ -35,7 +35,7 @@ fn claims(txn: &Transaction) -> BTreeSet<&str> {
     claims.collect()
 }
 
-struct Case<'a> {
+struct Histories<'a> {
     initial: BTreeMap<String, String>,
     txns: Vec<&'a Transaction>,
     claims: Vec<BTreeSet<&'a str>>,
@@ -43,7 +43,7 @@ struct Case<'a> {
 
 type Rows = BTreeMap<String, String>;
 
-impl Case<'_> {
+impl Histories<'_> {
     fn any(&self, mut commits: Vec<Option<u64>>, open: &[usize], largest: u64) -> bool {
         let Some((first, rest)) = open.split_first() else { return self.holds(&commits) };
         if self.any(commits.clone(), rest, largest) {

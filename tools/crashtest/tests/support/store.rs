@@ -32,12 +32,12 @@ pub struct Shape {
     /// Whether every timestamp that is not used by the history is lost, or more are.
     pub dense: bool,
     /// Whether transactions have a `start_ts`.
-    pub names: bool,
+    pub start_timestamps: bool,
     /// Whether a snapshot is a timestamp of its own instead of the newest commit's.
     pub fresh: bool,
     /// Whether values repeat.
     pub repeats: bool,
-    pub flaw: Option<Flaw>,
+    pub bug: Option<Bug>,
 }
 
 impl Shape {
@@ -59,47 +59,47 @@ impl Shape {
             unknown: 0.1,
             crashes: 0.02,
             dense: true,
-            names: true,
+            start_timestamps: true,
             fresh: false,
             repeats: false,
-            flaw: None,
+            bug: None,
         }
     }
 
     /// One of many shapes.
-    pub fn random(dice: &mut StdRng) -> Self {
-        let often = |dice: &mut StdRng| if dice.random() { dice.random_range(0.0..0.3) } else { 0.0 };
+    pub fn random(rng: &mut StdRng) -> Self {
+        let often = |rng: &mut StdRng| if rng.random() { rng.random_range(0.0..0.3) } else { 0.0 };
         Self {
-            transactions: dice.random_range(2..80),
-            sessions: dice.random_range(1..8),
-            keys: dice.random_range(1..10),
-            ops: dice.random_range(1..8),
+            transactions: rng.random_range(2..80),
+            sessions: rng.random_range(1..8),
+            keys: rng.random_range(1..10),
+            ops: rng.random_range(1..8),
             fixed: false,
             initial: true,
             lists: false,
-            scans: often(dice),
-            claims: often(dice),
-            deletions: often(dice),
-            writes: dice.random_range(0.1..0.9),
-            roll_backs: often(dice),
-            unknown: often(dice),
-            crashes: often(dice) / 10.0,
-            dense: dice.random(),
-            names: dice.random(),
-            fresh: dice.random(),
+            scans: often(rng),
+            claims: often(rng),
+            deletions: often(rng),
+            writes: rng.random_range(0.1..0.9),
+            roll_backs: often(rng),
+            unknown: often(rng),
+            crashes: often(rng) / 10.0,
+            dense: rng.random(),
+            start_timestamps: rng.random(),
+            fresh: rng.random(),
             repeats: false,
-            flaw: None,
+            bug: None,
         }
     }
 }
 
 /// A way to be wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flaw {
+pub enum Bug {
     /// Conflicts are not looked for.
     NoConflictCheck,
     /// Claims are not conflicts.
-    ClaimsForgotten,
+    LocksForgotten,
     /// Reads show the newest value.
     ReadsLatest,
     /// Reads show other transactions' writes before they commit.
@@ -124,10 +124,10 @@ pub enum Flaw {
     ReusesTimestamps,
 }
 
-impl Flaw {
+impl Bug {
     pub const ALL: [Self; 13] = [
         Self::NoConflictCheck,
-        Self::ClaimsForgotten,
+        Self::LocksForgotten,
         Self::ReadsLatest,
         Self::ReadsUncommitted,
         Self::ReadsStale,
@@ -157,49 +157,49 @@ struct Running {
 }
 
 /// A commit under way whose client is gone.
-struct Adrift {
+struct AbandonedCommit {
     read_ts: u64,
     own: BTreeMap<usize, Option<String>>,
     claims: Vec<usize>,
 }
 
-struct World {
+struct ReferenceStore {
     shape: Shape,
-    dice: StdRng,
+    rng: StdRng,
     rows: Vec<Row>,
     clock: u64,
     newest: u64,
     instant: u64,
     values: u64,
-    adrift: Vec<Adrift>,
+    abandoned: Vec<AbandonedCommit>,
     lines: Vec<Line>,
 }
 
 /// A history of such a store. The same seed and shape give the same history.
 pub fn history(seed: u64, shape: &Shape) -> Vec<Line> {
-    let mut world = World {
-        dice: StdRng::seed_from_u64(seed),
+    let mut store = ReferenceStore {
+        rng: StdRng::seed_from_u64(seed),
         rows: vec![Row::default(); shape.keys],
         clock: 0,
         newest: 0,
         instant: 0,
         values: 0,
-        adrift: Vec::new(),
+        abandoned: Vec::new(),
         lines: Vec::new(),
         shape: shape.clone(),
     };
-    world.run();
-    world.lines
+    store.run();
+    store.lines
 }
 
 pub fn key(number: usize) -> String {
     format!("k{number:06}")
 }
 
-impl World {
+impl ReferenceStore {
     fn run(&mut self) {
-        if self.shape.initial && self.dice.random() {
-            let there: Vec<usize> = (0..self.shape.keys).filter(|_| self.dice.random()).collect();
+        if self.shape.initial && self.rng.random() {
+            let there: Vec<usize> = (0..self.shape.keys).filter(|_| self.rng.random()).collect();
             let mut rows = Vec::new();
             for number in there {
                 let value = self.value();
@@ -212,17 +212,17 @@ impl World {
         let mut begun = 0;
         while begun < self.shape.transactions || running.iter().any(Option::is_some) {
             self.instant += 1;
-            self.drift();
+            self.finish_abandoned();
             if self.roll(self.shape.crashes) {
                 for session in &mut running {
                     if let Some(running) = session.take() {
-                        self.give_up(running);
+                        self.lose_client(running);
                     }
                 }
-                self.adrift.clear();
+                self.abandoned.clear();
                 self.lines.push(Line::Crash);
             }
-            let session = self.dice.random_range(0..self.shape.sessions);
+            let session = self.rng.random_range(0..self.shape.sessions);
             match running[session].take() {
                 None if begun < self.shape.transactions => {
                     begun += 1;
@@ -239,11 +239,11 @@ impl World {
     }
 
     fn roll(&mut self, probability: f64) -> bool {
-        self.dice.random_bool(probability)
+        self.rng.random_bool(probability)
     }
 
-    fn wrong(&mut self, flaw: Flaw, probability: f64) -> bool {
-        self.shape.flaw == Some(flaw) && self.roll(probability)
+    fn wrong(&mut self, flaw: Bug, probability: f64) -> bool {
+        self.shape.bug == Some(flaw) && self.roll(probability)
     }
 
     fn value(&mut self) -> String {
@@ -252,16 +252,16 @@ impl World {
     }
 
     fn tick(&mut self) -> u64 {
-        self.clock += if self.shape.dense { 1 } else { self.dice.random_range(1..5) };
+        self.clock += if self.shape.dense { 1 } else { self.rng.random_range(1..5) };
         self.clock
     }
 
     fn begin(&mut self, session: usize) -> Running {
         let mut read_ts = if self.shape.fresh { self.tick() } else { self.newest };
-        if self.wrong(Flaw::OldSnapshots, 0.1) {
-            read_ts = read_ts.saturating_sub(self.dice.random_range(1..10));
+        if self.wrong(Bug::OldSnapshots, 0.1) {
+            read_ts = read_ts.saturating_sub(self.rng.random_range(1..10));
         }
-        let start_ts = self.shape.names.then(|| self.tick());
+        let start_ts = self.shape.start_timestamps.then(|| self.tick());
         let txn = Transaction {
             id: None,
             session: session as u64,
@@ -274,23 +274,23 @@ impl World {
             ops: Vec::new(),
         };
         let least = if self.shape.fixed { self.shape.ops } else { 1 };
-        let planned = self.dice.random_range(least..=self.shape.ops);
+        let planned = self.rng.random_range(least..=self.shape.ops);
         Running { txn, planned, own: BTreeMap::new(), claims: Vec::new() }
     }
 
     fn read(&mut self, running: &Running, number: usize) -> Option<String> {
         if let Some(own) = running.own.get(&number)
-            && self.shape.flaw != Some(Flaw::OwnWritesHidden)
+            && self.shape.bug != Some(Bug::OwnWritesHidden)
         {
             return own.clone();
         }
-        if self.shape.flaw == Some(Flaw::ReadsUncommitted)
+        if self.shape.bug == Some(Bug::ReadsUncommitted)
             && let Some(value) = &self.rows[number].uncommitted
         {
             return value.clone();
         }
-        let latest = self.shape.flaw == Some(Flaw::ReadsLatest);
-        let stale = self.wrong(Flaw::ReadsStale, 0.1);
+        let latest = self.shape.bug == Some(Bug::ReadsLatest);
+        let stale = self.wrong(Bug::ReadsStale, 0.1);
         let read_ts = if latest { u64::MAX } else { running.txn.read_ts };
         let mut versions = self.rows[number].versions.iter().rev().skip_while(|(ts, _)| *ts > read_ts);
         if stale {
@@ -300,25 +300,25 @@ impl World {
     }
 
     fn step(&mut self, running: &mut Running) {
-        let number = self.dice.random_range(0..self.shape.keys);
+        let number = self.rng.random_range(0..self.shape.keys);
         if self.roll(self.shape.scans) {
-            let other = self.dice.random_range(0..=self.shape.keys);
+            let other = self.rng.random_range(0..=self.shape.keys);
             let (from, end) = (number.min(other), if other == number { self.shape.keys } else { number.max(other) });
             let mut rows = Vec::new();
             for number in from..end {
                 let shown = self.read(running, number);
-                let missed = self.wrong(Flaw::ScansMiss, 0.1);
+                let missed = self.wrong(Bug::ScansMiss, 0.1);
                 if let Some(value) = shown {
                     if !missed {
                         rows.push((key(number), value));
                     }
-                } else if self.shape.flaw == Some(Flaw::ScansShowDeleted)
+                } else if self.shape.bug == Some(Bug::ScansShowDeleted)
                     && let Some((_, Some(value))) = self.rows[number].versions.iter().rev().nth(1)
                 {
                     rows.push((key(number), value.clone()));
                 }
             }
-            let to = (end < self.shape.keys || self.dice.random()).then(|| key(end));
+            let to = (end < self.shape.keys || self.rng.random()).then(|| key(end));
             running.txn.ops.push(Op::Scan { from: key(from), to, rows });
             return;
         }
@@ -347,20 +347,20 @@ impl World {
     }
 
     fn conflicts(&self, read_ts: u64, claims: &[usize]) -> bool {
-        self.shape.flaw != Some(Flaw::NoConflictCheck)
+        self.shape.bug != Some(Bug::NoConflictCheck)
             && claims.iter().any(|number| self.rows[*number].claimed_at > read_ts)
     }
 
     fn apply(&mut self, own: &BTreeMap<usize, Option<String>>, claims: &[usize]) -> u64 {
-        let commit_ts = if self.wrong(Flaw::ReusesTimestamps, 0.05) { self.clock.max(1) } else { self.tick() };
+        let commit_ts = if self.wrong(Bug::ReusesTimestamps, 0.05) { self.clock.max(1) } else { self.tick() };
         for number in claims {
-            if self.shape.flaw != Some(Flaw::ClaimsForgotten) || own.contains_key(number) {
+            if self.shape.bug != Some(Bug::LocksForgotten) || own.contains_key(number) {
                 self.rows[*number].claimed_at = commit_ts;
             }
         }
-        if !self.wrong(Flaw::LosesCommits, 0.1) {
+        if !self.wrong(Bug::LosesCommits, 0.1) {
             for (number, value) in own {
-                if !self.wrong(Flaw::LosesWrites, 0.1) {
+                if !self.wrong(Bug::LosesWrites, 0.1) {
                     self.rows[*number].versions.push((commit_ts, value.clone()));
                 }
             }
@@ -371,7 +371,7 @@ impl World {
 
     fn end(&mut self, mut running: Running) {
         if self.roll(self.shape.unknown) {
-            self.give_up(running);
+            self.lose_client(running);
             return;
         }
         for number in &running.claims {
@@ -379,13 +379,13 @@ impl World {
         }
         running.txn.ended = Some(self.instant);
         let rolled_back = self.roll(self.shape.roll_backs);
-        if rolled_back && self.wrong(Flaw::RollBackCommits, 0.5) {
+        if rolled_back && self.wrong(Bug::RollBackCommits, 0.5) {
             self.apply(&running.own, &running.claims);
         }
         if !rolled_back && !self.conflicts(running.txn.read_ts, &running.claims) {
             running.txn.outcome = Outcome::Committed;
             running.txn.commit_ts = match running.claims[..] {
-                [] => self.dice.random::<bool>().then_some(running.txn.read_ts),
+                [] => self.rng.random::<bool>().then_some(running.txn.read_ts),
                 _ => Some(self.apply(&running.own, &running.claims)),
             };
         }
@@ -393,7 +393,7 @@ impl World {
     }
 
     /// The client hears nothing; the commit happens now, later, or never, or had not been asked for.
-    fn give_up(&mut self, mut running: Running) {
+    fn lose_client(&mut self, mut running: Running) {
         for number in &running.claims {
             self.rows[*number].uncommitted = None;
         }
@@ -402,28 +402,28 @@ impl World {
             return;
         }
         running.txn.outcome = Outcome::Unknown;
-        running.txn.ended = self.dice.random::<bool>().then_some(self.instant);
+        running.txn.ended = self.rng.random::<bool>().then_some(self.instant);
         let commits = !self.conflicts(running.txn.read_ts, &running.claims) && !running.claims.is_empty();
-        match self.dice.random_range(0..4) {
+        match self.rng.random_range(0..4) {
             0 if commits => {
                 let commit_ts = self.apply(&running.own, &running.claims);
-                running.txn.commit_ts = self.dice.random::<bool>().then_some(commit_ts);
+                running.txn.commit_ts = self.rng.random::<bool>().then_some(commit_ts);
             }
             1 | 2 if commits => {
                 let Running { txn: Transaction { read_ts, .. }, own, claims, .. } = &running;
-                self.adrift.push(Adrift { read_ts: *read_ts, own: own.clone(), claims: claims.clone() });
+                self.abandoned.push(AbandonedCommit { read_ts: *read_ts, own: own.clone(), claims: claims.clone() });
             }
             _ => {}
         }
         self.lines.push(Line::Transaction(running.txn));
     }
 
-    fn drift(&mut self) {
-        if self.adrift.is_empty() || !self.roll(0.1) {
+    fn finish_abandoned(&mut self) {
+        if self.abandoned.is_empty() || !self.roll(0.1) {
             return;
         }
-        let at = self.dice.random_range(0..self.adrift.len());
-        let Adrift { read_ts, own, claims } = self.adrift.swap_remove(at);
+        let at = self.rng.random_range(0..self.abandoned.len());
+        let AbandonedCommit { read_ts, own, claims } = self.abandoned.swap_remove(at);
         if !self.conflicts(read_ts, &claims) {
             self.apply(&own, &claims);
         }

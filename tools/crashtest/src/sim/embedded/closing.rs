@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use percolite::{Error, ErrorKind, Store};
 
-use super::super::engine::{Dead, is_dead};
+use super::super::engine::{ProcessDead, is_dead};
 use super::super::scheduler::ThreadId;
 use super::{Embedded, Process};
-use crate::client::{Client, ROWS, Who};
-use crate::violation::Broken;
+use crate::client::{Client, ClientId, ROWS};
+use crate::violation::Violation;
 
 /// How many clients go on while the store is closed.
-const LATE: usize = 4;
+const LATE_CLIENTS: usize = 4;
 /// How many transactions each of them tries at most; a store that is closed sooner refuses the rest.
 const TRANSACTIONS: usize = 20;
 /// One in so many of them commits; the others only begin.
@@ -30,26 +30,26 @@ impl Embedded<'_> {
         &mut self,
         store: Store,
         engine: &Process,
-        dead: &Dead,
-        (life, disk_fails): (u32, bool),
+        dead: &ProcessDead,
+        (incarnation, disk_fails): (u32, bool),
     ) -> Result<(), Error> {
         let mut late = Vec::new();
-        if self.plan.closes_early && !disk_fails && !is_dead(dead) {
-            self.scheduler.pause_at_locks();
-            for _ in 0..LATE {
-                late.extend(self.late_client(&store, engine, dead, life));
+        if self.plan.closes_while_busy && !disk_fails && !is_dead(dead) {
+            self.scheduler.yield_at_locks();
+            for _ in 0..LATE_CLIENTS {
+                late.extend(self.late_client(&store, engine, dead, incarnation));
             }
             // They are somewhere in the middle, and some stay there while it is closed.
-            for _ in 0..self.dice.below(STEPS_BEFORE_MAX) {
-                self.scheduler.pause("about to close");
+            for _ in 0..self.rng.below(STEPS_BEFORE_MAX) {
+                self.scheduler.yield_point("about to close");
             }
             for thread in &late {
-                if !self.dice.one_in(4) {
+                if !self.rng.one_in(4) {
                     self.scheduler.stall(*thread, STALLED_STEPS, STALLED_FOR);
                 }
             }
         }
-        let closed = if late.is_empty() && self.dice.one_in(4) {
+        let closed = if late.is_empty() && self.rng.one_in(4) {
             drop(store);
             Ok(())
         } else {
@@ -61,29 +61,37 @@ impl Embedded<'_> {
         closed
     }
 
-    fn late_client(&mut self, store: &Store, engine: &Process, dead: &Dead, life: u32) -> Option<ThreadId> {
+    fn late_client(
+        &mut self,
+        store: &Store,
+        engine: &Process,
+        dead: &ProcessDead,
+        incarnation: u32,
+    ) -> Option<ThreadId> {
         let rows = store.keyspace(ROWS).ok()?;
         self.sessions += 1;
-        let who = Who { session: self.sessions, life, habits: self.plan.habits() };
-        let (store, engine, sink) = (store.clone(), Arc::clone(engine), self.book.of(dead));
-        let (workload, mut dice, broken) = (self.plan.workload, self.dice.split(), Arc::clone(&self.broken));
+        let client_id = ClientId { session: self.sessions, incarnation, config: self.plan.client_config() };
+        let (store, engine, recorder) = (store.clone(), Arc::clone(engine), self.recorder.for_process(dead));
+        let (workload, mut rng, violations) = (self.plan.workload, self.rng.split(), Arc::clone(&self.violations));
         let (dead, handed_out) = (Arc::clone(dead), Arc::clone(&self.handed_out));
         let work = move || {
-            let mut choices = dice.split();
-            let mut client = Client::new((&store, &*engine), (rows, None), &sink, who, dice);
+            let mut choices = rng.split();
+            let mut client = Client::new((&store, &*engine), (rows, None), &recorder, client_id, rng);
             let ended = (0..TRANSACTIONS).try_for_each(|_| {
                 if choices.one_in(COMMITS_EVERY) {
                     return client.attempt(|txn| workload.transaction(txn)).map(drop);
                 }
-                let begun = store.begin()?.start_ts();
-                handed_out.fetch_max(begun.to_u64(), Ordering::SeqCst);
+                let start_ts = store.begin()?.start_ts();
+                handed_out.fetch_max(start_ts.to_u64(), Ordering::SeqCst);
                 Ok(())
             });
             if let Err(why) = ended
                 && !matches!(why.kind(), ErrorKind::Closed(_) | ErrorKind::Undetermined(_))
                 && !is_dead(&dead)
             {
-                broken.lock().push(Broken::new("closes", format!("a client that goes on meanwhile: {why}")));
+                violations
+                    .lock()
+                    .push(Violation::new("the store closes", format!("a client that goes on meanwhile: {why}")));
             }
         };
         self.scheduler.spawn("late client", Box::new(work)).ok()

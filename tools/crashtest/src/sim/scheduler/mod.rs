@@ -12,7 +12,7 @@
 //! Time is virtual. It creeps while threads run and jumps when all of them wait. The wall clock is derived from it and
 //! can be set wrong.
 
-mod turns;
+mod threads;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -23,8 +23,8 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use percolite::crashtest::{CrashPoint, LockAttempt};
 
-use self::turns::{LONG_STALL, Stall, State, Thread, ThreadState};
-use crate::dice::Dice;
+use self::threads::{LONG_STALL, Stall, State, Thread, ThreadState};
+use crate::rng::SeededRng;
 
 /// The wall clock when the simulation begins, in milliseconds since 1970.
 const BEGAN_UNIX_MS: u64 = 1_763_700_000_000;
@@ -46,7 +46,7 @@ pub fn current() -> Option<(Arc<Scheduler>, ThreadId)> {
 
 /// When a run's crash is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Due {
+pub enum Trigger {
     /// At the n-th pause from now.
     Step(u64),
     /// So many pauses after the n-th visit of a point from now; 1 is the first.
@@ -54,12 +54,12 @@ pub enum Due {
 }
 
 /// What happens at the crash; it is told in whose turn.
-pub type Act = Arc<dyn Fn(ThreadId) + Send + Sync>;
+pub type CrashAction = Arc<dyn Fn(ThreadId) + Send + Sync>;
 
 /// Gives one simulated thread a turn at a time.
 pub struct Scheduler {
     state: Mutex<State>,
-    watch: Mutex<Option<(Due, Act)>>,
+    trigger: Mutex<Option<(Trigger, CrashAction)>>,
     hits: Mutex<HashMap<CrashPoint, u64>>,
 }
 
@@ -90,11 +90,11 @@ impl Gate {
 
 impl Scheduler {
     /// A scheduler whose choices come from the dice, with the calling thread as its first.
-    pub fn adopt(dice: Dice, trace: bool) -> Arc<Self> {
+    pub fn new_on_current_thread(rng: SeededRng, trace: bool) -> Arc<Self> {
         let main = Thread::new("main", Arc::default());
         let scheduler = Arc::new(Self {
-            state: Mutex::new(State::new(dice, main, trace)),
-            watch: Mutex::default(),
+            state: Mutex::new(State::new(rng, main, trace)),
+            trigger: Mutex::default(),
             hits: Mutex::default(),
         });
         CURRENT.set(Some((Arc::clone(&scheduler), 0)));
@@ -105,7 +105,7 @@ impl Scheduler {
     pub fn install_hooks() {
         percolite::crashtest::set_crash_hook(Box::new(|point| {
             if let Some((scheduler, own)) = current() {
-                scheduler.reach(own, point);
+                scheduler.on_point(own, point);
             }
         }));
         percolite::crashtest::set_lock_hook(Box::new(|attempt| {
@@ -114,23 +114,23 @@ impl Scheduler {
     }
 
     /// Does `act` once, when it is due.
-    pub fn watch(&self, due: Due, act: Act) {
-        *self.watch.lock() = Some((due, act));
+    pub fn set_trigger(&self, trigger: Trigger, action: CrashAction) {
+        *self.trigger.lock() = Some((trigger, action));
     }
 
     /// What is due and has not come comes within so many pauses.
-    pub fn hurry(&self, pauses: u64) {
-        if let Some((due, _)) = &mut *self.watch.lock() {
-            *due = match *due {
-                Due::Step(left) => Due::Step(left.min(pauses)),
-                Due::CrashPoint(..) => Due::Step(pauses),
+    pub fn expire_within(&self, pauses: u64) {
+        if let Some((trigger, _)) = &mut *self.trigger.lock() {
+            *trigger = match *trigger {
+                Trigger::Step(left) => Trigger::Step(left.min(pauses)),
+                Trigger::CrashPoint(..) => Trigger::Step(pauses),
             };
         }
     }
 
     /// Forgets what was due; the answer is whether it had not happened.
-    pub fn unwatch(&self) -> bool {
-        self.watch.lock().take().is_some()
+    pub fn cancel_trigger(&self) -> bool {
+        self.trigger.lock().take().is_some()
     }
 
     /// How often each point was visited.
@@ -138,38 +138,38 @@ impl Scheduler {
         self.hits.lock().clone()
     }
 
-    fn reach(&self, own: ThreadId, point: CrashPoint) {
+    fn on_point(&self, own: ThreadId, point: CrashPoint) {
         *self.hits.lock().entry(point).or_default() += 1;
-        self.count_down(own, |due| {
-            if let Due::CrashPoint(wanted, left, later) = due
+        self.count_down(own, |trigger| {
+            if let Trigger::CrashPoint(wanted, left, later) = trigger
                 && *wanted == point
             {
                 *left = left.saturating_sub(1);
                 if *left == 0 {
                     let later = *later;
-                    *due = Due::Step(later);
+                    *trigger = Trigger::Step(later);
                     return later == 0;
                 }
             }
             false
         });
-        self.pause(point.name());
+        self.yield_point(point.name());
     }
 
-    fn count_down(&self, own: ThreadId, is_due: impl FnOnce(&mut Due) -> bool) {
-        let act = {
-            let mut watch = self.watch.lock();
-            let due = watch.as_mut().is_some_and(|(due, _)| is_due(due));
-            watch.take_if(|_| due).map(|(_, act)| act)
+    fn count_down(&self, own: ThreadId, is_due: impl FnOnce(&mut Trigger) -> bool) {
+        let action = {
+            let mut watch = self.trigger.lock();
+            let trigger = watch.as_mut().is_some_and(|(trigger, _)| is_due(trigger));
+            watch.take_if(|_| trigger).map(|(_, action)| action)
         };
-        if let Some(act) = act {
-            self.tell("crash");
-            act(own);
+        if let Some(action) = action {
+            self.trace("crash");
+            action(own);
         }
     }
 
     /// Lets the calling thread go its own way again.
-    pub fn release() {
+    pub fn detach() {
         CURRENT.set(None);
     }
 
@@ -179,22 +179,22 @@ impl Scheduler {
     }
 
     /// Gives others a turn. `what` is what the thread is about to do.
-    pub fn pause(&self, what: &str) {
+    pub fn yield_point(&self, what: &str) {
         let own = Self::own();
-        self.count_down(own, |due| match due {
-            Due::Step(left) => {
+        self.count_down(own, |trigger| match trigger {
+            Trigger::Step(left) => {
                 *left = left.saturating_sub(1);
                 *left == 0
             }
-            Due::CrashPoint(..) => false,
+            Trigger::CrashPoint(..) => false,
         });
         let mut state = self.state.lock();
-        state.note(own, what);
-        let creep = state.dice.below(40) as u64;
+        state.record(own, what);
+        let creep = state.rng.below(40) as u64;
         state.now += Duration::from_micros(creep);
         state.stall(own);
-        let restless = state.restless;
-        if state.dice.one_in(restless) {
+        let restless = state.switch_every;
+        if state.rng.one_in(restless) {
             self.switch(state, own);
         }
     }
@@ -213,17 +213,17 @@ impl Scheduler {
                     eprintln!("{what}");
                     std::process::abort();
                 }
-                Self::give_up(state, own, what);
+                Self::abort_run(state, own, what);
                 return true;
             }
-            state.note(own, "lock is taken");
+            state.record(own, "lock is taken");
             self.switch(state, own);
             return true;
         }
         state.threads[own].lock_attempts = 0;
-        let once_in = state.pauses_at_locks;
-        if once_in > 0 && state.dice.one_in(once_in) {
-            state.note(own, "lock");
+        let once_in = state.yield_at_locks_every;
+        if once_in > 0 && state.rng.one_in(once_in) {
+            state.record(own, "lock");
             state.stall(own);
             self.switch(state, own);
         }
@@ -233,7 +233,7 @@ impl Scheduler {
     /// Waits until unparked, or for at most so long.
     pub fn park(&self, own: ThreadId, at_most: Option<Duration>) {
         let mut state = self.state.lock();
-        state.note(own, "park");
+        state.record(own, "park");
         let until = at_most.map(|at_most| state.now.saturating_add(at_most));
         if std::mem::take(&mut state.threads[own].permit) {
             return;
@@ -247,19 +247,19 @@ impl Scheduler {
     /// Has threads pause at every lock, and those whose names begin so stall for long, once in so many pauses.
     pub fn stall_often(&self, threads: &'static str, once_in: usize) {
         let mut state = self.state.lock();
-        (state.pauses_at_locks, state.stalls, state.stalled) = (1, once_in, threads);
+        (state.yield_at_locks_every, state.stall_every, state.stall_prefix) = (1, once_in, threads);
         state.stall_max = LONG_STALL;
     }
 
     /// Has threads pause at every lock.
-    pub fn pause_at_locks(&self) {
-        self.state.lock().pauses_at_locks = 1;
+    pub fn yield_at_locks(&self) {
+        self.state.lock().yield_at_locks_every = 1;
     }
 
     /// Stalls a thread wherever it is, for so many steps of others or so long.
     pub fn stall(&self, thread: ThreadId, steps: u64, time: Duration) {
         let mut state = self.state.lock();
-        state.threads[thread].stalled = Some(Stall { step: state.steps + steps, time: state.now + time });
+        state.threads[thread].stall = Some(Stall { step: state.steps + steps, time: state.now + time });
     }
 
     /// Ends a thread's wait, or its next one.
@@ -306,7 +306,7 @@ impl Scheduler {
 
     /// 64 bits from the seed.
     pub fn random(&self) -> u64 {
-        self.state.lock().dice.bits()
+        self.state.lock().rng.bits()
     }
 
     /// How many pauses there were.
@@ -325,13 +325,13 @@ impl Scheduler {
     }
 
     /// Why nothing goes on any more, if so.
-    pub fn stuck(&self) -> Option<String> {
-        self.state.lock().stuck.clone()
+    pub fn deadlock(&self) -> Option<String> {
+        self.state.lock().deadlock.clone()
     }
 
     /// Adds something to the trace that is no turn.
-    pub fn tell(&self, what: &str) {
-        self.state.lock().note(Self::own(), what);
+    pub fn trace(&self, what: &str) {
+        self.state.lock().record(Self::own(), what);
     }
 
     /// Begins a thread; it gets its first turn when the seed says so.
@@ -361,14 +361,14 @@ impl Scheduler {
     /// Waits for a thread's end.
     pub fn join(&self, other: ThreadId) {
         let own = Self::own();
-        while self.state.lock().threads[other].state != ThreadState::Ended && self.stuck().is_none() {
+        while self.state.lock().threads[other].state != ThreadState::Ended && self.deadlock().is_none() {
             self.park(own, None);
         }
     }
 
     fn end(&self, own: ThreadId) {
         let mut state = self.state.lock();
-        state.note(own, "end");
+        state.record(own, "end");
         state.threads[own].state = ThreadState::Ended;
         // Whoever waits for an end looks again.
         for thread in &mut state.threads {
@@ -390,7 +390,7 @@ impl Scheduler {
                 .map(|thread| thread.name.as_str())
                 .collect();
             let what = format!("everybody waits for ever: {}", waiting.join(", "));
-            return Self::give_up(state, own, what);
+            return Self::abort_run(state, own, what);
         };
         if next == own {
             return;
@@ -402,13 +402,13 @@ impl Scheduler {
         if !ended && !mine.wait() {
             let state = self.state.lock();
             let what = format!("thread {} does not come back from what it does", state.threads[next].name);
-            Self::give_up(state, own, what);
+            Self::abort_run(state, own, what);
         }
     }
 
     /// Ends the history: the main thread says why, and no other gets a turn any more.
-    fn give_up(mut state: MutexGuard<'_, State>, own: ThreadId, what: String) {
-        state.stuck.get_or_insert(what);
+    fn abort_run(mut state: MutexGuard<'_, State>, own: ThreadId, what: String) {
+        state.deadlock.get_or_insert(what);
         let main = Arc::clone(&state.threads[0].gate);
         state.threads[0].state = ThreadState::Ready;
         drop(state);

@@ -9,16 +9,16 @@ use percolite::row::{CellChange, Lock, Mutation, Row, RowChange, SHORT_VALUE_MAX
 use percolite::timestamp::Timestamp;
 
 use super::{Embedded, Phase, State, Stepped};
-use crate::judge::{End, Named, Rule, txn_id};
 use crate::rows::key;
+use crate::spec::{End, Invariant, TxnTimestamps, txn_id};
 
 impl Embedded {
     fn txn(state: &State, client: usize) -> TxnId {
-        txn_id(state.named[client].expect("only a transaction that has begun takes steps").start_ts)
+        txn_id(state.timestamps[client].expect("only a transaction that has begun takes steps").start_ts)
     }
 
     fn groups(&self, client: usize) -> usize {
-        self.scripts[client].writes.len().div_ceil(self.group_rows)
+        self.scripts[client].writes.len().div_ceil(self.batch_rows)
     }
 
     /// How many rows are committed by the change with the commit point.
@@ -28,7 +28,7 @@ impl Embedded {
 
     /// Those that are left are grouped anew.
     fn secondary_groups(&self, client: usize) -> usize {
-        (self.scripts[client].writes.len() - self.with_primary(client)).div_ceil(self.group_rows)
+        (self.scripts[client].writes.len() - self.with_primary(client)).div_ceil(self.batch_rows)
     }
 
     /// The change that locks the n-th row of the transaction, decided on an untouched row: the guards know better.
@@ -38,7 +38,7 @@ impl Embedded {
         let request = Prewrite {
             row: key(*row),
             txn,
-            read_ts: state.named[client].expect("it has begun").read_ts,
+            read_ts: state.timestamps[client].expect("it has begun").read_ts,
             primary: key(self.scripts[client].primary()),
             mutation: mutation.clone(),
             write_seq: 1,
@@ -73,7 +73,7 @@ impl Embedded {
         n: usize,
         commit_ts: Timestamp,
         keep_status: bool,
-    ) -> Result<Step<Timestamp>, Rule> {
+    ) -> Result<Step<Timestamp>, Invariant> {
         let row = self.scripts[client].writes[n].0;
         let txn = Self::txn(state, client);
         let as_read = Row { lock: Some(self.lock(state, client, n)), ..self.guess(state, row, txn.start_ts) };
@@ -86,45 +86,45 @@ impl Embedded {
             record_lock_only: false,
         };
         // An owner that lives can commit what it has locked.
-        commit(&as_read, &request).map_err(|_| Rule::LiveOwnersLeftAlone)
+        commit(&as_read, &request).map_err(|_| Invariant::LiveOwnersLeftAlone)
     }
 
     pub(super) fn client(&self, state: &mut State, client: usize) -> Stepped {
         let script = &self.scripts[client];
         let phase = state.phases[client];
         state.phases[client] = match phase {
-            Phase::Idle => Phase::Viewed { read_ts: state.visible_ts },
-            Phase::Viewed { read_ts } => {
+            Phase::Idle => Phase::Begun { read_ts: state.visible_ts },
+            Phase::Begun { read_ts } => {
                 let start_ts = state.draw();
                 if read_ts >= start_ts {
-                    return Err(Rule::TimestampsInOrder);
+                    return Err(Invariant::TimestampsInOrder);
                 }
-                state.named[client] = Some(Named { read_ts, start_ts });
-                if script.one_phase { Phase::AtOnce } else { Phase::Prewriting { group: 0 } }
+                state.timestamps[client] = Some(TxnTimestamps { read_ts, start_ts });
+                if script.one_phase { Phase::OnePhase } else { Phase::Prewriting { group: 0 } }
             }
-            Phase::AtOnce => match self.one_phase(state, client)? {
+            Phase::OnePhase => match self.one_phase(state, client)? {
                 Ok(commit_ts) => Phase::Unacknowledged(commit_ts),
-                Err(row) => match self.in_the_way(state, client, row) {
+                Err(row) => match self.conflict_of(state, client, row) {
                     None => return Ok(false),
                     Some(conflict) => {
-                        self.sights.met(conflict);
-                        self.give_up(state, client)?;
+                        self.coverage.hit(conflict);
+                        self.abort(state, client)?;
                         Phase::Refused
                     }
                 },
             },
             Phase::Prewriting { group } => {
-                let rows = group * self.group_rows..((group + 1) * self.group_rows).min(script.writes.len());
+                let rows = group * self.batch_rows..((group + 1) * self.batch_rows).min(script.writes.len());
                 let changes = rows.map(|n| self.prewrite(state, client, n)).collect();
                 match self.submit(state, changes, None)? {
                     Ok(_) if group + 1 < self.groups(client) => Phase::Prewriting { group: group + 1 },
                     Ok(_) => Phase::CommitPoint,
-                    Err(row) => match self.in_the_way(state, client, row) {
+                    Err(row) => match self.conflict_of(state, client, row) {
                         None => return Ok(false),
                         Some(conflict) => {
-                            self.sights.met(conflict);
-                            self.give_up(state, client)?;
-                            self.releasing(0, group)
+                            self.coverage.hit(conflict);
+                            self.abort(state, client)?;
+                            self.release_phase(0, group)
                         }
                     },
                 }
@@ -135,7 +135,7 @@ impl Embedded {
                 for n in 0..self.with_primary(client) {
                     let earliest = self.lock(state, client, n).min_commit_ts;
                     let Step::Apply(change, _) = self.commit(state, client, n, earliest, n == 0 && !finishes)? else {
-                        return Err(Rule::OneVerdict);
+                        return Err(Invariant::SingleStatus);
                     };
                     changes.push(change);
                 }
@@ -143,7 +143,7 @@ impl Embedded {
                     Ok(commit_ts) if finishes => Phase::Unacknowledged(commit_ts),
                     Ok(commit_ts) => Phase::Secondaries { group: 0, commit_ts },
                     // Nobody may have touched a lock of a transaction that lives.
-                    Err(_) => return Err(Rule::LiveOwnersLeftAlone),
+                    Err(_) => return Err(Invariant::LiveOwnersLeftAlone),
                 }
             }
             Phase::Secondaries { group, commit_ts } => {
@@ -156,24 +156,24 @@ impl Embedded {
             }
             Phase::Releasing { group, groups } => {
                 self.release(state, client, group)?;
-                self.releasing(group + 1, groups)
+                self.release_phase(group + 1, groups)
             }
             Phase::Unacknowledged(_) | Phase::Acknowledged(_) | Phase::Refused | Phase::Dead => return Ok(false),
         };
         Ok(true)
     }
 
-    fn one_phase(&self, state: &mut State, client: usize) -> Result<Result<Timestamp, usize>, Rule> {
+    fn one_phase(&self, state: &mut State, client: usize) -> Result<Result<Timestamp, usize>, Invariant> {
         let txn = Self::txn(state, client);
         let mut changes = Vec::new();
         for (row, mutation) in &self.scripts[client].writes {
-            let read_ts = state.named[client].expect("it has begun").read_ts;
+            let read_ts = state.timestamps[client].expect("it has begun").read_ts;
             let commit_ts = txn.start_ts;
             let locked = key(*row);
             let request = OnePhase { row: &locked, txn, read_ts, commit_ts, mutation, keep_old_version: false };
             match one_phase(&self.guess(state, *row, txn.start_ts), &request) {
                 Ok(Step::Apply(change, _)) => changes.push(change),
-                Ok(Step::Done(_)) => return Err(Rule::OneVerdict),
+                Ok(Step::Done(_)) => return Err(Invariant::SingleStatus),
                 Err(_) => return Ok(Err(*row)),
             }
         }
@@ -181,48 +181,54 @@ impl Embedded {
     }
 
     /// What a refused writer makes of the row: a conflict, or nothing that an errand cannot clear.
-    fn in_the_way(&self, state: &State, client: usize, row: usize) -> Option<&'static str> {
+    fn conflict_of(&self, state: &State, client: usize, row: usize) -> Option<&'static str> {
         let found = &state.now().rows.cells[row];
         match &found.lock {
             Some(lock) if lock.txn != Self::txn(state, client) => {
                 let start_ts = lock.txn.start_ts;
-                let cleared = state.is_orphan(start_ts) || state.unapplied(start_ts).is_some();
+                let cleared = state.is_orphan(start_ts) || state.committed_with_locks(start_ts).is_some();
                 (!cleared).then_some("a writer meets a live lock")
             }
             _ => Some("a writer meets a newer commit"),
         }
     }
 
-    fn give_up(&self, state: &mut State, client: usize) -> Result<(), Rule> {
+    fn abort(&self, state: &mut State, client: usize) -> Result<(), Invariant> {
         // Nothing is written: its caller is told at once, and what the caller was told no crash takes back.
         let mut log = state.log.clone();
-        for moment in &mut log {
-            self.judged(state, |case| Arc::make_mut(moment).fates.end(case, client, End::RolledBack))?;
+        for entry in &mut log {
+            self.with_scenario(state, |case| Arc::make_mut(entry).ends.end(case, client, End::RolledBack))?;
         }
         state.log = log;
         Ok(())
     }
 
-    fn releasing(&self, group: usize, groups: usize) -> Phase {
+    fn release_phase(&self, group: usize, groups: usize) -> Phase {
         if group < groups { Phase::Releasing { group, groups } } else { Phase::Refused }
     }
 
-    fn release(&self, state: &mut State, client: usize, group: usize) -> Result<(), Rule> {
+    fn release(&self, state: &mut State, client: usize, group: usize) -> Result<(), Invariant> {
         let txn = Self::txn(state, client);
         let writes = self.scripts[client].writes.iter().enumerate();
         let release = |(n, (row, _)): (usize, &(usize, Mutation))| {
             let as_locked = Row { lock: Some(self.lock(state, client, n)), ..Row::default() };
             release_lock(&as_locked, &Rollback { row: key(*row), txn })
         };
-        let changes = writes.skip(group * self.group_rows).take(self.group_rows).filter_map(release).collect();
-        self.submit(state, changes, None)?.map(drop).map_err(|_| Rule::LiveOwnersLeftAlone)
+        let changes = writes.skip(group * self.batch_rows).take(self.batch_rows).filter_map(release).collect();
+        self.submit(state, changes, None)?.map(drop).map_err(|_| Invariant::LiveOwnersLeftAlone)
     }
 
-    fn roll_forward(&self, state: &mut State, client: usize, group: usize, commit_ts: Timestamp) -> Result<(), Rule> {
+    fn roll_forward(
+        &self,
+        state: &mut State,
+        client: usize,
+        group: usize,
+        commit_ts: Timestamp,
+    ) -> Result<(), Invariant> {
         let writes = &self.scripts[client].writes;
         let finishes = group + 1 == self.secondary_groups(client);
-        let first = self.with_primary(client) + group * self.group_rows;
-        let mut rows: Vec<usize> = (first..(first + self.group_rows).min(writes.len())).collect();
+        let first = self.with_primary(client) + group * self.batch_rows;
+        let mut rows: Vec<usize> = (first..(first + self.batch_rows).min(writes.len())).collect();
         loop {
             let mut changes = Vec::new();
             for n in &rows {
@@ -237,7 +243,7 @@ impl Embedded {
             match self.submit(state, changes, None)? {
                 Ok(_) => return Ok(()),
                 Err(row) => {
-                    self.sights.met("an owner finds its row rolled forward by somebody else");
+                    self.coverage.hit("an owner finds its row rolled forward by somebody else");
                     rows.retain(|n| writes[*n].0 != row);
                 }
             }

@@ -8,28 +8,30 @@ use percolite::protocol::{
 use percolite::row::RowChange;
 use percolite::timestamp::Timestamp;
 
-use super::{Embedded, Errand, Phase, State, Stepped};
-use crate::judge::{End, Rule, txn_id};
+use super::{Embedded, Phase, Resolver, State, Stepped};
 use crate::rows::{Sent, index, key};
+use crate::spec::{End, Invariant, txn_id};
 
 impl Embedded {
-    pub(super) fn errand(&self, state: &mut State, errand: usize) -> Stepped {
-        let (row, start_ts) = match &state.errands[errand] {
-            Errand::None => return Ok(false),
-            Errand::Met { row, start_ts, .. }
-            | Errand::Ending { row, start_ts, .. }
-            | Errand::Judged { row, start_ts, .. }
-            | Errand::Resolving { row, start_ts, .. } => (*row, *start_ts),
+    pub(super) fn resolver_step(&self, state: &mut State, resolver: usize) -> Stepped {
+        let (row, start_ts) = match &state.resolvers[resolver] {
+            Resolver::None => return Ok(false),
+            Resolver::Met { row, start_ts, .. }
+            | Resolver::Ending { row, start_ts, .. }
+            | Resolver::Judged { row, start_ts, .. }
+            | Resolver::Resolving { row, start_ts, .. } => (*row, *start_ts),
         };
-        let next = match state.errands[errand].clone() {
-            Errand::None => return Ok(false),
-            Errand::Met { primary, .. } => self.ask(state, row, start_ts, primary)?,
-            Errand::Ending { primary, change, .. } => match self.submit(state, vec![(*change.change).clone()], None)? {
-                Ok(_) => self.judge(state, row, start_ts, TransactionStatus::RolledBack)?,
-                Err(_) => Errand::Met { row, start_ts, primary },
-            },
-            Errand::Judged { verdict, .. } => {
-                let point = verdict.map_or(TransactionStatus::RolledBack, TransactionStatus::Committed);
+        let next = match state.resolvers[resolver].clone() {
+            Resolver::None => return Ok(false),
+            Resolver::Met { primary, .. } => self.check_status(state, row, start_ts, primary)?,
+            Resolver::Ending { primary, change, .. } => {
+                match self.submit(state, vec![(*change.change).clone()], None)? {
+                    Ok(_) => self.record_status(state, row, start_ts, TransactionStatus::RolledBack)?,
+                    Err(_) => Resolver::Met { row, start_ts, primary },
+                }
+            }
+            Resolver::Judged { status, .. } => {
+                let point = status.map_or(TransactionStatus::RolledBack, TransactionStatus::Committed);
                 let request = Resolve {
                     row: key(row),
                     txn: txn_id(start_ts),
@@ -38,61 +40,67 @@ impl Embedded {
                     record_lock_only: false,
                 };
                 match resolve(&state.now().rows.read(row, start_ts), &request) {
-                    Ok(Step::Done(())) => Errand::None,
+                    Ok(Step::Done(())) => Resolver::None,
                     Ok(Step::Apply(change, ())) => {
-                        Errand::Resolving { row, start_ts, verdict, change: Sent::new(change) }
+                        Resolver::Resolving { row, start_ts, status, change: Sent::new(change) }
                     }
-                    Err(_) => return Err(Rule::LocksResolvable),
+                    Err(_) => return Err(Invariant::LocksResolvable),
                 }
             }
-            Errand::Resolving { verdict, change, .. } => {
-                match (self.submit(state, vec![(*change.change).clone()], None)?, verdict) {
-                    (Ok(_), Some(_)) => self.sights.met("an errand rolls a row forward"),
-                    (Ok(_), None) => self.sights.met("an errand rolls a row back"),
-                    (Err(_), _) => self.sights.met("an errand comes too late"),
+            Resolver::Resolving { status, change, .. } => {
+                match (self.submit(state, vec![(*change.change).clone()], None)?, status) {
+                    (Ok(_), Some(_)) => self.coverage.hit("an errand rolls a row forward"),
+                    (Ok(_), None) => self.coverage.hit("an errand rolls a row back"),
+                    (Err(_), _) => self.coverage.hit("an errand comes too late"),
                 }
-                Errand::None
+                Resolver::None
             }
         };
-        state.errands[errand] = next;
+        state.resolvers[resolver] = next;
         Ok(true)
     }
 
-    fn ask(&self, state: &mut State, row: usize, start_ts: Timestamp, primary: usize) -> Result<Errand, Rule> {
-        if let Some(commit_ts) = state.unapplied(start_ts) {
-            return self.judge(state, row, start_ts, TransactionStatus::Committed(commit_ts));
+    fn check_status(
+        &self,
+        state: &mut State,
+        row: usize,
+        start_ts: Timestamp,
+        primary: usize,
+    ) -> Result<Resolver, Invariant> {
+        if let Some(commit_ts) = state.committed_with_locks(start_ts) {
+            return self.record_status(state, row, start_ts, TransactionStatus::Committed(commit_ts));
         }
         let txn = txn_id(start_ts);
         let rows = &state.now().rows;
         let is_locked = rows.cells[row].lock.as_ref().is_some_and(|lock| lock.txn == txn);
         if !is_locked || !state.is_orphan(start_ts) {
-            return Ok(Errand::None);
+            return Ok(Resolver::None);
         }
         let request = CheckTxnStatus { row: key(primary), txn, liveness: OwnerLiveness::Dead };
         match check_txn_status(&rows.read(primary, start_ts), &request) {
-            Ok(Step::Done(verdict)) => self.judge(state, row, start_ts, verdict),
-            Ok(Step::Apply(change, _)) => Ok(Errand::Ending { row, start_ts, primary, change: Sent::new(change) }),
+            Ok(Step::Done(status)) => self.record_status(state, row, start_ts, status),
+            Ok(Step::Apply(change, _)) => Ok(Resolver::Ending { row, start_ts, primary, change: Sent::new(change) }),
             // The lock is there, so its transaction's records must be.
-            Err(_) => Err(Rule::LocksResolvable),
+            Err(_) => Err(Invariant::LocksResolvable),
         }
     }
 
-    fn judge(
+    fn record_status(
         &self,
         state: &mut State,
         row: usize,
         start_ts: Timestamp,
-        verdict: TransactionStatus,
-    ) -> Result<Errand, Rule> {
-        let mut moment = state.now().clone();
-        self.judged(state, |case| moment.fates.told(case, start_ts, verdict))?;
-        let verdict = match verdict {
-            TransactionStatus::Pending => return Err(Rule::LocksResolvable),
+        status: TransactionStatus,
+    ) -> Result<Resolver, Invariant> {
+        let mut entry = state.now().clone();
+        self.with_scenario(state, |case| entry.ends.check_answer(case, start_ts, status))?;
+        let status = match status {
+            TransactionStatus::Pending => return Err(Invariant::LocksResolvable),
             TransactionStatus::Committed(commit_ts) => Some(commit_ts),
             TransactionStatus::RolledBack => None,
         };
-        *state.log.last_mut().expect("the log is never empty") = Arc::new(moment);
-        Ok(Errand::Judged { row, start_ts, verdict })
+        *state.log.last_mut().expect("the log is never empty") = Arc::new(entry);
+        Ok(Resolver::Judged { row, start_ts, status })
     }
 
     pub(super) fn sweep(&self, state: &mut State) -> Stepped {
@@ -104,14 +112,14 @@ impl Embedded {
             .cells
             .iter()
             .enumerate()
-            .flat_map(|(row, cells)| cells.statuses.iter().map(move |(start_ts, _)| (row, *start_ts)));
+            .flat_map(|(row, cells)| cells.txn_records.iter().map(move |(start_ts, _)| (row, *start_ts)));
         let ended: Vec<_> = statuses.filter(|(_, start_ts)| state.is_orphan(*start_ts)).collect();
         if ended.is_empty() {
             (state.swept, state.orphans) = (true, false);
         } else if rows.safe_point < state.opened_at {
-            let mut moment = state.now().clone();
-            moment.rows.safe_point = state.opened_at;
-            state.write(moment);
+            let mut entry = state.now().clone();
+            entry.rows.safe_point = state.opened_at;
+            state.write(entry);
         } else if state.log[0].rows.safe_point < state.opened_at {
             // Not before that is durable.
             return Ok(false);
@@ -123,8 +131,8 @@ impl Embedded {
                     changes.push(delete_txn_record(key(row), start_ts));
                 }
             }
-            self.sights.met("the sweep forgets how the dead ended");
-            self.submit(state, changes, None)?.map_err(|_| Rule::NothingLeft)?;
+            self.coverage.hit("the sweep forgets how the dead ended");
+            self.submit(state, changes, None)?.map_err(|_| Invariant::NothingLeft)?;
         }
         Ok(true)
     }
@@ -133,11 +141,11 @@ impl Embedded {
         let left = Arc::clone(&state.log[keep]);
         for (client, phase) in state.phases.iter_mut().enumerate() {
             *phase = match *phase {
-                Phase::Idle | Phase::Viewed { .. } => Phase::Idle,
+                Phase::Idle | Phase::Begun { .. } => Phase::Idle,
                 Phase::Acknowledged(commit_ts) => Phase::Acknowledged(commit_ts),
                 Phase::Unacknowledged(_) | Phase::Secondaries { .. } => {
-                    if !matches!(left.fates.end_of(client), Some(End::Committed(_))) {
-                        self.sights.met("a crash loses a commit that was not acknowledged");
+                    if !matches!(left.ends.end_of(client), Some(End::Committed(_))) {
+                        self.coverage.hit("a crash loses a commit that was not acknowledged");
                     }
                     Phase::Dead
                 }
@@ -145,11 +153,11 @@ impl Embedded {
             };
         }
         if state.orphans {
-            self.sights.met("a crash interrupts the recovery from another");
+            self.coverage.hit("a crash interrupts the recovery from another");
         }
         state.log = vec![left];
         state.crashes_left -= 1;
-        state.errands.fill(Errand::None);
+        state.resolvers.fill(Resolver::None);
         state.opened_at = state.draw();
         state.visible_ts = state.opened_at;
         state.last_commits.fill(Timestamp::ZERO);

@@ -3,19 +3,19 @@
 use percolite::row::{Lock, LockType};
 use percolite::timestamp::Timestamp;
 
-use super::errands::{Settled, errand};
-use super::{Reader, Shared, State, Travel};
-use crate::judge::{End, Rule, read};
+use super::resolvers::{ResolverResult, new_resolver};
+use super::{Delivery, Reader, Shared, State};
 use crate::rows::Rows;
+use crate::spec::{End, Invariant, read};
 
 impl Shared {
-    pub(super) fn reader(&self, state: &mut State, r: usize) -> Result<(), Rule> {
+    pub(super) fn reader(&self, state: &mut State, r: usize) -> Result<(), Invariant> {
         let next = match state.readers[r].clone() {
             Reader::Begin => Reader::Stamped(state.draw()),
-            Reader::Stamped(read_ts) => self.read_on(state.rows.clone(), read_ts, Vec::new())?,
-            Reader::Reading { read_ts, view, found, errand } => {
-                let settled = self.errand(state, errand)?;
-                self.has_settled(settled, view, read_ts, found)?
+            Reader::Stamped(read_ts) => self.continue_read(state.rows.clone(), read_ts, Vec::new())?,
+            Reader::Reading { read_ts, view, found, resolver } => {
+                let settled = self.resolver_step(state, resolver)?;
+                self.reader_resolver_done(settled, view, read_ts, found)?
             }
             done @ Reader::Done { .. } => done,
         };
@@ -23,49 +23,54 @@ impl Shared {
         Ok(())
     }
 
-    pub(super) fn reader_sends(&self, state: &mut State, r: usize, travel: Travel) -> Result<(), Rule> {
-        if let Reader::Reading { read_ts, view, found, errand } = state.readers[r].clone() {
-            let settled = self.errand_sends(state, errand, travel)?;
-            state.readers[r] = self.has_settled(settled, view, read_ts, found)?;
+    pub(super) fn reader_sends(&self, state: &mut State, r: usize, delivery: Delivery) -> Result<(), Invariant> {
+        if let Reader::Reading { read_ts, view, found, resolver } = state.readers[r].clone() {
+            let settled = self.resolver_sends(state, resolver, delivery)?;
+            state.readers[r] = self.reader_resolver_done(settled, view, read_ts, found)?;
         }
         Ok(())
     }
 
-    fn has_settled(
+    fn reader_resolver_done(
         &self,
-        settled: Settled,
+        settled: ResolverResult,
         view: Rows,
         read_ts: Timestamp,
         mut found: Vec<Option<Timestamp>>,
-    ) -> Result<Reader, Rule> {
+    ) -> Result<Reader, Invariant> {
         let decides = match settled {
-            Settled::NotYet(errand) => return Ok(Reader::Reading { read_ts, view, found, errand }),
+            ResolverResult::NotYet(resolver) => return Ok(Reader::Reading { read_ts, view, found, resolver }),
             // It is told that its snapshot is too old, and has read nothing.
-            Settled::Failed => {
-                self.sights.met("a reader comes after its answer is forgotten");
+            ResolverResult::Failed => {
+                self.coverage.hit("a reader comes after its answer is forgotten");
                 return Ok(Reader::Done { read_ts, found: Vec::new() });
             }
-            Settled::Verdict(end) => matches!(end, Some(End::Committed(commit_ts)) if commit_ts <= read_ts),
+            ResolverResult::Status(end) => matches!(end, Some(End::Committed(commit_ts)) if commit_ts <= read_ts),
         };
         if decides {
-            self.sights.met("a reader reads what a lock intends");
+            self.coverage.hit("a reader reads what a lock intends");
         }
         found.push(read(&view, found.len(), read_ts, decides)?);
-        self.read_on(view, read_ts, found)
+        self.continue_read(view, read_ts, found)
     }
 
     /// Reads up to the next lock that has a say.
-    fn read_on(&self, view: Rows, read_ts: Timestamp, mut found: Vec<Option<Timestamp>>) -> Result<Reader, Rule> {
+    fn continue_read(
+        &self,
+        view: Rows,
+        read_ts: Timestamp,
+        mut found: Vec<Option<Timestamp>>,
+    ) -> Result<Reader, Invariant> {
         while found.len() < self.rows {
             let row = found.len();
-            match asks_about(&view, row, read_ts) {
+            match lock_to_resolve(&view, row, read_ts) {
                 Some(lock) => {
-                    let errand = errand(row, lock, Some(read_ts));
-                    return Ok(Reader::Reading { read_ts, view, found, errand });
+                    let resolver = new_resolver(row, lock, Some(read_ts));
+                    return Ok(Reader::Reading { read_ts, view, found, resolver });
                 }
                 None => {
                     if view.cells[row].write.as_ref().is_some_and(|newest| newest.commit_ts > read_ts) {
-                        self.sights.met("a reader reads past a newer version");
+                        self.coverage.hit("a reader reads past a newer version");
                     }
                     found.push(read(&view, row, read_ts, false)?);
                 }
@@ -76,6 +81,6 @@ impl Shared {
 }
 
 /// The lock in the row that a reader has to ask about.
-pub(super) fn asks_about(view: &Rows, row: usize, read_ts: Timestamp) -> Option<&Lock> {
+pub(super) fn lock_to_resolve(view: &Rows, row: usize, read_ts: Timestamp) -> Option<&Lock> {
     view.cells[row].lock.as_ref().filter(|lock| lock.lock_type != LockType::LockOnly && lock.txn.start_ts <= read_ts)
 }

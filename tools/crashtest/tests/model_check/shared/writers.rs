@@ -7,32 +7,32 @@ use percolite::protocol::{
 use percolite::row::{Mutation, Row};
 use percolite::timestamp::Timestamp;
 
-use super::errands::{Settled, errand};
-use super::{Asked, Shared, State, TTL_MS, Task, Travel, asked};
-use crate::judge::{End, Named, Rule, Script, txn_id};
+use super::resolvers::{ResolverResult, new_resolver};
+use super::{Delivery, Shared, State, StepResult, TTL_MS, Task, step_result};
 use crate::rows::{index, key};
+use crate::spec::{End, Invariant, Script, TxnTimestamps, txn_id};
 
 impl Shared {
-    pub(super) fn writer(&self, state: &mut State, w: usize) -> Result<(), Rule> {
-        if let Some(errand) = state.writers[w].errand.take() {
-            let settled = self.errand(state, errand)?;
-            return self.settled(state, w, settled);
+    pub(super) fn writer(&self, state: &mut State, w: usize) -> Result<(), Invariant> {
+        if let Some(resolver) = state.writers[w].resolver.take() {
+            let settled = self.resolver_step(state, resolver)?;
+            return self.resolver_done(state, w, settled);
         }
         match state.writers[w].task {
             Task::Begin => {
                 let start_ts = state.draw();
-                state.named[w] = Some(Named { read_ts: start_ts, start_ts });
+                state.timestamps[w] = Some(TxnTimestamps { read_ts: start_ts, start_ts });
                 state.writers[w].ttl_ms = TTL_MS;
-                self.turn_to(state, w, Task::Prewrite(0));
+                self.set_task(state, w, Task::Prewrite(0));
             }
             Task::Stamp => {
                 let commit_ts = state.draw();
-                self.turn_to(state, w, Task::Commit(commit_ts));
+                self.set_task(state, w, Task::Commit(commit_ts));
             }
             _ => {
                 let row = self.row_of(state, w);
-                let as_read = state.rows.read(row, state.named[w].expect("it has begun").start_ts);
-                self.ask(state, w, &as_read)?;
+                let as_read = state.rows.read(row, state.timestamps[w].expect("it has begun").start_ts);
+                self.next_step(state, w, &as_read)?;
             }
         }
         Ok(())
@@ -57,7 +57,7 @@ impl Shared {
         }
     }
 
-    fn turn_to(&self, state: &mut State, w: usize, task: Task) {
+    fn set_task(&self, state: &mut State, w: usize, task: Task) {
         let rows = self.scripts[w].writes.len();
         let ends = matches!(task, Task::Secondary(n, _) | Task::RollBack(n) if n == rows);
         state.writers[w].task = if ends { Task::Ended } else { task };
@@ -65,7 +65,9 @@ impl Shared {
         if let Task::Prewrite(n) = task {
             if n == rows {
                 state.writers[w].task = Task::Stamp;
-            } else if let Asked::Send(sent, _) = asked(prewrite(&Row::default(), &self.prewrite(state, w, n))) {
+            } else if let StepResult::Send(sent, _) =
+                step_result(prewrite(&Row::default(), &self.prewrite(state, w, n)))
+            {
                 // Nothing of the row is known yet; the guards say what it must look like.
                 state.writers[w].sending = Some(sent);
             }
@@ -74,7 +76,7 @@ impl Shared {
 
     fn prewrite(&self, state: &State, w: usize, n: usize) -> Prewrite {
         let (row, mutation) = self.nth_locked(w, n);
-        let Named { read_ts, start_ts } = state.named[w].expect("it has begun");
+        let TxnTimestamps { read_ts, start_ts } = state.timestamps[w].expect("it has begun");
         Prewrite {
             row: key(*row),
             txn: txn_id(start_ts),
@@ -88,42 +90,42 @@ impl Shared {
     }
 
     /// Asks the step that the writer is at, with the row as read.
-    fn ask(&self, state: &mut State, w: usize, as_read: &Row) -> Result<(), Rule> {
-        let start_ts = state.named[w].expect("it has begun").start_ts;
+    fn next_step(&self, state: &mut State, w: usize, as_read: &Row) -> Result<(), Invariant> {
+        let start_ts = state.timestamps[w].expect("it has begun").start_ts;
         let (row, txn) = (key(self.row_of(state, w)), txn_id(start_ts));
         match state.writers[w].task {
-            Task::Prewrite(n) => match asked(prewrite(as_read, &self.prewrite(state, w, n))) {
-                Asked::Send(sent, _) => state.writers[w].sending = Some(sent),
-                Asked::Answer(prewritten) => {
+            Task::Prewrite(n) => match step_result(prewrite(as_read, &self.prewrite(state, w, n))) {
+                StepResult::Send(sent, _) => state.writers[w].sending = Some(sent),
+                StepResult::Answer(prewritten) => {
                     if let PrewriteResult::Committed(commit_ts) = prewritten {
-                        self.told(state, start_ts, TransactionStatus::Committed(commit_ts))?;
+                        self.check_answer(state, start_ts, TransactionStatus::Committed(commit_ts))?;
                     }
                     self.prewritten(state, w, n);
                 }
-                Asked::Refused(StepError::KeyIsLocked(lock)) => {
-                    self.sights.met("a writer meets a lock");
+                StepResult::Refused(StepError::KeyIsLocked(lock)) => {
+                    self.coverage.hit("a writer meets a lock");
                     state.writers[w].sending = None;
-                    state.writers[w].errand = Some(errand(self.row_of(state, w), &lock, None));
+                    state.writers[w].resolver = Some(new_resolver(self.row_of(state, w), &lock, None));
                 }
-                Asked::Refused(why) => {
+                StepResult::Refused(why) => {
                     if matches!(why, StepError::WriteConflict(_)) {
-                        self.sights.met("a writer meets a newer commit");
+                        self.coverage.hit("a writer meets a newer commit");
                     }
                     self.roll_back(state, w)?;
                 }
             },
             Task::Heartbeat(n) => {
                 let age_ms = state.newest_ts.millis() - start_ts.millis();
-                match asked(heartbeat(as_read, &Heartbeat { row, txn, ttl_ms: age_ms + TTL_MS })) {
-                    Asked::Send(sent, ttl_ms) => {
+                match step_result(heartbeat(as_read, &Heartbeat { row, txn, ttl_ms: age_ms + TTL_MS })) {
+                    StepResult::Send(sent, ttl_ms) => {
                         state.writers[w].sending = Some(sent);
                         state.writers[w].ttl_ms = ttl_ms;
                     }
-                    Asked::Answer(ttl_ms) => {
+                    StepResult::Answer(ttl_ms) => {
                         state.writers[w].ttl_ms = ttl_ms;
-                        self.turn_to(state, w, Task::Prewrite(n));
+                        self.set_task(state, w, Task::Prewrite(n));
                     }
-                    Asked::Refused(_) => self.roll_back(state, w)?,
+                    StepResult::Refused(_) => self.roll_back(state, w)?,
                 }
             }
             Task::Commit(commit_ts) => {
@@ -135,39 +137,41 @@ impl Shared {
                     keep_old_version: true,
                     record_lock_only: true,
                 };
-                match asked(commit_at_least(as_read, &request)) {
-                    Asked::Send(sent, at) => {
+                match step_result(commit_at_least(as_read, &request)) {
+                    StepResult::Send(sent, at) => {
                         if at > commit_ts {
-                            self.sights.met("a reader has pushed an owner above itself");
+                            self.coverage.hit("a reader has pushed an owner above itself");
                         }
                         state.writers[w].task = Task::Commit(at);
                         state.writers[w].sending = Some(sent);
                     }
-                    Asked::Answer(commit_ts) => self.committed(state, w, commit_ts)?,
+                    StepResult::Answer(commit_ts) => self.committed(state, w, commit_ts)?,
                     // That leaves open how it ended; whoever says "undetermined" here says nothing wrong.
-                    Asked::Refused(StepError::BelowSafePoint(_)) => {
-                        self.sights.met("an owner asks after its end is forgotten");
-                        self.turn_to(state, w, Task::Ended);
+                    StepResult::Refused(StepError::BelowSafePoint(_)) => {
+                        self.coverage.hit("an owner asks after its end is forgotten");
+                        self.set_task(state, w, Task::Ended);
                     }
-                    Asked::Refused(_) => {
-                        self.sights.met("an owner learns that it was taken for dead");
+                    StepResult::Refused(_) => {
+                        self.coverage.hit("an owner learns that it was taken for dead");
                         self.roll_back(state, w)?;
                     }
                 }
             }
             Task::Secondary(n, commit_ts) => {
-                let verdict = TransactionStatus::Committed(commit_ts);
-                match asked(resolve(
+                let status = TransactionStatus::Committed(commit_ts);
+                match step_result(resolve(
                     as_read,
-                    &Resolve { row, txn, status: verdict, keep_old_version: true, record_lock_only: true },
+                    &Resolve { row, txn, status, keep_old_version: true, record_lock_only: true },
                 )) {
-                    Asked::Send(sent, ()) => state.writers[w].sending = Some(sent),
-                    Asked::Answer(()) | Asked::Refused(_) => self.turn_to(state, w, Task::Secondary(n + 1, commit_ts)),
+                    StepResult::Send(sent, ()) => state.writers[w].sending = Some(sent),
+                    StepResult::Answer(()) | StepResult::Refused(_) => {
+                        self.set_task(state, w, Task::Secondary(n + 1, commit_ts))
+                    }
                 }
             }
-            Task::RollBack(n) => match asked(rollback(as_read, &Rollback { row, txn })) {
-                Asked::Send(sent, ()) => state.writers[w].sending = Some(sent),
-                Asked::Answer(()) | Asked::Refused(_) => self.turn_to(state, w, Task::RollBack(n + 1)),
+            Task::RollBack(n) => match step_result(rollback(as_read, &Rollback { row, txn })) {
+                StepResult::Send(sent, ()) => state.writers[w].sending = Some(sent),
+                StepResult::Answer(()) | StepResult::Refused(_) => self.set_task(state, w, Task::RollBack(n + 1)),
             },
             Task::Begin | Task::Stamp | Task::Ended => {}
         }
@@ -175,67 +179,67 @@ impl Shared {
     }
 
     fn prewritten(&self, state: &mut State, w: usize, n: usize) {
-        let start_ts = state.named[w].expect("it has begun").start_ts;
+        let start_ts = state.timestamps[w].expect("it has begun").start_ts;
         let age_ms = state.newest_ts.millis() - start_ts.millis();
         let more = n + 1 < self.scripts[w].writes.len();
         let due = more && age_ms + TTL_MS / 2 >= state.writers[w].ttl_ms;
-        self.turn_to(state, w, if due { Task::Heartbeat(n + 1) } else { Task::Prewrite(n + 1) });
+        self.set_task(state, w, if due { Task::Heartbeat(n + 1) } else { Task::Prewrite(n + 1) });
     }
 
-    fn committed(&self, state: &mut State, w: usize, commit_ts: Timestamp) -> Result<(), Rule> {
-        let start_ts = state.named[w].expect("it has begun").start_ts;
-        self.told(state, start_ts, TransactionStatus::Committed(commit_ts))?;
-        self.turn_to(state, w, Task::Secondary(1, commit_ts));
+    fn committed(&self, state: &mut State, w: usize, commit_ts: Timestamp) -> Result<(), Invariant> {
+        let start_ts = state.timestamps[w].expect("it has begun").start_ts;
+        self.check_answer(state, start_ts, TransactionStatus::Committed(commit_ts))?;
+        self.set_task(state, w, Task::Secondary(1, commit_ts));
         Ok(())
     }
 
     /// The caller is told that nothing of the transaction will remain.
-    fn roll_back(&self, state: &mut State, w: usize) -> Result<(), Rule> {
-        self.judged(state, |fates, case, _| fates.end(case, w, End::RolledBack))?;
-        self.turn_to(state, w, Task::RollBack(0));
+    fn roll_back(&self, state: &mut State, w: usize) -> Result<(), Invariant> {
+        self.with_scenario(state, |ends, case, _| ends.end(case, w, End::RolledBack))?;
+        self.set_task(state, w, Task::RollBack(0));
         Ok(())
     }
 
-    fn settled(&self, state: &mut State, w: usize, settled: Settled) -> Result<(), Rule> {
+    fn resolver_done(&self, state: &mut State, w: usize, settled: ResolverResult) -> Result<(), Invariant> {
         match settled {
-            Settled::NotYet(errand) => state.writers[w].errand = Some(errand),
+            ResolverResult::NotYet(resolver) => state.writers[w].resolver = Some(resolver),
             // The owner lives.
-            Settled::Verdict(None) | Settled::Failed => self.roll_back(state, w)?,
-            Settled::Verdict(Some(_)) => {
+            ResolverResult::Status(None) | ResolverResult::Failed => self.roll_back(state, w)?,
+            ResolverResult::Status(Some(_)) => {
                 let task = state.writers[w].task;
-                self.turn_to(state, w, task);
+                self.set_task(state, w, task);
             }
         }
         Ok(())
     }
 
-    pub(super) fn writer_sends(&self, state: &mut State, w: usize, travel: Travel) -> Result<(), Rule> {
-        if let Some(errand) = state.writers[w].errand.take() {
-            let settled = self.errand_sends(state, errand, travel)?;
-            return self.settled(state, w, settled);
+    pub(super) fn writer_sends(&self, state: &mut State, w: usize, delivery: Delivery) -> Result<(), Invariant> {
+        if let Some(resolver) = state.writers[w].resolver.take() {
+            let settled = self.resolver_sends(state, resolver, delivery)?;
+            return self.resolver_done(state, w, settled);
         }
         let Some(sent) = state.writers[w].sending.take() else { return Ok(()) };
-        if self.send(state, &sent, travel)? {
+        if self.send(state, &sent, delivery)? {
             return self.arrived(state, w);
         }
-        if travel != Travel::Late {
+        if delivery != Delivery::Late {
             // The engine answers with the row as it found it.
             let as_found = state.rows.read(index(&sent.change.row), sent.change.start_ts);
-            self.ask(state, w, &as_found)?;
+            self.next_step(state, w, &as_found)?;
         }
         Ok(())
     }
 
-    fn arrived(&self, state: &mut State, w: usize) -> Result<(), Rule> {
+    fn arrived(&self, state: &mut State, w: usize) -> Result<(), Invariant> {
         match state.writers[w].task {
             Task::Prewrite(n) => self.prewritten(state, w, n),
             Task::Heartbeat(n) => {
-                self.sights.met("a sign of life arrives");
-                self.turn_to(state, w, Task::Prewrite(n));
+                self.coverage.hit("a sign of life arrives");
+                self.set_task(state, w, Task::Prewrite(n));
             }
             Task::Commit(commit_ts) => self.committed(state, w, commit_ts)?,
-            Task::Secondary(n, commit_ts) => self.turn_to(state, w, Task::Secondary(n + 1, commit_ts)),
-            Task::RollBack(n) => self.turn_to(state, w, Task::RollBack(n + 1)),
+            Task::Secondary(n, commit_ts) => self.set_task(state, w, Task::Secondary(n + 1, commit_ts)),
+            Task::RollBack(n) => self.set_task(state, w, Task::RollBack(n + 1)),
             Task::Begin | Task::Stamp | Task::Ended => {}
         }
         Ok(())

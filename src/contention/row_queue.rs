@@ -1,0 +1,121 @@
+//! Row queues: attempts that retry on a row run one after the other.
+//!
+//! An attempt queues for all rows that its predecessor wrote, in the order of their hashes, and never
+//! for more while it holds a ticket: so tickets cannot deadlock.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use crate::row::RowKey;
+use crate::row_hash::row_hash;
+use crate::sync::Mutex;
+use crate::waiter::Waiter;
+
+/// A transaction that wrote more rows than this does not queue.
+const ROW_QUEUE_ROWS_MAX: usize = 64;
+
+/// One FIFO queue of retrying attempts for each row, by the row's hash.
+#[derive(Default)]
+pub struct RowQueues(Mutex<HashMap<u64, VecDeque<Arc<Waiter>>>>);
+
+/// A place in the queue of one row. Dropping it leaves the queue and wakes the next attempt.
+pub struct RowQueueTicket {
+    queues: Arc<RowQueues>,
+    row: u64,
+    own: Arc<Waiter>,
+}
+
+impl RowQueues {
+    #[cfg(test)]
+    pub fn is_empty(&self) -> bool {
+        self.0.lock().is_empty()
+    }
+
+    /// The hashes to queue for, in the order that all attempts use; none if the rows are too many.
+    pub fn lock_order(rows: &[RowKey]) -> Vec<u64> {
+        if rows.len() > ROW_QUEUE_ROWS_MAX {
+            return Vec::new();
+        }
+        let mut hashes: Vec<u64> = rows.iter().map(row_hash).collect();
+        hashes.sort_unstable();
+        hashes.dedup();
+        hashes
+    }
+
+    /// Appends `own` to the row's queue; it is notified when it is at the front.
+    pub fn enqueue(self: &Arc<Self>, row: u64, own: Arc<Waiter>) -> RowQueueTicket {
+        let mut queues = self.0.lock();
+        let queue = queues.entry(row).or_default();
+        if queue.is_empty() {
+            own.notify_early();
+        }
+        queue.push_back(Arc::clone(&own));
+        RowQueueTicket { queues: Arc::clone(self), row, own }
+    }
+}
+
+impl Drop for RowQueueTicket {
+    fn drop(&mut self) {
+        let mut queues = self.queues.0.lock();
+        let Some(queue) = queues.get_mut(&self.row) else { return };
+        let was_first = queue.front().is_some_and(|first| Arc::ptr_eq(first, &self.own));
+        queue.retain(|waiter| !Arc::ptr_eq(waiter, &self.own));
+        let next = queue.front().filter(|_| was_first).map(Arc::clone);
+        if queue.is_empty() {
+            queues.remove(&self.row);
+        }
+        // Waking a task may drop another one, which may be in this queue too.
+        drop(queues);
+        if let Some(next) = next {
+            next.notify();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::contention::AdmissionWait;
+    use crate::row::KeyspaceId;
+    use crate::runtime::SystemEnv;
+
+    fn rows(names: &[&str]) -> Vec<RowKey> {
+        names.iter().map(|name| RowKey::new(KeyspaceId(1), name.as_bytes())).collect()
+    }
+
+    fn take(queues: &Arc<RowQueues>, rows: &[RowKey]) -> Vec<RowQueueTicket> {
+        let mut wait = AdmissionWait::default();
+        wait.queue_for_rows(queues, rows);
+        wait.block(&SystemEnv::default()).row_queue_tickets
+    }
+
+    #[test]
+    fn queues_for_rows_in_opposite_order_do_not_deadlock() {
+        let queues = Arc::new(RowQueues::default());
+        let inside = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for order in [["a", "b"], ["b", "a"]] {
+                let (queues, inside) = (&queues, &inside);
+                scope.spawn(move || {
+                    for _ in 0..2000 {
+                        let held = take(queues, &rows(&order));
+                        assert_eq!(held.len(), 2);
+                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                    }
+                });
+            }
+        });
+        assert!(queues.0.lock().is_empty());
+    }
+
+    #[test]
+    fn too_many_rows_are_not_queued_for() {
+        let queues = Arc::new(RowQueues::default());
+        let names: Vec<String> = (0..=ROW_QUEUE_ROWS_MAX).map(|number| number.to_string()).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        assert!(take(&queues, &rows(&names)).is_empty());
+    }
+}

@@ -1,0 +1,70 @@
+//! Waiting until the lock of a row is gone.
+//!
+//! An attempt that met the lock of a live transaction waits for the release of that lock instead of
+//! retrying against it. The commit leader notifies the waiters of the rows that it has unlocked.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::row::{CellChange, RowChange, RowKey};
+use crate::row_hash::row_hash;
+use crate::sync::Mutex;
+use crate::waiter::Waiter;
+
+/// Attempts that wait for a live transaction to release a row's lock.
+#[derive(Default)]
+pub struct UnlockWaiters {
+    waiting: Mutex<HashMap<u64, Vec<Arc<Waiter>>>>,
+    count: AtomicUsize,
+}
+
+/// A registered wait for one row. Dropping it ends the wait.
+pub struct UnlockWait {
+    unlocked: Arc<UnlockWaiters>,
+    row: u64,
+    own: Arc<Waiter>,
+}
+
+impl Drop for UnlockWait {
+    fn drop(&mut self) {
+        let mut waiting = self.unlocked.waiting.lock();
+        if let Some(waiters) = waiting.get_mut(&self.row) {
+            waiters.retain(|waiter| !Arc::ptr_eq(waiter, &self.own));
+            if waiters.is_empty() {
+                waiting.remove(&self.row);
+            }
+        }
+        self.unlocked.count.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl UnlockWaiters {
+    #[cfg(test)]
+    pub fn is_empty(&self) -> bool {
+        self.waiting.lock().is_empty() && self.count.load(Ordering::SeqCst) == 0
+    }
+
+    /// Registers `own` to be notified when the row's lock is released. Call this before reading whether
+    /// the row is locked: a lock released after the read then still wakes the waiter.
+    pub fn register(self: &Arc<Self>, row: &RowKey, own: Arc<Waiter>) -> UnlockWait {
+        self.count.fetch_add(1, Ordering::SeqCst);
+        self.waiting.lock().entry(row_hash(row)).or_default().push(Arc::clone(&own));
+        UnlockWait { unlocked: Arc::clone(self), row: row_hash(row), own }
+    }
+
+    /// Wakes the attempts that wait for rows whose locks these changes, now applied, have removed.
+    pub fn notify(&self, changes: &[RowChange]) {
+        if self.count.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let unlocked = changes.iter().filter(|change| change.lock == CellChange::Delete);
+        let waiters: Vec<Arc<Waiter>> = {
+            let waiting = self.waiting.lock();
+            unlocked.filter_map(|change| waiting.get(&row_hash(&change.row))).flatten().map(Arc::clone).collect()
+        };
+        for waiter in waiters {
+            waiter.notify();
+        }
+    }
+}

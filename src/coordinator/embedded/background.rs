@@ -1,0 +1,134 @@
+//! The background thread: sweep, lock cleanup, garbage collection, and tasks of the store.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::super::BackgroundTask;
+use super::cleanup::Cleanup;
+use super::gc::Gc;
+use super::history::History;
+use super::rows::Rows;
+use super::sweep::Sweep;
+use super::waker::BackgroundWaker;
+use crate::error::{Error, ErrorKind, Result};
+use crate::runtime::JoinHandle;
+use crate::sync::Mutex;
+
+/// Pages of lock cleanup before the other work has its turn.
+// Crash tests have few rows, and must meet the other work in the middle.
+const CLEANUP_PAGES_PER_ROUND: usize = if cfg!(feature = "crashtest") { 1 } else { 32 };
+const IDLE_INTERVAL: Duration = Duration::from_millis(500);
+
+/// What the thread works on.
+pub struct BackgroundWork {
+    pub rows: Arc<Rows>,
+    pub history: Arc<History>,
+    pub cleanup: Arc<Cleanup>,
+    pub waker: Arc<BackgroundWaker>,
+    /// Whether to resolve what an earlier incarnation left.
+    pub resolve: bool,
+    /// What the store wants done in each round.
+    pub tasks: Vec<BackgroundTask>,
+}
+
+/// The running thread.
+pub struct BackgroundWorker {
+    waker: Arc<BackgroundWaker>,
+    stopping: Arc<AtomicBool>,
+    thread: Mutex<Option<Box<dyn JoinHandle>>>,
+}
+
+impl BackgroundWorker {
+    pub fn start(work: BackgroundWork) -> Result<Self> {
+        let (waker, stopping) = (Arc::clone(&work.waker), Arc::new(AtomicBool::new(false)));
+        let rows = Arc::clone(&work.rows);
+        let own_stopping = Arc::clone(&stopping);
+        let run = move || work.run(&own_stopping);
+        let thread = rows
+            .pipeline
+            .env()
+            .spawn("percolite-bg", Box::new(run))
+            .map_err(|why| Error::from(ErrorKind::Io(format!("cannot start a thread: {why}"))))?;
+        Ok(Self { waker, stopping, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Ends the thread after its current page.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.waker.wake();
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread {
+            thread.join();
+        }
+    }
+}
+
+impl BackgroundWork {
+    fn run(self, stopping: &AtomicBool) {
+        let env = self.rows.pipeline.env();
+        let parker = env.parker();
+        self.waker.set(Arc::clone(&parker));
+        let (mut sweep, mut gc) = (self.resolve.then(Sweep::default), Gc::default());
+        let mut next_gc = Duration::ZERO;
+        while !stopping.load(Ordering::Acquire) {
+            // An error is a failure that has closed the store already, or damage, which the next reader of
+            // that row meets, too. The other work goes on.
+            let mut more = self.sweep(&mut sweep);
+            more |= self.clean_up(stopping);
+            if gc.is_running() || env.elapsed() >= next_gc {
+                let collected = gc.page(&self.rows, &self.history);
+                more |= collected.inspect_err(|why| self.log_failure("gc", why)).is_ok() && gc.is_running();
+                // The queue begins with tombstones, which each page of a new pass would scan.
+                next_gc = env.elapsed() + IDLE_INTERVAL;
+            }
+            for (name, task) in &self.tasks {
+                let _ = task().inspect_err(|why| self.log_failure(name, why));
+            }
+            // A task may have used up the wake of `stop`, which comes after the flag.
+            if !more && !stopping.load(Ordering::Acquire) {
+                parker.park(Some(IDLE_INTERVAL));
+            }
+        }
+    }
+
+    /// Does a page of the sweep; returns whether there is more.
+    fn sweep(&self, sweep: &mut Option<Sweep>) -> bool {
+        let Some(current) = sweep else { return false };
+        match current.page(&self.rows) {
+            Ok(page) => {
+                if page.is_last {
+                    *sweep = None;
+                }
+                !page.is_last
+            }
+            Err(why) => {
+                self.log_failure("resolve_orphans", &why);
+                *sweep = Some(Sweep::default());
+                false
+            }
+        }
+    }
+
+    /// Does some pages of lock cleanup; returns whether there is more.
+    fn clean_up(&self, stopping: &AtomicBool) -> bool {
+        let mut more = false;
+        for _ in 0..CLEANUP_PAGES_PER_ROUND {
+            // A cleanup that fails is tried again after a pause.
+            let page = self.cleanup.page(&self.rows).inspect_err(|why| self.log_failure("cleanup", why));
+            if !page.unwrap_or(false) || stopping.load(Ordering::Acquire) {
+                break;
+            }
+            more = true;
+        }
+        more
+    }
+
+    /// Reports a failure of the background, which has no caller, unless the store is closing or failed.
+    #[cfg_attr(not(feature = "tracing"), allow(unused_variables, reason = "for the event alone"))]
+    fn log_failure(&self, task: &str, why: &Error) {
+        if self.rows.pipeline.failure().reason().is_none() && !matches!(why.kind(), ErrorKind::Closed(_)) {
+            event!(WARN, task, error = %why, "background work failed");
+        }
+    }
+}

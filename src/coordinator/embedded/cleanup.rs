@@ -1,0 +1,71 @@
+//! Lock cleanup: what a finished large transaction has locked becomes versions, or is released, page by
+//! page in the background.
+//!
+//! Its status is recorded before the cleanup begins, so others may do a part of it: writers resolve the
+//! locks in their way. If the process dies in between, the [sweep](super::sweep) of the next
+//! incarnation does the rest.
+
+use super::resolve_locks::resolve_locks;
+use super::rows::Rows;
+use crate::engine::PageRequest;
+use crate::error::Result;
+use crate::pipeline::{LockCleanup, SubmissionKind};
+use crate::protocol::TransactionStatus;
+use crate::sync::Mutex;
+use crate::timestamp::Timestamp;
+
+/// Where the cleanup is among the finished transactions.
+#[derive(Default)]
+pub struct Cleanup {
+    /// The `start_ts` to go on with.
+    position: Mutex<Timestamp>,
+}
+
+impl Cleanup {
+    /// Does the next page; returns whether there is more to do.
+    pub fn page(&self, rows: &Rows) -> Result<bool> {
+        let fates = rows.pipeline.fates();
+        let from = *self.position.lock();
+        let Some(cleanup) = fates.next_cleanup(from) else { return Ok(false) };
+        let start_ts = cleanup.txn.start_ts;
+        let done = clean_page(rows, &cleanup);
+        // After a failure the others go first.
+        *self.position.lock() = if done.is_ok() { start_ts } else { start_ts.next() };
+        done?;
+        Ok(fates.pending_cleanups() > 0)
+    }
+}
+
+/// Resolves the locks of one page. After the last page the transaction is finished.
+fn clean_page(rows: &Rows, cleanup: &LockCleanup) -> Result<()> {
+    let LockCleanup { txn, primary, remaining, committed } = cleanup;
+    let status = committed.map_or(TransactionStatus::RolledBack, TransactionStatus::Committed);
+    let limit = rows.group_rows_max();
+    let page = PageRequest { range: remaining, backwards: false, limit, cursor: None };
+    let found = rows.engine().snapshot()?.scan_locks(&page)?;
+    let ends_here = mutated!(ShortPageEndsCleanup) && found.len() < limit;
+    let last = found.last().map(|(row, _)| row.clone());
+    let own: Vec<_> = found.into_iter().filter(|(_, lock)| lock.txn == *txn).collect();
+    resolve_locks(rows, *txn, primary, &own, status, false)?;
+    rows.metrics.cleanup_rows.add(own.len() as u64);
+    if let Some(last) = last.filter(|_| !mutated!(CleanupEndsEarly) && !ends_here) {
+        rows.pipeline.fates().cleaned_up_to(txn.start_ts, &last);
+        crash_point!(CleanupForward if committed.is_some());
+        crash_point!(CleanupBack if committed.is_none());
+        return Ok(());
+    }
+    crash_point!(CleanupDone);
+    finish(rows, cleanup, status)?;
+    event!(DEBUG, start_ts = %txn.start_ts, "large transaction cleaned up");
+    Ok(())
+}
+
+/// Deletes the transaction record, which no resolver needs any more, and the fate.
+fn finish(rows: &Rows, cleanup: &LockCleanup, status: TransactionStatus) -> Result<()> {
+    let LockCleanup { txn, primary, committed, .. } = cleanup;
+    if committed.is_some() {
+        return resolve_locks(rows, *txn, primary, &[], status, true);
+    }
+    let kind = SubmissionKind::FinishRollback { start_ts: txn.start_ts };
+    rows.pipeline.submit_internal(Vec::new(), kind).map(drop)
+}

@@ -1,0 +1,278 @@
+//! The parts of the coordinator, put together.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::primary::commit_ts_from_primary;
+use super::super::retention::Retention;
+use super::super::{
+    BackgroundTask, CommitProtocol, CommitRequest, Coordinator, HistoryRetention, LargeTxn, LockAuthority, Watermarks,
+};
+use super::background::{BackgroundWork, BackgroundWorker};
+use super::cleanup::Cleanup;
+use super::history::History;
+use super::large::EmbeddedLargeTxn;
+use super::lock_authority::PipelineAuthority;
+use super::one_phase::commit_one_phase;
+use super::resolve::resolve_lock;
+use super::rows::Rows;
+use super::sweep::Sweep;
+use super::two_phase::commit_two_phase;
+use super::waker::BackgroundWaker;
+use crate::contention::{AdmissionWait, RowQueues};
+use crate::engine::Engine;
+use crate::error::{Conflict, ConflictReason, ErrorKind, Result};
+use crate::observe::{Metrics, TxnTimer};
+use crate::owner::OwnerIdGenerator;
+use crate::pipeline::{Fate, Pipeline};
+use crate::protocol::{TransactionStatus, txn_status};
+use crate::row::{KeyspaceId, Lock, Mutation, RowKey, TxnId};
+use crate::runtime::Env;
+use crate::sync::Mutex;
+use crate::timestamp::Timestamp;
+use crate::view::ReadView;
+
+/// Pages of lock cleanup before a store closes; the next incarnation does the rest.
+const CLEANUP_PAGES_AT_CLOSE: usize = 16;
+
+/// See the [module](super).
+pub struct EmbeddedCoordinator {
+    pipeline: Arc<Pipeline>,
+    rows: Arc<Rows>,
+    history: Arc<History>,
+    cleanup: Arc<Cleanup>,
+    waker: Arc<BackgroundWaker>,
+    background: Mutex<Option<BackgroundWorker>>,
+    owner_ids: OwnerIdGenerator,
+    row_queues: Arc<RowQueues>,
+    /// Whether [`Coordinator::snapshot`] shows only what is durable.
+    durable_snapshots: bool,
+}
+
+impl EmbeddedCoordinator {
+    pub fn open(
+        engine: Arc<dyn Engine>,
+        env: Arc<dyn Env>,
+        metrics: Arc<Metrics>,
+        conflict_cache_rows: usize,
+        durable_snapshots: bool,
+        history: HistoryRetention,
+    ) -> Result<Arc<Self>> {
+        let pipeline = Pipeline::open(engine, env, Arc::clone(&metrics), conflict_cache_rows)?;
+        let history = Arc::new(History::open(&pipeline, history)?);
+        let rows = Arc::new(Rows::new(Arc::clone(&pipeline), metrics, history.is_kept())?);
+        Ok(Arc::new(Self {
+            pipeline,
+            rows,
+            history,
+            cleanup: Arc::default(),
+            waker: Arc::default(),
+            background: Mutex::default(),
+            owner_ids: OwnerIdGenerator::default(),
+            row_queues: Arc::default(),
+            durable_snapshots,
+        }))
+    }
+
+    fn fits_one_phase(&self, request: &CommitRequest<'_>) -> bool {
+        let capabilities = self.pipeline.engine().capabilities();
+        let bytes = |(row, mutation): (&RowKey, &Mutation)| row.as_bytes().len() + mutation.value_bytes();
+        request.protocol == CommitProtocol::Auto
+            && request.writes.len() <= capabilities.batch_rows_max
+            && (capabilities.batch_bytes_max == usize::MAX
+                || request.writes.iter().map(bytes).sum::<usize>() <= capabilities.batch_bytes_max)
+    }
+}
+
+impl Coordinator for EmbeddedCoordinator {
+    fn begin(&self) -> Result<(Arc<ReadView>, TxnId)> {
+        self.pipeline.failure().check_open()?;
+        let view = self.pipeline.views().visible();
+        let (start_ts, now) = self.pipeline.timestamps().next_and_clock()?;
+        crash_point!(StartTs);
+        let owner = self.owner_ids.next(now, self.pipeline.env().random());
+        Ok((view, TxnId { start_ts, owner }))
+    }
+
+    fn snapshot(&self) -> Result<Arc<ReadView>> {
+        self.pipeline.failure().check_open()?;
+        if self.durable_snapshots { self.pipeline.durable_view() } else { Ok(self.pipeline.views().visible()) }
+    }
+
+    fn snapshot_at(&self, at: Timestamp) -> Result<Arc<ReadView>> {
+        self.pipeline.failure().check_open()?;
+        let view = self.history.view_at(at)?;
+        if self.durable_snapshots {
+            self.sync(Some(at))?;
+        }
+        Ok(view)
+    }
+
+    fn retention(&self) -> Option<Retention> {
+        self.history.retention()
+    }
+
+    fn commit(&self, request: CommitRequest<'_>) -> Result<Timestamp> {
+        let commit_ts = if self.fits_one_phase(&request) {
+            commit_one_phase(&self.rows, request)?
+        } else {
+            commit_two_phase(&self.rows, request)?
+        };
+        self.note_acked(commit_ts);
+        crash_point!(CommitDone);
+        Ok(commit_ts)
+    }
+
+    fn note_acked(&self, ts: Timestamp) {
+        self.pipeline.views().note_acked(ts);
+    }
+
+    fn wait_durable(&self, read_ts: Timestamp, timer: &TxnTimer) -> Result<()> {
+        if mutated!(UndurableReadsAnswered) {
+            return Ok(());
+        }
+        self.pipeline.sync().wait_durable_timed(read_ts, timer)
+    }
+
+    /// A lock of an earlier incarnation is resolved in passing. One of an aborted large transaction is
+    /// left to the background, so that readers write as little as possible.
+    fn commit_ts_of_lock(&self, view: &ReadView, row: &RowKey, lock: &Lock) -> Result<Option<Timestamp>> {
+        let fate = self.pipeline.fates().fate(lock.txn.start_ts);
+        if let Fate::Committed(commit_ts) = fate {
+            return Ok(Some(commit_ts).filter(|commit_ts| *commit_ts <= view.read_ts));
+        }
+        let committed = commit_ts_from_primary(view, lock)?;
+        if fate == Fate::Orphan
+            && let Err(why) = resolve_lock(&self.rows, row, lock)
+            && self.pipeline.failure().reason().is_none()
+        {
+            return Err(why);
+        }
+        Ok(committed)
+    }
+
+    fn is_orphan(&self, start_ts: Timestamp) -> bool {
+        matches!(self.pipeline.fates().fate(start_ts), Fate::Orphan | Fate::RolledBack)
+    }
+
+    fn txn_status(&self, primary: &RowKey, txn: TxnId) -> Result<Option<TransactionStatus>> {
+        Ok(txn_status(&self.pipeline.engine().read_row(primary, txn.start_ts)?, txn))
+    }
+
+    fn plan_retry_wait(&self, wait: &mut AdmissionWait, rows: &[RowKey], conflict: &Conflict, _attempt: u32) {
+        wait.queue_for_rows(&self.row_queues, rows);
+        if conflict.reason == ConflictReason::Locked {
+            self.pipeline.wait_for_unlock(wait, &conflict.row);
+        }
+    }
+
+    fn begin_large(&self, txn: TxnId, read_ts: Timestamp) -> Option<Box<dyn LargeTxn>> {
+        Some(Box::new(EmbeddedLargeTxn::new(&self.rows, &self.waker, txn, read_ts)))
+    }
+
+    fn is_exclusive(&self) -> bool {
+        true
+    }
+
+    fn check_open(&self) -> Result<()> {
+        self.pipeline.failure().check_open()
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.pipeline.failure().reason().map(Into::into)
+    }
+
+    fn sync(&self, up_to: Option<Timestamp>) -> Result<()> {
+        let visible = self.pipeline.views().visible().read_ts;
+        self.pipeline.sync().wait_durable(up_to.map_or(visible, |ts| ts.min(visible)))
+    }
+
+    fn watermarks(&self) -> Option<Watermarks> {
+        let (views, fates) = (self.pipeline.views(), self.pipeline.fates());
+        Some(Watermarks {
+            visible_ts: views.visible().read_ts,
+            durable_ts: self.pipeline.sync().durable_ts(),
+            oldest_read_ts: views.oldest_read_ts(),
+            open_views: views.open(),
+            may_have_orphan_locks: fates.may_have_orphans(),
+            cleanup_pending: fates.pending_cleanups(),
+        })
+    }
+
+    fn advance_past(&self, ts: Timestamp) -> Result<()> {
+        self.pipeline.timestamps().advance_past(ts)
+    }
+
+    fn maintain(&self, max_snapshot_age: Duration) -> usize {
+        let expired = self.pipeline.views().expire(max_snapshot_age);
+        self.pipeline.request_sync();
+        expired
+    }
+
+    fn resolve_orphan_locks(&self) -> Result<u64> {
+        let (mut sweep, mut resolved) = (Sweep::default(), 0);
+        loop {
+            let page = sweep.page(&self.rows)?;
+            resolved += page.resolved;
+            if page.is_last {
+                break;
+            }
+        }
+        while self.cleanup.page(&self.rows)? {}
+        Ok(resolved)
+    }
+
+    fn may_read_primaries(&self) -> bool {
+        let fates = self.pipeline.fates();
+        fates.may_have_orphans() && !mutated!(DropLeavesOrphans)
+            || (fates.any_committed() || fates.pending_cleanups() > 0) && !mutated!(DropLeavesCleanups)
+    }
+
+    fn is_below_gc_horizon(&self, ts: Timestamp) -> Result<bool> {
+        Ok(self.history.gc_horizon_max() >= ts && self.history.advance_gc_horizon()? >= ts)
+    }
+
+    fn delete_keyspace(&self, keyspace: KeyspaceId) -> Result<()> {
+        let deleted = self.pipeline.engine().delete_keyspace(keyspace);
+        deleted.map_err(|why| self.pipeline.failure().poison(why.into()))
+    }
+
+    fn lock_authority(&self) -> Option<Arc<dyn LockAuthority>> {
+        Some(Arc::new(PipelineAuthority(Arc::clone(&self.pipeline))))
+    }
+
+    fn start_background(&self, resolve: bool, tasks: Vec<BackgroundTask>) -> Result<()> {
+        let worker = BackgroundWorker::start(BackgroundWork {
+            rows: Arc::clone(&self.rows),
+            history: Arc::clone(&self.history),
+            cleanup: Arc::clone(&self.cleanup),
+            waker: Arc::clone(&self.waker),
+            resolve,
+            tasks,
+        })?;
+        *self.background.lock() = Some(worker);
+        Ok(())
+    }
+
+    fn stop_background(&self) {
+        let worker = self.background.lock().take();
+        if let Some(worker) = worker {
+            worker.stop();
+        }
+    }
+
+    fn close(&self) -> Result<()> {
+        for _ in 0..CLEANUP_PAGES_AT_CLOSE {
+            if !matches!(self.cleanup.page(&self.rows), Ok(true)) {
+                break;
+            }
+        }
+        // After a failure it is unknown whether all that was acknowledged is durable, and no sync can tell.
+        let synced = match self.pipeline.failure().reason() {
+            Some(why) => Err(ErrorKind::Undetermined(why.into()).into()),
+            None => self.sync(None),
+        };
+        self.pipeline.close();
+        synced
+    }
+}

@@ -1,0 +1,103 @@
+//! Garbage collection: tombstones that no snapshot is older than, and replaced versions older than the
+//! history that is kept.
+//!
+//! Commits put an entry into the GC queue for each row that they delete, or whose version they keep.
+//! A pass walks the queue up to the horizon at its beginning. Each page begins where the last one
+//! ended: the entries before are RocksDB tombstones by then, and starting over would scan them all.
+
+use std::collections::BTreeMap;
+
+use super::history::History;
+use super::rows::Rows;
+use crate::engine::{EngineError, EngineSnapshot, GcEntry};
+use crate::error::Result;
+use crate::pipeline::SubmissionKind;
+use crate::protocol::{GcRequest, OldVersion, gc_row};
+use crate::row::{RowChange, RowKey};
+use crate::timestamp::Timestamp;
+
+const PAGE_ROWS: usize = 512;
+
+/// A pass over the GC queue.
+#[derive(Default)]
+pub struct Gc {
+    /// The last entry that was read, and the horizon of the pass; `None` between two passes.
+    cursor: Option<(GcEntry, Timestamp)>,
+}
+
+impl Gc {
+    /// Whether a pass is under way.
+    pub fn is_running(&self) -> bool {
+        self.cursor.is_some()
+    }
+
+    /// Collects the garbage of the next page of the queue.
+    pub fn page(&mut self, rows: &Rows, history: &History) -> Result<()> {
+        let (after, horizon) = match self.cursor.take() {
+            Some((after, horizon)) => (Some(after), horizon),
+            None if mutated!(GcTooEarly) => (None, rows.pipeline.views().visible().read_ts),
+            None => (None, history.advance_gc_horizon()?),
+        };
+        let entries = rows.engine().gc_candidates(after.as_ref(), horizon, PAGE_ROWS)?;
+        self.cursor = entries.last().filter(|_| entries.len() == PAGE_ROWS).map(|last| (last.clone(), horizon));
+        let mut by_row: BTreeMap<RowKey, Vec<Timestamp>> = BTreeMap::new();
+        for (superseded_at, row) in entries {
+            by_row.entry(row).or_default().push(superseded_at);
+        }
+        collect_rows(rows, by_row)
+    }
+}
+
+fn collect_rows(rows: &Rows, by_row: BTreeMap<RowKey, Vec<Timestamp>>) -> Result<()> {
+    let snapshot = rows.engine().snapshot()?;
+    let (mut unconditional, mut damage) = (Vec::new(), None);
+    for (row, superseded_at) in by_row {
+        let change = match row_change(&*snapshot, row, superseded_at) {
+            Ok(change) => change,
+            Err(why) => {
+                // A row that cannot be read must not keep the garbage of the others.
+                damage.get_or_insert(why);
+                continue;
+            }
+        };
+        if change.preconditions.is_empty() {
+            unconditional.push(change);
+            continue;
+        }
+        crash_point!(GcBefore);
+        submit(rows, vec![change])?;
+        crash_point!(GcDone);
+    }
+    while !unconditional.is_empty() {
+        let rest = unconditional.split_off(unconditional.len().min(rows.group_rows_max()));
+        submit(rows, std::mem::replace(&mut unconditional, rest))?;
+    }
+    damage.map_or(Ok(()), |why| Err(why.into()))
+}
+
+fn row_change(
+    snapshot: &dyn EngineSnapshot,
+    row: RowKey,
+    superseded_at: Vec<Timestamp>,
+) -> Result<RowChange, EngineError> {
+    let mut old_versions: Vec<OldVersion> = Vec::new();
+    for ts in &superseded_at {
+        old_versions.extend(snapshot.version_at(&row, ts.previous())?.as_ref().map(OldVersion::from));
+    }
+    old_versions.dedup();
+    let as_read = snapshot.row(&row, Timestamp::ZERO)?;
+    Ok(gc_row(&as_read, &GcRequest { row, superseded_at, old_versions }))
+}
+
+/// What is not applied now is tried again by the next pass.
+fn submit(rows: &Rows, changes: Vec<RowChange>) -> Result<()> {
+    let entries = changes.iter().map(|change| change.gc_done.len()).sum();
+    let versions: usize = changes.iter().map(|change| change.deleted_versions.len()).sum();
+    if entries == 0 || !rows.try_apply(changes, SubmissionKind::Gc)? {
+        return Ok(());
+    }
+    rows.metrics.gc_tombstones.add((entries - versions.min(entries)) as u64);
+    rows.metrics.gc_versions.add(versions as u64);
+    event!(DEBUG, entries, versions, "garbage collected");
+    Ok(())
+}

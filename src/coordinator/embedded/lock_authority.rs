@@ -1,0 +1,54 @@
+//! What named locks are built on: see [`LockAuthority`].
+
+use std::sync::Arc;
+
+use super::super::LockAuthority;
+use crate::error::{CLOSED_BY_USER, Error, Result};
+use crate::locking::LockManager;
+use crate::pipeline::Pipeline;
+use crate::timestamp::Timestamp;
+use crate::view::ReadView;
+
+/// The pipeline as the authority for grants.
+pub struct PipelineAuthority(pub Arc<Pipeline>);
+
+impl LockAuthority for PipelineAuthority {
+    fn manager(&self) -> &Arc<LockManager> {
+        self.0.named_locks()
+    }
+
+    fn token(&self) -> Result<Timestamp> {
+        let token = self.0.timestamps().next();
+        self.0.timestamps().request_reservation();
+        token
+    }
+
+    #[cfg(feature = "tokio")]
+    fn try_token(&self) -> Option<Timestamp> {
+        let token = self.0.timestamps().try_next();
+        self.0.timestamps().request_reservation();
+        token
+    }
+
+    fn drain(&self) -> Result<()> {
+        self.0.drain()
+    }
+
+    fn visible_view(&self) -> Arc<ReadView> {
+        self.0.views().visible()
+    }
+
+    fn durable_ts(&self) -> Timestamp {
+        self.0.sync().durable_ts()
+    }
+
+    fn wait_durable(&self, ts: Timestamp) -> Result<()> {
+        // The commits of others are undetermined; this caller has committed nothing.
+        let closed = || Error::closed(self.0.failure().reason().unwrap_or(CLOSED_BY_USER));
+        self.0.sync().wait_durable(ts).map_err(|_| closed())
+    }
+
+    fn first_ts(&self) -> Timestamp {
+        self.0.fates().first_ts()
+    }
+}

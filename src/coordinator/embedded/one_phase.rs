@@ -1,0 +1,64 @@
+//! Commit in one phase: all rows become versions in one atomic batch, without locks (TiKV's 1PC).
+
+use std::sync::Arc;
+
+use super::super::CommitRequest;
+use super::super::step_error::step_error;
+use super::blocker::{resolve_blocker, resolve_blockers};
+use super::rows::{Rows, step_change};
+use crate::engine::{OnePhaseWrites, RowBatch};
+use crate::error::Result;
+use crate::pipeline::{Rejection, Submission, SubmissionKind, SubmitResult};
+use crate::protocol::{OnePhase, one_phase};
+use crate::row::{RowChange, TxnId};
+use crate::timestamp::Timestamp;
+use crate::writes::WriteSet;
+
+/// Commits; tries again after it has resolved a lock in the way.
+pub fn commit_one_phase(rows: &Rows, request: CommitRequest<'_>) -> Result<Timestamp> {
+    let CommitRequest { txn, read_ts, writes, durable, conditions, mut attempt, timer, .. } = request;
+    loop {
+        let group = row_batch(rows, txn, read_ts, writes)?;
+        crash_point!(OnePhaseBefore);
+        let (kind, conditions) = (SubmissionKind::Commit, Arc::clone(&conditions));
+        let submission = Submission { group, kind, durable, conditions, attempt: attempt.take() };
+        match rows.pipeline.submit(submission, timer)? {
+            SubmitResult::Applied(Some(commit_ts)) => {
+                rows.metrics.commits_one_phase.add(1);
+                return Ok(commit_ts);
+            }
+            SubmitResult::Applied(None) => return Err(rows.missing_commit_ts_error(txn)),
+            SubmitResult::Rejected(rejection) => resolve_blockers(rows, writes.keys(), rejection, txn, read_ts)?,
+        }
+    }
+}
+
+fn row_batch(rows: &Rows, txn: TxnId, read_ts: Timestamp, writes: &Arc<WriteSet>) -> Result<RowBatch> {
+    // The leader sets the commit timestamp.
+    let commit_ts = txn.start_ts;
+    if !rows.needs_old_version() {
+        let (no_commit_after, writes) = (Some(read_ts), Arc::clone(writes));
+        return Ok(RowBatch::OnePhaseWrites(OnePhaseWrites { txn, commit_ts, no_commit_after, writes }));
+    }
+    let keep_old_version = rows.keep_old_versions;
+    let change =
+        |(row, mutation)| row_change(rows, &OnePhase { row, txn, read_ts, commit_ts, mutation, keep_old_version });
+    writes.iter().map(change).collect::<Result<_>>().map(RowBatch::Changes)
+}
+
+/// The change of one row. The lock of a finished transaction is resolved first.
+fn row_change(rows: &Rows, request: &OnePhase<'_>) -> Result<RowChange> {
+    let OnePhase { row, txn, read_ts, .. } = *request;
+    loop {
+        let as_read = rows.replaced(row, txn)?;
+        match one_phase(&as_read, request) {
+            Ok(step) => return Ok(step_change(step, row, txn)),
+            Err(why) => {
+                let rejection = Rejection::PreconditionFailed(row.clone(), Box::new(as_read));
+                // A conflict names the transaction in the way; any other error is the step's own.
+                resolve_blocker(rows, rejection, txn, read_ts)
+                    .map_err(|other| if other.is_retryable() { other } else { step_error(row, why, read_ts) })?;
+            }
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Prewrite: locks rows with the values to be, a batch at a time.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::super::step_error::step_error;
+use super::blocker::resolve_blockers;
+use super::rows::Rows;
+use crate::commit_conditions::CommitConditions;
+use crate::engine::EngineSnapshot;
+use crate::error::Result;
+use crate::observe::TxnTimer;
+use crate::pipeline::{Rejection, Submission, SubmissionKind, SubmitResult};
+use crate::protocol::{Prewrite, Step, prewrite};
+use crate::row::{CellChange, Lock, Mutation, Row, RowChange, RowKey, TxnId};
+use crate::timestamp::Timestamp;
+use crate::writes::WriteSet;
+
+/// What stays the same throughout a two-phase commit.
+pub struct TwoPhaseTxn<'a> {
+    pub txn: TxnId,
+    pub read_ts: Timestamp,
+    pub primary: &'a RowKey,
+    pub conditions: &'a Arc<CommitConditions>,
+    pub timer: &'a TxnTimer,
+}
+
+/// Locks rows together. Returns the locks, except for a large transaction, which does not keep them.
+/// Only a large transaction may have locked some of the rows before.
+pub fn prewrite_group(
+    rows: &Rows,
+    this: &TwoPhaseTxn<'_>,
+    writes: &[(&RowKey, &Mutation)],
+    kind: SubmissionKind,
+) -> Result<Vec<(RowKey, Lock)>> {
+    let TwoPhaseTxn { txn, read_ts, .. } = *this;
+    let mut own_locks: HashMap<&RowKey, Lock> = HashMap::new();
+    loop {
+        let mut changes = Vec::with_capacity(writes.len());
+        for (row, mutation) in writes {
+            let own = own_locks.get(row);
+            let request = Prewrite {
+                row: (*row).clone(),
+                txn,
+                read_ts,
+                primary: this.primary.clone(),
+                mutation: (*mutation).clone(),
+                write_seq: own.map_or(1, |own| own.write_seq.saturating_add(1)),
+                ttl_ms: 0,
+                min_commit_ts: txn.start_ts.next(),
+            };
+            // The row is not read: the preconditions say what it must look like.
+            let as_read = Row { lock: own.cloned(), ..Row::default() };
+            match prewrite(&as_read, &request).map_err(|why| step_error(row, why, read_ts))? {
+                Step::Apply(change, _) => changes.push(change),
+                Step::Done(_) => {}
+            }
+        }
+        let keeps_locks = kind != SubmissionKind::PrewriteLarge;
+        let locks = if keeps_locks { changes.iter().filter_map(written_lock).collect() } else { Vec::new() };
+        let conditions = Arc::clone(this.conditions);
+        let submission = Submission { group: changes.into(), kind, durable: false, conditions, attempt: None };
+        match rows.pipeline.submit(submission, this.timer)? {
+            SubmitResult::Applied(_) => return Ok(locks),
+            SubmitResult::Rejected(Rejection::PreconditionFailed(_, found))
+                if found.lock.as_ref().is_some_and(|lock| lock.txn == txn) =>
+            {
+                // Where one row was written before, others may have been.
+                let snapshot = rows.engine().snapshot()?;
+                for (row, _) in writes {
+                    if let Some(lock) = own_lock(&*snapshot, txn, row)? {
+                        own_locks.insert(row, lock);
+                    }
+                }
+            }
+            SubmitResult::Rejected(rejection) => {
+                resolve_blockers(rows, writes.iter().map(|(row, _)| *row), rejection, txn, read_ts)?;
+            }
+        }
+    }
+}
+
+/// The first row with a value or a delete, else the first: its state decides the transaction.
+pub fn choose_primary(writes: &WriteSet) -> Option<&RowKey> {
+    let written = writes.iter().find(|(_, mutation)| **mutation != Mutation::LockOnly);
+    written.or_else(|| writes.iter().next()).map(|(row, _)| row)
+}
+
+/// The transaction's lock on the row.
+pub fn own_lock(snapshot: &dyn EngineSnapshot, txn: TxnId, row: &RowKey) -> Result<Option<Lock>> {
+    Ok(snapshot.lock(row)?.filter(|lock| lock.txn == txn))
+}
+
+fn written_lock(change: &RowChange) -> Option<(RowKey, Lock)> {
+    match &change.lock {
+        CellChange::Put(lock) => Some((change.row.clone(), lock.clone())),
+        CellChange::Keep | CellChange::Delete => None,
+    }
+}

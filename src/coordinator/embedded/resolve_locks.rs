@@ -1,0 +1,102 @@
+//! Applies the final status of a transaction to its locks, many at a time.
+//!
+//! The status is recorded before: at the primary, or in the [table of fates](crate::pipeline::Fate). So
+//! this is idempotent, and any number of callers may work on the same locks at once: a commit on its
+//! secondaries, a writer on what is in its way, the background on what is left.
+
+use super::rows::Rows;
+use crate::error::Result;
+use crate::pipeline::{Rejection, SubmissionKind, SubmitResult};
+use crate::protocol::{Rollback, TransactionStatus, delete_txn_record, release_lock};
+use crate::row::{Lock, Row, RowChange, RowKey, TxnId};
+use crate::timestamp::Timestamp;
+
+/// Resolves locks of one transaction, in batches as large as the engine takes. Those that another
+/// caller has resolved are skipped. With the last locks of a committed transaction its record goes,
+/// too: that `finishes` it.
+pub fn resolve_locks(
+    rows: &Rows,
+    txn: TxnId,
+    primary: &RowKey,
+    locks: &[(RowKey, Lock)],
+    status: TransactionStatus,
+    finishes: bool,
+) -> Result<()> {
+    let mut locks = locks;
+    while let Some((some, others)) = locks.split_at_checked(rows.group_rows_max())
+        && !others.is_empty()
+    {
+        resolve_batch(rows, txn, primary, some, status, false)?;
+        locks = others;
+    }
+    resolve_batch(rows, txn, primary, locks, status, finishes)
+}
+
+fn resolve_batch(
+    rows: &Rows,
+    txn: TxnId,
+    primary: &RowKey,
+    locks: &[(RowKey, Lock)],
+    status: TransactionStatus,
+    finishes: bool,
+) -> Result<()> {
+    let mut left: Vec<&(RowKey, Lock)> = locks.iter().collect();
+    loop {
+        let done = match status {
+            TransactionStatus::Committed(commit_ts) if finishes || !left.is_empty() => {
+                let record = finishes.then(|| delete_txn_record(primary.clone(), txn.start_ts));
+                roll_forward(rows, txn, &left, commit_ts, record)?
+            }
+            TransactionStatus::RolledBack if !left.is_empty() => release_locks(rows, txn, &left)?,
+            _ => None,
+        };
+        let Some(done) = done else { return Ok(()) };
+        // Another caller has resolved this one, and is at work on the others.
+        let snapshot = rows.engine().snapshot()?;
+        let mut still_locked = Vec::with_capacity(left.len());
+        for locked in left {
+            if locked.0 != done && snapshot.lock(&locked.0)?.is_some_and(|lock| lock.txn == txn) {
+                still_locked.push(locked);
+            }
+        }
+        left = still_locked;
+    }
+}
+
+/// Turns locks of a committed transaction into versions together, or returns a row that is no longer
+/// locked. With the last of them the `record` of the commit goes.
+fn roll_forward(
+    rows: &Rows,
+    txn: TxnId,
+    locks: &[&(RowKey, Lock)],
+    commit_ts: Timestamp,
+    record: Option<RowChange>,
+) -> Result<Option<RowKey>> {
+    let kind = SubmissionKind::RollForward { commit_ts, finishes: record.is_some() };
+    let mut changes = Vec::with_capacity(locks.len() + 1);
+    for (row, lock) in locks {
+        changes.push(rows.commit_change(txn, row, lock, commit_ts, false)?);
+    }
+    changes.extend(record);
+    submit_resolution(rows, txn, changes, kind)
+}
+
+/// Removes locks of a transaction that is rolled back together, or returns a row that is no longer
+/// locked. No record is left: the status is known without it.
+pub fn release_locks(rows: &Rows, txn: TxnId, locks: &[&(RowKey, Lock)]) -> Result<Option<RowKey>> {
+    let change = |(row, lock): &&(RowKey, Lock)| -> Option<RowChange> {
+        let as_locked = Row { lock: Some(lock.clone()), ..Row::default() };
+        release_lock(&as_locked, &Rollback { row: row.clone(), txn })
+    };
+    submit_resolution(rows, txn, locks.iter().filter_map(change).collect(), SubmissionKind::NoCommit)
+}
+
+fn submit_resolution(rows: &Rows, txn: TxnId, changes: Vec<RowChange>, kind: SubmissionKind) -> Result<Option<RowKey>> {
+    match rows.pipeline.submit_internal(changes, kind)? {
+        SubmitResult::Applied(_) => Ok(None),
+        SubmitResult::Rejected(Rejection::LockConflict(row, _) | Rejection::PreconditionFailed(row, _)) => {
+            Ok(Some(row))
+        }
+        SubmitResult::Rejected(rejection) => Err(rows.rejection_error(rejection, txn, txn.start_ts)),
+    }
+}

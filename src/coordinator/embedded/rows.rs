@@ -1,0 +1,184 @@
+//! What every write of this coordinator is made of: changes of rows, handed to the pipeline.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::super::step_error::{conflict, step_error};
+use crate::engine::Engine;
+use crate::error::{ConflictReason, Error, ErrorKind, Result};
+use crate::observe::Metrics;
+use crate::pipeline::{Pipeline, Rejection, SubmissionKind, SubmitResult};
+use crate::protocol::{CommitRow, Step, StepError, commit};
+use crate::row::{Lock, Row, RowChange, RowKey, TxnId};
+use crate::timestamp::Timestamp;
+
+/// Rows that a two-phase commit changes together at most; others commit in between.
+const GROUP_ROWS_MAX: usize = 1024;
+
+/// Each refusal means that another caller made progress on the row; this many mean a defect.
+const STEP_RETRIES_MAX: usize = 1000;
+
+/// Set once a value was stored in the data column, so that replaced values have to be looked for.
+const DATA_COLUMN_USED: &str = "long values";
+
+/// The pipeline, and what all changes have in common.
+pub struct Rows {
+    pub pipeline: Arc<Pipeline>,
+    pub metrics: Arc<Metrics>,
+    data_column_used: AtomicBool,
+    /// Whether a commit keeps the version that it replaces, for the history.
+    pub keep_old_versions: bool,
+}
+
+impl Rows {
+    pub fn new(pipeline: Arc<Pipeline>, metrics: Arc<Metrics>, keep_old_versions: bool) -> Result<Self> {
+        let data_column_used = AtomicBool::new(pipeline.engine().get_meta(DATA_COLUMN_USED)?.is_some());
+        Ok(Self { pipeline, metrics, data_column_used, keep_old_versions })
+    }
+
+    pub fn engine(&self) -> &dyn Engine {
+        self.pipeline.engine()
+    }
+
+    /// Rows in one batch. One is left free: the last rows of a transaction take its record with them.
+    pub fn group_rows_max(&self) -> usize {
+        (self.engine().capabilities().batch_rows_max - 1).clamp(1, GROUP_ROWS_MAX)
+    }
+
+    fn uses_data_column(&self) -> bool {
+        self.data_column_used.load(Ordering::Acquire)
+    }
+
+    /// Must be called before the first value is stored in the data column.
+    pub fn note_data_column_use(&self) -> Result<()> {
+        if !self.uses_data_column() {
+            self.engine()
+                .write_meta(&[(DATA_COLUMN_USED.into(), Some(vec![1]))])
+                .map_err(|why| self.pipeline.failure().poison(why.into()))?;
+            self.data_column_used.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Whether a commit needs to know the version that it replaces: its value in the data column is
+    /// deleted with it, or it goes into the history.
+    pub fn needs_old_version(&self) -> bool {
+        self.uses_data_column() || self.keep_old_versions
+    }
+
+    /// The row with the version that a commit replaces. Where that is not needed nothing is read: the
+    /// preconditions say what the row must look like.
+    pub fn replaced(&self, row: &RowKey, txn: TxnId) -> Result<Row> {
+        Ok(if self.needs_old_version() { self.engine().read_row(row, txn.start_ts)? } else { Row::default() })
+    }
+
+    pub fn is_locked_by(&self, row: &RowKey, txn: TxnId) -> Result<bool> {
+        Ok(self.engine().read_row(row, txn.start_ts)?.lock.is_some_and(|found| found.txn == txn))
+    }
+
+    /// Runs a protocol step on a row that others may be changing: reads, decides and submits until one
+    /// of its changes is applied.
+    pub fn run_step<T>(
+        &self,
+        row: &RowKey,
+        start_ts: Timestamp,
+        kind: SubmissionKind,
+        step: impl Fn(&Row) -> Result<Step<T>, StepError>,
+    ) -> Result<Result<T, StepError>> {
+        for _ in 0..STEP_RETRIES_MAX {
+            let as_read = self.engine().read_row(row, start_ts)?;
+            let (change, answer) = match step(&as_read) {
+                Ok(Step::Apply(change, answer)) => (change, answer),
+                Ok(Step::Done(answer)) => return Ok(Ok(answer)),
+                Err(why) => return Ok(Err(why)),
+            };
+            if self.try_apply(vec![change], kind)? {
+                return Ok(Ok(answer));
+            }
+        }
+        Err(ErrorKind::Io(format!("could not resolve the lock of row {row:?} in {STEP_RETRIES_MAX} attempts")).into())
+    }
+
+    /// Submits changes; returns whether they were applied.
+    pub fn try_apply(&self, changes: Vec<RowChange>, kind: SubmissionKind) -> Result<bool> {
+        Ok(matches!(self.pipeline.submit_internal(changes, kind)?, SubmitResult::Applied(_)))
+    }
+
+    /// The change that commits a row which the transaction has locked with `lock`. A refusal is final:
+    /// another has finished the transaction, or the records contradict each other.
+    pub fn commit_change(
+        &self,
+        txn: TxnId,
+        row: &RowKey,
+        lock: &Lock,
+        commit_ts: Timestamp,
+        keep_txn_record: bool,
+    ) -> Result<RowChange> {
+        let request = CommitRow {
+            row: row.clone(),
+            txn,
+            commit_ts,
+            keep_txn_record,
+            keep_old_version: self.keep_old_versions && !mutated!(ReplacedVersionNotKept),
+            record_lock_only: false,
+        };
+        let as_locked = Row { lock: Some(lock.clone()), ..self.replaced(row, txn)? };
+        commit(&as_locked, &request)
+            .map(|step| step_change(step, row, txn))
+            .map_err(|why| step_error(row, why, commit_ts))
+    }
+
+    /// The error for a commit that the pipeline has applied without a timestamp: what the store holds
+    /// is unknown.
+    pub fn missing_commit_ts_error(&self, txn: TxnId) -> Error {
+        let TxnId { start_ts, owner } = txn;
+        let what = format!("bug: the commit of transaction {start_ts} of owner {owner} has no timestamp");
+        self.pipeline.failure().poison_undetermined(ErrorKind::Corruption(what).into())
+    }
+
+    /// The error for a rejection, with what can be found out about the transaction in the way.
+    pub fn rejection_error(&self, rejection: Rejection, txn: TxnId, read_ts: Timestamp) -> Error {
+        let (row, mut reason) = match rejection {
+            Rejection::KeyspaceDropped(keyspace) => return ErrorKind::KeyspaceNotFound(keyspace).into(),
+            Rejection::SnapshotTooOld => {
+                let what = "the snapshot of the transaction is older than max_snapshot_age";
+                return ErrorKind::SnapshotTooOld(what.into()).into();
+            }
+            Rejection::FenceLost(lost) => return ErrorKind::LockLost(lost).into(),
+            Rejection::WriteConflict(row, ts) => (row, ConflictReason::NewerVersion(ts)),
+            Rejection::LockConflict(row, _) => (row, ConflictReason::Locked),
+            Rejection::PreconditionFailed(row, found) => match (&found.lock, &found.write) {
+                (Some(lock), _) if lock.txn != txn => (row, ConflictReason::Locked),
+                (_, Some(write)) => (row, ConflictReason::NewerVersion(write.commit_ts)),
+                _ => (row, ConflictReason::RolledBackByOther),
+            },
+        };
+        if let ConflictReason::NewerVersion(ts) = reason {
+            // A retry must see that commit, or it meets the same conflict. A failure is reported by the
+            // next call.
+            let _ = self.pipeline.wait_visible(ts);
+        }
+        let found = self.engine().read_row(&row, txn.start_ts).unwrap_or_default();
+        let other = match reason {
+            // The row may have been written again; the later commit is as much in the way.
+            ConflictReason::NewerVersion(ts) => found.write.filter(|write| write.commit_ts >= ts).map(|write| {
+                if write.commit_ts > ts {
+                    reason = ConflictReason::NewerVersion(write.commit_ts);
+                    let _ = self.pipeline.wait_visible(write.commit_ts);
+                }
+                write.txn
+            }),
+            ConflictReason::Locked => found.lock.map(|lock| lock.txn),
+            ConflictReason::RolledBackByOther => None,
+        };
+        conflict(&row, reason, other, read_ts)
+    }
+}
+
+/// The change of a step; one without any effect if there was nothing to do.
+pub fn step_change<T>(step: Step<T>, row: &RowKey, txn: TxnId) -> RowChange {
+    match step {
+        Step::Apply(change, _) => change,
+        Step::Done(_) => RowChange::new(row.clone(), txn.start_ts),
+    }
+}

@@ -1,0 +1,143 @@
+//! Commit in two phases, after Percolator: lock every row, commit the primary, then the others.
+//!
+//! | step | if the process dies after it |
+//! |---|---|
+//! | prewrite all rows, in batches | rolled back: the primary is locked, not committed |
+//! | commit the primary's batch | committed: resolvers roll the other rows forward |
+//! | commit the secondaries, delete the record with the last | committed, nothing is left to do |
+//!
+//! The primary's batch has as many rows as fit, so most transactions have no secondaries left after it,
+//! and need no record. After the commit point an error no longer means that nothing was committed: the
+//! commit is reported as undetermined, and the store fails; its next incarnation rolls forward.
+
+use std::sync::Arc;
+
+use super::super::CommitRequest;
+use super::prewrite::{TwoPhaseTxn, choose_primary, prewrite_group};
+use super::resolve_locks::resolve_locks;
+use super::rows::Rows;
+use crate::contention::AttemptGuard;
+use crate::error::{Error, Result};
+use crate::observe::TxnPhase;
+use crate::pipeline::{Submission, SubmissionKind, SubmitResult};
+use crate::protocol::TransactionStatus;
+use crate::row::{Lock, Mutation, RowChange, RowKey, SHORT_VALUE_MAX_BYTES, TxnId};
+use crate::timestamp::Timestamp;
+
+/// Rows that are committed together with the primary, at most.
+// Crash tests have few rows, and must meet rows that are still locked after the commit point.
+const PRIMARY_GROUP_ROWS_MAX: usize = if cfg!(feature = "crashtest") { 2 } else { usize::MAX };
+
+/// Commits; an error other than *undetermined* means that nothing of the transaction is left.
+pub fn commit_two_phase(rows: &Rows, request: CommitRequest<'_>) -> Result<Timestamp> {
+    let CommitRequest { txn, read_ts, writes, durable, conditions, attempt, timer, .. } = request;
+    let Some(primary) = choose_primary(writes) else { return Err(empty_txn_error(txn)) };
+    let is_long = |mutation: &Mutation| mutation.value_bytes() > SHORT_VALUE_MAX_BYTES;
+    if writes.values().any(is_long) {
+        rows.note_data_column_use()?;
+    }
+    let this = TwoPhaseTxn { txn, read_ts, primary, conditions: &conditions, timer };
+
+    let secondaries = writes.iter().filter(|(row, _)| *row != primary);
+    let ordered: Vec<(&RowKey, &Mutation)> = writes.get_key_value(primary).into_iter().chain(secondaries).collect();
+    let mut locks: Vec<(RowKey, Lock)> = Vec::with_capacity(ordered.len());
+    crash_point!(PrewriteBefore);
+    let prewritten = ordered.chunks(rows.group_rows_max()).try_for_each(|some| {
+        locks.extend(prewrite_group(rows, &this, some, SubmissionKind::NoCommit)?);
+        crash_point!(PrewritePrimary if locks.len() <= some.len());
+        crash_point!(PrewriteBetween if locks.len() > some.len());
+        Ok(())
+    });
+    let primary_group = rows.group_rows_max().min(PRIMARY_GROUP_ROWS_MAX);
+    let (first, left) = locks.split_at(primary_group.min(locks.len()));
+    let finishes = left.is_empty();
+    if mutated!(SecondariesFirst) && prewritten.is_ok() && !finishes {
+        commit_secondaries(rows, &this, left, rows.pipeline.timestamps().next()?)?;
+    }
+    let committed = prewritten.and_then(|()| commit_primary_group(rows, &this, first, finishes, attempt));
+    let commit_ts = match committed {
+        Ok(commit_ts) => commit_ts,
+        Err(why) => {
+            // A failed pipeline takes no changes; the next incarnation resolves the locks.
+            if rows.pipeline.failure().reason().is_none() {
+                crash_point!(PrewriteConflict if !locks.is_empty());
+                roll_back_prewrites(rows, &locks, txn)?;
+            }
+            return Err(why);
+        }
+    };
+    if !finishes {
+        crash_point!(CommitPrimary);
+        commit_secondaries(rows, &this, left, commit_ts)
+            .map_err(|why| rows.pipeline.failure().poison_undetermined(why))?;
+    }
+    crash_point!(CommitSecondaries);
+    if durable {
+        timer.lap(TxnPhase::Apply, rows.pipeline.env().elapsed());
+        rows.pipeline.sync().wait_durable_timed(commit_ts, timer)?;
+    }
+    rows.metrics.commits_two_phase.add(1);
+    Ok(commit_ts)
+}
+
+/// Commits the primary, which comes first, with the rows of its batch. If that `finishes` the
+/// transaction, no resolver will read the primary, and no record is kept.
+fn commit_primary_group(
+    rows: &Rows,
+    this: &TwoPhaseTxn<'_>,
+    locks: &[(RowKey, Lock)],
+    finishes: bool,
+    attempt: Option<AttemptGuard>,
+) -> Result<Timestamp> {
+    if locks.is_empty() {
+        return Err(empty_txn_error(this.txn));
+    }
+    crash_point!(PrewriteAll);
+    // The leader sets the commit timestamp, above every timestamp handed out before.
+    let change = |(index, (row, lock)): (usize, &(RowKey, Lock))| {
+        rows.commit_change(this.txn, row, lock, lock.min_commit_ts, index == 0 && !finishes)
+    };
+    let changes: Vec<RowChange> = locks.iter().enumerate().map(change).collect::<Result<_>>()?;
+    let kind = if finishes { SubmissionKind::Commit } else { SubmissionKind::CommitPrimary };
+    let conditions = Arc::clone(this.conditions);
+    let submission = Submission { group: changes.into(), kind, durable: false, conditions, attempt };
+    match rows.pipeline.submit(submission, this.timer)? {
+        SubmitResult::Applied(Some(commit_ts)) => Ok(commit_ts),
+        SubmitResult::Applied(None) => Err(rows.missing_commit_ts_error(this.txn)),
+        SubmitResult::Rejected(rejection) => Err(rows.rejection_error(rejection, this.txn, this.read_ts)),
+    }
+}
+
+/// Turns the other locks into versions; the record of the commit goes with the last.
+fn commit_secondaries(
+    rows: &Rows,
+    this: &TwoPhaseTxn<'_>,
+    locks: &[(RowKey, Lock)],
+    commit_ts: Timestamp,
+) -> Result<()> {
+    let groups = locks.chunks(rows.group_rows_max());
+    let last = groups.len();
+    for (index, some) in groups.enumerate() {
+        let finishes = index + 1 == last;
+        resolve_locks(rows, this.txn, this.primary, some, TransactionStatus::Committed(commit_ts), finishes)?;
+        crash_point!(CommitBetween if !finishes);
+    }
+    Ok(())
+}
+
+/// Releases the locks of a commit that met a conflict.
+fn roll_back_prewrites(rows: &Rows, locks: &[(RowKey, Lock)], txn: TxnId) -> Result<()> {
+    crash_point!(RollbackBefore);
+    let Some((primary, _)) = locks.first() else { return Ok(()) };
+    for some in locks.chunks(rows.group_rows_max()) {
+        resolve_locks(rows, txn, primary, some, TransactionStatus::RolledBack, false)?;
+        crash_point!(RollbackBetween);
+    }
+    crash_point!(RollbackWritten);
+    rows.metrics.locks_rolled_back.add(1);
+    Ok(())
+}
+
+fn empty_txn_error(txn: TxnId) -> Error {
+    Error::invalid(format!("transaction {} of owner {} has no writes to commit", txn.start_ts, txn.owner))
+}

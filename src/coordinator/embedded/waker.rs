@@ -1,0 +1,22 @@
+//! Wakes the background thread.
+
+use std::sync::Arc;
+
+use crate::runtime::Parker;
+use crate::sync::Mutex;
+
+/// The parker of the background thread, once that runs.
+#[derive(Default)]
+pub struct BackgroundWaker(Mutex<Option<Arc<dyn Parker>>>);
+
+impl BackgroundWaker {
+    pub fn set(&self, parker: Arc<dyn Parker>) {
+        *self.0.lock() = Some(parker);
+    }
+
+    pub fn wake(&self) {
+        if let Some(parker) = &*self.0.lock() {
+            parker.unpark();
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Errors for what the protocol refuses.
+
+use crate::error::{Conflict, ConflictReason, Error, ErrorKind};
+use crate::protocol::StepError;
+use crate::row::{RowKey, TxnId};
+use crate::timestamp::Timestamp;
+
+/// The error for a refused protocol step.
+pub fn step_error(row: &RowKey, why: StepError, read_ts: Timestamp) -> Error {
+    match why {
+        StepError::KeyIsLocked(lock) => conflict(row, ConflictReason::Locked, Some(lock.txn), read_ts),
+        StepError::WriteConflict(write) => {
+            conflict(row, ConflictReason::NewerVersion(write.last_commit_ts()), Some(write.txn), read_ts)
+        }
+        StepError::AlreadyRolledBack | StepError::StaleRequest | StepError::AlreadyCommitted(_) => {
+            conflict(row, ConflictReason::RolledBackByOther, None, read_ts)
+        }
+        StepError::CommitTsTooLow(earliest) => ErrorKind::Corruption(format!(
+            "row {row:?} has a lock that must not commit before {earliest:#}, and its transaction has committed earlier"
+        ))
+        .into(),
+        StepError::BelowSafePoint(ts) => {
+            ErrorKind::SnapshotTooOld(format!("the transaction began before the safe point {ts:#}")).into()
+        }
+        StepError::FutureTimestamp(ts) => {
+            ErrorKind::InvalidArgument(format!("timestamp {ts:#} is in the future")).into()
+        }
+        StepError::PrimaryMismatch(lock) => ErrorKind::Corruption(format!(
+            "row {row:?}: a lock names it as its primary, its own lock names {:?}",
+            lock.primary
+        ))
+        .into(),
+    }
+}
+
+/// A conflict on the row, with the transaction in the way where that is known.
+pub fn conflict(row: &RowKey, reason: ConflictReason, other: Option<TxnId>, read_ts: Timestamp) -> Error {
+    ErrorKind::Conflict(Box::new(Conflict {
+        row: row.clone(),
+        keyspace: None,
+        reason,
+        conflicting_label: None,
+        conflicting_owner: other.map(|txn| txn.owner),
+        conflicting_start_ts: other.map(|txn| txn.start_ts),
+        read_ts,
+    }))
+    .into()
+}

@@ -1,0 +1,29 @@
+//! What a lock writes to its row: the value to be, read through a snapshot.
+
+use crate::engine::EngineSnapshot;
+use crate::error::{Error, ErrorKind, Result};
+use crate::row::{Lock, LockType, Mutation, RowKey, TxnId, Value};
+
+/// What the transaction has written to the row and locked, as the snapshot shows it.
+pub fn read_own_lock(snapshot: &dyn EngineSnapshot, txn: TxnId, row: &RowKey) -> Result<Option<Mutation>> {
+    let own = snapshot.lock(row)?.filter(|lock| lock.txn == txn);
+    own.map(|lock| lock_mutation(snapshot, row, lock)).transpose()
+}
+
+/// The mutation that a lock becomes when its transaction commits.
+pub fn lock_mutation(snapshot: &dyn EngineSnapshot, row: &RowKey, lock: Lock) -> Result<Mutation> {
+    Ok(match lock.lock_type {
+        LockType::Put(Value::Inline(bytes)) => Mutation::Put(bytes),
+        LockType::Put(Value::OutOfLine) => Mutation::Put(load_value(snapshot, row, lock.txn)?.into()),
+        LockType::Delete => Mutation::Delete,
+        LockType::LockOnly => Mutation::LockOnly,
+    })
+}
+
+/// The value that the transaction has written to the data column.
+pub fn load_value(snapshot: &dyn EngineSnapshot, row: &RowKey, txn: TxnId) -> Result<Vec<u8>> {
+    snapshot.data(row, txn.start_ts)?.ok_or_else(|| {
+        let what = format!("row {row:?}: the value written by the transaction {:#} is missing", txn.start_ts);
+        Error::from(ErrorKind::Corruption(what))
+    })
+}

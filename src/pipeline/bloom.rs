@@ -1,0 +1,77 @@
+//! Which rows a transaction may have locked, when they are too many to remember: a Bloom filter that grows.
+//!
+//! It never denies a row that was added. Of the others it takes a few in a hundred for added, and whoever asks about
+//! those has to look at the row. It costs two to four bytes a row.
+
+use crate::row_hash::row_hash;
+use crate::row::RowKey;
+
+/// Few under the crash harness, so that the transactions of its simulation come to further levels.
+const FIRST_LEVEL_ROWS: usize = if cfg!(feature = "crashtest") { 16 } else { 4096 };
+const BITS_PER_ROW: usize = 16;
+const PROBES: u64 = 5;
+
+/// See the [module](self).
+#[derive(Default)]
+pub struct RowBloomFilter {
+    /// Each twice as large as the one before it. Only the last still takes rows.
+    levels: Vec<Box<[u64]>>,
+    last_level_rows: usize,
+}
+
+impl RowBloomFilter {
+    pub fn insert(&mut self, row: &RowKey) {
+        let capacity = |level: &[u64]| level.len() * 64 / BITS_PER_ROW;
+        if self.levels.last().is_none_or(|last| self.last_level_rows >= capacity(last)) {
+            let words = (FIRST_LEVEL_ROWS << self.levels.len()) * BITS_PER_ROW / 64;
+            self.levels.push(vec![0; words].into());
+            self.last_level_rows = 0;
+        }
+        if let Some(last) = self.levels.last_mut() {
+            for bit in bits(row_hash(row), last.len()) {
+                if let Some(word) = last.get_mut(bit / 64) {
+                    *word |= 1 << (bit % 64);
+                }
+            }
+            self.last_level_rows += 1;
+        }
+    }
+
+    /// Whether the row may have been added; "no" is certain.
+    pub fn may_contain(&self, row: &RowKey) -> bool {
+        let hash = row_hash(row);
+        let has = |level: &[u64], bit: usize| level.get(bit / 64).is_some_and(|word| word & (1 << (bit % 64)) != 0);
+        self.levels.iter().any(|level| bits(hash, level.len()).all(|bit| has(level, bit)))
+    }
+}
+
+/// Double hashing from the two halves of one hash (Kirsch and Mitzenmacher). The number of words is a power of two.
+fn bits(hash: u64, words: usize) -> impl Iterator<Item = usize> {
+    let mask = words as u64 * 64 - 1;
+    let step = hash.rotate_left(32) | 1;
+    // What is cut off the hash does not matter.
+    (0..PROBES).map(move |probe| usize::try_from(hash.wrapping_add(step.wrapping_mul(probe)) & mask).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row::KeyspaceId;
+
+    fn row(number: u64) -> RowKey {
+        RowKey::new(KeyspaceId(1), &number.to_be_bytes())
+    }
+
+    #[test]
+    fn what_was_added_is_never_denied_and_little_else_is_taken_for_it() {
+        const ROWS: u64 = 300_000;
+        let mut filter = RowBloomFilter::default();
+        assert!(!filter.may_contain(&row(0)));
+        (0..ROWS).for_each(|number| filter.insert(&row(number)));
+        assert!((0..ROWS).all(|number| filter.may_contain(&row(number))));
+        let mistaken = (ROWS..2 * ROWS).filter(|number| filter.may_contain(&row(*number))).count();
+        assert!(mistaken < 15_000, "{mistaken} of {ROWS} rows were taken for added");
+        let bytes: usize = filter.levels.iter().map(|level| level.len() * 8).sum();
+        assert!(bytes < 6 * 300_000, "{bytes} bytes");
+    }
+}

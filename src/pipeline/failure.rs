@@ -1,0 +1,67 @@
+//! The end of a pipeline: a failure, or an orderly close. Either is permanent.
+//!
+//! Any error of a write or a sync poisons the pipeline before a waiting call is woken. From then on no
+//! call succeeds until the store is opened again: a sync that succeeds after one that failed proves
+//! nothing about what the first one lost.
+
+use std::sync::{Arc, OnceLock};
+
+use crate::error::{CLOSED_BY_USER, Error, ErrorKind, Result};
+use crate::locking::LockManager;
+use crate::runtime::Watermark;
+
+/// See the [module](self).
+pub struct Failure {
+    reason: OnceLock<String>,
+    named_locks: Arc<LockManager>,
+    /// Syncs that have ended; its waiters return when there will be none.
+    syncs: Arc<dyn Watermark>,
+}
+
+impl Failure {
+    pub fn new(named_locks: Arc<LockManager>, syncs: Arc<dyn Watermark>) -> Self {
+        Self { reason: OnceLock::new(), named_locks, syncs }
+    }
+
+    /// Why the pipeline takes no more changes, if it does not.
+    pub fn reason(&self) -> Option<&str> {
+        self.reason.get().map(String::as_str)
+    }
+
+    pub fn check_open(&self) -> Result<()> {
+        self.reason().map_or(Ok(()), |why| Err(Error::closed(why)))
+    }
+
+    /// Fails every call from now on. The first reason counts. The error is for a caller of which
+    /// nothing can have been committed.
+    pub fn poison(&self, why: Error) -> Error {
+        Error::closed(self.record(&why))
+    }
+
+    /// [`Failure::poison`] for a caller of which something may have been committed, or may not be
+    /// durable.
+    pub fn poison_undetermined(&self, why: Error) -> Error {
+        undetermined(self.record(&why))
+    }
+
+    /// Closes in good order; returns whether the pipeline had not failed.
+    pub fn close(&self) -> bool {
+        let closed_well = self.reason.set(CLOSED_BY_USER.into()).is_ok();
+        self.syncs.advance_to(u64::MAX);
+        closed_well
+    }
+
+    fn record(&self, why: &Error) -> &str {
+        if self.reason.set(format!("the store has failed and must be reopened: {why}")).is_ok() {
+            event!(ERROR, %why, "store failed");
+            self.named_locks.close(self.reason().unwrap_or_default());
+        }
+        self.syncs.advance_to(u64::MAX);
+        self.reason().unwrap_or_default()
+    }
+}
+
+/// The error of a commit that may or may not have taken effect.
+pub fn undetermined(why: &str) -> Error {
+    ErrorKind::Undetermined(why.into()).into()
+}

@@ -1,0 +1,199 @@
+//! The fate of a transaction that may still have locks, as far as this process knows it.
+//!
+//! The rows are the truth; this table is what need not be read from them. It has an entry from the
+//! moment at which the transaction can no longer change its mind until its last lock is gone.
+//!
+//! *Look up the fate first, then read the row.* An entry goes only after the last lock. So a row that
+//! is still locked when it is read afterwards had that fate, and a row that is not needs none.
+//!
+//! | fate | the transaction | its locks |
+//! |---|---|---|
+//! | alive | of this incarnation, running or unknown here | are left alone |
+//! | committed | its primary is a version | become versions |
+//! | rolled back | a large one that was aborted | are removed |
+//! | orphan | of an earlier incarnation | the primary decides |
+//!
+//! The table is also the queue of [lock cleanups](LockCleanup): a finished large transaction has its
+//! rows here until the background has removed their locks.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::engine::RowRange;
+use crate::row::{RowKey, TxnId};
+use crate::sync::Mutex;
+use crate::timestamp::Timestamp;
+
+/// See the [module](self).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    Alive,
+    Committed(Timestamp),
+    RolledBack,
+    Orphan,
+}
+
+/// The locks of a finished large transaction that are still to be removed.
+#[derive(Clone, Debug)]
+pub struct LockCleanup {
+    pub txn: TxnId,
+    pub primary: RowKey,
+    /// Where locks may be left.
+    pub remaining: RowRange,
+    /// `None`: rolled back.
+    pub committed: Option<Timestamp>,
+}
+
+struct Unfinished {
+    committed: Option<Timestamp>,
+    cleanup: Option<LockCleanup>,
+}
+
+/// The table of fates, by `start_ts`.
+pub struct TxnFates {
+    /// Transactions that began before this belong to an earlier incarnation.
+    first_ts: Timestamp,
+    /// Whether locks of an earlier incarnation may be left.
+    may_have_orphans: AtomicBool,
+    unfinished: Mutex<BTreeMap<Timestamp, Unfinished>>,
+}
+
+impl TxnFates {
+    pub fn new(first_ts: Timestamp, may_have_orphans: bool) -> Self {
+        Self { first_ts, may_have_orphans: AtomicBool::new(may_have_orphans), unfinished: Mutex::default() }
+    }
+
+    /// The first timestamp of this incarnation.
+    pub fn first_ts(&self) -> Timestamp {
+        self.first_ts
+    }
+
+    pub fn fate(&self, start_ts: Timestamp) -> Fate {
+        match self.unfinished.lock().get(&start_ts) {
+            Some(Unfinished { committed: Some(commit_ts), .. }) => Fate::Committed(*commit_ts),
+            Some(_) => Fate::RolledBack,
+            None if start_ts < self.first_ts => Fate::Orphan,
+            None => Fate::Alive,
+        }
+    }
+
+    /// The primary is committed; other rows are still locked.
+    pub fn committed(&self, start_ts: Timestamp, commit_ts: Timestamp) {
+        self.unfinished.lock().insert(start_ts, Unfinished { committed: Some(commit_ts), cleanup: None });
+    }
+
+    /// A large transaction is finished: committed, which is [noted](Self::committed) already, or rolled
+    /// back. Its locks are to be removed.
+    pub fn schedule_cleanup(&self, cleanup: LockCleanup) {
+        let entry = Unfinished { committed: cleanup.committed, cleanup: Some(cleanup) };
+        let start_ts = entry.cleanup.as_ref().map_or(Timestamp::ZERO, |cleanup| cleanup.txn.start_ts);
+        self.unfinished.lock().insert(start_ts, entry);
+    }
+
+    /// The first pending cleanup of a transaction at or after `start_ts`, or else the first of all.
+    pub fn next_cleanup(&self, start_ts: Timestamp) -> Option<LockCleanup> {
+        let unfinished = self.unfinished.lock();
+        let mut pending = unfinished.range(start_ts..).chain(unfinished.range(..start_ts));
+        pending.find_map(|(_, entry)| entry.cleanup.clone())
+    }
+
+    /// No lock of the transaction is left up to this row, the row included.
+    pub fn cleaned_up_to(&self, start_ts: Timestamp, row: &RowKey) {
+        if let Some(cleanup) = self.unfinished.lock().get_mut(&start_ts).and_then(|entry| entry.cleanup.as_mut())
+            && let Bound::Included(from) | Bound::Excluded(from) = &cleanup.remaining.start
+            && from.as_slice() <= row.as_bytes()
+        {
+            cleanup.remaining.start = Bound::Excluded(row.as_bytes().to_vec());
+        }
+    }
+
+    /// No lock of the transaction is left.
+    pub fn finished(&self, start_ts: Timestamp) {
+        self.unfinished.lock().remove(&start_ts);
+    }
+
+    /// Large transactions that are finished while rows are still locked.
+    pub fn pending_cleanups(&self) -> usize {
+        self.unfinished.lock().values().filter(|entry| entry.cleanup.is_some()).count()
+    }
+
+    /// Whether rows of a committed transaction are still locked.
+    pub fn any_committed(&self) -> bool {
+        self.unfinished.lock().values().any(|entry| entry.committed.is_some())
+    }
+
+    /// Whether locks of an earlier incarnation may be left.
+    pub fn may_have_orphans(&self) -> bool {
+        self.may_have_orphans.load(Ordering::Acquire)
+    }
+
+    /// No lock of an earlier incarnation is left.
+    pub fn clear_orphans(&self) {
+        self.may_have_orphans.store(false, Ordering::Release);
+    }
+
+    /// Whether a lock may stand for a version, so that readers have to look at locks.
+    pub fn may_hide_commits(&self) -> bool {
+        self.may_have_orphans() || self.any_committed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::owner::OwnerId;
+    use crate::row::KeyspaceId;
+
+    fn ts(number: u64) -> Timestamp {
+        Timestamp::from_u64(number)
+    }
+
+    fn row(name: &str) -> RowKey {
+        RowKey::new(KeyspaceId(1), name.as_bytes())
+    }
+
+    fn cleanup(start_ts: u64, committed: Option<u64>) -> LockCleanup {
+        let bound = |name| Bound::Included(row(name).as_bytes().to_vec());
+        LockCleanup {
+            txn: TxnId { start_ts: ts(start_ts), owner: OwnerId::from_u64(1) },
+            primary: row("a"),
+            remaining: RowRange { start: bound("a"), end: bound("z") },
+            committed: committed.map(ts),
+        }
+    }
+
+    #[test]
+    fn a_fate_lasts_from_the_decision_to_the_last_lock() {
+        let fates = TxnFates::new(ts(100), true);
+        assert_eq!([99, 100, 101].map(|start| fates.fate(ts(start))), [Fate::Orphan, Fate::Alive, Fate::Alive]);
+        fates.committed(ts(101), ts(105));
+        fates.schedule_cleanup(cleanup(102, None));
+        assert_eq!([101, 102].map(|start| fates.fate(ts(start))), [Fate::Committed(ts(105)), Fate::RolledBack]);
+        assert!(fates.any_committed());
+        assert_eq!(fates.pending_cleanups(), 1);
+        fates.finished(ts(101));
+        fates.finished(ts(102));
+        assert_eq!([101, 102].map(|start| fates.fate(ts(start))), [Fate::Alive; 2]);
+        assert!(!fates.any_committed() && fates.may_hide_commits());
+        fates.clear_orphans();
+        assert!(!fates.may_hide_commits());
+    }
+
+    #[test]
+    fn cleanups_come_in_turn_and_only_move_forward() {
+        let fates = TxnFates::new(ts(1), false);
+        fates.committed(ts(3), ts(9));
+        fates.schedule_cleanup(cleanup(2, None));
+        fates.schedule_cleanup(cleanup(4, Some(8)));
+        let next = |start| fates.next_cleanup(ts(start)).map(|cleanup| cleanup.txn.start_ts.to_u64());
+        assert_eq!([0, 2, 3, 4, 5].map(next), [Some(2), Some(2), Some(4), Some(4), Some(2)]);
+        for (name, remaining) in [("m", "m"), ("c", "m"), ("n", "n")] {
+            fates.cleaned_up_to(ts(4), &row(name));
+            let start = fates.next_cleanup(ts(4)).unwrap().remaining.start;
+            assert_eq!(start, Bound::Excluded(row(remaining).as_bytes().to_vec()), "after {name}");
+        }
+        fates.cleaned_up_to(ts(7), &row("x"));
+        assert_eq!(fates.pending_cleanups(), 2);
+    }
+}

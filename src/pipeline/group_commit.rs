@@ -1,0 +1,356 @@
+//! Group commit: one leader at a time decides and writes what is queued.
+//!
+//! A committer pushes its submission to the queue. If there is no leader, it becomes the leader: it
+//! takes the whole queue, [checks](super::precheck) the preconditions in the queue's order, allocates
+//! commit timestamps in that order, writes all winners as *one* log frame without a sync, and publishes
+//! a new view. So commits, log and timestamps have the same order: there is no latch, no set of commits
+//! in flight, and a crash leaves a prefix by timestamp. Check and publication are microseconds apart,
+//! which is why hot rows rarely abort. A committer that comes alone leads itself: no other thread is
+//! involved. A durable commit then [waits for a sync](super::group_sync).
+//!
+//! A precondition that memory cannot decide stays with its batch, and the engine checks it by reading
+//! the row. Such a batch is written by itself, so that its outcome is known before the next submission
+//! is decided.
+//!
+//! This is RocksDB's write group, with the decision inside: RocksDB's leader writes what others have
+//! validated before, so a conflict check there needs a latch or a second pass.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::failure::{Failure, undetermined};
+use super::fates::TxnFates;
+use super::group_sync::GroupSync;
+use super::precheck::{Facts, LeaderMemory, Precheck};
+use super::queue::{CommitQueue, QueuedSubmission};
+use super::reply::{ReplySender, ReplySlot};
+use super::submission::{Rejection, Submission, SubmissionKind, SubmitResult};
+use super::timestamps::Timestamps;
+use super::views::Views;
+use crate::contention::{AttemptGuard, UnlockWaiters};
+use crate::engine::{ApplyResult, Engine, RowBatch};
+use crate::error::{Error, ErrorKind, Result};
+use crate::locking::InFlightFences;
+use crate::observe::{Metrics, TxnPhase, TxnTimer};
+use crate::runtime::Env;
+use crate::sync::Mutex;
+use crate::timestamp::Timestamp;
+
+/// Rounds of one leader before it passes the lead on: enough to make that rare, few enough not to keep
+/// its own caller for long.
+const LEADER_ROUNDS_MAX: usize = 32;
+
+/// A group that has grown to this is written before more is added.
+const GROUP_BYTES_MAX: usize = 8 << 20;
+
+/// What group commit uses of the rest.
+pub struct CommitParts {
+    pub engine: Arc<dyn Engine>,
+    pub env: Arc<dyn Env>,
+    pub metrics: Arc<Metrics>,
+    pub failure: Arc<Failure>,
+    pub fates: Arc<TxnFates>,
+    pub views: Arc<Views>,
+    pub timestamps: Arc<Timestamps>,
+    pub sync: Arc<GroupSync>,
+    pub unlock_waiters: Arc<UnlockWaiters>,
+}
+
+/// See the [module](self).
+pub struct GroupCommit {
+    parts: CommitParts,
+    queue: Mutex<CommitQueue>,
+    leader: Mutex<LeaderState>,
+}
+
+/// What only the leader uses.
+struct LeaderState {
+    memory: LeaderMemory,
+    /// Empty between rounds, like the next; both keep their capacity.
+    group: WriteGroup,
+    taken: Vec<QueuedSubmission>,
+}
+
+/// What is written together.
+#[derive(Default)]
+struct WriteGroup {
+    bytes: usize,
+    batches: Vec<RowBatch>,
+    members: Vec<GroupMember>,
+}
+
+struct GroupMember {
+    reply: ReplySender,
+    kind: SubmissionKind,
+    start_ts: Option<Timestamp>,
+    commit_ts: Option<Timestamp>,
+    /// The engine checks what memory could not.
+    needs_read: bool,
+    attempt: Option<AttemptGuard>,
+    fences: InFlightFences,
+}
+
+/// Gives up the lead. A panic of the engine fails the pipeline; its callers would otherwise wait for
+/// ever.
+struct LeaderPanicGuard<'a> {
+    commits: &'a GroupCommit,
+    /// A caller may commit while it unwinds from a panic of its own.
+    was_panicking: bool,
+}
+
+impl Drop for LeaderPanicGuard<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() && !self.was_panicking {
+            self.commits.parts.failure.poison(ErrorKind::Io("the engine panicked".into()).into());
+            let unanswered = self.commits.queue.lock().abort();
+            drop(unanswered);
+        }
+    }
+}
+
+impl GroupCommit {
+    pub fn new(parts: CommitParts, memory: LeaderMemory) -> Self {
+        let leader = LeaderState { memory, group: WriteGroup::default(), taken: Vec::new() };
+        Self { parts, queue: Mutex::default(), leader: Mutex::new(leader) }
+    }
+
+    /// Makes the changes or returns why not. Returns when they are visible or, if the submission says
+    /// so, durable. The time is added to the timer, whose last lap ended when the caller began.
+    pub fn submit(&self, submission: Submission, timer: &TxnTimer) -> Result<SubmitResult> {
+        let CommitParts { env, failure, sync, metrics, .. } = &self.parts;
+        failure.check_open()?;
+        let durable = submission.durable && !mutated!(AcknowledgeBeforeSync);
+        let commits = submission.kind.commits();
+        let slot = ReplySlot::new(&**env);
+        // Registered before the decision: a fence that ends from here on finds it.
+        let fences = InFlightFences::new(&submission.conditions.fences);
+        let entry = QueuedSubmission { submission, fences, reply: ReplySender::new(&slot) };
+        let mut leads = self.queue.lock().push(entry);
+        let answer = loop {
+            if leads {
+                // Its own submission is among the first that it decides.
+                self.run_leader();
+            }
+            match slot.wait(&**env) {
+                Some(answer) => break answer,
+                None => leads = true,
+            }
+        };
+        let synced = match answer {
+            Ok(SubmitResult::Applied(Some(commit_ts))) if durable => sync.wait_durable(commit_ts),
+            _ => Ok(()),
+        };
+        let now = env.elapsed();
+        let apply = timer.lap(TxnPhase::Apply, slot.applied_at().unwrap_or(now));
+        timer.lap(if durable { TxnPhase::Sync } else { TxnPhase::Apply }, now);
+        if commits && slot.applied_at().is_some() {
+            metrics.commit_apply.record(apply);
+        }
+        synced.and(answer)
+    }
+
+    /// Decides what is queued, and for some rounds what is queued in the meantime.
+    fn run_leader(&self) {
+        let _guard = LeaderPanicGuard { commits: self, was_panicking: std::thread::panicking() };
+        for round in 0.. {
+            let mut leader = self.leader.lock();
+            {
+                let mut queue = self.queue.lock();
+                if round == LEADER_ROUNDS_MAX
+                    && let Some(next) = queue.front()
+                {
+                    next.reply.transfer_leadership();
+                    return;
+                }
+                if !queue.take_all(&mut leader.taken) {
+                    return;
+                }
+            }
+            self.run_round(&mut leader);
+        }
+    }
+
+    fn run_round(&self, leader: &mut LeaderState) {
+        let LeaderState { memory, group, taken } = leader;
+        for entry in taken.drain(..) {
+            let QueuedSubmission { mut submission, fences, reply } = entry;
+            if let Some(why) = self.parts.failure.reason() {
+                drop(submission.attempt);
+                reply.send_error(Error::closed(why));
+                continue;
+            }
+            let needs_read = match memory.precheck(&mut submission, &fences, self.facts()) {
+                Precheck::Reject(rejection) => {
+                    // A caller that has its answer may end its grant, and must leave nothing in flight then.
+                    drop((submission.attempt, fences));
+                    reply.send(Ok(SubmitResult::Rejected(rejection)));
+                    continue;
+                }
+                Precheck::Proven => false,
+                Precheck::NeedsRead => true,
+            };
+            if needs_read {
+                self.write_group(memory, group);
+            }
+            match self.stage(memory, QueuedSubmission { submission, fences, reply }, needs_read, group) {
+                Ok(()) if needs_read || group.bytes >= GROUP_BYTES_MAX => self.write_group(memory, group),
+                Ok(()) => {}
+                Err((reply, why)) => reply.send_error(why),
+            }
+        }
+        self.write_group(memory, group);
+    }
+
+    fn facts(&self) -> Facts {
+        let CommitParts { fates, views, .. } = &self.parts;
+        Facts {
+            first_ts: fates.first_ts(),
+            may_have_orphans: fates.may_have_orphans(),
+            visible_ts: if mutated!(VisibleTakenForNewest) { views.visible().read_ts } else { Timestamp::MAX },
+        }
+    }
+
+    /// Stamps a submission that may be written, and adds it to the group.
+    fn stage(
+        &self,
+        memory: &mut LeaderMemory,
+        entry: QueuedSubmission,
+        needs_read: bool,
+        group: &mut WriteGroup,
+    ) -> Result<(), (ReplySender, Error)> {
+        let QueuedSubmission { submission, fences, reply } = entry;
+        let Submission { group: mut batch, kind, attempt, .. } = submission;
+        // A fence that was found valid may end before the commit has its timestamp.
+        yield_point!(if fences.is_any());
+        let start_ts = batch.start_ts();
+        let commit_ts = match kind {
+            SubmissionKind::CommitPrimary if mutated!(EarlyCommitTs) => start_ts.map(Timestamp::next),
+            SubmissionKind::Commit | SubmissionKind::CommitPrimary => match self.parts.timestamps.next() {
+                Ok(ts) => Some(ts),
+                Err(why) => return Err((reply, why)),
+            },
+            SubmissionKind::RollForward { commit_ts, .. } => Some(commit_ts),
+            SubmissionKind::PrewriteLarge
+            | SubmissionKind::FinishRollback { .. }
+            | SubmissionKind::Gc
+            | SubmissionKind::NoCommit => None,
+        };
+        if let Some(ts) = commit_ts.filter(|_| kind.commits()) {
+            crash_point!(CommitTs);
+            batch.set_commit_ts(ts);
+        }
+        // What is proven will be applied, and the next submission is checked against it. What needs a
+        // read is written before the next is checked.
+        if !needs_read {
+            memory.note_written(&batch, kind, commit_ts);
+        }
+        group.bytes += batch.size_bytes();
+        group.batches.push(batch);
+        group.members.push(GroupMember { reply, kind, start_ts, commit_ts, needs_read, attempt, fences });
+        Ok(())
+    }
+
+    /// Writes the group, publishes a view of it, and answers its committers.
+    fn write_group(&self, memory: &mut LeaderMemory, group: &mut WriteGroup) {
+        group.bytes = 0;
+        if group.batches.is_empty() {
+            return;
+        }
+        crash_point!(GroupBefore);
+        let applied = self.parts.engine.apply(&group.batches).map_err(Error::from).and_then(|results| {
+            crash_point!(GroupWritten);
+            let newest = self.note_results(memory, group, &results);
+            let now = self.parts.env.elapsed();
+            self.parts.views.publish(newest, now)?;
+            self.parts.timestamps.request_reservation();
+            crash_point!(GroupPublished);
+            Ok((results, now))
+        });
+        match applied {
+            Ok((results, now)) => self.send_replies(group, results, now),
+            Err(why) => self.fail_group(group, why),
+        }
+    }
+
+    /// Records what the engine has applied, before it is published. Returns the newest commit.
+    fn note_results(
+        &self,
+        memory: &mut LeaderMemory,
+        group: &WriteGroup,
+        results: &[ApplyResult],
+    ) -> Option<Timestamp> {
+        let CommitParts { fates, unlock_waiters, .. } = &self.parts;
+        let mut newest = None;
+        for ((batch, member), result) in group.batches.iter().zip(&group.members).zip(results) {
+            if *result != ApplyResult::Applied {
+                continue;
+            }
+            if member.kind.commits() {
+                newest = newest.max(member.commit_ts);
+            }
+            match (member.kind, member.start_ts, member.commit_ts) {
+                (SubmissionKind::CommitPrimary, Some(start_ts), Some(commit_ts)) => {
+                    fates.committed(start_ts, commit_ts);
+                }
+                (SubmissionKind::RollForward { finishes: true, .. }, Some(start_ts), _)
+                | (SubmissionKind::FinishRollback { start_ts }, ..) => fates.finished(start_ts),
+                _ => {}
+            }
+            if member.needs_read {
+                memory.note_written(batch, member.kind, member.commit_ts);
+            }
+            if let RowBatch::Changes(changes) = batch {
+                unlock_waiters.notify(changes);
+            }
+        }
+        newest
+    }
+
+    fn send_replies(&self, group: &mut WriteGroup, results: Vec<ApplyResult>, now: Duration) {
+        for ((batch, member), result) in group.batches.drain(..).zip(group.members.drain(..)).zip(results) {
+            let GroupMember { reply, kind, commit_ts, attempt, fences, .. } = member;
+            drop(attempt);
+            let applied = result == ApplyResult::Applied;
+            if applied {
+                reply.note_applied(now);
+            }
+            match commit_ts.filter(|_| applied && kind.commits()) {
+                Some(ts) => {
+                    if fences.any_buffered() {
+                        // Snapshots of the next holder show it, though its own caller has no answer yet.
+                        self.parts.views.note_acked(ts);
+                    }
+                    fences.on_visible(ts);
+                }
+                None => drop(fences),
+            }
+            match result {
+                ApplyResult::Applied => reply.send(Ok(SubmitResult::Applied(commit_ts))),
+                ApplyResult::PreconditionFailed { index, row } => {
+                    let changed = batch.row_keys().nth(index).cloned();
+                    reply.send(match changed {
+                        Some(changed) => Ok(SubmitResult::Rejected(Rejection::PreconditionFailed(changed, row))),
+                        None => {
+                            let what = "the engine rejected a row outside the batch";
+                            Err(ErrorKind::Corruption(what.into()).into())
+                        }
+                    });
+                }
+            }
+        }
+    }
+
+    /// Fails the pipeline and answers: commits of the group may or may not be in the log.
+    fn fail_group(&self, group: &mut WriteGroup, why: Error) {
+        let closed = self.parts.failure.poison(why);
+        let reason = self.parts.failure.reason().unwrap_or_default();
+        group.batches.clear();
+        for member in group.members.drain(..) {
+            member.reply.send_error(match member.kind {
+                _ if mutated!(UndeterminedAsConflict) => ErrorKind::InvalidArgument(reason.into()).into(),
+                kind if kind.commits() => undetermined(reason),
+                _ => closed.kind().clone().into(),
+            });
+        }
+    }
+}

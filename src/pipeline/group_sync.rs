@@ -1,0 +1,315 @@
+//! Group sync: when a commit survives a power cut, and how its committer waits for that.
+//!
+//! A commit is visible once it is applied, and its rows are free for the next one. It is *durable* once
+//! a sync that began after it was applied has returned. The log is recovered as a prefix, so one number
+//! says it all: every commit at or below `durable_ts` survives.
+//!
+//! ```text
+//!   S = visible view          sampled first: later commits may not be in this sync
+//!   engine.sync()
+//!   durable view = S          one call wakes all commits that this sync covers
+//! ```
+//!
+//! One sync runs at a time. If none runs, the committer makes it itself, without a switch to another
+//! thread. If one runs, the commit waits for it or, if that one began before the commit was visible,
+//! for the next. The sync thread or another committer begins the next as soon as the running one ends.
+//!
+//! As in PostgreSQL and InnoDB, the log is written before the wait, so a group is all that was written
+//! while the disk was busy. One call wakes the whole group: a call for each commit of a large group
+//! takes as long as a sync.
+//!
+//! A sync also brings the oracle its next reservation of timestamps, if one is due.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::failure::{Failure, undetermined};
+use super::views::Views;
+use crate::engine::{Engine, EngineError};
+use crate::error::{ErrorKind, Result};
+use crate::observe::{Metrics, TxnPhase, TxnTimer};
+use crate::oracle::{HIGH_WATER_KEY, LocalOracle};
+use crate::runtime::{Env, JoinHandle, Parker, Watermark};
+use crate::sync::Mutex;
+use crate::timestamp::Timestamp;
+use crate::view::ReadView;
+
+/// What group sync uses of the rest.
+pub struct SyncParts {
+    pub engine: Arc<dyn Engine>,
+    pub env: Arc<dyn Env>,
+    pub metrics: Arc<Metrics>,
+    pub oracle: Arc<LocalOracle>,
+    pub views: Arc<Views>,
+    pub failure: Arc<Failure>,
+    /// Syncs that have ended; the greatest number there is when there will be no further one.
+    pub ended: Arc<dyn Watermark>,
+}
+
+/// See the [module](self).
+pub struct GroupSync {
+    parts: SyncParts,
+    durable_ts: AtomicU64,
+    durable_view: Mutex<Arc<ReadView>>,
+    state: Mutex<State>,
+    stopping: AtomicBool,
+    parker: Mutex<Option<Arc<dyn Parker>>>,
+    thread: Mutex<Option<Box<dyn JoinHandle>>>,
+}
+
+#[derive(Default)]
+struct State {
+    /// A sync runs.
+    running: bool,
+    /// Syncs that have begun.
+    started: u64,
+    /// The newest commit that the last of them covers.
+    covers_ts: Timestamp,
+    /// Another one is to follow.
+    requested: bool,
+}
+
+/// How a caller gets the sync that it needs.
+enum SyncRole {
+    /// It makes the sync, of this view. The sync counts as begun.
+    Leader(Arc<ReadView>),
+    /// It waits until this many syncs have ended.
+    Follower(u64),
+}
+
+impl GroupSync {
+    pub fn new(parts: SyncParts) -> Self {
+        let first = parts.views.visible();
+        Self {
+            parts,
+            durable_ts: AtomicU64::new(first.read_ts.to_u64()),
+            durable_view: Mutex::new(first),
+            state: Mutex::default(),
+            stopping: AtomicBool::new(false),
+            parker: Mutex::default(),
+            thread: Mutex::default(),
+        }
+    }
+
+    /// Starts the sync thread.
+    pub fn start(self: &Arc<Self>) -> Result<()> {
+        let own = Arc::clone(self);
+        let thread = self.parts.env.spawn("percolite-sync", Box::new(move || own.run_thread()));
+        let thread = thread.map_err(|why| ErrorKind::Io(format!("cannot start a thread: {why}")))?;
+        *self.thread.lock() = Some(thread);
+        Ok(())
+    }
+
+    /// Ends the sync thread. Committers can still sync by themselves.
+    pub fn stop(&self) {
+        let thread = self.thread.lock().take();
+        self.stopping.store(true, Ordering::Release);
+        self.wake_thread();
+        thread.into_iter().for_each(JoinHandle::join);
+    }
+
+    /// Every commit at or below this survives a power cut.
+    pub fn durable_ts(&self) -> Timestamp {
+        Timestamp::from_u64(self.durable_ts.load(Ordering::Acquire))
+    }
+
+    /// The view of exactly what is durable.
+    pub fn durable_view(&self) -> Arc<ReadView> {
+        Arc::clone(&self.durable_view.lock())
+    }
+
+    /// Lets the sync thread sync soon.
+    pub fn request_sync(&self) {
+        let mut state = self.state.lock();
+        state.requested = true;
+        // The end of a running sync wakes the thread.
+        if !state.running {
+            self.wake_thread();
+        }
+    }
+
+    /// Returns once every commit at or below `ts`, which must be visible, is durable.
+    pub fn wait_durable(&self, ts: Timestamp) -> Result<()> {
+        let failure = &self.parts.failure;
+        while self.durable_ts() < ts {
+            if let Some(why) = failure.reason() {
+                return Err(undetermined(why));
+            }
+            let Some(role) = self.join_sync(ts) else { continue };
+            self.run_role(role).map_err(|why| undetermined(failure.reason().unwrap_or(&why.to_string())))?;
+            if mutated!(AnySyncAcknowledges) && failure.reason().is_none() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// [`GroupSync::wait_durable`] for a transaction whose time the timer measures.
+    pub fn wait_durable_timed(&self, ts: Timestamp, timer: &TxnTimer) -> Result<()> {
+        if self.durable_ts() >= ts {
+            return Ok(());
+        }
+        timer.start(self.parts.env.elapsed());
+        let durable = self.wait_durable(ts);
+        timer.lap(TxnPhase::Sync, self.parts.env.elapsed());
+        durable
+    }
+
+    /// Returns once all that was written before this call is durable, metadata included. There are
+    /// never two syncs at once: a failed one may have lost what the other would report as durable.
+    pub fn sync_now(&self) -> Result<()> {
+        self.parts.failure.check_open()?;
+        self.join_sync(Timestamp::MAX).map_or(Ok(()), |role| self.run_role(role))?;
+        self.parts.failure.check_open()
+    }
+
+    /// Returns once a sync has ended that may have brought the oracle a further reservation: the
+    /// running one, or one that is made here.
+    pub fn wait_for_reservation(&self) -> Result<()> {
+        self.parts.failure.check_open()?;
+        let role = {
+            let mut state = self.state.lock();
+            if state.running {
+                SyncRole::Follower(state.started)
+            } else {
+                SyncRole::Leader(self.begin_sync(&mut state))
+            }
+        };
+        self.run_role(role)
+    }
+
+    /// Returns once the sync has ended. A failure ends a wait, too.
+    fn run_role(&self, role: SyncRole) -> Result<()> {
+        match role {
+            SyncRole::Leader(view) => self.sync_with(view),
+            SyncRole::Follower(number) => {
+                self.parts.ended.wait_for(number);
+                Ok(())
+            }
+        }
+    }
+
+    /// How to get a sync that covers `ts`; `None` if such a sync has just ended.
+    fn join_sync(&self, ts: Timestamp) -> Option<SyncRole> {
+        let mut state = self.state.lock();
+        // A sync that ends moves `durable_ts` before it takes the lock.
+        if self.durable_ts() >= ts {
+            return None;
+        }
+        if !state.running {
+            return Some(SyncRole::Leader(self.begin_sync(&mut state)));
+        }
+        if ts <= state.covers_ts || mutated!(AnySyncAcknowledges) {
+            return Some(SyncRole::Follower(state.started));
+        }
+        state.requested = true;
+        Some(SyncRole::Follower(state.started + 1))
+    }
+
+    fn begin_sync(&self, state: &mut State) -> Arc<ReadView> {
+        let view = self.parts.views.visible();
+        *state = State { running: true, started: state.started + 1, covers_ts: view.read_ts, requested: false };
+        view
+    }
+
+    fn wake_thread(&self) {
+        if let Some(parker) = &*self.parker.lock() {
+            parker.unpark();
+        }
+    }
+
+    fn run_thread(&self) {
+        let parker = self.parts.env.parker();
+        *self.parker.lock() = Some(Arc::clone(&parker));
+        loop {
+            let (is_requested, begun) = {
+                let mut state = self.state.lock();
+                // After a failure all waits have ended; the thread stays until it is stopped.
+                let is_requested = state.requested && self.parts.failure.reason().is_none();
+                (is_requested, (is_requested && !state.running).then(|| self.begin_sync(&mut state)))
+            };
+            match begun {
+                Some(view) => drop(self.sync_with(view)),
+                None if !is_requested && self.stopping.load(Ordering::Acquire) => return,
+                None => parker.park(None),
+            }
+        }
+    }
+
+    /// Makes the sync that was begun with this view.
+    fn sync_with(&self, view: Arc<ReadView>) -> Result<()> {
+        let guard = SyncPanicGuard { sync: self, was_panicking: std::thread::panicking() };
+        let synced = self.sync_and_publish(view);
+        drop(guard);
+        let number = {
+            let mut state = self.state.lock();
+            state.running = false;
+            if state.requested {
+                self.wake_thread();
+            }
+            state.started
+        };
+        if synced.is_ok() {
+            self.parts.ended.advance_to(number);
+        }
+        synced
+    }
+
+    fn sync_and_publish(&self, mut view: Arc<ReadView>) -> Result<()> {
+        let SyncParts { failure, views, metrics, .. } = &self.parts;
+        // The sync before this one may have just failed.
+        failure.check_open()?;
+        crash_point!(SyncBefore);
+        let synced = self.sync_engine();
+        if mutated!(WrittenSampledAfterSync) {
+            view = views.visible();
+        }
+        let took = synced.map_err(|why| failure.poison(why.into()))?;
+        let ts = view.read_ts;
+        metrics.wal_syncs.add(1);
+        metrics.wal_sync.record(took);
+        event!(TRACE, durable_ts = %ts, took_us = took.as_micros(), "synced");
+        let replaced = std::mem::replace(&mut *self.durable_view.lock(), view);
+        drop(replaced);
+        self.durable_ts.fetch_max(ts.to_u64(), Ordering::AcqRel);
+        crash_point!(SyncPublished);
+        Ok(())
+    }
+
+    /// Syncs the engine, with a further reservation of timestamps if one is due. Returns how long the
+    /// sync took.
+    fn sync_engine(&self) -> Result<Duration, EngineError> {
+        let SyncParts { engine, env, oracle, .. } = &self.parts;
+        let now = env.unix_millis();
+        let reservation = oracle.needs_reservation(now).then(|| oracle.next_reservation(now));
+        crash_point!(OracleReservationBefore if reservation.is_some());
+        if let Some(until) = reservation {
+            engine.write_meta(&[(HIGH_WATER_KEY.into(), Some(until.to_u64().to_be_bytes().to_vec()))])?;
+        }
+        let began = env.elapsed();
+        engine.sync()?;
+        crash_point!(SyncReturned);
+        let took = env.elapsed().saturating_sub(began);
+        if let Some(until) = reservation {
+            crash_point!(OracleReservationDurable);
+            oracle.reserve_until(until);
+        }
+        Ok(took)
+    }
+}
+
+/// A panic of the engine in a sync fails the pipeline; its waiters would otherwise wait for ever.
+struct SyncPanicGuard<'a> {
+    sync: &'a GroupSync,
+    was_panicking: bool,
+}
+
+impl Drop for SyncPanicGuard<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() && !self.was_panicking {
+            self.sync.parts.failure.poison(ErrorKind::Io("the engine panicked in a sync".into()).into());
+            self.sync.state.lock().running = false;
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! The parts of the pipeline, put together.
+
+use std::sync::Arc;
+
+use super::failure::Failure;
+use super::fates::TxnFates;
+use super::group_commit::{CommitParts, GroupCommit};
+use super::group_sync::{GroupSync, SyncParts};
+use super::precheck::LeaderMemory;
+use super::submission::{Submission, SubmissionKind, SubmitResult};
+use super::timestamps::{Timestamps, exhausted};
+use super::views::Views;
+use crate::contention::{AdmissionWait, UnlockWaiters};
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::identity;
+use crate::locking::{LockManager, LockMetrics};
+use crate::observe::{Metrics, TxnTimer};
+use crate::oracle::{HIGH_WATER_KEY, LocalOracle, read_high_water};
+use crate::row::{RowChange, RowKey};
+use crate::runtime::Env;
+use crate::timestamp::Timestamp;
+use crate::view::ReadView;
+
+/// See the [module](super).
+pub struct Pipeline {
+    engine: Arc<dyn Engine>,
+    env: Arc<dyn Env>,
+    oracle: Arc<LocalOracle>,
+    timestamps: Arc<Timestamps>,
+    views: Arc<Views>,
+    fates: Arc<TxnFates>,
+    failure: Arc<Failure>,
+    sync: Arc<GroupSync>,
+    commits: GroupCommit,
+    unlock_waiters: Arc<UnlockWaiters>,
+    named_locks: Arc<LockManager>,
+}
+
+impl Pipeline {
+    /// Opens an engine: reserves timestamps above all earlier ones, and looks for locks of earlier
+    /// incarnations. The conflict set remembers the last commits of `conflict_rows` rows.
+    pub fn open(
+        engine: Arc<dyn Engine>,
+        env: Arc<dyn Env>,
+        metrics: Arc<Metrics>,
+        conflict_rows: usize,
+    ) -> Result<Arc<Self>> {
+        let oracle = Arc::new(open_oracle(&*engine, &*env)?);
+        let first_ts = oracle.next(env.unix_millis()).ok_or_else(exhausted)?;
+        let snapshot = engine.snapshot()?;
+        let any_lock = snapshot.any_lock()?;
+        crash_point!(OpenScanned);
+
+        let ended = env.new_watermark();
+        let lock_metrics = LockMetrics::new(Arc::clone(&metrics));
+        let named_locks = Arc::new(LockManager::new(env.random(), lock_metrics));
+        let memory = LeaderMemory::new(conflict_rows, env.random());
+        let failure = Arc::new(Failure::new(Arc::clone(&named_locks), Arc::clone(&ended)));
+        let fates = Arc::new(TxnFates::new(first_ts, any_lock));
+        let first = ReadView::new(first_ts, snapshot, any_lock);
+        let views = Arc::new(Views::new(Arc::clone(&engine), Arc::clone(&env), Arc::clone(&fates), first));
+        let sync = Arc::new(GroupSync::new(SyncParts {
+            engine: Arc::clone(&engine),
+            env: Arc::clone(&env),
+            metrics: Arc::clone(&metrics),
+            oracle: Arc::clone(&oracle),
+            views: Arc::clone(&views),
+            failure: Arc::clone(&failure),
+            ended,
+        }));
+        let timestamps = Arc::new(Timestamps::new(Arc::clone(&oracle), Arc::clone(&env), Arc::clone(&sync)));
+        let unlock_waiters = Arc::<UnlockWaiters>::default();
+        let parts = CommitParts {
+            engine: Arc::clone(&engine),
+            env: Arc::clone(&env),
+            metrics,
+            failure: Arc::clone(&failure),
+            fates: Arc::clone(&fates),
+            views: Arc::clone(&views),
+            timestamps: Arc::clone(&timestamps),
+            sync: Arc::clone(&sync),
+            unlock_waiters: Arc::clone(&unlock_waiters),
+        };
+        let commits = GroupCommit::new(parts, memory);
+        sync.start()?;
+        let parts =
+            Self { engine, env, oracle, timestamps, views, fates, failure, sync, commits, unlock_waiters, named_locks };
+        Ok(Arc::new(parts))
+    }
+
+    /// Ends the sync thread and rejects all further calls.
+    pub fn close(&self) {
+        self.sync.stop();
+        if self.failure.close() {
+            crash_point!(CloseSynced);
+            // The next incarnation may begin where this one ended; without this write it begins above the
+            // reservation, which is as good. The oracle is closed first: a leader that has passed the check
+            // for failures could still draw a timestamp above what is written.
+            let last = if mutated!(OracleUsableAfterClose) { self.oracle.last_issued() } else { self.oracle.close() };
+            let last = last.to_u64().to_be_bytes().to_vec();
+            let _ = self.engine.write_meta(&[(HIGH_WATER_KEY.into(), Some(last))]).and_then(|()| self.engine.sync());
+        }
+    }
+
+    pub fn engine(&self) -> &dyn Engine {
+        &*self.engine
+    }
+
+    pub fn env(&self) -> &dyn Env {
+        &*self.env
+    }
+
+    pub fn timestamps(&self) -> &Timestamps {
+        &self.timestamps
+    }
+
+    pub fn views(&self) -> &Views {
+        &self.views
+    }
+
+    pub fn fates(&self) -> &TxnFates {
+        &self.fates
+    }
+
+    pub fn failure(&self) -> &Failure {
+        &self.failure
+    }
+
+    pub fn sync(&self) -> &GroupSync {
+        &self.sync
+    }
+
+    /// The named locks, which end with the pipeline.
+    pub fn named_locks(&self) -> &Arc<LockManager> {
+        &self.named_locks
+    }
+
+    /// See [`GroupCommit::submit`].
+    pub fn submit(&self, submission: Submission, timer: &TxnTimer) -> Result<SubmitResult> {
+        self.commits.submit(submission, timer)
+    }
+
+    /// Makes changes that belong to no running commit: they depend on their preconditions alone.
+    pub fn submit_internal(&self, changes: Vec<RowChange>, kind: SubmissionKind) -> Result<SubmitResult> {
+        let (group, conditions) = (changes.into(), Arc::default());
+        self.submit(Submission { group, kind, durable: false, conditions, attempt: None }, &TxnTimer::default())
+    }
+
+    /// Returns once all that was queued before is visible: an empty submission has gone through.
+    pub fn drain(&self) -> Result<()> {
+        self.submit_internal(Vec::new(), SubmissionKind::NoCommit).map(drop)
+    }
+
+    /// Returns once a commit that was read from the engine, before its publication, is visible.
+    pub fn wait_visible(&self, ts: Timestamp) -> Result<()> {
+        if self.views.visible().read_ts < ts { self.drain() } else { Ok(()) }
+    }
+
+    /// A view of nothing that could still be lost, and of all that was acknowledged before.
+    pub fn durable_view(&self) -> Result<Arc<ReadView>> {
+        let durable = self.sync.durable_view();
+        let visible = self.views.visible();
+        if mutated!(SnapshotAtVisible) {
+            return Ok(visible);
+        }
+        if durable.read_ts == visible.read_ts {
+            // The same commits; the newer view may have fewer locks to look at.
+            return Ok(visible);
+        }
+        if durable.read_ts >= self.views.acked_ts() {
+            return Ok(durable);
+        }
+        self.sync.wait_durable(visible.read_ts)?;
+        Ok(visible)
+    }
+
+    /// Requests a sync if what is visible is not durable.
+    pub fn request_sync(&self) {
+        if self.sync.durable_ts() < self.views.visible().read_ts {
+            self.sync.request_sync();
+        }
+    }
+
+    /// No lock of an earlier incarnation is left; the writes that removed them have returned.
+    pub fn clear_orphans(&self) -> Result<()> {
+        self.fates.clear_orphans();
+        // The leader publishes a view whose readers need not look at locks.
+        self.drain()
+    }
+
+    /// Adds a wait until a row that a live transaction has locked is unlocked.
+    pub fn wait_for_unlock(&self, wait: &mut AdmissionWait, row: &RowKey) {
+        let (engine, probed, first_ts) = (Arc::clone(&self.engine), row.clone(), self.fates.first_ts());
+        let is_locked = move || engine.read_row(&probed, first_ts).is_ok_and(|found| found.lock.is_some());
+        wait.wait_for_unlock(&self.unlock_waiters, row.clone(), Box::new(is_locked));
+    }
+}
+
+/// Opens the oracle with a durable reservation above all timestamps of earlier incarnations.
+fn open_oracle(engine: &dyn Engine, env: &dyn Env) -> Result<LocalOracle, Error> {
+    let high_water = read_high_water(engine)?;
+    let high_water = if mutated!(TimestampsReused) { Timestamp::ZERO } else { high_water };
+    let oracle = LocalOracle::new(high_water);
+    crash_point!(OpenBefore);
+    let reservation = oracle.first_reservation(env.unix_millis());
+    let mut entries = vec![(HIGH_WATER_KEY.into(), Some(reservation.to_u64().to_be_bytes().to_vec()))];
+    entries.extend(identity::at_opening(engine, || env.random())?);
+    engine.write_meta(&entries)?;
+    engine.sync()?;
+    crash_point!(OpenReserved);
+    oracle.reserve_until(reservation);
+    Ok(oracle)
+}

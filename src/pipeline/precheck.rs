@@ -1,0 +1,252 @@
+//! The leader's memory, and what it proves without a read.
+//!
+//! A change comes with preconditions on its row. The leader knows which rows this process has locked
+//! and when rows were committed, so it decides most preconditions without reading a row:
+//!
+//! | outcome | then |
+//! |---|---|
+//! | all hold | the change is applied blindly, together with the rest of the round |
+//! | one fails | the submission is rejected |
+//! | one is unknown | it stays in the batch, and the engine checks it by reading the row |
+//!
+//! The memory is bounded and errs on one side: what it has evicted is unknown, never "unchanged".
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+
+use super::bloom::RowBloomFilter;
+use super::conflict_set::{ConflictSet, LastCommit};
+use super::submission::{Rejection, Submission, SubmissionKind};
+use crate::commit_conditions::CommitConditions;
+use crate::engine::{OnePhaseWrites, RowBatch};
+use crate::locking::InFlightFences;
+use crate::row::{CellChange, LockVersion, Mutation, Precondition, RowChange, RowKey};
+use crate::timestamp::Timestamp;
+
+/// A commit of more rows is remembered as a range and not row by row. A group of a two-phase commit has
+/// fewer.
+// Crash tests have few rows and must meet both, groups included.
+const ROW_ENTRIES_MAX: usize = if cfg!(feature = "crashtest") { 4 } else { 2048 };
+
+/// What the leader knows of the rows.
+pub struct LeaderMemory {
+    /// Rows that transactions of this process have locked.
+    row_locks: HashMap<RowKey, LockVersion>,
+    /// Rows that large transactions have locked, by their `start_ts`.
+    large_txns: HashMap<Timestamp, RowBloomFilter>,
+    conflict_set: ConflictSet,
+}
+
+/// What the check needs to know of the rest of the pipeline.
+#[derive(Clone, Copy)]
+pub struct Facts {
+    /// Transactions that began before this are orphans.
+    pub first_ts: Timestamp,
+    /// Whether locks of an earlier incarnation may be left.
+    pub may_have_orphans: bool,
+    /// The newest visible commit; only a mutant needs it.
+    pub visible_ts: Timestamp,
+}
+
+/// What the leader decides about a submission before anything is written.
+pub enum Precheck {
+    Proven,
+    NeedsRead,
+    Reject(Rejection),
+}
+
+impl LeaderMemory {
+    /// Remembers the last commit of `rows` rows.
+    pub fn new(rows: usize, seed: u64) -> Self {
+        Self { row_locks: HashMap::new(), large_txns: HashMap::new(), conflict_set: ConflictSet::new(rows, seed) }
+    }
+
+    /// Checks a submission, and removes the preconditions that are proven.
+    pub fn precheck(&self, submission: &mut Submission, fences: &InFlightFences, facts: Facts) -> Precheck {
+        let CommitConditions { keyspaces, read_view, .. } = &*submission.conditions;
+        if let Some(dropped) = keyspaces.iter().find(|keyspace| keyspace.is_dropped()) {
+            return Precheck::Reject(Rejection::KeyspaceDropped(dropped.name().to_string()));
+        }
+        let has_expired = read_view.as_ref().is_some_and(|view| view.expired.load(Ordering::Acquire));
+        if has_expired && !mutated!(ExpiredWriterCommits) {
+            return Precheck::Reject(Rejection::SnapshotTooOld);
+        }
+        if let Some(lost) = fences.first_lost().filter(|_| !mutated!(FenceAtBegin)) {
+            return Precheck::Reject(Rejection::FenceLost(Box::new(lost)));
+        }
+        let checker = Prechecker { memory: self, kind: submission.kind, facts };
+        match &mut submission.group {
+            RowBatch::Changes(changes) => checker.check_changes(changes),
+            RowBatch::OnePhaseWrites(writes) => match checker.check_one_phase(writes) {
+                Precheck::NeedsRead => {
+                    // Row by row, so that the engine reads no more rows than it has to.
+                    let mut changes = submission.group.changes().into_owned();
+                    let checked = checker.check_changes(&mut changes);
+                    submission.group = RowBatch::Changes(changes);
+                    checked
+                }
+                checked => checked,
+            },
+        }
+    }
+
+    /// Whether no row is locked, and none was committed after `ts`.
+    fn unchanged_since(&self, ts: Timestamp) -> bool {
+        self.row_locks.is_empty() && self.large_txns.is_empty() && self.conflict_set.max_commit_ts() <= ts
+    }
+
+    fn may_be_locked_by_large_txn(&self, row: &RowKey) -> bool {
+        !mutated!(LargeLocksUnseen) && self.large_txns.values().any(|rows| rows.may_contain(row))
+    }
+
+    /// Records the locks and last commits of a batch that is applied, or that will be.
+    pub fn note_written(&mut self, group: &RowBatch, kind: SubmissionKind, commit_ts: Option<Timestamp>) {
+        let finished = match kind {
+            SubmissionKind::FinishRollback { start_ts } => Some(start_ts),
+            SubmissionKind::RollForward { finishes: true, .. } => group.start_ts(),
+            _ => None,
+        };
+        if let Some(start_ts) = finished {
+            self.large_txns.remove(&start_ts);
+        }
+        match group {
+            RowBatch::Changes(changes) => self.note_changes(changes, kind, commit_ts),
+            RowBatch::OnePhaseWrites(writes) => self.note_one_phase(writes),
+        }
+    }
+
+    fn note_one_phase(&mut self, OnePhaseWrites { writes, commit_ts, .. }: &OnePhaseWrites) {
+        let many = writes.len() > ROW_ENTRIES_MAX;
+        if many && let (Some(lowest), Some(highest)) = (writes.keys().next(), writes.keys().next_back()) {
+            self.conflict_set.insert_range(lowest, highest, *commit_ts);
+        }
+        for (row, mutation) in writes.iter() {
+            let lock_only = *mutation == Mutation::LockOnly;
+            if lock_only || !many {
+                self.conflict_set.insert(row, *commit_ts, lock_only);
+            }
+        }
+    }
+
+    fn note_changes(&mut self, changes: &[RowChange], kind: SubmissionKind, commit_ts: Option<Timestamp>) {
+        let many = changes.len() > ROW_ENTRIES_MAX;
+        let rows = changes.iter().map(|change| &change.row);
+        if many && let (Some(ts), Some(lowest), Some(highest)) = (commit_ts, rows.clone().min(), rows.max()) {
+            self.conflict_set.insert_range(lowest, highest, ts);
+        }
+        for change in changes {
+            match &change.lock {
+                CellChange::Keep => {}
+                CellChange::Put(lock) if kind == SubmissionKind::PrewriteLarge => {
+                    self.large_txns.entry(lock.txn.start_ts).or_default().insert(&change.row);
+                }
+                CellChange::Put(lock) => {
+                    self.row_locks.insert(change.row.clone(), lock.version());
+                }
+                CellChange::Delete => {
+                    self.row_locks.remove(&change.row);
+                }
+            }
+            // Deleting a transaction record is no commit of the row that had it.
+            let lock_only = change.write == CellChange::Keep;
+            if let Some(ts) = commit_ts
+                && change.txn_record != CellChange::Delete
+                && (lock_only || !many)
+            {
+                self.conflict_set.insert(&change.row, ts, lock_only);
+            }
+        }
+    }
+}
+
+/// The result for one precondition.
+enum GuardCheck {
+    Holds,
+    Unknown,
+    Fails(Rejection),
+}
+
+/// Checks the preconditions of one submission.
+struct Prechecker<'a> {
+    memory: &'a LeaderMemory,
+    kind: SubmissionKind,
+    facts: Facts,
+}
+
+impl Prechecker<'_> {
+    /// Proves all of the writes or none.
+    fn check_one_phase(&self, versions: &mut OnePhaseWrites) -> Precheck {
+        let Some(ts) = versions.no_commit_after else { return Precheck::Proven };
+        // Without locks, and without any commit since the snapshot, the rows need no look: bulk loads.
+        if !self.facts.may_have_orphans && self.memory.unchanged_since(ts) {
+            versions.no_commit_after = None;
+            return Precheck::Proven;
+        }
+        for row in versions.writes.keys() {
+            for precondition in Precondition::for_next_version(ts) {
+                match self.check(row, precondition) {
+                    GuardCheck::Holds => {}
+                    GuardCheck::Unknown => return Precheck::NeedsRead,
+                    GuardCheck::Fails(rejected) => return Precheck::Reject(rejected),
+                }
+            }
+        }
+        versions.no_commit_after = None;
+        Precheck::Proven
+    }
+
+    /// Removes what is proven.
+    fn check_changes(&self, changes: &mut [RowChange]) -> Precheck {
+        let mut checked = Precheck::Proven;
+        for change in changes {
+            let mut rejected = None;
+            change.preconditions.retain(|precondition| match self.check(&change.row, *precondition) {
+                GuardCheck::Holds => false,
+                GuardCheck::Unknown => {
+                    checked = Precheck::NeedsRead;
+                    true
+                }
+                GuardCheck::Fails(why) => {
+                    rejected = Some(why);
+                    false
+                }
+            });
+            if let Some(rejected) = rejected {
+                return Precheck::Reject(rejected);
+            }
+        }
+        checked
+    }
+
+    fn check(&self, row: &RowKey, precondition: Precondition) -> GuardCheck {
+        let Self { memory, kind, facts } = *self;
+        let unless = |unknown| if unknown { GuardCheck::Unknown } else { GuardCheck::Holds };
+        match precondition {
+            Precondition::LockAbsent => match memory.row_locks.get(row) {
+                Some(version) => GuardCheck::Fails(Rejection::LockConflict(row.clone(), Some(*version))),
+                None => unless(facts.may_have_orphans || memory.may_be_locked_by_large_txn(row)),
+            },
+            Precondition::LockUnchanged(version) => match memory.row_locks.get(row) {
+                Some(found) if *found == version => GuardCheck::Holds,
+                Some(found) => GuardCheck::Fails(Rejection::LockConflict(row.clone(), Some(*found))),
+                // An orphan lock, one of a large transaction, or none.
+                None => GuardCheck::Unknown,
+            },
+            // Memory also has lock-only commits, which leave nothing for GC.
+            Precondition::NoCommitAfter(_) if mutated!(SkipConflictCheck) => GuardCheck::Holds,
+            Precondition::NoCommitAfter(_) if kind == SubmissionKind::Gc => GuardCheck::Unknown,
+            Precondition::NoCommitAfter(ts) if mutated!(VisibleTakenForNewest) && facts.visible_ts <= ts => {
+                GuardCheck::Holds
+            }
+            Precondition::NoCommitAfter(ts) => match memory.conflict_set.check(row, ts) {
+                LastCommit::NotAfter => GuardCheck::Holds,
+                LastCommit::After(commit_ts) => GuardCheck::Fails(Rejection::WriteConflict(row.clone(), commit_ts)),
+                LastCommit::Unknown => GuardCheck::Unknown,
+            },
+            // Only its owner finishes a transaction of this process, and requests are never late.
+            Precondition::NoTxnRecord(start_ts) | Precondition::SafePointAtMost(start_ts) => {
+                unless(start_ts < facts.first_ts)
+            }
+        }
+    }
+}

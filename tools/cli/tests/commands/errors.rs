@@ -1,0 +1,388 @@
+//! Wrong input to every command: a clear line, the right exit code, and nothing changed.
+
+use std::fs;
+use std::process::Command;
+
+use percolite::Store;
+
+use crate::common::{Ran, Sandbox};
+
+const LOOKING: [&str; 10] = [
+    "versions STORE fruit apple",
+    "history STORE",
+    "get STORE fruit apple",
+    "scan STORE fruit",
+    "keyspaces STORE",
+    "locks STORE",
+    "stats STORE",
+    "verify STORE",
+    "dump STORE new.dump",
+    "txn STORE 1763726400123.7",
+];
+const WRITING: [&str; 6] = [
+    "retention STORE --set 7d",
+    "put STORE fruit a b",
+    "delete STORE fruit apple",
+    "checkpoint STORE new",
+    "load STORE fruit rows.csv",
+    "shell STORE",
+];
+
+fn every(lines: &[&str], store: &str) -> Vec<String> {
+    lines.iter().map(|line| line.replace("STORE", store)).collect()
+}
+
+#[test]
+fn a_folder_that_is_no_store_is_refused_by_every_command_and_stays_as_it_is() {
+    let sandbox = Sandbox::new();
+    sandbox.file("rows.csv", "a,b\n");
+    fs::create_dir(sandbox.path().join("other")).unwrap();
+    sandbox.file("other/precious.txt", "mine");
+    fs::create_dir(sandbox.path().join("newer")).unwrap();
+    sandbox.file("newer/PERCOLITE", "percolite store, format 9, log 0123456789abcdef\n");
+    fs::create_dir(sandbox.path().join("newer/tables")).unwrap();
+    sandbox.file("newer/tables/CURRENT", "");
+    fs::create_dir(sandbox.path().join("empty")).unwrap();
+    let all = [&LOOKING[..], &WRITING].concat();
+    for (store, what) in [
+        ("other", "not a percolite store"),
+        ("newer", "format 9"),
+        ("missing", "no directory"),
+        ("empty", "empty directory"),
+        ("rows.csv", "not a directory"),
+    ] {
+        for line in every(&all, store) {
+            sandbox.run(&line).fails(5, what);
+        }
+    }
+    for line in [
+        "put --create other fruit a b",
+        "load --create other fruit rows.csv",
+        "restore other rows.csv",
+        "keyspaces other --create fruit",
+    ] {
+        sandbox.run(line).fails(5, "not a percolite store");
+    }
+    assert_eq!(fs::read_dir(sandbox.path().join("other")).unwrap().count(), 1);
+    assert_eq!(fs::read_dir(sandbox.path().join("empty")).unwrap().count(), 0);
+    assert!(!sandbox.path().join("missing").exists());
+}
+
+#[test]
+fn beside_a_process_that_has_the_store_open_every_command_says_so() {
+    let sandbox = Sandbox::with_shop();
+    sandbox.file("rows.csv", "a,b\n");
+    let _open = Store::open(sandbox.path().join("shop")).unwrap();
+    for line in every(&LOOKING, "shop") {
+        sandbox.run(&line).fails(4, "is open for writing in this or another process");
+    }
+    for line in every(&WRITING, "shop") {
+        sandbox.run(&line).fails(4, "is already open");
+    }
+}
+
+#[test]
+fn readers_do_not_disturb_each_other() {
+    let sandbox = Sandbox::with_shop();
+    let _open = Store::builder().read_only(true).open(sandbox.path().join("shop")).unwrap();
+    assert_eq!(sandbox.ok("get shop fruit apple"), "red\n");
+    sandbox.run("put shop fruit a b").fails(4, "is already open");
+}
+
+#[test]
+fn an_unknown_keyspace_is_told_with_those_that_there_are() {
+    let sandbox = Sandbox::with_shop();
+    sandbox.file("rows.csv", "a,b\n");
+    for line in [
+        "get shop frut a",
+        "scan shop frut",
+        "delete shop frut a",
+        "put shop frut a b",
+        "load shop frut rows.csv",
+        "keyspaces shop --drop frut",
+    ] {
+        sandbox.run(line).fails(3, "keyspace \"frut\" not found; there are \"fruit\"");
+    }
+    for line in ["put shop frut a b", "load shop frut rows.csv"] {
+        sandbox.run(line).fails(3, "; --create makes it");
+    }
+}
+
+#[test]
+fn a_command_line_that_makes_no_sense_is_exit_code_2() {
+    let sandbox = Sandbox::with_shop();
+    for (line, what) in [
+        ("get --key-encoding hex shop fruit 0g", "is no hex"),
+        ("put --value-encoding base64 shop fruit k ???", "is no base64"),
+        ("scan --key-encoding hex shop fruit --from 1", "is no hex"),
+        ("scan shop fruit --from b --to a", "--from lies behind --to"),
+        ("scan shop fruit --prefix a --from b", "cannot be used with"),
+        ("put shop fruit key", "has no value behind it"),
+        ("put shop fruit a 1 b 2 a 3", "the key \"a\" is named twice"),
+        ("put shop fruit a b --value-file x", "is for one key"),
+        ("load shop fruit --batch 0", "--batch"),
+        ("dump shop - --json", "goes to standard output"),
+        ("get --at yesterday shop fruit apple", "neither a time"),
+        ("retention shop --set long", "--keep"),
+        ("retention shop --set 1d --end", "cannot be used with"),
+        ("fetch shop", "unrecognized subcommand"),
+        ("get shop", "required arguments"),
+        ("get", "were not provided: <STORE>, <KEYSPACE>, <KEY>...; see `percolite get --help`\n"),
+        (
+            "scan --prefx a shop fruit",
+            "'--prefx' found; a similar argument exists: '--prefix'; see `percolite scan --help`\n",
+        ),
+        ("put shop fruit k v --compression zip", "[possible values: none, lz4]; see `percolite put --help`\n"),
+        ("scann shop", "a similar subcommand exists: 'scan'; see `percolite --help`\n"),
+        ("--store shop", "unexpected argument '--store' found; see `percolite --help`\n"),
+    ] {
+        sandbox.run(line).fails(2, what);
+    }
+    let two_lines = sandbox.command("get shop fruit apple").arg("--no\nsuch\n\noption").output().unwrap();
+    Ran::of("an option of several lines", two_lines).fails(2, "unexpected argument");
+}
+
+#[test]
+fn a_store_whose_making_was_cut_short_may_be_made_again() {
+    let sandbox = Sandbox::new();
+    fs::create_dir(sandbox.path().join("s")).unwrap();
+    sandbox.file("s/PERCOLITE.new", "");
+    sandbox.run("put s rows a b").fails(5, "was never finished: it is empty; to make a store there, say --create");
+    sandbox.ok("put --create s rows a b");
+}
+
+#[test]
+fn limits_are_told() {
+    let sandbox = Sandbox::with_shop();
+    sandbox.run(&format!("put shop fruit {} v", "k".repeat(17 << 10))).fails(1, "exceeds the limit of 16384 bytes");
+    let mut empty = sandbox.command("put shop fruit");
+    let ran = Ran::of("put an empty key", empty.args(["", "v"]).output().unwrap());
+    ran.fails(1, "a key must not be empty");
+    sandbox.run(&format!("keyspaces shop --create {}", "n".repeat(256))).fails(1, "1 to 255 bytes");
+    sandbox.run("put shop fruit k --value-file missing").fails(1, "cannot read missing");
+}
+
+#[test]
+fn a_value_or_a_statement_without_an_end_is_refused() {
+    let sandbox = Sandbox::with_shop();
+    for (script, what) in [
+        (
+            "head -c 40m /dev/zero | PERCOLITE put shop fruit k --value-file -",
+            "more than 33554432 bytes, the limit of a value",
+        ),
+        (
+            "head -c 40m /dev/zero > big && PERCOLITE put shop fruit k --value-file big",
+            "big has more than 33554432 bytes",
+        ),
+        ("head -c 100m /dev/zero | PERCOLITE shell shop", "line 1 has more than 80.00 MiB"),
+    ] {
+        let run = script.replace("PERCOLITE", env!("CARGO_BIN_EXE_percolite"));
+        let output = Command::new("sh").args(["-c", &run]).current_dir(sandbox.path()).output().unwrap();
+        Ran::of(script, output).fails(1, what);
+    }
+}
+
+/// In a mount namespace of its own, so nothing is left of it. Mode bits would not stop root.
+#[test]
+fn a_store_on_a_read_only_file_system_can_be_looked_at_and_says_that_it_cannot_be_written_to() {
+    let sandbox = Sandbox::with_shop();
+    let inside = |line: &str| {
+        let script = format!(
+            "mount --bind -o ro shop shop && touch shop/x 2>/dev/null; exec {} {line}",
+            env!("CARGO_BIN_EXE_percolite")
+        );
+        let output =
+            Command::new("unshare").args(["--mount", "sh", "-c", &script]).current_dir(sandbox.path()).output();
+        Ran::of(line, output.unwrap())
+    };
+    let can = Command::new("unshare")
+        .args(["--mount", "sh", "-c", "mount --bind -o ro shop shop && ! touch shop/x"])
+        .current_dir(sandbox.path())
+        .output();
+    if !can.is_ok_and(|can| can.status.success()) {
+        eprintln!("SKIPPED: this machine does not let us mount");
+        return;
+    }
+    assert_eq!(inside("get shop fruit apple").succeeds(), "red\n");
+    inside("verify shop").succeeds();
+    inside("dump shop shop.dump").succeeds();
+    assert_eq!(inside("locks shop").succeeds(), "");
+    inside("put shop fruit a b").fails(1, "cannot be written to");
+    inside("delete shop fruit apple").fails(1, "cannot be written to");
+}
+
+/// On a file system of its own, in memory, of a size that a store soon fills.
+#[test]
+fn a_full_disk_costs_nothing_that_was_acknowledged() {
+    let sandbox = Sandbox::new();
+    fs::create_dir(sandbox.path().join("disk")).unwrap();
+    let rows: String = (0..40_000).map(|n| format!("key{n:05}\t{}\n", "value ".repeat(200))).collect();
+    sandbox.file("rows.tsv", rows);
+    // The ballast goes when the disk is full; what the store then answers is what counts.
+    let script = format!(
+        "mount -t tmpfs -o size=24m none disk || exit 99
+         head -c 4m /dev/zero > disk/ballast
+         percolite='{}'
+         $percolite load --create --batch 50 disk/shop rows --format tsv rows.tsv > out 2> err; echo $? > code
+         $percolite verify disk/shop > verify-full 2>&1
+         $percolite put disk/shop rows key99999 more > put-full 2>&1
+         head -c 40m /dev/zero > disk/more-ballast
+         for line in 'put disk/shop rows k v' 'delete disk/shop rows key00001' 'put --create disk/new rows k v'; do
+             $percolite $line > /dev/null 2>> none-left
+         done
+         rm disk/more-ballast
+         rm disk/ballast
+         $percolite verify disk/shop > verify 2>&1; echo $? >> code
+         $percolite scan disk/shop rows --keys-only > keys 2>&1
+         $percolite scan disk/shop rows --to key9 --count > count 2>&1
+         $percolite put disk/shop rows key99999 more > put 2>&1; echo $? >> code
+         $percolite dump disk/shop shop.dump > dump 2>&1
+         head -c $(($(df --output=avail disk | tail -1) - 2000))k /dev/zero > disk/more-ballast
+         $percolite restore disk/copy shop.dump > restore 2>&1; echo $? >> code
+         ls -A disk | tr '\n' ' ' > left",
+        env!("CARGO_BIN_EXE_percolite")
+    );
+    let ran = Command::new("unshare").args(["--mount", "sh", "-c", &script]).current_dir(sandbox.path()).output();
+    let told = |name: &str| fs::read_to_string(sandbox.path().join(name)).unwrap();
+    if !ran.is_ok_and(|ran| ran.status.code() != Some(99)) || !sandbox.path().join("code").exists() {
+        eprintln!("SKIPPED: this machine does not let us mount");
+        return;
+    }
+    let err = told("err");
+    assert!(err.starts_with("error: ") && err.lines().count() == 1 && err.contains("No space left on device"), "{err}");
+    assert_eq!(told("code"), "1\n0\n0\n1\n", "{err}{}{}{}", told("verify"), told("put"), told("restore"));
+    let restore = told("restore");
+    assert!(restore.starts_with("error: nothing was restored, and nothing is left of disk/copy: "), "{restore}");
+    assert_eq!((told("left").contains("shop"), told("left").contains("copy")), (true, false), "{}", told("left"));
+    // "… in the keyspace "rows" now: 1,250 rows of the input, and perhaps those of the next transaction; to go on: --skip 1250; the
+    // disk is full: make room, …"
+    let skip = err.rsplit("--skip ").next().unwrap().split(';').next().unwrap();
+    let acknowledged: u64 = skip.trim().parse().unwrap();
+    assert_eq!(err.contains("undetermined"), err.contains("perhaps those of the next transaction"), "{err}");
+    assert!(err.trim_end().ends_with("the disk is full: make room first"), "{err}");
+    let count: u64 = told("count").trim().replace(',', "").parse().unwrap();
+    // The transaction that was refused may be there as a whole: its outcome was undetermined.
+    assert!(count == acknowledged || count == acknowledged + 50, "{count} rows: {err}");
+    assert!(acknowledged > 1000, "{err}");
+    let none_left = told("none-left");
+    assert_eq!(none_left.lines().count(), 3, "{none_left}");
+    for line in none_left.lines() {
+        assert!(line.starts_with("error: cannot open the store in disk/"), "{line}");
+        assert!(line.ends_with("No space left on device; the disk is full: make room first"), "{line}");
+    }
+    println!("{acknowledged} rows acknowledged, {count} found; full: {}{}", told("verify-full"), told("put-full"));
+}
+
+/// The commands that an error names, with a directory of this name in the place of NEW.
+fn named(told: &str, new: &str) -> Vec<String> {
+    let after = told.split("percolite ").skip(1);
+    let commands = after.map(|rest| rest.split([';', ',', ')', ':']).next().unwrap().split(" says ").next().unwrap());
+    let commands = commands.map(|command| command.split(" shows ").next().unwrap().trim().replace("NEW", new));
+    commands.filter(|command| command.starts_with("verify") || command.starts_with("repair")).collect()
+}
+
+/// Flips bits in the middle of what is in the largest.
+fn damage(files: Vec<std::path::PathBuf>) {
+    let file = files.iter().max_by_key(|file| fs::metadata(file).unwrap().len()).unwrap();
+    let mut bytes = fs::read(file).unwrap();
+    let middle = bytes.iter().rposition(|byte| *byte != 0).unwrap() / 2;
+    (middle..middle + 9).for_each(|at| bytes[at] ^= 0xff);
+    // Not in place: a checkpoint shares its tables by links.
+    fs::remove_file(file).unwrap();
+    fs::write(file, bytes).unwrap();
+}
+
+#[test]
+fn whatever_is_damaged_the_command_that_the_error_names_helps() {
+    let remove = |files: Vec<std::path::PathBuf>| files.iter().for_each(|file| fs::remove_file(file).unwrap());
+    type Damage<'a> = &'a dyn Fn(&Sandbox);
+    let cases: [(&str, i32, &[&str], Damage<'_>); 5] = [
+        ("manifest", 6, &["repair"], &|sandbox| remove(sandbox.files("copy", |name| name.starts_with("MANIFEST-")))),
+        ("CURRENT", 6, &["repair"], &|sandbox| remove(sandbox.files("copy", |name| name == "CURRENT"))),
+        ("marker", 5, &["repair"], &|sandbox| remove(sandbox.files("copy", |name| name == "PERCOLITE"))),
+        ("foreign marker", 5, &["repair"], &|sandbox| sandbox.file("copy/PERCOLITE", "something else")),
+        ("tables", 6, &["verify", "repair"], &|sandbox| damage(sandbox.files("copy", |name| name.ends_with(".sst")))),
+    ];
+    for (what, code, commands, damage) in cases {
+        let sandbox = Sandbox::new();
+        let rows: String = (0..20_000).map(|n| format!("key{n:05}\tvalue {n}\n")).collect();
+        sandbox.with_input("load --create shop fruit --format tsv", rows).succeeds();
+        sandbox.ok("checkpoint shop copy");
+        damage(&sandbox);
+        for (n, line) in
+            ["scan copy fruit --count", "delete copy fruit --prefix k", "dump copy copy.dump"].iter().enumerate()
+        {
+            let told = sandbox.run(line).fails(code, "").err;
+            let named = named(&told, &format!("new{n}"));
+            let words: Vec<&str> = named.iter().map(|command| command.split(' ').next().unwrap()).collect();
+            assert_eq!(words, commands, "{what}: {told}");
+            for command in named {
+                let ran = sandbox.run(&command);
+                // Damage is what they tell; and what a repair makes is a sound store.
+                assert!(matches!(ran.code, Some(0 | 6)), "{what}: {command}: {}", ran.err);
+                if command.starts_with("repair") {
+                    let rows: u32 = sandbox.ok(&format!("scan new{n} fruit --count")).trim().parse().unwrap();
+                    assert!(rows > 10_000, "{what}: {rows} rows");
+                    sandbox.ok(&format!("verify new{n}"));
+                } else {
+                    assert!(ran.code == Some(6) && ran.err.contains("found"), "{what}: {command}: {}", ran.err);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_no_command_can_help_with_names_none() {
+    let sandbox = Sandbox::with_shop();
+    sandbox.ok("checkpoint shop newer");
+    sandbox.file("newer/PERCOLITE", "percolite store, format 9, log 0123456789abcdef\n");
+    fs::create_dir(sandbox.path().join("other")).unwrap();
+    sandbox.file("other/precious.txt", "mine");
+    let _open = Store::open(sandbox.path().join("shop")).unwrap();
+    for (line, code) in [("get newer fruit apple", 5), ("get other fruit apple", 5), ("put shop fruit a b", 4)] {
+        let told = sandbox.run(line).fails(code, "").err;
+        assert!(named(&told, "new").is_empty(), "{told}");
+    }
+}
+
+/// As a user of no rights: mode bits do not stop root.
+#[test]
+fn a_store_that_may_not_be_read_is_told_with_what_forbids_it() {
+    let sandbox = Sandbox::with_shop();
+    let as_nobody = |line: &str| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", env!("CARGO_BIN_EXE_percolite")]);
+        Ran::of(line, command.args(line.split(' ')).current_dir(sandbox.path()).output().unwrap())
+    };
+    use std::os::unix::fs::PermissionsExt as _;
+    fs::set_permissions(sandbox.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    if as_nobody("--version").code != Some(0) {
+        eprintln!("SKIPPED: this machine does not let us be somebody else");
+        return;
+    }
+    as_nobody("put shop fruit a b").fails(1, "cannot be written to");
+    for file in sandbox.files("shop", |_| true) {
+        fs::set_permissions(file, fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    let told = as_nobody("get shop fruit apple").fails(1, "Permission denied").err;
+    assert!(named(&told, "new").is_empty(), "{told}");
+}
+
+#[test]
+fn a_report_that_cannot_be_written_does_not_hide_that_the_store_was_changed() {
+    let sandbox = Sandbox::with_shop();
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let err = |line: &str| {
+        let out = sandbox.command(line).stdout(full()).output().unwrap();
+        assert_eq!(out.status.code(), Some(1), "{line}");
+        String::from_utf8(out.stderr).unwrap()
+    };
+    for line in ["put shop fruit plum blue", "delete shop fruit apple", "keyspaces shop --create more"] {
+        let told = err(line);
+        assert!(told.contains("standard output") && told.ends_with("; the store was changed as asked\n"), "{told}");
+    }
+    assert_eq!(sandbox.ok("get shop fruit plum"), "blue\n");
+    let told = err("get shop fruit plum");
+    assert!(!told.contains("make room") && !told.contains("changed"), "{told}");
+}

@@ -1,0 +1,86 @@
+//! versions, history, and --at.
+
+use percolite::{Store, Timestamp};
+
+use crate::common::Sandbox;
+
+#[test]
+fn the_past_is_shown_as_it_was_where_history_is_kept() {
+    let sandbox = Sandbox::with_shop();
+    sandbox.run("get --at 1s shop fruit apple").fails(1, "keeps no history; percolite retention STORE --set 7d");
+    assert_eq!(sandbox.ok("history shop"), "no history is kept\n");
+    let told = sandbox.ok("retention shop --set 7d");
+    assert!(told.starts_with("the past can be read from "), "{told}");
+    assert!(told.ends_with("on; replaced versions are kept for 7d\n"), "{told}");
+    assert_eq!(sandbox.json("history shop --json")[0]["keep_seconds"], 604_800.0);
+    assert!(sandbox.ok("retention shop --set 36h").ends_with("kept for 1d 12h\n"));
+    sandbox.ok("retention shop --set 7d");
+    // Whoever opens it without a word about it goes on with it.
+    sandbox.ok("put shop fruit apple green");
+    sandbox.ok("delete shop fruit apple");
+    let deleted = sandbox.json("stats shop --json")[0]["newest_ts"].as_str().unwrap().parse::<Timestamp>().unwrap();
+    sandbox.ok("keyspaces shop --drop fruit");
+
+    sandbox.run("get shop fruit apple").fails(3, "not found");
+    let newest = sandbox.json("stats shop --json")[0]["newest_ts"].as_str().unwrap().to_owned();
+    sandbox.run(&format!("get --at {newest} shop fruit apple")).fails(3, "there was no keyspace");
+    let store = Store::builder().read_only(true).open(sandbox.path().join("shop")).unwrap();
+    let from = store.stats().history_start_ts.unwrap();
+    let then = store.snapshot_at(from).unwrap().keyspaces().unwrap();
+    assert_eq!(then.len(), 1);
+    let snapshot = store.snapshot_at(deleted).unwrap();
+    let versions: Vec<_> = snapshot.versions(&then[0], "apple").unwrap().map(Result::unwrap).collect();
+    let values: Vec<_> = versions.iter().map(|version| version.value.as_deref()).collect();
+    assert_eq!(values, [None, Some(&b"green"[..]), Some(&b"red"[..])]);
+    drop((snapshot, store));
+
+    let before = versions[0].commit_ts.previous();
+    assert_eq!(sandbox.ok(&format!("get --at {before} shop fruit apple")), "green\n");
+    assert_eq!(sandbox.ok(&format!("get --at {from} shop fruit apple")), "red\n");
+    assert_eq!(sandbox.ok(&format!("scan --at {from} shop fruit --count")), "2\n");
+    let told = sandbox.json(&format!("versions --at {before} shop fruit apple --json"));
+    assert_eq!((told.len(), &told[0]["value"], &told[1]["value"]), (2, &"green".into(), &"red".into()));
+    assert_eq!(told[0]["timestamp"], versions[1].commit_ts.to_string());
+    let time = told[0]["time"].as_str().unwrap();
+    // A millisecond begins before what happened in it, or with it.
+    let began_with_it = versions[1].commit_ts == Timestamp::from_millis(versions[1].commit_ts.millis());
+    let then = if began_with_it { "green\n" } else { "red\n" };
+    assert_eq!(sandbox.ok(&format!("get --at {time} shop fruit apple")), then);
+    let shown = sandbox.ok(&format!("versions --at {before} shop fruit apple"));
+    assert!(shown.contains("green") && shown.contains("red") && shown.contains("\tput\t"), "{shown}");
+    sandbox.run(&format!("versions --at {before} shop fruit kiwi")).fails(3, "was never in");
+    assert_eq!(sandbox.ok(&format!("versions --at {before} shop fruit apple --limit 0 --json")), "");
+    sandbox.ok(&format!("versions --at {before} shop fruit apple --limit 0"));
+    assert_eq!(sandbox.json(&format!("versions --at {before} shop fruit apple --limit 1 --json")).len(), 1);
+    sandbox.ok(&format!("dump --at {from} shop old.dump"));
+    sandbox.ok("restore copy old.dump");
+    assert_eq!(sandbox.ok("get copy fruit apple"), "red\n");
+    sandbox.run("get --at 400d shop fruit apple").fails(1, &format!("the history begins at {from:#}, and "));
+    sandbox.run("get --at 2999-01-01T00:00Z shop fruit apple").fails(1, "lies in the future");
+
+    assert_eq!(sandbox.ok("retention shop --disable"), "no history is kept\n");
+    sandbox.run(&format!("get --at {before} shop fruit apple")).fails(1, "keeps no history");
+}
+
+/// A store whose process was killed goes on ahead of the clock.
+#[test]
+fn nothing_ago_is_all_there_is_even_where_timestamps_are_ahead_of_the_clock() {
+    let sandbox = Sandbox::new();
+    sandbox.ok("put --create killed fruit apple red");
+    sandbox.ok("retention killed --set 7d");
+    sandbox.kill_after("killed", ["put fruit apple green".to_owned()]);
+    sandbox.ok("put killed fruit apple blue");
+    let ms = sandbox.json("versions killed fruit apple --json")[0]["ms"].as_u64().unwrap();
+    let now = || Timestamp::from(std::time::SystemTime::now()).millis();
+    let ahead = ms > now();
+    assert_eq!(sandbox.ok("get --at 0s killed fruit apple"), "blue\n");
+    assert_eq!(sandbox.json("versions --at 0s killed fruit apple --json").len(), 3);
+    sandbox.ok("dump --at 0s killed killed.dump");
+    sandbox.ok("restore copy killed.dump");
+    assert_eq!(sandbox.ok("get copy fruit apple"), "blue\n");
+    // Slow enough, a test comes too late for this.
+    let ran = sandbox.run("get --at 2020-01-01T00:00Z killed fruit apple");
+    if ahead && ms > now() {
+        assert!(ran.err.starts_with("note: the store's timestamps are "), "{}", ran.err);
+    }
+}

@@ -1,0 +1,73 @@
+//! The long fork: two readers who see two independent writes in opposite orders.
+//!
+//! The reader whose read does not fit sees an older version of its row than another reader does, and of some other row a newer
+//! one; or the other way round. One of the two may be in the right, but no order of the two writes suits both.
+
+use rustc_hash::FxHashMap;
+
+use crate::history::{History, InternedOp, Key, TxnIndex, Value};
+
+use super::reads::Classifier;
+
+/// Who disagrees with a reader.
+pub struct LongFork {
+    /// The other row.
+    pub key: Key,
+    /// The other reader, and the writers of the newer versions.
+    pub involved: [TxnIndex; 3],
+}
+
+/// A version: when it was committed and by whom. What was there from the beginning is nobody's.
+type Version = (u64, Option<TxnIndex>);
+
+impl Classifier<'_> {
+    /// Finds somebody who saw `found` and another row in the opposite order.
+    pub(super) fn find_long_fork(&self, reader: TxnIndex, key: Key, found: Value) -> Option<LongFork> {
+        let own: FxHashMap<Key, Version> = external_reads(self.history, reader)
+            .filter(|(other, _)| *other != key)
+            .filter_map(|(other, value)| Some((other, self.version(other, value)?)))
+            .collect();
+        let version = self.version(key, found)?;
+        if own.is_empty() {
+            return None;
+        }
+        let others = self.history.indexed().map(|(txn, _)| txn).filter(|txn| *txn != reader);
+        others.into_iter().find_map(|other| self.disagree(version, &own, key, other))
+    }
+
+    fn disagree(&self, version: Version, own: &FxHashMap<Key, Version>, key: Key, other: TxnIndex) -> Option<LongFork> {
+        let (_, value) = external_reads(self.history, other).find(|(shown, _)| *shown == key)?;
+        let theirs = self.version(key, value)?;
+        external_reads(self.history, other).find_map(|(second, value)| {
+            let (mine, yours) = (*own.get(&second)?, self.version(second, value)?);
+            let opposite = (version.0 < theirs.0 && mine.0 > yours.0) || (version.0 > theirs.0 && mine.0 < yours.0);
+            // The writers of the newer one of each: nobody's is the oldest.
+            let writers = (version.max(theirs).1?, mine.max(yours).1?);
+            (opposite && writers.0 != writers.1)
+                .then_some(LongFork { key: second, involved: [other, writers.0, writers.1] })
+        })
+    }
+
+    fn version(&self, key: Key, value: Value) -> Option<Version> {
+        let committed = self.writers.of(key, value).filter_map(|txn| Some((self.commits[txn as usize]?, Some(txn))));
+        let initial = (self.writers.initial(key) == value).then_some((0, None));
+        initial.into_iter().chain(committed).min()
+    }
+}
+
+/// The rows that a transaction was shown and had not written itself.
+fn external_reads(history: &History, txn: TxnIndex) -> impl Iterator<Item = (Key, Value)> {
+    let mut own = rustc_hash::FxHashSet::default();
+    history.ops(txn).iter().flat_map(move |op| {
+        let (one, rows) = match *op {
+            InternedOp::Write(key, _) => {
+                own.insert(key);
+                (None, &[][..])
+            }
+            InternedOp::Read(key, value) | InternedOp::ReadForUpdate(key, value) => (Some((key, value)), &[][..]),
+            InternedOp::Scan(scan) => (None, history.rows(scan)),
+        };
+        let shown = one.into_iter().chain(rows.iter().copied());
+        shown.filter(|(key, _)| !own.contains(key)).collect::<Vec<_>>()
+    })
+}

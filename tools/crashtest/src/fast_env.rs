@@ -1,0 +1,69 @@
+//! A clock that runs fast.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use percolite::runtime::{Env, JoinHandle, Parker, SystemEnv};
+
+/// The system, in a hurry: leases run out and the background wakes up `speed` times as often as in the world outside. The
+/// next life's clock may thus lie behind this one's, which the store has to put up with anyway.
+pub struct FastEnv {
+    system: SystemEnv,
+    began: u64,
+    speed: u32,
+}
+
+impl FastEnv {
+    /// A system so many times as fast; 1 is the ordinary one.
+    pub fn new(speed: u32) -> Self {
+        let system = SystemEnv::default();
+        let began = system.unix_millis();
+        Self { system, began, speed: speed.max(1) }
+    }
+}
+
+impl Env for FastEnv {
+    fn unix_millis(&self) -> u64 {
+        let passed = self.system.unix_millis().saturating_sub(self.began);
+        self.began.saturating_add(passed.saturating_mul(self.speed.into()))
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.system.elapsed().saturating_mul(self.speed)
+    }
+
+    fn random(&self) -> u64 {
+        self.system.random()
+    }
+
+    fn sleep(&self, duration: Duration) {
+        self.system.sleep(duration / self.speed);
+    }
+
+    fn spin_until(&self, is_over: &dyn Fn() -> bool) {
+        self.system.spin_until(is_over);
+    }
+
+    fn parker(&self) -> Arc<dyn Parker> {
+        Arc::new(FastParker { parker: self.system.parker(), speed: self.speed })
+    }
+
+    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn JoinHandle>> {
+        self.system.spawn(name, work)
+    }
+}
+
+struct FastParker {
+    parker: Arc<dyn Parker>,
+    speed: u32,
+}
+
+impl Parker for FastParker {
+    fn park(&self, at_most: Option<Duration>) {
+        self.parker.park(at_most.map(|at_most| at_most / self.speed));
+    }
+
+    fn unpark(&self) {
+        self.parker.unpark();
+    }
+}

@@ -1,0 +1,463 @@
+//! Failing disks: a write, a sync, a rename or the creation of a file fails below the store, or there is no room left.
+//!
+//! The store must say so, and from then on refuse everything until it is opened again: what a failed sync has left on the disk
+//! nobody knows, and a later one that succeeds says nothing about it. It must not hang, and once it is opened again, without
+//! the fault, everything acknowledged must be there. Or the process dies at that call: so it is killed at places inside RocksDB
+//! and the log that have no name in the store, between the next segment and the table, or before the manifest.
+//!
+//! A case has two lives: in the first, of every other seed, nothing fails, so that faults meet a store that is opened
+//! again as well as one that is created. Which call of many it is, the case says; where there are not so many an earlier one
+//! has to do, so that every case meets its place. One that does not is a failure, as with the points of the store.
+
+pub mod fault;
+pub mod sites;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::str::FromStr;
+use std::time::Duration;
+
+use percolite::Durability;
+use rustix::process::Signal;
+
+use self::fault::{Errno, Fault, File, Syscall};
+use self::sites::{FaultSite, StoreAge};
+use crate::child::{ChildConfig, DurabilityMode, check_large_commits, count_large_commits, workload_for};
+use crate::client_log::ClientLog;
+use crate::disk::Disk;
+use crate::event_pipe::{Call, ChildMonitor, Received};
+use crate::interrupt;
+use crate::layer_args::{LayerArgs, copy_dir, save_failure, scratch_dir};
+use crate::layer_result::{Failure, LayerResult, TableProgress};
+use crate::rng::SeededRng;
+use crate::verify_store::{StoreUnderTest, verify};
+use crate::violation::Violation;
+use crate::workload;
+
+const LAYER: &str = "io-errors";
+/// A process that says nothing for so long hangs.
+const HANG_TIMEOUT: Duration = Duration::from_secs(30);
+const QUICK_HANG_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often a whole run that is not a quick one comes round.
+const PASSES: u64 = 7;
+/// After so many faults comes a full disk.
+const DISK_FULL_EVERY: usize = 5;
+/// How often a case looks for a call to meet.
+const ATTEMPTS: u32 = 8;
+/// What it is given when there is to be room.
+const BALLAST_KIB: u64 = 64 << 10;
+/// A disk in memory has no more: nothing would ever fill it.
+const KIB_MAX: u64 = 64 << 10;
+const BALLAST: &str = "ballast";
+/// Errors that say what to do: open again.
+const EXPECTED_ERRORS: &[&str] = &["Closed", "Undetermined", "Io"];
+
+/// What goes wrong in a case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Injection {
+    /// One kind of system call fails.
+    Fault(Fault),
+    /// The disk has so many KiB.
+    DiskFull(u64),
+    /// The disk has so many KiB, and more once it has been full.
+    DiskFullThenFree(u64),
+}
+
+/// One case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Case {
+    /// What the clients do.
+    pub seed: u64,
+    /// What goes wrong.
+    pub injection: Injection,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.injection {
+            Injection::Fault(fault) => write!(f, "{LAYER}:{}/{fault}", self.seed),
+            Injection::DiskFull(kib) => write!(f, "{LAYER}:{}/full.{kib}", self.seed),
+            Injection::DiskFullThenFree(kib) => write!(f, "{LAYER}:{}/full-then-free.{kib}", self.seed),
+        }
+    }
+}
+
+impl FromStr for Case {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            format!(
+                "{text:?} is no case of {LAYER}: write {LAYER}:SEED/CALL.FILE.ERROR.N, as in {LAYER}:1/write.log.EIO.3, \
+                 {LAYER}:SEED/full.KIB or {LAYER}:SEED/full-then-free.KIB, of 1 to {KIB_MAX} KiB"
+            )
+        };
+        let (seed, injection) = text
+            .strip_prefix(LAYER)
+            .and_then(|rest| rest.strip_prefix(':'))
+            .and_then(|rest| rest.split_once('/'))
+            .ok_or_else(wrong)?;
+        let kib = |kib: &str| kib.parse().ok().filter(|kib| (1..=KIB_MAX).contains(kib)).ok_or_else(wrong);
+        let injection = match injection.split_once('.') {
+            Some(("full", size)) => Injection::DiskFull(kib(size)?),
+            Some(("full-then-free", size)) => Injection::DiskFullThenFree(kib(size)?),
+            _ => Injection::Fault(sites::check(injection.parse()?)?),
+        };
+        Ok(Self { seed: seed.parse().map_err(|_| wrong())?, injection })
+    }
+}
+
+/// Runs the layer.
+///
+/// # Errors
+/// Where the order makes no sense.
+pub fn run(args: &LayerArgs) -> anyhow::Result<LayerResult> {
+    let mut outcome = LayerResult::new(LAYER);
+    let clock = args.clock();
+    if let Some(case) = &args.case {
+        let case: Case = case.parse().map_err(anyhow::Error::msg)?;
+        let lacking = match case.injection {
+            Injection::Fault(_) => missing_strace(),
+            Injection::DiskFull(_) | Injection::DiskFullThenFree(_) => missing_disks(),
+        };
+        match lacking {
+            Some(why) => outcome.skipped = Some(why),
+            None => run_case(args, case, &mut outcome)?,
+        }
+    } else {
+        let all = all_cases()?;
+        let possible = possible_cases(&all, &mut outcome);
+        let of = possible.len() as u64;
+        let enough = if args.quick { of } else { PASSES * of };
+        let mut done = 0;
+        while of > 0 && clock.allows(done, enough) && !args.should_stop(&outcome) {
+            let next = &possible[usize::try_from((args.skip + done) % of)?];
+            run_case(args, plan_case(next.as_ref(), args.seed.wrapping_add(done)), &mut outcome)?;
+            done += 1;
+        }
+        if let Some(violations) = check_large_commits(&outcome) {
+            outcome.failures.push(Failure { replay: args.replay(LAYER), violations: vec![violations], saved_in: None });
+        }
+        // What cannot be injected is not expected either, and that is said.
+        outcome.progress = (possible.len() == all.len()).then_some(TableProgress { done, total: of });
+    }
+    outcome.seconds = clock.seconds();
+    Ok(outcome)
+}
+
+/// Every place of the table in each of its ways, with a full disk now and then.
+fn all_cases() -> anyhow::Result<Vec<Option<(FaultSite, Errno)>>> {
+    let faults = sites::all_cases()?;
+    Ok(faults.chunks(DISK_FULL_EVERY).flat_map(|some| some.iter().cloned().map(Some).chain([None])).collect())
+}
+
+/// What of it this machine can do; the rest is said to be left out.
+fn possible_cases(all: &[Option<(FaultSite, Errno)>], outcome: &mut LayerResult) -> Vec<Option<(FaultSite, Errno)>> {
+    let mut possible = all.to_vec();
+    if let Some(why) = missing_strace() {
+        possible.retain(Option::is_none);
+        outcome.not_run.push(format!("SKIPPED injected faults: {why}"));
+    }
+    if let Some(why) = missing_disks() {
+        possible.retain(Option::is_some);
+        outcome.not_run.push(format!("SKIPPED full disks: {why}"));
+    }
+    if possible.is_empty() {
+        outcome.skipped = Some(std::mem::take(&mut outcome.not_run).join("; "));
+    }
+    possible
+}
+
+/// Why no fault can be injected here.
+fn missing_strace() -> Option<String> {
+    Command::new("strace").arg("--version").output().err().map(|why| format!("strace: {why}"))
+}
+
+/// Why no disk can be filled here.
+fn missing_disks() -> Option<String> {
+    Disk::tmpfs(1000).err()
+}
+
+/// A case of the rotation.
+fn plan_case(next: Option<&(FaultSite, Errno)>, seed: u64) -> Case {
+    let mut rng = SeededRng::new(seed);
+    let Some((place, errno)) = next else {
+        let kib = 1000 + rng.below(9000) as u64;
+        return Case {
+            seed,
+            injection: if rng.one_in(2) { Injection::DiskFull(kib) } else { Injection::DiskFullThenFree(kib) },
+        };
+    };
+    let (nth, onwards) = (1 + rng.below(place.first_calls), *errno != Errno::Kill && rng.one_in(2));
+    let fault = Fault { syscall: place.syscall, file: place.file, errno: *errno, nth, persistent: onwards };
+    Case { seed, injection: Injection::Fault(fault) }
+}
+
+/// The life in which it goes wrong.
+fn child_config(args: &LayerArgs, case: Case, folder: PathBuf, rng: &mut SeededRng) -> ChildConfig {
+    // Only a store that writes much writes tables.
+    let (is_full, writes_tables) = match case.injection {
+        Injection::Fault(fault) => {
+            (false, fault.file != File::Log || matches!(fault.syscall, Syscall::Create | Syscall::Delete))
+        }
+        Injection::DiskFull(_) | Injection::DiskFullThenFree(_) => (true, true),
+    };
+    let (workload, stream_at_bytes) = workload_for(case.seed, rng);
+    let is_large = workload == workload::LARGE.name();
+    let promises = [DurabilityMode::Sync, DurabilityMode::Sync, DurabilityMode::Buffered, DurabilityMode::Mixed];
+    ChildConfig {
+        folder,
+        incarnation: 1,
+        workload: workload.into(),
+        large_transaction_bytes: stream_at_bytes,
+        two_phase: rng.one_in(2),
+        durability_mode: *rng.pick(&promises).unwrap_or(&DurabilityMode::Sync),
+        clients: 3,
+        transactions: match (is_full, is_large) {
+            (true, _) => 0,
+            (false, true) => 8,
+            (false, false) => 40,
+        },
+        long_value_every: [0, 2, 8][rng.below(3)],
+        history_ms: [None, Some(20)][rng.below(2)],
+        // Enough for a few tables.
+        write_buffer_bytes: if is_full { 4 << 20 } else { 1 << 20 },
+        filler_bytes: if writes_tables { [40 << 10, 20 << 10][rng.below(2)] } else { 0 },
+        seed: rng.bits(),
+        mutant: args.mutant.map(|mutant| mutant.name().into()),
+        ..ChildConfig::default()
+    }
+}
+
+/// Runs a case at an earlier call each time, until one meets it.
+fn run_case(args: &LayerArgs, case: Case, outcome: &mut LayerResult) -> anyhow::Result<()> {
+    let mut tried = case;
+    for _ in 0..ATTEMPTS {
+        if attempt(args, tried, outcome)? {
+            if let Injection::Fault(fault) = tried.injection {
+                outcome.count_hit(&sites::errno_key(fault.errno), &sites::name(fault.syscall, fault.file));
+            }
+            return Ok(());
+        }
+        if interrupt::is_requested() {
+            return Ok(());
+        }
+        if let Injection::Fault(fault) = &mut tried.injection {
+            fault.nth = (fault.nth / 2).max(1);
+        }
+    }
+    let how = format!("no call met {case} in {ATTEMPTS} attempts");
+    let violations = vec![Violation::new("harness: fault site table", how)];
+    outcome.failures.push(Failure { replay: args.replay(&case.to_string()), violations, saved_in: None });
+    Ok(())
+}
+
+/// Whether something went wrong as it should; then the store is judged.
+fn attempt(args: &LayerArgs, case: Case, outcome: &mut LayerResult) -> anyhow::Result<bool> {
+    let mut rng = SeededRng::new(case.seed);
+    let place = scratch_dir()?;
+    let folder = place.path().join("store");
+    let mut config = child_config(args, case, folder.clone(), &mut rng);
+    let mut client_log = ClientLog::default();
+    let strace_log = place.path().join("notes");
+    let disk = match case.injection {
+        Injection::Fault(_) => None,
+        Injection::DiskFull(kib) => Some(Disk::tmpfs(kib)),
+        Injection::DiskFullThenFree(kib) => Some(Disk::tmpfs(kib + BALLAST_KIB)),
+    };
+    let disk = disk.transpose().map_err(|why| anyhow::anyhow!("a small disk: {why}"))?;
+    let command = match (case.injection, &disk) {
+        (Injection::Fault(fault), _) => {
+            let is_old = match sites::store_for(fault)? {
+                StoreAge::New => false,
+                StoreAge::Old => true,
+                StoreAge::Any => !case.seed.is_multiple_of(2),
+            };
+            if is_old {
+                client_log = fault_free_run(&config, fault)?;
+            }
+            config.strace_log = Some(strace_log.clone());
+            fault.command(&config.arguments()?, &folder, &strace_log)
+        }
+        (injection, Some(disk)) => {
+            if matches!(injection, Injection::DiskFullThenFree(_)) {
+                std::fs::write(disk.proc_path().join(BALLAST), vec![1; usize::try_from(BALLAST_KIB << 10)?])?;
+            }
+            config.folder = disk.path().join("store");
+            disk.command(&config.arguments()?)
+        }
+        (_, None) => return Ok(false),
+    };
+    let silence = if args.quick { QUICK_HANG_TIMEOUT } else { HANG_TIMEOUT };
+    let mut child = ChildMonitor::start(command, client_log)?;
+    let is_done = |received: &Received| {
+        received.done || matches!(case.injection, Injection::DiskFullThenFree(_)) && !received.failed.is_empty()
+    };
+    let responded = child.wait(silence, is_done);
+    let fault_log = || std::fs::read_to_string(&strace_log).unwrap_or_default();
+    // RocksDB may try to mend itself meanwhile, and die in the middle of that.
+    if let (Injection::DiskFullThenFree(_), Some(disk)) = (case.injection, &disk) {
+        std::fs::remove_file(disk.proc_path().join(BALLAST))?;
+    }
+    let patience = [2_000, 30_000, 300_000][rng.below(3)];
+    std::thread::sleep(Duration::from_micros(rng.below(patience) as u64));
+    let (received, status) = child.end();
+    // A later one, in the background, met no call that could return it.
+    let early = fault_log().get(..received.fault_log_length).map(str::to_owned).unwrap_or_default();
+    let before_last_commit = matches!(case.injection, Injection::Fault(fault) if fault.was_injected(&early));
+    if interrupt::is_requested() {
+        return Ok(false);
+    }
+    if let Some(disk) = disk {
+        copy_dir(&disk.proc_path().join("store"), &folder)?;
+    }
+    let happened = match case.injection {
+        Injection::Fault(fault) if fault.errno == Errno::Kill => !received.done && fault.was_injected(&fault_log()),
+        Injection::Fault(fault) => fault.was_injected(&fault_log()),
+        Injection::DiskFull(_) | Injection::DiskFullThenFree(_) => !received.failed.is_empty() || !responded,
+    };
+    // It ended by itself, and nobody has killed it.
+    let crashed = status.filter(|status| responded && !received.done && status.signal() != Some(Signal::KILL.as_raw()));
+    if happened || crashed.is_some() {
+        verify_case(args, case, &config, received, before_last_commit, responded, crashed, &folder, outcome)?;
+    } else {
+        outcome.count("faults that no call met", 1);
+    }
+    Ok(happened)
+}
+
+/// A life before, in which nothing goes wrong.
+fn fault_free_run(config: &ChildConfig, fault: Fault) -> anyhow::Result<ClientLog> {
+    let mut config = ChildConfig { incarnation: 0, ..config.clone() };
+    // Tables are deleted once there are enough of them to be compacted.
+    if (fault.syscall, fault.file) != (Syscall::Delete, File::Table) {
+        (config.transactions, config.filler_bytes) = (10.min(config.transactions), 0);
+    }
+    // The file that is opened first is to be a new one.
+    if fault.syscall == Syscall::Create {
+        config.write_buffer_bytes = 128 << 20;
+    }
+    let mut child = ChildMonitor::start(config.command()?, ClientLog::default())?;
+    child.wait(HANG_TIMEOUT, |received| received.done);
+    Ok(child.end().0.client_log)
+}
+
+#[allow(clippy::too_many_arguments, reason = "each is something else that is known of the one life")]
+fn verify_case(
+    args: &LayerArgs,
+    case: Case,
+    config: &ChildConfig,
+    received: Received,
+    before_last_commit: bool,
+    responded: bool,
+    crashed: Option<ExitStatus>,
+    folder: &Path,
+    outcome: &mut LayerResult,
+) -> anyhow::Result<()> {
+    let is_kill = matches!(case.injection, Injection::Fault(Fault { errno: Errno::Kill, .. }));
+    let mut violations = if is_kill { Vec::new() } else { check_fail_stop(case, &received, before_last_commit) };
+    if let Some(status) = crashed {
+        violations.push(Violation::new("the process stays alive", format!("the process ended with {status}")));
+    }
+    if !responded {
+        let after = received.failed.first().map_or("nobody was told of an error", |_| "after an error");
+        violations.push(Violation::new("progress", format!("the store hangs: {after}")));
+    }
+    outcome.cases += 1;
+    outcome.acknowledged += received.client_log.acknowledged() as u64;
+    outcome.transactions += received.client_log.entries().count() as u64;
+    count_large_commits(outcome, config, received.large_commits);
+    outcome.count("calls refused after an error", received.calls_after_failure.len() as u64);
+    let saved_copy = scratch_dir()?;
+    if folder.is_dir() {
+        copy_dir(folder, saved_copy.path())?;
+    }
+    let errors: BTreeMap<u64, u64> = received.client_log.acknowledged_commits();
+    let target = StoreUnderTest {
+        folder,
+        workload: workload::named(&config.workload).ok_or_else(|| anyhow::anyhow!("no such workload"))?,
+        config: config.client_config(Durability::Sync),
+        incarnation: 2,
+        acknowledged: &errors,
+        lock_events: &[],
+        reopen: true,
+        accept_loss: None,
+    };
+    let report = verify(&target, received.client_log);
+    outcome.unacknowledged_commits += report.unacknowledged_commits;
+    violations.extend(report.violations);
+    if let Some(why) = report.open_error {
+        violations.push(Violation::new("the store opens", why.to_string()));
+    }
+    if !violations.is_empty() {
+        outcome.failures.push(save_failure(
+            args,
+            &case.to_string(),
+            saved_copy.path(),
+            Some(&report.client_log),
+            violations,
+        ));
+    }
+    Ok(())
+}
+
+/// Everything that was said after the fault was a refusal, with its cause.
+fn check_fail_stop(case: Case, received: &Received, before_last_commit: bool) -> Vec<Violation> {
+    const PROMISE: &str = "fail-stop";
+    let mut violations = Vec::new();
+    let is_fatal = matches!(case.injection, Injection::Fault(fault) if fault.stops_store());
+    if is_fatal && before_last_commit && received.failed.is_empty() && received.done {
+        violations.push(Violation::new(PROMISE, "the log failed and nobody was told"));
+    }
+    for Call { call, kind, text } in received.failed.iter().chain(&received.calls_after_failure) {
+        if !EXPECTED_ERRORS.contains(&kind.as_str()) {
+            violations.push(Violation::new(PROMISE, format!("{call} answered {kind} after an error: {text}")));
+        }
+    }
+    // Two threads may fail at once, and then one of them is told of a previous error. But somebody must have heard which.
+    let mut errors = received.failed.iter().chain(&received.calls_after_failure).peekable();
+    if matches!(case.injection, Injection::Fault(_))
+        && errors.peek().is_some()
+        && !errors.any(|call| names_the_cause(&call.text))
+    {
+        violations.push(Violation::new(
+            PROMISE,
+            format!("nobody was told why: {}", received.failed.first().map_or("", |call| &call.text)),
+        ));
+    }
+    violations
+}
+
+fn names_the_cause(text: &str) -> bool {
+    ["Input/output error", "No space left"].iter().any(|cause| text.contains(cause))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_case_is_read_as_it_is_printed() {
+        for (seed, next) in (1..).zip(all_cases().unwrap()) {
+            let case = plan_case(next.as_ref(), seed);
+            assert_eq!(case.to_string().parse(), Ok(case));
+        }
+        for text in [
+            "write.log.EIO",
+            "write.log.EIO.0",
+            "write.log.EIO.65536",
+            "write.log.EIO.3++",
+            "write.folder.EIO.1",
+            "full.0",
+            "full-then-free.0",
+            "full.99999999999",
+            "full",
+            "",
+        ] {
+            assert!(format!("io-errors:1/{text}").parse::<Case>().is_err(), "{text}");
+        }
+    }
+}

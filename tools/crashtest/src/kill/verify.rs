@@ -1,0 +1,102 @@
+//! Judges a store that was killed, in a bounded time: one that hangs is a broken one.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use percolite::Timestamp;
+
+use super::case::Case;
+use crate::checkpoints::{Checkpoint, checkpoint_path, is_store, last_timestamp};
+use crate::client::ClientConfig;
+use crate::client_log::ClientLog;
+use crate::lock_workload::event::LockEvent;
+use crate::verify_store::{StoreReport, StoreUnderTest, verify};
+use crate::violation::Violation;
+use crate::workload::Workload;
+
+/// Judging takes well under a second.
+const VERIFY_TIMEOUT: Duration = Duration::from_secs(120);
+/// Of how many copies a store is judged.
+const CHECKPOINTS_MAX: usize = 3;
+/// One value in so many that the judge writes is long.
+const LONG_VALUE_EVERY: usize = 8;
+
+/// Judges the newest copies of the store in `folder`; each comes with the life in which it was begun.
+pub fn verify_checkpoints(
+    case: Case,
+    workload: &'static dyn Workload,
+    folder: &Path,
+    mut checkpoints: Vec<(u32, Checkpoint)>,
+    incarnations: u32,
+) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for (incarnation, checkpoint) in checkpoints.split_off(checkpoints.len().saturating_sub(CHECKPOINTS_MAX)) {
+        let path = checkpoint_path(folder, checkpoint.number);
+        match is_store(&path, &checkpoint) {
+            Err(why) => violations.push(why),
+            Ok(false) => {}
+            Ok(true) => {
+                let mut client_log = checkpoint.client_log;
+                // The copy may end anywhere behind what had been told.
+                let newest = client_log.acknowledged_commits().into_values().max().unwrap_or_default();
+                client_log.allow_loss(incarnation, Timestamp::from_u64(newest));
+                // What the store has handed out since, the copy hands out once more.
+                match last_timestamp(&path) {
+                    Ok(last) => client_log.truncate_above(last),
+                    Err(why) => {
+                        violations.push(Violation::new("the store opens", format!("copy {}: {why}", checkpoint.number)))
+                    }
+                }
+                let found = verify_killed(path, case, workload, (client_log, Vec::new()), incarnations).violations;
+                let of_copy = |one: Violation| Violation {
+                    details: format!("copy {}: {}", checkpoint.number, one.details),
+                    ..one
+                };
+                violations.extend(found.into_iter().map(of_copy));
+            }
+        }
+    }
+    violations
+}
+
+/// Judges the store in `folder`, which has had so many lives.
+pub fn verify_killed(
+    folder: PathBuf,
+    case: Case,
+    workload: &'static dyn Workload,
+    (client_log, lock_events): (ClientLog, Vec<LockEvent>),
+    incarnations: u32,
+) -> StoreReport {
+    let (sender, acknowledged) = channel();
+    let log_before = client_log.clone();
+    std::thread::spawn(move || {
+        let config = ClientConfig {
+            protocol: case.protocol.into(),
+            durability: case.durability.into(),
+            long_value_every: LONG_VALUE_EVERY,
+        };
+        // A kill takes nothing back.
+        let acknowledged = client_log.acknowledged_commits();
+        let target = StoreUnderTest {
+            folder: &folder,
+            workload,
+            config,
+            incarnation: incarnations,
+            acknowledged: &acknowledged,
+            lock_events: &lock_events,
+            reopen: true,
+            accept_loss: None,
+        };
+        let mut report = verify(&target, client_log);
+        if let Some(why) = &report.open_error {
+            report.violations.push(Violation::new("the store opens", why.to_string()));
+        }
+        let _ = sender.send(report);
+    });
+    acknowledged.recv_timeout(VERIFY_TIMEOUT).unwrap_or_else(|why| {
+        let violations =
+            vec![Violation::new("progress", format!("judging came to no end within {VERIFY_TIMEOUT:?}: {why}"))];
+        StoreReport { violations, client_log: log_before, ..StoreReport::default() }
+    })
+}

@@ -1,0 +1,192 @@
+//! What a layer over a real disk is asked to do, and the parts of it that all such layers share: how long it goes on, which
+//! single case is repeated, where a failure is kept.
+
+use std::fs;
+use std::io::{BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use percolite::crashtest::Mutant;
+
+use crate::client_log::ClientLog;
+use crate::interrupt;
+use crate::layer_result::{Failure, LayerResult};
+use crate::violation::Violation;
+
+/// See the [module](self).
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct LayerArgs {
+    /// The small run that CI makes.
+    #[arg(long)]
+    pub quick: bool,
+    /// Begin no further case after this time, as in `90s`, `10m` or `4h`; until then go on.
+    #[arg(long = "for", value_parser = duration)]
+    pub time: Option<Duration>,
+    /// The first seed.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Of the cases that the layer's table asks for so many were run before.
+    #[arg(long, default_value_t = 0)]
+    pub skip: u64,
+    /// Repeat this case only.
+    #[arg(long)]
+    pub case: Option<String>,
+    /// Switch a known mistake on.
+    #[arg(long, hide = true, value_parser = mutant)]
+    pub mutant: Option<Mutant>,
+    /// End with the first failure.
+    #[arg(long)]
+    pub fail_fast: bool,
+    /// Write the outcome to this file, as JSON.
+    #[arg(long)]
+    pub json: Option<PathBuf>,
+}
+
+impl LayerArgs {
+    /// The small run, from the first seed.
+    pub fn quick() -> Self {
+        Self { quick: true, seed: 1, ..Self::default() }
+    }
+
+    /// The command that repeats a case.
+    pub fn replay(&self, case: &str) -> String {
+        let mutant = self.mutant.map(|mutant| format!(" --mutant {}", mutant.name())).unwrap_or_default();
+        format!("percolite-crashtest replay {case}{mutant}")
+    }
+
+    /// When to stop.
+    pub fn clock(&self) -> RunClock {
+        RunClock { started: Instant::now(), limit: self.time }
+    }
+
+    /// Whether a run that has come so far is over.
+    pub fn should_stop(&self, outcome: &LayerResult) -> bool {
+        interrupt::is_requested() || self.fail_fast && !outcome.failures.is_empty()
+    }
+}
+
+/// Measures a run.
+#[derive(Clone, Copy, Debug)]
+pub struct RunClock {
+    started: Instant,
+    limit: Option<Duration>,
+}
+
+impl RunClock {
+    /// Whether there is time for another case. A run without a limit ends after its `enough` cases, one with a limit goes on.
+    pub fn allows(&self, done: u64, enough: u64) -> bool {
+        self.limit.map_or(done < enough, |limit| self.started.elapsed() < limit)
+    }
+
+    /// Since the beginning, in seconds.
+    pub fn seconds(&self) -> f64 {
+        self.started.elapsed().as_secs_f64()
+    }
+}
+
+/// Reads a time.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len()));
+    let seconds = match unit {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return Err(format!("{text:?} is no time: write 90s, 10m or 4h")),
+    };
+    let number: u64 = number.parse().map_err(|_| format!("{text:?} is no time: write 90s, 10m or 4h"))?;
+    Ok(Duration::from_secs(number.saturating_mul(seconds)))
+}
+
+/// Reads the name of a mutant.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn mutant(name: &str) -> Result<Mutant, String> {
+    Mutant::from_name(name).ok_or_else(|| format!("there is no mutant {name:?}"))
+}
+
+/// Keeps what shows a failure: the store's folder, the history, and what was broken.
+pub fn save_failure(
+    args: &LayerArgs,
+    case: &str,
+    folder: &Path,
+    client_log: Option<&ClientLog>,
+    violations: Vec<Violation>,
+) -> Failure {
+    save_failure_with(args, case, client_log, violations, |dir| copy_dir(folder, &dir.join("store")))
+}
+
+/// The same of a case whose store has no folder: `more` is told where to write what else there is.
+pub fn save_failure_with(
+    args: &LayerArgs,
+    case: &str,
+    client_log: Option<&ClientLog>,
+    mut violations: Vec<Violation>,
+    write_more: impl FnOnce(&Path) -> std::io::Result<()>,
+) -> Failure {
+    Violation::sort(&mut violations);
+    let name: String = case.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    let dir = std::env::temp_dir().join("percolite-crashtest").join(name);
+    let replay = args.replay(case);
+    let write = || {
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(&dir)?;
+        write_more(&dir)?;
+        if let Some(client_log) = client_log {
+            let mut history = BufWriter::new(fs::File::create(dir.join("history.jsonl"))?);
+            for line in client_log.lines() {
+                line.write(&mut history)?;
+            }
+            history.flush()?;
+        }
+        let text: Vec<String> = violations.iter().map(ToString::to_string).collect();
+        fs::write(dir.join("violations.txt"), format!("{}\n\n{replay}\n", text.join("\n")))
+    };
+    let dir = write().is_ok().then_some(dir);
+    Failure { replay, violations, saved_in: dir }
+}
+
+/// Copies the files of a folder, which may be written to meanwhile, and of the folders in it.
+///
+/// # Errors
+/// Those of copying.
+pub fn copy_dir(from: &Path, to: &Path) -> std::io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            copy_dir(&entry.path(), &to.join(entry.file_name()))?;
+        } else {
+            fs::copy(entry.path(), to.join(entry.file_name()))?;
+        }
+    }
+    Ok(())
+}
+
+/// A folder for stores that need no disk: in memory where the machine has such a place.
+///
+/// # Errors
+/// Those of creating it.
+pub fn scratch_dir() -> std::io::Result<tempfile::TempDir> {
+    let memory = PathBuf::from("/dev/shm");
+    let parent = if memory.is_dir() { memory } else { std::env::temp_dir() };
+    // Whose it is can be told from its name.
+    let prefix = format!("percolite-crashtest-{}-", std::process::id());
+    tempfile::Builder::new().prefix(&prefix).tempdir_in(&parent).or_else(|_| tempfile::tempdir())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_with_their_unit() {
+        assert_eq!(duration("90"), Ok(Duration::from_secs(90)));
+        assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
+        assert_eq!(duration("4h"), Ok(Duration::from_secs(14400)));
+        assert!(duration("4 weeks").is_err());
+    }
+}

@@ -1,0 +1,265 @@
+//! Whether locks by name kept their promises: which grants were held when, and what was committed and seen under them.
+//!
+//! That two hold what excludes each other is judged by intervals in which a grant is sure to have been held (I1). Everything else is
+//! judged by timestamps alone, sorted and passed over once: tokens grow (I2); what is fenced by a token is committed between it and
+//! the next one that excludes it (I3), and sees everything that was fenced by those before (I4). That no request
+//! passes one that waits is judged by the numbers of requests and by tokens.
+
+mod replay;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use percolite::LockMode;
+
+use crate::lock_workload::event::LogicalTime;
+use crate::violation::Violation;
+
+pub use replay::{LeaseRecord, LockHistory, replay};
+
+/// A time in which a grant is sure to have been held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GrantInterval {
+    /// The lock.
+    pub name: String,
+    /// How.
+    pub mode: LockMode,
+    /// The grant's number.
+    pub token: u64,
+    /// Before it was asked for; nothing where it was held in an earlier life.
+    pub requested_at: Option<LogicalTime>,
+    /// In hand.
+    pub from: LogicalTime,
+    /// When it ends, or is about to be ended.
+    pub until: LogicalTime,
+    /// The request's number in its life, unless the grant took another's place.
+    pub id: Option<u64>,
+    /// Whether it was not waited for.
+    pub no_wait: bool,
+}
+
+/// What was committed or seen under a lock.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FencedOp {
+    /// Its number, for the message.
+    pub number: u64,
+    /// The lock.
+    pub name: String,
+    /// The grant.
+    pub token: u64,
+    /// What it sees.
+    pub read_ts: u64,
+    /// Its commit, if it is one.
+    pub commit_ts: Option<u64>,
+    /// A commit: whether it was to be durable. A look: whether it was only of what is durable.
+    pub durable: bool,
+}
+
+/// Of two of these grants each excludes the other.
+pub fn conflict(one: LockMode, other: LockMode) -> bool {
+    mode_class(one) != mode_class(other) || one == LockMode::Exclusive
+}
+
+const CLASSES: usize = 3;
+
+fn mode_class(mode: LockMode) -> usize {
+    match mode {
+        LockMode::Exclusive => 0,
+        LockMode::Shared => 1,
+        _ => 2,
+    }
+}
+
+/// Of each class the greatest so far; the answer is the greatest of those that exclude a mode.
+fn greatest<T: Copy + Ord + Default>(by_class: &[T; CLASSES], mode: LockMode) -> T {
+    let excludes = |at: &usize| *at != mode_class(mode) || mode == LockMode::Exclusive;
+    (0..CLASSES).filter(excludes).map(|at| by_class[at]).max().unwrap_or_default()
+}
+
+/// What is wrong with these.
+pub fn check(records: &LockHistory) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for grants in by_name(&records.grants, |grant| &grant.name).values() {
+        check_exclusion(grants, &mut violations);
+        check_tokens(grants, &mut violations);
+        check_fifo(grants, &mut violations);
+    }
+    let fenced = fencing_violations(&records.grants, &records.fenced, &records.reads);
+    violations.extend(fenced.into_iter().map(|(_, violations)| violations));
+    violations.extend(records.violations.iter().cloned());
+    violations
+}
+
+fn by_name<T>(all: &[T], name: impl Fn(&T) -> &String) -> BTreeMap<String, Vec<&T>> {
+    let mut found: BTreeMap<String, Vec<&T>> = BTreeMap::new();
+    for one in all {
+        found.entry(name(one).clone()).or_default().push(one);
+    }
+    found
+}
+
+/// I1: in the order in which they begin, each is held against those that last longest, and semaphores are counted.
+fn check_exclusion(grants: &[&GrantInterval], violations: &mut Vec<Violation>) {
+    let mut grants: Vec<&GrantInterval> = grants.iter().copied().filter(|grant| grant.from < grant.until).collect();
+    grants.sort_by_key(|grant| grant.from);
+    // The one that lasts longest, and one of another grant, because a grant may be held twice.
+    let mut longest: [[Option<&GrantInterval>; 2]; CLASSES] = Default::default();
+    let mut permits: BTreeSet<(LogicalTime, u64)> = BTreeSet::new();
+    for grant in grants {
+        let before = (0..CLASSES).filter(|at| *at != mode_class(grant.mode) || grant.mode == LockMode::Exclusive);
+        let before = before.flat_map(|at| longest[at]).flatten();
+        if let Some(other) = before.filter(|other| other.token != grant.token).max_by_key(|other| other.until)
+            && other.until > grant.from
+        {
+            let details = format!("lock {:?} was held by {other:?} and by {grant:?}", grant.name);
+            violations.push(Violation::new("lock: mutual exclusion", details));
+        }
+        if let LockMode::Semaphore(most) = grant.mode {
+            permits.retain(|(until, token)| *until > grant.from && *token != grant.token);
+            permits.insert((grant.until, grant.token));
+            if permits.len() > most as usize {
+                let details = format!("lock {:?} was held {} times: {grant:?}", grant.name, permits.len());
+                violations.push(Violation::new("lock: mutual exclusion", details));
+            }
+        }
+        let [first, second] = &mut longest[mode_class(grant.mode)];
+        if first.is_none_or(|first| first.token == grant.token) {
+            *first = Some(first.map_or(grant, |first| if first.until > grant.until { first } else { grant }));
+        } else if first.is_some_and(|first| first.until < grant.until) {
+            (*first, *second) = (Some(grant), *first);
+        } else if second.is_none_or(|second| second.until < grant.until) {
+            *second = Some(grant);
+        }
+    }
+}
+
+/// I2: none is asked for when another is in hand already and gets a smaller token; none has another's.
+fn check_tokens(grants: &[&GrantInterval], violations: &mut Vec<Violation>) {
+    let mut by_return: Vec<&GrantInterval> = grants.to_vec();
+    by_return.sort_by_key(|grant| grant.from);
+    let mut by_request: Vec<&GrantInterval> =
+        grants.iter().copied().filter(|grant| grant.requested_at.is_some()).collect();
+    by_request.sort_by_key(|grant| grant.requested_at);
+    let (mut before, mut newest) = (by_return.iter().peekable(), [0; CLASSES]);
+    for grant in &by_request {
+        while let Some(earlier) = before.next_if(|earlier| Some(earlier.from) < grant.requested_at) {
+            let newest = &mut newest[mode_class(earlier.mode)];
+            *newest = earlier.token.max(*newest);
+        }
+        let newest = greatest(&newest, grant.mode);
+        if newest >= grant.token {
+            let details = format!("a later grant has a token that is not greater than {newest}: {grant:?}");
+            violations.push(Violation::new("lock: token order", details));
+        }
+    }
+    let mut seen: BTreeMap<u64, &GrantInterval> = BTreeMap::new();
+    for grant in by_request {
+        if let Some(other) = seen.insert(grant.token, grant).filter(|other| conflict(other.mode, grant.mode)) {
+            // What a failed conversion has left is the same grant, noted twice.
+            if (other.id, other.requested_at) != (grant.id, grant.requested_at) {
+                violations
+                    .push(Violation::new("lock: token order", format!("one token twice: {other:?} and {grant:?}")));
+            }
+        }
+    }
+}
+
+/// A request that does not wait passes none: each that was made before it, and excludes it, has a smaller token.
+fn check_fifo(grants: &[&GrantInterval], violations: &mut Vec<Violation>) {
+    let mut by_id: Vec<(u32, u64, &GrantInterval)> =
+        grants.iter().filter_map(|grant| Some((grant.from.incarnation, grant.id?, *grant))).collect();
+    by_id.sort_by_key(|(incarnation, id, _)| (*incarnation, *id));
+    let (mut current, mut newest) = (0, [0; CLASSES]);
+    for (incarnation, _, grant) in by_id {
+        if incarnation != current {
+            (current, newest) = (incarnation, [0; CLASSES]);
+        }
+        let passed = greatest(&newest, grant.mode);
+        if grant.no_wait && passed > grant.token {
+            let details = format!("it passed the one with token {passed}, which had waited for longer: {grant:?}");
+            violations.push(Violation::new("lock: queue order", details));
+        }
+        let newest = &mut newest[mode_class(grant.mode)];
+        *newest = grant.token.max(*newest);
+    }
+}
+
+/// I3 and I4: what is not committed between its token and the next one that excludes it, and what does not see everything that was
+/// fenced by those before; with its number.
+pub fn fencing_violations(grants: &[GrantInterval], commits: &[FencedOp], reads: &[FencedOp]) -> Vec<(u64, Violation)> {
+    let mut found = Vec::new();
+    let mut commits_of_name = by_name(commits, |op| &op.name);
+    let mut reads_of_name = by_name(reads, |op| &op.name);
+    for (name, grants) in by_name(grants, |grant| &grant.name) {
+        let mut grants: Vec<(u64, LockMode)> = grants.iter().map(|grant| (grant.token, grant.mode)).collect();
+        grants.sort_by_key(|(token, mode)| (*token, mode_class(*mode)));
+        grants.dedup();
+        let mut commits = commits_of_name.remove(&name).unwrap_or_default();
+        let mut reads = reads_of_name.remove(&name).unwrap_or_default();
+        commits.sort_by_key(|op| op.token);
+        reads.sort_by_key(|op| op.token);
+        check_fencing(&grants, &commits, &mut found);
+        check_visibility(&grants, &commits, &reads, &mut found);
+    }
+    found
+}
+
+/// I3, from the last token to the first.
+fn check_fencing(grants: &[(u64, LockMode)], commits: &[&FencedOp], found: &mut Vec<(u64, Violation)>) {
+    let mut commits = commits.iter().rev().peekable();
+    let mut next = [std::cmp::Reverse(u64::MAX); CLASSES];
+    for group in grants.chunk_by(|one, other| one.0 == other.0).rev() {
+        for (token, mode) in group {
+            // The smallest of those that follow is the greatest in reverse.
+            let excludes = |at: &usize| *at != mode_class(*mode) || *mode == LockMode::Exclusive;
+            let limit = (0..CLASSES).filter(excludes).map(|at| next[at].0).min().unwrap_or(u64::MAX);
+            while commits.next_if(|op| op.token > *token).is_some() {}
+            while let Some(op) = commits.next_if(|op| op.token == *token) {
+                let Some(ts) = op.commit_ts else { continue };
+                if ts <= *token || ts >= limit {
+                    let details = format!("fenced by {token}, and the next is {limit}: {op:?}");
+                    found.push((op.number, Violation::new("lock: fencing", details)));
+                }
+            }
+        }
+        for (token, mode) in group {
+            next[mode_class(*mode)] = std::cmp::Reverse(*token);
+        }
+    }
+}
+
+/// I4, from the first token to the last. What only shows what is durable need not show what was not to be.
+fn check_visibility(
+    grants: &[(u64, LockMode)],
+    commits: &[&FencedOp],
+    reads: &[&FencedOp],
+    found: &mut Vec<(u64, Violation)>,
+) {
+    let (mut commits, mut reads) = (commits.iter().peekable(), reads.iter().peekable());
+    let (mut newest, mut newest_durable) = ([0; CLASSES], [0; CLASSES]);
+    for group in grants.chunk_by(|one, other| one.0 == other.0) {
+        let (mut visible, mut durable) = (newest, newest_durable);
+        for (token, mode) in group {
+            let mut sees = |op: &FencedOp, is_durable: bool, what: &str| {
+                let needed = greatest(if is_durable { &newest_durable } else { &newest }, *mode);
+                if op.read_ts < needed {
+                    let details = format!("{what} does not see {needed}, fenced by an earlier token: {op:?}");
+                    found.push((op.number, Violation::new("lock: visibility", details)));
+                }
+            };
+            while commits.next_if(|op| op.token < *token).is_some() {}
+            while let Some(op) = commits.next_if(|op| op.token == *token) {
+                sees(op, false, "a transaction");
+                let at = mode_class(*mode);
+                visible[at] = op.commit_ts.unwrap_or_default().max(visible[at]);
+                if op.durable {
+                    durable[at] = op.commit_ts.unwrap_or_default().max(durable[at]);
+                }
+            }
+            while reads.next_if(|op| op.token < *token).is_some() {}
+            while let Some(op) = reads.next_if(|op| op.token == *token) {
+                sees(op, op.durable, "a look");
+            }
+        }
+        (newest, newest_durable) = (visible, durable);
+    }
+}

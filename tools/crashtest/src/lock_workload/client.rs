@@ -1,0 +1,435 @@
+//! A client that takes locks, in every way that there is.
+
+use std::time::Duration;
+
+use percolite::engine::Engine;
+use percolite::runtime::Env;
+use percolite::{
+    CancelToken, Error, ErrorKind, Keyspace, KeyspaceId, LockGuard, LockMode, LockOptions, LockWaitPolicy, Store,
+    Timestamp,
+};
+
+use super::event::{EventRecorder, LeaseTerm, LockEvent, LogicalTime, nanos};
+use super::{LEASE_MAX_MS, LOCK_NAMES, SEMAPHORE, SEMAPHORE_PERMITS, SharedLocks};
+use crate::client::ClientId;
+use crate::rng::SeededRng;
+
+/// A wait that ends so much later than it should is one that has not ended by itself.
+const LATE_WAIT: Duration = Duration::from_secs(60);
+
+const CATALOG: KeyspaceId = KeyspaceId(0);
+/// No lease is shorter.
+const LEASE_MIN: Duration = Duration::from_millis(100);
+
+/// What a locker lives in.
+#[derive(Clone, Copy)]
+pub struct LockEnv<'a> {
+    /// The store.
+    pub store: &'a Store,
+    /// To look up when a transaction was committed.
+    pub engine: &'a dyn Engine,
+    /// Where it writes.
+    pub rows: &'a Keyspace,
+    /// Its clocks are the store's.
+    pub runtime: &'a dyn Env,
+    /// Where it notes what happens.
+    pub recorder: &'a dyn EventRecorder,
+    /// Those beside it.
+    pub shared: &'a SharedLocks,
+}
+
+/// What notes are written with.
+#[derive(Clone, Copy)]
+pub struct EventWriter<'a> {
+    /// Whose store it is.
+    pub env: LockEnv<'a>,
+    /// In which life.
+    pub incarnation: u32,
+}
+
+impl EventWriter<'_> {
+    /// This moment.
+    pub fn now(&self) -> LogicalTime {
+        let time = nanos(self.env.runtime.elapsed());
+        LogicalTime { incarnation: self.incarnation, time, tick: self.env.recorder.tick() }
+    }
+
+    /// Enters something.
+    pub fn record(&self, event: LockEvent) {
+        self.env.recorder.record(event);
+    }
+
+    /// Notes that a grant is about to be ended; the answer is the number of this attempt.
+    pub fn record_end_attempt(&self, name: &str, token: u64) -> u64 {
+        let (at, shared) = (self.now(), self.env.shared);
+        shared.held.lock().retain(|(_, other)| *other != token);
+        shared.ended.lock().push((name.to_owned(), token));
+        self.record(LockEvent::EndAttempt { name: name.into(), token, by: at.tick, at });
+        at.tick
+    }
+
+    /// Notes that a grant was found to be over already by `by`, an attempt that may have been about to end it.
+    pub fn record_not_held(&self, name: &str, token: u64, by: u64) {
+        let at = self.now();
+        self.record(LockEvent::NotHeld { name: name.into(), token, by, at });
+    }
+}
+
+/// A client that takes locks at random and notes what its calls return.
+pub struct LockClient<'a> {
+    pub(super) env: LockEnv<'a>,
+    pub(super) events: EventWriter<'a>,
+    pub(super) id: ClientId,
+    pub(super) rng: SeededRng,
+    /// Longest pause, in milliseconds.
+    pub(super) pause_max_ms: usize,
+}
+
+/// A lock in hand. That it is about to be dropped is noted first.
+pub(super) struct HeldLock<'a> {
+    pub events: EventWriter<'a>,
+    pub name: String,
+    pub mode: LockMode,
+    pub token: u64,
+    /// Its time at least.
+    pub lease: Option<Duration>,
+    guard: Option<LockGuard>,
+}
+
+impl HeldLock<'_> {
+    pub fn is_held(&self) -> bool {
+        self.guard.as_ref().is_some_and(LockGuard::is_held)
+    }
+
+    /// Puts the guard where any locker may drop it.
+    pub fn share_guard(&mut self) {
+        let guard = self.guard.take();
+        let shelved = guard.map(|guard| (self.name.clone(), self.token, guard));
+        self.events.env.shared.shared_guards.lock().extend(shelved);
+    }
+
+    /// The answer is whether it was still there.
+    pub fn reclaim_guard(&mut self) -> bool {
+        self.guard = self.events.env.shared.reclaim_guard(self.token);
+        self.guard.is_some()
+    }
+
+    pub fn guard(&mut self) -> Result<&mut LockGuard, Error> {
+        self.guard.as_mut().ok_or_else(|| ErrorKind::Cancelled("the guard is elsewhere".into()).into())
+    }
+}
+
+impl Drop for HeldLock<'_> {
+    fn drop(&mut self) {
+        if let Some(guard) = self.guard.take() {
+            self.events.record_end_attempt(&self.name, self.token);
+            drop(guard);
+        }
+    }
+}
+
+/// How a lock is asked for.
+pub(super) struct LockRequest {
+    pub name: String,
+    pub mode: LockMode,
+    pub wait: LockWaitPolicy,
+    /// Its time, and whether it is not renewed.
+    pub lease: Option<(Duration, bool)>,
+}
+
+impl<'a> LockClient<'a> {
+    /// A locker whose pauses are not longer than that, in milliseconds.
+    pub fn new(env: LockEnv<'a>, id: ClientId, rng: SeededRng, pause_max_ms: usize) -> Self {
+        Self { env, events: EventWriter { env, incarnation: id.incarnation }, id, rng, pause_max_ms }
+    }
+
+    /// Does something.
+    ///
+    /// # Errors
+    /// Those that a correct store does not return here.
+    pub fn step(&mut self) -> Result<(), Error> {
+        let done = match self.rng.below(20) {
+            0..=8 => self.hold_lock(),
+            9..=11 => self.transact(),
+            12 | 13 => self.force_unlock(),
+            14 => self.use_stale_token(),
+            15 => self.get_lock(),
+            16 => self.resume_lease(),
+            17 => {
+                self.drop_shared_guard();
+                Ok(())
+            }
+            18 => {
+                let cancel = self.env.shared.cancels.lock().pop();
+                cancel.iter().for_each(CancelToken::cancel);
+                Ok(())
+            }
+            _ => self.begin_before_lock(),
+        };
+        done.or_else(tolerate)
+    }
+
+    /// Drops a guard that another locker, which is about to commit, has put where any may drop it.
+    fn drop_shared_guard(&mut self) {
+        if let Some((name, token, guard)) = self.env.shared.take_guard(self.rng.below(8)) {
+            self.events.record_end_attempt(&name, token);
+            drop(guard);
+        }
+    }
+
+    pub(super) fn random_request(&mut self) -> LockRequest {
+        let is_permit = self.rng.one_in(5);
+        let name = if is_permit { SEMAPHORE } else { self.rng.pick(&LOCK_NAMES).copied().unwrap_or(SEMAPHORE) };
+        let mode = match (is_permit, self.rng.below(5)) {
+            (_, 0 | 1) => LockMode::Exclusive,
+            (false, 2) => LockMode::Exclusive,
+            (true, _) => LockMode::Semaphore(SEMAPHORE_PERMITS),
+            (false, _) => LockMode::Shared,
+        };
+        let lease = (!is_permit && self.rng.one_in(3)).then(|| {
+            let time = Duration::from_millis([100, 150, 300, LEASE_MAX_MS][self.rng.below(4)]);
+            (time, self.rng.one_in(2))
+        });
+        LockRequest { name: name.into(), mode, wait: self.random_wait(), lease }
+    }
+
+    pub(super) fn random_wait(&mut self) -> LockWaitPolicy {
+        match self.rng.below(4) {
+            0 => LockWaitPolicy::NoWait,
+            1 => LockWaitPolicy::Forever,
+            _ => LockWaitPolicy::Timeout(Duration::from_millis(self.rng.below(600) as u64)),
+        }
+    }
+
+    pub(super) fn options(&mut self, request: &LockRequest) -> LockOptions {
+        let options = match request.mode {
+            LockMode::Shared => LockOptions::shared(),
+            LockMode::Semaphore(most) => LockOptions::semaphore(most),
+            _ => LockOptions::exclusive(),
+        };
+        let mut options = options.wait(request.wait);
+        if let Some((time, no_renewal)) = request.lease {
+            options = options.lease(time);
+            options = if no_renewal { options.once() } else { options };
+        }
+        if self.rng.one_in(3) {
+            let cancel = CancelToken::default();
+            options = options.cancel_token(&cancel);
+            self.env.shared.cancels.lock().push(cancel);
+        }
+        options
+    }
+
+    pub(super) fn record_request(&self, request: &LockRequest) -> LogicalTime {
+        let at = self.events.now();
+        let (name, no_wait) = (request.name.clone(), request.wait == LockWaitPolicy::NoWait);
+        self.events.record(LockEvent::Requested { request: at.tick, name, mode: request.mode, no_wait, at });
+        at
+    }
+
+    /// The term of a lease that was asked for at these moments.
+    pub(super) fn term(&self, (from, wall): (LogicalTime, u64), time: Duration, renews: bool) -> LeaseTerm {
+        let time_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        LeaseTerm { from, wall: (wall, self.env.runtime.unix_millis()), time_ms, renews }
+    }
+
+    /// Takes a lock; nothing if it was not to be had.
+    pub(super) fn acquire(&mut self, request: LockRequest) -> Result<Option<HeldLock<'a>>, Error> {
+        let options = self.options(&request);
+        let wall = self.env.runtime.unix_millis();
+        let requested = self.record_request(&request);
+        match self.env.store.lock_with(&request.name, options) {
+            Ok(guard) => {
+                let at = self.events.now();
+                let token = guard.token().to_u64();
+                let term = request.lease.map(|(time, no_renewal)| self.term((requested, wall), time, !no_renewal));
+                self.events.record(LockEvent::Granted {
+                    request: requested.tick,
+                    token,
+                    id: Some(guard.entry().id),
+                    at,
+                    term,
+                });
+                self.env.shared.held.lock().push((request.name.clone(), token));
+                let lease = request.lease.map(|(time, _)| time);
+                Ok(Some(HeldLock {
+                    events: self.events,
+                    name: request.name,
+                    mode: request.mode,
+                    token,
+                    lease,
+                    guard: Some(guard),
+                }))
+            }
+            Err(why) => self.check_refusal(&request, requested, why).map(|()| None),
+        }
+    }
+
+    /// A wait has ended otherwise: not before its time, and not long after it.
+    pub(super) fn check_refusal(&self, request: &LockRequest, requested: LogicalTime, why: Error) -> Result<(), Error> {
+        let took = Duration::from_nanos(self.events.now().time.saturating_sub(requested.time));
+        match (why.kind(), request.wait) {
+            (ErrorKind::LockNotAvailable(_), LockWaitPolicy::NoWait) => return Ok(()),
+            (ErrorKind::LockNotAvailable(_), LockWaitPolicy::Timeout(time))
+                if took >= time && took < time + LATE_WAIT =>
+            {
+                self.env.shared.counts.lock().timed_out += 1;
+                return Ok(());
+            }
+            (ErrorKind::LockNotAvailable(held), wait) => {
+                let what = format!("lock: waits end: refused after {took:?}, and not {wait:?}: {held}");
+                return Err(ErrorKind::Corruption(what).into());
+            }
+            (ErrorKind::Cancelled(_), _) => self.env.shared.counts.lock().cancelled += 1,
+            _ => {}
+        }
+        Err(why)
+    }
+
+    fn hold_lock(&mut self) -> Result<(), Error> {
+        let request = self.random_request();
+        let Some(mut held) = self.acquire(request)? else { return Ok(()) };
+        for _ in 0..=self.rng.below(3) {
+            match self.while_held(held) {
+                Ok(Some(still)) => held = still,
+                ended => return ended.map(drop),
+            }
+        }
+        self.release(held)
+    }
+
+    /// Ends a grant, in one of the ways that there are.
+    pub(super) fn release(&mut self, mut held: HeldLock<'_>) -> Result<(), Error> {
+        let (name, token) = (held.name.clone(), held.token);
+        let Some(guard) = held.guard.take() else { return Ok(()) };
+        if held.lease.is_some() && self.rng.one_in(3) {
+            match guard.detach() {
+                Ok(kept) => self.env.shared.add_detached(&name, kept),
+                Err(guard) => {
+                    self.events.record_not_held(&name, token, 0);
+                    held.guard = Some(guard);
+                }
+            }
+            return Ok(());
+        }
+        let by = self.events.record_end_attempt(&name, token);
+        if self.rng.one_in(2) {
+            drop(guard);
+            return Ok(());
+        }
+        guard.release()?;
+        let at = self.events.now();
+        self.events.record(LockEvent::Released { name, token, by, at });
+        Ok(())
+    }
+
+    /// Takes a lock away from its holder, by force or because its token is known.
+    fn force_unlock(&mut self) -> Result<(), Error> {
+        let candidates = self.env.shared.held.lock().clone();
+        let Some((name, token)) = candidates.get(self.rng.below(candidates.len().max(1))).cloned() else {
+            return Ok(());
+        };
+        self.end_by_token(&name, token)
+    }
+
+    fn end_by_token(&mut self, name: &str, token: u64) -> Result<(), Error> {
+        let by = self.events.record_end_attempt(name, token);
+        let at = Timestamp::from_u64(token);
+        let ended = if self.rng.one_in(2) {
+            self.env.store.force_unlock(name, at)?
+        } else {
+            self.env.store.release_lock(name, at)?
+        };
+        if ended {
+            self.events.record(LockEvent::EndedDurably { name: name.into(), token });
+        } else {
+            self.events.record_not_held(name, token, by);
+        }
+        Ok(())
+    }
+
+    /// A token that is over ends nothing.
+    fn use_stale_token(&mut self) -> Result<(), Error> {
+        let candidates = self.env.shared.ended.lock().clone();
+        let Some((name, token)) = candidates.get(self.rng.below(candidates.len().max(1))).cloned() else {
+            return Ok(());
+        };
+        let free = self.env.store.is_free_lock(&name)?;
+        let before = self.env.store.lock_holders(&name)?;
+        let is_held = before.iter().any(|holder| holder.token == Some(Timestamp::from_u64(token)));
+        // One that is about to be ended may be there still, and one whose conversion has failed.
+        if is_held || free {
+            return Ok(());
+        }
+        if self.env.store.release_lock(&name, Timestamp::from_u64(token))? {
+            let what = format!("lock: ownership: {token} of {name:?} was over, and has ended {before:?}");
+            return Err(ErrorKind::Corruption(what).into());
+        }
+        Ok(())
+    }
+
+    /// As in other stores: a lease without a guard.
+    fn get_lock(&mut self) -> Result<(), Error> {
+        let (name, time) =
+            (LOCK_NAMES[self.rng.below(LOCK_NAMES.len())], Duration::from_millis(100 * (1 + self.rng.below(8)) as u64));
+        let request = LockRequest {
+            name: name.into(),
+            mode: LockMode::Exclusive,
+            wait: LockWaitPolicy::NoWait,
+            lease: Some((time, true)),
+        };
+        let wall = self.env.runtime.unix_millis();
+        let requested = self.record_request(&request);
+        let Some(token) = self.env.store.get_lock(name, time)? else { return Ok(()) };
+        let at = self.events.now();
+        let term = Some(self.term((requested, wall), time, false));
+        self.events.record(LockEvent::Granted { request: requested.tick, token: token.to_u64(), id: None, at, term });
+        self.env.shared.held.lock().push((name.into(), token.to_u64()));
+        self.env.shared.add_detached(name, token);
+        Ok(())
+    }
+
+    /// Goes on with a lease that was left, or ends it.
+    fn resume_lease(&mut self) -> Result<(), Error> {
+        let Some((name, token)) = self.env.shared.detached.lock().pop() else { return Ok(()) };
+        if self.rng.one_in(2) {
+            return self.end_by_token(&name, token);
+        }
+        self.events.record(LockEvent::Resumed { name: name.clone(), token });
+        match self.env.store.attach_lock(&name, Timestamp::from_u64(token)) {
+            Ok(guard) => {
+                let (mode, lease) = (guard.entry().mode, Some(LEASE_MIN));
+                let held = HeldLock { events: self.events, name, mode, token, lease, guard: Some(guard) };
+                match self.while_held(held)? {
+                    Some(held) => self.release(held),
+                    None => Ok(()),
+                }
+            }
+            Err(why) if matches!(why.kind(), ErrorKind::LockLost(_)) => {
+                self.events.record_not_held(&name, token, 0);
+                Ok(())
+            }
+            Err(why) => Err(why),
+        }
+    }
+
+    pub(super) fn pause(&mut self) {
+        let time = Duration::from_millis(self.rng.below(self.pause_max_ms.max(1)) as u64);
+        self.env.runtime.sleep(time);
+    }
+}
+
+/// What a locker puts up with. Conflicts over the rows of leases are the store's own business.
+fn tolerate(why: Error) -> Result<(), Error> {
+    match why.kind() {
+        ErrorKind::Conflict(conflict) if conflict.row.keyspace_id() == CATALOG => Err(why),
+        ErrorKind::LockNotAvailable(_)
+        | ErrorKind::LockLost(_)
+        | ErrorKind::Deadlock(_)
+        | ErrorKind::Cancelled(_)
+        | ErrorKind::Conflict(_)
+        | ErrorKind::RetriesExhausted { .. }
+        | ErrorKind::SnapshotTooOld(_) => Ok(()),
+        _ => Err(why),
+    }
+}

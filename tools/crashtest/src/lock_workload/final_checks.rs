@@ -1,0 +1,189 @@
+//! What a store that is opened again says of the leases of earlier lives, and what is left when no lock is used any more.
+
+use std::time::Duration;
+
+use percolite::codec::Record as _;
+use percolite::engine::storage::{CellReader, Column};
+use percolite::engine::{Engine, EngineError, RowRange};
+use percolite::keys::keyspace_range;
+use percolite::row::{RowKey, WriteRecord};
+use percolite::{Error, ErrorKind, Keyspace, KeyspaceId, LockOptions, LockWaitPolicy, Store, Timestamp};
+
+use super::client::EventWriter;
+use super::event::{LockCommit, LockEvent, LogicalTime, nanos};
+use super::{Counts, LEASE_MAX_MS, LOCK_NAMES, SEMAPHORE};
+use crate::client::committed_at;
+use crate::key_encoding::encode_key;
+use crate::lock_checker::{LeaseRecord, replay};
+use crate::rng::SeededRng;
+use crate::violation::Violation;
+
+const CATALOG: KeyspaceId = KeyspaceId(0);
+const LEASE_ROW_PREFIX: &[u8] = b"lock/";
+const LEASE_SURVIVES: &str = "lock: leases survive the process";
+const NOTHING_LEFT: &str = "lock: cleanup";
+/// Longer than any lease, and than what an opening waits for.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(30);
+/// What is waited for until a lease is over.
+const EXPIRY_WAIT_MAX: Duration = Duration::from_millis(1500);
+
+/// Asks for every lease of earlier lives: those that are held must be there, those that were released or are over must not. `notes` is
+/// what was noted until the store was opened, that included.
+///
+/// # Errors
+/// Those of the store.
+pub fn check_leases(
+    writer: &EventWriter<'_>,
+    events: &[LockEvent],
+    rng: &mut SeededRng,
+) -> Result<Vec<Violation>, Error> {
+    let mut violations = Vec::new();
+    for lease in replay(events).leases {
+        if !lease.ended && rng.one_in(3) {
+            // Others have to wait for it.
+            continue;
+        }
+        let most = lease.at_most.map(|most| Duration::from_nanos(most.time.saturating_sub(writer.now().time)));
+        if let Some(left) = most.filter(|left| !left.is_zero() && *left < EXPIRY_WAIT_MAX && rng.one_in(2)) {
+            writer.env.runtime.sleep(left + Duration::from_millis(1));
+        }
+        violations.extend(check_lease(writer, &lease, rng)?);
+    }
+    Ok(violations)
+}
+
+fn check_lease(writer: &EventWriter<'_>, lease: &LeaseRecord, rng: &mut SeededRng) -> Result<Option<Violation>, Error> {
+    let LeaseRecord { name, token, ended, at_least, at_most } = lease;
+    let (store, at) = (writer.env.store, Timestamp::from_u64(*token));
+    let before = writer.now();
+    let violation =
+        |details: String| Some(Violation::new(LEASE_SURVIVES, format!("lock {name:?} with token {at}: {details}")));
+    match store.attach_lock(name, at) {
+        Ok(guard) => {
+            writer.record(LockEvent::Resumed { name: name.clone(), token: *token });
+            let is_over = at_most.is_some_and(|most| most < before);
+            let token_is = guard.token();
+            if rng.one_in(2)
+                && let Ok(kept) = guard.detach()
+            {
+                writer.env.shared.add_detached(name, kept);
+            } else {
+                writer.record_end_attempt(name, *token);
+            }
+            Ok(match (*ended, is_over) {
+                _ if token_is != at => violation(format!("it goes on as {token_is}")),
+                (true, _) => violation("it was released, and goes on".into()),
+                (_, true) => violation(format!("it was over at {at_most:?}, and goes on at {before:?}")),
+                _ => None,
+            })
+        }
+        Err(why) if matches!(why.kind(), ErrorKind::LockLost(_)) => {
+            let now = writer.now();
+            let is_held = !ended && at_least.is_some_and(|least| least.incarnation == now.incarnation && now < least);
+            Ok(if is_held { violation(format!("held until {at_least:?}, and lost at {now:?}: {why}")) } else { None })
+        }
+        Err(why) => Err(why),
+    }
+}
+
+/// That a process is gone, as of the last thing that it has noted.
+pub fn store_gone(events: &[LockEvent]) -> Option<LockEvent> {
+    let at = |event: &LockEvent| match event {
+        LockEvent::StoreOpened(_, at, _)
+        | LockEvent::Requested { at, .. }
+        | LockEvent::Granted { at, .. }
+        | LockEvent::EndAttempt { at, .. }
+        | LockEvent::Released { at, .. }
+        | LockEvent::NotHeld { at, .. } => Some(*at),
+        _ => None,
+    };
+    events.iter().filter_map(at).max().map(LockEvent::StoreGone)
+}
+
+/// Looks up commits whose end is open. All locks of rows must have been resolved.
+pub fn resolve_unknown(open: &[LockCommit], engine: &dyn Engine, rows: &Keyspace) -> Vec<LockEvent> {
+    let end = |commit: &LockCommit| {
+        let (row, start_ts) = (rows.row_key(encode_key(&commit.marker)), Timestamp::from_u64(commit.start_ts));
+        let number = commit.number;
+        match committed_at(engine, &row, start_ts) {
+            Some(ts) => LockEvent::Committed { number, ts: ts.to_u64() },
+            None => LockEvent::NotCommitted { number },
+        }
+    };
+    open.iter().map(end).collect()
+}
+
+/// When nothing waits any more: no request was woken that had not been granted the lock and had not come to an end (I7). That none was
+/// forgotten shows in waits that never end.
+pub fn check_wakeups(store: &Store, counts: Counts) -> Option<Violation> {
+    let stats = store.lock_stats();
+    let waited = stats.exclusive.waits + stats.shared.waits + stats.semaphore.waits;
+    let most = waited.saturating_sub(counts.timed_out);
+    let details = format!("{} wakes, {waited} waits, {counts:?}", stats.wakeups);
+    (stats.wakeups > most).then(|| Violation::new("lock: single wake-up", details))
+}
+
+/// When no lock is held or waited for: leases without a guard are all that is left.
+pub fn check_only_leases(store: &Store) -> Option<Violation> {
+    let table = store.lock_table().ok()?;
+    let left = table.entries.into_iter().find(|entry| entry.lease_remaining.is_none());
+    left.map(|entry| Violation::new(NOTHING_LEFT, format!("no lock is used any more, and the table has {entry:?}")))
+}
+
+/// When no lock is held or waited for, but for leases without a guard: every name can be taken within the time of the longest
+/// lease, and then nothing is left of any.
+///
+/// # Errors
+/// Those of the store.
+pub fn check_nothing_left(store: &Store) -> Result<Vec<Violation>, Error> {
+    let mut violations = Vec::new();
+    for name in LOCK_NAMES.iter().chain([&SEMAPHORE]) {
+        let options = LockOptions::exclusive().wait(LockWaitPolicy::Timeout(ACQUIRE_TIMEOUT));
+        match store.lock_with(*name, options) {
+            Ok(guard) => guard.release()?,
+            Err(why) if matches!(why.kind(), ErrorKind::LockNotAvailable(_)) => {
+                let details = format!("no lease is longer than {LEASE_MAX_MS} ms, and {why}");
+                violations.push(Violation::new("lock: waits end", details));
+            }
+            Err(why) => return Err(why),
+        }
+    }
+    let table = store.lock_table()?;
+    if !table.entries.is_empty() || table.held + table.waiting > 0 {
+        violations
+            .push(Violation::new(NOTHING_LEFT, format!("no lock is used, and the table has {:?}", table.entries)));
+    }
+    Ok(violations)
+}
+
+/// The names whose leases have rows.
+///
+/// # Errors
+/// Those of reading.
+pub fn lease_rows(reader: &impl CellReader) -> Result<Vec<String>, EngineError> {
+    let (start, end) = keyspace_range(CATALOG);
+    let range = RowRange { start: std::ops::Bound::Included(start), end: std::ops::Bound::Excluded(end) };
+    let mut found = Vec::new();
+    reader.scan(Column::Write, &range, false, |key, bytes| {
+        let there = WriteRecord::decode(bytes).is_ok_and(|version| version.value.is_some());
+        let row = RowKey::from_bytes(key).filter(|row| there && row.user_key().starts_with(LEASE_ROW_PREFIX));
+        found.extend(row.map(|row| String::from_utf8_lossy(row.user_key()).into_owned()));
+        true
+    })?;
+    Ok(found)
+}
+
+/// The same as a broken promise, of a store in which no lease is held.
+///
+/// # Errors
+/// Those of reading.
+pub fn check_no_lease_rows(reader: &impl CellReader) -> Result<Option<Violation>, EngineError> {
+    let rows = lease_rows(reader)?;
+    Ok((!rows.is_empty())
+        .then(|| Violation::new(NOTHING_LEFT, format!("no lease is held, and these have rows: {rows:?}"))))
+}
+
+/// A moment of a store's clock.
+pub fn logical_time(incarnation: u32, elapsed: Duration, tick: u64) -> LogicalTime {
+    LogicalTime { incarnation, time: nanos(elapsed), tick }
+}

@@ -1,0 +1,331 @@
+//! A small store whose log is cut at every byte, and damaged bit by bit. Behind every other cut there are zeros, as the store fills
+//! them in ahead of its frames, and in half of these cases every other page of what was there, as a power cut may leave them.
+//!
+//! A seed makes one store with one client, and the log's length is noted with everything that the client is told. What a reader
+//! must make of the damaged log is what [`crate::segments`] says: which frames it can read, and whether anything whole
+//! behind them shows that acknowledged commits are missing. If so the store must refuse to open, with a clear word, and open without
+//! these commits once the loss is accepted; otherwise it must open. A log that ends early, with nothing behind its end but zeros,
+//! never shows that. A store that opens has everything that was acknowledged while the log was no longer than what can be read of
+//! it, and of the rest a prefix in the order of commits; and it never panics. So a flipped bit in one of a header's two copies
+//! costs nothing, and one in a frame is told of as soon as a later frame is a witness.
+//!
+//! The store has a clock and dice of its own, so that a seed always makes a log of the same shape. Only the frames that mark an idle
+//! log come when they like; so a case names a place that is counted without them, as `make` says, and is the same byte in the
+//! same frame each time.
+
+mod deterministic_env;
+mod sample_store;
+
+use std::fmt;
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::str::FromStr;
+
+use percolite::{Durability, ErrorKind, Timestamp};
+
+use self::sample_store::{SampleStore, build};
+use crate::child::LARGE_COMMITS;
+use crate::client::ClientConfig;
+use crate::client_log::ClientLog;
+use crate::layer_args::{LayerArgs, RunClock, save_failure, scratch_dir};
+use crate::layer_result::LayerResult;
+use crate::log_parser::{self, HEADER_BYTES, ReplayResult};
+use crate::report::{LOG_ACKNOWLEDGED, LOG_OFFSET, LOG_RECOVERED};
+use crate::rng::SeededRng;
+use crate::verify_store::{StoreReport, StoreUnderTest, verify};
+use crate::violation::Violation;
+use crate::workload;
+
+const LAYER: &str = "log-damage";
+/// Stores of a run that has no time set; the log of the third is of transactions that stream.
+const STORES: u64 = 3;
+/// Places in a quick run, in all stores together.
+const QUICK_POSITIONS: usize = 300;
+/// Places in each store's log where time is short, of both sorts.
+const TIMED_POSITIONS: usize = 200;
+/// Every so many cases the store is opened a second time.
+const REOPEN_EVERY: u64 = 8;
+/// What a disk writes or loses as a whole.
+const PAGE_BYTES: usize = 4096;
+/// Zeros behind every other cut.
+const ZEROS_BYTES: usize = 50_000;
+/// Places of the two headers, which come first; a sweep flips each of their bits.
+const HEADER_POSITIONS: usize = 2 * HEADER_BYTES;
+/// Of so many places in a quick run one is in a header.
+const QUICK_HEADERS: usize = 12;
+/// Flipped bits, per hundred cuts.
+const FLIPS: usize = 50;
+
+/// Where a log is damaged, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Case {
+    /// Which store.
+    pub seed: u64,
+    /// Which place: a byte, counted as `make` says.
+    pub position: usize,
+    /// The bit that is flipped; without one the log ends before the byte.
+    pub bit: Option<u8>,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{LAYER}:{}/{}", self.seed, self.position)?;
+        self.bit.map_or(Ok(()), |bit| write!(f, ".{bit}"))
+    }
+}
+
+impl FromStr for Case {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let read = || {
+            let (seed, position) = text.strip_prefix(LAYER)?.strip_prefix(':')?.split_once('/')?;
+            let (position, bit) = match position.split_once('.') {
+                Some((position, bit)) => (position, Some(bit.parse().ok().filter(|bit| *bit < 8)?)),
+                None => (position, None),
+            };
+            Some(Self { seed: seed.parse().ok()?, position: position.parse().ok()?, bit })
+        };
+        read().ok_or_else(|| {
+            format!("{text:?} is no case of {LAYER}: write {LAYER}:SEED/POSITION or {LAYER}:SEED/POSITION.BIT")
+        })
+    }
+}
+
+/// Runs the layer.
+///
+/// # Errors
+/// Where the order makes no sense, or no store can be made.
+pub fn run(args: &LayerArgs) -> anyhow::Result<LayerResult> {
+    percolite::crashtest::enable_mutant(args.mutant);
+    let mut outcome = LayerResult::new(LAYER);
+    let clock = args.clock();
+    if let Some(case) = &args.case {
+        let case: Case = case.parse().map_err(anyhow::Error::msg)?;
+        let sample = build(case.seed)?;
+        let last = sample.log.len() - usize::from(case.bit.is_some());
+        anyhow::ensure!(case.position <= last, "the log of seed {} can be damaged at 0 to {last}", case.seed);
+        run_case(args, &sample, case, &mut outcome)?;
+    } else {
+        // One store of either protocol and one that streams, more while there is time.
+        let mut seed = args.seed;
+        while clock.allows(seed - args.seed, STORES) && !args.should_stop(&outcome) {
+            let sample = build(seed)?;
+            outcome.count(LARGE_COMMITS, sample.large_commits);
+            run_store(args, &sample, seed, clock, &mut outcome)?;
+            seed += 1;
+        }
+    }
+    outcome.seconds = clock.seconds();
+    Ok(outcome)
+}
+
+fn run_store(
+    args: &LayerArgs,
+    sample: &SampleStore,
+    seed: u64,
+    clock: RunClock,
+    outcome: &mut LayerResult,
+) -> anyhow::Result<()> {
+    let mut rng = SeededRng::new(seed);
+    let mut cases = if args.quick { quick_cases(sample, seed, &mut rng) } else { all_cases(sample, seed, &mut rng) };
+    if args.time.is_some() {
+        // There is no time for all of them: places of every sort, from many stores.
+        cases = (0..TIMED_POSITIONS).filter_map(|_| rng.pick(&cases).copied()).collect();
+    }
+    cases.sort_by_key(|case| (case.bit.is_some(), sample.offset(case.position)));
+    for case in cases {
+        if args.time.is_some() && !clock.allows(0, 0) || args.should_stop(outcome) {
+            break;
+        }
+        run_case(args, sample, case, outcome)?;
+    }
+    Ok(())
+}
+
+/// Evenly spread over what is the same in every run, each a random step on; two in three are cuts.
+fn quick_cases(sample: &SampleStore, seed: u64, rng: &mut SeededRng) -> Vec<Case> {
+    let places = QUICK_POSITIONS / usize::try_from(STORES).unwrap_or(1);
+    let frames = sample.stable_bytes - HEADER_POSITIONS;
+    let case = |at: usize| Case {
+        seed,
+        position: match at % QUICK_HEADERS {
+            0 => rng.below(HEADER_POSITIONS),
+            _ => (HEADER_POSITIONS + at * frames / places + rng.below(frames.div_ceil(places)))
+                .min(sample.stable_bytes - 1),
+        },
+        bit: (at % 3 == 2 || at.is_multiple_of(2 * QUICK_HEADERS)).then(|| bit(rng)),
+    };
+    (0..places).map(case).collect()
+}
+
+fn all_cases(sample: &SampleStore, seed: u64, rng: &mut SeededRng) -> Vec<Case> {
+    let length = sample.log.len();
+    let cuts = (0..=length).map(|position| Case { seed, position, bit: None });
+    let header_flips =
+        (0..HEADER_POSITIONS).flat_map(|position| (0..8).map(move |bit| Case { seed, position, bit: Some(bit) }));
+    let flips = (0..length * FLIPS / 100).map(|_| Case { seed, position: rng.below(length), bit: Some(bit(rng)) });
+    cuts.chain(header_flips).chain(flips).collect()
+}
+
+fn bit(rng: &mut SeededRng) -> u8 {
+    u8::try_from(rng.below(8)).unwrap_or_default()
+}
+
+fn run_case(args: &LayerArgs, sample: &SampleStore, case: Case, outcome: &mut LayerResult) -> anyhow::Result<()> {
+    let mut log = sample.log.clone();
+    let offset = sample.offset(case.position);
+    if let Some(bit) = case.bit {
+        *log.get_mut(offset).ok_or_else(|| anyhow::anyhow!("no such byte"))? ^= 1 << bit;
+    } else {
+        cut(&mut log, offset);
+    }
+    let replayed = log_parser::replay(&[&log]);
+    let dir = scratch_dir()?;
+    sample.write(dir.path(), &log)?;
+    let (mut client_log, acknowledged) = sample.log_at(replayed.map_or(0, |replayed| replayed.end));
+    let acknowledged_commits = sample.acknowledged_commits();
+    // Of those that wrote: the others leave nothing to be found.
+    let writers = committed(&client_log);
+    client_log.allow_loss(0, Timestamp::from_u64(acknowledged.newest));
+    let target = StoreUnderTest {
+        folder: dir.path(),
+        workload: workload::named(sample.workload).ok_or_else(|| anyhow::anyhow!("no such workload"))?,
+        config: ClientConfig { protocol: sample.protocol, durability: Durability::Sync, long_value_every: 0 },
+        incarnation: 1,
+        acknowledged: &acknowledged_commits,
+        lock_events: &[],
+        reopen: outcome.cases.is_multiple_of(REOPEN_EVERY),
+        accept_loss: None,
+    };
+    let mut report = verify_no_panic(&target, client_log.clone());
+    outcome.cases += 1;
+    outcome.acknowledged += writers;
+    outcome.transactions += sample.transactions();
+    outcome.unsynced_lost += if case.bit.is_some() { 1 } else { (sample.log.len() - offset) as u64 };
+    record_metrics(outcome, case, offset, writers, &report);
+    let mut violations = check_opening(replayed, &report);
+    if let (Some(why), true) = (&report.open_error, violations.is_empty()) {
+        let accept_loss = fingerprint(&why.to_string());
+        let accepted = verify_no_panic(&StoreUnderTest { accept_loss, ..target }, client_log);
+        violations = check_accepted(&accepted);
+        report = accepted;
+    }
+    outcome.unacknowledged_commits += report.unacknowledged_commits;
+    if !violations.is_empty() {
+        fs::remove_dir_all(dir.path())?;
+        sample.write(dir.path(), &log)?;
+        outcome.failures.push(save_failure(args, &case.to_string(), dir.path(), Some(&report.client_log), violations));
+    }
+    Ok(())
+}
+
+fn verify_no_panic(target: &StoreUnderTest<'_>, client_log: ClientLog) -> StoreReport {
+    catch_unwind(AssertUnwindSafe(|| verify(target, client_log))).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned().unwrap_or_else(|| "no text".into());
+        StoreReport { violations: vec![Violation::new("no panic", text)], ..StoreReport::default() }
+    })
+}
+
+/// Behind an odd byte there are zeros then, and behind every other of these what a power cut may leave in them.
+fn cut(log: &mut Vec<u8>, offset: usize) {
+    let was = log.clone();
+    log.truncate(offset);
+    if offset % 2 == 1 {
+        log.resize(offset + ZEROS_BYTES, 0);
+    }
+    if offset % 4 == 3 {
+        let pages = log.chunks_mut(PAGE_BYTES).zip(was.chunks(PAGE_BYTES)).skip(offset / PAGE_BYTES + 2).step_by(2);
+        pages.for_each(|(page, was)| page.iter_mut().zip(was).for_each(|(byte, was)| *byte = *was));
+    }
+}
+
+/// Whether the store opens where it must, and refuses where it must.
+fn check_opening(replayed: Option<ReplayResult>, report: &StoreReport) -> Vec<Violation> {
+    let mut violations = report.violations.clone();
+    match (&report.open_error, replayed) {
+        (None, Some(replayed)) if replayed.is_loss() => violations.push(Violation::new(
+            "a damaged log is detected",
+            format!("it opens without a word, and what is there ends before a durable commit: {replayed:?}"),
+        )),
+        (None, _) => {}
+        // Without any header, whether there was a log is not known.
+        (Some(why), replayed) => {
+            let is_clear = matches!(why.kind(), ErrorKind::Corruption(text)
+                if fingerprint(text).is_some() && text.contains("Builder::accept_data_loss"));
+            if !is_clear || replayed.is_some_and(|replayed| !replayed.is_loss()) {
+                violations.push(Violation::new("the store opens", format!("{:?}: {why}; {replayed:?}", why.kind())));
+            }
+        }
+    }
+    violations
+}
+
+/// The same of a store that is opened though commits are lost.
+fn check_accepted(report: &StoreReport) -> Vec<Violation> {
+    let mut violations = report.violations.clone();
+    if let Some(why) = &report.open_error {
+        violations.push(Violation::new("an accepted loss opens", format!("{:?}: {why}", why.kind())));
+    } else if !report.lists_loss {
+        violations
+            .push(Violation::new("a damaged log is detected", "a loss was accepted, and the store does not list it"));
+    }
+    violations
+}
+
+/// By which name the loss in a refusal is accepted.
+pub fn fingerprint(text: &str) -> Option<u64> {
+    let (_, rest) = text.split_once("(loss ")?;
+    rest.split_once(')').filter(|(name, _)| name.len() == 16).and_then(|(name, _)| u64::from_str_radix(name, 16).ok())
+}
+
+/// The staircase: how much was acknowledged below an offset, and how much was there.
+fn record_metrics(outcome: &mut LayerResult, case: Case, offset: usize, acknowledged: u64, report: &StoreReport) {
+    let there = committed(&report.resolved_log);
+    let values: &[(&str, u64)] = match (case.bit, &report.open_error) {
+        (None, None) => &[(LOG_OFFSET, offset as u64), (LOG_ACKNOWLEDGED, acknowledged), (LOG_RECOVERED, there)],
+        (None, Some(_)) => &[("cut and refused at", offset as u64)],
+        (Some(_), None) => &[("flipped at", offset as u64), ("there after the flip", there)],
+        (Some(_), Some(_)) => &[("flipped and refused at", offset as u64)],
+    };
+    for (name, value) in values {
+        outcome.count(name, *value);
+    }
+}
+
+fn committed(client_log: &ClientLog) -> u64 {
+    client_log.entries().filter(|entry| entry.txn.commit_ts.is_some()).count() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_case_is_read_as_it_is_printed() {
+        for case in [Case { seed: 1, position: 77, bit: None }, Case { seed: 2, position: 0, bit: Some(7) }] {
+            assert_eq!(case.to_string().parse(), Ok(case));
+        }
+        assert!("log-damage:1/2.8".parse::<Case>().is_err());
+    }
+
+    #[test]
+    fn every_byte_of_the_log_is_a_place() {
+        let sample = build(1).unwrap();
+        let mut offsets: Vec<usize> = (0..=sample.log.len()).map(|position| sample.offset(position)).collect();
+        offsets.sort_unstable();
+        assert!(offsets.into_iter().eq(0..=sample.log.len()));
+    }
+
+    #[test]
+    fn a_seed_always_makes_a_log_of_the_same_shape() {
+        for seed in [2, 3, 6] {
+            let (one, other) = (build(seed).unwrap(), build(seed).unwrap());
+            assert_eq!(one.stable_bytes, other.stable_bytes, "seed {seed}");
+            for position in (0..one.stable_bytes).step_by(61) {
+                let count = |sample: &SampleStore| sample.log_at(sample.offset(position)).1.count;
+                assert_eq!(count(&one), count(&other), "seed {seed} at {position}");
+            }
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! Makes the store whose log is damaged afterwards, and notes how long the log was at every answer.
+//!
+//! The store writes marks, frames without content, when its log is idle: when that is, no seed decides. So a place in the log is
+//! counted without them: first the two headers, then the frames with content, in their order, and only then the marks and
+//! what the headers leave of their blocks. The part of it that comes before the marks is the same in every run of a seed.
+//!
+//! The log is taken when its last mark is there, so that everything in it has a witness. Of even seeds this mark is left out, as if
+//! the power had gone before, and the last commits have none.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use percolite::engine::Engine;
+use percolite::engine::folder::FolderOptions;
+use percolite::engine::storage::Storage as _;
+use percolite::{CommitProtocol, Durability, Store};
+
+use super::deterministic_env::{DeterministicEnv, OpenOnDrop};
+use crate::client::{Client, ClientConfig, ClientId, ROWS, Recorder, SECOND};
+use crate::client_log::{Answer, ClientLog, Entry};
+use crate::history::Outcome;
+use crate::layer_args::scratch_dir;
+use crate::log_parser::{FRAMES_AT, Frame, HEADER_BYTES, HEADERS_AT, frames, header, segments, valid_length};
+use crate::rng::SeededRng;
+use crate::verify_store::{SMALL_STORE, open_engine};
+use crate::workload;
+
+/// Of so many seeds one streams.
+const LARGE_EVERY: u64 = 3;
+const SETTLE_TIME: Duration = Duration::from_millis(100);
+/// An idle store has written its mark well within this time.
+const NO_OP_TIMEOUT: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(1);
+
+/// A store, taken apart.
+pub struct SampleStore {
+    /// What its client did.
+    pub workload: &'static str,
+    /// How.
+    pub protocol: CommitProtocol,
+    /// All files but the log, by their place in the folder.
+    pub files: Vec<(PathBuf, Vec<u8>)>,
+    /// Where the log was.
+    pub log_name: PathBuf,
+    /// The log's one segment, without the zeros behind its frames.
+    pub log: Vec<u8>,
+    /// The log's parts in the order in which places are counted.
+    ranges: Vec<Range<usize>>,
+    /// How many places are the same in every run.
+    pub stable_bytes: usize,
+    /// How many commits were streamed.
+    pub large_commits: u64,
+    commits: Vec<(u64, Entry)>,
+    /// With how long the log was.
+    answers: Vec<(usize, u64, Answer)>,
+}
+
+/// What was acknowledged.
+#[derive(Debug, Default)]
+pub struct Acknowledged {
+    /// How many commits.
+    pub count: u64,
+    /// The newest of them.
+    pub newest: u64,
+}
+
+impl SampleStore {
+    /// What the client had been told when the log was this long; the rest was asked for and not answered.
+    pub fn log_at(&self, length: usize) -> (ClientLog, Acknowledged) {
+        let mut client_log = ClientLog::default();
+        let mut acknowledged = Acknowledged::default();
+        for (number, entry) in &self.commits {
+            client_log.record_commit(*number, entry.clone());
+        }
+        for (at, number, answer) in &self.answers {
+            if *at <= length || answer.outcome == Outcome::Aborted {
+                client_log.record_answer(*number, *answer);
+            }
+            if *at <= length && answer.outcome == Outcome::Committed {
+                acknowledged.count += 1;
+                acknowledged.newest = acknowledged.newest.max(answer.commit_ts.unwrap_or_default());
+            }
+        }
+        (client_log, acknowledged)
+    }
+
+    /// Where in the log the place is; behind the last one it ends.
+    pub fn offset(&self, dir: usize) -> usize {
+        let mut left = dir;
+        for range in &self.ranges {
+            if left < range.len() {
+                return range.start + left;
+            }
+            left -= range.len();
+        }
+        self.log.len()
+    }
+
+    /// Writes the store into a folder, with this log.
+    pub fn write(&self, folder: &Path, log: &[u8]) -> std::io::Result<()> {
+        let files = self.files.iter().map(|(name, content)| (name, &content[..]));
+        for (name, content) in files.chain([(&self.log_name, log)]) {
+            let file = folder.join(name);
+            fs::create_dir_all(file.parent().unwrap_or(folder))?;
+            fs::write(file, content)?;
+        }
+        Ok(())
+    }
+
+    /// Everything that the client was told in the end.
+    pub fn acknowledged_commits(&self) -> BTreeMap<u64, u64> {
+        self.log_at(usize::MAX).0.acknowledged_commits()
+    }
+
+    /// How many transactions it ran.
+    pub fn transactions(&self) -> u64 {
+        self.commits.len() as u64
+    }
+}
+
+/// Makes the store of a seed; even seeds commit in two phases, and of every third one the transactions stream.
+pub fn build(seed: u64) -> anyhow::Result<SampleStore> {
+    let mut rng = SeededRng::new(seed);
+    let workload = *rng.pick(workload::ALL).unwrap_or(&workload::ALL[0]);
+    let protocol = if seed.is_multiple_of(2) { CommitProtocol::TwoPhase } else { CommitProtocol::Auto };
+    let dir = scratch_dir()?;
+    // What is cut is one segment, so it must not be full before the end.
+    let engine = open_engine(dir.path(), FolderOptions { write_buffer_bytes: 64 << 20, ..SMALL_STORE })?;
+    let env = DeterministicEnv::default();
+    let gate = env.gate();
+    let large_transaction_bytes = if seed.is_multiple_of(LARGE_EVERY) { 100 } else { 16 << 20 };
+    let store = Store::builder()
+        .durability(Durability::Sync)
+        .background_resolve(false)
+        .conflict_cache_rows(64)
+        .large_transaction_bytes(large_transaction_bytes)
+        .runtime(Arc::new(env))
+        .open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
+    let _open = OpenOnDrop(Arc::clone(&gate));
+    let (second, rows) = (store.keyspace(SECOND)?, store.keyspace(ROWS)?);
+    // What the store does by itself after opening would come at another place of the log each time.
+    gate.close_after_cleanup();
+    // Where every transaction streams, those that made the keyspaces are to be ended, too.
+    gate.finish_large_transactions(&store);
+    let log = segments(dir.path())?.into_iter().next().ok_or_else(|| anyhow::anyhow!("no log"))?;
+    let recorder = LengthRecorder::new(&log);
+    let mut opened_at = 0;
+    while opened_at != recorder.length() {
+        opened_at = recorder.length();
+        std::thread::sleep(SETTLE_TIME);
+    }
+    let config = ClientConfig { protocol, durability: Durability::Sync, long_value_every: 6 };
+    let client_id = ClientId { session: 0, incarnation: 0, config };
+    let mut client = Client::new((&store, &*engine), (rows, Some(second)), &recorder, client_id, rng.split());
+    client.attempt(|txn| workload.load(txn))?;
+    gate.finish_large_transactions(&store);
+    for _ in 0..60 + rng.below(40) {
+        client.run(workload)?;
+        gate.finish_large_transactions(&store);
+    }
+    let large_commits = store.stats().commits_large;
+    anyhow::ensure!((large_commits > 0) == seed.is_multiple_of(LARGE_EVERY), "{large_commits} commits were streamed");
+    // What ends a large transaction is no commit, so nobody syncs it, and what is not durable gets no mark.
+    engine.storage().sync()?;
+    await_no_op(&log)?;
+    // The folder as it is while the store is open: closing would write more.
+    let mut files = Vec::new();
+    read_files(dir.path(), Path::new(""), &mut files)?;
+    let segments_begun =
+        segments(dir.path())?.iter().filter(|file| fs::read(file).is_ok_and(|file| header(&file).is_some())).count();
+    anyhow::ensure!(segments_begun == 1, "the log has {segments_begun} segments");
+    let log_name = log.strip_prefix(dir.path())?.to_owned();
+    Ok(SampleStore {
+        large_commits,
+        ..recorder.into_sample((workload.name(), protocol), files, log_name, seed.is_multiple_of(2))?
+    })
+}
+
+/// Waits until the log ends with a mark, after which an idle store writes nothing.
+fn await_no_op(log: &Path) -> anyhow::Result<()> {
+    let began = Instant::now();
+    loop {
+        let last = frames(&fs::read(log)?).pop();
+        if last.is_some_and(|frame| frame.is_no_op() && frame.durable + 1 == frame.sequence) {
+            return Ok(());
+        }
+        anyhow::ensure!(began.elapsed() < NO_OP_TIMEOUT, "no mark in {NO_OP_TIMEOUT:?}, the log ends with {last:?}");
+        std::thread::sleep(POLL);
+    }
+}
+
+fn read_files(store: &Path, folder: &Path, files: &mut Vec<(PathBuf, Vec<u8>)>) -> anyhow::Result<()> {
+    for entry in fs::read_dir(store.join(folder))? {
+        let entry = entry?;
+        let name = folder.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            read_files(store, &name, files)?;
+        // RocksDB's diary is long and read by nobody.
+        } else if entry.file_name() != "LOG" {
+            files.push((name, fs::read(entry.path())?));
+        }
+    }
+    Ok(())
+}
+
+/// The log's parts in the order in which places are counted, and how many places come before the marks.
+fn ranges_of(log: &[u8]) -> (Vec<Range<usize>>, usize) {
+    let (no_ops, frames): (Vec<_>, Vec<_>) = frames(log).into_iter().partition(Frame::is_no_op);
+    let mut ranges: Vec<Range<usize>> = HEADERS_AT.iter().map(|at| *at..at + HEADER_BYTES).collect();
+    ranges.extend(frames.iter().map(|frame| frame.offset..frame.end()));
+    let stable_bytes = ranges.iter().map(Range::len).sum();
+    ranges.extend(no_ops.iter().map(|no_op| no_op.offset..no_op.end()));
+    ranges.extend([HEADER_BYTES..HEADERS_AT[1], HEADERS_AT[1] + HEADER_BYTES..FRAMES_AT]);
+    (ranges, stable_bytes)
+}
+
+/// A ledger with the log's length at each answer.
+struct LengthRecorder {
+    log: PathBuf,
+    ticks: AtomicU64,
+    commits: Mutex<Vec<(u64, Entry)>>,
+    answers: Mutex<Vec<(usize, u64, Answer)>>,
+}
+
+impl LengthRecorder {
+    fn new(log: &Path) -> Self {
+        Self { log: log.into(), ticks: AtomicU64::new(0), commits: Mutex::default(), answers: Mutex::default() }
+    }
+
+    /// Up to the last frame with content: a mark behind it is not what was waited for.
+    fn length(&self) -> usize {
+        let frames = fs::read(&self.log).map(|log| frames(&log));
+        let last = |frames: Vec<Frame>| frames.iter().rfind(|frame| !frame.is_no_op()).map(Frame::end);
+        frames.map_or(usize::MAX, |frames| last(frames).unwrap_or(FRAMES_AT))
+    }
+
+    fn into_sample(
+        self,
+        (workload, protocol): (&'static str, CommitProtocol),
+        mut files: Vec<(PathBuf, Vec<u8>)>,
+        log_name: PathBuf,
+        drop_no_op: bool,
+    ) -> anyhow::Result<SampleStore> {
+        let at = files.iter().position(|(name, _)| *name == log_name).ok_or_else(|| anyhow::anyhow!("no log"))?;
+        let (_, mut log) = files.swap_remove(at);
+        let content = frames(&log).iter().rfind(|frame| !frame.is_no_op()).map_or(FRAMES_AT, Frame::end);
+        log.truncate(if drop_no_op { content } else { valid_length(&log) });
+        let (ranges, stable_bytes) = ranges_of(&log);
+        let commits = self.commits.into_inner();
+        let answers = self.answers.into_inner();
+        Ok(SampleStore {
+            workload,
+            protocol,
+            files,
+            log_name,
+            log,
+            ranges,
+            stable_bytes,
+            large_commits: 0,
+            commits,
+            answers,
+        })
+    }
+}
+
+impl Recorder for LengthRecorder {
+    fn now(&self) -> u64 {
+        self.ticks.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    fn number(&self) -> u64 {
+        self.now()
+    }
+
+    fn record_commit(&self, number: u64, entry: Entry) {
+        self.commits.lock().push((number, entry));
+    }
+
+    fn record_answer(&self, number: u64, answer: Answer) {
+        let length = self.length();
+        self.answers.lock().push((length, number, answer));
+    }
+}

@@ -1,0 +1,233 @@
+//! The store's log as its description says, read by a second program.
+//!
+//! A segment is a file `log/NNNNNNNNNN.segment`: two copies of a header, 4096 bytes apart, then frames from byte 8192 on, then
+//! zeros that are filled in ahead. Each frame has a checksum and a sequence number, and names the sequence that was durable when
+//! it was written. So what a reader must make of a damaged log can be told from its bytes: it reads whole frames up to the
+//! first that is not, and if any whole frame or header behind it names the missing sequence, or a later one, as durable, the
+//! store must refuse to open. Otherwise it must open.
+//!
+//! The store's own reader is not used here, so a mistake in it cannot hide itself.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Frames begin here.
+pub const FRAMES_AT: usize = 8192;
+/// Where the header stands.
+pub const HEADERS_AT: [usize; 2] = [0, 4096];
+/// What is checked of it.
+pub const HEADER_BYTES: usize = 128;
+const FRAME_HEADER_BYTES: usize = 24;
+const ALIGNMENT: usize = 8;
+const MAGIC: &[u8] = b"percolog";
+
+/// A whole header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    salt: u64,
+    /// The sequence of the first frame.
+    pub first: u64,
+    /// Where the segment before ends, if there is one.
+    pub continues: Option<u64>,
+    /// What was durable when it was written.
+    pub durable: u64,
+}
+
+/// A whole frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// Where it begins.
+    pub offset: usize,
+    /// Bytes of its payload.
+    pub length: usize,
+    /// Its number in the log.
+    pub sequence: u64,
+    /// What was durable when it was written.
+    pub durable: u64,
+}
+
+impl Frame {
+    /// Where the next one begins.
+    pub fn end(&self) -> usize {
+        (self.offset + FRAME_HEADER_BYTES + self.length).next_multiple_of(ALIGNMENT)
+    }
+
+    /// Whether it only says what is durable. When such frames come is a matter of time.
+    pub fn is_no_op(&self) -> bool {
+        self.length == 0
+    }
+}
+
+/// The segments of the store in `folder`, oldest first.
+///
+/// # Errors
+/// Those of reading the folder.
+pub fn segments(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let files = fs::read_dir(folder.join("log"))?.map(|entry| entry.map(|entry| entry.path()));
+    let mut files = files.collect::<Result<Vec<_>, _>>()?;
+    files.retain(|file| is_segment(file));
+    files.sort();
+    Ok(files)
+}
+
+/// Whether the file has the name of a segment; those that an accepted loss has left have others.
+pub fn is_segment(file: &Path) -> bool {
+    let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+    file.extension().is_some_and(|ext| ext == "segment") && stem.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// The header, from the first copy that is whole.
+pub fn header(segment: &[u8]) -> Option<Header> {
+    HEADERS_AT.into_iter().find_map(|at| {
+        let bytes = segment.get(at..at + HEADER_BYTES)?;
+        let is_whole = bytes.starts_with(MAGIC)
+            && crc32c::crc32c(&[&bytes[..HEADER_BYTES - 4]].concat()) == u32_at(bytes, HEADER_BYTES - 4)?;
+        let continues = (u64_at(bytes, 48)? > 0).then_some(u64_at(bytes, 56)?);
+        let header =
+            Header { salt: u64_at(bytes, 24)?, first: u64_at(bytes, 40)?, continues, durable: u64_at(bytes, 72)? };
+        is_whole.then_some(header)
+    })
+}
+
+/// The frames up to the first that is not whole.
+pub fn frames(segment: &[u8]) -> Vec<Frame> {
+    let mut frames = Vec::new();
+    let Some(header) = header(segment) else { return frames };
+    let mut at = FRAMES_AT;
+    while let Some(frame) = frame_at(segment, &header, at) {
+        if frame.sequence != header.first + frames.len() as u64 {
+            break;
+        }
+        at = frame.end();
+        frames.push(frame);
+    }
+    frames
+}
+
+/// Where the last of these frames ends; 0 where there is not even a header.
+pub fn valid_length(segment: &[u8]) -> usize {
+    let start = if header(segment).is_some() { FRAMES_AT } else { 0 };
+    frames(segment).last().map_or(start, Frame::end)
+}
+
+fn frame_at(segment: &[u8], header: &Header, offset: usize) -> Option<Frame> {
+    let bytes = segment.get(offset..offset + FRAME_HEADER_BYTES)?;
+    let length = usize::try_from(u32_at(bytes, 4)?).ok()?;
+    let frame = Frame { offset, length, sequence: u64_at(bytes, 8)?, durable: u64_at(bytes, 16)? };
+    if frame.sequence < header.first || frame.durable >= frame.sequence || frame.end() > segment.len() {
+        return None;
+    }
+    (checksum(segment, header, &frame) == u32_at(bytes, 0)?).then_some(frame)
+}
+
+fn checksum(segment: &[u8], header: &Header, frame: &Frame) -> u32 {
+    let rest = segment.get(frame.offset + 4..frame.offset + FRAME_HEADER_BYTES + frame.length).unwrap_or_default();
+    crc32c::crc32c(&[&header.salt.to_le_bytes(), &(frame.offset as u64).to_le_bytes(), rest].concat())
+}
+
+/// What a reader must make of a log of which nothing is in tables.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReplayResult {
+    /// The last sequence that can be read.
+    pub last: u64,
+    /// Where that frame ends, in its segment.
+    pub end: usize,
+    /// The highest sequence that anything whole behind it names as durable.
+    pub durable_upto: u64,
+}
+
+impl ReplayResult {
+    /// Whether acknowledged frames are missing for certain.
+    pub fn is_loss(&self) -> bool {
+        self.durable_upto > self.last
+    }
+}
+
+/// Reads the segments, oldest first; nothing if the header of the oldest is gone.
+pub fn replay(segments: &[&[u8]]) -> Option<ReplayResult> {
+    let mut result: Option<ReplayResult> = None;
+    let mut goes_on = true;
+    for (at, segment) in segments.iter().enumerate() {
+        let Some(header) = header(segment) else {
+            if at == 0 {
+                return None;
+            }
+            continue;
+        };
+        let replayed = result.get_or_insert(ReplayResult { last: header.first - 1, ..ReplayResult::default() });
+        let mut from = FRAMES_AT;
+        if goes_on && replayed.last + 1 == header.first {
+            let limit = segments.get(at + 1).and_then(|next| self::header(next)).and_then(|next| next.continues);
+            let limit = limit.and_then(|limit| usize::try_from(limit).ok());
+            for frame in frames(segment).iter().take_while(|frame| limit.is_none_or(|limit| frame.end() <= limit)) {
+                (replayed.last, from) = (frame.sequence, frame.end());
+            }
+            replayed.end = from;
+            goes_on = limit == Some(from);
+        } else {
+            replayed.durable_upto = replayed.durable_upto.max(header.durable);
+        }
+        while let Some(frame) = next_whole(segment, &header, from) {
+            replayed.durable_upto = replayed.durable_upto.max(frame.durable);
+            from = frame.end();
+        }
+    }
+    result
+}
+
+fn next_whole(segment: &[u8], header: &Header, from: usize) -> Option<Frame> {
+    (from..segment.len()).step_by(ALIGNMENT).find_map(|at| frame_at(segment, header, at))
+}
+
+/// Makes the segment one whose frames were all written before anything above `durable` was: the sync that made it so was slower.
+pub fn cap_durable_sequence(segment: &mut [u8], durable: u64) {
+    let Some(header) = header(segment) else { return };
+    for frame in frames(segment) {
+        let capped = Frame { durable: frame.durable.min(durable), ..frame };
+        let at = frame.offset;
+        segment[at + 16..at + 24].copy_from_slice(&capped.durable.to_le_bytes());
+        let sum = checksum(segment, &header, &capped);
+        segment[at..at + 4].copy_from_slice(&sum.to_le_bytes());
+    }
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes)
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_s_log_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = percolite::Store::open(folder.path()).unwrap();
+        let rows = store.keyspace("rows").unwrap();
+        for number in 0..3 {
+            store.transact(|txn| txn.put(&rows, "row", vec![number; 100])).unwrap();
+        }
+        store.close().unwrap();
+        drop(rows);
+        let files = segments(folder.path()).unwrap();
+        let bytes = fs::read(&files[0]).unwrap();
+        let frames = frames(&bytes);
+        assert!(frames.iter().filter(|frame| frame.length > 100).count() >= 3, "{frames:?}");
+        assert!(frames.last().unwrap().is_no_op(), "closing leaves a mark");
+        let whole = replay(&[&bytes]).unwrap();
+        assert_eq!((whole.last, whole.end), (frames.len() as u64, valid_length(&bytes)));
+        assert!(!whole.is_loss());
+        for frame in &frames[..frames.len() - 1] {
+            let mut bytes = bytes.clone();
+            bytes[frame.offset + 20] ^= 1;
+            let damaged = replay(&[&bytes]).unwrap();
+            assert_eq!(damaged.last, frame.sequence - 1);
+            assert!(damaged.is_loss(), "{frame:?}");
+        }
+    }
+}

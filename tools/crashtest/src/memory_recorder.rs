@@ -1,0 +1,58 @@
+//! A ledger that clients of this process write into.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::client::Recorder;
+use crate::client_log::{Answer, ClientLog, Entry};
+
+/// Room for what one life can number: a later life begins above it, however little of an earlier one was heard.
+const TICKS_PER_INCARNATION: u64 = 1 << 32;
+
+/// The first moment of a life.
+pub fn first_tick(incarnation: u32) -> u64 {
+    u64::from(incarnation) * TICKS_PER_INCARNATION
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct MemoryRecorder {
+    log: Mutex<ClientLog>,
+    ticks: AtomicU64,
+}
+
+impl MemoryRecorder {
+    /// A desk with a ledger on it, in this life.
+    pub fn new(log: ClientLog, incarnation: u32) -> Self {
+        Self { log: Mutex::new(log), ticks: AtomicU64::new(first_tick(incarnation)) }
+    }
+
+    /// The ledger.
+    pub fn log(&self) -> MutexGuard<'_, ClientLog> {
+        self.log.lock()
+    }
+
+    /// The ledger, when the clients are gone.
+    pub fn into_log(self) -> ClientLog {
+        self.log.into_inner()
+    }
+}
+
+impl Recorder for MemoryRecorder {
+    fn now(&self) -> u64 {
+        self.ticks.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    fn number(&self) -> u64 {
+        self.now()
+    }
+
+    fn record_commit(&self, number: u64, entry: Entry) {
+        self.log().record_commit(number, entry);
+    }
+
+    fn record_answer(&self, number: u64, answer: Answer) {
+        self.log().record_answer(number, answer);
+    }
+}

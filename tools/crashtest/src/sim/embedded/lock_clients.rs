@@ -1,0 +1,250 @@
+//! The clients that take locks by name, and what is asked of the store about them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use percolite::engine::Engine;
+use percolite::runtime::Env;
+use percolite::{Error, Keyspace, Store};
+
+use super::super::Mode;
+use super::super::engine::{ProcessDead, is_dead};
+use super::super::plan::LOCK_CLIENT;
+use super::super::runtime::SimRuntime;
+use super::super::scheduler::ThreadId;
+use super::{Embedded, Process};
+use crate::client::ClientId;
+use crate::lock_checker::replay;
+use crate::lock_workload::event::{EventRecorder, LockEvent, LogicalTime};
+use crate::lock_workload::{EventWriter, LOCK_KEYSPACE, LockClient, LockEnv, final_checks};
+use crate::violation::Violation;
+
+/// A locker that has noted nothing for so long waits for ever: no pause, no patience and no lease is as long.
+const HANG_TIMEOUT: Duration = Duration::from_secs(300);
+/// The first pause between two looks, and how often it is as long again.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Between two lives, in milliseconds.
+const PAUSES_MS: [usize; 4] = [1, 100, 600, 3000];
+
+/// What all lives have noted of locks.
+#[derive(Clone, Default)]
+pub struct LockEvents {
+    events: Arc<Mutex<Vec<LockEvent>>>,
+    ticks: Arc<AtomicU64>,
+}
+
+impl LockEvents {
+    /// All of it.
+    pub fn all(&self) -> Vec<LockEvent> {
+        self.events.lock().clone()
+    }
+
+    fn for_process(&self, dead: &ProcessDead) -> ProcessEvents {
+        ProcessEvents { notes: self.clone(), dead: Arc::clone(dead) }
+    }
+
+    /// How many requests there were.
+    pub fn requests(&self) -> u64 {
+        self.events.lock().iter().filter(|event| matches!(event, LockEvent::Requested { .. })).count() as u64
+    }
+
+    fn logical_time(&self, incarnation: u32, now: Duration) -> LogicalTime {
+        final_checks::logical_time(incarnation, now, self.ticks.fetch_add(1, Ordering::SeqCst) + 1)
+    }
+
+    /// Enters that a life has ended.
+    pub fn record_gone(&self, incarnation: u32, now: Duration) {
+        let at = self.logical_time(incarnation, now);
+        self.events.lock().push(LockEvent::StoreGone(at));
+    }
+}
+
+/// What a dead process says is not entered.
+struct ProcessEvents {
+    notes: LockEvents,
+    dead: ProcessDead,
+}
+
+impl EventRecorder for ProcessEvents {
+    fn tick(&self) -> u64 {
+        self.notes.ticks.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    fn record(&self, event: LockEvent) {
+        if !is_dead(&self.dead) {
+            self.notes.events.lock().push(event);
+        }
+    }
+}
+
+/// What was so before a store was opened.
+pub struct BeforeOpening(LogicalTime, u64);
+
+impl Embedded<'_> {
+    /// To be called before a life's store is opened.
+    pub(super) fn before_opening(&mut self, incarnation: u32) -> BeforeOpening {
+        if self.plan.mode == Mode::Locks && incarnation > 0 {
+            let pause = PAUSES_MS[self.rng.below(PAUSES_MS.len())];
+            self.scheduler.advance(Duration::from_millis(self.rng.below(pause) as u64));
+            // By hours, either way; while lockers run it is not set.
+            self.step_clock();
+        }
+        BeforeOpening(self.lock_events.logical_time(incarnation, self.scheduler.now()), self.scheduler.unix_millis())
+    }
+
+    /// Asks a store that was opened just now for the leases of earlier lives.
+    pub(super) fn check_leases(
+        &mut self,
+        store: &Store,
+        engine: &Process,
+        dead: &ProcessDead,
+        BeforeOpening(before, wall): BeforeOpening,
+    ) {
+        if self.plan.mode != Mode::Locks {
+            return;
+        }
+        self.shared_locks = Arc::new(self.shared_locks.next_incarnation());
+        let (recorder, incarnation) = (self.lock_events.for_process(dead), before.incarnation);
+        let now = self.lock_events.logical_time(incarnation, self.scheduler.now());
+        recorder.record(LockEvent::StoreOpened(before, now, (wall, self.scheduler.unix_millis())));
+        let checked = store.keyspace(LOCK_KEYSPACE).and_then(|rows| {
+            let runtime = SimRuntime::new(self.scheduler, 0);
+            let shared = Arc::clone(&self.shared_locks);
+            let (engine, rows): (&dyn Engine, &Keyspace) = (&**engine, &rows);
+            let env = LockEnv { store, engine, rows, runtime: &*runtime, recorder: &recorder, shared: &shared };
+            final_checks::check_leases(&EventWriter { env, incarnation }, &self.lock_events.all(), &mut self.rng)
+        });
+        match checked {
+            Ok(violations) => self.violations.lock().extend(violations.into_iter().filter(|_| !is_dead(dead))),
+            Err(why) => self.report_unless_dead(dead, "lock: leases survive the process", &why),
+        }
+    }
+
+    fn report_unless_dead(&self, dead: &ProcessDead, invariant: &'static str, why: &Error) {
+        if !is_dead(dead) {
+            self.report(invariant, why.to_string());
+        }
+    }
+
+    /// Begins the threads that take locks.
+    pub(super) fn spawn_lock_clients(
+        &mut self,
+        store: &Store,
+        engine: &Process,
+        dead: &ProcessDead,
+        incarnation: u32,
+        deadline_yields: Option<u64>,
+    ) -> Vec<ThreadId> {
+        if self.plan.mode != Mode::Locks {
+            return Vec::new();
+        }
+        let Ok(rows) = store.keyspace(LOCK_KEYSPACE) else { return Vec::new() };
+        let steps = self.plan.lock_steps;
+        let left = Arc::new(AtomicU64::new(steps * self.plan.lock_clients as u64 / 4));
+        let mut threads = Vec::new();
+        for _ in 0..self.plan.lock_clients {
+            self.sessions += 1;
+            let mut rng = self.rng.split();
+            let client_id =
+                ClientId { session: self.sessions, incarnation, config: self.plan.random_client_config(&mut rng) };
+            let (store, engine, rows, dead) = (store.clone(), Arc::clone(engine), rows.clone(), Arc::clone(dead));
+            let (recorder, shared, left) =
+                (self.lock_events.for_process(&dead), Arc::clone(&self.shared_locks), Arc::clone(&left));
+            let (violations, scheduler) = (Arc::clone(&self.violations), Arc::clone(self.scheduler));
+            let runtime: Arc<dyn Env> = SimRuntime::new(self.scheduler, 0);
+            let pause_max_ms = self.plan.lock_pause_max_ms;
+            let work = move || {
+                let env = LockEnv {
+                    store: &store,
+                    engine: &*engine,
+                    rows: &rows,
+                    runtime: &*runtime,
+                    recorder: &recorder,
+                    shared: &shared,
+                };
+                let mut client = LockClient::new(env, client_id, rng, pause_max_ms);
+                for step in 0..steps {
+                    if let Err(why) = client.step() {
+                        if !is_dead(&dead) {
+                            violations.lock().push(Violation::new("lock: unexpected error", why.to_string()));
+                        }
+                        break;
+                    }
+                    if is_dead(&dead) {
+                        break;
+                    }
+                    let is_late = step >= steps * 3 / 4;
+                    if let Some(pauses) =
+                        deadline_yields.filter(|_| is_late && left.fetch_sub(1, Ordering::SeqCst) == 1)
+                    {
+                        scheduler.expire_within(pauses);
+                    }
+                }
+            };
+            match self.scheduler.spawn(&format!("{LOCK_CLIENT} {}", self.sessions), Box::new(work)) {
+                Ok(thread) => threads.push(thread),
+                Err(why) => self.report("harness", why.to_string()),
+            }
+        }
+        threads
+    }
+
+    /// Waits for those threads. One that waits for ever is reported, and its wait is ended by closing the store.
+    pub(super) fn await_lock_clients(&self, threads: Vec<ThreadId>, store: &Store, dead: &ProcessDead) {
+        let (mut poll_interval, mut idle) = (POLL_INTERVAL, Duration::ZERO);
+        let mut last_tick = self.lock_events.ticks.load(Ordering::SeqCst);
+        while threads.iter().any(|thread| !self.scheduler.has_ended(*thread)) && self.scheduler.deadlock().is_none() {
+            self.scheduler.sleep(poll_interval);
+            let now = self.lock_events.ticks.load(Ordering::SeqCst);
+            (last_tick, idle) = (now, if now == last_tick { idle + poll_interval } else { Duration::ZERO });
+            if idle > HANG_TIMEOUT {
+                if !is_dead(dead) {
+                    let table = store.lock_table().map(|table| table.entries);
+                    self.report("lock: waits end", format!("no locker has done anything for {idle:?}: {table:?}"));
+                }
+                // That ends every grant and every wait.
+                let _ = store.clone().close();
+                break;
+            }
+            poll_interval = (2 * poll_interval).min(HANG_TIMEOUT / 4);
+        }
+        for thread in threads {
+            self.scheduler.join(thread);
+        }
+    }
+
+    /// When no locks are taken any more in this life.
+    pub(super) fn check_locks(&self, store: &Store, engine: &Process, dead: &ProcessDead, incarnation: u32) {
+        let (Mode::Locks, Ok(rows)) = (self.plan.mode, store.keyspace(LOCK_KEYSPACE)) else { return };
+        let (recorder, runtime) = (self.lock_events.for_process(dead), SimRuntime::new(self.scheduler, 0));
+        let env = LockEnv {
+            store,
+            engine: &**engine,
+            rows: &rows,
+            runtime: &*runtime,
+            recorder: &recorder,
+            shared: &self.shared_locks,
+        };
+        self.shared_locks.drop_guards(&EventWriter { env, incarnation });
+        let violations = final_checks::check_wakeups(store, self.shared_locks.counts())
+            .into_iter()
+            .chain(final_checks::check_only_leases(store));
+        let violations: Vec<Violation> = violations.collect();
+        self.violations.lock().extend(violations.into_iter().filter(|_| !is_dead(dead)));
+    }
+
+    /// In the end: how open commits have ended, and whether anything is left.
+    pub(super) fn resolve_lock_commits(&self, store: &Store, engine: &Process) -> Result<(), String> {
+        if self.plan.mode != Mode::Locks {
+            return Ok(());
+        }
+        let rows = store.keyspace(LOCK_KEYSPACE).map_err(|why| why.to_string())?;
+        let ended = final_checks::resolve_unknown(&replay(&self.lock_events.all()).undecided, &**engine, &rows);
+        self.lock_events.events.lock().extend(ended);
+        let left = final_checks::check_nothing_left(store).map_err(|why| why.to_string())?;
+        self.violations.lock().extend(left);
+        Ok(())
+    }
+}

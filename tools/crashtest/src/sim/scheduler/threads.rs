@@ -1,0 +1,140 @@
+//! The threads of a simulation, and which of them has the next turn: plain state, without a thread of the operating system.
+
+use std::hash::{DefaultHasher, Hasher as _};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Gate, ThreadId};
+use crate::rng::SeededRng;
+
+/// For how many steps of others a thread is stalled, at most, and for how long.
+const STALL: (usize, Duration) = (400, Duration::from_millis(20));
+/// The same where threads are stalled often.
+pub const LONG_STALL: (usize, Duration) = (2000, Duration::from_millis(100));
+
+pub struct State {
+    pub rng: SeededRng,
+    pub threads: Vec<Thread>,
+    pub now: Duration,
+    pub clock_offset_ms: i64,
+    /// The thread whose turn it is goes on once in so many pauses.
+    pub switch_every: usize,
+    /// A thread that takes a lock pauses before it once in so many times; 0: never.
+    pub yield_at_locks_every: usize,
+    /// A thread that pauses is stalled once in so many times; 0: never.
+    pub stall_every: usize,
+    /// For so many steps, and so long, at most.
+    pub stall_max: (usize, Duration),
+    /// Only threads whose name begins so.
+    pub stall_prefix: &'static str,
+    pub steps: u64,
+    pub digest: DefaultHasher,
+    pub trace: Option<Vec<String>>,
+    pub deadlock: Option<String>,
+}
+
+pub struct Thread {
+    pub name: String,
+    pub gate: Arc<Gate>,
+    pub state: ThreadState,
+    /// An unpark that no park has taken yet.
+    pub permit: bool,
+    /// It gets no turn before this step, nor before that much time has passed, while others can have it.
+    pub stall: Option<Stall>,
+    /// How often in a row it has found a lock taken.
+    pub lock_attempts: u32,
+}
+
+impl Thread {
+    pub fn new(name: &str, gate: Arc<Gate>) -> Self {
+        Self { name: name.into(), gate, state: ThreadState::Ready, permit: false, stall: None, lock_attempts: 0 }
+    }
+}
+
+/// How long a thread gets no turn: until either has come.
+#[derive(Clone, Copy)]
+pub struct Stall {
+    pub step: u64,
+    pub time: Duration,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum ThreadState {
+    Ready,
+    Waiting { until: Option<Duration> },
+    Ended,
+}
+
+impl State {
+    pub fn new(mut rng: SeededRng, main: Thread, trace: bool) -> Self {
+        let restless = [1, 1, 2, 4, 16][rng.below(5)];
+        let pauses_at_locks = [0, 1, 4, 16][rng.below(4)];
+        let stalls = [0, 0, 100, 1000][rng.below(4)];
+        Self {
+            rng,
+            threads: vec![main],
+            now: Duration::ZERO,
+            clock_offset_ms: 0,
+            switch_every: restless,
+            yield_at_locks_every: pauses_at_locks,
+            stall_every: stalls,
+            stall_max: STALL,
+            stall_prefix: "",
+            steps: 0,
+            digest: DefaultHasher::new(),
+            trace: trace.then(Vec::new),
+            deadlock: None,
+        }
+    }
+
+    pub fn choose(&mut self) -> Option<ThreadId> {
+        loop {
+            let now = self.now;
+            for thread in &mut self.threads {
+                if let ThreadState::Waiting { until: Some(until) } = thread.state
+                    && until <= now
+                {
+                    thread.state = ThreadState::Ready;
+                }
+            }
+            let ready: Vec<ThreadId> =
+                (0..self.threads.len()).filter(|id| self.threads[*id].state == ThreadState::Ready).collect();
+            let is_stalled = |stall: &Stall| self.steps < stall.step && now < stall.time;
+            let going: Vec<ThreadId> =
+                ready.iter().copied().filter(|id| !self.threads[*id].stall.as_ref().is_some_and(is_stalled)).collect();
+            if !going.is_empty() {
+                return going.get(self.rng.below(going.len())).copied();
+            }
+            let next = self.threads.iter().filter_map(|thread| match thread.state {
+                ThreadState::Waiting { until } => until,
+                ThreadState::Ready | ThreadState::Ended => None,
+            });
+            let stalls = ready.iter().filter_map(|id| self.threads[*id].stall).map(|stall| stall.time);
+            match next.min() {
+                Some(next) => self.now = stalls.min().map_or(next, |stall| stall.min(next)),
+                // Nobody else is there to wait for.
+                None if !ready.is_empty() => return ready.get(self.rng.below(ready.len())).copied(),
+                None => return None,
+            }
+        }
+    }
+
+    /// Has a thread wait for many steps of others, now and then.
+    pub fn stall(&mut self, own: ThreadId) {
+        let may_stall = self.stall_every > 0 && own != 0 && self.threads[own].name.starts_with(self.stall_prefix);
+        if may_stall && self.rng.one_in(self.stall_every) {
+            let (steps_max, time_max) = self.stall_max;
+            let step = self.steps + 1 + self.rng.below(steps_max) as u64;
+            self.threads[own].stall = Some(Stall { step, time: self.now + time_max });
+        }
+    }
+
+    pub fn record(&mut self, own: ThreadId, what: &str) {
+        self.steps += 1;
+        self.digest.write_usize(own);
+        self.digest.write(what.as_bytes());
+        if let Some(trace) = &mut self.trace {
+            trace.push(format!("{:>10.3} {:<12} {what}", self.now.as_secs_f64() * 1e3, self.threads[own].name));
+        }
+    }
+}

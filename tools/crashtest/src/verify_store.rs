@@ -1,0 +1,346 @@
+//! Opens a store that something was done to, and judges what is there against what its clients were told.
+//!
+//! Everything that a crash left is resolved; what became of open transactions is looked up; the workload's promise, the
+//! structure below the store, and progress are judged; opening once more must change nothing; and the history of all lives
+//! together must be one of snapshot isolation.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use percolite::engine::Compression;
+use percolite::engine::folder::{FolderEngine, FolderOptions, FolderStorage};
+use percolite::engine::storage::{CellReader as _, Column};
+use percolite::engine::{Engine, EngineError, RowRange};
+use percolite::runtime::{Env, SystemEnv};
+use percolite::{Builder, Durability, Error, Store};
+
+use crate::checker::check;
+use crate::client::{Client, ClientConfig, ClientId, ROWS, SECOND, TxnEnd};
+use crate::client_log::ClientLog;
+use crate::counter_check::check_counter;
+use crate::fast_env::FastEnv;
+use crate::invariants::{check_structure, digest, keyspace_ids};
+use crate::lock_checker::{self, replay};
+use crate::lock_workload::event::{EventRecorder, LockEvent, LogicalTime};
+use crate::lock_workload::final_checks::{self, logical_time};
+use crate::lock_workload::{EventWriter, LOCK_KEYSPACE, LockEnv, SharedLocks};
+use crate::memory_recorder::{MemoryRecorder, first_tick};
+use crate::restores::{MANY_ROWS, Restores, keyspaces_without_name, orphaned_keyspaces};
+use crate::rng::SeededRng;
+use crate::violation::Violation;
+use crate::workload::Workload;
+
+/// A small store: the harness opens thousands.
+pub const SMALL_STORE: FolderOptions = FolderOptions {
+    block_cache_bytes: 1 << 20,
+    write_buffer_bytes: 4 << 20,
+    compression: Compression::Lz4,
+    accept_data_loss: None,
+};
+
+/// What is left of a restore is erased well within this time, by a store whose clock runs so fast.
+const ERASE_TIMEOUT: Duration = Duration::from_secs(20);
+const CLOCK_SPEED: u32 = 50;
+
+/// A process that is being started has become another program in less than that.
+const EXEC_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What is examined.
+pub struct StoreUnderTest<'a> {
+    /// Where it is; it is changed by being opened.
+    pub folder: &'a Path,
+    /// What its clients did.
+    pub workload: &'static dyn Workload,
+    /// In what way.
+    pub config: ClientConfig,
+    /// The life that examining is, above all others.
+    pub incarnation: u32,
+    /// What clients were told of buffered commits before a crash took the promise back.
+    pub acknowledged: &'a BTreeMap<u64, u64>,
+    /// What was noted of locks.
+    pub lock_events: &'a [LockEvent],
+    /// Whether to open it a second time.
+    pub reopen: bool,
+    /// The loss with which it is to open all the same.
+    pub accept_loss: Option<u64>,
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+pub struct StoreReport {
+    /// The ledger with everything looked up, and without what the examiner did itself.
+    pub resolved_log: ClientLog,
+    /// The whole of it.
+    pub client_log: ClientLog,
+    /// Commits that nobody was told of and that were there.
+    pub unacknowledged_commits: u64,
+    /// How many locks were left.
+    pub locks: u64,
+    /// How long it took to open and to resolve them.
+    pub recovery_time: Duration,
+    /// What is broken.
+    pub violations: Vec<Violation>,
+    /// Whether the store lists a loss that was accepted.
+    pub lists_loss: bool,
+    /// Why it did not open, if so.
+    pub open_error: Option<Error>,
+}
+
+/// A folder, as the engine of a store and for looking below it.
+///
+/// # Errors
+/// Those of opening.
+pub fn open_engine(folder: &Path, memory: FolderOptions) -> Result<Arc<FolderEngine>, EngineError> {
+    Ok(Arc::new(FolderEngine::new(FolderStorage::open(folder, memory)?, true)))
+}
+
+/// Judges a store. The ledger has everything that was promised, and no more.
+pub fn verify(target: &StoreUnderTest<'_>, client_log: ClientLog) -> StoreReport {
+    let mut found = StoreReport::default();
+    let recorder = MemoryRecorder::new(client_log, target.incarnation);
+    match resolve_and_verify(target, &recorder, &mut found) {
+        Ok(before) if target.reopen => match open_and_digest(target) {
+            Ok(after) if after == before => {}
+            Ok(_) => report(&mut found, "idempotent recovery", "opening again has changed what is stored"),
+            Err(why) => report(&mut found, "the store opens", format!("not the second time: {why}")),
+        },
+        Ok(_) => {}
+        Err(why) => found.open_error = Some(why),
+    }
+    found.client_log = recorder.into_log();
+    if found.open_error.is_none() {
+        found.violations.extend(check_counter(&found.client_log));
+        match found.client_log.history() {
+            Ok(history) => found.violations.extend(Violation::found_by_checker(&check(&history))),
+            Err(why) => report(&mut found, "harness", why.to_string()),
+        }
+    }
+    found
+}
+
+/// An error is one of opening or of the first look: the store refuses.
+fn resolve_and_verify(
+    target: &StoreUnderTest<'_>,
+    recorder: &MemoryRecorder,
+    found: &mut StoreReport,
+) -> Result<u64, Error> {
+    let started = Instant::now();
+    let engine = open_engine(target.folder, FolderOptions { accept_data_loss: target.accept_loss, ..SMALL_STORE })?;
+    found.lists_loss = !engine.data_losses().is_empty();
+    found.locks = count_locks(&engine)?;
+    let event_log = LockEventLog::new(target);
+    let before = event_log.now();
+    let store = store_builder(target)
+        .runtime(Arc::clone(&event_log.runtime))
+        .open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
+    verify_locks(target, &event_log, before, (&store, &*engine), found)?;
+    let (second, rows) = (store.keyspace(SECOND)?, store.keyspace(ROWS)?);
+    store.resolve_orphan_locks()?;
+    found.recovery_time = started.elapsed();
+    {
+        let mut client_log = recorder.log();
+        let resolved = client_log.resolve_unknown(&*engine, &rows)?;
+        found.unacknowledged_commits = resolved.committed as u64;
+        found.violations.extend(resolved.violations);
+        if let Some(hole) = client_log.find_gap(target.acknowledged) {
+            report(found, "surviving prefix", hole);
+        }
+        found.resolved_log = client_log.clone();
+    }
+    let client_id = ClientId {
+        session: u64::from(target.incarnation) * 1000,
+        incarnation: target.incarnation,
+        config: ClientConfig { durability: Durability::Sync, ..target.config },
+    };
+    let (both, rng) = ((rows, Some(second)), SeededRng::new(u64::from(target.incarnation)));
+    let mut client = Client::new((&store, &*engine), both, recorder, client_id, rng);
+    let checked = client.check_snapshot(target.workload);
+    let progress = client.lock_every_row();
+    drop(client);
+    if let Err(why) = checked {
+        report(found, "workload", why.to_string());
+    }
+    match progress {
+        Ok(TxnEnd::Committed) => {}
+        other => report(found, "progress", format!("a transaction on every row: {other:?}")),
+    }
+    store.resolve_orphan_locks()?;
+    let keyspaces = keyspace_ids(&store)?;
+    if let Err(why) = store.close() {
+        report(found, "the store closes", why.to_string());
+    }
+    found.violations.extend(check_structure(engine.storage())?);
+    Ok(digest(engine.storage(), &keyspaces)?)
+}
+
+/// The notes of a store that is examined.
+struct LockEventLog {
+    runtime: Arc<dyn Env>,
+    events: Mutex<Vec<LockEvent>>,
+    ticks: AtomicU64,
+    incarnation: u32,
+}
+
+impl LockEventLog {
+    fn new(target: &StoreUnderTest<'_>) -> Self {
+        let ticks = AtomicU64::new(first_tick(target.incarnation));
+        Self {
+            runtime: Arc::new(SystemEnv::default()),
+            events: Mutex::new(target.lock_events.to_vec()),
+            ticks,
+            incarnation: target.incarnation,
+        }
+    }
+
+    fn now(&self) -> (LogicalTime, u64) {
+        (logical_time(self.incarnation, self.runtime.elapsed(), self.tick()), self.runtime.unix_millis())
+    }
+}
+
+impl EventRecorder for LockEventLog {
+    fn tick(&self) -> u64 {
+        self.ticks.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    fn record(&self, event: LockEvent) {
+        self.events.lock().push(event);
+    }
+}
+
+/// Asks for the leases that were left, looks up what was committed under locks, and judges what was noted of them. In the end no
+/// lock is held.
+fn verify_locks(
+    target: &StoreUnderTest<'_>,
+    event_log: &LockEventLog,
+    (before, wall): (LogicalTime, u64),
+    (store, engine): (&Store, &FolderEngine),
+    found: &mut StoreReport,
+) -> Result<(), Error> {
+    if !target.lock_events.iter().any(|event| matches!(event, LockEvent::Requested { .. })) {
+        return Ok(());
+    }
+    let (now, wall_now) = event_log.now();
+    event_log.record(LockEvent::StoreOpened(before, now, (wall, wall_now)));
+    let (rows, shared) = (store.keyspace(LOCK_KEYSPACE)?, SharedLocks::default());
+    let env =
+        LockEnv { store, engine, rows: &rows, runtime: &*event_log.runtime, recorder: event_log, shared: &shared };
+    let events = event_log.events.lock().clone();
+    let mut rng = SeededRng::new(u64::from(target.incarnation));
+    found.violations.extend(final_checks::check_leases(
+        &EventWriter { env, incarnation: event_log.incarnation },
+        &events,
+        &mut rng,
+    )?);
+    store.resolve_orphan_locks()?;
+    let open = replay(&*event_log.events.lock()).undecided;
+    event_log.events.lock().extend(final_checks::resolve_unknown(&open, engine, &rows));
+    found.violations.extend(lock_checker::check(&replay(&*event_log.events.lock())));
+    found.violations.extend(final_checks::check_nothing_left(store)?);
+    found.violations.extend(final_checks::check_no_lease_rows(engine.storage())?);
+    Ok(())
+}
+
+/// Judges the restored keyspaces of a store that was killed, of dumps with [`MANY`] rows, and that nothing is left of those
+/// that went before.
+///
+/// # Errors
+/// Those of opening and reading it.
+pub fn verify_restored(folder: &Path, restores: &Restores) -> Result<Vec<Violation>, Error> {
+    let engine = open_engine(folder, SMALL_STORE)?;
+    let store = Store::builder()
+        .disable_history()
+        .runtime(Arc::new(FastEnv::new(CLOCK_SPEED)))
+        .open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
+    let mut violations: Vec<Violation> = restores.check(&store, MANY_ROWS)?.into_iter().collect();
+    let started = Instant::now();
+    loop {
+        let left = keyspaces_without_name(&store, engine.storage())?;
+        if left.is_empty() {
+            break;
+        }
+        if started.elapsed() > ERASE_TIMEOUT {
+            violations.push(orphaned_keyspaces(&left));
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    store.close()?;
+    Ok(violations)
+}
+
+fn count_locks(engine: &FolderEngine) -> Result<u64, EngineError> {
+    let mut count = 0;
+    engine.storage().scan(Column::Lock, &RowRange::all(), false, |_, _| {
+        count += 1;
+        true
+    })?;
+    Ok(count)
+}
+
+fn open_and_digest(target: &StoreUnderTest<'_>) -> Result<u64, Error> {
+    let engine = reopen(target.folder)?;
+    let store: Store = store_builder(target).open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
+    store.resolve_orphan_locks()?;
+    let keyspaces = keyspace_ids(&store)?;
+    store.close()?;
+    Ok(digest(engine.storage(), &keyspaces)?)
+}
+
+/// Opens what this process has just closed. A process that another case is starting may still hold what this one had open,
+/// locks included, until it has become the other program. Nothing of the kind excuses a lock that is held when the store is
+/// opened first: whoever had it is gone by then.
+fn reopen(folder: &Path) -> Result<Arc<FolderEngine>, EngineError> {
+    let started = Instant::now();
+    loop {
+        match open_engine(folder, SMALL_STORE) {
+            Err(EngineError::AlreadyOpen(_)) if started.elapsed() < EXEC_TIMEOUT => {
+                std::thread::sleep(Duration::from_millis(1))
+            }
+            opened => return opened,
+        }
+    }
+}
+
+fn store_builder(target: &StoreUnderTest<'_>) -> Builder {
+    Store::builder().commit_protocol(target.config.protocol).durability(Durability::Sync).conflict_cache_rows(64)
+}
+
+fn report(found: &mut StoreReport, invariant: &'static str, details: impl Into<String>) {
+    found.violations.push(Violation::new(invariant, details));
+}
+
+#[cfg(test)]
+mod tests {
+    use percolite::{CommitProtocol, ErrorKind};
+
+    use super::*;
+    use crate::workload;
+
+    #[test]
+    fn a_store_that_is_let_go_too_late_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let held = open_engine(folder.path(), SMALL_STORE).unwrap();
+        let lets_go = std::thread::spawn(move || {
+            std::thread::sleep(EXEC_TIMEOUT / 4);
+            drop(held);
+        });
+        let target = StoreUnderTest {
+            folder: folder.path(),
+            workload: workload::ALL[0],
+            config: ClientConfig { protocol: CommitProtocol::Auto, durability: Durability::Sync, long_value_every: 0 },
+            incarnation: 1,
+            acknowledged: &BTreeMap::new(),
+            lock_events: &[],
+            reopen: true,
+            accept_loss: None,
+        };
+        let why = verify(&target, ClientLog::default()).open_error.unwrap();
+        assert!(matches!(why.kind(), ErrorKind::AlreadyOpen(_)), "{why:?}");
+        lets_go.join().unwrap();
+        assert!(verify(&target, ClientLog::default()).open_error.is_none());
+    }
+}

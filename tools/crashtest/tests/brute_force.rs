@@ -1,0 +1,423 @@
+//! The checker against brute force, on tiny histories and on those of broken stores.
+
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs, clippy::pedantic, reason = "a test that cannot go on fails")]
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use percolite_crashtest::checker::{CheckResult, quick_check};
+use percolite_crashtest::history::{Line, Op, Outcome, Transaction};
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom as _;
+use rand::{RngExt as _, SeedableRng as _};
+
+use crate::support::graph::{Access, is_possible};
+use crate::support::naive::is_valid;
+use crate::support::store::{Bug, Shape, history};
+use crate::support::{interned, report, seed, text};
+
+#[track_caller]
+fn compare(lines: &[Line]) -> bool {
+    let (verdict, valid) = (quick_check(&interned(lines)), is_valid(lines));
+    assert_eq!(verdict != CheckResult::Violated, valid, "brute force is right\n{}\n{}", text(lines), report(lines));
+    valid
+}
+
+fn committed(session: u64, read_ts: u64, commit_ts: u64, ops: Vec<Op>) -> Line {
+    Line::Transaction(Transaction {
+        id: None,
+        session,
+        start_ts: None,
+        read_ts,
+        commit_ts: Some(commit_ts),
+        outcome: Outcome::Committed,
+        began: None,
+        ended: None,
+        ops,
+    })
+}
+
+/// Every order in which so many transactions can take their snapshots and commit: the times of both, for each.
+fn interleavings(count: usize) -> Vec<Vec<(u64, u64)>> {
+    fn extend(times: &mut Vec<(u64, u64)>, now: u64, all: &mut Vec<Vec<(u64, u64)>>) {
+        if times.iter().all(|(_, commit_ts)| *commit_ts > 0) {
+            all.push(times.clone());
+        }
+        for at in 0..times.len() {
+            let before = times[at];
+            match before {
+                (0, _) => times[at].0 = now,
+                (_, 0) => times[at].1 = now,
+                _ => continue,
+            }
+            extend(times, now + 1, all);
+            times[at] = before;
+        }
+    }
+    let mut all = Vec::new();
+    extend(&mut vec![(0, 0); count], 1, &mut all);
+    all
+}
+
+/// Calls `visit` with every choice of one item from each list.
+fn product<T: Copy>(lists: &[Vec<T>], visit: &mut impl FnMut(&[T])) {
+    fn extend<T: Copy>(lists: &[Vec<T>], chosen: &mut Vec<T>, visit: &mut impl FnMut(&[T])) {
+        let Some(list) = lists.get(chosen.len()) else { return visit(chosen) };
+        for item in list {
+            chosen.push(*item);
+            extend(lists, chosen, visit);
+            chosen.pop();
+        }
+    }
+    extend(lists, &mut Vec::new(), visit);
+}
+
+#[derive(Clone, Copy)]
+enum Step {
+    Read(usize),
+    Claim(usize),
+    Write(usize),
+    Delete(usize),
+    Scan,
+}
+
+const KEYS: [&str; 2] = ["x", "y"];
+
+/// Every history of `count` committed transactions, whose steps are one of these lists each, with every value for every
+/// read that anybody writes: compared with brute force.
+fn all_histories(count: usize, menu: &[&[Step]]) -> (usize, usize) {
+    let (mut tried, mut valid) = (0, 0);
+    let interleavings = interleavings(count);
+    product(&vec![menu.to_vec(); count], &mut |chosen: &[&[Step]]| {
+        let mut values: [Vec<Option<String>>; 2] = [vec![None], vec![None]];
+        let mut value = 0;
+        for step in chosen.iter().copied().flatten() {
+            value += 1;
+            if let Step::Write(key) = step {
+                values[*key].push(Some(value.to_string()));
+            }
+        }
+        let choices: Vec<Vec<usize>> = chosen
+            .iter()
+            .copied()
+            .flatten()
+            .map(|step| match step {
+                Step::Read(key) | Step::Claim(key) => (0..values[*key].len()).collect(),
+                Step::Scan => (0..values[0].len() * values[1].len()).collect(),
+                Step::Write(_) | Step::Delete(_) => vec![0],
+            })
+            .collect();
+        product(&choices, &mut |read: &[usize]| {
+            let mut number = 0;
+            let ops: Vec<Vec<Op>> = chosen
+                .iter()
+                .map(|steps| {
+                    let ops = steps.iter().map(|step| {
+                        let read = read[number];
+                        number += 1;
+                        match step {
+                            Step::Read(key) => Op::Read(KEYS[*key].into(), values[*key][read].clone()),
+                            Step::Claim(key) => Op::ReadForUpdate(KEYS[*key].into(), values[*key][read].clone()),
+                            Step::Write(key) => Op::Write(KEYS[*key].into(), Some(number.to_string())),
+                            Step::Delete(key) => Op::Write(KEYS[*key].into(), None),
+                            Step::Scan => {
+                                let x = values[0][read % values[0].len()].clone();
+                                let y = values[1][read / values[0].len()].clone();
+                                let rows = [("x".to_owned(), x), ("y".to_owned(), y)];
+                                let rows = rows.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
+                                Op::Scan { from: "x".into(), to: None, rows }
+                            }
+                        }
+                    });
+                    ops.collect()
+                })
+                .collect();
+            for times in &interleavings {
+                let lines: Vec<Line> = (0..)
+                    .zip(times)
+                    .zip(&ops)
+                    .map(|((session, (read_ts, commit_ts)), ops)| committed(session, *read_ts, *commit_ts, ops.clone()))
+                    .collect();
+                tried += 1;
+                valid += usize::from(compare(&lines));
+            }
+        });
+    });
+    (tried, valid)
+}
+
+#[test]
+fn all_pairs_of_transactions_of_two_steps() {
+    use Step::{Claim, Delete, Read, Scan, Write};
+    let steps = [Read(0), Claim(0), Write(0), Delete(0), Read(1), Write(1), Scan];
+    let pairs: Vec<[Step; 2]> = steps.iter().flat_map(|a| steps.map(|b| [*a, b])).collect();
+    let menu: Vec<&[Step]> = pairs.iter().map(|pair| &pair[..]).collect();
+    let (tried, valid) = all_histories(2, &menu);
+    println!("{tried} histories, {valid} of them valid");
+    assert!(valid > 1000 && tried - valid > 1000);
+}
+
+#[test]
+fn all_triples_of_small_transactions() {
+    use Step::{Claim, Delete, Read, Scan, Write};
+    let menu: [&[Step]; 13] = [
+        &[Read(0)],
+        &[Read(0), Read(1)],
+        &[Scan],
+        &[Write(0)],
+        &[Delete(0)],
+        &[Write(0), Write(0)],
+        &[Write(0), Write(1)],
+        &[Read(0), Write(0)],
+        &[Write(0), Read(0)],
+        &[Read(1), Write(0)],
+        &[Delete(0), Write(1)],
+        &[Claim(0)],
+        &[Claim(0), Write(1)],
+    ];
+    let (tried, valid) = all_histories(3, &menu);
+    println!("{tried} histories, {valid} of them valid");
+    assert!(valid > 1000 && tried - valid > 1000);
+}
+
+/// Up to four transactions in which anything may be anything, though reads are mostly what they should be.
+fn any_tiny(rng: &mut StdRng, unknown_max: usize) -> Vec<Line> {
+    let count = rng.random_range(1..=4);
+    let mut lines = Vec::new();
+    let mut values: Vec<Option<String>> = vec![None];
+    if rng.random_bool(0.3) {
+        lines.push(Line::Initial(vec![("x".into(), "0".into())]));
+        values.push(Some("0".into()));
+    }
+    let tied = rng.random_bool(0.3);
+    let mut times: Vec<u64> = (1..=3 * count as u64 + 1).collect();
+    let mut unknown = 0;
+    let mut planned = Vec::new();
+    for _ in 0..count {
+        let mut draw = || if tied { rng.random_range(0..8) } else { times.remove(rng.random_range(0..times.len())) };
+        let mut drawn = [draw(), draw(), draw()];
+        if rng.random_bool(0.97) {
+            drawn.sort_unstable();
+        }
+        let ops = (0..rng.random_range(1..=3)).map(|_| {
+            let key = KEYS.choose(rng).unwrap().to_string();
+            match rng.random_range(0..8) {
+                0..3 => Op::Read(key, None),
+                3 => Op::ReadForUpdate(key, None),
+                4..6 => {
+                    let value = if rng.random_bool(0.9) { values.len() as u64 } else { 1 };
+                    values.push(Some(value.to_string()));
+                    Op::Write(key, Some(value.to_string()))
+                }
+                6 => Op::Write(key, None),
+                _ => Op::Scan { from: "x".into(), to: rng.random::<bool>().then(|| "y".into()), rows: Vec::new() },
+            }
+        });
+        let ops: Vec<Op> = ops.collect();
+        let claims = ops.iter().any(|op| matches!(op, Op::Write(..) | Op::ReadForUpdate(..)));
+        let (outcome, commit_ts) = match rng.random_range(0..10) {
+            0 => (Outcome::Aborted, None),
+            1 => (Outcome::Unknown, Some(drawn[2])),
+            2..5 if unknown < unknown_max => {
+                unknown += 1;
+                (Outcome::Unknown, None)
+            }
+            _ => (Outcome::Committed, (claims || rng.random()).then_some(drawn[2])),
+        };
+        let clock = rng.random_bool(0.3).then(|| rng.random_range(0..10u64));
+        planned.push(Transaction {
+            id: None,
+            session: rng.random_range(0..5),
+            start_ts: rng.random_bool(0.3).then_some(drawn[1]),
+            read_ts: drawn[0],
+            commit_ts,
+            outcome,
+            began: clock,
+            ended: clock.map(|began| began + rng.random_range(0..3)),
+            ops,
+        });
+    }
+    // What a store could answer, if unknown outcomes were commits in the order of the list, and then some of it spoilt.
+    let mut ends: Vec<(u64, usize)> = Vec::new();
+    for (at, txn) in planned.iter().enumerate() {
+        match (txn.outcome, txn.commit_ts) {
+            (Outcome::Aborted, _) => {}
+            (_, Some(ts)) => ends.push((ts, at)),
+            (_, None) if rng.random_bool(0.7) => ends.push((txn.read_ts + rng.random_range(1..4), at)),
+            _ => {}
+        }
+    }
+    ends.sort_unstable();
+    let before = planned.clone();
+    for txn in &mut planned {
+        let mut state: BTreeMap<String, String> = BTreeMap::new();
+        if let Some(Line::Initial(rows)) = lines.first() {
+            state.extend(rows.iter().cloned());
+        }
+        let apply = |state: &mut BTreeMap<String, String>, op: &Op| match op {
+            Op::Write(key, Some(value)) => drop(state.insert(key.clone(), value.clone())),
+            Op::Write(key, None) => drop(state.remove(key)),
+            _ => {}
+        };
+        for (_, at) in ends.iter().take_while(|(ts, _)| *ts <= txn.read_ts) {
+            before[*at].ops.iter().for_each(|op| apply(&mut state, op));
+        }
+        for op in &mut txn.ops {
+            apply(&mut state, op);
+            match op {
+                Op::Read(key, value) | Op::ReadForUpdate(key, value) => {
+                    *value = if rng.random_bool(0.95) {
+                        state.get(key).cloned()
+                    } else {
+                        values.choose(rng).unwrap().clone()
+                    };
+                }
+                Op::Scan { from, to, rows } => {
+                    let inside = state.iter().filter(|(key, _)| *key >= from && to.as_ref().is_none_or(|to| *key < to));
+                    *rows = inside.map(|(key, value)| (key.clone(), value.clone())).collect();
+                    if rng.random_bool(0.05) {
+                        rows.push((KEYS.choose(rng).unwrap().to_string(), rng.random_range(0..4).to_string()));
+                    }
+                    if rng.random_bool(0.05) {
+                        rows.pop();
+                    }
+                }
+                Op::Write(..) => {}
+            }
+        }
+    }
+    lines.extend(planned.into_iter().map(Line::Transaction));
+    lines
+}
+
+#[test]
+fn any_four_transactions() {
+    let seed = seed();
+    let (tried, mut valid) = (1_000_000, 0);
+    let mut rng = StdRng::seed_from_u64(seed);
+    for _ in 0..tried {
+        valid += usize::from(compare(&any_tiny(&mut rng, 0)));
+    }
+    println!("{tried} histories, {valid} of them valid");
+    assert!(valid > tried / 20 && valid < tried * 19 / 20);
+}
+
+#[test]
+fn any_four_transactions_with_unknown_outcomes() {
+    let seed = seed();
+    let (tried, mut valid) = (200_000, 0);
+    let mut rng = StdRng::seed_from_u64(seed);
+    for _ in 0..tried {
+        valid += usize::from(compare(&any_tiny(&mut rng, 2)));
+    }
+    println!("{tried} histories, {valid} of them valid");
+    assert!(valid > tried / 20 && valid < tried * 19 / 20);
+}
+
+#[test]
+fn histories_of_broken_stores() {
+    let seed = seed();
+    for bug in Bug::ALL.into_iter().map(Some).chain([None]) {
+        let mut valid = 0;
+        for number in 0..400 {
+            let mut rng = StdRng::seed_from_u64(seed + number);
+            let mut shape = Shape { unknown: 0.0, crashes: 0.0, bug, ..Shape::random(&mut rng) };
+            shape.repeats = rng.random_bool(0.1);
+            valid += usize::from(compare(&history(seed + number, &shape)));
+        }
+        println!("{bug:?}: {valid} of 400 valid");
+        assert!(bug.is_none() == (valid == 400), "{bug:?}");
+    }
+}
+
+/// Whether the checker accepts these reads and writes under any timestamps.
+fn accepts_any(txns: &[Access], interleavings: &[Vec<(u64, u64)>]) -> bool {
+    let ops: Vec<Vec<Op>> = txns
+        .iter()
+        .enumerate()
+        .map(|(at, txn)| {
+            let value = |writer: Option<usize>| writer.map(|writer| writer.to_string());
+            let reads = txn.reads.iter().map(|(key, from)| Op::Read(KEYS[*key].into(), value(*from)));
+            let writes = txn.writes.iter().map(|key| Op::Write(KEYS[*key].into(), value(Some(at))));
+            reads.chain(writes).collect()
+        })
+        .collect();
+    interleavings.iter().any(|times| {
+        let lines: Vec<Line> = (txns.iter().zip(times).zip(&ops))
+            .map(|((txn, (read_ts, commit_ts)), ops)| committed(txn.session, *read_ts, *commit_ts, ops.clone()))
+            .collect();
+        quick_check(&interned(&lines)) != CheckResult::Violated
+    })
+}
+
+fn compare_with_graph(txns: &[Access], interleavings: &[Vec<(u64, u64)>]) -> bool {
+    let possible = is_possible(txns, KEYS.len());
+    assert_eq!(accepts_any(txns, interleavings), possible, "the graph is right: {txns:?}");
+    possible
+}
+
+/// What a transaction does with one row, as two bits: reads it, writes it.
+fn accesses(shapes: &[usize], sessions: &[u64]) -> Vec<Access> {
+    let txn = |(shape, session): (&usize, &u64)| Access {
+        session: *session,
+        reads: (0..2).filter(|key| shape >> (2 * key) & 1 == 1).map(|key| (key, None)).collect(),
+        writes: (0..2).filter(|key| shape >> (2 * key) & 2 == 2).collect(),
+    };
+    shapes.iter().zip(sessions).map(txn).collect()
+}
+
+fn sources(txns: &[Access]) -> Vec<Vec<Option<usize>>> {
+    let of = |reader: usize, key: usize| {
+        let writers = (0..txns.len()).filter(|writer| *writer != reader && txns[*writer].writes.contains(&key));
+        [None].into_iter().chain(writers.map(Some)).collect()
+    };
+    txns.iter().enumerate().flat_map(|(at, txn)| txn.reads.iter().map(move |(key, _)| of(at, *key))).collect()
+}
+
+fn fill(txns: &mut [Access], from: &[Option<usize>]) {
+    for ((_, slot), from) in txns.iter_mut().flat_map(|txn| &mut txn.reads).zip(from) {
+        *slot = *from;
+    }
+}
+
+#[test]
+fn some_timestamps_pass_exactly_where_some_order_explains_three_transactions() {
+    let interleavings = interleavings(3);
+    let (mut tried, mut possible) = (0, 0);
+    for sessions in [[0, 1, 2], [0, 0, 1]] {
+        product(&vec![(1..16).collect::<Vec<usize>>(); 3], &mut |shapes: &[usize]| {
+            // Without sessions the order of the transactions does not matter.
+            if sessions[1] == 1 && !shapes.is_sorted() {
+                return;
+            }
+            let txns = accesses(shapes, &sessions);
+            product(&sources(&txns), &mut |from: &[Option<usize>]| {
+                let mut txns = txns.clone();
+                fill(&mut txns, from);
+                tried += 1;
+                possible += usize::from(compare_with_graph(&txns, &interleavings));
+            });
+        });
+    }
+    println!("{tried} histories without timestamps, {possible} of them possible");
+    assert!(possible > 1000 && tried - possible > 1000);
+}
+
+#[test]
+fn some_timestamps_pass_exactly_where_some_order_explains_four_transactions() {
+    let seed = seed();
+    let interleavings = interleavings(4);
+    let mut rng = StdRng::seed_from_u64(seed);
+    let (tried, mut possible) = (1000, 0);
+    for _ in 0..tried {
+        let shapes: Vec<usize> = (0..4).map(|_| rng.random_range(1..16)).collect();
+        let sessions: Vec<u64> = (0..4).map(|session| if rng.random_bool(0.7) { session } else { 0 }).collect();
+        let mut txns = accesses(&shapes, &sessions);
+        let from: Vec<_> = sources(&txns).iter().map(|from| *from.choose(&mut rng).unwrap()).collect();
+        fill(&mut txns, &from);
+        possible += usize::from(compare_with_graph(&txns, &interleavings));
+    }
+    println!("{tried} histories without timestamps, {possible} of them possible");
+    assert!(possible > 50 && tried - possible > 50);
+}

@@ -1,0 +1,161 @@
+//! The checker of locks against a naive definition: on all histories of three grants and four commits, and on all orders in which
+//! three grants are asked for, come and end.
+
+#![allow(clippy::unwrap_used, reason = "a test, whose helpers are no tests")]
+
+use percolite::LockMode;
+use percolite_crashtest::lock_checker::{
+    FencedOp, GrantInterval, LockHistory, check, conflict, fencing_violations, replay,
+};
+use percolite_crashtest::lock_workload::event::{LockCommit, LockEvent, LockRead, LogicalTime};
+
+const TOKENS: [u64; 3] = [10, 20, 30];
+/// Before, between and after the tokens.
+const TIMES: [u64; 4] = [5, 15, 25, 35];
+
+fn at(time: u64) -> LogicalTime {
+    LogicalTime { incarnation: 0, time, tick: 0 }
+}
+
+fn grant(mode: LockMode, token: u64, [requested_at, from, until]: [u64; 3]) -> GrantInterval {
+    let (requested_at, from, until) = (Some(at(requested_at)), at(from), at(until));
+    GrantInterval { name: "a".into(), mode, token, requested_at, from, until, id: None, no_wait: false }
+}
+
+fn modes() -> impl Iterator<Item = [LockMode; 3]> {
+    let of = |exclusive: bool| if exclusive { LockMode::Exclusive } else { LockMode::Shared };
+    (0..8_u8).map(move |bits| [of(bits & 1 > 0), of(bits & 2 > 0), of(bits & 4 > 0)])
+}
+
+/// I3 and I4, word by word.
+fn naive(grants: &[GrantInterval], commits: &[FencedOp]) -> bool {
+    let mode = |token: u64| grants.iter().find(|grants| grants.token == token).unwrap().mode;
+    let excludes = |one: u64, other: u64| conflict(mode(one), mode(other));
+    commits.iter().any(|this| {
+        let ts = this.commit_ts.unwrap();
+        let next = grants
+            .iter()
+            .map(|grants| grants.token)
+            .filter(|token| *token > this.token && excludes(*token, this.token));
+        let in_turn = ts > this.token && next.into_iter().all(|token| ts < token);
+        let mut earlier = commits.iter().filter(|other| other.token < this.token && excludes(other.token, this.token));
+        !in_turn || !earlier.all(|other| other.commit_ts.unwrap() <= this.read_ts)
+    })
+}
+
+#[test]
+fn all_histories_of_three_grants_and_four_commits_are_judged_as_the_definition_says() {
+    let mut menu = Vec::new();
+    for token in TOKENS {
+        for commit_ts in TIMES {
+            for read_ts in TIMES {
+                menu.push(FencedOp {
+                    name: "a".into(),
+                    token,
+                    read_ts,
+                    commit_ts: Some(commit_ts),
+                    ..FencedOp::default()
+                });
+            }
+        }
+    }
+    let (mut histories, mut wrong) = (0_u64, 0_u64);
+    for modes in modes() {
+        let grants: Vec<GrantInterval> =
+            modes.into_iter().zip(TOKENS).map(|(mode, token)| grant(mode, token, [0; 3])).collect();
+        // Commits are judged whatever their order, so one order of each four is enough.
+        for a in 0..menu.len() {
+            for b in a..menu.len() {
+                for c in b..menu.len() {
+                    for d in c..menu.len() {
+                        let commits = [a, b, c, d].map(|at| menu[at].clone());
+                        let found = !fencing_violations(&grants, &commits, &[]).is_empty();
+                        assert_eq!(found, naive(&grants, &commits), "{grants:?} {commits:?}");
+                        (histories, wrong) = (histories + 1, wrong + u64::from(found));
+                    }
+                }
+            }
+        }
+    }
+    assert!(histories > 1_000_000 && wrong > 0 && wrong < histories, "{wrong} of {histories}");
+}
+
+/// I1 and I2, word by word.
+fn naive_of_grants(grants: &[GrantInterval]) -> bool {
+    let pairs = grants.iter().flat_map(|one| grants.iter().map(move |other| (one, other)));
+    let mut pairs = pairs.filter(|(one, other)| !std::ptr::eq(*one, *other) && conflict(one.mode, other.mode));
+    pairs.any(|(one, other)| {
+        let together = one.token != other.token && one.from < other.until && other.from < one.until;
+        let late = Some(one.from) < other.requested_at && one.token >= other.token;
+        together || late || one.token == other.token
+    })
+}
+
+#[test]
+fn three_grants_in_every_order_are_judged_as_the_definition_says() {
+    let mut orders = Vec::new();
+    deal([[0; 3]; 3], [0; 3], 1, &mut orders);
+    assert_eq!(orders.len(), 1680);
+    let (mut histories, mut wrong) = (0_u64, 0_u64);
+    for modes in modes() {
+        for order in &orders {
+            for tokens in 0..27 {
+                let tokens = [tokens % 3, tokens / 3 % 3, tokens / 9].map(|at| TOKENS[at]);
+                let grants: Vec<GrantInterval> = (0..3).map(|nth| grant(modes[nth], tokens[nth], order[nth])).collect();
+                let records = LockHistory { grants, ..LockHistory::default() };
+                let found = !check(&records).is_empty();
+                assert_eq!(found, naive_of_grants(&records.grants), "{:?}", records.grants);
+                (histories, wrong) = (histories + 1, wrong + u64::from(found));
+            }
+        }
+    }
+    assert!(histories > 300_000 && wrong > 0 && wrong < histories, "{wrong} of {histories}");
+}
+
+/// All orders of nine moments: each of three grants is asked for, comes and ends.
+fn deal(times: [[u64; 3]; 3], dealt: [usize; 3], now: u64, orders: &mut Vec<[[u64; 3]; 3]>) {
+    if now == 10 {
+        orders.push(times);
+        return;
+    }
+    for grant in (0..3).filter(|grant| dealt[*grant] < 3) {
+        let (mut times, mut dealt) = (times, dealt);
+        times[grant][dealt[grant]] = now;
+        dealt[grant] += 1;
+        deal(times, dealt, now + 1, orders);
+    }
+}
+
+#[test]
+fn whoever_does_not_wait_passes_nobody() {
+    let numbered = |mode, token, id, no_wait| GrantInterval {
+        id: Some(id),
+        no_wait,
+        ..grant(mode, token, [token, token, token + 1])
+    };
+    let passed = |no_wait| {
+        let grants = vec![numbered(LockMode::Exclusive, 20, 1, false), numbered(LockMode::Shared, 10, 2, no_wait)];
+        check(&LockHistory { grants, ..LockHistory::default() })
+    };
+    assert_eq!(passed(true).len(), 1);
+    assert_eq!(passed(false), []);
+}
+
+#[test]
+fn only_a_holder_that_excludes_the_one_before_has_to_find_its_commits_durable() {
+    let taken = |request, mode, token| {
+        let (name, at) = ("name".to_owned(), LogicalTime::default());
+        [
+            LockEvent::Requested { request, name, mode, no_wait: false, at },
+            LockEvent::Granted { request, token, id: Some(request), at, term: None },
+        ]
+    };
+    for (later, violations) in [(LockMode::Shared, 0), (LockMode::Exclusive, 1)] {
+        let mut events = [taken(1, LockMode::Shared, 10), taken(2, later, 20)].concat();
+        let commit = LockCommit { number: 1, name: "name".into(), token: 10, durable: true, ..LockCommit::default() };
+        events.push(LockEvent::Commit(Box::new(commit)));
+        events.push(LockEvent::Read(LockRead { name: "name".into(), token: 20, seen: 1, ..LockRead::default() }));
+        events.push(LockEvent::NotCommitted { number: 1 });
+        assert_eq!(replay(&events).violations.len(), violations, "{later}");
+    }
+}

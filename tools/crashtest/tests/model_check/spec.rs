@@ -1,0 +1,310 @@
+//! What may never happen, said without the protocol's help.
+//!
+//! The judge sits beside the rows and watches every change that is made and every answer that is given. From them it keeps, for
+//! each transaction, the one end that it has come to, and names the [`Rule`] that a change or an answer breaks. What a
+//! reader must see at a timestamp follows from these ends alone: the newest committed writer of each row at or below it.
+//! So the rows are compared with a list of ends, never with a second copy of the protocol.
+
+use percolite::OwnerId;
+use percolite::protocol::{CheckTxnStatus, OwnerLiveness, Resolve, Step, TransactionStatus, check_txn_status, resolve};
+use percolite::row::{CellChange, Lock, LockType, Mutation, RowChange, TxnId, TxnRecord, Value, WriteRecord};
+use percolite::timestamp::Timestamp;
+
+use crate::rows::{Cells, Rows, index};
+
+/// What a model promises. Each is a property of every reachable state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Invariant {
+    SingleStatus,
+    PrimaryFirst,
+    NoLockAfterEnd,
+    FirstCommitterWins,
+    TimestampsInOrder,
+    OneLock,
+    LiveOwnersLeftAlone,
+    LocksResolvable,
+    SnapshotsWhole,
+    ValuesThere,
+    AcknowledgedSurvives,
+    NothingLeft,
+}
+
+/// What a transaction writes. The first row is its primary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Script {
+    pub writes: Vec<(usize, Mutation)>,
+    /// Whether the primary is locked after the others. No coordinator does that; the protocol must stand it all the same.
+    pub primary_last: bool,
+    pub one_phase: bool,
+}
+
+impl Script {
+    pub fn primary(&self) -> usize {
+        self.writes[0].0
+    }
+
+    fn shares_a_row_with(&self, other: &Self) -> bool {
+        self.writes.iter().any(|(row, _)| other.writes.iter().any(|(theirs, _)| row == theirs))
+    }
+}
+
+/// When a transaction began and what it sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TxnTimestamps {
+    pub read_ts: Timestamp,
+    pub start_ts: Timestamp,
+}
+
+/// A transaction's identity: models give each owner one transaction.
+pub fn txn_id(start_ts: Timestamp) -> TxnId {
+    TxnId { start_ts, owner: OwnerId::from_u64(start_ts.to_u64()) }
+}
+
+/// How a transaction ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum End {
+    Committed(Timestamp),
+    RolledBack,
+}
+
+impl From<TxnRecord> for End {
+    fn from(status: TxnRecord) -> Self {
+        match status {
+            TxnRecord::Committed(commit_ts) => Self::Committed(commit_ts),
+            TxnRecord::RolledBack => Self::RolledBack,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct TxnState {
+    end: Option<End>,
+    /// A bit for each row where the end has been carried out.
+    applied_rows: u8,
+}
+
+/// What the judge knows of the transactions that does not change with their ends.
+pub struct Scenario<'a> {
+    pub scripts: &'a [Script],
+    pub timestamps: &'a [Option<TxnTimestamps>],
+    /// Whether the owner of this lock must be left alone by others.
+    pub is_live: &'a dyn Fn(&Lock) -> bool,
+}
+
+impl Scenario<'_> {
+    fn number(&self, start_ts: Timestamp) -> usize {
+        let found = self
+            .timestamps
+            .iter()
+            .position(|timestamps| timestamps.is_some_and(|timestamps| timestamps.start_ts == start_ts));
+        found.expect("every transaction in the rows has begun")
+    }
+}
+
+/// How each transaction ended, so far.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TxnEnds(Vec<TxnState>);
+
+impl TxnEnds {
+    pub fn new(txns: usize) -> Self {
+        Self(vec![TxnState::default(); txns])
+    }
+
+    pub fn end_of(&self, txn: usize) -> Option<End> {
+        self.0[txn].end
+    }
+
+    /// A transaction has come to an end, or is said to have.
+    pub fn end(&mut self, case: &Scenario<'_>, txn: usize, end: End) -> Result<(), Invariant> {
+        if let Some(before) = self.0[txn].end {
+            return if before == end { Ok(()) } else { Err(Invariant::SingleStatus) };
+        }
+        self.0[txn].end = Some(end);
+        let (End::Committed(commit_ts), Some(own)) = (end, case.timestamps[txn]) else { return Ok(()) };
+        if commit_ts <= own.start_ts {
+            return Err(Invariant::TimestampsInOrder);
+        }
+        for (other, fate) in self.0.iter().enumerate().filter(|(other, _)| *other != txn) {
+            let (Some(End::Committed(theirs)), Some(timestamps)) = (fate.end, case.timestamps[other]) else { continue };
+            if theirs == commit_ts {
+                return Err(Invariant::TimestampsInOrder);
+            }
+            let overlap = own.read_ts < theirs && timestamps.read_ts < commit_ts;
+            if overlap && case.scripts[txn].shares_a_row_with(&case.scripts[other]) {
+                return Err(Invariant::FirstCommitterWins);
+            }
+        }
+        Ok(())
+    }
+
+    /// Somebody was told what became of a transaction. That it is rolled back must be true from now on at the latest.
+    pub fn check_answer(
+        &mut self,
+        case: &Scenario<'_>,
+        start_ts: Timestamp,
+        answer: TransactionStatus,
+    ) -> Result<(), Invariant> {
+        let txn = case.number(start_ts);
+        match answer {
+            // An owner that has given up may not have told its primary yet.
+            TransactionStatus::Pending => {
+                let TxnState { end, applied_rows: carried_out } = self.0[txn];
+                let decided = carried_out & 1 << case.scripts[txn].primary() != 0;
+                if decided || matches!(end, Some(End::Committed(_))) { Err(Invariant::SingleStatus) } else { Ok(()) }
+            }
+            TransactionStatus::Committed(commit_ts) if self.0[txn].end == Some(End::Committed(commit_ts)) => Ok(()),
+            TransactionStatus::Committed(_) => Err(Invariant::SingleStatus),
+            TransactionStatus::RolledBack => self.end(case, txn, End::RolledBack),
+        }
+    }
+
+    /// A change is about to be made to a row.
+    pub fn apply(&mut self, case: &Scenario<'_>, before: &Cells, change: &RowChange) -> Result<(), Invariant> {
+        let row = index(&change.row);
+        let bit = 1 << row;
+        if let CellChange::Put(lock) = &change.lock {
+            if before.lock.as_ref().is_some_and(|held| held.txn != lock.txn) {
+                return Err(Invariant::OneLock);
+            }
+            if self.0[case.number(lock.txn.start_ts)].applied_rows & bit != 0 {
+                return Err(Invariant::NoLockAfterEnd);
+            }
+        }
+        let unlocked = before.lock.as_ref().filter(|_| change.lock == CellChange::Delete);
+        if unlocked.is_some_and(|lock| lock.txn.start_ts != change.start_ts) {
+            return Err(Invariant::OneLock);
+        }
+
+        let version = match &change.write {
+            CellChange::Put(WriteRecord { txn, commit_ts, .. }) if txn.start_ts == change.start_ts => Some(*commit_ts),
+            // Another's version, with a note that it was held.
+            CellChange::Put(WriteRecord { lock_only_ts: held_at, .. }) => *held_at,
+            CellChange::Keep | CellChange::Delete => None,
+        };
+        let status = match change.txn_record {
+            CellChange::Put(status) => Some(status.into()),
+            CellChange::Keep | CellChange::Delete => None,
+        };
+        let mut says: Vec<End> = version.map(End::Committed).into_iter().chain(status).collect();
+        if let (true, Some(lock)) = (says.is_empty(), unlocked) {
+            // A hold that is committed may leave nothing; any other lock that goes without a record was given up.
+            match self.0[case.number(change.start_ts)].end {
+                Some(end @ End::Committed(_)) if lock.lock_type == LockType::LockOnly => says.push(end),
+                _ => says.push(End::RolledBack),
+            }
+        }
+        for end in says {
+            let txn = case.number(change.start_ts);
+            let is_primary = case.scripts[txn].primary() == row;
+            match (end, self.0[txn].end) {
+                (End::Committed(_), None) if !is_primary => return Err(Invariant::PrimaryFirst),
+                (End::RolledBack, None) if is_primary && unlocked.is_some_and(case.is_live) => {
+                    return Err(Invariant::LiveOwnersLeftAlone);
+                }
+                _ => self.end(case, txn, end)?,
+            }
+            self.0[txn].applied_rows |= bit;
+        }
+        Ok(())
+    }
+
+    /// Whose value a reader at `read_ts` must find in the row.
+    pub fn expected(&self, case: &Scenario<'_>, row: usize, read_ts: Timestamp) -> Option<Timestamp> {
+        let writes =
+            |txn: usize| case.scripts[txn].writes.iter().find(|(at, m)| *at == row && *m != Mutation::LockOnly);
+        let visible = self.0.iter().enumerate().filter_map(|(txn, fate)| match fate.end {
+            Some(End::Committed(commit_ts)) if commit_ts <= read_ts => Some((commit_ts, txn, &writes(txn)?.1)),
+            _ => None,
+        });
+        match visible.max_by_key(|(commit_ts, ..)| *commit_ts)? {
+            (_, txn, Mutation::Put(_)) => case.timestamps[txn].map(|timestamps| timestamps.start_ts),
+            _ => None,
+        }
+    }
+
+    /// Whoever met any of the locks now, its owner being gone, would get the verdict that was given, or give it, and
+    /// could carry it out.
+    pub fn resolvable(
+        &self,
+        case: &Scenario<'_>,
+        rows: &Rows,
+        requester: OwnerLiveness,
+        shared: bool,
+    ) -> Result<(), Invariant> {
+        for (row, lock) in rows.locks() {
+            let (txn, primary) = (lock.txn, index(&lock.primary));
+            let mut rows = rows.clone();
+            let request = CheckTxnStatus { row: lock.primary.clone(), txn, liveness: requester };
+            let status = settle(&mut rows, primary, txn, |row| check_txn_status(row, &request))?;
+            let end = match status {
+                TransactionStatus::Pending => return Err(Invariant::LocksResolvable),
+                TransactionStatus::Committed(commit_ts) => End::Committed(commit_ts),
+                TransactionStatus::RolledBack => End::RolledBack,
+            };
+            if end != self.0[case.number(txn.start_ts)].end.unwrap_or(End::RolledBack) {
+                return Err(Invariant::SingleStatus);
+            }
+            let request =
+                Resolve { row: crate::rows::key(row), txn, status, keep_old_version: shared, record_lock_only: shared };
+            settle(&mut rows, row, txn, |row| resolve(row, &request))?;
+            if rows.cells[row].lock.as_ref().is_some_and(|left| left.txn == txn) {
+                return Err(Invariant::LocksResolvable);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Makes a step with nobody else about.
+fn settle<T>(
+    rows: &mut Rows,
+    row: usize,
+    txn: TxnId,
+    step: impl Fn(&percolite::row::Row) -> Result<Step<T>, percolite::protocol::StepError>,
+) -> Result<T, Invariant> {
+    match step(&rows.read(row, txn.start_ts)) {
+        Ok(Step::Done(answer)) => Ok(answer),
+        Ok(Step::Apply(change, answer)) if rows.refusal(std::slice::from_ref(&change)).is_none() => {
+            rows.change(&change);
+            Ok(answer)
+        }
+        Ok(Step::Apply(..)) | Err(_) => Err(Invariant::LocksResolvable),
+    }
+}
+
+/// Whose value a reader finds in the row of its view, as the store reads: what a lock decides, else the newest version at
+/// or below `read_ts`. `decides` says that the lock's transaction is committed there.
+pub fn read(view: &Rows, row: usize, read_ts: Timestamp, decides: bool) -> Result<Option<Timestamp>, Invariant> {
+    let cells = &view.cells[row];
+    let from = |txn: TxnId, value: &Value| match value {
+        Value::OutOfLine if !cells.data.contains(&txn.start_ts) => Err(Invariant::ValuesThere),
+        Value::OutOfLine | Value::Inline(_) => Ok(Some(txn.start_ts)),
+    };
+    match &cells.lock {
+        Some(Lock { txn, lock_type: LockType::Put(value), .. }) if decides => return from(*txn, value),
+        Some(Lock { lock_type: LockType::Delete, .. }) if decides => return Ok(None),
+        _ => {}
+    }
+    let versions = cells.write.iter().chain(cells.versions.iter().rev());
+    match versions.into_iter().find(|version| version.commit_ts <= read_ts) {
+        Some(WriteRecord { txn, value: Some(value), .. }) => from(*txn, value),
+        Some(WriteRecord { value: None, .. }) | None => Ok(None),
+    }
+}
+
+/// Every value that a lock or a version points to is there, and no other.
+pub fn values_there(rows: &Rows) -> Result<(), Invariant> {
+    for cells in &rows.cells {
+        let locked =
+            cells.lock.iter().filter(|lock| lock.lock_type == LockType::Put(Value::OutOfLine)).map(|lock| lock.txn);
+        let versions = cells.write.iter().chain(&cells.versions);
+        let written = versions.filter(|version| version.value == Some(Value::OutOfLine)).map(|version| version.txn);
+        let mut wanted: Vec<Timestamp> = locked.chain(written).map(|txn| txn.start_ts).collect();
+        wanted.sort();
+        wanted.dedup();
+        if wanted != cells.data {
+            return Err(Invariant::ValuesThere);
+        }
+    }
+    Ok(())
+}
