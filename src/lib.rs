@@ -71,7 +71,7 @@
 //! |---|---|---|
 //! | on top | `asynchronous`, `typed` | `AsyncStore` (feature `tokio`), [`TypedKeyspace`] |
 //! | public API | `store` | [`Store`], [`Keyspace`], [`Txn`], [`Snapshot`], [`Store::transact`], [`Store::lock`] |
-//! | coordination | `coordinator`, `pipeline` | the order of steps, group commit, waits |
+//! | coordination | `coordinator`, `pipeline`, `contention` | the order of steps, group commit, row queues and admission |
 //! | named locks | `locking` | requests, grants and queues, in memory |
 //! | protocol | [`protocol`] | Percolator's steps as plain functions over one row |
 //! | engine | [`engine`] | snapshots and conditional row changes: in a directory (write-ahead log, memtables, RocksDB's tables) or in memory |

@@ -125,10 +125,10 @@ impl LocalOracle {
 
     /// Whether less than half of the reservation is left.
     pub fn needs_reservation(&self, unix_millis: u64) -> bool {
-        let lease_end = Timestamp::from_u64(self.reserved_until.load(Ordering::Acquire)).millis();
+        let high_water = Timestamp::from_u64(self.reserved_until.load(Ordering::Acquire)).millis();
         let last = self.last_issued();
         let now = last.millis().max(unix_millis);
-        last != CLOSED_TS && lease_end < now.saturating_add(RESERVATION_MS / 2)
+        last != CLOSED_TS && high_water < now.saturating_add(RESERVATION_MS / 2)
     }
 
     /// Allows timestamps up to `high_water`, which must be durable.
@@ -155,18 +155,18 @@ impl LocalOracle {
     /// A timestamp greater than all others handed out before this call. `None` if the reservation
     /// is used up or, when tracking the wall clock, does not reach the clock.
     pub fn next(&self, unix_millis: u64) -> Option<Timestamp> {
-        let lease_end = self.reserved_until.load(Ordering::Acquire);
+        let high_water = self.reserved_until.load(Ordering::Acquire);
         let clock = Timestamp::from_millis(unix_millis).to_u64();
-        let punctual = self.tracks_wall_clock.load(Ordering::Acquire);
+        let tracks_wall_clock = self.tracks_wall_clock.load(Ordering::Acquire);
         let issue = |last: u64| {
             let next = last.checked_add(1)?;
             let in_reach = last.saturating_add(Timestamp::from_millis(CLOCK_JUMP_MAX_MS).to_u64());
-            if punctual && (lease_end..in_reach).contains(&clock) {
+            if tracks_wall_clock && (high_water..in_reach).contains(&clock) {
                 return None;
             }
-            let lease_began = lease_end.saturating_sub(Timestamp::from_millis(RESERVATION_MS).to_u64());
-            let wanted = next.max(if clock <= lease_end { clock } else { lease_began });
-            (wanted <= lease_end).then_some(wanted)
+            let reservation_start = high_water.saturating_sub(Timestamp::from_millis(RESERVATION_MS).to_u64());
+            let wanted = next.max(if clock <= high_water { clock } else { reservation_start });
+            (wanted <= high_water).then_some(wanted)
         };
         let last = self.last.fetch_update(Ordering::AcqRel, Ordering::Acquire, issue).ok()?;
         issue(last).map(Timestamp::from_u64)
@@ -177,15 +177,15 @@ impl LocalOracle {
 mod tests {
     #[test]
     fn tracking_the_wall_clock_waits_for_the_reservation() {
-        for punctual in [false, true] {
+        for tracks_wall_clock in [false, true] {
             let oracle = LocalOracle::new(Timestamp::from_millis(1_000_000));
-            if punctual {
+            if tracks_wall_clock {
                 oracle.track_wall_clock();
             }
             oracle.reserve_until(oracle.first_reservation(1_000_000));
             assert_eq!(oracle.next(1_000_007).map(Timestamp::millis), Some(1_000_007));
             let noon = 1_000_000 + CLOCK_JUMP_MAX_MS / 2;
-            assert_eq!(oracle.next(noon).is_none(), punctual);
+            assert_eq!(oracle.next(noon).is_none(), tracks_wall_clock);
             oracle.reserve_until(oracle.next_reservation(noon));
             assert_eq!(oracle.next(noon).map(Timestamp::millis), Some(noon));
             // A clock that is years ahead is not followed.
@@ -202,9 +202,9 @@ mod tests {
 
     fn opened(high_water: Timestamp, clock: u64) -> (LocalOracle, Timestamp) {
         let oracle = LocalOracle::new(high_water);
-        let lease = oracle.first_reservation(clock);
-        oracle.reserve_until(lease);
-        (oracle, lease)
+        let high_water = oracle.first_reservation(clock);
+        oracle.reserve_until(high_water);
+        (oracle, high_water)
     }
 
     #[test]
@@ -225,18 +225,18 @@ mod tests {
 
     #[test]
     fn timestamps_rise_when_the_clock_is_set_back_over_a_restart() {
-        let (oracle, lease) = opened(Timestamp::ZERO, NOON);
+        let (oracle, high_water) = opened(Timestamp::ZERO, NOON);
         let before = oracle.next(NOON).unwrap();
-        let (reopened, _) = opened(lease, NOON - HOUR);
+        let (reopened, _) = opened(high_water, NOON - HOUR);
         let after = reopened.next(NOON - HOUR).unwrap();
-        assert!(after > before && after > lease, "{before} {lease} {after}");
+        assert!(after > before && after > high_water, "{before} {high_water} {after}");
     }
 
     #[test]
     fn a_clock_beyond_the_reservation_is_not_followed() {
-        let (oracle, lease) = opened(Timestamp::ZERO, NOON);
+        let (oracle, high_water) = opened(Timestamp::ZERO, NOON);
         let ts = oracle.next(NOON + HOUR).unwrap();
-        assert!(ts <= lease);
+        assert!(ts <= high_water);
         assert!(oracle.needs_reservation(NOON + HOUR));
         oracle.reserve_until(oracle.next_reservation(NOON + HOUR));
         assert!(!oracle.needs_reservation(NOON + HOUR));
@@ -247,28 +247,28 @@ mod tests {
     fn a_clock_jump_is_followed_only_up_to_the_limit() {
         let (oracle, _) = opened(Timestamp::ZERO, NOON);
         oracle.next(NOON).unwrap();
-        let lease = oracle.next_reservation(NOON + 1000 * CLOCK_JUMP_MAX_MS);
-        assert_eq!(lease.millis(), NOON + CLOCK_JUMP_MAX_MS + RESERVATION_MS);
+        let high_water = oracle.next_reservation(NOON + 1000 * CLOCK_JUMP_MAX_MS);
+        assert_eq!(high_water.millis(), NOON + CLOCK_JUMP_MAX_MS + RESERVATION_MS);
     }
 
     #[test]
     fn each_killed_incarnation_leads_by_one_reservation() {
         let mut high_water = Timestamp::ZERO;
-        for life in 0..5 {
-            let (oracle, lease) = opened(high_water, NOON);
+        for incarnation in 0..5 {
+            let (oracle, reserved_until) = opened(high_water, NOON);
             let first = oracle.next(NOON).unwrap();
-            assert_eq!(first.millis(), NOON + life * RESERVATION_MS);
-            high_water = lease;
+            assert_eq!(first.millis(), NOON + incarnation * RESERVATION_MS);
+            high_water = reserved_until;
         }
         // The clock catches up, or the last incarnation closes the store.
-        let (oracle, lease) = opened(high_water, NOON + HOUR);
+        let (oracle, high_water) = opened(high_water, NOON + HOUR);
         assert_eq!(oracle.next(NOON + HOUR).unwrap().millis(), NOON + HOUR);
-        assert!(oracle.close() < lease);
+        assert!(oracle.close() < high_water);
     }
 
     #[test]
     fn a_closed_oracle_hands_out_nothing() {
-        let (oracle, lease) = opened(Timestamp::ZERO, NOON);
+        let (oracle, high_water) = opened(Timestamp::ZERO, NOON);
         let (newest, drawn) = std::thread::scope(|scope| {
             let draw = || std::iter::from_fn(|| oracle.next(NOON)).last();
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(draw)).collect();
@@ -280,28 +280,28 @@ mod tests {
         // A sync in flight must not raise the mark: the next incarnation would skip these
         // timestamps.
         assert!(!oracle.needs_reservation(NOON + HOUR));
-        assert_eq!(oracle.next_reservation(NOON + HOUR), lease);
+        assert_eq!(oracle.next_reservation(NOON + HOUR), high_water);
         oracle.reserve_until(Timestamp::MAX);
         assert_eq!(oracle.next(NOON + HOUR), None);
     }
 
     #[test]
     fn advancing_past_a_timestamp_needs_a_reservation_above_it() {
-        let (oracle, lease) = opened(Timestamp::ZERO, NOON);
+        let (oracle, high_water) = opened(Timestamp::ZERO, NOON);
         let foreign = Timestamp::from_millis(NOON + 400 * CLOCK_JUMP_MAX_MS);
         oracle.advance_past(foreign);
         assert_eq!(oracle.next(NOON), None);
         assert!(oracle.needs_reservation(NOON) && oracle.next_reservation(NOON) > foreign);
         oracle.reserve_until(oracle.next_reservation(NOON));
-        assert!(oracle.next(NOON).unwrap() > foreign && foreign > lease);
-        oracle.advance_past(lease);
+        assert!(oracle.next(NOON).unwrap() > foreign && foreign > high_water);
+        oracle.advance_past(high_water);
         assert!(oracle.next(NOON).unwrap() > foreign);
     }
 
     #[test]
     fn an_exhausted_reservation_returns_none() {
-        let (oracle, lease) = opened(Timestamp::ZERO, NOON);
-        assert_eq!(oracle.next(lease.millis()), Some(lease));
-        assert_eq!(oracle.next(lease.millis()), None);
+        let (oracle, high_water) = opened(Timestamp::ZERO, NOON);
+        assert_eq!(oracle.next(high_water.millis()), Some(high_water));
+        assert_eq!(oracle.next(high_water.millis()), None);
     }
 }

@@ -171,7 +171,7 @@ pub struct WriteRecord {
 impl WriteRecord {
     /// Timestamp of the row's last commit, lock-only commits included.
     pub fn last_commit_ts(&self) -> Timestamp {
-        self.lock_only_ts.map_or(self.commit_ts, |held_at| held_at.max(self.commit_ts))
+        self.lock_only_ts.map_or(self.commit_ts, |lock_only_ts| lock_only_ts.max(self.commit_ts))
     }
 }
 

@@ -179,39 +179,39 @@ mod tests {
 
     #[test]
     fn a_wait_ends_when_its_number_is_reached() {
-        let (progress, reached) = (SystemEnv::default().new_watermark(), AtomicU64::new(0));
+        let (watermark, reached) = (SystemEnv::default().new_watermark(), AtomicU64::new(0));
         std::thread::scope(|scope| {
             for waiter in 0..8 {
-                let (progress, reached) = (&progress, &reached);
+                let (watermark, reached) = (&watermark, &reached);
                 scope.spawn(move || {
                     for number in 1..2000 {
                         let until = number + waiter % 2;
-                        progress.wait_for(until);
+                        watermark.wait_for(until);
                         assert!(reached.load(Ordering::SeqCst) >= until);
                     }
                 });
             }
             for number in 1..=2000 {
                 reached.store(number, Ordering::SeqCst);
-                progress.advance_to(number);
+                watermark.advance_to(number);
                 std::thread::yield_now();
             }
-            progress.advance_to(5);
-            progress.wait_for(2000);
+            watermark.advance_to(5);
+            watermark.wait_for(2000);
         });
     }
 
     #[test]
     fn the_greatest_number_ends_every_wait() {
-        let progress = SystemEnv::default().new_watermark();
+        let watermark = SystemEnv::default().new_watermark();
         std::thread::scope(|scope| {
             for until in 1..5 {
-                let progress = &progress;
-                scope.spawn(move || progress.wait_for(until));
+                let watermark = &watermark;
+                scope.spawn(move || watermark.wait_for(until));
             }
             std::thread::yield_now();
-            progress.advance_to(u64::MAX);
+            watermark.advance_to(u64::MAX);
         });
-        progress.wait_for(u64::MAX);
+        watermark.wait_for(u64::MAX);
     }
 }

@@ -1,4 +1,4 @@
-//! A read view: an engine snapshot and the timestamp that it shows (InnoDB's read view).
+//! A read view, as in MySQL: an engine snapshot and the timestamp that it shows.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -22,7 +22,7 @@ pub struct ReadView {
 
 impl ReadView {
     /// A view of everything committed at or below `read_ts`.
-    pub fn new(read_ts: Timestamp, view: Arc<dyn EngineSnapshot>, check_locks: bool) -> Arc<Self> {
-        Arc::new(Self { read_ts, snapshot: view, must_check_locks: check_locks, expired: AtomicBool::new(false) })
+    pub fn new(read_ts: Timestamp, snapshot: Arc<dyn EngineSnapshot>, must_check_locks: bool) -> Arc<Self> {
+        Arc::new(Self { read_ts, snapshot, must_check_locks, expired: AtomicBool::new(false) })
     }
 }

@@ -41,8 +41,8 @@ pub struct OldVersion {
 
 impl From<&WriteRecord> for OldVersion {
     fn from(version: &WriteRecord) -> Self {
-        let stands_apart = version.value == Some(Value::OutOfLine);
-        Self { commit_ts: version.commit_ts, data_start_ts: stands_apart.then_some(version.txn.start_ts) }
+        let is_out_of_line = version.value == Some(Value::OutOfLine);
+        Self { commit_ts: version.commit_ts, data_start_ts: is_out_of_line.then_some(version.txn.start_ts) }
     }
 }
 

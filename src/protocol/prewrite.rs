@@ -108,7 +108,7 @@ fn rewrite_lock(own: &Lock, request: &Prewrite) -> Result<Step<PrewriteResult>, 
 fn put_lock(request: &Prewrite, min_commit_ts: Timestamp, guards: Guards) -> Step<PrewriteResult> {
     let mut change = RowChange::new(request.row.clone(), request.txn.start_ts);
     change.preconditions = guards;
-    let intent = match &request.mutation {
+    let lock_type = match &request.mutation {
         Mutation::Put(value) if value.len() > SHORT_VALUE_MAX_BYTES => {
             change.data.push((request.txn.start_ts, CellChange::Put(value.clone())));
             LockType::Put(Value::OutOfLine)
@@ -120,7 +120,7 @@ fn put_lock(request: &Prewrite, min_commit_ts: Timestamp, guards: Guards) -> Ste
     change.lock = CellChange::Put(Lock {
         txn: request.txn,
         primary: request.primary.clone(),
-        lock_type: intent,
+        lock_type,
         write_seq: request.write_seq,
         ttl_ms: request.ttl_ms,
         min_commit_ts,

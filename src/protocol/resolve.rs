@@ -32,15 +32,9 @@ pub fn resolve(row: &Row, request: &Resolve) -> Result<Step<()>, StepError> {
         // Another resolver was first; later transactions may have written the row since.
         TransactionStatus::Committed(_) if own_lock(row, txn).is_none() => Ok(Step::Done(())),
         TransactionStatus::Committed(commit_ts) => {
-            let &Resolve { keep_old_version: keep_replaced, record_lock_only: record_holds, .. } = request;
-            let request = CommitRow {
-                row: key,
-                txn,
-                commit_ts,
-                keep_txn_record: false,
-                keep_old_version: keep_replaced,
-                record_lock_only: record_holds,
-            };
+            let &Resolve { keep_old_version, record_lock_only, .. } = request;
+            let request =
+                CommitRow { row: key, txn, commit_ts, keep_txn_record: false, keep_old_version, record_lock_only };
             Ok(match commit(row, &request)? {
                 Step::Apply(change, _) => Step::Apply(change, ()),
                 Step::Done(_) => Step::Done(()),

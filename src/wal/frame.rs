@@ -1,4 +1,4 @@
-//! Frames: the records of the log, one for each batch.
+//! Frames: the records of the log. A frame has one batch as its payload; a no-op frame is empty.
 //!
 //! | offset | bytes | what |
 //! |---|---|---|

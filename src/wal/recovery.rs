@@ -97,6 +97,8 @@ struct Chain {
 }
 
 impl Chain {
+    /// A chain that does not lead back far enough is dropped. The next head is the newest segment
+    /// before the one at which that chain failed.
     fn find(headers: &BTreeMap<u64, SegmentHeader>, names: &SegmentList, flushed_sequence: u64) -> Self {
         let mut missing_segment = None;
         let mut bound = u64::MAX;

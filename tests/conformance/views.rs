@@ -7,7 +7,7 @@ use std::thread::ScopedJoinHandle;
 use percolite::engine::{EngineSnapshot, PageRequest, RowRange};
 use percolite::row::{CellChange, Lock, RowChange, RowKey, TxnRecord, Value, WriteRecord};
 
-use crate::common::{Pace, ROOM, Subject, change, inline, lock, make, put, row, ts};
+use crate::common::{Pace, KEYSPACE, Subject, change, inline, lock, make, put, row, ts};
 
 const KEYS: [&str; 4] = ["a", "b", "c", "d"];
 
@@ -76,7 +76,7 @@ pub fn a_snapshot_is_unchanged_by_later_writes(engine: &Subject) {
                 }],
             ),
             3 => make(&**engine, [everything("d", at), everything("c", at)]),
-            _ if at == 34 => engine.delete_keyspace(ROOM).unwrap(),
+            _ if at == 34 => engine.delete_keyspace(KEYSPACE).unwrap(),
             _ => engine.sync().unwrap(),
         }
         keep(&mut kept, at);

@@ -1,4 +1,4 @@
-//! What no call may do: an error that names the mistake, nothing changed, everything else works.
+//! Invalid calls: the error names the mistake, nothing changes, and other calls still work.
 
 mod stores;
 
@@ -15,17 +15,17 @@ use crate::stops::{World, assert_lost};
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// That it is refused as an invalid argument, in words that name the mistake.
+/// The call must return `InvalidArgument` with a text that contains `word`.
 #[track_caller]
 fn assert_refused<T>(answer: Result<T>, word: &str) {
-    let why = answer.err().expect("it is accepted");
+    let why = answer.err().expect("the call succeeded");
     assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
-    assert!(why.to_string().contains(word), "no {word:?}: {why}");
+    assert!(why.to_string().contains(word), "{word:?} is missing: {why}");
 }
 
-/// What a mistake may not change: who holds and waits. How long is left of leases goes on by itself, and since when something is held is
-/// computed from two clocks, to a millisecond.
-fn held(store: &Store) -> LockTable {
+/// The lock table without its times. A refused call must not change it. The remaining lease time
+/// changes by itself, and the start of a grant is computed from two clocks, to a millisecond.
+fn grants(store: &Store) -> LockTable {
     let mut table = store.lock_table().unwrap();
     for entry in &mut table.entries {
         (entry.lease_remaining, entry.since) = (None, std::time::UNIX_EPOCH);
@@ -33,22 +33,22 @@ fn held(store: &Store) -> LockTable {
     table
 }
 
-/// Has the call refused for each of the arguments, and looks whether anything has changed, and whether others work.
+/// The call must be refused for each argument without a change, and other locks must still work.
 #[track_caller]
 fn all_refused<A, T>(store: &Store, word: &str, arguments: impl IntoIterator<Item = A>, call: impl Fn(A) -> Result<T>) {
-    let before = held(store);
+    let before = grants(store);
     for argument in arguments {
         assert_refused(call(argument), word);
-        assert_eq!(held(store), before);
+        assert_eq!(grants(store), before);
     }
-    drop(store.lock("everything else").unwrap());
+    drop(store.lock("another name").unwrap());
     let acquired = store.lock_stats().acquired();
-    drop(store.lock_with("everything else", LockOptions::shared()).unwrap());
+    drop(store.lock_with("another name", LockOptions::shared()).unwrap());
     assert_eq!(store.lock_stats().acquired(), acquired + 1);
 }
 
 #[test]
-fn names_that_are_none_are_refused_by_every_call() {
+fn every_call_refuses_invalid_names() {
     let store = Store::in_memory().unwrap();
     let bad = [String::new(), "n".repeat(256), "ü".repeat(128), "a\nb".into(), "\0".into(), "\u{7f}".into()];
     let token = store.lock("n").unwrap().token();
@@ -66,11 +66,11 @@ fn names_that_are_none_are_refused_by_every_call() {
 }
 
 #[test]
-fn the_longest_and_the_strangest_names_are_names() {
+fn the_longest_and_strangest_names_are_valid() {
     let memory = SimStorage::new();
     let names = ["n".into(), "n".repeat(255), "ü".repeat(127), " ".into(), "lock/../\"'".into(), "\u{202e}".into()];
     let store = Store::builder().open_in_memory(&memory).unwrap();
-    let tokens = names.each_ref().map(|name: &String| store.get_lock(name, HOUR).unwrap().expect("it is free"));
+    let tokens = names.each_ref().map(|name: &String| store.get_lock(name, HOUR).unwrap().expect("the lock is free"));
     store.close().unwrap();
     let store = Store::builder().open_in_memory(&memory).unwrap();
     for (name, token) in names.iter().zip(tokens) {
@@ -80,7 +80,7 @@ fn the_longest_and_the_strangest_names_are_names() {
 }
 
 #[test]
-fn a_note_of_255_bytes_is_shown_and_a_longer_one_refused() {
+fn a_reason_of_255_bytes_is_shown_and_a_longer_one_refused() {
     let store = Store::in_memory().unwrap();
     let why = "w".repeat(MAX_LOCK_REASON_BYTES);
     let guard = store.lock_with("n", LockOptions::exclusive().reason(&*why)).unwrap();
@@ -90,7 +90,7 @@ fn a_note_of_255_bytes_is_shown_and_a_longer_one_refused() {
 }
 
 #[test]
-fn leases_of_100_ms_to_366_days_are_taken_and_no_others() {
+fn leases_of_100_ms_to_366_days_are_valid_and_no_others() {
     let store = Store::in_memory().unwrap();
     let ms = Duration::from_millis;
     let (shortest, longest) = (ms(100), 366 * DAY);
@@ -114,7 +114,7 @@ fn leases_of_100_ms_to_366_days_are_taken_and_no_others() {
 }
 
 #[test]
-fn options_that_do_not_go_together_are_refused() {
+fn incompatible_options_are_refused() {
     let store = Store::in_memory().unwrap();
     let lock = |options| store.lock_with("n", options);
     all_refused(&store, "semaphore", [LockOptions::semaphore(0)], lock);
@@ -134,7 +134,7 @@ fn options_that_do_not_go_together_are_refused() {
 }
 
 #[test]
-fn requests_of_another_sort_are_refused_while_there_are_some() {
+fn requests_of_an_incompatible_kind_are_refused() {
     let store = Store::in_memory().unwrap();
     let lock = |options: LockOptions| store.lock_with("n", options.wait(LockWaitPolicy::NoWait));
     let permit = lock(LockOptions::semaphore(3)).unwrap();
@@ -145,13 +145,13 @@ fn requests_of_another_sort_are_refused_while_there_are_some() {
     let shared = lock(LockOptions::shared()).unwrap();
     all_refused(&store, "shared", [LockOptions::semaphore(1), LockOptions::semaphore(3)], lock);
     drop(shared);
-    // Nothing is remembered of what a name was.
+    // A free name has no mode from earlier grants.
     drop(lock(LockOptions::semaphore(1)).unwrap());
     drop(lock(LockOptions::shared()).unwrap());
 }
 
 #[test]
-fn a_semaphore_is_not_converted() {
+fn a_semaphore_cannot_be_converted() {
     let store = Store::in_memory().unwrap();
     let guard = std::cell::RefCell::new(store.lock_with("n", LockOptions::semaphore(2)).unwrap());
     let token = guard.borrow().token();
@@ -169,7 +169,7 @@ fn put(txn: &mut Txn, world: &World, fence: &Fence, key: &str) -> Result<()> {
 }
 
 #[test]
-fn a_fence_may_be_given_twice_and_with_others_and_each_counts() {
+fn repeated_and_several_fences_each_count() {
     let world = World::open();
     let [one, other] = ["n", "m"].map(|name| world.store.lock(name).unwrap());
     let fences = [one.fence(), one.fence(), other.fence(), one.fence()];
@@ -189,12 +189,12 @@ fn a_fence_may_be_given_twice_and_with_others_and_each_counts() {
     assert_lost(fenced("lost"), token, LockLostReason::Released);
     assert_eq!((world.get("held").as_deref(), world.get("lost")), (Some("v"), None));
     drop(other);
-    // Nothing of so many fences is left to wait for.
-    drop(["n", "m"].map(|name| world.store.try_lock(name).unwrap().expect("it is free")));
+    // Repeated fences leave nothing that a later grant would wait for.
+    drop(["n", "m"].map(|name| world.store.try_lock(name).unwrap().expect("the lock is free")));
 }
 
 #[test]
-fn a_panic_in_a_closure_frees_the_lock_and_its_row_locks_at_any_attempt() {
+fn closure_panic_releases_the_lock_and_row_locks() {
     let world = World::open();
     for at in 1..=3 {
         let mut attempts = 0;
@@ -204,7 +204,7 @@ fn a_panic_in_a_closure_frees_the_lock_and_its_row_locks_at_any_attempt() {
                 txn.get_for_update(&world.rows, "k")?;
                 txn.put(&world.rows, "k", "v")?;
                 assert!(attempts < at, "on purpose");
-                world.put("k", "an outsider's").map(drop)
+                world.put("k", "another writer's").map(drop)
             })
         });
         let panic = std::panic::catch_unwind(panics).unwrap_err();
@@ -218,35 +218,35 @@ fn a_panic_in_a_closure_frees_the_lock_and_its_row_locks_at_any_attempt() {
 }
 
 #[test]
-fn a_closure_that_fails_frees_the_lock() {
+fn a_failed_closure_releases_the_lock() {
     let world = World::open();
     let failed = world.store.transact_with_lock("n", LockOptions::exclusive(), TxnOptions::default(), |txn| {
         txn.put(&world.rows, "k", "v")?;
-        Err::<(), _>(Error::from(ErrorKind::InvalidArgument("its own".into())))
+        Err::<(), _>(Error::from(ErrorKind::InvalidArgument("the closure's own".into())))
     });
-    assert!(failed.unwrap_err().to_string().contains("its own"));
+    assert!(failed.unwrap_err().to_string().contains("the closure's own"));
     assert_eq!((world.get("k"), world.row_locks()), (None, 0));
     drop(world.store.try_lock("n").unwrap().expect("the lock is free"));
 }
 
 #[test]
-fn a_wrong_token_ends_nothing() {
+fn a_wrong_token_ends_no_grant() {
     let world = World::open();
     let store = &world.store;
     let leased = store.lock_with("leased", LockOptions::exclusive().lease(HOUR)).unwrap();
     let [one, other] = [(); 2].map(|()| store.lock_with("shared", LockOptions::shared()).unwrap());
-    let before = held(store);
+    let before = grants(store);
     let tokens = [leased.token(), one.token(), other.token()];
     let near = tokens.iter().flat_map(|token| [token.previous(), token.next()]).filter(|near| !tokens.contains(near));
     for wrong in near.chain([Timestamp::ZERO, Timestamp::from_u64(u64::MAX)]) {
-        for name in ["leased", "shared", "nobody's"] {
+        for name in ["leased", "shared", "unused"] {
             assert!(!store.release_lock(name, wrong).unwrap(), "{name} {wrong}");
             assert!(!store.force_unlock(name, wrong).unwrap(), "{name} {wrong}");
             assert_lost_name(store.attach_lock(name, wrong), name, wrong);
         }
-        assert_eq!(held(store), before);
+        assert_eq!(grants(store), before);
     }
-    // A right one of another name.
+    // A valid token of another name.
     assert!(!store.release_lock("leased", one.token()).unwrap());
     assert!(store.force_unlock("shared", one.token()).unwrap());
     assert_eq!((one.is_held(), other.is_held(), leased.is_held()), (false, true, true));
@@ -255,13 +255,13 @@ fn a_wrong_token_ends_nothing() {
 
 #[track_caller]
 fn assert_lost_name(answer: Result<LockGuard>, name: &str, token: Timestamp) {
-    let why = answer.expect_err("there is no such lease");
+    let why = answer.expect_err("the token is not of a lease");
     let ErrorKind::LockLost(lost) = why.kind() else { panic!("{why}") };
     assert_eq!((&lost.target, lost.token, lost.reason), (&name.into(), token, LockLostReason::UnknownToken));
 }
 
 #[test]
-fn what_a_guard_of_this_process_holds_is_not_resumed() {
+fn a_lock_with_a_guard_cannot_be_attached() {
     let store = Store::in_memory().unwrap();
     for options in [LockOptions::exclusive(), LockOptions::shared().lease(HOUR)] {
         let guard = store.lock_with("n", options).unwrap();
@@ -271,24 +271,24 @@ fn what_a_guard_of_this_process_holds_is_not_resumed() {
 }
 
 #[test]
-fn a_guard_without_a_lease_has_no_token_to_leave() {
+fn a_guard_without_a_lease_cannot_be_detached() {
     let store = Store::in_memory().unwrap();
     let guard = store.lock("n").unwrap();
     let token = guard.token();
-    let guard = guard.detach().expect_err("it has no lease");
+    let guard = guard.detach().expect_err("the guard has no lease");
     assert_eq!((guard.token(), guard.is_held()), (token, true));
     drop(guard);
     assert!(store.is_free_lock("n").unwrap());
 }
 
 #[test]
-fn the_longest_patience_there_is_is_patience() {
+fn the_longest_timeout_waits() {
     let store = Store::in_memory().unwrap();
     let held = store.lock("n").unwrap();
     std::thread::scope(|scope| {
         let options = LockOptions::exclusive().wait(LockWaitPolicy::Timeout(Duration::MAX));
         let waits = scope.spawn(|| store.lock_with("n", options).map(drop));
-        crate::stops::eventually("it waits", || store.lock_table().unwrap().waiting == 1);
+        crate::stops::eventually("the request waits", || store.lock_table().unwrap().waiting == 1);
         assert!(!held.wait_lost(Duration::from_millis(1)));
         drop(held);
         waits.join().unwrap().unwrap();
@@ -296,7 +296,7 @@ fn the_longest_patience_there_is_is_patience() {
 }
 
 #[test]
-fn what_is_cancelled_before_it_is_asked_for_does_not_wait_and_takes_what_is_free() {
+fn cancelled_request_takes_a_free_lock_but_never_waits() {
     let store = Store::in_memory().unwrap();
     let cancel = CancelToken::default();
     cancel.cancel();
@@ -311,7 +311,7 @@ fn what_is_cancelled_before_it_is_asked_for_does_not_wait_and_takes_what_is_free
 }
 
 #[test]
-fn guards_fences_and_cancels_may_be_handed_to_other_threads() {
+fn guards_fences_and_cancel_tokens_are_send_and_sync() {
     fn is_send_and_sync<T: Send + Sync + 'static>() {}
     is_send_and_sync::<LockGuard>();
     is_send_and_sync::<Fence>();

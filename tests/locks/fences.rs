@@ -1,4 +1,5 @@
-//! F1 to F4: fences and tokens.
+//! Fences and tokens: a fenced transaction commits only while its grant is valid, and tokens are above
+//! the commits of earlier holders.
 
 mod lost;
 mod paused;
@@ -20,7 +21,7 @@ use crate::tap::{Act, Gate, commits};
 const PROTOCOLS: [CommitProtocol; 2] = [CommitProtocol::Auto, CommitProtocol::TwoPhase];
 
 #[test]
-fn f1_a_what_is_forced_away_inside_of_the_closure_writes_nothing() {
+fn a_lock_forced_away_in_the_closure_commits_nothing() {
     let world = World::open();
     let World { store, rows, .. } = &world;
     let guard = store.lock("n").unwrap();
@@ -41,13 +42,13 @@ fn f1_a_what_is_forced_away_inside_of_the_closure_writes_nothing() {
         Ok(())
     });
     assert_lost(answer, token, LockLostReason::Forced);
-    assert_eq!(attempts, 2, "what is lost was tried again");
+    assert_eq!(attempts, 2, "a lost lock was retried");
     assert_eq!((world.get("under a guard"), world.get("under the call"), world.row_locks()), (None, None, 0));
     assert!(store.lock("n").unwrap().token() > token);
 }
 
 #[test]
-fn f1_b_what_was_decided_before_the_end_stands_and_the_next_holder_begins_with_it() {
+fn commit_decided_before_the_end_is_seen_by_next_holder() {
     for protocol in PROTOCOLS {
         decided_before_the_end(protocol, false);
         decided_before_the_end(protocol, true);
@@ -75,15 +76,15 @@ fn decided_before_the_end(protocol: CommitProtocol, forced: bool) {
     drop(guard);
     let next = next_holder(&world);
     std::thread::sleep(Duration::from_millis(20));
-    assert!(!next.holder.is_finished(), "it has not waited for what was decided");
+    assert!(!next.holder.is_finished(), "the next holder has not waited for the decided commit");
     gate.open();
-    next.judge(token, commit.join().unwrap());
+    next.check(token, commit.join().unwrap());
 }
 
-/// The next holder, which was asked for while a commit of the one before was decided and not visible.
+/// The next holder. It made its request while a commit of the previous one was decided and not visible.
 struct Next {
     holder: Worker<(Option<String>, LockGuard)>,
-    /// A transaction from before it was granted.
+    /// A transaction that began before the grant.
     old: Txn,
 }
 
@@ -96,32 +97,32 @@ fn next_holder(world: &World) -> Next {
             (world.get("k"), guard)
         })
     };
-    let asked = || holder.is_finished() || world.store.lock_table().unwrap().held == 1;
-    eventually("the next one has it in memory", asked);
+    let granted = || holder.is_finished() || world.store.lock_table().unwrap().held == 1;
+    eventually("the next holder has the lock in memory", granted);
     Next { holder, old }
 }
 
 impl Next {
-    fn judge(mut self, before: Timestamp, Commit { commit_ts: ts, .. }: Commit) {
+    fn check(mut self, before: Timestamp, Commit { commit_ts: ts, .. }: Commit) {
         let (seen, guard) = self.holder.join();
         assert_eq!(seen, some("first"));
         assert!(before < ts && ts < guard.token(), "{before} {ts} {}", guard.token());
-        let why = self.old.fence(&guard.fence()).expect_err("it does not see what was decided");
+        let why = self.old.fence(&guard.fence()).expect_err("its snapshot does not contain the decided commit");
         assert!(matches!(why.kind(), ErrorKind::SnapshotTooOld(_)), "{why}");
     }
 }
 
-/// A thread that is sent work, and answers.
-struct Hands<Work, Answer> {
+/// A thread that receives work and returns results.
+struct WorkerThread<Work, Answer> {
     works: Sender<Work>,
     answers: Receiver<Answer>,
     thread: Worker<()>,
 }
 
-impl<Work: Send + 'static, Answer: Send + 'static> Hands<Work, Answer> {
+impl<Work: Send + 'static, Answer: Send + 'static> WorkerThread<Work, Answer> {
     fn new(mut does: impl FnMut(Work) -> Answer + Send + 'static) -> Self {
-        let ((works, work), (tells, answers)) = (channel(), channel());
-        let thread = spawn(move || while work.recv().is_ok_and(|work| tells.send(does(work)).is_ok()) {});
+        let ((works, work), (sends, answers)) = (channel(), channel());
+        let thread = spawn(move || while work.recv().is_ok_and(|work| sends.send(does(work)).is_ok()) {});
         Self { works, answers, thread }
     }
 
@@ -139,9 +140,9 @@ impl<Work: Send + 'static, Answer: Send + 'static> Hands<Work, Answer> {
     }
 }
 
-type Committer = Hands<(Fence, u64), Result<Commit>>;
+type Committer = WorkerThread<(Fence, u64), Result<Commit>>;
 
-/// Commits under fences, and the last round of which it has begun one.
+/// A thread that commits under fences, and the last round that it has begun.
 fn committer(world: &World) -> (Committer, Arc<AtomicU64>) {
     let begun = Arc::new(AtomicU64::new(0));
     let (World { store, rows, .. }, begins) = (world.clone(), Arc::clone(&begun));
@@ -151,18 +152,19 @@ fn committer(world: &World) -> (Committer, Arc<AtomicU64>) {
         begins.store(round, Ordering::SeqCst);
         fenced.and_then(|()| txn.commit())
     };
-    (Hands::new(commit), begun)
+    (WorkerThread::new(commit), begun)
 }
 
-/// Stops a fenced commit when it is decided and has no timestamp yet: the leader cannot decide it by itself, so it writes first
-/// what it has collected. `false` when it was not stopped there.
-fn decided_and_not_stamped() -> bool {
+/// Stops a fenced commit that is decided and has no commit timestamp: the leader cannot check its row
+/// in memory, so it first writes the group that it has. `false` if the commit was not stopped there.
+fn decided_without_timestamp() -> bool {
     let world = World::open_at(&SimStorage::new(), Store::builder().conflict_cache_rows(1));
     let guard = world.store.lock("n").unwrap();
     let mut txn = world.store.begin_with(buffered(CommitProtocol::Auto)).unwrap();
     txn.fence(&guard.fence()).unwrap();
     txn.put(&world.rows, "k", "first").unwrap();
-    // Two others, of which the one slot knows the last: the engine has to be asked what has become of the row.
+    // Two other commits, of which the conflict set's one slot keeps the last: the row has to be read
+    // from the engine.
     for key in ["x", "y"] {
         world.put(key, "").unwrap();
     }
@@ -197,33 +199,33 @@ fn decided_and_not_stamped() -> bool {
         other.join().unwrap();
     }
     match (commit.join(), next) {
-        (Ok(commit), Some(next)) => next.judge(token, commit),
-        // It came later than the others, and found that its lock was gone, or earlier.
+        (Ok(commit), Some(next)) => next.check(token, commit),
+        // It came after the others and its lock was lost, or it came before them.
         (_, _) => return false,
     }
     true
 }
 
 #[test]
-fn f1_c_a_token_is_never_below_a_commit_of_the_holder_before() {
-    assert!((0..20).any(|_| decided_and_not_stamped()), "it was never stopped");
-    each_ends_while_its_commit_is_decided_and_not_visible(10_000);
-    each_ends_at_any_moment_of_its_commit(10_000);
+fn a_token_is_never_below_a_commit_of_the_previous_holder() {
+    assert!((0..20).any(|_| decided_without_timestamp()), "the commit was never stopped at this point");
+    grants_end_during_decided_commits(10_000);
+    grants_end_at_random_during_commits(10_000);
 }
 
-/// F1b again and again: each of the commits stands, and each next holder has to wait for it.
-fn each_ends_while_its_commit_is_decided_and_not_visible(rounds: u64) {
+/// Repeats the case of a commit decided before the end: each commits, and each next holder waits.
+fn grants_end_during_decided_commits(rounds: u64) {
     let world = World::open();
     let (committer, _) = committer(&world);
     let next = {
         let world = world.clone();
-        Hands::new(move |()| {
+        WorkerThread::new(move |()| {
             let guard = world.store.lock("n").unwrap();
             (world.get("k"), guard)
         })
     };
     let mut guard = world.store.lock("n").unwrap();
-    let mut course = Rounds::default();
+    let mut history = Rounds::default();
     for round in 1..=rounds {
         let token = guard.token();
         let gate = world.stop_commit("k");
@@ -236,26 +238,26 @@ fn each_ends_while_its_commit_is_decided_and_not_visible(rounds: u64) {
         next.begin(());
         let began = Instant::now();
         while world.store.lock_table().unwrap().held == 0 {
-            assert!(began.elapsed() < PATIENCE, "the next one is not granted in memory");
+            assert!(began.elapsed() < PATIENCE, "the next holder is not granted in memory");
             std::thread::yield_now();
         }
-        assert!(next.answers.try_recv().is_err(), "round {round}: it has not waited for what was decided");
+        assert!(next.answers.try_recv().is_err(), "round {round}: the next holder has not waited for the decided commit");
         gate.open();
         let seen;
         (seen, guard) = next.answer();
-        course.judge(round, committer.answer(), [token, guard.token()], seen);
+        history.check(round, committer.answer(), [token, guard.token()], seen);
     }
-    assert_eq!(course.stood, rounds, "what was decided before the end stands");
+    assert_eq!(history.committed, rounds, "each commit decided before the end must succeed");
     world.tap.no_hooks();
     next.end();
     committer.end();
 }
 
-fn each_ends_at_any_moment_of_its_commit(rounds: u64) {
+fn grants_end_at_random_during_commits(rounds: u64) {
     let (world, mut dice) = (World::open(), Dice::new());
     let under_way = world.watch_commits("k");
     let (committer, begun) = committer(&world);
-    let (mut met, mut course) = (0, Rounds::default());
+    let (mut met, mut history) = (0, Rounds::default());
     let mut guard = world.store.lock("n").unwrap();
     for round in 1..=rounds {
         let token = guard.token();
@@ -265,17 +267,17 @@ fn each_ends_at_any_moment_of_its_commit(rounds: u64) {
         }
         (0..dice.below(8)).for_each(|_| std::thread::yield_now());
         drop(guard);
-        // The leader stands between its decision and the engine, and the grant has ended.
+        // The grant ended while the leader was between its decision and the engine.
         met += u64::from(under_way.load(Ordering::SeqCst));
         guard = world.store.lock("n").unwrap();
         let seen = world.get("k");
-        course.judge(round, committer.answer(), [token, guard.token()], seen);
+        history.check(round, committer.answer(), [token, guard.token()], seen);
     }
-    assert!(met > 0, "no end has met a commit under way");
+    assert!(met > 0, "no grant ended during a commit");
     committer.end();
 }
 
-/// Writers of other rows, until it is dropped.
+/// Threads that write other rows until this is dropped.
 struct Writers {
     stop: Arc<AtomicBool>,
     written: Arc<AtomicU64>,
@@ -288,7 +290,7 @@ impl Writers {
             let (world, stop, written) = (world.clone(), Arc::clone(&this.stop), Arc::clone(&this.written));
             spawn(move || {
                 while !stop.load(Ordering::SeqCst) {
-                    world.put(&format!("of writer {number}"), "").unwrap();
+                    world.put(&format!("writer {number}"), "").unwrap();
                     written.fetch_add(1, Ordering::SeqCst);
                 }
             });
@@ -296,11 +298,11 @@ impl Writers {
         this
     }
 
-    /// Waits until what they do is visible that they begin from here on.
+    /// Waits until commits that began after this call are visible.
     fn write(&self) {
         let before = self.written.load(Ordering::SeqCst);
-        // One more for each of those that may have committed before this.
-        eventually("others write", || self.written.load(Ordering::SeqCst) > before + 16);
+        // One more for each writer: its current commit may have begun before.
+        eventually("other writers commit", || self.written.load(Ordering::SeqCst) > before + 16);
     }
 }
 
@@ -311,7 +313,7 @@ impl Drop for Writers {
 }
 
 #[test]
-fn f1_d_a_snapshot_from_before_the_grant_is_refused() {
+fn a_snapshot_from_before_the_grant_is_refused() {
     let world = World::open();
     let World { store, rows, .. } = &world;
     let writers = Writers::begin(&world, 16);

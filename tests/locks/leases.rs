@@ -1,4 +1,4 @@
-//! Leases: locks that outlive their process, for a time.
+//! Leases: locks with a time to live, which is kept in the store and outlives the process.
 
 mod closing;
 #[cfg(feature = "rocks")]
@@ -31,7 +31,7 @@ fn open(memory: &SimStorage, clocks: &Arc<Clocks>) -> Store {
     clocks.builder().open_in_memory(memory).unwrap()
 }
 
-/// What is left of the lease of the only holder.
+/// The remaining lease time of the only holder.
 fn left(store: &Store, name: &str) -> Option<Duration> {
     let holders = store.lock_holders(name).unwrap();
     assert!(holders.len() < 2, "{holders:?}");
@@ -40,18 +40,18 @@ fn left(store: &Store, name: &str) -> Option<Duration> {
 
 #[track_caller]
 fn assert_about(found: Option<Duration>, wanted: Duration) {
-    let found = found.expect("nobody holds it");
+    let found = found.expect("the lock has no holder");
     assert!(found.abs_diff(wanted) <= Duration::from_secs(1), "{found:?} instead of {wanted:?}");
 }
 
 #[track_caller]
 fn assert_lost<T>(answer: Result<T>, wanted: LockLostReason) {
-    let why = answer.err().expect("it is lost");
+    let why = answer.err().expect("the lock is not lost");
     let ErrorKind::LockLost(lost) = why.kind() else { panic!("{why}") };
     assert_eq!(lost.reason, wanted, "{why}");
 }
 
-/// A thread of this name, whose answer can be waited for. It is not joined, so that a test of something broken ends.
+/// Starts a named thread whose result can be awaited. It is not joined, so that a failed test ends.
 fn begin<T: Send + 'static>(thread: &str, work: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
     let (sender, receiver) = channel();
     let work = move || drop(sender.send(work()));
@@ -61,11 +61,11 @@ fn begin<T: Send + 'static>(thread: &str, work: impl FnOnce() -> T + Send + 'sta
 
 #[track_caller]
 fn answer<T>(receiver: &Receiver<T>) -> T {
-    receiver.recv_timeout(LIMIT).expect("no answer")
+    receiver.recv_timeout(LIMIT).expect("no result in time")
 }
 
-/// That nothing comes of it while the clocks stand still.
+/// The thread must not return while the clocks are stopped.
 #[track_caller]
 fn assert_waits<T>(receiver: &Receiver<T>) {
-    assert!(receiver.recv_timeout(Duration::from_millis(60)).is_err(), "it did not wait");
+    assert!(receiver.recv_timeout(Duration::from_millis(60)).is_err(), "the thread did not wait");
 }

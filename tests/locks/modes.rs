@@ -74,7 +74,7 @@ fn served(queued: &[LockMode], leaves: Option<usize>) -> Vec<Vec<usize>> {
 }
 
 #[test]
-fn m1_a_six_shared_are_granted_and_nobody_is_woken() {
+fn six_shared_requests_are_granted_without_a_wake() {
     let store = Store::in_memory().unwrap();
     let guards: Vec<LockGuard> = (0..6).map(|_| take(&store, Shared)).collect();
     assert!(guards.iter().all(LockGuard::is_held));
@@ -88,7 +88,7 @@ fn m1_a_six_shared_are_granted_and_nobody_is_woken() {
 }
 
 #[test]
-fn m1_b_each_end_of_six_exclusive_wakes_the_next_and_no_other() {
+fn each_end_of_an_exclusive_grant_wakes_only_the_next() {
     let store = Store::in_memory().unwrap();
     let mut guard = take(&store, Exclusive);
     let asking: Vec<Asking> = (0..5).map(|_| ask(&store, Exclusive)).collect();
@@ -108,7 +108,7 @@ fn m1_b_each_end_of_six_exclusive_wakes_the_next_and_no_other() {
 }
 
 #[test]
-fn m1_c_a_shared_request_waits_behind_an_exclusive_one_beside_a_shared_holder() {
+fn shared_request_queues_behind_a_waiting_exclusive() {
     let store = Store::in_memory().unwrap();
     let reader = take(&store, Shared);
     let writer = ask(&store, Exclusive);
@@ -122,13 +122,13 @@ fn m1_c_a_shared_request_waits_behind_an_exclusive_one_beside_a_shared_holder() 
 }
 
 #[test]
-fn m1_d_shared_requests_are_granted_together_and_pass_exclusive_ones_once() {
+fn shared_waiters_are_granted_as_one_batch() {
     let batches = served(&[Shared, Exclusive, Shared, Exclusive, Shared], None);
     assert_eq!(batches, [vec![0, 2, 4], vec![1], vec![3]]);
 }
 
 #[test]
-fn m2_a_the_first_waiter_leaves_as_if_it_had_never_been() {
+fn the_first_waiter_leaves_without_a_trace() {
     let batches = served(&[Exclusive, Shared, Exclusive, Shared], Some(0));
     assert_eq!(batches, [vec![1, 3], vec![2]]);
     // Those behind it that were kept by it alone are granted at once.
@@ -144,7 +144,7 @@ fn m2_a_the_first_waiter_leaves_as_if_it_had_never_been() {
 }
 
 #[test]
-fn m2_b_a_waiter_in_the_middle_leaves_as_if_it_had_never_been() {
+fn a_waiter_in_the_middle_leaves_without_a_trace() {
     let batches = served(&[Shared, Exclusive, Shared, Exclusive, Shared], Some(2));
     assert_eq!(batches, [vec![0, 4], vec![1], vec![3]]);
     let batches = served(&[Semaphore(2), Semaphore(2), Exclusive, Semaphore(2)], Some(2));
@@ -152,7 +152,7 @@ fn m2_b_a_waiter_in_the_middle_leaves_as_if_it_had_never_been() {
 }
 
 #[test]
-fn m2_c_the_last_waiter_leaves_as_if_it_had_never_been() {
+fn the_last_waiter_leaves_without_a_trace() {
     let batches = served(&[Exclusive, Shared, Exclusive], Some(2));
     assert_eq!(batches, [vec![0], vec![1]]);
     // It is the last of all: the name is as free as before.
@@ -161,7 +161,7 @@ fn m2_c_the_last_waiter_leaves_as_if_it_had_never_been() {
 }
 
 #[test]
-fn m3_a_a_fourth_of_a_semaphore_of_three_waits() {
+fn a_fourth_request_of_a_semaphore_of_three_waits() {
     let store = Store::in_memory().unwrap();
     let mut permits: Vec<LockGuard> = (0..3).map(|_| take(&store, Semaphore(3))).collect();
     assert!(is_held_by_others(&store, Semaphore(3)));
@@ -177,7 +177,7 @@ fn m3_a_a_fourth_of_a_semaphore_of_three_waits() {
 }
 
 #[test]
-fn m3_b_an_exclusive_request_waits_for_all_of_a_semaphore() {
+fn an_exclusive_request_waits_for_all_permits() {
     let store = Store::in_memory().unwrap();
     let permits: Vec<LockGuard> = (0..3).map(|_| take(&store, Semaphore(3))).collect();
     let alone = ask(&store, Exclusive);
@@ -192,7 +192,7 @@ fn m3_b_an_exclusive_request_waits_for_all_of_a_semaphore() {
 }
 
 #[test]
-fn m3_c_other_numbers_and_shared_requests_do_not_go_with_a_semaphore() {
+fn other_limits_and_shared_do_not_mix_with_a_semaphore() {
     let store = Store::in_memory().unwrap();
     let refused = |mode| is_invalid(&store.lock_with(NAME, options(mode)).unwrap_err());
     let permit = take(&store, Semaphore(3));
@@ -217,7 +217,7 @@ fn m3_c_other_numbers_and_shared_requests_do_not_go_with_a_semaphore() {
 }
 
 #[test]
-fn m3_d_nothing_passes_on_the_name_of_a_semaphore() {
+fn semaphore_requests_are_fifo() {
     let store = Store::in_memory().unwrap();
     let mut permits: Vec<LockGuard> = (0..3).map(|_| take(&store, Semaphore(3))).collect();
     let asking: Vec<Asking> =
@@ -236,7 +236,7 @@ fn m3_d_nothing_passes_on_the_name_of_a_semaphore() {
 }
 
 #[test]
-fn m4_a_a_shared_lock_alone_becomes_exclusive_with_a_greater_token() {
+fn a_sole_shared_lock_becomes_exclusive_with_a_new_token() {
     let store = Store::in_memory().unwrap();
     let mut guard = take(&store, Shared);
     let (token, fence, id) = (guard.token(), guard.fence(), guard.entry().id);
@@ -259,7 +259,7 @@ fn m4_a_a_shared_lock_alone_becomes_exclusive_with_a_greater_token() {
 }
 
 #[test]
-fn m4_b_the_second_upgrader_is_told_of_the_deadlock_and_keeps_its_shared_lock() {
+fn second_upgrader_gets_deadlock_and_stays_shared() {
     let store = Store::in_memory().unwrap();
     let state = store.keyspace("state").unwrap();
     let (mut first, mut second) = (take(&store, Shared), take(&store, Shared));
@@ -292,7 +292,7 @@ fn m4_b_the_second_upgrader_is_told_of_the_deadlock_and_keeps_its_shared_lock() 
 }
 
 #[test]
-fn m4_c_a_downgrade_lets_in_the_shared_requests_at_the_front() {
+fn a_downgrade_grants_the_shared_requests_at_the_front() {
     let store = Store::in_memory().unwrap();
     let mut guard = take(&store, Exclusive);
     let asking: Vec<Asking> = [Shared, Shared, Exclusive].map(|mode| ask(&store, mode)).into();
@@ -313,7 +313,7 @@ fn m4_c_a_downgrade_lets_in_the_shared_requests_at_the_front() {
 }
 
 #[test]
-fn m4_d_an_upgrade_that_times_out_leaves_the_shared_lock_with_its_token_and_fences() {
+fn upgrade_timeout_keeps_the_shared_grant() {
     let store = Store::in_memory().unwrap();
     let state = store.keyspace("state").unwrap();
     let (mut guard, other) = (take(&store, Shared), take(&store, Shared));
@@ -346,7 +346,7 @@ fn m4_d_an_upgrade_that_times_out_leaves_the_shared_lock_with_its_token_and_fenc
 }
 
 #[test]
-fn m4_e_what_was_fenced_before_a_downgrade_is_lost_beside_a_second_reader() {
+fn downgrade_invalidates_older_fences() {
     let store = Store::in_memory().unwrap();
     let state = store.keyspace("state").unwrap();
     let mut guard = take(&store, Exclusive);
@@ -370,7 +370,7 @@ fn m4_e_what_was_fenced_before_a_downgrade_is_lost_beside_a_second_reader() {
 }
 
 #[test]
-fn an_upgrade_that_waits_is_lost_with_the_shared_lock() {
+fn a_waiting_upgrade_is_lost_with_its_shared_lock() {
     let store = Store::in_memory().unwrap();
     let (mut guard, other) = (take(&store, Shared), take(&store, Shared));
     let token = guard.token();

@@ -14,7 +14,7 @@ use crate::support::{NOBODY, asks, entries, until, within_limit};
 const NAME: &str = "name";
 
 #[test]
-fn t1_a_the_table_shows_who_holds_who_waits_and_for_whom() {
+fn the_table_shows_holders_waiters_and_blockers() {
     let store = Store::builder().application_name("the store").in_memory().unwrap();
     let before = SystemTime::now();
     let a = store.lock_with(NAME, LockOptions::exclusive().reason("a job")).unwrap();
@@ -87,7 +87,7 @@ fn entries_of(store: &Store, name: &str) -> Vec<u64> {
 }
 
 #[test]
-fn a_conversion_waits_for_the_other_holders_and_the_queue_for_it() {
+fn conversion_goes_before_the_queue() {
     let store = Store::in_memory().unwrap();
     let take = || store.lock_with(NAME, LockOptions::shared()).unwrap();
     let (mut first, second, third) = (take(), take(), take());
@@ -108,7 +108,7 @@ fn a_conversion_waits_for_the_other_holders_and_the_queue_for_it() {
 }
 
 #[test]
-fn threads_of_one_name_make_no_circle_with_each_other() {
+fn threads_with_one_name_form_no_wait_cycle() {
     let store = Store::in_memory().unwrap();
     let named = |work: Box<dyn FnOnce() + Send>| std::thread::Builder::new().name("worker".into()).spawn(work).unwrap();
     let (done, is_done) = std::sync::mpsc::channel::<()>();

@@ -1,4 +1,4 @@
-//! The letters once more, for tasks.
+//! The same cases for tasks.
 
 mod commits;
 mod common;

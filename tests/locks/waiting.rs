@@ -21,7 +21,7 @@ fn lock_held(why: &percolite::Error) -> &LockNotAvailable {
 }
 
 #[test]
-fn z1_readers_and_writers_never_meet_and_a_writer_is_passed_by_one_batch_at_most() {
+fn writers_wait_for_one_batch_of_readers_at_most() {
     const READERS: usize = 20;
     const WRITERS: usize = 8;
     const ROUNDS: usize = 10_000;
@@ -65,7 +65,7 @@ fn z1_readers_and_writers_never_meet_and_a_writer_is_passed_by_one_batch_at_most
 }
 
 #[test]
-fn z2_sixty_four_waiters_are_handed_the_lock_in_their_order_with_one_wake_each() {
+fn waiters_are_granted_in_order_with_one_wake() {
     let store = Store::in_memory().unwrap();
     let first = store.lock(NAME).unwrap();
     let waiting: Vec<Asking> = (0..64).map(|_| asks(&store, NAME, LockOptions::exclusive())).collect();
@@ -98,7 +98,7 @@ fn z2_sixty_four_waiters_are_handed_the_lock_in_their_order_with_one_wake_each()
 }
 
 #[test]
-fn z3_c_a_wait_is_cancelled_from_another_thread_and_the_queue_stays_as_it_was() {
+fn cancel_leaves_the_queue_unchanged() {
     let store = Store::in_memory().unwrap();
     let holder = store.lock(NAME).unwrap();
     let cancel = CancelToken::default();
@@ -131,7 +131,7 @@ fn z3_c_a_wait_is_cancelled_from_another_thread_and_the_queue_stays_as_it_was() 
 }
 
 #[test]
-fn z3_d_patience_ends_with_who_holds_and_how_many_are_ahead_and_for_ever_ends_at_close() {
+fn timeout_reports_holder_and_position() {
     let store = Store::in_memory().unwrap();
     let holder = store.lock_with(NAME, LockOptions::exclusive().reason("the holder")).unwrap();
     let ahead = asks(&store, NAME, LockOptions::shared());
@@ -169,7 +169,7 @@ fn z3_d_patience_ends_with_who_holds_and_how_many_are_ahead_and_for_ever_ends_at
 }
 
 #[test]
-fn z4_a_a_thread_that_takes_a_name_twice_is_refused_at_its_patience() {
+fn relocking_a_held_name_times_out() {
     let store = Store::in_memory().unwrap();
     let guard = store.lock(NAME).unwrap();
     let patience = Duration::from_millis(60);
@@ -186,7 +186,7 @@ fn z4_a_a_thread_that_takes_a_name_twice_is_refused_at_its_patience() {
 }
 
 #[test]
-fn z4_b_two_threads_that_wait_for_each_other_are_shown_and_both_refused_at_their_time() {
+fn mutual_waiters_are_listed_and_time_out() {
     let store = Store::in_memory().unwrap();
     let patience = Duration::from_secs(3);
     let both = Barrier::new(2);
@@ -231,7 +231,7 @@ fn z4_b_two_threads_that_wait_for_each_other_are_shown_and_both_refused_at_their
 }
 
 #[test]
-fn z4_c_a_panic_under_lock_transact_frees_the_lock_and_leaves_nothing_to_the_next_holder() {
+fn closure_panic_releases_the_lock() {
     let store = Store::in_memory().unwrap();
     let state = store.keyspace("state").unwrap();
     let mut next: Option<Asking> = None;

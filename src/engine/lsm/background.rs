@@ -1,5 +1,5 @@
-//! The background thread. It flushes memtables, preallocates the log's next segment, and writes the
-//! no-op frame of an idle log.
+//! The flush thread. In the background it flushes memtables, preallocates the log's next segment,
+//! and writes the no-op frame of an idle log.
 //!
 //! The last frames before a sync have no later frame as their durability proof. When nothing is
 //! written for a while, an empty frame becomes that proof, so damage to an idle log never passes

@@ -206,6 +206,7 @@ impl<D: Disk, T: Storage> Shared<D, T> {
 }
 
 impl<D: Disk, T: Storage> LsmStorage<D, T> {
+    /// The tables below the memtables.
     pub fn tables(&self) -> &T {
         &self.shared.tables
     }

@@ -1,4 +1,4 @@
-//! Other stores, closed ones, and those that take no locks.
+//! Fences of other stores, closed stores, and stores without named locks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::{HOUR, assert_refused, put};
 use crate::stops::World;
 
 #[test]
-fn a_fence_of_another_store_is_refused_and_the_transaction_goes_on_without_it() {
+fn fence_of_another_store_is_refused() {
     let (world, other) = (World::open(), World::open());
     let guard = other.store.lock("n").unwrap();
     let mut txn = world.store.begin().unwrap();
@@ -23,7 +23,7 @@ fn a_fence_of_another_store_is_refused_and_the_transaction_goes_on_without_it() 
     drop(guard);
     txn.commit().unwrap();
     assert_eq!(world.get("k").as_deref(), Some("v"));
-    // The same folder, opened again, is another one, too.
+    // The same directory, opened again, is also another store.
     let (memory, guard) = (world.memory.clone(), world.store.lock("n").unwrap());
     let fence = guard.fence();
     world.store.close().unwrap();
@@ -33,15 +33,15 @@ fn a_fence_of_another_store_is_refused_and_the_transaction_goes_on_without_it() 
 }
 
 #[test]
-fn a_guard_does_nothing_when_its_store_is_closed() {
+fn a_guard_of_a_closed_store_does_nothing() {
     for options in [LockOptions::shared(), LockOptions::exclusive(), LockOptions::exclusive().lease(HOUR)] {
         let world = World::open();
         let mut guard = world.store.lock_with("n", options.clone()).unwrap();
         let token = guard.token();
-        let kept = world.store.clone();
+        let store = world.store.clone();
         world.store.close().unwrap();
         let closed = |answer: Result<()>| {
-            let why = answer.expect_err("it is closed");
+            let why = answer.expect_err("the store is closed");
             assert!(matches!(why.kind(), ErrorKind::Closed(_)), "{why}");
             assert!(why.to_string().contains("closed"), "{why}");
         };
@@ -50,17 +50,17 @@ fn a_guard_does_nothing_when_its_store_is_closed() {
         closed(guard.upgrade(LockWaitPolicy::Forever));
         closed(guard.downgrade());
         closed(guard.renew(HOUR));
-        closed(kept.lock("n").map(drop));
-        closed(kept.try_lock("n").map(drop));
-        closed(kept.transact_with_lock("n", LockOptions::exclusive(), TxnOptions::default(), |_| Ok(())));
-        closed(kept.lock_holders("n").map(drop));
-        closed(kept.lock_table().map(drop));
-        closed(kept.attach_lock("n", token).map(drop));
-        closed(kept.force_unlock("n", token).map(drop));
-        closed(kept.get_lock("n", HOUR).map(drop));
-        closed(kept.release_lock("n", token).map(drop));
-        closed(kept.is_free_lock("n").map(drop));
-        guard = guard.detach().expect_err("it has no lease any more");
+        closed(store.lock("n").map(drop));
+        closed(store.try_lock("n").map(drop));
+        closed(store.transact_with_lock("n", LockOptions::exclusive(), TxnOptions::default(), |_| Ok(())));
+        closed(store.lock_holders("n").map(drop));
+        closed(store.lock_table().map(drop));
+        closed(store.attach_lock("n", token).map(drop));
+        closed(store.force_unlock("n", token).map(drop));
+        closed(store.get_lock("n", HOUR).map(drop));
+        closed(store.release_lock("n", token).map(drop));
+        closed(store.is_free_lock("n").map(drop));
+        guard = guard.detach().expect_err("a guard of a closed store cannot be detached");
         if guard.entry().lease_remaining.is_some() {
             closed(guard.release());
         } else {
@@ -89,14 +89,14 @@ fn a_read_only_store_shows_leases_and_takes_no_locks() {
 }
 
 #[test]
-fn a_store_whose_engine_others_share_takes_no_locks() {
-    let commons = SharedConfig {
+fn a_store_on_a_shared_engine_takes_no_locks() {
+    let config = SharedConfig {
         engine: Arc::new(SimStorage::new().shared_engine()),
         oracle: Arc::new(MemoryOracle::new(Arc::<SystemEnv>::default())),
         waiter: Arc::new(SleepingLockWaiter(Arc::new(SystemEnv::default()))),
         ttl_ms: 3000,
     };
-    let store = Store::builder().open_shared(commons).unwrap();
+    let store = Store::builder().open_shared(config).unwrap();
     let token = Timestamp::from_millis(1);
     takes_no_locks(&store, "shared engine", token);
     assert_refused(store.lock_holders("n"), "shared engine");
@@ -113,7 +113,7 @@ fn takes_no_locks(store: &Store, word: &str, token: Timestamp) {
     assert_refused(store.lock("n"), word);
     assert_refused(store.try_lock("n"), word);
     assert_refused(store.lock_with("n", LockOptions::shared().lease(HOUR)), word);
-    let never = |_: &mut Txn| -> Result<()> { panic!("it is called") };
+    let never = |_: &mut Txn| -> Result<()> { panic!("the closure is called") };
     assert_refused(store.transact_with_lock("n", LockOptions::exclusive(), TxnOptions::default(), never), word);
     assert_refused(store.attach_lock("n", token), word);
     assert_refused(store.force_unlock("n", token), word);

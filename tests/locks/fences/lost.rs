@@ -1,4 +1,4 @@
-//! F2: transactions whose lock is lost before their end.
+//! Transactions that lose their lock before their end.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use percolite::{
 use crate::stops::{PATIENCE, World, assert_lost, eventually, some, spawn};
 
 #[test]
-fn f2_a_a_reader_that_has_lost_its_lock_is_told_at_its_end() {
+fn a_reader_that_lost_its_lock_fails_at_its_end() {
     let world = World::open();
     world.put("k", "before").unwrap();
     let read = |end: &dyn Fn(LockGuard)| {
@@ -28,12 +28,12 @@ fn f2_a_a_reader_that_has_lost_its_lock_is_told_at_its_end() {
     let (answer, token) = read(&|guard| assert!(world.store.force_unlock("n", guard.token()).unwrap()));
     assert_lost(answer, token, LockLostReason::Forced);
     let held = std::cell::RefCell::new(None);
-    read(&|guard| drop(held.replace(Some(guard)))).0.expect("its lock stands");
+    read(&|guard| drop(held.replace(Some(guard)))).0.expect("its lock is held");
     assert_eq!((world.get("k"), world.row_locks()), (some("before"), 0));
 }
 
 #[test]
-fn f2_b_two_phases_that_lose_their_lock_between_them_leave_nothing() {
+fn a_two_phase_commit_that_loses_its_lock_leaves_nothing() {
     let world = World::open();
     let guard = world.store.lock("n").unwrap();
     let gate = world.stop_prewrite("a");
@@ -45,7 +45,7 @@ fn f2_b_two_phases_that_lose_their_lock_between_them_leave_nothing() {
         ["a", "b", "c"].iter().try_for_each(|key| txn.put(&rows, key, "written"))?;
         txn.commit()
     });
-    // What locks the rows is decided. The commit point is not.
+    // The prewrite is decided, the commit point is not.
     gate.wait_for_arrival();
     let token = guard.token();
     drop(guard);
@@ -56,7 +56,7 @@ fn f2_b_two_phases_that_lose_their_lock_between_them_leave_nothing() {
 }
 
 #[test]
-fn f2_c_a_streamed_transaction_that_has_lost_its_lock_leaves_nothing() {
+fn a_large_transaction_that_loses_its_lock_leaves_nothing() {
     let world = World::open_at(&SimStorage::new(), Store::builder().large_transaction_bytes(1));
     let guard = world.store.lock("n").unwrap();
     let mut txn = world.store.begin().unwrap();
@@ -64,7 +64,7 @@ fn f2_c_a_streamed_transaction_that_has_lost_its_lock_leaves_nothing() {
     for number in 0..100 {
         txn.put(&world.rows, format!("row {number}"), "written").unwrap();
     }
-    assert!(world.row_locks() > 0, "it does not stream");
+    assert!(world.row_locks() > 0, "no row is locked in the store");
     let token = guard.token();
     drop(guard);
     assert_lost(txn.commit(), token, LockLostReason::Released);
@@ -73,7 +73,7 @@ fn f2_c_a_streamed_transaction_that_has_lost_its_lock_leaves_nothing() {
 }
 
 #[test]
-fn f2_d_a_commit_that_loses_its_lock_while_it_is_queued_is_not_made() {
+fn a_queued_commit_that_loses_its_lock_is_not_applied() {
     let world = World::open();
     let guard = world.store.lock("n").unwrap();
     let gate = world.stop_commit("first");
@@ -100,7 +100,7 @@ fn f2_d_a_commit_that_loses_its_lock_while_it_is_queued_is_not_made() {
 
 #[cfg(feature = "tokio")]
 #[test]
-fn f2_e_an_async_transaction_that_loses_its_lock_before_its_commit_point_leaves_nothing() {
+fn async_commit_under_a_lost_lock_leaves_nothing() {
     use percolite::AsyncStore;
 
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -142,7 +142,7 @@ fn f2_e_an_async_transaction_that_loses_its_lock_before_its_commit_point_leaves_
 }
 
 #[test]
-fn a_transaction_under_several_locks_is_refused_when_any_of_them_is_lost() {
+fn losing_one_of_several_fences_refuses_the_commit() {
     let world = World::open();
     for lost in 0..3 {
         let guards = ["a", "b", "c"].map(|name| world.store.lock(name).unwrap());

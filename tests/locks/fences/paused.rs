@@ -1,4 +1,5 @@
-//! F3, F4: holders that are paused for longer than they hold.
+//! Holders that are paused beyond the end of their grant: lost updates without a fence, none with one,
+//! and fencing tokens for a resource outside of the store.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,14 +14,14 @@ use crate::support::paused::{Pause, Set, Taken, Tally, assert_nothing_is_undone,
 
 const HOLDERS: u64 = 4;
 
-/// Adds a member in each round.
+/// Adds a member to the set in each round.
 fn add(set: &Set, holder: u64, rounds: u64, dice: &mut Dice) -> Tally {
     let mut tally = Tally::default();
     for _ in 0..rounds {
         let guard = loop {
             match set.world.store.lock_with("n", set.options()) {
                 Ok(guard) => break guard,
-                // The operator was quick, or the time of another one's pause.
+                // Another thread forced the lock away, or another pause let the lease expire.
                 Err(why) => assert!(is_lost(&why), "{why}"),
             }
         };
@@ -66,16 +67,16 @@ fn run(taken: Taken, fenced: bool, rounds: u64) -> (Tally, u64) {
 }
 
 #[test]
-fn f3_a_without_a_fence_a_paused_holder_undoes_what_the_next_one_has_done() {
+fn without_a_fence_a_paused_holder_loses_updates() {
     assert_undone(|taken| run(taken, false, 1000));
 }
 
 #[test]
-fn f3_b_with_a_fence_nothing_is_lost_however_long_holders_are_paused() {
+fn with_a_fence_paused_holders_lose_no_update() {
     assert_nothing_is_undone(10_000, |taken| run(taken, true, 10_000));
 }
 
-/// A file outside of the store that takes only tokens at least as great as the last one it took.
+/// A file outside of the store that accepts only tokens not below the last accepted one.
 struct Register(PathBuf);
 
 impl Register {
@@ -89,24 +90,24 @@ impl Register {
     }
 }
 
-/// One name, over many lives of its store.
-struct Lives {
+/// One lock name across many incarnations of its store.
+struct Restarts {
     memory: SimStorage,
     clocks: Arc<Clocks>,
     file: Register,
     dice: Dice,
-    /// Every token that was handed out. The last one has written to the file.
+    /// The token of every grant. The last one has written to the file.
     tokens: Vec<Timestamp>,
-    /// A lease that goes on beyond its life.
+    /// A lease that continues in the next incarnation.
     kept: Option<Timestamp>,
 }
 
-impl Lives {
-    fn live(&mut self) {
-        // The clock on the wall is set back as often as forward, so it is of no help.
+impl Restarts {
+    fn run_once(&mut self) {
+        // The wall clock is set back as often as forward, so it does not order the holders.
         self.clocks.set_wall(THEN + self.dice.below(86_400_000));
         let world = World::open_at(&self.memory, self.clocks.builder());
-        self.end_what_was_left(&world);
+        self.end_remaining_grants(&world);
         for more in (0..1 + self.dice.below(4)).rev() {
             self.hold(&world, more == 0);
         }
@@ -117,15 +118,15 @@ impl Lives {
         };
     }
 
-    fn end_what_was_left(&mut self, world: &World) {
+    fn end_remaining_grants(&mut self, world: &World) {
         if let Some(kept) = self.kept.take() {
             assert_eq!(world.token_of("n"), kept);
             if self.dice.below(2) == 0 {
                 let guard = world.store.attach_lock("n", kept).unwrap();
-                assert!(self.file.take(guard.token()), "the holder goes on with the token that it had");
+                assert!(self.file.take(guard.token()), "the attached holder writes with the same token");
             }
         }
-        // Whoever was released when the power went may still have its row.
+        // A holder that was released just before the power cut may still have a row.
         for left in world.store.lock_holders("n").unwrap() {
             assert!(world.store.force_unlock("n", left.token.unwrap()).unwrap());
         }
@@ -137,7 +138,7 @@ impl Lives {
         let lease = Duration::from_secs(10 * 86_400);
         let guard = world.store.lock_with("n", if leased { options.lease(lease) } else { options }).unwrap();
         let token = guard.token();
-        assert!(self.file.take(token), "a holder is taken for one that was paused: {token}");
+        assert!(self.file.take(token), "the write of the current holder is refused: {token}");
         for _ in 0..self.tokens.len().min(8) {
             let paused = self.tokens[usize::try_from(self.dice.below(self.tokens.len() as u64)).unwrap()];
             assert!(!self.file.take(paused), "a stale write is accepted: {paused}, after {token}");
@@ -148,7 +149,7 @@ impl Lives {
             0 => guard.release().unwrap(),
             1 => assert!(world.store.force_unlock("n", token).unwrap()),
             2 if leased => {
-                // Handed on in memory, with a row that goes later.
+                // The lock is passed on in memory, and its row is deleted later.
                 drop(guard);
                 drop(world.store.lock("n").map(|next| {
                     assert!(self.file.take(next.token()) && !self.file.take(token));
@@ -161,9 +162,9 @@ impl Lives {
 }
 
 #[test]
-fn f4_outside_where_tokens_may_only_grow_no_stale_write_is_taken_over_restarts_and_power_cuts() {
+fn fencing_tokens_stop_stale_writers_across_restarts() {
     let folder = tempfile::tempdir().unwrap();
-    let mut lives = Lives {
+    let mut restarts = Restarts {
         memory: SimStorage::new(),
         clocks: Clocks::new(),
         file: Register(folder.path().join("token")),
@@ -172,6 +173,6 @@ fn f4_outside_where_tokens_may_only_grow_no_stale_write_is_taken_over_restarts_a
         kept: None,
     };
     for _ in 0..100 {
-        lives.live();
+        restarts.run_once();
     }
 }

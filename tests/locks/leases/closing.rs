@@ -1,4 +1,5 @@
-//! What closing does to leases that are about to come or go. Whoever got no token must not be kept out by a row.
+//! `close` during the grant or release of a lease. A request that got no token must leave no row, which
+//! would block later ones.
 
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
@@ -11,23 +12,23 @@ use crate::support::clocks::{Clocks, HOUR};
 use crate::support::gate::Gate;
 use crate::support::{Random, asks, until};
 
-/// A later life finds the name free, and no row.
+/// A later incarnation finds the name free and no row.
 #[track_caller]
 fn assert_free(memory: &SimStorage, clocks: &Arc<Clocks>) {
     memory.crash(0);
-    assert!(!has_row(&memory.exclusive_engine(), "job"), "the row is there");
+    assert!(!has_row(&memory.exclusive_engine(), "job"), "the row is still there");
     assert!(open(memory, clocks).try_lock("job").unwrap().is_some());
 }
 
 #[test]
-fn closing_waits_for_a_release_under_way() {
+fn close_waits_for_a_release_in_progress() {
     let memory = SimStorage::new();
     let (clocks, gate) = (Clocks::new(), Gate::new(&memory));
     let store = clocks.builder().open_engine(Arc::<Gate>::clone(&gate)).unwrap();
     let guard = store.lock_with("job", lease(HOUR)).unwrap();
     gate.shut();
     let release = begin("releases", move || guard.release());
-    until("the row goes", || gate.holds_a_lease());
+    until("the row is being deleted", || gate.holds_a_lease());
     let closing = begin("closes", move || store.close());
     assert_waits(&closing);
     gate.open();
@@ -38,15 +39,15 @@ fn closing_waits_for_a_release_under_way() {
 }
 
 #[test]
-fn closing_ends_the_row_of_a_release_that_comes_too_late_to_do_it() {
+fn close_removes_the_row_of_a_late_release() {
     let memory = SimStorage::new();
     let clocks = Clocks::new();
     let store = open(&memory, &clocks);
     let guard = store.lock_with("job", lease(HOUR)).unwrap();
-    // It has released the lock in memory, and is about to begin a transaction.
+    // The release has ended the grant in memory, and is about to begin its transaction.
     clocks.stall("releases");
     let release = begin("releases", move || guard.release());
-    until("it is stalled", || clocks.is_stalled());
+    until("the release is stalled", || clocks.is_stalled());
     let closing = begin("closes", move || store.close());
     answer(&closing).unwrap();
     clocks.let_go();
@@ -56,7 +57,7 @@ fn closing_ends_the_row_of_a_release_that_comes_too_late_to_do_it() {
 }
 
 #[test]
-fn closing_ends_a_lease_that_is_being_granted() {
+fn close_ends_a_lease_that_is_being_granted() {
     let memory = SimStorage::new();
     let (clocks, gate) = (Clocks::new(), Gate::new(&memory));
     let store = clocks.builder().open_engine(Arc::<Gate>::clone(&gate)).unwrap();
@@ -65,7 +66,7 @@ fn closing_ends_a_lease_that_is_being_granted() {
         let store = store.clone();
         move || store.lock_with("job", lease(HOUR)).map(drop)
     });
-    until("the row comes", || gate.holds_a_lease());
+    until("the row is being written", || gate.holds_a_lease());
     let closing = begin("closes", move || store.close());
     assert_waits(&closing);
     gate.open();
@@ -75,12 +76,12 @@ fn closing_ends_a_lease_that_is_being_granted() {
     assert_free(&memory, &clocks);
 }
 
-/// Whatever the lock comes to, and wherever the close meets it.
+/// The request succeeds or fails, depending on where the close meets it.
 #[test]
-fn a_lease_that_is_taken_while_the_store_closes_leaves_no_row() {
+fn a_lease_granted_during_close_leaves_no_row() {
     let (mut dice, clocks) = (Random::new("closing"), Clocks::new());
     let (mut taken, mut refused) = (0, 0);
-    // Both ends of the race have to be met.
+    // Enough rounds for both results of the race.
     for round in 0..1000 {
         let memory = SimStorage::new();
         let store = open(&memory, &clocks);
@@ -91,7 +92,7 @@ fn a_lease_that_is_taken_while_the_store_closes_leaves_no_row() {
             move || {
                 start.wait();
                 (0..before).for_each(|_| std::hint::spin_loop());
-                // The guard lives beyond the close.
+                // The guard is dropped after the close.
                 store.lock_with("job", lease(HOUR))
             }
         });
@@ -100,7 +101,7 @@ fn a_lease_that_is_taken_while_the_store_closes_leaves_no_row() {
         store.close().unwrap();
         match answer(&lock) {
             Ok(guard) => {
-                assert!(!guard.is_held(), "round {round}: it has outlived its store");
+                assert!(!guard.is_held(), "round {round}: the lock is held after the close");
                 taken += 1;
             }
             Err(why) => {
@@ -110,12 +111,12 @@ fn a_lease_that_is_taken_while_the_store_closes_leaves_no_row() {
         }
         assert_free(&memory, &clocks);
     }
-    assert!(taken > 0 && refused > 0, "{taken} were taken and {refused} refused: nothing has met the close");
+    assert!(taken > 0 && refused > 0, "{taken} granted, {refused} refused: the close never met a request");
 }
 
-/// The call stands at each of its looks at the clock, one after the other.
+/// The request is stopped at each of its clock reads, one after the other.
 #[test]
-fn a_lease_that_a_close_overtakes_anywhere_is_refused_as_closed_and_leaves_no_row() {
+fn a_close_at_any_step_of_a_lease_leaves_no_row() {
     for looks in 0.. {
         let (memory, clocks) = (SimStorage::new(), Clocks::new());
         let store = open(&memory, &clocks);
@@ -125,29 +126,29 @@ fn a_lease_that_a_close_overtakes_anywhere_is_refused_as_closed_and_leaves_no_ro
             move || store.lock_with("job", lease(HOUR))
         });
         let mut early = None;
-        until("it stands or is through", || {
+        until("the request is stalled or has returned", || {
             early = early.take().or_else(|| lock.try_recv().ok());
             early.is_some() || clocks.is_stalled()
         });
         if let Some(taken) = early {
-            assert!(taken.is_ok() && looks > 3, "it has looked {looks} times");
+            assert!(taken.is_ok() && looks > 3, "the request has read the clock {looks} times");
             break;
         }
         let closing = begin("closes", move || store.close());
-        // It may have to wait for the call.
+        // The close may have to wait for the request.
         let closed = closing.recv_timeout(Duration::from_millis(20));
         clocks.let_go();
         closed.unwrap_or_else(|_| answer(&closing)).unwrap();
         match answer(&lock) {
-            Ok(guard) => assert!(!guard.is_held(), "{looks} looks: it has outlived its store"),
-            Err(why) => assert!(matches!(why.kind(), ErrorKind::Closed(_)), "{looks} looks: {why}"),
+            Ok(guard) => assert!(!guard.is_held(), "{looks} clock reads: the lock is held after the close"),
+            Err(why) => assert!(matches!(why.kind(), ErrorKind::Closed(_)), "{looks} clock reads: {why}"),
         }
         assert_free(&memory, &clocks);
     }
 }
 
 #[test]
-fn an_orderly_close_counts_no_lock_as_lost() {
+fn a_close_counts_no_lock_as_lost() {
     let memory = SimStorage::new();
     let clocks = Clocks::new();
     let store = open(&memory, &clocks);
@@ -158,14 +159,14 @@ fn an_orderly_close_counts_no_lock_as_lost() {
     store.get_lock("kept", HOUR).unwrap().unwrap();
     let waiting = asks(&store, "plain", LockOptions::exclusive());
     clocks.pass(HOUR / 2);
-    until("it is renewed", || left(&store, "leased").unwrap() > HOUR / 2);
+    until("the lease is renewed", || left(&store, "leased").unwrap() > HOUR / 2);
     let before = store.lock_stats();
     assert_eq!((before.lost, before.leases_expired), (0, 0));
 
     store.clone().close().unwrap();
     assert!(matches!(waiting.refused().kind(), ErrorKind::Closed(_)));
     assert!(shared.iter().chain([&guard, &leased, &over]).all(|guard| !guard.is_held()));
-    // But for the wake-up of the one that waited, closing is no event of any lock.
+    // The close counts nothing but the wake-up of the waiting request.
     let mut expected = before;
     expected.wakeups += 1;
     assert_eq!(store.lock_stats(), expected);
@@ -174,7 +175,7 @@ fn an_orderly_close_counts_no_lock_as_lost() {
 }
 
 #[test]
-fn a_dropped_guard_leaves_no_row_behind_a_close() {
+fn a_guard_dropped_during_close_leaves_no_row() {
     let memory = SimStorage::new();
     let clocks = Clocks::new();
     for _ in 0..50 {
@@ -188,7 +189,7 @@ fn a_dropped_guard_leaves_no_row_behind_a_close() {
 }
 
 #[test]
-fn a_store_that_closes_never_denies_a_lease_that_stays() {
+fn close_never_denies_a_lease_that_remains() {
     let memory = SimStorage::new();
     let (clocks, gate) = (Clocks::new(), Gate::new(&memory));
     let store = clocks.builder().open_engine(Arc::<Gate>::clone(&gate)).unwrap();
@@ -199,8 +200,8 @@ fn a_store_that_closes_never_denies_a_lease_that_stays() {
         let store = store.clone();
         begin("closes", move || store.close())
     };
-    // The row of the other lease goes, and what is in memory went before.
-    until("the row goes", || gate.holds_a_lease());
+    // The row of the other lease is being deleted; its grant in memory has ended.
+    until("the row is being deleted", || gate.holds_a_lease());
     let answers = [
         store.attach_lock("job", token).map(drop),
         store.release_lock("job", token).map(drop),

@@ -1,4 +1,4 @@
-//! Leases and what is made of a store: checkpoints, dumps, repaired stores.
+//! Leases in copies of a store: checkpoints, dumps and repaired stores.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ fn row_is_in(path: &Path, name: &str) -> bool {
 }
 
 #[test]
-fn l2_e_in_a_checkpoint_the_lease_is_lost_and_the_name_free() {
+fn a_lease_is_lost_and_its_name_free_in_a_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let (path, copy) = (folder.path().join("store"), folder.path().join("copy"));
     let clocks = Clocks::new();
@@ -25,9 +25,9 @@ fn l2_e_in_a_checkpoint_the_lease_is_lost_and_the_name_free() {
     let token = store.get_lock("job", HOUR).unwrap().unwrap();
     let guard = store.lock_with("with guard", lease(HOUR)).unwrap();
     store.checkpoint(&copy).unwrap();
-    assert!(row_is_in(&copy, "job"), "the copy has the rows until it is opened");
+    assert!(row_is_in(&copy, "job"), "the copy has the rows until it is opened for writing");
 
-    // Whoever looks at the copy before anybody has opened it finds nothing held.
+    // A read-only open of the copy before its first open finds no lock.
     let looking = clocks.builder().read_only(true).open(&copy).unwrap();
     assert_eq!(looking.lock_table().unwrap().held, 0);
     assert!(looking.lock_holders("job").unwrap().is_empty());
@@ -39,7 +39,7 @@ fn l2_e_in_a_checkpoint_the_lease_is_lost_and_the_name_free() {
         assert!(of_copy.is_free_lock(name).unwrap());
     }
     let own = of_copy.get_lock("job", HOUR).unwrap().unwrap();
-    // The original keeps its own.
+    // The original keeps its leases.
     assert_about(left(&store, "job"), HOUR);
     assert!(guard.is_held());
     of_copy.close().unwrap();
@@ -47,7 +47,7 @@ fn l2_e_in_a_checkpoint_the_lease_is_lost_and_the_name_free() {
     let store = open_at(&path, &clocks);
     assert_eq!(store.attach_lock("job", token).unwrap().token(), token);
 
-    // From its second opening on, the copy keeps what was taken in it.
+    // From its second open on, the copy keeps leases that were granted in it.
     assert!(!row_is_in(&copy, "with guard"));
     let of_copy = open_at(&copy, &clocks);
     assert_eq!(of_copy.lock_holders("job").unwrap()[0].token, Some(own));
@@ -56,7 +56,7 @@ fn l2_e_in_a_checkpoint_the_lease_is_lost_and_the_name_free() {
 }
 
 #[test]
-fn dumps_and_repaired_stores_carry_no_leases() {
+fn dumps_and_repaired_stores_have_no_leases() {
     let folder = tempfile::tempdir().unwrap();
     let (path, repaired) = (folder.path().join("store"), folder.path().join("repaired"));
     let clocks = Clocks::new();

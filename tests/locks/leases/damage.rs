@@ -38,7 +38,7 @@ fn check_damaged(store: &Store, token: Timestamp) {
 }
 
 #[test]
-fn l4_d_a_damaged_row_closes_its_name_and_nothing_else() {
+fn a_damaged_row_blocks_its_name_and_no_other() {
     // Once the row as the store keeps it, and once what the row says.
     for whole_cell in [true, false] {
         let memory = SimStorage::new();
@@ -115,14 +115,14 @@ fn damaged_meanwhile(whole_cell: bool, first: impl FnOnce(LockGuard) -> (Result<
 }
 
 #[test]
-fn a_row_that_is_damaged_in_an_open_store_closes_its_name_at_its_release() {
+fn damaged_row_blocks_its_name_at_release() {
     for whole_cell in [true, false] {
         damaged_meanwhile(whole_cell, |guard| (guard.release(), None));
     }
 }
 
 #[test]
-fn a_row_that_is_damaged_in_an_open_store_closes_its_name_at_its_renewal() {
+fn damaged_row_blocks_its_name_at_renewal() {
     for whole_cell in [true, false] {
         damaged_meanwhile(whole_cell, |guard| (guard.renew(HOUR), Some(guard)));
     }
@@ -130,7 +130,7 @@ fn a_row_that_is_damaged_in_an_open_store_closes_its_name_at_its_renewal() {
 
 /// The later one took the name over.
 #[test]
-fn of_two_leases_in_a_row_that_exclude_each_other_the_later_one_stands() {
+fn of_two_conflicting_leases_in_a_row_the_later_wins() {
     let memory = SimStorage::new();
     let clocks = Clocks::new();
     let store = open(&memory, &clocks);
@@ -211,7 +211,7 @@ pub fn with_very_many(look: impl FnOnce(Store, &Clocks, Timestamp, usize)) {
 
 #[cfg(feature = "rocks")]
 #[test]
-fn l4_e_a_hundred_thousand_leases_open_soon_and_are_held() {
+fn a_hundred_thousand_leases_open_fast_and_are_held() {
     with_very_many(|store, clocks, token, many| {
         let table = store.lock_table().unwrap();
         assert_eq!((table.held, table.waiting), (many + 1, 0));

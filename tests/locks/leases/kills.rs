@@ -59,7 +59,7 @@ fn token_of(told: &str) -> Timestamp {
 }
 
 #[test]
-fn l1_a_after_a_kill_a_lock_without_a_lease_waits_for_what_is_left() {
+fn a_request_after_a_kill_waits_for_the_rest_of_the_lease() {
     if let Some((_, folder)) = life() {
         let store = Store::builder().application_name("the killed one").open(folder.join("store")).unwrap();
         let guard = store.lock_with("job", lease(HOUR)).unwrap();
@@ -67,7 +67,7 @@ fn l1_a_after_a_kill_a_lock_without_a_lease_waits_for_what_is_left() {
         tell(&folder, store, &token);
     }
     let folder = tempfile::tempdir().unwrap();
-    let test = "l1_a_after_a_kill_a_lock_without_a_lease_waits_for_what_is_left";
+    let test = "a_request_after_a_kill_waits_for_the_rest_of_the_lease";
     let token = token_of(&killed(test, 0, folder.path()));
     let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_millis();
     let clocks = Clocks::at(u64::try_from(now).unwrap());
@@ -89,7 +89,7 @@ fn l1_a_after_a_kill_a_lock_without_a_lease_waits_for_what_is_left() {
 }
 
 #[test]
-fn l1_b_after_an_idle_hour_and_a_kill_the_whole_time_is_left() {
+fn an_idle_hour_before_a_kill_leaves_the_whole_lease() {
     if let Some((_, folder)) = life() {
         let clocks = Clocks::new();
         let store = clocks.builder().open(folder.join("store")).unwrap();
@@ -100,7 +100,7 @@ fn l1_b_after_an_idle_hour_and_a_kill_the_whole_time_is_left() {
         tell(&folder, store, &token.to_u64().to_string());
     }
     let folder = tempfile::tempdir().unwrap();
-    let test = "l1_b_after_an_idle_hour_and_a_kill_the_whole_time_is_left";
+    let test = "an_idle_hour_before_a_kill_leaves_the_whole_lease";
     let token = token_of(&killed(test, 0, folder.path()));
     let clocks = Clocks::at(THEN + 3_600_000);
     let store = clocks.builder().open(folder.path().join("store")).unwrap();
@@ -111,7 +111,7 @@ fn l1_b_after_an_idle_hour_and_a_kill_the_whole_time_is_left() {
 }
 
 #[test]
-fn l1_c_twenty_kills_in_a_row_do_not_move_the_end() {
+fn twenty_kills_do_not_move_the_end_of_a_lease() {
     const LIVES: u64 = 20;
     let wall = |number: u64| THEN + 100_000 * number;
     if let Some((number, folder)) = life() {
@@ -128,7 +128,7 @@ fn l1_c_twenty_kills_in_a_row_do_not_move_the_end() {
     }
     let folder = tempfile::tempdir().unwrap();
     let ends: Vec<u64> = (0..LIVES)
-        .map(|number| killed("l1_c_twenty_kills_in_a_row_do_not_move_the_end", number, folder.path()).parse().unwrap())
+        .map(|number| killed("twenty_kills_do_not_move_the_end_of_a_lease", number, folder.path()).parse().unwrap())
         .collect();
     let clocks = Clocks::at(wall(LIVES));
     let store = clocks.builder().open(folder.path().join("store")).unwrap();

@@ -12,7 +12,7 @@ use crate::support::clocks::{Clocks, HOUR};
 use crate::support::rows;
 
 #[test]
-fn g1_a_a_name_is_free_then_taken_then_free() {
+fn a_name_is_free_then_taken_then_free() {
     let memory = SimStorage::new();
     let store = open(&memory, &Clocks::new());
     let mut printed = vec![store.is_free_lock("some_resource").unwrap()];
@@ -25,7 +25,7 @@ fn g1_a_a_name_is_free_then_taken_then_free() {
 }
 
 #[test]
-fn g1_b_a_second_caller_gets_none_and_changes_nothing() {
+fn a_second_get_lock_returns_none_and_changes_nothing() {
     let clocks = Clocks::new();
     let memory = SimStorage::new();
     let store = open(&memory, &clocks);
@@ -48,7 +48,7 @@ fn g1_b_a_second_caller_gets_none_and_changes_nothing() {
 }
 
 #[test]
-fn g1_c_a_wrong_token_releases_nothing() {
+fn a_wrong_token_releases_nothing() {
     let memory = SimStorage::new();
     let clocks = Clocks::new();
     let store = open(&memory, &clocks);
@@ -73,7 +73,7 @@ fn g1_c_a_wrong_token_releases_nothing() {
 }
 
 #[test]
-fn g1_d_a_lease_that_is_over_is_free_before_any_sweep() {
+fn an_expired_lease_is_free_before_any_sweep() {
     let memory = SimStorage::new();
     let clocks = Clocks::new();
     let store = open(&memory, &clocks);
@@ -89,7 +89,7 @@ fn g1_d_a_lease_that_is_over_is_free_before_any_sweep() {
 
 /// A grant has no token for a moment, which must not be taken for one.
 #[test]
-fn no_grant_is_ended_by_a_token_that_nobody_has() {
+fn no_grant_is_ended_by_the_zero_token() {
     let store = Store::in_memory().unwrap();
     let (takes, done) = (store.clone(), Arc::new(AtomicBool::new(false)));
     let taken = begin("takes", {

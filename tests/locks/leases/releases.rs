@@ -13,7 +13,7 @@ use crate::support::until;
 use crate::tap::Act;
 
 #[test]
-fn releasing_in_a_store_that_fails_at_it_or_has_failed_is_an_error() {
+fn release_on_a_failed_store_is_an_error() {
     for had_failed in [false, true] {
         let world = World::open();
         let guard = world.store.lock_with("n", lease(HOUR)).unwrap();
@@ -52,7 +52,7 @@ fn over() -> (Arc<Gate>, Store, LockGuard) {
 }
 
 #[test]
-fn releasing_a_guard_whose_lease_is_over_returns_when_its_row_is_gone() {
+fn releasing_an_expired_lease_waits_for_its_row() {
     let (gate, _store, guard) = over();
     assert!(has_row(&*gate, "job"));
     gate.shut();
@@ -65,7 +65,7 @@ fn releasing_a_guard_whose_lease_is_over_returns_when_its_row_is_gone() {
 }
 
 #[test]
-fn releasing_a_guard_whose_row_its_successor_has_removed_is_no_error() {
+fn release_after_takeover_succeeds() {
     let (gate, store, guard) = over();
     let next = store.lock("job").unwrap();
     assert!(!has_row(&*gate, "job"));
@@ -74,7 +74,7 @@ fn releasing_a_guard_whose_row_its_successor_has_removed_is_no_error() {
 }
 
 #[test]
-fn a_release_that_was_answered_is_durable() {
+fn a_returned_release_is_durable() {
     let memory = SimStorage::new();
     let store = open(&memory, &Clocks::new());
     for _ in 0..20 {

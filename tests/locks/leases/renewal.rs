@@ -16,7 +16,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const KEEPER: &str = "percolite-leases";
 
 #[test]
-fn after_a_renewal_with_another_time_the_background_goes_by_that() {
+fn renewal_interval_follows_the_last_renewal() {
     let clocks = Clocks::new();
     let store = clocks.builder().in_memory().unwrap();
     let guard = store.lock_with("job", lease(HOUR)).unwrap();
@@ -32,7 +32,7 @@ fn after_a_renewal_with_another_time_the_background_goes_by_that() {
 }
 
 #[test]
-fn a_lease_that_is_kept_and_resumed_at_once_is_looked_at_no_more_often() {
+fn detach_then_attach_adds_no_extra_renewals() {
     let clocks = Clocks::new();
     let store = clocks.builder().in_memory().unwrap();
     let mut guard = store.lock_with("job", lease(HOUR)).unwrap();
@@ -51,7 +51,7 @@ fn a_lease_that_is_kept_and_resumed_at_once_is_looked_at_no_more_often() {
 
 /// The row and the memory say the same, whichever renewal is the first to be told that it is durable.
 #[test]
-fn of_two_renewals_at_once_the_one_that_was_written_last_counts() {
+fn of_two_concurrent_renewals_the_last_written_counts() {
     let memory = SimStorage::new();
     let (clocks, gate) = (Clocks::new(), Gate::new(&memory));
     let store = clocks.builder().open_engine(Arc::<Gate>::clone(&gate)).unwrap();
@@ -87,7 +87,7 @@ fn of_two_renewals_at_once_the_one_that_was_written_last_counts() {
 }
 
 #[test]
-fn a_renewal_that_is_overtaken_by_the_end_writes_nothing() {
+fn a_renewal_overtaken_by_the_end_writes_nothing() {
     let memory = SimStorage::new();
     let clocks = Clocks::new();
     let store = open(&memory, &clocks);
@@ -106,7 +106,7 @@ fn a_renewal_that_is_overtaken_by_the_end_writes_nothing() {
 }
 
 #[test]
-fn the_background_does_not_take_a_renewal_back_that_is_being_written() {
+fn background_renewal_keeps_a_concurrent_renewal() {
     let memory = SimStorage::new();
     let (clocks, gate) = (Clocks::new(), Gate::new(&memory));
     let store = clocks.builder().open_engine(Arc::<Gate>::clone(&gate)).unwrap();
@@ -152,7 +152,7 @@ fn a_renewal_counts_from_before_its_row_is_written() {
 }
 
 #[test]
-fn a_lease_ends_at_its_time_after_a_renewal_that_failed() {
+fn a_lease_ends_at_its_time_after_a_failed_renewal() {
     let memory = SimStorage::new();
     let clocks = Clocks::new();
     let store = open(&memory, &clocks);

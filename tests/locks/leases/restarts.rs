@@ -30,7 +30,7 @@ fn cut_off(memory: &SimStorage) -> Timestamp {
 }
 
 #[test]
-fn l1_d_a_clock_set_back_a_day_leaves_the_whole_time_and_no_more() {
+fn a_clock_set_back_a_day_leaves_the_whole_lease_and_no_more() {
     let memory = SimStorage::new();
     let token = cut_off(&memory);
     let clocks = Clocks::at(THEN + millis(HOUR / 2) - millis(DAY));
@@ -46,7 +46,7 @@ fn l1_d_a_clock_set_back_a_day_leaves_the_whole_time_and_no_more() {
 }
 
 #[test]
-fn l1_e_a_clock_set_ahead_a_day_ends_it_at_once() {
+fn a_clock_set_ahead_a_day_ends_a_lease_immediately() {
     let memory = SimStorage::new();
     let clocks = Clocks::new();
     let before = open(&memory, &clocks);
@@ -79,7 +79,7 @@ fn l1_e_a_clock_set_ahead_a_day_ends_it_at_once() {
 }
 
 #[test]
-fn l1_f_a_restored_dump_of_next_year_leaves_the_time_as_it_is() {
+fn restoring_a_dump_of_next_year_keeps_the_lease_time() {
     let source = Clocks::at(THEN + 365 * millis(DAY)).builder().in_memory().unwrap();
     let rows = source.keyspace("rows").unwrap();
     source.transact(|txn| txn.put(&rows, "key", "of the dump")).unwrap();
@@ -112,7 +112,7 @@ fn l1_f_a_restored_dump_of_next_year_leaves_the_time_as_it_is() {
 }
 
 #[test]
-fn l2_a_resuming_with_the_token_goes_on() {
+fn attaching_with_the_token_continues_the_lease() {
     let memory = SimStorage::new();
     let token = cut_off(&memory);
     let clocks = Clocks::at(THEN + millis(HOUR / 2));
@@ -139,7 +139,7 @@ fn l2_a_resuming_with_the_token_goes_on() {
 }
 
 #[test]
-fn l2_b_resuming_with_another_token_or_after_the_end_is_lost() {
+fn attaching_with_a_wrong_or_ended_token_is_lost() {
     let clocks = Clocks::new();
     let store = clocks.builder().in_memory().unwrap();
     let token = store.get_lock("job", HOUR).unwrap().unwrap();
@@ -188,7 +188,7 @@ fn handed_on_and_cut_off(
 }
 
 #[test]
-fn l2_c_after_a_dropped_lease_a_power_cut_does_not_bring_it_back() {
+fn dropped_lease_stays_released_after_a_power_cut() {
     let (memory, token) = handed_on_and_cut_off(|store, _| {
         let guard = store.lock_with("job", lease(HOUR)).unwrap();
         (guard.token(), Some(guard))
@@ -199,7 +199,7 @@ fn l2_c_after_a_dropped_lease_a_power_cut_does_not_bring_it_back() {
 }
 
 #[test]
-fn l2_d_after_an_expired_lease_a_clock_set_back_does_not_bring_it_back() {
+fn expired_lease_stays_expired_when_the_clock_goes_back() {
     let (memory, token) = handed_on_and_cut_off(|store, clocks| {
         let token = store.get_lock("job", HOUR).unwrap().unwrap();
         clocks.pass(HOUR);
@@ -211,7 +211,7 @@ fn l2_d_after_an_expired_lease_a_clock_set_back_does_not_bring_it_back() {
 }
 
 #[test]
-fn l4_a_closing_releases_leases_that_have_a_guard() {
+fn close_releases_leases_with_a_guard() {
     let memory = SimStorage::new();
     let clocks = Clocks::new();
     let store = open(&memory, &clocks);
@@ -233,7 +233,7 @@ fn l4_a_closing_releases_leases_that_have_a_guard() {
 }
 
 #[test]
-fn l4_b_a_lease_that_was_kept_by_its_token_is_held_after_closing() {
+fn a_detached_lease_is_held_after_close() {
     let memory = SimStorage::new();
     let clocks = Clocks::new();
     let store = open(&memory, &clocks);
@@ -251,7 +251,7 @@ fn l4_b_a_lease_that_was_kept_by_its_token_is_held_after_closing() {
 }
 
 #[test]
-fn l4_c_a_release_that_was_answered_outlives_a_power_cut() {
+fn a_returned_release_survives_a_power_cut() {
     let memory = SimStorage::new();
     let clocks = Clocks::new();
     let store = clocks.builder().durability(Durability::Buffered).open_in_memory(&memory).unwrap();

@@ -19,7 +19,7 @@ fn patient(seconds: u64) -> LockOptions {
 }
 
 #[test]
-fn l3_a_a_guard_is_renewed_for_three_times_its_lease_and_beyond() {
+fn a_guard_is_renewed_for_many_times_its_lease() {
     let memory = SimStorage::new();
     let clocks = Clocks::new();
     let store = open(&memory, &clocks);
@@ -45,7 +45,7 @@ fn l3_a_a_guard_is_renewed_for_three_times_its_lease_and_beyond() {
 }
 
 #[test]
-fn l3_b_a_lease_for_once_is_lost_at_its_time() {
+fn a_lease_without_renewal_is_lost_at_its_end() {
     let (memory, clocks) = (SimStorage::new(), Clocks::new());
     let store = clocks.builder().application_name("first").open_in_memory(&memory).unwrap();
     let guard = store.lock_with("job", lease(HOUR).once()).unwrap();
@@ -70,7 +70,7 @@ fn l3_b_a_lease_for_once_is_lost_at_its_time() {
 }
 
 #[test]
-fn l3_c_a_renewal_that_comes_too_late_is_lost() {
+fn a_late_renewal_is_lost() {
     let clocks = Clocks::new();
     let store = clocks.builder().in_memory().unwrap();
     let guard = store.lock_with("job", lease(HOUR).once()).unwrap();
@@ -122,7 +122,7 @@ struct Edge {
 }
 
 #[test]
-fn l3_d_whether_a_lease_outlives_its_time_in_a_renewal_is_what_that_answers() {
+fn the_result_of_a_late_renewal_says_if_the_lease_survived() {
     let Edge { clocks, store, renewed, guard, waiter } = renewed_on_the_edge(|_| ());
     renewed.unwrap();
     assert!(guard.is_held());
@@ -148,7 +148,7 @@ fn l3_d_whether_a_lease_outlives_its_time_in_a_renewal_is_what_that_answers() {
 }
 
 #[test]
-fn l3_e_the_timer_behind_a_lease_goes_to_the_next_in_line() {
+fn front_waiter_watches_the_lease() {
     let (memory, clocks) = (SimStorage::new(), Clocks::new());
     let store = open(&memory, &clocks);
     let token = store.get_lock("job", 10 * SECOND).unwrap().unwrap();
@@ -188,7 +188,7 @@ fn l3_e_the_timer_behind_a_lease_goes_to_the_next_in_line() {
 }
 
 #[test]
-fn rows_of_leases_that_are_over_go_after_a_day() {
+fn rows_of_expired_leases_are_deleted_after_a_day() {
     let memory = SimStorage::new();
     let clocks = Clocks::new();
     let engine = memory.exclusive_engine();

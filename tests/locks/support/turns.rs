@@ -73,32 +73,32 @@ mod tests {
     }
 
     #[test]
-    fn one_batch_behind_a_reader_that_was_ahead_may_pass() {
+    fn one_batch_may_pass_after_a_reader_ahead() {
         assert_eq!(judge(&[("A", 1), ("a", 2), ("b", 4), ("c", 5), ("B", 3), ("a", 6)]), 2);
         assert_eq!(judge(&[("A", 1), ("a", 2), ("b", 5), ("B", 3), ("C", 4)]), 2);
     }
 
     #[test]
     #[should_panic(expected = "two batches")]
-    fn a_second_batch_may_not() {
+    fn two_batches_fail_the_check() {
         judge(&[("A", 1), ("a", 2), ("b", 5), ("C", 3), ("c", 6), ("B", 4)]);
     }
 
     #[test]
     #[should_panic(expected = "was ahead of the writer")]
-    fn a_batch_of_later_ones_alone_may_not() {
+    fn a_batch_without_an_earlier_reader_fails() {
         judge(&[("A", 1), ("a", 4), ("b", 5), ("B", 3), ("c", 6)]);
     }
 
     #[test]
     #[should_panic(expected = "beside a writer that waited")]
-    fn a_reader_may_not_come_back_to_its_batch() {
+    fn a_reader_twice_in_a_batch_fails() {
         judge(&[("A", 1), ("a", 2), ("b", 4), ("a", 5), ("B", 3), ("c", 6)]);
     }
 
     #[test]
     #[should_panic(expected = "has passed a request")]
-    fn no_writer_passes() {
+    fn a_writer_that_passes_a_request_fails() {
         judge(&[("A", 1), ("a", 2), ("C", 4), ("B", 3)]);
     }
 }

@@ -344,7 +344,7 @@ fn is_held(why: Error) {
 }
 
 #[test]
-fn t1_b_the_statistics_of_a_thousand_requests_are_those_counted_by_the_test() {
+fn lock_stats_match_an_independent_count() {
     // The background removes rows of leases that are over, and then they are not taken over.
     let clocks = Clocks::new().without("percolite-sweep");
     let mut script = Script {

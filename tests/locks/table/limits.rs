@@ -38,7 +38,7 @@ fn refuses_name(store: &Store, name: &str) {
 }
 
 #[test]
-fn t1_c_names_notes_leases_and_numbers_are_taken_up_to_their_limits() {
+fn names_reasons_leases_and_permits_work_up_to_their_limits() {
     let store = Store::in_memory().unwrap();
     let longest = "n".repeat(255);
     let of_characters = "\u{e4}".repeat(127) + "n";

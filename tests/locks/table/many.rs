@@ -18,12 +18,12 @@ fn resident_kib() -> u64 {
 }
 
 #[test]
-fn t1_d_a_hundred_thousand_names_take_little_memory_and_leave_nothing() {
+fn memory_of_100k_locks_is_bounded_and_freed() {
     if std::env::var_os(ALONE).is_some() {
         return takes_little_memory();
     }
     let alone = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "table::many::t1_d_a_hundred_thousand_names_take_little_memory_and_leave_nothing"])
+        .args(["--exact", "table::many::memory_of_100k_locks_is_bounded_and_freed"])
         .arg("--nocapture")
         .env(ALONE, "1")
         .output()

@@ -14,7 +14,7 @@ fn totals(table: &LockTable) -> (usize, usize, usize) {
 }
 
 #[test]
-fn what_is_held_and_what_waits_are_as_many_as_the_entries() {
+fn held_and_waiting_totals_match_the_entries() {
     let clocks = Clocks::new();
     let store = clocks.builder().in_memory().unwrap();
     // A conversion is one entry, which waits.
@@ -40,7 +40,7 @@ fn what_is_held_and_what_waits_are_as_many_as_the_entries() {
 }
 
 #[test]
-fn a_lease_that_is_over_is_lost_when_its_own_guard_ends() {
+fn an_expired_lease_counts_as_lost_when_its_guard_ends() {
     let clocks = Clocks::new();
     let store = clocks.builder().in_memory().unwrap();
     let take = || store.lock_with("name", LockOptions::exclusive().lease(LEASE).once()).unwrap();

@@ -15,7 +15,7 @@ use crate::tap::Act;
 const PROTOCOLS: [CommitProtocol; 2] = [CommitProtocol::Auto, CommitProtocol::TwoPhase];
 
 #[test]
-fn task_f5_a_many_tasks_under_one_lock_see_each_other_and_share_syncs() {
+fn many_tasks_under_one_lock_see_each_other_and_share_syncs() {
     const TASKS: u64 = 16;
     const EACH: u64 = 25;
     in_worlds(|world, store| async move {
@@ -81,7 +81,7 @@ fn go_on_until<T>(call: &mut Steps<'_, T>, what: &str, holds: impl Fn() -> bool)
 }
 
 #[test]
-fn task_f5_b_a_guard_behind_a_call_is_returned_when_the_commit_is_durable() {
+fn a_guard_after_a_call_waits_until_its_commit_is_durable() {
     beside_worlds(|world, store| {
         for protocol in PROTOCOLS {
             let held = Steps::new(store.lock("n")).end().unwrap();
@@ -134,21 +134,21 @@ fn then_the_power_goes(protocol: CommitProtocol, waits_before: bool, world: &Wor
 }
 
 #[test]
-fn task_f5_c_what_a_guard_behind_a_call_acts_upon_survives_a_power_cut() {
+fn reads_of_a_guard_after_a_call_survive_a_power_cut() {
     for protocol in PROTOCOLS {
         beside_worlds(|world, store| then_the_power_goes(protocol, true, world, store));
     }
 }
 
 #[test]
-fn task_f5_d_so_it_is_where_no_task_waited_and_the_lock_was_free_and_idle_in_between() {
+fn a_guard_on_an_idle_lock_also_survives_a_power_cut() {
     for protocol in PROTOCOLS {
         beside_worlds(|world, store| then_the_power_goes(protocol, false, world, store));
     }
 }
 
 #[test]
-fn task_f5_e_a_call_that_loses_to_outsiders_keeps_its_grant_and_its_waiters_their_order() {
+fn retry_after_outside_conflicts_keeps_grant_and_queue() {
     const LOSES: usize = 10;
     type Seen = (Timestamp, Vec<u64>);
     in_worlds(|world, store| async move {
@@ -198,7 +198,7 @@ fn task_f5_e_a_call_that_loses_to_outsiders_keeps_its_grant_and_its_waiters_thei
 }
 
 #[test]
-fn a_call_whose_future_is_dropped_in_its_closure_frees_the_lock_and_commits_nothing() {
+fn dropping_a_call_in_its_closure_releases_the_lock() {
     beside_worlds(|world, store| {
         let [(tells, told), (goes, go)] = [std::sync::mpsc::channel(), std::sync::mpsc::channel()];
         let rows = world.rows.clone();
@@ -223,7 +223,7 @@ fn a_call_whose_future_is_dropped_in_its_closure_frees_the_lock_and_commits_noth
 
 /// A fence is moved into the closure of a task, and may be used for many of them.
 #[test]
-fn a_fence_serves_many_tasks_for_as_long_as_the_lock_is_held() {
+fn a_fence_serves_many_tasks_while_the_lock_is_held() {
     in_worlds(|world, store| async move {
         let guard = store.lock("n").await.unwrap();
         let put = |fence: Fence, number: usize| {

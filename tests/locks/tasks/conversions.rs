@@ -30,7 +30,7 @@ fn mode(guard: &AsyncLockGuard) -> LockMode {
 }
 
 #[test]
-fn task_m4_a_a_shared_task_alone_becomes_exclusive_with_a_greater_token() {
+fn a_sole_shared_lock_becomes_exclusive_with_a_new_token() {
     on_both(|store| async move {
         let mut guard = takes(&store, LockOptions::shared());
         let (token, fence) = (guard.token(), guard.fence());
@@ -48,7 +48,7 @@ fn task_m4_a_a_shared_task_alone_becomes_exclusive_with_a_greater_token() {
 }
 
 #[test]
-fn task_m4_b_the_second_task_that_upgrades_is_told_at_once_and_keeps_its_lock() {
+fn second_upgrader_gets_deadlock_and_stays_shared() {
     on_both(|store| async move {
         let [mut one, mut other] = [(); 2].map(|()| takes(&store, LockOptions::shared()));
         let token = other.token();
@@ -67,7 +67,7 @@ fn task_m4_b_the_second_task_that_upgrades_is_told_at_once_and_keeps_its_lock() 
 }
 
 #[test]
-fn task_m4_c_a_downgrade_lets_all_shared_tasks_in_and_no_exclusive_one() {
+fn a_downgrade_grants_all_shared_tasks_and_no_exclusive_one() {
     on_both(|store| async move {
         let mut guard = takes(&store, LockOptions::exclusive());
         let mut shared = [(); 2].map(|()| waits(&store, LockOptions::shared()));
@@ -85,7 +85,7 @@ fn task_m4_c_a_downgrade_lets_all_shared_tasks_in_and_no_exclusive_one() {
 }
 
 #[test]
-fn task_m4_d_an_upgrade_whose_time_is_over_or_whose_future_is_dropped_leaves_the_lock_as_it_was() {
+fn upgrade_timeout_or_drop_keeps_the_lock() {
     on_both(|store| async move {
         let [mut one, other] = [(); 2].map(|()| takes(&store, LockOptions::shared()));
         let (token, fence) = (one.token(), one.fence());
@@ -106,7 +106,7 @@ fn task_m4_d_an_upgrade_whose_time_is_over_or_whose_future_is_dropped_leaves_the
 }
 
 #[test]
-fn task_m4_e_what_was_fenced_before_a_downgrade_is_refused_when_a_second_task_reads() {
+fn downgrade_invalidates_older_fences() {
     on_both(|store| async move {
         let mut guard = takes(&store, LockOptions::exclusive());
         let rows = store.keyspace("rows").await.unwrap();
@@ -129,7 +129,7 @@ fn task_m4_e_what_was_fenced_before_a_downgrade_is_refused_when_a_second_task_re
 }
 
 #[test]
-fn a_guard_whose_upgrade_is_dropped_while_it_gets_its_token_is_fenced_by_nothing_before_it_has_one() {
+fn upgrade_dropped_before_its_token_has_no_fence() {
     for runtime in both_runtimes(1) {
         let store = in_memory();
         let _inside = runtime.enter();
@@ -155,7 +155,7 @@ fn a_guard_whose_upgrade_is_dropped_while_it_gets_its_token_is_fenced_by_nothing
 }
 
 #[test]
-fn a_guard_whose_upgrade_is_dropped_before_its_token_has_no_lease_to_renew_until_it_has_one() {
+fn upgrade_dropped_before_its_token_cannot_be_renewed() {
     for runtime in both_runtimes(1) {
         let _inside = runtime.enter();
         let world = World::open();
@@ -181,7 +181,7 @@ fn a_guard_whose_upgrade_is_dropped_before_its_token_has_no_lease_to_renew_until
 }
 
 #[test]
-fn after_a_conversion_that_was_given_up_the_other_one_is_made_whole() {
+fn next_conversion_completes_a_dropped_one() {
     for runtime in both_runtimes(1) {
         let store = in_memory();
         let _inside = runtime.enter();
@@ -208,7 +208,7 @@ fn after_a_conversion_that_was_given_up_the_other_one_is_made_whole() {
 }
 
 #[test]
-fn a_lease_whose_conversion_was_given_up_leaves_no_row_when_it_ends() {
+fn dropped_conversion_leaves_no_lease_row() {
     for runtime in both_runtimes(1) {
         let _inside = runtime.enter();
         for releases in [true, false] {
@@ -238,7 +238,7 @@ fn leased(store: &AsyncStore, options: LockOptions) -> AsyncLockGuard {
 }
 
 #[test]
-fn a_leased_conversion_whose_future_was_dropped_is_settled_and_renewed() {
+fn dropped_leased_conversion_is_completed_and_renewed() {
     for runtime in both_runtimes(2) {
         let clocks = Clocks::new();
         let gate = Gate::new(&SimStorage::new());

@@ -315,7 +315,7 @@ impl Script {
 }
 
 #[test]
-fn task_t1_b_the_statistics_of_a_thousand_requests_of_tasks_are_those_counted_by_the_test() {
+fn lock_stats_match_an_independent_count() {
     for runtime in both_runtimes(8) {
         let _inside = runtime.enter();
         // The background removes rows of leases that are over, and then they are not taken over.

@@ -232,7 +232,7 @@ fn drop_at(call: Call, held_up: HeldUp, polls: usize, woken: bool, runtime: &Run
 }
 
 #[test]
-fn task_z3_b_a_future_that_is_dropped_at_any_poll_leaves_nothing_in_the_queue() {
+fn dropping_at_any_poll_leaves_nothing_queued() {
     for runtime in both_runtimes(1) {
         let _inside = runtime.enter();
         for call in Call::ALL {
@@ -254,7 +254,7 @@ fn task_z3_b_a_future_that_is_dropped_at_any_poll_leaves_nothing_in_the_queue() 
 }
 
 #[test]
-fn what_is_held_up_is_dropped_in_the_middle() {
+fn dropping_a_blocked_call_leaves_nothing() {
     for runtime in both_runtimes(1) {
         let _inside = runtime.enter();
         for call in Call::ALL {
@@ -272,7 +272,7 @@ fn what_is_held_up_is_dropped_in_the_middle() {
 }
 
 #[test]
-fn a_call_that_is_never_polled_asks_for_nothing() {
+fn a_call_that_is_never_polled_requests_nothing() {
     for runtime in both_runtimes(1) {
         let _inside = runtime.enter();
         for call in [Call::Lock, Call::LockWithLease, Call::LockTransact] {

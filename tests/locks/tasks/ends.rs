@@ -46,7 +46,7 @@ async fn resume(store: &AsyncStore, name: &'static str, token: Timestamp) -> Res
 }
 
 #[test]
-fn task_l4_a_closing_releases_leases_that_tasks_hold() {
+fn close_releases_leases_with_a_guard() {
     for_both(|lives| async move {
         let store = lives.store();
         let guard = store.lock_with("n", lease()).await.unwrap();
@@ -69,7 +69,7 @@ fn task_l4_a_closing_releases_leases_that_tasks_hold() {
 }
 
 #[test]
-fn task_l4_b_a_lease_that_a_task_kept_by_its_token_is_held_after_closing() {
+fn a_detached_lease_is_held_after_close() {
     for_both(|lives| async move {
         let store = lives.store();
         let token = store.lock_with("n", lease()).await.unwrap().detach().unwrap();
@@ -89,7 +89,7 @@ fn task_l4_b_a_lease_that_a_task_kept_by_its_token_is_held_after_closing() {
 }
 
 #[test]
-fn task_l4_c_a_release_that_a_task_was_answered_outlives_a_power_cut() {
+fn a_returned_release_survives_a_power_cut() {
     for_both(|lives| async move {
         let store = lives.store();
         let guard = store.lock_with("guard", lease()).await.unwrap();
@@ -115,7 +115,7 @@ fn task_l4_c_a_release_that_a_task_was_answered_outlives_a_power_cut() {
 }
 
 #[test]
-fn task_l4_d_a_damaged_row_closes_its_name_for_tasks_and_nothing_else() {
+fn a_damaged_row_blocks_its_name_and_no_other() {
     for whole_cell in [true, false] {
         for_both(|lives| async move {
             let store = lives.store();
@@ -147,7 +147,7 @@ fn task_l4_d_a_damaged_row_closes_its_name_for_tasks_and_nothing_else() {
 
 #[cfg(feature = "rocks")]
 #[test]
-fn task_l4_e_a_hundred_thousand_leases_are_held_before_tasks() {
+fn a_hundred_thousand_leases_are_held() {
     crate::leases::damage::with_very_many(|store, clocks, token, many| {
         let [runtime, _] = both_runtimes(8);
         let store = AsyncStore::from(store);

@@ -22,7 +22,7 @@ fn fenced_put(world: &World, fence: Fence, key: &'static str) -> impl FnMut(&mut
 }
 
 #[test]
-fn task_f1_a_what_is_forced_away_inside_of_the_closure_writes_nothing() {
+fn a_lock_forced_away_in_the_closure_commits_nothing() {
     in_worlds(|world, store| async move {
         let guard = store.lock("n").await.unwrap();
         let (token, with) = (guard.token(), world.clone());
@@ -56,7 +56,7 @@ fn task_f1_a_what_is_forced_away_inside_of_the_closure_writes_nothing() {
 }
 
 #[test]
-fn task_f1_b_what_was_decided_before_the_end_stands_and_the_next_task_begins_with_it() {
+fn commit_decided_before_the_end_is_seen_by_next_holder() {
     beside_worlds(|world, store| {
         for protocol in [CommitProtocol::Auto, CommitProtocol::TwoPhase] {
             let key = if protocol == CommitProtocol::Auto { "one" } else { "two" };
@@ -90,7 +90,7 @@ async fn commit(world: World, store: AsyncStore, fence: Fence, round: u64, begun
 }
 
 #[test]
-fn task_f1_c_a_token_is_never_below_a_commit_of_the_task_before() {
+fn a_token_is_never_below_a_commit_of_the_previous_holder() {
     beside_worlds(|world, store| each_ends_while_its_commit_is_decided_and_not_visible(world, store, 10_000));
     in_worlds(|world, store| each_ends_at_any_moment_of_its_commit(world, store, 10_000));
 }
@@ -145,7 +145,7 @@ async fn each_ends_at_any_moment_of_its_commit(world: World, store: AsyncStore, 
 }
 
 #[test]
-fn task_f1_d_a_snapshot_from_before_the_grant_is_refused() {
+fn a_snapshot_from_before_the_grant_is_refused() {
     in_worlds(|world, store| async move {
         let (stop, written) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
         let writer = |number: u64| {
@@ -222,7 +222,7 @@ impl Stopped {
 }
 
 #[test]
-fn task_f2_a_a_reader_that_has_lost_its_lock_is_told_at_its_end() {
+fn a_reader_that_lost_its_lock_fails_at_its_end() {
     beside_worlds(|world, store| {
         world.put("k", "before").unwrap();
         for loses in [true, false] {
@@ -251,7 +251,7 @@ fn task_f2_a_a_reader_that_has_lost_its_lock_is_told_at_its_end() {
 }
 
 #[test]
-fn task_f2_b_two_phases_that_lose_their_lock_between_them_leave_nothing() {
+fn a_two_phase_commit_that_loses_its_lock_leaves_nothing() {
     beside_worlds(|world, store| {
         let guard = Steps::new(store.lock("n")).end().unwrap();
         let gate = world.stop_prewrite("a");
@@ -271,7 +271,7 @@ fn task_f2_b_two_phases_that_lose_their_lock_between_them_leave_nothing() {
 }
 
 #[test]
-fn task_f2_c_a_streamed_transaction_that_has_lost_its_lock_leaves_nothing() {
+fn a_large_transaction_that_loses_its_lock_leaves_nothing() {
     for runtime in both_runtimes(8) {
         let _inside = runtime.enter();
         let world = World::open_at(&SimStorage::new(), Store::builder().large_transaction_bytes(1));
@@ -295,7 +295,7 @@ fn task_f2_c_a_streamed_transaction_that_has_lost_its_lock_leaves_nothing() {
 }
 
 #[test]
-fn task_f2_d_a_commit_that_loses_its_lock_while_it_is_queued_is_not_made() {
+fn a_queued_commit_that_loses_its_lock_is_not_applied() {
     for runtime in both_runtimes(40) {
         let _inside = runtime.enter();
         let world = World::open();
@@ -317,7 +317,7 @@ fn task_f2_d_a_commit_that_loses_its_lock_while_it_is_queued_is_not_made() {
 }
 
 #[test]
-fn task_f2_e_a_task_that_loses_its_lock_before_its_commit_point_leaves_nothing() {
+fn losing_the_lock_before_the_commit_point_leaves_nothing() {
     beside_worlds(|world, store| {
         loses_it_before_its_commit_point(world, store);
         loses_it_between_two_attempts(world, store);

@@ -26,7 +26,7 @@ async fn resume(store: &AsyncStore, token: Timestamp) -> Result<AsyncLockGuard> 
 }
 
 #[test]
-fn task_l2_a_a_task_goes_on_with_a_lease_by_its_token() {
+fn attaching_with_the_token_continues_the_lease() {
     in_worlds(|world, store| async move {
         let token = store.lock_with("n", lease(SHORT)).await.unwrap().detach().unwrap();
         drop(store.lock("other").await.unwrap());
@@ -50,7 +50,7 @@ fn task_l2_a_a_task_goes_on_with_a_lease_by_its_token() {
 }
 
 #[test]
-fn task_l2_b_another_token_and_one_that_has_ended_are_lost() {
+fn attaching_with_a_wrong_or_ended_token_is_lost() {
     on_both(|store| async move {
         let token = store.lock_with("n", lease(HOUR)).await.unwrap().detach().unwrap();
         for other in [token.next(), token.previous()] {
@@ -65,7 +65,7 @@ fn task_l2_b_another_token_and_one_that_has_ended_are_lost() {
 }
 
 #[test]
-fn task_l2_c_a_lease_that_a_task_dropped_does_not_come_back_behind_a_later_holder_and_a_power_cut() {
+fn dropped_lease_stays_released_after_a_power_cut() {
     in_worlds(|world, store| async move {
         let leased = store.lock_with("n", lease(HOUR)).await.unwrap();
         let token = leased.token();
@@ -85,7 +85,7 @@ async fn check_that_nobody_holds(memory: &SimStorage, builder: percolite::Builde
 }
 
 #[test]
-fn task_l2_d_a_lease_that_was_over_does_not_come_back_when_the_clock_is_set_back() {
+fn expired_lease_stays_expired_when_the_clock_goes_back() {
     for runtime in both_runtimes(8) {
         // The background might remove the row first, and then nothing would be taken over.
         let (memory, clocks) = (SimStorage::new(), Clocks::new().without("percolite-sweep"));
@@ -107,7 +107,7 @@ fn task_l2_d_a_lease_that_was_over_does_not_come_back_when_the_clock_is_set_back
 
 #[cfg(feature = "rocks")]
 #[test]
-fn task_l2_e_a_task_cannot_go_on_with_a_lease_in_a_checkpoint() {
+fn a_lease_in_a_checkpoint_cannot_be_attached() {
     for runtime in both_runtimes(8) {
         let folder = tempfile::tempdir().unwrap();
         let (first, copy) = (folder.path().join("first"), folder.path().join("copy"));
@@ -128,7 +128,7 @@ fn task_l2_e_a_task_cannot_go_on_with_a_lease_in_a_checkpoint() {
 }
 
 #[test]
-fn task_l3_a_a_lease_is_renewed_while_its_guard_lives_whatever_the_runtime_does() {
+fn leases_are_renewed_independently_of_the_runtime() {
     for runtime in both_runtimes(1) {
         let _inside = runtime.enter();
         let store = in_memory();
@@ -143,7 +143,7 @@ fn task_l3_a_a_lease_is_renewed_while_its_guard_lives_whatever_the_runtime_does(
 }
 
 #[test]
-fn task_l3_b_a_lease_taken_once_is_lost_at_its_time_and_the_next_task_learns_whose_it_was() {
+fn unrenewed_lease_expires_and_names_its_holder() {
     on_both(|store| async move {
         let began = Instant::now();
         let guard = store.lock_with("n", lease(SHORT).once().reason("a job")).await.unwrap();
@@ -158,7 +158,7 @@ fn task_l3_b_a_lease_taken_once_is_lost_at_its_time_and_the_next_task_learns_who
 }
 
 #[test]
-fn task_l3_c_a_renewal_that_comes_too_late_is_told_so() {
+fn a_late_renewal_is_lost() {
     on_both(|store| async move {
         let guard = store.lock_with("n", lease(SHORT).once()).await.unwrap();
         guard.wait_lost().await;
@@ -171,7 +171,7 @@ fn task_l3_c_a_renewal_that_comes_too_late_is_told_so() {
 }
 
 #[test]
-fn task_l3_d_what_a_renewal_answers_that_was_written_beyond_the_end_is_what_is() {
+fn the_result_of_a_late_renewal_says_if_the_lease_survived() {
     // Long enough for a busy machine to get to the renewal.
     let time = Duration::from_secs(2);
     beside_worlds(|world, store| {
@@ -205,7 +205,7 @@ fn task_l3_d_what_a_renewal_answers_that_was_written_beyond_the_end_is_what_is()
 }
 
 #[test]
-fn task_l3_e_the_second_of_three_tasks_behind_a_lease_is_granted_at_its_end_by_one_wake() {
+fn second_waiter_is_granted_at_expiry_with_one_wake() {
     on_both(|store| async move {
         let (began, time) = (Instant::now(), Duration::from_secs(1));
         let _kept = store.lock_with("n", lease(time).once()).await.unwrap().detach().unwrap();
@@ -244,7 +244,7 @@ fn task_l3_e_the_second_of_three_tasks_behind_a_lease_is_granted_at_its_end_by_o
 }
 
 #[test]
-fn a_task_that_waits_behind_a_lease_takes_it_over_at_its_end_without_any_other_call() {
+fn waiter_takes_over_an_expired_lease_by_itself() {
     for runtime in both_runtimes(1) {
         let _inside = runtime.enter();
         let store = in_memory();

@@ -13,7 +13,7 @@ fn once(store: &AsyncStore, lease: Duration) -> AsyncLockGuard {
 const LONG: Duration = Duration::from_secs(3600);
 
 #[test]
-fn a_task_is_told_at_once_that_its_lock_was_forced_away_or_the_store_closed_and_needs_no_thread() {
+fn wait_lost_returns_immediately_without_a_thread() {
     for runtime in both_runtimes(1) {
         let _inside = runtime.enter();
         for closes in [false, true] {
@@ -37,7 +37,7 @@ fn a_task_is_told_at_once_that_its_lock_was_forced_away_or_the_store_closed_and_
 }
 
 #[test]
-fn a_task_is_told_at_its_time_that_its_lease_is_over_without_a_thread_and_without_a_successor() {
+fn wait_lost_returns_at_lease_expiry() {
     for runtime in both_runtimes(1) {
         let _inside = runtime.enter();
         let store = in_memory();
@@ -52,7 +52,7 @@ fn a_task_is_told_at_its_time_that_its_lease_is_over_without_a_thread_and_withou
 }
 
 #[test]
-fn a_task_goes_by_a_lease_that_was_renewed_meanwhile_for_longer_and_for_shorter() {
+fn wait_lost_follows_renewals() {
     for runtime in both_runtimes(2) {
         let _inside = runtime.enter();
         let store = in_memory();
@@ -68,7 +68,7 @@ fn a_task_goes_by_a_lease_that_was_renewed_meanwhile_for_longer_and_for_shorter(
 }
 
 #[test]
-fn a_thread_goes_by_a_lease_that_was_renewed_meanwhile_for_shorter() {
+fn wait_lost_of_a_thread_follows_a_shorter_renewal() {
     let store = in_memory();
     let guard = store.store().lock_with("n", LockOptions::exclusive().lease(LONG).once()).unwrap();
     std::thread::scope(|scope| {
@@ -82,7 +82,7 @@ fn a_thread_goes_by_a_lease_that_was_renewed_meanwhile_for_shorter() {
 }
 
 #[test]
-fn a_lost_that_is_dropped_is_forgotten() {
+fn dropping_wait_lost_drops_its_waker() {
     let store = in_memory();
     let guard = Steps::new(store.lock("n")).end().unwrap();
     let waker = std::sync::Arc::new(Nobody);

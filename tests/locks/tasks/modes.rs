@@ -16,7 +16,7 @@ fn wakes(waits: &Waits<'_>) -> Vec<u64> {
 }
 
 #[test]
-fn task_m1_a_six_shared_tasks_hold_at_the_same_time_and_none_is_woken() {
+fn six_shared_requests_are_granted_without_a_wake() {
     on_both(|store| async move {
         let together = Arc::new(tokio::sync::Barrier::new(6));
         let hold = |_| {
@@ -41,7 +41,7 @@ fn task_m1_a_six_shared_tasks_hold_at_the_same_time_and_none_is_woken() {
 }
 
 #[test]
-fn task_m1_b_each_end_wakes_the_next_task_and_no_other() {
+fn each_end_of_an_exclusive_grant_wakes_only_the_next() {
     on_both(|store| async move {
         let mut guard = takes(&store, LockOptions::exclusive());
         let mut queue: Waits = (0..5).map(|_| waits(&store, LockOptions::exclusive())).collect();
@@ -57,7 +57,7 @@ fn task_m1_b_each_end_wakes_the_next_task_and_no_other() {
 }
 
 #[test]
-fn task_m1_c_a_shared_task_does_not_pass_an_exclusive_one_that_waits() {
+fn shared_request_queues_behind_a_waiting_exclusive() {
     on_both(|store| async move {
         let held = takes(&store, LockOptions::shared());
         let mut exclusive = waits(&store, LockOptions::exclusive());
@@ -70,7 +70,7 @@ fn task_m1_c_a_shared_task_does_not_pass_an_exclusive_one_that_waits() {
 }
 
 #[test]
-fn task_m1_d_shared_tasks_that_wait_are_granted_together_and_the_others_in_order() {
+fn shared_waiters_are_granted_as_one_batch() {
     on_both(|store| async move {
         let held = takes(&store, LockOptions::exclusive());
         let modes = [true, false, true, false, true];
@@ -143,7 +143,7 @@ async fn visit_at_random(store: AsyncStore, names: Arc<Vec<Inside>>, in_vain: Ar
 }
 
 #[test]
-fn task_m1_f_random_requests_of_many_tasks_never_overlap_and_wake_once_each() {
+fn random_requests_exclude_and_wake_once() {
     on_both(|store| async move {
         let mut dice = Dice::new();
         let names: Arc<Vec<Inside>> = Arc::new((0..4).map(|_| Inside::default()).collect());
@@ -210,7 +210,7 @@ async fn goes(store: &AsyncStore, place: usize, way: Way) {
 const WAYS: [Way; 3] = [Way::Dropped, Way::TimedOut, Way::Cancelled];
 
 #[test]
-fn task_m2_a_the_others_do_not_notice_that_the_first_goes() {
+fn the_first_waiter_leaves_without_a_trace() {
     on_both(|store| async move {
         for way in WAYS {
             goes(&store, 0, way).await;
@@ -219,7 +219,7 @@ fn task_m2_a_the_others_do_not_notice_that_the_first_goes() {
 }
 
 #[test]
-fn task_m2_b_the_others_do_not_notice_that_the_middle_one_goes() {
+fn a_waiter_in_the_middle_leaves_without_a_trace() {
     on_both(|store| async move {
         for way in WAYS {
             goes(&store, 1, way).await;
@@ -228,7 +228,7 @@ fn task_m2_b_the_others_do_not_notice_that_the_middle_one_goes() {
 }
 
 #[test]
-fn task_m2_c_the_others_do_not_notice_that_the_last_one_goes() {
+fn the_last_waiter_leaves_without_a_trace() {
     on_both(|store| async move {
         for way in WAYS {
             goes(&store, 2, way).await;
@@ -237,7 +237,7 @@ fn task_m2_c_the_others_do_not_notice_that_the_last_one_goes() {
 }
 
 #[test]
-fn task_m2_d_a_task_that_is_granted_and_not_aware_of_it_passes_the_lock_on_or_has_it() {
+fn granted_but_unpolled_request_passes_the_lock_on_or_has_it() {
     on_both(|store| async move {
         for way in WAYS {
             let held = takes(&store, LockOptions::exclusive());
@@ -266,7 +266,7 @@ fn task_m2_d_a_task_that_is_granted_and_not_aware_of_it_passes_the_lock_on_or_ha
 }
 
 #[test]
-fn task_m3_a_a_fourth_task_waits_for_one_of_three() {
+fn a_fourth_request_of_a_semaphore_of_three_waits() {
     on_both(|store| async move {
         let mut three: Vec<_> = (0..3).map(|_| takes(&store, LockOptions::semaphore(3))).collect();
         let mut fourth = waits(&store, LockOptions::semaphore(3));
@@ -276,7 +276,7 @@ fn task_m3_a_a_fourth_task_waits_for_one_of_three() {
 }
 
 #[test]
-fn task_m3_b_an_exclusive_task_waits_for_all_of_three() {
+fn an_exclusive_request_waits_for_all_permits() {
     on_both(|store| async move {
         let three: Vec<_> = (0..3).map(|_| takes(&store, LockOptions::semaphore(3))).collect();
         let mut exclusive = waits(&store, LockOptions::exclusive());
@@ -289,7 +289,7 @@ fn task_m3_b_an_exclusive_task_waits_for_all_of_three() {
 }
 
 #[test]
-fn task_m3_c_another_number_and_shared_are_refused_and_change_nothing() {
+fn other_limits_and_shared_do_not_mix_with_a_semaphore() {
     on_both(|store| async move {
         let held = takes(&store, LockOptions::semaphore(3));
         for options in [LockOptions::semaphore(4), LockOptions::shared()] {
@@ -304,7 +304,7 @@ fn task_m3_c_another_number_and_shared_are_refused_and_change_nothing() {
 }
 
 #[test]
-fn task_m3_d_nothing_passes_a_semaphore_task_that_waits() {
+fn semaphore_requests_are_fifo() {
     on_both(|store| async move {
         let semaphore = || LockOptions::semaphore(2);
         let (one, other) = (takes(&store, semaphore()), takes(&store, semaphore()));

@@ -9,7 +9,7 @@ use super::common::on_both;
 const HOUR: Duration = Duration::from_secs(3600);
 
 #[test]
-fn task_g1_a_the_script_of_three_functions_finds_the_lock_free_taken_and_free() {
+fn a_name_is_free_then_taken_then_free() {
     on_both(|store| async move {
         assert!(store.run_blocking(|store| store.is_free_lock("some_resource")).await.unwrap());
         let token = store.run_blocking(|store| store.get_lock("some_resource", HOUR)).await.unwrap().unwrap();
@@ -23,7 +23,7 @@ fn task_g1_a_the_script_of_three_functions_finds_the_lock_free_taken_and_free() 
 }
 
 #[test]
-fn task_g1_b_of_many_tasks_that_get_the_lock_one_has_it() {
+fn of_many_get_lock_calls_one_succeeds() {
     on_both(|store| async move {
         let get = || {
             let store = store.clone();
@@ -41,7 +41,7 @@ fn task_g1_b_of_many_tasks_that_get_the_lock_one_has_it() {
 }
 
 #[test]
-fn task_g1_c_a_wrong_token_releases_nothing_of_a_tasks() {
+fn a_wrong_token_releases_nothing() {
     on_both(|store| async move {
         let guard = store.lock_with("n", LockOptions::exclusive().lease(HOUR)).await.unwrap();
         let token = guard.token();
@@ -59,7 +59,7 @@ fn task_g1_c_a_wrong_token_releases_nothing_of_a_tasks() {
 }
 
 #[test]
-fn task_g1_d_what_is_over_is_free_before_anybody_sweeps() {
+fn an_expired_lease_is_free_before_any_sweep() {
     on_both(|store| async move {
         let lease = Duration::from_millis(100);
         let token = store.run_blocking(move |store| store.get_lock("n", lease)).await.unwrap().unwrap();

@@ -70,14 +70,14 @@ fn run(runtime: &Runtime, taken: Taken, fenced: bool, rounds: u64) -> (Tally, u6
 }
 
 #[test]
-fn task_f3_a_without_a_fence_a_task_undoes_what_the_next_holder_has_done() {
+fn without_a_fence_a_paused_holder_loses_updates() {
     for runtime in both_runtimes(8) {
         assert_undone(|taken| run(&runtime, taken, false, 4000));
     }
 }
 
 #[test]
-fn task_f3_b_with_a_fence_no_task_undoes_anything() {
+fn with_a_fence_paused_holders_lose_no_update() {
     for runtime in both_runtimes(8) {
         assert_nothing_is_undone(10_000, |taken| run(&runtime, taken, true, 10_000));
     }
@@ -94,7 +94,7 @@ impl Register {
 }
 
 #[test]
-fn task_f4_what_takes_growing_tokens_accepts_no_stale_write_of_a_task_over_restarts_and_power_cuts() {
+fn fencing_tokens_stop_stale_writers_across_restarts() {
     for runtime in both_runtimes(8) {
         let (memory, register, mut dice) = (SimStorage::new(), Arc::<Register>::default(), Dice::new());
         let mut stale = Vec::new();

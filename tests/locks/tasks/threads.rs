@@ -11,7 +11,7 @@ use super::common::{assert_nothing_left, forever, in_memory, until, waiting};
 const MANY: u64 = 10_000;
 
 #[test]
-fn ten_thousand_tasks_wait_for_one_lock_with_two_threads_that_may_block_and_each_gets_it() {
+fn ten_thousand_waiters_need_two_threads() {
     let runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = { runtime }.worker_threads(2).max_blocking_threads(2).enable_time().build().unwrap();
     let store = in_memory();

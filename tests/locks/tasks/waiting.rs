@@ -65,7 +65,7 @@ async fn read_or_write(store: AsyncStore, crowd: Arc<Crowd>, number: u64) {
 }
 
 #[test]
-fn task_z1_readers_and_writers_are_never_together_and_no_writer_waits_for_more_than_one_batch() {
+fn writers_wait_for_one_batch_of_readers_at_most() {
     // On one thread they may come in the same order again and again, and then none has to pass.
     let passed = &AtomicU64::new(0);
     on_both(|store| async move {
@@ -87,7 +87,7 @@ fn task_z1_readers_and_writers_are_never_together_and_no_writer_waits_for_more_t
 }
 
 #[test]
-fn task_z2_sixty_four_tasks_that_wait_are_woken_once_each() {
+fn waiters_are_granted_in_order_with_one_wake() {
     on_both(|store| async move {
         let held = takes(&store, LockOptions::exclusive());
         let order = Arc::<parking_lot::Mutex<Vec<usize>>>::default();
@@ -120,7 +120,7 @@ fn task_z2_sixty_four_tasks_that_wait_are_woken_once_each() {
 }
 
 #[test]
-fn task_z3_a_an_end_between_a_look_and_the_wait_is_not_missed() {
+fn an_end_between_check_and_wait_is_not_missed() {
     for runtime in both_runtimes(8) {
         let _inside = runtime.enter();
         let store = in_memory();
@@ -152,7 +152,7 @@ fn task_z3_a_an_end_between_a_look_and_the_wait_is_not_missed() {
 }
 
 #[test]
-fn task_z3_c_a_cancel_from_a_thread_ends_the_wait_of_a_task_at_once_and_no_other() {
+fn cancel_leaves_the_queue_unchanged() {
     on_both(|store| async move {
         let held = takes(&store, LockOptions::exclusive());
         let cancel = CancelToken::default();
@@ -173,7 +173,7 @@ fn task_z3_c_a_cancel_from_a_thread_ends_the_wait_of_a_task_at_once_and_no_other
 }
 
 #[test]
-fn task_z3_d_each_patience_ends_as_it_says() {
+fn each_wait_policy_ends_as_documented() {
     for runtime in both_runtimes(8) {
         let store = in_memory();
         runtime.block_on(async {
@@ -211,7 +211,7 @@ fn task_z3_d_each_patience_ends_as_it_says() {
 }
 
 #[test]
-fn task_z4_a_a_task_that_takes_a_name_twice_waits_for_itself_until_its_patience_is_over() {
+fn relocking_a_held_name_times_out() {
     on_both(|store| async move {
         let patience = Duration::from_millis(30);
         let task = tokio::spawn(async move {
@@ -228,7 +228,7 @@ fn task_z4_a_a_task_that_takes_a_name_twice_waits_for_itself_until_its_patience_
 }
 
 #[test]
-fn task_z4_b_two_tasks_that_wait_for_each_other_are_shown_and_both_told_at_their_time() {
+fn mutual_waiters_are_listed_and_time_out() {
     on_both(|store| async move {
         let both_hold = Arc::new(tokio::sync::Barrier::new(2));
         let patience = Duration::from_millis(500);
@@ -261,7 +261,7 @@ fn task_z4_b_two_tasks_that_wait_for_each_other_are_shown_and_both_told_at_their
 }
 
 #[test]
-fn task_z4_c_a_panic_in_the_closure_frees_the_lock_and_the_next_task_sees_nothing_of_it() {
+fn closure_panic_releases_the_lock() {
     on_both(|store| async move {
         let rows = store.keyspace("rows").await.unwrap();
         let (with, put) = (store.clone(), rows.clone());
@@ -282,7 +282,7 @@ fn task_z4_c_a_panic_in_the_closure_frees_the_lock_and_the_next_task_sees_nothin
 }
 
 #[test]
-fn task_z4_d_a_runtime_that_is_shut_down_with_tasks_that_wait_leaves_nothing() {
+fn runtime_shutdown_leaves_no_waiters() {
     for from_within in [false, true] {
         for runtime in both_runtimes(2) {
             let store = in_memory();

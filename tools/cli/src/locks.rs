@@ -1,4 +1,4 @@
-//! `percolite locks`: row locks that a killed process has left behind, and what will become of them; and locks by name.
+//! `percolite locks`: orphan row locks, with the status of their transactions, and named locks.
 
 use std::panic::resume_unwind;
 use std::time::{Duration, SystemTime};
@@ -18,48 +18,53 @@ use crate::status_report;
 use crate::table::{self, KeyspaceNames, RowLockTable};
 use crate::tuning::Tuning;
 
+/// How often `--resolve` updates the progress bar.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// So many row locks are counted between two looks at the progress bar.
+/// While row locks are counted, the progress bar is updated after this many.
 const PROGRESS_EVERY: u64 = 1024;
 
 /// The options of `locks`.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  percolite locks shop         row locks and locks by name, with their holders
-  percolite locks shop --tree  locks by name alone, and which request waits for which
-  percolite locks shop --json  one JSON line for each
-  percolite locks shop --resolve
-                               rolls all of them forward or back, and says how many each
+  percolite locks shop            row locks and named locks, with their holders
+  percolite locks shop --tree     named locks only, as a tree of holders and waiters
+  percolite locks shop --json     one JSON line per lock
+  percolite locks shop --resolve  rolls all orphan row locks forward or back
 
-A row lock that is left in a closed store is an orphan: its process died in the middle of a commit. Whoever reads the row rolls \
-it forward or back, and so does opening the store for writing, in the background. Looking changes nothing. \
-The table shows the first rows of the first transactions; --json shows everything, and so do plain lines, where there is no terminal, \
-with a tab between keyspace, key, start_ts, owner, the primary's keyspace and key, its commit point, and commit_ts. \
-Of a store that a process has open it shows the first hundred that this process met when it last said what it does, their keys as text \
-and escaped where they are none: --key-encoding does not apply.
+A row lock in a closed store is an orphan: its process ended in the middle of a commit. A reader of the row resolves \
+it, and so does the background of a process that opens the store for writing. This command changes nothing without \
+--resolve. The table is limited to the first rows of the first transactions; plain lines and --json have all row locks.
 
-Locks by name that are held by leases stand in the store. Others, and requests that wait, come from the process that has the store open: the first hundred of each. \
-Commands that wait, `lock run` and `lock acquire`, are not shown: they keep the store closed, and are in no queue. Cycles of requests are not shown either: the process does not publish them, and finds them with Store::lock_table.
+For a store that another process has open, the output is the status that this process publishes: at most 100 row \
+locks, 100 held and 100 waiting named locks. Keys are text then, escaped if they are not UTF-8: --key-encoding does \
+not apply. In a closed store there are only named locks held by a lease. Commands that wait for a lock (`lock run`, \
+`lock acquire`) are not shown, because they are in no queue. Deadlock cycles are not published; a program finds them \
+with Store::lock_table.
 
-In plain lines a lock by name has an empty first column, then its name, token, holder, mode, whether it is held, how many seconds of the lease are left, and what it is for. \
-JSON lines have a `kind`: `row` for a row lock; `name` for a lock by name, with id, target, mode, state (`held`, `waiting` or `converting`), token, holder, why, since_ms, lease_left_s, \
-waiters, taken_over, and blocked_by: the ids of those that it waits for. (Here the target is the name. In what the library serialises, and so in `stats --json`, it is {\"name\": …}.) With --tree those that wait are in `behind` of the first that they wait for. \
-Where there are more than the hundred of each, a last line of the kind `not_listed` says how many more are held and waiting.")]
+Columns of plain lines, row lock:
+  keyspace, key, start_ts, owner, keyspace of the primary, key of the primary, status, commit_ts
+
+Columns of plain lines, named lock:
+  (empty), name, token, holder, mode, state, seconds left of the lease, reason
+
+A JSON line has a `kind`: `row`; `named`, whose target is the name, whose blocked_by has the ids of the requests that \
+it waits for, and whose waiters with --tree are the requests that wait for it first of all; or, as the last line, \
+`not_listed` with the numbers of held and waiting locks beyond the limits.")]
 pub struct Args {
     #[command(flatten)]
     pub store: StoreDir,
     #[command(flatten)]
     encodings: EncodingArgs,
-    /// Roll all that is left forward or back, now
+    /// Roll all orphan row locks forward or back
     #[arg(long)]
     resolve: bool,
-    /// Locks by name as a tree of holders and waiters, without row locks
+    /// Show named locks as a tree of holders and waiters
     #[arg(long, conflicts_with = "resolve")]
     tree: bool,
     #[command(flatten)]
     tuning: Tuning,
-    /// JSON lines
+    /// Print JSON lines
     #[arg(long)]
     json: bool,
 }
@@ -69,7 +74,7 @@ pub fn run(args: &Args) -> Result<()> {
         return resolve(args);
     }
     if args.tuning.is_set() {
-        return Err(Code::Usage.error("--memory-budget and --compression are for --resolve: looking writes nothing"));
+        return Err(Code::Usage.error("--memory-budget and --compression need --resolve"));
     }
     let store = match args.store.open_or_status()? {
         StoreOrStatus::Store(store) => open::warn_data_loss(store),
@@ -95,7 +100,7 @@ fn print_tree(args: &Args, entries: &[LockEntry], at: SystemTime) -> Result<()> 
     if args.json {
         return print_each(render::tree_json(entries));
     }
-    print_line(render::tree(entries, at).unwrap_or_else(|| "no locks by name are held".into()))
+    print_line(render::tree(entries, at).unwrap_or_else(|| "no named locks".into()))
 }
 
 fn print_each(documents: impl IntoIterator<Item = Value>) -> Result<()> {
@@ -104,12 +109,12 @@ fn print_each(documents: impl IntoIterator<Item = Value>) -> Result<()> {
     out.finish()
 }
 
-/// Shows those row locks that are wanted. The answer is whether there are any.
+/// Prints the row locks that `wanted` selects, and returns whether there are any.
 pub fn print(store: &Store, encodings: Encodings, json: bool, wanted: impl Fn(&RowLock) -> bool) -> Result<bool> {
     if !json && is_terminal() {
         let table = render_table(store, encodings, wanted)?;
         let is_any = table.is_some();
-        print_line(table.unwrap_or_else(|| "there are no row locks".into()))?;
+        print_line(table.unwrap_or_else(|| "no row locks".into()))?;
         return Ok(is_any);
     }
     let mut out = LineWriter::new();
@@ -130,7 +135,7 @@ pub fn print(store: &Store, encodings: Encodings, json: bool, wanted: impl Fn(&R
 }
 
 fn plain_line(lock: &RowLock, encodings: Encodings) -> Vec<u8> {
-    let (fate, commit_ts) = fate(lock);
+    let (status, commit_ts) = txn_status(lock);
     let mut line = Vec::new();
     let name = |name: Option<&String>, id: u32, line: &mut Vec<u8>| match name {
         Some(name) => Encoding::Text.write_column(name.as_bytes(), line),
@@ -144,10 +149,11 @@ fn plain_line(lock: &RowLock, encodings: Encodings) -> Vec<u8> {
     line.push(b'\t');
     encodings.keys.write_column(lock.primary.user_key(), &mut line);
     let commit_ts = commit_ts.map(|ts| ts.to_string()).unwrap_or_default();
-    line.extend_from_slice(format!("\t{fate}\t{commit_ts}\n").as_bytes());
+    line.extend_from_slice(format!("\t{status}\t{commit_ts}\n").as_bytes());
     line
 }
 
+/// The status of the lock's transaction, as text, and its commit timestamp.
 fn txn_status(lock: &RowLock) -> (&'static str, Option<Timestamp>) {
     match lock.txn_status {
         TransactionStatus::Pending => ("pending", None),
@@ -156,30 +162,30 @@ fn txn_status(lock: &RowLock) -> (&'static str, Option<Timestamp>) {
     }
 }
 
-/// What the process tells that has the store open.
+/// Prints the locks in the published status of the process that has the store open.
 fn print_status(args: &Args, status: &StoreStatus) -> Result<()> {
-    let by_name = || status.held_locks.iter().chain(&status.lock_waits);
+    let named = || status.held_locks.iter().chain(&status.lock_waits);
     let not_listed = status_report::not_listed(status);
     if args.json && !args.tree {
-        let listed = status.row_locks.iter().map(status_report::row_lock_json).chain(by_name().map(render::to_json));
+        let listed = status.row_locks.iter().map(status_report::row_lock_json).chain(named().map(render::to_json));
         return print_each(listed.chain(not_listed.json()));
     }
     if !args.json {
         print_line(status_report::header(status))?;
     }
     if args.tree {
-        print_tree(args, &by_name().cloned().collect::<Vec<_>>(), status.taken_at)?;
+        print_tree(args, &named().cloned().collect::<Vec<_>>(), status.taken_at)?;
         return match not_listed.all() {
             0 => Ok(()),
             _ if args.json => print_each(not_listed.json()),
             more => print_line(format_args!("and {} not listed", count(more, "more request"))),
         };
     }
-    print_line(status_report::row_lock_table(&status.row_locks).unwrap_or_else(|| "no row locks were met".into()))?;
+    print_line(status_report::row_lock_table(&status.row_locks).unwrap_or_else(|| "no row locks".into()))?;
     status_report::named_lock_tables(status, usize::MAX).into_iter().try_for_each(print_line)
 }
 
-/// The table of those row locks that are wanted, if there are any.
+/// The table of the row locks that `wanted` selects, if there are any.
 pub fn render_table(store: &Store, encodings: Encodings, wanted: impl Fn(&RowLock) -> bool) -> Result<Option<String>> {
     let mut table = RowLockTable::new(keyspace_names(store)?, encodings.keys);
     for lock in store.row_locks()? {
@@ -193,7 +199,7 @@ pub fn render_table(store: &Store, encodings: Encodings, wanted: impl Fn(&RowLoc
 
 fn resolve(args: &Args) -> Result<()> {
     let interrupt = Interrupt::watch()?;
-    // Counted before, since the background begins with it as soon as the store is open.
+    // Counted before the opening, because the background resolves them from then on.
     let (mut forward, mut back) = (0_u64, 0_u64);
     let progress = Progress::items("row locks");
     for lock in args.store.open_read_only_quiet()?.row_locks()? {
@@ -211,7 +217,7 @@ fn resolve(args: &Args) -> Result<()> {
         loop {
             if interrupt.is_requested() {
                 progress.clear();
-                Interrupt::exit_now("what is still locked is resolved when the store is next opened for writing");
+                Interrupt::exit_now("remaining row locks are resolved when the store is next opened for writing");
             }
             if work.is_finished() {
                 break;
@@ -219,7 +225,7 @@ fn resolve(args: &Args) -> Result<()> {
             progress.set(store.stats().orphan_locks_resolved.min(found), "row locks resolved");
             std::thread::sleep(POLL_INTERVAL);
         }
-        work.join().unwrap_or_else(|err| resume_unwind(err))
+        work.join().unwrap_or_else(|panic| resume_unwind(panic))
     })?;
     drop(progress);
     store.close()?;
@@ -235,7 +241,7 @@ fn keyspace_names(store: &Store) -> Result<KeyspaceNames> {
 }
 
 pub fn row_lock_json(lock: &RowLock, encodings: Encodings) -> Value {
-    let (fate, commit_ts) = fate(lock);
+    let (status, commit_ts) = txn_status(lock);
     json!({
         "kind": "row",
         "keyspace": lock.keyspace,
@@ -243,21 +249,21 @@ pub fn row_lock_json(lock: &RowLock, encodings: Encodings) -> Value {
         "start_ts": lock.start_ts.to_string(),
         "start_time": table::format_timestamp(lock.start_ts),
         "owner": lock.owner_id.to_string(),
-        "owner_began_ms": lock.owner_id.created_at_millis(),
+        "owner_created_ms": lock.owner_id.created_at_millis(),
         "primary": { "keyspace": lock.primary_keyspace, "key": encodings.keys.to_json(lock.primary.user_key()) },
-        "commit_point": fate,
+        "txn_status": status,
         "commit_ts": commit_ts.map(|ts| ts.to_string()),
         "commit_time": commit_ts.map(table::format_timestamp),
-        "orphan": lock.is_orphan,
+        "is_orphan": lock.is_orphan,
     })
 }
 
-/// A timestamp as the commands show it.
+/// Parses a timestamp as the commands print it.
 pub fn parse_timestamp(text: &str) -> Result<Timestamp, String> {
-    let wrong = || "not a timestamp: milliseconds, a dot and a number, as `locks` shows it".to_owned();
-    let (millis, count) = text.split_once('.').ok_or_else(wrong)?;
-    let first = millis.parse().map(Timestamp::from_millis).map_err(|_| wrong())?;
-    let count: u64 = count.parse().map_err(|_| wrong())?;
-    let found = Timestamp::from_u64(first.to_u64().saturating_add(count));
-    if found.to_string() == text { Ok(found) } else { Err(wrong()) }
+    let invalid = || "not a timestamp: milliseconds, a dot and a number, as `locks` prints it".to_owned();
+    let (millis, count) = text.split_once('.').ok_or_else(invalid)?;
+    let first = millis.parse().map(Timestamp::from_millis).map_err(|_| invalid())?;
+    let count: u64 = count.parse().map_err(|_| invalid())?;
+    let parsed = Timestamp::from_u64(first.to_u64().saturating_add(count));
+    if parsed.to_string() == text { Ok(parsed) } else { Err(invalid()) }
 }

@@ -1,7 +1,8 @@
-//! `percolite top`: what a store does while it does it.
+//! `percolite top`: live rates and activity of a store that another process has open.
 //!
-//! One process has a store for itself, and tells others what it does if it was asked to ([`percolite::Builder::status_file_interval`]): that is
-//! what is shown.
+//! Only one process can have a store open. It publishes its status in the store's directory if it was
+//! configured to ([`percolite::Builder::status_file_interval`]); `top` reads that and prints the
+//! difference of two statuses.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -15,33 +16,35 @@ use crate::open::{self, StoreDir, StoreOrStatus};
 use crate::output::{is_terminal, print_line};
 use crate::status_report::{self, StatusDelta};
 
-/// How often to look whether another process has told something new, and
+/// How often to check for a new status.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// how long beyond its time a status may stay away without a word.
+/// How long a status may be overdue before `top` reports that.
 const STALE_AFTER: Duration = Duration::from_secs(3);
 
 /// The command's options.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  percolite top shop                      what the process does that has the store open
+  percolite top shop                      the activity of the process that has the store open
   percolite top shop --json | jq .commits_per_second
-  percolite top shop --json --seconds 5 | jq '.latencies.commit.p99_s, .slow[0]'
-  percolite demo --dir bank --seconds 60  16 threads that transfer money; meanwhile, elsewhere:
+  percolite top shop --json --seconds 5 | jq '.latencies.commit_durable.p99_s, .slow[0]'
+  percolite demo --dir bank --seconds 60  16 threads transfer money; meanwhile, in another terminal:
   percolite top bank
 
-A store is open in one process at a time, and that process must want to be watched: programs say \
-Builder::status_file_interval(Duration::from_secs(1)); load, shell, demo and other commands that write do so by themselves. \
-The row locks that a dead process left are shown by `percolite locks`, and so are all requests for locks by name, of which this shows those that have waited longest \
-(--json: held_locks and lock_waits, how many there are; longest_lock_wait_s; longest_lock_waits, each as `locks --json` shows it). Ctrl-C ends it.")]
+The process must publish its status. A program does with Builder::status_file_interval(Duration::from_secs(1)); load, \
+shell, demo and the other commands that write do, too. It ends when the store is closed, or with Ctrl-C.
+
+Orphan row locks are shown by `percolite locks`. Of the named locks only those are shown that have waited longest; \
+in JSON these are in longest_lock_waits, each as in `locks --json`, and held_locks_total, lock_waits_total and \
+longest_lock_wait_s are about all.")]
 pub struct Args {
-    /// The directory of a store that a process has open
+    /// The directory of a store that another process has open
     #[arg(value_name = "STORE")]
     store: Option<PathBuf>,
-    /// How long; default: until it is closed
+    /// Stop after this time; default: when the store is closed
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: Option<u64>,
-    /// JSON lines, one a second
+    /// Print JSON lines, one per status
     #[arg(long)]
     json: bool,
 }
@@ -49,7 +52,8 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     let Some(dir) = &args.store else {
         return Err(Code::Usage.error(
-            "top watches a store that a process has open: percolite top STORE; for one to watch: percolite demo --dir bank --seconds 60, and meanwhile percolite top bank",
+            "the directory of an open store is missing: percolite top STORE; \
+             to try it: percolite demo --dir bank --seconds 60, and meanwhile percolite top bank",
         ));
     };
     let interrupt = Interrupt::watch()?;
@@ -57,54 +61,57 @@ pub fn run(args: &Args) -> Result<()> {
     let dir = open::shell_quoted(&store.path);
     let StoreOrStatus::Status(mut before) = store.open_or_status()? else {
         return Err(Code::NotFound.error(format!(
-            "no process has {dir} open for writing, so nothing happens in it; percolite stats {dir} shows how it stands"
+            "{dir} is not open for writing in any process; percolite stats {dir} shows its statistics"
         )));
     };
-    let (began, mut news) = (Instant::now(), Instant::now());
-    while !interrupt.is_requested() && args.seconds.is_none_or(|seconds| began.elapsed() < Duration::from_secs(seconds))
-    {
+    let (started, mut last_new) = (Instant::now(), Instant::now());
+    let is_over = || args.seconds.is_some_and(|seconds| started.elapsed() >= Duration::from_secs(seconds));
+    while !interrupt.is_requested() && !is_over() {
         std::thread::sleep(POLL_INTERVAL);
         let Some(now) = StoreStatus::read_from(&store.path)? else {
-            return notice(args, &format!("process {} has closed it", before.pid));
+            return notice(args, &format!("process {} has closed the store", before.pid));
         };
-        if let Some(between) = StatusDelta::of(&before, &now) {
-            print(args, &between, &now)?;
+        if let Some(delta) = StatusDelta::of(&before, &now) {
+            print(args, &delta, &now)?;
         } else if now.pid == before.pid && now.uptime == before.uptime {
-            if news.elapsed() > now.publish_interval.unwrap_or_default() + STALE_AFTER {
-                // Where nobody has it open any more, its writer was killed.
-                let gone = matches!(store.open_or_status(), Ok(StoreOrStatus::Store(_)));
-                let what =
-                    if gone { "has ended without closing it" } else { "says nothing: it, or its disk, stands still" };
-                notice(args, &format!("process {} {what}", now.pid))?;
-                if gone {
+            if last_new.elapsed() > now.publish_interval.unwrap_or_default() + STALE_AFTER {
+                // If the store opens, its writer was killed.
+                let was_killed = matches!(store.open_or_status(), Ok(StoreOrStatus::Store(_)));
+                let message = if was_killed {
+                    "has ended without closing the store"
+                } else {
+                    "has published no new status: it, or its disk, hangs"
+                };
+                notice(args, &format!("process {} {message}", now.pid))?;
+                if was_killed {
                     return Ok(());
                 }
-                news = Instant::now();
+                last_new = Instant::now();
             }
             continue;
         }
-        (before, news) = (Box::new(now), Instant::now());
+        (before, last_new) = (Box::new(now), Instant::now());
     }
     Ok(())
 }
 
-/// Says what is no figure: programs read figures only.
-fn notice(args: &Args, what: &str) -> Result<()> {
+/// Prints a message; with `--json` on standard error, because standard output is for programs.
+fn notice(args: &Args, message: &str) -> Result<()> {
     if args.json {
-        eprintln!("{what}");
+        eprintln!("{message}");
         return Ok(());
     }
-    print_line(what)
+    print_line(message)
 }
 
-/// Shows what happened, and whose it is.
-fn print(args: &Args, between: &StatusDelta<'_>, of: &StoreStatus) -> Result<()> {
+/// Prints the activity since the previous status.
+fn print(args: &Args, delta: &StatusDelta<'_>, status: &StoreStatus) -> Result<()> {
     if args.json {
-        return print_line(between.json());
+        return print_line(delta.json());
     }
     if is_terminal() {
         print_line("\x1b[H\x1b[2J")?;
     }
-    print_line(status_report::header(of))?;
-    between.tables().into_iter().try_for_each(print_line)
+    print_line(status_report::header(status))?;
+    delta.tables().into_iter().try_for_each(print_line)
 }

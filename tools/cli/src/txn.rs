@@ -1,4 +1,4 @@
-//! `percolite txn`: what became of a transaction.
+//! `percolite txn`: the status of a transaction.
 
 use anyhow::Result;
 use percolite::{Keyspace, OwnerId, RowLock, Store, StoreStatus, Timestamp, TxnStatus};
@@ -14,35 +14,36 @@ use crate::{locks, status_report, table};
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  percolite locks shop --json             shows start_ts and owner of those that hold row locks
-  percolite txn shop 1763726400123.7      the rows that it holds and what will become of them
+  percolite locks shop --json         prints start_ts and owner of transactions with row locks
+  percolite txn shop 1763726400123.7  its row locks, and its status
   percolite txn shop 1763726400123.7 --keyspace fruit --key apple
-                                          asks a row that it wrote, when it holds none any more
+                                      its status at a row that it wrote, if it has no locks left
   percolite txn shop 1763726400123.7 --owner 0b0d4f421fc00007 --keyspace fruit --key apple
-                                          the same of a row that may only remember its roll-back
+                                      the same; finds the record of a rollback, too
 
-A row is also asked by the timestamp of a commit, as `versions` shows it.
+With --key the output is pending, committed or rolled back; if the row has no trace of the transaction the exit code \
+is 3. START_TS may then be a commit timestamp, too, as `versions` prints it.
 
-Of a store that a process has open it shows what that process says of it, if it does: see `percolite top --help`. \
-The answer to the last is: pending, committed, rolled back, or that the row knows nothing of it (exit code 3).")]
+For a store that another process has open, the output is from the status that this process publishes: see \
+`percolite top --help`.")]
 pub struct Args {
     #[command(flatten)]
     pub store: StoreDir,
-    /// The timestamp that names the transaction
-    #[arg(value_name = "START_TS", value_parser = locks::timestamp)]
+    /// The start timestamp of the transaction
+    #[arg(value_name = "START_TS", value_parser = locks::parse_timestamp)]
     start_ts: Timestamp,
-    /// Its owner, 16 digits
-    #[arg(long, value_name = "OWNER", value_parser = owner, requires = "key")]
+    /// The owner id of the transaction, 16 hexadecimal digits
+    #[arg(long, value_name = "OWNER", value_parser = parse_owner, requires = "key")]
     owner: Option<OwnerId>,
-    /// The keyspace of the row to ask
+    /// The keyspace of --key
     #[arg(long, requires = "key")]
     keyspace: Option<String>,
-    /// The row to ask: its primary, or any that it wrote
+    /// The row to read: the primary, or any other row that the transaction wrote
     #[arg(long, requires = "keyspace")]
     key: Option<std::ffi::OsString>,
     #[command(flatten)]
     encodings: EncodingArgs,
-    /// One JSON document
+    /// Print one JSON document
     #[arg(long)]
     json: bool,
 }
@@ -51,7 +52,8 @@ fn parse_owner(text: &str) -> Result<OwnerId, String> {
     u64::from_str_radix(text, 16).map(OwnerId::from_u64).map_err(|_| "not an owner: 16 hexadecimal digits".to_owned())
 }
 
-/// What a row's lock and versions tell of a transaction that is named by when it began or committed.
+/// The status of the transaction with this start or commit timestamp, from the versions and the lock of
+/// a row that it wrote.
 fn status_at_row(store: &Store, keyspace: &Keyspace, key: &[u8], ts: Timestamp) -> Result<TxnStatus> {
     for version in store.snapshot()?.versions(keyspace, key)? {
         let version = version?;
@@ -69,38 +71,45 @@ fn status_at_row(store: &Store, keyspace: &Keyspace, key: &[u8], ts: Timestamp) 
     Ok(TxnStatus::NoTrace)
 }
 
-/// What the process that has the store open tells of a transaction: whether it goes on, was slow, or holds row locks.
+/// Prints what the status of the process that has the store open contains about the transaction: whether
+/// it is active, was slow, or has row locks.
 fn print_status(args: &Args, status: &StoreStatus) -> Result<()> {
     if args.key.is_some() {
         return Err(Code::Busy.error(
-            "a row can be asked by the process that has the store open (Store::txn_status), or when that has closed it",
+            "the store is open in another process: that process can read the row (Store::txn_status); \
+             this command needs the store closed",
         ));
     }
-    let live: Vec<_> = status.active.iter().filter(|live| live.start_ts == Some(args.start_ts)).collect();
+    let active: Vec<_> = status.active.iter().filter(|txn| txn.start_ts == Some(args.start_ts)).collect();
     let slow: Vec<_> =
         status.slow.iter().chain(&status.slowest).filter(|slow| slow.start_ts == args.start_ts).take(1).collect();
-    let held: Vec<_> = status.row_locks.iter().filter(|lock| lock.start_ts == args.start_ts).cloned().collect();
-    if live.is_empty() && slow.is_empty() && held.is_empty() {
+    let locks: Vec<_> = status.row_locks.iter().filter(|lock| lock.start_ts == args.start_ts).cloned().collect();
+    if active.is_empty() && slow.is_empty() && locks.is_empty() {
         return Err(Code::NotFound.error(format!(
-            "process {}, which has the store open, said nothing of a transaction {:#} when it last spoke, {:.1?} ago: it was not live, held no row lock and was not slow",
-            status.pid,
+            "the transaction {:#} is not in the status that process {} published {:.1?} ago: \
+             it was not active, had no row lock and was not slow",
             args.start_ts,
+            status.pid,
             status_report::age(status)
         )));
     }
     if args.json {
-        return print_line(
-            json!({ "pid": status.pid, "age_s": status_report::age(status).as_secs_f64(), "live": live, "slow": slow, "row_locks": held.iter().map(status_report::row_lock_json).collect::<Vec<_>>() }),
-        );
+        return print_line(json!({
+            "pid": status.pid,
+            "age_s": status_report::age(status).as_secs_f64(),
+            "active": active,
+            "slow": slow,
+            "row_locks": locks.iter().map(status_report::row_lock_json).collect::<Vec<_>>(),
+        }));
     }
     print_line(status_report::header(status))?;
-    if !live.is_empty() {
-        print_line(status_report::active_table(live.iter().copied(), live.len() as u64))?;
+    if !active.is_empty() {
+        print_line(status_report::active_table(active.iter().copied(), active.len() as u64))?;
     }
     if !slow.is_empty() {
-        print_line(status_report::slow_table("slow", slow))?;
+        print_line(status_report::slow_table("slow transaction", slow))?;
     }
-    status_report::row_lock_table(&held).map_or(Ok(()), print_line)
+    status_report::row_lock_table(&locks).map_or(Ok(()), print_line)
 }
 
 pub fn run(args: &Args) -> Result<()> {
@@ -120,43 +129,42 @@ pub fn run(args: &Args) -> Result<()> {
             TxnStatus::Committed(ts) => ("committed", Some(ts)),
             TxnStatus::RolledBack => ("rolled back", None),
             TxnStatus::NoTrace => {
-                let by_owner = if args.owner.is_none() {
-                    ", or say its --owner, by which a row remembers a roll-back"
-                } else {
-                    ""
-                };
-                let what = format!(
-                    "this row knows nothing of the transaction {:#}: ask at one that only it has written{by_owner}",
+                let owner_hint =
+                    if args.owner.is_none() { ", or give its --owner to find the record of a rollback" } else { "" };
+                let message = format!(
+                    "the row has no trace of the transaction {:#}: try a row that only it has written{owner_hint}",
                     args.start_ts
                 );
-                return Err(Code::NotFound.error(what));
+                return Err(Code::NotFound.error(message));
             }
         };
         if args.json {
-            return print_line(
-                json!({ "status": word, "commit_ts": commit_ts.map(|ts| ts.to_string()), "commit_time": commit_ts.map(table::format_timestamp) }),
-            );
+            return print_line(json!({
+                "status": word,
+                "commit_ts": commit_ts.map(|ts| ts.to_string()),
+                "commit_time": commit_ts.map(table::format_timestamp),
+            }));
         }
         return match commit_ts {
             Some(ts) => print_line(format_args!("committed at {ts:#}")),
             None => print_line(word),
         };
     }
-    let nobody = || {
+    let no_locks = || {
         Code::NotFound.error(format!(
-            "no row is locked by a transaction {:#}; to ask a row that it wrote, say --keyspace and --key",
+            "no row is locked by the transaction {:#}; --keyspace and --key read a row that it wrote",
             args.start_ts
         ))
     };
     if args.json {
         let locks = store.row_locks()?.filter(|lock| lock.as_ref().map_or(true, |lock| lock.start_ts == args.start_ts));
-        let held =
+        let locks =
             locks.map(|lock| Ok(locks::row_lock_json(&lock?, args.encodings.get()))).collect::<Result<Vec<_>>>()?;
-        return if held.is_empty() { Err(nobody()) } else { print_line(json!({ "row_locks": held })) };
+        return if locks.is_empty() { Err(no_locks()) } else { print_line(json!({ "row_locks": locks })) };
     }
-    let held = |lock: &RowLock| lock.start_ts == args.start_ts;
+    let is_own = |lock: &RowLock| lock.start_ts == args.start_ts;
     if !is_terminal() {
-        return if locks::print(&store, args.encodings.get(), false, held)? { Ok(()) } else { Err(nobody()) };
+        return if locks::print(&store, args.encodings.get(), false, is_own)? { Ok(()) } else { Err(no_locks()) };
     }
-    print_line(locks::render_table(&store, args.encodings.get(), held)?.ok_or_else(nobody)?)
+    print_line(locks::render_table(&store, args.encodings.get(), is_own)?.ok_or_else(no_locks)?)
 }

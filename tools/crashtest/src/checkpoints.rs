@@ -1,7 +1,7 @@
-//! Copies of a store that are made beside its clients.
+//! Checkpoints that are made while clients run.
 //!
-//! A copy that was cut short is no store; one that opens has everything that was acknowledged before it was begun, and is a
-//! store like any that was killed.
+//! An interrupted checkpoint is not a store. A checkpoint that opens has everything that was
+//! acknowledged before it was started, and is verified like a killed store.
 
 use std::path::{Path, PathBuf};
 
@@ -12,29 +12,30 @@ use crate::client_log::ClientLog;
 use crate::verify_store::{SMALL_STORE, open_engine};
 use crate::violation::Violation;
 
-/// A copy that was begun.
+/// A checkpoint that was started.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
-    /// Which.
+    /// The number of the checkpoint.
     pub number: u64,
-    /// What its clients were told until then, and all that they asked for.
+    /// The client log when it was started, and all later requests.
     pub client_log: ClientLog,
     /// Whether it was finished.
     pub done: bool,
 }
 
-/// Where a copy of the store in `folder` is.
+/// The path of a checkpoint of the store in `folder`.
 pub fn checkpoint_path(folder: &Path, number: u64) -> PathBuf {
     folder.with_extension("copies").join(number.to_string())
 }
 
-/// Whether a copy that was cut short is refused; the answer is whether there is one that must be a store.
+/// Whether the checkpoint must be a store. A violation if it is missing, or if it opens although it
+/// was interrupted.
 pub fn is_store(folder: &Path, checkpoint: &Checkpoint) -> Result<bool, Violation> {
     const PROMISE: &str = "atomic checkpoint";
     let number = checkpoint.number;
     if !folder.exists() {
         return if checkpoint.done {
-            Err(Violation::new(PROMISE, format!("copy {number} is gone")))
+            Err(Violation::new(PROMISE, format!("checkpoint {number} is missing")))
         } else {
             Ok(false)
         };
@@ -42,7 +43,7 @@ pub fn is_store(folder: &Path, checkpoint: &Checkpoint) -> Result<bool, Violatio
     if checkpoint.done || folder.join("PERCOLITE").exists() {
         return Ok(true);
     }
-    // What is first of a copy is a folder, and an empty one may become a store.
+    // The first step creates the directory, and an empty directory may become a store.
     if folder.read_dir().is_ok_and(|mut entries| entries.next().is_none()) {
         return Ok(false);
     }
@@ -50,15 +51,15 @@ pub fn is_store(folder: &Path, checkpoint: &Checkpoint) -> Result<bool, Violatio
         Err(EngineError::NotAStore(_)) => Ok(false),
         other => Err(Violation::new(
             PROMISE,
-            format!("copy {number} was cut short and opens with {:?}", other.map(drop).err()),
+            format!("checkpoint {number} was interrupted and opens with {:?}", other.map(drop).err()),
         )),
     }
 }
 
-/// Above this nothing was handed out in a store that nobody has open.
+/// The timestamp above which a closed store has handed out none.
 ///
 /// # Errors
-/// Those of opening it.
+/// Errors of opening the store.
 pub fn last_timestamp(folder: &Path) -> Result<Timestamp, Error> {
     Ok(Store::builder().read_only(true).open(folder)?.snapshot()?.read_ts())
 }

@@ -1,6 +1,8 @@
-//! One life of a store in a process of its own. Clients run until all is done, or until nothing works any more; then the
-//! store is asked a few more things, for it must go on refusing. Somebody else ends the process, or it does so itself: at a
-//! point that was chosen for it, or by closing the store.
+//! The child process: one incarnation of a store.
+//!
+//! Clients run until their work is done or until the store fails. After a failure the child makes a
+//! few more calls, because the store must keep refusing. The parent then kills the process, or the
+//! process ends itself: at a configured crash point ([`KillAt`]), or by closing the store.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -34,26 +36,26 @@ use crate::verify_store::{SMALL_STORE, open_engine};
 use crate::violation::Violation;
 use crate::workload::{self, State, Workload};
 
-/// A life whose commits ask for no sync syncs after each so many transactions on average.
+/// An incarnation with buffered commits syncs once in this many transactions on average.
 pub const SYNC_EVERY: usize = 24;
 /// The longest pause under a lock, in milliseconds.
 const PAUSE_MAX_MS: usize = 20;
-/// Sessions of a life.
+/// Session numbers of one incarnation.
 const SESSIONS: u64 = 1000;
-/// A call that fails has returned to its caller well within this time after it was noted.
+/// A failed call has returned to its caller within this time after `strace` logged the fault.
 const FAULT_LOG_DELAY: Duration = Duration::from_millis(100);
-/// A life that ends itself ends after this time: what was not reached until then is not reached.
+/// A child that ends by itself stops its clients after this time.
 const RUN_TIME_MAX: Duration = Duration::from_secs(8);
 
-/// What a layer calls the number of commits that were streamed, and of lives that were to stream.
-pub const LARGE_COMMITS: &str = "streamed commits";
-/// See [`STREAMED`].
-pub const RUNS_WITH_LARGE: &str = "lives that stream";
-/// Lives enough for one of them to stream something.
+/// The metric: commits of large transactions.
+pub const LARGE_COMMITS: &str = "large commits";
+/// The metric: runs whose transactions were to become large.
+pub const RUNS_WITH_LARGE: &str = "runs with large transactions";
+/// After this many such runs at least one large commit is expected.
 const RUNS_WITH_LARGE_MIN: f64 = 8.0;
 
-/// The workload of a seed, and from how many bytes on its transactions stream: those of every third one do, large ones by the
-/// page or small ones row by row.
+/// The workload of a seed and its `large_transaction_bytes`. Two of six seeds run large
+/// transactions: one with many rows, one with a limit of 100 bytes.
 pub fn workload_for(seed: u64, rng: &mut SeededRng) -> (&'static str, usize) {
     let small = rng.pick(workload::ALL).map_or("bank", |workload| workload.name());
     match seed % 6 {
@@ -63,88 +65,91 @@ pub fn workload_for(seed: u64, rng: &mut SeededRng) -> (&'static str, usize) {
     }
 }
 
-/// Counts what one life has streamed.
+/// Counts the large commits of one incarnation.
 pub fn count_large_commits(outcome: &mut LayerResult, config: &ChildConfig, streamed: u64) {
     outcome.count(RUNS_WITH_LARGE, u64::from(config.large_transaction_bytes < 16 << 20));
     outcome.count(LARGE_COMMITS, streamed);
 }
 
-/// Lives that were to stream and did not show nothing of it.
+/// A violation if runs with large transactions never committed one.
 pub fn check_large_commits(outcome: &LayerResult) -> Option<Violation> {
     let sum = |name: &str| outcome.metrics.get(name).into_iter().flatten().sum::<f64>();
     let missing = sum(RUNS_WITH_LARGE) >= RUNS_WITH_LARGE_MIN && sum(LARGE_COMMITS) <= 0.0;
-    missing.then(|| Violation::new("harness", format!("{} lives were to stream, and none did", sum(RUNS_WITH_LARGE))))
+    missing.then(|| {
+        Violation::new("harness", format!("{} runs with large transactions, and no large commit", sum(RUNS_WITH_LARGE)))
+    })
 }
 
-/// When commits are acknowledged in a life.
+/// When commits are acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DurabilityMode {
     /// When they are durable.
     Sync,
     /// When they are visible.
     Buffered,
-    /// As each client likes, in a store that shows snapshots only of what is durable.
+    /// Each client chooses; the store shows snapshots of durable data only.
     Mixed,
 }
 
-/// See the [module](self).
+/// The configuration of a child process. See the [module](self).
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ChildConfig {
-    /// Where the store is.
+    /// The store's directory.
     pub folder: PathBuf,
-    /// Which life this is.
+    /// The number of the incarnation.
     pub incarnation: u32,
-    /// What its clients do.
+    /// The name of the workload.
     pub workload: String,
-    /// Whether they commit in two phases.
+    /// Whether clients commit in two phases.
     pub two_phase: bool,
-    /// What they are promised.
+    /// When commits are acknowledged.
     pub durability_mode: DurabilityMode,
-    /// How many they are.
+    /// The number of clients.
     pub clients: usize,
-    /// How many transactions each of them runs; 0: until the end.
+    /// Transactions a client; 0: until the process ends.
     pub transactions: usize,
-    /// One value in so many is long; 0: none is.
+    /// One value in this many is long; 0: none.
     pub long_value_every: usize,
-    /// Memory for writes, in bytes; little of it has generations handed down.
+    /// Memory for writes, in bytes; small values force frequent flushes.
     pub write_buffer_bytes: usize,
-    /// Bytes of an extra row that every transaction is followed by; they fill disks and buffers.
+    /// Bytes of an extra row after each transaction; it fills disks and buffers.
     pub filler_bytes: usize,
-    /// A life whose commits ask for no sync syncs after each so many transactions on average; 0: never.
+    /// Buffered incarnations sync once in this many transactions on average; 0: never.
     pub sync_every: usize,
-    /// Up to so many milliseconds pass between what a transaction does and its commit, in every other one.
+    /// Every other transaction waits up to this many milliseconds before its commit.
     pub think_ms: usize,
-    /// How many rows' last commits the store remembers.
+    /// Rows in the store's conflict set.
     pub conflict_cache_rows: usize,
-    /// From how many bytes on transactions stream.
+    /// Transactions above this many bytes are large.
     pub large_transaction_bytes: usize,
-    /// For how many milliseconds the store keeps history; as before if nothing is said.
+    /// History retention in milliseconds; `None` leaves it unchanged.
     pub history_ms: Option<u64>,
-    /// One step in so many drops and creates the keyspace beside; 0: none does.
+    /// One step in this many drops and recreates the second keyspace; 0: never.
     pub drop_every: usize,
-    /// One step of the first client in so many makes a copy of the store; 0: none does.
+    /// One step of the first client in this many makes a checkpoint; 0: never.
     pub checkpoint_every: usize,
-    /// One step of the first client in so many restores a dump; 0: none does.
+    /// One step of the first client in this many restores a dump; 0: never.
     pub restore_every: usize,
-    /// How many threads take locks beside the clients.
+    /// The number of threads that take named locks.
     #[serde(default)]
     pub lock_clients: usize,
-    /// How many times faster than the world's its clock runs.
+    /// The speed of the store's clock, in times of the real one.
     pub clock_speed: u32,
-    /// Where faults are noted as they happen to it, if one is to.
+    /// The log of `strace`, if a fault is injected.
     #[serde(default)]
     pub strace_log: Option<PathBuf>,
-    /// Whether it sweeps in the background.
+    /// Whether orphan locks are resolved in the background.
     pub background_resolve: bool,
-    /// Their choices.
+    /// The seed of all random choices.
     pub seed: u64,
-    /// Whether the process stays when all is done, with the store open, until somebody ends it. Otherwise it closes it.
+    /// Whether the process keeps the store open when its work is done, until it is killed.
+    /// Otherwise it closes the store.
     pub stay_open: bool,
-    /// Where a process that does not linger dies: at the first of these that comes.
+    /// Without `stay_open`: the crash points at which the process kills itself.
     pub kill_at: Vec<KillAt>,
-    /// How many acknowledged commits come first; visits before do not count.
+    /// Visits count for `kill_at` only after this many acknowledged commits.
     pub after_acks: u64,
-    /// A mistake that is switched on.
+    /// The enabled mutant.
     pub mutant: Option<String>,
 }
 
@@ -183,26 +188,26 @@ impl Default for ChildConfig {
 }
 
 impl ChildConfig {
-    /// This program, living this life.
+    /// The command line of this child, run by this program.
     ///
     /// # Errors
-    /// Where this program cannot be found.
+    /// This program's path is unknown.
     pub fn arguments(&self) -> anyhow::Result<Vec<String>> {
-        self.arguments_for(&std::env::current_exe().context("where this program is")?)
+        self.arguments_for(&std::env::current_exe().context("cannot find the path of this program")?)
     }
 
-    /// A program that has the command `life`, living this life.
+    /// The command line of this child, run by a program with the subcommand `child`.
     ///
     /// # Errors
-    /// None that a caller could do anything about.
+    /// The configuration cannot be serialised.
     pub fn arguments_for(&self, program: &Path) -> anyhow::Result<Vec<String>> {
         Ok(vec![program.to_string_lossy().into_owned(), "child".into(), serde_json::to_string(self)?])
     }
 
-    /// The same as a command.
+    /// The command line as a [`Command`].
     ///
     /// # Errors
-    /// Where this program cannot be found.
+    /// This program's path is unknown.
     pub fn command(&self) -> anyhow::Result<Command> {
         let arguments = self.arguments()?;
         let mut command = Command::new(&arguments[0]);
@@ -210,7 +215,7 @@ impl ChildConfig {
         Ok(command)
     }
 
-    /// How the clients of this life commit.
+    /// The configuration of the clients.
     pub fn client_config(&self, durability: Durability) -> ClientConfig {
         ClientConfig { protocol: self.protocol(), durability, long_value_every: self.long_value_every }
     }
@@ -231,15 +236,16 @@ impl ChildConfig {
     }
 }
 
-/// Lives it.
+/// The entry point of the child process.
 ///
 /// # Errors
-/// Where it makes no sense; what the store does is said through the pipe.
+/// An invalid configuration. What the store does is reported through the pipe.
 pub fn run(config: &str) -> anyhow::Result<()> {
     let config: ChildConfig = serde_json::from_str(config)?;
-    let workload = workload::named(&config.workload).with_context(|| format!("no workload {:?}", config.workload))?;
-    // A process that hangs must not outlive the one that listens.
-    set_parent_process_death_signal(Some(Signal::KILL)).context("a signal at the parent's end")?;
+    let workload =
+        workload::named(&config.workload).with_context(|| format!("unknown workload {:?}", config.workload))?;
+    // A child that hangs must not outlive its parent.
+    set_parent_process_death_signal(Some(Signal::KILL)).context("cannot request a signal at the parent's end")?;
     enable_mutant(config.mutant.as_deref().and_then(Mutant::from_name));
     let recorder = Arc::new(PipeRecorder::new(config.incarnation));
     let self_kill = (!config.stay_open).then(|| SelfKill::install(&config, &recorder)).transpose()?;
@@ -307,7 +313,7 @@ fn open_store(config: &ChildConfig, recorder: &PipeRecorder) -> Result<OpenStore
     Ok(OpenStore { store, engine, rows, second, runtime, lock_rows: locked, shared_locks: SharedLocks::default() })
 }
 
-/// Runs all clients; whether the store failed.
+/// Runs all clients; returns whether the store failed.
 fn run_clients(
     config: &ChildConfig,
     workload: &'static dyn Workload,
@@ -388,7 +394,7 @@ fn run_client(
     Ok(())
 }
 
-/// Takes locks for as long as the clients have time, or so often.
+/// Takes locks for as long as the clients run, or for the configured number of steps.
 fn run_lock_client(
     config: &ChildConfig,
     opened: &OpenStore,
@@ -417,7 +423,7 @@ fn run_lock_client(
     Ok(())
 }
 
-/// What the first client does beside its transactions.
+/// What the first client does between its transactions: checkpoints and restores.
 fn maintenance_step(
     config: &ChildConfig,
     opened: &OpenStore,
@@ -439,7 +445,7 @@ fn maintenance_step(
     Ok(())
 }
 
-/// A workload whose transactions take their time.
+/// A workload whose transactions wait before they commit.
 struct ThinkTime {
     workload: &'static dyn Workload,
     think_ms: usize,
@@ -467,12 +473,12 @@ impl Workload for ThinkTime {
     }
 }
 
-/// Asks for a last durable commit, which a fault before must refuse: one in the background may have had no caller to return an
-/// error to. The answer is whether the store failed.
+/// Requests a last durable commit, which an earlier fault must make fail: a fault in the background
+/// has no caller to return an error to. Returns whether the store failed.
 fn final_durable_commit(config: &ChildConfig, opened: &OpenStore, recorder: &PipeRecorder) -> bool {
     let Some(strace_log) = &config.strace_log else { return false };
     let length = std::fs::read(strace_log).unwrap_or_default().len();
-    // A fault is noted before the call returns to the store.
+    // The fault is logged before the call returns to the store.
     std::thread::sleep(FAULT_LOG_DELAY);
     let options = TxnOptions { durability: Some(Durability::Sync), ..TxnOptions::default() };
     let outcome = opened.store.transact_with(options, |txn| txn.put(&opened.second, encode_key("last"), ""));
@@ -484,7 +490,7 @@ fn final_durable_commit(config: &ChildConfig, opened: &OpenStore, recorder: &Pip
     has_failed
 }
 
-/// Asks a store that has failed for everything there is.
+/// Calls everything that the API offers on a failed store.
 fn calls_after_failure(opened: &OpenStore, recorder: &PipeRecorder) {
     let OpenStore { store, rows, .. } = opened;
     let ask =

@@ -1,12 +1,14 @@
-//! What clients asked for and what they were told, kept outside the store's reach.
+//! The log of client transactions, kept outside the store.
 //!
-//! A client enters a transaction before it asks for the commit, and the answer when it has it. When the store dies in
-//! between, the answer stays open; what became of such a transaction is then looked up in the store that was opened again
-//! ([`Ledger::settle`]), by its *marker*: a row of its own that nobody else writes. So a commit is known to the timestamp even
-//! where its client was never answered.
+//! A client records a transaction before it requests the commit, and the answer when the call has
+//! returned. If the store crashes in between, the outcome is unknown. After the next opening
+//! [`ClientLog::resolve_unknown`] reads each such transaction's *marker*: a row that only this
+//! transaction writes. So the commit timestamp of a commit is recorded even if its client got no
+//! answer.
 //!
-//! Under a crash that loses what was not synced, some of what clients saw was never promised to them: reads of a transaction
-//! that was not answered, and buffered commits. [`Ledger::lose`] takes those promises back, and nothing else.
+//! A crash that loses unsynced data may take back what some clients saw: reads of a transaction
+//! without an answer, and buffered commits. [`ClientLog::allow_loss`] withdraws exactly these
+//! expectations.
 
 use std::collections::BTreeMap;
 
@@ -18,17 +20,17 @@ use crate::history::{History, Line, Op, Outcome, Problem, Transaction};
 use crate::key_encoding::encode_key;
 use crate::violation::Violation;
 
-/// The prefix of the rows that tell which transactions are committed.
+/// The key prefix of the marker rows.
 pub const MARKER_PREFIX: &str = "m/";
 
-/// A transaction as its client entered it.
+/// A transaction as its client recorded it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Entry {
-    /// What the history will say.
+    /// The transaction as the history will show it.
     pub txn: Transaction,
-    /// In which life of the store.
+    /// The incarnation of the store.
     pub incarnation: u32,
-    /// Whether the client asked for durability.
+    /// Whether the client requested a durable commit.
     pub durable: bool,
     /// The row that only this transaction writes, if it has one.
     pub marker: Option<String>,
@@ -43,29 +45,29 @@ impl Entry {
         self.txn.commit_ts.is_none() && self.txn.outcome != Outcome::Aborted && self.writes().next().is_some()
     }
 
-    /// What was read may have been lost, and nobody had been told that it may not.
+    /// Drops reads that may have shown lost data, and that were never acknowledged.
     fn drop_reads(&mut self) {
         self.txn.ops.retain(|op| matches!(op, Op::Write(..)));
     }
 }
 
-/// An answer, or why there will be none.
+/// The end of a transaction.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Answer {
     /// How the transaction ended.
     pub outcome: Outcome,
-    /// When it was committed, if the client was told.
+    /// The commit timestamp, if the client got it.
     pub commit_ts: Option<u64>,
-    /// When the client heard it.
+    /// When the client got the answer.
     pub ended: u64,
 }
 
-/// What looking up has found.
+/// The result of [`ClientLog::resolve_unknown`].
 #[derive(Debug, Default)]
 pub struct Resolved {
-    /// How many transactions are committed though nobody was told.
+    /// How many transactions without an answer are committed.
     pub committed: usize,
-    /// Those that somebody was told of and that are not there.
+    /// Acknowledged commits that are missing.
     pub violations: Vec<Violation>,
 }
 
@@ -78,29 +80,29 @@ pub struct ClientLog {
 }
 
 impl ClientLog {
-    /// Enters a transaction under a number that no other has.
+    /// Records a transaction, under a unique number, before its commit is requested.
     pub fn record_commit(&mut self, number: u64, entry: Entry) {
         self.last_incarnation = self.last_incarnation.max(entry.incarnation);
         self.entries.insert(number, entry);
     }
 
-    /// Enters the answer.
+    /// Records the answer.
     pub fn record_answer(&mut self, number: u64, answer: Answer) {
         if let Some(entry) = self.entries.get_mut(&number) {
             entry.txn.outcome = answer.outcome;
-            // A transaction that wrote nothing commits at no moment of its own.
+            // A transaction without writes has no commit timestamp of its own.
             let changes = entry.txn.ops.iter().any(|op| matches!(op, Op::Write(..) | Op::ReadForUpdate(..)));
             entry.txn.commit_ts = answer.commit_ts.filter(|_| changes);
             entry.txn.ended = Some(answer.ended);
         }
     }
 
-    /// Enters a crash under a number, so that it stands between what was asked for before and after.
+    /// Records a crash under a number, which gives it a position among the transactions.
     pub fn record_crash(&mut self, number: u64) {
         self.crashes.push(number);
     }
 
-    /// Strikes out what was begun above a timestamp, as for a copy in which no later one was handed out.
+    /// Removes transactions that began above a timestamp. For a checkpoint whose oracle ends there.
     pub fn truncate_above(&mut self, ts: Timestamp) {
         self.entries.retain(|_, entry| entry.txn.start_ts.unwrap_or(entry.txn.read_ts) <= ts.to_u64());
     }
@@ -115,7 +117,8 @@ impl ClientLog {
         self.entries.values()
     }
 
-    /// Takes back what was not promised in a life that ended with a crash in which everything above `durable_ts` may be lost.
+    /// Withdraws the expectations that do not survive a crash of `incarnation` in which everything
+    /// above `durable_ts` may be lost.
     pub fn allow_loss(&mut self, incarnation: u32, durable_ts: Timestamp) {
         let durable_ts = durable_ts.to_u64();
         for entry in self.entries.values_mut().filter(|entry| entry.incarnation == incarnation) {
@@ -124,10 +127,10 @@ impl ClientLog {
                 continue;
             }
             let writes = entry.writes().next().is_some();
-            // Nobody may have been able to tell any more when it was committed.
-            let untold = writes && entry.txn.outcome == Outcome::Committed;
-            if entry.txn.commit_ts.map_or(untold, |ts| ts > durable_ts) {
-                // A buffered commit: told, and not promised. Whether it is there will be looked up.
+            // The commit timestamp may be missing because it could not be read any more.
+            let without_ts = writes && entry.txn.outcome == Outcome::Committed;
+            if entry.txn.commit_ts.map_or(without_ts, |ts| ts > durable_ts) {
+                // A buffered commit: acknowledged, but not durable. It will be looked up.
                 entry.txn.outcome = Outcome::Unknown;
                 entry.txn.commit_ts = None;
                 entry.txn.ended = None;
@@ -138,10 +141,10 @@ impl ClientLog {
         }
     }
 
-    /// Looks up what became of the transactions whose end is open. Every lock must have been resolved.
+    /// Looks up the transactions whose outcome is unknown. Every lock must be resolved.
     ///
     /// # Errors
-    /// Those of reading.
+    /// Errors of the reads.
     pub fn resolve_unknown(&mut self, engine: &dyn Engine, rows: &Keyspace) -> Result<Resolved, EngineError> {
         let mut resolved = Resolved::default();
         for (number, entry) in self.entries.iter_mut().filter(|(_, entry)| entry.is_undecided()) {
@@ -158,7 +161,7 @@ impl ClientLog {
                 continue;
             }
             if entry.txn.outcome == Outcome::Committed {
-                let what = format!("transaction {number}, begun at {start_ts}, was acknowledged and is not there");
+                let what = format!("transaction {number} with start_ts {start_ts} was acknowledged and is missing");
                 resolved.violations.push(Violation::new("durability", what));
             }
             entry.txn.outcome = if entry.marker.is_some() { Outcome::Aborted } else { Outcome::Unknown };
@@ -167,8 +170,9 @@ impl ClientLog {
         Ok(resolved)
     }
 
-    /// Of each life, what is there must be a prefix of what was committed: no buffered commit is lost beside a later one that
-    /// is not. `last` is the newest commit timestamp of each life that is known to be there.
+    /// Checks that what survived of each incarnation is a prefix of its commits: no buffered commit
+    /// is lost while a later one survived. Returns the first gap. `acknowledged` has the commit
+    /// timestamps from before [`ClientLog::allow_loss`].
     pub fn find_gap(&self, acknowledged: &BTreeMap<u64, u64>) -> Option<String> {
         for incarnation in 0..=self.last_incarnation {
             let of_life = || self.entries.iter().filter(move |(_, entry)| entry.incarnation == incarnation);
@@ -176,7 +180,7 @@ impl ClientLog {
             for (number, entry) in of_life().filter(|(_, entry)| entry.txn.outcome == Outcome::Aborted) {
                 if let Some(ts) = acknowledged.get(number).filter(|ts| **ts < newest) {
                     return Some(format!(
-                        "transaction {number} of session {}, acknowledged at {ts}, is lost; a later one of {newest} is there",
+                        "transaction {number} of session {}, acknowledged at {ts}, is lost, but the later commit {newest} is there",
                         entry.txn.session
                     ));
                 }
@@ -185,20 +189,20 @@ impl ClientLog {
         None
     }
 
-    /// What was told of buffered commits, before [`Ledger::lose`] takes it back.
+    /// The commit timestamps of acknowledged commits, by transaction number.
     pub fn acknowledged_commits(&self) -> BTreeMap<u64, u64> {
         let acknowledged = |entry: &Entry| entry.txn.commit_ts.filter(|_| entry.txn.outcome == Outcome::Committed);
         self.entries.iter().filter_map(|(number, entry)| Some((*number, acknowledged(entry)?))).collect()
     }
 
-    /// All of it as a history.
+    /// The log as a history.
     pub fn history(&self) -> Result<History, Problem> {
         let mut history = History::default();
         self.lines().try_for_each(|line| history.push(&line))?;
         Ok(history)
     }
 
-    /// All of it as the lines of a history.
+    /// The log as the lines of a history.
     pub fn lines(&self) -> impl Iterator<Item = Line> {
         let mut crashes = self.crashes.iter().peekable();
         self.entries.iter().flat_map(move |(number, entry)| {

@@ -1,7 +1,8 @@
-//! I9: whoever looks at a counter sees every increment that was committed before, and nothing that was not.
+//! Invariant: a read of a counter shows every increment committed before it, and no other.
 //!
-//! The checker judges each read by itself. This is judged from the ledger alone, by counting: what was acknowledged at or below
-//! the timestamp of the look must be in it, and beside that only what is still without an answer may be.
+//! The checker checks each read by itself. This check counts in the client log: a read must include
+//! the commits at or below its timestamp, and beyond them at most the transactions of unknown
+//! outcome.
 
 use crate::client_log::ClientLog;
 use crate::history::{Op, Outcome, Transaction};
@@ -9,7 +10,7 @@ use crate::value_encoding::body;
 use crate::violation::Violation;
 use crate::workload::COUNTER;
 
-/// The first look at the counter that shows too little or too much.
+/// The first read of the counter that shows too little or too much.
 pub fn check_counter(client_log: &ClientLog) -> Option<Violation> {
     let txns: Vec<&Transaction> = client_log.entries().map(|entry| &entry.txn).collect();
     let increments = || txns.iter().filter(|txn| txn.outcome != Outcome::Aborted && increments(txn));
@@ -23,8 +24,8 @@ pub fn check_counter(client_log: &ClientLog) -> Option<Violation> {
         let fits = shown.parse().is_ok_and(|count: usize| (min..=max).contains(&count));
         (!fits).then(|| {
             let details = format!(
-                "row {COUNTER:?} shows {shown:?} to a transaction of session {} that reads at {}; {min} increments were \
-                 committed until then and {open} were never answered",
+                "row {COUNTER:?} is {shown:?} for a transaction of session {} that reads at {}; {min} increments were \
+                 committed until then and {open} have an unknown outcome",
                 txn.session, txn.read_ts
             );
             Violation::new("counter", details)
@@ -32,7 +33,7 @@ pub fn check_counter(client_log: &ClientLog) -> Option<Violation> {
     })
 }
 
-/// What a transaction was shown before it wrote the row itself.
+/// The value that a transaction read before it wrote the row itself.
 fn shown(txn: &Transaction) -> Option<&str> {
     txn.ops
         .iter()
@@ -45,7 +46,7 @@ fn shown(txn: &Transaction) -> Option<&str> {
         .map(body)
 }
 
-/// Whether it added one; setting the counter to zero does not.
+/// Whether the transaction incremented the counter; setting it to zero does not count.
 fn increments(txn: &Transaction) -> bool {
     let written = txn.ops.iter().rev().find_map(|op| match op {
         Op::Write(key, value) if key == COUNTER => value.as_deref(),
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_shows_what_was_committed_and_at_most_what_was_not_answered() {
+    fn counter_bounds_are_committed_and_unknown_increments() {
         assert_eq!(["0", "1", "2", "3", "?"].map(passes), [false, true, true, false, false]);
     }
 }

@@ -1,7 +1,8 @@
-//! The pipe from a process that will be killed to the one that judges: one JSON line for each thing that happened.
+//! The pipe from a child process to its parent: one JSON line an event.
 //!
-//! A line is handed to the kernel before the thing goes on, so that whatever the process did, the judge has heard of it
-//! first: a commit is entered before it is asked for, an answer before the client does anything else.
+//! A line is passed to the kernel before the child continues. So the parent has every event,
+//! whenever the child is killed: a commit is recorded before it is requested, and an answer before
+//! the client does anything else.
 
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -25,60 +26,60 @@ use crate::memory_recorder::first_tick;
 use crate::restores::Restores;
 use crate::self_kill::{KillAt, Visits};
 
-/// How often to look whether something was heard.
+/// The interval between two checks for new events.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
-/// Until all threads of a process stand still.
+/// The time until all threads of a stopped process stand still.
 const STOP_DELAY: Duration = Duration::from_millis(2);
 
-/// What a process says.
+/// An event of the child process.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Event {
     /// The store is open.
     Ready,
-    /// See [`Sink::asked`].
+    /// See [`Recorder::record_commit`].
     CommitRequested(u64, Box<Entry>),
-    /// See [`Sink::answered`].
+    /// See [`Recorder::record_answer`].
     CommitAnswered(u64, Answer),
-    /// Everything at or below survives a power cut.
+    /// Everything at or below this timestamp is durable.
     Durable(u64),
-    /// How many commits were streamed so far.
+    /// The number of large commits so far.
     LargeCommits(u64),
-    /// A copy is about to be made.
+    /// A checkpoint is about to be made.
     CheckpointStarted(u64),
-    /// It is made.
+    /// The checkpoint is complete.
     CheckpointDone(u64),
     /// A dump is about to be restored.
     RestoreStarted(u64),
-    /// It is restored.
+    /// The dump is restored.
     RestoreDone(u64),
-    /// A client met an error that is no conflict.
+    /// A client got an error other than a conflict.
     Failed(Call),
-    /// A call was made after that.
+    /// A call after such an error.
     CallAfterFailure(Call),
-    /// The notes of faults had this length when all clients were through; a durable commit came after that.
+    /// The length of the fault log when all clients had ended; a durable commit follows.
     FaultLogLength(usize),
-    /// All that was to be done is done.
+    /// All work is done.
     Done,
-    /// The store is closed; what was visited.
+    /// The store is closed; with the visits of crash points.
     Closed(Visits),
-    /// Something that happened to a lock.
+    /// An event of a named lock.
     Lock(LockEvent),
-    /// The last words: where, and what was visited.
+    /// The process is about to kill itself at this point; with the visits of crash points.
     SelfKill(KillAt, Visits),
 }
 
-/// A call and its answer.
+/// A call and its result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Call {
-    /// Which call.
+    /// The name of the call.
     pub call: String,
     /// The kind of error, or `Ok`.
     pub kind: String,
-    /// What it says.
+    /// The error text.
     pub text: String,
 }
 
-/// The end of the pipe that clients write into.
+/// Writes the events of this process into the pipe.
 #[derive(Debug)]
 pub struct PipeRecorder {
     ticks: AtomicU64,
@@ -86,17 +87,18 @@ pub struct PipeRecorder {
 }
 
 impl PipeRecorder {
-    /// The only one of this process.
+    /// The recorder of this process; there must be only one.
     pub fn new(incarnation: u32) -> Self {
         Self { ticks: AtomicU64::new(first_tick(incarnation)), acknowledged: AtomicU64::new(0) }
     }
 
-    /// Says something. Where nobody listens any more the process has no reason to go on.
+    /// Sends an event. Exits if the parent has closed the pipe.
     pub fn send(&self, event: &Event) {
         write_line(&mut io::stdout().lock(), event);
     }
 
-    /// Says something and dies. What keeps lines apart is not given back: nothing comes behind it.
+    /// Sends an event and kills the process. The lock of the pipe is not released, so no event
+    /// follows.
     pub fn send_and_exit(&self, event: impl FnOnce() -> Event) -> ! {
         let mut out = io::stdout().lock();
         write_line(&mut out, &event());
@@ -106,7 +108,7 @@ impl PipeRecorder {
         }
     }
 
-    /// How many commits clients were told of.
+    /// How many commits were acknowledged.
     pub fn acknowledged(&self) -> u64 {
         self.acknowledged.load(Ordering::SeqCst)
     }
@@ -141,7 +143,7 @@ impl EventRecorder for PipeRecorder {
     }
 }
 
-/// A line in one write.
+/// Writes an event as one line, in one write.
 fn write_line(out: &mut io::StdoutLock<'_>, event: &Event) {
     let written = serde_json::to_vec(event).map_err(io::Error::from).and_then(|mut line| {
         line.push(b'\n');
@@ -157,40 +159,40 @@ fn is_commit(answer: &Answer) -> bool {
     answer.outcome == Outcome::Committed && answer.commit_ts.is_some()
 }
 
-/// What was heard from a process.
+/// What the parent has received from a child process.
 #[derive(Debug, Default)]
 pub struct Received {
-    /// The ledger of all lives.
+    /// The client log of all incarnations.
     pub client_log: ClientLog,
-    /// Whether the store was open.
+    /// Whether the store is open.
     pub ready: bool,
-    /// The newest word on what is durable.
+    /// The newest durable timestamp.
     pub durable_ts: u64,
-    /// How many commits were streamed.
+    /// The number of large commits.
     pub large_commits: u64,
-    /// Copies that were begun.
+    /// Checkpoints that were started.
     pub checkpoints: Vec<Checkpoint>,
     /// Dumps that were restored.
     pub restores: Restores,
-    /// Errors that clients met.
+    /// Errors of clients.
     pub failed: Vec<Call>,
-    /// What was answered after an error.
+    /// Calls after an error.
     pub calls_after_failure: Vec<Call>,
-    /// What was noted of locks.
+    /// Events of named locks.
     pub lock_events: Vec<LockEvent>,
-    /// How long the notes of faults were before the last commit was asked for.
+    /// The length of the fault log before the last commit was requested.
     pub fault_log_length: usize,
-    /// Whether all was done.
+    /// Whether all work is done.
     pub done: bool,
-    /// How many commits it said that clients were told of.
+    /// How many commits were acknowledged to clients.
     pub acknowledged: u64,
-    /// Where it said that it was about to die.
+    /// Where the process was about to kill itself.
     pub killed_at: Option<KillAt>,
-    /// What it visited.
+    /// Visits of crash points.
     pub visits: Visits,
-    /// Whether what it says about commits no longer counts.
+    /// Whether acknowledgements are ignored from here on.
     pub ignore_answers: bool,
-    /// When something was heard last.
+    /// When the last event arrived.
     last: Option<Instant>,
 }
 
@@ -210,7 +212,8 @@ impl Received {
                 if self.ignore_answers => {}
             Event::CommitAnswered(number, answer) => {
                 self.acknowledged += u64::from(is_commit(&answer));
-                // What was committed since may be in a copy or not; what was not is in none.
+                // A transaction committed meanwhile may be in a checkpoint or not. An aborted one
+                // is in none.
                 let is_over = answer.outcome == Outcome::Aborted;
                 self.checkpoints
                     .iter_mut()
@@ -231,7 +234,8 @@ impl Received {
             Event::RestoreStarted(number) => self.restores.start(number),
             Event::RestoreDone(number) => self.restores.acknowledge(number),
             Event::Durable(ts) => self.durable_ts = self.durable_ts.max(ts),
-            // Nothing that is said from here on counts, nor that a store without a disk has lost its locks; what is about to be done does.
+            // After a power cut acknowledgements no longer count, nor does the loss of locks.
+            // Attempts do.
             Event::Lock(
                 LockEvent::Granted { .. }
                 | LockEvent::Renewed { .. }
@@ -252,7 +256,7 @@ impl Received {
     }
 }
 
-/// A process that is listened to. It is killed when this is dropped.
+/// Watches a child process. Dropping it kills the process.
 #[derive(Debug)]
 pub struct ChildMonitor {
     child: Child,
@@ -261,12 +265,13 @@ pub struct ChildMonitor {
 }
 
 impl ChildMonitor {
-    /// Starts a process and listens; what it says goes into `ledger`.
+    /// Starts a process and its reader thread; events are added to `client_log`.
     ///
     /// # Errors
-    /// Those of starting it.
+    /// The process cannot be started.
     pub fn start(mut command: Command, client_log: ClientLog) -> io::Result<Self> {
-        // A Ctrl-C is for the harness, which ends the process; one that died of it would be a finding.
+        // Without a process group of its own the child would die of a Ctrl-C that is meant for the
+        // harness.
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0).spawn()?;
         let received = Arc::new(Mutex::new(Received { client_log, last: Some(Instant::now()), ..Received::default() }));
         let pipe = child.stdout.take().ok_or_else(|| io::Error::other("no pipe"))?;
@@ -274,7 +279,7 @@ impl ChildMonitor {
         let reader_thread = std::thread::spawn(move || {
             let mut pipe = BufReader::with_capacity(1 << 16, pipe);
             let mut line = Vec::new();
-            // A line that was cut short by the process's end says nothing.
+            // A line without an end was cut off when the process died, and is ignored.
             while pipe.read_until(b'\n', &mut line).is_ok() && line.ends_with(b"\n") {
                 let event = serde_json::from_slice(&line).unwrap_or_else(|why| {
                     let (call, kind) = ("the pipe".into(), "Garbled".into());
@@ -287,13 +292,13 @@ impl ChildMonitor {
         Ok(Self { child, received, reader_thread: Some(reader_thread) })
     }
 
-    /// What was heard so far.
+    /// What was received so far.
     pub fn received(&self) -> MutexGuard<'_, Received> {
         self.received.lock()
     }
 
-    /// Waits until something holds or the process has ended; false if it was silent for so long, or at an
-    /// [interrupt].
+    /// Waits until `condition` holds or the process has ended. Returns false if no event arrived
+    /// within `timeout`, or at an [interrupt].
     pub fn wait(&mut self, timeout: Duration, condition: impl Fn(&Received) -> bool) -> bool {
         loop {
             {
@@ -312,17 +317,17 @@ impl ChildMonitor {
         }
     }
 
-    /// Kills the process, if it still lives, and gives all that was heard, to the last line.
+    /// Kills the process if it still runs, and returns everything that it sent.
     pub fn end(mut self) -> (Received, Option<ExitStatus>) {
         let status = self.kill();
         let received = std::mem::take(&mut *self.received.lock());
         (received, status)
     }
 
-    /// Has the process stand still until its end.
+    /// Stops the process with SIGSTOP until it is killed.
     ///
     /// # Errors
-    /// Where there is no such process any more.
+    /// The process has ended.
     pub fn stop(&self) -> io::Result<()> {
         kill_process(Pid::from_child(&self.child), Signal::STOP)?;
         std::thread::sleep(STOP_DELAY);

@@ -1,12 +1,13 @@
-//! A clock that runs fast.
+//! A runtime environment whose clock runs fast.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use percolite::runtime::{Env, JoinHandle, Parker, SystemEnv};
 
-/// The system, in a hurry: leases run out and the background wakes up `speed` times as often as in the world outside. The
-/// next life's clock may thus lie behind this one's, which the store has to put up with anyway.
+/// The system with a clock of `speed` times the real speed, so that leases expire and background
+/// work runs sooner. The clock of the next incarnation may then be behind this one's, which a store
+/// must tolerate.
 pub struct FastEnv {
     system: SystemEnv,
     began: u64,
@@ -14,7 +15,7 @@ pub struct FastEnv {
 }
 
 impl FastEnv {
-    /// A system so many times as fast; 1 is the ordinary one.
+    /// A system of `speed` times the real speed; 1 is the real clock.
     pub fn new(speed: u32) -> Self {
         let system = SystemEnv::default();
         let began = system.unix_millis();

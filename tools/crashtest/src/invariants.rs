@@ -1,4 +1,4 @@
-//! What must be true of a store whatever has happened to it, found by looking below it.
+//! Structural invariants, checked on the columns below the store.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -13,10 +13,11 @@ use percolite::{Error, Keyspace, KeyspaceId, Store, Timestamp};
 
 use crate::violation::{STRUCTURE, Violation};
 
-/// I6 and I7: no lock is left, every value that a version names is there, and nothing that no version names.
+/// Checks that no lock is left, that every value that a version refers to exists, and that no other
+/// value exists.
 ///
 /// # Errors
-/// Those of reading.
+/// Errors of the reads.
 pub fn check_structure(reader: &impl CellReader) -> Result<Vec<Violation>, EngineError> {
     let mut violations = Vec::new();
     reader.scan(Column::Lock, &RowRange::all(), false, |key, bytes| {
@@ -35,7 +36,7 @@ pub fn check_structure(reader: &impl CellReader) -> Result<Vec<Violation>, Engin
             (Some(row), Ok(write)) => {
                 if write.commit_ts <= write.txn.start_ts {
                     let what =
-                        format!("row {row:?} was committed at {} and begun at {}", write.commit_ts, write.txn.start_ts);
+                        format!("row {row:?} has commit_ts {} and start_ts {}", write.commit_ts, write.txn.start_ts);
                     violations.push(Violation::new(STRUCTURE, what));
                 }
                 if write.value == Some(Value::OutOfLine) {
@@ -72,28 +73,28 @@ pub fn check_structure(reader: &impl CellReader) -> Result<Vec<Violation>, Engin
     Ok(violations)
 }
 
-/// A value by the row and the transaction that its key names.
+/// Describes a value by the row and the transaction in its key.
 fn describe_value(key: &[u8]) -> String {
     match decode_data_key(key) {
         Some((row, start_ts)) => format!("row {row:?}: the value that the transaction {start_ts:#} wrote"),
-        None => format!("the value at {}, which is no key,", key.escape_ascii()),
+        None => format!("the value at the invalid key {}", key.escape_ascii()),
     }
 }
 
-/// The keyspaces that there are.
+/// The ids of all keyspaces.
 ///
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub fn keyspace_ids(store: &Store) -> Result<Vec<KeyspaceId>, Error> {
     Ok(store.snapshot()?.keyspaces()?.iter().map(Keyspace::id).collect())
 }
 
-/// A number for which keyspaces there are and everything that they hold: newest versions, locks, and the values of both.
-/// Records of deletions and replaced versions do not count, because they are collected at any time; nor do rows of dropped
-/// keyspaces, which are erased at any time.
+/// A digest of the given keyspaces: newest versions, locks, and the values of both. It excludes
+/// tombstones and replaced versions, which GC may remove at any time, and rows of dropped
+/// keyspaces.
 ///
 /// # Errors
-/// Those of reading.
+/// Errors of the reads.
 pub fn digest(reader: &impl CellReader, keyspaces: &[KeyspaceId]) -> Result<u64, EngineError> {
     let mut hasher = DefaultHasher::new();
     for keyspace in keyspaces {
@@ -126,10 +127,10 @@ pub fn digest(reader: &impl CellReader, keyspaces: &[KeyspaceId]) -> Result<u64,
     Ok(hasher.finish())
 }
 
-/// The newest timestamp of any version.
+/// The largest commit timestamp of any version.
 ///
 /// # Errors
-/// Those of reading.
+/// Errors of the reads.
 pub fn newest_commit(reader: &impl CellReader) -> Result<Timestamp, EngineError> {
     let mut newest = Timestamp::ZERO;
     reader.scan(Column::Write, &RowRange::all(), false, |_, bytes| {
@@ -150,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_without_a_version_is_named_by_its_row_and_its_transaction() {
+    fn value_without_version_is_named_by_row_and_txn() {
         let (memory, row, start_ts) =
             (SimStorage::new(), RowKey::new(KeyspaceId(7), b"stray"), Timestamp::from_millis(5));
         let mut change = RowChange::new(row.clone(), start_ts);

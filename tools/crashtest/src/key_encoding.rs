@@ -1,20 +1,20 @@
-//! Keys as they are stored: of 1 byte to 8 kB.
+//! The encoding of keys: stored keys have 1 byte to 8 kB.
 //!
-//! Histories and messages have short keys. What is stored may be longer: a zero and a filling follow the key, whose length depends on
-//! the key alone, so that every process and every life finds the row again. Keys keep their order, and what begins with a
-//! prefix still does.
+//! Histories and messages have short keys. A stored key may be longer: a zero byte and padding
+//! follow. The length depends on the key alone, so every process and every incarnation finds the
+//! row. The encoding keeps order and prefixes.
 
 use std::hash::{DefaultHasher, Hasher as _};
 
-/// The longest key that is stored.
+/// The longest stored key.
 const LONGEST: usize = 8_000;
-/// Rows of large transactions, which are many: one key in so many is long.
+/// Rows of large transactions, of which only one key in this many is long.
 const LARGE: &str = "g/";
 const LARGE_EVERY: u64 = 64;
-/// Ends what is shown of a key, and is in none.
+/// Ends the shown part of a key; no shown key contains it.
 const END: u8 = 0;
 
-/// The key as it is stored.
+/// The stored key.
 pub fn encode_key(key: &str) -> Vec<u8> {
     let mut stored = key.as_bytes().to_vec();
     let length = length_of(key);
@@ -26,7 +26,7 @@ pub fn encode_key(key: &str) -> Vec<u8> {
     stored
 }
 
-/// A stored key as it is shown.
+/// The shown part of a stored key.
 pub fn decode_key(stored: &[u8]) -> String {
     let end = stored.iter().position(|byte| *byte == END).unwrap_or(stored.len());
     String::from_utf8_lossy(&stored[..end]).into_owned()
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_keep_their_order_and_their_prefixes_and_are_found_again() {
+    fn encoded_keys_keep_order_and_prefixes() {
         let keys: Vec<String> =
             (0..2000).map(|n| format!("{}/{n}", ["b", "m", "bb"][n % 3])).chain(["c".into()]).collect();
         let mut sorted: Vec<&String> = keys.iter().collect();

@@ -1,5 +1,5 @@
-//! What a layer over a real disk is asked to do, and the parts of it that all such layers share: how long it goes on, which
-//! single case is repeated, where a failure is kept.
+//! The options of a layer, and what all layers share: the time limit, the choice of one case, and
+//! the saving of a failure.
 
 use std::fs;
 use std::io::{BufWriter, Write as _};
@@ -13,31 +13,31 @@ use crate::interrupt;
 use crate::layer_result::{Failure, LayerResult};
 use crate::violation::Violation;
 
-/// See the [module](self).
+/// The options of a layer. See the [module](self).
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct LayerArgs {
-    /// The small run that CI makes.
+    /// Run the small set of cases that CI runs.
     #[arg(long)]
     pub quick: bool,
-    /// Begin no further case after this time, as in `90s`, `10m` or `4h`; until then go on.
+    /// Start cases until this time has passed, as in `90s`, `10m` or `4h`.
     #[arg(long = "for", value_parser = duration)]
     pub time: Option<Duration>,
     /// The first seed.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Of the cases that the layer's table asks for so many were run before.
+    /// Skip this many cases of the layer's case list.
     #[arg(long, default_value_t = 0)]
     pub skip: u64,
-    /// Repeat this case only.
+    /// Run only this case.
     #[arg(long)]
     pub case: Option<String>,
-    /// Switch a known mistake on.
+    /// Enable a known mistake.
     #[arg(long, hide = true, value_parser = mutant)]
     pub mutant: Option<Mutant>,
-    /// End with the first failure.
+    /// Stop at the first failure.
     #[arg(long)]
     pub fail_fast: bool,
-    /// Write the outcome to this file, as JSON.
+    /// Write the run report to this file, as JSON.
     #[arg(long)]
     pub json: Option<PathBuf>,
 }
@@ -48,24 +48,24 @@ impl LayerArgs {
         Self { quick: true, seed: 1, ..Self::default() }
     }
 
-    /// The command that repeats a case.
+    /// The command line that repeats a case.
     pub fn replay(&self, case: &str) -> String {
         let mutant = self.mutant.map(|mutant| format!(" --mutant {}", mutant.name())).unwrap_or_default();
         format!("percolite-crashtest replay {case}{mutant}")
     }
 
-    /// When to stop.
+    /// Starts the clock of a run.
     pub fn clock(&self) -> RunClock {
         RunClock { started: Instant::now(), limit: self.time }
     }
 
-    /// Whether a run that has come so far is over.
+    /// Whether the run must stop: after an interrupt, or at the first failure with `--fail-fast`.
     pub fn should_stop(&self, outcome: &LayerResult) -> bool {
         interrupt::is_requested() || self.fail_fast && !outcome.failures.is_empty()
     }
 }
 
-/// Measures a run.
+/// Measures the time of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct RunClock {
     started: Instant,
@@ -73,42 +73,44 @@ pub struct RunClock {
 }
 
 impl RunClock {
-    /// Whether there is time for another case. A run without a limit ends after its `enough` cases, one with a limit goes on.
+    /// Whether there is time for another case. A run without a time limit ends after `enough`
+    /// cases.
     pub fn allows(&self, done: u64, enough: u64) -> bool {
         self.limit.map_or(done < enough, |limit| self.started.elapsed() < limit)
     }
 
-    /// Since the beginning, in seconds.
+    /// Seconds since the start.
     pub fn seconds(&self) -> f64 {
         self.started.elapsed().as_secs_f64()
     }
 }
 
-/// Reads a time.
+/// Parses a time.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A text that is not a time.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len()));
     let seconds = match unit {
         "" | "s" => 1,
         "m" => 60,
         "h" => 3600,
-        _ => return Err(format!("{text:?} is no time: write 90s, 10m or 4h")),
+        _ => return Err(format!("invalid time {text:?}; expected a time like 90s, 10m or 4h")),
     };
-    let number: u64 = number.parse().map_err(|_| format!("{text:?} is no time: write 90s, 10m or 4h"))?;
+    let number: u64 =
+        number.parse().map_err(|_| format!("invalid time {text:?}; expected a time like 90s, 10m or 4h"))?;
     Ok(Duration::from_secs(number.saturating_mul(seconds)))
 }
 
-/// Reads the name of a mutant.
+/// Parses the name of a mutant.
 ///
 /// # Errors
-/// What is wrong with it.
+/// An unknown mutant.
 pub fn mutant(name: &str) -> Result<Mutant, String> {
-    Mutant::from_name(name).ok_or_else(|| format!("there is no mutant {name:?}"))
+    Mutant::from_name(name).ok_or_else(|| format!("unknown mutant {name:?}"))
 }
 
-/// Keeps what shows a failure: the store's folder, the history, and what was broken.
+/// Saves a failure: the store's directory, the history and the violations.
 pub fn save_failure(
     args: &LayerArgs,
     case: &str,
@@ -119,7 +121,7 @@ pub fn save_failure(
     save_failure_with(args, case, client_log, violations, |dir| copy_dir(folder, &dir.join("store")))
 }
 
-/// The same of a case whose store has no folder: `more` is told where to write what else there is.
+/// Saves a failure of a case without a directory; `more` writes additional files.
 pub fn save_failure_with(
     args: &LayerArgs,
     case: &str,
@@ -149,10 +151,10 @@ pub fn save_failure_with(
     Failure { replay, violations, saved_in: dir }
 }
 
-/// Copies the files of a folder, which may be written to meanwhile, and of the folders in it.
+/// Copies a directory with its subdirectories. Files may be written meanwhile.
 ///
 /// # Errors
-/// Those of copying.
+/// I/O errors.
 pub fn copy_dir(from: &Path, to: &Path) -> std::io::Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {
@@ -166,14 +168,14 @@ pub fn copy_dir(from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A folder for stores that need no disk: in memory where the machine has such a place.
+/// A directory for stores that need no disk: in memory where the machine has `/dev/shm`.
 ///
 /// # Errors
-/// Those of creating it.
+/// I/O errors.
 pub fn scratch_dir() -> std::io::Result<tempfile::TempDir> {
     let memory = PathBuf::from("/dev/shm");
     let parent = if memory.is_dir() { memory } else { std::env::temp_dir() };
-    // Whose it is can be told from its name.
+    // The process id in the name identifies the owner.
     let prefix = format!("percolite-crashtest-{}-", std::process::id());
     tempfile::Builder::new().prefix(&prefix).tempdir_in(&parent).or_else(|_| tempfile::tempdir())
 }
@@ -183,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read_with_their_unit() {
+    fn times_are_parsed_with_their_unit() {
         assert_eq!(duration("90"), Ok(Duration::from_secs(90)));
         assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
         assert_eq!(duration("4h"), Ok(Duration::from_secs(14400)));

@@ -1,4 +1,4 @@
-//! What a layer of the harness has to say when it is done.
+//! The result of one layer.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,85 +7,87 @@ use serde::{Deserialize, Serialize};
 
 use crate::violation::Violation;
 
-/// Counts by place and point.
+/// Counts by environment and crash point.
 pub type Counts = BTreeMap<String, BTreeMap<String, u64>>;
 
 /// The result of one layer.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct LayerResult {
-    /// The layer's name, which is also its command.
+    /// The layer's name, which is also its subcommand.
     pub layer: String,
-    /// How many cases were run to their end.
+    /// How many cases ran to their end.
     pub cases: u64,
-    /// How many transactions they had.
+    /// How many transactions they ran.
     pub transactions: u64,
     /// How many commits were acknowledged.
     pub acknowledged: u64,
-    /// How much that was not synced was really lost, in the layer's own unit; zero where the layer loses nothing.
+    /// How much unsynced data crashes removed, in the layer's own unit; zero where a layer loses
+    /// nothing.
     pub unsynced_lost: u64,
-    /// How many commits nobody had been told of and that were there.
+    /// How many commits were found that no client had an acknowledgement of.
     pub unacknowledged_commits: u64,
-    /// How often each point was visited, by place and point.
+    /// Visits by environment and crash point.
     pub visits: Counts,
-    /// How often a case did what it was for, by way and point: a process died there, a call failed there.
+    /// Hits by kind and crash point: a process was killed there, or a call failed there.
     #[serde(default)]
     pub hits: Counts,
-    /// How far it has come through all that its table expects; nothing if it was not to come through.
+    /// How much of the case list was run, if the layer has one.
     #[serde(default)]
     pub progress: Option<TableProgress>,
-    /// Why nothing was run, if so.
+    /// Why the layer was not run, if it was not.
     pub skipped: Option<String>,
     /// Parts that were not run, and why.
     #[serde(default)]
     pub not_run: Vec<String>,
-    /// What went wrong.
+    /// The failed cases.
     pub failures: Vec<Failure>,
-    /// Other figures, by name; lists are plotted.
+    /// Other metrics by name; some lists are plotted.
     pub metrics: BTreeMap<String, Vec<f64>>,
-    /// How long it took, in seconds.
+    /// The time taken, in seconds.
     pub seconds: f64,
 }
 
-/// A way through all the cases that a table asks for, which may take longer than one run has.
+/// Progress through a case list that may be longer than one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TableProgress {
-    /// Cases run; more than there are if it has come round.
+    /// Cases run; more than `total` after a complete pass.
     pub done: u64,
-    /// Cases.
+    /// Cases in the list.
     pub total: u64,
 }
 
-/// A case in which a promise was broken.
+/// A case in which an invariant was violated.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Failure {
     /// The command line that repeats it.
     pub replay: String,
-    /// What was broken.
+    /// The violations.
     pub violations: Vec<Violation>,
-    /// Where the store, the history and the log are kept.
+    /// The directory with the store, the history and the log.
     pub saved_in: Option<PathBuf>,
 }
 
 impl LayerResult {
-    /// Nothing yet.
+    /// An empty result of this layer.
     pub fn new(layer: &str) -> Self {
         Self { layer: layer.into(), ..Self::default() }
     }
 
-    /// Whether it held, and something was there to hold.
+    /// Whether nothing failed, and something was checked or the layer was skipped.
     pub fn passed(&self) -> bool {
         self.failures.is_empty() && (self.skipped.is_some() || (self.cases > 0 && self.acknowledged > 0))
     }
 
-    /// Whether it has come through everything that its table expects.
+    /// Whether the whole case list was run.
     pub fn is_complete(&self) -> bool {
         self.progress.is_some_and(|TableProgress { done, total: of }| done >= of)
     }
 
-    /// What must be said beside the verdict: what was left out, and how much of its table a run had time for.
+    /// What the report must add to the verdict: parts not run, and an incomplete case list.
     pub fn caveats(&self) -> Vec<String> {
         let part = self.progress.filter(|_| !self.is_complete());
-        let part = part.map(|TableProgress { done, total: of }| format!("rotation {} % done", 100 * done / of.max(1)));
+        let part =
+            part.map(|TableProgress { done, total: of }| format!("{} % of the case list done", 100 * done / of.max(1)));
         self.not_run.iter().cloned().chain(part).collect()
     }
 
@@ -104,24 +106,24 @@ impl LayerResult {
         *self.visits.entry(environment.into()).or_default().entry(point.into()).or_default() += visits;
     }
 
-    /// How many processes died where they were to.
+    /// How many processes were killed at the intended point.
     pub fn kills(&self) -> u64 {
         let deadly = |kind: &&String| kind.starts_with("kill") || kind.ends_with("KILL");
         self.hits.iter().filter(|(kind, _)| deadly(kind)).flat_map(|(_, points)| points.values()).sum()
     }
 
-    /// Adds a figure.
+    /// Adds a value to a metric.
     pub fn metric(&mut self, name: &str, value: f64) {
         self.metrics.entry(name.into()).or_default().push(value);
     }
 
-    /// Adds a figure that is a count.
+    /// Adds a count to a metric.
     pub fn count(&mut self, name: &str, value: u64) {
         self.metric(name, float(value));
     }
 
-    /// Adds another's counts and failures, as of a further run of the same layer. What was skipped in one and run in the other
-    /// was run.
+    /// Adds the result of another run of the same layer. A layer that ran in one of the two was not
+    /// skipped.
     pub fn add(&mut self, other: Self) {
         self.skipped = self.skipped.take().filter(|_| other.skipped.is_some());
         self.cases += other.cases;

@@ -1,4 +1,4 @@
-//! The layers of the harness, cheapest first.
+//! The layers of the harness: the ways in which a store is crashed, cheapest first.
 
 use crate::layer_args::LayerArgs;
 use crate::layer_result::LayerResult;
@@ -6,18 +6,18 @@ use crate::sim;
 #[cfg(feature = "rocks")]
 use crate::{io_errors, kill, log_damage, powercut};
 
-/// See the [module](self).
+/// One layer. See the [module](self).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Layer {
     /// Seeded simulation in memory.
     Sim,
-    /// SIGKILL at named points.
+    /// SIGKILL at named crash points.
     #[cfg(feature = "rocks")]
     Kill,
-    /// Logs cut at every byte.
+    /// A truncated or damaged log.
     #[cfg(feature = "rocks")]
     LogDamage,
-    /// Errors of the disk.
+    /// Injected I/O errors and full disks.
     #[cfg(feature = "rocks")]
     IoErrors,
     /// Power cuts.
@@ -26,7 +26,7 @@ pub enum Layer {
 }
 
 impl Layer {
-    /// All of them.
+    /// All layers, cheapest first.
     pub const ALL: &'static [Self] = &[
         Self::Sim,
         #[cfg(feature = "rocks")]
@@ -39,7 +39,7 @@ impl Layer {
         Self::Powercut,
     ];
 
-    /// Its name, which is also its command and begins the names of its cases.
+    /// Its name: the subcommand, and the prefix of its case names.
     pub fn name(self) -> &'static str {
         match self {
             Self::Sim => "sim",
@@ -54,7 +54,7 @@ impl Layer {
         }
     }
 
-    /// A case of it.
+    /// An example of a case name.
     pub fn example(self) -> &'static str {
         match self {
             Self::Sim => "sim:embedded/17",
@@ -75,8 +75,8 @@ impl Layer {
         Self::ALL.iter().copied().find(|layer| layer.name() == name)
     }
 
-    /// How often a case is run before it is said to hold. Where real threads and processes run, a case fixes what they do and
-    /// not when.
+    /// How many times `replay` runs a case without finding a failure. Where real threads and
+    /// processes run, a case fixes the situation but not the schedule.
     pub fn tries_of_a_replay(self) -> usize {
         match self {
             Self::Sim => 1,
@@ -87,10 +87,10 @@ impl Layer {
         }
     }
 
-    /// Does what it is asked to do.
+    /// Runs the layer.
     ///
     /// # Errors
-    /// When it cannot, for reasons that have nothing to do with the store.
+    /// Errors of the harness, not of the store.
     pub fn run(self, args: &LayerArgs) -> anyhow::Result<LayerResult> {
         match self {
             Self::Sim => sim::runner::run(args),

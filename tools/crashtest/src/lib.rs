@@ -1,7 +1,9 @@
-//! Histories of transactions, and a checker of snapshot isolation for them.
+//! The crash harness of percolite: transaction histories, a checker of snapshot isolation, and the
+//! layers that crash a store.
 //!
-//! A [`history::History`] says what clients did to a store and what they heard; [`checker::check`] says whether a store with
-//! snapshot isolation can have answered so, and if not, which anomaly it is and which few transactions show it.
+//! A [`history::History`] records what clients did to a store and which answers they got.
+//! [`checker::check`] decides whether a store with snapshot isolation could have given these
+//! answers. If not, it names the anomaly and a minimal set of transactions that shows it.
 //!
 //! ```
 //! use percolite_crashtest::checker::check;

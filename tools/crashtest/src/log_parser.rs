@@ -1,59 +1,62 @@
-//! The store's log as its description says, read by a second program.
+//! An independent parser of the write-ahead log, written from its description.
 //!
-//! A segment is a file `log/NNNNNNNNNN.segment`: two copies of a header, 4096 bytes apart, then frames from byte 8192 on, then
-//! zeros that are filled in ahead. Each frame has a checksum and a sequence number, and names the sequence that was durable when
-//! it was written. So what a reader must make of a damaged log can be told from its bytes: it reads whole frames up to the
-//! first that is not, and if any whole frame or header behind it names the missing sequence, or a later one, as durable, the
-//! store must refuse to open. Otherwise it must open.
+//! A segment is a file `log/NNNNNNNNNN.segment`: two copies of a header, 4096 bytes apart, then
+//! frames from byte 8192 on, then preallocated zeros. Each frame has a checksum and a sequence
+//! number, and names the sequence that was durable when it was written.
 //!
-//! The store's own reader is not used here, so a mistake in it cannot hide itself.
+//! So the bytes of a damaged log decide what a reader must do. It replays valid frames up to the
+//! first invalid one. If a valid frame or header after that names the missing sequence, or a later
+//! one, as durable, the store must refuse to open. Otherwise it must open.
+//!
+//! The store's own parser is not used here, so that a mistake in it cannot hide.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Frames begin here.
+/// The offset of the first frame.
 pub const FRAMES_AT: usize = 8192;
-/// Where the header stands.
+/// The offsets of the two header copies.
 pub const HEADERS_AT: [usize; 2] = [0, 4096];
-/// What is checked of it.
+/// Checksummed bytes of a header.
 pub const HEADER_BYTES: usize = 128;
 const FRAME_HEADER_BYTES: usize = 24;
 const ALIGNMENT: usize = 8;
 const MAGIC: &[u8] = b"percolog";
 
-/// A whole header.
+/// A valid header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     salt: u64,
-    /// The sequence of the first frame.
+    /// The sequence number of the first frame.
     pub first: u64,
-    /// Where the segment before ends, if there is one.
+    /// The end of the previous segment, if there is one.
     pub continues: Option<u64>,
-    /// What was durable when it was written.
+    /// The durable sequence when the header was written.
     pub durable: u64,
 }
 
-/// A whole frame.
+/// A valid frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Where it begins.
+    /// The offset of the frame.
     pub offset: usize,
-    /// Bytes of its payload.
+    /// Bytes of the payload.
     pub length: usize,
-    /// Its number in the log.
+    /// The sequence number.
     pub sequence: u64,
-    /// What was durable when it was written.
+    /// The durable sequence when the frame was written.
     pub durable: u64,
 }
 
 impl Frame {
-    /// Where the next one begins.
+    /// The offset of the next frame.
     pub fn end(&self) -> usize {
         (self.offset + FRAME_HEADER_BYTES + self.length).next_multiple_of(ALIGNMENT)
     }
 
-    /// Whether it only says what is durable. When such frames come is a matter of time.
+    /// Whether this is a no-op frame, which only records the durable sequence. When they are
+    /// written depends on timing.
     pub fn is_no_op(&self) -> bool {
         self.length == 0
     }
@@ -62,7 +65,7 @@ impl Frame {
 /// The segments of the store in `folder`, oldest first.
 ///
 /// # Errors
-/// Those of reading the folder.
+/// I/O errors.
 pub fn segments(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let files = fs::read_dir(folder.join("log"))?.map(|entry| entry.map(|entry| entry.path()));
     let mut files = files.collect::<Result<Vec<_>, _>>()?;
@@ -71,13 +74,13 @@ pub fn segments(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Whether the file has the name of a segment; those that an accepted loss has left have others.
+/// Whether the file has the name of a segment; quarantined segments have other names.
 pub fn is_segment(file: &Path) -> bool {
     let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
     file.extension().is_some_and(|ext| ext == "segment") && stem.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// The header, from the first copy that is whole.
+/// The header, from the first valid copy.
 pub fn header(segment: &[u8]) -> Option<Header> {
     HEADERS_AT.into_iter().find_map(|at| {
         let bytes = segment.get(at..at + HEADER_BYTES)?;
@@ -90,7 +93,7 @@ pub fn header(segment: &[u8]) -> Option<Header> {
     })
 }
 
-/// The frames up to the first that is not whole.
+/// The frames up to the first invalid one.
 pub fn frames(segment: &[u8]) -> Vec<Frame> {
     let mut frames = Vec::new();
     let Some(header) = header(segment) else { return frames };
@@ -105,7 +108,7 @@ pub fn frames(segment: &[u8]) -> Vec<Frame> {
     frames
 }
 
-/// Where the last of these frames ends; 0 where there is not even a header.
+/// The end of the last valid frame; 0 without a valid header.
 pub fn valid_length(segment: &[u8]) -> usize {
     let start = if header(segment).is_some() { FRAMES_AT } else { 0 };
     frames(segment).last().map_or(start, Frame::end)
@@ -126,25 +129,25 @@ fn checksum(segment: &[u8], header: &Header, frame: &Frame) -> u32 {
     crc32c::crc32c(&[&header.salt.to_le_bytes(), &(frame.offset as u64).to_le_bytes(), rest].concat())
 }
 
-/// What a reader must make of a log of which nothing is in tables.
+/// What a replay must find in a log of which nothing is in the tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplayResult {
-    /// The last sequence that can be read.
+    /// The last sequence that can be replayed.
     pub last: u64,
-    /// Where that frame ends, in its segment.
+    /// The end of that frame in its segment.
     pub end: usize,
-    /// The highest sequence that anything whole behind it names as durable.
+    /// The highest sequence that a later valid frame or header names as durable.
     pub durable_upto: u64,
 }
 
 impl ReplayResult {
-    /// Whether acknowledged frames are missing for certain.
+    /// Whether acknowledged frames are certainly missing.
     pub fn is_loss(&self) -> bool {
         self.durable_upto > self.last
     }
 }
 
-/// Reads the segments, oldest first; nothing if the header of the oldest is gone.
+/// Replays the segments, oldest first. `None` if the oldest has no valid header.
 pub fn replay(segments: &[&[u8]]) -> Option<ReplayResult> {
     let mut result: Option<ReplayResult> = None;
     let mut goes_on = true;
@@ -180,7 +183,7 @@ fn next_whole(segment: &[u8], header: &Header, from: usize) -> Option<Frame> {
     (from..segment.len()).step_by(ALIGNMENT).find_map(|at| frame_at(segment, header, at))
 }
 
-/// Makes the segment one whose frames were all written before anything above `durable` was: the sync that made it so was slower.
+/// Rewrites the frames as if nothing above `durable` had been synced when they were written.
 pub fn cap_durable_sequence(segment: &mut [u8], durable: u64) {
     let Some(header) = header(segment) else { return };
     for frame in frames(segment) {
@@ -205,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_store_s_log_is_read() {
+    fn a_real_log_is_parsed() {
         let folder = tempfile::tempdir().unwrap();
         let store = percolite::Store::open(folder.path()).unwrap();
         let rows = store.keyspace("rows").unwrap();
@@ -218,7 +221,7 @@ mod tests {
         let bytes = fs::read(&files[0]).unwrap();
         let frames = frames(&bytes);
         assert!(frames.iter().filter(|frame| frame.length > 100).count() >= 3, "{frames:?}");
-        assert!(frames.last().unwrap().is_no_op(), "closing leaves a mark");
+        assert!(frames.last().unwrap().is_no_op(), "closing writes a no-op frame");
         let whole = replay(&[&bytes]).unwrap();
         assert_eq!((whole.last, whole.end), (frames.len() as u64, valid_length(&bytes)));
         assert!(!whole.is_loss());

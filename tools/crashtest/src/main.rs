@@ -1,6 +1,6 @@
-//! `percolite-crashtest`: crashes a store in every way it knows of, and judges what the store did to its clients.
+//! `percolite-crashtest`: crashes a store in many ways and verifies what is left.
 //!
-//! What its exit codes mean is in [`EXIT_CODES`].
+//! [`EXIT_CODES`] lists the exit codes.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal as _, Write as _};
@@ -25,17 +25,17 @@ use percolite_crashtest::run_report::RunReport;
 use percolite_crashtest::runs::{self, QuickArgs, SoakArgs};
 use percolite_crashtest::sim::runner::{self, SimArgs};
 
-/// The end of the help.
+/// Printed after the help text.
 const EXIT_CODES: &str = "\
 Exit codes:
-  0         Everything held, and there was something to hold.
-  1         A promise was broken, or nothing was checked.
-  2         The command line or the input makes no sense, or the machine cannot do what is asked; one line on standard error \
-says why.
-  130, 143  Interrupted, by Ctrl-C or by SIGTERM: the evidence is of what was run until then, and says so. A second one \
-ends the program at once, without evidence, and leaves its temporary files.";
+  0         No invariant was violated, and at least one commit was checked.
+  1         An invariant was violated, or nothing was checked.
+  2         Invalid arguments or input, or the machine cannot run the test; one line on standard error \
+gives the reason.
+  130, 143  Interrupted by Ctrl-C or SIGTERM: the report covers what was run until then and says so. A second signal \
+ends the program immediately, without a report, and leaves temporary files.";
 
-/// Crash tests for percolite, and the checker that judges them.
+/// Crash tests for percolite, and a checker of snapshot isolation.
 #[derive(Parser)]
 #[command(name = "percolite-crashtest", version, after_help = EXIT_CODES)]
 struct Cli {
@@ -45,33 +45,34 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// What CI runs: every layer, every expected point, five mutants.
+    /// Run what CI runs: every layer, every expected crash point, five mutants.
     Quick(QuickArgs),
-    /// All layers in turn, with fresh seeds and under changing load, for as long as asked.
+    /// Run all layers in turn with fresh seeds and varying CPU load, for a given time.
     Soak(SoakArgs),
-    /// Switch known mistakes on, one at a time, and see whether `quick` finds each.
+    /// Run mutation tests: enable known mistakes one at a time and check that `quick` finds each.
     Mutants(MutantsArgs),
-    /// Repeat one case from the line that a failure has printed.
+    /// Repeat one case, as printed with a failure.
     Replay(ReplayArgs),
-    /// Simulate histories in memory, crashes included.
+    /// Simulate seeded histories with crashes, in memory.
     Sim(SimArgs),
-    /// Kill a process at every point and judge what it leaves.
+    /// Kill a process at every crash point and verify the store that it leaves.
     #[cfg(feature = "rocks")]
     Kill(LayerArgs),
-    /// Cut the log of a store at every byte, and flip bits of it.
+    /// Truncate the log of a store at every byte, and flip bits of it.
     #[cfg(feature = "rocks")]
     LogDamage(LayerArgs),
-    /// Have system calls fail below a store, and disks be full.
+    /// Inject I/O errors below a store, and fill its disk.
     #[cfg(feature = "rocks")]
     IoErrors(LayerArgs),
-    /// Cut the power of a file system of its own.
+    /// Cut the power of a file system on a loop device.
     #[cfg(feature = "rocks")]
     Powercut(LayerArgs),
     /// Check a history for snapshot isolation.
     ///
-    /// Exit code 0: it is consistent. 1: it is not, or no transaction in it was committed. 2: it is not a history.
+    /// Exit code 0: consistent. 1: inconsistent, or no committed transaction to check. 2: not a
+    /// history.
     Check(CheckArgs),
-    /// List the points at which a run can be stopped, with what must hold there.
+    /// List all crash points with the invariant of each.
     Points(PointsArgs),
     Report(ReportArgs),
     #[cfg(feature = "rocks")]
@@ -83,7 +84,7 @@ enum Command {
 
 #[derive(clap::Args)]
 struct CheckArgs {
-    /// The history, one JSON object a line as HISTORY.md describes it; `-` is standard input.
+    /// The history: one JSON object a line, see HISTORY_FORMAT.md; `-` reads standard input.
     history: PathBuf,
     /// Print the report as JSON.
     #[arg(long)]
@@ -94,10 +95,10 @@ struct CheckArgs {
 struct ReplayArgs {
     /// The case, as in `sim:embedded/17`.
     case: String,
-    /// Print every step of a case of sim.
+    /// Print every step (simulation cases only).
     #[arg(long)]
     trace: bool,
-    /// Write the history of a case of sim to this file.
+    /// Write the history to this file (simulation cases only).
     #[arg(long)]
     history: Option<PathBuf>,
     #[arg(long, hide = true, value_parser = mutant)]
@@ -126,7 +127,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Mutants(args) => run_and_report(args.json.as_deref(), || {
             mutants::run(&args, &|result| {
-                let by = result.found_by.as_deref().unwrap_or("NOBODY");
+                let by = result.found_by.as_deref().unwrap_or("no layer");
                 progress(&format!("{}: found by {by} after {:.1} s", result.mutant, result.seconds));
             })
         }),
@@ -148,7 +149,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Says how far a long run has come.
+/// Prints the progress of a long run to a terminal.
 fn progress(what: &str) {
     if io::stderr().is_terminal() {
         eprintln!("… {what}");
@@ -159,13 +160,16 @@ fn replay(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
     let case = &args.case;
     let layer = Layer::of_case(case).with_context(|| {
         let forms: Vec<&str> = Layer::ALL.iter().map(|layer| layer.example()).collect();
-        format!("no layer has a case {case:?}; cases look like {}", forms.join(" or "))
+        format!("invalid case {case:?}; expected a case like {}", forms.join(" or "))
     })?;
     let layer_args = LayerArgs { case: Some(case.clone()), mutant: args.mutant, ..LayerArgs::default() };
     let command = format!("replay {case}");
     if layer != Layer::Sim {
-        anyhow::ensure!(!args.trace, "only a case of sim has a trace");
-        anyhow::ensure!(args.history.is_none(), "only a case of sim has a history; others keep theirs with a failure");
+        anyhow::ensure!(!args.trace, "--trace needs a case of sim");
+        anyhow::ensure!(
+            args.history.is_none(),
+            "--history needs a case of sim; other layers save the history of a failure"
+        );
         return one_layer(&command, None, || run_repeatedly(layer, &layer_args));
     }
     one_layer(&command, None, || {
@@ -184,7 +188,7 @@ fn replay(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// A case as often as it takes.
+/// Runs a case until it fails, up to the layer's number of tries.
 fn run_repeatedly(layer: Layer, args: &LayerArgs) -> anyhow::Result<LayerResult> {
     let mut outcome = layer.run(args)?;
     for _ in 1..layer.tries_of_a_replay() {
@@ -194,7 +198,7 @@ fn run_repeatedly(layer: Layer, args: &LayerArgs) -> anyhow::Result<LayerResult>
         outcome.add(layer.run(args)?);
     }
     if let (0, Some(why)) = (outcome.cases, &outcome.skipped) {
-        anyhow::bail!("this machine cannot run it: {why}");
+        anyhow::bail!("this machine cannot run the case: {why}");
     }
     Ok(outcome)
 }
@@ -220,9 +224,9 @@ fn one_layer(
     })
 }
 
-/// Runs what ends with evidence, keeps that and shows it.
+/// Runs something that ends with a run report, saves the report and prints it.
 fn run_and_report(json: Option<&Path>, run: impl FnOnce() -> anyhow::Result<RunReport>) -> anyhow::Result<ExitCode> {
-    // Not after hours.
+    // Fail before the run, not after hours.
     if let Some(path) = json {
         File::options().create(true).append(true).open(path).with_context(|| path.display().to_string())?;
     }
@@ -271,7 +275,7 @@ fn run_check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     Ok(if report.verdict == CheckResult::Consistent { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A reader that has seen enough, as `head` does, still wants the exit code.
+/// A closed pipe is no error: a reader such as `head` still needs the exit code.
 fn ignore_broken_pipe(written: io::Result<()>) -> io::Result<()> {
     written.or_else(|why| if why.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(why) })
 }

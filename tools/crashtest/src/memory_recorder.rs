@@ -1,4 +1,4 @@
-//! A ledger that clients of this process write into.
+//! A [`Recorder`] into a client log in this process.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,10 +7,11 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::client::Recorder;
 use crate::client_log::{Answer, ClientLog, Entry};
 
-/// Room for what one life can number: a later life begins above it, however little of an earlier one was heard.
+/// Ticks of one incarnation. The next incarnation starts above them, even if events of this one
+/// were lost.
 const TICKS_PER_INCARNATION: u64 = 1 << 32;
 
-/// The first moment of a life.
+/// The first tick of an incarnation.
 pub fn first_tick(incarnation: u32) -> u64 {
     u64::from(incarnation) * TICKS_PER_INCARNATION
 }
@@ -23,17 +24,17 @@ pub struct MemoryRecorder {
 }
 
 impl MemoryRecorder {
-    /// A desk with a ledger on it, in this life.
+    /// A recorder into `log`, for this incarnation.
     pub fn new(log: ClientLog, incarnation: u32) -> Self {
         Self { log: Mutex::new(log), ticks: AtomicU64::new(first_tick(incarnation)) }
     }
 
-    /// The ledger.
+    /// The client log.
     pub fn log(&self) -> MutexGuard<'_, ClientLog> {
         self.log.lock()
     }
 
-    /// The ledger, when the clients are gone.
+    /// The client log, after all clients have ended.
     pub fn into_log(self) -> ClientLog {
         self.log.into_inner()
     }

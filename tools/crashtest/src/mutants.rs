@@ -1,8 +1,8 @@
-//! Known mistakes, switched on one at a time: what the harness is worth.
+//! Mutation tests: known mistakes, enabled one at a time, that the harness must find.
 //!
-//! The configuration is the one of `quick`, unchanged, with its seeds: it is run without a mutant first and must be green.
-//! Then each mutant goes through the layers, cheapest first, until one finds it, or through all. One that no layer finds is a
-//! hole in the harness, but for [`ELSEWHERE`].
+//! The configuration and the seeds are those of `quick`. Each layer first runs without a mutant and
+//! must pass. Each mutant then runs through the layers, cheapest first, until one finds it. A
+//! mutant that no layer finds is a gap in the harness, except for those in [`UNIT_TEST_ONLY`].
 
 use std::io::{Read as _, Seek as _};
 use std::os::unix::process::CommandExt as _;
@@ -20,8 +20,8 @@ use crate::layer_result::LayerResult;
 use crate::layers::Layer;
 use crate::run_report::{MutantResult, MutantTrial, RunReport};
 
-/// Those of which `quick` tries each: one that the simulation's embedded mode must find, one of its shared mode, one of the
-/// pipeline, one of durability, one of recovery.
+/// The mutants of `quick`: one each for the simulation's embedded mode, its shared mode, the commit
+/// pipeline, durability, and recovery.
 pub const QUICK_MUTANTS: &[Mutant] = &[
     Mutant::SkipConflictCheck,
     Mutant::NoRollbackRecord,
@@ -30,31 +30,32 @@ pub const QUICK_MUTANTS: &[Mutant] = &[
     Mutant::ResolveDropsStatus,
 ];
 
-/// One that no layer can find, and tests of the log do: its own refusal after a failure lies below the storage's, which comes first.
+/// Mutants that only unit tests of the library find. The log's own refusal after a failure cannot
+/// be reached from a layer, because the storage above it refuses first.
 pub const UNIT_TEST_ONLY: &[Mutant] = &[Mutant::AppendsAfterFailure];
 
-/// How often to look whether a process has ended.
+/// The interval between two checks whether a process has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Switches known mistakes on, one at a time, and sees whether `quick` finds each.
+/// Run mutation tests: enable known mistakes one at a time and check that `quick` finds each.
 #[derive(Args, Clone, Debug)]
 pub struct MutantsArgs {
-    /// Only these; otherwise all but those that only tests of the library can find.
+    /// Mutants to run; default: all but those that only unit tests of the library find.
     pub mutants: Vec<String>,
-    /// Go through all layers with each, also when one has found it.
+    /// Run each mutant through all layers, even after one has found it.
     #[arg(long)]
     pub all_layers: bool,
-    /// Write the evidence to this file.
+    /// Write the run report to this file, as JSON.
     #[arg(long)]
     pub json: Option<PathBuf>,
 }
 
-/// Tries the mutants that were asked for, or all.
+/// Runs the selected mutants, or all.
 ///
 /// # Errors
-/// An unknown mutant; a harness that finds something without one; a program that cannot be started.
+/// An unknown mutant, a failure without a mutant, or a program that cannot be started.
 pub fn run(args: &MutantsArgs, on_result: &dyn Fn(&MutantResult)) -> anyhow::Result<RunReport> {
-    let named = |name: &String| Mutant::from_name(name).with_context(|| format!("there is no mutant {name:?}"));
+    let named = |name: &String| Mutant::from_name(name).with_context(|| format!("unknown mutant {name:?}"));
     let mut mutants = args.mutants.iter().map(named).collect::<anyhow::Result<Vec<_>>>()?;
     if mutants.is_empty() {
         mutants = Mutant::ALL.iter().copied().filter(|mutant| !UNIT_TEST_ONLY.contains(mutant)).collect();
@@ -63,7 +64,7 @@ pub fn run(args: &MutantsArgs, on_result: &dyn Fn(&MutantResult)) -> anyhow::Res
     for layer in Layer::ALL {
         let Some(outcome) = run_quick_layer(*layer, None)? else { return Ok(report) };
         let is_good = outcome.passed();
-        anyhow::ensure!(is_good, "{} finds something without a mutant: {:?}", layer.name(), outcome.failures);
+        anyhow::ensure!(is_good, "{} fails without a mutant: {:?}", layer.name(), outcome.failures);
         report.add(outcome);
     }
     for mutant in mutants {
@@ -74,11 +75,11 @@ pub fn run(args: &MutantsArgs, on_result: &dyn Fn(&MutantResult)) -> anyhow::Res
     Ok(report)
 }
 
-/// Runs a mutant through the layers until one finds it, or through all; nothing comes of it at an
+/// Runs a mutant through the layers until one finds it, or through all. `None` after an
 /// [interrupt].
 ///
 /// # Errors
-/// A program that cannot be started.
+/// The program cannot be started.
 pub fn try_one(mutant: Mutant, all_layers: bool) -> anyhow::Result<Option<MutantResult>> {
     let mut result = MutantResult {
         mutant: mutant.name().into(),
@@ -119,8 +120,8 @@ pub fn try_one(mutant: Mutant, all_layers: bool) -> anyhow::Result<Option<Mutant
     Ok(Some(result))
 }
 
-/// A layer as `quick` runs it, in a process of its own: a mutant may do anything to the one that it is in. Nothing, if it was
-/// interrupted.
+/// Runs a layer as `quick` does, in a process of its own, because a mutant may do anything to its
+/// process. `None` after an interrupt.
 fn run_quick_layer(layer: Layer, mutant: Option<Mutant>) -> anyhow::Result<Option<LayerResult>> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("run.json");
@@ -140,15 +141,16 @@ fn run_quick_layer(layer: Layer, mutant: Option<Mutant>) -> anyhow::Result<Optio
         let mut stderr = String::new();
         errors.rewind()?;
         errors.read_to_string(&mut stderr)?;
-        anyhow::bail!("{} has said nothing: {stderr}", layer.name());
+        anyhow::bail!("{} wrote no report: {stderr}", layer.name());
     };
-    anyhow::ensure!(!report.interrupted, "somebody has interrupted {}", layer.name());
-    report.layers.pop().with_context(|| format!("{} has nothing to say", layer.name())).map(Some)
+    anyhow::ensure!(!report.interrupted, "{} was interrupted", layer.name());
+    report.layers.pop().with_context(|| format!("the report of {} has no layer", layer.name())).map(Some)
 }
 
-/// Waits for a process, and hands an interrupt on to it: it has its own to clean up.
+/// Waits for a process and forwards an interrupt to it, so that it can clean up.
 fn wait_with_interrupt(command: &mut Command) -> anyhow::Result<ExitStatus> {
-    // A Ctrl-C of the terminal does not come to it, so that there is never a second one.
+    // A process group of its own gets no Ctrl-C from the terminal, so it never sees a second
+    // signal.
     let mut child = command.process_group(0).spawn()?;
     let mut on_result = false;
     loop {

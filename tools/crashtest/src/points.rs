@@ -1,8 +1,9 @@
-//! Where each point of the store can occur, and whether a run was there.
+//! Where each crash point can occur, and whether a run hit it.
 //!
-//! The table in `points.txt` is written by hand, because it is a claim: that the harness knows the store's code. A run is held
-//! against it in both directions. A point that should have been hit and was not means that the run tried less than it
-//! says; a point that was hit where the table says it cannot be means that somebody has misunderstood the store.
+//! The table in `points.txt` is maintained by hand: it states what the harness expects of the
+//! store's code. A run is compared with it in both directions. An expected point that was not hit
+//! means that the run tested less than it claims. A point that was hit against the table means that
+//! the table is wrong.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,16 +19,16 @@ use crate::violation::Violation;
 
 const TABLE: &str = include_str!("../points.txt");
 
-/// Where a point can occur: a layer, and how the store is used there.
+/// An environment of crash points: a layer, and how the store is used in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Environment {
-    /// Simulated, one process.
+    /// Simulation, one process.
     SimEmbedded,
-    /// Simulated, several processes that share an engine.
+    /// Simulation, several processes on a shared engine.
     SimShared,
-    /// Killed, with transactions that commit in one phase where they can.
+    /// Killed processes, transactions commit in one phase where they can.
     KillAuto,
-    /// Killed, with transactions that commit in two phases.
+    /// Killed processes, transactions commit in two phases.
     KillTwoPhase,
 }
 
@@ -45,27 +46,27 @@ impl fmt::Display for Environment {
     }
 }
 
-/// One line of the table.
+/// One row of the table.
 #[derive(Clone, Debug)]
 pub struct PointRow {
-    /// The point.
+    /// The crash point.
     pub point: CrashPoint,
-    /// Where it can occur.
+    /// The environments in which it can occur.
     pub environments: Vec<Environment>,
-    /// What a process that is killed there leaves.
+    /// What a process that is killed there is sure to leave.
     pub left_state: LeftState,
-    /// Why not everywhere, or nothing.
+    /// Why it cannot occur in the other environments.
     pub exclusion_reason: &'static str,
 }
 
-/// What is sure to be found by whoever opens a store that was killed at a point.
+/// What is sure to be found in a store that was killed at a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeftState {
     /// Nothing is sure.
     Nothing,
     /// What was there when the process began.
     Unchanged,
-    /// Records of how transactions ended.
+    /// Transaction records.
     TxnRecords,
     /// Locks.
     Locks,
@@ -97,13 +98,14 @@ impl LeftState {
         }
     }
 
-    /// What is left by a life that began with `before`.
+    /// What an incarnation leaves that began with `before`.
     #[must_use]
     pub fn after(self, before: Self) -> Self {
         if self == Self::Unchanged { before } else { self }
     }
 
-    /// Whether recovery must come to the point. In between it may, but clients may have been quicker than the sweep.
+    /// Whether recovery must reach the point. Where this is false it may: clients can resolve locks
+    /// before the background does.
     pub fn recovery_reaches(self, point: CrashPoint) -> bool {
         use CrashPoint as P;
         match point {
@@ -124,23 +126,23 @@ impl LeftState {
 /// What a process that is killed at the point leaves.
 ///
 /// # Errors
-/// Those of [`table`].
+/// As [`table`].
 pub fn left_state_of(point: CrashPoint) -> anyhow::Result<LeftState> {
     let row = table()?.into_iter().find(|row| row.point == point);
-    row.map(|row| row.left_state).context("there is no such point")
+    row.map(|row| row.left_state).context("unknown crash point")
 }
 
-/// What a run has missed, and where it should not have been.
+/// How a run differs from the table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gaps {
-    /// Expected, and not hit.
+    /// Expected and not hit.
     pub missed: Vec<(Environment, CrashPoint)>,
-    /// Hit, and not expected.
+    /// Hit and not expected.
     pub unexpected: Vec<(Environment, CrashPoint)>,
 }
 
 impl Gaps {
-    /// The same, as broken promises of the harness.
+    /// The gaps as violations of the harness.
     pub fn violations(&self) -> Vec<Violation> {
         let missed =
             self.missed.iter().map(|(environment, point)| format!("{} was never hit ({environment})", point.name()));
@@ -152,10 +154,10 @@ impl Gaps {
     }
 }
 
-/// The table, in the order of its lines.
+/// The table, in the order of its rows.
 ///
 /// # Errors
-/// A line that makes no sense, a point that is missing, unknown or there twice.
+/// An invalid row, or a crash point that is missing, unknown or repeated.
 pub fn table() -> anyhow::Result<Vec<PointRow>> {
     let lines = TABLE.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
     let entries =
@@ -163,7 +165,7 @@ pub fn table() -> anyhow::Result<Vec<PointRow>> {
     for point in CrashPoint::ALL {
         let count = entries.iter().filter(|row| row.point == *point).count();
         if count != 1 {
-            bail!("points.txt has {} {count} times", point.name());
+            bail!("points.txt contains {} {count} times", point.name());
         }
     }
     Ok(entries)
@@ -171,43 +173,43 @@ pub fn table() -> anyhow::Result<Vec<PointRow>> {
 
 fn parse_row(line: &'static str) -> anyhow::Result<PointRow> {
     let (name, rest) = next_word(line);
-    let point = CrashPoint::from_name(name).context("there is no such point")?;
+    let point = CrashPoint::from_name(name).context("unknown crash point")?;
     let ((embedded, rest), mut environments) = (next_word(rest), Vec::new());
     let (shared, rest) = next_word(rest);
     let (kill, rest) = next_word(rest);
     let (left, exclusion_reason) = next_word(rest);
-    let left_state = LeftState::named(left).with_context(|| format!("nothing that can be left: {left}"))?;
+    let left_state = LeftState::named(left).with_context(|| format!("unknown state: {left}"))?;
     for (word, environment) in [(embedded, Environment::SimEmbedded), (shared, Environment::SimShared)] {
         match word {
             "yes" => environments.push(environment),
             "-" => {}
-            _ => bail!("neither `yes` nor `-`: {word}"),
+            _ => bail!("expected `yes` or `-`, not {word}"),
         }
     }
     for word in kill.split(',').filter(|word| *word != "-") {
         environments.push(match word {
             "auto" => Environment::KillAuto,
             "two-phase" => Environment::KillTwoPhase,
-            _ => bail!("no protocol: {word}"),
+            _ => bail!("unknown protocol: {word}"),
         });
     }
     if environments.len() < 4 && exclusion_reason.trim().is_empty() {
-        bail!("it does not say why not");
+        bail!("the reason of the missing environments is missing");
     }
     Ok(PointRow { point, environments, left_state, exclusion_reason: exclusion_reason.trim() })
 }
 
-/// The first word, and what follows.
+/// The first word, and the rest.
 fn next_word(text: &str) -> (&str, &str) {
     let text = text.trim_start();
     text.split_once(' ').unwrap_or((text, ""))
 }
 
-/// Holds a run against the table: `hits` says where it was, and how often at which point. Places that are not in it were not
-/// tried, and nothing is expected there.
+/// Compares a run with the table. `hits` has the hits of each environment; an environment that is
+/// not in it expects nothing.
 ///
 /// # Errors
-/// Those of [`table`].
+/// As [`table`].
 pub fn find_gaps(hits: &BTreeMap<Environment, BTreeMap<CrashPoint, u64>>) -> anyhow::Result<Gaps> {
     let mut gaps = Gaps::default();
     for PointRow { point, environments, .. } in table()? {
@@ -224,10 +226,10 @@ pub fn find_gaps(hits: &BTreeMap<Environment, BTreeMap<CrashPoint, u64>>) -> any
     Ok(gaps)
 }
 
-/// Holds what was visited and hit against the tables, layer by layer.
+/// Compares the visits and hits of all layers with the tables.
 ///
 /// # Errors
-/// Those of the tables.
+/// An invalid table.
 pub fn all_gaps(layers: &[LayerResult]) -> anyhow::Result<Vec<String>> {
     let mut found = gap_texts(&find_gaps(&hits_by_environment(layers.iter().map(|layer| &layer.visits), SIMULATED))?);
     for layer in layers {
@@ -236,11 +238,11 @@ pub fn all_gaps(layers: &[LayerResult]) -> anyhow::Result<Vec<String>> {
     Ok(found)
 }
 
-/// The same of a layer in which processes die or calls fail. Where it can be is held against the table by visits. What
-/// it must have hit is asked of a run that had the time to come round.
+/// Compares one layer with the tables. Visits are checked against every row. Missing hits count
+/// only after a complete pass through the case list.
 ///
 /// # Errors
-/// Those of the tables.
+/// An invalid table.
 pub fn layer_gaps(layer: &LayerResult) -> anyhow::Result<Vec<String>> {
     let mut visits = find_gaps(&hits_by_environment([&layer.visits], KILLED))?;
     visits.missed.clear();
@@ -265,7 +267,7 @@ fn gap_texts(gaps: &Gaps) -> Vec<String> {
     gaps.violations().into_iter().map(|violation| violation.details).collect()
 }
 
-/// Counts by the names of place and point.
+/// Counts by the names of environment and crash point.
 type Counts = BTreeMap<String, BTreeMap<String, u64>>;
 
 fn hits_by_environment<'a>(
@@ -282,7 +284,7 @@ fn hits_by_environment<'a>(
     hits
 }
 
-/// `percolite-crashtest points`: every point and every system call that fails, its promise, and where it can occur.
+/// List all crash points and fault sites, with their invariants and where they can occur.
 #[derive(Debug, clap::Args)]
 pub struct PointsArgs {}
 
@@ -290,10 +292,10 @@ impl PointsArgs {
     /// Prints the table.
     ///
     /// # Errors
-    /// Those of [`table`].
+    /// As [`table`].
     pub fn run(&self) -> anyhow::Result<()> {
         match writeln!(io::stdout(), "{}", render(terminal_table::table(presets::UTF8_HORIZONTAL_ONLY))?) {
-            // A reader that has seen enough, as `head` has.
+            // A reader such as `head` may close the pipe.
             Err(why) if why.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             written => written.context("cannot write to the terminal"),
         }
@@ -301,7 +303,7 @@ impl PointsArgs {
 }
 
 fn render(mut output: Table) -> anyhow::Result<Table> {
-    output.set_header(["point", "sim", "kill", "leaves", "promise (and why not everywhere)"]);
+    output.set_header(["point", "sim", "kill", "leaves", "invariant (and why not everywhere)"]);
     for PointRow { point, environments, left_state, exclusion_reason, .. } in table()? {
         let of = |one: (Environment, &'static str), other: (Environment, &'static str)| match (
             environments.contains(&one.0),
@@ -325,7 +327,7 @@ fn render(mut output: Table) -> anyhow::Result<Table> {
         let invariant = format!("{}\n(a system call: {})", site.invariant, errnos.join("; "));
         output.add_row([&site.name(), "-", "-", "-", &invariant]);
     }
-    // Names are to be found and copied: only what explains is wrapped.
+    // Names must stay whole so that they can be copied: only the last column is wrapped.
     for column in output.column_iter_mut().take(4) {
         column.set_padding((0, 1)).set_constraint(ColumnConstraint::ContentWidth);
     }
@@ -340,12 +342,12 @@ mod tests {
     use crate::layer_result::TableProgress;
 
     #[test]
-    fn the_table_has_every_point_once_and_says_why_one_cannot_occur() {
+    fn the_table_has_every_point_once() {
         assert_eq!(table().unwrap().len(), CrashPoint::ALL.len());
     }
 
     #[test]
-    fn a_point_that_was_missed_and_one_that_cannot_be_are_both_told() {
+    fn missed_and_unexpected_points_are_reported() {
         let mut hits = BTreeMap::from([(Environment::KillAuto, BTreeMap::new())]);
         for row in table().unwrap() {
             if row.environments.contains(&Environment::KillAuto) {
@@ -361,10 +363,10 @@ mod tests {
         assert_eq!(found.violations().len(), 2);
     }
 
-    /// Of the points that were asked for, by number, in the design's table.
+    /// The points of DESIGN.md's table of requested kill points.
     #[test]
     #[cfg(feature = "rocks")]
-    fn every_point_that_was_asked_for_has_names_that_exist() {
+    fn requested_kill_points_have_existing_names() {
         use crate::io_errors::fault::Fault;
 
         let design = include_str!("../../../DESIGN.md");
@@ -387,7 +389,7 @@ mod tests {
 
     #[test]
     #[cfg(feature = "rocks")]
-    fn the_documents_give_the_numbers_of_points_mutants_and_histories() {
+    fn documents_state_the_current_counts() {
         use percolite::crashtest::Mutant;
 
         use crate::{mutants, sim::runner};
@@ -413,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_fits_every_terminal_with_its_names_whole() {
+    fn the_table_fits_terminals_with_whole_names() {
         for width in [80, 100, 140] {
             let mut wide = Table::new();
             wide.load_preset(presets::UTF8_HORIZONTAL_ONLY).set_width(width);
@@ -427,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layer_that_has_come_round_is_asked_for_every_point_in_every_protocol() {
+    fn a_complete_pass_must_hit_every_point() {
         let mut layer = LayerResult { progress: Some(TableProgress { done: 1, total: 2 }), ..LayerResult::new("kill") };
         for row in table().unwrap() {
             for environment in row.environments.iter().filter(|environment| KILLED.contains(environment)) {
@@ -435,7 +437,7 @@ mod tests {
             }
         }
         layer.hits.get_mut("kill, auto").unwrap().remove("commit.ts");
-        assert_eq!(layer_gaps(&layer).unwrap(), Vec::<String>::new(), "it had no time");
+        assert_eq!(layer_gaps(&layer).unwrap(), Vec::<String>::new(), "the pass was not complete");
         layer.add(LayerResult { progress: Some(TableProgress { done: 1, total: 2 }), ..LayerResult::new("kill") });
         assert_eq!(layer_gaps(&layer).unwrap(), ["commit.ts was never hit (kill, auto)"]);
         layer.hits.clear();
@@ -443,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_was_not_tried_expects_nothing() {
+    fn an_untested_environment_expects_nothing() {
         assert_eq!(find_gaps(&BTreeMap::new()).unwrap(), Gaps::default());
     }
 }

@@ -1,7 +1,8 @@
-//! A transaction that writes down what it does.
+//! A transaction that records its operations.
 //!
-//! Workloads see a [`Recorded`] instead of the store's own transaction, and everything they read and write through it is
-//! in the history. What a savepoint takes back is taken out of the history too.
+//! Workloads use a [`RecordedTxn`] instead of the store's own transaction. The history contains
+//! everything that they read and write through it. Operations that a savepoint undoes are removed
+//! from the history as well.
 
 use std::ops::Bound;
 
@@ -12,7 +13,7 @@ use crate::key_encoding::{decode_key, encode_key};
 use crate::rng::SeededRng;
 use crate::value_encoding::{WriteId, decode_value, encode_value};
 
-/// Values longer than this live in the data column.
+/// Values longer than this are stored in the data column.
 const SEPARATE_VALUE_BYTES: usize = 300;
 
 /// See the [module](self).
@@ -22,12 +23,12 @@ pub struct RecordedTxn<'a> {
     write_id: WriteId,
     ops: Vec<Op>,
     rng: &'a mut SeededRng,
-    /// One value in so many is long.
+    /// One value in this many is long; 0: none.
     long_value_every: usize,
 }
 
 impl<'a> RecordedTxn<'a> {
-    /// Records what `txn` does in `rows`; the stamp says whose writes they are.
+    /// Records what `txn` does in `rows`; `write_id` identifies its writes.
     pub fn new(
         txn: &'a mut Txn,
         rows: &'a Keyspace,
@@ -38,12 +39,12 @@ impl<'a> RecordedTxn<'a> {
         Self { txn, rows, write_id, ops: Vec::new(), rng, long_value_every: long_values }
     }
 
-    /// What was recorded.
+    /// The recorded operations.
     pub fn into_ops(self) -> Vec<Op> {
         self.ops
     }
 
-    /// Choices of this transaction.
+    /// The random choices of this transaction.
     pub fn rng(&mut self) -> &mut SeededRng {
         self.rng
     }
@@ -55,7 +56,7 @@ impl<'a> RecordedTxn<'a> {
         Ok(value)
     }
 
-    /// Reads several rows at once.
+    /// Reads several rows in one call.
     pub fn multi_get(&mut self, keys: &[String]) -> Result<Vec<Option<String>>, Error> {
         let values = self.txn.multi_get(self.rows, keys.iter().map(|key| encode_key(key)))?;
         let values: Vec<Option<String>> =
@@ -64,7 +65,7 @@ impl<'a> RecordedTxn<'a> {
         Ok(values)
     }
 
-    /// Reads a row and claims it.
+    /// Reads a row for update.
     pub fn get_for_update(&mut self, key: &str) -> Result<Option<String>, Error> {
         let value = self.txn.get_for_update(self.rows, encode_key(key))?.map(|stored| decode_value(&stored));
         self.ops.push(Op::ReadForUpdate(key.into(), value.clone()));
@@ -82,22 +83,22 @@ impl<'a> RecordedTxn<'a> {
         Ok(())
     }
 
-    /// Removes a row.
+    /// Deletes a row.
     pub fn delete(&mut self, key: &str) -> Result<(), Error> {
         self.txn.delete(self.rows, encode_key(key))?;
         self.ops.push(Op::Write(key.into(), None));
         Ok(())
     }
 
-    /// Reads all rows whose keys begin with `prefix`, from either end.
+    /// Reads all rows whose keys begin with `prefix`, in a random direction.
     pub fn scan(&mut self, prefix: &str) -> Result<Vec<(String, String)>, Error> {
         let scan = self.txn.prefix(self.rows, prefix);
         self.read(scan, prefix.into(), after(prefix))
     }
 
-    /// Reads all rows between two, from either end, and these or not.
+    /// Reads all rows between two keys, each bound included or excluded, in a random direction.
     pub fn between(&mut self, first: &str, last: &str) -> Result<Vec<(String, String)>, Error> {
-        // No key has a zero in it, so it comes between a key and all that follow.
+        // No key contains a zero byte, so this key follows `key` and precedes every later key.
         let behind = |key: &str| format!("{key}\0");
         let (start, from) = if self.rng.one_in(2) {
             (Bound::Included(encode_key(first)), first.to_owned())
@@ -110,7 +111,7 @@ impl<'a> RecordedTxn<'a> {
             (Bound::Excluded(encode_key(last)), last.to_owned())
         };
         let scan = self.txn.range(self.rows, (start, end));
-        // A range between a row and itself is empty, whatever its bounds.
+        // A range from a row to itself is empty, whatever its bounds.
         let to = to.max(from.clone());
         self.read(scan, from, Some(to))
     }
@@ -151,7 +152,7 @@ impl<'a> RecordedTxn<'a> {
         Ok(front)
     }
 
-    /// Removes all rows whose keys begin with `prefix`.
+    /// Deletes all rows whose keys begin with `prefix`.
     pub fn delete_prefix(&mut self, prefix: &str) -> Result<(), Error> {
         let rows = self.scan(prefix)?;
         match after(prefix).filter(|_| self.rng.one_in(2)) {
@@ -167,7 +168,7 @@ impl<'a> RecordedTxn<'a> {
         self.ops.iter().any(|op| matches!(op, Op::Write(..)))
     }
 
-    /// Does something and takes it back.
+    /// Runs `work` and undoes it with a savepoint.
     pub fn rolled_back(&mut self, work: impl FnOnce(&mut Self) -> Result<(), Error>) -> Result<(), Error> {
         let (savepoint, recorded) = (self.txn.savepoint(), self.ops.len());
         work(self)?;
@@ -177,7 +178,7 @@ impl<'a> RecordedTxn<'a> {
     }
 }
 
-/// The first key behind all that begin with `prefix`, which is ASCII; behind those that begin with nothing there is none.
+/// The first key after all keys that begin with `prefix` (ASCII). `None` for an empty prefix.
 fn after(prefix: &str) -> Option<String> {
     let last = prefix.chars().next_back()?;
     let next = char::from_u32(u32::from(last) + 1)?;

@@ -1,11 +1,12 @@
-//! Dumps that are restored beside clients.
+//! Restores of dumps while clients run.
 //!
-//! A restore happens as a whole or not at all, and one that was acknowledged stays, whatever the durability of the store:
-//! restored keyspaces are all of one dump, of the last one whose restoring was acknowledged or of a later one. Of all that
-//! went before nothing is left in the end.
+//! A restore is atomic, and an acknowledged one is durable, whatever the durability of the store.
+//! So all restored keyspaces are of one dump: the last acknowledged one or a later one. Nothing of
+//! earlier restores is left in the end.
 //!
-//! Each number stands for two restores: of a full dump, and of the increment that follows it, which changes and deletes rows and
-//! renames, truncates and drops keyspaces. It is acknowledged after the second.
+//! Each number stands for two restores: a full dump, and the increment that follows it. The
+//! increment changes and deletes rows, and renames, truncates and drops keyspaces. The
+//! acknowledgement comes after the second restore.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -22,35 +23,35 @@ use crate::violation::Violation;
 const KEYSPACES: usize = 4;
 /// Longer than any run.
 const HISTORY: Duration = Duration::from_secs(24 * 3600);
-/// Rows of each of them, where time does not matter: a block.
+/// Rows a keyspace where time does not matter: one block.
 pub const MANY_ROWS: usize = 400;
-/// Rows of each of them, where it does.
+/// Rows a keyspace where time matters.
 pub const FEW_ROWS: usize = 3;
-/// One value in so many is long.
+/// One value in this many is long.
 const LONG_VALUE_EVERY: usize = 7;
 const ATOMIC_RESTORE: &str = "atomic restore";
 
-/// What was restored.
+/// Which restores were started and acknowledged.
 #[derive(Clone, Debug, Default)]
 pub struct Restores {
-    /// The last one that was acknowledged.
+    /// The last acknowledged restore.
     acknowledged: Option<u64>,
-    /// Those that were begun since.
+    /// Restores started since.
     started: Vec<u64>,
 }
 
 impl Restores {
-    /// One is about to be asked for.
+    /// Records that a restore is about to be requested.
     pub fn start(&mut self, number: u64) {
         self.started.push(number);
     }
 
-    /// It was acknowledged.
+    /// Records that the restore was acknowledged.
     pub fn acknowledge(&mut self, number: u64) {
         *self = Self { acknowledged: Some(number), started: Vec::new() };
     }
 
-    /// What a later life has restored comes on top.
+    /// Adds the restores of a later incarnation.
     pub fn append(&mut self, later: Self) {
         if later.acknowledged.is_some() {
             *self = later;
@@ -59,15 +60,15 @@ impl Restores {
         }
     }
 
-    /// Whether any was begun.
+    /// Whether any restore was started.
     pub fn any_started(&self) -> bool {
         self.acknowledged.is_some() || !self.started.is_empty()
     }
 
-    /// Judges the restored keyspaces of a store, where dumps have so many rows.
+    /// Checks the restored keyspaces of a store, from dumps with this many rows.
     ///
     /// # Errors
-    /// Those of reading it.
+    /// Errors of the reads.
     pub fn check(&self, store: &Store, rows: usize) -> Result<Option<Violation>, Error> {
         let found = restored(store)?;
         let acknowledged = self.acknowledged.map_or_else(Vec::new, |number| changed_rows_of(number, rows));
@@ -78,16 +79,17 @@ impl Restores {
         }
         let values: BTreeSet<&str> =
             found.iter().map(|(_, value)| value.split('/').next().unwrap_or_default()).collect();
-        let what = format!("{} rows, of {values:?}, and it should be of {self:?}", found.len());
+        let what = format!("{} rows with the values {values:?}; expected those of {self:?}", found.len());
         Ok(Some(Violation::new(ATOMIC_RESTORE, what)))
     }
 }
 
-/// Restores the full dump of this number, which has so many rows in each keyspace, and its increment. They are of a store beside this
-/// one, made by `builder`, which comes by points of its own: so it should commit in the same way.
+/// Restores the full dump of this number, with this many rows a keyspace, and its increment. The
+/// dumps are of another store, made by `builder`. That store passes crash points, too, so it must
+/// use the same commit protocol.
 ///
 /// # Errors
-/// Those of restoring.
+/// Errors of the restore.
 pub fn restore(store: &Store, builder: Builder, number: u64, rows: usize) -> Result<(), Error> {
     let dumps = dumps(builder, number, rows)?;
     dumps.iter().try_for_each(|dump| store.restore(dump.as_slice(), OnExisting::Replace, |_| ()).map(drop))
@@ -108,7 +110,7 @@ fn dumps(builder: Builder, number: u64, rows: usize) -> Result<[Vec<u8>; 2], Err
     Ok([full, increment])
 }
 
-/// What the increment has: see [`changed_rows_of`].
+/// Makes the changes of the increment: see [`changed_rows_of`].
 fn change(store: &Store, number: u64, rows: usize) -> Result<(), Error> {
     let keyspace = store.keyspace("restored 0")?;
     store.transact(|txn| {
@@ -123,7 +125,7 @@ fn change(store: &Store, number: u64, rows: usize) -> Result<(), Error> {
     let keyspace = store.truncate_keyspace("restored 1")?;
     store.transact(|txn| (0..rows).try_for_each(|row| txn.put(&keyspace, key(row), changed(number, row))))?;
     store.drop_keyspace("restored 3")?;
-    // Under names of the full dump alone, which the next one replaces.
+    // The new name is one of the full dump, so the next full dump replaces it.
     store.rename_keyspace("restored 2", "restored 3").map(drop)
 }
 
@@ -131,7 +133,7 @@ fn changed(number: u64, row: usize) -> String {
     format!("{}+", value(number, row))
 }
 
-/// What is there once the increment is restored, too.
+/// The rows after the increment is restored.
 fn changed_rows_of(number: u64, rows: usize) -> Rows {
     let row = |keyspace: &str, row: usize, value| (format!("{keyspace}/{}", shown_key(row)), value);
     let even = (0..rows).step_by(2).map(|number_of| row("restored 0", number_of, changed(number, number_of)));
@@ -156,7 +158,7 @@ fn value(number: u64, row: usize) -> String {
     format!("{number}/{row}{}", if row.is_multiple_of(LONG_VALUE_EVERY) { "x".repeat(300) } else { String::new() })
 }
 
-/// Rows that nobody can get at.
+/// A violation: rows that no keyspace name leads to.
 pub fn orphaned_keyspaces(keyspaces: &BTreeSet<KeyspaceId>) -> Violation {
     Violation::new(ATOMIC_RESTORE, format!("rows are left in keyspaces without a name: {keyspaces:?}"))
 }
@@ -181,10 +183,10 @@ fn restored(store: &Store) -> Result<Rows, Error> {
     Ok(rows)
 }
 
-/// Keyspaces that have rows and that nobody can open.
+/// Keyspaces that have rows and no name.
 ///
 /// # Errors
-/// Those of reading.
+/// Errors of the reads.
 pub fn keyspaces_without_name(store: &Store, storage: &impl CellReader) -> Result<BTreeSet<KeyspaceId>, EngineError> {
     let mut found = BTreeSet::new();
     for column in [Column::Write, Column::Lock] {
@@ -193,7 +195,7 @@ pub fn keyspaces_without_name(store: &Store, storage: &impl CellReader) -> Resul
             true
         })?;
     }
-    // The catalog itself has none, either.
+    // The catalog has no name, either.
     found.remove(&KeyspaceId(0));
     let keyspaces = store.snapshot().and_then(|snapshot| snapshot.keyspaces());
     for keyspace in keyspaces.map_err(|why| EngineError::Undetermined(why.to_string()))? {

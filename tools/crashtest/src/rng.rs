@@ -1,19 +1,20 @@
-//! Chance that can be repeated: every choice of a run comes from its seed.
+//! Seeded random choices: a run can be repeated from its seed.
 
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-/// A source of choices.
+/// A random number generator with a seed.
 #[derive(Debug)]
 pub struct SeededRng(StdRng);
 
 impl SeededRng {
-    /// The choices that belong to a seed.
+    /// The generator of a seed.
     pub fn new(seed: u64) -> Self {
         Self(StdRng::seed_from_u64(seed))
     }
 
-    /// Dice of their own for a part of the run, so that one part's throws do not shift another's.
+    /// An independent generator for a part of the run, so that the choices of one part do not shift
+    /// another's.
     #[must_use]
     pub fn split(&mut self) -> Self {
         Self::new(self.bits())
@@ -24,17 +25,17 @@ impl SeededRng {
         self.0.random()
     }
 
-    /// A number from 0 to `limit`, without the limit; 0 if there is no other.
+    /// A number from 0 to `limit - 1`; 0 if `limit` is 0.
     pub fn below(&mut self, limit: usize) -> usize {
         if limit < 2 { 0 } else { self.0.random_range(0..limit) }
     }
 
-    /// True once in so many throws.
+    /// True with a probability of 1 in `times`.
     pub fn one_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
 
-    /// One of several.
+    /// A random element.
     pub fn pick<'a, T>(&mut self, choices: &'a [T]) -> Option<&'a T> {
         choices.get(self.below(choices.len()))
     }

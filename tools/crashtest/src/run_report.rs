@@ -1,47 +1,47 @@
-//! Everything that a run of the harness has shown, in a form that can be kept and drawn.
+//! The report of a run, as JSON: what every command writes and `report` reads.
 
 use serde::{Deserialize, Serialize};
 
 use crate::layer_result::LayerResult;
 
-/// What every command that runs something writes and `report` reads.
+/// The report of a run. See the [module](self).
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct RunReport {
     /// The version of the program.
     pub version: String,
-    /// When it began, as RFC 3339.
+    /// When the run started, as RFC 3339.
     pub started: String,
     /// The command that was run.
     pub command: String,
-    /// How long it took, in seconds.
+    /// The time taken, in seconds.
     pub seconds: f64,
-    /// Whether somebody ended it before it was done.
+    /// Whether the run was interrupted.
     #[serde(default)]
     pub interrupted: bool,
-    /// One for each layer.
+    /// One result a layer.
     pub layers: Vec<LayerResult>,
-    /// One for each mutant that was tried.
+    /// One result a mutant.
     pub mutants: Vec<MutantResult>,
-    /// Points that should have been hit and were not, or the other way round.
+    /// Crash points that were expected and not hit, or hit and not expected.
     pub coverage_gaps: Vec<String>,
 }
 
-/// What became of a mutant.
+/// The result of one mutant.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MutantResult {
-    /// Its name.
+    /// The mutant's name.
     pub mutant: String,
-    /// What it does wrong.
+    /// What the mutant does wrong.
     pub description: String,
-    /// The layer that found it; none has, if it survived.
+    /// The layer that found it; `None` if it survived.
     pub found_by: Option<String>,
-    /// The promise that it broke.
+    /// The invariant that it violated.
     pub invariant: Option<String>,
-    /// How long it lived, in seconds.
+    /// The time until it was found, or of all layers, in seconds.
     pub seconds: f64,
-    /// The command line that shows it.
+    /// The command line that reproduces the failure.
     pub replay: Option<String>,
-    /// What every layer made of it that it went through.
+    /// One trial a layer.
     #[serde(default)]
     pub trials: Vec<MutantTrial>,
 }
@@ -53,28 +53,28 @@ pub struct MutantTrial {
     pub layer: String,
     /// In how many cases it was found.
     pub found: u64,
-    /// Of how many.
+    /// How many cases were run.
     pub cases: u64,
-    /// How long it took to the first of them, or in vain, in seconds.
+    /// The time to the first finding, or of the whole trial, in seconds.
     pub seconds: f64,
-    /// The command line of the first.
+    /// The command line that reproduces the first finding.
     pub replay: Option<String>,
 }
 
 impl RunReport {
-    /// Nothing yet, of a command that begins now.
+    /// An empty report of a command that starts now.
     pub fn start(command: &str) -> Self {
         let started = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         Self { version: env!("CARGO_PKG_VERSION").into(), started, command: command.into(), ..Self::default() }
     }
 
-    /// Says that it was ended before it was done. A layer that had not come to its first case has nothing to say.
+    /// Marks the report as interrupted and drops layers without a case.
     pub fn mark_interrupted(&mut self) {
         self.interrupted = true;
         self.layers.retain(|layer| layer.cases > 0 || layer.skipped.is_some() || !layer.failures.is_empty());
     }
 
-    /// Adds what a layer has to say, to what it has said before if it has.
+    /// Adds a layer's result, or merges it with an earlier result of the same layer.
     pub fn add(&mut self, outcome: LayerResult) {
         match self.layers.iter_mut().find(|existing| existing.layer == outcome.layer) {
             Some(existing) => existing.add(outcome),
@@ -82,7 +82,8 @@ impl RunReport {
         }
     }
 
-    /// Whether everything held and every mutant was found. Where nothing was run nothing held, nor where not all was.
+    /// Whether something ran, everything ran to its end, every layer passed and every mutant was
+    /// found.
     pub fn passed(&self) -> bool {
         let something_ran = !self.mutants.is_empty() || self.layers.iter().any(|layer| layer.cases > 0);
         something_ran

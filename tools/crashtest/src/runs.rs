@@ -1,4 +1,4 @@
-//! What CI runs, and what goes on for hours.
+//! The runs `quick` (CI) and `soak` (hours).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,29 +16,30 @@ use crate::points;
 use crate::rng::SeededRng;
 use crate::run_report::RunReport;
 
-/// Everything once, in a few minutes: every layer, every expected point, five mutants.
+/// Run every layer, every expected crash point and five mutants, in a few minutes.
 #[derive(Args, Clone, Debug)]
 pub struct QuickArgs {
-    /// Write the evidence to this file.
+    /// Write the run report to this file, as JSON.
     #[arg(long)]
     pub json: Option<PathBuf>,
 }
 
-/// All layers in turn, with fresh seeds and under changing load, for as long as asked.
+/// Run all layers in turn with fresh seeds and varying CPU load, for a given time.
 #[derive(Args, Clone, Debug)]
 pub struct SoakArgs {
-    /// For how long, as in `90s`, `10m` or `4h`.
+    /// The time, as in `90s`, `10m` or `4h`.
     #[arg(long = "for", value_parser = duration, default_value = "1h")]
     pub time: Duration,
-    /// The seed of everything; otherwise the time of day.
+    /// The seed of the whole run; default: from the time of day.
     #[arg(long)]
     pub seed: Option<u64>,
-    /// Write the evidence to this file, after every round.
+    /// Write the run report to this file, as JSON, after every time slice.
     #[arg(long)]
     pub json: Option<PathBuf>,
 }
 
-/// How long a layer has its turn in a soak. The one with the longest table has twice that, to come round within the hour.
+/// The time of a layer before the next one runs. `kill` has the longest case list and gets twice
+/// the time, so that an hour covers it.
 const TIME_SLICE: Duration = Duration::from_secs(60);
 
 fn time_slice(layer: Layer) -> Duration {
@@ -52,7 +53,7 @@ fn time_slice(layer: Layer) -> Duration {
 /// Runs `quick`.
 ///
 /// # Errors
-/// When a layer cannot be run, for reasons that have nothing to do with the store.
+/// Errors of the harness, not of the store.
 pub fn quick(progress: &dyn Fn(&str)) -> anyhow::Result<RunReport> {
     let mut report = RunReport::start("quick");
     for layer in Layer::ALL {
@@ -73,10 +74,10 @@ pub fn quick(progress: &dyn Fn(&str)) -> anyhow::Result<RunReport> {
     Ok(report)
 }
 
-/// Runs all layers in turn until the time is over; `kept` hears of the evidence after every turn.
+/// Runs all layers in turn until the time has passed; calls `save` after every time slice.
 ///
 /// # Errors
-/// When a layer cannot be run, for reasons that have nothing to do with the store.
+/// Errors of the harness, not of the store.
 pub fn soak(args: &SoakArgs, save: &dyn Fn(&RunReport) -> anyhow::Result<()>) -> anyhow::Result<RunReport> {
     let seed = args.seed.unwrap_or_else(|| {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -92,10 +93,10 @@ pub fn soak(args: &SoakArgs, save: &dyn Fn(&RunReport) -> anyhow::Result<()>) ->
         }
         let layer = Layer::ALL[usize::try_from(turn).unwrap_or_default() % Layer::ALL.len()];
         let _load = CpuLoad::random(&mut rng);
-        // What its table asks for goes on where the last turn left off.
+        // Continue the layer's case list where its last time slice ended.
         let layer_result = report.layers.iter().find(|layer_result| layer_result.layer == layer.name());
         let skip = layer_result.and_then(|layer_result| layer_result.progress).unwrap_or_default().done;
-        // Seeds of one turn follow each other; turns are far apart.
+        // Seeds of one time slice are consecutive; time slices are far apart.
         let args =
             LayerArgs { seed: rng.bits() >> 8, time: Some(time_slice(layer).min(left)), skip, ..LayerArgs::default() };
         report.add(layer.run(&args)?);
@@ -107,7 +108,7 @@ pub fn soak(args: &SoakArgs, save: &dyn Fn(&RunReport) -> anyhow::Result<()>) ->
     }
     for layer in Layer::ALL {
         if !report.layers.iter().any(|layer_result| layer_result.layer == layer.name()) {
-            let why = Some("its turn did not come in this time".into());
+            let why = Some("not reached in this time".into());
             report.add(LayerResult { skipped: why, ..LayerResult::new(layer.name()) });
         }
     }
@@ -115,7 +116,7 @@ pub fn soak(args: &SoakArgs, save: &dyn Fn(&RunReport) -> anyhow::Result<()>) ->
     Ok(report)
 }
 
-/// Threads that do nothing but take time away.
+/// Threads that only use CPU time.
 struct CpuLoad {
     stop: Arc<AtomicBool>,
     threads: Vec<std::thread::JoinHandle<()>>,
@@ -141,7 +142,7 @@ impl Drop for CpuLoad {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // It has nothing to say.
+            // The thread returns nothing.
             let _ = thread.join();
         }
     }

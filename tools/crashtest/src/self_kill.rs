@@ -1,6 +1,6 @@
-//! How a process dies by its own hand: at a visit of a point that was chosen for it.
+//! Kills this process at the n-th visit of a crash point.
 //!
-//! Only the process itself knows where it is. Its last line says where that was, and nothing comes behind it.
+//! Only the process itself can know at which point it is. Its last event names the point.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,40 +13,40 @@ use serde::{Deserialize, Serialize};
 use crate::child::ChildConfig;
 use crate::event_pipe::{Event, PipeRecorder};
 
-/// A visit of a point that is the last thing that a life does.
+/// A crash point and a visit of it, counted from 1.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KillAt {
-    /// The point, by name.
+    /// The name of the crash point.
     pub point: String,
-    /// Which of its visits.
+    /// The number of the visit.
     pub visit: u64,
 }
 
-/// How often each point was visited, by name.
+/// Visits by crash point.
 pub type Visits = BTreeMap<String, u64>;
 
-/// Watches the points of this process.
+/// Counts visits of crash points and kills the process at the configured ones.
 #[derive(Debug)]
 pub struct SelfKill {
     recorder: Arc<PipeRecorder>,
     kill_at: Vec<(CrashPoint, u64)>,
     after_acks: u64,
-    /// All visits, and those that count, by point.
+    /// All visits, and those after `after_acks`, by crash point.
     visits: Vec<AtomicU64>,
     visits_after_acks: Vec<AtomicU64>,
 }
 
 impl SelfKill {
-    /// Has the process end where its life says.
+    /// Installs the crash hook of this process.
     ///
     /// # Errors
-    /// There is no such point.
+    /// An unknown crash point.
     pub fn install(config: &ChildConfig, recorder: &Arc<PipeRecorder>) -> anyhow::Result<Arc<Self>> {
         let point = |kill_at: &KillAt| Some((CrashPoint::from_name(&kill_at.point)?, kill_at.visit));
         let zeros = || CrashPoint::ALL.iter().map(|_| AtomicU64::new(0)).collect();
         let self_kill = Arc::new(Self {
             recorder: Arc::clone(recorder),
-            kill_at: config.kill_at.iter().map(point).collect::<Option<_>>().context("no such point")?,
+            kill_at: config.kill_at.iter().map(point).collect::<Option<_>>().context("unknown crash point")?,
             after_acks: config.after_acks,
             visits: zeros(),
             visits_after_acks: zeros(),
@@ -68,7 +68,7 @@ impl SelfKill {
         }
     }
 
-    /// What was visited so far.
+    /// The visits so far.
     pub fn visits(&self) -> Visits {
         let visits = CrashPoint::ALL.iter().zip(&self.visits);
         let counts = visits.map(|(point, count)| (point.name().to_owned(), count.load(Ordering::SeqCst)));

@@ -1,11 +1,11 @@
-//! Tables for a terminal, as wide as it is.
+//! Tables that fit the width of the terminal.
 
 use comfy_table::{ContentArrangement, Table};
 
-/// How wide a table is where nobody says how wide the terminal is, as in a pipe.
+/// The width where it is unknown, as in a pipe.
 const WIDTH: u16 = 100;
 
-/// An empty table that keeps to the width of the terminal; where there is none, to that of `COLUMNS` if it is set.
+/// An empty table of the terminal's width, else of `COLUMNS`, else of [`WIDTH`].
 pub fn table(preset: &str) -> Table {
     let mut table = Table::new();
     table.load_preset(preset).set_content_arrangement(ContentArrangement::Dynamic);

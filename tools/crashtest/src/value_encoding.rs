@@ -1,20 +1,21 @@
-//! What the workloads write: a body that means something to them, and a stamp that no other write has.
+//! The values that workloads write: a body that the workload reads, and a unique write id.
 //!
-//! A value on disk is `body|session.number.write|length` and then as many `~` as the length says, so that values can be
-//! long enough to live in the data column, and a damaged one is noticed. A history keeps everything but the filling.
+//! A stored value is `body|session.txn.write|length` followed by `length` bytes of `~`. The padding
+//! makes some values long enough for the data column, and its length detects damage. A history has
+//! the value without the padding.
 
-/// Who wrote a value.
+/// Identifies one write of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteId {
-    /// The session.
+    /// The session of the writer.
     pub session: u64,
-    /// Which of its transactions.
+    /// The number of the transaction in its session.
     pub txn: u64,
-    /// Which write of that transaction.
+    /// The number of the write in its transaction.
     pub write: u64,
 }
 
-/// A value as it is stored, and as a history shows it.
+/// The value as stored, and the value as a history shows it.
 pub fn encode_value(body: &str, write_id: WriteId, padding: usize) -> (Vec<u8>, String) {
     let WriteId { session, txn: number, write } = write_id;
     let shown = format!("{body}|{session}.{number}.{write}|{padding}");
@@ -23,7 +24,8 @@ pub fn encode_value(body: &str, write_id: WriteId, padding: usize) -> (Vec<u8>, 
     (stored, shown)
 }
 
-/// A stored value as a history shows it. One that nobody can have written so is shown as damaged, which no write matches.
+/// A stored value as a history shows it. A value that no client can have written is shown as
+/// damaged, and matches no write.
 pub fn decode_value(stored: &[u8]) -> String {
     let padding = stored.iter().rev().take_while(|byte| **byte == b'~').count();
     let shown = stored.get(..stored.len() - padding).and_then(|text| std::str::from_utf8(text).ok());
@@ -37,17 +39,17 @@ pub fn decode_value(stored: &[u8]) -> String {
     }
 }
 
-/// The body of a value that a history shows.
+/// The body of a value from a history.
 pub fn body(shown: &str) -> &str {
     shown.split('|').next().unwrap_or_default()
 }
 
-/// Who wrote a value that a history shows.
+/// Describes the write of a value from a history.
 pub fn writer(shown: &str) -> String {
     let write_id = shown.split('|').nth(1).unwrap_or_default();
     match write_id.split('.').collect::<Vec<_>>()[..] {
-        [session, number, _] => format!("written by session {session} as its transaction {number}"),
-        _ => "written by nobody known".into(),
+        [session, number, _] => format!("written by session {session}, transaction {number}"),
+        _ => "writer unknown".into(),
     }
 }
 
@@ -58,17 +60,17 @@ mod tests {
     const STAMP: WriteId = WriteId { session: 1, txn: 2, write: 3 };
 
     #[test]
-    fn what_is_sealed_is_unsealed() {
+    fn values_round_trip() {
         for padding in [0, 1, 1000] {
             let (stored, shown) = encode_value("body", STAMP, padding);
             assert_eq!(decode_value(&stored), shown);
             assert_eq!(body(&shown), "body");
-            assert_eq!(writer(&shown), "written by session 1 as its transaction 2");
+            assert_eq!(writer(&shown), "written by session 1, transaction 2");
         }
     }
 
     #[test]
-    fn a_damaged_value_is_shown_as_what_it_is() {
+    fn damaged_values_are_shown_as_damaged() {
         let (mut stored, _) = encode_value("body", STAMP, 300);
         stored.pop();
         assert!(decode_value(&stored).starts_with("damaged"));

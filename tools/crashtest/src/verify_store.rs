@@ -1,8 +1,8 @@
-//! Opens a store that something was done to, and judges what is there against what its clients were told.
+//! Opens a store after a crash and verifies it against the log of its clients.
 //!
-//! Everything that a crash left is resolved; what became of open transactions is looked up; the workload's promise, the
-//! structure below the store, and progress are judged; opening once more must change nothing; and the history of all lives
-//! together must be one of snapshot isolation.
+//! All locks are resolved, and unknown outcomes are looked up. Then the workload's invariant, the
+//! structure of the columns and progress are checked. Opening the store a second time must change
+//! nothing. The history of all incarnations together must be snapshot isolated.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -34,7 +34,7 @@ use crate::rng::SeededRng;
 use crate::violation::Violation;
 use crate::workload::Workload;
 
-/// A small store: the harness opens thousands.
+/// Options of a small store; the harness opens thousands.
 pub const SMALL_STORE: FolderOptions = FolderOptions {
     block_cache_bytes: 1 << 20,
     write_buffer_bytes: 4 << 20,
@@ -42,71 +42,71 @@ pub const SMALL_STORE: FolderOptions = FolderOptions {
     accept_data_loss: None,
 };
 
-/// What is left of a restore is erased well within this time, by a store whose clock runs so fast.
+/// The rest of a restore is deleted within this time, with a clock of [`CLOCK_SPEED`].
 const ERASE_TIMEOUT: Duration = Duration::from_secs(20);
 const CLOCK_SPEED: u32 = 50;
 
-/// A process that is being started has become another program in less than that.
+/// A forked process has called `exec` within this time.
 const EXEC_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What is examined.
+/// What is verified.
 pub struct StoreUnderTest<'a> {
-    /// Where it is; it is changed by being opened.
+    /// The store's directory; opening the store changes it.
     pub folder: &'a Path,
-    /// What its clients did.
+    /// The workload of its clients.
     pub workload: &'static dyn Workload,
-    /// In what way.
+    /// The configuration of its clients.
     pub config: ClientConfig,
-    /// The life that examining is, above all others.
+    /// The incarnation of the verification, above all others.
     pub incarnation: u32,
-    /// What clients were told of buffered commits before a crash took the promise back.
+    /// Commit timestamps of acknowledged commits, from before a crash took some of them back.
     pub acknowledged: &'a BTreeMap<u64, u64>,
-    /// What was noted of locks.
+    /// The events of named locks.
     pub lock_events: &'a [LockEvent],
-    /// Whether to open it a second time.
+    /// Whether to open the store a second time.
     pub reopen: bool,
-    /// The loss with which it is to open all the same.
+    /// The id of a data loss to accept.
     pub accept_loss: Option<u64>,
 }
 
-/// What was found.
+/// The result of a verification.
 #[derive(Debug, Default)]
 pub struct StoreReport {
-    /// The ledger with everything looked up, and without what the examiner did itself.
+    /// The client log with all outcomes resolved, without the verification's own transactions.
     pub resolved_log: ClientLog,
-    /// The whole of it.
+    /// The client log with the verification's own transactions.
     pub client_log: ClientLog,
-    /// Commits that nobody was told of and that were there.
+    /// Commits without an acknowledgement that were found.
     pub unacknowledged_commits: u64,
     /// How many locks were left.
     pub locks: u64,
-    /// How long it took to open and to resolve them.
+    /// The time to open the store and to resolve its locks.
     pub recovery_time: Duration,
-    /// What is broken.
+    /// All violations.
     pub violations: Vec<Violation>,
-    /// Whether the store lists a loss that was accepted.
+    /// Whether the store lists an accepted loss.
     pub lists_loss: bool,
-    /// Why it did not open, if so.
+    /// The error with which the store did not open.
     pub open_error: Option<Error>,
 }
 
-/// A folder, as the engine of a store and for looking below it.
+/// Opens a directory as the engine of a store; its columns can be read as well.
 ///
 /// # Errors
-/// Those of opening.
+/// Errors of opening.
 pub fn open_engine(folder: &Path, memory: FolderOptions) -> Result<Arc<FolderEngine>, EngineError> {
     Ok(Arc::new(FolderEngine::new(FolderStorage::open(folder, memory)?, true)))
 }
 
-/// Judges a store. The ledger has everything that was promised, and no more.
+/// Verifies a store. `client_log` must contain exactly what the store has to keep.
 pub fn verify(target: &StoreUnderTest<'_>, client_log: ClientLog) -> StoreReport {
     let mut found = StoreReport::default();
     let recorder = MemoryRecorder::new(client_log, target.incarnation);
     match resolve_and_verify(target, &recorder, &mut found) {
         Ok(before) if target.reopen => match open_and_digest(target) {
             Ok(after) if after == before => {}
-            Ok(_) => report(&mut found, "idempotent recovery", "opening again has changed what is stored"),
-            Err(why) => report(&mut found, "the store opens", format!("not the second time: {why}")),
+            Ok(_) => report(&mut found, "idempotent recovery", "a second opening changed the stored data"),
+            Err(why) => report(&mut found, "the store opens", format!("the second opening failed: {why}")),
         },
         Ok(_) => {}
         Err(why) => found.open_error = Some(why),
@@ -122,7 +122,7 @@ pub fn verify(target: &StoreUnderTest<'_>, client_log: ClientLog) -> StoreReport
     found
 }
 
-/// An error is one of opening or of the first look: the store refuses.
+/// Returns a digest of the store. An error means that the store did not open or could not be read.
 fn resolve_and_verify(
     target: &StoreUnderTest<'_>,
     recorder: &MemoryRecorder,
@@ -177,7 +177,7 @@ fn resolve_and_verify(
     Ok(digest(engine.storage(), &keyspaces)?)
 }
 
-/// The notes of a store that is examined.
+/// The events of named locks, with those of the verification.
 struct LockEventLog {
     runtime: Arc<dyn Env>,
     events: Mutex<Vec<LockEvent>>,
@@ -211,8 +211,8 @@ impl EventRecorder for LockEventLog {
     }
 }
 
-/// Asks for the leases that were left, looks up what was committed under locks, and judges what was noted of them. In the end no
-/// lock is held.
+/// Checks the leases that were left, resolves the unknown commits under locks, and checks the whole
+/// lock history. In the end no lock is held.
 fn verify_locks(
     target: &StoreUnderTest<'_>,
     event_log: &LockEventLog,
@@ -244,11 +244,11 @@ fn verify_locks(
     Ok(())
 }
 
-/// Judges the restored keyspaces of a store that was killed, of dumps with [`MANY`] rows, and that nothing is left of those
-/// that went before.
+/// Checks the restored keyspaces of a killed store, from dumps of [`MANY_ROWS`] rows, and that
+/// nothing of earlier restores is left.
 ///
 /// # Errors
-/// Those of opening and reading it.
+/// Errors of opening and reading the store.
 pub fn verify_restored(folder: &Path, restores: &Restores) -> Result<Vec<Violation>, Error> {
     let engine = open_engine(folder, SMALL_STORE)?;
     let store = Store::builder()
@@ -290,9 +290,9 @@ fn open_and_digest(target: &StoreUnderTest<'_>) -> Result<u64, Error> {
     Ok(digest(engine.storage(), &keyspaces)?)
 }
 
-/// Opens what this process has just closed. A process that another case is starting may still hold what this one had open,
-/// locks included, until it has become the other program. Nothing of the kind excuses a lock that is held when the store is
-/// opened first: whoever had it is gone by then.
+/// Opens what this process has just closed. A process that another case forks may inherit the open
+/// files, locks included, until it calls `exec`. This excuses a held lock only here: at the first
+/// opening the earlier owner has ended.
 fn reopen(folder: &Path) -> Result<Arc<FolderEngine>, EngineError> {
     let started = Instant::now();
     loop {
@@ -321,10 +321,10 @@ mod tests {
     use crate::workload;
 
     #[test]
-    fn a_store_that_is_let_go_too_late_is_refused() {
+    fn a_locked_store_is_refused_until_it_is_released() {
         let folder = tempfile::tempdir().unwrap();
         let held = open_engine(folder.path(), SMALL_STORE).unwrap();
-        let lets_go = std::thread::spawn(move || {
+        let release = std::thread::spawn(move || {
             std::thread::sleep(EXEC_TIMEOUT / 4);
             drop(held);
         });
@@ -340,7 +340,7 @@ mod tests {
         };
         let why = verify(&target, ClientLog::default()).open_error.unwrap();
         assert!(matches!(why.kind(), ErrorKind::AlreadyOpen(_)), "{why:?}");
-        lets_go.join().unwrap();
+        release.join().unwrap();
         assert!(verify(&target, ClientLog::default()).open_error.is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! A broken promise.
+//! A violated invariant.
 
 use std::fmt;
 
@@ -6,30 +6,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::checker::Report;
 
-/// Every version has its value, and every value a version.
+/// The invariant that every version has its value and every value its version.
 pub const STRUCTURE: &str = "structure";
 
-/// See the [module](self).
+/// A violation of one invariant. See the [module](self).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Violation {
-    /// Which promise, by its number in DESIGN.md.
+    /// The name of the invariant.
     pub invariant: String,
-    /// How it shows.
+    /// What was found.
     pub details: String,
 }
 
 impl Violation {
-    /// A broken promise.
+    /// A violation of `invariant`.
     pub fn new(invariant: &str, details: impl Into<String>) -> Self {
         Self { invariant: invariant.into(), details: details.into() }
     }
 
-    /// Puts what clients were promised first, and what is wrong below the store, which mostly follows from it, last.
+    /// Sorts structural violations last: they mostly follow from another violation.
     pub fn sort(violations: &mut [Self]) {
         violations.sort_by_key(|violations| violations.invariant == STRUCTURE);
     }
 
-    /// Those that the checker found.
+    /// The violations that the checker found.
     pub fn found_by_checker(report: &Report) -> Vec<Self> {
         report.violations.iter().map(|violation| Self::new("isolation", violation.to_string())).collect()
     }
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lost_update_is_named_before_the_value_that_it_left_without_a_version() {
+    fn structural_violations_sort_last() {
         let named = |names: &[&str]| names.iter().map(|name| Violation::new(name, "")).collect::<Vec<_>>();
         let mut violations = named(&[STRUCTURE, "no locks left", STRUCTURE, "isolation"]);
         Violation::sort(&mut violations);

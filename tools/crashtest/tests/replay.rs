@@ -84,11 +84,11 @@ fn a_case_that_cannot_be_is_told_what_can() {
 fn what_a_layer_does_not_have_is_refused() {
     let file = std::env::temp_dir().join(format!("percolite-no-history-{}", std::process::id()));
     for line in ["kill:group.written/1/auto/sync/1", "log-damage:1/200", "io-errors:1/write.log.EIO.3", "powercut:1"] {
-        refused(&[line, "--history", file.to_str().unwrap()], "only a case of sim has a history");
-        refused(&[line, "--trace"], "only a case of sim has a trace");
+        refused(&[line, "--history", file.to_str().unwrap()], "--history needs a case of sim");
+        refused(&[line, "--trace"], "--trace needs a case of sim");
     }
     assert!(!file.exists());
-    refused(&["sim:embedded/1", "--mutant", "none-of-them"], "there is no mutant");
+    refused(&["sim:embedded/1", "--mutant", "none-of-them"], "unknown mutant");
 }
 
 #[test]
