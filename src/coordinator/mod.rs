@@ -16,8 +16,8 @@ mod retention;
 pub mod shared;
 mod step_error;
 
-pub use primary::commit_ts_from_primary;
-pub use retention::{RETENTION_KEY, Retention, check_within_retention};
 pub use api::{
     BackgroundTask, CommitProtocol, CommitRequest, Coordinator, HistoryRetention, LargeTxn, LockAuthority, Watermarks,
 };
+pub use primary::commit_ts_from_primary;
+pub use retention::{RETENTION_KEY, Retention, check_within_retention};

@@ -3,8 +3,8 @@
 //! It never denies a row that was added. Of the others it takes a few in a hundred for added, and whoever asks about
 //! those has to look at the row. It costs two to four bytes a row.
 
-use crate::row_hash::row_hash;
 use crate::row::RowKey;
+use crate::row_hash::row_hash;
 
 /// Few under the crash harness, so that the transactions of its simulation come to further levels.
 const FIRST_LEVEL_ROWS: usize = if cfg!(feature = "crashtest") { 16 } else { 4096 };

@@ -3,19 +3,19 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::catalog::VisibilityCache;
 use crate::error::{Error, ErrorKind, Result};
 use crate::keyspace_descriptor::KeyspaceDescriptor;
 use crate::row::{KeyspaceId, RowKey};
+use crate::store::catalog::VisibilityCache;
 
 /// A named, ordered set of rows. Cheap to clone; any thread may use it.
 #[derive(Clone)]
 pub struct Keyspace {
-    pub(super) inner: Arc<KeyspaceInner>,
+    pub(in crate::store) inner: Arc<KeyspaceInner>,
     name: Arc<str>,
 }
 
-pub(super) struct KeyspaceInner {
+pub(in crate::store) struct KeyspaceInner {
     pub id: KeyspaceId,
     pub descriptor: Arc<KeyspaceDescriptor>,
     pub visibility: VisibilityCache,
@@ -24,11 +24,11 @@ pub(super) struct KeyspaceInner {
 }
 
 impl Keyspace {
-    pub(super) fn new(state: Arc<KeyspaceInner>, name: &str) -> Self {
+    pub(in crate::store) fn new(state: Arc<KeyspaceInner>, name: &str) -> Self {
         Self { inner: state, name: name.into() }
     }
 
-    /// The name under which it was opened or listed. [`Store::rename_keyspace`](super::Store::rename_keyspace) changes that of
+    /// The name under which it was opened or listed. [`Store::rename_keyspace`](crate::store::Store::rename_keyspace) changes that of
     /// no handle that there is.
     pub fn name(&self) -> &str {
         &self.name
@@ -39,23 +39,23 @@ impl Keyspace {
         self.inner.id
     }
 
-    pub(super) fn row(&self, key: &[u8]) -> RowKey {
+    pub(in crate::store) fn row(&self, key: &[u8]) -> RowKey {
         RowKey::new(self.inner.id, key)
     }
 
-    pub(super) fn check_belongs_to(&self, store: u64) -> Result<()> {
+    pub(in crate::store) fn check_belongs_to(&self, store: u64) -> Result<()> {
         if self.inner.instance_id == store {
             return Ok(());
         }
         Err(ErrorKind::InvalidArgument(format!("keyspace {:?} belongs to another store", self.name())).into())
     }
 
-    pub(super) fn check_not_dropped(&self, store: u64) -> Result<()> {
+    pub(in crate::store) fn check_not_dropped(&self, store: u64) -> Result<()> {
         self.check_belongs_to(store)?;
         if self.inner.descriptor.is_dropped() { Err(self.not_found_error()) } else { Ok(()) }
     }
 
-    pub(super) fn not_found_error(&self) -> Error {
+    pub(in crate::store) fn not_found_error(&self) -> Error {
         ErrorKind::KeyspaceNotFound(self.name().into()).into()
     }
 }

@@ -1,63 +1,46 @@
 //! The public API: stores, keyspaces, transactions, snapshots.
 
 mod catalog;
-mod dump;
-mod figures;
-mod inspect;
+mod introspect;
 mod keyspace;
-mod layer;
-mod live;
-mod locks;
-mod opening;
+mod maintenance;
+mod named_locks;
+mod open;
 mod options;
-mod own;
-mod proceed;
-mod range;
 mod read;
-#[cfg(feature = "rocks")]
-mod repair;
-mod scan;
-mod slow;
-mod snapshot;
-mod status;
-mod transact;
 mod txn;
-mod verify;
-mod versions;
 
-pub use dump::{DumpBase, DumpHeader, DumpOptions, DumpStats, OnExisting};
-pub use figures::{KeyspaceSize, KeyspaceStats};
-pub use inspect::{RowLock, RowLocks, Stats, TxnStatus};
+pub use introspect::active::{ActiveKind, ActiveTransaction};
+pub use introspect::keyspace_stats::{KeyspaceSize, KeyspaceStats};
+pub use introspect::slow_log::{SlowTransaction, TimeBreakdown, TxnOutcome};
+pub use introspect::stats::{RowLock, RowLocks, Stats, TxnStatus};
+pub use introspect::status::{
+    ActiveTransactionStatus, ConflictStatus, RowLockStatus, SlowTransactionStatus, StoreStatus,
+};
 pub use keyspace::Keyspace;
-pub use live::{ActiveKind, ActiveTransaction};
-pub use locks::{Fence, LockGuard, LockOptions, LockWaitPolicy, MAX_LOCK_REASON_BYTES};
+pub use maintenance::dump::{DumpBase, DumpHeader, DumpOptions, DumpStats, OnExisting};
+pub use maintenance::progress::IntoControlFlow;
+#[cfg(feature = "rocks")]
+pub use maintenance::repair::RepairReport;
+pub use maintenance::verify::{IntegrityIssue, VerifyReport};
+pub use named_locks::{Fence, LockGuard, LockOptions, LockWaitPolicy, MAX_LOCK_REASON_BYTES};
 #[cfg(feature = "tokio")]
-pub(crate) use locks::{GrantPoll, RequestResult, check_no_lease};
+pub(crate) use named_locks::{GrantPoll, RequestResult, check_no_lease};
 pub use options::{
     Builder, Durability, MAX_KEY_BYTES, MAX_KEYSPACE_NAME_BYTES, MAX_VALUE_BYTES, Options, RetryPolicy, TxnOptions,
 };
-pub use proceed::IntoControlFlow;
-pub use range::KeyRange;
-#[cfg(feature = "rocks")]
-pub use repair::RepairReport;
-pub use scan::Scan;
-pub use slow::{SlowTransaction, TimeBreakdown, TxnOutcome};
-pub use snapshot::Snapshot;
-pub use status::{ActiveTransactionStatus, ConflictStatus, RowLockStatus, SlowTransactionStatus, StoreStatus};
+pub use read::key_range::KeyRange;
+pub use read::scan::Scan;
+pub use read::snapshot::Snapshot;
+pub use read::versions::{Version, Versions};
 #[cfg(feature = "tokio")]
-pub(crate) use transact::RetryLoop;
+pub(crate) use txn::retry::RetryLoop;
 pub use txn::{Commit, Savepoint, Txn};
-pub use verify::{IntegrityIssue, VerifyReport};
-pub use versions::{Version, Versions};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use self::catalog::Catalog;
-use self::live::ActiveReaders;
-use self::locks::NamedLocks;
-use self::slow::SlowLog;
 use crate::contention::AdmissionController;
 use crate::coordinator::embedded::EmbeddedCoordinator;
 use crate::coordinator::read_only::{self, ReadOnlyCoordinator};
@@ -67,6 +50,10 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::observe::Metrics;
 use crate::runtime::Env;
+use crate::store::catalog::Catalog;
+use crate::store::introspect::active::ActiveReaders;
+use crate::store::introspect::slow_log::SlowLog;
+use crate::store::named_locks::NamedLocks;
 use crate::timestamp::Timestamp;
 
 /// Numbers the stores of this process.

@@ -16,7 +16,7 @@ pub const MAX_VALUE_BYTES: usize = 32 << 20;
 pub const MAX_KEYSPACE_NAME_BYTES: usize = 255;
 
 /// Room for any row, and more.
-pub(super) const MAX_TRANSACTION_BYTES: usize = 64 << 20;
+pub(in crate::store) const MAX_TRANSACTION_BYTES: usize = 64 << 20;
 const LARGE_TRANSACTION_BYTES: usize = 32 << 20;
 const CONFLICT_CACHE_ROWS: usize = 1 << 16;
 const CONFLICT_CACHE_ROW_BYTES: usize = 40;
@@ -32,7 +32,7 @@ pub enum Durability {
     Buffered,
 }
 
-/// How [`Store::transact`](super::Store::transact) retries.
+/// How [`Store::transact`](crate::store::Store::transact) retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryPolicy {
     /// The most attempts, the first one included; at least 1.
@@ -64,7 +64,7 @@ pub struct TxnOptions {
     /// How retries are bounded. Out of [bounds](crate::bounds) every transaction with these options is refused, by
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) and before it begins, also one that is never retried.
     pub retry_policy: Option<RetryPolicy>,
-    /// What the transaction is called where it is met: in [`Store::active_transactions`](super::Store::active_transactions), in [`Store::slow_transactions`](super::Store::slow_transactions), in the conflicts of
+    /// What the transaction is called where it is met: in [`Store::active_transactions`](crate::store::Store::active_transactions), in [`Store::slow_transactions`](crate::store::Store::slow_transactions), in the conflicts of
     /// those that lose a row to it. Say what it is for, not which one it is. Any text of any length, which is nowhere copied.
     pub label: Option<&'static str>,
 }
@@ -75,7 +75,7 @@ impl TxnOptions {
         Self { durability: None, commit_protocol: None, retry_policy: None, label: Some(label) }
     }
 
-    pub(super) fn check(&self) -> Result<(), OptionOutOfRange> {
+    pub(in crate::store) fn check(&self) -> Result<(), OptionOutOfRange> {
         self.retry_policy.map_or(Ok(()), RetryPolicy::check)
     }
 }
@@ -127,7 +127,7 @@ pub struct Options {
 
 impl Options {
     /// Refuses what is out of bounds.
-    pub(super) fn check(&self) -> Result<(), OptionOutOfRange> {
+    pub(in crate::store) fn check(&self) -> Result<(), OptionOutOfRange> {
         let history = match self.history_retention {
             HistoryRetention::For(time) => Some(time),
             HistoryRetention::Unchanged | HistoryRetention::Disabled => None,
@@ -197,8 +197,8 @@ impl Default for Options {
 #[derive(Clone)]
 #[must_use]
 pub struct Builder {
-    pub(super) options: Options,
-    pub(super) runtime: Arc<dyn Env>,
+    pub(in crate::store) options: Options,
+    pub(in crate::store) runtime: Arc<dyn Env>,
 }
 
 impl Default for Builder {
@@ -221,7 +221,7 @@ impl Builder {
         self
     }
 
-    /// Bounds the retries of [`Store::transact`](super::Store::transact). At least one attempt, any time; default: 1000 attempts, 30 seconds.
+    /// Bounds the retries of [`Store::transact`](crate::store::Store::transact). At least one attempt, any time; default: 1000 attempts, 30 seconds.
     pub fn retry_policy(mut self, retry: RetryPolicy) -> Self {
         self.options.retry = retry;
         self
@@ -230,8 +230,8 @@ impl Builder {
     /// Whether a background thread resolves the row locks that a crash left behind. Default: yes. Opening waits for it in neither case.
     ///
     /// Without it a lock is resolved by the first reader or writer that meets it, and all by
-    /// [`Store::resolve_orphan_locks`](super::Store::resolve_orphan_locks). Until that was called, or a sweep in
-    /// a later life has come to its end, [`Stats::may_have_orphan_locks`](super::Stats::may_have_orphan_locks)
+    /// [`Store::resolve_orphan_locks`](crate::store::Store::resolve_orphan_locks). Until that was called, or a sweep in
+    /// a later life has come to its end, [`Stats::may_have_orphan_locks`](crate::store::Stats::may_have_orphan_locks)
     /// stays true even if none is left: every read looks for locks, commits ask the engine for them,
     /// and a dropped keyspace keeps its space. A store that was opened without any lock pays nothing.
     pub fn background_resolve(mut self, sweep: bool) -> Self {
@@ -250,7 +250,7 @@ impl Builder {
     }
 
     /// How much a transaction keeps in memory, counted as in [`Builder::max_transaction_bytes`], before it streams its writes
-    /// into the store: see [`Txn`](super::Txn). Where others share the engine nothing is streamed. At least 1, which streams every row;
+    /// into the store: see [`Txn`](crate::store::Txn). Where others share the engine nothing is streamed. At least 1, which streams every row;
     /// from [`Builder::max_transaction_bytes`] on none is, and a transaction of more than that is refused. Default: 32 MiB.
     ///
     /// What is not streamed is written at once, takes about four times its bytes of memory meanwhile, and all other commits wait as long:
@@ -270,7 +270,7 @@ impl Builder {
     }
 
     /// Has every commit keep the version that it replaces, so that any moment of the last `time` can be read:
-    /// [`Store::snapshot_at`](super::Store::snapshot_at), [`Snapshot::versions`](super::Snapshot::versions).
+    /// [`Store::snapshot_at`](crate::store::Store::snapshot_at), [`Snapshot::versions`](crate::store::Snapshot::versions).
     ///
     /// History begins when a store is first opened so, and goes on, for as long as was asked for last, whenever it is opened
     /// without a word about it: [`Builder::disable_history`] ends it. A commit then reads the rows that it writes, and writes about
@@ -303,7 +303,7 @@ impl Builder {
         self
     }
 
-    /// How many attempts of [`Store::transact`](super::Store::transact) run at a time while there are conflicts; others wait outside, first come, first
+    /// How many attempts of [`Store::transact`](crate::store::Store::transact) run at a time while there are conflicts; others wait outside, first come, first
     /// served. One that has waited for a second runs all the same, because those inside may be waiting for it. After sixteen
     /// commits without a conflict everybody is let in. At least 1; with [`usize::MAX`] none ever waits. Default: three times the cores.
     pub fn admission_limit(mut self, attempts: usize) -> Self {
@@ -329,7 +329,7 @@ impl Builder {
     /// a larger one that the store was opened with before.
     ///
     /// A commit waits only when the next generation is twice full and the last one is still being handed down: see
-    /// [`Stats::write_stalls`](super::Stats::write_stalls). The smaller this value, the more hand-downs there are.
+    /// [`Stats::write_stalls`](crate::store::Stats::write_stalls). The smaller this value, the more hand-downs there are.
     pub fn write_buffer_bytes(mut self, bytes: usize) -> Self {
         self.options.write_buffer_bytes = bytes;
         self
@@ -349,7 +349,7 @@ impl Builder {
     /// The rest is for several transactions at a time, for what RocksDB knows of open files (a few KiB for each table of 64 MiB),
     /// and for the allocator. It is a plan and not a wall: the greatest value, 32 MiB, is kept whole by who reads or writes it, a
     /// transaction that is greater than its share is refused, and each snapshot of another state takes about 1 KiB.
-    /// What is really taken: [`Store::engine_stats`](super::Store::engine_stats).
+    /// What is really taken: [`Store::engine_stats`](crate::store::Store::engine_stats).
     pub fn memory_budget(mut self, bytes: usize) -> Self {
         let write_buffers_most = bounds::WRITE_BUFFER_BYTES.max.and_then(|most| usize::try_from(most).ok());
         self.options.memory_budget = Some(bytes);
@@ -368,7 +368,7 @@ impl Builder {
     }
 
     /// How many rows' last commits are remembered, so that they need not be read to find a conflict: 32 bytes each, and
-    /// 20 to 40 more for each row that was held ([`Txn::get_for_update`](super::Txn::get_for_update)) without being written. A
+    /// 20 to 40 more for each row that was held ([`Txn::get_for_update`](crate::store::Txn::get_for_update)) without being written. A
     /// transaction that goes on while more such holds than this are committed may meet a conflict that is none.
     /// From 1 to 4,194,304, rounded up to a power of two; default: 65,536.
     pub fn conflict_cache_rows(mut self, slots: usize) -> Self {
@@ -386,7 +386,7 @@ impl Builder {
     ///
     /// Any number of readers may have a folder open, but not beside a writer: whoever comes second is told
     /// [`ErrorKind::AlreadyOpen`](crate::ErrorKind::AlreadyOpen). What a store does that is in use, its process tells by [`Builder::status_file_interval`]; to look at its rows, look at
-    /// a [`Store::checkpoint`](super::Store::checkpoint).
+    /// a [`Store::checkpoint`](crate::store::Store::checkpoint).
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
@@ -410,7 +410,7 @@ impl Builder {
     /// number is accepted, and on a store without a loss, or with another one, this has no effect. Default: none is.
     ///
     /// The store goes on with the commits from before the damage; all later ones are gone, though some may still be whole in the log. The
-    /// damaged segment and later ones are kept in the folder, in `log/lost-…`, and [`Store::data_losses`](super::Store::data_losses)
+    /// damaged segment and later ones are kept in the folder, in `log/lost-…`, and [`Store::data_losses`](crate::store::Store::data_losses)
     /// returns the loss as long as its record is there. A backup, or [`Builder::repair`], may be the better way. An opening
     /// [to read only](Builder::read_only) changes nothing, so it accepts no loss either.
     pub fn accept_data_loss(mut self, fingerprint: u64) -> Self {
@@ -418,15 +418,15 @@ impl Builder {
         self
     }
 
-    /// From how long on a transaction, or a call of [`Store::transact`](super::Store::transact) with its waiting and all its attempts, is noted in
-    /// [`Store::slow_transactions`](super::Store::slow_transactions). Default: one second, since trouble does not wait until somebody asks for a log, and the log costs
+    /// From how long on a transaction, or a call of [`Store::transact`](crate::store::Store::transact) with its waiting and all its attempts, is noted in
+    /// [`Store::slow_transactions`](crate::store::Store::slow_transactions). Default: one second, since trouble does not wait until somebody asks for a log, and the log costs
     /// nothing while nothing is slow. Any time: [`Duration::ZERO`] notes every transaction, [`Duration::MAX`] switches it off.
     pub fn slow_transaction_threshold(mut self, from: Duration) -> Self {
         self.options.slow_transaction_threshold = from;
         self
     }
 
-    /// Whether transactions measure how long they read, so that [`TimeBreakdown::read`](super::TimeBreakdown::read) can tell reading
+    /// Whether transactions measure how long they read, so that [`TimeBreakdown::read`](crate::store::TimeBreakdown::read) can tell reading
     /// from the caller's own code. Costs each read of a transaction two looks at the clock, some 50 ns; reads of snapshots are
     /// not measured. Default: no.
     pub fn track_read_timing(mut self, time: bool) -> Self {
@@ -434,9 +434,9 @@ impl Builder {
         self
     }
 
-    /// Writes what the store does ([`Store::status`](super::Store::status)) into its folder, about as often as this but not oftener than twice a second, for
+    /// Writes what the store does ([`Store::status`](crate::store::Store::status)) into its folder, about as often as this but not oftener than twice a second, for
     /// whoever looks at it from another process: `percolite top`, `stats`, `locks` and `txn`, or
-    /// [`StoreStatus::read_from`](super::StoreStatus::read_from). At most a day. Default: not at all.
+    /// [`StoreStatus::read_from`](crate::store::StoreStatus::read_from). At most a day. Default: not at all.
     ///
     /// The file is called `STATUS` and is JSON. A background thread writes it, some KiB, at most 200 and mostly without a disk taking
     /// note, as nothing is synced; transactions are not held up. It tells labels, names of keyspaces and the keys of rows that were

@@ -13,34 +13,34 @@
 //! A dropped keyspace goes in two steps, see `dropping`; a restored one comes in two, see `unnamed`. What a view shows of either:
 //! see `presence`. What `restored` begins with says of which dump the store holds what.
 
-mod dropping;
-mod increment;
-mod presence;
-mod restored;
-mod unnamed;
+pub(in crate::store) mod drop;
+pub(in crate::store) mod incremental_restore;
+pub(in crate::store) mod restore_origin;
+pub(in crate::store) mod staging;
+pub(in crate::store) mod visibility;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-pub(super) use self::increment::{Increment, Listed};
-pub(super) use self::presence::VisibilityCache;
-pub(super) use self::restored::RestoreOrigin;
-pub(super) use self::unnamed::StagedKeyspaces;
-use super::keyspace::{Keyspace, KeyspaceInner};
-use super::range::prefix_range;
-use super::scan::Scan;
-use super::{MAX_KEYSPACE_NAME_BYTES, Snapshot, Store, Txn, TxnOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::keyspace_descriptor::KeyspaceDescriptor;
 use crate::row::KeyspaceId;
+pub(in crate::store) use crate::store::catalog::incremental_restore::{Increment, Listed};
+pub(in crate::store) use crate::store::catalog::restore_origin::RestoreOrigin;
+pub(in crate::store) use crate::store::catalog::staging::StagedKeyspaces;
+pub(in crate::store) use crate::store::catalog::visibility::VisibilityCache;
+use crate::store::keyspace::{Keyspace, KeyspaceInner};
+use crate::store::read::key_range::prefix_range;
+use crate::store::read::scan::Scan;
+use crate::store::{MAX_KEYSPACE_NAME_BYTES, Snapshot, Store, Txn, TxnOptions};
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
 use crate::view::ReadView;
 
-pub(super) const CATALOG_ID: KeyspaceId = KeyspaceId(0);
+pub(in crate::store) const CATALOG_ID: KeyspaceId = KeyspaceId(0);
 const NAME_PREFIX: &str = "name/";
 /// Leases of locks, by name: see `locks::leases`.
-pub(super) const LOCK_PREFIX: &str = "lock/";
+pub(in crate::store) const LOCK_PREFIX: &str = "lock/";
 const NEXT_ID_KEY: &[u8] = b"next";
 const DROPPED_PREFIX: &str = "dropped/";
 /// What is said there of a keyspace that was made and is still to be named.
@@ -48,7 +48,7 @@ const STAGED_MARK: &[u8] = b"new";
 
 /// The handles that were given out.
 #[derive(Default)]
-pub(super) struct Catalog {
+pub(in crate::store) struct Catalog {
     open: Mutex<HashMap<u32, Arc<KeyspaceInner>>>,
     /// Dropped in this life of the store, and when; until the drop is committed, later than anything.
     dropped: Mutex<HashMap<u32, Timestamp>>,
@@ -146,7 +146,7 @@ impl Store {
         found.map(|id| decode_id(&id)).transpose()
     }
 
-    pub(super) fn catalog(&self) -> Keyspace {
+    pub(in crate::store) fn catalog(&self) -> Keyspace {
         self.open_handle(CATALOG_ID, "(catalog)")
     }
 
@@ -163,12 +163,12 @@ impl Store {
         Keyspace::new(Arc::clone(open.entry(id.0).or_insert_with(fresh)), name)
     }
 
-    pub(super) fn load_store_id(&self) -> u64 {
+    pub(in crate::store) fn load_store_id(&self) -> u64 {
         self.inner.instance_id
     }
 
     /// The catalog's entries of a kind. They are the store's own to read, so that no list shows who does.
-    pub(super) fn scan_entries(&self, view: &Arc<ReadView>, kind: &str) -> Scan {
+    pub(in crate::store) fn scan_entries(&self, view: &Arc<ReadView>, kind: &str) -> Scan {
         let range = prefix_range(&self.catalog(), kind.as_bytes());
         Scan::new(self, &self.unregistered_reader(Arc::clone(view)), Ok((None, None, range)))
     }
@@ -190,12 +190,15 @@ impl Store {
     }
 
     /// The numbers of the keyspaces that have a name at the view.
-    pub(super) fn ids_at(&self, view: &Arc<ReadView>) -> Result<BTreeSet<u32>> {
+    pub(in crate::store) fn ids_at(&self, view: &Arc<ReadView>) -> Result<BTreeSet<u32>> {
         self.names_at(view).map(|named| Ok(named?.1.0)).collect()
     }
 
     /// The keyspaces that have a name at the view, in the order of their names.
-    pub(super) fn names_at(&self, view: &Arc<ReadView>) -> impl Iterator<Item = Result<(String, KeyspaceId)>> {
+    pub(in crate::store) fn names_at(
+        &self,
+        view: &Arc<ReadView>,
+    ) -> impl Iterator<Item = Result<(String, KeyspaceId)>> {
         self.scan_entries(view, NAME_PREFIX).map(|row| {
             let (key, id) = row?;
             Ok((entry_name(&key).unwrap_or_default(), decode_id(&id)?))
@@ -203,16 +206,16 @@ impl Store {
     }
 
     /// The keyspaces that are still to be erased at the view.
-    pub(super) fn dropped_at(&self, view: &Arc<ReadView>) -> Result<Vec<KeyspaceId>> {
+    pub(in crate::store) fn dropped_at(&self, view: &Arc<ReadView>) -> Result<Vec<KeyspaceId>> {
         self.scan_entries(view, DROPPED_PREFIX).map(|row| decode_dropped_id(&row?.0)).collect()
     }
 
     /// The name of a keyspace that has a handle.
-    pub(super) fn cached_name(&self, id: KeyspaceId) -> Option<String> {
+    pub(in crate::store) fn cached_name(&self, id: KeyspaceId) -> Option<String> {
         self.inner.catalog.open.lock().get(&id.0).map(|keyspace| keyspace.descriptor.name().to_string())
     }
 
-    pub(super) fn name_of(&self, id: KeyspaceId) -> Option<String> {
+    pub(in crate::store) fn name_of(&self, id: KeyspaceId) -> Option<String> {
         if let Some(name) = self.cached_name(id) {
             return Some(name);
         }
@@ -256,7 +259,7 @@ fn allocate_id(txn: &mut Txn, catalog: &Keyspace) -> Result<KeyspaceId> {
     Ok(id)
 }
 
-pub(super) fn check_name(name: &str) -> Result<()> {
+pub(in crate::store) fn check_name(name: &str) -> Result<()> {
     if name.is_empty() || name.len() > MAX_KEYSPACE_NAME_BYTES || name.chars().any(char::is_control) {
         return Err(Error::invalid(format!(
             "a keyspace's name has 1 to {MAX_KEYSPACE_NAME_BYTES} bytes and no control characters: {name:?}"
@@ -279,7 +282,7 @@ fn decode_dropped_id(key: &[u8]) -> Result<KeyspaceId> {
 }
 
 /// The keyspace that an entry of the catalog is about, if it is about one.
-pub(super) fn entry_id(key: &[u8], value: &[u8]) -> Result<Option<KeyspaceId>> {
+pub(in crate::store) fn entry_id(key: &[u8], value: &[u8]) -> Result<Option<KeyspaceId>> {
     if key.starts_with(NAME_PREFIX.as_bytes()) {
         decode_id(value).map(Some)
     } else if key.starts_with(DROPPED_PREFIX.as_bytes()) {
@@ -290,7 +293,7 @@ pub(super) fn entry_id(key: &[u8], value: &[u8]) -> Result<Option<KeyspaceId>> {
 }
 
 /// The name that an entry of the catalog gives to a keyspace, if it is such a one.
-pub(super) fn entry_name(key: &[u8]) -> Option<String> {
+pub(in crate::store) fn entry_name(key: &[u8]) -> Option<String> {
     key.strip_prefix(NAME_PREFIX.as_bytes()).map(|name| String::from_utf8_lossy(name).into_owned())
 }
 

@@ -1,21 +1,23 @@
 //! Transactions.
 
-mod ending;
+pub(in crate::store) mod buffer;
+pub(in crate::store) mod commit;
+pub(in crate::store) mod retry;
 
 use std::sync::Arc;
 
-pub use self::ending::Commit;
-use self::ending::TxnEnd;
-use super::live::ActiveReader;
-use super::own::TxnBuffer;
-use super::range::{KeyRange, key_range_in, prefix_range};
-use super::scan::Scan;
-use super::{Keyspace, MAX_KEY_BYTES, MAX_VALUE_BYTES, Store, TxnOptions, Versions};
 use crate::contention::AttemptGuard;
 use crate::engine::RowRange;
 use crate::error::{Error, ErrorKind, Result};
 use crate::owner::OwnerId;
 use crate::row::{Mutation, RowKey, TxnId};
+use crate::store::introspect::active::ActiveReader;
+use crate::store::read::key_range::{KeyRange, key_range_in, prefix_range};
+use crate::store::read::scan::Scan;
+use crate::store::txn::buffer::TxnBuffer;
+pub use crate::store::txn::commit::Commit;
+use crate::store::txn::commit::TxnEnd;
+use crate::store::{Keyspace, MAX_KEY_BYTES, MAX_VALUE_BYTES, Store, TxnOptions, Versions};
 use crate::timestamp::Timestamp;
 
 /// A transaction with snapshot isolation.
@@ -27,7 +29,7 @@ use crate::timestamp::Timestamp;
 /// Snapshot isolation permits *write skew*: two transactions that each read what the other writes may both commit. Reading a
 /// row with [`Txn::get_for_update`] closes that for the row.
 ///
-/// Writes are kept in memory up to [`Builder::large_transaction_bytes`](super::Builder::large_transaction_bytes). Beyond that they are
+/// Writes are kept in memory up to [`Builder::large_transaction_bytes`](crate::store::Builder::large_transaction_bytes). Beyond that they are
 /// *streamed*: put into the store as row locks while the transaction is still being written, so that its size is bounded by the
 /// disk only. From then on others conflict with it before it commits, and its own writes may answer
 /// [`ErrorKind::Conflict`]; after that error it is over, and every later call repeats it. Reading back what was streamed, and
@@ -39,11 +41,11 @@ use crate::timestamp::Timestamp;
 pub struct Txn {
     reader: Arc<ActiveReader>,
     id: TxnId,
-    pub(super) buffer: TxnBuffer,
-    pub(super) options: TxnOptions,
-    pub(super) attempt: Option<AttemptGuard>,
+    pub(in crate::store) buffer: TxnBuffer,
+    pub(in crate::store) options: TxnOptions,
+    pub(in crate::store) attempt: Option<AttemptGuard>,
     /// Whether it is one attempt of several, which are looked at as a whole.
-    pub(super) is_attempt: bool,
+    pub(in crate::store) is_attempt: bool,
     /// Once it was asked to commit.
     ended: Option<TxnEnd>,
     store: Store,
@@ -58,7 +60,7 @@ pub struct Savepoint {
 
 impl Txn {
     /// One that is not counted.
-    pub(super) fn begin(store: &Store, options: TxnOptions) -> Result<Self> {
+    pub(in crate::store) fn begin(store: &Store, options: TxnOptions) -> Result<Self> {
         store.inner.check_open()?;
         options.check()?;
         let (view, id) = store.inner.coordinator.begin()?;
@@ -77,22 +79,22 @@ impl Txn {
     }
 
     /// Whatever has been committed is no conflict from here on.
-    pub(super) fn skip_conflict_check(&mut self) {
+    pub(in crate::store) fn skip_conflict_check(&mut self) {
         self.buffer.skip_conflict_check();
     }
 
     /// Locks everything that was written so far, as if it were much.
-    pub(super) fn lock_buffered_rows_now(&mut self) -> Result<()> {
+    pub(in crate::store) fn lock_buffered_rows_now(&mut self) -> Result<()> {
         let locked = self.buffer.lock_buffered_rows(&self.store, &self.reader.timer);
         self.reader.set_written(self.buffer.write_set.len(), self.buffer.bytes(), self.buffer.locked_rows());
         self.store.record_conflict(&self.reader, locked)
     }
 
-    pub(super) fn buffered_bytes(&self) -> usize {
+    pub(in crate::store) fn buffered_bytes(&self) -> usize {
         self.buffer.bytes()
     }
 
-    pub(super) fn store(&self) -> &Store {
+    pub(in crate::store) fn store(&self) -> &Store {
         &self.store
     }
 
@@ -157,7 +159,7 @@ impl Txn {
     ///
     /// In PostgreSQL, MySQL and RocksDB's `TransactionDB` the same words mean a lock that others wait
     /// for; RocksDB's `OptimisticTransactionDB` checks at commit, as here. Only a transaction that is
-    /// [streamed](super::Builder::large_transaction_bytes) locks the row before its commit, like the rows
+    /// [streamed](crate::store::Builder::large_transaction_bytes) locks the row before its commit, like the rows
     /// that it writes, and a conflict may then end it earlier. Rows that are not there yet are
     /// guarded by a [guard row](crate::cookbook#a-range-that-must-not-change).
     ///
@@ -176,7 +178,7 @@ impl Txn {
         Ok(value)
     }
 
-    /// What commits have made of a row, as [`Snapshot::versions`](super::Snapshot::versions) of the state that the transaction
+    /// What commits have made of a row, as [`Snapshot::versions`](crate::store::Snapshot::versions) of the state that the transaction
     /// reads, without what it has written itself.
     ///
     /// # Errors
@@ -195,7 +197,7 @@ impl Txn {
     /// [`ErrorKind::KeyspaceNotFound`] when the keyspace was dropped, [`ErrorKind::Closed`]. The transaction stays as it was.
     /// [`ErrorKind::Conflict`] where the keyspace was being [restored](Store::restore) when the transaction began; and where the
     /// transaction is so large that it locks its rows as it goes
-    /// ([`Builder::large_transaction_bytes`](super::Builder::large_transaction_bytes)), which is over then.
+    /// ([`Builder::large_transaction_bytes`](crate::store::Builder::large_transaction_bytes)), which is over then.
     pub fn put(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         let row = self.check_write(keyspace, key.as_ref())?;
         let value = value.as_ref();
@@ -297,7 +299,7 @@ impl Txn {
     }
 
     /// Marks this point. From the first mark on, what each write replaces is kept in memory, within
-    /// [`Builder::max_transaction_bytes`](super::Builder::max_transaction_bytes).
+    /// [`Builder::max_transaction_bytes`](crate::store::Builder::max_transaction_bytes).
     pub fn savepoint(&mut self) -> Savepoint {
         Savepoint { number: self.buffer.savepoint(), txn: self.id }
     }
@@ -318,7 +320,7 @@ impl Txn {
     }
 
     /// The rows that it has written so far, without those that were streamed.
-    pub(super) fn written_rows(&self) -> Vec<RowKey> {
+    pub(in crate::store) fn written_rows(&self) -> Vec<RowKey> {
         self.buffer.write_set.keys().cloned().collect()
     }
 
@@ -378,7 +380,7 @@ impl Txn {
 }
 
 /// Whether a row can have this key.
-pub(super) fn check_key(key: &[u8]) -> Result<()> {
+pub(in crate::store) fn check_key(key: &[u8]) -> Result<()> {
     if key.is_empty() {
         return Err(Error::invalid("a key must not be empty"));
     }
@@ -386,7 +388,7 @@ pub(super) fn check_key(key: &[u8]) -> Result<()> {
 }
 
 /// The rows with these keys, if there can be such rows.
-pub(super) fn validated_rows<K: AsRef<[u8]>>(
+pub(in crate::store) fn validated_rows<K: AsRef<[u8]>>(
     keyspace: &Keyspace,
     keys: impl IntoIterator<Item = K>,
 ) -> Result<Vec<RowKey>> {
@@ -394,6 +396,6 @@ pub(super) fn validated_rows<K: AsRef<[u8]>>(
     keys.into_iter().map(row).collect()
 }
 
-pub(super) fn check_size(what: &'static str, bytes: usize, limit: usize) -> Result<()> {
+pub(in crate::store) fn check_size(what: &'static str, bytes: usize, limit: usize) -> Result<()> {
     if bytes > limit { Err(ErrorKind::TooLarge { what, bytes, limit }.into()) } else { Ok(()) }
 }

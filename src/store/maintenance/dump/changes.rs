@@ -1,0 +1,106 @@
+//! What has become of the rows of a keyspace since a moment: one pass over their newest versions, and over the locks of commits that
+//! are not carried out yet.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use crate::codec::InlineWrite;
+use crate::engine::storage::Column;
+use crate::engine::{RowRange, decode_lock, decode_row_key, decode_write};
+use crate::error::Result;
+use crate::row::{LockType, RowKey, Value, WriteRecord};
+use crate::store::Store;
+use crate::store::read::column_cursor::ColumnCursor;
+use crate::store::read::row::load_value;
+use crate::timestamp::Timestamp;
+use crate::view::ReadView;
+
+/// Shows `see` each row of the range whose newest version at the view was committed after `since`: its key, and its value unless it
+/// was deleted.
+pub(in crate::store) fn visit_changed_rows(
+    store: &Store,
+    view: &Arc<ReadView>,
+    range: RowRange,
+    since: Timestamp,
+    mut see: impl FnMut(&[u8], Option<&[u8]>) -> Result<()>,
+) -> Result<()> {
+    let mut locks = ColumnCursor::new(Column::Lock, view.must_check_locks.then(|| range.clone()));
+    let mut versions = ColumnCursor::new(Column::Write, Some(range));
+    loop {
+        if versions.needs_page(None, false) {
+            store.check_usable(view)?;
+            versions.read_page(&*view.snapshot, None, false)?;
+        }
+        if locks.needs_page(versions.peek(false), false) {
+            store.check_usable(view)?;
+            locks.read_page(&*view.snapshot, versions.read_up_to(false), false)?;
+        }
+        let locked = locks.peek(false).filter(|lock| versions.peek(false).is_none_or(|version| *lock <= version));
+        if let Some(row) = locked.map(decode_row_key).transpose()? {
+            let version = versions.next_if(&row, false).map(<[u8]>::to_vec);
+            let Some((_, lock)) = locks.next(false) else { continue };
+            let change = match change_in_lock(store, view, &row, lock, since)? {
+                Some(change) => change,
+                None => match &version {
+                    Some(content) => change_in_version(view, row.as_bytes(), content, since)?,
+                    None => None,
+                },
+            };
+            if let Some(value) = change {
+                see(row.user_key(), value.as_deref())?;
+            }
+            continue;
+        }
+        let Some((row, content)) = versions.next(false) else { return Ok(()) };
+        if let Some(value) = change_in_version(view, row, content, since)? {
+            see(RowKey::user_key_of(row), value.as_deref())?;
+        }
+    }
+}
+
+/// What a row has become, `None` inside for deleted; and `None` when it has not changed.
+type RowDelta<'a> = Option<Option<Cow<'a, [u8]>>>;
+
+/// `None` where the lock says nothing, and the version counts.
+fn change_in_lock<'a>(
+    store: &Store,
+    view: &ReadView,
+    row: &RowKey,
+    content: &[u8],
+    since: Timestamp,
+) -> Result<Option<RowDelta<'a>>> {
+    store.check_usable(view)?;
+    let lock = decode_lock(row.as_bytes(), content)?;
+    if lock.lock_type == LockType::LockOnly {
+        return Ok(None);
+    }
+    let Some(commit_ts) = store.inner.coordinator.commit_ts_of_lock(view, row, &lock)? else { return Ok(None) };
+    if commit_ts <= since {
+        return Ok(Some(None));
+    }
+    let value = match lock.lock_type {
+        LockType::Put(value) => Some(Cow::Owned(load_value(view, row, lock.txn, value)?)),
+        LockType::Delete | LockType::LockOnly => None,
+    };
+    Ok(Some(Some(value)))
+}
+
+fn change_in_version<'a>(view: &ReadView, row: &[u8], content: &'a [u8], since: Timestamp) -> Result<RowDelta<'a>> {
+    match InlineWrite::decode_value(content) {
+        Some((commit_ts, _)) if commit_ts <= since => return Ok(None),
+        Some((commit_ts, value)) if commit_ts <= view.read_ts => return Ok(Some(Some(Cow::Borrowed(value)))),
+        _ => {}
+    }
+    let newest: WriteRecord = decode_write(row, content)?;
+    if newest.commit_ts <= since {
+        return Ok(None);
+    }
+    let row = decode_row_key(row)?;
+    let version =
+        if newest.commit_ts <= view.read_ts { Some(newest) } else { view.snapshot.version_at(&row, view.read_ts)? };
+    let Some(WriteRecord { txn, value, .. }) = version.filter(|version| version.commit_ts > since) else {
+        return Ok(None);
+    };
+    let value = value.map(|value: Value| load_value(view, &row, txn, value)).transpose()?;
+    Ok(Some(value.map(Cow::Owned)))
+}

@@ -1,0 +1,138 @@
+//! Fences: transactions that commit only while a named lock is held, as an etcd `Txn` that compares
+//! a lease key.
+//!
+//! The leader of the commit pipeline checks the condition when it decides whether the transaction
+//! commits. If the grant has ended at any time before, nothing is written.
+//!
+//! That a lock was held when a transaction *began* would prove nothing about its commit. Comparing
+//! `start_ts` with the token would not prove it either: the read view is taken before `start_ts` is
+//! drawn. So the `read_ts` of the view is compared, with the grant's smallest `read_ts`.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::locking::{FenceCondition, Grant, RequestHandle};
+use crate::store::Txn;
+use crate::timestamp::Timestamp;
+
+/// A condition of transactions: they commit only while the grant is valid that it was made of
+/// ([`LockGuard::fence`](crate::store::named_locks::LockGuard::fence)). A fence does not hold the lock. It may be kept,
+/// sent to other threads and used for any number of transactions.
+#[derive(Clone)]
+pub struct Fence {
+    pub(in crate::store) grant: Arc<Grant>,
+    pub(in crate::store) store: u64,
+}
+
+impl Fence {
+    /// The fencing token of the grant.
+    pub fn token(&self) -> Timestamp {
+        self.grant.token()
+    }
+}
+
+impl fmt::Debug for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fence({:?}, {})", self.grant.name, self.token())
+    }
+}
+
+impl Txn {
+    /// Makes the transaction commit only while the lock is held, and checks that it sees the
+    /// changes of earlier holders. May be called for several locks, at any time before the commit.
+    ///
+    /// First acquire the lock, then begin. A transaction that began before the grant may have read
+    /// what another holder has changed since. It fails here if anything was committed in between.
+    ///
+    /// If the grant has ended when the commit is decided, [`Txn::commit`] returns
+    /// [`ErrorKind::LockLost`] and nothing is written. A transaction that only reads returns it as
+    /// well, and [`transact`](crate::Store::transact) does not retry it. A commit that was decided
+    /// before the end is visible to the next holder. If it is [durable](crate::Durability), the
+    /// next guard is returned only when it survives a power cut.
+    ///
+    /// **An expired lease without a successor.** `fence` returns [`ErrorKind::LockLost`]. A
+    /// transaction that was fenced before the expiry still commits, since no conflicting grant
+    /// exists. The grant ends when its guard is dropped, by the next request of the name, by the
+    /// first waiter of the queue, or by the background worker a day later. From then on the commit
+    /// returns [`ErrorKind::LockLost`] as well.
+    ///
+    /// A fence does not affect transactions without the lock: rows that both write conflict as
+    /// usual. The fence of a shared lock or a semaphore says only that the grant is valid; others
+    /// may hold the lock as well.
+    ///
+    /// ```
+    /// # fn main() -> percolite::Result<()> {
+    /// # let store = percolite::Store::in_memory()?;
+    /// # let state = store.keyspace("state")?;
+    /// let guard = store.lock("nightly")?;
+    /// let fence = guard.fence();
+    /// store.transact(|txn| {
+    ///     txn.fence(&fence)?;
+    ///     txn.put(&state, "last run", "2026-11-24")
+    /// })?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// - [`ErrorKind::LockLost`] if the grant has ended or its lease has expired.
+    /// - [`ErrorKind::SnapshotTooOld`] if something was committed between the begin of the
+    ///   transaction and the grant: begin a new transaction.
+    /// - [`ErrorKind::InvalidArgument`] for the same inside of
+    ///   [`Store::transact`](crate::Store::transact), because every attempt would fail: acquire the
+    ///   lock before the call, or use
+    ///   [`Store::transact_with_lock`](crate::Store::transact_with_lock).
+    /// - [`ErrorKind::InvalidArgument`] for a lock of another store, and after an incomplete
+    ///   conversion ([`LockGuard::upgrade`](crate::store::named_locks::LockGuard::upgrade)).
+    /// - [`ErrorKind::Closed`].
+    pub fn fence(&mut self, fence: &Fence) -> Result<()> {
+        self.add_lock_fence(fence, None)
+    }
+
+    pub(in crate::store) fn add_lock_fence(
+        &mut self,
+        fence: &Fence,
+        releases: Option<&Arc<RequestHandle>>,
+    ) -> Result<()> {
+        let store = self.store();
+        store.inner.check_open()?;
+        let Fence { grant, store: identity } = fence;
+        if *identity != store.load_store_id() {
+            return Err(Error::invalid(format!("lock {} belongs to another store", grant.target())));
+        }
+        if let Some(reason) = grant.end_reason_now(&*store.inner.runtime) {
+            return Err(ErrorKind::LockLost(Box::new(grant.lost_error(reason))).into());
+        }
+        if !grant.is_ready() {
+            let what = format!("lock {} has no token yet: its conversion is incomplete, call it again", grant.target());
+            return Err(Error::invalid(what));
+        }
+        if self.read_ts() < grant.min_read_ts() && !mutated!(FenceIgnoresMinReadTs) {
+            return Err(self.snapshot_before_grant_error(grant));
+        }
+        let durable = self.is_durable();
+        self.buffer.add_fence(FenceCondition {
+            grant: Arc::clone(grant),
+            sync_before_next_grant: durable,
+            release_on_commit: releases.cloned(),
+        });
+        Ok(())
+    }
+
+    fn snapshot_before_grant_error(&self, grant: &Grant) -> Error {
+        let (target, floor) = (grant.target(), grant.min_read_ts());
+        if self.is_attempt {
+            let what = format!(
+                "the transaction began before lock {target} was granted, so it does not see commits of earlier \
+                 holders: acquire the lock before the transaction, or use transact_with_lock"
+            );
+            return Error::invalid(what);
+        }
+        let what = format!(
+            "the transaction began before lock {target} was granted: its read_ts is {:#}, the lock requires \
+             {floor:#} or later; begin a new transaction",
+            self.read_ts()
+        );
+        ErrorKind::SnapshotTooOld(what).into()
+    }
+}

@@ -1,0 +1,348 @@
+//! Guards: RAII owners of grants of named locks.
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use crate::bounds;
+use crate::error::{Error, ErrorKind, Result};
+use crate::locking::{
+    Grant, Lease, LockEntry, LockLostReason, LockMode, LockState, LockWait, RequestHandle, UpgradeResult,
+};
+use crate::store::named_locks::{Fence, LockOptions, LockWaitPolicy, NamedLocks};
+use crate::store::{Inner, Store};
+use crate::timestamp::Timestamp;
+use crate::waiter::Waiter;
+
+use crate::store::named_locks::take::request_error;
+
+/// A named lock that is held. Dropping the guard releases the lock, without waiting. The guard may
+/// be sent to other threads. It does not keep the store open: closing the store ends the grant.
+///
+/// The guard shows the state in this process. A process that was paused may continue with a guard
+/// whose grant has ended. A [fence](crate::Txn::fence) rejects its writes to the store; outside of
+/// the store the [token](LockGuard::token) must.
+#[must_use = "a guard that is dropped releases its lock"]
+pub struct LockGuard {
+    request: RequestHandle,
+    locks: Arc<NamedLocks>,
+    store: Weak<Inner>,
+}
+
+impl fmt::Debug for LockGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LockGuard({:?}, {}, {})", self.grant().name, self.grant().mode, self.token())
+    }
+}
+
+impl LockGuard {
+    pub(in crate::store) fn new(store: &Store, locks: &Arc<NamedLocks>, request: RequestHandle) -> Self {
+        Self { request, locks: Arc::clone(locks), store: Arc::downgrade(&store.inner) }
+    }
+
+    pub(crate) fn grant(&self) -> &Arc<Grant> {
+        self.request.grant()
+    }
+
+    /// The store, without keeping it open.
+    pub(crate) fn store(&self) -> Result<Store> {
+        let closed = || Error::closed(self.locks.heads.closed().unwrap_or(crate::error::CLOSED_BY_USER));
+        let store = self.store.upgrade().map(|inner| Store { inner, _open: None }).ok_or_else(closed)?;
+        store.inner.check_open()?;
+        Ok(store)
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        let grant = self.grant();
+        match grant.end_reason_now(&*self.locks.runtime) {
+            Some(reason) => Err(ErrorKind::LockLost(Box::new(grant.lost_error(reason))).into()),
+            None => Ok(()),
+        }
+    }
+
+    /// The *fencing token*: the number of the grant. Of two grants of a name that exclude each
+    /// other, the later has the greater token, over restarts and power cuts, within one directory.
+    ///
+    /// A service or file is safe from a paused holder if it rejects tokens below the greatest one
+    /// that it has accepted. A copied, restored or repaired store is another store: its tokens may
+    /// repeat those of the original or be smaller.
+    ///
+    /// 0 after an incomplete conversion, until it is completed: see [`LockGuard::upgrade`].
+    pub fn token(&self) -> Timestamp {
+        if self.grant().is_ready() { self.grant().token() } else { Timestamp::ZERO }
+    }
+
+    /// A condition of transactions: see [`Txn::fence`](crate::Txn::fence). It belongs to the
+    /// present grant; [`LockGuard::upgrade`] and [`LockGuard::downgrade`] end that, and a new fence
+    /// is needed.
+    pub fn fence(&self) -> Fence {
+        Fence { grant: Arc::clone(self.grant()), store: self.locks.store }
+    }
+
+    /// The entry of this grant in the lock table, with the expired lease that it followed and the
+    /// number of requests that wait for it directly. Requests further back in the queue are in
+    /// [`Store::lock_table`](crate::Store::lock_table).
+    pub fn entry(&self) -> LockEntry {
+        let (grant, clock) = (self.grant(), self.locks.clock());
+        let mut entries = self.locks.heads.holders(&grant.name, &clock, 1, |other| other.id == grant.id).0;
+        entries.pop().unwrap_or_else(|| clock.entry(grant, LockState::Held))
+    }
+
+    /// Whether the grant is valid in this process. Only a fence is reliable at the commit.
+    pub fn is_held(&self) -> bool {
+        self.check().is_ok()
+    }
+
+    /// Blocks until the grant ends, at most for `at_most`; returns whether it has ended.
+    pub fn wait_lost(&self, at_most: Duration) -> bool {
+        let runtime = &self.locks.runtime;
+        let waiter = Arc::new(Waiter::new(&**runtime));
+        let end = runtime.elapsed().saturating_add(at_most);
+        self.grant().watch(&waiter);
+        let lost = loop {
+            waiter.rearm();
+            let now = runtime.elapsed();
+            if self.grant().end_reason_at(now).is_some() {
+                break true;
+            }
+            if now >= end {
+                break false;
+            }
+            waiter.wait_at_most(&**runtime, self.until_it_may_be_lost().min(end.saturating_sub(now)));
+        };
+        self.grant().unwatch(&waiter);
+        lost
+    }
+
+    /// The time until the lease may expire.
+    pub(crate) fn until_it_may_be_lost(&self) -> Duration {
+        let now = self.locks.runtime.elapsed();
+        // An expired lease whose row is being written is renewed or lost soon. It is checked again
+        // after its duration.
+        let is_written = |lease: &Lease| lease.row_writes_in_flight > 0 && lease.expires_at <= now;
+        let left =
+            |lease: Lease| if is_written(&lease) { lease.duration } else { lease.expires_at.saturating_sub(now) };
+        self.grant().lease().map_or(Duration::MAX, left)
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) fn watch(&self, waiter: &Arc<Waiter>) {
+        self.grant().watch(waiter);
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) fn unwatch(&self, waiter: &Arc<Waiter>) {
+        self.grant().unwatch(waiter);
+    }
+
+    /// Renews the lease, durably: it then expires `lease` from the time of this call. The
+    /// background thread renews it by that duration.
+    ///
+    /// # Errors
+    /// - [`ErrorKind::LockLost`] if the lease has expired or the grant has ended.
+    /// - [`ErrorKind::InvalidArgument`] without a lease, for a duration out of
+    ///   [bounds](crate::bounds::LOCK_LEASE), and after an incomplete conversion.
+    /// - [`ErrorKind::Undetermined`] if the store fails: the row may have been written.
+    /// - [`ErrorKind::Io`], [`ErrorKind::Corruption`], [`ErrorKind::Closed`].
+    pub fn renew(&self, lease: Duration) -> Result<()> {
+        bounds::LOCK_LEASE.check(lease.as_nanos())?;
+        let store = self.store()?;
+        store.renew_lease(&self.locks, self.grant(), Some(lease))
+    }
+
+    /// Makes a shared lock exclusive as soon as it has no other holder, ahead of all requests in
+    /// the queue. The grant is a new one, with a greater token; fences of the old one fail. An
+    /// exclusive lock stays as it is.
+    ///
+    /// A wait that fails leaves the shared lock as it was, with its token and fences.
+    ///
+    /// After the grant, [`ErrorKind::Undetermined`], [`ErrorKind::Io`] or [`ErrorKind::Corruption`]
+    /// leaves an incomplete conversion: the guard has an exclusive grant without a token. It cannot
+    /// fence transactions. Call this again, or drop the guard.
+    ///
+    /// # Errors
+    /// - [`ErrorKind::Deadlock`] immediately if another holder waits to upgrade.
+    /// - [`ErrorKind::LockNotAvailable`] at the end of the wait.
+    /// - [`ErrorKind::LockLost`] if the grant has ended.
+    /// - [`ErrorKind::InvalidArgument`] for a semaphore.
+    /// - [`ErrorKind::Closed`], [`ErrorKind::Undetermined`], [`ErrorKind::Io`],
+    ///   [`ErrorKind::Corruption`].
+    pub fn upgrade(&mut self, wait: LockWaitPolicy) -> Result<()> {
+        let store = self.store()?;
+        let waiter = || Arc::new(Waiter::new(&*store.inner.runtime));
+        let options = LockOptions::exclusive().wait(wait);
+        if let Some(waiting) = self.begin_upgrade(&store, &options, &waiter)? {
+            self.request = store.wait_for_grant(waiting, &options)?;
+        }
+        self.activate_conversion(&store)
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) fn locks(&self) -> &Arc<NamedLocks> {
+        &self.locks
+    }
+
+    /// Requests the conversion; `None` if the lock is exclusive already.
+    pub(crate) fn begin_upgrade(
+        &mut self,
+        store: &Store,
+        options: &LockOptions,
+        waiter: &dyn Fn() -> Arc<Waiter>,
+    ) -> Result<Option<LockWait>> {
+        self.check()?;
+        match self.grant().mode {
+            LockMode::Exclusive => return Ok(None),
+            LockMode::Semaphore(_) => return Err(Error::invalid("a semaphore cannot be converted")),
+            LockMode::Shared => {}
+        }
+        let (heads, next) = (&self.locks.heads, self.next_grant(LockMode::Exclusive));
+        let began = self.locks.runtime.elapsed();
+        match heads.upgrade(self.grant(), &next, waiter) {
+            UpgradeResult::Granted(()) => {}
+            UpgradeResult::Waiting => heads.metrics.wait_started(LockMode::Exclusive),
+            UpgradeResult::Deadlock => {
+                heads.metrics.deadlock();
+                event!(WARN, lock = %next.name, "deadlock");
+                let held = store.held_by(&next.target(), (LockMode::Exclusive, 0), Some(0), Duration::ZERO);
+                return Err(ErrorKind::Deadlock(Box::new(held)).into());
+            }
+            UpgradeResult::NoSuchGrant => {
+                let reason = self.grant().end_reason_at(began).unwrap_or(LockLostReason::UnknownToken);
+                return Err(ErrorKind::LockLost(Box::new(self.grant().lost_error(reason))).into());
+            }
+        }
+        Ok(Some(LockWait::new(RequestHandle::new(heads, next, true), began, options.wait.timeout(), None)))
+    }
+
+    /// Takes ownership of a conversion that was granted in memory.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn replace_request(&mut self, request: RequestHandle) {
+        self.request = request;
+    }
+
+    /// Completes a conversion: the steps from the grant in memory to the token.
+    pub(crate) fn activate_conversion(&self, store: &Store) -> Result<()> {
+        if self.grant().is_ready() {
+            return self.check();
+        }
+        store.activate_grant(self.grant(), true)
+    }
+
+    /// Makes an exclusive lock shared, and grants the shared requests that wait. The grant is a new
+    /// one, with a greater token; fences of the old one fail. A shared lock stays as it is.
+    ///
+    /// # Errors
+    /// - [`ErrorKind::LockLost`] if the grant has ended.
+    /// - [`ErrorKind::InvalidArgument`] for a semaphore, and while semaphore requests wait for the
+    ///   lock.
+    /// - [`ErrorKind::Undetermined`], [`ErrorKind::Io`] and [`ErrorKind::Corruption`] leave an
+    ///   incomplete conversion: a shared grant without a token, as in [`LockGuard::upgrade`].
+    /// - [`ErrorKind::Closed`].
+    pub fn downgrade(&mut self) -> Result<()> {
+        let store = self.store()?;
+        self.begin_downgrade()?;
+        self.activate_conversion(&store)
+    }
+
+    pub(crate) fn begin_downgrade(&mut self) -> Result<()> {
+        self.check()?;
+        match self.grant().mode {
+            LockMode::Shared => return Ok(()),
+            LockMode::Semaphore(_) => return Err(Error::invalid("a semaphore cannot be converted")),
+            LockMode::Exclusive => {}
+        }
+        let next = self.next_grant(LockMode::Shared);
+        let converted = self.locks.heads.downgrade(self.grant(), &next);
+        if !converted.map_err(|why| request_error(&next.target(), why))? {
+            let reason =
+                self.grant().end_reason_at(self.locks.runtime.elapsed()).unwrap_or(LockLostReason::UnknownToken);
+            return Err(ErrorKind::LockLost(Box::new(self.grant().lost_error(reason))).into());
+        }
+        self.locks.heads.metrics.acquired(LockMode::Shared);
+        self.request = RequestHandle::new(&self.locks.heads, next, false);
+        Ok(())
+    }
+
+    fn next_grant(&self, mode: LockMode) -> Arc<Grant> {
+        let before = self.grant();
+        let lease = before.lease().map(|lease| Lease { expires_at: Duration::MAX, row_writes_in_flight: 1, ..lease });
+        Arc::new(Grant::new(Arc::clone(&before.name), before.id, mode, before.requester.clone(), lease))
+    }
+
+    /// Gives the lease to its token: it outlasts this guard, the store and the process, until it
+    /// expires or [`Store::release_lock`] ends it. It is not renewed. [`Store::attach_lock`] makes
+    /// a guard of it again.
+    ///
+    /// # Errors
+    /// The guard itself if it has no lease, if the grant has ended, or after an incomplete
+    /// conversion.
+    #[allow(clippy::result_large_err, reason = "the guard is what the caller had")]
+    pub fn detach(self) -> Result<Timestamp, Self> {
+        if !self.grant().is_ready() || !self.locks.heads.detach_guard(self.grant(), self.locks.runtime.elapsed()) {
+            return Err(self);
+        }
+        self.request.detach();
+        Ok(self.token())
+    }
+
+    /// Releases the lock. With a lease it returns when the row is durably removed; without one it
+    /// does the same as dropping. Releasing a grant that has ended is no error.
+    ///
+    /// # Errors
+    /// Only with a lease. In memory the lock is released even so.
+    ///
+    /// - [`ErrorKind::Undetermined`] if the store fails.
+    /// - [`ErrorKind::Io`] and [`ErrorKind::Corruption`]; the background thread retries the removal
+    ///   of the row.
+    /// - [`ErrorKind::Closed`]: closing the store has released the lock.
+    pub fn release(self) -> Result<()> {
+        let grant = Arc::clone(self.grant());
+        if !grant.has_lease() {
+            return Ok(());
+        }
+        let store = self.store()?;
+        self.release_grant();
+        let rows = self.remaining_lease_rows();
+        if let Some(why) = self.locks.heads.closed() {
+            return Err(Error::closed(why));
+        }
+        if rows.is_empty() {
+            return Ok(());
+        }
+        if let Err(why) = store.remove_leases(&rows) {
+            rows.iter().filter(|row| row.has_lease_row()).for_each(|row| self.locks.keeper.remove_row(row));
+            return Err(why);
+        }
+        self.locks.heads.prune(&grant.name, store.stats().durable_ts);
+        Ok(())
+    }
+
+    /// Ends the grant; returns whether it was valid.
+    fn release_grant(&self) -> bool {
+        let now = if self.grant().has_lease() { self.locks.runtime.elapsed() } else { Duration::ZERO };
+        self.request.release_at(now)
+    }
+
+    /// The leases whose rows the end of this grant leaves. After an incomplete conversion that may
+    /// be the row of the previous grant.
+    fn remaining_lease_rows(&self) -> Vec<Arc<Grant>> {
+        let grant = self.grant();
+        if !grant.has_lease() {
+            return Vec::new();
+        }
+        let mut rows = if grant.is_ready() { Vec::new() } else { self.locks.heads.predecessors_of(grant).leases };
+        if grant.has_lease_row() && !rows.iter().any(|row| Arc::ptr_eq(row, grant)) {
+            rows.push(Arc::clone(grant));
+        }
+        rows
+    }
+}
+
+impl Drop for LockGuard {
+    fn drop(&mut self) {
+        // The row of a lost lease is left to the next holder, which reports the previous one.
+        if self.release_grant() {
+            self.remaining_lease_rows().iter().for_each(|row| self.locks.keeper.remove_row(row));
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Named locks by name and token, without a guard: for programs that return later, and for
+//! operators.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::locking::{LockLost, LockLostReason, LockTarget, RequestHandle};
+use crate::store::Store;
+use crate::store::named_locks::take::request_error;
+use crate::store::named_locks::{LockGuard, LockOptions, LockWaitPolicy};
+use crate::timestamp::Timestamp;
+
+impl Store {
+    /// Acquires a lock with a lease of this duration, without waiting. Returns the token, or `None`
+    /// if the lock is not available. The lease is not renewed. It ends when [`Store::release_lock`]
+    /// is called with the token or the time has passed, even if this process ends before.
+    ///
+    /// MySQL's `GET_LOCK` differs: its second argument is the timeout, and the lock ends with the
+    /// connection.
+    ///
+    /// ```
+    /// # fn main() -> percolite::Result<()> {
+    /// use std::time::Duration;
+    /// # let store = percolite::Store::in_memory()?;
+    /// assert!(store.is_free_lock("some_resource")?);
+    /// let token = store.get_lock("some_resource", Duration::from_secs(3600))?.expect("free");
+    /// assert!(!store.is_free_lock("some_resource")?);
+    /// assert!(store.get_lock("some_resource", Duration::from_secs(3600))?.is_none());
+    /// assert!(store.release_lock("some_resource", token)?);
+    /// assert!(store.is_free_lock("some_resource")?);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Store::lock_with`], except [`ErrorKind::LockNotAvailable`].
+    pub fn get_lock(&self, name: &str, lease: Duration) -> Result<Option<Timestamp>> {
+        let options = LockOptions::exclusive().wait(LockWaitPolicy::NoWait).lease(lease).once();
+        let Some(guard) = self.try_lock_with(&name.into(), &options)? else { return Ok(None) };
+        let grant = Arc::clone(guard.grant());
+        match guard.detach() {
+            Ok(token) => Ok(Some(token)),
+            Err(_) => Err(lost(
+                &grant.lost_error(grant.end_reason_at(self.inner.runtime.elapsed()).unwrap_or(LockLostReason::Expired)),
+            )),
+        }
+    }
+
+    /// Releases the lock that has this token, durably. MySQL's `RELEASE_LOCK` differs: it releases
+    /// the lock of the connection. Returns `false`, without effect, if no grant of the name has the
+    /// token: it was released before, or its lease has expired. If the grant has a guard, the guard
+    /// loses it.
+    ///
+    /// # Errors
+    /// If the row could not be removed, the lock is free in this process even so, and the
+    /// background worker or the next holder removes the row.
+    ///
+    /// - [`ErrorKind::InvalidArgument`] for an invalid name, and on a store without locks
+    ///   ([`Store::lock`]).
+    /// - [`ErrorKind::Undetermined`] if the store fails.
+    /// - [`ErrorKind::Io`], [`ErrorKind::Corruption`], [`ErrorKind::Closed`].
+    pub fn release_lock(&self, name: &str, token: Timestamp) -> Result<bool> {
+        self.end_lock(name, token, LockLostReason::Released)
+    }
+
+    /// Whether the lock is available exclusively at this time: it is not held, and no request waits
+    /// for it. As MySQL's `IS_FREE_LOCK`, but an expired lease counts as free immediately.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::Corruption`] and [`ErrorKind::Closed`], as
+    /// [`Store::lock`].
+    pub fn is_free_lock(&self, name: &str) -> Result<bool> {
+        let locks = self.lock_manager_for(name)?;
+        locks.heads.is_free(name, locks.runtime.elapsed()).map_err(|why| request_error(&LockTarget::from(name), why))
+    }
+
+    /// Ends the grant that has this token, for operators: its guard is lost, its fenced
+    /// transactions do not commit, and its lease is durably removed. Returns `false` if no grant of
+    /// the name has the token. If the lease row of the name is corrupt ([`Store::lock`] returns
+    /// [`ErrorKind::Corruption`]), any token removes the row.
+    ///
+    /// What the holder does outside of the store continues, unless the token fences it.
+    ///
+    /// # Errors
+    /// Those of [`Store::release_lock`].
+    pub fn force_unlock(&self, name: &str, token: Timestamp) -> Result<bool> {
+        let locks = self.lock_manager_for(name)?;
+        if locks.heads.corruption(name).is_some() {
+            self.remove_damaged(name)?;
+            return Ok(locks.heads.clear_corrupt(name));
+        }
+        let forced = self.end_lock(name, token, LockLostReason::Forced)?;
+        if forced {
+            locks.heads.metrics.forced();
+            event!(WARN, lock = name, %token, "lock forced");
+        }
+        Ok(forced)
+    }
+
+    fn end_lock(&self, name: &str, token: Timestamp, why: LockLostReason) -> Result<bool> {
+        let locks = self.lock_manager_for(name)?;
+        if let Some(what) = locks.heads.corruption(name) {
+            return Err(ErrorKind::Corruption(what.to_string()).into());
+        }
+        let Some(grant) = locks.heads.release_by_token(name, token, why, locks.runtime.elapsed()) else {
+            return locks.check_open().map(|()| false);
+        };
+        if grant.has_lease_row() && !mutated!(LeaseReturnedEarly) {
+            self.remove_leases(&[Arc::clone(&grant)])?;
+            locks.heads.prune(name, self.stats().durable_ts);
+        }
+        Ok(true)
+    }
+
+    /// Makes a guard of a lease without one: after [`LockGuard::detach`], [`Store::get_lock`] or
+    /// the end of its process. The guard has the same token, and the lease is renewed at half of
+    /// its time.
+    ///
+    /// # Errors
+    /// - [`ErrorKind::LockLost`] if the lease has expired, or the name has no lease with this
+    ///   token.
+    /// - [`ErrorKind::InvalidArgument`] if a guard of this process holds it.
+    /// - Otherwise those of [`Store::lock`].
+    pub fn attach_lock(&self, name: &str, token: Timestamp) -> Result<LockGuard> {
+        let locks = self.lock_manager_for(name)?;
+        if let Some(what) = locks.heads.corruption(name) {
+            return Err(ErrorKind::Corruption(what.to_string()).into());
+        }
+        locks.keeper.start(self)?;
+        if let Some(grant) = locks.heads.attach_guard(name, token, locks.runtime.elapsed()) {
+            locks.keeper.watch(&grant);
+            return Ok(LockGuard::new(self, locks, RequestHandle::new(&locks.heads, grant, false)));
+        }
+        locks.check_open()?;
+        let holders = locks.heads.holders(name, &locks.clock(), 1, |grant| grant.token() == token).0;
+        if !holders.is_empty() {
+            return Err(Error::invalid(format!("lock {name:?} is held by a guard of this process")));
+        }
+        let target = LockTarget::from(name).into_owned();
+        Err(lost(&LockLost { target, token, reason: LockLostReason::UnknownToken }))
+    }
+}
+
+fn lost(what: &LockLost) -> Error {
+    ErrorKind::LockLost(Box::new(what.clone())).into()
+}

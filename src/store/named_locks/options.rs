@@ -1,0 +1,149 @@
+//! Options of requests for named locks.
+
+use std::time::Duration;
+
+use crate::bounds;
+use crate::error::{Error, Result};
+use crate::locking::{CancelToken, LockMode};
+
+/// The default timeout of a request: see [`LockWaitPolicy`].
+pub(in crate::store) const DEFAULT_LOCK_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The maximum length of [`LockOptions::reason`], in bytes.
+pub const MAX_LOCK_REASON_BYTES: usize = 255;
+
+/// How long a request waits in the queue. By default 30 seconds, as
+/// [`Store::lock`](crate::Store::lock) does.
+///
+/// A call may take a sync longer than that: if the previous holder committed something that is not
+/// durable yet, and to write the row of a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockWaitPolicy {
+    /// Not at all: granted immediately, or
+    /// [`ErrorKind::LockNotAvailable`](crate::ErrorKind::LockNotAvailable).
+    NoWait,
+    /// At most this duration, from the call on.
+    Timeout(Duration),
+    /// Until the lock is granted, or the store is closed or fails.
+    Forever,
+}
+
+impl Default for LockWaitPolicy {
+    fn default() -> Self {
+        Self::Timeout(DEFAULT_LOCK_TIMEOUT)
+    }
+}
+
+impl LockWaitPolicy {
+    pub(in crate::store) fn timeout(self) -> Option<Duration> {
+        match self {
+            Self::NoWait => Some(Duration::ZERO),
+            Self::Timeout(time) => Some(time),
+            Self::Forever => None,
+        }
+    }
+}
+
+/// Options of a request for a named lock: [`Store::lock_with`](crate::Store::lock_with).
+///
+/// ```
+/// # fn main() -> percolite::Result<()> {
+/// use percolite::{LockOptions, LockWaitPolicy, Store};
+/// use std::time::Duration;
+/// let store = Store::in_memory()?;
+/// let wait = LockWaitPolicy::Timeout(Duration::from_secs(2));
+/// let options = LockOptions::semaphore(4).wait(wait).reason("thumbnails");
+/// let permit = store.lock_with("workers", options)?;
+/// # drop(permit);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct LockOptions {
+    pub(in crate::store) mode: LockMode,
+    pub(in crate::store) wait: LockWaitPolicy,
+    pub(in crate::store) cancel_token: Option<CancelToken>,
+    pub(in crate::store) reason: Option<Box<str>>,
+    pub(in crate::store) lease: Option<Duration>,
+    pub(in crate::store) once: bool,
+}
+
+impl LockOptions {
+    /// One holder, and no other of any mode. The default.
+    pub fn exclusive() -> Self {
+        Self::default()
+    }
+
+    /// Any number of holders, all of them shared. A request that comes while an exclusive one waits
+    /// queues after it.
+    pub fn shared() -> Self {
+        Self { mode: LockMode::Shared, ..Self::default() }
+    }
+
+    /// At most this number of holders; at least 1. All requests that hold or wait for a name must
+    /// have the same number, and none may be shared: others fail with
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument). An exclusive request
+    /// excludes all of them.
+    pub fn semaphore(permits: u32) -> Self {
+        Self { mode: LockMode::Semaphore(permits), ..Self::default() }
+    }
+
+    /// How long to wait. Default: at most 30 seconds.
+    pub fn wait(self, wait: LockWaitPolicy) -> Self {
+        Self { wait, ..self }
+    }
+
+    /// A token that cancels the wait, with [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled). A
+    /// lock that is free is granted even if the token is cancelled.
+    pub fn cancel_token(self, token: &CancelToken) -> Self {
+        Self { cancel_token: Some(token.clone()), ..self }
+    }
+
+    /// The purpose of the lock, for the lock table and for errors of other requests. At most 255
+    /// bytes.
+    pub fn reason(self, reason: impl Into<String>) -> Self {
+        Self { reason: Some(reason.into().into_boxed_str()), ..self }
+    }
+
+    /// Makes the lock outlast its process: it is held until it is released or this time has passed.
+    /// From 100 milliseconds to 366 days, in whole milliseconds. While the guard exists, a
+    /// background thread renews the lease at half of its time. Not for semaphores.
+    ///
+    /// A lease is a row on disk, so its grant, renewal and release take a durable commit each.
+    ///
+    /// In the process of the grant, the monotonic clock measures the time. It does not advance
+    /// while the machine sleeps. A later process computes the time that is left once, by the wall
+    /// clock, when it opens the store. It is never more than the whole time. It is shorter than it
+    /// should be only if that clock was set ahead.
+    ///
+    /// The time starts before the row is written. If the write takes longer than the lease, the
+    /// call returns [`ErrorKind::LockLost`](crate::ErrorKind::LockLost).
+    pub fn lease(self, time: Duration) -> Self {
+        Self { lease: Some(time), ..self }
+    }
+
+    /// Disables the renewal of the lease: after its time the lock is free for the next request,
+    /// even if the guard still exists. A transaction that was [fenced](crate::Txn::fence) before
+    /// commits until there is such a request.
+    pub fn once(self) -> Self {
+        Self { once: true, ..self }
+    }
+
+    pub(in crate::store) fn check(&self) -> Result<()> {
+        if let LockMode::Semaphore(most) = self.mode {
+            bounds::SEMAPHORE_PERMITS.check(most.into())?;
+        }
+        if let Some(why) = self.reason.as_ref().filter(|why| why.len() > MAX_LOCK_REASON_BYTES) {
+            let what = format!("the reason of a lock has {} bytes, the maximum is {MAX_LOCK_REASON_BYTES}", why.len());
+            return Err(Error::invalid(what));
+        }
+        match self.lease {
+            None if self.once => Err(Error::invalid("once() requires a lease")),
+            None => Ok(()),
+            Some(_) if matches!(self.mode, LockMode::Semaphore(_)) => {
+                Err(Error::invalid("a semaphore cannot be leased"))
+            }
+            Some(time) => Ok(bounds::LOCK_LEASE.check(time.as_nanos())?),
+        }
+    }
+}

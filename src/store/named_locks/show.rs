@@ -1,0 +1,123 @@
+//! Inspection of named locks: holders, the lock table, statistics. Row locks are in
+//! [`Store::row_locks`].
+
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use crate::error::{Error, Result};
+use crate::locking::{LockEntry, LockState, LockStats, LockTable, LockTarget};
+use crate::store::Store;
+use crate::store::catalog::check_name;
+use crate::store::named_locks::NamedLocks;
+use crate::store::named_locks::leases::{LeaseRow, decode_leases, lock_key};
+use crate::store::named_locks::take::{invalid_name_error, request_error};
+
+impl Store {
+    /// The present holders of a named lock.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for an invalid name, and
+    /// on a shared engine; [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) if the lease row
+    /// of the name is corrupt; [`ErrorKind::Closed`](crate::ErrorKind::Closed).
+    pub fn lock_holders(&self, name: &str) -> Result<Vec<LockEntry>> {
+        check_name(name).map_err(|_| Error::invalid(invalid_name_error(name)))?;
+        if self.inner.options.read_only {
+            let table = self.leases_on_disk(Some(name))?;
+            return Ok(table.into_iter().filter(|entry| entry.target == LockTarget::from(name)).collect());
+        }
+        let locks = self.lock_manager_for(name)?;
+        let damage = locks.heads.corruption(name);
+        damage.map_or(Ok(()), |what| Err(request_error(&name.into(), crate::locking::RequestError::Corrupt(what))))?;
+        let holders = locks.heads.holders(name, &locks.clock(), usize::MAX, |_| true).0;
+        locks.check_open().map(|()| holders)
+    }
+
+    /// All grants and waiting requests of named locks, and which request waits for which. The
+    /// entries of one name are consistent with each other; different names may be read at different
+    /// times.
+    ///
+    /// A cycle that is listed was confirmed by a second snapshot, and the list of cycles may be
+    /// incomplete: see [`LockTable::wait_cycles`]. A read-only store shows its leases.
+    ///
+    /// ```
+    /// # fn main() -> percolite::Result<()> {
+    /// # let store = percolite::Store::in_memory()?;
+    /// let guard = store.lock("nightly")?;
+    /// let table = store.lock_table()?;
+    /// assert_eq!((table.held, table.waiting), (1, 0));
+    /// assert_eq!(table.entries[0].token, Some(guard.token()));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) on a shared engine,
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed); on a read-only store those of reading.
+    pub fn lock_table(&self) -> Result<LockTable> {
+        if self.inner.options.read_only {
+            let entries = self.leases_on_disk(None)?;
+            return Ok(LockTable { held: entries.len(), entries, ..LockTable::default() });
+        }
+        let locks = self.lock_manager()?;
+        let table = locks.heads.table(&locks.clock());
+        locks.check_open().map(|()| table)
+    }
+
+    /// Counters of named locks since the store was opened; zero on a store without them.
+    pub fn lock_stats(&self) -> LockStats {
+        self.inner.locks.as_ref().map(|locks| locks.heads.metrics.snapshot()).unwrap_or_default()
+    }
+
+    pub(in crate::store) fn lock_manager_for(&self, name: &str) -> Result<&Arc<NamedLocks>> {
+        check_name(name).map_err(|_| Error::invalid(invalid_name_error(name)))?;
+        let locks = self.lock_manager()?;
+        locks.heads.check_not_corrupt().map_err(|why| request_error(&name.into(), why))?;
+        Ok(locks)
+    }
+
+    /// The totals, with at most `listed` grants and `listed` waiting requests.
+    pub(in crate::store) fn lock_summary(&self, listed: usize) -> LockTable {
+        let locks = self.inner.locks.as_ref();
+        locks.map(|locks| locks.heads.summary(&locks.clock(), listed)).unwrap_or_default()
+    }
+
+    /// The unexpired leases in the rows. A corrupt row is an error only for the name `needed`;
+    /// `verify` reports the others.
+    fn leases_on_disk(&self, needed: Option<&str>) -> Result<Vec<LockEntry>> {
+        self.inner.check_open()?;
+        let mut entries = Vec::new();
+        if self.inner.engine.is_fresh_checkpoint() {
+            return Ok(entries);
+        }
+        let view = self.inner.coordinator.begin()?.0;
+        let now = self.inner.runtime.unix_millis();
+        let needed = needed.map(lock_key);
+        let mut damaged = Ok(());
+        self.for_each_lease_row(&view, |key, value| match value.and_then(|value| decode_leases(key, &value)) {
+            Ok((name, leases)) => {
+                for lease in leases.iter().filter(|lease| !lease.remaining(now).is_zero()) {
+                    entries.push(lock_entry(&name, lease, entries.len() as u64 + 1, now));
+                }
+            }
+            Err(why) if needed.as_ref().is_some_and(|needed| needed.as_bytes() == key) => damaged = Err(why),
+            Err(_) => {}
+        })?;
+        damaged.map(|()| entries)
+    }
+}
+
+fn lock_entry(name: &str, lease: &LeaseRow, id: u64, unix_millis: u64) -> LockEntry {
+    LockEntry {
+        id,
+        target: LockTarget::from(name).into_owned(),
+        mode: lease.mode(),
+        state: LockState::Held,
+        token: Some(lease.token),
+        holder: lease.holder(),
+        reason: lease.reason.clone(),
+        since: UNIX_EPOCH + Duration::from_millis(lease.since_ms),
+        lease_remaining: Some(lease.remaining(unix_millis)),
+        waiter_count: 0,
+        took_over: None,
+        blocked_by: Vec::new(),
+    }
+}

@@ -1,0 +1,105 @@
+//! Transactions under a named lock.
+//!
+//! The lock is acquired before the first attempt and held during all of them, so attempts of
+//! different callers do not conflict. Every attempt is fenced.
+//!
+//! The leader of the commit pipeline releases the lock when the commit is visible, before the sync.
+//! The next holder continues while this caller waits for durability. This is as safe as reading a
+//! commit that is not durable yet: the log is one sequence, so what depends on the commit is
+//! durable only after it.
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::locking::{LockTarget, RequestHandle};
+use crate::store::named_locks::{Fence, LockOptions};
+use crate::store::txn::retry::{NestingGuard, RetryLoop};
+use crate::store::{Store, Txn, TxnOptions};
+
+/// The lock of all attempts of a call.
+#[derive(Clone)]
+pub(crate) struct TxnLock {
+    fence: Fence,
+    request: Arc<RequestHandle>,
+}
+
+impl TxnLock {
+    pub(in crate::store) fn fence(&self, txn: &mut Txn) -> Result<()> {
+        txn.add_lock_fence(&self.fence, Some(&self.request))
+    }
+}
+
+impl Store {
+    /// [`Store::transact_with`] under a named lock. It acquires the lock and holds it during all
+    /// attempts. It commits only while the lock is held, and releases it as soon as the commit is
+    /// visible.
+    ///
+    /// The call returns when the commit is as durable as requested. The next holder continues in
+    /// the meantime, so many callers of one name share syncs. `LockOptions::exclusive()` waits for
+    /// the lock at most 30 seconds. The limits of retries count from the grant.
+    ///
+    /// The closure must have no effect outside of the store: what it reads is provisional until
+    /// this returns, as in [`Store::transact`]. For a lock over several transactions use a guard
+    /// ([`Store::lock`]) and a [fence](Txn::fence).
+    ///
+    /// ```
+    /// # fn main() -> percolite::Result<()> {
+    /// use percolite::{LockOptions, TxnOptions};
+    /// # let store = percolite::Store::in_memory()?;
+    /// # let queue = store.keyspace("queue")?;
+    /// store.transact_with_lock("queue", LockOptions::exclusive(), TxnOptions::default(), |txn| {
+    ///     let last = txn.range(&queue, ..).rev().next().transpose()?.map_or(0, |(key, _)| key[0]);
+    ///     txn.put(&queue, [last + 1], "job")
+    /// })?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Store::lock_with`] and [`Store::transact`].
+    /// [`ErrorKind::LockLost`](crate::ErrorKind::LockLost) if, for example,
+    /// [`Store::force_unlock`] ended the grant before the commit: nothing was written.
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for a lease.
+    pub fn transact_with_lock<'a, T, E: From<Error>>(
+        &self,
+        target: impl Into<LockTarget<'a>>,
+        lock: LockOptions,
+        txn: TxnOptions,
+        mut work: impl FnMut(&mut Txn) -> Result<T, E>,
+    ) -> Result<T, E> {
+        check_no_lease(&lock)?;
+        let request = self.acquire_request(&target.into(), &lock)?;
+        self.activate_grant(request.grant(), false)?;
+        let (_inside, outermost) = NestingGuard::enter();
+        let under = self.txn_lock(request)?;
+        let mut attempts = RetryLoop::new(self, txn).with_lock(under.clone());
+        let answer = loop {
+            let held = attempts.admission_wait(outermost).block(&*self.inner.runtime);
+            if let Some(answer) = attempts.run_attempt(held, &mut work) {
+                break answer;
+            }
+        };
+        drop(attempts);
+        self.release_txn_lock(&under);
+        answer
+    }
+
+    pub(crate) fn txn_lock(&self, request: RequestHandle) -> Result<TxnLock> {
+        let fence = Fence { grant: Arc::clone(request.grant()), store: self.lock_manager()?.store };
+        Ok(TxnLock { fence, request: Arc::new(request) })
+    }
+
+    /// Releases the lock unless a commit has, and drops what its grant has left.
+    pub(crate) fn release_txn_lock(&self, under: &TxnLock) {
+        under.request.release();
+        if let Some(locks) = &self.inner.locks {
+            locks.heads.prune(&under.fence.grant.name, locks.authority.durable_ts());
+        }
+    }
+}
+
+pub(crate) fn check_no_lease(lock: &LockOptions) -> Result<()> {
+    if lock.lease.is_some() {
+        return Err(Error::invalid("transact_with_lock does not support leases: the lock ends with the call"));
+    }
+    Ok(())
+}

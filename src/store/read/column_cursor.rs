@@ -1,0 +1,208 @@
+//! One column of what a scan reads, from either end.
+//!
+//! What was read and is not wanted yet waits for its turn, and what was found empty is not asked for again, so that every part of a
+//! column is walked over once, however many pages there are. An engine is as slow to pass by what was removed as by what is there.
+
+use std::mem::replace;
+use std::ops::Bound;
+
+use crate::engine::storage::Column;
+use crate::engine::{EngineSnapshot, PAGE_BYTES_MAX, PageBuffer, PageRequest, RowRange, ScanCursor};
+use crate::error::Result;
+use crate::row::RowKey;
+
+const PAGE_CELLS_MIN: usize = 16;
+const PAGE_CELLS_MAX: usize = 512;
+/// The next page is so large a part of what was read before, so a scan that stops early has read little in vain.
+const PAGE_GROWTH_DIVISOR: usize = 4;
+
+/// See the [module](self).
+pub(in crate::store) struct ColumnCursor {
+    column: Column,
+    /// What neither end has read.
+    unread: Option<RowRange>,
+    front: CursorEnd,
+    back: CursorEnd,
+    /// How many cells both ends have read.
+    cells_read: usize,
+}
+
+/// What one end has read and not handed out, in the direction of reading.
+#[derive(Default)]
+struct CursorEnd {
+    cells: PageBuffer,
+    bookmark: ScanCursor,
+}
+
+impl ColumnCursor {
+    /// The cells of a column in a range; of no range, none.
+    pub fn new(column: Column, range: Option<RowRange>) -> Self {
+        let (front, back) = (CursorEnd::default(), CursorEnd::default());
+        Self { column, unread: range, front, back, cells_read: 0 }
+    }
+
+    /// Whether a page has to be read before the next cell is known; where one is asked for up to a row only, whether there is such.
+    #[inline]
+    pub fn needs_page(&self, upto: Option<&[u8]>, backwards: bool) -> bool {
+        let (near, _) = self.ends(backwards);
+        near.cells.is_empty()
+            && self.unread.as_ref().is_some_and(|unread| {
+                match (if backwards { &unread.end } else { &unread.start }, upto) {
+                    (Bound::Excluded(known), Some(upto)) => is_before(known, upto, backwards),
+                    _ => true,
+                }
+            })
+    }
+
+    /// Reads the next page, and nothing behind the row `upto`, which the other end must not have come to.
+    pub fn read_page(&mut self, view: &dyn EngineSnapshot, upto: Option<&[u8]>, backwards: bool) -> Result<()> {
+        let Some(mut range) = self.unread.take() else { return Ok(()) };
+        let CursorEnd { cells, bookmark } = if backwards { &mut self.back } else { &mut self.front };
+        let limit = (self.cells_read / PAGE_GROWTH_DIVISOR).clamp(PAGE_CELLS_MIN, PAGE_CELLS_MAX);
+        let far = upto.map(|row| replace(far_end(&mut range, backwards), Bound::Included(row.to_vec())));
+        let page = PageRequest { range: &range, backwards, limit, cursor: Some(bookmark) };
+        let has_more = view.scan_page(self.column, &page, cells)?;
+        self.cells_read += cells.len();
+        let last = cells.last().filter(|_| has_more).map(|(row, _)| row);
+        if let Some(known) = last.or(upto) {
+            *far_end(&mut range, !backwards) = Bound::Excluded(known.to_vec());
+            if let Some(far) = far {
+                *far_end(&mut range, backwards) = far;
+            }
+            self.unread = Some(range);
+        }
+        Ok(())
+    }
+
+    /// Hands cells that are unread to `see`, from the front on, until it returns `false`: in the place of a page, where the engine can lend
+    /// them and none is waiting for its turn. At most as many as the largest page has, since a view keeps what it reads meanwhile. Returns
+    /// whether there may be more to lend. After a panic of `see` nothing is unread.
+    pub fn visit_unread(
+        &mut self,
+        view: &dyn EngineSnapshot,
+        mut see: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<bool> {
+        let Some(mut range) = self.unread.take_if(|_| self.front.cells.is_empty()) else { return Ok(false) };
+        let (mut cells, mut bytes, mut stopped_at) = (0, 0, None);
+        let lent = view.scan_unlocked(self.column, &range, &self.front.bookmark, &mut |row, content| {
+            cells += 1;
+            bytes += row.len() + content.len();
+            let goes_on = see(row, content) && cells < PAGE_CELLS_MAX && bytes < PAGE_BYTES_MAX;
+            if !goes_on {
+                stopped_at = Some(row.to_vec());
+            }
+            goes_on
+        })?;
+        let has_more = stopped_at.is_some();
+        if let Some(row) = stopped_at {
+            range.start = Bound::Excluded(row);
+        }
+        self.unread = Some(range).filter(|_| has_more || !lent);
+        Ok(has_more)
+    }
+
+    /// Up to which row this end has read; `None` when nothing is unread.
+    pub fn read_up_to(&self, backwards: bool) -> Option<&[u8]> {
+        let (near, _) = self.ends(backwards);
+        self.unread.as_ref().and_then(|_| near.cells.last()).map(|(row, _)| row)
+    }
+
+    /// The row of the next cell.
+    pub fn peek(&self, backwards: bool) -> Option<&[u8]> {
+        let (near, far) = self.ends(backwards);
+        let next = near.cells.first().or_else(|| if self.unread.is_none() { far.cells.last() } else { None });
+        next.map(|(row, _)| row)
+    }
+
+    /// Takes the next cell out.
+    #[inline]
+    pub fn next(&mut self, backwards: bool) -> Option<(&[u8], &[u8])> {
+        let (near, far) = if backwards { (&mut self.back, &mut self.front) } else { (&mut self.front, &mut self.back) };
+        if !near.cells.is_empty() {
+            near.cells.pop_front()
+        } else if self.unread.is_none() {
+            // The other end has read all there was; what it has not handed out is met from this side.
+            far.cells.pop_back()
+        } else {
+            None
+        }
+    }
+
+    /// Takes the next cell out if it is the row's.
+    pub fn next_if(&mut self, row: &RowKey, backwards: bool) -> Option<&[u8]> {
+        let is_next = self.peek(backwards) == Some(row.as_bytes());
+        if is_next { self.next(backwards).map(|(_, content)| content) } else { None }
+    }
+
+    /// How many cells were read.
+    #[cfg(feature = "tokio")]
+    pub fn cells_read(&self) -> usize {
+        self.cells_read
+    }
+
+    #[inline]
+    fn ends(&self, backwards: bool) -> (&CursorEnd, &CursorEnd) {
+        if backwards { (&self.back, &self.front) } else { (&self.front, &self.back) }
+    }
+}
+
+/// Whether `a` comes before `b`, in the direction of reading.
+pub(in crate::store) fn is_before(a: &[u8], b: &[u8], backwards: bool) -> bool {
+    if backwards { a > b } else { a < b }
+}
+
+/// Where the range ends, in the direction of reading.
+fn far_end(range: &mut RowRange, backwards: bool) -> &mut Bound<Vec<u8>> {
+    if backwards { &mut range.start } else { &mut range.end }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::Store;
+    use crate::engine::sim::SimStorage;
+
+    #[test]
+    fn a_page_that_the_engine_ends_early_is_not_taken_for_the_last() {
+        for (cells, bytes) in [(1, usize::MAX), (2, 64), (usize::MAX, 1)] {
+            let engine = SimStorage::new().exclusive_engine().with_page_limits(cells, bytes);
+            let store = Store::builder().open_engine(Arc::new(engine)).unwrap();
+            let rows = store.keyspace("rows").unwrap();
+            let keys: Vec<Vec<u8>> = (0..100_u8).map(|n| vec![n; 1 + usize::from(n % 3) * 100]).collect();
+            store.transact(|txn| keys.iter().try_for_each(|key| txn.put(&rows, key, "value"))).unwrap();
+            let snapshot = store.snapshot().unwrap();
+            let found: Vec<Vec<u8>> = snapshot.range(&rows, ..).map(|row| row.unwrap().0).collect();
+            assert_eq!(found, keys, "pages of {cells} cells and {bytes} bytes");
+            let backwards: Vec<Vec<u8>> = snapshot.range(&rows, ..).rev().map(|row| row.unwrap().0).collect();
+            assert!(backwards.iter().eq(keys.iter().rev()), "pages of {cells} cells and {bytes} bytes, backwards");
+        }
+    }
+
+    #[test]
+    fn a_page_is_bounded_in_bytes_though_all_before_it_were_small() {
+        const LARGE: usize = 300 << 10;
+        let store = Store::in_memory().unwrap();
+        let rows = store.keyspace("rows").unwrap();
+        store
+            .transact(|txn| {
+                (0..4000_u16).try_for_each(|n| txn.put(&rows, n.to_be_bytes(), "small"))?;
+                (4000..4020_u16).try_for_each(|n| txn.put(&rows, n.to_be_bytes(), vec![0; LARGE]))
+            })
+            .unwrap();
+        let view = store.inner.engine.snapshot().unwrap();
+        let mut layer = ColumnCursor::new(Column::Write, Some(RowRange::all()));
+        let (mut read, mut largest) = (0, 0);
+        while layer.needs_page(None, false) {
+            layer.read_page(&*view, None, false).unwrap();
+            read += layer.front.cells.len();
+            largest = largest.max(layer.front.cells.size_bytes());
+            while layer.next(false).is_some() {}
+        }
+        assert!(
+            read >= 4020 && largest > PAGE_BYTES_MAX && largest <= PAGE_BYTES_MAX + LARGE + 100,
+            "{read} {largest}"
+        );
+    }
+}

@@ -1,0 +1,424 @@
+//! Scans: rows of a range, from either end, over a view and a transaction's own writes.
+//!
+//! A scan owns what it needs and reads ahead in pages, so it borrows nothing and may outlive the transaction or
+//! snapshot that it came from. Between two pages the engine's place in the range is kept in a bookmark.
+//!
+//! Mostly the newest versions are all there is to know. They are kept as they are stored, each decoded when it is handed out, or
+//! lent: all that is allocated is what the caller gets. Where there may be locks or own writes, these are layers that are merged with the
+//! versions, row by row, and each is read as far as the versions are.
+
+use std::borrow::Cow;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use crate::engine::storage::Column;
+use crate::engine::{RowRange, decode_row_key};
+use crate::error::{Error, Result};
+use crate::row::{Mutation, RowKey};
+use crate::store::Store;
+use crate::store::introspect::active::ActiveReader;
+use crate::store::read::column_cursor::{ColumnCursor, is_before};
+use crate::store::read::row::visible_value_in_cell;
+use crate::store::txn::buffer::LargeWrites;
+use crate::view::ReadView;
+use crate::writes;
+
+/// How many rows at least, and at most, are worth a hop to another thread.
+#[cfg(feature = "tokio")]
+const ASYNC_PAGE_ROWS: (usize, usize) = (32, 512);
+/// And about how much they may hold.
+#[cfg(feature = "tokio")]
+const ASYNC_PAGE_BYTES: usize = 1 << 20;
+
+type Row = (Vec<u8>, Vec<u8>);
+
+/// An iterator over rows as `(key, value)`, in the order of their keys; use `rev()` for the other direction.
+///
+/// [`Scan::visit`] lends the rows instead of handing them out. After an error it ends. Between its first row and its last, it keeps the files and the memory that it reads from being
+/// given back, even where they were replaced meanwhile; so drop one that is not read to its end.
+#[must_use]
+pub struct Scan {
+    store: Store,
+    reader: Arc<ActiveReader>,
+    ahead: MergeCursor,
+}
+
+/// What a scan has not handed out.
+struct MergeCursor {
+    versions: ColumnCursor,
+    over: Option<Box<Overlay>>,
+    /// Why there is nothing.
+    failed: Option<Error>,
+    /// Nothing more is handed out.
+    ended: bool,
+}
+
+/// What lies over the versions.
+struct Overlay {
+    locks: ColumnCursor,
+    /// Own writes that are in the store already, as locks that the view does not show.
+    streamed: Option<LargeWrites>,
+    streamed_locks: ColumnCursor,
+    /// Own writes in memory.
+    own: Option<writes::WriteSetRange>,
+}
+
+/// Where a scan reads: own writes in memory and those that were streamed, and the range.
+pub(in crate::store) type ScanSources = (Option<writes::WriteSetRange>, Option<LargeWrites>, RowRange);
+
+impl Scan {
+    pub(in crate::store) fn new(store: &Store, reader: &Arc<ActiveReader>, what: Result<ScanSources>) -> Self {
+        let ahead = match what {
+            Ok((own, streamed, range)) => MergeCursor::new(&reader.view, own, streamed, range),
+            Err(why) => MergeCursor { failed: Some(why), ended: false, ..MergeCursor::empty() },
+        };
+        Self { store: store.clone(), reader: Arc::clone(reader), ahead }
+    }
+
+    /// Lends each row that is left, its key and its value, in the order of keys, until `see` breaks; what it breaks with is the
+    /// answer. The row that it was lent then counts as handed out, and the scan may go on.
+    ///
+    /// The iterator copies each row for its caller, which takes as long as finding it where rows are short. This copies no short value.
+    /// `see` may read and write the store; while it waits, the scan keeps what it reads in memory. Time that
+    /// `see` takes counts as reading where that is timed ([`Builder::track_read_timing`](crate::store::Builder::track_read_timing)).
+    ///
+    /// ```
+    /// # fn main() -> percolite::Result<()> {
+    /// use std::ops::ControlFlow;
+    /// # let store = percolite::Store::in_memory()?;
+    /// # let log = store.keyspace("log")?;
+    /// # store.transact(|txn| ["a", "b", "c"].iter().try_for_each(|key| txn.put(&log, key, "12345")))?;
+    /// let mut bytes = 0;
+    /// let all = store.snapshot()?.range(&log, ..).visit(|key, value| {
+    ///     bytes += key.len() + value.len();
+    ///     ControlFlow::<()>::Continue(())
+    /// })?;
+    /// assert_eq!((bytes, all.is_continue()), (18, true));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Txn::get`](crate::store::Txn::get). Rows before were lent.
+    pub fn visit<B>(&mut self, mut see: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>) -> Result<ControlFlow<B>> {
+        loop {
+            if let Some(broke) = self.visit_borrowed(&mut see)? {
+                return Ok(ControlFlow::Break(broke));
+            }
+            match self.next_row_step(false, |key, value| see(key, &value)).transpose()? {
+                Some(ControlFlow::Continue(())) => {}
+                Some(broke) => return Ok(broke),
+                None => return Ok(ControlFlow::Continue(())),
+            }
+        }
+    }
+
+    /// Lends rows straight from the engine, if it can and there are versions only. Returns what `see` broke with.
+    fn visit_borrowed<B>(&mut self, see: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<B>) -> Result<Option<B>> {
+        let Self { store, reader, ahead } = self;
+        let MergeCursor { versions, over: None, failed: None, ended: false } = ahead else { return Ok(None) };
+        if !versions.needs_page(None, false) {
+            return Ok(None);
+        }
+        let view = &reader.view;
+        let mut ended = None;
+        let lent = store.time_read(reader, || {
+            loop {
+                // Also where no row is left.
+                store.check_usable(view)?;
+                let has_more = versions.visit_unread(&*view.snapshot, |row, content| {
+                    ended = match store.check_usable(view).and_then(|()| visible_value_in_cell(view, row, content)) {
+                        Ok(None) => None,
+                        Ok(Some(value)) => match see(RowKey::user_key_of(row), &value) {
+                            ControlFlow::Continue(()) => None,
+                            ControlFlow::Break(with) => Some(Ok(with)),
+                        },
+                        Err(why) => Some(Err(why)),
+                    };
+                    ended.is_none()
+                })?;
+                if ended.is_some() || !has_more {
+                    return Ok(());
+                }
+            }
+        });
+        match lent.and(ended.transpose()) {
+            Ok(broke) => Ok(broke),
+            Err(why) => {
+                *ahead = MergeCursor::empty();
+                store.record_conflict(reader, Err(why))
+            }
+        }
+    }
+
+    fn next_row_step<T>(&mut self, backwards: bool, see: impl FnOnce(&[u8], Cow<'_, [u8]>) -> T) -> Option<Result<T>> {
+        let Self { store, reader, ahead } = self;
+        if ahead.ended {
+            return None;
+        }
+        // Also for what was read ahead.
+        let open = store.inner.check_open();
+        match open.and_then(|()| store.time_read(reader, || ahead.next(store, &reader.view, backwards, see))) {
+            Ok(Some(seen)) => Some(Ok(seen)),
+            Ok(None) => {
+                *ahead = MergeCursor::empty();
+                None
+            }
+            Err(why) => {
+                *ahead = MergeCursor::empty();
+                Some(store.record_conflict(reader, Err(why)))
+            }
+        }
+    }
+
+    /// The next rows, as many as are worth a hop to another thread; none at the end.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn next_page(&mut self, backwards: bool) -> Result<Vec<Row>> {
+        let limit = (self.ahead.cells_read() * 3).clamp(ASYNC_PAGE_ROWS.0, ASYNC_PAGE_ROWS.1);
+        let mut rows = Vec::new();
+        let mut bytes = 0;
+        while rows.len() < limit && bytes < ASYNC_PAGE_BYTES {
+            let Some((key, value)) = self.next_row_step(backwards, owned).transpose()? else { break };
+            bytes += key.len() + value.len();
+            rows.push((key, value));
+        }
+        Ok(rows)
+    }
+}
+
+impl MergeCursor {
+    fn new(
+        view: &ReadView,
+        own: Option<writes::WriteSetRange>,
+        streamed: Option<LargeWrites>,
+        range: RowRange,
+    ) -> Self {
+        let own = own.filter(|own| !own.is_empty());
+        let check_locks = view.must_check_locks && !mutated!(ReaderIgnoresLocks);
+        let over = (check_locks || streamed.is_some() || own.is_some()).then(|| {
+            let locks = |are_read: bool| ColumnCursor::new(Column::Lock, are_read.then(|| range.clone()));
+            Box::new(Overlay { locks: locks(check_locks), streamed_locks: locks(streamed.is_some()), streamed, own })
+        });
+        Self { versions: ColumnCursor::new(Column::Write, Some(range)), over, failed: None, ended: false }
+    }
+
+    fn empty() -> Self {
+        Self { versions: ColumnCursor::new(Column::Write, None), over: None, failed: None, ended: true }
+    }
+
+    /// Has `see` see the next row, unless there is none.
+    #[inline]
+    fn next<T>(
+        &mut self,
+        store: &Store,
+        view: &ReadView,
+        backwards: bool,
+        see: impl FnOnce(&[u8], Cow<'_, [u8]>) -> T,
+    ) -> Result<Option<T>> {
+        if let Some(why) = self.failed.take() {
+            return Err(why);
+        }
+        let Self { versions, over, .. } = self;
+        loop {
+            if versions.needs_page(None, backwards) {
+                store.check_usable(view)?;
+                versions.read_page(&*view.snapshot, None, backwards)?;
+            }
+            match over {
+                None => {
+                    let Some((row, content)) = versions.next(backwards) else { return Ok(None) };
+                    if let Some(value) = visible_value_in_cell(view, row, content)? {
+                        return Ok(Some(see(RowKey::user_key_of(row), value)));
+                    }
+                }
+                Some(over) => {
+                    over.read(store, view, versions, backwards)?;
+                    let Some(row) = over.next_row(versions, backwards)? else { return Ok(None) };
+                    if let Some(value) = over.take_row(store, view, versions, &row, backwards)? {
+                        return Ok(Some(see(row.user_key(), value.into())));
+                    }
+                }
+            }
+        }
+    }
+
+    #[cfg(feature = "tokio")]
+    fn cells_read(&self) -> usize {
+        self.versions.cells_read() + self.over.as_ref().map_or(0, |over| over.locks.cells_read())
+    }
+}
+
+impl Overlay {
+    /// Sees to it that all is known up to the next version.
+    fn read(&mut self, store: &Store, view: &ReadView, versions: &ColumnCursor, backwards: bool) -> Result<()> {
+        let (next, known) = (versions.peek(backwards), versions.read_up_to(backwards));
+        let streamed = self.streamed.as_ref().map(|streamed| (&mut self.streamed_locks, &*streamed.view));
+        for (layer, of) in [(&mut self.locks, &*view.snapshot)].into_iter().chain(streamed) {
+            if layer.needs_page(next, backwards) && !(mutated!(TrailingLocksUnseen) && next.is_none()) {
+                store.check_usable(view)?;
+                layer.read_page(of, known, backwards)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The row that comes next.
+    fn next_row(&self, versions: &ColumnCursor, backwards: bool) -> Result<Option<RowKey>> {
+        let own = self.own.as_ref().and_then(|own| own.peek(backwards));
+        let layers = [versions, &self.locks, &self.streamed_locks].map(|layer| layer.peek(backwards));
+        let next = layers.into_iter().chain([own.map(|(row, _)| row.as_bytes())]).flatten();
+        let next = next.reduce(|a, b| if is_before(b, a, backwards) { b } else { a });
+        Ok(next.map(decode_row_key).transpose()?)
+    }
+
+    /// Takes a row out, and answers what is seen of it.
+    fn take_row(
+        &mut self,
+        store: &Store,
+        view: &ReadView,
+        versions: &mut ColumnCursor,
+        row: &RowKey,
+        backwards: bool,
+    ) -> Result<Option<Vec<u8>>> {
+        let (write, lock) = (versions.next_if(row, backwards), self.locks.next_if(row, backwards));
+        let mut own = self.own.as_mut().and_then(|own| own.next_if(row, backwards));
+        if let (Some(lock), Some(streamed)) = (self.streamed_locks.next_if(row, backwards), &self.streamed)
+            && own.is_none()
+        {
+            own = streamed.write_of(row, lock)?;
+        }
+        match own {
+            Some(Mutation::Put(value)) => Ok(Some(value.to_vec())),
+            Some(Mutation::Delete) => Ok(None),
+            Some(Mutation::LockOnly) | None => store.visible_value(view, row, lock, write),
+        }
+    }
+}
+
+impl Iterator for Scan {
+    type Item = Result<(Vec<u8>, Vec<u8>)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.next_row_step(false, owned)
+    }
+}
+
+impl DoubleEndedIterator for Scan {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.next_row_step(true, owned)
+    }
+}
+
+fn owned(key: &[u8], value: Cow<'_, [u8]>) -> Row {
+    (key.to_vec(), value.into_owned())
+}
+
+#[cfg(all(test, feature = "rocks"))]
+mod tests {
+    use std::ops::Bound;
+
+    use super::*;
+    use crate::Keyspace;
+
+    const ROWS: u32 = 3000;
+
+    /// Even rows are in the tables, odd ones in the window.
+    fn rows_in_tables_and_window(folder: &std::path::Path) -> (Store, Keyspace) {
+        for odd in [0, 1] {
+            let store = Store::open(folder).unwrap();
+            let rows = store.keyspace("rows").unwrap();
+            let all = (0..ROWS).filter(|row| row % 2 == odd).map(u32::to_be_bytes);
+            store.transact(|txn| all.clone().try_for_each(|row| txn.put(&rows, row, row))).unwrap();
+            if odd == 1 {
+                return (store, rows);
+            }
+            store.checkpoint(folder.with_file_name("copy")).unwrap();
+            store.close().unwrap();
+        }
+        unreachable!()
+    }
+
+    #[test]
+    fn what_is_lent_rows_may_read_and_write_the_store_and_stop_anywhere() {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, rows) = rows_in_tables_and_window(&folder.path().join("store"));
+        let snapshot = store.snapshot().unwrap();
+        let (mut scan, mut seen, mut stops) = (snapshot.range(&rows, ..), 0_u32, 0);
+        loop {
+            let flow = scan.visit(|key, value| {
+                assert_eq!((key, value), (&seen.to_be_bytes()[..], &seen.to_be_bytes()[..]));
+                seen += 1;
+                if seen % 100 == 0 {
+                    // Rows that the scan has passed, and rows that it has not.
+                    let others = [seen / 2, ROWS - seen, ROWS + seen].map(u32::to_be_bytes);
+                    store.transact(|txn| others.iter().try_for_each(|row| txn.put(&rows, row, "new"))).unwrap();
+                    assert_eq!(snapshot.get(&rows, key).unwrap().as_deref(), Some(value));
+                }
+                if seen % 700 == 0 { ControlFlow::Break(seen) } else { ControlFlow::Continue(()) }
+            });
+            match flow.unwrap() {
+                ControlFlow::Break(at) => assert_eq!(at, seen),
+                ControlFlow::Continue(()) => break,
+            }
+            stops += 1;
+            // The next row is taken in another way, and so is the last one.
+            assert_eq!(scan.next().map(|row| row.unwrap().0), Some(seen.to_be_bytes().to_vec()));
+            seen += 1;
+            assert!(scan.next_back().is_some());
+        }
+        assert_eq!((seen, stops), (ROWS - stops, 4));
+    }
+
+    #[test]
+    fn no_row_is_lent_again_after_a_panic() {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, rows) = rows_in_tables_and_window(&folder.path().join("store"));
+        let snapshot = store.snapshot().unwrap();
+        let (mut scan, mut lent) = (snapshot.range(&rows, ..), 0);
+        let visit = std::panic::AssertUnwindSafe(|| {
+            scan.visit(|_, _| -> ControlFlow<()> {
+                lent += 1;
+                assert!(lent < 10);
+                ControlFlow::Continue(())
+            })
+        });
+        assert!(std::panic::catch_unwind(visit).is_err());
+        assert!(scan.next().is_none());
+    }
+
+    #[test]
+    fn a_view_that_has_expired_lends_no_end_either() {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, rows) = rows_in_tables_and_window(&folder.path().join("store"));
+        let snapshot = store.snapshot().unwrap();
+        let mut nothing = snapshot.range(&rows, ROWS.to_be_bytes()..);
+        store.transact(|txn| txn.put(&rows, "newer", "")).unwrap();
+        store.inner.coordinator.maintain(std::time::Duration::ZERO);
+        let end = nothing.visit(|_, _| ControlFlow::<()>::Continue(()));
+        assert!(matches!(end.unwrap_err().kind(), crate::ErrorKind::SnapshotTooOld(_)));
+    }
+
+    #[test]
+    fn rows_are_lent_in_pieces_that_are_bounded() {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, rows) = rows_in_tables_and_window(&folder.path().join("store"));
+        let (mut lent, mut pieces) = (0, 0);
+        let (start, end) = (Bound::Included(rows.row(b"").as_bytes().to_vec()), Bound::Unbounded);
+        let mut layer = ColumnCursor::new(Column::Write, Some(RowRange { start, end }));
+        let engine = store.inner.engine.snapshot().unwrap();
+        loop {
+            pieces += 1;
+            let before = lent;
+            let has_more = layer
+                .visit_unread(&*engine, |_, _| {
+                    lent += 1;
+                    true
+                })
+                .unwrap();
+            assert!(lent - before <= 512);
+            if !has_more {
+                break;
+            }
+        }
+        assert_eq!((lent, pieces), (ROWS, 6));
+    }
+}

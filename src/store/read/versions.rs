@@ -1,0 +1,86 @@
+//! The versions of one row.
+
+use crate::error::Result;
+use crate::owner::OwnerId;
+use crate::row::{LockType, RowKey, Value, WriteRecord};
+use crate::store::Store;
+use crate::store::introspect::active::ActiveReader;
+use crate::store::read::row::load_value;
+use crate::timestamp::Timestamp;
+use std::sync::Arc;
+
+/// What a commit made of a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Version {
+    /// When it was committed.
+    pub commit_ts: Timestamp,
+    /// When the transaction that wrote it began.
+    pub start_ts: Timestamp,
+    /// Who wrote it.
+    pub owner_id: OwnerId,
+    /// The value; `None` where the row was deleted.
+    pub value: Option<Vec<u8>>,
+}
+
+/// The versions of a row, newest first: see [`Snapshot::versions`](crate::store::Snapshot::versions). Each is read when it is asked
+/// for; the iterator ends after an error.
+pub struct Versions {
+    store: Store,
+    reader: Arc<ActiveReader>,
+    row: RowKey,
+    /// The next one is the newest at or below this; `None` when there is none.
+    upto: Option<Timestamp>,
+    /// Those that were replaced at or before this may be gone.
+    from: Timestamp,
+}
+
+impl Versions {
+    /// Those of a row that is seen, or else none.
+    pub(in crate::store) fn new(store: &Store, reader: &Arc<ActiveReader>, row: RowKey, is_seen: bool) -> Self {
+        // Without history only the newest is sure to be there.
+        let from = store.inner.coordinator.retention().map_or(Timestamp::MAX, |kept| kept.oldest_ts);
+        let upto = is_seen.then_some(reader.view.read_ts);
+        Self { store: store.clone(), reader: Arc::clone(reader), row, upto, from }
+    }
+
+    fn read_version(&self, upto: Timestamp) -> Result<Option<WriteRecord>> {
+        let view = &self.reader.view.snapshot;
+        if upto == self.reader.view.read_ts
+            && self.reader.view.must_check_locks
+            && let Some(lock) = view.lock(&self.row)?
+            && lock.lock_type != LockType::LockOnly
+            && let Some(commit_ts) =
+                self.store.inner.coordinator.commit_ts_of_lock(&self.reader.view, &self.row, &lock)?
+        {
+            let value = match lock.lock_type {
+                LockType::Put(value) => Some(value),
+                LockType::Delete | LockType::LockOnly => None,
+            };
+            return Ok(Some(WriteRecord { commit_ts, txn: lock.txn, value, lock_only_ts: None }));
+        }
+        match view.write(&self.row)? {
+            Some(newest) if newest.commit_ts <= upto => Ok(Some(newest)),
+            Some(_) => Ok(view.version_at(&self.row, upto)?),
+            None => Ok(None),
+        }
+    }
+
+    fn next_version(&mut self, upto: Timestamp) -> Result<Option<Version>> {
+        self.store.check_usable(&self.reader.view)?;
+        let Some(WriteRecord { commit_ts, txn, value, .. }) = self.read_version(upto)? else { return Ok(None) };
+        let value = value.map(|value: Value| load_value(&self.reader.view, &self.row, txn, value)).transpose()?;
+        self.upto = (commit_ts > self.from).then(|| commit_ts.previous());
+        Ok(Some(Version { commit_ts, start_ts: txn.start_ts, owner_id: txn.owner, value }))
+    }
+}
+
+impl Iterator for Versions {
+    type Item = Result<Version>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let upto = self.upto.take()?;
+        let (store, reader) = (self.store.clone(), Arc::clone(&self.reader));
+        store.time_read(&reader, || self.next_version(upto)).transpose()
+    }
+}

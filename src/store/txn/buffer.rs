@@ -1,0 +1,322 @@
+//! What a transaction has written so far: in memory, or streamed out as locks once it is much.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::commit_conditions::CommitConditions;
+use crate::contention::AttemptGuard;
+use crate::coordinator::LargeTxn;
+use crate::engine::{EngineSnapshot, decode_lock};
+use crate::error::{Conflict, Error, ErrorKind, Result};
+use crate::keyspace_descriptor::KeyspaceDescriptor;
+use crate::lock_value::{lock_mutation, read_own_lock};
+use crate::locking::{FenceCondition, Fences, InFlightFences};
+use crate::observe::TxnTimer;
+use crate::row::{KeyspaceId, Mutation, RowKey, TxnId};
+use crate::store::Store;
+use crate::timestamp::Timestamp;
+use crate::view::ReadView;
+use crate::writes::WriteSet;
+
+/// What every row counts besides its key and value, in bytes, towards a transaction's size.
+const ROW_OVERHEAD_BYTES: usize = 64;
+
+/// See the [module](self).
+pub(in crate::store) struct TxnBuffer {
+    id: TxnId,
+    read_ts: Timestamp,
+    /// What is in memory; it has precedence over what was streamed. A commit shares it with whoever leads.
+    pub(in crate::store) write_set: Arc<WriteSet>,
+    /// Of every keyspace that was written to, though some writes may have been taken back.
+    pub(in crate::store) keyspaces: SmallVec<[(KeyspaceId, Arc<KeyspaceDescriptor>); 1]>,
+    /// What each write since the first savepoint replaced.
+    undo: Vec<(RowKey, Option<Mutation>)>,
+    /// Those that are valid: a number and how much of `undo` came before.
+    savepoints: Vec<(u64, usize)>,
+    savepoints_made: u64,
+    bytes: usize,
+    /// What `undo` holds.
+    undo_bytes: usize,
+    pub(in crate::store) large: Option<Box<dyn LargeTxn>>,
+    /// Streaming met a conflict or failed: the transaction is over.
+    aborted: Option<AbortReason>,
+    /// The grants by which it is fenced.
+    fences: Fences,
+}
+
+enum AbortReason {
+    Conflict(Box<Conflict>),
+    Other(String),
+}
+
+impl TxnBuffer {
+    pub(in crate::store) fn new(id: TxnId, read_ts: Timestamp) -> Self {
+        Self {
+            id,
+            read_ts,
+            write_set: Arc::default(),
+            keyspaces: SmallVec::new(),
+            undo: Vec::new(),
+            savepoints: Vec::new(),
+            savepoints_made: 0,
+            bytes: 0,
+            undo_bytes: 0,
+            large: None,
+            aborted: None,
+            fences: Fences::default(),
+        }
+    }
+
+    /// Adds to what must hold at the commit.
+    pub(in crate::store) fn add_fence(&mut self, fence: FenceCondition) {
+        self.fences.add(fence);
+    }
+
+    /// Ends a transaction that has nothing to write: whether what it was fenced by stands, and releases what it was to release.
+    pub(in crate::store) fn check_and_release_fences(&mut self) -> Result<()> {
+        if self.fences.is_empty() {
+            return Ok(());
+        }
+        let entered = InFlightFences::new(&std::mem::take(&mut self.fences));
+        if let Some(lost) = entered.first_lost().filter(|_| !mutated!(FenceAtBegin)) {
+            return Err(ErrorKind::LockLost(Box::new(lost)).into());
+        }
+        entered.on_visible(Timestamp::ZERO);
+        Ok(())
+    }
+
+    /// What was committed is no conflict for anything written from here on.
+    pub(in crate::store) fn skip_conflict_check(&mut self) {
+        self.read_ts = Timestamp::MAX;
+        if let Some(large) = &mut self.large {
+            large.skip_conflict_check();
+        }
+    }
+
+    pub(in crate::store) fn read_ts(&self) -> Timestamp {
+        self.read_ts
+    }
+
+    /// Whether there is nothing to commit.
+    pub(in crate::store) fn is_empty(&self) -> bool {
+        self.write_set.is_empty() && self.large.is_none()
+    }
+
+    /// What is in memory counts so much.
+    pub(in crate::store) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// How many writes were streamed; `None` if it does not stream.
+    pub(in crate::store) fn locked_rows(&self) -> Option<u64> {
+        self.large.as_ref().map(|large| large.writes())
+    }
+
+    /// Refuses a transaction that is over.
+    pub(in crate::store) fn check(&self) -> Result<()> {
+        match &self.aborted {
+            None => Ok(()),
+            Some(AbortReason::Conflict(conflict)) => Err(ErrorKind::Conflict(conflict.clone()).into()),
+            Some(AbortReason::Other(why)) => Err(Error::invalid(format!("the transaction is over: {why}"))),
+        }
+    }
+
+    /// What the transaction has made of the row.
+    pub(in crate::store) fn get(&self, store: &Store, row: &RowKey) -> Result<Option<Mutation>> {
+        match (self.write_set.get(row), &self.large) {
+            (Some(mutation), _) => Ok(Some(mutation.clone())),
+            (None, Some(_)) => read_own_lock(&*store.inner.engine.snapshot()?, self.id, row),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// What was streamed so far, for a scan.
+    pub(in crate::store) fn large_writes(&self, store: &Store) -> Result<Option<LargeWrites>> {
+        let view = || Ok(LargeWrites { view: store.inner.engine.snapshot()?, txn: self.id });
+        self.large.as_ref().map(|_| view()).transpose()
+    }
+
+    pub(in crate::store) fn write(
+        &mut self,
+        store: &Store,
+        (keyspace, life): (KeyspaceId, &Arc<KeyspaceDescriptor>),
+        row: RowKey,
+        mutation: Mutation,
+        spent: &TxnTimer,
+    ) -> Result<()> {
+        self.check()?;
+        let replaced = if self.savepoints.is_empty() { None } else { Some(self.get(store, &row)?) };
+        let undo_bytes = replaced.as_ref().map_or(0, |replaced| size_of_undo(&row, replaced.as_ref()));
+        let undo = replaced.map(|replaced| (row.clone(), replaced));
+        let (bytes, all_undo_bytes) = (&mut self.bytes, self.undo_bytes + undo_bytes);
+        Arc::make_mut(&mut self.write_set).insert(row, mutation, |row, before, after| {
+            let replaced = before.map_or(0, |before| size_of_write(row, before));
+            let sum = *bytes - replaced + size_of_write(row, after);
+            let limit = store.inner.options.max_transaction_bytes;
+            crate::store::txn::check_size("a transaction", sum + all_undo_bytes, limit)?;
+            *bytes = sum;
+            Ok::<_, Error>(())
+        })?;
+        self.undo_bytes = all_undo_bytes;
+        self.undo.extend(undo);
+        if !self.keyspaces.iter().any(|(id, _)| *id == keyspace) {
+            self.keyspaces.push((keyspace, Arc::clone(life)));
+        }
+        if self.bytes >= store.inner.options.large_transaction_bytes && store.inner.coordinator.is_exclusive() {
+            self.lock_buffered_rows(store, spent)?;
+        }
+        Ok(())
+    }
+
+    /// Locks the buffered rows in the store, and empties the buffer.
+    pub(in crate::store) fn lock_buffered_rows(&mut self, store: &Store, timer: &TxnTimer) -> Result<()> {
+        if self.write_set.is_empty() {
+            return Ok(());
+        }
+        // The commit checks whether the view has expired, once all rows are locked.
+        let conditions =
+            Arc::new(CommitConditions { keyspaces: self.written_keyspaces(), ..CommitConditions::default() });
+        let large = match &mut self.large {
+            Some(large) => large,
+            none => match store.inner.coordinator.begin_large(self.id, self.read_ts) {
+                Some(large) => none.insert(large),
+                None => return Err(Error::invalid("not supported on a shared engine: large transactions")),
+            },
+        };
+        if let Err(why) = large.lock_rows(&self.write_set, &conditions, timer) {
+            // Every later call returns the same error.
+            let why = store.with_conflict_names(why);
+            self.abort(&why);
+            return Err(why);
+        }
+        match Arc::get_mut(&mut self.write_set) {
+            Some(buffer) => buffer.clear(),
+            // A scan is still reading it.
+            None => self.write_set = Arc::default(),
+        }
+        self.bytes = 0;
+        Ok(())
+    }
+
+    /// Commits the locked rows, and the buffered ones with them.
+    pub(in crate::store) fn commit_large(
+        &mut self,
+        store: &Store,
+        view: &Arc<ReadView>,
+        durable: bool,
+        attempt: Option<AttemptGuard>,
+        timer: &TxnTimer,
+    ) -> Result<Timestamp> {
+        self.lock_buffered_rows(store, timer)?;
+        let conditions = self.commit_conditions(view);
+        let Some(large) = &mut self.large else { return Err(Error::invalid("the transaction has locked no rows")) };
+        let committed =
+            large.commit(&conditions, durable, attempt, timer).map_err(|why| store.with_conflict_names(why));
+        match &committed {
+            Ok(_) => self.large = None,
+            Err(why) => self.abort(why),
+        }
+        committed
+    }
+
+    /// Ends a transaction that cannot commit any more. Rows that it has locked are released in the
+    /// background.
+    pub(in crate::store) fn abort(&mut self, why: &Error) {
+        self.large = None;
+        self.aborted = Some(match why.conflict() {
+            Some(conflict) if why.is_retryable() => AbortReason::Conflict(Box::new(conflict.clone())),
+            _ => AbortReason::Other(why.to_string()),
+        });
+    }
+
+    pub(in crate::store) fn savepoint(&mut self) -> u64 {
+        self.savepoints_made += 1;
+        self.savepoints.push((self.savepoints_made, self.undo.len()));
+        self.savepoints_made
+    }
+
+    pub(in crate::store) fn rollback_to(&mut self, store: &Store, number: u64) -> Result<()> {
+        self.check()?;
+        let position = self.savepoints.iter().position(|(valid, _)| *valid == number);
+        let Some((position, undo)) = position.and_then(|at| Some((at, self.savepoints.get(at)?.1))) else {
+            return Err(Error::invalid("the savepoint was taken back"));
+        };
+        // Read before anything is changed: an error leaves the transaction as it was.
+        let streamed = self.large_writes(store)?;
+        let mut restored = Vec::with_capacity(self.undo.len() - undo);
+        for (row, before) in self.undo.get(undo..).unwrap_or_default().iter().rev() {
+            let before = match (before, &streamed) {
+                // The row stays locked, which costs others a conflict that was there already.
+                (None, Some(streamed)) if !mutated!(LargeUndoLost) && streamed.write(row)?.is_some() => {
+                    Some(Mutation::LockOnly)
+                }
+                (before, _) => before.clone(),
+            };
+            restored.push((row.clone(), before));
+        }
+        self.savepoints.truncate(position + 1);
+        if mutated!(SavepointLeaks) {
+            return Ok(());
+        }
+        for (row, before) in self.undo.drain(undo..) {
+            self.undo_bytes -= size_of_undo(&row, before.as_ref());
+        }
+        let (bytes, buffer) = (&mut self.bytes, Arc::make_mut(&mut self.write_set));
+        for (row, before) in restored {
+            match before {
+                Some(before) => {
+                    let Ok(()) = buffer.insert(row, before, |row, after, before| {
+                        *bytes += size_of_write(row, before);
+                        *bytes -= after.map_or(0, |after| size_of_write(row, after));
+                        Ok::<_, Infallible>(())
+                    });
+                }
+                None => *bytes -= buffer.remove(&row).map_or(0, |after| size_of_write(&row, &after)),
+            }
+        }
+        Ok(())
+    }
+
+    /// What must hold at the commit.
+    pub(in crate::store) fn commit_conditions(&self, view: &Arc<ReadView>) -> Arc<CommitConditions> {
+        let (lives, view) = (self.written_keyspaces(), Some(Arc::clone(view)));
+        Arc::new(CommitConditions { keyspaces: lives, read_view: view, fences: self.fences.clone() })
+    }
+
+    /// Those of the keyspaces in which there is anything to commit.
+    fn written_keyspaces(&self) -> SmallVec<[Arc<KeyspaceDescriptor>; 1]> {
+        let is_written = |id: KeyspaceId| {
+            let first = self.write_set.first_at_or_after(&RowKey::new(id, b""));
+            self.large.is_some() || first.is_some_and(|(row, _)| row.keyspace_id() == id)
+        };
+        self.keyspaces.iter().filter(|(id, _)| is_written(*id)).map(|(_, life)| Arc::clone(life)).collect()
+    }
+}
+
+/// What a transaction has streamed out, as of one moment.
+pub(in crate::store) struct LargeWrites {
+    pub view: Arc<dyn EngineSnapshot>,
+    pub txn: TxnId,
+}
+
+impl LargeWrites {
+    fn write(&self, row: &RowKey) -> Result<Option<Mutation>> {
+        read_own_lock(&*self.view, self.txn, row)
+    }
+
+    /// What was written to a row, given its cell in the lock column.
+    pub(in crate::store) fn write_of(&self, row: &RowKey, lock: &[u8]) -> Result<Option<Mutation>> {
+        let lock = decode_lock(row.as_bytes(), lock)?;
+        if lock.txn == self.txn { lock_mutation(&*self.view, row, lock).map(Some) } else { Ok(None) }
+    }
+}
+
+fn size_of_write(row: &RowKey, mutation: &Mutation) -> usize {
+    row.as_bytes().len() + mutation.value_bytes() + ROW_OVERHEAD_BYTES
+}
+
+fn size_of_undo(row: &RowKey, before: Option<&Mutation>) -> usize {
+    before.map_or(ROW_OVERHEAD_BYTES, |before| size_of_write(row, before))
+}

@@ -1,0 +1,176 @@
+//! How a transaction ends: committed, rolled back or dropped. Whichever it is, it is counted, and logged if it was slow.
+
+use std::time::Duration;
+
+use crate::coordinator::CommitRequest;
+use crate::error::{Conflict, Error, ErrorKind, Result};
+use crate::store::Durability;
+use crate::store::introspect::slow_log::{AttemptTiming, PastAttempts, TxnOutcome};
+use crate::store::txn::Txn;
+use crate::timestamp::Timestamp;
+
+/// How and when a transaction ended. Of an attempt of several only the moment counts.
+pub(in crate::store) struct TxnEnd {
+    at: Duration,
+    outcome: TxnOutcome,
+    conflict: Option<Box<Conflict>>,
+}
+
+/// A committed transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Commit {
+    /// When it was committed; for a transaction that wrote nothing, what it has seen.
+    pub commit_ts: Timestamp,
+}
+
+impl Txn {
+    /// Commits.
+    ///
+    /// With [`Durability::Sync`] it returns when the commit, and everything that the transaction has read, is durable.
+    ///
+    /// The transaction is over either way, and cannot be used by mistake:
+    ///
+    /// ```compile_fail,E0382
+    /// # let store = percolite::Store::in_memory().unwrap();
+    /// let txn = store.begin().unwrap();
+    /// let failed = txn.commit();
+    /// txn.commit();
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`]: another transaction came first; nothing of this one remains.
+    /// [`ErrorKind::Undetermined`]: the store failed at a moment when the transaction may have been committed.
+    /// [`ErrorKind::KeyspaceNotFound`]: a keyspace that it writes to was dropped meanwhile.
+    /// [`ErrorKind::LockLost`]: a lock that it is [fenced](Txn::fence) by has ended. Nothing was written; the same transaction, fenced by
+    /// the same grant, would fail again. Others mean that nothing was committed.
+    pub fn commit(mut self) -> Result<Commit> {
+        self.commit_in_place()
+    }
+
+    pub(in crate::store) fn commit_in_place(&mut self) -> Result<Commit> {
+        span!(DEBUG, "commit", owner = %self.id.owner, label = self.options.label);
+        let began = self.store.inner.runtime.elapsed();
+        self.reader.timer.start(began);
+        let (wrote, was_over) = (!self.buffer.is_empty(), self.buffer.check().is_err());
+        let mut committed = self.try_commit();
+        let at = self.reader.timer.last();
+        let metrics = &self.store.inner.metrics;
+        let (outcome, met) = match &mut committed {
+            Ok(ts) => {
+                if wrote {
+                    let timer = if self.is_durable() { &metrics.commit_durable } else { &metrics.commit_buffered };
+                    timer.record(at.saturating_sub(began));
+                }
+                event!(DEBUG, owner = %self.id.owner, commit_ts = %ts, rows = self.buffer.write_set.len(),
+                    label = self.options.label, "transaction committed");
+                (TxnOutcome::Committed(*ts), None)
+            }
+            Err(why) if why.is_retryable() => {
+                let conflict = why.conflict_mut();
+                // One that was met while the transaction was written has been counted then.
+                if let Some(conflict) = conflict.filter(|_| !was_over) {
+                    self.store.fill_conflict_names(conflict);
+                    conflict.read_ts = self.reader.view.read_ts;
+                    self.store.count_conflict(&self.reader, conflict);
+                }
+                (TxnOutcome::Conflict, why.conflict())
+            }
+            Err(_) if self.is_attempt => (TxnOutcome::RolledBack, None),
+            Err(why) => (TxnOutcome::Failed(why.to_string()), None),
+        };
+        let conflict = met.filter(|_| !self.is_attempt).map(|conflict| Box::new(conflict.clone()));
+        self.ended = Some(TxnEnd { at, outcome, conflict });
+        committed.map(|ts| Commit { commit_ts: ts })
+    }
+
+    fn try_commit(&mut self) -> Result<Timestamp> {
+        self.store.check_usable(&self.reader.view)?;
+        let inner = &self.store.inner;
+        let durable = self.is_durable();
+        let held = self.attempt.take();
+        let spent = &self.reader.timer;
+        self.buffer.check()?;
+        if self.buffer.is_empty() {
+            drop(held);
+            self.buffer.check_and_release_fences()?;
+            if durable {
+                inner.coordinator.wait_durable(self.reader.view.read_ts, spent)?;
+            }
+            inner.coordinator.note_acked(self.reader.view.read_ts);
+            return Ok(self.reader.view.read_ts);
+        }
+        if self.buffer.large.is_some() {
+            return self.buffer.commit_large(&self.store, &self.reader.view, durable, held, spent);
+        }
+        inner.coordinator.commit(CommitRequest {
+            txn: self.id,
+            read_ts: self.buffer.read_ts(),
+            writes: &self.buffer.write_set,
+            protocol: self.options.commit_protocol.unwrap_or(inner.options.protocol),
+            durable,
+            conditions: self.buffer.commit_conditions(&self.reader.view),
+            attempt: held,
+            timer: spent,
+        })
+    }
+
+    /// Rolls back, and waits until everything that the transaction has read is durable, so that the caller may act on it; one
+    /// of [`Durability::Buffered`] does not wait. To leave without waiting, drop the transaction.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Undetermined`] when the sync fails: what was read may not be durable. [`ErrorKind::Closed`]; it is rolled back
+    /// all the same.
+    pub fn rollback(self) -> Result<()> {
+        self.store.inner.check_open()?;
+        self.answer_without_commit()
+    }
+
+    /// Waits for what the caller may conclude from what was read, if the transaction is to be durable.
+    pub(in crate::store) fn answer_without_commit(&self) -> Result<()> {
+        if self.is_durable() { self.wait_reads_durable() } else { Ok(()) }
+    }
+
+    pub(in crate::store) fn is_durable(&self) -> bool {
+        self.options.durability.unwrap_or(self.store.inner.options.durability) == Durability::Sync
+    }
+
+    /// The conflict that the transaction has met, if any.
+    pub(in crate::store) fn conflict_met(&self) -> Option<Error> {
+        Some(ErrorKind::Conflict(self.reader.first_conflict()?).into())
+    }
+
+    /// What is known of it now that it is over.
+    pub(in crate::store) fn last(&self) -> AttemptTiming {
+        let ended = self.ended.as_ref().map_or_else(|| self.store.inner.runtime.elapsed(), |ended| ended.at);
+        AttemptTiming::new(self.id, &self.reader, ended)
+    }
+
+    /// Waits until everything that the transaction may have read is durable.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Undetermined`] when the sync fails, [`ErrorKind::Closed`].
+    pub fn wait_reads_durable(&self) -> Result<()> {
+        self.store.inner.check_open()?;
+        self.store.inner.coordinator.wait_durable(self.reader.view.read_ts, &self.reader.timer)
+    }
+}
+
+impl Drop for Txn {
+    fn drop(&mut self) {
+        // A large transaction that was not committed is rolled back in the background.
+        drop(self.buffer.large.take());
+        if !self.is_attempt && self.store.inner.options.slow_transaction_threshold < Duration::MAX {
+            let last = self.last();
+            if self.store.is_slow(last.ended.saturating_sub(last.began)) {
+                let (outcome, conflict) = match self.ended.take() {
+                    Some(ended) => (ended.outcome, ended.conflict),
+                    None => (TxnOutcome::RolledBack, self.reader.first_conflict()),
+                };
+                let mut before = PastAttempts { attempts: 1, ..PastAttempts::default() };
+                before.conflicts.extend(conflict.map(|conflict| *conflict));
+                self.store.log_slow(last.began, &mut before, &last, outcome);
+            }
+        }
+    }
+}
