@@ -5,8 +5,8 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::keyspace_descriptor::KeyspaceDescriptor;
-use crate::locking::Fences;
-use crate::view::ReadView;
+use crate::lock_manager::Fences;
+use crate::read_view::ReadView;
 
 /// Conditions of a transaction. The leader checks them in the same round in which it decides the
 /// changes, so nothing happens in between.

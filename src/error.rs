@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::bounds::OptionOutOfRange;
 use crate::engine::EngineError;
-use crate::locking::{LockLost, LockNotAvailable};
+use crate::lock_manager::{LockLost, LockNotAvailable};
 use crate::owner::OwnerId;
 use crate::row::RowKey;
 use crate::timestamp::{Timestamp, UtcDateTime};

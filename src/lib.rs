@@ -129,11 +129,11 @@ mod coordinator;
 pub(crate) mod disk;
 pub mod engine;
 mod error;
-mod identity;
+mod store_id;
 pub mod keys;
 mod keyspace_descriptor;
 mod lock_value;
-mod locking;
+mod lock_manager;
 #[allow(clippy::cast_possible_truncation, reason = "its slots are numbered by 32 bits")]
 #[allow(
     dead_code,
@@ -152,12 +152,12 @@ pub mod row;
 mod row_hash;
 mod row_key;
 pub mod runtime;
-mod shown;
+mod json_forms;
 mod store;
 mod sync;
 pub mod timestamp;
 mod typed;
-mod view;
+mod read_view;
 mod waiter;
 #[cfg_attr(
     not(all(test, feature = "rocks")),
@@ -181,7 +181,7 @@ pub use coordinator::shared::{LockWaiter, SharedConfig, SleepingLockWaiter};
 pub use coordinator::{CommitProtocol, HistoryRetention};
 pub use engine::{ColumnStats, Compression, DataLoss, EngineStats};
 pub use error::{Conflict, ConflictReason, Error, ErrorKind, Result};
-pub use locking::{
+pub use lock_manager::{
     CancelToken, ExpiredLease, LockEntry, LockHolder, LockLost, LockLostReason, LockMode, LockModeStats,
     LockNotAvailable, LockState, LockStats, LockTable, LockTarget,
 };

@@ -4,19 +4,19 @@
 //! No layer below depends on this; the synchronous store needs no runtime. A call that reads or
 //! commits runs once on a blocking thread, `transact` once for each attempt.
 
-mod hop;
-mod locks;
+mod blocking;
+mod lock_guard;
 mod scan;
 mod transact;
 
 use std::ops::Bound;
 
-use self::hop::run_blocking;
+use self::blocking::run_blocking;
 use crate::error::{Error, Result};
 use crate::store::{KeyRange, Keyspace, Snapshot, Store};
 use crate::timestamp::Timestamp;
 
-pub use locks::AsyncLockGuard;
+pub use lock_guard::AsyncLockGuard;
 pub use scan::AsyncScan;
 
 /// A [`Store`] for asynchronous code on tokio. Cheap to clone; clones, and the [`Store`] that it

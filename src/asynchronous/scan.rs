@@ -7,7 +7,7 @@ use std::vec::IntoIter;
 use futures_core::Stream;
 use tokio::task::JoinHandle;
 
-use super::hop::{current_runtime, join_result};
+use super::blocking::{current_runtime, join_result};
 use crate::error::Result;
 use crate::store::{Scan, Store};
 

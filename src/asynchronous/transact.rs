@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_timer::Delay;
 
 use super::AsyncStore;
-use super::hop::run_blocking;
+use super::blocking::run_blocking;
 use crate::contention::{AdmissionWait, AttemptGuard, WaitAction};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{RetryLoop, Txn, TxnOptions};

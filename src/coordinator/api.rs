@@ -7,12 +7,12 @@ use super::retention::Retention;
 use crate::commit_conditions::CommitConditions;
 use crate::contention::{AdmissionWait, AttemptGuard};
 use crate::error::{Conflict, Result};
-use crate::locking::LockManager;
+use crate::lock_manager::LockManager;
 use crate::observe::TxnTimer;
 use crate::protocol::TransactionStatus;
 use crate::row::{KeyspaceId, Lock, RowKey, TxnId};
 use crate::timestamp::Timestamp;
-use crate::view::ReadView;
+use crate::read_view::ReadView;
 use crate::writes::WriteSet;
 
 /// How a transaction's rows are committed.

@@ -20,7 +20,7 @@ use crate::protocol::{TransactionStatus, txn_status};
 use crate::row::{KeyspaceId, Lock, RowKey, TxnId};
 use crate::runtime::Env;
 use crate::timestamp::Timestamp;
-use crate::view::ReadView;
+use crate::read_view::ReadView;
 
 /// See the [module](self).
 pub struct ReadOnlyCoordinator {

@@ -30,7 +30,7 @@ use crate::protocol::{
 use crate::row::{KeyspaceId, Lock, Mutation, Row, RowKey, TxnId, TxnRecord, WriteRecord};
 use crate::runtime::Env;
 use crate::timestamp::Timestamp;
-use crate::view::ReadView;
+use crate::read_view::ReadView;
 
 /// How often a request without an answer is repeated.
 const UNKNOWN_RETRIES_MAX: u32 = 50;

@@ -18,13 +18,13 @@
 //! | [`sim`] | a [`local`] engine in memory, with crashes that tests can choose |
 //! | [`unreliable`] | wraps any engine and makes it delay, repeat and lose requests |
 
-mod cells;
-mod figures;
+mod page_buffer;
+mod stats;
 #[cfg(feature = "rocks")]
 pub mod folder;
-mod group;
+mod row_batch;
 pub mod local;
-mod lost;
+mod data_loss;
 #[cfg_attr(not(feature = "rocks"), allow(dead_code, unused_imports, reason = "only the directory engine uses it"))]
 pub(crate) mod lsm;
 #[cfg(feature = "crashtest")]
@@ -32,7 +32,7 @@ pub mod machine;
 #[cfg(feature = "rocks")]
 mod rocks;
 pub mod sim;
-mod stalls;
+mod stall_tracker;
 pub mod storage;
 pub mod unreliable;
 
@@ -43,11 +43,11 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-pub use self::cells::PageBuffer;
-pub(crate) use self::cells::{decode_lock, decode_row_key, decode_write};
-pub use self::figures::{ColumnStats, EngineStats, WriteStallStats};
-pub use self::group::{OnePhaseWrites, RowBatch};
-pub use self::lost::DataLoss;
+pub use self::page_buffer::PageBuffer;
+pub(crate) use self::page_buffer::{decode_lock, decode_row_key, decode_write};
+pub use self::stats::{ColumnStats, EngineStats, WriteStallStats};
+pub use self::row_batch::{OnePhaseWrites, RowBatch};
+pub use self::data_loss::DataLoss;
 use self::storage::Column;
 use crate::bounds::OptionOutOfRange;
 use crate::row::{KeyspaceId, Lock, Row, RowKey, TxnRecord, WriteRecord};

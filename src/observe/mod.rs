@@ -54,15 +54,15 @@
 //! (debug) is around a commit.
 
 pub(crate) mod counters;
-mod latency;
-mod spent;
+mod histogram;
+mod txn_timer;
 
 pub(crate) use counters::Metrics;
 #[cfg(feature = "metrics")]
 pub(crate) use counters::{gauge, lock_gauge};
-pub(crate) use latency::Histogram;
-pub use latency::{Latencies, LatencyHistogram};
-pub(crate) use spent::{TxnPhase, TxnTimer};
+pub(crate) use histogram::Histogram;
+pub use histogram::{Latencies, LatencyHistogram};
+pub(crate) use txn_timer::{TxnPhase, TxnTimer};
 
 /// Emits an event. Without the feature the arguments are not evaluated.
 #[cfg(feature = "tracing")]

@@ -7,7 +7,7 @@
 use std::sync::{Arc, OnceLock};
 
 use crate::error::{CLOSED_BY_USER, Error, ErrorKind, Result};
-use crate::locking::LockManager;
+use crate::lock_manager::LockManager;
 use crate::runtime::Watermark;
 
 /// See the [module](self).

@@ -30,7 +30,7 @@ use super::views::Views;
 use crate::contention::{AttemptGuard, UnlockWaiters};
 use crate::engine::{ApplyResult, Engine, RowBatch};
 use crate::error::{Error, ErrorKind, Result};
-use crate::locking::InFlightFences;
+use crate::lock_manager::InFlightFences;
 use crate::observe::{Metrics, TxnPhase, TxnTimer};
 use crate::runtime::Env;
 use crate::sync::Mutex;

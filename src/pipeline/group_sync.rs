@@ -33,7 +33,7 @@ use crate::oracle::{HIGH_WATER_KEY, LocalOracle};
 use crate::runtime::{Env, JoinHandle, Parker, Watermark};
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
-use crate::view::ReadView;
+use crate::read_view::ReadView;
 
 /// What group sync uses of the rest.
 pub struct SyncParts {

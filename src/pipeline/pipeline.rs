@@ -13,14 +13,14 @@ use super::views::Views;
 use crate::contention::{AdmissionWait, UnlockWaiters};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::identity;
-use crate::locking::{LockManager, LockMetrics};
+use crate::store_id;
+use crate::lock_manager::{LockManager, LockMetrics};
 use crate::observe::{Metrics, TxnTimer};
 use crate::oracle::{HIGH_WATER_KEY, LocalOracle, read_high_water};
 use crate::row::{RowChange, RowKey};
 use crate::runtime::Env;
 use crate::timestamp::Timestamp;
-use crate::view::ReadView;
+use crate::read_view::ReadView;
 
 /// See the [module](super).
 pub struct Pipeline {
@@ -205,7 +205,7 @@ fn open_oracle(engine: &dyn Engine, env: &dyn Env) -> Result<LocalOracle, Error>
     crash_point!(OpenBefore);
     let reservation = oracle.first_reservation(env.unix_millis());
     let mut entries = vec![(HIGH_WATER_KEY.into(), Some(reservation.to_u64().to_be_bytes().to_vec()))];
-    entries.extend(identity::at_opening(engine, || env.random())?);
+    entries.extend(store_id::at_opening(engine, || env.random())?);
     engine.write_meta(&entries)?;
     engine.sync()?;
     crash_point!(OpenReserved);

@@ -19,7 +19,7 @@ use super::conflict_set::{ConflictSet, LastCommit};
 use super::submission::{Rejection, Submission, SubmissionKind};
 use crate::commit_conditions::CommitConditions;
 use crate::engine::{OnePhaseWrites, RowBatch};
-use crate::locking::InFlightFences;
+use crate::lock_manager::InFlightFences;
 use crate::row::{CellChange, LockVersion, Mutation, Precondition, RowChange, RowKey};
 use crate::timestamp::Timestamp;
 

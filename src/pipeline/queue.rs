@@ -2,7 +2,7 @@
 
 use super::reply::ReplySender;
 use super::submission::Submission;
-use crate::locking::InFlightFences;
+use crate::lock_manager::InFlightFences;
 
 #[derive(Default)]
 pub struct CommitQueue {
@@ -48,7 +48,7 @@ mod tests {
 
     use super::*;
     use crate::commit_conditions::CommitConditions;
-    use crate::locking::Fences;
+    use crate::lock_manager::Fences;
     use crate::pipeline::SubmissionKind;
     use crate::pipeline::reply::ReplySlot;
     use crate::runtime::SystemEnv;

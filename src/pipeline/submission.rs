@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::commit_conditions::CommitConditions;
 use crate::contention::AttemptGuard;
 use crate::engine::RowBatch;
-use crate::locking::LockLost;
+use crate::lock_manager::LockLost;
 use crate::row::{LockVersion, Row, RowKey};
 use crate::timestamp::Timestamp;
 

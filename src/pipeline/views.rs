@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::runtime::Env;
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
-use crate::view::ReadView;
+use crate::read_view::ReadView;
 
 /// See the [module](self).
 pub struct Views {

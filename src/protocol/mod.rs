@@ -27,23 +27,23 @@
 //! get the result that the row's columns determine. A step does not depend on whether it is the
 //! first to run.
 
-mod collect;
+mod gc;
 mod commit;
 mod heartbeat;
 mod one_phase;
 mod prewrite;
 mod resolve;
-mod roll_back;
-mod status;
+mod rollback;
+mod check_txn_status;
 
-pub use collect::{GcRequest, OldVersion, delete_txn_record, gc_row};
+pub use gc::{GcRequest, OldVersion, delete_txn_record, gc_row};
 pub use commit::{CommitRow, commit, commit_at_least};
 pub use heartbeat::{Heartbeat, heartbeat};
 pub use one_phase::{OnePhase, one_phase};
 pub use prewrite::{Prewrite, PrewriteResult, prewrite};
 pub use resolve::{Resolve, resolve};
-pub use roll_back::{Rollback, release_lock, rollback};
-pub use status::{
+pub use rollback::{Rollback, release_lock, rollback};
+pub use check_txn_status::{
     CheckTxnStatus, OwnerLiveness, TransactionStatus, check_txn_status, txn_status, txn_status_or_rolled_back,
 };
 

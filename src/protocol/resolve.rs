@@ -4,7 +4,7 @@
 //! reader or writer that finds the lock may resolve it, concurrently with others, and again after a
 //! crash in the middle.
 
-use super::roll_back::rollback_by_resolver;
+use super::rollback::rollback_by_resolver;
 use super::{CommitRow, Rollback, Step, StepError, TransactionStatus, commit, own_lock};
 use crate::row::{Row, RowKey, TxnId};
 

@@ -332,7 +332,7 @@ impl Store {
     /// The store's own random number; `None` where it has none.
     fn store_id(&self) -> Result<Option<u64>> {
         self.inner.check_open()?;
-        Ok(crate::identity::load(&*self.inner.engine)?)
+        Ok(crate::store_id::load(&*self.inner.engine)?)
     }
 
     /// Returns once everything at or below `ts` that there is is durable.

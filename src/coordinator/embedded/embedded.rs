@@ -30,7 +30,7 @@ use crate::row::{KeyspaceId, Lock, Mutation, RowKey, TxnId};
 use crate::runtime::Env;
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
-use crate::view::ReadView;
+use crate::read_view::ReadView;
 
 /// Pages of lock cleanup before a store closes; the next incarnation does the rest.
 const CLEANUP_PAGES_AT_CLOSE: usize = 16;

@@ -21,7 +21,7 @@ use crate::pipeline::Pipeline;
 use crate::runtime::Env;
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
-use crate::view::ReadView;
+use crate::read_view::ReadView;
 
 /// The history of a store, and the GC horizon that follows from it.
 pub struct History {

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use super::super::LockAuthority;
 use crate::error::{CLOSED_BY_USER, Error, Result};
-use crate::locking::LockManager;
+use crate::lock_manager::LockManager;
 use crate::pipeline::Pipeline;
 use crate::timestamp::Timestamp;
-use crate::view::ReadView;
+use crate::read_view::ReadView;
 
 /// The pipeline as the authority for grants.
 pub struct PipelineAuthority(pub Arc<Pipeline>);

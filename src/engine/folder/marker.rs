@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use super::{TABLES_DIR, WAL_DIR};
 use crate::engine::EngineError;
-use crate::engine::rocks::names::is_rocksdb_file;
+use crate::engine::rocks::file_names::is_rocksdb_file;
 use crate::wal;
 
 /// The format that this program reads and writes.

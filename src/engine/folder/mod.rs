@@ -12,17 +12,17 @@
 //! directory without the marker is not a store. `salvage` opens a damaged one.
 
 pub(super) mod marker;
-mod published;
+mod status_file;
 pub(crate) mod salvage;
-mod torn;
+mod torn_manifest;
 
 use std::path::{Path, PathBuf};
 
 use self::marker::{LockedDir, commit_checkpoint_marker, commit_marker, lock_exclusive, lock_shared};
-pub(crate) use self::published::read;
+pub(crate) use self::status_file::read;
 use super::local::LocalEngine;
 use super::lsm::{LsmBatch, LsmOptions, LsmSnapshot, LsmStorage};
-use super::rocks::names::remove_stale_options_files;
+use super::rocks::file_names::remove_stale_options_files;
 use super::rocks::{RocksOptions, RocksStorage};
 use super::storage::{CellReader, Column, Storage};
 use super::{DataLoss, EngineError, EngineStats, RowRange, ScanCursor, WriteStallStats};
@@ -84,7 +84,7 @@ impl FolderStorage {
         let tables_setup = setup.table_options()?;
         let LockedDir { marker, identity } = lock_exclusive(path)?;
         // A killed process may have left one. A directory that cannot be written fails below.
-        let _ = published::write(path, None);
+        let _ = status_file::write(path, None);
         let is_new = identity.is_none();
         let identity = identity.unwrap_or_else(random);
         let (wal, tables) = (path.join(WAL_DIR), path.join(TABLES_DIR));
@@ -94,7 +94,7 @@ impl FolderStorage {
             }
         } else {
             remove_stale_options_files(&tables);
-            torn::truncate_torn_manifest(path, tables_setup, identity)?;
+            torn_manifest::truncate_torn_manifest(path, tables_setup, identity)?;
         }
         let tables = RocksStorage::open(&tables, tables_setup, is_new, marker)?;
         let options = LsmOptions {
@@ -258,6 +258,6 @@ impl Storage for FolderStorage {
     }
 
     fn write_status_file(&self, document: Option<&[u8]>) -> Result<(), EngineError> {
-        published::write(&self.path, document).map_err(|why| io_error("write the status file in", &self.path, &why))
+        status_file::write(&self.path, document).map_err(|why| io_error("write the status file in", &self.path, &why))
     }
 }

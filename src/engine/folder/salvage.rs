@@ -1,22 +1,22 @@
 //! Salvage: reading all that is intact in a damaged store directory. The directory itself is only
 //! read.
 //!
-//! The tables are opened, without a [torn manifest record](super::torn) if there is one. If that
-//! fails, they are rebuilt from their files: see [`rebuild`](crate::engine::rocks::rebuild). Above
+//! The tables are opened, without a [torn manifest record](super::torn_manifest) if there is one. If that
+//! fails, they are rebuilt from their files: see [`rebuild`](crate::engine::rocks::repair). Above
 //! them are the readable frames of the write-ahead log: from the flushed sequence, or from the
 //! oldest frame that is left, up to the first damaged one.
 
 use std::path::Path;
 
 use super::marker::{StoreLock, lock_for_repair};
-use super::{FolderOptions, TABLES_DIR, WAL_DIR, random, read_accepted_losses, torn};
+use super::{FolderOptions, TABLES_DIR, WAL_DIR, random, read_accepted_losses, torn_manifest};
 use crate::disk::OsDisk;
 use crate::engine::EngineError;
 use crate::engine::lsm::LsmStorage;
 use crate::engine::rocks::RocksStorage;
-use crate::engine::rocks::around;
+use crate::engine::rocks::skip_corruption;
 use crate::engine::rocks::manifest;
-use crate::engine::rocks::rebuild::{self, ScratchDir};
+use crate::engine::rocks::repair::{self, ScratchDir};
 use crate::engine::storage::{Column, Storage as _};
 
 /// A damaged store, opened for reading.
@@ -45,7 +45,7 @@ pub fn open(folder: &Path, scratch: &Path, setup: FolderOptions) -> Result<Salva
     // An unreadable manifest is handled below, like a missing one.
     if manifest::find_torn_record(&tables).is_ok_and(|torn| torn.is_some()) {
         let mut losses = Vec::new();
-        let opened = torn::open_truncated_copy(&tables, scratch, tables_setup).and_then(|(tables, copy)| {
+        let opened = torn_manifest::open_truncated_copy(&tables, scratch, tables_setup).and_then(|(tables, copy)| {
             LsmStorage::open_for_salvage(OsDisk::new(&wal), tables, random(), &mut losses)
                 .map(|storage| (storage, copy))
         });
@@ -53,7 +53,7 @@ pub fn open(folder: &Path, scratch: &Path, setup: FolderOptions) -> Result<Salva
             return Ok(Salvaged { storage, notes, _scratch: Some(copy), _marker: marker });
         }
     }
-    let (tables, copy) = rebuild::open_or_repair(&tables, scratch, tables_setup, &mut notes)?;
+    let (tables, copy) = repair::open_or_repair(&tables, scratch, tables_setup, &mut notes)?;
     let storage = LsmStorage::open_for_salvage(OsDisk::new(wal), tables, random(), &mut notes)?;
     Ok(Salvaged { storage, notes, _scratch: copy, _marker: marker })
 }
@@ -66,7 +66,7 @@ pub fn read_readable_cells<E: From<EngineError>>(
     mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), E>,
 ) -> Result<Vec<String>, E> {
     let snapshot = storage.snapshot()?;
-    let lost = around::scan_skipping_corruption(storage.tables(), column, |key, value| {
+    let lost = skip_corruption::scan_skipping_corruption(storage.tables(), column, |key, value| {
         if snapshot.memtables_contain(column, key) { Ok(()) } else { visit(key, value) }
     })?;
     snapshot.for_each_memtable_cell(column, visit)?;

@@ -9,19 +9,19 @@
 //! The commit pipeline checks most preconditions in memory and removes them. Then a call is one
 //! write and no reads. `changes` encodes row changes as cells; `view` decodes cells into rows.
 
-mod changes;
-mod view;
+mod encode;
+mod snapshot;
 
 use std::collections::HashSet;
 use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
-use self::changes::CellBatchBuilder;
-pub(crate) use self::changes::{GC_PREFIX, gc_key, parse_gc_key};
-pub(crate) use self::view::SAFE_POINT;
-use self::view::{LocalSnapshot, PageLimits, read_for_preconditions, read_row, read_safe_point};
-use super::cells::decode;
+use self::encode::CellBatchBuilder;
+pub(crate) use self::encode::{GC_PREFIX, gc_key, parse_gc_key};
+pub(crate) use self::snapshot::SAFE_POINT;
+use self::snapshot::{LocalSnapshot, PageLimits, read_for_preconditions, read_row, read_safe_point};
+use super::page_buffer::decode;
 use super::storage::{Batch as _, Column, Storage};
 use super::{
     ApplyResult, Capabilities, DataLoss, Engine, EngineError, EngineSnapshot, EngineStats, GcEntry, RowBatch, RowRange,
@@ -106,7 +106,7 @@ impl<S: Storage> Engine for LocalEngine<S> {
         let _write_lock = self.storage.write_lock().lock();
         let reads = batches.iter().any(RowBatch::is_conditional);
         let mut results = Vec::with_capacity(batches.len());
-        let mut cells = CellBatchBuilder { batch: self.storage.new_batch(changes::estimate_batch_bytes(batches)) };
+        let mut cells = CellBatchBuilder { batch: self.storage.new_batch(encode::estimate_batch_bytes(batches)) };
         let mut dirty_rows: HashSet<&RowKey> = HashSet::new();
         for batch in batches {
             if batch.is_conditional() {

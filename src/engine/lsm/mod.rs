@@ -35,7 +35,7 @@
 
 mod background;
 mod batch;
-mod figures;
+mod stats;
 mod flush;
 mod merge;
 mod open;
@@ -52,7 +52,7 @@ use self::background::FlushThread;
 pub use self::batch::LsmBatch;
 pub use self::open::LsmOptions;
 pub use self::snapshot::LsmSnapshot;
-use super::stalls::StallTracker;
+use super::stall_tracker::StallTracker;
 use super::storage::{CellReader, Column, Storage};
 use super::{EngineError, EngineStats, RowRange, WriteStallStats};
 use crate::disk::Disk;

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::disk::Disk;
 use crate::engine::EngineError;
-use crate::engine::stalls::StallTracker;
+use crate::engine::stall_tracker::StallTracker;
 use crate::engine::storage::{Column, Storage};
 use crate::memtable::{MalformedPayload, MemtableWriter};
 use crate::sync::Mutex;

@@ -12,16 +12,16 @@
 //! | `manifest` | checks of the manifest before RocksDB reads it |
 //! | `rebuild` | repair of tables that RocksDB cannot open |
 
-pub(super) mod around;
+pub(super) mod skip_corruption;
 mod cursor;
 mod errors;
-mod figures;
+mod stats;
 pub(super) mod manifest;
-pub(super) mod names;
+pub(super) mod file_names;
 mod options;
-pub(super) mod rebuild;
-mod stall;
-mod writing;
+pub(super) mod repair;
+mod write_retry;
+mod write;
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -321,7 +321,7 @@ impl Storage for RocksStorage {
     }
 
     fn stats(&self) -> Result<EngineStats, EngineError> {
-        self.database.with_dependent(|LockedDb { db, .. }, columns| figures::collect(db, columns))
+        self.database.with_dependent(|LockedDb { db, .. }, columns| stats::collect(db, columns))
     }
 }
 

@@ -35,7 +35,7 @@ use crate::store::read::scan::Scan;
 use crate::store::{MAX_KEYSPACE_NAME_BYTES, Snapshot, Store, Txn, TxnOptions};
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
-use crate::view::ReadView;
+use crate::read_view::ReadView;
 
 pub(in crate::store) const CATALOG_ID: KeyspaceId = KeyspaceId(0);
 const NAME_PREFIX: &str = "name/";

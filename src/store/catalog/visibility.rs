@@ -20,7 +20,7 @@ use crate::row::{KeyspaceId, RowKey};
 use crate::store::catalog::{CATALOG_ID, NAME_PREFIX, NEXT_ID_KEY, STAGED_MARK, decode_id, dropped_key, name_key};
 use crate::store::{Keyspace, Store};
 use crate::timestamp::Timestamp;
-use crate::view::ReadView;
+use crate::read_view::ReadView;
 
 /// At which views the catalog is known to list a keyspace, or not to have its number yet.
 pub struct VisibilityCache {

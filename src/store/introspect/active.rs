@@ -16,7 +16,7 @@ use crate::row::TxnId;
 use crate::store::Store;
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
-use crate::view::ReadView;
+use crate::read_view::ReadView;
 
 const SHARDS: usize = 16;
 const PRUNE_MIN: usize = 16;

@@ -13,7 +13,7 @@ use crate::observe::Latencies;
 use crate::owner::OwnerId;
 use crate::protocol::{TransactionStatus, txn_status_or_rolled_back};
 use crate::row::{KeyspaceId, Lock, LockType, RowKey, TxnId};
-use crate::shown::{seconds, seconds_or_none, text, text_or_none};
+use crate::json_forms::{seconds, seconds_or_none, text, text_or_none};
 use crate::store::{Keyspace, Store};
 use crate::timestamp::Timestamp;
 

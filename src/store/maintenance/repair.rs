@@ -27,7 +27,7 @@ use crate::store::options::MAX_TRANSACTION_BYTES;
 use crate::store::read::row::{load_value, visible_version};
 use crate::store::{Builder, Durability, IntegrityIssue, Keyspace, OnExisting, Store, TxnOptions};
 use crate::timestamp::Timestamp;
-use crate::view::ReadView;
+use crate::read_view::ReadView;
 
 /// So many cells are looked at between two calls of the progress callback.
 const PROGRESS_INTERVAL_CELLS: u64 = 1024;

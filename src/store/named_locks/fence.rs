@@ -12,7 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::locking::{FenceCondition, Grant, RequestHandle};
+use crate::lock_manager::{FenceCondition, Grant, RequestHandle};
 use crate::store::Txn;
 use crate::timestamp::Timestamp;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::bounds;
 use crate::error::{Error, ErrorKind, Result};
-use crate::locking::{
+use crate::lock_manager::{
     Grant, Lease, LockEntry, LockLostReason, LockMode, LockState, LockWait, RequestHandle, UpgradeResult,
 };
 use crate::store::named_locks::{Fence, LockOptions, LockWaitPolicy, NamedLocks};
@@ -14,7 +14,7 @@ use crate::store::{Inner, Store};
 use crate::timestamp::Timestamp;
 use crate::waiter::Waiter;
 
-use crate::store::named_locks::take::request_error;
+use crate::store::named_locks::acquire::request_error;
 
 /// A named lock that is held. Dropping the guard releases the lock, without waiting. The guard may
 /// be sent to other threads. It does not keep the store open: closing the store ends the grant.

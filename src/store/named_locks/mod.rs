@@ -18,34 +18,34 @@
 
 mod fence;
 mod guard;
-mod keeper;
-mod leases;
-mod named;
-mod opening;
+mod lease_renewer;
+mod lease_rows;
+mod by_token;
+mod load_leases;
 mod options;
-mod show;
-mod take;
-mod transact;
+mod inspect;
+mod acquire;
+mod locked_txn;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use crate::store::named_locks::fence::Fence;
 pub use crate::store::named_locks::guard::LockGuard;
-pub(in crate::store) use crate::store::named_locks::leases::decode_leases;
+pub(in crate::store) use crate::store::named_locks::lease_rows::decode_leases;
 pub use crate::store::named_locks::options::{LockOptions, LockWaitPolicy, MAX_LOCK_REASON_BYTES};
 #[cfg(feature = "tokio")]
-pub(crate) use crate::store::named_locks::take::{GrantPoll, RequestResult};
-pub(in crate::store) use crate::store::named_locks::transact::TxnLock;
+pub(crate) use crate::store::named_locks::acquire::{GrantPoll, RequestResult};
+pub(in crate::store) use crate::store::named_locks::locked_txn::TxnLock;
 #[cfg(feature = "tokio")]
-pub(crate) use crate::store::named_locks::transact::check_no_lease;
+pub(crate) use crate::store::named_locks::locked_txn::check_no_lease;
 
 use crate::coordinator::LockAuthority;
 use crate::error::{CLOSED_BY_USER, Error, Result};
-use crate::locking::{LockManager, LockTableContext};
+use crate::lock_manager::{LockManager, LockTableContext};
 use crate::runtime::Env;
 use crate::store::Store;
-use crate::store::named_locks::keeper::LeaseRenewer;
+use crate::store::named_locks::lease_renewer::LeaseRenewer;
 
 /// The named locks of a store. Guards share it with the store; it does not keep the store open.
 pub(crate) struct NamedLocks {
@@ -88,7 +88,7 @@ impl NamedLocks {
 
     /// Held locks and waiting requests.
     #[cfg(feature = "metrics")]
-    pub fn totals(&self) -> crate::locking::Totals {
+    pub fn totals(&self) -> crate::lock_manager::Totals {
         self.heads.totals(self.runtime.elapsed())
     }
 
@@ -104,7 +104,7 @@ impl NamedLocks {
         let mut over = self.heads.close(CLOSED_BY_USER);
         over.extend(self.keeper.stop());
         over.retain(|grant| grant.has_lease_row());
-        let _ = store.remove_leases(&over).inspect_err(|why| _ = keeper::is_transient(why));
+        let _ = store.remove_leases(&over).inspect_err(|why| _ = lease_renewer::is_transient(why));
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::bounds;
 use crate::error::{Error, Result};
-use crate::locking::{CancelToken, LockMode};
+use crate::lock_manager::{CancelToken, LockMode};
 
 /// The default timeout of a request: see [`LockWaitPolicy`].
 pub(in crate::store) const DEFAULT_LOCK_TIMEOUT: Duration = Duration::from_secs(30);

@@ -1,6 +1,6 @@
 //! Reading: snapshots, scans, versions.
 //!
-//! A read looks at a row through a [view](crate::view::ReadView): its lock, if locks may hide commits,
+//! A read looks at a row through a [view](crate::read_view::ReadView): its lock, if locks may hide commits,
 //! its newest version, and the history for older timestamps.
 
 pub(in crate::store) mod column_cursor;

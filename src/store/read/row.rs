@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::row::{Lock, LockType, RowKey, TxnId, Value, WriteRecord};
 use crate::store::Store;
 use crate::timestamp::Timestamp;
-use crate::view::ReadView;
+use crate::read_view::ReadView;
 
 /// What a lock says about a row at a view.
 enum LockEffect {

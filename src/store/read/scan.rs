@@ -20,7 +20,7 @@ use crate::store::introspect::active::ActiveReader;
 use crate::store::read::column_cursor::{ColumnCursor, is_before};
 use crate::store::read::row::visible_value_in_cell;
 use crate::store::txn::buffer::LargeWrites;
-use crate::view::ReadView;
+use crate::read_view::ReadView;
 use crate::writes;
 
 /// How many rows at least, and at most, are worth a hop to another thread.

@@ -9,7 +9,7 @@ use crate::store::read::scan::Scan;
 use crate::store::txn::{check_key, validated_rows};
 use crate::store::{Keyspace, Store, Versions};
 use crate::timestamp::Timestamp;
-use crate::view::ReadView;
+use crate::read_view::ReadView;
 
 /// A consistent view of the store that does not change. Owned: it may be kept, sent and shared freely. What it answers for a
 /// keyspace does not change either, whenever that is created or dropped.

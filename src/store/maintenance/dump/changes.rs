@@ -13,7 +13,7 @@ use crate::store::Store;
 use crate::store::read::column_cursor::ColumnCursor;
 use crate::store::read::row::load_value;
 use crate::timestamp::Timestamp;
-use crate::view::ReadView;
+use crate::read_view::ReadView;
 
 /// Shows `see` each row of the range whose newest version at the view was committed after `since`: its key, and its value unless it
 /// was deleted.

@@ -14,7 +14,7 @@ use crate::store::maintenance::progress::{IntoControlFlow, check_progress};
 use crate::store::read::key_range::key_range_in;
 use crate::store::{Keyspace, Snapshot};
 use crate::timestamp::Timestamp;
-use crate::view::ReadView;
+use crate::read_view::ReadView;
 
 impl Snapshot {
     /// Writes everything that the snapshot shows, every keyspace of it, in a form that [`Store::restore`](crate::Store::restore)

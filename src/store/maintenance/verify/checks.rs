@@ -9,7 +9,7 @@ use crate::engine::local::{GC_PREFIX, SAFE_POINT, gc_key, parse_gc_key};
 use crate::engine::storage::Column;
 use crate::engine::{EngineError, EngineSnapshot, RowRange};
 use crate::error::Result as StoreResult;
-use crate::identity::STORE_ID_KEY;
+use crate::store_id::STORE_ID_KEY;
 use crate::keys::{data_key, decode_data_key, decode_history_key, history_key};
 use crate::oracle::HIGH_WATER_KEY;
 use crate::protocol::{TransactionStatus, txn_status};

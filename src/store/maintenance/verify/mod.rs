@@ -30,7 +30,7 @@ use crate::store::read::key_range::prefix_range;
 use crate::store::read::scan::Scan;
 use crate::store::{Keyspace, Store};
 use crate::timestamp::Timestamp;
-use crate::view::ReadView;
+use crate::read_view::ReadView;
 
 /// So many problems are told; beyond that they are counted.
 pub(in crate::store) const ISSUES_MAX: usize = 1000;

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::locking::{LockTarget, RequestHandle};
+use crate::lock_manager::{LockTarget, RequestHandle};
 use crate::store::named_locks::{Fence, LockOptions};
 use crate::store::txn::retry::{NestingGuard, RetryLoop};
 use crate::store::{Store, Txn, TxnOptions};

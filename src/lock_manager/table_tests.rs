@@ -1,6 +1,6 @@
 //! Cycles in the wait-for graph of named locks.
 
-use super::super::counters::LockMetrics;
+use super::super::metrics::LockMetrics;
 use super::super::grant::Requester;
 use super::super::request::RequestHandle;
 use super::*;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::grant::LockLostReason;
 use super::mode::LockMode;
-use crate::shown::{millis, seconds, seconds_or_none, text, text_or_none};
+use crate::json_forms::{millis, seconds, seconds_or_none, text, text_or_none};
 use crate::timestamp::Timestamp;
 
 /// What a named lock is on.

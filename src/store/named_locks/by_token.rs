@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::locking::{LockLost, LockLostReason, LockTarget, RequestHandle};
+use crate::lock_manager::{LockLost, LockLostReason, LockTarget, RequestHandle};
 use crate::store::Store;
-use crate::store::named_locks::take::request_error;
+use crate::store::named_locks::acquire::request_error;
 use crate::store::named_locks::{LockGuard, LockOptions, LockWaitPolicy};
 use crate::timestamp::Timestamp;
 

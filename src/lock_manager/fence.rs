@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::entry::LockLost;
+use super::info::LockLost;
 use super::grant::{Grant, LockLostReason};
 use super::request::RequestHandle;
 use crate::timestamp::Timestamp;

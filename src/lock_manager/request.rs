@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use super::cancel::CancelRegistration;
 use super::grant::{Grant, LockLostReason};
-use super::heads::LockManager;
+use super::manager::LockManager;
 use crate::runtime::Env;
 use crate::waiter::Waiter;
 

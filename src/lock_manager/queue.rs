@@ -310,5 +310,5 @@ impl<T: Clone> LockQueue<T> {
 }
 
 #[cfg(test)]
-#[path = "head_tests.rs"]
+#[path = "queue_tests.rs"]
 mod tests;

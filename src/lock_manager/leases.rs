@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::grant::{Grant, Lease, LockLostReason, Requester};
-use super::heads::{LockManager, RequestError};
+use super::manager::{LockManager, RequestError};
 use super::mode::LockMode;
-use super::name::{NamedLock, WakeList};
+use super::named_lock::{NamedLock, WakeList};
 use crate::timestamp::Timestamp;
 
 impl LockManager {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::locking::Grant;
+use crate::lock_manager::Grant;
 use crate::runtime::{JoinHandle, Parker};
 use crate::store::Store;
 use crate::sync::Mutex;

@@ -23,7 +23,7 @@
 
 use smallvec::smallvec;
 
-use super::roll_back::rollback_by_resolver;
+use super::rollback::rollback_by_resolver;
 use super::{Rollback, Step, StepError, own_lock, recorded_status};
 use crate::row::{CellChange, Lock, Precondition, Row, RowChange, RowKey, TxnId, TxnRecord};
 use crate::timestamp::Timestamp;

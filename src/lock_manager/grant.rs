@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::entry::{ExpiredLease, LockHolder, LockLost, LockTarget};
+use super::info::{ExpiredLease, LockHolder, LockLost, LockTarget};
 use super::mode::LockMode;
 use crate::runtime::Env;
 use crate::sync::Mutex;

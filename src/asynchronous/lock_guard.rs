@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::AsyncStore;
-use super::hop::run_blocking;
+use super::blocking::run_blocking;
 use super::transact::notified_timeout;
 use crate::bounds;
 use crate::error::{Error, Result};
-use crate::locking::{LockEntry, LockTarget, LockWait, RequestHandle};
+use crate::lock_manager::{LockEntry, LockTarget, LockWait, RequestHandle};
 use crate::store::{
     Fence, GrantPoll, LockGuard, LockOptions, LockWaitPolicy, RequestResult, RetryLoop, Txn, TxnOptions, check_no_lease,
 };

@@ -7,7 +7,7 @@
 //!                                                     is removed
 //! ```
 //!
-//! The [lock queue](head::LockQueue) decides which requests are granted. It is plain code without
+//! The [lock queue](queue::LockQueue) decides which requests are granted. It is plain code without
 //! I/O, clock or randomness. The [`LockManager`] is a sharded map from names to queues. It makes
 //! each request a [`Grant`], whose state is one atomic word.
 //!
@@ -15,27 +15,27 @@
 //! drain, smallest `read_ts`, token, durable, check.
 
 mod cancel;
-mod counters;
-mod entry;
+mod metrics;
+mod info;
 mod fence;
 mod grant;
-mod head;
-mod heads;
+mod queue;
+mod manager;
 mod leases;
 mod mode;
-mod name;
+mod named_lock;
 mod request;
 mod table;
 
 pub use cancel::CancelToken;
-pub use counters::{LockMetrics, LockModeStats, LockStats};
-pub use entry::{ExpiredLease, LockEntry, LockHolder, LockLost, LockNotAvailable, LockState, LockTable, LockTarget};
+pub use metrics::{LockMetrics, LockModeStats, LockStats};
+pub use info::{ExpiredLease, LockEntry, LockHolder, LockLost, LockNotAvailable, LockState, LockTable, LockTarget};
 pub use fence::{FenceCondition, Fences, InFlightFences};
 pub use grant::{Grant, Lease, LockLostReason, RequestOrigin, Requester};
-pub use head::{ModeMismatch, UpgradeResult};
-pub use heads::{LockManager, RequestError};
+pub use queue::{ModeMismatch, UpgradeResult};
+pub use manager::{LockManager, RequestError};
 pub use mode::LockMode;
-pub use name::Predecessors;
+pub use named_lock::Predecessors;
 pub use request::{LockWait, RequestHandle, WaitPoll};
 pub use table::LockTableContext;
 #[cfg(feature = "metrics")]

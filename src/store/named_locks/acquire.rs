@@ -20,13 +20,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::locking::{
+use crate::lock_manager::{
     ExpiredLease, Grant, Lease, LockLostReason, LockMode, LockNotAvailable, LockTarget, LockWait, ModeMismatch,
     Predecessors, RequestError, RequestHandle, RequestOrigin, Requester, WaitPoll,
 };
 use crate::store::Store;
 use crate::store::catalog::check_name;
-use crate::store::named_locks::leases::LeaseRow;
+use crate::store::named_locks::lease_rows::LeaseRow;
 use crate::store::named_locks::{LockGuard, LockOptions, LockWaitPolicy, NamedLocks};
 use crate::timestamp::Timestamp;
 use crate::waiter::Waiter;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::error::{Error, Result};
-use crate::locking::{LockEntry, LockState, LockStats, LockTable, LockTarget};
+use crate::lock_manager::{LockEntry, LockState, LockStats, LockTable, LockTarget};
 use crate::store::Store;
 use crate::store::catalog::check_name;
 use crate::store::named_locks::NamedLocks;
-use crate::store::named_locks::leases::{LeaseRow, decode_leases, lock_key};
-use crate::store::named_locks::take::{invalid_name_error, request_error};
+use crate::store::named_locks::lease_rows::{LeaseRow, decode_leases, lock_key};
+use crate::store::named_locks::acquire::{invalid_name_error, request_error};
 
 impl Store {
     /// The present holders of a named lock.
@@ -27,7 +27,7 @@ impl Store {
         }
         let locks = self.lock_manager_for(name)?;
         let damage = locks.heads.corruption(name);
-        damage.map_or(Ok(()), |what| Err(request_error(&name.into(), crate::locking::RequestError::Corrupt(what))))?;
+        damage.map_or(Ok(()), |what| Err(request_error(&name.into(), crate::lock_manager::RequestError::Corrupt(what))))?;
         let holders = locks.heads.holders(name, &locks.clock(), usize::MAX, |_| true).0;
         locks.check_open().map(|()| holders)
     }

@@ -7,7 +7,7 @@ use rocksdb::properties::{
 };
 use rocksdb::{FlushOptions, WriteBatch};
 
-use super::stall::{BackgroundProgress, WriteRetry};
+use super::write_retry::{BackgroundProgress, WriteRetry};
 use super::{LockedDb, RocksStorage, engine_error};
 use crate::engine::EngineError;
 use crate::engine::storage::Column;

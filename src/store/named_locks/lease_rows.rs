@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::codec;
 use crate::error::{Error, ErrorKind, Result};
-use crate::locking::{FenceCondition, Grant, LockHolder, LockMode};
+use crate::lock_manager::{FenceCondition, Grant, LockHolder, LockMode};
 use crate::store::catalog::LOCK_PREFIX;
 use crate::store::named_locks::NamedLocks;
 use crate::store::{Durability, Store, Txn, TxnOptions};

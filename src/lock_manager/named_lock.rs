@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::grant::{Grant, LockLostReason};
-use super::head::{LockQueue, QueueChanges};
-use super::heads::RequestError;
+use super::queue::{LockQueue, QueueChanges};
+use super::manager::RequestError;
 use super::mode::LockMode;
 use crate::timestamp::Timestamp;
 use crate::waiter::Waiter;

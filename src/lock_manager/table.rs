@@ -13,10 +13,10 @@ use std::sync::Arc;
 use std::thread::ThreadId;
 use std::time::{Duration, UNIX_EPOCH};
 
-use super::entry::{LockEntry, LockHolder, LockState, LockTable};
+use super::info::{LockEntry, LockHolder, LockState, LockTable};
 use super::grant::{Grant, RequestOrigin};
-use super::head::LockQueue;
-use super::heads::LockManager;
+use super::queue::LockQueue;
+use super::manager::LockManager;
 use super::mode::LockMode;
 
 /// The context in which entries are rendered: the present, the clocks, and this process.

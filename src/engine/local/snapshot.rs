@@ -3,7 +3,7 @@
 use std::ops::Bound;
 
 use crate::codec::{HistoryEntry, Record};
-use crate::engine::cells::decode;
+use crate::engine::page_buffer::decode;
 use crate::engine::storage::{CellReader, Column};
 use crate::engine::{
     EngineError, EngineSnapshot, OnCell, OnEachCell, PAGE_BYTES_MAX, PageBuffer, PageRequest, RowRange, ScanCursor,

@@ -331,5 +331,5 @@ fn an_upgrade_ends_with_its_shared_grant() {
     assert_eq!(heads.metrics.snapshot().exclusive.cancelled, 0);
 }
 
-#[path = "heads_crowd_tests.rs"]
+#[path = "manager_stress_tests.rs"]
 mod crowd;

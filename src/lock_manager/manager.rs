@@ -1,4 +1,4 @@
-//! The lock manager: all named locks of a store, by [name](super::name). Row locks are elsewhere,
+//! The lock manager: all named locks of a store, by [name](super::named_lock). Row locks are elsewhere,
 //! in the store's lock column.
 //!
 //! The map has 64 shards, each with a mutex. No call that may block is made under that mutex. A
@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 
-use super::counters::LockMetrics;
-use super::entry::LockEntry;
+use super::metrics::LockMetrics;
+use super::info::LockEntry;
 use super::grant::{Grant, Lease, LockLostReason, Requester};
-use super::head::{ModeMismatch, QueueChanges, UpgradeResult};
+use super::queue::{ModeMismatch, QueueChanges, UpgradeResult};
 use super::mode::LockMode;
-use super::name::{NamedLock, Predecessors, WakeList};
+use super::named_lock::{NamedLock, Predecessors, WakeList};
 use super::table;
 use crate::sync::{Mutex, MutexGuard};
 use crate::timestamp::Timestamp;
@@ -397,5 +397,5 @@ impl LockManager {
 }
 
 #[cfg(test)]
-#[path = "heads_tests.rs"]
+#[path = "manager_tests.rs"]
 mod tests;

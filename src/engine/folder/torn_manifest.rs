@@ -17,7 +17,7 @@ use super::{TABLES_DIR, WAL_DIR, random};
 use crate::disk::OsDisk;
 use crate::engine::EngineError;
 use crate::engine::lsm::LsmStorage;
-use crate::engine::rocks::rebuild::{ScratchDir, copy_to_scratch};
+use crate::engine::rocks::repair::{ScratchDir, copy_to_scratch};
 use crate::engine::rocks::{RocksOptions, RocksStorage, manifest};
 
 /// The directory of the copy; a killed process may have left one.
