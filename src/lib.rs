@@ -112,6 +112,8 @@ pub mod observe;
 #[cfg(feature = "tokio")]
 mod asynchronous;
 pub mod bounds;
+mod bytes;
+mod cell;
 pub mod codec;
 mod commit_conditions;
 mod contention;

@@ -3,8 +3,8 @@
 //! All keys and values of a page lie in one buffer, which is reused for the next page. So a scan
 //! allocates only what it returns.
 
-use super::EngineError;
-use super::storage::Column;
+use super::error::EngineError;
+use crate::cell::Column;
 use crate::codec::{CodecError, Record};
 use crate::row::{Lock, RowKey, WriteRecord};
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::storage::Column;
+use crate::cell::Column;
 
 /// A sample of the engine's statistics. All sizes are in bytes; those of tables and of the block
 /// cache are RocksDB's estimates.

@@ -3,30 +3,13 @@
 
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
-
-use super::{DataLoss, EngineError, EngineStats, RowRange, ScanCursor, WriteStallStats};
+use super::data_loss::DataLoss;
+use super::error::EngineError;
+use super::page::ScanCursor;
+use super::stats::{EngineStats, WriteStallStats};
+pub use crate::cell::Column;
+use crate::cell::RowRange;
 use crate::sync::Mutex;
-
-/// A column: one of the five sorted maps of cells. Data, lock and write are Percolator's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Column {
-    /// The store's metadata: format version, oracle, safe point, catalog, GC queue.
-    Meta,
-    /// Long values, by row and start timestamp.
-    Data,
-    /// Locks, by row.
-    Lock,
-    /// Newest versions, by row.
-    Write,
-    /// Transaction records and replaced versions, by row and inverted timestamp.
-    History,
-}
-
-impl Column {
-    /// All columns, in the order of their declaration.
-    pub const ALL: [Self; 5] = [Self::Meta, Self::Data, Self::Lock, Self::Write, Self::History];
-}
 
 /// Read access to cells.
 pub trait CellReader: Send + Sync {

@@ -9,7 +9,7 @@
 //!
 //! A memtable keeps the payload of the log's frame as it is: a value that is read is a slice of it.
 
-use crate::engine::storage::Column;
+use crate::cell::Column;
 
 /// The most bytes before an entry's key.
 pub const ENTRY_HEADER_BYTES_MAX: usize = 9;

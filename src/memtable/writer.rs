@@ -15,7 +15,7 @@ use super::table::{
     FIRST_HEAD, LookupKey, MAX_HEIGHT, Memtable, NIL, NODE_NEWEST, NODE_NEXT, NODE_PREFIX, NODE_PREVIOUS, NODE_UPPER,
     RangeTombstone, VERSION_OFFSET, VERSION_OLDER, VERSION_SEQUENCE, Version, head, load,
 };
-use crate::engine::storage::Column;
+use crate::cell::Column;
 
 /// See the [module](self).
 pub struct MemtableWriter {

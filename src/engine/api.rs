@@ -1,0 +1,247 @@
+//! The engine interface: see the [module](super).
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::data_loss::DataLoss;
+use super::error::EngineError;
+use super::page::{OnCell, OnEachCell, PageRequest, ScanCursor, ScanVisitor};
+use super::page_buffer::{PageBuffer, decode_lock, decode_row_key, decode_write};
+use super::row_batch::RowBatch;
+use super::stats::{EngineStats, WriteStallStats};
+use crate::cell::{Column, RowRange};
+use crate::row::{KeyspaceId, Lock, Row, RowKey, TxnRecord, WriteRecord};
+use crate::timestamp::Timestamp;
+
+/// An entry of the [GC queue](Engine::gc_candidates): the commit timestamp of a deletion or of a
+/// replacing version, and the row.
+pub type GcEntry = (Timestamp, RowKey);
+
+/// A store of rows.
+pub trait Engine: Send + Sync {
+    /// What the engine promises beyond the minimum.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Opens a consistent snapshot of everything applied before this call.
+    fn snapshot(&self) -> Result<Arc<dyn EngineSnapshot>, EngineError>;
+
+    /// Reads the current state of one row, with the record of the transaction that began at
+    /// `start_ts`.
+    fn read_row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError>;
+
+    /// Applies the batches in order, each atomically, and returns a result for each.
+    ///
+    /// # Errors
+    /// After an error, any of the batches may or may not have been applied.
+    fn apply(&self, batches: &[RowBatch]) -> Result<Vec<ApplyResult>, EngineError>;
+
+    /// Blocks until everything applied before this call survives a power cut.
+    fn sync(&self) -> Result<(), EngineError>;
+
+    /// Reads an entry of the store's metadata.
+    fn get_meta(&self, name: &str) -> Result<Option<Vec<u8>>, EngineError>;
+
+    /// Returns the metadata entries whose names start with `prefix`, in the order of their names.
+    fn scan_meta(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, EngineError>;
+
+    /// Writes metadata entries atomically, in order with [`Engine::apply`]. `None` deletes an
+    /// entry.
+    fn write_meta(&self, entries: &[(String, Option<Vec<u8>>)]) -> Result<(), EngineError>;
+
+    /// The safe point: transactions that began before it have ended, and their records may have
+    /// been deleted.
+    fn safe_point(&self) -> Result<Timestamp, EngineError>;
+
+    /// Advances the safe point. A timestamp at or below the current one has no effect.
+    fn advance_safe_point(&self, to: Timestamp) -> Result<(), EngineError>;
+
+    /// Returns entries of the GC queue up to a commit timestamp, oldest first.
+    ///
+    /// A row is queued when it is deleted, or when its replaced version is
+    /// [kept](crate::row::RowChange::archived_version). [`gc_done`](crate::row::RowChange::gc_done)
+    /// removes the entry. With `after`, only later entries are returned; `after` itself need not
+    /// exist.
+    fn gc_candidates(
+        &self,
+        after: Option<&GcEntry>,
+        upto: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<GcEntry>, EngineError>;
+
+    /// Returns the transaction records of transactions that began before a timestamp, as row and
+    /// start timestamp, in row order.
+    fn txn_records(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError>;
+
+    /// Deletes all cells of a keyspace. In order with [`Engine::apply`], but not atomic.
+    fn delete_keyspace(&self, keyspace: KeyspaceId) -> Result<(), EngineError>;
+
+    /// Makes a copy in a new directory.
+    ///
+    /// The copy is a prefix of the applied changes. It contains everything applied before this
+    /// call, and possibly some of what is applied during it.
+    fn checkpoint(&self, _folder: &Path) -> Result<(), EngineError> {
+        Err(EngineError::Unsupported("make checkpoints"))
+    }
+
+    /// Samples the engine's statistics.
+    fn stats(&self) -> Result<EngineStats, EngineError> {
+        Err(EngineError::Unsupported("report statistics"))
+    }
+
+    /// The approximate size of a column's tables between two keys, in bytes and in steps of whole
+    /// blocks. Data that is not in tables yet does not count. `None` if the engine has no tables.
+    fn approximate_size(&self, _column: Column, _start: &[u8], _end: &[u8]) -> Option<u64> {
+        None
+    }
+
+    /// The write stalls since the engine was opened. Read often, so it must be cheap.
+    fn write_stalls(&self) -> WriteStallStats {
+        WriteStallStats::default()
+    }
+
+    /// Whether this is a copy made by [`Engine::checkpoint`] whose flag has not been cleared.
+    /// Leases of named locks in it belong to the original and do not apply to the copy.
+    fn is_fresh_checkpoint(&self) -> bool {
+        false
+    }
+
+    /// Clears the flag, so that the copy is a store of its own. First makes everything applied
+    /// before this call durable, such as the deletion of the original's leases.
+    fn clear_checkpoint_flag(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    /// The accepted data losses of the write-ahead log, from this and earlier incarnations.
+    fn data_losses(&self) -> Vec<DataLoss> {
+        Vec::new()
+    }
+
+    /// Replaces the status file, which other processes can read; `None` removes it. The file need
+    /// not survive a crash. Engines in memory do nothing.
+    fn write_status_file(&self, _document: Option<&[u8]>) -> Result<(), EngineError> {
+        Ok(())
+    }
+}
+
+/// What an engine promises beyond atomic changes of one row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// The maximum number of rows in one atomic batch.
+    pub batch_rows_max: usize,
+    /// The maximum size of keys and values in one atomic batch, in bytes.
+    pub batch_bytes_max: usize,
+    /// Whether only this process can change the rows while the engine is open.
+    pub exclusive: bool,
+}
+
+/// The result of applying one batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ApplyResult {
+    /// All changes are applied.
+    Applied,
+    /// No change is applied: the row did not meet a precondition of the change at `index`.
+    PreconditionFailed {
+        /// The index of the change in the batch.
+        index: usize,
+        /// The row that was found.
+        row: Box<Row>,
+    },
+}
+
+/// A consistent snapshot of all columns.
+pub trait EngineSnapshot: Send + Sync {
+    /// Calls `see` with the undecoded value of the row in the lock or write column, if there is
+    /// one.
+    ///
+    /// `see` may be called more than once: the last call counts. After an error none counts.
+    fn get_cell(&self, column: Column, row: &RowKey, see: OnCell<'_>) -> Result<(), EngineError>;
+    /// [`get_cell`](Self::get_cell) for several rows; `see` also gets the index of the row.
+    fn multi_get_cell(&self, column: Column, rows: &[&RowKey], see: OnEachCell<'_>) -> Result<(), EngineError> {
+        let mut rows = rows.iter().enumerate();
+        rows.try_for_each(|(index, row)| self.get_cell(column, row, &mut |value| see(index, value)))
+    }
+    /// Reads a transaction record of a row.
+    fn txn_record(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<TxnRecord>, EngineError>;
+    /// Reads a value of the data column.
+    fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Vec<u8>>, EngineError>;
+    /// Reads the newest replaced version that was committed at or below a timestamp, if history is
+    /// kept.
+    fn version_at(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError>;
+    /// Reads one page of the lock or write column into `cells`, replacing its cells. The page
+    /// starts at the start of the range or, backwards, at its end.
+    ///
+    /// Returns whether the range may have more cells. A page has at most [`PageRequest::limit`]
+    /// cells; an engine may end it earlier, but not before its first cell. So a short page need not
+    /// be the last one: only the returned flag shows it. Cells are not decoded, because scans
+    /// decode straight into the memory that they return.
+    fn scan_page(&self, column: Column, page: &PageRequest<'_>, cells: &mut PageBuffer) -> Result<bool, EngineError>;
+
+    /// Calls `visit` with the undecoded cells of the lock or write column, from the start of a
+    /// range on, until `visit` returns `false`.
+    ///
+    /// No lock is held: unlike [`OnCell`], `visit` may read and write the engine. An engine that
+    /// cannot do that returns `false` and visits nothing.
+    fn scan_unlocked(
+        &self,
+        _column: Column,
+        _range: &RowRange,
+        _cursor: &ScanCursor,
+        _visit: ScanVisitor<'_>,
+    ) -> Result<bool, EngineError> {
+        Ok(false)
+    }
+
+    /// Calls `visit` with the undecoded cells of any column, in order, until `visit` returns
+    /// `false`. For verification.
+    fn scan_raw(&self, _column: Column, _range: &RowRange, _visit: ScanVisitor<'_>) -> Result<(), EngineError> {
+        Err(EngineError::Unsupported("scan raw cells"))
+    }
+
+    /// Reads the row's lock.
+    fn lock(&self, row: &RowKey) -> Result<Option<Lock>, EngineError> {
+        let mut found = Ok(None);
+        self.get_cell(Column::Lock, row, &mut |value| found = decode_lock(row.as_bytes(), value).map(Some))?;
+        found
+    }
+
+    /// Reads the row's newest version.
+    fn write(&self, row: &RowKey) -> Result<Option<WriteRecord>, EngineError> {
+        let mut found = Ok(None);
+        self.get_cell(Column::Write, row, &mut |value| found = decode_write(row.as_bytes(), value).map(Some))?;
+        found
+    }
+
+    /// Reads and decodes a page of the lock column. A short page need not be the last one, but an
+    /// empty page means an empty range.
+    fn scan_locks(&self, page: &PageRequest<'_>) -> Result<Vec<(RowKey, Lock)>, EngineError> {
+        let mut cells = PageBuffer::default();
+        self.scan_page(Column::Lock, page, &mut cells)?;
+        cells.iter().map(|(row, lock)| Ok((decode_row_key(row)?, decode_lock(row, lock)?))).collect()
+    }
+
+    /// Reads and decodes a page of the write column, like [`scan_locks`](Self::scan_locks).
+    fn scan_writes(&self, page: &PageRequest<'_>) -> Result<Vec<(RowKey, WriteRecord)>, EngineError> {
+        let mut cells = PageBuffer::default();
+        self.scan_page(Column::Write, page, &mut cells)?;
+        cells.iter().map(|(row, record)| Ok((decode_row_key(row)?, decode_write(row, record)?))).collect()
+    }
+
+    /// Whether any row has a lock. A corrupt lock counts: the read that finds it returns the error.
+    fn any_lock(&self) -> Result<bool, EngineError> {
+        match self.scan_locks(&PageRequest { range: &RowRange::all(), backwards: false, limit: 1, cursor: None }) {
+            Err(EngineError::Corruption(_)) => Ok(true),
+            found => Ok(!found?.is_empty()),
+        }
+    }
+
+    /// Reads the columns of a row, with the record of the transaction that began at `start_ts`. The
+    /// safe point stays zero: it belongs to the engine, not to a snapshot.
+    fn row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
+        Ok(Row {
+            lock: self.lock(row)?,
+            write: self.write(row)?,
+            txn_record: self.txn_record(row, start_ts)?,
+            safe_point: Timestamp::ZERO,
+        })
+    }
+}

@@ -1,0 +1,51 @@
+//! Pages of a scan, and the callbacks of reads.
+
+use std::any::Any;
+
+use parking_lot::Mutex;
+
+use crate::cell::RowRange;
+
+/// Called with the value of a cell. It must not read the snapshot, which may be locked meanwhile.
+pub type OnCell<'a> = &'a mut dyn FnMut(&[u8]);
+
+/// Called with the index of a row and the value of its cell. It must not read the snapshot.
+pub type OnEachCell<'a> = &'a mut dyn FnMut(usize, &[u8]);
+
+/// Called with the key and value of a cell; returns whether to continue.
+pub type ScanVisitor<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> bool;
+
+/// The engines of this crate end a page at the cell with which its keys and values reach this size.
+pub const PAGE_BYTES_MAX: usize = 1 << 20;
+
+/// A request for the next page of a range.
+#[derive(Clone, Copy, Debug)]
+pub struct PageRequest<'a> {
+    /// The range.
+    pub range: &'a RowRange,
+    /// Whether to read from the end of the range towards its start.
+    pub backwards: bool,
+    /// The maximum number of rows.
+    pub limit: usize,
+    /// The cursor of the previous page, to resume there.
+    pub cursor: Option<&'a ScanCursor>,
+}
+
+/// A slot for the engine's open iterator between two pages of a scan, which saves the next seek.
+///
+/// Its content is private to the engine and belongs to one column and one snapshot. It is optional
+/// in each call. As long as it exists, the engine's iterator stays open.
+#[derive(Debug, Default)]
+pub struct ScanCursor(Mutex<Option<Box<dyn Any + Send>>>);
+
+impl ScanCursor {
+    /// Takes out the iterator, if there is one of this type.
+    pub fn take<T: Any>(&self) -> Option<Box<T>> {
+        self.0.lock().take()?.downcast().ok()
+    }
+
+    /// Stores the iterator for the next page.
+    pub fn put(&self, iterator: Box<dyn Any + Send>) {
+        *self.0.lock() = Some(iterator);
+    }
+}
