@@ -131,11 +131,11 @@ mod coordinator;
 pub(crate) mod disk;
 pub mod engine;
 mod error;
-mod store_id;
+mod json_forms;
 pub mod keys;
 mod keyspace_descriptor;
-mod lock_value;
 mod lock_manager;
+mod lock_value;
 #[allow(clippy::cast_possible_truncation, reason = "its slots are numbered by 32 bits")]
 #[allow(
     dead_code,
@@ -150,16 +150,16 @@ pub mod oracle;
 pub mod owner;
 mod pipeline;
 pub mod protocol;
+mod read_view;
 pub mod row;
 mod row_hash;
 mod row_key;
 pub mod runtime;
-mod json_forms;
 mod store;
+mod store_id;
 mod sync;
 pub mod timestamp;
 mod typed;
-mod read_view;
 mod waiter;
 #[cfg_attr(
     not(all(test, feature = "rocks")),

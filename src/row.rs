@@ -7,8 +7,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::owner::OwnerId;
 pub use crate::bytes::Bytes;
+use crate::owner::OwnerId;
 pub use crate::row_key::{KeyspaceId, RowKey};
 use crate::timestamp::Timestamp;
 

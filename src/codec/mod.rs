@@ -14,8 +14,8 @@ use bincode::config::{Configuration, Limit, LittleEndian, Varint, standard};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use self::put::INLINE_WRITE_TAG;
 pub use self::put::InlineWrite;
+use self::put::{INLINE_WRITE_TAG, ts_delta};
 use crate::owner::OwnerId;
 use crate::row::{Bytes, Lock, LockType, RowKey, TxnId, TxnRecord, Value, WriteRecord};
 use crate::timestamp::Timestamp;
@@ -245,11 +245,6 @@ impl bincode::enc::write::Writer for VecWriter<'_> {
         self.0.extend_from_slice(bytes);
         Ok(())
     }
-}
-
-/// Wraps, so that any pair of timestamps survives the round trip.
-fn ts_delta(from: Timestamp, to: Timestamp) -> u64 {
-    to.to_u64().wrapping_sub(from.to_u64())
 }
 
 #[cfg(test)]

@@ -12,7 +12,6 @@
 //! | 0 to 8 | owner id, XOR an id with the start timestamp's time, which is usually equal |
 //! | rest | the value |
 
-use super::ts_delta;
 use crate::owner::OwnerId;
 use crate::timestamp::Timestamp;
 
@@ -99,4 +98,9 @@ fn read_le(bytes: &[u8], length: u8) -> Option<(u64, &[u8])> {
     let (significant, rest) = bytes.split_at_checked(length.into())?;
     let number = significant.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
     (significant.len() <= size_of::<u64>()).then_some((number, rest))
+}
+
+/// Wraps, so that any pair of timestamps survives the round trip.
+pub(super) fn ts_delta(from: Timestamp, to: Timestamp) -> u64 {
+    to.to_u64().wrapping_sub(from.to_u64())
 }

@@ -10,9 +10,9 @@ use crate::error::{Conflict, Result};
 use crate::lock_manager::LockManager;
 use crate::observe::TxnTimer;
 use crate::protocol::TransactionStatus;
+use crate::read_view::ReadView;
 use crate::row::{KeyspaceId, Lock, RowKey, TxnId};
 use crate::timestamp::Timestamp;
-use crate::read_view::ReadView;
 use crate::writes::WriteSet;
 
 /// How a transaction's rows are committed.

@@ -2,9 +2,9 @@
 
 use crate::error::Result;
 use crate::protocol::{TransactionStatus, txn_status_or_rolled_back};
+use crate::read_view::ReadView;
 use crate::row::Lock;
 use crate::timestamp::Timestamp;
-use crate::read_view::ReadView;
 
 /// The commit timestamp of a lock's transaction, if the view shows that it is committed. A view holds
 /// every commit at or below its timestamp, so the primary's row in the same view is the answer,

@@ -17,10 +17,10 @@ use crate::observe::TxnTimer;
 use crate::oracle::read_high_water;
 use crate::owner::OwnerIdGenerator;
 use crate::protocol::{TransactionStatus, txn_status};
+use crate::read_view::ReadView;
 use crate::row::{KeyspaceId, Lock, RowKey, TxnId};
 use crate::runtime::Env;
 use crate::timestamp::Timestamp;
-use crate::read_view::ReadView;
 
 /// See the [module](self).
 pub struct ReadOnlyCoordinator {

@@ -27,10 +27,10 @@ use crate::protocol::{
     CheckTxnStatus, CommitRow, Heartbeat, OwnerLiveness, Prewrite, PrewriteResult, Resolve, Rollback, Step, StepError,
     TransactionStatus, check_txn_status, commit_at_least, heartbeat, prewrite, resolve, rollback, txn_status,
 };
+use crate::read_view::ReadView;
 use crate::row::{KeyspaceId, Lock, Mutation, Row, RowKey, TxnId, TxnRecord, WriteRecord};
 use crate::runtime::Env;
 use crate::timestamp::Timestamp;
-use crate::read_view::ReadView;
 
 /// How often a request without an answer is repeated.
 const UNKNOWN_RETRIES_MAX: u32 = 50;

@@ -7,8 +7,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::grant::Grant;
 use super::info::LockLost;
-use super::grant::{Grant, LockLostReason};
+use super::info::LockLostReason;
 use super::request::RequestHandle;
 use crate::timestamp::Timestamp;
 

@@ -13,9 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
-use super::info::{ExpiredLease, LockHolder, LockLost, LockTarget};
+use super::info::{ExpiredLease, LockHolder, LockLost, LockLostReason, LockTarget};
 use super::mode::LockMode;
 use crate::runtime::Env;
 use crate::sync::Mutex;
@@ -23,25 +21,6 @@ use crate::timestamp::Timestamp;
 use crate::waiter::Waiter;
 
 const ENDED_BIT: u64 = 1 << 63;
-
-/// Why a grant has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum LockLostReason {
-    /// Its guard was released or dropped.
-    Released,
-    /// It was converted to another mode.
-    Converted,
-    /// Its lease expired.
-    Expired,
-    /// [`Store::force_unlock`](crate::Store::force_unlock) ended it.
-    Forced,
-    /// The store was closed or has failed.
-    Closed,
-    /// No grant of the name has the token.
-    UnknownToken,
-}
 
 /// Who made a request: shown in the lock table.
 #[derive(Clone, Debug)]

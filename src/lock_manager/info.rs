@@ -7,7 +7,6 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
-use super::grant::LockLostReason;
 use super::mode::LockMode;
 use crate::json_forms::{millis, seconds, seconds_or_none, text, text_or_none};
 use crate::timestamp::Timestamp;
@@ -237,4 +236,23 @@ impl fmt::Display for LockLost {
             LockLostReason::UnknownToken => "no grant of the lock has this token",
         })
     }
+}
+
+/// Why a grant has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum LockLostReason {
+    /// Its guard was released or dropped.
+    Released,
+    /// It was converted to another mode.
+    Converted,
+    /// Its lease expired.
+    Expired,
+    /// [`Store::force_unlock`](crate::Store::force_unlock) ended it.
+    Forced,
+    /// The store was closed or has failed.
+    Closed,
+    /// No grant of the name has the token.
+    UnknownToken,
 }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::grant::{Grant, Lease, LockLostReason, Requester};
-use super::manager::{LockManager, RequestError};
+use super::grant::{Grant, Lease, Requester};
+use super::info::LockLostReason;
+use super::manager::LockManager;
 use super::mode::LockMode;
 use super::named_lock::{NamedLock, WakeList};
 use crate::timestamp::Timestamp;
@@ -93,11 +94,6 @@ impl LockManager {
         let _ = self.corruption.set(what.into());
     }
 
-    /// Checks that the lease rows could be listed.
-    pub fn check_not_corrupt(&self) -> Result<(), RequestError> {
-        self.corruption.get().map_or(Ok(()), |what| Err(RequestError::Corrupt(Arc::clone(what))))
-    }
-
     /// Makes requests of the name return this corruption.
     pub fn set_corrupt(&self, name: &str, what: &str) {
         self.shard(name).entry(name.into()).or_default().set_corrupt(what);
@@ -145,23 +141,5 @@ impl LockManager {
         }
         self.wake(wakes);
         stale
-    }
-
-    pub(super) fn expire_leases(&self, entry: &mut NamedLock, now: Duration, wakes: &mut WakeList) {
-        if entry.leased_grants == 0 {
-            return;
-        }
-        let over: Vec<_> = entry
-            .head
-            .granted()
-            .iter()
-            .map(|asked| &asked.value)
-            .filter(|grant| grant.try_expire(now))
-            .cloned()
-            .collect();
-        for grant in &over {
-            self.metrics.expired();
-            entry.leave(grant, LockLostReason::Expired, wakes);
-        }
     }
 }

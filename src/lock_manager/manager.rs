@@ -13,13 +13,14 @@ use std::time::Duration;
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 
+use super::grant::{Grant, Lease, Requester};
+use super::info::{LockEntry, LockLostReason, LockState, LockTable};
 use super::metrics::LockMetrics;
-use super::info::LockEntry;
-use super::grant::{Grant, Lease, LockLostReason, Requester};
-use super::queue::{ModeMismatch, QueueChanges, UpgradeResult};
 use super::mode::LockMode;
 use super::named_lock::{NamedLock, Predecessors, WakeList};
-use super::table;
+use super::queue::{QueueChanges, UpgradeResult};
+use super::request_error::RequestError;
+use super::table::{self, EntryWithWaiter, LockTableContext, Totals};
 use crate::sync::{Mutex, MutexGuard};
 use crate::timestamp::Timestamp;
 use crate::waiter::Waiter;
@@ -40,18 +41,6 @@ pub struct LockManager {
 /// Ordered, so that simulated runs repeat. Boxed, because a B-tree node has space for eleven
 /// values.
 pub(super) type Shard = BTreeMap<Arc<str>, Box<NamedLock>>;
-
-/// Why a request was rejected.
-#[derive(Debug)]
-pub enum RequestError {
-    ModeMismatch(ModeMismatch),
-    /// The lease row of the name is corrupt.
-    Corrupt(Arc<str>),
-    /// The store is closed or has failed.
-    Closed(String),
-    /// The request would have to wait, and has no waiter.
-    WouldBlock,
-}
 
 impl LockManager {
     pub fn new(seed: u64, counters: LockMetrics) -> Self {
@@ -393,6 +382,81 @@ impl LockManager {
         for watcher in wakes.watchers {
             watcher.notify();
         }
+    }
+
+    /// Checks that the lease rows could be listed.
+    pub fn check_not_corrupt(&self) -> Result<(), RequestError> {
+        self.corruption.get().map_or(Ok(()), |what| Err(RequestError::Corrupt(Arc::clone(what))))
+    }
+
+    pub(super) fn expire_leases(&self, entry: &mut NamedLock, now: Duration, wakes: &mut WakeList) {
+        if entry.leased_grants == 0 {
+            return;
+        }
+        let over: Vec<_> = entry
+            .head
+            .granted()
+            .iter()
+            .map(|asked| &asked.value)
+            .filter(|grant| grant.try_expire(now))
+            .cloned()
+            .collect();
+        for grant in &over {
+            self.metrics.expired();
+            entry.leave(grant, LockLostReason::Expired, wakes);
+        }
+    }
+
+    /// All grants and waiting requests.
+    pub fn table(&self, clock: &LockTableContext<'_>) -> LockTable {
+        let seen = self.snapshot(clock);
+        let cycles = table::confirmed_cycles(&seen, || self.snapshot(clock));
+        let entries = seen.into_iter().map(|seen| seen.entry).collect();
+        LockTable { entries, wait_cycles: cycles, ..self.summary(clock, 0) }
+    }
+
+    /// The totals of all queues.
+    #[cfg(feature = "metrics")]
+    pub fn totals(&self, now: Duration) -> Totals {
+        let mut totals = Totals::default();
+        for shard in self.shards() {
+            for entry in shard.values() {
+                totals.add(&entry.head, now);
+            }
+        }
+        totals
+    }
+
+    /// The totals, with at most `listed` grants and `listed` waiting requests.
+    pub fn summary(&self, clock: &LockTableContext<'_>, listed: usize) -> LockTable {
+        let mut table = LockTable::default();
+        let mut totals = Totals::default();
+        let mut left = (listed, listed);
+        for shard in self.shards() {
+            for entry in shard.values() {
+                totals.add(&entry.head, clock.now);
+                if left.0 > 0 || left.1 > 0 && entry.head.has_waiting() {
+                    for shown in table::entries(&entry.head, clock) {
+                        let left = if shown.state == LockState::Held { &mut left.0 } else { &mut left.1 };
+                        if *left > 0 {
+                            *left -= 1;
+                            table.entries.push(shown);
+                        }
+                    }
+                }
+            }
+        }
+        (table.held, table.waiting) = (totals.held, totals.waiting);
+        table.longest_wait = totals.oldest_request_at.map_or(Duration::ZERO, |asked| clock.now.saturating_sub(asked));
+        table
+    }
+
+    pub(super) fn snapshot(&self, clock: &LockTableContext<'_>) -> Vec<EntryWithWaiter> {
+        let mut by_name = BTreeMap::new();
+        for shard in self.shards() {
+            by_name.extend(shard.iter().map(|(name, entry)| (Arc::clone(name), table::seen(&entry.head, clock))));
+        }
+        by_name.into_values().flatten().collect()
     }
 }
 

@@ -15,28 +15,32 @@
 //! drain, smallest `read_ts`, token, durable, check.
 
 mod cancel;
-mod metrics;
-mod info;
 mod fence;
 mod grant;
-mod queue;
-mod manager;
+mod info;
 mod leases;
+mod manager;
+mod metrics;
 mod mode;
 mod named_lock;
+mod queue;
 mod request;
+mod request_error;
 mod table;
 
 pub use cancel::CancelToken;
-pub use metrics::{LockMetrics, LockModeStats, LockStats};
-pub use info::{ExpiredLease, LockEntry, LockHolder, LockLost, LockNotAvailable, LockState, LockTable, LockTarget};
 pub use fence::{FenceCondition, Fences, InFlightFences};
-pub use grant::{Grant, Lease, LockLostReason, RequestOrigin, Requester};
-pub use queue::{ModeMismatch, UpgradeResult};
-pub use manager::{LockManager, RequestError};
+pub use grant::{Grant, Lease, RequestOrigin, Requester};
+pub use info::{
+    ExpiredLease, LockEntry, LockHolder, LockLost, LockLostReason, LockNotAvailable, LockState, LockTable, LockTarget,
+};
+pub use manager::LockManager;
+pub use metrics::{LockMetrics, LockModeStats, LockStats};
 pub use mode::LockMode;
 pub use named_lock::Predecessors;
+pub use queue::{ModeMismatch, UpgradeResult};
 pub use request::{LockWait, RequestHandle, WaitPoll};
+pub use request_error::RequestError;
 pub use table::LockTableContext;
 #[cfg(feature = "metrics")]
 pub use table::Totals;

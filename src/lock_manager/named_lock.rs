@@ -10,10 +10,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::grant::{Grant, LockLostReason};
-use super::queue::{LockQueue, QueueChanges};
-use super::manager::RequestError;
+use super::grant::Grant;
+use super::info::LockLostReason;
 use super::mode::LockMode;
+use super::queue::{LockQueue, QueueChanges};
+use super::request_error::RequestError;
 use crate::timestamp::Timestamp;
 use crate::waiter::Waiter;
 

@@ -15,7 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::cancel::CancelRegistration;
-use super::grant::{Grant, LockLostReason};
+use super::grant::Grant;
+use super::info::LockLostReason;
 use super::manager::LockManager;
 use crate::runtime::Env;
 use crate::waiter::Waiter;

@@ -8,16 +8,15 @@
 //! The search for cycles is one depth-first walk that follows each wait once. Of cycles that share
 //! waits it may report only some.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::thread::ThreadId;
 use std::time::{Duration, UNIX_EPOCH};
 
-use super::info::{LockEntry, LockHolder, LockState, LockTable};
 use super::grant::{Grant, RequestOrigin};
-use super::queue::LockQueue;
-use super::manager::LockManager;
+use super::info::{LockEntry, LockHolder, LockState};
 use super::mode::LockMode;
+use super::queue::LockQueue;
 
 /// The context in which entries are rendered: the present, the clocks, and this process.
 pub struct LockTableContext<'a> {
@@ -161,7 +160,7 @@ pub struct Totals {
 }
 
 impl Totals {
-    fn add(&mut self, head: &LockQueue<Arc<Grant>>, now: Duration) {
+    pub fn add(&mut self, head: &LockQueue<Arc<Grant>>, now: Duration) {
         let converting = head.converting().map(|(id, _)| *id);
         self.held += unexpired(head, now).filter(|grant| Some(grant.id) != converting).count();
         let converting = head.converting().map(|(_, grant)| grant);
@@ -172,64 +171,10 @@ impl Totals {
     }
 }
 
-impl LockManager {
-    /// All grants and waiting requests.
-    pub fn table(&self, clock: &LockTableContext<'_>) -> LockTable {
-        let seen = self.snapshot(clock);
-        let cycles = confirmed_cycles(&seen, || self.snapshot(clock));
-        let entries = seen.into_iter().map(|seen| seen.entry).collect();
-        LockTable { entries, wait_cycles: cycles, ..self.summary(clock, 0) }
-    }
-
-    /// The totals of all queues.
-    #[cfg(feature = "metrics")]
-    pub fn totals(&self, now: Duration) -> Totals {
-        let mut totals = Totals::default();
-        for shard in self.shards() {
-            for entry in shard.values() {
-                totals.add(&entry.head, now);
-            }
-        }
-        totals
-    }
-
-    /// The totals, with at most `listed` grants and `listed` waiting requests.
-    pub fn summary(&self, clock: &LockTableContext<'_>, listed: usize) -> LockTable {
-        let mut table = LockTable::default();
-        let mut totals = Totals::default();
-        let mut left = (listed, listed);
-        for shard in self.shards() {
-            for entry in shard.values() {
-                totals.add(&entry.head, clock.now);
-                if left.0 > 0 || left.1 > 0 && entry.head.has_waiting() {
-                    for shown in entries(&entry.head, clock) {
-                        let left = if shown.state == LockState::Held { &mut left.0 } else { &mut left.1 };
-                        if *left > 0 {
-                            *left -= 1;
-                            table.entries.push(shown);
-                        }
-                    }
-                }
-            }
-        }
-        (table.held, table.waiting) = (totals.held, totals.waiting);
-        table.longest_wait = totals.oldest_request_at.map_or(Duration::ZERO, |asked| clock.now.saturating_sub(asked));
-        table
-    }
-
-    fn snapshot(&self, clock: &LockTableContext<'_>) -> Vec<EntryWithWaiter> {
-        let mut by_name = BTreeMap::new();
-        for shard in self.shards() {
-            by_name.extend(shard.iter().map(|(name, entry)| (Arc::clone(name), seen(&entry.head, clock))));
-        }
-        by_name.into_values().flatten().collect()
-    }
-}
-
 /// An entry and its thread or task. Their names do not identify threads, since several may share
 /// one.
-struct EntryWithWaiter {
-    entry: LockEntry,
+pub struct EntryWithWaiter {
+    pub entry: LockEntry,
     who: Option<WaiterId>,
 }
 
@@ -240,7 +185,7 @@ enum WaiterId {
     Task(Box<str>),
 }
 
-fn seen(head: &LockQueue<Arc<Grant>>, clock: &LockTableContext<'_>) -> Vec<EntryWithWaiter> {
+pub fn seen(head: &LockQueue<Arc<Grant>>, clock: &LockTableContext<'_>) -> Vec<EntryWithWaiter> {
     let who = |id| match &head.find(id)?.value.requester.origin {
         RequestOrigin::Recovered(_) => None,
         RequestOrigin::Here { task: Some(task), .. } => Some(WaiterId::Task(task.clone())),
@@ -251,7 +196,7 @@ fn seen(head: &LockQueue<Arc<Grant>>, clock: &LockTableContext<'_>) -> Vec<Entry
 
 /// The cycles in `seen` that a second snapshot confirms. Others are made of queues that were read
 /// at different times.
-fn confirmed_cycles(seen: &[EntryWithWaiter], again: impl FnOnce() -> Vec<EntryWithWaiter>) -> Vec<Vec<u64>> {
+pub fn confirmed_cycles(seen: &[EntryWithWaiter], again: impl FnOnce() -> Vec<EntryWithWaiter>) -> Vec<Vec<u64>> {
     let mut cycles = find_cycles(seen);
     if !cycles.is_empty() {
         let again = again();

@@ -1,9 +1,10 @@
 //! Cycles in the wait-for graph of named locks.
 
-use super::super::metrics::LockMetrics;
 use super::super::grant::Requester;
+use super::super::metrics::LockMetrics;
 use super::super::request::RequestHandle;
 use super::*;
+use crate::lock_manager::LockManager;
 use crate::observe::Metrics;
 use crate::runtime::SystemEnv;
 use crate::waiter::Waiter;

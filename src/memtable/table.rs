@@ -28,8 +28,8 @@ use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 use super::arena::{Arena, AtomicWords};
 use super::batch_format::{BatchEntry, Modification};
 use super::hash_index::HashIndex;
-use crate::cell::RowRange;
 use crate::cell::Column;
+use crate::cell::RowRange;
 
 /// The number that leads to no slot.
 pub(super) const NIL: u32 = 0;

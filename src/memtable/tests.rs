@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use proptest::prelude::*;
 use rapidhash::v3::RapidSecrets;
 
-use crate::cell::RowRange;
 use crate::cell::Column;
+use crate::cell::RowRange;
 use crate::memtable::*;
 
 const BASE: u64 = 1 << 40;

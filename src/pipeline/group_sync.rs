@@ -30,10 +30,10 @@ use crate::engine::{Engine, EngineError};
 use crate::error::{ErrorKind, Result};
 use crate::observe::{Metrics, TxnPhase, TxnTimer};
 use crate::oracle::{HIGH_WATER_KEY, LocalOracle};
+use crate::read_view::ReadView;
 use crate::runtime::{Env, JoinHandle, Parker, Watermark};
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
-use crate::read_view::ReadView;
 
 /// What group sync uses of the rest.
 pub struct SyncParts {

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use crate::timestamp::Timestamp;
 use crate::read_view::ReadView;
+use crate::timestamp::Timestamp;
 
 /// The views that somebody still reads.
 #[derive(Default)]

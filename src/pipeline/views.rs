@@ -11,10 +11,10 @@ use super::fates::TxnFates;
 use super::snapshot_list::SnapshotList;
 use crate::engine::Engine;
 use crate::error::Result;
+use crate::read_view::ReadView;
 use crate::runtime::Env;
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
-use crate::read_view::ReadView;
 
 /// See the [module](self).
 pub struct Views {

@@ -27,25 +27,25 @@
 //! get the result that the row's columns determine. A step does not depend on whether it is the
 //! first to run.
 
-mod gc;
+mod check_txn_status;
 mod commit;
+mod gc;
 mod heartbeat;
 mod one_phase;
 mod prewrite;
 mod resolve;
 mod rollback;
-mod check_txn_status;
 
-pub use gc::{GcRequest, OldVersion, delete_txn_record, gc_row};
+pub use check_txn_status::{
+    CheckTxnStatus, OwnerLiveness, TransactionStatus, check_txn_status, txn_status, txn_status_or_rolled_back,
+};
 pub use commit::{CommitRow, commit, commit_at_least};
+pub use gc::{GcRequest, OldVersion, delete_txn_record, gc_row};
 pub use heartbeat::{Heartbeat, heartbeat};
 pub use one_phase::{OnePhase, one_phase};
 pub use prewrite::{Prewrite, PrewriteResult, prewrite};
 pub use resolve::{Resolve, resolve};
 pub use rollback::{Rollback, release_lock, rollback};
-pub use check_txn_status::{
-    CheckTxnStatus, OwnerLiveness, TransactionStatus, check_txn_status, txn_status, txn_status_or_rolled_back,
-};
 
 use crate::row::{Lock, LockType, Precondition, Row, RowChange, TxnId, TxnRecord, Value, WriteRecord};
 use crate::timestamp::Timestamp;

@@ -3,7 +3,7 @@
 use serde::de::value::U32Deserializer;
 use serde::de::{self, DeserializeSeed, IntoDeserializer, Visitor};
 
-use super::order::{ABSENT, END, ESCAPE, ESCAPED_ZERO, KeyError, PRESENT};
+use super::key_format::{ABSENT, END, ESCAPE, ESCAPED_ZERO, KeyError, PRESENT};
 
 /// Reads values from the start of the remaining key bytes.
 pub struct Decoder<'de>(pub &'de [u8]);

@@ -2,7 +2,7 @@
 
 use serde::ser::{self, Impossible, Serialize};
 
-use super::order::{ABSENT, END, ESCAPE, ESCAPED_ZERO, KeyError, PRESENT};
+use super::key_format::{ABSENT, END, ESCAPE, ESCAPED_ZERO, KeyError, PRESENT};
 
 /// Appends a key's bytes to a buffer.
 pub struct Encoder<'a>(pub &'a mut Vec<u8>);

@@ -5,6 +5,7 @@
 
 mod decode;
 mod encode;
+mod key_format;
 mod order;
 
 use std::any::type_name;

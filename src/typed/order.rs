@@ -19,36 +19,12 @@
 //!
 //! Maps are refused. These bytes are on disk: the encoding must never change.
 
-use std::fmt::Display;
-
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::decode::Decoder;
 use super::encode::Encoder;
-
-pub(super) const ABSENT: u8 = 0x00;
-pub(super) const PRESENT: u8 = 0x01;
-pub(super) const ESCAPE: u8 = 0x00;
-pub(super) const ESCAPED_ZERO: u8 = 0xff;
-pub(super) const END: u8 = 0x01;
-
-/// Why a value cannot be encoded as a key, or bytes cannot be decoded.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct KeyError(pub String);
-
-impl serde::ser::Error for KeyError {
-    fn custom<T: Display>(why: T) -> Self {
-        Self(why.to_string())
-    }
-}
-
-impl serde::de::Error for KeyError {
-    fn custom<T: Display>(why: T) -> Self {
-        Self(why.to_string())
-    }
-}
+pub use super::key_format::KeyError;
 
 /// Encodes a value.
 pub fn encode_key<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, KeyError> {

@@ -18,7 +18,6 @@
 use std::io;
 use std::ops::RangeInclusive;
 
-use super::segment::SegmentHeader;
 use crate::disk::DiskFile;
 
 /// Bytes of a frame before its payload.
@@ -132,10 +131,10 @@ pub struct FrameReader<'a, F> {
 
 impl<'a, F: DiskFile> FrameReader<'a, F> {
     /// Reads frames up to `limit`, or to the end of the file.
-    pub fn new(file: &'a F, header: &SegmentHeader, limit: Option<u64>) -> io::Result<Self> {
+    pub fn new(file: &'a F, salt: u64, limit: Option<u64>) -> io::Result<Self> {
         let length = file.len()?;
         let limit = limit.map_or(length, |limit| limit.min(length));
-        Ok(Self { file, salt: header.salt, limit, buffer: Vec::new(), buffer_at: 0 })
+        Ok(Self { file, salt, limit, buffer: Vec::new(), buffer_at: 0 })
     }
 
     /// The frame at the offset, if a valid one with such a sequence begins there.

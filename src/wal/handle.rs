@@ -20,8 +20,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::{fmt, io};
 
+use super::error::WalError;
+use super::segment;
 use super::segment::SegmentHeader;
-use super::{WalError, segment};
 use crate::disk::{Disk, DiskFile};
 use crate::sync::Mutex;
 

@@ -9,10 +9,10 @@
 use std::io;
 use std::ops::Bound;
 
-use super::WalError;
+use super::error::WalError;
 use super::frame::{FRAME_HEADER_BYTES, FrameReader};
-use super::recovery::SegmentList;
 use super::segment::{self, HeaderRead, SegmentEnd, SegmentHeader};
+use super::segment_list::SegmentList;
 use crate::disk::{Disk, DiskFile};
 
 /// Valid frames and headers beyond the break.
@@ -63,7 +63,7 @@ impl TailScan {
     }
 
     fn scan_file(&mut self, file: &impl DiskFile, header: &SegmentHeader, from: u64, missing: u64) -> io::Result<()> {
-        let mut frames = FrameReader::new(file, header, None)?;
+        let mut frames = FrameReader::new(file, header.salt, None)?;
         let mut offset = from;
         // No more frames than this fit. Without the bound most numbers in a payload could pass for
         // a header, and each costs a checksum over the length that it gives.

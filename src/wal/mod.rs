@@ -50,6 +50,7 @@
 //! - A segment is removed only when the header of a later one is durable, so recovery always finds
 //!   a header to start from.
 
+mod error;
 mod frame;
 mod handle;
 mod loss_scan;
@@ -57,15 +58,13 @@ mod quarantine;
 mod recovery;
 mod resume;
 mod segment;
+mod segment_list;
 #[cfg(test)]
 #[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "the numbers here are small")]
 mod tests;
 mod writer;
 
-use std::fmt;
-use std::io;
-use std::sync::Arc;
-
+pub use error::{DataLoss, WalError};
 pub use frame::{FRAME_HEADER_BYTES, FrameBuffer, PAYLOAD_MAX_BYTES};
 pub use handle::WalHandle;
 pub use quarantine::accepted_data_losses;
@@ -76,81 +75,4 @@ pub use writer::WalWriter;
 /// Whether a file with this name is a segment.
 pub fn is_segment_name(name: &str) -> bool {
     segment::parse_segment_number(name).is_some()
-}
-
-/// Errors of the write-ahead log.
-#[derive(Debug, thiserror::Error)]
-pub enum WalError {
-    /// Reading or resuming the log failed, or removing a segment; the log is not poisoned.
-    #[error("cannot read, resume or trim the write-ahead log: {0}")]
-    Io(#[from] io::Error),
-    /// A write or sync failed. Nothing succeeds until the log is opened again, and only recovery
-    /// shows what is left.
-    #[error("a write or sync of the write-ahead log failed: {0}")]
-    Failed(Arc<io::Error>),
-    /// The directory has a segment of another store.
-    #[error("{file} belongs to another store ({wal_id:016x})")]
-    WrongStore {
-        /// The segment's file name.
-        file: String,
-        /// The WAL id in its header.
-        wal_id: u64,
-    },
-    /// A newer version wrote this segment.
-    #[error("{file} has format {format}, but this version supports formats up to {supported}")]
-    UnsupportedFormat {
-        /// The segment's file name.
-        file: String,
-        /// Its format.
-        format: u32,
-        /// The newest format that this version supports.
-        supported: u32,
-    },
-    /// Acknowledged frames are missing.
-    #[error("{0}")]
-    DataLoss(Box<DataLoss>),
-    /// The payload is too long, or the sequence numbers are used up. Nothing was written.
-    #[error("the payload of a log frame exceeds {PAYLOAD_MAX_BYTES} bytes, or the sequence numbers are used up")]
-    PayloadTooLarge,
-}
-
-/// Acknowledged frames that are missing or cannot be read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DataLoss {
-    /// The segment with the break, or the one that is missing.
-    pub segment: String,
-    /// Offset of the break in the segment, in bytes.
-    pub offset: u64,
-    /// Sequence of the first missing frame.
-    pub first_missing: u64,
-    /// The log was durable at least up to this sequence. It is below `first_missing` if damage is
-    /// certain but its extent is not.
-    pub durable_sequence: u64,
-    /// Valid frames beyond the break. They cannot be applied without the missing ones.
-    pub intact_frames: u64,
-    /// Bytes of those frames.
-    pub intact_bytes: u64,
-    /// Identifies this loss; the same each time the log is read.
-    pub fingerprint: u64,
-}
-
-impl fmt::Display for DataLoss {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            segment,
-            offset,
-            first_missing: first,
-            durable_sequence: durable,
-            intact_frames: frames,
-            intact_bytes: bytes,
-            fingerprint,
-        } = self;
-        write!(formatter, "the write-ahead log is damaged in {segment} at offset {offset}: ")?;
-        if durable < first {
-            write!(formatter, "frames from {first} on may have been durable and cannot be read")?;
-        } else {
-            write!(formatter, "frames {first} to {durable} were durable and cannot be read")?;
-        }
-        write!(formatter, "; {frames} valid frames ({bytes} bytes) remain beyond it (loss {fingerprint:016x})")
-    }
 }

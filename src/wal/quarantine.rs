@@ -10,8 +10,9 @@
 
 use std::ops::Bound;
 
+use super::error::{DataLoss, WalError};
 use super::recovery::Recovered;
-use super::{DataLoss, WalError, segment};
+use super::segment;
 use crate::disk::{Disk, DiskFile};
 
 const COPY_BUFFER_BYTES: usize = 256 << 10;

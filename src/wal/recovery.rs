@@ -12,21 +12,14 @@
 //! Without damage a break costs nothing that was acknowledged. The oldest segment of the chain
 //! always exists then: its header was durable before older segments were removed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
+use super::error::{DataLoss, WalError};
 use super::frame::FrameReader;
 use super::loss_scan::{TailScan, scan_tail};
-use super::segment::{self, FORMAT, HeaderRead, SegmentEnd, SegmentHeader};
-use super::{DataLoss, WalError};
+use super::segment::{self, HeaderRead, SegmentEnd, SegmentHeader};
+use super::segment_list::SegmentList;
 use crate::disk::Disk;
-
-/// Segments in the directory.
-#[derive(Debug, Default)]
-pub struct SegmentList {
-    pub segments: BTreeSet<u64>,
-    /// Quarantined segments, with their file names.
-    pub quarantined: BTreeMap<u64, String>,
-}
 
 /// A segment that was read.
 #[derive(Debug)]
@@ -47,44 +40,6 @@ pub struct Recovered {
     pub(super) durable_sequence: u64,
     last: u64,
     lost: Option<DataLoss>,
-}
-
-impl SegmentList {
-    fn list<D: Disk>(disk: &D) -> Result<Self, WalError> {
-        let mut names = Self::default();
-        for name in disk.list()? {
-            if let Some(number) = segment::parse_segment_number(&name) {
-                names.segments.insert(number);
-            } else if let Some(number) = segment::parse_quarantined_number(&name) {
-                names.quarantined.insert(number, name);
-            }
-        }
-        Ok(names)
-    }
-
-    /// A number above those of all segments, quarantined ones included.
-    pub fn next_number(&self) -> u64 {
-        let newest = self.segments.last().copied().unwrap_or(0);
-        let lost = self.quarantined.keys().next_back().copied().unwrap_or(0);
-        newest.max(lost).saturating_add(1)
-    }
-
-    /// The valid headers, by segment number.
-    fn headers<D: Disk>(&self, disk: &D, wal_id: u64) -> Result<BTreeMap<u64, SegmentHeader>, WalError> {
-        let mut headers = BTreeMap::new();
-        for number in &self.segments {
-            let name = segment::segment_file_name(*number);
-            match segment::read_header(&disk.open(&name)?, *number)? {
-                HeaderRead::Valid(header) if header.wal_id == wal_id => _ = headers.insert(*number, header),
-                HeaderRead::Valid(header) => return Err(WalError::WrongStore { file: name, wal_id: header.wal_id }),
-                HeaderRead::UnsupportedFormat(format) => {
-                    return Err(WalError::UnsupportedFormat { file: name, format, supported: FORMAT });
-                }
-                HeaderRead::Invalid => {}
-            }
-        }
-        Ok(headers)
-    }
 }
 
 /// The segments to be read, oldest first.
@@ -227,7 +182,7 @@ impl Recovered {
         apply: &mut impl FnMut(u64, &[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         let file = disk.open(&segment::segment_file_name(header.number)).map_err(WalError::from)?;
-        let mut frames = FrameReader::new(&file, header, limit.map(|end| end.offset)).map_err(WalError::from)?;
+        let mut frames = FrameReader::new(&file, header.salt, limit.map(|end| end.offset)).map_err(WalError::from)?;
         let mut end = header.empty_end();
         self.durable_sequence = self.durable_sequence.max(header.durable_sequence);
         while let Some(next) = end.last_sequence.checked_add(1)

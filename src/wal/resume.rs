@@ -24,12 +24,13 @@ use std::io;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::WalError;
+use super::error::WalError;
 use super::frame::FrameReader;
 use super::handle::{WalShared, create_segment};
 use super::quarantine::quarantine;
-use super::recovery::{Recovered, RecoveredSegment, SegmentList};
+use super::recovery::{Recovered, RecoveredSegment};
 use super::segment::{self, FRAMES_OFFSET, SegmentHeader};
+use super::segment_list::SegmentList;
 use super::writer::WalWriter;
 use crate::disk::{Disk, DiskFile};
 
@@ -94,7 +95,7 @@ fn rewrite_tail<D: Disk>(disk: &D, link: &RecoveredSegment, durable: u64) -> Res
     if header.first_sequence > durable {
         file.write_at(0, &header.encode())?;
     }
-    let mut frames = FrameReader::new(&file, header, Some(end.offset))?;
+    let mut frames = FrameReader::new(&file, header.salt, Some(end.offset))?;
     let mut offset = FRAMES_OFFSET;
     for sequence in header.first_sequence..=end.last_sequence {
         let Some(frame) = frames.read_at(offset, sequence..=sequence)? else {

@@ -26,11 +26,11 @@ use crate::observe::{Metrics, TxnTimer};
 use crate::owner::OwnerIdGenerator;
 use crate::pipeline::{Fate, Pipeline};
 use crate::protocol::{TransactionStatus, txn_status};
+use crate::read_view::ReadView;
 use crate::row::{KeyspaceId, Lock, Mutation, RowKey, TxnId};
 use crate::runtime::Env;
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
-use crate::read_view::ReadView;
 
 /// Pages of lock cleanup before a store closes; the next incarnation does the rest.
 const CLEANUP_PAGES_AT_CLOSE: usize = 16;

@@ -18,10 +18,10 @@ use super::super::HistoryRetention;
 use super::super::retention::{Retention, check_within_retention, future_timestamp_error};
 use crate::error::Result;
 use crate::pipeline::Pipeline;
+use crate::read_view::ReadView;
 use crate::runtime::Env;
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
-use crate::read_view::ReadView;
 
 /// The history of a store, and the GC horizon that follows from it.
 pub struct History {

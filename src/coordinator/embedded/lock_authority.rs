@@ -6,8 +6,8 @@ use super::super::LockAuthority;
 use crate::error::{CLOSED_BY_USER, Error, Result};
 use crate::lock_manager::LockManager;
 use crate::pipeline::Pipeline;
-use crate::timestamp::Timestamp;
 use crate::read_view::ReadView;
+use crate::timestamp::Timestamp;
 
 /// The pipeline as the authority for grants.
 pub struct PipelineAuthority(pub Arc<Pipeline>);

@@ -12,8 +12,8 @@
 //! directory without the marker is not a store. `salvage` opens a damaged one.
 
 pub(super) mod marker;
-mod status_file;
 pub(crate) mod salvage;
+mod status_file;
 mod torn_manifest;
 
 use std::path::{Path, PathBuf};

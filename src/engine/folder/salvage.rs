@@ -14,9 +14,9 @@ use crate::disk::OsDisk;
 use crate::engine::EngineError;
 use crate::engine::lsm::LsmStorage;
 use crate::engine::rocks::RocksStorage;
-use crate::engine::rocks::skip_corruption;
 use crate::engine::rocks::manifest;
 use crate::engine::rocks::repair::{self, ScratchDir};
+use crate::engine::rocks::skip_corruption;
 use crate::engine::storage::{Column, Storage as _};
 
 /// A damaged store, opened for reading.

@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::{Shared, WritePath, wal_error};
+use super::flush::flush;
+use super::shared::{Shared, WritePath, wal_error};
 use crate::disk::Disk;
 use crate::engine::EngineError;
 use crate::engine::storage::Storage;
@@ -28,14 +29,14 @@ pub struct FlushThread {
 }
 
 impl FlushThread {
-    pub(super) fn start<D: Disk, T: Storage>(shared: &Arc<Shared<D, T>>) -> Result<Self, EngineError> {
+    pub fn start<D: Disk, T: Storage>(shared: &Arc<Shared<D, T>>) -> Result<Self, EngineError> {
         let (shared, stopped) = (Arc::clone(shared), Arc::new(AtomicBool::new(false)));
         let stop = Arc::clone(&stopped);
         let work = move || {
             let Some(path) = &shared.write_path else { return };
             let mut written = 0;
             while !stop.load(Ordering::Acquire) {
-                match shared.run_once(path, &mut written) {
+                match run_once(&shared, path, &mut written) {
                     Poll::Again => {}
                     Poll::AfterIdle => std::thread::park_timeout(IDLE_BEFORE_NOOP),
                     Poll::Park => std::thread::park(),
@@ -47,7 +48,7 @@ impl FlushThread {
         Ok(Self { thread: Some(thread), stopped })
     }
 
-    pub(super) fn wake(&self) {
+    pub fn wake(&self) {
         if let Some(thread) = &self.thread {
             thread.thread().unpark();
         }
@@ -56,45 +57,43 @@ impl FlushThread {
 
 /// What the thread does after a round of work.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Poll {
+pub enum Poll {
     Again,
     AfterIdle,
     Park,
 }
 
-impl<D: Disk, T: Storage> Shared<D, T> {
-    /// A round of the thread's work; `written` is the written sequence of the log at the round
-    /// before.
-    pub(super) fn run_once(&self, path: &WritePath<D>, written: &mut u64) -> Poll {
-        let worked = self.flush(path).and_then(|()| {
-            // A failure here is permanent, and the next call returns it.
-            let _ = path.wal.preallocate_segment();
-            if !path.noop_needed.load(Ordering::Acquire) {
-                return Ok(Poll::Park);
-            }
-            let before = std::mem::replace(written, path.wal.written_sequence());
-            if before < *written { Ok(Poll::AfterIdle) } else { self.write_noop(path).map(|()| Poll::Again) }
-        });
-        // The failure is recorded, and writers return it.
-        worked.unwrap_or(Poll::Park)
-    }
+/// A round of the thread's work; `written` is the written sequence of the log at the round
+/// before.
+pub fn run_once<D: Disk, T: Storage>(shared: &Shared<D, T>, path: &WritePath<D>, written: &mut u64) -> Poll {
+    let worked = flush(shared, path).and_then(|()| {
+        // A failure here is permanent, and the next call returns it.
+        let _ = path.wal.preallocate_segment();
+        if !path.noop_needed.load(Ordering::Acquire) {
+            return Ok(Poll::Park);
+        }
+        let before = std::mem::replace(written, path.wal.written_sequence());
+        if before < *written { Ok(Poll::AfterIdle) } else { write_noop(shared, path).map(|()| Poll::Again) }
+    });
+    // The failure is recorded, and writers return it.
+    worked.unwrap_or(Poll::Park)
+}
 
-    /// Writes a no-op frame if everything is durable. The sync of that frame requests no other one.
-    fn write_noop(&self, path: &WritePath<D>) -> Result<(), EngineError> {
-        self.ensure_ok()?;
-        let mut writer = path.writer.lock();
-        path.noop_needed.store(false, Ordering::Release);
-        if path.wal.durable_sequence() < path.wal.written_sequence() {
-            // The next sync sets `noop_needed` again.
-            return Ok(());
-        }
-        let appended = writer.wal.append_noop();
-        drop(writer);
-        match appended {
-            Ok(None) => Ok(()),
-            Ok(Some(_)) => self.sync(),
-            Err(why) => Err(self.record_failure(wal_error(why))),
-        }
+/// Writes a no-op frame if everything is durable. The sync of that frame requests no other one.
+fn write_noop<D: Disk, T: Storage>(shared: &Shared<D, T>, path: &WritePath<D>) -> Result<(), EngineError> {
+    shared.ensure_ok()?;
+    let mut writer = path.writer.lock();
+    path.noop_needed.store(false, Ordering::Release);
+    if path.wal.durable_sequence() < path.wal.written_sequence() {
+        // The next sync sets `noop_needed` again.
+        return Ok(());
+    }
+    let appended = writer.wal.append_noop();
+    drop(writer);
+    match appended {
+        Ok(None) => Ok(()),
+        Ok(Some(_)) => shared.sync(),
+        Err(why) => Err(shared.record_failure(wal_error(why))),
     }
 }
 

@@ -6,20 +6,15 @@
 //! before it returns. So incarnations that are killed again and again do not make the log longer
 //! and longer.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
 
 use rapidhash::v3::RapidSecrets;
 
-use super::background::FlushThread;
-use super::{
-    CurrentState, FLUSH_TARGET_KEY, FLUSHED_SEQUENCE_KEY, ImmutableMemtable, LsmStorage, ReadState, Shared, WritePath,
-    WriterState, wal_error,
-};
+use super::flush::flush;
+use super::shared::{FLUSH_TARGET_KEY, FLUSHED_SEQUENCE_KEY, Shared, WritePath, WriterState, wal_error};
 use crate::disk::Disk;
 use crate::engine::EngineError;
-use crate::engine::stall_tracker::StallTracker;
 use crate::engine::storage::{Column, Storage};
 use crate::memtable::{MalformedPayload, MemtableWriter};
 use crate::sync::Mutex;
@@ -138,107 +133,86 @@ fn replay_salvageable<D: Disk>(
     Ok(replayed)
 }
 
-impl<D: Disk, T: Storage> LsmStorage<D, T> {
-    /// Opens the store on this disk and in these tables, or creates its log if both are empty.
-    pub fn open(disk: D, tables: T, options: LsmOptions) -> Result<Self, EngineError> {
-        let LsmOptions { wal_id, is_new, mut random, memtable_bytes, accept_data_loss, background_flush } = options;
-        let secrets = RapidSecrets::seed(random());
-        let (flushed_sequence, replayed, recovered) = replay_wal(&disk, &tables, (wal_id, is_new), secrets)?;
-        let is_long = replayed.memtable().memory_bytes() > memtable_bytes.saturating_mul(4)
-            || recovered.segment_count() > REPLAYED_SEGMENTS_MAX;
-        let wal = wal::resume(disk, &recovered, random(), accept_data_loss).map_err(wal_error)?;
-        let end = wal.last_sequence();
-        let memtable = MemtableWriter::new(end, secrets);
-        let active = Arc::clone(memtable.memtable());
-        let write_path = WritePath {
-            wal: wal.handle(),
-            writer: Mutex::new(WriterState { wal, memtable, open_sequences: Vec::new(), next_salt: random }),
-            flush_lock: Mutex::default(),
-            secrets,
-            memtable_bytes,
-            noop_needed: AtomicBool::new(false),
-        };
-        let shared = Shared::new(tables, Some(write_path), active, replayed, secrets, (flushed_sequence, end))?;
-        let shared = Arc::new(shared);
-        if is_long {
-            shared.flush(shared.write_path()?)?;
-        }
-        let flush_thread = background_flush.then(|| FlushThread::start(&shared)).transpose()?;
-        Ok(Self { shared, flush_thread })
+/// Opens the store on this disk and in these tables, or creates its log if both are empty.
+pub fn open<D: Disk, T: Storage>(disk: D, tables: T, options: LsmOptions) -> Result<Shared<D, T>, EngineError> {
+    let LsmOptions { wal_id, is_new, mut random, memtable_bytes, accept_data_loss, .. } = options;
+    let secrets = RapidSecrets::seed(random());
+    let (flushed_sequence, replayed, recovered) = replay_wal(&disk, &tables, (wal_id, is_new), secrets)?;
+    let is_long = replayed.memtable().memory_bytes() > memtable_bytes.saturating_mul(4)
+        || recovered.segment_count() > REPLAYED_SEGMENTS_MAX;
+    let wal = wal::resume(disk, &recovered, random(), accept_data_loss).map_err(wal_error)?;
+    let end = wal.last_sequence();
+    let memtable = MemtableWriter::new(end, secrets);
+    let active = Arc::clone(memtable.memtable());
+    let write_path = WritePath {
+        wal: wal.handle(),
+        writer: Mutex::new(WriterState { wal, memtable, open_sequences: Vec::new(), next_salt: random }),
+        flush_lock: Mutex::default(),
+        secrets,
+        memtable_bytes,
+        noop_needed: AtomicBool::new(false),
+    };
+    let shared = Shared::new(tables, Some(write_path), active, replayed, secrets, (flushed_sequence, end))?;
+    if is_long {
+        flush(&shared, shared.write_path()?)?;
     }
-
-    /// Opens the store read-only; nothing is written. Data loss is an error.
-    pub fn open_read_only(disk: D, tables: T, wal_id: u64, seed: u64) -> Result<Self, EngineError> {
-        let secrets = RapidSecrets::seed(seed);
-        let (flushed_sequence, replayed, recovered) = replay_wal(&disk, &tables, (wal_id, false), secrets)?;
-        if let Some(loss) = recovered.data_loss() {
-            return Err(wal_error(wal::WalError::DataLoss(Box::new(loss.clone()))));
-        }
-        Self::from_replayed(tables, secrets, replayed, (flushed_sequence, recovered.last_sequence()))
-    }
-
-    /// Opens a damaged store read-only, with what the log has up to the first damage. What cannot
-    /// be read is in the notes.
-    pub fn open_for_salvage(disk: D, tables: T, seed: u64, notes: &mut Vec<String>) -> Result<Self, EngineError> {
-        let secrets = RapidSecrets::seed(seed);
-        let flushed_sequence = read_internal_u64(&tables, FLUSHED_SEQUENCE_KEY).unwrap_or_else(|why| {
-            notes.push(why.to_string());
-            0
-        });
-        let oldest = wal::oldest_segment(&disk).unwrap_or_else(|why| {
-            notes.push(why.to_string());
-            None
-        });
-        let replayed = if let Some(oldest) = oldest {
-            replay_salvageable(&disk, oldest, flushed_sequence, secrets, notes)?
-        } else {
-            notes.push("no segment of the write-ahead log can be read: frames that were not flushed are lost".into());
-            MemtableWriter::new(flushed_sequence, secrets)
-        };
-        let end = replayed.last_sequence();
-        match describe_partial_flush(&tables, end) {
-            Ok(part) => notes.extend(part.map(|part| format!("the write-ahead log is damaged: {part}"))),
-            Err(why) => notes.push(why.to_string()),
-        }
-        Self::from_replayed(tables, secrets, replayed, (flushed_sequence, end))
-    }
-
-    fn from_replayed(
-        tables: T,
-        secrets: RapidSecrets,
-        replayed: MemtableWriter,
-        (flushed_sequence, end): (u64, u64),
-    ) -> Result<Self, EngineError> {
-        let active = Arc::clone(MemtableWriter::new(end, secrets).memtable());
-        let shared = Shared::new(tables, None, active, replayed, secrets, (flushed_sequence, end))?;
-        Ok(Self { shared: Arc::new(shared), flush_thread: None })
-    }
+    Ok(shared)
 }
 
-impl<D: Disk, T: Storage> Shared<D, T> {
-    fn new(
-        tables: T,
-        write_path: Option<WritePath<D>>,
-        active: Arc<crate::memtable::Memtable>,
-        replayed: MemtableWriter,
-        secrets: RapidSecrets,
-        (flushed_sequence, end): (u64, u64),
-    ) -> Result<Self, EngineError> {
-        let memtable = Arc::clone(replayed.memtable());
-        let immutable = (!memtable.is_empty()).then_some(ImmutableMemtable { memtable, last_sequence: end });
-        let read_state = ReadState { active, immutable, tables: Arc::new(tables.snapshot()?), flushed_sequence };
-        let read_state = Arc::new(read_state);
-        let current = CurrentState { visible_sequence: end, read_state, snapshots: BTreeMap::new() };
-        Ok(Self {
-            tables,
-            write_path,
-            state: Mutex::new(current),
-            writing: Mutex::default(),
-            failure: OnceLock::new(),
-            empty_memtable: Arc::clone(MemtableWriter::new(u64::MAX, secrets).memtable()),
-            stalls: StallTracker::default(),
-        })
+/// Opens the store read-only; nothing is written. Data loss is an error.
+pub fn open_read_only<D: Disk, T: Storage>(
+    disk: D,
+    tables: T,
+    wal_id: u64,
+    seed: u64,
+) -> Result<Shared<D, T>, EngineError> {
+    let secrets = RapidSecrets::seed(seed);
+    let (flushed_sequence, replayed, recovered) = replay_wal(&disk, &tables, (wal_id, false), secrets)?;
+    if let Some(loss) = recovered.data_loss() {
+        return Err(wal_error(wal::WalError::DataLoss(Box::new(loss.clone()))));
     }
+    from_replayed(tables, secrets, replayed, (flushed_sequence, recovered.last_sequence()))
+}
+
+/// Opens a damaged store read-only, with what the log has up to the first damage. What cannot
+/// be read is in the notes.
+pub fn open_for_salvage<D: Disk, T: Storage>(
+    disk: D,
+    tables: T,
+    seed: u64,
+    notes: &mut Vec<String>,
+) -> Result<Shared<D, T>, EngineError> {
+    let secrets = RapidSecrets::seed(seed);
+    let flushed_sequence = read_internal_u64(&tables, FLUSHED_SEQUENCE_KEY).unwrap_or_else(|why| {
+        notes.push(why.to_string());
+        0
+    });
+    let oldest = wal::oldest_segment(&disk).unwrap_or_else(|why| {
+        notes.push(why.to_string());
+        None
+    });
+    let replayed = if let Some(oldest) = oldest {
+        replay_salvageable(&disk, oldest, flushed_sequence, secrets, notes)?
+    } else {
+        notes.push("no segment of the write-ahead log can be read: frames that were not flushed are lost".into());
+        MemtableWriter::new(flushed_sequence, secrets)
+    };
+    let end = replayed.last_sequence();
+    match describe_partial_flush(&tables, end) {
+        Ok(part) => notes.extend(part.map(|part| format!("the write-ahead log is damaged: {part}"))),
+        Err(why) => notes.push(why.to_string()),
+    }
+    from_replayed(tables, secrets, replayed, (flushed_sequence, end))
+}
+
+fn from_replayed<D: Disk, T: Storage>(
+    tables: T,
+    secrets: RapidSecrets,
+    replayed: MemtableWriter,
+    (flushed_sequence, end): (u64, u64),
+) -> Result<Shared<D, T>, EngineError> {
+    let active = Arc::clone(MemtableWriter::new(end, secrets).memtable());
+    Shared::new(tables, None, active, replayed, secrets, (flushed_sequence, end))
 }
 
 /// A number in an internal cell; 0 if it was never written.

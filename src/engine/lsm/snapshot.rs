@@ -14,7 +14,8 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 
 use super::merge::{MergeIter, scan_order};
-use super::{CurrentState, OpenSnapshots, ReadState, Shared, SharedReadState, is_internal_key};
+use super::read_state::{CurrentState, OpenSnapshots, ReadState, SharedReadState};
+use super::shared::{Shared, is_internal_key};
 use crate::disk::Disk;
 use crate::engine::storage::{CellReader, Column, Storage};
 use crate::engine::{EngineError, RowRange, ScanCursor};
@@ -28,7 +29,7 @@ pub struct LsmSnapshot<D: Disk, T: Storage> {
 }
 
 impl<D: Disk, T: Storage> LsmSnapshot<D, T> {
-    pub(super) fn new(shared: &Arc<Shared<D, T>>) -> Self {
+    pub fn new(shared: &Arc<Shared<D, T>>) -> Self {
         let mut current = shared.state.lock();
         let CurrentState { visible_sequence, read_state, snapshots } = &mut *current;
         let new = || OpenSnapshots { count: 0, read_state: Arc::new(RwLock::new(Arc::clone(read_state))) };
@@ -43,7 +44,7 @@ impl<D: Disk, T: Storage> LsmSnapshot<D, T> {
 
     /// Addresses of the memtables that this snapshot keeps in memory.
     #[cfg(test)]
-    pub(super) fn pinned_memtables(&self) -> Vec<usize> {
+    pub fn pinned_memtables(&self) -> Vec<usize> {
         let read_state = self.read_state();
         let pinned = read_state.memtables().filter(|memtable| !memtable.is_empty());
         pinned.map(|memtable| std::ptr::from_ref(memtable).addr()).collect()

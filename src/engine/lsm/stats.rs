@@ -4,25 +4,23 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::Shared;
+use super::shared::Shared;
 use crate::disk::Disk;
 use crate::engine::storage::Storage;
 use crate::engine::{EngineError, EngineStats};
 
-impl<D: Disk, T: Storage> Shared<D, T> {
-    pub(super) fn figures(&self) -> Result<EngineStats, EngineError> {
-        let mut stats = self.tables.stats()?;
-        let current = self.state.lock();
-        let open = current.snapshots.values().map(|open| Arc::clone(&open.read_state.read()));
-        let read_states: Vec<_> = open.chain([Arc::clone(&current.read_state)]).collect();
-        stats.open_snapshots = current.snapshots.values().map(|open| open.count as u64).sum();
-        drop(current);
-        let memtables: BTreeMap<_, _> = read_states
-            .iter()
-            .flat_map(|read_state| read_state.memtables())
-            .map(|memtable| (std::ptr::from_ref(memtable), memtable.memory_bytes() as u64))
-            .collect();
-        stats.memtable_bytes += memtables.values().sum::<u64>();
-        Ok(stats)
-    }
+pub fn stats<D: Disk, T: Storage>(shared: &Shared<D, T>) -> Result<EngineStats, EngineError> {
+    let mut stats = shared.tables.stats()?;
+    let current = shared.state.lock();
+    let open = current.snapshots.values().map(|open| Arc::clone(&open.read_state.read()));
+    let read_states: Vec<_> = open.chain([Arc::clone(&current.read_state)]).collect();
+    stats.open_snapshots = current.snapshots.values().map(|open| open.count as u64).sum();
+    drop(current);
+    let memtables: BTreeMap<_, _> = read_states
+        .iter()
+        .flat_map(|read_state| read_state.memtables())
+        .map(|memtable| (std::ptr::from_ref(memtable), memtable.memory_bytes() as u64))
+        .collect();
+    stats.memtable_bytes += memtables.values().sum::<u64>();
+    Ok(stats)
 }

@@ -7,12 +7,17 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::sync::atomic::Ordering;
 
-use super::background::Poll;
+use super::background::{Poll, run_once};
+use super::shared::FLUSHED_SEQUENCE_KEY;
 use super::*;
-use crate::disk::{SimDisk, SplitMix64};
+use crate::cell::{Column, RowRange};
+use crate::disk::{Disk as _, SimDisk, SplitMix64};
 use crate::engine::sim::SimStorage;
-use crate::engine::storage::Batch;
+use crate::engine::EngineError;
+use crate::engine::storage::{Batch, CellReader, Storage};
+use crate::wal;
 
 type Store = LsmStorage<SimDisk, SimStorage>;
 type Snapshot = LsmSnapshot<SimDisk, SimStorage>;
@@ -294,7 +299,7 @@ fn an_idle_log_gets_one_noop_frame_and_a_failed_one_none() {
     path.noop_needed.store(true, Ordering::Release);
     let before = path.wal.written_sequence();
     let rounds = [Poll::AfterIdle, Poll::Again, Poll::Park];
-    assert_eq!([(); 3].map(|()| shared.run_once(path, &mut written)), rounds);
+    assert_eq!([(); 3].map(|()| run_once(shared, path, &mut written)), rounds);
     assert_eq!((path.wal.written_sequence(), path.wal.durable_sequence()), (before + 1, before + 1));
     // The no-op frame gets no other one when the idle log is synced again.
     storage.sync().unwrap();
@@ -305,7 +310,7 @@ fn an_idle_log_gets_one_noop_frame_and_a_failed_one_none() {
     model.disk.fail_nth(None, 1, 1);
     put().unwrap_err();
     path.noop_needed.store(true, Ordering::Release);
-    assert_eq!(shared.run_once(path, &mut written), Poll::Park);
+    assert_eq!(run_once(shared, path, &mut written), Poll::Park);
 }
 
 #[test]

@@ -12,16 +12,16 @@
 //! | `manifest` | checks of the manifest before RocksDB reads it |
 //! | `rebuild` | repair of tables that RocksDB cannot open |
 
-pub(super) mod skip_corruption;
 mod cursor;
 mod errors;
-mod stats;
-pub(super) mod manifest;
 pub(super) mod file_names;
+pub(super) mod manifest;
 mod options;
 pub(super) mod repair;
-mod write_retry;
+pub(super) mod skip_corruption;
+mod stats;
 mod write;
+mod write_retry;
 
 use std::ops::RangeInclusive;
 use std::path::Path;

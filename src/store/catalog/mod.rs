@@ -24,6 +24,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::keyspace_descriptor::KeyspaceDescriptor;
+use crate::read_view::ReadView;
 use crate::row::KeyspaceId;
 pub(in crate::store) use crate::store::catalog::incremental_restore::{Increment, Listed};
 pub(in crate::store) use crate::store::catalog::restore_origin::RestoreOrigin;
@@ -35,7 +36,6 @@ use crate::store::read::scan::Scan;
 use crate::store::{MAX_KEYSPACE_NAME_BYTES, Snapshot, Store, Txn, TxnOptions};
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
-use crate::read_view::ReadView;
 
 pub(in crate::store) const CATALOG_ID: KeyspaceId = KeyspaceId(0);
 const NAME_PREFIX: &str = "name/";

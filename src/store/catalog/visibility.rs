@@ -16,11 +16,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::engine::RowRange;
 use crate::error::{Conflict, ConflictReason, ErrorKind, Result};
+use crate::read_view::ReadView;
 use crate::row::{KeyspaceId, RowKey};
 use crate::store::catalog::{CATALOG_ID, NAME_PREFIX, NEXT_ID_KEY, STAGED_MARK, decode_id, dropped_key, name_key};
 use crate::store::{Keyspace, Store};
 use crate::timestamp::Timestamp;
-use crate::read_view::ReadView;
 
 /// At which views the catalog is known to list a keyspace, or not to have its number yet.
 pub struct VisibilityCache {

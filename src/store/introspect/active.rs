@@ -1,8 +1,11 @@
-//! Who reads: the transactions and snapshots that are not over, with age and label.
+//! Active transactions and snapshots, with age and label.
 //!
-//! Each is one [`ActiveReader`], which it shares with its scans and clones. The list of them holds weak references in shards and is
-//! tidied as it grows, so to begin costs one short lock, and to end costs nothing. Labels outlive their transactions for a
-//! while: who loses a row to another is told what that was.
+//! Each has one [`ActiveReader`], shared with its scans and clones. The list of them is sharded,
+//! has
+//! weak references, and is pruned as it grows: beginning costs one short lock, ending costs
+//! nothing.
+//! The labels of ended transactions are kept for a while, because a conflict error names the
+//! transaction that won.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -12,53 +15,58 @@ use std::time::Duration;
 use crate::error::{Conflict, ConflictReason, Error, Result};
 use crate::observe::{Metrics, TxnPhase, TxnTimer};
 use crate::owner::OwnerId;
+use crate::read_view::ReadView;
 use crate::row::TxnId;
 use crate::store::Store;
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
-use crate::read_view::ReadView;
 
 const SHARDS: usize = 16;
 const PRUNE_MIN: usize = 16;
-/// So many labels of transactions that are over are kept, in each shard.
+/// The maximum number of labels of ended transactions, in each shard.
 const OLD_LABELS_MAX: usize = 64;
 
-/// What a reader is.
+/// The kind of an [`ActiveTransaction`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ActiveKind {
     /// A [`Txn`](crate::store::Txn).
     Transaction,
-    /// A [`Snapshot`](crate::store::Snapshot); its clones are one with it.
+    /// A [`Snapshot`](crate::store::Snapshot). A snapshot and its clones are one entry.
     Snapshot,
 }
 
-/// A transaction or snapshot that is not over: see [`Store::active_transactions`].
+/// A transaction or snapshot that has not ended: see [`Store::active_transactions`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ActiveTransaction {
-    /// Which of the two.
+    /// Transaction or snapshot.
     pub kind: ActiveKind,
-    /// What it was called: [`TxnOptions::label`](crate::store::TxnOptions::label), [`Snapshot::with_label`](crate::store::Snapshot::with_label).
+    /// Its label, from [`TxnOptions::label`](crate::store::TxnOptions::label) or
+    /// [`Snapshot::with_label`](crate::store::Snapshot::with_label).
     pub label: Option<&'static str>,
-    /// Who a transaction is in row locks and conflicts; `None` for a snapshot.
+    /// The owner id of a transaction, as in row locks and conflicts; `None` for a snapshot.
     pub owner_id: Option<OwnerId>,
-    /// The timestamp that names a transaction; `None` for a snapshot.
+    /// The start timestamp of a transaction; `None` for a snapshot.
     pub start_ts: Option<Timestamp>,
-    /// Everything committed at or below this is seen. What the oldest one may need is not collected.
+    /// Everything committed at or below this timestamp is visible to it. The lowest of all is the
+    /// GC horizon: GC removes nothing that it may read.
     pub read_ts: Timestamp,
-    /// How long ago it began.
+    /// The time since it began.
     pub age: Duration,
-    /// Rows that a transaction has written and keeps in memory; without those that it has streamed.
+    /// The number of rows that a transaction has written and buffers in memory, without those that
+    /// are locked in the store.
     pub buffered_rows: u64,
-    /// Bytes of these, each row counting 64 more.
+    /// The size of these rows, in bytes, plus 64 for each row.
     pub buffered_bytes: u64,
-    /// Whether it has grown so large that its writes are row locks in the store already.
+    /// Whether it is a large transaction, which locks its rows in the store before it commits.
     pub is_large: bool,
-    /// How many of its writes are, or are just about to be: a row that was written again behind that counts again.
+    /// The number of its writes that are row locks in the store, or are being written there. A row
+    /// that is written again after that counts again.
     pub locked_rows: u64,
-    /// Whether it was ended at [`Builder::max_snapshot_age`](crate::store::Builder::max_snapshot_age), so that it answers
-    /// [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld) and holds nothing back.
+    /// Whether it has expired at
+    /// [`Builder::max_snapshot_age`](crate::store::Builder::max_snapshot_age). Its reads return
+    /// [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld), and GC ignores it.
     pub is_expired: bool,
 }
 
@@ -71,45 +79,50 @@ pub(in crate::store) struct ActiveReader {
     /// By the runtime's clock.
     pub started_at: Duration,
     pub timer: TxnTimer,
-    /// The first conflict that a transaction meets before it commits.
-    met: Mutex<Option<Box<Conflict>>>,
+    /// The first conflict that the transaction meets before it commits.
+    first_conflict: Mutex<Option<Box<Conflict>>>,
     rows: AtomicU64,
     bytes: AtomicU64,
-    streaming: AtomicBool,
-    streamed: AtomicU64,
+    is_large: AtomicBool,
+    locked_rows: AtomicU64,
     reported: AtomicBool,
 }
 
 impl ActiveReader {
-    pub fn new(view: Arc<ReadView>, txn: Option<TxnId>, label: Option<&'static str>, began: Duration) -> Arc<Self> {
+    pub fn new(
+        view: Arc<ReadView>,
+        txn: Option<TxnId>,
+        label: Option<&'static str>,
+        started_at: Duration,
+    ) -> Arc<Self> {
         Arc::new(Self {
             view,
             label,
             txn,
-            started_at: began,
+            started_at,
             timer: TxnTimer::default(),
-            met: Mutex::default(),
+            first_conflict: Mutex::default(),
             rows: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
-            streaming: AtomicBool::new(false),
-            streamed: AtomicU64::new(0),
+            is_large: AtomicBool::new(false),
+            locked_rows: AtomicU64::new(0),
             reported: AtomicBool::new(false),
         })
     }
 
-    /// Notes how much the transaction has written, and, once it streams, how much of it is streamed.
-    pub fn set_written(&self, rows: usize, bytes: usize, streamed: Option<u64>) {
+    /// Records how much the transaction has written; `locked_rows` makes it a large one.
+    pub fn set_written(&self, rows: usize, bytes: usize, locked_rows: Option<u64>) {
         self.rows.store(rows as u64, Ordering::Relaxed);
         self.bytes.store(bytes as u64, Ordering::Relaxed);
-        if let Some(streamed) = streamed {
-            self.streamed.store(streamed, Ordering::Relaxed);
-            self.streaming.store(true, Ordering::Relaxed);
+        if let Some(locked_rows) = locked_rows {
+            self.locked_rows.store(locked_rows, Ordering::Relaxed);
+            self.is_large.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Takes the conflict that was met before the commit.
+    /// Takes the first conflict, if there was one before the commit.
     pub fn first_conflict(&self) -> Option<Box<Conflict>> {
-        self.met.lock().take()
+        self.first_conflict.lock().take()
     }
 
     fn describe(&self, now: Duration) -> ActiveTransaction {
@@ -122,21 +135,21 @@ impl ActiveReader {
             age: now.saturating_sub(self.started_at),
             buffered_rows: self.rows.load(Ordering::Relaxed),
             buffered_bytes: self.bytes.load(Ordering::Relaxed),
-            is_large: self.streaming.load(Ordering::Relaxed),
-            locked_rows: self.streamed.load(Ordering::Relaxed),
+            is_large: self.is_large.load(Ordering::Relaxed),
+            locked_rows: self.locked_rows.load(Ordering::Relaxed),
             is_expired: self.view.expired.load(Ordering::Acquire),
         }
     }
 }
 
-/// All readers of a store.
+/// All active transactions and snapshots of a store.
 #[derive(Default)]
 pub(in crate::store) struct ActiveReaders {
     shards: [Shard; SHARDS],
     snapshots: AtomicUsize,
 }
 
-/// On a cache line of its own.
+/// Aligned to a cache line, against false sharing.
 #[derive(Default)]
 #[repr(align(64))]
 struct Shard(Mutex<ReaderShard>);
@@ -144,79 +157,83 @@ struct Shard(Mutex<ReaderShard>);
 #[derive(Default)]
 struct ReaderShard {
     readers: Vec<ReaderEntry>,
-    tidy_at: usize,
-    /// Of labelled transactions that are over, newest last.
+    /// The length at which ended readers are removed.
+    prune_at: usize,
+    /// Labels of ended transactions, newest last.
     labels: VecDeque<(OwnerId, &'static str)>,
 }
 
 struct ReaderEntry {
-    named: Option<(OwnerId, &'static str)>,
+    labelled: Option<(OwnerId, &'static str)>,
     reader: Weak<ActiveReader>,
 }
 
 impl ReaderShard {
     fn add(&mut self, reader: &Arc<ActiveReader>) {
-        if self.readers.len() >= self.tidy_at.max(PRUNE_MIN) {
+        if self.readers.len() >= self.prune_at.max(PRUNE_MIN) {
             let labels = &mut self.labels;
             self.readers.retain(|entry| {
-                let is_live = entry.reader.strong_count() > 0;
-                labels.extend(entry.named.filter(|_| !is_live));
-                is_live
+                let is_active = entry.reader.strong_count() > 0;
+                labels.extend(entry.labelled.filter(|_| !is_active));
+                is_active
             });
             self.labels.drain(..self.labels.len().saturating_sub(OLD_LABELS_MAX));
-            self.tidy_at = self.readers.len() * 2;
+            self.prune_at = self.readers.len() * 2;
         }
-        let named = reader.txn.map(|txn| txn.owner).zip(reader.label);
-        self.readers.push(ReaderEntry { named, reader: Arc::downgrade(reader) });
+        let labelled = reader.txn.map(|txn| txn.owner).zip(reader.label);
+        self.readers.push(ReaderEntry { labelled, reader: Arc::downgrade(reader) });
     }
 }
 
 impl ActiveReaders {
-    /// Lists somebody who begins to read.
+    /// Registers a transaction or snapshot.
     pub fn add(
         &self,
         view: Arc<ReadView>,
         txn: Option<TxnId>,
         label: Option<&'static str>,
-        began: Duration,
+        started_at: Duration,
     ) -> Arc<ActiveReader> {
-        let reader = ActiveReader::new(view, txn, label, began);
-        let place = match txn {
+        let reader = ActiveReader::new(view, txn, label, started_at);
+        let shard = match txn {
             Some(txn) => shard_of(txn.owner),
             None => self.snapshots.fetch_add(1, Ordering::Relaxed) % SHARDS,
         };
-        if let Some(shard) = self.shards.get(place) {
+        if let Some(shard) = self.shards.get(shard) {
             shard.0.lock().add(&reader);
         }
         reader
     }
 
     fn all(&self) -> Vec<Arc<ActiveReader>> {
-        // Copied first: letting go of the last reference gives an engine's view back, which is not for under a lock.
+        // Upgraded before use, so that no shard lock is held when the last reference to an engine
+        // snapshot is dropped.
         let of = |shard: &Shard| shard.0.lock().readers.iter().filter_map(|entry| entry.reader.upgrade()).collect();
         self.shards.iter().flat_map(|shard| -> Vec<Arc<ActiveReader>> { of(shard) }).collect()
     }
 
-    /// What a transaction, which may be over, was called.
+    /// The label of a transaction that is active or has ended recently.
     fn label_of(&self, owner: OwnerId) -> Option<&'static str> {
-        let listed = self.shards.get(shard_of(owner))?.0.lock();
-        let live = listed.readers.iter().filter_map(|entry| entry.named);
-        let mut named = live.chain(listed.labels.iter().copied());
-        named.find_map(|(named, label)| (named == owner).then_some(label))
+        let shard = self.shards.get(shard_of(owner))?.0.lock();
+        let active = shard.readers.iter().filter_map(|entry| entry.labelled);
+        let mut labelled = active.chain(shard.labels.iter().copied());
+        labelled.find_map(|(id, label)| (id == owner).then_some(label))
     }
 }
 
-/// The lowest bits of an owner's id count up.
+/// The lowest bits of owner ids are a counter, so they spread over the shards.
 #[allow(clippy::cast_possible_truncation, reason = "smaller than the number of shards")]
 fn shard_of(owner: OwnerId) -> usize {
     (owner.to_u64() % SHARDS as u64) as usize
 }
 
 impl Store {
-    /// The transactions and snapshots that are not over, those that read the oldest state first: what the first one may need is
-    /// kept from being collected. A scan that outlives its transaction or snapshot keeps it in this list.
+    /// The active transactions and snapshots, ordered by the age of the state that they read,
+    /// oldest
+    /// first. GC removes nothing that the first may read. A scan that outlives its transaction or
+    /// snapshot keeps it in this list.
     ///
-    /// Costs a lock and a reference for each of them for a moment; it waits for nothing.
+    /// Takes a short lock for each shard of the list and a reference to each entry; does not block.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
@@ -224,21 +241,21 @@ impl Store {
     /// let store = Store::in_memory()?;
     /// let report = store.snapshot()?.with_label("monthly report");
     /// let txn = store.begin_with(TxnOptions::with_label("transfer"))?;
-    /// for live in store.active_transactions() {
-    ///     println!("{:?} {:?} for {:?}", live.kind, live.label, live.age);
+    /// for active in store.active_transactions() {
+    ///     println!("{:?} {:?} for {:?}", active.kind, active.label, active.age);
     /// }
     /// assert_eq!(store.active_transactions().len(), 2);
     /// # Ok(()) }
     /// ```
     pub fn active_transactions(&self) -> Vec<ActiveTransaction> {
         let now = self.inner.runtime.elapsed();
-        let mut live: Vec<ActiveTransaction> =
+        let mut active: Vec<ActiveTransaction> =
             self.inner.active.all().iter().map(|reader| reader.describe(now)).collect();
-        live.sort_by_key(|live| (live.read_ts, std::cmp::Reverse(live.age)));
-        live
+        active.sort_by_key(|entry| (entry.read_ts, std::cmp::Reverse(entry.age)));
+        active
     }
 
-    /// Lists somebody who reads a view and is no transaction.
+    /// Registers a reader that is not a transaction.
     pub(in crate::store) fn register_reader(
         &self,
         view: Arc<ReadView>,
@@ -247,42 +264,44 @@ impl Store {
         self.inner.active.add(view, None, label, self.inner.runtime.elapsed())
     }
 
-    /// The store itself, which reads for a moment: in nobody's list.
+    /// A reader for a short internal read; not in the list.
     pub(in crate::store) fn unregistered_reader(&self, view: Arc<ReadView>) -> Arc<ActiveReader> {
         ActiveReader::new(view, None, None, self.inner.runtime.elapsed())
     }
 
-    /// Reads; if so asked, the time that takes is counted as the transaction's.
+    /// Runs a read; with `track_read_timing`, adds its time to the transaction's timer.
     pub(in crate::store) fn time_read<T>(&self, reader: &ActiveReader, read: impl FnOnce() -> T) -> T {
         if !self.inner.options.track_read_timing || reader.txn.is_none() {
             return read();
         }
-        let began = self.inner.runtime.elapsed();
-        let answer = read();
-        reader.timer.add(TxnPhase::Read, self.inner.runtime.elapsed().saturating_sub(began));
-        answer
+        let started_at = self.inner.runtime.elapsed();
+        let result = read();
+        reader.timer.add(TxnPhase::Read, self.inner.runtime.elapsed().saturating_sub(started_at));
+        result
     }
 
-    /// Passes an outcome on; a conflict is remembered by the reader that met it, and counted if it is the first.
+    /// Returns the outcome unchanged, but completes a conflict with names. The first conflict of
+    /// the
+    /// reader is counted and recorded.
     pub(in crate::store) fn record_conflict<T>(&self, reader: &ActiveReader, outcome: Result<T>) -> Result<T> {
         outcome.map_err(|mut why| {
             if why.is_retryable()
                 && let Some(conflict) = why.conflict_mut()
             {
                 self.fill_conflict_names(conflict);
-                // One that writes blindly is judged by another moment than the one it reads at.
+                // The precondition of a blind write may have another timestamp than the view.
                 conflict.read_ts = reader.view.read_ts;
-                let mut met = reader.met.lock();
-                if met.is_none() {
+                let mut first = reader.first_conflict.lock();
+                if first.is_none() {
                     self.count_conflict(reader, conflict);
-                    *met = Some(Box::new(conflict.clone()));
+                    *first = Some(Box::new(conflict.clone()));
                 }
             }
             why
         })
     }
 
-    /// An error that calls what it is about by name.
+    /// The error, with the names of keyspace and transaction if it is a conflict.
     pub(in crate::store) fn with_conflict_names(&self, mut why: Error) -> Error {
         if let Some(conflict) = why.conflict_mut() {
             self.fill_conflict_names(conflict);
@@ -290,7 +309,7 @@ impl Store {
         why
     }
 
-    /// Says what the owner in the way is called, and the keyspace.
+    /// Adds the name of the keyspace and the label of the conflicting transaction.
     pub(in crate::store) fn fill_conflict_names(&self, conflict: &mut Conflict) {
         if conflict.keyspace.is_some() {
             return;
@@ -318,7 +337,7 @@ impl Store {
 }
 
 impl crate::store::Inner {
-    /// Counts and reports the readers whose views have ended at the age limit.
+    /// Counts and logs the readers whose views have expired at the age limit, each once.
     pub(in crate::store) fn report_expired(&self) {
         for reader in self.active.all() {
             if reader.view.expired.load(Ordering::Acquire) && !reader.reported.swap(true, Ordering::Relaxed) {
@@ -335,14 +354,14 @@ impl crate::store::Inner {
         }
     }
 
-    /// Hands the figures that are no metrics to the program's recorder.
+    /// Sets the gauges: values that are computed on request, not counted.
     #[cfg(feature = "metrics")]
-    #[allow(clippy::cast_precision_loss, reason = "figures for a graph")]
+    #[allow(clippy::cast_precision_loss, reason = "values for a graph")]
     pub(in crate::store) fn set_gauges(&self) {
         let readers = self.active.all();
         let transactions = readers.iter().filter(|reader| reader.txn.is_some()).count();
         let oldest = readers.iter().map(|reader| reader.started_at).min();
-        let age = oldest.map_or(Duration::ZERO, |began| self.runtime.elapsed().saturating_sub(began));
+        let age = oldest.map_or(Duration::ZERO, |started_at| self.runtime.elapsed().saturating_sub(started_at));
         let set = |name, value| crate::observe::gauge(self.instance_id, name, value);
         set("percolite_active_transactions", transactions as f64);
         set("percolite_active_snapshots", (readers.len() - transactions) as f64);
@@ -352,21 +371,21 @@ impl crate::store::Inner {
             self.update_write_stalls().current.unwrap_or_default().as_secs_f64(),
         );
         if let (Some(marks), Some(locks)) = (self.coordinator.watermarks(), &self.locks) {
-            let behind = marks.visible_ts.millis().saturating_sub(marks.durable_ts.millis());
-            let waiting = locks.totals();
+            let durability_lag = marks.visible_ts.millis().saturating_sub(marks.durable_ts.millis());
+            let totals = locks.totals();
             let set_locks = |name, value| crate::observe::lock_gauge(self.instance_id, name, value);
-            set_locks("percolite_named_locks_held", waiting.held as f64);
-            set_locks("percolite_named_lock_waiters", waiting.waiting as f64);
+            set_locks("percolite_named_locks_held", totals.held as f64);
+            set_locks("percolite_named_lock_waiters", totals.waiting as f64);
             set_locks(
                 "percolite_oldest_named_lock_wait_seconds",
-                waiting
+                totals
                     .oldest_request_at
-                    .map_or(Duration::ZERO, |asked| self.runtime.elapsed().saturating_sub(asked))
+                    .map_or(Duration::ZERO, |requested_at| self.runtime.elapsed().saturating_sub(requested_at))
                     .as_secs_f64(),
             );
             set("percolite_open_views", marks.open_views as f64);
             set("percolite_cleanup_pending", marks.cleanup_pending as f64);
-            set("percolite_durability_lag_seconds", behind as f64 / 1000.0);
+            set("percolite_durability_lag_seconds", durability_lag as f64 / 1000.0);
         }
     }
 }

@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::{DataLoss, EngineSnapshot, EngineStats, PageRequest, RowRange, WriteStallStats};
 use crate::error::Result;
+use crate::json_forms::{seconds, seconds_or_none, text, text_or_none};
 use crate::observe::Latencies;
 use crate::owner::OwnerId;
 use crate::protocol::{TransactionStatus, txn_status_or_rolled_back};
 use crate::row::{KeyspaceId, Lock, LockType, RowKey, TxnId};
-use crate::json_forms::{seconds, seconds_or_none, text, text_or_none};
 use crate::store::{Keyspace, Store};
 use crate::timestamp::Timestamp;
 

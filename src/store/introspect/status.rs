@@ -14,10 +14,10 @@ use crate::engine::EngineStats;
 use crate::error::Conflict;
 #[cfg(feature = "rocks")]
 use crate::error::{Error, ErrorKind, Result};
+use crate::json_forms::{millis, seconds, seconds_or_none, text, text_or_none};
 use crate::lock_manager::{LockEntry, LockState, LockStats};
 use crate::observe::Latencies;
 use crate::protocol::TransactionStatus;
-use crate::json_forms::{millis, seconds, seconds_or_none, text, text_or_none};
 use crate::store::{ActiveKind, ActiveTransaction, KeyspaceSize, RowLock, SlowTransaction, Stats, Store, TxnOutcome};
 use crate::timestamp::Timestamp;
 

@@ -19,6 +19,7 @@ use crate::engine::{Engine as _, EngineError};
 use crate::error::{Error, ErrorKind, Result};
 use crate::keys::decode_history_key;
 use crate::oracle::read_high_water;
+use crate::read_view::ReadView;
 use crate::row::{KeyspaceId, LockType, RowKey};
 use crate::store::catalog::{CATALOG_ID, StagedKeyspaces, entry_id};
 use crate::store::maintenance::progress::{IntoControlFlow, check_progress};
@@ -27,7 +28,6 @@ use crate::store::options::MAX_TRANSACTION_BYTES;
 use crate::store::read::row::{load_value, visible_version};
 use crate::store::{Builder, Durability, IntegrityIssue, Keyspace, OnExisting, Store, TxnOptions};
 use crate::timestamp::Timestamp;
-use crate::read_view::ReadView;
 
 /// So many cells are looked at between two calls of the progress callback.
 const PROGRESS_INTERVAL_CELLS: u64 = 1024;

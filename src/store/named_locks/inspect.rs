@@ -9,8 +9,8 @@ use crate::lock_manager::{LockEntry, LockState, LockStats, LockTable, LockTarget
 use crate::store::Store;
 use crate::store::catalog::check_name;
 use crate::store::named_locks::NamedLocks;
-use crate::store::named_locks::lease_rows::{LeaseRow, decode_leases, lock_key};
 use crate::store::named_locks::acquire::{invalid_name_error, request_error};
+use crate::store::named_locks::lease_rows::{LeaseRow, decode_leases, lock_key};
 
 impl Store {
     /// The present holders of a named lock.
@@ -27,7 +27,9 @@ impl Store {
         }
         let locks = self.lock_manager_for(name)?;
         let damage = locks.heads.corruption(name);
-        damage.map_or(Ok(()), |what| Err(request_error(&name.into(), crate::lock_manager::RequestError::Corrupt(what))))?;
+        damage.map_or(Ok(()), |what| {
+            Err(request_error(&name.into(), crate::lock_manager::RequestError::Corrupt(what)))
+        })?;
         let holders = locks.heads.holders(name, &locks.clock(), usize::MAX, |_| true).0;
         locks.check_open().map(|()| holders)
     }

@@ -8,13 +8,13 @@ use crate::engine::RowRange;
 use crate::engine::storage::Column;
 use crate::error::{Error, Result};
 use crate::lock_manager::{Lease, RequestOrigin, Requester};
+use crate::read_view::ReadView;
 use crate::row::RowKey;
 use crate::store::Store;
 use crate::store::catalog::LOCK_PREFIX;
 use crate::store::named_locks::lease_rows::{LEASE_ROWS_PER_TXN, LeaseRow, decode_leases, lease_txn_options};
 use crate::store::read::key_range::prefix_range;
 use crate::timestamp::Timestamp;
-use crate::read_view::ReadView;
 
 impl Store {
     /// Restores the leases of earlier incarnations. Must be called once, before the first request.

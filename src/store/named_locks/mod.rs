@@ -16,29 +16,29 @@
 //! `docs/locks.md` in the repository has the design: the purpose of each step, and what was
 //! rejected.
 
+mod acquire;
+mod by_token;
 mod fence;
 mod guard;
+mod inspect;
 mod lease_renewer;
 mod lease_rows;
-mod by_token;
 mod load_leases;
-mod options;
-mod inspect;
-mod acquire;
 mod locked_txn;
+mod options;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "tokio")]
+pub(crate) use crate::store::named_locks::acquire::{GrantPoll, RequestResult};
 pub use crate::store::named_locks::fence::Fence;
 pub use crate::store::named_locks::guard::LockGuard;
 pub(in crate::store) use crate::store::named_locks::lease_rows::decode_leases;
-pub use crate::store::named_locks::options::{LockOptions, LockWaitPolicy, MAX_LOCK_REASON_BYTES};
-#[cfg(feature = "tokio")]
-pub(crate) use crate::store::named_locks::acquire::{GrantPoll, RequestResult};
 pub(in crate::store) use crate::store::named_locks::locked_txn::TxnLock;
 #[cfg(feature = "tokio")]
 pub(crate) use crate::store::named_locks::locked_txn::check_no_lease;
+pub use crate::store::named_locks::options::{LockOptions, LockWaitPolicy, MAX_LOCK_REASON_BYTES};
 
 use crate::coordinator::LockAuthority;
 use crate::error::{CLOSED_BY_USER, Error, Result};

@@ -7,10 +7,10 @@ use crate::codec::InlineWrite;
 use crate::engine::storage::Column;
 use crate::engine::{EngineError, decode_lock, decode_row_key, decode_write};
 use crate::error::{Error, ErrorKind, Result};
+use crate::read_view::ReadView;
 use crate::row::{Lock, LockType, RowKey, TxnId, Value, WriteRecord};
 use crate::store::Store;
 use crate::timestamp::Timestamp;
-use crate::read_view::ReadView;
 
 /// What a lock says about a row at a view.
 enum LockEffect {

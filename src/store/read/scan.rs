@@ -14,13 +14,13 @@ use std::sync::Arc;
 use crate::engine::storage::Column;
 use crate::engine::{RowRange, decode_row_key};
 use crate::error::{Error, Result};
+use crate::read_view::ReadView;
 use crate::row::{Mutation, RowKey};
 use crate::store::Store;
 use crate::store::introspect::active::ActiveReader;
 use crate::store::read::column_cursor::{ColumnCursor, is_before};
 use crate::store::read::row::visible_value_in_cell;
 use crate::store::txn::buffer::LargeWrites;
-use crate::read_view::ReadView;
 use crate::writes;
 
 /// How many rows at least, and at most, are worth a hop to another thread.

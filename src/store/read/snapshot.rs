@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use crate::error::Result;
+use crate::read_view::ReadView;
 use crate::store::introspect::active::ActiveReader;
 use crate::store::read::key_range::{KeyRange, key_range_in, prefix_range};
 use crate::store::read::scan::Scan;
 use crate::store::txn::{check_key, validated_rows};
 use crate::store::{Keyspace, Store, Versions};
 use crate::timestamp::Timestamp;
-use crate::read_view::ReadView;
 
 /// A consistent view of the store that does not change. Owned: it may be kept, sent and shared freely. What it answers for a
 /// keyspace does not change either, whenever that is created or dropped.

@@ -11,13 +11,13 @@ use crate::coordinator::LargeTxn;
 use crate::engine::{EngineSnapshot, decode_lock};
 use crate::error::{Conflict, Error, ErrorKind, Result};
 use crate::keyspace_descriptor::KeyspaceDescriptor;
-use crate::lock_value::{lock_mutation, read_own_lock};
 use crate::lock_manager::{FenceCondition, Fences, InFlightFences};
+use crate::lock_value::{lock_mutation, read_own_lock};
 use crate::observe::TxnTimer;
+use crate::read_view::ReadView;
 use crate::row::{KeyspaceId, Mutation, RowKey, TxnId};
 use crate::store::Store;
 use crate::timestamp::Timestamp;
-use crate::read_view::ReadView;
 use crate::writes::WriteSet;
 
 /// What every row counts besides its key and value, in bytes, towards a transaction's size.

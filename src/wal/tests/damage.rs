@@ -52,7 +52,7 @@ impl Written {
     fn find_places(&mut self, segment: u64) {
         let file = self.disk.open(&segment::segment_file_name(segment)).unwrap();
         let HeaderRead::Valid(header) = segment::read_header(&file, segment).unwrap() else { panic!() };
-        let mut frames = FrameReader::new(&file, &header, None).unwrap();
+        let mut frames = FrameReader::new(&file, header.salt, None).unwrap();
         let mut start = FRAMES_OFFSET;
         while let Some(frame) = frames.read_at(start, 1..=99).unwrap() {
             let end = start + frame.bytes.len() as u64;

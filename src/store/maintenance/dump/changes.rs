@@ -8,12 +8,12 @@ use crate::codec::InlineWrite;
 use crate::engine::storage::Column;
 use crate::engine::{RowRange, decode_lock, decode_row_key, decode_write};
 use crate::error::Result;
+use crate::read_view::ReadView;
 use crate::row::{LockType, RowKey, Value, WriteRecord};
 use crate::store::Store;
 use crate::store::read::column_cursor::ColumnCursor;
 use crate::store::read::row::load_value;
 use crate::timestamp::Timestamp;
-use crate::read_view::ReadView;
 
 /// Shows `see` each row of the range whose newest version at the view was committed after `since`: its key, and its value unless it
 /// was deleted.

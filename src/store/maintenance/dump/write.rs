@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::coordinator::check_within_retention;
 use crate::error::{Error, Result};
+use crate::read_view::ReadView;
 use crate::row::{Bytes, KeyspaceId};
 use crate::store::maintenance::dump::blocks::{BLOCK_BYTES, BLOCK_ROWS, DumpBlock, DumpWriter};
 use crate::store::maintenance::dump::{DumpBase, DumpOptions, DumpStats, changes};
@@ -14,7 +15,6 @@ use crate::store::maintenance::progress::{IntoControlFlow, check_progress};
 use crate::store::read::key_range::key_range_in;
 use crate::store::{Keyspace, Snapshot};
 use crate::timestamp::Timestamp;
-use crate::read_view::ReadView;
 
 impl Snapshot {
     /// Writes everything that the snapshot shows, every keyspace of it, in a form that [`Store::restore`](crate::Store::restore)

@@ -9,7 +9,6 @@ use crate::engine::local::{GC_PREFIX, SAFE_POINT, gc_key, parse_gc_key};
 use crate::engine::storage::Column;
 use crate::engine::{EngineError, EngineSnapshot, RowRange};
 use crate::error::Result as StoreResult;
-use crate::store_id::STORE_ID_KEY;
 use crate::keys::{data_key, decode_data_key, decode_history_key, history_key};
 use crate::oracle::HIGH_WATER_KEY;
 use crate::protocol::{TransactionStatus, txn_status};
@@ -17,6 +16,7 @@ use crate::row::{KeyspaceId, Lock, LockType, RowKey, Value, WriteRecord};
 use crate::store::catalog::{CATALOG_ID, LOCK_PREFIX};
 use crate::store::maintenance::verify::{ISSUES_MAX, IntegrityIssue, VerifyReport, row_text};
 use crate::store::named_locks::decode_leases;
+use crate::store_id::STORE_ID_KEY;
 use crate::timestamp::Timestamp;
 
 const PAGE_CELLS: usize = 1024;

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use crate::engine::storage::Column;
 use crate::engine::{DataLoss, EngineError, RowRange};
 use crate::error::Result;
+use crate::read_view::ReadView;
 use crate::row::{KeyspaceId, RowKey};
 use crate::store::maintenance::progress::{IntoControlFlow, check_progress};
 use crate::store::maintenance::verify::checks::Verifier;
@@ -30,7 +31,6 @@ use crate::store::read::key_range::prefix_range;
 use crate::store::read::scan::Scan;
 use crate::store::{Keyspace, Store};
 use crate::timestamp::Timestamp;
-use crate::read_view::ReadView;
 
 /// So many problems are told; beyond that they are counted.
 pub(in crate::store) const ISSUES_MAX: usize = 1000;

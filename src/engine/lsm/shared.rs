@@ -1,0 +1,126 @@
+//! The state that writers, snapshots and the flush thread share.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+
+use rapidhash::v3::RapidSecrets;
+
+use super::read_state::{CurrentState, ImmutableMemtable, ReadState};
+use crate::cell::Column;
+use crate::disk::Disk;
+use crate::engine::EngineError;
+use crate::engine::stall_tracker::StallTracker;
+use crate::engine::storage::Storage;
+use crate::memtable::{Memtable, MemtableWriter};
+use crate::sync::Mutex;
+use crate::wal::{self, WalHandle, WalWriter};
+
+/// The cell of the tables with their flushed sequence: they have everything up to it.
+pub const FLUSHED_SEQUENCE_KEY: &[u8] = b"\0position";
+
+/// The cell of the tables with the flush target, the last sequence of the newest flush. Of what is
+/// between the flushed sequence and this the tables may have a part.
+pub const FLUSH_TARGET_KEY: &[u8] = b"\0begun";
+
+/// Internal cells, which readers do not see. No other metadata key begins with a zero byte.
+pub fn is_internal_key(column: Column, key: &[u8]) -> bool {
+    column == Column::Meta && key.first() == Some(&0)
+}
+
+pub struct Shared<D: Disk, T: Storage> {
+    pub tables: T,
+    /// `None` if opened read-only.
+    pub write_path: Option<WritePath<D>>,
+    pub state: Mutex<CurrentState<T::Snapshot>>,
+    pub writing: Mutex<()>,
+    pub failure: OnceLock<String>,
+    /// The memtable of snapshots that a flush has given tables of their own.
+    pub empty_memtable: Arc<Memtable>,
+    pub stalls: StallTracker,
+}
+
+/// What writing needs.
+pub struct WritePath<D: Disk> {
+    pub wal: WalHandle<D>,
+    pub writer: Mutex<WriterState<D>>,
+    /// Serializes flushes.
+    pub flush_lock: Mutex<()>,
+    pub secrets: RapidSecrets,
+    pub memtable_bytes: usize,
+    /// Whether a sync has made frames durable for which no later frame is a durability proof.
+    pub noop_needed: AtomicBool,
+}
+
+/// State under the writer's lock.
+pub struct WriterState<D: Disk> {
+    pub wal: WalWriter<D>,
+    pub memtable: MemtableWriter,
+    /// Scratch list of the sequences for which a batch keeps versions; reused for its capacity.
+    pub open_sequences: Vec<u64>,
+    pub next_salt: Box<dyn FnMut() -> u64 + Send>,
+}
+
+impl<D: Disk, T: Storage> Shared<D, T> {
+    pub fn new(
+        tables: T,
+        write_path: Option<WritePath<D>>,
+        active: Arc<Memtable>,
+        replayed: MemtableWriter,
+        secrets: RapidSecrets,
+        (flushed_sequence, end): (u64, u64),
+    ) -> Result<Self, EngineError> {
+        let memtable = Arc::clone(replayed.memtable());
+        let immutable = (!memtable.is_empty()).then_some(ImmutableMemtable { memtable, last_sequence: end });
+        let read_state = ReadState { active, immutable, tables: Arc::new(tables.snapshot()?), flushed_sequence };
+        let read_state = Arc::new(read_state);
+        let current = CurrentState { visible_sequence: end, read_state, snapshots: BTreeMap::new() };
+        Ok(Self {
+            tables,
+            write_path,
+            state: Mutex::new(current),
+            writing: Mutex::default(),
+            failure: OnceLock::new(),
+            empty_memtable: Arc::clone(MemtableWriter::new(u64::MAX, secrets).memtable()),
+            stalls: StallTracker::default(),
+        })
+    }
+
+    pub fn ensure_ok(&self) -> Result<(), EngineError> {
+        self.failure.get().map_or(Ok(()), |why| Err(EngineError::Undetermined(why.clone())))
+    }
+
+    /// Keeps the first failure, which is permanent.
+    pub fn record_failure(&self, why: EngineError) -> EngineError {
+        let _ = self.failure.set(why.to_string());
+        why
+    }
+
+    pub fn write_path(&self) -> Result<&WritePath<D>, EngineError> {
+        self.write_path.as_ref().ok_or(EngineError::Unsupported("write: it was opened read-only"))
+    }
+
+    pub fn sync(&self) -> Result<(), EngineError> {
+        self.ensure_ok()?;
+        let Some(path) = &self.write_path else { return Ok(()) };
+        path.wal.sync().map(drop).map_err(|why| self.record_failure(wal_error(why)))
+    }
+}
+
+pub fn wal_error(why: wal::WalError) -> EngineError {
+    match why {
+        wal::WalError::Io(_) => EngineError::Io(why.to_string()),
+        wal::WalError::Failed(_) => EngineError::Undetermined(why.to_string()),
+        wal::WalError::WrongStore { .. } | wal::WalError::UnsupportedFormat { .. } => {
+            EngineError::NotAStore(why.to_string())
+        }
+        wal::WalError::DataLoss(loss) => EngineError::Corruption(format!(
+            "{loss}; restore a backup, repair the store (Builder::repair), or open it without these commits \
+             (Builder::accept_data_loss({:#018x}))",
+            loss.fingerprint
+        )),
+        wal::WalError::PayloadTooLarge => {
+            EngineError::Limit { what: "a batch's bytes", asked: usize::MAX, limit: wal::PAYLOAD_MAX_BYTES }
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Writing a batch: into the log, then into the memtable, then visible.
+
+use super::batch::LsmBatch;
+use super::flush::switch_memtable_if_full;
+use super::shared::{Shared, WriterState, wal_error};
+use crate::disk::Disk;
+use crate::engine::EngineError;
+use crate::engine::storage::Storage;
+
+/// Returns whether the memtable was switched.
+pub fn write<D: Disk, T: Storage>(shared: &Shared<D, T>, mut batch: LsmBatch) -> Result<bool, EngineError> {
+    if batch.is_empty() {
+        return shared.ensure_ok().map(|()| false);
+    }
+    let path = shared.write_path()?;
+    let mut writer = path.writer.lock();
+    shared.ensure_ok()?;
+    let WriterState { wal, memtable, open_sequences, .. } = &mut *writer;
+    let sequence = wal.append(&mut batch.frame).map_err(|why| match wal_error(why) {
+        // Nothing was written.
+        why @ EngineError::Limit { .. } => why,
+        why => shared.record_failure(why),
+    })?;
+    open_sequences.clear();
+    {
+        let current = shared.state.lock();
+        // The last one is the sequence at which snapshots open until this batch is visible.
+        let older = |sequence: &u64| *sequence != current.visible_sequence;
+        open_sequences.extend(current.snapshots.keys().copied().filter(older));
+        open_sequences.push(current.visible_sequence);
+    }
+    // A copy of the exact size: one small payload for each commit stays in memory.
+    memtable
+        .add(batch.frame.payload().into(), sequence, open_sequences)
+        .map_err(|_| shared.record_failure(EngineError::Undetermined("a batch is malformed".into())))?;
+    shared.state.lock().visible_sequence = sequence;
+    switch_memtable_if_full(shared, path, &mut writer)
+}
