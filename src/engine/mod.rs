@@ -38,6 +38,8 @@ pub mod sim;
 mod stall_tracker;
 mod stats;
 pub mod storage;
+#[cfg(feature = "rocks")]
+mod store_lock;
 pub mod unreliable;
 
 pub use api::{ApplyResult, Capabilities, Engine, EngineSnapshot, GcEntry};

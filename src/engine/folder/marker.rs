@@ -12,9 +12,10 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
-use super::{TABLES_DIR, WAL_DIR};
+use super::names::{TABLES_DIR, WAL_DIR};
 use crate::engine::EngineError;
 use crate::engine::rocks::file_names::is_rocksdb_file;
+use crate::engine::store_lock::StoreLock;
 use crate::wal;
 
 /// The format that this program reads and writes.
@@ -45,19 +46,6 @@ pub struct LockedDir {
     pub marker: StoreLock,
     /// The id of the write-ahead log; `None` if the store must still be created.
     pub identity: Option<u64>,
-}
-
-/// A locked marker, unlocked on drop.
-#[derive(Debug)]
-pub struct StoreLock(File);
-
-impl Drop for StoreLock {
-    /// Unlocks explicitly, because closing is not enough: a child process that another thread
-    /// starts inherits the open file until it executes its program, and would keep the lock
-    /// meanwhile.
-    fn drop(&mut self) {
-        let _ = self.0.unlock();
-    }
 }
 
 /// Locks the directory for exclusive use. Checks that it is a store of this format or can become

@@ -12,6 +12,7 @@
 //! directory without the marker is not a store. `salvage` opens a damaged one.
 
 pub(super) mod marker;
+mod names;
 pub(crate) mod salvage;
 mod status_file;
 mod torn_manifest;
@@ -19,6 +20,7 @@ mod torn_manifest;
 use std::path::{Path, PathBuf};
 
 use self::marker::{LockedDir, commit_checkpoint_marker, commit_marker, lock_exclusive, lock_shared};
+use self::names::{TABLES_DIR, WAL_DIR, random};
 pub(crate) use self::status_file::read;
 use super::local::LocalEngine;
 use super::lsm::{LsmBatch, LsmOptions, LsmSnapshot, LsmStorage};
@@ -28,12 +30,8 @@ use super::storage::{CellReader, Column, Storage};
 use super::{DataLoss, EngineError, EngineStats, RowRange, ScanCursor, WriteStallStats};
 use crate::bounds;
 use crate::disk::OsDisk;
-use crate::runtime::{Env as _, SystemEnv};
 use crate::sync::Mutex;
 use crate::wal;
-
-const WAL_DIR: &str = "log";
-const TABLES_DIR: &str = "tables";
 
 /// The engine over a directory.
 pub type FolderEngine = LocalEngine<FolderStorage>;
@@ -124,10 +122,6 @@ impl FolderStorage {
         let lsm = LsmStorage::open_read_only(OsDisk::new(&wal), tables, identity, random())?;
         Ok(Self { lsm, path: path.to_owned(), accepted_losses: read_accepted_losses(&wal)? })
     }
-}
-
-fn random() -> u64 {
-    SystemEnv::default().random()
 }
 
 fn io_error(what: &str, path: &Path, why: &std::io::Error) -> EngineError {

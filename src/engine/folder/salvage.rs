@@ -8,8 +8,9 @@
 
 use std::path::Path;
 
-use super::marker::{StoreLock, lock_for_repair};
-use super::{FolderOptions, TABLES_DIR, WAL_DIR, random, read_accepted_losses, torn_manifest};
+use super::marker::lock_for_repair;
+use super::names::{TABLES_DIR, WAL_DIR, random};
+use super::{FolderOptions, read_accepted_losses, torn_manifest};
 use crate::disk::OsDisk;
 use crate::engine::EngineError;
 use crate::engine::lsm::LsmStorage;
@@ -18,6 +19,7 @@ use crate::engine::rocks::manifest;
 use crate::engine::rocks::repair::{self, ScratchDir};
 use crate::engine::rocks::skip_corruption;
 use crate::engine::storage::{Column, Storage as _};
+use crate::engine::store_lock::StoreLock;
 
 /// A damaged store, opened for reading.
 pub struct Salvaged {

@@ -13,7 +13,7 @@
 
 use std::path::Path;
 
-use super::{TABLES_DIR, WAL_DIR, random};
+use super::names::{TABLES_DIR, WAL_DIR, random};
 use crate::disk::OsDisk;
 use crate::engine::EngineError;
 use crate::engine::lsm::LsmStorage;

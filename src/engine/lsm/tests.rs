@@ -14,8 +14,8 @@ use super::shared::FLUSHED_SEQUENCE_KEY;
 use super::*;
 use crate::cell::{Column, RowRange};
 use crate::disk::{Disk as _, SimDisk, SplitMix64};
-use crate::engine::sim::SimStorage;
 use crate::engine::EngineError;
+use crate::engine::sim::SimStorage;
 use crate::engine::storage::{Batch, CellReader, Storage};
 use crate::wal;
 

@@ -34,8 +34,8 @@ use self_cell::self_cell;
 use self::errors::{corruption_message, engine_error, open_error};
 pub use self::options::RocksOptions;
 use self::options::{column_family_descriptors, column_family_name, options};
-use super::folder::marker::StoreLock;
 use super::storage::{Batch, CellReader, Column, Storage};
+use super::store_lock::StoreLock;
 use super::{EngineError, EngineStats, RowRange, ScanCursor};
 use crate::sync::Mutex;
 

@@ -1,0 +1,13 @@
+//! The parts of a store's directory.
+
+use crate::runtime::{Env as _, SystemEnv};
+
+/// The write-ahead log.
+pub const WAL_DIR: &str = "log";
+/// RocksDB's files.
+pub const TABLES_DIR: &str = "tables";
+
+/// A random number, for ids, salts and seeds.
+pub fn random() -> u64 {
+    SystemEnv::default().random()
+}
