@@ -1,14 +1,17 @@
-//! A small service on tokio: many tasks take orders at once, a report reads a snapshot meanwhile, and a caller who loses patience
-//! is told how things stand.
+//! A small service on tokio: many tasks order concurrently, a snapshot still shows the state before
+//! them, and a call with a bounded number of attempts returns an error.
 //!
-//! `cargo run --release --features tokio --example async_service`
+//! ```text
+//! cargo run --release --features tokio --example async_service
+//! ```
 
 use anyhow::{Context, ensure};
 use percolite::{AsyncStore, Keyspace, TxnOptions};
 
 const CUSTOMERS: u32 = 40;
 
-/// Cheap to clone, as the state of a web framework's handlers must be.
+/// The state that the handlers of a web framework would share. Clones are cheap and refer to the
+/// same store.
 #[derive(Clone)]
 struct Shop {
     store: AsyncStore,
@@ -23,12 +26,13 @@ impl Shop {
         Ok(Self { store, stock, orders })
     }
 
-    /// Either the stock sinks and there is an order, or neither.
+    /// Decrements the stock and records the order, in one transaction. Returns the number left.
     async fn order(&self, customer: u32, article: &'static str) -> anyhow::Result<u32> {
-        // The closure may run again and on another thread: it owns what it needs.
+        // The closure runs on another thread, and again after a conflict, so it owns its captures.
         let Self { stock, orders, .. } = self.clone();
         let attempt = move |txn: &mut percolite::Txn| {
-            let left = number(txn.get(&stock, article)?)?;
+            let left = decode(txn.get(&stock, article)?)?;
+            // An error of the closure rolls the transaction back; only conflicts are retried.
             ensure!(left > 0, "{article}: sold out");
             txn.put(&stock, article, (left - 1).to_be_bytes())?;
             txn.insert(&orders, customer.to_be_bytes(), article)?;
@@ -38,18 +42,20 @@ impl Shop {
     }
 }
 
-fn number(bytes: Option<Vec<u8>>) -> anyhow::Result<u32> {
+fn decode(bytes: Option<Vec<u8>>) -> anyhow::Result<u32> {
     let bytes = bytes.context("no such article")?;
     Ok(u32::from_be_bytes(bytes.as_slice().try_into()?))
 }
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let folder = tempfile::tempdir()?;
-    let shop = Shop::open(folder.path().join("shop")).await?;
+    let dir = tempfile::tempdir()?;
+    let shop = Shop::open(dir.path().join("shop")).await?;
     let stock = shop.stock.clone();
     shop.store.transact(move |txn| txn.put(&stock, "teapot", 30_u32.to_be_bytes())).await?;
     let before = shop.store.snapshot().await?;
+
+    // 40 customers, 30 teapots: whatever the order of the tasks, 30 orders succeed.
 
     let orders = (0..CUSTOMERS).map(|customer| {
         let shop = shop.clone();
@@ -59,35 +65,38 @@ async fn main() -> anyhow::Result<()> {
     for order in orders.collect::<Vec<_>>() {
         match order.await? {
             Ok(_) => sold += 1,
-            Err(why) => println!("no order: {why}"),
+            Err(err) => println!("no order: {err}"),
         }
     }
 
+    // A scan is a stream of rows.
     let mut listed = 0;
     let mut scan = shop.store.range(&shop.orders, ..);
     while let Some(row) = scan.next().await {
         let (_customer, _article) = row?;
         listed += 1;
     }
-    let left = number(shop.store.get(&shop.stock, "teapot").await?)?;
+    let left = decode(shop.store.get(&shop.stock, "teapot").await?)?;
     println!(
-        "{sold} sold, {listed} listed, {left} left; before: {}",
-        number(before.get(&shop.stock, "teapot").await?)?
+        "{sold} sold, {listed} listed, {left} left; in the snapshot from before: {}",
+        decode(before.get(&shop.stock, "teapot").await?)?
     );
-    ensure!((sold, listed, left) == (30, 30, 0), "the books do not agree");
+    ensure!((sold, listed, left) == (30, 30, 0), "stock and orders do not match");
 
-    // A limit that tells, rather than a timeout around the future, after which the commit may have happened or not.
+    // Bound a transaction with a retry policy, not with a timeout around the future: after such a
+    // timeout it is unknown whether the transaction was committed. Here each attempt conflicts with
+    // a transaction that commits first.
     let retry = Some(percolite::RetryPolicy { max_attempts: 2, ..Default::default() });
-    let (rival, stock) = (shop.store.store().clone(), shop.stock.clone());
-    let always_second = move |txn: &mut percolite::Txn| {
+    let (store, stock) = (shop.store.store().clone(), shop.stock.clone());
+    let conflicting = move |txn: &mut percolite::Txn| {
         txn.put(&stock, "teapot", [0; 4])?;
-        let mut first = rival.begin()?;
+        let mut first = store.begin()?;
         first.put(&stock, "teapot", [0; 4])?;
         first.commit()
     };
     let options = TxnOptions { retry_policy: retry, ..TxnOptions::default() };
-    if let Err(why) = shop.store.transact_with(options, always_second).await {
-        println!("{why}");
+    if let Err(err) = shop.store.transact_with(options, conflicting).await {
+        println!("{err}");
     }
     drop((before, scan));
     Ok(shop.store.close().await?)

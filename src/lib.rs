@@ -72,7 +72,7 @@
 //! | on top | `asynchronous`, `typed` | `AsyncStore` (feature `tokio`), [`TypedKeyspace`] |
 //! | public API | `store` | [`Store`], [`Keyspace`], [`Txn`], [`Snapshot`], [`Store::transact`], [`Store::lock`] |
 //! | coordination | `coordinator`, `pipeline`, `contention` | the order of steps, group commit, row queues and admission |
-//! | named locks | `locking` | requests, grants and queues, in memory |
+//! | named locks | `lock_manager` | requests, grants and queues, in memory |
 //! | protocol | [`protocol`] | Percolator's steps as plain functions over one row |
 //! | engine | [`engine`] | snapshots and conditional row changes: in a directory (write-ahead log, memtables, RocksDB's tables) or in memory |
 //! | base | [`bounds`], [`row`], [`writes`], [`timestamp`], [`owner`], [`codec`], [`keys`], [`runtime`], [`oracle`], [`observe`] | shared types |
@@ -96,7 +96,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![cfg_attr(
     test,
-    allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")
+    allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot continue must fail")
 )]
 
 #[cfg(feature = "crashtest")]
@@ -136,12 +136,8 @@ pub mod keys;
 mod keyspace_descriptor;
 mod lock_manager;
 mod lock_value;
-#[allow(clippy::cast_possible_truncation, reason = "its slots are numbered by 32 bits")]
-#[allow(
-    dead_code,
-    unused_imports,
-    reason = "the proof of the core in tools/compare compiles it too, and uses the rest"
-)]
+#[allow(clippy::cast_possible_truncation, reason = "slots of its hash index are 32-bit numbers")]
+#[allow(dead_code, unused_imports, reason = "some of it is used only by tests, and all of it only with `rocks`")]
 mod memtable;
 #[cfg(test)]
 #[path = "memtable/tests.rs"]

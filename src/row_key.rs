@@ -77,10 +77,10 @@ impl RowKey {
     }
 }
 
-/// Writes a row key's bytes to the start of `room`, if they fit.
+/// Writes a row key's bytes to the start of `buffer`, if they fit.
 #[inline]
-fn put_together<'a>(room: &'a mut [u8], id: [u8; KEYSPACE_BYTES], key: &[u8]) -> Option<&'a [u8]> {
-    let bytes = room.get_mut(..KEYSPACE_BYTES + key.len())?;
+fn put_together<'a>(buffer: &'a mut [u8], id: [u8; KEYSPACE_BYTES], key: &[u8]) -> Option<&'a [u8]> {
+    let bytes = buffer.get_mut(..KEYSPACE_BYTES + key.len())?;
     let (first, rest) = bytes.split_first_chunk_mut()?;
     *first = id;
     rest.copy_from_slice(key);

@@ -1,4 +1,5 @@
-//! Transactions too large for memory: they stream, and end in the background.
+//! Large transactions: they lock their rows before they commit, and their locks are cleaned up in
+//! the background.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
 #![allow(clippy::pedantic, missing_docs, reason = "style of a library, not of its tests")]
@@ -14,7 +15,7 @@ use crate::support::Home;
 
 const ROWS: usize = 20_000;
 
-fn streaming() -> Builder {
+fn large_builder() -> Builder {
     Store::builder().large_transaction_bytes(64 << 10)
 }
 
@@ -42,31 +43,31 @@ fn wait(store: &Store, what: &str, done: impl Fn(&Stats) -> bool) {
     }
 }
 
-fn finished(store: &Store) {
-    wait(store, "large transactions do not end", |stats| stats.cleanup_pending == 0);
+fn wait_for_cleanup(store: &Store) {
+    wait(store, "the lock cleanup does not end", |stats| stats.cleanup_pending == 0);
     assert_eq!(store.row_locks().unwrap().count(), 0);
 }
 
 #[test]
-fn it_is_seen_whole_from_its_commit_on_and_not_at_all_before() {
+fn a_large_transaction_is_visible_from_its_commit_on() {
     for home in homes() {
-        let store = home.open(streaming());
+        let store = home.open(large_builder());
         let rows = store.keyspace("rows").unwrap();
         let mut txn = store.begin().unwrap();
         for number in 0..ROWS {
             txn.put(&rows, key(number), [7; 100]).unwrap();
         }
-        assert!(store.row_locks().unwrap().count() > ROWS / 2, "nothing was streamed");
+        assert!(store.row_locks().unwrap().count() > ROWS / 2, "the rows were not locked before the commit");
         assert_eq!(count(&store, &rows), 0);
         let before = store.snapshot().unwrap();
         let commit = txn.commit().unwrap();
-        // Long before the last row is a version.
+        // All rows are visible long before the last lock is rolled forward.
         assert_eq!(count(&store, &rows), ROWS);
         assert_eq!(store.begin().unwrap().range(&rows, ..).rev().count(), ROWS);
         assert_eq!(store.begin().unwrap().get(&rows, key(ROWS - 1)).unwrap(), Some(vec![7; 100]));
         assert_eq!(before.range(&rows, ..).count(), 0);
         assert!(store.snapshot().unwrap().read_ts() >= commit.commit_ts);
-        finished(&store);
+        wait_for_cleanup(&store);
         assert_eq!(count(&store, &rows), ROWS);
         let stats = store.stats();
         assert_eq!(
@@ -77,9 +78,9 @@ fn it_is_seen_whole_from_its_commit_on_and_not_at_all_before() {
 }
 
 #[test]
-fn one_that_is_dropped_leaves_nothing_and_is_in_nobodys_way() {
+fn a_dropped_large_transaction_leaves_nothing() {
     for home in homes() {
-        let store = home.open(streaming());
+        let store = home.open(large_builder());
         let rows = store.keyspace("rows").unwrap();
         store.transact(|txn| txn.put(&rows, key(ROWS - 1), "old")).unwrap();
         let mut txn = store.begin().unwrap();
@@ -87,19 +88,19 @@ fn one_that_is_dropped_leaves_nothing_and_is_in_nobodys_way() {
             txn.put(&rows, key(number), [7; 100]).unwrap();
         }
         drop(txn);
-        // The last of its rows to be let go.
+        // The row whose lock is released last.
         let mut other = store.begin().unwrap();
         other.put(&rows, key(ROWS - 1), "new").unwrap();
         other.commit().unwrap();
         assert_eq!(count(&store, &rows), 1);
-        finished(&store);
+        wait_for_cleanup(&store);
         assert_eq!(count(&store, &rows), 1);
         assert_eq!(store.stats().commits_large, 0);
     }
 }
 
 #[test]
-fn nobody_meets_one_that_was_dropped_while_it_is_taken_away() {
+fn a_dropped_transaction_causes_no_conflict() {
     for home in homes() {
         let store = home.open(Store::builder().large_transaction_bytes(1));
         let rows = store.keyspace("rows").unwrap();
@@ -107,7 +108,7 @@ fn nobody_meets_one_that_was_dropped_while_it_is_taken_away() {
             let mut dropped = store.begin().unwrap();
             dropped.put(&rows, "a", "never").unwrap();
             drop(dropped);
-            // The moment at which the writer comes, between the drop and the last of its end.
+            // Varies the time between the drop and the next write.
             (0..number % 50 * 10).for_each(|_| std::hint::spin_loop());
             let mut txn = store.begin().unwrap();
             txn.put(&rows, "a", "then").unwrap();
@@ -117,15 +118,15 @@ fn nobody_meets_one_that_was_dropped_while_it_is_taken_away() {
 }
 
 #[test]
-fn a_write_that_meets_a_conflict_ends_it() {
+fn a_conflict_ends_a_large_transaction() {
     for home in homes() {
-        let store = home.open(streaming());
+        let store = home.open(large_builder());
         let rows = store.keyspace("rows").unwrap();
         let mut first = store.begin().unwrap();
         for number in 0..ROWS {
             first.put(&rows, key(number), [7; 100]).unwrap();
         }
-        // One that meets a streamed lock when it commits, and one that meets it while it is written.
+        // A small transaction meets the lock at its commit, a large one at a write.
         let mut small = store.begin().unwrap();
         small.put(&rows, key(5), "small").unwrap();
         let why = small.commit().unwrap_err();
@@ -143,15 +144,15 @@ fn a_write_that_meets_a_conflict_ends_it() {
             assert!(matches!(again, Err(why) if matches!(why.kind(), ErrorKind::Conflict(_))));
         }
         first.commit().unwrap();
-        finished(&store);
+        wait_for_cleanup(&store);
         assert!(store.snapshot().unwrap().range(&rows, ..).all(|row| row.unwrap().1 == [7; 100]));
     }
 }
 
 #[test]
-fn readers_and_writers_go_on_while_it_is_rolled_forward() {
+fn reads_and_writes_work_while_locks_are_rolled_forward() {
     for home in homes() {
-        let store = home.open(streaming());
+        let store = home.open(large_builder());
         let rows = store.keyspace("rows").unwrap();
         let mut txn = store.begin().unwrap();
         for number in 0..ROWS {
@@ -177,7 +178,7 @@ fn readers_and_writers_go_on_while_it_is_rolled_forward() {
                 });
             }
         });
-        finished(&store);
+        wait_for_cleanup(&store);
         let values = store.snapshot().unwrap().range(&rows, ..).map(|row| row.unwrap().1).collect::<Vec<_>>();
         let sum: u64 = values.into_iter().map(|value| u64::from_be_bytes(value.try_into().unwrap())).sum();
         assert_eq!(sum, 900);
@@ -185,9 +186,9 @@ fn readers_and_writers_go_on_while_it_is_rolled_forward() {
 }
 
 #[test]
-fn what_streamed_is_read_back_written_again_and_taken_back() {
+fn locked_rows_are_read_rewritten_and_rolled_back() {
     for home in homes() {
-        let store = home.open(streaming());
+        let store = home.open(large_builder());
         let rows = store.keyspace("rows").unwrap();
         let mut txn = store.begin().unwrap();
         for number in 0..ROWS {
@@ -211,17 +212,17 @@ fn what_streamed_is_read_back_written_again_and_taken_back() {
         assert_eq!(txn.range(&rows, ..).rev().count(), ROWS);
         assert!(txn.range(&rows, ..).all(|row| row.unwrap().1 == b"first"));
         txn.commit().unwrap();
-        finished(&store);
+        wait_for_cleanup(&store);
         assert!(store.snapshot().unwrap().range(&rows, ..).all(|row| row.unwrap().1 == b"first"));
         assert_eq!(count(&store, &rows), ROWS);
     }
 }
 
 #[test]
-fn a_crash_after_the_commit_point_leaves_it_whole_and_one_before_leaves_nothing() {
+fn a_large_transaction_is_atomic_across_a_crash() {
     for committed in [true, false] {
         let memory = SimStorage::new();
-        let store = streaming().open_in_memory(&memory).unwrap();
+        let store = large_builder().open_in_memory(&memory).unwrap();
         let rows = store.keyspace("rows").unwrap();
         let mut txn = store.begin().unwrap();
         for number in 0..ROWS {
@@ -237,20 +238,20 @@ fn a_crash_after_the_commit_point_leaves_it_whole_and_one_before_leaves_nothing(
         let store = Store::builder().open_in_memory(&memory).unwrap();
         let rows = store.keyspace("rows").unwrap();
         let expected = if committed { ROWS } else { 0 };
-        assert_eq!(count(&store, &rows), expected, "while it is swept");
+        assert_eq!(count(&store, &rows), expected, "during the sweep");
         wait(&store, "orphans are left", |stats| !stats.may_have_orphan_locks);
         assert_eq!((count(&store, &rows), store.row_locks().unwrap().count()), (expected, 0));
     }
 }
 
 #[test]
-fn rows_that_wait_for_their_end_are_taken_over_together() {
+fn locks_that_await_cleanup_are_resolved_together() {
     for committed in [true, false] {
         for home in homes() {
-            let store = home.open(streaming());
+            let store = home.open(large_builder());
             let rows = store.keyspace("rows").unwrap();
             let before = store.keyspace("before").unwrap();
-            // Its end comes first and keeps the background busy.
+            // Its cleanup comes first and keeps the background busy.
             let mut first = store.begin().unwrap();
             for number in 0..5 * ROWS {
                 first.put(&before, key(number), [7; 100]).unwrap();
@@ -271,10 +272,10 @@ fn rows_that_wait_for_their_end_are_taken_over_together() {
             }
             third.commit().unwrap();
             let stats = store.stats();
-            assert!(stats.locks_rolled_forward < 200, "one by one: {stats:?}");
+            assert!(stats.locks_rolled_forward < 200, "resolved one by one: {stats:?}");
             assert_eq!(count(&store, &rows), ROWS / 4);
             assert!(store.snapshot().unwrap().range(&rows, ..).all(|row| row.unwrap().1 == [9; 100]));
-            finished(&store);
+            wait_for_cleanup(&store);
         }
     }
 }

@@ -1,8 +1,9 @@
-//! A store on its own log and window, whose process is killed again and again.
+//! A store on disk whose process is killed again and again.
 //!
-//! The child commits from several threads, and prints each commit when it is acknowledged. The parent kills it, opens the store and
-//! checks that every printed commit is there and that each thread's rows are a prefix. The write buffers are small, so kills fall
-//! into hand-downs, too. `LAYERED_LIVES` sets the number of lives.
+//! The child commits from several threads and prints each commit when it is acknowledged. The
+//! parent kills it, opens the store and checks that every printed commit is there and that no
+//! thread's rows have a gap. The write buffers are small, so kills fall into flushes too.
+//! `LAYERED_LIVES` sets the number of incarnations.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -17,19 +18,21 @@ const CHILD: &str = "PERCOLITE_LAYERED_CHILD";
 
 fn main() -> Result<()> {
     if let Some(folder) = std::env::var_os(CHILD) {
-        return write_on_and_on(Path::new(&folder));
+        return write_until_killed(Path::new(&folder));
     }
-    let lives = std::env::var("LAYERED_LIVES").ok().and_then(|lives| lives.parse().ok()).unwrap_or(12);
+    let incarnations =
+        std::env::var("LAYERED_LIVES").ok().and_then(|incarnations| incarnations.parse().ok()).unwrap_or(12);
     let folder = tempfile::tempdir()?;
     let mut acknowledged = BTreeMap::new();
-    for life in 0..lives {
-        let commits = 1 + life * 977 % 4000;
+    for incarnation in 0..incarnations {
+        let commits = 1 + incarnation * 977 % 4000;
         kill_after(folder.path(), commits, &mut acknowledged)?;
-        check(folder.path(), &acknowledged).with_context(|| format!("life {life}, killed after {commits} commits"))?;
+        check(folder.path(), &acknowledged)
+            .with_context(|| format!("incarnation {incarnation}, killed after {commits} commits"))?;
     }
     let removed = removed_segments(folder.path())?;
-    ensure!(removed > 0 || lives < 12, "no segment of the log was handed down");
-    println!("{lives} lives, {removed} segments handed down, acknowledged: {acknowledged:?}");
+    ensure!(removed > 0 || incarnations < 12, "no segment of the log was flushed");
+    println!("{incarnations} incarnations, {removed} segments flushed, acknowledged: {acknowledged:?}");
     Ok(())
 }
 
@@ -44,7 +47,7 @@ fn count(bytes: &[u8]) -> Result<u64> {
     Ok(std::str::from_utf8(bytes)?.parse()?)
 }
 
-fn write_on_and_on(folder: &Path) -> Result<()> {
+fn write_until_killed(folder: &Path) -> Result<()> {
     let (store, rows) = open(folder)?;
     std::thread::scope(|scope| {
         let work = |thread: u64| -> Result<()> {
@@ -60,7 +63,7 @@ fn write_on_and_on(folder: &Path) -> Result<()> {
             }
         };
         let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || work(thread))).collect();
-        // The parent is gone when a line cannot be printed.
+        // A thread ends when it cannot print because the parent has ended.
         threads.into_iter().for_each(|thread| drop(thread.join()));
         Ok(())
     })
@@ -97,13 +100,13 @@ fn check(folder: &Path, acknowledged: &BTreeMap<u64, u64>) -> Result<()> {
             ensure!(key == expected.as_bytes(), "{} where {expected} belongs", key.escape_ascii());
             ensure!(value.len() == 300, "a value of {} bytes", value.len());
         }
-        ensure!(there == found, "thread {thread}: the count is {found}, and there are {there} rows");
+        ensure!(there == found, "thread {thread}: the count is {found}, but there are {there} rows");
     }
     drop(snapshot);
     Ok(store.close()?)
 }
 
-/// Segments are numbered from 1, so the lowest number tells how many are gone.
+/// The number of removed segments. Segments are numbered from 1, so the lowest number shows it.
 fn removed_segments(folder: &Path) -> Result<u64> {
     let mut lowest = u64::MAX;
     for entry in std::fs::read_dir(folder.join("log"))? {

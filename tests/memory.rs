@@ -1,4 +1,4 @@
-//! What the store keeps in memory of rows that were written a moment ago, counted at the allocator.
+//! The memory overhead of recently written rows, measured at the allocator.
 
 #![allow(unsafe_code, reason = "an allocator that counts; nothing else here is unsafe")]
 #![allow(clippy::unwrap_used, clippy::pedantic, missing_docs, reason = "a test that cannot go on fails")]
@@ -12,7 +12,7 @@ static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
 
 struct Counting;
 
-// SAFETY: every call is the system's allocator's, with the same arguments.
+// SAFETY: every call goes to the system allocator with the same arguments.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATED.fetch_add(layout.size(), Ordering::Relaxed);
@@ -35,29 +35,30 @@ static COUNTING: Counting = Counting;
 
 const VALUE_BYTES: usize = 100;
 
-/// The most bytes that a row takes beside its key and value, where a transaction writes `batch` rows, and the greatest difference
-/// between them and what the store counts.
-fn beside(rows: u64, batch: u64) -> (f64, f64) {
+/// The greatest memory per row besides its key and value, in bytes, with `batch` rows in a
+/// transaction, and the greatest difference per row between the allocated bytes and those that the
+/// store reports.
+fn overhead(rows: u64, batch: u64) -> (f64, f64) {
     let folder = tempfile::tempdir().unwrap();
-    // Nothing is handed down or collected meanwhile.
+    // No flush and no GC runs meanwhile.
     let builder =
         Store::builder().durability(Durability::Buffered).write_buffer_bytes(1 << 30).background_resolve(false);
     let store = builder.open(folder.path()).unwrap();
     let keyspace = store.keyspace("rows").unwrap();
-    let figures = || (ALLOCATED.load(Ordering::Relaxed) as f64, store.engine_stats().unwrap().memtable_bytes as f64);
-    let before = figures();
+    let measure = || (ALLOCATED.load(Ordering::Relaxed) as f64, store.engine_stats().unwrap().memtable_bytes as f64);
+    let before = measure();
     let (mut most, mut difference) = (0.0_f64, 0.0_f64);
     for start in (0..rows).step_by(batch as usize) {
         let mut txn = store.begin().unwrap();
         for number in start..start + batch {
-            // Every key once, in no order.
+            // Every key once, in a scattered order.
             let key = (number * 7_919 % rows).to_be_bytes();
             txn.put(&keyspace, key, [7; VALUE_BYTES]).unwrap();
         }
         txn.commit().unwrap();
-        // Before that the first chunks of everything count.
+        // Earlier the first allocation of each structure weighs too much.
         if start >= 20_000 {
-            let now = figures();
+            let now = measure();
             let of_a_row = |bytes: f64| bytes / (start + batch) as f64;
             let allocated = of_a_row(now.0 - before.0);
             most = most.max(allocated - (size_of::<u64>() + VALUE_BYTES) as f64);
@@ -68,11 +69,11 @@ fn beside(rows: u64, batch: u64) -> (f64, f64) {
 }
 
 #[test]
-fn a_recent_row_takes_at_most_100_bytes_beside_its_key_and_value_and_the_store_counts_them() {
-    // Each transaction takes a place for its frame besides.
+fn a_recent_row_needs_at_most_100_bytes_of_overhead() {
+    // Each transaction also needs an entry for its frame.
     for (batch, at_most) in [(1, 125.0), (10, 100.0), (1_000, 100.0)] {
-        let (most, difference) = beside(60_000, batch);
-        println!("transactions of {batch}: {most:.1} bytes beside a row, counted to {difference:.1}");
+        let (most, difference) = overhead(60_000, batch);
+        println!("transactions of {batch}: {most:.1} bytes of overhead a row, reported to within {difference:.1}");
         assert!(most <= at_most, "{most}");
         assert!(difference <= 3.0, "{difference}");
     }

@@ -1,6 +1,6 @@
-//! What a store tells about itself, from outside: who is live, what was counted, why a transaction was slow.
+//! Introspection: active transactions, conflicts, statistics and the slow log.
 //!
-//! The clock is the test's own where it matters, so that "slow" is a matter of moving it and not of waiting.
+//! A test moves the clock to make a transaction slow, instead of waiting.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
@@ -15,7 +15,7 @@ use percolite::{
     SlowTransaction, Store, TimeBreakdown, TxnOptions, TxnOutcome,
 };
 
-/// The system's, moved forward as the test likes.
+/// The system's clock, which a test can move forward.
 #[derive(Default)]
 struct Clock {
     system: SystemEnv,
@@ -49,7 +49,7 @@ impl Env for Clock {
     }
 }
 
-/// No transaction of a test comes near it without the clock being moved.
+/// No transaction takes this long unless the test moves the clock.
 const SLOW: Duration = Duration::from_secs(1000);
 
 fn open(with: impl FnOnce(Builder) -> Builder) -> (Store, Keyspace, Arc<Clock>) {
@@ -60,12 +60,12 @@ fn open(with: impl FnOnce(Builder) -> Builder) -> (Store, Keyspace, Arc<Clock>) 
     (store, rows, clock)
 }
 
-/// Returns when readers that have ended are listed no more. The background thread holds references to all of them for a moment, now
-/// and then.
+/// Waits until ended transactions and snapshots are not listed. The background thread references
+/// all of them from time to time, for a short while.
 #[track_caller]
-fn soon(are_gone: impl Fn() -> bool) {
+fn eventually(is_done: impl Fn() -> bool) {
     let since = std::time::Instant::now();
-    while !are_gone() {
+    while !is_done() {
         assert!(since.elapsed() < Duration::from_secs(60), "they are still listed");
         std::thread::yield_now();
     }
@@ -78,13 +78,13 @@ fn only_slow(store: &Store) -> SlowTransaction {
     slow.remove(0)
 }
 
-fn whole(spent: TimeBreakdown) -> Duration {
+fn total(spent: TimeBreakdown) -> Duration {
     let waiting = spent.row_queue_wait + spent.row_lock_wait + spent.admission_wait;
     waiting + spent.failed_attempts + spent.read.unwrap_or_default() + spent.apply + spent.sync + spent.user_code
 }
 
 #[test]
-fn the_live_are_listed_oldest_first_with_label_and_age() {
+fn active_transactions_are_listed_oldest_first() {
     let (store, rows, clock) = open(|builder| builder);
     let report = store.snapshot().unwrap().with_label("report");
     clock.pass(7);
@@ -97,7 +97,7 @@ fn the_live_are_listed_oldest_first_with_label_and_age() {
     assert_eq!((live[0].owner_id, live[0].read_ts), (None, report.read_ts()));
     assert_eq!((live[1].owner_id, live[1].start_ts), (Some(txn.owner_id()), Some(txn.start_ts())));
     drop((report, txn));
-    soon(|| store.active_transactions().iter().all(|live| live.label.is_none()));
+    eventually(|| store.active_transactions().iter().all(|live| live.label.is_none()));
 }
 
 #[test]
@@ -110,20 +110,20 @@ fn clones_of_a_snapshot_are_one_and_a_scan_keeps_it_listed() {
     drop((snapshot, clone));
     assert_eq!(listed(), 1);
     drop(scan);
-    soon(|| listed() == 0);
+    eventually(|| listed() == 0);
 }
 
 #[test]
-fn a_hundred_thousand_live_snapshots_are_all_listed_and_all_go() {
+fn a_hundred_thousand_snapshots_are_listed_and_removed() {
     let (store, _, _) = open(|builder| builder);
     let snapshots: Vec<_> = (0..100_000).map(|_| store.snapshot().unwrap()).collect();
     assert!(store.active_transactions().len() >= snapshots.len());
     drop(snapshots);
-    soon(|| store.active_transactions().len() < 10);
+    eventually(|| store.active_transactions().len() < 10);
 }
 
 #[test]
-fn what_a_transaction_has_written_is_listed() {
+fn the_buffered_rows_of_a_transaction_are_listed() {
     let (store, rows, _) = open(|builder| builder.large_transaction_bytes(1000));
     let mut txn = store.begin_with(TxnOptions::with_label("writer")).unwrap();
     let listed = || store.active_transactions().into_iter().find(|live| live.label == Some("writer")).unwrap();
@@ -135,12 +135,12 @@ fn what_a_transaction_has_written_is_listed() {
     txn.rollback_to(before).unwrap();
     assert_eq!(listed().buffered_rows, 1);
     txn.put(&rows, "c", [0; 1000]).unwrap();
-    let streamed = listed();
-    assert!(streamed.buffered_rows == 0 && streamed.is_large, "{streamed:?}");
+    let large = listed();
+    assert!(large.buffered_rows == 0 && large.is_large, "{large:?}");
 }
 
 #[test]
-fn a_conflict_with_a_commit_is_counted_and_names_keyspace_and_label() {
+fn commit_conflicts_are_counted_with_keyspace_and_label() {
     let (store, rows, _) = open(|builder| builder);
     let mut late = store.begin_with(TxnOptions::with_label("late")).unwrap();
     late.put(&rows, "a", "late").unwrap();
@@ -160,7 +160,7 @@ fn a_conflict_with_a_commit_is_counted_and_names_keyspace_and_label() {
 }
 
 #[test]
-fn a_conflict_with_a_lock_is_counted_once_although_it_is_heard_again() {
+fn a_repeated_lock_conflict_is_counted_once() {
     let (store, rows, _) = open(|builder| builder.large_transaction_bytes(1));
     let mut holder = store.begin_with(TxnOptions::with_label("holder")).unwrap();
     holder.put(&rows, "a", "1").unwrap();
@@ -174,12 +174,12 @@ fn a_conflict_with_a_lock_is_counted_once_although_it_is_heard_again() {
 }
 
 #[test]
-fn a_label_is_remembered_for_a_while_after_its_transaction() {
+fn a_label_is_kept_for_a_while_after_its_transaction() {
     let (store, rows, _) = open(|builder| builder);
     let mut late = store.begin().unwrap();
     late.put(&rows, "a", "late").unwrap();
     store.transact_with(TxnOptions::with_label("early"), |txn| txn.put(&rows, "a", "early")).unwrap();
-    // So many that the list of the live is tidied many times.
+    // Enough for many cleanups of the list of active transactions.
     for _ in 0..5000 {
         drop(store.begin().unwrap());
     }
@@ -187,7 +187,7 @@ fn a_label_is_remembered_for_a_while_after_its_transaction() {
 }
 
 #[test]
-fn giving_up_is_counted() {
+fn exhausted_retries_are_counted() {
     let (store, rows, _) = open(|builder| builder);
     let retry = Some(RetryPolicy { max_attempts: 3, ..RetryPolicy::default() });
     let outer = store.transact_with(TxnOptions { retry_policy: retry, ..TxnOptions::default() }, |txn| {
@@ -200,7 +200,7 @@ fn giving_up_is_counted() {
 }
 
 #[test]
-fn latencies_tell_durable_commits_from_buffered_ones_and_since_when() {
+fn latencies_separate_durable_and_buffered_commits() {
     let (store, rows, _) = open(|builder| builder);
     let before = store.latencies();
     let buffered = TxnOptions { durability: Some(Durability::Buffered), ..TxnOptions::default() };
@@ -225,7 +225,7 @@ fn latencies_tell_durable_commits_from_buffered_ones_and_since_when() {
 }
 
 #[test]
-fn a_slow_closure_is_told_as_own_code_and_its_reads_where_they_are_timed() {
+fn the_slow_log_separates_closure_and_read_time() {
     for timed in [false, true] {
         let (store, rows, clock) = open(|builder| builder.track_read_timing(timed));
         store
@@ -242,13 +242,13 @@ fn a_slow_closure_is_told_as_own_code_and_its_reads_where_they_are_timed() {
         assert_eq!(slow.breakdown.read.is_some(), timed);
         assert!(slow.breakdown.read.is_none_or(|reading| !reading.is_zero()));
         assert!(!slow.breakdown.apply.is_zero() && !slow.breakdown.sync.is_zero(), "{slow:?}");
-        assert_eq!(whole(slow.breakdown), slow.duration);
+        assert_eq!(total(slow.breakdown), slow.duration);
         assert!(slow.to_string().starts_with("\"thinks\" (owner "), "{slow}");
     }
 }
 
 #[test]
-fn a_slow_scan_is_told_as_reading() {
+fn the_slow_log_counts_a_scan_as_read_time() {
     let (store, rows, clock) = open(|builder| builder.track_read_timing(true));
     store.transact(|txn| (0..100_u8).try_for_each(|key| txn.put(&rows, [key], "v"))).unwrap();
     let txn = store.begin().unwrap();
@@ -257,11 +257,11 @@ fn a_slow_scan_is_told_as_reading() {
     drop(txn);
     let slow = only_slow(&store);
     assert!(!slow.breakdown.read.unwrap().is_zero());
-    assert_eq!((slow.outcome, whole(slow.breakdown)), (TxnOutcome::RolledBack, slow.duration));
+    assert_eq!((slow.outcome, total(slow.breakdown)), (TxnOutcome::RolledBack, slow.duration));
 }
 
 #[test]
-fn attempts_lost_to_a_conflict_are_told_with_the_row_and_who_was_in_the_way() {
+fn the_slow_log_names_conflicting_rows_and_labels() {
     let retry = RetryPolicy { max_attempts: 10, timeout: Duration::MAX };
     let (store, rows, clock) = open(|builder| builder.retry_policy(retry));
     let mut attempts = 0;
@@ -282,30 +282,30 @@ fn attempts_lost_to_a_conflict_are_told_with_the_row_and_who_was_in_the_way() {
         slow.breakdown.failed_attempts >= Duration::from_secs(2000)
             && slow.breakdown.user_code < Duration::from_secs(1000)
     );
-    assert_eq!(whole(slow.breakdown), slow.duration);
+    assert_eq!(total(slow.breakdown), slow.duration);
     let met: Vec<_> =
         slow.conflicts.iter().map(|met| (met.keyspace.as_deref(), met.row.user_key(), met.conflicting_label)).collect();
     assert_eq!(met, [(Some("rows"), &b"contested"[..], Some("winner")); 2]);
 }
 
 #[test]
-fn what_is_given_up_is_told_with_its_last_conflicts() {
+fn the_slow_log_has_the_last_conflicts_of_a_failure() {
     let (store, rows, clock) = open(|builder| builder);
     let retry = Some(RetryPolicy { max_attempts: 20, timeout: Duration::MAX });
-    let given_up = store.transact_with(TxnOptions { retry_policy: retry, ..TxnOptions::with_label("loser") }, |txn| {
+    let failed = store.transact_with(TxnOptions { retry_policy: retry, ..TxnOptions::with_label("loser") }, |txn| {
         clock.pass(100);
         txn.put(&rows, "a", "outer")?;
         store.transact(|txn| txn.put(&rows, "a", "inner"))
     });
-    assert!(given_up.is_err());
+    assert!(failed.is_err());
     let slow = only_slow(&store);
     assert_eq!((slow.outcome, slow.attempts, slow.conflicts.len()), (TxnOutcome::Conflict, 20, 8));
     assert!(slow.breakdown.failed_attempts >= Duration::from_secs(2000));
-    assert_eq!(whole(slow.breakdown), slow.duration);
+    assert_eq!(total(slow.breakdown), slow.duration);
 }
 
 #[test]
-fn waiting_for_admission_is_told_apart() {
+fn the_slow_log_separates_the_admission_wait() {
     let (store, rows, clock) = open(|builder| builder.admission_limit(1));
     let mut first = true;
     let contended = store.transact(|txn| {
@@ -322,7 +322,7 @@ fn waiting_for_admission_is_told_apart() {
         scope.spawn(|| {
             store.transact(|txn| {
                 inside.send(()).unwrap();
-                // Until the other one waits, which nothing but time can tell from outside.
+                // Time for the other call to wait, which cannot be observed from outside.
                 std::thread::sleep(Duration::from_millis(200));
                 clock.pass(2000);
                 txn.put(&rows, "a", "1")
@@ -334,12 +334,12 @@ fn waiting_for_admission_is_told_apart() {
     let slow = store.slow_transactions();
     let waited = slow.iter().find(|slow| slow.label == Some("waits")).unwrap();
     assert!(waited.breakdown.admission_wait >= Duration::from_secs(2000), "{waited}");
-    assert_eq!(whole(waited.breakdown), waited.duration);
+    assert_eq!(total(waited.breakdown), waited.duration);
     assert!(store.latencies().admission_wait.count() >= 1);
 }
 
 #[test]
-fn a_transaction_by_hand_is_told_however_it_ends() {
+fn the_slow_log_has_every_outcome_of_a_transaction() {
     let (store, rows, clock) = open(|builder| builder);
     let begin = |label| {
         let mut txn = store.begin_with(TxnOptions::with_label(label)).unwrap();
@@ -360,11 +360,11 @@ fn a_transaction_by_hand_is_told_however_it_ends() {
         [("committed", TxnOutcome::Committed(ts)), ("loses", TxnOutcome::Conflict)].into_iter().chain(rolled_back);
     assert_eq!(outcomes, expected.collect::<Vec<_>>());
     assert_eq!(slow[1].conflicts[0].conflicting_label, Some("committed"));
-    assert!(slow.iter().all(|slow| whole(slow.breakdown) == slow.duration && slow.attempts == 1));
+    assert!(slow.iter().all(|slow| total(slow.breakdown) == slow.duration && slow.attempts == 1));
 }
 
 #[test]
-fn the_log_is_bounded_and_can_be_switched_off() {
+fn the_slow_log_is_bounded_and_can_be_disabled() {
     let (store, rows, clock) = open(|builder| builder);
     for number in 0..150_u64 {
         let txn = store.begin().unwrap();
@@ -384,7 +384,7 @@ fn the_log_is_bounded_and_can_be_switched_off() {
 }
 
 #[test]
-fn a_forgotten_snapshot_is_ended_counted_and_shown_as_such() {
+fn an_expired_snapshot_is_counted_and_listed_as_expired() {
     let (store, rows, clock) = open(|builder| builder.max_snapshot_age(Duration::from_secs(100)));
     let forgotten = store.snapshot().unwrap().with_label("forgotten");
     store.transact(|txn| txn.put(&rows, "a", "1")).unwrap();
@@ -395,7 +395,7 @@ fn a_forgotten_snapshot_is_ended_counted_and_shown_as_such() {
     assert!(matches!(forgotten.get(&rows, "a").unwrap_err().kind(), ErrorKind::SnapshotTooOld(_)));
     let live = store.active_transactions();
     assert!(live.iter().any(|live| live.label == Some("forgotten") && live.is_expired), "{live:?}");
-    // Once each, also when another one ends while it is still kept.
+    // Each snapshot is counted once, even if it is still open when another one expires.
     let second = store.snapshot().unwrap();
     store.transact(|txn| txn.put(&rows, "a", "2")).unwrap();
     clock.pass(200);
@@ -407,8 +407,8 @@ fn a_forgotten_snapshot_is_ended_counted_and_shown_as_such() {
 }
 
 #[test]
-fn a_store_that_others_share_tells_the_same() {
-    let commons = percolite::SharedConfig {
+fn a_shared_store_has_the_same_slow_log() {
+    let config = percolite::SharedConfig {
         engine: Arc::new(SimStorage::new().shared_engine()),
         oracle: Arc::new(percolite::oracle::MemoryOracle::new(Arc::new(SystemEnv::default()))),
         waiter: Arc::new(percolite::SleepingLockWaiter(Arc::new(SystemEnv::default()))),
@@ -416,7 +416,7 @@ fn a_store_that_others_share_tells_the_same() {
     };
     let clock = Arc::new(Clock::default());
     let store = Store::builder().slow_transaction_threshold(SLOW).runtime(Arc::clone(&clock) as Arc<dyn Env>);
-    let store = store.open_shared(commons).unwrap();
+    let store = store.open_shared(config).unwrap();
     let rows = store.keyspace("rows").unwrap();
     store
         .transact_with(TxnOptions::with_label("shared"), |txn| {
@@ -426,7 +426,7 @@ fn a_store_that_others_share_tells_the_same() {
         })
         .unwrap();
     let slow = only_slow(&store);
-    assert_eq!((slow.label, whole(slow.breakdown)), (Some("shared"), slow.duration));
+    assert_eq!((slow.label, total(slow.breakdown)), (Some("shared"), slow.duration));
     assert!(!slow.breakdown.apply.is_zero());
 }
 
@@ -449,7 +449,7 @@ fn a_conflict_names_the_owner_of_the_rows_newest_commit() {
 }
 
 #[test]
-fn looking_a_keyspace_up_is_no_transaction_of_the_callers() {
+fn opening_a_keyspace_is_not_counted_as_a_transaction() {
     let store = Store::in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
     let before = store.stats().transactions_started;

@@ -1,6 +1,6 @@
-//! The features `metrics` and `tracing`, as a recorder and a subscriber meet them.
+//! The features `metrics` and `tracing`, with a recorder and a subscriber.
 //!
-//! Both are installed for the whole process, so this is one test.
+//! Both are global to the process, so this is one test.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
@@ -16,16 +16,17 @@ use percolite::{Durability, ErrorKind, LockOptions, LockWaitPolicy, Store, TxnOp
 use tracing::field::{Field, Visit};
 use tracing::span;
 
-/// Keeps what it is told. Values of gauges are bits of an `f64`, histograms keep only how often.
+/// Records metrics and events: of a gauge the bits of an `f64`, of a histogram the number of
+/// values.
 #[derive(Clone, Default)]
-struct Kept {
+struct Recorded {
     values: Arc<Mutex<BTreeMap<String, Arc<AtomicU64>>>>,
     described: Arc<Mutex<BTreeSet<String>>>,
     histograms: Arc<Mutex<BTreeSet<String>>>,
     events: Arc<Mutex<Vec<String>>>,
 }
 
-impl Kept {
+impl Recorded {
     fn value(&self, key: &Key) -> Arc<AtomicU64> {
         let mut labels: Vec<_> = key.labels().filter(|label| label.key() != "store").collect();
         labels.sort();
@@ -43,15 +44,15 @@ impl Kept {
     }
 }
 
-struct Often(Arc<AtomicU64>);
+struct CountOnly(Arc<AtomicU64>);
 
-impl HistogramFn for Often {
+impl HistogramFn for CountOnly {
     fn record(&self, _value: f64) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-impl Recorder for Kept {
+impl Recorder for Recorded {
     fn describe_counter(&self, key: KeyName, _unit: Option<Unit>, _what: SharedString) {
         self.describe(&key);
     }
@@ -69,7 +70,7 @@ impl Recorder for Kept {
         Gauge::from_arc(self.value(key))
     }
     fn register_histogram(&self, key: &Key, _metadata: &Metadata<'_>) -> Histogram {
-        Histogram::from_arc(Arc::new(Often(self.value(key))))
+        Histogram::from_arc(Arc::new(CountOnly(self.value(key))))
     }
 }
 
@@ -81,7 +82,7 @@ impl Visit for Line {
     }
 }
 
-impl tracing::Subscriber for Kept {
+impl tracing::Subscriber for Recorded {
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
         metadata.target() == "percolite"
     }
@@ -103,10 +104,10 @@ impl tracing::Subscriber for Kept {
 }
 
 #[test]
-fn a_recorder_and_a_subscriber_are_told_what_stats_and_logs_say() {
-    let kept = Kept::default();
-    metrics::set_global_recorder(kept.clone()).unwrap();
-    tracing::subscriber::set_global_default(kept.clone()).unwrap();
+fn metrics_and_traces_agree_with_stats_and_logs() {
+    let recorded = Recorded::default();
+    metrics::set_global_recorder(recorded.clone()).unwrap();
+    tracing::subscriber::set_global_default(recorded.clone()).unwrap();
 
     let store = Store::builder()
         .slow_transaction_threshold(Duration::ZERO)
@@ -125,10 +126,10 @@ fn a_recorder_and_a_subscriber_are_told_what_stats_and_logs_say() {
             Ok::<_, percolite::Error>(())
         })
         .unwrap();
-    let gauge = |name: &str| f64::from_bits(kept.counted(name));
+    let gauge = |name: &str| f64::from_bits(recorded.counted(name));
     let snapshots = "percolite_active_snapshots{}";
     while store.stats().snapshots_expired == 0
-        || !kept.values.lock().unwrap().contains_key(snapshots)
+        || !recorded.values.lock().unwrap().contains_key(snapshots)
         || gauge(snapshots) < 1.0
     {
         std::thread::sleep(Duration::from_millis(10));
@@ -138,14 +139,14 @@ fn a_recorder_and_a_subscriber_are_told_what_stats_and_logs_say() {
     let (stats, latencies) = (store.stats(), store.latencies());
     store.close().unwrap();
 
-    assert_eq!(kept.counted("percolite_commits_total{protocol=one_phase}"), stats.commits_one_phase);
-    assert_eq!(kept.counted("percolite_conflicts_total{reason=newer_version}"), 1);
-    assert_eq!(kept.counted("percolite_retries_total{}"), 1);
-    assert_eq!(kept.counted("percolite_snapshots_expired_total{}"), 1);
-    assert_eq!(kept.counted("percolite_transact_seconds{}"), latencies.transact.count());
-    assert_eq!(kept.counted("percolite_commit_seconds{durability=sync}"), latencies.commit_durable.count());
+    assert_eq!(recorded.counted("percolite_commits_total{protocol=one_phase}"), stats.commits_one_phase);
+    assert_eq!(recorded.counted("percolite_conflicts_total{reason=newer_version}"), 1);
+    assert_eq!(recorded.counted("percolite_retries_total{}"), 1);
+    assert_eq!(recorded.counted("percolite_snapshots_expired_total{}"), 1);
+    assert_eq!(recorded.counted("percolite_transact_seconds{}"), latencies.transact.count());
+    assert_eq!(recorded.counted("percolite_commit_seconds{durability=sync}"), latencies.commit_durable.count());
 
-    assert_eq!(kept.counted("percolite_write_stalls_total{}"), 0);
+    assert_eq!(recorded.counted("percolite_write_stalls_total{}"), 0);
     let folder = tempfile::tempdir().unwrap();
     let builder = Store::builder().durability(Durability::Buffered).write_buffer_bytes(1 << 20);
     let store = builder.open(folder.path()).unwrap();
@@ -157,38 +158,39 @@ fn a_recorder_and_a_subscriber_are_told_what_stats_and_logs_say() {
     });
     let stats = store.stats();
     store.close().unwrap();
-    assert!(stalled, "RocksDB keeps up with everything");
-    // The background may have looked once more.
-    assert!(stats.write_stalls > 0 && kept.counted("percolite_write_stalls_total{}") >= stats.write_stalls);
+    assert!(stalled, "no write stalled");
+    // The background may have published a later value.
+    assert!(stats.write_stalls > 0 && recorded.counted("percolite_write_stalls_total{}") >= stats.write_stalls);
     let millis = u64::try_from(stats.write_stall_time.as_millis()).unwrap();
-    assert!(kept.counted("percolite_write_stall_milliseconds_total{}") >= millis);
+    assert!(recorded.counted("percolite_write_stall_milliseconds_total{}") >= millis);
 
     let folder = tempfile::tempdir().unwrap();
     let store = Store::builder().status_file_interval(Duration::from_millis(1)).open(folder.path()).unwrap();
-    // It fails while one is just being written.
+    // Fails while the store has a file of this name.
     while std::fs::create_dir(folder.path().join("STATUS.new")).is_err() {
         std::thread::yield_now();
     }
-    let told = |event: &String| event.contains("background work failed") && event.contains("what=\"status_file\"");
-    while !kept.events.lock().unwrap().iter().any(told) {
+    let is_failure =
+        |event: &String| event.contains("background work failed") && event.contains("what=\"status_file\"");
+    while !recorded.events.lock().unwrap().iter().any(is_failure) {
         std::thread::sleep(Duration::from_millis(10));
     }
     store.close().unwrap();
 
-    locks_are_counted_and_told(&kept);
-    an_orderly_close_warns_of_nothing(&kept);
+    lock_metrics_and_events_agree_with_lock_stats(&recorded);
+    an_orderly_close_warns_of_nothing(&recorded);
 
     // What is registered is described, and what is described is in the documentation.
-    let values = kept.values.lock().unwrap();
+    let values = recorded.values.lock().unwrap();
     let names: BTreeSet<String> = values.keys().map(|name| name.split('{').next().unwrap().to_owned()).collect();
-    assert_eq!(names, *kept.described.lock().unwrap());
+    assert_eq!(names, *recorded.described.lock().unwrap());
     let documentation = include_str!("../src/observe/counters.rs");
     for name in &names {
         assert!(documentation.contains(&format!("\"{name}\"")), "{name}");
     }
-    the_dashboard_shows_every_metric_and_alerts_ask_for_no_other(&names, &kept.histograms.lock().unwrap());
+    the_dashboard_and_the_alerts_use_existing_metrics(&names, &recorded.histograms.lock().unwrap());
 
-    let events = kept.events.lock().unwrap();
+    let events = recorded.events.lock().unwrap();
     for (start, parts) in [
         ("INFO", &["store opened", "read_only=false"][..]),
         ("TRACE", &["transaction started", "label=\"winner\""]),
@@ -198,7 +200,7 @@ fn a_recorder_and_a_subscriber_are_told_what_stats_and_logs_say() {
         ("DEBUG", &["conflict", "label=\"loser\"", "row rows/a was committed", "\"winner\", owner"]),
         ("DEBUG", &["retry", "attempts=1"]),
         ("TRACE", &["synced", "took_us="]),
-        ("WARN", &["slow transaction", "in 2 attempts", "lost to conflicts"]),
+        ("WARN", &["slow transaction", "in 2 attempts", "failed attempts"]),
         ("WARN", &["snapshot expired", "label=\"forgotten\""]),
         ("INFO", &["store closed", "failed=false"]),
     ] {
@@ -210,28 +212,28 @@ fn a_recorder_and_a_subscriber_are_told_what_stats_and_logs_say() {
 fn until(is_so: impl Fn() -> bool) {
     let began = std::time::Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < Duration::from_secs(60), "it does not come to that");
+        assert!(began.elapsed() < Duration::from_secs(60), "the condition is still false after a minute");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// Each way in which a lock can be taken, waited for and lost.
-fn locks_are_counted_and_told(kept: &Kept) {
+/// Acquires, waits for and loses locks in every way.
+fn lock_metrics_and_events_agree_with_lock_stats(recorded: &Recorded) {
     let store = Store::builder().application_name("teller").in_memory().unwrap();
-    let holds = |by: usize| store.lock_table().unwrap().waiting >= by;
+    let are_waiting = |by: usize| store.lock_table().unwrap().waiting >= by;
     let gauge =
-        |name: &str| kept.values.lock().unwrap().get(name).map(|bits| f64::from_bits(bits.load(Ordering::Relaxed)));
+        |name: &str| recorded.values.lock().unwrap().get(name).map(|bits| f64::from_bits(bits.load(Ordering::Relaxed)));
     std::thread::scope(|scope| {
         let held = store.lock("short").unwrap();
         assert!(store.try_lock("short").unwrap().is_none());
         let waiting = scope.spawn(|| store.lock("short").unwrap().release().unwrap());
-        until(|| holds(1));
+        until(|| are_waiting(1));
         drop(held);
         waiting.join().unwrap();
 
         let held = store.lock("long").unwrap();
         let waiting = scope.spawn(|| store.lock("long").unwrap().release().unwrap());
-        until(|| holds(1));
+        until(|| are_waiting(1));
         std::thread::sleep(Duration::from_millis(1100));
         for name in ["percolite_named_locks_held{kind=name}", "percolite_named_lock_waiters{kind=name}"] {
             until(|| gauge(name) == Some(1.0));
@@ -244,12 +246,12 @@ fn locks_are_counted_and_told(kept: &Kept) {
     let late = store.lock_with("leased", lease).unwrap();
     drop(store.lock("leased").unwrap());
     drop(late);
-    let hangs = store.lock("forced").unwrap();
-    assert!(store.force_unlock("forced", hangs.token()).unwrap());
+    let stuck = store.lock("forced").unwrap();
+    assert!(store.force_unlock("forced", stuck.token()).unwrap());
     std::thread::scope(|scope| {
         let [mut one, mut other] = [(); 2].map(|()| store.lock_with("both", LockOptions::shared()).unwrap());
         let first = scope.spawn(move || one.upgrade(LockWaitPolicy::Forever).unwrap());
-        until(|| holds(1));
+        until(|| are_waiting(1));
         assert!(matches!(other.upgrade(LockWaitPolicy::Forever).unwrap_err().kind(), ErrorKind::Deadlock(_)));
         drop(other);
         first.join().unwrap();
@@ -264,17 +266,17 @@ fn locks_are_counted_and_told(kept: &Kept) {
         ("lock_timeouts_total", of_all(|mode| mode.timeouts)),
         ("locks_lost_total", stats.lost),
     ] {
-        assert_eq!(kept.counted(&format!("percolite_named_{name}{{}}")), counted, "{name}");
+        assert_eq!(recorded.counted(&format!("percolite_named_{name}{{}}")), counted, "{name}");
     }
-    assert_eq!(kept.counted("percolite_named_lock_wait_seconds{}"), of_all(|mode| mode.wait_time.count()));
-    // As counted here.
+    assert_eq!(recorded.counted("percolite_named_lock_wait_seconds{}"), of_all(|mode| mode.wait_time.count()));
+    // As in the calls above.
     assert_eq!((stats.acquired(), of_all(|mode| mode.waits), of_all(|mode| mode.timeouts)), (10, 4, 1));
     assert_eq!(
         (stats.lost, stats.leases_expired, stats.leases_taken_over, stats.force_unlocked, stats.deadlocks),
         (2, 1, 1, 1, 1)
     );
 
-    let events = kept.events.lock().unwrap();
+    let events = recorded.events.lock().unwrap();
     for (start, parts) in [
         ("DEBUG", &["lock acquired after wait", "lock=short", "mode=exclusive", "waited_ms="][..]),
         ("WARN", &["lock acquired after wait", "lock=long"]),
@@ -291,9 +293,9 @@ fn locks_are_counted_and_told(kept: &Kept) {
     store.close().unwrap();
 }
 
-/// The background is in the middle of something, and stores are read and written.
-fn an_orderly_close_warns_of_nothing(kept: &Kept) {
-    let from = kept.events.lock().unwrap().len();
+/// Stores are closed while the background works and while they are read and written.
+fn an_orderly_close_warns_of_nothing(recorded: &Recorded) {
+    let from = recorded.events.lock().unwrap().len();
     for round in 0..20_u64 {
         let memory = SimStorage::new();
         let builder = || Store::builder().history_retention(Duration::from_millis(1)).large_transaction_bytes(10_000);
@@ -305,7 +307,7 @@ fn an_orderly_close_warns_of_nothing(kept: &Kept) {
         }
         drop(reader);
         store.close().unwrap();
-        // All of them are to be erased.
+        // The background deletes all dropped keyspaces.
         let store = builder().open_in_memory(&memory).unwrap();
         let rows = store.keyspace("rows").unwrap();
         store.transact(|txn| (0..100_u8).try_for_each(|key| txn.put(&rows, [key], [7; 500]))).unwrap();
@@ -320,7 +322,7 @@ fn an_orderly_close_warns_of_nothing(kept: &Kept) {
     let folder = tempfile::tempdir().unwrap();
     Store::builder().status_file_interval(Duration::from_millis(1)).open(folder.path()).unwrap().close().unwrap();
     let warned = |event: &&String| event.starts_with("WARN") || event.starts_with("ERROR");
-    let events = kept.events.lock().unwrap();
+    let events = recorded.events.lock().unwrap();
     assert_eq!(events.iter().skip(from).find(warned), None);
 }
 
@@ -328,25 +330,22 @@ const DASHBOARD: &str = include_str!("../examples/metrics/dashboard.json");
 const ALERTS: &str = include_str!("../examples/metrics/alerts.yml");
 const PAGE: &str = include_str!("../examples/metrics/README.md");
 
-/// `names` are what the stores of this process have registered.
-fn the_dashboard_shows_every_metric_and_alerts_ask_for_no_other(
-    names: &BTreeSet<String>,
-    histograms: &BTreeSet<String>,
-) {
-    // As Prometheus knows them: of a histogram there are only its parts.
-    let asked = |text: &str| -> BTreeSet<String> {
+/// `names` are the metrics that the stores of this process have registered.
+fn the_dashboard_and_the_alerts_use_existing_metrics(names: &BTreeSet<String>, histograms: &BTreeSet<String>) {
+    // Series as Prometheus has them: a histogram has only its parts.
+    let metrics_in = |text: &str| -> BTreeSet<String> {
         let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         let series = words.filter(|word| word.starts_with("percolite_")).map(|series| {
             let histogram = ["_bucket", "_sum", "_count"].iter().find_map(|part| series.strip_suffix(part));
             let name = histogram.filter(|name| histograms.contains(*name)).unwrap_or(series);
             assert!(names.contains(name), "there is no {series}");
-            assert_eq!(histograms.contains(name), name != series, "{series} is no series");
+            assert_eq!(histograms.contains(name), name != series, "{series} is not a series of Prometheus");
             name.to_owned()
         });
         series.collect()
     };
-    assert_eq!(asked(DASHBOARD), *names);
-    assert!(!asked(ALERTS).is_empty());
+    assert_eq!(metrics_in(DASHBOARD), *names);
+    assert!(!metrics_in(ALERTS).is_empty());
 
     let alerts = ALERTS.lines().filter_map(|line| line.trim().strip_prefix("- alert: "));
     let explained: Vec<_> =

@@ -1,4 +1,4 @@
-//! Keys and values as types of their own: order, prefixes, bytes on disk, and what is not of its type.
+//! Typed keys and values: order, prefixes, bytes on disk, and bytes that do not decode.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
 #![allow(clippy::pedantic, missing_docs, reason = "style of a library, not of its tests")]
@@ -110,7 +110,7 @@ fn golden_bytes_of_rows() {
 }
 
 #[track_caller]
-fn insist_on_corruption<T: Debug>(outcome: percolite::Result<T>, naming: &str) {
+fn assert_is_corruption<T: Debug>(outcome: percolite::Result<T>, naming: &str) {
     let why = outcome.unwrap_err();
     assert!(matches!(why.kind(), ErrorKind::Corruption(_)), "{why}");
     assert!(why.to_string().contains(naming), "{why}");
@@ -118,7 +118,7 @@ fn insist_on_corruption<T: Debug>(outcome: percolite::Result<T>, naming: &str) {
 }
 
 #[test]
-fn bytes_that_are_not_of_their_type_are_a_corruption_that_names_the_key() {
+fn undecodable_bytes_are_corruption_that_names_the_key() {
     let (store, rows) = open();
     let typed = rows.clone().typed::<u16, String>();
     let put = |key: &[u8], value: &[u8]| store.transact(|txn| txn.put(&rows, key, value)).unwrap();
@@ -133,20 +133,20 @@ fn bytes_that_are_not_of_their_type_are_a_corruption_that_names_the_key() {
     put(b"\0\x09", b"\x01\x01w");
     let snapshot = store.snapshot().unwrap();
     for key in 2..8_u16 {
-        insist_on_corruption(typed.get(&snapshot, &key), &format!("\\x00\\x0{key}"));
-        insist_on_corruption(typed.get_for_update(&mut store.begin().unwrap(), &key), &format!("\\x00\\x0{key}"));
+        assert_is_corruption(typed.get(&snapshot, &key), &format!("\\x00\\x0{key}"));
+        assert_is_corruption(typed.get_for_update(&mut store.begin().unwrap(), &key), &format!("\\x00\\x0{key}"));
     }
-    // A scan goes on behind such rows, from either end.
+    // A scan continues after such rows, from either end.
     let mut scan = typed.range(&snapshot, ..).unwrap();
     assert_eq!(scan.next().unwrap().unwrap(), (1, "v".into()));
-    insist_on_corruption(scan.next().unwrap(), "\\x00\\x02");
+    assert_is_corruption(scan.next().unwrap(), "\\x00\\x02");
     assert_eq!(scan.next_back().unwrap().unwrap(), (9, "w".into()));
-    insist_on_corruption(scan.next_back().unwrap(), "\\x00\\x08x");
+    assert_is_corruption(scan.next_back().unwrap(), "\\x00\\x08x");
     assert_eq!(scan.count(), 5);
 }
 
 #[test]
-fn what_cannot_be_written_is_refused_and_changes_nothing() {
+fn what_cannot_be_encoded_is_refused_and_changes_nothing() {
     #[derive(PartialEq, PartialOrd, Serialize, Deserialize)]
     struct Refuses(#[serde(serialize_with = "refuse")] u8);
     fn refuse<S: serde::Serializer>(_: &u8, _: S) -> Result<S::Ok, S::Error> {
@@ -165,7 +165,7 @@ fn what_cannot_be_written_is_refused_and_changes_nothing() {
     invalid(keys.range(&txn, Refuses(1)..).err().unwrap());
     let maps = rows.clone().typed::<BTreeMap<u8, u8>, u8>();
     invalid(maps.get(&txn, &BTreeMap::new()).unwrap_err());
-    // Encodes as no bytes, and a row's key must have some.
+    // It encodes as no bytes, and a key must not be empty.
     invalid(rows.clone().typed::<(), u8>().put(&mut txn, &(), &1).unwrap_err());
     let long = "x".repeat(MAX_KEY_BYTES);
     let why = rows.clone().typed::<String, u8>().put(&mut txn, long.as_str(), &1).unwrap_err();
@@ -175,7 +175,7 @@ fn what_cannot_be_written_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn a_variant_added_at_the_end_leaves_old_keys_and_values_readable() {
+fn an_appended_enum_variant_keeps_old_rows_readable() {
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
     enum Before {
         A(u8),

@@ -1,8 +1,10 @@
-//! Admission: how many attempts run at once while there are conflicts.
+//! Admission: a limit of the attempts that run at once while there are conflicts.
 //!
-//! Under contention more running attempts make more conflicts and fewer commits. So for a while after
-//! each conflict an attempt needs a permit before it takes its snapshot; the excess waits without a
-//! snapshot, which is fresh when the attempt starts.
+//! Under contention more running attempts make more conflicts and fewer commits. So for a while
+//! after each conflict an attempt needs a permit before it takes its snapshot. Excess attempts wait
+//! without a snapshot, so it is fresh when they start.
+//!
+//! Without conflicts an attempt needs no permit, because a queue would only add a wait.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,24 +13,23 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::Mutex;
 use crate::waiter::Waiter;
 
-/// Attempts need a permit until this many commits in a row were made without a conflict.
-// Crash tests are short and must reach the end of it.
+/// After a conflict attempts need a permit until this many commits follow without another one.
+// Crash tests are short and must reach that end.
 const CONTENDED_COMMITS: usize = if cfg!(feature = "crashtest") { 2 } else { 16 };
 
-/// Bounds the attempts that run at once while there are conflicts. Without conflicts an attempt needs
-/// no permit: a queue would only add a wait.
+/// See the [module](self).
 pub struct AdmissionController {
     permits: Mutex<Permits>,
-    /// Commits without a conflict that are still to come until permits are no longer needed.
+    /// Commits without a conflict until permits are not needed; 0 if they are not needed.
     contended_commits_left: AtomicUsize,
 }
 
 struct Permits {
     free: usize,
-    /// Attempts with row-queue tickets, for which others wait meanwhile: they go first.
+    /// Attempts with row-queue tickets. They are first, because other attempts wait for their rows.
     with_tickets: VecDeque<Arc<Waiter>>,
-    /// First attempts. The others cannot starve them: only a first attempt that ran and met a conflict
-    /// becomes one with tickets.
+    /// All others: mostly first attempts. Attempts with tickets cannot starve them: an attempt gets
+    /// tickets only after it ran and met a conflict.
     without_tickets: VecDeque<Arc<Waiter>>,
 }
 
@@ -37,7 +38,7 @@ impl Permits {
         self.with_tickets.pop_front().or_else(|| self.without_tickets.pop_front())
     }
 
-    /// Returns whether it was still waiting.
+    /// Removes a waiter; returns whether it was still queued.
     fn remove(&mut self, own: &Arc<Waiter>) -> bool {
         [&mut self.with_tickets, &mut self.without_tickets].into_iter().any(|waiting| {
             let position = waiting.iter().position(|waiter| Arc::ptr_eq(waiter, own));
@@ -70,12 +71,12 @@ impl AdmissionController {
         self.contended_commits_left.load(Ordering::Relaxed) > 0
     }
 
-    /// An attempt met a conflict.
+    /// Records a conflict of an attempt.
     pub fn note_conflict(&self) {
         self.contended_commits_left.store(CONTENDED_COMMITS, Ordering::Relaxed);
     }
 
-    /// An attempt committed.
+    /// Records a commit of an attempt.
     pub fn note_commit(&self) {
         if self.is_contended() {
             let _ = self
@@ -84,7 +85,7 @@ impl AdmissionController {
         }
     }
 
-    /// Queues for a permit, first come, first served, attempts with tickets before the others. `own` is
+    /// Queues for a permit, in FIFO order, attempts with tickets before the others. `own` is
     /// notified when it has the permit. Dropping the result leaves the queue or returns the permit.
     pub fn enqueue(self: &Arc<Self>, own: Arc<Waiter>, has_tickets: bool) -> Permit {
         let mut permits = self.permits.lock();
@@ -102,7 +103,7 @@ impl AdmissionController {
 impl Drop for Permit {
     fn drop(&mut self) {
         let mut permits = self.admission.permits.lock();
-        // A waiter that is no longer queued has just been given a permit, which must be passed on.
+        // If the waiter is not queued, it has just got a permit, which must be passed on.
         if !self.own.is_notified() && permits.remove(&self.own) {
             return;
         }
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn permits_go_to_ticket_holders_and_else_in_order() {
+    fn permits_go_to_ticket_holders_first_else_in_order() {
         let (admission, row_queues) = (Arc::new(AdmissionController::new(1)), Arc::default());
         let first = enter(&admission, Duration::MAX);
         let order = Mutex::new(Vec::new());

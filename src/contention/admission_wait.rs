@@ -1,8 +1,8 @@
-//! What an attempt waits for before it begins: its rows' queues, the release of a lock, a permit.
+//! The waits of an attempt before it begins: row queues, the release of a lock, a permit.
 //!
-//! An [`AdmissionWait`] lists the waits and polls them; it never blocks by itself. So a thread and an
-//! async task wait for the same things in the same order, and dropping it at any step leaves every
-//! queue that it was in.
+//! An [`AdmissionWait`] lists the waits and polls them in order; it never blocks by itself. So a
+//! thread and an async task have the same waits in the same order. Dropping it at any step leaves
+//! every queue that it was in.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const ROW_QUEUE_WAIT_MAX: Duration = Duration::from_secs(1);
 const PERMIT_WAIT_MAX: Duration = Duration::from_secs(1);
 const UNLOCK_WAIT_MAX: Duration = Duration::from_millis(100);
 
-/// Row-queue tickets and permit of an attempt, held until its changes are visible.
+/// The row-queue tickets and the permit of an attempt, kept until its changes are visible.
 #[derive(Default)]
 pub struct AttemptGuard {
     /// Dropped before the permit.
@@ -33,7 +33,7 @@ pub struct AttemptGuard {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WaitTimes {
     pub row_queue: Duration,
-    /// For the release of a row lock, back-off included.
+    /// Waits for the release of a row lock, and back-off.
     pub row_lock: Duration,
     pub admission: Duration,
 }
@@ -53,11 +53,11 @@ impl WaitTimes {
 /// A closure that may block its thread.
 pub type BlockingTask = Box<dyn FnOnce() + Send>;
 
-/// What the caller has to do before it calls [`AdmissionWait::poll`] again.
+/// What the caller does before it calls [`AdmissionWait::poll`] again.
 pub enum WaitAction {
-    /// Wait until notified, at most for this time.
+    /// Waits until notified, at most for this time.
     Wait(Arc<Waiter>, Duration),
-    /// Run this where a thread may block.
+    /// Runs this closure on a thread that may block.
     Run(BlockingTask),
 }
 
@@ -66,7 +66,7 @@ pub enum WaitAction {
 pub struct AdmissionWait {
     requests: VecDeque<WaitRequest>,
     waiting: Option<ActiveWait>,
-    /// Deadline of all row-queue waits together, set by the first.
+    /// One deadline for all row-queue waits together, set at the first.
     row_queue_deadline: Option<Duration>,
     backoff_started: Option<Duration>,
     attempt: AttemptGuard,
@@ -96,12 +96,12 @@ enum QueuePosition {
 }
 
 impl AttemptGuard {
-    /// Whether the attempt runs without a permit because the wait for one timed out.
+    /// Whether the wait for a permit timed out, so that the attempt runs without one.
     pub fn admission_timed_out(&self) -> bool {
         self.admission_timed_out
     }
 
-    /// How long the waits took.
+    /// The duration of the waits.
     pub fn wait_times(&self) -> WaitTimes {
         self.wait_times
     }
@@ -119,18 +119,18 @@ impl AdmissionWait {
         self.requests.push_back(WaitRequest::Unlock(Arc::clone(unlocked), row, is_locked));
     }
 
-    /// Adds a closure that blocks, for example a pause.
+    /// Adds a blocking closure, such as a sleep.
     pub fn back_off(&mut self, task: BlockingTask) {
         self.requests.push_back(WaitRequest::Backoff(task));
     }
 
-    /// Adds a wait for a permit, until `deadline` at most.
+    /// Adds a wait for a permit, which ends at `deadline` or after a second.
     pub fn queue_for_permit(&mut self, admission: &Arc<AdmissionController>, deadline: Duration) {
         self.requests.push_back(WaitRequest::Permit(Arc::clone(admission), deadline));
     }
 
-    /// The next action as of `now`; `None` when only [`AdmissionWait::finish`] is left. It may be called
-    /// again at any time, also before the action is done.
+    /// The next action at the time `now`; `None` when all waits have ended and
+    /// [`AdmissionWait::finish`] is to be called. May be called again before the action is done.
     pub fn poll(&mut self, now: Duration, new_waiter: &dyn Fn() -> Arc<Waiter>) -> Option<WaitAction> {
         if let Some(since) = self.backoff_started.take() {
             self.attempt.wait_times.row_lock += now.saturating_sub(since);
@@ -154,10 +154,10 @@ impl AdmissionWait {
             let waiter = new_waiter();
             let own = Arc::clone(&waiter);
             match request {
-                WaitRequest::RowQueue(turns, row) => {
+                WaitRequest::RowQueue(queues, row) => {
                     let end = *self.row_queue_deadline.get_or_insert(now + ROW_QUEUE_WAIT_MAX);
                     self.waiting = Some(ActiveWait {
-                        position: QueuePosition::Row(turns.enqueue(row, own)),
+                        position: QueuePosition::Row(queues.enqueue(row, own)),
                         waiter,
                         since: now,
                         deadline: end,
@@ -165,11 +165,11 @@ impl AdmissionWait {
                 }
                 WaitRequest::Unlock(unlocked, row, is_locked) => {
                     let position = QueuePosition::Unlock { _wait: unlocked.register(&row, own) };
-                    let look = Arc::clone(&waiter);
+                    let probing = Arc::clone(&waiter);
                     self.waiting = Some(ActiveWait { position, waiter, since: now, deadline: now + UNLOCK_WAIT_MAX });
                     return Some(WaitAction::Run(Box::new(move || {
                         if !is_locked() {
-                            look.notify();
+                            probing.notify();
                         }
                     })));
                 }
@@ -192,7 +192,7 @@ impl AdmissionWait {
         self.attempt
     }
 
-    /// Blocks the calling thread through all waits.
+    /// Blocks the calling thread until all waits have ended.
     pub fn block(mut self, runtime: &dyn Env) -> AttemptGuard {
         while let Some(step) = self.poll(runtime.elapsed(), &|| Arc::new(Waiter::new(runtime))) {
             match step {
@@ -213,7 +213,7 @@ impl AdmissionWait {
 
     fn acquired(&mut self, position: QueuePosition) {
         match position {
-            QueuePosition::Row(turn) => self.attempt.row_queue_tickets.push(turn),
+            QueuePosition::Row(ticket) => self.attempt.row_queue_tickets.push(ticket),
             QueuePosition::Unlock { .. } => {}
             QueuePosition::Permit(permit) => self.attempt.permit = Some(permit),
         }
@@ -221,7 +221,8 @@ impl AdmissionWait {
 
     fn timed_out(&mut self, position: QueuePosition) {
         match position {
-            // Waiting for further rows without this one would break the common order.
+            // The other rows are skipped as well: a retry without the ticket of one row gains
+            // little, and the deadline is theirs too.
             QueuePosition::Row(_) => self.requests.retain(|request| !matches!(request, WaitRequest::RowQueue(..))),
             QueuePosition::Unlock { .. } => {}
             QueuePosition::Permit(_) => self.attempt.admission_timed_out = true,
@@ -275,7 +276,7 @@ mod tests {
         Arc::new(Waiter::new(&SystemEnv::default()))
     }
 
-    /// As a future that is dropped after this many polls.
+    /// Like a future that is dropped after some polls.
     #[test]
     fn a_wait_dropped_at_any_step_leaves_every_queue() {
         let queues = Queues::new();
@@ -283,7 +284,7 @@ mod tests {
             for steps in 0..8 {
                 let other = others_hold_everything.then(|| queues.wait(false).block(&SystemEnv::default()));
                 let mut wait = queues.wait(true);
-                // Half a second each, so that some of the waits time out.
+                // Half a second a step, so that some waits time out.
                 for step in 0..steps {
                     match wait.poll(Duration::from_millis(500 * step), &waiter) {
                         Some(WaitAction::Run(job)) => job(),
@@ -304,11 +305,11 @@ mod tests {
         let row = [RowKey::new(KeyspaceId(1), b"a")];
         let for_row = |wait: &mut AdmissionWait| wait.queue_for_rows(&queues.row_queues, &row);
         let for_permit = |wait: &mut AdmissionWait| wait.queue_for_permit(&queues.admission, LONG);
-        for ask in [&for_row as &dyn Fn(&mut AdmissionWait), &for_permit] {
+        for add_wait in [&for_row as &dyn Fn(&mut AdmissionWait), &for_permit] {
             let other = queues.wait(false).block(&SystemEnv::default());
             let [mut first, mut second] = [(); 2].map(|()| {
                 let mut wait = AdmissionWait::default();
-                ask(&mut wait);
+                add_wait(&mut wait);
                 wait
             });
             assert!(matches!(first.poll(Duration::ZERO, &waiter), Some(WaitAction::Wait(..))));

@@ -1,18 +1,23 @@
-//! Contention: who may begin an attempt after a conflict.
+//! Contention: what an attempt waits for before it begins, while there are conflicts.
 //!
-//! An attempt that conflicts and is repeated immediately mostly conflicts again. So a retry waits
-//! before it takes its snapshot:
+//! An attempt that is retried immediately after a conflict usually conflicts again. So a retry
+//! waits before it takes its snapshot:
 //!
-//! 1. in the [queue of each row](row_queue) that the attempt before it wrote, so retries on a row run
+//! 1. in the [queue of each row](row_queue) that the failed attempt wrote, so retries on a row run
 //!    one after the other;
-//! 2. for the [release of the lock](unlock) that it met, if it met one;
-//! 3. for a [permit](admission), while there are conflicts, so that no more attempts run at once than
-//!    make progress.
+//! 2. for the [release of the lock](unlock) that it met, if it met one.
 //!
-//! These waits cannot deadlock among themselves: rows are queued for in the order of their hashes, all
-//! at once and before the permit, and a commit waits for none of them. But a closure may wait for
-//! another thread that needs one. So each wait has a timeout, after which the attempt runs without;
-//! correctness never depends on them, the commit's preconditions decide.
+//! While there are conflicts, first attempts and retries also wait for a [permit](admission), so
+//! that no more attempts run at once than make progress.
+//!
+//! # No deadlock, and no dependence
+//!
+//! These waits cannot deadlock among themselves. An attempt queues for all its rows before it
+//! begins, in the order of their hashes, and then for the permit. A commit waits for none of them.
+//! But a closure may wait for another thread that needs one. So each wait has a timeout, after
+//! which the attempt runs without.
+//!
+//! Correctness does not depend on these waits: the preconditions of a commit decide.
 
 mod admission;
 mod admission_wait;

@@ -1,7 +1,8 @@
 //! Row queues: attempts that retry on a row run one after the other.
 //!
-//! An attempt queues for all rows that its predecessor wrote, in the order of their hashes, and never
-//! for more while it holds a ticket: so tickets cannot deadlock.
+//! A retry queues for all rows that its failed attempt wrote, before it begins. All attempts queue
+//! in the order of the rows' hashes, and for no further rows while they run. So tickets cannot
+//! deadlock. A hash collision of two rows only makes one attempt wait for the other.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use crate::row_hash::row_hash;
 use crate::sync::Mutex;
 use crate::waiter::Waiter;
 
-/// A transaction that wrote more rows than this does not queue.
+/// A retry of a transaction that wrote more rows than this does not queue.
 const ROW_QUEUE_ROWS_MAX: usize = 64;
 
 /// One FIFO queue of retrying attempts for each row, by the row's hash.
@@ -31,7 +32,7 @@ impl RowQueues {
         self.0.lock().is_empty()
     }
 
-    /// The hashes to queue for, in the order that all attempts use; none if the rows are too many.
+    /// The hashes to queue for, in the common order; none if the rows are too many.
     pub fn lock_order(rows: &[RowKey]) -> Vec<u64> {
         if rows.len() > ROW_QUEUE_ROWS_MAX {
             return Vec::new();
@@ -64,7 +65,7 @@ impl Drop for RowQueueTicket {
         if queue.is_empty() {
             queues.remove(&self.row);
         }
-        // Waking a task may drop another one, which may be in this queue too.
+        // Unlocked first: waking a task may drop another task, whose ticket may be in this queue.
         drop(queues);
         if let Some(next) = next {
             next.notify();

@@ -1,7 +1,7 @@
-//! Waiting until the lock of a row is gone.
+//! Waits for the release of a row's lock.
 //!
-//! An attempt that met the lock of a live transaction waits for the release of that lock instead of
-//! retrying against it. The commit leader notifies the waiters of the rows that it has unlocked.
+//! An attempt that met the lock of a running transaction waits for its release, since a retry would
+//! meet it again. The commit leader notifies the waiters of each row that it has unlocked.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::row_hash::row_hash;
 use crate::sync::Mutex;
 use crate::waiter::Waiter;
 
-/// Attempts that wait for a live transaction to release a row's lock.
+/// Waiters by the hash of their row. A collision of two rows causes a spurious wake-up.
 #[derive(Default)]
 pub struct UnlockWaiters {
     waiting: Mutex<HashMap<u64, Vec<Arc<Waiter>>>>,
@@ -45,15 +45,15 @@ impl UnlockWaiters {
         self.waiting.lock().is_empty() && self.count.load(Ordering::SeqCst) == 0
     }
 
-    /// Registers `own` to be notified when the row's lock is released. Call this before reading whether
-    /// the row is locked: a lock released after the read then still wakes the waiter.
+    /// Registers `own` to be notified when the row's lock is released. Call this before reading
+    /// whether the row is locked: a lock released after the read then still wakes the waiter.
     pub fn register(self: &Arc<Self>, row: &RowKey, own: Arc<Waiter>) -> UnlockWait {
         self.count.fetch_add(1, Ordering::SeqCst);
         self.waiting.lock().entry(row_hash(row)).or_default().push(Arc::clone(&own));
         UnlockWait { unlocked: Arc::clone(self), row: row_hash(row), own }
     }
 
-    /// Wakes the attempts that wait for rows whose locks these changes, now applied, have removed.
+    /// Wakes the waiters of the rows whose locks these applied changes have removed.
     pub fn notify(&self, changes: &[RowChange]) {
         if self.count.load(Ordering::SeqCst) == 0 {
             return;

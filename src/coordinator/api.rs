@@ -1,4 +1,7 @@
-//! What the store asks of a coordinator.
+//! The [`Coordinator`] trait: what the store requires of a coordinator.
+//!
+//! A transaction reads at `read_ts`, is identified by `start_ts` and commits at `commit_ts`, with
+//! `read_ts <= start_ts < commit_ts`. Conflicts are judged by `read_ts`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,31 +18,32 @@ use crate::row::{KeyspaceId, Lock, RowKey, TxnId};
 use crate::timestamp::Timestamp;
 use crate::writes::WriteSet;
 
-/// How a transaction's rows are committed.
+/// How a transaction's rows are committed. Isolation and durability are the same for all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CommitProtocol {
-    /// One phase where the engine can change all rows in one batch, two phases elsewhere.
+    /// One phase if the engine can change all rows in one atomic batch, else two phases. On a
+    /// shared engine always two.
     #[default]
     Auto,
-    /// Always two phases: every row is locked first with the value to be; then the primary is
-    /// committed, then the others. A store that has its engine for itself commits up to 1,023 of them
+    /// Always two phases: every row is locked, with its future value; then the primary is
+    /// committed, then the others. On an exclusive engine up to 1,023 other rows are committed
     /// together with the primary.
     TwoPhase,
 }
 
-/// Whether replaced versions are kept.
+/// Whether replaced versions are kept, so that the store can be read at older timestamps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HistoryRetention {
-    /// As at the last opening; a new store keeps none.
+    /// As at the last opening; a new store keeps no history.
     #[default]
     Unchanged,
-    /// For this time.
+    /// At least for this time after they were replaced.
     For(Duration),
-    /// Not at all; what was kept is removed.
+    /// Not at all; versions that were kept are removed in the background.
     Disabled,
 }
 
-/// A transaction that is to commit.
+/// A transaction's request to commit.
 pub struct CommitRequest<'a> {
     pub txn: TxnId,
     pub read_ts: Timestamp,
@@ -48,91 +52,94 @@ pub struct CommitRequest<'a> {
     pub durable: bool,
     pub conditions: Arc<CommitConditions>,
     pub attempt: Option<AttemptGuard>,
-    /// Measures the phases; the commit begins at its last lap.
+    /// Measures the phases. The commit's first phase begins at the timer's last lap.
     pub timer: &'a TxnTimer,
 }
 
-/// How far a store has come.
+/// The progress of a store's commits, and of the work that follows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watermarks {
     /// Commits up to this are visible.
     pub visible_ts: Timestamp,
     /// Commits up to this survive a power cut.
     pub durable_ts: Timestamp,
-    /// The oldest timestamp at which a transaction or snapshot reads.
+    /// The oldest timestamp at which an active transaction or snapshot reads.
     pub oldest_read_ts: Timestamp,
-    /// Different views in use.
+    /// Number of distinct views in use.
     pub open_views: usize,
     /// Whether locks of an earlier incarnation may be left.
     pub may_have_orphan_locks: bool,
-    /// Finished large transactions whose rows are still locked.
+    /// Number of finished large transactions that still have locks.
     pub cleanup_pending: usize,
 }
 
-/// A task that the background runs in each round, with the name for its failures.
+/// A task that the background worker runs in each round, and its name in reports of failures.
 pub type BackgroundTask = (&'static str, Box<dyn Fn() -> Result<()> + Send>);
 
 /// See the [module](super).
 pub trait Coordinator: Send + Sync {
-    /// A view and an id for a new transaction.
+    /// Begins a transaction: returns its view and id.
     fn begin(&self) -> Result<(Arc<ReadView>, TxnId)>;
 
-    /// A view of nothing that could still be lost.
+    /// A view for a snapshot, with all acknowledged commits. On an exclusive engine, if commits are
+    /// durable by default, it has durable commits only.
     fn snapshot(&self) -> Result<Arc<ReadView>>;
 
-    /// A view of what was committed at or below `at`, as [`Coordinator::snapshot`] showed it then.
+    /// A view of what was committed at or below `at`, from the history.
     fn snapshot_at(&self, at: Timestamp) -> Result<Arc<ReadView>>;
 
-    /// The history that is kept; `None` without history.
+    /// The retention of history; `None` if no history is kept.
     fn retention(&self) -> Option<Retention>;
 
-    /// Commits. An error other than *undetermined* means that nothing of the transaction is left.
+    /// Commits; returns the commit timestamp. After any error but *undetermined* the transaction is
+    /// aborted, and none of its writes takes effect.
     fn commit(&self, request: CommitRequest<'_>) -> Result<Timestamp>;
 
-    /// A commit at or below this is acknowledged, durable or not: later
-    /// [snapshots](Coordinator::snapshot) include it.
+    /// Records that commits up to `ts` are acknowledged to a caller, durable or not: later
+    /// [snapshots](Coordinator::snapshot) include them.
     fn note_acked(&self, ts: Timestamp);
 
-    /// Returns once all that a reader at `read_ts` has seen is durable.
+    /// Blocks until every commit at or below `read_ts` is durable.
     fn wait_durable(&self, read_ts: Timestamp, timer: &TxnTimer) -> Result<()>;
 
-    /// The commit timestamp of the transaction that holds this lock of `view`, if the view shows that it
-    /// is committed. It may resolve the lock.
+    /// The commit timestamp of the transaction that has this lock in `view`; `None` if it is not
+    /// committed at or below the view's timestamp. May resolve the lock.
     fn commit_ts_of_lock(&self, view: &ReadView, row: &RowKey, lock: &Lock) -> Result<Option<Timestamp>>;
 
-    /// Whether no live transaction will commit locks with this `start_ts`.
+    /// Whether locks with this `start_ts` belong to no live transaction. Always `false` where only
+    /// the time to live tells.
     fn is_orphan(&self, start_ts: Timestamp) -> bool;
 
-    /// The status that the primary records, if any. Changes nothing.
+    /// The status that the primary's row shows; `None` if it shows none. Changes nothing.
     fn txn_status(&self, primary: &RowKey, txn: TxnId) -> Result<Option<TransactionStatus>>;
 
-    /// Adds what to wait for before another attempt at these rows is worth making after this conflict.
+    /// Adds to `wait` what the next attempt at these rows waits for after this conflict.
     fn plan_retry_wait(&self, wait: &mut AdmissionWait, rows: &[RowKey], conflict: &Conflict, attempt: u32);
 
-    /// Begins a transaction that locks its rows before it commits. `None`: not supported.
+    /// Begins a large transaction. `None`: not supported.
     fn begin_large(&self, _txn: TxnId, _read_ts: Timestamp) -> Option<Box<dyn LargeTxn>> {
         None
     }
 
-    /// Whether this process has the engine for itself.
+    /// Whether the engine is exclusive to this process.
     fn is_exclusive(&self) -> bool {
         false
     }
 
-    /// An error if the store has failed.
+    /// An error if the store has failed or is closed.
     fn check_open(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Why the store has failed, if it has.
+    /// Why the store has failed or is closed; `None` if it is neither.
     fn failure(&self) -> Option<String> {
         None
     }
 
-    /// Returns once every commit up to `up_to`, or every visible one, is durable.
+    /// Blocks until every visible commit is durable, or every one up to `up_to`.
     fn sync(&self, up_to: Option<Timestamp>) -> Result<()>;
 
-    /// `None` where they are not known.
+    /// The progress of commits; `None` if this coordinator does not record it.
     fn watermarks(&self) -> Option<Watermarks> {
         None
     }
@@ -142,23 +149,26 @@ pub trait Coordinator: Send + Sync {
         Ok(())
     }
 
-    /// Expires views older than `max_snapshot_age`, and requests a sync of what is not durable. Returns
-    /// how many expired.
+    /// Expires views older than `max_snapshot_age`, and requests a sync if a visible commit is not
+    /// durable. Returns the number of expired views.
     fn maintain(&self, _max_snapshot_age: Duration) -> usize {
         0
     }
 
-    /// Resolves every orphan lock and does every pending lock cleanup; returns how many orphans.
+    /// Resolves every orphan lock and completes every pending lock cleanup. Returns the number of
+    /// orphan locks.
     fn resolve_orphan_locks(&self) -> Result<u64> {
         Ok(0)
     }
 
-    /// Whether a resolver may still read primaries of finished transactions.
+    /// Whether locks of finished transactions may be left, so that resolvers may read their
+    /// primaries.
     fn may_read_primaries(&self) -> bool {
         true
     }
 
-    /// Whether no transaction or snapshot, nor any in the history, reads below `ts` from now on.
+    /// Whether the GC horizon has reached `ts`: no transaction, snapshot or historical read will
+    /// read below it.
     fn is_below_gc_horizon(&self, _ts: Timestamp) -> Result<bool> {
         Ok(false)
     }
@@ -166,17 +176,18 @@ pub trait Coordinator: Send + Sync {
     /// Deletes all cells of a keyspace.
     fn delete_keyspace(&self, keyspace: KeyspaceId) -> Result<()>;
 
-    /// What grants of named locks are built on. `None`: they are not supported.
+    /// The authority for grants of named locks. `None`: named locks are not supported.
     fn lock_authority(&self) -> Option<Arc<dyn LockAuthority>> {
         None
     }
 
-    /// Starts the background: these tasks, and with `resolve` the resolution of orphan locks.
+    /// Starts the background worker, which runs these tasks and, with `resolve`, the sweep of
+    /// orphan locks.
     fn start_background(&self, _resolve: bool, _tasks: Vec<BackgroundTask>) -> Result<()> {
         Ok(())
     }
 
-    /// Ends the background after its current page.
+    /// Stops the background worker after its current page.
     fn stop_background(&self) {}
 
     /// Makes all visible commits durable, and rejects all further calls.
@@ -185,20 +196,20 @@ pub trait Coordinator: Send + Sync {
     }
 }
 
-/// A large transaction: it locks its rows in the store before it commits (TiDB: pipelined DML). Dropped
-/// without a commit it is rolled back in the background.
+/// A large transaction: it locks its rows in the store before it commits (TiDB: pipelined DML). If
+/// it is dropped without a commit, it is rolled back in the background.
 pub trait LargeTxn: Send + Sync {
-    /// Locks rows. After an error the transaction must be dropped.
+    /// Locks rows and stores their future values. After an error the transaction must be dropped.
     fn lock_rows(&mut self, writes: &WriteSet, conditions: &Arc<CommitConditions>, timer: &TxnTimer) -> Result<()>;
 
-    /// From here on no commit of another transaction is a conflict.
+    /// Makes later writes ignore commits of other transactions: they are no conflicts.
     fn skip_conflict_check(&mut self);
 
-    /// Writes so far; a row that is written again counts again.
+    /// Number of writes so far; a row that is written again counts again.
     fn writes(&self) -> u64;
 
-    /// Commits, once all rows are locked. After an error the transaction must be dropped; an
-    /// *undetermined* one is not rolled back then.
+    /// Commits, after all rows are locked. After an error the transaction must be dropped, which
+    /// rolls it back unless the error is *undetermined*.
     fn commit(
         &mut self,
         conditions: &Arc<CommitConditions>,
@@ -208,27 +219,27 @@ pub trait LargeTxn: Send + Sync {
     ) -> Result<Timestamp>;
 }
 
-/// What grants of named locks are built on: the lock manager, and the order of commits.
+/// What grants of named locks need from a coordinator: the lock manager and the order of commits.
 pub trait LockAuthority: Send + Sync {
     fn manager(&self) -> &Arc<LockManager>;
 
-    /// A fencing token: above every timestamp handed out before.
+    /// A new fencing token, above every timestamp allocated so far.
     fn token(&self) -> Result<Timestamp>;
 
-    /// [`LockAuthority::token`], unless it would have to be waited for.
+    /// [`LockAuthority::token`] without blocking; `None` if it would block.
     #[cfg(feature = "tokio")]
     fn try_token(&self) -> Option<Timestamp>;
 
-    /// Returns once all commits that were decided before are visible.
+    /// Blocks until all commits that were decided before this call are visible.
     fn drain(&self) -> Result<()>;
 
-    /// A view of all that is visible.
+    /// A view of all visible commits.
     fn visible_view(&self) -> Arc<ReadView>;
 
     fn durable_ts(&self) -> Timestamp;
 
-    /// Returns once commits up to `ts` are durable. An error is that of a caller that has committed
-    /// nothing itself.
+    /// Blocks until commits up to `ts` are durable. An error is never *undetermined*: the caller
+    /// has committed nothing itself.
     fn wait_durable(&self, ts: Timestamp) -> Result<()>;
 
     /// The first timestamp of this incarnation.

@@ -1,12 +1,39 @@
-//! Coordinators: who runs the protocol's steps, in which order, and waits for what.
+//! Coordinators: which protocol steps a transaction runs, in which order, and what it waits for.
 //!
-//! | coordinator | engine | orphan locks |
+//! [`protocol`](crate::protocol) decides about single rows, without I/O. A coordinator runs those
+//! steps for whole transactions, and resolves the locks that readers and writers find. The store
+//! above uses the [`Coordinator`] trait alone.
+//!
+//! Two-phase commit is Percolator's:
+//!
+//! 1. *Prewrite* locks every row and stores in each lock what the row will be. Each lock names the
+//!    *primary*, which is one row of the transaction.
+//! 2. *Commit point*: one atomic change turns the primary's lock into a version.
+//! 3. The other rows, the *secondaries*, follow.
+//!
+//! If the process dies in between, its locks stay as *orphan locks*. A lock does not say whether
+//! its transaction is committed: the primary does. So any reader or writer that finds an orphan
+//! lock can resolve it. It reads the primary. If the primary is not committed, it is rolled back
+//! first, which is final. Then the orphan lock is rolled forward or back to the same status.
+//!
+//! It remains to find out whether the owner of a lock has ended. That depends on who else uses the
+//! engine:
+//!
+//! | | [`embedded`] | [`shared`] |
 //! |---|---|---|
-//! | [`embedded`] | its own: one pipeline orders all commits | their owner has ended for certain |
-//! | [`shared`] | one of several clients: it reads rows, timestamps come from a common oracle | by TTL |
-//! | [`read_only`] | opened for reading: one view, taken at opening | read, not resolved |
+//! | processes that use the engine | one | several |
+//! | timestamps | of the process, reserved on the disk | of an oracle for all |
+//! | commit | one phase if the rows fit one batch, else two | two phases, row by row |
+//! | conflicts are decided by | one pipeline, for whole batches | each row |
+//! | an owner has ended if | it began in an earlier incarnation | its lock's TTL has expired |
+//! | reader meets a live owner's lock | ignores it | makes the owner commit later |
+//! | writer meets a live owner's lock | conflict; retries after unlock | conflict; retries later |
+//! | own rollback | leaves no record | leaves a record for late requests |
+//! | transaction records | deleted after the last lock | not deleted |
+//! | replaced versions | kept for history only | always kept |
 //!
-//! The store above uses the [`Coordinator`] trait alone.
+//! [`read_only`] serves a store that is opened for reading: it has one view, reads statuses from
+//! primaries, and writes nothing.
 
 mod api;
 pub mod embedded;
@@ -19,5 +46,6 @@ mod step_error;
 pub use api::{
     BackgroundTask, CommitProtocol, CommitRequest, Coordinator, HistoryRetention, LargeTxn, LockAuthority, Watermarks,
 };
+#[cfg(feature = "rocks")]
 pub use primary::commit_ts_from_primary;
 pub use retention::{RETENTION_KEY, Retention, check_within_retention};

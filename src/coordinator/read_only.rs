@@ -1,8 +1,9 @@
-//! The coordinator of a store that is only looked at.
+//! The coordinator of a store that is opened for reading.
 //!
-//! There is one view, taken when the store was opened, of everything that was committed by then. Nobody writes meanwhile, so
-//! whoever left a lock is gone, and what its primary says in that view is final: a reader gets the right value without
-//! anything being resolved.
+//! There is one view: everything that was committed when the store was opened. No process writes
+//! while the store is open, so every lock is an orphan lock, and the status that its primary has in
+//! that view is final. A read returns the value that the status implies; the lock stays, because
+//! nothing is written.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,10 +33,10 @@ pub struct ReadOnlyCoordinator {
 }
 
 impl ReadOnlyCoordinator {
-    /// Looks at what the engine holds now.
+    /// Opens the view, of the engine's present state.
     pub fn open(engine: &dyn Engine, runtime: Arc<dyn Env>) -> Result<Self> {
         let view = engine.snapshot()?;
-        // No timestamp above it was ever handed out.
+        // No timestamp above it was ever allocated.
         let read_ts = read_high_water(engine)?;
         let check_locks = view.any_lock()?;
         let view = ReadView::new(read_ts, view, check_locks);
@@ -45,7 +46,7 @@ impl ReadOnlyCoordinator {
     }
 }
 
-/// What a writer hears.
+/// The error of every write.
 pub fn read_only_error() -> Error {
     Error::invalid("the store is read-only")
 }
@@ -79,7 +80,7 @@ impl Coordinator for ReadOnlyCoordinator {
 
     fn note_acked(&self, _ts: Timestamp) {}
 
-    fn wait_durable(&self, _read_ts: Timestamp, _spent: &TxnTimer) -> Result<()> {
+    fn wait_durable(&self, _read_ts: Timestamp, _timer: &TxnTimer) -> Result<()> {
         Ok(())
     }
 
@@ -95,7 +96,7 @@ impl Coordinator for ReadOnlyCoordinator {
         Ok(txn_status(&self.view.snapshot.row(primary, txn.start_ts)?, txn))
     }
 
-    /// Nobody commits, so nobody conflicts.
+    /// Does nothing: without commits there are no conflicts.
     fn plan_retry_wait(&self, _wait: &mut AdmissionWait, _rows: &[RowKey], _conflict: &Conflict, _attempt: u32) {}
 
     fn sync(&self, _up_to: Option<Timestamp>) -> Result<()> {

@@ -1,38 +1,39 @@
-//! What a store that keeps history says of itself, and which moments of it can be read.
+//! The retention record: whether the store keeps history, and the oldest timestamp that can be
+//! read. It is an entry of the store's metadata, so every opening continues the same history.
 
 use crate::engine::{Engine, EngineError};
 use crate::error::{Error, ErrorKind, Result};
 use crate::timestamp::Timestamp;
 
-/// The name, in the bookkeeping, of what is kept. It is there as long as every commit keeps what it replaces.
+/// Name of the metadata entry. It exists while every commit keeps the versions that it replaces.
 pub const RETENTION_KEY: &str = "history";
 
-/// What is kept.
+/// The history that a store keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// The oldest moment that can be read.
+    /// The oldest timestamp that can be read.
     pub oldest_ts: Timestamp,
-    /// How much later it may be than now, in milliseconds.
+    /// How long a replaced version stays readable, in milliseconds.
     pub window_ms: u64,
 }
 
 impl Retention {
-    /// What the engine keeps, if it keeps history.
+    /// Reads the record; `None` if no history is kept.
     pub fn load(engine: &dyn Engine) -> Result<Option<Self>> {
         let Some(bytes) = engine.get_meta(RETENTION_KEY)? else { return Ok(None) };
         match Self::decode(&bytes) {
             Some(kept) => Ok(Some(kept)),
-            None => Err(ErrorKind::Corruption("what is said of the history is damaged".into()).into()),
+            None => Err(ErrorKind::Corruption("the history retention record is damaged".into()).into()),
         }
     }
 
-    /// Notes what is kept, or that nothing is any more.
+    /// Writes the record, or deletes it.
     pub fn store(kept: Option<Self>, engine: &dyn Engine) -> Result<(), EngineError> {
         let encode = |kept: Self| [kept.oldest_ts.to_u64().to_be_bytes(), kept.window_ms.to_be_bytes()].concat();
         engine.write_meta(&[(RETENTION_KEY.into(), kept.map(encode))])
     }
 
-    /// `None` when the bytes are damaged.
+    /// `None` if the bytes are damaged.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (from, for_ms) = bytes.split_first_chunk()?;
         let from = Timestamp::from_u64(u64::from_be_bytes(*from));
@@ -40,20 +41,20 @@ impl Retention {
     }
 }
 
-/// Refuses a moment that lies before the history.
+/// Checks that the history goes back to `at`. `from`: the oldest readable timestamp; `None` without
+/// history.
 pub fn check_within_retention(at: Timestamp, from: Option<Timestamp>) -> Result<()> {
     match from {
-        None => {
-            Err(Error::invalid("the store keeps no history: open it with Builder::history_retention to read the past"))
-        }
+        None => Err(Error::invalid(
+            "the store keeps no history: set Builder::history_retention to read at older timestamps",
+        )),
         Some(from) if at < from && !mutated!(ReadsBelowHistoryFloor) => {
-            Err(ErrorKind::SnapshotTooOld(format!("the history begins at {from:#}, and {at:#} lies before that"))
-                .into())
+            Err(ErrorKind::SnapshotTooOld(format!("{at:#} is older than the history, which begins at {from:#}")).into())
         }
         Some(_) => Ok(()),
     }
 }
 
 pub fn future_timestamp_error(at: Timestamp) -> Error {
-    Error::invalid(format!("{at:#} lies in the future"))
+    Error::invalid(format!("timestamp {at:#} is in the future"))
 }

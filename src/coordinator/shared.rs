@@ -1,12 +1,35 @@
-//! The coordinator of one client among several of an engine.
+//! The coordinator of one client among several on a shared engine.
 //!
-//! This is Percolator as published: two phases, row by row, a lock's time to live instead of knowledge of who lives. Rows
-//! keep their replaced versions, because a view that is opened after its timestamp was taken may hold newer ones. Every
-//! request may be repeated: one whose answer is lost is asked again, and the rows tell what the first one did. Only a lost
-//! answer to the commit point that cannot be looked up is reported, as *undetermined*.
+//! This is Percolator as published: two phases, row by row. No process sees all commits, so each
+//! row's preconditions decide alone. The order of steps makes the rows of a transaction agree:
 //!
-//! Statuses stay at the primary until the safe point has passed the transaction: a reader with an older view may still
-//! hold one of its locks in hand and come asking.
+//! | step | if the client dies after it |
+//! |---|---|
+//! | prewrite the primary, then the others | rolled back, once the primary's TTL has expired |
+//! | get `commit_ts` from the oracle | the same |
+//! | commit the primary | committed: resolvers roll the others forward |
+//! | commit the others; an error is ignored | committed; resolvers do the rest |
+//!
+//! **Snapshots.** `commit_ts` is allocated after the last lock is written, and a reader's timestamp
+//! before its engine snapshot is opened. So a transaction that commits at or below the reader's
+//! timestamp has at least its locks in that snapshot. The snapshot may also have newer versions, so
+//! every commit keeps the version that it replaces.
+//!
+//! **Orphan locks.** Whether an owner has ended can only be concluded from time. A lock has a time
+//! to live (TTL), measured in the oracle's timestamps, and the owner extends the primary's by
+//! heartbeats while it prewrites. A client that finds a lock checks the primary. If the TTL has
+//! expired, it rolls the primary back, and a slow owner's commit then fails. If not, a reader
+//! pushes the lock's `min_commit_ts` above its own timestamp and reads the older version; a writer
+//! gets a conflict and retries later.
+//!
+//! **Lost replies.** Every request may be repeated. After a lost reply the row is read and the step
+//! runs again: the row shows whether the first request took effect. If it cannot be found out
+//! whether the commit point was reached, the commit is *undetermined*. So is a commit that is
+//! visible but could not be synced.
+//!
+//! Transaction records stay at the primary, because a reader with an older snapshot may still check
+//! the status of one of its locks. They may be deleted only below the safe point, which this
+//! coordinator never advances.
 
 use super::retention::Retention;
 use std::sync::Arc;
@@ -32,21 +55,21 @@ use crate::row::{KeyspaceId, Lock, Mutation, Row, RowKey, TxnId, TxnRecord, Writ
 use crate::runtime::Env;
 use crate::timestamp::Timestamp;
 
-/// How often a request without an answer is repeated.
+/// Attempts at a request whose reply is lost.
 const UNKNOWN_RETRIES_MAX: u32 = 50;
-/// How often a change is tried anew because the row has changed: each time somebody else got something done.
+/// Retries of a change because the row has changed. Each means that another client made progress.
 const CONTENTION_RETRIES_MAX: u32 = 100_000;
 const RETRY_DELAY: Duration = Duration::from_millis(2);
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
 
-/// How a writer waits for a row that another client has locked. An engine that can watch a row ends the wait when the lock
-/// goes.
+/// Waits for a row that another client has locked, before a writer retries. With an engine that
+/// can watch a row, the wait can end when the lock is removed.
 pub trait LockWaiter: Send + Sync {
-    /// Returns when the row may be free, or after about `at_most`.
+    /// Blocks until the row may be unlocked, or for about `at_most`.
     fn wait(&self, row: &RowKey, at_most: Duration);
 }
 
-/// Waits the time out.
+/// Sleeps for the whole time.
 pub struct SleepingLockWaiter(pub Arc<dyn Env>);
 
 impl LockWaiter for SleepingLockWaiter {
@@ -55,16 +78,18 @@ impl LockWaiter for SleepingLockWaiter {
     }
 }
 
-/// What clients of an engine have in common.
+/// What a client of a shared engine needs to open the store:
+/// [`Builder::open_shared`](crate::Builder::open_shared).
 #[derive(Clone)]
 pub struct SharedConfig {
-    /// The engine, or this client's way to it.
+    /// The engine, or this client's connection to it.
     pub engine: Arc<dyn Engine>,
     /// The one oracle of all clients.
     pub oracle: Arc<dyn Oracle>,
-    /// How to wait for a lock.
+    /// Waits for a row that another client has locked.
     pub waiter: Arc<dyn LockWaiter>,
-    /// Milliseconds without a sign of life after which others may take a transaction's owner for dead; at least 1.
+    /// Time to live of a lock in milliseconds, at least 1. Other clients may roll a transaction
+    /// back this long after it began to commit, or after its last heartbeat.
     pub ttl_ms: u64,
 }
 
@@ -76,18 +101,18 @@ pub struct SharedCoordinator {
     metrics: Arc<Metrics>,
 }
 
-/// Repeats a question that changes nothing until it is answered.
-fn retry_unknown<T>(runtime: &dyn Env, mut question: impl FnMut() -> Result<T, EngineError>) -> Result<T, EngineError> {
+/// Repeats an idempotent request whose reply is lost.
+fn retry_unknown<T>(runtime: &dyn Env, mut request: impl FnMut() -> Result<T, EngineError>) -> Result<T, EngineError> {
     for _ in 1..UNKNOWN_RETRIES_MAX {
-        match question() {
+        match request() {
             Err(EngineError::Undetermined(_)) => runtime.sleep(RETRY_DELAY),
-            answer => return answer,
+            reply => return reply,
         }
     }
-    question()
+    request()
 }
 
-/// A view that asks again when an answer is lost.
+/// An engine snapshot whose reads are repeated if a reply is lost.
 struct RetryingSnapshot {
     view: Arc<dyn EngineSnapshot>,
     runtime: Arc<dyn Env>,
@@ -119,8 +144,9 @@ impl EngineSnapshot for RetryingSnapshot {
     }
 }
 
-/// How old a transaction is and how old it may get. Its age is what the oracle said when it began to commit, and this
-/// client's steady clock from there on.
+/// The age of a transaction and the TTL of its locks, both since `start_ts`. The age is measured in
+/// the oracle's timestamps until the commit begins, and by this client's monotonic clock from then
+/// on.
 struct TtlTracker {
     age_at_commit_ms: u64,
     commit_started: Duration,
@@ -134,29 +160,29 @@ impl TtlTracker {
     }
 }
 
-/// What came of driving a step.
+/// The result of a step that was run on the engine.
 type StepResult<T> = Result<std::result::Result<T, StepError>, EngineError>;
 
 impl SharedCoordinator {
-    /// One more client.
-    pub fn new(commons: SharedConfig, runtime: Arc<dyn Env>, metrics: Arc<Metrics>) -> Self {
-        Self { config: commons, runtime, owner_ids: OwnerIdGenerator::default(), metrics: metrics }
+    /// A new client.
+    pub fn new(config: SharedConfig, runtime: Arc<dyn Env>, metrics: Arc<Metrics>) -> Self {
+        Self { config, runtime, owner_ids: OwnerIdGenerator::default(), metrics }
     }
 
     fn engine(&self) -> &dyn Engine {
         &*self.config.engine
     }
 
-    fn retry_unknown<T>(&self, question: impl FnMut() -> Result<T, EngineError>) -> Result<T, EngineError> {
-        retry_unknown(&*self.runtime, question)
+    fn retry_unknown<T>(&self, request: impl FnMut() -> Result<T, EngineError>) -> Result<T, EngineError> {
+        retry_unknown(&*self.runtime, request)
     }
 
     fn timestamp(&self) -> Result<Timestamp, EngineError> {
         self.retry_unknown(|| self.config.oracle.timestamp())
     }
 
-    /// Runs a step on a row until it is made or refused. A lost answer is looked up by reading the row and asking the
-    /// step again: every step knows its own work.
+    /// Runs a step on a row until its change is applied or the step fails. After a lost reply the
+    /// row is read and the step runs again: it finds its own change if that was applied.
     fn run_step<T>(
         &self,
         row: &RowKey,
@@ -178,14 +204,14 @@ impl SharedCoordinator {
                     Some(ApplyResult::Applied) => return Ok(Ok(answer)),
                     Some(ApplyResult::PreconditionFailed { .. }) if refusals == CONTENTION_RETRIES_MAX => {
                         return Err(EngineError::Undetermined(format!(
-                            "row {row:?} kept changing under {refusals} attempts"
+                            "row {row:?} was changed by other clients during each of {refusals} attempts"
                         )));
                     }
                     Some(ApplyResult::PreconditionFailed { row, .. }) => {
                         refusals += 1;
                         as_read = *row;
                     }
-                    None => return Err(EngineError::Corruption("the engine answered for no group".into())),
+                    None => return Err(EngineError::Corruption("the engine returned no result for the batch".into())),
                 },
                 Err(EngineError::Undetermined(_)) if unanswered + 1 < UNKNOWN_RETRIES_MAX => {
                     unanswered += 1;
@@ -197,25 +223,25 @@ impl SharedCoordinator {
         }
     }
 
-    /// What the lock's primary says. A live owner is pushed above `push_above`.
+    /// The status at the lock's primary. A live owner is pushed above `push_above`; an owner whose
+    /// TTL has expired is rolled back.
     fn check_txn_status(&self, lock: &Lock, push_above: Option<Timestamp>) -> StepResult<TransactionStatus> {
         crash_point!(ResolveLockSeen);
         let mut current_ts = self.timestamp()?;
         if mutated!(TtlOnClientClock) {
             current_ts = Timestamp::from_millis(self.runtime.unix_millis());
         }
-        let asker = OwnerLiveness::ByTtl { current_ts, push_above };
-        let request = CheckTxnStatus { row: lock.primary.clone(), txn: lock.txn, liveness: asker };
+        let liveness = OwnerLiveness::ByTtl { current_ts, push_above };
+        let request = CheckTxnStatus { row: lock.primary.clone(), txn: lock.txn, liveness };
         self.run_step(&lock.primary, lock.txn.start_ts, None, |as_read| check_txn_status(as_read, &request))
     }
 
-    fn resolve_row(&self, row: &RowKey, txn: TxnId, verdict: TransactionStatus) -> Result<()> {
-        crash_point!(ResolveStatusKnown if verdict != TransactionStatus::Pending);
-        let request =
-            Resolve { row: row.clone(), txn, status: verdict, keep_old_version: true, record_lock_only: true };
+    fn resolve_row(&self, row: &RowKey, txn: TxnId, status: TransactionStatus) -> Result<()> {
+        crash_point!(ResolveStatusKnown if status != TransactionStatus::Pending);
+        let request = Resolve { row: row.clone(), txn, status, keep_old_version: true, record_lock_only: true };
         let done = self.run_step(row, txn.start_ts, None, |as_read| resolve(as_read, &request))?;
         done.map_err(|why| step_error(row, why, txn.start_ts))?;
-        match verdict {
+        match status {
             TransactionStatus::Committed(_) => self.metrics.locks_rolled_forward.add(1),
             TransactionStatus::RolledBack => self.metrics.locks_rolled_back.add(1),
             TransactionStatus::Pending => {}
@@ -224,10 +250,10 @@ impl SharedCoordinator {
     }
 
     fn resolve_lock(&self, row: &RowKey, lock: &Lock, push_above: Option<Timestamp>) -> Result<TransactionStatus> {
-        let verdict = self.check_txn_status(lock, push_above)?;
-        let verdict = verdict.map_err(|why| step_error(&lock.primary, why, lock.txn.start_ts))?;
-        self.resolve_row(row, lock.txn, verdict)?;
-        Ok(verdict)
+        let status = self.check_txn_status(lock, push_above)?;
+        let status = status.map_err(|why| step_error(&lock.primary, why, lock.txn.start_ts))?;
+        self.resolve_row(row, lock.txn, status)?;
+        Ok(status)
     }
 
     fn prewrite_row(
@@ -252,7 +278,7 @@ impl SharedCoordinator {
             min_commit_ts: txn.start_ts.next(),
         };
         loop {
-            // Nothing of the row is known yet; the guards say what it must look like.
+            // A guess without a read; the preconditions check it.
             let done = self.run_step(row, txn.start_ts, Some(Row::default()), |as_read| prewrite(as_read, &request))?;
             match done {
                 Ok(PrewriteResult::Locked { .. } | PrewriteResult::Committed(_)) => return Ok(()),
@@ -266,21 +292,23 @@ impl SharedCoordinator {
         }
     }
 
-    fn heartbeat_if_due(&self, primary: &RowKey, txn: TxnId, life: &mut TtlTracker) -> Result<()> {
-        let age_ms = life.age_ms(self.runtime.elapsed());
-        if age_ms.saturating_add(self.config.ttl_ms / 2) < life.ttl_ms {
+    /// Extends the primary's TTL if less than half of it is left.
+    fn heartbeat_if_due(&self, primary: &RowKey, txn: TxnId, tracker: &mut TtlTracker) -> Result<()> {
+        let age_ms = tracker.age_ms(self.runtime.elapsed());
+        if age_ms.saturating_add(self.config.ttl_ms / 2) < tracker.ttl_ms {
             return Ok(());
         }
         crash_point!(HeartbeatBefore);
         let request = Heartbeat { row: primary.clone(), txn, ttl_ms: age_ms.saturating_add(self.config.ttl_ms) };
-        let lives = self.run_step(primary, txn.start_ts, None, |as_read| heartbeat(as_read, &request))?;
+        let extended = self.run_step(primary, txn.start_ts, None, |as_read| heartbeat(as_read, &request))?;
         crash_point!(HeartbeatDone);
-        life.ttl_ms = lives.map_err(|why| step_error(primary, why, txn.start_ts))?;
+        tracker.ttl_ms = extended.map_err(|why| step_error(primary, why, txn.start_ts))?;
         Ok(())
     }
 
     fn commit_primary(&self, primary: &RowKey, txn: TxnId) -> Result<Timestamp> {
-        // After the last lock: who read before it has an older timestamp, who reads after it pushes.
+        // Allocated after the last lock: a reader from before it has a lower timestamp, and a
+        // reader that finds it pushes.
         let commit_ts = if mutated!(EarlyCommitTs) { txn.start_ts.next() } else { self.timestamp()? };
         crash_point!(CommitTs);
         let request = CommitRow {
@@ -293,7 +321,8 @@ impl SharedCoordinator {
         };
         match self.run_step(primary, txn.start_ts, None, |as_read| commit_at_least(as_read, &request)) {
             Ok(Ok(commit_ts)) => Ok(commit_ts),
-            // An answer was lost and so much time has passed since that nobody can tell any more.
+            // A reply was lost, and the records below the safe point are deleted: the result cannot
+            // be found out.
             Ok(Err(why @ StepError::BelowSafePoint(_))) => {
                 let why = step_error(primary, why, txn.start_ts).to_string();
                 Err(ErrorKind::Undetermined(why).into())
@@ -308,7 +337,7 @@ impl SharedCoordinator {
         crash_point!(RollbackBefore);
         for row in rows {
             let request = Rollback { row: row.clone(), txn };
-            // What cannot be reached now is resolved by whoever meets it: the primary comes first and has the verdict.
+            // An error is ignored: the primary comes first, and resolvers read the status there.
             let _ = self.run_step(row, txn.start_ts, None, |as_read| rollback(as_read, &request));
             crash_point!(RollbackBetween);
         }
@@ -319,7 +348,8 @@ impl SharedCoordinator {
 
 impl Coordinator for SharedCoordinator {
     fn begin(&self) -> Result<(Arc<ReadView>, TxnId)> {
-        // In this order: every transaction that commits at or below the timestamp has its locks in the view already.
+        // In this order: every transaction that commits at or below the timestamp has at least its
+        // locks in the snapshot.
         let start_ts = self.timestamp()?;
         crash_point!(StartTs);
         let view = self.retry_unknown(|| self.engine().snapshot())?;
@@ -336,15 +366,15 @@ impl Coordinator for SharedCoordinator {
         let txn = request.txn;
         let mut rows = request.writes.iter();
         let Some((primary, first)) = rows.next() else {
-            return Err(ErrorKind::InvalidArgument("nothing to commit".into()).into());
+            return Err(ErrorKind::InvalidArgument("the transaction has no writes to commit".into()).into());
         };
         let age_at_commit_ms = self.timestamp()?.millis().saturating_sub(txn.start_ts.millis());
         let ttl_ms = age_at_commit_ms.saturating_add(self.config.ttl_ms);
-        let mut life = TtlTracker { age_at_commit_ms, commit_started: self.runtime.elapsed(), ttl_ms };
+        let mut tracker = TtlTracker { age_at_commit_ms, commit_started: self.runtime.elapsed(), ttl_ms };
         let prewritten = self.prewrite_row(primary, first, primary, ttl_ms, &request).and_then(|()| {
             for (row, mutation) in rows {
-                self.heartbeat_if_due(primary, txn, &mut life)?;
-                self.prewrite_row(row, mutation, primary, life.ttl_ms, &request)?;
+                self.heartbeat_if_due(primary, txn, &mut tracker)?;
+                self.prewrite_row(row, mutation, primary, tracker.ttl_ms, &request)?;
             }
             Ok(())
         });
@@ -371,7 +401,7 @@ impl Coordinator for SharedCoordinator {
         };
         crash_point!(CommitPrimary);
         for row in request.writes.keys().skip(1) {
-            // The verdict stands; a row that cannot be reached now is rolled forward by whoever meets it.
+            // The transaction is committed: if this fails, a resolver rolls the row forward.
             let _ = self.resolve_row(row, txn, TransactionStatus::Committed(commit_ts));
             crash_point!(CommitBetween);
         }
@@ -386,11 +416,12 @@ impl Coordinator for SharedCoordinator {
         Ok(commit_ts)
     }
 
-    /// The rows keep their versions, and a view opened now could read them at an older timestamp as any late reader does. But nobody
-    /// keeps note of the moment from which on they are whole, so a moment before it would be shown wrong.
+    /// Not supported. The rows keep their versions, and a new view could read them at an older
+    /// timestamp. But no record says from which timestamp on all versions are kept, and a read
+    /// below it would return wrong values.
     fn snapshot_at(&self, _at: Timestamp) -> Result<Arc<ReadView>> {
         Err(Error::invalid(
-            "where others share the engine the past cannot be read: nobody keeps note of how far back it is whole",
+            "not supported on a shared engine: reading at an older timestamp (no history retention is recorded)",
         ))
     }
 
@@ -398,13 +429,13 @@ impl Coordinator for SharedCoordinator {
         None
     }
 
-    /// Every snapshot is newer than all that was committed before it was asked for.
+    /// Does nothing: a snapshot's timestamp is above that of every commit acknowledged before.
     fn note_acked(&self, _ts: Timestamp) {}
 
-    fn wait_durable(&self, _read_ts: Timestamp, spent: &TxnTimer) -> Result<()> {
-        spent.start(self.runtime.elapsed());
+    fn wait_durable(&self, _read_ts: Timestamp, timer: &TxnTimer) -> Result<()> {
+        timer.start(self.runtime.elapsed());
         let synced = self.retry_unknown(|| self.engine().sync());
-        spent.lap(TxnPhase::Sync, self.runtime.elapsed());
+        timer.lap(TxnPhase::Sync, self.runtime.elapsed());
         synced.map_err(|why| ErrorKind::Undetermined(why.to_string()).into())
     }
 
@@ -414,7 +445,8 @@ impl Coordinator for SharedCoordinator {
         }
         match self.resolve_lock(row, lock, Some(view.read_ts))? {
             TransactionStatus::Committed(commit_ts) if commit_ts <= view.read_ts => Ok(Some(commit_ts)),
-            // A pending owner was pushed above this reader, so it will commit later than the view or not at all.
+            // A pending owner was pushed above this reader, so it commits later than the view or
+            // not at all.
             _ => Ok(None),
         }
     }

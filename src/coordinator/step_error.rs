@@ -1,11 +1,12 @@
-//! Errors for what the protocol refuses.
+//! The user's error for a protocol step that failed.
 
 use crate::error::{Conflict, ConflictReason, Error, ErrorKind};
 use crate::protocol::StepError;
 use crate::row::{RowKey, TxnId};
 use crate::timestamp::Timestamp;
 
-/// The error for a refused protocol step.
+/// The error for a step that failed on `row`. A transaction that was rolled back or overtaken may
+/// be retried, so its error is a conflict.
 pub fn step_error(row: &RowKey, why: StepError, read_ts: Timestamp) -> Error {
     match why {
         StepError::KeyIsLocked(lock) => conflict(row, ConflictReason::Locked, Some(lock.txn), read_ts),
@@ -16,11 +17,11 @@ pub fn step_error(row: &RowKey, why: StepError, read_ts: Timestamp) -> Error {
             conflict(row, ConflictReason::RolledBackByOther, None, read_ts)
         }
         StepError::CommitTsTooLow(earliest) => ErrorKind::Corruption(format!(
-            "row {row:?} has a lock that must not commit before {earliest:#}, and its transaction has committed earlier"
+            "row {row:?}: the transaction is committed below {earliest:#}, its lock's minimum commit timestamp"
         ))
         .into(),
         StepError::BelowSafePoint(ts) => {
-            ErrorKind::SnapshotTooOld(format!("the transaction began before the safe point {ts:#}")).into()
+            ErrorKind::SnapshotTooOld(format!("the transaction is older than the safe point {ts:#}")).into()
         }
         StepError::FutureTimestamp(ts) => {
             ErrorKind::InvalidArgument(format!("timestamp {ts:#} is in the future")).into()
@@ -33,7 +34,7 @@ pub fn step_error(row: &RowKey, why: StepError, read_ts: Timestamp) -> Error {
     }
 }
 
-/// A conflict on the row, with the transaction in the way where that is known.
+/// A conflict on the row. `other`: the conflicting transaction, if the row shows it.
 pub fn conflict(row: &RowKey, reason: ConflictReason, other: Option<TxnId>, read_ts: Timestamp) -> Error {
     ErrorKind::Conflict(Box::new(Conflict {
         row: row.clone(),

@@ -1,5 +1,5 @@
-//! The lock manager: all named locks of a store, by [name](super::named_lock). Row locks are elsewhere,
-//! in the store's lock column.
+//! The lock manager: all named locks of a store, by [name](super::named_lock). Row locks are
+//! elsewhere, in the store's lock column.
 //!
 //! The map has 64 shards, each with a mutex. No call that may block is made under that mutex. A
 //! change collects the requests that it grants and wakes them after the mutex is free: each of them

@@ -143,8 +143,8 @@ impl MemtableWriter {
         splice[..height].fill(number);
     }
 
-    /// The last node before the key, on each level below `height`. Higher levels may have an earlier
-    /// node.
+    /// The last node before the key, on each level below `height`. Higher levels may have an
+    /// earlier node.
     fn find_splice(
         &self,
         memtable: &Memtable,

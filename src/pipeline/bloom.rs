@@ -1,12 +1,13 @@
-//! Which rows a transaction may have locked, when they are too many to remember: a Bloom filter that grows.
+//! A Bloom filter that grows: which rows a large transaction may have locked.
 //!
-//! It never denies a row that was added. Of the others it takes a few in a hundred for added, and whoever asks about
-//! those has to look at the row. It costs two to four bytes a row.
+//! It has no false negatives. A few in a hundred other rows are false positives; a commit of such a
+//! row makes the engine read the row. It costs two to four bytes a row, where a map of locks would
+//! cost more than the row's key.
 
 use crate::row::RowKey;
 use crate::row_hash::row_hash;
 
-/// Few under the crash harness, so that the transactions of its simulation come to further levels.
+// Crash tests have few rows and must reach further levels.
 const FIRST_LEVEL_ROWS: usize = if cfg!(feature = "crashtest") { 16 } else { 4096 };
 const BITS_PER_ROW: usize = 16;
 const PROBES: u64 = 5;
@@ -14,7 +15,7 @@ const PROBES: u64 = 5;
 /// See the [module](self).
 #[derive(Default)]
 pub struct RowBloomFilter {
-    /// Each twice as large as the one before it. Only the last still takes rows.
+    /// Each is twice as large as the one before it. Rows are added to the last.
     levels: Vec<Box<[u64]>>,
     last_level_rows: usize,
 }
@@ -37,7 +38,7 @@ impl RowBloomFilter {
         }
     }
 
-    /// Whether the row may have been added; "no" is certain.
+    /// Whether the row may have been added; `false` is certain.
     pub fn may_contain(&self, row: &RowKey) -> bool {
         let hash = row_hash(row);
         let has = |level: &[u64], bit: usize| level.get(bit / 64).is_some_and(|word| word & (1 << (bit % 64)) != 0);
@@ -45,11 +46,12 @@ impl RowBloomFilter {
     }
 }
 
-/// Double hashing from the two halves of one hash (Kirsch and Mitzenmacher). The number of words is a power of two.
+/// Double hashing from the two halves of one hash (Kirsch and Mitzenmacher). The number of words is
+/// a power of two.
 fn bits(hash: u64, words: usize) -> impl Iterator<Item = usize> {
     let mask = words as u64 * 64 - 1;
     let step = hash.rotate_left(32) | 1;
-    // What is cut off the hash does not matter.
+    // The truncated bits do not matter.
     (0..PROBES).map(move |probe| usize::try_from(hash.wrapping_add(step.wrapping_mul(probe)) & mask).unwrap_or(0))
 }
 
@@ -63,14 +65,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_added_is_never_denied_and_little_else_is_taken_for_it() {
+    fn no_false_negatives_and_few_false_positives() {
         const ROWS: u64 = 300_000;
         let mut filter = RowBloomFilter::default();
         assert!(!filter.may_contain(&row(0)));
         (0..ROWS).for_each(|number| filter.insert(&row(number)));
         assert!((0..ROWS).all(|number| filter.may_contain(&row(number))));
         let mistaken = (ROWS..2 * ROWS).filter(|number| filter.may_contain(&row(*number))).count();
-        assert!(mistaken < 15_000, "{mistaken} of {ROWS} rows were taken for added");
+        assert!(mistaken < 15_000, "{mistaken} false positives of {ROWS} rows");
         let bytes: usize = filter.levels.iter().map(|level| level.len() * 8).sum();
         assert!(bytes < 6 * 300_000, "{bytes} bytes");
     }

@@ -1,18 +1,42 @@
-//! Conflict memory: when was a row last committed? Answered without reading the row.
+//! The conflict set: when each row was last committed, from memory, without reading the row.
 //!
-//! A fixed number of slots, each remembering the row that was committed last among those that hash to it, and a floor:
-//! the newest commit among the rows it has forgotten. A row that the slot does not know was last committed at or
-//! below the floor, so a transaction that reads at or above the floor has no conflict there. Only a transaction older than
-//! that has to read the row. The memory never grows, however long a transaction idles.
+//! A transaction conflicts on a row that was committed after its `read_ts`. The check needs only
+//! whether the last commit is *after* a timestamp. So a bounded memory is enough: it has the newest
+//! commits exactly, and for all others an upper bound, the *low water*.
 //!
-//! A load would drive everything out, one row after the other. So of a commit of many rows only the timestamp is kept, as a floor for
-//! the rows between its first and its last: two loads side by side, each in its part of the keys, know nothing of each other. When
-//! there are more of them than a few, the oldest becomes a floor for all rows.
+//! # Slots
 //!
-//! Rows that a transaction held without writing them (`get_for_update`) leave no record on disk. So those that lose their
-//! slot are kept in a list of their own. When that is full, its older half is given up, and raises a second floor, for all rows,
-//! below which the answer is *conflict* without looking. That may refuse a transaction that could have gone ahead; it is
-//! older than many holds, and will try again with a newer snapshot.
+//! There is a fixed number of slots, one row each. A commit takes the slot that its row hashes to.
+//! The evicted row's commit raises the slot's low water. So the last commit of a row that is not in
+//! its slot is at or below that low water:
+//!
+//! | row | last commit |
+//! |---|---|
+//! | in its slot | exact |
+//! | not in its slot, `read_ts` at or above the low water | not after `read_ts`: no conflict |
+//! | not in its slot, `read_ts` below the low water | unknown: the engine reads the row |
+//!
+//! Only a transaction that is older than a low water pays for a read. The set never grows, however
+//! long a transaction idles. After opening it is empty: commits of earlier incarnations are at or
+//! below every new `read_ts`.
+//!
+//! # Commits of many rows
+//!
+//! A bulk load would evict every row. So a commit of many rows is recorded as one range, with a low
+//! water for the rows between its lowest and its highest. Two loads in different key ranges do not
+//! affect each other. When there are more than [`RANGE_COMMITS_MAX`] of them, the oldest becomes a
+//! low water for all rows.
+//!
+//! # Lock-only commits
+//!
+//! A lock-only commit (`get_for_update`) leaves no version, so the engine cannot find it by reading
+//! the row. When such a row is evicted from its slot, it moves to a list. When the list is full,
+//! its older half is removed and raises a second low water, below which every row counts as a
+//! *conflict*. This conflict may be spurious. It affects only a transaction older than many
+//! lock-only commits, and its retry has a newer snapshot.
+//!
+//! FoundationDB's resolvers have a `ConflictSet` for the same purpose. The low water is that of
+//! CockroachDB's timestamp cache.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -21,22 +45,23 @@ use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 use crate::row::RowKey;
 use crate::timestamp::Timestamp;
 
-/// So many commits of many rows are told from each other.
+/// Commits of many rows that are recorded with their ranges.
 const RANGE_COMMITS_MAX: usize = 8;
 
 /// See the [module](self).
 pub struct ConflictSet {
     secrets: RapidSecrets,
     slots: Box<[CacheSlot]>,
-    /// Rows, by their hashes, that have lost their slot, and whose last commit was a hold; no more than there are slots.
+    /// Lock-only commits of rows that were evicted from their slots, by the rows' hashes. At most
+    /// as many as there are slots.
     lock_only: HashMap<u64, Timestamp>,
-    /// The newest hold that was forgotten altogether.
+    /// The newest lock-only commit that was removed from `lock_only`.
     lock_only_low_water: Timestamp,
-    /// The last commits that left versions of so many rows that none was remembered.
+    /// The newest commits of many rows, oldest first.
     range_commits: VecDeque<RangeCommit>,
-    /// The newest of those before.
+    /// The newest commit of many rows that was removed from `range_commits`.
     low_water: Timestamp,
-    /// The newest commit at all.
+    /// The newest commit of any row.
     max_commit_ts: Timestamp,
 }
 
@@ -45,6 +70,7 @@ struct CacheSlot {
     row: u64,
     commit_ts: Timestamp,
     lock_only: bool,
+    /// The low water: the newest commit that is missing from this slot.
     floor: Timestamp,
 }
 
@@ -54,19 +80,21 @@ struct RangeCommit {
     committed: Timestamp,
 }
 
-/// What the memory knows about a row.
+/// When a row was last committed, compared with a timestamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LastCommit {
-    /// Not after the timestamp asked about.
+    /// At or before it.
     NotAfter,
-    /// At this timestamp, which is after.
+    /// After it, at this timestamp or, for an evicted lock-only commit, at or before this one.
     After(Timestamp),
-    /// The row has to be read.
+    /// Not in memory: the row must be read.
     Unknown,
 }
 
 impl ConflictSet {
-    /// Memory with at least this many slots, and one of them. Rows are identified by their hashes, so the seed must be unknown to a client that chooses keys.
+    /// A set with at least this many slots, and at least one. Rows are identified by 64-bit hashes.
+    /// A collision can hide a lock-only commit, so the seed must be secret from clients that choose
+    /// keys.
     pub fn new(slots: usize, seed: u64) -> Self {
         let secrets = RapidSecrets::seed(seed);
         let slots = vec![CacheSlot::default(); slots.next_power_of_two()].into();
@@ -102,10 +130,10 @@ impl ConflictSet {
         } else {
             self.low_water_of(row).max(slot.floor)
         };
-        let held =
-            self.lock_only.get(&hash).map_or(self.lock_only_low_water, |held| self.lock_only_low_water.max(*held));
-        if held > read_ts {
-            LastCommit::After(held)
+        let lock_only_ts =
+            self.lock_only.get(&hash).map_or(self.lock_only_low_water, |ts| self.lock_only_low_water.max(*ts));
+        if lock_only_ts > read_ts {
+            LastCommit::After(lock_only_ts)
         } else if floor > read_ts {
             LastCommit::Unknown
         } else {
@@ -113,14 +141,14 @@ impl ConflictSet {
         }
     }
 
-    /// The newest commit of many rows that may have been one of this row.
+    /// The newest commit of many rows that may include this row.
     fn low_water_of(&self, row: &RowKey) -> Timestamp {
-        let among = |load: &&RangeCommit| (&load.lowest..=&load.highest).contains(&row);
-        self.range_commits.iter().filter(among).map(|load| load.committed).fold(self.low_water, Timestamp::max)
+        let includes = |range: &&RangeCommit| (&range.lowest..=&range.highest).contains(&row);
+        self.range_commits.iter().filter(includes).map(|range| range.committed).fold(self.low_water, Timestamp::max)
     }
 
-    /// Remembers that so many rows, from the lowest to the highest, were committed that each of them would drive out others. Those
-    /// that were only held are to be recorded all the same: nobody else knows of them.
+    /// Records a commit of many rows between `lowest` and `highest` as one range. The caller must
+    /// [insert](Self::insert) its lock-only rows as well: no version on disk shows them.
     pub fn insert_range(&mut self, lowest: &RowKey, highest: &RowKey, committed: Timestamp) {
         self.max_commit_ts = self.max_commit_ts.max(committed);
         self.range_commits.push_back(RangeCommit { lowest: lowest.clone(), highest: highest.clone(), committed });
@@ -131,27 +159,28 @@ impl ConflictSet {
         }
     }
 
-    /// Remembers a commit of the row; `held` says that it left no version.
-    pub fn insert(&mut self, row: &RowKey, committed: Timestamp, held: bool) {
+    /// Records a commit of the row; `lock_only` if it left no version.
+    pub fn insert(&mut self, row: &RowKey, committed: Timestamp, lock_only: bool) {
         let hash = self.hash(row);
         let index = self.index(hash);
         let Some(slot) = self.slots.get_mut(index) else { return };
         self.max_commit_ts = self.max_commit_ts.max(committed);
-        // A helper may roll a row forward late. Taking the slot then could hide a newer commit that was forgotten.
-        let forgotten = if slot.row == hash {
+        // A row may be rolled forward late. An old commit must not take the slot: a newer commit of
+        // the same row may have been evicted, and would be hidden.
+        let evicted = if slot.row == hash {
             None
         } else if committed < slot.commit_ts {
-            Some((hash, committed, held))
+            Some((hash, committed, lock_only))
         } else {
             Some((slot.row, slot.commit_ts, slot.lock_only))
         };
-        if let Some((_, committed, _)) = forgotten {
+        if let Some((_, committed, _)) = evicted {
             slot.floor = slot.floor.max(committed);
         }
         if committed >= slot.commit_ts {
-            (slot.row, slot.commit_ts, slot.lock_only) = (hash, committed, held);
+            (slot.row, slot.commit_ts, slot.lock_only) = (hash, committed, lock_only);
         }
-        if let Some((row, committed, true)) = forgotten {
+        if let Some((row, committed, true)) = evicted {
             self.insert_lock_only(row, committed);
         }
     }
@@ -162,11 +191,11 @@ impl ConflictSet {
             let middle = all.len() / 2;
             let (_, median, _) = all.select_nth_unstable(middle);
             self.lock_only_low_water = self.lock_only_low_water.max(*median);
-            let floor = self.lock_only_low_water;
-            self.lock_only.retain(|_, held| *held > floor);
+            let low_water = self.lock_only_low_water;
+            self.lock_only.retain(|_, ts| *ts > low_water);
         }
-        let held = self.lock_only.entry(row).or_default();
-        *held = committed.max(*held);
+        let newest = self.lock_only.entry(row).or_default();
+        *newest = committed.max(*newest);
     }
 
     fn hash(&self, row: &RowKey) -> u64 {
@@ -174,7 +203,7 @@ impl ConflictSet {
     }
 
     fn index(&self, hash: u64) -> usize {
-        // The number of slots is a power of two, and what is cut off the hash does not matter.
+        // The number of slots is a power of two; the truncated bits do not matter.
         usize::try_from(hash & (self.slots.len() as u64 - 1)).unwrap_or(0)
     }
 }
@@ -192,9 +221,9 @@ mod tests {
         Timestamp::from_u64(number)
     }
 
-    /// Otherwise two rows that are taken for one, which could hide a hold, could be made up.
+    /// Otherwise a client could choose two rows with one hash, which could hide a lock-only commit.
     #[test]
-    fn which_rows_have_one_hash_depends_on_the_seed() {
+    fn hash_collisions_depend_on_the_seed() {
         let (one, other) = (ConflictSet::new(1, 1), ConflictSet::new(1, 2));
         for name in ["a", "a longer name", "a name that is longer than what is hashed in one step, by far"] {
             assert_ne!(one.hash(&row(name)), other.hash(&row(name)));
@@ -202,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_remembered_row_answers_exactly() {
+    fn a_row_in_its_slot_is_exact() {
         let mut memory = ConflictSet::new(1024, 7);
         memory.insert(&row("a"), ts(10), false);
         assert_eq!(memory.check(&row("a"), ts(9)), LastCommit::After(ts(10)));
@@ -211,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_remembered_late_does_not_hide_a_newer_one() {
+    fn a_late_insert_does_not_hide_a_newer_commit() {
         let mut memory = ConflictSet::new(1024, 7);
         memory.insert(&row("a"), ts(20), false);
         memory.insert(&row("a"), ts(10), true);
@@ -219,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_remembered_late_does_not_hide_a_newer_one_that_was_forgotten() {
+    fn a_late_insert_does_not_hide_an_evicted_newer_commit() {
         let mut memory = ConflictSet::new(1, 7);
         memory.insert(&row("a"), ts(20), false);
         memory.insert(&row("b"), ts(30), false);
@@ -228,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forgotten_row_is_unknown_below_the_floor_and_clear_above() {
+    fn an_evicted_row_is_unknown_only_below_the_low_water() {
         let mut memory = ConflictSet::new(1, 7);
         memory.insert(&row("a"), ts(10), false);
         memory.insert(&row("b"), ts(20), false);
@@ -237,24 +266,24 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_of_many_rows_drives_nobody_out_and_is_unknown_to_those_who_are_older() {
+    fn a_range_commit_evicts_nothing() {
         let mut memory = ConflictSet::new(64, 7);
         memory.insert(&row("a"), ts(10), false);
-        memory.insert(&row("held"), ts(20), true);
+        memory.insert(&row("lock-only"), ts(20), true);
         memory.insert_range(&row("a"), &row("z"), ts(20));
         for name in ["a", "another"] {
             assert_eq!(memory.check(&row(name), ts(19)), LastCommit::Unknown);
             assert_eq!(memory.check(&row(name), ts(20)), LastCommit::NotAfter);
         }
         assert_eq!(memory.check(&row("a"), ts(9)), LastCommit::After(ts(10)));
-        assert_eq!(memory.check(&row("held"), ts(19)), LastCommit::After(ts(20)));
+        assert_eq!(memory.check(&row("lock-only"), ts(19)), LastCommit::After(ts(20)));
         memory.insert(&row("a"), ts(30), false);
         assert_eq!(memory.check(&row("a"), ts(25)), LastCommit::After(ts(30)));
         assert_eq!(memory.check(&row("another"), ts(25)), LastCommit::NotAfter);
     }
 
     #[test]
-    fn commits_of_many_rows_elsewhere_are_none_of_a_row_until_there_are_too_many() {
+    fn range_commits_affect_other_rows_only_past_the_limit() {
         let mut memory = ConflictSet::new(64, 7);
         let load = |memory: &mut ConflictSet, number: u64| {
             memory.insert_range(&row(&format!("{number:04}/a")), &row(&format!("{number:04}/z")), ts(number));
@@ -276,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forgotten_hold_stays_a_conflict() {
+    fn an_evicted_lock_only_commit_stays_a_conflict() {
         let mut memory = ConflictSet::new(1, 7);
         memory.insert(&row("a"), ts(10), true);
         memory.insert(&row("b"), ts(20), false);
@@ -285,14 +314,14 @@ mod tests {
     }
 
     #[test]
-    fn holds_of_other_rows_refuse_nobody_until_there_are_too_many() {
+    fn lock_only_commits_affect_other_rows_only_past_the_limit() {
         let mut memory = ConflictSet::new(8, 7);
         for number in 1..=12 {
             memory.insert(&row(&number.to_string()), ts(number), true);
         }
         for number in 1..=12 {
             assert_eq!(memory.check(&row(&number.to_string()), ts(number - 1)), LastCommit::After(ts(number)));
-            // There may be a version that was forgotten, but no hold.
+            // A version may have been evicted, but no lock-only commit.
             assert!(!matches!(memory.check(&row(&number.to_string()), ts(number)), LastCommit::After(_)));
         }
         assert!(!matches!(memory.check(&row("another"), ts(0)), LastCommit::After(_)));
@@ -302,16 +331,16 @@ mod tests {
         }
         assert!(memory.lock_only.len() <= 8);
         for number in 1..=1000 {
-            let LastCommit::After(held) = memory.check(&row(&number.to_string()), ts(number - 1)) else {
-                panic!("the hold at {number} was forgotten")
+            let LastCommit::After(lock_only_ts) = memory.check(&row(&number.to_string()), ts(number - 1)) else {
+                panic!("the lock-only commit at {number} is missing")
             };
-            assert!(held >= ts(number));
+            assert!(lock_only_ts >= ts(number));
         }
         assert_eq!(memory.check(&row("another"), ts(1000)), LastCommit::NotAfter);
     }
 
     #[test]
-    fn memory_stays_bounded_and_no_conflict_of_an_idle_transaction_is_lost() {
+    fn the_set_is_bounded_and_loses_no_conflict() {
         let mut memory = ConflictSet::new(64, 7);
         for number in 1..100_000_u64 {
             memory.insert(&row(&number.to_string()), ts(number), false);

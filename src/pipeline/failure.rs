@@ -1,8 +1,8 @@
 //! The end of a pipeline: a failure, or an orderly close. Either is permanent.
 //!
-//! Any error of a write or a sync poisons the pipeline before a waiting call is woken. From then on no
-//! call succeeds until the store is opened again: a sync that succeeds after one that failed proves
-//! nothing about what the first one lost.
+//! Any error of a write or a sync fails the pipeline before a waiting call is woken (fail-stop).
+//! From then on no call succeeds until the store is opened again. A sync that succeeds after a
+//! failed one proves nothing about the pages that the failed one has lost.
 
 use std::sync::{Arc, OnceLock};
 
@@ -14,7 +14,7 @@ use crate::runtime::Watermark;
 pub struct Failure {
     reason: OnceLock<String>,
     named_locks: Arc<LockManager>,
-    /// Syncs that have ended; its waiters return when there will be none.
+    /// Number of syncs that have ended. Raised to `u64::MAX` here, so that all waits end.
     syncs: Arc<dyn Watermark>,
 }
 
@@ -23,7 +23,7 @@ impl Failure {
         Self { reason: OnceLock::new(), named_locks, syncs }
     }
 
-    /// Why the pipeline takes no more changes, if it does not.
+    /// Why the pipeline is closed or has failed; `None` while it is open.
     pub fn reason(&self) -> Option<&str> {
         self.reason.get().map(String::as_str)
     }
@@ -32,19 +32,19 @@ impl Failure {
         self.reason().map_or(Ok(()), |why| Err(Error::closed(why)))
     }
 
-    /// Fails every call from now on. The first reason counts. The error is for a caller of which
-    /// nothing can have been committed.
+    /// Fails the pipeline permanently; the first reason is kept. Returns the error for a call that
+    /// has committed nothing.
     pub fn poison(&self, why: Error) -> Error {
         Error::closed(self.record(&why))
     }
 
-    /// [`Failure::poison`] for a caller of which something may have been committed, or may not be
+    /// [`Failure::poison`] for a call that may have committed something, or whose commit may not be
     /// durable.
     pub fn poison_undetermined(&self, why: Error) -> Error {
         undetermined(self.record(&why))
     }
 
-    /// Closes in good order; returns whether the pipeline had not failed.
+    /// Closes the pipeline; returns whether it was open.
     pub fn close(&self) -> bool {
         let closed_well = self.reason.set(CLOSED_BY_USER.into()).is_ok();
         self.syncs.advance_to(u64::MAX);

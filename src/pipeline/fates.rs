@@ -1,20 +1,22 @@
-//! The fate of a transaction that may still have locks, as far as this process knows it.
+//! The table of fates: what this process knows of transactions that may still have locks.
 //!
-//! The rows are the truth; this table is what need not be read from them. It has an entry from the
-//! moment at which the transaction can no longer change its mind until its last lock is gone.
-//!
-//! *Look up the fate first, then read the row.* An entry goes only after the last lock. So a row that
-//! is still locked when it is read afterwards had that fate, and a row that is not needs none.
+//! The rows are authoritative. The table saves reading them for transactions that this process has
+//! finished. A commit with locks left, and a rolled-back large transaction, have an entry from
+//! their end until the last lock is removed. The entry of a commit is made before the commit point
+//! is published, so every view that shows the commit checks locks.
 //!
 //! | fate | the transaction | its locks |
 //! |---|---|---|
-//! | alive | of this incarnation, running or unknown here | are left alone |
+//! | alive | has no entry: it is running, or has no lock left | stay |
 //! | committed | its primary is a version | become versions |
-//! | rolled back | a large one that was aborted | are removed |
-//! | orphan | of an earlier incarnation | the primary decides |
+//! | rolled back | is a large one that was rolled back | are removed |
+//! | orphan | belongs to an earlier incarnation | the primary decides |
 //!
-//! The table is also the queue of [lock cleanups](LockCleanup): a finished large transaction has its
-//! rows here until the background has removed their locks.
+//! *Look up the fate first, then read the row.* An entry is removed only after the last lock. So if
+//! the row is still locked at the read, the fate is valid; if it is not, none is needed.
+//!
+//! The table is also the queue of [lock cleanups](LockCleanup). A finished large transaction has
+//! its range of rows here until the background worker has removed their locks.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -34,14 +36,14 @@ pub enum Fate {
     Orphan,
 }
 
-/// The locks of a finished large transaction that are still to be removed.
+/// The rest of a finished large transaction's lock cleanup.
 #[derive(Clone, Debug)]
 pub struct LockCleanup {
     pub txn: TxnId,
     pub primary: RowKey,
-    /// Where locks may be left.
+    /// Rows that may still be locked.
     pub remaining: RowRange,
-    /// `None`: rolled back.
+    /// The commit timestamp; `None` if it was rolled back.
     pub committed: Option<Timestamp>,
 }
 
@@ -52,7 +54,7 @@ struct Unfinished {
 
 /// The table of fates, by `start_ts`.
 pub struct TxnFates {
-    /// Transactions that began before this belong to an earlier incarnation.
+    /// Transactions with an earlier `start_ts` belong to an earlier incarnation.
     first_ts: Timestamp,
     /// Whether locks of an earlier incarnation may be left.
     may_have_orphans: AtomicBool,
@@ -78,27 +80,28 @@ impl TxnFates {
         }
     }
 
-    /// The primary is committed; other rows are still locked.
+    /// Adds a transaction whose primary is committed while other rows are still locked.
     pub fn committed(&self, start_ts: Timestamp, commit_ts: Timestamp) {
         self.unfinished.lock().insert(start_ts, Unfinished { committed: Some(commit_ts), cleanup: None });
     }
 
-    /// A large transaction is finished: committed, which is [noted](Self::committed) already, or rolled
-    /// back. Its locks are to be removed.
+    /// Queues the lock cleanup of a large transaction that was rolled back, or is
+    /// [committed](Self::committed).
     pub fn schedule_cleanup(&self, cleanup: LockCleanup) {
         let entry = Unfinished { committed: cleanup.committed, cleanup: Some(cleanup) };
         let start_ts = entry.cleanup.as_ref().map_or(Timestamp::ZERO, |cleanup| cleanup.txn.start_ts);
         self.unfinished.lock().insert(start_ts, entry);
     }
 
-    /// The first pending cleanup of a transaction at or after `start_ts`, or else the first of all.
+    /// The pending cleanup with the lowest `start_ts` at or above this one, or else the lowest of
+    /// all.
     pub fn next_cleanup(&self, start_ts: Timestamp) -> Option<LockCleanup> {
         let unfinished = self.unfinished.lock();
         let mut pending = unfinished.range(start_ts..).chain(unfinished.range(..start_ts));
         pending.find_map(|(_, entry)| entry.cleanup.clone())
     }
 
-    /// No lock of the transaction is left up to this row, the row included.
+    /// Records that no lock of the transaction is left up to and including this row.
     pub fn cleaned_up_to(&self, start_ts: Timestamp, row: &RowKey) {
         if let Some(cleanup) = self.unfinished.lock().get_mut(&start_ts).and_then(|entry| entry.cleanup.as_mut())
             && let Bound::Included(from) | Bound::Excluded(from) = &cleanup.remaining.start
@@ -108,12 +111,12 @@ impl TxnFates {
         }
     }
 
-    /// No lock of the transaction is left.
+    /// Removes the transaction: it has no lock left.
     pub fn finished(&self, start_ts: Timestamp) {
         self.unfinished.lock().remove(&start_ts);
     }
 
-    /// Large transactions that are finished while rows are still locked.
+    /// Number of finished large transactions with rows still locked.
     pub fn pending_cleanups(&self) -> usize {
         self.unfinished.lock().values().filter(|entry| entry.cleanup.is_some()).count()
     }
@@ -128,12 +131,12 @@ impl TxnFates {
         self.may_have_orphans.load(Ordering::Acquire)
     }
 
-    /// No lock of an earlier incarnation is left.
+    /// Records that no lock of an earlier incarnation is left.
     pub fn clear_orphans(&self) {
         self.may_have_orphans.store(false, Ordering::Release);
     }
 
-    /// Whether a lock may stand for a version, so that readers have to look at locks.
+    /// Whether a committed row may still be a lock, so that reads must check locks.
     pub fn may_hide_commits(&self) -> bool {
         self.may_have_orphans() || self.any_committed()
     }
@@ -181,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn cleanups_come_in_turn_and_only_move_forward() {
+    fn cleanups_rotate_and_only_move_forward() {
         let fates = TxnFates::new(ts(1), false);
         fates.committed(ts(3), ts(9));
         fates.schedule_cleanup(cleanup(2, None));

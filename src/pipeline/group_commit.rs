@@ -1,19 +1,40 @@
-//! Group commit: one leader at a time decides and writes what is queued.
+//! Group commit: one leader at a time checks and writes all queued commits.
 //!
-//! A committer pushes its submission to the queue. If there is no leader, it becomes the leader: it
-//! takes the whole queue, [checks](super::precheck) the preconditions in the queue's order, allocates
-//! commit timestamps in that order, writes all winners as *one* log frame without a sync, and publishes
-//! a new view. So commits, log and timestamps have the same order: there is no latch, no set of commits
-//! in flight, and a crash leaves a prefix by timestamp. Check and publication are microseconds apart,
-//! which is why hot rows rarely abort. A committer that comes alone leads itself: no other thread is
-//! involved. A durable commit then [waits for a sync](super::group_sync).
+//! A committer appends its submission to the queue. If there is no leader, it becomes the leader
+//! and runs rounds until the queue is empty. A round takes the whole queue. For each submission, in
+//! order, the leader
 //!
-//! A precondition that memory cannot decide stays with its batch, and the engine checks it by reading
-//! the row. Such a batch is written by itself, so that its outcome is known before the next submission
-//! is decided.
+//! 1. [checks](super::precheck) its preconditions against everything that was decided earlier;
+//! 2. allocates its commit timestamp, if it passed.
 //!
-//! This is RocksDB's write group, with the decision inside: RocksDB's leader writes what others have
-//! validated before, so a conflict check there needs a latch or a second pass.
+//! Then the leader writes all that passed as *one* log frame, without a sync, publishes a view that
+//! shows them, and sends the replies. A durable commit [waits for a sync](super::group_sync) after
+//! its reply, outside the leader.
+//!
+//! # Why one leader
+//!
+//! Queue, timestamps and log have the same order, so a crash leaves a prefix by timestamp. All that
+//! was decided is in the leader's memory, so a check needs no latches and no set of commits in
+//! flight. No view at or above a commit timestamp exists before that commit is applied, because
+//! only the leader publishes views. One-phase commits depend on this.
+//!
+//! A commit is visible microseconds after its check, so transactions on hot rows rarely conflict. A
+//! committer without company leads itself: no other thread is involved.
+//!
+//! # A check that needs a read
+//!
+//! A precondition that memory cannot decide stays in its batch, and the engine checks it by reading
+//! the row. Such a batch is written by itself, so that its result is recorded before the next
+//! submission is checked.
+//!
+//! # Failures
+//!
+//! If the write fails, the [pipeline fails](super::failure). Commits of the group are
+//! *undetermined*: they may or may not be in the log. The other submissions of the group, and all
+//! later ones, are *closed*.
+//!
+//! This is RocksDB's write group with the check inside. RocksDB's leader writes what others have
+//! validated, so a conflict check there needs a latch or a second pass.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,14 +57,14 @@ use crate::runtime::Env;
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
 
-/// Rounds of one leader before it passes the lead on: enough to make that rare, few enough not to keep
-/// its own caller for long.
+/// Rounds of one leader before it transfers the leadership. A transfer costs a wake-up; more rounds
+/// delay the leader's own caller.
 const LEADER_ROUNDS_MAX: usize = 32;
 
-/// A group that has grown to this is written before more is added.
+/// A group of this size is written before more is added to it.
 const GROUP_BYTES_MAX: usize = 8 << 20;
 
-/// What group commit uses of the rest.
+/// The parts of the pipeline that group commit uses.
 pub struct CommitParts {
     pub engine: Arc<dyn Engine>,
     pub env: Arc<dyn Env>,
@@ -63,15 +84,15 @@ pub struct GroupCommit {
     leader: Mutex<LeaderState>,
 }
 
-/// What only the leader uses.
+/// State that only the leader uses.
 struct LeaderState {
     memory: LeaderMemory,
-    /// Empty between rounds, like the next; both keep their capacity.
+    /// Empty between rounds, as is `taken`; both keep their capacity.
     group: WriteGroup,
     taken: Vec<QueuedSubmission>,
 }
 
-/// What is written together.
+/// The batches that are written together, and their members.
 #[derive(Default)]
 struct WriteGroup {
     bytes: usize,
@@ -84,17 +105,17 @@ struct GroupMember {
     kind: SubmissionKind,
     start_ts: Option<Timestamp>,
     commit_ts: Option<Timestamp>,
-    /// The engine checks what memory could not.
+    /// A precondition is left for the engine to check.
     needs_read: bool,
     attempt: Option<AttemptGuard>,
     fences: InFlightFences,
 }
 
-/// Gives up the lead. A panic of the engine fails the pipeline; its callers would otherwise wait for
-/// ever.
+/// Fails the pipeline if the engine panics under the leader, so that queued committers do not wait
+/// forever.
 struct LeaderPanicGuard<'a> {
     commits: &'a GroupCommit,
-    /// A caller may commit while it unwinds from a panic of its own.
+    /// A caller may commit while it unwinds from its own panic.
     was_panicking: bool,
 }
 
@@ -114,21 +135,27 @@ impl GroupCommit {
         Self { parts, queue: Mutex::default(), leader: Mutex::new(leader) }
     }
 
-    /// Makes the changes or returns why not. Returns when they are visible or, if the submission says
-    /// so, durable. The time is added to the timer, whose last lap ended when the caller began.
+    /// Applies the changes, or returns why they were rejected. Returns when the changes are visible
+    /// or, if the submission is `durable`, when they survive a power cut. The time since the
+    /// timer's last lap is charged to the commit's phases.
+    ///
+    /// # Errors
+    /// `Undetermined`: the commit may or may not have taken effect. After any other error nothing
+    /// was committed.
     pub fn submit(&self, submission: Submission, timer: &TxnTimer) -> Result<SubmitResult> {
         let CommitParts { env, failure, sync, metrics, .. } = &self.parts;
         failure.check_open()?;
         let durable = submission.durable && !mutated!(AcknowledgeBeforeSync);
         let commits = submission.kind.commits();
         let slot = ReplySlot::new(&**env);
-        // Registered before the decision: a fence that ends from here on finds it.
+        // Registered before the check, so that a grant that ends from here on counts this commit as
+        // in flight.
         let fences = InFlightFences::new(&submission.conditions.fences);
         let entry = QueuedSubmission { submission, fences, reply: ReplySender::new(&slot) };
         let mut leads = self.queue.lock().push(entry);
         let answer = loop {
             if leads {
-                // Its own submission is among the first that it decides.
+                // The first round has its own submission.
                 self.run_leader();
             }
             match slot.wait(&**env) {
@@ -149,7 +176,7 @@ impl GroupCommit {
         synced.and(answer)
     }
 
-    /// Decides what is queued, and for some rounds what is queued in the meantime.
+    /// Runs rounds until the queue is empty, at most [`LEADER_ROUNDS_MAX`].
     fn run_leader(&self) {
         let _guard = LeaderPanicGuard { commits: self, was_panicking: std::thread::panicking() };
         for round in 0.. {
@@ -181,7 +208,8 @@ impl GroupCommit {
             }
             let needs_read = match memory.precheck(&mut submission, &fences, self.facts()) {
                 Precheck::Reject(rejection) => {
-                    // A caller that has its answer may end its grant, and must leave nothing in flight then.
+                    // Dropped before the reply: after it the caller may release its grant, which
+                    // must have no commit in flight then.
                     drop((submission.attempt, fences));
                     reply.send(Ok(SubmitResult::Rejected(rejection)));
                     continue;
@@ -210,7 +238,8 @@ impl GroupCommit {
         }
     }
 
-    /// Stamps a submission that may be written, and adds it to the group.
+    /// Allocates the commit timestamp of a submission that passed its check, and adds it to the
+    /// group.
     fn stage(
         &self,
         memory: &mut LeaderMemory,
@@ -220,7 +249,7 @@ impl GroupCommit {
     ) -> Result<(), (ReplySender, Error)> {
         let QueuedSubmission { submission, fences, reply } = entry;
         let Submission { group: mut batch, kind, attempt, .. } = submission;
-        // A fence that was found valid may end before the commit has its timestamp.
+        // The grant of a fence that passed the check may end before the commit has its timestamp.
         yield_point!(if fences.is_any());
         let start_ts = batch.start_ts();
         let commit_ts = match kind {
@@ -239,8 +268,8 @@ impl GroupCommit {
             crash_point!(CommitTs);
             batch.set_commit_ts(ts);
         }
-        // What is proven will be applied, and the next submission is checked against it. What needs a
-        // read is written before the next is checked.
+        // A proven batch will be applied, so the next submission is checked against it. A batch
+        // that needs a read is recorded once it is applied.
         if !needs_read {
             memory.note_written(&batch, kind, commit_ts);
         }
@@ -250,7 +279,7 @@ impl GroupCommit {
         Ok(())
     }
 
-    /// Writes the group, publishes a view of it, and answers its committers.
+    /// Writes the group, publishes a view that shows it, and sends the replies.
     fn write_group(&self, memory: &mut LeaderMemory, group: &mut WriteGroup) {
         group.bytes = 0;
         if group.batches.is_empty() {
@@ -272,7 +301,8 @@ impl GroupCommit {
         }
     }
 
-    /// Records what the engine has applied, before it is published. Returns the newest commit.
+    /// Records what the engine has applied, before it is published. Returns the timestamp of the
+    /// newest commit.
     fn note_results(
         &self,
         memory: &mut LeaderMemory,
@@ -317,7 +347,8 @@ impl GroupCommit {
             match commit_ts.filter(|_| applied && kind.commits()) {
                 Some(ts) => {
                     if fences.any_buffered() {
-                        // Snapshots of the next holder show it, though its own caller has no answer yet.
+                        // The next holder of the lock may depend on this commit, which its caller
+                        // does not have acknowledged yet: durable snapshots must include it.
                         self.parts.views.note_acked(ts);
                     }
                     fences.on_visible(ts);
@@ -340,7 +371,7 @@ impl GroupCommit {
         }
     }
 
-    /// Fails the pipeline and answers: commits of the group may or may not be in the log.
+    /// Fails the pipeline, and replies to the group: its commits may or may not be in the log.
     fn fail_group(&self, group: &mut WriteGroup, why: Error) {
         let closed = self.parts.failure.poison(why);
         let reason = self.parts.failure.reason().unwrap_or_default();

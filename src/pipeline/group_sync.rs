@@ -1,8 +1,8 @@
-//! Group sync: when a commit survives a power cut, and how its committer waits for that.
+//! Group sync: when a commit is durable, and how its committer waits for that.
 //!
-//! A commit is visible once it is applied, and its rows are free for the next one. It is *durable* once
-//! a sync that began after it was applied has returned. The log is recovered as a prefix, so one number
-//! says it all: every commit at or below `durable_ts` survives.
+//! A commit is visible once it is applied, and its rows are free for the next one. It is *durable*
+//! once a sync that began after it was visible has returned. The log is recovered as a prefix, so
+//! one number is enough: every commit at or below `durable_ts` survives a power cut.
 //!
 //! ```text
 //!   S = visible view          sampled first: later commits may not be in this sync
@@ -10,15 +10,34 @@
 //!   durable view = S          one call wakes all commits that this sync covers
 //! ```
 //!
-//! One sync runs at a time. If none runs, the committer makes it itself, without a switch to another
-//! thread. If one runs, the commit waits for it or, if that one began before the commit was visible,
-//! for the next. The sync thread or another committer begins the next as soon as the running one ends.
+//! One sync runs at a time. If none runs, the committer makes it itself, without a switch to
+//! another thread. If one runs, the commit waits for it or, if that sync began before the commit
+//! was visible, for the next one. The sync thread or another committer begins the next as soon as
+//! the running one ends.
 //!
-//! As in PostgreSQL and InnoDB, the log is written before the wait, so a group is all that was written
-//! while the disk was busy. One call wakes the whole group: a call for each commit of a large group
-//! takes as long as a sync.
+//! # Why an acknowledgement is honest
 //!
-//! A sync also brings the oracle its next reservation of timestamps, if one is due.
+//! When a durable commit `c` returns, it and everything it has read survive a power cut:
+//!
+//! 1. The sync that covers `c` sampled a view `S` with `S.read_ts >= c`.
+//! 2. `S` was published after the write of every commit at or below `S.read_ts` had returned, and
+//!    it was sampled before `engine.sync` was called. So all these frames are in the log when the
+//!    sync begins, and on the disk when it returns.
+//! 3. The transaction has read at `read_ts < c`. What it has read is in the same log, before `c`.
+//! 4. The log is recovered as a prefix, so no commit survives without all earlier ones.
+//! 5. If a sync fails, the pipeline fails permanently before any waiter is woken. A later sync
+//!    that succeeds proves nothing, because the kernel may have dropped the failed pages
+//!    (PostgreSQL's "fsyncgate").
+//!
+//! A transaction without writes waits until `durable_ts >= read_ts`, for the same reason.
+//!
+//! # Grouping
+//!
+//! As in PostgreSQL and InnoDB, the log is written before the wait, so a group is all that was
+//! written while the disk was busy. No sync is delayed to make a group larger. One call wakes the
+//! whole group: a call for each commit of a large group takes as long as a sync.
+//!
+//! A sync also makes the oracle's next reservation of timestamps durable, if one is due.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -35,7 +54,7 @@ use crate::runtime::{Env, JoinHandle, Parker, Watermark};
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
 
-/// What group sync uses of the rest.
+/// The parts of the pipeline that group sync uses.
 pub struct SyncParts {
     pub engine: Arc<dyn Engine>,
     pub env: Arc<dyn Env>,
@@ -43,7 +62,7 @@ pub struct SyncParts {
     pub oracle: Arc<LocalOracle>,
     pub views: Arc<Views>,
     pub failure: Arc<Failure>,
-    /// Syncs that have ended; the greatest number there is when there will be no further one.
+    /// Number of syncs that have ended. `u64::MAX` after a failure or a close, so all waits end.
     pub ended: Arc<dyn Watermark>,
 }
 
@@ -60,19 +79,19 @@ pub struct GroupSync {
 
 #[derive(Default)]
 struct State {
-    /// A sync runs.
+    /// A sync is running.
     running: bool,
-    /// Syncs that have begun.
+    /// Number of syncs that have begun.
     started: u64,
-    /// The newest commit that the last of them covers.
+    /// The newest commit that the last of them covers, if it succeeds.
     covers_ts: Timestamp,
-    /// Another one is to follow.
+    /// Another sync must follow.
     requested: bool,
 }
 
 /// How a caller gets the sync that it needs.
 enum SyncRole {
-    /// It makes the sync, of this view. The sync counts as begun.
+    /// It makes the sync, which covers this view and is counted in `started`.
     Leader(Arc<ReadView>),
     /// It waits until this many syncs have ended.
     Follower(u64),
@@ -101,7 +120,7 @@ impl GroupSync {
         Ok(())
     }
 
-    /// Ends the sync thread. Committers can still sync by themselves.
+    /// Stops the sync thread. Committers can still make syncs themselves.
     pub fn stop(&self) {
         let thread = self.thread.lock().take();
         self.stopping.store(true, Ordering::Release);
@@ -114,12 +133,12 @@ impl GroupSync {
         Timestamp::from_u64(self.durable_ts.load(Ordering::Acquire))
     }
 
-    /// The view of exactly what is durable.
+    /// The view at `durable_ts`: it shows only durable commits.
     pub fn durable_view(&self) -> Arc<ReadView> {
         Arc::clone(&self.durable_view.lock())
     }
 
-    /// Lets the sync thread sync soon.
+    /// Requests a sync by the sync thread, and does not wait for it.
     pub fn request_sync(&self) {
         let mut state = self.state.lock();
         state.requested = true;
@@ -130,6 +149,10 @@ impl GroupSync {
     }
 
     /// Returns once every commit at or below `ts`, which must be visible, is durable.
+    ///
+    /// # Errors
+    /// `Undetermined` if the pipeline fails or is closed before that: the commits may or may not be
+    /// durable.
     pub fn wait_durable(&self, ts: Timestamp) -> Result<()> {
         let failure = &self.parts.failure;
         while self.durable_ts() < ts {
@@ -156,16 +179,17 @@ impl GroupSync {
         durable
     }
 
-    /// Returns once all that was written before this call is durable, metadata included. There are
-    /// never two syncs at once: a failed one may have lost what the other would report as durable.
+    /// Returns once everything written before this call is durable, metadata included. It also
+    /// takes part in the rule of one sync at a time: if one of two fails, it may have lost what the
+    /// other would report as durable.
     pub fn sync_now(&self) -> Result<()> {
         self.parts.failure.check_open()?;
         self.join_sync(Timestamp::MAX).map_or(Ok(()), |role| self.run_role(role))?;
         self.parts.failure.check_open()
     }
 
-    /// Returns once a sync has ended that may have brought the oracle a further reservation: the
-    /// running one, or one that is made here.
+    /// Returns once a sync has ended that may have extended the oracle's reservation: the running
+    /// one, or one that this call makes.
     pub fn wait_for_reservation(&self) -> Result<()> {
         self.parts.failure.check_open()?;
         let role = {
@@ -179,7 +203,7 @@ impl GroupSync {
         self.run_role(role)
     }
 
-    /// Returns once the sync has ended. A failure ends a wait, too.
+    /// Returns once the sync has ended. A failure of the pipeline ends the wait as well.
     fn run_role(&self, role: SyncRole) -> Result<()> {
         match role {
             SyncRole::Leader(view) => self.sync_with(view),
@@ -193,7 +217,7 @@ impl GroupSync {
     /// How to get a sync that covers `ts`; `None` if such a sync has just ended.
     fn join_sync(&self, ts: Timestamp) -> Option<SyncRole> {
         let mut state = self.state.lock();
-        // A sync that ends moves `durable_ts` before it takes the lock.
+        // A sync raises `durable_ts` before it takes this lock to end.
         if self.durable_ts() >= ts {
             return None;
         }
@@ -225,7 +249,7 @@ impl GroupSync {
         loop {
             let (is_requested, begun) = {
                 let mut state = self.state.lock();
-                // After a failure all waits have ended; the thread stays until it is stopped.
+                // After a failure there is nothing to sync; the thread parks until it is stopped.
                 let is_requested = state.requested && self.parts.failure.reason().is_none();
                 (is_requested, (is_requested && !state.running).then(|| self.begin_sync(&mut state)))
             };
@@ -237,7 +261,7 @@ impl GroupSync {
         }
     }
 
-    /// Makes the sync that was begun with this view.
+    /// Makes the sync that [`GroupSync::begin_sync`] has begun with this view.
     fn sync_with(&self, view: Arc<ReadView>) -> Result<()> {
         let guard = SyncPanicGuard { sync: self, was_panicking: std::thread::panicking() };
         let synced = self.sync_and_publish(view);
@@ -258,7 +282,7 @@ impl GroupSync {
 
     fn sync_and_publish(&self, mut view: Arc<ReadView>) -> Result<()> {
         let SyncParts { failure, views, metrics, .. } = &self.parts;
-        // The sync before this one may have just failed.
+        // The previous sync may have failed after this one was begun.
         failure.check_open()?;
         crash_point!(SyncBefore);
         let synced = self.sync_engine();
@@ -277,8 +301,8 @@ impl GroupSync {
         Ok(())
     }
 
-    /// Syncs the engine, with a further reservation of timestamps if one is due. Returns how long the
-    /// sync took.
+    /// Syncs the engine, and extends the reservation of timestamps if that is due. Returns the
+    /// duration of the sync.
     fn sync_engine(&self) -> Result<Duration, EngineError> {
         let SyncParts { engine, env, oracle, .. } = &self.parts;
         let now = env.unix_millis();
@@ -299,7 +323,7 @@ impl GroupSync {
     }
 }
 
-/// A panic of the engine in a sync fails the pipeline; its waiters would otherwise wait for ever.
+/// Fails the pipeline if the engine panics in a sync, so that waiters do not wait forever.
 struct SyncPanicGuard<'a> {
     sync: &'a GroupSync,
     was_panicking: bool,
@@ -308,7 +332,7 @@ struct SyncPanicGuard<'a> {
 impl Drop for SyncPanicGuard<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() && !self.was_panicking {
-            self.sync.parts.failure.poison(ErrorKind::Io("the engine panicked in a sync".into()).into());
+            self.sync.parts.failure.poison(ErrorKind::Io("the engine panicked during a sync".into()).into());
             self.sync.state.lock().running = false;
         }
     }

@@ -1,25 +1,33 @@
-//! The commit pipeline of a store that one process has for itself.
+//! The commit pipeline of a store that this process has open exclusively.
 //!
 //! ```text
-//!   committers ──> queue ──> leader, one at a time                   one sync at a time
-//!                             check preconditions, from memory         sample the visible view
-//!                             allocate commit_ts                       engine.sync()
-//!                             one engine.apply for all winners         publish it as the durable view
-//!                             publish the visible view, answer         wake all commits that it covers
+//! committers ─> queue ─> leader, one at a time              sync, one at a time
+//!                        check preconditions in memory      sample the visible view
+//!                        allocate commit_ts                 engine.sync()
+//!                        one engine.apply for all passed    publish it as the durable view
+//!                        publish the visible view, reply    wake all commits that it covers
 //! ```
 //!
-//! That is the whole rule: *a committer leads if there is no leader, and then decides the whole queue;
-//! a durable commit syncs if no sync runs, and that covers all that is visible; else it waits.*
+//! The whole rule: *a committer leads if there is no leader, and then writes the whole queue. A
+//! durable commit makes a sync if none is running, for all that is visible; otherwise it waits for
+//! one.* No write and no sync is delayed in the hope of a larger group.
 //!
-//! Two timestamps follow from it. Everything at or below `visible_ts` is applied, and one shared view
-//! shows exactly that. Everything at or below `durable_ts` survives a power cut. Read-write
-//! transactions read at `visible_ts`, so they may read what is not durable yet. That is honest because
-//! nothing that depends on it is acknowledged before it is durable itself: the log is one sequence, and
-//! a later commit cannot survive without the earlier one.
+//! # Visible and durable
+//!
+//! Everything at or below `visible_ts` is applied, and one shared view shows exactly that.
+//! Everything at or below `durable_ts` survives a power cut. A commit's rows, row-queue tickets and
+//! permit are free once it is visible; only its acknowledgement waits for the disk.
+//!
+//! Read-write transactions read at `visible_ts`, so they may read commits that are not durable yet.
+//! That is safe because nothing that depends on such a read is acknowledged before the read commits
+//! are durable. The log is one sequence: a later commit cannot survive without the earlier one.
+//! [Group sync](group_sync) has the proof.
+//!
+//! # Parts
 //!
 //! | part | owns |
 //! |---|---|
-//! | [`group_commit`] | the queue, the leader's round |
+//! | [`group_commit`], [`queue`], [`reply`] | the queue, the leader's round, the replies |
 //! | [`precheck`], [`conflict_set`], [`bloom`] | the leader's memory of locks and commits |
 //! | [`group_sync`] | the durable view, the syncs and their waiters |
 //! | [`views`], [`snapshot_list`] | the visible view, the views in use |
@@ -27,7 +35,7 @@
 //! | [`timestamps`] | allocation from the durable reservation |
 //! | [`failure`] | the reason why no further call succeeds |
 //!
-//! Each part is handed what it uses; [`pipeline`] puts them together.
+//! Each part gets what it uses at its construction, by [`pipeline`].
 
 mod bloom;
 mod conflict_set;
@@ -35,7 +43,7 @@ mod failure;
 mod fates;
 mod group_commit;
 mod group_sync;
-#[allow(clippy::module_inception, reason = "the folder is named after what it holds, and so is the file")]
+#[allow(clippy::module_inception, reason = "the directory and the file are both named after the type")]
 mod pipeline;
 mod precheck;
 mod queue;

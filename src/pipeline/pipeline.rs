@@ -1,4 +1,4 @@
-//! The parts of the pipeline, put together.
+//! Builds the pipeline from its parts, and what needs several of them.
 
 use std::sync::Arc;
 
@@ -38,8 +38,8 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// Opens an engine: reserves timestamps above all earlier ones, and looks for locks of earlier
-    /// incarnations. The conflict set remembers the last commits of `conflict_rows` rows.
+    /// Opens an engine: reserves timestamps above all earlier ones, and checks for locks of earlier
+    /// incarnations. The conflict set has at least `conflict_rows` slots.
     pub fn open(
         engine: Arc<dyn Engine>,
         env: Arc<dyn Env>,
@@ -89,14 +89,16 @@ impl Pipeline {
         Ok(Arc::new(parts))
     }
 
-    /// Ends the sync thread and rejects all further calls.
+    /// Stops the sync thread and rejects all further calls. Commits that must survive are synced by
+    /// the caller before.
     pub fn close(&self) {
         self.sync.stop();
         if self.failure.close() {
             crash_point!(CloseSynced);
-            // The next incarnation may begin where this one ended; without this write it begins above the
-            // reservation, which is as good. The oracle is closed first: a leader that has passed the check
-            // for failures could still draw a timestamp above what is written.
+            // With this write the next incarnation starts its timestamps where this one ended.
+            // Without it they start above the reservation, which is correct too, so errors are
+            // ignored. The oracle is closed first: a leader that has passed the failure check could
+            // still allocate a timestamp above the one written here.
             let last = if mutated!(OracleUsableAfterClose) { self.oracle.last_issued() } else { self.oracle.close() };
             let last = last.to_u64().to_be_bytes().to_vec();
             let _ = self.engine.write_meta(&[(HIGH_WATER_KEY.into(), Some(last))]).and_then(|()| self.engine.sync());
@@ -131,7 +133,7 @@ impl Pipeline {
         &self.sync
     }
 
-    /// The named locks, which end with the pipeline.
+    /// The named locks. They close when the pipeline fails.
     pub fn named_locks(&self) -> &Arc<LockManager> {
         &self.named_locks
     }
@@ -141,23 +143,27 @@ impl Pipeline {
         self.commits.submit(submission, timer)
     }
 
-    /// Makes changes that belong to no running commit: they depend on their preconditions alone.
+    /// Applies changes that belong to no running transaction. Their preconditions are the only
+    /// conditions, and they are not made durable.
     pub fn submit_internal(&self, changes: Vec<RowChange>, kind: SubmissionKind) -> Result<SubmitResult> {
         let (group, conditions) = (changes.into(), Arc::default());
         self.submit(Submission { group, kind, durable: false, conditions, attempt: None }, &TxnTimer::default())
     }
 
-    /// Returns once all that was queued before is visible: an empty submission has gone through.
+    /// Returns once everything queued before this call is visible or rejected: an empty submission
+    /// passes through the queue.
     pub fn drain(&self) -> Result<()> {
         self.submit_internal(Vec::new(), SubmissionKind::NoCommit).map(drop)
     }
 
-    /// Returns once a commit that was read from the engine, before its publication, is visible.
+    /// Returns once the commit at `ts` is visible. The caller has read it from the engine, perhaps
+    /// before the leader publishes it.
     pub fn wait_visible(&self, ts: Timestamp) -> Result<()> {
         if self.views.visible().read_ts < ts { self.drain() } else { Ok(()) }
     }
 
-    /// A view of nothing that could still be lost, and of all that was acknowledged before.
+    /// A view that shows only durable commits, and every commit that was acknowledged before this
+    /// call. Syncs if an acknowledged buffered commit is not durable yet.
     pub fn durable_view(&self) -> Result<Arc<ReadView>> {
         let durable = self.sync.durable_view();
         let visible = self.views.visible();
@@ -165,7 +171,7 @@ impl Pipeline {
             return Ok(visible);
         }
         if durable.read_ts == visible.read_ts {
-            // The same commits; the newer view may have fewer locks to look at.
+            // The same commits; the visible view may be newer and need no lock checks.
             return Ok(visible);
         }
         if durable.read_ts >= self.views.acked_ts() {
@@ -182,14 +188,15 @@ impl Pipeline {
         }
     }
 
-    /// No lock of an earlier incarnation is left; the writes that removed them have returned.
+    /// Records that no lock of an earlier incarnation is left. The writes that removed them have
+    /// returned.
     pub fn clear_orphans(&self) -> Result<()> {
         self.fates.clear_orphans();
-        // The leader publishes a view whose readers need not look at locks.
+        // Makes the leader publish a view that needs no lock checks.
         self.drain()
     }
 
-    /// Adds a wait until a row that a live transaction has locked is unlocked.
+    /// Adds a wait for a live transaction to unlock the row.
     pub fn wait_for_unlock(&self, wait: &mut AdmissionWait, row: &RowKey) {
         let (engine, probed, first_ts) = (Arc::clone(&self.engine), row.clone(), self.fates.first_ts());
         let is_locked = move || engine.read_row(&probed, first_ts).is_ok_and(|found| found.lock.is_some());

@@ -1,15 +1,30 @@
-//! The leader's memory, and what it proves without a read.
+//! The precheck: how the leader finds conflicts without reading rows.
 //!
-//! A change comes with preconditions on its row. The leader knows which rows this process has locked
-//! and when rows were committed, so it decides most preconditions without reading a row:
+//! Each change comes with preconditions on its row: no lock, no commit after `read_ts`, and so on.
+//! All changes of the store pass through the leader, since one process has the store open. So the
+//! leader's memory has all that happened to the rows in this incarnation:
 //!
-//! | outcome | then |
+//! | memory | exact | bound |
+//! |---|---|---|
+//! | locks of two-phase transactions | yes, by row | rows of running commits |
+//! | locks of large transactions | a [Bloom filter](super::bloom) each | 2 to 4 bytes a row |
+//! | last commits | a [conflict set](super::conflict_set) | a fixed number of slots |
+//!
+//! Commits of earlier incarnations are at or below every `read_ts`, so they conflict with nothing.
+//! Locks of earlier incarnations can exist: until the sweep has resolved them, memory cannot prove
+//! that a row has no lock.
+//!
+//! | precondition | then |
 //! |---|---|
-//! | all hold | the change is applied blindly, together with the rest of the round |
-//! | one fails | the submission is rejected |
-//! | one is unknown | it stays in the batch, and the engine checks it by reading the row |
+//! | holds | it is removed; a batch without preconditions is applied without a read |
+//! | fails | the submission is rejected, and nothing is written |
+//! | unknown | it stays in the batch, and the engine checks it by reading the row |
 //!
-//! The memory is bounded and errs on one side: what it has evicted is unknown, never "unchanged".
+//! The memory errs on one side. A row that it has evicted is unknown or in conflict, never
+//! unchanged.
+//!
+//! FoundationDB's resolvers check commits in the same way. They also have all recent commits in
+//! memory, and reject a transaction that is older than their memory.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -23,45 +38,50 @@ use crate::lock_manager::InFlightFences;
 use crate::row::{CellChange, LockVersion, Mutation, Precondition, RowChange, RowKey};
 use crate::timestamp::Timestamp;
 
-/// A commit of more rows is remembered as a range and not row by row. A group of a two-phase commit has
-/// fewer.
-// Crash tests have few rows and must meet both, groups included.
+/// A commit of more rows is recorded as a range, not row by row. A batch of a two-phase commit has
+/// fewer rows.
+// Crash tests have few rows and must reach both cases, in two-phase commits too.
 const ROW_ENTRIES_MAX: usize = if cfg!(feature = "crashtest") { 4 } else { 2048 };
 
-/// What the leader knows of the rows.
+/// The locks and last commits of rows in this incarnation. Only the leader uses it.
 pub struct LeaderMemory {
-    /// Rows that transactions of this process have locked.
+    /// Rows that two-phase transactions have locked.
     row_locks: HashMap<RowKey, LockVersion>,
-    /// Rows that large transactions have locked, by their `start_ts`.
+    /// Rows that large transactions may have locked, by their `start_ts`.
     large_txns: HashMap<Timestamp, RowBloomFilter>,
     conflict_set: ConflictSet,
 }
 
-/// What the check needs to know of the rest of the pipeline.
+/// State of the rest of the pipeline that the check depends on.
 #[derive(Clone, Copy)]
 pub struct Facts {
-    /// Transactions that began before this are orphans.
+    /// Transactions with an earlier `start_ts` belong to an earlier incarnation.
     pub first_ts: Timestamp,
     /// Whether locks of an earlier incarnation may be left.
     pub may_have_orphans: bool,
-    /// The newest visible commit; only a mutant needs it.
+    /// The newest visible commit. Only a mutant uses it.
     pub visible_ts: Timestamp,
 }
 
-/// What the leader decides about a submission before anything is written.
+/// The result for a submission, before anything is written.
 pub enum Precheck {
+    /// All preconditions hold, and are removed.
     Proven,
+    /// The engine must check those that are left.
     NeedsRead,
+    /// One does not hold.
     Reject(Rejection),
 }
 
 impl LeaderMemory {
-    /// Remembers the last commit of `rows` rows.
+    /// An empty memory whose conflict set has at least `rows` slots. `seed` must be secret: see
+    /// [`ConflictSet::new`].
     pub fn new(rows: usize, seed: u64) -> Self {
         Self { row_locks: HashMap::new(), large_txns: HashMap::new(), conflict_set: ConflictSet::new(rows, seed) }
     }
 
-    /// Checks a submission, and removes the preconditions that are proven.
+    /// Checks the conditions of a submission's transaction, then its preconditions. Removes the
+    /// preconditions that are proven.
     pub fn precheck(&self, submission: &mut Submission, fences: &InFlightFences, facts: Facts) -> Precheck {
         let CommitConditions { keyspaces, read_view, .. } = &*submission.conditions;
         if let Some(dropped) = keyspaces.iter().find(|keyspace| keyspace.is_dropped()) {
@@ -79,7 +99,7 @@ impl LeaderMemory {
             RowBatch::Changes(changes) => checker.check_changes(changes),
             RowBatch::OnePhaseWrites(writes) => match checker.check_one_phase(writes) {
                 Precheck::NeedsRead => {
-                    // Row by row, so that the engine reads no more rows than it has to.
+                    // Row by row, so that the engine reads only rows that memory cannot decide.
                     let mut changes = submission.group.changes().into_owned();
                     let checked = checker.check_changes(&mut changes);
                     submission.group = RowBatch::Changes(changes);
@@ -90,7 +110,7 @@ impl LeaderMemory {
         }
     }
 
-    /// Whether no row is locked, and none was committed after `ts`.
+    /// Whether no row is locked, and no row was committed after `ts`.
     fn unchanged_since(&self, ts: Timestamp) -> bool {
         self.row_locks.is_empty() && self.large_txns.is_empty() && self.conflict_set.max_commit_ts() <= ts
     }
@@ -99,7 +119,7 @@ impl LeaderMemory {
         !mutated!(LargeLocksUnseen) && self.large_txns.values().any(|rows| rows.may_contain(row))
     }
 
-    /// Records the locks and last commits of a batch that is applied, or that will be.
+    /// Records the locks and commits of a batch that is applied, or that is proven and will be.
     pub fn note_written(&mut self, group: &RowBatch, kind: SubmissionKind, commit_ts: Option<Timestamp>) {
         let finished = match kind {
             SubmissionKind::FinishRollback { start_ts } => Some(start_ts),
@@ -147,7 +167,7 @@ impl LeaderMemory {
                     self.row_locks.remove(&change.row);
                 }
             }
-            // Deleting a transaction record is no commit of the row that had it.
+            // A change that deletes a transaction record is not a commit of its row.
             let lock_only = change.write == CellChange::Keep;
             if let Some(ts) = commit_ts
                 && change.txn_record != CellChange::Delete
@@ -174,10 +194,10 @@ struct Prechecker<'a> {
 }
 
 impl Prechecker<'_> {
-    /// Proves all of the writes or none.
+    /// Proves the shared precondition for all rows or for none.
     fn check_one_phase(&self, versions: &mut OnePhaseWrites) -> Precheck {
         let Some(ts) = versions.no_commit_after else { return Precheck::Proven };
-        // Without locks, and without any commit since the snapshot, the rows need no look: bulk loads.
+        // No lock, and no commit since the snapshot: skips the loop over the rows, for bulk loads.
         if !self.facts.may_have_orphans && self.memory.unchanged_since(ts) {
             versions.no_commit_after = None;
             return Precheck::Proven;
@@ -195,7 +215,7 @@ impl Prechecker<'_> {
         Precheck::Proven
     }
 
-    /// Removes what is proven.
+    /// Removes the preconditions that are proven.
     fn check_changes(&self, changes: &mut [RowChange]) -> Precheck {
         let mut checked = Precheck::Proven;
         for change in changes {
@@ -229,10 +249,11 @@ impl Prechecker<'_> {
             Precondition::LockUnchanged(version) => match memory.row_locks.get(row) {
                 Some(found) if *found == version => GuardCheck::Holds,
                 Some(found) => GuardCheck::Fails(Rejection::LockConflict(row.clone(), Some(*found))),
-                // An orphan lock, one of a large transaction, or none.
+                // The row has an orphan lock, the lock of a large transaction, or none.
                 None => GuardCheck::Unknown,
             },
-            // Memory also has lock-only commits, which leave nothing for GC.
+            // GC needs the newest version on disk. Memory also has lock-only commits, which leave
+            // no version.
             Precondition::NoCommitAfter(_) if mutated!(SkipConflictCheck) => GuardCheck::Holds,
             Precondition::NoCommitAfter(_) if kind == SubmissionKind::Gc => GuardCheck::Unknown,
             Precondition::NoCommitAfter(ts) if mutated!(VisibleTakenForNewest) && facts.visible_ts <= ts => {
@@ -243,7 +264,8 @@ impl Prechecker<'_> {
                 LastCommit::After(commit_ts) => GuardCheck::Fails(Rejection::WriteConflict(row.clone(), commit_ts)),
                 LastCommit::Unknown => GuardCheck::Unknown,
             },
-            // Only its owner finishes a transaction of this process, and requests are never late.
+            // A transaction of this incarnation is finished only by its owner, and its requests are
+            // never late. So it has no record yet, and is above the safe point.
             Precondition::NoTxnRecord(start_ts) | Precondition::SafePointAtMost(start_ts) => {
                 unless(start_ts < facts.first_ts)
             }

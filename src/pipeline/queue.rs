@@ -1,4 +1,7 @@
 //! The queue of submissions, and the election of the leader.
+//!
+//! Both are under one mutex: an entry is pushed and the leader elected in one step. So no entry is
+//! left without a leader, and there is never more than one.
 
 use super::reply::ReplySender;
 use super::submission::Submission;
@@ -17,25 +20,27 @@ pub struct QueuedSubmission {
 }
 
 impl CommitQueue {
-    /// Returns whether the committer becomes the leader; otherwise there is one, and its next round takes the entry.
+    /// Adds an entry. Returns whether its committer becomes the leader; otherwise the next round of
+    /// the present leader takes the entry.
     pub fn push(&mut self, entry: QueuedSubmission) -> bool {
         self.entries.push(entry);
         !std::mem::replace(&mut self.has_leader, true)
     }
 
-    /// Moves the whole queue to `entries`, which is empty, for the leader. `false`: the queue is empty, and there is no leader any more.
+    /// Moves the whole queue to the leader's `entries`, which are empty. Returns `false` if the
+    /// queue is empty; this ends the leadership.
     pub fn take_all(&mut self, entries: &mut Vec<QueuedSubmission>) -> bool {
         self.has_leader = !self.entries.is_empty();
         std::mem::swap(&mut self.entries, entries);
         self.has_leader
     }
 
-    /// The entry whose committer may lead next, in place of another [`CommitQueue::take_all`].
+    /// The entry whose committer becomes the leader if leadership is transferred.
     pub fn front(&self) -> Option<&QueuedSubmission> {
         self.entries.first()
     }
 
-    /// After a panic of the leader: there is no leader, and nothing is queued.
+    /// Empties the queue and removes the leader, which has panicked. Returns the entries.
     pub fn abort(&mut self) -> Vec<QueuedSubmission> {
         self.has_leader = false;
         std::mem::take(&mut self.entries)

@@ -1,4 +1,8 @@
-//! Where a committer finds the answer to its submission, and how the leader puts it there.
+//! The reply slot of a submission: the leader sends the result, the committer waits for it.
+//!
+//! Each slot has its own waiter, so a reply wakes one thread. The leader replies within
+//! microseconds, so the committer yields a few times before it sleeps: a sleep with its wake-up
+//! costs as much as a transaction.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,12 +14,12 @@ use crate::runtime::Env;
 use crate::sync::Mutex;
 use crate::waiter::Waiter;
 
-/// Where a submission's answer appears.
+/// The committer's end of a slot.
 pub struct ReplySlot {
     answer: Mutex<Option<Result<SubmitResult>>>,
     sent: AtomicBool,
     leads_next: AtomicBool,
-    /// By the runtime's clock, in nanoseconds; zero for what was not.
+    /// By the monotonic clock, in nanoseconds; 0 if the changes were not applied.
     applied_at: AtomicU64,
     waiter: Waiter,
 }
@@ -36,9 +40,9 @@ impl ReplySlot {
         Some(self.applied_at.load(Ordering::Relaxed)).filter(|at| *at > 0).map(Duration::from_nanos)
     }
 
-    /// Waits for the answer. `None`: the caller is to lead first.
+    /// Waits for the result. `None`: leadership is transferred to the caller, which must run the
+    /// leader's rounds first.
     pub fn wait(&self, runtime: &dyn Env) -> Option<Result<SubmitResult>> {
-        // The leader answers in some microseconds.
         runtime.spin_until(&|| self.waiter.is_notified());
         loop {
             self.waiter.wait();
@@ -53,7 +57,8 @@ impl ReplySlot {
     }
 }
 
-/// The leader's end of a slot. One that is dropped unanswered, because the leader panicked, answers that nothing is known.
+/// The leader's end of a slot. If it is dropped without a reply, because the leader panicked, the
+/// committer gets `Undetermined`.
 pub struct ReplySender(Arc<ReplySlot>);
 
 impl ReplySender {
@@ -61,7 +66,7 @@ impl ReplySender {
         Self(Arc::clone(slot))
     }
 
-    /// Notes when the changes were applied, before they are answered.
+    /// Records when the changes were applied. Must be called before [`ReplySender::send`].
     pub fn note_applied(&self, now: Duration) {
         self.0.applied_at.store(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
@@ -85,9 +90,7 @@ impl ReplySender {
 impl Drop for ReplySender {
     fn drop(&mut self) {
         if !self.0.sent.load(Ordering::Acquire) {
-            self.send_error(
-                ErrorKind::Undetermined("the thread that led the commit pipeline has panicked".into()).into(),
-            );
+            self.send_error(ErrorKind::Undetermined("the commit leader panicked".into()).into());
         }
     }
 }

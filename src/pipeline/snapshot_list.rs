@@ -1,4 +1,11 @@
-//! Which views are still read: the collector must not touch what they need to know.
+//! The read views in use. They limit GC, and expire at the age limit.
+//!
+//! An engine snapshot keeps all that a view *reads*. GC must keep what the view's *writes* are
+//! checked against: without the tombstone of a later deletion the engine could not find the
+//! conflict. So the oldest current view limits GC until it is dropped or expires, and an expired
+//! transaction cannot commit.
+//!
+//! Views of earlier timestamps belong to snapshots, which write nothing, so they do not limit GC.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -8,20 +15,21 @@ use std::time::Duration;
 use crate::read_view::ReadView;
 use crate::timestamp::Timestamp;
 
-/// The views that somebody still reads.
+/// See the [module](self).
 #[derive(Default)]
 pub struct SnapshotList {
-    /// Oldest first.
+    /// Views that were the newest when they were added, oldest first.
     current: VecDeque<SnapshotEntry>,
-    /// Of moments of the past, in the order in which they were taken. What they show is kept by themselves.
+    /// Views of earlier timestamps, in the order in which they were added.
     historical: VecDeque<SnapshotEntry>,
+    /// Number of entries at which inactive ones are removed.
     prune_at: usize,
 }
 
 struct SnapshotEntry {
     read_ts: Timestamp,
     view: Weak<ReadView>,
-    /// When a newer view took its place: from then on it only costs.
+    /// When a newer view replaced it: its age counts from then. `None`: it is the newest.
     replaced_at: Option<Duration>,
 }
 
@@ -43,7 +51,7 @@ impl SnapshotList {
         self.current.push_back(SnapshotEntry { read_ts: view.read_ts, view: Arc::downgrade(view), replaced_at: None });
     }
 
-    /// Adds a view of the past.
+    /// Adds a view of an earlier timestamp. Its age counts from `now`.
     pub fn add_historical(&mut self, view: &Arc<ReadView>, now: Duration) {
         self.prune();
         self.historical.push_back(SnapshotEntry {
@@ -61,7 +69,7 @@ impl SnapshotList {
         }
     }
 
-    /// The oldest timestamp that somebody reads at.
+    /// The read timestamp of the oldest active view, historical ones not counted.
     pub fn oldest_read_ts(&mut self) -> Option<Timestamp> {
         while self.current.front().is_some_and(|oldest| !oldest.is_active()) {
             self.current.pop_front();
@@ -69,12 +77,13 @@ impl SnapshotList {
         self.current.front().map(|oldest| oldest.read_ts)
     }
 
-    /// How many are read.
+    /// Number of active views.
     pub fn count(&self) -> usize {
         self.current.iter().chain(&self.historical).filter(|published| published.is_active()).count()
     }
 
-    /// Ends the views that were replaced before this moment; the answer is how many had not ended before.
+    /// Expires the views that were replaced earlier than `before`; returns how many of them had not
+    /// expired yet.
     pub fn expire(&self, before: Duration) -> usize {
         let mut ended = 0;
         for views in [&self.current, &self.historical] {

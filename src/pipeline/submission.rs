@@ -1,4 +1,4 @@
-//! What committers submit to the leader, and what it answers.
+//! What committers submit to the leader, and its results.
 
 use std::sync::Arc;
 
@@ -12,25 +12,25 @@ use crate::timestamp::Timestamp;
 /// What a submission is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubmissionKind {
-    /// Commits all that the transaction wrote. The leader allocates the timestamp.
+    /// Commits all rows of the transaction. The leader allocates the timestamp.
     Commit,
-    /// Commits the primary, and perhaps others, while some rows stay locked. The leader allocates the
-    /// timestamp.
+    /// Commits the primary, perhaps with other rows, while some rows stay locked. The leader
+    /// allocates the timestamp.
     CommitPrimary,
     /// Turns locks of a committed transaction into versions.
     RollForward {
         commit_ts: Timestamp,
-        /// No lock of the transaction is left afterwards.
+        /// Whether no lock of the transaction is left afterwards.
         finishes: bool,
     },
-    /// Locks rows of a large transaction, which are not remembered one by one.
+    /// Locks rows of a large transaction. They are recorded in a Bloom filter, not row by row.
     PrewriteLarge,
-    /// A large transaction that was rolled back has no lock left.
+    /// Records that a large transaction that was rolled back has no lock left.
     FinishRollback { start_ts: Timestamp },
-    /// Removes versions and tombstones that no snapshot needs. The engine reads whether they are
-    /// still what they were.
+    /// Removes versions and tombstones that no snapshot needs. The engine always checks the
+    /// preconditions by reading the rows.
     Gc,
-    /// Anything else that commits nothing.
+    /// Other changes, which commit nothing, such as prewrites.
     NoCommit,
 }
 
@@ -41,38 +41,40 @@ impl SubmissionKind {
     }
 }
 
-/// Row changes of one transaction, applied together or not at all.
+/// Row changes of one transaction, applied atomically.
 pub struct Submission {
     pub group: RowBatch,
     pub kind: SubmissionKind,
     /// Whether [`submit`](super::Pipeline::submit) returns only when the commit is durable.
     pub durable: bool,
     pub conditions: Arc<CommitConditions>,
-    /// Dropped as soon as the changes are visible or rejected, before any wait for durability.
+    /// Dropped as soon as the changes are visible or rejected, before any wait for a sync. So row
+    /// queues and permits do not wait for the disk.
     pub attempt: Option<AttemptGuard>,
 }
 
-/// The answer to a submission.
+/// The result of a submission.
 #[derive(Debug)]
 pub enum SubmitResult {
-    /// The changes are visible. A commit has this timestamp.
+    /// The changes are visible. The timestamp is that of a commit.
     Applied(Option<Timestamp>),
-    /// None of them was made.
+    /// No change was applied.
     Rejected(Rejection),
 }
 
-/// Why changes were not made.
+/// Why a submission was rejected.
 #[derive(Debug)]
 pub enum Rejection {
     /// The row has a commit at this timestamp, after the snapshot of the transaction.
     WriteConflict(RowKey, Timestamp),
-    /// A live transaction holds the row's lock, or the lock is not the one that the change is about.
+    /// A running transaction has locked the row, or its lock is not the one that the change
+    /// expects. The version of the lock that was found.
     LockConflict(RowKey, Option<LockVersion>),
-    /// A precondition does not hold for the row as the engine has read it.
+    /// A precondition does not hold for the row as the engine read it.
     PreconditionFailed(RowKey, Box<Row>),
     /// The keyspace of this name was dropped.
     KeyspaceDropped(String),
-    /// The view that was read is older than the store allows.
+    /// The transaction's read view has expired.
     SnapshotTooOld,
     /// A grant that fences the transaction has ended.
     FenceLost(Box<LockLost>),

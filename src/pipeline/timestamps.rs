@@ -1,4 +1,8 @@
-//! Timestamps for transactions, from the oracle's durable reservation.
+//! Allocation of timestamps from the oracle's durable reservation.
+//!
+//! Every timestamp handed out is at or below the durable high-water mark, so no later incarnation
+//! hands it out again. A sync extends the reservation, usually well before it is used up. When it
+//! is used up, the caller waits for a sync; that can be the leader in the middle of a group.
 
 use std::sync::Arc;
 
@@ -8,7 +12,7 @@ use crate::oracle::{LocalOracle, is_exhausted};
 use crate::runtime::Env;
 use crate::timestamp::Timestamp;
 
-/// Allocates timestamps, and waits for a sync where the reservation is used up.
+/// See the [module](self).
 pub struct Timestamps {
     oracle: Arc<LocalOracle>,
     env: Arc<dyn Env>,
@@ -20,11 +24,12 @@ impl Timestamps {
         Self { oracle, env, sync }
     }
 
+    /// A timestamp greater than all others handed out before this call. May wait for a sync.
     pub fn next(&self) -> Result<Timestamp> {
         self.next_and_clock().map(|(ts, _)| ts)
     }
 
-    /// A timestamp, and the wall clock in milliseconds since 1970.
+    /// [`Timestamps::next`], and the wall clock in milliseconds since 1970.
     pub fn next_and_clock(&self) -> Result<(Timestamp, u64)> {
         loop {
             let now = self.env.unix_millis();
@@ -35,26 +40,31 @@ impl Timestamps {
         }
     }
 
-    /// A timestamp, unless it would have to be waited for.
+    /// A timestamp, if that needs no wait.
     #[cfg(feature = "tokio")]
     pub fn try_next(&self) -> Option<Timestamp> {
         self.oracle.next(self.env.unix_millis())
     }
 
-    /// Requests a further reservation when less than half of it is left, so that no caller has to wait
-    /// for one.
+    /// Requests a sync that extends the reservation when less than half of it is left, so that
+    /// callers rarely wait.
     pub fn request_reservation(&self) {
         if self.oracle.needs_reservation(self.env.unix_millis()) {
             self.sync.request_sync();
         }
     }
 
-    /// Keeps timestamps close to the wall clock: after a pause the first commit waits for one more sync.
+    /// Keeps timestamps close to the wall clock. In return the first commit after a pause waits for
+    /// one more sync.
     pub fn track_wall_clock(&self) {
         self.oracle.track_wall_clock();
     }
 
-    /// Makes every later timestamp greater than `ts`, which comes from another store.
+    /// Makes every later timestamp greater than `ts`, which comes from another store. May wait for
+    /// a sync.
+    ///
+    /// # Errors
+    /// `Corruption` if `ts` is so high that no room for reservations is left.
     pub fn advance_past(&self, ts: Timestamp) -> Result<()> {
         if is_exhausted(ts) {
             return Err(exhausted());
@@ -64,7 +74,7 @@ impl Timestamps {
     }
 }
 
-/// The error where no timestamps are left.
+/// The error when no timestamps are left.
 pub fn exhausted() -> Error {
     ErrorKind::Corruption("the timestamp oracle is exhausted".into()).into()
 }

@@ -1,7 +1,8 @@
-//! Read views: the newest one, and those that are still in use.
+//! Read views: the newest one, and those in use.
 //!
-//! After each write the leader publishes one shared view of all that is applied; a transaction begins
-//! with that view. Views in use set the GC horizon, and expire at the age limit.
+//! After each write with a commit the leader publishes one view of all that is applied. Every
+//! transaction that begins until the next write shares it, so a begin opens no engine snapshot.
+//! [Views in use](super::snapshot_list) limit GC, and expire at the age limit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,15 +41,16 @@ impl Views {
         Arc::clone(&self.visible.lock())
     }
 
-    /// Publishes a view of what is applied. Only the leader calls this. `newest` is the newest commit
-    /// among the changes, if there is one.
+    /// Publishes a view of all that is applied. Only the leader calls this. `newest` is the newest
+    /// commit among the changes, if there is one. Without one, and if lock checks need not change,
+    /// the present view stays.
     pub fn publish(&self, newest: Option<Timestamp>, now: Duration) -> Result<()> {
         let (read_ts, checked_locks) = {
             let visible = self.visible.lock();
             (visible.read_ts, visible.must_check_locks)
         };
-        // Read before the snapshot is opened: a lock that becomes a version in between is then looked at
-        // once too often, never once too seldom.
+        // Sampled before the snapshot is opened. If a committed lock becomes a version in between,
+        // reads of the view check locks without need. The other order could skip a needed check.
         let must_check_locks = self.fates.may_hide_commits();
         if newest.is_none() && must_check_locks == checked_locks {
             return Ok(());
@@ -63,7 +65,7 @@ impl Views {
         Ok(())
     }
 
-    /// The commit at this timestamp is acknowledged to a caller: later durable snapshots include it.
+    /// Records the newest acknowledged commit: later durable snapshots include it.
     pub fn note_acked(&self, commit_ts: Timestamp) {
         self.acked_ts.fetch_max(commit_ts.to_u64(), Ordering::AcqRel);
     }
@@ -73,23 +75,26 @@ impl Views {
         Timestamp::from_u64(self.acked_ts.load(Ordering::Acquire))
     }
 
-    /// The oldest timestamp at which a transaction or snapshot reads, now or later.
+    /// The oldest timestamp at which a current or future transaction reads. Snapshots of earlier
+    /// timestamps are not counted.
     pub fn oldest_read_ts(&self) -> Timestamp {
         let visible = self.visible().read_ts;
         self.snapshots.lock().oldest_read_ts().map_or(visible, |oldest| oldest.min(visible))
     }
 
-    /// Registers a view of an earlier timestamp, so that it is counted and expires.
+    /// Registers a view of an earlier timestamp, so that it expires and is counted by
+    /// [`Views::open`].
     pub fn add_historical(&self, view: &Arc<ReadView>) {
         self.snapshots.lock().add_historical(view, self.env.elapsed());
     }
 
-    /// How many different views are in use.
+    /// Number of distinct views in use.
     pub fn open(&self) -> usize {
         self.snapshots.lock().count()
     }
 
-    /// Expires the views that were replaced longer ago than `age`; returns how many.
+    /// Expires the views that were replaced longer ago than `age`; returns how many had not expired
+    /// yet.
     pub fn expire(&self, age: Duration) -> usize {
         self.snapshots.lock().expire(self.env.elapsed().saturating_sub(age))
     }

@@ -1,4 +1,7 @@
 //! Keyspace handles.
+//!
+//! A handle has the keyspace's id and name. The descriptor, which all handles of a keyspace share,
+//! has the current name and whether the keyspace was dropped.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +11,8 @@ use crate::keyspace_descriptor::KeyspaceDescriptor;
 use crate::row::{KeyspaceId, RowKey};
 use crate::store::catalog::VisibilityCache;
 
-/// A named, ordered set of rows. Cheap to clone; any thread may use it.
+/// A named, ordered set of rows (RocksDB: column family). A handle is cheap to clone and can be
+/// used by any thread.
 #[derive(Clone)]
 pub struct Keyspace {
     pub(in crate::store) inner: Arc<KeyspaceInner>,
@@ -19,7 +23,7 @@ pub(in crate::store) struct KeyspaceInner {
     pub id: KeyspaceId,
     pub descriptor: Arc<KeyspaceDescriptor>,
     pub visibility: VisibilityCache,
-    /// Tells one store's keyspaces from another's; no two stores of a process have the same.
+    /// The instance of the store that opened the handle; unique in a process.
     pub instance_id: u64,
 }
 
@@ -28,13 +32,14 @@ impl Keyspace {
         Self { inner: state, name: name.into() }
     }
 
-    /// The name under which it was opened or listed. [`Store::rename_keyspace`](crate::store::Store::rename_keyspace) changes that of
-    /// no handle that there is.
+    /// The name with which it was opened or listed.
+    /// [`Store::rename_keyspace`](crate::store::Store::rename_keyspace) does not change the name of
+    /// existing handles.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its number, which no other keyspace of the store ever gets.
+    /// Its id, which no other keyspace of the store ever gets.
     pub fn id(&self) -> KeyspaceId {
         self.inner.id
     }

@@ -1,4 +1,16 @@
 //! The public API: stores, keyspaces, transactions, snapshots.
+//!
+//! | module | what |
+//! |---|---|
+//! | `open`, `options` | opening a store with the options of a [`Builder`] |
+//! | `keyspace`, `catalog` | handles; creating, renaming and dropping keyspaces |
+//! | `txn`, `read` | transactions, snapshots, scans |
+//! | `named_locks` | locks on names, and fences |
+//! | `maintenance` | dump, restore, verification, repair |
+//! | `introspect` | statistics, row locks, active and slow transactions, the status file |
+//!
+//! The store uses the coordinator through its trait alone, so the same code runs on an exclusive
+//! engine, on a shared one, and read-only.
 
 mod catalog;
 mod introspect;
@@ -56,13 +68,14 @@ use crate::store::introspect::slow_log::SlowLog;
 use crate::store::named_locks::NamedLocks;
 use crate::timestamp::Timestamp;
 
-/// Numbers the stores of this process.
+/// The next instance id: a number for each store that this process opens.
 static NEXT_INSTANCE_ID: AtomicU64 = AtomicU64::new(0);
 
-/// A transactional key-value store with snapshot isolation. Cheap to clone; clones are the same store.
+/// A transactional key-value store with snapshot isolation. Cheap to clone; clones are the same
+/// store.
 ///
-/// The store closes when the last clone, transaction, snapshot and scan is gone, or by [`Store::close`]. Keyspace handles
-/// do not keep it open.
+/// The store closes when its last clone, transaction, snapshot and scan is dropped, or by
+/// [`Store::close`]. Keyspace handles do not keep it open.
 ///
 /// ```
 /// # fn main() -> percolite::Result<()> {
@@ -78,7 +91,7 @@ static NEXT_INSTANCE_ID: AtomicU64 = AtomicU64::new(0);
 #[derive(Clone)]
 pub struct Store {
     inner: Arc<Inner>,
-    /// `None` for the background thread, which must not keep the store from closing.
+    /// `None` in the background worker, which must not keep the store open.
     _open: Option<Arc<CloseOnDrop>>,
 }
 
@@ -86,17 +99,17 @@ fn next_instance_id() -> u64 {
     NEXT_INSTANCE_ID.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Closes the store with its last user.
+/// Closes the store when its last handle is dropped.
 struct CloseOnDrop(Arc<Inner>);
 
 impl Drop for CloseOnDrop {
     fn drop(&mut self) {
-        // Nobody is left to be told; `Store::close` is for those who want to know.
+        // A drop cannot return an error; `Store::close` does.
         let _ = self.0.close();
     }
 }
 
-/// What all handles of one store share.
+/// The state that all handles of a store share.
 pub(crate) struct Inner {
     coordinator: Arc<dyn Coordinator>,
     engine: Arc<dyn Engine>,
@@ -108,25 +121,25 @@ pub(crate) struct Inner {
     slow_log: SlowLog,
     admission: Arc<AdmissionController>,
     instance_id: u64,
-    /// `None` where none can be taken.
+    /// `None` if named locks are not supported.
     locks: Option<Arc<NamedLocks>>,
     closing: AtomicBool,
     closed: AtomicBool,
-    /// By the runtime's clock.
+    /// Time of opening, by the runtime's monotonic clock.
     opened_at: Duration,
-    /// When the status was last published, by the same clock.
+    /// Time at which the status file was last written, by the same clock.
     #[cfg(feature = "rocks")]
     status_written_at: crate::sync::Mutex<Duration>,
 }
 
 impl Store {
-    /// Options for opening a store.
+    /// The options for opening a store, all at their defaults.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// Opens the store in a folder with default options. See [`Builder::open`], also for what a crash
-    /// has left.
+    /// Opens the store in a directory with default options. See [`Builder::open`], also for
+    /// recovery after a crash.
     ///
     /// # Errors
     /// Those of [`Builder::open`].
@@ -135,23 +148,23 @@ impl Store {
         Self::builder().open(path)
     }
 
-    /// Opens a store in fresh memory with default options, for tests.
+    /// Opens a new store in memory with default options, for tests. Its content ends with it.
     ///
     /// # Errors
-    /// None that a caller could do anything about.
+    /// None in practice: the default options are valid, and memory has no I/O errors.
     pub fn in_memory() -> Result<Self> {
         Self::builder().in_memory()
     }
 
     fn open_exclusive(engine: Arc<dyn Engine>, options: Options, runtime: Arc<dyn Env>) -> Result<Self> {
         if !engine.capabilities().exclusive {
-            return Err(Error::invalid("the engine is shared with others: open it with open_shared"));
+            return Err(Error::invalid("the engine is shared: open it with open_shared"));
         }
         if engine.capabilities().batch_rows_max < 2 {
-            return Err(Error::invalid("an engine of one process must be able to change two rows at once"));
+            return Err(Error::invalid("an exclusive engine must support batches of at least two rows"));
         }
-        let identity = next_instance_id();
-        let metrics = Arc::new(Metrics::new(identity));
+        let instance_id = next_instance_id();
+        let metrics = Arc::new(Metrics::new(instance_id));
         let coordinator = EmbeddedCoordinator::open(
             Arc::clone(&engine),
             Arc::clone(&runtime),
@@ -163,7 +176,7 @@ impl Store {
         let opened = runtime.elapsed();
         let locks = coordinator
             .lock_authority()
-            .map(|authority| NamedLocks::new(authority, &runtime, options.application_name.as_deref(), identity));
+            .map(|authority| NamedLocks::new(authority, &runtime, options.application_name.as_deref(), instance_id));
         let store = Self::from_inner(Inner {
             opened_at: opened,
             locks,
@@ -178,7 +191,7 @@ impl Store {
             catalog: Catalog::default(),
             active: ActiveReaders::default(),
             slow_log: SlowLog::default(),
-            instance_id: identity,
+            instance_id,
             closed: AtomicBool::new(false),
             options,
         });
@@ -198,7 +211,7 @@ impl Store {
         self.inner.check_open()
     }
 
-    /// What the background does for the store, in this order.
+    /// The store's tasks in the background worker, in the order of a round.
     fn background_tasks(&self) -> Vec<BackgroundTask> {
         let task = |name, work: fn(&Self) -> Result<()>| -> BackgroundTask {
             let background = self.background_handle();
@@ -211,30 +224,30 @@ impl Store {
             }),
             #[cfg(feature = "rocks")]
             task("status_file", Self::write_status_file),
-            task("purge_keyspaces", Self::erase_dropped),
+            task("purge_keyspaces", Self::purge_dropped),
             task("leases", Self::prune_locks),
         ]
     }
 
-    fn open_shared(commons: SharedConfig, options: Options, runtime: Arc<dyn Env>) -> Self {
-        let identity = next_instance_id();
-        let metrics = Arc::new(Metrics::new(identity));
-        let engine = Arc::clone(&commons.engine);
-        let coordinator = Arc::new(SharedCoordinator::new(commons, Arc::clone(&runtime), Arc::clone(&metrics)));
-        Self::new_without_pipeline(coordinator, engine, (identity, metrics), options, runtime)
+    fn open_shared(config: SharedConfig, options: Options, runtime: Arc<dyn Env>) -> Self {
+        let instance_id = next_instance_id();
+        let metrics = Arc::new(Metrics::new(instance_id));
+        let engine = Arc::clone(&config.engine);
+        let coordinator = Arc::new(SharedCoordinator::new(config, Arc::clone(&runtime), Arc::clone(&metrics)));
+        Self::new_without_pipeline(coordinator, engine, (instance_id, metrics), options, runtime)
     }
 
     fn open_read_only(engine: Arc<dyn Engine>, options: Options, runtime: Arc<dyn Env>) -> Result<Self> {
         let coordinator = Arc::new(ReadOnlyCoordinator::open(&*engine, Arc::clone(&runtime))?);
-        let identity = next_instance_id();
-        let metrics = Arc::new(Metrics::new(identity));
-        Ok(Self::new_without_pipeline(coordinator, engine, (identity, metrics), options, runtime))
+        let instance_id = next_instance_id();
+        let metrics = Arc::new(Metrics::new(instance_id));
+        Ok(Self::new_without_pipeline(coordinator, engine, (instance_id, metrics), options, runtime))
     }
 
     fn new_without_pipeline(
         coordinator: Arc<dyn Coordinator>,
         engine: Arc<dyn Engine>,
-        (identity, metrics): (u64, Arc<Metrics>),
+        (instance_id, metrics): (u64, Arc<Metrics>),
         options: Options,
         runtime: Arc<dyn Env>,
     ) -> Self {
@@ -253,7 +266,7 @@ impl Store {
             catalog: Catalog::default(),
             active: ActiveReaders::default(),
             slow_log: SlowLog::default(),
-            instance_id: identity,
+            instance_id,
             closed: AtomicBool::new(false),
             options,
         })
@@ -271,8 +284,9 @@ impl Store {
 
     /// Begins a transaction that reads the newest visible state.
     ///
-    /// What it reads may not be durable yet: until [`Txn::commit`] or [`Txn::wait_reads_durable`] has answered, values read are
-    /// provisional, and a power cut may take them back. [`Store::transact`] sees to that by itself.
+    /// What it reads may not be durable yet. Until [`Txn::commit`], [`Txn::rollback`] or
+    /// [`Txn::wait_reads_durable`] returns, a power cut may undo the commits that it has read.
+    /// [`Store::transact`] waits for that itself.
     ///
     /// # Errors
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed).
@@ -280,100 +294,120 @@ impl Store {
         self.begin_with(TxnOptions::default())
     }
 
-    /// [`Store::begin`] with options of its own.
+    /// [`Store::begin`] with options for this transaction.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] when an option is out of [bounds](crate::bounds), [`ErrorKind::Closed`](crate::ErrorKind::Closed).
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if an option is out of
+    /// [range](crate::bounds); those of [`Store::begin`].
     pub fn begin_with(&self, options: TxnOptions) -> Result<Txn> {
         let txn = Txn::begin(self, options)?;
         self.inner.metrics.transactions_started.add(1);
         Ok(txn)
     }
 
-    /// A consistent, repeatable view of everything acknowledged before this call, all of it durable. Waits for a sync only
-    /// after buffered commits. A store opened [`Durability::Buffered`] shows everything visible instead.
+    /// A consistent view of everything acknowledged before this call, all of it durable. The call
+    /// waits for a sync only after buffered commits. In a store opened with
+    /// [`Durability::Buffered`] the snapshot shows everything visible, durable or not, without
+    /// waiting.
     ///
     /// # Errors
-    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed), [`ErrorKind::Undetermined`](crate::ErrorKind::Undetermined) when the sync
-    /// fails.
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed);
+    /// [`ErrorKind::Undetermined`](crate::ErrorKind::Undetermined) if the sync fails.
     pub fn snapshot(&self) -> Result<Snapshot> {
         self.inner.check_open()?;
         Ok(Snapshot::new(self, self.inner.coordinator.snapshot()?))
     }
 
-    /// A view of what was committed at or below a moment of the past: a [`Timestamp`], such as a commit's or another snapshot's,
-    /// or a [`SystemTime`](std::time::SystemTime), which stands for the first timestamp of its millisecond. It shows what a
-    /// snapshot showed then, and keeps it from being reclaimed until [`Builder::max_snapshot_age`] after this call.
+    /// A snapshot of everything committed at or below a timestamp in the history. The argument is a
+    /// [`Timestamp`], such as a commit's or another snapshot's, or a
+    /// [`SystemTime`](std::time::SystemTime), which means the first timestamp of its millisecond.
     ///
-    /// Timestamps follow the clock of the machine, as far as [`Timestamp::millis`] says; exact to the commit is only a timestamp.
+    /// It shows what a snapshot showed at that timestamp. It expires [`Builder::max_snapshot_age`]
+    /// after this call; until then GC keeps what it shows.
+    ///
+    /// Timestamps follow the machine's clock within the limits described at [`Timestamp::millis`].
+    /// To select an exact commit, use its timestamp and not a time.
     ///
     /// # Errors
-    /// [`ErrorKind::SnapshotTooOld`] for a moment before the history that is kept, [`ErrorKind::InvalidArgument`] when the store
-    /// keeps none ([`Builder::history_retention`]), for a moment that lies in the future, and always where others share the engine
-    /// ([`Builder::open_shared`]);
-    /// [`ErrorKind::Closed`], [`ErrorKind::Undetermined`] when a sync fails.
+    /// - [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld): the timestamp is before
+    ///   the start of the history.
+    /// - [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument): the store keeps no
+    ///   history ([`Builder::history_retention`]), the timestamp is in the future, or the engine is
+    ///   shared ([`Builder::open_shared`]).
+    /// - [`ErrorKind::Closed`](crate::ErrorKind::Closed),
+    ///   [`ErrorKind::Undetermined`](crate::ErrorKind::Undetermined) if a sync fails.
     pub fn snapshot_at(&self, at: impl Into<Timestamp>) -> Result<Snapshot> {
         self.inner.check_open()?;
         Ok(Snapshot::new(self, self.inner.coordinator.snapshot_at(at.into())?))
     }
 
-    /// Returns once everything committed before this call is durable, buffered commits included.
+    /// Blocks until everything committed before this call is durable, buffered commits included.
     ///
     /// # Errors
-    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed), [`ErrorKind::Undetermined`](crate::ErrorKind::Undetermined) when the sync
-    /// fails.
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed);
+    /// [`ErrorKind::Undetermined`](crate::ErrorKind::Undetermined) if the sync fails.
     pub fn sync(&self) -> Result<()> {
         self.inner.check_open()?;
-        // A store that has failed returns its failure, even where nothing is left to sync.
+        // A store that has failed returns its failure even if nothing is left to sync.
         self.inner.coordinator.check_open()?;
         self.inner.coordinator.sync(None)
     }
 
-    /// The store's own random number; `None` where it has none.
+    /// The [store id](crate::store_id); `None` if none is assigned.
     fn store_id(&self) -> Result<Option<u64>> {
         self.inner.check_open()?;
         Ok(crate::store_id::load(&*self.inner.engine)?)
     }
 
-    /// Returns once everything at or below `ts` that there is is durable.
+    /// Blocks until every visible commit at or below `ts` is durable. Does nothing on a shared
+    /// engine.
     fn wait_durable_up_to(&self, ts: Timestamp) -> Result<()> {
         if self.inner.coordinator.is_exclusive() { self.inner.coordinator.sync(Some(ts)) } else { Ok(()) }
     }
 
-    /// Makes a copy of the store in a new folder, which can be opened as a store of its own. Transactions go on meanwhile; the copy
-    /// is what the store was at one moment of this call: everything acknowledged before is in it. On the same file system the
-    /// greater part is not copied but linked, so it is quick and costs little space until the two grow apart.
+    /// Makes a copy of the store in a new directory, which can be opened as a store of its own.
+    /// Transactions continue meanwhile. The copy is a consistent state of the store during this
+    /// call, with everything acknowledged before it. On the same file system most of it is hard
+    /// links, so it is quick and takes little space until the two stores diverge.
     ///
-    /// What is in the log is handed down into the tables first. The tables are linked, and the copy gets an empty log with an identity
-    /// of its own. The marker comes last, so a copy that was cut short is a folder that is no store, and opening it says so. Accepted losses
-    /// ([`Store::data_losses`]) are not copied. Nor does the copy
-    /// hold any [lock](Store::lock): opening it for writing removes the leases. Its tokens may repeat those of this store.
+    /// The memtables are flushed first. The tables are then linked, and the copy gets an empty
+    /// write-ahead log with an id of its own. The marker file is written last: a copy that was
+    /// interrupted is not a store, and opening it returns an error. Accepted data losses
+    /// ([`Store::data_losses`]) are not copied. The copy holds no [named lock](Store::lock):
+    /// opening it for writing removes the leases. Its fencing tokens may repeat those of this
+    /// store.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] when the folder exists or cannot be made; [`ErrorKind::InvalidArgument`] when the path is empty and when
-    /// the store is in memory or was opened read-only (its folder can be copied as it is); [`ErrorKind::Closed`].
-    pub fn checkpoint(&self, folder: impl AsRef<std::path::Path>) -> Result<()> {
+    /// - [`ErrorKind::Io`](crate::ErrorKind::Io): the directory exists or cannot be created, or the
+    ///   copy fails.
+    /// - [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument): the path is empty, or
+    ///   the store is in memory or open read-only. The directory of a read-only store can be copied
+    ///   as it is.
+    /// - [`ErrorKind::Closed`](crate::ErrorKind::Closed).
+    pub fn checkpoint(&self, directory: impl AsRef<std::path::Path>) -> Result<()> {
         self.inner.check_open()?;
         if self.inner.options.read_only {
-            return Err(Error::invalid("a store that is open read-only does not change: copy its folder"));
+            return Err(Error::invalid("a read-only store cannot be checkpointed; copy its directory"));
         }
-        if folder.as_ref().as_os_str().is_empty() {
-            return Err(Error::invalid("a checkpoint's path must not be empty"));
+        if directory.as_ref().as_os_str().is_empty() {
+            return Err(Error::invalid("the path of a checkpoint must not be empty"));
         }
         self.inner.coordinator.check_open()?;
-        Ok(self.inner.engine.checkpoint(folder.as_ref())?)
+        Ok(self.inner.engine.checkpoint(directory.as_ref())?)
     }
 
-    /// Makes everything durable and ends the background work. Every later call on this store, its transactions and
-    /// snapshots answers [`ErrorKind::Closed`](crate::ErrorKind::Closed). The folder can be opened again once all handles are
-    /// dropped. Of several calls the first one is told how it went.
+    /// Makes everything durable and stops the background worker. Every later call on this store,
+    /// its transactions and snapshots returns [`ErrorKind::Closed`](crate::ErrorKind::Closed). The
+    /// directory can be opened again once all handles are dropped. If `close` is called several
+    /// times, only the first call reports errors.
     ///
-    /// Waits for [locks](Store::lock) end with [`ErrorKind::Closed`](crate::ErrorKind::Closed), and their guards are lost. Leases that have
-    /// a guard are released, durably; those without one ([`LockGuard::detach`]) stay.
+    /// Waits for [named locks](Store::lock) end with
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed), and lock guards become invalid. Leases that
+    /// have a guard are released, durably. Leases without one ([`LockGuard::detach`]) stay.
     ///
     /// # Errors
-    /// [`ErrorKind::Undetermined`](crate::ErrorKind::Undetermined), with the cause, when the sync fails or the store had failed
-    /// before: what was acknowledged as buffered may be lost.
+    /// [`ErrorKind::Undetermined`](crate::ErrorKind::Undetermined), with the cause, if the sync
+    /// fails or the store had failed earlier: buffered commits may be lost.
     pub fn close(self) -> Result<()> {
         self.inner.close()
     }
@@ -392,7 +426,7 @@ impl Inner {
         if self.closing.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        // Leases are released by commits, which a closed store does not take.
+        // Before the store is closed: leases are released by commits.
         if let Some(locks) = &self.locks {
             locks.close(&Store { inner: Arc::clone(self), _open: None });
         }
@@ -405,7 +439,7 @@ impl Inner {
     fn shut_down(&self) -> Result<()> {
         self.coordinator.stop_background();
         if self.options.status_file_interval.is_some() {
-            // A status file that is left does no harm.
+            // A stale status file does no harm.
             let _ = self.engine.write_status_file(None);
         }
         let closed = self.coordinator.close();
@@ -413,7 +447,8 @@ impl Inner {
         closed
     }
 
-    /// Bounds what a forgotten snapshot keeps from being collected, and how much a power cut can take of buffered commits.
+    /// Expires old snapshots, so that a leaked one does not block GC forever, and requests a sync,
+    /// so that a power cut loses few buffered commits.
     fn run_maintenance(&self) {
         if self.coordinator.maintain(self.options.max_snapshot_age) > 0 {
             self.report_expired();

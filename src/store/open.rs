@@ -1,4 +1,4 @@
-//! How a store is opened with the options of a [`Builder`].
+//! Opening a store with the options of a [`Builder`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,36 +11,43 @@ use crate::error::Result;
 use crate::store::{Builder, Store};
 
 impl Builder {
-    /// Opens the store in a folder, which is created if it is missing or empty (but not [read-only](Builder::read_only)). One process, and one `Store` in it, can
-    /// have a folder open at a time.
+    /// Opens the store in a directory. If it is missing or empty it is created, unless the store is
+    /// opened [read-only](Builder::read_only). Only one `Store` of one process can have a directory
+    /// open at a time; [read-only](Builder::read_only) stores can share it among themselves.
     ///
-    /// Opening first reads what the log has and the tables have not: how much at most is said at
-    /// [`Builder::write_buffer_bytes`]. Row locks that a crash left are not resolved here, however
-    /// many: the [sweep](Builder::background_resolve) does it in the background; a read or write that meets one first resolves it itself.
-    /// See [after a crash](crate::cookbook#after-a-crash) for what is left, what it costs and how to
-    /// see it.
+    /// Opening reads the part of the write-ahead log that is not flushed to the tables;
+    /// [`Builder::write_buffer_bytes`] bounds its size. It does not resolve row locks that a crash
+    /// has left, however many. The [background worker](Builder::background_resolve) does that; a
+    /// read or write that meets such a lock first resolves it itself. See [after a
+    /// crash](crate::cookbook#after-a-crash) for what remains after a crash, what it costs, and how
+    /// to observe it.
     ///
-    /// The end of a log that a power cut has torn is no loss: nothing in it was acknowledged as durable. Where commits that were cannot be
-    /// read any more, the store is not opened, and the error has the fingerprint of the loss. The ways on are a backup, a
-    /// [repair](Builder::repair), or to [go on without them](Builder::accept_data_loss).
+    /// A log end that is torn by a power cut is not a loss: nothing in it was acknowledged as
+    /// durable. If acknowledged commits cannot be read, the store does not open, and the error has
+    /// the fingerprint of the loss. Then restore a backup, [repair](Builder::repair) the store, or
+    /// [accept the loss](Builder::accept_data_loss).
     ///
-    /// What cannot be known: damage to the last group of synced commits looks like a torn end until a later frame of the log
-    /// witnesses the group as durable. An idle store writes such a frame some 20 ms after its last sync, and a store that is closed at once.
+    /// One case cannot be detected. Damage to the last group of synced commits looks like a torn
+    /// end until a later frame of the log proves that the group was durable. An idle store writes
+    /// that frame some 20 ms after its last sync, and a store that is closed writes it immediately.
     ///
     /// # Errors
-    /// [`ErrorKind::AlreadyOpen`](crate::ErrorKind::AlreadyOpen) when it is open elsewhere,
-    /// [`ErrorKind::UnrecognizedFormat`](crate::ErrorKind::UnrecognizedFormat) when the folder holds something else, another format or a store of a
-    /// development version (nothing in it is changed), [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) when what is there is
-    /// damaged, the tables of a store are missing, or acknowledged commits are lost from its log,
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when the path is empty or an option out
-    /// of [bounds](crate::bounds), and [`ErrorKind::Io`](crate::ErrorKind::Io).
+    /// - [`ErrorKind::AlreadyOpen`](crate::ErrorKind::AlreadyOpen): the store is open elsewhere.
+    /// - [`ErrorKind::UnrecognizedFormat`](crate::ErrorKind::UnrecognizedFormat): the directory has
+    ///   other content, another format, or a store of a development version. Nothing in it was
+    ///   changed.
+    /// - [`ErrorKind::Corruption`](crate::ErrorKind::Corruption): the store is damaged, its tables
+    ///   are missing, or acknowledged commits are lost from its log.
+    /// - [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument): the path is empty, or
+    ///   an option is out of [range](crate::bounds).
+    /// - [`ErrorKind::Io`](crate::ErrorKind::Io).
     #[cfg(feature = "rocks")]
     pub fn open(self, path: impl AsRef<std::path::Path>) -> Result<Store> {
         let engine = self.durable_engine(path)?;
         self.open_engine(engine)
     }
 
-    /// The engine that [`Builder::open`] uses, for a caller that wants to put something in between and hand it to
+    /// The engine that [`Builder::open`] uses, for a caller that wraps it before it calls
     /// [`Builder::open_engine`].
     ///
     /// # Errors
@@ -50,7 +57,7 @@ impl Builder {
         use crate::engine::folder::{FolderEngine, FolderStorage};
         self.options.check()?;
         if path.as_ref().as_os_str().is_empty() {
-            return Err(crate::error::Error::invalid("a store's path must not be empty"));
+            return Err(crate::error::Error::invalid("the path of a store must not be empty"));
         }
         let open = if self.options.read_only { FolderStorage::open_read_only } else { FolderStorage::open };
         Ok(Arc::new(FolderEngine::new(open(path.as_ref(), self.folder_options())?, true)))
@@ -66,16 +73,17 @@ impl Builder {
         }
     }
 
-    /// Opens a store in fresh memory.
+    /// Opens a new store in memory. Its content ends with it.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when an option is out of [bounds](crate::bounds), also one that
-    /// is of no use in memory.
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if an option is out of
+    /// [range](crate::bounds), even one that has no effect in memory.
     pub fn in_memory(self) -> Result<Store> {
         self.open_in_memory(&SimStorage::new())
     }
 
-    /// Opens a store in memory that survives it, and can be crashed: see [`SimStorage`].
+    /// Opens a store in memory that outlives the store and can simulate a crash: see
+    /// [`SimStorage`].
     ///
     /// # Errors
     /// Those of [`Builder::in_memory`].
@@ -83,11 +91,11 @@ impl Builder {
         self.open_engine(Arc::new(memory.exclusive_engine()))
     }
 
-    /// Opens a store on an engine that this process has for itself.
+    /// Opens a store on an engine that only this process uses.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when the engine is not exclusive or an option out of
-    /// [bounds](crate::bounds), and what the engine answers.
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if the engine is not
+    /// exclusive or an option is out of [range](crate::bounds); the engine's own errors.
     pub fn open_engine(self, engine: Arc<dyn Engine>) -> Result<Store> {
         self.options.check()?;
         if self.options.read_only {
@@ -96,20 +104,23 @@ impl Builder {
         Store::open_exclusive(engine, self.options, self.runtime)
     }
 
-    /// Opens a store as one client of an engine that others use too. Commits always take two phases, and keyspaces
-    /// cannot be dropped.
+    /// Opens a store as one of several clients of a shared engine. All commits have two phases.
+    /// Dropping keyspaces, restoring, large transactions and named locks are not supported.
     ///
-    /// Every commit keeps what it replaces here, for readers that are behind, but the past cannot be asked for, whatever
-    /// [`Builder::history_retention`] says: [`Store::snapshot_at`] answers [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument), and
-    /// [`Snapshot::versions`](crate::store::Snapshot::versions) is sure of the newest version only. No client keeps note of the moment from which
-    /// on all that was replaced is there, and none collects it.
+    /// Every commit keeps the versions that it replaces, for clients that read at older timestamps.
+    /// But historical reads are not supported, whatever [`Builder::history_retention`] is:
+    /// [`Store::snapshot_at`] returns
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument), and
+    /// [`Snapshot::versions`](crate::store::Snapshot::versions) returns only the newest version. No
+    /// client records the timestamp from which on the history is complete, and none removes old
+    /// versions.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when an option, or [`SharedConfig::ttl_ms`], is out of
-    /// [bounds](crate::bounds).
-    pub fn open_shared(self, commons: SharedConfig) -> Result<Store> {
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if an option, or
+    /// [`SharedConfig::ttl_ms`], is out of [range](crate::bounds).
+    pub fn open_shared(self, config: SharedConfig) -> Result<Store> {
         self.options.check()?;
-        bounds::LOCK_TTL.check(Duration::from_millis(commons.ttl_ms).as_nanos())?;
-        Ok(Store::open_shared(commons, self.options, self.runtime))
+        bounds::LOCK_TTL.check(Duration::from_millis(config.ttl_ms).as_nanos())?;
+        Ok(Store::open_shared(config, self.options, self.runtime))
     }
 }

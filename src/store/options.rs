@@ -1,4 +1,6 @@
-//! Limits and options.
+//! The size limits of keys and values, and the options of a store and of a transaction.
+//!
+//! [`bounds`] has the ranges of the options.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,14 +10,14 @@ use crate::coordinator::{CommitProtocol, HistoryRetention};
 use crate::engine::Compression;
 use crate::runtime::{Env, SystemEnv};
 
-/// The longest key, in bytes. The shortest has one byte.
+/// The maximum size of a key, in bytes. The minimum is one byte.
 pub const MAX_KEY_BYTES: usize = 16 << 10;
-/// The longest value, in bytes.
+/// The maximum size of a value, in bytes.
 pub const MAX_VALUE_BYTES: usize = 32 << 20;
-/// The longest name of a keyspace, in bytes.
+/// The maximum size of a keyspace name, in bytes.
 pub const MAX_KEYSPACE_NAME_BYTES: usize = 255;
 
-/// Room for any row, and more.
+/// Twice the largest value, so every row fits.
 pub(in crate::store) const MAX_TRANSACTION_BYTES: usize = 64 << 20;
 const LARGE_TRANSACTION_BYTES: usize = 32 << 20;
 const CONFLICT_CACHE_ROWS: usize = 1 << 16;
@@ -24,20 +26,22 @@ const CONFLICT_CACHE_ROW_BYTES: usize = 40;
 /// When a commit is acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// When it would survive a power cut.
+    /// Once it survives a power cut: after a sync of the write-ahead log, which concurrent commits
+    /// share (group commit).
     #[default]
     Sync,
-    /// When it would survive the end of the process. A power cut may cost the commits of about the last second, in the order
-    /// of their timestamps: never one without all after it.
+    /// Once it is visible and survives the end of the process. A power cut may lose the commits of
+    /// about the last second, always the newest ones: if a commit is lost, all later ones are.
     Buffered,
 }
 
-/// How [`Store::transact`](crate::store::Store::transact) retries.
+/// The limits of the retries of [`Store::transact`](crate::store::Store::transact).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryPolicy {
-    /// The most attempts, the first one included; at least 1.
+    /// The maximum number of attempts, the first included; at least 1.
     pub max_attempts: u32,
-    /// No new attempt begins when this much time has passed since the call, waiting included. The first attempt is always made.
+    /// Time since the call, waits included, after which no new attempt begins. The first attempt is
+    /// always made.
     pub timeout: Duration,
 }
 
@@ -54,23 +58,26 @@ impl Default for RetryPolicy {
     }
 }
 
-/// Options of one transaction; what is `None` goes by the store's.
+/// The options of one transaction; `None` inherits the store's option.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TxnOptions {
     /// When the commit is acknowledged.
     pub durability: Option<Durability>,
     /// How the rows are committed.
     pub commit_protocol: Option<CommitProtocol>,
-    /// How retries are bounded. Out of [bounds](crate::bounds) every transaction with these options is refused, by
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) and before it begins, also one that is never retried.
+    /// The limits of retries. If they are out of [range](crate::bounds), a transaction with these
+    /// options fails with [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) before
+    /// it begins, even if it is never retried.
     pub retry_policy: Option<RetryPolicy>,
-    /// What the transaction is called where it is met: in [`Store::active_transactions`](crate::store::Store::active_transactions), in [`Store::slow_transactions`](crate::store::Store::slow_transactions), in the conflicts of
-    /// those that lose a row to it. Say what it is for, not which one it is. Any text of any length, which is nowhere copied.
+    /// A name for the kind of transaction, as `"transfer"`; not one for each transaction. It is
+    /// shown by [`Store::active_transactions`](crate::store::Store::active_transactions) and
+    /// [`Store::slow_transactions`](crate::store::Store::slow_transactions), and in the conflicts
+    /// of transactions that lose a row to this one. Any length; it is never copied.
     pub label: Option<&'static str>,
 }
 
 impl TxnOptions {
-    /// Those of the store, with a [label](TxnOptions::label).
+    /// The store's options, with a [label](TxnOptions::label).
     pub const fn with_label(label: &'static str) -> Self {
         Self { durability: None, commit_protocol: None, retry_policy: None, label: Some(label) }
     }
@@ -80,7 +87,7 @@ impl TxnOptions {
     }
 }
 
-/// Options of a store.
+/// The options of a store. The methods of [`Builder`] document them.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// See [`Builder::durability`].
@@ -126,14 +133,14 @@ pub struct Options {
 }
 
 impl Options {
-    /// Refuses what is out of bounds.
+    /// Checks that every option is in its range.
     pub(in crate::store) fn check(&self) -> Result<(), OptionOutOfRange> {
         let history = match self.history_retention {
             HistoryRetention::For(time) => Some(time),
             HistoryRetention::Unchanged | HistoryRetention::Disabled => None,
         };
         let time = |bounds: OptionRange, time: Duration| bounds.check(time.as_nanos());
-        // What is derived of it would be refused in its stead.
+        // First: else the error would name an option that is derived from it.
         self.memory_budget.map_or(Ok(()), |bytes| bounds::MEMORY_BUDGET.check(bytes as u128))?;
         bounds::BLOCK_CACHE_BYTES.check(self.block_cache_bytes as u128)?;
         bounds::WRITE_BUFFER_BYTES.check(self.write_buffer_bytes as u128)?;
@@ -182,9 +189,10 @@ impl Default for Options {
 
 /// Sets options and opens a store.
 ///
-/// Setting an option checks nothing. Opening does, whichever way and before anything is created: an option out of its bounds answers
-/// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) with the option, the value and the bounds. What lies within is not compared with
-/// the memory of the machine. The table is in code, too: [`bounds`].
+/// Options are checked when the store is opened, before anything is created. An option out of its
+/// range returns [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) with the option,
+/// the value and the range. The ranges do not depend on the machine's memory. In code they are in
+/// [`bounds`].
 ///
 #[doc = include_str!("../bounds.md")]
 ///
@@ -208,85 +216,103 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// When commits are acknowledged, unless a transaction says otherwise. Default: [`Durability::Sync`]. A store opened
-    /// [`Durability::Buffered`] also reads what is not durable yet.
+    /// When commits are acknowledged, unless a transaction has its own option. Default:
+    /// [`Durability::Sync`]. In a store opened with [`Durability::Buffered`] snapshots also show
+    /// commits that are not durable yet.
     pub fn durability(mut self, durability: Durability) -> Self {
         self.options.durability = durability;
         self
     }
 
-    /// How rows are committed, unless a transaction says otherwise. Default: [`CommitProtocol::Auto`].
+    /// How rows are committed, unless a transaction has its own option. Default:
+    /// [`CommitProtocol::Auto`].
     pub fn commit_protocol(mut self, protocol: CommitProtocol) -> Self {
         self.options.protocol = protocol;
         self
     }
 
-    /// Bounds the retries of [`Store::transact`](crate::store::Store::transact). At least one attempt, any time; default: 1000 attempts, 30 seconds.
+    /// The limits of the retries of [`Store::transact`](crate::store::Store::transact): at least
+    /// one attempt, any timeout. Default: 1000 attempts, 30 seconds.
     pub fn retry_policy(mut self, retry: RetryPolicy) -> Self {
         self.options.retry = retry;
         self
     }
 
-    /// Whether a background thread resolves the row locks that a crash left behind. Default: yes. Opening waits for it in neither case.
+    /// Whether the background worker resolves the orphan locks that a crash has left. Default: yes.
+    /// Opening never waits for it.
     ///
-    /// Without it a lock is resolved by the first reader or writer that meets it, and all by
-    /// [`Store::resolve_orphan_locks`](crate::store::Store::resolve_orphan_locks). Until that was called, or a sweep in
-    /// a later life has come to its end, [`Stats::may_have_orphan_locks`](crate::store::Stats::may_have_orphan_locks)
-    /// stays true even if none is left: every read looks for locks, commits ask the engine for them,
-    /// and a dropped keyspace keeps its space. A store that was opened without any lock pays nothing.
+    /// Without it an orphan lock is resolved by the first read or write that meets it, and all of
+    /// them by [`Store::resolve_orphan_locks`](crate::store::Store::resolve_orphan_locks). Until
+    /// that call, or the background worker of a later incarnation, has finished,
+    /// [`Stats::may_have_orphan_locks`](crate::store::Stats::may_have_orphan_locks) stays true even
+    /// if no lock is left. As long as it is true, every read checks for locks, commits read them
+    /// from the engine, and a dropped keyspace keeps its space. A store that was opened without any
+    /// lock has no such cost.
     pub fn background_resolve(mut self, sweep: bool) -> Self {
         self.options.background_resolve = sweep;
         self
     }
 
-    /// The most bytes of keys and values that one transaction may keep in memory: what it has written and not yet streamed,
-    /// and what its savepoints need to go back. Each row counts 64 bytes more. From 64 KiB to 1 GiB; default: 64 MiB.
+    /// The maximum size of a transaction in memory: its buffered writes, and what its savepoints
+    /// need to undo writes. It counts the bytes of keys and values, plus 64 for each row. From 64
+    /// KiB to 1 GiB; default: 64 MiB.
     ///
-    /// A row counts as a whole, so a limit below 32 MiB is one for values, too. A write beyond the limit answers
-    /// [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge), and the transaction stays as it was.
+    /// A row counts as a whole, so a limit below 32 MiB also limits values. A write beyond the
+    /// limit returns [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge) and leaves the transaction
+    /// as it was.
     pub fn max_transaction_bytes(mut self, bytes: usize) -> Self {
         self.options.max_transaction_bytes = bytes;
         self
     }
 
-    /// How much a transaction keeps in memory, counted as in [`Builder::max_transaction_bytes`], before it streams its writes
-    /// into the store: see [`Txn`](crate::store::Txn). Where others share the engine nothing is streamed. At least 1, which streams every row;
-    /// from [`Builder::max_transaction_bytes`] on none is, and a transaction of more than that is refused. Default: 32 MiB.
+    /// The size in memory, counted as in [`Builder::max_transaction_bytes`], at which a transaction
+    /// becomes a large one and locks its rows in the store: see [`Txn`](crate::store::Txn). At
+    /// least 1, with which every row is locked when it is written. From
+    /// [`Builder::max_transaction_bytes`] on there are no large transactions, and a transaction
+    /// above that limit is refused. No effect on a shared engine. Default: 32 MiB.
     ///
-    /// What is not streamed is written at once, takes about four times its bytes of memory meanwhile, and all other commits wait as long:
-    /// for 32 MiB in rows of 100 bytes about 0.1 s.
-    /// What is streamed takes about five times as long, and others get their turn after 1,024 rows.
+    /// A transaction below this size is written in one batch. That takes about four times its size
+    /// in memory, and all other commits wait for it: about 0.1 s for 32 MiB in rows of 100 bytes. A
+    /// large transaction takes about five times as long, and lets other commits proceed after every
+    /// 1,024 rows.
     pub fn large_transaction_bytes(mut self, bytes: usize) -> Self {
         self.options.large_transaction_bytes = bytes;
         self
     }
 
-    /// How long a transaction or snapshot may read a state that is no longer the newest; afterwards it is told
-    /// [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld). Looked at twice a second. At least a millisecond; with
-    /// [`Duration::MAX`] it never ends, and what it keeps from being collected grows for as long. Default: one hour.
+    /// How long a transaction or snapshot may read a state that is not the newest; after that its
+    /// calls return [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld). Checked twice
+    /// a second. At least a millisecond. With [`Duration::MAX`] it never expires, and the versions
+    /// that it keeps from GC grow without limit. Default: one hour.
     pub fn max_snapshot_age(mut self, age: Duration) -> Self {
         self.options.max_snapshot_age = age;
         self
     }
 
-    /// Has every commit keep the version that it replaces, so that any moment of the last `time` can be read:
-    /// [`Store::snapshot_at`](crate::store::Store::snapshot_at), [`Snapshot::versions`](crate::store::Snapshot::versions).
+    /// Keeps replaced versions for this time, so that every timestamp of it can be read:
+    /// [`Store::snapshot_at`](crate::store::Store::snapshot_at),
+    /// [`Snapshot::versions`](crate::store::Snapshot::versions). Default: as the store was last
+    /// opened; a new store keeps no history.
     ///
-    /// History begins when a store is first opened so, and goes on, for as long as was asked for last, whenever it is opened
-    /// without a word about it: [`Builder::disable_history`] ends it. A commit then reads the rows that it writes, and writes about
-    /// twice as much. What is older goes in the background. A keyspace that is dropped keeps its space for as long.
+    /// The history begins when a store is first opened with this option. It continues with the last
+    /// retention whenever the store is opened without this option; [`Builder::disable_history`]
+    /// ends it. With history a commit reads the rows that it writes, and writes about twice as
+    /// much. GC removes older versions in the background. A dropped keyspace keeps its space for
+    /// the same time.
     ///
-    /// Any time, of which whole milliseconds count: with [`Duration::ZERO`] what is replaced goes as soon as nobody reads it, with
-    /// [`Duration::MAX`] never.
+    /// Any duration, counted in whole milliseconds. With [`Duration::ZERO`] GC removes a replaced
+    /// version as soon as no transaction or snapshot can read it, with [`Duration::MAX`] never.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
     /// use std::time::Duration;
-    /// let store = percolite::Store::builder().history_retention(Duration::from_secs(24 * 3600)).in_memory()?;
+    /// let store = percolite::Store::builder()
+    ///     .history_retention(Duration::from_secs(24 * 3600))
+    ///     .in_memory()?;
     /// let accounts = store.keyspace("accounts")?;
     /// let mut txn = store.begin()?;
     /// txn.put(&accounts, "alice", "100")?;
-    /// let first = txn.commit()?.ts;
+    /// let first = txn.commit()?.commit_ts;
     /// store.transact(|txn| txn.put(&accounts, "alice", "70"))?;
     /// assert_eq!(store.snapshot()?.get(&accounts, "alice")?, Some(b"70".to_vec()));
     /// assert_eq!(store.snapshot_at(first)?.get(&accounts, "alice")?, Some(b"100".to_vec()));
@@ -297,46 +323,57 @@ impl Builder {
         self
     }
 
-    /// Keeps no replaced versions, even if the store did when it was open last. Those that it has go in the background.
+    /// Ends the history of the store, if it has one. GC removes the existing replaced versions in
+    /// the background.
     pub fn disable_history(mut self) -> Self {
         self.options.history_retention = HistoryRetention::Disabled;
         self
     }
 
-    /// How many attempts of [`Store::transact`](crate::store::Store::transact) run at a time while there are conflicts; others wait outside, first come, first
-    /// served. One that has waited for a second runs all the same, because those inside may be waiting for it. After sixteen
-    /// commits without a conflict everybody is let in. At least 1; with [`usize::MAX`] none ever waits. Default: three times the cores.
+    /// The maximum number of attempts of [`Store::transact`](crate::store::Store::transact) that
+    /// run at once while there are conflicts. The others wait for a permit, first come, first
+    /// served, retries before first attempts. An attempt that has waited for a second runs without
+    /// a permit, because the running ones may wait for it. After sixteen commits in a row without a
+    /// conflict no permit is needed. At least 1; with [`usize::MAX`] no attempt ever waits.
+    /// Default: three times the number of cores.
     pub fn admission_limit(mut self, attempts: usize) -> Self {
         self.options.admission_limit = attempts;
         self
     }
 
-    /// Memory for blocks read from files, their indexes and filters, in bytes. From 1 MiB to 1 TiB; default: 128 MiB.
+    /// The size of the block cache, in bytes: memory for blocks read from files, with their indexes
+    /// and filters. From 1 MiB to 1 TiB; default: 128 MiB.
     ///
-    /// Memory is taken as blocks are read, but addresses for about a fifth of this at once. Where the process may not have so many
-    /// (`ulimit -v`, strict overcommit), opening answers [`ErrorKind::Io`](crate::ErrorKind::Io).
+    /// Memory is allocated as blocks are read, but address space for about a fifth of this size is
+    /// reserved at opening. If the process may not reserve that much (`ulimit -v`, strict
+    /// overcommit), opening returns [`ErrorKind::Io`](crate::ErrorKind::Io).
     pub fn block_cache_bytes(mut self, bytes: usize) -> Self {
         self.options.block_cache_bytes = bytes;
         self
     }
 
-    /// Memory for writes that are not yet in tables, in bytes. From 256 KiB to 16 GiB; default: 128 MiB.
+    /// Memory for writes that are not yet in the tables, in bytes. From 256 KiB to 16 GiB; default:
+    /// 128 MiB.
     ///
-    /// Two thirds are for the window, which has what is in the log and not yet in tables, in two generations: one is written, the other is
-    /// handed down into the tables. A generation is full at a sixth and may get twice full while the other is still going down; what is
-    /// written at once may add to either. The last third is for RocksDB's write buffers during a hand-down. An opening reads what was
-    /// not handed down: after a kill about two thirds of this value at most, after several kills in a row as much as this value, or as
-    /// a larger one that the store was opened with before.
+    /// Two thirds are for two memtables: one takes writes while the other, immutable one is flushed
+    /// to the tables. A memtable is full at a sixth of this size. It may grow to twice that while
+    /// the flush of the other continues, and by one more batch. The last third is for RocksDB's
+    /// write buffers during a flush.
     ///
-    /// A commit waits only when the next generation is twice full and the last one is still being handed down: see
-    /// [`Stats::write_stalls`](crate::store::Stats::write_stalls). The smaller this value, the more hand-downs there are.
+    /// Opening reads the part of the write-ahead log that was not flushed. After a kill that is at
+    /// most about two thirds of this size; after several kills in a row at most this size, or a
+    /// larger one that the store was opened with earlier.
+    ///
+    /// A commit waits only if the memtable has twice its size and the immutable one is still being
+    /// flushed: see [`Stats::write_stalls`](crate::store::Stats::write_stalls). The smaller this
+    /// size, the more flushes.
     pub fn write_buffer_bytes(mut self, bytes: usize) -> Self {
         self.options.write_buffer_bytes = bytes;
         self
     }
 
-    /// How much memory the store is to use altogether, in bytes, instead of saying it part by part: it sets these options, and each
-    /// can be set otherwise after it. From 8 MiB to 1 TiB.
+    /// The memory that the store is to use in total, in bytes. It sets the following options; each
+    /// can be changed after this call. From 8 MiB to 1 TiB.
     ///
     /// | | share | at least | at most |
     /// |---|---|---|---|
@@ -346,10 +383,11 @@ impl Builder {
     /// | [`Builder::large_transaction_bytes`], of each transaction | 1/64 | 256 KiB | 32 MiB |
     /// | [`Builder::conflict_cache_rows`] | 1/64 | | 65,536 |
     ///
-    /// The rest is for several transactions at a time, for what RocksDB knows of open files (a few KiB for each table of 64 MiB),
-    /// and for the allocator. It is a plan and not a wall: the greatest value, 32 MiB, is kept whole by who reads or writes it, a
-    /// transaction that is greater than its share is refused, and each snapshot of another state takes about 1 KiB.
-    /// What is really taken: [`Store::engine_stats`](crate::store::Store::engine_stats).
+    /// The rest is for several concurrent transactions, for RocksDB's metadata of open files (a few
+    /// KiB for each table of 64 MiB), and for the allocator. It is a budget, not a hard limit. A
+    /// value, up to 32 MiB, is in memory as a whole while it is read or written. A transaction
+    /// above its limit is refused. Each snapshot of a different state takes about 1 KiB. For the
+    /// actual use see [`Store::engine_stats`](crate::store::Store::engine_stats).
     pub fn memory_budget(mut self, bytes: usize) -> Self {
         let write_buffers_most = bounds::WRITE_BUFFER_BYTES.max.and_then(|most| usize::try_from(most).ok());
         self.options.memory_budget = Some(bytes);
@@ -360,33 +398,41 @@ impl Builder {
             .conflict_cache_rows((bytes / 64 / CONFLICT_CACHE_ROW_BYTES).min(CONFLICT_CACHE_ROWS))
     }
 
-    /// How tables are compressed that are written from now on. Default: [`Compression::Lz4`]. A store may have tables of both sorts,
-    /// and can be opened with either.
+    /// The compression of new tables. Default: [`Compression::Lz4`]. A store may have tables of
+    /// both kinds, and can be opened with either.
     pub fn compression(mut self, compression: Compression) -> Self {
         self.options.compression = compression;
         self
     }
 
-    /// How many rows' last commits are remembered, so that they need not be read to find a conflict: 32 bytes each, and
-    /// 20 to 40 more for each row that was held ([`Txn::get_for_update`](crate::store::Txn::get_for_update)) without being written. A
-    /// transaction that goes on while more such holds than this are committed may meet a conflict that is none.
-    /// From 1 to 4,194,304, rounded up to a power of two; default: 65,536.
+    /// The number of rows in the conflict set: rows whose last commit timestamp is in memory, so
+    /// that checking for a conflict need not read them. Each takes 32 bytes. A row with a lock-only
+    /// commit ([`Txn::get_for_update`](crate::store::Txn::get_for_update) without a write) takes 20
+    /// to 40 bytes more. A transaction during which more lock-only rows than this are committed may
+    /// see a spurious conflict. From 1 to 4,194,304, rounded up to a power of two; default: 65,536.
     pub fn conflict_cache_rows(mut self, slots: usize) -> Self {
         self.options.conflict_cache_rows = slots;
         self
     }
 
-    /// Whether the store is only to be looked at: nothing in its folder is changed, so it may lie on a read-only file system, and
-    /// no row lock is resolved. What is in the log and not in tables is read into memory. What it shows is everything committed when it
-    /// was opened; the locks of a transaction that died after its commit point read as committed, those of any other as if they were
-    /// not there. Writing answers [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument). Default: no.
+    /// Opens the store read-only. Nothing in its directory is changed, so it may be on a read-only
+    /// file system, and no row lock is resolved. The part of the write-ahead log that is not in the
+    /// tables is read into memory. Writes return
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument). Default: no.
     ///
-    /// After a power cut an opening to write may have to come first: it mends a manifest of RocksDB's of which the cut has left a part,
-    /// and an [`ErrorKind::Io`](crate::ErrorKind::Io) says so here.
+    /// The store shows everything that was committed when it was opened. Rows locked by a
+    /// transaction that had passed its commit point when its process ended show what it committed.
+    /// Other locks are ignored.
     ///
-    /// Any number of readers may have a folder open, but not beside a writer: whoever comes second is told
-    /// [`ErrorKind::AlreadyOpen`](crate::ErrorKind::AlreadyOpen). What a store does that is in use, its process tells by [`Builder::status_file_interval`]; to look at its rows, look at
-    /// a [`Store::checkpoint`](crate::store::Store::checkpoint).
+    /// After a power cut the store may have to be opened for writing first: that repairs a RocksDB
+    /// manifest that the power cut has torn. A read-only open then returns an
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) that says so.
+    ///
+    /// Several read-only stores may have a directory open, but not together with a writable one:
+    /// the second to open gets [`ErrorKind::AlreadyOpen`](crate::ErrorKind::AlreadyOpen). To
+    /// observe a store that is in use, let its process write its status
+    /// ([`Builder::status_file_interval`]). To read its rows, open a
+    /// [`Store::checkpoint`](crate::store::Store::checkpoint).
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
@@ -405,48 +451,61 @@ impl Builder {
         self
     }
 
-    /// Opens a store whose log has lost acknowledged commits, without them. Opening returns an
-    /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) that names such a loss by its fingerprint, a number; only the loss with this
-    /// number is accepted, and on a store without a loss, or with another one, this has no effect. Default: none is.
+    /// Opens a store whose write-ahead log has lost acknowledged commits, without them. Opening
+    /// such a store returns an [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) with the
+    /// fingerprint of the loss, a number. Only the loss with this fingerprint is accepted; without
+    /// a loss, or with another one, the option has no effect. Default: no loss is accepted.
     ///
-    /// The store goes on with the commits from before the damage; all later ones are gone, though some may still be whole in the log. The
-    /// damaged segment and later ones are kept in the folder, in `log/lost-…`, and [`Store::data_losses`](crate::store::Store::data_losses)
-    /// returns the loss as long as its record is there. A backup, or [`Builder::repair`], may be the better way. An opening
-    /// [to read only](Builder::read_only) changes nothing, so it accepts no loss either.
+    /// The store continues with the commits from before the damage. All later ones are lost, though
+    /// some may still be intact in the log. The damaged segment and all later ones are quarantined
+    /// as `log/lost-…` in the directory. [`Store::data_losses`](crate::store::Store::data_losses)
+    /// returns the loss as long as its record exists. A backup or [`Builder::repair`] may be the
+    /// better choice. A [read-only](Builder::read_only) open changes nothing, so it accepts no
+    /// loss.
     pub fn accept_data_loss(mut self, fingerprint: u64) -> Self {
         self.options.accept_data_loss = Some(fingerprint);
         self
     }
 
-    /// From how long on a transaction, or a call of [`Store::transact`](crate::store::Store::transact) with its waiting and all its attempts, is noted in
-    /// [`Store::slow_transactions`](crate::store::Store::slow_transactions). Default: one second, since trouble does not wait until somebody asks for a log, and the log costs
-    /// nothing while nothing is slow. Any time: [`Duration::ZERO`] notes every transaction, [`Duration::MAX`] switches it off.
+    /// The duration from which a transaction, or a whole call of
+    /// [`Store::transact`](crate::store::Store::transact) with its waits and attempts, is recorded
+    /// in [`Store::slow_transactions`](crate::store::Store::slow_transactions). It is on by
+    /// default, because a slow transaction cannot be recorded afterwards, and costs nothing while
+    /// nothing is slow. Any duration: [`Duration::ZERO`] records every transaction,
+    /// [`Duration::MAX`] none. Default: one second.
     pub fn slow_transaction_threshold(mut self, from: Duration) -> Self {
         self.options.slow_transaction_threshold = from;
         self
     }
 
-    /// Whether transactions measure how long they read, so that [`TimeBreakdown::read`](crate::store::TimeBreakdown::read) can tell reading
-    /// from the caller's own code. Costs each read of a transaction two looks at the clock, some 50 ns; reads of snapshots are
-    /// not measured. Default: no.
+    /// Whether transactions measure the time of their reads, so that
+    /// [`TimeBreakdown::read`](crate::store::TimeBreakdown::read) separates it from the caller's
+    /// own code. Each read of a transaction then reads the clock twice, some 50 ns. Reads of
+    /// snapshots are not measured. Default: no.
     pub fn track_read_timing(mut self, time: bool) -> Self {
         self.options.track_read_timing = time;
         self
     }
 
-    /// Writes what the store does ([`Store::status`](crate::store::Store::status)) into its folder, about as often as this but not oftener than twice a second, for
-    /// whoever looks at it from another process: `percolite top`, `stats`, `locks` and `txn`, or
-    /// [`StoreStatus::read_from`](crate::store::StoreStatus::read_from). At most a day. Default: not at all.
+    /// Writes the store's [`Store::status`](crate::store::Store::status) to a file in its
+    /// directory, about at this interval but at most twice a second. Other processes read it:
+    /// `percolite top`, `stats`, `locks` and `txn`, or
+    /// [`StoreStatus::read_from`](crate::store::StoreStatus::read_from). At most a day. Default: no
+    /// file.
     ///
-    /// The file is called `STATUS` and is JSON. A background thread writes it, some KiB, at most 200 and mostly without a disk taking
-    /// note, as nothing is synced; transactions are not held up. It tells labels, names of keyspaces and the keys of rows that were
-    /// locked or in conflict, to everybody who may read the folder. It goes when the store is closed. A process that was killed leaves it, and
-    /// the next writer takes it away. It is no part of a checkpoint. Has no effect [read-only](Builder::read_only) or in memory.
+    /// The file `STATUS` is JSON. The background worker writes some KiB, at most 200, without a
+    /// sync and mostly without disk I/O; transactions do not wait for it. It shows labels, names of
+    /// keyspaces, and keys of rows that were locked or in conflict to every user who may read the
+    /// directory.
+    ///
+    /// Closing the store removes the file. A killed process leaves it, and the next one that opens
+    /// the store for writing removes it. A checkpoint does not contain it. No effect on a
+    /// [read-only](Builder::read_only) store or in memory.
     ///
     /// ```
     /// # #[cfg(feature = "rocks")]
     /// # fn main() -> percolite::Result<()> {
-    /// use percolite::{Status, Store};
+    /// use percolite::{Store, StoreStatus};
     /// use std::time::Duration;
     /// # let folder = tempfile::tempdir().unwrap();
     /// # let path = folder.path().join("bank");
@@ -464,14 +523,15 @@ impl Builder {
         self
     }
 
-    /// What this process calls itself where others find a lock held by it: in [`LockEntry::holder`](crate::LockHolder), and in the rows of
-    /// leases, which outlive it. At most 255 bytes. Default: nothing, the process's number alone.
+    /// A name for this process, shown with the named locks that it holds: in
+    /// [`LockEntry::holder`](crate::LockEntry::holder), and in the rows of leases, which outlive
+    /// it. At most 255 bytes. Default: none, only the process id.
     pub fn application_name(mut self, label: &str) -> Self {
         self.options.application_name = Some(label.into());
         self
     }
 
-    /// Replaces clock, randomness and threads, for simulations.
+    /// Replaces clock, randomness and threads, for simulations: see [`Env`].
     pub fn runtime(mut self, runtime: Arc<dyn Env>) -> Self {
         self.runtime = runtime;
         self

@@ -1,15 +1,19 @@
-//! Every anomaly that has a name, as a script: what snapshot isolation prevents is shown to be prevented, and what it
-//! permits is shown to happen, so that the suite is known to have eyes.
+//! A script for every named anomaly. Those that snapshot isolation prevents must not appear. Those
+//! that it permits must appear, which proves that the suite can detect anomalies.
 //!
 //! ```text
 //!   tests/anomalies/prevented/   the anomaly must not be seen
 //!   tests/anomalies/permitted/   it must be seen
-//!   tests/anomalies/rules/       what a transaction may rely on besides
+//!   tests/anomalies/rules/       other rules that a transaction can rely on
 //! ```
 //!
-//! Each script runs over every engine and protocol and must give the same output, which is written in it. To add one, write
-//! it without output and run `UPDATE_GOLDENFILES=1 cargo test --release --workspace --test anomalies`: the first engine's
-//! output is written into it, and the others are compared with that. The commands are in `anomalies/runner.rs`.
+//! Each script runs on every engine and protocol, and must print the output that is written in it.
+//! To add one, write it without output and run the following. The output of the first engine is
+//! written into it, and the others are compared with that. The commands are in `runner.rs`.
+//!
+//! ```text
+//! UPDATE_GOLDENFILES=1 cargo test --release --test anomalies
+//! ```
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
 #![allow(
@@ -35,7 +39,7 @@ use percolite::CommitProtocol;
 use crate::runner::Runner;
 use crate::support::Home;
 
-/// The engines that every script runs over; the first one's output is what is written down.
+/// The engines that every script runs on. The output of the first one is written into the scripts.
 const SUBJECTS: &[Subject] = &[
     Subject { name: "sim, one phase", home: Home::embedded, protocol: CommitProtocol::Auto },
     Subject { name: "sim, two phases", home: Home::embedded, protocol: CommitProtocol::TwoPhase },
@@ -53,7 +57,7 @@ struct Subject {
     protocol: CommitProtocol,
 }
 
-/// The anomalies that a script must be there for, by Hermitage's names.
+/// The anomalies that must have a script, by Hermitage's names.
 const PREVENTED: &[&str] = &[
     "g0_dirty_write",
     "g1a_aborted_read",
@@ -74,14 +78,14 @@ const PREVENTED: &[&str] = &[
 ];
 const PERMITTED: &[&str] = &["g2_item_write_skew", "g2_predicate_write_skew", "read_only_transaction"];
 
-/// What one script showed over one engine: how often it looked for the anomaly, and how often it was there.
+/// How often a script checked for the anomaly on an engine, and how often it was there.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
-    looked: usize,
+    checked: usize,
     seen: usize,
 }
 
-/// That, and whether the script gave the output that is written in it.
+/// The above, and whether the script printed the output that is written in it.
 type Outcome = (Seen, Result<(), String>);
 type Outcomes = BTreeMap<PathBuf, Outcome>;
 
@@ -128,13 +132,13 @@ fn every_named_anomaly_has_a_script() {
     }
     for path in ["prevented", "permitted", "rules"].into_iter().flat_map(scripts) {
         let text = std::fs::read_to_string(&path).unwrap();
-        assert!(text.starts_with("# "), "{} does not begin by saying what it is about", path.display());
+        assert!(text.starts_with("# "), "{} does not begin with a comment", path.display());
     }
 }
 
-/// Runs every script over a subject, and says what was seen; after the last subject, what was seen of all.
+/// Runs every script on a subject and prints a summary. After the last subject, prints the total.
 fn check(subject: usize) {
-    // Always first, so that everybody compares with what it has just written.
+    // Runs first, so that all subjects compare with what it has written.
     let written = &*WRITTEN;
     let subject = &SUBJECTS[subject];
     let others;
@@ -154,12 +158,12 @@ fn check(subject: usize) {
         }
         prevented += usize::from(prevents);
         broken += usize::from(prevents && seen.seen > 0);
-        observed += usize::from(permits && seen.seen > 0 && seen.seen == seen.looked);
-        if prevents && (seen.seen > 0 || seen.looked == 0) {
-            failures.push(format!("{}: must be prevented, and was {seen:?}", path.display()));
+        observed += usize::from(permits && seen.seen > 0 && seen.seen == seen.checked);
+        if prevents && (seen.seen > 0 || seen.checked == 0) {
+            failures.push(format!("{}: must be prevented, but was {seen:?}", path.display()));
         }
-        if permits && (seen.looked == 0 || seen.seen < seen.looked) {
-            failures.push(format!("{}: must be observed, and was {seen:?}", path.display()));
+        if permits && (seen.checked == 0 || seen.seen < seen.checked) {
+            failures.push(format!("{}: must be observed, but was {seen:?}", path.display()));
         }
     }
     say(&format!(
@@ -198,16 +202,16 @@ fn run(subject: &Subject, path: &Path, write: bool) -> Outcome {
     }));
     let matched = ran.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
-        Err(text.unwrap_or_else(|| "the output differs from what is written".into()))
+        Err(text.unwrap_or_else(|| "the output differs from the script".into()))
     });
-    (Seen { looked: runner.looked, seen: runner.seen }, matched)
+    (Seen { checked: runner.checked, seen: runner.seen }, matched)
 }
 
 fn compare(expected: &str, output: &str) -> Result<(), String> {
     let mut lines = expected.lines().zip(output.lines()).zip(1..);
     match lines.find(|((expected, output), _)| expected != output) {
         Some(((expected, output), line)) => Err(format!("line {line} is\n  {output}\ninstead of\n  {expected}")),
-        None if expected.lines().count() != output.lines().count() => Err("the output ends elsewhere".into()),
+        None if expected.lines().count() != output.lines().count() => Err("the output has another length".into()),
         None => Ok(()),
     }
 }
@@ -226,7 +230,7 @@ fn name_of(path: &Path) -> String {
     path.file_name().unwrap().to_string_lossy().into_owned()
 }
 
-/// Says something that the test harness does not hold back.
+/// Prints a line that the test harness does not capture.
 fn say(line: &str) {
     writeln!(std::io::stdout(), "{line}").unwrap();
 }

@@ -1,9 +1,9 @@
 //! The commands of the scripts.
 //!
-//! A command is given by a session: `t1: get a`. A session is a transaction (`t1: begin`) or a snapshot (`s1: snapshot`)
-//! until it ends. Commands without a session run as a transaction of their own.
+//! A session gives a command: `t1: get a`. It is a transaction, `t1: begin`, or a snapshot,
+//! `s1: snapshot`, until it ends. Each command without a session runs as a transaction of its own.
 //!
-//! Output names neither timestamps nor owners, so that it is the same over every engine.
+//! The output has no timestamps and no owners, so it is the same on every engine.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -21,15 +21,15 @@ pub enum Command {
     Begin,
     /// Takes a snapshot: `s1: snapshot`.
     Snapshot,
-    /// Commits, or tells the row that was in the way. Where there are several, which one is told differs between engines:
-    /// `t1: commit several=true`.
+    /// Commits, or names the row of the conflict. If several rows conflict, engines name different
+    /// ones: `t1: commit several=true` names none.
     Commit {
         #[arg(key, optional)]
         several: bool,
     },
     /// Rolls back.
     Rollback,
-    /// Lets go of the transaction without a word.
+    /// Drops the transaction.
     Drop,
     /// Reads rows: `t1: get a b`.
     Get(Vec<String>),
@@ -41,20 +41,21 @@ pub enum Command {
     Insert(Vec<(String, String)>),
     /// Removes rows.
     Delete(Vec<String>),
-    /// Lists the rows from one key to before another: `t1: scan`, `t1: scan a c`, `t1: scan reverse=true`.
+    /// Lists the rows from one key to before another: `t1: scan`, `t1: scan a c`,
+    /// `t1: scan reverse=true`.
     Scan {
         from: Option<String>,
         to: Option<String>,
         #[arg(key, optional)]
         reverse: bool,
     },
-    /// Lists the rows whose keys begin like this.
+    /// Lists the rows whose keys have this prefix.
     Prefix {
         prefix: String,
         #[arg(key, optional)]
         reverse: bool,
     },
-    /// Lists the rows whose value is this number, or a multiple of one: `t1: find value=30`, `t1: find multiple_of=3`.
+    /// Lists rows by their value: `t1: find value=30`, `t1: find multiple_of=3`.
     Find {
         #[arg(key)]
         value: Option<i64>,
@@ -68,11 +69,11 @@ pub enum Command {
     },
     /// Adds to the value of every row.
     AddToAll(i64),
-    /// Marks a point: `t1: savepoint first`.
+    /// Sets a savepoint: `t1: savepoint first`.
     Savepoint(String),
-    /// Takes back what was written since.
+    /// Rolls back to a savepoint: `t1: rollback_to first`.
     RollbackTo(String),
-    /// The anomaly is there if the session reads exactly this; `none` is a row that is absent.
+    /// The anomaly is there if the session reads exactly this; `none` is an absent row.
     Anomaly(Vec<(String, String)>),
 }
 
@@ -86,8 +87,8 @@ pub struct Runner {
     rows: Keyspace,
     sessions: HashMap<String, Session>,
     savepoints: HashMap<(String, String), Savepoint>,
-    /// How often a script has looked for the anomaly.
-    pub looked: usize,
+    /// How often the script has checked for the anomaly.
+    pub checked: usize,
     /// How often it was there.
     pub seen: usize,
     _home: Home,
@@ -100,7 +101,7 @@ impl Runner {
         let store = home.open(Store::builder().commit_protocol(protocol));
         let rows = store.keyspace("rows").unwrap();
         let (sessions, savepoints) = Default::default();
-        Self { store, rows, sessions, savepoints, looked: 0, seen: 0, _home: home }
+        Self { store, rows, sessions, savepoints, checked: 0, seen: 0, _home: home }
     }
 
     fn txn(&mut self, context: &Context) -> Result<&mut Txn, Box<dyn Error>> {
@@ -158,7 +159,7 @@ impl Runner {
         Ok(numbers)
     }
 
-    /// Looks by point reads and by scans in both directions, which must agree.
+    /// Reads by key and by scans in both directions, which must agree.
     fn anomaly(&mut self, context: &Context, rows: &[(String, String)]) -> Output {
         let mut seen = true;
         for (key, value) in rows {
@@ -169,11 +170,11 @@ impl Runner {
             let mut scan = self.range(context, Some(key), Some(&end))?;
             let back = scan.next_back().transpose()?.map(|(_, value)| text(value));
             if found != scanned || found != back {
-                return Err(format!("get says {found:?}, a scan {scanned:?}, backwards {back:?}").into());
+                return Err(format!("get returns {found:?}, a scan {scanned:?}, backwards {back:?}").into());
             }
             seen &= found.as_deref().unwrap_or("none") == value;
         }
-        self.looked += 1;
+        self.checked += 1;
         self.seen += usize::from(seen);
         Ok(format!("the anomaly is {}\n", if seen { "seen" } else { "not seen" }))
     }
@@ -270,7 +271,7 @@ impl goldenscript::Runner for Runner {
             }
             Command::RollbackTo(name) => {
                 let key = (context.prefix.clone().unwrap_or_default(), name.clone());
-                let savepoint = *self.savepoints.get(&key).ok_or("no such savepoint")?;
+                let savepoint = *self.savepoints.get(&key).ok_or("unknown savepoint")?;
                 if let Err(why) = self.txn(context)?.rollback_to(savepoint) {
                     output.push_str(&explain(&why)?);
                 }

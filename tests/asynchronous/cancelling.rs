@@ -1,11 +1,11 @@
-//! A bank whose transfers are dropped at random moments, thousands of times. Afterwards the sum is right, who was told of a
-//! commit finds it, and no lock and no permit is left.
+//! A bank whose transfers are dropped at random times, thousands of times. Afterwards the sum is
+//! right, every acknowledged transfer is there, and no lock or permit is held.
 
 use std::time::Duration;
 
 use percolite::{AsyncStore, CommitProtocol, Keyspace, Result, Store, TxnOptions};
 
-use crate::common::{both_runtimes, drop_after_polls, insist_that_all_permits_are_there};
+use crate::common::{assert_no_permit_is_lost, both_runtimes, drop_after_polls};
 use crate::support::{Dice, Home};
 
 const ACCOUNTS: u64 = 4;
@@ -31,7 +31,7 @@ impl Bank {
         Self { store: store.into(), accounts, transfers }
     }
 
-    /// Moves one coin and notes that it did.
+    /// Moves 1 between accounts and records the transfer.
     async fn transfer(&self, from: u64, to: u64, name: [u64; 2], protocol: CommitProtocol) -> Result<()> {
         let Self { accounts, transfers, .. } = self.clone();
         let options = TxnOptions { commit_protocol: Some(protocol), ..TxnOptions::default() };
@@ -46,10 +46,10 @@ impl Bank {
         self.store.transact_with(options, work).await
     }
 
-    /// Transfers, most of which are dropped. Answers with those that it was told are committed.
+    /// Makes transfers, most of which are dropped. Returns those that were acknowledged.
     async fn cancel_many(self, task: u64, seed: u64, transfers: u64) -> Vec<[u64; 2]> {
         let mut dice = Dice(seed);
-        let mut told = Vec::new();
+        let mut acknowledged = Vec::new();
         for number in 0..transfers {
             let from = dice.next() % ACCOUNTS;
             let to = (from + 1 + dice.next() % (ACCOUNTS - 1)) % ACCOUNTS;
@@ -58,35 +58,35 @@ impl Bank {
             let answer = match dice.below(8) {
                 0 => Some(transfer.await),
                 1..4 => {
-                    let patience = Duration::from_micros(dice.next() % 500);
-                    tokio::time::timeout(patience, transfer).await.ok()
+                    let limit = Duration::from_micros(dice.next() % 500);
+                    tokio::time::timeout(limit, transfer).await.ok()
                 }
                 _ => drop_after_polls(dice.below(5), transfer).await,
             };
             match answer {
                 Some(answer) => {
                     answer.unwrap();
-                    told.push([task, number]);
+                    acknowledged.push([task, number]);
                 }
-                // On one thread nothing else would run.
+                // Lets other tasks run on a current_thread runtime.
                 None => tokio::task::yield_now().await,
             }
         }
-        told
+        acknowledged
     }
 
-    /// When everything that has begun has ended.
-    fn judge(&self, told: &[[u64; 2]]) {
+    /// Checks the bank after all attempts have ended.
+    fn check(&self, acknowledged: &[[u64; 2]]) {
         let store = self.store.store();
         assert_eq!(store.row_locks().unwrap().count(), 0);
         let snapshot = store.snapshot().unwrap();
         let sum: u64 = snapshot.range(&self.accounts, ..).map(|row| number(&row.unwrap().1)).sum();
         assert_eq!(sum, ACCOUNTS * OPENING_BALANCE);
-        for transfer in told {
+        for transfer in acknowledged {
             let key = transfer.map(u64::to_be_bytes).concat();
-            assert!(snapshot.contains_key(&self.transfers, key).unwrap(), "{transfer:?} is gone");
+            assert!(snapshot.contains_key(&self.transfers, key).unwrap(), "{transfer:?} is missing");
         }
-        insist_that_all_permits_are_there(store, &self.transfers, ADMISSION);
+        assert_no_permit_is_lost(store, &self.transfers, ADMISSION);
     }
 }
 
@@ -100,28 +100,28 @@ fn storm(home: impl Fn() -> Home, transfers: u64) {
     for runtime in both_runtimes(6) {
         let home = home();
         let bank = Bank::open(home.open(Store::builder().admission_limit(ADMISSION)));
-        let told = runtime.block_on(async {
+        let acknowledged = runtime.block_on(async {
             let tasks = (0..TASKS).map(|task| tokio::spawn(bank.clone().cancel_many(task, seed ^ task, transfers)));
-            let mut told = Vec::new();
+            let mut acknowledged = Vec::new();
             for task in tasks.collect::<Vec<_>>() {
-                told.extend(task.await.unwrap());
+                acknowledged.extend(task.await.unwrap());
             }
-            told
+            acknowledged
         });
-        // Waits for attempts that nobody awaits any more.
+        // Waits for the attempts whose futures were dropped.
         drop(runtime);
-        println!("told of {} commits of {}", told.len(), TASKS * transfers);
-        bank.judge(&told);
+        println!("{} of {} transfers were acknowledged", acknowledged.len(), TASKS * transfers);
+        bank.check(&acknowledged);
     }
 }
 
 #[test]
-fn a_bank_whose_transfers_are_dropped_at_random_moments_stays_right() {
+fn dropped_transfers_keep_the_sum_of_the_bank() {
     storm(Home::embedded, 4000);
 }
 
 #[cfg(feature = "rocks")]
 #[test]
-fn a_bank_on_disk_whose_transfers_are_dropped_at_random_moments_stays_right() {
+fn dropped_transfers_keep_the_sum_of_the_bank_on_disk() {
     storm(Home::rocks, 200);
 }

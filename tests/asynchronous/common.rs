@@ -1,4 +1,4 @@
-//! Runtimes, gates, and futures that are dropped in the middle.
+//! Runtimes, gates, and futures that are dropped before they end.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,14 +15,14 @@ pub fn both_runtimes(blocking_threads: usize) -> [Runtime; 2] {
     })
 }
 
-/// A store in memory that lets so many attempts in, and a keyspace of it.
+/// A store in memory with this admission limit, and a keyspace of it.
 pub fn open(admission: usize) -> (AsyncStore, Keyspace) {
     let store = Store::builder().admission_limit(admission).in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
     (store.into(), rows)
 }
 
-/// Polls a future that often, then drops it; its answer if it has come by then.
+/// Polls a future this many times and drops it. Returns its output if it was ready by then.
 pub async fn drop_after_polls<F: Future>(polls: usize, future: F) -> Option<F::Output> {
     let mut future = Box::pin(future);
     let mut left = polls;
@@ -42,15 +42,15 @@ pub async fn drop_after_polls<F: Future>(polls: usize, future: F) -> Option<F::O
 
 /// Polls a future once, outside of any task.
 pub fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
-    struct Nobody;
-    impl Wake for Nobody {
+    struct NoopWaker;
+    impl Wake for NoopWaker {
         fn wake(self: Arc<Self>) {}
     }
-    future.poll(&mut Context::from_waker(&Waker::from(Arc::new(Nobody))))
+    future.poll(&mut Context::from_waker(&Waker::from(Arc::new(NoopWaker))))
 }
 
-/// Something that threads wait for. It opens at the latest when it is dropped, or the end of the runtime of a test that failed would
-/// wait for them for ever.
+/// Blocks threads until it is opened. Dropping it opens it: otherwise the runtime of a failed test
+/// would wait for them forever.
 #[derive(Default)]
 pub struct Gate(Way);
 
@@ -82,8 +82,9 @@ impl Way {
     }
 }
 
-/// Fails unless as many attempts as the store lets in can run at the same time, none of them by having waited in vain.
-pub fn insist_that_all_permits_are_there(store: &Store, rows: &Keyspace, admission: usize) {
+/// Fails unless `admission` attempts can run at the same time, none of them after an admission
+/// timeout.
+pub fn assert_no_permit_is_lost(store: &Store, rows: &Keyspace, admission: usize) {
     let before = store.stats().admission_timeouts;
     let together = Barrier::new(admission);
     std::thread::scope(|scope| {

@@ -8,7 +8,7 @@ use percolite::row::RowKey;
 use percolite::{AsyncStore, Keyspace, Store};
 use tokio::sync::oneshot;
 
-use crate::common::{Gate, both_runtimes, drop_after_polls, insist_that_all_permits_are_there, open};
+use crate::common::{Gate, assert_no_permit_is_lost, both_runtimes, drop_after_polls, open};
 use crate::tap::{Act, Control, Tap};
 
 fn written(store: &AsyncStore, rows: &Keyspace) -> Option<Vec<u8>> {
@@ -16,27 +16,27 @@ fn written(store: &AsyncStore, rows: &Keyspace) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn a_future_dropped_before_its_attempt_begins_does_nothing_and_holds_nothing() {
+fn a_future_dropped_before_its_attempt_has_no_effect() {
     for runtime in both_runtimes(1) {
         let (store, rows) = open(1);
         let (gate, began) = (Gate::default(), Arc::new(AtomicUsize::new(0)));
         runtime.block_on(async {
-            let (tell, is_busy) = oneshot::channel();
+            let (signal, is_busy) = oneshot::channel();
             let passing = gate.way();
             let busy = tokio::task::spawn_blocking(move || {
-                tell.send(()).unwrap();
+                signal.send(()).unwrap();
                 passing.pass();
             });
             is_busy.await.unwrap();
-            // The only blocking thread is taken, so this one has its permit and is queued.
+            // The only blocking thread is busy, so this attempt has its permit and is queued.
             let (counted, put) = (Arc::clone(&began), rows.clone());
             let transact = store.transact(move |txn| {
                 counted.fetch_add(1, Ordering::SeqCst);
                 txn.put(&put, "k", "v")
             });
             assert!(drop_after_polls(1, transact).await.is_none());
-            assert_eq!(Arc::strong_count(&began), 1, "what the closure owned is kept");
-            insist_that_all_permits_are_there(store.store(), &rows, 1);
+            assert_eq!(Arc::strong_count(&began), 1, "the closure was not dropped");
+            assert_no_permit_is_lost(store.store(), &rows, 1);
             gate.open();
             busy.await.unwrap();
         });
@@ -46,16 +46,16 @@ fn a_future_dropped_before_its_attempt_begins_does_nothing_and_holds_nothing() {
 }
 
 #[test]
-fn a_future_dropped_while_it_waits_for_a_permit_leaves_the_queue() {
+fn a_future_dropped_in_the_admission_queue_leaves_it() {
     for runtime in both_runtimes(2) {
         let (store, rows) = open(1);
         let gate = Gate::default();
         runtime.block_on(async {
-            let (tell, is_inside) = oneshot::channel();
-            let (mut tell, passing, inside) = (Some(tell), gate.way(), store.clone());
+            let (signal, is_inside) = oneshot::channel();
+            let (mut signal, passing, inside) = (Some(signal), gate.way(), store.clone());
             let holder = tokio::spawn(async move {
                 let work = move |_: &mut percolite::Txn| {
-                    tell.take().map(|tell| tell.send(()));
+                    signal.take().map(|signal| signal.send(()));
                     passing.pass();
                     Ok::<_, percolite::Error>(())
                 };
@@ -68,7 +68,7 @@ fn a_future_dropped_while_it_waits_for_a_permit_leaves_the_queue() {
             }
             gate.open();
             holder.await.unwrap().unwrap();
-            insist_that_all_permits_are_there(store.store(), &rows, 1);
+            assert_no_permit_is_lost(store.store(), &rows, 1);
         });
         drop(runtime);
         assert_eq!(written(&store, &rows), None);
@@ -81,17 +81,17 @@ fn a_future_dropped_while_its_closure_runs_commits_nothing() {
         let (store, rows) = open(1);
         let gate = Gate::default();
         runtime.block_on(async {
-            let (tell, is_inside) = oneshot::channel();
-            let (mut tell, passing, put) = (Some(tell), gate.way(), rows.clone());
+            let (signal, is_inside) = oneshot::channel();
+            let (mut signal, passing, put) = (Some(signal), gate.way(), rows.clone());
             let transact = store.transact(move |txn| {
                 txn.put(&put, "k", "v")?;
-                tell.take().map(|tell| tell.send(()));
+                signal.take().map(|signal| signal.send(()));
                 passing.pass();
                 Ok::<_, percolite::Error>(())
             });
             tokio::select! {
                 biased;
-                _ = transact => panic!("it has not passed the gate"),
+                _ = transact => panic!("the gate was still closed"),
                 inside = is_inside => inside.unwrap(),
             }
         });
@@ -99,7 +99,7 @@ fn a_future_dropped_while_its_closure_runs_commits_nothing() {
         drop(runtime);
         assert_eq!(written(&store, &rows), None);
         assert_eq!(store.store().row_locks().unwrap().count(), 0);
-        insist_that_all_permits_are_there(store.store(), &rows, 1);
+        assert_no_permit_is_lost(store.store(), &rows, 1);
     }
 }
 
@@ -113,11 +113,12 @@ fn dropping_a_future_does_not_undo_a_commit_already_begun() {
         let rows = store.keyspace("rows").unwrap();
         let store = AsyncStore::from(store);
         let gate = Gate::default();
-        let (tell, is_writing) = oneshot::channel();
-        let (tell, passing, watched) = (std::sync::Mutex::new(Some(tell)), gate.way(), RowKey::new(rows.id(), b"k"));
+        let (signal, is_writing) = oneshot::channel();
+        let (signal, passing, watched) =
+            (std::sync::Mutex::new(Some(signal)), gate.way(), RowKey::new(rows.id(), b"k"));
         control.on_write(move |groups| {
             if groups.iter().flat_map(|group| group.changes().into_owned()).any(|change| change.row == watched) {
-                tell.lock().unwrap().take().map(|tell| tell.send(()));
+                signal.lock().unwrap().take().map(|signal| signal.send(()));
                 passing.pass();
             }
             Act::Pass
@@ -126,7 +127,7 @@ fn dropping_a_future_does_not_undo_a_commit_already_begun() {
             let put = rows.clone();
             tokio::select! {
                 biased;
-                _ = store.transact(move |txn| txn.put(&put, "k", "v")) => panic!("it has not passed the gate"),
+                _ = store.transact(move |txn| txn.put(&put, "k", "v")) => panic!("the gate was still closed"),
                 writing = is_writing => writing.unwrap(),
             }
         });

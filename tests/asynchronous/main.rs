@@ -1,4 +1,5 @@
-//! The store for asynchronous code: what a dropped future leaves behind, panics, runtimes of both flavours and their end, scans.
+//! The asynchronous store: dropped futures, panics, both kinds of runtimes and their shutdown,
+//! streams.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
 #![allow(clippy::pedantic, missing_docs, reason = "style of a library, not of its tests")]

@@ -1,4 +1,4 @@
-//! Panics, the end of a runtime, no runtime at all, and how many threads are taken.
+//! Panics, ended and missing runtimes, closing, and the number of blocking threads.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use std::time::Duration;
 use percolite::{AsyncStore, Error, ErrorKind, RetryPolicy, Store, Txn, TxnOptions};
 use tokio::runtime::Builder;
 
-use crate::common::{Gate, both_runtimes, insist_that_all_permits_are_there, open, poll_once};
+use crate::common::{Gate, assert_no_permit_is_lost, both_runtimes, open, poll_once};
 
 #[test]
-fn a_panic_of_the_closure_goes_on_in_the_task_and_leaves_nothing_behind() {
+fn a_closure_panic_reaches_the_task_and_leaves_nothing() {
     for runtime in both_runtimes(2) {
         let (store, rows) = open(1);
         let (panicking, put) = (store.clone(), rows.clone());
@@ -26,14 +26,14 @@ fn a_panic_of_the_closure_goes_on_in_the_task_and_leaves_nothing_behind() {
         let panic = outcome.unwrap_err().into_panic();
         assert_eq!(*panic.downcast::<&str>().unwrap(), "on purpose");
         assert_eq!(store.store().snapshot().unwrap().get(&rows, "k").unwrap(), None);
-        insist_that_all_permits_are_there(store.store(), &rows, 1);
+        assert_no_permit_is_lost(store.store(), &rows, 1);
         let put = rows.clone();
         runtime.block_on(store.transact(move |txn| txn.put(&put, "k", "v"))).unwrap();
     }
 }
 
 #[test]
-fn a_runtime_that_is_shut_down_in_the_middle_leaves_whole_transactions_and_nothing_held() {
+fn a_runtime_shutdown_leaves_no_partial_transaction() {
     for round in 0..20_u64 {
         for runtime in both_runtimes(2) {
             let (store, rows) = open(2);
@@ -53,36 +53,37 @@ fn a_runtime_that_is_shut_down_in_the_middle_leaves_whole_transactions_and_nothi
             let (a, b) = (snapshot.prefix(&rows, "a").count(), snapshot.prefix(&rows, "b").count());
             assert_eq!(a, b);
             assert_eq!(store.store().row_locks().unwrap().count(), 0);
-            insist_that_all_permits_are_there(store.store(), &rows, 2);
+            assert_no_permit_is_lost(store.store(), &rows, 2);
         }
     }
 }
 
 #[test]
-fn a_runtime_that_has_ended_is_an_error_and_so_is_none_at_all() {
+fn a_missing_or_ended_runtime_is_an_error() {
     let (store, rows) = open(1);
-    let Poll::Ready(Err(why)) = poll_once(pin!(store.get(&rows, "k"))) else { panic!("nothing to wait for") };
+    let Poll::Ready(Err(why)) = poll_once(pin!(store.get(&rows, "k"))) else { panic!("the future is not ready") };
     assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
     let Poll::Ready(Err(why)) = poll_once(pin!(store.transact(|_| Ok::<_, Error>(())))) else {
-        panic!("nothing to wait for")
+        panic!("the future is not ready")
     };
     assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
     for runtime in both_runtimes(1) {
         let handle = runtime.handle().clone();
         drop(runtime);
         let _inside = handle.enter();
-        let Poll::Ready(Err(why)) = poll_once(pin!(store.get(&rows, "k"))) else { panic!("nothing to wait for") };
+        let Poll::Ready(Err(why)) = poll_once(pin!(store.get(&rows, "k"))) else { panic!("the future is not ready") };
         assert!(matches!(why.kind(), ErrorKind::Cancelled(_)), "{why}");
         let mut scan = store.range(&rows, ..);
-        let Poll::Ready(Some(Err(why))) = poll_once(pin!(scan.next())) else { panic!("nothing to wait for") };
+        let Poll::Ready(Some(Err(why))) = poll_once(pin!(scan.next())) else { panic!("the future is not ready") };
         assert!(matches!(why.kind(), ErrorKind::Cancelled(_)), "{why}");
         assert!(why.to_string().contains("the store is still open"), "{why}");
     }
     store.store().transact(|txn| txn.put(&rows, "k", "v")).unwrap();
-    insist_that_all_permits_are_there(store.store(), &rows, 1);
+    assert_no_permit_is_lost(store.store(), &rows, 1);
 }
 
-/// One blocking thread is enough for any number of tasks, because none of them waits on it for another one.
+/// One blocking thread is enough for any number of tasks, because no task blocks it to wait for
+/// another one.
 #[test]
 fn tasks_on_one_row_all_commit_with_one_blocking_thread() {
     const TASKS: u8 = 50;
@@ -96,7 +97,7 @@ fn tasks_on_one_row_all_commit_with_one_blocking_thread() {
                     let work = move |txn: &mut Txn| {
                         let before = txn.get(&rows, "k")?.map_or(0, |bytes| bytes[0]);
                         txn.put(&rows, "k", [before + 1])?;
-                        // The first attempt always comes second.
+                        // The first attempt always meets a conflict.
                         let (store, rows, attempts) = &rival;
                         if attempts.fetch_add(1, Ordering::SeqCst) == 0 {
                             let mut first = store.begin()?;
@@ -117,9 +118,9 @@ fn tasks_on_one_row_all_commit_with_one_blocking_thread() {
     }
 }
 
-/// The waits for a turn, a lock and a permit end in time without the runtime's help.
+/// Waits in a row queue, for a lock and for admission time out without the runtime's timer.
 #[test]
-fn a_runtime_without_time_will_do_also_under_load() {
+fn a_runtime_without_a_timer_works_under_load() {
     let builders = [Builder::new_current_thread(), Builder::new_multi_thread()];
     for mut builder in builders {
         let runtime = builder.worker_threads(2).max_blocking_threads(2).build().unwrap();
@@ -137,7 +138,7 @@ fn a_runtime_without_time_will_do_also_under_load() {
             while store.store().stats().transactions_started == begun {
                 tokio::task::yield_now().await;
             }
-            // The only permit is held: this one goes without, in time.
+            // The only permit is taken: after a timeout this attempt runs without one.
             let put = rows.clone();
             store.transact(move |txn| txn.put(&put, "k", [0])).await.unwrap();
             assert_eq!(store.store().stats().admission_timeouts, 1);
@@ -160,14 +161,14 @@ fn a_runtime_without_time_will_do_also_under_load() {
 }
 
 #[test]
-fn everything_answers_closed_after_close() {
+fn every_async_call_returns_closed_after_close() {
     for runtime in both_runtimes(2) {
         let (store, rows) = open(1);
         let put = rows.clone();
         runtime.block_on(store.transact(move |txn| (0..100_u8).try_for_each(|key| txn.put(&put, [key], "v")))).unwrap();
         let snapshot = runtime.block_on(store.snapshot()).unwrap();
         let (mut scan, mut read_whole) = (store.range(&rows, ..), snapshot.range(&rows, ..[3_u8]));
-        // A page is read ahead; of the other one nothing is left to read.
+        // One scan has a page that was read ahead; the other one has nothing left to read.
         runtime.block_on(scan.next()).unwrap().unwrap();
         runtime.block_on(read_whole.next()).unwrap().unwrap();
         let mut unopened = store.prefix(&rows, "");
@@ -212,8 +213,8 @@ fn retries_are_bounded_as_in_the_synchronous_store() {
             first.commit()
         };
         let options = TxnOptions { retry_policy: retry, ..TxnOptions::default() };
-        let gave_up = runtime.block_on(store.transact_with(options, work));
-        assert!(matches!(gave_up.unwrap_err().kind(), ErrorKind::RetriesExhausted { attempts: 3, .. }));
+        let failed = runtime.block_on(store.transact_with(options, work));
+        assert!(matches!(failed.unwrap_err().kind(), ErrorKind::RetriesExhausted { attempts: 3, .. }));
         let none =
             TxnOptions { retry_policy: Some(RetryPolicy { max_attempts: 0, ..RetryPolicy::default() }), ..options };
         let refused = runtime.block_on(store.transact_with(none, |_| Ok::<_, Error>(()))).unwrap_err();
@@ -222,12 +223,12 @@ fn retries_are_bounded_as_in_the_synchronous_store() {
     }
 }
 
-/// Those who wait for a permit hold no thread: with one of two threads free, a read gets through before anybody has waited in
-/// vain. A machine may stand still for so long; not ten times.
+/// Tasks that wait for admission hold no thread: one of two threads is free, so a read ends before
+/// any admission timeout. A slow machine may exceed the timeout, but not ten times.
 #[test]
-fn tasks_that_wait_for_a_permit_hold_no_thread() {
+fn tasks_that_wait_for_admission_hold_no_thread() {
     for runtime in both_runtimes(2) {
-        let gets_through = || {
+        let read_succeeds = || {
             let (store, rows) = open(1);
             let gate = Gate::default();
             runtime.block_on(async {
@@ -254,12 +255,12 @@ fn tasks_that_wait_for_a_permit_hold_no_thread() {
                 in_time
             })
         };
-        assert!((0..10).any(|_| gets_through()));
+        assert!((0..10).any(|_| read_succeeds()));
     }
 }
 
 #[test]
-fn a_transact_of_the_store_inside_the_closure_does_not_wait_for_a_permit() {
+fn a_nested_transact_does_not_wait_for_admission() {
     for runtime in both_runtimes(1) {
         let (store, rows) = open(1);
         let (inner, put) = (store.store().clone(), rows.clone());
@@ -270,7 +271,7 @@ fn a_transact_of_the_store_inside_the_closure_does_not_wait_for_a_permit() {
 }
 
 #[test]
-fn closing_tells_the_other_handles() {
+fn closing_closes_the_other_handles() {
     for runtime in both_runtimes(1) {
         let (store, rows) = open(1);
         let other = AsyncStore::from(Store::clone(store.store()));

@@ -1,4 +1,4 @@
-//! Scans as streams, against those of the synchronous store.
+//! Streams, compared with the scans of the synchronous store.
 
 use futures_core::Stream;
 use percolite::{AsyncScan, AsyncSnapshot, AsyncStore, ErrorKind, Keyspace, Store};
@@ -17,7 +17,7 @@ fn fill(store: &Store, rows: &Keyspace) -> Rows {
     store.snapshot().unwrap().range(rows, ..).map(Result::unwrap).collect()
 }
 
-/// Drops the future of every row a few times before it lets it be.
+/// Reads all rows. The first future of each row is polled at most once and dropped.
 async fn collect(mut scan: AsyncScan, dice: &mut Dice) -> Rows {
     let mut rows = Rows::new();
     loop {
@@ -33,7 +33,7 @@ async fn collect(mut scan: AsyncScan, dice: &mut Dice) -> Rows {
 }
 
 #[test]
-fn streams_have_the_rows_of_scans_though_their_futures_are_dropped() {
+fn streams_match_scans_though_futures_are_dropped() {
     for runtime in both_runtimes(2) {
         let (store, rows) = open(1);
         let all = fill(store.store(), &rows);
@@ -54,7 +54,7 @@ fn streams_have_the_rows_of_scans_though_their_futures_are_dropped() {
 }
 
 #[test]
-fn a_snapshot_shows_its_moment_and_a_stream_of_the_store_that_of_its_first_row() {
+fn a_stream_of_the_store_reads_as_of_its_first_row() {
     for runtime in both_runtimes(2) {
         let (store, rows) = open(1);
         runtime.block_on(async {
@@ -72,7 +72,7 @@ fn a_snapshot_shows_its_moment_and_a_stream_of_the_store_that_of_its_first_row()
 }
 
 #[test]
-fn a_stream_that_is_dropped_while_it_reads_lets_go_of_its_snapshot() {
+fn a_dropped_stream_releases_its_snapshot() {
     for runtime in both_runtimes(2) {
         let (store, rows) = open(1);
         fill(store.store(), &rows);
@@ -107,7 +107,7 @@ fn a_stream_ends_after_an_error() {
 
 #[test]
 #[cfg(feature = "rocks")]
-fn a_stream_that_was_read_to_its_end_does_not_keep_the_folder() {
+fn a_finished_stream_does_not_keep_the_store_open() {
     for runtime in both_runtimes(2) {
         let folder = tempfile::tempdir().unwrap();
         let store = AsyncStore::from(Store::open(folder.path()).unwrap());

@@ -139,7 +139,7 @@ fn every_call_returns_closed_after_close() {
     for (number, answer) in answers.into_iter().enumerate() {
         let why = answer.expect_err(&format!("call {number}"));
         assert!(matches!(why.kind(), ErrorKind::Closed(_)), "call {number}: {why}");
-        assert!(why.to_string().contains("closed by its user"), "call {number}: {why}");
+        assert!(why.to_string().contains("the store is closed"), "call {number}: {why}");
     }
     assert!(scan.next().is_none() && of_txn.next().is_none() && locks.next().is_none() && versions.next().is_none());
     store.close().unwrap();

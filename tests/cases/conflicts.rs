@@ -35,7 +35,7 @@ pub fn cases() -> Vec<Case> {
             .on(STORES, write_skew_is_possible)
             .on(STORES, lock_only_on_one_side_prevents_write_skew)
             .not_on(STEPS, WHOLE_STORE),
-        Case::new("no timestamp means 'no conflict'; needed ones are kept")
+        Case::new("no timestamp means 'no conflict'; needed conflicts are kept")
             .on(STEPS | TWO, the_lowest_timestamps_are_like_any_other)
             .on(STEPS | ONE, the_lowest_timestamps_are_like_any_other_in_one_phase)
             .on(STORES, conflicts_of_open_transactions_are_kept),

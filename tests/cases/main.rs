@@ -10,8 +10,8 @@
 //!
 //! ```text
 //! cargo test --release --test cases                     all cases
-//! cargo test --release --test cases -- rollback resolv  cases that have one of the words in the name
-//! PERCOLITE_SEED=7 cargo test ...                       the random choices of the run that printed 7
+//! cargo test --release --test cases -- rollback resolv  cases with one of these in their name
+//! PERCOLITE_SEED=7 cargo test ...                       the choices of the run that printed 7
 //! ```
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]

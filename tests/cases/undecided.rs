@@ -139,7 +139,7 @@ pub fn a_failed_sync_fails_every_waiting_commit(world: &World) {
         })
         .collect();
     gate.wait_for_arrival();
-    eventually("all are visible", || (0..8).all(|number| store.get(&format!("k{number}")).is_some()));
+    eventually("all commits are visible", || (0..8).all(|number| store.get(&format!("k{number}")).is_some()));
     gate.open();
     for thread in threads {
         assert_undetermined(thread.join());
@@ -184,7 +184,7 @@ pub fn a_failed_sync_of_the_sweep_fails_waiting_commits(world: &World) {
         txn.put(&rows, "k", "new")?;
         txn.commit()
     });
-    eventually("it is visible", || store.get("k").is_some());
+    eventually("the commit is visible", || store.get("k").is_some());
     gate.open();
     sweep.join().unwrap_err();
     assert_undetermined(writer.join());

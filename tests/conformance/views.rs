@@ -7,7 +7,7 @@ use std::thread::ScopedJoinHandle;
 use percolite::engine::{EngineSnapshot, PageRequest, RowRange};
 use percolite::row::{CellChange, Lock, RowChange, RowKey, TxnRecord, Value, WriteRecord};
 
-use crate::common::{Pace, KEYSPACE, Subject, change, inline, lock, make, put, row, ts};
+use crate::common::{KEYSPACE, Pace, Subject, change, inline, lock, make, put, row, ts};
 
 const KEYS: [&str; 4] = ["a", "b", "c", "d"];
 

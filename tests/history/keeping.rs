@@ -1,4 +1,4 @@
-//! How long the past is kept, and what of it goes.
+//! How long history stays readable, and what GC removes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ fn with(clock: &Arc<Clock>, builder: Builder) -> Builder {
 }
 
 #[test]
-fn versions_older_than_the_history_go_and_no_others() {
+fn gc_removes_only_versions_older_than_the_history() {
     for home in homes() {
         let clock = Arc::new(Clock::default());
         let store = home.open(with(&clock, keeping(HOUR)));
@@ -28,20 +28,20 @@ fn versions_older_than_the_history_go_and_no_others() {
         let old = store.snapshot().unwrap().read_ts();
         clock.pass(HOUR + Duration::from_secs(60));
         let newer = [put(&store, &rows, "hot", "new"), put(&store, &rows, "hot", "newest")];
-        wait(&store, "nothing is collected", |stats| stats.gc_versions >= 20);
+        wait(&store, "GC removes nothing", |stats| stats.gc_versions >= 20);
         let from = store.stats().history_start_ts.unwrap();
         assert!(from >= old && from < newer[0], "{from}");
-        // Deleted when the history begins, and so not older than it.
+        // Where the history starts the row is deleted, so the tombstone stays.
         assert_eq!(values(&store, &rows, "hot"), [Some(b"newest".to_vec()), Some(b"new".to_vec()), None]);
         assert_eq!(values(&store, &rows, "cold"), [Some(b"cold".to_vec())]);
         assert_eq!(store.snapshot_at(from).unwrap().get(&rows, "cold").unwrap(), Some(b"cold".to_vec()));
         assert!(matches!(store.snapshot_at(left_alone).map(drop).unwrap_err().kind(), ErrorKind::SnapshotTooOld(_)));
         let verified = store.verify(|_| {}).unwrap();
         assert_eq!(verified.issues, []);
-        // What was put apart went with its version.
+        // Out-of-line values were removed with their versions.
         assert_eq!(verified.out_of_line_values, 0, "{verified:?}");
         drop((store, rows));
-        // Also for the next life of the store.
+        // The next incarnation has the same history.
         let store = home.open(with(&clock, keeping(HOUR)));
         let rows = store.existing_keyspace("rows").unwrap();
         assert_eq!(store.stats().history_start_ts, Some(from));
@@ -51,7 +51,7 @@ fn versions_older_than_the_history_go_and_no_others() {
 }
 
 #[test]
-fn a_snapshot_of_the_past_keeps_what_it_shows_until_the_age_limit() {
+fn a_historical_snapshot_is_readable_until_the_age_limit() {
     for home in homes() {
         let clock = Arc::new(Clock::default());
         let store = home.open(with(&clock, keeping(Duration::ZERO).max_snapshot_age(HOUR)));
@@ -61,19 +61,19 @@ fn a_snapshot_of_the_past_keeps_what_it_shows_until_the_age_limit() {
         for round in 0..10 {
             put(&store, &rows, "k", [round; 5000]);
         }
-        wait(&store, "nothing is collected", |stats| stats.gc_versions >= 9);
+        wait(&store, "GC removes nothing", |stats| stats.gc_versions >= 9);
         assert!(matches!(store.snapshot_at(first).map(drop).unwrap_err().kind(), ErrorKind::SnapshotTooOld(_)));
         assert_eq!(held.get(&rows, "k").unwrap(), Some(vec![1; 5000]));
-        // This one and the newest, if not more.
+        // At least this one and the newest.
         assert!(store.stats().open_views >= 2);
         clock.pass(2 * HOUR);
-        wait(&store, "it does not end", |_| held.get(&rows, "k").is_err());
+        wait(&store, "the snapshot does not expire", |_| held.get(&rows, "k").is_err());
         assert!(matches!(held.get(&rows, "k").unwrap_err().kind(), ErrorKind::SnapshotTooOld(_)));
     }
 }
 
 #[test]
-fn a_clock_that_is_set_forward_costs_no_history() {
+fn a_clock_set_forward_costs_no_history() {
     let clock = Arc::new(Clock::default());
     let store = Home::embedded().open(with(&clock, keeping(HOUR)));
     let rows = store.keyspace("rows").unwrap();
@@ -81,15 +81,15 @@ fn a_clock_that_is_set_forward_costs_no_history() {
     put(&store, &rows, "k", "2");
     clock.jump(100 * HOUR);
     put(&store, &rows, "k", "3");
-    // A round of collection, seen by something else that it collects.
     delete(&store, &rows, "k");
+    // Time for a round of GC.
     std::thread::sleep(Duration::from_millis(1200));
     assert_eq!(store.stats().gc_versions, 0);
     assert_eq!(store.snapshot_at(first).unwrap().get(&rows, "k").unwrap(), Some(b"1".to_vec()));
 }
 
 #[test]
-fn history_ends_when_that_is_asked_for_and_can_begin_anew() {
+fn history_can_be_disabled_and_enabled_again() {
     for home in homes() {
         let open = |builder: Builder| {
             let store = home.open(builder);
@@ -101,14 +101,14 @@ fn history_ends_when_that_is_asked_for_and_can_begin_anew() {
         put(&store, &rows, "k", "2");
         drop((store, rows));
 
-        // Nothing said, nothing changed.
+        // Without an option the retention stays.
         let (store, rows) = open(Store::builder());
         assert_eq!(store.snapshot_at(first).unwrap().get(&rows, "k").unwrap(), Some(vec![1; 5000]));
         drop((store, rows));
 
         let (store, rows) = open(Store::builder().disable_history());
         assert_eq!(values(&store, &rows, "k"), [Some(b"2".to_vec())]);
-        wait(&store, "what was kept stays", |stats| stats.gc_versions == 1);
+        wait(&store, "GC does not remove the old history", |stats| stats.gc_versions == 1);
         put(&store, &rows, "k", "3");
         assert_eq!(store.verify(|_| {}).unwrap().history_entries, 0);
         drop((store, rows));
@@ -123,14 +123,14 @@ fn history_ends_when_that_is_asked_for_and_can_begin_anew() {
 }
 
 #[test]
-fn a_dropped_keyspace_is_there_in_the_past_as_long_as_that_is_kept() {
+fn a_dropped_keyspace_is_readable_while_its_history_lasts() {
     for home in homes() {
         let clock = Arc::new(Clock::default());
         let store = home.open(with(&clock, keeping(HOUR)));
         let rows = store.keyspace("rows").unwrap();
         let first = put(&store, &rows, "k", "1");
         store.drop_keyspace("rows").unwrap();
-        // Time enough for the background to make a mistake.
+        // Time for the background to delete it by mistake.
         std::thread::sleep(Duration::from_millis(1200));
         assert_eq!(store.snapshot_at(first).unwrap().get(&rows, "k").unwrap(), Some(b"1".to_vec()));
         assert!(matches!(
@@ -147,28 +147,28 @@ fn a_dropped_keyspace_is_there_in_the_past_as_long_as_that_is_kept() {
     }
 }
 
-/// Crashes that lose what was not synced, with next to no time kept, so that there is always something to collect.
+/// Crashes that lose unsynced commits, with a very short retention, so that GC always has work.
 #[test]
-fn a_crash_never_takes_a_moment_that_the_next_life_still_offers() {
-    let mut offered = 0;
+fn every_readable_timestamp_is_complete_after_a_crash() {
+    let mut readable = 0;
     for seed in 0..12 {
         let memory = SimStorage::new();
         let mut dice = Dice(seed + 1);
-        let mut moments: Vec<(Timestamp, State)> = Vec::new();
-        for life in 0..4 {
+        let mut timestamps: Vec<(Timestamp, State)> = Vec::new();
+        for incarnation in 0..4 {
             let builder = keeping(Duration::from_millis(3)).durability(Durability::Buffered);
             let store = builder.open_in_memory(&memory).unwrap();
             let rows = store.keyspace("rows").unwrap();
             let mut state: State = store.snapshot().unwrap().range(&rows, ..).map(Result::unwrap).collect();
             let survived =
                 state.get(&b"commits"[..]).map_or(0, |number| u64::from_be_bytes(number[..].try_into().unwrap()));
-            moments.truncate(survived as usize);
-            for (at, then) in &moments {
+            timestamps.truncate(survived as usize);
+            for (at, then) in &timestamps {
                 match store.snapshot_at(*at) {
                     Ok(snapshot) => {
                         let found: State = snapshot.range(&rows, ..).map(Result::unwrap).collect();
-                        assert_eq!(found, *then, "seed {seed}, life {life}, at {at}");
-                        offered += 1;
+                        assert_eq!(found, *then, "seed {seed}, incarnation {incarnation}, at {at}");
+                        readable += 1;
                     }
                     Err(why) => assert!(matches!(why.kind(), ErrorKind::SnapshotTooOld(_)), "{why}"),
                 }
@@ -184,20 +184,20 @@ fn a_crash_never_takes_a_moment_that_the_next_life_still_offers() {
                     txn.put(&rows, key, value).unwrap();
                     state.insert(key.to_vec(), value.to_vec());
                 }
-                let number = moments.len() as u64 + 1;
+                let number = timestamps.len() as u64 + 1;
                 txn.put(&rows, "commits", number.to_be_bytes()).unwrap();
                 state.insert(b"commits".to_vec(), number.to_be_bytes().to_vec());
-                moments.push((txn.commit().unwrap().commit_ts, state.clone()));
+                timestamps.push((txn.commit().unwrap().commit_ts, state.clone()));
                 if dice.one_in(10) {
                     store.sync().unwrap();
                     std::thread::sleep(Duration::from_millis(1));
                 }
             }
             if dice.one_in(2) {
-                wait(&store, "nothing is collected", |stats| stats.gc_versions > 0);
+                wait(&store, "GC removes nothing", |stats| stats.gc_versions > 0);
             }
             memory.crash(dice.next());
         }
     }
-    assert!(offered > 100, "{offered} moments were read");
+    assert!(readable > 100, "{readable} timestamps were read");
 }

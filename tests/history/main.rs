@@ -1,4 +1,4 @@
-//! History: what was, at any moment of the time for which it is kept, and what goes when that time is over.
+//! History: reads as of any timestamp of the history retention, and GC of what is older.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
 #![allow(clippy::pedantic, missing_docs, reason = "style of a library, not of its tests")]
@@ -18,7 +18,7 @@ use crate::support::Home;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// What a keyspace held.
+/// The rows of a keyspace.
 type State = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn homes() -> Vec<Home> {
@@ -30,8 +30,8 @@ fn homes() -> Vec<Home> {
     ]
 }
 
-fn keeping(kept_for: Duration) -> Builder {
-    Store::builder().history_retention(kept_for)
+fn keeping(retention: Duration) -> Builder {
+    Store::builder().history_retention(retention)
 }
 
 fn put(store: &Store, rows: &Keyspace, key: &str, value: impl AsRef<[u8]>) -> Timestamp {
@@ -46,7 +46,7 @@ fn delete(store: &Store, rows: &Keyspace, key: &str) -> Timestamp {
     txn.commit().unwrap().commit_ts
 }
 
-/// All rows at a moment, read forwards and backwards.
+/// All rows as of a timestamp, read forwards and backwards.
 fn state_at(store: &Store, rows: &Keyspace, at: Timestamp) -> State {
     let snapshot = store.snapshot_at(at).unwrap();
     assert_eq!(snapshot.read_ts(), at);

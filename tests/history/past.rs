@@ -1,4 +1,4 @@
-//! Reading the past.
+//! Reads of history.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,22 +8,22 @@ use crate::support::{Dice, Home};
 use crate::{HOUR, State, delete, homes, keeping, put, state_at, values};
 
 const SHORT: usize = 7;
-/// Stored apart from its record.
+/// Stored out of line.
 const LONG: usize = 5000;
 
 #[test]
-fn every_moment_is_read_as_it_was_whatever_has_written_since() {
+fn every_timestamp_reads_as_it_was_committed() {
     for home in homes() {
         let seed = std::process::id() as u64;
         println!("seed {seed}");
         let mut dice = Dice(seed);
         let mut state = State::new();
-        let mut moments: Vec<(Timestamp, State)> = Vec::new();
-        for life in 0..4 {
+        let mut timestamps: Vec<(Timestamp, State)> = Vec::new();
+        for incarnation in 0..4 {
             let store = home.open(keeping(HOUR).large_transaction_bytes(20_000));
             let rows = store.keyspace("rows").unwrap();
-            if life == 0 {
-                moments.push((store.snapshot().unwrap().read_ts(), State::new()));
+            if incarnation == 0 {
+                timestamps.push((store.snapshot().unwrap().read_ts(), State::new()));
             }
             for _ in 0..60 {
                 let protocol = if dice.one_in(2) { CommitProtocol::TwoPhase } else { CommitProtocol::Auto };
@@ -51,23 +51,23 @@ fn every_moment_is_read_as_it_was_whatever_has_written_since() {
                     txn.rollback().unwrap();
                 } else {
                     state = next;
-                    moments.push((txn.commit().unwrap().commit_ts, state.clone()));
+                    timestamps.push((txn.commit().unwrap().commit_ts, state.clone()));
                 }
-                let (at, then) = &moments[dice.below(moments.len())];
+                let (at, then) = &timestamps[dice.below(timestamps.len())];
                 assert_eq!(state_at(&store, &rows, *at), *then, "at {at}");
             }
-            for pair in moments.windows(2) {
+            for pair in timestamps.windows(2) {
                 let [(at, then), (next, _)] = pair else { unreachable!() };
                 assert_eq!(state_at(&store, &rows, *at), *then, "at {at}");
                 assert_eq!(state_at(&store, &rows, next.previous()), *then, "just before {next}");
             }
             for key in ["a", "b", "c", "d", "e", "f"] {
                 let mut expected: Vec<Option<&Vec<u8>>> =
-                    moments.iter().map(|(_, state)| state.get(key.as_bytes())).collect();
+                    timestamps.iter().map(|(_, state)| state.get(key.as_bytes())).collect();
                 expected.dedup();
                 expected.reverse();
                 let mut found = values(&store, &rows, key);
-                // Writing what is there already, and deleting what is not, are versions too.
+                // A put of an equal value and a delete of an absent row are versions too.
                 found.dedup();
                 if found.last() != Some(&None) {
                     found.push(None);
@@ -81,7 +81,7 @@ fn every_moment_is_read_as_it_was_whatever_has_written_since() {
 }
 
 #[test]
-fn a_row_tells_its_versions_newest_first() {
+fn versions_of_a_row_are_listed_newest_first() {
     for home in homes() {
         let store = home.open(keeping(HOUR));
         let rows = store.keyspace("rows").unwrap();
@@ -94,8 +94,8 @@ fn a_row_tells_its_versions_newest_first() {
         let mut txn = store.begin().unwrap();
         txn.put(&rows, "k", "not committed").unwrap();
         let versions: Vec<_> = txn.versions(&rows, "k").unwrap().map(Result::unwrap).collect();
-        let told: Vec<_> = versions.iter().map(|version| (version.commit_ts, version.value.as_deref())).collect();
-        assert_eq!(told, [(third, None), (second, Some(&[7; LONG][..])), (first, Some(&b"1"[..]))]);
+        let listed: Vec<_> = versions.iter().map(|version| (version.commit_ts, version.value.as_deref())).collect();
+        assert_eq!(listed, [(third, None), (second, Some(&[7; LONG][..])), (first, Some(&b"1"[..]))]);
         assert!(versions.iter().all(|version| version.start_ts < version.commit_ts));
         let owners: std::collections::BTreeSet<_> = versions.iter().map(|version| version.owner_id).collect();
         assert_eq!(owners.len(), 3);
@@ -108,7 +108,7 @@ fn a_row_tells_its_versions_newest_first() {
 }
 
 #[test]
-fn a_large_transaction_is_in_the_history_before_and_after_it_is_rolled_forward() {
+fn history_includes_large_transactions_still_locked() {
     for home in homes() {
         let store = home.open(keeping(HOUR).large_transaction_bytes(10_000));
         let rows = store.keyspace("rows").unwrap();
@@ -128,13 +128,13 @@ fn a_large_transaction_is_in_the_history_before_and_after_it_is_rolled_forward()
                 assert!(state.values().all(|found| found == value.as_bytes()), "at {at}");
             }
             assert_eq!(values(&store, &rows, &key(2999)), [Some(b"after".to_vec()), Some(b"before".to_vec())]);
-            crate::wait(&store, "it does not end", |stats| stats.cleanup_pending == 0);
+            crate::wait(&store, "the lock cleanup does not end", |stats| stats.cleanup_pending == 0);
         }
     }
 }
 
 #[test]
-fn a_time_of_day_stands_for_what_was_committed_before_it() {
+fn a_time_of_day_reads_what_was_committed_before_it() {
     let store = Home::embedded().open(keeping(HOUR));
     let rows = store.keyspace("rows").unwrap();
     put(&store, &rows, "k", "old");
@@ -147,11 +147,11 @@ fn a_time_of_day_stands_for_what_was_committed_before_it() {
     let now = store.snapshot_at(SystemTime::now()).unwrap();
     assert_eq!(now.get(&rows, "k").unwrap(), Some(b"new".to_vec()));
     put(&store, &rows, "k", "newer");
-    assert_eq!(now.get(&rows, "k").unwrap(), Some(b"new".to_vec()), "it has changed");
+    assert_eq!(now.get(&rows, "k").unwrap(), Some(b"new".to_vec()), "the snapshot has changed");
 }
 
 #[test]
-fn moments_that_cannot_be_read_are_refused() {
+fn unreadable_timestamps_are_refused() {
     let refusal = |store: &Store, at: Timestamp| store.snapshot_at(at).map(drop).unwrap_err().kind().clone();
     for home in homes() {
         let store = home.open(Store::builder());
@@ -187,7 +187,7 @@ fn moments_that_cannot_be_read_are_refused() {
 
 #[cfg(feature = "rocks")]
 #[test]
-fn a_store_that_is_only_looked_at_shows_its_past() {
+fn a_read_only_store_reads_its_history() {
     let home = Home::rocks();
     let store = home.open(keeping(HOUR));
     let rows = store.keyspace("rows").unwrap();

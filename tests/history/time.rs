@@ -1,4 +1,4 @@
-//! A clock that is set by hand, and threads of the system.
+//! A clock that tests can move, with the system's threads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,13 +15,13 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// So much time passes.
+    /// Lets time pass, on the wall clock and on the monotonic clock.
     pub fn pass(&self, time: Duration) {
         self.jump(time);
         self.elapsed_ahead_ms.fetch_add(time.as_millis() as u64, Ordering::SeqCst);
     }
 
-    /// Somebody sets the time of day forward, and no time passes.
+    /// Sets the wall clock forward. No time passes.
     pub fn jump(&self, time: Duration) {
         self.wall_ahead_ms.fetch_add(time.as_millis() as u64, Ordering::SeqCst);
     }

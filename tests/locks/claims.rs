@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use percolite::{LockOptions, Store};
 
-/// The background thread checks a lease after half of its time, as read at the last check. A renewal for
-/// a shorter time must make it check earlier.
+/// The background thread checks a lease after half of its time, as read at the last check. A
+/// renewal for a shorter time must make it check earlier.
 #[test]
 fn renewal_may_shorten_a_lease() {
     let store = Store::in_memory().unwrap();

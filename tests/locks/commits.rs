@@ -9,7 +9,7 @@ use percolite::{
     Commit, CommitProtocol, ErrorKind, LockGuard, LockOptions, LockState, Result, Snapshot, Store, TxnOptions,
 };
 
-use crate::stops::{PATIENCE, Worker, World, eventually, some, spawn, text};
+use crate::stops::{TIMEOUT, Worker, World, eventually, some, spawn, text};
 use crate::tap::{Act, Gate};
 
 #[test]
@@ -75,7 +75,8 @@ struct Next {
 }
 
 impl Unsynced {
-    /// Runs `next` while the first holder is in its closure (`waits`), or after its lock is free and idle.
+    /// Runs `next` while the first holder is in its closure (`waits`), or after its lock is free
+    /// and idle.
     fn begin(
         how: First,
         next: impl FnOnce(&World, &Arc<AtomicBool>) -> Worker<Next>,
@@ -91,11 +92,11 @@ impl Unsynced {
             spawn(move || {
                 hold(how, &world, || {
                     arrives.send(()).unwrap();
-                    resume.recv_timeout(PATIENCE).unwrap();
+                    resume.recv_timeout(TIMEOUT).unwrap();
                 })
             })
         };
-        arrived.recv_timeout(PATIENCE).unwrap();
+        arrived.recv_timeout(TIMEOUT).unwrap();
         let table = || world.store.lock_table().unwrap();
         let next = if waits {
             let next = next(&world, &opened);

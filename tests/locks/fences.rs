@@ -1,5 +1,5 @@
-//! Fences and tokens: a fenced transaction commits only while its grant is valid, and tokens are above
-//! the commits of earlier holders.
+//! Fences and tokens: a fenced transaction commits only while its grant is valid, and tokens are
+//! above the commits of earlier holders.
 
 mod lost;
 mod paused;
@@ -15,7 +15,7 @@ use percolite::{
     TxnOptions,
 };
 
-use crate::stops::{Dice, PATIENCE, Rounds, Worker, World, assert_lost, buffered, eventually, some, spawn};
+use crate::stops::{Dice, Rounds, TIMEOUT, Worker, World, assert_lost, buffered, eventually, some, spawn};
 use crate::tap::{Act, Gate, commits};
 
 const PROTOCOLS: [CommitProtocol; 2] = [CommitProtocol::Auto, CommitProtocol::TwoPhase];
@@ -81,7 +81,8 @@ fn decided_before_the_end(protocol: CommitProtocol, forced: bool) {
     next.check(token, commit.join().unwrap());
 }
 
-/// The next holder. It made its request while a commit of the previous one was decided and not visible.
+/// The next holder. It made its request while a commit of the previous one was decided and not
+/// visible.
 struct Next {
     holder: Worker<(Option<String>, LockGuard)>,
     /// A transaction that began before the grant.
@@ -131,7 +132,7 @@ impl<Work: Send + 'static, Answer: Send + 'static> WorkerThread<Work, Answer> {
     }
 
     fn answer(&self) -> Answer {
-        self.answers.recv_timeout(PATIENCE).unwrap()
+        self.answers.recv_timeout(TIMEOUT).unwrap()
     }
 
     fn end(self) {
@@ -155,16 +156,17 @@ fn committer(world: &World) -> (Committer, Arc<AtomicU64>) {
     (WorkerThread::new(commit), begun)
 }
 
-/// Stops a fenced commit that is decided and has no commit timestamp: the leader cannot check its row
-/// in memory, so it first writes the group that it has. `false` if the commit was not stopped there.
+/// Stops a fenced commit that is decided and has no commit timestamp: the leader cannot check its
+/// row in memory, so it first writes the group that it has. `false` if the commit was not stopped
+/// there.
 fn decided_without_timestamp() -> bool {
     let world = World::open_at(&SimStorage::new(), Store::builder().conflict_cache_rows(1));
     let guard = world.store.lock("n").unwrap();
     let mut txn = world.store.begin_with(buffered(CommitProtocol::Auto)).unwrap();
     txn.fence(&guard.fence()).unwrap();
     txn.put(&world.rows, "k", "first").unwrap();
-    // Two other commits, of which the conflict set's one slot keeps the last: the row has to be read
-    // from the engine.
+    // Two other commits, of which the conflict set's one slot keeps the last: the row has to be
+    // read from the engine.
     for key in ["x", "y"] {
         world.put(key, "").unwrap();
     }
@@ -238,10 +240,13 @@ fn grants_end_during_decided_commits(rounds: u64) {
         next.begin(());
         let began = Instant::now();
         while world.store.lock_table().unwrap().held == 0 {
-            assert!(began.elapsed() < PATIENCE, "the next holder is not granted in memory");
+            assert!(began.elapsed() < TIMEOUT, "the next holder is not granted in memory");
             std::thread::yield_now();
         }
-        assert!(next.answers.try_recv().is_err(), "round {round}: the next holder has not waited for the decided commit");
+        assert!(
+            next.answers.try_recv().is_err(),
+            "round {round}: the next holder has not waited for the decided commit"
+        );
         gate.open();
         let seen;
         (seen, guard) = next.answer();

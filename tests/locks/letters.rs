@@ -32,7 +32,8 @@ const SUBJECTS: [(&str, usize, usize); 20] = [
 ];
 
 /// Where the tests are.
-const SOURCES: [&str; 5] = ["tests/locks", "src/locking", "src/store/locks", "tools/cli/tests", "tools/crashtest/src"];
+const SOURCES: [&str; 5] =
+    ["tests/locks", "src/lock_manager", "src/store/named_locks", "tools/cli/tests", "tools/crashtest/src"];
 
 /// The rows of the tables for threads and for tasks: subject and test.
 fn tables() -> [Vec<(String, String)>; 2] {
@@ -99,7 +100,9 @@ fn every_case_in_the_tables_has_its_own_test() {
     for (subject, of_threads, of_tasks) in SUBJECTS {
         let found = [count(&threads, subject), count(&tasks, subject)];
         if found != [of_threads, of_tasks] {
-            wrong.push(format!("{subject}: {found:?} tests for threads and tasks instead of {of_threads} and {of_tasks}"));
+            wrong.push(format!(
+                "{subject}: {found:?} tests for threads and tasks instead of {of_threads} and {of_tasks}"
+            ));
         }
     }
     assert!(wrong.is_empty(), "{} mistakes in the tables of docs/locks.md:\n{}", wrong.len(), wrong.join("\n"));

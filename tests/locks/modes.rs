@@ -1,4 +1,5 @@
-//! M1 to M4: who is granted, and in which order. M1e, M1f and M2d are tests of the library itself.
+//! Modes: which requests are granted, and in which order. Histories, concurrency, and waiters that
+//! leave are also tested in `src/lock_manager`.
 
 use std::time::Duration;
 
@@ -6,7 +7,7 @@ use percolite::{
     CancelToken, ErrorKind, LockGuard, LockLostReason, LockMode, LockOptions, LockState, LockWaitPolicy, Store,
 };
 
-use crate::support::{Asking, NOBODY, asks, entries, held, is_invalid, queue, until, within_limit};
+use crate::support::{Asking, NO_REQUESTS, asks, entries, held, is_invalid, queue, until, within_limit};
 use LockMode::{Exclusive, Semaphore, Shared};
 
 const NAME: &str = "name";
@@ -40,8 +41,9 @@ fn lost(why: &percolite::Error) -> Option<LockLostReason> {
     if let ErrorKind::LockLost(lost) = why.kind() { Some(lost.reason) } else { None }
 }
 
-/// The requests of `queue` behind an exclusive holder, by their places: who is granted, end for end. That in the place `leaves`
-/// is taken back while it waits.
+/// Queues the requests behind an exclusive holder and returns the batches in which they are
+/// granted, by their positions in the queue. The request at position `leaves` is cancelled while it
+/// waits.
 fn served(queued: &[LockMode], leaves: Option<usize>) -> Vec<Vec<usize>> {
     let store = Store::in_memory().unwrap();
     let first = take(&store, Exclusive);
@@ -56,7 +58,7 @@ fn served(queued: &[LockMode], leaves: Option<usize>) -> Vec<Vec<usize>> {
     if let Some(place) = leaves {
         cancel.cancel();
         assert!(matches!(asking[place].refused().kind(), ErrorKind::Cancelled(_)));
-        assert_eq!(wakes(&store), 0, "nobody is granted for that");
+        assert_eq!(wakes(&store), 0, "the cancellation grants no request");
     }
     let mut guards = vec![first];
     let mut batches = Vec::new();
@@ -131,7 +133,7 @@ fn shared_waiters_are_granted_as_one_batch() {
 fn the_first_waiter_leaves_without_a_trace() {
     let batches = served(&[Exclusive, Shared, Exclusive, Shared], Some(0));
     assert_eq!(batches, [vec![1, 3], vec![2]]);
-    // Those behind it that were kept by it alone are granted at once.
+    // Requests that only the cancelled one blocked are granted immediately.
     let store = Store::in_memory().unwrap();
     let reader = take(&store, Shared);
     let cancel = CancelToken::default();
@@ -155,7 +157,7 @@ fn a_waiter_in_the_middle_leaves_without_a_trace() {
 fn the_last_waiter_leaves_without_a_trace() {
     let batches = served(&[Exclusive, Shared, Exclusive], Some(2));
     assert_eq!(batches, [vec![0], vec![1]]);
-    // It is the last of all: the name is as free as before.
+    // The last request of all leaves the name free.
     let batches = served(&[Exclusive], Some(0));
     assert_eq!(batches, Vec::<Vec<usize>>::new());
 }
@@ -181,8 +183,8 @@ fn an_exclusive_request_waits_for_all_permits() {
     let store = Store::in_memory().unwrap();
     let permits: Vec<LockGuard> = (0..3).map(|_| take(&store, Semaphore(3))).collect();
     let alone = ask(&store, Exclusive);
-    for (gone, permit) in permits.into_iter().enumerate() {
-        assert_eq!((held(&store, NAME).len(), queue(&store, NAME)), (3 - gone, vec![alone.id()]));
+    for (released, permit) in permits.into_iter().enumerate() {
+        assert_eq!((held(&store, NAME).len(), queue(&store, NAME)), (3 - released, vec![alone.id()]));
         drop(permit);
     }
     assert_eq!(held(&store, NAME), [alone.id()]);
@@ -200,7 +202,7 @@ fn other_limits_and_shared_do_not_mix_with_a_semaphore() {
     assert_eq!((held(&store, NAME), queue(&store, NAME)), (vec![permit.entry().id], vec![]));
     drop(permit);
 
-    // One that waits says the number, too, and keeps the holder from becoming a shared one.
+    // A waiting request also fixes the limit, and prevents a downgrade of the holder.
     let mut holder = take(&store, Exclusive);
     let waiting = ask(&store, Semaphore(3));
     assert!(refused(Semaphore(4)) && refused(Shared));
@@ -226,7 +228,7 @@ fn semaphore_requests_are_fifo() {
     drop(permits.pop());
     assert_eq!(queue(&store, NAME), ids[1..]);
     drop((permits.pop(), permits.pop()));
-    // There is room for two more, and they do not pass the exclusive one.
+    // Two permits are free, but later requests do not pass the exclusive one.
     assert_eq!((held(&store, NAME), queue(&store, NAME)), (vec![ids[0]], ids[1..].to_vec()));
     drop(asking[0].granted());
     assert_eq!((held(&store, NAME), queue(&store, NAME)), (vec![ids[1]], ids[2..].to_vec()));
@@ -250,12 +252,12 @@ fn a_sole_shared_lock_becomes_exclusive_with_a_new_token() {
     txn.fence(&guard.fence()).unwrap();
     let stats = store.lock_stats();
     assert_eq!((stats.shared.acquired, stats.exclusive.acquired, stats.exclusive.waits), (1, 1, 0));
-    // Once more it is no conversion.
+    // A second upgrade is no conversion.
     let token = guard.token();
     guard.upgrade(LockWaitPolicy::NoWait).unwrap();
     assert_eq!((guard.token(), store.lock_stats().exclusive.acquired), (token, 1));
     drop(guard);
-    assert_eq!(held(&store, NAME), NOBODY);
+    assert_eq!(held(&store, NAME), NO_REQUESTS);
 }
 
 #[test]
@@ -281,7 +283,7 @@ fn second_upgrader_gets_deadlock_and_stays_shared() {
     let stats = store.lock_stats();
     assert_eq!((stats.deadlocks, stats.exclusive.waits, stats.exclusive.acquired, stats.wakeups), (1, 1, 0, 0));
 
-    // It stands before whoever waits in the queue.
+    // A conversion is granted before the queue.
     let queued = ask(&store, Exclusive);
     drop(second);
     let first = within_limit(move || converting.join().unwrap()).unwrap();
@@ -326,7 +328,7 @@ fn upgrade_timeout_keeps_the_shared_grant() {
         (guard, why)
     });
     until("the conversion", || entries(&store, NAME)[0].state == LockState::Converting);
-    // It keeps shared requests out as long as it waits.
+    // The waiting upgrade blocks shared requests.
     let queued = ask(&store, Shared);
     let (guard, why) = within_limit(move || upgrading.join().unwrap());
     let ErrorKind::LockNotAvailable(why) = why.kind() else { unreachable!("{why}") };
@@ -361,7 +363,7 @@ fn downgrade_invalidates_older_fences() {
     assert_eq!(store.snapshot().unwrap().get(&state, "row").unwrap(), None);
     assert!(second.is_held() && guard.is_held());
 
-    // The new grant has a fence of its own.
+    // The new grant has its own fence.
     let mut txn = store.begin().unwrap();
     assert_eq!(lost(&txn.fence(&fence).unwrap_err()), Some(LockLostReason::Converted));
     txn.fence(&guard.fence()).unwrap();
@@ -382,7 +384,7 @@ fn a_waiting_upgrade_is_lost_with_its_shared_lock() {
     assert_eq!((why.reason, why.token), (LockLostReason::Forced, token));
     assert_eq!(held(&store, NAME), [other.entry().id]);
 
-    // A lease that is over is the same, and nobody else is there to end it.
+    // An expired lease is lost too, without another request that ends it.
     let once = LockOptions::shared().lease(Duration::from_millis(200)).once();
     let mut leased = store.lock_with(NAME, once).unwrap();
     let why = within_limit(move || leased.upgrade(LockWaitPolicy::Forever).unwrap_err());

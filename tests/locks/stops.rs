@@ -1,4 +1,4 @@
-//! A store in memory that a test stops at its engine, and whose machine it crashes.
+//! A store in memory with hooks: a test can stop its commits and syncs, and cut its power.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, atomic};
@@ -13,10 +13,10 @@ use percolite::{
 
 use crate::tap::{Act, Control, Gate, Tap, commits, locks};
 
-/// Waits that last longer have failed.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+/// A wait that lasts longer has failed.
+pub const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// An open store, its one keyspace, and what is below.
+/// An open store, its keyspace, the hooks of its engine, and its memory.
 #[derive(Clone)]
 pub struct World {
     pub store: Store,
@@ -49,19 +49,19 @@ impl World {
         txn.commit()
     }
 
-    /// How many rows are locked, resolving none.
+    /// The number of row locks. It resolves none of them.
     pub fn row_locks(&self) -> usize {
         self.store.row_locks().unwrap().map(Result::unwrap).count()
     }
 
-    /// The token of the one who holds the lock.
+    /// The token of the only holder of the lock.
     pub fn token_of(&self, name: &str) -> Timestamp {
         let holders = self.store.lock_holders(name).unwrap();
         assert_eq!(holders.len(), 1, "{holders:?}");
-        holders[0].token.expect("it has not got its token")
+        holders[0].token.expect("the grant has no token")
     }
 
-    /// Stops commits of the row when they are decided and not yet visible.
+    /// Stops commits of the row after their decision and before they are visible.
     pub fn stop_commit(&self, key: &str) -> Gate {
         let (gate, barrier) = Gate::closed();
         let row = self.rows.row_key(key);
@@ -74,7 +74,8 @@ impl World {
         gate
     }
 
-    /// Says whether a commit of the row is decided and not visible at this moment. That takes a little longer.
+    /// A flag that is set while a commit of the row is decided and not visible. A yield makes that
+    /// time a little longer.
     pub fn watch_commits(&self, key: &str) -> Arc<atomic::AtomicBool> {
         let under_way = Arc::<atomic::AtomicBool>::default();
         let (row, flag) = (self.rows.row_key(key), Arc::clone(&under_way));
@@ -89,7 +90,7 @@ impl World {
         under_way
     }
 
-    /// Stops transactions of two phases when they lock the row.
+    /// Stops two-phase commits before they lock the row.
     pub fn stop_prewrite(&self, key: &str) -> Gate {
         let (gate, barrier) = Gate::closed();
         let row = self.rows.row_key(key);
@@ -102,7 +103,7 @@ impl World {
         gate
     }
 
-    /// Stops every sync from here on, and has each do this then.
+    /// Stops every later sync. After the gate opens, each gets `act`.
     pub fn stop_syncs(&self, act: Act) -> Gate {
         let (gate, barrier) = Gate::closed();
         self.tap.on_sync(move || {
@@ -113,24 +114,25 @@ impl World {
     }
 }
 
-/// Holders one after the other, each with a fenced commit of one row that is under way when its grant ends.
+/// Checks rounds of successive holders, each with a fenced commit of one row in progress when its
+/// grant ends.
 #[derive(Default)]
 pub struct Rounds {
     last: Option<String>,
-    /// How many of the commits were made.
-    pub stood: u64,
+    /// The number of commits that succeeded.
+    pub committed: u64,
 }
 
 impl Rounds {
-    /// `tokens` are those of this holder and the next, who has `seen` this.
+    /// `tokens` are those of this holder and of the next one, which has read `seen`.
     #[track_caller]
-    pub fn judge(&mut self, round: u64, answer: Result<Commit>, tokens: [Timestamp; 2], seen: Option<String>) {
+    pub fn check(&mut self, round: u64, answer: Result<Commit>, tokens: [Timestamp; 2], seen: Option<String>) {
         match answer {
             Ok(Commit { commit_ts: ts, .. }) => {
                 let [before, after] = tokens;
                 assert!(before < ts && ts < after, "round {round}: {before} {ts} {after}");
                 self.last = Some(round.to_string());
-                self.stood += 1;
+                self.committed += 1;
             }
             Err(why) => assert!(is_lost(&why), "{why}"),
         }
@@ -152,7 +154,7 @@ pub fn buffered(protocol: CommitProtocol) -> TxnOptions {
 
 #[track_caller]
 pub fn assert_lost<T>(answer: Result<T>, token: Timestamp, reason: LockLostReason) {
-    let why = answer.err().expect("it was committed");
+    let why = answer.err().expect("the call succeeded");
     let ErrorKind::LockLost(lost) = why.kind() else { panic!("not a lost lock: {why}") };
     assert_eq!((lost.target.clone(), lost.token, lost.reason), ("n".into(), token, reason));
 }
@@ -161,17 +163,17 @@ pub fn is_lost(why: &Error) -> bool {
     matches!(why.kind(), ErrorKind::LockLost(_))
 }
 
-/// Waits for what other threads bring about.
+/// Waits for an effect of other threads.
 #[track_caller]
 pub fn eventually(what: &str, holds: impl Fn() -> bool) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while !holds() {
-        assert!(Instant::now() < end, "it never happens: {what}");
+        assert!(Instant::now() < end, "not in time: {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// A thread that is not waited for without end.
+/// A thread that is joined with a timeout.
 pub struct Worker<T> {
     thread: JoinHandle<T>,
     ended: Receiver<()>,
@@ -190,7 +192,7 @@ pub fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Wo
 impl<T> Worker<T> {
     #[track_caller]
     pub fn join(self) -> T {
-        assert_eq!(self.ended.recv_timeout(PATIENCE), Err(RecvTimeoutError::Disconnected), "it never ends");
+        assert_eq!(self.ended.recv_timeout(TIMEOUT), Err(RecvTimeoutError::Disconnected), "the thread does not end");
         self.thread.join().unwrap_or_else(|payload| std::panic::resume_unwind(payload))
     }
 
@@ -199,11 +201,11 @@ impl<T> Worker<T> {
     }
 }
 
-/// Splitmix64.
+/// Random numbers by splitmix64.
 pub struct Dice(u64);
 
 impl Dice {
-    /// Says from which seed.
+    /// Prints the seed; `PERCOLITE_SEED` sets it.
     pub fn new() -> Self {
         let seed = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
         let seed = std::env::var("PERCOLITE_SEED").map_or(seed, |seed| seed.parse().unwrap());

@@ -1,4 +1,4 @@
-//! What several files of this test need.
+//! Helpers for several files of this test: requests on other threads, and views of the lock table.
 
 pub mod clocks;
 pub mod gate;
@@ -13,42 +13,43 @@ use std::time::{Duration, Instant};
 
 use percolite::{Error, ErrorKind, LockEntry, LockGuard, LockOptions, LockState, LockWaitPolicy, Result, Store};
 
-/// Whatever takes longer does not come any more.
+/// A wait that lasts longer has failed.
 pub const LIMIT: Duration = Duration::from_secs(120);
 
-/// Held by nobody, waited for by nobody.
-pub const NOBODY: [u64; 0] = [];
+/// No holder, or no waiting request.
+pub const NO_REQUESTS: [u64; 0] = [];
 
-/// How the names of threads begin that ask for others, each of which has a name of its own.
+/// The prefix of the names of requesting threads. Each has a name of its own.
 const ASKS: &str = "asks";
 static ASKED: AtomicU64 = AtomicU64::new(0);
 
-/// A request that another thread has made, and waits for.
+/// A request that another thread has made and waits for.
 pub struct Asking {
     answers: Receiver<Result<LockGuard>>,
-    /// Its number in the lock table, where it had to wait.
+    /// Its number in the lock table if it had to wait.
     pub waits_as: Option<u64>,
 }
 
-/// Has another thread ask, without a limit of time; returns when it waits, or has its answer. Others must not ask meanwhile.
+/// Makes a request without a timeout on another thread; returns when it waits or has its result. No
+/// other thread may make a request for the name meanwhile.
 pub fn asks(store: &Store, name: &str, options: LockOptions) -> Asking {
     asks_with(store, name, options.wait(LockWaitPolicy::Forever))
 }
 
-/// [`asks`] with the wait that `options` say.
+/// [`asks`] with the wait policy of `options`.
 pub fn asks_with(store: &Store, name: &str, options: LockOptions) -> Asking {
     let before: HashSet<u64> = queue(store, name).into_iter().collect();
     let (answer, answers) = channel();
     let (asking, name_there) = (store.clone(), name.to_owned());
     let thread = std::thread::Builder::new().name(format!("{ASKS} {}", ASKED.fetch_add(1, Ordering::Relaxed)));
     thread.spawn(move || answer.send(asking.lock_with(&name_there, options))).unwrap();
-    let (answered, known) = channel();
-    let mut asking = Asking { answers: known, waits_as: None };
+    let (sends, received) = channel();
+    let mut asking = Asking { answers: received, waits_as: None };
     let began = Instant::now();
     loop {
-        // What is answered at once is handed on.
+        // An immediate result is passed on.
         if let Ok(answer) = answers.recv_timeout(Duration::from_micros(200)) {
-            answered.send(answer).unwrap();
+            sends.send(answer).unwrap();
             return asking;
         }
         if let Some(id) = queue(store, name).into_iter().find(|id| !before.contains(id)) {
@@ -56,7 +57,7 @@ pub fn asks_with(store: &Store, name: &str, options: LockOptions) -> Asking {
             asking.waits_as = Some(id);
             return asking;
         }
-        assert!(began.elapsed() < LIMIT, "the request neither waits nor is answered");
+        assert!(began.elapsed() < LIMIT, "the request neither waits nor returns");
     }
 }
 
@@ -65,7 +66,7 @@ impl Asking {
         self.waits_as.expect("the request had to wait")
     }
 
-    /// The answer, if there is one by now.
+    /// The result, if the request has returned.
     pub fn answer(&self) -> Option<Result<LockGuard>> {
         self.answers.try_recv().ok()
     }
@@ -73,7 +74,7 @@ impl Asking {
     pub fn waits_for_answer(&self) -> Result<LockGuard> {
         self.answers.recv_timeout(LIMIT).unwrap_or_else(|why| {
             assert_ne!(why, RecvTimeoutError::Timeout, "the wait does not end");
-            unreachable!("the thread has ended without an answer")
+            unreachable!("the thread has ended without a result")
         })
     }
 
@@ -95,32 +96,32 @@ fn ids(store: &Store, name: &str, is: fn(LockState) -> bool) -> Vec<u64> {
     entries(store, name).iter().filter(|entry| is(entry.state)).map(|entry| entry.id).collect()
 }
 
-/// Who holds the lock, by number, in the order of asking.
+/// The numbers of the holders, in request order.
 pub fn held(store: &Store, name: &str) -> Vec<u64> {
     ids(store, name, |state| state != LockState::Waiting)
 }
 
-/// Who waits, in the order of asking.
+/// The numbers of the waiting requests, in request order.
 pub fn queue(store: &Store, name: &str) -> Vec<u64> {
     ids(store, name, |state| state == LockState::Waiting)
 }
 
-/// Returns when `holds` does.
+/// Returns when `holds` is true.
 pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let began = Instant::now();
     while !holds() {
-        assert!(began.elapsed() < LIMIT, "{what} does not come");
+        assert!(began.elapsed() < LIMIT, "not in time: {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// Runs `work` on a thread of its own, for a limited time.
+/// Runs `work` on another thread with a timeout.
 pub fn within_limit<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, result) = channel();
     let working = std::thread::spawn(move || done.send(work()));
     match result.recv_timeout(LIMIT) {
         Ok(result) => result,
-        Err(RecvTimeoutError::Timeout) => unreachable!("it does not end"),
+        Err(RecvTimeoutError::Timeout) => unreachable!("the work does not end"),
         Err(RecvTimeoutError::Disconnected) => std::panic::resume_unwind(working.join().unwrap_err()),
     }
 }
@@ -129,7 +130,7 @@ pub fn is_invalid(why: &Error) -> bool {
     matches!(why.kind(), ErrorKind::InvalidArgument(_))
 }
 
-/// Numbers of a seed that is printed; `PERCOLITE_SEED` repeats them.
+/// Random numbers. The seed is printed; `PERCOLITE_SEED` sets it.
 pub struct Random(u64);
 
 impl Random {
@@ -143,7 +144,7 @@ impl Random {
         Self(seed)
     }
 
-    /// Less than `below`.
+    /// A number less than `below`.
     pub fn below(&mut self, below: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,4 +1,4 @@
-//! T1: the lock table, the statistics beside what a test has counted, the limits, and very many locks.
+//! The lock table, the statistics against independent counts, the limits, and very many locks.
 
 mod counted;
 mod limits;
@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use percolite::{LockEntry, LockMode, LockOptions, LockState, LockWaitPolicy, Store};
 
-use crate::support::{NOBODY, asks, entries, until, within_limit};
+use crate::support::{NO_REQUESTS, asks, entries, until, within_limit};
 
 const NAME: &str = "name";
 
@@ -19,7 +19,7 @@ fn the_table_shows_holders_waiters_and_blockers() {
     let before = SystemTime::now();
     let a = store.lock_with(NAME, LockOptions::exclusive().reason("a job")).unwrap();
     let b = asks(&store, NAME, LockOptions::exclusive());
-    let c = asks(&store, NAME, LockOptions::shared().reason("a look"));
+    let c = asks(&store, NAME, LockOptions::shared().reason("a read"));
     let _elsewhere = store.lock_with("another", LockOptions::shared()).unwrap();
     std::thread::sleep(Duration::from_millis(30));
 
@@ -46,7 +46,7 @@ fn the_table_shows_holders_waiters_and_blockers() {
     let tokens: Vec<_> = entries.iter().map(|entry| entry.token).collect();
     assert_eq!(tokens, [Some(a.token()), None, None]);
     let notes: Vec<_> = entries.iter().map(|entry| entry.reason.as_deref()).collect();
-    assert_eq!(notes, [Some("a job"), None, Some("a look")]);
+    assert_eq!(notes, [Some("a job"), None, Some("a read")]);
     for entry in &entries {
         let millisecond = Duration::from_millis(1);
         assert!(entry.since >= before - millisecond && entry.since <= SystemTime::now() + millisecond);
@@ -59,7 +59,7 @@ fn the_table_shows_holders_waiters_and_blockers() {
     let here = std::thread::current();
     assert_eq!(Some(entries[0].holder.thread.as_str()), here.name());
     assert!(entries[1].holder.thread != entries[2].holder.thread);
-    // When it was asked for is told to the millisecond of each look.
+    // The start of a grant is computed by each call from two clocks, to a millisecond.
     let at = |entry: &LockEntry| {
         let mut entry = entry.clone();
         entry.since = before;
@@ -79,7 +79,7 @@ fn the_table_shows_holders_waiters_and_blockers() {
     assert_eq!((of_name[1].state, &of_name[1].blocked_by), (LockState::Waiting, &vec![b.id()]));
     drop(b.granted());
     drop(c.granted());
-    assert_eq!(entries_of(&store, NAME), NOBODY);
+    assert_eq!(entries_of(&store, NAME), NO_REQUESTS);
 }
 
 fn entries_of(store: &Store, name: &str) -> Vec<u64> {

@@ -1,4 +1,5 @@
-//! Z1 to Z4 for threads: waits, and how each of them ends. Z3a is a test of the library itself; Z3b and Z4d are of tasks.
+//! Waits of threads, and how each of them ends. The race of a release with a park is tested in
+//! `src/lock_manager`; dropped futures and the end of a runtime are cases of tasks.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -11,7 +12,7 @@ use percolite::{
 };
 
 use crate::support::turns::{Turn, assert_one_batch_passes};
-use crate::support::{Asking, LIMIT, NOBODY, asks, asks_with, entries, held, queue, until, within_limit};
+use crate::support::{Asking, LIMIT, NO_REQUESTS, asks, asks_with, entries, held, queue, until, within_limit};
 
 const NAME: &str = "name";
 
@@ -55,7 +56,7 @@ fn writers_wait_for_one_batch_of_readers_at_most() {
     let turns = turns.into_inner().unwrap();
     assert_eq!(turns.len(), ROUNDS);
     let passed = assert_one_batch_passes(turns);
-    assert!(passed > 0, "no reader was let in beside those that waited");
+    assert!(passed > 0, "no reader joined a batch and passed a writer");
     let stats = store.lock_stats();
     let waited = stats.exclusive.waits + stats.shared.waits;
     assert_eq!((stats.acquired(), stats.wakeups), (ROUNDS as u64, waited));
@@ -73,7 +74,7 @@ fn waiters_are_granted_in_order_with_one_wake() {
     assert_eq!(queue(&store, NAME), ids);
     assert_eq!(store.lock_stats().wakeups, 0);
 
-    // Each of them holds it for a moment of its own, on its own.
+    // Each of them holds it for a short time on its own thread.
     let (enters, order) = mpsc::channel();
     let holding: Vec<_> = waiting
         .into_iter()
@@ -94,7 +95,7 @@ fn waiters_are_granted_in_order_with_one_wake() {
     holding.into_iter().for_each(|holding| holding.join().unwrap());
     let stats = store.lock_stats();
     assert_eq!((stats.exclusive.acquired, stats.exclusive.waits, stats.wakeups), (65, 64, 64));
-    assert_eq!(held(&store, NAME), NOBODY);
+    assert_eq!(held(&store, NAME), NO_REQUESTS);
 }
 
 #[test]
@@ -115,12 +116,12 @@ fn cancel_leaves_the_queue_unchanged() {
         assert!(matches!(asking.refused().kind(), ErrorKind::Cancelled(_)));
     }
     assert_eq!((held(&store, NAME), queue(&store, NAME)), (vec![holder.entry().id], vec![first.id(), last.id()]));
-    assert_eq!(queue(&store, "elsewhere"), NOBODY);
+    assert_eq!(queue(&store, "elsewhere"), NO_REQUESTS);
     assert!(first.answer().is_none() && last.answer().is_none());
     let stats = store.lock_stats();
     assert_eq!((stats.exclusive.cancelled, stats.shared.cancelled, stats.wakeups), (1, 1, 0));
 
-    // It is for ever, and only for waits: what is free is granted.
+    // A cancelled token stays cancelled. It only ends waits: a free lock is granted.
     let again = asks(&store, NAME, LockOptions::exclusive().cancel_token(&cancel));
     assert!(matches!(again.refused().kind(), ErrorKind::Cancelled(_)));
     drop(elsewhere);
@@ -150,7 +151,7 @@ fn timeout_reports_holder_and_position() {
             (Some(holder.token()), Some("the holder"))
         );
         assert!(why.waited >= least && why.waited < LIMIT, "{wait:?}");
-        assert_eq!(queue(&store, NAME), [ahead.id()], "{wait:?} has left something");
+        assert_eq!(queue(&store, NAME), [ahead.id()], "{wait:?} has left an entry");
     }
     assert!(store.try_lock(NAME).unwrap().is_none());
     let stats = store.lock_stats();
@@ -172,23 +173,23 @@ fn timeout_reports_holder_and_position() {
 fn relocking_a_held_name_times_out() {
     let store = Store::in_memory().unwrap();
     let guard = store.lock(NAME).unwrap();
-    let patience = Duration::from_millis(60);
+    let timeout = Duration::from_millis(60);
     let began = Instant::now();
-    let why = store.lock_with(NAME, LockOptions::exclusive().wait(LockWaitPolicy::Timeout(patience))).unwrap_err();
-    assert!(began.elapsed() >= patience);
+    let why = store.lock_with(NAME, LockOptions::exclusive().wait(LockWaitPolicy::Timeout(timeout))).unwrap_err();
+    assert!(began.elapsed() >= timeout);
     let why = lock_held(&why);
     assert_eq!((why.queue_position, why.holders.len(), why.holders[0].token), (0, 1, Some(guard.token())));
-    assert!(why.waited >= patience);
+    assert!(why.waited >= timeout);
     assert!(guard.is_held());
     assert_eq!((held(&store, NAME), queue(&store, NAME)), (vec![guard.entry().id], vec![]));
     drop(guard);
-    assert_eq!(held(&store, NAME), NOBODY);
+    assert_eq!(held(&store, NAME), NO_REQUESTS);
 }
 
 #[test]
 fn mutual_waiters_are_listed_and_time_out() {
     let store = Store::in_memory().unwrap();
-    let patience = Duration::from_secs(3);
+    let timeout = Duration::from_secs(3);
     let both = Barrier::new(2);
     std::thread::scope(|scope| {
         let crossing: Vec<_> = [("a", "b"), ("b", "a")]
@@ -198,9 +199,9 @@ fn mutual_waiters_are_listed_and_time_out() {
                     let held = store.lock(first).unwrap();
                     both.wait();
                     let why = store
-                        .lock_with(second, LockOptions::exclusive().wait(LockWaitPolicy::Timeout(patience)))
+                        .lock_with(second, LockOptions::exclusive().wait(LockWaitPolicy::Timeout(timeout)))
                         .unwrap_err();
-                    // Neither is to leave before the other has waited in vain.
+                    // Neither releases its lock before the other has timed out.
                     both.wait();
                     assert!(held.is_held());
                     (lock_held(&why).clone(), held.entry().id)
@@ -208,7 +209,7 @@ fn mutual_waiters_are_listed_and_time_out() {
             })
             .into();
         let mut shown = Vec::new();
-        until("the circle", || {
+        until("the wait cycle", || {
             let table = store.lock_table().unwrap();
             shown = table.wait_cycles.into_iter().flatten().collect();
             !shown.is_empty() || crossing.iter().any(std::thread::ScopedJoinHandle::is_finished)
@@ -221,7 +222,7 @@ fn mutual_waiters_are_listed_and_time_out() {
 
         let ended: Vec<(LockNotAvailable, u64)> = crossing.into_iter().map(|thread| thread.join().unwrap()).collect();
         for (at, (why, _)) in ended.iter().enumerate() {
-            assert!(why.waited >= patience, "{:?}", why.waited);
+            assert!(why.waited >= timeout, "{:?}", why.waited);
             assert_eq!((why.queue_position, why.holders.len(), why.holders[0].id), (0, 1, ended[1 - at].1));
         }
     });

@@ -1,4 +1,4 @@
-//! Does each operation to a store and to the model, and compares what they say.
+//! Applies each operation to a store and to the model, and compares the results.
 
 use std::array::from_fn;
 use std::collections::{BTreeSet, VecDeque};
@@ -25,8 +25,9 @@ struct Driver {
     txns: [Option<Open>; TXNS],
     snapshots: [Option<Kept>; SNAPSHOTS],
     scans: [Option<(Scan, VecDeque<(Vec<u8>, Vec<u8>)>)>; SCANS],
-    /// Rows that a streaming transaction had taken back and still held when it committed.
-    taken_back: BTreeSet<Place>,
+    /// Rows that a committed transaction had rolled back to a savepoint. A large one still had them
+    /// locked.
+    rolled_back: BTreeSet<Place>,
     values: usize,
     home: Home,
 }
@@ -42,7 +43,7 @@ struct Open {
     model: ModelTxn,
     client: usize,
     savepoints: Vec<Savepoint>,
-    /// Every row that it ever wrote or held, taken back or not.
+    /// Every row that it ever wrote or locked, rolled back or not.
     touched: BTreeSet<Place>,
 }
 
@@ -52,7 +53,7 @@ struct Kept {
     client: usize,
 }
 
-/// Lives through a case.
+/// Runs a case.
 pub fn run(home: Home, case: &Case) -> Checked {
     let mut driver = Driver {
         case: case.clone(),
@@ -61,7 +62,7 @@ pub fn run(home: Home, case: &Case) -> Checked {
         txns: from_fn(|_| None),
         snapshots: from_fn(|_| None),
         scans: from_fn(|_| None),
-        taken_back: BTreeSet::new(),
+        rolled_back: BTreeSet::new(),
         values: 0,
         home,
     };
@@ -82,15 +83,15 @@ impl Driver {
         for _ in 0..clients {
             let store = self.home.open(
                 Store::builder()
-                    .conflict_cache_rows(self.case.conflict_slots)
-                    .large_transaction_bytes(self.case.stream_at_bytes),
+                    .conflict_cache_rows(self.case.conflict_cache_rows)
+                    .large_transaction_bytes(self.case.large_transaction_bytes),
             );
             let names: [_; KEYSPACES] = from_fn(|number| store.keyspace(&format!("keyspace {number}")));
             let mut keyspaces = Vec::new();
             for keyspace in names {
                 keyspaces.push(ok(keyspace)?);
             }
-            let Ok(keyspaces) = keyspaces.try_into() else { panic!("as many as there were") };
+            let Ok(keyspaces) = keyspaces.try_into() else { panic!("the number of keyspaces has changed") };
             self.clients.push(Client { store, keyspaces });
         }
         Ok(())
@@ -120,7 +121,7 @@ impl Driver {
         self.operate(&Operation::Commit(1))
     }
 
-    /// Reads everything there is, from both ends, and looks for what should not be left.
+    /// Reads all rows, from both ends, and checks that no locks are left.
     fn check_everything(&mut self) -> Checked {
         for keyspace in 0..KEYSPACES {
             let all = Extent::Range(Bound::Unbounded, Bound::Unbounded);
@@ -132,7 +133,8 @@ impl Driver {
                 self.operate(&Operation::Get(Reader::Txn(0), place))?;
             }
         }
-        // What streamed may still be ending, or was swept after the reopening.
+        // Locks of large transactions may still be in the cleanup, or in the sweep after the
+        // reopening.
         let locks = || self.clients[0].store.row_locks().map(Iterator::count);
         for _ in 0..2000 {
             if ok(locks())? == 0 {
@@ -172,7 +174,7 @@ impl Driver {
                 let expected = self.expect(Reader::Txn(*slot), place)?;
                 let (keyspace, open) = self.writer(*slot, place.0)?;
                 let found = open.txn.get_for_update(&keyspace, &place.1.0);
-                open.model.hold(place.clone());
+                open.model.lock_only(place.clone());
                 if let Some(found) = self.written(*slot, place, found)? {
                     prop_assert_eq!(short(found.as_ref()), short(expected.as_ref()));
                 }
@@ -218,7 +220,7 @@ impl Driver {
                         break;
                     }
                 }
-                // What has ended stays ended, at both ends.
+                // An ended scan stays ended, at both ends.
                 prop_assert!(scan.next_back().is_none() && scan.next().is_none());
             }
             Operation::OpenScan(slot, reader, keyspace, extent) => {
@@ -291,7 +293,7 @@ impl Driver {
         }
     }
 
-    /// A reader that there is, and its client's handle of a keyspace.
+    /// An existing reader, and its client's handle of a keyspace.
     fn handle(&self, reader: Reader, keyspace: usize) -> (Handle<'_>, &Keyspace) {
         let (handle, client) = match reader {
             Reader::Txn(slot) => {
@@ -320,7 +322,7 @@ impl Driver {
         })
     }
 
-    /// A scan, and the rows that it must give.
+    /// A scan, and the rows that it must return.
     fn scan(
         &mut self,
         reader: Reader,
@@ -341,8 +343,8 @@ impl Driver {
         let conflicts = self.model.conflicts(&model);
         match txn.commit() {
             Ok(_) => {
-                prop_assert!(conflicts.is_empty(), "committed over commits of {conflicts:?}");
-                self.taken_back.extend(touched.into_iter().filter(|place| !model.has_written(place)));
+                prop_assert!(conflicts.is_empty(), "committed in spite of conflicts on {conflicts:?}");
+                self.rolled_back.extend(touched.into_iter().filter(|place| !model.has_written(place)));
                 self.model.commit(model);
             }
             Err(why) if why.is_retryable() => {
@@ -353,7 +355,8 @@ impl Driver {
         Ok(())
     }
 
-    /// What a write answered. One that streams may meet a conflict, and then the transaction is over.
+    /// Checks the result of a write. In a large transaction it may be a conflict, which ends the
+    /// transaction.
     fn written<T>(&mut self, slot: usize, place: &Place, answer: percolite::Result<T>) -> Checked<Option<T>> {
         let open = self.txns[slot].as_mut().unwrap();
         open.touched.insert(place.clone());
@@ -364,7 +367,7 @@ impl Driver {
                     .txn
                     .put(&self.clients[open.client].keyspaces[0], "more", "more")
                     .map_err(|why| why.kind().clone());
-                prop_assert_eq!(again, Err(why.kind().clone()), "the transaction goes on");
+                prop_assert_eq!(again, Err(why.kind().clone()), "the transaction continues after a conflict");
                 prop_assert_eq!(open.txn.commit().map(drop).map_err(|why| why.kind().clone()), Err(why.kind().clone()));
                 let conflicts = self.model.conflicts(&open.model);
                 self.check_conflict(&why, &conflicts, &open.model, open.client)?;
@@ -374,33 +377,34 @@ impl Driver {
         }
     }
 
-    /// Somebody has committed the row since, or has locked it: only who streams has locks.
+    /// Another transaction must have committed the row since, or locked it if transactions are
+    /// large. With a small conflict cache the conflict may be spurious.
     fn check_conflict(&self, why: &percolite::Error, conflicts: &[Place], model: &ModelTxn, client: usize) -> Checked {
         let row = &why.conflict().unwrap().row;
         let is_row = |(keyspace, key): &Place| self.clients[client].keyspaces[*keyspace].row_key(&key.0) == *row;
-        let streams = self.case.stream_at_bytes < 1 << 20;
+        let has_locks = self.case.large_transaction_bytes < 1 << 20;
         let mut others = self.txns.iter().flatten().flat_map(|other| &other.touched);
         let allowed =
-            conflicts.iter().any(is_row) || streams && (others.any(is_row) || self.taken_back.iter().any(is_row));
-        let held = self.model.held_since(model) || !self.taken_back.is_empty();
-        let cannot_know = self.case.conflict_slots == 1 && held;
-        prop_assert!(allowed || cannot_know, "{why}, but the conflicts are {conflicts:?}");
+            conflicts.iter().any(is_row) || has_locks && (others.any(is_row) || self.rolled_back.iter().any(is_row));
+        let lock_only = self.model.lock_only_since(model) || !self.rolled_back.is_empty();
+        let may_be_spurious = self.case.conflict_cache_rows == 1 && lock_only;
+        prop_assert!(allowed || may_be_spurious, "{why}, but the conflicts are {conflicts:?}");
         Ok(())
     }
 
-    /// A value unlike every other of its length.
+    /// A value that differs from every other of its length, if it is long enough.
     fn value(&mut self, length: usize) -> Vec<u8> {
         self.values += 1;
         self.values.to_be_bytes().iter().rev().copied().cycle().take(length).collect()
     }
 }
 
-/// One step of a scan; whether there was a row.
+/// Takes one step of a scan. Returns whether there was a row.
 fn step(scan: &mut Scan, expected: &mut VecDeque<(Vec<u8>, Vec<u8>)>, backwards: bool) -> Checked<bool> {
     let (found, expected) =
         if backwards { (scan.next_back(), expected.pop_back()) } else { (scan.next(), expected.pop_front()) };
     let found = found.map(ok).transpose()?;
-    prop_assert!(found == expected, "the scan gives {}, and should give {}", line(&found), line(&expected));
+    prop_assert!(found == expected, "the scan returns {} instead of {}", line(&found), line(&expected));
     Ok(found.is_some())
 }
 
@@ -408,7 +412,7 @@ fn ok<T>(result: percolite::Result<T>) -> Checked<T> {
     result.map_err(|why| TestCaseError::fail(format!("{why:?}")))
 }
 
-/// A row for people.
+/// A row as text.
 fn line(row: &Option<(Vec<u8>, Vec<u8>)>) -> String {
     match row {
         Some((key, value)) => format!("{} = {:?}", key.escape_ascii(), short(Some(value))),
@@ -416,7 +420,7 @@ fn line(row: &Option<(Vec<u8>, Vec<u8>)>) -> String {
     }
 }
 
-/// A value for people.
+/// The length and the start of a value, to print.
 fn short(value: Option<&Vec<u8>>) -> Option<(usize, &[u8])> {
     value.map(|value| (value.len(), &value[..value.len().min(8)]))
 }

@@ -1,4 +1,4 @@
-//! Reading through a transaction or a snapshot: the same calls.
+//! Reads through a transaction or a snapshot, with the same calls.
 
 use std::ops::Bound;
 

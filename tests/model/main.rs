@@ -1,7 +1,9 @@
-//! Random operations on a store and on a model of snapshot isolation: both must say the same, conflicts included.
+//! Random operations on a store and on a model of snapshot isolation: both must give the same
+//! results, conflicts included.
 //!
-//! A failure prints the smallest list of operations that shows it and is written to `model.proptest-regressions`, to be
-//! tried first from then on. `PROPTEST_CASES` sets how many lists are tried over each engine (default 256).
+//! A failure prints the smallest list of operations that shows it. Its seed is written to
+//! `model.proptest-regressions`, and later runs try it first. `PROPTEST_CASES` (256 by default)
+//! scales the number of lists that are tried on each engine.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
 #![allow(clippy::pedantic, missing_docs, clippy::type_complexity, reason = "style of a library, not of its tests")]
@@ -18,13 +20,13 @@ use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 use crate::operations::{Profile, cases};
 use crate::support::Home;
 
-/// Tries `share` percent of the cases asked for.
+/// Tries `share` percent of the requested number of cases.
 fn check(profile: Profile, share: u32, home: fn() -> Home) {
-    let asked = Config::default();
+    let requested = Config::default();
     let config = Config {
-        cases: (asked.cases * share).div_ceil(100),
-        failure_persistence: Some(Box::new(FileFailurePersistence::Direct("tests/model.proptest-regressions"))),
-        ..asked
+        cases: (requested.cases * share).div_ceil(100),
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct("tests/model/model.proptest-regressions"))),
+        ..requested
     };
     let tried = TestRunner::new(config).run(&cases(profile), |case| drive::run(home(), &case));
     if let Err(why) = tried {

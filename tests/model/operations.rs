@@ -1,4 +1,4 @@
-//! What is done to a store, and how it is drawn.
+//! The operations on a store, and how they are generated.
 
 use std::fmt;
 use std::ops::Bound;
@@ -12,26 +12,25 @@ pub const TXNS: usize = 3;
 pub const SNAPSHOTS: usize = 2;
 pub const SCANS: usize = 2;
 pub const KEYSPACES: usize = 2;
-/// Rows that are there from the beginning, where many are wanted: enough for several pages of a scan.
+/// The initial rows of [`Profile::ManyRows`]: enough for several pages of a scan.
 pub const MANY_ROWS: usize = 1500;
 
-/// What sort of store to try.
+/// How many rows a store has.
 #[derive(Clone, Copy, Debug)]
 pub enum Profile {
-    /// A handful of keys, so that everything meets everything.
+    /// A handful of keys, so that transactions meet.
     FewRows,
     /// Several pages of rows.
     ManyRows,
 }
 
-/// A store's life.
+/// A store and the operations on it.
 #[derive(Clone, Debug)]
 pub struct Case {
     pub profile: Profile,
-    /// Rows whose last commits the store remembers: with one, almost every guard is left to the engine.
-    pub conflict_slots: usize,
-    /// From how many bytes on a transaction streams.
-    pub stream_at_bytes: usize,
+    /// With one row, the engine checks almost every precondition.
+    pub conflict_cache_rows: usize,
+    pub large_transaction_bytes: usize,
     pub operations: Vec<Operation>,
 }
 
@@ -47,21 +46,21 @@ impl fmt::Debug for Key {
 /// A keyspace and a key.
 pub type Place = (usize, Key);
 
-/// Who reads.
+/// What reads, by its slot.
 #[derive(Clone, Copy, Debug)]
 pub enum Reader {
     Txn(usize),
     Snapshot(usize),
 }
 
-/// Which rows a scan is about.
+/// The rows of a scan.
 #[derive(Clone, Debug)]
 pub enum Extent {
     Range(Bound<Key>, Bound<Key>),
     Prefix(Key),
 }
 
-/// A slot that holds no transaction or snapshot yet gets one by being used.
+/// A slot without a transaction or snapshot gets one at its first use.
 #[derive(Clone, Debug)]
 pub enum Operation {
     Begin {
@@ -76,7 +75,7 @@ pub enum Operation {
     Put(usize, Place, usize),
     Insert(usize, Place, usize),
     Delete(usize, Place),
-    /// Puts (a length) or deletes many rows, one after the other.
+    /// Puts values of this length into many rows, one after the other, or deletes them.
     Band {
         slot: usize,
         keyspace: usize,
@@ -84,9 +83,9 @@ pub enum Operation {
         rows: usize,
         put: Option<usize>,
     },
-    /// Reads all rows of a scan; each step goes backwards or not, over and over.
+    /// Reads all rows of a scan. The list says which steps go backwards, and repeats.
     Scan(Reader, usize, Extent, Vec<bool>),
-    /// Opens a scan that lives on while other things happen.
+    /// Opens a scan that stays open during other operations.
     OpenScan(usize, Reader, usize, Extent),
     StepScan {
         slot: usize,
@@ -107,13 +106,13 @@ pub fn cases(profile: Profile) -> impl Strategy<Value = Case> {
         Profile::FewRows => 1..120,
         Profile::ManyRows => 1..40,
     };
-    let conflict_slots = prop_oneof![1 => Just(1_usize), 3 => Just(1 << 16)];
-    let stream_at_bytes = prop_oneof![3 => Just(16_usize << 20), 1 => Just(1), 1 => Just(400)];
-    (conflict_slots, stream_at_bytes, vec(operation(profile), length)).prop_map(
-        move |(conflict_slots, stream_at_bytes, operations)| Case {
+    let conflict_cache_rows = prop_oneof![1 => Just(1_usize), 3 => Just(1 << 16)];
+    let large_transaction_bytes = prop_oneof![3 => Just(16_usize << 20), 1 => Just(1), 1 => Just(400)];
+    (conflict_cache_rows, large_transaction_bytes, vec(operation(profile), length)).prop_map(
+        move |(conflict_cache_rows, large_transaction_bytes, operations)| Case {
             profile,
-            conflict_slots,
-            stream_at_bytes,
+            conflict_cache_rows,
+            large_transaction_bytes,
             operations,
         },
     )
@@ -127,7 +126,7 @@ pub fn numbered(row: usize) -> Key {
 fn key(profile: Profile) -> BoxedStrategy<Key> {
     // Prefixes of each other, zero bytes, the highest bytes.
     let nasty: &[&[u8]] = &[b"a", b"a\0", b"a\0\xff", b"a\0\0", b"\0", b"b", b"\xff", b"\xff\xff"];
-    // Some are met again and again.
+    // The first three are used more often.
     let few = prop_oneof![2 => select(&nasty[..3]), 1 => select(nasty)].prop_map(|key| Key(key.to_vec()));
     match profile {
         Profile::FewRows => few.boxed(),
@@ -137,7 +136,7 @@ fn key(profile: Profile) -> BoxedStrategy<Key> {
 
 fn extent(profile: Profile) -> BoxedStrategy<Extent> {
     let end = move || {
-        // The empty key is no row's, but may well be a bound.
+        // No row has the empty key, but it may be a bound.
         let key = prop_oneof![8 => key(profile), 1 => Just(Key(Vec::new()))];
         prop_oneof![
             2 => key.clone().prop_map(Bound::Included),

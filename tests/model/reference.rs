@@ -1,7 +1,8 @@
 //! Snapshot isolation in a hundred lines.
 //!
-//! There is one current state. A transaction keeps the state that it began with and its own writes. It may commit if none of
-//! the rows that it wrote or held was committed since it began: the first one to commit wins.
+//! There is one current state. A transaction keeps the state that it began with and its own writes.
+//! It may commit if no other transaction has committed a row that it wrote or read for update since
+//! it began: the first committer wins.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
@@ -16,25 +17,25 @@ pub type Rows = BTreeMap<Place, Vec<u8>>;
 pub enum Write {
     Put(Vec<u8>),
     Delete,
-    Hold,
+    LockOnly,
 }
 
 #[derive(Default)]
 pub struct Model {
     pub rows: Rc<Rows>,
-    /// How many transactions have committed.
+    /// The number of commits so far.
     commits: u64,
-    /// Which of them wrote or held a row last.
+    /// The commit that last wrote or locked a row.
     last: BTreeMap<Place, u64>,
-    /// Which of them held any row without writing it.
-    last_hold: u64,
+    /// The last commit with a lock-only row.
+    last_lock_only: u64,
 }
 
 pub struct ModelTxn {
     rows: Rc<Rows>,
     begun: u64,
     writes: BTreeMap<Place, Write>,
-    /// What was written at each savepoint; `None` once it was taken back.
+    /// The writes at each savepoint; `None` once it was rolled back.
     savepoints: Vec<Option<BTreeMap<Place, Write>>>,
 }
 
@@ -50,10 +51,10 @@ impl Model {
         txn.writes.keys().filter(newer).cloned().collect()
     }
 
-    /// Whether a row was held since the transaction began. A store that cannot remember every such row may take that for a
-    /// conflict.
-    pub fn held_since(&self, txn: &ModelTxn) -> bool {
-        self.last_hold > txn.begun
+    /// Whether a commit since the transaction began had a lock-only row. A store whose conflict
+    /// cache is too small may report a spurious conflict for it.
+    pub fn lock_only_since(&self, txn: &ModelTxn) -> bool {
+        self.last_lock_only > txn.begun
     }
 
     pub fn commit(&mut self, txn: ModelTxn) {
@@ -70,16 +71,17 @@ impl Model {
                 Write::Delete => {
                     rows.remove(&place);
                 }
-                Write::Hold => self.last_hold = self.commits,
+                Write::LockOnly => self.last_lock_only = self.commits,
             }
             self.last.insert(place, self.commits);
         }
     }
 
-    /// Nothing that began before a store was closed is left to conflict with.
+    /// No transaction outlives the store, so commits before a reopening cause no conflicts after
+    /// it.
     pub fn reopen(&mut self) {
         self.last.clear();
-        self.last_hold = 0;
+        self.last_lock_only = 0;
     }
 }
 
@@ -88,7 +90,7 @@ impl ModelTxn {
         match self.writes.get(place) {
             Some(Write::Put(value)) => Some(value),
             Some(Write::Delete) => None,
-            Some(Write::Hold) | None => self.rows.get(place),
+            Some(Write::LockOnly) | None => self.rows.get(place),
         }
     }
 
@@ -100,11 +102,11 @@ impl ModelTxn {
         self.writes.contains_key(place)
     }
 
-    pub fn hold(&mut self, place: Place) {
-        self.writes.entry(place).or_insert(Write::Hold);
+    pub fn lock_only(&mut self, place: Place) {
+        self.writes.entry(place).or_insert(Write::LockOnly);
     }
 
-    /// Everything that the transaction sees.
+    /// All rows that the transaction sees.
     pub fn seen(&self) -> Rows {
         let mut rows = (*self.rows).clone();
         for (place, write) in &self.writes {
@@ -115,7 +117,7 @@ impl ModelTxn {
                 Write::Delete => {
                     rows.remove(place);
                 }
-                Write::Hold => {}
+                Write::LockOnly => {}
             }
         }
         rows
@@ -125,7 +127,7 @@ impl ModelTxn {
         self.savepoints.push(Some(self.writes.clone()));
     }
 
-    /// Whether the savepoint was still there to go back to.
+    /// Returns whether the savepoint was still valid.
     pub fn rollback_to(&mut self, which: usize) -> bool {
         let Some(writes) = self.savepoints[which].clone() else { return false };
         self.writes = writes;

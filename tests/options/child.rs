@@ -1,4 +1,5 @@
-//! The life of one store with one option at one value, in a process that it may end.
+//! One store with one option at one value, in a process of its own: a bad value might end the
+//! process.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -19,14 +20,14 @@ pub const OPTION: &str = "PERCOLITE_TEST_OPTION";
 pub const VALUE: &str = "PERCOLITE_TEST_VALUE";
 pub const FOLDER: &str = "PERCOLITE_TEST_FOLDER";
 
-/// The option was refused, in the words that were printed.
+/// The exit code of a refused option. The error is printed.
 pub const REFUSED: i32 = 42;
 pub const FAILED: i32 = 1;
 
 const BATCHES: u8 = 20;
 const BATCH_ROWS: u8 = 10;
 
-/// What the process is to try.
+/// The option and the value to try.
 struct Case {
     option: String,
     value: u128,
@@ -109,7 +110,7 @@ impl Case {
         }
     }
 
-    fn commons(&self) -> SharedConfig {
+    fn shared_config(&self) -> SharedConfig {
         let ttl = if self.is("ttl_ms") { duration(self.value) } else { Duration::from_secs(3) };
         let runtime = || Arc::new(SystemEnv::default());
         SharedConfig {
@@ -120,21 +121,21 @@ impl Case {
         }
     }
 
-    /// A store's whole life.
+    /// Opens, uses, copies, repairs and reopens a store.
     fn open(&self) -> Result<()> {
         let path = self.path();
         let store = self.builder().open(&path)?;
         let rows = self.write(&store)?;
         self.conflict(&store, &rows)?;
         self.lock(&store)?;
-        self.look_back(&store, &rows);
+        self.read_history(&store, &rows);
         let status: StoreStatus = serde_json::from_slice(&serde_json::to_vec(&store.status()).unwrap()).unwrap();
         assert_eq!(status.stats.commits(), store.stats().commits());
-        // Which puts all that is in memory into tables.
+        // A checkpoint flushes everything into tables.
         let copy = self.folder.join("copy");
         store.checkpoint(&copy)?;
-        let figures = store.engine_stats()?;
-        assert!(figures.columns.iter().map(|column| column.sst_bytes).sum::<u64>() > 1000, "{figures:?}");
+        let stats = store.engine_stats()?;
+        assert!(stats.columns.iter().map(|column| column.sst_bytes).sum::<u64>() > 1000, "{stats:?}");
         store.close()?;
         for builder in [self.builder(), self.builder().read_only(true)] {
             read_back(&builder.open(&path)?)?;
@@ -144,7 +145,7 @@ impl Case {
         assert!(self.builder().repair(&copy, &repaired, |_| ())?.is_complete());
         let engine = self.builder().durable_engine(&repaired)?;
         read_back(&self.builder().open_engine(engine)?)?;
-        for store in [self.builder().in_memory()?, self.builder().open_shared(self.commons())?] {
+        for store in [self.builder().in_memory()?, self.builder().open_shared(self.shared_config())?] {
             let rows = self.write(&store)?;
             self.conflict(&store, &rows)?;
             read_back(&store)?;
@@ -155,7 +156,7 @@ impl Case {
     fn write(&self, store: &Store) -> Result<Keyspace> {
         let rows = store.keyspace("rows")?;
         for batch in 0..BATCHES {
-            // The first one waits for the disk.
+            // The first commit waits for a sync.
             let durability = Some(if batch == 0 { Durability::Sync } else { Durability::Buffered });
             let options = TxnOptions { durability, ..self.options() };
             store.transact_with(options, |txn| {
@@ -175,7 +176,7 @@ impl Case {
         Ok(rows)
     }
 
-    /// The first attempt loses its row to another.
+    /// The first attempt meets a conflict.
     fn conflict(&self, store: &Store, rows: &Keyspace) -> Result<()> {
         let mut attempts = 0_u32;
         let done = store.transact_with(self.options(), |txn| {
@@ -193,7 +194,7 @@ impl Case {
                     assert!(self.is("retry_policy.timeout") || self.value == u128::from(attempts), "{why}");
                     store.transact_with(self.options(), |txn| txn.put(rows, "contended", "last"))?;
                 }
-                // The background has looked just then.
+                // The background has expired the attempt.
                 ErrorKind::SnapshotTooOld(_) if self.is("max_snapshot_age") => {
                     store.transact(|txn| txn.put(rows, "contended", "last"))?;
                 }
@@ -211,17 +212,17 @@ impl Case {
         };
         match store.lock_with("rows", options) {
             Ok(guard) => guard.release(),
-            // The disk was slower than the lease is long.
+            // The lease expired before the disk answered.
             Err(why) if matches!(why.kind(), ErrorKind::LockLost(_)) => Ok(()),
             Err(why) => Err(why),
         }
     }
 
-    /// Moments from the first to the last that there are.
-    fn look_back(&self, store: &Store, rows: &Keyspace) {
+    /// Reads as of timestamps from the lowest to the highest.
+    fn read_history(&self, store: &Store, rows: &Keyspace) {
         let before = store.snapshot().unwrap().read_ts();
         store.transact(|txn| txn.put(rows, "contended", "last")).unwrap();
-        let keeps_for_ever = self.is("history_retention") && duration(self.value) > Duration::from_secs(3600);
+        let has_history = self.is("history_retention") && duration(self.value) > Duration::from_secs(3600);
         for at in [Timestamp::ZERO, Timestamp::from_u64(1), before, Timestamp::MAX.previous(), Timestamp::MAX] {
             match store.snapshot_at(at) {
                 Ok(past) => {
@@ -229,18 +230,19 @@ impl Case {
                     assert_eq!(past.get(rows, "contended").unwrap().as_deref(), Some(&b"last"[..]));
                 }
                 Err(why) => {
-                    let no_such = matches!(why.kind(), ErrorKind::InvalidArgument(_) | ErrorKind::SnapshotTooOld(_));
-                    assert!(no_such && !(keeps_for_ever && at == before), "{at}: {why}");
+                    let is_unreadable =
+                        matches!(why.kind(), ErrorKind::InvalidArgument(_) | ErrorKind::SnapshotTooOld(_));
+                    assert!(is_unreadable && !(has_history && at == before), "{at}: {why}");
                 }
             }
         }
     }
 
-    /// Whichever way it is opened, and nothing is made.
-    fn refused_everywhere(&self, told: &str) {
+    /// Every way to open a store refuses the option and creates nothing.
+    fn refused_everywhere(&self, message: &str) {
         let same = |why: Error| {
             assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
-            assert_eq!(why.to_string(), told);
+            assert_eq!(why.to_string(), message);
         };
         if self.is("retry_policy.") && self.option.ends_with("of a transaction") {
             let store = Store::in_memory().unwrap();
@@ -254,7 +256,7 @@ impl Case {
             assert!(store.is_free_lock("rows").unwrap());
             return;
         }
-        same(self.builder().open_shared(self.commons()).map(drop).unwrap_err());
+        same(self.builder().open_shared(self.shared_config()).map(drop).unwrap_err());
         if self.is("ttl_ms") {
             return;
         }
@@ -266,11 +268,11 @@ impl Case {
         same(self.builder().in_memory().map(drop).unwrap_err());
         same(self.builder().open_in_memory(&SimStorage::new()).map(drop).unwrap_err());
         same(self.builder().open_engine(Arc::new(SimStorage::new().exclusive_engine())).map(drop).unwrap_err());
-        self.refused_by_the_engine(&path, told);
-        assert_eq!(std::fs::read_dir(&self.folder).unwrap().count(), 0, "something was made");
+        self.refused_by_the_engine(&path, message);
+        assert_eq!(std::fs::read_dir(&self.folder).unwrap().count(), 0, "something was created");
     }
 
-    fn refused_by_the_engine(&self, path: &Path, told: &str) {
+    fn refused_by_the_engine(&self, path: &Path, message: &str) {
         let value = usize::try_from(self.value).unwrap_or_default();
         let usual = FolderOptions {
             block_cache_bytes: 4 << 20,
@@ -286,7 +288,7 @@ impl Case {
         for open in [FolderStorage::open, FolderStorage::open_read_only] {
             let why = open(path, setup).map(drop).unwrap_err();
             assert!(matches!(why, EngineError::InvalidOption(_)), "{why}");
-            assert_eq!(why.to_string(), told);
+            assert_eq!(why.to_string(), message);
         }
     }
 }

@@ -1,11 +1,13 @@
-//! Every option over all that its type can hold, each value in a process of its own: what is within bounds opens, writes, makes tables
-//! and reopens; what is not is refused with option, value and bounds, whichever way the store is opened. No process is ended by a
-//! signal.
+//! Every option over the whole range of its type, each value in a process of its own.
+//!
+//! With a value within its bounds a store opens, writes, flushes and reopens. Any other value is
+//! refused by every way to open a store, with the option, the value and the bounds. No process is
+//! ended by a signal.
 //!
 //! ```text
 //! cargo test --release --test options                         all options
 //! cargo test --release --test options -- block_cache_bytes    one option
-//! PERCOLITE_SEED=7 cargo test ...                             the same random values as the run that printed 7
+//! PERCOLITE_SEED=7 cargo test ...                             the values of the run that printed 7
 //! ```
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
@@ -25,10 +27,10 @@ use percolite::bounds::{self, OptionRange, Unit};
 use crate::child::{FAILED, REFUSED};
 use crate::support::Dice;
 
-/// Of each sort, in each option.
+/// Random values of each kind, for each option.
 const RANDOM_VALUES: usize = 2;
 
-/// What is tried, and the greatest value that its type holds.
+/// The options to try, with their bounds and the greatest value of their type.
 fn tried() -> Vec<(String, OptionRange, u128)> {
     let greatest = |bounds: &OptionRange| match bounds.name {
         "retry_policy.max_attempts" | "semaphore" => u32::MAX.into(),
@@ -54,12 +56,12 @@ fn main() -> ExitCode {
             every_option_is_tried();
             Ok(())
         }),
-        Trial::test("a transaction has any label", || {
+        Trial::test("a transaction accepts any label", || {
             run("label of a transaction", 1 << 20, None).map(|ended| succeeded(&ended))?
         }),
     ];
     if cfg!(target_os = "linux") {
-        let what = "a cache for which the process has no addresses is refused";
+        let what = "a cache larger than the address space is refused";
         trials.push(Trial::test(what, no_addresses));
     }
     for (number, (name, bounds, greatest)) in tried().into_iter().enumerate() {
@@ -82,7 +84,7 @@ fn with_seed(why: String, seed: u64) -> Failed {
     format!("{why}\nPERCOLITE_SEED={seed}").into()
 }
 
-/// The ends of the bounds and of the type, what lies beside them, and anything.
+/// The ends of the bounds and of the type, their neighbours, and random values.
 fn values(bounds: OptionRange, greatest: u128, dice: &mut Dice) -> BTreeSet<u128> {
     let most = bounds.max.unwrap_or(greatest);
     let ends = [0, bounds.min, most, greatest];
@@ -94,13 +96,13 @@ fn values(bounds: OptionRange, greatest: u128, dice: &mut Dice) -> BTreeSet<u128
         let shift = 128 - 1 - anything() as u32 % bits;
         values.extend([
             anything() % greatest,
-            // Of any length, since most of the others are absurd.
+            // Of a random number of bits, as most of the others are far too large.
             anything() >> shift,
             bounds.min + anything() % (most - bounds.min),
         ]);
     }
     values.retain(|value| *value <= greatest);
-    // A moment of milliseconds cannot be any number of nanoseconds.
+    // A time to live is set in milliseconds.
     if bounds == bounds::LOCK_TTL {
         values.into_iter().map(|value| value / 1_000_000 * 1_000_000).collect()
     } else {
@@ -108,7 +110,7 @@ fn values(bounds: OptionRange, greatest: u128, dice: &mut Dice) -> BTreeSet<u128
     }
 }
 
-/// `kilobytes` bounds the process's addresses.
+/// Tries one value. `kilobytes` limits the address space of the process.
 fn run(option: &str, value: u128, kilobytes: Option<u64>) -> Result<Output, String> {
     let folder = tempfile::tempdir().map_err(|why| why.to_string())?;
     let own = std::env::current_exe().map_err(|why| why.to_string())?;
@@ -124,52 +126,53 @@ fn run(option: &str, value: u128, kilobytes: Option<u64>) -> Result<Output, Stri
     command.output().map_err(|why| why.to_string())
 }
 
-fn told(ended: &Output) -> String {
+fn describe(ended: &Output) -> String {
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
     format!("{}: {}{}", ended.status, text(&ended.stdout), text(&ended.stderr))
 }
 
 fn succeeded(ended: &Output) -> Result<(), Failed> {
-    if ended.status.success() { Ok(()) } else { Err(told(ended).into()) }
+    if ended.status.success() { Ok(()) } else { Err(describe(ended).into()) }
 }
 
 fn an_option_works_or_is_refused(name: &str, bounds: OptionRange, value: u128) -> Result<(), String> {
     let ended = run(name, value, None)?;
-    let (within, said) = (bounds.check(value).is_ok(), String::from_utf8_lossy(&ended.stdout).into_owned());
+    let (within, output) = (bounds.check(value).is_ok(), String::from_utf8_lossy(&ended.stdout).into_owned());
     let number = match bounds.unit {
         Unit::Bytes | Unit::Count => value.to_string(),
         Unit::Nanoseconds => format!("{:?}", child::duration(value)),
     };
     let names_all = || {
-        said.starts_with(&format!("{} is {number}", bounds.name)) && said.contains(&format!("; it must be {bounds}\n"))
+        output.starts_with(&format!("{} is {number}", bounds.name))
+            && output.contains(&format!("; it must be {bounds}\n"))
     };
     match ended.status.code() {
         Some(0) if within => Ok(()),
         Some(REFUSED) if !within && names_all() => Ok(()),
-        _ => Err(format!("{name} of {number}, within bounds: {within}: {}", told(&ended))),
+        _ => Err(format!("{name} of {number}, within bounds: {within}: {}", describe(&ended))),
     }
 }
 
 fn no_addresses() -> Result<(), Failed> {
     let most = bounds::BLOCK_CACHE_BYTES.max.unwrap();
     let ended = run("block_cache_bytes", most, Some(8 << 20))?;
-    let said = told(&ended);
+    let output = describe(&ended);
     if ended.status.code() != Some(FAILED)
-        || !said.contains("not enough address space for a block cache of 1099511627776 bytes")
+        || !output.contains("not enough address space for a block cache of 1099511627776 bytes")
     {
-        return Err(said.into());
+        return Err(output.into());
     }
     succeeded(&run("block_cache_bytes", 128 << 20, Some(8 << 20))?)
 }
 
-/// A setter of a number must have bounds, and so a test.
+/// A setter that takes a number must have bounds, which make a test.
 fn every_option_is_tried() {
     let source = include_str!("../../src/store/options.rs");
     let setters = source.lines().filter_map(|line| line.trim().strip_prefix("pub fn "));
     let numbers: Vec<&str> = setters
         .filter(|setter| ["usize)", "u64)", "u32)", "Duration)"].iter().any(|number| setter.contains(number)))
         .map(|setter| setter.split('(').next().unwrap())
-        // Any number may name a loss.
+        // Any number may be a fingerprint.
         .filter(|setter| *setter != "accept_data_loss")
         .collect();
     assert!(numbers.len() > 9, "{numbers:?}");

@@ -1,4 +1,4 @@
-//! Taking a store elsewhere: dumps, restores and checkpoints.
+//! Copies of a store: dumps, restores and checkpoints.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -58,7 +58,7 @@ fn cells(memory: &SimStorage, column: Column) -> usize {
     count
 }
 
-/// What the background is to bring about, however busy the machine is.
+/// Waits up to a minute for work of the background.
 fn eventually(done: impl Fn() -> bool) {
     for _ in 0..6000 {
         if done() {
@@ -66,11 +66,11 @@ fn eventually(done: impl Fn() -> bool) {
         }
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
-    panic!("it has not come about in a minute");
+    panic!("the background has not done it within a minute");
 }
 
 #[test]
-fn a_restored_store_has_the_same_keyspaces_and_rows_and_goes_on_above_their_timestamps() {
+fn a_restored_store_has_the_same_keyspaces_and_rows() {
     let store = filled();
     let dump = dump(&store);
     let copy = Store::in_memory().unwrap();
@@ -80,12 +80,12 @@ fn a_restored_store_has_the_same_keyspaces_and_rows_and_goes_on_above_their_time
     assert!(seen.is_sorted() && seen.len() > 3, "{seen:?}");
     assert_eq!(content(&copy), content(&store));
     assert!(copy.verify(|_| ()).unwrap().is_ok());
-    assert_eq!(self::dump(&copy).len(), dump.len(), "a dump of the copy");
+    assert_eq!(self::dump(&copy).len(), dump.len(), "the length of the dump of the copy");
 }
 
 #[test]
 fn the_oracle_passes_a_dump_from_a_store_whose_clock_was_ahead() {
-    // A store whose timestamps lead the clock by ten leases.
+    // The timestamps of this store are ten reservations ahead of the clock.
     let memory = SimStorage::new();
     for _ in 0..10 {
         let store = Store::builder().open_in_memory(&memory).unwrap();
@@ -98,14 +98,14 @@ fn the_oracle_passes_a_dump_from_a_store_whose_clock_was_ahead() {
     assert!(copy.begin().unwrap().start_ts() < ahead);
     let dump = dump(&store);
     copy.restore(&dump[..dump.len() - 1], OnExisting::Fail, |_| ()).unwrap_err();
-    assert!(copy.begin().unwrap().start_ts() < ahead, "moved by what was not restored");
+    assert!(copy.begin().unwrap().start_ts() < ahead, "a failed restore has advanced the oracle");
     copy.restore(dump.as_slice(), OnExisting::Fail, |_| ()).unwrap();
     let txn = copy.begin().unwrap();
     assert!(txn.start_ts() > store.snapshot().unwrap().read_ts());
 }
 
 #[test]
-fn a_dump_shows_one_moment_while_others_write() {
+fn a_dump_shows_one_snapshot_while_others_write() {
     let store = Store::in_memory().unwrap();
     let (left, right) = (store.keyspace("left").unwrap(), store.keyspace("right").unwrap());
     let set = |n: u32| {
@@ -129,7 +129,7 @@ fn a_dump_shows_one_moment_while_others_write() {
 }
 
 #[test]
-fn a_dump_that_was_cut_off_or_damaged_is_refused_and_leaves_nothing() {
+fn a_truncated_or_damaged_dump_restores_nothing() {
     for compression in [Compression::None, Compression::Lz4] {
         cut_off_or_damaged(compression);
     }
@@ -154,7 +154,7 @@ fn cut_off_or_damaged(compression: Compression) {
         }
     };
     for length in 0..whole.len() {
-        // What is a part of a dump is a damaged one.
+        // Part of a dump is corruption; an empty file is another format.
         assert_eq!(refused(&whole[..length], &format!("cut off at {length}")), length > 0, "{length}");
     }
     for at in 0..whole.len() {
@@ -162,29 +162,29 @@ fn cut_off_or_damaged(compression: Compression) {
             let mut damaged = whole.clone();
             damaged[at] ^= 1 << bit;
             let what = format!("bit {bit} of byte {at} changed");
-            // What does not begin like a dump is none.
+            // A file without the first line of a dump has another format.
             assert_eq!(refused(&damaged, &what), at >= line, "{what}");
         }
     }
-    assert!(refused(&[whole.as_slice(), b"\0"].concat(), "something after it"));
+    assert!(refused(&[whole.as_slice(), b"\0"].concat(), "a trailing byte"));
     assert!(refused(&[whole.as_slice(), whole.as_slice()].concat(), "twice"));
 
-    // What the failed attempts have written goes, and the store is as good as new.
+    // The background deletes what the failed attempts have written, and a restore then works.
     eventually(|| cells(&memory, Column::Write) <= 20);
     copy.restore(whole.as_slice(), OnExisting::Fail, |_| ()).unwrap();
     assert_eq!(content(&copy), content(&store));
 }
 
 #[test]
-fn a_restore_that_dies_leaves_nothing_after_the_next_opening() {
+fn a_crashed_restore_leaves_nothing_after_a_reopen() {
     let dump = dump(&filled());
     let memory = SimStorage::new();
     let store = Store::builder().open_in_memory(&memory).unwrap();
-    // The power goes after some blocks, all of which have reached the disk.
-    let power = std::cell::Cell::new(0);
+    // The power is cut after some blocks, which are durable.
+    let blocks = std::cell::Cell::new(0);
     let died = store.restore(dump.as_slice(), OnExisting::Fail, |_| {
-        power.set(power.get() + 1);
-        if power.get() == 3 {
+        blocks.set(blocks.get() + 1);
+        if blocks.get() == 3 {
             store.sync().unwrap();
             memory.crash(0);
         }
@@ -198,7 +198,7 @@ fn a_restore_that_dies_leaves_nothing_after_the_next_opening() {
 }
 
 #[test]
-fn keyspaces_are_replaced_only_when_that_is_said_and_then_at_once() {
+fn keyspaces_are_replaced_only_on_request_and_atomically() {
     let store = Store::in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
     store.transact(|txn| txn.put(&rows, "k", "restored")).unwrap();
@@ -222,18 +222,18 @@ fn keyspaces_are_replaced_only_when_that_is_said_and_then_at_once() {
 }
 
 #[test]
-fn what_is_no_dump_is_told_from_a_dump_of_another_format() {
+fn other_files_and_other_formats_get_different_errors() {
     let store = Store::in_memory().unwrap();
-    let told = [
+    let cases = [
         ("", "it is empty"),
-        ("{\"key\": 1}\n", "no percolite dump"),
+        ("{\"key\": 1}\n", "not a percolite dump"),
         ("percolite dump, format 3\nwhatever", "has format 3"),
         ("percolite dump, format 0\n", "has format 0"),
-        ("percolite dump, format 12345678901\n", "no percolite dump"),
-        ("percolite dump, format x\n", "no percolite dump"),
-        ("percolite dump, format +1\n", "no percolite dump"),
+        ("percolite dump, format 12345678901\n", "not a percolite dump"),
+        ("percolite dump, format x\n", "not a percolite dump"),
+        ("percolite dump, format +1\n", "not a percolite dump"),
     ];
-    for (bytes, what) in told {
+    for (bytes, what) in cases {
         let why = store.restore(bytes.as_bytes(), OnExisting::Fail, |_| ()).unwrap_err();
         assert!(why.to_string().contains(what), "{bytes:?}: {why}");
         assert!(matches!(why.kind(), ErrorKind::UnrecognizedFormat(_)), "{bytes:?}: {why}");
@@ -241,7 +241,7 @@ fn what_is_no_dump_is_told_from_a_dump_of_another_format() {
     for bytes in ["percolite dump, format 2\n", "percolite dump, format 1\n", "percolite dump, format 2", "perc"] {
         let why = store.restore(bytes.as_bytes(), OnExisting::Fail, |_| ()).unwrap_err();
         assert!(
-            matches!(why.kind(), ErrorKind::Corruption(_)) && why.to_string().contains("cut off"),
+            matches!(why.kind(), ErrorKind::Corruption(_)) && why.to_string().contains("is truncated"),
             "{bytes:?}: {why}"
         );
     }
@@ -253,7 +253,7 @@ fn what_is_no_dump_is_told_from_a_dump_of_another_format() {
 }
 
 #[test]
-fn random_bytes_are_no_dump_and_neither_panic_nor_take_memory() {
+fn random_bytes_are_refused_as_a_dump_without_a_panic() {
     let seed = 19_u64;
     println!("seed {seed}");
     let store = Store::in_memory().unwrap();
@@ -278,7 +278,7 @@ fn random_bytes_are_no_dump_and_neither_panic_nor_take_memory() {
     }
 }
 
-/// A block as it stands in a dump, with the right checksum.
+/// A block of a dump, with the right checksum.
 fn block(number: u64, content: &[u8]) -> Vec<u8> {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&number.to_be_bytes());
@@ -288,10 +288,10 @@ fn block(number: u64, content: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_block_that_claims_to_decompress_to_much_is_refused() {
+fn a_decompression_bomb_is_refused() {
     let store = Store::in_memory().unwrap();
     let zeros = |length: u32, packed: usize| {
-        // One literal, and then matches of it for ever.
+        // One literal, and then a match of unbounded length.
         let lz4 = [&[0x1f, 0, 1, 0][..], &vec![0xff; packed], &[0]].concat();
         let content = [&[1][..], &length.to_be_bytes(), &lz4].concat();
         [&b"percolite dump, format 2\n"[..], &block(0, &content)].concat()
@@ -300,14 +300,14 @@ fn a_block_that_claims_to_decompress_to_much_is_refused() {
     for (length, packed) in cases {
         let why = store.restore(zeros(length, packed).as_slice(), OnExisting::Fail, |_| ()).unwrap_err();
         assert!(matches!(why.kind(), ErrorKind::Corruption(_)), "{length} {packed}: {why}");
-        // Known before any memory is taken for it.
+        // Such a length is refused before memory is allocated.
         let is_too_much = length > 40 << 20 || u64::from(length) > 256 * (packed as u64 + 5);
-        assert_eq!(why.to_string().contains("so long"), is_too_much, "{length} {packed}: {why}");
+        assert_eq!(why.to_string().contains("too long"), is_too_much, "{length} {packed}: {why}");
     }
 }
 
 #[test]
-fn a_dump_in_format_1_is_restored_as_ever() {
+fn a_dump_in_format_1_can_still_be_restored() {
     let store = Store::in_memory().unwrap();
     let dump = include_bytes!("format_1.dump").as_slice();
     let header = DumpHeader::read(dump).unwrap();
@@ -327,7 +327,7 @@ fn a_dump_in_format_1_is_restored_as_ever() {
 }
 
 #[test]
-fn a_compressed_dump_is_smaller_and_holds_the_same() {
+fn a_compressed_dump_is_smaller_and_restores_the_same() {
     let store = filled();
     let sizes = [Compression::None, Compression::Lz4].map(|compression| {
         let mut dump = Vec::new();
@@ -343,7 +343,7 @@ fn a_compressed_dump_is_smaller_and_holds_the_same() {
 
 #[cfg(feature = "rocks")]
 #[test]
-fn checkpoints_made_under_load_open_as_stores_in_which_no_money_is_lost() {
+fn checkpoints_under_load_are_consistent() {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     const ACCOUNTS: u8 = 20;
@@ -374,7 +374,7 @@ fn checkpoints_made_under_load_open_as_stores_in_which_no_money_is_lost() {
                                 txn.put(accounts, [to], [other.saturating_add(1)])?;
                                 assert!(other < 255);
                             }
-                            // Enough to have tables flushed and logs switched, long values among it.
+                            // Long values, and enough of them for flushes and log switches.
                             txn.put(log, [&[writer][..], &n.to_be_bytes()].concat(), vec![writer; 3000])
                         })
                         .unwrap();
@@ -390,7 +390,11 @@ fn checkpoints_made_under_load_open_as_stores_in_which_no_money_is_lost() {
             let snapshot = copy.snapshot().unwrap();
             let money: u32 = snapshot.range(&accounts, ..).map(|row| u32::from(row.unwrap().1[0])).sum();
             assert_eq!(money, u32::from(ACCOUNTS) * 100, "round {round}");
-            assert_eq!(snapshot.get(&log, "round").unwrap(), Some(vec![round]), "acknowledged before");
+            assert_eq!(
+                snapshot.get(&log, "round").unwrap(),
+                Some(vec![round]),
+                "a commit acknowledged before the checkpoint is missing"
+            );
             let verified = copy.verify(|_| ()).unwrap();
             assert!(verified.is_ok(), "{:?}", verified.issues);
             copy.transact(|txn| txn.put(&log, "own", "life")).unwrap();
@@ -398,14 +402,14 @@ fn checkpoints_made_under_load_open_as_stores_in_which_no_money_is_lost() {
         stop.store(true, Ordering::Relaxed);
     });
     let why = store.checkpoint(folder.path().join("copy 0")).unwrap_err();
-    assert!(why.to_string().contains("there already"), "{why}");
+    assert!(why.to_string().contains("already exists"), "{why}");
     let why = Store::in_memory().unwrap().checkpoint(folder.path().join("of memory")).unwrap_err();
     assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
 }
 
 #[cfg(feature = "rocks")]
 #[test]
-fn a_checkpoint_touches_no_folder_that_is_there() {
+fn a_checkpoint_leaves_existing_directories_alone() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path().join("store")).unwrap();
     let (copy, other) = (folder.path().join("copy"), folder.path().join("copy.tmp"));
@@ -415,7 +419,7 @@ fn a_checkpoint_touches_no_folder_that_is_there() {
     }
     for path in [copy.clone(), copy.join("")] {
         let why = store.checkpoint(path).unwrap_err();
-        assert!(matches!(why.kind(), ErrorKind::Io(_)) && why.to_string().contains("there already"), "{why}");
+        assert!(matches!(why.kind(), ErrorKind::Io(_)) && why.to_string().contains("already exists"), "{why}");
     }
     std::fs::rename(&copy, folder.path().join("elsewhere")).unwrap();
     store.checkpoint(copy.join("")).unwrap();
@@ -433,42 +437,41 @@ fn a_checkpoint_without_its_marker_is_no_store() {
     let copy = folder.path().join("copy");
     store.checkpoint(&copy).unwrap();
     std::fs::rename(copy.join("PERCOLITE"), copy.join("PERCOLITE.copy")).unwrap();
-    let Err(why) = Store::open(&copy) else { panic!("it was opened") };
+    let Err(why) = Store::open(&copy) else { panic!("the store was opened") };
     assert!(matches!(why.kind(), ErrorKind::UnrecognizedFormat(_)), "{why}");
 }
 
-/// Little memory for conflicts makes false ones of rows that others only hold.
+/// With a small conflict cache, lock-only rows of other transactions cause spurious conflicts.
 #[test]
-fn a_restore_meets_no_conflict_with_those_who_use_the_store_meanwhile() {
+fn a_restore_does_not_conflict_with_other_transactions() {
     let dump = dump(&filled());
-    // Enough for the catalog's short transactions, and not for long ones that always conflict.
+    // Enough for the catalog's short transactions, too few for long ones that always conflict.
     let few = RetryPolicy { max_attempts: 30, timeout: Duration::from_secs(60) };
     let store = Store::builder().conflict_cache_rows(1).retry_policy(few).in_memory().unwrap();
     let busy = store.keyspace("busy").unwrap();
-    let patient = TxnOptions { retry_policy: Some(RetryPolicy::default()), ..TxnOptions::default() };
-    let over = AtomicBool::new(false);
+    let usual = TxnOptions { retry_policy: Some(RetryPolicy::default()), ..TxnOptions::default() };
+    let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for client in 0..2 {
-            let (store, busy, over) = (&store, &busy, &over);
+            let (store, busy, done) = (&store, &busy, &done);
             scope.spawn(move || {
                 for number in 0..1_000_000 {
-                    if over.load(Ordering::Relaxed) {
+                    if done.load(Ordering::Relaxed) {
                         return;
                     }
-                    let held =
-                        store.transact_with(patient, |txn| txn.get_for_update(busy, format!("{client} {number}")));
+                    let held = store.transact_with(usual, |txn| txn.get_for_update(busy, format!("{client} {number}")));
                     held.unwrap();
                 }
             });
         }
         let restored = store.restore(dump.as_slice(), OnExisting::Replace, |_| ());
-        over.store(true, Ordering::Relaxed);
+        done.store(true, Ordering::Relaxed);
         restored.unwrap();
     });
 }
 
 #[test]
-fn a_dump_or_restore_that_its_caller_stops_leaves_nothing_to_be_taken_for_whole() {
+fn a_cancelled_dump_or_restore_leaves_nothing_usable() {
     let store = filled();
     let dump = dump(&store);
     let mut part = Vec::new();

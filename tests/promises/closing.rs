@@ -1,4 +1,4 @@
-//! What `close` answers, and what the next life of the store begins with.
+//! What `close` returns, and what the next incarnation of the store starts with.
 
 use percolite::engine::sim::SimStorage;
 use percolite::{Durability, ErrorKind, Keyspace, Store};
@@ -10,14 +10,15 @@ fn put_five(store: &Store, rows: &Keyspace) {
 }
 
 #[test]
-fn closing_a_failed_store_says_that_something_acknowledged_may_be_lost() {
+fn closing_a_failed_store_returns_undetermined() {
     let memory = SimStorage::new();
     let store = Store::builder().durability(Durability::Buffered).open_in_memory(&memory).unwrap();
     let rows = store.keyspace("rows").unwrap();
     store.sync().unwrap();
     put_five(&store, &rows);
     memory.fail_sync(1);
-    // The background may have been first: with the sync that fails, or with one before, after which there was nothing to sync.
+    // Gives the next sync something to do, as the background may have synced the other commits. The
+    // commit fails if the background has already done the sync that fails.
     let _ = store.transact(|txn| txn.put(&rows, "last", "v"));
     let failed = store.sync().unwrap_err();
     assert!(matches!(failed.kind(), ErrorKind::Undetermined(_) | ErrorKind::Closed(_)), "{failed}");
@@ -42,7 +43,7 @@ fn closing_makes_buffered_commits_durable() {
 }
 
 #[test]
-fn no_timestamp_is_handed_out_twice_though_others_go_on_while_the_store_closes() {
+fn no_timestamp_is_reused_after_a_concurrent_close() {
     let memory = SimStorage::new();
     let mut newest = percolite::Timestamp::ZERO;
     for _ in 0..50 {

@@ -1,4 +1,4 @@
-//! Who may still read and write a keyspace that was dropped.
+//! Which snapshots and transactions can still use a dropped keyspace.
 
 use std::time::Duration;
 
@@ -12,17 +12,17 @@ fn with_a_row() -> (Store, Keyspace, Keyspace) {
 }
 
 #[track_caller]
-fn assert_gone(why: &Error) {
+fn assert_not_found(why: &Error) {
     assert_eq!(*why.kind(), ErrorKind::KeyspaceNotFound("going".into()));
     assert_eq!(why.to_string(), "keyspace \"going\" not found");
 }
 
 #[test]
-fn what_began_before_the_drop_goes_on_reading_and_what_began_later_does_not() {
+fn only_snapshots_from_before_a_drop_read_the_keyspace() {
     let (store, _, going) = with_a_row();
     let (snapshot, txn) = (store.snapshot().unwrap(), store.begin().unwrap());
     store.drop_keyspace("going").unwrap();
-    // Long enough for the space to be given back, were it not for them.
+    // Long enough for the background to delete the rows if it ignored the open readers.
     std::thread::sleep(Duration::from_millis(1200));
     assert_eq!(snapshot.get(&going, "k").unwrap(), Some(b"v".into()));
     assert_eq!(txn.get(&going, "k").unwrap(), Some(b"v".into()));
@@ -30,10 +30,10 @@ fn what_began_before_the_drop_goes_on_reading_and_what_began_later_does_not() {
     txn.commit().unwrap();
 
     let (snapshot, txn) = (store.snapshot().unwrap(), store.begin().unwrap());
-    assert_gone(&snapshot.get(&going, "k").unwrap_err());
-    assert_gone(&txn.get(&going, "k").unwrap_err());
-    assert_gone(&snapshot.range(&going, ..).next().unwrap().unwrap_err());
-    assert_gone(&txn.prefix(&going, "k").next().unwrap().unwrap_err());
+    assert_not_found(&snapshot.get(&going, "k").unwrap_err());
+    assert_not_found(&txn.get(&going, "k").unwrap_err());
+    assert_not_found(&snapshot.range(&going, ..).next().unwrap().unwrap_err());
+    assert_not_found(&txn.prefix(&going, "k").next().unwrap().unwrap_err());
 }
 
 #[test]
@@ -45,20 +45,20 @@ fn a_keyspace_of_the_same_name_is_another_one() {
     store.transact(|txn| txn.put(&new, "k", "new")).unwrap();
     assert_eq!(before.get(&going, "k").unwrap(), Some(b"v".into()));
     let after = store.snapshot().unwrap();
-    assert_gone(&after.get(&going, "k").unwrap_err());
+    assert_not_found(&after.get(&going, "k").unwrap_err());
     assert_eq!(after.get(&new, "k").unwrap(), Some(b"new".into()));
 }
 
 #[test]
-fn nobody_writes_to_a_dropped_keyspace() {
+fn writes_to_a_dropped_keyspace_are_refused() {
     let (store, kept, going) = with_a_row();
     let (mut early, mut late) = (store.begin().unwrap(), store.begin().unwrap());
     early.put(&going, "early", "").unwrap();
     early.put(&kept, "early", "").unwrap();
     store.drop_keyspace("going").unwrap();
-    assert_gone(&early.commit().unwrap_err());
-    assert_gone(&late.put(&going, "late", "").unwrap_err());
-    assert_gone(&late.get_for_update(&going, "k").unwrap_err());
+    assert_not_found(&early.commit().unwrap_err());
+    assert_not_found(&late.put(&going, "late", "").unwrap_err());
+    assert_not_found(&late.get_for_update(&going, "k").unwrap_err());
     late.put(&kept, "late", "").unwrap();
     late.commit().unwrap();
     let keys: Vec<_> = store.snapshot().unwrap().range(&kept, ..).map(|row| row.unwrap().0).collect();
@@ -66,7 +66,7 @@ fn nobody_writes_to_a_dropped_keyspace() {
 }
 
 #[test]
-fn a_write_that_was_taken_back_is_no_write_to_the_dropped_keyspace() {
+fn a_rolled_back_write_to_a_dropped_keyspace_is_ignored() {
     let (store, kept, going) = with_a_row();
     let mut txn = store.begin().unwrap();
     txn.put(&kept, "k", "v").unwrap();

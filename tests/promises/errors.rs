@@ -1,4 +1,4 @@
-//! What errors say, and what is refused.
+//! Errors: what they say about the call, and that they agree with the state of the store.
 
 use percolite::engine::Engine as _;
 use percolite::engine::sim::SimStorage;
@@ -6,7 +6,7 @@ use percolite::row::{CellChange, RowChange};
 use percolite::{CommitProtocol, ConflictReason, Durability, ErrorKind, Keyspace, MAX_KEY_BYTES, OnExisting, Store};
 
 #[test]
-fn a_key_that_no_row_can_have_is_refused_by_reads_as_by_writes() {
+fn an_invalid_key_is_refused_by_reads_and_writes() {
     let store = Store::in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
     let (mut txn, snapshot) = (store.begin().unwrap(), store.snapshot().unwrap());
@@ -22,20 +22,22 @@ fn a_key_that_no_row_can_have_is_refused_by_reads_as_by_writes() {
         let why = why.unwrap_err();
         assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
     }
-    // Longer keys than any row's may bound a range.
+    // A bound of a range may be longer than any row's key.
     txn.put(&rows, "k", "v").unwrap();
     assert_eq!(txn.range(&rows, Vec::new()..long).count(), 1);
 }
 
-/// A way to fail below the store.
+/// A failure that the simulated disk injects.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
+    /// The write takes effect, and its call fails.
     WriteMade,
+    /// The write has no effect.
     WriteRefused,
     Sync,
 }
 
-/// A call whose rows are `a` and `b`, and which writes both or neither.
+/// A call that writes both rows `a` and `b`, or neither.
 type Call = fn(&Store, &Keyspace) -> percolite::Result<()>;
 
 const CALLS: [(&str, Call); 9] = [
@@ -49,7 +51,7 @@ const CALLS: [(&str, Call); 9] = [
     ("long values", |store, rows| {
         store.transact(|txn| ["a", "b"].iter().try_for_each(|key| txn.put(rows, key, [7; 1000])))
     }),
-    ("streamed", |store, rows| {
+    ("large", |store, rows| {
         store.transact(|txn| ["a", "b"].iter().try_for_each(|key| txn.put(rows, key, [7; 30_000])))
     }),
     ("begin", |store, _| store.begin().map(drop)),
@@ -59,10 +61,10 @@ const CALLS: [(&str, Call); 9] = [
     ("close", |store, _| store.clone().close()),
 ];
 
-/// Each error says whether something of the call may be committed, and whether the store goes on; a reopened store must not
-/// contradict it.
+/// An error says whether the call may have committed and whether the store still works. A reopened
+/// store must agree.
 #[test]
-fn every_error_of_a_failure_says_what_a_reopened_store_shows() {
+fn every_error_agrees_with_what_a_reopened_store_shows() {
     let may_have = "may or may not";
     let (mut closed, mut undetermined, mut committed_after_all) = (0, 0, 0);
     for protocol in [CommitProtocol::Auto, CommitProtocol::TwoPhase] {
@@ -88,7 +90,7 @@ fn every_error_of_a_failure_says_what_a_reopened_store_shows() {
                         Fault::Sync => memory.fail_sync(nth),
                     }
                     let answer = call(&store, &rows);
-                    let goes_on = store.begin().is_ok();
+                    let still_works = store.begin().is_ok();
                     drop(store);
                     memory.crash(u64::MAX);
                     let store = builder().open_in_memory(&memory).unwrap();
@@ -100,19 +102,17 @@ fn every_error_of_a_failure_says_what_a_reopened_store_shows() {
                     match why.kind() {
                         ErrorKind::Closed(_) => {
                             closed += 1;
-                            assert!(!found[0] && !goes_on && !why.to_string().contains(may_have), "{case}: {why}");
+                            assert!(!found[0] && !still_works && !why.to_string().contains(may_have), "{case}: {why}");
                         }
                         ErrorKind::Undetermined(_) => {
                             undetermined += 1;
                             committed_after_all += u32::from(found[0]);
-                            assert!(!goes_on && why.to_string().contains(may_have), "{case}: {why}");
+                            assert!(!still_works && why.to_string().contains(may_have), "{case}: {why}");
                         }
                         other => panic!("{case}: {other:?}"),
                     }
-                    assert!(
-                        why.to_string().contains("has failed and must be opened again: the engine failed:"),
-                        "{why}"
-                    );
+                    let failed = "the store has failed and must be reopened: the engine failed:";
+                    assert!(why.to_string().contains(failed), "{why}");
                 }
             }
         }
@@ -123,9 +123,9 @@ fn every_error_of_a_failure_says_what_a_reopened_store_shows() {
     );
 }
 
-/// Reading fails and the store goes on.
+/// The reader or writer of the dump fails, not the engine.
 #[test]
-fn an_error_of_input_or_output_has_committed_nothing_and_the_store_goes_on() {
+fn an_io_error_commits_nothing_and_the_store_still_works() {
     struct Broken;
     impl std::io::Write for Broken {
         fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
@@ -152,9 +152,9 @@ fn an_error_of_input_or_output_has_committed_nothing_and_the_store_goes_on() {
     assert_eq!(store.snapshot().unwrap().get(&rows, "k").unwrap(), Some(b"w".to_vec()));
 }
 
-/// The lock is taken away below the store, as nobody but a resolver may.
+/// The lock is deleted below the store, as only the resolution of an orphan lock may do.
 #[test]
-fn a_large_transaction_whose_primary_was_unlocked_meets_a_conflict_that_names_the_row() {
+fn a_lost_primary_lock_is_a_conflict_that_names_the_row() {
     let memory = SimStorage::new();
     let store =
         Store::builder().background_resolve(false).large_transaction_bytes(1000).open_in_memory(&memory).unwrap();
@@ -170,13 +170,13 @@ fn a_large_transaction_whose_primary_was_unlocked_meets_a_conflict_that_names_th
     let conflict = why.conflict().expect("no conflict");
     assert_eq!((&conflict.row, conflict.reason, conflict.read_ts), (&row, ConflictReason::RolledBackByOther, read_ts));
     assert!(why.is_retryable() && why.to_string().starts_with("conflict: row rows/a was rolled back"), "{why}");
-    // What is left of it goes, and the store goes on.
+    // The other lock is cleaned up, and the store still works.
     store.transact(|txn| txn.put(&rows, "a", "again")).unwrap();
     assert_eq!(store.snapshot().unwrap().range(&rows, ..).count(), 1);
 }
 
 #[test]
-fn a_failed_sync_speaks_of_no_transaction() {
+fn the_error_of_a_failed_sync_names_no_transaction() {
     let memory = SimStorage::new();
     let store = Store::builder().durability(Durability::Buffered).open_in_memory(&memory).unwrap();
     let rows = store.keyspace("rows").unwrap();
@@ -189,9 +189,9 @@ fn a_failed_sync_speaks_of_no_transaction() {
 }
 
 #[test]
-fn opening_that_fails_speaks_of_no_transaction() {
+fn the_error_of_a_failed_open_names_no_transaction() {
     let memory = SimStorage::new();
     memory.fail_sync(1);
-    let Err(why) = Store::builder().open_in_memory(&memory) else { panic!("it was opened") };
+    let Err(why) = Store::builder().open_in_memory(&memory) else { panic!("the store was opened") };
     assert_eq!(why.to_string(), "the engine failed: the simulated disk has failed to sync");
 }

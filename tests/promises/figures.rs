@@ -1,8 +1,8 @@
-//! Rows and sizes of keyspaces.
+//! Row counts and sizes of keyspaces.
 
 use percolite::{KeyspaceStats, Store};
 
-fn figures(store: &Store, count: u64) -> Vec<KeyspaceStats> {
+fn stats(store: &Store, count: u64) -> Vec<KeyspaceStats> {
     store.keyspace_stats(count).unwrap()
 }
 
@@ -15,28 +15,28 @@ fn fill(store: &Store, name: &str, rows: u32, value: &[u8]) {
 }
 
 #[test]
-fn rows_are_those_that_a_reader_sees() {
+fn rows_are_counted_as_a_snapshot_sees_them() {
     let store = Store::in_memory().unwrap();
     fill(&store, "many", 5000, b"123456");
     fill(&store, "gone", 10, b"x");
     store.keyspace("empty").unwrap();
     let many = store.keyspace("many").unwrap();
     store.transact(|txn| txn.delete_range(&many, ..100_u32.to_be_bytes())).unwrap();
-    // Keeps the dropped one from being erased.
+    // Keeps the dropped keyspace from being deleted.
     let _reader = store.snapshot().unwrap();
     store.drop_keyspace("gone").unwrap();
     for count in [0, 1, 77, u64::MAX] {
-        let found = figures(&store, count);
-        let told: Vec<_> =
+        let found = stats(&store, count);
+        let summary: Vec<_> =
             found.iter().map(|one| (one.name.as_deref(), one.rows, one.logical_bytes, one.is_exact)).collect();
         let wanted = [(Some("empty"), 0, 0, true), (Some("many"), 4900, 49_000, true), (None, 0, 0, false)];
-        assert_eq!(told, wanted, "{count}");
+        assert_eq!(summary, wanted, "{count}");
     }
 }
 
 #[cfg(feature = "rocks")]
 #[test]
-fn what_is_not_counted_is_estimated_by_what_it_takes_on_the_disk() {
+fn uncounted_rows_are_estimated_from_their_size_on_disk() {
     let folder = tempfile::tempdir().unwrap();
     let open = || Store::builder().write_buffer_bytes(1 << 20).compression(percolite::Compression::None);
     let store = open().open(folder.path()).unwrap();
@@ -45,12 +45,12 @@ fn what_is_not_counted_is_estimated_by_what_it_takes_on_the_disk() {
     fill(&store, "small", 10, &[7; 100]);
     store.close().unwrap();
     let store = open().read_only(true).open(folder.path()).unwrap();
-    let exact = figures(&store, u64::MAX);
+    let exact = stats(&store, u64::MAX);
     assert_eq!((exact[1].rows, exact[1].logical_bytes, exact[1].is_exact), (100_000, 10_400_000, true));
     assert!(exact[1].disk_bytes > 5_000_000, "{exact:?}");
-    let about = figures(&store, 5000);
+    let about = stats(&store, 5000);
     assert!(!about[1].is_exact && (50_000..200_000).contains(&about[1].rows), "{about:?}");
     assert!((5_000_000..20_000_000).contains(&about[1].logical_bytes), "{about:?}");
-    // Few rows are counted.
+    // A small keyspace is counted exactly.
     assert_eq!((about[2].rows, about[2].is_exact), (10, true));
 }

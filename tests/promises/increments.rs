@@ -1,4 +1,4 @@
-//! Incremental dumps: chains of them are what a full dump is, and go onto what they follow and onto nothing else.
+//! Incremental dumps: a chain of them equals a full dump, and each restores only onto its base.
 
 mod chains;
 
@@ -15,7 +15,7 @@ type Rows = BTreeMap<String, Vec<(Vec<u8>, Vec<u8>)>>;
 
 const HISTORY: Duration = Duration::from_secs(3600);
 
-fn kept() -> Store {
+fn with_history() -> Store {
     Store::builder().history_retention(HISTORY).in_memory().unwrap()
 }
 
@@ -63,8 +63,8 @@ fn delete(store: &Store, keyspace: &str, key: &str) {
 }
 
 #[test]
-fn an_increment_brings_what_has_changed_and_takes_away_what_has_gone() {
-    let store = kept();
+fn an_increment_applies_puts_deletes_and_keyspace_changes() {
+    let store = with_history();
     put(&store, "fruit", &[("apple", "red"), ("fig", "blue"), ("pear", "yellow")]);
     put(&store, "untouched", &[("row", "x")]);
     put(&store, "emptied", &[("row", "x")]);
@@ -94,21 +94,22 @@ fn an_increment_brings_what_has_changed_and_takes_away_what_has_gone() {
 
     let restored = copy.restore(increment.as_slice(), OnExisting::Fail, |_| ()).unwrap();
     assert_eq!(content(&copy), content_of(&snapshot));
-    // apple, kiwi, and the two new keyspaces' rows; fig, and plum, which came and went.
+    // Put: apple, kiwi, and the rows of two new keyspaces. Deleted: fig, and plum, which was put
+    // since.
     assert_eq!((restored.keyspaces, restored.rows, restored.deleted_rows), (8, 4, 2));
     assert_eq!(
         (restored.since, copy.restored_ts().unwrap()),
         (Some(DumpHeader::read(base.as_slice()).unwrap().read_ts), Some(snapshot.read_ts()))
     );
     assert!(copy.verify(|_| ()).unwrap().is_ok());
-    // Handles go on.
+    // Handles stay valid.
     assert_eq!(copy.snapshot().unwrap().get(&moved, "row").unwrap(), Some(b"x".to_vec()));
     copy.transact(|txn| txn.put(&moved, "row", "own")).unwrap();
 }
 
 #[test]
-fn an_increment_goes_only_onto_what_it_follows() {
-    let store = kept();
+fn an_increment_restores_only_onto_its_base() {
+    let store = with_history();
     put(&store, "rows", &[("a", "1")]);
     let base = full(&store.snapshot().unwrap());
     put(&store, "rows", &[("a", "2")]);
@@ -120,17 +121,17 @@ fn an_increment_goes_only_onto_what_it_follows() {
     refused(&copy, &first, OnExisting::Fail, "nothing was restored here");
     refused(&copy, &first, OnExisting::Replace, "nothing was restored here");
     restore(&copy, &base);
-    let moment = |dump: &[u8]| format!("{:#}", DumpHeader::read(dump).unwrap().read_ts);
-    // Both moments are named.
-    refused(&copy, &second, OnExisting::Replace, &moment(&first));
-    refused(&copy, &second, OnExisting::Replace, &moment(&base));
+    let read_ts_of = |dump: &[u8]| format!("{:#}", DumpHeader::read(dump).unwrap().read_ts);
+    // The error names both timestamps.
+    refused(&copy, &second, OnExisting::Replace, &read_ts_of(&first));
+    refused(&copy, &second, OnExisting::Replace, &read_ts_of(&base));
     restore(&copy, &first);
-    refused(&copy, &first, OnExisting::Replace, &moment(&base));
+    refused(&copy, &first, OnExisting::Replace, &read_ts_of(&base));
     restore(&copy, &second);
     assert_eq!(content(&copy), content(&store));
 
-    // Another store, though its clock says the same.
-    let other = kept();
+    // Another store is refused, whatever its timestamps are.
+    let other = with_history();
     let at = DumpHeader::read(second.as_slice()).unwrap().read_ts;
     let elsewhere = full(&other.snapshot().unwrap());
     put(&other, "rows", &[("a", "x")]);
@@ -143,7 +144,7 @@ fn an_increment_goes_only_onto_what_it_follows() {
         "{why}"
     );
 
-    // A full dump begins another chain, and one of an unknown source none.
+    // A full dump starts a new chain, and one without a store id starts none.
     copy.restore(base.as_slice(), OnExisting::Replace, |_| ()).unwrap();
     restore(&copy, &first);
     copy.restore(include_bytes!("format_1.dump").as_slice(), OnExisting::Replace, |_| ()).unwrap();
@@ -153,7 +154,7 @@ fn an_increment_goes_only_onto_what_it_follows() {
 }
 
 #[test]
-fn an_increment_is_refused_where_the_history_does_not_go_back_to_its_beginning() {
+fn an_increment_needs_history_back_to_its_base() {
     let memory = SimStorage::new();
     let store = Store::builder().open_in_memory(&memory).unwrap();
     put(&store, "rows", &[("a", "1")]);
@@ -171,7 +172,7 @@ fn an_increment_is_refused_where_the_history_does_not_go_back_to_its_beginning()
     let store = Store::builder().history_retention(HISTORY).open_in_memory(&memory).unwrap();
     let old = why(&store, before.into());
     assert!(
-        matches!(old.kind(), ErrorKind::SnapshotTooOld(_)) && old.to_string().contains("history begins at"),
+        matches!(old.kind(), ErrorKind::SnapshotTooOld(_)) && old.to_string().contains("history, which begins at"),
         "{old}"
     );
     let late = why(&store, Timestamp::MAX.into());
@@ -179,15 +180,15 @@ fn an_increment_is_refused_where_the_history_does_not_go_back_to_its_beginning()
         matches!(late.kind(), ErrorKind::InvalidArgument(_)) && late.to_string().contains("after the snapshot"),
         "{late}"
     );
-    // Its own moment makes an increment of nothing.
+    // An increment since the snapshot's own timestamp is empty.
     let snapshot = store.snapshot().unwrap();
     let dumped = snapshot.dump_with(DumpOptions::since(snapshot.read_ts()), Vec::new(), |_| ()).unwrap();
     assert_eq!((dumped.rows, dumped.deleted_rows, dumped.keyspaces), (0, 0, 1));
 }
 
 #[test]
-fn rows_written_here_meanwhile_stay_unless_the_source_has_changed_them() {
-    let store = kept();
+fn an_increment_overwrites_only_rows_the_source_changed() {
+    let store = with_history();
     put(&store, "rows", &[("a", "1"), ("b", "1"), ("c", "1")]);
     let base = full(&store.snapshot().unwrap());
     let copy = Store::in_memory().unwrap();
@@ -203,8 +204,8 @@ fn rows_written_here_meanwhile_stay_unless_the_source_has_changed_them() {
 }
 
 #[test]
-fn keyspaces_dropped_or_taken_here_refuse_an_increment_that_needs_them() {
-    let store = kept();
+fn dropped_or_taken_keyspaces_refuse_an_increment() {
+    let store = with_history();
     put(&store, "rows", &[("a", "1")]);
     put(&store, "goes", &[("a", "1")]);
     let base = full(&store.snapshot().unwrap());
@@ -220,17 +221,17 @@ fn keyspaces_dropped_or_taken_here_refuse_an_increment_that_needs_them() {
     let truncated = copy();
     truncated.truncate_keyspace("rows").unwrap();
     refused(&truncated, &increment, OnExisting::Replace, "was dropped or truncated here");
-    // What goes at the source may have gone here before.
+    // A keyspace that the source dropped may be dropped here already.
     let dropped = copy();
     dropped.drop_keyspace("goes").unwrap();
     restore(&dropped, &increment);
     assert_eq!(content(&dropped), content(&store));
     let taken = copy();
     put(&taken, "added", &[("own", "row")]);
-    refused(&taken, &increment, OnExisting::Fail, "that was not restored");
+    refused(&taken, &increment, OnExisting::Fail, "exists here and was not restored");
     taken.restore(increment.as_slice(), OnExisting::Replace, |_| ()).unwrap();
     assert_eq!(content(&taken), content(&store));
-    // A name given here gives way to the source's.
+    // The name at the source replaces a name that was given here.
     let renamed = copy();
     renamed.rename_keyspace("rows", "mine").unwrap();
     restore(&renamed, &increment);
@@ -238,8 +239,8 @@ fn keyspaces_dropped_or_taken_here_refuse_an_increment_that_needs_them() {
 }
 
 #[test]
-fn handles_and_transactions_end_with_a_keyspace_that_an_increment_drops() {
-    let store = kept();
+fn a_keyspace_dropped_by_an_increment_ends_its_handles() {
+    let store = with_history();
     put(&store, "goes", &[("a", "1")]);
     let base = full(&store.snapshot().unwrap());
     store.drop_keyspace("goes").unwrap();
@@ -256,7 +257,7 @@ fn handles_and_transactions_end_with_a_keyspace_that_an_increment_drops() {
 }
 
 #[test]
-fn a_row_that_is_only_held_at_the_snapshot_is_in_the_increment_as_it_was_committed() {
+fn an_increment_has_the_committed_value_of_a_locked_row() {
     let store = Store::builder().history_retention(HISTORY).large_transaction_bytes(1000).in_memory().unwrap();
     put(&store, "rows", &[("k", "1")]);
     let base = full(&store.snapshot().unwrap());
@@ -265,7 +266,7 @@ fn a_row_that_is_only_held_at_the_snapshot_is_in_the_increment_as_it_was_committ
     let mut holding = store.begin().unwrap();
     holding.get_for_update(&rows, "k").unwrap();
     holding.put(&rows, "other", [1; 2000]).unwrap();
-    // As long as a large transaction is not carried out everywhere, locks are looked at.
+    // Until the lock cleanup of a large transaction ends, a dump reads the lock column too.
     let many = |txn: &mut percolite::Txn| (0..30_000_u32).try_for_each(|n| txn.put(&rows, n.to_be_bytes(), "v"));
     store.transact(many).unwrap();
     let increment = after(&store.snapshot().unwrap(), &base);
@@ -278,8 +279,8 @@ fn a_row_that_is_only_held_at_the_snapshot_is_in_the_increment_as_it_was_committ
 }
 
 #[test]
-fn names_stay_as_they_are_while_an_increment_is_restored() {
-    let store = kept();
+fn a_rename_during_the_restore_of_an_increment_conflicts() {
+    let store = with_history();
     put(&store, "rows", &[("a", "1")]);
     let base = full(&store.snapshot().unwrap());
     put(&store, "rows", &[("a", "2")]);
@@ -300,7 +301,7 @@ fn names_stay_as_they_are_while_an_increment_is_restored() {
 }
 
 #[test]
-fn what_a_power_cut_takes_from_a_buffered_store_was_in_no_dump() {
+fn a_dump_has_only_commits_that_survive_a_power_cut() {
     let memory = SimStorage::new();
     let open = || {
         Store::builder().durability(Durability::Buffered).history_retention(HISTORY).open_in_memory(&memory).unwrap()
@@ -322,8 +323,8 @@ fn what_a_power_cut_takes_from_a_buffered_store_was_in_no_dump() {
 }
 
 #[test]
-fn a_conflict_or_a_stop_leaves_the_store_as_it_was_and_the_increment_fits_again() {
-    let store = kept();
+fn a_failed_increment_changes_nothing_and_can_be_repeated() {
+    let store = with_history();
     put(&store, "rows", &[("a", "1")]);
     let base = full(&store.snapshot().unwrap());
     let many = store.keyspace("rows").unwrap();
@@ -333,7 +334,7 @@ fn a_conflict_or_a_stop_leaves_the_store_as_it_was_and_the_increment_fits_again(
     let copy = Store::builder().large_transaction_bytes(1000).in_memory().unwrap();
     restore(&copy, &base);
     let before = content(&copy);
-    // Met while the increment is streamed, and at its commit.
+    // A conflict while the increment locks its rows, and one at its commit.
     for row in [0_u32, 19_999] {
         let mut locking = copy.begin().unwrap();
         locking.put(&copy.existing_keyspace("rows").unwrap(), row.to_be_bytes(), [1; 2000]).unwrap();
@@ -359,8 +360,8 @@ fn a_conflict_or_a_stop_leaves_the_store_as_it_was_and_the_increment_fits_again(
 }
 
 #[test]
-fn an_increment_whose_restore_dies_at_any_block_is_there_as_a_whole_or_not_at_all() {
-    let store = kept();
+fn restoring_an_increment_is_atomic_across_crashes() {
+    let store = with_history();
     let rows = store.keyspace("rows").unwrap();
     store.transact(|txn| (0..3_000_u32).try_for_each(|n| txn.put(&rows, n.to_be_bytes(), "old"))).unwrap();
     put(&store, "goes", &[("a", "1")]);
@@ -385,7 +386,7 @@ fn an_increment_whose_restore_dies_at_any_block_is_there_as_a_whole_or_not_at_al
         let mut blocks = 0;
         let restored = copy.restore(increment.as_slice(), OnExisting::Fail, |_| {
             if blocks == block {
-                // All of it has reached the disk but its end.
+                // All of the increment but its end is durable.
                 copy.sync().unwrap();
                 memory.crash(0);
             }
@@ -393,7 +394,7 @@ fn an_increment_whose_restore_dies_at_any_block_is_there_as_a_whole_or_not_at_al
         });
         if restored.is_ok() {
             acknowledged = true;
-            // Only now: what was acknowledged stays.
+            // After the acknowledgement a crash must lose nothing.
             memory.crash(0);
         }
         drop(copy);
@@ -411,8 +412,8 @@ fn an_increment_whose_restore_dies_at_any_block_is_there_as_a_whole_or_not_at_al
 }
 
 #[test]
-fn an_increment_of_few_changes_is_small_whatever_its_compression() {
-    let store = kept();
+fn an_increment_of_few_changes_is_small() {
+    let store = with_history();
     let rows = store.keyspace("rows").unwrap();
     store.transact(|txn| (0..5_000_u32).try_for_each(|n| txn.put(&rows, n.to_be_bytes(), "value"))).unwrap();
     let base = full(&store.snapshot().unwrap());
@@ -425,9 +426,9 @@ fn an_increment_of_few_changes_is_small_whatever_its_compression() {
     }
 }
 
-/// Never to be changed: a dump is restored by any later version.
+/// Never change these files: every later version must restore them.
 #[test]
-fn dumps_in_format_2_are_restored_as_ever() {
+fn dumps_in_format_2_can_still_be_restored() {
     let full = include_bytes!("format_2.dump").as_slice();
     let increment = include_bytes!("format_2_increment.dump").as_slice();
     let headers = [full, increment].map(|dump| DumpHeader::read(dump).unwrap());

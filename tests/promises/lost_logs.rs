@@ -1,4 +1,5 @@
-//! A damaged log: acknowledged commits are never lost without the owner's consent, and a torn tail is no loss.
+//! A damaged write-ahead log: acknowledged commits are dropped only with the operator's consent,
+//! and a torn tail is no data loss.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,7 +33,7 @@ fn damage_in_the_middle(store: &Path) {
     });
 }
 
-/// The fingerprint that the refusal names.
+/// The fingerprint that the error names.
 fn fingerprint(refusal: &Error) -> u64 {
     assert!(matches!(refusal.kind(), ErrorKind::Corruption(_)), "{refusal}");
     let text = refusal.to_string();
@@ -41,22 +42,22 @@ fn fingerprint(refusal: &Error) -> u64 {
 }
 
 fn refused(builder: Builder, path: &Path) -> Error {
-    let Err(why) = builder.open(path) else { panic!("it was opened") };
+    let Err(why) = builder.open(path) else { panic!("the store was opened") };
     why
 }
 
-/// How many commits there are, all of them from the first one on.
+/// The number of commits that are there. They must be the first ones, without a gap.
 fn prefix(store: &Store) -> u32 {
     let rows = store.existing_keyspace("rows").unwrap();
     let snapshot = store.snapshot().unwrap();
     let keys: Vec<_> = snapshot.range(&rows, ..).map(|row| row.unwrap().0).collect();
     let wanted: Vec<_> = (0..keys.len() as u32).map(|n| n.to_be_bytes().to_vec()).collect();
-    assert_eq!(keys, wanted, "no prefix");
+    assert_eq!(keys, wanted, "the commits are no prefix");
     keys.len() as u32
 }
 
 #[test]
-fn a_store_that_has_lost_acknowledged_commits_opens_only_with_the_fingerprint_of_the_loss() {
+fn lost_commits_need_the_fingerprint_to_open() {
     let folder = tempfile::tempdir().unwrap();
     let path = closed(folder.path());
     damage_in_the_middle(&path);
@@ -69,19 +70,19 @@ fn a_store_that_has_lost_acknowledged_commits_opens_only_with_the_fingerprint_of
     }
     assert_eq!(fingerprint(&refused(small().read_only(true), &path)), accepted);
     assert_eq!(fingerprint(&refused(small().accept_data_loss(accepted ^ 1), &path)), accepted);
-    // RocksDB notes each opening in its own diary.
-    let differs = |state: Vec<(PathBuf, Vec<u8>)>| {
+    // RocksDB writes its info log at each opening, so other files differ.
+    let assert_segment_is_unchanged = |state: Vec<(PathBuf, Vec<u8>)>| {
         let kept = damaged.iter().filter(|file| state.contains(file)).map(|(path, _)| path.clone());
         assert!(kept.into_iter().any(|path| path == segment));
     };
-    differs(state(&path));
+    assert_segment_is_unchanged(state(&path));
 
     let store = small().accept_data_loss(accepted).open(&path).unwrap();
     let there = prefix(&store);
     assert!((COMMITS / 3..COMMITS * 2 / 3).contains(&there), "{there}");
     let lost = store.data_losses();
     assert_eq!((lost.len(), lost[0].fingerprint), (1, accepted));
-    assert_eq!(fs::read(&lost[0].file).unwrap(), was, "the damaged segment is not kept");
+    assert_eq!(fs::read(&lost[0].file).unwrap(), was, "the damaged segment is not in quarantine");
     assert!(
         lost[0].lost_bytes > 50 * 100 && lost[0].to_string().contains("acknowledged commits were lost"),
         "{lost:?}"
@@ -92,7 +93,8 @@ fn a_store_that_has_lost_acknowledged_commits_opens_only_with_the_fingerprint_of
     store.transact(|txn| txn.put(&rows, there.to_be_bytes(), "again")).unwrap();
     store.close().unwrap();
 
-    // Every later life returns it; a copy has nothing of it, nor has the store once its files are removed.
+    // Every later incarnation reports the loss. A checkpoint does not, nor does the store once the
+    // quarantined files are deleted.
     for read_only in [false, true] {
         let store = small().read_only(read_only).open(&path).unwrap();
         assert_eq!((store.data_losses(), prefix(&store)), (lost.clone(), there + 1));
@@ -108,20 +110,22 @@ fn a_store_that_has_lost_acknowledged_commits_opens_only_with_the_fingerprint_of
 }
 
 #[test]
-fn a_fingerprint_of_no_loss_changes_nothing() {
+fn a_fingerprint_without_a_loss_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let path = closed(folder.path());
     let store = small().accept_data_loss(7).open(&path).unwrap();
     assert_eq!((prefix(&store), store.data_losses()), (COMMITS, vec![]));
 }
 
+/// The no-op frame at the end of the log proves that all frames before it were durable. A segment
+/// has two copies of its header, so damage to one of them is harmless.
 #[test]
-fn every_frame_of_a_closed_store_is_witnessed_and_both_headers_are_spare() {
+fn damage_to_any_frame_of_a_closed_log_is_detected() {
     let folder = tempfile::tempdir().unwrap();
     let path = closed(folder.path());
     let bytes = fs::read(segment(&path)).unwrap();
     let frames = frames(&bytes);
-    // The last is the mark, of which the last frame with commits is one before.
+    // The last frame is the no-op frame; the one before it is the last with commits.
     let places = frames[..frames.len() - 1].iter().map(|frame| (payload(*frame), false)).step_by(9);
     let places = places.chain([(payload(frames[frames.len() - 2]), false), (40, true), (4096 + 40, true)]);
     for (place, opens) in places {
@@ -138,7 +142,7 @@ fn every_frame_of_a_closed_store_is_witnessed_and_both_headers_are_spare() {
 }
 
 #[test]
-fn a_log_that_is_gone_is_a_loss() {
+fn a_missing_log_is_a_data_loss() {
     let folder = tempfile::tempdir().unwrap();
     let path = closed(folder.path());
     files(&path.join("log"), "").iter().for_each(|file| fs::remove_file(file).unwrap());
@@ -149,7 +153,7 @@ fn a_log_that_is_gone_is_a_loss() {
 }
 
 #[test]
-fn what_a_crash_leaves_is_no_loss() {
+fn a_torn_tail_after_a_crash_is_no_data_loss() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("alive");
     let store = small().durability(Durability::Buffered).open(&path).unwrap();
@@ -161,7 +165,8 @@ fn what_a_crash_leaves_is_no_loss() {
     copy_folder(&path, &killed);
     let whole = fs::read(segment(&killed)).unwrap();
     let (at, length) = *frames(&whole).last().unwrap();
-    // The background syncs now and then, and no crash takes what the last frame says is durable.
+    // The background syncs from time to time. No crash takes frames that the last one records as
+    // durable.
     let number = |at: usize| u64::from_le_bytes(whole[at..at + 8].try_into().unwrap());
     let is_durable = |frame: &&(usize, usize)| number(frame.0 + 8) <= number(at + 16);
     let synced = frames(&whole).iter().rfind(is_durable).map_or(FRAMES_AT, |(at, length)| at + 24 + length);
@@ -172,7 +177,7 @@ fn what_a_crash_leaves_is_no_loss() {
         change(&segment(copy.path()), |bytes| match number % 3 {
             0 => bytes.truncate(cut),
             1 => bytes[cut..].fill(0),
-            // A page that was not written, and later ones that were.
+            // One page was not written, although later ones were.
             _ => bytes[cut..].iter_mut().take(4096).for_each(|byte| *byte = 0),
         });
         let store = small().open(copy.path()).unwrap_or_else(|why| panic!("cut at {cut}: {why}"));
@@ -183,9 +188,10 @@ fn what_a_crash_leaves_is_no_loss() {
     assert!(found > COMMITS * 9 / 10, "{found}");
 }
 
-/// The dumps may have what the store has lost, so a chain of increments ends with the loss, also when its traces are removed.
+/// A dump may have commits that the store has lost. So a chain of increments ends at a data loss,
+/// even after the quarantined files are deleted.
 #[test]
-fn no_increment_follows_a_dump_of_what_was_lost() {
+fn a_dump_of_lost_commits_is_no_base_for_an_increment() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store");
     let history = || small().history_retention(std::time::Duration::from_secs(3600));
@@ -212,13 +218,13 @@ fn no_increment_follows_a_dump_of_what_was_lost() {
 }
 
 #[test]
-fn a_repair_brings_over_what_lies_before_the_damage_and_names_the_loss() {
+fn a_repair_keeps_commits_before_the_damage_and_names_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = closed(folder.path());
     damage_in_the_middle(&path);
     let accepted = fingerprint(&refused(small(), &path));
-    for life in ["before", "after"] {
-        let to = folder.path().join(life);
+    for when in ["before", "after"] {
+        let to = folder.path().join(when);
         let repaired = small().repair(&path, &to, |_| ()).unwrap();
         assert!(repaired.losses.iter().any(|loss| loss.message.contains(&format!("{accepted:016x}"))), "{repaired:?}");
         assert!((COMMITS / 3..COMMITS).contains(&prefix(&small().open(&to).unwrap())));

@@ -1,4 +1,5 @@
-//! What the documentation promises at the edges: waiting, closing, opening, dropping, refusing.
+//! What the documentation promises for edge cases: opening, closing and read-only stores,
+//! keyspaces, errors, dumps and checkpoints, damage, repair and verification.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
 #![allow(clippy::pedantic, missing_docs, reason = "style of a library, not of its tests")]

@@ -1,4 +1,4 @@
-//! What opening a folder makes of what it finds there.
+//! Opening a directory that is new, damaged, foreign, unfinished or incomplete.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -16,7 +16,7 @@ fn small() -> Builder {
 }
 
 fn refused(path: impl AsRef<Path>) -> Error {
-    let Err(why) = small().open(path) else { panic!("it was opened") };
+    let Err(why) = small().open(path) else { panic!("the store was opened") };
     why
 }
 
@@ -36,7 +36,7 @@ fn fill(path: &Path) {
 }
 
 #[test]
-fn a_marker_without_a_database_is_corruption_and_stays_as_it_was() {
+fn a_marker_without_tables_is_corruption() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join(MARKER), "percolite store, format 1, log 0123456789abcdef\n").unwrap();
     let before = listing(folder.path());
@@ -47,33 +47,36 @@ fn a_marker_without_a_database_is_corruption_and_stays_as_it_was() {
 }
 
 #[test]
-fn the_marker_of_format_1_names_the_log_of_the_store() {
+fn the_marker_of_format_1_has_the_id_of_the_log() {
     let folder = tempfile::tempdir().unwrap();
     fill(folder.path());
     let marker = fs::read_to_string(folder.path().join(MARKER)).unwrap();
     let identity = marker.strip_prefix("percolite store, format 1, log ").unwrap().strip_suffix('\n').unwrap();
     assert!(identity.len() == 16 && identity.bytes().all(|byte| b"0123456789abcdef".contains(&byte)), "{marker}");
-    // A segment's header has it at byte 32; a segment that is made ready for later has no header yet.
+    // The id is at byte 32 of a segment's header. A preallocated segment has no header yet.
     let identity = u64::from_str_radix(identity, 16).unwrap().to_le_bytes();
     let headers = segments(folder.path()).into_iter().map(|path| fs::read(path).unwrap()[32..40].to_vec());
-    let begun: Vec<_> = headers.filter(|found| found != &[0; 8]).collect();
-    assert!(!begun.is_empty() && begun.iter().all(|found| *found == identity), "{begun:?}");
+    let used: Vec<_> = headers.filter(|found| found != &[0; 8]).collect();
+    assert!(!used.is_empty() && used.iter().all(|found| *found == identity), "{used:?}");
 }
 
 #[test]
-fn a_store_of_another_format_is_refused_by_name_and_stays_as_it_was() {
+fn another_format_is_refused_and_the_store_is_unchanged() {
     let others = [
         ("percolite store, format 4\n", "development version"),
         ("percolite store, format 1\n", "development version"),
         ("percolite store, format 2, log 0123456789abcdef\n", "format 2"),
     ];
-    for (marker, told) in others {
+    for (marker, reason) in others {
         let folder = tempfile::tempdir().unwrap();
         fill(folder.path());
         fs::write(folder.path().join(MARKER), marker).unwrap();
         let before = state(folder.path());
         for why in [refused(folder.path()), small().read_only(true).open(folder.path()).map(drop).unwrap_err()] {
-            assert!(matches!(why.kind(), ErrorKind::UnrecognizedFormat(_)) && why.to_string().contains(told), "{why}");
+            assert!(
+                matches!(why.kind(), ErrorKind::UnrecognizedFormat(_)) && why.to_string().contains(reason),
+                "{why}"
+            );
         }
         assert!(state(folder.path()) == before, "{marker}");
     }
@@ -95,7 +98,7 @@ fn a_log_of_another_store_is_refused() {
 }
 
 #[test]
-fn a_store_that_was_closed_can_be_opened_while_other_processes_are_being_started() {
+fn a_store_reopens_while_other_processes_start() {
     let folder = tempfile::tempdir().unwrap();
     fill(folder.path());
     let done = std::sync::atomic::AtomicBool::new(false);
@@ -119,7 +122,7 @@ fn a_store_that_was_closed_can_be_opened_while_other_processes_are_being_started
 }
 
 #[test]
-fn a_store_that_has_lost_files_is_corruption_and_not_an_empty_store() {
+fn a_store_with_missing_files_is_not_opened_as_empty() {
     for lost in ["CURRENT", "MANIFEST-"] {
         let folder = tempfile::tempdir().unwrap();
         fill(folder.path());
@@ -132,7 +135,7 @@ fn a_store_that_has_lost_files_is_corruption_and_not_an_empty_store() {
 }
 
 #[test]
-fn a_manifest_whose_last_record_a_power_cut_has_torn_is_used_without_it() {
+fn a_torn_last_manifest_record_is_dropped() {
     let folder = tempfile::tempdir().unwrap();
     for _ in 0..2 {
         fill(folder.path());
@@ -141,7 +144,7 @@ fn a_manifest_whose_last_record_a_power_cut_has_torn_is_used_without_it() {
     let torn = state(folder.path());
     let why = small().read_only(true).open(folder.path()).map(drop).unwrap_err();
     assert!(matches!(why.kind(), ErrorKind::Io(_)) && why.to_string().contains("a power cut"), "{why}");
-    assert_eq!(state(folder.path()), torn, "looking changes nothing");
+    assert_eq!(state(folder.path()), torn, "a read-only open changed the directory");
 
     let store = small().open(folder.path()).unwrap();
     let rows = store.keyspace("rows").unwrap();
@@ -151,9 +154,10 @@ fn a_manifest_whose_last_record_a_power_cut_has_torn_is_used_without_it() {
     assert!(!folder.path().join("tables.torn").exists());
 }
 
-/// RocksDB would remove every table that an older manifest does not name.
+/// A manifest that is cut off at the damage is an older one. RocksDB deletes every table that it
+/// does not name.
 #[test]
-fn a_manifest_whose_synced_record_is_damaged_costs_no_table() {
+fn a_damaged_manifest_record_deletes_no_table() {
     let whole = tempfile::tempdir().unwrap();
     fill(whole.path());
     let store = small().open(whole.path()).unwrap();
@@ -190,11 +194,11 @@ fn a_manifest_whose_synced_record_is_damaged_costs_no_table() {
         }
         assert!(!folder.path().join("tables.torn").exists());
     }
-    assert!(refusals > 0, "none of the records was needed");
+    assert!(refusals > 0, "no damaged record was refused");
 }
 
 #[test]
-fn a_creation_that_was_cut_short_is_begun_again() {
+fn an_unfinished_creation_is_started_again() {
     let folder = tempfile::tempdir().unwrap();
     fill(folder.path());
     fs::rename(folder.path().join(MARKER), folder.path().join(UNFINISHED)).unwrap();
@@ -206,7 +210,7 @@ fn a_creation_that_was_cut_short_is_begun_again() {
 }
 
 #[test]
-fn an_unfinished_marker_costs_nobody_a_file() {
+fn an_unfinished_marker_deletes_no_foreign_file() {
     let cases: [&[&str]; 2] = [&["precious.txt", "000004.log", "CURRENT"], &["photos/1.jpg", "000004.log"]];
     for names in cases {
         let folder = tempfile::tempdir().unwrap();
@@ -223,7 +227,7 @@ fn an_unfinished_marker_costs_nobody_a_file() {
 }
 
 #[test]
-fn of_several_who_create_one_store_at_once_the_others_find_it_open() {
+fn concurrent_creators_get_already_open() {
     for _ in 0..20 {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("store");
@@ -250,7 +254,7 @@ fn of_several_who_create_one_store_at_once_the_others_find_it_open() {
 }
 
 #[test]
-fn a_store_may_be_created_several_folders_deep() {
+fn opening_creates_missing_parent_directories() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("n1/a/b/s");
     fill(&path);
@@ -258,7 +262,7 @@ fn a_store_may_be_created_several_folders_deep() {
 }
 
 #[test]
-fn a_marker_that_is_none_is_named_and_left() {
+fn an_invalid_marker_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let marker = folder.path().join(MARKER);
     fs::write(&marker, b"\xff\xfe").unwrap();
@@ -273,7 +277,7 @@ fn a_marker_that_is_none_is_named_and_left() {
 }
 
 #[test]
-fn a_path_that_cannot_be_a_folder_says_why() {
+fn a_path_that_is_no_directory_is_refused_with_the_reason() {
     let why = refused("");
     assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
     let folder = tempfile::tempdir().unwrap();
@@ -285,7 +289,7 @@ fn a_path_that_cannot_be_a_folder_says_why() {
 }
 
 #[test]
-fn options_that_an_opening_left_unfinished_are_removed_by_the_next() {
+fn leftover_options_files_are_removed() {
     let folder = tempfile::tempdir().unwrap();
     Store::open(folder.path()).unwrap().close().unwrap();
     let (left, foreign) =

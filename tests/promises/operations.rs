@@ -1,4 +1,5 @@
-//! Renaming and emptying keyspaces, and removing ranges of rows, beside transactions that are under way.
+//! Renaming and truncating keyspaces and deleting ranges of rows while transactions are open. Also
+//! the settings and statistics of a store on disk.
 
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ fn is_missing(why: &Error, name: &str) -> bool {
 }
 
 #[test]
-fn a_renamed_keyspace_is_the_same_to_everybody_but_for_its_name() {
+fn a_rename_changes_only_the_name_of_a_keyspace() {
     let memory = SimStorage::new();
     let store = Store::builder().history_retention(Duration::from_secs(3600)).open_in_memory(&memory).unwrap();
     let rows = store.keyspace("rows").unwrap();
@@ -44,13 +45,13 @@ fn a_renamed_keyspace_is_the_same_to_everybody_but_for_its_name() {
         assert_eq!((keys(&before, handle), keys(&after, handle)), (vec![0, 1, 2], vec![0, 1, 2, 3, 4, 5]));
     }
     assert!(is_missing(&store.existing_keyspace("rows").unwrap_err(), "rows"));
-    // The name is free for another one.
+    // The old name is free for another keyspace.
     let other = store.keyspace("rows").unwrap();
     assert_ne!(other.id(), rows.id());
     let past = store.snapshot_at(before.read_ts()).unwrap();
     assert_eq!((names(&past), keys(&past, &renamed)), (vec!["rows".into()], vec![0, 1, 2]));
 
-    // Whoever reads through any handle goes on when it is dropped, as long as the snapshot is from before.
+    // After a drop, snapshots from before it read through either handle, and later ones do not.
     store.drop_keyspace("lines").unwrap();
     for handle in [&rows, &renamed] {
         assert_eq!((keys(&before, handle).len(), keys(&after, handle).len()), (3, 6));
@@ -67,7 +68,7 @@ fn a_renamed_keyspace_is_the_same_to_everybody_but_for_its_name() {
 }
 
 #[test]
-fn a_rename_is_refused_where_it_would_cost_anybody_a_keyspace() {
+fn an_invalid_rename_is_refused() {
     let (store, _) = with_rows(1);
     store.keyspace("other").unwrap();
     for to in ["other", "rows", "", "a\nb"] {
@@ -79,7 +80,7 @@ fn a_rename_is_refused_where_it_would_cost_anybody_a_keyspace() {
 }
 
 #[test]
-fn of_those_who_rename_drop_and_create_at_once_nobody_loses_a_row_unnoticed() {
+fn concurrent_rename_drop_and_create_lose_no_row() {
     let store = Store::in_memory().unwrap();
     for round in 0..100_u8 {
         let rows = store.keyspace("a").unwrap();
@@ -103,7 +104,7 @@ fn of_those_who_rename_drop_and_create_at_once_nobody_loses_a_row_unnoticed() {
 }
 
 #[test]
-fn a_truncated_keyspace_is_empty_at_once_and_whole_to_who_began_before() {
+fn a_truncate_is_seen_by_later_snapshots_only() {
     let (store, old) = with_rows(200);
     let (before, mut under_way) = (store.snapshot().unwrap(), store.begin().unwrap());
     under_way.put(&old, [7], "under way").unwrap();
@@ -117,36 +118,36 @@ fn a_truncated_keyspace_is_empty_at_once_and_whole_to_who_began_before() {
     assert!(is_missing(&after.get(&old, [1]).unwrap_err(), "rows"));
     assert!(is_missing(&store.truncate_keyspace("none").unwrap_err(), "none"));
     drop((before, after));
-    // Its space is given back.
+    // The background frees the space.
     for _ in 0..6000 {
         if store.verify(|_| ()).unwrap().versions < 20 {
             return;
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    panic!("the rows are still there");
+    panic!("the rows were not deleted");
 }
 
 #[test]
-fn a_range_is_deleted_as_one_and_only_what_was_seen() {
+fn a_range_delete_is_atomic_and_deletes_what_was_read() {
     let (store, rows) = with_rows(10);
     let before = store.snapshot().unwrap();
     let mut txn = store.begin().unwrap();
     txn.put(&rows, [4, 4], "own").unwrap();
     txn.delete(&rows, [5]).unwrap();
-    let mark = txn.savepoint();
+    let savepoint = txn.savepoint();
     assert_eq!(txn.delete_range(&rows, [3]..[7]).unwrap(), 4, "3, 4, 4 4 and 6");
     assert_eq!(txn.delete_range(&rows, [3]..[7]).unwrap(), 0);
-    txn.rollback_to(mark).unwrap();
+    txn.rollback_to(savepoint).unwrap();
     assert_eq!(txn.delete_range(&rows, vec![3]..=vec![4, 4]).unwrap(), 3);
     assert_eq!(txn.delete_prefix(&rows, [8]).unwrap(), 1);
-    // Nobody has seen this one, so it is in nobody's way.
+    // A row outside the transaction's snapshot causes no conflict.
     store.transact(|txn| txn.put(&rows, [3, 3], "later")).unwrap();
     txn.commit().unwrap();
     let after = store.snapshot().unwrap();
     assert_eq!((keys(&before, &rows).len(), keys(&after, &rows)), (10, vec![0, 1, 2, 3, 6, 7, 9]));
 
-    // A row that was seen and is written meanwhile is a conflict, and nothing is deleted.
+    // A concurrent write to a row that the range delete read is a conflict, and nothing is deleted.
     let mut txn = store.begin().unwrap();
     txn.delete_range(&rows, ..).unwrap();
     store.transact(|txn| txn.put(&rows, [6], "first")).unwrap();
@@ -191,7 +192,7 @@ mod on_disk {
     }
 
     #[test]
-    fn a_memory_limit_is_kept_by_buffers_and_cache_and_the_figures_say_what_is_where() {
+    fn the_memory_budget_covers_buffers_and_cache() {
         const LIMIT: usize = 16 << 20;
         let folder = tempfile::tempdir().unwrap();
         let store = Store::builder()
@@ -207,33 +208,31 @@ mod on_disk {
                     (0..64_u64).try_for_each(|k| txn.put(&rows, (n * 64 + k).to_be_bytes(), random(n * 64 + k, 10_000)))
                 })
                 .unwrap();
-            let figures = store.engine_stats().unwrap();
-            most = most.max(figures.memtable_bytes + figures.block_cache_bytes);
+            let stats = store.engine_stats().unwrap();
+            most = most.max(stats.memtable_bytes + stats.block_cache_bytes);
         }
         let snapshot = store.snapshot().unwrap();
         assert_eq!(snapshot.range(&rows, ..).map(Result::unwrap).count(), 4096);
-        let figures = store.engine_stats().unwrap();
-        most = most.max(figures.memtable_bytes + figures.block_cache_bytes);
+        let stats = store.engine_stats().unwrap();
+        most = most.max(stats.memtable_bytes + stats.block_cache_bytes);
         assert!(most < LIMIT as u64 && most > 1 << 20, "{most}");
-        assert_eq!(figures.block_cache_capacity_bytes, LIMIT as u64 / 2);
-        assert!(
-            figures.open_snapshots >= 1 && !figures.is_write_stopped && figures.background_errors == 0,
-            "{figures:?}"
-        );
-        assert!(figures.wal_bytes > 0 && figures.columns.len() == Column::ALL.len(), "{figures:?}");
-        // Transactions of this size are streamed, and so long values are stored apart. What tables have is counted, so all is handed down.
+        assert_eq!(stats.block_cache_capacity_bytes, LIMIT as u64 / 2);
+        assert!(stats.open_snapshots >= 1 && !stats.is_write_stopped && stats.background_errors == 0, "{stats:?}");
+        assert!(stats.wal_bytes > 0 && stats.columns.len() == Column::ALL.len(), "{stats:?}");
+        // Transactions of this size are large, so they store long values in the data column. Only
+        // tables are counted, so the checkpoint flushes everything first.
         store.checkpoint(folder.path().join("copy")).unwrap();
-        let figures = store.engine_stats().unwrap();
-        let written = figures.columns.iter().find(|column| column.column == Column::Data).unwrap();
-        assert!(written.sst_bytes > 20 << 20 && written.sst_files > 0 && written.estimated_keys >= 4096, "{figures:?}");
+        let stats = store.engine_stats().unwrap();
+        let written = stats.columns.iter().find(|column| column.column == Column::Data).unwrap();
+        assert!(written.sst_bytes > 20 << 20 && written.sst_files > 0 && written.estimated_keys >= 4096, "{stats:?}");
         let why = Store::in_memory().unwrap().engine_stats().unwrap_err();
         assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
     }
 
     #[test]
-    fn writes_that_rocksdb_refuses_are_counted_and_none_fails() {
+    fn write_stalls_are_counted_and_no_write_fails() {
         const ROWS: u64 = 16;
-        // A thousand times what the write buffers hold.
+        // A thousand times the write buffers.
         const COMMITS_MAX: u64 = 4000;
         let folder = tempfile::tempdir().unwrap();
         let builder = Store::builder().durability(percolite::Durability::Buffered).write_buffer_bytes(1 << 20);
@@ -243,7 +242,7 @@ mod on_disk {
         assert_eq!((stats.write_stalls, stats.write_stall_time, stats.current_write_stall), (0, Duration::ZERO, None));
         let mut commits = 0;
         while store.stats().write_stalls == 0 {
-            assert!(commits < COMMITS_MAX, "RocksDB keeps up with everything");
+            assert!(commits < COMMITS_MAX, "no write stalled");
             let value = random(commits, 256 << 10);
             store.transact(|txn| txn.put(&rows, (commits % ROWS).to_be_bytes(), &value)).unwrap();
             commits += 1;
@@ -259,7 +258,7 @@ mod on_disk {
         assert_eq!(Store::in_memory().unwrap().stats().write_stalls, 0);
     }
 
-    /// Linux counts what a process reads from files.
+    /// Linux counts the bytes that a process reads from files.
     #[cfg(target_os = "linux")]
     #[test]
     fn the_filter_of_a_large_table_stays_in_the_cache() {
@@ -277,7 +276,8 @@ mod on_disk {
             .open(folder.path())
             .unwrap();
         let rows = store.keyspace("rows").unwrap();
-        // Odd, so that every row is met once, in no order: tables overlap, and are merged to large ones.
+        // Multiplying by an odd number permutes the keys. Tables of unordered keys overlap, and
+        // compaction merges them into large ones.
         let key = |n: u64| (n.wrapping_mul(0x9E37_79B9_7F4A_7C15) % ROWS.next_power_of_two()).to_be_bytes();
         for from in (0..ROWS).step_by(10_000) {
             store.transact(|txn| (from..from + 10_000).try_for_each(|n| txn.put(&rows, key(n), ""))).unwrap();
@@ -290,7 +290,8 @@ mod on_disk {
                 assert!(snapshot.get(&rows, key(n * 7919 % ROWS)).unwrap().is_some());
             }
             let each = (bytes_read() - before) / READS;
-            // A filter of these rows has a megabyte, a block 4 KiB; other tests may run, and tables may still be merged.
+            // The filter has 1 MB and a block 4 KiB. Other tests read files too, and compactions
+            // may still run.
             if each < 50_000 {
                 break;
             }
@@ -300,7 +301,7 @@ mod on_disk {
     }
 
     #[test]
-    fn tables_are_compressed_or_not_as_was_said_and_read_either_way() {
+    fn tables_are_compressed_as_set_and_read_either_way() {
         let bytes =
             |store: &Store| store.engine_stats().unwrap().columns.iter().map(|column| column.sst_bytes).sum::<u64>();
         let folder = tempfile::tempdir().unwrap();
@@ -313,7 +314,7 @@ mod on_disk {
             store
                 .transact(|txn| (0..1000_u16).try_for_each(|n| txn.put(&rows, n.to_be_bytes(), [b'x'; 1000])))
                 .unwrap();
-            // A checkpoint has everything in tables.
+            // A checkpoint flushes everything into tables.
             store.checkpoint(folder.path().join(format!("{name} copy"))).unwrap();
             sizes.push(bytes(&store));
             store.close().unwrap();

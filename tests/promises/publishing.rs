@@ -1,4 +1,4 @@
-//! What a store publishes in its folder, for whom, and for how long.
+//! The status file in a store's directory: when it is written, and when it is removed.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ fn publishing() -> Builder {
     Store::builder().status_file_interval(Duration::from_millis(1))
 }
 
-/// Waits until there is one of which this holds.
+/// Waits for a status of which `holds` is true.
 fn read_when(folder: &Path, holds: impl Fn(&StoreStatus) -> bool) -> StoreStatus {
     let since = Instant::now();
     loop {
@@ -23,7 +23,7 @@ fn read_when(folder: &Path, holds: impl Fn(&StoreStatus) -> bool) -> StoreStatus
 }
 
 #[test]
-fn a_status_is_in_the_folder_as_long_as_the_store_is_open() {
+fn the_status_file_exists_while_the_store_is_open() {
     let folder = tempfile::tempdir().unwrap();
     let (path, copy) = (folder.path().join("store"), folder.path().join("copy"));
     let store = publishing().open(&path).unwrap();
@@ -53,7 +53,7 @@ fn a_status_is_in_the_folder_as_long_as_the_store_is_open() {
 }
 
 #[test]
-fn nothing_is_published_where_nobody_asked_for_it() {
+fn no_status_file_is_written_unless_requested() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path()).unwrap();
     std::thread::sleep(Duration::from_millis(800));
@@ -66,7 +66,7 @@ fn nothing_is_published_where_nobody_asked_for_it() {
 }
 
 #[test]
-fn what_a_killed_process_has_left_is_in_nobodys_way() {
+fn leftover_status_files_do_no_harm() {
     let folder = tempfile::tempdir().unwrap();
     let (path, copy) = (folder.path().join("store"), folder.path().join("copy"));
     let store = Store::open(&path).unwrap();
@@ -79,7 +79,7 @@ fn what_a_killed_process_has_left_is_in_nobodys_way() {
     let reader = Store::builder().read_only(true).open(&path).unwrap();
     assert!(reader.verify(|_| ()).unwrap().is_ok());
     drop(reader);
-    assert!(path.join("STATUS").exists(), "looking has changed the folder");
+    assert!(path.join("STATUS").exists(), "a read-only open has changed the directory");
     assert!(Store::builder().repair(&path, &copy, |_| ()).unwrap().is_complete());
     let store = Store::open(&path).unwrap();
     assert!(!path.join("STATUS").exists() && !path.join("STATUS.new").exists());
@@ -87,28 +87,28 @@ fn what_a_killed_process_has_left_is_in_nobodys_way() {
 }
 
 #[test]
-fn a_status_that_cannot_be_published_keeps_nothing_else_from_being_done() {
+fn a_failing_status_file_does_not_stop_other_tasks() {
     let folder = tempfile::tempdir().unwrap();
-    // In every round, however soon.
+    // Short enough to publish in every round of the background worker.
     let store = Store::builder().status_file_interval(Duration::from_nanos(1)).open(folder.path()).unwrap();
     store.keyspace("going").unwrap();
-    // It fails while one is just being written.
+    // Fails while the store has a file of this name.
     while fs::create_dir(folder.path().join("STATUS.new")).is_err() {
         std::thread::yield_now();
     }
     let before = store.stats().commits();
     store.drop_keyspace("going").unwrap();
-    // The drop is one commit, and that its rows are gone is noted by another.
+    // The drop is one commit. The record that its rows are deleted is another.
     let since = Instant::now();
     while store.stats().commits() < before + 2 {
-        assert!(since.elapsed() < Duration::from_secs(60), "a dropped keyspace was not erased");
+        assert!(since.elapsed() < Duration::from_secs(60), "a dropped keyspace was not deleted");
         std::thread::sleep(Duration::from_millis(10));
     }
     store.close().unwrap();
 }
 
 #[test]
-fn a_document_that_cannot_be_read_is_an_error_and_no_status() {
+fn an_unreadable_status_file_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |document: &str| {
         fs::write(folder.path().join("STATUS"), document).unwrap();
@@ -116,9 +116,9 @@ fn a_document_that_cannot_be_read_is_an_error_and_no_status() {
         assert!(matches!(why.kind(), ErrorKind::Io(_)), "{why}");
         why.to_string()
     };
-    for torn in ["", "{", "{}", "\0\0\0\0", "{\"percolite_status\": 1}"] {
+    for torn in ["", "{", "{}", "\0\0\0\0", "{\"format_version\": 1}"] {
         refused(torn);
     }
-    assert!(refused("{\"percolite_status\": 2}").contains("format 2, this program reads format 1"));
+    assert!(refused("{\"format_version\": 2}").contains("format 2, this program reads format 1"));
     assert_eq!(StoreStatus::read_from(folder.path().join("none")).unwrap(), None);
 }

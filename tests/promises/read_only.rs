@@ -1,4 +1,4 @@
-//! A store that is only looked at: nothing changes, everything committed is seen, and nobody writes meanwhile.
+//! A read-only store: it shows every commit, changes no file and excludes writers.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,11 +13,11 @@ fn small() -> Builder {
     Store::builder().block_cache_bytes(1 << 20).write_buffer_bytes(4 << 20)
 }
 
-fn looking() -> Builder {
+fn read_only_builder() -> Builder {
     small().read_only(true)
 }
 
-/// Names, contents and times of change.
+/// All files, with content and modification time.
 fn state_of(folder: &Path) -> BTreeMap<PathBuf, (Vec<u8>, std::time::SystemTime)> {
     let state = |path: PathBuf| {
         let changed = path.metadata().unwrap().modified().unwrap();
@@ -27,13 +27,13 @@ fn state_of(folder: &Path) -> BTreeMap<PathBuf, (Vec<u8>, std::time::SystemTime)
 }
 
 #[test]
-fn a_locked_row_shows_what_its_transaction_came_to_and_the_folder_stays_as_it_was() {
+fn a_read_only_store_resolves_locks_without_writing() {
     for (committed, value) in [(true, "new"), (false, "old")] {
         let folder = tempfile::tempdir().unwrap();
         leave_locks(folder.path(), committed);
         let before = state_of(folder.path());
 
-        let store = looking().open(folder.path()).unwrap();
+        let store = read_only_builder().open(folder.path()).unwrap();
         let rows = store.existing_keyspace("rows").unwrap();
         let snapshot = store.snapshot().unwrap();
         for key in ["a", "b"] {
@@ -50,7 +50,7 @@ fn a_locked_row_shows_what_its_transaction_came_to_and_the_folder_stays_as_it_wa
         store.close().unwrap();
         assert_eq!(state_of(folder.path()), before, "committed: {committed}");
 
-        // A writer comes to the same.
+        // A writable store resolves the locks to the same values.
         let store = small().open(folder.path()).unwrap();
         let rows = store.existing_keyspace("rows").unwrap();
         assert_eq!(store.snapshot().unwrap().get(&rows, "b").unwrap().as_deref(), Some(value.as_bytes()));
@@ -58,10 +58,10 @@ fn a_locked_row_shows_what_its_transaction_came_to_and_the_folder_stays_as_it_wa
 }
 
 #[test]
-fn whoever_writes_is_told_that_the_store_is_read_only() {
+fn writes_to_a_read_only_store_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     leave_locks(folder.path(), false);
-    let store = looking().open(folder.path()).unwrap();
+    let store = read_only_builder().open(folder.path()).unwrap();
     let rows = store.existing_keyspace("rows").unwrap();
     let refusals = [
         store.transact(|txn| txn.put(&rows, "a", "x")).unwrap_err(),
@@ -79,34 +79,34 @@ fn whoever_writes_is_told_that_the_store_is_read_only() {
 }
 
 #[test]
-fn readers_stand_each_other_but_neither_a_writer_beside_them() {
+fn readers_share_a_store_and_exclude_a_writer() {
     let folder = tempfile::tempdir().unwrap();
     leave_locks(folder.path(), false);
-    let readers = [looking().open(folder.path()).unwrap(), looking().open(folder.path()).unwrap()];
+    let readers = [read_only_builder().open(folder.path()).unwrap(), read_only_builder().open(folder.path()).unwrap()];
     let Err(why) = small().open(folder.path()) else { panic!("opened beside readers") };
     assert!(matches!(why.kind(), ErrorKind::AlreadyOpen(_)), "{why}");
     drop(readers);
     let _writer = small().open(folder.path()).unwrap();
-    let Err(why) = looking().open(folder.path()) else { panic!("opened beside a writer") };
+    let Err(why) = read_only_builder().open(folder.path()) else { panic!("opened beside a writer") };
     assert!(matches!(why.kind(), ErrorKind::AlreadyOpen(_)) && why.to_string().contains("open for writing"), "{why}");
 }
 
 #[test]
-fn nothing_is_made_where_there_is_no_store() {
+fn a_read_only_open_creates_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();
     let empty = folder.path().join("empty");
     fs::create_dir(&empty).unwrap();
-    let told = [
+    let cases = [
         (folder.path().to_owned(), "is not empty and has no file"),
         (empty.clone(), "is an empty directory"),
         (folder.path().join("missing"), "there is no directory"),
         (file, "is a file, not a directory"),
     ];
-    for (path, what) in told {
-        let Err(why) = looking().open(&path) else { panic!("opened {}", path.display()) };
-        assert!(why.to_string().contains(what), "{}: {why}", path.display());
+    for (path, reason) in cases {
+        let Err(why) = read_only_builder().open(&path) else { panic!("opened {}", path.display()) };
+        assert!(why.to_string().contains(reason), "{}: {why}", path.display());
     }
     assert_eq!(fs::read_dir(&empty).unwrap().count(), 0);
     assert!(!folder.path().join("missing").exists());

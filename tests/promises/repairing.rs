@@ -1,4 +1,4 @@
-//! What a repair brings over from a damaged folder, and what it says of the rest.
+//! What a repair copies from a damaged directory, and how it reports the rest.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,7 +29,8 @@ fn content(store: &Store) -> Rows {
     snapshot.keyspaces().unwrap().into_iter().flat_map(rows).collect()
 }
 
-/// A checkpoint, so with everything in tables, and then some commits in the log.
+/// A checkpoint, which has everything in tables, and then some commits in the log. Returns the
+/// rows.
 fn filled(folder: &Path) -> Rows {
     let store = small().open(folder.join("first")).unwrap();
     let (rows, gone) = (store.keyspace("rows").unwrap(), store.keyspace("gone").unwrap());
@@ -58,7 +59,7 @@ fn filled(folder: &Path) -> Rows {
 }
 
 #[test]
-fn rows_come_over_that_no_transaction_with_the_options_could_hold() {
+fn a_repair_copies_rows_above_max_transaction_bytes() {
     let folder = tempfile::tempdir().unwrap();
     let (path, to) = (folder.path().join("store"), folder.path().join("repaired"));
     let store = small().open(&path).unwrap();
@@ -78,7 +79,7 @@ fn rows_come_over_that_no_transaction_with_the_options_could_hold() {
     assert!(matches!(refused.kind(), ErrorKind::TooLarge { limit: 65536, .. }), "{refused}");
 }
 
-/// Damages, repairs, and compares: the report, and what is in the new store.
+/// Damages and repairs a store. Returns the report and the rows before and after.
 fn repaired(damage: impl FnOnce(&Path)) -> (RepairReport, Rows, Rows) {
     let folder = tempfile::tempdir().unwrap();
     let before = filled(folder.path());
@@ -87,14 +88,14 @@ fn repaired(damage: impl FnOnce(&Path)) -> (RepairReport, Rows, Rows) {
     let as_it_was = state(&from);
     let mut seen = Vec::new();
     let repaired = small().repair(&from, &to, |so_far| seen.push(so_far.rows)).unwrap();
-    assert_eq!(state(&from), as_it_was, "the damaged folder was changed");
+    assert_eq!(state(&from), as_it_was, "the damaged directory was changed");
     assert!(seen.is_sorted() && !folder.path().join("new.repairing").exists());
     let store = small().open(&to).unwrap();
     let verified = store.verify(|_| ()).unwrap();
     assert!(verified.is_ok(), "{:?}", verified.issues);
     let after = content(&store);
     assert_eq!((repaired.rows, repaired.loss_count), (after.len() as u64, repaired.losses.len() as u64));
-    // It is a store as any other.
+    // The repaired store can be written to.
     let rows = store.keyspace("rows").unwrap();
     store.transact(|txn| txn.put(&rows, "new", "life")).unwrap();
     (repaired, before, after)
@@ -103,7 +104,7 @@ fn repaired(damage: impl FnOnce(&Path)) -> (RepairReport, Rows, Rows) {
 fn flip(path: &Path, at: usize, length: usize) {
     let mut bytes = fs::read(path).unwrap();
     bytes.iter_mut().skip(at).take(length).for_each(|byte| *byte ^= 0xff);
-    // Not in place: the file may be linked.
+    // Not in place: the file may be a hard link.
     fs::remove_file(path).unwrap();
     fs::write(path, bytes).unwrap();
 }
@@ -113,7 +114,7 @@ fn largest_table(folder: &Path) -> PathBuf {
 }
 
 #[test]
-fn a_whole_store_comes_over_whole() {
+fn an_intact_store_is_repaired_completely() {
     let (repaired, before, after) = repaired(|_| ());
     assert!(repaired.is_complete(), "{:?}", repaired.losses);
     assert_eq!((repaired.keyspaces, after.len()), (2, before.len()));
@@ -121,7 +122,7 @@ fn a_whole_store_comes_over_whole() {
 }
 
 #[test]
-fn a_repair_that_was_cut_short_is_named_with_what_to_do() {
+fn an_interrupted_repair_is_named_with_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
     filled(folder.path());
     files(&folder.path().join("store"), "MANIFEST").iter().for_each(|path| fs::remove_file(path).unwrap());
@@ -134,7 +135,7 @@ fn a_repair_that_was_cut_short_is_named_with_what_to_do() {
 }
 
 #[test]
-fn a_store_whose_manifest_or_marker_is_gone_comes_over_from_its_tables_and_log() {
+fn a_repair_needs_neither_manifest_nor_marker() {
     for gone in [&["MANIFEST-", "CURRENT"][..], &["MANIFEST-", "PERCOLITE"], &["CURRENT"]] {
         let (repaired, before, after) = repaired(|folder| {
             gone.iter().flat_map(|name| files(folder, name)).for_each(|path| fs::remove_file(path).unwrap());
@@ -150,7 +151,7 @@ fn a_store_whose_manifest_or_marker_is_gone_comes_over_from_its_tables_and_log()
 }
 
 #[test]
-fn a_manifest_that_rocksdb_would_read_for_ever_is_left_out() {
+fn a_manifest_that_hangs_rocksdb_is_ignored() {
     let (repaired, before, after) = repaired(|folder| {
         let manifest = files(folder, "MANIFEST-").pop().unwrap();
         change(&manifest, |bytes| {
@@ -165,7 +166,7 @@ fn a_manifest_that_rocksdb_would_read_for_ever_is_left_out() {
 }
 
 #[test]
-fn a_manifest_whose_last_record_a_power_cut_has_torn_costs_nothing() {
+fn a_torn_last_manifest_record_costs_nothing() {
     let (repaired, before, after) = repaired(tear_manifest);
     assert!(repaired.is_complete(), "{:?}", repaired.losses);
     assert!(after == before);
@@ -173,7 +174,7 @@ fn a_manifest_whose_last_record_a_power_cut_has_torn_costs_nothing() {
 
 #[test]
 fn a_torn_tail_is_no_loss_and_damage_before_later_frames_is() {
-    // Neither mark nor later frame witnesses the last commit.
+    // Without a later frame nothing proves that the last commit was durable.
     let (found, before, after) = repaired(|folder| {
         change(&segment(folder), |bytes| {
             let row = bytes.windows(b"in the log".len()).rposition(|bytes| bytes == b"in the log").unwrap();
@@ -194,7 +195,7 @@ fn a_torn_tail_is_no_loss_and_damage_before_later_frames_is() {
 }
 
 #[test]
-fn a_log_that_is_gone_costs_what_was_not_in_tables() {
+fn a_missing_log_costs_what_was_not_in_tables() {
     let (found, before, after) =
         repaired(|folder| files(&folder.join("log"), "").iter().for_each(|file| fs::remove_file(file).unwrap()));
     assert!(
@@ -213,11 +214,12 @@ fn damaged_blocks_cost_their_rows_and_no_others() {
         flip(&table, length / 2, 20);
     });
     assert!(!repaired.is_complete());
-    assert!(after.iter().all(|(key, value)| before.get(key) == Some(value)), "something was made up");
+    assert!(after.iter().all(|(key, value)| before.get(key) == Some(value)), "a row has a value that it never had");
     assert!(after.len() < before.len() && after.len() >= before.len() - 40, "{} of {}", after.len(), before.len());
 }
 
-/// A store of two tables, one with the first and one with the newest value of each of `ROWS` rows; and the newer table.
+/// A store with two tables of `ROWS` rows, one with the old and one with the new values. Returns
+/// the store and the newer table.
 fn rows_twice(folder: &Path) -> (PathBuf, PathBuf) {
     let store = small().write_buffer_bytes(64 << 20).compression(Compression::None).open(folder.join("first")).unwrap();
     let rows = store.keyspace("rows").unwrap();
@@ -248,7 +250,7 @@ fn row_value(n: usize, text: &str) -> String {
     format!("{n:06} {text} {}", "x".repeat(100))
 }
 
-/// Repairs, and counts the rows. Each must have its newest value.
+/// Repairs the store and counts its rows, each of which must have its newest value.
 fn newest_rows(store: &Path) -> (RepairReport, usize) {
     let to = store.with_extension("repaired");
     let repaired = small().repair(store, &to, |_| ()).unwrap();
@@ -288,14 +290,14 @@ fn a_table_destroyed_but_for_its_ends_costs_what_was_between() {
 }
 
 #[test]
-fn a_table_that_is_gone_costs_what_was_in_it() {
+fn a_missing_table_costs_its_rows() {
     let (repaired, before, after) = repaired(|folder| fs::remove_file(largest_table(folder)).unwrap());
     assert!(!repaired.is_complete() && repaired.losses[0].message.contains("No such file"), "{:?}", repaired.losses);
     assert!(after.len() >= 10 && after.len() < before.len(), "{}", after.len());
 }
 
 #[test]
-fn locks_of_the_dead_come_to_what_their_transaction_came_to() {
+fn a_repair_resolves_orphan_locks() {
     for (committed, value) in [(true, "new"), (false, "old")] {
         let folder = tempfile::tempdir().unwrap();
         let (from, to) = (folder.path().join("store"), folder.path().join("new"));
@@ -307,7 +309,7 @@ fn locks_of_the_dead_come_to_what_their_transaction_came_to() {
 }
 
 #[test]
-fn a_repair_is_refused_where_it_could_cost_anything() {
+fn a_repair_is_refused_where_it_could_lose_data() {
     let folder = tempfile::tempdir().unwrap();
     filled(folder.path());
     let (store, new) = (folder.path().join("store"), folder.path().join("new"));
@@ -324,12 +326,12 @@ fn a_repair_is_refused_where_it_could_cost_anything() {
 }
 
 #[test]
-fn a_repair_that_its_caller_stops_leaves_an_empty_store_and_can_be_made_again() {
+fn a_cancelled_repair_leaves_an_empty_store() {
     let folder = tempfile::tempdir().unwrap();
     let before = filled(folder.path());
     let from = folder.path().join("store");
     let as_it_was = state(&from);
-    // While names are looked for, and when some rows are over.
+    // During the search for keyspace names, and after some rows were copied.
     for stops_at in [0, 1000] {
         let to = folder.path().join(format!("stopped {stops_at}"));
         let (mut rows, mut keyspaces) = (0, 0);
@@ -341,7 +343,7 @@ fn a_repair_that_its_caller_stops_leaves_an_empty_store_and_can_be_made_again() 
         assert!(matches!(stopped.kind(), ErrorKind::Cancelled(_)), "{stopped}");
         assert!((stops_at..before.len() as u64).contains(&rows) && (stops_at > 0) == (keyspaces > 0), "{rows}");
         assert!(stopped.to_string().contains(&format!("after {rows} rows")), "{stopped}");
-        assert_eq!(state(&from), as_it_was, "the damaged folder was changed");
+        assert_eq!(state(&from), as_it_was, "the damaged directory was changed");
         let store = small().open(&to).unwrap();
         assert!(store.keyspace_names().unwrap().is_empty() && store.verify(|_| ()).unwrap().is_ok());
     }
@@ -349,10 +351,10 @@ fn a_repair_that_its_caller_stops_leaves_an_empty_store_and_can_be_made_again() 
 }
 
 #[test]
-fn a_repair_that_can_make_no_store_leaves_no_folder() {
+fn a_repair_that_cannot_create_a_store_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     filled(folder.path());
-    // A folder can have so long a path, and nothing in it can.
+    // A path of this length is allowed for a directory, but not for a file in it.
     let mut to = folder.path().to_owned();
     while to.as_os_str().len() < 4080 {
         to.push("x".repeat(200.min(4084 - to.as_os_str().len())));

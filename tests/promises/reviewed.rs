@@ -1,4 +1,5 @@
-//! What a review broke by hand and no layer of the crash harness noticed at the time: each of these does.
+//! Faults that a review put into the code and that no layer of the crash harness found. Each test
+//! finds one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use percolite::{
 const HOUR: Duration = Duration::from_secs(3600);
 
 #[test]
-fn a_row_among_the_first_of_many_that_were_streamed_is_known_to_be_locked() {
+fn an_early_row_of_a_large_transaction_stays_locked() {
     let memory = SimStorage::new();
     let store = Store::builder().large_transaction_bytes(10_000).open_in_memory(&memory).unwrap();
     let rows = store.keyspace("rows").unwrap();
@@ -26,7 +27,7 @@ fn a_row_among_the_first_of_many_that_were_streamed_is_known_to_be_locked() {
 }
 
 #[test]
-fn the_past_of_a_dropped_keyspace_is_kept_over_a_restart() {
+fn the_history_of_a_dropped_keyspace_survives_a_restart() {
     let memory = SimStorage::new();
     let open = || Store::builder().history_retention(HOUR).open_in_memory(&memory).unwrap();
     let store = open();
@@ -37,7 +38,7 @@ fn the_past_of_a_dropped_keyspace_is_kept_over_a_restart() {
     store.drop_keyspace("rows").unwrap();
     store.close().unwrap();
     let store = open();
-    // The background would have erased it by then.
+    // Time for the background to delete it by mistake.
     std::thread::sleep(Duration::from_millis(1500));
     let past = store.snapshot_at(first).unwrap();
     let rows = past.keyspaces().unwrap().into_iter().find(|keyspace| keyspace.name() == "rows").unwrap();
@@ -64,7 +65,7 @@ fn a_restore_into_a_buffered_store_survives_a_power_cut() {
 }
 
 #[test]
-fn a_view_that_grew_too_old_does_not_commit_over_a_delete_that_was_collected() {
+fn an_expired_view_cannot_commit_over_a_removed_delete() {
     let memory = SimStorage::new();
     let store = Store::builder()
         .conflict_cache_rows(1)
@@ -102,7 +103,7 @@ fn a_version_whose_row_is_still_locked_is_listed() {
 }
 
 #[test]
-fn nothing_stays_locked_behind_a_conflict_among_many_rows() {
+fn a_conflict_among_many_rows_leaves_no_locks() {
     let memory = SimStorage::new();
     let store = Store::builder().commit_protocol(CommitProtocol::TwoPhase).open_in_memory(&memory).unwrap();
     let rows = store.keyspace("rows").unwrap();
@@ -117,7 +118,7 @@ fn nothing_stays_locked_behind_a_conflict_among_many_rows() {
 }
 
 #[test]
-fn a_streamed_write_to_a_keyspace_that_was_emptied_is_not_acknowledged() {
+fn a_large_transaction_fails_on_a_truncated_keyspace() {
     let memory = SimStorage::new();
     let store = Store::builder().large_transaction_bytes(1).open_in_memory(&memory).unwrap();
     let (rows, other) = (store.keyspace("rows").unwrap(), store.keyspace("other").unwrap());
@@ -129,12 +130,14 @@ fn a_streamed_write_to_a_keyspace_that_was_emptied_is_not_acknowledged() {
     assert_eq!(store.snapshot().unwrap().get(&other, "first").unwrap(), None);
 }
 
-/// Recovery used to hand an engine more rows at once than it can change, and then no life of the store came through it.
+/// If recovery exceeded the engine's limit of rows in a batch, no incarnation of the store could
+/// finish it.
 #[test]
-fn recovery_changes_no_more_rows_at_once_than_the_engine_can() {
+fn recovery_respects_the_batch_limit_of_the_engine() {
     const ROWS: usize = 8;
     let (mut forward, mut back) = (0, 0);
-    // Eight batches, more than once: the background may sync some, and then more is kept than is asked for.
+    // A write has eight batches. Each is the last to survive a crash more than once, as a sync by
+    // the background may keep more of them.
     for kept in 0..40 {
         let memory = SimStorage::new();
         let open = |builder| open_limited(builder, &memory);
@@ -162,9 +165,9 @@ fn recovery_changes_no_more_rows_at_once_than_the_engine_can() {
     assert!(forward > ROWS && back > ROWS, "{forward} locks to roll forward, {back} to roll back");
 }
 
-/// Of each a record stays that says so, until all are resolved.
+/// Each rolled-back transaction leaves a transaction record until all orphan locks are resolved.
 #[test]
-fn records_of_many_dead_are_forgotten_no_more_at_once_than_the_engine_can_change() {
+fn transaction_records_are_deleted_within_the_batch_limit() {
     let memory = SimStorage::new();
     let (store, rows) = open_limited(Store::builder().large_transaction_bytes(1), &memory);
     let begin = |number: usize| {
@@ -172,9 +175,9 @@ fn records_of_many_dead_are_forgotten_no_more_at_once_than_the_engine_can_change
         ["first", "second"].iter().try_for_each(|row| txn.put(&rows, format!("{number} {row}"), "x")).unwrap();
         txn
     };
-    let dead: Vec<Txn> = (0..8).map(begin).collect();
+    let orphans: Vec<Txn> = (0..8).map(begin).collect();
     memory.crash(memory.unsynced());
-    drop((dead, store, rows));
+    drop((orphans, store, rows));
 
     let (store, rows) = open_limited(Store::builder().background_resolve(false), &memory);
     assert!(store.row_locks().unwrap().count() >= 8);
@@ -183,7 +186,7 @@ fn records_of_many_dead_are_forgotten_no_more_at_once_than_the_engine_can_change
     store.close().unwrap();
 }
 
-/// On an engine that changes no more than three rows together.
+/// Opens the store on an engine with at most three rows in a batch.
 fn open_limited(builder: Builder, memory: &SimStorage) -> (Store, Keyspace) {
     let store = builder.open_engine(Arc::new(memory.exclusive_engine().with_batch_rows_max(3))).unwrap();
     let rows = store.keyspace("rows").unwrap();

@@ -1,4 +1,4 @@
-//! Verifying finds each kind of damage, says where it is, and goes on behind it.
+//! `verify` finds each kind of damage, says where it is, and continues after it.
 
 use percolite::codec::Record;
 use percolite::engine::sim::SimStorage;
@@ -44,8 +44,8 @@ fn bytes(record: &impl Record) -> Vec<u8> {
     bytes
 }
 
-/// What is told about a store after these cells were put into it or taken away.
-fn told(change: impl FnOnce(KeyspaceId, &mut dyn FnMut(Column, &[u8], Option<Vec<u8>>))) -> Vec<String> {
+/// The issues of a store after `change` has put or deleted cells.
+fn issues(change: impl FnOnce(KeyspaceId, &mut dyn FnMut(Column, &[u8], Option<Vec<u8>>))) -> Vec<String> {
     let memory = SimStorage::new();
     let id = filled(&memory);
     let mut batch = memory.new_batch(0);
@@ -73,85 +73,90 @@ fn lock(primary: RowKey, intent: LockType) -> Vec<u8> {
 }
 
 #[test]
-fn a_store_that_is_whole_is_sound() {
+fn an_intact_store_has_no_issues() {
     let memory = SimStorage::new();
     filled(&memory);
     let verified = verified(&memory);
     assert!(verified.is_ok(), "{:?}", verified.issues);
     assert_eq!(verified.out_of_line_values, 1);
     assert!(verified.versions >= 5 && verified.meta_entries >= 2 && verified.bytes > 1000, "{verified:?}");
-    assert!(told(|_, _| ()).is_empty());
+    assert!(issues(|_, _| ()).is_empty());
 }
 
 #[test]
 fn each_kind_of_damage_is_found_and_named() {
     let row = |id, key: &str| RowKey::new(id, key.as_bytes());
-    let one = |told: Vec<String>, what: &str| {
-        assert!(told.len() == 1 && told[0].contains(what), "wanted {what:?}: {told:?}");
+    let one = |issues: Vec<String>, what: &str| {
+        assert!(issues.len() == 1 && issues[0].contains(what), "wanted {what:?}: {issues:?}");
     };
-    one(told(|id, put| put(Column::Write, row(id, "x").as_bytes(), Some(b"\x01nonsense".to_vec()))), "does not decode");
-    one(told(|id, put| put(Column::Write, row(id, "x").as_bytes(), Some(b"\x09".to_vec()))), "format version 9");
-    one(told(|_, put| put(Column::Write, b"abc", Some(Vec::new()))), "is no row");
     one(
-        told(|id, put| put(Column::Write, row(id, "x").as_bytes(), Some(write(5, 5, Some(Value::Inline(b"".into())))))),
-        "before its transaction began",
+        issues(|id, put| put(Column::Write, row(id, "x").as_bytes(), Some(b"\x01nonsense".to_vec()))),
+        "does not decode",
+    );
+    one(issues(|id, put| put(Column::Write, row(id, "x").as_bytes(), Some(b"\x09".to_vec()))), "format version 9");
+    one(issues(|_, put| put(Column::Write, b"abc", Some(Vec::new()))), "invalid row key");
+    one(
+        issues(|id, put| {
+            put(Column::Write, row(id, "x").as_bytes(), Some(write(5, 5, Some(Value::Inline(b"".into())))))
+        }),
+        "is not above the start timestamp",
     );
     one(
-        told(|id, put| put(Column::Write, row(id, "x").as_bytes(), Some(write(5, 6, Some(Value::OutOfLine))))),
+        issues(|id, put| put(Column::Write, row(id, "x").as_bytes(), Some(write(5, 6, Some(Value::OutOfLine))))),
         "is missing",
     );
     one(
-        told(|id, put| put(Column::Write, row(id, "x").as_bytes(), Some(write(5, 6, None)))),
-        "the collector does not know",
+        issues(|id, put| put(Column::Write, row(id, "x").as_bytes(), Some(write(5, 6, None)))),
+        "missing from the GC queue",
     );
     let future = 1 << 45;
     one(
-        told(|id, put| {
+        issues(|id, put| {
             put(Column::Write, row(id, "x").as_bytes(), Some(write(5, future, Some(Value::Inline(b"".into())))))
         }),
-        "not reached",
+        "above the high-water mark",
     );
     let unknown = KeyspaceId(4711);
     one(
-        told(|_, put| {
+        issues(|_, put| {
             put(Column::Write, row(unknown, "x").as_bytes(), Some(write(5, 6, Some(Value::Inline(b"".into())))))
         }),
-        "in no keyspace",
+        "keyspace is not in the catalog",
     );
     one(
-        told(|id, put| put(Column::Data, &data_key(&row(id, "long"), Timestamp::from_millis(9)), Some(vec![1]))),
-        "nothing refers to",
+        issues(|id, put| put(Column::Data, &data_key(&row(id, "long"), Timestamp::from_millis(9)), Some(vec![1]))),
+        "no version or lock refers to",
     );
-    one(told(|_, put| put(Column::Data, b"short", Some(vec![1]))), "is no key");
-    one(told(|_, put| put(Column::History, b"short", Some(vec![1]))), "is no key");
-    one(told(|_, put| put(Column::Meta, b"safe point", Some(vec![1]))), "is no timestamp");
-    one(told(|_, put| put(Column::Meta, b"deleted/", Some(vec![]))), "names no row");
+    one(issues(|_, put| put(Column::Data, b"short", Some(vec![1]))), "invalid key");
+    one(issues(|_, put| put(Column::History, b"short", Some(vec![1]))), "invalid key");
+    one(issues(|_, put| put(Column::Meta, b"safe point", Some(vec![1]))), "is not a timestamp");
+    one(issues(|_, put| put(Column::Meta, b"deleted/", Some(vec![]))), "is not a GC queue entry");
     one(
-        told(|id, put| {
+        issues(|id, put| {
             put(Column::Lock, row(id, "x").as_bytes(), Some(lock(row(id, "x"), LockType::Put(Value::OutOfLine))))
         }),
-        "is to leave is missing",
+        "the value of its lock",
     );
     one(
-        told(|id, put| put(Column::Lock, row(id, "x").as_bytes(), Some(lock(row(unknown, "x"), LockType::Delete)))),
-        "no known keyspace",
+        issues(|id, put| put(Column::Lock, row(id, "x").as_bytes(), Some(lock(row(unknown, "x"), LockType::Delete)))),
+        "unknown keyspace",
     );
-    let other_primary = told(|id, put| {
+    let other_primary = issues(|id, put| {
         put(Column::Lock, row(id, "x").as_bytes(), Some(lock(row(id, "y"), LockType::Delete)));
         put(Column::Lock, row(id, "y").as_bytes(), Some(lock(row(id, "z"), LockType::Delete)));
     });
     one(other_primary, "names another primary");
     one(
-        told(|id, put| {
+        issues(|id, put| {
             put(Column::Lock, row(id, "x").as_bytes(), Some(lock(row(id, "y"), LockType::Delete)));
             put(Column::Meta, b"safe point", Some(Timestamp::from_millis(1 << 42).to_u64().to_be_bytes().to_vec()));
         }),
-        "nobody can tell any more",
+        "below the safe point",
     );
 }
 
 #[test]
-fn a_kept_version_that_the_collector_has_forgotten_is_found() {
+fn a_replaced_version_without_a_gc_entry_is_found() {
     let memory = SimStorage::new();
     let store = Store::builder()
         .history_retention(Duration::from_secs(3600))
@@ -178,8 +183,8 @@ fn a_kept_version_that_the_collector_has_forgotten_is_found() {
         let mut batch = memory.new_batch(0);
         batch.delete(Column::Meta, entry);
         memory.write(batch).unwrap();
-        let told: Vec<String> = verified(&memory).issues.iter().map(ToString::to_string).collect();
-        assert!(told.len() == 1 && told[0].contains("the collector does not know it"), "{told:?}");
+        let issues: Vec<String> = verified(&memory).issues.iter().map(ToString::to_string).collect();
+        assert!(issues.len() == 1 && issues[0].contains("missing from the GC queue"), "{issues:?}");
         let mut batch = memory.new_batch(0);
         batch.put(Column::Meta, entry, b"");
         memory.write(batch).unwrap();
@@ -188,17 +193,17 @@ fn a_kept_version_that_the_collector_has_forgotten_is_found() {
 
 #[test]
 fn damage_in_one_place_does_not_hide_damage_in_another() {
-    let told = told(|id, put| {
+    let issues = issues(|id, put| {
         put(Column::Write, RowKey::new(id, b"a").as_bytes(), Some(b"\x01nonsense".to_vec()));
         put(Column::Write, RowKey::new(id, b"z").as_bytes(), Some(b"\x01nonsense".to_vec()));
         put(Column::Write, &[0, 0, 0, 0, b'n', b'a', b'm', b'e', b'/', b'z'], Some(b"\x01nonsense".to_vec()));
     });
-    assert_eq!(told.len(), 4, "{told:?}");
-    assert!(told[0].contains("the catalog cannot be read"), "{told:?}");
+    assert_eq!(issues.len(), 4, "{issues:?}");
+    assert!(issues[0].contains("cannot read the catalog"), "{issues:?}");
 }
 
 #[test]
-fn a_verification_ends_where_its_caller_says_so() {
+fn a_verification_can_be_cancelled() {
     let store = Store::in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
     store.transact(|txn| (0..5000_u32).try_for_each(|n| txn.put(&rows, n.to_be_bytes(), "v"))).unwrap();

@@ -1,4 +1,5 @@
-//! What a snapshot answers for a keyspace never changes, whatever is created, dropped, renamed, truncated and restored.
+//! The rows of a keyspace in a read view never change, whatever is created, dropped, renamed,
+//! truncated or restored.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use proptest::prelude::*;
 
 type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// Every call that reads gives the same answer, or this is no answer: the rows, or the kind of the error.
+/// Reads with every call that reads, which must agree. Returns the rows or the kind of the error.
 fn answer(snapshot: &Snapshot, keyspace: &Keyspace) -> Result<Rows, ErrorKind> {
     let kind = |why: Error| why.kind().clone();
     let scanned: Result<Rows, _> = snapshot.range(keyspace, ..).collect::<Result<_, _>>().map_err(kind);
@@ -25,7 +26,7 @@ fn answer(snapshot: &Snapshot, keyspace: &Keyspace) -> Result<Rows, ErrorKind> {
     scanned
 }
 
-/// The same in a transaction that reads there.
+/// The same in a transaction that begins now.
 fn answer_of_txn(store: &Store, keyspace: &Keyspace) -> impl Fn() -> Result<Rows, ErrorKind> {
     let (txn, keyspace) = (store.begin().unwrap(), keyspace.clone());
     move || {
@@ -50,7 +51,7 @@ fn one(value: &str) -> Result<Rows, ErrorKind> {
 }
 
 #[test]
-fn a_keyspace_created_after_a_snapshot_is_empty_in_it_and_stays_so_when_it_is_dropped() {
+fn a_keyspace_created_after_a_snapshot_is_empty_in_it() {
     let store = Store::in_memory().unwrap();
     let (before, in_txn) = (store.snapshot().unwrap(), store.begin().unwrap());
     let rows = store.keyspace("rows").unwrap();
@@ -63,17 +64,18 @@ fn a_keyspace_created_after_a_snapshot_is_empty_in_it_and_stays_so_when_it_is_dr
         assert_eq!(answer(&between, &rows), one("v"), "{round}");
         match round {
             0 => store.drop_keyspace("rows").unwrap(),
-            // Long enough for the space to be given back, were it not for them.
+            // Long enough for the background to delete the rows if it ignored the open readers.
             _ => std::thread::sleep(Duration::from_millis(700)),
         }
     }
-    let gone = ErrorKind::KeyspaceNotFound("rows".into());
-    assert_eq!(answer(&store.snapshot().unwrap(), &rows), Err(gone));
+    let not_found = ErrorKind::KeyspaceNotFound("rows".into());
+    assert_eq!(answer(&store.snapshot().unwrap(), &rows), Err(not_found));
 }
 
-/// The restore is held where some of its rows are committed and it has no name.
+/// The snapshot and the transaction begin during the restore, when a row is committed and the
+/// keyspace has no name yet.
 #[test]
-fn a_keyspace_that_is_being_restored_is_empty_and_a_transaction_that_began_then_writes_it_only_once_it_sees_it() {
+fn a_keyspace_is_empty_until_its_restore_has_finished() {
     let from = Store::in_memory().unwrap();
     let rows = from.keyspace("rows").unwrap();
     put(&from, &rows, "v");
@@ -90,7 +92,7 @@ fn a_keyspace_that_is_being_restored_is_empty_and_a_transaction_that_began_then_
         })
         .unwrap();
     let (restored, during) = while_it_runs.pop().unwrap();
-    assert_eq!(restored, 1, "no row was there yet");
+    assert_eq!(restored, 1, "no row was restored yet");
     let rows = store.existing_keyspace("rows").unwrap();
     for dropped in [false, true] {
         assert_eq!(answer(&during, &rows), Ok(Rows::new()), "dropped: {dropped}");
@@ -109,9 +111,9 @@ fn a_keyspace_that_is_being_restored_is_empty_and_a_transaction_that_began_then_
     }
 }
 
-/// The same where an increment brings the keyspace.
+/// The same for a keyspace that an increment creates.
 #[test]
-fn a_keyspace_that_an_increment_brings_is_empty_until_it_is_named_and_gone_after_its_drop() {
+fn a_keyspace_is_empty_until_its_increment_has_finished() {
     let from = Store::builder().history_retention(Duration::from_secs(3600)).in_memory().unwrap();
     put(&from, &from.keyspace("old").unwrap(), "v");
     let (mut base, mut increment) = (Vec::new(), Vec::new());
@@ -128,7 +130,7 @@ fn a_keyspace_that_an_increment_brings_is_empty_until_it_is_named_and_gone_after
     };
     store.restore(&increment[..], OnExisting::Fail, so_far).unwrap();
     let ((restored, during), mut txn) = (during.unwrap(), txn.unwrap());
-    assert_eq!(restored, 1, "no row was there yet");
+    assert_eq!(restored, 1, "no row was restored yet");
     let rows = store.existing_keyspace("rows").unwrap();
     assert_eq!(answer(&during, &rows), Ok(Rows::new()));
     let why = txn.put(&rows, "k", "mine").unwrap_err();
@@ -136,12 +138,12 @@ fn a_keyspace_that_an_increment_brings_is_empty_until_it_is_named_and_gone_after
     assert_eq!(answer(&store.snapshot().unwrap(), &rows), one("v"));
     store.drop_keyspace("rows").unwrap();
     assert_eq!(answer(&during, &rows), Ok(Rows::new()));
-    let gone = ErrorKind::KeyspaceNotFound("rows".into());
-    assert_eq!(answer(&store.snapshot().unwrap(), &rows), Err(gone));
+    let not_found = ErrorKind::KeyspaceNotFound("rows".into());
+    assert_eq!(answer(&store.snapshot().unwrap(), &rows), Err(not_found));
 }
 
 #[test]
-fn a_keyspace_dropped_in_an_earlier_life_is_read_in_the_past_only() {
+fn a_keyspace_dropped_before_a_restart_is_only_in_history() {
     let memory = SimStorage::new();
     let open = || Store::builder().history_retention(Duration::from_secs(3600)).open_in_memory(&memory).unwrap();
     let store = open();
@@ -154,9 +156,9 @@ fn a_keyspace_dropped_in_an_earlier_life_is_read_in_the_past_only() {
     let past = store.snapshot_at(then).unwrap();
     let rows = past.keyspaces().unwrap().remove(0);
     assert_eq!(answer(&past, &rows), one("v"));
-    let gone = ErrorKind::KeyspaceNotFound("rows".into());
-    assert_eq!(answer(&store.snapshot().unwrap(), &rows), Err(gone.clone()));
-    assert_eq!(*store.transact(|txn| txn.put(&rows, "k", "w")).unwrap_err().kind(), gone);
+    let not_found = ErrorKind::KeyspaceNotFound("rows".into());
+    assert_eq!(answer(&store.snapshot().unwrap(), &rows), Err(not_found.clone()));
+    assert_eq!(*store.transact(|txn| txn.put(&rows, "k", "w")).unwrap_err().kind(), not_found);
     assert_eq!(answer(&past, &rows), one("v"));
 }
 
@@ -191,25 +193,26 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..25)
 }
 
-/// What a view must answer for keyspaces by their numbers: rows, or none if one was not there yet, or that it is gone.
+/// What a read view must return for each keyspace id: its rows, no rows if it did not exist yet, or
+/// an error if it was dropped.
 #[derive(Clone, Default)]
 struct Model {
     live: BTreeMap<u32, Rows>,
-    gone: Vec<u32>,
+    dropped: Vec<u32>,
 }
 
 impl Model {
     fn answer(&self, keyspace: &Keyspace) -> Result<Rows, ErrorKind> {
         let id = keyspace.id().0;
-        if self.gone.contains(&id) {
+        if self.dropped.contains(&id) {
             return Err(ErrorKind::KeyspaceNotFound(keyspace.name().into()));
         }
         Ok(self.live.get(&id).cloned().unwrap_or_default())
     }
 }
 
-/// A view, and what it must answer for ever.
-type Asked = (Box<dyn Fn(&Keyspace) -> Result<Rows, ErrorKind>>, Model);
+/// A read view, and the state that it must always show.
+type View = (Box<dyn Fn(&Keyspace) -> Result<Rows, ErrorKind>>, Model);
 
 struct Run {
     memory: SimStorage,
@@ -217,8 +220,8 @@ struct Run {
     now: Model,
     names: BTreeMap<String, u32>,
     handles: Vec<Keyspace>,
-    views: Vec<Asked>,
-    moments: Vec<(Timestamp, Model)>,
+    views: Vec<View>,
+    timestamps: Vec<(Timestamp, Model)>,
 }
 
 impl Run {
@@ -233,8 +236,8 @@ impl Run {
     fn new() -> Self {
         let memory = SimStorage::new();
         let store = Self::open(&memory);
-        let (now, names, handles, views, moments) = Default::default();
-        Self { memory, store, now, names, handles, views, moments }
+        let (now, names, handles, views, timestamps) = Default::default();
+        Self { memory, store, now, names, handles, views, timestamps }
     }
 
     fn listed(&mut self, handle: Keyspace) {
@@ -247,7 +250,7 @@ impl Run {
     fn dropped(&mut self, name: &str) {
         let id = self.names.remove(name).unwrap();
         self.now.live.remove(&id);
-        self.now.gone.push(id);
+        self.now.dropped.push(id);
     }
 
     fn take(&mut self, step: &Step) {
@@ -279,7 +282,7 @@ impl Run {
             Step::Restore => self.restore(),
             Step::Snapshot => self.snapshot(),
             Step::Past(which) => {
-                let Some((at, model)) = self.moments.get(usize::from(*which) % self.moments.len().max(1)) else {
+                let Some((at, model)) = self.timestamps.get(usize::from(*which) % self.timestamps.len().max(1)) else {
                     return;
                 };
                 let past = self.store.snapshot_at(*at).unwrap();
@@ -309,11 +312,11 @@ impl Run {
 
     fn snapshot(&mut self) {
         let snapshot = self.store.snapshot().unwrap();
-        self.moments.push((snapshot.read_ts(), self.now.clone()));
+        self.timestamps.push((snapshot.read_ts(), self.now.clone()));
         self.views.push((Box::new(move |keyspace| answer(&snapshot, keyspace)), self.now.clone()));
     }
 
-    /// Puts back what there is, with views of the moments in between.
+    /// Restores a dump of the current state, with snapshots taken meanwhile.
     fn restore(&mut self) {
         let mut dump = Vec::new();
         self.store.snapshot().unwrap().dump(&mut dump, |_| ()).unwrap();
@@ -321,7 +324,7 @@ impl Run {
         let store = self.store.clone();
         store.restore(&dump[..], OnExisting::Replace, |_| snapshots.push(store.snapshot().unwrap())).unwrap();
         for snapshot in snapshots {
-            self.moments.push((snapshot.read_ts(), self.now.clone()));
+            self.timestamps.push((snapshot.read_ts(), self.now.clone()));
             self.views.push((Box::new(move |keyspace| answer(&snapshot, keyspace)), self.now.clone()));
         }
         for name in self.names.keys().cloned().collect::<Vec<_>>() {
@@ -332,9 +335,9 @@ impl Run {
     }
 
     fn check(&self) {
-        for (number, (ask, model)) in self.views.iter().enumerate() {
+        for (number, (read, model)) in self.views.iter().enumerate() {
             for keyspace in &self.handles {
-                assert_eq!(ask(keyspace), model.answer(keyspace), "view {number}, {keyspace:?}");
+                assert_eq!(read(keyspace), model.answer(keyspace), "view {number}, {keyspace:?}");
             }
         }
     }
@@ -344,7 +347,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
     #[test]
-    fn the_answer_of_every_view_for_every_handle_stays_as_it_was(steps in steps()) {
+    fn every_read_view_keeps_its_answers(steps in steps()) {
         let mut run = Run::new();
         for step in &steps {
             run.take(step);
@@ -354,7 +357,7 @@ proptest! {
 }
 
 #[test]
-fn a_transaction_reads_its_own_writes_in_a_keyspace_that_it_has_opened_itself() {
+fn own_writes_are_read_in_a_keyspace_created_later() {
     let store = Store::in_memory().unwrap();
     let mut txn = store.begin().unwrap();
     let rows = store.keyspace("rows").unwrap();

@@ -13,7 +13,7 @@ fn add(txn: &mut Txn, rows: &Keyspace, key: &str) -> Result<()> {
     txn.put(rows, key, [before + 1])
 }
 
-/// Attempts are admitted one by one only after a conflict.
+/// Makes a conflict: only after one does the store limit admission.
 fn conflict_once(store: &Store, rows: &Keyspace) {
     let mut first = true;
     store
@@ -46,7 +46,7 @@ fn a_closure_may_wait_for_a_transact_of_another_thread() {
 }
 
 #[test]
-fn a_closure_may_wait_for_a_keyspace_that_another_thread_creates() {
+fn a_closure_may_wait_for_a_keyspace_of_another_thread() {
     let store = one_at_a_time().in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
     conflict_once(&store, &rows);
@@ -86,7 +86,7 @@ fn as_many_waiting_closures_as_permits_all_commit() {
 }
 
 #[test]
-fn the_wait_for_a_permit_counts_towards_the_time_for_retries() {
+fn waiting_for_admission_counts_towards_the_retry_timeout() {
     let store = one_at_a_time().in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
     conflict_once(&store, &rows);
@@ -99,7 +99,7 @@ fn the_wait_for_a_permit_counts_towards_the_time_for_retries() {
                 store.transact_with(TxnOptions { retry_policy: retry, ..TxnOptions::default() }, |txn| {
                     attempts += 1;
                     add(txn, &rows, "k")?;
-                    // Somebody else is always first.
+                    // Another transaction always commits first.
                     let mut first = store.begin()?;
                     add(&mut first, &rows, "k")?;
                     first.commit()
@@ -114,7 +114,7 @@ fn the_wait_for_a_permit_counts_towards_the_time_for_retries() {
 }
 
 #[test]
-fn without_conflicts_nobody_waits_for_a_permit() {
+fn without_conflicts_no_call_waits_for_admission() {
     let store = one_at_a_time().in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
     let nested = |key: &str| {
@@ -138,7 +138,7 @@ fn without_conflicts_nobody_waits_for_a_permit() {
 }
 
 #[test]
-fn an_inner_call_waits_for_a_lock_to_go_before_it_tries_again() {
+fn a_nested_call_waits_for_a_lock_before_it_retries() {
     let limits = RetryPolicy { max_attempts: 20, ..RetryPolicy::default() };
     let store = Store::builder().large_transaction_bytes(1).retry_policy(limits).in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
@@ -149,15 +149,15 @@ fn an_inner_call_waits_for_a_lock_to_go_before_it_tries_again() {
             std::thread::sleep(Duration::from_millis(50));
             large.commit().unwrap();
         });
-        // Twenty attempts that do not wait are over in less than a millisecond.
+        // Twenty attempts that do not wait take less than a millisecond.
         store.transact(|_| store.transact(|inner| inner.put(&rows, "k", "inner"))).unwrap();
     });
     assert_eq!(store.snapshot().unwrap().get(&rows, "k").unwrap(), Some(b"inner".to_vec()));
 }
 
 #[test]
-fn an_inner_call_does_not_wait_long_for_what_the_outer_one_has_locked() {
-    // Each attempt would wait for a tenth of a second.
+fn a_nested_call_does_not_wait_long_for_its_caller() {
+    // If each attempt waited the usual 0.1 s for the lock, a thousand would take 100 s.
     let limits = RetryPolicy { max_attempts: 1000, timeout: Duration::from_secs(3600) };
     let store = Store::builder().large_transaction_bytes(1).retry_policy(limits).in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();

@@ -1,8 +1,8 @@
-//! A bank: transfers between accounts from eight sessions, while two auditors add up all accounts in every snapshot that they
-//! can get. Money that is lost or made shows at once.
+//! A bank: eight sessions transfer between accounts, while two auditors sum up all accounts in one
+//! snapshot after the other. The sum must be constant.
 //!
-//! Every transfer also counts in a row of its session. By that a session knows that a snapshot shows what it was told is
-//! committed, and that its snapshots never go backwards.
+//! Every transfer also increments a count in a row of its session. With these counts a session
+//! checks that snapshots show its acknowledged commits and never go backwards.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -43,21 +43,22 @@ fn in_sim_shared_by_clients_on_bad_networks() {
     bank(&run, &Home::unreliable(run.seed, 3000), 30);
 }
 
-/// A live client may be taken for dead at any moment; then it must hear a conflict, and nothing of it may remain.
+/// The locks of a live client may expire at any time. Its commit must then return a conflict, and
+/// no write of it may remain.
 #[test]
-fn in_sim_shared_by_clients_that_are_soon_given_up() {
-    let run = Run::begin("bank::in_sim_shared_by_clients_that_are_soon_given_up");
+fn in_sim_shared_by_clients_whose_locks_expire_soon() {
+    let run = Run::begin("bank::in_sim_shared_by_clients_whose_locks_expire_soon");
     bank(&run, &Home::unreliable(run.seed, 10), 30);
 }
 
-/// The books, as one session has them open.
-struct Books {
+/// The keyspaces, as one session has them open.
+struct Tables {
     store: Store,
     accounts: Keyspace,
     sessions: Keyspace,
 }
 
-impl Books {
+impl Tables {
     fn open(store: Store) -> Self {
         let accounts = insist(|| store.keyspace("accounts"));
         let sessions = insist(|| store.keyspace("sessions"));
@@ -66,22 +67,22 @@ impl Books {
 }
 
 fn bank(run: &Run, home: &Home, transfers: u64) {
-    let books: Vec<Books> = home.open_sessions(SESSIONS + AUDITORS).into_iter().map(Books::open).collect();
+    let tables: Vec<Tables> = home.open_sessions(SESSIONS + AUDITORS).into_iter().map(Tables::open).collect();
     insist(|| {
-        books[0].store.transact(|txn| {
-            (0..ACCOUNTS).try_for_each(|at| txn.put(&books[0].accounts, account(at), OPENING_BALANCE.to_be_bytes()))
+        tables[0].store.transact(|txn| {
+            (0..ACCOUNTS).try_for_each(|at| txn.put(&tables[0].accounts, account(at), OPENING_BALANCE.to_be_bytes()))
         })
     });
 
     let (done, audits) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
-        let auditors: Vec<_> = books[SESSIONS..]
+        let auditors: Vec<_> = tables[SESSIONS..]
             .iter()
-            .map(|books| {
+            .map(|tables| {
                 scope.spawn(|| {
                     while !done.load(Ordering::Relaxed) {
-                        audit(&insist(|| books.store.snapshot()), &books.accounts);
-                        audit(&insist(|| books.store.begin()), &books.accounts);
+                        audit(&insist(|| tables.store.snapshot()), &tables.accounts);
+                        audit(&insist(|| tables.store.begin()), &tables.accounts);
                         audits.fetch_add(2, Ordering::Relaxed);
                     }
                 })
@@ -89,24 +90,20 @@ fn bank(run: &Run, home: &Home, transfers: u64) {
             .collect();
         let sessions: Vec<_> = (0..SESSIONS)
             .map(|own| {
-                let (books, dice) = (&books, run.dice(own));
-                scope.spawn(move || Session::new(own, dice).work(books, transfers))
+                let (tables, dice) = (&tables, run.dice(own));
+                scope.spawn(move || Session::new(own, dice).work(tables, transfers))
             })
             .collect();
-        // The auditors must hear of the end even if a session has failed.
+        // The auditors must end even if a session has failed.
         let worked: Vec<_> = sessions.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
         done.store(true, Ordering::Relaxed);
         auditors.into_iter().for_each(|auditor| auditor.join().unwrap());
         worked.into_iter().for_each(|session| session.unwrap());
     });
     assert!(audits.load(Ordering::Relaxed) > 0);
-    let snapshot = insist(|| books[0].store.snapshot());
-    audit(&snapshot, &books[0].accounts);
-    assert_eq!(
-        counts(&snapshot, &books[0].sessions),
-        [transfers; SESSIONS],
-        "transfers that were told to be committed"
-    );
+    let snapshot = insist(|| tables[0].store.snapshot());
+    audit(&snapshot, &tables[0].accounts);
+    assert_eq!(counts(&snapshot, &tables[0].sessions), [transfers; SESSIONS], "acknowledged transfers");
 }
 
 fn account(number: usize) -> String {
@@ -119,7 +116,7 @@ fn audit(reader: &impl Reads, accounts: &Keyspace) {
     assert_eq!((rows.len(), sum), (ACCOUNTS, ACCOUNTS as u64 * OPENING_BALANCE), "rows and their sum");
 }
 
-/// How many transfers each session has made.
+/// The number of transfers of each session.
 fn counts(reader: &impl Reads, sessions: &Keyspace) -> Vec<u64> {
     let count =
         |session: usize| insist(|| reader.one(sessions, &[session as u8])).map_or(0, |value| read_number(&value));
@@ -129,7 +126,7 @@ fn counts(reader: &impl Reads, sessions: &Keyspace) -> Vec<u64> {
 struct Session {
     own: usize,
     dice: Dice,
-    /// What it has seen last, in a snapshot and in any transaction.
+    /// The counts that its last snapshot showed, and those that its last read showed.
     in_snapshot: Vec<u64>,
     in_any: Vec<u64>,
 }
@@ -139,48 +136,49 @@ impl Session {
         Self { own, dice, in_snapshot: vec![0; SESSIONS], in_any: vec![0; SESSIONS] }
     }
 
-    fn work(mut self, books: &[Books], transfers: u64) {
+    fn work(mut self, tables: &[Tables], transfers: u64) {
         for transfer in 1..=transfers {
             let options = any_options(&mut self.dice);
-            self.transfer(&books[self.own], transfer, options);
+            self.transfer(&tables[self.own], transfer, options);
             if self.dice.one_in(4) {
-                // Anybody's snapshot must show it, not only that of the client who committed.
-                let other = self.dice.below(books.len());
-                self.look(&books[other], transfer);
+                // Snapshots of all clients must show it, not only those of the client that
+                // committed.
+                let other = self.dice.below(tables.len());
+                self.check_counts(&tables[other], transfer);
             }
         }
     }
 
-    fn transfer(&mut self, books: &Books, transfer: u64, options: TxnOptions) {
+    fn transfer(&mut self, tables: &Tables, transfer: u64, options: TxnOptions) {
         let from = self.dice.below(ACCOUNTS);
         let to = (from + 1 + self.dice.below(ACCOUNTS - 1)) % ACCOUNTS;
         let (from, to) = (account(from), account(to));
         let dice = &mut self.dice;
         loop {
-            let done = books.store.transact_with(options, |txn| {
+            let done = tables.store.transact_with(options, |txn| {
                 let mut balance = |key: &str| -> percolite::Result<u64> {
                     let read = if dice.one_in(2) {
-                        txn.get(&books.accounts, key)?
+                        txn.get(&tables.accounts, key)?
                     } else {
-                        txn.get_for_update(&books.accounts, key)?
+                        txn.get_for_update(&tables.accounts, key)?
                     };
-                    Ok(read_number(&read.expect("an account has vanished")))
+                    Ok(read_number(&read.expect("an account is missing")))
                 };
                 let (source, target) = (balance(&from)?, balance(&to)?);
                 let amount = dice.below(30) as u64;
                 if amount <= source {
-                    txn.put(&books.accounts, &from, number(source - amount, dice))?;
-                    txn.put(&books.accounts, &to, number(target + amount, dice))?;
+                    txn.put(&tables.accounts, &from, number(source - amount, dice))?;
+                    txn.put(&tables.accounts, &to, number(target + amount, dice))?;
                 }
-                txn.put(&books.sessions, [self.own as u8], number(transfer, dice))
+                txn.put(&tables.sessions, [self.own as u8], number(transfer, dice))
             });
             match done {
                 Ok(()) => return,
                 // Nothing was committed.
                 Err(why) if matches!(why.kind(), ErrorKind::Io(_)) => {}
                 Err(why) if matches!(why.kind(), ErrorKind::Undetermined(_)) => {
-                    let snapshot = insist(|| books.store.snapshot());
-                    if counts(&snapshot, &books.sessions)[self.own] == transfer {
+                    let snapshot = insist(|| tables.store.snapshot());
+                    if counts(&snapshot, &tables.sessions)[self.own] == transfer {
                         return;
                     }
                 }
@@ -189,11 +187,11 @@ impl Session {
         }
     }
 
-    /// Looks at all sessions' counts after its own `transfer` was acknowledged.
-    fn look(&mut self, books: &Books, transfer: u64) {
-        let snapshot = counts(&insist(|| books.store.snapshot()), &books.sessions);
+    /// Reads all sessions' counts after its own `transfer` was acknowledged.
+    fn check_counts(&mut self, tables: &Tables, transfer: u64) {
+        let snapshot = counts(&insist(|| tables.store.snapshot()), &tables.sessions);
         not_before(&snapshot, &self.in_snapshot, "a snapshot and the one before");
-        let txn = counts(&insist(|| books.store.begin()), &books.sessions);
+        let txn = counts(&insist(|| tables.store.begin()), &tables.sessions);
         not_before(&txn, &self.in_any, "a transaction and what was seen before");
         not_before(&txn, &snapshot, "a transaction and the snapshot before");
         for seen in [&snapshot, &txn] {

@@ -1,4 +1,4 @@
-//! Seeds, a watchdog, and reading.
+//! Seeds, a watchdog, and reads that are checked against each other.
 
 use std::io::Write as _;
 use std::sync::{Mutex, Once};
@@ -8,7 +8,7 @@ use percolite::{CommitProtocol, Durability, ErrorKind, Keyspace, Result, Scan, S
 
 use crate::support::Dice;
 
-/// Far more than everything here takes.
+/// Far longer than all tests take.
 const HANG: Duration = Duration::from_secs(120);
 
 static RUNNING: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
@@ -49,12 +49,12 @@ impl Drop for Run {
     }
 }
 
-/// Says something that the test harness does not hold back.
+/// Prints a line that the test harness does not capture.
 pub fn say(line: &str) {
     writeln!(std::io::stdout(), "{line}").unwrap();
 }
 
-/// Waits for something that the store does in the background; the watchdog ends a wait in vain.
+/// Waits for work of the background. The watchdog ends a wait that does not succeed.
 pub fn wait_until(what: &str, happened: impl Fn() -> bool) {
     for round in 0.. {
         if happened() {
@@ -67,7 +67,7 @@ pub fn wait_until(what: &str, happened: impl Fn() -> bool) {
     }
 }
 
-/// Both protocols and both durabilities, at random.
+/// A random protocol and durability.
 pub fn any_options(dice: &mut Dice) -> TxnOptions {
     TxnOptions {
         commit_protocol: Some(if dice.one_in(2) { CommitProtocol::TwoPhase } else { CommitProtocol::Auto }),
@@ -76,7 +76,7 @@ pub fn any_options(dice: &mut Dice) -> TxnOptions {
     }
 }
 
-/// Repeats what a bad network has lost. Such an error says that nothing was committed.
+/// Repeats a call after a network failure, an I/O error, which means that nothing was committed.
 pub fn insist<T>(mut work: impl FnMut() -> Result<T>) -> T {
     for _ in 0..10_000 {
         match work() {
@@ -85,10 +85,10 @@ pub fn insist<T>(mut work: impl FnMut() -> Result<T>) -> T {
             Err(why) => panic!("{why}"),
         }
     }
-    panic!("ten thousand times no answer")
+    panic!("ten thousand calls failed")
 }
 
-/// A number as a value, padded so that some are too long to ride in their record.
+/// A number as a value. Some values are padded, so that they are stored out of line.
 pub fn number(number: u64, dice: &mut Dice) -> Vec<u8> {
     let mut value = number.to_be_bytes().to_vec();
     if dice.one_in(3) {
@@ -97,11 +97,11 @@ pub fn number(number: u64, dice: &mut Dice) -> Vec<u8> {
     value
 }
 
-/// The number in a value, whose padding must be its own.
+/// The number in a value. The padding must match.
 pub fn read_number(value: &[u8]) -> u64 {
     let number = u64::from_be_bytes(value[..8].try_into().unwrap());
     assert!(value.len() == 8 || value.len() == 300, "a value of {} bytes", value.len());
-    assert!(value[8..].iter().all(|byte| *byte == number as u8), "a value that is two values");
+    assert!(value[8..].iter().all(|byte| *byte == number as u8), "a value with the padding of another value");
     number
 }
 
@@ -131,12 +131,13 @@ impl Reads for Snapshot {
 
 pub type Rows = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// All rows of a keyspace, read forwards, backwards, from both ends in turn and one by one, which must give the same.
+/// All rows of a keyspace. They are read forwards, backwards, from both ends in turn and one by
+/// one, with the same result.
 pub fn every_way(reader: &impl Reads, keyspace: &Keyspace) -> Rows {
     let rows: Rows = insist(|| reader.all(keyspace).collect());
     let mut back: Rows = insist(|| reader.all(keyspace).rev().collect());
     back.reverse();
-    assert!(back == rows, "backwards there are other rows");
+    assert!(back == rows, "a backward scan has other rows");
     let both = insist(|| {
         let (mut scan, mut front, mut back) = (reader.all(keyspace), Vec::new(), Vec::new());
         while let Some(row) = scan.next().transpose()? {
@@ -146,10 +147,10 @@ pub fn every_way(reader: &impl Reads, keyspace: &Keyspace) -> Rows {
         front.extend(back.into_iter().rev());
         Ok(front)
     });
-    assert!(both == rows, "from both ends there are other rows");
+    assert!(both == rows, "a scan from both ends has other rows");
     for (key, value) in &rows {
         let found = insist(|| reader.one(keyspace, key));
-        assert!(found.as_ref() == Some(value), "row \"{}\" read alone is another", key.escape_ascii());
+        assert!(found.as_ref() == Some(value), "a get of row \"{}\" differs from the scan", key.escape_ascii());
     }
     rows
 }

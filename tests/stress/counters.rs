@@ -1,5 +1,5 @@
-//! Hot counters with an index: every increment moves the counter's entry in the index, so deletes and inserts follow each
-//! other on the same rows, and a row that flips between there and not there goes with it.
+//! Contended counters with an index. Every increment moves the counter's entry in the index, so
+//! deletes and inserts alternate on the same rows. It also deletes or inserts a row of its thread.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -47,7 +47,7 @@ impl Tables {
         Self { store, counters, index, flips }
     }
 
-    /// Counts one up; what the counter was before.
+    /// Increments the counter. Returns its value before.
     fn increment(&self, counter: u8, thread: usize, dice: &mut Dice) -> percolite::Result<u64> {
         let options = any_options(dice);
         self.store.transact_with(options, |txn| {
@@ -71,7 +71,7 @@ impl Tables {
         })
     }
 
-    /// Checks that the index says what the counters say, and answers with their sum.
+    /// Checks that the index agrees with the counters. Returns their sum.
     fn check(&self, reader: &impl Reads) -> u64 {
         let counters = every_way(reader, &self.counters);
         let mut expected: Vec<(Vec<u8>, u64)> = counters
@@ -81,13 +81,13 @@ impl Tables {
         expected.sort();
         let index = every_way(reader, &self.index);
         let index: Vec<(Vec<u8>, u64)> = index.into_iter().map(|(key, value)| (key, read_number(&value))).collect();
-        assert_eq!(index, expected, "the index and the counters");
+        assert_eq!(index, expected, "the index differs from the counters");
         every_way(reader, &self.flips);
         expected.iter().map(|(_, number)| number).sum()
     }
 }
 
-/// Where the index has a counter.
+/// The key of a counter in the index.
 fn entry(count: u64, counter: u8) -> [u8; 9] {
     let mut entry = [counter; 9];
     entry[..8].copy_from_slice(&count.to_be_bytes());
@@ -104,7 +104,10 @@ fn count(run: &Run, home: &Home, increments: u64) {
             while !done.load(Ordering::Relaxed) {
                 let snapshot = tables.check(&insist(|| tables.store.snapshot()));
                 let txn = tables.check(&insist(|| tables.store.begin()));
-                assert!(snapshot >= last_snapshot && txn >= last && txn >= snapshot, "the counters went back");
+                assert!(
+                    snapshot >= last_snapshot && txn >= last && txn >= snapshot,
+                    "the sum of the counters has decreased"
+                );
                 (last, last_snapshot) = (txn, snapshot);
             }
         });
@@ -122,7 +125,7 @@ fn count(run: &Run, home: &Home, increments: u64) {
                                 Err(why) => panic!("{why}"),
                             }
                         };
-                        assert!(seen[counter].is_none_or(|last| before > last), "a counter went back");
+                        assert!(seen[counter].is_none_or(|last| before > last), "a counter has decreased");
                         seen[counter] = Some(before);
                     }
                 })
@@ -134,5 +137,5 @@ fn count(run: &Run, home: &Home, increments: u64) {
         worked.into_iter().for_each(|thread| thread.unwrap());
     });
     let total = tables[0].check(&insist(|| tables[0].store.snapshot()));
-    assert_eq!(total, increments * THREADS as u64, "increments that were told to be committed");
+    assert_eq!(total, increments * THREADS as u64, "acknowledged increments");
 }

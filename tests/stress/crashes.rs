@@ -1,8 +1,9 @@
-//! Power cuts under load: threads commit until the plug is pulled, the store is opened on what was left, and the books are
-//! checked; then, often, the plug is pulled again while it recovers.
+//! Power cuts under load: threads commit until the power is cut, and the reopened store is checked.
+//! Often the power is cut again during the recovery.
 //!
-//! What must hold: every commit that was acknowledged as durable is there; of the others a prefix by timestamp is; no
-//! transaction is there in part; money is neither lost nor made; and nothing stays locked.
+//! Invariants: every commit that was acknowledged as durable is there; of the other commits a
+//! prefix by timestamp is there; no transaction is there in part; the sum of the accounts is
+//! constant; and no lock is left.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +19,7 @@ use crate::common::{Reads, Run, any_options, every_way, number, read_number};
 use crate::support::Dice;
 
 const SESSIONS: usize = 4;
-/// Rows that every transaction of a session sets to its number, and those that a wide one sets besides.
+/// Rows that every transaction of a session sets to its number, and those that a wide one sets too.
 const OWN_ROWS: u64 = 4;
 const WIDE_ROWS: u64 = 1200;
 const ACCOUNTS: u64 = 8;
@@ -27,22 +28,22 @@ const OPENING_BALANCE: u64 = 100;
 #[test]
 fn durable_commits_survive_and_nothing_is_torn() {
     let run = Run::begin("crashes::durable_commits_survive_and_nothing_is_torn");
-    (0..25).for_each(|world| lives(run.dice(world), Durability::Sync));
+    (0..25).for_each(|world| run_incarnations(run.dice(world), Durability::Sync));
 }
 
 #[test]
 fn a_buffered_store_loses_only_the_end() {
     let run = Run::begin("crashes::a_buffered_store_loses_only_the_end");
-    (0..10).for_each(|world| lives(run.dice(world), Durability::Buffered));
+    (0..10).for_each(|world| run_incarnations(run.dice(world), Durability::Buffered));
 }
 
-/// What a session knows of its transactions, which are numbered.
+/// A session's record of its transactions, which are numbered.
 #[derive(Default)]
 struct Session {
-    /// The last that was begun and the last that was acknowledged as durable.
+    /// The last one that was begun, and the last one that was acknowledged as durable.
     begun: u64,
     durable: u64,
-    /// Those acknowledged in this life, and when they were committed.
+    /// Those that were acknowledged in this incarnation, with their commit timestamps.
     acknowledged: Vec<(Timestamp, u64)>,
 }
 
@@ -52,8 +53,8 @@ struct Tables {
     sessions: Keyspace,
 }
 
-/// Several lives of one store, each ended by a power cut.
-fn lives(mut dice: Dice, durability: Durability) {
+/// Several incarnations of one store, each ended by a power cut.
+fn run_incarnations(mut dice: Dice, durability: Durability) {
     let memory = SimStorage::new();
     let tables = open(&memory, &mut dice, durability);
     let open_accounts = |txn: &mut Txn| {
@@ -66,10 +67,10 @@ fn lives(mut dice: Dice, durability: Durability) {
     let mut sessions: Vec<Session> = (0..SESSIONS).map(|_| Session::default()).collect();
     for _ in 0..4 {
         let tables = open_on(slow_at_times(&memory, &mut dice), &mut dice, durability);
-        live_and_die(&tables, &memory, &mut dice, &mut sessions);
+        run_until_crash(&tables, &memory, &mut dice, &mut sessions);
         drop(tables);
         for _ in 0..dice.below(3) {
-            // Recovery, interrupted: some locks are resolved by readers, some by the sweep, and some are not.
+            // Interrupted recovery: readers resolve some locks, the sweep some, and some are left.
             let tables = open(&memory, &mut dice, durability);
             let snapshot = tables.store.snapshot().unwrap();
             for _ in 0..dice.below(4) {
@@ -92,7 +93,8 @@ fn open(memory: &SimStorage, dice: &mut Dice, durability: Durability) -> Tables 
     open_on(Arc::new(memory.exclusive_engine()), dice, durability)
 }
 
-/// Half of the time a disk whose answers may come late, so that much can happen between a sync and its answer.
+/// Half of the time a disk whose calls may return late, so that other calls run between a sync and
+/// its return.
 fn slow_at_times(memory: &SimStorage, dice: &mut Dice) -> Arc<dyn Engine> {
     if dice.one_in(2) {
         return Arc::new(memory.exclusive_engine());
@@ -108,7 +110,7 @@ fn open_on(engine: Arc<dyn Engine>, dice: &mut Dice, durability: Durability) -> 
     Tables { store, accounts, sessions }
 }
 
-fn live_and_die(tables: &Tables, memory: &SimStorage, dice: &mut Dice, sessions: &mut [Session]) {
+fn run_until_crash(tables: &Tables, memory: &SimStorage, dice: &mut Dice, sessions: &mut [Session]) {
     let started = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
@@ -127,7 +129,7 @@ fn live_and_die(tables: &Tables, memory: &SimStorage, dice: &mut Dice, sessions:
     });
 }
 
-/// Commits until the store is gone.
+/// Commits until the power is cut.
 fn work(tables: &Tables, own: usize, session: &mut Session, mut dice: Dice, started: &AtomicBool) {
     loop {
         session.begun += 1;
@@ -149,9 +151,9 @@ fn work(tables: &Tables, own: usize, session: &mut Session, mut dice: Dice, star
                 }
                 Err(why) if why.is_retryable() => {}
                 Err(why) => {
-                    let gone =
+                    let is_power_cut =
                         matches!(why.kind(), ErrorKind::Undetermined(_) | ErrorKind::Closed(_) | ErrorKind::Io(_));
-                    assert!(gone, "{why}");
+                    assert!(is_power_cut, "{why}");
                     return;
                 }
             }
@@ -175,7 +177,7 @@ fn attempt(tables: &Tables, txn: &mut Txn, own: u8, stamp: u64, dice: &mut Dice)
     }
     let (from, to) = (dice.below(ACCOUNTS as usize) as u8, dice.below(ACCOUNTS as usize) as u8);
     let balance = |txn: &Txn, account: u8| -> percolite::Result<u64> {
-        Ok(read_number(&txn.get(&tables.accounts, [account])?.expect("an account has vanished")))
+        Ok(read_number(&txn.get(&tables.accounts, [account])?.expect("an account is missing")))
     };
     let source = balance(txn, from)?;
     txn.put(&tables.accounts, [from], number(source - source.min(1), dice))?;
@@ -187,7 +189,7 @@ fn own_row(own: u8, row: u64) -> Vec<u8> {
     [&[own][..], &row.to_be_bytes()].concat()
 }
 
-/// Checks what a crash has left, and goes on from there.
+/// Checks the state after a crash, which becomes the sessions' state.
 fn check(tables: &Tables, sessions: &mut [Session]) {
     let txn = tables.store.begin().unwrap();
     let snapshot = tables.store.snapshot().unwrap();
@@ -209,10 +211,7 @@ fn check(tables: &Tables, sessions: &mut [Session]) {
         let whole = |numbers: &[u64], rows| numbers.is_empty() || numbers == vec![numbers[0]; rows as usize];
         assert!(whole(&narrow, OWN_ROWS), "session {own} is there in part: {narrow:?}");
         assert!(whole(&wide, WIDE_ROWS), "a wide transaction of session {own} is there in part");
-        assert!(
-            wide.first().is_none_or(|number| *number <= found),
-            "a wide transaction that the rest knows nothing of"
-        );
+        assert!(wide.first().is_none_or(|number| *number <= found), "the wide rows are newer than the other rows");
         let (durable, begun) = (session.durable, session.begun);
         assert!((durable..=begun).contains(&found), "session {own}: {found} is there, {durable} was durable");
         for (ts, number) in session.acknowledged.drain(..) {
@@ -226,5 +225,5 @@ fn check(tables: &Tables, sessions: &mut [Session]) {
         (session.begun, session.durable) = (found, found);
     }
     assert!(last_kept < first_lost, "the commit at {last_kept} survived, and the one at {first_lost} did not");
-    assert!(txn.one(&tables.accounts, b"nobody").unwrap().is_none());
+    assert!(txn.one(&tables.accounts, b"absent").unwrap().is_none());
 }

@@ -1,4 +1,4 @@
-//! Races that threads would lose once in a million times, made to happen.
+//! Rare races, forced to happen.
 
 use std::cell::Cell;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -14,27 +14,28 @@ use percolite::{CommitProtocol, Durability, Keyspace, Store, TransactionStatus, 
 use crate::common::{Run, wait_until};
 use crate::support::Home;
 
-/// A place in the store's code where a thread can be held: it asks the runtime for something there.
+/// A place in the store's code where a thread can be paused, as it calls the runtime or the engine
+/// there.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// A transaction begins; it has its view already.
+    /// A transaction begins and has its read view.
     Begins,
-    /// Changes are about to be handed to the commit pipeline.
+    /// A submission is about to enter the commit pipeline.
     Submits,
-    /// Changes are in the engine, and the store has not heard of it yet.
+    /// The engine has applied changes, and its call has not returned.
     Applied,
-    /// A sync is done, and the store has not heard of it yet.
+    /// A sync is done, and its call has not returned.
     Synced,
 }
 
-/// A runtime that holds one thread at the `n`-th time it comes to a place.
+/// A runtime that pauses one thread when it reaches a place for the `times`-th time.
 #[derive(Default)]
-struct Holding {
+struct PausingEnv {
     system: SystemEnv,
-    hold: Mutex<Option<Hold>>,
+    pause: Mutex<Option<PausePoint>>,
 }
 
-struct Hold {
+struct PausePoint {
     thread: ThreadId,
     place: Place,
     times: usize,
@@ -42,55 +43,55 @@ struct Hold {
     go: Receiver<()>,
 }
 
-/// A thread that is held, until this is told or dropped.
-struct Held<'scope, T> {
+/// A paused thread. It resumes when this is dropped.
+struct PausedThread<'scope, T> {
     thread: ScopedJoinHandle<'scope, T>,
     go: Sender<()>,
 }
 
-impl Holding {
-    fn came_to(&self, place: Place) {
-        let mut hold = self.hold.lock().unwrap();
-        let Some(held) = hold.as_mut().filter(|hold| hold.thread == current().id() && hold.place == place) else {
+impl PausingEnv {
+    fn reach(&self, place: Place) {
+        let mut pause = self.pause.lock().unwrap();
+        let Some(point) = pause.as_mut().filter(|pause| pause.thread == current().id() && pause.place == place) else {
             return;
         };
-        held.times -= 1;
-        if held.times == 0 {
-            let held = hold.take().unwrap();
-            drop(hold);
-            held.reached.send(()).unwrap();
-            // Goes on when told, or when nobody is left to tell.
-            let _ = held.go.recv();
+        point.times -= 1;
+        if point.times == 0 {
+            let point = pause.take().unwrap();
+            drop(pause);
+            point.reached.send(()).unwrap();
+            // Resumes on a message or when the sender is dropped.
+            let _ = point.go.recv();
         }
     }
 
-    /// Runs `work` in a thread of its own up to the place.
+    /// Runs `work` in a thread of its own, and returns when it has reached the place.
     fn run<'scope, T: Send + 'scope>(
         self: &Arc<Self>,
         scope: &'scope Scope<'scope, '_>,
         (place, times): (Place, usize),
         work: impl FnOnce() -> T + Send + 'scope,
-    ) -> Held<'scope, T> {
+    ) -> PausedThread<'scope, T> {
         let (reached, reaches) = channel();
         let (go, goes) = channel();
         let own = Arc::clone(self);
         let thread = scope.spawn(move || {
-            *own.hold.lock().unwrap() = Some(Hold { thread: current().id(), place, times, reached, go: goes });
+            *own.pause.lock().unwrap() = Some(PausePoint { thread: current().id(), place, times, reached, go: goes });
             work()
         });
-        reaches.recv().expect("the thread has ended without coming to the place");
-        Held { thread, go }
+        reaches.recv().expect("the thread has ended without reaching the place");
+        PausedThread { thread, go }
     }
 }
 
-impl<T> Held<'_, T> {
+impl<T> PausedThread<'_, T> {
     fn finish(self) -> T {
         drop(self.go);
         self.thread.join().unwrap()
     }
 }
 
-impl Env for Holding {
+impl Env for PausingEnv {
     fn unix_millis(&self) -> u64 {
         self.system.unix_millis()
     }
@@ -98,29 +99,29 @@ impl Env for Holding {
         self.system.elapsed()
     }
     fn random(&self) -> u64 {
-        self.came_to(Place::Begins);
+        self.reach(Place::Begins);
         self.system.random()
     }
     fn sleep(&self, duration: Duration) {
         self.system.sleep(duration);
     }
     fn parker(&self) -> Arc<dyn Parker> {
-        self.came_to(Place::Submits);
-        Arc::new(Hasty(self.system.parker()))
+        self.reach(Place::Submits);
+        Arc::new(ShortParker(self.system.parker()))
     }
     fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn JoinHandle>> {
         self.system.spawn(name, work)
     }
 }
 
-/// Waits shorter than it is told, so that what is done now and then is done often.
-struct Hasty(Arc<dyn Parker>);
+/// Shortens all waits, so that periodic work runs often.
+struct ShortParker(Arc<dyn Parker>);
 
-const HASTE: Duration = Duration::from_millis(2);
+const PARK_MAX: Duration = Duration::from_millis(2);
 
-impl Parker for Hasty {
+impl Parker for ShortParker {
     fn park(&self, at_most: Option<Duration>) {
-        self.0.park(at_most.map(|at_most| at_most.min(HASTE)));
+        self.0.park(at_most.map(|at_most| at_most.min(PARK_MAX)));
     }
     fn unpark(&self) {
         self.0.unpark();
@@ -131,7 +132,7 @@ fn two_phases() -> TxnOptions {
     TxnOptions { commit_protocol: Some(CommitProtocol::TwoPhase), ..TxnOptions::default() }
 }
 
-fn open(runtime: &Arc<Holding>) -> (Store, Keyspace) {
+fn open(runtime: &Arc<PausingEnv>) -> (Store, Keyspace) {
     let store = Store::builder().runtime(Arc::clone(runtime) as Arc<dyn Env>).in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
     (store, rows)
@@ -145,22 +146,22 @@ fn two_rows(store: &Store, rows: &Keyspace) -> Txn {
     txn
 }
 
-/// A two-phase transaction is past its commit point and then finishes, while others have committed on its primary: what it
-/// does last must not make the store forget them.
+/// A two-phase transaction is paused after its commit point, and others commit on its primary. When
+/// it finishes, the store must still find conflicts with those commits.
 #[test]
 fn a_commit_that_finishes_late_hides_no_conflict() {
     let _run = Run::begin("races::a_commit_that_finishes_late_hides_no_conflict");
-    let runtime = Arc::new(Holding::default());
-    // An engine that can change more together has nothing behind the commit point.
+    let runtime = Arc::new(PausingEnv::default());
+    // With larger batches no change would follow the commit point.
     let row_by_row = SimStorage::new().exclusive_engine().with_batch_rows_max(2);
     let builder = Store::builder().runtime(Arc::clone(&runtime) as Arc<dyn Env>);
     let store = builder.open_engine(Arc::new(row_by_row)).unwrap();
     let rows = store.keyspace("rows").unwrap();
     let slow = two_rows(&store, &rows);
     std::thread::scope(|scope| {
-        // It submits its locks, its commit point, and then the rest.
+        // It submits its locks, its commit point, and then the other row.
         let slow = runtime.run(scope, (Place::Submits, 4), || slow.commit());
-        assert_eq!(store.row_locks().unwrap().count(), 1, "it is not where it should be");
+        assert_eq!(store.row_locks().unwrap().count(), 1, "it is not paused after its commit point");
         let (mut first, mut second) = (store.begin().unwrap(), store.begin().unwrap());
         for txn in [&mut first, &mut second] {
             assert_eq!(txn.get(&rows, "a").unwrap().unwrap(), b"slow");
@@ -174,15 +175,15 @@ fn a_commit_that_finishes_late_hides_no_conflict() {
     });
 }
 
-/// A list of locks shows one moment, however the store moves on while it is being read.
+/// A list of locks is as of one snapshot, whatever commits while it is read.
 #[test]
-fn locks_and_their_commit_points_are_listed_as_of_one_moment() {
-    let _run = Run::begin("races::locks_and_their_commit_points_are_listed_as_of_one_moment");
-    let runtime = Arc::new(Holding::default());
+fn locks_and_their_statuses_are_listed_as_of_one_snapshot() {
+    let _run = Run::begin("races::locks_and_their_statuses_are_listed_as_of_one_snapshot");
+    let runtime = Arc::new(PausingEnv::default());
     let (store, rows) = open(&runtime);
     let slow = two_rows(&store, &rows);
     std::thread::scope(|scope| {
-        // It has submitted its locks and not its commit point.
+        // It has submitted its locks but not its commit point.
         let slow = runtime.run(scope, (Place::Submits, 2), || slow.commit());
         let listed = store.row_locks().unwrap();
         slow.finish().unwrap();
@@ -192,16 +193,16 @@ fn locks_and_their_commit_points_are_listed_as_of_one_moment() {
     });
 }
 
-/// Somebody looks a keyspace's name up just before it is dropped, and gets a handle just after.
+/// A keyspace is looked up just before it is dropped, and the handle is returned just after.
 #[test]
-fn a_handle_found_while_its_keyspace_was_dropped_is_of_no_use() {
-    let _run = Run::begin("races::a_handle_found_while_its_keyspace_was_dropped_is_of_no_use");
-    let runtime = Arc::new(Holding::default());
+fn a_handle_found_during_a_drop_cannot_be_written_to() {
+    let _run = Run::begin("races::a_handle_found_during_a_drop_cannot_be_written_to");
+    let runtime = Arc::new(PausingEnv::default());
     let (store, dropped) = open(&runtime);
     std::thread::scope(|scope| {
         let late = runtime.run(scope, (Place::Begins, 1), || store.keyspace("rows"));
         store.drop_keyspace("rows").unwrap();
-        // Either it is told that there is none, or it gets a new one, or one that is marked as dropped.
+        // The call fails, or returns a new keyspace, or a handle that is marked as dropped.
         if let Ok(found) = late.finish() {
             let put = store.transact(|txn| txn.put(&found, "a", "1"));
             assert!(
@@ -213,20 +214,20 @@ fn a_handle_found_while_its_keyspace_was_dropped_is_of_no_use() {
 }
 
 thread_local! {
-    /// What the thread saw last in its test's memory.
+    /// The number of unsynced batches that the thread has seen last.
     static UNSYNCED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A store whose threads can be held when the engine has done something and its answer is on the way.
-fn open_holding(runtime: &Arc<Holding>, memory: &SimStorage) -> Store {
-    let (seen, holds) = (memory.clone(), Arc::clone(runtime));
+/// A store whose threads can be paused after the engine's work, before its call returns.
+fn open_pausing(runtime: &Arc<PausingEnv>, memory: &SimStorage) -> Store {
+    let (seen, pausing) = (memory.clone(), Arc::clone(runtime));
     let pause = move |_| {
         let now = seen.unsynced();
         let before = UNSYNCED.replace(now);
         if now > before {
-            holds.came_to(Place::Applied);
+            pausing.reach(Place::Applied);
         } else if now == 0 && before > 0 {
-            holds.came_to(Place::Synced);
+            pausing.reach(Place::Synced);
         }
     };
     let always = Faults { delays: 1000, ..Faults::default() };
@@ -234,15 +235,15 @@ fn open_holding(runtime: &Arc<Holding>, memory: &SimStorage) -> Store {
     Store::builder().runtime(Arc::clone(runtime) as Arc<dyn Env>).open_engine(engine).unwrap()
 }
 
-/// A commit is applied and not yet visible, because the thread that leads has been put to sleep just then. Whoever meets it
-/// waits for it to become visible instead of trying in vain, over and over, with the view from before.
+/// A commit is applied and not yet visible, because its leader is paused. A transaction that meets
+/// it waits until it is visible, instead of using up its attempts with an older read view.
 #[test]
-fn a_commit_on_its_way_does_not_use_up_the_attempts_of_others() {
-    let _run = Run::begin("races::a_commit_on_its_way_does_not_use_up_the_attempts_of_others");
-    let runtime = Arc::new(Holding::default());
-    let store = open_holding(&runtime, &SimStorage::new());
+fn an_invisible_commit_does_not_use_up_retries() {
+    let _run = Run::begin("races::an_invisible_commit_does_not_use_up_retries");
+    let runtime = Arc::new(PausingEnv::default());
+    let store = open_pausing(&runtime, &SimStorage::new());
     let rows = store.keyspace("rows").unwrap();
-    // Once there are long values, a committer reads its rows before it hands them in.
+    // Once there are long values, a committer reads its rows before it submits them.
     store.transact_with(two_phases(), |txn| txn.put(&rows, "long", [0; 300])).unwrap();
     store.sync().unwrap();
     let first = store.begin().unwrap();
@@ -260,13 +261,14 @@ fn a_commit_on_its_way_does_not_use_up_the_attempts_of_others() {
     assert_eq!(store.snapshot().unwrap().get(&rows, "row").unwrap().unwrap(), b"second");
 }
 
-/// A commit is applied while a sync is on its way back: that sync does not make it durable.
+/// A commit is applied between the end of a sync and the return of its call: the sync does not make
+/// it durable.
 #[test]
-fn a_sync_covers_nothing_that_came_after_it() {
-    let _run = Run::begin("races::a_sync_covers_nothing_that_came_after_it");
-    let runtime = Arc::new(Holding::default());
+fn a_sync_covers_no_later_commit() {
+    let _run = Run::begin("races::a_sync_covers_no_later_commit");
+    let runtime = Arc::new(PausingEnv::default());
     let memory = SimStorage::new();
-    let store = open_holding(&runtime, &memory);
+    let store = open_pausing(&runtime, &memory);
     let rows = store.keyspace("rows").unwrap();
     let mut first = store.begin().unwrap();
     first.put(&rows, "first", "1").unwrap();
@@ -277,7 +279,8 @@ fn a_sync_covers_nothing_that_came_after_it() {
         assert!(memory.unsynced() > 0);
         first.finish().unwrap();
     });
-    // A snapshot shows only what is durable, and everything that was acknowledged: it has to see to the second one.
+    // A snapshot shows every acknowledged commit and only durable ones, so it must sync the second
+    // one.
     assert!(store.snapshot().unwrap().contains_key(&rows, "second").unwrap());
     memory.crash(0);
     drop((store, rows));
@@ -287,13 +290,13 @@ fn a_sync_covers_nothing_that_came_after_it() {
     assert_eq!(found, [Some(b"1".to_vec()), Some(b"2".to_vec())]);
 }
 
-/// The record of a deletion is collected, but not while a transaction is open that began before it: that record may be all
-/// that tells of its conflict.
+/// GC removes a tombstone, but not while a transaction that began before it is open: the tombstone
+/// may be the only evidence of a conflict.
 #[test]
-fn collection_hides_no_conflict_of_an_old_transaction() {
-    let _run = Run::begin("races::collection_hides_no_conflict_of_an_old_transaction");
-    let runtime: Arc<dyn Env> = Arc::new(Holding::default());
-    // With one slot of memory the row itself has to say when it was committed.
+fn gc_hides_no_conflict_of_an_old_transaction() {
+    let _run = Run::begin("races::gc_hides_no_conflict_of_an_old_transaction");
+    let runtime: Arc<dyn Env> = Arc::new(PausingEnv::default());
+    // With a conflict cache of one row, conflicts are found by reading the rows.
     let store = Store::builder().runtime(runtime).conflict_cache_rows(1).in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
     let put = |key: &str| store.transact(|txn| txn.put(&rows, key, "1")).unwrap();
@@ -301,21 +304,23 @@ fn collection_hides_no_conflict_of_an_old_transaction() {
     put("old");
     put("older");
     delete("older");
-    wait_until("a deletion is collected", || store.stats().gc_tombstones == 1);
+    wait_until("GC removes a tombstone", || store.stats().gc_tombstones == 1);
     let mut old = store.begin().unwrap();
     old.put(&rows, "old", "2").unwrap();
     delete("old");
     put("another");
-    // The collector comes by many times.
-    std::thread::sleep(40 * HASTE);
+    // Time for many rounds of GC.
+    std::thread::sleep(40 * PARK_MAX);
     assert!(old.commit().is_err_and(|why| why.is_retryable()), "an update is lost");
-    wait_until("the other deletion is collected", || store.stats().gc_tombstones == 2);
+    wait_until("GC removes the other tombstone", || store.stats().gc_tombstones == 2);
 }
 
-/// A store that was committed to in two phases and whose machine crashed, which lost so many batches: with the last the second
-/// row stays locked, with the last two nothing says that it was committed.
+/// The storage of a store after a two-phase commit and a crash that lost its last `lost` batches.
+/// Without the last one the second row stays locked. Without the last two the commit point is lost
+/// too.
 fn interrupted(home: fn() -> Home, lost: u64) -> Home {
-    // What the background syncs and writes comes when it likes. A crash that would lose other batches is of no use.
+    // The background may sync or write at any time, and the crash then loses other batches: try
+    // again.
     for _ in 0..100 {
         let home = home();
         let memory = match &home {
@@ -340,19 +345,19 @@ fn interrupted(home: fn() -> Home, lost: u64) -> Home {
         put_both(buffered, "new");
         let batches = memory.unsynced();
         let crash = memory.crash(batches.saturating_sub(lost));
-        // The locks, the commit point, the second row; the background may have come after them.
+        // The locks, the commit point and the second row. Writes of the background may follow them.
         if synced == 0 && batches >= 3 && crash.lost == lost {
             return home;
         }
     }
-    panic!("the background came in between, a hundred times");
+    panic!("the background wrote in between, a hundred times");
 }
 
-/// A reader's snapshot shows a lock that a crash has left. Others resolve it, and overwrite the row and the primary, before
-/// the reader comes to it.
+/// A transaction's snapshot has a lock that a crash left. Others resolve it, and overwrite the row
+/// and the primary, before the transaction reads the row.
 #[test]
-fn a_reader_with_an_old_snapshot_meets_a_lock_that_is_long_resolved() {
-    let _run = Run::begin("races::a_reader_with_an_old_snapshot_meets_a_lock_that_is_long_resolved");
+fn an_old_snapshot_meets_an_already_resolved_lock() {
+    let _run = Run::begin("races::an_old_snapshot_meets_an_already_resolved_lock");
     for (home, lost) in [Home::row_by_row, Home::shared].into_iter().flat_map(|home| [(home, 1), (home, 2)]) {
         let home = interrupted(home, lost);
         for sweep in [false, true] {
@@ -363,7 +368,7 @@ fn a_reader_with_an_old_snapshot_meets_a_lock_that_is_long_resolved() {
             for value in ["newer", "newest"] {
                 for row in ["b", "a"] {
                     if home.is_shared() && lost == 2 {
-                        // The lock may be a live client's; its time has to run out.
+                        // The lock may belong to a live client, so it must expire first.
                         break;
                     }
                     store.transact(|txn| txn.put(&rows, row, value)).unwrap();

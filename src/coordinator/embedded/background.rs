@@ -1,4 +1,10 @@
-//! The background thread: sweep, lock cleanup, garbage collection, and tasks of the store.
+//! The background worker: one thread for the sweep, lock cleanup, garbage collection and tasks of
+//! the store.
+//!
+//! It works in rounds. Each round does a page of the sweep, some pages of lock cleanup, a page of
+//! garbage collection and every task, so that none of them delays the others for long. If no page
+//! is left to do, the thread parks until it is woken or the idle interval ends. Garbage collection
+//! begins a new pass at most once in that interval.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,20 +21,20 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::runtime::JoinHandle;
 use crate::sync::Mutex;
 
-/// Pages of lock cleanup before the other work has its turn.
-// Crash tests have few rows, and must meet the other work in the middle.
+/// Pages of lock cleanup in one round.
+// Crash tests have few rows, and other work must run in the middle of a cleanup.
 const CLEANUP_PAGES_PER_ROUND: usize = if cfg!(feature = "crashtest") { 1 } else { 32 };
 const IDLE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What the thread works on.
+/// What the thread needs for its work.
 pub struct BackgroundWork {
     pub rows: Arc<Rows>,
     pub history: Arc<History>,
     pub cleanup: Arc<Cleanup>,
     pub waker: Arc<BackgroundWaker>,
-    /// Whether to resolve what an earlier incarnation left.
+    /// Whether to run the sweep of orphan locks.
     pub resolve: bool,
-    /// What the store wants done in each round.
+    /// Tasks of the store, run in each round.
     pub tasks: Vec<BackgroundTask>,
 }
 
@@ -53,7 +59,7 @@ impl BackgroundWorker {
         Ok(Self { waker, stopping, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Ends the thread after its current page.
+    /// Stops the thread after its current page, and joins it.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         self.waker.wake();
@@ -72,27 +78,27 @@ impl BackgroundWork {
         let (mut sweep, mut gc) = (self.resolve.then(Sweep::default), Gc::default());
         let mut next_gc = Duration::ZERO;
         while !stopping.load(Ordering::Acquire) {
-            // An error is a failure that has closed the store already, or damage, which the next reader of
-            // that row meets, too. The other work goes on.
+            // An error does not stop the other work. It is a failure that has closed the store
+            // already, or damage, which the next read of that row reports.
             let mut more = self.sweep(&mut sweep);
             more |= self.clean_up(stopping);
             if gc.is_running() || env.elapsed() >= next_gc {
                 let collected = gc.page(&self.rows, &self.history);
                 more |= collected.inspect_err(|why| self.log_failure("gc", why)).is_ok() && gc.is_running();
-                // The queue begins with tombstones, which each page of a new pass would scan.
+                // The GC queue begins with RocksDB tombstones, which every new pass scans.
                 next_gc = env.elapsed() + IDLE_INTERVAL;
             }
             for (name, task) in &self.tasks {
                 let _ = task().inspect_err(|why| self.log_failure(name, why));
             }
-            // A task may have used up the wake of `stop`, which comes after the flag.
+            // A task may have consumed the wake-up of `stop`, which sets the flag first.
             if !more && !stopping.load(Ordering::Acquire) {
                 parker.park(Some(IDLE_INTERVAL));
             }
         }
     }
 
-    /// Does a page of the sweep; returns whether there is more.
+    /// Runs a page of the sweep; returns whether there is more.
     fn sweep(&self, sweep: &mut Option<Sweep>) -> bool {
         let Some(current) = sweep else { return false };
         match current.page(&self.rows) {
@@ -110,11 +116,11 @@ impl BackgroundWork {
         }
     }
 
-    /// Does some pages of lock cleanup; returns whether there is more.
+    /// Runs some pages of lock cleanup; returns whether there may be more.
     fn clean_up(&self, stopping: &AtomicBool) -> bool {
         let mut more = false;
         for _ in 0..CLEANUP_PAGES_PER_ROUND {
-            // A cleanup that fails is tried again after a pause.
+            // A cleanup that fails is retried after a pause.
             let page = self.cleanup.page(&self.rows).inspect_err(|why| self.log_failure("cleanup", why));
             if !page.unwrap_or(false) || stopping.load(Ordering::Acquire) {
                 break;
@@ -124,7 +130,8 @@ impl BackgroundWork {
         more
     }
 
-    /// Reports a failure of the background, which has no caller, unless the store is closing or failed.
+    /// Reports an error, since there is no caller to return it to. A store that is closed or has
+    /// failed reports nothing.
     #[cfg_attr(not(feature = "tracing"), allow(unused_variables, reason = "for the event alone"))]
     fn log_failure(&self, task: &str, why: &Error) {
         if self.rows.pipeline.failure().reason().is_none() && !matches!(why.kind(), ErrorKind::Closed(_)) {

@@ -1,4 +1,8 @@
-//! What is in the way of a commit: a lock that can be resolved, or a conflict.
+//! What prevents a commit: a lock that can be resolved, or a conflict.
+//!
+//! A rejected commit finds on its row a newer version, or a lock. A newer version is a conflict, and
+//! so is the lock of a live transaction: row locks are try-locks, and a commit never waits for one.
+//! The lock of a finished transaction is resolved, and the commit is submitted again.
 
 use super::resolve::{LockResolution, resolve_lock};
 use super::resolve_locks::resolve_locks;
@@ -9,8 +13,10 @@ use crate::protocol::TransactionStatus;
 use crate::row::{RowKey, TxnId};
 use crate::timestamp::Timestamp;
 
-/// Resolves the lock in the way, or returns the conflict. Locks of the same transaction on the next of
-/// `keys` are resolved with it: a large transaction leaves many, and each would cost another attempt.
+/// Resolves the blocking lock, or returns the conflict.
+///
+/// Locks of the same transaction on the following `keys` are resolved with it. A large transaction
+/// leaves many locks, and each would cost another attempt.
 pub fn resolve_blockers<'a>(
     rows: &Rows,
     keys: impl Iterator<Item = &'a RowKey>,
@@ -34,8 +40,8 @@ pub fn resolve_blockers<'a>(
     resolve_locks(rows, lock.txn, &lock.primary, &same, status, false)
 }
 
-/// Resolves the lock in the way and returns its transaction's status, or returns the conflict. `None`:
-/// nothing is in the way any more.
+/// Resolves the blocking lock and returns its transaction's status, or returns the conflict.
+/// `None`: the row has no such lock any more.
 pub fn resolve_blocker(
     rows: &Rows,
     rejection: Rejection,

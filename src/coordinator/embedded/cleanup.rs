@@ -1,9 +1,14 @@
-//! Lock cleanup: what a finished large transaction has locked becomes versions, or is released, page by
-//! page in the background.
+//! Lock cleanup: the locks of a finished large transaction become versions, or are released, page
+//! by page in the background.
 //!
-//! Its status is recorded before the cleanup begins, so others may do a part of it: writers resolve the
-//! locks in their way. If the process dies in between, the [sweep](super::sweep) of the next
-//! incarnation does the rest.
+//! Without it, a commit of millions of rows would block until each of them is rewritten. The status
+//! is final before the cleanup begins: the [table of fates](crate::pipeline::Fate) has it. So
+//! readers see the right values in the meantime, and writers resolve the locks that they find.
+//! After the last lock, the transaction record and the fate are deleted, in this order.
+//!
+//! If the process dies in between, the next incarnation resolves the locks as orphan locks. A
+//! committed transaction has its record at the primary until then. A rolled-back one has its
+//! primary locked or released, and either means rolled back.
 
 use super::resolve_locks::resolve_locks;
 use super::rows::Rows;
@@ -14,29 +19,29 @@ use crate::protocol::TransactionStatus;
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
 
-/// Where the cleanup is among the finished transactions.
+/// The position of the cleanup among the finished transactions.
 #[derive(Default)]
 pub struct Cleanup {
-    /// The `start_ts` to go on with.
+    /// The `start_ts` of the transaction to continue with.
     position: Mutex<Timestamp>,
 }
 
 impl Cleanup {
-    /// Does the next page; returns whether there is more to do.
+    /// Cleans up the next page; returns whether more is pending.
     pub fn page(&self, rows: &Rows) -> Result<bool> {
         let fates = rows.pipeline.fates();
         let from = *self.position.lock();
         let Some(cleanup) = fates.next_cleanup(from) else { return Ok(false) };
         let start_ts = cleanup.txn.start_ts;
         let done = clean_page(rows, &cleanup);
-        // After a failure the others go first.
+        // After an error the other transactions are served first.
         *self.position.lock() = if done.is_ok() { start_ts } else { start_ts.next() };
         done?;
         Ok(fates.pending_cleanups() > 0)
     }
 }
 
-/// Resolves the locks of one page. After the last page the transaction is finished.
+/// Resolves the locks of one page. An empty page is the end: the transaction is finished.
 fn clean_page(rows: &Rows, cleanup: &LockCleanup) -> Result<()> {
     let LockCleanup { txn, primary, remaining, committed } = cleanup;
     let status = committed.map_or(TransactionStatus::RolledBack, TransactionStatus::Committed);
@@ -60,7 +65,7 @@ fn clean_page(rows: &Rows, cleanup: &LockCleanup) -> Result<()> {
     Ok(())
 }
 
-/// Deletes the transaction record, which no resolver needs any more, and the fate.
+/// Deletes the transaction record, which no resolver needs after the last lock, and the fate.
 fn finish(rows: &Rows, cleanup: &LockCleanup, status: TransactionStatus) -> Result<()> {
     let LockCleanup { txn, primary, committed, .. } = cleanup;
     if committed.is_some() {

@@ -1,4 +1,7 @@
-//! The parts of the coordinator, put together.
+//! [`EmbeddedCoordinator`]: the parts of this module behind the [`Coordinator`] trait.
+//!
+//! It chooses one or two phases for a commit, and resolves the locks that a reader finds. The other
+//! methods delegate to the pipeline, the history or the background worker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +35,7 @@ use crate::runtime::Env;
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
 
-/// Pages of lock cleanup before a store closes; the next incarnation does the rest.
+/// Limit of lock cleanup during a close, in pages. The sweep of the next incarnation does the rest.
 const CLEANUP_PAGES_AT_CLOSE: usize = 16;
 
 /// See the [module](super).
@@ -134,14 +137,15 @@ impl Coordinator for EmbeddedCoordinator {
         self.pipeline.sync().wait_durable_timed(read_ts, timer)
     }
 
-    /// A lock of an earlier incarnation is resolved in passing. One of an aborted large transaction is
-    /// left to the background, so that readers write as little as possible.
+    /// Resolves an orphan lock, so that later reads do not check its primary again. A lock of an
+    /// aborted large transaction stays for the background worker, so that reads write little.
     fn commit_ts_of_lock(&self, view: &ReadView, row: &RowKey, lock: &Lock) -> Result<Option<Timestamp>> {
         let fate = self.pipeline.fates().fate(lock.txn.start_ts);
         if let Fate::Committed(commit_ts) = fate {
             return Ok(Some(commit_ts).filter(|commit_ts| *commit_ts <= view.read_ts));
         }
         let committed = commit_ts_from_primary(view, lock)?;
+        // After a failure of the store nothing can be written, but the value read is right.
         if fate == Fate::Orphan
             && let Err(why) = resolve_lock(&self.rows, row, lock)
             && self.pipeline.failure().reason().is_none()
@@ -267,7 +271,8 @@ impl Coordinator for EmbeddedCoordinator {
                 break;
             }
         }
-        // After a failure it is unknown whether all that was acknowledged is durable, and no sync can tell.
+        // After a failure it is unknown whether everything acknowledged is durable, and a later
+        // sync does not prove it.
         let synced = match self.pipeline.failure().reason() {
             Some(why) => Err(ErrorKind::Undetermined(why.into()).into()),
             None => self.sync(None),

@@ -1,9 +1,10 @@
-//! Garbage collection: tombstones that no snapshot is older than, and replaced versions older than the
-//! history that is kept.
+//! Garbage collection (GC): removes tombstones and replaced versions that no active transaction,
+//! snapshot or historical read can see.
 //!
-//! Commits put an entry into the GC queue for each row that they delete, or whose version they keep.
-//! A pass walks the queue up to the horizon at its beginning. Each page begins where the last one
-//! ended: the entries before are RocksDB tombstones by then, and starting over would scan them all.
+//! A commit puts an entry into the GC queue for each row that it deletes, or whose replaced version
+//! it keeps. The queue is ordered by commit timestamp. A pass walks it up to the GC horizon at the
+//! pass's beginning, in pages. Each page begins where the last one ended: the entries before are
+//! RocksDB tombstones by then, and a scan from the beginning would read them all.
 
 use std::collections::BTreeMap;
 
@@ -26,12 +27,12 @@ pub struct Gc {
 }
 
 impl Gc {
-    /// Whether a pass is under way.
+    /// Whether a pass is in progress.
     pub fn is_running(&self) -> bool {
         self.cursor.is_some()
     }
 
-    /// Collects the garbage of the next page of the queue.
+    /// Removes the garbage of the next page of the queue.
     pub fn page(&mut self, rows: &Rows, history: &History) -> Result<()> {
         let (after, horizon) = match self.cursor.take() {
             Some((after, horizon)) => (Some(after), horizon),
@@ -55,7 +56,7 @@ fn collect_rows(rows: &Rows, by_row: BTreeMap<RowKey, Vec<Timestamp>>) -> Result
         let change = match row_change(&*snapshot, row, superseded_at) {
             Ok(change) => change,
             Err(why) => {
-                // A row that cannot be read must not keep the garbage of the others.
+                // One unreadable row must not prevent the GC of the others.
                 damage.get_or_insert(why);
                 continue;
             }
@@ -89,7 +90,7 @@ fn row_change(
     Ok(gc_row(&as_read, &GcRequest { row, superseded_at, old_versions }))
 }
 
-/// What is not applied now is tried again by the next pass.
+/// Submits changes. If a precondition fails, the entries stay queued for the next pass.
 fn submit(rows: &Rows, changes: Vec<RowChange>) -> Result<()> {
     let entries = changes.iter().map(|change| change.gc_done.len()).sum();
     let versions: usize = changes.iter().map(|change| change.deleted_versions.len()).sum();

@@ -1,15 +1,19 @@
-//! History: each commit keeps the version that it replaces for a while, and any timestamp of that while
-//! can be read.
+//! History: commits keep the versions that they replace for the retention time, and the store can
+//! be read at any timestamp within it. CockroachDB's `gc.ttl` is alike.
 //!
-//! The *floor* is the oldest timestamp that can be read. It is stored as long as every commit keeps what
-//! it replaces; an incarnation without history deletes it before its first commit. The floor rises, on
-//! the disk first, before GC removes what a reader at the old floor needs. A reader takes its snapshot
-//! while the floor stands still; what GC removes afterwards is still in that snapshot.
+//! The *floor* is the oldest timestamp that can be read. It is stored in the [retention
+//! record](super::super::retention). An incarnation without history deletes the record before its
+//! first commit, because from then on versions are missing.
 //!
-//! The age of a version is the time since the timestamp that replaced it, so with history the oracle
-//! keeps timestamps close to the wall clock. The wall clock counts as long as it does not run faster
-//! than the monotonic clock of this incarnation: a jump ahead must not cost history. A clock that is set
-//! back makes history last longer.
+//! GC must not remove a version that a historical read may still need. So the floor is raised
+//! first, in the store and then in memory, and GC removes only what is invisible above it. A reader
+//! takes its engine snapshot under the mutex of the floor. What GC removes later is still in that
+//! snapshot.
+//!
+//! The age of a version is the time since the commit timestamp that replaced it. So with history
+//! the oracle keeps timestamps close to the wall clock. The wall clock is trusted only as far as
+//! the monotonic clock of this incarnation has advanced: a jump ahead must not remove history. If
+//! the clock is set back, history lasts longer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,18 +30,18 @@ use crate::timestamp::Timestamp;
 /// The history of a store, and the GC horizon that follows from it.
 pub struct History {
     pipeline: Arc<Pipeline>,
-    /// `None` when replaced versions are not kept.
+    /// `None` if replaced versions are not kept.
     kept: Option<KeptHistory>,
 }
 
 struct KeptHistory {
     retention: Mutex<Retention>,
-    /// The wall clock at opening, in milliseconds since 1970, and the monotonic one.
+    /// The wall clock at opening, in milliseconds since 1970, and the monotonic clock.
     clock_at_open: (u64, Duration),
 }
 
 impl History {
-    /// Begins to keep history, goes on with it, or ends it.
+    /// Begins, continues or ends the history.
     pub fn open(pipeline: &Arc<Pipeline>, requested: HistoryRetention) -> Result<Self> {
         let (engine, env) = (pipeline.engine(), pipeline.env());
         let found = Retention::load(engine)?;
@@ -64,12 +68,12 @@ impl History {
         self.kept.is_some()
     }
 
-    /// The history as of now.
+    /// The present retention; `None` without history.
     pub fn retention(&self) -> Option<Retention> {
         self.kept.as_ref().map(|kept| *kept.retention.lock())
     }
 
-    /// How far [`History::advance_gc_horizon`] could come now.
+    /// The highest value to which [`History::advance_gc_horizon`] may advance at present.
     pub fn gc_horizon_max(&self) -> Timestamp {
         let read = self.pipeline.views().oldest_read_ts().min(self.pipeline.sync().durable_ts());
         let Some(kept) = &self.kept else { return read };
@@ -77,11 +81,11 @@ impl History {
         read.min(kept.window_start(retention.window_ms, self.pipeline.env())).max(retention.oldest_ts)
     }
 
-    /// The GC horizon: what was replaced at or below it may be removed. If it is above the floor, the
-    /// floor rises first.
+    /// The GC horizon: versions that were replaced at or below it may be removed. With history this
+    /// is the floor, which is raised first if that makes anything removable.
     pub fn advance_gc_horizon(&self) -> Result<Timestamp> {
         let Some(kept) = &self.kept else { return Ok(self.gc_horizon_max()) };
-        // Only the background thread changes it.
+        // Only the background worker raises the floor, so it does not change in between.
         let retention = *kept.retention.lock();
         let next = Retention { oldest_ts: self.gc_horizon_max(), ..retention };
         let engine = self.pipeline.engine();
@@ -100,7 +104,8 @@ impl History {
     pub fn view_at(&self, at: Timestamp) -> Result<Arc<ReadView>> {
         let pipeline = &self.pipeline;
         if self.kept.is_some() && at > pipeline.views().visible().read_ts {
-            // From here on no commit gets a timestamp at or below `at`, and those that have one are published.
+            // After `next` no commit gets a timestamp at or below `at`, and after `drain` those that
+            // have one are visible.
             if at > pipeline.timestamps().next()? {
                 return Err(future_timestamp_error(at));
             }

@@ -1,13 +1,15 @@
-//! Large transactions: too large to be kept in memory.
+//! Large transactions: their writes do not fit the memory of the process (TiDB: pipelined DML).
 //!
-//! Such a transaction locks its rows while it is still being written: each batch of writes is
-//! prewritten and dropped from memory, and is read back from the transaction's own locks. A row that is
-//! written again replaces its lock, under a higher write sequence. To commit is one small change of the
-//! primary; from there on a reader that meets one of the locks takes it for the version that it
-//! becomes, and a writer rolls it forward. The rest is [cleaned up](super::cleanup) in the background.
+//! The rows are locked while the transaction is still running. Each batch of writes is prewritten
+//! and dropped from memory; the transaction reads it back from its own locks. If a row is written
+//! again, its lock is replaced by one with a higher write sequence.
 //!
-//! No list of the locks is kept. They lie between the lowest and the highest row, and a Bloom filter of
-//! the leader says which rows need a look at the lock column.
+//! The commit is one small change of the primary, whatever the size of the transaction. From then
+//! on a reader treats each of the locks as the version that it will become, and a writer rolls it
+//! forward. The other locks are [cleaned up](super::cleanup) in the background.
+//!
+//! There is no list of the locks. They are between the lowest and the highest row, and the leader
+//! has a Bloom filter of the locked rows, so it reads the lock column for few other rows.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,7 +30,7 @@ use crate::row::{Mutation, RowKey, SHORT_VALUE_MAX_BYTES, TxnId};
 use crate::timestamp::Timestamp;
 use crate::writes::WriteSet;
 
-/// The most bytes of keys and values that are locked in one batch, unless a single row has more.
+/// A batch ends with the row that brings its keys and values to this many bytes.
 const LARGE_GROUP_BYTES: usize = 1 << 20;
 
 /// See the [module](self).
@@ -36,9 +38,9 @@ pub struct EmbeddedLargeTxn {
     rows: Arc<Rows>,
     background: Arc<BackgroundWaker>,
     txn: TxnId,
-    /// Commits after this are conflicts.
+    /// A commit of another transaction above this is a conflict.
     read_ts: Timestamp,
-    /// Where its locks are; `None` before the first.
+    /// The range of its locks; `None` before the first.
     span: Option<LockSpan>,
     writes: u64,
     /// Committed, or undetermined: it must not be rolled back.
@@ -73,8 +75,8 @@ impl EmbeddedLargeTxn {
         self.background.wake();
     }
 
-    /// Why the primary is not locked by a transaction that has locked it: its keyspace was dropped, its
-    /// view has expired, or it was rolled back.
+    /// The error if the lock on the primary has disappeared: the keyspace was dropped, the view has
+    /// expired, or the transaction was rolled back.
     fn primary_lock_missing_error(&self, primary: &RowKey, conditions: &CommitConditions) -> Error {
         let CommitConditions { keyspaces, read_view, .. } = conditions;
         let rejection = match keyspaces.iter().find(|keyspace| keyspace.is_dropped()) {
@@ -133,7 +135,7 @@ impl LargeTxn for EmbeddedLargeTxn {
         }
         self.writes += writes.len() as u64;
         let this = TwoPhaseTxn { txn: self.txn, read_ts: self.read_ts, primary: &primary, conditions, timer };
-        // The primary first: no lock is ever without one.
+        // The primary first, so that every lock's primary exists.
         let others = writes.iter().filter(|(row, _)| **row != primary);
         let ordered = writes.get_key_value(&primary).into_iter().chain(others);
         let (mut group, mut bytes) = (Vec::new(), 0);

@@ -1,4 +1,8 @@
-//! What named locks are built on: see [`LockAuthority`].
+//! The pipeline as the authority for named locks: see [`LockAuthority`].
+//!
+//! Fencing tokens and commits take their timestamps from the same allocator. So a token is above
+//! every commit that was decided before it, and [`drain`](LockAuthority::drain) makes those commits
+//! visible.
 
 use std::sync::Arc;
 
@@ -43,7 +47,7 @@ impl LockAuthority for PipelineAuthority {
     }
 
     fn wait_durable(&self, ts: Timestamp) -> Result<()> {
-        // The commits of others are undetermined; this caller has committed nothing.
+        // The error says undetermined for commits; this caller has committed nothing.
         let closed = || Error::closed(self.0.failure().reason().unwrap_or(CLOSED_BY_USER));
         self.0.sync().wait_durable(ts).map_err(|_| closed())
     }

@@ -1,18 +1,29 @@
-//! The coordinator of a store that one process has for itself.
+//! The coordinator of a store whose engine is exclusive to one process.
 //!
-//! Everything that changes rows goes through the [pipeline](crate::pipeline). The
-//! [fate](crate::pipeline::Fate) of a lock's transaction is known in memory, or is that of an orphan,
-//! which its primary decides.
+//! All row changes pass through the [pipeline](crate::pipeline). Its leader checks their
+//! preconditions, allocates commit timestamps in commit order, and publishes one view of everything
+//! applied. So three things are simpler than in Percolator:
 //!
-//! | file | what |
+//! - A transaction whose rows fit one atomic batch commits [without locks](one_phase). Two phases
+//!   are for what is larger.
+//! - A reader ignores the locks of live transactions: they commit above its timestamp.
+//! - Locks have no time to live. The process itself has the [fate](crate::pipeline::Fate) of each
+//!   transaction of its incarnation in memory. A lock with a lower `start_ts` than the first
+//!   timestamp of the incarnation is an orphan lock: the engine admits one process, so its owner
+//!   has ended. [Its primary](resolve) determines its status.
+//!
+//! Opening does not wait for orphan locks. Readers and writers resolve those that they find, and
+//! the [`sweep`] resolves the others.
+//!
+//! | file | contents |
 //! |---|---|
-//! | [`one_phase`], [`two_phase`], [`large`] | how a transaction commits |
-//! | [`prewrite`] | locking rows, for the last two |
-//! | [`blocker`] | a lock in the way, or a conflict |
+//! | [`one_phase`], [`two_phase`], [`large`] | the three ways to commit |
+//! | [`prewrite`] | locks rows, for the last two |
+//! | [`blocker`] | what prevents a commit: a lock to resolve, or a conflict |
 //! | [`resolve`], [`resolve_locks`] | the status of a lock's transaction; applying it |
 //! | [`cleanup`], [`sweep`], [`gc`] | work in pages, on the [`background`] thread |
 //! | [`history`] | the versions that are kept, and the GC horizon |
-//! | [`rows`] | what all of these write with |
+//! | [`rows`] | row changes and their errors, for all of these |
 
 mod background;
 mod blocker;

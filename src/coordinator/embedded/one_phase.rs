@@ -1,4 +1,12 @@
-//! Commit in one phase: all rows become versions in one atomic batch, without locks (TiKV's 1PC).
+//! One-phase commit: one atomic batch writes all versions, without locks (TiKV: 1PC).
+//!
+//! There is no state in between, so a crash leaves nothing to resolve. That is sound because the
+//! leader of the pipeline allocates `commit_ts` and applies the batch before any view at or above
+//! that timestamp is opened.
+//!
+//! The rows are read only if the commit needs the versions that it replaces: to keep them as
+//! history, or to delete their values in the data column. Otherwise the preconditions alone detect
+//! conflicts. A lock of a finished transaction is resolved, and the commit submitted again.
 
 use std::sync::Arc;
 
@@ -14,7 +22,7 @@ use crate::row::{RowChange, TxnId};
 use crate::timestamp::Timestamp;
 use crate::writes::WriteSet;
 
-/// Commits; tries again after it has resolved a lock in the way.
+/// Commits. If a lock of a finished transaction prevents it, resolves the lock and submits again.
 pub fn commit_one_phase(rows: &Rows, request: CommitRequest<'_>) -> Result<Timestamp> {
     let CommitRequest { txn, read_ts, writes, durable, conditions, mut attempt, timer, .. } = request;
     loop {
@@ -34,7 +42,7 @@ pub fn commit_one_phase(rows: &Rows, request: CommitRequest<'_>) -> Result<Times
 }
 
 fn row_batch(rows: &Rows, txn: TxnId, read_ts: Timestamp, writes: &Arc<WriteSet>) -> Result<RowBatch> {
-    // The leader sets the commit timestamp.
+    // A placeholder: the leader sets the commit timestamp.
     let commit_ts = txn.start_ts;
     if !rows.needs_old_version() {
         let (no_commit_after, writes) = (Some(read_ts), Arc::clone(writes));
@@ -46,7 +54,7 @@ fn row_batch(rows: &Rows, txn: TxnId, read_ts: Timestamp, writes: &Arc<WriteSet>
     writes.iter().map(change).collect::<Result<_>>().map(RowBatch::Changes)
 }
 
-/// The change of one row. The lock of a finished transaction is resolved first.
+/// The change of one row, after a lock of a finished transaction on it is resolved.
 fn row_change(rows: &Rows, request: &OnePhase<'_>) -> Result<RowChange> {
     let OnePhase { row, txn, read_ts, .. } = *request;
     loop {
@@ -55,7 +63,8 @@ fn row_change(rows: &Rows, request: &OnePhase<'_>) -> Result<RowChange> {
             Ok(step) => return Ok(step_change(step, row, txn)),
             Err(why) => {
                 let rejection = Rejection::PreconditionFailed(row.clone(), Box::new(as_read));
-                // A conflict names the transaction in the way; any other error is the step's own.
+                // A conflict names the other transaction; for any other error, the step's reason
+                // is the right one.
                 resolve_blocker(rows, rejection, txn, read_ts)
                     .map_err(|other| if other.is_retryable() { other } else { step_error(row, why, read_ts) })?;
             }

@@ -1,4 +1,8 @@
-//! Prewrite: locks rows with the values to be, a batch at a time.
+//! Prewrite: locks rows and stores their future values in the locks, a batch at a time.
+//!
+//! The rows are not read first. The changes' preconditions require that a row has no lock and no
+//! version newer than the snapshot. If one fails, the pipeline returns the row: a lock of a finished
+//! transaction is resolved and the batch submitted again; anything else is a conflict.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,7 +20,7 @@ use crate::row::{CellChange, Lock, Mutation, Row, RowChange, RowKey, TxnId};
 use crate::timestamp::Timestamp;
 use crate::writes::WriteSet;
 
-/// What stays the same throughout a two-phase commit.
+/// What all steps of one two-phase commit have in common.
 pub struct TwoPhaseTxn<'a> {
     pub txn: TxnId,
     pub read_ts: Timestamp,
@@ -25,8 +29,8 @@ pub struct TwoPhaseTxn<'a> {
     pub timer: &'a TxnTimer,
 }
 
-/// Locks rows together. Returns the locks, except for a large transaction, which does not keep them.
-/// Only a large transaction may have locked some of the rows before.
+/// Locks rows in one batch. Returns the locks; for a large transaction, which does not keep them,
+/// none. Only a large transaction may have locked some of the rows before.
 pub fn prewrite_group(
     rows: &Rows,
     this: &TwoPhaseTxn<'_>,
@@ -49,7 +53,7 @@ pub fn prewrite_group(
                 ttl_ms: 0,
                 min_commit_ts: txn.start_ts.next(),
             };
-            // The row is not read: the preconditions say what it must look like.
+            // A guess without a read; the preconditions check it.
             let as_read = Row { lock: own.cloned(), ..Row::default() };
             match prewrite(&as_read, &request).map_err(|why| step_error(row, why, read_ts))? {
                 Step::Apply(change, _) => changes.push(change),
@@ -65,7 +69,7 @@ pub fn prewrite_group(
             SubmitResult::Rejected(Rejection::PreconditionFailed(_, found))
                 if found.lock.as_ref().is_some_and(|lock| lock.txn == txn) =>
             {
-                // Where one row was written before, others may have been.
+                // If one row was written before, others of the batch may have been, too.
                 let snapshot = rows.engine().snapshot()?;
                 for (row, _) in writes {
                     if let Some(lock) = own_lock(&*snapshot, txn, row)? {
@@ -80,7 +84,8 @@ pub fn prewrite_group(
     }
 }
 
-/// The first row with a value or a delete, else the first: its state decides the transaction.
+/// The first row with a put or a delete, else the first row. A lock-only row is avoided, because
+/// its commit leaves no version that shows the status.
 pub fn choose_primary(writes: &WriteSet) -> Option<&RowKey> {
     let written = writes.iter().find(|(_, mutation)| **mutation != Mutation::LockOnly);
     written.or_else(|| writes.iter().next()).map(|(row, _)| row)

@@ -1,13 +1,26 @@
-//! Resolving a lock: what its transaction's status is, and applying that to the row.
+//! Resolving a lock: finds its transaction's status, and brings the row to that status.
 //!
-//! Where one process has the engine for itself, the [fate](crate::pipeline::Fate) of a lock's
-//! transaction is known or readable without waiting:
+//! The engine is exclusive to this process, so the [fate](crate::pipeline::Fate) of the lock's
+//! transaction is available without waiting:
 //!
 //! - *committed*: the lock becomes a version;
 //! - *rolled back*: the lock is removed;
-//! - *orphan*, of an earlier incarnation: its process has ended, since the engine admits one. The
-//!   primary decides, and is rolled back if it is still locked (Percolator);
+//! - *orphan*: the transaction began in an earlier incarnation, whose process has ended. The
+//!   primary determines the status;
 //! - *alive*: the lock stays.
+//!
+//! For an orphan lock on row `b` whose primary is row `a`:
+//!
+//! | row `a` | change of `a` | change of `b` |
+//! |---|---|---|
+//! | still locked | rolled back, with a rollback record | the lock is removed |
+//! | commit record or version of the transaction | none | the lock becomes that version |
+//! | rollback record | none | the lock is removed |
+//! | none of these | a rollback record is stored | the lock is removed |
+//!
+//! Row `a` is changed first, and its status is final from then on. So a crash in between is
+//! harmless, and resolvers may run concurrently: each finds the same status. The records are
+//! deleted by the [sweep](super::sweep), after the last orphan lock.
 
 use super::super::step_error::step_error;
 use super::resolve_locks::release_locks;
@@ -20,12 +33,12 @@ use crate::protocol::{
 };
 use crate::row::{Lock, RowKey};
 
-/// What became of a lock.
+/// The result of resolving a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockResolution {
     /// It was rolled forward or back.
     Resolved(TransactionStatus),
-    /// Another caller had resolved it before.
+    /// Another caller has resolved it already.
     AlreadyGone,
     /// Its transaction is running; the lock stays.
     OwnerAlive,
@@ -36,7 +49,8 @@ pub fn resolve_lock(rows: &Rows, row: &RowKey, lock: &Lock) -> Result<LockResolu
     crash_point!(ResolveLockSeen);
     let status = match rows.pipeline.fates().fate(lock.txn.start_ts) {
         Fate::Committed(commit_ts) => TransactionStatus::Committed(commit_ts),
-        // Read after the fate: a row that is still locked now had that fate.
+        // Read after the fate, whose entry lasts until the last lock is removed: if the row is
+        // still locked, the fate is valid for it.
         _ if !rows.is_locked_by(row, lock.txn)? => return Ok(LockResolution::AlreadyGone),
         Fate::RolledBack => {
             release_locks(rows, lock.txn, &[&(row.clone(), lock.clone())])?;
@@ -57,8 +71,8 @@ pub fn resolve_lock(rows: &Rows, row: &RowKey, lock: &Lock) -> Result<LockResolu
     Ok(LockResolution::Resolved(status))
 }
 
-/// Reads the primary of an orphan lock, and rolls it back if it is still locked: the status is final
-/// then. `None`: the row is no longer locked.
+/// Reads the primary of an orphan lock, and rolls it back unless it is committed. The returned
+/// status is final. `None`: the row is not locked any more.
 fn status_of_orphan(rows: &Rows, row: &RowKey, lock: &Lock) -> Result<Option<TransactionStatus>> {
     let (primary, txn) = (lock.primary.clone(), lock.txn);
     crash_point!(ResolveBeforeRollback);
@@ -70,7 +84,7 @@ fn status_of_orphan(rows: &Rows, row: &RowKey, lock: &Lock) -> Result<Option<Tra
         rows.run_step(&primary, txn.start_ts, SubmissionKind::NoCommit, |as_read| check_txn_status(as_read, &request))?;
     match checked {
         Ok(status) => Ok(Some(status)),
-        // The sweep has ended since, and transaction records are gone.
+        // The sweep has resolved the lock in the meantime, and deleted the transaction's record.
         Err(StepError::BelowSafePoint(_)) if !rows.is_locked_by(row, txn)? => Ok(None),
         Err(why) => Err(step_error(&primary, why, txn.start_ts)),
     }

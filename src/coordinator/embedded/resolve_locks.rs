@@ -1,8 +1,9 @@
-//! Applies the final status of a transaction to its locks, many at a time.
+//! Applies the final status of a transaction to its locks, many in one batch.
 //!
-//! The status is recorded before: at the primary, or in the [table of fates](crate::pipeline::Fate). So
-//! this is idempotent, and any number of callers may work on the same locks at once: a commit on its
-//! secondaries, a writer on what is in its way, the background on what is left.
+//! The status is recorded before, at the primary or in the [table of
+//! fates](crate::pipeline::Fate). So this is idempotent, and several callers may resolve the same
+//! locks concurrently: a commit its secondaries, a writer the locks that block it, the background
+//! worker the others.
 
 use super::rows::Rows;
 use crate::error::Result;
@@ -11,9 +12,9 @@ use crate::protocol::{Rollback, TransactionStatus, delete_txn_record, release_lo
 use crate::row::{Lock, Row, RowChange, RowKey, TxnId};
 use crate::timestamp::Timestamp;
 
-/// Resolves locks of one transaction, in batches as large as the engine takes. Those that another
-/// caller has resolved are skipped. With the last locks of a committed transaction its record goes,
-/// too: that `finishes` it.
+/// Resolves locks of one transaction, in batches as large as the engine allows. Locks that another
+/// caller has resolved are skipped. `finishes`: these are the last locks of the transaction, so the
+/// last batch also deletes its record.
 pub fn resolve_locks(
     rows: &Rows,
     txn: TxnId,
@@ -51,7 +52,7 @@ fn resolve_batch(
             _ => None,
         };
         let Some(done) = done else { return Ok(()) };
-        // Another caller has resolved this one, and is at work on the others.
+        // Another caller has resolved this lock, and may be resolving the others.
         let snapshot = rows.engine().snapshot()?;
         let mut still_locked = Vec::with_capacity(left.len());
         for locked in left {
@@ -63,8 +64,8 @@ fn resolve_batch(
     }
 }
 
-/// Turns locks of a committed transaction into versions together, or returns a row that is no longer
-/// locked. With the last of them the `record` of the commit goes.
+/// Turns locks of a committed transaction into versions, in one batch with the change that deletes
+/// the `record`. If a row is not locked any more, changes nothing and returns that row.
 fn roll_forward(
     rows: &Rows,
     txn: TxnId,
@@ -81,8 +82,8 @@ fn roll_forward(
     submit_resolution(rows, txn, changes, kind)
 }
 
-/// Removes locks of a transaction that is rolled back together, or returns a row that is no longer
-/// locked. No record is left: the status is known without it.
+/// Removes locks of a rolled-back transaction in one batch. If a row is not locked any more, changes
+/// nothing and returns that row. Stores no rollback record: the status follows without it.
 pub fn release_locks(rows: &Rows, txn: TxnId, locks: &[&(RowKey, Lock)]) -> Result<Option<RowKey>> {
     let change = |(row, lock): &&(RowKey, Lock)| -> Option<RowChange> {
         let as_locked = Row { lock: Some(lock.clone()), ..Row::default() };

@@ -1,4 +1,5 @@
-//! What every write of this coordinator is made of: changes of rows, handed to the pipeline.
+//! Row changes: how the parts of this coordinator build them, submit them to the pipeline, and turn
+//! a rejection into an error.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,16 +13,17 @@ use crate::protocol::{CommitRow, Step, StepError, commit};
 use crate::row::{Lock, Row, RowChange, RowKey, TxnId};
 use crate::timestamp::Timestamp;
 
-/// Rows that a two-phase commit changes together at most; others commit in between.
+/// Maximum number of rows in a batch of a two-phase commit, so that other commits get in between.
 const GROUP_ROWS_MAX: usize = 1024;
 
-/// Each refusal means that another caller made progress on the row; this many mean a defect.
+/// Each failed attempt means that another caller made progress on the row; this many mean a bug.
 const STEP_RETRIES_MAX: usize = 1000;
 
-/// Set once a value was stored in the data column, so that replaced values have to be looked for.
+/// Metadata entry: some value was stored in the data column, so a commit must check whether it
+/// replaces one.
 const DATA_COLUMN_USED: &str = "long values";
 
-/// The pipeline, and what all changes have in common.
+/// The pipeline, and the settings that all changes share.
 pub struct Rows {
     pub pipeline: Arc<Pipeline>,
     pub metrics: Arc<Metrics>,
@@ -40,7 +42,8 @@ impl Rows {
         self.pipeline.engine()
     }
 
-    /// Rows in one batch. One is left free: the last rows of a transaction take its record with them.
+    /// Maximum number of rows in one batch. One less than the engine allows, because the last batch
+    /// of a transaction also deletes its record.
     pub fn group_rows_max(&self) -> usize {
         (self.engine().capabilities().batch_rows_max - 1).clamp(1, GROUP_ROWS_MAX)
     }
@@ -60,14 +63,14 @@ impl Rows {
         Ok(())
     }
 
-    /// Whether a commit needs to know the version that it replaces: its value in the data column is
-    /// deleted with it, or it goes into the history.
+    /// Whether a commit needs the version that it replaces: to delete its value in the data column,
+    /// or to keep it as history.
     pub fn needs_old_version(&self) -> bool {
         self.uses_data_column() || self.keep_old_versions
     }
 
-    /// The row with the version that a commit replaces. Where that is not needed nothing is read: the
-    /// preconditions say what the row must look like.
+    /// The row with the version that a commit replaces. If that version is not needed, nothing is
+    /// read: the preconditions check the row.
     pub fn replaced(&self, row: &RowKey, txn: TxnId) -> Result<Row> {
         Ok(if self.needs_old_version() { self.engine().read_row(row, txn.start_ts)? } else { Row::default() })
     }
@@ -76,8 +79,8 @@ impl Rows {
         Ok(self.engine().read_row(row, txn.start_ts)?.lock.is_some_and(|found| found.txn == txn))
     }
 
-    /// Runs a protocol step on a row that others may be changing: reads, decides and submits until one
-    /// of its changes is applied.
+    /// Runs a protocol step on a row that other callers may be changing: reads, decides and submits
+    /// until the change is applied or the step fails.
     pub fn run_step<T>(
         &self,
         row: &RowKey,
@@ -104,8 +107,8 @@ impl Rows {
         Ok(matches!(self.pipeline.submit_internal(changes, kind)?, SubmitResult::Applied(_)))
     }
 
-    /// The change that commits a row which the transaction has locked with `lock`. A refusal is final:
-    /// another has finished the transaction, or the records contradict each other.
+    /// The change that commits a row which the transaction has locked with `lock`. An error is
+    /// final: the lock and `commit_ts` contradict each other.
     pub fn commit_change(
         &self,
         txn: TxnId,
@@ -128,15 +131,14 @@ impl Rows {
             .map_err(|why| step_error(row, why, commit_ts))
     }
 
-    /// The error for a commit that the pipeline has applied without a timestamp: what the store holds
-    /// is unknown.
+    /// The error for a commit that the pipeline has applied without a timestamp, which is a bug.
     pub fn missing_commit_ts_error(&self, txn: TxnId) -> Error {
         let TxnId { start_ts, owner } = txn;
         let what = format!("bug: the commit of transaction {start_ts} of owner {owner} has no timestamp");
         self.pipeline.failure().poison_undetermined(ErrorKind::Corruption(what).into())
     }
 
-    /// The error for a rejection, with what can be found out about the transaction in the way.
+    /// The error for a rejection, with the conflicting transaction if the row shows it.
     pub fn rejection_error(&self, rejection: Rejection, txn: TxnId, read_ts: Timestamp) -> Error {
         let (row, mut reason) = match rejection {
             Rejection::KeyspaceDropped(keyspace) => return ErrorKind::KeyspaceNotFound(keyspace).into(),
@@ -154,13 +156,13 @@ impl Rows {
             },
         };
         if let ConflictReason::NewerVersion(ts) = reason {
-            // A retry must see that commit, or it meets the same conflict. A failure is reported by the
-            // next call.
+            // A retry that does not see that commit conflicts again. An error here is ignored: the
+            // next call returns it.
             let _ = self.pipeline.wait_visible(ts);
         }
         let found = self.engine().read_row(&row, txn.start_ts).unwrap_or_default();
         let other = match reason {
-            // The row may have been written again; the later commit is as much in the way.
+            // The row may have been written again; the later commit conflicts as well.
             ConflictReason::NewerVersion(ts) => found.write.filter(|write| write.commit_ts >= ts).map(|write| {
                 if write.commit_ts > ts {
                     reason = ConflictReason::NewerVersion(write.commit_ts);
@@ -175,7 +177,7 @@ impl Rows {
     }
 }
 
-/// The change of a step; one without any effect if there was nothing to do.
+/// The change of a step; a change without effect if there is nothing to do.
 pub fn step_change<T>(step: Step<T>, row: &RowKey, txn: TxnId) -> RowChange {
     match step {
         Step::Apply(change, _) => change,

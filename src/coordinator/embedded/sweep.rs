@@ -1,8 +1,13 @@
-//! The sweep: resolves every lock that an earlier incarnation left, page by page.
+//! The sweep: resolves every orphan lock, page by page, and then deletes the transaction records of
+//! earlier incarnations.
 //!
-//! Opening never waits for it; readers and writers resolve what they meet in the meantime. When no
-//! orphan lock is left, no resolver needs the records of those transactions: the safe point moves to
-//! the opening of the store, durably, and then the records are deleted.
+//! Opening the store does not wait for the sweep: readers and writers resolve the orphan locks that
+//! they find. After the sweep they need not look for them.
+//!
+//! While an orphan lock is left, its resolver needs the record at the primary. So the order is:
+//! resolve all locks, advance the safe point to the first timestamp of this incarnation, sync, then
+//! delete the records. A resolver that found a lock earlier and now finds no record is stopped by
+//! the safe point: it must not conclude that the transaction was rolled back.
 
 use std::ops::Bound;
 
@@ -18,22 +23,22 @@ use crate::timestamp::Timestamp;
 
 const PAGE_ROWS: usize = 512;
 
-/// Where a sweep is.
+/// The position of a sweep in the lock column.
 #[derive(Default)]
 pub struct Sweep {
     after: Option<RowKey>,
 }
 
-/// What a page of the sweep has done.
+/// The result of one page.
 pub struct SweepProgress {
-    /// Orphan locks that were resolved.
+    /// Number of orphan locks that this page resolved.
     pub resolved: u64,
-    /// No orphan lock is left, nor any record of their transactions.
+    /// Whether no orphan lock is left, and no transaction record of an earlier incarnation.
     pub is_last: bool,
 }
 
 impl Sweep {
-    /// Resolves the orphans among the next locks.
+    /// Resolves the orphan locks of the next page.
     pub fn page(&mut self, rows: &Rows) -> Result<SweepProgress> {
         let fates = rows.pipeline.fates();
         let mut resolved = 0;
@@ -58,7 +63,8 @@ impl Sweep {
     }
 }
 
-/// Resolves the orphans among locks: the first of a transaction by its primary, the others together.
+/// Resolves the orphan locks among `locks`. The primary is read for the first lock of a
+/// transaction; the others have the same status and are resolved in a batch.
 fn resolve_orphans(rows: &Rows, locks: &[(RowKey, Lock)]) -> Result<u64> {
     let mut resolved = 0;
     let is_orphan = |(_, lock): &&(RowKey, Lock)| rows.pipeline.fates().fate(lock.txn.start_ts) == Fate::Orphan;
@@ -80,14 +86,14 @@ fn resolve_orphans(rows: &Rows, locks: &[(RowKey, Lock)]) -> Result<u64> {
                 rows.metrics.orphan_locks_resolved.add(same.len() as u64);
                 others
             }
-            // Another caller has resolved this one; the next has the status.
+            // Another caller has resolved this lock; the next one leads to the status.
             LockResolution::AlreadyGone | LockResolution::OwnerAlive => same.into_iter().chain(others).collect(),
         };
     }
     Ok(resolved)
 }
 
-/// Deletes the records of transactions that began before `before`. None of them has a lock left.
+/// Deletes the records of transactions that began before `before`, none of which has a lock left.
 fn delete_txn_records(rows: &Rows, before: Timestamp) -> Result<()> {
     let engine = rows.engine();
     if engine.txn_records(before, 1)?.is_empty() {

@@ -1,14 +1,25 @@
-//! Commit in two phases, after Percolator: lock every row, commit the primary, then the others.
+//! Two-phase commit, after Percolator: lock every row, commit the primary, then the secondaries.
+//! It is for transactions that do not fit one atomic batch, and for
+//! [`CommitProtocol::TwoPhase`](crate::CommitProtocol::TwoPhase).
 //!
 //! | step | if the process dies after it |
 //! |---|---|
-//! | prewrite all rows, in batches | rolled back: the primary is locked, not committed |
-//! | commit the primary's batch | committed: resolvers roll the other rows forward |
-//! | commit the secondaries, delete the record with the last | committed, nothing is left to do |
+//! | prewrite all rows in batches, the primary first | rolled back: the primary is locked |
+//! | commit the primary's batch: the commit point | committed: resolvers roll the others forward |
+//! | commit the secondaries in batches | committed; no lock is left |
 //!
-//! The primary's batch has as many rows as fit, so most transactions have no secondaries left after it,
-//! and need no record. After the commit point an error no longer means that nothing was committed: the
-//! commit is reported as undetermined, and the store fails; its next incarnation rolls forward.
+//! The leader of the pipeline allocates `commit_ts` when it applies the primary's batch, after all
+//! rows are locked. It is above the timestamp of every view that was opened before. So a reader may
+//! ignore the locks until then. After the commit point, the transaction's fate in memory gives
+//! readers the commit timestamp, and its record at the primary gives it to resolvers after a crash.
+//!
+//! The primary's batch has as many rows as fit, so most transactions have no secondaries after it.
+//! They need no transaction record. Otherwise the last batch of secondaries deletes the record.
+//!
+//! If a prewrite meets a conflict, the locks are released without a rollback record: the engine is
+//! exclusive, so no request of this transaction can arrive later. If a secondary cannot be written,
+//! the transaction is committed nevertheless: the commit returns *undetermined*, the store fails,
+//! and its next incarnation rolls forward.
 
 use std::sync::Arc;
 
@@ -24,11 +35,12 @@ use crate::protocol::TransactionStatus;
 use crate::row::{Lock, Mutation, RowChange, RowKey, SHORT_VALUE_MAX_BYTES, TxnId};
 use crate::timestamp::Timestamp;
 
-/// Rows that are committed together with the primary, at most.
-// Crash tests have few rows, and must meet rows that are still locked after the commit point.
+/// Maximum number of rows in the primary's batch.
+// Crash tests have few rows, and some must still be locked after the commit point.
 const PRIMARY_GROUP_ROWS_MAX: usize = if cfg!(feature = "crashtest") { 2 } else { usize::MAX };
 
-/// Commits; an error other than *undetermined* means that nothing of the transaction is left.
+/// Commits. After any error but *undetermined* the transaction is aborted. Its locks are released
+/// or, if the store has failed, left to the next incarnation.
 pub fn commit_two_phase(rows: &Rows, request: CommitRequest<'_>) -> Result<Timestamp> {
     let CommitRequest { txn, read_ts, writes, durable, conditions, attempt, timer, .. } = request;
     let Some(primary) = choose_primary(writes) else { return Err(empty_txn_error(txn)) };
@@ -58,7 +70,7 @@ pub fn commit_two_phase(rows: &Rows, request: CommitRequest<'_>) -> Result<Times
     let commit_ts = match committed {
         Ok(commit_ts) => commit_ts,
         Err(why) => {
-            // A failed pipeline takes no changes; the next incarnation resolves the locks.
+            // A failed pipeline accepts no changes; the next incarnation resolves the locks.
             if rows.pipeline.failure().reason().is_none() {
                 crash_point!(PrewriteConflict if !locks.is_empty());
                 roll_back_prewrites(rows, &locks, txn)?;
@@ -80,8 +92,8 @@ pub fn commit_two_phase(rows: &Rows, request: CommitRequest<'_>) -> Result<Times
     Ok(commit_ts)
 }
 
-/// Commits the primary, which comes first, with the rows of its batch. If that `finishes` the
-/// transaction, no resolver will read the primary, and no record is kept.
+/// Commits the primary, which is the first of `locks`, with the rows of its batch. If that
+/// `finishes` the transaction, no transaction record is stored: no lock is left to resolve.
 fn commit_primary_group(
     rows: &Rows,
     this: &TwoPhaseTxn<'_>,
@@ -93,7 +105,7 @@ fn commit_primary_group(
         return Err(empty_txn_error(this.txn));
     }
     crash_point!(PrewriteAll);
-    // The leader sets the commit timestamp, above every timestamp handed out before.
+    // The leader replaces the commit timestamp by one above all timestamps allocated so far.
     let change = |(index, (row, lock)): (usize, &(RowKey, Lock))| {
         rows.commit_change(this.txn, row, lock, lock.min_commit_ts, index == 0 && !finishes)
     };
@@ -108,7 +120,7 @@ fn commit_primary_group(
     }
 }
 
-/// Turns the other locks into versions; the record of the commit goes with the last.
+/// Turns the other locks into versions. The last batch deletes the transaction record.
 fn commit_secondaries(
     rows: &Rows,
     this: &TwoPhaseTxn<'_>,
@@ -125,7 +137,7 @@ fn commit_secondaries(
     Ok(())
 }
 
-/// Releases the locks of a commit that met a conflict.
+/// Releases the locks of a commit that failed before the commit point.
 fn roll_back_prewrites(rows: &Rows, locks: &[(RowKey, Lock)], txn: TxnId) -> Result<()> {
     crash_point!(RollbackBefore);
     let Some((primary, _)) = locks.first() else { return Ok(()) };

@@ -1,11 +1,11 @@
-//! Wakes the background thread.
+//! Wakes the background worker before its idle interval ends.
 
 use std::sync::Arc;
 
 use crate::runtime::Parker;
 use crate::sync::Mutex;
 
-/// The parker of the background thread, once that runs.
+/// The parker of the background worker, once its thread runs.
 #[derive(Default)]
 pub struct BackgroundWaker(Mutex<Option<Arc<dyn Parker>>>);
 

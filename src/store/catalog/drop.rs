@@ -1,9 +1,11 @@
 //! Dropping keyspaces.
 //!
-//! Dropping first marks the handles, which every commit looks at when it is applied; so no commit is applied behind the
-//! drop. Whoever reads through a marked handle asks the catalog, at the moment that it reads at. The rows go later, in the
-//! background, when no view is left that was opened before the drop, and when no lock of an earlier life is left anywhere,
-//! because its primary might lie in the keyspace.
+//! 1. The drop marks the handles as dropped. Every commit checks the mark when it is applied, so no
+//!    commit to the keyspace is applied after the drop's. A read through a marked handle looks up
+//!    the catalog in its view.
+//! 2. The background worker purges the keyspace: it deletes the rows when no view from before the
+//!    drop is left. Before that, the locks of all ended transactions must be resolved, because
+//!    their primaries may be in the keyspace.
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::row::KeyspaceId;
@@ -14,32 +16,37 @@ use crate::store::{Keyspace, Store, Txn};
 use crate::timestamp::Timestamp;
 
 impl Store {
-    /// Drops a keyspace and everything in it. Snapshots and transactions that were begun before go on reading it through
-    /// the handles that there are; those begun later answer [`ErrorKind::KeyspaceNotFound`]. Nobody can write to it any more,
-    /// and a transaction that has already does not commit. Its space is given back later.
+    /// Drops a keyspace and all its rows. Earlier snapshots and transactions can still read it
+    /// through existing handles. Later ones return [`ErrorKind::KeyspaceNotFound`], as do all
+    /// writes, and commits of transactions that have written to it. Its space is released later, in
+    /// the background.
     ///
     /// # Errors
-    /// [`ErrorKind::KeyspaceNotFound`], [`ErrorKind::InvalidArgument`] on an engine shared with other processes, and those
-    /// of a commit.
+    /// [`ErrorKind::KeyspaceNotFound`], [`ErrorKind::InvalidArgument`] on a shared engine, and
+    /// those of [`Txn::commit`].
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
-        // Whether it was dropped is not known only where the store has failed anyway.
-        let (ending, id) = self.begin_drop(name)?;
+        // An error undoes the pending drop. If the commit is undetermined the store has failed, so
+        // the handles are unusable in any case.
+        let (pending, id) = self.begin_drop(name)?;
         self.commit_drop(id, name)?;
-        ending.done();
+        pending.done();
         Ok(())
     }
 
-    /// Removes all rows of a keyspace at once, however many: an empty one takes its name, and the old one is dropped
-    /// ([`Store::drop_keyspace`] says what that means to those who read it), in one transaction of the catalog. The answer is a
-    /// handle of the new one; the old handles stay those of the old one, so a transaction that has written through them does not
-    /// commit. No row is read or locked.
+    /// Removes all rows of a keyspace, however many, in one short transaction: it gives the name to
+    /// a new, empty keyspace and drops the old one, with the effects of [`Store::drop_keyspace`].
+    /// Reads and locks no rows.
     ///
-    /// To remove rows in a transaction with others: [`Txn::delete_range`](crate::Txn::delete_range).
+    /// Returns a handle of the new keyspace. Existing handles stay those of the old one, so a
+    /// transaction that has written through them does not commit.
+    ///
+    /// To delete rows atomically with other changes, use
+    /// [`Txn::delete_range`](crate::Txn::delete_range).
     ///
     /// # Errors
     /// Those of [`Store::drop_keyspace`].
     pub fn truncate_keyspace(&self, name: &str) -> Result<Keyspace> {
-        let (ending, old) = self.begin_drop(name)?;
+        let (pending, old) = self.begin_drop(name)?;
         let catalog = self.catalog();
         let new = self.transact(|txn| {
             check_name_unchanged(txn, &catalog, name, old)?;
@@ -48,11 +55,11 @@ impl Store {
             txn.put(&catalog, dropped_key(old), b"")?;
             Ok::<_, Error>(new)
         })?;
-        ending.done();
+        pending.done();
         Ok(self.open_handle(new, name))
     }
 
-    /// Marks the handles.
+    /// Marks the handles as dropped.
     fn begin_drop(&self, name: &str) -> Result<(PendingDrop<'_>, KeyspaceId)> {
         self.inner.check_open()?;
         self.inner.check_writable()?;
@@ -71,25 +78,25 @@ impl Store {
         txn.commit().map(drop)
     }
 
-    /// Gives back the space of dropped keyspaces that nobody can need any more.
-    pub(in crate::store) fn erase_dropped(&self) -> Result<()> {
+    /// Deletes the rows of dropped keyspaces that no view can read.
+    pub(in crate::store) fn purge_dropped(&self) -> Result<()> {
         let coordinator = &*self.inner.coordinator;
-        // A resolver may have to read a primary in a dropped keyspace.
+        // A lock resolver may have to read a primary in a dropped keyspace.
         if coordinator.may_read_primaries() {
             return Ok(());
         }
         let catalog = self.catalog();
         let view = coordinator.begin()?.0;
-        let listed: Vec<_> = self.scan_entries(&view, DROPPED_PREFIX).collect::<Result<_>>()?;
-        for (key, what) in listed {
+        let entries: Vec<_> = self.scan_entries(&view, DROPPED_PREFIX).collect::<Result<_>>()?;
+        for (key, value) in entries {
             let KeyspaceId(id) = decode_dropped_id(&key)?;
-            // Those that are not to be taken for dropped yet are noted as dropped at the end of time.
-            let noted = self.inner.catalog.dropped.lock().get(&id).copied().unwrap_or_default();
+            // Pending drops and staged keyspaces have timestamp MAX, so they are skipped.
+            let recorded = self.inner.catalog.dropped.lock().get(&id).copied().unwrap_or_default();
             let committed =
-                self.inner.engine.snapshot()?.write(&catalog.row(&key))?.map_or(noted, |drop| drop.commit_ts);
-            let dropped_at = noted.max(committed);
-            // A keyspace that never had a name is in no history.
-            let may_be_read = if what == STAGED_MARK {
+                self.inner.engine.snapshot()?.write(&catalog.row(&key))?.map_or(recorded, |drop| drop.commit_ts);
+            let dropped_at = recorded.max(committed);
+            // A keyspace that never had a name is not in the history.
+            let may_be_read = if value == STAGED_MARK {
                 coordinator.watermarks().is_none_or(|marks| marks.oldest_read_ts < dropped_at)
             } else {
                 !coordinator.is_below_gc_horizon(dropped_at)?
@@ -97,15 +104,16 @@ impl Store {
             if may_be_read {
                 continue;
             }
-            // Checked again after the drop's timestamp was read: a commit before it is in the table of fates
-            // until its last lock is gone.
+            // Checked again after the drop's timestamp is read: the table of fates has every commit
+            // before the drop until its last lock is resolved.
             if coordinator.may_read_primaries() && !mutated!(DropCheckedOnce) {
                 return Ok(());
             }
             crash_point!(KeyspaceDropped);
             coordinator.delete_keyspace(KeyspaceId(id))?;
             crash_point!(KeyspaceDataDeleted);
-            // By hand: the background must not queue for a permit that a caller of `close` may hold.
+            // Not by `transact`: the background worker must not wait for a permit, whose holder may
+            // wait in `close` for this worker.
             let mut txn = self.begin()?;
             txn.delete(&catalog, &key)?;
             txn.commit()?;
@@ -114,7 +122,8 @@ impl Store {
     }
 }
 
-/// Keyspaces that are marked as dropped and go on unless that is [`done`](PendingDrop::done).
+/// Keyspaces that are marked as dropped. The marks are removed unless [`done`](PendingDrop::done)
+/// is called.
 pub(in crate::store) struct PendingDrop<'a> {
     store: &'a Store,
     keyspaces: Vec<Keyspace>,
@@ -122,23 +131,24 @@ pub(in crate::store) struct PendingDrop<'a> {
 
 impl<'a> PendingDrop<'a> {
     pub fn new(store: &'a Store, keyspaces: Vec<Keyspace>) -> Result<Self> {
-        let mut ending = Self { store, keyspaces: Vec::new() };
+        let mut pending = Self { store, keyspaces: Vec::new() };
         for keyspace in keyspaces {
             if !keyspace.inner.descriptor.mark_dropped() {
                 return Err(keyspace.not_found_error());
             }
-            // Listed before it is committed, so that its rows are not taken for those of an earlier life's drop.
+            // Recorded before the commit, or the background worker would take it for a drop of an
+            // earlier incarnation.
             store.inner.catalog.dropped.lock().insert(keyspace.id().0, Timestamp::MAX);
-            ending.keyspaces.push(keyspace);
+            pending.keyspaces.push(keyspace);
         }
-        Ok(ending)
+        Ok(pending)
     }
 
     pub fn of(&self, name: &str) -> Option<KeyspaceId> {
         self.keyspaces.iter().find(|keyspace| keyspace.name() == name).map(Keyspace::id)
     }
 
-    /// The drop is committed and visible.
+    /// To be called when the drop is committed and visible.
     pub fn done(mut self) {
         let visible = self.store.stats().visible_ts;
         let mut dropped = self.store.inner.catalog.dropped.lock();
@@ -157,14 +167,14 @@ impl Drop for PendingDrop<'_> {
     }
 }
 
-/// Takes the keyspace's name away, and lists it among those that were dropped.
+/// Deletes the keyspace's name, and lists it as dropped.
 pub(in crate::store) fn unlink_name(txn: &mut Txn, catalog: &Keyspace, name: &str, id: KeyspaceId) -> Result<()> {
     check_name_unchanged(txn, catalog, name, id)?;
     txn.delete(catalog, name_key(name))?;
     txn.put(catalog, dropped_key(id), b"")
 }
 
-/// Makes sure that the name is still this keyspace's when the transaction commits.
+/// Ensures that the name is this keyspace's when the transaction commits.
 pub(in crate::store) fn check_name_unchanged(
     txn: &mut Txn,
     catalog: &Keyspace,

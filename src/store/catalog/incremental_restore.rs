@@ -1,8 +1,9 @@
-//! Increments: what a restored store becomes when the next part of its source's dumps is put over it.
+//! Restoring incremental dumps.
 //!
-//! One transaction changes rows and catalog, and it is streamed, so its size is bounded by the disk only. The catalog's rows come first:
-//! they are locked, and checked for conflicts, before the first row of the dump is read, and stay so until the end. Rows of new keyspaces
-//! are committed apart, into keyspaces that have no name until that transaction gives it to them.
+//! One large transaction changes the rows and the catalog, so only the disk bounds its size. The
+//! catalog's rows come first: they are locked, and checked for conflicts, before the first row of
+//! the dump is read, and stay locked until the end. Rows of new keyspaces are committed separately,
+//! into [staged](StagedKeyspaces) keyspaces, which that transaction names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,31 +15,31 @@ use crate::store::catalog::restore_origin::RestoreOrigin;
 use crate::store::catalog::{NAME_PREFIX, StagedKeyspaces, check_name, decode_id, dropped_key, entry_name, name_key};
 use crate::store::{DumpHeader, Durability, Keyspace, OnExisting, Store, Txn, TxnOptions};
 
-/// So often the catalog is tried before the first row, where others change it at the same time.
+/// The maximum number of attempts to lock the catalog's rows, if other transactions change them.
 const CATALOG_ATTEMPTS: u32 = 30;
 const RETRY_DELAY: Duration = Duration::from_millis(5);
-/// So much of what the transaction writes is kept in memory.
+/// The maximum size of the transaction's writes in memory.
 const PENDING_BYTES_MAX: usize = 1 << 20;
 
-/// A keyspace of the source.
+/// A keyspace of the source store, as listed in the dump.
 pub(in crate::store) struct Listed {
     pub id: u32,
     pub name: String,
-    /// Not there when the increment begins; so the dump has all of it.
+    /// It did not exist at the start of the incremental dump, so the dump has all its rows.
     pub is_new: bool,
 }
 
-/// An increment that is being restored.
+/// The restore of an incremental dump.
 pub(in crate::store) struct Increment<'a> {
     store: &'a Store,
-    unnamed: StagedKeyspaces<'a>,
+    staged: StagedKeyspaces<'a>,
     txn: Txn,
-    /// By their numbers at the source; those to be filled apart are marked.
+    /// The keyspaces by their ids in the source store, and whether they are staged.
     targets: BTreeMap<u32, (Keyspace, bool)>,
     catalog: CatalogChanges,
 }
 
-/// What becomes of the catalog.
+/// The drops and renames that the commit makes.
 #[derive(Default)]
 struct CatalogChanges {
     dropped: Vec<Keyspace>,
@@ -46,15 +47,16 @@ struct CatalogChanges {
 }
 
 impl<'a> Increment<'a> {
-    /// Sees whether it fits, and locks what it changes of the catalog.
+    /// Checks that the dump follows the last restored one, and locks the rows of the catalog that
+    /// it changes.
     pub fn begin(store: &'a Store, header: &DumpHeader, listed: &[Listed], existing: OnExisting) -> Result<Self> {
         let catalog = store.catalog();
-        // Before anything is written.
+        // Checked before anything is written.
         check_origin(&mut store.begin()?, &catalog, header)?;
-        let (mut unnamed, mut targets) = (StagedKeyspaces::new(store), BTreeMap::new());
+        let (mut staged, mut targets) = (StagedKeyspaces::new(store), BTreeMap::new());
         for new in listed.iter().filter(|listed| listed.is_new) {
-            unnamed.create(&new.name)?;
-            targets.extend(unnamed.last().map(|keyspace| (new.id, (keyspace, true))));
+            staged.create(&new.name)?;
+            targets.extend(staged.last().map(|keyspace| (new.id, (keyspace, true))));
         }
         let mut attempt = 1;
         loop {
@@ -64,9 +66,9 @@ impl<'a> Increment<'a> {
             let locked = change_catalog(&mut txn, &catalog, header, listed, existing, &mut targets);
             match locked.and_then(|changes| txn.lock_buffered_rows_now().map(|()| changes)) {
                 Ok(catalog) => {
-                    // A row is what the source has, whatever was committed here since.
+                    // Rows of the dump replace whatever was committed in this store meanwhile.
                     txn.skip_conflict_check();
-                    return Ok(Self { store, unnamed, txn, targets, catalog });
+                    return Ok(Self { store, staged, txn, targets, catalog });
                 }
                 Err(why) if why.is_retryable() && attempt < CATALOG_ATTEMPTS => {
                     drop(txn);
@@ -78,57 +80,57 @@ impl<'a> Increment<'a> {
         }
     }
 
-    /// The keyspace that has this number at the source, and whether it is one to be filled apart.
-    pub fn target(&self, number: u32) -> Option<(Keyspace, bool)> {
-        self.targets.get(&number).cloned()
+    /// The keyspace with this id in the source store, and whether it is staged.
+    pub fn target(&self, id: u32) -> Option<(Keyspace, bool)> {
+        self.targets.get(&id).cloned()
     }
 
-    /// Sets a row of a keyspace that is there, or removes it.
+    /// Writes or deletes a row of an existing keyspace.
     pub fn apply_row(&mut self, keyspace: &Keyspace, key: &[u8], value: Option<&[u8]>) -> Result<()> {
         match value {
             Some(value) => self.txn.put(keyspace, key, value)?,
             None => self.txn.delete(keyspace, key)?,
         }
-        let enough = PENDING_BYTES_MAX.min(self.store.inner.options.max_transaction_bytes / 2);
-        if self.txn.buffered_bytes() >= enough { self.txn.lock_buffered_rows_now() } else { Ok(()) }
+        let max_bytes = PENDING_BYTES_MAX.min(self.store.inner.options.max_transaction_bytes / 2);
+        if self.txn.buffered_bytes() >= max_bytes { self.txn.lock_buffered_rows_now() } else { Ok(()) }
     }
 
-    /// Makes all of it visible, durably.
+    /// Commits the restore, durably.
     pub fn commit(self) -> Result<()> {
-        let Self { store, unnamed, txn, catalog, .. } = self;
-        let ending = PendingDrop::new(store, catalog.dropped)?;
-        unnamed.publish_soon();
+        let Self { store, staged, txn, catalog, .. } = self;
+        let pending = PendingDrop::new(store, catalog.dropped)?;
+        staged.publish_soon();
         txn.commit()?;
-        ending.done();
+        pending.done();
         for (id, name) in catalog.renamed {
             store.open_handle(id, &name).inner.descriptor.rename(&name);
         }
-        drop(unnamed);
+        drop(staged);
         Ok(())
     }
 }
 
-/// Whether the last restore ended where the increment begins.
+/// Checks that the last restored dump ended where the incremental one starts.
 fn check_origin(txn: &mut Txn, catalog: &Keyspace, header: &DumpHeader) -> Result<RestoreOrigin> {
     let since = header.since.unwrap_or_default();
     let Some(origin) = RestoreOrigin::read(txn, catalog)? else {
         return Err(Error::invalid(format!(
-            "the dump is an increment that begins at {since:#}, and nothing was restored here that it could follow: restore the dump before it first"
+            "the incremental dump starts at {since:#}, but nothing was restored here that it can follow: restore its base dump first"
         )));
     };
     if Some(origin.store_id) != header.store_id {
-        return Err(Error::invalid("the dump is an increment of another store than the one that was restored here"));
+        return Err(Error::invalid("the incremental dump is of another store than the last restored dump"));
     }
     if origin.restored_ts != since {
         return Err(Error::invalid(format!(
-            "the dump is an increment that begins at {since:#}, and what was restored here ends at {:#}",
+            "the incremental dump starts at {since:#}, but the last restored dump ends at {:#}",
             origin.restored_ts
         )));
     }
     Ok(origin)
 }
 
-/// Writes the catalog as it is to be. New keyspaces are among the targets already.
+/// Writes the catalog's changes. `targets` has the new keyspaces; this adds the existing ones.
 fn change_catalog(
     txn: &mut Txn,
     catalog: &Keyspace,
@@ -145,43 +147,43 @@ fn change_catalog(
         names.extend(entry_name(&key).map(|name| Ok::<_, Error>((decode_id(&id)?, name))).transpose()?);
     }
     let mut changes = CatalogChanges::default();
-    let stays: BTreeSet<u32> = listed.iter().filter(|listed| !listed.is_new).map(|listed| listed.id).collect();
-    for (number, id) in &origin.keyspaces {
-        // Those that were dropped here as well need nothing.
-        if let Some(name) = names.get(id).filter(|_| !stays.contains(number)) {
+    let existing_ids: BTreeSet<u32> = listed.iter().filter(|listed| !listed.is_new).map(|listed| listed.id).collect();
+    for (source_id, id) in &origin.keyspaces {
+        // A keyspace that was dropped in both stores has no name in this one.
+        if let Some(name) = names.get(id).filter(|_| !existing_ids.contains(source_id)) {
             unlink_name(txn, catalog, name, *id)?;
             changes.dropped.push(store.open_handle(*id, name));
         }
     }
-    // All old names go before any new one comes: two keyspaces may have exchanged theirs.
-    let mut named = Vec::new();
-    for Listed { id: number, name, is_new } in listed {
+    // All old names are deleted before new ones are written: two keyspaces may have swapped names.
+    let mut new_names = Vec::new();
+    for Listed { id: source_id, name, is_new } in listed {
         if *is_new {
-            let (keyspace, _) = targets.get(number).ok_or_else(|| unknown(name))?;
+            let (keyspace, _) = targets.get(source_id).ok_or_else(|| unknown_keyspace(name))?;
             txn.delete(catalog, dropped_key(keyspace.id()))?;
-            named.push((keyspace.id(), name));
+            new_names.push((keyspace.id(), name));
             continue;
         }
-        let id = *origin.keyspaces.get(number).ok_or_else(|| unknown(name))?;
-        let before = names.get(&id).ok_or_else(|| {
+        let id = *origin.keyspaces.get(source_id).ok_or_else(|| unknown_keyspace(name))?;
+        let old_name = names.get(&id).ok_or_else(|| {
             Error::invalid(format!(
-                "the keyspace {name:?} was dropped or truncated here, and the increment has only what has changed in it"
+                "keyspace {name:?} was dropped or truncated here, and the incremental dump has only its changes: restore a full dump"
             ))
         })?;
-        targets.insert(*number, (store.open_handle(id, name), false));
-        check_name_unchanged(txn, catalog, before, id)?;
-        if before != name {
+        targets.insert(*source_id, (store.open_handle(id, name), false));
+        check_name_unchanged(txn, catalog, old_name, id)?;
+        if old_name != name {
             check_name(name)?;
-            txn.delete(catalog, name_key(before))?;
-            named.push((id, name));
+            txn.delete(catalog, name_key(old_name))?;
+            new_names.push((id, name));
             changes.renamed.push((id, name.clone()));
         }
     }
-    for (id, name) in named {
+    for (id, name) in new_names {
         if let Some(other) = txn.get_for_update(catalog, name_key(name))? {
             if existing == OnExisting::Fail {
                 return Err(Error::invalid(format!(
-                    "there is a keyspace {name:?} here that was not restored, and the dump has one of that name: say that keyspaces may be replaced"
+                    "keyspace {name:?} of the dump exists here and was not restored: rename or drop it, or allow that it is replaced (OnExisting::Replace)"
                 )));
             }
             let other = decode_id(&other)?;
@@ -190,13 +192,13 @@ fn change_catalog(
         }
         txn.put(catalog, name_key(name), id.0.to_be_bytes())?;
     }
-    let keyspaces = targets.iter().map(|(number, (keyspace, _))| (*number, keyspace.id())).collect();
+    let keyspaces = targets.iter().map(|(source_id, (keyspace, _))| (*source_id, keyspace.id())).collect();
     let origin = RestoreOrigin { store_id: origin.store_id, restored_ts: header.read_ts, keyspaces };
     RestoreOrigin::write(Some(&origin), txn, catalog)?;
     Ok(changes)
 }
 
-fn unknown(name: &str) -> Error {
-    let what = format!("the increment has changes of the keyspace {name:?}, which the dump before it does not have");
+fn unknown_keyspace(name: &str) -> Error {
+    let what = format!("the incremental dump has changes of keyspace {name:?}, which its base dump does not have");
     ErrorKind::Corruption(what).into()
 }

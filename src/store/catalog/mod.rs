@@ -1,17 +1,19 @@
-//! The catalog: which keyspaces there are.
+//! The catalog: the keyspaces of the store.
 //!
-//! It is kept as rows of a keyspace of its own, number 0, and changed by ordinary transactions, so creating and dropping
-//! are as atomic, durable and versioned as everything else:
+//! It is a keyspace of its own, with id 0, changed by ordinary transactions. So creating and
+//! dropping keyspaces is atomic, durable and versioned:
 //!
 //! ```text
-//!   name/<name>      -> the keyspace's number
-//!   next             -> the number that the next keyspace gets; never goes back
-//!   dropped/<number> -> nothing, or `new` if it never had a name; its rows are still to be erased
-//!   lock/<name>      -> the leases of the lock of this name; see `locks::leases`
+//!   name/<name>      -> the keyspace's id
+//!   next             -> the id of the next keyspace; never decreases
+//!   dropped/<id>     -> empty, or `new` if it never had a name; its rows are to be deleted
+//!   lock/<name>      -> the leases of this named lock: see `named_locks::lease_rows`
+//!   restored         -> the last restored dump: see `restore_origin`
+//!   restored/<id>    -> the keyspace here that has this id in the dump
 //! ```
 //!
-//! A dropped keyspace goes in two steps, see `dropping`; a restored one comes in two, see `unnamed`. What a view shows of either:
-//! see `presence`. What `restored` begins with says of which dump the store holds what.
+//! A keyspace is dropped in two steps ([`drop`](mod@drop)) and restored in two ([`staging`]).
+//! [`visibility`] is what a view shows of either.
 
 pub(in crate::store) mod drop;
 pub(in crate::store) mod incremental_restore;
@@ -39,32 +41,33 @@ use crate::timestamp::Timestamp;
 
 pub(in crate::store) const CATALOG_ID: KeyspaceId = KeyspaceId(0);
 const NAME_PREFIX: &str = "name/";
-/// Leases of locks, by name: see `locks::leases`.
+/// Leases of named locks, by name: see `named_locks::lease_rows`.
 pub(in crate::store) const LOCK_PREFIX: &str = "lock/";
 const NEXT_ID_KEY: &[u8] = b"next";
 const DROPPED_PREFIX: &str = "dropped/";
-/// What is said there of a keyspace that was made and is still to be named.
+/// The value of a `dropped/` entry of a staged keyspace, which is not named yet.
 const STAGED_MARK: &[u8] = b"new";
 
-/// The handles that were given out.
+/// The open handles, and the drops of this incarnation.
 #[derive(Default)]
 pub(in crate::store) struct Catalog {
     open: Mutex<HashMap<u32, Arc<KeyspaceInner>>>,
-    /// Dropped in this life of the store, and when; until the drop is committed, later than anything.
+    /// The keyspaces dropped in this incarnation, with a timestamp at or above the drop's commit;
+    /// MAX until the drop is committed.
     dropped: Mutex<HashMap<u32, Timestamp>>,
 }
 
 impl Store {
-    /// Opens a keyspace, and creates it if there is none of this name.
+    /// Opens a keyspace, and creates it if it does not exist.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] when the name is empty, longer than [`MAX_KEYSPACE_NAME_BYTES`] or holds control
-    /// characters, and those of a commit.
+    /// [`ErrorKind::InvalidArgument`] if the name is empty, longer than [`MAX_KEYSPACE_NAME_BYTES`]
+    /// or contains control characters, and those of [`Txn::commit`].
     pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
         check_name(name)?;
         if let Some(id) = self.lookup_id(name)? {
             let found = self.open_handle(id, name);
-            // It may have been dropped since it was found.
+            // It may have been dropped after the lookup.
             if !found.inner.descriptor.is_dropped() {
                 return Ok(found);
             }
@@ -83,26 +86,26 @@ impl Store {
         Ok(self.open_handle(id, name))
     }
 
-    /// Opens a keyspace that exists.
+    /// Opens an existing keyspace.
     ///
     /// # Errors
-    /// [`ErrorKind::KeyspaceNotFound`] when it does not.
+    /// [`ErrorKind::KeyspaceNotFound`] if it does not exist, and those of [`Snapshot::get`].
     pub fn existing_keyspace(&self, name: &str) -> Result<Keyspace> {
         let id = self.lookup_id(name)?.ok_or_else(|| ErrorKind::KeyspaceNotFound(name.into()))?;
         Ok(self.open_handle(id, name))
     }
 
-    /// The names of all keyspaces, in order.
+    /// The names of all keyspaces, sorted.
     ///
     /// # Errors
-    /// Those of reading.
+    /// Those of [`Snapshot::get`].
     pub fn keyspace_names(&self) -> Result<Vec<String>> {
         Ok(self.snapshot()?.keyspaces()?.iter().map(|keyspace| keyspace.name().to_owned()).collect())
     }
 
-    /// Gives a keyspace another name, in one transaction of the catalog. Nothing else changes: handles go on to work, transactions
-    /// that write to it commit, and snapshots that were taken before list it under its old name. The answer is a handle that
-    /// knows the new one.
+    /// Renames a keyspace, in one transaction. Existing handles stay valid, transactions that write
+    /// to it can commit, and earlier snapshots list it under its old name. Returns a handle with
+    /// the new name.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
@@ -110,14 +113,14 @@ impl Store {
     /// let draft = store.keyspace("draft")?;
     /// store.transact(|txn| txn.put(&draft, "title", "Snow"))?;
     /// let book = store.rename_keyspace("draft", "book")?;
-    /// assert_eq!((book.name(), store.keyspaces()?), ("book", vec!["book".to_owned()]));
+    /// assert_eq!((book.name(), store.keyspace_names()?), ("book", vec!["book".to_owned()]));
     /// assert_eq!(store.snapshot()?.get(&draft, "title")?, Some(b"Snow".to_vec()));
     /// # Ok(()) }
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::KeyspaceNotFound`], [`ErrorKind::InvalidArgument`] when there is a keyspace of the new name or there can be
-    /// none ([`Store::keyspace`]), and those of a commit.
+    /// [`ErrorKind::KeyspaceNotFound`], [`ErrorKind::InvalidArgument`] if a keyspace of the new
+    /// name exists or the new name is invalid ([`Store::keyspace`]), and those of [`Txn::commit`].
     pub fn rename_keyspace(&self, name: &str, to: &str) -> Result<Keyspace> {
         check_name(to)?;
         self.inner.check_open()?;
@@ -127,7 +130,7 @@ impl Store {
             let listed = txn.get_for_update(&catalog, name_key(name))?;
             let listed = listed.ok_or_else(|| ErrorKind::KeyspaceNotFound(name.into()))?;
             if txn.get_for_update(&catalog, name_key(to))?.is_some() {
-                return Err(Error::invalid(format!("there is a keyspace {to:?} already")));
+                return Err(Error::invalid(format!("keyspace {to:?} already exists")));
             }
             txn.delete(&catalog, name_key(name))?;
             txn.put(&catalog, name_key(to), &listed)?;
@@ -167,34 +170,35 @@ impl Store {
         self.inner.instance_id
     }
 
-    /// The catalog's entries of a kind. They are the store's own to read, so that no list shows who does.
+    /// The catalog's entries with a prefix. The reader is internal, so it is not in the list of
+    /// active transactions.
     pub(in crate::store) fn scan_entries(&self, view: &Arc<ReadView>, kind: &str) -> Scan {
         let range = prefix_range(&self.catalog(), kind.as_bytes());
         Scan::new(self, &self.unregistered_reader(Arc::clone(view)), Ok((None, None, range)))
     }
 
-    /// Which of the keyspaces were dropped in an earlier life of the store; each had a name at some moment. A drop of this life needs
-    /// no search: it has marked the handles.
+    /// The given keyspaces, all of which had a name once, that were dropped in an earlier
+    /// incarnation. Drops of this incarnation need no lookup: they have marked the handles.
     fn dropped_before_open(&self, ids: impl Iterator<Item = KeyspaceId>) -> Result<HashSet<KeyspaceId>> {
-        let mut gone: HashSet<_> = {
+        let mut dropped: HashSet<_> = {
             let open = self.inner.catalog.open.lock();
             ids.filter(|id| !open.contains_key(&id.0)).collect()
         };
-        if !gone.is_empty() {
-            let now = self.inner.coordinator.begin()?.0;
-            for row in self.scan_entries(&now, NAME_PREFIX) {
-                gone.remove(&decode_id(&row?.1)?);
+        if !dropped.is_empty() {
+            let view = self.inner.coordinator.begin()?.0;
+            for row in self.scan_entries(&view, NAME_PREFIX) {
+                dropped.remove(&decode_id(&row?.1)?);
             }
         }
-        Ok(gone)
+        Ok(dropped)
     }
 
-    /// The numbers of the keyspaces that have a name at the view.
+    /// The ids of the keyspaces that have a name in the view.
     pub(in crate::store) fn ids_at(&self, view: &Arc<ReadView>) -> Result<BTreeSet<u32>> {
         self.names_at(view).map(|named| Ok(named?.1.0)).collect()
     }
 
-    /// The keyspaces that have a name at the view, in the order of their names.
+    /// The keyspaces that have a name in the view, ordered by name.
     pub(in crate::store) fn names_at(
         &self,
         view: &Arc<ReadView>,
@@ -205,12 +209,12 @@ impl Store {
         })
     }
 
-    /// The keyspaces that are still to be erased at the view.
+    /// The keyspaces that are dropped in the view, but not purged.
     pub(in crate::store) fn dropped_at(&self, view: &Arc<ReadView>) -> Result<Vec<KeyspaceId>> {
         self.scan_entries(view, DROPPED_PREFIX).map(|row| decode_dropped_id(&row?.0)).collect()
     }
 
-    /// The name of a keyspace that has a handle.
+    /// The current name of a keyspace that has a handle.
     pub(in crate::store) fn cached_name(&self, id: KeyspaceId) -> Option<String> {
         self.inner.catalog.open.lock().get(&id.0).map(|keyspace| keyspace.descriptor.name().to_string())
     }
@@ -229,32 +233,32 @@ impl Store {
 }
 
 impl Snapshot {
-    /// The keyspaces that there are in this view, in the order of their names.
+    /// The keyspaces of this snapshot, ordered by name.
     ///
     /// # Errors
     /// Those of [`Snapshot::get`].
     pub fn keyspaces(&self) -> Result<Vec<Keyspace>> {
-        let listed = self.prefix(&self.store.catalog(), NAME_PREFIX.as_bytes()).map(|row| {
+        let entries = self.prefix(&self.store.catalog(), NAME_PREFIX.as_bytes()).map(|row| {
             let (key, id) = row?;
             Ok((decode_id(&id)?, entry_name(&key).unwrap_or_default()))
         });
-        let listed: Vec<_> = listed.collect::<Result<_>>()?;
-        let gone = self.store.dropped_before_open(listed.iter().map(|(id, _)| *id))?;
+        let entries: Vec<_> = entries.collect::<Result<_>>()?;
+        let dropped = self.store.dropped_before_open(entries.iter().map(|(id, _)| *id))?;
         let handle = |(id, name): (KeyspaceId, String)| {
             let handle = self.store.open_handle(id, &name);
-            if gone.contains(&id) {
+            if dropped.contains(&id) {
                 handle.inner.descriptor.mark_dropped();
             }
             handle
         };
-        Ok(listed.into_iter().map(handle).collect())
+        Ok(entries.into_iter().map(handle).collect())
     }
 }
 
 fn allocate_id(txn: &mut Txn, catalog: &Keyspace) -> Result<KeyspaceId> {
     let id =
         txn.get_for_update(catalog, NEXT_ID_KEY)?.map_or(Ok(KeyspaceId(CATALOG_ID.0 + 1)), |next| decode_id(&next))?;
-    let next = id.0.checked_add(1).ok_or_else(|| Error::invalid("there are no keyspace numbers left"))?;
+    let next = id.0.checked_add(1).ok_or_else(|| Error::invalid("no keyspace ids are left"))?;
     txn.put(catalog, NEXT_ID_KEY, next.to_be_bytes())?;
     Ok(id)
 }
@@ -262,7 +266,7 @@ fn allocate_id(txn: &mut Txn, catalog: &Keyspace) -> Result<KeyspaceId> {
 pub(in crate::store) fn check_name(name: &str) -> Result<()> {
     if name.is_empty() || name.len() > MAX_KEYSPACE_NAME_BYTES || name.chars().any(char::is_control) {
         return Err(Error::invalid(format!(
-            "a keyspace's name has 1 to {MAX_KEYSPACE_NAME_BYTES} bytes and no control characters: {name:?}"
+            "invalid keyspace name {name:?}: expected 1 to {MAX_KEYSPACE_NAME_BYTES} bytes without control characters"
         )));
     }
     Ok(())
@@ -277,11 +281,11 @@ fn dropped_key(id: KeyspaceId) -> String {
 }
 
 fn decode_dropped_id(key: &[u8]) -> Result<KeyspaceId> {
-    let number = String::from_utf8_lossy(key.get(DROPPED_PREFIX.len()..).unwrap_or_default()).parse().map(KeyspaceId);
-    number.map_err(|_| ErrorKind::Corruption(format!("catalog entry {}", key.escape_ascii())).into())
+    let id = String::from_utf8_lossy(key.get(DROPPED_PREFIX.len()..).unwrap_or_default()).parse().map(KeyspaceId);
+    id.map_err(|_| ErrorKind::Corruption(format!("invalid catalog entry \"{}\"", key.escape_ascii())).into())
 }
 
-/// The keyspace that an entry of the catalog is about, if it is about one.
+/// The keyspace of a `name/` or `dropped/` entry; `None` for other entries.
 pub(in crate::store) fn entry_id(key: &[u8], value: &[u8]) -> Result<Option<KeyspaceId>> {
     if key.starts_with(NAME_PREFIX.as_bytes()) {
         decode_id(value).map(Some)
@@ -292,12 +296,12 @@ pub(in crate::store) fn entry_id(key: &[u8], value: &[u8]) -> Result<Option<Keys
     }
 }
 
-/// The name that an entry of the catalog gives to a keyspace, if it is such a one.
+/// The name in a `name/` entry; `None` for other entries.
 pub(in crate::store) fn entry_name(key: &[u8]) -> Option<String> {
     key.strip_prefix(NAME_PREFIX.as_bytes()).map(|name| String::from_utf8_lossy(name).into_owned())
 }
 
 fn decode_id(bytes: &[u8]) -> Result<KeyspaceId> {
-    let number = bytes.try_into().map(u32::from_be_bytes);
-    number.map(KeyspaceId).map_err(|_| ErrorKind::Corruption("a catalog entry is no keyspace number".into()).into())
+    let id = bytes.try_into().map(u32::from_be_bytes);
+    id.map(KeyspaceId).map_err(|_| ErrorKind::Corruption("corrupt keyspace id in the catalog".into()).into())
 }

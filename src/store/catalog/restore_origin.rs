@@ -1,11 +1,13 @@
-//! Of which dump the store holds what, so that the increment that follows can be told from any other.
+//! The origin of restored rows: which dump was restored last, so that only the next incremental
+//! dump is accepted.
 //!
 //! ```text
-//!   restored          -> number of the store that was dumped (8, big-endian), and the moment (8)
-//!   restored/<number> -> number here of the keyspace that has this number there
+//!   restored      -> id of the source store (8, big-endian), end timestamp of the dump (8)
+//!   restored/<id> -> id here of the keyspace that has this id in the source store
 //! ```
 //!
-//! It is written in the transaction that makes the restored keyspaces visible, and replaced by the next restore.
+//! It is written by the transaction that makes the restored keyspaces visible, and replaced by the
+//! next restore.
 
 use std::collections::BTreeMap;
 
@@ -23,60 +25,61 @@ const RESTORED_PREFIX: &str = "restored/";
 pub(in crate::store) struct RestoreOrigin {
     pub store_id: u64,
     pub restored_ts: Timestamp,
-    /// Numbers there, and here.
+    /// The keyspaces here, by their ids in the source store.
     pub keyspaces: BTreeMap<u32, KeyspaceId>,
 }
 
 impl RestoreOrigin {
-    /// What the catalog says, kept from changing until the transaction commits.
+    /// Reads it from the catalog. A concurrent restore conflicts with the transaction.
     pub fn read(txn: &mut Txn, catalog: &Keyspace) -> Result<Option<Self>> {
         let Some(bytes) = txn.get_for_update(catalog, RESTORED_KEY)? else { return Ok(None) };
-        let (source, moment) = decode(&bytes)?;
+        let (store_id, restored_ts) = decode(&bytes)?;
         let mut keyspaces = BTreeMap::new();
         for row in txn.prefix(catalog, RESTORED_PREFIX) {
-            let (key, number) = row?;
-            keyspaces.insert(read_number(&key)?, decode_id(&number)?);
+            let (key, id) = row?;
+            keyspaces.insert(decode_source_id(&key)?, decode_id(&id)?);
         }
-        Ok(Some(Self { store_id: source, restored_ts: moment, keyspaces }))
+        Ok(Some(Self { store_id, restored_ts, keyspaces }))
     }
 
-    /// Puts this, or nothing, in the place of what the catalog says.
+    /// Replaces the catalog's entries; `None` deletes them.
     pub fn write(origin: Option<&Self>, txn: &mut Txn, catalog: &Keyspace) -> Result<()> {
-        // Whatever else is restored meanwhile is a conflict, also where nothing changes.
+        // A concurrent restore is a conflict, even if this one writes no entries.
         txn.get_for_update(catalog, RESTORED_KEY)?;
         txn.delete_prefix(catalog, RESTORED_PREFIX)?;
-        let Some(Self { store_id: source, restored_ts: moment, keyspaces }) = origin else {
+        let Some(Self { store_id, restored_ts, keyspaces }) = origin else {
             return txn.delete(catalog, RESTORED_KEY);
         };
-        txn.put(catalog, RESTORED_KEY, [source.to_be_bytes(), moment.to_u64().to_be_bytes()].concat())?;
+        txn.put(catalog, RESTORED_KEY, [store_id.to_be_bytes(), restored_ts.to_u64().to_be_bytes()].concat())?;
         let mut all = keyspaces.iter();
-        all.try_for_each(|(there, here)| {
-            txn.put(catalog, format!("{RESTORED_PREFIX}{there:010}"), here.0.to_be_bytes())
+        all.try_for_each(|(source_id, id)| {
+            txn.put(catalog, format!("{RESTORED_PREFIX}{source_id:010}"), id.0.to_be_bytes())
         })
     }
 }
 
 impl Store {
-    /// Up to which moment of the store that was dumped this one holds what [`Store::restore`] has brought; `None` when nothing was
-    /// restored, or a dump in format 1. The next increment must begin there. What was written here since does not change it.
+    /// The end of the last restored dump, as a timestamp of the source store: see
+    /// [`Store::restore`]. The next incremental dump must start there. `None` if nothing was
+    /// restored, or a dump without a store id, such as one of format 1. Writes to this store do not
+    /// change it.
     ///
     /// # Errors
-    /// Those of reading.
+    /// Those of [`Snapshot::get`](crate::Snapshot::get).
     pub fn restored_ts(&self) -> Result<Option<Timestamp>> {
         let bytes = self.snapshot()?.get(&self.catalog(), RESTORED_KEY)?;
-        bytes.map(|bytes| decode(&bytes).map(|(_, moment)| moment)).transpose()
+        bytes.map(|bytes| decode(&bytes).map(|(_, restored_ts)| restored_ts)).transpose()
     }
 }
 
 fn decode(bytes: &[u8]) -> Result<(u64, Timestamp)> {
     let number = |bytes: &[u8]| bytes.try_into().map(u64::from_be_bytes).ok();
-    let parts =
-        bytes.split_at_checked(size_of::<u64>()).and_then(|(source, moment)| number(source).zip(number(moment)));
-    let damaged = || ErrorKind::Corruption("the catalog's note on what was restored is damaged".into());
-    parts.map(|(source, moment)| (source, Timestamp::from_u64(moment))).ok_or_else(|| damaged().into())
+    let parts = bytes.split_at_checked(size_of::<u64>()).and_then(|(id, ts)| number(id).zip(number(ts)));
+    let corrupt = || ErrorKind::Corruption("corrupt restore origin in the catalog".into());
+    parts.map(|(id, ts)| (id, Timestamp::from_u64(ts))).ok_or_else(|| corrupt().into())
 }
 
-fn read_number(key: &[u8]) -> Result<u32> {
-    let number = String::from_utf8_lossy(key.get(RESTORED_PREFIX.len()..).unwrap_or_default()).parse();
-    number.map_err(|_| ErrorKind::Corruption(format!("catalog entry {}", key.escape_ascii())).into())
+fn decode_source_id(key: &[u8]) -> Result<u32> {
+    let id = String::from_utf8_lossy(key.get(RESTORED_PREFIX.len()..).unwrap_or_default()).parse();
+    id.map_err(|_| ErrorKind::Corruption(format!("invalid catalog entry \"{}\"", key.escape_ascii())).into())
 }

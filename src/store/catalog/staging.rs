@@ -1,4 +1,8 @@
-//! Keyspaces that are filled before they are named.
+//! Staged keyspaces: they are filled before they get their names, so that a restore becomes visible
+//! atomically.
+//!
+//! Until then the catalog lists them as dropped: if the restore fails, the background worker purges
+//! them. The `new` of their entries distinguishes them from keyspaces that had a name.
 
 use crate::error::{Error, Result};
 use crate::store::catalog::drop::PendingDrop;
@@ -7,8 +11,8 @@ use crate::store::catalog::{STAGED_MARK, allocate_id, check_name, decode_id, dro
 use crate::store::{Durability, Keyspace, OnExisting, Store, TxnOptions};
 use crate::timestamp::Timestamp;
 
-/// New keyspaces that are to get their names later, all at once. Until then the catalog has them among the dropped, so that
-/// they go if that never comes; in this life of the store, as soon as this is dropped.
+/// New keyspaces, which get their names in one transaction. If this is dropped before, they are
+/// purged; after a crash, by the next incarnation.
 pub struct StagedKeyspaces<'a> {
     store: &'a Store,
     keyspaces: Vec<Keyspace>,
@@ -34,7 +38,7 @@ impl<'a> StagedKeyspaces<'a> {
         let catalog = store.catalog();
         let id = store.transact(|txn| {
             let id = allocate_id(txn, &catalog)?;
-            // Before it is committed: the background must not take it for one that may be erased.
+            // Recorded before the commit, or the background worker would purge it.
             store.inner.catalog.dropped.lock().insert(id.0, Timestamp::MAX);
             txn.put(&catalog, dropped_key(id), STAGED_MARK)?;
             Ok::<_, Error>(id)
@@ -45,12 +49,13 @@ impl<'a> StagedKeyspaces<'a> {
         Ok(())
     }
 
-    /// From here on every view judges them by the catalog, as it does all others.
+    /// To be called before the names are committed: from here on, the handles are visible as the
+    /// catalog of each view says.
     pub fn publish_soon(&self) {
         self.keyspaces.iter().for_each(|keyspace| keyspace.inner.visibility.set_staging(false));
     }
 
-    /// Gives all of them their names, durably, in one transaction, and notes where they come from.
+    /// Gives all of them their names, and records their origin, in one durable transaction.
     pub fn publish(self, existing: OnExisting, origin: Option<&RestoreOrigin>) -> Result<()> {
         let store = self.store;
         self.publish_soon();
@@ -58,7 +63,7 @@ impl<'a> StagedKeyspaces<'a> {
         for keyspace in &self.keyspaces {
             if let Some(id) = store.lookup_id(keyspace.name())? {
                 if existing == OnExisting::Fail {
-                    let what = format!("there is a keyspace {:?} now that was not there before", keyspace.name());
+                    let what = format!("keyspace {:?} was created meanwhile", keyspace.name());
                     return Err(Error::invalid(what));
                 }
                 replaced.push(store.open_handle(id, keyspace.name()));
@@ -69,12 +74,13 @@ impl<'a> StagedKeyspaces<'a> {
         let options = TxnOptions { durability: Some(Durability::Sync), ..TxnOptions::default() };
         store.transact_with(options, |txn| {
             for keyspace in &self.keyspaces {
-                let listed =
+                let old =
                     txn.get_for_update(&catalog, name_key(keyspace.name()))?.map(|id| decode_id(&id)).transpose()?;
-                if listed != replaced.of(keyspace.name()) {
-                    return Err(Error::invalid(format!("the keyspace {:?} has changed meanwhile", keyspace.name())));
+                if old != replaced.of(keyspace.name()) {
+                    let what = format!("keyspace {:?} was created, dropped or renamed meanwhile", keyspace.name());
+                    return Err(Error::invalid(what));
                 }
-                if let Some(old) = listed {
+                if let Some(old) = old {
                     txn.put(&catalog, dropped_key(old), b"")?;
                 }
                 txn.put(&catalog, name_key(keyspace.name()), keyspace.id().0.to_be_bytes())?;

@@ -1,14 +1,16 @@
-//! Which keyspaces there are at a view, so that the answer of a view never changes.
+//! The visibility of keyspaces in a view. It is read from the catalog in the same view, so that a
+//! view never changes.
 //!
 //! ```text
-//!   the catalog at the view says           reads answer               writes
-//!   the number is still to be taken        no rows: there are none    allowed
-//!   taken and without a name (a restore)   no rows, though some are   a conflict
-//!   named                                  the rows                   allowed
-//!   neither: it was dropped before         no such keyspace           no such keyspace
+//!   catalog in the view          reads              writes
+//!   id not allocated yet         no rows            allowed
+//!   without a name (a restore)   no rows            conflict
+//!   named                        the rows           allowed
+//!   dropped                      KeyspaceNotFound   KeyspaceNotFound
 //! ```
 //!
-//! What was found out about a keyspace holds for all views on the same side, so few reads ask the catalog.
+//! A lookup at one timestamp is also valid for other timestamps: an id that is not allocated at one
+//! is not allocated at earlier ones. So a cache answers most reads.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -22,16 +24,16 @@ use crate::store::catalog::{CATALOG_ID, NAME_PREFIX, NEXT_ID_KEY, STAGED_MARK, d
 use crate::store::{Keyspace, Store};
 use crate::timestamp::Timestamp;
 
-/// At which views the catalog is known to list a keyspace, or not to have its number yet.
+/// The timestamps at which lookups have found a keyspace visible, or not created.
 pub struct VisibilityCache {
-    not_taken_upto: AtomicU64,
-    listed_from: AtomicU64,
-    listed_upto: AtomicU64,
-    /// It has no name yet: only the restore that fills it has a handle.
-    being_filled: AtomicBool,
+    not_created_up_to: AtomicU64,
+    visible_from: AtomicU64,
+    visible_up_to: AtomicU64,
+    /// It has no name yet, and only the restore that fills it has a handle.
+    is_staging: AtomicBool,
 }
 
-/// What the catalog says of a keyspace that is not dropped.
+/// The state of a keyspace in a view, if it is not dropped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Visibility {
     NotCreated,
@@ -41,44 +43,45 @@ enum Visibility {
 
 impl VisibilityCache {
     pub fn new(id: KeyspaceId) -> Self {
-        // The catalog does not list itself.
-        let listed_from = if id == CATALOG_ID { Timestamp::ZERO } else { Timestamp::MAX };
+        // The catalog does not list itself; it is always visible.
+        let visible_from = if id == CATALOG_ID { Timestamp::ZERO } else { Timestamp::MAX };
         Self {
-            not_taken_upto: AtomicU64::new(0),
-            listed_from: AtomicU64::new(listed_from.to_u64()),
-            listed_upto: AtomicU64::new(0),
-            being_filled: AtomicBool::new(false),
+            not_created_up_to: AtomicU64::new(0),
+            visible_from: AtomicU64::new(visible_from.to_u64()),
+            visible_up_to: AtomicU64::new(0),
+            is_staging: AtomicBool::new(false),
         }
     }
 
-    /// Who fills a keyspace is shown what is there, until it is about to be named.
-    pub fn set_staging(&self, being_filled: bool) {
-        self.being_filled.store(being_filled, Ordering::Release);
+    /// While a keyspace is staging, its rows are visible through its handle, which only the restore
+    /// has.
+    pub fn set_staging(&self, is_staging: bool) {
+        self.is_staging.store(is_staging, Ordering::Release);
     }
 
     #[inline]
     fn get(&self, read_ts: Timestamp, is_dropped: bool) -> Option<Visibility> {
         let ts = read_ts.to_u64();
-        let is_listed = ts >= self.listed_from.load(Ordering::Relaxed)
-            && (!is_dropped || ts <= self.listed_upto.load(Ordering::Relaxed));
-        if is_listed {
+        let is_visible = ts >= self.visible_from.load(Ordering::Relaxed)
+            && (!is_dropped || ts <= self.visible_up_to.load(Ordering::Relaxed));
+        if is_visible {
             Some(Visibility::Visible)
-        } else if ts <= self.not_taken_upto.load(Ordering::Relaxed) {
+        } else if ts <= self.not_created_up_to.load(Ordering::Relaxed) {
             Some(Visibility::NotCreated)
         } else {
             None
         }
     }
 
-    fn record(&self, read_ts: Timestamp, presence: Visibility) {
+    fn record(&self, read_ts: Timestamp, visibility: Visibility) {
         let ts = read_ts.to_u64();
-        match presence {
+        match visibility {
             Visibility::Visible => {
-                self.listed_from.fetch_min(ts, Ordering::Relaxed);
-                self.listed_upto.fetch_max(ts, Ordering::Relaxed);
+                self.visible_from.fetch_min(ts, Ordering::Relaxed);
+                self.visible_up_to.fetch_max(ts, Ordering::Relaxed);
             }
             Visibility::NotCreated => {
-                self.not_taken_upto.fetch_max(ts, Ordering::Relaxed);
+                self.not_created_up_to.fetch_max(ts, Ordering::Relaxed);
             }
             Visibility::Staging => {}
         }
@@ -86,14 +89,15 @@ impl VisibilityCache {
 }
 
 impl Store {
-    /// Whether a reader at the view may see rows of the keyspace; refuses one that was dropped before.
+    /// Whether the view shows rows of the keyspace. Fails if it was dropped at or below the view's
+    /// timestamp.
     pub(in crate::store) fn check_visible(&self, view: &Arc<ReadView>, keyspace: &Keyspace) -> Result<bool> {
         self.check_usable(view)?;
         keyspace.check_belongs_to(self.load_store_id())?;
         Ok(self.visibility(view, keyspace)? != Visibility::Staging)
     }
 
-    /// The part of a range that a reader at the view may see.
+    /// The range, or an empty one if the view shows no rows of the keyspace.
     pub(in crate::store) fn visible_range(
         &self,
         view: &Arc<ReadView>,
@@ -103,11 +107,12 @@ impl Store {
         if self.check_visible(view, keyspace)? {
             return Ok(range());
         }
-        let nowhere = || Bound::Excluded(RowKey::new(keyspace.id(), b"").as_bytes().to_vec());
-        Ok(RowRange { start: nowhere(), end: nowhere() })
+        let bound = || Bound::Excluded(RowKey::new(keyspace.id(), b"").as_bytes().to_vec());
+        Ok(RowRange { start: bound(), end: bound() })
     }
 
-    /// Refuses a write at a view in which the keyspace was being restored: its rows were named later, and count as written then.
+    /// Refuses a write if the keyspace was being restored in the view: its rows count as written
+    /// when it got its name, after the view.
     pub(in crate::store) fn check_not_staging(
         &self,
         view: &Arc<ReadView>,
@@ -118,8 +123,8 @@ impl Store {
             return Ok(());
         }
         let name = keyspace.inner.descriptor.name();
-        let named = self.inner.engine.snapshot()?.write(&self.catalog().row(name_key(&name).as_bytes()))?;
-        let named_at = named.map_or(view.read_ts, |named| named.commit_ts).max(view.read_ts.next());
+        let entry = self.inner.engine.snapshot()?.write(&self.catalog().row(name_key(&name).as_bytes()))?;
+        let named_at = entry.map_or(view.read_ts, |version| version.commit_ts).max(view.read_ts.next());
         Err(ErrorKind::Conflict(Box::new(Conflict {
             row: row.clone(),
             keyspace: Some(name.to_string()),
@@ -134,14 +139,14 @@ impl Store {
 
     #[inline]
     fn visibility(&self, view: &Arc<ReadView>, keyspace: &Keyspace) -> Result<Visibility> {
-        let state = &keyspace.inner;
-        match state.visibility.get(view.read_ts, state.descriptor.is_dropped()) {
-            Some(presence) => Ok(presence),
-            None if state.visibility.being_filled.load(Ordering::Acquire) => Ok(Visibility::Visible),
+        let inner = &keyspace.inner;
+        match inner.visibility.get(view.read_ts, inner.descriptor.is_dropped()) {
+            Some(visibility) => Ok(visibility),
+            None if inner.visibility.is_staging.load(Ordering::Acquire) => Ok(Visibility::Visible),
             None => {
-                let presence = self.look_up(view, keyspace)?;
-                state.visibility.record(view.read_ts, presence);
-                Ok(presence)
+                let visibility = self.look_up(view, keyspace)?;
+                inner.visibility.record(view.read_ts, visibility);
+                Ok(visibility)
             }
         }
     }
@@ -149,17 +154,17 @@ impl Store {
     fn look_up(&self, view: &Arc<ReadView>, keyspace: &Keyspace) -> Result<Visibility> {
         let id = keyspace.id();
         let entry = |key: &[u8]| self.read(view, &self.catalog().row(key));
-        let number = |key: &[u8]| entry(key)?.map(|number| decode_id(&number)).transpose();
-        if number(name_key(keyspace.name()).as_bytes())? == Some(id) {
+        let entry_id = |key: &[u8]| entry(key)?.map(|value| decode_id(&value)).transpose();
+        if entry_id(name_key(keyspace.name()).as_bytes())? == Some(id) {
             return Ok(Visibility::Visible);
         }
-        if number(NEXT_ID_KEY)?.is_none_or(|next| id.0 >= next.0) {
+        if entry_id(NEXT_ID_KEY)?.is_none_or(|next| id.0 >= next.0) {
             return Ok(Visibility::NotCreated);
         }
         if let Some(dropped) = entry(dropped_key(id).as_bytes())? {
             return if dropped == STAGED_MARK { Ok(Visibility::Staging) } else { Err(keyspace.not_found_error()) };
         }
-        // It may have another name there, or was erased.
+        // It has another name in the view, or is purged.
         for row in self.scan_entries(view, NAME_PREFIX) {
             if decode_id(&row?.1)? == id {
                 return Ok(Visibility::Visible);

@@ -1,11 +1,9 @@
 //! Active transactions and snapshots, with age and label.
 //!
 //! Each has one [`ActiveReader`], shared with its scans and clones. The list of them is sharded,
-//! has
-//! weak references, and is pruned as it grows: beginning costs one short lock, ending costs
-//! nothing.
-//! The labels of ended transactions are kept for a while, because a conflict error names the
-//! transaction that won.
+//! has weak references, and is pruned as it grows: beginning costs one short lock, ending costs
+//! nothing. The labels of ended transactions are kept for a while, because a conflict error names
+//! the transaction that won.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -229,9 +227,8 @@ fn shard_of(owner: OwnerId) -> usize {
 
 impl Store {
     /// The active transactions and snapshots, ordered by the age of the state that they read,
-    /// oldest
-    /// first. GC removes nothing that the first may read. A scan that outlives its transaction or
-    /// snapshot keeps it in this list.
+    /// oldest first. GC removes nothing that the first may read. A scan that outlives its
+    /// transaction or snapshot keeps it in this list.
     ///
     /// Takes a short lock for each shard of the list and a reference to each entry; does not block.
     ///
@@ -281,8 +278,7 @@ impl Store {
     }
 
     /// Returns the outcome unchanged, but completes a conflict with names. The first conflict of
-    /// the
-    /// reader is counted and recorded.
+    /// the reader is counted and recorded.
     pub(in crate::store) fn record_conflict<T>(&self, reader: &ActiveReader, outcome: Result<T>) -> Result<T> {
         outcome.map_err(|mut why| {
             if why.is_retryable()

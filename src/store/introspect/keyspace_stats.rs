@@ -1,4 +1,4 @@
-//! How much there is in each keyspace.
+//! Row counts and sizes of keyspaces: counted up to a limit, and estimated beyond it.
 
 use std::ops::ControlFlow;
 
@@ -10,27 +10,30 @@ use crate::keys::keyspace_range;
 use crate::row::KeyspaceId;
 use crate::store::{Keyspace, Snapshot, Store};
 
-/// Bytes of keys and values that are counted before the rest is estimated.
+/// After this many bytes of keys and values, the rest of a keyspace is estimated.
 const SAMPLE_BYTES: u64 = 64 << 20;
 
-/// How much there is in a keyspace: see [`Store::keyspace_stats`].
+/// Row count and sizes of a keyspace: see [`Store::keyspace_stats`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeyspaceStats {
-    /// Its name; `None` for one that was dropped, or is just being restored: nobody can read it, and its space is still in use.
+    /// Its name. `None` if it was dropped and is not purged yet, or is being restored: it cannot be
+    /// read, but uses space.
     pub name: Option<String>,
-    /// Rows that a reader sees; 0 where there is no name.
+    /// The number of rows that a new snapshot sees; 0 if there is no name.
     pub rows: u64,
-    /// Bytes of their keys and values; 0 where there is no name.
+    /// The size of their keys and values, in bytes; 0 if there is no name.
     pub logical_bytes: u64,
-    /// Whether all rows were counted. If not, both figures are estimates: as the counted part is to the whole on the disk.
+    /// Whether all rows were counted. If not, `rows` and `logical_bytes` are extrapolated from the
+    /// counted part by its share of the disk space.
     pub is_exact: bool,
-    /// What it takes in tables on the disk, compressed, with replaced versions: an estimate by RocksDB, in whole blocks. What is only
-    /// in the log yet does not count; 0 in memory.
+    /// Its size in tables (SST files) on disk, in bytes: compressed, with replaced versions,
+    /// estimated by RocksDB in whole blocks. Excludes rows that are only in the write-ahead log and
+    /// memtables; 0 for a store in memory.
     pub disk_bytes: u64,
 }
 
-/// What a keyspace takes on the disk, in a [`Status`](crate::store::StoreStatus).
+/// The disk space of a keyspace in a [`StoreStatus`](crate::store::StoreStatus).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct KeyspaceSize {
@@ -41,19 +44,22 @@ pub struct KeyspaceSize {
 }
 
 impl Store {
-    /// Rows and sizes of every keyspace, in the order of their names, with those that were dropped and not erased yet at the end.
+    /// Row counts and sizes of all keyspaces, ordered by name. Dropped keyspaces that are not
+    /// purged yet come last.
     ///
-    /// Of each keyspace at least `count` rows, or 64 MiB, are read and counted; what is beyond is estimated by what RocksDB says of
-    /// sizes on the disk. So the cost is bounded, however much there is, but for what is not in tables yet; `u64::MAX` counts everything,
-    /// which takes as long as reading it. In memory everything is counted.
+    /// Reads and counts at least `count` rows or 64 MiB of each keyspace. The rest is estimated
+    /// from RocksDB's approximate sizes, so the cost is bounded except for rows that are not in
+    /// tables yet. `u64::MAX` counts every row, which takes as long as reading them. A store in
+    /// memory always counts every row.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
     /// let store = percolite::Store::in_memory()?;
     /// let towns = store.keyspace("towns")?;
     /// store.transact(|txn| txn.put(&towns, "Oslo", "717710"))?;
-    /// let figures = store.keyspace_stats(10_000)?;
-    /// assert_eq!((figures[0].name.as_deref(), figures[0].rows, figures[0].bytes), (Some("towns"), 1, 10));
+    /// let stats = store.keyspace_stats(10_000)?;
+    /// assert_eq!(stats[0].name.as_deref(), Some("towns"));
+    /// assert_eq!((stats[0].rows, stats[0].logical_bytes), (1, 10));
     /// # Ok(()) }
     /// ```
     ///
@@ -62,33 +68,27 @@ impl Store {
     pub fn keyspace_stats(&self, count: u64) -> Result<Vec<KeyspaceStats>> {
         let snapshot = self.snapshot()?;
         let named = snapshot.keyspaces()?;
-        let mut figures: Vec<_> = named
+        let mut stats: Vec<_> = named
             .iter()
             .map(|keyspace| self.keyspace_stats_of(&snapshot, keyspace, count.max(1)))
             .collect::<Result<_>>()?;
         for id in self.dropped_at(&snapshot.reader.view)? {
-            let stored_bytes = self.disk_bytes_of(id).unwrap_or_default();
-            figures.push(KeyspaceStats {
-                name: None,
-                rows: 0,
-                logical_bytes: 0,
-                is_exact: false,
-                disk_bytes: stored_bytes,
-            });
+            let disk_bytes = self.disk_bytes_of(id).unwrap_or_default();
+            stats.push(KeyspaceStats { name: None, rows: 0, logical_bytes: 0, is_exact: false, disk_bytes });
         }
-        Ok(figures)
+        Ok(stats)
     }
 
     fn keyspace_stats_of(&self, snapshot: &Snapshot, keyspace: &Keyspace, count: u64) -> Result<KeyspaceStats> {
-        let (mut rows, mut bytes, mut is_exact) = (0_u64, 0_u64, true);
+        let (mut rows, mut logical_bytes, mut is_exact) = (0_u64, 0_u64, true);
         let mut scan = snapshot.range(keyspace, ..);
         loop {
-            let upto = rows.saturating_add(count);
-            let bytes_upto = if count == u64::MAX { u64::MAX } else { bytes.saturating_add(SAMPLE_BYTES) };
+            let max_rows = rows.saturating_add(count);
+            let max_bytes = if count == u64::MAX { u64::MAX } else { logical_bytes.saturating_add(SAMPLE_BYTES) };
             let seen = scan.visit(|key, value| {
                 rows += 1;
-                bytes += (key.len() + value.len()) as u64;
-                if rows >= upto || bytes >= bytes_upto {
+                logical_bytes += (key.len() + value.len()) as u64;
+                if rows >= max_rows || logical_bytes >= max_bytes {
                     ControlFlow::Break(keyspace.row(key))
                 } else {
                     ControlFlow::Continue(())
@@ -96,14 +96,14 @@ impl Store {
             })?;
             let ControlFlow::Break(last) = seen else { break };
             let (start, end) = keyspace_range(keyspace.id());
-            let between = |end: &[u8]| self.inner.engine.approximate_size(Column::Write, &start, end);
-            // What is in write buffers alone has no size yet.
-            if let (Some(counted @ 1..), Some(all)) = (between(last.as_bytes()), between(&end)) {
-                let whole = |part: u64| {
+            let size_up_to = |end: &[u8]| self.inner.engine.approximate_size(Column::Write, &start, end);
+            // Rows that are only in memtables have no size yet: the counting continues.
+            if let (Some(counted @ 1..), Some(all)) = (size_up_to(last.as_bytes()), size_up_to(&end)) {
+                let extrapolate = |part: u64| {
                     let whole = u128::from(part) * u128::from(all.max(counted)) / u128::from(counted);
                     u64::try_from(whole).unwrap_or(u64::MAX)
                 };
-                (rows, bytes, is_exact) = (whole(rows), whole(bytes), false);
+                (rows, logical_bytes, is_exact) = (extrapolate(rows), extrapolate(logical_bytes), false);
                 break;
             }
         }
@@ -111,20 +111,20 @@ impl Store {
         Ok(KeyspaceStats {
             name,
             rows,
-            logical_bytes: bytes,
+            logical_bytes,
             is_exact,
             disk_bytes: self.disk_bytes_of(keyspace.id()).unwrap_or_default(),
         })
     }
 
-    /// What a keyspace takes in all columns; `None` where the engine has no such figure.
+    /// The size of a keyspace in all columns; `None` if the engine has no sizes.
     fn disk_bytes_of(&self, id: KeyspaceId) -> Option<u64> {
         let (start, end) = keyspace_range(id);
         let columns = [Column::Write, Column::Lock, Column::Data, Column::History];
         columns.into_iter().map(|column| self.inner.engine.approximate_size(column, &start, &end)).sum()
     }
 
-    /// What the first of the keyspaces take; nothing where the engine has no such figures.
+    /// The disk space of the first keyspaces, by name; empty if the engine has no sizes.
     pub(in crate::store) fn keyspace_sizes(&self, limit: usize) -> Result<Vec<KeyspaceSize>> {
         if self.inner.engine.approximate_size(Column::Write, &[], &[]).is_none() {
             return Ok(Vec::new());

@@ -1,7 +1,7 @@
-//! Slow transactions: what they were, where their time went, who was in the way.
+//! The slow transaction log: each entry with its time by phase and its conflicts.
 //!
-//! A transaction's clock readings are taken anyway, for the latencies. Here they are put together once it is over, and only if
-//! it was slow; so the log costs nothing until there is something to log.
+//! The clock is read for the latencies in any case. An entry is built from these readings when a
+//! slow transaction ends, so the log costs nothing while no transaction is slow.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,57 +17,63 @@ use crate::store::introspect::active::ActiveReader;
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
 
-/// So many slow transactions are kept, the newest and the slowest.
+/// The number of newest entries, and of slowest entries, that the log has.
 const SLOW_LOG_ENTRIES: usize = 100;
-/// So many conflicts are kept of each, the last ones.
+/// The number of last conflicts in an entry.
 pub(in crate::store) const SLOW_LOG_CONFLICTS_MAX: usize = 8;
 
-/// A transaction, or a whole call of `transact`, that took longer than
-/// [`Builder::slow_transaction_threshold`](crate::store::Builder::slow_transaction_threshold) says. Its [`Display`](fmt::Display) says it in words.
+/// A transaction, or a whole call of `transact`, that took at least
+/// [`Builder::slow_transaction_threshold`](crate::store::Builder::slow_transaction_threshold). Its
+/// [`Display`](fmt::Display) describes it in one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SlowTransaction {
     /// See [`TxnOptions::label`](crate::store::TxnOptions::label).
     pub label: Option<&'static str>,
-    /// Who it was in row locks and conflicts; of several attempts, the last one.
+    /// The owner id, as in row locks and conflicts; of several attempts, that of the last one.
     pub owner_id: OwnerId,
-    /// The timestamp that named it; of several attempts, the last one.
+    /// The start timestamp; of several attempts, that of the last one.
     pub start_ts: Timestamp,
-    /// When it began, waiting included.
+    /// When it began, or when the wait for its first attempt began.
     pub started_at: SystemTime,
-    /// How long it took.
+    /// How long it took, with all attempts and waits.
     pub duration: Duration,
-    /// On what; the parts make up the total.
+    /// The duration by phase; the phases add up to it.
     pub breakdown: TimeBreakdown,
-    /// How often it was tried.
+    /// The number of attempts.
     pub attempts: u32,
-    /// The conflicts that it met, oldest first; of many, the last eight.
+    /// Its conflicts, oldest first; at most the last eight.
     pub conflicts: Vec<Conflict>,
     /// How it ended.
     pub outcome: TxnOutcome,
 }
 
-/// What the time of a transaction was spent on.
+/// The duration of a transaction by phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TimeBreakdown {
-    /// Waiting until others that had met conflicts on the same rows were through.
+    /// Waits in row queues, for other retries on the same rows.
     pub row_queue_wait: Duration,
-    /// Waiting until a row lock was gone.
+    /// Waits for the release of a row lock, with the back-off.
     pub row_lock_wait: Duration,
-    /// Waiting to be let in: see [`Builder::admission_limit`](crate::store::Builder::admission_limit).
+    /// Waits for a permit: see
+    /// [`Builder::admission_limit`](crate::store::Builder::admission_limit).
     pub admission_wait: Duration,
-    /// Attempts of `transact` that ended in a conflict, with all that they did.
+    /// Attempts of `transact` that ended in a conflict, with everything that they did.
     pub failed_attempts: Duration,
-    /// Reading rows, in the last attempt. `None` where reads are not [timed](crate::store::Builder::track_read_timing); then they are among `own`.
+    /// Reads of rows, in the last attempt. `None` if
+    /// [`Builder::track_read_timing`](crate::store::Builder::track_read_timing) is off; reads are
+    /// then part of `user_code`.
     pub read: Option<Duration>,
-    /// Handing in what was written until it was applied, in the last attempt: waiting in the queue of commits (beside many others, a
-    /// durable one also for the end of a sync), proving that there is no conflict, writing the log, waiting where hand-downs have fallen
-    /// behind ([`Stats::write_stalls`](crate::store::Stats::write_stalls)).
+    /// From the submission of the writes until they were applied, in the last attempt: the commit
+    /// queue (under load, for a durable commit, also the end of a sync), the conflict check, the
+    /// write to the log, and write stalls
+    /// ([`Stats::write_stalls`](crate::store::Stats::write_stalls)).
     pub apply: Duration,
-    /// Waiting for the disk to confirm what was applied or read, in the last attempt.
+    /// Waits until what was applied or read was durable, in the last attempt.
     pub sync: Duration,
-    /// The rest: the caller's own code, in the last attempt, and between a conflict and the next attempt.
+    /// The rest: the caller's code, in the last attempt, and between a conflict and the next
+    /// attempt.
     pub user_code: Duration,
 }
 
@@ -75,37 +81,37 @@ pub struct TimeBreakdown {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TxnOutcome {
-    /// Committed at this timestamp; if nothing was written, what it has seen.
+    /// Committed at this timestamp; the read timestamp if it wrote nothing.
     Committed(Timestamp),
-    /// Rolled back or dropped, or its closure failed.
+    /// Rolled back or dropped, or its closure returned an error.
     RolledBack,
-    /// Given up after a conflict.
+    /// Failed with a conflict, and not retried again.
     Conflict,
-    /// Failed otherwise, in these words.
+    /// Failed with another error, which has this text.
     Failed(String),
 }
 
-/// What is known of a transaction's last attempt once it is over.
+/// The clock readings of a finished attempt.
 #[derive(Clone, Copy)]
 pub(in crate::store) struct AttemptTiming {
     txn: TxnId,
     label: Option<&'static str>,
     pub began: Duration,
     pub ended: Duration,
-    reading: Duration,
-    combining: Duration,
-    syncing: Duration,
+    read: Duration,
+    apply: Duration,
+    sync: Duration,
 }
 
 impl AttemptTiming {
     pub fn new(txn: TxnId, reader: &ActiveReader, ended: Duration) -> Self {
-        let on = |part| reader.timer.on(part);
-        let (reading, combining, syncing) = (on(TxnPhase::Read), on(TxnPhase::Apply), on(TxnPhase::Sync));
-        Self { txn, label: reader.label, began: reader.started_at, ended, reading, combining, syncing }
+        let on = |phase| reader.timer.on(phase);
+        let (read, apply, sync) = (on(TxnPhase::Read), on(TxnPhase::Apply), on(TxnPhase::Sync));
+        Self { txn, label: reader.label, began: reader.started_at, ended, read, apply, sync }
     }
 }
 
-/// What came before the last attempt.
+/// What an entry says of all attempts. Only the last one has an [`AttemptTiming`].
 #[derive(Default)]
 pub(in crate::store) struct PastAttempts {
     pub attempts: u32,
@@ -116,7 +122,7 @@ pub(in crate::store) struct PastAttempts {
 }
 
 impl PastAttempts {
-    /// Notes a conflict, and how long the attempt took that met it.
+    /// Records a conflict, and how long its attempt took.
     pub fn add_conflict(&mut self, conflict: &Conflict, took: Duration) {
         self.failed_time += took;
         if self.conflicts.len() == SLOW_LOG_CONFLICTS_MAX {
@@ -126,7 +132,7 @@ impl PastAttempts {
     }
 }
 
-/// Slow transactions: those that are news, and those that someone looks for.
+/// The slow transaction log: the newest entries, and the slowest.
 #[derive(Default)]
 pub(in crate::store) struct SlowLog(Mutex<Logged>);
 
@@ -134,17 +140,17 @@ pub(in crate::store) struct SlowLog(Mutex<Logged>);
 struct Logged {
     /// Oldest first.
     newest: VecDeque<SlowTransaction>,
-    /// Slowest first; of equals the older one.
+    /// Slowest first; entries of equal duration oldest first.
     slowest: Vec<SlowTransaction>,
 }
 
 impl SlowLog {
     fn add(&self, slow: SlowTransaction) {
         let Logged { newest, slowest } = &mut *self.0.lock();
-        let place = slowest.partition_point(|kept| kept.duration >= slow.duration);
-        if place < SLOW_LOG_ENTRIES {
+        let position = slowest.partition_point(|entry| entry.duration >= slow.duration);
+        if position < SLOW_LOG_ENTRIES {
             slowest.truncate(SLOW_LOG_ENTRIES - 1);
-            slowest.insert(place, slow.clone());
+            slowest.insert(position, slow.clone());
         }
         if newest.len() == SLOW_LOG_ENTRIES {
             newest.pop_front();
@@ -154,8 +160,9 @@ impl SlowLog {
 }
 
 impl Store {
-    /// The last hundred transactions that took longer than [`Builder::slow_transaction_threshold`](crate::store::Builder::slow_transaction_threshold) says,
-    /// oldest first: how long, on what, and after which conflicts with whom.
+    /// The last hundred transactions that took at least
+    /// [`Builder::slow_transaction_threshold`](crate::store::Builder::slow_transaction_threshold),
+    /// oldest first, with their time by phase and their conflicts.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
@@ -169,27 +176,28 @@ impl Store {
     /// })?;
     /// let slow = store.slow_transactions().pop().unwrap();
     /// assert_eq!(slow.label, Some("think first"));
-    /// println!("{slow}"); // "think first" took 30.2 ms and was committed: 30.1 ms its own code (reading included), …
-    /// # assert!(slow.to_string().contains("its own code"), "{slow}");
+    /// // "think first" (owner …) took 30.2ms and was committed: 30.1ms user code …
+    /// println!("{slow}");
+    /// # assert!(slow.to_string().contains("user code"), "{slow}");
     /// # Ok(()) }
     /// ```
     pub fn slow_transactions(&self) -> Vec<SlowTransaction> {
         self.inner.slow_log.0.lock().newest.iter().cloned().collect()
     }
 
-    /// The hundred transactions that took longest since the store was opened, the slowest first. They stay in it however many that were
-    /// less slow came behind them.
+    /// The hundred slowest transactions since the store was opened, slowest first. Only slower ones
+    /// displace them.
     pub fn slowest_transactions(&self) -> Vec<SlowTransaction> {
         self.inner.slow_log.0.lock().slowest.clone()
     }
 
-    /// Whether a transaction that has taken so long is to be logged.
+    /// Whether a transaction of this duration is logged.
     pub(in crate::store) fn is_slow(&self, total: Duration) -> bool {
         let limit = self.inner.options.slow_transaction_threshold;
         total >= limit && limit < Duration::MAX
     }
 
-    /// Logs a transaction that began, with its first attempt or the wait for it, at `began`.
+    /// Logs a transaction whose first attempt, or the wait for it, began at `began`.
     pub(in crate::store) fn log_slow(
         &self,
         began: Duration,
@@ -198,23 +206,23 @@ impl Store {
         outcome: TxnOutcome,
     ) {
         let total = last.ended.saturating_sub(began);
-        let AttemptTiming { txn, reading, combining, syncing, .. } = *last;
-        let reading = self.inner.options.track_read_timing.then_some(reading);
-        let WaitTimes { row_queue: turns, row_lock: locks, admission: permit } = before.waited;
-        // An attempt that was lost is counted as that; its parts must not be counted twice.
-        let lost = outcome == TxnOutcome::Conflict && !before.failed_time.is_zero();
-        let part = |part: Duration| if lost { Duration::ZERO } else { part };
-        let spent = TimeBreakdown {
-            row_queue_wait: turns,
-            row_lock_wait: locks,
-            admission_wait: permit,
+        let AttemptTiming { txn, read, apply, sync, .. } = *last;
+        let read = self.inner.options.track_read_timing.then_some(read);
+        let WaitTimes { row_queue, row_lock, admission } = before.waited;
+        // `failed_time` includes a failed last attempt: its phases must not count twice.
+        let last_failed = outcome == TxnOutcome::Conflict && !before.failed_time.is_zero();
+        let unless_failed = |phase: Duration| if last_failed { Duration::ZERO } else { phase };
+        let breakdown = TimeBreakdown {
+            row_queue_wait: row_queue,
+            row_lock_wait: row_lock,
+            admission_wait: admission,
             failed_attempts: before.failed_time,
-            read: reading.map(part),
-            apply: part(combining),
-            sync: part(syncing),
+            read: read.map(unless_failed),
+            apply: unless_failed(apply),
+            sync: unless_failed(sync),
             user_code: Duration::ZERO,
         };
-        let own = total.saturating_sub(spent.parts().iter().map(|(_, took)| *took).sum());
+        let user_code = total.saturating_sub(breakdown.parts().iter().map(|(_, took)| *took).sum());
         let ago = self.inner.runtime.unix_millis().saturating_sub(u64::try_from(total.as_millis()).unwrap_or(u64::MAX));
         let slow = SlowTransaction {
             label: last.label,
@@ -222,7 +230,7 @@ impl Store {
             start_ts: txn.start_ts,
             started_at: UNIX_EPOCH + Duration::from_millis(ago),
             duration: total,
-            breakdown: TimeBreakdown { user_code: own, ..spent },
+            breakdown: TimeBreakdown { user_code, ..breakdown },
             attempts: before.attempts,
             conflicts: std::mem::take(&mut before.conflicts).into(),
             outcome,
@@ -234,30 +242,30 @@ impl Store {
 }
 
 impl TimeBreakdown {
-    /// All parts, each with a few words that say what it is.
+    /// All phases, each with its name.
     pub fn parts(&self) -> Vec<(&'static str, Duration)> {
-        let own = if self.read.is_some() { "its own code" } else { "its own code (reading included)" };
+        let user_code = if self.read.is_some() { "user code" } else { "user code (reads included)" };
         vec![
-            ("waiting for its turn", self.row_queue_wait),
-            ("waiting for a lock to go", self.row_lock_wait),
-            ("waiting for admission", self.admission_wait),
-            ("lost to conflicts", self.failed_attempts),
-            ("reading", self.read.unwrap_or_default()),
-            ("combining", self.apply),
-            ("syncing", self.sync),
-            (own, self.user_code),
+            ("row queue wait", self.row_queue_wait),
+            ("row lock wait", self.row_lock_wait),
+            ("admission wait", self.admission_wait),
+            ("failed attempts", self.failed_attempts),
+            ("read", self.read.unwrap_or_default()),
+            ("apply", self.apply),
+            ("sync", self.sync),
+            (user_code, self.user_code),
         ]
     }
 }
 
 impl fmt::Display for TimeBreakdown {
-    /// The parts that took any time to speak of, the longest first.
+    /// The longest phase, and all others of at least 1 % of the total; longest first.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = self.parts();
         parts.sort_by_key(|(_, took)| std::cmp::Reverse(*took));
         let total: Duration = parts.iter().map(|(_, took)| *took).sum();
-        let told = parts.iter().enumerate().filter(|(index, (_, took))| *index == 0 || *took >= total / 100);
-        for (index, (what, took)) in told {
+        let shown = parts.iter().enumerate().filter(|(index, (_, took))| *index == 0 || *took >= total / 100);
+        for (index, (what, took)) in shown {
             write!(f, "{}{took:.1?} {what}", if index == 0 { "" } else { ", " })?;
         }
         Ok(())
@@ -277,7 +285,7 @@ impl fmt::Display for SlowTransaction {
         match &self.outcome {
             TxnOutcome::Committed(_) => write!(f, " and was committed")?,
             TxnOutcome::RolledBack => write!(f, " and was rolled back")?,
-            TxnOutcome::Conflict => write!(f, " and was given up")?,
+            TxnOutcome::Conflict => write!(f, " and failed with a conflict")?,
             TxnOutcome::Failed(why) => write!(f, " and failed ({why})")?,
         }
         write!(f, ": {}", self.breakdown)?;
@@ -293,22 +301,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_and_the_slowest_are_kept_and_no_more() {
+    fn the_log_has_the_newest_and_the_slowest() {
         let log = SlowLog::default();
         let began = UNIX_EPOCH;
-        // 0, 7, 14, … modulo 1000: each number of milliseconds once, in no order; and the slowest once more at the end.
+        // 0, 7, 14, … modulo 1000: each number of milliseconds once, unordered; then the slowest
+        // once more.
         let totals: Vec<u64> = (0..1000).map(|n| n * 7 % 1000).chain([999]).collect();
         for (n, total) in totals.iter().enumerate() {
             let total = Duration::from_millis(*total);
             let (owner, start_ts) = (OwnerId::from_u64(n as u64), Timestamp::ZERO);
-            let (label, spent, outcome) = (None, TimeBreakdown::default(), TxnOutcome::RolledBack);
+            let (label, breakdown, outcome) = (None, TimeBreakdown::default(), TxnOutcome::RolledBack);
             log.add(SlowTransaction {
                 label,
                 owner_id: owner,
                 start_ts,
                 started_at: began,
                 duration: total,
-                breakdown: spent,
+                breakdown,
                 attempts: 1,
                 conflicts: vec![],
                 outcome,

@@ -1,4 +1,4 @@
-//! Looking inside: row locks, the fate of a transaction, metrics.
+//! Statistics, row locks, and the status of a transaction.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Bound;
@@ -17,48 +17,50 @@ use crate::row::{KeyspaceId, Lock, LockType, RowKey, TxnId};
 use crate::store::{Keyspace, Store};
 use crate::timestamp::Timestamp;
 
-/// A row lock, and what its primary says.
+/// A row lock, with the status of its transaction as its primary records it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RowLock {
-    /// The keyspace's name, where it still has one.
+    /// The name of the keyspace, if it still exists.
     pub keyspace: Option<String>,
-    /// The row.
+    /// The locked row.
     pub row: RowKey,
-    /// Who holds the row lock, and since when.
+    /// The owner id of the transaction; its time part is when the transaction began.
     pub owner_id: OwnerId,
-    /// The timestamp that names the transaction.
+    /// The start timestamp of the transaction.
     pub start_ts: Timestamp,
-    /// The name of the keyspace of the row that decides, where it still has one.
+    /// The name of the primary's keyspace, if it still exists.
     pub primary_keyspace: Option<String>,
-    /// The row that decides.
+    /// The primary: the row whose state decides the transaction.
     pub primary: RowKey,
-    /// What that row says.
+    /// The status of the transaction at the primary.
     pub txn_status: TransactionStatus,
-    /// What becomes of the row on commit.
+    /// What a commit does to the row.
     pub lock_type: LockType,
-    /// Whether the owner is known to be gone. A writer that meets the lock resolves it, and so does the background; a reader does
-    /// so only if the owner was of an earlier opening of the store.
+    /// Whether the transaction has ended without releasing the lock. A writer that meets the lock
+    /// resolves it, and so does the background worker. A reader resolves it only if the owner is of
+    /// an earlier incarnation. Always `false` on a shared engine.
     pub is_orphan: bool,
 }
 
-/// What became of a transaction, as far as its primary tells.
+/// The status of a transaction, as far as its primary records it: see [`Store::txn_status`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxnStatus {
-    /// It is in the middle of its commit, or died there.
+    /// The primary is locked: the commit is in progress, or its process has ended during it.
     Pending,
-    /// It was committed, at this timestamp.
+    /// Committed at this timestamp.
     Committed(Timestamp),
-    /// It was rolled back, for ever.
+    /// Rolled back, permanently.
     RolledBack,
-    /// The row knows nothing of it. Either it has not come to its commit, or it was refused there, or it was committed and
-    /// the row was written again since. Only the first and the last of them can be told apart, by whether it still runs.
+    /// The row has no record of the transaction: it has not begun to commit, or its commit was
+    /// refused, or it was committed and the row was written again later. Only the first case can be
+    /// recognised, if the transaction still runs.
     NoTrace,
 }
 
 impl From<Option<TransactionStatus>> for TxnStatus {
-    fn from(trace: Option<TransactionStatus>) -> Self {
-        match trace {
+    fn from(status: Option<TransactionStatus>) -> Self {
+        match status {
             Some(TransactionStatus::Pending) => Self::Pending,
             Some(TransactionStatus::Committed(commit_ts)) => Self::Committed(commit_ts),
             Some(TransactionStatus::RolledBack) => Self::RolledBack,
@@ -67,92 +69,99 @@ impl From<Option<TransactionStatus>> for TxnStatus {
     }
 }
 
-/// What a store has done since it was opened, and how it stands.
+/// Counters since the store was opened, and its current state: see [`Store::stats`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 #[serde(default)]
 pub struct Stats {
-    /// Transactions begun.
+    /// Transactions started; each attempt of `transact` is one.
     pub transactions_started: u64,
     /// Transactions committed in one phase.
     pub commits_one_phase: u64,
     /// Transactions committed in two phases.
     pub commits_two_phase: u64,
-    /// Large transactions committed: those that were streamed. Not among the others.
+    /// Large transactions committed. Not counted in the two above.
     pub commits_large: u64,
-    /// Rows that large transactions have locked, those written twice counted twice.
+    /// Rows that large transactions have locked. A row that is written twice counts twice.
     pub large_rows_locked: u64,
-    /// Rows of large transactions that were turned into versions, or let go, in the background.
+    /// Row locks of large transactions that the background lock cleanup has resolved.
     pub cleanup_rows: u64,
-    /// Large transactions that are over, committed or not, with rows still locked.
+    /// Finished large transactions, committed or rolled back, that still have row locks.
     pub cleanup_pending: u64,
-    /// Transactions that met a conflict, attempts of `transact` included; the next three say why.
+    /// Transactions that met a conflict, attempts of `transact` included; by reason in the next
+    /// three.
     pub conflicts: u64,
-    /// Of these: a row had been committed since.
+    /// Conflicts with a commit after the snapshot.
     pub conflicts_newer_version: u64,
-    /// Of these: a row was locked by a transaction that had not ended.
+    /// Conflicts with the row lock of a transaction that had not ended.
     pub conflicts_locked: u64,
-    /// Of these: somebody took the transaction for dead.
+    /// Conflicts because another process had rolled the transaction back.
     pub conflicts_rolled_back: u64,
-    /// Calls of `transact` that gave up after conflicts.
+    /// Calls of `transact` that exhausted their retries.
     pub retries_exhausted: u64,
     /// Attempts of `transact` after the first.
     pub retries: u64,
-    /// Attempts of `transact` that ran beyond the bound of [`Builder::admission_limit`](crate::store::Builder::admission_limit), having waited
-    /// long enough.
+    /// Attempts of `transact` whose wait for a permit timed out, and that ran in excess of
+    /// [`Builder::admission_limit`](crate::store::Builder::admission_limit).
     pub admission_timeouts: u64,
-    /// Transactions, and whole calls of `transact`, that took longer than
-    /// [`Builder::slow_transaction_threshold`](crate::store::Builder::slow_transaction_threshold) says.
+    /// Transactions, and whole calls of `transact`, that took at least
+    /// [`Builder::slow_transaction_threshold`](crate::store::Builder::slow_transaction_threshold).
     pub slow_transactions: u64,
-    /// Transactions and snapshots that were ended at [`Builder::max_snapshot_age`](crate::store::Builder::max_snapshot_age).
+    /// Transactions and snapshots that expired at
+    /// [`Builder::max_snapshot_age`](crate::store::Builder::max_snapshot_age).
     pub snapshots_expired: u64,
     /// Row locks of other transactions that were rolled forward.
     pub locks_rolled_forward: u64,
     /// Row locks of other transactions, and own transactions, that were rolled back.
     pub locks_rolled_back: u64,
-    /// Orphan row locks that the background sweep has resolved.
+    /// Orphan row locks resolved by the background worker or by [`Store::resolve_orphan_locks`].
     pub orphan_locks_resolved: u64,
-    /// Records of deleted rows that were collected.
+    /// Tombstones of deleted rows that garbage collection has removed.
     pub gc_tombstones: u64,
-    /// Replaced versions that have outlived the history and were collected.
+    /// Replaced versions, older than the history, that garbage collection has removed.
     pub gc_versions: u64,
-    /// The oldest moment that [`Store::snapshot_at`] can show; `None` when no history is kept.
+    /// The oldest timestamp for [`Store::snapshot_at`]; `None` without history.
     #[serde(with = "text_or_none")]
     pub history_start_ts: Option<Timestamp>,
-    /// How long replaced versions are kept, as [`Builder::history_retention`](crate::store::Builder::history_retention) said; `None` when they are not.
+    /// How long replaced versions stay readable:
+    /// [`Builder::history_retention`](crate::store::Builder::history_retention); `None` without
+    /// history.
     #[serde(rename = "history_for_s", with = "seconds_or_none")]
     pub history_retention: Option<Duration>,
-    /// Syncs of the log.
+    /// Syncs of the write-ahead log.
     pub wal_syncs: u64,
-    /// Writes that waited because hand-downs into RocksDB's tables had fallen behind: the next generation was twice full, and the last one
-    /// was still being handed down ([`Builder::write_buffer_bytes`](crate::store::Builder::write_buffer_bytes)). With such a write
-    /// all commits of its group and behind it wait; none fails for that as long as RocksDB gets work done. See [`Store::engine_stats`] for what is behind.
+    /// Writes that waited for a flush into RocksDB's tables: the memtable had twice its size and
+    /// the flush of the one before it had not ended
+    /// ([`Builder::write_buffer_bytes`](crate::store::Builder::write_buffer_bytes)). All commits of
+    /// its group, and those queued after it, wait as well. None fails while RocksDB makes progress.
+    /// See [`Store::engine_stats`] for the cause.
     pub write_stalls: u64,
-    /// How long there was such a write waiting, in all.
+    /// The total time with at least one stalled write.
     #[serde(rename = "write_stalled_s", with = "seconds")]
     pub write_stall_time: Duration,
-    /// For how long there has been such a write at this moment; `None` when there is none.
+    /// How long the current write stall has lasted; `None` without one.
     #[serde(rename = "write_stalled_now_s", with = "seconds_or_none")]
     pub current_write_stall: Option<Duration>,
-    /// Different states of the store that transactions and snapshots read.
+    /// Distinct read views that transactions and snapshots use.
     pub open_views: u64,
-    /// Everything at or below is visible; zero where others share the engine.
+    /// All commits at or below this timestamp are visible to new transactions; zero on a shared
+    /// engine.
     #[serde(with = "text")]
     pub visible_ts: Timestamp,
-    /// Everything at or below survives a power cut; zero where others share the engine.
+    /// All commits at or below this timestamp survive a power cut; zero on a shared engine.
     #[serde(with = "text")]
     pub durable_ts: Timestamp,
-    /// Whether row locks of an earlier life may be left.
+    /// Whether row locks of an earlier incarnation may be left.
     pub may_have_orphan_locks: bool,
 }
 
 impl Stats {
-    /// Commits, of whatever kind.
+    /// All commits: one-phase, two-phase and large.
     pub fn commits(&self) -> u64 {
         self.commits_one_phase + self.commits_two_phase + self.commits_large
     }
 
-    /// How many commits shared a sync; zero where there was none.
+    /// The average number of commits for one sync; zero without a sync.
     #[allow(clippy::cast_precision_loss, reason = "a ratio")]
     pub fn commits_per_sync(&self) -> f64 {
         if self.wal_syncs == 0 { 0.0 } else { self.commits() as f64 / self.wal_syncs as f64 }
@@ -160,14 +169,14 @@ impl Stats {
 }
 
 const PAGE_ROWS: usize = 256;
-/// So many transactions' verdicts are remembered at a time.
+/// The maximum number of transaction statuses in a [`LookupCache`].
 const STATUS_CACHE_MAX: usize = 1024;
 
 impl Store {
-    /// All row locks there are at this moment, with owner, primary and commit point. Nothing is resolved by looking.
+    /// All current row locks, with owner, primary and transaction status. Resolves none of them.
     ///
     /// # Errors
-    /// Those of reading; the iterator ends after one.
+    /// Those of [`Snapshot::get`](crate::store::Snapshot::get). The iterator ends after an error.
     pub fn row_locks(&self) -> Result<RowLocks> {
         self.inner.check_open()?;
         let view = self.inner.engine.snapshot()?;
@@ -175,41 +184,46 @@ impl Store {
             view,
             next: Some(RowRange::all()),
             page: VecDeque::new(),
-            asked: LookupCache::default(),
+            cache: LookupCache::default(),
             store: self.clone(),
         })
     }
 
-    /// What became of the transaction that began with `start_ts` and `owner`, asked at its primary, which a [`RowLock`]
-    /// names.
+    /// The status of the transaction with this `start_ts` and `owner`, read from its primary, which
+    /// a [`RowLock`] names.
     ///
-    /// A record of the end stays at the primary only while row locks elsewhere may need it. Apart from that the row's newest
-    /// version tells who wrote it: so any row that the transaction wrote, once no lock is on it, can be asked in the primary's
-    /// place, and answers until it is written again. To find out about a commit that ended [`Undetermined`](crate::ErrorKind::Undetermined), open the
-    /// store and ask before others write, at a row that only this transaction writes if there is one.
+    /// The transaction record is deleted once all locks of the transaction are resolved. After
+    /// that, the newest version of any row that it wrote identifies it: pass that row as `primary`.
+    /// The result is [`NoTrace`](TxnStatus::NoTrace) once that row is written again.
+    ///
+    /// To resolve an [`Undetermined`](crate::ErrorKind::Undetermined) commit, open the store and
+    /// call this before other transactions write, if possible with a row that only this transaction
+    /// writes.
     ///
     /// # Errors
-    /// Those of reading.
+    /// Those of [`Snapshot::get`](crate::store::Snapshot::get).
     pub fn txn_status(&self, primary: &RowKey, start_ts: Timestamp, owner: OwnerId) -> Result<TxnStatus> {
         self.inner.check_open()?;
         self.inner.coordinator.txn_status(primary, TxnId { start_ts, owner }).map(TxnStatus::from)
     }
 
-    /// Resolves every orphan row lock now, as the background sweep would, and finishes what large transactions of this life have
-    /// left to the background; the answer is how many orphans this call has met. The background may be at it at the same time.
+    /// Resolves every orphan row lock, and completes the lock cleanup of finished large
+    /// transactions of this incarnation, as the background worker would. Returns the number of
+    /// orphan locks that it found; the background worker may resolve others meanwhile. On a shared
+    /// engine it does nothing and returns 0.
     ///
     /// # Errors
-    /// Those of a commit.
+    /// Those of [`Txn::commit`](crate::store::Txn::commit).
     pub fn resolve_orphan_locks(&self) -> Result<u64> {
         self.inner.check_open()?;
         self.inner.check_writable()?;
         self.inner.coordinator.resolve_orphan_locks()
     }
 
-    /// Metrics and watermarks.
+    /// Counters since the store was opened, and its watermarks.
     pub fn stats(&self) -> Stats {
         let metrics = &self.inner.metrics;
-        let kept = self.inner.coordinator.retention();
+        let retention = self.inner.coordinator.retention();
         let stalls = self.inner.update_write_stalls();
         let mut stats = Stats {
             transactions_started: metrics.transactions_started.get(),
@@ -236,8 +250,8 @@ impl Store {
             orphan_locks_resolved: metrics.orphan_locks_resolved.get(),
             gc_tombstones: metrics.gc_tombstones.get(),
             gc_versions: metrics.gc_versions.get(),
-            history_start_ts: kept.map(|kept| kept.oldest_ts),
-            history_retention: kept.map(|kept| Duration::from_millis(kept.window_ms)),
+            history_start_ts: retention.map(|retention| retention.oldest_ts),
+            history_retention: retention.map(|retention| Duration::from_millis(retention.window_ms)),
             ..Stats::default()
         };
         if let Some(marks) = self.inner.coordinator.watermarks() {
@@ -249,8 +263,8 @@ impl Store {
         stats
     }
 
-    /// How long commits, waiting, syncs and whole calls of `transact` took, since the store was opened; for a shorter time,
-    /// [`Latencies::since`].
+    /// Latencies of commits, waits, syncs and whole calls of `transact` since the store was opened.
+    /// [`Latencies::since`] gives those of a shorter period.
     pub fn latencies(&self) -> Latencies {
         let metrics = &self.inner.metrics;
         Latencies {
@@ -263,47 +277,50 @@ impl Store {
         }
     }
 
-    /// How the engine stands: memory, files, and whether it keeps up with what is written. Asks RocksDB for some 40 figures and reads
-    /// the folder, so it is nothing for every transaction.
+    /// Statistics of the engine: memory, files, and whether flushes and compactions keep up with
+    /// the writes. Reads some 40 properties of RocksDB and the directory, so do not call it for
+    /// every transaction.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) where the engine has none, as in memory,
-    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed).
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if the engine has no
+    /// statistics, as in memory; [`ErrorKind::Closed`](crate::ErrorKind::Closed).
     pub fn engine_stats(&self) -> Result<EngineStats> {
         self.inner.check_open()?;
         Ok(self.inner.engine.stats()?)
     }
 
-    /// Losses of acknowledged commits that were accepted, now or in an earlier life, oldest first: see
-    /// [`Builder::accept_data_loss`](crate::store::Builder::accept_data_loss). A loss that was not accepted keeps the store from being opened.
+    /// Accepted losses of acknowledged commits, oldest first: see
+    /// [`Builder::accept_data_loss`](crate::store::Builder::accept_data_loss). A store with a loss
+    /// that is not accepted cannot be opened.
     ///
-    /// What an accepted loss touches is kept in the store's folder: the damaged segment and later ones as
-    /// `log/lost-<fingerprint>-<number>.segment`, and a record `log/lost-<fingerprint>.record`. A loss is returned as long as its record is
-    /// there; all of these files may be removed. A [checkpoint](Store::checkpoint) has none of them. Read when the store is opened;
-    /// always empty in memory.
+    /// The segments that an accepted loss affects stay in the store's directory, as
+    /// `log/lost-<fingerprint>-<number>.segment`, and a record of it as
+    /// `log/lost-<fingerprint>.record`. A loss is returned while its record exists; all of these
+    /// files may be deleted. A [checkpoint](Store::checkpoint) has none of them. The records are
+    /// read when the store is opened. Always empty in memory.
     pub fn data_losses(&self) -> Vec<DataLoss> {
         self.inner.engine.data_losses()
     }
 
-    fn row_lock(&self, view: &dyn EngineSnapshot, row: RowKey, lock: Lock, asked: &mut LookupCache) -> Result<RowLock> {
-        let commit_point = asked.commit_point(view, &lock)?;
-        let orphan = self.inner.coordinator.is_orphan(lock.txn.start_ts);
+    fn row_lock(&self, view: &dyn EngineSnapshot, row: RowKey, lock: Lock, cache: &mut LookupCache) -> Result<RowLock> {
+        let txn_status = cache.txn_status(view, &lock)?;
+        let is_orphan = self.inner.coordinator.is_orphan(lock.txn.start_ts);
         Ok(RowLock {
-            keyspace: asked.keyspace_name(self, row.keyspace_id()),
+            keyspace: cache.keyspace_name(self, row.keyspace_id()),
             row,
             owner_id: lock.txn.owner,
             start_ts: lock.txn.start_ts,
-            primary_keyspace: asked.keyspace_name(self, lock.primary.keyspace_id()),
+            primary_keyspace: cache.keyspace_name(self, lock.primary.keyspace_id()),
             primary: lock.primary,
-            txn_status: commit_point,
+            txn_status,
             lock_type: lock.lock_type,
-            is_orphan: orphan,
+            is_orphan,
         })
     }
 }
 
 impl crate::store::Inner {
-    /// How writes had to wait. The engine counts that; whoever looks takes it along into the metrics.
+    /// The write stalls. The engine counts them; each call copies its totals into the metrics.
     pub(in crate::store) fn update_write_stalls(&self) -> WriteStallStats {
         let stalls = self.engine.write_stalls();
         self.metrics.write_stalls.set_at_least(stalls.count);
@@ -312,35 +329,36 @@ impl crate::store::Inner {
     }
 }
 
-/// An iterator over row locks, in the order of their rows.
+/// An iterator over row locks, ordered by row: see [`Store::row_locks`].
 #[must_use]
 pub struct RowLocks {
     view: Arc<dyn EngineSnapshot>,
     next: Option<RowRange>,
     page: VecDeque<(RowKey, Lock)>,
-    asked: LookupCache,
+    cache: LookupCache,
     store: Store,
 }
 
-/// What was asked for earlier locks, since many are mostly of one transaction. The view stays the same, and so does the answer.
+/// Results for earlier locks, because many locks usually belong to one transaction. The engine
+/// snapshot stays the same, so the results stay valid.
 #[derive(Default)]
 struct LookupCache {
-    verdicts: HashMap<(TxnId, RowKey), TransactionStatus>,
+    statuses: HashMap<(TxnId, RowKey), TransactionStatus>,
     names: HashMap<KeyspaceId, Option<String>>,
 }
 
 impl LookupCache {
-    fn commit_point(&mut self, view: &dyn EngineSnapshot, lock: &Lock) -> Result<TransactionStatus> {
+    fn txn_status(&mut self, view: &dyn EngineSnapshot, lock: &Lock) -> Result<TransactionStatus> {
         let txn = (lock.txn, lock.primary.clone());
-        if let Some(verdict) = self.verdicts.get(&txn) {
-            return Ok(*verdict);
+        if let Some(status) = self.statuses.get(&txn) {
+            return Ok(*status);
         }
-        let verdict = txn_status_or_rolled_back(&view.row(&lock.primary, lock.txn.start_ts)?, lock.txn);
-        if self.verdicts.len() == STATUS_CACHE_MAX {
-            self.verdicts.clear();
+        let status = txn_status_or_rolled_back(&view.row(&lock.primary, lock.txn.start_ts)?, lock.txn);
+        if self.statuses.len() == STATUS_CACHE_MAX {
+            self.statuses.clear();
         }
-        self.verdicts.insert(txn, verdict);
-        Ok(verdict)
+        self.statuses.insert(txn, status);
+        Ok(status)
     }
 
     fn keyspace_name(&mut self, store: &Store, id: KeyspaceId) -> Option<String> {
@@ -371,16 +389,16 @@ impl Iterator for RowLocks {
             }
         }
         let (row, lock) = self.page.pop_front()?;
-        let described = self.store.row_lock(&*self.view, row, lock, &mut self.asked);
-        if described.is_err() {
+        let result = self.store.row_lock(&*self.view, row, lock, &mut self.cache);
+        if result.is_err() {
             (self.page, self.next) = (VecDeque::new(), None);
         }
-        Some(described)
+        Some(result)
     }
 }
 
 impl Keyspace {
-    /// The row of a key, as conflicts and row locks name it.
+    /// The row of a key, as in conflicts and row locks.
     pub fn row_key(&self, key: impl AsRef<[u8]>) -> RowKey {
         self.row(key.as_ref())
     }
@@ -391,7 +409,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_transaction_without_a_trace_is_not_called_rolled_back() {
+    fn no_record_of_a_transaction_is_not_a_rollback() {
         let store = Store::in_memory().unwrap();
         let rows = store.keyspace("rows").unwrap();
         let write = || {

@@ -1,13 +1,13 @@
-//! Long work that tells how far it is, and asks whether to go on.
+//! Progress callbacks of long calls, which can cancel the call.
 
 use std::ops::ControlFlow;
 
 use crate::error::{ErrorKind, Result};
 
-/// What the progress callback of [`Store::verify`](crate::Store::verify), [`Builder::repair`](crate::Builder::repair),
-/// [`Snapshot::dump`](crate::Snapshot::dump) and [`Store::restore`](crate::Store::restore) answers: nothing, or
-/// [`ControlFlow`], which stops the work where it says [`Break`](ControlFlow::Break). The call answers
-/// [`ErrorKind::Cancelled`] then.
+/// The result of the progress callback of [`Store::verify`](crate::Store::verify),
+/// [`Builder::repair`](crate::Builder::repair), [`Snapshot::dump`](crate::Snapshot::dump) and
+/// [`Store::restore`](crate::Store::restore): `()`, or a [`ControlFlow`].
+/// [`Break`](ControlFlow::Break) cancels the call, which then returns [`ErrorKind::Cancelled`].
 ///
 /// ```
 /// # fn main() -> percolite::Result<()> {
@@ -21,11 +21,11 @@ use crate::error::{ErrorKind, Result};
 /// # Ok(()) }
 /// ```
 pub trait IntoControlFlow {
-    /// Whether to go on.
+    /// Whether to continue.
     fn into_control_flow(self) -> ControlFlow<()>;
 }
 
-/// Goes on.
+/// Continues.
 impl IntoControlFlow for () {
     fn into_control_flow(self) -> ControlFlow<()> {
         ControlFlow::Continue(())
@@ -38,9 +38,10 @@ impl IntoControlFlow for ControlFlow<()> {
     }
 }
 
-/// An error where the callback wants no more; `what` says what has become of the work.
-pub fn check_progress(answer: impl IntoControlFlow, what: impl FnOnce() -> String) -> Result<()> {
-    match answer.into_control_flow() {
+/// An error if the callback cancels the call; `what` is its text, which says what remains of the
+/// work.
+pub fn check_progress(result: impl IntoControlFlow, what: impl FnOnce() -> String) -> Result<()> {
+    match result.into_control_flow() {
         ControlFlow::Continue(()) => Ok(()),
         ControlFlow::Break(()) => Err(ErrorKind::Cancelled(what()).into()),
     }

@@ -1,10 +1,13 @@
-//! Repairing: everything that can still be read of a damaged store, in a new one, and a report of what could not.
+//! Repair: copies everything that can be read of a damaged store into a new one, and reports what
+//! cannot be read.
 //!
-//! It is a dump of what is left rather than a repair in place: the damaged folder is only read, so it can be tried again with
-//! better means. Each row is read as any reader would read it, its lock's fate included. What cannot be read is told, row by row
-//! or stretch by stretch. Of the log all is read that lies above the tables, or from the oldest segment that is left, up to the first
-//! damage. The new store is one of its own: timestamps go on above those of the old one, as far as those are known, and the history
-//! stays behind.
+//! It does not repair in place: the damaged directory is only read, so other tools can still be
+//! tried on it. Each row is read as a snapshot reads it, including the status of its lock's
+//! transaction. Losses are reported for a row, or for a range of keys of unknown size.
+//!
+//! The write-ahead log is read from the flushed sequence, or from the oldest segment that is left,
+//! up to the first damage. The new store has its own store id. Its timestamps are above those of
+//! the old store if the old high-water mark can be read. History is not copied.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -29,31 +32,32 @@ use crate::store::read::row::{load_value, visible_version};
 use crate::store::{Builder, Durability, IntegrityIssue, Keyspace, OnExisting, Store, TxnOptions};
 use crate::timestamp::Timestamp;
 
-/// So many cells are looked at between two calls of the progress callback.
+/// The number of cells between two calls of the progress callback.
 const PROGRESS_INTERVAL_CELLS: u64 = 1024;
 const BATCH_ROWS: usize = 1024;
 const BATCH_BYTES: usize = 1 << 20;
 
-/// What a repair has brought over and what not, so far or in all.
+/// What a repair has copied and what it could not read, so far or in total.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RepairReport {
-    /// Keyspaces of the new store.
+    /// The number of keyspaces of the new store.
     pub keyspaces: u64,
-    /// Rows of the new store.
+    /// The number of rows of the new store.
     pub rows: u64,
-    /// Bytes of their keys and values.
+    /// The size of their keys and values, in bytes.
     pub bytes: u64,
-    /// How many losses there are. One may be of a whole stretch: how many rows were in it, nobody can know.
+    /// The number of losses. One loss may be a range of keys with an unknown number of rows.
     pub loss_count: u64,
-    /// The first thousand of them.
+    /// The first thousand losses.
     pub losses: Vec<IntegrityIssue>,
-    /// Replaced versions of the old store's [history](Builder::history_retention), all of which stay behind. They are no loss of what it was.
+    /// The number of replaced versions in the old store's [history](Builder::history_retention).
+    /// None of them is copied, which does not count as a loss.
     pub history_skipped: u64,
 }
 
 impl RepairReport {
-    /// Whether everything that was there is in the new store: as far as checksums can tell.
+    /// Whether the new store has everything that the old one had, as far as checksums can show.
     pub fn is_complete(&self) -> bool {
         self.loss_count == 0
     }
@@ -71,27 +75,36 @@ impl RepairReport {
 }
 
 impl Builder {
-    /// Makes a new store in the folder `to`, with these options, of everything that can still be read of the damaged one in `from`,
-    /// and tells what cannot. Nothing in `from` is changed, and it is not opened beside a process that has it open. `progress` is
-    /// called when the store in `to` is there and then every thousand cells or so, from the first pass on, which only looks for names, and may [stop](IntoControlFlow) the repair.
+    /// Creates a new store in the directory `to`, with these options, from everything that can be
+    /// read of the damaged store in `from`, and reports what cannot be read. Nothing in `from` is
+    /// changed.
     ///
-    /// Take it where a store does not open any more, or [`Store::verify`] finds damage, and there is no backup: what it brings over
-    /// need not be one moment of the store. What it tells in [`RepairReport::losses`] says how far that is so. Rows of a keyspace whose
-    /// name is lost come into one called `recovered` and its number. Replaced versions, where the store keeps a
-    /// [history](Builder::history_retention), stay behind, and [`RepairReport::history_skipped`] says how many; the new store keeps a history only if
-    /// these options say so.
+    /// Use it if a store cannot be opened, or [`Store::verify`] finds damage, and there is no
+    /// backup. The copied rows need not be the state of the store at one timestamp;
+    /// [`RepairReport::losses`] lists where they may differ from it. Rows of a keyspace whose name
+    /// is lost are copied into a keyspace called `recovered` and its id. Replaced versions are not
+    /// copied; [`RepairReport::history_skipped`] is their number. The new store has a history only
+    /// if these options set one.
     ///
-    /// The log is read up to the first damage: whole frames beyond it would be commits without those before them. A torn end, which a power
-    /// cut leaves, is no loss.
+    /// The write-ahead log is read up to the first damage: later frames would be commits without
+    /// those before them. A torn tail, which a power cut leaves, is not a loss.
     ///
-    /// If RocksDB cannot open the tables, their files are copied or linked for a while into a folder beside `to`, of the same
-    /// name with `.repairing` behind it.
+    /// If RocksDB cannot open the tables, their files are copied or linked temporarily into a
+    /// directory beside `to`, with the same name and the suffix `.repairing`.
+    ///
+    /// `progress` is called when the store in `to` exists, and then about every thousand cells,
+    /// starting with the first pass, which only reads names. It may [cancel](IntoControlFlow) the
+    /// repair.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] when `to` exists or cannot be made, [`ErrorKind::UnrecognizedFormat`] when `from` has nothing of a store in it or
-    /// another format, [`ErrorKind::AlreadyOpen`] when a process has it open, [`ErrorKind::Corruption`] when nothing at all can be made of
-    /// it, [`ErrorKind::InvalidArgument`] when an option is out of [bounds](crate::bounds), [`ErrorKind::Cancelled`], and those of a commit. A store that is in `to` after an error has no keyspaces, and the folder may be
-    /// removed.
+    /// - [`ErrorKind::Io`]: `to` exists, or cannot be created.
+    /// - [`ErrorKind::UnrecognizedFormat`]: `from` is not a store, or has another format.
+    /// - [`ErrorKind::AlreadyOpen`]: a process has `from` open.
+    /// - [`ErrorKind::Corruption`]: nothing of `from` can be recovered.
+    /// - [`ErrorKind::InvalidArgument`]: an option is out of [bounds](crate::bounds).
+    /// - [`ErrorKind::Cancelled`], and those of [`Txn::commit`](crate::Txn::commit).
+    ///
+    /// After an error, a store in `to` has no keyspaces, and the directory can be deleted.
     pub fn repair<P: IntoControlFlow>(
         self,
         from: impl AsRef<Path>,
@@ -101,100 +114,100 @@ impl Builder {
         self.options.check()?;
         let to = to.as_ref();
         if to.as_os_str().is_empty() || to.symlink_metadata().is_ok() {
-            let what = format!("{} is there already, and a repair needs a folder of its own", to.display());
+            let what = format!("{} already exists; repair needs a new directory", to.display());
             return Err(ErrorKind::Io(what).into());
         }
-        let mut aside = to.as_os_str().to_owned();
-        aside.push(".repairing");
-        if let Some(above) = to.parent().filter(|above| !above.as_os_str().is_empty()) {
-            std::fs::create_dir_all(above)
-                .map_err(|why| EngineError::Io(format!("cannot create {}: {why}", above.display())))?;
+        let mut scratch = to.as_os_str().to_owned();
+        scratch.push(".repairing");
+        if let Some(parent) = to.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            std::fs::create_dir_all(parent)
+                .map_err(|why| EngineError::Io(format!("cannot create {}: {why}", parent.display())))?;
         }
-        let salvaged = salvage::open(from.as_ref(), &PathBuf::from(aside), self.folder_options())?;
-        let mut repaired = RepairReport::default();
-        salvaged.notes.iter().for_each(|note| repaired.add_loss(Column::Meta, note));
+        let salvaged = salvage::open(from.as_ref(), &PathBuf::from(scratch), self.folder_options())?;
+        let mut report = RepairReport::default();
+        salvaged.notes.iter().for_each(|note| report.add_loss(Column::Meta, note));
         let engine = LocalEngine::new(salvaged.storage, true);
-        // Ours from here on, so what cannot be made into a store may go.
+        // This call created the directory, so it may delete it if no store can be created in it.
         std::fs::create_dir(to).map_err(|why| EngineError::Io(format!("cannot create {}: {why}", to.display())))?;
         let mut builder = self.read_only(false);
-        // Rows come over whole, however little a transaction may hold later.
-        let bytes_max = &mut builder.options.max_transaction_bytes;
-        *bytes_max = MAX_TRANSACTION_BYTES.max(*bytes_max);
+        // A smaller limit of the new store must not reject a large row.
+        let max_bytes = &mut builder.options.max_transaction_bytes;
+        *max_bytes = MAX_TRANSACTION_BYTES.max(*max_bytes);
         let store = builder.open(to).inspect_err(|_| drop(std::fs::remove_dir_all(to)))?;
         match read_high_water(&engine) {
             Ok(mark) => store.inner.coordinator.advance_past(mark)?,
-            Err(why) => repaired.add_loss(Column::Meta, format!("the newest timestamp is lost: {why}")),
+            Err(why) => report.add_loss(Column::Meta, format!("cannot read the timestamp high-water mark: {why}")),
         }
         let mut progress = |so_far: &RepairReport| {
             let stopped = || {
                 let (rows, to) = (so_far.rows, to.display());
-                format!("stopped after {rows} rows; the store in {to} has no keyspaces, and may be removed")
+                format!("stopped after {rows} rows; the store in {to} has no keyspaces and can be deleted")
             };
             check_progress(progress(so_far), stopped)
         };
-        // Whoever asks for the store knows from here on that it is there.
-        progress(&repaired)?;
-        // Everything that was committed, whatever the oracle remembers.
+        // From the first call on, the caller may rely on a store in `to`.
+        progress(&report)?;
+        // All commits are visible, even if the high-water mark is lost.
         let view = ReadView::new(Timestamp::MAX, engine.snapshot()?, true);
         let mut repair = Repair {
             view,
             catalog: BTreeMap::new(),
             dropped: BTreeSet::new(),
             keyspaces: HashMap::new(),
-            unnamed: StagedKeyspaces::new(&store),
+            staged: StagedKeyspaces::new(&store),
             batch: Vec::new(),
             batch_bytes: 0,
-            repaired,
+            report,
             store: &store,
-            looked: 0,
+            cells_read: 0,
             progress: &mut progress,
         };
         let storage = engine.storage();
-        // First the names, then the rows; of those that have nothing but a lock, behind.
+        // First the names, then the rows: those with versions, then those with only a lock.
         for column in [Column::Write, Column::Lock] {
             read_readable_cells(storage, column, |key, _| repair.read_catalog_entry(column, key))?;
         }
         repair.create_keyspaces()?;
         for column in [Column::Write, Column::Lock] {
             let lost = read_readable_cells(storage, column, |key, _| repair.copy_row(column, key))?;
-            lost.into_iter().for_each(|what| repair.repaired.add_loss(column, what));
+            lost.into_iter().for_each(|what| repair.report.add_loss(column, what));
         }
         read_readable_cells(storage, Column::History, |key, bytes| repair.count_history(key, bytes))?;
-        let Repair { unnamed, repaired, .. } = repair.finish()?;
-        unnamed.publish(OnExisting::Fail, None)?;
+        let Repair { staged, report, .. } = repair.finish()?;
+        staged.publish(OnExisting::Fail, None)?;
         store.close()?;
-        Ok(repaired)
+        Ok(report)
     }
 }
 
 struct Repair<'a> {
     view: Arc<ReadView>,
-    /// Names by number.
+    /// The names of the old store's keyspaces, by id.
     catalog: BTreeMap<KeyspaceId, String>,
     dropped: BTreeSet<KeyspaceId>,
-    /// Those of the new store, by the numbers of the old one; none for those that were dropped.
+    /// The keyspaces of the new store, by their ids in the old one.
     keyspaces: HashMap<KeyspaceId, Option<Keyspace>>,
-    unnamed: StagedKeyspaces<'a>,
+    staged: StagedKeyspaces<'a>,
     batch: Vec<(Keyspace, Vec<u8>, Vec<u8>)>,
     batch_bytes: usize,
-    repaired: RepairReport,
+    report: RepairReport,
     store: &'a Store,
-    /// At so many cells, passes that only look for names included.
-    looked: u64,
+    /// The number of cells read, including those of the passes that only read names.
+    cells_read: u64,
     progress: &'a mut dyn FnMut(&RepairReport) -> Result<()>,
 }
 
 impl Repair<'_> {
     fn tick(&mut self) -> Result<()> {
-        self.looked += 1;
-        if self.looked.is_multiple_of(PROGRESS_INTERVAL_CELLS) { (self.progress)(&self.repaired) } else { Ok(()) }
+        self.cells_read += 1;
+        if self.cells_read.is_multiple_of(PROGRESS_INTERVAL_CELLS) { (self.progress)(&self.report) } else { Ok(()) }
     }
 
-    /// Looks for what the catalog says.
+    /// Reads the name or the drop of a keyspace, if the cell is one.
     fn read_catalog_entry(&mut self, column: Column, key: &[u8]) -> Result<()> {
         self.tick()?;
         let Some(row) = RowKey::from_bytes(key).filter(|row| row.keyspace_id() == CATALOG_ID) else { return Ok(()) };
-        let found = self.recovered_value(column, &row).and_then(|value| {
+        let result = self.recovered_value(column, &row).and_then(|value| {
             let Some(value) = value else { return Ok(()) };
             let Some(id) = entry_id(row.user_key(), &value)? else { return Ok(()) };
             match crate::store::catalog::entry_name(row.user_key()) {
@@ -203,38 +216,39 @@ impl Repair<'_> {
             }
             Ok(())
         });
-        found.or_else(|why| self.record_error(column, &row, why))
+        result.or_else(|why| self.record_error(column, &row, why))
     }
 
     fn create_keyspaces(&mut self) -> Result<()> {
-        let named = std::mem::take(&mut self.catalog);
-        named.into_iter().try_for_each(|(id, name)| self.create(id, &name))
+        let names = std::mem::take(&mut self.catalog);
+        names.into_iter().try_for_each(|(id, name)| self.create(id, &name))
     }
 
     fn create(&mut self, id: KeyspaceId, name: &str) -> Result<()> {
-        // A name that was damaged may be one twice, or one that no keyspace can have.
+        // A damaged name may be a duplicate, or invalid.
         let recovered = format!("recovered {}", id.0);
-        if self.unnamed.contains(name) || self.unnamed.create(name).is_err() {
-            self.repaired.add_loss(Column::Write, format!("the keyspace {name:?} is called {recovered:?} now"));
-            self.unnamed.create(&recovered)?;
+        if self.staged.contains(name) || self.staged.create(name).is_err() {
+            let what = format!("the name {name:?} is a duplicate or invalid; its rows are in keyspace {recovered:?}");
+            self.report.add_loss(Column::Write, what);
+            self.staged.create(&recovered)?;
         }
-        self.repaired.keyspaces += 1;
-        self.keyspaces.insert(id, self.unnamed.last());
+        self.report.keyspaces += 1;
+        self.keyspaces.insert(id, self.staged.last());
         Ok(())
     }
 
-    /// Brings a row over.
+    /// Copies a row.
     fn copy_row(&mut self, column: Column, key: &[u8]) -> Result<()> {
         self.tick()?;
         let Some(row) = RowKey::from_bytes(key) else {
-            self.repaired.add_loss(column, format!("\"{}\" is no row", key.escape_ascii()));
+            self.report.add_loss(column, format!("invalid row key \"{}\"", key.escape_ascii()));
             return Ok(());
         };
         let id = row.keyspace_id();
         if id == CATALOG_ID || self.dropped.contains(&id) {
             return Ok(());
         }
-        // The row has been brought over, or told of, with its version.
+        // A row with a version was copied, or reported as lost, in the pass over the versions.
         if column == Column::Lock && !matches!(self.view.snapshot.write(&row), Ok(None)) {
             return Ok(());
         }
@@ -245,19 +259,20 @@ impl Repair<'_> {
         };
         if !self.keyspaces.contains_key(&id) {
             let name = format!("recovered {}", id.0);
-            self.repaired.add_loss(Column::Write, format!("the name of a keyspace is lost: its rows are in {name:?}"));
+            let what = format!("the name of a keyspace is lost; its rows are in keyspace {name:?}");
+            self.report.add_loss(Column::Write, what);
             self.create(id, &name)?;
         }
         let Some(Some(keyspace)) = self.keyspaces.get(&id) else { return Ok(()) };
         self.batch_bytes += row.user_key().len() + value.len();
         self.batch.push((keyspace.clone(), row.user_key().to_vec(), value));
-        if self.batch.len() >= BATCH_ROWS || self.batch_bytes >= BATCH_BYTES { self.write() } else { Ok(()) }
+        if self.batch.len() >= BATCH_ROWS || self.batch_bytes >= BATCH_BYTES { self.write_batch() } else { Ok(()) }
     }
 
-    /// What the row was; the version stands where the lock cannot be read.
+    /// The value of the row; that of its newest version if its lock cannot be read.
     fn recovered_value(&mut self, column: Column, row: &RowKey) -> Result<Option<Vec<u8>>> {
         let view = Arc::clone(&self.view);
-        let decided = view.snapshot.lock(row).map_err(Error::from).and_then(|lock| match lock {
+        let from_lock = view.snapshot.lock(row).map_err(Error::from).and_then(|lock| match lock {
             Some(lock) if lock.lock_type != LockType::LockOnly && commit_ts_from_primary(&view, &lock)?.is_some() => {
                 match lock.lock_type {
                     LockType::Put(value) => load_value(&view, row, lock.txn, value).map(|value| Some(Some(value))),
@@ -266,12 +281,13 @@ impl Repair<'_> {
             }
             _ => Ok(None),
         });
-        match decided {
+        match from_lock {
             Ok(Some(value)) => return Ok(value),
             Ok(None) => {}
             Err(why) => {
                 self.record_error(column, row, why)?;
-                self.add_row_loss(Column::Lock, row, "was locked, so it may be older than it was".into());
+                let what = "the row lock is unreadable; the recovered version may be stale";
+                self.add_row_loss(Column::Lock, row, what.into());
             }
         }
         view.snapshot.write(row)?.map_or(Ok(None), |newest| visible_version(&view, row, newest))
@@ -288,35 +304,35 @@ impl Repair<'_> {
     fn add_row_loss(&mut self, column: Column, row: &RowKey, what: String) {
         let keyspace =
             self.keyspaces.get(&row.keyspace_id()).and_then(|keyspace| Some(keyspace.as_ref()?.name().to_owned()));
-        self.repaired.add_loss_of(column, Some(row.clone()), keyspace, what);
+        self.report.add_loss_of(column, Some(row.clone()), keyspace, what);
     }
 
-    /// Counts what is left behind; what cannot be read of it is no loss.
+    /// Counts the versions that are not copied. Unreadable history is not a loss.
     fn count_history(&mut self, key: &[u8], bytes: &[u8]) -> Result<()> {
         self.tick()?;
         let is_wanted = |row: &RowKey| row.keyspace_id() != CATALOG_ID && !self.dropped.contains(&row.keyspace_id());
         if decode_history_key(key).is_some_and(|(row, _)| is_wanted(&row))
             && matches!(HistoryEntry::decode(bytes), Ok(HistoryEntry::Version(_)))
         {
-            self.repaired.history_skipped += 1;
+            self.report.history_skipped += 1;
         }
         Ok(())
     }
 
-    fn write(&mut self) -> Result<()> {
+    fn write_batch(&mut self) -> Result<()> {
         let batch = std::mem::take(&mut self.batch);
         self.batch_bytes = 0;
         let buffered = TxnOptions { durability: Some(Durability::Buffered), ..TxnOptions::default() };
         self.store.transact_with(buffered, |txn| {
             batch.iter().try_for_each(|(keyspace, key, value)| txn.put(keyspace, key, value))
         })?;
-        self.repaired.rows += batch.len() as u64;
-        self.repaired.bytes += batch.iter().map(|(_, key, value)| (key.len() + value.len()) as u64).sum::<u64>();
-        (self.progress)(&self.repaired)
+        self.report.rows += batch.len() as u64;
+        self.report.bytes += batch.iter().map(|(_, key, value)| (key.len() + value.len()) as u64).sum::<u64>();
+        (self.progress)(&self.report)
     }
 
     fn finish(mut self) -> Result<Self> {
-        self.write()?;
+        self.write_batch()?;
         Ok(self)
     }
 }

@@ -17,8 +17,8 @@ use crate::store::Txn;
 use crate::timestamp::Timestamp;
 
 /// A condition of transactions: they commit only while the grant is valid that it was made of
-/// ([`LockGuard::fence`](crate::store::named_locks::LockGuard::fence)). A fence does not hold the lock. It may be kept,
-/// sent to other threads and used for any number of transactions.
+/// ([`LockGuard::fence`](crate::store::named_locks::LockGuard::fence)). A fence does not hold the
+/// lock. It may be kept, sent to other threads and used for any number of transactions.
 #[derive(Clone)]
 pub struct Fence {
     pub(in crate::store) grant: Arc<Grant>,

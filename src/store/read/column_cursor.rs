@@ -1,7 +1,8 @@
-//! One column of what a scan reads, from either end.
+//! A buffered cursor over one column of a scan, from both ends.
 //!
-//! What was read and is not wanted yet waits for its turn, and what was found empty is not asked for again, so that every part of a
-//! column is walked over once, however many pages there are. An engine is as slow to pass by what was removed as by what is there.
+//! Cells that are read ahead are buffered, and empty ranges are remembered, so each part of a range
+//! is scanned once, however many pages there are. This matters because an engine skips tombstones
+//! no faster than live cells.
 
 use std::mem::replace;
 use std::ops::Bound;
@@ -13,21 +14,21 @@ use crate::row::RowKey;
 
 const PAGE_CELLS_MIN: usize = 16;
 const PAGE_CELLS_MAX: usize = 512;
-/// The next page is so large a part of what was read before, so a scan that stops early has read little in vain.
+/// The next page is a quarter of the cells read so far, so stopping early wastes little I/O.
 const PAGE_GROWTH_DIVISOR: usize = 4;
 
 /// See the [module](self).
 pub(in crate::store) struct ColumnCursor {
     column: Column,
-    /// What neither end has read.
+    /// The range that neither end has read.
     unread: Option<RowRange>,
     front: CursorEnd,
     back: CursorEnd,
-    /// How many cells both ends have read.
+    /// The number of cells read from both ends.
     cells_read: usize,
 }
 
-/// What one end has read and not handed out, in the direction of reading.
+/// Cells that one end has read and not returned yet, in the direction of reading.
 #[derive(Default)]
 struct CursorEnd {
     cells: PageBuffer,
@@ -35,13 +36,14 @@ struct CursorEnd {
 }
 
 impl ColumnCursor {
-    /// The cells of a column in a range; of no range, none.
+    /// A cursor over a range of a column; without a range it is empty.
     pub fn new(column: Column, range: Option<RowRange>) -> Self {
         let (front, back) = (CursorEnd::default(), CursorEnd::default());
         Self { column, unread: range, front, back, cells_read: 0 }
     }
 
-    /// Whether a page has to be read before the next cell is known; where one is asked for up to a row only, whether there is such.
+    /// Whether a page must be read to find the next cell or, with `upto`, the next cell at or
+    /// before that row.
     #[inline]
     pub fn needs_page(&self, upto: Option<&[u8]>, backwards: bool) -> bool {
         let (near, _) = self.ends(backwards);
@@ -54,7 +56,8 @@ impl ColumnCursor {
             })
     }
 
-    /// Reads the next page, and nothing behind the row `upto`, which the other end must not have come to.
+    /// Reads the next page, up to the row `upto` at most. The other end must not have reached that
+    /// row.
     pub fn read_page(&mut self, view: &dyn EngineSnapshot, upto: Option<&[u8]>, backwards: bool) -> Result<()> {
         let Some(mut range) = self.unread.take() else { return Ok(()) };
         let CursorEnd { cells, bookmark } = if backwards { &mut self.back } else { &mut self.front };
@@ -74,9 +77,12 @@ impl ColumnCursor {
         Ok(())
     }
 
-    /// Hands cells that are unread to `see`, from the front on, until it returns `false`: in the place of a page, where the engine can lend
-    /// them and none is waiting for its turn. At most as many as the largest page has, since a view keeps what it reads meanwhile. Returns
-    /// whether there may be more to lend. After a panic of `see` nothing is unread.
+    /// Calls `see` with unread cells, from the front on, until it returns `false`. This replaces a
+    /// page if no cell is buffered and the engine can lend cells. The snapshot keeps what it reads
+    /// meanwhile, so one call visits no more cells than the largest page has.
+    ///
+    /// Returns whether more cells may follow in the same way. If `see` panics, the cursor is at its
+    /// end.
     pub fn visit_unread(
         &mut self,
         view: &dyn EngineSnapshot,
@@ -101,40 +107,40 @@ impl ColumnCursor {
         Ok(has_more)
     }
 
-    /// Up to which row this end has read; `None` when nothing is unread.
+    /// The last row that this end has read; `None` if the whole range is read.
     pub fn read_up_to(&self, backwards: bool) -> Option<&[u8]> {
         let (near, _) = self.ends(backwards);
         self.unread.as_ref().and_then(|_| near.cells.last()).map(|(row, _)| row)
     }
 
-    /// The row of the next cell.
+    /// The row of the next buffered cell.
     pub fn peek(&self, backwards: bool) -> Option<&[u8]> {
         let (near, far) = self.ends(backwards);
         let next = near.cells.first().or_else(|| if self.unread.is_none() { far.cells.last() } else { None });
         next.map(|(row, _)| row)
     }
 
-    /// Takes the next cell out.
+    /// Consumes the next buffered cell.
     #[inline]
     pub fn next(&mut self, backwards: bool) -> Option<(&[u8], &[u8])> {
         let (near, far) = if backwards { (&mut self.back, &mut self.front) } else { (&mut self.front, &mut self.back) };
         if !near.cells.is_empty() {
             near.cells.pop_front()
         } else if self.unread.is_none() {
-            // The other end has read all there was; what it has not handed out is met from this side.
+            // The other end has read all; what it has not returned is consumed from this side.
             far.cells.pop_back()
         } else {
             None
         }
     }
 
-    /// Takes the next cell out if it is the row's.
+    /// Consumes the next cell, if it is the row's; returns its content.
     pub fn next_if(&mut self, row: &RowKey, backwards: bool) -> Option<&[u8]> {
         let is_next = self.peek(backwards) == Some(row.as_bytes());
         if is_next { self.next(backwards).map(|(_, content)| content) } else { None }
     }
 
-    /// How many cells were read.
+    /// The number of cells read.
     #[cfg(feature = "tokio")]
     pub fn cells_read(&self) -> usize {
         self.cells_read
@@ -146,12 +152,12 @@ impl ColumnCursor {
     }
 }
 
-/// Whether `a` comes before `b`, in the direction of reading.
+/// Whether `a` is before `b`, in the direction of reading.
 pub(in crate::store) fn is_before(a: &[u8], b: &[u8], backwards: bool) -> bool {
     if backwards { a > b } else { a < b }
 }
 
-/// Where the range ends, in the direction of reading.
+/// The end of the range, in the direction of reading.
 fn far_end(range: &mut RowRange, backwards: bool) -> &mut Bound<Vec<u8>> {
     if backwards { &mut range.start } else { &mut range.end }
 }
@@ -165,7 +171,7 @@ mod tests {
     use crate::engine::sim::SimStorage;
 
     #[test]
-    fn a_page_that_the_engine_ends_early_is_not_taken_for_the_last() {
+    fn a_page_that_the_engine_ends_early_is_not_the_last() {
         for (cells, bytes) in [(1, usize::MAX), (2, 64), (usize::MAX, 1)] {
             let engine = SimStorage::new().exclusive_engine().with_page_limits(cells, bytes);
             let store = Store::builder().open_engine(Arc::new(engine)).unwrap();
@@ -181,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_bounded_in_bytes_though_all_before_it_were_small() {
+    fn a_page_after_small_ones_is_bounded_in_bytes() {
         const LARGE: usize = 300 << 10;
         let store = Store::in_memory().unwrap();
         let rows = store.keyspace("rows").unwrap();
@@ -192,13 +198,13 @@ mod tests {
             })
             .unwrap();
         let view = store.inner.engine.snapshot().unwrap();
-        let mut layer = ColumnCursor::new(Column::Write, Some(RowRange::all()));
+        let mut cursor = ColumnCursor::new(Column::Write, Some(RowRange::all()));
         let (mut read, mut largest) = (0, 0);
-        while layer.needs_page(None, false) {
-            layer.read_page(&*view, None, false).unwrap();
-            read += layer.front.cells.len();
-            largest = largest.max(layer.front.cells.size_bytes());
-            while layer.next(false).is_some() {}
+        while cursor.needs_page(None, false) {
+            cursor.read_page(&*view, None, false).unwrap();
+            read += cursor.front.cells.len();
+            largest = largest.max(cursor.front.cells.size_bytes());
+            while cursor.next(false).is_some() {}
         }
         assert!(
             read >= 4020 && largest > PAGE_BYTES_MAX && largest <= PAGE_BYTES_MAX + LARGE + 100,

@@ -1,4 +1,4 @@
-//! Ranges of keys, and the rows that they mean.
+//! Ranges of keys, and the ranges of rows that they select.
 
 use std::ops::{Bound, Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
@@ -7,11 +7,12 @@ use crate::keys::prefix_successor;
 use crate::row::{KeyspaceId, RowKey};
 use crate::store::Keyspace;
 
-/// A range of keys: any of the language's own, of anything that is bytes, or a pair of [`Bound`]s.
+/// A range of keys: any range type of the standard library over a type that is bytes, or a pair of
+/// [`Bound`]s.
 pub trait KeyRange {
-    /// Where it begins.
+    /// The lower bound.
     fn start(&self) -> Bound<&[u8]>;
-    /// Where it ends.
+    /// The upper bound.
     fn end(&self) -> Bound<&[u8]>;
 }
 
@@ -46,7 +47,8 @@ impl KeyRange for RangeFull {
     }
 }
 
-/// The rows of `keyspace` whose keys lie in a range. One that ends before it begins is empty.
+/// The rows of `keyspace` whose keys are in a range. A range whose end is before its start is
+/// empty.
 pub(in crate::store) fn key_range_in(keyspace: &Keyspace, range: &impl KeyRange) -> RowRange {
     key_range(keyspace, range.start(), range.end())
 }
@@ -68,7 +70,7 @@ fn key_range(keyspace: &Keyspace, start: Bound<&[u8]>, end: Bound<&[u8]>) -> Row
     }
 }
 
-/// The rows of `keyspace` whose keys begin with `prefix`.
+/// The rows of `keyspace` whose keys start with `prefix`.
 pub(in crate::store) fn prefix_range(keyspace: &Keyspace, prefix: &[u8]) -> RowRange {
     let end = prefix_successor(prefix).map(|end| RowKey::new(keyspace.id(), &end).as_bytes().to_vec());
     RowRange {

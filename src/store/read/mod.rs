@@ -1,7 +1,7 @@
-//! Reading: snapshots, scans, versions.
+//! Reading: single rows, snapshots, scans, versions.
 //!
-//! A read looks at a row through a [view](crate::read_view::ReadView): its lock, if locks may hide commits,
-//! its newest version, and the history for older timestamps.
+//! A read sees a row through a [read view](crate::read_view::ReadView). It checks the row's lock,
+//! if locks may hide commits; then its newest version; and for an older timestamp its history.
 
 pub(in crate::store) mod column_cursor;
 pub(in crate::store) mod key_range;

@@ -1,4 +1,9 @@
-//! Reading a row at a view: versions, and the locks of transactions that are committed there already.
+//! Reads of a row at a read view: its versions, and the locks of transactions that have committed
+//! at the view.
+//!
+//! A transaction commits at its primary. Until its other locks have become versions, its values are
+//! in the data column and in its locks. So a read that meets a lock looks up the transaction's
+//! commit timestamp.
 
 use std::borrow::Cow;
 use std::sync::atomic::Ordering;
@@ -12,15 +17,17 @@ use crate::row::{Lock, LockType, RowKey, TxnId, Value, WriteRecord};
 use crate::store::Store;
 use crate::timestamp::Timestamp;
 
-/// What a lock says about a row at a view.
+/// What a lock means for a read of its row.
 enum LockEffect {
-    /// Its transaction is committed there and left this value, or none.
+    /// Its transaction has committed at the view, and left this value; `None` if it deleted the
+    /// row.
     Value(Option<Vec<u8>>),
-    /// Nothing; the newest version counts.
+    /// Nothing: the versions decide.
     None,
 }
 
-/// What a row has in the write column. Whatever takes more reading waits until the engine has let go of the cell.
+/// The content of a row's cell in the write column. Anything that needs another read waits until
+/// the engine has released the cell.
 enum CellRead {
     Missing,
     Visible(Vec<u8>),
@@ -52,12 +59,13 @@ impl Store {
         self.inner.check_open()?;
         if view.expired.load(Ordering::Acquire) {
             let age = self.inner.options.max_snapshot_age;
-            return Err(ErrorKind::SnapshotTooOld(format!("it reads a state replaced more than {age:?} ago")).into());
+            let why = format!("the snapshot is older than max_snapshot_age ({age:?})");
+            return Err(ErrorKind::SnapshotTooOld(why).into());
         }
         Ok(())
     }
 
-    /// The row's value at the view.
+    /// The value of a row at the view.
     pub(in crate::store) fn read(&self, view: &ReadView, row: &RowKey) -> Result<Option<Vec<u8>>> {
         if mutated!(ReadsLatest) {
             let newest = self.inner.engine.snapshot()?;
@@ -76,7 +84,7 @@ impl Store {
         found.value(view, row)
     }
 
-    /// Several rows' values at the view.
+    /// The values of several rows at the view.
     pub(in crate::store) fn multi_read(&self, view: &ReadView, rows: &[&RowKey]) -> Result<Vec<Option<Vec<u8>>>> {
         let check_locks = view.must_check_locks && !mutated!(MultiGetIgnoresLocks);
         if check_locks || mutated!(ReadsLatest) {
@@ -91,7 +99,8 @@ impl Store {
         rows.iter().zip(cells).map(|(row, cell)| cell.value(view, row)).collect()
     }
 
-    /// What the lock's transaction made of the row, if it is committed at the view and wrote it.
+    /// What a read of the row sees of the lock: the value, if the transaction has committed at the
+    /// view and wrote the row.
     fn value_under_lock(&self, view: &ReadView, row: &RowKey, lock: &Lock) -> Result<LockEffect> {
         if lock.lock_type == LockType::LockOnly || self.inner.coordinator.commit_ts_of_lock(view, row, lock)?.is_none()
         {
@@ -106,7 +115,8 @@ impl Store {
         }
     }
 
-    /// What a reader at the view sees of a row, given what it has in the lock and the write column.
+    /// The value that a reader at the view sees, given the row's cells in the lock and write
+    /// columns.
     pub(in crate::store) fn visible_value(
         &self,
         view: &ReadView,
@@ -115,7 +125,7 @@ impl Store {
         write: Option<&[u8]>,
     ) -> Result<Option<Vec<u8>>> {
         if let Some(lock) = lock {
-            // How its transaction ended is not kept for views that have expired.
+            // The records of finished transactions are not kept for expired views.
             self.check_usable(view)?;
             if let LockEffect::Value(value) = self.value_under_lock(view, row, &decode_lock(row.as_bytes(), lock)?)? {
                 return Ok(value);
@@ -129,7 +139,8 @@ fn visible_up_to(view: &ReadView) -> Timestamp {
     if mutated!(EqualTimestampNotSeen) { Timestamp::from_u64(view.read_ts.to_u64() - 1) } else { view.read_ts }
 }
 
-/// What a reader at the view sees of a row, given its cell in the write column. Nearly always that is the value in it.
+/// The value that a reader at the view sees, given the row's cell in the write column. Usually the
+/// cell contains it.
 #[inline]
 pub(in crate::store) fn visible_value_in_cell<'a>(
     view: &ReadView,
@@ -142,7 +153,7 @@ pub(in crate::store) fn visible_value_in_cell<'a>(
     }
 }
 
-/// What a reader at the view sees of a row, given its newest version.
+/// The value that a reader at the view sees, given the row's newest version.
 pub(in crate::store) fn visible_version(view: &ReadView, row: &RowKey, newest: WriteRecord) -> Result<Option<Vec<u8>>> {
     let version = if newest.commit_ts <= visible_up_to(view) {
         Some(newest)

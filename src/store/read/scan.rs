@@ -1,11 +1,13 @@
-//! Scans: rows of a range, from either end, over a view and a transaction's own writes.
+//! Scans: the rows of a range, from both ends, over a read view and a transaction's own writes.
 //!
-//! A scan owns what it needs and reads ahead in pages, so it borrows nothing and may outlive the transaction or
-//! snapshot that it came from. Between two pages the engine's place in the range is kept in a bookmark.
+//! A scan owns what it needs and reads ahead in pages. So it borrows nothing, and may outlive the
+//! transaction or snapshot that created it. Between two pages a
+//! [`ScanCursor`](crate::engine::ScanCursor) keeps the engine's position.
 //!
-//! Mostly the newest versions are all there is to know. They are kept as they are stored, each decoded when it is handed out, or
-//! lent: all that is allocated is what the caller gets. Where there may be locks or own writes, these are layers that are merged with the
-//! versions, row by row, and each is read as far as the versions are.
+//! Usually only the newest versions matter. Their cells are buffered as stored, and each is decoded
+//! when it is returned or lent, so only the result is allocated. If there may be locks or own
+//! writes, a merging cursor reads them beside the versions, row by row, each as far as the versions
+//! are read.
 
 use std::borrow::Cow;
 use std::ops::ControlFlow;
@@ -23,19 +25,21 @@ use crate::store::read::row::visible_value_in_cell;
 use crate::store::txn::buffer::LargeWrites;
 use crate::writes;
 
-/// How many rows at least, and at most, are worth a hop to another thread.
+/// The minimum and maximum number of rows in a page that another thread reads.
 #[cfg(feature = "tokio")]
 const ASYNC_PAGE_ROWS: (usize, usize) = (32, 512);
-/// And about how much they may hold.
+/// The approximate maximum size of such a page, in bytes.
 #[cfg(feature = "tokio")]
 const ASYNC_PAGE_BYTES: usize = 1 << 20;
 
 type Row = (Vec<u8>, Vec<u8>);
 
-/// An iterator over rows as `(key, value)`, in the order of their keys; use `rev()` for the other direction.
+/// An iterator over rows as `(key, value)`, in the order of their keys; `rev()` reverses it.
 ///
-/// [`Scan::visit`] lends the rows instead of handing them out. After an error it ends. Between its first row and its last, it keeps the files and the memory that it reads from being
-/// given back, even where they were replaced meanwhile; so drop one that is not read to its end.
+/// [`Scan::visit`] lends the rows instead of copying them. After an error the iterator ends.
+///
+/// Between its first row and its end a scan keeps the files and memory that it reads from being
+/// freed, even if their content is replaced meanwhile. Drop a scan that is not read to its end.
 #[must_use]
 pub struct Scan {
     store: Store,
@@ -43,27 +47,27 @@ pub struct Scan {
     ahead: MergeCursor,
 }
 
-/// What a scan has not handed out.
+/// The part of a scan that is not returned yet.
 struct MergeCursor {
     versions: ColumnCursor,
     over: Option<Box<Overlay>>,
-    /// Why there is nothing.
+    /// An error of the call that created the scan.
     failed: Option<Error>,
-    /// Nothing more is handed out.
+    /// Whether the scan has ended.
     ended: bool,
 }
 
-/// What lies over the versions.
+/// Locks and own writes, which override versions.
 struct Overlay {
     locks: ColumnCursor,
-    /// Own writes that are in the store already, as locks that the view does not show.
+    /// Own writes that a large transaction has locked; the read view does not show them.
     streamed: Option<LargeWrites>,
     streamed_locks: ColumnCursor,
     /// Own writes in memory.
     own: Option<writes::WriteSetRange>,
 }
 
-/// Where a scan reads: own writes in memory and those that were streamed, and the range.
+/// The sources of a scan: own writes in memory, own writes locked in the store, and the range.
 pub(in crate::store) type ScanSources = (Option<writes::WriteSetRange>, Option<LargeWrites>, RowRange);
 
 impl Scan {
@@ -75,19 +79,26 @@ impl Scan {
         Self { store: store.clone(), reader: Arc::clone(reader), ahead }
     }
 
-    /// Lends each row that is left, its key and its value, in the order of keys, until `see` breaks; what it breaks with is the
-    /// answer. The row that it was lent then counts as handed out, and the scan may go on.
+    /// Calls `see` with the key and value of each remaining row, in the order of keys, until it
+    /// returns [`ControlFlow::Break`]; returns that break. The row of the break counts as consumed,
+    /// and the scan can continue after it.
     ///
-    /// The iterator copies each row for its caller, which takes as long as finding it where rows are short. This copies no short value.
-    /// `see` may read and write the store; while it waits, the scan keeps what it reads in memory. Time that
-    /// `see` takes counts as reading where that is timed ([`Builder::track_read_timing`](crate::store::Builder::track_read_timing)).
+    /// The iterator copies each row, which takes as long as finding it if rows are short. This call
+    /// copies no value up to 255 bytes
+    /// ([`SHORT_VALUE_MAX_BYTES`](crate::row::SHORT_VALUE_MAX_BYTES)), unless locks or own writes
+    /// have to be merged. `see` may read and write the store; while it runs, the scan keeps what it
+    /// reads in memory. If reads are timed
+    /// ([`Builder::track_read_timing`](crate::store::Builder::track_read_timing)), the time of
+    /// `see` counts as reading.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
     /// use std::ops::ControlFlow;
     /// # let store = percolite::Store::in_memory()?;
     /// # let log = store.keyspace("log")?;
-    /// # store.transact(|txn| ["a", "b", "c"].iter().try_for_each(|key| txn.put(&log, key, "12345")))?;
+    /// # store.transact(|txn| {
+    /// #     ["a", "b", "c"].iter().try_for_each(|key| txn.put(&log, key, "12345"))
+    /// # })?;
     /// let mut bytes = 0;
     /// let all = store.snapshot()?.range(&log, ..).visit(|key, value| {
     ///     bytes += key.len() + value.len();
@@ -98,7 +109,8 @@ impl Scan {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Txn::get`](crate::store::Txn::get). Rows before were lent.
+    /// Those of [`Txn::get`](crate::store::Txn::get). `see` may have been called with rows before
+    /// the error.
     pub fn visit<B>(&mut self, mut see: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>) -> Result<ControlFlow<B>> {
         loop {
             if let Some(broke) = self.visit_borrowed(&mut see)? {
@@ -112,7 +124,8 @@ impl Scan {
         }
     }
 
-    /// Lends rows straight from the engine, if it can and there are versions only. Returns what `see` broke with.
+    /// Lends rows directly from the engine, if it supports that and only versions are read. Returns
+    /// what `see` broke with.
     fn visit_borrowed<B>(&mut self, see: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<B>) -> Result<Option<B>> {
         let Self { store, reader, ahead } = self;
         let MergeCursor { versions, over: None, failed: None, ended: false } = ahead else { return Ok(None) };
@@ -123,7 +136,7 @@ impl Scan {
         let mut ended = None;
         let lent = store.time_read(reader, || {
             loop {
-                // Also where no row is left.
+                // Checked even if no row is left.
                 store.check_usable(view)?;
                 let has_more = versions.visit_unread(&*view.snapshot, |row, content| {
                     ended = match store.check_usable(view).and_then(|()| visible_value_in_cell(view, row, content)) {
@@ -155,7 +168,7 @@ impl Scan {
         if ahead.ended {
             return None;
         }
-        // Also for what was read ahead.
+        // A closed store returns no buffered rows either.
         let open = store.inner.check_open();
         match open.and_then(|()| store.time_read(reader, || ahead.next(store, &reader.view, backwards, see))) {
             Ok(Some(seen)) => Some(Ok(seen)),
@@ -170,7 +183,7 @@ impl Scan {
         }
     }
 
-    /// The next rows, as many as are worth a hop to another thread; none at the end.
+    /// The next page of rows for another thread; empty at the end.
     #[cfg(feature = "tokio")]
     pub(crate) fn next_page(&mut self, backwards: bool) -> Result<Vec<Row>> {
         let limit = (self.ahead.cells_read() * 3).clamp(ASYNC_PAGE_ROWS.0, ASYNC_PAGE_ROWS.1);
@@ -205,7 +218,7 @@ impl MergeCursor {
         Self { versions: ColumnCursor::new(Column::Write, None), over: None, failed: None, ended: true }
     }
 
-    /// Has `see` see the next row, unless there is none.
+    /// Calls `see` with the next row, if there is one.
     #[inline]
     fn next<T>(
         &mut self,
@@ -248,29 +261,29 @@ impl MergeCursor {
 }
 
 impl Overlay {
-    /// Sees to it that all is known up to the next version.
+    /// Reads pages of locks until they cover the next version's row.
     fn read(&mut self, store: &Store, view: &ReadView, versions: &ColumnCursor, backwards: bool) -> Result<()> {
         let (next, known) = (versions.peek(backwards), versions.read_up_to(backwards));
         let streamed = self.streamed.as_ref().map(|streamed| (&mut self.streamed_locks, &*streamed.view));
-        for (layer, of) in [(&mut self.locks, &*view.snapshot)].into_iter().chain(streamed) {
-            if layer.needs_page(next, backwards) && !(mutated!(TrailingLocksUnseen) && next.is_none()) {
+        for (cursor, of) in [(&mut self.locks, &*view.snapshot)].into_iter().chain(streamed) {
+            if cursor.needs_page(next, backwards) && !(mutated!(TrailingLocksUnseen) && next.is_none()) {
                 store.check_usable(view)?;
-                layer.read_page(of, known, backwards)?;
+                cursor.read_page(of, known, backwards)?;
             }
         }
         Ok(())
     }
 
-    /// The row that comes next.
+    /// The next row of all sources.
     fn next_row(&self, versions: &ColumnCursor, backwards: bool) -> Result<Option<RowKey>> {
         let own = self.own.as_ref().and_then(|own| own.peek(backwards));
-        let layers = [versions, &self.locks, &self.streamed_locks].map(|layer| layer.peek(backwards));
-        let next = layers.into_iter().chain([own.map(|(row, _)| row.as_bytes())]).flatten();
+        let cursors = [versions, &self.locks, &self.streamed_locks].map(|cursor| cursor.peek(backwards));
+        let next = cursors.into_iter().chain([own.map(|(row, _)| row.as_bytes())]).flatten();
         let next = next.reduce(|a, b| if is_before(b, a, backwards) { b } else { a });
         Ok(next.map(decode_row_key).transpose()?)
     }
 
-    /// Takes a row out, and answers what is seen of it.
+    /// Consumes a row; returns its visible value.
     fn take_row(
         &mut self,
         store: &Store,
@@ -321,26 +334,26 @@ mod tests {
 
     const ROWS: u32 = 3000;
 
-    /// Even rows are in the tables, odd ones in the window.
-    fn rows_in_tables_and_window(folder: &std::path::Path) -> (Store, Keyspace) {
+    /// A store whose even rows are in the tables, and odd ones in the memtable.
+    fn rows_in_tables_and_memtable(directory: &std::path::Path) -> (Store, Keyspace) {
         for odd in [0, 1] {
-            let store = Store::open(folder).unwrap();
+            let store = Store::open(directory).unwrap();
             let rows = store.keyspace("rows").unwrap();
             let all = (0..ROWS).filter(|row| row % 2 == odd).map(u32::to_be_bytes);
             store.transact(|txn| all.clone().try_for_each(|row| txn.put(&rows, row, row))).unwrap();
             if odd == 1 {
                 return (store, rows);
             }
-            store.checkpoint(folder.with_file_name("copy")).unwrap();
+            store.checkpoint(directory.with_file_name("copy")).unwrap();
             store.close().unwrap();
         }
         unreachable!()
     }
 
     #[test]
-    fn what_is_lent_rows_may_read_and_write_the_store_and_stop_anywhere() {
-        let folder = tempfile::tempdir().unwrap();
-        let (store, rows) = rows_in_tables_and_window(&folder.path().join("store"));
+    fn a_visitor_may_use_the_store_and_stop_anywhere() {
+        let directory = tempfile::tempdir().unwrap();
+        let (store, rows) = rows_in_tables_and_memtable(&directory.path().join("store"));
         let snapshot = store.snapshot().unwrap();
         let (mut scan, mut seen, mut stops) = (snapshot.range(&rows, ..), 0_u32, 0);
         loop {
@@ -348,7 +361,7 @@ mod tests {
                 assert_eq!((key, value), (&seen.to_be_bytes()[..], &seen.to_be_bytes()[..]));
                 seen += 1;
                 if seen % 100 == 0 {
-                    // Rows that the scan has passed, and rows that it has not.
+                    // Rows before and after the scan's position.
                     let others = [seen / 2, ROWS - seen, ROWS + seen].map(u32::to_be_bytes);
                     store.transact(|txn| others.iter().try_for_each(|row| txn.put(&rows, row, "new"))).unwrap();
                     assert_eq!(snapshot.get(&rows, key).unwrap().as_deref(), Some(value));
@@ -360,7 +373,7 @@ mod tests {
                 ControlFlow::Continue(()) => break,
             }
             stops += 1;
-            // The next row is taken in another way, and so is the last one.
+            // The iterator consumes the next row and the last one.
             assert_eq!(scan.next().map(|row| row.unwrap().0), Some(seen.to_be_bytes().to_vec()));
             seen += 1;
             assert!(scan.next_back().is_some());
@@ -369,9 +382,9 @@ mod tests {
     }
 
     #[test]
-    fn no_row_is_lent_again_after_a_panic() {
-        let folder = tempfile::tempdir().unwrap();
-        let (store, rows) = rows_in_tables_and_window(&folder.path().join("store"));
+    fn a_panic_of_the_visitor_ends_the_scan() {
+        let directory = tempfile::tempdir().unwrap();
+        let (store, rows) = rows_in_tables_and_memtable(&directory.path().join("store"));
         let snapshot = store.snapshot().unwrap();
         let (mut scan, mut lent) = (snapshot.range(&rows, ..), 0);
         let visit = std::panic::AssertUnwindSafe(|| {
@@ -386,9 +399,9 @@ mod tests {
     }
 
     #[test]
-    fn a_view_that_has_expired_lends_no_end_either() {
-        let folder = tempfile::tempdir().unwrap();
-        let (store, rows) = rows_in_tables_and_window(&folder.path().join("store"));
+    fn an_expired_scan_fails_even_at_its_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let (store, rows) = rows_in_tables_and_memtable(&directory.path().join("store"));
         let snapshot = store.snapshot().unwrap();
         let mut nothing = snapshot.range(&rows, ROWS.to_be_bytes()..);
         store.transact(|txn| txn.put(&rows, "newer", "")).unwrap();
@@ -398,17 +411,17 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_lent_in_pieces_that_are_bounded() {
-        let folder = tempfile::tempdir().unwrap();
-        let (store, rows) = rows_in_tables_and_window(&folder.path().join("store"));
+    fn one_visit_of_the_engine_is_bounded() {
+        let directory = tempfile::tempdir().unwrap();
+        let (store, rows) = rows_in_tables_and_memtable(&directory.path().join("store"));
         let (mut lent, mut pieces) = (0, 0);
         let (start, end) = (Bound::Included(rows.row(b"").as_bytes().to_vec()), Bound::Unbounded);
-        let mut layer = ColumnCursor::new(Column::Write, Some(RowRange { start, end }));
+        let mut cursor = ColumnCursor::new(Column::Write, Some(RowRange { start, end }));
         let engine = store.inner.engine.snapshot().unwrap();
         loop {
             pieces += 1;
             let before = lent;
-            let has_more = layer
+            let has_more = cursor
                 .visit_unread(&*engine, |_, _| {
                     lent += 1;
                     true

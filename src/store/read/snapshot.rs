@@ -1,4 +1,4 @@
-//! Snapshots.
+//! Snapshots: a read view for the user, with the reads of a transaction and no writes.
 
 use std::sync::Arc;
 
@@ -11,11 +11,13 @@ use crate::store::txn::{check_key, validated_rows};
 use crate::store::{Keyspace, Store, Versions};
 use crate::timestamp::Timestamp;
 
-/// A consistent view of the store that does not change. Owned: it may be kept, sent and shared freely. What it answers for a
-/// keyspace does not change either, whenever that is created or dropped.
+/// A consistent view of the store that does not change. It may be kept, sent to other threads, and
+/// cloned; clones are the same snapshot. What it shows of a keyspace does not change either, even
+/// if the keyspace is created or dropped later.
 ///
-/// A snapshot keeps what it shows from being reclaimed; one whose state was replaced longer ago than
-/// [`Builder::max_snapshot_age`](crate::store::Builder::max_snapshot_age) answers [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld).
+/// A snapshot keeps what it shows from garbage collection. It expires when its state was replaced
+/// longer than [`Builder::max_snapshot_age`](crate::store::Builder::max_snapshot_age) ago; its
+/// reads then return [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld).
 #[derive(Clone)]
 pub struct Snapshot {
     pub(in crate::store) reader: Arc<ActiveReader>,
@@ -32,7 +34,8 @@ impl Snapshot {
         &self.store
     }
 
-    /// The same snapshot under a name, by which [`Store::active_transactions`] and the report of one that was ended at the age limit call it.
+    /// The same snapshot with a label, which identifies it in [`Store::active_transactions`] and in
+    /// the event of its expiry.
     #[must_use]
     pub fn with_label(&self, label: &'static str) -> Self {
         let ActiveReader { view, started_at: began, .. } = &*self.reader;
@@ -40,27 +43,30 @@ impl Snapshot {
         Self { reader, store: self.store.clone() }
     }
 
-    /// Everything committed at or below this is seen.
+    /// The read timestamp: everything committed at or below it is visible, and nothing else.
     pub fn read_ts(&self) -> Timestamp {
         self.reader.view.read_ts
     }
 
-    /// A row's value.
+    /// The value of a row; `None` if the row does not exist.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when the key is empty and
-    /// [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge) when it is longer than a row's can be,
-    /// [`ErrorKind::KeyspaceNotFound`](crate::ErrorKind::KeyspaceNotFound) when the keyspace was dropped before the snapshot was
-    /// taken (one that was created or restored later is empty in it, and stays so when it is dropped), [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld),
-    /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption), [`ErrorKind::Io`](crate::ErrorKind::Io),
-    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed).
+    /// - [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument): the key is empty.
+    /// - [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge): the key exceeds
+    ///   [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES).
+    /// - [`ErrorKind::KeyspaceNotFound`](crate::ErrorKind::KeyspaceNotFound): the keyspace was
+    ///   dropped before the snapshot was taken. A keyspace that was created or restored after that
+    ///   is empty in it, and stays so when it is dropped.
+    /// - [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld),
+    ///   [`ErrorKind::Corruption`](crate::ErrorKind::Corruption),
+    ///   [`ErrorKind::Io`](crate::ErrorKind::Io), [`ErrorKind::Closed`](crate::ErrorKind::Closed).
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         let is_seen = self.store.check_visible(&self.reader.view, keyspace)?;
         check_key(key.as_ref())?;
         if is_seen { self.store.read(&self.reader.view, &keyspace.row(key.as_ref())) } else { Ok(None) }
     }
 
-    /// Several rows' values, in the order of `keys`.
+    /// The values of several rows, in the order of `keys`.
     ///
     /// # Errors
     /// Those of [`Snapshot::get`].
@@ -76,7 +82,7 @@ impl Snapshot {
         self.store.multi_read(&self.reader.view, &rows.iter().collect::<Vec<_>>())
     }
 
-    /// Whether a row is there.
+    /// Whether a row exists.
     ///
     /// # Errors
     /// Those of [`Snapshot::get`].
@@ -84,25 +90,27 @@ impl Snapshot {
         Ok(self.get(keyspace, key)?.is_some())
     }
 
-    /// What commits have made of a row, newest first, as far back as the history that the store keeps
-    /// ([`Builder::history_retention`](crate::store::Builder::history_retention)) when this is called. The last one is what the row was when that history
-    /// begins. Without history it is the newest alone.
+    /// The committed versions of a row, newest first, as far back as the history
+    /// ([`Builder::history_retention`](crate::store::Builder::history_retention)) reaches at this
+    /// call. The last one is the row's version at the start of the history. Without history only
+    /// the newest version is returned.
     ///
     /// # Errors
-    /// Those of [`Snapshot::get`], also of the iterator, which ends after one.
+    /// Those of [`Snapshot::get`], also from the iterator, which ends after an error.
     pub fn versions(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Versions> {
         let is_seen = self.store.check_visible(&self.reader.view, keyspace)?;
         check_key(key.as_ref())?;
         Ok(Versions::new(&self.store, &self.reader, keyspace.row(key.as_ref()), is_seen))
     }
 
-    /// The rows whose keys lie in a range, which is empty if it ends before it begins.
+    /// The rows whose keys are in a range. A range whose end is before its start is empty. The
+    /// first row reports an error of this call.
     pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Scan {
         let range = self.store.visible_range(&self.reader.view, keyspace, || key_range_in(keyspace, &range));
         Scan::new(&self.store, &self.reader, range.map(|range| (None, None, range)))
     }
 
-    /// The rows whose keys begin with `prefix`.
+    /// The rows whose keys start with `prefix`. Otherwise like [`Snapshot::range`].
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Scan {
         let range = self.store.visible_range(&self.reader.view, keyspace, || prefix_range(keyspace, prefix.as_ref()));
         Scan::new(&self.store, &self.reader, range.map(|range| (None, None, range)))

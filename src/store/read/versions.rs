@@ -1,4 +1,4 @@
-//! The versions of one row.
+//! The versions of one row, for reading its history.
 
 use crate::error::Result;
 use crate::owner::OwnerId;
@@ -9,36 +9,37 @@ use crate::store::read::row::load_value;
 use crate::timestamp::Timestamp;
 use std::sync::Arc;
 
-/// What a commit made of a row.
+/// A committed version of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Version {
-    /// When it was committed.
+    /// Its commit timestamp.
     pub commit_ts: Timestamp,
-    /// When the transaction that wrote it began.
+    /// The start timestamp of the transaction that wrote it.
     pub start_ts: Timestamp,
-    /// Who wrote it.
+    /// The owner id of that transaction.
     pub owner_id: OwnerId,
-    /// The value; `None` where the row was deleted.
+    /// The value; `None` if the row was deleted.
     pub value: Option<Vec<u8>>,
 }
 
-/// The versions of a row, newest first: see [`Snapshot::versions`](crate::store::Snapshot::versions). Each is read when it is asked
-/// for; the iterator ends after an error.
+/// The versions of a row, newest first: see
+/// [`Snapshot::versions`](crate::store::Snapshot::versions). Each is read when the iterator reaches
+/// it; the iterator ends after an error.
 pub struct Versions {
     store: Store,
     reader: Arc<ActiveReader>,
     row: RowKey,
-    /// The next one is the newest at or below this; `None` when there is none.
+    /// The next version is the newest at or below this timestamp; `None` at the end.
     upto: Option<Timestamp>,
-    /// Those that were replaced at or before this may be gone.
+    /// GC may have removed versions that were replaced at or before this timestamp.
     from: Timestamp,
 }
 
 impl Versions {
-    /// Those of a row that is seen, or else none.
+    /// The versions of a row; none unless `is_seen`.
     pub(in crate::store) fn new(store: &Store, reader: &Arc<ActiveReader>, row: RowKey, is_seen: bool) -> Self {
-        // Without history only the newest is sure to be there.
+        // Without history only the newest version is certain to exist.
         let from = store.inner.coordinator.retention().map_or(Timestamp::MAX, |kept| kept.oldest_ts);
         let upto = is_seen.then_some(reader.view.read_ts);
         Self { store: store.clone(), reader: Arc::clone(reader), row, upto, from }

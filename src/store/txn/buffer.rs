@@ -1,4 +1,10 @@
-//! What a transaction has written so far: in memory, or streamed out as locks once it is much.
+//! The write buffer of a transaction: mutations in memory, its savepoints, and its fences.
+//!
+//! When the buffer reaches `large_transaction_bytes` the transaction becomes a [large
+//! one](LargeTxn): the buffered rows are written into the store as locks, and the buffer starts
+//! empty again. A read then consults the buffer first, and after it the transaction's own locks.
+//!
+//! Savepoints are an undo log: from the first savepoint on each write appends what it replaced.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -20,29 +26,29 @@ use crate::store::Store;
 use crate::timestamp::Timestamp;
 use crate::writes::WriteSet;
 
-/// What every row counts besides its key and value, in bytes, towards a transaction's size.
+/// Overhead of a row in the transaction's size, in bytes, besides its key and value.
 const ROW_OVERHEAD_BYTES: usize = 64;
 
 /// See the [module](self).
 pub(in crate::store) struct TxnBuffer {
     id: TxnId,
     read_ts: Timestamp,
-    /// What is in memory; it has precedence over what was streamed. A commit shares it with whoever leads.
+    /// The writes in memory, which override locked ones. Shared with the leader during a commit.
     pub(in crate::store) write_set: Arc<WriteSet>,
-    /// Of every keyspace that was written to, though some writes may have been taken back.
+    /// Every keyspace that was written to, even if all of its writes were undone.
     pub(in crate::store) keyspaces: SmallVec<[(KeyspaceId, Arc<KeyspaceDescriptor>); 1]>,
     /// What each write since the first savepoint replaced.
     undo: Vec<(RowKey, Option<Mutation>)>,
-    /// Those that are valid: a number and how much of `undo` came before.
+    /// The valid savepoints: number, and length of `undo` when it was set.
     savepoints: Vec<(u64, usize)>,
     savepoints_made: u64,
     bytes: usize,
-    /// What `undo` holds.
+    /// The size of `undo`.
     undo_bytes: usize,
     pub(in crate::store) large: Option<Box<dyn LargeTxn>>,
-    /// Streaming met a conflict or failed: the transaction is over.
+    /// Set once the transaction cannot commit; every later call then fails.
     aborted: Option<AbortReason>,
-    /// The grants by which it is fenced.
+    /// The lock grants that must be valid at the commit.
     fences: Fences,
 }
 
@@ -69,12 +75,13 @@ impl TxnBuffer {
         }
     }
 
-    /// Adds to what must hold at the commit.
+    /// Adds a condition for the commit.
     pub(in crate::store) fn add_fence(&mut self, fence: FenceCondition) {
         self.fences.add(fence);
     }
 
-    /// Ends a transaction that has nothing to write: whether what it was fenced by stands, and releases what it was to release.
+    /// Commits the fences of a transaction without writes: fails if a grant has ended, and releases
+    /// the locks that end with the commit.
     pub(in crate::store) fn check_and_release_fences(&mut self) -> Result<()> {
         if self.fences.is_empty() {
             return Ok(());
@@ -87,7 +94,7 @@ impl TxnBuffer {
         Ok(())
     }
 
-    /// What was committed is no conflict for anything written from here on.
+    /// From this call on no commit of another transaction is a conflict.
     pub(in crate::store) fn skip_conflict_check(&mut self) {
         self.read_ts = Timestamp::MAX;
         if let Some(large) = &mut self.large {
@@ -99,31 +106,31 @@ impl TxnBuffer {
         self.read_ts
     }
 
-    /// Whether there is nothing to commit.
+    /// Whether there are no writes to commit.
     pub(in crate::store) fn is_empty(&self) -> bool {
         self.write_set.is_empty() && self.large.is_none()
     }
 
-    /// What is in memory counts so much.
+    /// The size of the writes in memory, in bytes, with the overhead of each row.
     pub(in crate::store) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// How many writes were streamed; `None` if it does not stream.
+    /// The number of writes that were locked in the store; `None` if the transaction is not large.
     pub(in crate::store) fn locked_rows(&self) -> Option<u64> {
         self.large.as_ref().map(|large| large.writes())
     }
 
-    /// Refuses a transaction that is over.
+    /// Returns the error that has aborted the transaction, if any.
     pub(in crate::store) fn check(&self) -> Result<()> {
         match &self.aborted {
             None => Ok(()),
             Some(AbortReason::Conflict(conflict)) => Err(ErrorKind::Conflict(conflict.clone()).into()),
-            Some(AbortReason::Other(why)) => Err(Error::invalid(format!("the transaction is over: {why}"))),
+            Some(AbortReason::Other(why)) => Err(Error::invalid(format!("the transaction was aborted: {why}"))),
         }
     }
 
-    /// What the transaction has made of the row.
+    /// The transaction's own write to the row, if any.
     pub(in crate::store) fn get(&self, store: &Store, row: &RowKey) -> Result<Option<Mutation>> {
         match (self.write_set.get(row), &self.large) {
             (Some(mutation), _) => Ok(Some(mutation.clone())),
@@ -132,7 +139,7 @@ impl TxnBuffer {
         }
     }
 
-    /// What was streamed so far, for a scan.
+    /// The rows locked so far, for a scan.
     pub(in crate::store) fn large_writes(&self, store: &Store) -> Result<Option<LargeWrites>> {
         let view = || Ok(LargeWrites { view: store.inner.engine.snapshot()?, txn: self.id });
         self.large.as_ref().map(|_| view()).transpose()
@@ -141,10 +148,10 @@ impl TxnBuffer {
     pub(in crate::store) fn write(
         &mut self,
         store: &Store,
-        (keyspace, life): (KeyspaceId, &Arc<KeyspaceDescriptor>),
+        (keyspace, descriptor): (KeyspaceId, &Arc<KeyspaceDescriptor>),
         row: RowKey,
         mutation: Mutation,
-        spent: &TxnTimer,
+        timer: &TxnTimer,
     ) -> Result<()> {
         self.check()?;
         let replaced = if self.savepoints.is_empty() { None } else { Some(self.get(store, &row)?) };
@@ -162,10 +169,10 @@ impl TxnBuffer {
         self.undo_bytes = all_undo_bytes;
         self.undo.extend(undo);
         if !self.keyspaces.iter().any(|(id, _)| *id == keyspace) {
-            self.keyspaces.push((keyspace, Arc::clone(life)));
+            self.keyspaces.push((keyspace, Arc::clone(descriptor)));
         }
         if self.bytes >= store.inner.options.large_transaction_bytes && store.inner.coordinator.is_exclusive() {
-            self.lock_buffered_rows(store, spent)?;
+            self.lock_buffered_rows(store, timer)?;
         }
         Ok(())
     }
@@ -241,15 +248,15 @@ impl TxnBuffer {
         self.check()?;
         let position = self.savepoints.iter().position(|(valid, _)| *valid == number);
         let Some((position, undo)) = position.and_then(|at| Some((at, self.savepoints.get(at)?.1))) else {
-            return Err(Error::invalid("the savepoint was taken back"));
+            return Err(Error::invalid("the savepoint is no longer valid"));
         };
         // Read before anything is changed: an error leaves the transaction as it was.
-        let streamed = self.large_writes(store)?;
+        let locked = self.large_writes(store)?;
         let mut restored = Vec::with_capacity(self.undo.len() - undo);
         for (row, before) in self.undo.get(undo..).unwrap_or_default().iter().rev() {
-            let before = match (before, &streamed) {
-                // The row stays locked, which costs others a conflict that was there already.
-                (None, Some(streamed)) if !mutated!(LargeUndoLost) && streamed.write(row)?.is_some() => {
+            let before = match (before, &locked) {
+                // The row stays locked. This adds no conflict: the lock exists already.
+                (None, Some(locked)) if !mutated!(LargeUndoLost) && locked.write(row)?.is_some() => {
                     Some(Mutation::LockOnly)
                 }
                 (before, _) => before.clone(),
@@ -279,23 +286,24 @@ impl TxnBuffer {
         Ok(())
     }
 
-    /// What must hold at the commit.
+    /// The conditions of the commit.
     pub(in crate::store) fn commit_conditions(&self, view: &Arc<ReadView>) -> Arc<CommitConditions> {
-        let (lives, view) = (self.written_keyspaces(), Some(Arc::clone(view)));
-        Arc::new(CommitConditions { keyspaces: lives, read_view: view, fences: self.fences.clone() })
+        let (keyspaces, read_view) = (self.written_keyspaces(), Some(Arc::clone(view)));
+        Arc::new(CommitConditions { keyspaces, read_view, fences: self.fences.clone() })
     }
 
-    /// Those of the keyspaces in which there is anything to commit.
+    /// The keyspaces that have writes to commit. A large transaction counts all: its locked rows
+    /// are not in memory.
     fn written_keyspaces(&self) -> SmallVec<[Arc<KeyspaceDescriptor>; 1]> {
         let is_written = |id: KeyspaceId| {
             let first = self.write_set.first_at_or_after(&RowKey::new(id, b""));
             self.large.is_some() || first.is_some_and(|(row, _)| row.keyspace_id() == id)
         };
-        self.keyspaces.iter().filter(|(id, _)| is_written(*id)).map(|(_, life)| Arc::clone(life)).collect()
+        self.keyspaces.iter().filter(|(id, _)| is_written(*id)).map(|(_, descriptor)| Arc::clone(descriptor)).collect()
     }
 }
 
-/// What a transaction has streamed out, as of one moment.
+/// The rows that a large transaction has locked, in one engine snapshot.
 pub(in crate::store) struct LargeWrites {
     pub view: Arc<dyn EngineSnapshot>,
     pub txn: TxnId,
@@ -306,7 +314,7 @@ impl LargeWrites {
         read_own_lock(&*self.view, self.txn, row)
     }
 
-    /// What was written to a row, given its cell in the lock column.
+    /// The transaction's write to a row, given the row's cell in the lock column.
     pub(in crate::store) fn write_of(&self, row: &RowKey, lock: &[u8]) -> Result<Option<Mutation>> {
         let lock = decode_lock(row.as_bytes(), lock)?;
         if lock.txn == self.txn { lock_mutation(&*self.view, row, lock).map(Some) } else { Ok(None) }

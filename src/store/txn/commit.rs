@@ -1,4 +1,5 @@
-//! How a transaction ends: committed, rolled back or dropped. Whichever it is, it is counted, and logged if it was slow.
+//! The end of a transaction: commit, rollback or drop. Commits are timed and conflicts counted; a
+//! slow transaction is logged, however it ended.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use crate::store::introspect::slow_log::{AttemptTiming, PastAttempts, TxnOutcome
 use crate::store::txn::Txn;
 use crate::timestamp::Timestamp;
 
-/// How and when a transaction ended. Of an attempt of several only the moment counts.
+/// When and how a transaction ended. For an attempt of `transact` only the time is used.
 pub(in crate::store) struct TxnEnd {
     at: Duration,
     outcome: TxnOutcome,
@@ -20,16 +21,17 @@ pub(in crate::store) struct TxnEnd {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Commit {
-    /// When it was committed; for a transaction that wrote nothing, what it has seen.
+    /// The commit timestamp. For a transaction without writes it is the read timestamp.
     pub commit_ts: Timestamp,
 }
 
 impl Txn {
-    /// Commits.
+    /// Commits the transaction: all of its writes become visible atomically, or none.
     ///
-    /// With [`Durability::Sync`] it returns when the commit, and everything that the transaction has read, is durable.
+    /// With [`Durability::Sync`] it returns once the commit, and everything that the transaction
+    /// has read, is durable. With [`Durability::Buffered`] it returns once the commit is visible.
     ///
-    /// The transaction is over either way, and cannot be used by mistake:
+    /// It consumes the transaction, so a second commit does not compile:
     ///
     /// ```compile_fail,E0382
     /// # let store = percolite::Store::in_memory().unwrap();
@@ -39,11 +41,15 @@ impl Txn {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`]: another transaction came first; nothing of this one remains.
-    /// [`ErrorKind::Undetermined`]: the store failed at a moment when the transaction may have been committed.
-    /// [`ErrorKind::KeyspaceNotFound`]: a keyspace that it writes to was dropped meanwhile.
-    /// [`ErrorKind::LockLost`]: a lock that it is [fenced](Txn::fence) by has ended. Nothing was written; the same transaction, fenced by
-    /// the same grant, would fail again. Others mean that nothing was committed.
+    /// - [`ErrorKind::Conflict`]: another transaction was first. Nothing of this one remains.
+    /// - [`ErrorKind::Undetermined`]: the store failed during the commit, which may or may not have
+    ///   taken effect.
+    /// - [`ErrorKind::SnapshotTooOld`]: the transaction has expired: see
+    ///   [`Builder::max_snapshot_age`](crate::store::Builder::max_snapshot_age).
+    /// - [`ErrorKind::KeyspaceNotFound`]: a keyspace that it writes to was dropped.
+    /// - [`ErrorKind::LockLost`]: a lock grant that [fences](Txn::fence) it has ended. Nothing was
+    ///   written, and no transaction fenced by that grant can commit.
+    /// - Others mean that nothing was committed.
     pub fn commit(mut self) -> Result<Commit> {
         self.commit_in_place()
     }
@@ -52,7 +58,7 @@ impl Txn {
         span!(DEBUG, "commit", owner = %self.id.owner, label = self.options.label);
         let began = self.store.inner.runtime.elapsed();
         self.reader.timer.start(began);
-        let (wrote, was_over) = (!self.buffer.is_empty(), self.buffer.check().is_err());
+        let (wrote, was_aborted) = (!self.buffer.is_empty(), self.buffer.check().is_err());
         let mut committed = self.try_commit();
         let at = self.reader.timer.last();
         let metrics = &self.store.inner.metrics;
@@ -68,8 +74,8 @@ impl Txn {
             }
             Err(why) if why.is_retryable() => {
                 let conflict = why.conflict_mut();
-                // One that was met while the transaction was written has been counted then.
-                if let Some(conflict) = conflict.filter(|_| !was_over) {
+                // A conflict that aborted the transaction earlier is counted already.
+                if let Some(conflict) = conflict.filter(|_| !was_aborted) {
                     self.store.fill_conflict_names(conflict);
                     conflict.read_ts = self.reader.view.read_ts;
                     self.store.count_conflict(&self.reader, conflict);
@@ -88,20 +94,20 @@ impl Txn {
         self.store.check_usable(&self.reader.view)?;
         let inner = &self.store.inner;
         let durable = self.is_durable();
-        let held = self.attempt.take();
-        let spent = &self.reader.timer;
+        let attempt = self.attempt.take();
+        let timer = &self.reader.timer;
         self.buffer.check()?;
         if self.buffer.is_empty() {
-            drop(held);
+            drop(attempt);
             self.buffer.check_and_release_fences()?;
             if durable {
-                inner.coordinator.wait_durable(self.reader.view.read_ts, spent)?;
+                inner.coordinator.wait_durable(self.reader.view.read_ts, timer)?;
             }
             inner.coordinator.note_acked(self.reader.view.read_ts);
             return Ok(self.reader.view.read_ts);
         }
         if self.buffer.large.is_some() {
-            return self.buffer.commit_large(&self.store, &self.reader.view, durable, held, spent);
+            return self.buffer.commit_large(&self.store, &self.reader.view, durable, attempt, timer);
         }
         inner.coordinator.commit(CommitRequest {
             txn: self.id,
@@ -110,23 +116,25 @@ impl Txn {
             protocol: self.options.commit_protocol.unwrap_or(inner.options.protocol),
             durable,
             conditions: self.buffer.commit_conditions(&self.reader.view),
-            attempt: held,
-            timer: spent,
+            attempt,
+            timer,
         })
     }
 
-    /// Rolls back, and waits until everything that the transaction has read is durable, so that the caller may act on it; one
-    /// of [`Durability::Buffered`] does not wait. To leave without waiting, drop the transaction.
+    /// Rolls back, and waits until everything that the transaction has read is durable, so that the
+    /// caller may act on it. With [`Durability::Buffered`] it does not wait. To roll back without
+    /// waiting, drop the transaction.
     ///
     /// # Errors
-    /// [`ErrorKind::Undetermined`] when the sync fails: what was read may not be durable. [`ErrorKind::Closed`]; it is rolled back
-    /// all the same.
+    /// [`ErrorKind::Undetermined`] if the sync fails: what was read may not be durable.
+    /// [`ErrorKind::Closed`]. The transaction is rolled back in either case.
     pub fn rollback(self) -> Result<()> {
         self.store.inner.check_open()?;
         self.answer_without_commit()
     }
 
-    /// Waits for what the caller may conclude from what was read, if the transaction is to be durable.
+    /// Waits until all reads are durable, unless the transaction is buffered: the caller may act on
+    /// what it has read.
     pub(in crate::store) fn answer_without_commit(&self) -> Result<()> {
         if self.is_durable() { self.wait_reads_durable() } else { Ok(()) }
     }
@@ -135,21 +143,22 @@ impl Txn {
         self.options.durability.unwrap_or(self.store.inner.options.durability) == Durability::Sync
     }
 
-    /// The conflict that the transaction has met, if any.
+    /// The first conflict that the transaction met before its commit, if any.
     pub(in crate::store) fn conflict_met(&self) -> Option<Error> {
         Some(ErrorKind::Conflict(self.reader.first_conflict()?).into())
     }
 
-    /// What is known of it now that it is over.
+    /// The timing of the ended transaction, for the slow log.
     pub(in crate::store) fn last(&self) -> AttemptTiming {
         let ended = self.ended.as_ref().map_or_else(|| self.store.inner.runtime.elapsed(), |ended| ended.at);
         AttemptTiming::new(self.id, &self.reader, ended)
     }
 
-    /// Waits until everything that the transaction may have read is durable.
+    /// Blocks until everything that the transaction may have read is durable. Until then a power
+    /// cut may undo what it has read.
     ///
     /// # Errors
-    /// [`ErrorKind::Undetermined`] when the sync fails, [`ErrorKind::Closed`].
+    /// [`ErrorKind::Undetermined`] if the sync fails; [`ErrorKind::Closed`].
     pub fn wait_reads_durable(&self) -> Result<()> {
         self.store.inner.check_open()?;
         self.store.inner.coordinator.wait_durable(self.reader.view.read_ts, &self.reader.timer)

@@ -1,4 +1,7 @@
-//! Transactions.
+//! Transactions: begin, read, write, commit or roll back, and retry.
+//!
+//! A transaction reads one read view and collects its writes in a [buffer]. The [commit] checks
+//! them for conflicts.
 
 pub(in crate::store) mod buffer;
 pub(in crate::store) mod commit;
@@ -22,21 +25,25 @@ use crate::timestamp::Timestamp;
 
 /// A transaction with snapshot isolation.
 ///
-/// It reads the state of the store at its beginning, and its own writes over that. [`Txn::commit`] makes all of its writes
-/// visible at once or none. Of two transactions that overlap and write the same
-/// row, the one that commits first wins and the other hears [`ErrorKind::Conflict`].
+/// It reads the state of the store at its beginning, and its own writes over it. [`Txn::commit`]
+/// makes all of its writes visible atomically, or none. If two transactions overlap and write the
+/// same row, the first to commit wins; the other gets [`ErrorKind::Conflict`].
 ///
-/// Snapshot isolation permits *write skew*: two transactions that each read what the other writes may both commit. Reading a
-/// row with [`Txn::get_for_update`] closes that for the row.
+/// Snapshot isolation permits *write skew*: two transactions that each read what the other writes
+/// may both commit. Reading a row with [`Txn::get_for_update`] prevents it for that row.
 ///
-/// Writes are kept in memory up to [`Builder::large_transaction_bytes`](crate::store::Builder::large_transaction_bytes). Beyond that they are
-/// *streamed*: put into the store as row locks while the transaction is still being written, so that its size is bounded by the
-/// disk only. From then on others conflict with it before it commits, and its own writes may answer
-/// [`ErrorKind::Conflict`]; after that error it is over, and every later call repeats it. Reading back what was streamed, and
-/// writing it again, reads the disk. Rows that a savepoint takes back stay locked until the end. After the commit the locks
-/// are turned into versions in the background, which nobody has to wait for.
+/// Writes are buffered in memory up to
+/// [`Builder::large_transaction_bytes`](crate::store::Builder::large_transaction_bytes). A
+/// transaction that exceeds it is a *large transaction* (TiDB: pipelined DML): it writes its rows
+/// into the store as row locks before it commits, so only the disk bounds its size.
 ///
-/// Dropping a transaction rolls it back, silently and without waiting.
+/// From then on other transactions conflict with its rows before it commits, and its own writes may
+/// return [`ErrorKind::Conflict`]. That error aborts the transaction; every later call returns it
+/// again. Reading or rewriting a locked row reads the disk. Rows that are undone by a savepoint
+/// stay locked until the transaction ends. After the commit the background lock cleanup turns the
+/// locks into versions; no call waits for it.
+///
+/// Dropping a transaction rolls it back, without an error and without waiting.
 #[must_use = "a transaction that is dropped is rolled back"]
 pub struct Txn {
     reader: Arc<ActiveReader>,
@@ -44,14 +51,14 @@ pub struct Txn {
     pub(in crate::store) buffer: TxnBuffer,
     pub(in crate::store) options: TxnOptions,
     pub(in crate::store) attempt: Option<AttemptGuard>,
-    /// Whether it is one attempt of several, which are looked at as a whole.
+    /// Whether it is an attempt of `transact`, which logs and counts the whole call.
     pub(in crate::store) is_attempt: bool,
-    /// Once it was asked to commit.
+    /// Set by the commit, successful or not.
     ended: Option<TxnEnd>,
     store: Store,
 }
 
-/// A point in a transaction to which it can go back.
+/// A point to which a transaction can be rolled back: [`Txn::rollback_to`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Savepoint {
     number: u64,
@@ -59,7 +66,7 @@ pub struct Savepoint {
 }
 
 impl Txn {
-    /// One that is not counted.
+    /// Begins a transaction without counting it in the statistics.
     pub(in crate::store) fn begin(store: &Store, options: TxnOptions) -> Result<Self> {
         store.inner.check_open()?;
         options.check()?;
@@ -78,12 +85,12 @@ impl Txn {
         })
     }
 
-    /// Whatever has been committed is no conflict from here on.
+    /// From this call on no commit of another transaction is a conflict.
     pub(in crate::store) fn skip_conflict_check(&mut self) {
         self.buffer.skip_conflict_check();
     }
 
-    /// Locks everything that was written so far, as if it were much.
+    /// Locks all buffered rows in the store, as a large transaction does.
     pub(in crate::store) fn lock_buffered_rows_now(&mut self) -> Result<()> {
         let locked = self.buffer.lock_buffered_rows(&self.store, &self.reader.timer);
         self.reader.set_written(self.buffer.write_set.len(), self.buffer.bytes(), self.buffer.locked_rows());
@@ -98,35 +105,40 @@ impl Txn {
         &self.store
     }
 
-    /// Everything committed at or below this is seen.
+    /// The read timestamp: everything committed at or below it is visible, and nothing else.
     pub fn read_ts(&self) -> Timestamp {
         self.reader.view.read_ts
     }
 
-    /// The timestamp that names the transaction in row locks and records.
+    /// The start timestamp, which identifies the transaction in row locks and records.
     pub fn start_ts(&self) -> Timestamp {
         self.id.start_ts
     }
 
-    /// Who the transaction is in row locks and conflicts.
+    /// The owner id of the transaction in row locks and conflicts.
     pub fn owner_id(&self) -> OwnerId {
         self.id.owner
     }
 
-    /// A row's value as the transaction sees it.
+    /// The value of a row as the transaction sees it; `None` if the row does not exist.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] when the key is empty and [`ErrorKind::TooLarge`] when it is longer than a row's can be,
-    /// [`ErrorKind::KeyspaceNotFound`] when the keyspace was dropped before the transaction began (one that was created or restored
-    /// later is empty but for own writes, and stays so when it is dropped),
-    /// [`ErrorKind::SnapshotTooOld`], [`ErrorKind::Corruption`], [`ErrorKind::Io`], [`ErrorKind::Closed`].
+    /// - [`ErrorKind::InvalidArgument`]: the key is empty, or another error has aborted the
+    ///   transaction.
+    /// - [`ErrorKind::TooLarge`]: the key exceeds [`MAX_KEY_BYTES`].
+    /// - [`ErrorKind::KeyspaceNotFound`]: the keyspace was dropped before the transaction began. A
+    ///   keyspace that was created or restored after that is empty but for own writes, and stays so
+    ///   when it is dropped.
+    /// - [`ErrorKind::Conflict`]: the transaction was aborted by an earlier conflict.
+    /// - [`ErrorKind::SnapshotTooOld`], [`ErrorKind::Corruption`], [`ErrorKind::Io`],
+    ///   [`ErrorKind::Closed`].
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         let is_seen = self.store.check_visible(&self.reader.view, keyspace)?;
         check_key(key.as_ref())?;
         if is_seen { self.read(&keyspace.row(key.as_ref())) } else { Ok(None) }
     }
 
-    /// Several rows' values, in the order of `keys`.
+    /// The values of several rows, in the order of `keys`.
     ///
     /// # Errors
     /// Those of [`Txn::get`].
@@ -143,7 +155,7 @@ impl Txn {
         }
     }
 
-    /// Whether a row is there.
+    /// Whether a row exists.
     ///
     /// # Errors
     /// Those of [`Txn::get`].
@@ -151,38 +163,40 @@ impl Txn {
         Ok(self.get(keyspace, key)?.is_some())
     }
 
-    /// A row's value, checked again at commit: optimistic, it locks nothing and waits for nothing.
+    /// The value of a row, validated again at commit. It is optimistic: it takes no lock and waits
+    /// for nothing.
     ///
-    /// For conflicts it counts as a write of the row. Of two transactions that overlap and write the row,
-    /// or read it by this call, the first to commit wins, and the commit of the other fails with
-    /// [`ErrorKind::Conflict`]. Neither notices before. The row may be absent.
+    /// For conflicts it counts as a write of the row. If two transactions overlap, and each writes
+    /// the row or reads it by this call, the first to commit wins. The commit of the other fails
+    /// with [`ErrorKind::Conflict`], and not earlier. The row may be absent.
     ///
-    /// In PostgreSQL, MySQL and RocksDB's `TransactionDB` the same words mean a lock that others wait
-    /// for; RocksDB's `OptimisticTransactionDB` checks at commit, as here. Only a transaction that is
-    /// [streamed](crate::store::Builder::large_transaction_bytes) locks the row before its commit, like the rows
-    /// that it writes, and a conflict may then end it earlier. Rows that are not there yet are
-    /// guarded by a [guard row](crate::cookbook#a-range-that-must-not-change).
+    /// In PostgreSQL, MySQL and RocksDB's `TransactionDB` the same words mean a lock that other
+    /// transactions wait for. RocksDB's `OptimisticTransactionDB` checks at commit, as here. Only a
+    /// [large transaction](crate::store::Builder::large_transaction_bytes) locks the row before its
+    /// commit, like the rows that it writes, and a conflict may then abort it earlier. To protect a
+    /// range against inserts, use a [guard row](crate::cookbook#a-range-that-must-not-change).
     ///
     /// # Errors
     /// Those of [`Txn::get`] and [`Txn::put`].
     pub fn get_for_update(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         let row = self.check_write(keyspace, key.as_ref())?;
-        let (value, holds) = self.store.time_read(&self.reader, || {
+        let (value, is_unwritten) = self.store.time_read(&self.reader, || {
             let own = self.buffered_write(&row)?;
-            let holds = own.is_none();
-            Ok::<_, Error>((self.read_with_buffer(own, &row)?, holds))
+            let is_unwritten = own.is_none();
+            Ok::<_, Error>((self.read_with_buffer(own, &row)?, is_unwritten))
         })?;
-        if holds {
+        if is_unwritten {
             self.write(keyspace, row, Mutation::LockOnly)?;
         }
         Ok(value)
     }
 
-    /// What commits have made of a row, as [`Snapshot::versions`](crate::store::Snapshot::versions) of the state that the transaction
-    /// reads, without what it has written itself.
+    /// The committed versions of a row, newest first, as
+    /// [`Snapshot::versions`](crate::store::Snapshot::versions) at the transaction's read
+    /// timestamp. Own writes are not included.
     ///
     /// # Errors
-    /// Those of [`Txn::get`], also of the iterator, which ends after one.
+    /// Those of [`Txn::get`], also from the iterator, which ends after an error.
     pub fn versions(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Versions> {
         self.buffer.check()?;
         let is_seen = self.store.check_visible(&self.reader.view, keyspace)?;
@@ -190,14 +204,22 @@ impl Txn {
         Ok(Versions::new(&self.store, &self.reader, keyspace.row(key.as_ref()), is_seen))
     }
 
-    /// Sets a row's value.
+    /// Sets the value of a row.
     ///
     /// # Errors
-    /// [`ErrorKind::TooLarge`] when key, value or transaction are, [`ErrorKind::InvalidArgument`] when the key is empty,
-    /// [`ErrorKind::KeyspaceNotFound`] when the keyspace was dropped, [`ErrorKind::Closed`]. The transaction stays as it was.
-    /// [`ErrorKind::Conflict`] where the keyspace was being [restored](Store::restore) when the transaction began; and where the
-    /// transaction is so large that it locks its rows as it goes
-    /// ([`Builder::large_transaction_bytes`](crate::store::Builder::large_transaction_bytes)), which is over then.
+    /// Each of these leaves the transaction as it was:
+    /// - [`ErrorKind::TooLarge`]: the key exceeds [`MAX_KEY_BYTES`], the value [`MAX_VALUE_BYTES`],
+    ///   or the transaction
+    ///   [`Builder::max_transaction_bytes`](crate::store::Builder::max_transaction_bytes).
+    /// - [`ErrorKind::InvalidArgument`]: the key is empty, or the store is open read-only.
+    /// - [`ErrorKind::KeyspaceNotFound`]: the keyspace was dropped.
+    /// - [`ErrorKind::Conflict`]: the keyspace was being [restored](Store::restore) when the
+    ///   transaction began.
+    /// - [`ErrorKind::SnapshotTooOld`], [`ErrorKind::Closed`].
+    ///
+    /// A [large transaction](crate::store::Builder::large_transaction_bytes) locks rows in this
+    /// call. Then it may also return [`ErrorKind::Conflict`] for a row, or an error of the store;
+    /// either aborts the transaction.
     pub fn put(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         let row = self.check_write(keyspace, key.as_ref())?;
         let value = value.as_ref();
@@ -205,11 +227,12 @@ impl Txn {
         self.write(keyspace, row, Mutation::Put(value.into()))
     }
 
-    /// Sets the value of a row that must not be there yet.
+    /// Sets the value of a row that must not exist.
     ///
     /// # Errors
-    /// [`ErrorKind::AlreadyExists`] when the transaction sees the row, and those of [`Txn::put`]. A row that somebody else
-    /// creates meanwhile is a conflict at commit.
+    /// [`ErrorKind::AlreadyExists`] if the transaction sees the row; those of [`Txn::get`] and
+    /// [`Txn::put`]. If another transaction creates the row meanwhile, the commit fails with a
+    /// conflict.
     pub fn insert(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         let row = self.check_write(keyspace, key.as_ref())?;
         if self.read(&row)?.is_some() {
@@ -218,7 +241,7 @@ impl Txn {
         self.put(keyspace, key, value)
     }
 
-    /// Removes a row, which may be absent.
+    /// Deletes a row, which may be absent.
     ///
     /// # Errors
     /// Those of [`Txn::put`].
@@ -227,31 +250,36 @@ impl Txn {
         self.write(keyspace, row, Mutation::Delete)
     }
 
-    /// Removes every row that the transaction sees in a range, own writes included; the answer is how many those were.
+    /// Deletes every row that the transaction sees in a range, own writes included. Returns the
+    /// number of rows.
     ///
-    /// It is a [`Txn::delete`] of each: all of them go at its commit or none, a row that somebody else writes meanwhile is a
-    /// conflict, and it takes the time and the room of as many writes. A row that somebody else inserts meanwhile is not one that
-    /// was seen, and stays. To empty a whole keyspace at once: [`Store::truncate_keyspace`].
+    /// It is a [`Txn::delete`] of each row: the commit deletes all of them or none, and it takes
+    /// the time and memory of as many writes. If another transaction writes one of these rows
+    /// meanwhile, that is a conflict. A row that it inserts into the range is not a conflict, and
+    /// stays. To empty a whole keyspace in one step use [`Store::truncate_keyspace`].
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
     /// # let store = percolite::Store::in_memory()?;
     /// # let log = store.keyspace("log")?;
-    /// store.transact(|txn| ["2024-12", "2025-01", "2025-02"].iter().try_for_each(|key| txn.put(&log, key, "")))?;
-    /// let gone = store.transact(|txn| txn.delete_range(&log, .."2025"))?;
-    /// assert_eq!(gone, 1);
+    /// store.transact(|txn| {
+    ///     ["2024-12", "2025-01", "2025-02"].iter().try_for_each(|key| txn.put(&log, key, ""))
+    /// })?;
+    /// let deleted = store.transact(|txn| txn.delete_range(&log, .."2025"))?;
+    /// assert_eq!(deleted, 1);
     /// # Ok(()) }
     /// ```
     ///
     /// # Errors
-    /// Those of [`Txn::get`] and [`Txn::put`]. Some rows may be deleted in the transaction then: go back to a
-    /// [savepoint](Txn::savepoint), or end it.
+    /// Those of [`Txn::get`] and [`Txn::put`]. Some of the rows may then be deleted in the
+    /// transaction: roll back to a [savepoint](Txn::savepoint), or end the transaction.
     pub fn delete_range(&mut self, keyspace: &Keyspace, range: impl KeyRange) -> Result<u64> {
         let rows = self.range(keyspace, range);
         self.delete_scanned(keyspace, rows)
     }
 
-    /// Removes every row that the transaction sees whose key begins with `prefix`: [`Txn::delete_range`].
+    /// Deletes every row that the transaction sees whose key starts with `prefix`: see
+    /// [`Txn::delete_range`].
     ///
     /// # Errors
     /// Those of [`Txn::delete_range`].
@@ -271,16 +299,18 @@ impl Txn {
         Ok(deleted)
     }
 
-    /// The rows whose keys lie in a range, own writes up to this call included. A range that ends before it begins is
-    /// empty.
+    /// The rows whose keys are in a range, own writes up to this call included. A range whose end
+    /// is before its start is empty. The first row reports an error of this call.
     ///
-    /// Rows that a scan does not return are not protected: another transaction may insert one meanwhile.
+    /// Rows that a scan does not return are not protected: another transaction may insert one
+    /// meanwhile (a phantom).
     pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Scan {
         let range = self.store.visible_range(&self.reader.view, keyspace, || key_range_in(keyspace, &range));
         self.scan(range)
     }
 
-    /// The rows whose keys begin with `prefix`, own writes up to this call included.
+    /// The rows whose keys start with `prefix`, own writes up to this call included. Otherwise like
+    /// [`Txn::range`].
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Scan {
         let range = self.store.visible_range(&self.reader.view, keyspace, || prefix_range(keyspace, prefix.as_ref()));
         self.scan(range)
@@ -298,28 +328,32 @@ impl Txn {
         Scan::new(&self.store, &self.reader, own)
     }
 
-    /// Marks this point. From the first mark on, what each write replaces is kept in memory, within
+    /// Sets a savepoint. From the first savepoint on the transaction keeps in memory what each
+    /// write replaces, within
     /// [`Builder::max_transaction_bytes`](crate::store::Builder::max_transaction_bytes).
     pub fn savepoint(&mut self) -> Savepoint {
         Savepoint { number: self.buffer.savepoint(), txn: self.id }
     }
 
-    /// Takes back every write made since the savepoint, which stays valid; later savepoints do not.
+    /// Undoes every write since the savepoint. The savepoint stays valid; later ones become
+    /// invalid.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] when the savepoint is another transaction's or was taken back itself,
-    /// [`ErrorKind::Closed`].
+    /// [`ErrorKind::InvalidArgument`] if the savepoint belongs to another transaction or has become
+    /// invalid; [`ErrorKind::Conflict`] if the transaction was aborted by a conflict;
+    /// [`ErrorKind::Closed`]. For a large transaction also the errors of a read. After an error the
+    /// transaction is as it was.
     pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<()> {
         self.store.inner.check_open()?;
         if savepoint.txn != self.id {
-            return Err(Error::invalid("the savepoint is another transaction's"));
+            return Err(Error::invalid("the savepoint belongs to another transaction"));
         }
         self.buffer.rollback_to(&self.store, savepoint.number)?;
         self.reader.set_written(self.buffer.write_set.len(), self.buffer.bytes(), self.buffer.locked_rows());
         Ok(())
     }
 
-    /// The rows that it has written so far, without those that were streamed.
+    /// The buffered rows, without those that a large transaction has locked.
     pub(in crate::store) fn written_rows(&self) -> Vec<RowKey> {
         self.buffer.write_set.keys().cloned().collect()
     }
@@ -349,7 +383,7 @@ impl Txn {
         self.buffer.get(&self.store, row)
     }
 
-    /// The row as the transaction sees it, given what it has written to it.
+    /// The row as the transaction sees it, given its own write to the row.
     fn read_with_buffer(&self, own: Option<Mutation>, row: &RowKey) -> Result<Option<Vec<u8>>> {
         match own {
             Some(Mutation::Put(value)) => Ok(Some(value.to_vec())),
@@ -372,14 +406,14 @@ impl Txn {
     }
 
     fn write(&mut self, keyspace: &Keyspace, row: RowKey, mutation: Mutation) -> Result<()> {
-        let life = (keyspace.id(), &keyspace.inner.descriptor);
-        let written = self.buffer.write(&self.store, life, row, mutation, &self.reader.timer);
+        let descriptor = (keyspace.id(), &keyspace.inner.descriptor);
+        let written = self.buffer.write(&self.store, descriptor, row, mutation, &self.reader.timer);
         self.reader.set_written(self.buffer.write_set.len(), self.buffer.bytes(), self.buffer.locked_rows());
         self.store.record_conflict(&self.reader, written)
     }
 }
 
-/// Whether a row can have this key.
+/// Rejects a key that no row can have.
 pub(in crate::store) fn check_key(key: &[u8]) -> Result<()> {
     if key.is_empty() {
         return Err(Error::invalid("a key must not be empty"));
@@ -387,7 +421,7 @@ pub(in crate::store) fn check_key(key: &[u8]) -> Result<()> {
     check_size("a key", key.len(), MAX_KEY_BYTES)
 }
 
-/// The rows with these keys, if there can be such rows.
+/// The rows with these keys; an error if no row can have one of them.
 pub(in crate::store) fn validated_rows<K: AsRef<[u8]>>(
     keyspace: &Keyspace,
     keys: impl IntoIterator<Item = K>,

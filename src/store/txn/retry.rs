@@ -1,7 +1,8 @@
-//! `transact`: run a closure as a transaction until it commits.
+//! `transact`: runs a closure as a transaction until it commits.
 //!
-//! The transaction itself remembers that it met a conflict, so the closure may turn errors into its own type, wrap them
-//! or swallow them. A retry first takes its turn for the rows of the attempt before; see [`crate::contention`].
+//! The transaction itself records that it met a conflict, so the closure may convert errors into
+//! its own type, wrap them or ignore them. Before a retry the attempt waits in the queues of the
+//! rows that the failed attempt wrote; see [`crate::contention`].
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -15,17 +16,18 @@ use crate::store::{RetryPolicy, Store, Txn, TxnOptions};
 use crate::timestamp::Timestamp;
 
 thread_local! {
-    /// How many `transact` calls this thread is inside of. An inner one must not wait for what an outer one holds.
+    /// The number of nested `transact` calls on this thread. An inner call must not wait for what
+    /// an outer one has.
     static TRANSACT_DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// How long an inner call waits for locks to go, all its attempts together.
+/// How long an inner call waits for row locks, over all its attempts.
 const NESTED_WAIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(in crate::store) struct NestingGuard;
 
 impl NestingGuard {
-    /// Enters; the answer tells whether this is the outermost call.
+    /// Enters a call; returns whether it is the outermost one.
     pub(in crate::store) fn enter() -> (Self, bool) {
         let depth = TRANSACT_DEPTH.get();
         TRANSACT_DEPTH.set(depth + 1);
@@ -40,17 +42,21 @@ impl Drop for NestingGuard {
 }
 
 impl Store {
-    /// Runs `work` as a transaction and commits it. On a conflict it runs again, with a new transaction, so it must not
-    /// have effects that a second run would spoil.
+    /// Runs `work` as a transaction and commits it. After a conflict it runs `work` again in a new
+    /// transaction, so `work` must not have effects that a second run would spoil.
     ///
-    /// Whatever is returned, the closure's own error included, is returned only when all that the closure has read is
-    /// durable (in a store opened [`Durability::Sync`](crate::store::Durability::Sync)). A closure that fails rolls back.
+    /// With [`Durability::Sync`](crate::store::Durability::Sync) the call returns only when
+    /// everything that the closure has read is durable. This also holds for an error that the
+    /// closure returns. If the closure fails, its transaction is rolled back.
     ///
-    /// A `transact` inside the closure is a transaction of its own: it does not see the outer one's writes, and a row that
-    /// both write makes the outer one conflict at every attempt, or, where the outer one is so large that it has locked the row
-    /// already, the inner one, which gives up after a second. A closure that waits for a `transact` of another thread
-    /// may have to wait a second longer, when there are conflicts and as many attempts run as
-    /// [`Builder::admission_limit`](crate::store::Builder::admission_limit) lets in.
+    /// A `transact` inside the closure is a transaction of its own, and does not see the writes of
+    /// the outer one. If both write the same row, the outer one conflicts at every attempt. If the
+    /// outer one is a large transaction that has already locked the row, the inner one conflicts
+    /// instead, and fails after waiting for about a second.
+    ///
+    /// A closure that waits for a `transact` of another thread may wait up to a second longer. This
+    /// happens while there are conflicts and
+    /// [`Builder::admission_limit`](crate::store::Builder::admission_limit) attempts are running.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
@@ -66,16 +72,18 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// The closure's, and [`ErrorKind::RetriesExhausted`] with the last conflict when
-    /// [`RetryPolicy`](crate::store::RetryPolicy) are reached, and those of [`Txn::commit`] but conflicts.
+    /// The closure's own; [`ErrorKind::RetriesExhausted`] with the last conflict, once the limits
+    /// of the [`RetryPolicy`](crate::store::RetryPolicy) are reached; and those of [`Txn::commit`]
+    /// except conflicts.
     pub fn transact<T, E: From<Error>>(&self, work: impl FnMut(&mut Txn) -> Result<T, E>) -> Result<T, E> {
         self.transact_with(TxnOptions::default(), work)
     }
 
-    /// [`Store::transact`] with options of its own.
+    /// [`Store::transact`] with options for this transaction.
     ///
     /// # Errors
-    /// Those of [`Store::transact`].
+    /// Those of [`Store::transact`], and [`ErrorKind::InvalidArgument`] if an option is out of
+    /// [range](crate::bounds).
     pub fn transact_with<T, E: From<Error>>(
         &self,
         options: TxnOptions,
@@ -84,28 +92,29 @@ impl Store {
         let (_inside, outermost) = NestingGuard::enter();
         let mut attempts = RetryLoop::new(self, options);
         loop {
-            let held = attempts.admission_wait(outermost).block(&*self.inner.runtime);
-            if let Some(answer) = attempts.run_attempt(held, &mut work) {
+            let guard = attempts.admission_wait(outermost).block(&*self.inner.runtime);
+            if let Some(answer) = attempts.run_attempt(guard, &mut work) {
                 return answer;
             }
         }
     }
 }
 
-/// The attempts of one `transact`. Waiting between them is its caller's business.
+/// The attempts of one `transact`. The caller does the waiting between them, as a thread or as an
+/// async task.
 pub(crate) struct RetryLoop {
     store: Store,
     options: TxnOptions,
     limits: RetryPolicy,
-    /// For admission, even without conflicts.
+    /// Whether each attempt requests a permit, even without conflicts.
     always_asks: bool,
     began: Duration,
     made: u32,
     history: PastAttempts,
     last: Option<AttemptTiming>,
-    /// What the last attempt wrote, and its conflict.
+    /// The rows that the last attempt wrote, and its conflict.
     before: Option<(Vec<RowKey>, Error)>,
-    /// The lock that all of them are made under.
+    /// The named lock that fences every attempt.
     under: Option<TxnLock>,
 }
 
@@ -127,43 +136,46 @@ impl RetryLoop {
         }
     }
 
-    /// All of them are fenced by a lock, which is released when one is committed.
+    /// Fences every attempt by a lock, which is released when one commits.
     pub(crate) fn with_lock(self, lock: TxnLock) -> Self {
         Self { under: Some(lock), ..self }
     }
 
-    /// Those of a task: each takes a thread of a pool, and all of them no more than they can use.
+    /// The attempts of an async task. Each takes a thread of a pool, so the number of them is
+    /// always limited by permits.
     #[cfg(feature = "tokio")]
     pub(crate) fn for_task(store: &Store, options: TxnOptions) -> Self {
         Self { always_asks: true, ..Self::new(store, options) }
     }
 
-    /// What to wait for, within bounds, until the next attempt is worth making.
+    /// The bounded waits before the next attempt.
     pub(crate) fn admission_wait(&self, outermost: bool) -> AdmissionWait {
         let inner = &self.store.inner;
-        let mut entrance = AdmissionWait::default();
+        let mut wait = AdmissionWait::default();
         if let Some((rows, conflict)) = self.before.as_ref().and_then(|(rows, why)| Some((rows, why.conflict()?))) {
-            // An inner call must not wait for turns, which the outer one may hold, and for a lock only so long: it may be one
-            // that the outer one has streamed out. Clients of a shared engine hold nothing of that kind.
+            // An inner call must not wait in row queues: the outer one may have a ticket there. It
+            // waits for a row lock only up to the timeout: the lock may be the outer one's, if that
+            // is a large transaction. Clients of a shared engine have neither.
             let has_all_waits = outermost || !inner.coordinator.is_exclusive();
             if has_all_waits || self.history.waited.row_lock < NESTED_WAIT_TIMEOUT {
                 let rows = if has_all_waits { rows.as_slice() } else { &[] };
-                inner.coordinator.plan_retry_wait(&mut entrance, rows, conflict, self.made + 1);
+                inner.coordinator.plan_retry_wait(&mut wait, rows, conflict, self.made + 1);
             }
         }
         if outermost && (self.always_asks || inner.admission.is_contended()) {
-            entrance.queue_for_permit(&inner.admission, self.began.saturating_add(self.limits.timeout));
+            wait.queue_for_permit(&inner.admission, self.began.saturating_add(self.limits.timeout));
         }
-        entrance
+        wait
     }
 
-    /// Makes an attempt with what [`RetryLoop::admission_wait`] led to; `None` when it met a conflict and may be repeated.
+    /// Runs one attempt, after the waits of [`RetryLoop::admission_wait`]; `None` if it met a
+    /// conflict and may be retried.
     pub(crate) fn run_attempt<T, E: From<Error>>(
         &mut self,
-        held: AttemptGuard,
+        guard: AttemptGuard,
         work: &mut impl FnMut(&mut Txn) -> Result<T, E>,
     ) -> Option<Result<T, E>> {
-        let waited = held.wait_times();
+        let waited = guard.wait_times();
         if !waited.total().is_zero() {
             self.history.waited.add(waited);
             self.store.inner.metrics.admission_wait.record(waited.total());
@@ -173,11 +185,11 @@ impl RetryLoop {
         {
             return Some(Err(self.give_up(conflict).into()));
         }
-        if held.admission_timed_out() {
+        if guard.admission_timed_out() {
             self.store.inner.metrics.admission_timeouts.add(1);
         }
         self.history.attempts += 1;
-        match self.attempt(held, work) {
+        match self.attempt(guard, work) {
             Ok((answer, commit_ts)) => {
                 self.store.inner.admission.note_commit();
                 self.record_result(TxnOutcome::Committed(commit_ts));
@@ -215,7 +227,7 @@ impl RetryLoop {
         retries_exhausted(self.made, conflict)
     }
 
-    /// Looks back at the whole call.
+    /// Records the whole call in metrics and slow log.
     fn record_result(&mut self, outcome: TxnOutcome) {
         let Some(last) = self.last.take() else { return };
         let total = last.ended.saturating_sub(self.began);
@@ -227,25 +239,25 @@ impl RetryLoop {
         }
     }
 
-    /// [`RetryLoop::run_attempt`] on a thread that is not inside of a `transact`.
+    /// [`RetryLoop::run_attempt`] on a thread that is in no other `transact`.
     #[cfg(feature = "tokio")]
     pub(crate) fn run_outermost<T, E: From<Error>>(
         &mut self,
-        held: AttemptGuard,
+        guard: AttemptGuard,
         work: &mut impl FnMut(&mut Txn) -> Result<T, E>,
     ) -> Option<Result<T, E>> {
         let _inside = NestingGuard::enter();
-        self.run_attempt(held, work)
+        self.run_attempt(guard, work)
     }
 
     fn attempt<T, E: From<Error>>(
         &mut self,
-        held: AttemptGuard,
+        guard: AttemptGuard,
         work: &mut impl FnMut(&mut Txn) -> Result<T, E>,
     ) -> Result<(T, Timestamp), AttemptError<E>> {
         span!(DEBUG, "attempt", number = self.history.attempts, label = self.options.label);
         let mut txn = self.store.begin_with(self.options).map_err(permanent)?;
-        txn.attempt = Some(held);
+        txn.attempt = Some(guard);
         txn.is_attempt = true;
         if let Some(under) = &self.under {
             under.fence(&mut txn).map_err(permanent)?;
@@ -288,7 +300,7 @@ fn permanent<E: From<Error>>(why: Error) -> AttemptError<E> {
 }
 
 enum AttemptError<E> {
-    /// And what is said of it.
+    /// The error, and the outcome for the slow log.
     Permanent(E, TxnOutcome),
     Conflict(Vec<RowKey>, Error),
 }
@@ -304,7 +316,7 @@ impl Store {
     }
 }
 
-/// Whether the outcome is open, so that there is nothing to wait for.
+/// Whether the store has failed, so that waiting for durable reads is pointless.
 fn is_undetermined(why: &Error) -> bool {
     matches!(why.kind(), ErrorKind::Undetermined(_) | ErrorKind::Closed(_))
 }

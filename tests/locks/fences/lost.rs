@@ -9,7 +9,7 @@ use percolite::{
 };
 
 #[cfg_attr(not(feature = "tokio"), allow(unused_imports, reason = "for cases that need it"))]
-use crate::stops::{PATIENCE, World, assert_lost, eventually, some, spawn};
+use crate::stops::{TIMEOUT, World, assert_lost, eventually, some, spawn};
 
 #[test]
 fn a_reader_that_lost_its_lock_fails_at_its_end() {
@@ -108,7 +108,7 @@ fn async_commit_under_a_lost_lock_leaves_nothing() {
     let store = AsyncStore::from(world.store.clone());
     let options = TxnOptions { commit_protocol: Some(CommitProtocol::TwoPhase), ..TxnOptions::default() };
     let joined = |task: tokio::task::JoinHandle<Result<()>>| {
-        runtime.block_on(async { tokio::time::timeout(PATIENCE, task).await.unwrap().unwrap() })
+        runtime.block_on(async { tokio::time::timeout(TIMEOUT, task).await.unwrap().unwrap() })
     };
 
     let guard = runtime.block_on(store.lock("n")).unwrap();

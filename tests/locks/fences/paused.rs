@@ -1,5 +1,5 @@
-//! Holders that are paused beyond the end of their grant: lost updates without a fence, none with one,
-//! and fencing tokens for a resource outside of the store.
+//! Holders that are paused beyond the end of their grant: lost updates without a fence, none with
+//! one, and fencing tokens for a resource outside of the store.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! `close` during the grant or release of a lease. A request that got no token must leave no row, which
-//! would block later ones.
+//! `close` during the grant or release of a lease. A request that got no token must leave no row,
+//! which would block later ones.
 
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
@@ -50,7 +50,7 @@ fn close_removes_the_row_of_a_late_release() {
     until("the release is stalled", || clocks.is_stalled());
     let closing = begin("closes", move || store.close());
     answer(&closing).unwrap();
-    clocks.let_go();
+    clocks.resume();
     let why = answer(&release).unwrap_err();
     assert!(matches!(why.kind(), ErrorKind::Closed(_)), "{why}");
     assert_free(&memory, &clocks);
@@ -137,7 +137,7 @@ fn a_close_at_any_step_of_a_lease_leaves_no_row() {
         let closing = begin("closes", move || store.close());
         // The close may have to wait for the request.
         let closed = closing.recv_timeout(Duration::from_millis(20));
-        clocks.let_go();
+        clocks.resume();
         closed.unwrap_or_else(|_| answer(&closing)).unwrap();
         match answer(&lock) {
             Ok(guard) => assert!(!guard.is_held(), "{looks} clock reads: the lock is held after the close"),

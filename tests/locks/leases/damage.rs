@@ -1,4 +1,4 @@
-//! Rows of leases that are not what was written, and very many of them.
+//! Damaged lease rows, and very many lease rows.
 
 #[cfg(feature = "rocks")]
 use std::collections::HashSet;
@@ -39,7 +39,7 @@ fn check_damaged(store: &Store, token: Timestamp) {
 
 #[test]
 fn a_damaged_row_blocks_its_name_and_no_other() {
-    // Once the row as the store keeps it, and once what the row says.
+    // First the whole cell is damaged, then only the lease record in its value.
     for whole_cell in [true, false] {
         let memory = SimStorage::new();
         let clocks = Clocks::new();
@@ -73,7 +73,8 @@ fn a_damaged_row_blocks_its_name_and_no_other() {
     }
 }
 
-/// Goes on with a damaged row of a lease that was taken in this life: the first call that reads it answers.
+/// Damages the row of a lease that was granted by this incarnation. `first` is the first call that
+/// reads it.
 fn damaged_meanwhile(whole_cell: bool, first: impl FnOnce(LockGuard) -> (Result<()>, Option<LockGuard>)) {
     let memory = SimStorage::new();
     let clocks = Clocks::new();
@@ -82,7 +83,8 @@ fn damaged_meanwhile(whole_cell: bool, first: impl FnOnce(LockGuard) -> (Result<
     let guard = store.lock_with("bad", lease(HOUR).once()).unwrap();
     let token = guard.token();
     damage(&memory, "bad", token, whole_cell);
-    // Another commit shows what was written behind the store's back; memory decides until the row is read.
+    // Another commit makes the change visible, which did not go through the store. The grant in
+    // memory counts until the row is read.
     store.get_lock("elsewhere", HOUR).unwrap().unwrap();
     assert!(guard.is_held());
     assert_eq!(store.lock_holders("bad").unwrap()[0].token, Some(token));
@@ -99,7 +101,7 @@ fn damaged_meanwhile(whole_cell: bool, first: impl FnOnce(LockGuard) -> (Result<
     assert!(store.force_unlock("bad", Timestamp::from_u64(12345)).unwrap(), "any token");
     assert!(!has_row(&memory.exclusive_engine(), "bad"));
     if let Some(guard) = guard {
-        // Its guard was not taken along; that is for its own token.
+        // That has not ended the grant of the guard, which needs its own token.
         assert_eq!(store.lock_holders("bad").unwrap()[0].token, Some(token));
         assert!(store.force_unlock("bad", token).unwrap());
         assert!(!guard.is_held());
@@ -128,7 +130,7 @@ fn damaged_row_blocks_its_name_at_renewal() {
     }
 }
 
-/// The later one took the name over.
+/// The later one has taken over the name.
 #[test]
 fn of_two_conflicting_leases_in_a_row_the_later_wins() {
     let memory = SimStorage::new();
@@ -170,12 +172,13 @@ fn opening_reads_each_row_of_leases_once() {
     assert!(writes_with <= writes, "{writes_with} writes instead of {writes}");
     assert!((2..MANY / 16).contains(&walks.len()), "{} pages", walks.len());
     for (at, walk) in walks.iter().enumerate() {
-        assert!(walks[..at].iter().all(|before| !before.overlaps(walk)), "rows are read twice");
+        assert!(walks[..at].iter().all(|before| !before.overlaps(walk)), "rows were read twice");
     }
     assert_eq!(world.store.lock_table().unwrap().held, MANY + 1);
 }
 
-/// Opens a folder with very many leases, and looks whether it took at most a second more than without, at least now and then.
+/// Opens a store with very many leases. It must take at most a second longer than without, in at
+/// least one of ten attempts.
 #[cfg(feature = "rocks")]
 pub fn with_very_many(look: impl FnOnce(Store, &Clocks, Timestamp, usize)) {
     const MANY: usize = 100_000;
@@ -194,8 +197,9 @@ pub fn with_very_many(look: impl FnOnce(Store, &Clocks, Timestamp, usize)) {
     let engine: Arc<dyn Engine> = clocks.builder().durable_engine(&path).unwrap();
     rows::write_many(&*engine, MANY, token);
     drop(engine);
-    // The bound is the design's. A machine that is busy with other tests keeps it at one of several times; how long it takes alone
-    // is measured by `compare locks` (`tools/compare/src/locks/durable.rs`).
+    // The bound is the design's. On a machine that is busy with other tests one of several attempts
+    // meets it. The time alone is measured by `compare locks`
+    // (`tools/compare/src/locks/durable.rs`).
     let mut times = Vec::new();
     let store = loop {
         let (store, with) = open();
@@ -216,7 +220,7 @@ fn a_hundred_thousand_leases_open_fast_and_are_held() {
         let table = store.lock_table().unwrap();
         assert_eq!((table.held, table.waiting), (many + 1, 0));
         let held: HashSet<String> = table.entries.iter().map(|entry| entry.target.to_string()).collect();
-        assert!((0..many).all(|at| held.contains(&format!("{:?}", rows::job(at)))), "one is not held");
+        assert!((0..many).all(|at| held.contains(&format!("{:?}", rows::job(at)))), "a lease is not held");
         assert!(table.entries.iter().all(|entry| entry.token == Some(token) && entry.lease_remaining == Some(HOUR)));
         for at in (0..many).step_by(997) {
             let name = rows::job(at);

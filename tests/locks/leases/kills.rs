@@ -1,4 +1,5 @@
-//! Leases whose process is killed. The process is this program, which runs the same test and finds that it is the child.
+//! Leases of killed processes. The process is this test program, which runs the same test as a
+//! child process.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -10,22 +11,22 @@ use super::{answer, assert_about, assert_waits, begin, lease, left};
 use crate::support::clocks::{Clocks, HOUR, THEN};
 use crate::support::until;
 
-const LIFE: &str = "PERCOLITE_TEST_LIFE";
+const CHILD: &str = "PERCOLITE_TEST_CHILD";
 const FOLDER: &str = "PERCOLITE_TEST_FOLDER";
-/// A child that is not killed ends by itself.
+/// A child that is not killed exits after this time.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// What a child is to do: the number of its life, and where.
-fn life() -> Option<(u64, PathBuf)> {
-    let number = std::env::var(LIFE).ok()?.parse().unwrap();
+/// In a child process: its number and its directory.
+fn child() -> Option<(u64, PathBuf)> {
+    let number = std::env::var(CHILD).ok()?.parse().unwrap();
     Some((number, std::env::var_os(FOLDER)?.into()))
 }
 
-/// Tells the parent, and waits to be killed with the store open.
-fn tell(folder: &Path, store: Store, what: &str) -> ! {
-    let (next, told) = (folder.join("next"), folder.join("told"));
+/// Reports to the parent, and waits with the store open until it is killed.
+fn report(folder: &Path, store: Store, what: &str) -> ! {
+    let (next, report) = (folder.join("next"), folder.join("report"));
     std::fs::write(&next, what).unwrap();
-    std::fs::rename(next, told).unwrap();
+    std::fs::rename(next, report).unwrap();
     std::thread::sleep(LONGEST);
     drop(store);
     std::process::exit(1)
@@ -40,31 +41,31 @@ impl Drop for Killed {
     }
 }
 
-/// Lives until it has told something, which is the answer, and is then killed.
+/// Runs a child until it has reported, kills it, and returns the report.
 fn killed(test: &str, number: u64, folder: &Path) -> String {
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args([&format!("leases::kills::{test}"), "--exact", "--nocapture"]);
-    child.env(LIFE, number.to_string()).env(FOLDER, folder).stdout(Stdio::null());
+    child.env(CHILD, number.to_string()).env(FOLDER, folder).stdout(Stdio::null());
     let child = Killed(child.spawn().unwrap());
-    let told = folder.join("told");
-    until("the child has told something", || told.exists());
-    let what = std::fs::read_to_string(&told).unwrap();
-    std::fs::remove_file(told).unwrap();
+    let report = folder.join("report");
+    until("the child has reported", || report.exists());
+    let what = std::fs::read_to_string(&report).unwrap();
+    std::fs::remove_file(report).unwrap();
     drop(child);
     what
 }
 
-fn token_of(told: &str) -> Timestamp {
-    Timestamp::from_u64(told.parse().unwrap())
+fn token_of(report: &str) -> Timestamp {
+    Timestamp::from_u64(report.parse().unwrap())
 }
 
 #[test]
 fn a_request_after_a_kill_waits_for_the_rest_of_the_lease() {
-    if let Some((_, folder)) = life() {
+    if let Some((_, folder)) = child() {
         let store = Store::builder().application_name("the killed one").open(folder.join("store")).unwrap();
         let guard = store.lock_with("job", lease(HOUR)).unwrap();
         let token = guard.token().to_u64().to_string();
-        tell(&folder, store, &token);
+        report(&folder, store, &token);
     }
     let folder = tempfile::tempdir().unwrap();
     let test = "a_request_after_a_kill_waits_for_the_rest_of_the_lease";
@@ -78,7 +79,7 @@ fn a_request_after_a_kill_waits_for_the_rest_of_the_lease() {
         let store = store.clone();
         move || store.lock_with("job", LockOptions::exclusive().wait(LockWaitPolicy::Timeout(2 * HOUR)))
     });
-    until("it waits", || clocks.is_parked("waiter"));
+    until("the request waits", || clocks.is_parked("waiter"));
     clocks.pass(before - Duration::from_secs(1));
     assert_waits(&waiter);
     clocks.pass(Duration::from_secs(1));
@@ -90,14 +91,14 @@ fn a_request_after_a_kill_waits_for_the_rest_of_the_lease() {
 
 #[test]
 fn an_idle_hour_before_a_kill_leaves_the_whole_lease() {
-    if let Some((_, folder)) = life() {
+    if let Some((_, folder)) = child() {
         let clocks = Clocks::new();
         let store = clocks.builder().open(folder.join("store")).unwrap();
-        // Timestamps have fallen behind by then.
+        // After an idle hour the timestamps are behind the wall clock.
         clocks.pass(HOUR);
         let token = store.get_lock("job", HOUR).unwrap().unwrap();
-        assert!(token.millis() < clocks.wall() - 1_800_000, "timestamps have kept up: {token}");
-        tell(&folder, store, &token.to_u64().to_string());
+        assert!(token.millis() < clocks.wall() - 1_800_000, "timestamps are not behind the clock: {token}");
+        report(&folder, store, &token.to_u64().to_string());
     }
     let folder = tempfile::tempdir().unwrap();
     let test = "an_idle_hour_before_a_kill_leaves_the_whole_lease";
@@ -112,25 +113,25 @@ fn an_idle_hour_before_a_kill_leaves_the_whole_lease() {
 
 #[test]
 fn twenty_kills_do_not_move_the_end_of_a_lease() {
-    const LIVES: u64 = 20;
+    const KILLS: u64 = 20;
     let wall = |number: u64| THEN + 100_000 * number;
-    if let Some((number, folder)) = life() {
+    if let Some((number, folder)) = child() {
         let clocks = Clocks::at(wall(number));
         let store = clocks.builder().open(folder.join("store")).unwrap();
         if number == 0 {
             store.get_lock("job", HOUR).unwrap().unwrap();
         }
-        // Each life has its time and its commits.
+        // Each incarnation runs for some time and commits.
         clocks.pass(Duration::from_secs(50));
-        drop(store.lock_with(format!("of life {number}"), lease(HOUR)).unwrap());
+        drop(store.lock_with(format!("run {number}"), lease(HOUR)).unwrap());
         let end = clocks.wall() + u64::try_from(left(&store, "job").unwrap().as_millis()).unwrap();
-        tell(&folder, store, &end.to_string());
+        report(&folder, store, &end.to_string());
     }
     let folder = tempfile::tempdir().unwrap();
-    let ends: Vec<u64> = (0..LIVES)
+    let ends: Vec<u64> = (0..KILLS)
         .map(|number| killed("twenty_kills_do_not_move_the_end_of_a_lease", number, folder.path()).parse().unwrap())
         .collect();
-    let clocks = Clocks::at(wall(LIVES));
+    let clocks = Clocks::at(wall(KILLS));
     let store = clocks.builder().open(folder.path().join("store")).unwrap();
     let last = clocks.wall() + u64::try_from(left(&store, "job").unwrap().as_millis()).unwrap();
     for end in ends.into_iter().chain([last]) {

@@ -1,4 +1,4 @@
-//! Leases by name and token alone: `get_lock`, `release_lock`, `is_free_lock`.
+//! Leases without a guard, by name and token: `get_lock`, `release_lock`, `is_free_lock`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,10 +37,10 @@ fn a_second_get_lock_returns_none_and_changes_nothing() {
         move || store.get_lock("some_resource", 10 * HOUR).unwrap()
     });
     assert_eq!(super::answer(&other), None);
-    // Neither the holder nor its time is another.
+    // The holder and its lease time are unchanged.
     assert_eq!(store.lock_holders("some_resource").unwrap()[0].token, Some(token));
     assert_about(left(&store, "some_resource"), HOUR / 2);
-    // Any number of names by one caller.
+    // One caller may have any number of names.
     assert!(store.get_lock("another", HOUR).unwrap().is_some());
     assert!(!store.is_free_lock("some_resource").unwrap());
     assert_eq!(store.lock_stats().exclusive.timeouts, 2);
@@ -59,15 +59,15 @@ fn a_wrong_token_releases_nothing() {
     for wrong in [earlier, elsewhere, Timestamp::ZERO, Timestamp::MAX] {
         assert!(!store.release_lock("job", wrong).unwrap());
         assert!(!store.force_unlock("job", wrong).unwrap());
-        assert!(!store.release_lock("of nobody", wrong).unwrap());
+        assert!(!store.release_lock("unused", wrong).unwrap());
     }
     memory.crash(0);
     let store = open(&memory, &Clocks::at(clocks.wall()));
     assert_eq!(store.lock_holders("job").unwrap()[0].token, Some(token));
     assert_about(left(&store, "job"), HOUR);
     assert!(store.release_lock("job", token).unwrap());
-    assert!(!store.release_lock("job", token).unwrap(), "once");
-    // That of the other name is there yet.
+    assert!(!store.release_lock("job", token).unwrap(), "a token releases once");
+    // The lease of the other name remains.
     assert_eq!(rows::names(&memory.exclusive_engine()), ["other"]);
     assert_eq!((store.lock_stats().lost, store.lock_table().unwrap().held), (0, 1));
 }
@@ -79,15 +79,15 @@ fn an_expired_lease_is_free_before_any_sweep() {
     let store = open(&memory, &clocks);
     let token = store.get_lock("job", HOUR).unwrap().unwrap();
     clocks.pass(HOUR);
-    assert!(has_row(&memory.exclusive_engine(), "job"), "there was a sweep");
+    assert!(has_row(&memory.exclusive_engine(), "job"), "the row has been swept");
     assert!(store.is_free_lock("job").unwrap());
-    assert!(!store.release_lock("job", token).unwrap(), "it was nobody's any more");
+    assert!(!store.release_lock("job", token).unwrap(), "the lease had expired");
     assert!(store.lock_holders("job").unwrap().is_empty());
     let next = store.get_lock("job", HOUR).unwrap().unwrap();
     assert!(next > token && !store.is_free_lock("job").unwrap());
 }
 
-/// A grant has no token for a moment, which must not be taken for one.
+/// A new grant has no token for a short time. Zero must not count as its token.
 #[test]
 fn no_grant_is_ended_by_the_zero_token() {
     let store = Store::in_memory().unwrap();

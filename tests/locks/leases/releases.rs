@@ -1,4 +1,4 @@
-//! What `release` answers of a lease.
+//! The result of `release` on a guard with a lease.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ fn release_on_a_failed_store_is_an_error() {
         if had_failed {
             world.put("k", "v").unwrap_err();
         }
-        let why = guard.release().expect_err("nothing says that its row is gone");
+        let why = guard.release().expect_err("the deletion of its row is not durable");
         let expected = |kind: &ErrorKind| match kind {
             ErrorKind::Closed(_) => had_failed,
             ErrorKind::Undetermined(_) => !had_failed,
@@ -30,18 +30,19 @@ fn release_on_a_failed_store_is_an_error() {
         };
         assert!(expected(why.kind()), "{had_failed}: {why}");
         world.tap.no_hooks();
-        // A later life may find the row. The lock is held then until its time is over, and by this token alone.
+        // A later incarnation may find the row. Then the lock is held until the lease expires, by
+        // this token alone.
         drop(world.store);
         world.memory.crash(0);
         let again = World::open_at(&world.memory, Store::builder());
         let held = !again.store.is_free_lock("n").unwrap();
         assert_eq!(has_row(&world.memory.exclusive_engine(), "n"), held);
-        assert!(held, "the release was refused, so the row is there");
+        assert!(held, "the release failed, so the row must be there");
     }
 }
 
-/// A guard whose lease is over, and its store behind a gate.
-fn over() -> (Arc<Gate>, Store, LockGuard) {
+/// A guard with an expired lease, and its store behind a gate.
+fn expired() -> (Arc<Gate>, Store, LockGuard) {
     let memory = SimStorage::new();
     let (clocks, gate) = (Clocks::new(), Gate::new(&memory));
     let store = clocks.builder().open_engine(Arc::<Gate>::clone(&gate)).unwrap();
@@ -53,11 +54,11 @@ fn over() -> (Arc<Gate>, Store, LockGuard) {
 
 #[test]
 fn releasing_an_expired_lease_waits_for_its_row() {
-    let (gate, _store, guard) = over();
+    let (gate, _store, guard) = expired();
     assert!(has_row(&*gate, "job"));
     gate.shut();
     let release = begin("releases", move || guard.release());
-    until("the row goes", || gate.holds_a_lease());
+    until("the row is being deleted", || gate.holds_a_lease());
     assert_waits(&release);
     gate.open();
     answer(&release).unwrap();
@@ -66,7 +67,7 @@ fn releasing_an_expired_lease_waits_for_its_row() {
 
 #[test]
 fn release_after_takeover_succeeds() {
-    let (gate, store, guard) = over();
+    let (gate, store, guard) = expired();
     let next = store.lock("job").unwrap();
     assert!(!has_row(&*gate, "job"));
     guard.release().unwrap();

@@ -1,4 +1,4 @@
-//! The background that renews leases, and programs that renew them themselves.
+//! Renewals of leases: by the background thread and by calls of `renew`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,21 +13,21 @@ use crate::support::rows::damage;
 use crate::support::until;
 
 const SECOND: Duration = Duration::from_secs(1);
-const KEEPER: &str = "percolite-leases";
+const RENEWER: &str = "percolite-leases";
 
 #[test]
 fn renewal_interval_follows_the_last_renewal() {
     let clocks = Clocks::new();
     let store = clocks.builder().in_memory().unwrap();
     let guard = store.lock_with("job", lease(HOUR)).unwrap();
-    until("the background rests", || clocks.is_parked(KEEPER));
+    until("the background thread waits", || clocks.is_parked(RENEWER));
     std::thread::sleep(Duration::from_millis(20));
     guard.renew(10 * SECOND).unwrap();
     for _ in 0..5 {
         assert_about(left(&store, "job"), 10 * SECOND);
         clocks.pass(6 * SECOND);
-        until("it is renewed", || !guard.is_held() || left(&store, "job").unwrap() > 9 * SECOND);
-        assert!(guard.is_held(), "it was looked at too late");
+        until("the lease is renewed", || !guard.is_held() || left(&store, "job").unwrap() > 9 * SECOND);
+        assert!(guard.is_held(), "the lease was renewed too late");
     }
 }
 
@@ -41,15 +41,15 @@ fn detach_then_attach_adds_no_extra_renewals() {
         guard = store.attach_lock("job", token).unwrap();
     }
     std::thread::sleep(Duration::from_millis(50));
-    let before = clocks.looks(KEEPER);
+    let before = clocks.looks(RENEWER);
     std::thread::sleep(Duration::from_millis(50));
-    assert!(clocks.looks(KEEPER) - before < 100, "the background does not rest");
-    // And renewed all the same.
+    assert!(clocks.looks(RENEWER) - before < 100, "the background thread does not wait");
+    // The lease is still renewed.
     clocks.pass(HOUR / 2);
-    until("it is renewed", || left(&store, "job").unwrap() > HOUR - SECOND);
+    until("the lease is renewed", || left(&store, "job").unwrap() > HOUR - SECOND);
 }
 
-/// The row and the memory say the same, whichever renewal is the first to be told that it is durable.
+/// The row and the memory agree, whichever renewal returns from its sync first.
 #[test]
 fn of_two_concurrent_renewals_the_last_written_counts() {
     let memory = SimStorage::new();
@@ -58,23 +58,23 @@ fn of_two_concurrent_renewals_the_last_written_counts() {
     let guard = Arc::new(store.lock_with("job", lease(HOUR).once()).unwrap());
     let rows = store.keyspace("rows").unwrap();
     gate.shut();
-    // Who leads the syncs, so that the first renewal does not.
+    // This commit leads the syncs, so that the first renewal does not.
     let leader = begin("leads", {
         let store = store.clone();
         move || store.transact(|txn| txn.put(&rows, "key", "value"))
     });
-    until("it syncs", || gate.is_held());
+    until("the leader syncs", || gate.is_held());
     let first = begin("first", {
         let guard = Arc::clone(&guard);
         move || guard.renew(2 * HOUR)
     });
-    until("it is being written", || gate.holds_a_lease());
-    // It will know that it is durable, and be late to say so.
+    until("the renewal is being written", || gate.holds_a_lease());
+    // The first renewal will be durable and be late to update memory.
     clocks.stall("first");
     gate.open();
-    until("it is stalled", || clocks.is_stalled());
+    until("the renewal is stalled", || clocks.is_stalled());
     guard.renew(HOUR / 60).unwrap();
-    clocks.let_go();
+    clocks.resume();
     answer(&first).unwrap();
     answer(&leader).unwrap();
     clocks.pass(HOUR / 60 - SECOND);
@@ -92,15 +92,15 @@ fn a_renewal_overtaken_by_the_end_writes_nothing() {
     let clocks = Clocks::new();
     let store = open(&memory, &clocks);
     let guard = Arc::new(store.lock_with("job", lease(HOUR).once()).unwrap());
-    // It has seen that the lease stands, and is about to begin its transaction.
+    // The renewal has checked that the lease is valid, and is about to begin its transaction.
     clocks.stall_after("renews", 3);
     let renewal = begin("renews", {
         let guard = Arc::clone(&guard);
         move || guard.renew(10 * HOUR)
     });
-    until("it is stalled", || clocks.is_stalled());
+    until("the renewal is stalled", || clocks.is_stalled());
     assert!(store.force_unlock("job", guard.token()).unwrap());
-    clocks.let_go();
+    clocks.resume();
     assert_lost(answer(&renewal), LockLostReason::Forced);
     assert!(!has_row(&memory.exclusive_engine(), "job"));
 }
@@ -116,11 +116,11 @@ fn background_renewal_keeps_a_concurrent_renewal() {
         let guard = Arc::clone(&guard);
         move || guard.renew(10 * HOUR)
     });
-    until("it is being written", || gate.holds_a_lease());
-    // Now half of the old time is over.
-    let looks = clocks.looks(KEEPER);
+    until("the renewal is being written", || gate.holds_a_lease());
+    // Half of the old lease time has passed.
+    let looks = clocks.looks(RENEWER);
     clocks.pass(HOUR / 2 + SECOND);
-    until("the background has looked", || clocks.looks(KEEPER) > looks);
+    until("the background thread has checked", || clocks.looks(RENEWER) > looks);
     std::thread::sleep(Duration::from_millis(20));
     gate.open();
     answer(&renewal).unwrap();
@@ -160,7 +160,7 @@ fn a_lease_ends_at_its_time_after_a_failed_renewal() {
     damage(&memory, "job", guard.token(), false);
     store.get_lock("elsewhere", HOUR).unwrap().unwrap();
     assert!(guard.renew(HOUR).is_err());
-    assert!(guard.is_held(), "what it was given before stands");
+    assert!(guard.is_held(), "the earlier lease time is still valid");
     clocks.pass(HOUR);
     assert!(!guard.is_held());
     assert!(guard.wait_lost(Duration::ZERO));

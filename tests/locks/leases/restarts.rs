@@ -1,4 +1,4 @@
-//! Leases over restarts and power cuts, whatever the clocks say.
+//! Leases across restarts and power cuts, with clocks that are wrong.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap()
 }
 
-/// A store that is cut off from power with a lease of an hour, half of which is over.
+/// A power cut of a store with a lease of an hour, after half of it.
 fn cut_off(memory: &SimStorage) -> Timestamp {
     let clocks = Clocks::new();
     let store = open(memory, &clocks);
@@ -40,7 +40,7 @@ fn a_clock_set_back_a_day_leaves_the_whole_lease_and_no_more() {
     clocks.pass(HOUR - 2 * SECOND);
     assert!(!store.is_free_lock("job").unwrap());
     clocks.pass(2 * SECOND);
-    let next = store.try_lock("job").unwrap().expect("the time is over");
+    let next = store.try_lock("job").unwrap().expect("the lease has expired");
     assert!(next.token() > token);
     assert_eq!(next.entry().took_over.unwrap().token, token);
 }
@@ -59,10 +59,10 @@ fn a_clock_set_ahead_a_day_ends_a_lease_immediately() {
     assert!(store.is_free_lock("job").unwrap());
     assert_lost(store.attach_lock("job", token), LockLostReason::UnknownToken);
     let rows = store.keyspace("rows").unwrap();
-    let mut of_another_life = store.begin().unwrap();
-    assert!(matches!(of_another_life.fence(&old_fence).unwrap_err().kind(), ErrorKind::InvalidArgument(_)));
+    let mut of_next_incarnation = store.begin().unwrap();
+    assert!(matches!(of_next_incarnation.fence(&old_fence).unwrap_err().kind(), ErrorKind::InvalidArgument(_)));
 
-    // In the life that has granted it the wall clock takes no part.
+    // In the incarnation that has granted a lease, the wall clock does not matter.
     let next = store.lock_with("job", lease(HOUR).wait(LockWaitPolicy::NoWait).once()).unwrap();
     assert!(next.token() > token);
     let mut txn = store.begin().unwrap();
@@ -83,7 +83,7 @@ fn restoring_a_dump_of_next_year_keeps_the_lease_time() {
     let source = Clocks::at(THEN + 365 * millis(DAY)).builder().in_memory().unwrap();
     let rows = source.keyspace("rows").unwrap();
     source.transact(|txn| txn.put(&rows, "key", "of the dump")).unwrap();
-    // A lease of the source is no part of it.
+    // A lease of the source is not part of the dump.
     source.get_lock("of the source", HOUR).unwrap().unwrap();
     let mut dump = Vec::new();
     source.snapshot().unwrap().dump(&mut dump, |_| ()).unwrap();
@@ -120,19 +120,19 @@ fn attaching_with_the_token_continues_the_lease() {
     let rows = store.keyspace("rows").unwrap();
     let guard = store.attach_lock("job", token).unwrap();
     assert_eq!(guard.token(), token);
-    // It is renewed from here on: half of its time is over, so at once.
-    until("it is renewed", || left(&store, "job").unwrap() > HOUR - SECOND);
+    // The attached lease is renewed. Half of its time has passed, so immediately.
+    until("the lease is renewed", || left(&store, "job").unwrap() > HOUR - SECOND);
     clocks.pass(HOUR / 2 + SECOND);
-    until("it is renewed again", || left(&store, "job").unwrap() > HOUR - SECOND);
+    until("the lease is renewed again", || left(&store, "job").unwrap() > HOUR - SECOND);
     assert!(store.try_lock("job").unwrap().is_none());
     store
         .transact(|txn| {
             txn.fence(&guard.fence())?;
-            txn.put(&rows, "by", "the resumed one")
+            txn.put(&rows, "by", "the attached guard")
         })
         .unwrap();
     let why = store.attach_lock("job", token).unwrap_err();
-    assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "it has a guard already: {why}");
+    assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "the lease has a guard already: {why}");
     drop(guard);
     let next = store.lock("job").unwrap();
     assert!(next.token() > token);
@@ -150,11 +150,11 @@ fn attaching_with_a_wrong_or_ended_token_is_lost() {
     // Released.
     assert!(store.release_lock("job", token).unwrap());
     assert_lost(store.attach_lock("job", token), LockLostReason::UnknownToken);
-    // Over, and nobody has come after it.
+    // Expired, without a next holder.
     let token = store.get_lock("job", HOUR).unwrap().unwrap();
     clocks.pass(HOUR);
     assert_lost(store.attach_lock("job", token), LockLostReason::UnknownToken);
-    // Over, and somebody has.
+    // Expired, with a next holder.
     let token = store.get_lock("job", HOUR).unwrap().unwrap();
     clocks.pass(HOUR);
     let next = store.get_lock("job", HOUR).unwrap().unwrap();
@@ -162,8 +162,9 @@ fn attaching_with_a_wrong_or_ended_token_is_lost() {
     assert_eq!(store.attach_lock("job", next).unwrap().token(), next);
 }
 
-/// A lease ends, the next holder has none, and the power is cut as soon as it has its guard. The guard of the first is dropped with
-/// the gate shut, so the end of the row cannot be durable before.
+/// A lease ends, the next holder has no lease, and the power is cut as soon as it has its guard.
+/// The first guard is dropped while the gate is shut, so the deletion of its row is not durable
+/// earlier.
 fn handed_on_and_cut_off(
     first: impl FnOnce(&Store, &Clocks) -> (Timestamp, Option<LockGuard>),
 ) -> (SimStorage, Timestamp) {
@@ -178,7 +179,7 @@ fn handed_on_and_cut_off(
         let store = store.clone();
         move || store.lock("job")
     });
-    until("the row goes", || gate.holds_a_lease());
+    until("the row is being deleted", || gate.holds_a_lease());
     assert_waits(&next);
     gate.open();
     let next = answer(&next).unwrap();
@@ -239,7 +240,7 @@ fn a_detached_lease_is_held_after_close() {
     let store = open(&memory, &clocks);
     let token = store.lock_with("job", lease(HOUR).reason("kept")).unwrap().detach().unwrap();
     let without_lease = store.lock("other").unwrap();
-    assert!(without_lease.detach().is_err(), "there is nothing to keep");
+    assert!(without_lease.detach().is_err(), "a guard without a lease cannot be detached");
     store.close().unwrap();
     clocks.pass(HOUR / 4);
     let store = open(&memory, &clocks);
@@ -258,7 +259,7 @@ fn a_returned_release_survives_a_power_cut() {
     let token = store.get_lock("by token", HOUR).unwrap().unwrap();
     let forced = store.get_lock("forced", HOUR).unwrap().unwrap();
     let guard = store.lock_with("guard", lease(HOUR)).unwrap();
-    // What was granted is durable, even in a store that is not.
+    // A lease is durable when it is granted, in a buffered store too.
     memory.crash(0);
     let store = clocks.builder().durability(Durability::Buffered).open_in_memory(&memory).unwrap();
     for (name, token) in [("by token", token), ("forced", forced), ("guard", guard.token())] {

@@ -1,4 +1,4 @@
-//! How long a lease lasts while its process lives.
+//! How long a lease lasts while its process runs.
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -14,7 +14,7 @@ use crate::support::{rows, until};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn patient(seconds: u64) -> LockOptions {
+fn with_timeout(seconds: u64) -> LockOptions {
     LockOptions::exclusive().wait(LockWaitPolicy::Timeout(SECOND * u32::try_from(seconds).unwrap()))
 }
 
@@ -26,18 +26,18 @@ fn a_guard_is_renewed_for_many_times_its_lease() {
     let guard = store.lock_with("job", lease(HOUR)).unwrap();
     let waiter = begin("waiter", {
         let store = store.clone();
-        move || store.lock_with("job", patient(DAY.as_secs()))
+        move || store.lock_with("job", with_timeout(DAY.as_secs()))
     });
-    until("it waits", || clocks.is_parked("waiter"));
+    until("the request waits", || clocks.is_parked("waiter"));
     for _ in 0..7 {
-        // Time that passes between the thread's look at the clock and its sleep would be slept through.
-        until("the thread of leases waits", || clocks.is_parked("percolite-leases"));
+        // Time that passes between the thread's clock read and its wait would be missed.
+        until("the background thread waits", || clocks.is_parked("percolite-leases"));
         clocks.pass(HOUR / 2);
-        until("it is renewed", || left(&store, "job").unwrap() > HOUR - SECOND);
+        until("the lease is renewed", || left(&store, "job").unwrap() > HOUR - SECOND);
         assert!(guard.is_held());
     }
     assert_waits(&waiter);
-    // Its row, too: what a later life finds has most of its time.
+    // The row is renewed too: a later incarnation finds the whole lease time.
     memory.crash(0);
     let later = open(&memory, &Clocks::at(clocks.wall()));
     assert_about(left(&later, "job"), HOUR);
@@ -56,12 +56,15 @@ fn a_lease_without_renewal_is_lost_at_its_end() {
     assert!(!guard.is_held());
     assert!(guard.wait_lost(Duration::ZERO));
     let next = store.try_lock("job").unwrap().unwrap();
-    let taken_over = next.entry().took_over.expect("a lease was over");
+    let taken_over = next.entry().took_over.expect("the grant took over an expired lease");
     assert_eq!((taken_over.token, taken_over.holder.application_name.as_deref()), (guard.token(), Some("first")));
-    assert!(!has_row(&memory.exclusive_engine(), "job"), "returned before the row of the first was gone");
+    assert!(
+        !has_row(&memory.exclusive_engine(), "job"),
+        "the lock was returned before the row of the first lease was deleted"
+    );
     let stats = store.lock_stats();
     assert_eq!((stats.leases_expired, stats.leases_taken_over, stats.lost, stats.force_unlocked), (1, 1, 1, 0));
-    // The late end of the first one does not touch the next.
+    // The late drop of the first guard does not end the next grant.
     drop(guard);
     assert!(next.is_held());
     drop(next);
@@ -87,7 +90,7 @@ fn a_late_renewal_is_lost() {
     assert!(next.is_held());
 }
 
-/// A lease of ten seconds whose renewal is being written when its time is over, and somebody who waits for it.
+/// A lease of ten seconds whose renewal is being written when it expires, and a waiting request.
 fn renewed_on_the_edge(end: impl FnOnce(&SimStorage)) -> Edge {
     let memory = SimStorage::new();
     let (clocks, gate) = (Clocks::new(), Gate::new(&memory));
@@ -95,20 +98,20 @@ fn renewed_on_the_edge(end: impl FnOnce(&SimStorage)) -> Edge {
     let guard = store.lock_with("job", lease(10 * SECOND).once()).unwrap();
     let waiter = begin("waiter", {
         let store = store.clone();
-        move || store.lock_with("job", patient(3600))
+        move || store.lock_with("job", with_timeout(3600))
     });
-    until("it waits", || clocks.is_parked("waiter"));
+    until("the request waits", || clocks.is_parked("waiter"));
     clocks.pass(9 * SECOND);
     gate.shut();
     let renewal = begin("renewal", move || (guard.renew(10 * SECOND), guard));
-    until("it is being written", || gate.holds_a_lease());
+    until("the renewal is being written", || gate.holds_a_lease());
     clocks.pass(2 * SECOND);
     assert_waits(&waiter);
     end(&memory);
     gate.open();
     let (renewed, guard) = answer(&renewal);
     if renewed.is_ok() {
-        until("it waits for the new time", || clocks.is_parked("waiter"));
+        until("the request waits for the new end", || clocks.is_parked("waiter"));
     }
     Edge { clocks, store, renewed, guard, waiter }
 }
@@ -129,9 +132,9 @@ fn the_result_of_a_late_renewal_says_if_the_lease_survived() {
     let rows = store.keyspace("rows").unwrap();
     let mut txn = store.begin().unwrap();
     txn.fence(&guard.fence()).unwrap();
-    txn.put(&rows, "by", "the renewed one").unwrap();
+    txn.put(&rows, "by", "the renewed holder").unwrap();
     txn.commit().unwrap();
-    // It began at nine seconds, so ten later.
+    // The renewal began at nine seconds, so it ends ten seconds later.
     clocks.pass(7 * SECOND);
     assert!(guard.is_held());
     assert_waits(&waiter);
@@ -155,29 +158,29 @@ fn front_waiter_watches_the_lease() {
     let waiting = [("first", 2), ("second", 60), ("third", 60)].map(|(name, seconds)| {
         let waiter = begin(name, {
             let store = store.clone();
-            move || store.lock_with("job", patient(seconds))
+            move || store.lock_with("job", with_timeout(seconds))
         });
-        until("it waits", || clocks.is_parked(name));
+        until("the request waits", || clocks.is_parked(name));
         waiter
     });
     let before = clocks.looks("second");
     clocks.pass(2 * SECOND);
     let why = answer(&waiting[0]).unwrap_err();
     assert!(matches!(why.kind(), ErrorKind::LockNotAvailable(_)), "{why}");
-    // Only the one that has come to the front looks after the lease.
-    until("the second is told", || clocks.looks("second") > before);
+    // Only the request at the front of the queue watches the lease.
+    until("the second is woken", || clocks.looks("second") > before);
     assert_waits(&waiting[1]);
-    until("it waits", || clocks.is_parked("second"));
+    until("the second waits", || clocks.is_parked("second"));
     let (second, third) = (clocks.looks("second"), clocks.looks("third"));
     clocks.pass(8 * SECOND - Duration::from_millis(100));
     assert_waits(&waiting[1]);
-    assert_eq!((clocks.looks("second"), clocks.looks("third")), (second, third), "somebody was woken early");
+    assert_eq!((clocks.looks("second"), clocks.looks("third")), (second, third), "a request was woken early");
     clocks.pass(Duration::from_millis(100));
     let guard = answer(&waiting[1]).unwrap();
     assert_eq!(guard.entry().took_over.unwrap().token, token);
     assert_waits(&waiting[2]);
-    assert_eq!(clocks.looks("third"), third, "who was not granted was woken");
-    assert_eq!(store.lock_stats().wakeups, 0, "the second one was awake");
+    assert_eq!(clocks.looks("third"), third, "a request was woken without a grant");
+    assert_eq!(store.lock_stats().wakeups, 0, "the second request was awake");
     drop(guard);
     drop(answer(&waiting[2]).unwrap());
     assert_eq!(store.lock_stats().wakeups, 1);
@@ -195,16 +198,16 @@ fn rows_of_expired_leases_are_deleted_after_a_day() {
     let store = open(&memory, &clocks);
     store.get_lock("job", HOUR).unwrap().unwrap();
     store.get_lock("longer", 2 * DAY).unwrap().unwrap();
-    let looked = || {
-        let before = clocks.looks("percolite-sweep");
-        until("the background has looked", || clocks.looks("percolite-sweep") > before + 4);
+    let wait_for_checks = || {
+        let before = clocks.looks("percolite-bg");
+        until("the background thread has checked", || clocks.looks("percolite-bg") > before + 4);
     };
     clocks.pass(HOUR + DAY - SECOND);
-    looked();
+    wait_for_checks();
     assert!(has_row(&engine, "job"));
     clocks.pass(2 * SECOND);
-    until("the row goes", || !has_row(&engine, "job"));
-    looked();
+    until("the row is deleted", || !has_row(&engine, "job"));
+    wait_for_checks();
     assert!(has_row(&engine, "longer"));
     assert_eq!(store.lock_table().unwrap().held, 1);
 }

@@ -1,4 +1,4 @@
-//! A runtime whose two clocks stand still until the test moves them.
+//! A runtime whose wall clock and monotonic clock move only when the test moves them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -8,17 +8,19 @@ use parking_lot::{Condvar, Mutex};
 use percolite::Builder;
 use percolite::runtime::{Env, JoinHandle, Parker, SystemEnv};
 
-/// An arbitrary moment, in milliseconds since 1970.
+/// An arbitrary time, in milliseconds since 1970.
 pub const THEN: u64 = 1_763_726_400_000;
 pub const HOUR: Duration = Duration::from_secs(3600);
 pub const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// Whoever waits for less goes by what has really passed, and takes the clocks along: a sync that is held back for others, say.
+/// A wait of at most this time ends in real time and moves the clocks by it, such as a sync that is
+/// delayed for others.
 const SHORT: Duration = Duration::from_millis(50);
-/// And whoever has really waited so long, as nobody does unless something is broken.
+/// A wait of at least this time that ends in real time also moves the clocks. It happens only if
+/// something is broken.
 const LONG: Duration = Duration::from_secs(10);
 
-/// See the [module](self). Threads, sleeping and randomness are the system's.
+/// The runtime. Threads, sleep and random numbers are those of the system.
 pub struct Clocks {
     system: SystemEnv,
     state: Mutex<State>,
@@ -30,11 +32,11 @@ struct State {
     unix_millis: u64,
     elapsed: Duration,
     alarms: Vec<Weak<Alarm>>,
-    /// Threads of this name do not get to know the time any more once they have asked so often.
+    /// Threads of this name block at their next clock read after this number of reads.
     stalled: Option<(&'static str, u64)>,
-    /// How many of them wait for it.
+    /// The number of threads that are blocked so.
     waiting: usize,
-    /// How often each thread has asked, by its name.
+    /// The number of clock reads, by thread name.
     looks: HashMap<String, u64>,
     /// Threads of this name do nothing.
     left_out: Option<&'static str>,
@@ -45,7 +47,7 @@ impl Clocks {
         Self::at(THEN)
     }
 
-    /// With the wall clock at `unix_millis`.
+    /// Clocks whose wall clock is at `unix_millis`.
     pub fn at(unix_millis: u64) -> Arc<Self> {
         let elapsed = Duration::from_secs(1);
         let state = State {
@@ -63,18 +65,18 @@ impl Clocks {
         })
     }
 
-    /// Options of a store that goes by these clocks.
+    /// Options of a store with these clocks.
     pub fn builder(self: &Arc<Self>) -> Builder {
         percolite::Store::builder().runtime(Arc::<Self>::clone(self))
     }
 
-    /// From here on threads that are started with this name do nothing.
+    /// Threads that are started with this name from here on do nothing.
     pub fn without(self: Arc<Self>, thread: &'static str) -> Arc<Self> {
         self.state.lock().left_out = Some(thread);
         self
     }
 
-    /// Time passes: both clocks go on.
+    /// Moves both clocks forward.
     pub fn pass(&self, time: Duration) {
         let (now, alarms) = {
             let mut state = self.state.lock();
@@ -86,7 +88,7 @@ impl Clocks {
         alarms.iter().for_each(|alarm| alarm.ring_at(now));
     }
 
-    /// Sets the wall clock alone.
+    /// Sets the wall clock only.
     pub fn set_wall(&self, unix_millis: u64) {
         self.state.lock().unix_millis = unix_millis;
     }
@@ -95,19 +97,19 @@ impl Clocks {
         self.state.lock().unix_millis
     }
 
-    /// From here on threads of this name wait wherever they look at the clock, until [`Clocks::let_go`].
+    /// Threads of this name block at their next clock read, until [`Clocks::resume`].
     pub fn stall(&self, thread: &'static str) {
         self.stall_after(thread, 0);
     }
 
-    /// The same, from the look after so many on.
+    /// Threads of this name block after `looks` more clock reads.
     pub fn stall_after(&self, thread: &'static str, looks: u64) {
         let mut state = self.state.lock();
         let upto = state.looks.get(thread).copied().unwrap_or_default() + looks;
         state.stalled = Some((thread, upto));
     }
 
-    pub fn let_go(&self) {
+    pub fn resume(&self) {
         self.state.lock().stalled = None;
         self.changed.notify_all();
     }
@@ -116,7 +118,8 @@ impl Clocks {
         self.state.lock().waiting > 0
     }
 
-    /// Whether a thread of this name waits to be woken. Time that passes before it does is not noticed by it.
+    /// Whether a thread of this name is parked. A thread that is not parked yet misses the time
+    /// that passes.
     pub fn is_parked(&self, thread: &str) -> bool {
         let alarms: Vec<_> = self.state.lock().alarms.iter().filter_map(Weak::upgrade).collect();
         let is_parked = |alarm: &Alarm| {
@@ -126,12 +129,12 @@ impl Clocks {
         alarms.iter().any(|alarm| alarm.thread == thread && is_parked(alarm))
     }
 
-    /// The time by the clock that does not go back.
+    /// The time of the monotonic clock.
     pub fn now(&self) -> Duration {
         self.state.lock().elapsed
     }
 
-    /// How often threads of this name have looked at a clock.
+    /// The number of clock reads of threads with this name.
     pub fn looks(&self, thread: &str) -> u64 {
         self.state.lock().looks.get(thread).copied().unwrap_or_default()
     }
@@ -184,7 +187,7 @@ impl Env for Clocks {
     }
 }
 
-/// Ends a wait when the test's clock has come so far, or as much time has really passed.
+/// Ends a wait when the test's clock reaches its end, or when that time has really passed.
 struct Alarm {
     clocks: Weak<Clocks>,
     thread: String,
@@ -196,7 +199,7 @@ struct Alarm {
 struct Wait {
     is_parked: bool,
     is_rung: bool,
-    /// When it is over by the test's clock.
+    /// The end of the wait by the test's clock.
     end: Option<Duration>,
 }
 

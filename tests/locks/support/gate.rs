@@ -1,4 +1,4 @@
-//! An engine in memory that the test can hold at a sync.
+//! An engine in memory whose syncs the test can block.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,7 +9,7 @@ use percolite::engine::{ApplyResult, Capabilities, Engine, EngineError, EngineSn
 use percolite::row::Row;
 use percolite::{KeyspaceId, RowKey, Timestamp};
 
-/// See the [module](self).
+/// The engine and its gate for syncs.
 pub struct Gate {
     engine: SimEngine,
     state: Mutex<State>,
@@ -19,9 +19,9 @@ pub struct Gate {
 #[derive(Default)]
 struct State {
     is_shut: bool,
-    /// How many wait.
+    /// The number of syncs that wait.
     waiting: usize,
-    /// How many times rows of leases were written since the gate was shut.
+    /// The number of writes of lease rows since the gate was shut.
     written: usize,
 }
 
@@ -30,7 +30,7 @@ impl Gate {
         Arc::new(Self { engine: memory.exclusive_engine(), state: Mutex::default(), changed: Condvar::new() })
     }
 
-    /// From here on syncs wait.
+    /// Makes later syncs wait.
     pub fn shut(&self) {
         *self.state.lock() = State { is_shut: true, ..State::default() };
     }
@@ -45,7 +45,7 @@ impl Gate {
         self.state.lock().waiting > 0
     }
 
-    /// Whether the row of a lease was written since it was shut, and is not durable yet.
+    /// Whether a lease row was written since the gate was shut and its sync waits.
     pub fn holds_a_lease(&self) -> bool {
         let state = self.state.lock();
         state.written > 0 && state.waiting > 0

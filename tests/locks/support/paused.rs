@@ -1,4 +1,5 @@
-//! A set that a lock alone protects, and holders that are paused until their lease is over and the next one has the lock.
+//! A set that only a lock protects. Its holders are paused until their lease has expired and the
+//! next holder has the lock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,27 +14,27 @@ use crate::stops::{Dice, World};
 use crate::tap::Act;
 
 const LEASE: Duration = Duration::from_millis(100);
-/// The most runs that are made until enough holders were refused.
+/// The maximum number of runs until enough holders are refused.
 const RUNS: usize = 20;
 
-/// What takes the lock away from its holders.
+/// How the lock is taken away from its holders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// A lease whose time is over while its holder is paused.
+    /// The lease expires while its holder is paused.
     ByTime,
-    /// An operator, at any moment; there are no leases.
+    /// Another thread forces it away at random. There are no leases.
     ByForce,
 }
 
-/// The set, of which each holder adds members, and how far all of them are.
+/// The set to which each holder adds members, and the progress of all holders.
 pub struct Set {
     pub world: World,
     pub fenced: bool,
     taken: Taken,
     clocks: Arc<Clocks>,
-    /// The newest token that a holder has.
+    /// The newest token of a holder.
     newest: AtomicU64,
-    /// How many holders may take the lock once more.
+    /// The number of holders that are not finished.
     running: AtomicU64,
 }
 
@@ -43,19 +44,19 @@ pub enum Pause {
     No,
     /// Before its transaction.
     Early,
-    /// In its transaction, which is fenced by then.
+    /// In its transaction, after the fence.
     Late,
 }
 
-/// What has become of the rounds of one holder, or of all.
+/// The results of the rounds of one holder, or of all.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// Members that were acknowledged, by who has added them.
+    /// Acknowledged members, by holder.
     pub added: BTreeMap<u64, u64>,
     pub refused: u64,
     /// Rounds in which the next holder had the lock before this one wrote.
     pub outlived: u64,
-    /// Those of them that have written all the same.
+    /// Those of them that have written nevertheless.
     pub late: u64,
 }
 
@@ -63,7 +64,7 @@ impl Set {
     pub fn new(holders: u64, taken: Taken, fenced: bool) -> Arc<Self> {
         let clocks = Clocks::new();
         let world = World::open_at(&SimStorage::new(), clocks.builder());
-        // Commits that are decided and not visible are there to be met.
+        // A yield before each write makes it likely that a grant ends during a decided commit.
         world.tap.on_write(|_| {
             std::thread::yield_now();
             Act::Pass
@@ -76,7 +77,7 @@ impl Set {
         if self.taken == Taken::ByTime { options.lease(LEASE).once() } else { options }
     }
 
-    /// What to do in this round.
+    /// Chooses the pause of a round.
     pub fn draw(&self, dice: &mut Dice) -> Pause {
         match dice.below(8) {
             0 if self.taken == Taken::ByTime => Pause::Early,
@@ -89,20 +90,20 @@ impl Set {
         self.newest.fetch_max(token.to_u64(), Ordering::SeqCst);
     }
 
-    /// A holder has had all of its rounds.
+    /// A holder has finished all of its rounds.
     pub fn ends(&self) {
         self.running.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// The holder's lease runs out, and it comes back when the next one has the lock, unless there is none. The answer is whether there
-    /// was.
+    /// Lets the holder's lease expire and waits until the next holder has the lock. Returns whether
+    /// there was a next holder.
     pub fn pause(&self, token: Timestamp) -> bool {
         self.clocks.pass(LEASE);
         let began = Instant::now();
         let is_outlived = || self.newest.load(Ordering::SeqCst) > token.to_u64();
         while !is_outlived() && self.running.load(Ordering::SeqCst) > 1 {
-            assert!(began.elapsed() < super::LIMIT, "the lease is over, and the next one does not get the lock");
-            // One more that asks; a task in the queue goes by the system's timer.
+            assert!(began.elapsed() < super::LIMIT, "the lease has expired, and the next holder does not get the lock");
+            // This request ends the expired lease; a waiting task would use the system's timer.
             drop(self.world.store.try_lock("n"));
             std::thread::sleep(Duration::from_micros(20));
         }
@@ -115,14 +116,15 @@ impl Set {
         pairs.map(|(holder, members)| (holder.parse().unwrap(), members.parse().unwrap())).collect()
     }
 
-    /// The set as it was read, with one more of this holder.
+    /// The set as it is read, with one more member of this holder.
     pub fn with_one_more(&self, of: u64) -> String {
         let mut set = self.read();
         *set.entry(of).or_default() += 1;
         set.iter().map(|(holder, members)| format!("{holder}={members} ")).collect()
     }
 
-    /// Takes the lock away from whatever holds it, at any moment, until all holders have had their rounds. To be run beside them.
+    /// Forces the lock away at random until all holders have finished their rounds. Runs
+    /// concurrently with them.
     pub fn operate(&self, dice: &mut Dice) {
         while self.taken == Taken::ByForce && self.running.load(Ordering::SeqCst) > 0 {
             for holder in self.world.store.lock_holders("n").unwrap() {
@@ -134,7 +136,7 @@ impl Set {
         }
     }
 
-    /// How many members were acknowledged and are not in the set.
+    /// The number of acknowledged members that are not in the set.
     pub fn missing(&self, tally: &Tally) -> u64 {
         let left = self.read();
         tally.added.iter().map(|(holder, added)| added.abs_diff(left.get(holder).copied().unwrap_or(0))).sum()
@@ -142,7 +144,7 @@ impl Set {
 }
 
 impl Tally {
-    /// Notes what has become of a round.
+    /// Records the result of a round.
     pub fn note(&mut self, holder: u64, outlived: bool, written: percolite::Result<()>) {
         self.outlived += u64::from(outlived);
         match written {
@@ -170,30 +172,31 @@ impl Tally {
     }
 }
 
-/// Without a fence, what holders have added is lost, above all where they were paused.
+/// Without a fence members are lost, mostly in rounds with a pause.
 #[track_caller]
 pub fn assert_undone(run: impl Fn(Taken) -> (Tally, u64)) {
     for taken in [Taken::ByTime, Taken::ByForce] {
         let (tally, missing) = run(taken);
-        assert!(missing > 0, "nothing is lost, so nothing is tested: {taken:?} {tally:?}");
+        assert!(missing > 0, "no update is lost, so the test shows nothing: {taken:?} {tally:?}");
         assert_eq!(tally.refused, 0, "{taken:?} {tally:?}");
         assert_eq!((tally.late, tally.outlived > 0), (tally.outlived, taken == Taken::ByTime), "{tally:?}");
     }
 }
 
-/// With a fence nothing is, and no holder that was paused until the next one had the lock has written.
+/// With a fence no member is lost, and no holder that was paused until the next one had the lock
+/// has written.
 #[track_caller]
 pub fn assert_nothing_is_undone(rounds: u64, run: impl Fn(Taken) -> (Tally, u64)) {
     for taken in [Taken::ByTime, Taken::ByForce] {
         let mut refused = 0;
-        // On a busy machine the operator has little of the time.
+        // On a busy machine the forcing thread runs rarely.
         for _ in 0..RUNS {
             let (tally, missing) = run(taken);
             assert_eq!((missing, tally.late), (0, 0), "{taken:?} {tally:?}");
             assert!(tally.refused >= tally.outlived, "{taken:?} {tally:?}");
-            assert!(tally.acknowledged() > 1000, "too few were let alone: {taken:?} {tally:?}");
+            assert!(tally.acknowledged() > 1000, "too few rounds were undisturbed: {taken:?} {tally:?}");
             if taken == Taken::ByTime {
-                assert!(tally.outlived > rounds / 8, "too few were paused: {tally:?}");
+                assert!(tally.outlived > rounds / 8, "too few holders were paused: {tally:?}");
             }
             refused += tally.refused;
             if refused > 10 {

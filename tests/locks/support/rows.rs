@@ -1,4 +1,4 @@
-//! Rows of leases, as an engine has them.
+//! Lease rows in an engine.
 
 use std::ops::Bound;
 
@@ -8,20 +8,20 @@ use percolite::engine::{Engine, RowBatch, RowRange};
 use percolite::row::{CellChange, RowChange, TxnId, Value, WriteRecord};
 use percolite::{KeyspaceId, OwnerId, RowKey, Timestamp};
 
-/// An hour, as rows say it.
+/// An hour, as in the rows.
 const TIME_MS: u32 = 3_600_000;
 
 pub fn row_of(name: &str) -> RowKey {
     RowKey::new(KeyspaceId(0), format!("lock/{name}").as_bytes())
 }
 
-/// Whether there is a row of leases of the name.
+/// Whether the name has a lease row.
 pub fn has_row(engine: &dyn Engine, name: &str) -> bool {
     let newest = engine.snapshot().unwrap().write(&row_of(name)).unwrap();
     newest.is_some_and(|newest| newest.value.is_some())
 }
 
-/// The names that have a row of leases.
+/// The names with a lease row.
 pub fn names(engine: &dyn Engine) -> Vec<String> {
     let (start, view) = (row_of("").as_bytes().to_vec(), engine.snapshot().unwrap());
     let mut end = start.clone();
@@ -38,7 +38,7 @@ pub fn names(engine: &dyn Engine) -> Vec<String> {
     names
 }
 
-/// The row of one exclusive lease of an hour, as the golden bytes in the library say.
+/// The row of one exclusive lease of an hour, in the format of the library's golden bytes.
 pub fn row_bytes(token: Timestamp, since_ms: u64) -> Vec<u8> {
     let mut bytes = vec![1, 1, 0, 253];
     bytes.extend(token.to_u64().to_le_bytes());
@@ -52,7 +52,7 @@ pub fn row_bytes(token: Timestamp, since_ms: u64) -> Vec<u8> {
     bytes
 }
 
-/// What an ordinary transaction that was committed at `commit_ts` would have left.
+/// The change of an ordinary transaction that commits the row at `commit_ts`.
 pub fn change(name: &str, commit_ts: Timestamp, value: Vec<u8>) -> RowChange {
     let start_ts = Timestamp::from_u64(commit_ts.to_u64() - 1);
     let txn = TxnId { start_ts, owner: OwnerId::new(7, 7) };
@@ -60,7 +60,7 @@ pub fn change(name: &str, commit_ts: Timestamp, value: Vec<u8>) -> RowChange {
     RowChange { write: CellChange::Put(version), ..RowChange::new(row_of(name), start_ts) }
 }
 
-/// Has the row of the name be nonsense: as the store keeps it, or in what it says.
+/// Damages the row of the name: the whole cell, or only the lease record in its value.
 pub fn damage(memory: &SimStorage, name: &str, token: Timestamp, whole_cell: bool) {
     if whole_cell {
         let mut batch = memory.new_batch(0);
@@ -74,7 +74,7 @@ pub fn damage(memory: &SimStorage, name: &str, token: Timestamp, whole_cell: boo
     }
 }
 
-/// Leases of the names `job 000000` and so on, durably.
+/// Writes durable leases of the names `job 000000` and so on.
 pub fn write_many(engine: &dyn Engine, many: usize, token: Timestamp) {
     for some in (0..many).collect::<Vec<_>>().chunks(1000) {
         let row = |at: &usize| change(&job(*at), token, row_bytes(token, super::clocks::THEN));

@@ -1,22 +1,23 @@
-//! What readers and writers under one lock have to wait for, judged when all of it is over.
+//! Checks after a run that no writer under one lock waited for more than one batch of readers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use percolite::Timestamp;
 
-/// A grant, as its holder has seen it.
+/// A grant, as recorded by its holder.
 pub struct Turn {
     /// The thread or task, which has one request at a time.
     pub holder: usize,
     pub writes: bool,
-    /// The number of the request, in the order of asking.
+    /// The number of the request, in request order.
     pub id: u64,
-    /// Drawn under the lock, so that tokens of grants that exclude each other are in the order of the grants.
+    /// Drawn under the lock, so tokens of grants that exclude each other are in the order of the
+    /// grants.
     pub token: Timestamp,
 }
 
-/// That no writer has waited for more than the requests that were ahead of it and one batch of readers, where all requests are granted in
-/// the end. Answers how many requests have passed a writer in all.
+/// No writer may wait for more than the requests ahead of it and one batch of readers. All requests
+/// must have been granted. Returns the number of requests that passed a writer.
 #[track_caller]
 pub fn assert_one_batch_passes(mut turns: Vec<Turn>) -> usize {
     turns.sort_by_key(|turn| turn.token);
@@ -27,11 +28,11 @@ pub fn assert_one_batch_passes(mut turns: Vec<Turn>) -> usize {
         let (earlier, later) = (&turns[..place], &turns[place + 1..]);
         assert!(later.iter().all(|turn| turn.id > writer.id), "a writer has passed a request");
         let by: Vec<usize> = (0..place).filter(|at| turns[*at].id > writer.id).collect();
-        // Whatever a holder has asked for before its newest request was over when that came.
+        // A holder's earlier requests had ended when it made its newest one.
         let ahead: BTreeMap<usize, u64> =
             earlier.iter().filter(|turn| turn.id < writer.id).map(|turn| (turn.holder, turn.id)).collect();
         let ahead = ahead.len() - usize::from(ahead.contains_key(&writer.holder));
-        // One of a batch, its first, was ahead.
+        // The first request of the batch was ahead of the writer.
         assert!(by.len() < readers.max(1), "{} readers have passed a writer", by.len());
         assert!(ahead + by.len() < all + readers, "a writer has waited for {ahead} and {}", by.len());
         if let Some(first) = by.first() {
@@ -39,7 +40,7 @@ pub fn assert_one_batch_passes(mut turns: Vec<Turn>) -> usize {
             assert!(by.iter().all(|at| batch.contains(at)), "two batches have passed a writer");
             let batch = &turns[batch];
             assert!(batch.iter().any(|turn| turn.id < writer.id), "no reader of the batch was ahead of the writer");
-            assert_eq!(holders(batch, |_| true), batch.len(), "a reader came to the batch beside a writer that waited");
+            assert_eq!(holders(batch, |_| true), batch.len(), "a reader came twice to a batch while a writer waited");
         }
         passed += by.len();
     }
@@ -50,7 +51,7 @@ fn holders(turns: &[Turn], are: impl Fn(&Turn) -> bool) -> usize {
     turns.iter().filter(|turn| are(turn)).map(|turn| turn.holder).collect::<BTreeSet<_>>().len()
 }
 
-/// The readers between two writers, one of which is at this place.
+/// The range of readers between two writers that contains `place`.
 fn around(turns: &[Turn], place: usize) -> std::ops::Range<usize> {
     let start = turns[..place].iter().rposition(|turn| turn.writes).map_or(0, |at| at + 1);
     let end = turns[place..].iter().position(|turn| turn.writes).map_or(turns.len(), |at| place + at);
@@ -61,8 +62,8 @@ fn around(turns: &[Turn], place: usize) -> std::ops::Range<usize> {
 mod tests {
     use super::*;
 
-    /// Requests in the order of their grants: who, and the number.
-    fn judge(turns: &[(&str, u64)]) -> usize {
+    /// Requests in the order of their grants: holder (a writer in upper case) and request number.
+    fn check(turns: &[(&str, u64)]) -> usize {
         let turn = |(at, (who, id)): (usize, &(&str, u64))| Turn {
             holder: usize::from(who.as_bytes()[0]),
             writes: who.starts_with(char::is_uppercase),
@@ -74,31 +75,31 @@ mod tests {
 
     #[test]
     fn one_batch_may_pass_after_a_reader_ahead() {
-        assert_eq!(judge(&[("A", 1), ("a", 2), ("b", 4), ("c", 5), ("B", 3), ("a", 6)]), 2);
-        assert_eq!(judge(&[("A", 1), ("a", 2), ("b", 5), ("B", 3), ("C", 4)]), 2);
+        assert_eq!(check(&[("A", 1), ("a", 2), ("b", 4), ("c", 5), ("B", 3), ("a", 6)]), 2);
+        assert_eq!(check(&[("A", 1), ("a", 2), ("b", 5), ("B", 3), ("C", 4)]), 2);
     }
 
     #[test]
     #[should_panic(expected = "two batches")]
     fn two_batches_fail_the_check() {
-        judge(&[("A", 1), ("a", 2), ("b", 5), ("C", 3), ("c", 6), ("B", 4)]);
+        check(&[("A", 1), ("a", 2), ("b", 5), ("C", 3), ("c", 6), ("B", 4)]);
     }
 
     #[test]
     #[should_panic(expected = "was ahead of the writer")]
     fn a_batch_without_an_earlier_reader_fails() {
-        judge(&[("A", 1), ("a", 4), ("b", 5), ("B", 3), ("c", 6)]);
+        check(&[("A", 1), ("a", 4), ("b", 5), ("B", 3), ("c", 6)]);
     }
 
     #[test]
-    #[should_panic(expected = "beside a writer that waited")]
+    #[should_panic(expected = "twice to a batch")]
     fn a_reader_twice_in_a_batch_fails() {
-        judge(&[("A", 1), ("a", 2), ("b", 4), ("a", 5), ("B", 3), ("c", 6)]);
+        check(&[("A", 1), ("a", 2), ("b", 4), ("a", 5), ("B", 3), ("c", 6)]);
     }
 
     #[test]
     #[should_panic(expected = "has passed a request")]
     fn a_writer_that_passes_a_request_fails() {
-        judge(&[("A", 1), ("a", 2), ("C", 4), ("B", 3)]);
+        check(&[("A", 1), ("a", 2), ("C", 4), ("B", 3)]);
     }
 }

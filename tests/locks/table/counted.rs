@@ -1,4 +1,4 @@
-//! The statistics beside what the test has counted itself.
+//! The lock statistics of random requests against the counts of a model.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
@@ -15,7 +15,7 @@ use crate::support::{Asking, LIMIT, Random, asks, asks_with, until};
 
 const NAMES: [&str; 6] = ["one", "two", "three", "permits", "leased", "leased and shared"];
 const SEMAPHORE: usize = 3;
-/// From here on there are leases: exclusive ones of the one name, shared ones of the other.
+/// Names from this index on have leases: the first exclusive ones, the second shared ones.
 const LEASED: usize = 4;
 const LEASE: Duration = Duration::from_secs(60);
 const REQUESTS: u32 = 1000;
@@ -32,8 +32,8 @@ struct Guarded {
 enum Lease {
     None,
     Runs,
-    /// Its time is over; the next request, or the first that waits, ends it.
-    Over,
+    /// Expired; the next request, or the first one that waits, ends it.
+    Expired,
 }
 
 struct Waiting {
@@ -45,29 +45,29 @@ struct Waiting {
     since: Duration,
 }
 
-/// Moved to a thread that upgrades it, and back.
+/// A guard that is moved to a thread, which upgrades it and sends it back.
 struct Upgrading {
     at: usize,
     back: Receiver<(LockGuard, Result<()>)>,
     since: Duration,
 }
 
-/// A store, what is held and waited for by the books of the test, and what it should have counted.
+/// A store, a model of its grants and waiting requests, and the expected statistics.
 struct Script {
     store: Store,
     clocks: Arc<Clocks>,
     random: Random,
     guards: Vec<Guarded>,
-    /// Their leases end in this step.
+    /// Guards whose leases end in this step.
     lost: Vec<Guarded>,
     waiting: Vec<Waiting>,
     upgrading: Vec<Upgrading>,
     requests: u32,
     expected: LockStats,
-    /// The longest wait that was granted, by mode, as measured around it: it took at least so long.
+    /// The longest granted wait, by mode, measured around the request: the real one was not longer.
     longest: [Duration; 3],
     granted_later: [u64; 3],
-    /// Whether rows of leases that were over are left for the next exclusive holder.
+    /// Whether rows of expired leases are left for the next exclusive holder.
     left: [bool; NAMES.len()],
 }
 
@@ -96,12 +96,12 @@ impl Script {
         }
     }
 
-    /// Whether a request is granted at once, by the books.
+    /// Whether the model grants a request immediately.
     fn is_free(&self, at: usize, mode: LockMode) -> bool {
         let held: Vec<LockMode> = self.guards.iter().filter(|held| held.at == at).map(|held| held.mode).collect();
-        let nobody_waits =
+        let no_waiters =
             self.waiting.iter().all(|other| other.at != at) && self.upgrading.iter().all(|other| other.at != at);
-        nobody_waits
+        no_waiters
             && match mode {
                 Shared => held.iter().all(|other| *other == Shared),
                 Semaphore(most) => held.iter().all(|other| *other == mode) && held.len() < most as usize,
@@ -139,7 +139,7 @@ impl Script {
             _ => LockWaitPolicy::Forever,
         };
         if waits != LockWaitPolicy::Forever {
-            let answer = self.store.lock_with(name, options(mode).wait(waits)).map_err(is_held);
+            let answer = self.store.lock_with(name, options(mode).wait(waits)).map_err(assert_not_available);
             assert_eq!(answer.is_ok(), free, "{mode} of {name}, {waits:?}");
             return self.answered(at, mode, leased, answer, waits != LockWaitPolicy::NoWait);
         }
@@ -153,7 +153,7 @@ impl Script {
         self.waiting.push(Waiting { at, mode, leased, asking, cancel, since });
     }
 
-    /// Without a wait, or one that could not succeed.
+    /// Counts a request that did not wait, or whose wait could not succeed.
     fn answered(&mut self, at: usize, mode: LockMode, leased: bool, answer: Result<LockGuard, ()>, was_to_wait: bool) {
         let counted = self.of(mode);
         match answer {
@@ -175,32 +175,33 @@ impl Script {
         self.guards.push(Guarded { at, mode, guard, lease: if leased { Lease::Runs } else { Lease::None } });
     }
 
-    /// The leases of the name whose time is over end.
+    /// Ends the expired leases of the name.
     fn ends(&mut self, at: usize) {
-        let is_over = |held: &Guarded| held.at == at && held.lease == Lease::Over;
-        let (over, guards): (Vec<_>, Vec<_>) = std::mem::take(&mut self.guards).into_iter().partition(is_over);
+        let has_expired = |held: &Guarded| held.at == at && held.lease == Lease::Expired;
+        let (expired, guards): (Vec<_>, Vec<_>) = std::mem::take(&mut self.guards).into_iter().partition(has_expired);
         self.guards = guards;
-        let ended = over.len() as u64;
-        // Their guards end nothing any more.
-        self.lost.extend(over);
+        let ended = expired.len() as u64;
+        // Their guards end no grant later.
+        self.lost.extend(expired);
         self.expected.leases_expired += ended;
         self.expected.lost += ended;
         self.left[at] |= ended > 0;
     }
 
-    /// All leases run out; the next request ends them. Where one waits its own timer would, at a moment that the books do not know.
+    /// All leases expire; the next request ends them. Does nothing while a request waits for a
+    /// lease: its own timer would end the lease at a time that the model cannot predict.
     fn time_passes(&mut self) {
         if self.waiting.iter().any(|waiting| waiting.at >= LEASED) {
             return;
         }
         self.clocks.pass(LEASE);
         for held in self.guards.iter_mut().filter(|held| held.lease != Lease::None) {
-            held.lease = Lease::Over;
+            held.lease = Lease::Expired;
             assert!(!held.guard.is_held());
         }
     }
 
-    /// Neither is counted.
+    /// Neither a successful nor a failed renewal is counted.
     fn renew(&mut self) {
         if let Some(held) = self.guards.iter().find(|held| held.lease != Lease::None) {
             let renewed = held.guard.renew(LEASE);
@@ -216,9 +217,9 @@ impl Script {
         }
     }
 
-    /// What is over when its guard is dropped was lost before.
+    /// A lease that has expired when its guard is dropped counts as lost.
     fn drops(&mut self, held: Guarded) {
-        let lost = u64::from(held.lease == Lease::Over);
+        let lost = u64::from(held.lease == Lease::Expired);
         self.expected.leases_expired += lost;
         self.expected.lost += lost;
     }
@@ -227,13 +228,13 @@ impl Script {
         if !self.guards.is_empty() {
             let at = self.random.below(self.guards.len());
             let held = self.guards.swap_remove(at);
-            if held.lease == Lease::Over {
+            if held.lease == Lease::Expired {
                 assert!(!self.store.force_unlock(NAMES[held.at], held.guard.token()).unwrap());
                 return self.guards.push(held);
             }
             assert!(self.store.force_unlock(NAMES[held.at], held.guard.token()).unwrap());
             assert!(!held.guard.is_held());
-            // That there is no such grant any more is not counted.
+            // A forced unlock of an ended grant is not counted.
             assert!(!self.store.force_unlock(NAMES[held.at], held.guard.token()).unwrap());
             self.expected.force_unlocked += 1;
             self.expected.lost += 1;
@@ -276,7 +277,8 @@ impl Script {
             return self.guards.push(held);
         }
         if alone || self.random.below(2) == 0 {
-            let answer = held.guard.upgrade(LockWaitPolicy::Timeout(Duration::from_millis(1))).map_err(is_held);
+            let answer =
+                held.guard.upgrade(LockWaitPolicy::Timeout(Duration::from_millis(1))).map_err(assert_not_available);
             assert_eq!(answer.is_ok(), alone);
             self.expected.exclusive.acquired += u64::from(alone);
             self.expected.exclusive.waits += u64::from(!alone);
@@ -308,13 +310,13 @@ impl Script {
         self.holds(at, mode, leased, guard);
     }
 
-    /// Collects what the last step has granted.
+    /// Receives the grants of the last step.
     fn settle(&mut self) {
         self.lost.clear();
         let still = self.table().waiting;
         let began = Instant::now();
         while self.waiting.len() + self.upgrading.len() != still {
-            assert!(began.elapsed() < LIMIT, "a grant is not told of");
+            assert!(began.elapsed() < LIMIT, "a granted request has not returned");
             let (answered, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.waiting)
                 .into_iter()
                 .map(|waiting| (waiting.asking.answer(), waiting))
@@ -339,18 +341,18 @@ impl Script {
     }
 }
 
-fn is_held(why: Error) {
+fn assert_not_available(why: Error) {
     assert!(matches!(why.kind(), ErrorKind::LockNotAvailable(_)), "{why}");
 }
 
 #[test]
 fn lock_stats_match_an_independent_count() {
-    // The background removes rows of leases that are over, and then they are not taken over.
-    let clocks = Clocks::new().without("percolite-sweep");
+    // Without the sweep, which would delete rows of expired leases before they are taken over.
+    let clocks = Clocks::new().without("percolite-bg");
     let mut script = Script {
         store: clocks.builder().in_memory().unwrap(),
         clocks,
-        random: Random::new("t1_b"),
+        random: Random::new("lock stats"),
         guards: Vec::new(),
         lost: Vec::new(),
         waiting: Vec::new(),
@@ -374,7 +376,7 @@ fn lock_stats_match_an_independent_count() {
         }
         script.settle();
     }
-    // A wait of which it is known how long it was.
+    // A wait of known length.
     let (long, name) = (Duration::from_millis(80), "long");
     let held = script.store.lock(name).unwrap();
     let since = script.clocks.now();
@@ -388,7 +390,7 @@ fn lock_stats_match_an_independent_count() {
     ends_as_counted(script, long);
 }
 
-/// What is left ends with the store.
+/// Closes the store, which ends all remaining requests, and compares the statistics.
 fn ends_as_counted(script: Script, long: Duration) {
     let Script { store, guards, waiting, upgrading, mut expected, longest, granted_later, .. } = script;
     expected.wakeups += (waiting.len() + upgrading.len()) as u64;
@@ -407,7 +409,7 @@ fn ends_as_counted(script: Script, long: Duration) {
     assert!(granted_later.iter().all(|waits| *waits > 0) && stats.deadlocks > 0, "{granted_later:?} {stats:?}");
     assert!(stats.force_unlocked > 0 && stats.leases_taken_over > 0 && stats.leases_expired > 0, "{stats:?}");
     for (wait, longest) in waits.iter().zip(longest) {
-        // A histogram says by how much at most it took less.
+        // The histogram returns the upper bound of a bucket, which may be above the measured time.
         assert!(wait.percentile(50.0) <= longest * 2 && wait.max() <= longest * 2, "{:?} {longest:?}", wait.max());
     }
     assert!(waits[0].max() >= long);

@@ -1,4 +1,4 @@
-//! Names, notes, leases and semaphores at and beyond their limits.
+//! Names, reasons, leases and semaphores at and beyond their limits.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn refused(store: &Store, name: &str, options: LockOptions) -> bool {
     store.lock_with(name, options).is_err_and(|why| is_invalid(&why))
 }
 
-/// Every call that takes a name says the same of it.
+/// Every call with a name must refuse it.
 fn refuses_name(store: &Store, name: &str) {
     let token = Timestamp::from_u64(1);
     let leased = LockOptions::exclusive().lease(DAY);
@@ -33,7 +33,7 @@ fn refuses_name(store: &Store, name: &str) {
         store.is_free_lock(name).map(drop),
     ];
     for (call, answer) in answers.into_iter().enumerate() {
-        assert!(answer.is_err_and(|why| is_invalid(&why)), "call {call} takes the name {name:?}");
+        assert!(answer.is_err_and(|why| is_invalid(&why)), "call {call} accepts the name {name:?}");
     }
 }
 
@@ -52,12 +52,12 @@ fn names_reasons_leases_and_permits_work_up_to_their_limits() {
         refuses_name(&store, name);
     }
 
-    let note = "w".repeat(MAX_LOCK_REASON_BYTES);
-    for why in ["", &note] {
-        let guard = store.lock_with("noted", LockOptions::exclusive().reason(why)).unwrap();
+    let longest_reason = "w".repeat(MAX_LOCK_REASON_BYTES);
+    for why in ["", &longest_reason] {
+        let guard = store.lock_with("with reason", LockOptions::exclusive().reason(why)).unwrap();
         assert_eq!(guard.entry().reason.as_deref(), Some(why));
     }
-    assert!(refused(&store, "noted", LockOptions::exclusive().reason(note + "w")));
+    assert!(refused(&store, "with reason", LockOptions::exclusive().reason(longest_reason + "w")));
     assert_eq!(MAX_LOCK_REASON_BYTES, 255);
 
     for lease in [SHORTEST, LONGEST] {

@@ -1,4 +1,4 @@
-//! A hundred thousand locks at once, in a process of its own, of which the memory is measured.
+//! A hundred thousand locks at the same time, in a separate process whose memory is measured.
 
 #![cfg(target_os = "linux")]
 
@@ -10,7 +10,7 @@ const NAMES: usize = 100_000;
 const MOST_KIB: u64 = 40 * 1024;
 const ALONE: &str = "PERCOLITE_TEST_MANY_LOCKS";
 
-/// What the process takes of the memory.
+/// The resident memory of the process.
 fn resident_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
@@ -28,13 +28,13 @@ fn memory_of_100k_locks_is_bounded_and_freed() {
         .env(ALONE, "1")
         .output()
         .unwrap();
-    let told = String::from_utf8_lossy(&alone.stdout) + String::from_utf8_lossy(&alone.stderr);
-    assert!(alone.status.success() && told.contains("1 passed"), "{told}");
+    let output = String::from_utf8_lossy(&alone.stdout) + String::from_utf8_lossy(&alone.stderr);
+    assert!(alone.status.success() && output.contains("1 passed"), "{output}");
 }
 
 fn takes_little_memory() {
     let store = Store::in_memory().unwrap();
-    // What the first lock needs, all of them have.
+    // The memory of the first lock serves all of them.
     drop(store.lock("first").unwrap());
     let mut guards: Vec<LockGuard> = Vec::with_capacity(NAMES);
     let before = resident_kib();
@@ -45,7 +45,7 @@ fn takes_little_memory() {
         }
         let takes = resident_kib().saturating_sub(before);
         assert!(takes <= MOST_KIB, "{takes} KiB in round {round}");
-        assert!(takes > 1024, "{takes} KiB: nothing was measured");
+        assert!(takes > 1024, "{takes} KiB: the measurement is wrong");
         assert!(round == 0 || takes <= most + most / 8, "{takes} KiB in round {round}, {most} KiB before");
         most = most.max(takes);
 

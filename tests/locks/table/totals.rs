@@ -1,4 +1,5 @@
-//! How much is said to be held, waited for, expired and lost, where an entry could be counted twice or not at all.
+//! The totals of held, waiting, expired and lost locks in cases where an entry could be counted
+//! twice or not at all.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ fn totals(table: &LockTable) -> (usize, usize, usize) {
 fn held_and_waiting_totals_match_the_entries() {
     let clocks = Clocks::new();
     let store = clocks.builder().in_memory().unwrap();
-    // A conversion is one entry, which waits.
+    // A conversion is one entry, a waiting one.
     let (mut converting, _other) =
         (store.lock_with("a", LockOptions::shared()).unwrap(), store.lock_with("a", LockOptions::shared()).unwrap());
     let upgrade = std::thread::spawn(move || converting.upgrade(LockWaitPolicy::Forever).map(|()| converting));
@@ -25,7 +26,7 @@ fn held_and_waiting_totals_match_the_entries() {
     let queued = asks(&store, "a", LockOptions::exclusive().wait(LockWaitPolicy::Forever));
     assert_eq!(totals(&store.lock_table().unwrap()), (1, 2, 3));
 
-    // A lease that is over is none, before any other request for its name, too.
+    // An expired lease is not counted, even before another request for its name.
     let leased = store.lock_with("b", LockOptions::exclusive().lease(LEASE).once()).unwrap();
     assert_eq!(totals(&store.lock_table().unwrap()), (2, 2, 4));
     assert_eq!((store.status().held_locks_total, store.status().lock_waits_total), (2, 2));

@@ -1,4 +1,4 @@
-//! F5: transactions of tasks under a lock.
+//! Transactions of tasks under a lock, and the durability that a later guard sees.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use percolite::{
     AsyncStore, CommitProtocol, Error, Fence, LockOptions, LockState, Result, Store, Timestamp, Txn, TxnOptions,
 };
 
-use super::common::{PATIENCE, Steps, beside_worlds, in_worlds, waiting};
+use super::common::{Steps, TIMEOUT, beside_worlds, in_worlds, waiting};
 use crate::stops::{World, eventually, some, text};
 use crate::tap::Act;
 
@@ -50,9 +50,9 @@ fn many_tasks_under_one_lock_see_each_other_and_share_syncs() {
             seen.extend(task.await.unwrap());
         }
         seen.sort_unstable();
-        assert!(seen.into_iter().eq(0..TASKS * EACH), "each has to see all before it");
-        assert_eq!(attempts.load(Ordering::SeqCst), TASKS * EACH, "one has met another");
-        assert!(syncs.load(Ordering::SeqCst) < TASKS * EACH, "each has waited for a sync of its own");
+        assert!(seen.into_iter().eq(0..TASKS * EACH), "each transaction must see all before it");
+        assert_eq!(attempts.load(Ordering::SeqCst), TASKS * EACH, "an attempt conflicted");
+        assert!(syncs.load(Ordering::SeqCst) < TASKS * EACH, "no two commits shared a sync");
         world.memory.crash(0);
         assert_eq!(World::open_at(&world.memory, Store::builder()).get("count"), some("400"));
     });
@@ -68,13 +68,13 @@ fn call<'a>(world: &World, store: &'a AsyncStore, protocol: CommitProtocol) -> S
     Steps::new(store.transact_with_lock("n", LockOptions::exclusive(), options, work))
 }
 
-/// Polls it when it is woken, until it is so.
-fn go_on_until<T>(call: &mut Steps<'_, T>, what: &str, holds: impl Fn() -> bool) {
+/// Polls the call whenever it is woken, until `holds` is true.
+fn poll_until<T>(call: &mut Steps<'_, T>, what: &str, holds: impl Fn() -> bool) {
     let call = std::cell::RefCell::new(call);
     eventually(what, || {
         let call = &mut *call.borrow_mut();
         if call.is_woken_within(Duration::ZERO) {
-            assert!(call.poll().is_pending(), "it does not wait for its sync");
+            assert!(call.poll().is_pending(), "the call does not wait for its sync");
         }
         holds()
     });
@@ -90,12 +90,15 @@ fn a_guard_after_a_call_waits_until_its_commit_is_durable() {
             let mut next = Steps::waiting(store.lock("n"));
             let gate = world.stop_syncs(crate::tap::Act::Pass);
             drop(held);
-            go_on_until(&mut first, "it is visible, and the lock handed on", || {
+            poll_until(&mut first, "the commit is visible and the lock passed on", || {
                 world.get("k").is_some() && waiting(store) == 0
             });
-            // Polled, it waits on a thread for the sync.
-            assert!(next.is_woken_within(PATIENCE) && next.poll().is_pending());
-            assert!(!next.is_woken_within(Duration::from_millis(50)), "returned before the commit was durable");
+            // After the poll a thread waits for the sync.
+            assert!(next.is_woken_within(TIMEOUT) && next.poll().is_pending());
+            assert!(
+                !next.is_woken_within(Duration::from_millis(50)),
+                "the guard was returned before the commit was durable"
+            );
             gate.open();
             let guard = next.end().unwrap();
             let seen = store.store().snapshot().unwrap().get(&world.rows, "k").unwrap();
@@ -108,24 +111,24 @@ fn a_guard_after_a_call_waits_until_its_commit_is_durable() {
     });
 }
 
-/// Has `between` done when the call's commit is visible and not durable and its lock is free, and takes the lock then; the power goes
-/// while it is held.
-fn then_the_power_goes(protocol: CommitProtocol, waits_before: bool, world: &World, store: &AsyncStore) {
+/// Takes the lock when the call's commit is visible, its lock is free and the commit is not
+/// durable. Cuts the power while the lock is held.
+fn cut_power_under_the_next_guard(protocol: CommitProtocol, waits_before: bool, world: &World, store: &AsyncStore) {
     let held = Steps::new(store.lock("n")).end().unwrap();
     let mut first = call(world, store, protocol);
     assert!(first.poll().is_pending());
     let waits = waits_before.then(|| Steps::waiting(store.lock("n")));
     let gate = world.stop_syncs(crate::tap::Act::Pass);
     drop(held);
-    let handed_on = || if waits_before { waiting(store) == 0 } else { store.store().is_free_lock("n").unwrap() };
-    go_on_until(&mut first, "it is visible and its lock is free", || world.get("k").is_some() && handed_on());
+    let passed_on = || if waits_before { waiting(store) == 0 } else { store.store().is_free_lock("n").unwrap() };
+    poll_until(&mut first, "the commit is visible and its lock is free", || world.get("k").is_some() && passed_on());
     let mut next = waits.unwrap_or_else(|| Steps::new(store.lock("n")));
-    assert!(next.poll().is_pending(), "it waits for no sync");
-    assert!(!next.is_woken_within(Duration::from_millis(50)), "returned before the commit was durable");
+    assert!(next.poll().is_pending(), "the request does not wait for the sync");
+    assert!(!next.is_woken_within(Duration::from_millis(50)), "the guard was returned before the commit was durable");
     gate.open();
     let guard = next.end().unwrap();
     let seen = store.store().snapshot().unwrap().get(&world.rows, "k").unwrap();
-    // Outside is this test, which remembers what the guard has read.
+    // The test itself is the outside world: it keeps what the guard's holder has read.
     world.memory.crash(0);
     assert_eq!(text(seen), some("first"), "{protocol:?}");
     let again = World::open_at(&world.memory, Store::builder());
@@ -136,14 +139,14 @@ fn then_the_power_goes(protocol: CommitProtocol, waits_before: bool, world: &Wor
 #[test]
 fn reads_of_a_guard_after_a_call_survive_a_power_cut() {
     for protocol in PROTOCOLS {
-        beside_worlds(|world, store| then_the_power_goes(protocol, true, world, store));
+        beside_worlds(|world, store| cut_power_under_the_next_guard(protocol, true, world, store));
     }
 }
 
 #[test]
 fn a_guard_on_an_idle_lock_also_survives_a_power_cut() {
     for protocol in PROTOCOLS {
-        beside_worlds(|world, store| then_the_power_goes(protocol, false, world, store));
+        beside_worlds(|world, store| cut_power_under_the_next_guard(protocol, false, world, store));
     }
 }
 
@@ -152,15 +155,15 @@ fn retry_after_outside_conflicts_keeps_grant_and_queue() {
     const LOSES: usize = 10;
     type Seen = (Timestamp, Vec<u64>);
     in_worlds(|world, store| async move {
-        let (tells, told) = std::sync::mpsc::channel();
+        let (arrives, arrived) = std::sync::mpsc::channel();
         let (runs, with) = (tokio::runtime::Handle::current(), store.clone());
         let wait = move |number: usize| {
-            let (store, tells) = (with.clone(), tells.clone());
+            let (store, arrives) = (with.clone(), arrives.clone());
             runs.spawn(async move {
                 let guard = store.lock("n").await.unwrap();
-                tells.send((number, guard.token())).unwrap();
+                arrives.send((number, guard.token())).unwrap();
             });
-            eventually("it waits", || waiting(&with) == number + 1);
+            eventually("the request waits", || waiting(&with) == number + 1);
         };
         let seen = Arc::<parking_lot::Mutex<Vec<Seen>>>::default();
         let (notes, inside) = (Arc::clone(&seen), world.clone());
@@ -178,9 +181,9 @@ fn retry_after_outside_conflicts_keeps_grant_and_queue() {
             };
             txn.get(&inside.rows, "k")?;
             if tries <= LOSES {
-                inside.put("k", "an outsider's")?;
+                inside.put("k", "another writer's")?;
             }
-            txn.put(&inside.rows, "k", "its own")
+            txn.put(&inside.rows, "k", "the call's own")
         };
         let answer: Result<()> =
             store.transact_with_lock("n", LockOptions::exclusive(), TxnOptions::default(), work).await;
@@ -189,39 +192,39 @@ fn retry_after_outside_conflicts_keeps_grant_and_queue() {
         assert_eq!((seen.len(), seen[0].1.len()), (LOSES + 1, 5));
         assert!(seen.iter().all(|attempt| *attempt == seen[0]), "{seen:?}");
         let last = store.lock("n").await.unwrap();
-        let order: Vec<(usize, Timestamp)> = told.try_iter().collect();
+        let order: Vec<(usize, Timestamp)> = arrived.try_iter().collect();
         assert!(order.iter().map(|(number, _)| *number).eq(0..5), "{order:?}");
         assert!(order.iter().map(|(_, token)| token).is_sorted() && seen[0].0 < order[0].1, "{order:?}");
         assert!(order[4].1 < last.token());
-        assert_eq!(world.get("k"), some("its own"));
+        assert_eq!(world.get("k"), some("the call's own"));
     });
 }
 
 #[test]
 fn dropping_a_call_in_its_closure_releases_the_lock() {
     beside_worlds(|world, store| {
-        let [(tells, told), (goes, go)] = [std::sync::mpsc::channel(), std::sync::mpsc::channel()];
+        let [(arrives, arrived), (resumes, resume)] = [std::sync::mpsc::channel(), std::sync::mpsc::channel()];
         let rows = world.rows.clone();
         let work = move |txn: &mut Txn| -> Result<()> {
             txn.put(&rows, "k", "v")?;
-            tells.send(()).unwrap();
-            go.recv_timeout(PATIENCE).unwrap();
+            arrives.send(()).unwrap();
+            resume.recv_timeout(TIMEOUT).unwrap();
             Ok(())
         };
         let mut calling =
             Steps::new(store.transact_with_lock("n", LockOptions::exclusive(), TxnOptions::default(), work));
         assert!(calling.poll().is_pending());
-        told.recv_timeout(PATIENCE).unwrap();
+        arrived.recv_timeout(TIMEOUT).unwrap();
         drop(calling);
-        // The closure goes on to its end, under the lock.
+        // The closure runs to its end under the lock.
         assert!(Steps::new(store.try_lock("n")).end().unwrap().is_none());
-        goes.send(()).unwrap();
+        resumes.send(()).unwrap();
         eventually("the lock is free", || world.store.is_free_lock("n").unwrap());
         assert_eq!((world.get("k"), world.row_locks()), (None, 0));
     });
 }
 
-/// A fence is moved into the closure of a task, and may be used for many of them.
+/// A fence can be moved into the closures of many tasks.
 #[test]
 fn a_fence_serves_many_tasks_while_the_lock_is_held() {
     in_worlds(|world, store| async move {

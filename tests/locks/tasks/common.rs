@@ -1,4 +1,4 @@
-//! Runtimes, futures that are polled by hand, and what has to be true afterwards.
+//! Runtimes, futures that the test polls itself, and checks after each test.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,28 +11,30 @@ use percolite::{AsyncLockGuard, AsyncStore, LockOptions, LockWaitPolicy, Result,
 use tokio::runtime::{Builder, Runtime};
 
 use crate::stops::World;
-pub use crate::stops::{PATIENCE, eventually};
+pub use crate::stops::{TIMEOUT, eventually};
 use crate::support::rows;
 
-/// A `current_thread` runtime and one with several threads, each with the number of blocking threads.
+/// A `current_thread` runtime and one with several threads, each with the number of blocking
+/// threads.
 pub fn both_runtimes(blocking_threads: usize) -> [Runtime; 2] {
     [Builder::new_current_thread(), Builder::new_multi_thread()].map(|mut builder| {
         builder.worker_threads(2).max_blocking_threads(blocking_threads).enable_time().build().unwrap()
     })
 }
 
-/// Runs the test as a task of both runtimes, each with a store of its own in memory. A test that hangs fails.
+/// Runs the test as a task of both runtimes, each with its own store in memory. A test that hangs
+/// fails.
 #[track_caller]
 pub fn on_both<F: Future<Output = ()>>(test: impl Fn(AsyncStore) -> F) {
     for runtime in both_runtimes(8) {
         let store = in_memory();
         let test = test(store.clone());
-        runtime.block_on(async { tokio::time::timeout(PATIENCE, test).await.expect("it hangs") });
+        runtime.block_on(async { tokio::time::timeout(TIMEOUT, test).await.expect("the test hangs") });
         assert_nothing_left(&store);
     }
 }
 
-/// Runs the test as a task of both runtimes, each with a world of its own.
+/// Runs the test as a task of both runtimes, each with its own [`World`].
 #[track_caller]
 pub fn in_worlds<F: Future<Output = ()>>(test: impl Fn(World, AsyncStore) -> F) {
     for runtime in both_runtimes(8) {
@@ -40,24 +42,24 @@ pub fn in_worlds<F: Future<Output = ()>>(test: impl Fn(World, AsyncStore) -> F) 
         let store = AsyncStore::from(world.store.clone());
         let memory = world.memory.clone();
         runtime.block_on(async {
-            tokio::time::timeout(PATIENCE, test(world, store)).await.expect("it hangs");
+            tokio::time::timeout(TIMEOUT, test(world, store)).await.expect("the test hangs");
         });
-        eventually("no lease has left a row", || rows::names(&memory.exclusive_engine()).is_empty());
+        eventually("no lease row is left", || rows::names(&memory.exclusive_engine()).is_empty());
     }
 }
 
-/// Runs the test beside both runtimes, whose tasks it polls itself.
+/// Runs the test on a thread inside both runtimes; the test polls its futures itself.
 pub fn beside_worlds(test: impl Fn(&World, &AsyncStore)) {
     for runtime in both_runtimes(40) {
         let _inside = runtime.enter();
         let world = World::open();
         let store = AsyncStore::from(world.store.clone());
         test(&world, &store);
-        eventually("no lease has left a row", || rows::names(&world.memory.exclusive_engine()).is_empty());
+        eventually("no lease row is left", || rows::names(&world.memory.exclusive_engine()).is_empty());
     }
 }
 
-/// A store and the memory that it is in.
+/// A store and its memory.
 pub struct InMemory {
     store: AsyncStore,
     memory: SimStorage,
@@ -76,14 +78,14 @@ pub fn in_memory() -> InMemory {
     InMemory { store: Store::builder().open_in_memory(&memory).unwrap().into(), memory }
 }
 
-/// The name that the tests lock.
+/// The lock name of the tests.
 pub const NAME: &str = "n";
 
 pub fn forever(options: LockOptions) -> LockOptions {
     options.wait(LockWaitPolicy::Forever)
 }
 
-/// A future that the test polls, and that counts its wakes.
+/// A future that the test polls. It counts its wakes.
 pub struct Steps<'a, T> {
     future: Pin<Box<dyn Future<Output = T> + Send + 'a>>,
     wakes: Arc<Wakes>,
@@ -108,7 +110,7 @@ impl<'a, T> Steps<'a, T> {
         Self { future: Box::pin(future), wakes: Arc::default(), seen: 0 }
     }
 
-    /// One that waits from now on.
+    /// A future that was polled once and waits.
     #[track_caller]
     pub fn waiting(future: impl Future<Output = T> + Send + 'a) -> Self {
         let mut steps = Self::new(future);
@@ -121,60 +123,60 @@ impl<'a, T> Steps<'a, T> {
         self.future.as_mut().poll(&mut Context::from_waker(&Waker::from(Arc::clone(&self.wakes))))
     }
 
-    /// How often it was woken.
+    /// The number of wakes.
     pub fn wakes(&self) -> u64 {
         *self.wakes.count.lock().unwrap()
     }
 
-    /// Whether it is woken, since it was polled, within this time.
+    /// Whether it is woken within this time, or was since its last poll.
     pub fn is_woken_within(&self, at_most: Duration) -> bool {
         let count = self.wakes.count.lock().unwrap();
         let slept = |count: &mut u64| *count == self.seen;
         !self.wakes.changed.wait_timeout_while(count, at_most, slept).unwrap().1.timed_out()
     }
 
-    /// What it comes to by the one wake that has come already.
+    /// Its result, which must be ready after the wake that it has had.
     #[track_caller]
     pub fn answer(&mut self) -> T {
         assert!(self.wakes() > self.seen, "it was not woken");
         match self.poll() {
             Poll::Ready(answer) => answer,
-            Poll::Pending => panic!("it was woken for nothing"),
+            Poll::Pending => panic!("it was woken without a result"),
         }
     }
 
-    /// What it comes to, however often it has to be polled.
+    /// Its result, after any number of polls.
     #[track_caller]
     pub fn end(&mut self) -> T {
         loop {
             if let Poll::Ready(answer) = self.poll() {
                 return answer;
             }
-            assert!(self.is_woken_within(PATIENCE), "it never ends");
+            assert!(self.is_woken_within(TIMEOUT), "the future does not complete");
         }
     }
 }
 
-/// One that waits for the lock.
+/// A request that waits for the lock.
 #[track_caller]
 pub fn waits(store: &AsyncStore, options: LockOptions) -> Steps<'_, Result<AsyncLockGuard>> {
     Steps::waiting(store.lock_with(NAME, forever(options)))
 }
 
-/// The lock at once.
+/// A lock that is granted without a wait for another holder.
 #[track_caller]
 pub fn takes(store: &AsyncStore, options: LockOptions) -> AsyncLockGuard {
-    // It may wait for a blocking thread, where the oracle's range is used up.
+    // It may need a blocking thread when the oracle's reservation is used up.
     Steps::new(store.lock_with(NAME, forever(options))).end().unwrap()
 }
 
-/// Waits, as a task does, for what others bring about.
+/// Waits asynchronously for an effect of other threads and tasks.
 #[track_caller]
 pub fn until(what: &'static str, mut holds: impl FnMut() -> bool) -> impl Future<Output = ()> {
-    let end = std::time::Instant::now() + PATIENCE;
+    let end = std::time::Instant::now() + TIMEOUT;
     async move {
         while !holds() {
-            assert!(std::time::Instant::now() < end, "it never happens: {what}");
+            assert!(std::time::Instant::now() < end, "not in time: {what}");
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
@@ -184,7 +186,7 @@ pub fn waiting(store: &AsyncStore) -> usize {
     store.store().lock_table().unwrap().waiting
 }
 
-/// That nothing holds or waits for any lock, no lease has left a row, and the lock can be taken.
+/// No lock is held or waited for, no lease row is left, and the lock can be taken.
 #[track_caller]
 pub fn assert_nothing_left(InMemory { store, memory }: &InMemory) {
     assert_free(store, memory);
@@ -195,30 +197,31 @@ pub fn assert_nothing_left(InMemory { store, memory }: &InMemory) {
 pub fn assert_free(store: &AsyncStore, memory: &SimStorage) {
     eventually("nothing is left", || store.store().lock_table().unwrap().entries.is_empty());
     assert!(store.store().is_free_lock(NAME).unwrap());
-    // That takes the row of a lease away that was over; those of guards that were dropped go in the background.
+    // This deletes the row of an expired lease. Rows of dropped guards are deleted in the
+    // background.
     drop(store.store().try_lock(NAME).unwrap().expect("the lock is free"));
     eventually("no row is left", || rows::names(&memory.exclusive_engine()).is_empty());
     eventually("no row is locked", || store.store().row_locks().unwrap().count() == 0);
 }
 
-/// Whether there is a row of leases of the name.
+/// Whether the name has a lease row.
 pub fn has_row(memory: &SimStorage, name: &str) -> bool {
     rows::has_row(&memory.exclusive_engine(), name)
 }
 
-/// The only thread of a runtime that may block is busy.
+/// Occupies the only blocking thread of a runtime until it is dropped.
 pub struct Busy(Option<std::sync::mpsc::Sender<()>>);
 
 impl Busy {
     pub fn begin(runtime: &Runtime) -> Self {
-        let (goes, go) = std::sync::mpsc::channel::<()>();
+        let (resumes, resume) = std::sync::mpsc::channel::<()>();
         let (begins, begun) = std::sync::mpsc::channel();
         runtime.spawn_blocking(move || {
             begins.send(()).unwrap();
-            let _ended = go.recv();
+            let _ended = resume.recv();
         });
-        begun.recv_timeout(PATIENCE).unwrap();
-        Self(Some(goes))
+        begun.recv_timeout(TIMEOUT).unwrap();
+        Self(Some(resumes))
     }
 }
 

@@ -1,4 +1,4 @@
-//! M4: upgrades and downgrades of tasks, those that are given up included.
+//! Upgrades and downgrades of tasks, including those whose future is dropped.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::support::gate::Gate;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A transaction under the fence writes the row.
+/// Writes a row in a transaction under the fence.
 async fn writes(store: &AsyncStore, fence: percolite::Fence) -> percolite::Result<()> {
     let rows = store.keyspace("rows").await?;
     let work = move |txn: &mut Txn| {
@@ -40,7 +40,7 @@ fn a_sole_shared_lock_becomes_exclusive_with_a_new_token() {
         assert!(store.try_lock("n").await.unwrap().is_none());
         assert_lost(writes(&store, fence).await, token, LockLostReason::Converted);
         writes(&store, guard.fence()).await.unwrap();
-        // It is exclusive already.
+        // A second upgrade changes nothing.
         let token = guard.token();
         guard.upgrade(LockWaitPolicy::NoWait).await.unwrap();
         assert_eq!(guard.token(), token);
@@ -99,7 +99,7 @@ fn upgrade_timeout_or_drop_keeps_the_lock() {
         drop(Steps::waiting(one.upgrade(LockWaitPolicy::Forever)));
         assert_eq!((mode(&one), one.token(), one.is_held()), (LockMode::Shared, token, true));
         writes(&store, fence).await.unwrap();
-        // Nothing is in the way of others.
+        // The dropped upgrade blocks no other request.
         drop(other);
         drop(takes(&store, LockOptions::shared()));
     });
@@ -144,7 +144,7 @@ fn upgrade_dropped_before_its_token_has_no_fence() {
             assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
             assert!(why.to_string().contains("call it again"), "{why}");
             guard = guard.detach().unwrap_err();
-            // No number of it goes about that others could use.
+            // Other calls cannot use the missing token.
             assert!(!store.store().force_unlock("n", Timestamp::ZERO).unwrap());
             assert!(store.store().attach_lock("n", Timestamp::ZERO).is_err());
         }
@@ -171,7 +171,7 @@ fn upgrade_dropped_before_its_token_cannot_be_renewed() {
             assert!(guard.is_held());
             world.tap.writes() - writes
         };
-        assert_eq!(writes, 0, "it has written a row without a token");
+        assert_eq!(writes, 0, "a row was written without a token");
         Steps::new(guard.upgrade(LockWaitPolicy::NoWait)).end().unwrap();
         Steps::new(guard.renew(HOUR)).end().unwrap();
         assert!(guard.entry().lease_remaining.unwrap() > HOUR / 2);
@@ -222,10 +222,10 @@ fn dropped_conversion_leaves_no_lease_row() {
             assert!(has_row(&world.memory, "n"));
             if releases {
                 Steps::new(guard.release()).end().unwrap();
-                assert!(!has_row(&world.memory, "n"), "released before its row was gone");
+                assert!(!has_row(&world.memory, "n"), "the release returned before its row was deleted");
             } else {
                 drop(guard);
-                eventually("the row is gone", || !has_row(&world.memory, "n"));
+                eventually("the row is deleted", || !has_row(&world.memory, "n"));
             }
             assert!(store.store().is_free_lock("n").unwrap());
         }
@@ -246,15 +246,15 @@ fn dropped_leased_conversion_is_completed_and_renewed() {
         let _inside = runtime.enter();
         let mut guard = runtime.block_on(store.lock_with("n", LockOptions::shared().lease(HOUR))).unwrap();
         let token = guard.token();
-        // Its row cannot be written while the future is there.
+        // Its row cannot be written before the future is dropped.
         gate.shut();
         drop(Steps::waiting(guard.upgrade(LockWaitPolicy::NoWait)));
         gate.open();
-        eventually("it is settled", || guard.token() > token);
+        eventually("the conversion is completed", || guard.token() > token);
         assert_eq!(mode(&guard), LockMode::Exclusive);
-        eventually("the background rests", || clocks.is_parked("percolite-leases"));
+        eventually("the background thread waits", || clocks.is_parked("percolite-leases"));
         clocks.pass(HOUR / 2);
-        eventually("it is renewed", || guard.entry().lease_remaining.is_some_and(|left| left > HOUR / 2));
+        eventually("the lease is renewed", || guard.entry().lease_remaining.is_some_and(|left| left > HOUR / 2));
         assert!(guard.is_held());
     }
 }

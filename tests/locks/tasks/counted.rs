@@ -1,4 +1,5 @@
-//! T1b: the statistics beside what the test has counted itself. The test polls all futures, so each step has one outcome.
+//! The lock statistics of random requests of tasks against the counts of a model. The test polls
+//! all futures itself, so each step has one result.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use crate::support::clocks::Clocks;
 
 const NAMES: [&str; 5] = ["one", "two", "permits", "leased", "leased and shared"];
 const SEMAPHORE: usize = 2;
-/// From here on there are leases: exclusive ones of the one name, shared ones of the other.
+/// Names from this index on have leases: the first exclusive ones, the second shared ones.
 const LEASED: usize = 3;
 const LEASE: Duration = Duration::from_secs(60);
 const REQUESTS: u64 = 1000;
@@ -27,8 +28,8 @@ struct Held {
     mode: LockMode,
     guard: AsyncLockGuard,
     leased: bool,
-    /// Its time is over; the next request ends it.
-    is_over: bool,
+    /// Its lease has expired; the next request ends it.
+    has_expired: bool,
 }
 
 struct Waiting {
@@ -51,15 +52,15 @@ struct Script {
     clocks: Arc<Clocks>,
     dice: Dice,
     held: Vec<Held>,
-    /// Their leases end in this step.
+    /// Guards whose leases end in this step.
     lost: Vec<Held>,
     waiting: Vec<Waiting>,
     upgrading: Vec<Upgrading>,
     requests: u64,
     expected: LockStats,
-    /// How many waits were granted, by mode.
+    /// The number of granted waits, by mode.
     granted_later: [u64; 3],
-    /// Whether rows of leases that were over are left for the next exclusive holder.
+    /// Whether rows of expired leases are left for the next exclusive holder.
     left: [bool; NAMES.len()],
 }
 
@@ -152,28 +153,28 @@ impl Script {
         let takes_over = mode == Exclusive && std::mem::take(&mut self.left[at]);
         self.expected.leases_taken_over += u64::from(takes_over);
         assert_eq!(guard.entry().took_over.is_some(), takes_over, "{}", NAMES[at]);
-        self.held.push(Held { at, mode, guard, leased, is_over: false });
+        self.held.push(Held { at, mode, guard, leased, has_expired: false });
     }
 
-    /// The leases of the name whose time is over end.
+    /// Ends the expired leases of the name.
     fn ends(&mut self, at: usize) -> bool {
-        let is_over = |held: &Held| held.at == at && held.is_over;
-        let (over, held): (Vec<_>, Vec<_>) = std::mem::take(&mut self.held).into_iter().partition(is_over);
+        let has_expired = |held: &Held| held.at == at && held.has_expired;
+        let (expired, held): (Vec<_>, Vec<_>) = std::mem::take(&mut self.held).into_iter().partition(has_expired);
         self.held = held;
-        let ended = over.len() as u64;
-        // Their guards end nothing any more.
-        self.lost.extend(over);
+        let ended = expired.len() as u64;
+        // Their guards end no grant later.
+        self.lost.extend(expired);
         self.expected.leases_expired += ended;
         self.expected.lost += ended;
         self.left[at] |= ended > 0;
         ended > 0
     }
 
-    /// All leases run out. Where a task waits, one more request has the first one take over.
+    /// All leases expire. Where a task waits, another request makes the first one take over.
     fn time_passes(&mut self) {
         self.clocks.pass(LEASE);
         for held in self.held.iter_mut().filter(|held| held.leased) {
-            held.is_over = true;
+            held.has_expired = true;
             assert!(!held.guard.is_held());
         }
         for (at, name) in NAMES.iter().enumerate().skip(LEASED) {
@@ -192,10 +193,10 @@ impl Script {
         }
     }
 
-    /// What is over when its guard is dropped was lost before.
+    /// A lease that has expired when its guard is dropped counts as lost.
     fn drops(&mut self, held: Held) {
-        self.expected.leases_expired += u64::from(held.is_over);
-        self.expected.lost += u64::from(held.is_over);
+        self.expected.leases_expired += u64::from(held.has_expired);
+        self.expected.lost += u64::from(held.has_expired);
     }
 
     fn force(&mut self) {
@@ -203,7 +204,7 @@ impl Script {
             let at = self.below(self.held.len());
             let held = &self.held[at];
             let forced = self.store.store().force_unlock(NAMES[held.at], held.guard.token()).unwrap();
-            assert_eq!(forced, !held.is_over);
+            assert_eq!(forced, !held.has_expired);
             if forced {
                 self.held.swap_remove(at);
                 self.expected.force_unlocked += 1;
@@ -212,7 +213,7 @@ impl Script {
         }
     }
 
-    /// By its [`Cancel`], or its future is dropped.
+    /// Cancels a waiting request by its [`CancelToken`], or drops its future.
     fn cancel(&mut self) {
         if !self.waiting.is_empty() {
             let at = self.below(self.waiting.len());
@@ -256,7 +257,7 @@ impl Script {
                 self.expected.deadlocks += 1;
             }
         }
-        self.held.push(Held { at, mode, guard, leased: false, is_over: false });
+        self.held.push(Held { at, mode, guard, leased: false, has_expired: false });
     }
 
     fn granted_later(&mut self, mode: LockMode) {
@@ -265,7 +266,7 @@ impl Script {
         self.granted_later[place(mode)] += 1;
     }
 
-    /// Collects what the last step has granted.
+    /// Receives the grants of the last step.
     fn settle(&mut self) {
         self.lost.clear();
         let holds = |entry: &LockEntry| entry.state == LockState::Held;
@@ -288,7 +289,7 @@ impl Script {
         }
     }
 
-    /// What is left ends with the store.
+    /// Closes the store, which ends all remaining requests, and compares the statistics.
     fn close(self) {
         let Self { store, held, waiting, upgrading, mut expected, granted_later, .. } = self;
         expected.wakeups += (waiting.len() + upgrading.len()) as u64;
@@ -318,8 +319,8 @@ impl Script {
 fn lock_stats_match_an_independent_count() {
     for runtime in both_runtimes(8) {
         let _inside = runtime.enter();
-        // The background removes rows of leases that are over, and then they are not taken over.
-        let clocks = Clocks::new().without("percolite-sweep");
+        // Without the sweep, which would delete rows of expired leases before they are taken over.
+        let clocks = Clocks::new().without("percolite-bg");
         let mut script = Script {
             store: clocks.builder().in_memory().unwrap().into(),
             clocks,

@@ -1,5 +1,5 @@
-//! Z3b: each call is dropped at each of its polls, before and after the wake that would lead to the next one, while it goes on, while it
-//! has no thread, and while it waits for a sync.
+//! Dropped futures: each call is dropped at each of its polls, before and after the wake that leads
+//! to the next one; unblocked, without a free thread, and during a sync.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,17 +9,17 @@ use std::time::Duration;
 use percolite::{AsyncLockGuard, AsyncStore, LockMode, LockOptions, LockWaitPolicy, Result, Txn, TxnOptions};
 use tokio::runtime::Runtime;
 
-use super::common::{Busy, NAME, PATIENCE, Steps, assert_free, both_runtimes, eventually, forever};
+use super::common::{Busy, NAME, Steps, TIMEOUT, assert_free, both_runtimes, eventually, forever};
 use crate::stops::{Worker, World, spawn};
 use crate::tap::Gate;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Call {
-    /// Behind a holder.
+    /// Waits for a holder.
     Lock,
-    /// Behind a holder whose commit is not durable.
-    LockOfDebtor,
-    /// Behind a holder.
+    /// Waits for a holder whose commit is not durable.
+    LockBehindUnsyncedCommit,
+    /// Waits for a holder.
     LockWithLease,
     Upgrade,
     UpgradeOfLease,
@@ -32,7 +32,7 @@ enum Call {
 impl Call {
     const ALL: [Self; 9] = [
         Self::Lock,
-        Self::LockOfDebtor,
+        Self::LockBehindUnsyncedCommit,
         Self::LockWithLease,
         Self::Upgrade,
         Self::UpgradeOfLease,
@@ -42,7 +42,7 @@ impl Call {
         Self::LockTransact,
     ];
 
-    /// What the guard is that it is called of.
+    /// The options of the guard that the call is made on.
     fn of(self) -> Option<LockOptions> {
         match self {
             Self::Upgrade => Some(LockOptions::shared()),
@@ -52,10 +52,10 @@ impl Call {
         }
     }
 
-    /// What another one holds when it begins.
+    /// The options of another holder when the call begins.
     fn behind(self) -> Option<LockOptions> {
         match self {
-            Self::Lock | Self::LockOfDebtor | Self::LockWithLease | Self::LockTransact => {
+            Self::Lock | Self::LockBehindUnsyncedCommit | Self::LockWithLease | Self::LockTransact => {
                 Some(LockOptions::exclusive())
             }
             Self::Upgrade | Self::UpgradeOfLease => Some(LockOptions::shared()),
@@ -63,10 +63,15 @@ impl Call {
         }
     }
 
-    /// How many polls it takes where nothing holds it up.
+    /// The number of polls of the call if nothing blocks it.
     fn polls(self) -> usize {
         match self {
-            Self::DowngradeOfLease | Self::Renew | Self::Release | Self::Lock | Self::LockOfDebtor | Self::Upgrade => 2,
+            Self::DowngradeOfLease
+            | Self::Renew
+            | Self::Release
+            | Self::Lock
+            | Self::LockBehindUnsyncedCommit
+            | Self::Upgrade => 2,
             Self::LockWithLease | Self::UpgradeOfLease | Self::LockTransact => 3,
         }
     }
@@ -82,7 +87,7 @@ impl Call {
     fn begin<'a>(self, scene: &'a Scene, own: &'a mut Option<AsyncLockGuard>) -> Calling<'a> {
         let store = &scene.store;
         match self {
-            Self::Lock | Self::LockOfDebtor => taking(store, LockOptions::exclusive()),
+            Self::Lock | Self::LockBehindUnsyncedCommit => taking(store, LockOptions::exclusive()),
             Self::LockWithLease => taking(store, LockOptions::exclusive().lease(LEASE)),
             Self::Upgrade | Self::UpgradeOfLease => Box::pin(own.as_mut().unwrap().upgrade(LockWaitPolicy::Forever)),
             Self::DowngradeOfLease => Box::pin(own.as_mut().unwrap().downgrade()),
@@ -104,17 +109,17 @@ fn taking(store: &AsyncStore, options: LockOptions) -> Calling<'_> {
 }
 
 const LEASE: Duration = Duration::from_secs(60);
-/// What is held up does not go on by itself.
+/// A blocked call does not proceed in this time.
 const A_WHILE: Duration = Duration::from_millis(50);
 
-/// What holds a call up.
+/// What blocks a call.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum HeldUp {
-    Nowhere,
-    /// No thread is free.
-    ByThreads,
-    /// The disk takes its time.
-    BySync,
+enum BlockedBy {
+    Nothing,
+    /// No blocking thread is free.
+    Threads,
+    /// The sync does not return.
+    Sync,
 }
 
 struct Scene {
@@ -122,11 +127,11 @@ struct Scene {
     store: AsyncStore,
 }
 
-/// Goes on when it is dropped.
+/// Unblocks the call when dropped.
 enum Holding {
     Nothing,
-    Threads(#[allow(dead_code, reason = "for its end")] Busy),
-    Sync(#[allow(dead_code, reason = "for its end")] Gate),
+    Threads(#[allow(dead_code, reason = "dropped to unblock")] Busy),
+    Sync(#[allow(dead_code, reason = "dropped to unblock")] Gate),
 }
 
 impl Scene {
@@ -140,95 +145,97 @@ impl Scene {
         Steps::new(self.store.lock_with(NAME, forever(options))).end().unwrap()
     }
 
-    fn hold_up(&self, how: HeldUp, runtime: &Runtime) -> Holding {
+    fn block(&self, how: BlockedBy, runtime: &Runtime) -> Holding {
         match how {
-            HeldUp::Nowhere => Holding::Nothing,
-            HeldUp::ByThreads => Holding::Threads(Busy::begin(runtime)),
-            HeldUp::BySync => Holding::Sync(self.world.stop_syncs(crate::tap::Act::Pass)),
+            BlockedBy::Nothing => Holding::Nothing,
+            BlockedBy::Threads => Holding::Threads(Busy::begin(runtime)),
+            BlockedBy::Sync => Holding::Sync(self.world.stop_syncs(crate::tap::Act::Pass)),
         }
     }
 
-    /// A commit under the guard that is visible, and durable when the sync has come.
+    /// A commit under the guard, visible at return and durable after its sync.
     fn commit_under(&self, guard: &AsyncLockGuard) -> Worker<Result<()>> {
         let (World { store, rows, .. }, fence) = (self.world.clone(), guard.fence());
         let commit = spawn(move || {
             let mut txn = store.begin()?;
             txn.fence(&fence)?;
-            txn.put(&rows, "debt", "")?;
+            txn.put(&rows, "unsynced", "")?;
             txn.commit().map(drop)
         });
-        eventually("it is visible", || self.world.get("debt").is_some());
+        eventually("the commit is visible", || self.world.get("unsynced").is_some());
         commit
     }
 }
 
-/// How far a call has come.
+/// The progress of a call.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Came {
-    /// As far as it was to.
-    There,
-    /// To where it is held up.
-    Up,
-    Through,
+enum Progress {
+    /// It has had all of its polls.
+    Reached,
+    /// It is blocked.
+    Blocked,
+    Finished,
 }
 
-/// Polls so often, each time when it was woken, and once more waits for the wake if it is to.
-fn walk(
+/// Polls the call up to `polls` times, each time after a wake. With `woken` it also waits for the
+/// wake after the last poll. Calls `first` after the first poll.
+fn poll_until(
     steps: &mut Steps<'_, Result<()>>,
     polls: usize,
     woken: bool,
-    patience: Duration,
+    timeout: Duration,
     first: impl FnOnce(),
-) -> Came {
+) -> Progress {
     let mut first = Some(first);
     for number in 1..=polls {
         if let Poll::Ready(answer) = steps.poll() {
             answer.unwrap();
-            return Came::Through;
+            return Progress::Finished;
         }
         if let Some(first) = first.take() {
             first();
         }
-        if (number < polls || woken) && !steps.is_woken_within(patience) {
-            return Came::Up;
+        if (number < polls || woken) && !steps.is_woken_within(timeout) {
+            return Progress::Blocked;
         }
     }
-    Came::There
+    Progress::Reached
 }
 
-/// Drops the call there, and looks at what is left. Answers how far it has come.
-fn drop_at(call: Call, held_up: HeldUp, polls: usize, woken: bool, runtime: &Runtime) -> Came {
+/// Drops the call at that poll and checks that nothing is left. Returns its progress.
+fn drop_at(call: Call, blocked_by: BlockedBy, polls: usize, woken: bool, runtime: &Runtime) -> Progress {
     let scene = Scene::new();
     let mut own = call.of().map(|options| scene.take(options));
     let behind = call.behind().map(|options| scene.take(options));
-    let holding = scene.hold_up(held_up, runtime);
-    let debtor = behind.as_ref().filter(|_| call == Call::LockOfDebtor).map(|guard| scene.commit_under(guard));
-    let came = {
+    let holding = scene.block(blocked_by, runtime);
+    let unsynced =
+        behind.as_ref().filter(|_| call == Call::LockBehindUnsyncedCommit).map(|guard| scene.commit_under(guard));
+    let progress = {
         let mut steps = Steps::new(call.begin(&scene, &mut own));
-        let patience = if held_up == HeldUp::Nowhere { PATIENCE } else { A_WHILE };
-        walk(&mut steps, polls, woken, patience, || drop(behind))
+        let timeout = if blocked_by == BlockedBy::Nothing { TIMEOUT } else { A_WHILE };
+        poll_until(&mut steps, polls, woken, timeout, || drop(behind))
     };
-    if held_up == HeldUp::ByThreads && call.mode_after().is_none() && (polls > 0 || own.is_none()) {
-        // What has not begun is taken back at once, not when there is a thread for it.
+    if blocked_by == BlockedBy::Threads && call.mode_after().is_none() && (polls > 0 || own.is_none()) {
+        // A request that has not begun is removed immediately, not when a thread is free.
         assert!(scene.world.store.lock_table().unwrap().entries.is_empty(), "{call:?} {polls} {woken}");
     }
     drop(holding);
-    if let Some(debtor) = debtor {
-        debtor.join().unwrap();
+    if let Some(unsynced) = unsynced {
+        unsynced.join().unwrap();
     }
     if let Some(mut guard) = own {
-        assert!(guard.is_held(), "{call:?} {held_up:?} {polls} {woken}: the guard is lost");
+        assert!(guard.is_held(), "{call:?} {blocked_by:?} {polls} {woken}: the guard is lost");
         if let Some(mode) = call.mode_after() {
             let mut again = Some(guard);
             Steps::new(call.begin(&scene, &mut again)).end().unwrap();
             guard = again.unwrap();
-            assert_eq!(guard.entry().mode, mode, "{call:?} {held_up:?} {polls} {woken}");
+            assert_eq!(guard.entry().mode, mode, "{call:?} {blocked_by:?} {polls} {woken}");
         }
         drop(guard);
     }
     assert_free(&scene.store, &scene.world.memory);
     assert_eq!(scene.world.get("a"), scene.world.get("b"), "half of a transaction");
-    came
+    progress
 }
 
 #[test]
@@ -236,18 +243,18 @@ fn dropping_at_any_poll_leaves_nothing_queued() {
     for runtime in both_runtimes(1) {
         let _inside = runtime.enter();
         for call in Call::ALL {
-            for held_up in [HeldUp::Nowhere, HeldUp::ByThreads, HeldUp::BySync] {
+            for blocked_by in [BlockedBy::Nothing, BlockedBy::Threads, BlockedBy::Sync] {
                 let mut polls = 0;
-                let came = loop {
-                    let came = [false, true].map(|woken| drop_at(call, held_up, polls, woken, &runtime))[1];
-                    if polls > 0 && came != Came::There {
-                        break came;
+                let progress = loop {
+                    let progress = [false, true].map(|woken| drop_at(call, blocked_by, polls, woken, &runtime))[1];
+                    if polls > 0 && progress != Progress::Reached {
+                        break progress;
                     }
                     polls += 1;
                 };
-                // A thread may be through with its part before the call looks for it.
-                let through = came == Came::Through && (1..=call.polls()).contains(&polls);
-                assert!(through || held_up != HeldUp::Nowhere, "{call:?} {came:?} {polls}");
+                // A thread may finish its part before the next poll.
+                let finished = progress == Progress::Finished && (1..=call.polls()).contains(&polls);
+                assert!(finished || blocked_by != BlockedBy::Nothing, "{call:?} {progress:?} {polls}");
             }
         }
     }
@@ -258,15 +265,19 @@ fn dropping_a_blocked_call_leaves_nothing() {
     for runtime in both_runtimes(1) {
         let _inside = runtime.enter();
         for call in Call::ALL {
-            let by_threads = drop_at(call, HeldUp::ByThreads, usize::MAX, false, &runtime);
-            let by_sync = drop_at(call, HeldUp::BySync, usize::MAX, false, &runtime);
+            let by_threads = drop_at(call, BlockedBy::Threads, usize::MAX, false, &runtime);
+            let by_sync = drop_at(call, BlockedBy::Sync, usize::MAX, false, &runtime);
             let [needs_a_thread, needs_a_sync] = match call {
-                // With a thread for the debtor's commit the disk is in time.
-                Call::LockOfDebtor => [false, true],
+                // The first commit has its own thread, so only its sync can block the call.
+                Call::LockBehindUnsyncedCommit => [false, true],
                 Call::Lock | Call::Upgrade => [false, false],
                 _ => [true, true],
             };
-            assert_eq!((by_threads == Came::Up, by_sync == Came::Up), (needs_a_thread, needs_a_sync), "{call:?}");
+            assert_eq!(
+                (by_threads == Progress::Blocked, by_sync == Progress::Blocked),
+                (needs_a_thread, needs_a_sync),
+                "{call:?}"
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! F1 to F4: fences and tokens of tasks.
+//! Fences and tokens of tasks, and transactions that lose their lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use percolite::{
     TxnOptions,
 };
 
-use super::common::{PATIENCE, Steps, beside_worlds, both_runtimes, in_worlds, until};
+use super::common::{Steps, TIMEOUT, beside_worlds, both_runtimes, in_worlds, until};
 use crate::stops::{Dice, Rounds, World, assert_lost, buffered, eventually, some, spawn};
 
 fn fenced_put(world: &World, fence: Fence, key: &'static str) -> impl FnMut(&mut Txn) -> Result<()> + Send + 'static {
@@ -50,7 +50,7 @@ fn a_lock_forced_away_in_the_closure_commits_nothing() {
         let forced = call.await;
         let token = percolite::Timestamp::from_u64(tokens.load(Ordering::SeqCst));
         assert_lost(forced, token, LockLostReason::Forced);
-        assert_eq!(attempts.load(Ordering::SeqCst), 2, "what is lost was tried again");
+        assert_eq!(attempts.load(Ordering::SeqCst), 2, "a lost lock was retried");
         assert_eq!((world.get("by a guard"), world.get("by a call"), world.row_locks()), (None, None, 0));
     });
 }
@@ -67,7 +67,10 @@ fn commit_decided_before_the_end_is_seen_by_next_holder() {
             gate.wait_for_arrival();
             drop(guard);
             let mut next = Steps::waiting(store.lock("n"));
-            assert!(!next.is_woken_within(Duration::from_millis(50)), "it has not waited for what was decided");
+            assert!(
+                !next.is_woken_within(Duration::from_millis(50)),
+                "the next holder has not waited for the decided commit"
+            );
             gate.open();
             let guard = next.end().unwrap();
             assert_eq!(world.get(key), some("v"));
@@ -77,7 +80,7 @@ fn commit_decided_before_the_end_is_seen_by_next_holder() {
     });
 }
 
-/// Commits under the fence, and says when it is about to.
+/// Commits under the fence. `begun` is set to the round before the commit.
 async fn commit(world: World, store: AsyncStore, fence: Fence, round: u64, begun: Arc<AtomicU64>) -> Result<Commit> {
     let work = move |store: &Store| {
         let protocol = if round.is_multiple_of(2) { CommitProtocol::Auto } else { CommitProtocol::TwoPhase };
@@ -91,13 +94,13 @@ async fn commit(world: World, store: AsyncStore, fence: Fence, round: u64, begun
 
 #[test]
 fn a_token_is_never_below_a_commit_of_the_previous_holder() {
-    beside_worlds(|world, store| each_ends_while_its_commit_is_decided_and_not_visible(world, store, 10_000));
-    in_worlds(|world, store| each_ends_at_any_moment_of_its_commit(world, store, 10_000));
+    beside_worlds(|world, store| grants_end_during_decided_commits(world, store, 10_000));
+    in_worlds(|world, store| grants_end_at_random_during_commits(world, store, 10_000));
 }
 
-/// F1b again and again: each of the commits stands, and each next task has to wait for it.
-fn each_ends_while_its_commit_is_decided_and_not_visible(world: &World, store: &AsyncStore, rounds: u64) {
-    let mut course = Rounds::default();
+/// Repeats the case of a commit decided before the end: each commits, and each next task waits.
+fn grants_end_during_decided_commits(world: &World, store: &AsyncStore, rounds: u64) {
+    let mut history = Rounds::default();
     let mut guard = Steps::new(store.lock("n")).end().unwrap();
     for round in 1..=rounds {
         let token = guard.token();
@@ -111,20 +114,20 @@ fn each_ends_while_its_commit_is_decided_and_not_visible(world: &World, store: &
         drop(guard);
         let mut next = Steps::waiting(store.lock("n"));
         assert_eq!(world.store.lock_table().unwrap().held, 1);
-        assert_eq!(next.wakes(), 0, "round {round}: it has not waited for what was decided");
+        assert_eq!(next.wakes(), 0, "round {round}: the next holder has not waited for the decided commit");
         gate.open();
         guard = next.end().unwrap();
-        course.judge(round, commit.end(), [token, guard.token()], world.get("k"));
+        history.check(round, commit.end(), [token, guard.token()], world.get("k"));
     }
-    assert_eq!(course.stood, rounds, "what was decided before the end stands");
+    assert_eq!(history.committed, rounds, "each commit decided before the end must succeed");
     world.tap.no_hooks();
 }
 
-async fn each_ends_at_any_moment_of_its_commit(world: World, store: AsyncStore, rounds: u64) {
+async fn grants_end_at_random_during_commits(world: World, store: AsyncStore, rounds: u64) {
     let mut dice = Dice::new();
     let under_way = world.watch_commits("k");
     let begun = Arc::<AtomicU64>::default();
-    let (mut met, mut course) = (0, Rounds::default());
+    let (mut met, mut history) = (0, Rounds::default());
     let mut guard = store.lock("n").await.unwrap();
     for round in 1..=rounds {
         let token = guard.token();
@@ -134,13 +137,13 @@ async fn each_ends_at_any_moment_of_its_commit(world: World, store: AsyncStore, 
         }
         (0..dice.below(8)).for_each(|_| std::thread::yield_now());
         drop(guard);
-        // The leader stands between its decision and the engine, and the grant has ended.
+        // The grant ended while the leader was between its decision and the engine.
         met += u64::from(under_way.load(Ordering::SeqCst));
         guard = store.lock("n").await.unwrap();
         let seen = world.get("k");
-        course.judge(round, task.await.unwrap(), [token, guard.token()], seen);
+        history.check(round, task.await.unwrap(), [token, guard.token()], seen);
     }
-    assert!(met > 0, "no end has met a commit under way");
+    assert!(met > 0, "no grant ended during a commit");
     world.tap.no_hooks();
 }
 
@@ -154,19 +157,19 @@ fn a_snapshot_from_before_the_grant_is_refused() {
             tokio::spawn(async move {
                 while !stop.load(Ordering::SeqCst) {
                     let rows = rows.clone();
-                    let put = move |txn: &mut Txn| txn.put(&rows, format!("of {number}"), "");
+                    let put = move |txn: &mut Txn| txn.put(&rows, format!("writer {number}"), "");
                     store.transact_with::<_, Error, _>(buffered(CommitProtocol::Auto), put).await.unwrap();
                     written.fetch_add(1, Ordering::SeqCst);
                 }
             })
         };
         let writers: Vec<_> = (0..16).map(writer).collect();
-        // One more for each of those that may have committed before.
+        // One more for each writer: its current commit may have begun before.
         let enough = |before: u64, written: &AtomicU64| written.load(Ordering::SeqCst) > before + 16;
 
         let mut old = store.run_blocking(|store| store.begin()).await.unwrap();
         let before = written.load(Ordering::SeqCst);
-        until("others write", || enough(before, &written)).await;
+        until("other writers commit", || enough(before, &written)).await;
         let guard = store.lock("n").await.unwrap();
         let why = old.fence(&guard.fence()).unwrap_err();
         assert!(matches!(why.kind(), ErrorKind::SnapshotTooOld(_)), "{why}");
@@ -177,7 +180,7 @@ fn a_snapshot_from_before_the_grant_is_refused() {
         let inside = store.transact(move |txn| {
             counts.fetch_add(1, Ordering::SeqCst);
             let before = count.load(Ordering::SeqCst);
-            eventually("others write", || enough(before, &count));
+            eventually("other writers commit", || enough(before, &count));
             let guard = with.store.lock("n")?;
             txn.fence(&guard.fence())?;
             txn.put(&with.rows, "inside", "")
@@ -193,31 +196,31 @@ fn a_snapshot_from_before_the_grant_is_refused() {
     });
 }
 
-/// The closure of a task, stopped behind what it does.
+/// The closure of a task, stopped after its work.
 struct Stopped {
-    told: std::sync::mpsc::Receiver<()>,
-    goes: std::sync::mpsc::Sender<()>,
+    arrived: std::sync::mpsc::Receiver<()>,
+    resumes: std::sync::mpsc::Sender<()>,
 }
 
 fn stopped(
     mut work: impl FnMut(&mut Txn) -> Result<()> + Send + 'static,
 ) -> (Stopped, impl FnMut(&mut Txn) -> Result<()> + Send + 'static) {
-    let [(tells, told), (goes, go)] = [std::sync::mpsc::channel(), std::sync::mpsc::channel()];
+    let [(arrives, arrived), (resumes, resume)] = [std::sync::mpsc::channel(), std::sync::mpsc::channel()];
     let work = move |txn: &mut Txn| {
         work(txn)?;
-        tells.send(()).unwrap();
-        go.recv_timeout(PATIENCE).unwrap();
+        arrives.send(()).unwrap();
+        resume.recv_timeout(TIMEOUT).unwrap();
         Ok(())
     };
-    (Stopped { told, goes }, work)
+    (Stopped { arrived, resumes }, work)
 }
 
 impl Stopped {
-    /// Has `act` done while the closure stands.
+    /// Calls `act` while the closure is stopped.
     fn meanwhile(&self, act: impl FnOnce()) {
-        self.told.recv_timeout(PATIENCE).unwrap();
+        self.arrived.recv_timeout(TIMEOUT).unwrap();
         act();
-        self.goes.send(()).unwrap();
+        self.resumes.send(()).unwrap();
     }
 }
 
@@ -282,13 +285,13 @@ fn a_large_transaction_that_loses_its_lock_leaves_nothing() {
             txn.fence(&fence)?;
             (0..100).try_for_each(|number| txn.put(&rows, format!("row {number}"), "v"))
         });
-        let mut streamed = Steps::waiting(store.transact(work));
+        let mut large = Steps::waiting(store.transact(work));
         let token = guard.token();
         stop.meanwhile(|| {
-            assert!(world.row_locks() > 0, "it does not stream");
+            assert!(world.row_locks() > 0, "no row is locked in the store");
             drop(guard);
         });
-        assert_lost(streamed.end(), token, LockLostReason::Released);
+        assert_lost(large.end(), token, LockLostReason::Released);
         assert!((0..100).all(|number| world.get(&format!("row {number}")).is_none()));
         eventually("no row is locked", || world.row_locks() == 0);
     }
@@ -354,7 +357,7 @@ fn loses_it_before_its_commit_point(world: &World, store: &AsyncStore) {
     assert!(world.store.is_free_lock("n").unwrap());
 }
 
-/// It does not try again.
+/// The lost lock ends the call without another attempt.
 fn loses_it_between_two_attempts(world: &World, store: &AsyncStore) {
     let guard = Steps::new(store.lock("n")).end().unwrap();
     let (token, fence, rows) = (guard.token(), guard.fence(), world.rows.clone());
@@ -364,21 +367,21 @@ fn loses_it_between_two_attempts(world: &World, store: &AsyncStore) {
         counts.fetch_add(1, Ordering::SeqCst);
         txn.fence(&fence)?;
         txn.get(&rows, "k")?;
-        txn.put(&rows, "k", "its own")
+        txn.put(&rows, "k", "the call's own")
     });
     let task = Steps::waiting(store.transact(work));
     stop.meanwhile(|| {
-        world.put("k", "an outsider's").unwrap();
+        world.put("k", "another writer's").unwrap();
     });
-    // Its commit returns the conflict, it begins again, and its second attempt is under way.
+    // The first commit conflicts, and the second attempt is in its closure.
     let mut task = std::cell::RefCell::new(task);
-    eventually("it tries again", || {
+    eventually("the call retries", || {
         let task = &mut *task.borrow_mut();
         assert!(!task.is_woken_within(Duration::ZERO) || task.poll().is_pending());
-        stop.told.try_recv().is_ok()
+        stop.arrived.try_recv().is_ok()
     });
     assert!(world.store.force_unlock("n", token).unwrap());
-    stop.goes.send(()).unwrap();
+    stop.resumes.send(()).unwrap();
     assert_lost(task.get_mut().end(), token, LockLostReason::Forced);
-    assert_eq!((attempts.load(Ordering::SeqCst), world.get("k")), (2, some("an outsider's")));
+    assert_eq!((attempts.load(Ordering::SeqCst), world.get("k")), (2, some("another writer's")));
 }

@@ -1,4 +1,4 @@
-//! L2 and L3: leases that tasks hold, go on with and lose.
+//! Leases that tasks hold, attach to and lose.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use percolite::{
 };
 
 use super::common::{
-    Busy, PATIENCE, Steps, assert_nothing_left, beside_worlds, both_runtimes, forever, has_row, in_memory, in_worlds,
+    Busy, Steps, TIMEOUT, assert_nothing_left, beside_worlds, both_runtimes, forever, has_row, in_memory, in_worlds,
     on_both, until, waiting,
 };
 use crate::stops::{World, assert_lost, eventually};
@@ -21,7 +21,7 @@ fn lease(time: Duration) -> LockOptions {
     LockOptions::exclusive().lease(time)
 }
 
-async fn resume(store: &AsyncStore, token: Timestamp) -> Result<AsyncLockGuard> {
+async fn attach(store: &AsyncStore, token: Timestamp) -> Result<AsyncLockGuard> {
     store.run_blocking(move |store| store.attach_lock("n", token)).await.map(Into::into)
 }
 
@@ -33,9 +33,9 @@ fn attaching_with_the_token_continues_the_lease() {
         store.close().await.unwrap();
         let again = World::open_at(&world.memory, Store::builder());
         let store = AsyncStore::from(again.store.clone());
-        let guard = resume(&store, token).await.unwrap();
+        let guard = attach(&store, token).await.unwrap();
         assert_eq!(guard.token(), token);
-        // It is renewed from here on, and fences.
+        // The attached lease is renewed and fences transactions.
         tokio::time::sleep(3 * SHORT).await;
         assert!(guard.is_held());
         let (fence, rows) = (guard.fence(), again.rows.clone());
@@ -54,13 +54,13 @@ fn attaching_with_a_wrong_or_ended_token_is_lost() {
     on_both(|store| async move {
         let token = store.lock_with("n", lease(HOUR)).await.unwrap().detach().unwrap();
         for other in [token.next(), token.previous()] {
-            assert_lost(resume(&store, other).await, other, LockLostReason::UnknownToken);
+            assert_lost(attach(&store, other).await, other, LockLostReason::UnknownToken);
         }
-        let guard = resume(&store, token).await.unwrap();
-        let why = resume(&store, token).await.unwrap_err();
+        let guard = attach(&store, token).await.unwrap();
+        let why = attach(&store, token).await.unwrap_err();
         assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
         guard.release().await.unwrap();
-        assert_lost(resume(&store, token).await, token, LockLostReason::UnknownToken);
+        assert_lost(attach(&store, token).await, token, LockLostReason::UnknownToken);
     });
 }
 
@@ -71,24 +71,24 @@ fn dropped_lease_stays_released_after_a_power_cut() {
         let token = leased.token();
         drop(leased);
         let next = store.lock("n").await.unwrap();
-        assert!(!has_row(&world.memory, "n"), "returned before the row was gone");
+        assert!(!has_row(&world.memory, "n"), "the lock was returned before the row was deleted");
         world.memory.crash(0);
         drop(next);
-        check_that_nobody_holds(&world.memory, Store::builder(), token).await;
+        assert_free_after_reopening(&world.memory, Store::builder(), token).await;
     });
 }
 
-async fn check_that_nobody_holds(memory: &SimStorage, builder: percolite::Builder, token: Timestamp) {
+async fn assert_free_after_reopening(memory: &SimStorage, builder: percolite::Builder, token: Timestamp) {
     let again = AsyncStore::from(builder.open_in_memory(memory).unwrap());
-    assert_lost(resume(&again, token).await, token, LockLostReason::UnknownToken);
+    assert_lost(attach(&again, token).await, token, LockLostReason::UnknownToken);
     assert!(again.try_lock("n").await.unwrap().unwrap().token() > token);
 }
 
 #[test]
 fn expired_lease_stays_expired_when_the_clock_goes_back() {
     for runtime in both_runtimes(8) {
-        // The background might remove the row first, and then nothing would be taken over.
-        let (memory, clocks) = (SimStorage::new(), Clocks::new().without("percolite-sweep"));
+        // Without the sweep, which could delete the row before it is taken over.
+        let (memory, clocks) = (SimStorage::new(), Clocks::new().without("percolite-bg"));
         let store = AsyncStore::from(clocks.builder().open_in_memory(&memory).unwrap());
         runtime.block_on(async {
             let leased = store.lock_with("n", lease(HOUR).once()).await.unwrap();
@@ -96,11 +96,11 @@ fn expired_lease_stays_expired_when_the_clock_goes_back() {
             clocks.pass(HOUR);
             leased.wait_lost().await;
             let next = store.lock("n").await.unwrap();
-            assert_eq!(next.entry().took_over.map(|over| over.token), Some(token));
-            assert!(!has_row(&memory, "n"), "returned before the row was gone");
+            assert_eq!(next.entry().took_over.map(|expired| expired.token), Some(token));
+            assert!(!has_row(&memory, "n"), "the lock was returned before the row was deleted");
             clocks.set_wall(THEN - 86_400_000);
             memory.crash(0);
-            check_that_nobody_holds(&memory, clocks.builder(), token).await;
+            assert_free_after_reopening(&memory, clocks.builder(), token).await;
         });
     }
 }
@@ -117,10 +117,10 @@ fn a_lease_in_a_checkpoint_cannot_be_attached() {
             let to = copy.clone();
             store.run_blocking(move |store| store.checkpoint(&to)).await.unwrap();
             let copied = AsyncStore::open(&copy).await.unwrap();
-            assert_lost(resume(&copied, token).await, token, LockLostReason::UnknownToken);
+            assert_lost(attach(&copied, token).await, token, LockLostReason::UnknownToken);
             assert!(copied.try_lock("n").await.unwrap().is_some());
             assert!(store.try_lock("n").await.unwrap().is_none());
-            resume(&store, token).await.unwrap().release().await.unwrap();
+            attach(&store, token).await.unwrap().release().await.unwrap();
             copied.close().await.unwrap();
             store.close().await.unwrap();
         });
@@ -133,7 +133,7 @@ fn leases_are_renewed_independently_of_the_runtime() {
         let _inside = runtime.enter();
         let store = in_memory();
         let guard = Steps::new(store.lock_with("n", lease(SHORT))).end().unwrap();
-        // Nobody polls anything, and no thread of the runtime is free.
+        // No future is polled, and no thread of the runtime is free.
         let _busy = Busy::begin(&runtime);
         assert!(!guard.guard().wait_lost(3 * SHORT));
         assert!(guard.entry().lease_remaining.unwrap() > Duration::ZERO);
@@ -148,12 +148,12 @@ fn unrenewed_lease_expires_and_names_its_holder() {
         let began = Instant::now();
         let guard = store.lock_with("n", lease(SHORT).once().reason("a job")).await.unwrap();
         let next = store.lock("n").await.unwrap();
-        assert!(began.elapsed() >= SHORT, "before its time");
+        assert!(began.elapsed() >= SHORT, "the lock was granted before the lease expired");
         assert!(!guard.is_held());
-        let over = next.entry().took_over.expect("it is not named");
-        assert_eq!((over.token, over.holder.pid), (guard.token(), std::process::id()));
+        let expired = next.entry().took_over.expect("the expired lease is not named");
+        assert_eq!((expired.token, expired.holder.pid), (guard.token(), std::process::id()));
         drop(guard);
-        assert!(next.is_held(), "a guard that was lost has taken the next one's lock along");
+        assert!(next.is_held(), "the drop of a lost guard has ended the next grant");
     });
 }
 
@@ -172,7 +172,7 @@ fn a_late_renewal_is_lost() {
 
 #[test]
 fn the_result_of_a_late_renewal_says_if_the_lease_survived() {
-    // Long enough for a busy machine to get to the renewal.
+    // Long enough for a busy machine to reach the renewal.
     let time = Duration::from_secs(2);
     beside_worlds(|world, store| {
         for is_awaited in [true, false] {
@@ -183,7 +183,7 @@ fn the_result_of_a_late_renewal_says_if_the_lease_survived() {
             let mut renewal = Some(Steps::waiting(guard.renew(HOUR)));
             gate.wait_for_arrival();
             if !is_awaited {
-                // What has begun goes on.
+                // A renewal that has begun continues after its future is dropped.
                 renewal = None;
             }
             std::thread::sleep(time + SHORT);
@@ -193,13 +193,13 @@ fn the_result_of_a_late_renewal_says_if_the_lease_survived() {
             if let Some(renewal) = &mut renewal {
                 renewal.end().unwrap();
             }
-            eventually("it is renewed", || guard.entry().lease_remaining.unwrap() > HOUR / 2);
+            eventually("the lease is renewed", || guard.entry().lease_remaining.unwrap() > HOUR / 2);
             assert!(guard.is_held() && next.poll().is_pending() && lost.poll().is_pending());
             drop((lost, renewal));
             drop(guard);
             drop(next.end().unwrap());
-            // The background writes, too, and is not to be taken for the next renewal.
-            eventually("the row is gone", || rows::names(&world.memory.exclusive_engine()).is_empty());
+            // The background thread writes too; its write must not count as the next renewal.
+            eventually("the row is deleted", || rows::names(&world.memory.exclusive_engine()).is_empty());
         }
     });
 }
@@ -209,7 +209,7 @@ fn second_waiter_is_granted_at_expiry_with_one_wake() {
     on_both(|store| async move {
         let (began, time) = (Instant::now(), Duration::from_secs(1));
         let _kept = store.lock_with("n", lease(time).once()).await.unwrap().detach().unwrap();
-        let ask = |wait| {
+        let request = |wait| {
             let store = store.clone();
             tokio::spawn(async move {
                 let mut polls = 0;
@@ -222,22 +222,26 @@ fn second_waiter_is_granted_at_expiry_with_one_wake() {
             })
         };
         let mut tasks = Vec::new();
-        for (place, wait) in [SHORT, PATIENCE, PATIENCE].into_iter().enumerate() {
-            tasks.push(ask(LockWaitPolicy::Timeout(wait)));
-            until("it waits", || waiting(&store) == place + 1).await;
+        for (place, wait) in [SHORT, TIMEOUT, TIMEOUT].into_iter().enumerate() {
+            tasks.push(request(LockWaitPolicy::Timeout(wait)));
+            until("the request waits", || waiting(&store) == place + 1).await;
         }
         let [third, second, first] = [(); 3].map(|()| tasks.pop().unwrap());
         let why = first.await.unwrap().0.unwrap_err();
         assert!(matches!(why.kind(), ErrorKind::LockNotAvailable(_)), "{why}");
-        assert!(began.elapsed() < time, "this machine is too slow for the test");
+        assert!(began.elapsed() < time, "the machine is too slow for the test");
         let (guard, _) = second.await.unwrap();
         let guard = guard.unwrap();
-        assert!(began.elapsed() >= time, "before its time");
-        assert_eq!((store.store().lock_stats().wakeups, waiting(&store)), (0, 1), "it looks itself, and wakes nobody");
+        assert!(began.elapsed() >= time, "the lock was granted before the lease expired");
+        assert_eq!(
+            (store.store().lock_stats().wakeups, waiting(&store)),
+            (0, 1),
+            "the second request sees the expiry itself, and no request is woken"
+        );
         drop(guard);
         let (guard, polls) = third.await.unwrap();
         drop(guard.unwrap());
-        // Asking, granted, and, as its predecessor has had a row to remove, the thread for that.
+        // The first poll, the grant, and the thread that deletes the row of its predecessor.
         assert!(polls <= 3, "the third was woken {polls} times");
         assert_eq!(store.store().lock_stats().wakeups, 1);
     });
@@ -250,7 +254,7 @@ fn waiter_takes_over_an_expired_lease_by_itself() {
         let store = in_memory();
         let kept = Steps::new(store.lock_with("n", lease(SHORT).once())).end().unwrap().detach().unwrap();
         let mut next = Steps::waiting(store.lock_with("n", forever(LockOptions::exclusive())));
-        assert!(next.is_woken_within(PATIENCE));
+        assert!(next.is_woken_within(TIMEOUT));
         assert!(next.end().unwrap().token() > kept);
     }
 }

@@ -1,10 +1,10 @@
-//! `lost`: a task is told that its guard is lost.
+//! `wait_lost`: a future that completes when the guard is lost.
 
 use std::time::{Duration, Instant};
 
 use percolite::{AsyncLockGuard, AsyncStore, LockOptions};
 
-use super::common::{Busy, PATIENCE, Steps, both_runtimes, in_memory};
+use super::common::{Busy, Steps, TIMEOUT, both_runtimes, in_memory};
 
 fn once(store: &AsyncStore, lease: Duration) -> AsyncLockGuard {
     Steps::new(store.lock_with("n", LockOptions::exclusive().lease(lease).once())).end().unwrap()
@@ -30,7 +30,7 @@ fn wait_lost_returns_immediately_without_a_thread() {
                 assert_eq!(other.wakes(), 0);
             }
             lost.iter_mut().for_each(Steps::answer);
-            // It is not asked for again.
+            // A later call completes immediately.
             assert!(Steps::new(guards[0].wait_lost()).poll().is_ready());
         }
     }
@@ -45,7 +45,7 @@ fn wait_lost_returns_at_lease_expiry() {
         let guard = once(&store, lease);
         let _busy = Busy::begin(&runtime);
         let mut lost = Steps::waiting(guard.wait_lost());
-        assert!(lost.is_woken_within(PATIENCE));
+        assert!(lost.is_woken_within(TIMEOUT));
         lost.end();
         assert!(began.elapsed() >= lease && !guard.is_held());
     }
@@ -72,12 +72,12 @@ fn wait_lost_of_a_thread_follows_a_shorter_renewal() {
     let store = in_memory();
     let guard = store.store().lock_with("n", LockOptions::exclusive().lease(LONG).once()).unwrap();
     std::thread::scope(|scope| {
-        let lost = scope.spawn(|| guard.wait_lost(PATIENCE / 2));
+        let lost = scope.spawn(|| guard.wait_lost(TIMEOUT / 2));
         std::thread::sleep(Duration::from_millis(50));
         guard.renew(Duration::from_millis(200)).unwrap();
         let began = Instant::now();
         assert!(lost.join().unwrap());
-        assert!(began.elapsed() < PATIENCE / 4, "it was told too late");
+        assert!(began.elapsed() < TIMEOUT / 4, "wait_lost returned too late");
     });
 }
 
@@ -85,17 +85,17 @@ fn wait_lost_of_a_thread_follows_a_shorter_renewal() {
 fn dropping_wait_lost_drops_its_waker() {
     let store = in_memory();
     let guard = Steps::new(store.lock("n")).end().unwrap();
-    let waker = std::sync::Arc::new(Nobody);
+    let waker = std::sync::Arc::new(NoopWaker);
     {
         let mut lost = std::pin::pin!(guard.wait_lost());
-        let nobody = std::task::Waker::from(std::sync::Arc::clone(&waker));
-        assert!(lost.as_mut().poll(&mut std::task::Context::from_waker(&nobody)).is_pending());
+        let noop = std::task::Waker::from(std::sync::Arc::clone(&waker));
+        assert!(lost.as_mut().poll(&mut std::task::Context::from_waker(&noop)).is_pending());
     }
     assert_eq!(std::sync::Arc::strong_count(&waker), 1, "the waker is kept");
 }
 
-struct Nobody;
+struct NoopWaker;
 
-impl std::task::Wake for Nobody {
+impl std::task::Wake for NoopWaker {
     fn wake(self: std::sync::Arc<Self>) {}
 }

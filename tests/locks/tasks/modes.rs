@@ -1,4 +1,4 @@
-//! M1 to M3: who is granted, and in which order.
+//! Modes of tasks: which requests are granted, and in which order.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -19,7 +19,7 @@ fn wakes(waits: &Waits<'_>) -> Vec<u64> {
 fn six_shared_requests_are_granted_without_a_wake() {
     on_both(|store| async move {
         let together = Arc::new(tokio::sync::Barrier::new(6));
-        let hold = |_| {
+        let lock_shared = |_| {
             let (store, together) = (store.clone(), Arc::clone(&together));
             tokio::spawn(async move {
                 let guard = store.lock_with("n", LockOptions::shared()).await.unwrap();
@@ -27,7 +27,7 @@ fn six_shared_requests_are_granted_without_a_wake() {
                 guard.token()
             })
         };
-        let tasks: Vec<_> = (0..6).map(hold).collect();
+        let tasks: Vec<_> = (0..6).map(lock_shared).collect();
         let mut tokens = Vec::new();
         for task in tasks {
             tokens.push(task.await.unwrap());
@@ -74,13 +74,13 @@ fn shared_waiters_are_granted_as_one_batch() {
     on_both(|store| async move {
         let held = takes(&store, LockOptions::exclusive());
         let modes = [true, false, true, false, true];
-        let ask = |shared| waits(&store, if shared { LockOptions::shared() } else { LockOptions::exclusive() });
-        let mut queue: Waits = modes.into_iter().map(ask).collect();
+        let request = |shared| waits(&store, if shared { LockOptions::shared() } else { LockOptions::exclusive() });
+        let mut queue: Waits = modes.into_iter().map(request).collect();
         drop(held);
         assert_eq!(wakes(&queue), [1, 0, 1, 0, 1]);
         let shared: Vec<_> = [0, 2, 4].map(|at| queue[at].answer().unwrap()).into();
         for (number, guard) in shared.into_iter().enumerate() {
-            assert_eq!(wakes(&queue), [1, 0, 1, 0, 1], "{number} are gone");
+            assert_eq!(wakes(&queue), [1, 0, 1, 0, 1], "{number} are released");
             drop(guard);
         }
         assert_eq!(wakes(&queue), [1, 1, 1, 0, 1]);
@@ -90,40 +90,40 @@ fn shared_waiters_are_granted_as_one_batch() {
     });
 }
 
-/// Who is inside of one name: -1 is an exclusive holder.
+/// The number of shared holders of a name; -1 is an exclusive holder.
 #[derive(Default)]
 struct Inside(AtomicI64);
 
 impl Inside {
     async fn visit(&self, exclusive: bool, most: i64) {
         if exclusive {
-            assert_eq!(self.0.fetch_sub(1, Ordering::SeqCst), 0, "not alone");
+            assert_eq!(self.0.fetch_sub(1, Ordering::SeqCst), 0, "an exclusive holder is not alone");
         } else {
-            assert!((0..most).contains(&self.0.fetch_add(1, Ordering::SeqCst)), "too many");
+            assert!((0..most).contains(&self.0.fetch_add(1, Ordering::SeqCst)), "too many holders");
         }
         tokio::task::yield_now().await;
         self.0.fetch_add(if exclusive { 1 } else { -1 }, Ordering::SeqCst);
     }
 }
 
-/// How often a request was polled, beyond the first time and the last.
-async fn counted<F: Future>(future: F, in_vain: &AtomicU64) -> F::Output {
+/// Counts polls of a request that are neither its first nor its last.
+async fn counted<F: Future>(future: F, extra_polls: &AtomicU64) -> F::Output {
     let mut future = std::pin::pin!(future);
     let mut polls = 0;
     std::future::poll_fn(|context| {
         let answer = future.as_mut().poll(context);
-        in_vain.fetch_add(u64::from(polls > 0 && answer.is_pending()), Ordering::SeqCst);
+        extra_polls.fetch_add(u64::from(polls > 0 && answer.is_pending()), Ordering::SeqCst);
         polls += 1;
         answer
     })
     .await
 }
 
-async fn visit_at_random(store: AsyncStore, names: Arc<Vec<Inside>>, in_vain: Arc<AtomicU64>, mut dice: Dice) {
+async fn visit_at_random(store: AsyncStore, names: Arc<Vec<Inside>>, extra_polls: Arc<AtomicU64>, mut dice: Dice) {
     for _ in 0..5000 {
         let number = dice.below(names.len() as u64) as usize;
         let name = number.to_string();
-        // One name in two is a semaphore.
+        // Every second name is a semaphore.
         let (options, exclusive, most) = match dice.below(3) {
             0 => (LockOptions::exclusive(), true, 0),
             _ if number.is_multiple_of(2) => (LockOptions::shared(), false, i64::MAX),
@@ -135,7 +135,7 @@ async fn visit_at_random(store: AsyncStore, names: Arc<Vec<Inside>>, in_vain: Ar
             let _may_be_granted_meanwhile = dropped.poll();
             tokio::task::yield_now().await;
         } else {
-            let guard = counted(lock, &in_vain).await.unwrap();
+            let guard = counted(lock, &extra_polls).await.unwrap();
             names[number].visit(exclusive, most).await;
             drop(guard);
         }
@@ -147,17 +147,18 @@ fn random_requests_exclude_and_wake_once() {
     on_both(|store| async move {
         let mut dice = Dice::new();
         let names: Arc<Vec<Inside>> = Arc::new((0..4).map(|_| Inside::default()).collect());
-        let in_vain = Arc::<AtomicU64>::default();
+        let extra_polls = Arc::<AtomicU64>::default();
         let begin = |_| {
-            let (names, in_vain) = (Arc::clone(&names), Arc::clone(&in_vain));
-            tokio::spawn(visit_at_random(store.clone(), names, in_vain, dice.fork()))
+            let (names, extra_polls) = (Arc::clone(&names), Arc::clone(&extra_polls));
+            tokio::spawn(visit_at_random(store.clone(), names, extra_polls, dice.fork()))
         };
         let tasks: Vec<_> = (0..32).map(begin).collect();
         for task in tasks {
             task.await.unwrap();
         }
-        // Now and then a granted task waits for a blocking thread, because the oracle's range is used up.
-        assert!(in_vain.load(Ordering::SeqCst) < 20, "woken for nothing");
+        // Sometimes a granted task waits for a blocking thread, when the oracle's reservation is
+        // used up.
+        assert!(extra_polls.load(Ordering::SeqCst) < 20, "wakes without a result");
         let stats = store.store().lock_stats();
         let modes = [&stats.exclusive, &stats.shared, &stats.semaphore];
         let waited: u64 = modes.iter().map(|mode| mode.waits - mode.cancelled).sum();
@@ -167,7 +168,7 @@ fn random_requests_exclude_and_wake_once() {
     });
 }
 
-/// How a request that waits goes.
+/// How a waiting request leaves the queue.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Dropped,
@@ -175,8 +176,8 @@ enum Way {
     Cancelled,
 }
 
-/// Has the one at `place` of three go, and looks at the two others.
-async fn goes(store: &AsyncStore, place: usize, way: Way) {
+/// Makes the request at `place` of three leave, and checks the two others.
+async fn leave(store: &AsyncStore, place: usize, way: Way) {
     let held = takes(store, LockOptions::exclusive());
     let (mut queue, cancel) = (Waits::new(), CancelToken::default());
     for at in 0..3 {
@@ -187,17 +188,17 @@ async fn goes(store: &AsyncStore, place: usize, way: Way) {
         };
         queue.push(Steps::waiting(store.lock_with("n", options)));
     }
-    let mut gone = queue.remove(place);
+    let mut leaving = queue.remove(place);
     match way {
-        Way::Dropped => drop(gone),
+        Way::Dropped => drop(leaving),
         Way::TimedOut => {
-            let why = gone.end().unwrap_err();
+            let why = leaving.end().unwrap_err();
             let ErrorKind::LockNotAvailable(held) = why.kind() else { panic!("{why}") };
             assert_eq!(held.queue_position, place, "{why}");
         }
         Way::Cancelled => {
             cancel.cancel();
-            assert!(matches!(gone.answer().unwrap_err().kind(), ErrorKind::Cancelled(_)));
+            assert!(matches!(leaving.answer().unwrap_err().kind(), ErrorKind::Cancelled(_)));
         }
     }
     assert_eq!((wakes(&queue), waiting(store)), (vec![0, 0], 2), "{place} {way:?}");
@@ -213,7 +214,7 @@ const WAYS: [Way; 3] = [Way::Dropped, Way::TimedOut, Way::Cancelled];
 fn the_first_waiter_leaves_without_a_trace() {
     on_both(|store| async move {
         for way in WAYS {
-            goes(&store, 0, way).await;
+            leave(&store, 0, way).await;
         }
     });
 }
@@ -222,7 +223,7 @@ fn the_first_waiter_leaves_without_a_trace() {
 fn a_waiter_in_the_middle_leaves_without_a_trace() {
     on_both(|store| async move {
         for way in WAYS {
-            goes(&store, 1, way).await;
+            leave(&store, 1, way).await;
         }
     });
 }
@@ -231,7 +232,7 @@ fn a_waiter_in_the_middle_leaves_without_a_trace() {
 fn the_last_waiter_leaves_without_a_trace() {
     on_both(|store| async move {
         for way in WAYS {
-            goes(&store, 2, way).await;
+            leave(&store, 2, way).await;
         }
     });
 }
@@ -314,7 +315,7 @@ fn semaphore_requests_are_fifo() {
         assert_eq!(wakes(&queue), [1, 0, 0]);
         let first = queue[0].answer().unwrap();
         drop(other);
-        // There is room for one more, but the exclusive request is before it.
+        // A permit is free, but the exclusive request is ahead.
         assert_eq!(wakes(&queue), [1, 0, 0]);
         drop(first);
         assert_eq!(wakes(&queue), [1, 1, 0]);

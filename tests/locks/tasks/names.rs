@@ -1,4 +1,4 @@
-//! G1: the three functions by name, where they are called by tasks.
+//! `get_lock`, `release_lock` and `is_free_lock`, called by tasks.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn a_name_is_free_then_taken_then_free() {
         assert!(store.run_blocking(|store| store.is_free_lock("some_resource")).await.unwrap());
         let token = store.run_blocking(|store| store.get_lock("some_resource", HOUR)).await.unwrap().unwrap();
         assert!(!store.run_blocking(|store| store.is_free_lock("some_resource")).await.unwrap());
-        // Tasks that ask in their own way meet it, too.
+        // Requests of tasks respect the lease.
         assert!(store.try_lock("some_resource").await.unwrap().is_none());
         assert!(store.run_blocking(move |store| store.release_lock("some_resource", token)).await.unwrap());
         assert!(store.run_blocking(|store| store.is_free_lock("some_resource")).await.unwrap());

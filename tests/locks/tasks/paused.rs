@@ -1,4 +1,5 @@
-//! F3 and F4: tasks that lose their lock without knowing it.
+//! Tasks that are paused beyond the end of their grant: lost updates without a fence, none with
+//! one, and fencing tokens for a resource outside of the store.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,20 +8,20 @@ use percolite::engine::sim::SimStorage;
 use percolite::{AsyncStore, CommitProtocol, Error, Store, Timestamp};
 use tokio::runtime::Runtime;
 
-use super::common::{PATIENCE, both_runtimes};
+use super::common::{TIMEOUT, both_runtimes};
 use crate::stops::{Dice, World, buffered, is_lost, spawn};
 use crate::support::paused::{Pause, Set, Taken, Tally, assert_nothing_is_undone, assert_undone};
 
 const TASKS: u64 = 4;
 
-/// Adds a member in each round.
+/// Adds a member to the set in each round.
 async fn add(set: Arc<Set>, task: u64, rounds: u64, mut dice: Dice) -> Tally {
     let store = AsyncStore::from(set.world.store.clone());
     let mut tally = Tally::default();
     for _ in 0..rounds {
         let guard = match store.lock_with("n", set.options()).await {
             Ok(guard) => guard,
-            // The operator was quick, or the time of another one's pause.
+            // Another thread forced the lock away, or another pause let the lease expire.
             Err(why) if is_lost(&why) => continue,
             Err(why) => panic!("{why}"),
         };
@@ -61,7 +62,7 @@ fn run(runtime: &Runtime, taken: Taken, fenced: bool, rounds: u64) -> (Tally, u6
     let tasks: Vec<_> = (0..TASKS).map(begin).collect();
     let mut tally = Tally::default();
     for task in tasks {
-        let task = async { tokio::time::timeout(2 * PATIENCE, task).await.expect("it hangs") };
+        let task = async { tokio::time::timeout(2 * TIMEOUT, task).await.expect("the test hangs") };
         tally = tally.and(runtime.block_on(task).unwrap());
     }
     operator.join();
@@ -83,7 +84,7 @@ fn with_a_fence_paused_holders_lose_no_update() {
     }
 }
 
-/// Something outside of the store that takes only tokens at least as great as the last one it took.
+/// A resource outside of the store that accepts only tokens not below the last accepted one.
 #[derive(Default)]
 struct Register(AtomicU64);
 
@@ -105,16 +106,16 @@ fn fencing_tokens_stop_stale_writers_across_restarts() {
                 let (store, register) = (store.clone(), Arc::clone(&register));
                 runtime.spawn(async move {
                     let guard = store.lock("n").await.unwrap();
-                    assert!(register.takes(guard.token()), "a holder is taken for one that was paused");
+                    assert!(register.takes(guard.token()), "the write of the current holder is refused");
                     tokio::task::yield_now().await;
-                    assert!(register.takes(guard.token()), "the lock was shared");
+                    assert!(register.takes(guard.token()), "another holder has written under the lock");
                     guard.token()
                 })
             };
             let tasks: Vec<_> = (0..8).map(|_| visit()).collect();
             let mut tokens = Vec::new();
             for task in tasks {
-                let task = async { tokio::time::timeout(PATIENCE, task).await.unwrap() };
+                let task = async { tokio::time::timeout(TIMEOUT, task).await.unwrap() };
                 tokens.push(runtime.block_on(task).unwrap());
             }
             let newest = *tokens.iter().max().unwrap();

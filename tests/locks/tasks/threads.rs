@@ -1,4 +1,4 @@
-//! Tasks that wait hold no thread.
+//! Waiting tasks do not occupy threads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,7 +30,7 @@ fn ten_thousand_waiters_need_two_threads() {
         };
         let tasks: Vec<_> = (0..MANY).map(begin).collect();
         until("all wait", || waiting(&store) == MANY as usize).await;
-        // There is a thread for others all the same.
+        // A blocking thread is free for other calls.
         let rows = store.keyspace("rows").await.unwrap();
         store.transact(move |txn| txn.put(&rows, "k", "v")).await.unwrap();
         drop(held);
@@ -43,6 +43,6 @@ fn ten_thousand_waiters_need_two_threads() {
         assert_eq!((tokens.len() as u64, had.load(Ordering::SeqCst)), (MANY, MANY));
         assert_eq!(store.store().lock_stats().wakeups, MANY);
     };
-    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(120), test).await.expect("it hangs") });
+    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(120), test).await.expect("the test hangs") });
     assert_nothing_left(&store);
 }

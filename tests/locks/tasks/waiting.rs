@@ -1,4 +1,4 @@
-//! Z1 to Z4: how tasks wait, and how their waits end.
+//! Waits of tasks, and how each of them ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use percolite::{AsyncStore, CancelToken, ErrorKind, LockOptions, LockWaitPolicy, Result, Txn, TxnOptions};
 
 use super::common::{
-    PATIENCE, assert_nothing_left, both_runtimes, eventually, forever, in_memory, on_both, takes, until, waiting, waits,
+    TIMEOUT, assert_nothing_left, both_runtimes, eventually, forever, in_memory, on_both, takes, until, waiting, waits,
 };
 use crate::stops::Dice;
 use crate::support::turns::{Turn, assert_one_batch_passes};
@@ -31,7 +31,7 @@ impl Crowd {
         if alone {
             assert_eq!(self.inside.fetch_sub(1, Ordering::SeqCst), 0, "a writer is not alone");
         } else {
-            assert!(self.inside.fetch_add(1, Ordering::SeqCst) >= 0, "a reader beside a writer");
+            assert!(self.inside.fetch_add(1, Ordering::SeqCst) >= 0, "a reader and a writer hold the lock together");
         }
     }
 
@@ -45,16 +45,16 @@ async fn read_or_write(store: AsyncStore, crowd: Arc<Crowd>, number: u64) {
     while crowd.rounds.fetch_add(1, Ordering::SeqCst) < ROUNDS {
         let options = forever(if alone { LockOptions::exclusive() } else { LockOptions::shared() });
         let mut lock = std::pin::pin!(store.lock_with("n", options));
-        let mut asked = None;
+        let mut queued_at = None;
         let guard = std::future::poll_fn(|context| {
             let answer = lock.as_mut().poll(context);
-            // It is in the queue: from here on only those before it, and one batch, may be granted.
-            asked = asked.or_else(|| Some(crowd.grants.load(Ordering::SeqCst)));
+            // Queued: from here on only requests ahead of it and one batch may be granted.
+            queued_at = queued_at.or_else(|| Some(crowd.grants.load(Ordering::SeqCst)));
             answer
         });
         let guard = guard.await.unwrap();
         if alone {
-            crowd.most.fetch_max(crowd.grants.load(Ordering::SeqCst) - asked.unwrap(), Ordering::SeqCst);
+            crowd.most.fetch_max(crowd.grants.load(Ordering::SeqCst) - queued_at.unwrap(), Ordering::SeqCst);
         }
         crowd.enter(alone);
         crowd.turns.lock().push(Turn { holder, writes: alone, id: guard.entry().id, token: guard.token() });
@@ -66,7 +66,7 @@ async fn read_or_write(store: AsyncStore, crowd: Arc<Crowd>, number: u64) {
 
 #[test]
 fn writers_wait_for_one_batch_of_readers_at_most() {
-    // On one thread they may come in the same order again and again, and then none has to pass.
+    // On one thread the requests may always come in the same order, and then none has to pass.
     let passed = &AtomicU64::new(0);
     on_both(|store| async move {
         let crowd = Arc::<Crowd>::default();
@@ -75,15 +75,16 @@ fn writers_wait_for_one_batch_of_readers_at_most() {
         for task in tasks {
             task.await.unwrap();
         }
-        // Each reader once before it and once with the batch that passes it, each other writer once.
+        // Each reader once ahead of it and once in the batch that passes it, each other writer
+        // once.
         let most = crowd.most.load(Ordering::SeqCst);
-        assert!(most < 2 * READERS + WRITERS, "a writer has waited for {most}");
+        assert!(most < 2 * READERS + WRITERS, "a writer has waited for {most} grants");
         let turns = std::mem::take(&mut *crowd.turns.lock());
         assert_eq!(turns.len() as u64, ROUNDS);
         passed.fetch_add(assert_one_batch_passes(turns) as u64, Ordering::SeqCst);
         assert!(store.store().lock_stats().exclusive.waits > 100);
     });
-    assert!(passed.load(Ordering::SeqCst) > 0, "no reader was let in beside those that waited");
+    assert!(passed.load(Ordering::SeqCst) > 0, "no reader joined a batch and passed a writer");
 }
 
 #[test]
@@ -106,12 +107,12 @@ fn waiters_are_granted_in_order_with_one_wake() {
                 drop(guard);
                 polls
             }));
-            until("it waits", || waiting(&store) == number + 1).await;
+            until("the request waits", || waiting(&store) == number + 1).await;
         }
         drop(held);
         for task in tasks {
-            // Once more where the token has to be waited for, because the oracle's range is used up.
-            assert!((2..=3).contains(&task.await.unwrap()), "polled more often than when asking and when granted");
+            // One more poll if the oracle's reservation is used up and the token has to be awaited.
+            assert!((2..=3).contains(&task.await.unwrap()), "polled more often than at the request and at the grant");
         }
         assert!(order.lock().iter().copied().eq(0..64), "{:?}", order.lock());
         let stats = store.store().lock_stats();
@@ -130,12 +131,12 @@ fn an_end_between_check_and_wait_is_not_missed() {
             let (with, delay) = (store.clone(), dice.below(400));
             let barrier = Arc::new(std::sync::Barrier::new(2));
             let (begun, other) = (Arc::clone(&barrier), dice.below(400));
-            // The holder ends on this thread, while the task asks on another one.
+            // The holder releases on this thread, while the task requests on another one.
             let task = std::thread::scope(|scope| {
                 let waits = scope.spawn(|| {
                     begun.wait();
                     (0..delay).for_each(|_| std::hint::spin_loop());
-                    let lock = with.lock_with("n", LockOptions::exclusive().wait(LockWaitPolicy::Timeout(PATIENCE)));
+                    let lock = with.lock_with("n", LockOptions::exclusive().wait(LockWaitPolicy::Timeout(TIMEOUT)));
                     runtime.block_on(lock).map(drop)
                 });
                 barrier.wait();
@@ -146,7 +147,7 @@ fn an_end_between_check_and_wait_is_not_missed() {
             task.unwrap();
         }
         let stats = store.store().lock_stats();
-        assert!(stats.wakeups > 0, "the task never had to wait");
+        assert!(stats.wakeups > 0, "the task never waited");
         assert_nothing_left(&store);
     }
 }
@@ -159,7 +160,7 @@ fn cancel_leaves_the_queue_unchanged() {
         let first = waits(&store, LockOptions::exclusive());
         let (with, options) = (store.clone(), forever(LockOptions::exclusive()).cancel_token(&cancel));
         let cancelled = tokio::spawn(async move { with.lock_with("n", options).await.map(drop) });
-        until("it waits", || waiting(&store) == 2).await;
+        until("the request waits", || waiting(&store) == 2).await;
         let last = waits(&store, LockOptions::exclusive());
         let before: Vec<u64> = store.store().lock_table().unwrap().entries.iter().map(|entry| entry.id).collect();
         std::thread::spawn(move || cancel.cancel());
@@ -192,7 +193,7 @@ fn each_wait_policy_ends_as_documented() {
             }
             let why = store.lock_with("n", LockOptions::exclusive().wait(LockWaitPolicy::NoWait)).await.unwrap_err();
             assert!(matches!(why.kind(), ErrorKind::LockNotAvailable(_)), "{why}");
-            // The longest there is, and none at all, end with the store.
+            // The longest timeout and no timeout end with the store.
             let longest = LockWaitPolicy::Timeout(Duration::MAX);
             let waits = [longest, LockWaitPolicy::Forever].map(|wait| {
                 let store = store.clone();
@@ -202,7 +203,7 @@ fn each_wait_policy_ends_as_documented() {
             drop(ahead);
             store.clone().close().await.unwrap();
             for wait in waits {
-                let answer = tokio::time::timeout(PATIENCE, wait).await.expect("it hangs").unwrap();
+                let answer = tokio::time::timeout(TIMEOUT, wait).await.expect("the wait does not end").unwrap();
                 assert!(matches!(answer.unwrap_err().kind(), ErrorKind::Closed(_)));
             }
             assert!(!held.is_held());
@@ -213,16 +214,16 @@ fn each_wait_policy_ends_as_documented() {
 #[test]
 fn relocking_a_held_name_times_out() {
     on_both(|store| async move {
-        let patience = Duration::from_millis(30);
+        let timeout = Duration::from_millis(30);
         let task = tokio::spawn(async move {
             let held = store.lock("n").await.unwrap();
-            let again = store.lock_with("n", LockOptions::exclusive().wait(LockWaitPolicy::Timeout(patience))).await;
+            let again = store.lock_with("n", LockOptions::exclusive().wait(LockWaitPolicy::Timeout(timeout))).await;
             (again.map(drop), held.is_held(), held.token())
         });
         let (again, is_held, token) = task.await.unwrap();
         let why = again.unwrap_err();
         let ErrorKind::LockNotAvailable(found) = why.kind() else { panic!("{why}") };
-        assert!(found.waited >= patience && is_held);
+        assert!(found.waited >= timeout && is_held);
         assert_eq!(found.holders.iter().map(|holder| holder.token).collect::<Vec<_>>(), [Some(token)]);
     });
 }
@@ -231,22 +232,22 @@ fn relocking_a_held_name_times_out() {
 fn mutual_waiters_are_listed_and_time_out() {
     on_both(|store| async move {
         let both_hold = Arc::new(tokio::sync::Barrier::new(2));
-        let patience = Duration::from_millis(500);
+        let timeout = Duration::from_millis(500);
         let tasks = [["a", "b"], ["b", "a"]].map(|names| {
             let (store, both_hold) = (store.clone(), Arc::clone(&both_hold));
             tokio::spawn(async move {
                 let held = store.lock(names[0]).await.unwrap();
                 both_hold.wait().await;
                 let second =
-                    store.lock_with(names[1], LockOptions::exclusive().wait(LockWaitPolicy::Timeout(patience))).await;
-                // Both wait for all of their time.
+                    store.lock_with(names[1], LockOptions::exclusive().wait(LockWaitPolicy::Timeout(timeout))).await;
+                // Neither releases its lock before both have timed out.
                 both_hold.wait().await;
                 drop(held);
                 second.map(drop)
             })
         });
         let mut cycle = Vec::new();
-        until("the circle is shown", || {
+        until("the wait cycle is listed", || {
             let table = store.store().lock_table().unwrap();
             cycle = table.wait_cycles;
             !cycle.is_empty()
@@ -303,10 +304,10 @@ fn runtime_shutdown_leaves_no_waiters() {
                 });
             }
             let wait = async {
-                until("they wait", || waiting(&store) + usize::from(began.load(Ordering::SeqCst)) >= 100).await;
+                until("the tasks wait", || waiting(&store) + usize::from(began.load(Ordering::SeqCst)) >= 100).await;
             };
-            runtime.block_on(async { tokio::time::timeout(PATIENCE, wait).await.unwrap() });
-            runtime.shutdown_timeout(PATIENCE);
+            runtime.block_on(async { tokio::time::timeout(TIMEOUT, wait).await.unwrap() });
+            runtime.shutdown_timeout(TIMEOUT);
             assert_eq!(waiting(&store), 0);
             assert_eq!(store.store().lock_table().unwrap().held, usize::from(held.is_some()));
             drop(held);

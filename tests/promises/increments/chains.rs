@@ -1,4 +1,4 @@
-//! Chains of increments, taken of random histories: each link is what a full dump is.
+//! Chains of increments from random histories: each increment must lead to what a full dump has.
 
 use percolite::engine::sim::SimStorage;
 use percolite::{CommitProtocol, OnExisting, Store, Timestamp};
@@ -6,21 +6,21 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What is done to the source between two dumps.
+/// A step at the source.
 #[derive(Clone, Debug)]
 enum Step {
-    /// In one transaction: keyspace, key, and how long a value, or none.
+    /// One transaction of puts and deletes: keyspace, key, and the length of the value to put.
     Write(Vec<(usize, u8, Option<u16>)>),
-    /// More than the transaction may keep in memory.
-    Stream(usize, u8),
+    /// A large transaction: keyspace, and a salt of its keys and values.
+    Large(usize, u8),
     Drop(usize),
     Truncate(usize),
     Rename(usize, usize),
-    /// The source restores its own first dump over itself: all its keyspaces are others then.
+    /// Restores the source's own first dump over it, which replaces its keyspaces.
     Restore,
     Crash,
     Dump,
-    /// Of a moment that has passed since.
+    /// A dump as of an older timestamp.
     DumpPast,
 }
 
@@ -29,7 +29,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let write = (keyspace.clone(), 0_u8..12, prop::option::weighted(0.7, prop_oneof![0_u16..20, 250_u16..600]));
     let step = prop_oneof![
         8 => prop::collection::vec(write, 1..6).prop_map(Step::Write),
-        2 => (keyspace.clone(), any::<u8>()).prop_map(|(keyspace, salt)| Step::Stream(keyspace, salt)),
+        2 => (keyspace.clone(), any::<u8>()).prop_map(|(keyspace, salt)| Step::Large(keyspace, salt)),
         1 => keyspace.clone().prop_map(Step::Drop),
         1 => keyspace.clone().prop_map(Step::Truncate),
         2 => (keyspace.clone(), keyspace).prop_map(|(from, to)| Step::Rename(from, to)),
@@ -41,7 +41,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..40)
 }
 
-/// The source, and what was dumped of it.
+/// The source, and its dumps with the rows that each must have.
 struct Source {
     memory: SimStorage,
     store: Store,
@@ -101,7 +101,7 @@ impl Source {
                     })
                     .unwrap();
             }
-            Step::Stream(number, salt) => {
+            Step::Large(number, salt) => {
                 let keyspace = self.store.keyspace(&name(*number)).unwrap();
                 self.store
                     .transact(|txn| {
@@ -127,7 +127,7 @@ impl Source {
             Step::Dump => self.dump(None),
             Step::DumpPast => {
                 let at = self.store.snapshot().unwrap().read_ts();
-                self.take(&Step::Stream(0, u8::try_from(tag % 50).unwrap()));
+                self.take(&Step::Large(0, u8::try_from(tag % 50).unwrap()));
                 self.take(&Step::Write(vec![(1, 3, None), (1, 4, Some(7)), (2, 3, Some(300)), (3, 1, None)]));
                 self.dump(Some(at));
             }
@@ -139,12 +139,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 250, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_chain_of_increments_is_what_full_dumps_are(steps in steps(), two_phase: bool, small: bool) {
+    fn a_chain_of_increments_equals_full_dumps(steps in steps(), two_phase: bool, small: bool) {
         let mut source = Source::new(two_phase);
         steps.iter().for_each(|step| source.take(step));
         source.dump(None);
-        let stream_at = if small { 1000 } else { 32 << 20 };
-        let copy = Store::builder().large_transaction_bytes(stream_at).in_memory().unwrap();
+        let large_bytes = if small { 1000 } else { 32 << 20 };
+        let copy = Store::builder().large_transaction_bytes(large_bytes).in_memory().unwrap();
         for (number, (dump, content)) in source.dumps.iter().enumerate() {
             copy.restore(dump.as_slice(), OnExisting::Fail, |_| ()).unwrap();
             prop_assert_eq!(&self::content(&copy), content, "dump {} of {}", number, source.dumps.len());

@@ -1,4 +1,5 @@
-//! `percolite accept-data-loss`: opens a store without the acknowledged commits that its WAL has lost.
+//! `percolite accept-data-loss`: opens a store without the acknowledged commits that its WAL has
+//! lost.
 
 use anyhow::Result;
 use percolite::Store;

@@ -1,9 +1,9 @@
 //! The option `--at`: the point in time that a command reads.
 //!
-//! A relative time (`1h`) is counted back from the clock, or from the store's newest timestamp if that
-//! is ahead of the clock. It is ahead by up to three seconds after a process was killed, and by more
-//! after the clock was set back. So `0s` is always the newest state. An absolute time is off by the
-//! same amount; then a note is printed.
+//! A relative time (`1h`) is counted back from the clock, or from the store's newest timestamp if
+//! that is ahead of the clock. It is ahead by up to three seconds after a process was killed, and
+//! by more after the clock was set back. So `0s` is always the newest state. An absolute time is
+//! off by the same amount; then a note is printed.
 
 use std::time::SystemTime;
 
@@ -16,8 +16,8 @@ use crate::range::KeySelection;
 
 #[derive(clap::Args)]
 pub struct AtArgs {
-    /// Read the state of a past time: 5m (ago), 2026-11-21T14:00 (local), 2026-11-21T14:00Z, or a timestamp
-    /// as `versions` prints it
+    /// Read the state of a past time: 5m (ago), 2026-11-21T14:00 (local), 2026-11-21T14:00Z, or a
+    /// timestamp as `versions` prints it
     #[arg(long, value_name = "TIME", value_parser = parse)]
     at: Option<PointInTime>,
 }
@@ -66,8 +66,8 @@ impl ReadSource<'_> {
 }
 
 impl AtArgs {
-    /// What to read, with the keyspace: the state of `--at`, else the open transaction if there is one,
-    /// else the newest state.
+    /// What to read, with the keyspace: the state of `--at`, else the open transaction if there is
+    /// one, else the newest state.
     pub fn source<'a>(
         &self,
         store: &Store,
@@ -144,7 +144,7 @@ pub fn parse(text: &str) -> Result<PointInTime, String> {
         Zoned::now().checked_sub(ago.abs()).map_err(|err| err.to_string())?;
         return Ok(PointInTime::Ago(ago.abs()));
     }
-    let at = text.parse::<Timestamp>().map_err(|err| format!("not a relative time (5m, 2h, 3d), and {err}"))?;
+    let at = text.parse::<Timestamp>().map_err(|err| format!("not a relative time (5m, 2h, 3d), and an {err}"))?;
     // The part of a timestamp before the dot is its milliseconds; that of a time is not all digits.
     let is_timestamp = text.split_once('.').is_some_and(|(millis, _)| millis.bytes().all(|byte| byte.is_ascii_digit()));
     Ok(if is_timestamp { PointInTime::Timestamp(at) } else { PointInTime::Time(at) })

@@ -48,7 +48,8 @@ pub struct DumpArgs {
     at: AtArgs,
     /// The file to write, which must not exist; - is standard output
     file: PathBuf,
-    /// Only changes since this time: a time as for --at, or the `read_ts` that the previous dump printed with --json
+    /// Only changes since this time: a time as for --at, or the `read_ts` that the previous dump
+    /// printed with --json
     #[arg(long, value_name = "TIME", value_parser = crate::at::parse, conflicts_with = "base")]
     since: Option<PointInTime>,
     /// Only changes since this dump of the same store
@@ -189,7 +190,8 @@ pub fn restore(args: &RestoreArgs) -> Result<()> {
     };
     let new_dir = NewDir::track(&args.store.path);
     let store = args.store.open_tuned(true, &args.tuning).inspect_err(|err| {
-        // This process failed to create the store. Had another one been creating it, the error would be Busy.
+        // This process failed to create the store. Had another one been creating it, the error
+        // would be Busy.
         if Code::of(err) == Code::Failed && open::is_incomplete(&args.store.path) {
             new_dir.mark_created();
         }

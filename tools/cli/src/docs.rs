@@ -27,8 +27,8 @@ pub fn completions(args: &CompletionsArgs) -> Result<()> {
     print_bytes(&script)
 }
 
-/// Turns off hyphenation and justification, so that examples can be copied. groff's man macros set both
-/// again from the registers, so the requests alone are not enough.
+/// Turns off hyphenation and justification, so that examples can be copied. groff's man macros set
+/// both again from the registers, so the requests alone are not enough.
 const ROFF_PREAMBLE: &str = ".nr HY 0\n.ds AD l\n.nh\n.ad l\n";
 
 /// The options of `man`.

@@ -38,7 +38,7 @@ impl DumpFile {
         Ok(Self { file, temp: Some(temp) })
     }
 
-    /// What a failed dump leaves behind.
+    /// What remains of a failed dump.
     pub fn leftover_note(&self) -> &'static str {
         if self.temp.is_some() { "the partial dump was removed" } else { "the dump is incomplete" }
     }

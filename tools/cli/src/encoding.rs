@@ -29,7 +29,8 @@ use crate::exit::Code;
 /// The longest line or record that is read: room for the longest value in hex, and its key.
 pub const MAX_RECORD_BYTES: u64 = 80 << 20;
 
-/// Before the hex digits of a value that is not JSON, in the encoding JSON. No JSON text begins with it.
+/// Before the hex digits of a value that is not JSON, in the encoding JSON. No JSON text begins
+/// with it.
 const HEX_PREFIX: &[u8] = b"\\x";
 
 /// How bytes are written.
@@ -148,8 +149,8 @@ impl Encoding {
         if self == Self::Text { unescape(column) } else { self.decode(column) }
     }
 
-    /// Writes a JSON string, or an object `{"hex": …}` for bytes that are not UTF-8. For values there is
-    /// [`write_value_fields`].
+    /// Writes a JSON string, or an object `{"hex": …}` for bytes that are not UTF-8. For values
+    /// there is [`write_value_fields`].
     pub fn write_json(self, bytes: &[u8], out: &mut Vec<u8>) {
         match (self, std::str::from_utf8(bytes)) {
             (Self::Text, Ok(text)) => write_string(text, out),
@@ -167,8 +168,8 @@ impl Encoding {
         }
     }
 
-    /// The bytes of a JSON value: a string in this encoding, an object `{"hex": …}` or `{"base64": …}`,
-    /// or else the JSON text itself.
+    /// The bytes of a JSON value: a string in this encoding, an object `{"hex": …}` or
+    /// `{"base64": …}`, or else the JSON text itself.
     pub fn read_json(self, json: &RawValue) -> Result<Vec<u8>> {
         let raw = json.get();
         match raw.as_bytes().first() {
@@ -201,8 +202,8 @@ enum EncodedBytes {
 
 /// Writes a value, or that there is none, as fields of a JSON object.
 ///
-/// In the encoding JSON: `value` for a value that is JSON. If its bytes are not those of `value`, or it
-/// is not JSON, `text` has the bytes, or `hex` if they are not UTF-8.
+/// In the encoding JSON: `value` for a value that is JSON. If its bytes are not those of `value`,
+/// or it is not JSON, `text` has the bytes, or `hex` if they are not UTF-8.
 pub fn write_value_fields(encoding: Encoding, value: Option<&[u8]>, out: &mut Vec<u8>) {
     match (encoding, value) {
         (Encoding::Json, None) => {}
@@ -252,7 +253,8 @@ impl JsonRow<'_> {
     pub fn value(&self, encoding: Encoding) -> Option<Result<Vec<u8>>> {
         match (encoding, self.value, &self.text, &self.hex) {
             (encoding, Some(value), None, None) => Some(encoding.read_json(value)),
-            // `text` has the exact bytes of `value`. If they differ, the file was edited, and `value` counts.
+            // `text` has the exact bytes of `value`. If they differ, the file was edited, and
+            // `value` counts.
             (Encoding::Json, Some(value), Some(text), None) => {
                 let is_same = is_json(text) && compact_json(text) == compact_json(value.get());
                 let exact = if is_same { text } else { value.get() };
@@ -273,8 +275,8 @@ fn is_json(text: &str) -> bool {
     check_json(text).is_ok()
 }
 
-/// Rejects half of a surrogate pair, which `IgnoredAny` accepts and other programs fail on. Strings are
-/// decoded only where one is possible.
+/// Rejects half of a surrogate pair, which `IgnoredAny` accepts and other programs fail on. Strings
+/// are decoded only where one is possible.
 fn check_json(text: &str) -> serde_json::Result<()> {
     serde_json::from_str::<serde::de::IgnoredAny>(text)?;
     if text.contains("\\ud") || text.contains("\\uD") {
@@ -283,7 +285,7 @@ fn check_json(text: &str) -> serde_json::Result<()> {
     Ok(())
 }
 
-/// The bytes of JSON, verbatim but for the whitespace around it, or those behind [`HEX_PREFIX`].
+/// The bytes of JSON, verbatim but for the whitespace around it, or the bytes after [`HEX_PREFIX`].
 fn from_json_or_hex(bytes: &[u8]) -> Result<Vec<u8>> {
     if let Some(digits) = bytes.strip_prefix(HEX_PREFIX) {
         return Encoding::Hex.decode(digits);
@@ -294,7 +296,8 @@ fn from_json_or_hex(bytes: &[u8]) -> Result<Vec<u8>> {
     Ok(text.trim_ascii().as_bytes().to_vec())
 }
 
-/// JSON in one line. Text without tabs and line ends stays unchanged but for the whitespace around it.
+/// JSON in one line. Text without tabs and line ends stays unchanged but for the whitespace around
+/// it.
 fn compact_json(json: &str) -> Cow<'_, str> {
     let is_separator = |byte: u8| matches!(byte, b'\t' | b'\n' | b'\r');
     let trimmed = json.trim_ascii();
@@ -340,8 +343,8 @@ fn write_string_between((before, after): (&str, &str), text: &str, out: &mut Vec
     out.extend_from_slice(after.as_bytes());
 }
 
-/// Escapes as PostgreSQL's `COPY` reads them: \t, \n, \r, \\, and \xHH for other control characters and
-/// for bytes that are not UTF-8.
+/// Escapes as PostgreSQL's `COPY` reads them: \t, \n, \r, \\, and \xHH for other control characters
+/// and for bytes that are not UTF-8.
 fn escape(bytes: &[u8], out: &mut Vec<u8>) {
     if bytes.iter().all(|byte| matches!(byte, b' '..=b'~') && *byte != b'\\') {
         return out.extend_from_slice(bytes);

@@ -1,4 +1,5 @@
-//! Ctrl-C: long work ends where that makes sense and says what is done. A second one ends the program at once.
+//! SIGINT and SIGTERM: the first ends long work at a good point, with a message about what was
+//! done. The second ends the program immediately.
 
 use std::io::{self, Cursor, Read, Write};
 use std::ops::ControlFlow;
@@ -14,49 +15,51 @@ use signal_hook::flag;
 
 use crate::exit::Code;
 
-/// Whether somebody wants the program to end.
+/// Whether a signal has requested the end of the program.
 #[derive(Clone)]
 pub struct Interrupt(pub Arc<AtomicBool>);
 
 impl Interrupt {
+    /// Handles the signals from here on.
     pub fn watch() -> Result<Self> {
-        let wanted = Arc::new(AtomicBool::new(false));
+        let requested = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM] {
-            // In this order: the first signal only sets what the second one looks at.
-            flag::register_conditional_shutdown(signal, Code::Interrupted as i32, Arc::clone(&wanted))
-                .and_then(|_| flag::register(signal, Arc::clone(&wanted)))
+            // The shutdown is registered before the flag: the first signal finds the flag unset,
+            // and sets it.
+            flag::register_conditional_shutdown(signal, Code::Interrupted as i32, Arc::clone(&requested))
+                .and_then(|_| flag::register(signal, Arc::clone(&requested)))
                 .context("cannot watch for signals")?;
         }
-        Ok(Self(wanted))
+        Ok(Self(requested))
     }
 
-    /// For work that is ended in other ways.
+    /// One that is never requested, for work that is interrupted in another way.
     pub fn never() -> Self {
         Self(Arc::default())
     }
 
-    /// What a progress callback of the library answers.
+    /// The return value of a progress callback of the library.
     pub fn control_flow(&self) -> ControlFlow<()> {
         if self.is_requested() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    /// What is said of work that the library has ended for it; of other errors, they themselves.
-    pub fn map_error(err: percolite::Error, what: impl FnOnce() -> String) -> anyhow::Error {
+    /// Maps the error of a call that a progress callback has cancelled; other errors stay the same.
+    pub fn map_error(err: percolite::Error, outcome: impl FnOnce() -> String) -> anyhow::Error {
         match err.kind() {
-            ErrorKind::Cancelled(_) => Code::Interrupted.error(format!("interrupted; {}", what())),
+            ErrorKind::Cancelled(_) => Code::Interrupted.error(format!("interrupted; {}", outcome())),
             _ => err.into(),
         }
     }
 
-    /// Fails when the program is to end.
-    pub fn check(&self, what: &str) -> Result<()> {
-        if self.is_requested() { Err(Code::Interrupted.error(format!("interrupted; {what}"))) } else { Ok(()) }
+    /// An error if the end is requested.
+    pub fn check(&self, outcome: &str) -> Result<()> {
+        if self.is_requested() { Err(Code::Interrupted.error(format!("interrupted; {outcome}"))) } else { Ok(()) }
     }
 
-    /// Ends the program beside threads that are at work in a store, which is as if it had crashed: nothing is lost, and nobody
-    /// waits for them.
-    pub fn exit_now(what: &str) -> ! {
-        eprintln!("error: interrupted; {what}");
+    /// Ends the program while other threads use the store. For the store it is a crash: nothing
+    /// that is durable is lost.
+    pub fn exit_now(outcome: &str) -> ! {
+        eprintln!("error: interrupted; {outcome}");
         signal_hook::low_level::exit(Code::Interrupted as i32)
     }
 
@@ -65,7 +68,7 @@ impl Interrupt {
     }
 }
 
-/// A stream that ends in an error when the program is to end.
+/// A stream that returns an error once the end is requested.
 pub struct InterruptibleStream<S> {
     pub stream: S,
     pub interrupt: Interrupt,
@@ -84,12 +87,12 @@ impl<S: Read> Read for InterruptibleStream<S> {
     }
 }
 
-/// How often a stream that waits for its writer looks whether the program is to end.
+/// How often a read that waits for data checks for an interrupt.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// A stream that is opened and read by a thread of its own, so that one whose writer is silent does not keep the program from
-/// ending: reading is an error then.
+/// A reader of a pipe or a terminal whose reads fail on an interrupt, even while the writer is
+/// silent. A separate thread opens and reads the stream, because its calls cannot be interrupted.
 pub struct InterruptibleReader {
     chunks: Receiver<io::Result<Vec<u8>>>,
     chunk: Cursor<Vec<u8>>,
@@ -98,7 +101,7 @@ pub struct InterruptibleReader {
 
 impl InterruptibleReader {
     pub fn open<S: Read>(open: impl FnOnce() -> io::Result<S> + Send + 'static, interrupt: &Interrupt) -> Self {
-        let (give, chunks) = sync_channel(2);
+        let (sender, chunks) = sync_channel(2);
         std::thread::spawn(move || {
             let read = open().and_then(|mut stream| {
                 loop {
@@ -108,13 +111,13 @@ impl InterruptibleReader {
                         read => read?,
                     };
                     chunk.truncate(length);
-                    if length == 0 || give.send(Ok(chunk)).is_err() {
+                    if length == 0 || sender.send(Ok(chunk)).is_err() {
                         return Ok(());
                     }
                 }
             });
-            // After an interrupt the receiver is gone.
-            let _ = read.map_err(|err| give.send(Err(err)));
+            // The receiver may be dropped already, after an interrupt.
+            let _ = read.map_err(|err| sender.send(Err(err)));
         });
         Self { chunks, chunk: Cursor::default(), interrupt: interrupt.clone() }
     }

@@ -2,11 +2,11 @@
 //!
 //! This file lists the commands and prints errors; each command is a module with its `Args` and a
 //! `run`. An error is one line on standard error: the message, then its causes. The exit code gives
-//! its kind ([`exit`]). When the reader of the output stops reading, as `head` does, the program ends
-//! without a message.
+//! its kind ([`exit`]). When the reader of the output stops reading, as `head` does, the program
+//! ends without a message.
 //!
-//! [`usage_error`] parses the command line, [`open`] opens stores, [`encoding`] reads and writes keys
-//! and values, [`output`], [`table`] and [`progress`] print.
+//! [`usage_error`] parses the command line, [`open`] opens stores, [`encoding`] reads and writes
+//! keys and values, [`output`], [`table`] and [`progress`] print.
 
 mod accept_data_loss;
 mod at;
@@ -116,7 +116,8 @@ enum Command {
     Txn(txn::Args),
     /// Watch commits, conflicts and locks of an open store
     Top(top::Args),
-    /// Show the store at work: real data, contended transfers, writers killed in mid-commit, recovery
+    /// Show the store at work: real data, contended transfers, writers killed in mid-commit,
+    /// recovery
     Demo(demo::Args),
     /// The writer that the demo kills.
     #[command(hide = true)]

@@ -1,7 +1,7 @@
 //! A new directory that is removed unless the command completes.
 //!
-//! It is removed only after [`NewDir::mark_created`]: that the path did not exist at the start is not
-//! enough, because another process may have created it since.
+//! It is removed only after [`NewDir::mark_created`]: that the path did not exist at the start is
+//! not enough, because another process may have created it since.
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -28,8 +28,8 @@ impl NewDir {
         self.created.set(!self.existed);
     }
 
-    /// The error of the command, with `outcome` ("nothing was restored"). An undetermined commit is a
-    /// plain failure here, because the store is removed with its directory.
+    /// The error of the command, with `outcome` ("nothing was restored"). An undetermined commit is
+    /// a plain failure here, because the store is removed with its directory.
     pub fn error(&self, outcome: &str, err: percolite::Error) -> anyhow::Error {
         match err.kind() {
             ErrorKind::Undetermined(cause) if self.created.get() => {

@@ -86,7 +86,8 @@ impl PutArgs {
         match (&self.value_file, self.pairs.as_slice()) {
             (Some(file), [key]) => {
                 let content = read_value_file(file)?;
-                // The encoding is for arguments, so the content is the value; JSON is validated all the same.
+                // The encoding is for arguments, so the content is the value; JSON is validated all
+                // the same.
                 let value = match encodings.values {
                     Encoding::Json => Encoding::Json.decode_arg(OsStr::from_bytes(&content))?,
                     _ => content,

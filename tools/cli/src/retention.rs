@@ -1,4 +1,4 @@
-//! `percolite retention`: how long the past is kept.
+//! `percolite retention`: shows or sets how long replaced versions are kept.
 
 use std::time::Duration;
 
@@ -14,24 +14,27 @@ use crate::table;
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  percolite retention shop                 how far back the past can be read
-  percolite retention shop --set 7d       every commit keeps what it replaces, for seven days
-  percolite retention shop --disable           no longer; what was kept goes
+  percolite retention shop            start and retention of the history
+  percolite retention shop --set 7d   keeps replaced versions for seven days
+  percolite retention shop --disable  keeps no replaced versions, and removes the existing ones
 
-This is the store's: whoever opens it goes on with it, unless Builder::history_retention or Builder::disable_history says otherwise. \
-Reading the past: percolite get --at, scan --at, dump --at, versions. A timestamp is exact to the commit. Times are as exact as the \
-store's clock: the next life of a store whose process was killed begins up to three seconds ahead, and goes on so until the clock \
-has caught up; and without history, a commit after a pause can bear the time at which the pause began. What is said as how long ago is counted back from the newest timestamp then; 0s is always all there is.")]
+The setting is stored, and applies to every process that opens the store without Builder::history_retention or \
+Builder::disable_history. The history is read with get --at, scan --at, dump --at and versions.
+
+A timestamp of --at is exact to the commit. A time is as exact as the store's clock. After a process was killed, the \
+store's timestamps are up to three seconds ahead, until the clock has caught up; without history, a commit after a \
+pause can have the time at which the pause began. Relative times (1h) are counted back from the newest timestamp if \
+that is ahead of the clock, so 0s is always the newest state.")]
 pub struct Args {
     #[command(flatten)]
     pub store: StoreDir,
-    /// Keep replaced versions for so long
-    #[arg(long, value_name = "TIME", value_parser = duration::time)]
+    /// Keep replaced versions for this time
+    #[arg(long, value_name = "TIME", value_parser = duration::parse_duration)]
     set: Option<Duration>,
-    /// Keep none
-    #[arg(long, conflicts_with = "keep")]
+    /// Keep no replaced versions
+    #[arg(long, conflicts_with = "set")]
     disable: bool,
-    /// One JSON document
+    /// Print one JSON document
     #[arg(long)]
     json: bool,
 }
@@ -39,7 +42,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     let stats = if args.set.is_some() || args.disable {
         let store = args.store.open_with(|store| match args.set {
-            Some(time) => store.history_retention(time),
+            Some(retention) => store.history_retention(retention),
             None => store.disable_history(),
         })?;
         store.close()?;
@@ -47,23 +50,20 @@ pub fn run(args: &Args) -> Result<()> {
     } else {
         args.store.open_read_only()?.stats()
     };
-    let (from, keep) = (stats.history_start_ts, stats.history_retention);
+    let (start, retention) = (stats.history_start_ts, stats.history_retention);
     if args.json {
         return print_line(json!({
-            "from": from.map(|from| from.to_string()),
-            "from_time": from.map(table::format_timestamp),
-            "from_ms": from.map(percolite::Timestamp::millis),
-            "keep_seconds": keep.map(|keep| keep.as_secs_f64()),
+            "history_start_ts": start.map(|start| start.to_string()),
+            "history_start_time": start.map(table::format_timestamp),
+            "history_start_ms": start.map(percolite::Timestamp::millis),
+            "history_retention_s": retention.map(|retention| retention.as_secs_f64()),
         }));
     }
-    match (from, keep) {
-        (Some(from), Some(keep)) => {
-            let from = table::format_time(from.millis(), "%Y-%m-%d %H:%M:%S UTC");
-            print_line(format_args!(
-                "the past can be read from {from} on; replaced versions are kept for {}",
-                duration::format_duration(keep)
-            ))
+    match (start, retention) {
+        (Some(start), Some(retention)) => {
+            let start = table::format_time(start.millis(), "%Y-%m-%d %H:%M:%S UTC");
+            print_line(format_args!("history starts at {start}, retention {}", duration::format_duration(retention)))
         }
-        _ => print_line("no history is kept"),
+        _ => print_line("no history"),
     }
 }

@@ -1,4 +1,4 @@
-//! `percolite scan`: rows in order.
+//! `percolite scan`: prints rows in key order.
 
 use std::ops::ControlFlow;
 
@@ -14,36 +14,37 @@ use crate::output::{LineWriter, count, is_terminal, print_line};
 use crate::range::RangeArgs;
 use crate::table;
 
-/// So many rows are laid out as one table; those of the next are as wide as they need to be.
+/// The rows of one table. A long scan prints several, each with its own column widths.
 const TABLE_ROWS: usize = 500;
-/// What people see of a value.
+/// Longer values are truncated in a table.
 const MAX_VALUE_CHARS: usize = 400;
 
 /// The command's options.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  percolite scan shop fruit                       every row
-  percolite scan shop fruit --from b --to d       keys from b up to, and without, d
-  percolite scan shop fruit --prefix app          keys that begin with app
-  percolite scan shop fruit --rev --limit 10      the last ten
-  percolite scan shop fruit --at 2026-11-21T14:00 what there was then (see: percolite retention)
-  percolite scan shop fruit --count               how many there are
-  percolite scan shop fruit --json > fruit.jsonl  JSON lines, which load reads back
-  percolite scan shop fruit > fruit.tsv           plain lines, which load reads back, too
+  percolite scan shop fruit                       all rows
+  percolite scan shop fruit --from b --to d       keys from b (inclusive) to d (exclusive)
+  percolite scan shop fruit --prefix app          keys with the prefix app
+  percolite scan shop fruit --rev --limit 10      the last ten rows
+  percolite scan shop fruit --at 2026-11-21T14:00 a past state (see `percolite retention --help`)
+  percolite scan shop fruit --count               the number of rows
+  percolite scan shop fruit --json > fruit.jsonl  JSON lines, which load reads
+  percolite scan shop fruit > fruit.tsv           plain lines, which load reads, too
   percolite scan shop people --json --value-encoding json | jq .value.name
   percolite scan shop people --json --value-encoding json |
                        jq -c 'select((.value.born // 9999) < 1900)' | percolite load shop old --value-encoding json
 
-The rows are those of one moment.
+The rows are a consistent snapshot.
 
-A terminal gets a table, in which long values are cut. Anything else gets all of them, a line each: the key, a tab, the value. In text a \
-tab is \\t there, a line end \\n, a carriage return \\r, a backslash \\\\, and any other control character, and whatever is no text, \\x and \
-two hexadecimal digits a byte.
+On a terminal they are printed as a table, and long values are truncated. Elsewhere they are plain lines, with a tab \
+between key and value and nothing truncated. The escapes of text are those of PostgreSQL's COPY: \\t, \\n, \\r, \\\\, \
+and \\xHH for other control characters and for bytes that are not UTF-8.
 
-With --value-encoding json, a value that is JSON stands as it is in \"value\" of --json. If it has several lines \"value\" has it in one, and \"text\" \
-as it was. One that is no JSON is in \"text\" alone, or in \"hex\" if it is no text, and there is no \"value\". `load --value-encoding json` reads all \
-of that back to the bit. In plain lines it is JSON in one line, or \\x and two digits a byte.")]
+With --value-encoding json and --json, \"value\" has a value that is JSON. If that has several lines, \"value\" has it in \
+one line and \"text\" has it verbatim. A value that is not JSON is in \"text\", or in \"hex\" if it is not UTF-8, without a \
+\"value\". In plain lines a value is JSON in one line, or \\x and two hexadecimal digits a byte. \
+`load --value-encoding json` reads JSON lines back without a change, and plain lines but for whitespace in JSON.")]
 pub struct Args {
     #[command(flatten)]
     pub store: StoreDir,
@@ -51,7 +52,7 @@ pub struct Args {
     scan: ScanArgs,
 }
 
-/// What is asked for.
+/// The arguments that the shell has, too.
 #[expect(clippy::struct_excessive_bools, reason = "each is an option")]
 #[derive(clap::Args)]
 pub struct ScanArgs {
@@ -59,83 +60,78 @@ pub struct ScanArgs {
     keyspace: String,
     #[command(flatten)]
     range: RangeArgs,
-    /// From the last key to the first
+    /// Print the rows in reverse order, from the last key to the first
     #[arg(long, visible_alias = "reverse")]
     rev: bool,
-    /// At most so many rows
+    /// Print at most N rows
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
-    /// Leave the values out
+    /// Print the keys without the values
     #[arg(long)]
     keys_only: bool,
-    /// Only how many rows there are
+    /// Print only the number of rows
     #[arg(long)]
     count: bool,
     #[command(flatten)]
     at: AtArgs,
     #[command(flatten)]
     pub encodings: EncodingArgs,
-    /// JSON lines: {"key": …, "value": …}
+    /// Print JSON lines: {"key": …, "value": …}
     #[arg(long)]
     pub json: bool,
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    let what = &args.scan;
-    let encodings = what.encodings.get();
-    // A range that makes no sense is told before the store is opened.
-    what.range.selection(encodings.keys)?;
+    let scan = &args.scan;
+    let encodings = scan.encodings.get();
+    // An invalid range is an error before the store is opened.
+    scan.range.selection(encodings.keys)?;
     let interrupt = Interrupt::watch()?;
-    what.print(&args.store.open_read_only()?, None, encodings, None, &interrupt)
+    scan.print(&args.store.open_read_only()?, None, encodings, None, &interrupt)
 }
 
 impl ScanArgs {
-    /// Shows the rows, as the open transaction sees them if there is one. A table for people has at most so many, unless it is said how
-    /// many there are to be.
+    /// Prints the rows; the open transaction's, if there is one. `table_limit` is the most rows of
+    /// a table without `--limit`.
     pub fn print(
         &self,
         store: &Store,
         txn: Option<&Txn>,
         encodings: Encodings,
-        shown: Option<u64>,
+        table_limit: Option<u64>,
         interrupt: &Interrupt,
     ) -> Result<()> {
-        let rows = self.range.selection(encodings.keys)?;
-        let (view, keyspace) = self.at.source(store, txn, &self.keyspace)?;
-        let mut rows = view.scan(&keyspace, &rows);
+        let selection = self.range.selection(encodings.keys)?;
+        let (source, keyspace) = self.at.source(store, txn, &self.keyspace)?;
+        let mut rows = source.scan(&keyspace, &selection);
         let limit = self.limit.unwrap_or(u64::MAX);
         if self.count {
             let mut count = 0_u64;
             self.for_each(&mut rows, limit, |_, _| {
                 count += 1;
-                interrupt.check("the rows were not counted to the end")
+                interrupt.check("not all rows were counted")
             })?;
             return if self.json { print_line(json!({ "rows": count })) } else { print_line(count) };
         }
-        let partly = || interrupt.check("these are not all rows");
+        let check = || interrupt.check("the output is incomplete");
         let mut out = LineWriter::new();
-        let ended = if !self.json && is_terminal() {
-            self.print_tables(
-                &mut rows,
-                limit.min(self.limit.or(shown).unwrap_or(u64::MAX)),
-                encodings,
-                &mut out,
-                partly,
-            )
+        let printed = if !self.json && is_terminal() {
+            let limit = limit.min(self.limit.or(table_limit).unwrap_or(u64::MAX));
+            self.print_tables(&mut rows, limit, encodings, &mut out, check)
         } else {
-            self.print_lines(&mut rows, limit, encodings, &mut out, partly)
+            self.print_lines(&mut rows, limit, encodings, &mut out, check)
         };
-        out.finish().and(ended)
+        out.finish().and(printed)
     }
 
-    /// Has `see` see each row, until it fails or there are enough.
-    fn for_each(&self, rows: &mut Scan, limit: u64, mut see: impl FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()> {
+    /// Calls `visit` for each row, up to the limit, until it fails.
+    fn for_each(&self, rows: &mut Scan, limit: u64, mut visit: impl FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()> {
         let mut left = limit;
         if self.rev {
             while left > 0
                 && let Some(row) = rows.next_back().transpose()?
             {
-                see(&row.0, &row.1)?;
+                visit(&row.0, &row.1)?;
                 left -= 1;
             }
             return Ok(());
@@ -143,14 +139,14 @@ impl ScanArgs {
         if left == 0 {
             return Ok(());
         }
-        let ended = rows.visit(|key, value| {
+        let visited = rows.visit(|key, value| {
             left -= 1;
-            match see(key, value) {
+            match visit(key, value) {
                 Ok(()) if left > 0 => ControlFlow::Continue(()),
-                ended => ControlFlow::Break(ended),
+                result => ControlFlow::Break(result),
             }
         })?;
-        ended.break_value().unwrap_or(Ok(()))
+        visited.break_value().unwrap_or(Ok(()))
     }
 
     fn print_lines(
@@ -159,7 +155,7 @@ impl ScanArgs {
         limit: u64,
         encodings: Encodings,
         out: &mut LineWriter,
-        go_on: impl Fn() -> Result<()>,
+        check: impl Fn() -> Result<()>,
     ) -> Result<()> {
         let mut line = Vec::new();
         self.for_each(rows, limit, |key, value| {
@@ -171,7 +167,7 @@ impl ScanArgs {
                 plain_line(encodings, key, value, &mut line);
             }
             out.write_bytes(&line)?;
-            go_on()
+            check()
         })
     }
 
@@ -181,29 +177,31 @@ impl ScanArgs {
         limit: u64,
         encodings: Encodings,
         out: &mut LineWriter,
-        go_on: impl Fn() -> Result<()>,
+        check: impl Fn() -> Result<()>,
     ) -> Result<()> {
         let mut page: Vec<[String; 2]> = Vec::new();
         let mut is_more = false;
-        let mut seen = 0;
-        let scanned = self.for_each(rows, limit.saturating_add(1).min(self.limit.unwrap_or(u64::MAX)), |key, value| {
-            if seen == limit {
+        let mut printed = 0;
+        // One row beyond the limit shows that there are more.
+        let scan_limit = limit.saturating_add(1).min(self.limit.unwrap_or(u64::MAX));
+        let scanned = self.for_each(rows, scan_limit, |key, value| {
+            if printed == limit {
                 is_more = true;
                 return Ok(());
             }
-            seen += 1;
+            printed += 1;
             let value = if self.keys_only { String::new() } else { encodings.values.display(value) };
             page.push([encodings.keys.display(key), table::truncate(&value, MAX_VALUE_CHARS)]);
             if page.len() == TABLE_ROWS {
                 out.write_line(self.render_table(std::mem::take(&mut page)))?;
             }
-            go_on()
+            check()
         });
         if !page.is_empty() {
             out.write_line(self.render_table(page))?;
         }
         if is_more {
-            out.write_line(format_args!("… and more; --limit N shows more than {}", count(limit, "row")))?;
+            out.write_line(format_args!("… and more; --limit N prints more than {}", count(limit, "row")))?;
         }
         scanned
     }

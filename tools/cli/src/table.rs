@@ -1,11 +1,11 @@
-//! Tables: how rows, times and row locks look.
+//! Tables of rows, statistics and row locks.
 //!
-//! Tables are as wide as the terminal, at most 100 columns. Keys are any bytes;
-//! what is not printable is escaped, and what is too long ends in an ellipsis. A zero byte, which the demo's index puts
-//! between its two halves, is shown as a dot.
+//! A table is as wide as the terminal, at most 100 columns. In keys, unprintable bytes are escaped,
+//! and long texts end in an ellipsis. A zero byte, which separates the two parts of an index key of
+//! the demo, is shown as a dot.
 //!
-//! Without a terminal a table is plain: a line a row, the header first, a tab between columns. Only the demo draws its tables always, as
-//! parts of its story, 100 columns wide.
+//! Without a terminal a table is plain: a line per row, the header first, a tab between columns.
+//! Only the demo always draws its tables, 100 columns wide.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -20,22 +20,21 @@ use crate::output::{count, is_terminal};
 
 const MAX_WIDTH: u16 = 100;
 const MIN_WIDTH: u16 = 20;
-/// The least that a primary gets.
+/// The minimal width of the primary's column.
 const MIN_PRIMARY_WIDTH: usize = 13;
-/// What the table of locks needs besides its two columns of keys: the other columns' contents, padding and borders.
-const FIXED_WIDTH: u16 = 16 + 12 + 7 + 5 * 2 + 6;
+/// The width of the row lock table without its two columns of keys: contents, padding and borders.
+const FIXED_WIDTH: u16 = 16 + 12 + 10 + 5 * 2 + 6;
 
-/// So many transactions have a row in a table of locks.
+/// The most transactions of a row lock table.
 const MAX_TXNS: usize = 100;
-/// So many locks of each are shown.
+/// The most locks that are shown of each transaction.
 const MAX_LOCKS_PER_TXN: usize = 20;
 
-/// The names of keyspaces, by number.
+/// The names of keyspaces, by id.
 #[derive(Clone)]
 pub struct KeyspaceNames(HashMap<KeyspaceId, String>);
 
 impl KeyspaceNames {
-    /// Of these keyspaces.
     pub fn of<'a>(keyspaces: impl IntoIterator<Item = &'a Keyspace>) -> Self {
         Self(keyspaces.into_iter().map(|keyspace| (keyspace.id(), keyspace.name().to_owned())).collect())
     }
@@ -53,12 +52,12 @@ pub fn text_table<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) -> 
     if is_terminal() { drawn_text_table(header, rows) } else { plain_table(header, &rows) }
 }
 
-/// A table with a header and numbers, which stand to the right.
+/// A table with a header and right-aligned numbers.
 pub fn numeric_table<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) -> String {
     if is_terminal() { drawn_numeric_table(header, rows) } else { plain_table(header, &rows) }
 }
 
-/// The same as [`texts`], drawn for whoever reads it.
+/// As [`text_table`], always drawn.
 pub fn drawn_text_table<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) -> String {
     let mut table = new_table(UTF8_FULL_CONDENSED);
     table.set_header(header);
@@ -66,7 +65,7 @@ pub fn drawn_text_table<const N: usize>(header: [&str; N], rows: Vec<[String; N]
     table.to_string()
 }
 
-/// The same as [`figures`], drawn for whoever reads it.
+/// As [`numeric_table`], always drawn.
 pub fn drawn_numeric_table<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) -> String {
     let mut table = new_table(UTF8_FULL_CONDENSED);
     table.set_header(header);
@@ -83,20 +82,20 @@ fn plain_table<const N: usize>(header: [&str; N], rows: &[[String; N]]) -> Strin
     std::iter::once(header).chain(rows).map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Row locks, one row of the table for each transaction that holds some.
+/// A table of these row locks.
 pub fn row_lock_table(locks: &[RowLock], names: &KeyspaceNames) -> String {
     let mut table = RowLockTable::new(names.clone(), Encoding::Text);
     locks.iter().for_each(|lock| table.add(lock));
     table.finish().unwrap_or_default()
 }
 
-/// A table of row locks as they come, however many they are: of the first transactions the first rows are shown, and the rest is
-/// counted.
+/// A table of row locks, with a row per transaction. Its size is bounded: it shows the first locks
+/// of the first transactions, and counts the others.
 pub struct RowLockTable {
     names: KeyspaceNames,
     encoding: Encoding,
     shown: BTreeMap<Timestamp, TxnLocks>,
-    /// Locks of transactions that are not shown.
+    /// The number of locks of transactions that are not shown.
     other_locks: u64,
 }
 
@@ -112,23 +111,23 @@ impl RowLockTable {
     }
 
     pub fn add(&mut self, lock: &RowLock) {
-        let room = self.shown.len() < MAX_TXNS;
-        let held = match self.shown.entry(lock.start_ts) {
-            Entry::Occupied(held) => held.into_mut(),
-            Entry::Vacant(held) if room => held.insert(TxnLocks { first: lock.clone(), rows: Vec::new(), more: 0 }),
-            Entry::Vacant(_) => {
+        let is_full = self.shown.len() >= MAX_TXNS;
+        let locks = match self.shown.entry(lock.start_ts) {
+            Entry::Occupied(locks) => locks.into_mut(),
+            Entry::Vacant(_) if is_full => {
                 self.other_locks += 1;
                 return;
             }
+            Entry::Vacant(entry) => entry.insert(TxnLocks { first: lock.clone(), rows: Vec::new(), more: 0 }),
         };
-        if held.rows.len() < MAX_LOCKS_PER_TXN {
-            held.rows.push(lock.row.clone());
+        if locks.rows.len() < MAX_LOCKS_PER_TXN {
+            locks.rows.push(lock.row.clone());
         } else {
-            held.more += 1;
+            locks.more += 1;
         }
     }
 
-    /// `None` when there were no locks.
+    /// `None` if there were no locks.
     pub fn finish(self) -> Option<String> {
         if self.shown.is_empty() {
             return None;
@@ -136,22 +135,22 @@ impl RowLockTable {
         let mut table = new_table(UTF8_FULL);
         let left =
             usize::from(table.width().unwrap_or(MAX_WIDTH).saturating_sub(FIXED_WIDTH)).max(2 * MIN_PRIMARY_WIDTH);
-        let primary = MIN_PRIMARY_WIDTH.max(left * 2 / 5);
-        let keys = left - primary;
-        table.set_header(["locked rows", "owner, began", "primary", "commit point", "will be"]);
+        let primary_width = MIN_PRIMARY_WIDTH.max(left * 2 / 5);
+        let row_width = left - primary_width;
+        table.set_header(["locked rows", "owner, created", "primary", "status", "resolution"]);
         for TxnLocks { first, rows, more } in self.shown.values() {
-            let mut rows: Vec<String> = rows.iter().map(|row| self.names.row(row, self.encoding, keys)).collect();
+            let mut rows: Vec<String> = rows.iter().map(|row| self.names.row(row, self.encoding, row_width)).collect();
             if *more > 0 {
                 rows.push(format!("… and {} more", HumanCount(*more)));
             }
-            let began = format_time(first.owner_id.created_at_millis(), "%Y-%m-%d\n%H:%M:%S%.3f UTC");
-            let (point, verdict) = resolution(first);
+            let created = format_time(first.owner_id.created_at_millis(), "%Y-%m-%d\n%H:%M:%S%.3f UTC");
+            let (status, resolution) = resolution(first);
             table.add_row([
                 Cell::new(rows.join("\n")),
-                Cell::new(format!("{}\n{began}", first.owner_id)),
-                Cell::new(self.names.row(&first.primary, self.encoding, primary)),
-                Cell::new(point),
-                verdict,
+                Cell::new(format!("{}\n{created}", first.owner_id)),
+                Cell::new(self.names.row(&first.primary, self.encoding, primary_width)),
+                Cell::new(status),
+                resolution,
             ]);
         }
         let more = match self.other_locks {
@@ -162,38 +161,38 @@ impl RowLockTable {
     }
 }
 
-/// What the lock's primary says, and what that means for the locked rows.
+/// The transaction's status, and how its locks will be resolved.
 fn resolution(lock: &RowLock) -> (String, Cell) {
-    let back = || Cell::new("rolled\nback").fg(Color::Yellow);
+    let roll_back = || Cell::new("roll\nback").fg(Color::Yellow);
     match lock.txn_status {
-        TransactionStatus::Pending if lock.is_orphan => ("pending".into(), back()),
-        TransactionStatus::Pending => ("pending".into(), Cell::new("live")),
+        TransactionStatus::Pending if lock.is_orphan => ("pending".into(), roll_back()),
+        TransactionStatus::Pending => ("pending".into(), Cell::new("active")),
         TransactionStatus::Committed(ts) => {
             let at = format_time(ts.millis(), "%H:%M:%S%.3f");
-            (format!("committed @\n{at}"), Cell::new("rolled\nforward").fg(Color::Green))
+            (format!("committed @\n{at}"), Cell::new("roll\nforward").fg(Color::Green))
         }
-        TransactionStatus::RolledBack => ("rolled back".into(), back()),
+        TransactionStatus::RolledBack => ("rolled back".into(), roll_back()),
     }
 }
 
-/// A moment in UTC, from milliseconds since 1970.
+/// A time in UTC, from milliseconds since 1970.
 pub fn format_time(unix_millis: u64, format: &str) -> String {
-    let moment = i64::try_from(unix_millis).ok().and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
-    moment.map_or_else(|| format!("{unix_millis} ms"), |moment| moment.strftime(format).to_string())
+    let time = i64::try_from(unix_millis).ok().and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
+    time.map_or_else(|| format!("{unix_millis} ms"), |time| time.strftime(format).to_string())
 }
 
-/// A timestamp's moment, as programs and `--at` read it.
+/// The time of a timestamp, in the format that `--at` reads.
 pub fn format_timestamp(ts: Timestamp) -> String {
     format_time(ts.millis(), "%Y-%m-%dT%H:%M:%S%.3fZ")
 }
 
-/// A key, readable.
+/// A key as text, with a dot for each zero byte.
 pub fn display_key(bytes: &[u8]) -> String {
-    let halves: Vec<String> = bytes.split(|byte| *byte == 0).map(|half| Encoding::Text.display(half)).collect();
-    halves.join(" · ")
+    let parts: Vec<String> = bytes.split(|byte| *byte == 0).map(|part| Encoding::Text.display(part)).collect();
+    parts.join(" · ")
 }
 
-/// At most so many characters.
+/// The text, at most this many characters long.
 pub fn truncate(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
@@ -204,7 +203,7 @@ pub fn truncate(text: &str, width: usize) -> String {
 fn new_table(preset: &str) -> Table {
     let mut table = Table::new();
     table.load_preset(preset).set_content_arrangement(ContentArrangement::Dynamic);
-    // Some terminals do not know their width and say 0.
+    // Some terminals report a width of 0.
     let width = table.width().filter(|width| *width >= MIN_WIDTH).unwrap_or(MAX_WIDTH).min(MAX_WIDTH);
     table.set_width(width);
     if std::env::var_os("NO_COLOR").is_some_and(|set| !set.is_empty()) {
@@ -220,14 +219,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plain_table_has_a_line_for_each_row_and_a_tab_between_columns() {
+    fn a_plain_table_is_tab_separated() {
         let rows = vec![["a".to_owned(), "1\n2\t3".to_owned()], [String::new(), "x".repeat(500)]];
         assert_eq!(plain_table(["key", "value"], &rows), format!("key\tvalue\na\t1 2 3\n\t{}", "x".repeat(500)));
     }
 
     proptest! {
         #[test]
-        fn the_library_tells_the_time_of_day_as_the_tables_do(number: u64) {
+        fn times_look_as_in_the_library(number: u64) {
             let ts = Timestamp::from_u64(number);
             let shown = format!("{ts} ({})", format_time(ts.millis(), "%Y-%m-%d %H:%M:%S%.3f UTC"));
             prop_assert_eq!(format!("{ts:#}"), shown);

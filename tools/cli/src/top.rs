@@ -1,8 +1,8 @@
 //! `percolite top`: live rates and activity of a store that another process has open.
 //!
-//! Only one process can have a store open. It publishes its status in the store's directory if it was
-//! configured to ([`percolite::Builder::status_file_interval`]); `top` reads that and prints the
-//! difference of two statuses.
+//! Only one process can have a store open. It publishes its status in the store's directory if it
+//! was configured to ([`percolite::Builder::status_file_interval`]); `top` reads that and prints
+//! the difference of two statuses.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

@@ -52,8 +52,8 @@ fn parse_owner(text: &str) -> Result<OwnerId, String> {
     u64::from_str_radix(text, 16).map(OwnerId::from_u64).map_err(|_| "not an owner: 16 hexadecimal digits".to_owned())
 }
 
-/// The status of the transaction with this start or commit timestamp, from the versions and the lock of
-/// a row that it wrote.
+/// The status of the transaction with this start or commit timestamp, from the versions and the
+/// lock of a row that it wrote.
 fn status_at_row(store: &Store, keyspace: &Keyspace, key: &[u8], ts: Timestamp) -> Result<TxnStatus> {
     for version in store.snapshot()?.versions(keyspace, key)? {
         let version = version?;
@@ -71,8 +71,8 @@ fn status_at_row(store: &Store, keyspace: &Keyspace, key: &[u8], ts: Timestamp) 
     Ok(TxnStatus::NoTrace)
 }
 
-/// Prints what the status of the process that has the store open contains about the transaction: whether
-/// it is active, was slow, or has row locks.
+/// Prints what the status of the process that has the store open contains about the transaction:
+/// whether it is active, was slow, or has row locks.
 fn print_status(args: &Args, status: &StoreStatus) -> Result<()> {
     if args.key.is_some() {
         return Err(Code::Busy.error(

@@ -1,4 +1,4 @@
-//! `percolite versions`: what commits have made of a row.
+//! `percolite versions`: lists the versions of a row.
 
 use std::ffi::OsString;
 
@@ -13,7 +13,7 @@ use crate::open::StoreDir;
 use crate::output::{LineWriter, is_terminal};
 use crate::table;
 
-/// What people see of a value.
+/// Longer values are truncated in a table.
 const MAX_VALUE_CHARS: usize = 200;
 
 /// The command's options.
@@ -22,16 +22,16 @@ const MAX_VALUE_CHARS: usize = 200;
 Examples:
   percolite versions shop fruit apple             newest first
   percolite versions shop fruit apple --limit 3
-  percolite versions shop fruit apple --at 1h     those that there were an hour ago
+  percolite versions shop fruit apple --at 1h     the versions of an hour ago and older
   percolite get shop fruit apple --at 1763733600000.4
-                                                  the row as one of them left it
+                                                  the row as of one of these versions
   percolite versions shop fruit apple --json      JSON lines
 
-How long versions are kept, and how exact times are, says `percolite retention --help`. Where they are not, there is the newest alone. \
-A key that never was is told on standard error, and the exit code is 3.
+`percolite retention --help` says how long versions are kept, and how exact times are. Without history there is only \
+the newest version. A key without versions is reported on standard error, and the exit code is 3.
 
-Without a terminal a version is a plain line, with a tab between its time, its timestamp, its owner, `put` or `deleted`, and the value as \
-`percolite scan --help` says.")]
+Without a terminal a version is a plain line with tabs: time, timestamp, owner, `put` or `deleted`, value. For the \
+escapes of values see `percolite scan --help`.")]
 pub struct Args {
     #[command(flatten)]
     pub store: StoreDir,
@@ -39,7 +39,7 @@ pub struct Args {
     versions: VersionsArgs,
 }
 
-/// What is asked for.
+/// The arguments that the shell has, too.
 #[derive(clap::Args)]
 pub struct VersionsArgs {
     /// The keyspace
@@ -48,12 +48,13 @@ pub struct VersionsArgs {
     key: OsString,
     #[command(flatten)]
     at: AtArgs,
-    /// At most so many versions
+    /// Print at most N versions
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
     #[command(flatten)]
     pub encodings: EncodingArgs,
-    /// JSON lines: {"timestamp": …, "ms": …, "time": …, "owner": …, "deleted": …, "value": …}
+    /// Print JSON lines: {"commit_ts": …, "commit_ms": …, "commit_time": …, "owner": …, "deleted":
+    /// …, "value": …}
     #[arg(long)]
     pub json: bool,
 }
@@ -61,17 +62,14 @@ pub struct VersionsArgs {
 const HEADER: [&str; 4] = ["committed", "timestamp", "owner", "value"];
 
 pub fn run(args: &Args) -> Result<()> {
-    let what = &args.versions;
-    let encodings = what.encodings.get();
-    let key = what.key(encodings)?;
-    if what.print(&args.store.open_read_only()?, None, &key, encodings)? {
+    let versions = &args.versions;
+    let encodings = versions.encodings.get();
+    let key = versions.key(encodings)?;
+    if versions.print(&args.store.open_read_only()?, None, &key, encodings)? {
         return Ok(());
     }
-    Err(Code::NotFound.error(format!(
-        "{:?} was never in the keyspace {:?}",
-        encodings.keys.display(&key),
-        what.keyspace
-    )))
+    let key = encodings.keys.display(&key);
+    Err(Code::NotFound.error(format!("{key:?} has no versions in the keyspace {:?}", versions.keyspace)))
 }
 
 impl VersionsArgs {
@@ -79,10 +77,10 @@ impl VersionsArgs {
         encodings.keys.decode_arg(&self.key)
     }
 
-    /// Shows the versions. The answer is whether there are any.
+    /// Prints the versions, and returns whether there are any.
     pub fn print(&self, store: &Store, txn: Option<&Txn>, key: &[u8], encodings: Encodings) -> Result<bool> {
-        let (view, keyspace) = self.at.source(store, txn, &self.keyspace)?;
-        let mut versions = view.versions(&keyspace, key)?.peekable();
+        let (source, keyspace) = self.at.source(store, txn, &self.keyspace)?;
+        let mut versions = source.versions(&keyspace, key)?.peekable();
         if versions.peek().is_none() {
             return Ok(false);
         }
@@ -108,15 +106,15 @@ impl VersionsArgs {
 fn json_line(version: &Version, encodings: Encodings) -> Vec<u8> {
     let ts = version.commit_ts;
     let mut line = json!({
-        "timestamp": ts.to_string(),
-        "ms": ts.millis(),
-        "time": table::format_timestamp(ts),
+        "commit_ts": ts.to_string(),
+        "commit_ms": ts.millis(),
+        "commit_time": table::format_timestamp(ts),
         "owner": version.owner_id.to_string(),
         "deleted": version.value.is_none(),
     })
     .to_string()
     .into_bytes();
-    // The value is no JSON value of this program's, but text.
+    // The fields of the value are appended as text, which keeps JSON values verbatim.
     line.pop();
     write_value_fields(encodings.values, version.value.as_deref(), &mut line);
     line.extend_from_slice(b"}\n");
@@ -125,8 +123,8 @@ fn json_line(version: &Version, encodings: Encodings) -> Vec<u8> {
 
 fn plain_line(version: &Version, encodings: Encodings) -> Vec<u8> {
     let ts = version.commit_ts;
-    let is = if version.value.is_some() { "put" } else { "deleted" };
-    let mut line = format!("{}\t{ts}\t{}\t{is}\t", table::format_timestamp(ts), version.owner_id).into_bytes();
+    let kind = if version.value.is_some() { "put" } else { "deleted" };
+    let mut line = format!("{}\t{ts}\t{}\t{kind}\t", table::format_timestamp(ts), version.owner_id).into_bytes();
     if let Some(value) = &version.value {
         encodings.values.write_column(value, &mut line);
     }

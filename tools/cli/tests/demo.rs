@@ -1,4 +1,4 @@
-//! The demo as its user meets it: the built program, its output and its exit code.
+//! The demo end to end: the built program, its output and its exit code.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
@@ -19,7 +19,7 @@ const TSV: &str = "name\tcountry\tpopulation\nOslo\tNorway\t717710\nBergen\tNorw
 const PACKAGES: &str = "Package: alpha\nVersion: 1\nSection: libs\nDescription: first\n more\n\n\
                         Package: beta\nVersion: 1\nSection: games\n\nPackage: alpha\nVersion: 2\nSection: games\n";
 
-/// A directory that goes with the test.
+/// A directory that is removed after the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -48,7 +48,7 @@ impl Drop for Folder {
     }
 }
 
-/// `percolite demo` with quick transfers; its temporary directories go into `temp`.
+/// `percolite demo` with short transfers; its temporary directories are in `temp`.
 fn demo(temp: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_percolite"));
     command.args(["demo", "--seconds", "0.2"]).args(arguments);
@@ -64,65 +64,67 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// The program saw everything that it should; the answer is its output.
-fn all_seen(output: &Output) -> String {
-    let (told, errors) = (text(&output.stdout), text(&output.stderr));
-    assert_eq!(output.status.code(), Some(0), "{told}{errors}");
+/// Asserts that all checks passed, and returns the output.
+fn passes(output: &Output) -> String {
+    let (report, errors) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{report}{errors}");
     assert_eq!(errors, "");
-    assert!(told.contains("All of it, in "), "{told}");
-    assert!(!told.contains('✗'), "{told}");
-    for column in ["locked rows", "owner, began", "primary", "commit point", "will be"] {
-        assert!(told.contains(column), "no column {column:?} in {told}");
+    assert!(report.contains("All checks passed in "), "{report}");
+    assert!(!report.contains('✗'), "{report}");
+    for column in ["locked rows", "owner, created", "primary", "status", "resolution"] {
+        assert!(report.contains(column), "no column {column:?} in {report}");
     }
-    assert!(number_before(&told, " rolled forward by reading") >= 1, "{told}");
-    assert!(number_before(&told, " rolled back by reading") >= 1, "{told}");
-    told
+    assert!(number_before(&report, " rolled forward by reading") >= 1, "{report}");
+    assert!(number_before(&report, " rolled back by reading") >= 1, "{report}");
+    report
 }
 
 /// The number in `… 8 row locks<what>`.
-fn number_before(told: &str, what: &str) -> u64 {
-    let line =
-        told.lines().find(|line| line.ends_with(what)).unwrap_or_else(|| panic!("no line ends in {what:?}: {told}"));
+fn number_before(report: &str, what: &str) -> u64 {
+    let line = report
+        .lines()
+        .find(|line| line.ends_with(what))
+        .unwrap_or_else(|| panic!("no line ends in {what:?}: {report}"));
     line.split_whitespace().find_map(|word| word.parse().ok()).unwrap()
 }
 
-/// The program gave up with one line of error; the answer is that line.
-fn refused(output: &Output) -> String {
+/// Asserts that the program failed with an error of one line, and returns that line.
+fn error_of(output: &Output) -> String {
     let errors = text(&output.stderr);
-    let what_is_no_store = Some(5);
-    let failed = [Some(1), what_is_no_store].contains(&output.status.code());
+    let not_a_store = Some(5);
+    let failed = [Some(1), not_a_store].contains(&output.status.code());
     assert!(failed, "{}: {}{errors}", output.status, text(&output.stdout));
     assert_eq!(errors.lines().count(), 1, "{errors}");
     errors.strip_prefix("error: ").unwrap_or_else(|| panic!("no error: {errors}")).trim_end().to_owned()
 }
 
 #[test]
-fn json_lines_with_a_record_that_comes_twice() {
+fn json_lines_with_a_duplicate_key() {
     let temp = Folder::new();
-    let told = all_seen(&run(&temp, &["--input", &temp.file("people.jsonl", JSON)]));
-    assert!(told.contains("JSON lines; key: id; index by: team"), "{told}");
-    assert!(told.contains("6 records (5 new, 1 replacing another)"), "{told}");
-    assert!(told.contains("5 records and 5 entries of the index match exactly"), "{told}");
-    assert_eq!(temp.entries(), 1, "the store's folder is still there");
+    let report = passes(&run(&temp, &["--input", &temp.file("people.jsonl", JSON)]));
+    assert!(report.contains("JSON lines; key: id; index: team"), "{report}");
+    assert!(report.contains("6 records (5 new, 1 replaced)"), "{report}");
+    assert!(report.contains("5 records and 5 entries of the index match exactly"), "{report}");
+    assert_eq!(temp.entries(), 1, "the directory of the store remains");
 }
 
 #[test]
 fn tab_separated_values() {
     let temp = Folder::new();
-    let told = all_seen(&run(&temp, &["--input", &temp.file("cities.tsv", TSV)]));
-    assert!(told.contains("tab-separated values; key: name; index by: country"), "{told}");
-    assert!(told.contains("3 records (3 new"), "{told}");
+    let report = passes(&run(&temp, &["--input", &temp.file("cities.tsv", TSV)]));
+    assert!(report.contains("tab-separated values; key: name; index: country"), "{report}");
+    assert!(report.contains("3 records (3 new"), "{report}");
 }
 
 #[test]
-fn a_debian_package_list_and_other_fields() {
+fn a_debian_package_list_and_named_fields() {
     let temp = Folder::new();
     let list = temp.file("Packages", PACKAGES);
-    let told = all_seen(&run(&temp, &["--input", &list]));
-    assert!(told.contains("Debian package list; key: Package; index by: Section"), "{told}");
-    assert!(told.contains("3 records (2 new, 1 replacing another)"), "{told}");
-    let told = all_seen(&run(&temp, &["--input", &list, "--key", "Version", "--index-field", "Package"]));
-    assert!(told.contains("key: Version; index by: Package"), "{told}");
+    let report = passes(&run(&temp, &["--input", &list]));
+    assert!(report.contains("Debian package list; key: Package; index: Section"), "{report}");
+    assert!(report.contains("3 records (2 new, 1 replaced)"), "{report}");
+    let report = passes(&run(&temp, &["--input", &list, "--key-field", "Version", "--index-field", "Package"]));
+    assert!(report.contains("key: Version; index: Package"), "{report}");
 }
 
 #[test]
@@ -130,9 +132,9 @@ fn standard_input() {
     let temp = Folder::new();
     let mut child = demo(&temp.0, &["--input", "-", "--rows", "3"]).stdin(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(JSON.as_bytes()).unwrap();
-    let told = all_seen(&child.wait_with_output().unwrap());
-    assert!(told.contains("source: standard input"), "{told}");
-    assert!(told.contains("3 records (3 new"), "{told}");
+    let report = passes(&child.wait_with_output().unwrap());
+    assert!(report.contains("source: standard input"), "{report}");
+    assert!(report.contains("3 records (3 new"), "{report}");
 }
 
 #[test]
@@ -140,9 +142,9 @@ fn the_sample_in_a_folder_that_stays_twice() {
     let temp = Folder::new();
     let dir = temp.0.join("store").to_str().unwrap().to_owned();
     for _ in 0..2 {
-        let told = all_seen(&run(&temp, &["--source", "sample", "--dir", &dir, "--seed", "7"]));
-        assert!(told.contains("118 records (118 new"), "{told}");
-        assert!(told.contains(&format!("The store stays in {dir}.")), "{told}");
+        let report = passes(&run(&temp, &["--source", "sample", "--dir", &dir, "--seed", "7"]));
+        assert!(report.contains("118 records (118 new"), "{report}");
+        assert!(report.contains(&format!("The store is kept in {dir}.")), "{report}");
         assert!(temp.0.join("store/PERCOLITE").exists());
     }
     assert_eq!(temp.entries(), 1);
@@ -151,7 +153,7 @@ fn the_sample_in_a_folder_that_stays_twice() {
 #[test]
 fn a_temporary_folder_that_is_kept() {
     let temp = Folder::new();
-    all_seen(&run(&temp, &["--source", "sample", "--keep"]));
+    passes(&run(&temp, &["--source", "sample", "--keep"]));
     assert_eq!(temp.entries(), 1);
 }
 
@@ -161,7 +163,7 @@ fn input_that_cannot_be_read() {
     let broken = JSON.replacen("\"blue\"}", "\"blue\"", 1);
     let cases = [
         (temp.0.join("missing").to_str().unwrap().to_owned(), "cannot read "),
-        (temp.0.to_str().unwrap().to_owned(), "it is a folder"),
+        (temp.0.to_str().unwrap().to_owned(), "it is a directory"),
         (temp.file("broken.jsonl", broken), "line 2 of "),
         (temp.file("broken.tsv", format!("{TSV}Rome\tItaly\n")), "line 5 of "),
         (temp.file("latin1.tsv", b"name\tcountry\nK\xf6ln\tGermany\n"), "is not UTF-8"),
@@ -175,53 +177,53 @@ fn input_that_cannot_be_read() {
     ];
     let files = temp.entries();
     for (input, err) in cases {
-        let error = refused(&run(&temp, &["--input", &input]));
+        let error = error_of(&run(&temp, &["--input", &input]));
         assert!(error.contains(err), "{input}: {error}");
     }
-    assert_eq!(temp.entries(), files, "a store's folder is still there");
+    assert_eq!(temp.entries(), files, "the directory of a store remains");
 }
 
 #[test]
-fn records_that_cannot_be_read_are_left_out_if_so_wished() {
+fn bad_records_are_skipped_with_skip_bad() {
     let temp = Folder::new();
     let broken = JSON.replacen("\"blue\"}", "\"blue\"", 1);
-    let told = all_seen(&run(&temp, &["--skip-bad", "--input", &temp.file("broken.jsonl", broken)]));
-    assert!(told.contains("1 record left out"), "{told}");
-    assert!(told.contains("5 records (4 new"), "{told}");
+    let report = passes(&run(&temp, &["--skip-bad", "--input", &temp.file("broken.jsonl", broken)]));
+    assert!(report.contains("1 record skipped"), "{report}");
+    assert!(report.contains("5 records (4 new"), "{report}");
 }
 
 #[test]
-fn a_folder_with_something_else_is_left_alone() {
+fn a_directory_with_other_files_is_left_alone() {
     let temp = Folder::new();
     let precious = temp.file("precious.txt", "mine");
-    let error = refused(&run(&temp, &["--source", "sample", "--dir", temp.0.to_str().unwrap()]));
+    let error = error_of(&run(&temp, &["--source", "sample", "--dir", temp.0.to_str().unwrap()]));
     assert!(error.contains("not a percolite store"), "{error}");
     assert_eq!(std::fs::read_to_string(precious).unwrap(), "mine");
     assert_eq!(temp.entries(), 1);
 }
 
 #[test]
-fn a_store_of_somebody_is_left_alone() {
+fn a_store_with_other_data_is_left_alone() {
     let temp = Folder::new();
     let dir = temp.0.join("store");
     let store = percolite::Store::open(&dir).unwrap();
     let accounts = store.keyspace("accounts").unwrap();
     store.transact(|txn| txn.put(&accounts, "me", "rich")).unwrap();
     store.close().unwrap();
-    let error = refused(&run(&temp, &["--source", "sample", "--dir", dir.to_str().unwrap()]));
-    assert!(error.contains("holds other data"), "{error}");
+    let error = error_of(&run(&temp, &["--source", "sample", "--dir", dir.to_str().unwrap()]));
+    assert!(error.contains("has other data"), "{error}");
     let store = percolite::Store::open(&dir).unwrap();
     let accounts = store.existing_keyspace("accounts").unwrap();
     assert_eq!(store.snapshot().unwrap().get(&accounts, "me").unwrap().unwrap(), b"rich");
 }
 
 #[test]
-fn command_lines_that_make_no_sense() {
+fn invalid_command_lines_are_refused() {
     let temp = Folder::new();
     for arguments in [&["--seconds", "0"][..], &["--rows", "0"], &["--source", "web"], &["--colour"], &["story"]] {
         assert_eq!(run(&temp, arguments).status.code(), Some(2), "{arguments:?}");
     }
-    let error = refused(&run(&temp, &["--source", "sample", "--index-field", "smell"]));
+    let error = error_of(&run(&temp, &["--source", "sample", "--index-field", "smell"]));
     assert!(
         error.contains("--index-field smell: the records have no such field; the first one has category"),
         "{error}"
@@ -230,7 +232,7 @@ fn command_lines_that_make_no_sense() {
 }
 
 #[test]
-fn output_that_nobody_reads_ends_it_quietly() {
+fn a_closed_output_ends_the_demo_quietly() {
     let temp = Folder::new();
     let mut child = demo(&temp.0, &["--source", "sample"]).spawn().unwrap();
     drop(child.stdout.take());
@@ -261,12 +263,12 @@ fn a_writer_does_not_outlive_its_parent() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut orders = writer.stdin.take().unwrap();
-    writeln!(orders, r#"{{"after": false, "job": {{"from": "a", "to": [["b", 1]]}}}}"#).unwrap();
-    let mut said = String::new();
-    BufReader::new(writer.stdout.take().unwrap()).read_line(&mut said).unwrap();
-    assert_eq!(said, "locked, not committed\n");
+    let mut stdin = writer.stdin.take().unwrap();
+    writeln!(stdin, r#"{{"after": false, "txn": {{"from": "a", "to": [["b", 1]]}}}}"#).unwrap();
+    let mut line = String::new();
+    BufReader::new(writer.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "locked, not committed\n");
     assert_eq!(writer.try_wait().unwrap(), None);
-    drop(orders);
+    drop(stdin);
     assert_eq!(writer.wait().unwrap().code(), Some(1));
 }

@@ -1,10 +1,12 @@
-//! What durable commits cost where there is no store: a log, its syncs, and a sleep and a wake-up for each client.
+//! `bare-log`: durable commits without a store, as an upper bound for every store.
 //!
-//! Each client hands in as many bytes as a transfer leaves in a log, and goes on when they are durable. Whoever finds that nobody syncs
-//! does so at once; those who come meanwhile sleep, a thread syncs for all of them together, and one call wakes them. Nothing is read,
-//! checked or kept, and the log has all its room from the beginning. So this is about what the machine gives to clients that have
-//! a thread each, whatever they commit to. A store will hardly make more of it, and whoever is half as fast leaves no room for
-//! anybody who is four times as fast.
+//! Each client submits as many bytes as a transfer writes into a log, and waits until they are
+//! durable. A client that finds no sync running syncs itself. Clients that come during a sync
+//! sleep; a thread syncs for all of them together, and one call wakes them.
+//!
+//! Nothing is read, checked or stored, and the log is preallocated. So the result is the limit of
+//! the machine for clients with a thread each. No store is much faster, and no store can be more
+//! than twice as fast as one that reaches half of it.
 
 use std::fs::File;
 use std::io::{Seek as _, SeekFrom, Write as _};
@@ -16,52 +18,57 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use comfy_table::{CellAlignment, Table};
 use serde::Serialize;
 
-use crate::client::{Moment, Took};
-use crate::compare::{count, time};
+use crate::args::CommonArgs;
+use crate::client::{Elapsed, Stopwatch};
+use crate::format::{count, time};
 use crate::interrupt;
-use crate::options::Arguments;
 use crate::statistics::Spread;
 
-/// Beside the values of the two rows, about what a store's log has of a transfer.
-const MORE_BYTES: usize = 96;
-/// The log is begun again at its start when it is full.
+/// About what a store's log has of a transfer besides the two values.
+const LOG_OVERHEAD_BYTES: usize = 96;
+/// The log restarts at its beginning when it is full.
 const LOG_BYTES: usize = 64 << 20;
-/// Whoever waits for one sync must not be woken by the next one, nor the other way round.
-const BELLS: usize = 2;
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Two, so that a sync does not wake the clients that wait for the next one.
+const WAKE_SLOTS: usize = 2;
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What came out with so many clients.
+/// The results for one number of clients.
 #[derive(Serialize)]
 pub struct BareLog {
     pub clients: u64,
-    pub commits_a_second: Spread,
-    pub commits_a_sync: Spread,
-    /// Of the processor for each commit, in microseconds.
-    pub processor: Spread,
+    pub commits_per_second: Spread,
+    pub commits_per_sync: Spread,
+    /// Processor time per commit, in microseconds.
+    pub cpu: Spread,
 }
 
 /// `None` if the run was interrupted.
-pub fn run(clients: &[u64], arguments: &Arguments) -> Result<Option<Vec<BareLog>>> {
-    let (scratch, conditions) = (arguments.scratch()?, arguments.conditions());
+pub fn run(clients: &[u64], args: &CommonArgs) -> Result<Option<Vec<BareLog>>> {
+    let (scratch, conditions) = (args.scratch_dir()?, args.conditions());
     let (warm_up, measured) =
         (Duration::from_millis(conditions.warm_up_millis), Duration::from_millis(conditions.millis));
     let mut rounds = vec![Vec::new(); clients.len()];
-    for _ in 0..arguments.rounds() {
+    for _ in 0..args.rounds() {
         for (&clients, measurements) in clients.iter().zip(&mut rounds) {
             let log = scratch.path("log");
-            let commit_bytes = 2 * conditions.value_bytes + MORE_BYTES;
+            let commit_bytes = 2 * conditions.value_bytes + LOG_OVERHEAD_BYTES;
             let Some(one) = measure(clients, &log, commit_bytes, warm_up, measured)? else { return Ok(None) };
             std::fs::remove_file(&log)?;
             measurements.push(one);
         }
     }
-    let of_all = |measurements: &[Measurement], of: fn(&Measurement) -> f64| {
-        Spread::of(measurements.iter().map(of).collect()).context("no round")
+    let spread_of = |measurements: &[Measurement], of: fn(&Measurement) -> f64| {
+        Spread::of(measurements.iter().map(of).collect()).context("no rounds")
     };
     let summarize = |(&clients, measurements): (&u64, &Vec<Measurement>)| {
-        let commits_a_second = of_all(measurements, Measurement::a_second)?;
-        let processor = of_all(measurements, Measurement::processor)?;
-        Ok(BareLog { clients, commits_a_second, commits_a_sync: of_all(measurements, Measurement::a_sync)?, processor })
+        let commits_per_second = spread_of(measurements, Measurement::commits_per_second)?;
+        let cpu = spread_of(measurements, Measurement::cpu)?;
+        Ok(BareLog {
+            clients,
+            commits_per_second,
+            commits_per_sync: spread_of(measurements, Measurement::commits_per_sync)?,
+            cpu,
+        })
     };
     clients.iter().zip(&rounds).map(summarize).collect::<Result<_>>().map(Some)
 }
@@ -70,20 +77,20 @@ pub fn run(clients: &[u64], arguments: &Arguments) -> Result<Option<Vec<BareLog>
 struct Measurement {
     commits: u64,
     syncs: u64,
-    took: Took,
+    elapsed: Elapsed,
 }
 
-#[allow(clippy::cast_precision_loss, reason = "figures for people")]
+#[allow(clippy::cast_precision_loss, reason = "approximate statistics")]
 impl Measurement {
-    fn a_second(&self) -> f64 {
-        self.commits as f64 / self.took.time.as_secs_f64()
+    fn commits_per_second(&self) -> f64 {
+        self.commits as f64 / self.elapsed.time.as_secs_f64()
     }
 
-    fn processor(&self) -> f64 {
-        self.took.processor.as_secs_f64() * 1e6 / self.commits as f64
+    fn cpu(&self) -> f64 {
+        self.elapsed.cpu.as_secs_f64() * 1e6 / self.commits as f64
     }
 
-    fn a_sync(&self) -> f64 {
+    fn commits_per_sync(&self) -> f64 {
         self.commits as f64 / self.syncs.max(1) as f64
     }
 }
@@ -94,10 +101,10 @@ struct Counts {
     syncs: u64,
 }
 
-/// Where commits go.
+/// The log file.
 struct Log {
     file: File,
-    room: usize,
+    capacity: usize,
     written: usize,
     commit_bytes: usize,
     bytes: Vec<u8>,
@@ -105,17 +112,17 @@ struct Log {
 
 impl Log {
     fn new(path: &Path, commit_bytes: usize, clients: u64) -> Result<Self> {
-        let room = LOG_BYTES.max(usize::try_from(clients)? * commit_bytes);
-        let mut file = File::create(path).with_context(|| format!("cannot make {}", path.display()))?;
-        file.write_all(&vec![0; room])?;
+        let capacity = LOG_BYTES.max(usize::try_from(clients)? * commit_bytes);
+        let mut file = File::create(path).with_context(|| format!("cannot create {}", path.display()))?;
+        file.write_all(&vec![0; capacity])?;
         file.sync_all()?;
         file.seek(SeekFrom::Start(0))?;
-        Ok(Self { file, room, written: 0, commit_bytes, bytes: Vec::new() })
+        Ok(Self { file, capacity, written: 0, commit_bytes, bytes: Vec::new() })
     }
 
     fn append(&mut self, commits: usize) -> std::io::Result<()> {
         self.bytes.resize(commits * self.commit_bytes, 1);
-        if self.written + self.bytes.len() > self.room {
+        if self.written + self.bytes.len() > self.capacity {
             self.written = 0;
             self.file.seek(SeekFrom::Start(0))?;
         }
@@ -127,45 +134,45 @@ impl Log {
 
 #[derive(Default)]
 struct State {
-    /// How many have handed in something that is not in the log.
+    /// The submitted commits that are not in the log yet.
     waiting: usize,
     is_syncing: bool,
-    /// How many syncs have begun, and how many of them have ended.
-    begun: usize,
-    ended: usize,
+    /// The numbers of started and finished syncs.
+    started: usize,
+    finished: usize,
     counts: Counts,
-    is_over: bool,
+    stopped: bool,
 }
 
-/// What clients and the syncing thread have in common.
+/// What the clients and the sync thread share.
 struct Commits {
     state: Mutex<State>,
-    /// Whoever syncs has it.
+    /// Locked by the thread that syncs.
     log: Mutex<Log>,
-    handed_in: Condvar,
-    synced: [Condvar; BELLS],
+    submitted: Condvar,
+    synced: [Condvar; WAKE_SLOTS],
 }
 
 impl Commits {
     fn new(log: Log) -> Self {
-        Self { state: Mutex::default(), log: Mutex::new(log), handed_in: Condvar::new(), synced: Default::default() }
+        Self { state: Mutex::default(), log: Mutex::new(log), submitted: Condvar::new(), synced: Default::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn end(&self) {
-        self.state().is_over = true;
-        self.handed_in.notify_all();
+    fn stop(&self) {
+        self.state().stopped = true;
+        self.submitted.notify_all();
         self.synced.iter().for_each(Condvar::notify_all);
     }
 
-    /// One client: one commit after the other.
-    fn commit_on_and_on(&self) -> Result<()> {
+    /// A client: one commit after the other.
+    fn commit_loop(&self) -> Result<()> {
         loop {
             let mut state = self.state();
-            if state.is_over {
+            if state.stopped {
                 return Ok(());
             }
             state.waiting += 1;
@@ -173,59 +180,59 @@ impl Commits {
                 self.sync(state)?;
                 continue;
             }
-            let sync = state.begun + 1;
-            let is_not_durable = |state: &mut State| state.ended < sync && !state.is_over;
-            drop(self.synced[sync % BELLS].wait_while(state, is_not_durable));
+            let sync = state.started + 1;
+            let is_not_durable = |state: &mut State| state.finished < sync && !state.stopped;
+            drop(self.synced[sync % WAKE_SLOTS].wait_while(state, is_not_durable));
         }
     }
 
-    /// The thread that syncs for those who came while somebody did.
-    fn sync_on_and_on(&self) -> Result<()> {
+    /// The sync thread: it syncs the commits that were submitted during another sync.
+    fn sync_loop(&self) -> Result<()> {
         loop {
-            let has_nothing = |state: &mut State| (state.waiting == 0 || state.is_syncing) && !state.is_over;
-            let state = self.handed_in.wait_while(self.state(), has_nothing).unwrap_or_else(PoisonError::into_inner);
-            if state.is_over {
+            let has_nothing = |state: &mut State| (state.waiting == 0 || state.is_syncing) && !state.stopped;
+            let state = self.submitted.wait_while(self.state(), has_nothing).unwrap_or_else(PoisonError::into_inner);
+            if state.stopped {
                 return Ok(());
             }
             self.sync(state)?;
         }
     }
 
-    /// Makes durable what has been handed in, by nobody else at the same time.
+    /// Makes the submitted commits durable; one thread at a time.
     fn sync(&self, mut state: MutexGuard<'_, State>) -> Result<()> {
         let commits = std::mem::take(&mut state.waiting);
-        state.begun += 1;
+        state.started += 1;
         state.is_syncing = true;
-        let sync = state.begun;
+        let sync = state.started;
         drop(state);
-        self.log.lock().unwrap_or_else(PoisonError::into_inner).append(commits).context("the log")?;
+        self.log.lock().unwrap_or_else(PoisonError::into_inner).append(commits).context("cannot write the log")?;
         let mut state = self.state();
-        state.ended = sync;
+        state.finished = sync;
         state.is_syncing = false;
         state.counts.syncs += 1;
         state.counts.commits += commits as u64;
         let more = state.waiting > 0;
         drop(state);
         if commits > 1 {
-            self.synced[sync % BELLS].notify_all();
+            self.synced[sync % WAKE_SLOTS].notify_all();
         }
         if more {
-            self.handed_in.notify_one();
+            self.submitted.notify_one();
         }
         Ok(())
     }
 }
 
-/// Whatever ends one of them, nobody else is to wait for it.
-struct Ends<'a>(&'a Commits);
+/// Stops all threads when one of them ends, also by a panic.
+struct StopOnDrop<'a>(&'a Commits);
 
-impl Drop for Ends<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
-        self.0.end();
+        self.0.stop();
     }
 }
 
-/// `None` if it was interrupted.
+/// `None` if the run was interrupted.
 fn measure(
     clients: u64,
     path: &Path,
@@ -236,56 +243,55 @@ fn measure(
     let commits = Commits::new(Log::new(path, commit_bytes, clients)?);
     std::thread::scope(|scope| {
         let commits = &commits;
-        let ends = Ends(commits);
+        let stop_on_drop = StopOnDrop(commits);
         let mut threads = vec![scope.spawn(|| {
-            let _ends = Ends(commits);
-            commits.sync_on_and_on()
+            let _stop_on_drop = StopOnDrop(commits);
+            commits.sync_loop()
         })];
         threads.extend((0..clients).map(|_| {
             scope.spawn(|| {
-                let _ends = Ends(commits);
-                commits.commit_on_and_on()
+                let _stop_on_drop = StopOnDrop(commits);
+                commits.commit_loop()
             })
         }));
         sleep(warm_up, commits);
-        let (began, before) = (Moment::now(), commits.state().counts);
+        let (started, before) = (Stopwatch::now(), commits.state().counts);
         sleep(measured, commits);
-        let (took, after) = (began.took(), commits.state().counts);
-        drop(ends);
+        let (elapsed, after) = (started.elapsed(), commits.state().counts);
+        drop(stop_on_drop);
         for thread in threads {
             thread.join().map_err(|_| anyhow!("a thread panicked"))??;
         }
-        ensure!(after.commits > before.commits || interrupt::came(), "no commit became durable");
+        ensure!(after.commits > before.commits || interrupt::interrupted(), "no commit became durable");
         let (commits, syncs) = (after.commits - before.commits, after.syncs - before.syncs);
-        Ok((!interrupt::came()).then_some(Measurement { commits, syncs, took }))
+        Ok((!interrupt::interrupted()).then_some(Measurement { commits, syncs, elapsed }))
     })
 }
 
-/// So long, or until the run is interrupted or there is nothing to wait for.
+/// Sleeps for the duration, or until the run is interrupted or a thread has failed.
 fn sleep(duration: Duration, commits: &Commits) {
-    let began = Instant::now();
-    while !interrupt::came() && !commits.state().is_over {
-        let left = duration.saturating_sub(began.elapsed());
+    let started = Instant::now();
+    while !interrupt::interrupted() && !commits.state().stopped {
+        let left = duration.saturating_sub(started.elapsed());
         if left.is_zero() {
             return;
         }
-        std::thread::sleep(left.min(LOOK_EVERY));
+        std::thread::sleep(left.min(POLL_INTERVAL));
     }
 }
 
-/// As people read it.
 pub fn show(all: &[BareLog]) -> Table {
     let mut table = Table::new();
     table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
-    table.set_header(["clients", "commits a second", "least..greatest", "commits a sync", "processor"]);
+    table.set_header(["clients", "commits/s", "min..max", "commits/sync", "cpu/commit"]);
     for one in all {
-        let Spread { median, least, greatest } = one.commits_a_second;
+        let Spread { median, min, max } = one.commits_per_second;
         table.add_row([
             one.clients.to_string(),
             count(median),
-            format!("{}..{}", count(least), count(greatest)),
-            format!("{:.1}", one.commits_a_sync.median),
-            time(one.processor.median),
+            format!("{}..{}", count(min), count(max)),
+            format!("{:.1}", one.commits_per_sync.median),
+            time(one.cpu.median),
         ]);
     }
     table.column_iter_mut().for_each(|column| column.set_cell_alignment(CellAlignment::Right));
@@ -297,35 +303,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_sync_serves_a_commit_of_each_client_at_most() {
-        let folder = tempfile::tempdir().unwrap();
+    fn a_sync_covers_at_most_one_commit_per_client() {
+        let dir = tempfile::tempdir().unwrap();
         for clients in [1, 8] {
             let (warm_up, measured) = (Duration::from_millis(20), Duration::from_millis(200));
-            let one = measure(clients, &folder.path().join("log"), 300, warm_up, measured).unwrap().unwrap();
+            let one = measure(clients, &dir.path().join("log"), 300, warm_up, measured).unwrap().unwrap();
             assert!(one.syncs > 0);
             assert!((one.syncs..=one.syncs * clients).contains(&one.commits), "{clients}: {one:?}");
         }
     }
 
     #[test]
-    fn a_log_that_cannot_be_made_is_told() {
-        let folder = tempfile::tempdir().unwrap();
-        let missing = folder.path().join("missing").join("log");
+    fn a_missing_directory_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let missing = dir.path().join("missing").join("log");
         assert!(measure(1, &missing, 300, Duration::ZERO, Duration::ZERO).is_err());
     }
 
     #[test]
-    fn nobody_waits_for_a_log_that_failed() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("log");
+    fn a_failed_log_stops_all_clients() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
         let mut log = Log::new(&path, 300, 4).unwrap();
-        // It cannot be written to.
+        // Read-only, so writes fail.
         log.file = File::open(&path).unwrap();
         let commits = Commits::new(log);
         std::thread::scope(|scope| {
             let run = || {
-                let _ends = Ends(&commits);
-                commits.commit_on_and_on()
+                let _stop_on_drop = StopOnDrop(&commits);
+                commits.commit_loop()
             };
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(run)).collect();
             let failed = threads.into_iter().filter_map(|thread| thread.join().unwrap().err()).count();

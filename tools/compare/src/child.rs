@@ -1,4 +1,7 @@
-//! A cell's own process: what it uses is its own, and what it does to itself is its own misfortune.
+//! The process of a measurement.
+//!
+//! Each measurement has a process of its own, so that memory, processor time and written bytes are
+//! that measurement's, and a crash fails only it.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -12,93 +15,95 @@ use tempfile::TempDir;
 use crate::interrupt;
 use crate::spec::{Outcome, Spec};
 
-const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// How much of what a process said on its way out is kept.
-const LAST_WORDS: usize = 500;
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// How much of the standard error of a failed process is reported.
+const STDERR_TAIL_CHARS: usize = 500;
 
-/// Where cells have their folders. It goes with this, also when the run is interrupted.
-pub struct Scratch {
-    folder: TempDir,
-    /// How long a process may take.
-    limit: Duration,
+/// The temporary directory of a run. Dropping this removes it, also after an interrupt.
+pub struct ScratchDir {
+    dir: TempDir,
+    /// The limit of one process.
+    timeout: Duration,
 }
 
-impl Scratch {
-    /// In this folder, or in the system's for temporary ones.
-    pub fn new(within: Option<&Path>, limit: Duration) -> Result<Self> {
+impl ScratchDir {
+    /// Created in this directory, by default in the system's temporary directory.
+    pub fn new(within: Option<&Path>, timeout: Duration) -> Result<Self> {
         let within = within.map_or_else(std::env::temp_dir, Path::to_owned);
-        let folder = tempfile::Builder::new()
+        let dir = tempfile::Builder::new()
             .prefix("percolite-compare-")
             .tempdir_in(&within)
-            .with_context(|| format!("cannot make a folder in {}", within.display()))?;
-        Ok(Self { folder, limit })
+            .with_context(|| format!("cannot create a directory in {}", within.display()))?;
+        Ok(Self { dir, timeout })
     }
 
-    /// Measures a cell. `None` if the run was interrupted.
+    /// Runs one measurement. `None` if the run was interrupted.
     pub fn run(&self, spec: &Spec) -> Result<Option<Outcome>> {
         self.run_with(spec, &[])
     }
 
-    /// The same under a command that runs another, such as strace.
+    /// The same under a wrapper command, such as strace.
     pub fn run_with(&self, spec: &Spec, command: &[&str]) -> Result<Option<Outcome>> {
-        let (store, told, said) = (self.path("store"), self.path("outcome"), self.path("said"));
+        let (store, result_file, stderr_file) = (self.path("store"), self.path("result"), self.path("stderr"));
         let program = std::env::current_exe().context("cannot find this program")?;
-        let mut words = command.iter().map(std::ffi::OsStr::new).chain([program.as_os_str()]);
-        let mut start = Command::new(words.next().context("no command")?);
-        start.args(words).arg("cell").arg(serde_json::to_string(spec)?).arg(&store);
-        start.stdin(Stdio::null()).stdout(File::create(&told)?).stderr(File::create(&said)?);
+        let mut command_line = command.iter().map(std::ffi::OsStr::new).chain([program.as_os_str()]);
+        let mut start = Command::new(command_line.next().context("the command is empty")?);
+        start.args(command_line).arg("measure").arg(serde_json::to_string(spec)?).arg(&store);
+        start.stdin(Stdio::null()).stdout(File::create(&result_file)?).stderr(File::create(&stderr_file)?);
         let mut child = start.spawn().with_context(|| format!("cannot run {}", start.get_program().display()))?;
-        let ended = self.wait(&mut child)?;
-        let outcome = ended.map(|ended| self.outcome(&ended, &told, &said));
+        let exit = self.wait(&mut child)?;
+        let outcome = exit.map(|exit| self.outcome(&exit, &result_file, &stderr_file));
         if store.exists() {
             fs::remove_dir_all(&store).with_context(|| format!("cannot remove {}", store.display()))?;
         }
         Ok(outcome)
     }
 
-    /// A file or folder in it.
+    /// A path in it.
     pub fn path(&self, name: &str) -> std::path::PathBuf {
-        self.folder.path().join(name)
+        self.dir.path().join(name)
     }
 
-    fn wait(&self, child: &mut Child) -> Result<Option<Ended>> {
-        let began = Instant::now();
+    fn wait(&self, child: &mut Child) -> Result<Option<ChildExit>> {
+        let started = Instant::now();
         loop {
             if let Some(status) = child.try_wait()? {
-                // A signal from the terminal reaches the child as well.
-                return Ok(if interrupt::came() { None } else { Some(Ended::ByItself(status.to_string())) });
+                // The terminal sends a signal to the child as well.
+                return Ok(if interrupt::interrupted() { None } else { Some(ChildExit::Exited(status.to_string())) });
             }
-            let is_late = began.elapsed() > self.limit;
-            if is_late || interrupt::came() {
+            let timed_out = started.elapsed() > self.timeout;
+            if timed_out || interrupt::interrupted() {
                 child.kill()?;
                 child.wait()?;
-                return Ok(if is_late { Some(Ended::Late) } else { None });
+                return Ok(if timed_out { Some(ChildExit::TimedOut) } else { None });
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
-    fn outcome(&self, ended: &Ended, told: &Path, said: &Path) -> Outcome {
-        match ended {
-            Ended::Late => Outcome::Failed(format!("took more than {:?}", self.limit)),
-            Ended::ByItself(status) => fs::read_to_string(told)
+    fn outcome(&self, exit: &ChildExit, result_file: &Path, stderr_file: &Path) -> Outcome {
+        match exit {
+            ChildExit::TimedOut => Outcome::Failed(format!("it did not end within {:?}", self.timeout)),
+            ChildExit::Exited(status) => fs::read_to_string(result_file)
                 .ok()
-                .and_then(|told| serde_json::from_str(&told).ok())
-                .unwrap_or_else(|| Outcome::Failed(format!("ended with {status}: {}", last_words(said)))),
+                .and_then(|result| serde_json::from_str(&result).ok())
+                .unwrap_or_else(|| {
+                    Outcome::Failed(format!("the process ended with {status}: {}", stderr_tail(stderr_file)))
+                }),
         }
     }
 }
 
-enum Ended {
-    /// With this status.
-    ByItself(String),
-    Late,
+enum ChildExit {
+    /// The status as text.
+    Exited(String),
+    TimedOut,
 }
 
-fn last_words(said: &Path) -> String {
+fn stderr_tail(stderr_file: &Path) -> String {
     let mut bytes = Vec::new();
-    let _ = File::open(said).map(|mut file| file.read_to_end(&mut bytes));
+    let _ = File::open(stderr_file).map(|mut file| file.read_to_end(&mut bytes));
     let text = String::from_utf8_lossy(&bytes);
-    let from = text.char_indices().rev().nth(LAST_WORDS).map_or(0, |(at, _)| at);
+    let from = text.char_indices().rev().nth(STDERR_TAIL_CHARS).map_or(0, |(at, _)| at);
     text[from..].trim().replace('\n', " | ")
 }

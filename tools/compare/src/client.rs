@@ -1,8 +1,8 @@
-//! One client: repeats its work, counts, and takes times.
+//! One client thread: repeats its operation, counts, and measures latencies.
 //!
-//! All clients begin together. What happens while the store warms up is not counted among the operations, but its commits
-//! and bytes are known, since the sums at the end include them. Writes are timed one by one; of reads, which take less than
-//! looking at the clock twice in some stores, every 32nd.
+//! All clients start together. Operations of the warm-up are not counted, but its commits and bytes
+//! are, because the verification compares them with the rows. Each write is timed. Of reads only
+//! every 32nd is, because reading the clock twice takes longer than a read in some stores.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -11,94 +11,96 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use hdrhistogram::Histogram;
 
-use crate::dice::Dice;
+use crate::generator::Rng;
 use crate::peer::{Session, Write};
-use crate::usage;
+use crate::process_usage;
 
-const READS_A_SAMPLE: u64 = 32;
+const READS_PER_SAMPLE: u64 = 32;
 const SIGNIFICANT_DIGITS: u8 = 3;
 
 const WARMING_UP: u8 = 0;
 const MEASURING: u8 = 1;
-const OVER: u8 = 2;
+const STOPPED: u8 = 2;
 
-/// What all clients go by.
-pub struct Course {
+/// The phases of a run, shared by all clients: warm-up, measurement, end.
+pub struct Phases {
     phase: AtomicU8,
     start: Barrier,
-    /// How many operations each client does, if it is not for a time.
+    /// The number of operations of each client, instead of a duration.
     operations: Option<u64>,
 }
 
-impl Course {
-    /// `operations` of each client, or until it is over.
+impl Phases {
+    /// With `operations` each client stops after that number, without a warm-up.
     pub fn new(clients: usize, operations: Option<u64>) -> Self {
         let phase = if operations.is_some() { MEASURING } else { WARMING_UP };
         Self { phase: AtomicU8::new(phase), start: Barrier::new(clients + 1), operations }
     }
 
-    /// Waits for all clients and lets them run. Returns when they began to be measured and, if they run for a time, what it took.
-    pub fn direct(&self, warm: Duration, measured: Duration) -> (Moment, Option<Took>) {
+    /// Starts all clients when they are ready. Returns the start of the measurement and, if it has
+    /// a duration, what it took.
+    pub fn run(&self, warm: Duration, measured: Duration) -> (Stopwatch, Option<Elapsed>) {
         self.start.wait();
         if self.operations.is_some() {
-            return (Moment::now(), None);
+            return (Stopwatch::now(), None);
         }
         std::thread::sleep(warm);
-        // Not if a client has failed meanwhile.
+        // A client that has failed may have stopped the run.
         let _ = self.phase.compare_exchange(WARMING_UP, MEASURING, Ordering::Relaxed, Ordering::Relaxed);
-        let began = Moment::now();
+        let started = Stopwatch::now();
         std::thread::sleep(measured);
-        self.phase.store(OVER, Ordering::Relaxed);
-        (began, Some(began.took()))
+        self.phase.store(STOPPED, Ordering::Relaxed);
+        (started, Some(started.elapsed()))
     }
 }
 
-/// When something began.
+/// The start of a measurement: wall clock and processor time.
 #[derive(Clone, Copy)]
-pub struct Moment {
+pub struct Stopwatch {
     at: Instant,
-    processor: Duration,
+    cpu: Duration,
 }
 
-/// What it took.
+/// The duration of a measurement.
 #[derive(Clone, Copy, Debug)]
-pub struct Took {
+pub struct Elapsed {
     pub time: Duration,
-    /// Of the processor, for all threads.
-    pub processor: Duration,
+    /// Processor time of all threads.
+    pub cpu: Duration,
 }
 
-impl Moment {
+impl Stopwatch {
     pub fn now() -> Self {
-        Self { at: Instant::now(), processor: usage::processor() }
+        Self { at: Instant::now(), cpu: process_usage::cpu_time() }
     }
 
-    pub fn took(self) -> Took {
-        Took { time: self.at.elapsed(), processor: usage::processor().saturating_sub(self.processor) }
+    pub fn elapsed(self) -> Elapsed {
+        Elapsed { time: self.at.elapsed(), cpu: process_usage::cpu_time().saturating_sub(self.cpu) }
     }
 }
 
-/// What the clients did.
+/// The counts and latencies of one client, or the sum of all.
 pub struct Total {
-    /// Of what was measured.
+    /// Measured operations.
     pub operations: u64,
-    /// Attempts that came to nothing, of what was measured.
+    /// Aborted attempts of measured commits.
     pub aborts: u64,
-    /// Commits that were measured.
+    /// Measured commits.
     pub measured_commits: u64,
-    /// All that were acknowledged.
+    /// Acknowledged commits, including the warm-up.
     pub commits: u64,
-    /// Rows that were loaded.
+    /// Loaded rows.
     pub loaded: u64,
-    /// Those of them that were while others were measured. `None` where nobody loads beside others.
-    pub loaded_beside: Option<u64>,
-    /// Of keys and values in all acknowledged commits.
+    /// Rows that background clients have loaded during the measurement. `None` without such
+    /// clients.
+    pub concurrent_load: Option<u64>,
+    /// Bytes of keys and values in all acknowledged commits.
     pub bytes: u64,
-    /// In nanoseconds.
+    /// Latencies in nanoseconds.
     pub latencies: Histogram<u64>,
-    /// Of each measured commit.
+    /// Attempts of each measured commit.
     pub attempts: Histogram<u64>,
-    /// What was measured, client by client.
+    /// The measured operations of each client.
     pub by_client: Vec<u64>,
 }
 
@@ -110,7 +112,7 @@ impl Total {
             measured_commits: 0,
             commits: 0,
             loaded: 0,
-            loaded_beside: None,
+            concurrent_load: None,
             bytes: 0,
             latencies: Histogram::new(SIGNIFICANT_DIGITS)?,
             attempts: Histogram::new(SIGNIFICANT_DIGITS)?,
@@ -124,7 +126,7 @@ impl Total {
         self.measured_commits += other.measured_commits;
         self.commits += other.commits;
         self.loaded += other.loaded;
-        self.loaded_beside = sum(self.loaded_beside, other.loaded_beside);
+        self.concurrent_load = sum(self.concurrent_load, other.concurrent_load);
         self.bytes += other.bytes;
         self.latencies.add(&other.latencies)?;
         self.attempts.add(&other.attempts)?;
@@ -133,56 +135,55 @@ impl Total {
     }
 }
 
-/// Of those that there are.
 fn sum(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     one.into_iter().chain(other).reduce(|one, other| one + other)
 }
 
-/// One of them.
+/// One client.
 pub struct Client<'a> {
     pub number: u64,
-    /// Whether it does other work beside the clients that are counted.
-    pub is_extra: bool,
+    /// Whether it does other work, which is not measured.
+    pub is_background: bool,
     pub seed: u64,
-    pub dice: Dice,
+    pub rng: Rng,
     pub value_bytes: usize,
-    course: &'a Course,
+    phases: &'a Phases,
     has_started: bool,
     done: u64,
     total: Total,
 }
 
 impl<'a> Client<'a> {
-    pub fn new(number: u64, is_extra: bool, seed: u64, value_bytes: usize, course: &'a Course) -> Result<Self> {
+    pub fn new(number: u64, is_background: bool, seed: u64, value_bytes: usize, phases: &'a Phases) -> Result<Self> {
         Ok(Self {
             number,
-            is_extra,
+            is_background,
             seed,
-            dice: Dice::new(seed, number),
+            rng: Rng::new(seed, number),
             value_bytes,
-            course,
+            phases,
             has_started: false,
             done: 0,
             total: Total::new()?,
         })
     }
 
-    /// Waits until all are.
-    pub fn is_ready(&mut self) {
+    /// Waits until all clients are ready.
+    pub fn wait_start(&mut self) {
         if !self.has_started {
             self.has_started = true;
-            self.course.start.wait();
+            self.phases.start.wait();
         }
     }
 
-    /// Whether there is another operation to do.
-    pub fn goes_on(&mut self) -> bool {
-        self.is_ready();
-        self.course.operations.is_none_or(|all| self.done < all) && self.course.phase.load(Ordering::Relaxed) != OVER
+    /// Whether to run another operation.
+    pub fn should_continue(&mut self) -> bool {
+        self.wait_start();
+        self.phases.operations.is_none_or(|all| self.done < all) && self.phases.phase.load(Ordering::Relaxed) != STOPPED
     }
 
-    /// A transaction that writes so many rows of so many bytes each.
-    pub fn commits(
+    /// Runs a transaction that writes `rows` rows of `row_bytes` bytes each.
+    pub fn transact(
         &mut self,
         session: &mut impl Session,
         row_bytes: usize,
@@ -190,14 +191,14 @@ impl<'a> Client<'a> {
         mut work: impl FnMut(&mut dyn Write) -> Result<()>,
     ) -> Result<()> {
         let is_measured = self.is_measured();
-        let began = Instant::now();
+        let started = Instant::now();
         let mut attempts = 0;
         session.transact(&mut |txn| {
             attempts += 1;
             work(txn)
         })?;
         if is_measured {
-            self.time(began)?;
+            self.time(started)?;
             self.total.operations += 1;
             self.total.measured_commits += 1;
             self.total.aborts += attempts - 1;
@@ -209,62 +210,62 @@ impl<'a> Client<'a> {
         Ok(())
     }
 
-    /// Something that only reads.
-    pub fn reads(&mut self, read: impl FnOnce() -> Result<()>) -> Result<()> {
+    /// Runs a read-only operation.
+    pub fn read(&mut self, read: impl FnOnce() -> Result<()>) -> Result<()> {
         let is_measured = self.is_measured();
-        let is_sample = self.done.is_multiple_of(READS_A_SAMPLE);
-        let began = (is_measured && is_sample).then(Instant::now);
+        let is_sample = self.done.is_multiple_of(READS_PER_SAMPLE);
+        let started = (is_measured && is_sample).then(Instant::now);
         read()?;
-        if let Some(began) = began {
-            self.time(began)?;
+        if let Some(started) = started {
+            self.time(started)?;
         }
         self.total.operations += u64::from(is_measured);
         self.done += 1;
         Ok(())
     }
 
-    /// A load of so many rows and bytes, which counts as that many operations.
-    pub fn loads(&mut self, rows: u64, bytes: u64, load: impl FnOnce() -> Result<()>) -> Result<()> {
-        let began = Instant::now();
+    /// Runs a load. Each row counts as one operation.
+    pub fn load(&mut self, rows: u64, bytes: u64, load: impl FnOnce() -> Result<()>) -> Result<()> {
+        let started = Instant::now();
         load()?;
-        self.time(began)?;
+        self.time(started)?;
         self.total.operations += rows;
-        self.loaded(rows, bytes);
+        self.note_load(rows, bytes);
         Ok(())
     }
 
-    /// Notes a load that is not what is measured.
-    pub fn loaded(&mut self, rows: u64, bytes: u64) {
+    /// Counts a load that is not measured.
+    pub fn note_load(&mut self, rows: u64, bytes: u64) {
         self.done += 1;
         self.total.loaded += rows;
-        if self.is_extra {
+        if self.is_background {
             let measured = if self.is_measuring() { rows } else { 0 };
-            self.total.loaded_beside = sum(self.total.loaded_beside, Some(measured));
+            self.total.concurrent_load = sum(self.total.concurrent_load, Some(measured));
         }
         self.total.bytes += bytes;
     }
 
-    /// What it did; the others end, too, if it has failed.
+    /// Its counts. After a failure it stops the other clients as well.
     pub fn end(mut self, outcome: Result<()>) -> Result<Total> {
         if outcome.is_err() {
-            self.course.phase.store(OVER, Ordering::Relaxed);
+            self.phases.phase.store(STOPPED, Ordering::Relaxed);
         }
-        self.is_ready();
-        if !self.is_extra {
+        self.wait_start();
+        if !self.is_background {
             self.total.by_client.push(self.total.operations);
         }
         outcome.map(|()| self.total)
     }
 
     fn is_measured(&self) -> bool {
-        !self.is_extra && self.is_measuring()
+        !self.is_background && self.is_measuring()
     }
 
     fn is_measuring(&self) -> bool {
-        self.course.phase.load(Ordering::Relaxed) == MEASURING
+        self.phases.phase.load(Ordering::Relaxed) == MEASURING
     }
 
-    fn time(&mut self, began: Instant) -> Result<()> {
-        Ok(self.total.latencies.record(u64::try_from(began.elapsed().as_nanos())?.max(1))?)
+    fn time(&mut self, started: Instant) -> Result<()> {
+        Ok(self.total.latencies.record(u64::try_from(started.elapsed().as_nanos())?.max(1))?)
     }
 }

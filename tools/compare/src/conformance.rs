@@ -1,47 +1,47 @@
-//! What every peer must do for its figures to mean anything. Broken here, a comparison would be between different works.
+//! Tests that every store does the same work. If one did less, the comparison would be meaningless.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Result;
 
-use crate::dice::{Skew, key, number};
+use crate::fixtures;
+use crate::generator::{Skew, key, number};
 use crate::peer::{
-    Fjall, Kind, Lmdb, Optimistic, Peer, Percolite, Pessimistic, Plain, Proof, Read as _, Redb, Row, Session, Setup,
-    Sqlite, SurrealKv,
+    Fjall, Lmdb, Optimistic, Peer, Percolite, Pessimistic, Plain, Read as _, Redb, Row, Session, Sqlite, StoreConfig,
+    StoreKind, SurrealKv,
 };
 use crate::spec::{Conditions, Setting, Spec};
-use crate::testing;
 use crate::workload::{
-    BulkLoad, Bystanders, Counters, HotRow, How, Index, Mix, Reads, ReadsDuringLoad, TimeTravel, Transfers, Workload,
-    Ycsb,
+    BulkLoad, Bystanders, Counters, HotRow, Index, Mix, ReadKind, Reads, ReadsDuringLoad, TimeTravel, Transfers,
+    Workload, Ycsb,
 };
 
 const THREADS: u64 = 4;
 const INCREMENTS: u64 = 100;
-/// Of each client of a workload.
+/// The operations of each client of a workload.
 const OPERATIONS: u64 = 6;
 
-fn setup(folder: &std::path::Path, durable: bool, history: bool) -> Setup {
+fn config(dir: &std::path::Path, durable: bool, history: bool) -> StoreConfig {
     let (cache_bytes, write_buffer_bytes) = (16 << 20, 16 << 20);
-    Setup { folder: folder.join("store"), durable, cache_bytes, write_buffer_bytes, clients: 4, history }
+    StoreConfig { dir: dir.join("store"), durable, cache_bytes, write_buffer_bytes, clients: 4, history }
 }
 
 fn rows(numbers: std::ops::Range<u64>) -> impl Iterator<Item = Row> {
     numbers.map(|row| (key(row).to_vec(), key(row).to_vec()))
 }
 
-/// Loads, reads, scans; then the same after it was closed and opened again.
+/// Loads, reads and scans; then the same after reopening.
 fn reads_and_scans<P: Peer>(durable: bool) {
-    let folder = tempfile::tempdir().unwrap();
-    let setup = setup(folder.path(), durable, false);
-    let peer = P::open(&setup).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), durable, false);
+    let peer = P::open(&config).unwrap();
     let mut session = peer.session().unwrap();
     session.load(rows(0..500)).unwrap();
     session.load(rows(500..1000)).unwrap();
     drop(session);
     check(&peer);
     peer.close().unwrap();
-    let peer = P::open(&setup).unwrap();
+    let peer = P::open(&config).unwrap();
     check(&peer);
     peer.close().unwrap();
 }
@@ -75,11 +75,12 @@ fn check(peer: &impl Peer) {
     assert!(scan(1000, 10).is_empty());
 }
 
-/// Threads that add to one row lose none of it, and what a transaction has put is there after it, and not before.
+/// Concurrent increments of one row are all counted. An inserted row is absent before its
+/// transaction and present after it.
 fn transactions<P: Peer>(durable: bool) {
-    let folder = tempfile::tempdir().unwrap();
-    let setup = setup(folder.path(), durable, false);
-    let peer = P::open(&setup).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let config = config(dir.path(), durable, false);
+    let peer = P::open(&config).unwrap();
     peer.session().unwrap().load(rows(0..1)).unwrap();
     let attempts = AtomicU64::new(0);
     std::thread::scope(|scope| {
@@ -90,8 +91,8 @@ fn transactions<P: Peer>(durable: bool) {
                     let add = &mut |txn: &mut dyn crate::peer::Write| -> Result<()> {
                         attempts.fetch_add(1, Ordering::Relaxed);
                         let mut count = 0;
-                        assert!(txn.get_to_write(&key(0), &mut |value| count = number(value))?);
-                        // So that others come in between, where they can.
+                        assert!(txn.get_for_update(&key(0), &mut |value| count = number(value))?);
+                        // Lets other transactions interleave, if the store allows it.
                         std::thread::yield_now();
                         txn.put(&key(0), &key(count + 1))
                     };
@@ -103,13 +104,13 @@ fn transactions<P: Peer>(durable: bool) {
     assert!(attempts.into_inner() >= THREADS * INCREMENTS);
     let mut session = peer.session().unwrap();
     let mut insert = |txn: &mut dyn crate::peer::Write| -> Result<()> {
-        assert!(!txn.get_to_write(&key(1), &mut |_| ())?);
+        assert!(!txn.get_for_update(&key(1), &mut |_| ())?);
         txn.put(&key(1), &key(17))
     };
     session.transact(&mut insert).unwrap();
     drop(session);
     for peer in [Some(peer), None] {
-        let peer = peer.unwrap_or_else(|| P::open(&setup).unwrap());
+        let peer = peer.unwrap_or_else(|| P::open(&config).unwrap());
         let mut session = peer.session().unwrap();
         let reader = session.reader(None).unwrap();
         let mut seen = Vec::new();
@@ -121,10 +122,10 @@ fn transactions<P: Peer>(durable: bool) {
     }
 }
 
-/// Work that fails leaves nothing, and the next does not wait for it.
+/// A failed closure writes nothing, and the next transaction does not wait for it.
 fn failures<P: Peer>() {
-    let folder = tempfile::tempdir().unwrap();
-    let peer = P::open(&setup(folder.path(), true, false)).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let peer = P::open(&config(dir.path(), true, false)).unwrap();
     let mut session = peer.session().unwrap();
     session.load(rows(0..1)).unwrap();
     let mut fail = |txn: &mut dyn crate::peer::Write| -> Result<()> {
@@ -138,38 +139,38 @@ fn failures<P: Peer>() {
     assert_eq!(seen, [0, 1]);
 }
 
-/// Every workload that the store can do, a few times, with its own verification.
-fn workloads(store: Kind) {
+/// Every supported workload, a few operations, with its verification.
+fn workloads(store: StoreKind) {
     let skew = Skew::Zipf;
-    let reads = |how, rows| Workload::Reads(Reads { rows, how, skew });
+    let reads = |kind, rows| Workload::Reads(Reads { rows, kind, skew });
     let ycsb = |mix| Workload::Ycsb(Ycsb { mix, rows: 200 });
     let all = [
-        Workload::Transfers(Transfers { accounts: 10, touched: 4, skew }),
+        Workload::Transfers(Transfers { accounts: 10, rows_per_transfer: 4, skew }),
         Workload::Counters(Counters { counters: 3, skew: Skew::Uniform }),
-        Workload::Bystanders(Bystanders { others: 3 }),
+        Workload::Bystanders(Bystanders { contending: 3 }),
         Workload::Index(Index {}),
         Workload::BulkLoad(BulkLoad { rows: 25_000 }),
         Workload::ReadsDuringLoad(ReadsDuringLoad { rows: 200 }),
         Workload::TimeTravel(TimeTravel { rows: 1200 }),
         Workload::HotRow(HotRow { versions: 50 }),
-        reads(How::Get, 100),
-        reads(How::GetRecent, 100),
-        reads(How::MultiGet, 100),
-        reads(How::Scan, 100),
-        reads(How::LongScan, 10_000),
+        reads(ReadKind::Get, 100),
+        reads(ReadKind::GetRecent, 100),
+        reads(ReadKind::MultiGet, 100),
+        reads(ReadKind::Scan, 100),
+        reads(ReadKind::LongScan, 10_000),
     ];
     let mixes = [Mix::A, Mix::B, Mix::C, Mix::D, Mix::E, Mix::F].map(ycsb);
-    for work in all.into_iter().chain(mixes).filter(|work| work.suits(store)) {
+    for work in all.into_iter().chain(mixes).filter(|work| work.supports(store)) {
         for durable in [true, false] {
             let setting = Setting { work: work.clone(), clients: 3, durable };
-            // A number of operations and no time, which a busy machine could spend on something else.
-            let conditions = Conditions { operations: Some(OPERATIONS), ..testing::conditions() };
+            // A number of operations instead of a time, which may be too short on a busy machine.
+            let conditions = Conditions { operations: Some(OPERATIONS), ..fixtures::conditions() };
             let spec = Spec { setting, store, conditions, round: 1 };
-            let folder = tempfile::tempdir().unwrap();
-            let outcome = crate::cell::run(&spec, &folder.path().join("store"));
-            assert!(outcome.measured().is_some(), "{work} on {store:?}: {outcome:?}");
-            let measured = outcome.measured().unwrap();
-            // Those who do other work beside the clients are not counted.
+            let dir = tempfile::tempdir().unwrap();
+            let outcome = crate::measurement::run(&spec, &dir.path().join("store"));
+            assert!(outcome.metrics().is_some(), "{work} on {store:?}: {outcome:?}");
+            let measured = outcome.metrics().unwrap();
+            // Background clients are not counted.
             let sum = measured.by_client.iter().sum::<u64>();
             assert_eq!((measured.by_client.len(), sum), (3, measured.operations), "{work} on {store:?}");
         }
@@ -182,14 +183,14 @@ macro_rules! conforms {
             use super::*;
 
             #[test]
-            fn reads_what_was_loaded_in_order() {
+            fn loads_are_read_in_order() {
                 reads_and_scans::<$peer>(true);
                 reads_and_scans::<$peer>(false);
             }
 
             #[test]
-            fn loses_no_update_of_four_threads() {
-                if $kind != Kind::Rocks {
+            fn no_update_is_lost() {
+                if $kind != StoreKind::Rocks {
                     transactions::<$peer>(true);
                     transactions::<$peer>(false);
                     failures::<$peer>();
@@ -197,21 +198,20 @@ macro_rules! conforms {
             }
 
             #[test]
-            fn does_every_workload_and_its_sums_are_right() {
+            fn every_workload_is_verified() {
                 workloads($kind);
             }
         }
     };
 }
 
-conforms!(one_phase, Percolite<false>, Kind::Percolite);
-conforms!(two_phase, Percolite<true>, Kind::PercoliteTwoPhase);
-conforms!(proof, Proof, Kind::Proof);
-conforms!(rocks_optimistic, Optimistic, Kind::RocksOptimistic);
-conforms!(rocks_transaction, Pessimistic, Kind::RocksTransaction);
-conforms!(rocks, Plain, Kind::Rocks);
-conforms!(fjall, Fjall, Kind::Fjall);
-conforms!(redb, Redb, Kind::Redb);
-conforms!(lmdb, Lmdb, Kind::Lmdb);
-conforms!(sqlite, Sqlite, Kind::Sqlite);
-conforms!(surrealkv, SurrealKv, Kind::Surrealkv);
+conforms!(one_phase, Percolite<false>, StoreKind::Percolite);
+conforms!(two_phase, Percolite<true>, StoreKind::PercoliteTwoPhase);
+conforms!(rocks_optimistic, Optimistic, StoreKind::RocksOptimistic);
+conforms!(rocks_transaction, Pessimistic, StoreKind::RocksTransaction);
+conforms!(rocks, Plain, StoreKind::Rocks);
+conforms!(fjall, Fjall, StoreKind::Fjall);
+conforms!(redb, Redb, StoreKind::Redb);
+conforms!(lmdb, Lmdb, StoreKind::Lmdb);
+conforms!(sqlite, Sqlite, StoreKind::Sqlite);
+conforms!(surrealkv, SurrealKv, StoreKind::Surrealkv);

@@ -1,8 +1,8 @@
-//! The goals that percolite has set itself, measured line by line.
+//! `goals`: percolite's performance goals against other stores.
 //!
-//! This table is the whole definition: which work, against whom, and by how much. A line that names several stores is
-//! against each round's best of them; one that says "each" is as many lines. Where less is better, a goal is met from its bar
-//! downwards.
+//! [`table`] defines them all: the work, the baselines and the required ratio. With several
+//! baselines, each round takes its best one. Of written bytes less is better, so that ratio must be
+//! at most the required one.
 
 use std::cmp::Ordering;
 
@@ -10,48 +10,55 @@ use anyhow::Result;
 use comfy_table::{Cell, Color, Table};
 use serde::Serialize;
 
-use crate::dice::Skew;
-use crate::options::Arguments;
-use crate::peer::Kind;
-use crate::rounds::{self, Journal, Plan};
-use crate::spec::{Conditions, Measured, Setting};
-use crate::statistics::{Contestant, Outcomes, Spread};
-use crate::workload::{BulkLoad, HotRow, How, Reads, Transfers, Workload};
+use crate::args::CommonArgs;
+use crate::generator::Skew;
+use crate::peer::StoreKind;
+use crate::rounds::{self, Plan, ResultsFile};
+use crate::spec::{Conditions, Metrics, Setting};
+use crate::statistics::{Entry, Outcomes, Spread};
+use crate::workload::{BulkLoad, HotRow, ReadKind, Reads, Transfers, Workload};
 
-const OTHERS: [Kind; 4] = [Kind::Fjall, Kind::Redb, Kind::Lmdb, Kind::Sqlite];
-const PEERS: [Kind; 7] =
-    [Kind::RocksOptimistic, Kind::RocksTransaction, Kind::Fjall, Kind::Redb, Kind::Lmdb, Kind::Sqlite, Kind::Surrealkv];
+const OTHER_PEERS: [StoreKind; 4] = [StoreKind::Fjall, StoreKind::Redb, StoreKind::Lmdb, StoreKind::Sqlite];
+const PEERS: [StoreKind; 7] = [
+    StoreKind::RocksOptimistic,
+    StoreKind::RocksTransaction,
+    StoreKind::Fjall,
+    StoreKind::Redb,
+    StoreKind::Lmdb,
+    StoreKind::Sqlite,
+    StoreKind::Surrealkv,
+];
 const MANY_VERSIONS: u64 = 1_000_000;
 
-/// One line.
+/// One goal.
 pub struct Goal {
     pub work: String,
     pub against: String,
     pub required: f64,
     pub stretch: f64,
-    figure: Figure,
-    ours: Contestant,
-    theirs: Vec<Contestant>,
+    metric: Metric,
+    subject: Entry,
+    baselines: Vec<Entry>,
 }
 
-/// What is compared.
+/// The compared metric.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Figure {
-    /// Operations a second.
+enum Metric {
+    /// Operations per second.
     Rate,
-    /// Bytes that the disk was sent for each byte committed: less is better.
+    /// Bytes written to the disk per committed byte: less is better.
     Written,
 }
 
-impl Figure {
-    fn of(self, measured: &Measured) -> Option<f64> {
+impl Metric {
+    fn of(self, measured: &Metrics) -> Option<f64> {
         match self {
             Self::Rate => Some(measured.rate),
-            Self::Written => measured.disk_per_byte.or(measured.dirtied_per_byte),
+            Self::Written => measured.write_amplification.or(measured.dirtied_amplification),
         }
     }
 
-    /// The order of two ratios, the better one last.
+    /// Orders two ratios, the better one last.
     fn order(self, one: f64, other: f64) -> Ordering {
         match self {
             Self::Rate => one.total_cmp(&other),
@@ -61,63 +68,66 @@ impl Figure {
 }
 
 impl Goal {
-    fn new(setting: Setting, against: &str, theirs: &[Kind], required: f64, stretch: f64) -> Self {
+    fn new(setting: Setting, against: &str, baselines: &[StoreKind], required: f64, stretch: f64) -> Self {
         Self {
             work: setting.to_string(),
             against: against.to_owned(),
             required,
             stretch,
-            figure: Figure::Rate,
-            ours: Contestant { setting: setting.clone(), store: Kind::Percolite },
-            theirs: theirs.iter().map(|&store| Contestant { setting: setting.clone(), store }).collect(),
+            metric: Metric::Rate,
+            subject: Entry { setting: setting.clone(), store: StoreKind::Percolite },
+            baselines: baselines.iter().map(|&store| Entry { setting: setting.clone(), store }).collect(),
         }
     }
 }
 
-/// The table.
+/// All goals.
 pub fn table() -> Vec<Goal> {
-    let surrealkv = &[Kind::Surrealkv];
+    let surrealkv = &[StoreKind::Surrealkv];
     let best = "the best peer";
     let mut goals = vec![
-        Goal::new(transfer(true, 2, 10_000, 1), "RocksDB TransactionDB", &[Kind::RocksTransaction], 0.95, 1.1),
+        Goal::new(transfer(true, 2, 10_000, 1), "RocksDB TransactionDB", &[StoreKind::RocksTransaction], 0.95, 1.1),
         Goal::new(transfer(true, 2, 10_000, 16), "surrealkv", surrealkv, 1.1, 1.3),
         Goal::new(transfer(true, 2, 10_000, 64), "surrealkv", surrealkv, 1.3, 1.8),
     ];
     for clients in [16, 64] {
-        let one = |store: Kind| Goal::new(transfer(true, 2, 10_000, clients), store.name(), &[store], 4.0, 6.0);
-        goals.extend(OTHERS.map(one));
+        let one = |store: StoreKind| Goal::new(transfer(true, 2, 10_000, clients), store.name(), &[store], 4.0, 6.0);
+        goals.extend(OTHER_PEERS.map(one));
     }
     goals.extend([16, 64].map(|clients| Goal::new(transfer(true, 2, 10, clients), best, &PEERS, 6.0, 12.0)));
     goals.push(Goal::new(transfer(true, 4, 100, 64), best, &PEERS, 4.0, 7.0));
-    let by_zipf = Transfers { accounts: 10_000, touched: 2, skew: Skew::Zipf };
+    let by_zipf = Transfers { accounts: 10_000, rows_per_transfer: 2, skew: Skew::Zipf };
     goals.push(Goal::new(setting(Workload::Transfers(by_zipf), true, 64), best, &PEERS, 4.0, 7.0));
     goals.extend([1, 16].map(|clients| Goal::new(transfer(false, 2, 10_000, clients), best, &PEERS, 2.5, 4.0)));
 
     let mut written =
-        Goal::new(transfer(true, 2, 10, 64), "RocksDB TransactionDB", &[Kind::RocksTransaction], 0.7, 0.5);
-    written.figure = Figure::Written;
+        Goal::new(transfer(true, 2, 10, 64), "RocksDB TransactionDB", &[StoreKind::RocksTransaction], 0.7, 0.5);
+    written.metric = Metric::Written;
     written.work.push_str(", bytes written");
     goals.push(written);
 
-    let mut two_phase = Goal::new(transfer(true, 2, 10_000, 16), "itself in one phase", &[Kind::Percolite], 0.5, 0.7);
-    two_phase.ours.store = Kind::PercoliteTwoPhase;
+    let mut two_phase =
+        Goal::new(transfer(true, 2, 10_000, 16), "percolite in one phase", &[StoreKind::Percolite], 0.5, 0.7);
+    two_phase.subject.store = StoreKind::PercoliteTwoPhase;
     two_phase.work.push_str(", two phases");
     goals.push(two_phase);
 
-    let rocks = &[Kind::Rocks];
-    for (how, rows, required, stretch) in [(How::GetRecent, 10_000, 1.0, 1.3), (How::Get, 1_000_000, 0.9, 1.0)] {
-        let get = |clients| Goal::new(reads(how, rows, clients), "RocksDB get", rocks, required, stretch);
+    let rocks = &[StoreKind::Rocks];
+    for (kind, rows, required, stretch) in
+        [(ReadKind::GetRecent, 10_000, 1.0, 1.3), (ReadKind::Get, 1_000_000, 0.9, 1.0)]
+    {
+        let get = |clients| Goal::new(reads(kind, rows, clients), "RocksDB get", rocks, required, stretch);
         goals.extend([1, 2].map(get));
     }
     for rows in [10_000, 1_000_000] {
-        goals.push(Goal::new(reads(How::Scan, rows, 1), "RocksDB iterator", rocks, 0.75, 0.9));
+        goals.push(Goal::new(reads(ReadKind::Scan, rows, 1), "RocksDB iterator", rocks, 0.75, 0.9));
     }
     let load = setting(Workload::BulkLoad(BulkLoad { rows: 1_000_000 }), false, 1);
     goals.push(Goal::new(load, "RocksDB WriteBatch", rocks, 0.9, 1.3));
 
     let hot = |versions| setting(Workload::HotRow(HotRow { versions }), false, 1);
-    let mut hot_row = Goal::new(hot(MANY_VERSIONS), "the same row with one", &[], 0.8, 0.95);
-    hot_row.theirs = vec![Contestant { setting: hot(1), store: Kind::Percolite }];
+    let mut hot_row = Goal::new(hot(MANY_VERSIONS), "one version", &[], 0.8, 0.95);
+    hot_row.baselines = vec![Entry { setting: hot(1), store: StoreKind::Percolite }];
     goals.push(hot_row);
     goals
 }
@@ -126,24 +136,24 @@ fn setting(work: Workload, durable: bool, clients: u64) -> Setting {
     Setting { work, clients, durable }
 }
 
-fn transfer(durable: bool, touched: usize, accounts: u64, clients: u64) -> Setting {
-    setting(Workload::Transfers(Transfers { accounts, touched, skew: Skew::Uniform }), durable, clients)
+fn transfer(durable: bool, rows_per_transfer: usize, accounts: u64, clients: u64) -> Setting {
+    setting(Workload::Transfers(Transfers { accounts, rows_per_transfer, skew: Skew::Uniform }), durable, clients)
 }
 
-fn reads(how: How, rows: u64, clients: u64) -> Setting {
-    setting(Workload::Reads(Reads { rows, how, skew: Skew::Uniform }), false, clients)
+fn reads(kind: ReadKind, rows: u64, clients: u64) -> Setting {
+    setting(Workload::Reads(Reads { rows, kind, skew: Skew::Uniform }), false, clients)
 }
 
-/// What has to be measured for them, each once, what belongs together side by side.
-pub fn contestants(goals: &[Goal]) -> Vec<Contestant> {
-    let all = || goals.iter().flat_map(|goal| std::iter::once(&goal.ours).chain(&goal.theirs));
+/// The measurements of the goals, each once, grouped by setting.
+pub fn entries(goals: &[Goal]) -> Vec<Entry> {
+    let all = || goals.iter().flat_map(|goal| std::iter::once(&goal.subject).chain(&goal.baselines));
     let mut settings: Vec<&Setting> = Vec::new();
     for one in all() {
         if !settings.contains(&&one.setting) {
             settings.push(&one.setting);
         }
     }
-    let mut sorted: Vec<Contestant> = Vec::new();
+    let mut sorted: Vec<Entry> = Vec::new();
     for setting in settings {
         for one in all().filter(|one| one.setting == *setting) {
             if !sorted.contains(one) {
@@ -154,36 +164,36 @@ pub fn contestants(goals: &[Goal]) -> Vec<Contestant> {
     sorted
 }
 
-/// What came out for one line.
+/// The result of one goal.
 #[derive(Serialize)]
-pub struct Judged {
+pub struct GoalResult {
     pub work: String,
     pub against: String,
     pub required: f64,
     pub stretch: f64,
-    /// `None` if one side has no figure in any round.
+    /// `None` if no round has both sides.
     pub ratio: Option<Spread>,
     pub required_met: bool,
     pub stretch_met: bool,
-    /// Stores that failed in a round.
+    /// The failures of both sides.
     pub failures: Vec<String>,
 }
 
-/// Holds outcomes against the goals. A store of ours that failed in any round has missed its goal; a peer that did counts
-/// where it did not.
-pub fn judge(goals: &[Goal], outcomes: &Outcomes, conditions: &Conditions, rounds: u64) -> Vec<Judged> {
-    let judge_one = |goal: &Goal| {
-        let figure = |measured: &Measured| goal.figure.of(measured);
-        let order = |one: &f64, other: &f64| goal.figure.order(*one, *other);
-        let ratio = Spread::of(outcomes.ratios_of(&goal.ours, &goal.theirs, conditions, rounds, figure, order));
-        let failed = |one: &Contestant| outcomes.failure(one, conditions, rounds);
-        let we_failed = failed(&goal.ours).is_some();
-        let is_met = |bar: f64| !we_failed && ratio.is_some_and(|ratio| order(&ratio.median, &bar).is_ge());
-        let failures = std::iter::once(&goal.ours)
-            .chain(&goal.theirs)
+/// Checks the outcomes against the goals. If percolite failed in any round, the goal is missed; a
+/// baseline counts in the rounds in which it did not fail.
+pub fn check(goals: &[Goal], outcomes: &Outcomes, conditions: &Conditions, rounds: u64) -> Vec<GoalResult> {
+    let check_goal = |goal: &Goal| {
+        let metric = |measured: &Metrics| goal.metric.of(measured);
+        let order = |one: &f64, other: &f64| goal.metric.order(*one, *other);
+        let ratio = Spread::of(outcomes.ratios_of(&goal.subject, &goal.baselines, conditions, rounds, metric, order));
+        let failed = |one: &Entry| outcomes.failure(one, conditions, rounds);
+        let has_failed = failed(&goal.subject).is_some();
+        let is_met = |bar: f64| !has_failed && ratio.is_some_and(|ratio| order(&ratio.median, &bar).is_ge());
+        let failures = std::iter::once(&goal.subject)
+            .chain(&goal.baselines)
             .filter_map(|one| Some(format!("{}: {}", one.store.name(), failed(one)?)))
             .collect();
-        Judged {
+        GoalResult {
             work: goal.work.clone(),
             against: goal.against.clone(),
             required: goal.required,
@@ -194,32 +204,30 @@ pub fn judge(goals: &[Goal], outcomes: &Outcomes, conditions: &Conditions, round
             failures,
         }
     };
-    goals.iter().map(judge_one).collect()
+    goals.iter().map(check_goal).collect()
 }
 
-/// Measures and judges. `None` if the run was interrupted.
-pub fn run(arguments: &Arguments, journal: &mut Journal) -> Result<Option<(Plan, Vec<Judged>)>> {
+/// Measures and checks all goals. `None` if the run was interrupted.
+pub fn run(args: &CommonArgs, results: &mut ResultsFile) -> Result<Option<(Plan, Vec<GoalResult>)>> {
     let goals = table();
-    let plan =
-        Plan { contestants: contestants(&goals), conditions: arguments.conditions(), rounds: arguments.rounds() };
-    let scratch = arguments.scratch()?;
-    if !rounds::run(&plan, &scratch, journal)? {
+    let plan = Plan { entries: entries(&goals), conditions: args.conditions(), rounds: args.rounds() };
+    let scratch = args.scratch_dir()?;
+    if !rounds::run(&plan, &scratch, results)? {
         return Ok(None);
     }
-    let judged = judge(&goals, &journal.outcomes, &plan.conditions, plan.rounds);
-    Ok(Some((plan, judged)))
+    let results = check(&goals, &results.outcomes, &plan.conditions, plan.rounds);
+    Ok(Some((plan, results)))
 }
 
-/// As people read it.
-pub fn show(judged: &[Judged]) -> Table {
+pub fn show(results: &[GoalResult]) -> Table {
     let mut table = Table::new();
     table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
-    table.set_header(["goal", "against", "ratio (least..greatest)", "required", "met", "stretch", "met"]);
+    table.set_header(["goal", "against", "ratio (min..max)", "required", "met", "stretch", "met"]);
     let met = |is_met| {
         if is_met { Cell::new("yes").fg(Color::Green) } else { Cell::new("NO").fg(Color::Red) }
     };
-    for one in judged {
-        let mut ratio = one.ratio.map_or_else(|| "none".to_owned(), |ratio| ratio.to_string());
+    for one in results {
+        let mut ratio = one.ratio.map_or_else(|| "-".to_owned(), |ratio| ratio.to_string());
         for failure in &one.failures {
             ratio.push_str("\nfailed: ");
             ratio.push_str(failure);
@@ -240,16 +248,16 @@ pub fn show(judged: &[Judged]) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::{Line, Outcome};
-    use crate::testing;
+    use crate::fixtures;
+    use crate::spec::{Outcome, ResultLine};
 
-    fn line(contestant: &Contestant, rate: f64) -> Line {
-        testing::line(contestant, 0, rate)
+    fn line(entry: &Entry, rate: f64) -> ResultLine {
+        fixtures::line(entry, 0, rate)
     }
 
     #[test]
-    fn no_cell_is_measured_twice_and_settings_stay_together() {
-        let all = contestants(&table());
+    fn measurements_are_unique_and_grouped() {
+        let all = entries(&table());
         let groups: Vec<_> =
             all.chunk_by(|one, next| one.setting == next.setting).map(|group| &group[0].setting).collect();
         for (place, setting) in groups.iter().enumerate() {
@@ -257,49 +265,49 @@ mod tests {
         }
         for (place, one) in all.iter().enumerate() {
             assert!(!all[..place].contains(one), "{one:?}");
-            assert!(one.setting.work.suits(one.store), "{one:?}");
+            assert!(one.setting.work.supports(one.store), "{one:?}");
         }
     }
 
     #[test]
-    fn a_goal_is_met_from_its_bar_on_and_missed_by_a_store_that_failed() {
+    fn goals_are_met_at_their_bar_and_missed_on_failure() {
         let goals = table();
         let goal = &goals[..1];
-        let judge = |ours: Outcome| {
+        let check = |subject: Outcome| {
             let mut outcomes = Outcomes::default();
-            outcomes.add(line(&goal[0].theirs[0], 100.0));
-            outcomes.add(Line { spec: goal[0].ours.spec(&testing::conditions(), 0), outcome: ours });
-            let judged = super::judge(goal, &outcomes, &testing::conditions(), 1);
-            (judged[0].required_met, judged[0].stretch_met)
+            outcomes.add(line(&goal[0].baselines[0], 100.0));
+            outcomes.add(ResultLine { spec: goal[0].subject.spec(&fixtures::conditions(), 0), outcome: subject });
+            let results = super::check(goal, &outcomes, &fixtures::conditions(), 1);
+            (results[0].required_met, results[0].stretch_met)
         };
-        let rate = |rate| Outcome::Measured(Measured { rate, ..Measured::default() });
-        assert_eq!(judge(rate(94.9)), (false, false));
-        assert_eq!(judge(rate(95.0)), (true, false));
-        assert_eq!(judge(rate(110.1)), (true, true));
-        assert_eq!(judge(Outcome::Failed("wrong".into())), (false, false));
+        let rate = |rate| Outcome::Measured(Metrics { rate, ..Metrics::default() });
+        assert_eq!(check(rate(94.9)), (false, false));
+        assert_eq!(check(rate(95.0)), (true, false));
+        assert_eq!(check(rate(110.1)), (true, true));
+        assert_eq!(check(Outcome::Failed("wrong".into())), (false, false));
     }
 
     #[test]
-    fn of_bytes_written_less_is_better() {
+    fn fewer_written_bytes_are_better() {
         let goals = table();
-        let goal = goals.iter().position(|goal| goal.figure == Figure::Written).unwrap();
+        let goal = goals.iter().position(|goal| goal.metric == Metric::Written).unwrap();
         let goal = &goals[goal..=goal];
-        let judge = |ours: f64| {
+        let check = |subject: f64| {
             let mut outcomes = Outcomes::default();
-            for (one, written) in [(&goal[0].ours, ours), (&goal[0].theirs[0], 10.0)] {
-                let measured = Measured { rate: 1.0, disk_per_byte: Some(written), ..Measured::default() };
+            for (one, written) in [(&goal[0].subject, subject), (&goal[0].baselines[0], 10.0)] {
+                let measured = Metrics { rate: 1.0, write_amplification: Some(written), ..Metrics::default() };
                 let outcome = Outcome::Measured(measured);
-                outcomes.add(Line { spec: one.spec(&testing::conditions(), 0), outcome });
+                outcomes.add(ResultLine { spec: one.spec(&fixtures::conditions(), 0), outcome });
             }
-            let judged = super::judge(goal, &outcomes, &testing::conditions(), 1);
-            (judged[0].required_met, judged[0].stretch_met)
+            let results = super::check(goal, &outcomes, &fixtures::conditions(), 1);
+            (results[0].required_met, results[0].stretch_met)
         };
-        assert_eq!((judge(7.1), judge(7.0), judge(5.0)), ((false, false), (true, false), (true, true)));
+        assert_eq!((check(7.1), check(7.0), check(5.0)), ((false, false), (true, false), (true, true)));
     }
 
     #[test]
-    fn a_goal_without_figures_is_missed() {
-        let judged = judge(&table(), &Outcomes::default(), &testing::conditions(), 3);
-        assert!(judged.iter().all(|one| !one.required_met && !one.stretch_met));
+    fn goals_without_results_are_missed() {
+        let results = check(&table(), &Outcomes::default(), &fixtures::conditions(), 3);
+        assert!(results.iter().all(|one| !one.required_met && !one.stretch_met));
     }
 }

@@ -1,4 +1,5 @@
-//! Ctrl-C and SIGTERM: noted, so that what was put up is taken down. A second one ends the program at once.
+//! Ctrl-C and SIGTERM: the first signal sets a flag, so that the run stops and removes its
+//! processes and directories. A second signal ends the program immediately.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,21 +8,22 @@ use std::sync::{Arc, LazyLock};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
-/// The exit code of a program that was interrupted.
+/// The exit code of an interrupted program.
 pub const CODE: u8 = 130;
 
-static CAME: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
+static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
-/// Has signals noted from now on.
+/// Installs the signal handlers.
 pub fn watch() -> io::Result<()> {
     for signal in [SIGINT, SIGTERM] {
-        // In this order: what the first signal sets is for the second to find.
-        flag::register_conditional_shutdown(signal, i32::from(CODE), Arc::clone(&CAME))?;
-        flag::register(signal, Arc::clone(&CAME))?;
+        // The order matters: the flag must be clear when the first signal checks it.
+        flag::register_conditional_shutdown(signal, i32::from(CODE), Arc::clone(&INTERRUPTED))?;
+        flag::register(signal, Arc::clone(&INTERRUPTED))?;
     }
     Ok(())
 }
 
-pub fn came() -> bool {
-    CAME.load(Ordering::SeqCst)
+/// Whether a signal has arrived.
+pub fn interrupted() -> bool {
+    INTERRUPTED.load(Ordering::SeqCst)
 }

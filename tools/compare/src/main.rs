@@ -1,10 +1,12 @@
-//! `percolite-compare`: the same work on percolite and on others, side by side.
+//! `percolite-compare`: the same work on percolite and on other stores, side by side.
 //!
-//! This file knows the commands and nothing else. [`peer`] has the stores and [`workload`] the work; [`cell`] measures one
-//! on the other in a process of its own, which [`child`] starts; [`rounds`] puts cells in their order and keeps what came
-//! out; [`statistics`] makes ratios of it, and [`compare`], [`goals`], [`fairness`], [`syncs`] and
-//! [`report`] show them. Four have measurements of their own: [`stalls`] and [`opening`], of percolite alone, [`bare_log`], of no store
-//! at all, and [`locks`], of locks by name.
+//! This file has the commands. [`peer`] adapts the stores, and [`workload`] defines the work.
+//! [`measurement`] runs one workload on one store, in a process of its own, which [`child`] starts.
+//! [`rounds`] orders the measurements and saves their results. [`statistics`] computes ratios;
+//! [`summary`], [`goals`], [`fairness`], [`syncs`] and [`report`] show them.
+//!
+//! Four commands measure by themselves: [`stalls`] and [`recovery`] percolite alone, [`bare_log`] a
+//! log without a store, and [`locks`] named locks.
 
 #![cfg_attr(
     test,
@@ -16,35 +18,32 @@
     )
 )]
 
+mod args;
 mod bare_log;
-mod candidates;
-mod cell;
 mod child;
 mod client;
-mod compare;
 #[cfg(test)]
 mod conformance;
-mod dice;
-// For the library's window, which the proof of the core measures.
-mod engine {
-    pub use percolite::engine::{RowRange, storage};
-}
 mod fairness;
+#[cfg(test)]
+mod fixtures;
+mod format;
+mod generator;
 mod goals;
 mod interrupt;
 mod locks;
-mod opening;
-mod options;
+mod measurement;
 mod peer;
+mod process_usage;
+mod recovery;
 mod report;
 mod rounds;
+mod run;
 mod spec;
 mod stalls;
 mod statistics;
+mod summary;
 mod syncs;
-#[cfg(test)]
-mod testing;
-mod usage;
 mod workload;
 
 use std::path::PathBuf;
@@ -55,37 +54,41 @@ use clap::{Parser, Subcommand};
 use comfy_table::Table;
 use serde::Serialize;
 
-use self::child::Scratch;
-use self::options::Arguments;
-use self::peer::Kind;
-use self::report::Evidence;
+use self::args::CommonArgs;
+use self::peer::StoreKind;
+use self::report::RunReport;
 use self::spec::Spec;
 
 const EXAMPLES: &str = "\
 Examples:
   percolite-compare goals --quick                      the goals, in about ten minutes
-  percolite-compare goals --results goals.jsonl        in about an hour; with --resume it goes on where it was stopped
+  percolite-compare goals --results goals.jsonl        in about an hour; --resume continues an interrupted run
   percolite-compare run transfers --clients 1,16,64,256 --rows 10 --html hot.html
   percolite-compare run ycsb-a ycsb-b --stores percolite,rocks-transaction,lmdb --buffered --rows 1000000
   percolite-compare run get scan --rows 10000,1000000,10000000 --clients 1,2 --json > reads.json
   percolite-compare fairness --rounds 3                256 clients on ten rows, and writers faster than the disk
-  percolite-compare syncs                              whether everybody syncs as often as they say
-  percolite-compare locks --quick                      locks by name, beside PostgreSQL's and those of one process
-  percolite-compare bare-log                           durable commits without a store: what the machine gives
+  percolite-compare syncs                              syncs per commit of each store
+  percolite-compare locks --quick                      named locks, beside PostgreSQL's and in-process mutexes
+  percolite-compare bare-log                           durable commits without a store: the limit of the machine
 
-Each measurement is made in a process of its own, in a folder that is removed. Ratios are medians of those within each round.
+Each measurement runs in a process of its own, in a temporary directory. Ratios are medians of the ratios within rounds.
 
 Exit codes:
-  0    done; of goals, fairness and locks, all required ones are met
-  1    failed, or a store has
-  2    a command line that makes no sense
-  3    something required of percolite is missed
+  0    done; goals, fairness, locks: all requirements are met
+  1    an error, or a store failed
+  2    invalid arguments
+  3    percolite missed a requirement
   130  interrupted";
 
-const MISSED: u8 = 3;
+const EXIT_MISSED: u8 = 3;
 
 #[derive(Parser)]
-#[command(name = "percolite-compare", version, about = "The same work on percolite and on others, side by side", after_help = EXAMPLES)]
+#[command(
+    name = "percolite-compare",
+    version,
+    about = "The same work on percolite and on other stores, side by side",
+    after_help = EXAMPLES
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -93,61 +96,60 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Measure what percolite has set itself, and say what is met
-    Goals(Arguments),
+    /// Measure percolite's goals, and show which are met
+    Goals(CommonArgs),
     /// Measure any workloads on any stores
     Run {
         #[command(flatten)]
-        choice: compare::Choice,
+        run: run::RunArgs,
         #[command(flatten)]
-        arguments: Arguments,
+        args: CommonArgs,
     },
-    /// Measure what becomes of percolite under too many clients on a few rows, and under writers that are too fast
+    /// Measure overload: up to 256 clients on ten rows, and writers that are faster than the disk
     Fairness {
-        /// These stores' figures, too, but for stalls
-        #[arg(long, value_delimiter = ',', default_values_t = [Kind::Percolite], value_enum)]
-        stores: Vec<Kind>,
+        /// Stores to measure; write stalls are measured on percolite only
+        #[arg(long, value_delimiter = ',', default_values_t = [StoreKind::Percolite], value_enum)]
+        stores: Vec<StoreKind>,
         #[command(flatten)]
-        arguments: Arguments,
+        args: CommonArgs,
     },
-    /// Count the syncs of each store, by strace
+    /// Count the syncs of each store, with strace
     Syncs {
         /// Only these stores
-        #[arg(long, value_delimiter = ',', default_values_t = Kind::TRANSACTIONAL.to_vec(), value_enum)]
-        stores: Vec<Kind>,
+        #[arg(long, value_delimiter = ',', default_values_t = StoreKind::TRANSACTIONAL.to_vec(), value_enum)]
+        stores: Vec<StoreKind>,
         #[command(flatten)]
-        arguments: Arguments,
+        args: CommonArgs,
     },
-    /// Measure durable commits to no store at all: a log, its syncs, and a sleep and a wake-up for each client
+    /// Measure durable commits without a store: a log, its syncs, and one sleep and wake-up per
+    /// commit
     BareLog {
-        /// How many clients at a time
+        /// Numbers of concurrent clients
         #[arg(long, value_delimiter = ',', default_values_t = [1, 16, 64], value_parser = clap::value_parser!(u64).range(1..=256))]
         clients: Vec<u64>,
         #[command(flatten)]
-        arguments: Arguments,
+        args: CommonArgs,
     },
-    /// Measure how long percolite takes to open after it was killed with as much log as there can be
-    Opening(Arguments),
-    /// Measure what the window of a core of our own could find its rows with
-    Candidates(Arguments),
-    /// Measure locks by name, beside PostgreSQL's advisory locks and the mutexes of one process
-    Locks(locks::Choice),
-    /// Do one thing about locks over and over; this is how `locks` counts
+    /// Measure how long percolite takes to open after a kill, with the longest write-ahead log
+    Recovery(CommonArgs),
+    /// Measure named locks, beside PostgreSQL's advisory locks and in-process mutexes
+    Locks(locks::LocksArgs),
+    /// Repeat one operation on locks; `locks` counts its instructions and memory
     #[command(hide = true)]
-    LockProbe { work: locks::Work, times: u64, folder: PathBuf },
-    /// Write to a store until killed; this is how `opening` leaves one
+    LockProbe { work: locks::Probe, iterations: u64, dir: PathBuf },
+    /// Write to a store until killed, for `recovery`
     #[command(hide = true)]
-    WriteOn {
+    WriteUntilKilled {
         rows: u64,
         #[command(flatten)]
-        arguments: Arguments,
+        args: CommonArgs,
     },
-    /// Measure one thing; this is how the others do it
+    /// Run one measurement, for the other commands
     #[command(hide = true)]
-    Cell {
-        /// What, as JSON
+    Measure {
+        /// The measurement, as JSON
         spec: String,
-        folder: PathBuf,
+        dir: PathBuf,
     },
 }
 
@@ -162,33 +164,17 @@ fn main() -> ExitCode {
 }
 
 fn run(command: Command) -> Result<u8> {
-    if let Command::Cell { spec, folder } = command {
-        let spec: Spec = serde_json::from_str(&spec).context("this is no cell")?;
-        usage::end_with_parent()?;
-        usage::limit_memory(spec.conditions.memory_bytes)?;
-        println!("{}", serde_json::to_string(&cell::run(&spec, &folder))?);
-        return Ok(0);
-    }
-    if let Command::LockProbe { work, times, folder } = command {
-        return locks::probe(work, times, &folder).map(|()| 0);
-    }
-    if let Command::WriteOn { rows, arguments } = command {
-        usage::end_with_parent()?;
-        return opening::write_on(rows, &arguments).map(|()| 0);
-    }
-    interrupt::watch().context("cannot watch for signals")?;
     let code = match command {
-        Command::Cell { .. } | Command::LockProbe { .. } | Command::WriteOn { .. } => Some(0),
-        Command::Goals(arguments) => run_goals(&arguments)?,
-        Command::Run { choice, arguments } => run_choice(&choice, &arguments)?,
-        Command::Fairness { stores, arguments } => run_fairness(&stores, &arguments)?,
-        Command::Syncs { stores, arguments } => run_syncs(&stores, &arguments)?,
-        Command::BareLog { clients, arguments } => {
-            print(bare_log::run(&clients, &arguments)?, bare_log::show, &arguments)?
+        Command::Measure { spec, dir } => return measure(&spec, &dir).map(|()| 0),
+        Command::LockProbe { work, iterations, dir } => return locks::run_probe(work, iterations, &dir).map(|()| 0),
+        Command::WriteUntilKilled { rows, args } => {
+            process_usage::end_with_parent()?;
+            return recovery::write_until_killed(rows, &args).map(|()| 0);
         }
-        Command::Opening(arguments) => print(opening::run(&arguments)?, opening::show, &arguments)?,
-        Command::Candidates(arguments) => print(candidates::run(&arguments)?, candidates::show, &arguments)?,
-        Command::Locks(choice) => locks::run(&choice)?.map(|missed| if missed > 0 { MISSED } else { 0 }),
+        command => {
+            interrupt::watch().context("cannot watch for signals")?;
+            run_interruptible(command)?
+        }
     };
     Ok(code.unwrap_or_else(|| {
         eprintln!("error: interrupted");
@@ -196,98 +182,124 @@ fn run(command: Command) -> Result<u8> {
     }))
 }
 
-fn run_goals(arguments: &Arguments) -> Result<Option<u8>> {
-    let mut journal = arguments.journal()?;
-    let Some((plan, judged)) = goals::run(arguments, &mut journal)? else { return Ok(None) };
-    let summaries = compare::summarize(&plan.contestants, &journal.outcomes, &plan.conditions, plan.rounds);
-    let evidence = Evidence::new(plan.conditions, plan.rounds, judged, summaries)?;
-    let missed = evidence.goals.iter().filter(|goal| !goal.required_met).count();
-    publish(&evidence, arguments)?;
-    if !arguments.json {
-        println!("{}\n{missed} of {} required goals missed", goals::show(&evidence.goals), evidence.goals.len());
+/// The exit code; `None` if the run was interrupted.
+fn run_interruptible(command: Command) -> Result<Option<u8>> {
+    match command {
+        Command::Measure { .. } | Command::LockProbe { .. } | Command::WriteUntilKilled { .. } => Ok(Some(0)),
+        Command::Goals(args) => run_goals(&args),
+        Command::Run { run, args } => run_workloads(&run, &args),
+        Command::Fairness { stores, args } => run_fairness(&stores, &args),
+        Command::Syncs { stores, args } => run_syncs(&stores, &args),
+        Command::BareLog { clients, args } => print(bare_log::run(&clients, &args)?, bare_log::show, &args),
+        Command::Recovery(args) => print(recovery::run(&args)?, recovery::show, &args),
+        Command::Locks(args) => Ok(locks::run(&args)?.map(exit_code)),
     }
-    Ok(Some(if missed > 0 { MISSED } else { 0 }))
 }
 
-fn run_choice(choice: &compare::Choice, arguments: &Arguments) -> Result<Option<u8>> {
-    let mut journal = arguments.journal()?;
-    let Some((plan, summaries)) = compare::run(choice, arguments, &mut journal)? else { return Ok(None) };
-    let evidence = Evidence::new(plan.conditions, plan.rounds, Vec::new(), summaries)?;
-    publish(&evidence, arguments)?;
-    if !arguments.json {
-        for (title, table) in compare::show(&evidence.summaries) {
+fn exit_code(missed: usize) -> u8 {
+    if missed > 0 { EXIT_MISSED } else { 0 }
+}
+
+fn measure(spec: &str, dir: &std::path::Path) -> Result<()> {
+    let spec: Spec = serde_json::from_str(spec).context("the measurement is not valid JSON")?;
+    process_usage::end_with_parent()?;
+    process_usage::limit_memory(spec.conditions.memory_bytes)?;
+    println!("{}", serde_json::to_string(&measurement::run(&spec, dir))?);
+    Ok(())
+}
+
+fn run_goals(args: &CommonArgs) -> Result<Option<u8>> {
+    let mut results = args.results_file()?;
+    let Some((plan, goals)) = goals::run(args, &mut results)? else { return Ok(None) };
+    let summaries = summary::summarize(&plan.entries, &results.outcomes, &plan.conditions, plan.rounds);
+    let report = RunReport::new(plan.conditions, plan.rounds, goals, summaries)?;
+    let missed = report.goals.iter().filter(|goal| !goal.required_met).count();
+    publish(&report, args)?;
+    if !args.json {
+        println!("{}\n{missed} of {} required goals missed", goals::show(&report.goals), report.goals.len());
+    }
+    Ok(Some(exit_code(missed)))
+}
+
+fn run_workloads(run: &run::RunArgs, args: &CommonArgs) -> Result<Option<u8>> {
+    let mut results = args.results_file()?;
+    let Some((plan, summaries)) = run::run(run, args, &mut results)? else { return Ok(None) };
+    let report = RunReport::new(plan.conditions, plan.rounds, Vec::new(), summaries)?;
+    publish(&report, args)?;
+    if !args.json {
+        for (title, table) in summary::show(&report.summaries) {
             println!("\n{title}\n{table}");
         }
     }
-    Ok(Some(u8::from(evidence.summaries.iter().any(|one| one.failed.is_some()))))
+    Ok(Some(u8::from(report.summaries.iter().any(|one| one.failed.is_some()))))
 }
 
-/// What `fairness` came to, as `--json` has it.
+/// The results of `fairness`, for `--json`.
 #[derive(Serialize)]
-struct Overload<'a> {
+struct FairnessReport<'a> {
     #[serde(flatten)]
-    evidence: &'a Evidence,
-    fairness: &'a [fairness::Line],
-    stalls: &'a [stalls::Stalls],
+    report: &'a RunReport,
+    fairness: &'a [fairness::StoreLine],
+    stalls: &'a [stalls::StallRun],
 }
 
-fn run_fairness(stores: &[Kind], arguments: &Arguments) -> Result<Option<u8>> {
-    let mut journal = arguments.journal()?;
-    let Some((plan, found)) = fairness::run(stores, arguments, &mut journal)? else { return Ok(None) };
-    let Some(stalls) = stalls::run(arguments)? else { return Ok(None) };
-    let summaries = compare::summarize(&plan.contestants, &journal.outcomes, &plan.conditions, plan.rounds);
-    let mut evidence = Evidence::new(plan.conditions, plan.rounds, Vec::new(), summaries)?;
-    evidence.requirements = found.requirements;
-    evidence.requirements.extend(stalls::judge(&stalls));
-    write_page(&evidence, arguments)?;
-    let missed = evidence.requirements.iter().filter(|one| one.is_missed_by_percolite()).count();
-    if arguments.json {
-        let overload = Overload { evidence: &evidence, fairness: &found.lines, stalls: &stalls };
-        println!("{}", serde_json::to_string_pretty(&overload)?);
+fn run_fairness(stores: &[StoreKind], args: &CommonArgs) -> Result<Option<u8>> {
+    let mut results = args.results_file()?;
+    let Some((plan, fairness)) = fairness::run(stores, args, &mut results)? else { return Ok(None) };
+    let Some(stalls) = stalls::run(args)? else { return Ok(None) };
+    let summaries = summary::summarize(&plan.entries, &results.outcomes, &plan.conditions, plan.rounds);
+    let mut report = RunReport::new(plan.conditions, plan.rounds, Vec::new(), summaries)?;
+    report.requirements = fairness.requirements;
+    report.requirements.extend(stalls::check(&stalls));
+    write_page(&report, args)?;
+    let missed = report.requirements.iter().filter(|one| one.is_missed_by_percolite()).count();
+    if args.json {
+        let report = FairnessReport { report: &report, fairness: &fairness.lines, stalls: &stalls };
+        println!("{}", serde_json::to_string_pretty(&report)?);
     } else {
-        println!("{}\n{}", fairness::show_lines(&found.lines), stalls::show(&stalls));
-        println!("{}\n{missed} requirements missed by percolite", fairness::show(&evidence.requirements));
+        println!("{}\n{}", fairness::show_lines(&fairness.lines), stalls::show(&stalls));
+        println!("{}\n{missed} requirements missed by percolite", fairness::show(&report.requirements));
     }
-    Ok(Some(if missed > 0 { MISSED } else { 0 }))
+    Ok(Some(exit_code(missed)))
 }
 
-fn run_syncs(stores: &[Kind], arguments: &Arguments) -> Result<Option<u8>> {
-    if let Some(why) = syncs::skipped() {
+fn run_syncs(stores: &[StoreKind], args: &CommonArgs) -> Result<Option<u8>> {
+    if let Some(why) = syncs::unavailable() {
         println!("SKIPPED ({why})");
         return Ok(Some(0));
     }
-    let scratch: Scratch = arguments.scratch()?;
-    let Some(all) = syncs::run(stores, &arguments.conditions(), &scratch)? else { return Ok(None) };
-    if arguments.json {
+    let scratch = args.scratch_dir()?;
+    let Some(all) = syncs::run(stores, &args.conditions(), &scratch)? else { return Ok(None) };
+    if args.json {
         println!("{}", serde_json::to_string_pretty(&all)?);
     } else {
         println!("{}", syncs::show(&all));
     }
-    Ok(Some(u8::from(!all.iter().all(syncs::Syncs::is_right))))
+    Ok(Some(u8::from(!all.iter().all(syncs::SyncCounts::is_ok))))
 }
 
-/// Prints the figures of a command that has a table and no page; `None` if it was interrupted.
-fn print<T: Serialize>(figures: Option<Vec<T>>, show: fn(&[T]) -> Table, arguments: &Arguments) -> Result<Option<u8>> {
-    let Some(figures) = figures else { return Ok(None) };
-    if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&figures)?);
+/// Prints the results of a command that has a table and no page; `None` if it was interrupted.
+fn print<T: Serialize>(results: Option<Vec<T>>, show: fn(&[T]) -> Table, args: &CommonArgs) -> Result<Option<u8>> {
+    let Some(results) = results else { return Ok(None) };
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&results)?);
     } else {
-        println!("{}", show(&figures));
+        println!("{}", show(&results));
     }
     Ok(Some(0))
 }
 
-fn publish(evidence: &Evidence, arguments: &Arguments) -> Result<()> {
-    write_page(evidence, arguments)?;
-    if arguments.json {
-        println!("{}", serde_json::to_string_pretty(evidence)?);
+fn publish(report: &RunReport, args: &CommonArgs) -> Result<()> {
+    write_page(report, args)?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(report)?);
     }
     Ok(())
 }
 
-fn write_page(evidence: &Evidence, arguments: &Arguments) -> Result<()> {
-    if let Some(path) = &arguments.html {
-        let page = report::page(evidence)?;
+fn write_page(report: &RunReport, args: &CommonArgs) -> Result<()> {
+    if let Some(path) = &args.html {
+        let page = report::page(report)?;
         std::fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())

@@ -1,22 +1,25 @@
-//! What is measured, and what came out: a cell is one workload on one store, once.
+//! Measurements and their results: a measurement is one workload on one store, in one round.
+//!
+//! Both are JSON: the specification on the command line of the measuring process, its outcome on
+//! that process's standard output, and both in the file of results, where `--resume` looks up what
+//! has been measured.
 
 use serde::{Deserialize, Serialize};
 
-use crate::peer::Kind;
+use crate::peer::StoreKind;
 use crate::workload::Workload;
 
-/// A cell. It is handed to the process that measures it and kept beside its outcome, which is how a run that goes on knows
-/// what it has.
+/// One measurement.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Spec {
     pub setting: Setting,
-    pub store: Kind,
+    pub store: StoreKind,
     pub conditions: Conditions,
-    /// Counts from zero; the seed of all chance.
+    /// From zero; also the seed of all random choices.
     pub round: u64,
 }
 
-/// What the stores of one comparison have in common.
+/// What is the same for all stores of one comparison.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Setting {
     pub work: Workload,
@@ -24,61 +27,63 @@ pub struct Setting {
     pub durable: bool,
 }
 
-/// What is the same for everything in a run.
+/// What is the same for all measurements of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Conditions {
     pub value_bytes: usize,
     pub cache_bytes: usize,
     pub write_buffer_bytes: usize,
-    /// That the process may use of its own; files that are mapped do not count.
+    /// The limit of the process's private memory; mapped files do not count.
     pub memory_bytes: u64,
     pub warm_up_millis: u64,
     pub millis: u64,
-    /// Instead of a time: so many operations of each client.
+    /// The number of operations of each client, instead of a duration.
     pub operations: Option<u64>,
 }
 
-/// What became of a cell.
+/// The outcome of a measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Outcome {
-    Measured(Measured),
-    /// It crashed, or what it left is wrong.
+    Measured(Metrics),
+    /// It crashed, or its verification failed.
     Failed(String),
 }
 
-/// Figures of a cell that went well. Those that a file of results does not have are of an older version.
+/// The metrics of a successful measurement. Fields that are missing in a file of results, which an
+/// older version has written, have their default.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Measured {
-    /// Operations a second.
+pub struct Metrics {
+    /// Operations per second.
     pub rate: f64,
     pub operations: u64,
-    /// Of the processor for each operation, in microseconds.
-    pub processor: f64,
-    /// Acknowledged, warming up included.
+    /// Processor time per operation, in microseconds.
+    pub cpu: f64,
+    /// Acknowledged commits, including the warm-up.
     pub commits: u64,
-    /// `None` where nothing was committed.
+    /// `None` without commits.
     pub aborts_per_commit: Option<f64>,
     /// Latencies, in microseconds.
     pub p50: f64,
     pub p95: f64,
     pub p99: f64,
     pub p999: f64,
-    /// Sent to the disk, opening and closing included, for each byte of keys and values committed.
-    pub disk_per_byte: Option<f64>,
-    /// Where no disk can be asked: of pages that got dirty instead, which may be many times as much.
-    pub dirtied_per_byte: Option<f64>,
-    /// Resident at most since the rows were there, mapped files included.
+    /// Bytes sent to the disk per committed byte of keys and values, including open and close.
+    pub write_amplification: Option<f64>,
+    /// The same of dirtied pages, where the directory is on no block device. It may be many times
+    /// as much.
+    pub dirtied_amplification: Option<f64>,
+    /// The maximum resident memory after the preparation, including mapped files.
     pub peak_bytes: u64,
-    /// Rows a second, by clients that do nothing else and are not counted otherwise. `None` where there are none.
-    pub loaded_beside: Option<f64>,
-    /// `None` where nothing was committed.
+    /// Rows per second that background clients have loaded. `None` without such clients.
+    pub concurrent_load: Option<f64>,
+    /// `None` without commits.
     pub attempts: Option<Attempts>,
-    /// Operations of each client.
+    /// The operations of each client.
     pub by_client: Vec<u64>,
 }
 
-/// How often transactions were begun until they committed.
+/// Attempts per committed transaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempts {
     pub p50: u64,
@@ -86,18 +91,18 @@ pub struct Attempts {
     pub max: u64,
 }
 
-impl Measured {
-    /// What the slowest client did, of what all did on average. `None` where nobody did anything.
-    #[allow(clippy::cast_precision_loss, reason = "figures for people")]
+impl Metrics {
+    /// The operations of the slowest client, divided by the mean. `None` without operations.
+    #[allow(clippy::cast_precision_loss, reason = "approximate statistics")]
     pub fn slowest_share(&self) -> Option<f64> {
-        let (least, sum) = (*self.by_client.iter().min()?, self.by_client.iter().sum::<u64>());
-        (sum > 0).then(|| least as f64 * self.by_client.len() as f64 / sum as f64)
+        let (slowest, sum) = (*self.by_client.iter().min()?, self.by_client.iter().sum::<u64>());
+        (sum > 0).then(|| slowest as f64 * self.by_client.len() as f64 / sum as f64)
     }
 }
 
 /// A line of the file of results.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Line {
+pub struct ResultLine {
     pub spec: Spec,
     pub outcome: Outcome,
 }
@@ -105,7 +110,7 @@ pub struct Line {
 impl std::fmt::Display for Setting {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
         let clients = if self.clients == 1 { "client" } else { "clients" };
-        let durability = match (self.work.only_reads(), self.durable) {
+        let durability = match (self.work.is_read_only(), self.durable) {
             (true, _) => "",
             (false, true) => "durable ",
             (false, false) => "buffered ",
@@ -115,7 +120,7 @@ impl std::fmt::Display for Setting {
 }
 
 impl Outcome {
-    pub fn measured(&self) -> Option<&Measured> {
+    pub fn metrics(&self) -> Option<&Metrics> {
         match self {
             Self::Measured(measured) => Some(measured),
             Self::Failed(_) => None,

@@ -1,9 +1,12 @@
-//! Stalls: what percolite's writers notice when they bring more than RocksDB can put away.
+//! Write stalls: percolite under writers that are faster than flush and compaction.
 //!
-//! Buffered commits of large values into write buffers that are far too small for them: flushes and compactions fall behind, and
-//! RocksDB refuses writes until they have caught up. No commit may fail for that; each is to take longer instead, all the
-//! time a little rather than now and then for seconds. What [`percolite::Store::engine_stats`] says meanwhile is looked
-//! at as an operator would, and what [`percolite::Store::stats`] says in the end. The issue that asked for it named no bars for smoothness: those here are its authors'.
+//! Buffered commits of large values, with write buffers that are far too small. Flush and
+//! compaction fall behind, and RocksDB stops writes until they have caught up. No commit may fail
+//! because of that. Commits may take longer, but all of them a little rather than some of them
+//! seconds.
+//!
+//! During a run [`percolite::Store::engine_stats`] is sampled, as an operator would, and after it
+//! [`percolite::Store::stats`] is read. The bars for evenness are this tool's own choice.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -13,190 +16,196 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use comfy_table::{CellAlignment, Table};
-use percolite::{ColumnFigures, Durability, EngineFigures, Keyspace, Store};
+use percolite::{ColumnStats, Durability, EngineStats, Keyspace, Store};
 use serde::Serialize;
 
-use crate::compare::time;
-use crate::dice::{Dice, key, number};
+use crate::args::CommonArgs;
 use crate::fairness::{Bar, Requirement};
+use crate::format::time;
+use crate::generator::{Rng, key, number};
 use crate::interrupt;
-use crate::options::Arguments;
-use crate::peer::Kind;
+use crate::peer::StoreKind;
 
 const CLIENTS: u64 = 4;
-/// Each client writes rows of its own, one after the other and again from the first.
+/// Each client writes rows of its own, in a cycle.
 const ROWS: u64 = 256;
 const VALUE_BYTES: usize = 64 << 10;
 const WRITE_BUFFER_BYTES: usize = 1 << 20;
-/// A run takes so many times as long as a measurement elsewhere, since falling behind takes time.
-const LONGER: u32 = 5;
-const SLICE: Duration = Duration::from_secs(1);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// The duration of a run in measurements of other commands: falling behind takes time.
+const DURATION_FACTOR: u32 = 5;
+const SECOND: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 const NO_FAILURES: Bar = Bar::AtMost(0.0);
-const SOME: Bar = Bar::AtLeast(0.01);
-const EVEN: Bar = Bar::AtLeast(0.3);
-const LONGEST_SECONDS: Bar = Bar::AtMost(1.0);
+const MIN_STALLED: Bar = Bar::AtLeast(0.01);
+const MIN_EVENNESS: Bar = Bar::AtLeast(0.3);
+const MAX_LATENCY_SECONDS: Bar = Bar::AtMost(1.0);
 
-/// A second.
+/// The statistics of one second.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Slice {
+pub struct SecondStats {
     pub commits: u64,
-    /// Of those that ended in it, in microseconds.
-    pub longest: f64,
-    /// How often the engine was looked at, and was stopped or slowed down then.
-    pub looks: u64,
+    /// The longest commit that ended in it, in microseconds.
+    pub max_latency: f64,
+    /// The number of samples, and of those with stopped or delayed writes.
+    pub samples: u64,
     pub stopped: u64,
     pub delayed: u64,
-    /// The most that was seen.
-    pub files_at_level_0: u64,
+    /// The maximum of the samples.
+    pub level0_files: u64,
     pub pending_compaction_bytes: u64,
 }
 
 /// One run.
 #[derive(Debug, Default, Serialize)]
-pub struct Stalls {
+pub struct StallRun {
     pub commits: u64,
-    /// Commits that failed, and why the first did.
+    /// Failed commits, and the first error.
     pub failures: u64,
     pub failure: Option<String>,
-    /// In microseconds.
+    /// Latencies in microseconds.
     pub p50: f64,
     pub p99: f64,
-    pub longest: f64,
-    /// Of the time, that in which a writer waited for RocksDB, as the store's statistics have it.
-    pub waited: f64,
-    /// Of the looks at the engine, those that saw it stop writes or slow them down.
-    pub seen: f64,
-    /// Commits of the slowest second, of the mean.
+    pub max_latency: f64,
+    /// The share of the time with a stalled writer, from the store's statistics.
+    pub stalled_time: f64,
+    /// The share of the samples with stopped or delayed writes.
+    pub stalled_samples: f64,
+    /// Commits of the slowest second, divided by the mean.
     pub slowest_second: f64,
-    pub slices: Vec<Slice>,
+    pub seconds: Vec<SecondStats>,
 }
 
-/// A commit: when it was acknowledged since the beginning, and how long it took.
-type Timed = (Duration, Duration);
+/// A commit: the time of its acknowledgement since the start, and its latency.
+type TimedCommit = (Duration, Duration);
 
-struct Written {
-    timed: Vec<Timed>,
-    /// Of each row, what was acknowledged last; zero if nothing was.
-    last: Vec<u64>,
+/// The commits of one writer.
+struct WriterLog {
+    timed: Vec<TimedCommit>,
+    /// The last acknowledged value of each row; zero if none.
+    last_values: Vec<u64>,
     failure: Option<String>,
 }
 
-/// Runs it as often as there are rounds. `None` if it was interrupted.
-pub fn run(arguments: &Arguments) -> Result<Option<Vec<Stalls>>> {
-    let scratch = arguments.scratch()?;
-    let takes = Duration::from_millis(arguments.conditions().millis) * LONGER;
+/// One run per round. `None` if it was interrupted.
+pub fn run(args: &CommonArgs) -> Result<Option<Vec<StallRun>>> {
+    let scratch = args.scratch_dir()?;
+    let duration = Duration::from_millis(args.conditions().millis) * DURATION_FACTOR;
     let mut all = Vec::new();
-    for round in 0..arguments.rounds() {
-        let folder = scratch.path(&format!("stalls-{round}"));
-        let Some(stalls) = measure(round, takes, &folder)? else { return Ok(None) };
-        std::fs::remove_dir_all(&folder)?;
+    for round in 0..args.rounds() {
+        let dir = scratch.path(&format!("stalls-{round}"));
+        let Some(stalls) = measure(round, duration, &dir)? else { return Ok(None) };
+        std::fs::remove_dir_all(&dir)?;
         eprintln!("[stalls, round {}] {} commits, {} failures", round + 1, stalls.commits, stalls.failures);
         all.push(stalls);
     }
     Ok(Some(all))
 }
 
-fn open(folder: &Path) -> Result<(Store, Keyspace)> {
+fn open(dir: &Path) -> Result<(Store, Keyspace)> {
     let builder = Store::builder().durability(Durability::Buffered).write_buffer_bytes(WRITE_BUFFER_BYTES);
-    let store = builder.open(folder)?;
+    let store = builder.open(dir)?;
     let rows = store.keyspace("rows")?;
     Ok((store, rows))
 }
 
-fn measure(round: u64, takes: Duration, folder: &Path) -> Result<Option<Stalls>> {
-    let (store, rows) = open(folder)?;
-    let (start, over) = (Barrier::new(usize::try_from(CLIENTS)? + 1), AtomicBool::new(false));
-    let (written, looks) = std::thread::scope(|scope| {
+fn measure(round: u64, duration: Duration, dir: &Path) -> Result<Option<StallRun>> {
+    let (store, rows) = open(dir)?;
+    let (start, stop) = (Barrier::new(usize::try_from(CLIENTS)? + 1), AtomicBool::new(false));
+    let (written, samples) = std::thread::scope(|scope| {
         let writers: Vec<_> = (0..CLIENTS)
             .map(|client| {
-                let (store, rows, start, over) = (&store, &rows, &start, &over);
-                scope.spawn(move || write(client, Dice::new(round, client), store, rows, start, over))
+                let (store, rows, start, stop) = (&store, &rows, &start, &stop);
+                scope.spawn(move || write(client, Rng::new(round, client), store, rows, start, stop))
             })
             .collect();
         start.wait();
-        let looks = look(&store, takes);
-        over.store(true, Ordering::Relaxed);
-        let written: Result<Vec<Written>> =
+        let samples = sample(&store, duration);
+        stop.store(true, Ordering::Relaxed);
+        let written: Result<Vec<WriterLog>> =
             writers.into_iter().map(|writer| writer.join().map_err(|_| anyhow!("a writer panicked"))).collect();
-        (written, looks)
+        (written, samples)
     });
-    let (written, ControlFlow::Continue(looks)) = (written?, looks?) else { return Ok(None) };
-    let waited = store.stats().write_stalled;
-    store.close().context("closing")?;
-    verify(folder, &written)?;
-    Ok(Some(summarize(&written, &looks, waited, takes)))
+    let (written, ControlFlow::Continue(samples)) = (written?, samples?) else { return Ok(None) };
+    let stalled_time = store.stats().write_stall_time;
+    store.close().context("close")?;
+    verify(dir, &written)?;
+    Ok(Some(summarize(&written, &samples, stalled_time, duration)))
 }
 
-/// Until it is over, or something fails: a writer that is told of an error has no reason to go on.
-fn write(client: u64, mut dice: Dice, store: &Store, rows: &Keyspace, start: &Barrier, over: &AtomicBool) -> Written {
-    let mut written = Written { timed: Vec::new(), last: Vec::new(), failure: None };
-    written.last.resize(usize::try_from(ROWS).unwrap_or_default(), 0);
+/// Writes until the run ends or a commit fails.
+fn write(client: u64, mut rng: Rng, store: &Store, rows: &Keyspace, start: &Barrier, stop: &AtomicBool) -> WriterLog {
+    let mut written = WriterLog { timed: Vec::new(), last_values: Vec::new(), failure: None };
+    written.last_values.resize(usize::try_from(ROWS).unwrap_or_default(), 0);
     start.wait();
-    let began = Instant::now();
-    for place in (0..written.last.len()).cycle() {
-        if over.load(Ordering::Relaxed) {
+    let started = Instant::now();
+    for place in (0..written.last_values.len()).cycle() {
+        if stop.load(Ordering::Relaxed) {
             break;
         }
         let count = written.timed.len() as u64 + 1;
-        let value = dice.value(count, VALUE_BYTES);
-        let before = began.elapsed();
+        let value = rng.value(count, VALUE_BYTES);
+        let before = started.elapsed();
         if let Err(why) = store.transact(|txn| txn.put(rows, key(client * ROWS + place as u64), &value)) {
             written.failure = Some(why.to_string());
             break;
         }
-        let after = began.elapsed();
+        let after = started.elapsed();
         written.timed.push((after, after.saturating_sub(before)));
-        written.last[place] = count;
+        written.last_values[place] = count;
     }
     written
 }
 
-/// Looks at the engine for so long, unless the run is interrupted.
-fn look(store: &Store, takes: Duration) -> Result<ControlFlow<(), Vec<(Duration, EngineFigures)>>> {
-    let (began, mut looks) = (Instant::now(), Vec::new());
-    while began.elapsed() < takes {
-        if interrupt::came() {
+/// Samples the engine for the duration; breaks if the run is interrupted.
+fn sample(store: &Store, duration: Duration) -> Result<ControlFlow<(), Vec<(Duration, EngineStats)>>> {
+    let (started, mut samples) = (Instant::now(), Vec::new());
+    while started.elapsed() < duration {
+        if interrupt::interrupted() {
             return Ok(ControlFlow::Break(()));
         }
-        let figures = store.engine_figures()?;
-        looks.push((began.elapsed(), figures));
-        std::thread::sleep(LOOK_EVERY);
+        let stats = store.engine_stats()?;
+        samples.push((started.elapsed(), stats));
+        std::thread::sleep(POLL_INTERVAL);
     }
-    Ok(ControlFlow::Continue(looks))
+    Ok(ControlFlow::Continue(samples))
 }
 
-/// Everything acknowledged is there, after the store was closed and opened again.
-fn verify(folder: &Path, written: &[Written]) -> Result<()> {
-    let (store, rows) = open(folder).context("opening again")?;
+/// Checks that the reopened store has every acknowledged value.
+fn verify(dir: &Path, written: &[WriterLog]) -> Result<()> {
+    let (store, rows) = open(dir).context("reopen")?;
     let snapshot = store.snapshot()?;
-    let all = written.iter().flat_map(|one| &one.last).zip(0_u64..);
-    for (&last, row) in all.filter(|(last, _)| **last > 0) {
+    let all = written.iter().flat_map(|one| &one.last_values).zip(0_u64..);
+    for (&last_values, row) in all.filter(|(last_values, _)| **last_values > 0) {
         let found = snapshot.get(&rows, key(row))?;
         let found = found.as_deref().map_or(0, number);
-        ensure!(found == last, "row {row} has value {found} instead of {last}, which was acknowledged");
+        ensure!(found == last_values, "row {row} has value {found} instead of the acknowledged {last_values}");
     }
     drop(snapshot);
-    store.close().context("closing again")
+    store.close().context("close after the verification")
 }
 
-#[allow(clippy::cast_precision_loss, reason = "figures for people")]
-fn summarize(written: &[Written], looks: &[(Duration, EngineFigures)], waited: Duration, takes: Duration) -> Stalls {
+#[allow(clippy::cast_precision_loss, reason = "approximate statistics")]
+fn summarize(
+    written: &[WriterLog],
+    samples: &[(Duration, EngineStats)],
+    stalled_time: Duration,
+    duration: Duration,
+) -> StallRun {
     let micros = |time: Duration| time.as_secs_f64() * 1e6;
-    let mut slices = vec![Slice::default(); usize::try_from(takes.as_secs()).unwrap_or_default().max(1)];
-    let place = |at: Duration| usize::try_from(at.as_secs() / SLICE.as_secs()).unwrap_or(usize::MAX);
+    let mut seconds = vec![SecondStats::default(); usize::try_from(duration.as_secs()).unwrap_or_default().max(1)];
+    let place = |at: Duration| usize::try_from(at.as_secs() / SECOND.as_secs()).unwrap_or(usize::MAX);
     let mut latencies = Vec::new();
-    for &(ended, took) in written.iter().flat_map(|one| &one.timed) {
-        latencies.push(took);
-        if let Some(slice) = slices.get_mut(place(ended)) {
-            slice.commits += 1;
-            slice.longest = slice.longest.max(micros(took));
+    for &(ended, elapsed) in written.iter().flat_map(|one| &one.timed) {
+        latencies.push(elapsed);
+        if let Some(second) = seconds.get_mut(place(ended)) {
+            second.commits += 1;
+            second.max_latency = second.max_latency.max(micros(elapsed));
         }
     }
-    for (at, figures) in looks {
-        if let Some(slice) = slices.get_mut(place(*at)) {
-            slice.look(figures);
+    for (at, stats) in samples {
+        if let Some(second) = seconds.get_mut(place(*at)) {
+            second.sample(stats);
         }
     }
     latencies.sort_unstable();
@@ -204,97 +213,98 @@ fn summarize(written: &[Written], looks: &[(Duration, EngineFigures)], waited: D
         let place = (latencies.len() * hundredths / 100).min(latencies.len().saturating_sub(1));
         latencies.get(place).copied().map_or(0.0, micros)
     };
-    let looks = slices.iter().map(|slice| slice.looks).sum::<u64>();
-    let seen = slices.iter().map(|slice| slice.stopped + slice.delayed).sum::<u64>();
-    let sum = slices.iter().map(|slice| slice.commits).sum::<u64>();
-    let slowest = slices.iter().map(|slice| slice.commits).min().unwrap_or_default();
-    Stalls {
+    let samples = seconds.iter().map(|second| second.samples).sum::<u64>();
+    let stalled_samples = seconds.iter().map(|second| second.stopped + second.delayed).sum::<u64>();
+    let sum = seconds.iter().map(|second| second.commits).sum::<u64>();
+    let slowest = seconds.iter().map(|second| second.commits).min().unwrap_or_default();
+    StallRun {
         commits: latencies.len() as u64,
         failures: written.iter().filter(|one| one.failure.is_some()).count() as u64,
         failure: written.iter().find_map(|one| one.failure.clone()),
-        waited: waited.as_secs_f64() / takes.as_secs_f64(),
+        stalled_time: stalled_time.as_secs_f64() / duration.as_secs_f64(),
         p50: quantile(50),
         p99: quantile(99),
-        longest: quantile(100),
-        seen: seen as f64 / looks.max(1) as f64,
-        slowest_second: slowest as f64 * slices.len() as f64 / sum.max(1) as f64,
-        slices,
+        max_latency: quantile(100),
+        stalled_samples: stalled_samples as f64 / samples.max(1) as f64,
+        slowest_second: slowest as f64 * seconds.len() as f64 / sum.max(1) as f64,
+        seconds,
     }
 }
 
-impl Slice {
-    fn look(&mut self, figures: &EngineFigures) {
-        self.looks += 1;
-        if figures.is_write_stopped {
+impl SecondStats {
+    fn sample(&mut self, stats: &EngineStats) {
+        self.samples += 1;
+        if stats.is_write_stopped {
             self.stopped += 1;
-        } else if figures.delayed_write_bytes_per_second > 0 {
+        } else if stats.delayed_write_bytes_per_second > 0 {
             self.delayed += 1;
         }
-        let of_level_0 = |column: &ColumnFigures| column.files_at_level_0;
-        let files = figures.columns.iter().map(of_level_0).max().unwrap_or_default();
-        self.files_at_level_0 = self.files_at_level_0.max(files);
-        self.pending_compaction_bytes = self.pending_compaction_bytes.max(figures.pending_compaction_bytes);
+        let level0_files = |column: &ColumnStats| column.level0_files;
+        let files = stats.columns.iter().map(level0_files).max().unwrap_or_default();
+        self.level0_files = self.level0_files.max(files);
+        self.pending_compaction_bytes = self.pending_compaction_bytes.max(stats.pending_compaction_bytes);
     }
 }
 
-/// What is asked of the runs.
-#[allow(clippy::cast_precision_loss, reason = "figures for people")]
-pub fn judge(all: &[Stalls]) -> Vec<Requirement> {
+/// The requirements.
+#[allow(clippy::cast_precision_loss, reason = "approximate statistics")]
+pub fn check(all: &[StallRun]) -> Vec<Requirement> {
     let failed = all.iter().find_map(|one| one.failure.clone());
-    let requirement = |what, bar, figure: fn(&Stalls) -> f64| {
-        Requirement::new(what, Kind::Percolite, bar, all.iter().map(figure).collect(), failed.clone())
+    let requirement = |what, bar, metric: fn(&StallRun) -> f64| {
+        Requirement::new(what, StoreKind::Percolite, bar, all.iter().map(metric).collect(), failed.clone())
     };
     vec![
-        requirement("stalls: writers that were told of an error", NO_FAILURES, |one| one.failures as f64),
-        requirement("stalls: looks at the engine's figures that show them", SOME, |one| one.seen),
-        requirement("stalls: of the time, what the statistics say that writers waited", SOME, |one| one.waited),
-        requirement("stalls: commits of the slowest second, of the mean", EVEN, |one| one.slowest_second),
-        requirement("stalls: the longest commit, in seconds", LONGEST_SECONDS, |one| one.longest / 1e6),
+        requirement("stalls: failed writers", NO_FAILURES, |one| one.failures as f64),
+        requirement("stalls: share of engine_stats samples with stopped or delayed writes", MIN_STALLED, |one| {
+            one.stalled_samples
+        }),
+        requirement("stalls: share of the time with a stalled writer", MIN_STALLED, |one| one.stalled_time),
+        requirement("stalls: commits of the slowest second / mean", MIN_EVENNESS, |one| one.slowest_second),
+        requirement("stalls: longest commit, seconds", MAX_LATENCY_SECONDS, |one| one.max_latency / 1e6),
     ]
 }
 
-/// As people read them.
-pub fn show(all: &[Stalls]) -> Table {
+pub fn show(all: &[StallRun]) -> Table {
     let mut table = Table::new();
     table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
     table.set_header([
         "round, second",
         "commits",
-        "longest",
+        "max",
         "p50",
         "p99",
-        "waited",
+        "stalled time",
         "stopped",
-        "slowed",
-        "level 0",
-        "to compact",
+        "delayed",
+        "level-0 files",
+        "pending compaction",
     ]);
     for (round, one) in (1..).zip(all) {
         let [empty, again] = [String::new(), String::new()];
         table.add_row([
             format!("{round}, all"),
             one.commits.to_string(),
-            time(one.longest),
+            time(one.max_latency),
             time(one.p50),
             time(one.p99),
-            format!("{:.0} %", one.waited * 100.0),
-            format!("{:.0} %", one.seen * 100.0),
+            format!("{:.0} %", one.stalled_time * 100.0),
+            format!("{:.0} %", one.stalled_samples * 100.0),
             "(both)".to_owned(),
             empty,
             again,
         ]);
-        for (second, slice) in (1..).zip(&one.slices) {
+        for (number, second) in (1..).zip(&one.seconds) {
             table.add_row([
-                format!("{round}, {second}"),
-                slice.commits.to_string(),
-                time(slice.longest),
+                format!("{round}, {number}"),
+                second.commits.to_string(),
+                time(second.max_latency),
                 String::new(),
                 String::new(),
                 String::new(),
-                format!("{}/{}", slice.stopped, slice.looks),
-                format!("{}/{}", slice.delayed, slice.looks),
-                slice.files_at_level_0.to_string(),
-                format!("{} MiB", slice.pending_compaction_bytes >> 20),
+                format!("{}/{}", second.stopped, second.samples),
+                format!("{}/{}", second.delayed, second.samples),
+                second.level0_files.to_string(),
+                format!("{} MiB", second.pending_compaction_bytes >> 20),
             ]);
         }
     }
@@ -312,49 +322,55 @@ mod tests {
         Duration::from_millis(millis)
     }
 
-    fn written(timed: &[(u64, u64)], failure: Option<&str>) -> Written {
-        let timed = timed.iter().map(|&(ended, took)| (at(ended), at(took))).collect();
-        Written { timed, last: Vec::new(), failure: failure.map(str::to_owned) }
+    fn written(timed: &[(u64, u64)], failure: Option<&str>) -> WriterLog {
+        let timed = timed.iter().map(|&(ended, elapsed)| (at(ended), at(elapsed))).collect();
+        WriterLog { timed, last_values: Vec::new(), failure: failure.map(str::to_owned) }
     }
 
-    fn figures(stopped: bool, delayed: u64) -> EngineFigures {
-        let mut figures = EngineFigures::default();
-        (figures.is_write_stopped, figures.delayed_write_bytes_per_second) = (stopped, delayed);
-        figures
+    fn stats(stopped: bool, delayed: u64) -> EngineStats {
+        let mut stats = EngineStats::default();
+        (stats.is_write_stopped, stats.delayed_write_bytes_per_second) = (stopped, delayed);
+        stats
     }
 
     #[test]
-    fn commits_and_looks_count_in_the_second_in_which_they_end() {
+    fn commits_and_samples_count_in_their_second() {
         let commits = [written(&[(100, 1), (999, 5), (1000, 2)], None), written(&[(200, 1), (2500, 900)], None)];
-        let looks = [(at(10), figures(true, 0)), (at(20), figures(false, 0)), (at(1500), figures(false, 7))];
-        let stalls = summarize(&commits, &looks, at(500), at(2000));
+        let samples = [(at(10), stats(true, 0)), (at(20), stats(false, 0)), (at(1500), stats(false, 7))];
+        let stalls = summarize(&commits, &samples, at(500), at(2000));
         let counts: Vec<_> =
-            stalls.slices.iter().map(|one| (one.commits, one.looks, one.stopped, one.delayed)).collect();
+            stalls.seconds.iter().map(|one| (one.commits, one.samples, one.stopped, one.delayed)).collect();
         assert_eq!(counts, [(3, 2, 1, 0), (1, 1, 0, 1)]);
-        assert_eq!((stalls.commits, stalls.longest, stalls.slices[0].longest), (5, 900_000.0, 5000.0));
-        assert!((stalls.slowest_second - 0.5).abs() < 1e-9 && (stalls.seen - 2.0 / 3.0).abs() < 1e-9);
-        assert!((stalls.waited - 0.25).abs() < 1e-9);
+        assert_eq!((stalls.commits, stalls.max_latency, stalls.seconds[0].max_latency), (5, 900_000.0, 5000.0));
+        assert!((stalls.slowest_second - 0.5).abs() < 1e-9 && (stalls.stalled_samples - 2.0 / 3.0).abs() < 1e-9);
+        assert!((stalls.stalled_time - 0.25).abs() < 1e-9);
     }
 
     #[test]
-    fn an_error_an_empty_second_a_long_wait_or_no_stall_at_all_is_a_miss() {
-        let met = |stalls: Stalls| judge(&[stalls]).iter().map(|one| one.met).collect::<Vec<_>>();
-        let good = || Stalls { waited: 0.5, seen: 0.5, slowest_second: 0.9, longest: 1000.0, ..Stalls::default() };
+    fn each_defect_misses_its_requirement() {
+        let met = |stalls: StallRun| check(&[stalls]).iter().map(|one| one.met).collect::<Vec<_>>();
+        let good = || StallRun {
+            stalled_time: 0.5,
+            stalled_samples: 0.5,
+            slowest_second: 0.9,
+            max_latency: 1000.0,
+            ..StallRun::default()
+        };
         assert_eq!(met(good()), [true; 5]);
-        assert_eq!(met(Stalls { seen: 0.0, ..good() }), [true, false, true, true, true]);
-        assert_eq!(met(Stalls { waited: 0.0, ..good() }), [true, true, false, true, true]);
-        assert_eq!(met(Stalls { slowest_second: 0.0, ..good() }), [true, true, true, false, true]);
-        assert_eq!(met(Stalls { longest: 1.1e6, ..good() }), [true, true, true, true, false]);
-        assert_eq!(met(Stalls { failures: 1, failure: Some("no room".into()), ..good() }), [false; 5]);
+        assert_eq!(met(StallRun { stalled_samples: 0.0, ..good() }), [true, false, true, true, true]);
+        assert_eq!(met(StallRun { stalled_time: 0.0, ..good() }), [true, true, false, true, true]);
+        assert_eq!(met(StallRun { slowest_second: 0.0, ..good() }), [true, true, true, false, true]);
+        assert_eq!(met(StallRun { max_latency: 1.1e6, ..good() }), [true, true, true, true, false]);
+        assert_eq!(met(StallRun { failures: 1, failure: Some("disk full".into()), ..good() }), [false; 5]);
     }
 
     #[test]
-    fn what_was_acknowledged_and_is_not_there_is_told() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("store");
+    fn missing_acknowledged_values_are_reported() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
         let stalls = measure(0, at(300), &path).unwrap().unwrap();
-        assert!(stalls.commits > 0 && stalls.failures == 0 && (0.0..10.0).contains(&stalls.waited), "{stalls:?}");
-        let lost = Written { last: vec![u64::MAX], ..written(&[], None) };
+        assert!(stalls.commits > 0 && stalls.failures == 0 && (0.0..10.0).contains(&stalls.stalled_time), "{stalls:?}");
+        let lost = WriterLog { last_values: vec![u64::MAX], ..written(&[], None) };
         assert!(verify(&path, &[lost]).unwrap_err().to_string().contains("acknowledged"));
     }
 }

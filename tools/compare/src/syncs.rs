@@ -1,10 +1,15 @@
-//! How often each store really syncs: the same run, short and long, under strace.
+//! `syncs`: how often each store syncs, by a short and a long run under strace.
 //!
-//! With one client nobody can share a sync, so a store that acknowledges durable commits makes at least one for each. With several
-//! a sync can serve one commit of each, since none of them goes on before it has returned, and no more; so fewer are wrong, and as many
-//! are no proof, since not everybody shares them as well as that. What
-//! differs between the two runs is what the additional commits cost; opening, closing and preparing are in both. A sync that
-//! a file was opened with (`O_DSYNC`, as LMDB does it for its meta page) is no system call of its own and is not seen.
+//! The difference between the two runs is what the additional commits cost, because both include
+//! open, close and preparation.
+//!
+//! With one client no sync can be shared, so a store with durable commits makes at least one per
+//! commit. With several clients, one sync can cover at most one commit of each, since a client
+//! waits until its commit is durable. Fewer syncs therefore mean that commits are not durable. As
+//! many prove nothing, since not every store shares syncs that well.
+//!
+//! A file opened with `O_DSYNC`, as LMDB's meta page, syncs without a system call of its own, which
+//! strace does not count.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,62 +19,63 @@ use anyhow::{Context as _, Result, bail};
 use comfy_table::Table;
 use serde::Serialize;
 
-use crate::child::Scratch;
-use crate::dice::Skew;
-use crate::peer::Kind;
+use crate::child::ScratchDir;
+use crate::generator::Skew;
+use crate::peer::StoreKind;
 use crate::spec::{Conditions, Outcome, Setting};
-use crate::statistics::Contestant;
+use crate::statistics::Entry;
 use crate::workload::{Transfers, Workload};
 
-/// Commits, of all clients together.
+/// Commits of all clients together.
 const SHORT: u64 = 160;
 const LONG: u64 = 1760;
 const MANY_CLIENTS: u64 = 16;
-/// One, but for a few commits of the longer run; with several clients, but for how each run begins and ends.
-const ENOUGH: f64 = 0.99;
-const ENOUGH_OF_MANY: f64 = 0.8;
-/// Of all calls that have something written, these make it durable.
-const CALLS: &str = "trace=fsync,fdatasync";
+/// The minimum of syncs per commit, and with several clients per group of one commit each. Below 1
+/// for the commits at the start and the end of a run.
+const MIN_SYNCS_PER_COMMIT: f64 = 0.99;
+const MIN_SYNCS_PER_GROUP: f64 = 0.8;
+/// The system calls that make writes durable.
+const TRACED_CALLS: &str = "trace=fsync,fdatasync";
 
-type Calls = BTreeMap<String, u64>;
+type CallCounts = BTreeMap<String, u64>;
 
-/// What one store did.
+/// The syncs of one store.
 #[derive(Serialize)]
-pub struct Syncs {
-    pub store: Kind,
+pub struct SyncCounts {
+    pub store: StoreKind,
     pub durable: bool,
     pub clients: u64,
-    /// Each call, for a commit.
+    /// Each system call, per commit.
     pub per_commit: BTreeMap<String, f64>,
     pub failed: Option<String>,
 }
 
-impl Syncs {
+impl SyncCounts {
     fn sum(&self) -> f64 {
-        // The sum of nothing is -0.
+        // The sum of no numbers is -0.
         self.per_commit.values().sum::<f64>().max(0.0)
     }
 
-    /// Whether it did what it was asked for.
+    /// Whether durable commits are synced.
     #[allow(clippy::cast_precision_loss, reason = "a few clients")]
-    pub fn is_right(&self) -> bool {
-        let enough = if self.clients == 1 { ENOUGH } else { ENOUGH_OF_MANY };
+    pub fn is_ok(&self) -> bool {
+        let enough = if self.clients == 1 { MIN_SYNCS_PER_COMMIT } else { MIN_SYNCS_PER_GROUP };
         self.failed.is_none() && (!self.durable || self.sum() >= enough / self.clients as f64)
     }
 }
 
-/// Why it cannot be told on this machine, if it cannot.
-pub fn skipped() -> Option<String> {
+/// Why syncs cannot be counted on this machine; `None` if they can.
+pub fn unavailable() -> Option<String> {
     let works = Command::new("strace").args(["-c", "-o", "/dev/null", "true"]).stderr(Stdio::null()).status();
     match works {
         Ok(status) if status.success() => None,
-        Ok(status) => Some(format!("strace cannot trace here ({status})")),
-        Err(why) => Some(format!("strace does not run: {why}")),
+        Ok(status) => Some(format!("strace cannot trace processes on this machine: {status}")),
+        Err(why) => Some(format!("cannot run strace: {why}")),
     }
 }
 
 /// `None` if the run was interrupted.
-pub fn run(stores: &[Kind], conditions: &Conditions, scratch: &Scratch) -> Result<Option<Vec<Syncs>>> {
+pub fn run(stores: &[StoreKind], conditions: &Conditions, scratch: &ScratchDir) -> Result<Option<Vec<SyncCounts>>> {
     let mut all = Vec::new();
     for (durable, clients) in [(true, 1), (true, MANY_CLIENTS), (false, 1)] {
         for &store in stores {
@@ -87,25 +93,25 @@ pub fn run(stores: &[Kind], conditions: &Conditions, scratch: &Scratch) -> Resul
                 [short, long] => difference(short, long),
                 _ => BTreeMap::new(),
             };
-            all.push(Syncs { store, durable, clients, per_commit, failed });
+            all.push(SyncCounts { store, durable, clients, per_commit, failed });
         }
     }
     Ok(Some(all))
 }
 
-/// The calls of a run, or how it failed.
+/// The system calls of a run, or its failure.
 fn count(
-    store: Kind,
+    store: StoreKind,
     durable: bool,
     clients: u64,
     conditions: &Conditions,
-    scratch: &Scratch,
-) -> Result<Option<Result<Calls, String>>> {
-    let work = Workload::Transfers(Transfers { accounts: 1000, touched: 2, skew: Skew::Uniform });
-    let contestant = Contestant { setting: Setting { work, clients, durable }, store };
-    let (counts, spec) = (scratch.path("counts"), contestant.spec(conditions, 0));
-    let name = counts.to_str().context("the folder's name is no text")?;
-    let outcome = scratch.run_with(&spec, &["strace", "-f", "--seccomp-bpf", "-c", "-o", name, "-e", CALLS])?;
+    scratch: &ScratchDir,
+) -> Result<Option<Result<CallCounts, String>>> {
+    let work = Workload::Transfers(Transfers { accounts: 1000, rows_per_transfer: 2, skew: Skew::Uniform });
+    let entry = Entry { setting: Setting { work, clients, durable }, store };
+    let (counts, spec) = (scratch.path("counts"), entry.spec(conditions, 0));
+    let name = counts.to_str().context("the name of the directory is not UTF-8")?;
+    let outcome = scratch.run_with(&spec, &["strace", "-f", "--seccomp-bpf", "-c", "-o", name, "-e", TRACED_CALLS])?;
     Ok(match outcome {
         None => None,
         Some(Outcome::Failed(why)) => Some(Err(why)),
@@ -113,15 +119,15 @@ fn count(
     })
 }
 
-/// The table of `strace -c`: share, seconds, microseconds a call, calls, perhaps errors, name. Nothing of what was asked
-/// for, and it is empty.
-fn parse(table: &str) -> Result<Calls> {
-    let mut calls = Calls::new();
+/// Parses the table of `strace -c`: share, seconds, microseconds per call, calls, sometimes errors,
+/// name. It is empty if none of the calls was made.
+fn parse(table: &str) -> Result<CallCounts> {
+    let mut calls = CallCounts::new();
     for line in table.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[..] {
             [share, _, _, count, .., name] if share.parse::<f64>().is_ok() && name != "total" => {
-                let Ok(count) = count.parse() else { bail!("strace says {line:?}") };
+                let Ok(count) = count.parse() else { bail!("cannot parse strace's line {line:?}") };
                 calls.insert(name.to_owned(), count);
             }
             _ => {}
@@ -131,23 +137,22 @@ fn parse(table: &str) -> Result<Calls> {
 }
 
 #[allow(clippy::cast_precision_loss, reason = "thousands of calls")]
-fn difference(short: &Calls, long: &Calls) -> BTreeMap<String, f64> {
-    let of = |calls: &Calls, name: &str| calls.get(name).copied().unwrap_or_default() as f64;
+fn difference(short: &CallCounts, long: &CallCounts) -> BTreeMap<String, f64> {
+    let of = |calls: &CallCounts, name: &str| calls.get(name).copied().unwrap_or_default() as f64;
     let names = short.keys().chain(long.keys());
     let a_commit = |name: &String| (of(long, name) - of(short, name)) / (LONG - SHORT) as f64;
     names.map(|name| (name.clone(), a_commit(name))).filter(|(_, calls)| *calls > 0.0).collect()
 }
 
-/// As people read it.
-pub fn show(all: &[Syncs]) -> Table {
+pub fn show(all: &[SyncCounts]) -> Table {
     let mut table = Table::new();
     table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
-    table.set_header(["commits", "clients", "store", "syncs a commit", "by"]);
+    table.set_header(["commits", "clients", "store", "syncs/commit", "calls"]);
     for one in all {
         let by: Vec<String> = one.per_commit.iter().map(|(name, calls)| format!("{calls:.3} {name}")).collect();
         let sum = match &one.failed {
             Some(why) => format!("failed: {why}"),
-            None if one.is_right() => format!("{:.3}", one.sum()),
+            None if one.is_ok() => format!("{:.3}", one.sum()),
             None => format!("{:.3}: NOT DURABLE", one.sum()),
         };
         let (commits, clients) = (if one.durable { "durable" } else { "buffered" }, one.clients.to_string());
@@ -170,28 +175,28 @@ mod tests {
 ";
 
     #[test]
-    fn calls_are_read_from_the_table() {
+    fn the_table_of_strace_is_parsed() {
         let calls = parse(TABLE).unwrap();
-        assert_eq!(calls, Calls::from([("fdatasync".to_owned(), 1106), ("fsync".to_owned(), 10)]));
+        assert_eq!(calls, CallCounts::from([("fdatasync".to_owned(), 1106), ("fsync".to_owned(), 10)]));
         assert!(parse("").unwrap().is_empty());
     }
 
     #[test]
-    fn durable_is_who_syncs_at_every_commit() {
-        let syncs = |durable, clients, calls| Syncs {
-            store: Kind::Redb,
+    fn durable_means_a_sync_per_commit() {
+        let syncs = |durable, clients, calls| SyncCounts {
+            store: StoreKind::Redb,
             durable,
             clients,
             per_commit: BTreeMap::from([("fdatasync".to_owned(), calls)]),
             failed: None,
         };
-        assert!(syncs(true, 1, 1.0).is_right() && syncs(true, 4, 0.24).is_right() && syncs(false, 1, 0.0).is_right());
-        assert!(!syncs(true, 1, 0.5).is_right() && !syncs(true, 4, 0.19).is_right());
+        assert!(syncs(true, 1, 1.0).is_ok() && syncs(true, 4, 0.24).is_ok() && syncs(false, 1, 0.0).is_ok());
+        assert!(!syncs(true, 1, 0.5).is_ok() && !syncs(true, 4, 0.19).is_ok());
     }
 
     #[test]
-    fn what_both_runs_have_is_no_part_of_a_commit() {
-        let calls = |count| Calls::from([("fdatasync".to_owned(), count), ("fsync".to_owned(), 7)]);
+    fn common_calls_are_not_counted() {
+        let calls = |count| CallCounts::from([("fdatasync".to_owned(), count), ("fsync".to_owned(), 7)]);
         assert_eq!(
             difference(&calls(106), &calls(106 + LONG - SHORT)),
             BTreeMap::from([("fdatasync".to_owned(), 1.0)])

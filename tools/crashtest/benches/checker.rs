@@ -1,12 +1,13 @@
-//! How long the checker takes to parse and to judge 20,000 transactions of five operations.
+//! The time that the checker takes to parse and to check 20,000 transactions of five operations.
 //!
-//! Unknown outcomes are what it has to search for, so there are two histories: with one in a thousand and with one in fifty.
+//! Unknown outcomes need a search, so two histories are measured: with one unknown outcome in a
+//! thousand and with one in fifty.
 //!
 //! `cargo bench -p percolite-crashtest --bench checker`.
 
 #![allow(clippy::unwrap_used, reason = "a failure stops the bench")]
 
-#[allow(clippy::pedantic, reason = "the tests' own, as they have it")]
+#[allow(clippy::pedantic, reason = "shared with the tests")]
 #[path = "../tests/support/mod.rs"]
 mod support;
 
@@ -21,7 +22,7 @@ use crate::support::{interned, text};
 
 const TRANSACTIONS: usize = 20_000;
 
-fn judge(criterion: &mut Criterion) {
+fn bench_checker(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("checker");
     group.sampling_mode(SamplingMode::Flat).throughput(Throughput::Elements(TRANSACTIONS as u64));
 
@@ -59,6 +60,6 @@ criterion_group! {
         .sample_size(20)
         .warm_up_time(Duration::from_secs(1))
         .measurement_time(Duration::from_secs(3));
-    targets = judge
+    targets = bench_checker
 }
 criterion_main!(benches);

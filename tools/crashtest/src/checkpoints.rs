@@ -23,34 +23,34 @@ pub struct Checkpoint {
     pub done: bool,
 }
 
-/// The path of a checkpoint of the store in `folder`.
-pub fn checkpoint_path(folder: &Path, number: u64) -> PathBuf {
-    folder.with_extension("copies").join(number.to_string())
+/// The path of a checkpoint of the store in `store_dir`.
+pub fn checkpoint_path(store_dir: &Path, number: u64) -> PathBuf {
+    store_dir.with_extension("checkpoints").join(number.to_string())
 }
 
 /// Whether the checkpoint must be a store. A violation if it is missing, or if it opens although it
 /// was interrupted.
-pub fn is_store(folder: &Path, checkpoint: &Checkpoint) -> Result<bool, Violation> {
-    const PROMISE: &str = "atomic checkpoint";
+pub fn is_store(store_dir: &Path, checkpoint: &Checkpoint) -> Result<bool, Violation> {
+    const INVARIANT: &str = "atomic checkpoint";
     let number = checkpoint.number;
-    if !folder.exists() {
+    if !store_dir.exists() {
         return if checkpoint.done {
-            Err(Violation::new(PROMISE, format!("checkpoint {number} is missing")))
+            Err(Violation::new(INVARIANT, format!("checkpoint {number} is missing")))
         } else {
             Ok(false)
         };
     }
-    if checkpoint.done || folder.join("PERCOLITE").exists() {
+    if checkpoint.done || store_dir.join("PERCOLITE").exists() {
         return Ok(true);
     }
     // The first step creates the directory, and an empty directory may become a store.
-    if folder.read_dir().is_ok_and(|mut entries| entries.next().is_none()) {
+    if store_dir.read_dir().is_ok_and(|mut entries| entries.next().is_none()) {
         return Ok(false);
     }
-    match open_engine(folder, SMALL_STORE) {
+    match open_engine(store_dir, SMALL_STORE) {
         Err(EngineError::NotAStore(_)) => Ok(false),
         other => Err(Violation::new(
-            PROMISE,
+            INVARIANT,
             format!("checkpoint {number} was interrupted and opens with {:?}", other.map(drop).err()),
         )),
     }
@@ -60,6 +60,6 @@ pub fn is_store(folder: &Path, checkpoint: &Checkpoint) -> Result<bool, Violatio
 ///
 /// # Errors
 /// Errors of opening the store.
-pub fn last_timestamp(folder: &Path) -> Result<Timestamp, Error> {
-    Ok(Store::builder().read_only(true).open(folder)?.snapshot()?.read_ts())
+pub fn last_timestamp(store_dir: &Path) -> Result<Timestamp, Error> {
+    Ok(Store::builder().read_only(true).open(store_dir)?.snapshot()?.read_ts())
 }

@@ -66,9 +66,9 @@ pub fn workload_for(seed: u64, rng: &mut SeededRng) -> (&'static str, usize) {
 }
 
 /// Counts the large commits of one incarnation.
-pub fn count_large_commits(outcome: &mut LayerResult, config: &ChildConfig, streamed: u64) {
+pub fn count_large_commits(outcome: &mut LayerResult, config: &ChildConfig, large_commits: u64) {
     outcome.count(RUNS_WITH_LARGE, u64::from(config.large_transaction_bytes < 16 << 20));
-    outcome.count(LARGE_COMMITS, streamed);
+    outcome.count(LARGE_COMMITS, large_commits);
 }
 
 /// A violation if runs with large transactions never committed one.
@@ -95,7 +95,7 @@ pub enum DurabilityMode {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ChildConfig {
     /// The store's directory.
-    pub folder: PathBuf,
+    pub store_dir: PathBuf,
     /// The number of the incarnation.
     pub incarnation: u32,
     /// The name of the workload.
@@ -156,7 +156,7 @@ pub struct ChildConfig {
 impl Default for ChildConfig {
     fn default() -> Self {
         Self {
-            folder: PathBuf::new(),
+            store_dir: PathBuf::new(),
             incarnation: 0,
             workload: String::new(),
             two_phase: false,
@@ -292,7 +292,7 @@ struct OpenStore {
 
 fn open_store(config: &ChildConfig, recorder: &PipeRecorder) -> Result<OpenStore, Error> {
     let setup = FolderOptions { write_buffer_bytes: config.write_buffer_bytes, ..SMALL_STORE };
-    let engine = open_engine(&config.folder, setup)?;
+    let engine = open_engine(&config.store_dir, setup)?;
     let runtime = Arc::new(FastEnv::new(config.clock_speed));
     let (before, wall) = (logical_time(config.incarnation, runtime.elapsed(), recorder.tick()), runtime.unix_millis());
     let keep =
@@ -434,7 +434,7 @@ fn maintenance_step(
     let number = u64::from(config.incarnation) * SESSIONS + done;
     if config.checkpoint_every > 0 && rng.one_in(config.checkpoint_every) {
         recorder.send(&Event::CheckpointStarted(number));
-        opened.store.checkpoint(checkpoints::checkpoint_path(&config.folder, number))?;
+        opened.store.checkpoint(checkpoints::checkpoint_path(&config.store_dir, number))?;
         recorder.send(&Event::CheckpointDone(number));
     }
     if config.restore_every > 0 && rng.one_in(config.restore_every) {
@@ -493,20 +493,23 @@ fn final_durable_commit(config: &ChildConfig, opened: &OpenStore, recorder: &Pip
 /// Calls everything that the API offers on a failed store.
 fn calls_after_failure(opened: &OpenStore, recorder: &PipeRecorder) {
     let OpenStore { store, rows, .. } = opened;
-    let ask =
+    let check_error =
         |call: &str, outcome: Result<(), Error>| recorder.send(&Event::CallAfterFailure(call_result(call, outcome)));
     for _ in 0..2 {
-        ask(
+        check_error(
             "begin and commit",
             store.begin().and_then(|mut txn| {
                 txn.put(rows, encode_key("after"), "failing")?;
                 txn.commit().map(drop)
             }),
         );
-        ask("transact", store.transact(|txn| txn.put(rows, encode_key("after"), "failing")));
-        ask("snapshot", store.snapshot().and_then(|snapshot| snapshot.get(rows, encode_key("after")).map(drop)));
-        ask("sync", store.sync());
-        ask("keyspace", store.keyspace("after").map(drop));
+        check_error("transact", store.transact(|txn| txn.put(rows, encode_key("after"), "failing")));
+        check_error(
+            "snapshot",
+            store.snapshot().and_then(|snapshot| snapshot.get(rows, encode_key("after")).map(drop)),
+        );
+        check_error("sync", store.sync());
+        check_error("keyspace", store.keyspace("after").map(drop));
     }
 }
 

@@ -180,7 +180,7 @@ impl ClientLog {
             for (number, entry) in of_life().filter(|(_, entry)| entry.txn.outcome == Outcome::Aborted) {
                 if let Some(ts) = acknowledged.get(number).filter(|ts| **ts < newest) {
                     return Some(format!(
-                        "transaction {number} of session {}, acknowledged at {ts}, is lost, but the later commit {newest} is there",
+                        "transaction {number} of session {}, acknowledged at {ts}, is lost, but the later commit {newest} survived",
                         entry.txn.session
                     ));
                 }

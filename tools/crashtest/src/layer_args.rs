@@ -114,11 +114,11 @@ pub fn mutant(name: &str) -> Result<Mutant, String> {
 pub fn save_failure(
     args: &LayerArgs,
     case: &str,
-    folder: &Path,
+    store_dir: &Path,
     client_log: Option<&ClientLog>,
     violations: Vec<Violation>,
 ) -> Failure {
-    save_failure_with(args, case, client_log, violations, |dir| copy_dir(folder, &dir.join("store")))
+    save_failure_with(args, case, client_log, violations, |dir| copy_dir(store_dir, &dir.join("store")))
 }
 
 /// Saves a failure of a case without a directory; `more` writes additional files.

@@ -62,12 +62,12 @@ impl Frame {
     }
 }
 
-/// The segments of the store in `folder`, oldest first.
+/// The segments of the store in `dir`, oldest first.
 ///
 /// # Errors
 /// I/O errors.
-pub fn segments(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let files = fs::read_dir(folder.join("log"))?.map(|entry| entry.map(|entry| entry.path()));
+pub fn segments(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let files = fs::read_dir(dir.join("log"))?.map(|entry| entry.map(|entry| entry.path()));
     let mut files = files.collect::<Result<Vec<_>, _>>()?;
     files.retain(|file| is_segment(file));
     files.sort();
@@ -209,15 +209,15 @@ mod tests {
 
     #[test]
     fn a_real_log_is_parsed() {
-        let folder = tempfile::tempdir().unwrap();
-        let store = percolite::Store::open(folder.path()).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let store = percolite::Store::open(dir.path()).unwrap();
         let rows = store.keyspace("rows").unwrap();
         for number in 0..3 {
             store.transact(|txn| txn.put(&rows, "row", vec![number; 100])).unwrap();
         }
         store.close().unwrap();
         drop(rows);
-        let files = segments(folder.path()).unwrap();
+        let files = segments(dir.path()).unwrap();
         let bytes = fs::read(&files[0]).unwrap();
         let frames = frames(&bytes);
         assert!(frames.iter().filter(|frame| frame.length > 100).count() >= 3, "{frames:?}");

@@ -123,8 +123,8 @@ pub fn try_one(mutant: Mutant, all_layers: bool) -> anyhow::Result<Option<Mutant
 /// Runs a layer as `quick` does, in a process of its own, because a mutant may do anything to its
 /// process. `None` after an interrupt.
 fn run_quick_layer(layer: Layer, mutant: Option<Mutant>) -> anyhow::Result<Option<LayerResult>> {
-    let folder = tempfile::tempdir()?;
-    let file = folder.path().join("run.json");
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join("run.json");
     let mut errors = tempfile::tempfile()?;
     let mut command = Command::new(std::env::current_exe()?);
     command.args([layer.name(), "--quick", "--json"]).arg(&file);

@@ -1,9 +1,9 @@
 //! Where each crash point can occur, and whether a run hit it.
 //!
-//! The table in `points.txt` is maintained by hand: it states what the harness expects of the
-//! store's code. A run is compared with it in both directions. An expected point that was not hit
-//! means that the run tested less than it claims. A point that was hit against the table means that
-//! the table is wrong.
+//! The table in `points.txt` is written independently of the code, so it states what the harness
+//! expects of it. A run is compared with the table in both directions. An expected point that was
+//! not hit means that the run tested less than it claims. A point that was hit against the table
+//! means that the table is wrong.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -4,7 +4,7 @@
 //! So all restored keyspaces are of one dump: the last acknowledged one or a later one. Nothing of
 //! earlier restores is left in the end.
 //!
-//! Each number stands for two restores: a full dump, and the increment that follows it. The
+//! Each number is for two restores: a full dump, and the increment that follows it. The
 //! increment changes and deletes rows, and renames, truncates and drops keyspaces. The
 //! acknowledgement comes after the second restore.
 

@@ -43,7 +43,7 @@ pub const SMALL_STORE: FolderOptions = FolderOptions {
 };
 
 /// The rest of a restore is deleted within this time, with a clock of [`CLOCK_SPEED`].
-const ERASE_TIMEOUT: Duration = Duration::from_secs(20);
+const DELETE_TIMEOUT: Duration = Duration::from_secs(20);
 const CLOCK_SPEED: u32 = 50;
 
 /// A forked process has called `exec` within this time.
@@ -52,7 +52,7 @@ const EXEC_TIMEOUT: Duration = Duration::from_secs(1);
 /// What is verified.
 pub struct StoreUnderTest<'a> {
     /// The store's directory; opening the store changes it.
-    pub folder: &'a Path,
+    pub store_dir: &'a Path,
     /// The workload of its clients.
     pub workload: &'static dyn Workload,
     /// The configuration of its clients.
@@ -94,8 +94,8 @@ pub struct StoreReport {
 ///
 /// # Errors
 /// Errors of opening.
-pub fn open_engine(folder: &Path, memory: FolderOptions) -> Result<Arc<FolderEngine>, EngineError> {
-    Ok(Arc::new(FolderEngine::new(FolderStorage::open(folder, memory)?, true)))
+pub fn open_engine(store_dir: &Path, memory: FolderOptions) -> Result<Arc<FolderEngine>, EngineError> {
+    Ok(Arc::new(FolderEngine::new(FolderStorage::open(store_dir, memory)?, true)))
 }
 
 /// Verifies a store. `client_log` must contain exactly what the store has to keep.
@@ -129,7 +129,7 @@ fn resolve_and_verify(
     found: &mut StoreReport,
 ) -> Result<u64, Error> {
     let started = Instant::now();
-    let engine = open_engine(target.folder, FolderOptions { accept_data_loss: target.accept_loss, ..SMALL_STORE })?;
+    let engine = open_engine(target.store_dir, FolderOptions { accept_data_loss: target.accept_loss, ..SMALL_STORE })?;
     found.lists_loss = !engine.data_losses().is_empty();
     found.locks = count_locks(&engine)?;
     let event_log = LockEventLog::new(target);
@@ -249,8 +249,8 @@ fn verify_locks(
 ///
 /// # Errors
 /// Errors of opening and reading the store.
-pub fn verify_restored(folder: &Path, restores: &Restores) -> Result<Vec<Violation>, Error> {
-    let engine = open_engine(folder, SMALL_STORE)?;
+pub fn verify_restored(store_dir: &Path, restores: &Restores) -> Result<Vec<Violation>, Error> {
+    let engine = open_engine(store_dir, SMALL_STORE)?;
     let store = Store::builder()
         .disable_history()
         .runtime(Arc::new(FastEnv::new(CLOCK_SPEED)))
@@ -262,7 +262,7 @@ pub fn verify_restored(folder: &Path, restores: &Restores) -> Result<Vec<Violati
         if left.is_empty() {
             break;
         }
-        if started.elapsed() > ERASE_TIMEOUT {
+        if started.elapsed() > DELETE_TIMEOUT {
             violations.push(orphaned_keyspaces(&left));
             break;
         }
@@ -282,7 +282,7 @@ fn count_locks(engine: &FolderEngine) -> Result<u64, EngineError> {
 }
 
 fn open_and_digest(target: &StoreUnderTest<'_>) -> Result<u64, Error> {
-    let engine = reopen(target.folder)?;
+    let engine = reopen(target.store_dir)?;
     let store: Store = store_builder(target).open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
     store.resolve_orphan_locks()?;
     let keyspaces = keyspace_ids(&store)?;
@@ -293,10 +293,10 @@ fn open_and_digest(target: &StoreUnderTest<'_>) -> Result<u64, Error> {
 /// Opens what this process has just closed. A process that another case forks may inherit the open
 /// files, locks included, until it calls `exec`. This excuses a held lock only here: at the first
 /// opening the earlier owner has ended.
-fn reopen(folder: &Path) -> Result<Arc<FolderEngine>, EngineError> {
+fn reopen(store_dir: &Path) -> Result<Arc<FolderEngine>, EngineError> {
     let started = Instant::now();
     loop {
-        match open_engine(folder, SMALL_STORE) {
+        match open_engine(store_dir, SMALL_STORE) {
             Err(EngineError::AlreadyOpen(_)) if started.elapsed() < EXEC_TIMEOUT => {
                 std::thread::sleep(Duration::from_millis(1))
             }
@@ -322,14 +322,14 @@ mod tests {
 
     #[test]
     fn a_locked_store_is_refused_until_it_is_released() {
-        let folder = tempfile::tempdir().unwrap();
-        let held = open_engine(folder.path(), SMALL_STORE).unwrap();
+        let store_dir = tempfile::tempdir().unwrap();
+        let held = open_engine(store_dir.path(), SMALL_STORE).unwrap();
         let release = std::thread::spawn(move || {
             std::thread::sleep(EXEC_TIMEOUT / 4);
             drop(held);
         });
         let target = StoreUnderTest {
-            folder: folder.path(),
+            store_dir: store_dir.path(),
             workload: workload::ALL[0],
             config: ClientConfig { protocol: CommitProtocol::Auto, durability: Durability::Sync, long_value_every: 0 },
             incarnation: 1,

@@ -1,7 +1,15 @@
-//! `adya`, an independent checker that knows values and no timestamps, on the same histories. It sees less: where it finds an
-//! anomaly, so must the checker, and where the checker finds none, nor may it.
+//! Compares with `adya`, an independent checker that works on values without timestamps.
+//!
+//! It detects less. Where it finds an anomaly, the checker must find one; where the checker finds
+//! none, it must find none either.
 
-#![allow(clippy::unwrap_used, clippy::panic, missing_docs, clippy::pedantic, reason = "a test that cannot go on fails")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    missing_docs,
+    clippy::pedantic,
+    reason = "a test that cannot continue fails"
+)]
 
 mod support;
 
@@ -17,7 +25,7 @@ use serde_json::{Value, json};
 use crate::support::store::{Bug, Shape, history};
 use crate::support::{interned, report, seed, text};
 
-/// A value as adya knows it: a number, or a list of them.
+/// A value in adya's form: a number, or a list of numbers.
 fn number(text: &str) -> Value {
     json!(text.parse::<u64>().unwrap())
 }
@@ -26,7 +34,8 @@ fn list(text: Option<&str>) -> Value {
     text.map_or(json!([]), |text| text.split(',').map(number).collect())
 }
 
-/// A transaction's steps in adya's form. A list's append is a read and a write of one element more.
+/// A transaction's operations in adya's form. An append to a list is a read, and a write of one
+/// more element.
 fn steps(txn: &Transaction, lists: bool) -> Value {
     let steps = txn.ops.iter().map(|op| match op {
         Op::Read(key, value) | Op::ReadForUpdate(key, value) if lists => json!(["r", key, list(value.as_deref())]),
@@ -35,13 +44,13 @@ fn steps(txn: &Transaction, lists: bool) -> Value {
             json!(["append", key, number(value.as_ref().unwrap().rsplit(',').next().unwrap())])
         }
         Op::Write(key, value) => json!(["w", key, number(value.as_ref().unwrap())]),
-        Op::Scan { .. } => unreachable!("adya knows no scans"),
+        Op::Scan { .. } => unreachable!("adya has no scans"),
     });
     steps.collect()
 }
 
-/// The history in adya's form: every beginning and end, in the order of time.
-fn translated(lines: &[Line], lists: bool) -> adya::History {
+/// The history in adya's form: the begin and the end of each transaction, by time.
+fn to_adya(lines: &[Line], lists: bool) -> adya::History {
     let mut events = Vec::new();
     for line in lines {
         let Line::Transaction(txn) = line else { continue };
@@ -52,7 +61,7 @@ fn translated(lines: &[Line], lists: bool) -> adya::History {
         };
         let value = steps(txn, lists);
         let (began, ended) = (txn.began.unwrap(), txn.ended.unwrap());
-        // At the same instant an end comes first: only one client moves at a time.
+        // At equal times an end comes before a begin: only one client moves at a time.
         events.push(((began, 1), json!({"type": "invoke", "process": txn.session, "value": value})));
         events.push(((ended, 0), json!({"type": kind, "process": txn.session, "value": value})));
     }
@@ -61,10 +70,10 @@ fn translated(lines: &[Line], lists: bool) -> adya::History {
     adya::History::from_json(&text).unwrap()
 }
 
-fn opinion(lines: &[Line], lists: bool) -> adya::Report {
+fn adya_report(lines: &[Line], lists: bool) -> adya::Report {
     let workload = if lists { Workload::ListAppend } else { Workload::RwRegister };
     let opts = Opts { models: vec!["snapshot-isolation".into()], ..Opts::default() };
-    adya::check(&translated(lines, lists), workload, &opts)
+    adya::check(&to_adya(lines, lists), workload, &opts)
 }
 
 fn compare(lists: bool) {
@@ -73,7 +82,8 @@ fn compare(lists: bool) {
         let mut counts: BTreeMap<(bool, bool), usize> = BTreeMap::new();
         for number in 0..300 {
             let mut rng = StdRng::seed_from_u64(seed + number);
-            // What adya has no words for is left out: scans, deletions, unknown outcomes, values from before the beginning.
+            // Without what adya does not support: scans, deletions, unknown outcomes and initial
+            // rows.
             let shape = Shape {
                 lists,
                 scans: 0.0,
@@ -86,15 +96,15 @@ fn compare(lists: bool) {
             };
             let lines = history(seed + number, &shape);
             let ours = quick_check(&interned(&lines)) == CheckResult::Violated;
-            let theirs = opinion(&lines, lists);
+            let theirs = adya_report(&lines, lists);
             let details =
                 || format!("{bug:?} {number}\n{}\n{}\nadya: {:?}", text(&lines), report(&lines), theirs.anomaly_types);
-            assert!(ours || theirs.valid != Valid::False, "adya alone finds something: {}", details());
+            assert!(ours || theirs.valid != Valid::False, "only adya finds an anomaly: {}", details());
             *counts.entry((ours, theirs.valid == Valid::False)).or_default() += 1;
         }
         let count = |both| counts.get(&both).copied().unwrap_or(0);
         println!(
-            "{bug:?}: both {}, the checker alone {}, none {}",
+            "{bug:?}: both {}, only the checker {}, neither {}",
             count((true, true)),
             count((true, false)),
             count((false, false))

@@ -1,6 +1,12 @@
-//! Every anomaly by its smallest example, and what looks like one and is none.
+//! The smallest example of each anomaly, and histories that look similar and are valid.
 
-#![allow(clippy::unwrap_used, clippy::panic, missing_docs, clippy::pedantic, reason = "a test that cannot go on fails")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    missing_docs,
+    clippy::pedantic,
+    reason = "a test that cannot continue fails"
+)]
 
 use percolite_crashtest::checker::{Anomaly, CheckResult, Report, check};
 use percolite_crashtest::history::History;
@@ -52,7 +58,7 @@ fn garbage_read() {
 }
 
 #[test]
-fn own_write_lost() {
+fn lost_own_write() {
     shows(
         Anomaly::LostOwnWrite,
         &[1],
@@ -61,7 +67,7 @@ fn own_write_lost() {
 }
 
 #[test]
-fn own_deletion_lost_in_a_scan() {
+fn lost_own_deletion_in_a_scan() {
     shows(
         Anomaly::LostOwnWrite,
         &[2],
@@ -138,20 +144,21 @@ fn long_fork() {
            {"session":2,"read_ts":0,"commit_ts":4,"outcome":"committed","ops":[["w","y","1"]]}"#;
     let x_first = r#"{"session":3,"read_ts":3,"outcome":"committed","ops":[["r","x","1"],["r","y",null]]}"#;
     let y_first = r#"{"session":4,"read_ts":5,"outcome":"committed","ops":[["r","y","1"],["r","x",null]]}"#;
-    // Whichever of the readers is in the wrong: here the one that came too late to see less, or too early to see more.
+    // Either reader may be the wrong one: here it is too late to see less, or too early to see
+    // more.
     shows(Anomaly::LongFork, &[1, 2, 3, 4], &format!("{writers}\n{x_first}\n{y_first}"));
     let early = y_first.replace("\"read_ts\":5", "\"read_ts\":1");
     assert!(names(&format!("{writers}\n{x_first}\n{early}")).contains(&Anomaly::LongFork));
-    // Alone, each has only read something old, or nothing wrong at all.
+    // Alone, the one has a stale read, and the other is valid.
     shows(Anomaly::StaleRead, &[1, 3], &format!("{writers}\n{y_first}"));
     is_fine(&format!("{writers}\n{x_first}"));
 }
 
 #[test]
-fn a_smallest_set_has_nothing_that_the_anomaly_does_not_need() {
+fn a_minimal_set_has_no_superfluous_transaction() {
     let garbage = r#"{"event":"initial","rows":[["x","0"],["y","0"]]}
            {"session":1,"read_ts":0,"commit_ts":3,"outcome":"committed","ops":[["w","x","1"]]}
-           {"session":2,"read_ts":5,"outcome":"committed","ops":[["r","x","nobody's"]]}"#;
+           {"session":2,"read_ts":5,"outcome":"committed","ops":[["r","x","unwritten"]]}"#;
     let aborted = r#"{"session":1,"read_ts":0,"commit_ts":3,"outcome":"committed","ops":[["w","x","1"]]}
            {"session":2,"read_ts":0,"outcome":"aborted","ops":[["w","x","2"]]}
            {"session":3,"read_ts":5,"outcome":"committed","ops":[["r","x","2"]]}"#;
@@ -211,7 +218,7 @@ fn write_conflict() {
 }
 
 #[test]
-fn a_claim_conflicts_with_a_write() {
+fn a_read_for_update_conflicts_with_a_write() {
     shows(
         Anomaly::WriteConflict,
         &[1, 2],
@@ -237,7 +244,7 @@ fn session_order() {
 }
 
 #[test]
-fn a_session_that_went_back_once_is_still_compared_with_its_best() {
+fn session_order_compares_with_the_maximum() {
     shows(
         Anomaly::SessionOrder,
         &[1, 3],
@@ -288,7 +295,7 @@ fn write_skew_is_permitted() {
 }
 
 #[test]
-fn a_snapshot_shows_the_commit_at_its_own_timestamp_and_may_overwrite_it() {
+fn snapshot_includes_a_commit_at_its_own_timestamp() {
     is_fine(
         r#"{"session":1,"read_ts":0,"commit_ts":3,"outcome":"committed","ops":[["w","x","1"]]}
            {"session":2,"read_ts":3,"commit_ts":4,"outcome":"committed","ops":[["r","x","1"],["w","x","2"]]}"#,
@@ -304,7 +311,7 @@ fn transactions_that_overlap_in_real_time_may_have_any_order() {
 }
 
 #[test]
-fn an_unknown_outcome_is_a_commit_exactly_if_somebody_saw_it() {
+fn an_unknown_outcome_is_a_commit_only_if_observed() {
     let unknown = r#"{"event":"initial","rows":[["x","0"]]}
                      {"session":1,"read_ts":3,"outcome":"unknown","ops":[["w","x","1"],["w","y","1"]]}"#;
     let read = |session: u64, read_ts: u64, rows: &str| {
@@ -315,7 +322,8 @@ fn an_unknown_outcome_is_a_commit_exactly_if_somebody_saw_it() {
     let seen = [unknown.to_owned(), read(2, 5, old), read(2, 9, new)].concat();
     is_fine(&seen);
     assert_eq!(report(&seen).inferred_committed, 1);
-    // Who saw it first belongs to the set: without, it had not happened.
+    // The set includes the first reader of the unknown commit: without it the commit would not have
+    // happened.
     shows(Anomaly::StaleRead, &[2, 3, 4], &[unknown.to_owned(), read(2, 9, new), read(3, 10, old)].concat());
     shows(Anomaly::FutureRead, &[2, 3], &[unknown.to_owned(), read(2, 3, new)].concat());
     shows(
@@ -326,7 +334,7 @@ fn an_unknown_outcome_is_a_commit_exactly_if_somebody_saw_it() {
 }
 
 #[test]
-fn who_saw_an_unknown_outcome_is_found_among_many() {
+fn the_observer_of_an_unknown_outcome_is_found() {
     let unknown = r#"{"session":1,"read_ts":3,"outcome":"unknown","ops":[["w","x","1"]]}"#;
     let mut lines = vec![unknown.to_owned()];
     for number in 0..500 {
@@ -348,7 +356,7 @@ fn an_unknown_deletion_explains_a_missing_row() {
 }
 
 #[test]
-fn an_unknown_outcome_needs_a_timestamp_that_nobody_has() {
+fn an_unknown_outcome_needs_an_unused_timestamp() {
     let lines = |commit_ts: u64| {
         format!(
             r#"{{"session":1,"read_ts":3,"outcome":"unknown","ops":[["w","x","1"]]}}

@@ -1,6 +1,12 @@
-//! The checker against brute force, on tiny histories and on those of broken stores.
+//! The checker against brute force, on tiny histories and on histories of stores with bugs.
 
-#![allow(clippy::unwrap_used, clippy::panic, missing_docs, clippy::pedantic, reason = "a test that cannot go on fails")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    missing_docs,
+    clippy::pedantic,
+    reason = "a test that cannot continue fails"
+)]
 
 mod support;
 
@@ -20,7 +26,7 @@ use crate::support::{interned, report, seed, text};
 #[track_caller]
 fn compare(lines: &[Line]) -> bool {
     let (verdict, valid) = (quick_check(&interned(lines)), is_valid(lines));
-    assert_eq!(verdict != CheckResult::Violated, valid, "brute force is right\n{}\n{}", text(lines), report(lines));
+    assert_eq!(verdict != CheckResult::Violated, valid, "brute force disagrees\n{}\n{}", text(lines), report(lines));
     valid
 }
 
@@ -38,7 +44,8 @@ fn committed(session: u64, read_ts: u64, commit_ts: u64, ops: Vec<Op>) -> Line {
     })
 }
 
-/// Every order in which so many transactions can take their snapshots and commit: the times of both, for each.
+/// Every order in which `count` transactions can take their snapshots and commit, as the times of
+/// both for each.
 fn interleavings(count: usize) -> Vec<Vec<(u64, u64)>> {
     fn extend(times: &mut Vec<(u64, u64)>, now: u64, all: &mut Vec<Vec<(u64, u64)>>) {
         if times.iter().all(|(_, commit_ts)| *commit_ts > 0) {
@@ -76,7 +83,7 @@ fn product<T: Copy>(lists: &[Vec<T>], visit: &mut impl FnMut(&[T])) {
 #[derive(Clone, Copy)]
 enum Step {
     Read(usize),
-    Claim(usize),
+    ReadForUpdate(usize),
     Write(usize),
     Delete(usize),
     Scan,
@@ -84,8 +91,8 @@ enum Step {
 
 const KEYS: [&str; 2] = ["x", "y"];
 
-/// Every history of `count` committed transactions, whose steps are one of these lists each, with every value for every
-/// read that anybody writes: compared with brute force.
+/// Compares with brute force all histories of `count` committed transactions whose steps are one of
+/// these lists each. Each read returns each value that any of them writes.
 fn all_histories(count: usize, menu: &[&[Step]]) -> (usize, usize) {
     let (mut tried, mut valid) = (0, 0);
     let interleavings = interleavings(count);
@@ -103,7 +110,7 @@ fn all_histories(count: usize, menu: &[&[Step]]) -> (usize, usize) {
             .copied()
             .flatten()
             .map(|step| match step {
-                Step::Read(key) | Step::Claim(key) => (0..values[*key].len()).collect(),
+                Step::Read(key) | Step::ReadForUpdate(key) => (0..values[*key].len()).collect(),
                 Step::Scan => (0..values[0].len() * values[1].len()).collect(),
                 Step::Write(_) | Step::Delete(_) => vec![0],
             })
@@ -118,7 +125,9 @@ fn all_histories(count: usize, menu: &[&[Step]]) -> (usize, usize) {
                         number += 1;
                         match step {
                             Step::Read(key) => Op::Read(KEYS[*key].into(), values[*key][read].clone()),
-                            Step::Claim(key) => Op::ReadForUpdate(KEYS[*key].into(), values[*key][read].clone()),
+                            Step::ReadForUpdate(key) => {
+                                Op::ReadForUpdate(KEYS[*key].into(), values[*key][read].clone())
+                            }
                             Step::Write(key) => Op::Write(KEYS[*key].into(), Some(number.to_string())),
                             Step::Delete(key) => Op::Write(KEYS[*key].into(), None),
                             Step::Scan => {
@@ -149,8 +158,8 @@ fn all_histories(count: usize, menu: &[&[Step]]) -> (usize, usize) {
 
 #[test]
 fn all_pairs_of_transactions_of_two_steps() {
-    use Step::{Claim, Delete, Read, Scan, Write};
-    let steps = [Read(0), Claim(0), Write(0), Delete(0), Read(1), Write(1), Scan];
+    use Step::{Delete, Read, ReadForUpdate, Scan, Write};
+    let steps = [Read(0), ReadForUpdate(0), Write(0), Delete(0), Read(1), Write(1), Scan];
     let pairs: Vec<[Step; 2]> = steps.iter().flat_map(|a| steps.map(|b| [*a, b])).collect();
     let menu: Vec<&[Step]> = pairs.iter().map(|pair| &pair[..]).collect();
     let (tried, valid) = all_histories(2, &menu);
@@ -160,7 +169,7 @@ fn all_pairs_of_transactions_of_two_steps() {
 
 #[test]
 fn all_triples_of_small_transactions() {
-    use Step::{Claim, Delete, Read, Scan, Write};
+    use Step::{Delete, Read, ReadForUpdate, Scan, Write};
     let menu: [&[Step]; 13] = [
         &[Read(0)],
         &[Read(0), Read(1)],
@@ -173,16 +182,16 @@ fn all_triples_of_small_transactions() {
         &[Write(0), Read(0)],
         &[Read(1), Write(0)],
         &[Delete(0), Write(1)],
-        &[Claim(0)],
-        &[Claim(0), Write(1)],
+        &[ReadForUpdate(0)],
+        &[ReadForUpdate(0), Write(1)],
     ];
     let (tried, valid) = all_histories(3, &menu);
     println!("{tried} histories, {valid} of them valid");
     assert!(valid > 1000 && tried - valid > 1000);
 }
 
-/// Up to four transactions in which anything may be anything, though reads are mostly what they should be.
-fn any_tiny(rng: &mut StdRng, unknown_max: usize) -> Vec<Line> {
+/// Up to four transactions that may do anything at any time. Most of their reads are right.
+fn random_tiny(rng: &mut StdRng, unknown_max: usize) -> Vec<Line> {
     let count = rng.random_range(1..=4);
     let mut lines = Vec::new();
     let mut values: Vec<Option<String>> = vec![None];
@@ -215,7 +224,7 @@ fn any_tiny(rng: &mut StdRng, unknown_max: usize) -> Vec<Line> {
             }
         });
         let ops: Vec<Op> = ops.collect();
-        let claims = ops.iter().any(|op| matches!(op, Op::Write(..) | Op::ReadForUpdate(..)));
+        let locks_rows = ops.iter().any(|op| matches!(op, Op::Write(..) | Op::ReadForUpdate(..)));
         let (outcome, commit_ts) = match rng.random_range(0..10) {
             0 => (Outcome::Aborted, None),
             1 => (Outcome::Unknown, Some(drawn[2])),
@@ -223,7 +232,7 @@ fn any_tiny(rng: &mut StdRng, unknown_max: usize) -> Vec<Line> {
                 unknown += 1;
                 (Outcome::Unknown, None)
             }
-            _ => (Outcome::Committed, (claims || rng.random()).then_some(drawn[2])),
+            _ => (Outcome::Committed, (locks_rows || rng.random()).then_some(drawn[2])),
         };
         let clock = rng.random_bool(0.3).then(|| rng.random_range(0..10u64));
         planned.push(Transaction {
@@ -238,7 +247,8 @@ fn any_tiny(rng: &mut StdRng, unknown_max: usize) -> Vec<Line> {
             ops,
         });
     }
-    // What a store could answer, if unknown outcomes were commits in the order of the list, and then some of it spoilt.
+    // The answers of a correct store, if unknown outcomes committed in the order of the list. Some
+    // of them are then changed.
     let mut ends: Vec<(u64, usize)> = Vec::new();
     for (at, txn) in planned.iter().enumerate() {
         match (txn.outcome, txn.commit_ts) {
@@ -292,31 +302,31 @@ fn any_tiny(rng: &mut StdRng, unknown_max: usize) -> Vec<Line> {
 }
 
 #[test]
-fn any_four_transactions() {
+fn random_histories_of_four_transactions() {
     let seed = seed();
     let (tried, mut valid) = (1_000_000, 0);
     let mut rng = StdRng::seed_from_u64(seed);
     for _ in 0..tried {
-        valid += usize::from(compare(&any_tiny(&mut rng, 0)));
+        valid += usize::from(compare(&random_tiny(&mut rng, 0)));
     }
     println!("{tried} histories, {valid} of them valid");
     assert!(valid > tried / 20 && valid < tried * 19 / 20);
 }
 
 #[test]
-fn any_four_transactions_with_unknown_outcomes() {
+fn random_histories_with_unknown_outcomes() {
     let seed = seed();
     let (tried, mut valid) = (200_000, 0);
     let mut rng = StdRng::seed_from_u64(seed);
     for _ in 0..tried {
-        valid += usize::from(compare(&any_tiny(&mut rng, 2)));
+        valid += usize::from(compare(&random_tiny(&mut rng, 2)));
     }
     println!("{tried} histories, {valid} of them valid");
     assert!(valid > tried / 20 && valid < tried * 19 / 20);
 }
 
 #[test]
-fn histories_of_broken_stores() {
+fn histories_of_stores_with_bugs() {
     let seed = seed();
     for bug in Bug::ALL.into_iter().map(Some).chain([None]) {
         let mut valid = 0;
@@ -331,7 +341,7 @@ fn histories_of_broken_stores() {
     }
 }
 
-/// Whether the checker accepts these reads and writes under any timestamps.
+/// Whether the checker accepts these reads and writes with any timestamps.
 fn accepts_any(txns: &[Access], interleavings: &[Vec<(u64, u64)>]) -> bool {
     let ops: Vec<Vec<Op>> = txns
         .iter()
@@ -353,11 +363,11 @@ fn accepts_any(txns: &[Access], interleavings: &[Vec<(u64, u64)>]) -> bool {
 
 fn compare_with_graph(txns: &[Access], interleavings: &[Vec<(u64, u64)>]) -> bool {
     let possible = is_possible(txns, KEYS.len());
-    assert_eq!(accepts_any(txns, interleavings), possible, "the graph is right: {txns:?}");
+    assert_eq!(accepts_any(txns, interleavings), possible, "the graph disagrees: {txns:?}");
     possible
 }
 
-/// What a transaction does with one row, as two bits: reads it, writes it.
+/// The accesses of each transaction. A shape has two bits for each row: reads it, writes it.
 fn accesses(shapes: &[usize], sessions: &[u64]) -> Vec<Access> {
     let txn = |(shape, session): (&usize, &u64)| Access {
         session: *session,
@@ -382,12 +392,12 @@ fn fill(txns: &mut [Access], from: &[Option<usize>]) {
 }
 
 #[test]
-fn some_timestamps_pass_exactly_where_some_order_explains_three_transactions() {
+fn timestamps_exist_iff_an_order_exists_3_txns() {
     let interleavings = interleavings(3);
     let (mut tried, mut possible) = (0, 0);
     for sessions in [[0, 1, 2], [0, 0, 1]] {
         product(&vec![(1..16).collect::<Vec<usize>>(); 3], &mut |shapes: &[usize]| {
-            // Without sessions the order of the transactions does not matter.
+            // The order of transactions matters only within a session.
             if sessions[1] == 1 && !shapes.is_sorted() {
                 return;
             }
@@ -405,7 +415,7 @@ fn some_timestamps_pass_exactly_where_some_order_explains_three_transactions() {
 }
 
 #[test]
-fn some_timestamps_pass_exactly_where_some_order_explains_four_transactions() {
+fn timestamps_exist_iff_an_order_exists_4_txns() {
     let seed = seed();
     let interleavings = interleavings(4);
     let mut rng = StdRng::seed_from_u64(seed);

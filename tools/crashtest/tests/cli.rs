@@ -1,6 +1,12 @@
-//! The command as its user meets it: output and exit code.
+//! The `check` command as its user sees it: output and exit code.
 
-#![allow(clippy::unwrap_used, clippy::panic, missing_docs, clippy::pedantic, reason = "a test that cannot go on fails")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    missing_docs,
+    clippy::pedantic,
+    reason = "a test that cannot continue fails"
+)]
 
 use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
@@ -16,7 +22,7 @@ fn check(arguments: &[&str], input: impl AsRef<[u8]>) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_percolite-crashtest"));
     command.arg("check").args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    // It may have stopped reading, which is its right.
+    // The child may stop reading early.
     let _ = child.stdin.take().unwrap().write_all(input.as_ref());
     child.wait_with_output().unwrap()
 }
@@ -30,7 +36,7 @@ fn stderr(output: &Output) -> &str {
 }
 
 #[test]
-fn a_consistent_history_is_said_to_be() {
+fn a_consistent_history_exits_with_0() {
     let output = check(&["-"], GOOD);
     assert_eq!(output.status.code(), Some(0));
     let expected = "2 transactions: 2 committed, 0 aborted, 0 unknown; consistent with snapshot isolation\n";
@@ -38,7 +44,7 @@ fn a_consistent_history_is_said_to_be() {
 }
 
 #[test]
-fn a_violation_is_told_with_transactions_that_show_it_alone() {
+fn a_violation_prints_a_sufficient_set_of_transactions() {
     let output = check(&["-"], STALE);
     assert_eq!(output.status.code(), Some(1));
     let expected = r#"stale-read in transaction 2, key "x": expected "1", found null
@@ -54,7 +60,7 @@ fn a_violation_is_told_with_transactions_that_show_it_alone() {
 }
 
 #[test]
-fn the_report_can_be_had_as_json() {
+fn the_report_can_be_json() {
     let output = check(&["--json", "-"], STALE);
     assert_eq!(output.status.code(), Some(1));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -1,6 +1,12 @@
-//! The format: what is written can be read, and what cannot be read is refused with the number of its line.
+//! The format: a written history can be read, and an invalid line is refused with its number.
 
-#![allow(clippy::unwrap_used, clippy::panic, missing_docs, clippy::pedantic, reason = "a test that cannot go on fails")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    missing_docs,
+    clippy::pedantic,
+    reason = "a test that cannot continue fails"
+)]
 
 mod support;
 
@@ -41,7 +47,7 @@ fn a_line_looks_as_documented() {
 }
 
 #[test]
-fn what_is_written_is_read_again() {
+fn a_written_history_reads_back_equal() {
     let lines = history(1, &Shape { transactions: 500, ..Shape::busy() });
     let mut pushed = History::default();
     lines.iter().for_each(|line| pushed.push(line).unwrap());
@@ -69,21 +75,18 @@ fn bad_lines_are_refused_with_their_number() {
         (r#"{"session":1,"read_ts":1,"outcome":"maybe","ops":[]}"#, "unknown variant `maybe`"),
         (r#"{"session":1,"read_ts":1,"outcome":"aborted"}"#, "`ops` is missing"),
         (r#"{"session":1,"read_ts":1,"outcome":"aborted","ops":[["x","a",null]]}"#, "unknown variant `x`"),
-        (r#"{"session":1,"read_ts":1,"outcome":"aborted","ops":[["r","a"]]}"#, "a step is too short"),
-        (r#"{"session":1,"read_ts":1,"outcome":"aborted","ops":[["r","a",null,null]]}"#, "a step is too long"),
+        (r#"{"session":1,"read_ts":1,"outcome":"aborted","ops":[["r","a"]]}"#, "an operation is too short"),
+        (r#"{"session":1,"read_ts":1,"outcome":"aborted","ops":[["r","a",null,null]]}"#, "an operation is too long"),
         (r#"{"session":1,"read_ts":1,"outcome":"aborted","ops":[["s","a",null,[["k",null]]]]}"#, "expected a string"),
         (r#"{"session":1,"read_ts":1,"outcome":"aborted","comit_ts":1,"ops":[]}"#, "unknown field `comit_ts`"),
         (r#"{"session":1,"read_ts":1,"outcome":"aborted","commit_ts":1,"ops":[]}"#, "an aborted transaction has no"),
         (r#"{"session":1,"read_ts":1,"outcome":"committed","ops":[["u","a",null]]}"#, "needs its `commit_ts`"),
-        (
-            r#"{"session":1,"read_ts":1,"outcome":"aborted","began":2,"ended":1,"ops":[]}"#,
-            "`ended` lies before `began`",
-        ),
-        (good, "there is another transaction 1"),
+        (r#"{"session":1,"read_ts":1,"outcome":"aborted","began":2,"ended":1,"ops":[]}"#, "`ended` is before `began`"),
+        (good, "duplicate transaction id 1"),
         (r#"{"event":"flood"}"#, "unknown variant `flood`"),
         (r#"{"event":"crash","session":1}"#, "an event has no fields"),
         (r#"{"event":"initial"}"#, "`rows` is missing"),
-        (r#"{"event":"initial","rows":[]}"#, "initial rows stand once"),
+        (r#"{"event":"initial","rows":[]}"#, "initial rows must appear once"),
         (r#"{"rows":[]}"#, "`event` is missing"),
     ];
     for (bad, expected) in cases {

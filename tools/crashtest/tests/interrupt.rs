@@ -1,7 +1,7 @@
-//! A run that is interrupted ends, says so, and leaves nothing behind.
+//! An interrupted run ends, reports the interruption, and leaves no process, file or disk.
 
 #![cfg(all(feature = "rocks", target_os = "linux"))]
-#![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "a test that cannot continue fails")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A run that has not come to what is waited for by then never will.
-const NEVER: Duration = Duration::from_secs(120);
+/// The time limit of each wait.
+const TIMEOUT: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(2);
-/// An option that has it go on for much longer than that.
+/// An option that makes the run much longer than that.
 const LONG: &[&str] = &["--for", "10h"];
 
-/// A run with temporary files of its own.
+/// A run with its own directory for temporary files.
 struct Run {
     child: Child,
     dir: tempfile::TempDir,
@@ -26,7 +26,7 @@ struct Run {
 impl Run {
     fn start(arguments: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        // Before it looks there: it would end with an error.
+        // The run fails if its directory does not exist.
         fs::create_dir_all(scratch(dir.path())).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_percolite-crashtest"))
             .args(arguments)
@@ -47,25 +47,25 @@ impl Run {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// From then on a signal is noted.
-    fn wait_until_it_watches(&self) {
-        let watches = || [Signal::INT, Signal::TERM].iter().all(|signal| has(self.id(), "SigCgt:", *signal));
-        wait("it watches for signals", watches);
+    /// After this, the run handles signals.
+    fn wait_for_signal_handlers(&self) {
+        let handles_signals = || [Signal::INT, Signal::TERM].iter().all(|signal| has(self.id(), "SigCgt:", *signal));
+        wait("it handles signals", handles_signals);
     }
 
-    fn end(&mut self) -> ExitStatus {
+    fn wait_for_end(&mut self) -> ExitStatus {
         let began = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status;
             }
-            assert!(began.elapsed() < NEVER, "an interrupted run does not end");
+            assert!(began.elapsed() < TIMEOUT, "an interrupted run does not end");
             sleep(POLL);
         }
     }
 
-    /// Everything of it that is still there.
-    fn left(&self) -> Vec<String> {
+    /// Everything that the run has left.
+    fn leftovers(&self) -> Vec<String> {
         let mut left = self.processes();
         left.extend(files(&scratch(self.dir.path())));
         left.extend(files(Path::new("/dev/shm")).into_iter().filter(|name| name.contains(&self.in_memory())));
@@ -83,13 +83,13 @@ impl Run {
         format!("percolite-crashtest-{}-", self.id())
     }
 
-    /// Other processes that it has started, directly or not: they have its folder for temporary files.
+    /// The other processes that the run has started, directly or not: they have its `TMPDIR`.
     fn processes(&self) -> Vec<String> {
-        let mark = format!("TMPDIR={}", scratch(self.dir.path()).display());
+        let variable = format!("TMPDIR={}", scratch(self.dir.path()).display());
         let mut found = Vec::new();
         for process in fs::read_dir("/proc").unwrap().flatten() {
             let environment = fs::read(process.path().join("environ")).unwrap_or_default();
-            let is_one = environment.split(|byte| *byte == 0).any(|one| one == mark.as_bytes());
+            let is_one = environment.split(|byte| *byte == 0).any(|one| one == variable.as_bytes());
             if is_one && process.file_name().to_str() != Some(&self.id().to_string()) {
                 let command = fs::read(process.path().join("cmdline")).unwrap_or_default();
                 found.push(format!("{}: {}", process.file_name().display(), command.escape_ascii()));
@@ -105,7 +105,7 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        // It has ended, unless the test has failed.
+        // The child still runs only if the test has failed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -114,12 +114,12 @@ impl Drop for Run {
 fn wait(what: &str, holds: impl Fn() -> bool) {
     let began = Instant::now();
     while !holds() {
-        assert!(began.elapsed() < NEVER, "not before {what}: it never came");
+        assert!(began.elapsed() < TIMEOUT, "timed out waiting until {what}");
         sleep(POLL);
     }
 }
 
-/// Whether a signal is in a set that the system shows of a process.
+/// Whether the signal is in this set of `/proc/PID/status`.
 fn has(process: u32, set: &str, signal: Signal) -> bool {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let set = status.lines().find_map(|line| line.strip_prefix(set)).unwrap();
@@ -134,19 +134,19 @@ fn scratch(dir: &Path) -> PathBuf {
     dir.join("scratch")
 }
 
-fn files(folder: &Path) -> Vec<String> {
-    fs::read_dir(folder).into_iter().flatten().flatten().map(|file| file.path().display().to_string()).collect()
+fn files(dir: &Path) -> Vec<String> {
+    fs::read_dir(dir).into_iter().flatten().flatten().map(|file| file.path().display().to_string()).collect()
 }
 
-/// Interrupts a run as soon as it has begun with something that could be left behind.
+/// Interrupts a run once it has something that it could leave.
 fn interrupt(arguments: &[&str], signal: Signal, has_begun: impl Fn(&Run) -> bool) -> serde_json::Value {
     let mut run = Run::start(arguments);
-    run.wait_until_it_watches();
-    wait("it has begun", || has_begun(&run));
+    run.wait_for_signal_handlers();
+    wait("it has started", || has_begun(&run));
     run.signal(signal);
-    let status = run.end();
+    let status = run.wait_for_end();
     assert_eq!(status.code(), Some(128 + signal.as_raw()), "{arguments:?}: {status}");
-    let left = run.left();
+    let left = run.leftovers();
     assert!(left.is_empty(), "{arguments:?} has left {left:#?}");
     let report = run.report();
     assert_eq!(report["interrupted"], true, "{arguments:?}");
@@ -160,7 +160,7 @@ fn with_a_process(run: &Run) -> bool {
 }
 
 #[test]
-fn a_layer_in_memory_ends_with_what_it_has_seen() {
+fn a_layer_in_memory_ends_with_its_report() {
     interrupt(&[&["sim"], LONG].concat(), Signal::INT, |_| true);
     let in_memory = |run: &Run| files(Path::new("/dev/shm")).iter().any(|name| name.contains(&run.in_memory()));
     interrupt(&[&["log-damage"], LONG].concat(), Signal::TERM, in_memory);
@@ -176,15 +176,15 @@ fn a_layer_with_processes_ends_them() {
 }
 
 #[test]
-fn a_layer_with_disks_takes_them_down() {
-    // Where the machine has no such disks it is skipped, in no time.
+fn a_layer_with_disks_removes_them() {
+    // A machine without loop devices skips the layer.
     let mut skipped = Run::start(&["powercut", "--case", "powercut:1"]);
-    skipped.end();
+    skipped.wait_for_end();
     if !skipped.report()["layers"][0]["skipped"].is_null() {
         return;
     }
     interrupt(&[&["powercut"], LONG].concat(), Signal::INT, with_a_process);
-    // A small disk comes with every sixth seed.
+    // Every sixth seed has a case with a small disk.
     interrupt(&[&["io-errors", "--seed", "6"], LONG].concat(), Signal::TERM, with_a_process);
 }
 
@@ -196,33 +196,33 @@ fn runs_of_many_layers_end_in_any_of_them() {
 }
 
 #[test]
-fn a_second_signal_ends_a_run_at_once() {
+fn a_second_signal_ends_a_run_immediately() {
     let mut run = Run::start(&["mutants"]);
-    run.wait_until_it_watches();
+    run.wait_for_signal_handlers();
     let child = || {
         let list = fs::read_to_string(format!("/proc/{0}/task/{0}/children", run.id())).unwrap();
         list.split_whitespace().next().and_then(|id| id.parse::<u32>().ok())
     };
-    // Until then it is still a copy of its parent, which waits for it to become another program.
+    // Before its `exec`, the child is a copy of its parent, which waits for it.
     let is_itself = |child| fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap().contains("--quick");
-    wait("it has begun", || child().is_some_and(|one| is_itself(one) && has(one, "SigCgt:", Signal::TERM)));
-    // It hands the first signal on to a process that does not stir, and waits for it.
+    wait("it has started", || child().is_some_and(|one| is_itself(one) && has(one, "SigCgt:", Signal::TERM)));
+    // The run forwards the first signal to a stopped process, and waits for it.
     let id = child().unwrap();
     let child = Pid::from_raw(id.try_into().unwrap()).unwrap();
     kill_process(child, Signal::STOP).unwrap();
     run.signal(Signal::INT);
-    wait("the first signal is handed on", || has(id, "ShdPnd:", Signal::TERM));
+    wait("the first signal is forwarded", || has(id, "ShdPnd:", Signal::TERM));
     run.signal(Signal::INT);
-    assert_eq!(run.end().code(), Some(130));
-    assert_eq!(fs::read(json(run.dir.path())).unwrap(), b"", "there was time for evidence");
+    assert_eq!(run.wait_for_end().code(), Some(130));
+    assert_eq!(fs::read(json(run.dir.path())).unwrap(), b"", "the report was written");
     kill_process(child, Signal::CONT).unwrap();
-    wait("the other process ends, too", || run.processes().is_empty());
+    wait("the other process ends", || run.processes().is_empty());
 }
 
 #[test]
-fn a_file_that_cannot_be_written_is_told_before_the_run() {
+fn an_unwritable_report_file_fails_before_the_run() {
     let dir = tempfile::tempdir().unwrap();
-    for missing in ["no/such/folder.json", "."] {
+    for missing in ["missing/directory/run.json", "."] {
         for command in [&["kill"][..], &["sim"], &["quick"], &["mutants"], &["soak", "--for", "10h"]] {
             let output = Command::new(env!("CARGO_BIN_EXE_percolite-crashtest"))
                 .args(command)

@@ -1,7 +1,7 @@
-//! Processes that are killed, a few of them: the harness itself runs all.
+//! A few cases with killed processes. The harness itself runs all of them.
 
 #![cfg(feature = "rocks")]
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
 use parking_lot::Mutex;
 use percolite::crashtest::Mutant;
@@ -9,7 +9,7 @@ use percolite_crashtest::kill::{Config, run_case};
 use percolite_crashtest::layer_result::LayerResult;
 use percolite_crashtest::violation::Violation;
 
-/// A mistake is switched on for a whole process, and this one judges.
+/// A mutant is switched on for a whole process, and this process verifies the store.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn run(case: &str, mutant: Option<Mutant>) -> LayerResult {
@@ -19,7 +19,7 @@ fn run(case: &str, mutant: Option<Mutant>) -> LayerResult {
 }
 
 #[test]
-fn a_killed_process_loses_nothing_that_it_acknowledged() {
+fn a_killed_process_loses_no_acknowledged_commit() {
     for case in [
         "kill:group.written/2/two-phase/sync/17",
         "kill:commit.primary/last/two-phase/buffered/18",
@@ -32,34 +32,35 @@ fn a_killed_process_loses_nothing_that_it_acknowledged() {
 }
 
 #[test]
-fn resolving_without_asking_the_primary_is_found_out() {
+fn detects_rollback_without_primary() {
     let case = |seed| {
         run(&format!("kill:resolve.before-roll-forward/1/two-phase/sync/{seed}"), Some(Mutant::RollbackWithoutPrimary))
     };
     let failed = (0..10).map(case).find(|outcome| !outcome.failures.is_empty()).unwrap();
     assert!(failed.failures[0].replay.ends_with("--mutant rollback-without-primary"));
-    // It is there to be found, and nobody will look at what it left.
+    // The failure is expected, so its saved files are of no use.
     let dir = failed.failures[0].saved_in.as_ref().unwrap();
     assert!(dir.join("history.jsonl").exists());
     std::fs::remove_dir_all(dir).unwrap();
 }
 
 #[test]
-fn a_collector_that_comes_too_early_is_found_out() {
+fn detects_early_gc() {
     let case = |seed| run(&format!("kill:gc.done/last/auto/sync/{seed}"), Some(Mutant::GcTooEarly));
     let failed = (1..10).map(case).find(|outcome| !outcome.failures.is_empty()).unwrap();
-    // Found by the history, by a transaction whose own reads do not agree, or by a past that has changed.
+    // Found by the history, by a transaction whose own reads disagree, or by a changed historical
+    // state.
     let shows_it = |violation: &Violation| {
         violation.invariant == "isolation"
             || violation.details.contains(", reading at ")
-            || violation.details.contains("the past of")
+            || violation.details.contains("the state at")
     };
     assert!(failed.failures[0].violations.iter().any(shows_it), "{failed:#?}");
     std::fs::remove_dir_all(failed.failures[0].saved_in.as_ref().unwrap()).unwrap();
 }
 
 #[test]
-fn a_case_that_makes_no_sense_is_refused() {
+fn an_unknown_crash_point_is_refused() {
     let config = Config::new().unwrap();
     assert!(run_case(&config, "kill:nowhere/1/auto/sync/1").is_err());
 }

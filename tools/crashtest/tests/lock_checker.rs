@@ -1,7 +1,7 @@
-//! The checker of locks against a naive definition: on all histories of three grants and four commits, and on all orders in which
-//! three grants are asked for, come and end.
+//! The checker of locks against a naive definition: on all histories of three grants and four
+//! commits, and on all orders in which three grants are requested, begin and end.
 
-#![allow(clippy::unwrap_used, reason = "a test, whose helpers are no tests")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use percolite::LockMode;
 use percolite_crashtest::lock_checker::{
@@ -27,16 +27,14 @@ fn modes() -> impl Iterator<Item = [LockMode; 3]> {
     (0..8_u8).map(move |bits| [of(bits & 1 > 0), of(bits & 2 > 0), of(bits & 4 > 0)])
 }
 
-/// I3 and I4, word by word.
-fn naive(grants: &[GrantInterval], commits: &[FencedOp]) -> bool {
-    let mode = |token: u64| grants.iter().find(|grants| grants.token == token).unwrap().mode;
+/// The definition of "lock: fencing" and "lock: visibility".
+fn violates_fencing(grants: &[GrantInterval], commits: &[FencedOp]) -> bool {
+    let mode = |token: u64| grants.iter().find(|grant| grant.token == token).unwrap().mode;
     let excludes = |one: u64, other: u64| conflict(mode(one), mode(other));
     commits.iter().any(|this| {
         let ts = this.commit_ts.unwrap();
-        let next = grants
-            .iter()
-            .map(|grants| grants.token)
-            .filter(|token| *token > this.token && excludes(*token, this.token));
+        let next =
+            grants.iter().map(|grant| grant.token).filter(|token| *token > this.token && excludes(*token, this.token));
         let in_turn = ts > this.token && next.into_iter().all(|token| ts < token);
         let mut earlier = commits.iter().filter(|other| other.token < this.token && excludes(other.token, this.token));
         !in_turn || !earlier.all(|other| other.commit_ts.unwrap() <= this.read_ts)
@@ -44,7 +42,7 @@ fn naive(grants: &[GrantInterval], commits: &[FencedOp]) -> bool {
 }
 
 #[test]
-fn all_histories_of_three_grants_and_four_commits_are_judged_as_the_definition_says() {
+fn matches_definition_on_3_grants_4_commits() {
     let mut menu = Vec::new();
     for token in TOKENS {
         for commit_ts in TIMES {
@@ -63,14 +61,14 @@ fn all_histories_of_three_grants_and_four_commits_are_judged_as_the_definition_s
     for modes in modes() {
         let grants: Vec<GrantInterval> =
             modes.into_iter().zip(TOKENS).map(|(mode, token)| grant(mode, token, [0; 3])).collect();
-        // Commits are judged whatever their order, so one order of each four is enough.
+        // The order of commits does not matter, so one order of each four is enough.
         for a in 0..menu.len() {
             for b in a..menu.len() {
                 for c in b..menu.len() {
                     for d in c..menu.len() {
                         let commits = [a, b, c, d].map(|at| menu[at].clone());
                         let found = !fencing_violations(&grants, &commits, &[]).is_empty();
-                        assert_eq!(found, naive(&grants, &commits), "{grants:?} {commits:?}");
+                        assert_eq!(found, violates_fencing(&grants, &commits), "{grants:?} {commits:?}");
                         (histories, wrong) = (histories + 1, wrong + u64::from(found));
                     }
                 }
@@ -80,8 +78,8 @@ fn all_histories_of_three_grants_and_four_commits_are_judged_as_the_definition_s
     assert!(histories > 1_000_000 && wrong > 0 && wrong < histories, "{wrong} of {histories}");
 }
 
-/// I1 and I2, word by word.
-fn naive_of_grants(grants: &[GrantInterval]) -> bool {
+/// The definition of "lock: mutual exclusion" and "lock: token order".
+fn violates_exclusion(grants: &[GrantInterval]) -> bool {
     let pairs = grants.iter().flat_map(|one| grants.iter().map(move |other| (one, other)));
     let mut pairs = pairs.filter(|(one, other)| !std::ptr::eq(*one, *other) && conflict(one.mode, other.mode));
     pairs.any(|(one, other)| {
@@ -92,9 +90,9 @@ fn naive_of_grants(grants: &[GrantInterval]) -> bool {
 }
 
 #[test]
-fn three_grants_in_every_order_are_judged_as_the_definition_says() {
+fn matches_definition_on_all_orders_of_3_grants() {
     let mut orders = Vec::new();
-    deal([[0; 3]; 3], [0; 3], 1, &mut orders);
+    interleave([[0; 3]; 3], [0; 3], 1, &mut orders);
     assert_eq!(orders.len(), 1680);
     let (mut histories, mut wrong) = (0_u64, 0_u64);
     for modes in modes() {
@@ -104,7 +102,7 @@ fn three_grants_in_every_order_are_judged_as_the_definition_says() {
                 let grants: Vec<GrantInterval> = (0..3).map(|nth| grant(modes[nth], tokens[nth], order[nth])).collect();
                 let records = LockHistory { grants, ..LockHistory::default() };
                 let found = !check(&records).is_empty();
-                assert_eq!(found, naive_of_grants(&records.grants), "{:?}", records.grants);
+                assert_eq!(found, violates_exclusion(&records.grants), "{:?}", records.grants);
                 (histories, wrong) = (histories + 1, wrong + u64::from(found));
             }
         }
@@ -112,22 +110,22 @@ fn three_grants_in_every_order_are_judged_as_the_definition_says() {
     assert!(histories > 300_000 && wrong > 0 && wrong < histories, "{wrong} of {histories}");
 }
 
-/// All orders of nine moments: each of three grants is asked for, comes and ends.
-fn deal(times: [[u64; 3]; 3], dealt: [usize; 3], now: u64, orders: &mut Vec<[[u64; 3]; 3]>) {
+/// All orders of nine events: each of three grants is requested, begins and ends.
+fn interleave(times: [[u64; 3]; 3], used: [usize; 3], now: u64, orders: &mut Vec<[[u64; 3]; 3]>) {
     if now == 10 {
         orders.push(times);
         return;
     }
-    for grant in (0..3).filter(|grant| dealt[*grant] < 3) {
-        let (mut times, mut dealt) = (times, dealt);
-        times[grant][dealt[grant]] = now;
-        dealt[grant] += 1;
-        deal(times, dealt, now + 1, orders);
+    for grant in (0..3).filter(|grant| used[*grant] < 3) {
+        let (mut times, mut used) = (times, used);
+        times[grant][used[grant]] = now;
+        used[grant] += 1;
+        interleave(times, used, now + 1, orders);
     }
 }
 
 #[test]
-fn whoever_does_not_wait_passes_nobody() {
+fn requests_without_wait_pass_no_waiter() {
     let numbered = |mode, token, id, no_wait| GrantInterval {
         id: Some(id),
         no_wait,
@@ -142,7 +140,7 @@ fn whoever_does_not_wait_passes_nobody() {
 }
 
 #[test]
-fn only_a_holder_that_excludes_the_one_before_has_to_find_its_commits_durable() {
+fn only_an_excluding_holder_must_see_durable_commits() {
     let taken = |request, mode, token| {
         let (name, at) = ("name".to_owned(), LogicalTime::default());
         [

@@ -1,7 +1,8 @@
-//! Lines that are no case are refused at once, with what would be one; a case that is one is run.
+//! `replay` refuses an invalid case immediately, with an example of a valid one, and runs a valid
+//! case.
 
 #![cfg(feature = "rocks")]
-#![allow(clippy::unwrap_used, missing_docs, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test that cannot continue fails")]
 
 use std::process::{Command, Output};
 
@@ -18,7 +19,7 @@ fn refused(arguments: &[&str], hint: &str) {
 }
 
 #[test]
-fn a_line_that_is_no_case_is_told_what_one_looks_like() {
+fn an_invalid_case_is_refused_with_an_example() {
     for line in ["", ":", "sim", "nothing:1", "SIM:embedded/1", " sim:embedded/1", "sim embedded/1", "ß:1/2"] {
         refused(&[line], "sim:embedded/17 or kill:");
     }
@@ -26,16 +27,16 @@ fn a_line_that_is_no_case_is_told_what_one_looks_like() {
         refused(&[line], "embedded");
     }
     for seed in ["", "x", "-1", "1.5", "1/2", "18446744073709551616"] {
-        refused(&[&format!("sim:embedded/{seed}")], "is no seed");
+        refused(&[&format!("sim:embedded/{seed}")], "invalid seed");
     }
     for line in ["kill:", "kill:group.written", "kill:group.written/1/auto/sync", "kill:a/b/c/d/e/f"] {
-        refused(&[line], "a case looks like kill:");
+        refused(&[line], "expected a case like kill:");
     }
-    refused(&["kill:nowhere/1/auto/sync/1"], "no point");
-    refused(&["kill:group.written/3/auto/sync/1"], "no visit");
-    refused(&["kill:group.written/1/both/sync/1"], "no protocol");
-    refused(&["kill:group.written/1/auto/never/1"], "no durability");
-    refused(&["kill:group.written/1/auto/sync/x"], "no seed");
+    refused(&["kill:nowhere/1/auto/sync/1"], "invalid point");
+    refused(&["kill:group.written/3/auto/sync/1"], "invalid visit");
+    refused(&["kill:group.written/1/both/sync/1"], "invalid protocol");
+    refused(&["kill:group.written/1/auto/never/1"], "invalid durability");
+    refused(&["kill:group.written/1/auto/sync/x"], "invalid seed");
     for line in
         ["log-damage:", "log-damage:1", "log-damage:1/", "log-damage:1/-1", "log-damage:1/2.8", "log-damage:1/2.3.4"]
     {
@@ -69,19 +70,19 @@ fn a_line_that_is_no_case_is_told_what_one_looks_like() {
 }
 
 #[test]
-fn a_case_that_cannot_be_is_told_what_can() {
-    // The table of points says where each can occur.
+fn an_impossible_case_is_refused_with_alternatives() {
+    // The table of crash points has the places at which each can occur.
     refused(&["kill:prewrite.all/1/auto/sync/1"], "kill, two-phase");
     refused(&["kill:one-phase.before/1/two-phase/sync/1"], "kill, auto");
     refused(&["kill:heartbeat.done/last/auto/buffered/1"], "only in: sim, shared");
     refused(&["io-errors:1/rename.log.EIO.1"], "rename.current");
-    refused(&["io-errors:1/write.folder.EIO.1"], "sync.folder");
-    refused(&["log-damage:1/99999999"], "can be damaged at 0 to");
-    refused(&["log-damage:1/99999999.1"], "can be damaged at 0 to");
+    refused(&["io-errors:1/write.directory.EIO.1"], "sync.directory");
+    refused(&["log-damage:1/99999999"], "has the positions 0 to");
+    refused(&["log-damage:1/99999999.1"], "has the positions 0 to");
 }
 
 #[test]
-fn what_a_layer_does_not_have_is_refused() {
+fn options_that_a_layer_lacks_are_refused() {
     let file = std::env::temp_dir().join(format!("percolite-no-history-{}", std::process::id()));
     for line in ["kill:group.written/1/auto/sync/1", "log-damage:1/200", "io-errors:1/write.log.EIO.3", "powercut:1"] {
         refused(&[line, "--history", file.to_str().unwrap()], "--history needs a case of sim");
@@ -92,7 +93,7 @@ fn what_a_layer_does_not_have_is_refused() {
 }
 
 #[test]
-fn what_the_machine_lacks_is_named() {
+fn a_missing_program_is_named() {
     let replayed = |line: &str| {
         let program = env!("CARGO_BIN_EXE_percolite-crashtest");
         Command::new(program).args(["replay", line]).env("PATH", "/nowhere").output().unwrap()
@@ -103,12 +104,12 @@ fn what_the_machine_lacks_is_named() {
         let output = replayed(line);
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{line}: {stderr}");
-        assert!(stderr.contains("this machine cannot run it") && stderr.contains(missing), "{line}: {stderr}");
+        assert!(stderr.contains("this machine cannot run the case") && stderr.contains(missing), "{line}: {stderr}");
     }
 }
 
 #[test]
-fn a_case_that_holds_is_replayed_and_its_history_is_one() {
+fn a_passing_case_replays_and_its_history_is_valid() {
     let dir = tempfile::tempdir().unwrap();
     let history = dir.path().join("history.jsonl");
     let output = replay(&["sim:embedded/2", "--history", history.to_str().unwrap()]);

@@ -1,4 +1,4 @@
-//! What the simulation promises about its histories.
+//! What the simulation guarantees for its histories.
 
 use percolite_crashtest::history::Line;
 use percolite_crashtest::sim::runner::{SimArgs, run_with};
@@ -14,7 +14,7 @@ fn histories(mode: Mode) -> impl Iterator<Item = (u64, SimResult)> {
 }
 
 #[test]
-fn every_history_holds_and_hardly_one_lacks_a_crash_or_transactions() {
+fn every_history_holds_and_almost_all_count() {
     for mode in MODES {
         let mut uncounted = Vec::new();
         for (seed, run) in histories(mode) {
@@ -28,13 +28,13 @@ fn every_history_holds_and_hardly_one_lacks_a_crash_or_transactions() {
                 uncounted.push(seed);
             }
         }
-        // A few in ten thousand do.
+        // A few in ten thousand are not counted.
         assert!(uncounted.len() <= 1, "{mode:?}: {uncounted:?}");
     }
 }
 
 #[test]
-fn the_same_seed_is_the_same_history() {
+fn the_same_seed_gives_the_same_history() {
     for mode in MODES {
         for (seed, first) in histories(mode).take(10) {
             let second = run(mode, seed, false);
@@ -45,7 +45,7 @@ fn the_same_seed_is_the_same_history() {
 }
 
 #[test]
-fn a_run_has_as_many_histories_that_count_as_were_asked_for() {
+fn a_run_has_the_requested_number_of_valid_histories() {
     let common = percolite_crashtest::layer_args::LayerArgs { seed: 1, ..Default::default() };
     let outcome = run_with(&SimArgs { common, mode: None, count: Some(30) }).unwrap();
     assert_eq!((outcome.cases, outcome.failures.len()), (30, 0));

@@ -1,4 +1,4 @@
-//! The form of a dump: a line of text and then blocks.
+//! The format of a dump: a line of text, then blocks.
 //!
 //! ```text
 //!   percolite dump, format 2\n
@@ -6,9 +6,10 @@
 //!   content     00 ‖ record, or 01 ‖ length of the record (4, big-endian) ‖ record by LZ4
 //! ```
 //!
-//! A block's number, counted from 0, is part of its checksum (8, big-endian), so blocks that were lost, repeated or exchanged
-//! are found out, too. The checksum is of what is stored, so nothing that is damaged is ever decompressed. In format 1, which is
-//! still read, a block's content is the record alone.
+//! The checksum includes the number of the block, counted from 0 (8 bytes, big-endian), so lost,
+//! repeated and reordered blocks are detected. It is computed over the stored bytes, so damaged
+//! bytes are never decompressed. In format 1, which can still be read, the content is the record
+//! alone.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -28,23 +29,23 @@ use crate::timestamp::Timestamp;
 
 const HEADER: &str = "percolite dump, format ";
 const FORMAT: u32 = 2;
-/// Blocks of nothing but records, never compressed.
+/// Blocks have only the record, never compressed.
 const FORMAT_PLAIN: u32 = 1;
 /// The longest header line of any format.
 const HEADER_MAX_BYTES: usize = 64;
-/// A block of rows ends when it has so many bytes or rows.
+/// The number of bytes or rows at which a block of rows ends.
 pub(in crate::store) const BLOCK_BYTES: usize = 256 << 10;
 pub(in crate::store) const BLOCK_ROWS: usize = 4096;
-/// No record is longer: one row of the greatest size on top of a full block.
+/// The maximum size of a record: a full block, plus one row of the maximum size.
 const MAX_RECORD_BYTES: usize = MAX_VALUE_BYTES + 2 * BLOCK_BYTES + 16 * BLOCK_ROWS;
-/// Shorter ones are not worth a try to compress them.
+/// Shorter records are not compressed.
 const MIN_COMPRESS_BYTES: usize = 64;
 const PLAIN: u8 = 0;
 const LZ4: u8 = 1;
-/// What LZ4 can make of a byte.
+/// The maximum expansion of LZ4, with a margin: a byte decompresses to at most 255.
 const MAX_LZ4_RATIO: usize = 256;
 
-/// What other programs make of a file, by its first bytes.
+/// Magic bytes of compressed files, for the error text.
 const FOREIGN_MAGICS: [(&[u8], &str); 5] = [
     (b"\x1f\x8b", "gzip"),
     (b"\x28\xb5\x2f\xfd", "zstd"),
@@ -53,31 +54,31 @@ const FOREIGN_MAGICS: [(&[u8], &str); 5] = [
     (b"BZh", "bzip2"),
 ];
 
-/// A dump is a header, the keyspaces, the rows of each of them, and how many there were.
+/// The blocks of a dump: header, keyspaces, the rows of each keyspace, and the totals.
 #[derive(Serialize, Deserialize)]
 pub(in crate::store) enum DumpBlock {
-    /// Of format 1: the header.
+    /// Format 1: the header.
     Begin { read_ts: Timestamp },
-    /// Of format 1: a keyspace, whose rows follow.
+    /// Format 1: a keyspace, whose rows follow.
     Named(String),
-    /// Rows as they are at the snapshot.
+    /// Rows of the snapshot.
     Rows(#[serde(deserialize_with = "at_most_a_block")] Vec<(Bytes, Bytes)>),
-    /// Of format 1: the end.
+    /// Format 1: the totals.
     End { keyspaces: u64, rows: u64 },
-    /// Whose dump it is, of which moment, and since which.
-    Header { source: Option<u64>, read_ts: Timestamp, since: Option<Timestamp> },
-    /// A keyspace by its number at the source. The rows of one that `is_new` are all here.
-    Keyspace { number: u32, name: String, is_new: bool },
-    /// Rows of this keyspace follow.
+    /// The header: see [`DumpHeader`].
+    Header { store_id: Option<u64>, read_ts: Timestamp, since: Option<Timestamp> },
+    /// A keyspace, with its id in the source store. If it `is_new`, the dump has all its rows.
+    Keyspace { id: u32, name: String, is_new: bool },
+    /// The id of the keyspace whose rows follow.
     Section(u32),
-    /// Rows that are not there any more.
+    /// Keys of deleted rows.
     Deleted(#[serde(deserialize_with = "at_most_a_block")] Vec<Bytes>),
-    /// The end.
+    /// The totals; the last block.
     Totals { keyspaces: u64, rows: u64, deleted: u64 },
 }
 
 impl DumpBlock {
-    fn is_of(&self, format: u32) -> bool {
+    fn is_valid_in(&self, format: u32) -> bool {
         match self {
             Self::Rows(_) => true,
             Self::Begin { .. } | Self::Named(_) | Self::End { .. } => format == FORMAT_PLAIN,
@@ -86,7 +87,8 @@ impl DumpBlock {
     }
 }
 
-/// The elements of a block, and no more than a block has: many small ones would take a multiple of their bytes.
+/// Decodes the elements of a block, and fails if there are more than a block may have: many small
+/// elements would take a multiple of their bytes in memory.
 fn at_most_a_block<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Vec<T>, D::Error> {
     struct Elements<T>(PhantomData<T>);
 
@@ -101,7 +103,7 @@ fn at_most_a_block<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> R
             let mut elements = Vec::new();
             while let Some(element) = from.next_element()? {
                 if elements.len() == BLOCK_ROWS {
-                    return Err(serde::de::Error::custom("no block has so many rows"));
+                    return Err(serde::de::Error::custom(format_args!("a block has more than {BLOCK_ROWS} rows")));
                 }
                 elements.push(element);
             }
@@ -123,7 +125,7 @@ fn checksum(number: u64, content: &[u8]) -> u32 {
 pub(in crate::store) struct DumpWriter<W> {
     to: W,
     compression: Compression,
-    /// Of the next block.
+    /// The number of the next block.
     number: u64,
     record: Vec<u8>,
     content: Vec<u8>,
@@ -139,9 +141,8 @@ impl<W: Write> DumpWriter<W> {
         self.record.clear();
         codec::encode_value(block, &mut self.record);
         self.put_content();
-        // Rows are cut into blocks long before that.
-        let length =
-            u32::try_from(self.content.len()).map_err(|_| Error::invalid("a block of the dump is too long"))?;
+        // A block of rows is far smaller.
+        let length = u32::try_from(self.content.len()).map_err(|_| Error::invalid("a dump block is too long"))?;
         let parts = [&length.to_be_bytes()[..], &checksum(self.number, &self.content).to_be_bytes(), &self.content];
         parts.into_iter().try_for_each(|part| self.to.write_all(part)).map_err(write_error)?;
         self.number += 1;
@@ -158,16 +159,16 @@ impl<W: Write> DumpWriter<W> {
         self.content.extend_from_slice(&self.record);
     }
 
-    /// Whether that has made it shorter.
+    /// Compresses the record; returns whether that makes the block smaller.
     fn compress(&mut self) -> bool {
         let Ok(length) = u32::try_from(self.record.len()) else { return false };
         self.content.push(LZ4);
         self.content.extend_from_slice(&length.to_be_bytes());
-        let head = self.content.len();
-        self.content.resize(head + lz4_flex::block::get_maximum_output_size(self.record.len()), 0);
-        let room = self.content.get_mut(head..).unwrap_or_default();
-        let Ok(compressed) = lz4_flex::block::compress_into(&self.record, room) else { return false };
-        self.content.truncate(head + compressed);
+        let header = self.content.len();
+        self.content.resize(header + lz4_flex::block::get_maximum_output_size(self.record.len()), 0);
+        let output = self.content.get_mut(header..).unwrap_or_default();
+        let Ok(compressed) = lz4_flex::block::compress_into(&self.record, output) else { return false };
+        self.content.truncate(header + compressed);
         self.content.len() <= self.record.len()
     }
 
@@ -180,18 +181,18 @@ impl<W: Write> DumpWriter<W> {
 pub(in crate::store) struct DumpReader<R> {
     from: R,
     format: u32,
-    /// Of the next block.
+    /// The number of the next block.
     number: u64,
     content: Vec<u8>,
     record: Vec<u8>,
-    /// What damage has for a consequence.
-    consequence: &'static str,
+    /// The end of each error text: what the damage means for the caller.
+    error_suffix: &'static str,
 }
 
 impl<R: Read> DumpReader<R> {
     /// Reads the first line.
-    pub fn open(from: R, consequence: &'static str) -> Result<Self> {
-        let mut reader = Self { from, format: 0, number: 0, content: Vec::new(), record: Vec::new(), consequence };
+    pub fn open(from: R, error_suffix: &'static str) -> Result<Self> {
+        let mut reader = Self { from, format: 0, number: 0, content: Vec::new(), record: Vec::new(), error_suffix };
         let mut line = Vec::new();
         let mut byte = [0];
         while line.len() < HEADER_MAX_BYTES && line.last() != Some(&b'\n') && reader.read_available(&mut byte)? == 1 {
@@ -202,13 +203,13 @@ impl<R: Read> DumpReader<R> {
     }
 
     fn format_of(&self, line: &[u8]) -> Result<u32> {
-        let is_none =
-            |why: &str| Err(ErrorKind::UnrecognizedFormat(format!("this is no percolite dump: {why}")).into());
+        let not_a_dump =
+            |why: &str| Err(ErrorKind::UnrecognizedFormat(format!("this is not a percolite dump: {why}")).into());
         if line.is_empty() {
-            return is_none("it is empty");
+            return not_a_dump("it is empty");
         }
-        if let Some((_, by)) = FOREIGN_MAGICS.iter().find(|(magic, _)| line.starts_with(magic)) {
-            return is_none(&format!("it is compressed by {by}; decompress it first"));
+        if let Some((_, program)) = FOREIGN_MAGICS.iter().find(|(magic, _)| line.starts_with(magic)) {
+            return not_a_dump(&format!("it is compressed by {program}; decompress it first"));
         }
         let text = String::from_utf8_lossy(line);
         let number = text.strip_prefix(HEADER);
@@ -220,40 +221,40 @@ impl<R: Read> DumpReader<R> {
             ))
             .into()),
             None if HEADER.as_bytes().starts_with(line) || number.is_some_and(is_digits) => Err(self.truncated()),
-            _ => is_none(&format!("it does not begin with {:?}", HEADER.trim_end())),
+            _ => not_a_dump(&format!("it does not begin with {:?}", HEADER.trim_end())),
         }
     }
 
-    /// What the dump says of itself: its first block.
+    /// Reads the header, which is the first block.
     pub fn header(&mut self) -> Result<DumpHeader> {
         let header = match self.read()? {
             DumpBlock::Begin { read_ts } => DumpHeader { store_id: None, read_ts, since: None },
-            DumpBlock::Header { source, read_ts, since } if since.is_none_or(|since| since <= read_ts) => {
-                DumpHeader { store_id: source, read_ts, since }
+            DumpBlock::Header { store_id, read_ts, since } if since.is_none_or(|since| since <= read_ts) => {
+                DumpHeader { store_id, read_ts, since }
             }
-            _ => return Err(self.corrupt("does not say when it was taken")),
+            _ => return Err(self.corrupt("has no valid header")),
         };
         if is_exhausted(header.read_ts) {
-            return Err(self.corrupt("was taken at a moment that no store comes to"));
+            return Err(self.corrupt("has a timestamp out of range"));
         }
         Ok(header)
     }
 
     pub fn read(&mut self) -> Result<DumpBlock> {
-        let mut head = [[0; 4]; 2];
-        self.read_exact(head.as_flattened_mut())?;
-        let [length, stored] = head.map(u32::from_be_bytes);
-        // A block of the greatest length does not become longer by being compressed.
+        let mut header = [[0; 4]; 2];
+        self.read_exact(header.as_flattened_mut())?;
+        let [length, stored] = header.map(u32::from_be_bytes);
+        // Compressed blocks are not longer: a record is compressed only if that makes it smaller.
         let length = usize::try_from(length).ok().filter(|length| *length <= MAX_RECORD_BYTES);
-        let Some(length) = length else { return Err(self.corrupt("is damaged: no block is so long")) };
-        // Grows as there is something to read: a damaged length must not cost memory.
+        let Some(length) = length else { return Err(self.corrupt("is damaged: a block is too long")) };
+        // The buffer grows with the bytes that are read, so a damaged length costs no memory.
         self.content.clear();
         self.from.by_ref().take(length as u64).read_to_end(&mut self.content).map_err(read_error)?;
         if self.content.len() < length {
             return Err(self.truncated());
         }
         if checksum(self.number, &self.content) != stored {
-            return Err(self.corrupt("is damaged: a checksum does not match"));
+            return Err(self.corrupt("is damaged: checksum mismatch"));
         }
         let block = self.decode().map_err(|why| self.corrupt(&format!("is damaged: {why}")))?;
         self.number += 1;
@@ -265,43 +266,43 @@ impl<R: Read> DumpReader<R> {
             (FORMAT_PLAIN, _) => &self.content,
             (_, Some((&PLAIN, record))) => record,
             (_, Some((&LZ4, compressed))) => {
-                let (length, compressed) = compressed.split_first_chunk().ok_or("a block has no length")?;
+                let (length, compressed) = compressed.split_first_chunk().ok_or("a compressed block has no length")?;
                 let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
-                // However little a hostile block has, it takes no more memory than a long row does.
+                // A decompression bomb takes no more memory than the largest record.
                 if length > MAX_RECORD_BYTES.min(compressed.len().saturating_mul(MAX_LZ4_RATIO)) {
-                    return Err("no block is so long".into());
+                    return Err("the decompressed length of a block is too long".into());
                 }
                 self.record.resize(length, 0);
                 match lz4_flex::block::decompress_into(compressed, &mut self.record) {
                     Ok(written) if written == length => &self.record,
-                    Ok(_) => return Err("a block is shorter than it says".into()),
-                    Err(why) => return Err(format!("a block does not decompress: {why}")),
+                    Ok(_) => return Err("a block is shorter than its decompressed length".into()),
+                    Err(why) => return Err(format!("a block cannot be decompressed: {why}")),
                 }
             }
-            _ => return Err("a block is in a form that this program does not know".into()),
+            _ => return Err("a block has an unknown encoding".into()),
         };
         let block: DumpBlock = codec::decode_value(record).map_err(|why| why.to_string())?;
-        if block.is_of(self.format) { Ok(block) } else { Err("a block does not belong to this format".into()) }
+        if block.is_valid_in(self.format) { Ok(block) } else { Err("a block is not valid in this format".into()) }
     }
 
     pub fn expect_end(&mut self) -> Result<()> {
-        if self.read_available(&mut [0])? == 0 { Ok(()) } else { Err(self.corrupt("goes on after its end")) }
+        if self.read_available(&mut [0])? == 0 { Ok(()) } else { Err(self.corrupt("has data after its last block")) }
     }
 
-    /// About the block before this one.
+    /// An error at the position of the next block.
     pub fn corrupt(&self, what: &str) -> Error {
-        ErrorKind::Corruption(format!("the dump {what} (block {}){}", self.number, self.consequence)).into()
+        ErrorKind::Corruption(format!("the dump {what} (block {}){}", self.number, self.error_suffix)).into()
     }
 
     fn truncated(&self) -> Error {
-        self.corrupt("was cut off")
+        self.corrupt("is truncated")
     }
 
     fn read_exact(&mut self, buffer: &mut [u8]) -> Result<()> {
         if self.read_available(buffer)? == buffer.len() { Ok(()) } else { Err(self.truncated()) }
     }
 
-    /// As much as there is.
+    /// Fills the buffer as far as there is input.
     fn read_available(&mut self, buffer: &mut [u8]) -> Result<usize> {
         let mut filled = 0;
         while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
@@ -329,7 +330,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_of_more_rows_than_any_has_is_refused_before_they_take_memory() {
+    fn a_block_with_too_many_rows_is_refused() {
         let row = || (Bytes(b"k"[..].into()), Bytes(b""[..].into()));
         let blocks = |count: usize| {
             [
@@ -344,7 +345,7 @@ mod tests {
                 let read = DumpReader::open(dump.as_slice(), "").unwrap().read();
                 match read {
                     Ok(_) => assert!(is_read, "{count}"),
-                    Err(why) => assert!(!is_read && why.to_string().contains("no block has so many rows"), "{why}"),
+                    Err(why) => assert!(!is_read && why.to_string().contains("more than 4096 rows"), "{why}"),
                 }
             }
         }

@@ -1,5 +1,7 @@
-//! What has become of the rows of a keyspace since a moment: one pass over their newest versions, and over the locks of commits that
-//! are not carried out yet.
+//! The rows of a keyspace that changed after a timestamp.
+//!
+//! One pass over their newest versions and over the row locks, which it merges: a committed
+//! transaction may have locks left that are not versions yet.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -15,8 +17,8 @@ use crate::store::read::column_cursor::ColumnCursor;
 use crate::store::read::row::load_value;
 use crate::timestamp::Timestamp;
 
-/// Shows `see` each row of the range whose newest version at the view was committed after `since`: its key, and its value unless it
-/// was deleted.
+/// Calls `see` for each row of the range whose newest version in the view was committed after
+/// `since`, with its key, and its value unless it was deleted.
 pub(in crate::store) fn visit_changed_rows(
     store: &Store,
     view: &Arc<ReadView>,
@@ -58,10 +60,11 @@ pub(in crate::store) fn visit_changed_rows(
     }
 }
 
-/// What a row has become, `None` inside for deleted; and `None` when it has not changed.
+/// The change of a row: its new value, or `Some(None)` if it was deleted; `None` if it is
+/// unchanged.
 type RowDelta<'a> = Option<Option<Cow<'a, [u8]>>>;
 
-/// `None` where the lock says nothing, and the version counts.
+/// The change that a lock implies; `None` if it has no committed value and the version decides.
 fn change_in_lock<'a>(
     store: &Store,
     view: &ReadView,

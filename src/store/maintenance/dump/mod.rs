@@ -1,11 +1,13 @@
-//! Dumps: everything that a snapshot shows, or what has changed since an earlier one, as a stream of bytes, and back.
+//! Dumps: all rows of a snapshot, or the rows changed since an earlier one, as a stream of bytes.
 //!
-//! It holds rows, not versions, so it can be restored by any later version of this program and into a store of any shape.
-//! [`blocks`] is its form to the byte, [`write`] makes one, [`restore`] reads one.
+//! A dump has rows, not versions or cells, so it can be restored by later versions of this program
+//! and into a store with any options. [`blocks`] is the format, [`write`] writes dumps, [`restore`]
+//! restores them.
 //!
-//! **An increment** has what was committed after a moment, up to the snapshot: one pass over the newest versions finds it
-//! ([`changes`]). Deletions are found because the history keeps their records, so a moment before the history is refused. Keyspaces
-//! are identified by their numbers, which the catalog never assigns twice: one that the catalog of the moment does not list is new,
+//! **An incremental dump** has what was committed after its start, up to the snapshot. One pass
+//! over the newest versions finds it ([`changes`]). Deletions are found because history keeps
+//! tombstones, so a start before the history is refused. Keyspaces are identified by their ids,
+//! which the catalog never reuses. A keyspace that the catalog did not list at the start is new,
 //! and is dumped whole.
 
 mod blocks;
@@ -21,33 +23,33 @@ use crate::error::Result;
 use crate::store::maintenance::dump::blocks::DumpReader;
 use crate::timestamp::Timestamp;
 
-/// How [`Snapshot::dump_with`](crate::store::Snapshot::dump_with) makes a dump.
+/// Options of [`Snapshot::dump_with`](crate::store::Snapshot::dump_with).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DumpOptions {
-    /// How its blocks are compressed. A block that would not become smaller stays as it is.
+    /// The compression of blocks. A block that would not become smaller is stored uncompressed.
     pub compression: Compression,
-    /// Only what was committed later: an increment. `None` for everything.
+    /// The start of an incremental dump, which has only later commits; `None` for a full dump.
     pub since: Option<DumpBase>,
 }
 
-/// Where an increment begins.
+/// The start of an incremental dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DumpBase {
-    /// At a moment: that of the dump which it is to follow, exactly ([`DumpStats::read_ts`]).
+    /// This timestamp: exactly the [`DumpStats::read_ts`] of the dump that it is to follow.
     Timestamp(Timestamp),
-    /// Where this dump ends, which must be of the same store.
+    /// The end of this dump, which must be of the same store.
     Dump(DumpHeader),
 }
 
 impl From<Timestamp> for DumpBase {
-    fn from(moment: Timestamp) -> Self {
-        Self::Timestamp(moment)
+    fn from(ts: Timestamp) -> Self {
+        Self::Timestamp(ts)
     }
 }
 
 impl From<SystemTime> for DumpBase {
-    fn from(moment: SystemTime) -> Self {
-        Self::Timestamp(moment.into())
+    fn from(time: SystemTime) -> Self {
+        Self::Timestamp(time.into())
     }
 }
 
@@ -58,63 +60,67 @@ impl From<DumpHeader> for DumpBase {
 }
 
 impl DumpOptions {
-    /// An increment that begins at a moment, or where a dump ends.
+    /// An incremental dump that starts at a timestamp, or at the end of another dump.
     pub fn since(since: impl Into<DumpBase>) -> Self {
         Self { since: Some(since.into()), ..Self::default() }
     }
 }
 
-/// What a dump says of itself in its first bytes.
+/// The header of a dump, its first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DumpHeader {
-    /// Of which store it is: a random number that a store gets when it is created, and that its checkpoints and copies of its folder
-    /// share. `None` where that is not known: of dumps in format 1, of stores that share an engine, and of stores that were made before
-    /// there was such a number and have not been open for writing since.
+    /// The store's id: a random number that a store gets when it is created. Its checkpoints and
+    /// copies of its directory share it. `None` in dumps of format 1, of stores on a shared engine,
+    /// and of stores without an id that have not been opened for writing since.
     pub store_id: Option<u64>,
-    /// Everything committed at or below this is in it.
+    /// The dump has all commits at or below this timestamp.
     pub read_ts: Timestamp,
-    /// What was committed at or below this is not, in an increment; `None` when it holds everything.
+    /// An incremental dump has no commits at or below this timestamp; `None` for a full dump.
     pub since: Option<Timestamp>,
 }
 
 impl DumpHeader {
-    /// Reads the beginning of a dump. Nothing is said about the rest of it, which may be damaged or missing.
+    /// Reads the header of a dump. Does not check the rest, which may be damaged or missing.
     ///
     /// # Errors
-    /// [`ErrorKind::UnrecognizedFormat`](crate::ErrorKind::UnrecognizedFormat) when it is no dump or one of another format,
-    /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) when these bytes are damaged or missing,
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io) when they cannot be read.
+    /// - [`ErrorKind::UnrecognizedFormat`](crate::ErrorKind::UnrecognizedFormat): not a dump, or
+    ///   another format.
+    /// - [`ErrorKind::Corruption`](crate::ErrorKind::Corruption): the header is damaged or
+    ///   truncated.
+    /// - [`ErrorKind::Io`](crate::ErrorKind::Io): it cannot be read.
     pub fn read(from: impl Read) -> Result<Self> {
         DumpReader::open(from, "")?.header()
     }
 }
 
-/// How much a dump or a restore has seen so far, or in all.
+/// The counts of a dump or restore, so far or in total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DumpStats {
-    /// Everything committed at or below this is in the dump.
+    /// The dump has all commits at or below this timestamp.
     pub read_ts: Timestamp,
-    /// What was committed at or below this is not, in an increment; `None` when it holds everything.
+    /// An incremental dump has no commits at or below this timestamp; `None` for a full dump.
     pub since: Option<Timestamp>,
-    /// Keyspaces, empty ones and those without a change included.
+    /// The number of keyspaces, including empty and unchanged ones.
     pub keyspaces: u64,
-    /// Rows.
+    /// The number of rows.
     pub rows: u64,
-    /// Bytes of keys and values, before compression.
+    /// The size of keys and values before compression, in bytes.
     pub bytes: u64,
-    /// Rows that an increment removes. Some may never have been there: rows that were inserted and removed after its beginning.
+    /// The number of rows that an incremental dump deletes. This includes rows that were inserted
+    /// and deleted after its start.
     pub deleted_rows: u64,
 }
 
-/// What a restore does about keyspaces that are there already.
+/// What a restore does if keyspaces exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnExisting {
-    /// A store that has any keyspace is left as it is, and the restore is refused. An increment is refused where a keyspace that
-    /// does not come from its base has a name that the increment gives.
+    /// A full restore fails if the store has any keyspace. The restore of an incremental dump fails
+    /// if a keyspace that does not come from its base has a name that the dump uses.
     #[default]
     Fail,
-    /// Those of a name that is in the dump are dropped in the moment in which the restored ones take their place; others stay.
+    /// Existing keyspaces with a name in the dump are dropped, in the transaction that makes the
+    /// restored ones visible. Others stay.
     Replace,
 }

@@ -1,9 +1,9 @@
-//! Putting dumps back.
+//! Restoring dumps.
 //!
-//! **A restore happens as a whole or not at all.** Rows of new keyspaces go into such as have a number but no name yet, and stand in
-//! the catalog among those that were dropped; one transaction at the end gives them their names. Whatever ends a restore early,
-//! a damaged dump or a power cut, the background erases what there is of it. An increment changes the rows that are there in that same
-//! transaction.
+//! **A restore is atomic.** Rows of new keyspaces are written into staged keyspaces: these have an
+//! id but no name, and the catalog lists them as dropped. One transaction at the end gives them
+//! their names. If the restore ends early, through a damaged dump or a power cut, the background
+//! worker purges them. An incremental dump changes existing rows in the same transaction.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -16,29 +16,40 @@ use crate::store::maintenance::dump::{DumpHeader, DumpStats, OnExisting};
 use crate::store::maintenance::progress::{IntoControlFlow, check_progress};
 use crate::store::{Durability, Keyspace, MAX_KEY_BYTES, Store, TxnOptions};
 
-const NOTHING_RESTORED: &str = ", so nothing of it was restored";
+const NOTHING_RESTORED: &str = "; nothing was restored";
 
 impl Store {
-    /// Puts everything that a [dump](crate::Snapshot::dump) holds into this store: all of it, durably, or nothing. Every timestamp
-    /// that the store hands out from here on is greater than those in the store that was dumped. `progress` is called after each block,
-    /// and may [stop](IntoControlFlow) it: nothing is restored then. It takes memory for one block, about three times the longest value,
-    /// whatever the dump says.
+    /// Restores a [dump](crate::Snapshot::dump) into this store, atomically and durably. Every
+    /// later timestamp of this store is greater than those of the dumped store. `progress` is
+    /// called after each block, and may [cancel](IntoControlFlow) the restore; nothing is restored
+    /// then. Memory use is that of one block, about three times the largest value, even if the dump
+    /// is malicious.
     ///
-    /// An [increment](crate::Snapshot::dump_with) goes onto a store to which the dump before it was the last to be restored
-    /// ([`Store::restored_ts`]), and onto no other. The store then has the source's keyspaces and rows as of the new moment, so far as
-    /// nobody wrote here: rows that were written here meanwhile are replaced where the source has changed them since, and stay as they
-    /// are where it has not. All of it is one large transaction ([`Builder::large_transaction_bytes`](crate::Builder::large_transaction_bytes)), which locks
-    /// the rows that it changes: a concurrent transaction that writes one of them, or the restore, ends with a conflict. It must not
-    /// take longer than [`Builder::max_snapshot_age`](crate::Builder::max_snapshot_age) where the store is written to.
+    /// An [incremental dump](crate::Snapshot::dump_with) can only be restored into a store whose
+    /// last restored dump ended where the incremental one starts ([`Store::restored_ts`]). The
+    /// store then has the source's keyspaces and rows as of the end of the dump. Rows that were
+    /// written in this store meanwhile are replaced if the source has changed them since, and stay
+    /// otherwise.
+    ///
+    /// An incremental dump is restored by one large transaction
+    /// ([`Builder::large_transaction_bytes`](crate::Builder::large_transaction_bytes)), which locks
+    /// the rows that it changes. If a concurrent transaction writes one of them, it or the restore
+    /// fails with a conflict. In a store that is written to, the restore must not take longer than
+    /// [`Builder::max_snapshot_age`](crate::Builder::max_snapshot_age).
     ///
     /// # Errors
-    /// [`ErrorKind::UnrecognizedFormat`](crate::ErrorKind::UnrecognizedFormat) when it is no dump or one of a format that this program does not know,
-    /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) when it is damaged or was cut off;
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when the store has keyspaces and [`OnExisting::Fail`] is said, when
-    /// an increment does not follow what was restored last, when a keyspace that it changes was dropped here, and when the store is
-    /// read-only or shared with other processes; [`ErrorKind::Io`](crate::ErrorKind::Io) when `from` cannot be read;
-    /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled); of an increment [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) and
-    /// [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld); and those of a commit.
+    /// - [`ErrorKind::UnrecognizedFormat`](crate::ErrorKind::UnrecognizedFormat): not a dump, or an
+    ///   unknown format.
+    /// - [`ErrorKind::Corruption`](crate::ErrorKind::Corruption): the dump is damaged or truncated.
+    /// - [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument): the store has keyspaces
+    ///   and `existing` is [`OnExisting::Fail`]; an incremental dump does not start where the last
+    ///   restored dump ended; a keyspace that it changes was dropped in this store; the store is
+    ///   read-only or on a shared engine.
+    /// - [`ErrorKind::Io`](crate::ErrorKind::Io): `from` cannot be read.
+    /// - [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled).
+    /// - [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) and
+    ///   [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld), of an incremental dump.
+    /// - Those of [`Txn::commit`](crate::Txn::commit).
     pub fn restore<P: IntoControlFlow>(
         &self,
         from: impl Read,
@@ -54,124 +65,129 @@ impl Store {
         let header = from.header()?;
         if header.since.is_none() && existing == OnExisting::Fail && !self.keyspace_names()?.is_empty() {
             return Err(Error::invalid(
-                "the store is not empty: restore into a new one, or say that keyspaces may be replaced",
+                "the store is not empty: restore into a new store, or pass OnExisting::Replace",
             ));
         }
-        let mut restoring = RestoreJob::new(self, header, existing);
-        while restoring.apply_block(&mut from)? {
-            let so_far = &restoring.restored;
+        let mut job = RestoreJob::new(self, header, existing);
+        while job.apply_block(&mut from)? {
+            let so_far = &job.restored;
             check_progress(progress(so_far), || format!("stopped after {} rows; nothing was restored", so_far.rows))?;
         }
-        // Not before it is known that it fits and is whole: timestamps never go back.
+        // Only after the whole dump is read and checked: timestamps never go back.
         self.inner.coordinator.advance_past(header.read_ts)?;
-        restoring.finish()
+        job.finish()
     }
 }
 
-/// A restore at work.
+/// A restore in progress.
 struct RestoreJob<'a> {
     store: &'a Store,
     header: DumpHeader,
     existing: OnExisting,
     restored: DumpStats,
+    /// The names of all listed keyspaces.
     names: BTreeSet<String>,
-    section: Option<(Keyspace, bool)>,
-    into: RestoreTarget<'a>,
+    /// The keyspace of the next rows, and whether it is staged.
+    current_keyspace: Option<(Keyspace, bool)>,
+    target: RestoreTarget<'a>,
 }
 
-/// Where the rows go.
+/// The keyspaces that the rows are written to.
 enum RestoreTarget<'a> {
-    /// New keyspaces, by their numbers at the source.
+    /// A full dump: staged keyspaces, by their ids in the source store.
     NewKeyspaces(StagedKeyspaces<'a>, BTreeMap<u32, Keyspace>),
-    /// An increment whose keyspaces are not known yet.
+    /// An incremental dump whose list of keyspaces is being read.
     ReadingHeader(Vec<Listed>),
-    /// An increment.
+    /// An incremental dump.
     Incremental(Box<Increment<'a>>),
 }
 
 impl<'a> RestoreJob<'a> {
     fn new(store: &'a Store, header: DumpHeader, existing: OnExisting) -> Self {
         let restored = DumpStats { read_ts: header.read_ts, since: header.since, ..DumpStats::default() };
-        let into = match header.since {
+        let target = match header.since {
             None => RestoreTarget::NewKeyspaces(StagedKeyspaces::new(store), BTreeMap::new()),
             Some(_) => RestoreTarget::ReadingHeader(Vec::new()),
         };
-        Self { store, header, existing, restored, names: BTreeSet::new(), section: None, into }
+        Self { store, header, existing, restored, names: BTreeSet::new(), current_keyspace: None, target }
     }
 
-    /// Takes the next block; the answer is whether there are more.
+    /// Reads and applies the next block; returns whether there are more.
     fn apply_block<R: Read>(&mut self, from: &mut DumpReader<R>) -> Result<bool> {
         let block = from.read()?;
-        if let (RestoreTarget::ReadingHeader(listed), false) = (&self.into, matches!(block, DumpBlock::Keyspace { .. }))
+        if let (RestoreTarget::ReadingHeader(listed), false) =
+            (&self.target, matches!(block, DumpBlock::Keyspace { .. }))
         {
             let increment = Increment::begin(self.store, &self.header, listed, self.existing)?;
-            self.into = RestoreTarget::Incremental(Box::new(increment));
+            self.target = RestoreTarget::Incremental(Box::new(increment));
         }
         match block {
-            DumpBlock::Begin { .. } | DumpBlock::Header { .. } => return Err(from.corrupt("begins a second time")),
-            DumpBlock::Keyspace { number, name, is_new } => {
-                self.add_keyspace(from, Listed { id: number, name, is_new })?
-            }
+            DumpBlock::Begin { .. } | DumpBlock::Header { .. } => return Err(from.corrupt("has a second header")),
+            DumpBlock::Keyspace { id, name, is_new } => self.add_keyspace(from, Listed { id, name, is_new })?,
             DumpBlock::Named(name) => {
-                // In format 1 they have no numbers, and are rarely as many as there are numbers.
-                let number =
-                    u32::try_from(self.restored.keyspaces).map_err(|_| from.corrupt("has too many keyspaces"))?;
-                self.add_keyspace(from, Listed { id: number, name, is_new: true })?;
-                self.section = self.keyspace_for(number);
+                // Format 1 has no ids; the position serves as one.
+                let id = u32::try_from(self.restored.keyspaces).map_err(|_| from.corrupt("has too many keyspaces"))?;
+                self.add_keyspace(from, Listed { id, name, is_new: true })?;
+                self.current_keyspace = self.keyspace_for(id);
             }
-            DumpBlock::Section(number) => {
-                let target = self.keyspace_for(number);
-                self.section =
+            DumpBlock::Section(id) => {
+                let target = self.keyspace_for(id);
+                self.current_keyspace =
                     Some(target.ok_or_else(|| from.corrupt("has rows of a keyspace that it does not list"))?);
             }
             DumpBlock::Rows(rows) => self.put(from, &rows)?,
             DumpBlock::Deleted(keys) => self.delete(from, &keys)?,
-            DumpBlock::End { keyspaces, rows } => return self.end(from, (keyspaces, rows, 0)),
-            DumpBlock::Totals { keyspaces, rows, deleted } => return self.end(from, (keyspaces, rows, deleted)),
+            DumpBlock::End { keyspaces, rows } => return self.check_totals(from, (keyspaces, rows, 0)),
+            DumpBlock::Totals { keyspaces, rows, deleted } => {
+                return self.check_totals(from, (keyspaces, rows, deleted));
+            }
         }
         Ok(true)
     }
 
     fn add_keyspace<R: Read>(&mut self, from: &DumpReader<R>, listed: Listed) -> Result<()> {
         if check_name(&listed.name).is_err() {
-            return Err(from.corrupt(&format!("has a keyspace whose name none can have: {:?}", listed.name)));
+            return Err(from.corrupt(&format!("has an invalid keyspace name: {:?}", listed.name)));
         }
         if !self.names.insert(listed.name.clone()) || self.keyspace_for(listed.id).is_some() {
-            return Err(from.corrupt(&format!("has the keyspace {:?} a second time", listed.name)));
+            return Err(from.corrupt(&format!("lists the keyspace {:?} twice", listed.name)));
         }
-        match &mut self.into {
-            RestoreTarget::NewKeyspaces(unnamed, targets) => {
-                unnamed.create(&listed.name)?;
-                targets.extend(unnamed.last().map(|keyspace| (listed.id, keyspace)));
+        match &mut self.target {
+            RestoreTarget::NewKeyspaces(staged, targets) => {
+                staged.create(&listed.name)?;
+                targets.extend(staged.last().map(|keyspace| (listed.id, keyspace)));
             }
             RestoreTarget::ReadingHeader(all) if all.iter().all(|other| other.id != listed.id) => all.push(listed),
             RestoreTarget::ReadingHeader(_) | RestoreTarget::Incremental(_) => {
-                return Err(from.corrupt(&format!("lists the keyspace {:?} where it must not", listed.name)));
+                return Err(from.corrupt(&format!("lists the keyspace {:?} twice or in the wrong place", listed.name)));
             }
         }
         self.restored.keyspaces += 1;
         Ok(())
     }
 
-    fn keyspace_for(&self, number: u32) -> Option<(Keyspace, bool)> {
-        match &self.into {
-            RestoreTarget::NewKeyspaces(_, targets) => targets.get(&number).map(|keyspace| (keyspace.clone(), true)),
+    /// The keyspace with this id in the source store, and whether it is staged.
+    fn keyspace_for(&self, id: u32) -> Option<(Keyspace, bool)> {
+        match &self.target {
+            RestoreTarget::NewKeyspaces(_, targets) => targets.get(&id).map(|keyspace| (keyspace.clone(), true)),
             RestoreTarget::ReadingHeader(_) => None,
-            RestoreTarget::Incremental(increment) => increment.target(number),
+            RestoreTarget::Incremental(increment) => increment.target(id),
         }
     }
 
     fn put<R: Read>(&mut self, from: &DumpReader<R>, rows: &[(Bytes, Bytes)]) -> Result<()> {
         check_keys(from, rows.iter().map(|(key, _)| key))?;
-        let (keyspace, apart) = self.section.as_ref().ok_or_else(|| from.corrupt("has rows before any keyspace"))?;
-        match &mut self.into {
-            RestoreTarget::Incremental(increment) if !apart => {
+        let (keyspace, is_staged) =
+            self.current_keyspace.as_ref().ok_or_else(|| from.corrupt("has rows before any keyspace"))?;
+        match &mut self.target {
+            RestoreTarget::Incremental(increment) if !is_staged => {
                 rows.iter().try_for_each(|(key, value)| increment.apply_row(keyspace, &key.0, Some(&value.0)))?;
             }
             _ => {
                 let buffered = TxnOptions { durability: Some(Durability::Buffered), ..TxnOptions::default() };
                 self.store.transact_with(buffered, |txn| {
-                    // Only this restore writes to the keyspace; a forgetful conflict memory must not make up another writer.
+                    // Only this restore writes to the keyspace, so every conflict would be a
+                    // spurious one, from the bounded conflict set.
                     txn.skip_conflict_check();
                     rows.iter().try_for_each(|(key, value)| txn.put(keyspace, &key.0, &value.0))
                 })?;
@@ -185,8 +201,10 @@ impl<'a> RestoreJob<'a> {
 
     fn delete<R: Read>(&mut self, from: &DumpReader<R>, keys: &[Bytes]) -> Result<()> {
         check_keys(from, keys.iter())?;
-        let (Some((keyspace, false)), RestoreTarget::Incremental(increment)) = (&self.section, &mut self.into) else {
-            return Err(from.corrupt("deletes rows where there can be none"));
+        let (Some((keyspace, false)), RestoreTarget::Incremental(increment)) =
+            (&self.current_keyspace, &mut self.target)
+        else {
+            return Err(from.corrupt("deletes rows of a keyspace that has no base"));
         };
         keys.iter().try_for_each(|key| increment.apply_row(keyspace, &key.0, None))?;
         crash_point!(RestoreBetween);
@@ -195,10 +213,10 @@ impl<'a> RestoreJob<'a> {
         Ok(())
     }
 
-    fn end<R: Read>(&mut self, from: &mut DumpReader<R>, told: (u64, u64, u64)) -> Result<bool> {
+    fn check_totals<R: Read>(&mut self, from: &mut DumpReader<R>, totals: (u64, u64, u64)) -> Result<bool> {
         let DumpStats { keyspaces, rows, deleted_rows: deleted, .. } = self.restored;
-        if told != (keyspaces, rows, deleted) {
-            return Err(from.corrupt("does not hold as much as it says"));
+        if totals != (keyspaces, rows, deleted) {
+            return Err(from.corrupt("has counts that do not match its content"));
         }
         from.expect_end()?;
         Ok(false)
@@ -206,29 +224,28 @@ impl<'a> RestoreJob<'a> {
 
     fn finish(self) -> Result<DumpStats> {
         crash_point!(RestoreAll);
-        match self.into {
-            RestoreTarget::NewKeyspaces(unnamed, targets) => {
-                let keyspaces = targets.iter().map(|(number, keyspace)| (*number, keyspace.id())).collect();
-                let moment = self.header.read_ts;
-                let origin = self.header.store_id.map(|source| RestoreOrigin {
-                    store_id: source,
-                    restored_ts: moment,
-                    keyspaces,
-                });
-                unnamed.publish(self.existing, origin.as_ref())?;
+        match self.target {
+            RestoreTarget::NewKeyspaces(staged, targets) => {
+                let keyspaces = targets.iter().map(|(id, keyspace)| (*id, keyspace.id())).collect();
+                let restored_ts = self.header.read_ts;
+                let origin = self.header.store_id.map(|store_id| RestoreOrigin { store_id, restored_ts, keyspaces });
+                staged.publish(self.existing, origin.as_ref())?;
             }
             RestoreTarget::Incremental(increment) => increment.commit()?,
-            RestoreTarget::ReadingHeader(_) => return Err(Error::invalid("the dump has no end")),
+            RestoreTarget::ReadingHeader(_) => return Err(Error::invalid("the dump has no last block")),
         }
         crash_point!(RestoreNamed);
         Ok(self.restored)
     }
 }
 
-/// Values have their limit from the length of a block.
+/// The block length bounds values; keys are checked here.
 fn check_keys<'a, R: Read>(from: &DumpReader<R>, mut keys: impl Iterator<Item = &'a Bytes>) -> Result<()> {
     match keys.find(|key| key.0.is_empty() || key.0.len() > MAX_KEY_BYTES) {
-        Some(key) => Err(from.corrupt(&format!("has a key of {} bytes, which none can have", key.0.len()))),
+        Some(key) => {
+            let what = format!("has a key of {} bytes; keys have 1 to {MAX_KEY_BYTES} bytes", key.0.len());
+            Err(from.corrupt(&what))
+        }
         None => Ok(()),
     }
 }

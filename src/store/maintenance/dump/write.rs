@@ -1,4 +1,7 @@
-//! Making dumps.
+//! Writing dumps.
+//!
+//! The header lists all keyspaces, then come the rows of each, in blocks, then the counts. An
+//! incremental dump has only the changed rows of keyspaces that existed at its start.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -17,15 +20,18 @@ use crate::store::{Keyspace, Snapshot};
 use crate::timestamp::Timestamp;
 
 impl Snapshot {
-    /// Writes everything that the snapshot shows, every keyspace of it, in a form that [`Store::restore`](crate::Store::restore)
-    /// reads; compressed by LZ4. `progress` is called after each block, and may [stop](IntoControlFlow) it.
+    /// Writes all keyspaces and rows of the snapshot, compressed with LZ4, for
+    /// [`Store::restore`](crate::Store::restore). `progress` is called after each block, and may
+    /// [cancel](IntoControlFlow) the dump.
     ///
-    /// It takes memory for one block, about three times the longest value. A dump that takes longer than
-    /// [`Builder::max_snapshot_age`](crate::Builder::max_snapshot_age) of a store that is written to meanwhile ends with
-    /// [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld); that of one opened [read-only](crate::Builder::read_only) never does.
+    /// Memory use is that of one block, about three times the largest value. If the store is
+    /// written to and the dump takes longer than
+    /// [`Builder::max_snapshot_age`](crate::Builder::max_snapshot_age), it fails with
+    /// [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld). A dump of a store opened
+    /// [read-only](crate::Builder::read_only) never does.
     ///
-    /// What is dumped is durable, also where the store is opened [`Durability::Buffered`](crate::Durability::Buffered): one sync is
-    /// waited for there.
+    /// All dumped rows are durable, also with
+    /// [`Durability::Buffered`](crate::Durability::Buffered): the dump first waits for a sync.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
@@ -44,18 +50,23 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io) when `to` does not take it, [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled), and those of reading and of
-    /// [`Store::sync`](crate::Store::sync). What was written until then is no whole dump, and restoring it is refused.
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) if `to` fails,
+    /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled), and those of [`Snapshot::get`] and
+    /// [`Store::sync`](crate::Store::sync). After an error the output is not a complete dump, and a
+    /// restore refuses it.
     pub fn dump<P: IntoControlFlow>(&self, to: impl Write, progress: impl FnMut(&DumpStats) -> P) -> Result<DumpStats> {
         self.dump_with(DumpOptions::default(), to, progress)
     }
 
-    /// [`Snapshot::dump`] with options of its own: not compressed, or an *increment*, which has only what was committed after a moment.
+    /// [`Snapshot::dump`] with options: uncompressed, or an *incremental dump*, which has only what
+    /// was committed after its start.
     ///
-    /// A chain of a full dump and increments, each of which begins where the one before it ends, holds what a full dump of the last
-    /// moment would hold. Changed and deleted rows are found in one pass over the newest versions of all rows, in memory for one block;
-    /// keyspaces that were created since, or truncated, are in it as a whole. The store must keep [history](crate::Builder::history_retention)
-    /// that goes back to where the increment begins, since history is what keeps the records of deletions.
+    /// A full dump and a chain of incremental dumps, each starting where the one before it ends,
+    /// are equivalent to a full dump at the end of the last one. One pass over the newest versions
+    /// of all rows finds the changed and deleted ones, with memory for one block. Keyspaces that
+    /// were created or truncated since the start are dumped whole. The store's
+    /// [history](crate::Builder::history_retention) must go back to the start, because history
+    /// keeps the tombstones of deleted rows.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
@@ -63,30 +74,40 @@ impl Snapshot {
     /// use percolite::{DumpHeader, DumpOptions, OnExisting, Store};
     /// let store = Store::builder().history_retention(Duration::from_secs(3600)).in_memory()?;
     /// let towns = store.keyspace("towns")?;
-    /// store.transact(|txn| txn.put(&towns, "Oslo", "717710").and_then(|()| txn.put(&towns, "Atlantis", "0")))?;
+    /// store.transact(|txn| {
+    ///     txn.put(&towns, "Oslo", "717710")?;
+    ///     txn.put(&towns, "Atlantis", "0")
+    /// })?;
     /// let mut sunday = Vec::new();
     /// store.snapshot()?.dump(&mut sunday, |_| ())?;
     ///
-    /// store.transact(|txn| txn.put(&towns, "Bergen", "291940").and_then(|()| txn.delete(&towns, "Atlantis")))?;
+    /// store.transact(|txn| {
+    ///     txn.put(&towns, "Bergen", "291940")?;
+    ///     txn.delete(&towns, "Atlantis")
+    /// })?;
     /// let mut monday = Vec::new();
     /// let after = DumpHeader::read(sunday.as_slice())?;
     /// let dumped = store.snapshot()?.dump_with(DumpOptions::since(after), &mut monday, |_| ())?;
-    /// assert_eq!((dumped.rows, dumped.deleted), (1, 1));
+    /// assert_eq!((dumped.rows, dumped.deleted_rows), (1, 1));
     ///
     /// let copy = Store::in_memory()?;
     /// copy.restore(sunday.as_slice(), OnExisting::Fail, |_| ())?;
     /// copy.restore(monday.as_slice(), OnExisting::Fail, |_| ())?;
     /// let towns = copy.keyspace("towns")?;
     /// let snapshot = copy.snapshot()?;
-    /// assert!(snapshot.contains_key(&towns, "Bergen")? && !snapshot.contains_key(&towns, "Atlantis")?);
+    /// assert!(snapshot.contains_key(&towns, "Bergen")?);
+    /// assert!(!snapshot.contains_key(&towns, "Atlantis")?);
     /// # Ok(()) }
     /// ```
     ///
     /// # Errors
-    /// Those of [`Snapshot::dump`]. Of an increment also [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld) when the history does not go back to where it
-    /// begins, and [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when the store keeps none, when it begins after the snapshot, when it is to
-    /// follow a dump of another store or of no store that is known, and when commits [were lost](crate::Store::data_losses) from the log: what the dump
-    /// before holds may be among them.
+    /// Those of [`Snapshot::dump`], and for an incremental dump:
+    /// - [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld): the history does not go
+    ///   back to its start.
+    /// - [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument): the store has no
+    ///   history; the start is after the snapshot; the base dump is of another store, or has no
+    ///   store id; or acknowledged commits [were lost](crate::Store::data_losses), which the base
+    ///   dump may contain.
     pub fn dump_with<P: IntoControlFlow>(
         &self,
         options: DumpOptions,
@@ -94,29 +115,29 @@ impl Snapshot {
         mut progress: impl FnMut(&DumpStats) -> P,
     ) -> Result<DumpStats> {
         let progress = |so_far: &DumpStats| {
-            let stopped = || format!("stopped after {} rows; what was written is no whole dump", so_far.rows);
+            let stopped = || format!("stopped after {} rows; the output is not a complete dump", so_far.rows);
             check_progress(progress(so_far), stopped)
         };
-        let source = self.store.store_id()?;
-        let base = options.since.map(|since| self.base(since, source)).transpose()?;
+        let store_id = self.store.store_id()?;
+        let base = options.since.map(|since| self.increment_base(since, store_id)).transpose()?;
         self.store.wait_durable_up_to(self.read_ts())?;
-        let (read_ts, since) = (self.read_ts(), base.as_ref().map(|base| base.moment));
+        let (read_ts, since) = (self.read_ts(), base.as_ref().map(|base| base.ts));
         let mut dump = DumpJob {
             out: DumpWriter::begin(to, options.compression)?,
-            dumped: DumpStats { read_ts, since, ..DumpStats::default() },
-            section: None,
+            stats: DumpStats { read_ts, since, ..DumpStats::default() },
+            current_keyspace: None,
             rows: Vec::new(),
             deleted: Vec::new(),
             bytes: 0,
             progress,
         };
-        dump.out.write(&DumpBlock::Header { source, read_ts, since })?;
+        dump.out.write(&DumpBlock::Header { store_id, read_ts, since })?;
         let is_new = |id: KeyspaceId| base.as_ref().is_none_or(|base| !base.keyspaces.contains(&id.0));
         let keyspaces = self.keyspaces()?;
         for keyspace in &keyspaces {
-            let (number, name) = (keyspace.id().0, keyspace.name().to_owned());
-            dump.out.write(&DumpBlock::Keyspace { number, name, is_new: is_new(keyspace.id()) })?;
-            dump.dumped.keyspaces += 1;
+            let (id, name) = (keyspace.id().0, keyspace.name().to_owned());
+            dump.out.write(&DumpBlock::Keyspace { id, name, is_new: is_new(keyspace.id()) })?;
+            dump.stats.keyspaces += 1;
         }
         for keyspace in &keyspaces {
             match since.filter(|_| !is_new(keyspace.id())) {
@@ -127,55 +148,57 @@ impl Snapshot {
         dump.finish()
     }
 
-    /// What there was at the moment at which an increment begins.
-    fn base(&self, since: DumpBase, source: Option<u64>) -> Result<IncrementBase> {
-        let moment = match since {
-            DumpBase::Timestamp(moment) => moment,
+    /// Checks the start of an incremental dump, and reads the keyspaces at it.
+    fn increment_base(&self, since: DumpBase, store_id: Option<u64>) -> Result<IncrementBase> {
+        let ts = match since {
+            DumpBase::Timestamp(ts) => ts,
             DumpBase::Dump(header) => {
-                if header.store_id.is_none() || header.store_id != source {
+                if header.store_id.is_none() || header.store_id != store_id {
                     return Err(Error::invalid(
-                        "the dump that the increment is to follow is not of this store, or part of the store's log was lost since: begin with a full dump",
+                        "the base dump is not of this store, or the store has lost commits since: take a full dump",
                     ));
                 }
                 header.read_ts
             }
         };
-        if moment > self.read_ts() {
-            let what = format!("the increment would begin at {moment:#}, after the snapshot at {:#}", self.read_ts());
+        if ts > self.read_ts() {
+            let what =
+                format!("the incremental dump would start at {ts:#}, after the snapshot at {:#}", self.read_ts());
             return Err(Error::invalid(what));
         }
-        if source.is_none() {
+        if store_id.is_none() {
             return Err(Error::invalid(
-                "the store has no number of its own by which an increment could be told from another store's: open it for writing once",
+                "the store has no store id, which an incremental dump needs: open it for writing once",
             ));
         }
-        // Asked for after the view was taken: what the floor of now keeps was not collected then.
-        check_within_retention(moment, self.store.inner.coordinator.retention().map(|kept| kept.oldest_ts))?;
+        // Checked after the view was taken. `oldest_ts` only increases, so GC cannot have removed
+        // anything that the view needs.
+        check_within_retention(ts, self.store.inner.coordinator.retention().map(|retention| retention.oldest_ts))?;
         if !self.store.data_losses().is_empty() {
             return Err(Error::invalid(
-                "part of the store's log was lost, and with it perhaps what the dump before has: begin with a full dump",
+                "the store has lost acknowledged commits, which the base dump may contain: take a full dump",
             ));
         }
         let view = &self.reader.view;
-        let then = ReadView::new(moment, Arc::clone(&view.snapshot), view.must_check_locks);
-        Ok(IncrementBase { moment, keyspaces: self.store.ids_at(&then)? })
+        let view_at_start = ReadView::new(ts, Arc::clone(&view.snapshot), view.must_check_locks);
+        Ok(IncrementBase { ts, keyspaces: self.store.ids_at(&view_at_start)? })
     }
 }
 
-/// Where an increment begins.
+/// The start of an incremental dump.
 struct IncrementBase {
-    moment: Timestamp,
-    /// By their numbers.
+    ts: Timestamp,
+    /// The ids of the keyspaces that existed at it.
     keyspaces: BTreeSet<u32>,
 }
 
 /// A dump that is being written.
 struct DumpJob<W, F> {
     out: DumpWriter<W>,
-    dumped: DumpStats,
-    /// The keyspace whose rows follow, as far as it was said.
-    section: Option<u32>,
-    /// The block to come.
+    stats: DumpStats,
+    /// The keyspace of the last section block.
+    current_keyspace: Option<u32>,
+    /// The rows of the next block.
     rows: Vec<(Bytes, Bytes)>,
     deleted: Vec<Bytes>,
     bytes: usize,
@@ -184,11 +207,11 @@ struct DumpJob<W, F> {
 
 impl<W: Write, F: FnMut(&DumpStats) -> Result<()>> DumpJob<W, F> {
     fn full_keyspace(&mut self, snapshot: &Snapshot, keyspace: &Keyspace) -> Result<()> {
-        let seen = snapshot.range(keyspace, ..).visit(|key, value| match self.row(keyspace, key, Some(value)) {
+        let result = snapshot.range(keyspace, ..).visit(|key, value| match self.row(keyspace, key, Some(value)) {
             Ok(()) => ControlFlow::Continue(()),
             Err(why) => ControlFlow::Break(why),
         })?;
-        match seen {
+        match result {
             ControlFlow::Continue(()) => self.finish_keyspace(keyspace),
             ControlFlow::Break(why) => Err(why),
         }
@@ -204,25 +227,25 @@ impl<W: Write, F: FnMut(&DumpStats) -> Result<()>> DumpJob<W, F> {
 
     fn row(&mut self, keyspace: &Keyspace, key: &[u8], value: Option<&[u8]>) -> Result<()> {
         let bytes = key.len() + value.map_or(0, <[u8]>::len);
-        self.dumped.bytes += bytes as u64;
+        self.stats.bytes += bytes as u64;
         self.bytes += bytes;
         if let Some(value) = value {
-            self.dumped.rows += 1;
+            self.stats.rows += 1;
             self.rows.push((key.into(), value.into()));
         } else {
-            self.dumped.deleted_rows += 1;
+            self.stats.deleted_rows += 1;
             self.deleted.push(key.into());
         }
         if self.bytes >= BLOCK_BYTES || self.rows.len() + self.deleted.len() >= BLOCK_ROWS {
             self.flush(keyspace)?;
-            (self.progress)(&self.dumped)?;
+            (self.progress)(&self.stats)?;
         }
         Ok(())
     }
 
     fn finish_keyspace(&mut self, keyspace: &Keyspace) -> Result<()> {
         self.flush(keyspace)?;
-        (self.progress)(&self.dumped)
+        (self.progress)(&self.stats)
     }
 
     fn flush(&mut self, keyspace: &Keyspace) -> Result<()> {
@@ -230,10 +253,10 @@ impl<W: Write, F: FnMut(&DumpStats) -> Result<()>> DumpJob<W, F> {
         if self.rows.is_empty() && self.deleted.is_empty() {
             return Ok(());
         }
-        let number = keyspace.id().0;
-        if self.section != Some(number) {
-            self.out.write(&DumpBlock::Section(number))?;
-            self.section = Some(number);
+        let id = keyspace.id().0;
+        if self.current_keyspace != Some(id) {
+            self.out.write(&DumpBlock::Section(id))?;
+            self.current_keyspace = Some(id);
         }
         if !self.rows.is_empty() {
             self.out.write(&DumpBlock::Rows(std::mem::take(&mut self.rows)))?;
@@ -245,9 +268,9 @@ impl<W: Write, F: FnMut(&DumpStats) -> Result<()>> DumpJob<W, F> {
     }
 
     fn finish(mut self) -> Result<DumpStats> {
-        let DumpStats { keyspaces, rows, deleted_rows: deleted, .. } = self.dumped;
+        let DumpStats { keyspaces, rows, deleted_rows: deleted, .. } = self.stats;
         self.out.write(&DumpBlock::Totals { keyspaces, rows, deleted })?;
         self.out.finish()?;
-        Ok(self.dumped)
+        Ok(self.stats)
     }
 }

@@ -1,4 +1,4 @@
-//! What must be true of a cell, column by column.
+//! The checks of a cell, by column: see the table in [`verify`](super).
 
 use std::collections::HashMap;
 use std::ops::Bound;
@@ -24,12 +24,13 @@ const PAGE_BYTES: usize = 4 << 20;
 
 pub struct Verifier<'a> {
     view: &'a dyn EngineSnapshot,
-    /// No timestamp above it was handed out; `None` where the store does not keep it.
+    /// The oracle has handed out no timestamp above it; `None` if the store does not record it.
     high_water: Option<Timestamp>,
     safe_point: Timestamp,
-    /// With their names, where they have one; `None` where the catalog cannot be read.
+    /// All keyspaces, with their names if they have one; `None` if the catalog cannot be read.
     pub keyspaces: Option<HashMap<KeyspaceId, Option<String>>>,
-    /// The last version that was looked at among those that are kept, which come newest first.
+    /// The previous replaced version in the scan of the history, which is newest first for each
+    /// row.
     newer: Option<(RowKey, Timestamp)>,
     pub report: VerifyReport,
     progress: &'a mut dyn FnMut(&VerifyReport) -> StoreResult<()>,
@@ -56,7 +57,7 @@ impl<'a> Verifier<'a> {
         }
     }
 
-    /// Checks every cell of a column. Fails only if it is stopped.
+    /// Checks every cell of a column. Fails only if the progress callback does.
     pub fn check_column(
         &mut self,
         column: Column,
@@ -68,7 +69,7 @@ impl<'a> Verifier<'a> {
             let mut bytes = 0;
             let read = self.view.scan_raw(column, &range, &mut |key, value| {
                 bytes += key.len() + value.len();
-                // What a long value holds is its user's business.
+                // The content of a value is the user's; only its key is checked.
                 let value = if column == Column::Data { Vec::new() } else { value.to_vec() };
                 page.push((key.to_vec(), value));
                 page.len() < PAGE_CELLS && bytes < PAGE_BYTES
@@ -83,8 +84,8 @@ impl<'a> Verifier<'a> {
             (self.progress)(&self.report)?;
             let last = page.pop().map(|(key, _)| key);
             if let Err(why) = read {
-                let behind = last.map_or_else(|| "its beginning".into(), |key| self.position_text(column, &key));
-                self.add_issue(column, None, format!("cannot be read behind {behind}: {}", error_text(why)));
+                let position = last.map_or_else(|| "its start".into(), |key| self.position_text(column, &key));
+                self.add_issue(column, None, format!("cannot be read after {position}: {}", error_text(why)));
                 return Ok(());
             }
             match last {
@@ -94,7 +95,7 @@ impl<'a> Verifier<'a> {
         }
     }
 
-    /// A cell's row by name, or its key.
+    /// The position of a cell: its row, or its key.
     fn position_text(&self, column: Column, key: &[u8]) -> String {
         let Some(row) = row_of(column, key) else { return format!("\"{}\"", key.escape_ascii()) };
         format!("the row {}", row_text(&row, self.name_of(&row)))
@@ -114,11 +115,11 @@ impl<'a> Verifier<'a> {
         }
     }
 
-    /// Reads what the other checks go by.
+    /// Reads the high-water mark and the safe point, which other checks need.
     pub fn load_meta(&mut self) {
         let timestamp = |name: &str| {
             let mut found = None;
-            // What is wrong with it is told when the column is looked at.
+            // Errors are reported by the check of the meta column.
             let _ = self.view.scan_raw(Column::Meta, &single_key(name.as_bytes()), &mut |_, value| {
                 found = value.try_into().ok().map(u64::from_be_bytes).map(Timestamp::from_u64);
                 false
@@ -131,16 +132,16 @@ impl<'a> Verifier<'a> {
     pub fn check_meta(&mut self, key: &[u8], value: &[u8]) {
         let is_timestamp = value.len() == size_of::<u64>();
         if [HIGH_WATER_KEY, SAFE_POINT].iter().any(|name| name.as_bytes() == key) && !is_timestamp {
-            self.add_issue(Column::Meta, None, format!("\"{}\" is no timestamp", key.escape_ascii()));
+            self.add_issue(Column::Meta, None, format!("\"{}\" is not a timestamp", key.escape_ascii()));
         }
         if key == STORE_ID_KEY.as_bytes() && !is_timestamp {
-            self.add_issue(Column::Meta, None, "the store's own number is damaged");
+            self.add_issue(Column::Meta, None, "corrupt store id");
         }
         if key == RETENTION_KEY.as_bytes() && Retention::decode(value).is_none() {
-            self.add_issue(Column::Meta, None, "what is said of the history is damaged");
+            self.add_issue(Column::Meta, None, "corrupt history retention record");
         }
         if key.starts_with(GC_PREFIX.as_bytes()) && parse_gc_key(key).is_none() {
-            self.add_issue(Column::Meta, None, format!("\"{}\" names no row", key.escape_ascii()));
+            self.add_issue(Column::Meta, None, format!("\"{}\" is not a GC queue entry", key.escape_ascii()));
         }
     }
 
@@ -150,12 +151,12 @@ impl<'a> Verifier<'a> {
         self.check_version(Column::Write, &row, &version)?;
         self.check_leases(&row, &version)?;
         if version.value.is_none() && !self.has(Column::Meta, &gc_key(version.commit_ts, &row))? {
-            self.add_issue(Column::Write, Some(&row), "was deleted, but the collector does not know it");
+            self.add_issue(Column::Write, Some(&row), "the tombstone is missing from the GC queue");
         }
         Ok(())
     }
 
-    /// What the catalog says of a lock's leases.
+    /// Checks that the lease row of a named lock decodes.
     fn check_leases(&mut self, row: &RowKey, version: &WriteRecord) -> Result<(), EngineError> {
         if row.keyspace_id() != CATALOG_ID || !row.user_key().starts_with(LOCK_PREFIX.as_bytes()) {
             return Ok(());
@@ -174,18 +175,15 @@ impl<'a> Verifier<'a> {
     fn check_version(&mut self, column: Column, row: &RowKey, version: &WriteRecord) -> Result<(), EngineError> {
         let (start_ts, commit_ts) = (version.txn.start_ts, version.commit_ts);
         if commit_ts <= start_ts {
-            let what = format!("was committed at {commit_ts:#}, before its transaction began at {start_ts:#}");
+            let what = format!("the commit timestamp {commit_ts:#} is not above the start timestamp {start_ts:#}");
             self.add_issue(column, Some(row), what);
         }
         if self.high_water.is_some_and(|mark| version.last_commit_ts() > mark) {
-            self.add_issue(
-                column,
-                Some(row),
-                format!("was committed at {commit_ts:#}, which the oracle has not reached"),
-            );
+            let what = format!("the commit timestamp {commit_ts:#} is above the high-water mark");
+            self.add_issue(column, Some(row), what);
         }
         if version.value == Some(Value::OutOfLine) && !self.has(Column::Data, &data_key(row, start_ts))? {
-            self.add_issue(column, Some(row), format!("the value that the transaction {start_ts:#} wrote is missing"));
+            self.add_issue(column, Some(row), format!("the value of transaction {start_ts:#} is missing"));
         }
         Ok(())
     }
@@ -194,53 +192,54 @@ impl<'a> Verifier<'a> {
         let Some(row) = self.row(Column::Lock, key) else { return Ok(()) };
         let Some(lock) = self.decode::<Lock>(Column::Lock, &row, bytes) else { return Ok(()) };
         let (txn, start_ts) = (lock.txn, lock.txn.start_ts);
-        let mut wrong = Vec::new();
+        let mut issues = Vec::new();
         if self.high_water.is_some_and(|mark| start_ts > mark) {
-            wrong.push(format!("is locked by a transaction of {start_ts:#}, which the oracle has not reached"));
+            issues.push(format!("the start timestamp {start_ts:#} of its lock is above the high-water mark"));
         }
         if lock.lock_type == LockType::Put(Value::OutOfLine) && !self.has(Column::Data, &data_key(&row, start_ts))? {
-            wrong.push(format!("is locked, but the value that the transaction {start_ts:#} is to leave is missing"));
+            issues.push(format!("the value of its lock, by transaction {start_ts:#}, is missing"));
         }
-        if self.keyspaces.as_ref().is_some_and(|known| !known.contains_key(&lock.primary.keyspace_id())) {
-            wrong.push(format!("is locked, and the primary {:?} is in no known keyspace", lock.primary));
+        if self.keyspaces.as_ref().is_some_and(|all| !all.contains_key(&lock.primary.keyspace_id())) {
+            issues.push(format!("the primary {:?} of its lock is in an unknown keyspace", lock.primary));
         }
         let primary = self.view.row(&lock.primary, start_ts)?;
         match txn_status(&primary, txn) {
             Some(TransactionStatus::Pending) => {
                 if let Some(other) = primary.lock.filter(|found| found.primary != lock.primary) {
-                    wrong.push(format!("is locked, and its primary names another primary, {:?}", other.primary));
+                    issues.push(format!("the primary of its lock names another primary, {:?}", other.primary));
                 }
             }
             Some(TransactionStatus::Committed(commit_ts)) if commit_ts <= start_ts => {
-                wrong.push(format!("is locked by a transaction that was committed at {commit_ts:#}, before it began"));
+                issues.push(format!(
+                    "the transaction of its lock was committed at {commit_ts:#}, not above its start timestamp"
+                ));
             }
             Some(TransactionStatus::Committed(_) | TransactionStatus::RolledBack) if row == lock.primary => {
-                wrong.push(format!("is locked by the transaction {start_ts:#}, which this row says has ended"));
+                issues.push(format!("locked by transaction {start_ts:#}, which has ended according to this row"));
             }
             Some(_) => {}
             None if start_ts < self.safe_point => {
-                wrong.push(format!(
-                    "is locked by the transaction {start_ts:#}, of which nobody can tell any more how it ended"
-                ));
+                issues
+                    .push(format!("locked by transaction {start_ts:#} below the safe point, whose record is deleted"));
             }
             None => {}
         }
-        wrong.into_iter().for_each(|what| self.add_issue(Column::Lock, Some(&row), what));
+        issues.into_iter().for_each(|what| self.add_issue(Column::Lock, Some(&row), what));
         Ok(())
     }
 
     pub fn check_value(&mut self, key: &[u8], _bytes: &[u8]) -> Result<(), EngineError> {
         let Some((row, start_ts)) = decode_data_key(key) else {
-            self.add_issue(Column::Data, None, format!("\"{}\" is no key", key.escape_ascii()));
+            self.add_issue(Column::Data, None, format!("invalid key \"{}\"", key.escape_ascii()));
             return Ok(());
         };
         self.check_keyspace_of(Column::Data, &row);
         let owns = |txn_start, value: Option<&Value>| txn_start == start_ts && value == Some(&Value::OutOfLine);
-        // A version or lock that does not decode is told where it is.
+        // An undecodable version or lock may refer to the value; it is reported in its own column.
         let by_version =
-            self.view.write(&row).map(|found| found.is_some_and(|w| owns(w.txn.start_ts, w.value.as_ref())));
-        let by_lock = self.view.lock(&row).map(|found| {
-            found.is_some_and(
+            self.view.write(&row).map(|version| version.is_some_and(|w| owns(w.txn.start_ts, w.value.as_ref())));
+        let by_lock = self.view.lock(&row).map(|lock| {
+            lock.is_some_and(
                 |lock| matches!(&lock.lock_type, LockType::Put(value) if owns(lock.txn.start_ts, Some(value))),
             )
         });
@@ -260,7 +259,7 @@ impl<'a> Verifier<'a> {
             !owned
         })?;
         if !owned {
-            let what = format!("nothing refers to the value that the transaction {start_ts:#} wrote");
+            let what = format!("no version or lock refers to the value of transaction {start_ts:#}");
             self.add_issue(Column::Data, Some(&row), what);
         }
         Ok(())
@@ -268,7 +267,7 @@ impl<'a> Verifier<'a> {
 
     pub fn check_history(&mut self, key: &[u8], bytes: &[u8]) -> Result<(), EngineError> {
         let Some((row, ts)) = decode_history_key(key) else {
-            self.add_issue(Column::History, None, format!("\"{}\" is no key", key.escape_ascii()));
+            self.add_issue(Column::History, None, format!("invalid key \"{}\"", key.escape_ascii()));
             return Ok(());
         };
         self.check_keyspace_of(Column::History, &row);
@@ -276,13 +275,15 @@ impl<'a> Verifier<'a> {
             Some(HistoryEntry::Version(version)) => {
                 self.check_version(Column::History, &row, &version)?;
                 if version.commit_ts != ts {
-                    let what = format!("the version of {:#} is filed under {ts:#}", version.commit_ts);
+                    let what = format!("the version of {:#} is stored under {ts:#}", version.commit_ts);
                     self.add_issue(Column::History, Some(&row), what);
                 }
                 self.check_replaced(row, ts)?;
             }
             Some(HistoryEntry::Ended(crate::row::TxnRecord::Committed(commit_ts))) if commit_ts <= ts => {
-                let what = format!("the transaction {ts:#} was committed at {commit_ts:#}, before it began");
+                let what = format!(
+                    "the record of transaction {ts:#} has commit timestamp {commit_ts:#}, not above its start timestamp"
+                );
                 self.add_issue(Column::History, Some(&row), what);
             }
             Some(HistoryEntry::Ended(_)) | None => {}
@@ -297,19 +298,18 @@ impl<'a> Verifier<'a> {
         };
         match replaced_at {
             Some(newer) if newer <= ts => {
-                self.add_issue(
-                    Column::History,
-                    Some(&row),
-                    format!("the version of {ts:#} was replaced by an older one"),
-                );
+                let what = format!("the replaced version of {ts:#} is not older than the one that replaced it");
+                self.add_issue(Column::History, Some(&row), what);
             }
             Some(newer) if !self.has(Column::Meta, &gc_key(newer, &row))? => {
-                let what =
-                    format!("the version of {ts:#} was replaced at {newer:#}, but the collector does not know it");
+                let what = format!("the version of {ts:#}, replaced at {newer:#}, is missing from the GC queue");
                 self.add_issue(Column::History, Some(&row), what);
             }
             Some(_) => {}
-            None => self.add_issue(Column::History, Some(&row), format!("the version of {ts:#} was replaced by none")),
+            None => {
+                let what = format!("the replaced version of {ts:#} has no newer version");
+                self.add_issue(Column::History, Some(&row), what);
+            }
         }
         self.newer = Some((row, ts));
         Ok(())
@@ -319,14 +319,14 @@ impl<'a> Verifier<'a> {
         let row = RowKey::from_bytes(key).filter(|row| !row.user_key().is_empty());
         match &row {
             Some(row) => self.check_keyspace_of(column, row),
-            None => self.add_issue(column, None, format!("\"{}\" is no row", key.escape_ascii())),
+            None => self.add_issue(column, None, format!("invalid row key \"{}\"", key.escape_ascii())),
         }
         row
     }
 
     fn check_keyspace_of(&mut self, column: Column, row: &RowKey) {
-        if self.keyspaces.as_ref().is_some_and(|known| !known.contains_key(&row.keyspace_id())) {
-            self.add_issue(column, Some(row), "is in no keyspace that the catalog knows");
+        if self.keyspaces.as_ref().is_some_and(|all| !all.contains_key(&row.keyspace_id())) {
+            self.add_issue(column, Some(row), "the keyspace is not in the catalog");
         }
     }
 
@@ -344,7 +344,7 @@ impl<'a> Verifier<'a> {
     }
 }
 
-/// The row that a cell is of.
+/// The row of a cell.
 fn row_of(column: Column, key: &[u8]) -> Option<RowKey> {
     match column {
         Column::Meta => None,
@@ -358,7 +358,7 @@ fn single_key(key: &[u8]) -> RowRange {
     RowRange { start: Bound::Included(key.to_vec()), end: Bound::Included(key.to_vec()) }
 }
 
-/// Reading has no effect that might or might not have come about.
+/// The text of a read error. "Undetermined" says nothing about a read, so only its cause is shown.
 fn error_text(why: EngineError) -> String {
     match why {
         EngineError::Undetermined(why) => why,

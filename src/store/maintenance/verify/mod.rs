@@ -1,19 +1,29 @@
-//! Verifying: does everything that is stored make sense?
+//! Verification: reads every cell of every column, in one engine snapshot, decodes it and checks
+//! its invariants.
 //!
-//! Every cell of every column is read in one view and decoded, and asked for what must be true of it:
-//!
-//! | column | what must be true |
+//! | column | invariant |
 //! |---|---|
-//! | versions | committed after its transaction began, below the oracle's mark; a long value has its entry, a deletion its place on the collector's work list; leases of locks decode |
-//! | row locks | the primary can tell the transaction's fate, and is itself not locked any more once it has; a long value has its entry |
-//! | values | some version or lock of the row owns it |
-//! | history | filed under its own timestamp, older than the version that replaced it, which the collector's work list names |
-//! | meta | whatever is known of it decodes |
+//! | write | the commit timestamp is above the start timestamp |
+//! | write | the commit timestamp is at or below the high-water mark |
+//! | write | an out-of-line value has its cell in the data column |
+//! | write | a tombstone has its entry in the GC queue |
+//! | write | lease rows of named locks decode |
+//! | lock | the primary shows the status of the transaction |
+//! | lock | a primary whose transaction has ended is not locked |
+//! | lock | an out-of-line value has its cell in the data column |
+//! | data | a version or lock of the row refers to the value |
+//! | history | a version is stored under its commit timestamp |
+//! | history | it is older than the version that replaced it |
+//! | history | the version that replaced it has its entry in the GC queue |
+//! | meta | the entries of this program decode |
 //!
-//! And every row belongs to a keyspace that the catalog knows, and no loss of commits was accepted. The log was checked when it was read at
-//! opening; what is read here is the window and the tables. What RocksDB keeps beside the cells, the filters and indexes of tables, is
-//! looked at as far as reading the cells in order needs it: damage to a filter goes unnoticed, and may hide a row from
-//! [`Snapshot::get`](crate::Snapshot::get). Nothing is changed, and damage in one place does not keep the rest from being looked at.
+//! Every row must be of a keyspace in the catalog, and there must be no accepted data loss. The
+//! write-ahead log is checked when it is read at opening; verification reads the memtables and the
+//! tables. Filters and indexes of RocksDB's tables are checked only as far as an ordered scan needs
+//! them. A damaged filter is not detected, and may hide a row from
+//! [`Snapshot::get`](crate::Snapshot::get).
+//!
+//! Verification changes nothing. Damage in one place does not prevent the check of the rest.
 
 mod checks;
 
@@ -32,44 +42,44 @@ use crate::store::read::scan::Scan;
 use crate::store::{Keyspace, Store};
 use crate::timestamp::Timestamp;
 
-/// So many problems are told; beyond that they are counted.
+/// The maximum number of listed issues; more are only counted.
 pub(in crate::store) const ISSUES_MAX: usize = 1000;
 
-/// What was looked at and what was found, so far or in all.
+/// What was checked and what was found, so far or in total: see [`Store::verify`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VerifyReport {
-    /// Newest versions of rows, records of deletions included.
+    /// The number of newest versions of rows, including tombstones.
     pub versions: u64,
-    /// Row locks.
+    /// The number of row locks.
     pub row_locks: u64,
-    /// Long values, which are stored apart from their versions.
+    /// The number of large values, which are stored apart from their versions.
     pub out_of_line_values: u64,
-    /// Replaced versions and ends of transactions.
+    /// The number of replaced versions and transaction records.
     pub history_entries: u64,
-    /// Entries of the store's own bookkeeping.
+    /// The number of entries of the store's metadata.
     pub meta_entries: u64,
-    /// Bytes of all these, keys included.
+    /// The size of all these with their keys, in bytes.
     pub bytes: u64,
-    /// How many problems there are.
+    /// The number of issues.
     pub issue_count: u64,
-    /// The first thousand of them.
+    /// The first thousand issues.
     pub issues: Vec<IntegrityIssue>,
-    /// Losses of commits that were accepted: see [`Store::data_losses`]. Not among the problems.
+    /// Accepted losses of commits: see [`Store::data_losses`]. Not counted as issues.
     pub data_losses: Vec<DataLoss>,
 }
 
-/// Something that is not as it must be.
+/// A violated invariant, or unreadable data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IntegrityIssue {
     /// The column.
     pub column: Column,
-    /// The row, where it is known.
+    /// The row, if the issue is about one.
     pub row: Option<RowKey>,
-    /// The name of the row's keyspace, where it has one that is known.
+    /// The name of the row's keyspace, if it has one.
     pub keyspace: Option<String>,
-    /// What is wrong with it.
+    /// What is wrong.
     pub message: String,
 }
 
@@ -83,37 +93,41 @@ impl std::fmt::Display for IntegrityIssue {
     }
 }
 
-/// A row for people: with its keyspace's name, or else the number.
+/// A row for people: with the name of its keyspace, or else its id.
 fn row_text(row: &RowKey, keyspace: Option<&str>) -> String {
     keyspace.map_or_else(|| format!("{row:?}"), |keyspace| format!("{keyspace}/{}", row.user_key().escape_ascii()))
 }
 
 impl VerifyReport {
-    /// Whether there is nothing wrong.
+    /// Whether there are no issues and no accepted data losses.
     pub fn is_ok(&self) -> bool {
         self.issue_count == 0 && self.data_losses.is_empty()
     }
 
-    /// How many cells were looked at.
+    /// The number of cells checked.
     pub fn cells(&self) -> u64 {
         self.versions + self.row_locks + self.out_of_line_values + self.history_entries + self.meta_entries
     }
 }
 
 impl Store {
-    /// Looks at everything that is stored and tells what is wrong with it; see [`VerifyReport`]. Nothing is changed by it, and it may
-    /// run beside transactions. It reads cells in order: the filters of RocksDB's tables, which only single reads use, and
-    /// what of an index no scan needs are not checked, nor checksums of whole files: RocksDB can, but its Rust binding does not
-    /// offer it. `progress` is called every thousand cells or so,
-    /// and may [stop](IntoControlFlow) it.
+    /// Checks everything that is stored, and reports what is wrong in a [`VerifyReport`]. Changes
+    /// nothing, and may run concurrently with transactions.
+    ///
+    /// It reads cells in order, so it does not check the filters of RocksDB's tables, which only
+    /// point reads use, and the parts of indexes that no scan needs. Nor does it check checksums of
+    /// whole files, which RocksDB's Rust binding does not offer. `progress` is called about every
+    /// thousand cells, and may [cancel](IntoControlFlow) the verification.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) where the engine does not show what it stores,
-    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed), [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled). Damage is no error but a [`IntegrityIssue`].
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if the engine does not
+    /// expose its cells, [`ErrorKind::Closed`](crate::ErrorKind::Closed) and
+    /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled). Damage is an [`IntegrityIssue`], not
+    /// an error.
     pub fn verify<P: IntoControlFlow>(&self, mut progress: impl FnMut(&VerifyReport) -> P) -> Result<VerifyReport> {
         self.inner.check_open()?;
         let view = ReadView::new(Timestamp::MAX, self.inner.engine.snapshot()?, true);
-        // An engine that cannot show its cells says so here.
+        // Fails here if the engine does not expose its cells.
         view.snapshot.scan_raw(Column::Meta, &RowRange::all(), &mut |_, _| false).or_else(|why| match why {
             EngineError::Unsupported(_) => Err(why),
             _ => Ok(()),
@@ -121,8 +135,8 @@ impl Store {
         let mut progress = |so_far: &VerifyReport| {
             self.inner.check_open()?;
             let stopped = || {
-                let (cells, problems) = (so_far.cells(), so_far.issue_count);
-                format!("stopped after {cells} cells, with {problems} problems found; the others were not read")
+                let (cells, issues) = (so_far.cells(), so_far.issue_count);
+                format!("stopped after {cells} cells with {issues} issues; the rest was not checked")
             };
             check_progress(progress(so_far), stopped)
         };
@@ -131,7 +145,7 @@ impl Store {
         verifier.load_meta();
         match self.keyspace_names_at(&view) {
             Ok(names) => verifier.keyspaces = Some(names),
-            Err(why) => verifier.add_issue(Column::Write, None, format!("the catalog cannot be read: {why}")),
+            Err(why) => verifier.add_issue(Column::Write, None, format!("cannot read the catalog: {why}")),
         }
         verifier.check_column(Column::Meta, |verifier, key, value| {
             verifier.check_meta(key, value);
@@ -144,7 +158,7 @@ impl Store {
         Ok(verifier.report)
     }
 
-    /// Of all keyspaces that may have rows, the catalog's own and those dropped included.
+    /// All keyspaces that may have rows, including the catalog and dropped keyspaces.
     fn keyspace_names_at(&self, view: &Arc<ReadView>) -> Result<HashMap<KeyspaceId, Option<String>>> {
         let catalog: Keyspace = self.catalog();
         let all = prefix_range(&catalog, b"");
@@ -152,8 +166,8 @@ impl Store {
         let mut names = HashMap::from([(catalog.id(), None)]);
         for row in rows {
             let (key, value) = row?;
-            if let Some(number) = crate::store::catalog::entry_id(&key, &value)? {
-                names.insert(number, crate::store::catalog::entry_name(&key));
+            if let Some(id) = crate::store::catalog::entry_id(&key, &value)? {
+                names.insert(id, crate::store::catalog::entry_name(&key));
             }
         }
         Ok(names)

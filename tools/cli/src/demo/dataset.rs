@@ -1,8 +1,8 @@
-//! Where the data comes from, and which of its fields are the key and the index.
+//! The data set of the demo, and which of its fields are the key and the index.
 //!
-//! The demo wants data that nobody made for it. What the user names comes first; without that, the index of all packages that
-//! this Debian knows of, else the list of those that are installed, else, so that the demo runs everywhere, a small table
-//! that comes with it: the chemical elements. Whichever it is, the demo says so.
+//! The demo uses real data: the user's, else Debian's index of all packages, else the list of
+//! installed packages, else a small table that comes with the demo, the chemical elements. It
+//! prints which.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -19,40 +19,41 @@ use super::parse::{BadRecord, Record, Records};
 const ELEMENTS: &str = include_str!("../../data/elements.tsv");
 const DPKG_STATUS: &str = "/var/lib/dpkg/status";
 
-/// The longest indexed value, in bytes; what is beyond does not count.
+/// The longest indexed value, in bytes; longer values are truncated.
 const MAX_INDEXED_BYTES: usize = 256;
 const KEY_CANDIDATES: [&str; 4] = ["id", "key", "name", "Package"];
-/// Fields that sort records into groups, as far as their names tell.
+/// Names of fields that usually have few different values.
 const INDEX_CANDIDATES: [&str; 12] = [
     "section", "category", "type", "kind", "class", "group", "status", "state", "country", "language", "topic", "year",
 ];
-/// What stands in the index for records without the field.
+/// The indexed value of records without the field.
 const MISSING_VALUE: &str = "(none)";
 
-/// A source that needs no file.
+/// A data set of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum SampleData {
-    /// All packages that this Debian knows of: apt-cache dumpavail
+    /// All packages in Debian's index: apt-cache dumpavail
     Apt,
-    /// The packages installed here: /var/lib/dpkg/status
+    /// The installed Debian packages: /var/lib/dpkg/status
     Dpkg,
-    /// A small table that comes with the demo: the chemical elements
+    /// The chemical elements, a small table that comes with the demo
     Sample,
 }
 
-/// Records, and where they come from.
+/// A source of records.
 pub struct Dataset {
-    /// What to call it.
+    /// Its name.
     pub name: String,
-    /// Why it is not another.
+    /// Why the preferred data sets are not available.
     pub notes: Vec<String>,
-    /// How long it is, where that is known.
+    /// The length in bytes, if it is known.
     pub bytes: Option<u64>,
-    /// What it says.
+    /// The records.
     pub records: Records,
 }
 
-/// Finds the data: `input` is a file or `-`, `source` one of the others; without both, the first that is there.
+/// Opens the data set: `input` is a file or `-`, `source` a data set; without both, the first that
+/// exists.
 pub fn find(input: Option<&Path>, source: Option<SampleData>) -> Result<Dataset> {
     match (input, source) {
         (Some(path), _) if path == Path::new("-") => {
@@ -82,7 +83,7 @@ fn apt() -> Result<Dataset> {
         bail!("apt-cache dumpavail failed: {}", String::from_utf8_lossy(&dump.stderr).trim());
     }
     if dump.stdout.is_empty() {
-        bail!("apt-cache dumpavail knows of no packages");
+        bail!("apt-cache dumpavail lists no packages");
     }
     let name = "the Debian package index (apt-cache dumpavail)".into();
     open(name, Some(dump.stdout.len() as u64), Box::new(Cursor::new(dump.stdout)), false)
@@ -90,14 +91,14 @@ fn apt() -> Result<Dataset> {
 
 fn file(path: &Path) -> Result<Dataset> {
     let cannot = || format!("cannot read {}", path.display());
-    let opened = File::open(path).with_context(cannot)?;
-    let about = opened.metadata().with_context(cannot)?;
-    if about.is_dir() {
+    let file = File::open(path).with_context(cannot)?;
+    let metadata = file.metadata().with_context(cannot)?;
+    if metadata.is_dir() {
         bail!("cannot read {}: it is a directory", path.display());
     }
-    let bytes = about.is_file().then_some(about.len());
+    let bytes = metadata.is_file().then_some(metadata.len());
     let json = path.extension().is_some_and(|extension| extension.to_string_lossy().contains("json"));
-    open(path.display().to_string(), bytes, Box::new(BufReader::new(opened)), json)
+    open(path.display().to_string(), bytes, Box::new(BufReader::new(file)), json)
 }
 
 fn sample() -> Result<Dataset> {
@@ -112,27 +113,27 @@ fn open(name: String, bytes: Option<u64>, text: Box<dyn io::BufRead>, json: bool
     }
 }
 
-/// The error for a bad record.
+/// The error of a bad record.
 pub fn record_error(bad: &BadRecord, source: &str) -> anyhow::Error {
-    anyhow!("line {} of {source} {}", bad.line, bad.err)
+    anyhow!("line {} of {source} {}", bad.line, bad.reason)
 }
 
 /// Which fields are the key and the index.
 #[derive(Clone, Debug)]
 pub struct FieldChoice {
-    /// The key's; `None` where the number of the line is the key.
+    /// The field of the key; `None` if the line number is the key.
     pub key: Option<String>,
-    /// The index's.
+    /// The field of the index.
     pub index: String,
 }
 
 impl FieldChoice {
-    /// As the user says; what the user leaves open is chosen by looking at the first records.
+    /// The fields that the user has named, else fields chosen from the first records.
     pub fn choose(key: Option<&str>, index: Option<&str>, first: &[Record]) -> Result<Self> {
         let sample = first.first().map(|record| &record.fields).ok_or_else(|| anyhow!("there are no records"))?;
         let has = |name: &str| first.iter().any(|record| record.fields.contains_key(name));
         let names = || sample.keys().cloned().collect::<Vec<_>>().join(", ");
-        for (option, name) in [("--key", key), ("--index-field", index)] {
+        for (option, name) in [("--key-field", key), ("--index-field", index)] {
             if let Some(name) = name.filter(|name| !has(name)) {
                 bail!("{option} {name}: the records have no such field; the first one has {}", names());
             }
@@ -149,10 +150,10 @@ impl FieldChoice {
         Ok(Self { key, index: index.ok_or_else(|| anyhow!("the first record has no fields"))? })
     }
 
-    /// The record's key.
+    /// The key of a record.
     pub fn key_of(&self, record: &Record) -> Result<String, BadRecord> {
         let Some(name) = &self.key else { return Ok(format!("{:012}", record.line)) };
-        let bad = |err| BadRecord { line: record.line, err };
+        let bad = |reason| BadRecord { line: record.line, reason };
         let key = match record.fields.get(name) {
             None | Some(Value::Null) => return Err(bad(format!("has no field {name:?}, which is the key"))),
             Some(Value::Array(_) | Value::Object(_)) => {
@@ -160,7 +161,7 @@ impl FieldChoice {
             }
             Some(scalar) => text_of(scalar),
         };
-        // In the index the key stands behind an indexed value and a zero byte.
+        // An index key has an indexed value and a zero byte before the key.
         let limit = MAX_KEY_BYTES - MAX_INDEXED_BYTES - 1;
         match key.len() {
             0 => Err(bad(format!("has an empty field {name:?}, which is the key"))),
@@ -169,7 +170,8 @@ impl FieldChoice {
         }
     }
 
-    /// Where the record belongs in the index. The zero byte ends the value, in which there is none.
+    /// The key of the record's index entry. A zero byte ends the indexed value, which has none
+    /// itself.
     pub fn index_key(&self, fields: &Map<String, Value>, key: &[u8]) -> Vec<u8> {
         let value = match fields.get(&self.index) {
             None | Some(Value::Null) => String::new(),
@@ -181,14 +183,14 @@ impl FieldChoice {
     }
 }
 
-/// A field whose name says that it sorts records into groups.
+/// A field with one of the names of [`INDEX_CANDIDATES`].
 fn field_by_name(sample: &Map<String, Value>, key: Option<&str>) -> Option<String> {
     INDEX_CANDIDATES.iter().find_map(|group| {
         sample.keys().find(|name| name.eq_ignore_ascii_case(group) && Some(name.as_str()) != key).cloned()
     })
 }
 
-/// The field with the fewest different values, but more than one.
+/// The field with the fewest different values, but at least two.
 fn field_by_cardinality(first: &[Record], key: Option<&str>) -> Option<String> {
     let sample = &first.first()?.fields;
     let different = |name: &String| {

@@ -1,14 +1,17 @@
-//! A writer that is killed in the middle of a commit.
+//! A writer process that is killed in the middle of a commit.
 //!
-//! A commit in two phases goes: lock every row and leave there what is to be written; then turn the lock of one row, the
-//! primary, into a version, which is the *commit point*; then do the same to the other rows. (RocksDB could do that to a thousand rows
-//! together; the child's engine says that it can do one at a time.) To die at a chosen moment the
-//! child puts an [`Engine`] of its own between store and RocksDB. It looks at the changes that pass. Just before the one with
-//! the commit point, or just after it, it says so on standard output and never returns. The parent reads that and sends
-//! SIGKILL, which no program can catch: what the child leaves on disk is what a crash would leave.
+//! A two-phase commit (Percolator) has three steps: it locks every row and stores the new value
+//! there; it turns the lock of one row, the primary, into a version, which is the *commit point*;
+//! then it does the same with the other rows. The store's engine would do that with a thousand rows
+//! in one batch, so the child's engine claims to write one row at a time.
 //!
-//! The order comes to the child on standard input as one line of JSON. That pipe stays open while the parent lives; when it
-//! ends, so does the child.
+//! To be killed at a chosen point, the child puts an [`Engine`] between the store and its engine.
+//! That inspects each batch. Immediately before or after the batch with the commit point it prints
+//! a line and never returns. The parent reads the line and sends SIGKILL, which no process can
+//! catch: the files are those of a crash.
+//!
+//! The child reads its task from standard input, as a line of JSON. The parent keeps that pipe
+//! open; when the parent ends, the pipe is closed and the child exits.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
@@ -30,7 +33,7 @@ use crate::output::print_line;
 const SIGKILL: i32 = 9;
 const KILL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// When the child stops and is killed.
+/// When the child is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KillPoint {
     /// All rows are locked.
@@ -40,7 +43,7 @@ pub enum KillPoint {
 }
 
 impl KillPoint {
-    /// In words.
+    /// A description.
     pub fn name(self) -> &'static str {
         match self {
             Self::BeforeCommitPoint => "before the commit point",
@@ -48,6 +51,7 @@ impl KillPoint {
         }
     }
 
+    /// The line that the child prints when it has reached the point.
     fn ready_line(self) -> &'static str {
         match self {
             Self::BeforeCommitPoint => "locked, not committed",
@@ -56,75 +60,75 @@ impl KillPoint {
     }
 }
 
-/// What the parent has seen of a child.
+/// The end of a child.
 pub struct KillResult {
-    /// The line that it said last.
+    /// The line that the child has printed.
     pub ready_line: String,
-    /// Whether it said what it should and then died of SIGKILL.
-    pub killed_as_planned: bool,
+    /// Whether that was the expected line, and SIGKILL ended the child.
+    pub as_planned: bool,
 }
 
-/// Has a child do the job on the store in `path` and kills it at the moment.
-pub fn kill_in_commit(path: &Path, kill_at: KillPoint, job: &PlannedTxn) -> Result<KillResult> {
+/// Runs the transaction in a child, on the store in `path`, and kills the child at the point.
+pub fn kill_in_commit(path: &Path, kill_at: KillPoint, txn: &PlannedTxn) -> Result<KillResult> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let mut command = Command::new(program);
     command.arg("demo-child").arg(path).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = KillOnDrop(command.spawn().context("cannot start the child process")?);
-    let mut orders = child.0.stdin.take().ok_or_else(|| anyhow!("the child has no standard input"))?;
-    let answers = child.0.stdout.take().ok_or_else(|| anyhow!("the child has no standard output"))?;
-    let order = json!({ "after": kill_at == KillPoint::AfterCommitPoint, "job": job.to_json() });
-    // A child that died at once is told by what it left on standard output.
-    let _ = writeln!(orders, "{order}");
+    let mut stdin = child.0.stdin.take().ok_or_else(|| anyhow!("the child has no standard input"))?;
+    let stdout = child.0.stdout.take().ok_or_else(|| anyhow!("the child has no standard output"))?;
+    let task = json!({ "after": kill_at == KillPoint::AfterCommitPoint, "txn": txn.to_json() });
+    // If the child has ended already, its empty output shows that below.
+    let _ = writeln!(stdin, "{task}");
 
-    let (said, heard) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         let mut line = String::new();
-        let read = BufReader::new(answers).read_line(&mut line);
-        let _ = said.send(read.map(|_| line));
+        let read = BufReader::new(stdout).read_line(&mut line);
+        let _ = sender.send(read.map(|_| line));
     });
-    let line = heard.recv_timeout(KILL_TIMEOUT).context("the child did not come to the moment to be killed at")?;
-    let last_words = line.context("cannot listen to the child")?.trim_end().to_owned();
-    if last_words.is_empty() {
+    let line = receiver.recv_timeout(KILL_TIMEOUT).context("the child did not reach the kill point in time")?;
+    let ready_line = line.context("cannot read the output of the child")?.trim_end().to_owned();
+    if ready_line.is_empty() {
         let status = child.0.wait().context("cannot wait for the child")?;
         bail!("the child ended by itself ({status})");
     }
     child.0.kill().context("cannot kill the child")?;
     let status = child.0.wait().context("cannot wait for the child")?;
-    drop(orders);
-    let as_planned = status.signal() == Some(SIGKILL) && last_words == kill_at.ready_line();
-    Ok(KillResult { ready_line: last_words, killed_as_planned: as_planned })
+    drop(stdin);
+    let as_planned = status.signal() == Some(SIGKILL) && ready_line == kill_at.ready_line();
+    Ok(KillResult { ready_line, as_planned })
 }
 
-/// A child that does not outlive an error of its parent.
+/// A child that is killed when its parent returns an error.
 struct KillOnDrop(Child);
 
 impl Drop for KillOnDrop {
     fn drop(&mut self) {
-        // Both do nothing to a child that was waited for.
+        // Both fail without effect for a child that was reaped already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// The child's command line.
+/// The command line of the child.
 #[derive(clap::Args)]
 pub struct ChildArgs {
-    /// The store's directory.
+    /// The directory of the store.
     path: PathBuf,
 }
 
-/// What the child does.
+/// Runs the child.
 pub fn run_child(args: &ChildArgs) -> Result<()> {
-    let mut order = String::new();
-    io::stdin().lock().read_line(&mut order).context("cannot read the order")?;
+    let mut task = String::new();
+    io::stdin().lock().read_line(&mut task).context("cannot read the task")?;
     std::thread::spawn(|| {
-        // The end of the pipe, or an error: either way the parent is gone.
+        // The end of the pipe, or an error: the parent has ended.
         let _ = io::stdin().lock().read_to_end(&mut Vec::new());
         std::process::exit(1);
     });
-    let order: Value = serde_json::from_str(&order).context("the order is not JSON")?;
-    let job = order.get("job").and_then(PlannedTxn::from_json).ok_or_else(|| anyhow!("the order names no job"))?;
-    let after = order.get("after").and_then(Value::as_bool).unwrap_or_default();
+    let task: Value = serde_json::from_str(&task).context("the task is not JSON")?;
+    let planned = task.get("txn").and_then(PlannedTxn::from_json).ok_or_else(|| anyhow!("the task has no txn"))?;
+    let after = task.get("after").and_then(Value::as_bool).unwrap_or_default();
     let kill_at = if after { KillPoint::AfterCommitPoint } else { KillPoint::BeforeCommitPoint };
 
     let builder = Store::builder().background_resolve(false);
@@ -133,12 +137,12 @@ pub fn run_child(args: &ChildArgs) -> Result<()> {
     let keyspaces = Keyspaces::open(&store)?;
     let mut txn =
         store.begin_with(TxnOptions { commit_protocol: Some(CommitProtocol::TwoPhase), ..TxnOptions::default() })?;
-    job.run(&mut txn, &keyspaces)?;
+    planned.run(&mut txn, &keyspaces)?;
     txn.commit()?;
-    bail!("the commit went through without coming to the moment to stop at")
+    bail!("the commit ended without reaching the kill point")
 }
 
-/// An engine that stops for good at a moment of a commit, and hands everything on until then.
+/// An engine that blocks forever at a point of a commit, and passes every other call on.
 struct PausingEngine {
     inner: Arc<dyn Engine>,
     kill_at: KillPoint,
@@ -156,22 +160,22 @@ impl PausingEngine {
 }
 
 impl Engine for PausingEngine {
-    fn apply(&self, groups: &[RowBatch]) -> Result<Vec<ApplyResult>, EngineError> {
-        let changes = || groups.iter().flat_map(|group| group.changes().into_owned());
+    fn apply(&self, batches: &[RowBatch]) -> Result<Vec<ApplyResult>, EngineError> {
+        let mut changes = batches.iter().flat_map(|batch| batch.changes().into_owned());
         let is_commit_point =
-            changes().any(|change| matches!(change.txn_record, CellChange::Put(TxnRecord::Committed(_))));
+            changes.any(|change| matches!(change.txn_record, CellChange::Put(TxnRecord::Committed(_))));
         if is_commit_point && self.kill_at == KillPoint::BeforeCommitPoint {
             self.pause_forever();
         }
-        let outcomes = self.inner.apply(groups)?;
+        let results = self.inner.apply(batches)?;
         if is_commit_point {
             self.pause_forever();
         }
-        Ok(outcomes)
+        Ok(results)
     }
 
-    /// As if it could change one row at a time, and beside it the record of how a transaction ended: RocksDB would commit all rows
-    /// together, and nothing would be left to roll forward.
+    /// A batch of one row, and the transaction record beside it. Without this limit all rows would
+    /// be committed in one batch, and there would be no lock left to roll forward.
     fn capabilities(&self) -> Capabilities {
         Capabilities { batch_rows_max: 2, ..self.inner.capabilities() }
     }

@@ -1,8 +1,8 @@
-//! Loading the data, and checking the index against it.
+//! Loads the data, and compares the index with the records.
 //!
-//! Each transaction takes a few hundred records and writes two rows for each: the record under its key, and an entry in the
-//! index. A record whose key is there already replaces it; its old entry goes in the same transaction, so no moment exists
-//! at which the index says something else than the records.
+//! A transaction loads a few hundred records and writes two rows for each: the record, and an index
+//! entry. If the key exists already, the same transaction deletes the old index entry. So in every
+//! snapshot the index matches the records.
 
 use std::time::{Duration, Instant};
 
@@ -22,76 +22,76 @@ const PLAIN_PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 
 /// What to load.
 pub struct LoadOptions {
-    /// See `--key`.
+    /// See `--key-field`.
     pub key: Option<String>,
     /// See `--index-field`.
     pub index: Option<String>,
     /// The most records.
     pub rows: u64,
-    /// Whether records that cannot be read are left out.
+    /// Whether records that cannot be read are skipped.
     pub skip_bad: bool,
 }
 
 /// What was loaded.
 #[derive(Default)]
 pub struct Loaded {
-    /// Records that were not there before.
+    /// Records with a new key.
     pub new: u64,
-    /// Records that replaced another.
+    /// Records that replaced another one.
     pub replaced: u64,
     /// Records that could not be read.
     pub skipped: u64,
-    /// Read from the source.
+    /// Bytes read from the source.
     pub bytes: u64,
-    /// Transactions committed.
+    /// Committed transactions.
     pub commits: u64,
-    /// From the first record to the last commit.
+    /// The time from the first record to the last commit.
     pub elapsed: Duration,
 }
 
-/// Loads the data set; the answer also tells which fields were chosen.
+/// Loads the data set; also returns which fields were chosen.
 pub fn load(
     store: &Store,
     keyspaces: &Keyspaces,
     data: &mut Dataset,
     options: &LoadOptions,
 ) -> Result<(Loaded, FieldChoice)> {
-    let began = Instant::now();
+    let started = Instant::now();
     let mut loaded = Loaded::default();
-    let mut source = BatchReader { data, left: options.rows, skip_bad: options.skip_bad, skipped: 0 };
-    let mut batch = source.batch()?;
+    let mut reader = BatchReader { data, left: options.rows, skip_bad: options.skip_bad, skipped: 0 };
+    let mut batch = reader.batch()?;
     if batch.is_empty() {
-        bail!("there are no records in {}", source.data.name);
+        bail!("there are no records in {}", reader.data.name);
     }
     let fields = FieldChoice::choose(options.key.as_deref(), options.index.as_deref(), &batch)
-        .with_context(|| format!("cannot load {}", source.data.name))?;
-    let key = fields.key.as_deref().unwrap_or("the number of the line");
-    print_line(format_args!("{}; key: {key}; index by: {}", source.data.records.format().name(), fields.index))?;
-    let progress = Progress::new(source.data.bytes);
+        .with_context(|| format!("cannot load {}", reader.data.name))?;
+    let key = fields.key.as_deref().unwrap_or("the line number");
+    print_line(format_args!("{}; key: {key}; index: {}", reader.data.records.format().name(), fields.index))?;
+    let progress = Progress::new(reader.data.bytes);
     let mut keyed = Vec::with_capacity(batch.len());
     while !batch.is_empty() {
         keyed.clear();
         for record in batch {
             match fields.key_of(&record) {
                 Ok(key) => keyed.push((key, record.fields)),
-                Err(bad) => source.bad_record(&bad)?,
+                Err(bad) => reader.bad_record(&bad)?,
             }
         }
         let (new, replaced) = put(store, keyspaces, &fields, &keyed)?;
         loaded.new += new;
         loaded.replaced += replaced;
         loaded.commits += u64::from(!keyed.is_empty());
-        progress.at(source.data.records.bytes(), loaded.new + loaded.replaced)?;
-        batch = source.batch()?;
+        progress.set(reader.data.records.bytes(), loaded.new + loaded.replaced)?;
+        batch = reader.batch()?;
     }
     progress.bar.finish_and_clear();
-    loaded.skipped = source.skipped;
-    loaded.bytes = source.data.records.bytes();
-    loaded.elapsed = began.elapsed();
+    loaded.skipped = reader.skipped;
+    loaded.bytes = reader.data.records.bytes();
+    loaded.elapsed = started.elapsed();
     Ok((loaded, fields))
 }
 
-/// Records in portions.
+/// Reads records in batches, one per transaction.
 struct BatchReader<'a> {
     data: &'a mut Dataset,
     left: u64,
@@ -102,8 +102,8 @@ struct BatchReader<'a> {
 impl BatchReader<'_> {
     fn batch(&mut self) -> Result<Vec<Record>> {
         let mut batch = Vec::new();
-        let begins = self.data.records.bytes();
-        while batch.len() < BATCH_RECORDS && self.left > 0 && self.data.records.bytes() - begins < BATCH_BYTES {
+        let start = self.data.records.bytes();
+        while batch.len() < BATCH_RECORDS && self.left > 0 && self.data.records.bytes() - start < BATCH_BYTES {
             let next = self.data.records.next().with_context(|| format!("cannot read {}", self.data.name))?;
             match next {
                 None => break,
@@ -119,24 +119,24 @@ impl BatchReader<'_> {
 
     fn bad_record(&mut self, bad: &BadRecord) -> Result<()> {
         if !self.skip_bad {
-            let told = told(bad, &self.data.name);
-            bail!("{told}; nothing of its transaction was loaded (--skip-bad leaves such records out)");
+            let err = record_error(bad, &self.data.name);
+            bail!("{err}; its transaction was not committed (--skip-bad skips such records)");
         }
         self.skipped += 1;
         Ok(())
     }
 }
 
-/// Puts some records as one transaction; the answer is how many are new and how many replaced another.
+/// Puts records in one transaction; returns how many are new, and how many replaced another one.
 fn put(
     store: &Store,
     keyspaces: &Keyspaces,
     fields: &FieldChoice,
-    some: &[(String, Map<String, Value>)],
+    records: &[(String, Map<String, Value>)],
 ) -> Result<(u64, u64)> {
     store.transact(|txn| {
         let (mut new, mut replaced) = (0, 0);
-        for (key, record) in some {
+        for (key, record) in records {
             let key = key.as_bytes();
             match txn.get(&keyspaces.records, key)? {
                 None => new += 1,
@@ -152,34 +152,34 @@ fn put(
     })
 }
 
-/// A record as it is stored.
+/// The stored form of a record.
 pub fn encode(record: &Map<String, Value>) -> Result<Vec<u8>> {
     serde_json::to_vec(record).context("cannot write a record as JSON")
 }
 
-/// A record as it was stored.
+/// The record of a stored form.
 pub fn decode(stored: &[u8]) -> Result<Map<String, Value>> {
     serde_json::from_slice(stored).context("a stored record is not a JSON object")
 }
 
-/// How index and records compare.
+/// The comparison of index and records.
 pub struct Compared {
-    /// Records that there are.
+    /// The number of records.
     pub records: u64,
-    /// Entries that there are.
+    /// The number of index entries.
     pub entries: u64,
     /// Records without their entry, and entries without their record.
     pub mismatched: u64,
 }
 
 impl Compared {
-    /// Whether they match exactly.
+    /// Whether index and records match exactly.
     pub fn matches(&self) -> bool {
         self.mismatched == 0 && self.records == self.entries
     }
 }
 
-/// Looks for every record's entry, and for every entry's record.
+/// Reads the index entry of every record, and the record of every entry.
 pub fn compare(snapshot: &Snapshot, keyspaces: &Keyspaces, fields: &FieldChoice) -> Result<Compared> {
     let mut compared = Compared { records: 0, entries: 0, mismatched: 0 };
     for row in snapshot.prefix(&keyspaces.records, "") {
@@ -197,7 +197,7 @@ pub fn compare(snapshot: &Snapshot, keyspaces: &Keyspaces, fields: &FieldChoice)
     Ok(compared)
 }
 
-/// A bar in a terminal, a line now and then elsewhere.
+/// A progress bar on a terminal, and elsewhere a line every few seconds.
 struct Progress {
     bar: ProgressBar,
     last_printed: std::cell::Cell<Instant>,
@@ -219,7 +219,7 @@ impl Progress {
         Self { bar, last_printed: std::cell::Cell::new(Instant::now()) }
     }
 
-    fn at(&self, bytes: u64, records: u64) -> Result<()> {
+    fn set(&self, bytes: u64, records: u64) -> Result<()> {
         let records = count(records, "record");
         if self.bar.is_hidden() && self.last_printed.get().elapsed() >= PLAIN_PROGRESS_INTERVAL {
             self.last_printed.set(Instant::now());

@@ -1,9 +1,10 @@
-//! After the crash: the row locks that are left, and reading them away.
+//! After the crash: shows the orphan locks, and resolves them by reading.
 //!
-//! A lock whose owner is gone is an orphan. Nobody has to clean up: whoever reads a locked row asks the row that the lock
-//! names as its primary. Is that committed, the reader carries the commit out (*rolls it forward*); is it not, the
-//! reader first makes sure that it never will be, and takes the lock away (*rolls it back*). So reading everything
-//! is enough, and the values read are right from the first row on.
+//! A lock whose owner's process has ended is an orphan. No separate recovery is needed. A reader of
+//! the locked row reads the row that the lock names as its primary. If the transaction is committed
+//! there, the reader commits the locked row, too: it *rolls the lock forward*. If not, it first
+//! makes sure that the transaction can never commit, then removes the lock: it *rolls it back*. So
+//! reading all rows resolves all locks, and every value read is correct from the first row on.
 
 use anyhow::{Context as _, Result};
 use indicatif::HumanCount;
@@ -19,7 +20,7 @@ use super::transfers::{sum, total};
 use crate::output::{count, print_line};
 use crate::table;
 
-/// Shows the orphan row locks; nothing is resolved by that.
+/// Prints the orphan row locks, without resolving them.
 pub fn print_locks(
     store: &Store,
     keyspaces: &Keyspaces,
@@ -29,10 +30,10 @@ pub fn print_locks(
     let locks = store.row_locks()?.collect::<percolite::Result<Vec<_>>>().context("cannot list the row locks")?;
     print_line(table::row_lock_table(&locks, &table::KeyspaceNames::of(keyspaces.all())))?;
     print_line(
-        "Pending: the primary is not committed, so these row locks will be taken away.\n\
-         Committed: it is, so these rows will be committed too, at the same timestamp.",
+        "Pending: the primary is not committed, so the row locks will be rolled back.\n\
+         Committed: it is, so they will be rolled forward, with the same timestamp.",
     )?;
-    // Whoever is past the commit point has nothing locked at the primary any more.
+    // After the commit point the primary is not locked.
     let locked = |kill_at| {
         let rows = plans.iter().filter(|plan| plan.kill_at == kill_at).map(|plan| plan.rows.len());
         rows.map(|rows| if kill_at == KillPoint::BeforeCommitPoint { rows } else { rows - 1 }).sum::<usize>()
@@ -52,7 +53,7 @@ pub fn print_locks(
     Ok(locks)
 }
 
-/// Reads every row that the children touched, and then all the others, and compares with what must be there.
+/// Reads every row that the writers changed, then all other rows, and checks their values.
 pub fn resolve_by_reading(
     store: &Store,
     keyspaces: &Keyspaces,
@@ -63,38 +64,40 @@ pub fn resolve_by_reading(
 ) -> Result<()> {
     let before = store.stats();
     let snapshot = store.snapshot()?;
-    let mut right = true;
+    let mut all_as_expected = true;
     let mut table = Vec::new();
     for plan in plans {
-        let (mut done, mut undone) = (true, true);
+        let (mut all_new, mut all_old) = (true, true);
         for RowChange { keyspace, key, before, after } in &plan.rows {
             let [records, index, accounts, _] = keyspaces.all();
-            // The index is scanned, the other rows are read one by one: both must be right.
+            // The index is scanned, the other rows are point reads: both must resolve locks.
             let found = if keyspace == index.name() {
                 snapshot.range(index, key..=key).next().transpose()?.map(|(_, value)| value)
             } else {
                 snapshot.get(if keyspace == records.name() { records } else { accounts }, key)?
             };
-            done &= found == *after;
-            undone &= found == *before;
+            all_new &= found == *after;
+            all_old &= found == *before;
         }
-        let wanted = match plan.kill_at {
-            KillPoint::BeforeCommitPoint => undone && !done,
-            KillPoint::AfterCommitPoint => done && !undone,
+        all_as_expected &= match plan.kill_at {
+            KillPoint::BeforeCommitPoint => all_old && !all_new,
+            KillPoint::AfterCommitPoint => all_new && !all_old,
         };
-        let found = match (done, undone) {
-            (true, false) => "everything",
-            (false, true) => "nothing",
-            _ => "a part",
+        let written = match (all_new, all_old) {
+            (true, false) => "all",
+            (false, true) => "none",
+            _ => "some",
         };
-        right &= wanted;
         let rows = plan.rows.len().to_string();
-        table.push([plan.txn.name(), plan.kill_at.name().to_owned(), rows, found.to_owned()]);
+        table.push([plan.txn.name(), plan.kill_at.name().to_owned(), rows, written.to_owned()]);
     }
-    print_line(table::drawn_text_table(["transaction", "writer killed", "rows", "of it is there"], table))?;
-    checks.check(right, "of commits killed before the commit point nothing is there, of others all");
+    print_line(table::drawn_text_table(["transaction", "writer killed", "rows", "rows written"], table))?;
+    checks.check(
+        all_as_expected,
+        "transactions killed before the commit point have written nothing, the others everything",
+    );
 
-    let whole = compare(&snapshot, keyspaces, fields)?;
+    let compared = compare(&snapshot, keyspaces, fields)?;
     let (many, few) = (sum(&snapshot, &keyspaces.accounts)?, sum(&snapshot, &keyspaces.hot)?);
     let after = store.stats();
     let forward = after.locks_rolled_forward - before.locks_rolled_forward;
@@ -105,33 +108,33 @@ pub fn resolve_by_reading(
     checks.check(back > 0, format!("{} rolled back by reading", count(back, "row lock")));
     checks.check(
         left == 0 && after.orphan_locks_resolved == 0,
-        "no row lock left, and no background sweep had a hand in it",
+        "no row lock remains, and the background has resolved none",
     );
+    let (records, entries) = (count(compared.records, "record"), entries(compared.entries));
+    checks.check(compared.matches(), format!("{records} and {entries} of the index match exactly"));
+    let totals_are_correct = [many, few] == accounts.map(|accounts| (total(accounts), accounts));
     checks.check(
-        whole.matches(),
-        format!("{} and {} of the index match exactly", count(whole.records, "record"), entries(whole.entries)),
+        totals_are_correct,
+        format!("the totals of both groups of accounts are correct: {} and {}", HumanCount(many.0), HumanCount(few.0)),
     );
-    let sums = [many, few] == accounts.map(|accounts| (total(accounts), accounts));
-    checks
-        .check(sums, format!("the sums over all accounts are whole: {} and {}", HumanCount(many.0), HumanCount(few.0)));
     Ok(())
 }
 
-/// Asks the store once more what became of the transactions that held locks.
+/// Reads the status of the transactions of these locks, and compares it with the status before.
 pub fn recheck_status(store: &Store, locks: &[RowLock], checks: &mut Checks) -> Result<()> {
-    let mut kept = true;
+    let mut as_expected = true;
     for lock in locks {
         let expected = match lock.txn_status {
             TransactionStatus::Pending | TransactionStatus::RolledBack => TxnStatus::RolledBack,
             TransactionStatus::Committed(commit_ts) => TxnStatus::Committed(commit_ts),
         };
-        kept &= store.txn_status(&lock.primary, lock.start_ts, lock.owner_id)? == expected;
+        as_expected &= store.txn_status(&lock.primary, lock.start_ts, lock.owner_id)? == expected;
     }
-    checks.check(kept, "asked again, every transaction has the fate that the table foretold");
+    checks.check(as_expected, "every transaction has the status that its locks had shown");
     Ok(())
 }
 
-/// A number of entries in words.
+/// `1 entry`, `2 entries`.
 pub fn entries(number: u64) -> String {
     format!("{} {}", HumanCount(number), if number == 1 { "entry" } else { "entries" })
 }

@@ -1,21 +1,22 @@
-//! Reading records, one at a time, from three sorts of text.
+//! Parses records, one at a time, from three formats of text.
 //!
-//! - JSON lines: one object a line.
-//! - TSV: a header line, then one record a line, cells separated by tabs.
-//! - Debian's package lists: stanzas of `Field: value`, an empty line between them, continued lines begin with a blank.
+//! - JSON lines: one object per line.
+//! - TSV: a header line, then one record per line, with tabs between cells.
+//! - Debian's package lists: stanzas of `Field: value` with an empty line between them; a
+//!   continuation line begins with a blank.
 //!
-//! Every record becomes a JSON object. A record that cannot be read is told with the number of its line and costs only itself,
-//! so a caller may go on behind it; trouble with the source ends everything.
+//! Every record becomes a JSON object. A bad record is returned with its line number, and the
+//! caller may continue after it; an I/O error ends everything.
 
 use std::io::{BufRead, Read as _};
 
 use anyhow::{Context as _, Result};
 use serde_json::{Map, Value};
 
-/// No line of real data is longer; a source without line ends must not fill the memory.
+/// The longest line; the limit bounds the memory for a source without line ends.
 const MAX_LINE_BYTES: u64 = 16 << 20;
 
-/// What of a Debian package is kept.
+/// The fields of a Debian package that are kept.
 const PACKAGE_FIELDS: [&str; 11] = [
     "Package",
     "Version",
@@ -30,36 +31,36 @@ const PACKAGE_FIELDS: [&str; 11] = [
     "Description",
 ];
 
-/// One record.
+/// A record.
 #[derive(Debug)]
 pub struct Record {
-    /// Where it begins.
+    /// Its first line.
     pub line: u64,
-    /// What it says.
+    /// Its fields.
     pub fields: Map<String, Value>,
 }
 
 /// A record that cannot be used.
 #[derive(Debug)]
 pub struct BadRecord {
-    /// Where it begins.
+    /// Its first line.
     pub line: u64,
-    /// What is wrong with it.
-    pub err: String,
+    /// Why it cannot be used.
+    pub reason: String,
 }
 
-/// How the text is laid out.
+/// The format of the text.
 pub enum Format {
-    /// One object a line.
+    /// One object per line.
     JsonLines,
-    /// Cells under these names.
+    /// Columns with these names.
     Tsv(Vec<String>),
-    /// Stanzas.
+    /// Stanzas of fields.
     Debian,
 }
 
 impl Format {
-    /// What to call it.
+    /// Its name.
     pub fn name(&self) -> &'static str {
         match self {
             Self::JsonLines => "JSON lines",
@@ -76,7 +77,8 @@ pub struct Records {
 }
 
 impl Records {
-    /// Finds out the format from the first line; `json` says that the source's name promises JSON.
+    /// Detects the format from the first line; `json` means that the file name has a JSON
+    /// extension.
     pub fn new(source: Box<dyn BufRead>, json: bool) -> Result<Result<Self, BadRecord>> {
         let mut lines = LineReader { source, line: 0, bytes: 0, pushed_back: None };
         let first = match lines.next_non_empty()? {
@@ -84,11 +86,11 @@ impl Records {
             Some(Err(bad)) => return Ok(Err(bad)),
             None => String::new(),
         };
-        let bad = |err: &str| Ok(Err(BadRecord { line: lines.line, err: err.into() }));
+        let bad = |reason: &str| Ok(Err(BadRecord { line: lines.line, reason: reason.into() }));
         let start = first.trim_start();
         let format = if json || start.is_empty() || start.starts_with('{') {
             if start.starts_with('[') {
-                return bad("is a JSON array; one object a line is wanted (jq -c '.[]' makes that of it)");
+                return bad("is a JSON array, not one object per line; to convert it: jq -c '.[]'");
             }
             Format::JsonLines
         } else if first.contains('\t') {
@@ -105,7 +107,7 @@ impl Records {
         } else if first.split_once(": ").is_some_and(|(name, _)| !name.is_empty() && !name.contains(' ')) {
             Format::Debian
         } else {
-            return bad("begins neither JSON lines nor tab-separated values nor a Debian package list");
+            return bad("is the start of neither JSON lines, tab-separated values nor a Debian package list");
         };
         if !first.is_empty() {
             lines.pushed_back = Some(first);
@@ -113,24 +115,24 @@ impl Records {
         Ok(Ok(Self { lines, format }))
     }
 
-    /// How the text is laid out.
+    /// The format of the text.
     pub fn format(&self) -> &Format {
         &self.format
     }
 
-    /// How much of the source was read.
+    /// The bytes read so far.
     pub fn bytes(&self) -> u64 {
         self.lines.bytes
     }
 
-    /// The next record, unless it is bad, if there is one.
+    /// The next record, if there is one; it may be bad.
     pub fn next(&mut self) -> Result<Option<Result<Record, BadRecord>>> {
         match &self.format {
             Format::Debian => self.next_stanza(),
             Format::JsonLines | Format::Tsv(_) => {
                 let Some(text) = self.lines.next_non_empty()? else { return Ok(None) };
                 let line = self.lines.line;
-                let fields = text.and_then(|text| self.fields(&text).map_err(|err| BadRecord { line, err }));
+                let fields = text.and_then(|text| self.fields(&text).map_err(|reason| BadRecord { line, reason }));
                 Ok(Some(fields.map(|fields| Record { line, fields })))
             }
         }
@@ -148,10 +150,10 @@ impl Records {
             Ok(Value::Object(fields)) => Ok(fields),
             Ok(_) => Err("is JSON, but not an object".into()),
             Err(err) => {
-                // serde_json counts lines too, and here there is always one.
-                let told = err.to_string();
-                let told = told.split(" at line ").next().unwrap_or_default();
-                Err(format!("is not JSON: {told} (column {})", err.column()))
+                // serde_json's line number is always 1 here.
+                let message = err.to_string();
+                let message = message.split(" at line ").next().unwrap_or_default();
+                Err(format!("is not JSON: {message} (column {})", err.column()))
             }
         }
     }
@@ -159,47 +161,47 @@ impl Records {
     fn next_stanza(&mut self) -> Result<Option<Result<Record, BadRecord>>> {
         let mut fields: Map<String, Value> = Map::new();
         let mut bad = None;
-        let mut begins = None;
-        let mut kept: Option<String> = None;
+        let mut first_line = None;
+        let mut current_field: Option<String> = None;
         while let Some(text) = self.lines.next()? {
             let line = self.lines.line;
             let text = match text {
                 Ok(text) => text,
                 Err(err) => {
-                    begins = begins.or(Some(line));
+                    first_line = first_line.or(Some(line));
                     bad = bad.or(Some(err));
                     continue;
                 }
             };
             if text.trim().is_empty() {
-                if begins.is_some() {
+                if first_line.is_some() {
                     break;
                 }
                 continue;
             }
-            begins = begins.or(Some(line));
+            first_line = first_line.or(Some(line));
             if text.starts_with([' ', '\t']) {
-                // A description's first line says it all; other fields go on.
-                if let Some(name) = kept.as_ref().filter(|name| *name != "Description")
+                // Of a description the first line is enough.
+                if let Some(name) = current_field.as_ref().filter(|name| *name != "Description")
                     && let Some(Value::String(value)) = fields.get_mut(name)
                 {
                     value.push(' ');
                     value.push_str(text.trim());
                 }
             } else if let Some((name, value)) = text.split_once(':') {
-                kept = PACKAGE_FIELDS.contains(&name).then(|| name.to_owned());
-                if kept.is_some() {
+                current_field = PACKAGE_FIELDS.contains(&name).then(|| name.to_owned());
+                if current_field.is_some() {
                     fields.insert(name.to_owned(), value.trim().into());
                 }
             } else {
-                bad = bad.or_else(|| Some(BadRecord { line, err: "is no field of a package (Name: value)".into() }));
+                bad = bad.or_else(|| Some(BadRecord { line, reason: "is not a field (Name: value)".into() }));
             }
         }
-        Ok(begins.map(|line| bad.map_or(Ok(Record { line, fields }), Err)))
+        Ok(first_line.map(|line| bad.map_or(Ok(Record { line, fields }), Err)))
     }
 }
 
-/// The lines of a source, counted.
+/// Reads and counts lines.
 struct LineReader {
     source: Box<dyn BufRead>,
     line: u64,
@@ -208,14 +210,14 @@ struct LineReader {
 }
 
 impl LineReader {
-    /// The next line without its end, unless it is not text, if there is one.
+    /// The next line without its end, if there is one; it is bad if it is not UTF-8.
     fn next(&mut self) -> Result<Option<Result<String, BadRecord>>> {
         if let Some(text) = self.pushed_back.take() {
             return Ok(Some(Ok(text)));
         }
         let mut bytes = Vec::new();
         let limited = &mut self.source.by_ref().take(MAX_LINE_BYTES);
-        let length = limited.read_until(b'\n', &mut bytes).context("cannot read on")?;
+        let length = limited.read_until(b'\n', &mut bytes).context("cannot read the input")?;
         if length == 0 {
             return Ok(None);
         }
@@ -230,7 +232,7 @@ impl LineReader {
                 bytes.pop();
             }
         }
-        let text = String::from_utf8(bytes).map_err(|_| BadRecord { line: self.line, err: "is not UTF-8".into() });
+        let text = String::from_utf8(bytes).map_err(|_| BadRecord { line: self.line, reason: "is not UTF-8".into() });
         Ok(Some(text.map(|text| match text.strip_prefix('\u{feff}') {
             Some(without_mark) if self.line == 1 => without_mark.to_owned(),
             _ => text,

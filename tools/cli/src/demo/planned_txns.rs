@@ -1,12 +1,13 @@
-//! What the children that are killed were about to do, and what must be there afterwards.
+//! The transactions of the writers that are killed, and the rows that must exist afterwards.
 //!
-//! Two sorts of transactions, each over several rows: one account pays several others, and records move to another place in
-//! the index, which takes a record, its old entry and its new one. Each sort is killed once on either side of the commit
-//! point, so there are four jobs, over rows that have nothing in common: a child that met another one's locks would
-//! resolve them.
+//! There are two kinds of transactions, each with several rows: one account pays several others;
+//! and records move in the index, which changes the record, its old and its new index entry. Each
+//! kind is killed once before and once after the commit point. The four transactions have no row in
+//! common, because a writer that finds the locks of another one would resolve them.
 //!
-//! Before that, the parent plays every job through in a transaction that it drops. So it knows of every row what it holds
-//! before and after, and can tell later whether a job was done wholly or not at all.
+//! Before that, the parent runs each transaction dry and rolls it back. So it has the value of each
+//! row before and after, and can check later that a transaction took effect completely or not at
+//! all.
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use percolite::{Keyspace, Snapshot, Store, Txn};
@@ -24,49 +25,49 @@ const PAYMENTS: [u64; 3] = [7, 11, 13];
 const RECORDS_MOVED: usize = 2;
 const MOVED_TO: &str = "moved";
 
-/// A transaction for a child.
+/// A transaction of a writer.
 #[derive(Clone, Debug)]
 pub enum PlannedTxn {
     /// An account pays others.
     Pay {
-        /// Who pays.
+        /// The paying account.
         from: String,
-        /// Who gets how much.
+        /// The receiving accounts, with the amounts.
         to: Vec<(String, u64)>,
     },
-    /// Records get another value in the field that the index goes by.
+    /// Records get another value in the indexed field.
     Move {
-        /// The records' keys.
+        /// The keys of the records.
         keys: Vec<String>,
-        /// The field.
+        /// The indexed field.
         field: String,
     },
 }
 
-/// A row, and what a job makes of it.
+/// A row that a transaction changes.
 pub struct RowChange {
-    /// The name of its keyspace; handles end with the store.
+    /// The name of its keyspace; a handle would end with the store.
     pub keyspace: String,
     /// Its key.
     pub key: Vec<u8>,
-    /// What it held before the job.
+    /// The value before the transaction.
     pub before: Option<Vec<u8>>,
-    /// What it holds when the job is done.
+    /// The value after the transaction.
     pub after: Option<Vec<u8>>,
 }
 
-/// A job, when its child is killed, and what it is about.
+/// A transaction, and when its writer is killed.
 pub struct KillPlan {
-    /// When.
+    /// When the writer is killed.
     pub kill_at: KillPoint,
-    /// What.
+    /// The transaction.
     pub txn: PlannedTxn,
-    /// The rows.
+    /// The rows that it changes.
     pub rows: Vec<RowChange>,
 }
 
 impl PlannedTxn {
-    /// In words.
+    /// A description.
     pub fn name(&self) -> String {
         match self {
             Self::Pay { to, .. } => format!("a payment to {} accounts", to.len()),
@@ -75,13 +76,13 @@ impl PlannedTxn {
         }
     }
 
-    /// Does it; the answer names the rows.
+    /// Makes the writes, and returns the rows.
     pub fn run(&self, txn: &mut Txn, keyspaces: &Keyspaces) -> Result<Vec<(Keyspace, Vec<u8>)>> {
         let mut rows = Vec::new();
         match self {
             Self::Pay { from, to } => {
                 if !transfer(txn, &keyspaces.accounts, from, to)? {
-                    bail!("account {from} has not enough");
+                    bail!("the balance of account {from} is too low");
                 }
                 let accounts = [from].into_iter().chain(to.iter().map(|(to, _)| to));
                 rows.extend(accounts.map(|account| (keyspaces.accounts.clone(), account.clone().into_bytes())));
@@ -105,7 +106,7 @@ impl PlannedTxn {
         Ok(rows)
     }
 
-    /// For the child's order.
+    /// The JSON for the writer process.
     pub fn to_json(&self) -> Value {
         match self {
             Self::Pay { from, to } => json!({ "from": from, "to": to }),
@@ -113,20 +114,20 @@ impl PlannedTxn {
         }
     }
 
-    /// The inverse of [`Job::to_json`].
-    pub fn from_json(order: &Value) -> Option<Self> {
+    /// The inverse of [`PlannedTxn::to_json`].
+    pub fn from_json(json: &Value) -> Option<Self> {
         let text = |value: &Value| value.as_str().map(str::to_owned);
-        if let Some(from) = order.get("from") {
-            let paid = |pair: &Value| Some((text(pair.get(0)?)?, pair.get(1)?.as_u64()?));
-            let to = order.get("to")?.as_array()?.iter().map(paid).collect::<Option<_>>()?;
+        if let Some(from) = json.get("from") {
+            let payment = |pair: &Value| Some((text(pair.get(0)?)?, pair.get(1)?.as_u64()?));
+            let to = json.get("to")?.as_array()?.iter().map(payment).collect::<Option<_>>()?;
             return Some(Self::Pay { from: text(from)?, to });
         }
-        let keys = order.get("keys")?.as_array()?.iter().map(text).collect::<Option<_>>()?;
-        Some(Self::Move { keys, field: text(order.get("field")?)? })
+        let keys = json.get("keys")?.as_array()?.iter().map(text).collect::<Option<_>>()?;
+        Some(Self::Move { keys, field: text(json.get("field")?)? })
     }
 }
 
-/// Chooses four jobs and foresees what becomes of their rows.
+/// Chooses four transactions, and computes the changes of their rows.
 pub fn plan(store: &Store, keyspaces: &Keyspaces, fields: &FieldChoice, random: &mut StdRng) -> Result<Vec<KillPlan>> {
     let snapshot = store.snapshot()?;
     let mut accounts = payers_first(&snapshot, keyspaces, random)?.into_iter();
@@ -139,42 +140,43 @@ pub fn plan(store: &Store, keyspaces: &Keyspaces, fields: &FieldChoice, random: 
     let mut plans = Vec::new();
     for kill_at in [KillPoint::BeforeCommitPoint, KillPoint::AfterCommitPoint] {
         let from = accounts.next().ok_or_else(|| anyhow!("there are too few accounts"))?;
-        // Those who cannot pay stand last.
+        // Receivers from the end, where the accounts with low balances are.
         let to = accounts.by_ref().rev().zip(PAYMENTS).collect();
         let keys = records.drain(..each).collect();
-        for job in [PlannedTxn::Pay { from, to }, PlannedTxn::Move { keys, field: fields.index.clone() }] {
-            plans.push(dry_run(store, keyspaces, kill_at, job)?);
+        for txn in [PlannedTxn::Pay { from, to }, PlannedTxn::Move { keys, field: fields.index.clone() }] {
+            plans.push(dry_run(store, keyspaces, kill_at, txn)?);
         }
     }
     Ok(plans)
 }
 
-fn dry_run(store: &Store, keyspaces: &Keyspaces, kill_at: KillPoint, job: PlannedTxn) -> Result<KillPlan> {
+/// Runs the transaction without committing it, to read the rows before and after.
+fn dry_run(store: &Store, keyspaces: &Keyspaces, kill_at: KillPoint, txn: PlannedTxn) -> Result<KillPlan> {
     let before = store.begin()?;
     let mut after = store.begin()?;
-    let mut touched = job.run(&mut after, keyspaces)?;
-    touched.sort_by(|(a, left), (b, right)| (a.id(), left).cmp(&(b.id(), right)));
-    touched.dedup_by(|(a, left), (b, right)| (a.id(), left) == (b.id(), right));
+    let mut changed = txn.run(&mut after, keyspaces)?;
+    changed.sort_by(|(a, left), (b, right)| (a.id(), left).cmp(&(b.id(), right)));
+    changed.dedup_by(|(a, left), (b, right)| (a.id(), left) == (b.id(), right));
     let mut rows: Vec<RowChange> = Vec::new();
-    for (keyspace, key) in touched {
+    for (keyspace, key) in changed {
         let (before, after) = (before.get(&keyspace, &key)?, after.get(&keyspace, &key)?);
         rows.push(RowChange { keyspace: keyspace.name().to_owned(), key, before, after });
     }
-    Ok(KillPlan { kill_at, txn: job, rows })
+    Ok(KillPlan { kill_at, txn, rows })
 }
 
-/// All accounts in random order, but first those that can pay.
+/// All accounts in random order, but those that can pay first.
 fn payers_first(snapshot: &Snapshot, keyspaces: &Keyspaces, random: &mut StdRng) -> Result<Vec<String>> {
     let mut accounts = keys(snapshot, &keyspaces.accounts)?;
     accounts.shuffle(random);
     let needed: u64 = PAYMENTS.iter().sum();
-    let mut by_means = Vec::with_capacity(accounts.len());
+    let mut ranked = Vec::with_capacity(accounts.len());
     for account in accounts {
         let can_pay = balance(snapshot.get(&keyspaces.accounts, &account)?)? >= needed;
-        by_means.push((!can_pay, account));
+        ranked.push((!can_pay, account));
     }
-    by_means.sort_by_key(|(poor, _)| *poor);
-    Ok(by_means.into_iter().map(|(_, account)| account).collect())
+    ranked.sort_by_key(|(cannot_pay, _)| *cannot_pay);
+    Ok(ranked.into_iter().map(|(_, account)| account).collect())
 }
 
 fn keys(snapshot: &Snapshot, keyspace: &Keyspace) -> Result<Vec<String>> {

@@ -1,8 +1,8 @@
-//! Where the demo's store lives: a directory of its own under the temporary ones, gone at the end, or one that the user named,
-//! which stays.
+//! The directory and the keyspaces of the demo.
 //!
-//! The demo empties its own keyspaces at the start, so it must never be let loose on somebody's store. A store that it has
-//! made carries an empty keyspace as a sign; any other store that holds something is refused.
+//! The directory is a temporary one, removed at the end, or one that the user has named. The demo
+//! empties its keyspaces at the start, so it must not run on a user's store. A store of the demo
+//! has an empty marker keyspace; any other store with keyspaces is rejected.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -17,14 +17,14 @@ const INDEX: &str = "index";
 const ACCOUNTS: &str = "accounts";
 const HOT: &str = "hot accounts";
 
-/// The store's directory.
+/// The directory of the store.
 pub struct DemoDir {
     path: PathBuf,
     remove: bool,
 }
 
 impl DemoDir {
-    /// The directory that the user named, or a fresh one.
+    /// The directory that the user has named, or a new temporary one.
     pub fn new(named: Option<&Path>, keep: bool) -> Result<Self> {
         if let Some(path) = named {
             return Ok(Self { path: path.to_owned(), remove: false });
@@ -38,12 +38,12 @@ impl DemoDir {
         Ok(Self { path, remove: !keep })
     }
 
-    /// Where it is.
+    /// The path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether it goes at the end.
+    /// Whether it is removed at the end.
     pub fn is_temporary(&self) -> bool {
         self.remove
     }
@@ -62,33 +62,34 @@ impl Drop for DemoDir {
 /// The demo's keyspaces.
 #[derive(Clone)]
 pub struct Keyspaces {
-    /// The data set: a record's key, and the record as a JSON object.
+    /// The data set. Key: the key of a record; value: the record as a JSON object.
     pub records: Keyspace,
-    /// The secondary index: an indexed value, a zero byte and a record's key; and that key again.
+    /// The secondary index. Key: an indexed value, a zero byte, the key of a record; value: that
+    /// key.
     pub index: Keyspace,
-    /// Many accounts: a number of four digits, and the balance.
+    /// Many accounts. Key: a number of four digits; value: the balance.
     pub accounts: Keyspace,
-    /// Few accounts, which everybody wants.
+    /// The same with few accounts, on which transfers conflict.
     pub hot: Keyspace,
 }
 
 impl Keyspaces {
-    /// New and empty.
+    /// Creates the keyspaces, and empties existing ones.
     pub fn create(store: &Store) -> Result<Self> {
-        let there = store.keyspace_names()?;
-        if let Some(other) = there.first().filter(|_| !there.iter().any(|name| name == MARKER_KEYSPACE)) {
-            bail!("the store holds other data (keyspace {other:?}); the demo wants a directory of its own");
+        let existing = store.keyspace_names()?;
+        if let Some(other) = existing.first().filter(|_| !existing.iter().any(|name| name == MARKER_KEYSPACE)) {
+            bail!("the store has other data (keyspace {other:?}); use a separate directory for the demo");
         }
         store.keyspace(MARKER_KEYSPACE)?;
         for name in [RECORDS, INDEX, ACCOUNTS, HOT] {
-            if there.iter().any(|old| old == name) {
+            if existing.iter().any(|other| other == name) {
                 store.drop_keyspace(name)?;
             }
         }
         Self::open(store)
     }
 
-    /// Those that are there.
+    /// Opens the keyspaces.
     pub fn open(store: &Store) -> Result<Self> {
         Ok(Self {
             records: store.keyspace(RECORDS)?,

@@ -1,9 +1,10 @@
-//! Transfers between accounts, by many threads at once.
+//! Transfers between accounts, by many threads.
 //!
-//! A transfer reads two accounts and writes both. Transfers that touch the same account at the same time conflict; the store
-//! lets one pass, and `transact` runs the other again. No transfer makes or destroys money, so the sum over all accounts
-//! is the same in every snapshot, whenever it is taken; an auditor takes them all the while. Every commit is durable
-//! before it is answered; one sync of the log serves all commits that wait for it.
+//! A transfer reads and writes two accounts. Concurrent transfers with a common account conflict:
+//! the first to commit wins, and `transact` retries the other. No transfer creates or destroys
+//! money, so the total of all accounts is the same in every snapshot; an auditor checks that
+//! continuously. Every commit is durable when it returns, and one sync of the WAL is shared by all
+//! commits that wait for it (group commit).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -13,63 +14,62 @@ use percolite::{Keyspace, Snapshot, Store, TxnOptions};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-/// Opened with this.
 const OPENING_BALANCE: u64 = 1000;
-const ACCOUNTS_IN_A_TXN: u32 = 500;
-const AUDIT_EVERY: Duration = Duration::from_millis(20);
+const ACCOUNTS_PER_TXN: u32 = 500;
+const AUDIT_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Many threads, some accounts, some time.
+/// A round of transfers.
 pub struct Round<'a> {
-    /// Where the accounts are.
+    /// The keyspace of the accounts.
     pub keyspace: &'a Keyspace,
-    /// How many.
+    /// The number of accounts.
     pub accounts: u32,
-    /// Threads that transfer.
+    /// The number of threads.
     pub threads: u32,
-    /// How long.
+    /// How long the round lasts.
     pub duration: Duration,
-    /// Where the choices come from.
+    /// The seed of the random choices.
     pub seed: u64,
-    /// Set by whoever wants it to end earlier, and by a thread that fails.
+    /// Set to end the round earlier; a thread sets it when it fails.
     pub stop: &'a AtomicBool,
 }
 
-/// What came of it.
+/// The result of a round.
 pub struct Outcome {
-    /// Transfers made.
+    /// Committed transfers.
     pub commits: u64,
     /// How long it took.
     pub elapsed: Duration,
-    /// Commits refused, because another came first.
+    /// Attempts that had a conflict.
     pub conflicts: u64,
-    /// Transfers run again.
+    /// Retried attempts.
     pub retries: u64,
-    /// Syncs of the log.
+    /// Syncs of the WAL.
     pub syncs: u64,
-    /// Snapshots taken while it ran, the one at the end included.
+    /// Audited snapshots, the one at the end included.
     pub audits: u64,
-    /// Those of them whose sum was wrong.
+    /// Audits with a wrong total.
     pub failed_audits: u64,
 }
 
-/// An account's key.
+/// The key of an account.
 pub fn account(number: u32) -> String {
     format!("{number:04}")
 }
 
-/// What all accounts have together.
+/// The total of all balances.
 pub fn total(accounts: u32) -> u64 {
     u64::from(accounts) * OPENING_BALANCE
 }
 
-/// An account's balance, from what is stored.
+/// The balance of an account, from its stored value.
 pub fn balance(stored: Option<Vec<u8>>) -> Result<u64> {
     let stored = stored.ok_or_else(|| anyhow!("an account is missing"))?;
     let text = String::from_utf8_lossy(&stored);
-    text.parse().with_context(|| format!("a balance is no number: {text:?}"))
+    text.parse().with_context(|| format!("a balance is not a number: {text:?}"))
 }
 
-/// The sum over all accounts, and how many there are.
+/// The sum of all balances, and the number of accounts.
 pub fn sum(snapshot: &Snapshot, keyspace: &Keyspace) -> Result<(u64, u32)> {
     let (mut sum, mut accounts) = (0, 0);
     for row in snapshot.prefix(keyspace, "") {
@@ -83,26 +83,26 @@ pub fn sum(snapshot: &Snapshot, keyspace: &Keyspace) -> Result<(u64, u32)> {
 /// Creates the accounts.
 pub fn open_accounts(store: &Store, keyspace: &Keyspace, accounts: u32) -> Result<()> {
     let numbers: Vec<u32> = (0..accounts).collect();
-    for some in numbers.chunks(ACCOUNTS_IN_A_TXN as usize) {
+    for chunk in numbers.chunks(ACCOUNTS_PER_TXN as usize) {
         store.transact(|txn| {
-            some.iter().try_for_each(|number| txn.insert(keyspace, account(*number), OPENING_BALANCE.to_string()))
+            chunk.iter().try_for_each(|number| txn.insert(keyspace, account(*number), OPENING_BALANCE.to_string()))
         })?;
     }
     Ok(())
 }
 
-/// Runs a round. The first error of any thread ends it.
+/// Runs a round. The first error of a thread ends it.
 pub fn run(store: &Store, round: &Round<'_>) -> Result<Outcome> {
     let before = store.stats();
-    let began = Instant::now();
+    let started = Instant::now();
     let stop = round.stop;
     let commits = AtomicU64::new(0);
-    let (mut audits, mut wrong) = (0, 0);
+    let (mut audits, mut failed_audits) = (0, 0);
     let mut audit = || {
-        let whole =
-            sum(&store.snapshot()?.with_label("audit"), round.keyspace)? == (total(round.accounts), round.accounts);
+        let snapshot = store.snapshot()?.with_label("audit");
+        let is_correct = sum(&snapshot, round.keyspace)? == (total(round.accounts), round.accounts);
         audits += 1;
-        wrong += u64::from(!whole);
+        failed_audits += u64::from(!is_correct);
         Ok::<_, anyhow::Error>(())
     };
     std::thread::scope(|scope| {
@@ -110,40 +110,40 @@ pub fn run(store: &Store, round: &Round<'_>) -> Result<Outcome> {
             .map(|thread| {
                 let commits = &commits;
                 scope.spawn(move || {
-                    let done = transfer_until(store, round, u64::from(thread), commits);
-                    if done.is_err() {
+                    let result = transfer_until_stopped(store, round, u64::from(thread), commits);
+                    if result.is_err() {
                         stop.store(true, Ordering::Relaxed);
                     }
-                    done
+                    result
                 })
             })
             .collect();
         let mut audited = Ok(());
-        while began.elapsed() < round.duration && !stop.load(Ordering::Relaxed) && audited.is_ok() {
+        while started.elapsed() < round.duration && !stop.load(Ordering::Relaxed) && audited.is_ok() {
             audited = audit();
-            std::thread::sleep(AUDIT_EVERY.min(round.duration.saturating_sub(began.elapsed())));
+            std::thread::sleep(AUDIT_INTERVAL.min(round.duration.saturating_sub(started.elapsed())));
         }
         stop.store(true, Ordering::Relaxed);
         for thread in threads {
-            thread.join().map_err(|_| anyhow!("a thread that transfers has panicked"))??;
+            thread.join().map_err(|_| anyhow!("a transfer thread has panicked"))??;
         }
         audited
     })?;
-    let took = began.elapsed();
+    let elapsed = started.elapsed();
     audit()?;
     let after = store.stats();
     Ok(Outcome {
         commits: commits.into_inner(),
-        elapsed: took,
+        elapsed,
         conflicts: after.conflicts - before.conflicts,
         retries: after.retries - before.retries,
         syncs: after.wal_syncs - before.wal_syncs,
         audits,
-        failed_audits: wrong,
+        failed_audits,
     })
 }
 
-fn transfer_until(store: &Store, round: &Round<'_>, thread: u64, commits: &AtomicU64) -> Result<()> {
+fn transfer_until_stopped(store: &Store, round: &Round<'_>, thread: u64, commits: &AtomicU64) -> Result<()> {
     if round.accounts < 2 {
         bail!("a transfer needs two accounts");
     }
@@ -153,20 +153,21 @@ fn transfer_until(store: &Store, round: &Round<'_>, thread: u64, commits: &Atomi
         let to = (from + random.random_range(1..round.accounts)) % round.accounts;
         let amount = random.random_range(1..=10);
         let work = |txn: &mut percolite::Txn| transfer(txn, round.keyspace, &account(from), &[(account(to), amount)]);
-        let moved = store.transact_with(TxnOptions::with_label("transfer"), work)?;
-        commits.fetch_add(u64::from(moved), Ordering::Relaxed);
+        let transferred = store.transact_with(TxnOptions::with_label("transfer"), work)?;
+        commits.fetch_add(u64::from(transferred), Ordering::Relaxed);
     }
     Ok(())
 }
 
-/// Moves money from one account to others, all or nothing; the answer is whether there was enough.
+/// Transfers money from one account to others. Writes nothing and returns false if the balance is
+/// too low.
 pub fn transfer(txn: &mut percolite::Txn, keyspace: &Keyspace, from: &str, to: &[(String, u64)]) -> Result<bool> {
     let needed: u64 = to.iter().map(|(_, amount)| amount).sum();
     let Some(left) = balance(txn.get(keyspace, from)?)?.checked_sub(needed) else { return Ok(false) };
     txn.put(keyspace, from, left.to_string())?;
     for (to, amount) in to {
-        let grown = balance(txn.get(keyspace, to)?)? + amount;
-        txn.put(keyspace, to, grown.to_string())?;
+        let new_balance = balance(txn.get(keyspace, to)?)? + amount;
+        txn.put(keyspace, to, new_balance.to_string())?;
     }
     Ok(true)
 }

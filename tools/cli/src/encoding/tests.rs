@@ -8,7 +8,8 @@ use super::*;
 
 const ENCODINGS: [Encoding; 4] = [Encoding::Text, Encoding::Hex, Encoding::Base64, Encoding::Json];
 
-/// Arbitrary bytes and text, JSON, and text that looks like the escapes and fields of the encodings.
+/// Arbitrary bytes and text, JSON, and text that looks like the escapes and fields of the
+/// encodings.
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     let json = r#"[ \t\n\r]{0,2}(\{"(hex|base64|value|text)"[ \n]?:[ \n\t]?"?[0-9a-f]{0,4}"?\}|\[1.0,[ \n]2e400\]|"[a\\nt"\u{7f}]{0,5}"|null|-?[0-9.]{1,4})[ \n]?"#;
     prop_oneof![

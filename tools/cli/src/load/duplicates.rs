@@ -1,12 +1,15 @@
-//! Telling rows that are new from rows that replace another, for little: reading each row before it is written would double the time
-//! of a load in random order.
+//! Counts new and replaced rows without reading every key. Reading each row before it is written
+//! would double the time of a load in random order.
 //!
-//! A key above every other one is new, and nothing is read for it. That goes for every row where the input is in order and the
-//! keyspace was empty, as where a scan is loaded into a new store. Of the others each is read at first. Once as many were read as
-//! would have taken to read all keys in order, that is done, and from then on they are known: as hashes of 128 bits, two of which
-//! are the same by chance with a probability of 1 in 10^25. Where there are too many keys to keep, reading goes on.
+//! - A key above all other keys is new, without a read. That is every row if the input is sorted
+//!   and the keyspace was empty, as when the output of a scan is loaded into a new store.
+//! - Other keys are read one by one at first.
+//! - When these point reads have cost as much as a scan of all keys, all keys are scanned once and
+//!   tracked in memory, as hashes of 128 bits. Two hashes collide with a probability of 1 in 10^25.
+//! - If there are too many keys to track, point reads continue.
 //!
-//! Only this process writes while it has the store, so what was true once stays so but for its own writes.
+//! Only this process writes to the store meanwhile, so what it tracks changes only by its own
+//! writes.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher as _, BuildHasherDefault, Hasher, RandomState};
@@ -18,102 +21,103 @@ use percolite::{Keyspace, Store};
 
 use super::reader::Pair;
 
-/// The most keys that are kept. More would make the table grow beyond 75 MB.
+/// The most tracked keys. With more the hash table would grow beyond 75 MB.
 pub const MAX_TRACKED_KEYS: usize = 3_600_000;
-/// Reading a row by its key takes about as long as reading so many in order.
+/// A point read takes about as long as scanning this many rows.
 const SCAN_COST_RATIO: u64 = 32;
 
-/// What is known of the keyspace.
+/// See the [module](self).
 pub struct DuplicateDetector {
     greatest: Option<Vec<u8>>,
     tracked: Option<TrackedKeys>,
     max_tracked: usize,
-    /// Rows that were read by their keys, and how many that have to be before it is considered to read all in order.
     point_reads: u64,
+    /// After this many point reads a scan of all keys is considered.
     scan_after_reads: u64,
 }
 
-/// All keys of the keyspace.
+/// The hashes of all keys of the keyspace.
 struct TrackedKeys {
     hashes: HashSet<u128, BuildHasherDefault<IdentityHasher>>,
     seeds: [RandomState; 2],
 }
 
-/// What is to be known of a transaction's rows.
+/// The rows of a transaction, classified.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Lookups<'a> {
-    /// Each replaces another if it is there.
+    /// The keys that must be read: the row is a replacement if the key exists.
     pub keys: Vec<&'a [u8]>,
-    /// Rows that replace another: of the same transaction, or one that is known.
+    /// The rows that are known to replace another row, of the store or of the same transaction.
     pub replaced: u64,
 }
 
 impl DuplicateDetector {
-    /// With room for so many keys at most.
-    pub fn of(store: &Store, keyspace: &Keyspace, kept_max: usize) -> Result<Self> {
+    /// Tracks at most `max_tracked` keys.
+    pub fn new(store: &Store, keyspace: &Keyspace, max_tracked: usize) -> Result<Self> {
         let greatest = store.snapshot()?.range(keyspace, ..).next_back().transpose()?.map(|(key, _)| key);
-        Ok(Self { greatest, tracked: None, max_tracked: kept_max, point_reads: 0, scan_after_reads: 1 })
+        Ok(Self { greatest, tracked: None, max_tracked, point_reads: 0, scan_after_reads: 1 })
     }
 
-    /// Sorts the rows of the next transaction, all of which are going to be there. Those before are in the store.
+    /// Classifies the rows of the next transaction. Its commit must succeed, and all earlier
+    /// transactions must be committed.
     pub fn classify<'a>(&mut self, store: &Store, keyspace: &Keyspace, rows: &'a [Pair]) -> Result<Lookups<'a>> {
         if self.tracked.is_none() && self.point_reads >= self.scan_after_reads {
             self.scan_after_reads = self.point_reads.saturating_mul(2);
             self.track_all_keys(store, keyspace)?;
         }
-        let asked = match &mut self.tracked {
-            Some(kept) => Lookups { keys: Vec::new(), replaced: kept.insert(rows) },
+        let lookups = match &mut self.tracked {
+            Some(tracked) => Lookups { keys: Vec::new(), replaced: tracked.insert(rows) },
             None => self.classify_untracked(rows),
         };
-        // Followed in either case: where there come to be too many keys it is needed again.
+        // Also while keys are tracked, because the tracking may end.
         let greatest = rows.iter().map(|(key, _)| key).max();
         if greatest > self.greatest.as_ref() {
             self.greatest = greatest.cloned();
         }
-        self.point_reads += asked.keys.len() as u64;
-        if self.tracked.as_ref().is_some_and(|kept| kept.hashes.len() > self.max_tracked) {
+        self.point_reads += lookups.keys.len() as u64;
+        if self.tracked.as_ref().is_some_and(|tracked| tracked.hashes.len() > self.max_tracked) {
             self.tracked = None;
             self.scan_after_reads = u64::MAX;
         }
-        Ok(asked)
+        Ok(lookups)
     }
 
     fn classify_untracked<'a>(&self, rows: &'a [Pair]) -> Lookups<'a> {
-        let mut asked = Lookups { keys: Vec::new(), replaced: 0 };
+        let mut lookups = Lookups { keys: Vec::new(), replaced: 0 };
         let (mut ascending, mut others) = (Vec::<&[u8]>::new(), HashSet::new());
         for (key, _) in rows {
             let key = key.as_slice();
             if ascending.last().copied().or(self.greatest.as_deref()).is_none_or(|greatest| key > greatest) {
                 ascending.push(key);
             } else if ascending.binary_search(&key).is_ok() || !others.insert(key) {
-                asked.replaced += 1;
+                lookups.replaced += 1;
             } else {
-                asked.keys.push(key);
+                lookups.keys.push(key);
             }
         }
-        asked
+        lookups
     }
 
-    /// Reads all keys, if that pays and there is room.
+    /// Scans and tracks all keys, if that is cheap enough and they are not too many.
     fn track_all_keys(&mut self, store: &Store, keyspace: &Keyspace) -> Result<()> {
-        // An engine that cannot tell is one in memory.
-        let columns = store.engine_stats().map_or_else(|_| Vec::new(), |figures| figures.columns);
-        let about =
+        // An engine without statistics is in memory, where a scan is cheap.
+        let columns = store.engine_stats().map_or_else(|_| Vec::new(), |stats| stats.columns);
+        let estimate =
             columns.iter().find(|column| column.column == Column::Write).map_or(0, |column| column.estimated_keys);
-        if about > self.point_reads.saturating_mul(SCAN_COST_RATIO) || about > self.max_tracked as u64 {
+        if estimate > self.point_reads.saturating_mul(SCAN_COST_RATIO) || estimate > self.max_tracked as u64 {
             return Ok(());
         }
-        let mut kept = TrackedKeys { hashes: HashSet::default(), seeds: [RandomState::new(), RandomState::new()] };
-        let all = store.snapshot()?.range(keyspace, ..).visit(|key, _| {
-            kept.hashes.insert(key_hash(&kept.seeds, key));
-            if kept.hashes.len() > self.max_tracked { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        let mut tracked = TrackedKeys { hashes: HashSet::default(), seeds: [RandomState::new(), RandomState::new()] };
+        let scanned = store.snapshot()?.range(keyspace, ..).visit(|key, _| {
+            tracked.hashes.insert(key_hash(&tracked.seeds, key));
+            if tracked.hashes.len() > self.max_tracked { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
-        self.tracked = all.is_continue().then_some(kept);
+        self.tracked = scanned.is_continue().then_some(tracked);
         Ok(())
     }
 }
 
-/// What is a hash already needs no other.
+/// The hasher of a set of hashes: takes half of the hash.
 #[derive(Default)]
 struct IdentityHasher(u64);
 
@@ -138,10 +142,10 @@ fn key_hash(seeds: &[RandomState; 2], key: &[u8]) -> u128 {
 }
 
 impl TrackedKeys {
-    /// The answer is how many were there already, or came twice.
+    /// Adds the keys, and returns how many of them were in the set already.
     fn insert(&mut self, rows: &[Pair]) -> u64 {
-        let known = rows.iter().filter(|(key, _)| !self.hashes.insert(key_hash(&self.seeds, key)));
-        known.count() as u64
+        let replaced = rows.iter().filter(|(key, _)| !self.hashes.insert(key_hash(&self.seeds, key)));
+        replaced.count() as u64
     }
 }
 
@@ -157,35 +161,35 @@ mod tests {
 
     proptest! {
         #[test]
-        fn new_rows_and_replaced_ones_are_counted_exactly(
+        fn new_and_replaced_rows_are_counted_exactly(
             before in prop::collection::btree_set("[a-d]{1,2}", 0..6),
             transactions in prop::collection::vec(prop::collection::vec("[a-d]{1,2}", 0..8), 0..12),
-            kept_max in 0_usize..20,
+            max_tracked in 0_usize..20,
         ) {
             let store = Store::in_memory().unwrap();
             let keyspace = store.keyspace("rows").unwrap();
             store.transact(|txn| before.iter().try_for_each(|key| txn.put(&keyspace, key, ""))).unwrap();
-            let mut known = DuplicateDetector::of(&store, &keyspace, kept_max).unwrap();
-            let mut there: BTreeSet<String> = before;
+            let mut detector = DuplicateDetector::new(&store, &keyspace, max_tracked).unwrap();
+            let mut existing: BTreeSet<String> = before;
             for keys in transactions {
                 let rows: Vec<Pair> = keys.iter().map(|key| (key.clone().into_bytes(), vec![])).collect();
-                let replaced = keys.into_iter().filter(|key| !there.insert(key.clone())).count() as u64;
-                prop_assert_eq!(super::super::put(&store, &keyspace, &rows, &mut known).unwrap(), replaced);
+                let replaced = keys.into_iter().filter(|key| !existing.insert(key.clone())).count() as u64;
+                prop_assert_eq!(super::super::put(&store, &keyspace, &rows, &mut detector).unwrap(), replaced);
             }
         }
     }
 
     #[test]
-    fn nothing_is_read_for_keys_above_all_others_nor_for_those_that_are_known() {
+    fn ascending_and_tracked_keys_need_no_reads() {
         let store = Store::in_memory().unwrap();
         let keyspace = store.keyspace("rows").unwrap();
-        let mut known = DuplicateDetector::of(&store, &keyspace, 10).unwrap();
+        let mut detector = DuplicateDetector::new(&store, &keyspace, 10).unwrap();
         let rows: Vec<Pair> = ["a", "b", "c", "b", "a0", "a0"].map(|key| (key.into(), vec![])).into();
-        let sorted = known.classify(&store, &keyspace, &rows).unwrap();
-        assert_eq!(sorted, Lookups { keys: vec![b"a0"], replaced: 2 });
+        let lookups = detector.classify(&store, &keyspace, &rows).unwrap();
+        assert_eq!(lookups, Lookups { keys: vec![b"a0"], replaced: 2 });
         store.transact(|txn| rows.iter().try_for_each(|(key, value)| txn.put(&keyspace, key, value))).unwrap();
         let rows: Vec<Pair> = ["d", "a", "a1"].map(|key| (key.into(), vec![])).into();
-        let sorted = known.classify(&store, &keyspace, &rows).unwrap();
-        assert_eq!(sorted, Lookups { keys: vec![], replaced: 1 });
+        let lookups = detector.classify(&store, &keyspace, &rows).unwrap();
+        assert_eq!(lookups, Lookups { keys: vec![], replaced: 1 });
     }
 }

@@ -1,8 +1,9 @@
-//! `percolite load`: many rows from a file, in bounded transactions.
+//! `percolite load`: loads rows from a file, in bounded transactions.
 //!
-//! One thread reads and parses ([`pairs`]), this one commits, so an input that says nothing for a while does not keep Ctrl-C
-//! from being heard. Each transaction is durable before the next begins; so at any end it is known what is in: everything before
-//! some record, and nothing behind it.
+//! One thread reads and parses ([`reader`]), the main thread commits; so a silent input does not
+//! delay the response to an interrupt. Each transaction is durable before the next one starts. So
+//! wherever the load ends, all rows before some record are committed and none after it, and the
+//! message says which.
 
 mod duplicates;
 mod reader;
@@ -26,10 +27,11 @@ use crate::output::{count, print_line};
 use crate::progress::Progress;
 use crate::tuning::Tuning;
 
-/// How often to look for Ctrl-C while there is nothing to read.
+/// How often to check for an interrupt while the input is silent.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A key that is known takes less than a quarter of this; `--memory-budget` is mostly for the store.
+/// The memory budget per tracked key. A key takes less than a quarter of it; the rest is for the
+/// store.
 const BYTES_PER_KEY: usize = 128;
 
 /// The command's options.
@@ -37,18 +39,22 @@ const BYTES_PER_KEY: usize = 128;
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  percolite load --create shop fruit fruit.jsonl        {\"key\": \"apple\", \"value\": \"red\"}, one a line
-  percolite load --create shop people --key-field id p.jsonl  other objects, whose field `id` is the key
-  percolite load --create shop fruit fruit.csv          two columns; --header if they have names
+  percolite load --create shop fruit fruit.jsonl   {\"key\": \"apple\", \"value\": \"red\"}, one per line
+  percolite load --create shop people --key-field id p.jsonl
+                                                   other objects; the field `id` is the key
+  percolite load --create shop fruit fruit.csv     two columns; --header if the first line has their names
   percolite scan shop fruit --json | percolite load --create copy fruit -
   percolite scan shop fruit | percolite load --create copy fruit -
-                                                        the same with plain lines, which are smaller
+                                                   the same with plain lines, which are smaller
   jq -c '{key: .id, value: .}' p.json | percolite load --create shop people --value-encoding json
-  percolite load shop fruit big.csv --skip 120000       goes on where a load was interrupted
+  percolite load shop fruit big.csv --skip 120000  resumes an interrupted load
 
-In JSON, a key or value that is no text is {\"hex\": \"00ff\"} or {\"base64\": \"AP8=\"}; any other JSON is kept as it is. With \
---value-encoding json every value is, a string with its quotes. In TSV \\t, \\n, \\r, \\\\ and \\xHH are what `scan` means by them, unless the layout is \
-raw-tsv. Rows that are there already are replaced, and it is said how many. Telling that takes up to 75 MB, or a quarter of --memory-budget. Ctrl-C ends it behind the transaction that runs, and says what is in.")]
+In JSON lines, a binary key or value is {\"hex\": \"00ff\"} or {\"base64\": \"AP8=\"}, and any JSON other than a string is \
+stored verbatim; with --value-encoding json strings are, too. TSV has the escapes \\t, \\n, \\r, \\\\ and \\xHH, as in the \
+output of `scan`; raw-tsv has none.
+
+Existing rows are replaced. Counting them takes up to 75 MB, or a quarter of --memory-budget. An interrupt ends the load \
+after the current transaction, and the message says where to resume.")]
 pub struct Args {
     #[command(flatten)]
     pub store: StoreDir,
@@ -57,55 +63,55 @@ pub struct Args {
     /// The file; - is standard input
     #[arg(default_value = "-")]
     file: PathBuf,
-    /// How the file is laid out; default: by its name, else by its beginning
+    /// Format of the file; default: by the extension, else by the first line
     #[arg(long)]
     format: Option<Format>,
-    /// JSON lines: the field that is the key; the value is the whole object, as it is
+    /// JSON lines: the field that is the key; the value is the whole object, verbatim
     #[arg(long, value_name = "FIELD")]
     key_field: Option<String>,
-    /// CSV and TSV: the first line names the columns
+    /// CSV and TSV: skip the first line, which has the names of the columns
     #[arg(long)]
     header: bool,
-    /// Leave out so many records at the beginning
+    /// Skip the first N records
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     skip: u64,
-    /// Leave out records that cannot be read, instead of ending
+    /// Skip records that cannot be read, instead of failing
     #[arg(long)]
     skip_bad: bool,
-    /// The most rows of one transaction, up to 100,000
+    /// The most rows of a transaction, up to 100,000
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     batch: u64,
-    /// Make the store and the keyspace if they are not there
+    /// Create the store and the keyspace if they do not exist
     #[arg(long)]
     create: bool,
     #[command(flatten)]
     tuning: Tuning,
     #[command(flatten)]
     encodings: EncodingArgs,
-    /// One JSON document on what was loaded
+    /// Print one JSON document
     #[arg(long)]
     json: bool,
 }
 
-/// What is in.
+/// What was loaded.
 #[derive(Default)]
 struct Loaded {
-    /// Records of the input that are done with: everything before this one.
+    /// Where to resume: all records before this one are loaded or skipped.
     records: u64,
     rows: u64,
-    /// Those of them whose keys were there already, from before or from an earlier record.
+    /// Rows whose key existed already, in the store or in an earlier record.
     replaced: u64,
     bytes: u64,
     skipped: u64,
     transactions: u64,
 }
 
-/// Why it ended.
+/// Why the load ended.
 enum End {
     EndOfInput,
     Interrupted,
     Failed(anyhow::Error),
-    /// More were to be left out.
+    /// The input has only this many records, fewer than `--skip`.
     FewerThanSkip {
         records: u64,
     },
@@ -115,7 +121,8 @@ impl Args {
     fn check(&self) -> Result<()> {
         if self.key_field.is_some() && !matches!(self.encodings.get().values, Encoding::Text | Encoding::Json) {
             return Err(Code::Usage.error(
-                "--value-encoding is for {\"key\": …, \"value\": …} and for columns: with --key the value is the object",
+                "--value-encoding is for {\"key\": …, \"value\": …} and for columns: \
+                 with --key-field the value is the whole object",
             ));
         }
         Ok(())
@@ -133,25 +140,22 @@ pub fn run(args: &Args) -> Result<()> {
         encodings: args.encodings.get(),
     };
     args.check()?;
-    let source = RecordReader::open(&args.file, options, &interrupt)?;
+    let reader = RecordReader::open(&args.file, options, &interrupt)?;
     let store = args.store.open_tuned(args.create, &args.tuning)?;
     let keyspace = open::keyspace_to_write(&store, &args.keyspace, args.create)?;
-    let mut known = DuplicateDetector::of(
-        &store,
-        &keyspace,
-        args.tuning.items_that_fit(BYTES_PER_KEY).min(duplicates::MAX_TRACKED_KEYS),
-    )?;
-    let progress = Progress::new(source.length);
-    let (read, began) = (source.bytes_read.clone(), Instant::now());
+    let max_tracked = args.tuning.items_that_fit(BYTES_PER_KEY).min(duplicates::MAX_TRACKED_KEYS);
+    let mut detector = DuplicateDetector::new(&store, &keyspace, max_tracked)?;
+    let progress = Progress::new(reader.length);
+    let (bytes_read, started) = (reader.bytes_read.clone(), Instant::now());
 
-    let (give, portions) = sync_channel(2);
-    std::thread::spawn(move || source.send(&give));
+    let (sender, batches) = sync_channel(2);
+    std::thread::spawn(move || reader.send(&sender));
     let mut loaded = Loaded { records: args.skip, ..Loaded::default() };
     let end = loop {
         if interrupt.is_requested() {
             break End::Interrupted;
         }
-        match next_batch(&portions) {
+        match next_batch(&batches) {
             None => {}
             Some(Batch::End) => break End::EndOfInput,
             Some(Batch::Failed(err)) => break End::Failed(err),
@@ -160,11 +164,11 @@ pub fn run(args: &Args) -> Result<()> {
                 loaded.skipped += 1;
                 loaded.records += 1;
             }
-            Some(Batch::BadRecord { line, err }) => {
-                let told = format!("line {line} {err}; --skip-bad leaves such records out");
-                break End::Failed(Code::Failed.error(told));
+            Some(Batch::BadRecord { line, reason }) => {
+                let message = format!("line {line} {reason}; --skip-bad skips such records");
+                break End::Failed(Code::Failed.error(message));
             }
-            Some(Batch::Rows(rows)) => match put(&store, &keyspace, &rows, &mut known) {
+            Some(Batch::Rows(rows)) => match put(&store, &keyspace, &rows, &mut detector) {
                 Ok(replaced) => {
                     loaded.replaced += replaced;
                     loaded.records += rows.len() as u64;
@@ -175,7 +179,7 @@ pub fn run(args: &Args) -> Result<()> {
                 Err(err) => break End::Failed(err),
             },
         }
-        progress.set(read.load(Ordering::Relaxed), count(loaded.rows, "row"));
+        progress.set(bytes_read.load(Ordering::Relaxed), count(loaded.rows, "row"));
     };
     drop(progress);
     let closed = match end {
@@ -183,27 +187,28 @@ pub fn run(args: &Args) -> Result<()> {
         _ => store.close().map_err(anyhow::Error::from),
     };
     let end = match (end, closed) {
-        // What closing a store that has failed answers is only the echo.
+        // After another failure, an error of closing only repeats it.
         (End::EndOfInput | End::Interrupted, Err(err)) => End::Failed(err),
         (end, _) => end,
     };
-    report(args, &loaded, began.elapsed(), end)
+    report(args, &loaded, started.elapsed(), end)
 }
 
-fn next_batch(portions: &Receiver<Batch>) -> Option<Batch> {
-    match portions.recv_timeout(POLL_INTERVAL) {
-        Ok(portion) => Some(portion),
+/// The next batch; `None` if there is none yet.
+fn next_batch(batches: &Receiver<Batch>) -> Option<Batch> {
+    match batches.recv_timeout(POLL_INTERVAL) {
+        Ok(batch) => Some(batch),
         Err(RecvTimeoutError::Timeout) => None,
         Err(RecvTimeoutError::Disconnected) => Some(Batch::Failed(anyhow::anyhow!("the reading thread has ended"))),
     }
 }
 
-/// Puts them in a transaction. The answer is how many of them replaced another.
-fn put(store: &Store, keyspace: &Keyspace, rows: &[Pair], known: &mut DuplicateDetector) -> Result<u64> {
-    let asked = known.classify(store, keyspace, rows)?;
+/// Puts the rows in a transaction, and returns how many of them replaced another row.
+fn put(store: &Store, keyspace: &Keyspace, rows: &[Pair], detector: &mut DuplicateDetector) -> Result<u64> {
+    let lookups = detector.classify(store, keyspace, rows)?;
     let put = store.transact(|txn| {
-        let mut replaced = asked.replaced;
-        for key in &asked.keys {
+        let mut replaced = lookups.replaced;
+        for key in &lookups.keys {
             replaced += u64::from(txn.contains_key(keyspace, key)?);
         }
         rows.iter().try_for_each(|(key, value)| txn.put(keyspace, key, value))?;
@@ -212,37 +217,37 @@ fn put(store: &Store, keyspace: &Keyspace, rows: &[Pair], known: &mut DuplicateD
     put.context("a transaction failed")
 }
 
-/// Whether a transaction was neither acknowledged nor refused.
+/// Whether the outcome of a commit is undetermined.
 fn is_undetermined(err: &anyhow::Error) -> bool {
-    let is_it = |err: &percolite::Error| matches!(err.kind(), ErrorKind::Undetermined(_));
-    err.chain().filter_map(|cause| cause.downcast_ref()).any(is_it)
+    let is_undetermined = |err: &percolite::Error| matches!(err.kind(), ErrorKind::Undetermined(_));
+    err.chain().filter_map(|cause| cause.downcast_ref()).any(is_undetermined)
 }
 
-fn report(args: &Args, loaded: &Loaded, took: Duration, end: End) -> Result<()> {
-    let whole = matches!(end, End::EndOfInput);
+fn report(args: &Args, loaded: &Loaded, elapsed: Duration, end: End) -> Result<()> {
     if args.json {
         print_line(json!({
-            "complete": whole,
+            "complete": matches!(end, End::EndOfInput),
             "rows": loaded.rows,
             "new": loaded.rows - loaded.replaced,
             "replaced": loaded.replaced,
             "bytes": loaded.bytes,
-            "left_out": loaded.skipped,
+            "skipped": loaded.skipped,
             "transactions": loaded.transactions,
             "next_record": loaded.records,
-            "seconds": took.as_secs_f64(),
+            "seconds": elapsed.as_secs_f64(),
         }))?;
     }
-    let (rows, left_out) = (count(loaded.rows, "row"), count(loaded.skipped, "record"));
-    let is_open = matches!(&end, End::Failed(err) if is_undetermined(err));
-    let behind = if is_open { "perhaps those of the next transaction" } else { "nothing after them" };
+    let rows = count(loaded.rows, "row");
+    let is_undetermined = matches!(&end, End::Failed(err) if is_undetermined(err));
+    let after = if is_undetermined { "possibly those of the next transaction" } else { "nothing after them" };
     let (new, replaced) =
         (indicatif::HumanCount(loaded.rows - loaded.replaced), indicatif::HumanCount(loaded.replaced));
-    let is_in = if loaded.records == 0 && !is_open {
+    let committed = if loaded.records == 0 && !is_undetermined {
         "nothing was loaded".to_owned()
     } else {
         format!(
-            "in the keyspace {:?} now: {rows} of the input ({new} new, {replaced} replaced), and {behind}; to go on: --skip {}",
+            "committed to the keyspace {:?}: {rows} of the input ({new} new, {replaced} replaced), and {after}; \
+             resume with --skip {}",
             args.keyspace, loaded.records
         )
     };
@@ -255,24 +260,26 @@ fn report(args: &Args, loaded: &Loaded, took: Duration, end: End) -> Result<()> 
                 clippy::cast_precision_loss,
                 reason = "a rate"
             )]
-            let rate = (loaded.rows as f64 / took.as_secs_f64().max(0.001)) as u64;
-            let bad = if loaded.skipped == 0 { String::new() } else { format!(", {left_out} left out") };
+            let rate = (loaded.rows as f64 / elapsed.as_secs_f64().max(0.001)) as u64;
+            let skipped = match loaded.skipped {
+                0 => String::new(),
+                skipped => format!(", {} skipped", count(skipped, "record")),
+            };
             let transactions = count(loaded.transactions, "transaction");
             print_line(format_args!(
-                "{rows} in {transactions}: {new} new, {replaced} replaced{bad}; {:.1} s, {} a second",
-                took.as_secs_f64(),
+                "{rows} in {transactions}: {new} new, {replaced} replaced{skipped}; {:.1} s, {}/s",
+                elapsed.as_secs_f64(),
                 count(rate, "row")
             ))
         }
         End::FewerThanSkip { records } => {
-            let records = count(records, "record");
-            Err(Code::Failed
-                .error(format!("the input has {records}, and --skip {} leaves out more: nothing was put", args.skip)))
+            let (records, skip) = (count(records, "record"), args.skip);
+            Err(Code::Failed.error(format!("the input has {records}, fewer than --skip {skip}; nothing was loaded")))
         }
-        End::Interrupted => Err(Code::Interrupted.error(format!("interrupted: {is_in}"))),
+        End::Interrupted => Err(Code::Interrupted.error(format!("interrupted; {committed}"))),
         End::Failed(err) => {
             let code = Code::of(&err);
-            Err(code.error(format!("{}; {is_in}", crate::format_chain(&err))))
+            Err(code.error(format!("{}; {committed}", crate::format_chain(&err))))
         }
     }
 }

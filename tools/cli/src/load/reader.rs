@@ -1,4 +1,4 @@
-//! Reading keys and values from JSON lines, CSV or TSV.
+//! Reads keys and values from JSON lines, CSV or TSV, and sends them in batches.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -20,21 +20,21 @@ use crate::encoding::{Encoding, Encodings, JsonRow, MAX_RECORD_BYTES};
 use crate::exit::Code;
 use crate::interrupt::{Interrupt, InterruptibleReader};
 
-/// A portion ends when it has so many bytes.
+/// A batch is sent when its keys and values have this many bytes.
 const BATCH_BYTES: usize = 4 << 20;
-/// The CSV reader reads so much ahead.
+/// The buffer of the CSV reader.
 const CSV_READ_AHEAD: usize = 1 << 16;
 
-/// How a file is laid out.
+/// The format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
-    /// One JSON object a line
+    /// One JSON object per line
     Jsonl,
     /// Columns separated by commas, quoted where needed
     Csv,
-    /// Columns separated by tabs, never quoted; \t, \n, \r, \\ and \xHH stand for other bytes
+    /// Columns separated by tabs, with the escapes \t, \n, \r, \\ and \xHH, without quotes
     Tsv,
-    /// Columns separated by tabs, as they are
+    /// Columns separated by tabs, without escapes and quotes
     RawTsv,
 }
 
@@ -48,41 +48,42 @@ impl Format {
     }
 }
 
-/// What to read.
+/// The options of `load` for reading.
 pub struct ReadOptions {
     pub format: Option<Format>,
     pub key_field: Option<String>,
     pub header: bool,
     pub skip: u64,
+    /// The most rows of a batch.
     pub batch: usize,
     pub encodings: Encodings,
 }
 
 pub type Pair = (Vec<u8>, Vec<u8>);
 
-/// What comes next in the input.
+/// The next part of the input.
 pub enum Batch {
     Rows(Vec<Pair>),
     /// A record that cannot be used.
     BadRecord {
         line: u64,
-        err: String,
+        reason: String,
     },
-    /// The input cannot be read on.
+    /// The rest of the input cannot be read.
     Failed(anyhow::Error),
-    /// It has no more records than these, and more were to be left out.
+    /// The input has only this many records, fewer than the ones to skip.
     FewerThanSkip {
         records: u64,
     },
     End,
 }
 
-/// An input.
+/// A reader of records.
 pub struct RecordReader {
     stream: Box<dyn BufRead + Send>,
     format: Format,
     options: ReadOptions,
-    /// Its length in bytes, where it is known.
+    /// The length of the input in bytes, if it is known.
     pub length: Option<u64>,
     /// Bytes read so far.
     pub bytes_read: Arc<AtomicU64>,
@@ -98,27 +99,29 @@ impl<R: Read> Read for CountingReader<R> {
     }
 }
 
-/// Some programs begin UTF-8 with it; it is no part of the first key.
+/// Some programs write it at the start of a UTF-8 file; it is not part of the first key.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Behind the end of the input. The first ends the last record, if nothing else does, and the second is no part of any: a record that
-/// reaches behind both has a quote that was never closed.
+/// Appended to the input, to detect an unclosed quote. The first line end ends the last record, if
+/// nothing else does, and the second is in no record; so a record that reaches beyond both has an
+/// unclosed quote.
 const SENTINEL: &[u8] = b"\n\n";
 
-/// Reads up to a place that moves on with the records, so that none of them takes more memory than it may.
+/// A reader that fails beyond a limit, which moves with the records. So no record takes more memory
+/// than [`MAX_RECORD_BYTES`].
 struct LimitedReader<R> {
     stream: R,
     bytes_read: u64,
-    end: Rc<Cell<u64>>,
-    /// What of [`BEHIND`] is not given yet.
+    limit: Rc<Cell<u64>>,
+    /// The rest of [`SENTINEL`] that is not read yet.
     sentinel: &'static [u8],
-    /// How many bytes there were, with those behind; known when all are given.
+    /// The length of the input with the sentinel; set when all of it was read.
     total: Rc<Cell<Option<u64>>>,
 }
 
 impl<R: Read> Read for LimitedReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.bytes_read >= self.end.get() {
+        if self.bytes_read >= self.limit.get() {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
         let read = match self.stream.read(buffer)? {
@@ -134,11 +137,12 @@ impl<R: Read> Read for LimitedReader<R> {
 }
 
 impl RecordReader {
+    /// Opens the file, and detects its format.
     pub fn open(file: &Path, options: ReadOptions, interrupt: &Interrupt) -> Result<Self> {
-        let read = Arc::<AtomicU64>::default();
+        let bytes_read = Arc::<AtomicU64>::default();
         let cannot = || format!("cannot read {}", file.display());
         let (input, length): (Box<dyn Read + Send>, _) = if file.as_os_str() == "-" {
-            // What is redirected is a file as any other.
+            // The length is known if standard input is redirected from a file.
             let length = io::stdin().as_fd().try_clone_to_owned().and_then(|input| File::from(input).metadata());
             let length = length.ok().filter(Metadata::is_file).map(|found| found.len());
             (Box::new(InterruptibleReader::stdin(interrupt)), length)
@@ -152,8 +156,8 @@ impl RecordReader {
                 (Box::new(InterruptibleReader::open(open, interrupt)), None)
             }
         };
-        let mut stream = Box::new(BufReader::with_capacity(1 << 18, CountingReader(input, Arc::clone(&read))));
-        // Looked at before the store is opened, as far as there is anything.
+        let mut stream = Box::new(BufReader::with_capacity(1 << 18, CountingReader(input, Arc::clone(&bytes_read))));
+        // Before the store is opened, so that an unusable input does not create one.
         let beginning = stream.fill_buf();
         interrupt.check("nothing was loaded")?;
         let mut beginning = beginning.with_context(cannot)?;
@@ -161,52 +165,49 @@ impl RecordReader {
             stream.consume(BYTE_ORDER_MARK.len());
             beginning = stream.fill_buf().with_context(cannot)?;
         }
-        let layout = match options.format.or_else(|| format_by_extension(file)) {
-            Some(layout) => layout,
+        let format = match options.format.or_else(|| format_by_extension(file)) {
+            Some(format) => format,
             None => format_by_content(beginning),
         };
         if options.format.is_none() && is_array(beginning) {
-            return Err(format_error(
-                file,
-                Format::Jsonl,
-                "it is one JSON array",
-                ", and objects are to be one a line: jq -c '.[]'",
-            ));
+            let problem = "it is one JSON array, not one object per line; to convert it: jq -c '.[]'";
+            return Err(format_error(file, Format::Jsonl, problem));
         }
-        if options.key_field.is_some() && layout != Format::Jsonl && !beginning.is_empty() {
-            let what = "; where each line is a JSON object, say --format jsonl";
-            return Err(format_error(file, layout, "--key is for objects, and the key of columns is the first", what));
+        if options.key_field.is_some() && format != Format::Jsonl && !beginning.is_empty() {
+            let problem = "--key-field is for JSON objects, the key of columns is the first one; \
+                           if each line is a JSON object, use --format jsonl";
+            return Err(format_error(file, format, problem));
         }
-        if options.header && layout == Format::Jsonl {
-            return Err(format_error(file, layout, "--header is for columns, and fields have their names", ""));
+        if options.header && format == Format::Jsonl {
+            return Err(format_error(file, format, "--header is for columns, JSON objects have named fields"));
         }
-        Ok(Self { stream, format: layout, options, length, bytes_read: read })
+        Ok(Self { stream, format, options, length, bytes_read })
     }
 
-    /// Reads to the end, or as long as anybody listens.
+    /// Reads and sends the whole input, or until the receiver is dropped.
     pub fn send(self, to: &SyncSender<Batch>) {
-        let Self { stream, format: layout, options, .. } = self;
-        let mut sending = BatchSender { to, rows: Vec::new(), bytes: 0, skip: options.skip, batch: options.batch };
-        let read = match layout {
-            Format::Jsonl => json_lines(stream, &options, &mut sending),
-            Format::Csv => columns(stream, b',', layout, &options, &mut sending),
-            Format::Tsv | Format::RawTsv => columns(stream, b'\t', layout, &options, &mut sending),
+        let Self { stream, format, options, .. } = self;
+        let mut sender = BatchSender { to, rows: Vec::new(), bytes: 0, skip: options.skip, batch: options.batch };
+        let read = match format {
+            Format::Jsonl => json_lines(stream, &options, &mut sender),
+            Format::Csv => columns(stream, b',', format, &options, &mut sender),
+            Format::Tsv | Format::RawTsv => columns(stream, b'\t', format, &options, &mut sender),
         };
         let end = match read {
-            // Nobody listens any more.
+            // The receiver is dropped.
             Ok(false) => return,
-            Ok(true) if sending.skip > 0 => Batch::FewerThanSkip { records: options.skip - sending.skip },
+            Ok(true) if sender.skip > 0 => Batch::FewerThanSkip { records: options.skip - sender.skip },
             Ok(true) => Batch::End,
             Err(err) => Batch::Failed(err),
         };
-        if sending.flush() {
-            // As above.
+        if sender.flush() {
+            // It fails if the receiver is dropped.
             let _ = to.send(end);
         }
     }
 }
 
-/// Gathers records; each method answers whether anybody still listens.
+/// Gathers records into batches. Its methods return false if the receiver is dropped.
 struct BatchSender<'a> {
     to: &'a SyncSender<Batch>,
     rows: Vec<Pair>,
@@ -227,7 +228,7 @@ impl BatchSender<'_> {
                 self.rows.push((key, value));
                 self.rows.len() < self.batch && self.bytes < BATCH_BYTES || self.flush()
             }
-            Err(err) => self.flush() && self.to.send(Batch::BadRecord { line, err }).is_ok(),
+            Err(reason) => self.flush() && self.to.send(Batch::BadRecord { line, reason }).is_ok(),
         }
     }
 
@@ -238,13 +239,13 @@ impl BatchSender<'_> {
     }
 }
 
-/// What the store would refuse, and with it the whole transaction.
+/// Checks the limits of the store, so that a bad record does not fail a whole transaction.
 fn validated(pair: Pair) -> Result<Pair, String> {
-    let limit = |what, bytes: usize, most| {
-        if bytes <= most {
+    let limit = |name, bytes: usize, limit| {
+        if bytes <= limit {
             return Ok(());
         }
-        Err(format!("cannot be used: {what} of {bytes} bytes exceeds the limit of {most} bytes"))
+        Err(format!("cannot be used: {name} of {bytes} bytes exceeds the limit of {limit} bytes"))
     };
     if pair.0.is_empty() {
         return Err("cannot be used: a key must not be empty".into());
@@ -263,13 +264,14 @@ fn format_by_extension(file: &Path) -> Option<Format> {
     }
 }
 
-/// Of a JSON array of objects or arrays; a line of columns does not begin so.
+/// Whether the text is a JSON array of objects or arrays; columns do not begin like that.
 fn is_array(bytes: &[u8]) -> bool {
     let mut visible = bytes.iter().filter(|byte| !byte.is_ascii_whitespace());
     visible.next() == Some(&b'[') && matches!(visible.next(), Some(b'{' | b'['))
 }
 
-/// A key of columns may begin as an object does.
+/// The format of the first line that is not empty. A line that begins with a brace may be columns,
+/// too.
 fn format_by_content(bytes: &[u8]) -> Format {
     let mut lines = bytes.split_inclusive(|byte| *byte == b'\n');
     let first = lines.find(|line| !line.trim_ascii().is_empty()).unwrap_or_default();
@@ -281,27 +283,29 @@ fn format_by_content(bytes: &[u8]) -> Format {
     }
 }
 
-fn format_error(file: &Path, layout: Format, err: &str, remedy: &str) -> anyhow::Error {
+fn format_error(file: &Path, format: Format, problem: &str) -> anyhow::Error {
     let name = if file.as_os_str() == "-" { "standard input".into() } else { file.display().to_string() };
-    Code::Usage.error(format!("{name} is taken for {}: {err}{remedy}", layout.name()))
+    Code::Usage.error(format!("{name} is read as {}: {problem}", format.name()))
 }
 
+/// Reads JSON lines; false if the receiver is dropped.
 fn json_lines(
     mut stream: Box<dyn BufRead + Send>,
     options: &ReadOptions,
-    sending: &mut BatchSender<'_>,
+    sender: &mut BatchSender<'_>,
 ) -> Result<bool> {
     let mut text = Vec::new();
     for line in 1.. {
         text.clear();
-        let length = stream.by_ref().take(MAX_RECORD_BYTES).read_until(b'\n', &mut text).context("cannot read on")?;
+        let length =
+            stream.by_ref().take(MAX_RECORD_BYTES).read_until(b'\n', &mut text).context("cannot read the input")?;
         if length == 0 {
             break;
         }
         if length as u64 == MAX_RECORD_BYTES {
             anyhow::bail!("line {line} has more than {}", indicatif::HumanBytes(MAX_RECORD_BYTES));
         }
-        if !text.trim_ascii().is_empty() && !sending.record(line, from_json(&text, options)) {
+        if !text.trim_ascii().is_empty() && !sender.record(line, from_json(&text, options)) {
             return Ok(false);
         }
     }
@@ -309,11 +313,11 @@ fn json_lines(
 }
 
 fn from_json(text: &[u8], options: &ReadOptions) -> Result<Pair, String> {
-    let told = |err: anyhow::Error| format!("cannot be used: {err}");
+    let unusable = |err: anyhow::Error| format!("cannot be used: {err}");
     let Some(name) = &options.key_field else {
-        let fields: JsonRow<'_> = serde_json::from_slice(text).map_err(|err| not_a_row(text, &err))?;
-        let value = fields.value(options.encodings.values).ok_or_else(|| not_a_value(text))?;
-        return Ok((options.encodings.keys.read_json(fields.key).map_err(told)?, value.map_err(told)?));
+        let row: JsonRow<'_> = serde_json::from_slice(text).map_err(|err| not_a_row(text, &err))?;
+        let value = row.value(options.encodings.values).ok_or_else(|| not_a_value(text))?;
+        return Ok((options.encodings.keys.read_json(row.key).map_err(unusable)?, value.map_err(unusable)?));
     };
     let fields: BTreeMap<String, &RawValue> = serde_json::from_slice(text).map_err(|err| not_an_object(&err))?;
     let key = fields.get(name).filter(|key| key.get() != "null");
@@ -321,20 +325,20 @@ fn from_json(text: &[u8], options: &ReadOptions) -> Result<Pair, String> {
         let names: Vec<&str> = fields.keys().map(String::as_str).collect();
         format!("has no field {name:?}, only {}", names.join(", "))
     })?;
-    Ok((options.encodings.keys.read_json(key).map_err(told)?, text.trim_ascii().to_vec()))
+    Ok((options.encodings.keys.read_json(key).map_err(unusable)?, text.trim_ascii().to_vec()))
 }
 
-/// Why a line is no object.
+/// Why a line is not a JSON object.
 fn not_an_object(err: &serde_json::Error) -> String {
     if err.is_data() {
         return "is JSON, but not an object".into();
     }
-    let told = err.to_string();
-    // serde_json counts lines too, and here there is always one.
-    format!("is not JSON: {} (column {})", told.split(" at line ").next().unwrap_or_default(), err.column())
+    let message = err.to_string();
+    // serde_json's line number is always 1 here.
+    format!("is not JSON: {} (column {})", message.split(" at line ").next().unwrap_or_default(), err.column())
 }
 
-/// Why a line is no row.
+/// Why a line is not a row.
 fn not_a_row(text: &[u8], err: &serde_json::Error) -> String {
     match serde_json::from_slice::<BTreeMap<String, &RawValue>>(text) {
         Err(err) => not_an_object(&err),
@@ -346,64 +350,65 @@ fn not_a_row(text: &[u8], err: &serde_json::Error) -> String {
 fn not_a_value(text: &[u8]) -> String {
     let names = serde_json::from_slice::<BTreeMap<String, &RawValue>>(text).unwrap_or_default();
     if names.contains_key("key") && (names.contains_key("text") || names.contains_key("hex")) {
-        return "has a value as --value-encoding json writes them: say --value-encoding json".into();
+        return "has a value in the encoding JSON: use --value-encoding json".into();
     }
-    "is not {\"key\": …, \"value\": …}; --key says which field is the key of other objects".into()
+    "is not {\"key\": …, \"value\": …}; --key-field names the key of other objects".into()
 }
 
+/// Reads CSV or TSV; false if the receiver is dropped.
 fn columns(
     stream: Box<dyn BufRead + Send>,
-    comma: u8,
-    layout: Format,
+    delimiter: u8,
+    format: Format,
     options: &ReadOptions,
-    sending: &mut BatchSender<'_>,
+    sender: &mut BatchSender<'_>,
 ) -> Result<bool> {
-    let (all, end) = (Rc::default(), Rc::new(Cell::new(MAX_RECORD_BYTES + CSV_READ_AHEAD as u64)));
-    let quoted = layout == Format::Csv;
+    let (total, limit) = (Rc::default(), Rc::new(Cell::new(MAX_RECORD_BYTES + CSV_READ_AHEAD as u64)));
+    let quoted = format == Format::Csv;
     let stream =
-        LimitedReader { stream, bytes_read: 0, end: Rc::clone(&end), sentinel: SENTINEL, total: Rc::clone(&all) };
+        LimitedReader { stream, bytes_read: 0, limit: Rc::clone(&limit), sentinel: SENTINEL, total: Rc::clone(&total) };
     let mut reader = csv::ReaderBuilder::new()
         .has_headers(options.header)
-        .delimiter(comma)
+        .delimiter(delimiter)
         .quoting(quoted)
         .flexible(true)
         .buffer_capacity(CSV_READ_AHEAD)
         .from_reader(stream);
     let cannot = |line: u64, err: csv::Error| {
         if !is_too_long(&err) {
-            return anyhow::Error::new(err).context("cannot read on");
+            return anyhow::Error::new(err).context("cannot read the input");
         }
         let quote = if quoted { "; is a quote not closed?" } else { "" };
-        let most = indicatif::HumanBytes(MAX_RECORD_BYTES);
-        anyhow::anyhow!("the record that begins in line {line} has more than {most}{quote}")
+        let limit = indicatif::HumanBytes(MAX_RECORD_BYTES);
+        anyhow::anyhow!("the record that begins in line {line} has more than {limit}{quote}")
     };
-    let closed = |record: &csv::ByteRecord, position: &csv::Position| {
-        // An input of nothing has a header of nothing, and that ends with it.
-        if record.is_empty() || all.get() != Some(position.byte()) {
+    let check_quotes = |record: &csv::ByteRecord, position: &csv::Position| {
+        // An empty input has an empty header, which ends at the end of the sentinel, too.
+        if record.is_empty() || total.get() != Some(position.byte()) {
             return Ok(());
         }
-        // All that is behind the quote is in the last column.
+        // Everything after the unclosed quote is in the last column.
         let column = record.iter().next_back().unwrap_or_default();
         let lines = column.split(|byte| *byte == b'\n').skip(1).count() as u64;
         Err(anyhow::anyhow!("the quote that opens in line {} is never closed", position.line().saturating_sub(lines)))
     };
     if options.header {
         let names = reader.byte_headers().map_err(|err| cannot(1, err))?.clone();
-        closed(&names, reader.position())?;
+        check_quotes(&names, reader.position())?;
     }
     let mut record = csv::ByteRecord::new();
     loop {
-        let (line, began) = (reader.position().line(), reader.position().byte());
-        end.set(began.saturating_add(MAX_RECORD_BYTES + CSV_READ_AHEAD as u64));
+        let (line, start) = (reader.position().line(), reader.position().byte());
+        limit.set(start.saturating_add(MAX_RECORD_BYTES + CSV_READ_AHEAD as u64));
         if !reader.read_byte_record(&mut record).map_err(|err| cannot(line, err))? {
             return Ok(true);
         }
-        closed(&record, reader.position())?;
+        check_quotes(&record, reader.position())?;
         let pair = match (record.get(0), record.get(1), record.len()) {
-            (Some(key), Some(value), 2) => from_columns(key, value, layout, options.encodings),
+            (Some(key), Some(value), 2) => from_columns(key, value, format, options.encodings),
             (_, _, columns) => Err(format!("has {columns} columns, not a key and a value")),
         };
-        if !sending.record(line, pair) {
+        if !sender.record(line, pair) {
             return Ok(false);
         }
     }
@@ -413,17 +418,17 @@ fn is_too_long(err: &csv::Error) -> bool {
     matches!(err.kind(), csv::ErrorKind::Io(err) if err.kind() == io::ErrorKind::FileTooLarge)
 }
 
-fn from_columns(key: &[u8], value: &[u8], layout: Format, encodings: Encodings) -> Result<Pair, String> {
+fn from_columns(key: &[u8], value: &[u8], format: Format, encodings: Encodings) -> Result<Pair, String> {
     use std::os::unix::ffi::OsStrExt as _;
-    let read = |encoding: Encoding, bytes: &[u8]| {
-        let read = if layout == Format::Tsv {
+    let decode = |encoding: Encoding, bytes: &[u8]| {
+        let decoded = if format == Format::Tsv {
             encoding.read_column(bytes)
         } else {
             encoding.decode_arg(OsStr::from_bytes(bytes))
         };
-        read.map_err(|err| format!("cannot be used: {err}"))
+        decoded.map_err(|err| format!("cannot be used: {err}"))
     };
-    Ok((read(encodings.keys, key)?, read(encodings.values, value)?))
+    Ok((decode(encodings.keys, key)?, decode(encodings.values, value)?))
 }
 
 #[cfg(test)]

@@ -1,13 +1,18 @@
-//! Waiting for a lock that another process may hold.
+//! Acquires a lock that another process may hold.
 //!
-//! A store that is kept open while waiting keeps the holder from renewing its lease and from releasing it, and the command that runs
-//! under it from its rows. So a process that waits has the store closed nearly all the time. It tries once. Where the lock
-//! is held it sees how much of the lease is left, closes the store, and sleeps until that is over, or something has changed. Only a process that
-//! has opened the store for writing changes anything, and then the log has a new segment: the names in its directory can be read without
-//! opening anything. Only then does it look again, read-only, beside others that do the same; and only where the lock is free does
-//! it open the store for writing and try again.
+//! A waiting process must not keep the store open: the holder could not renew or release its lease,
+//! and the command that runs under it could not use the store. So it polls:
 //!
-//! Processes that wait so are in no queue: the first that tries after the end has the lock.
+//! 1. It opens the store and tries to acquire the lock. If the lock is held, it reads how much of
+//!    the lease is left, and closes the store.
+//! 2. It sleeps until the lease expires or the store has changed. A change needs an opening for
+//!    writing, and each of these creates a WAL segment; so it watches the names of the segments,
+//!    without opening the store.
+//! 3. It opens the store read-only, which several waiters can do at the same time. If the lock is
+//!    free, it continues with step 1, else with step 2.
+//!
+//! Waiting processes are in no queue: the first that tries after the end of the lease acquires the
+//! lock.
 
 use std::ffi::OsString;
 use std::fs;
@@ -23,34 +28,35 @@ use crate::duration;
 use crate::exit::Code;
 use crate::open::{self, StoreDir, StoreOrBusy};
 
-/// Between two looks at the names of the log, and two tries to open a store that is open elsewhere.
+/// The time between two checks of the segments, and between two attempts to open a busy store.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// So long nothing more has changed before the store is opened: the process that has just closed it may be about to open it again.
+/// After a change the segments must stay the same for this time before the store is opened, because
+/// the process that has just closed the store may open it again soon.
 const DEBOUNCE: Duration = Duration::from_millis(100);
-/// Whatever the names say: some file systems show changes late.
+/// The store is read after this time in any case: some file systems show changes late.
 const POLL_MAX: Duration = Duration::from_secs(10);
 
-/// A lock that is to be taken.
+/// The lock to acquire, and how.
 pub struct AcquireRequest<'a> {
     pub dir: &'a StoreDir,
     pub name: &'a str,
     pub shared: bool,
     pub wait: Duration,
     pub ttl: Duration,
-    /// What this process is called.
+    /// The name of this process, for others that find the lock held.
     pub application_name: &'static str,
     pub reason: Option<String>,
 }
 
-/// A lock that was taken. The store is open, for a moment.
+/// An acquired lock. The store is open, and the caller closes it soon.
 pub struct Acquired {
     pub store: Store,
     pub guard: LockGuard,
-    /// The time of the lease began after this, before its row was written.
+    /// A time before the grant: the lease does not expire before this plus its ttl.
     pub requested_at: Instant,
 }
 
-/// What a try or a look has come to.
+/// The result of a check, or of an attempt to acquire the lock.
 enum Attempt {
     Granted(Acquired),
     Free,
@@ -58,49 +64,51 @@ enum Attempt {
     Busy,
 }
 
-/// A lock in other hands.
+/// A lock that others hold.
 struct HeldByOthers {
     message: String,
-    /// When all leases that are in the way are over, unless they are renewed or released before.
+    /// When the last of the blocking leases expires, unless they are renewed or released before.
     until: Instant,
 }
 
 impl AcquireRequest<'_> {
-    /// Takes it, within the time.
+    /// Acquires the lock, or fails after the timeout `wait` or on a signal.
     pub fn acquire(&self, signals: &Signals) -> Result<Acquired> {
-        let end = Instant::now().checked_add(self.wait);
-        let mut names = log_files(&self.dir.path);
-        let mut found = self.try_once()?;
+        let deadline = Instant::now().checked_add(self.wait);
+        let mut segments = segment_names(&self.dir.path);
+        let mut attempt = self.try_once()?;
         let mut last_held = None;
         loop {
             signals.check()?;
-            let is_over = end.is_some_and(|end| Instant::now() >= end);
-            match found {
-                Attempt::Granted(taken) => return Ok(taken),
-                Attempt::Held(held) if is_over => return Err(self.timeout_error(&held.message)),
-                Attempt::Busy if is_over => {
-                    // Others that wait open the store for moments. That is not what this has waited for.
+            let is_timed_out = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            match attempt {
+                Attempt::Granted(acquired) => return Ok(acquired),
+                Attempt::Held(held) if is_timed_out => return Err(self.timeout_error(&held.message)),
+                Attempt::Busy if is_timed_out => {
+                    // Another waiter may have the store open for a short time. If the lock is still
+                    // held, that is the error.
                     let held = last_held.filter(|held: &HeldByOthers| held.until > Instant::now());
                     return Err(
                         held.map_or_else(|| self.dir.busy_error(self.wait), |held| self.timeout_error(&held.message))
                     );
                 }
-                Attempt::Free | Attempt::Busy => signals.sleep(time_left(end, POLL_INTERVAL.mul_f64(jitter())))?,
+                Attempt::Free | Attempt::Busy => signals.sleep(limit(deadline, POLL_INTERVAL.mul_f64(jitter())))?,
                 Attempt::Held(held) => {
                     let left = held.until.saturating_duration_since(Instant::now()).min(POLL_MAX);
-                    wait_for_change(&self.dir.path, names, time_left(end, left), signals)?;
+                    wait_for_change(&self.dir.path, segments, limit(deadline, left), signals)?;
                     last_held = Some(held);
                 }
             }
-            // Before the look: what changes during it is seen by the next.
-            names = log_files(&self.dir.path);
-            found = match self.check_free()? {
+            // Read before the check, so that a change during the check is noticed.
+            segments = segment_names(&self.dir.path);
+            attempt = match self.check_free()? {
                 Attempt::Free => self.try_once()?,
-                found => found,
+                other => other,
             };
         }
     }
 
+    /// Opens the store for writing and tries to acquire the lock, without waiting.
     fn try_once(&self) -> Result<Attempt> {
         let store = match self.dir.try_open(Store::builder().application_name(self.application_name))? {
             StoreOrBusy::Store(store) => store,
@@ -108,11 +116,9 @@ impl AcquireRequest<'_> {
         };
         let options = if self.shared { LockOptions::shared() } else { LockOptions::exclusive() };
         let options = self.reason.iter().fold(options, LockOptions::reason);
-        let since = Instant::now();
+        let requested_at = Instant::now();
         match store.lock_with(self.name, options.wait(LockWaitPolicy::NoWait).lease(self.ttl).once()) {
-            Ok(guard) => {
-                Ok(Attempt::Granted(Acquired { store: open::warn_data_loss(store), guard, requested_at: since }))
-            }
+            Ok(guard) => Ok(Attempt::Granted(Acquired { store: open::warn_data_loss(store), guard, requested_at })),
             Err(err) => match err.kind() {
                 ErrorKind::LockNotAvailable(held) => {
                     let held = HeldByOthers::by(self.name, &held.holders);
@@ -124,7 +130,7 @@ impl AcquireRequest<'_> {
         }
     }
 
-    /// Looks whether it is free. Nothing in the directory is changed.
+    /// Checks whether the lock is free, in a read-only store.
     fn check_free(&self) -> Result<Attempt> {
         let store = match self.dir.try_open_read_only()? {
             StoreOrBusy::Store(store) => store,
@@ -147,36 +153,38 @@ impl HeldByOthers {
     }
 }
 
-/// So long, but not beyond the end.
-fn time_left(end: Option<Instant>, time: Duration) -> Duration {
-    end.map_or(time, |end| end.saturating_duration_since(Instant::now()).min(time))
+/// The time, but not beyond the deadline.
+fn limit(deadline: Option<Instant>, time: Duration) -> Duration {
+    deadline.map_or(time, |deadline| deadline.saturating_duration_since(Instant::now()).min(time))
 }
 
-/// Has processes that began to wait at the same time not look at the same time.
+/// A random factor for pauses, so that processes that started to wait together do not poll
+/// together.
 pub fn jitter() -> f64 {
     rand::random_range(0.5..1.5)
 }
 
-/// Waits until other names are in the directory, and stay; so long at most.
+/// Waits until the segments have changed and stay the same for [`DEBOUNCE`], or for `at_most`.
 fn wait_for_change(dir: &Path, before: Vec<OsString>, at_most: Duration, signals: &Signals) -> Result<()> {
-    let (began, mut seen, mut changed) = (Instant::now(), before, None);
+    let (started, mut last, mut changed_at) = (Instant::now(), before, None);
     loop {
-        let left = at_most.saturating_sub(began.elapsed());
+        let left = at_most.saturating_sub(started.elapsed());
         if left.is_zero() {
             return Ok(());
         }
         signals.sleep(POLL_INTERVAL.min(left))?;
-        let now = log_files(dir);
-        if now != seen {
-            (seen, changed) = (now, Some(Instant::now()));
-        } else if changed.is_some_and(|at| at.elapsed() >= DEBOUNCE.mul_f64(jitter())) {
+        let now = segment_names(dir);
+        if now != last {
+            (last, changed_at) = (now, Some(Instant::now()));
+        } else if changed_at.is_some_and(|at| at.elapsed() >= DEBOUNCE.mul_f64(jitter())) {
             return Ok(());
         }
     }
 }
 
-/// The names of the store's log; none where they cannot be read, for which opening the store then returns the error.
-fn log_files(dir: &Path) -> Vec<OsString> {
+/// The names of the WAL segments. Empty if they cannot be read; then opening the store returns the
+/// error.
+fn segment_names(dir: &Path) -> Vec<OsString> {
     let entries = fs::read_dir(dir.join("log")).into_iter().flatten();
     let mut names: Vec<OsString> = entries.flatten().map(|entry| entry.file_name()).collect();
     names.sort_unstable();

@@ -1,4 +1,4 @@
-//! A lease that was taken: renewing it and releasing it, each by opening the store for a moment.
+//! Renews and releases a lease; the store is open only during each of these calls.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -12,11 +12,11 @@ use super::{acquire, render};
 use crate::exit::Code;
 use crate::open::{self, StoreDir, StoreOrBusy};
 
-/// Between two tries to open a store that is open elsewhere; a short lease leaves less.
+/// The time between two attempts to open a store that is open elsewhere; shorter for a short lease.
 const RETRY_MIN: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_millis(500);
 
-/// See the [module](self).
+/// An acquired lease.
 #[derive(Clone)]
 pub struct Lease<'a> {
     pub dir: &'a StoreDir,
@@ -25,28 +25,29 @@ pub struct Lease<'a> {
     pub ttl: Duration,
 }
 
-/// What releasing has come to.
+/// The result of a release.
 pub enum Released {
     Done,
-    /// No grant of the lock has this token. Those that there are:
+    /// No grant of the lock has this token; the current grants.
     NotHeld(Vec<LockEntry>),
-    /// The store was open elsewhere all the time.
+    /// The store was open elsewhere until the timeout.
     Busy,
 }
 
-/// What renewing has come to.
+/// The result of a renewal.
 enum Renewed {
     Done,
-    /// The store is open elsewhere, which says nothing of the lease.
+    /// The store is open elsewhere, so the state of the lease is unknown.
     Busy,
-    /// It is over, or another's.
+    /// The lease has expired, or was released; a message.
     Lost(String),
 }
 
 impl Lease<'_> {
-    /// Releases it, durably, if the store can be opened within the time, and before a signal comes where there are some to be heeded.
+    /// Releases the lease durably. Waits at most this long for a store that is open elsewhere, and
+    /// until a signal arrives if `signals` are given.
     pub fn release(&self, signals: Option<&Signals>, wait: Duration) -> Result<Released> {
-        let end = Instant::now().checked_add(wait);
+        let deadline = Instant::now().checked_add(wait);
         loop {
             match self.dir.try_open(Store::builder())? {
                 StoreOrBusy::Store(store) => {
@@ -60,7 +61,7 @@ impl Lease<'_> {
                 }
                 StoreOrBusy::Busy => {}
             }
-            let left = end.map_or(RETRY_MAX, |end| end.saturating_duration_since(Instant::now()));
+            let left = deadline.map_or(RETRY_MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_zero() {
                 return Ok(Released::Busy);
             }
@@ -74,8 +75,8 @@ impl Lease<'_> {
         }
     }
 
-    /// Renews a lease that lasts at least until `ends`.
-    fn renew(&self, ends: Instant) -> Result<Renewed> {
+    /// Renews the lease, which does not expire before `expires_at`.
+    fn renew(&self, expires_at: Instant) -> Result<Renewed> {
         let store = match self.dir.try_open(Store::builder())? {
             StoreOrBusy::Store(store) => store,
             StoreOrBusy::Busy => return Ok(Renewed::Busy),
@@ -83,14 +84,15 @@ impl Lease<'_> {
         let renewed = match store.attach_lock(self.name, self.token) {
             Ok(guard) => {
                 let renewed = guard.renew(self.ttl);
-                // In any case: a guard that is dropped releases the lock. One that is lost is not kept, and that was reported already.
+                // Dropping the guard would release the lock. It fails if the lock is lost, as the
+                // renewal did.
                 let _ = guard.detach();
                 renewed
             }
             Err(err) => Err(err),
         };
         let lost = match &renewed {
-            Err(err) if is_loss(err) => Some(self.loss_message(&store, err, ends)),
+            Err(err) if is_loss(err) => Some(self.loss_message(&store, err, expires_at)),
             _ => None,
         };
         store.close()?;
@@ -100,11 +102,11 @@ impl Lease<'_> {
         }
     }
 
-    fn loss_message(&self, store: &Store, err: &Error, ends: Instant) -> String {
-        // Of a lease that is over the store answers as of one that never was.
-        let message = if Instant::now() >= ends {
+    fn loss_message(&self, store: &Store, err: &Error, expires_at: Instant) -> String {
+        // For an expired lease the store's error is the same as for an unknown token.
+        let message = if Instant::now() >= expires_at {
             let Self { name, token, .. } = self;
-            format!("lock {name:?} with token {token} is lost: its time was over before it could be renewed")
+            format!("lock {name:?} with token {token} is lost: it expired before it could be renewed")
         } else {
             err.to_string()
         };
@@ -115,71 +117,77 @@ impl Lease<'_> {
     }
 }
 
-/// A store that fails takes its guards with it, but not their leases.
+/// Whether the lease is lost. A store that fails ends its guards, but not their leases.
 fn is_loss(err: &Error) -> bool {
     matches!(err.kind(), ErrorKind::LockLost(lost) if lost.reason != LockLostReason::Closed)
 }
 
 /// The thread that renews a lease while a command runs.
 pub struct LeaseRenewer {
-    /// Dropped, it ends the thread.
+    /// Dropping it ends the thread.
     running: Sender<()>,
     thread: JoinHandle<Instant>,
 }
 
-/// A lease of its own, for a thread.
+/// A [`Lease`] for a thread.
 struct OwnedLease {
     dir: StoreDir,
     name: String,
     token: Timestamp,
-    time: Duration,
+    ttl: Duration,
 }
 
 impl LeaseRenewer {
-    /// The lease was granted after this moment.
-    pub fn start(lease: &Lease<'_>, granted: Instant, events: Sender<Event>) -> Self {
+    /// Starts the thread. The lease was granted after `requested_at`, so it does not expire before
+    /// `requested_at` plus its ttl.
+    pub fn start(lease: &Lease<'_>, requested_at: Instant, events: Sender<Event>) -> Self {
         let (running, stop) = channel();
         let dir = StoreDir { path: lease.dir.path.clone() };
-        let kept = OwnedLease { dir, name: lease.name.into(), token: lease.token, time: lease.ttl };
+        let owned = OwnedLease { dir, name: lease.name.into(), token: lease.token, ttl: lease.ttl };
         let thread = std::thread::spawn(move || {
-            let lease = Lease { dir: &kept.dir, name: &kept.name, token: kept.token, ttl: kept.time };
-            renew_until_stopped(&lease, granted, &stop, &events)
+            let lease = Lease { dir: &owned.dir, name: &owned.name, token: owned.token, ttl: owned.ttl };
+            renew_until_stopped(&lease, requested_at, &stop, &events)
         });
         Self { running, thread }
     }
 
-    /// Ends it; the answer is until when the lease lasts at least, as it was last renewed.
+    /// Ends the thread, and returns a time before which the lease does not expire.
     pub fn stop(self) -> Instant {
         drop(self.running);
-        self.thread.join().unwrap_or_else(|err| std::panic::resume_unwind(err))
+        self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 }
 
-/// Renews the lease each time that half of it is over, until `stop` says so or the lease is lost. As long as the store is open elsewhere, or
-/// renewing fails, it is tried again, also when its time is over: it is not known then whether it is lost.
-fn renew_until_stopped(lease: &Lease<'_>, granted: Instant, stop: &Receiver<()>, events: &Sender<Event>) -> Instant {
-    let (mut ends, mut due) = (granted + lease.ttl, granted + lease.ttl / 2);
+/// Renews the lease after half of its ttl each time, until it is stopped or the lease is lost. A
+/// renewal is retried while the store is open elsewhere or the renewal fails, even after the ttl:
+/// until the store was read it is unknown whether the lease is lost.
+fn renew_until_stopped(
+    lease: &Lease<'_>,
+    requested_at: Instant,
+    stop: &Receiver<()>,
+    events: &Sender<Event>,
+) -> Instant {
+    let (mut expires_at, mut due) = (requested_at + lease.ttl, requested_at + lease.ttl / 2);
     let mut warned = false;
     loop {
         let pause = due.saturating_duration_since(Instant::now());
         if stop.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
-            return ends;
+            return expires_at;
         }
-        let began = Instant::now();
-        let again = (lease.ttl / 20).clamp(RETRY_MIN, RETRY_MAX).mul_f64(acquire::jitter());
-        due = began + again;
-        match lease.renew(ends) {
-            Ok(Renewed::Done) => (ends, due) = (began + lease.ttl, began + lease.ttl / 2),
+        let started = Instant::now();
+        due = started + (lease.ttl / 20).clamp(RETRY_MIN, RETRY_MAX).mul_f64(acquire::jitter());
+        match lease.renew(expires_at) {
+            Ok(Renewed::Done) => (expires_at, due) = (started + lease.ttl, started + lease.ttl / 2),
             Ok(Renewed::Busy) => {}
-            Ok(Renewed::Lost(err)) => {
-                // The receiver is gone when the command has ended meanwhile.
-                let _ = events.send(Event::Lost(err));
-                return ends;
+            Ok(Renewed::Lost(message)) => {
+                // The receiver is dropped if the command has ended meanwhile.
+                let _ = events.send(Event::Lost(message));
+                return expires_at;
             }
             Err(err) if !warned => {
                 warned = true;
                 let dir = open::shell_quoted(&lease.dir.path);
-                eprintln!("warning: lock {:?} in {dir} cannot be renewed, which is tried again: {err:#}", lease.name);
+                eprintln!("warning: lock {:?} in {dir} cannot be renewed yet, retrying: {err:#}", lease.name);
             }
             Err(_) => {}
         }

@@ -1,8 +1,9 @@
-//! `percolite lock`: locks by name that outlive the process that took them.
+//! `percolite lock`: named locks that outlive the process that acquired them.
 //!
-//! A store is open in one process at a time, so none of these commands keeps it open: a lock of theirs is a lease, which is a row in
-//! the store. [`waiting`] takes one, [`lease`] releases and renews it, [`command`] runs a command under it while [`signals`] come, and
-//! [`shown`] shows locks to `locks`, `stats` and `top`.
+//! Only one process can have a store open, so these commands do not keep it open. Their locks are
+//! leases, which are rows in the store. [`acquire`] acquires a lease, [`lease`] renews and releases
+//! it, [`run`] runs a command under it and forwards [`signals`], and [`render`] prints locks for
+//! `locks`, `stats` and `top`.
 
 mod acquire;
 mod lease;
@@ -30,22 +31,20 @@ use crate::{duration, locks};
 #[command(after_help = "\
 Examples:
   percolite lock run shop migration -- ./migrate.sh
-                                     runs it, unless another has the lock for longer than 30 seconds
+                                     runs the command; waits up to 30 seconds for the lock
   percolite lock acquire shop nightly --ttl 1h
                                      holds the lock for an hour, and prints its token
   percolite lock release shop nightly 1763726400123.7
-                                     before the hour is over
+                                     releases it earlier
   percolite locks shop --tree        the holders of each lock
 
-A lock excludes other holders of the same name, in any process: with these commands, or in a program with Store::lock. It has \
-nothing to do with keyspaces and rows. It is held by a lease, so it is free when its time is over, whatever becomes of the holder. \
-What must not happen without the lock compares tokens: later ones are greater.
+A named lock excludes other holders of the same name in all processes, those of Store::lock included. It has nothing \
+to do with keyspaces and rows. It is a lease: it expires after --ttl, even if its holder was killed. The token is a \
+fencing token: a later holder has a greater one.
 
-Commands that wait are in no queue and have no order. Each watches the directory, looks into the store when that has changed, when the lease is over \
-and every ten seconds, and the first that looks after the end has the lock. `percolite locks` does not show them.
-
-None of these commands keeps the store open. Where another process has it open they wait for that, and say so with exit code 4 when \
---wait is over; exit code 8 says that the lock is held.")]
+Commands that wait are in no queue, so their order is undefined. They do not keep the store open: each polls until \
+the lease expires or the store changes. If another process has the store open all the time, the exit code is 4; if the \
+lock is held, it is 8.")]
 pub struct Args {
     #[command(subcommand)]
     command: Command,
@@ -53,30 +52,31 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Hold a lock for some time, and print its token
+    /// Acquire a lock for some time, and print its token
     Acquire(AcquireArgs),
-    /// Release a lock before its time is over
+    /// Release a lock before it expires
     Release(ReleaseArgs),
     /// Run a command while holding a lock
     Run(RunArgs),
 }
 
-/// Which lock, and how it is asked for.
+/// The lock, and how to acquire it.
 #[derive(clap::Args)]
 struct RequestArgs {
     #[command(flatten)]
     store: StoreDir,
-    /// The lock's name
-    #[arg(value_name = "NAME", value_parser = name)]
+    /// The name of the lock
+    #[arg(value_name = "NAME", value_parser = parse_name)]
     name: String,
-    /// Beside others that say --shared, too
+    /// Acquire a shared lock: excludes only exclusive locks
     #[arg(long)]
     shared: bool,
-    /// How long to wait for it, and for a store that another process has open
-    #[arg(long, value_name = "TIME", value_parser = duration::time, default_value = "30s", allow_hyphen_values = true)]
+    /// How long to wait for the lock, and for a store that another process has open
+    #[arg(long, value_name = "TIME", default_value = "30s", allow_hyphen_values = true)]
+    #[arg(value_parser = duration::parse_duration)]
     wait: Duration,
-    /// What it is for, shown where the lock is found held
-    #[arg(long, value_name = "TEXT", value_parser = err)]
+    /// The reason, printed wherever the holder is
+    #[arg(long, value_name = "TEXT", value_parser = parse_reason)]
     reason: Option<String>,
 }
 
@@ -87,37 +87,38 @@ Examples:
   token=$(percolite lock acquire shop nightly --ttl 1h --wait 10m --reason 'nightly report') || exit
   percolite lock acquire shop catalogue --ttl 5m --shared
 
-Commands that wait are in no queue: which of them has the lock next is left open (see `percolite lock --help`).
+The output is the token alone. The lock is not renewed: it expires after --ttl, or `percolite lock release` releases \
+it by the token.
 
-The token is all that is printed. Nothing renews the lock: it is free when its time is over, or when \
-`percolite lock release` was called with the token.")]
+Commands that wait are in no queue: see `percolite lock --help`.")]
 struct AcquireArgs {
     #[command(flatten)]
     request: RequestArgs,
-    /// How long to hold it
-    #[arg(long = "for", value_name = "TIME", value_parser = lease_time, allow_hyphen_values = true)]
-    time: Duration,
+    /// How long to hold the lock
+    #[arg(long, value_name = "TIME", value_parser = parse_ttl, allow_hyphen_values = true)]
+    ttl: Duration,
 }
 
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   percolite lock release shop nightly 1763726400123.7
-  percolite locks shop               shows the tokens of the locks that are held
+  percolite locks shop               prints the tokens of held locks
 
-With a token that no grant of the lock has, the exit code is 3 and nothing changes. \
-The store does not tell whether the grant was released, its time was over, or there never was one.")]
+If no grant of the lock has this token, the exit code is 3 and nothing changes: the grant was released, has expired, \
+or never existed.")]
 struct ReleaseArgs {
     #[command(flatten)]
     store: StoreDir,
-    /// The lock's name
-    #[arg(value_name = "NAME", value_parser = name)]
+    /// The name of the lock
+    #[arg(value_name = "NAME", value_parser = parse_name)]
     name: String,
-    /// What `lock acquire` has printed
-    #[arg(value_name = "TOKEN", value_parser = locks::timestamp)]
+    /// The token that `lock acquire` has printed
+    #[arg(value_name = "TOKEN", value_parser = locks::parse_timestamp)]
     token: Timestamp,
     /// How long to wait for a store that another process has open
-    #[arg(long, value_name = "TIME", value_parser = duration::time, default_value = "30s", allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME", default_value = "30s", allow_hyphen_values = true)]
+    #[arg(value_parser = duration::parse_duration)]
     wait: Duration,
 }
 
@@ -128,34 +129,33 @@ Examples:
   percolite lock run shop migration --wait 0s -- ./migrate.sh || echo 'it runs elsewhere'
   percolite lock run shop report --ttl 5m --shared -- sh -c 'make report > report.txt'
 
-In COMMAND, where the store may be busy:
+In COMMAND, retry while the store is busy:
   until percolite put shop fruit kiwi green; do
       code=$?; [ $code = 4 ] || exit $code; sleep 0.1
   done
 
-COMMAND runs while the lock is held, with the token in PERCOLITE_LOCK_TOKEN. The lock is renewed when half of its time is over, and \
-released when COMMAND has ended; the exit code is COMMAND's, or 128 and the number of the signal that ended it. Signals that ask for an \
-end (INT, TERM, HUP) are passed on to COMMAND; before it runs they end the wait, and the exit code is 130. A second one before it runs \
-ends this program at once, and the lock may stay until its time is over.
+COMMAND runs while the lock is held, with the token in PERCOLITE_LOCK_TOKEN. The lock is renewed after half of --ttl, \
+and released when COMMAND ends. The exit code is that of COMMAND, or 128 and the number of the signal that ended it. \
+INT, TERM and HUP are forwarded to COMMAND; before it runs they end the wait, and the exit code is 130.
 
-Commands that wait are in no queue: which of them has the lock next is left open (see `percolite lock --help`).
+The store is closed while COMMAND runs, so COMMAND may open it. It is busy for short times: when `lock run` renews the \
+lock, and when waiting commands poll. A longer --ttl makes renewals rare. If COMMAND keeps the store open, the renewal \
+is retried until it succeeds, and COMMAND continues to run even when --ttl is over. A program that keeps the store open \
+for longer than --ttl renews the lock itself: Store::attach_lock with the token, and LockGuard::detach at its end.
 
-The store is closed while COMMAND runs, so COMMAND may open it. It is busy for moments: at half of the lock's time, when `lock run` renews it, and when \
-other processes look. An opening that meets such a moment fails with exit code 4, so a script repeats it, as above, and a longer --for makes renewals rare.
+If the lock is found to be lost (another process holds it, or it expired before a renewal), COMMAND gets TERM, and KILL \
+ten seconds later, and the exit code is 8. If COMMAND ended before the loss was found, its exit code stays and a \
+warning is printed. COMMAND keeps running if `lock run` itself is killed: use the token, or Txn::fence, where work \
+without the lock would do harm.
 
-Where COMMAND or another process has the store open when the lock is to be renewed, renewing is tried again until it works, and COMMAND is left alone however long that takes. A program that keeps the store open for \
-longer than the lock's time goes on with the lock by its token: Store::resume_lock renews it, LockGuard::into_token keeps it for `lock run`.
-
-COMMAND is ended (TERM, and KILL ten seconds later; exit code 8) only when the lock is seen to be lost: another holds it, or the store could be opened and \
-its time was over. It is not run at all (exit code 8) when the time was over before it could begin. Where COMMAND ended before a loss was seen its exit code stays, and a warning \
-says what may have happened. Nothing ends COMMAND when `lock run` itself is killed; so what must not happen without the lock goes by the token, or by Txn::fence.")]
+Commands that wait are in no queue: see `percolite lock --help`.")]
 struct RunArgs {
     #[command(flatten)]
     request: RequestArgs,
-    /// How long it outlives this process, at most
-    #[arg(long = "for", value_name = "TIME", value_parser = lease_time, default_value = "60s", allow_hyphen_values = true)]
-    time: Duration,
-    /// What to run, and its arguments
+    /// The time after which the lock expires, unless it is renewed
+    #[arg(long, value_name = "TIME", value_parser = parse_ttl, default_value = "60s", allow_hyphen_values = true)]
+    ttl: Duration,
+    /// The command to run, and its arguments
     #[arg(value_name = "COMMAND", last = true, required = true)]
     command: Vec<OsString>,
 }
@@ -171,20 +171,20 @@ impl Args {
 }
 
 impl RequestArgs {
-    fn acquire_request(&self, time: Duration, by: &'static str, err: Option<String>) -> AcquireRequest<'_> {
+    fn acquire_request(&self, ttl: Duration, command: &'static str, reason: Option<String>) -> AcquireRequest<'_> {
         AcquireRequest {
             dir: &self.store,
             name: &self.name,
             shared: self.shared,
             wait: self.wait,
-            ttl: time,
-            application_name: by,
-            reason: err,
+            ttl,
+            application_name: command,
+            reason,
         }
     }
 }
 
-/// The answer is the exit code, if all went well.
+/// Runs the command and returns the exit code, which may be that of the command of `lock run`.
 pub fn run(args: &Args) -> Result<u8> {
     match &args.command {
         Command::Acquire(args) => acquire(args).map(|()| 0),
@@ -197,25 +197,24 @@ fn acquire(args: &AcquireArgs) -> Result<()> {
     let signals = Signals::watch()?;
     let Acquired { store, guard, .. } = args
         .request
-        .acquire_request(args.time, "percolite lock acquire", args.request.reason.clone())
+        .acquire_request(args.ttl, "percolite lock acquire", args.request.reason.clone())
         .acquire(&signals)?;
-    // A lock whose token was not printed could only wait for its end.
-    let said = signals.check().and_then(|()| print_line(guard.token()));
-    if said.is_ok() {
+    // A lock whose token was not printed could not be released before it expires.
+    let printed = signals.check().and_then(|()| print_line(guard.token()));
+    if printed.is_ok() {
         detach(guard)?;
     } else {
         guard.release()?;
     }
     store.close()?;
-    said
+    printed
 }
 
-/// Keeps the lock beyond the guard.
+/// Keeps the lease when the guard is dropped.
 fn detach(guard: LockGuard) -> Result<Timestamp> {
-    guard.detach().map_err(|lost| {
-        let what = format!("the lock with the token {} was lost as soon as it was taken", lost.token());
-        Code::LockHeld.error(what)
-    })
+    guard
+        .detach()
+        .map_err(|lost| Code::LockHeld.error(format!("the lock with the token {} expired immediately", lost.token())))
 }
 
 fn release(args: &ReleaseArgs) -> Result<()> {
@@ -227,24 +226,24 @@ fn release(args: &ReleaseArgs) -> Result<()> {
         Released::NotHeld(others) => {
             let dir = open::shell_quoted(&args.store.path);
             let held = if others.is_empty() { "not held".into() } else { render::holders(&others) };
-            let what = format!(
-                "no grant of lock {:?} has the token {}; the lock is {held}; percolite locks {dir} shows what is held",
+            Err(Code::NotFound.error(format!(
+                "no grant of lock {:?} has the token {}; the lock is {held}; percolite locks {dir} shows the holders",
                 args.name, args.token
-            );
-            Err(Code::NotFound.error(what))
+            )))
         }
     }
 }
 
 fn parse_ttl(text: &str) -> Result<Duration, String> {
-    let time = duration::parse_duration(text).ok().filter(|time| bounds::LOCK_LEASE.check(time.as_nanos()).is_ok());
-    time.ok_or_else(|| format!("it must be {}, for example 1h 30m", bounds::LOCK_LEASE))
+    let ttl = duration::parse_duration(text).ok().filter(|ttl| bounds::LOCK_LEASE.check(ttl.as_nanos()).is_ok());
+    ttl.ok_or_else(|| format!("it must be {}, for example 1h 30m", bounds::LOCK_LEASE))
 }
 
-/// What the library refuses, refused as what makes no sense on a command line, before a store is opened.
+/// Checks the limits of the library, so that an invalid name is a usage error before a store is
+/// opened.
 fn parse_name(text: &str) -> Result<String, String> {
     if text.is_empty() || text.len() > MAX_KEYSPACE_NAME_BYTES || text.chars().any(char::is_control) {
-        return Err(format!("a lock's name has 1 to {MAX_KEYSPACE_NAME_BYTES} bytes and no control characters"));
+        return Err(format!("the name of a lock has 1 to {MAX_KEYSPACE_NAME_BYTES} bytes and no control characters"));
     }
     Ok(text.to_owned())
 }

@@ -1,4 +1,5 @@
-//! How locks by name are shown: holders and waiters, as a table, as a tree, as lines and as JSON.
+//! Renders named locks, their holders and waiters: as tables, as a tree, as plain lines and as
+//! JSON.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, SystemTime};
@@ -13,19 +14,19 @@ use crate::table;
 
 const WIDTH: usize = 40;
 
-/// Its holders, in a line.
+/// The holders of a lock, in a line.
 pub fn holders(entries: &[LockEntry]) -> String {
-    let message: Vec<String> = entries.iter().map(holder).collect();
-    format!("held by {}", message.join("; by "))
+    let holders: Vec<String> = entries.iter().map(holder).collect();
+    format!("held by {}", holders.join("; by "))
 }
 
-/// The holder, what the lock is for, and how long it lasts, in a line.
+/// The holder, the reason, the token and the rest of the lease, in a line.
 pub fn holder(entry: &LockEntry) -> String {
-    let mut message = entry.holder.to_string();
-    message.extend(entry.reason.iter().map(|err| format!(" ({err:?})")));
-    message.extend(entry.token.iter().map(|token| format!(", token {token}")));
-    message.extend(entry.lease_remaining.iter().map(|left| format!(", {} left", human_duration(*left))));
-    message
+    let mut line = entry.holder.to_string();
+    line.extend(entry.reason.iter().map(|reason| format!(" ({reason:?})")));
+    line.extend(entry.token.iter().map(|token| format!(", token {token}")));
+    line.extend(entry.lease_remaining.iter().map(|left| format!(", {} left", human_duration(*left))));
+    line
 }
 
 fn lock_name(entry: &LockEntry) -> String {
@@ -35,7 +36,7 @@ fn lock_name(entry: &LockEntry) -> String {
     }
 }
 
-/// How long it has waited at this moment.
+/// How long the request has waited at this time.
 fn waited(entry: &LockEntry, at: SystemTime) -> Duration {
     at.duration_since(entry.since).unwrap_or_default()
 }
@@ -44,7 +45,7 @@ fn is_waiting(entry: &LockEntry) -> bool {
     entry.state != LockState::Held
 }
 
-/// A table of locks that are held, if there are any; `more` are not listed.
+/// A table of the held locks, if there are any; `more` is the number that is not listed.
 pub fn held_table(entries: &[LockEntry], more: u64) -> Option<String> {
     let row = |entry: &LockEntry| {
         [
@@ -67,25 +68,26 @@ pub fn held_table(entries: &[LockEntry], more: u64) -> Option<String> {
             String::new(),
         ]);
     }
-    (!rows.is_empty()).then(|| table::text_table(["lock", "held", "by", "for what", "token", "lease left"], rows))
+    (!rows.is_empty())
+        .then(|| table::text_table(["held lock", "mode", "holder", "reason", "token", "lease left"], rows))
 }
 
-/// A table of requests for locks that wait, longest first, if there are any; at most `shown` of them and `more` that are not listed.
-pub fn waiters_table(entries: &[LockEntry], at: SystemTime, shown: usize, more: u64) -> Option<String> {
+/// A table of the waiting requests, longest wait first, if there are any. It has at most `limit`
+/// rows; `more` is the number of requests that are not in `entries`.
+pub fn waiters_table(entries: &[LockEntry], at: SystemTime, limit: usize, more: u64) -> Option<String> {
     let waiting = by_wait_time(entries);
     let row = |entry: &&LockEntry| {
-        let message =
-            if entry.state == LockState::Converting { "to convert it".into() } else { entry.mode.to_string() };
+        let mode = if entry.state == LockState::Converting { "conversion".into() } else { entry.mode.to_string() };
         [
             table::truncate(&lock_name(entry), WIDTH),
-            message,
+            mode,
             entry.holder.to_string(),
             human_duration(waited(entry, at)),
             blocked_by(entry, entries),
         ]
     };
-    let mut rows: Vec<_> = waiting.iter().take(shown).map(row).collect();
-    if let more @ 1.. = more + waiting.len().saturating_sub(shown) as u64 {
+    let mut rows: Vec<_> = waiting.iter().take(limit).map(row).collect();
+    if let more @ 1.. = more + waiting.len().saturating_sub(limit) as u64 {
         rows.push([
             format!("and {} more", HumanCount(more)),
             String::new(),
@@ -94,28 +96,30 @@ pub fn waiters_table(entries: &[LockEntry], at: SystemTime, shown: usize, more: 
             String::new(),
         ]);
     }
-    (!rows.is_empty()).then(|| table::text_table(["lock waited for", "asked", "by", "since", "behind"], rows))
+    (!rows.is_empty())
+        .then(|| table::text_table(["requested lock", "mode", "waiter", "waiting for", "blocked by"], rows))
 }
 
-/// Those that wait, longest first.
+/// The waiting requests, longest wait first.
 pub fn by_wait_time(entries: &[LockEntry]) -> Vec<&LockEntry> {
     let mut waiting: Vec<_> = entries.iter().filter(|entry| is_waiting(entry)).collect();
     waiting.sort_by_key(|entry| entry.since);
     waiting
 }
 
-/// What a request waits for first.
+/// The request or grant that blocks this request, and how many others do.
 fn blocked_by(entry: &LockEntry, entries: &[LockEntry]) -> String {
     let first = entry.blocked_by.first().and_then(|id| entries.iter().find(|other| other.id == *id));
     let first = first.map_or_else(|| "one that is not listed".into(), |other| other.holder.to_string());
     match entry.blocked_by.len() {
         0 => "-".into(),
         1 => first,
-        some => format!("{first}, and {} more", some - 1),
+        count => format!("{first}, and {} more", count - 1),
     }
 }
 
-/// Which request waits for which. Each stands once, below the first that it waits for.
+/// A forest of holders and waiters. Each waiter is in it once, below the first request that blocks
+/// it.
 struct Tree<'a> {
     roots: Vec<&'a LockEntry>,
     waiters: HashMap<u64, Vec<&'a LockEntry>>,
@@ -124,16 +128,16 @@ struct Tree<'a> {
 impl<'a> Tree<'a> {
     fn of(entries: &'a [LockEntry]) -> Self {
         let listed: HashSet<u64> = entries.iter().map(|entry| entry.id).collect();
-        let (mut roots, mut behind): (Vec<&LockEntry>, HashMap<u64, Vec<&LockEntry>>) = Default::default();
+        let (mut roots, mut waiters): (Vec<&LockEntry>, HashMap<u64, Vec<&LockEntry>>) = Default::default();
         for entry in entries {
             match entry.blocked_by.iter().find(|id| listed.contains(*id)) {
-                Some(first) => behind.entry(*first).or_default().push(entry),
+                Some(first) => waiters.entry(*first).or_default().push(entry),
                 None => roots.push(entry),
             }
         }
         roots.sort_by_key(|entry| (lock_name(entry), entry.id));
-        behind.values_mut().for_each(|some| some.sort_by_key(|entry| entry.id));
-        Self { roots, waiters: behind }
+        waiters.values_mut().for_each(|waiters| waiters.sort_by_key(|entry| entry.id));
+        Self { roots, waiters }
     }
 
     fn waiters_of(&self, entry: &LockEntry) -> &[&'a LockEntry] {
@@ -144,58 +148,59 @@ impl<'a> Tree<'a> {
         let (mode, indent) = (entry.mode, "  ".repeat(depth));
         let more = match entry.blocked_by.len() {
             0 | 1 => String::new(),
-            some => format!(", behind {} more", some - 1),
+            count => format!(", blocked by {} more", count - 1),
         };
-        let message = match entry.state {
+        let line = match entry.state {
             LockState::Held => format!("{mode}, held by {}", holder(entry)),
-            LockState::Converting => format!("{mode}, held by {}, which waits to convert it{more}", holder(entry)),
-            _ => format!("{mode}, waited for by {}, for {}{more}", holder(entry), human_duration(waited(entry, at))),
+            LockState::Converting => format!("{mode}, held by {}, waiting to convert it{more}", holder(entry)),
+            _ => format!("{mode}, requested by {}, {} ago{more}", holder(entry), human_duration(waited(entry, at))),
         };
-        lines.push(format!("{indent}{message}"));
-        self.waiters_of(entry).iter().for_each(|next| self.lines(next, depth + 1, at, lines));
+        lines.push(format!("{indent}{line}"));
+        self.waiters_of(entry).iter().for_each(|waiter| self.lines(waiter, depth + 1, at, lines));
     }
 
     fn json(&self, entry: &LockEntry) -> Value {
-        let mut shown = to_json(entry);
-        if let Some(fields) = shown.as_object_mut() {
-            fields.insert("behind".into(), self.waiters_of(entry).iter().map(|next| self.json(next)).collect());
+        let mut document = to_json(entry);
+        if let Some(fields) = document.as_object_mut() {
+            fields.insert("waiters".into(), self.waiters_of(entry).iter().map(|waiter| self.json(waiter)).collect());
         }
-        shown
+        document
     }
 }
 
-/// Each lock, its holders, and below each the requests that wait for it; `None` when there is none.
+/// The names of the locks, below each its holders, and below each of these its waiters; `None` if
+/// there are none.
 pub fn tree(entries: &[LockEntry], at: SystemTime) -> Option<String> {
     let tree = Tree::of(entries);
     let (mut lines, mut last) = (Vec::new(), None);
     for root in &tree.roots {
-        let of = lock_name(root);
-        if last.as_ref() != Some(&of) {
-            lines.push(format!("{of:?}"));
-            last = Some(of);
+        let name = lock_name(root);
+        if last.as_ref() != Some(&name) {
+            lines.push(format!("{name:?}"));
+            last = Some(name);
         }
         tree.lines(root, 1, at, &mut lines);
     }
     (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
-/// The same: a document for each that holds or waits for nothing that is listed, with those behind it.
+/// The same in JSON: a document per root, with its `waiters`.
 pub fn tree_json(entries: &[LockEntry]) -> Vec<Value> {
     let tree = Tree::of(entries);
     tree.roots.iter().map(|root| tree.json(root)).collect()
 }
 
-/// As `locks --json` shows one.
+/// The JSON line of `locks`.
 pub fn to_json(entry: &LockEntry) -> Value {
-    let mut shown = json!(entry);
-    if let Some(fields) = shown.as_object_mut() {
-        fields.insert("kind".into(), "name".into());
+    let mut document = json!(entry);
+    if let Some(fields) = document.as_object_mut() {
+        fields.insert("kind".into(), "named".into());
         fields.insert("target".into(), lock_name(entry).into());
     }
-    shown
+    document
 }
 
-/// A plain line, with as many columns as that of a row lock, of which the first is empty.
+/// A plain line, with as many columns as the line of a row lock; the first one is empty.
 pub fn plain_line(entry: &LockEntry) -> Vec<u8> {
     let mut line = Vec::new();
     let token = entry.token.map(|token| token.to_string()).unwrap_or_default();
@@ -217,33 +222,29 @@ pub fn plain_line(entry: &LockEntry) -> Vec<u8> {
     line
 }
 
-/// How often locks were taken and waited for, in words.
+/// The statistics of named locks in a line; rare events only if there were any.
 pub fn format_lock_stats(stats: &LockStats) -> String {
-    let LockStats {
-        exclusive,
-        shared,
-        semaphore,
-        deadlocks,
-        leases_expired: expired,
-        force_unlocked: forced,
-        lost,
-        ..
-    } = stats;
+    let LockStats { exclusive, shared, semaphore, deadlocks, leases_expired, force_unlocked, lost, .. } = stats;
     let modes = [exclusive, shared, semaphore];
     let sum = |count: fn(&LockModeStats) -> u64| HumanCount(modes.iter().map(|mode| count(mode)).sum());
     let longest = modes.iter().map(|mode| mode.wait_time.percentile(100.0)).max().unwrap_or_default();
-    let message = format!(
-        "{} taken, {} waited for, at most {}; {} timed out, {} cancelled",
+    let common = format!(
+        "{} acquired, {} waits (max {}), {} timeouts, {} cancelled",
         sum(|mode| mode.acquired),
         sum(|mode| mode.waits),
         human_duration(longest),
         sum(|mode| mode.timeouts),
         sum(|mode| mode.cancelled)
     );
-    let rare = [(lost, "lost"), (expired, "leases over"), (forced, "taken away"), (deadlocks, "deadlocks")];
+    let rare = [
+        (lost, "lost"),
+        (leases_expired, "leases expired"),
+        (force_unlocked, "unlocked by force"),
+        (deadlocks, "deadlocks"),
+    ];
     let rare = rare.into_iter().filter(|(count, _)| **count > 0);
-    std::iter::once(message)
-        .chain(rare.map(|(count, what)| format!("{} {what}", HumanCount(*count))))
+    std::iter::once(common)
+        .chain(rare.map(|(count, event)| format!("{} {event}", HumanCount(*count))))
         .collect::<Vec<_>>()
         .join(", ")
 }

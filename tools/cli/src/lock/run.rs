@@ -1,4 +1,4 @@
-//! Running a command while a lock is held.
+//! `percolite lock run`: runs a command while a lock is held.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt as _;
@@ -16,22 +16,22 @@ use super::signals::{Event, Signals};
 use crate::exit::Code;
 use crate::{duration, open};
 
-/// The command finds its token here.
+/// The environment variable with the token, for the command.
 const TOKEN_VAR: &str = "PERCOLITE_LOCK_TOKEN";
-/// So long a command has to end by itself when the lock is lost.
+/// The time between SIGTERM and SIGKILL to a command whose lock is lost.
 const KILL_DELAY: Duration = Duration::from_secs(10);
-/// How often to look after a command of whose end no signal has come.
+/// How often to check the command, in case its SIGCHLD was missed.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// How long to wait after the command for a store that is open elsewhere; for this long whatever signals come, since the one that has
-/// ended the command may come here late,
+/// How long the release of the lock is retried while the store is open elsewhere. Signals are
+/// ignored for this time, because the signal that ended the command may arrive here late;
 const RELEASE_RETRY_MIN: Duration = Duration::from_secs(2);
-/// and for this long until one does.
+/// then it is retried for this time, or until a signal arrives.
 const RELEASE_RETRY_MAX: Duration = Duration::from_secs(28);
 
-/// How a command has ended.
+/// The end of a command.
 struct CommandExit {
     status: ExitStatus,
-    /// What was seen of the lock meanwhile, if it is lost.
+    /// The message about the loss of the lock, if it was lost while the command ran.
     lost: Option<String>,
 }
 
@@ -39,24 +39,22 @@ pub fn run(args: &RunArgs) -> Result<u8> {
     let signals = Signals::watch()?;
     let request = &args.request;
     let Some((program, arguments)) = args.command.split_first() else {
-        return Err(Code::Usage.error("there is no COMMAND"));
+        return Err(Code::Usage.error("COMMAND is missing"));
     };
-    let err = request.reason.clone().unwrap_or_else(|| truncate(&program.to_string_lossy()));
-    let Acquired { store, guard, requested_at: since } =
-        request.acquire_request(args.time, "percolite lock run", Some(err)).acquire(&signals)?;
+    let reason = request.reason.clone().unwrap_or_else(|| truncate(&program.to_string_lossy()));
+    let Acquired { store, guard, requested_at } =
+        request.acquire_request(args.ttl, "percolite lock run", Some(reason)).acquire(&signals)?;
     let token = super::detach(guard)?;
-    let lease = Lease { dir: &request.store, name: &request.name, token, ttl: args.time };
+    let lease = Lease { dir: &request.store, name: &request.name, token, ttl: args.ttl };
     store.close()?;
 
-    if Instant::now() >= since + lease.ttl {
-        let what = format!(
-            "the time of lock {:?} was over before {} could be run; say a longer --for",
-            request.name,
-            program.to_string_lossy()
-        );
-        return Err(Code::LockHeld.error(what));
+    let expires_at = requested_at + lease.ttl;
+    if Instant::now() >= expires_at {
+        let program = program.to_string_lossy();
+        return Err(Code::LockHeld
+            .error(format!("lock {:?} expired before {program} could be run; use a longer --ttl", request.name)));
     }
-    // A signal that comes before this finds nothing to be passed on to.
+    // A signal before this call has no command to be forwarded to.
     signals.has_command();
     let started = signals.check().and_then(|()| {
         let started = Command::new(program).args(arguments).env(TOKEN_VAR, token.to_string()).spawn();
@@ -65,19 +63,19 @@ pub fn run(args: &RunArgs) -> Result<u8> {
     let mut child = match started {
         Ok(child) => child,
         Err(err) => {
-            release(&lease, since + lease.ttl, None, &signals);
+            release(&lease, expires_at, None, &signals);
             return Err(err);
         }
     };
-    let keeper = LeaseRenewer::start(&lease, since, signals.sender());
-    let ended = supervise(&mut child, &signals);
-    let at = Instant::now();
-    let ends = keeper.stop();
-    let CommandExit { status, lost } = ended?;
-    if let Some(err) = lost {
-        return Err(Code::LockHeld.error(format!("{err}; so {} was ended", program.to_string_lossy())));
+    let renewer = LeaseRenewer::start(&lease, requested_at, signals.sender());
+    let exit = supervise(&mut child, &signals);
+    let ended_at = Instant::now();
+    let expires_at = renewer.stop();
+    let CommandExit { status, lost } = exit?;
+    if let Some(message) = lost {
+        return Err(Code::LockHeld.error(format!("{message}; terminated {}", program.to_string_lossy())));
     }
-    release(&lease, ends, Some(at), &signals);
+    release(&lease, expires_at, Some(ended_at), &signals);
     Ok(exit_code(status))
 }
 
@@ -86,7 +84,7 @@ fn not_started(program: &str, err: &io::Error) -> anyhow::Error {
     code.error(format!("{program} cannot be run: {err}"))
 }
 
-/// Waits for the end of a command, and sees to it that it ends when the lock is lost.
+/// Waits for the end of the command, forwards signals to it, and ends it if the lock is lost.
 fn supervise(child: &mut Child, signals: &Signals) -> Result<CommandExit> {
     let (mut lost, mut kill_at) = (None, None);
     loop {
@@ -100,21 +98,21 @@ fn supervise(child: &mut Child, signals: &Signals) -> Result<CommandExit> {
         }
         let until_kill = kill_at.map_or(POLL_INTERVAL, |at: Instant| at.saturating_duration_since(now));
         match signals.next(until_kill.min(POLL_INTERVAL)) {
-            Some(Event::Signal(caught)) => caught.forward(child),
-            Some(Event::Lost(err)) => {
-                // It was not waited for, so no other process has its number.
+            Some(Event::Signal(received)) => received.forward(child),
+            Some(Event::Lost(message)) => {
+                // The child was not reaped, so no other process has its pid.
                 let _ = kill_process(Pid::from_child(child), Signal::TERM);
-                (lost, kill_at) = (Some(err), Some(Instant::now() + KILL_DELAY));
+                (lost, kill_at) = (Some(message), Some(Instant::now() + KILL_DELAY));
             }
             Some(Event::Child) | None => {}
         }
     }
 }
 
-/// Releases a lock that lasts until `ends` at least, after the command, if one ran, has `ended`. That end is what counts: what goes wrong
-/// here is a warning.
-fn release(lease: &Lease<'_>, ends: Instant, ended: Option<Instant>, signals: &Signals) {
-    let left = || ends.saturating_duration_since(Instant::now());
+/// Releases the lock, which does not expire before `expires_at`. `ended_at` is the end of the
+/// command, if it ran. A failure is only a warning, because the exit code is that of the command.
+fn release(lease: &Lease<'_>, expires_at: Instant, ended_at: Option<Instant>, signals: &Signals) {
+    let left = || expires_at.saturating_duration_since(Instant::now());
     let Lease { name, token, .. } = lease;
     let released = match lease.release(None, left().min(RELEASE_RETRY_MIN)) {
         Ok(Released::Busy) => lease.release(Some(signals), left().min(RELEASE_RETRY_MAX)),
@@ -125,21 +123,24 @@ fn release(lease: &Lease<'_>, ends: Instant, ended: Option<Instant>, signals: &S
         let dir = open::shell_quoted(&lease.dir.path);
         let left = duration::human_duration(left);
         eprintln!(
-            "warning: lock {name:?} was not released ({err}); it is free in {left}, or after: percolite lock release {dir} {name:?} {token}"
+            "warning: lock {name:?} was not released ({err}); it expires in {left}, \
+             or release it: percolite lock release {dir} {name:?} {token}"
         );
     };
     match released {
         Ok(Released::Done) => {}
         Ok(Released::NotHeld(_)) if !left.is_zero() => {
             eprintln!(
-                "warning: lock {name:?} was released by its token, or taken away, before `lock run` did so; another may have held it while the command ran"
+                "warning: lock {name:?} was released by its token, or by force, before `lock run` released it; \
+                 another process may have held it while the command ran"
             );
         }
-        // All its time was the lock's. Then it was free without being released.
-        Ok(Released::NotHeld(_) | Released::Busy) if left.is_zero() && ended.is_none_or(|ended| ended < ends) => {}
+        // The command ended before the lock expired, so it held the lock all the time.
+        Ok(Released::NotHeld(_) | Released::Busy) if left.is_zero() && ended_at.is_none_or(|at| at < expires_at) => {}
         Ok(Released::NotHeld(_) | Released::Busy) if left.is_zero() => {
             eprintln!(
-                "warning: the time of lock {name:?} was over before the command had ended, and it could not be renewed; another may have held it while the command ran"
+                "warning: lock {name:?} expired before the command ended, and could not be renewed; \
+                 another process may have held it while the command ran"
             );
         }
         Ok(_) => still_held("the store is open in another process"),
@@ -147,13 +148,13 @@ fn release(lease: &Lease<'_>, ends: Instant, ended: Option<Instant>, signals: &S
     }
 }
 
-/// As a shell says it.
+/// The exit code, as a shell computes it.
 fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(Code::Failed as u8)
 }
 
-/// As much of it as fits.
+/// The text, truncated to the limit of a reason.
 fn truncate(text: &str) -> String {
     let mut end = text.len().min(MAX_LOCK_REASON_BYTES);
     while !text.is_char_boundary(end) {

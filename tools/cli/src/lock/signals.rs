@@ -1,4 +1,4 @@
-//! Signals that ask for an end: they end a wait, and are passed on to a command that runs.
+//! INT, TERM and HUP: they end a wait for a lock, and are forwarded to a running command.
 
 use std::fs;
 use std::os::raw::c_int;
@@ -17,33 +17,34 @@ use signal_hook::low_level::siginfo::Cause;
 
 use crate::exit::Code;
 
-/// What happens while a command runs.
+/// An event while a command runs.
 pub enum Event {
-    /// A signal asks for an end.
+    /// A signal that requests the end.
     Signal(Received),
     /// A child has changed its state.
     Child,
-    /// The lock is lost, as this says.
+    /// The lock is lost; the message for the error.
     Lost(String),
 }
 
-/// A signal that has come.
+/// A received signal.
 pub struct Received {
     signal: c_int,
-    /// The terminal sends what is typed to all processes in the foreground.
+    /// Whether the terminal sent it; then all processes of the foreground group have received it.
     by_terminal: bool,
 }
 
 impl Received {
-    /// Passes it on to a child that was not waited for. One that the child has been sent as well, by the terminal, is not sent twice:
-    /// programs take a second one for more than the first.
+    /// Forwards the signal to a child that was not reaped. A signal of the terminal reaches a child
+    /// of the same process group without that, and a second one would mean more than one to many
+    /// programs.
     pub fn forward(&self, child: &Child) {
         let pid = Pid::from_child(child);
         if self.by_terminal && getpgid(Some(pid)).is_ok_and(|group| group == getpgrp()) {
             return;
         }
         if let Some(signal) = Signal::from_named_raw(self.signal) {
-            // One that has ended meanwhile needs none.
+            // It fails if the child has ended meanwhile.
             let _ = kill_process(pid, signal);
         }
     }
@@ -58,21 +59,23 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// From here on signals do not end this process, but for a second one before [`Signals::has_command`].
+    /// Handles the signals from here on. They do not end this process, except for a second one
+    /// before [`Signals::has_command`].
     pub fn watch() -> Result<Self> {
-        // What is to be ignored stays so, here and in the command: `nohup`, and what scripts leave behind them with `&`.
+        // Ignored signals stay ignored, here and in the command: `nohup`, or background jobs of a
+        // script.
         let watched = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !is_ignored(*signal)).chain([SIGCHLD]);
-        let mut caught = SignalsInfo::<WithOrigin>::new(watched).context("cannot watch for signals")?;
+        let mut received = SignalsInfo::<WithOrigin>::new(watched).context("cannot watch for signals")?;
         let (sender, events) = channel();
         let signals = Self { events, sender, stop_requested: Arc::default(), has_command: Arc::default() };
-        let (sender, asked, has_command) =
+        let (sender, stop_requested, has_command) =
             (signals.sender(), Arc::clone(&signals.stop_requested), Arc::clone(&signals.has_command));
         std::thread::spawn(move || {
-            for origin in caught.forever() {
+            for origin in received.forever() {
                 let event = if origin.signal == SIGCHLD {
                     Event::Child
                 } else {
-                    if asked.swap(true, Ordering::SeqCst) && !has_command.load(Ordering::SeqCst) {
+                    if stop_requested.swap(true, Ordering::SeqCst) && !has_command.load(Ordering::SeqCst) {
                         signal_hook::low_level::exit(Code::Interrupted as c_int);
                     }
                     Event::Signal(Received { signal: origin.signal, by_terminal: origin.cause == Cause::Kernel })
@@ -89,22 +92,22 @@ impl Signals {
         self.sender.clone()
     }
 
-    /// Fails when an end is wanted.
+    /// An error if a signal has requested the end.
     pub fn check(&self) -> Result<()> {
         if self.stop_requested.load(Ordering::SeqCst) { Err(interrupted()) } else { Ok(()) }
     }
 
-    /// From here on signals are for the command.
+    /// Signals are forwarded to the command from here on.
     pub fn has_command(&self) {
         self.has_command.store(true, Ordering::SeqCst);
     }
 
-    /// Waits for what happens next, so long at most.
+    /// Waits for the next event, at most this long.
     pub fn next(&self, at_most: Duration) -> Option<Event> {
         match self.events.recv_timeout(at_most) {
             Ok(event) => Some(event),
             Err(RecvTimeoutError::Timeout) => None,
-            // It cannot be: one sender is here.
+            // Unreachable: `self` has a sender.
             Err(RecvTimeoutError::Disconnected) => {
                 std::thread::sleep(at_most);
                 None
@@ -112,11 +115,11 @@ impl Signals {
         }
     }
 
-    /// Waits so long. Fails at once when an end is wanted.
+    /// Sleeps, or returns an error as soon as a signal requests the end.
     pub fn sleep(&self, time: Duration) -> Result<()> {
-        let began = Instant::now();
+        let started = Instant::now();
         loop {
-            let left = time.saturating_sub(began.elapsed());
+            let left = time.saturating_sub(started.elapsed());
             if let Some(Event::Signal(_)) = self.next(left) {
                 return Err(interrupted());
             }
@@ -128,14 +131,14 @@ impl Signals {
 }
 
 fn interrupted() -> anyhow::Error {
-    Code::Interrupted.error("interrupted; nothing is held by this command")
+    Code::Interrupted.error("interrupted; this command holds no lock")
 }
 
-/// Whether the signal was to be ignored when this program began. Where it cannot be known, it was not.
+/// Whether the signal was ignored when this program started; false if that cannot be read.
 fn is_ignored(signal: c_int) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
-    // The first signal has the lowest bit.
+    // Signal 1 is bit 0.
     ignored >> (signal - 1) & 1 == 1
 }

@@ -1,4 +1,4 @@
-//! What Tab offers: statements, after some of them the names of keyspaces, and their options.
+//! Completion with Tab: statements, keyspaces, options and their values.
 
 use clap::Command;
 use percolite::Store;
@@ -69,9 +69,10 @@ mod tests {
         let store = Store::in_memory().unwrap();
         store.keyspace("fruit").unwrap();
         store.keyspace("red fruit").unwrap();
-        let mut words = StatementCompleter::new(store);
-        let mut offered =
-            |line: &str| words.complete(line, line.len()).into_iter().map(|found| found.value).collect::<Vec<_>>();
+        let mut completer = StatementCompleter::new(store);
+        let mut offered = |line: &str| -> Vec<String> {
+            completer.complete(line, line.len()).into_iter().map(|suggestion| suggestion.value).collect()
+        };
         assert_eq!(offered("co"), ["commit"]);
         assert_eq!(offered("st"), ["stats"]);
         assert_eq!(offered("help sc"), ["scan"]);

@@ -1,6 +1,7 @@
-//! `percolite shell`: statements one by one, alone or in transactions.
+//! `percolite shell`: runs statements, alone or in transactions.
 //!
-//! [`statement`] is the language, [`complete`] what helps to type it, and [`session`] what a statement does; this file reads them.
+//! [`statement`] parses a statement, [`complete`] completes it with Tab, and [`session`] executes
+//! it. This file reads the lines, from a terminal or a pipe.
 
 mod complete;
 mod session;
@@ -38,34 +39,34 @@ const MAX_HISTORY_LINES: usize = 1000;
 #[command(after_help = "\
 Examples:
   percolite shell shop
-  percolite shell --create shop      makes the store if there is none
+  percolite shell --create shop      creates the store if it does not exist
   percolite shell --read-only shop   changes nothing
   percolite shell shop --value-encoding json --json
-                                     for every statement that does not say otherwise
+                                     the defaults of all statements
   printf 'begin\\nput fruit apple red\\ncommit\\n' | percolite shell shop
   echo 'scan fruit --rev --limit 3 --json' | percolite shell shop | jq -r .key
 
-`help` shows the statements, which take the options of the commands of the same names. Tab completes them, the names of keyspaces, and options. What is typed is kept in \
-~/.local/state/percolite/history, unless --no-history is said.
+`help` lists the statements. They have the options of the commands of the same names. Tab completes statements, \
+keyspaces and options. The lines are saved in ~/.local/state/percolite/history, unless --no-history is given.
 
-When the statements come from a file or a pipe the first error ends it; a transaction that is open then is rolled back.")]
+If the input is a file or a pipe, the first error ends the shell. A transaction that is open at the end is rolled back.")]
 pub struct Args {
     #[command(flatten)]
     pub store: StoreDir,
-    /// Make the store if it is not there
+    /// Create the store if it does not exist
     #[arg(long, conflicts_with = "read_only")]
     create: bool,
-    /// Only look
+    /// Open the store read-only
     #[arg(long)]
     read_only: bool,
-    /// Keep nothing of what is typed
+    /// Do not save the lines
     #[arg(long)]
     no_history: bool,
     #[command(flatten)]
     tuning: Tuning,
     #[command(flatten)]
     encodings: EncodingArgs,
-    /// Answers are JSON lines
+    /// Print JSON lines
     #[arg(long)]
     json: bool,
 }
@@ -91,6 +92,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 impl Session {
+    /// Runs statements from a file or a pipe.
     fn run_piped(&mut self) -> Result<()> {
         let signals = self.exit_on_interrupt()?;
         let ran = self.run_lines();
@@ -109,15 +111,15 @@ impl Session {
                 break;
             }
             if read as u64 == MAX_RECORD_BYTES {
-                let most = indicatif::HumanBytes(MAX_RECORD_BYTES);
-                return Err(Code::Failed.error(format!("line {number} has more than {most}; load takes many rows")));
+                let limit = indicatif::HumanBytes(MAX_RECORD_BYTES);
+                return Err(Code::Failed.error(format!("line {number} has more than {limit}; use load for many rows")));
             }
             match self.run_line(&line) {
                 Ok(Next::Statement) => {}
                 Ok(Next::End) => break,
                 Err(err) => {
                     let code = Code::of(&err);
-                    // Nobody reads: no error to tell.
+                    // A closed output must stay recognizable: it is no error message.
                     return Err(if crate::is_broken_pipe(&err) {
                         err
                     } else {
@@ -129,29 +131,31 @@ impl Session {
         Ok(())
     }
 
-    /// Nothing interrupts the reading of a pipe, so another thread ends the program.
+    /// Ends the program on a signal, from another thread: the read from a pipe cannot be
+    /// interrupted.
     fn exit_on_interrupt(&self) -> Result<Handle> {
         let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot watch for signals")?;
-        let (handle, standing) = (signals.handle(), Arc::clone(&self.phase));
+        let (handle, phase) = (signals.handle(), Arc::clone(&self.phase));
         std::thread::spawn(move || {
             if signals.forever().next().is_some() {
-                Interrupt::exit_now(match standing.load(Ordering::SeqCst) {
-                    TXN_OPEN => "the open transaction was not committed; what was committed before stays",
-                    COMMITTING => "a commit was under way, which is in or not: look; what was committed before stays",
-                    _ => "what was committed before stays",
+                Interrupt::exit_now(match phase.load(Ordering::SeqCst) {
+                    TXN_OPEN => "the open transaction was not committed; earlier commits are durable",
+                    COMMITTING => "the outcome of the current commit is undetermined; earlier commits are durable",
+                    _ => "earlier commits are durable",
                 });
             }
         });
         Ok(handle)
     }
 
+    /// Runs statements from a terminal.
     fn run_interactive(&mut self, args: &Args) -> Result<()> {
         let mut editor = editor(&self.store, args.no_history)?;
-        print_line(format_args!("{}; `help` shows the statements, `quit` ends", args.store.path.display()))?;
+        print_line(format_args!("{}; `help` lists the statements, `quit` ends", args.store.path.display()))?;
         loop {
-            let left = if self.txn.is_some() { "percolite (transaction)" } else { "percolite" };
-            let prompt = DefaultPrompt::new(DefaultPromptSegment::Basic(left.into()), DefaultPromptSegment::Empty);
-            match editor.read_line(&prompt).context("cannot read what is typed")? {
+            let prompt = if self.txn.is_some() { "percolite (transaction)" } else { "percolite" };
+            let prompt = DefaultPrompt::new(DefaultPromptSegment::Basic(prompt.into()), DefaultPromptSegment::Empty);
+            match editor.read_line(&prompt).context("cannot read the terminal")? {
                 Signal::Success(line) => match self.run_line(&line) {
                     Ok(Next::Statement) => {}
                     Ok(Next::End) => return Ok(()),
@@ -166,7 +170,7 @@ impl Session {
 }
 
 fn editor(store: &Store, no_history: bool) -> Result<Reedline> {
-    const MENU: &str = "words";
+    const MENU: &str = "completion";
     let mut keys = default_emacs_keybindings();
     let complete = ReedlineEvent::UntilFound(vec![ReedlineEvent::Menu(MENU.into()), ReedlineEvent::MenuNext]);
     keys.add_binding(KeyModifiers::NONE, KeyCode::Tab, complete);
@@ -181,7 +185,7 @@ fn editor(store: &Store, no_history: bool) -> Result<Reedline> {
     let Some(path) = history_file().filter(|_| !no_history) else { return Ok(editor) };
     let history = FileBackedHistory::with_file(MAX_HISTORY_LINES, path.clone());
     Ok(editor
-        .with_history(Box::new(history.with_context(|| format!("cannot keep the history in {}", path.display()))?)))
+        .with_history(Box::new(history.with_context(|| format!("cannot save the history in {}", path.display()))?)))
 }
 
 fn history_file() -> Option<PathBuf> {

@@ -1,4 +1,4 @@
-//! What the statements of the shell do, in the open transaction or alone.
+//! Executes the statements of the shell, in the open transaction or alone.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -15,30 +15,33 @@ use crate::open;
 use crate::output::print_line;
 use crate::{delete, get, keyspaces, locks, put, stats, status_report, versions};
 
-/// So many rows a scan shows to people, unless it is told otherwise.
+/// The most rows of a scan's table without `--limit`.
 const DEFAULT_LIMIT: u64 = 100;
 
-/// No transaction is open; one is; or one is being committed, and nobody can say yet whether it is.
+/// The phases of a session: no transaction is open,
 pub const NO_TXN_OPEN: u8 = 0;
+/// one is open,
 pub const TXN_OPEN: u8 = 1;
+/// or a commit is in progress, with an unknown outcome.
 pub const COMMITTING: u8 = 2;
 
-const NO_TXN: &str = "no transaction is open: begin opens one";
+const NO_TXN: &str = "no transaction is open; `begin` starts one";
 
-/// An open shell.
+/// The state of a shell.
 pub struct Session {
     pub store: Store,
     pub txn: Option<Txn>,
-    /// Of the open transaction, oldest first. A name may be there twice; the later one counts.
+    /// The savepoints of the open transaction, oldest first. Of two with the same name the later
+    /// one counts.
     pub savepoints: Vec<(String, Savepoint)>,
-    /// One of the three above, for who ends the program.
+    /// One of the phases above, for the thread that ends the program on a signal.
     pub phase: Arc<AtomicU8>,
-    /// Unless a statement says otherwise.
+    /// The default of statements without options.
     pub encodings: Encodings,
     pub json: bool,
 }
 
-/// Whether there is more to come.
+/// Whether the shell continues.
 #[derive(PartialEq, Eq)]
 pub enum Next {
     Statement,
@@ -46,7 +49,7 @@ pub enum Next {
 }
 
 impl Session {
-    /// Runs a line.
+    /// Runs a line of input.
     pub fn run_line(&mut self, line: &str) -> Result<Next> {
         let statement = match Parsed::of(line)? {
             Parsed::Empty => return Ok(Next::Statement),
@@ -67,33 +70,34 @@ impl Session {
             Statement::Quit => return Ok(Next::End),
             Statement::Begin => {
                 if self.txn.is_some() {
-                    bail!("a transaction is open already: commit or rollback");
+                    bail!("a transaction is open already; `commit` or `rollback` ends it");
                 }
                 let txn = self.store.begin()?;
+                let read_ts = txn.read_ts();
                 self.print(
-                    json!({ "begun": txn.read_ts().to_string() }),
-                    format_args!("begun; it reads the state of {:#}", txn.read_ts()),
+                    json!({ "read_ts": read_ts.to_string() }),
+                    format_args!("transaction started, it reads at {read_ts:#}"),
                 )?;
                 self.txn = Some(txn);
             }
             Statement::Commit => {
-                let ts = self.open_txn()?.commit()?.commit_ts;
-                self.print(json!({ "committed": ts.to_string() }), format_args!("committed at {ts:#}"))?;
+                let commit_ts = self.take_txn()?.commit()?.commit_ts;
+                self.print(json!({ "commit_ts": commit_ts.to_string() }), format_args!("committed at {commit_ts:#}"))?;
             }
             Statement::Rollback { to } => self.roll_back(to.last())?,
             Statement::Savepoint { name } => {
                 let savepoint = self.txn.as_mut().context(NO_TXN)?.savepoint();
-                self.print(json!({ "savepoint": name }), "marked")?;
+                self.print(json!({ "savepoint": name }), "savepoint set")?;
                 self.savepoints.push((name, savepoint));
             }
             Statement::Release { name } => {
-                let place = self.savepoint(&name)?;
-                self.savepoints.truncate(place);
-                self.print(json!({ "released": name }), "forgotten; what was written stays")?;
+                let index = self.savepoint_index(&name)?;
+                self.savepoints.truncate(index);
+                self.print(json!({ "released": name }), "savepoint released")?;
             }
             Statement::Create { name } => {
                 let id = self.store.keyspace(&name)?.id().0;
-                self.print(json!({ "name": name, "id": id }), format_args!("there is a keyspace {name:?}"))?;
+                self.print(json!({ "name": name, "id": id }), format_args!("created the keyspace {name:?}"))?;
             }
             Statement::Keyspaces { count, json } => {
                 keyspaces::list(&self.store, count, json || self.json, &Interrupt::never())?;
@@ -102,129 +106,131 @@ impl Session {
                 locks::print(&self.store, encodings.or_default_from(self.encodings), json || self.json, |_| true)?;
             }
             Statement::Stats { exact, json } => self.stats(exact, json || self.json)?,
-            Statement::Get(what) => self.get(what)?,
-            Statement::Scan(mut what) => {
-                what.json |= self.json;
-                let encodings = what.encodings.or_default_from(self.encodings);
-                what.print(&self.store, self.txn.as_ref(), encodings, Some(DEFAULT_LIMIT), &Interrupt::never())?;
+            Statement::Get(args) => self.get(args)?,
+            Statement::Scan(mut args) => {
+                args.json |= self.json;
+                let encodings = args.encodings.or_default_from(self.encodings);
+                args.print(&self.store, self.txn.as_ref(), encodings, Some(DEFAULT_LIMIT), &Interrupt::never())?;
             }
-            Statement::Versions(what) => self.versions(what)?,
-            Statement::Put(what) => self.put(what)?,
-            Statement::Delete(what) => self.delete(what)?,
+            Statement::Versions(args) => self.versions(args)?,
+            Statement::Put(args) => self.put(args)?,
+            Statement::Delete(args) => self.delete(args)?,
         }
         Ok(Next::Statement)
     }
 
-    /// Says it as JSON, or in words.
-    fn print(&self, json: serde_json::Value, words: impl std::fmt::Display) -> Result<()> {
-        if self.json { print_line(json) } else { print_line(words) }
+    /// Prints the JSON with `--json`, else the text.
+    fn print(&self, json: serde_json::Value, text: impl std::fmt::Display) -> Result<()> {
+        if self.json { print_line(json) } else { print_line(text) }
     }
 
     fn roll_back(&mut self, to: Option<&String>) -> Result<()> {
         let Some(name) = to else {
-            self.open_txn()?.rollback()?;
+            self.take_txn()?.rollback()?;
             return self.print(json!({ "rolled_back": true }), "rolled back");
         };
-        let place = self.savepoint(name)?;
-        if let (Some(txn), Some((_, savepoint))) = (&mut self.txn, self.savepoints.get(place)) {
+        let index = self.savepoint_index(name)?;
+        if let (Some(txn), Some((_, savepoint))) = (&mut self.txn, self.savepoints.get(index)) {
             txn.rollback_to(*savepoint)?;
         }
-        self.savepoints.truncate(place + 1);
-        let words = format_args!("rolled back to {name:?}; the transaction goes on");
-        self.print(json!({ "rolled_back_to": name }), words)
+        self.savepoints.truncate(index + 1);
+        let text = format_args!("rolled back to {name:?}; the transaction is still open");
+        self.print(json!({ "rolled_back_to": name }), text)
     }
 
     fn stats(&self, exact: bool, json: bool) -> Result<()> {
         let status = self.store.status();
-        let figures = stats::keyspace_stats(&self.store, exact)?;
+        let keyspaces = stats::keyspace_stats(&self.store, exact)?;
         if json {
             let mut document = status_report::to_json(&status)?;
-            document["keyspace_figures"] = figures.iter().map(stats::keyspace_json).collect();
+            document["keyspace_stats"] = keyspaces.iter().map(stats::keyspace_json).collect();
             return print_line(document);
         }
         status_report::tables(&status).into_iter().try_for_each(print_line)?;
-        stats::print_keyspaces(&figures)
+        stats::print_keyspaces(&keyspaces)
     }
 
-    fn get(&self, mut what: get::GetArgs) -> Result<()> {
-        what.json |= self.json;
-        let encodings = what.encodings.or_default_from(self.encodings);
-        let keys = what.keys(encodings)?;
-        what.print(&self.store, self.txn.as_ref(), &keys, encodings, &mut |_, out| {
-            if what.json { Ok(()) } else { out.write_line("not there") }
+    fn get(&self, mut args: get::GetArgs) -> Result<()> {
+        args.json |= self.json;
+        let encodings = args.encodings.or_default_from(self.encodings);
+        let keys = args.keys(encodings)?;
+        args.print(&self.store, self.txn.as_ref(), &keys, encodings, &mut |_, out| {
+            if args.json { Ok(()) } else { out.write_line("not found") }
         })
     }
 
-    fn versions(&self, mut what: versions::VersionsArgs) -> Result<()> {
-        what.json |= self.json;
-        let encodings = what.encodings.or_default_from(self.encodings);
-        let is_any = what.print(&self.store, self.txn.as_ref(), &what.key(encodings)?, encodings)?;
-        if is_any || what.json { Ok(()) } else { print_line("never there") }
+    fn versions(&self, mut args: versions::VersionsArgs) -> Result<()> {
+        args.json |= self.json;
+        let encodings = args.encodings.or_default_from(self.encodings);
+        let is_any = args.print(&self.store, self.txn.as_ref(), &args.key(encodings)?, encodings)?;
+        if is_any || args.json { Ok(()) } else { print_line("no versions") }
     }
 
-    fn put(&mut self, mut what: put::PutArgs) -> Result<()> {
-        what.json |= self.json;
-        let rows = what.rows(what.encodings.or_default_from(self.encodings))?;
-        let keyspace = self.keyspace(&what.keyspace)?;
+    fn put(&mut self, mut args: put::PutArgs) -> Result<()> {
+        args.json |= self.json;
+        let rows = args.rows(args.encodings.or_default_from(self.encodings))?;
+        let keyspace = self.keyspace(&args.keyspace)?;
         self.write(|txn| Ok(put::put(txn, &keyspace, &rows)?))?;
-        self.print_change(what.json, json!({ "put": rows.len() }), true)
+        self.print_change(args.json, json!({ "put": rows.len() }), true)
     }
 
-    /// A row that is not there is no error here.
-    fn delete(&mut self, mut what: delete::DeleteArgs) -> Result<()> {
-        what.json |= self.json;
-        let encodings = what.encodings.or_default_from(self.encodings);
-        let wanted = what.target(encodings)?;
-        let keyspace = self.keyspace(&what.keyspace)?;
+    /// Deletes rows; here a missing row is no error.
+    fn delete(&mut self, mut args: delete::DeleteArgs) -> Result<()> {
+        args.json |= self.json;
+        let encodings = args.encodings.or_default_from(self.encodings);
+        let target = args.target(encodings)?;
+        let keyspace = self.keyspace(&args.keyspace)?;
         let interrupt = Interrupt::never();
         let mut deleted = 0;
-        let done = self.write(|txn| {
-            deleted = what.delete(txn, &keyspace, &wanted, encodings, &interrupt)?;
+        let result = self.write(|txn| {
+            deleted = args.delete(txn, &keyspace, &target, encodings, &interrupt)?;
             Ok(())
         });
-        let is_there = match done {
+        let is_found = match result {
             Err(err) if Code::of(&err) == Code::NotFound => false,
-            done => done.map(|()| deleted > 0)?,
+            result => result.map(|()| deleted > 0)?,
         };
-        self.print_change(what.json, json!({ "deleted": if is_there { deleted } else { 0 } }), is_there)
+        self.print_change(args.json, json!({ "deleted": if is_found { deleted } else { 0 } }), is_found)
     }
 
-    fn open_txn(&mut self) -> Result<Txn> {
+    /// Takes the open transaction out of the session, to end it.
+    fn take_txn(&mut self) -> Result<Txn> {
         self.savepoints.clear();
         self.txn.take().context(NO_TXN)
     }
 
-    /// The place of the last savepoint of that name.
-    fn savepoint(&self, name: &str) -> Result<usize> {
+    /// The index of the last savepoint of this name.
+    fn savepoint_index(&self, name: &str) -> Result<usize> {
         if self.txn.is_none() {
             bail!(NO_TXN);
         }
-        let place = self.savepoints.iter().rposition(|(known, _)| known == name);
-        place.ok_or_else(|| Code::NotFound.error(format!("the transaction has no savepoint {name:?}")))
+        let index = self.savepoints.iter().rposition(|(other, _)| other == name);
+        index.ok_or_else(|| Code::NotFound.error(format!("the transaction has no savepoint {name:?}")))
     }
 
     fn keyspace(&self, name: &str) -> Result<Keyspace> {
         open::keyspace(&self.store, name, false)
     }
 
-    /// In the open transaction, or one of its own. After an error nothing of it is left in either.
+    /// Writes in the open transaction, or in a transaction of its own. After an error nothing of
+    /// the statement is left in either.
     fn write(&mut self, mut work: impl FnMut(&mut Txn) -> Result<()>) -> Result<()> {
         let Some(txn) = &mut self.txn else { return self.store.transact(work) };
         let before = txn.savepoint();
-        let done = work(txn);
-        if done.is_err() {
+        let result = work(txn);
+        if result.is_err() {
             txn.rollback_to(before)?;
         }
-        done
+        result
     }
 
-    fn print_change(&self, is_json: bool, json: serde_json::Value, is_there: bool) -> Result<()> {
+    fn print_change(&self, is_json: bool, json: serde_json::Value, is_found: bool) -> Result<()> {
         if is_json {
             return print_line(json);
         }
-        print_line(match (is_there, &self.txn) {
-            (false, _) => "not there",
-            (true, Some(_)) => "noted, to be committed",
+        print_line(match (is_found, &self.txn) {
+            (false, _) => "not found",
+            (true, Some(_)) => "buffered",
             (true, None) => "committed",
         })
     }
@@ -236,9 +242,9 @@ mod tests {
 
     use super::*;
 
-    /// From a pipe the first error ends it, so this is of what is typed.
+    /// With a pipe the first error ends the shell, so this matters on a terminal only.
     #[test]
-    fn a_statement_that_fails_leaves_nothing_of_itself_in_the_transaction() {
+    fn a_failed_statement_changes_nothing_in_the_transaction() {
         let store = Store::in_memory().unwrap();
         let rows = store.keyspace("rows").unwrap();
         store.transact(|txn| txn.put(&rows, "a", "1")).unwrap();
@@ -252,10 +258,10 @@ mod tests {
         };
         let long = "k".repeat(17 << 10);
         for line in ["begin", "put rows b 2", &format!("put rows c 3 {long} 4"), "delete rows a d", "commit"] {
-            let done = session.run_line(line);
-            assert_eq!(done.is_err(), line.len() > 1000, "{line}");
+            let result = session.run_line(line);
+            assert_eq!(result.is_err(), line.len() > 1000, "{line}");
         }
-        let there = store.snapshot().unwrap().range(&rows, ..).map(|row| row.unwrap().0).collect::<Vec<_>>();
-        assert_eq!(there, [b"a", b"b"]);
+        let keys = store.snapshot().unwrap().range(&rows, ..).map(|row| row.unwrap().0).collect::<Vec<_>>();
+        assert_eq!(keys, [b"a", b"b"]);
     }
 }

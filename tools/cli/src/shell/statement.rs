@@ -1,4 +1,5 @@
-//! The statements of the shell: those of the command line without the store, and those of transactions. Words are quoted as in other shells.
+//! Parses the statements of the shell: the commands of the command line without the store, and the
+//! statements of transactions. Words are quoted as in a POSIX shell.
 
 use clap::{CommandFactory as _, Parser};
 
@@ -9,8 +10,8 @@ use crate::exit::Code;
 use crate::{delete, get, put, scan, usage_error, versions};
 
 const NOTES: &str = "\
-Words with blanks go into quotes: put fruit 'red apple' \"it's sweet\". Options are those of the command line, as in \
-scan fruit --rev --limit 10 --json, and `help scan` shows them. A line that begins with # is a comment.";
+Quote words with blanks: put fruit 'red apple' \"it's sweet\". The options are those of the command line, for example \
+scan fruit --rev --limit 10 --json; `help scan` lists them. A line that begins with # is a comment.";
 
 const TEMPLATE: &str = "{subcommands}{after-help}";
 
@@ -24,64 +25,64 @@ struct Line {
 /// A statement.
 #[derive(clap::Subcommand)]
 pub enum Statement {
-    /// Show values
+    /// Print the values of keys
     Get(get::GetArgs),
     /// Set values
     Put(put::PutArgs),
-    /// Remove rows
+    /// Delete rows
     Delete(delete::DeleteArgs),
-    /// Show rows in order
+    /// Print rows in key order
     Scan(scan::ScanArgs),
-    /// Show what commits have made of a row
+    /// List the versions of a row
     Versions(versions::VersionsArgs),
-    /// Begin a transaction: what is between takes effect at once, or not at all
+    /// Begin a transaction
     Begin,
-    /// Have it take effect
+    /// Commit the transaction
     Commit,
-    /// Take it back, or with `to NAME` what came after the savepoint
+    /// Roll back the transaction, or with `to NAME` the writes after the savepoint
     Rollback {
         /// Nothing, or: to NAME
         #[arg(num_args = 0..=2, value_names = ["to", "NAME"])]
         to: Vec<String>,
     },
-    /// Mark a point in the transaction
+    /// Set a savepoint in the transaction
     Savepoint {
         /// Its name
         name: String,
     },
-    /// Forget a savepoint and those after it, and take back nothing
+    /// Release a savepoint and the later ones, and keep the writes
     Release {
         /// Its name
         name: String,
     },
-    /// Show the names of keyspaces
+    /// List the keyspaces
     Keyspaces {
         /// Count the rows
         #[arg(long)]
         count: bool,
-        /// JSON lines
+        /// Print JSON lines
         #[arg(long)]
         json: bool,
     },
-    /// Make a keyspace
+    /// Create a keyspace
     Create {
         /// Its name
         name: String,
     },
-    /// Show the row locks that dead processes have left
+    /// Show the row locks
     Locks {
         #[command(flatten)]
         encodings: EncodingArgs,
-        /// JSON lines
+        /// Print JSON lines
         #[arg(long)]
         json: bool,
     },
-    /// Show how the store stands since the shell has opened it
+    /// Show the statistics since the shell has opened the store
     Stats {
-        /// Count all rows, and estimate none
+        /// Count all rows instead of estimating
         #[arg(long)]
         exact: bool,
-        /// One JSON document
+        /// Print one JSON document
         #[arg(long)]
         json: bool,
     },
@@ -90,16 +91,17 @@ pub enum Statement {
     Quit,
 }
 
-/// What a line is.
+/// A parsed line.
 pub enum Parsed {
-    /// Empty, or a comment.
+    /// An empty line, or a comment.
     Empty,
-    /// Help, which is asked for.
+    /// A request for help; its text.
     Help(String),
     Statement(Statement),
 }
 
 impl Parsed {
+    /// Parses a line; an invalid one is an error of one line.
     pub fn of(line: &str) -> Result<Self> {
         let mut words = shlex::split(line).ok_or_else(|| Code::Usage.error("a quote is not closed"))?;
         let Some(first) = words.first_mut() else { return Ok(Self::Empty) };
@@ -112,7 +114,7 @@ impl Parsed {
             Ok(Line { statement: Statement::Rollback { to } })
                 if !matches!(to.as_slice(), [] | [_, _]) || to.first().is_some_and(|to| to != "to") =>
             {
-                return Err(Code::Usage.error("it is: rollback, or rollback to NAME"));
+                return Err(Code::Usage.error("usage: rollback, or rollback to NAME"));
             }
             Ok(line) => return Ok(Self::Statement(line.statement)),
             Err(err) => err,
@@ -121,22 +123,22 @@ impl Parsed {
             return Ok(Self::Help(err.render().to_string().trim_end().to_owned()));
         }
         if !keywords().contains(&first) {
-            return Err(Code::Usage.error(format!("there is no statement {first:?}; `help` shows them")));
+            return Err(Code::Usage.error(format!("there is no statement {first:?}; `help` lists them")));
         }
         Err(Code::Usage.error(usage_error::one_line(&err, &format!("help {first}"))))
     }
 }
 
-/// Each begins a statement.
+/// The first words of all statements.
 pub fn keywords() -> Vec<String> {
-    let mut words: Vec<String> =
+    let mut keywords: Vec<String> =
         clap_command().get_subcommands().map(|statement| statement.get_name().to_owned()).collect();
-    words.push("exit".into());
-    words.sort();
-    words
+    keywords.push("exit".into());
+    keywords.sort();
+    keywords
 }
 
-/// The statements, and all that they take.
+/// The statements with their arguments.
 pub fn clap_command() -> clap::Command {
     let mut line = Line::command();
     line.build();
@@ -150,29 +152,31 @@ mod tests {
     use super::*;
     use crate::encoding::Encodings;
 
-    fn wrong(line: &str) -> String {
+    fn error_of(line: &str) -> String {
         match Parsed::of(line) {
             Err(err) => err.to_string(),
-            Ok(_) => panic!("{line} makes sense"),
+            Ok(_) => panic!("{line} is valid"),
         }
     }
 
     fn put(line: &str) -> Vec<(Vec<u8>, Vec<u8>)> {
         match Parsed::of(line).unwrap() {
-            Parsed::Statement(Statement::Put(what)) => {
-                what.rows(what.encodings.or_default_from(Encodings::default())).unwrap()
+            Parsed::Statement(Statement::Put(args)) => {
+                args.rows(args.encodings.or_default_from(Encodings::default())).unwrap()
             }
-            _ => panic!("{line} puts nothing"),
+            _ => panic!("{line} is no put"),
         }
     }
 
     proptest::proptest! {
         #[test]
-        fn no_line_makes_a_statement_panic(line: String, words in proptest::collection::vec("[a-z'\"# \\\\;\0-\u{7f}]{0,12}", 0..6)) {
+        fn parsing_never_panics(
+            line: String, words in proptest::collection::vec("[a-z'\"# \\\\;\0-\u{7f}]{0,12}", 0..6),
+        ) {
             let _ = Parsed::of(&line);
             for first in keywords() {
                 let line = format!("{first} {}", words.join(" "));
-                // An error is one line, whatever was typed.
+                // Every error is one line.
                 if let Err(err) = Parsed::of(&line) {
                     assert!(!err.to_string().is_empty() && !err.to_string().contains('\n'), "{err:?}");
                 }
@@ -180,7 +184,7 @@ mod tests {
         }
 
         #[test]
-        fn words_that_are_quoted_come_through_whatever_is_in_them(key in "[^\0]{1,20}", value in "[^\0]{0,20}") {
+        fn quoted_words_are_kept_verbatim(key in "[^\0]{1,20}", value in "[^\0]{0,20}") {
             let line = format!("put rows -- {} {}", shlex::try_quote(&key).unwrap(), shlex::try_quote(&value).unwrap());
             assert_eq!(put(&line), [(key.into_bytes(), value.into_bytes())]);
         }
@@ -191,19 +195,19 @@ mod tests {
         assert_eq!(put("put fruit 'red apple' \"it's\""), [(b"red apple".into(), b"it's".into())]);
         assert!(matches!(Parsed::of("  # a comment").unwrap(), Parsed::Empty));
         assert!(matches!(Parsed::of(" ; ").unwrap(), Parsed::Empty));
-        assert!(wrong("get fruit 'apple").contains("quote"));
+        assert!(error_of("get fruit 'apple").contains("quote"));
     }
 
     #[test]
-    fn a_statement_that_makes_no_sense_is_told_where_help_is() {
+    fn errors_of_invalid_statements_point_to_help() {
         assert_eq!(
-            wrong("put fruit"),
+            error_of("put fruit"),
             "the following required arguments were not provided: <KEY VALUE>...; see `help put`"
         );
-        assert_eq!(wrong("quit now"), "unexpected argument 'now' found; see `help quit`");
-        assert_eq!(wrong("fetch it"), "there is no statement \"fetch\"; `help` shows them");
+        assert_eq!(error_of("quit now"), "unexpected argument 'now' found; see `help quit`");
+        assert_eq!(error_of("fetch it"), "there is no statement \"fetch\"; `help` lists them");
         for rollback in ["rollback to", "rollback a b", "rollback a"] {
-            assert_eq!(wrong(rollback), "it is: rollback, or rollback to NAME");
+            assert_eq!(error_of(rollback), "usage: rollback, or rollback to NAME");
         }
         for line in [
             "scan fruit a",
@@ -213,12 +217,12 @@ mod tests {
             "release",
             "put f --value-encoding xml a b",
         ] {
-            wrong(line);
+            error_of(line);
         }
     }
 
     #[test]
-    fn every_statement_is_helped_with() {
+    fn every_statement_has_help() {
         let Parsed::Help(all) = Parsed::of("help").unwrap() else { panic!("no help") };
         for word in keywords() {
             assert!(all.contains(&word), "{word}: {all}");

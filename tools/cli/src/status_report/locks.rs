@@ -1,4 +1,4 @@
-//! Locks in the status of a running store: of rows, and by name.
+//! Row locks and named locks of a published status.
 
 use percolite::{LockEntry, OwnerId, RowLockStatus, StoreStatus};
 use serde_json::{Value, json};
@@ -7,23 +7,23 @@ use super::row_name;
 use crate::lock::render;
 use crate::table;
 
-/// So many row locks are shown,
+/// The most row locks of a table.
 const MAX_ROW_LOCKS: usize = 12;
-/// of those in a status, which are so many at most. Of locks by name it has so many that are held, and so many that wait.
+/// A status lists at most this many row locks, held named locks, and waiting requests.
 const STATUS_LIST_MAX: usize = 100;
 
-/// Locks by name: those that are held, and those that have waited longest, so many of each.
-pub fn named_lock_tables(status: &StoreStatus, shown: usize) -> Vec<String> {
-    let held = status.held_locks.get(..shown).unwrap_or(&status.held_locks);
+/// The held named locks, and the requests that have waited longest; at most `limit` of each.
+pub fn named_lock_tables(status: &StoreStatus, limit: usize) -> Vec<String> {
+    let held = status.held_locks.get(..limit).unwrap_or(&status.held_locks);
     let not_listed = not_listed(status);
     let more = not_listed.held + (status.held_locks.len() - held.len()) as u64;
-    // The holders are needed too: a waiter is shown with the holder that it waits for.
+    // With all holders, because a waiter is shown with the holder that blocks it.
     let entries: Vec<_> = status.held_locks.iter().chain(&status.lock_waits).cloned().collect();
-    let waiting = render::waiters_table(&entries, status.taken_at, shown, not_listed.waiting);
+    let waiting = render::waiters_table(&entries, status.taken_at, limit, not_listed.waiting);
     render::held_table(held, more).into_iter().chain(waiting).collect()
 }
 
-/// How many requests for locks by name a status does not list.
+/// How many named locks and waiting requests a status does not list.
 #[derive(Clone, Copy)]
 pub struct NotListed {
     pub held: u64,
@@ -35,14 +35,15 @@ impl NotListed {
         self.held.saturating_add(self.waiting)
     }
 
-    /// The last of the JSON lines, if not all are listed.
+    /// The last JSON line, if not all are listed.
     pub fn json(self) -> Option<Value> {
         let Self { held, waiting } = self;
         (self.all() > 0).then(|| json!({ "kind": "not_listed", "held": held, "waiting": waiting }))
     }
 }
 
-/// A list with room left is whole, whatever the total says: leases that are over may count in it, and conversions twice.
+/// What is missing in the lists of a status. A list below its limit is complete, even if the total
+/// is greater: the total may count expired leases, and conversions twice.
 pub fn not_listed(status: &StoreStatus) -> NotListed {
     let more = |total: u64, listed: &[LockEntry]| {
         if listed.len() < STATUS_LIST_MAX { 0 } else { total.saturating_sub(listed.len() as u64) }
@@ -53,7 +54,8 @@ pub fn not_listed(status: &StoreStatus) -> NotListed {
     }
 }
 
-/// A row lock as `locks --json` shows one; the keys are as the process that has the store open has put them.
+/// A row lock in the JSON of `locks`. The keys are text, as the publishing process has encoded
+/// them.
 pub fn row_lock_json(lock: &RowLockStatus) -> Value {
     let RowLockStatus {
         keyspace,
@@ -62,12 +64,12 @@ pub fn row_lock_json(lock: &RowLockStatus) -> Value {
         start_ts,
         primary_keyspace,
         primary,
-        txn_status: commit_point,
+        txn_status,
         commit_ts,
-        is_orphan: orphan,
+        is_orphan,
         ..
     } = lock;
-    let began = u64::from_str_radix(owner, 16).ok().map(|owner| OwnerId::from_u64(owner).created_at_millis());
+    let created_ms = u64::from_str_radix(owner, 16).ok().map(|owner| OwnerId::from_u64(owner).created_at_millis());
     json!({
         "kind": "row",
         "keyspace": keyspace,
@@ -75,30 +77,30 @@ pub fn row_lock_json(lock: &RowLockStatus) -> Value {
         "start_ts": start_ts.to_string(),
         "start_time": table::format_timestamp(*start_ts),
         "owner": owner,
-        "owner_began_ms": began,
+        "owner_created_ms": created_ms,
         "primary": { "keyspace": primary_keyspace, "key": primary },
-        "commit_point": commit_point,
+        "txn_status": txn_status,
         "commit_ts": commit_ts.map(|ts| ts.to_string()),
         "commit_time": commit_ts.map(table::format_timestamp),
-        "orphan": orphan,
+        "is_orphan": is_orphan,
     })
 }
 
-/// A table of locked rows, if there are any.
+/// A table of the row locks, if there are any.
 pub fn row_lock_table(locks: &[RowLockStatus]) -> Option<String> {
     let row = |lock: &RowLockStatus| {
         [
             row_name(lock.keyspace.as_deref(), &lock.key),
             lock.owner.clone(),
             row_name(lock.primary_keyspace.as_deref(), &lock.primary),
-            if lock.is_orphan { format!("{}, its owner is gone", lock.txn_status) } else { lock.txn_status.clone() },
+            if lock.is_orphan { format!("{}, orphan lock", lock.txn_status) } else { lock.txn_status.clone() },
         ]
     };
     let mut rows: Vec<_> = locks.iter().take(MAX_ROW_LOCKS).map(row).collect();
     if let more @ 1.. = locks.len().saturating_sub(MAX_ROW_LOCKS) {
-        // A status has no more than the first.
+        // A list at its limit may have been truncated.
         let at_least = if locks.len() >= STATUS_LIST_MAX { "at least " } else { "" };
         rows.push([format!("and {at_least}{more} more"), String::new(), String::new(), String::new()]);
     }
-    (!rows.is_empty()).then(|| table::text_table(["locked row", "owner", "primary", "commit point"], rows))
+    (!rows.is_empty()).then(|| table::text_table(["locked row", "owner", "primary", "transaction status"], rows))
 }

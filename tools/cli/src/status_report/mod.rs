@@ -1,4 +1,5 @@
-//! What a running store tells of itself, as tables or as a JSON document: in all, or between two moments.
+//! Renders the published status of a store as tables or as JSON: totals since it was opened, or the
+//! rates between two statuses.
 
 mod locks;
 
@@ -14,39 +15,36 @@ pub use self::locks::{named_lock_tables, not_listed, row_lock_json, row_lock_tab
 use crate::lock::render;
 use crate::table;
 
-/// So many of the live, of the slow and of locks by name are shown.
+/// The most active transactions, slow transactions and named locks of a table.
 const MAX_LISTED: usize = 5;
 const ROW_WIDTH: usize = 40;
 
-/// Whose status it is, and how old.
+/// The process, and the age of the status.
 pub fn header(status: &StoreStatus) -> String {
-    let said = format!(
-        "process {} has had it open for {}; this is what it said {} ago",
+    let (uptime, age) = (indicatif::HumanDuration(status.uptime), short_duration(age(status)));
+    let interval = status.publish_interval.map(|interval| format!(", every {}", short_duration(interval)));
+    let failure = status.failure.as_ref().map(|err| format!("\nthe store has failed: {err}"));
+    format!(
+        "process {} has had the store open for {uptime}; status published {age} ago{}{}",
         status.pid,
-        indicatif::HumanDuration(status.uptime),
-        short_duration(age(status))
-    );
-    let every = status
-        .publish_interval
-        .map(|every| format!(", and it does so every {}", short_duration(every)))
-        .unwrap_or_default();
-    let failed = status.failure.as_ref().map(|err| format!("\nthe store has failed: {err}")).unwrap_or_default();
-    format!("{said}{every}{failed}")
+        interval.unwrap_or_default(),
+        failure.unwrap_or_default()
+    )
 }
 
-/// How old it is, by this machine's clock.
+/// The age of the status, by this machine's clock.
 pub fn age(status: &StoreStatus) -> Duration {
     status.taken_at.elapsed().unwrap_or_default()
 }
 
-/// Everything since the store was opened.
+/// The totals since the store was opened, and its current activity.
 pub fn tables(status: &StoreStatus) -> Vec<String> {
-    let mut tables = vec![counter_table(status), latency_table("since it was opened", &status.latencies)];
+    let mut tables = vec![counter_table(status), latency_table("since open", &status.latencies)];
     tables.extend(detail_tables(status));
     tables
 }
 
-/// The document as it was published, and its age.
+/// The published document, with its age.
 pub fn to_json(status: &StoreStatus) -> serde_json::Result<Value> {
     let mut document = serde_json::to_value(status)?;
     if let Some(fields) = document.as_object_mut() {
@@ -58,80 +56,79 @@ pub fn to_json(status: &StoreStatus) -> serde_json::Result<Value> {
 fn counter_table(status: &StoreStatus) -> String {
     let stats = &status.stats;
     let count = |count: u64| HumanCount(count).to_string();
-    let behind = stats.visible_ts.millis().saturating_sub(stats.durable_ts.millis());
     let mut rows = vec![
-        ("transactions begun", count(stats.transactions_started)),
+        ("transactions started", count(stats.transactions_started)),
         (
             "commits",
             format!(
-                "{}: {} in one phase, {} in two, {} large",
+                "{}: {} one-phase, {} two-phase, {} large",
                 count(stats.commits()),
                 count(stats.commits_one_phase),
                 count(stats.commits_two_phase),
                 count(stats.commits_large)
             ),
         ),
-        ("syncs", format!("{}, {:.1} commits each", count(stats.wal_syncs), stats.commits_per_sync())),
+        ("WAL syncs", format!("{}, {:.1} commits per sync", count(stats.wal_syncs), stats.commits_per_sync())),
         (
             "conflicts",
             format!(
-                "{}: {} with commits, {} with row locks, {} taken for dead",
+                "{}: {} with newer versions, {} with row locks, {} rolled back by others",
                 count(stats.conflicts),
                 count(stats.conflicts_newer_version),
                 count(stats.conflicts_locked),
                 count(stats.conflicts_rolled_back)
             ),
         ),
-        ("retries", format!("{}; {} given up", count(stats.retries), count(stats.retries_exhausted))),
+        ("retries", format!("{}, {} calls exhausted them", count(stats.retries), count(stats.retries_exhausted))),
         (
-            "row locks of others",
+            "row locks resolved",
             format!(
-                "{} rolled forward and {} back one by one; {} of the dead resolved in the background",
+                "{} rolled forward, {} rolled back, {} orphans by the background",
                 count(stats.locks_rolled_forward),
                 count(stats.locks_rolled_back),
                 count(stats.orphan_locks_resolved)
             ),
         ),
-        ("locks by name", render::format_lock_stats(&status.lock_stats)),
-        ("stalled writes", stall_text(stats)),
+        ("named locks", render::format_lock_stats(&status.lock_stats)),
+        ("write stalls", stall_text(stats)),
         ("slow transactions", count(stats.slow_transactions)),
-        ("ended at the age limit", count(stats.snapshots_expired)),
-        ("large, rows still locked", cleanup_text(stats)),
-        ("not durable yet", format!("{behind} ms")),
+        ("snapshots expired", count(stats.snapshots_expired)),
+        ("lock cleanup pending", cleanup_text(stats)),
+        ("durability lag", durability_lag(stats)),
         ("history", history_text(stats)),
     ];
     rows.extend(status.engine.as_ref().map(|engine| ("memory", memory_text(engine))));
-    table::text_table(
-        ["since it was opened", ""],
-        rows.into_iter().map(|(what, told)| [what.to_owned(), told]).collect(),
-    )
+    let rows = rows.into_iter().map(|(name, text)| [name.to_owned(), text]).collect();
+    table::text_table(["since open", ""], rows)
 }
 
-/// Those whose rows are being unlocked behind their end.
+/// How far the durable timestamp is behind the visible one.
+fn durability_lag(stats: &Stats) -> String {
+    format!("{} ms", stats.visible_ts.millis().saturating_sub(stats.durable_ts.millis()))
+}
+
+/// The large transactions whose row locks are not all removed yet.
 fn cleanup_text(stats: &Stats) -> String {
-    let ended = HumanCount(stats.cleanup_rows);
+    let (pending, unlocked) = (HumanCount(stats.cleanup_pending), HumanCount(stats.cleanup_rows));
     match stats.cleanup_pending {
         0 => "0".into(),
-        some => {
-            format!("{}; {ended} of {} rows unlocked so far", HumanCount(some), HumanCount(stats.large_rows_locked))
-        }
+        _ => format!("{pending}; {unlocked} of {} rows unlocked so far", HumanCount(stats.large_rows_locked)),
     }
 }
 
 fn history_text(stats: &Stats) -> String {
-    let Some((from, kept)) = stats.history_start_ts.zip(stats.history_retention) else { return "none is kept".into() };
-    let from = table::format_time(from.millis(), "%Y-%m-%d %H:%M:%S UTC");
-    let collected = HumanCount(stats.gc_versions);
-    format!(
-        "from {from} on, kept for {}; {collected} replaced versions collected",
-        crate::duration::format_duration(kept)
-    )
+    let Some((start, retention)) = stats.history_start_ts.zip(stats.history_retention) else {
+        return "no history".into();
+    };
+    let start = table::format_time(start.millis(), "%Y-%m-%d %H:%M:%S UTC");
+    let (retention, removed) = (crate::duration::format_duration(retention), HumanCount(stats.gc_versions));
+    format!("from {start}, retention {retention}; {removed} replaced versions removed by GC")
 }
 
 fn memory_text(engine: &EngineStats) -> String {
     let bytes = indicatif::HumanBytes;
     format!(
-        "cache {} of {}, write buffers {}, open tables {}",
+        "block cache {} of {}, memtables {}, open tables {}",
         bytes(engine.block_cache_bytes),
         bytes(engine.block_cache_capacity_bytes),
         bytes(engine.memtable_bytes),
@@ -140,20 +137,19 @@ fn memory_text(engine: &EngineStats) -> String {
 }
 
 fn stall_text(stats: &Stats) -> String {
-    let times = HumanCount(stats.write_stalls);
-    let waited = if stats.write_stalls > 0 {
-        format!(", which waited for {} in all", short_duration(stats.write_stall_time))
+    let total = if stats.write_stalls > 0 {
+        format!(", {} in total", short_duration(stats.write_stall_time))
     } else {
         String::new()
     };
-    format!("{times}{waited}{}", current_stall_text(stats))
+    format!("{}{total}{}", HumanCount(stats.write_stalls), current_stall_text(stats))
 }
 
 fn current_stall_text(stats: &Stats) -> String {
-    stats.current_write_stall.map(|now| format!("; one waits now, for {}", short_duration(now))).unwrap_or_default()
+    stats.current_write_stall.map(|now| format!("; one in progress for {}", short_duration(now))).unwrap_or_default()
 }
 
-/// Who is live, who was slow, and what is locked.
+/// Active transactions, slow transactions, row locks and named locks.
 fn detail_tables(status: &StoreStatus) -> Vec<String> {
     let mut tables = Vec::new();
     if !status.active.is_empty() {
@@ -161,14 +157,14 @@ fn detail_tables(status: &StoreStatus) -> Vec<String> {
     }
     if !status.slow.is_empty() {
         tables.push(slow_table("slow, newest first", status.slow.iter().rev()));
-        tables.push(slow_table("slowest of all", &status.slowest));
+        tables.push(slow_table("slowest", &status.slowest));
     }
-    tables.push(row_lock_table(&status.row_locks).unwrap_or_else(|| "no row locks were met".into()));
+    tables.push(row_lock_table(&status.row_locks).unwrap_or_else(|| "no row locks".into()));
     tables.extend(named_lock_tables(status, MAX_LISTED));
     tables
 }
 
-/// What happened between two statuses of a store.
+/// The activity between two statuses of a store: rates per second, and latencies.
 pub struct StatusDelta<'a> {
     now: &'a StoreStatus,
     elapsed: Duration,
@@ -176,30 +172,33 @@ pub struct StatusDelta<'a> {
     newer_version_conflicts: f64,
     lock_conflicts: f64,
     retries: f64,
-    syncs: f64,
+    wal_syncs: f64,
     resolved: f64,
     write_stalls: f64,
-    /// For which part of the time there was a write that waited.
+    /// The part of the time in which a write was stalled.
     write_stall_ratio: f64,
     latencies: Latencies,
 }
 
 impl<'a> StatusDelta<'a> {
-    /// `None` when they are not of one life of the store, or of one moment.
+    /// `None` if the statuses are of different incarnations, or the same status.
     #[expect(clippy::cast_precision_loss, reason = "rates")]
     pub fn of(before: &StoreStatus, now: &'a StoreStatus) -> Option<Self> {
-        let took = now.uptime.checked_sub(before.uptime).filter(|took| before.pid == now.pid && !took.is_zero())?;
+        let elapsed = now.uptime.checked_sub(before.uptime)?;
+        if before.pid != now.pid || elapsed.is_zero() {
+            return None;
+        }
         let rate = |count: fn(&Stats) -> u64| {
-            count(&now.stats).saturating_sub(count(&before.stats)) as f64 / took.as_secs_f64()
+            count(&now.stats).saturating_sub(count(&before.stats)) as f64 / elapsed.as_secs_f64()
         };
         Some(Self {
             now,
-            elapsed: took,
+            elapsed,
             commits: rate(Stats::commits),
             newer_version_conflicts: rate(|stats| stats.conflicts_newer_version),
             lock_conflicts: rate(|stats| stats.conflicts_locked),
             retries: rate(|stats| stats.retries),
-            syncs: rate(|stats| stats.wal_syncs),
+            wal_syncs: rate(|stats| stats.wal_syncs),
             resolved: rate(|stats| {
                 stats.locks_rolled_forward + stats.locks_rolled_back + stats.orphan_locks_resolved + stats.cleanup_rows
             }),
@@ -208,16 +207,16 @@ impl<'a> StatusDelta<'a> {
                 .stats
                 .write_stall_time
                 .saturating_sub(before.stats.write_stall_time)
-                .div_duration_f64(took),
+                .div_duration_f64(elapsed),
             latencies: now.latencies.since(&before.latencies),
         })
     }
 
     fn commits_per_sync(&self) -> f64 {
-        if self.syncs > 0.0 { self.commits / self.syncs } else { 0.0 }
+        if self.wal_syncs > 0.0 { self.commits / self.wal_syncs } else { 0.0 }
     }
 
-    /// Rates, latencies, who is live and who was slow.
+    /// Rates and latencies since the previous status, and the current activity.
     pub fn tables(&self) -> Vec<String> {
         let mut tables = vec![self.rate_table()];
         tables.extend(self.stall_text());
@@ -232,15 +231,14 @@ impl<'a> StatusDelta<'a> {
         let stats = &self.now.stats;
         let header = [
             "commits/s",
-            "per sync",
-            "conflicts/s with commits",
-            "conflicts/s with row locks",
+            "commits/sync",
+            "version conflicts/s",
+            "lock conflicts/s",
             "retries/s",
-            "rolled/s",
-            "live views",
-            "not durable",
+            "resolved/s",
+            "open views",
+            "durability lag",
         ];
-        let behind = stats.visible_ts.millis().saturating_sub(stats.durable_ts.millis());
         let cells = [
             rate(self.commits),
             format!("{:.1}", self.commits_per_sync()),
@@ -249,22 +247,24 @@ impl<'a> StatusDelta<'a> {
             rate(self.retries),
             rate(self.resolved),
             stats.open_views.to_string(),
-            format!("{behind} ms"),
+            durability_lag(stats),
         ];
         table::numeric_table(header, vec![cells])
     }
 
-    /// In words, if there was any.
+    /// The write stalls, if there was any.
     fn stall_text(&self) -> Option<String> {
         (self.write_stalls > 0.0 || self.write_stall_ratio > 0.0).then(|| {
-            let (refused, percent) = (self.write_stalls.ceil(), self.write_stall_ratio * 100.0);
-            let now = current_stall_text(&self.now.stats);
-            format!("the tables have fallen behind: {refused} writes/s stall, and {percent:.0} % of the time one waited{now}")
+            let (stalls, percent) = (self.write_stalls.ceil(), self.write_stall_ratio * 100.0);
+            let current = current_stall_text(&self.now.stats);
+            format!("write stalls: {stalls}/s, {percent:.0} % of the time{current}")
         })
     }
 
+    /// The JSON of `top`.
     pub fn json(&self) -> Value {
-        let StoreStatus { pid, stats, engine, active: live, slow, slowest, row_locks, .. } = self.now;
+        let StoreStatus { pid, stats, engine, active, slow, slowest, row_locks, .. } = self.now;
+        let longest_waits = render::by_wait_time(&self.now.lock_waits).into_iter().take(MAX_LISTED);
         let latencies: serde_json::Map<_, _> = latency_rows(&self.latencies)
             .map(|(_, key, latency)| (key.to_owned(), latency_json(latency)))
             .into_iter()
@@ -275,27 +275,26 @@ impl<'a> StatusDelta<'a> {
             "seconds": self.elapsed.as_secs_f64(),
             "commits_per_second": self.commits,
             "conflicts_per_second": self.newer_version_conflicts + self.lock_conflicts,
-            "conflicts_committed_per_second": self.newer_version_conflicts,
+            "conflicts_newer_version_per_second": self.newer_version_conflicts,
             "conflicts_locked_per_second": self.lock_conflicts,
             "retries_per_second": self.retries,
-            "syncs_per_second": self.syncs,
+            "wal_syncs_per_second": self.wal_syncs,
             "commits_per_sync": self.commits_per_sync(),
-            "rolled_per_second": self.resolved,
+            "locks_resolved_per_second": self.resolved,
             "write_stalls_per_second": self.write_stalls,
-            "write_stalled_share": self.write_stall_ratio,
-            "write_stalled_now_s": stats.current_write_stall.map(|now| now.as_secs_f64()),
+            "write_stall_ratio": self.write_stall_ratio,
+            "current_write_stall_s": stats.current_write_stall.map(|now| now.as_secs_f64()),
             "latencies": latencies,
-            "live_views": stats.open_views,
+            "open_views": stats.open_views,
             "engine": engine,
-            "live": live,
+            "active": active,
             "slow": slow.iter().rev().take(MAX_LISTED).collect::<Vec<_>>(),
             "slowest": slowest.iter().take(MAX_LISTED).collect::<Vec<_>>(),
-            "row_locks_met": row_locks.len(),
             "row_locks": row_locks.iter().map(row_lock_json).collect::<Vec<_>>(),
-            "held_locks": self.now.held_locks_total,
-            "lock_waits": self.now.lock_waits_total,
+            "held_locks_total": self.now.held_locks_total,
+            "lock_waits_total": self.now.lock_waits_total,
             "longest_lock_wait_s": self.now.longest_lock_wait.as_secs_f64(),
-            "longest_lock_waits": render::by_wait_time(&self.now.lock_waits).into_iter().take(MAX_LISTED).map(render::to_json).collect::<Vec<_>>(),
+            "longest_lock_waits": longest_waits.map(render::to_json).collect::<Vec<_>>(),
             "visible_ts": stats.visible_ts.to_string(),
             "visible_time": table::format_timestamp(stats.visible_ts),
             "durable_ts": stats.durable_ts.to_string(),
@@ -303,71 +302,78 @@ impl<'a> StatusDelta<'a> {
     }
 }
 
+/// The latencies with their names in tables and in JSON.
 fn latency_rows(latencies: &Latencies) -> [(&'static str, &'static str, &LatencyHistogram); 5] {
     [
-        ("whole transact", "transact", &latencies.transact),
-        ("waiting before it", "waiting", &latencies.admission_wait),
-        ("durable commit", "commit", &latencies.commit_durable),
-        ("until applied", "combining", &latencies.commit_apply),
-        ("sync of the log", "sync", &latencies.wal_sync),
+        ("transact, total", "transact", &latencies.transact),
+        ("admission wait", "admission_wait", &latencies.admission_wait),
+        ("durable commit", "commit_durable", &latencies.commit_durable),
+        ("commit apply", "commit_apply", &latencies.commit_apply),
+        ("WAL sync", "wal_sync", &latencies.wal_sync),
     ]
 }
 
 fn latency_table(when: &str, latencies: &Latencies) -> String {
-    let row = |(what, _, latency): (&str, &str, &LatencyHistogram)| {
+    let row = |(name, _, latency): (&str, &str, &LatencyHistogram)| {
         let at = |percent| short_duration(latency.percentile(percent));
-        [what.to_owned(), latency.count().to_string(), at(50.0), at(90.0), at(99.0), at(99.9), at(100.0)]
+        [name.to_owned(), latency.count().to_string(), at(50.0), at(90.0), at(99.0), at(99.9), at(100.0)]
     };
-    let header = [when, "times", "p50", "p90", "p99", "p99.9", "max"];
+    let header = [when, "count", "p50", "p90", "p99", "p99.9", "max"];
     table::numeric_table(header, latency_rows(latencies).map(row).into())
 }
 
 fn latency_json(latency: &LatencyHistogram) -> Value {
     let at = |percent| latency.percentile(percent).as_secs_f64();
     json!({
-        "count": latency.count(), "p50_s": at(50.0), "p90_s": at(90.0), "p99_s": at(99.0), "p999_s": at(99.9), "max_s": at(100.0),
+        "count": latency.count(),
+        "p50_s": at(50.0),
+        "p90_s": at(90.0),
+        "p99_s": at(99.0),
+        "p999_s": at(99.9),
+        "max_s": at(100.0),
     })
 }
 
-/// A table of transactions and snapshots that are not over.
-pub fn active_table<'a>(live: impl IntoIterator<Item = &'a ActiveTransactionStatus>, total: u64) -> String {
-    let row = |live: &ActiveTransactionStatus| {
+/// A table of active transactions and snapshots.
+pub fn active_table<'a>(active: impl IntoIterator<Item = &'a ActiveTransactionStatus>, total: u64) -> String {
+    let row = |txn: &ActiveTransactionStatus| {
+        let buffered = HumanCount(txn.buffered_rows);
         [
-            live.kind.clone(),
-            live.label.clone().unwrap_or_else(|| "-".into()),
-            live.owner_id.clone().unwrap_or_else(|| "-".into()),
-            short_duration(live.age),
-            if live.is_large {
-                format!("{}, and {} streamed", HumanCount(live.buffered_rows), HumanCount(live.locked_rows))
+            txn.kind.clone(),
+            txn.label.clone().unwrap_or_else(|| "-".into()),
+            txn.owner_id.clone().unwrap_or_else(|| "-".into()),
+            short_duration(txn.age),
+            if txn.is_large {
+                format!("{buffered}, and {} locked", HumanCount(txn.locked_rows))
             } else {
-                HumanCount(live.buffered_rows).to_string()
+                buffered.to_string()
             },
         ]
     };
-    let mut rows: Vec<_> = live.into_iter().take(MAX_LISTED).map(row).collect();
+    let mut rows: Vec<_> = active.into_iter().take(MAX_LISTED).map(row).collect();
     if let more @ 1.. = total.saturating_sub(rows.len() as u64) {
         rows.push([format!("and {more} more"), String::new(), String::new(), String::new(), String::new()]);
     }
-    table::text_table(["live, oldest first", "label", "owner", "age", "rows written"], rows)
+    table::text_table(["active, oldest first", "label", "owner", "age", "rows written"], rows)
 }
 
-/// A table of transactions that were slow.
-pub fn slow_table<'a>(which: &str, slow: impl IntoIterator<Item = &'a SlowTransactionStatus>) -> String {
+/// A table of slow transactions; `title` is the header of the first column.
+pub fn slow_table<'a>(title: &str, slow: impl IntoIterator<Item = &'a SlowTransactionStatus>) -> String {
     let row = |slow: &SlowTransactionStatus| {
         let mut parts: Vec<(&String, Duration)> = slow
             .breakdown
             .iter()
-            .map(|(what, took)| (what, Duration::try_from_secs_f64(*took).unwrap_or_default()))
+            .map(|(phase, seconds)| (phase, Duration::try_from_secs_f64(*seconds).unwrap_or_default()))
             .collect();
-        parts.sort_by_key(|(_, took)| std::cmp::Reverse(*took));
-        let told = parts.iter().take(2).filter(|(_, took)| *took >= slow.duration / 20);
-        let parts: Vec<String> = told.map(|(what, took)| format!("{} {what}", short_duration(*took))).collect();
-        let way = slow.conflicts.last().map_or_else(
+        parts.sort_by_key(|(_, time)| std::cmp::Reverse(*time));
+        let main = parts.iter().take(2).filter(|(_, time)| *time >= slow.duration / 20);
+        let parts: Vec<String> = main.map(|(phase, time)| format!("{} {phase}", short_duration(*time))).collect();
+        let last_conflict = slow.conflicts.last().map_or_else(
             || "-".into(),
-            |met| {
-                let row = row_name(met.keyspace.as_deref(), &met.key);
-                let owner = met.owner.as_ref().map_or_else(|| "unknown".into(), |owner| format!("owner {owner}"));
-                format!("{row}, {}", met.label.clone().unwrap_or(owner))
+            |conflict| {
+                let row = row_name(conflict.keyspace.as_deref(), &conflict.key);
+                let owner = conflict.owner.as_ref().map_or_else(|| "unknown".into(), |owner| format!("owner {owner}"));
+                format!("{row}, {}", conflict.label.clone().unwrap_or(owner))
             },
         );
         [
@@ -375,10 +381,10 @@ pub fn slow_table<'a>(which: &str, slow: impl IntoIterator<Item = &'a SlowTransa
             short_duration(slow.duration),
             slow.attempts.to_string(),
             parts.join("\n"),
-            way,
+            last_conflict,
         ]
     };
-    let header = [which, "took", "attempts", "mostly", "last in the way"];
+    let header = [title, "duration", "attempts", "time spent in", "last conflict"];
     table::text_table(header, slow.into_iter().take(MAX_LISTED).map(row).collect())
 }
 
@@ -386,7 +392,7 @@ fn row_name(keyspace: Option<&str>, key: &str) -> String {
     table::truncate(&format!("{}/{key}", keyspace.unwrap_or_default()), ROW_WIDTH)
 }
 
-/// With three digits or so.
+/// A duration with about three digits.
 fn short_duration(duration: Duration) -> String {
     match duration.as_millis() {
         10.. => format!("{duration:.0?}"),

@@ -1,4 +1,4 @@
-//! A directory, and the program run in it.
+//! A temporary directory, and the program run in it.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -11,15 +11,15 @@ use tempfile::TempDir;
 pub struct Sandbox(pub TempDir);
 
 impl Sandbox {
-    /// The files of a store with such names, in all of its directories.
-    pub fn files(&self, store: &str, of: impl Fn(&str) -> bool) -> Vec<PathBuf> {
-        let (mut files, mut folders) = (Vec::new(), vec![self.path().join(store)]);
-        while let Some(dir) = folders.pop() {
+    /// The files of a store, in all of its directories, whose name passes the filter.
+    pub fn files(&self, store: &str, filter: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+        let (mut files, mut dirs) = (Vec::new(), vec![self.path().join(store)]);
+        while let Some(dir) = dirs.pop() {
             for entry in fs::read_dir(dir).unwrap() {
                 let path = entry.unwrap().path();
                 if path.is_dir() {
-                    folders.push(path);
-                } else if of(path.file_name().unwrap().to_str().unwrap()) {
+                    dirs.push(path);
+                } else if filter(path.file_name().unwrap().to_str().unwrap()) {
                     files.push(path);
                 }
             }
@@ -32,7 +32,7 @@ impl Sandbox {
         Self(tempfile::tempdir().unwrap())
     }
 
-    /// With a store `shop` in which there are two rows.
+    /// A sandbox with a store `shop` of two rows.
     pub fn with_shop() -> Self {
         let sandbox = Self::new();
         sandbox.ok("put --create shop fruit apple red pear yellow");
@@ -60,12 +60,12 @@ impl Sandbox {
 
     pub fn with_input(&self, line: &str, input: impl AsRef<[u8]>) -> Ran {
         let mut child = self.command(line).stdin(Stdio::piped()).spawn().unwrap();
-        // One that ends before it has read everything is a case of its own.
+        // It fails if the program ends before it has read everything, which is a valid case.
         let _ = child.stdin.take().unwrap().write_all(input.as_ref());
         Ran::of(line, child.wait_with_output().unwrap())
     }
 
-    /// Runs it in a terminal, with what is typed. The answer is all that the terminal shows, in lines as it ends them.
+    /// Runs the line in a terminal with this input; the output is all that the terminal shows.
     pub fn in_terminal(&self, line: &str, typed: &str) -> Ran {
         let line = format!("{} {line}", env!("CARGO_BIN_EXE_percolite"));
         let mut script = Command::new("script");
@@ -76,40 +76,40 @@ impl Sandbox {
         Ran::of(&line, child.wait_with_output().unwrap())
     }
 
-    /// Has a shell commit these, each by itself, and kills it.
+    /// Runs these puts in a shell, each in its own transaction, and kills the shell.
     pub fn kill_after(&self, store: &str, puts: impl IntoIterator<Item = String>) {
         let mut shell = self.command(&format!("shell {store}")).stdin(Stdio::piped()).spawn().unwrap();
         let puts: Vec<String> = puts.into_iter().collect();
         writeln!(shell.stdin.as_mut().unwrap(), "{}", puts.join("\n")).unwrap();
-        let mut said = BufReader::new(shell.stdout.take().unwrap()).lines();
-        puts.iter().for_each(|put| assert_eq!(said.next().unwrap().unwrap(), "committed", "{put}"));
+        let mut lines = BufReader::new(shell.stdout.take().unwrap()).lines();
+        puts.iter().for_each(|put| assert_eq!(lines.next().unwrap().unwrap(), "committed", "{put}"));
         shell.kill().unwrap();
         shell.wait().unwrap();
     }
 
-    /// Runs it and interrupts it as soon as it watches for that.
+    /// Runs the line and sends SIGINT as soon as the program handles that signal.
     pub fn interrupted(&self, line: &str) -> Ran {
-        // Started before, so that it loses no time.
+        // It starts first, to send the signal without a delay.
         let mut killer =
             Command::new("sh").args(["-c", "read pid; kill -INT $pid"]).stdin(Stdio::piped()).spawn().unwrap();
         let child = self.command(line).spawn().unwrap();
         let status = format!("/proc/{}/status", child.id());
-        let watches = || {
+        let handles_sigint = || {
             let status = fs::read_to_string(&status).unwrap_or_default();
             let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0").trim().to_owned();
-            // SIGINT is number 2, and the first has the lowest bit. Ended, it has none of this any more.
+            // SIGINT is signal 2, which is bit 1. A zombie has no signals.
             u64::from_str_radix(&caught, 16).unwrap() & 2 != 0 || status.contains("State:\tZ")
         };
         let since = Instant::now();
-        while !watches() {
-            assert!(since.elapsed() < Duration::from_secs(20), "{line} does not watch for signals");
+        while !handles_sigint() {
+            assert!(since.elapsed() < Duration::from_secs(20), "{line} installs no signal handler");
         }
         writeln!(killer.stdin.take().unwrap(), "{}", child.id()).unwrap();
         assert!(killer.wait().unwrap().success());
         Ran::of(line, child.wait_with_output().unwrap())
     }
 
-    /// Runs what must succeed, without a word of error; the answer is what it says.
+    /// Asserts that the line succeeds without output on standard error, and returns its output.
     pub fn ok(&self, line: &str) -> String {
         self.run(line).succeeds()
     }
@@ -137,10 +137,10 @@ impl Ran {
         self.out
     }
 
-    /// It ends with this code and says why in one line.
-    pub fn fails(self, code: i32, what: &str) -> Self {
+    /// Asserts the exit code, and an error message of one line that contains this text.
+    pub fn fails(self, code: i32, text: &str) -> Self {
         assert_eq!(self.code, Some(code), "{}: {}{}", self.line, self.out, self.err);
-        assert!(self.err.contains(what), "{}: wanted {what:?} in {}", self.line, self.err);
+        assert!(self.err.contains(text), "{}: wanted {text:?} in {}", self.line, self.err);
         assert!(self.err.starts_with("error: ") && self.err.lines().count() == 1, "{}", self.err);
         self
     }

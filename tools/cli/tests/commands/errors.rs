@@ -1,4 +1,4 @@
-//! Wrong input to every command: a clear line, the right exit code, and nothing changed.
+//! Invalid input to every command: an error of one line, the right exit code, and nothing changed.
 
 use std::fs;
 use std::process::Command;
@@ -9,7 +9,7 @@ use crate::common::{Ran, Sandbox};
 
 const LOOKING: [&str; 10] = [
     "versions STORE fruit apple",
-    "history STORE",
+    "retention STORE",
     "get STORE fruit apple",
     "scan STORE fruit",
     "keyspaces STORE",
@@ -33,7 +33,7 @@ fn every(lines: &[&str], store: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_folder_that_is_no_store_is_refused_by_every_command_and_stays_as_it_is() {
+fn a_directory_that_is_no_store_is_refused_unchanged() {
     let sandbox = Sandbox::new();
     sandbox.file("rows.csv", "a,b\n");
     fs::create_dir(sandbox.path().join("other")).unwrap();
@@ -69,7 +69,7 @@ fn a_folder_that_is_no_store_is_refused_by_every_command_and_stays_as_it_is() {
 }
 
 #[test]
-fn beside_a_process_that_has_the_store_open_every_command_says_so() {
+fn every_command_reports_a_busy_store() {
     let sandbox = Sandbox::with_shop();
     sandbox.file("rows.csv", "a,b\n");
     let _open = Store::open(sandbox.path().join("shop")).unwrap();
@@ -82,7 +82,7 @@ fn beside_a_process_that_has_the_store_open_every_command_says_so() {
 }
 
 #[test]
-fn readers_do_not_disturb_each_other() {
+fn read_only_commands_run_concurrently() {
     let sandbox = Sandbox::with_shop();
     let _open = Store::builder().read_only(true).open(sandbox.path().join("shop")).unwrap();
     assert_eq!(sandbox.ok("get shop fruit apple"), "red\n");
@@ -90,7 +90,7 @@ fn readers_do_not_disturb_each_other() {
 }
 
 #[test]
-fn an_unknown_keyspace_is_told_with_those_that_there_are() {
+fn the_error_of_an_unknown_keyspace_lists_the_others() {
     let sandbox = Sandbox::with_shop();
     sandbox.file("rows.csv", "a,b\n");
     for line in [
@@ -104,27 +104,27 @@ fn an_unknown_keyspace_is_told_with_those_that_there_are() {
         sandbox.run(line).fails(3, "keyspace \"frut\" not found; there are \"fruit\"");
     }
     for line in ["put shop frut a b", "load shop frut rows.csv"] {
-        sandbox.run(line).fails(3, "; --create makes it");
+        sandbox.run(line).fails(3, "; --create creates it");
     }
 }
 
 #[test]
-fn a_command_line_that_makes_no_sense_is_exit_code_2() {
+fn an_invalid_command_line_is_exit_code_2() {
     let sandbox = Sandbox::with_shop();
     for (line, what) in [
-        ("get --key-encoding hex shop fruit 0g", "is no hex"),
-        ("put --value-encoding base64 shop fruit k ???", "is no base64"),
-        ("scan --key-encoding hex shop fruit --from 1", "is no hex"),
-        ("scan shop fruit --from b --to a", "--from lies behind --to"),
+        ("get --key-encoding hex shop fruit 0g", "is not valid hex"),
+        ("put --value-encoding base64 shop fruit k ???", "is not valid base64"),
+        ("scan --key-encoding hex shop fruit --from 1", "is not valid hex"),
+        ("scan shop fruit --from b --to a", "--from is after --to"),
         ("scan shop fruit --prefix a --from b", "cannot be used with"),
-        ("put shop fruit key", "has no value behind it"),
-        ("put shop fruit a 1 b 2 a 3", "the key \"a\" is named twice"),
+        ("put shop fruit key", "the key \"key\" has no value"),
+        ("put shop fruit a 1 b 2 a 3", "the key \"a\" is given twice"),
         ("put shop fruit a b --value-file x", "is for one key"),
         ("load shop fruit --batch 0", "--batch"),
         ("dump shop - --json", "goes to standard output"),
-        ("get --at yesterday shop fruit apple", "neither a time"),
-        ("retention shop --set long", "--keep"),
-        ("retention shop --set 1d --end", "cannot be used with"),
+        ("get --at yesterday shop fruit apple", "not a relative time"),
+        ("retention shop --set long", "--set"),
+        ("retention shop --set 1d --disable", "cannot be used with"),
         ("fetch shop", "unrecognized subcommand"),
         ("get shop", "required arguments"),
         ("get", "were not provided: <STORE>, <KEYSPACE>, <KEY>...; see `percolite get --help`\n"),
@@ -143,16 +143,16 @@ fn a_command_line_that_makes_no_sense_is_exit_code_2() {
 }
 
 #[test]
-fn a_store_whose_making_was_cut_short_may_be_made_again() {
+fn an_incomplete_store_can_be_created_again() {
     let sandbox = Sandbox::new();
     fs::create_dir(sandbox.path().join("s")).unwrap();
     sandbox.file("s/PERCOLITE.new", "");
-    sandbox.run("put s rows a b").fails(5, "was never finished: it is empty; to make a store there, say --create");
+    sandbox.run("put s rows a b").fails(5, "was never finished: it is empty; --create creates a store there");
     sandbox.ok("put --create s rows a b");
 }
 
 #[test]
-fn limits_are_told() {
+fn limits_are_in_the_error() {
     let sandbox = Sandbox::with_shop();
     sandbox.run(&format!("put shop fruit {} v", "k".repeat(17 << 10))).fails(1, "exceeds the limit of 16384 bytes");
     let mut empty = sandbox.command("put shop fruit");
@@ -163,7 +163,7 @@ fn limits_are_told() {
 }
 
 #[test]
-fn a_value_or_a_statement_without_an_end_is_refused() {
+fn an_endless_value_or_statement_is_refused() {
     let sandbox = Sandbox::with_shop();
     for (script, what) in [
         (
@@ -182,9 +182,9 @@ fn a_value_or_a_statement_without_an_end_is_refused() {
     }
 }
 
-/// In a mount namespace of its own, so nothing is left of it. Mode bits would not stop root.
+/// In a mount namespace, which ends with the process. Mode bits do not restrict root.
 #[test]
-fn a_store_on_a_read_only_file_system_can_be_looked_at_and_says_that_it_cannot_be_written_to() {
+fn a_store_on_a_read_only_file_system_can_be_read() {
     let sandbox = Sandbox::with_shop();
     let inside = |line: &str| {
         let script = format!(
@@ -200,7 +200,7 @@ fn a_store_on_a_read_only_file_system_can_be_looked_at_and_says_that_it_cannot_b
         .current_dir(sandbox.path())
         .output();
     if !can.is_ok_and(|can| can.status.success()) {
-        eprintln!("SKIPPED: this machine does not let us mount");
+        eprintln!("SKIPPED: this machine does not allow mounts");
         return;
     }
     assert_eq!(inside("get shop fruit apple").succeeds(), "red\n");
@@ -211,14 +211,14 @@ fn a_store_on_a_read_only_file_system_can_be_looked_at_and_says_that_it_cannot_b
     inside("delete shop fruit apple").fails(1, "cannot be written to");
 }
 
-/// On a file system of its own, in memory, of a size that a store soon fills.
+/// On a small file system in memory, which the store fills.
 #[test]
-fn a_full_disk_costs_nothing_that_was_acknowledged() {
+fn a_full_disk_loses_no_acknowledged_row() {
     let sandbox = Sandbox::new();
     fs::create_dir(sandbox.path().join("disk")).unwrap();
     let rows: String = (0..40_000).map(|n| format!("key{n:05}\t{}\n", "value ".repeat(200))).collect();
     sandbox.file("rows.tsv", rows);
-    // The ballast goes when the disk is full; what the store then answers is what counts.
+    // When the disk is full the ballast is removed, and the store must work again.
     let script = format!(
         "mount -t tmpfs -o size=24m none disk || exit 99
          head -c 4m /dev/zero > disk/ballast
@@ -243,57 +243,57 @@ fn a_full_disk_costs_nothing_that_was_acknowledged() {
         env!("CARGO_BIN_EXE_percolite")
     );
     let ran = Command::new("unshare").args(["--mount", "sh", "-c", &script]).current_dir(sandbox.path()).output();
-    let told = |name: &str| fs::read_to_string(sandbox.path().join(name)).unwrap();
+    let report = |name: &str| fs::read_to_string(sandbox.path().join(name)).unwrap();
     if !ran.is_ok_and(|ran| ran.status.code() != Some(99)) || !sandbox.path().join("code").exists() {
-        eprintln!("SKIPPED: this machine does not let us mount");
+        eprintln!("SKIPPED: this machine does not allow mounts");
         return;
     }
-    let err = told("err");
+    let err = report("err");
     assert!(err.starts_with("error: ") && err.lines().count() == 1 && err.contains("No space left on device"), "{err}");
-    assert_eq!(told("code"), "1\n0\n0\n1\n", "{err}{}{}{}", told("verify"), told("put"), told("restore"));
-    let restore = told("restore");
-    assert!(restore.starts_with("error: nothing was restored, and nothing is left of disk/copy: "), "{restore}");
-    assert_eq!((told("left").contains("shop"), told("left").contains("copy")), (true, false), "{}", told("left"));
-    // "… in the keyspace "rows" now: 1,250 rows of the input, and perhaps those of the next transaction; to go on: --skip 1250; the
-    // disk is full: make room, …"
+    assert_eq!(report("code"), "1\n0\n0\n1\n", "{err}{}{}{}", report("verify"), report("put"), report("restore"));
+    let restore = report("restore");
+    assert!(restore.starts_with("error: nothing was restored, disk/copy was removed: "), "{restore}");
+    assert_eq!((report("left").contains("shop"), report("left").contains("copy")), (true, false), "{}", report("left"));
+    // "… committed to the keyspace "rows": 1,250 rows of the input (…), and possibly those of the
+    // next transaction; resume with --skip 1250; the disk is full: …"
     let skip = err.rsplit("--skip ").next().unwrap().split(';').next().unwrap();
     let acknowledged: u64 = skip.trim().parse().unwrap();
-    assert_eq!(err.contains("undetermined"), err.contains("perhaps those of the next transaction"), "{err}");
-    assert!(err.trim_end().ends_with("the disk is full: make room first"), "{err}");
-    let count: u64 = told("count").trim().replace(',', "").parse().unwrap();
-    // The transaction that was refused may be there as a whole: its outcome was undetermined.
+    assert_eq!(err.contains("undetermined"), err.contains("possibly those of the next transaction"), "{err}");
+    assert!(err.trim_end().ends_with("the disk is full: free some space first"), "{err}");
+    let count: u64 = report("count").trim().replace(',', "").parse().unwrap();
+    // The failed transaction may be committed as a whole: its outcome was undetermined.
     assert!(count == acknowledged || count == acknowledged + 50, "{count} rows: {err}");
     assert!(acknowledged > 1000, "{err}");
-    let none_left = told("none-left");
+    let none_left = report("none-left");
     assert_eq!(none_left.lines().count(), 3, "{none_left}");
     for line in none_left.lines() {
         assert!(line.starts_with("error: cannot open the store in disk/"), "{line}");
-        assert!(line.ends_with("No space left on device; the disk is full: make room first"), "{line}");
+        assert!(line.ends_with("No space left on device; the disk is full: free some space first"), "{line}");
     }
-    println!("{acknowledged} rows acknowledged, {count} found; full: {}{}", told("verify-full"), told("put-full"));
+    println!("{acknowledged} rows acknowledged, {count} found; full: {}{}", report("verify-full"), report("put-full"));
 }
 
-/// The commands that an error names, with a directory of this name in the place of NEW.
-fn named(told: &str, new: &str) -> Vec<String> {
-    let after = told.split("percolite ").skip(1);
+/// The commands that an error recommends, with this directory in place of NEW.
+fn named(report: &str, new: &str) -> Vec<String> {
+    let after = report.split("percolite ").skip(1);
     let commands = after.map(|rest| rest.split([';', ',', ')', ':']).next().unwrap().split(" says ").next().unwrap());
     let commands = commands.map(|command| command.split(" shows ").next().unwrap().trim().replace("NEW", new));
     commands.filter(|command| command.starts_with("verify") || command.starts_with("repair")).collect()
 }
 
-/// Flips bits in the middle of what is in the largest.
+/// Flips bits in the middle of the largest file.
 fn damage(files: Vec<std::path::PathBuf>) {
     let file = files.iter().max_by_key(|file| fs::metadata(file).unwrap().len()).unwrap();
     let mut bytes = fs::read(file).unwrap();
     let middle = bytes.iter().rposition(|byte| *byte != 0).unwrap() / 2;
     (middle..middle + 9).for_each(|at| bytes[at] ^= 0xff);
-    // Not in place: a checkpoint shares its tables by links.
+    // Not in place: a checkpoint shares its tables by hard links.
     fs::remove_file(file).unwrap();
     fs::write(file, bytes).unwrap();
 }
 
 #[test]
-fn whatever_is_damaged_the_command_that_the_error_names_helps() {
+fn the_recommended_commands_help_with_any_damage() {
     let remove = |files: Vec<std::path::PathBuf>| files.iter().for_each(|file| fs::remove_file(file).unwrap());
     type Damage<'a> = &'a dyn Fn(&Sandbox);
     let cases: [(&str, i32, &[&str], Damage<'_>); 5] = [
@@ -312,13 +312,13 @@ fn whatever_is_damaged_the_command_that_the_error_names_helps() {
         for (n, line) in
             ["scan copy fruit --count", "delete copy fruit --prefix k", "dump copy copy.dump"].iter().enumerate()
         {
-            let told = sandbox.run(line).fails(code, "").err;
-            let named = named(&told, &format!("new{n}"));
+            let report = sandbox.run(line).fails(code, "").err;
+            let named = named(&report, &format!("new{n}"));
             let words: Vec<&str> = named.iter().map(|command| command.split(' ').next().unwrap()).collect();
-            assert_eq!(words, commands, "{what}: {told}");
+            assert_eq!(words, commands, "{what}: {report}");
             for command in named {
                 let ran = sandbox.run(&command);
-                // Damage is what they tell; and what a repair makes is a sound store.
+                // They report the damage; a repair creates a store without damage.
                 assert!(matches!(ran.code, Some(0 | 6)), "{what}: {command}: {}", ran.err);
                 if command.starts_with("repair") {
                     let rows: u32 = sandbox.ok(&format!("scan new{n} fruit --count")).trim().parse().unwrap();
@@ -333,7 +333,7 @@ fn whatever_is_damaged_the_command_that_the_error_names_helps() {
 }
 
 #[test]
-fn what_no_command_can_help_with_names_none() {
+fn errors_that_no_command_helps_with_recommend_none() {
     let sandbox = Sandbox::with_shop();
     sandbox.ok("checkpoint shop newer");
     sandbox.file("newer/PERCOLITE", "percolite store, format 9, log 0123456789abcdef\n");
@@ -341,14 +341,14 @@ fn what_no_command_can_help_with_names_none() {
     sandbox.file("other/precious.txt", "mine");
     let _open = Store::open(sandbox.path().join("shop")).unwrap();
     for (line, code) in [("get newer fruit apple", 5), ("get other fruit apple", 5), ("put shop fruit a b", 4)] {
-        let told = sandbox.run(line).fails(code, "").err;
-        assert!(named(&told, "new").is_empty(), "{told}");
+        let report = sandbox.run(line).fails(code, "").err;
+        assert!(named(&report, "new").is_empty(), "{report}");
     }
 }
 
-/// As a user of no rights: mode bits do not stop root.
+/// As an unprivileged user: mode bits do not restrict root.
 #[test]
-fn a_store_that_may_not_be_read_is_told_with_what_forbids_it() {
+fn missing_permissions_are_in_the_error() {
     let sandbox = Sandbox::with_shop();
     let as_nobody = |line: &str| {
         let mut command = Command::new("setpriv");
@@ -358,19 +358,19 @@ fn a_store_that_may_not_be_read_is_told_with_what_forbids_it() {
     use std::os::unix::fs::PermissionsExt as _;
     fs::set_permissions(sandbox.path(), fs::Permissions::from_mode(0o755)).unwrap();
     if as_nobody("--version").code != Some(0) {
-        eprintln!("SKIPPED: this machine does not let us be somebody else");
+        eprintln!("SKIPPED: this machine does not allow another user id");
         return;
     }
     as_nobody("put shop fruit a b").fails(1, "cannot be written to");
     for file in sandbox.files("shop", |_| true) {
         fs::set_permissions(file, fs::Permissions::from_mode(0o600)).unwrap();
     }
-    let told = as_nobody("get shop fruit apple").fails(1, "Permission denied").err;
-    assert!(named(&told, "new").is_empty(), "{told}");
+    let report = as_nobody("get shop fruit apple").fails(1, "Permission denied").err;
+    assert!(named(&report, "new").is_empty(), "{report}");
 }
 
 #[test]
-fn a_report_that_cannot_be_written_does_not_hide_that_the_store_was_changed() {
+fn an_unwritable_report_says_that_the_store_was_changed() {
     let sandbox = Sandbox::with_shop();
     let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let err = |line: &str| {
@@ -379,10 +379,10 @@ fn a_report_that_cannot_be_written_does_not_hide_that_the_store_was_changed() {
         String::from_utf8(out.stderr).unwrap()
     };
     for line in ["put shop fruit plum blue", "delete shop fruit apple", "keyspaces shop --create more"] {
-        let told = err(line);
-        assert!(told.contains("standard output") && told.ends_with("; the store was changed as asked\n"), "{told}");
+        let report = err(line);
+        assert!(report.contains("standard output") && report.ends_with("; the store was changed\n"), "{report}");
     }
     assert_eq!(sandbox.ok("get shop fruit plum"), "blue\n");
-    let told = err("get shop fruit plum");
-    assert!(!told.contains("make room") && !told.contains("changed"), "{told}");
+    let report = err("get shop fruit plum");
+    assert!(!report.contains("free some space") && !report.contains("changed"), "{report}");
 }

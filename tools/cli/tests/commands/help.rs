@@ -4,7 +4,7 @@ use crate::common::Sandbox;
 
 const COMMANDS: [&str; 21] = [
     "versions",
-    "history",
+    "retention",
     "get",
     "put",
     "delete",
@@ -27,7 +27,7 @@ const COMMANDS: [&str; 21] = [
 ];
 
 #[test]
-fn every_command_teaches_by_example() {
+fn the_help_of_every_command_has_examples() {
     let sandbox = Sandbox::new();
     let all = sandbox.ok("--help");
     assert!(all.contains("Exit codes:") && all.contains("Examples:"));
@@ -35,7 +35,7 @@ fn every_command_teaches_by_example() {
         assert!(all.contains(&format!("\n  {command} ")), "{command}");
         let help = sandbox.ok(&format!("{command} --help"));
         let examples = help.split("Examples:\n").nth(1).unwrap().split("\n\n").next().unwrap();
-        // What is too long is wrapped, and begins anywhere.
+        // Long lines are wrapped.
         let is_wrapped = |line: &str| !line.contains("percolite ") && !line.starts_with(&" ".repeat(20));
         assert!(!examples.lines().any(is_wrapped), "{command}: {examples}");
         assert!(help.contains("Examples:") && help.contains(&format!("percolite {command}")), "{command}: {help}");
@@ -57,10 +57,10 @@ fn completions_and_pages_name_every_command() {
 }
 
 #[test]
-fn commands_of_a_command_teach_by_example_too_and_have_pages() {
+fn subcommands_have_examples_and_manual_pages() {
     let sandbox = Sandbox::new();
     sandbox.ok("man pages");
-    for command in ["take", "release", "run"] {
+    for command in ["acquire", "release", "run"] {
         let help = sandbox.ok(&format!("lock {command} --help"));
         assert!(help.contains(&format!("Examples:\n  percolite lock {command} ")), "{help}");
         let page = std::fs::read_to_string(sandbox.path().join(format!("pages/percolite-lock-{command}.1"))).unwrap();
@@ -71,7 +71,7 @@ fn commands_of_a_command_teach_by_example_too_and_have_pages() {
 }
 
 #[test]
-fn help_says_that_commands_that_wait_for_a_lock_have_no_order() {
+fn help_says_that_lock_commands_are_in_no_queue() {
     let sandbox = Sandbox::new();
     for command in ["lock", "lock acquire", "lock run", "locks"] {
         let help = sandbox.ok(&format!("{command} --help")).split_whitespace().collect::<Vec<_>>().join(" ");
@@ -80,7 +80,7 @@ fn help_says_that_commands_that_wait_for_a_lock_have_no_order() {
 }
 
 #[test]
-fn there_are_no_colours_where_there_is_no_terminal() {
+fn no_colours_without_a_terminal() {
     let sandbox = Sandbox::with_shop();
     for line in ["scan shop fruit", "locks shop", "stats shop", "--help", "verify shop"] {
         assert!(!sandbox.ok(line).contains('\x1b'), "{line}");

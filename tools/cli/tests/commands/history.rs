@@ -1,21 +1,21 @@
-//! versions, history, and --at.
+//! versions, retention, and --at.
 
 use percolite::{Store, Timestamp};
 
 use crate::common::Sandbox;
 
 #[test]
-fn the_past_is_shown_as_it_was_where_history_is_kept() {
+fn past_states_can_be_read_with_history() {
     let sandbox = Sandbox::with_shop();
     sandbox.run("get --at 1s shop fruit apple").fails(1, "keeps no history; percolite retention STORE --set 7d");
-    assert_eq!(sandbox.ok("history shop"), "no history is kept\n");
-    let told = sandbox.ok("retention shop --set 7d");
-    assert!(told.starts_with("the past can be read from "), "{told}");
-    assert!(told.ends_with("on; replaced versions are kept for 7d\n"), "{told}");
-    assert_eq!(sandbox.json("history shop --json")[0]["keep_seconds"], 604_800.0);
-    assert!(sandbox.ok("retention shop --set 36h").ends_with("kept for 1d 12h\n"));
+    assert_eq!(sandbox.ok("retention shop"), "no history\n");
+    let report = sandbox.ok("retention shop --set 7d");
+    assert!(report.starts_with("history starts at "), "{report}");
+    assert!(report.ends_with(", retention 7d\n"), "{report}");
+    assert_eq!(sandbox.json("retention shop --json")[0]["history_retention_s"], 604_800.0);
+    assert!(sandbox.ok("retention shop --set 36h").ends_with("retention 1d 12h\n"));
     sandbox.ok("retention shop --set 7d");
-    // Whoever opens it without a word about it goes on with it.
+    // The setting is stored: it applies to later openings.
     sandbox.ok("put shop fruit apple green");
     sandbox.ok("delete shop fruit apple");
     let deleted = sandbox.json("stats shop --json")[0]["newest_ts"].as_str().unwrap().parse::<Timestamp>().unwrap();
@@ -38,39 +38,42 @@ fn the_past_is_shown_as_it_was_where_history_is_kept() {
     assert_eq!(sandbox.ok(&format!("get --at {before} shop fruit apple")), "green\n");
     assert_eq!(sandbox.ok(&format!("get --at {from} shop fruit apple")), "red\n");
     assert_eq!(sandbox.ok(&format!("scan --at {from} shop fruit --count")), "2\n");
-    let told = sandbox.json(&format!("versions --at {before} shop fruit apple --json"));
-    assert_eq!((told.len(), &told[0]["value"], &told[1]["value"]), (2, &"green".into(), &"red".into()));
-    assert_eq!(told[0]["timestamp"], versions[1].commit_ts.to_string());
-    let time = told[0]["time"].as_str().unwrap();
-    // A millisecond begins before what happened in it, or with it.
-    let began_with_it = versions[1].commit_ts == Timestamp::from_millis(versions[1].commit_ts.millis());
-    let then = if began_with_it { "green\n" } else { "red\n" };
+    let report = sandbox.json(&format!("versions --at {before} shop fruit apple --json"));
+    assert_eq!((report.len(), &report[0]["value"], &report[1]["value"]), (2, &"green".into(), &"red".into()));
+    assert_eq!(report[0]["commit_ts"], versions[1].commit_ts.to_string());
+    let time = report[0]["commit_time"].as_str().unwrap();
+    // The time is the start of a millisecond: before the commit, unless that was the first one of
+    // it.
+    let is_first = versions[1].commit_ts == Timestamp::from_millis(versions[1].commit_ts.millis());
+    let then = if is_first { "green\n" } else { "red\n" };
     assert_eq!(sandbox.ok(&format!("get --at {time} shop fruit apple")), then);
     let shown = sandbox.ok(&format!("versions --at {before} shop fruit apple"));
     assert!(shown.contains("green") && shown.contains("red") && shown.contains("\tput\t"), "{shown}");
-    sandbox.run(&format!("versions --at {before} shop fruit kiwi")).fails(3, "was never in");
+    sandbox.run(&format!("versions --at {before} shop fruit kiwi")).fails(3, "has no versions in");
     assert_eq!(sandbox.ok(&format!("versions --at {before} shop fruit apple --limit 0 --json")), "");
     sandbox.ok(&format!("versions --at {before} shop fruit apple --limit 0"));
     assert_eq!(sandbox.json(&format!("versions --at {before} shop fruit apple --limit 1 --json")).len(), 1);
     sandbox.ok(&format!("dump --at {from} shop old.dump"));
     sandbox.ok("restore copy old.dump");
     assert_eq!(sandbox.ok("get copy fruit apple"), "red\n");
-    sandbox.run("get --at 400d shop fruit apple").fails(1, &format!("the history begins at {from:#}, and "));
-    sandbox.run("get --at 2999-01-01T00:00Z shop fruit apple").fails(1, "lies in the future");
+    sandbox
+        .run("get --at 400d shop fruit apple")
+        .fails(1, &format!("is older than the history, which begins at {from:#}"));
+    sandbox.run("get --at 2999-01-01T00:00Z shop fruit apple").fails(1, "is in the future");
 
-    assert_eq!(sandbox.ok("retention shop --disable"), "no history is kept\n");
+    assert_eq!(sandbox.ok("retention shop --disable"), "no history\n");
     sandbox.run(&format!("get --at {before} shop fruit apple")).fails(1, "keeps no history");
 }
 
-/// A store whose process was killed goes on ahead of the clock.
+/// After a process was killed, the timestamps of its store are ahead of the clock.
 #[test]
-fn nothing_ago_is_all_there_is_even_where_timestamps_are_ahead_of_the_clock() {
+fn at_0s_is_the_newest_state_even_ahead_of_the_clock() {
     let sandbox = Sandbox::new();
     sandbox.ok("put --create killed fruit apple red");
     sandbox.ok("retention killed --set 7d");
     sandbox.kill_after("killed", ["put fruit apple green".to_owned()]);
     sandbox.ok("put killed fruit apple blue");
-    let ms = sandbox.json("versions killed fruit apple --json")[0]["ms"].as_u64().unwrap();
+    let ms = sandbox.json("versions killed fruit apple --json")[0]["commit_ms"].as_u64().unwrap();
     let now = || Timestamp::from(std::time::SystemTime::now()).millis();
     let ahead = ms > now();
     assert_eq!(sandbox.ok("get --at 0s killed fruit apple"), "blue\n");
@@ -78,7 +81,7 @@ fn nothing_ago_is_all_there_is_even_where_timestamps_are_ahead_of_the_clock() {
     sandbox.ok("dump --at 0s killed killed.dump");
     sandbox.ok("restore copy killed.dump");
     assert_eq!(sandbox.ok("get copy fruit apple"), "blue\n");
-    // Slow enough, a test comes too late for this.
+    // On a slow machine the clock has caught up by now.
     let ran = sandbox.run("get --at 2020-01-01T00:00Z killed fruit apple");
     if ahead && ms > now() {
         assert!(ran.err.starts_with("note: the store's timestamps are "), "{}", ran.err);

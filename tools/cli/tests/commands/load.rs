@@ -1,4 +1,4 @@
-//! load: every layout, bad records, and being interrupted.
+//! load: every format, bad records, interrupts.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::common::{Ran, Sandbox};
 
 #[test]
-fn what_scan_shows_as_json_load_reads_back_to_the_byte() {
+fn json_output_of_scan_round_trips_through_load() {
     let sandbox = Sandbox::with_shop();
     sandbox.ok("put --key-encoding hex --value-encoding hex shop fruit 00ff ff00 0a 7b7d");
     let shown = sandbox.ok("scan shop fruit --json");
@@ -19,7 +19,7 @@ fn what_scan_shows_as_json_load_reads_back_to_the_byte() {
 }
 
 #[test]
-fn every_layout_is_recognised() {
+fn the_format_is_detected_by_extension_or_content() {
     let sandbox = Sandbox::new();
     let inputs = [
         ("a.jsonl", "{\"key\": \"k\", \"value\": \"a, b\"}\n\n", ""),
@@ -39,45 +39,46 @@ fn every_layout_is_recognised() {
 }
 
 #[test]
-fn a_record_that_cannot_be_read_ends_it_or_is_left_out_and_it_is_said_what_is_in() {
+fn a_bad_record_fails_or_is_skipped_and_rows_are_counted() {
     let sandbox = Sandbox::with_shop();
     let input = "a,1\nb,2\nc\nd,4\n";
     let ran = sandbox.with_input("load shop fruit --format csv", input).fails(1, "line 3 has 1 columns");
     assert!(
-        ran.err.contains("2 rows of the input (2 new, 0 replaced), and nothing after them; to go on: --skip 2"),
+        ran.err.contains("2 rows of the input (2 new, 0 replaced), and nothing after them; resume with --skip 2"),
         "{}",
         ran.err
     );
     assert_eq!(sandbox.ok("scan shop fruit --count"), "4\n");
     let ran = sandbox.with_input("load shop fruit --format csv --skip-bad --skip 2 --json", input).succeeds();
-    let told: serde_json::Value = serde_json::from_str(&ran).unwrap();
-    assert_eq!((&told["rows"], &told["left_out"], &told["complete"]), (&1.into(), &1.into(), &true.into()));
+    let report: serde_json::Value = serde_json::from_str(&ran).unwrap();
+    assert_eq!((&report["rows"], &report["skipped"], &report["complete"]), (&1.into(), &1.into(), &true.into()));
     for (input, what) in [
         ("{\"key\": 1", "is not JSON"),
-        ("{\"key\": \"k\"}", "--key says which field"),
-        ("{\"id\": 1}", "--key says which field"),
+        ("{\"key\": \"k\"}", "--key-field names the key"),
+        ("{\"id\": 1}", "--key-field names the key"),
     ] {
         sandbox.with_input("load shop fruit --format jsonl", input).fails(1, what);
     }
     sandbox.with_input("load shop fruit --key-field id", "{\"name\": 1}").fails(1, "has no field \"id\", only name");
-    sandbox.with_input("load shop fruit --format csv --key-encoding hex", "xyz,1").fails(1, "is no hex");
+    sandbox.with_input("load shop fruit --format csv --key-encoding hex", "xyz,1").fails(1, "is not valid hex");
     sandbox.with_input("load shop fruit --format csv", ",1").fails(1, "line 1 cannot be used: a key must not be empty");
 }
 
 #[test]
-fn an_interrupted_load_says_what_is_in_and_can_be_gone_on_with() {
+fn an_interrupted_load_names_the_record_to_resume_at() {
     let sandbox = Sandbox::with_shop();
     let line = "load --create s k --format csv --batch 10";
     let mut child = sandbox.command(line).stdin(Stdio::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
     let rows = |from: u32, to: u32| (from..to).map(|n| format!("{n:04},x\n")).collect::<String>();
-    // The rest of the last transaction never comes: the program waits for it when it is interrupted.
+    // The input of the third transaction is incomplete: the interrupt meets a load that waits.
     input.write_all(rows(0, 25).as_bytes()).unwrap();
     input.flush().unwrap();
     std::thread::sleep(Duration::from_millis(1500));
     let signalled = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(signalled.success());
-    let ran = Ran::of(line, child.wait_with_output().unwrap()).fails(130, "interrupted: in the keyspace \"k\" now: ");
+    let ran =
+        Ran::of(line, child.wait_with_output().unwrap()).fails(130, "interrupted; committed to the keyspace \"k\": ");
     drop(input);
     let next: u32 = ran.err.trim_end().rsplit(' ').next().unwrap().parse().unwrap();
     assert_eq!(sandbox.ok("scan s k --count"), format!("{next}\n"));
@@ -86,10 +87,10 @@ fn an_interrupted_load_says_what_is_in_and_can_be_gone_on_with() {
 }
 
 #[test]
-fn a_record_without_an_end_is_refused_with_the_line_where_it_begins() {
+fn an_unterminated_record_is_refused_with_its_line() {
     let sandbox = Sandbox::with_shop();
     let endless = |begin: &str, line: &str| {
-        // Long enough, and no longer: without the limit this would take all memory.
+        // The input is bounded: if the limit were not enforced, it would take all memory.
         let script =
             format!("{{ printf '{begin}'; yes | head -c 100m; }} | {} {line}", env!("CARGO_BIN_EXE_percolite"));
         let output = Command::new("sh").args(["-c", &script]).current_dir(sandbox.path()).output().unwrap();
@@ -105,7 +106,7 @@ fn a_record_without_an_end_is_refused_with_the_line_where_it_begins() {
 }
 
 #[test]
-fn a_record_that_the_store_would_refuse_is_named_and_left_out() {
+fn an_oversized_or_empty_key_is_refused_or_skipped() {
     let sandbox = Sandbox::with_shop();
     let long = "k".repeat((16 << 10) + 1);
     let input = format!("a,1\n,2\n{long},3\nd,4\n");
@@ -115,34 +116,35 @@ fn a_record_that_the_store_would_refuse_is_named_and_left_out() {
     sandbox
         .with_input("load shop fruit --format csv --skip 2", &input)
         .fails(1, "line 3 cannot be used: a key of 16385 bytes exceeds the limit of 16384 bytes");
-    let told = sandbox.with_input("load shop fruit --format csv --skip-bad --json", &input).succeeds();
-    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
-    assert_eq!((&told["rows"], &told["left_out"]), (&2.into(), &2.into()));
+    let report = sandbox.with_input("load shop fruit --format csv --skip-bad --json", &input).succeeds();
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    assert_eq!((&report["rows"], &report["skipped"]), (&2.into(), &2.into()));
 }
 
 #[test]
-fn a_quote_that_is_never_closed_is_refused_and_what_was_before_it_is_in() {
+fn an_unclosed_quote_is_refused_and_earlier_rows_are_loaded() {
     let sandbox = Sandbox::with_shop();
     let ran = sandbox.with_input("load shop fruit --format csv", "a,1\nb,\"2\nc,3\nd,4\n");
     let ran = ran.fails(1, "the quote that opens in line 2 is never closed");
     assert!(
-        ran.err.contains("1 row of the input (1 new, 0 replaced), and nothing after them; to go on: --skip 1"),
+        ran.err.contains("1 row of the input (1 new, 0 replaced), and nothing after them; resume with --skip 1"),
         "{}",
         ran.err
     );
     let ran = sandbox.with_input("load shop fruit --format csv --skip 9", "a,1\nb,2\n");
-    ran.fails(1, "the input has 2 records, and --skip 9 leaves out more: nothing was put");
+    ran.fails(1, "the input has 2 records, fewer than --skip 9; nothing was loaded");
     assert_eq!(sandbox.ok("scan shop fruit --count"), "3\n");
 }
 
 #[test]
-fn it_is_said_exactly_how_many_rows_are_new_and_how_many_replaced_others() {
+fn load_counts_new_and_replaced_rows_exactly() {
     let sandbox = Sandbox::with_shop();
-    let told = sandbox
+    let report = sandbox
         .with_input("load shop fruit --format csv --batch 2", "apple,1\nkiwi,2\nkiwi,3\nfig,4\npear,5\nfig,6\n")
         .succeeds();
-    assert!(told.starts_with("6 rows in 3 transactions: 2 new, 4 replaced; "), "{told}");
-    // In one transaction that is too large for memory, in no order, with half of it there and a tenth of it twice.
+    assert!(report.starts_with("6 rows in 3 transactions: 2 new, 4 replaced; "), "{report}");
+    // Random order; half of the rows exist, a tenth come twice. With 8M the one transaction of
+    // `s` is larger than the memory.
     let key = |n: u32| n.wrapping_mul(7919) % 100_003;
     let half: String = (0..30_000).map(|n| format!("{:06}\tvalue\n", key(n))).collect();
     let all: String = (0..60_000).chain(0..6_000).map(|n| format!("{:06}\tvalue\n", key(n))).collect();
@@ -151,8 +153,8 @@ fn it_is_said_exactly_how_many_rows_are_new_and_how_many_replaced_others() {
     {
         let json = |input: &str, more: &str| {
             let line = format!("load --create {store} rows - --format tsv --json {options} {more}");
-            let told: serde_json::Value = serde_json::from_str(&sandbox.with_input(&line, input).succeeds()).unwrap();
-            (told["rows"].as_u64().unwrap(), told["new"].as_u64().unwrap(), told["replaced"].as_u64().unwrap())
+            let report: serde_json::Value = serde_json::from_str(&sandbox.with_input(&line, input).succeeds()).unwrap();
+            (report["rows"].as_u64().unwrap(), report["new"].as_u64().unwrap(), report["replaced"].as_u64().unwrap())
         };
         assert_eq!(json(&half, ""), (30_000, 30_000, 0), "{options}");
         assert_eq!(json(&all, "--skip 10000"), (56_000, 30_000, 26_000), "{options}");
@@ -161,28 +163,28 @@ fn it_is_said_exactly_how_many_rows_are_new_and_how_many_replaced_others() {
 }
 
 #[test]
-fn options_for_another_layout_are_refused_and_nothing_is_put() {
+fn options_of_another_format_are_refused() {
     let sandbox = Sandbox::with_shop();
     sandbox.file("rows.tsv", "a\t1\n");
     sandbox.file("rows.jsonl", "{\"key\": \"a\", \"value\": \"1\"}\n");
     for (line, what) in [
-        ("load shop fruit rows.tsv --key-field 1", "rows.tsv is taken for TSV: --key is for objects"),
-        ("load shop fruit rows.jsonl --key-field 1 --format csv", "is taken for CSV: --key is for objects"),
-        ("load shop fruit rows.jsonl --header", "is taken for JSON lines: --header is for columns"),
-        ("load shop fruit rows.jsonl --key-field key --value-encoding hex", "with --key the value is the object"),
+        ("load shop fruit rows.tsv --key-field 1", "rows.tsv is read as TSV: --key-field is for JSON objects"),
+        ("load shop fruit rows.jsonl --key-field 1 --format csv", "is read as CSV: --key-field is for JSON objects"),
+        ("load shop fruit rows.jsonl --header", "is read as JSON lines: --header is for columns"),
+        ("load shop fruit rows.jsonl --key-field key --value-encoding hex", "the value is the whole object"),
     ] {
         sandbox.run(line).fails(2, what);
     }
     sandbox
         .with_input("load shop fruit --key-field id", "a\t1\n")
-        .fails(2, "standard input is taken for TSV: --key is for objects");
-    // Of nothing, as of a filter that lets nothing through, there are no columns.
+        .fails(2, "standard input is read as TSV: --key-field is for JSON objects");
+    // An empty input, as of a filter without matches, is not read as columns.
     sandbox.with_input("load shop fruit --key-field id", "").succeeds();
     assert_eq!(sandbox.ok("scan shop fruit --count"), "2\n");
 }
 
 #[test]
-fn backslashes_of_a_tsv_are_escapes_unless_it_is_raw() {
+fn backslashes_are_escapes_in_tsv_but_not_in_raw_tsv() {
     let sandbox = Sandbox::with_shop();
     sandbox.with_input("load shop fruit --format tsv", "a\tb\\tc\\\\\n").succeeds();
     assert_eq!(sandbox.ok("get shop fruit a"), "b\tc\\\n");
@@ -190,36 +192,36 @@ fn backslashes_of_a_tsv_are_escapes_unless_it_is_raw() {
     assert_eq!(sandbox.ok("get shop fruit a"), "C:\\temp\n");
     sandbox
         .with_input("load shop fruit --format tsv", "a\tC:\\Users\n")
-        .fails(1, "--format raw-tsv takes backslashes as they are");
+        .fails(1, "--format raw-tsv keeps backslashes unchanged");
 }
 
 #[test]
-fn a_byte_order_mark_is_no_part_of_the_first_key_and_an_array_is_refused_with_a_remedy() {
+fn a_byte_order_mark_is_skipped_and_an_array_is_refused() {
     let sandbox = Sandbox::with_shop();
     sandbox.with_input("load shop json", "\u{feff}{\"key\":\"a\",\"value\":\"1\"}\n").fails(3, "not found");
-    for (layout, input) in [("jsonl", "{\"key\":\"a\",\"value\":\"1\"}\n"), ("csv", "a,1\n"), ("tsv", "a\t1\n")] {
-        let marked = format!("\u{feff}{input}");
-        sandbox.with_input(&format!("load --create shop {layout}"), &marked).succeeds();
-        assert_eq!(sandbox.ok(&format!("scan shop {layout}")), "a\t1\n", "{layout}");
+    for (format, input) in [("jsonl", "{\"key\":\"a\",\"value\":\"1\"}\n"), ("csv", "a,1\n"), ("tsv", "a\t1\n")] {
+        let input = format!("\u{feff}{input}");
+        sandbox.with_input(&format!("load --create shop {format}"), &input).succeeds();
+        assert_eq!(sandbox.ok(&format!("scan shop {format}")), "a\t1\n", "{format}");
     }
     sandbox.with_input("load shop fruit", "[{\"key\":\"a\",\"value\":\"1\"}]\n").fails(2, "jq -c '.[]'");
 }
 
 #[test]
-fn an_input_whose_writer_is_silent_does_not_keep_it_from_being_interrupted() {
+fn load_from_a_silent_pipe_can_be_interrupted() {
     let sandbox = Sandbox::with_shop();
     let made = std::process::Command::new("mkfifo").arg(sandbox.path().join("pipe")).status().unwrap();
     assert!(made.success());
-    // Nobody ever writes to it.
+    // The pipe has no writer.
     sandbox.interrupted("load shop fruit pipe").fails(130, "interrupted; nothing was loaded");
     sandbox.interrupted("restore copy pipe").fails(130, "interrupted; nothing was restored");
     assert!(!sandbox.path().join("copy").exists());
 }
 
 #[test]
-fn half_a_surrogate_pair_is_no_json_and_comes_out_as_text() {
+fn half_a_surrogate_pair_is_text_not_json() {
     let sandbox = Sandbox::with_shop();
-    sandbox.run("put --value-encoding json shop fruit k \"\\ud800\"").fails(2, "is no JSON");
+    sandbox.run("put --value-encoding json shop fruit k \"\\ud800\"").fails(2, "is not valid JSON");
     sandbox.ok("put shop fruit k \"\\ud800\"");
     sandbox.ok("put --value-encoding json shop fruit whole \"\\ud83d\\ude00\"");
     let rows = sandbox.json("scan shop fruit --json --value-encoding json --from k");

@@ -1,4 +1,4 @@
-//! lock acquire, release and run, and locks: locks by name among processes.
+//! lock acquire, release and run, and locks: named locks among processes.
 
 use std::fs;
 use std::process::{Child, Command, Output, Stdio};
@@ -8,20 +8,20 @@ use percolite::Store;
 
 use crate::common::{Ran, Sandbox};
 
-/// Every wait of a test ends after so long.
+/// The timeout of each wait in a test.
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-pub fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
+pub fn wait_for(failure: &str, mut is_reached: impl FnMut() -> bool) {
     let since = Instant::now();
-    while !holds() {
-        assert!(since.elapsed() < TEST_TIMEOUT, "{what}");
+    while !is_reached() {
+        assert!(since.elapsed() < TEST_TIMEOUT, "{failure}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
 impl Sandbox {
-    /// `lock run` of a line of a shell that finds the program as `$percolite`. Signals have their usual meaning, whatever they had for
-    /// the process that runs the tests.
+    /// `lock run` of a line of a shell, in which `$percolite` is the program. Signals have their
+    /// default action, whatever the process that runs the tests has inherited.
     fn lock_run(&self, line: &str, script: &str) -> Child {
         let mut command = Command::new("env");
         command.args(["--default-signal=INT,TERM,HUP", env!("CARGO_BIN_EXE_percolite"), "lock", "run"]);
@@ -38,25 +38,26 @@ impl Sandbox {
         fs::read_to_string(self.path().join(file)).unwrap_or_default()
     }
 
-    /// The token by which a name is held, as `locks` shows it; none while somebody else has the store open for a moment.
+    /// The token of the holder of a lock, as `locks` shows it. `None` also while another process
+    /// has the store open.
     fn token_of(&self, name: &str) -> Option<String> {
         let ran = self.run("locks shop --json");
         let shown = ran.out.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
-        let mut held = shown.filter(|lock| lock["kind"] == "name" && lock["target"] == name);
+        let mut held = shown.filter(|lock| lock["kind"] == "named" && lock["target"] == name);
         held.next().map(|lock| lock["token"].as_str().unwrap().to_owned())
     }
 
-    /// The same of a name that is held, however often the store is open elsewhere for a moment.
+    /// The token of a lock that is held; retries while another process has the store open.
     fn token_of_held(&self, name: &str) -> String {
         let mut token = None;
-        wait_for("it is not held", || {
+        wait_for("the lock is not held", || {
             token = self.token_of(name);
             token.is_some()
         });
         token.unwrap()
     }
 
-    /// A store that is open elsewhere for a moment only.
+    /// Opens the store; retries while another process has it open.
     fn open(&self) -> Store {
         let since = Instant::now();
         loop {
@@ -73,18 +74,18 @@ fn kill(signal: &str, pid: impl ToString) {
     assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
 }
 
-/// What a shell does that waits for something, for longer than a test has patience.
+/// A shell loop that waits for a file `enough`, for longer than [`TEST_TIMEOUT`].
 const WAITS: &str = "n=0; while [ ! -e enough ] && [ $n -lt 2000 ]; do sleep 0.05; n=$((n + 1)); done";
 
-/// Its end, which does not come too late.
+/// Waits for the end of the process, up to [`TEST_TIMEOUT`].
 fn ends(mut child: Child) -> Ran {
     let since = Instant::now();
     while child.try_wait().unwrap().is_none() {
         if since.elapsed() > TEST_TIMEOUT {
-            // Its command may go on, with the pipes open.
+            // Its output is not read: its command may still run, with the pipes open.
             child.kill().unwrap();
             child.wait().unwrap();
-            panic!("it does not end");
+            panic!("the process does not end");
         }
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -92,9 +93,10 @@ fn ends(mut child: Child) -> Ran {
 }
 
 #[test]
-fn g2_a_eight_processes_run_one_migration_once() {
+fn eight_processes_run_one_migration_once() {
     let sandbox = Sandbox::with_shop();
-    // Not in the store, so that it waits for nothing but the lock; between the look and the mark there is time for others.
+    // It does not use the store, so it waits only for the lock. The sleep between check and mark
+    // gives other processes time to run.
     let migrate = "test -e done || { sleep 0.2; echo $PERCOLITE_LOCK_TOKEN >> ran; : > done; }; echo $PERCOLITE_LOCK_TOKEN >> tokens";
     let all: Vec<Child> = (0..8).map(|_| sandbox.lock_run("shop migration --wait 50s", migrate)).collect();
     all.into_iter().for_each(|child| assert_eq!(ends(child).succeeds(), ""));
@@ -110,39 +112,39 @@ fn g2_a_eight_processes_run_one_migration_once() {
 }
 
 #[test]
-fn g2_b_the_next_holder_comes_when_the_time_of_a_killed_one_is_over() {
+fn a_killed_holder_keeps_the_lock_until_its_lease_expires() {
     let sandbox = Sandbox::with_shop();
-    let mut holder = sandbox.lock_run("shop nightly --for 4s", "echo $$ > running; exec sleep 60");
+    let mut holder = sandbox.lock_run("shop nightly --ttl 4s", "echo $$ > running; exec sleep 60");
     wait_for("it does not run", || sandbox.read("running").ends_with('\n'));
-    // Killed, it has renewed nothing: the lease began before this.
-    let held = Instant::now();
+    // The lease was granted before this, and was not renewed yet.
+    let killed_at = Instant::now();
     holder.kill().unwrap();
     holder.wait().unwrap();
     sandbox.run("lock acquire shop nightly --ttl 1h --wait 0s").fails(8, "percolite lock run");
     let next = sandbox.run("lock acquire shop nightly --ttl 1h --wait 50s");
-    let waited = held.elapsed();
+    let waited = killed_at.elapsed();
     assert_eq!(sandbox.token_of("nightly").unwrap(), next.succeeds().trim_end());
     assert!(waited > Duration::from_secs(2) && waited < Duration::from_secs(30), "{waited:?}");
-    // The command goes on without its parent.
+    // The command still runs, without its parent.
     assert!(Command::new("kill").arg(sandbox.read("running").trim_end()).status().unwrap().success());
 }
 
 #[test]
-fn g2_c_a_command_that_keeps_the_store_open_beyond_the_time_of_the_lock_is_left_alone() {
+fn a_command_that_keeps_the_store_open_is_not_terminated() {
     let sandbox = Sandbox::with_shop();
     let script = "{ sleep 3; echo put fruit kiwi green; sleep 1; } | $percolite shell shop && echo done";
-    let ran = ends(sandbox.lock_run("shop nightly --for 1s", script));
+    let ran = ends(sandbox.lock_run("shop nightly --ttl 1s", script));
     assert_eq!((ran.code, ran.out.lines().last()), (Some(0), Some("done")), "{} {}", ran.out, ran.err);
-    let over = "warning: the time of lock \"nightly\" was over before the command had ended";
-    assert!(ran.err.starts_with(over) && ran.err.contains("; another may have held it"), "{}", ran.err);
+    let expired = "warning: lock \"nightly\" expired before the command ended";
+    assert!(ran.err.starts_with(expired) && ran.err.contains("; another process may have held it"), "{}", ran.err);
     assert_eq!(sandbox.ok("get shop fruit kiwi"), "green\n");
 }
 
 #[test]
-fn g2_d_a_command_is_asked_to_end_when_another_token_is_seen() {
+fn a_command_is_terminated_when_another_token_holds_the_lock() {
     let sandbox = Sandbox::with_shop();
-    let script = format!("trap 'echo asked to end; exit 0' TERM; echo > running; {WAITS}");
-    let holder = sandbox.lock_run("shop nightly --for 4s", &script);
+    let script = format!("trap 'echo got TERM; exit 0' TERM; echo > running; {WAITS}");
+    let holder = sandbox.lock_run("shop nightly --ttl 4s", &script);
     wait_for("it does not run", || sandbox.has("running"));
     let store = sandbox.open();
     let token = store.lock_holders("nightly").unwrap()[0].token.unwrap();
@@ -150,19 +152,19 @@ fn g2_d_a_command_is_asked_to_end_when_another_token_is_seen() {
     let other = store.get_lock("nightly", Duration::from_secs(3600)).unwrap().unwrap();
     store.close().unwrap();
     let ran = ends(holder).fails(8, &format!("token {other}"));
-    assert_eq!(ran.out, "asked to end\n");
-    // The other's is left alone.
+    assert_eq!(ran.out, "got TERM\n");
+    // The lock of the other holder is not released.
     assert_eq!(sandbox.token_of("nightly").unwrap(), other.to_string());
 }
 
 #[test]
-fn g2_e_an_interrupt_ends_the_wait_at_once() {
+fn a_signal_ends_the_wait_immediately() {
     let sandbox = Sandbox::with_shop();
     let token = sandbox.ok("lock acquire shop nightly --ttl 1h");
     for signal in ["-INT", "-TERM", "-HUP"] {
         let waiting = sandbox.lock_run("shop nightly --wait 1h", "echo > running");
-        watches_for_signals(&waiting);
-        // Most of the time it sleeps.
+        wait_for_signal_handler(&waiting);
+        // Then it sleeps until the lease expires.
         std::thread::sleep(Duration::from_millis(300));
         let since = Instant::now();
         kill(signal, waiting.id());
@@ -174,28 +176,28 @@ fn g2_e_an_interrupt_ends_the_wait_at_once() {
 }
 
 #[test]
-fn g2_f_a_token_releases_once() {
+fn a_token_releases_once() {
     let sandbox = Sandbox::with_shop();
     let token = sandbox.ok("lock acquire shop nightly --ttl 1h");
     assert_eq!(token.lines().count(), 1, "{token}");
     let release = format!("lock release shop nightly {token}");
     assert_eq!(sandbox.ok(&release), "");
     let no_grant = format!("no grant of lock \"nightly\" has the token {}; the lock is ", token.trim_end());
-    sandbox.run(&release).fails(3, &format!("{no_grant}not held; percolite locks shop shows what is held"));
-    // Nor is what others hold since.
+    sandbox.run(&release).fails(3, &format!("{no_grant}not held; percolite locks shop shows the holders"));
+    // Nor does it release a later grant.
     let second = sandbox.ok("lock acquire shop nightly --ttl 1h");
-    let told = sandbox.run(&release).fails(3, &format!("{no_grant}held by \"percolite lock acquire\", process ")).err;
-    assert!(told.contains(&format!(", token {}, ", second.trim_end())), "{told}");
+    let report = sandbox.run(&release).fails(3, &format!("{no_grant}held by \"percolite lock acquire\", process ")).err;
+    assert!(report.contains(&format!(", token {}, ", second.trim_end())), "{report}");
     assert_eq!(sandbox.token_of("nightly").unwrap(), second.trim_end());
 }
 
 #[test]
-fn g2_g_an_interrupt_is_the_commands_and_the_lock_is_free_behind_it() {
+fn a_signal_reaches_the_command_and_the_lock_is_released() {
     let sandbox = Sandbox::with_shop();
     for (signal, number) in [("-INT", 2), ("-TERM", 15), ("-HUP", 1)] {
         let name = signal.trim_start_matches('-');
         let script = format!("trap 'echo got {name}; exit 7' {name}; echo > running; {WAITS}");
-        let holder = sandbox.lock_run("shop nightly --for 1h", &script);
+        let holder = sandbox.lock_run("shop nightly --ttl 1h", &script);
         wait_for("it does not run", || sandbox.has("running"));
         kill(signal, holder.id());
         let ran = ends(holder);
@@ -203,8 +205,8 @@ fn g2_g_an_interrupt_is_the_commands_and_the_lock_is_free_behind_it() {
         let token = sandbox.ok("lock acquire shop nightly --ttl 1h --wait 0s");
         sandbox.ok(&format!("lock release shop nightly {token}"));
         fs::remove_file(sandbox.path().join("running")).unwrap();
-        // One that knows nothing of the signal dies of it.
-        let holder = sandbox.lock_run("shop nightly --for 1h", "echo > running; exec sleep 60");
+        // A command without a handler is ended by the signal.
+        let holder = sandbox.lock_run("shop nightly --ttl 1h", "echo > running; exec sleep 60");
         wait_for("it does not run", || sandbox.has("running"));
         kill(signal, holder.id());
         assert_eq!(ends(holder).code, Some(128 + number), "{signal}");
@@ -213,10 +215,10 @@ fn g2_g_an_interrupt_is_the_commands_and_the_lock_is_free_behind_it() {
     }
 }
 
-/// Waits until a process has its way with SIGINT.
-fn watches_for_signals(child: &Child) {
+/// Waits until the process handles SIGINT.
+fn wait_for_signal_handler(child: &Child) {
     let status = format!("/proc/{}/status", child.id());
-    wait_for("it does not watch for signals", || {
+    wait_for("it installs no signal handler", || {
         let status = fs::read_to_string(&status).unwrap();
         let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
         u64::from_str_radix(caught, 16).unwrap() & 2 != 0
@@ -224,9 +226,9 @@ fn watches_for_signals(child: &Child) {
 }
 
 #[test]
-fn what_is_typed_at_a_terminal_comes_to_the_command_once() {
+fn ctrl_c_at_a_terminal_reaches_the_command_once() {
     let sandbox = Sandbox::with_shop();
-    // A shell between them, since `script` stops itself where its child is stopped.
+    // A shell between them, because `script` stops itself if its child is stopped.
     let percolite = env!("CARGO_BIN_EXE_percolite");
     sandbox.file("typed", format!("trap : INT\n{percolite} lock run shop nightly -- sh command\nexit $?\n"));
     let command = format!("trap 'echo got it; : > got' INT; : > running; {WAITS}; echo end");
@@ -238,7 +240,7 @@ fn what_is_typed_at_a_terminal_comes_to_the_command_once() {
     let mut terminal = terminal.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     wait_for("it does not run", || sandbox.has("running"));
     let holder = sandbox.json("locks shop --json")[0]["holder"]["pid"].as_u64().unwrap();
-    // The command has its signal long before `lock run` could pass one on.
+    // So the command has its signal before `lock run` could forward one.
     kill("-STOP", holder);
     let mut typed = terminal.stdin.take().unwrap();
     std::io::Write::write_all(&mut typed, b"\x03").unwrap();
@@ -254,7 +256,7 @@ fn what_is_typed_at_a_terminal_comes_to_the_command_once() {
 }
 
 #[test]
-fn what_was_to_be_ignored_is_ignored_by_the_command_too() {
+fn an_ignored_signal_is_ignored_by_the_command_too() {
     let sandbox = Sandbox::with_shop();
     let script = format!("echo > running; {WAITS}; echo done");
     let mut command = Command::new("env");
@@ -269,14 +271,14 @@ fn what_was_to_be_ignored_is_ignored_by_the_command_too() {
 }
 
 #[test]
-fn a_lock_is_renewed_while_its_command_runs_and_released_behind_it() {
+fn lock_run_renews_the_lock_and_releases_it_at_the_end() {
     let sandbox = Sandbox::with_shop();
-    let holder = sandbox.lock_run("shop nightly --for 2s", &format!("echo > running; {WAITS}; echo done"));
+    let holder = sandbox.lock_run("shop nightly --ttl 2s", &format!("echo > running; {WAITS}; echo done"));
     wait_for("it does not run", || sandbox.has("running"));
     let since = Instant::now();
     let token = sandbox.token_of_held("nightly");
     while since.elapsed() < Duration::from_secs(5) {
-        // Others that wait are in nobody's way.
+        // Waiting processes do not delay the renewal.
         sandbox
             .run("lock acquire shop nightly --ttl 1h --wait 300ms")
             .fails(8, "lock \"nightly\" is held by \"percolite lock run\"");
@@ -288,18 +290,18 @@ fn a_lock_is_renewed_while_its_command_runs_and_released_behind_it() {
 }
 
 #[test]
-fn a_lock_that_was_not_renewed_in_time_is_lost_because_its_time_was_over() {
+fn a_lock_that_is_not_renewed_in_time_is_lost() {
     let sandbox = Sandbox::with_shop();
-    let holder = sandbox.lock_run("shop nightly --for 4s", &format!("echo > running; {WAITS}"));
+    let holder = sandbox.lock_run("shop nightly --ttl 4s", &format!("echo > running; {WAITS}"));
     wait_for("it does not run", || sandbox.has("running"));
     kill("-STOP", holder.id());
     std::thread::sleep(Duration::from_millis(4500));
     kill("-CONT", holder.id());
-    ends(holder).fails(8, "is lost: its time was over before it could be renewed; so sh was ended");
+    ends(holder).fails(8, "is lost: it expired before it could be renewed; terminated sh");
 }
 
 #[test]
-fn a_command_that_releases_its_lock_by_the_token_is_warned_of_and_keeps_its_exit_code() {
+fn a_release_by_the_command_itself_is_a_warning() {
     let sandbox = Sandbox::with_shop();
     let ran =
         ends(sandbox.lock_run("shop nightly", "$percolite lock release shop nightly $PERCOLITE_LOCK_TOKEN; exit 5"));
@@ -308,28 +310,28 @@ fn a_command_that_releases_its_lock_by_the_token_is_warned_of_and_keeps_its_exit
 }
 
 #[test]
-fn a_lock_whose_time_ends_behind_its_command_is_free_without_a_warning() {
+fn a_lease_that_expires_after_the_command_is_no_warning() {
     let sandbox = Sandbox::with_shop();
-    // Another process has the store open from the end of the command to the end of the lease.
+    // A process started by the command keeps the store open until the lease has expired.
     let opens = "{ echo get fruit apple; sleep 10; } 2>/dev/null | $percolite shell shop > opened 2>&1 &";
     let script = format!("{opens} until [ -s opened ]; do sleep 0.02; done");
-    assert_eq!(ends(sandbox.lock_run("shop nightly --for 6s", &script)).succeeds(), "");
+    assert_eq!(ends(sandbox.lock_run("shop nightly --ttl 6s", &script)).succeeds(), "");
 }
 
 #[test]
 fn a_command_that_does_not_end_when_the_lock_is_lost_is_killed() {
     let sandbox = Sandbox::with_shop();
     let script = format!("trap '' TERM; echo $PERCOLITE_LOCK_TOKEN > token; {WAITS}");
-    let holder = sandbox.lock_run("shop nightly --for 2s", &script);
+    let holder = sandbox.lock_run("shop nightly --ttl 2s", &script);
     wait_for("it does not run", || sandbox.read("token").ends_with('\n'));
     let since = Instant::now();
     sandbox.ok(&format!("lock release shop nightly {}", sandbox.read("token")));
-    ends(holder).fails(8, "so sh was ended; percolite locks shop shows who holds what");
+    ends(holder).fails(8, "terminated sh; percolite locks shop shows the holders");
     assert!(since.elapsed() > Duration::from_secs(9), "{:?}", since.elapsed());
 }
 
 #[test]
-fn a_command_ends_the_lock_with_its_exit_code_or_says_why_it_did_not_run() {
+fn lock_run_has_the_exit_code_of_its_command() {
     let sandbox = Sandbox::with_shop();
     assert_eq!(ends(sandbox.lock_run("shop nightly", "exit 42")).code, Some(42));
     assert_eq!(ends(sandbox.lock_run("shop nightly", "kill -9 $$")).code, Some(128 + 9));
@@ -341,10 +343,10 @@ fn a_command_ends_the_lock_with_its_exit_code_or_says_why_it_did_not_run() {
 }
 
 #[test]
-fn a_program_goes_on_with_the_lock_of_lock_run_by_its_token() {
+fn a_command_attaches_the_lock_by_its_token() {
     let sandbox = Sandbox::with_shop();
     let script = format!("echo $PERCOLITE_LOCK_TOKEN > token; {WAITS}");
-    let holder = sandbox.lock_run("shop nightly --for 2s", &script);
+    let holder = sandbox.lock_run("shop nightly --ttl 2s", &script);
     wait_for("it does not run", || sandbox.read("token").ends_with('\n'));
     let store = sandbox.open();
     let guard = store.attach_lock("nightly", sandbox.read("token").trim_end().parse().unwrap()).unwrap();
@@ -359,10 +361,10 @@ fn a_program_goes_on_with_the_lock_of_lock_run_by_its_token() {
 }
 
 #[test]
-fn shared_locks_are_held_side_by_side_and_keep_exclusive_ones_out() {
+fn shared_locks_coexist_and_exclude_exclusive_locks() {
     let sandbox = Sandbox::with_shop();
     let tokens =
-        ["a", "b"].map(|err| sandbox.ok(&format!("lock acquire shop nightly --ttl 1h --shared --reason {err}")));
+        ["a", "b"].map(|reason| sandbox.ok(&format!("lock acquire shop nightly --ttl 1h --shared --reason {reason}")));
     let held = sandbox.run("lock acquire shop nightly --ttl 1h --wait 0s").fails(8, "(\"a\"), token ").err;
     assert!(held.contains("; by ") && held.contains("(\"b\")"), "{held}");
     for token in &tokens {
@@ -373,7 +375,7 @@ fn shared_locks_are_held_side_by_side_and_keep_exclusive_ones_out() {
 }
 
 #[test]
-fn a_store_that_another_process_keeps_open_is_waited_for_as_long_as_is_said() {
+fn lock_commands_wait_for_a_busy_store_up_to_wait() {
     let sandbox = Sandbox::with_shop();
     let store = Store::open(sandbox.path().join("shop")).unwrap();
     for line in ["lock acquire shop nightly --ttl 1h --wait 500ms", "lock run shop nightly --wait 0s -- true"] {
@@ -383,25 +385,25 @@ fn a_store_that_another_process_keeps_open_is_waited_for_as_long_as_is_said() {
         .run("lock release shop nightly 5.0 --wait 0s")
         .fails(4, "shop is open in another process; waited 0s for it");
     let waiting = sandbox.lock_run("shop nightly", "echo done");
-    watches_for_signals(&waiting);
+    wait_for_signal_handler(&waiting);
     std::thread::sleep(Duration::from_millis(300));
     store.close().unwrap();
     assert_eq!(ends(waiting).succeeds(), "done\n");
 }
 
-/// What a time of a lease must be.
-const LEASE: &str = "it must be from 100 ms to 366 days, for example 1h 30m";
+/// The bounds of --ttl.
+const TTL_BOUNDS: &str = "it must be from 100 ms to 366 days, for example 1h 30m";
 
 #[test]
-fn a_lock_command_that_makes_no_sense_is_told_and_one_for_no_store_too() {
+fn invalid_lock_commands_are_refused() {
     let sandbox = Sandbox::with_shop();
     for (line, code, what) in [
-        ("lock acquire shop nightly", 2, "--for"),
-        ("lock acquire shop nightly --ttl 1ms", 2, LEASE),
-        ("lock acquire shop nightly --ttl long", 2, LEASE),
-        ("lock acquire shop nightly --ttl 0", 2, LEASE),
-        ("lock acquire shop nightly --ttl 1y", 2, LEASE),
-        ("lock run shop nightly --ttl -5s -- true", 2, LEASE),
+        ("lock acquire shop nightly", 2, "--ttl"),
+        ("lock acquire shop nightly --ttl 1ms", 2, TTL_BOUNDS),
+        ("lock acquire shop nightly --ttl long", 2, TTL_BOUNDS),
+        ("lock acquire shop nightly --ttl 0", 2, TTL_BOUNDS),
+        ("lock acquire shop nightly --ttl 1y", 2, TTL_BOUNDS),
+        ("lock run shop nightly --ttl -5s -- true", 2, TTL_BOUNDS),
         ("lock acquire shop nightly --ttl 1h --wait -1s", 2, "'-1s' for '--wait <TIME>': it must not be negative"),
         ("lock run shop nightly --wait -1s -- true", 2, "it must not be negative"),
         ("lock release shop nightly 5.0 --wait -1s", 2, "it must not be negative"),
@@ -414,11 +416,11 @@ fn a_lock_command_that_makes_no_sense_is_told_and_one_for_no_store_too() {
     ] {
         sandbox.run(line).fails(code, what);
     }
-    for wrong in ["", "a\tb", "a\n\nb", &"x".repeat(256)] {
-        for (command, others) in [("take", "--for 1h"), ("run", "-- true"), ("release", "5.0")] {
+    for name in ["", "a\tb", "a\n\nb", &"x".repeat(256)] {
+        for (command, options) in [("acquire", "--ttl 1h"), ("run", "-- true"), ("release", "5.0")] {
             let mut command = sandbox.command(&format!("lock {command} shop"));
-            let ran = command.arg(wrong).args(others.split(' ')).output().unwrap();
-            Ran::of(wrong, ran).fails(2, "<NAME>");
+            let ran = command.arg(name).args(options.split(' ')).output().unwrap();
+            Ran::of(name, ran).fails(2, "<NAME>");
         }
     }
     let ran = sandbox.run(&format!("lock acquire shop nightly --ttl 1h --reason {}", "x".repeat(256)));
@@ -427,7 +429,7 @@ fn a_lock_command_that_makes_no_sense_is_told_and_one_for_no_store_too() {
 }
 
 #[test]
-fn a_lock_whose_token_nobody_can_read_is_not_kept() {
+fn a_lock_is_released_if_its_token_cannot_be_printed() {
     let sandbox = Sandbox::with_shop();
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let ran = sandbox.command("lock acquire shop nightly --ttl 1h").stdout(full).output().unwrap();

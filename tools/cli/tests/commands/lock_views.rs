@@ -1,4 +1,4 @@
-//! locks, stats and top: locks by name of a store that is closed, and of one that a process has open.
+//! locks, stats and top: named locks of a closed store, and of one that a process has open.
 
 use std::time::Duration;
 
@@ -9,16 +9,19 @@ use crate::lock::wait_for;
 use crate::orphans::leave_locks;
 
 #[test]
-fn leases_in_a_closed_store_are_shown_beside_row_locks() {
+fn leases_of_a_closed_store_are_shown_after_row_locks() {
     let sandbox = Sandbox::with_shop();
     leave_locks(&sandbox.path().join("shop"), false);
     let token = sandbox.ok("lock acquire shop nightly --ttl 1h --reason report");
     let token = token.trim_end();
     let shown = sandbox.json("locks shop --json");
     let kinds: Vec<&str> = shown.iter().map(|lock| lock["kind"].as_str().unwrap()).collect();
-    assert_eq!(kinds.last(), Some(&"name"));
+    assert_eq!(kinds.last(), Some(&"named"));
     let lock = shown.last().unwrap();
-    assert_eq!((&lock["target"], &lock["token"], &lock["why"]), (&"nightly".into(), &token.into(), &"report".into()));
+    assert_eq!(
+        (&lock["target"], &lock["token"], &lock["reason"]),
+        (&"nightly".into(), &token.into(), &"report".into())
+    );
     assert_eq!((&lock["mode"], &lock["state"]), (&"exclusive".into(), &"held".into()));
     assert!(lock["lease_left_s"].as_f64().is_some_and(|left| left > 3000.0 && left <= 3600.0), "{lock}");
     let plain = sandbox.ok("locks shop");
@@ -35,7 +38,7 @@ fn leases_in_a_closed_store_are_shown_beside_row_locks() {
 }
 
 #[test]
-fn holders_and_those_that_wait_are_shown_of_an_open_store_as_a_tree_and_by_stats_and_top() {
+fn holders_and_waiters_are_in_tree_stats_and_top() {
     let sandbox = Sandbox::new();
     let path = sandbox.path().join("shop");
     let builder: Builder = Store::builder().status_file_interval(Duration::from_millis(1)).application_name("worker");
@@ -44,8 +47,8 @@ fn holders_and_those_that_wait_are_shown_of_an_open_store_as_a_tree_and_by_stats
     std::thread::scope(|scope| {
         let wait = |options: LockOptions| scope.spawn(|| drop(store.lock_with("nightly", options).unwrap()));
         let listed = |count: usize| {
-            wait_for("no waits are told", || {
-                StoreStatus::read_from(&path).unwrap().is_some_and(|told| told.lock_waits.len() == count)
+            wait_for("the wait is not published", || {
+                StoreStatus::read_from(&path).unwrap().is_some_and(|status| status.lock_waits.len() == count)
             });
         };
         wait(LockOptions::exclusive().reason("first"));
@@ -57,21 +60,21 @@ fn holders_and_those_that_wait_are_shown_of_an_open_store_as_a_tree_and_by_stats
         assert_eq!(lines.len(), 4, "{tree}");
         let held = format!("  exclusive, held by \"worker\", process {}", std::process::id());
         assert!(lines[1].starts_with(&held) && lines[1].contains(&guard.token().to_string()), "{tree}");
-        assert!(lines[2].starts_with("    exclusive, waited for by") && lines[2].contains("(\"first\")"), "{tree}");
-        assert!(lines[3].starts_with("      shared, waited for by") && lines[3].contains("(\"second\")"), "{tree}");
+        assert!(lines[2].starts_with("    exclusive, requested by") && lines[2].contains("(\"first\")"), "{tree}");
+        assert!(lines[3].starts_with("      shared, requested by") && lines[3].contains("(\"second\")"), "{tree}");
         let root = &sandbox.json("locks shop --tree --json")[0];
-        assert_eq!((&root["state"], &root["behind"][0]["why"]), (&"held".into(), &"first".into()));
-        assert_eq!(root["behind"][0]["behind"][0]["why"], "second", "{root}");
+        assert_eq!((&root["state"], &root["waiters"][0]["reason"]), (&"held".into(), &"first".into()));
+        assert_eq!(root["waiters"][0]["waiters"][0]["reason"], "second", "{root}");
         let lines = sandbox.json("locks shop --json");
         assert_eq!((lines.len(), &lines[1]["blocked_by"][0]), (3, &lines[0]["id"]), "{lines:?}");
         let stats = sandbox.ok("stats shop");
-        assert!(stats.contains("locks by name\t1 taken, 2 waited for"), "{stats}");
-        let second = &sandbox.json("top shop --json --seconds 2")[0];
-        assert_eq!((&second["held_locks"], &second["lock_waits"]), (&1.into(), &2.into()), "{second}");
-        assert_eq!(second["longest_lock_waits"][0]["why"], "first", "{second}");
-        assert!(second["longest_lock_wait_s"].as_f64() > Some(0.0), "{second}");
+        assert!(stats.contains("named locks\t1 acquired, 2 waits"), "{stats}");
+        let top = &sandbox.json("top shop --json --seconds 2")[0];
+        assert_eq!((&top["held_locks_total"], &top["lock_waits_total"]), (&1.into(), &2.into()), "{top}");
+        assert_eq!(top["longest_lock_waits"][0]["reason"], "first", "{top}");
+        assert!(top["longest_lock_wait_s"].as_f64() > Some(0.0), "{top}");
         let shown = sandbox.ok("top shop --seconds 2");
-        assert!(shown.contains("lock waited for") && shown.contains("nightly"), "{shown}");
+        assert!(shown.contains("requested lock") && shown.contains("nightly"), "{shown}");
         drop(guard);
     });
     store.close().unwrap();

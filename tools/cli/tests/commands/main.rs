@@ -1,4 +1,4 @@
-//! The commands as their users meet them: the built program, real stores, its output and its exit codes.
+//! The commands end to end: the built program, real stores, its output and its exit codes.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
 #![allow(clippy::pedantic, missing_docs, reason = "style of a library, not of its tests")]

@@ -5,19 +5,19 @@ use std::io::Read as _;
 use crate::common::{Ran, Sandbox};
 
 #[test]
-fn what_is_put_is_got_and_what_is_deleted_is_gone() {
+fn put_get_and_delete_round_trip() {
     let sandbox = Sandbox::with_shop();
     assert_eq!(sandbox.ok("get shop fruit apple"), "red\n");
     assert_eq!(sandbox.ok("get shop fruit pear apple"), "yellow\nred\n");
     assert_eq!(sandbox.ok("get --raw shop fruit apple"), "red");
     assert_eq!(sandbox.ok("delete shop fruit apple"), "1 row deleted\n");
-    sandbox.run("get shop fruit apple").fails(3, "not in the keyspace \"fruit\": \"apple\"");
+    sandbox.run("get shop fruit apple").fails(3, "not found in the keyspace \"fruit\": \"apple\"");
     let ran = sandbox.run("get --json shop fruit apple pear").fails(3, "apple");
     assert_eq!(ran.out, "{\"key\":\"apple\",\"value\":null}\n{\"key\":\"pear\",\"value\":\"yellow\"}\n");
 }
 
 #[test]
-fn a_delete_that_misses_a_row_deletes_nothing_unless_that_is_fine() {
+fn delete_of_a_missing_row_needs_if_exists() {
     let sandbox = Sandbox::with_shop();
     sandbox.run("delete shop fruit apple kiwi").fails(3, "nothing was deleted");
     assert_eq!(sandbox.ok("scan shop fruit --count"), "2\n");
@@ -25,7 +25,7 @@ fn a_delete_that_misses_a_row_deletes_nothing_unless_that_is_fine() {
 }
 
 #[test]
-fn keys_and_values_are_text_hex_or_base64_on_the_way_in_and_out() {
+fn encodings_apply_to_input_and_output() {
     let sandbox = Sandbox::with_shop();
     sandbox.ok("put --key-encoding hex --value-encoding base64 shop fruit 00FF /wA=");
     assert_eq!(sandbox.ok("get --key-encoding hex --value-encoding hex shop fruit 00ff"), "ff00\n");
@@ -40,7 +40,7 @@ fn keys_and_values_are_text_hex_or_base64_on_the_way_in_and_out() {
 }
 
 #[test]
-fn a_value_comes_from_a_file_or_from_standard_input_to_the_byte() {
+fn put_reads_a_value_from_a_file_or_standard_input() {
     let sandbox = Sandbox::with_shop();
     sandbox.file("photo", [0, 159, 146, 150, b'\n']);
     sandbox.ok("put shop fruit photo --value-file photo");
@@ -51,7 +51,7 @@ fn a_value_comes_from_a_file_or_from_standard_input_to_the_byte() {
 }
 
 #[test]
-fn scans_are_bounded_on_both_sides_and_go_in_both_directions() {
+fn scans_have_bounds_limits_and_two_directions() {
     let sandbox = Sandbox::new();
     sandbox.ok("put --create s k a 1 b 2 ba 3 c 4 d 5");
     let keys = |line: &str| {
@@ -79,7 +79,7 @@ fn scans_are_bounded_on_both_sides_and_go_in_both_directions() {
 }
 
 #[test]
-fn keyspaces_are_made_listed_and_dropped() {
+fn keyspaces_are_created_listed_and_dropped() {
     let sandbox = Sandbox::with_shop();
     sandbox.ok("keyspaces shop --create empty");
     let listed = sandbox.json("keyspaces shop --count --json");
@@ -90,17 +90,14 @@ fn keyspaces_are_made_listed_and_dropped() {
 }
 
 #[test]
-fn keyspaces_are_renamed_and_emptied() {
+fn keyspaces_are_renamed_and_truncated() {
     let sandbox = Sandbox::with_shop();
     sandbox.ok("keyspaces shop --create nuts");
-    sandbox.run("keyspaces shop --rename fruit nuts").fails(1, "there is a keyspace \"nuts\" already");
+    sandbox.run("keyspaces shop --rename fruit nuts").fails(1, "keyspace \"nuts\" already exists");
     sandbox.run("keyspaces shop --rename frut berries").fails(3, "there are \"fruit\"");
     sandbox.run("keyspaces shop --rename fruit").fails(2, "values required");
     sandbox.run("keyspaces shop --drop nuts --truncate nuts").fails(2, "cannot be used with");
-    assert_eq!(
-        sandbox.ok("keyspaces shop --rename fruit berries"),
-        "the keyspace \"fruit\" is called \"berries\" now\n"
-    );
+    assert_eq!(sandbox.ok("keyspaces shop --rename fruit berries"), "renamed the keyspace \"fruit\" to \"berries\"\n");
     assert_eq!(sandbox.ok("get shop berries apple"), "red\n");
     assert_eq!(sandbox.json("keyspaces shop --truncate berries --json")[0]["truncated"], "berries");
     assert_eq!(sandbox.ok("scan shop berries --count"), "0\n");
@@ -108,11 +105,11 @@ fn keyspaces_are_renamed_and_emptied() {
 }
 
 #[test]
-fn ranges_are_deleted_at_once() {
+fn delete_takes_ranges_and_prefixes() {
     let sandbox = Sandbox::new();
     sandbox.ok("put --create s k a 1 b 2 ba 3 c 4 d 5");
     sandbox.run("delete s k a --prefix b").fails(2, "cannot be used with");
-    sandbox.run("delete s k --from c --to a").fails(2, "--from lies behind --to");
+    sandbox.run("delete s k --from c --to a").fails(2, "--from is after --to");
     sandbox.run("delete s k").fails(2, "required");
     assert_eq!(sandbox.ok("delete s k --prefix b"), "2 rows deleted\n");
     assert_eq!(sandbox.json("delete s k --from c --to d --json")[0]["deleted"], 1);
@@ -121,7 +118,7 @@ fn ranges_are_deleted_at_once() {
 }
 
 #[test]
-fn a_reader_that_stops_reading_ends_it_without_a_word() {
+fn a_closed_output_ends_the_command_without_an_error() {
     let sandbox = Sandbox::with_shop();
     let rows: String = (0..50_000).map(|n| format!("key{n},value\n")).collect();
     sandbox.with_input("load shop fruit --format csv", rows).succeeds();
@@ -131,14 +128,14 @@ fn a_reader_that_stops_reading_ends_it_without_a_word() {
         let mut out = child.stdout.take().unwrap();
         out.read_exact(&mut first).unwrap();
         drop(out);
-        let ended = child.wait_with_output().unwrap();
-        assert_eq!(String::from_utf8_lossy(&ended.stderr), "", "{line}");
-        assert!(ended.status.code().is_some(), "{line}: {}", ended.status);
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{line}");
+        assert!(output.status.code().is_some(), "{line}: {}", output.status);
     }
 }
 
 #[test]
-fn what_a_large_transaction_locked_is_unlocked_when_the_command_is_over() {
+fn delete_waits_for_the_cleanup_of_a_large_transaction() {
     let sandbox = Sandbox::new();
     let rows: String = (0..200_000).map(|n| format!("key{n:06}\tvalue\n")).collect();
     sandbox.with_input("load --create shop rows --format tsv --batch 100000", rows).succeeds();
@@ -148,21 +145,21 @@ fn what_a_large_transaction_locked_is_unlocked_when_the_command_is_over() {
 }
 
 #[test]
-fn the_store_is_run_with_the_memory_and_the_compression_that_are_asked_for() {
+fn memory_budget_and_compression_options_apply() {
     let sandbox = Sandbox::with_shop();
     let rows: String = (0..60_000).map(|n| format!("key{n:06},{}\n", "x".repeat(40))).collect();
     sandbox.file("rows.csv", rows);
-    for (how, store) in [("none", "plain"), ("lz4", "small")] {
-        sandbox.ok(&format!("load --create --memory-budget 8M --compression {how} {store} rows rows.csv"));
+    for (method, store) in [("none", "plain"), ("lz4", "small")] {
+        sandbox.ok(&format!("load --create --memory-budget 8M --compression {method} {store} rows rows.csv"));
         sandbox.ok(&format!("checkpoint {store} {store}-copy"));
     }
     let bytes = |store: &str| {
         let columns = sandbox.json(&format!("stats {store} --json"))[0]["columns"].as_array().unwrap().clone();
-        columns.iter().map(|column| column["bytes"].as_u64().unwrap()).sum::<u64>()
+        columns.iter().map(|column| column["sst_bytes"].as_u64().unwrap()).sum::<u64>()
     };
     let (plain, small) = (bytes("plain-copy"), bytes("small-copy"));
     assert!(plain > small * 3 / 2, "{plain} {small}");
-    // Greater than a transaction may be that has a sixteenth of it.
+    // The limit of a value in memory is derived from the memory budget.
     sandbox.file("big", vec![b'x'; 3 << 20]);
     sandbox.run("put --memory-budget 8M shop fruit big --value-file big").fails(1, "limit of 1048576 bytes");
     for command in [
@@ -173,17 +170,18 @@ fn the_store_is_run_with_the_memory_and_the_compression_that_are_asked_for() {
         "restore s x",
         "repair s t",
     ] {
-        for memory in ["4M", "0", "2T", "99999999999T"] {
-            sandbox.run(&format!("{command} --memory-budget {memory}")).fails(2, "it must be from 8 MiB to 1 TiB");
+        for budget in ["4M", "0", "2T", "99999999999T"] {
+            sandbox.run(&format!("{command} --memory-budget {budget}")).fails(2, "it must be from 8 MiB to 1 TiB");
         }
         sandbox.run(&format!("{command} --compression zip")).fails(2, "possible values: none, lz4");
     }
 }
 
 #[test]
-fn without_a_terminal_rows_are_plain_lines_and_load_reads_them_back_to_the_byte() {
+fn plain_output_of_scan_round_trips_through_load() {
     let sandbox = Sandbox::with_shop();
-    // A tab, a line end, a backslash, what looks like an escape, no text, a byte order mark, an object.
+    // A tab and a line end, a backslash, an apparent escape, bytes that are not UTF-8, a byte order
+    // mark, an apparent JSON object, a carriage return, a control character.
     let odd = ["09610a", "5c", "5c78", "ff00fe", "efbbbf61", "7b220961", "0d", "e282ac7f"];
     for (n, hex) in odd.iter().enumerate() {
         sandbox.ok(&format!("put shop fruit --key-encoding hex --value-encoding hex {hex} {}", odd[odd.len() - 1 - n]));
@@ -196,13 +194,13 @@ fn without_a_terminal_rows_are_plain_lines_and_load_reads_them_back_to_the_byte(
     assert!(plain.contains("\\ta\\n\t\u{20ac}\\x7f\n"), "{plain}");
     let all = sandbox.ok("scan shop fruit --json --key-encoding hex --value-encoding hex");
     for (keys, values) in [("text", "text"), ("hex", "base64"), ("base64", "hex")] {
-        let forms = format!("--key-encoding {keys} --value-encoding {values}");
-        let shown = sandbox.ok(&format!("scan shop fruit {forms}"));
-        sandbox.with_input(&format!("load --create {keys} fruit - {forms}"), shown).succeeds();
+        let encodings = format!("--key-encoding {keys} --value-encoding {values}");
+        let shown = sandbox.ok(&format!("scan shop fruit {encodings}"));
+        sandbox.with_input(&format!("load --create {keys} fruit - {encodings}"), shown).succeeds();
         assert_eq!(
             sandbox.ok(&format!("scan {keys} fruit --json --key-encoding hex --value-encoding hex")),
             all,
-            "{forms}"
+            "{encodings}"
         );
     }
     assert_eq!(sandbox.ok("scan shop fruit --keys-only --prefix p"), "pear\n");
@@ -210,7 +208,7 @@ fn without_a_terminal_rows_are_plain_lines_and_load_reads_them_back_to_the_byte(
 }
 
 #[test]
-fn a_terminal_gets_tables_in_which_long_values_are_cut() {
+fn a_terminal_gets_tables_with_truncated_values() {
     let sandbox = Sandbox::with_shop();
     sandbox.with_input("put shop fruit zlong --value-file -", "x".repeat(5000)).succeeds();
     let shown = sandbox.in_terminal("scan shop fruit", "").out;
@@ -221,7 +219,7 @@ fn a_terminal_gets_tables_in_which_long_values_are_cut() {
 }
 
 #[test]
-fn values_that_are_json_come_out_as_json_and_go_in_again_to_the_bit() {
+fn json_values_round_trip_verbatim() {
     let sandbox = Sandbox::with_shop();
     let put = |key: &str, value: &str| {
         let mut put = sandbox.command("put shop fruit --value-encoding json");
@@ -232,8 +230,8 @@ fn values_that_are_json_come_out_as_json_and_go_in_again_to_the_bit() {
     put("hex", "{\"hex\":\"00\"}").succeeds();
     put("none", "null").succeeds();
     put("number", "-1e400").succeeds();
-    put("bad", "{").fails(2, "\"{\" is no JSON");
-    sandbox.with_input("put shop fruit bad --value-file - --value-encoding json", "red").fails(2, "is no JSON");
+    put("bad", "{").fails(2, "\"{\" is not valid JSON");
+    sandbox.with_input("put shop fruit bad --value-file - --value-encoding json", "red").fails(2, "is not valid JSON");
     sandbox.with_input("put shop fruit pretty --value-file -", "{\n  \"a\": 1\n}\n").succeeds();
     sandbox.ok("put shop fruit binary --value-encoding hex ff");
     let shown = sandbox.ok("scan shop fruit --json --value-encoding json");
@@ -252,7 +250,7 @@ fn values_that_are_json_come_out_as_json_and_go_in_again_to_the_bit() {
     sandbox.with_input("load --create copy fruit - --value-encoding json", &shown).succeeds();
     let hex = "--json --key-encoding hex --value-encoding hex";
     assert_eq!(sandbox.ok(&format!("scan copy fruit {hex}")), sandbox.ok(&format!("scan shop fruit {hex}")));
-    sandbox.with_input("load --create other fruit -", &shown).fails(1, "say --value-encoding json");
+    sandbox.with_input("load --create other fruit -", &shown).fails(1, "use --value-encoding json");
     assert_eq!(
         sandbox.ok("get shop fruit pretty string apple --value-encoding json"),
         "{\"a\":1}\n\"red\"\n\\x726564\n"
@@ -261,7 +259,7 @@ fn values_that_are_json_come_out_as_json_and_go_in_again_to_the_bit() {
     assert_eq!(ran.out, "{\"key\":\"none\",\"value\":null}\n{\"key\":\"nothing\"}\n");
     let versions = sandbox.json("versions shop fruit object --value-encoding json --json");
     assert_eq!(versions[0]["value"], serde_json::json!({ "b": 1.0, "a": [null] }));
-    // Records that were loaded by a field are objects.
+    // Records loaded with --key-field are objects.
     sandbox.with_input("load shop people --create --key-field id", "{\"id\": 7, \"name\": \"Ada\"}\n").succeeds();
     assert_eq!(sandbox.json("scan shop people --json --value-encoding json")[0]["value"]["name"], "Ada");
     sandbox.run("get shop fruit apple --key-encoding json").fails(2, "possible values: text, hex, base64");

@@ -1,13 +1,14 @@
-//! `locks`: what locks by name cost, beside what a program would take in their place.
+//! `locks`: the cost of named locks, beside their alternatives.
 //!
-//! In each round all are measured one after the other, ours and theirs in turn; ratios are taken within a round. [`uncontended`] has one
-//! thread, [`ring`] those that hand a lock on, [`durable`] what takes a sync, [`counted`] instructions and
-//! memory, and [`postgres`] a server of its own.
+//! Each round runs every benchmark once, percolite and its baseline in turn, and ratios are those
+//! within a round. [`uncontended`] has one thread, [`handover`] threads and tasks that pass a lock
+//! on, [`durable`] operations with a sync, and [`probe`] instructions and memory. [`postgres`] runs
+//! a PostgreSQL server as a baseline.
 
-mod counted;
 mod durable;
+mod handover;
 mod postgres;
-mod ring;
+mod probe;
 mod uncontended;
 
 use std::path::{Path, PathBuf};
@@ -20,34 +21,35 @@ use percolite::{Durability, Store};
 use serde::Serialize;
 use tempfile::TempDir;
 
-pub use self::counted::{Work, probe};
+pub use self::probe::{Probe, run_probe};
 
 use crate::interrupt;
 use crate::statistics::Spread;
 
 #[derive(Args)]
-pub struct Choice {
-    /// Three short rounds, and a tenth of the names
+pub struct LocksArgs {
+    /// Three short rounds, with a tenth of the names
     #[arg(long)]
     quick: bool,
-    /// How many rounds ratios are taken over [default: 15, quick 3]
+    /// Number of rounds [default: 15, quick 3]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     rounds: Option<u64>,
-    /// Only the figures in whose names this is found
+    /// Only benchmarks whose names contain this text
     #[arg(long)]
     only: Option<String>,
-    /// Where PostgreSQL's programs are [default: the newest of Debian's]; without any its line is left out
-    #[arg(long, value_name = "FOLDER")]
+    /// Directory of PostgreSQL's programs [default: Debian's newest]; without one its benchmark is
+    /// skipped
+    #[arg(long, value_name = "DIR")]
     postgres: Option<PathBuf>,
-    /// Where the stores are made, in a folder that goes in the end [default: the system's for temporary files]
-    #[arg(long, value_name = "FOLDER")]
-    folder: Option<PathBuf>,
-    /// One JSON document instead of a table
+    /// Where to create the temporary stores [default: the system's temporary directory]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Print one JSON document instead of a table
     #[arg(long)]
     json: bool,
 }
 
-/// What the median of a figure has to be.
+/// What the median has to reach.
 #[derive(Clone, Copy, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Goal {
@@ -57,127 +59,141 @@ enum Goal {
 }
 
 impl Goal {
-    fn is_met(self, figure: f64) -> bool {
+    fn is_met(self, result: f64) -> bool {
         match self {
-            Self::AtMost(most) => figure <= most,
-            Self::AtLeast(least) => figure >= least,
+            Self::AtMost(most) => result <= most,
+            Self::AtLeast(min) => result >= min,
             Self::None => true,
         }
     }
 }
 
-/// Something that is measured in each round.
-struct Line<'a> {
+/// One benchmark.
+struct Benchmark<'a> {
     name: String,
     goal: Goal,
-    /// Ours, and where there is one, theirs; the figure is their ratio.
+    /// The value and, if there is one, the baseline; the result is then their ratio.
     measure: Box<dyn FnMut() -> Result<(f64, Option<f64>)> + 'a>,
 }
 
-impl<'a> Line<'a> {
-    fn ratio(name: impl Into<String>, goal: Goal, mut both: impl FnMut() -> Result<(f64, f64)> + 'a) -> Self {
-        Self { name: name.into(), goal, measure: Box::new(move || both().map(|(ours, theirs)| (ours, Some(theirs)))) }
+impl<'a> Benchmark<'a> {
+    fn ratio(name: impl Into<String>, goal: Goal, mut measure: impl FnMut() -> Result<(f64, f64)> + 'a) -> Self {
+        Self {
+            name: name.into(),
+            goal,
+            measure: Box::new(move || measure().map(|(value, baseline)| (value, Some(baseline)))),
+        }
     }
 
-    fn alone(name: impl Into<String>, goal: Goal, mut ours: impl FnMut() -> Result<f64> + 'a) -> Self {
-        Self { name: name.into(), goal, measure: Box::new(move || ours().map(|ours| (ours, None))) }
+    fn single(name: impl Into<String>, goal: Goal, mut value: impl FnMut() -> Result<f64> + 'a) -> Self {
+        Self { name: name.into(), goal, measure: Box::new(move || value().map(|value| (value, None))) }
     }
 }
 
-/// What came out.
+/// The result of one benchmark.
 #[derive(Serialize)]
-struct Figure {
+struct BenchmarkResult {
     name: String,
-    ours: Spread,
-    theirs: Option<Spread>,
-    /// Ours over theirs; ours where there is nothing to compare with.
-    figure: Spread,
+    value: Spread,
+    baseline: Option<Spread>,
+    /// Value divided by baseline; without a baseline the value.
+    result: Spread,
     goal: Goal,
     is_met: bool,
 }
 
-/// Places and amounts.
-struct Bench {
-    folder: TempDir,
+/// The directory and sizes of a run.
+struct BenchEnv {
+    dir: TempDir,
     names: u64,
-    turns: u64,
+    iterations: u64,
     time: Duration,
 }
 
-impl Bench {
+impl BenchEnv {
     fn open(&self, name: &str, durability: Durability) -> Result<Store> {
-        Ok(Store::builder().durability(durability).open(self.folder.path().join(name))?)
+        Ok(Store::builder().durability(durability).open(self.dir.path().join(name))?)
     }
 
     fn path(&self) -> &Path {
-        self.folder.path()
+        self.dir.path()
     }
 }
 
-/// How many goals were missed; `None` if the run was interrupted.
-pub fn run(choice: &Choice) -> Result<Option<usize>> {
-    let within = choice.folder.clone().unwrap_or_else(std::env::temp_dir);
-    let folder = tempfile::Builder::new().prefix("percolite-locks-").tempdir_in(within)?;
-    let (names, turns, time) = if choice.quick { (10_000, 20_000, 300) } else { (100_000, 100_000, 1000) };
-    let bench = Bench { folder, names, turns, time: Duration::from_millis(time) };
-    let rounds = choice.rounds.unwrap_or(if choice.quick { 3 } else { 15 });
-    let server = postgres::Server::start(choice.postgres.as_deref(), bench.path())?;
-    let mut lines = uncontended::lines(&bench, server.as_ref())?;
-    lines.extend(ring::lines(&bench)?);
-    lines.extend(durable::lines(&bench)?);
-    lines.extend(counted::lines(&bench)?);
-    if let Some(only) = &choice.only {
-        lines.retain(|line| line.name.contains(only.as_str()));
+/// The number of missed goals; `None` if the run was interrupted.
+pub fn run(args: &LocksArgs) -> Result<Option<usize>> {
+    let within = args.dir.clone().unwrap_or_else(std::env::temp_dir);
+    let dir = tempfile::Builder::new().prefix("percolite-locks-").tempdir_in(within)?;
+    let (names, iterations, time) = if args.quick { (10_000, 20_000, 300) } else { (100_000, 100_000, 1000) };
+    let env = BenchEnv { dir, names, iterations, time: Duration::from_millis(time) };
+    let rounds = args.rounds.unwrap_or(if args.quick { 3 } else { 15 });
+    let server = postgres::Server::start(args.postgres.as_deref(), env.path())?;
+    let mut benchmarks = uncontended::benchmarks(&env, server.as_ref())?;
+    benchmarks.extend(handover::benchmarks(&env)?);
+    benchmarks.extend(durable::benchmarks(&env)?);
+    benchmarks.extend(probe::benchmarks(&env));
+    if let Some(only) = &args.only {
+        benchmarks.retain(|benchmark| benchmark.name.contains(only.as_str()));
     }
-    let mut measured = vec![Vec::new(); lines.len()];
+    let mut measured = vec![Vec::new(); benchmarks.len()];
     for _ in 0..rounds {
-        for (line, measured) in lines.iter_mut().zip(&mut measured) {
-            if interrupt::came() {
+        for (benchmark, measured) in benchmarks.iter_mut().zip(&mut measured) {
+            if interrupt::interrupted() {
                 return Ok(None);
             }
-            measured.push((line.measure)().with_context(|| line.name.clone())?);
+            measured.push((benchmark.measure)().with_context(|| benchmark.name.clone())?);
         }
     }
-    let figures: Vec<Figure> =
-        lines.into_iter().zip(measured).map(|(line, measured)| figure(line, &measured)).collect::<Result<_>>()?;
-    if choice.json {
-        println!("{}", serde_json::to_string_pretty(&figures)?);
+    let results: Vec<BenchmarkResult> = benchmarks
+        .into_iter()
+        .zip(measured)
+        .map(|(benchmark, measured)| result(benchmark, &measured))
+        .collect::<Result<_>>()?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&results)?);
     } else {
-        println!("{}", show(&figures));
+        println!("{}", show(&results));
         if server.is_none() {
-            println!("without PostgreSQL, which was not found");
+            println!("PostgreSQL was not found, so its benchmark was skipped");
         }
     }
-    Ok(Some(figures.iter().filter(|figure| !figure.is_met).count()))
+    Ok(Some(results.iter().filter(|result| !result.is_met).count()))
 }
 
-fn figure(line: Line<'_>, measured: &[(f64, Option<f64>)]) -> Result<Figure> {
-    let spread = |figures: Vec<f64>| Spread::of(figures).context("no round");
-    let ours = spread(measured.iter().map(|(ours, _)| *ours).collect())?;
-    let ratios: Vec<f64> = measured.iter().filter_map(|(ours, theirs)| Some(ours / (*theirs)?)).collect();
-    let theirs = Spread::of(measured.iter().filter_map(|(_, theirs)| *theirs).collect());
-    let figure = Spread::of(ratios).unwrap_or(ours);
-    Ok(Figure { name: line.name, ours, theirs, figure, goal: line.goal, is_met: line.goal.is_met(figure.median) })
+fn result(benchmark: Benchmark<'_>, measured: &[(f64, Option<f64>)]) -> Result<BenchmarkResult> {
+    let spread = |results: Vec<f64>| Spread::of(results).context("no rounds");
+    let value = spread(measured.iter().map(|(value, _)| *value).collect())?;
+    let ratios: Vec<f64> = measured.iter().filter_map(|(value, baseline)| Some(value / (*baseline)?)).collect();
+    let baseline = Spread::of(measured.iter().filter_map(|(_, baseline)| *baseline).collect());
+    let result = Spread::of(ratios).unwrap_or(value);
+    Ok(BenchmarkResult {
+        name: benchmark.name,
+        value,
+        baseline,
+        result,
+        goal: benchmark.goal,
+        is_met: benchmark.goal.is_met(result.median),
+    })
 }
 
-fn show(figures: &[Figure]) -> Table {
+fn show(results: &[BenchmarkResult]) -> Table {
     let mut table = Table::new();
     table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
-    table.set_header(["what", "ours", "theirs", "figure (least..greatest)", "goal", ""]);
-    for one in figures {
+    table.set_header(["benchmark", "value", "baseline", "result (min..max)", "goal", "met"]);
+    for one in results {
         let goal = match one.goal {
             Goal::AtMost(most) => format!("≤ {most}"),
-            Goal::AtLeast(least) => format!("≥ {least}"),
+            Goal::AtLeast(min) => format!("≥ {min}"),
             Goal::None => String::new(),
         };
         let met = match one.goal {
             Goal::None => "",
-            _ if one.is_met => "met",
-            _ => "missed",
+            _ if one.is_met => "yes",
+            _ => "NO",
         };
-        let theirs = one.theirs.map_or_else(String::new, |theirs| format!("{:.1}", theirs.median));
-        let ours = format!("{:.1}", one.ours.median);
-        table.add_row([one.name.clone(), ours, theirs, one.figure.to_string(), goal, met.to_owned()]);
+        let baseline = one.baseline.map_or_else(String::new, |baseline| format!("{:.1}", baseline.median));
+        let value = format!("{:.1}", one.value.median);
+        table.add_row([one.name.clone(), value, baseline, one.result.to_string(), goal, met.to_owned()]);
     }
     table.column_iter_mut().skip(1).take(4).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
     table
@@ -188,12 +204,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_figure_is_the_median_of_the_rounds_ratios_and_is_judged_by_it() {
-        let line = Line::ratio("one", Goal::AtMost(2.0), || Ok((1.0, 1.0)));
-        let one = figure(line, &[(4.0, Some(2.0)), (1.0, Some(1.0)), (30.0, Some(10.0))]).unwrap();
-        assert_eq!((one.figure.median, one.is_met), (2.0, true));
-        let line = Line::alone("one", Goal::AtLeast(2.0), || Ok(1.0));
-        let one = figure(line, &[(1.0, None), (3.0, None), (1.5, None)]).unwrap();
-        assert_eq!((one.figure.median, one.is_met, one.theirs.is_none()), (1.5, false, true));
+    fn results_are_medians_of_ratios() {
+        let benchmark = Benchmark::ratio("one", Goal::AtMost(2.0), || Ok((1.0, 1.0)));
+        let one = result(benchmark, &[(4.0, Some(2.0)), (1.0, Some(1.0)), (30.0, Some(10.0))]).unwrap();
+        assert_eq!((one.result.median, one.is_met), (2.0, true));
+        let benchmark = Benchmark::single("one", Goal::AtLeast(2.0), || Ok(1.0));
+        let one = result(benchmark, &[(1.0, None), (3.0, None), (1.5, None)]).unwrap();
+        assert_eq!((one.result.median, one.is_met, one.baseline.is_none()), (1.5, false, true));
     }
 }

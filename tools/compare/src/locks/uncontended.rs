@@ -1,4 +1,4 @@
-//! One thread that takes a lock and drops it.
+//! One thread that locks and unlocks.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -11,23 +11,26 @@ use parking_lot::{ArcMutexGuard, Mutex, RawMutex};
 use percolite::Durability;
 
 use super::postgres::Server;
-use super::{Bench, Goal, Line};
+use super::{BenchEnv, Benchmark, Goal};
 
 const SHARDS: usize = 64;
 const NAME: &str = "nightly";
 
-/// What a program without a lock manager makes itself: names of this process alone, without a queue in order, time limits or tokens.
-struct Map {
-    shards: Vec<Mutex<HashMap<String, Arc<Mutex<()>>>>>,
+type Shard = Mutex<HashMap<String, Arc<Mutex<()>>>>;
+
+/// What a program without a lock manager would write itself: names within one process, without FIFO
+/// order, timeouts or tokens.
+struct ShardedMap {
+    shards: Vec<Shard>,
     hasher: RandomState,
 }
 
-impl Map {
+impl ShardedMap {
     fn new() -> Self {
         Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), hasher: RandomState::new() }
     }
 
-    fn shard(&self, name: &str) -> Option<&Mutex<HashMap<String, Arc<Mutex<()>>>>> {
+    fn shard(&self, name: &str) -> Option<&Shard> {
         self.shards.get(usize::try_from(self.hasher.hash_one(name) % SHARDS as u64).unwrap_or_default())
     }
 
@@ -42,8 +45,8 @@ impl Map {
         Some(mutex.lock_arc())
     }
 
-    /// Has the name go with its last user, or the map would only ever grow.
-    fn forget(&self, name: &str, guard: ArcMutexGuard<RawMutex, ()>) -> Option<()> {
+    /// Removes the name with its last user, so that the map does not grow without bound.
+    fn remove_if_last(&self, name: &str, guard: ArcMutexGuard<RawMutex, ()>) -> Option<()> {
         drop(guard);
         let mut shard = self.shard(name)?.lock();
         if shard.get(name).is_some_and(|mutex| Arc::strong_count(mutex) == 1) {
@@ -53,51 +56,53 @@ impl Map {
     }
 }
 
-pub fn lines<'a>(bench: &'a Bench, server: Option<&'a Server>) -> Result<Vec<Line<'a>>> {
-    let store = bench.open("uncontended", Durability::Buffered)?;
-    let (map, turns) = (Arc::new(Map::new()), bench.turns);
-    let ours = Arc::new(move || {
-        timed(turns, || {
+pub fn benchmarks<'a>(env: &'a BenchEnv, server: Option<&'a Server>) -> Result<Vec<Benchmark<'a>>> {
+    let store = env.open("uncontended", Durability::Buffered)?;
+    let (map, iterations) = (Arc::new(ShardedMap::new()), env.iterations);
+    let lock_and_drop = Arc::new(move || {
+        timed(iterations, || {
             drop(store.lock(NAME)?);
             Ok(())
         })
     });
-    let alone = Arc::clone(&ours);
-    let (against_going, going) = (Arc::clone(&ours), Arc::clone(&map));
-    let against_staying = Arc::clone(&ours);
-    let mut lines = vec![
-        Line::alone("lock and drop, ns", Goal::AtMost(1000.0), move || alone()),
-        Line::ratio("lock and drop, a sharded map whose names go", Goal::AtMost(4.0), move || {
-            let theirs = timed(turns, || {
-                let guard = black_box(going.lock(NAME)).context("no shard")?;
-                going.forget(NAME, guard).context("no shard")
+    let alone = Arc::clone(&lock_and_drop);
+    let (against_removing, removing_map) = (Arc::clone(&lock_and_drop), Arc::clone(&map));
+    let against_keeping = Arc::clone(&lock_and_drop);
+    let mut benchmarks = vec![
+        Benchmark::single("lock and unlock, ns", Goal::AtMost(1000.0), move || alone()),
+        Benchmark::ratio("lock and unlock / sharded map that removes names", Goal::AtMost(4.0), move || {
+            let baseline = timed(iterations, || {
+                let guard = black_box(removing_map.lock(NAME)).context("the shard is missing")?;
+                removing_map.remove_if_last(NAME, guard).context("the shard is missing")
             });
-            Ok((against_going()?, theirs?))
+            Ok((against_removing()?, baseline?))
         }),
-        Line::ratio("lock and drop, a sharded map whose names stay", Goal::None, move || {
-            let theirs = timed(turns, || {
+        Benchmark::ratio("lock and unlock / sharded map that keeps names", Goal::None, move || {
+            let baseline = timed(iterations, || {
                 drop(black_box(map.lock(NAME)));
                 Ok(())
             });
-            Ok((against_staying()?, theirs?))
+            Ok((against_keeping()?, baseline?))
         }),
     ];
     if let Some(server) = server {
-        lines.push(Line::ratio("PostgreSQL's advisory lock, over lock and drop", Goal::AtLeast(20.0), move || {
-            Ok((server.lock_and_unlock_nanos(bench.time)?, ours()?))
-        }));
+        benchmarks.push(Benchmark::ratio(
+            "PostgreSQL's advisory lock / lock and unlock",
+            Goal::AtLeast(20.0),
+            move || Ok((server.lock_and_unlock_nanos(env.time)?, lock_and_drop()?)),
+        ));
     }
-    Ok(lines)
+    Ok(benchmarks)
 }
 
-/// Nanoseconds of a turn.
-#[allow(clippy::cast_precision_loss, reason = "figures for people")]
-fn timed(turns: u64, mut turn: impl FnMut() -> Result<()>) -> Result<f64> {
-    let began = Instant::now();
-    for _ in 0..turns {
-        turn()?;
+/// Nanoseconds per iteration.
+#[allow(clippy::cast_precision_loss, reason = "approximate statistics")]
+fn timed(iterations: u64, mut operation: impl FnMut() -> Result<()>) -> Result<f64> {
+    let started = Instant::now();
+    for _ in 0..iterations {
+        operation()?;
     }
-    Ok(began.elapsed().as_nanos() as f64 / turns as f64)
+    Ok(started.elapsed().as_nanos() as f64 / iterations as f64)
 }
 
 #[cfg(test)]
@@ -105,11 +110,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_the_map_go_with_the_last_who_wants_them() {
-        let map = Map::new();
+    fn the_last_user_removes_its_name() {
+        let map = ShardedMap::new();
         let guard = map.lock(NAME).unwrap();
         assert!(map.shard(NAME).unwrap().lock().get(NAME).unwrap().try_lock().is_none());
-        map.forget(NAME, guard).unwrap();
+        map.remove_if_last(NAME, guard).unwrap();
         assert!(map.shards.iter().all(|shard| shard.lock().is_empty()));
     }
 }

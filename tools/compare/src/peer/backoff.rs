@@ -1,8 +1,9 @@
-//! The wait before another attempt, in the optimistic stores, whose own interfaces have none.
+//! The backoff before a retry, for the optimistic stores, which have none of their own.
 //!
-//! Their documentation says to begin again and not when. At once is far too soon where a commit that is being synced
-//! counts as a conflict, as in surrealkv; DESIGN.md has what the waits brought. percolite, which has its own way of waiting,
-//! and the stores with one writer do not come here.
+//! Their documentation advises to retry, and not when. An immediate retry is far too early in a
+//! store where a commit that is being synced is a conflict, as in surrealkv; DESIGN.md, "Compared
+//! with others", has the measurements. percolite has its own backoff, and the stores with one
+//! writer need none.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Between half and the whole of a time that doubles with each attempt.
+    /// Sleeps for 50 to 100 % of a time that doubles with each attempt.
     pub fn wait(&mut self) {
         let most = FIRST * (1 << self.attempts.min(DOUBLINGS));
         self.attempts += 1;

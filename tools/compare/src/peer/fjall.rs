@@ -1,15 +1,16 @@
 //! fjall's `OptimisticTxDatabase`.
 //!
-//! After its README and the documentation of `OptimisticTxDatabase`, `WriteTransaction::durability` and
-//! `Keyspace::start_ingestion`: a conflict begins again; `SyncData` is the same `fdatasync` that RocksDB and percolite make,
-//! `Buffer` hands a commit to the operating system; sorted rows are ingested, which writes tables straight away. The
-//! memtable has its default of 64 MiB, or half of the memory for writes if that is less.
+//! After its README and the documentation of `OptimisticTxDatabase`, `WriteTransaction::durability`
+//! and `Keyspace::start_ingestion`: a transaction with a conflict is retried; `SyncData` is the
+//! `fdatasync` that RocksDB and percolite call; `Buffer` leaves a commit in the page cache; sorted
+//! rows are ingested as tables. The memtable has its default of 64 MiB, or half of the write
+//! buffers if that is less.
 
 use anyhow::Result;
 use fjall::{KeyspaceCreateOptions, OptimisticTxDatabase, OptimisticTxKeyspace, PersistMode, Readable, Snapshot};
 
 use super::backoff::Backoff;
-use super::{Moment, Peer, Read, Row, Session, Setup, Write};
+use super::{HistoryTs, Peer, Read, Row, Session, StoreConfig, Write};
 
 const MEMTABLE_MAX: usize = 64 << 20;
 
@@ -20,11 +21,11 @@ pub struct Fjall {
 }
 
 impl Peer for Fjall {
-    fn open(setup: &Setup) -> Result<Self> {
-        let db = OptimisticTxDatabase::builder(&setup.folder).cache_size(setup.cache_bytes as u64).open()?;
-        let memtable = MEMTABLE_MAX.min(setup.write_buffer_bytes / 2) as u64;
+    fn open(config: &StoreConfig) -> Result<Self> {
+        let db = OptimisticTxDatabase::builder(&config.dir).cache_size(config.cache_bytes as u64).open()?;
+        let memtable = MEMTABLE_MAX.min(config.write_buffer_bytes / 2) as u64;
         let rows = db.keyspace("rows", || KeyspaceCreateOptions::default().max_memtable_size(memtable))?;
-        Ok(Self { db, rows, mode: if setup.durable { PersistMode::SyncData } else { PersistMode::Buffer } })
+        Ok(Self { db, rows, mode: if config.durable { PersistMode::SyncData } else { PersistMode::Buffer } })
     }
 
     fn session(&self) -> Result<impl Session> {
@@ -37,7 +38,7 @@ impl Peer for Fjall {
 }
 
 impl Session for &Fjall {
-    fn reader(&mut self, _: Option<Moment>) -> Result<impl Read> {
+    fn reader(&mut self, _: Option<HistoryTs>) -> Result<impl Read> {
         Ok((self.db.read_tx(), &self.rows))
     }
 
@@ -63,16 +64,16 @@ impl Session for &Fjall {
 }
 
 impl Read for (Snapshot, &OptimisticTxKeyspace) {
-    fn get(&self, key: &[u8], see: impl FnOnce(&[u8])) -> Result<bool> {
+    fn get(&self, key: &[u8], visit: impl FnOnce(&[u8])) -> Result<bool> {
         let found = self.0.get(self.1, key)?;
-        Ok(found.map(|value| see(&value)).is_some())
+        Ok(found.map(|value| visit(&value)).is_some())
     }
 
-    fn scan(&self, from: &[u8], rows: usize, mut see: impl FnMut(&[u8], &[u8])) -> Result<usize> {
+    fn scan(&self, from: &[u8], rows: usize, mut visit: impl FnMut(&[u8], &[u8])) -> Result<usize> {
         let mut seen = 0;
         for row in self.0.range(self.1, from..).take(rows) {
             let (key, value) = row.into_inner()?;
-            see(&key, &value);
+            visit(&key, &value);
             seen += 1;
         }
         Ok(seen)
@@ -80,9 +81,9 @@ impl Read for (Snapshot, &OptimisticTxKeyspace) {
 }
 
 impl Write for (fjall::OptimisticWriteTx, &OptimisticTxKeyspace) {
-    fn get_to_write(&mut self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool> {
+    fn get_for_update(&mut self, key: &[u8], visit: &mut dyn FnMut(&[u8])) -> Result<bool> {
         let found = self.0.get(self.1, key)?;
-        Ok(found.map(|value| see(&value)).is_some())
+        Ok(found.map(|value| visit(&value)).is_some())
     }
 
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {

@@ -1,9 +1,12 @@
 //! LMDB, through heed.
 //!
-//! After `lmdb.h` and heed's documentation of `EnvOpenOptions`: one writer at a time, nobody begins again; a commit syncs
-//! unless the environment was opened with `MDB_NOSYNC`. That is the buffered form here. It keeps less than the others':
-//! after a power cut the file may be damaged, where the file system does not keep the order of writes. LMDB has no cache of
-//! its own, so the memory for it is not given; it reads the page cache. A load is one transaction that appends.
+//! After `lmdb.h` and heed's documentation of `EnvOpenOptions`: one writer at a time, so there are
+//! no retries. A commit syncs unless the environment was opened with `MDB_NOSYNC`, which is the
+//! buffered mode here. It guarantees less than that of other stores: a power cut may damage the
+//! file if the file system does not keep the order of writes.
+//!
+//! LMDB has no cache of its own and reads the page cache, so `cache_bytes` has no effect. A load is
+//! one transaction that appends.
 
 use std::convert::Infallible;
 use std::ops::Bound;
@@ -12,9 +15,9 @@ use anyhow::{Context as _, Result};
 use heed::types::Bytes;
 use heed::{CommitOrAbort, Database, Env, EnvFlags, EnvOpenOptions, PutFlags, RoTxn, RwTxn, WithoutTls};
 
-use super::{Moment, Peer, Read, Row, Session, Setup, Write};
+use super::{HistoryTs, Peer, Read, Row, Session, StoreConfig, Write};
 
-/// Of addresses, not of memory.
+/// Address space, not memory.
 const MAP_BYTES: usize = 64 << 30;
 const READERS: u32 = 1024;
 
@@ -25,17 +28,17 @@ pub struct Lmdb {
 }
 
 impl Peer for Lmdb {
-    #[allow(unsafe_code, reason = "heed leaves two promises to its caller, and both are kept here")]
-    fn open(setup: &Setup) -> Result<Self> {
-        std::fs::create_dir_all(&setup.folder)?;
+    #[allow(unsafe_code, reason = "heed has two safety conditions for its caller, and both are met")]
+    fn open(config: &StoreConfig) -> Result<Self> {
+        std::fs::create_dir_all(&config.dir)?;
         let mut options = EnvOpenOptions::new().read_txn_without_tls();
         options.map_size(MAP_BYTES).max_readers(READERS);
-        if !setup.durable {
-            // SAFETY: what is left of the file after a power cut is never opened again.
+        if !config.durable {
+            // SAFETY: the file is not opened again after a power cut.
             unsafe { options.flags(EnvFlags::NO_SYNC) };
         }
-        // SAFETY: nobody else opens or changes the files; the folder is this process's own.
-        let env = unsafe { options.open(&setup.folder)? };
+        // SAFETY: no other process opens or changes the files in this temporary directory.
+        let env = unsafe { options.open(&config.dir)? };
         Ok(Self { env })
     }
 
@@ -61,7 +64,7 @@ struct Client<'a> {
 }
 
 impl Session for Client<'_> {
-    fn reader(&mut self, _: Option<Moment>) -> Result<impl Read> {
+    fn reader(&mut self, _: Option<HistoryTs>) -> Result<impl Read> {
         Ok((self.env.read_txn()?, self.rows))
     }
 
@@ -82,16 +85,16 @@ impl Session for Client<'_> {
 }
 
 impl Read for (RoTxn<'_, WithoutTls>, Rows<'_>) {
-    fn get(&self, key: &[u8], see: impl FnOnce(&[u8])) -> Result<bool> {
-        Ok(self.1.get(&self.0, key)?.map(see).is_some())
+    fn get(&self, key: &[u8], visit: impl FnOnce(&[u8])) -> Result<bool> {
+        Ok(self.1.get(&self.0, key)?.map(visit).is_some())
     }
 
-    fn scan(&self, from: &[u8], rows: usize, mut see: impl FnMut(&[u8], &[u8])) -> Result<usize> {
+    fn scan(&self, from: &[u8], rows: usize, mut visit: impl FnMut(&[u8], &[u8])) -> Result<usize> {
         let mut seen = 0;
         let range = (Bound::Included(from), Bound::Unbounded);
         for row in self.1.range(&self.0, &range)?.take(rows) {
             let (key, value) = row?;
-            see(key, value);
+            visit(key, value);
             seen += 1;
         }
         Ok(seen)
@@ -99,8 +102,8 @@ impl Read for (RoTxn<'_, WithoutTls>, Rows<'_>) {
 }
 
 impl Write for (RwTxn<'_>, Rows<'_>) {
-    fn get_to_write(&mut self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool> {
-        Ok(self.1.get(&self.0, key)?.map(see).is_some())
+    fn get_for_update(&mut self, key: &[u8], visit: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        Ok(self.1.get(&self.0, key)?.map(visit).is_some())
     }
 
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {

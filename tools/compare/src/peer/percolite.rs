@@ -1,8 +1,11 @@
 //! percolite, with its defaults.
 //!
-//! Rows that are read and then written need no `get_for_update`: two transactions that write one row conflict anyway
-//! (`Txn::get`). Scans lend their rows (`Scan::visit`), as the other stores' do. Loads are transactions of some thousand rows, buffered, and one sync at the end, as `percolite load` does
-//! it. Nobody else writes those rows, so there is no conflict after which they would be needed once more.
+//! Rows that are read and then written need no `get_for_update`: two transactions that write one
+//! row conflict anyway (`Txn::get`). Scans lend their rows (`Scan::visit`), as those of other
+//! stores do.
+//!
+//! A load consists of buffered transactions of 10,000 rows and one sync at the end, as `percolite
+//! load` does it. No other client writes these rows, so the transactions are not retried.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -10,27 +13,27 @@ use std::time::Duration;
 use anyhow::Result;
 use percolite::{CommitProtocol, Durability, Keyspace, Snapshot, Store, Timestamp, Txn, TxnOptions};
 
-use super::{LOAD_ROWS, Moment, Peer, Read, Row, Session, Setup, Write};
+use super::{HistoryTs, LOAD_BATCH_ROWS, Peer, Read, Row, Session, StoreConfig, Write};
 
 const HISTORY: Duration = Duration::from_secs(24 * 3600);
 
-/// In one phase where that is possible, which is the default, or always in two.
+/// With the default protocol, one phase where possible, or always with two phases.
 pub struct Percolite<const TWO_PHASE: bool> {
     store: Store,
     rows: Keyspace,
 }
 
 impl<const TWO_PHASE: bool> Peer for Percolite<TWO_PHASE> {
-    fn open(setup: &Setup) -> Result<Self> {
+    fn open(config: &StoreConfig) -> Result<Self> {
         let mut builder = Store::builder()
-            .durability(if setup.durable { Durability::Sync } else { Durability::Buffered })
-            .protocol(if TWO_PHASE { CommitProtocol::TwoPhase } else { CommitProtocol::Auto })
-            .cache_bytes(setup.cache_bytes)
-            .write_buffer_bytes(setup.write_buffer_bytes);
-        if setup.history {
-            builder = builder.history(HISTORY);
+            .durability(if config.durable { Durability::Sync } else { Durability::Buffered })
+            .commit_protocol(if TWO_PHASE { CommitProtocol::TwoPhase } else { CommitProtocol::Auto })
+            .block_cache_bytes(config.cache_bytes)
+            .write_buffer_bytes(config.write_buffer_bytes);
+        if config.history {
+            builder = builder.history_retention(HISTORY);
         }
-        let store = builder.open(&setup.folder)?;
+        let store = builder.open(&config.dir)?;
         let rows = store.keyspace("rows")?;
         Ok(Self { store, rows })
     }
@@ -45,9 +48,9 @@ impl<const TWO_PHASE: bool> Peer for Percolite<TWO_PHASE> {
 }
 
 impl<const TWO_PHASE: bool> Session for &Percolite<TWO_PHASE> {
-    fn reader(&mut self, at: Option<Moment>) -> Result<impl Read> {
+    fn reader(&mut self, at: Option<HistoryTs>) -> Result<impl Read> {
         let snapshot = match at {
-            Some(moment) => self.store.snapshot_at(Timestamp::from_u64(moment))?,
+            Some(current_ts) => self.store.snapshot_at(Timestamp::from_u64(current_ts))?,
             None => self.store.snapshot()?,
         };
         Ok((snapshot, &self.rows))
@@ -62,32 +65,32 @@ impl<const TWO_PHASE: bool> Session for &Percolite<TWO_PHASE> {
         let mut rows = rows.peekable();
         while rows.peek().is_some() {
             let mut txn = self.store.begin_with(options)?;
-            rows.by_ref().take(LOAD_ROWS).try_for_each(|(key, value)| txn.put(&self.rows, key, value))?;
+            rows.by_ref().take(LOAD_BATCH_ROWS).try_for_each(|(key, value)| txn.put(&self.rows, key, value))?;
             txn.commit()?;
         }
         Ok(self.store.sync()?)
     }
 
-    fn moment(&mut self) -> Result<Moment> {
+    fn current_ts(&mut self) -> Result<HistoryTs> {
         Ok(self.store.snapshot()?.read_ts().to_u64())
     }
 }
 
 impl Read for (Snapshot, &Keyspace) {
-    fn get(&self, key: &[u8], see: impl FnOnce(&[u8])) -> Result<bool> {
+    fn get(&self, key: &[u8], visit: impl FnOnce(&[u8])) -> Result<bool> {
         let found = self.0.get(self.1, key)?;
-        Ok(found.map(|value| see(&value)).is_some())
+        Ok(found.map(|value| visit(&value)).is_some())
     }
 
-    fn multi_get(&self, keys: &[Vec<u8>], mut see: impl FnMut(&[u8])) -> Result<usize> {
+    fn multi_get(&self, keys: &[Vec<u8>], mut visit: impl FnMut(&[u8])) -> Result<usize> {
         let found = self.0.multi_get(self.1, keys)?;
-        Ok(found.iter().flatten().map(|value| see(value)).count())
+        Ok(found.iter().flatten().map(|value| visit(value)).count())
     }
 
-    fn scan(&self, from: &[u8], rows: usize, mut see: impl FnMut(&[u8], &[u8])) -> Result<usize> {
+    fn scan(&self, from: &[u8], rows: usize, mut visit: impl FnMut(&[u8], &[u8])) -> Result<usize> {
         let mut seen = 0;
         let _ = self.0.range(self.1, from..).visit(|key, value| {
-            see(key, value);
+            visit(key, value);
             seen += 1;
             if seen < rows { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
@@ -96,9 +99,9 @@ impl Read for (Snapshot, &Keyspace) {
 }
 
 impl Write for (&mut Txn, &Keyspace) {
-    fn get_to_write(&mut self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool> {
+    fn get_for_update(&mut self, key: &[u8], visit: &mut dyn FnMut(&[u8])) -> Result<bool> {
         let found = self.0.get(self.1, key)?;
-        Ok(found.map(|value| see(&value)).is_some())
+        Ok(found.map(|value| visit(&value)).is_some())
     }
 
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {

@@ -1,17 +1,20 @@
 //! SQLite in WAL mode, through rusqlite.
 //!
-//! After sqlite.org, "Write-Ahead Logging" and the pages of the pragmas: `synchronous=FULL` syncs the log at each commit,
-//! `NORMAL` only before a checkpoint, and then a power cut costs the end of the log and nothing else. There is one writer at
-//! a time, so all clients share one connection for writing, behind a mutex: with one each they would wait by sleeping
-//! (`busy_timeout`), and each would read its cache anew after every commit of another. Reading, each client has a connection
-//! and a share of the cache; pages are mapped up to the same size ("Memory-Mapped I/O"). Statements are prepared once. A
-//! load is one transaction.
+//! After sqlite.org, "Write-Ahead Logging" and the pages of the pragmas: `synchronous=FULL` syncs
+//! the log at each commit. `NORMAL` syncs it only before a checkpoint; a power cut then loses the
+//! end of the log and nothing else.
+//!
+//! SQLite has one writer at a time, so all clients write by one connection, with a mutex. With a
+//! connection each they would poll (`busy_timeout`), and invalidate each other's caches by every
+//! commit. For reads each client has a connection and a share of the cache. Pages are mapped up to
+//! the size of the cache ("Memory-Mapped I/O"). Statements are prepared once. A load is one
+//! transaction.
 
 use anyhow::Result;
 use parking_lot::Mutex;
 use rusqlite::{CachedStatement, Connection, OptionalExtension, TransactionBehavior};
 
-use super::{Moment, Peer, Read, Row, Session, Setup, Write};
+use super::{HistoryTs, Peer, Read, Row, Session, StoreConfig, Write};
 
 const GET: &str = "SELECT value FROM rows WHERE key = ?1";
 const PUT: &str =
@@ -26,18 +29,18 @@ pub struct Sqlite {
 }
 
 impl Peer for Sqlite {
-    fn open(setup: &Setup) -> Result<Self> {
-        std::fs::create_dir_all(&setup.folder)?;
-        let file = setup.folder.join("rows.sqlite");
+    fn open(config: &StoreConfig) -> Result<Self> {
+        std::fs::create_dir_all(&config.dir)?;
+        let file = config.dir.join("rows.sqlite");
         let writer = Connection::open(&file)?;
         writer.pragma_update(None, "journal_mode", "WAL")?;
-        writer.pragma_update(None, "synchronous", if setup.durable { "FULL" } else { "NORMAL" })?;
-        tune(&writer, setup.write_buffer_bytes, setup.cache_bytes)?;
+        writer.pragma_update(None, "synchronous", if config.durable { "FULL" } else { "NORMAL" })?;
+        tune(&writer, config.write_buffer_bytes, config.cache_bytes)?;
         writer.execute_batch(
             "CREATE TABLE IF NOT EXISTS rows (key BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID",
         )?;
-        let reader_cache = setup.cache_bytes / setup.clients.max(1);
-        Ok(Self { writer: Mutex::new(writer), file, reader_cache, map_bytes: setup.cache_bytes })
+        let reader_cache = config.cache_bytes / config.clients.max(1);
+        Ok(Self { writer: Mutex::new(writer), file, reader_cache, map_bytes: config.cache_bytes })
     }
 
     fn session(&self) -> Result<impl Session> {
@@ -51,7 +54,7 @@ impl Peer for Sqlite {
     }
 }
 
-/// A negative size of the cache is in KiB.
+/// A negative `cache_size` is in KiB.
 fn tune(connection: &Connection, cache_bytes: usize, map_bytes: usize) -> Result<()> {
     connection.pragma_update(None, "cache_size", -i64::try_from(cache_bytes >> 10)?)?;
     connection.pragma_update(None, "mmap_size", i64::try_from(map_bytes)?)?;
@@ -64,7 +67,7 @@ struct Client<'a> {
 }
 
 impl Session for Client<'_> {
-    fn reader(&mut self, _: Option<Moment>) -> Result<impl Read> {
+    fn reader(&mut self, _: Option<HistoryTs>) -> Result<impl Read> {
         let txn = self.reader.unchecked_transaction()?;
         let get = std::cell::RefCell::new(self.reader.prepare_cached(GET)?);
         Ok(View { get, txn })
@@ -90,32 +93,32 @@ impl Session for Client<'_> {
             }
         }
         txn.commit()?;
-        // In the buffered form nothing has been synced yet; a checkpoint does that.
+        // Buffered commits are not synced yet; a checkpoint syncs them.
         Ok(writer.query_row("PRAGMA wal_checkpoint(PASSIVE)", (), |_| Ok(()))?)
     }
 }
 
 struct View<'a> {
     get: std::cell::RefCell<CachedStatement<'a>>,
-    /// Keeps the view what it is.
+    /// Keeps the view consistent.
     txn: rusqlite::Transaction<'a>,
 }
 
 impl Read for View<'_> {
-    fn get(&self, key: &[u8], see: impl FnOnce(&[u8])) -> Result<bool> {
+    fn get(&self, key: &[u8], visit: impl FnOnce(&[u8])) -> Result<bool> {
         let mut get = self.get.borrow_mut();
         let mut found = get.query([key])?;
         let Some(row) = found.next()? else { return Ok(false) };
-        see(row.get_ref(0)?.as_blob()?);
+        visit(row.get_ref(0)?.as_blob()?);
         Ok(true)
     }
 
-    fn scan(&self, from: &[u8], rows: usize, mut see: impl FnMut(&[u8], &[u8])) -> Result<usize> {
+    fn scan(&self, from: &[u8], rows: usize, mut visit: impl FnMut(&[u8], &[u8])) -> Result<usize> {
         let mut scan = self.txn.prepare_cached(SCAN)?;
         let mut found = scan.query((from, i64::try_from(rows)?))?;
         let mut seen = 0;
         while let Some(row) = found.next()? {
-            see(row.get_ref(0)?.as_blob()?, row.get_ref(1)?.as_blob()?);
+            visit(row.get_ref(0)?.as_blob()?, row.get_ref(1)?.as_blob()?);
             seen += 1;
         }
         Ok(seen)
@@ -123,9 +126,9 @@ impl Read for View<'_> {
 }
 
 impl Write for (CachedStatement<'_>, CachedStatement<'_>) {
-    fn get_to_write(&mut self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool> {
+    fn get_for_update(&mut self, key: &[u8], visit: &mut dyn FnMut(&[u8])) -> Result<bool> {
         let show = |row: &rusqlite::Row| {
-            see(row.get_ref(0)?.as_blob()?);
+            visit(row.get_ref(0)?.as_blob()?);
             Ok(())
         };
         Ok(self.0.query_row([key], show).optional()?.is_some())

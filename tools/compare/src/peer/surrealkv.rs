@@ -1,10 +1,12 @@
 //! surrealkv.
 //!
-//! After its README: a commit is a future, driven here by the client's own thread beside a tokio runtime for the store's
-//! background work; `Durability::Immediate` waits for a sync of the log, `Eventual`, the default, for none;
-//! `TransactionWriteConflict` and `TransactionRetry` begin again. Rows that are read to be written are in the write set and
-//! so checked at the commit. Versions are kept with `with_versioning`. After its documentation of `with_wal_preallocation`, which
-//! is off by default, that is what makes the sync of a small commit short.
+//! After its README: a commit is a future, here polled by the client's thread, beside a tokio
+//! runtime for the store's background work. `Durability::Immediate` waits for a sync of the log;
+//! `Eventual`, the default, does not. `TransactionWriteConflict` and `TransactionRetry` are
+//! retried. Rows that are read and then written are in the write set, and so checked at the commit.
+//!
+//! Versions are kept with `with_versioning`. `with_wal_preallocation` is off by default; its
+//! documentation recommends it for short syncs of small commits.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,10 +15,10 @@ use surrealkv::{Durability, Error, LSMIterator, Mode, Options, Transaction, Tree
 use tokio::runtime::Runtime;
 
 use super::backoff::Backoff;
-use super::{LOAD_ROWS, Moment, Peer, Read, Row, Session, Setup, Write};
+use super::{HistoryTs, LOAD_BATCH_ROWS, Peer, Read, Row, Session, StoreConfig, Write};
 
 const MEMTABLES: usize = 2;
-/// Above all keys in use.
+/// Above all keys.
 const END: [u8; 1] = [0xff];
 
 pub struct SurrealKv {
@@ -26,17 +28,21 @@ pub struct SurrealKv {
 }
 
 impl Peer for SurrealKv {
-    fn open(setup: &Setup) -> Result<Self> {
+    fn open(config: &StoreConfig) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let tree = {
             let _inside = runtime.enter();
             let builder = TreeBuilder::with_options(Options::default().with_wal_preallocation(true))
-                .with_path(setup.folder.clone())
-                .with_block_cache_capacity(setup.cache_bytes as u64)
-                .with_max_memtable_size(setup.write_buffer_bytes / MEMTABLES);
-            if setup.history { builder.with_versioning(true, 0) } else { builder }.build()?
+                .with_path(config.dir.clone())
+                .with_block_cache_capacity(config.cache_bytes as u64)
+                .with_max_memtable_size(config.write_buffer_bytes / MEMTABLES);
+            if config.history { builder.with_versioning(true, 0) } else { builder }.build()?
         };
-        Ok(Self { tree, durability: if setup.durable { Durability::Immediate } else { Durability::Eventual }, runtime })
+        Ok(Self {
+            tree,
+            durability: if config.durable { Durability::Immediate } else { Durability::Eventual },
+            runtime,
+        })
     }
 
     fn session(&self) -> Result<impl Session> {
@@ -55,7 +61,7 @@ impl SurrealKv {
 }
 
 impl Session for &SurrealKv {
-    fn reader(&mut self, at: Option<Moment>) -> Result<impl Read> {
+    fn reader(&mut self, at: Option<HistoryTs>) -> Result<impl Read> {
         Ok((self.tree.begin_with_mode(Mode::ReadOnly)?, at))
     }
 
@@ -76,7 +82,7 @@ impl Session for &SurrealKv {
         let mut rows = rows.peekable();
         while rows.peek().is_some() {
             let mut txn = self.tree.begin_with_mode(Mode::WriteOnly)?;
-            for (key, value) in rows.by_ref().take(LOAD_ROWS) {
+            for (key, value) in rows.by_ref().take(LOAD_BATCH_ROWS) {
                 txn.set(key, value)?;
             }
             if rows.peek().is_none() {
@@ -87,27 +93,27 @@ impl Session for &SurrealKv {
         Ok(())
     }
 
-    /// Versions are known by the clock.
-    fn moment(&mut self) -> Result<Moment> {
+    /// Versions have the wall clock's time.
+    fn current_ts(&mut self) -> Result<HistoryTs> {
         Ok(u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos())?)
     }
 }
 
-impl Read for (Transaction, Option<Moment>) {
-    fn get(&self, key: &[u8], see: impl FnOnce(&[u8])) -> Result<bool> {
+impl Read for (Transaction, Option<HistoryTs>) {
+    fn get(&self, key: &[u8], visit: impl FnOnce(&[u8])) -> Result<bool> {
         let found = match self.1 {
-            Some(moment) => self.0.get_at(key, moment)?,
+            Some(current_ts) => self.0.get_at(key, current_ts)?,
             None => self.0.get(key)?,
         };
-        Ok(found.map(|value| see(&value)).is_some())
+        Ok(found.map(|value| visit(&value)).is_some())
     }
 
-    fn scan(&self, from: &[u8], rows: usize, mut see: impl FnMut(&[u8], &[u8])) -> Result<usize> {
+    fn scan(&self, from: &[u8], rows: usize, mut visit: impl FnMut(&[u8], &[u8])) -> Result<usize> {
         let mut cursor = self.0.range(from, &END)?;
         let mut seen = 0;
         let mut is_there = cursor.seek_first()?;
         while is_there && seen < rows {
-            see(cursor.key().user_key(), &cursor.value()?);
+            visit(cursor.key().user_key(), &cursor.value()?);
             seen += 1;
             is_there = seen < rows && cursor.next()?;
         }
@@ -116,9 +122,9 @@ impl Read for (Transaction, Option<Moment>) {
 }
 
 impl Write for Transaction {
-    fn get_to_write(&mut self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool> {
+    fn get_for_update(&mut self, key: &[u8], visit: &mut dyn FnMut(&[u8])) -> Result<bool> {
         let found = self.get(key)?;
-        Ok(found.map(|value| see(&value)).is_some())
+        Ok(found.map(|value| visit(&value)).is_some())
     }
 
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {

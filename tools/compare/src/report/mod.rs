@@ -1,4 +1,4 @@
-//! The evidence of a run, and the page that shows it: one file of HTML with everything in it.
+//! The report of a run, and its HTML page: one self-contained file.
 
 mod plot;
 
@@ -6,33 +6,34 @@ use anyhow::Result;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use serde::Serialize;
 
-use crate::compare::{Summary, columns, figures};
 use crate::fairness::Requirement;
-use crate::goals::Judged;
+use crate::goals::GoalResult;
 use crate::spec::Conditions;
 use crate::statistics::Spread;
+use crate::summary::{Summary, columns, row};
 
 const STYLE: &str = include_str!("style.css");
 
-/// All that a run came to, as `--json` has it.
+/// The report of a run, for `--json` and the page.
 #[derive(Serialize)]
-pub struct Evidence {
+pub struct RunReport {
     pub at: String,
     pub cores: usize,
-    /// The load of the last minute when the run was over: it was not alone if that is well above its clients.
+    /// The load average of the last minute at the end of the run. Well above the number of clients,
+    /// it shows that other processes were running.
     pub load: String,
     pub command: String,
     pub conditions: Conditions,
     pub rounds: u64,
-    /// Empty unless the goals were run.
-    pub goals: Vec<Judged>,
-    /// Empty unless fairness was.
+    /// Empty unless the command was `goals`.
+    pub goals: Vec<GoalResult>,
+    /// Empty unless the command was `fairness`.
     pub requirements: Vec<Requirement>,
     pub summaries: Vec<Summary>,
 }
 
-impl Evidence {
-    pub fn new(conditions: Conditions, rounds: u64, goals: Vec<Judged>, summaries: Vec<Summary>) -> Result<Self> {
+impl RunReport {
+    pub fn new(conditions: Conditions, rounds: u64, goals: Vec<GoalResult>, summaries: Vec<Summary>) -> Result<Self> {
         let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
         Ok(Self {
             at: jiff::Zoned::now().strftime("%F %T %Z").to_string(),
@@ -48,9 +49,9 @@ impl Evidence {
     }
 }
 
-/// The page.
-pub fn page(evidence: &Evidence) -> Result<String> {
-    let works = evidence
+/// The HTML page.
+pub fn page(report: &RunReport) -> Result<String> {
+    let works = report
         .summaries
         .chunk_by(|one, next| one.setting.work == next.setting.work && one.setting.durable == next.setting.durable);
     let works = works.map(work).collect::<Result<Vec<Markup>>>()?;
@@ -65,10 +66,10 @@ pub fn page(evidence: &Evidence) -> Result<String> {
                 style { (PreEscaped(STYLE)) }
             }
             body {
-                header { (headline(evidence)) }
+                header { (headline(report)) }
                 main {
-                    @if !evidence.goals.is_empty() { (goals(&evidence.goals)) }
-                    @if !evidence.requirements.is_empty() { (requirements(&evidence.requirements)) }
+                    @if !report.goals.is_empty() { (goals(&report.goals)) }
+                    @if !report.requirements.is_empty() { (requirements(&report.requirements)) }
                     @for work in works { (work) }
                 }
             }
@@ -77,30 +78,30 @@ pub fn page(evidence: &Evidence) -> Result<String> {
     Ok(page.into_string())
 }
 
-fn headline(evidence: &Evidence) -> Markup {
+fn headline(report: &RunReport) -> Markup {
     let Conditions { value_bytes, cache_bytes, write_buffer_bytes, memory_bytes, warm_up_millis, millis, .. } =
-        evidence.conditions;
+        report.conditions;
     let memory = format!(
-        "{} MiB for reading and {} MiB for writing, {} MiB at most",
+        "cache {} MiB, write buffers {} MiB, limit {} MiB",
         cache_bytes >> 20,
         write_buffer_bytes >> 20,
         memory_bytes >> 20
     );
-    let times = format!("{} rounds of {millis} ms, behind {warm_up_millis} ms to warm up", evidence.rounds);
+    let times = format!("{} rounds of {millis} ms, after a warm-up of {warm_up_millis} ms", report.rounds);
     html! {
-        h1 { "percolite, compared" }
+        h1 { "percolite compared with other stores" }
         dl {
-            div { dt { "when" } dd { (evidence.at) } }
-            div { dt { "cores" } dd { (evidence.cores) } }
-            div { dt { "load at the end" } dd { (evidence.load) } }
-            div { dt { "measured" } dd { (times) } }
+            div { dt { "when" } dd { (report.at) } }
+            div { dt { "cores" } dd { (report.cores) } }
+            div { dt { "load average at the end" } dd { (report.load) } }
+            div { dt { "method" } dd { (times) } }
             div { dt { "values" } dd { (value_bytes) " bytes" } }
-            div { dt { "memory of each" } dd { (memory) } }
-            div { dt { "command" } dd { code { (evidence.command) } } }
+            div { dt { "memory per store" } dd { (memory) } }
+            div { dt { "command" } dd { code { (report.command) } } }
         }
         p.about {
-            "Ratios are medians of those within each round, with the least and the greatest. Latencies, rates and bytes are medians of the rounds; \
-             memory is the most that was seen, mapped files included."
+            "Ratios are medians of the ratios within rounds, with the minimum and the maximum. Latencies, rates and bytes \
+             are medians of the rounds; memory is the maximum resident memory, including mapped files."
         }
     }
 }
@@ -110,7 +111,7 @@ fn met(is_met: bool) -> Markup {
 }
 
 fn or_none(spread: Option<Spread>) -> String {
-    spread.map_or_else(|| "none".to_owned(), |spread| spread.to_string())
+    spread.map_or_else(|| "-".to_owned(), |spread| spread.to_string())
 }
 
 fn requirements(requirements: &[Requirement]) -> Markup {
@@ -121,16 +122,16 @@ fn requirements(requirements: &[Requirement]) -> Markup {
             p.about { (missed) " missed by percolite." }
             div.wide { table {
                 thead { tr {
-                    th scope="col" { "what" }
+                    th scope="col" { "requirement" }
                     th.text scope="col" { "store" }
-                    th.number scope="col" { "figure" }
-                    th.text scope="col" { "required" }
+                    th.number scope="col" { "value" }
+                    th.text scope="col" { "bar" }
                     th.text scope="col" { "met" }
                 } }
                 tbody { @for one in requirements { tr {
                     th scope="row" { (one.what) }
                     td.text { (one.store.name()) @if let Some(why) = &one.failed { p.bad { "failed: " (why) } } }
-                    td.number { (or_none(one.figure)) }
+                    td.number { (or_none(one.value)) }
                     td.text { (one.bar) }
                     (met(one.met))
                 } } }
@@ -139,7 +140,7 @@ fn requirements(requirements: &[Requirement]) -> Markup {
     }
 }
 
-fn goals(goals: &[Judged]) -> Markup {
+fn goals(goals: &[GoalResult]) -> Markup {
     let missed = goals.iter().filter(|goal| !goal.required_met).count();
     html! {
         section {
@@ -169,7 +170,7 @@ fn goals(goals: &[Judged]) -> Markup {
     }
 }
 
-/// One workload: a drawing over the numbers of clients if there are several, and a table for each.
+/// One workload: a chart over the numbers of clients if there are several, and a table for each.
 fn work(summaries: &[Summary]) -> Result<Markup> {
     let Some(first) = summaries.first() else { return Ok(html! {}) };
     let drawing = plot::rates(summaries)?;
@@ -180,13 +181,13 @@ fn work(summaries: &[Summary]) -> Result<Markup> {
         section {
             h2 { (title) }
             @if let Some(svg) = drawing {
-                figure {
+                value {
                     p.legend {
-                        @for (store, colour) in plot::key(summaries) {
-                            span.key style={ "background:" (colour) } {} " " (store) " "
+                        @for (store, color) in plot::legend(summaries) {
+                            span.key style={ "background:" (color) } {} " " (store) " "
                         }
                     }
-                    div.wide { div.drawing role="img" aria-label={ (first.setting.work.unit()) " a second by number of clients" } { (PreEscaped(svg)) } }
+                    div.wide { div.drawing role="img" aria-label={ (first.setting.work.unit()) " per second by number of clients" } { (PreEscaped(svg)) } }
                 }
             }
             @for group in settings { (setting(group)) }
@@ -200,7 +201,7 @@ fn setting(group: &[Summary]) -> Markup {
     let columns = columns(group);
     let percent = |rate: f64| format!("width:{:.1}%", rate / best * 100.0);
     html! {
-        h3 { (first.setting.clients) @if first.setting.clients == 1 { " client" } @else { " clients" } ", " (first.setting.work.unit()) " a second" }
+        h3 { (first.setting.clients) @if first.setting.clients == 1 { " client" } @else { " clients" } ", " (first.setting.work.unit()) " per second" }
         div.wide { table {
             thead { tr {
                 th scope="col" { "store" }
@@ -213,9 +214,9 @@ fn setting(group: &[Summary]) -> Markup {
                     td.text.bad colspan=(columns.len() + 1) { "failed: " (why) }
                 } @else {
                     td.bars { @if let Some(rate) = one.rate {
-                        div.bar style={ (percent(rate.median)) ";background:" (plot::colour(one.store)) } {}
+                        div.bar style={ (percent(rate.median)) ";background:" (plot::color(one.store)) } {}
                     } }
-                    @for figure in figures(one).iter().take(columns.len()) { td.number { (figure) } }
+                    @for value in row(one).iter().take(columns.len()) { td.number { (value) } }
                 }
             } } }
         } }
@@ -225,40 +226,40 @@ fn setting(group: &[Summary]) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compare::summarize;
-    use crate::peer::Kind;
-    use crate::spec::{Line, Outcome};
-    use crate::statistics::{Contestant, Outcomes};
-    use crate::testing;
+    use crate::fixtures;
+    use crate::peer::StoreKind;
+    use crate::spec::{Outcome, ResultLine};
+    use crate::statistics::{Entry, Outcomes};
+    use crate::summary::summarize;
 
     #[test]
-    fn a_page_has_every_store_and_says_who_failed() {
+    fn a_page_has_every_store_and_failure() {
         let mut outcomes = Outcomes::default();
-        let mut contestants = Vec::new();
+        let mut entries = Vec::new();
         for clients in [1, 64] {
-            for (place, store) in Kind::TRANSACTIONAL.into_iter().enumerate() {
-                let mut one = testing::contestant(store);
+            for (place, store) in StoreKind::TRANSACTIONAL.into_iter().enumerate() {
+                let mut one = fixtures::entry(store);
                 one.setting.clients = clients;
-                if store == Kind::Sqlite {
-                    let failed = Outcome::Failed("<the sum is wrong>".into());
-                    outcomes.add(Line { spec: one.spec(&testing::conditions(), 0), outcome: failed });
+                if store == StoreKind::Sqlite {
+                    let failed = Outcome::Failed("<wrong sum>".into());
+                    outcomes.add(ResultLine { spec: one.spec(&fixtures::conditions(), 0), outcome: failed });
                 } else {
-                    outcomes.add(testing::line(&one, 0, 100.0 * (place as f64 + 1.0)));
+                    outcomes.add(fixtures::line(&one, 0, 100.0 * (place as f64 + 1.0)));
                 }
-                contestants.push(one);
+                entries.push(one);
             }
         }
-        let contestants: Vec<Contestant> = contestants;
-        let summaries = summarize(&contestants, &outcomes, &testing::conditions(), 1);
-        let judged = crate::goals::judge(&crate::goals::table(), &outcomes, &testing::conditions(), 1);
-        let mut evidence = Evidence::new(testing::conditions(), 1, judged, summaries).unwrap();
+        let entries: Vec<Entry> = entries;
+        let summaries = summarize(&entries, &outcomes, &fixtures::conditions(), 1);
+        let goals = crate::goals::check(&crate::goals::table(), &outcomes, &fixtures::conditions(), 1);
+        let mut report = RunReport::new(fixtures::conditions(), 1, goals, summaries).unwrap();
         let bar = crate::fairness::Bar::AtMost(3.0);
-        evidence.requirements = vec![Requirement::new("attempts", Kind::Percolite, bar, vec![4.0], None)];
-        let page = page(&evidence).unwrap();
-        for store in Kind::TRANSACTIONAL {
+        report.requirements = vec![Requirement::new("attempts", StoreKind::Percolite, bar, vec![4.0], None)];
+        let page = page(&report).unwrap();
+        for store in StoreKind::TRANSACTIONAL {
             assert!(page.contains(store.name()), "{store:?}");
         }
-        assert!(page.contains("&lt;the sum is wrong&gt;") && page.contains("<svg"));
+        assert!(page.contains("&lt;wrong sum&gt;") && page.contains("<svg"));
         assert!(page.contains("1 missed by percolite.") && page.contains("at most 3"));
     }
 }

@@ -1,47 +1,47 @@
-//! The drawing of a workload: rates over the number of clients. The key is HTML beside it.
+//! The chart of a workload: rates by the number of clients. Its legend is HTML.
 
 use anyhow::Result;
 use plotters::prelude::*;
 
-use crate::compare::{Summary, count};
-use crate::peer::Kind;
+use crate::format::count;
+use crate::peer::StoreKind;
+use crate::summary::Summary;
 
 const SIZE: (u32, u32) = (640, 340);
-/// plotters divides a size by 1.24 to come to pixels.
+/// plotters divides a size by 1.24 to get pixels.
 const FONT: (&str, f64) = ("sans-serif", 13.0 * 1.24);
-/// Readable on light and on dark ground.
+/// Readable on light and on dark backgrounds.
 const INK: RGBColor = RGBColor(0x80, 0x80, 0x80);
 const GRID: RGBAColor = RGBAColor(0x80, 0x80, 0x80, 0.3);
 
-/// A store's own, the same in every drawing; after Okabe and Ito, whose colours everybody can tell apart.
-fn of(store: Kind) -> RGBColor {
+/// The colors of the stores, after Okabe and Ito, whose colors are safe for color-blind readers.
+fn of(store: StoreKind) -> RGBColor {
     match store {
-        Kind::Percolite => RGBColor(0xD5, 0x5E, 0x00),
-        Kind::PercoliteTwoPhase => RGBColor(0xE6, 0x9F, 0x00),
-        Kind::Proof => RGBColor(0x00, 0x00, 0x00),
-        Kind::RocksOptimistic => RGBColor(0x56, 0xB4, 0xE9),
-        Kind::RocksTransaction => RGBColor(0x00, 0x72, 0xB2),
-        Kind::Rocks => RGBColor(0x33, 0x44, 0x99),
-        Kind::Fjall => RGBColor(0x00, 0x9E, 0x73),
-        Kind::Redb => RGBColor(0xCC, 0x79, 0xA7),
-        Kind::Lmdb => RGBColor(0x8C, 0x8C, 0x8C),
-        Kind::Sqlite => RGBColor(0xA6, 0x76, 0x1D),
-        Kind::Surrealkv => RGBColor(0x7B, 0x3F, 0xA0),
+        StoreKind::Percolite => RGBColor(0xD5, 0x5E, 0x00),
+        StoreKind::PercoliteTwoPhase => RGBColor(0xE6, 0x9F, 0x00),
+        StoreKind::RocksOptimistic => RGBColor(0x56, 0xB4, 0xE9),
+        StoreKind::RocksTransaction => RGBColor(0x00, 0x72, 0xB2),
+        StoreKind::Rocks => RGBColor(0x33, 0x44, 0x99),
+        StoreKind::Fjall => RGBColor(0x00, 0x9E, 0x73),
+        StoreKind::Redb => RGBColor(0xCC, 0x79, 0xA7),
+        StoreKind::Lmdb => RGBColor(0x8C, 0x8C, 0x8C),
+        StoreKind::Sqlite => RGBColor(0xA6, 0x76, 0x1D),
+        StoreKind::Surrealkv => RGBColor(0x7B, 0x3F, 0xA0),
     }
 }
 
-/// As style sheets write it.
-pub fn colour(store: Kind) -> String {
+/// The color in CSS.
+pub fn color(store: StoreKind) -> String {
     let RGBColor(red, green, blue) = of(store);
     format!("#{red:02X}{green:02X}{blue:02X}")
 }
 
-/// The stores that are drawn.
-pub fn key(summaries: &[Summary]) -> Vec<(&'static str, String)> {
-    stores(summaries).into_iter().map(|store| (store.name(), colour(store))).collect()
+/// Names and colors of the stores in the chart.
+pub fn legend(summaries: &[Summary]) -> Vec<(&'static str, String)> {
+    stores(summaries).into_iter().map(|store| (store.name(), color(store))).collect()
 }
 
-fn stores(summaries: &[Summary]) -> Vec<Kind> {
+fn stores(summaries: &[Summary]) -> Vec<StoreKind> {
     let mut stores = Vec::new();
     for one in summaries.iter().filter(|one| one.rate.is_some()) {
         if !stores.contains(&one.store) {
@@ -51,7 +51,7 @@ fn stores(summaries: &[Summary]) -> Vec<Kind> {
     stores
 }
 
-/// `None` where there is only one number of clients.
+/// The chart as SVG; `None` with only one number of clients.
 #[allow(clippy::cast_precision_loss, reason = "a few hundred clients")]
 pub fn rates(summaries: &[Summary]) -> Result<Option<String>> {
     let mut clients: Vec<u64> = summaries.iter().map(|one| one.setting.clients).collect();
@@ -88,7 +88,7 @@ pub fn rates(summaries: &[Summary]) -> Result<Option<String>> {
             .y_labels(6)
             .disable_x_mesh()
             .x_label_formatter(&|exponent| {
-                // The axis has marks in between as well.
+                // The axis also has marks between the powers of two.
                 let is_whole = (exponent - exponent.round()).abs() < 1e-6;
                 if is_whole { format!("{:.0}", exponent.exp2()) } else { String::new() }
             })
@@ -96,10 +96,10 @@ pub fn rates(summaries: &[Summary]) -> Result<Option<String>> {
             .x_desc("clients")
             .draw()?;
         for store in stores(summaries) {
-            let (points, colour) = (points(store), of(store));
-            let width = if store == Kind::Percolite { 3 } else { 2 };
-            chart.draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(width)))?;
-            chart.draw_series(points.iter().map(|&at| Circle::new(at, 3, colour.filled())))?;
+            let (points, color) = (points(store), of(store));
+            let width = if store == StoreKind::Percolite { 3 } else { 2 };
+            chart.draw_series(LineSeries::new(points.iter().copied(), color.stroke_width(width)))?;
+            chart.draw_series(points.iter().map(|&at| Circle::new(at, 3, color.filled())))?;
         }
         root.present()?;
     }

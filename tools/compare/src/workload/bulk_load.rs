@@ -1,13 +1,13 @@
-//! A bulk load: rows in the order of their keys into an empty store, by one client, durable at the end.
+//! A bulk load: sorted rows into an empty store, by one client, durable at its end.
 
 use std::fmt;
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use super::{Values, Work, check_rows, grouped};
+use super::{RowGenerator, Work, check_rows, with_thousands};
 use crate::client::{Client, Total};
-use crate::dice::{Dice, key};
+use crate::generator::{Rng, key};
 use crate::peer::Session;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -17,23 +17,23 @@ pub struct BulkLoad {
 
 impl fmt::Display for BulkLoad {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "bulk load, sorted, {} rows", grouped(self.rows))
+        write!(f, "bulk load, sorted, {} rows", with_thousands(self.rows))
     }
 }
 
 impl Work for BulkLoad {
-    fn prepare(&self, _: &mut impl Session, _: &mut Values) -> Result<()> {
+    fn prepare(&self, _: &mut impl Session, _: &mut RowGenerator) -> Result<()> {
         Ok(())
     }
 
     fn client(&self, session: &mut impl Session, client: &mut Client) -> Result<()> {
-        if client.number > 0 || !client.goes_on() {
+        if client.number > 0 || !client.should_continue() {
             return Ok(());
         }
         let bytes = client.value_bytes;
         let written = self.rows * (bytes + size_of_val(&key(0))) as u64;
-        let mut values = Values { dice: Dice::new(client.seed, 1), bytes };
-        client.loads(self.rows, written, || session.load(values.rows(0..self.rows)))
+        let mut values = RowGenerator { rng: Rng::new(client.seed, 1), bytes };
+        client.load(self.rows, written, || session.load(values.rows(0..self.rows)))
     }
 
     fn verify(&self, session: &mut impl Session, _: &Total) -> Result<()> {

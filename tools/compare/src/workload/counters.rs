@@ -1,13 +1,13 @@
-//! Counters: each transaction adds one to one of a few.
+//! Counters: each transaction increments one of a few.
 
 use std::fmt;
 
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::{Values, Work, grouped, skewed, sum};
+use super::{RowGenerator, Work, skew_suffix, sum, with_thousands};
 use crate::client::{Client, Total};
-use crate::dice::{Rows, Skew, key, number};
+use crate::generator::{RowChooser, Skew, key, number};
 use crate::peer::Session;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -18,23 +18,23 @@ pub struct Counters {
 
 impl fmt::Display for Counters {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "increment, 1 of {}{}", grouped(self.counters), skewed(self.skew))
+        write!(f, "increment, 1 of {}{}", with_thousands(self.counters), skew_suffix(self.skew))
     }
 }
 
 impl Work for Counters {
-    fn prepare(&self, session: &mut impl Session, values: &mut Values) -> Result<()> {
+    fn prepare(&self, session: &mut impl Session, values: &mut RowGenerator) -> Result<()> {
         session.load(values.rows_of(0..self.counters, 0))
     }
 
     fn client(&self, session: &mut impl Session, client: &mut Client) -> Result<()> {
-        let rows = Rows::new(self.counters, self.skew)?;
-        while client.goes_on() {
-            let counter = key(rows.draw(&mut client.dice));
-            let mut value = client.dice.value(0, client.value_bytes);
-            client.commits(session, value.len() + counter.len(), 1, |txn| {
+        let rows = RowChooser::new(self.counters, self.skew)?;
+        while client.should_continue() {
+            let counter = key(rows.draw(&mut client.rng));
+            let mut value = client.rng.value(0, client.value_bytes);
+            client.transact(session, value.len() + counter.len(), 1, |txn| {
                 let mut count = 0;
-                ensure!(txn.get_to_write(&counter, &mut |value| count = number(value))?, "a counter is missing");
+                ensure!(txn.get_for_update(&counter, &mut |value| count = number(value))?, "a counter is missing");
                 value[..8].copy_from_slice(&(count + 1).to_be_bytes());
                 txn.put(&counter, &value)
             })?;
@@ -44,10 +44,10 @@ impl Work for Counters {
 
     fn verify(&self, session: &mut impl Session, total: &Total) -> Result<()> {
         let (rows, sum) = sum(&session.reader(None)?)?;
-        ensure!(rows == self.counters, "{rows} counters are there instead of {}", self.counters);
+        ensure!(rows == self.counters, "{rows} counters instead of {}", self.counters);
         ensure!(
             sum == total.commits,
-            "the counters add up to {sum}, and {} increments were acknowledged",
+            "the sum of the counters is {sum} instead of {}, the number of acknowledged increments",
             total.commits
         );
         Ok(())

@@ -1,16 +1,16 @@
-//! Reads of one row of which many versions are kept, beside rows that have one.
+//! Reads of one row with many versions, among rows with one version.
 
 use std::fmt;
 
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::{Values, Work, grouped};
+use super::{RowGenerator, Work, with_thousands};
 use crate::client::{Client, Total};
-use crate::dice::{key, number};
+use crate::generator::{key, number};
 use crate::peer::{Read as _, Session};
 
-/// The row lies in the middle of so many.
+/// The row is in the middle of these.
 const ROWS: u64 = 100;
 const HOT: u64 = 50;
 
@@ -21,15 +21,15 @@ pub struct HotRow {
 
 impl fmt::Display for HotRow {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "read of a row with {} versions kept", grouped(self.versions))
+        write!(f, "read of a row with {} versions", with_thousands(self.versions))
     }
 }
 
 impl Work for HotRow {
-    fn prepare(&self, session: &mut impl Session, values: &mut Values) -> Result<()> {
+    fn prepare(&self, session: &mut impl Session, values: &mut RowGenerator) -> Result<()> {
         session.load(values.rows_of(0..ROWS, 1))?;
         for version in 2..=self.versions {
-            let value = values.dice.value(version, values.bytes);
+            let value = values.rng.value(version, values.bytes);
             session.transact(&mut |txn| txn.put(&key(HOT), &value))?;
         }
         Ok(())
@@ -38,11 +38,11 @@ impl Work for HotRow {
     fn client(&self, session: &mut impl Session, client: &mut Client) -> Result<()> {
         let reader = session.reader(None)?;
         let versions = self.versions;
-        while client.goes_on() {
-            client.reads(|| {
+        while client.should_continue() {
+            client.read(|| {
                 let mut found = 0;
                 reader.get(&key(HOT), |value| found = number(value))?;
-                ensure!(found == versions, "the hot row shows version {found} of {versions}");
+                ensure!(found == versions, "the hot row has version {found} instead of {versions}");
                 Ok(())
             })?;
         }
@@ -56,7 +56,7 @@ impl Work for HotRow {
             rows += 1;
             sum += number(value);
         })?;
-        ensure!(rows == ROWS && sum == ROWS - 1 + self.versions, "{rows} rows with a sum of {sum} are wrong");
+        ensure!(rows == ROWS && sum == ROWS - 1 + self.versions, "{rows} rows have the wrong sum {sum}");
         Ok(())
     }
 }

@@ -1,19 +1,19 @@
-//! A secondary index: each transaction inserts a record and the entry that finds it by another field.
+//! A secondary index: each transaction inserts a record and its index entry by another field.
 
 use std::fmt;
 
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::{Values, Work};
+use super::{RowGenerator, Work};
 use crate::client::{Client, Total};
-use crate::dice::number;
+use crate::generator::number;
 use crate::peer::{Read as _, Session};
 
 /// The first byte of a record's key, and of an index entry's.
 const RECORD: u8 = b'r';
 const ENTRY: u8 = b'i';
-/// What the field can be.
+/// The number of values of the field.
 const FIELDS: u64 = 1000;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -25,30 +25,30 @@ impl fmt::Display for Index {
     }
 }
 
-/// The parts of a key.
-fn key<const PARTS: usize>(sort: u8, parts: [u64; PARTS]) -> Vec<u8> {
-    let mut key = vec![sort];
+/// A key: the type of the row, and its parts in big-endian order.
+fn key<const PARTS: usize>(row_type: u8, parts: [u64; PARTS]) -> Vec<u8> {
+    let mut key = vec![row_type];
     parts.iter().for_each(|part| key.extend_from_slice(&part.to_be_bytes()));
     key
 }
 
 impl Work for Index {
-    fn prepare(&self, _: &mut impl Session, _: &mut Values) -> Result<()> {
+    fn prepare(&self, _: &mut impl Session, _: &mut RowGenerator) -> Result<()> {
         Ok(())
     }
 
     fn client(&self, session: &mut impl Session, client: &mut Client) -> Result<()> {
         let mut id = client.number << 40;
-        while client.goes_on() {
+        while client.should_continue() {
             id += 1;
-            let field = client.dice.below(FIELDS);
-            let record = client.dice.value(field, client.value_bytes);
+            let field = client.rng.below(FIELDS);
+            let record = client.rng.value(field, client.value_bytes);
             let (record_key, entry_key) = (key(RECORD, [id]), key(ENTRY, [field, id]));
             let bytes = record_key.len() + record.len() + entry_key.len();
-            client.commits(session, bytes, 1, |txn| {
-                ensure!(!txn.get_to_write(&record_key, &mut |_| ())?, "the record is there already");
+            client.transact(session, bytes, 1, |txn| {
+                ensure!(!txn.get_for_update(&record_key, &mut |_| ())?, "the record already exists");
                 txn.put(&record_key, &record)?;
-                // Not empty, since not every store can tell that from nothing.
+                // Not empty, because not every store distinguishes an empty value from none.
                 txn.put(&entry_key, &[1])
             })?;
         }
@@ -66,11 +66,11 @@ impl Work for Index {
         records.sort_unstable();
         ensure!(
             records.len() as u64 == total.commits,
-            "{} records are there, and {} were acknowledged",
+            "{} records instead of {}, the number of acknowledged inserts",
             records.len(),
             total.commits
         );
-        ensure!(records == entries, "the index does not fit the records");
+        ensure!(records == entries, "the index does not match the records");
         Ok(())
     }
 }

@@ -1,4 +1,5 @@
-//! Transfers beside one more client, whose snapshots are held for ten seconds each. The transfers are what is counted.
+//! Transfers beside a client whose snapshots stay open for ten seconds each. Only the transfers are
+//! measured.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -7,13 +8,14 @@ use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::transfers::OPENING_BALANCE;
-use super::{Transfers, Values, Work, sum};
+use super::{RowGenerator, Transfers, Work, sum};
 use crate::client::{Client, Total};
 use crate::peer::Session;
 
-const HELD: Duration = Duration::from_secs(10);
-/// All rows of a snapshot are read at its end, so that nothing that it needs may have gone; it is not held for longer than the run.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const SNAPSHOT_AGE: Duration = Duration::from_secs(10);
+/// How often the client checks whether the run has ended, so that the snapshot does not outlast it.
+/// At its end the snapshot reads all rows, which must still be available.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LongSnapshot {
@@ -22,25 +24,25 @@ pub struct LongSnapshot {
 
 impl fmt::Display for LongSnapshot {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "{} beside snapshots of {} s", self.transfers, HELD.as_secs())
+        write!(f, "{} beside snapshots of {} s", self.transfers, SNAPSHOT_AGE.as_secs())
     }
 }
 
 impl Work for LongSnapshot {
-    fn prepare(&self, session: &mut impl Session, values: &mut Values) -> Result<()> {
+    fn prepare(&self, session: &mut impl Session, values: &mut RowGenerator) -> Result<()> {
         self.transfers.prepare(session, values)
     }
 
     fn client(&self, session: &mut impl Session, client: &mut Client) -> Result<()> {
-        if !client.is_extra {
+        if !client.is_background {
             return self.transfers.client(session, client);
         }
-        while client.goes_on() {
-            let (view, began) = (session.reader(None)?, Instant::now());
-            while client.goes_on() && began.elapsed() < HELD {
-                std::thread::sleep(LOOK_EVERY);
+        while client.should_continue() {
+            let (reader, started) = (session.reader(None)?, Instant::now());
+            while client.should_continue() && started.elapsed() < SNAPSHOT_AGE {
+                std::thread::sleep(POLL_INTERVAL);
             }
-            let (rows, sum) = sum(&view)?;
+            let (rows, sum) = sum(&reader)?;
             ensure!(rows == self.transfers.accounts, "a snapshot has {rows} accounts");
             ensure!(sum == rows * OPENING_BALANCE, "the sum of a snapshot is {sum}");
         }

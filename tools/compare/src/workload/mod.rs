@@ -1,6 +1,7 @@
-//! What the stores are asked to do: one file for each sort of work.
+//! The workloads, one file each.
 //!
-//! A workload prepares its rows, drives one client, and judges what is there when the store has been closed and opened again.
+//! A workload prepares its rows, runs the operations of one client, and verifies the rows after the
+//! store has been closed and opened again.
 
 mod bulk_load;
 mod bystanders;
@@ -25,14 +26,14 @@ pub use self::counters::Counters;
 pub use self::hot_row::HotRow;
 pub use self::index::Index;
 pub use self::long_snapshot::LongSnapshot;
-pub use self::reads::{How, Reads};
+pub use self::reads::{ReadKind, Reads};
 pub use self::reads_during_load::ReadsDuringLoad;
 pub use self::time_travel::TimeTravel;
 pub use self::transfers::Transfers;
 pub use self::ycsb::{Mix, Ycsb};
 use crate::client::{Client, Total};
-use crate::dice::{Dice, Skew, key, number};
-use crate::peer::{Kind, Read, Row, Session};
+use crate::generator::{Rng, Skew, key, number};
+use crate::peer::{Read, Row, Session, StoreKind};
 
 /// A workload with its parameters.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -50,72 +51,73 @@ pub enum Workload {
     HotRow(HotRow),
 }
 
-/// What every workload does.
+/// A kind of workload.
 pub trait Work: Sync {
-    /// Puts the rows there. The store is closed and opened again behind it, so that all begin with what they read from files.
-    fn prepare(&self, session: &mut impl Session, values: &mut Values) -> Result<()>;
+    /// Writes the rows. The store is then closed and opened again, so that all stores start from
+    /// their files.
+    fn prepare(&self, session: &mut impl Session, values: &mut RowGenerator) -> Result<()>;
 
-    /// What one client does until it is to end.
+    /// Runs the operations of one client until its end.
     fn client(&self, session: &mut impl Session, client: &mut Client) -> Result<()>;
 
-    /// Whether what is there at the end is right. The store has been opened again.
+    /// Verifies the rows of the reopened store.
     fn verify(&self, session: &mut impl Session, total: &Total) -> Result<()>;
 }
 
-/// Makes rows.
-pub struct Values {
-    pub dice: Dice,
+/// Generates rows.
+pub struct RowGenerator {
+    pub rng: Rng,
     pub bytes: usize,
 }
 
-impl Values {
-    /// Rows with these numbers, each value beginning with its number.
+impl RowGenerator {
+    /// Rows with these numbers. Each value starts with the number of its row.
     pub fn rows(&mut self, numbers: std::ops::Range<u64>) -> impl Iterator<Item = Row> {
-        numbers.map(|row| (key(row).to_vec(), self.dice.value(row, self.bytes)))
+        numbers.map(|row| (key(row).to_vec(), self.rng.value(row, self.bytes)))
     }
 
-    /// Rows with these numbers, all values beginning with `number`.
+    /// Rows with these numbers. All values start with `number`.
     pub fn rows_of(&mut self, numbers: std::ops::Range<u64>, number: u64) -> impl Iterator<Item = Row> {
-        numbers.map(move |row| (key(row).to_vec(), self.dice.value(number, self.bytes)))
+        numbers.map(move |row| (key(row).to_vec(), self.rng.value(number, self.bytes)))
     }
 }
 
 impl Workload {
-    /// Whether the store can be asked for it.
-    pub fn suits(&self, store: Kind) -> bool {
+    /// Whether the store supports it.
+    pub fn supports(&self, store: StoreKind) -> bool {
         match self {
             Self::Reads(_) | Self::BulkLoad(_) | Self::ReadsDuringLoad(_) => true,
-            Self::TimeTravel(_) => store.can_travel(),
-            Self::HotRow(_) => store == Kind::Percolite,
-            _ => store != Kind::Rocks,
+            Self::TimeTravel(_) => store.has_history(),
+            Self::HotRow(_) => store == StoreKind::Percolite,
+            _ => store != StoreKind::Rocks,
         }
     }
 
-    /// Whether what is replaced is to be kept.
+    /// Whether the store has to keep replaced versions.
     pub fn needs_history(&self) -> bool {
         matches!(self, Self::TimeTravel(_) | Self::HotRow(_))
     }
 
-    /// Whether it is one piece of work, and not for a time.
-    pub fn is_one_piece(&self) -> bool {
+    /// Whether it is a single operation, instead of many during a time.
+    pub fn is_single_run(&self) -> bool {
         matches!(self, Self::BulkLoad(_))
     }
 
-    /// How many clients do other work beside those that are counted.
-    pub fn extras(&self) -> u64 {
+    /// The number of clients whose work is not measured.
+    pub fn background_clients(&self) -> u64 {
         match self {
             Self::ReadsDuringLoad(_) | Self::LongSnapshot(_) => 1,
-            Self::Bystanders(work) => work.others,
+            Self::Bystanders(work) => work.contending,
             _ => 0,
         }
     }
 
-    /// Whether it writes nothing that is counted, so that durability says nothing.
-    pub fn only_reads(&self) -> bool {
+    /// Whether the measured operations are reads, so that durability does not matter.
+    pub fn is_read_only(&self) -> bool {
         matches!(self, Self::Reads(_) | Self::TimeTravel(_) | Self::HotRow(_) | Self::ReadsDuringLoad(_))
     }
 
-    /// What one operation is.
+    /// The unit of its operations.
     pub fn unit(&self) -> &'static str {
         match self {
             Self::Transfers(_) | Self::LongSnapshot(_) | Self::Bystanders(_) => "transfers",
@@ -123,7 +125,7 @@ impl Workload {
             Self::Index(_) => "records",
             Self::Counters(_) => "increments",
             Self::BulkLoad(_) => "rows",
-            Self::Reads(reads) => reads.how.unit(),
+            Self::Reads(reads) => reads.kind.unit(),
             Self::ReadsDuringLoad(_) | Self::TimeTravel(_) | Self::HotRow(_) => "reads",
         }
     }
@@ -147,7 +149,7 @@ impl fmt::Display for Workload {
     }
 }
 
-/// Does something with the workload, whichever it is.
+/// Evaluates an expression with the concrete type of the workload.
 macro_rules! with_work {
     ($workload:expr, $work:ident => $what:expr) => {
         match $workload {
@@ -167,22 +169,22 @@ macro_rules! with_work {
 }
 pub(crate) use with_work;
 
-/// A number with thousands apart.
-pub fn grouped(number: u64) -> String {
+/// A number with thousands separators.
+pub fn with_thousands(number: u64) -> String {
     let digits = number.to_string();
     let parts: Vec<&str> =
         digits.as_bytes().rchunks(3).rev().filter_map(|part| std::str::from_utf8(part).ok()).collect();
     parts.join(",")
 }
 
-fn skewed(skew: Skew) -> &'static str {
+fn skew_suffix(skew: Skew) -> &'static str {
     match skew {
         Skew::Uniform => "",
         Skew::Zipf => ", zipf 0.99",
     }
 }
 
-/// All rows of a view: how many, and the sum of the numbers that their values begin with.
+/// The number of rows of a view, and the sum of the numbers at the start of their values.
 fn sum(reader: &impl Read) -> Result<(u64, u64)> {
     let (mut rows, mut sum) = (0, 0_u64);
     reader.scan(&[0], usize::MAX >> 1, |_, value| {
@@ -192,14 +194,14 @@ fn sum(reader: &impl Read) -> Result<(u64, u64)> {
     Ok((rows, sum))
 }
 
-/// That a view has exactly the rows below `rows`, each with its own number.
+/// Checks that a view has exactly the rows below `rows`, each with its own number.
 fn check_rows(reader: &impl Read, rows: u64) -> Result<()> {
     let (mut seen, mut wrong) = (0, 0_u64);
     reader.scan(&[0], usize::MAX >> 1, |found, value| {
         wrong += u64::from(number(found) != seen || number(value) != seen);
         seen += 1;
     })?;
-    ensure!(seen == rows, "{seen} rows are there instead of {rows}");
+    ensure!(seen == rows, "{seen} rows instead of {rows}");
     ensure!(wrong == 0, "{wrong} of {rows} rows are wrong");
     Ok(())
 }

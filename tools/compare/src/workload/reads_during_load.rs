@@ -1,51 +1,51 @@
-//! Point reads while one more client loads rows all the time. The reads are what is counted.
+//! Point reads while another client loads rows. Only the reads are measured.
 
 use std::fmt;
 
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::{Values, Work, check_rows, grouped};
+use super::{RowGenerator, Work, check_rows, with_thousands};
 use crate::client::{Client, Total};
-use crate::dice::{Dice, Rows, Skew, key, number};
-use crate::peer::{LOAD_ROWS, Read as _, Session};
+use crate::generator::{Rng, RowChooser, Skew, key, number};
+use crate::peer::{LOAD_BATCH_ROWS, Read as _, Session};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ReadsDuringLoad {
-    /// That are there before, and are read.
+    /// The rows of the preparation, which are read.
     pub rows: u64,
 }
 
 impl fmt::Display for ReadsDuringLoad {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "point read during a load, {} rows", grouped(self.rows))
+        write!(f, "point read during a load, {} rows", with_thousands(self.rows))
     }
 }
 
 impl Work for ReadsDuringLoad {
-    fn prepare(&self, session: &mut impl Session, values: &mut Values) -> Result<()> {
+    fn prepare(&self, session: &mut impl Session, values: &mut RowGenerator) -> Result<()> {
         session.load(values.rows(0..self.rows))
     }
 
     fn client(&self, session: &mut impl Session, client: &mut Client) -> Result<()> {
-        if client.is_extra {
+        if client.is_background {
             let bytes = client.value_bytes;
-            let mut values = Values { dice: Dice::new(client.seed, client.number), bytes };
+            let mut values = RowGenerator { rng: Rng::new(client.seed, client.number), bytes };
             let mut next = self.rows;
-            while client.goes_on() {
-                let end = next + LOAD_ROWS as u64;
+            while client.should_continue() {
+                let end = next + LOAD_BATCH_ROWS as u64;
                 session.load(values.rows(next..end))?;
-                client.loaded(LOAD_ROWS as u64, (LOAD_ROWS * (bytes + size_of_val(&key(0)))) as u64);
+                client.note_load(LOAD_BATCH_ROWS as u64, (LOAD_BATCH_ROWS * (bytes + size_of_val(&key(0)))) as u64);
                 next = end;
             }
             return Ok(());
         }
-        let rows = Rows::new(self.rows, Skew::Uniform)?;
-        while client.goes_on() {
-            let row = rows.draw(&mut client.dice);
-            client.reads(|| {
+        let rows = RowChooser::new(self.rows, Skew::Uniform)?;
+        while client.should_continue() {
+            let row = rows.draw(&mut client.rng);
+            client.read(|| {
                 let mut found = u64::MAX;
-                // A view each, since what is loaded is to be seen.
+                // A new view for each read, so that it includes the loaded rows.
                 session.reader(None)?.get(&key(row), |value| found = number(value))?;
                 ensure!(found == row, "row {row} is wrong");
                 Ok(())

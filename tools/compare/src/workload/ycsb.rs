@@ -1,20 +1,22 @@
-//! The core workloads of YCSB (Cooper et al., "Benchmarking Cloud Serving Systems with YCSB", and its wiki, "Core Workloads").
+//! The core workloads of YCSB (Cooper et al., "Benchmarking Cloud Serving Systems with YCSB", and
+//! its wiki, "Core Workloads").
 //!
-//! As there: rows are drawn by zipf, scattered, in D among the newest; a scan in E has 1 to 100 rows. Unlike there a row has
-//! one field, of the size that all workloads use. Each operation is a transaction, or a view, of its own.
+//! Rows are drawn by zipf and scattered, in D among the newest; a scan in E has 1 to 100 rows.
+//! Unlike YCSB's, a row has one field, of the size of all workloads. Each operation is a
+//! transaction or a view of its own.
 
 use std::fmt;
 
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::{Values, Work, grouped};
+use super::{RowGenerator, Work, with_thousands};
 use crate::client::{Client, Total};
-use crate::dice::{Rows, Skew, key, number};
+use crate::generator::{RowChooser, Skew, key, number};
 use crate::peer::{Read as _, Session};
 
 const SCAN_MAX: u64 = 100;
-/// A client's own insertions begin at its number times this.
+/// The rows that a client inserts start at its number plus one, times this.
 const CLIENT_ROWS: u64 = 1 << 40;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -29,12 +31,12 @@ pub enum Mix {
     D,
     /// 95 % scans, 5 % insertions.
     E,
-    /// Half reads, half read, changed and written.
+    /// Half reads, half read-modify-writes.
     F,
 }
 
 impl Mix {
-    /// In how many of a hundred operations something is written.
+    /// The percentage of operations that write.
     fn writes(self) -> u64 {
         match self {
             Self::A | Self::F => 50,
@@ -56,42 +58,42 @@ pub struct Ycsb {
 
 impl fmt::Display for Ycsb {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        write!(f, "YCSB {:?}, {} rows", self.mix, grouped(self.rows))
+        write!(f, "YCSB {:?}, {} rows", self.mix, with_thousands(self.rows))
     }
 }
 
 impl Work for Ycsb {
-    fn prepare(&self, session: &mut impl Session, values: &mut Values) -> Result<()> {
+    fn prepare(&self, session: &mut impl Session, values: &mut RowGenerator) -> Result<()> {
         session.load(values.rows(0..self.rows))
     }
 
     fn client(&self, session: &mut impl Session, client: &mut Client) -> Result<()> {
-        let rows = Rows::new(self.rows, Skew::Zipf)?;
+        let rows = RowChooser::new(self.rows, Skew::Zipf)?;
         let first_own = (client.number + 1) * CLIENT_ROWS;
         let mut own = 0;
-        while client.goes_on() {
-            let drawn = rows.draw(&mut client.dice);
-            if client.dice.below(100) < self.mix.writes() {
+        while client.should_continue() {
+            let drawn = rows.draw(&mut client.rng);
+            if client.rng.below(100) < self.mix.writes() {
                 let row = if self.mix.inserts() { first_own + own } else { drawn };
-                let value = client.dice.value(row, client.value_bytes);
+                let value = client.rng.value(row, client.value_bytes);
                 let must_read = self.mix == Mix::F;
-                client.commits(session, value.len() + size_of_val(&key(row)), 1, |txn| {
+                client.transact(session, value.len() + size_of_val(&key(row)), 1, |txn| {
                     if must_read {
-                        ensure!(txn.get_to_write(&key(row), &mut |_| ())?, "row {row} is missing");
+                        ensure!(txn.get_for_update(&key(row), &mut |_| ())?, "row {row} is missing");
                     }
                     txn.put(&key(row), &value)
                 })?;
                 own += u64::from(self.mix.inserts());
                 continue;
             }
-            // The newest are the client's own; in their place, what was loaded last.
+            // The newest rows are those that the client has inserted, then the last loaded ones.
             let row = match self.mix {
                 Mix::D if drawn < own => first_own + own - 1 - drawn,
                 Mix::D => self.rows - 1 - drawn,
                 _ => drawn,
             };
-            let scanned = if self.mix == Mix::E { Some(1 + client.dice.below(SCAN_MAX)) } else { None };
-            client.reads(|| {
+            let scanned = if self.mix == Mix::E { Some(1 + client.rng.below(SCAN_MAX)) } else { None };
+            client.read(|| {
                 let reader = session.reader(None)?;
                 let mut first = None;
                 match scanned {
@@ -116,7 +118,7 @@ impl Work for Ycsb {
             wrong += u64::from(number(found) != number(value));
         })?;
         let right = self.rows + if self.mix.inserts() { total.commits } else { 0 };
-        ensure!(rows == right, "{rows} rows are there instead of {right}");
+        ensure!(rows == right, "{rows} rows instead of {right}");
         ensure!(wrong == 0, "{wrong} of {rows} rows are wrong");
         Ok(())
     }

@@ -1,54 +1,57 @@
-//! What can be wrong with a history, in the words of the field.
+//! Anomalies, with their names from the literature (Adya, Berenson et al., Elle).
 //!
-//! The names are part of the output format and stay as they are. Snapshot isolation forbids all of these; write skew, which
-//! it permits, is not here.
+//! The names are part of the output format and must not change. Snapshot isolation forbids all of
+//! them; write skew, which it permits, is not here.
 
 use serde::Serialize;
 
-/// A way to break snapshot isolation, or what clients rely on beside it.
+/// A violation of snapshot isolation, of session order or of real-time order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Anomaly {
-    /// It read what an aborted transaction wrote (G1a).
+    /// A read of a value that an aborted transaction wrote (G1a).
     AbortedRead,
-    /// It read what another transaction wrote and then overwrote itself (G1b).
+    /// A read of a value that its writer overwrote itself (G1b).
     IntermediateRead,
-    /// It read what nobody ever wrote.
+    /// A read of a value that no transaction wrote.
     GarbageRead,
-    /// It did not read what it had written itself.
+    /// A read that does not show the transaction's own write.
     LostOwnWrite,
-    /// It read the same row twice, and not the same value.
+    /// Two reads of one row in one transaction with different values.
     NonRepeatableRead,
-    /// It saw some of another transaction's writes and not the others (G-single, read skew).
+    /// A transaction that sees some writes of another transaction and not the others (G-single,
+    /// read skew).
     FracturedRead,
-    /// A write acknowledged before it began was not there.
+    /// A write that was acknowledged before the reader began is missing.
     LostAcknowledgedWrite,
-    /// A scan missed a row of its snapshot, or showed one that is not in it.
+    /// A scan that lacks a row of its snapshot, or shows one that is not in it.
     Phantom,
-    /// It and another reader saw two independent writes in opposite orders, so one of them read what does not fit its snapshot.
+    /// Two readers see two independent writes in opposite orders, so one read does not match its
+    /// snapshot.
     LongFork,
-    /// It read what had been overwritten before its snapshot, or did not find a row that was there.
+    /// A read of a value that was overwritten before the snapshot, or a missing row.
     StaleRead,
-    /// It read what was committed after its snapshot.
+    /// A read of a value that was committed after the snapshot.
     FutureRead,
-    /// A scan showed a row twice, or one outside of its range.
+    /// A scan that shows a row twice, or one outside of its range.
     MalformedScan,
-    /// It overwrote what another transaction had written since its snapshot, having read the value before (P4).
+    /// A transaction overwrote a row that another one had written since its snapshot, having read
+    /// the older value (P4).
     LostUpdate,
-    /// Two transactions whose times overlap wrote, or claimed, the same row.
+    /// Two overlapping transactions wrote or locked the same row.
     WriteConflict,
-    /// A session went back in time: an older snapshot than before, or than its own last commit.
+    /// A session whose snapshot is older than an earlier one, or than its own last commit.
     SessionOrder,
-    /// Its snapshot is older than a commit acknowledged before it began.
+    /// A snapshot that is older than a commit acknowledged before the transaction began.
     RealTimeOrder,
-    /// A transaction's own timestamps are in the wrong order.
+    /// The timestamps of a transaction are in the wrong order.
     TimestampOrder,
-    /// A timestamp that must be unique was used twice.
+    /// A unique timestamp was used twice.
     TimestampReuse,
 }
 
 impl Anomaly {
-    /// Every anomaly.
+    /// All anomalies.
     pub const ALL: [Self; 18] = [
         Self::AbortedRead,
         Self::IntermediateRead,
@@ -70,7 +73,7 @@ impl Anomaly {
         Self::TimestampReuse,
     ];
 
-    /// Whether it is wrong whatever should have been read instead.
+    /// Whether the read is wrong whatever value was expected.
     pub(super) fn is_unconditional(self) -> bool {
         matches!(self, Self::AbortedRead | Self::IntermediateRead | Self::GarbageRead)
     }
@@ -105,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_unique_and_the_same_in_json() {
+    fn names_are_unique_and_match_json() {
         let mut names = Vec::new();
         for anomaly in Anomaly::ALL {
             assert_eq!(serde_json::to_string(&anomaly).unwrap(), format!("{:?}", anomaly.name()));

@@ -1,4 +1,4 @@
-//! What was found, before it is told: the anomaly, where it shows, and who may have to do with it.
+//! A finding: the anomaly, where it shows, and which transactions may be needed to show it.
 
 use serde::Serialize;
 
@@ -7,36 +7,36 @@ use crate::history::{History, Key, TxnIndex, Value};
 use super::anomaly::Anomaly;
 use super::writers::locked_rows;
 
-/// Something wrong.
+/// A finding.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// What and where.
+    /// The anomaly and where it shows.
     pub symptom: Symptom,
-    /// The transactions that may be needed to show it, the one where it shows among them.
+    /// The transactions that may be needed to show it, including the one where it shows.
     pub involved: Vec<TxnIndex>,
     /// The rows that may be needed to show it.
     pub keys: Vec<Key>,
 }
 
-/// What is wrong, and where it shows. Two histories that have the same transactions can be asked whether they show the same.
+/// An anomaly and where it shows. Comparable between histories with the same transactions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Symptom {
-    /// What it is called.
+    /// The anomaly.
     pub anomaly: Anomaly,
     /// The transaction in which it shows.
     pub transaction: u64,
-    /// The row, if it is about one.
+    /// The row, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// What should have been: a JSON value for reads, a sentence otherwise.
+    /// What was expected: a JSON value for reads, a sentence otherwise.
     pub expected: String,
-    /// What was.
+    /// What was found.
     pub found: String,
 }
 
 impl Symptom {
-    /// Whether another history shows the same. Who wrote what should have been read has nothing to do with a read that is
-    /// wrong anyway, and need not be there.
+    /// Whether another history shows the same. An unconditional anomaly does not depend on the
+    /// expected value, whose writer may be missing.
     pub fn is_same(&self, other: &Self) -> bool {
         let expects = |symptom: &Self| (!symptom.anomaly.is_unconditional()).then(|| symptom.expected.clone());
         (self.anomaly, self.transaction, &self.key, &self.found)
@@ -46,7 +46,7 @@ impl Symptom {
 }
 
 impl Finding {
-    /// A finding about a transaction's row.
+    /// A finding about a row of a transaction.
     pub fn of_row(
         history: &History,
         (anomaly, txn, key): (Anomaly, TxnIndex, Key),
@@ -61,7 +61,7 @@ impl Finding {
         Self { symptom: Symptom { anomaly, transaction, key: key_text, expected, found }, involved, keys: vec![key] }
     }
 
-    /// A finding about the timestamps of a transaction, and perhaps another one's.
+    /// A finding about the timestamps of a transaction, and of another one.
     pub fn of_times(
         history: &History,
         (anomaly, txn): (Anomaly, TxnIndex),
@@ -72,7 +72,7 @@ impl Finding {
         let transaction = history.transaction(txn).id;
         let mut involved = vec![txn];
         involved.extend(other);
-        // A commit timestamp means something only beside a write, so one each has to stay.
+        // A commit timestamp counts only with a write, so one row of each must stay.
         let keys = involved.iter().filter_map(|txn| locked_rows(history, *txn).next()).collect();
         Self { symptom: Symptom { anomaly, transaction, key: None, expected, found }, involved, keys }
     }

@@ -1,8 +1,9 @@
-//! The committed rows as they are at one moment of the sweep.
+//! The committed rows at one timestamp of the sweep.
 //!
-//! One record a key holds everything that a read or a commit asks for, so that it costs one look into memory. The running
-//! transaction's own writes are in the record too, under its number: nothing has to be cleared when the next one comes.
-//! An order of the keys and a set of those present exist only if the history has scans.
+//! One record a key holds everything that a read or a commit needs, so it costs one memory access.
+//! The running transaction's own writes are in the record as well, with the index of the
+//! transaction, so nothing must be cleared for the next one. The order of the keys and the set of
+//! existing rows are built only if the history has scans.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -11,36 +12,36 @@ use crate::history::{History, Key, ScanRange, TxnIndex, Value};
 
 use super::sweep::Writer;
 
-/// No transaction's index.
+/// The index of no transaction.
 pub const NO_TXN: TxnIndex = TxnIndex::MAX;
 
 #[derive(Clone, Copy)]
 struct Row {
     value: Value,
     writer: TxnIndex,
-    /// The last that wrote or claimed it.
+    /// The last transaction that wrote or locked the row.
     last_locker: TxnIndex,
-    /// Whose own write `own` is.
+    /// The transaction whose own write is `own`.
     owner: TxnIndex,
     own: Value,
 }
 
 const ABSENT: Row = Row { value: Value::NONE, writer: NO_TXN, last_locker: NO_TXN, owner: NO_TXN, own: Value::NONE };
 
-/// The committed rows.
+/// The committed rows. See the [module](self).
 pub struct Frontier<'h> {
     history: &'h History,
     rows: Vec<Row>,
     order: Option<KeyOrder>,
 }
 
-/// What scans need.
+/// The order of keys, for scans.
 struct KeyOrder {
     sorted: Vec<Key>,
     ranks: Vec<u32>,
-    /// The ranks of rows that are there.
+    /// The ranks of existing rows.
     present: BTreeSet<u32>,
-    /// By key, the last scan that has dealt with it.
+    /// By key, the last scan that has handled it.
     marks: Vec<u32>,
     scan: u32,
 }
@@ -68,7 +69,7 @@ impl<'h> Frontier<'h> {
         frontier
     }
 
-    /// What a transaction must see in a row, and whose write that is.
+    /// What a transaction must see in a row, and who wrote it.
     pub fn visible_to(&self, txn: TxnIndex, key: Key) -> (Value, Writer) {
         let row = &self.rows[key.index()];
         if row.owner == txn {
@@ -80,19 +81,19 @@ impl<'h> Frontier<'h> {
         }
     }
 
-    /// From here on the transaction sees its own write.
+    /// Makes the transaction see its own write.
     pub fn set_own_write(&mut self, txn: TxnIndex, key: Key, value: Value) {
         let row = &mut self.rows[key.index()];
         row.owner = txn;
         row.own = value;
     }
 
-    /// Notes who claims the row, and returns who did before.
+    /// Sets the last locker of a row and returns the one before.
     pub fn set_locker(&mut self, txn: TxnIndex, key: Key) -> TxnIndex {
         std::mem::replace(&mut self.rows[key.index()].last_locker, txn)
     }
 
-    /// From here on everybody sees the write.
+    /// Commits a write.
     pub fn commit(&mut self, txn: TxnIndex, key: Key, value: Value) {
         let row = &mut self.rows[key.index()];
         let was_there = row.value != Value::NONE;
@@ -111,11 +112,11 @@ impl<'h> Frontier<'h> {
         }
     }
 
-    /// The ranks of a range's keys.
+    /// The ranks of the keys of a range.
     pub fn ranks(&self, range: &ScanRange) -> Range<u32> {
         let before = |key: &str| {
             let sorted = self.order.as_ref().map_or(&[][..], |order| &order.sorted);
-            // There are no more keys than numbers for them.
+            // The number of keys fits into `u32`.
             u32::try_from(sorted.partition_point(|other| self.history.key(*other) < key)).unwrap_or(u32::MAX)
         };
         let from = before(&range.from);
@@ -123,26 +124,26 @@ impl<'h> Frontier<'h> {
         from..to.max(from)
     }
 
-    /// The place of a key in the order of keys.
+    /// The rank of a key.
     pub fn rank(&self, key: Key) -> u32 {
         self.order.as_ref().map_or(0, |order| order.ranks[key.index()])
     }
 
-    /// From here on no key is marked.
+    /// Clears all marks.
     pub fn begin_scan(&mut self) {
         if let Some(order) = &mut self.order {
             order.scan += 1;
         }
     }
 
-    /// Marks a key for this scan. False if it was marked before.
+    /// Marks a key for this scan; false if it was marked before.
     pub fn mark(&mut self, key: Key) -> bool {
         self.order
             .as_mut()
             .is_some_and(|order| std::mem::replace(&mut order.marks[key.index()], order.scan) != order.scan)
     }
 
-    /// Rows of the range that are there and not marked; marks them.
+    /// The existing rows of the range that are not marked; marks them.
     pub fn missing_rows(&mut self, range: Range<u32>) -> Vec<Key> {
         let Some(KeyOrder { sorted, present, marks, scan, .. }) = &mut self.order else { return Vec::new() };
         let keys = present.range(range).map(|rank| sorted[*rank as usize]);

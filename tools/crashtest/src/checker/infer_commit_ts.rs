@@ -1,8 +1,9 @@
-//! A commit timestamp for each transaction of unknown outcome that somebody saw.
+//! Commit timestamps for transactions of unknown outcome that a reader saw.
 //!
-//! The bounds come from one look at every step of the history. On each row, transactions decided to have committed are in the
-//! order of their snapshots, since they may not overlap; so a snapshot or a claim bounds only the last of them before it: the
-//! earlier ones are bounded by their successor.
+//! The bounds come from one pass over all operations. Transactions that are inferred to be
+//! committed do not overlap on a row, so they are in the order of their snapshots. A snapshot or a
+//! lock on the row then bounds only the last of them before it; the earlier ones are bounded by
+//! their successors.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -11,18 +12,18 @@ use crate::history::{History, InternedOp, Key, TxnIndex, Value};
 use super::scope::Scope;
 use super::writers::{last_write, locked_rows};
 
-/// Transactions that must have committed, each with the earliest reader that saw it.
+/// Transactions that must have committed, each with its earliest reader.
 pub type FirstReaders = FxHashMap<TxnIndex, TxnIndex>;
 
-/// Where a transaction was placed.
+/// An inferred commit.
 pub struct InferredCommit {
-    /// When it took effect.
+    /// The inferred commit timestamp.
     pub commit_ts: u64,
-    /// Who saw it first.
+    /// Its earliest reader.
     pub first_reader: TxnIndex,
-    /// Who else bounds the time.
+    /// The transactions that bound the timestamp.
     pub constraints: Vec<TxnIndex>,
-    /// Whether there was room for it.
+    /// Whether the bounds leave a free timestamp.
     pub feasible: bool,
 }
 
@@ -31,7 +32,8 @@ struct Bounds {
     to: (u64, Option<TxnIndex>),
 }
 
-/// Places all of them. `commits` are the known ones, `issued` all timestamps that are in use, sorted.
+/// Infers the commit timestamps. `commits` are the known ones, `used` all timestamps in use,
+/// sorted.
 pub fn infer_commit_ts(
     history: &History,
     commits: &[Option<u64>],
@@ -56,7 +58,7 @@ pub fn infer_commit_ts(
     in_order.sort_unstable_by_key(|(txn, bounds)| (bounds.to.0, *txn));
     let placed = in_order.into_iter().map(|(txn, Bounds { above, to })| {
         let lowest = free.at_or_after(above.0.saturating_add(1));
-        // Without room it clashes with somebody, and whoever looks at timestamps will say so.
+        // Without a free timestamp it reuses one, and the check of timestamps reports that.
         let fits = lowest <= to.0;
         let commit_ts = if fits || to.0 <= above.0 { lowest } else { to.0 };
         free.take(commit_ts);
@@ -66,10 +68,10 @@ pub fn infer_commit_ts(
     placed.collect()
 }
 
-/// The rows of the transactions to be placed: for each, who claims it, by `read_ts`.
+/// The rows of the transactions to be inferred, with their lockers by `read_ts`.
 struct Rows<'h> {
     lockers: FxHashMap<Key, Vec<(u64, TxnIndex)>>,
-    /// By text, for scans.
+    /// By key text, for scans.
     sorted: Vec<(&'h str, Key)>,
 }
 
@@ -90,14 +92,14 @@ impl<'h> Rows<'h> {
         Self { lockers, sorted }
     }
 
-    /// The last transaction to be placed whose snapshot of the row lies before `ts`.
+    /// The last of these transactions with a snapshot before `ts`.
     fn last_before(&self, key: Key, ts: u64) -> Option<TxnIndex> {
         let lockers = self.lockers.get(&key)?;
         let before = lockers.partition_point(|(read_ts, _)| *read_ts < ts);
         Some(lockers[before.checked_sub(1)?].1)
     }
 
-    /// Whoever claims the row next must have seen it.
+    /// The next transaction that locks the row must have seen the write.
     fn bound_by_lockers(
         &self,
         history: &History,
@@ -121,7 +123,7 @@ impl<'h> Rows<'h> {
         }
     }
 
-    /// Whoever looked at the row and did not see it came before.
+    /// A snapshot that does not show the write was taken before it.
     fn bound_by_snapshots(&self, history: &History, scope: &Scope, bounds: &mut FxHashMap<TxnIndex, Bounds>) {
         for &txn in scope.txns() {
             let transaction = history.transaction(txn);
@@ -175,10 +177,10 @@ impl<'h> Rows<'h> {
     }
 }
 
-/// The timestamps that nobody has.
+/// Timestamps that are not in use.
 struct FreeTimestamps<'a> {
     used: &'a [u64],
-    /// For a timestamp that is given away, one further on that may not be.
+    /// For a taken timestamp, a later one that may be free.
     taken: FxHashMap<u64, u64>,
 }
 
@@ -187,7 +189,7 @@ impl FreeTimestamps<'_> {
         self.taken.entry(ts).or_insert(ts.saturating_add(1));
     }
 
-    /// The lowest at or after this one. The way is shortened for those who come later.
+    /// The lowest free timestamp at or after this one. Shortens the path for later calls.
     fn at_or_after(&mut self, ts: u64) -> u64 {
         let mut path = Vec::new();
         let mut at = ts;

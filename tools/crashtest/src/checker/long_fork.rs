@@ -1,7 +1,8 @@
-//! The long fork: two readers who see two independent writes in opposite orders.
+//! The long fork: two readers see two independent writes in opposite orders.
 //!
-//! The reader whose read does not fit sees an older version of its row than another reader does, and of some other row a newer
-//! one; or the other way round. One of the two may be in the right, but no order of the two writes suits both.
+//! The reader with the mismatch sees an older version of its row than another reader, and a newer
+//! one of some other row, or the other way round. One of the two may be right, but no order of the
+//! two writes fits both.
 
 use rustc_hash::FxHashMap;
 
@@ -9,19 +10,19 @@ use crate::history::{History, InternedOp, Key, TxnIndex, Value};
 
 use super::reads::Classifier;
 
-/// Who disagrees with a reader.
+/// A reader that disagrees.
 pub struct LongFork {
     /// The other row.
     pub key: Key,
-    /// The other reader, and the writers of the newer versions.
+    /// The other reader, and the writers of the two newer versions.
     pub involved: [TxnIndex; 3],
 }
 
-/// A version: when it was committed and by whom. What was there from the beginning is nobody's.
+/// A version: its commit timestamp and its writer. An initial row has no writer.
 type Version = (u64, Option<TxnIndex>);
 
 impl Classifier<'_> {
-    /// Finds somebody who saw `found` and another row in the opposite order.
+    /// Finds a reader that saw `found` and another row in the opposite order.
     pub(super) fn find_long_fork(&self, reader: TxnIndex, key: Key, found: Value) -> Option<LongFork> {
         let own: FxHashMap<Key, Version> = external_reads(self.history, reader)
             .filter(|(other, _)| *other != key)
@@ -41,7 +42,7 @@ impl Classifier<'_> {
         external_reads(self.history, other).find_map(|(second, value)| {
             let (mine, yours) = (*own.get(&second)?, self.version(second, value)?);
             let opposite = (version.0 < theirs.0 && mine.0 > yours.0) || (version.0 > theirs.0 && mine.0 < yours.0);
-            // The writers of the newer one of each: nobody's is the oldest.
+            // The writers of the newer versions. An initial version is the oldest.
             let writers = (version.max(theirs).1?, mine.max(yours).1?);
             (opposite && writers.0 != writers.1)
                 .then_some(LongFork { key: second, involved: [other, writers.0, writers.1] })
@@ -55,7 +56,7 @@ impl Classifier<'_> {
     }
 }
 
-/// The rows that a transaction was shown and had not written itself.
+/// The rows that a transaction read without having written them.
 fn external_reads(history: &History, txn: TxnIndex) -> impl Iterator<Item = (Key, Value)> {
     let mut own = rustc_hash::FxHashSet::default();
     history.ops(txn).iter().flat_map(move |op| {

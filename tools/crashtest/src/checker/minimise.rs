@@ -1,21 +1,22 @@
-//! A smallest set of transactions that shows a violation by itself.
+//! A minimal set of transactions that shows a violation.
 //!
-//! Who may be needed is known from how the violation was found: the reader, the writer of what it should have read, the
-//! writer of what it did read; for a transaction of unknown outcome, those who saw it. These transactions, with only
-//! the steps on the rows in question, are a history, and the checker is asked whether it still shows the same. If not, a larger
-//! set is tried. Then one transaction and one initial row after the other is left out for as long as the violation stays.
+//! The finding names the transactions that may be needed: the reader, the writers of the expected
+//! and of the found value, and the readers of a transaction of unknown outcome. With only the
+//! operations on the rows in question they are a history, which the checker checks again. If it
+//! does not show the same, a larger set is tried. Then transactions and initial rows are removed
+//! one by one while the violation stays.
 
 use crate::history::{History, InternedOp, Key, Line, TxnIndex};
 
 use super::find;
 use super::finding::{Finding, Symptom};
 
-/// The largest set that is reduced one by one: each step checks the rest anew.
+/// The largest set that is minimised: each step checks the rest again.
 const MINIMISED_MAX: usize = 200;
 
 type Candidates = (Vec<TxnIndex>, Vec<Key>);
 
-/// The lines of a smallest history that shows the finding; none if no small one does.
+/// The lines of a minimal history that shows the finding; empty if no small one does.
 pub fn minimise(history: &History, finding: &Finding) -> Vec<Line> {
     let attempts: [fn(&History, &Finding) -> Candidates; 3] = [named_set, row_set, all_txns];
     for attempt in attempts {
@@ -26,7 +27,7 @@ pub fn minimise(history: &History, finding: &Finding) -> Vec<Line> {
         if part.txns.len() > MINIMISED_MAX || !shows(&part) {
             continue;
         }
-        // Who cannot be left out at first may be when others are gone, so until nobody can.
+        // A removal can make another one possible, so repeat until there is none.
         while reduce(&mut part, |part| &mut part.txns, shows) | reduce(&mut part, |part| &mut part.initial_rows, shows)
         {
         }
@@ -35,16 +36,16 @@ pub fn minimise(history: &History, finding: &Finding) -> Vec<Line> {
     Vec::new()
 }
 
-/// What of a history is kept.
+/// The part of a history that is kept.
 struct Part {
     txns: Vec<TxnIndex>,
-    /// The rows whose steps are kept.
+    /// The rows whose operations are kept.
     keys: Vec<Key>,
-    /// The rows that were there before the first transaction.
+    /// The kept initial rows.
     initial_rows: Vec<Key>,
 }
 
-/// Leaves out one after the other of some list, and says whether any could be.
+/// Removes the elements of a list that are not needed; returns whether there were any.
 fn reduce<T>(part: &mut Part, list: impl Fn(&mut Part) -> &mut Vec<T>, shows: impl Fn(&Part) -> bool) -> bool {
     let mut fewer = false;
     for at in (0..list(part).len()).rev() {
@@ -58,7 +59,7 @@ fn reduce<T>(part: &mut Part, list: impl Fn(&mut Part) -> &mut Vec<T>, shows: im
     fewer
 }
 
-/// Those that the finding names.
+/// The transactions that the finding names.
 fn named_set(_: &History, finding: &Finding) -> Candidates {
     let mut txns = finding.involved.clone();
     txns.sort_unstable();
@@ -66,7 +67,7 @@ fn named_set(_: &History, finding: &Finding) -> Candidates {
     (txns, finding.keys.clone())
 }
 
-/// All that have to do with the finding's rows.
+/// All transactions with operations on the finding's rows.
 fn row_set(history: &History, finding: &Finding) -> Candidates {
     let keys = &finding.keys;
     let touches = |op: &InternedOp| match op {
@@ -77,7 +78,7 @@ fn row_set(history: &History, finding: &Finding) -> Candidates {
     (txns.collect(), keys.clone())
 }
 
-/// All, with everything that they did.
+/// All transactions with all operations.
 fn all_txns(history: &History, _: &Finding) -> Candidates {
     (history.indexed().map(|(txn, _)| txn).collect(), history.keys().collect())
 }
@@ -93,7 +94,7 @@ fn excerpt(history: &History, Part { txns, keys, initial_rows }: &Part) -> Vec<L
 
 fn shows(lines: &[Line], symptom: &Symptom) -> bool {
     let mut history = History::default();
-    // A part of a history is a history: nothing is refused.
+    // A part of a history is always a valid history.
     lines.iter().all(|line| history.push(line).is_ok())
         && find(&history).findings.iter().any(|found| found.symptom.is_same(symptom))
 }

@@ -1,16 +1,17 @@
-//! Snapshot isolation, judged by timestamps.
+//! A checker of snapshot isolation by timestamps.
 //!
-//! A store that says at which timestamp a transaction read and committed leaves nothing to search for: sort, and see whether
-//! every read shows what it must ([`check`] is O(n log n)). What is not told, whether and when a transaction of unknown
-//! outcome committed, is inferred first. What does not fit gets a name, and then a smallest set of transactions that shows it.
+//! If a store reports the timestamps at which a transaction reads and commits, no search is needed:
+//! sort them, and compare every read with the state that it must show ([`check`] is O(n log n)).
+//! For transactions of unknown outcome the checker first infers whether and when they committed. A
+//! mismatch is classified as an anomaly and reduced to a minimal set of transactions.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
 //! | `sweep`, `frontier` | reads and conflicts, in the order of timestamps |
-//! | `unknown`, `place`, `scope` | which unknown outcomes were commits, and when |
-//! | `order` | sessions, real time, reuse, a transaction's own timestamps |
-//! | `reads`, `fork`, `writers` | the name of what a read shows |
-//! | `minimise` | the smallest set |
+//! | `unknown`, `infer_commit_ts`, `scope` | unknown outcomes: which are commits, and when |
+//! | `timestamp_order` | sessions, real time, reuse, a transaction's own timestamps |
+//! | `reads`, `long_fork`, `writers` | the classification of a read |
+//! | `minimise` | the minimal set |
 
 mod anomaly;
 mod finding;
@@ -36,10 +37,10 @@ use reads::Classifier;
 use unknown::{Resolved, resolve_unknown};
 use writers::Writers;
 
-/// How many violations of each kind of check are told: more than somebody looks at.
+/// The most violations that are reported for each kind of check.
 const MAX_REPORTED: usize = 10;
 
-/// Says in a word whether a history is consistent: for those who ask often, and want the reasons only if it is not.
+/// Whether a history is consistent, without the reasons.
 pub fn quick_check(history: &History) -> CheckResult {
     CheckResult::of(history, find(history).findings.is_empty())
 }
@@ -62,7 +63,7 @@ struct Findings {
     resolved: Resolved,
 }
 
-/// All that is wrong, of each kind the first few.
+/// All findings, limited for each kind of check.
 fn find(history: &History) -> Findings {
     let writers = Writers::new(history);
     let resolved = resolve_unknown(history);
@@ -91,7 +92,8 @@ fn find(history: &History) -> Findings {
     }
 
     for finding in &mut findings {
-        // Alone, a transaction of unknown outcome never happened: those who saw it belong to it.
+        // Without its reader a transaction of unknown outcome counts as aborted, so readers belong
+        // to the set.
         for at in 0..finding.involved.len() {
             if let Some(inferred) = inferred.get(&finding.involved[at]) {
                 finding.involved.push(inferred.first_reader);

@@ -1,8 +1,9 @@
-//! Names for reads that do not show what they should.
+//! The classification of reads that do not show what they should.
 //!
-//! The sweep knows what should have been read and by whom it was written. Who wrote what *was* read decides on the name; then
-//! what else the transaction saw, and when, may tell more: a second, different read of the same row, another row of a
-//! transaction of which one is missing, an acknowledgement that came before the reader began.
+//! The sweep has the expected value and its writer. The writer of the value that *was* read decides
+//! the anomaly. Other reads of the transaction may narrow it down: a second, different read of the
+//! same row, another row of a transaction of which one is missing, an acknowledgement before the
+//! reader began.
 
 use crate::history::{History, InternedOp, Key, Outcome, TxnIndex, Value};
 
@@ -11,35 +12,35 @@ use super::finding::{Finding, value_json};
 use super::sweep::{BadScanRow, Mismatch, Writer};
 use super::writers::{Writers, last_write};
 
-/// Who may have written what was read. The order is from the likeliest to the least likely, should there be several.
+/// Possible origins of a value, from the most to the least likely.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Origin {
-    /// It had been there before, and the later the likelier. The number is the commit's distance from the snapshot.
+    /// Committed before the snapshot; the number is the distance of the commit from the snapshot.
     Before(u64, Option<TxnIndex>),
-    /// It came later.
+    /// Committed after the snapshot.
     After(u64, TxnIndex),
-    /// The reader itself wrote it, later.
+    /// Written by the reader itself, later.
     OwnLater,
-    /// Its writer overwrote it.
+    /// Overwritten by its writer.
     Intermediate(TxnIndex),
     /// Its writer was aborted, or may not have committed.
     Aborted(TxnIndex),
-    /// No writer is known.
+    /// No known writer.
     Unwritten,
 }
 
-/// What the naming needs to know.
+/// The data for the classification.
 pub struct Classifier<'h> {
     /// The history.
     pub history: &'h History,
-    /// When each transaction took effect.
+    /// The commit timestamp of each transaction that committed.
     pub commits: &'h [Option<u64>],
-    /// Who wrote what.
+    /// The writers of all values.
     pub writers: &'h Writers,
 }
 
 impl Classifier<'_> {
-    /// Names a read.
+    /// Classifies a read.
     pub fn classify(&self, read: &Mismatch) -> Finding {
         let origin = if read.writer == Writer::Own { Origin::Unwritten } else { self.origin(read) };
         let expected_of = match read.writer {
@@ -90,13 +91,13 @@ impl Classifier<'_> {
                 None => Origin::Aborted(txn),
             }
         });
-        // No row looks the same whoever deleted it: a deletion that never took effect explains nothing.
+        // All deletions look the same, so one that never committed explains nothing.
         let explains =
             |origin: &Origin| read.found != Value::NONE || matches!(origin, Origin::Before(..) | Origin::After(..));
         written.chain(initial).filter(explains).min().unwrap_or(Origin::Unwritten)
     }
 
-    /// It should have seen a newer value.
+    /// The read should have shown a newer value.
     fn classify_old(&self, read: &Mismatch, missed: Option<TxnIndex>) -> (Anomaly, Option<Key>) {
         let reader = self.history.transaction(read.txn);
         let Some(missed) = missed else { return (self.classify_scan(read, Anomaly::StaleRead), None) };
@@ -110,7 +111,7 @@ impl Classifier<'_> {
         (if acknowledged { Anomaly::LostAcknowledgedWrite } else { self.classify_scan(read, Anomaly::StaleRead) }, None)
     }
 
-    /// It saw a value too early.
+    /// The read shows a value too early.
     fn classify_new(&self, read: &Mismatch, writer: TxnIndex) -> (Anomaly, Option<Key>) {
         let missed = |key, value| last_write(self.history, writer, key).is_some_and(|written| written != value);
         match self.find_external(read, |key, value| key != read.key && missed(key, value)) {
@@ -119,19 +120,20 @@ impl Classifier<'_> {
         }
     }
 
-    /// A scan that shows the wrong rows is called so; one that shows a wrong value is as bad as a read that does.
+    /// A scan with the wrong rows is a phantom; one with a wrong value is like a point read.
     fn classify_scan(&self, read: &Mismatch, otherwise: Anomaly) -> Anomaly {
         let scanned = matches!(self.history.ops(read.txn)[read.step], InternedOp::Scan(_));
         let differs = (read.expected == Value::NONE) != (read.found == Value::NONE);
         if scanned && differs { Anomaly::Phantom } else { otherwise }
     }
 
-    /// Whether it read another value of the same row elsewhere.
+    /// Whether the transaction read another value of the same row elsewhere.
     fn has_other_read(&self, read: &Mismatch) -> bool {
         self.find_external(read, |key, value| key == read.key && value != read.found).is_some()
     }
 
-    /// The first of the rows that the reader was shown, and had not written itself, for which `wanted` holds.
+    /// The first row for which `wanted` holds, of those that the transaction read and had not
+    /// written.
     fn find_external(&self, read: &Mismatch, wanted: impl Fn(Key, Value) -> bool) -> Option<Key> {
         let mut own = rustc_hash::FxHashSet::default();
         for op in self.history.ops(read.txn) {
@@ -156,7 +158,7 @@ impl Classifier<'_> {
         None
     }
 
-    /// Names a row that a scan should not have shown in any state.
+    /// Classifies a row that no state of the store contains.
     pub fn classify_scan_row(&self, row: &BadScanRow) -> Finding {
         let place = (Anomaly::MalformedScan, row.txn, row.key);
         let (expected, found) = if row.twice {

@@ -1,4 +1,4 @@
-//! What is told of a history: counts, and a list of violations that somebody can look at.
+//! The report on a history: counts and a list of violations.
 
 use std::fmt;
 
@@ -11,39 +11,40 @@ use super::finding::Symptom;
 use super::unknown::Resolved;
 use super::writers::Writers;
 
-/// The checker's answer.
+/// The report of the checker.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// The answer in a word.
+    /// The result.
     pub verdict: CheckResult,
-    /// How many transactions there are.
+    /// The number of transactions.
     pub transactions: usize,
     /// How many were acknowledged as committed.
     pub committed: usize,
-    /// How many are known not to have committed.
+    /// How many were aborted.
     pub aborted: usize,
-    /// How many had an unknown outcome.
+    /// How many have an unknown outcome.
     pub unknown: usize,
-    /// How many of those, without a commit timestamp, somebody has seen nevertheless.
+    /// How many of those have no commit timestamp, and were inferred to be committed because a
+    /// reader saw them.
     pub inferred_committed: usize,
-    /// How many times a transaction wrote to a row what another one had written there. The checker cannot tell such values
-    /// apart, so it may overlook that the wrong one was read.
+    /// How many writes repeat the value of another transaction for the same row. The checker cannot
+    /// distinguish them, so it may miss a wrong read.
     pub duplicate_values: usize,
     /// The first violations of each kind of check.
     pub violations: Vec<IsolationViolation>,
-    /// How many more there are.
+    /// How many more violations there are.
     pub more_violations: usize,
 }
 
-/// The answer in a word.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CheckResult {
-    /// A store with snapshot isolation can have answered so.
+    /// A store with snapshot isolation can have produced the history.
     Consistent,
-    /// It cannot.
+    /// No store with snapshot isolation can have produced it.
     Violated,
-    /// Nobody was told that a transaction had committed, so there was nothing to check.
+    /// No transaction was acknowledged as committed, so nothing was checked.
     NothingChecked,
 }
 
@@ -59,23 +60,24 @@ impl CheckResult {
     }
 }
 
-/// Something that a store with snapshot isolation does not do.
+/// A violation of snapshot isolation.
 #[derive(Debug, Serialize)]
 pub struct IsolationViolation {
-    /// What it is called.
+    /// The anomaly.
     pub anomaly: Anomaly,
     /// The transaction in which it shows.
     pub transaction: u64,
-    /// The row, if it is about one.
+    /// The row, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// What should have been: a JSON value for reads, a sentence otherwise.
+    /// What was expected: a JSON value for reads, a sentence otherwise.
     pub expected: String,
-    /// What was.
+    /// What was found.
     pub found: String,
-    /// Those of a smallest set that shows it.
+    /// A minimal set of transactions that shows the violation.
     pub transactions: Vec<u64>,
-    /// The smallest set, as a history of its own, with only the steps that matter. Empty if no small set shows it.
+    /// The minimal set as a history with only the operations that matter. Empty if no small set
+    /// shows the violation.
     pub history: Vec<Line>,
 }
 
@@ -132,7 +134,7 @@ impl fmt::Display for Report {
         let Self { transactions, committed, aborted, unknown, inferred_committed, .. } = self;
         write!(f, "{transactions} transactions: {committed} committed, {aborted} aborted, {unknown} unknown")?;
         if *inferred_committed > 0 {
-            write!(f, " ({inferred_committed} of them seen)")?;
+            write!(f, " ({inferred_committed} of them inferred to be committed)")?;
         }
         match self.verdict {
             CheckResult::Consistent => write!(f, "; consistent with snapshot isolation"),

@@ -1,21 +1,21 @@
-//! Which part of a history is looked at.
+//! The part of a history that is checked.
 //!
-//! While unknown outcomes are being decided, only the rows that such transactions claim can change. With few of them that
-//! is a small part of a large history, and looking at it again costs little.
+//! While unknown outcomes are inferred, only the rows that these transactions write or lock can
+//! change. They are usually a small part of the history, so checking them again is cheap.
 
 use rustc_hash::FxHashSet;
 
 use crate::history::{History, InternedOp, Key, TxnIndex};
 
-/// Rows, and the transactions that have to do with them.
+/// Rows, and the transactions with operations on them.
 pub struct Scope {
-    /// By key; empty if every row is looked at.
+    /// By key; empty if every row is included.
     keys: Vec<bool>,
     txns: Vec<TxnIndex>,
 }
 
 impl Scope {
-    /// Everything.
+    /// The whole history.
     pub fn whole(history: &History) -> Self {
         Self { keys: Vec::new(), txns: history.indexed().map(|(txn, _)| txn).collect() }
     }
@@ -38,12 +38,12 @@ impl Scope {
         scope
     }
 
-    /// Whether a row is looked at.
+    /// Whether a row is included.
     pub fn has(&self, key: Key) -> bool {
         self.keys.get(key.index()).copied().unwrap_or(true)
     }
 
-    /// The transactions that are looked at.
+    /// The included transactions.
     pub fn txns(&self) -> &[TxnIndex] {
         &self.txns
     }

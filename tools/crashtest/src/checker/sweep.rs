@@ -1,12 +1,14 @@
-//! One pass over the history in the order of timestamps, with the store as it must have been at each moment.
+//! One pass over the history in timestamp order, with the state of the store at each timestamp.
 //!
-//! After Chronos: snapshots (`read_ts`) and commits (`commit_ts`) are events; sorted, they are what a store with snapshot
-//! isolation did. At a tie the commit comes first, since a snapshot shows what is committed at or before it. The *frontier*
-//! holds each row's last committed value. At a snapshot every read of that transaction is compared with the frontier, its own
-//! writes laid over it; at a commit its writes go into the frontier, and whoever was there since its snapshot is a conflict.
-//! Comparing with the last one there is enough: writers that follow each other without overlap cannot overlap further apart.
+//! After Chronos: snapshots (`read_ts`) and commits (`commit_ts`) are events, sorted by timestamp.
+//! At a tie the commit comes first, since a snapshot shows what is committed at or before it. The
+//! *frontier* holds the last committed value of each row. At a snapshot all reads of the
+//! transaction are compared with the frontier and its own writes. At a commit its writes enter the
+//! frontier, and a writer since its snapshot is a conflict. Comparing with the last writer is
+//! enough: writers that do not overlap with their successors cannot overlap further apart.
 //!
-//! The pass only notes what does not fit. Which anomaly that is, is for [`super::reads`] and [`super::order`] to say.
+//! The pass only collects mismatches. [`super::reads`] and [`super::timestamp_order`] classify
+//! them.
 
 use crate::history::{History, InternedOp, Key, TxnIndex, Value};
 
@@ -16,68 +18,69 @@ use super::scope::Scope;
 /// A read that does not show what it should.
 #[derive(Clone, Copy, Debug)]
 pub struct Mismatch {
-    /// Who read.
+    /// The reader.
     pub txn: TxnIndex,
-    /// Which of its steps it was.
+    /// The index of the operation.
     pub step: usize,
     /// The row.
     pub key: Key,
-    /// What should have been read.
+    /// The expected value.
     pub expected: Value,
-    /// Whose write that is.
+    /// The writer of the expected value.
     pub writer: Writer,
-    /// What was read.
+    /// The value that was read.
     pub found: Value,
 }
 
 /// Where a value comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writer {
-    /// It was there before the first transaction.
+    /// An initial row.
     Initial,
-    /// The reader itself wrote it.
+    /// The reader itself.
     Own,
-    /// Another transaction wrote it.
+    /// Another transaction.
     Other(TxnIndex),
 }
 
-/// Two transactions that claimed the same row, the second with a snapshot from before the first's commit.
+/// Two transactions that wrote or locked the same row; the snapshot of the second is from before
+/// the commit of the first.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteConflict {
-    /// Who committed first.
+    /// The first committer.
     pub first: TxnIndex,
-    /// Who should not have committed.
+    /// The transaction that should not have committed.
     pub second: TxnIndex,
     /// The row.
     pub key: Key,
 }
 
-/// A row that a scan should not have shown in any state of the store.
+/// A row that no state of the store contains.
 #[derive(Clone, Copy, Debug)]
 pub struct BadScanRow {
-    /// Who scanned.
+    /// The reader.
     pub txn: TxnIndex,
     /// The row.
     pub key: Key,
-    /// Whether it was shown before; otherwise it is out of range.
+    /// Whether the row was shown before; otherwise it is out of range.
     pub twice: bool,
 }
 
-/// What did not fit.
+/// The mismatches of a history.
 #[derive(Debug, Default)]
 pub struct Sweep {
-    /// Reads, by rising `read_ts`.
+    /// Reads, by `read_ts`.
     pub mismatches: Vec<Mismatch>,
-    /// Writers, by rising `commit_ts` of the second.
+    /// Conflicts, by `commit_ts` of the second transaction.
     pub conflicts: Vec<WriteConflict>,
     /// Rows of scans.
     pub bad_scan_rows: Vec<BadScanRow>,
 }
 
-/// Marks a snapshot among the events. It sorts behind the commits at the same time.
+/// The bit of a snapshot event; such events sort after commits at the same timestamp.
 const SNAPSHOT: u32 = 1 << 31;
 
-/// Goes over the history. `commits` says when each transaction took effect, if it did.
+/// Sweeps the history. `commits` has the commit timestamp of each transaction that committed.
 pub fn sweep(history: &History, commits: &[Option<u64>], scope: &Scope) -> Sweep {
     let mut events: Vec<(u64, u32)> = Vec::with_capacity(2 * scope.txns().len());
     for &txn in scope.txns() {

@@ -1,8 +1,8 @@
-//! Everything that timestamps alone show: conflicts, sessions, real time, reuse.
+//! Checks of timestamps alone: conflicts, sessions, real time, reuse.
 //!
-//! Wrong but consistent timestamps would pass the sweep: a store that always reads yesterday's state is perfectly isolated.
-//! What ties them to the world is what clients know: a session does not go back, and what was acknowledged before a
-//! transaction began is in its snapshot.
+//! Wrong but consistent timestamps would pass the sweep: a store that always shows yesterday's
+//! state is perfectly isolated. What clients observe ties timestamps to real time: a session does
+//! not go back, and a commit acknowledged before a transaction began is in its snapshot.
 
 use rustc_hash::FxHashMap;
 
@@ -13,7 +13,7 @@ use super::finding::Finding;
 use super::sweep::WriteConflict;
 use super::writers::last_write;
 
-/// Names a conflict.
+/// Classifies a conflict.
 pub fn classify_conflict(history: &History, conflict: &WriteConflict) -> Finding {
     let WriteConflict { first, second, key } = *conflict;
     let read_first = history.ops(second).iter().find_map(|op| match *op {
@@ -25,18 +25,18 @@ pub fn classify_conflict(history: &History, conflict: &WriteConflict) -> Finding
     let lost = both_write && read_first == Some(true);
     let anomaly = if lost { Anomaly::LostUpdate } else { Anomaly::WriteConflict };
     let expected =
-        format!("nobody else's commit between its read_ts {} and its own", history.transaction(second).read_ts);
+        format!("no other commit between its read_ts {} and its commit_ts", history.transaction(second).read_ts);
     let found = format!("transaction {} in between", history.transaction(first).id);
     Finding::of_row(history, (anomaly, second, key), expected, found, [first])
 }
 
-/// Transactions whose own timestamps are out of order.
+/// Transactions whose own timestamps are in the wrong order.
 pub fn own_timestamps<'h>(history: &'h History, commits: &'h [Option<u64>]) -> impl Iterator<Item = Finding> {
     history.indexed().zip(commits).filter_map(|((txn, transaction), commit_ts)| {
         let read_ts = transaction.read_ts;
         let (expected, found) = match (transaction.start_ts, *commit_ts) {
             (Some(start_ts), _) if start_ts < read_ts => {
-                (format!("a start_ts not below its read_ts {read_ts}"), format!("start_ts {start_ts}"))
+                (format!("a start_ts at or above its read_ts {read_ts}"), format!("start_ts {start_ts}"))
             }
             (Some(start_ts), Some(commit_ts)) if commit_ts <= start_ts => {
                 (format!("a commit_ts above its start_ts {start_ts}"), format!("commit_ts {commit_ts}"))
@@ -50,7 +50,7 @@ pub fn own_timestamps<'h>(history: &'h History, commits: &'h [Option<u64>]) -> i
     })
 }
 
-/// Timestamps that two transactions have.
+/// Timestamps that two transactions use.
 pub fn reuse<'h>(history: &'h History, commits: &'h [Option<u64>]) -> impl Iterator<Item = Finding> {
     let mut used: Vec<(u64, TxnIndex)> = Vec::with_capacity(2 * commits.len());
     for ((txn, transaction), commit_ts) in history.indexed().zip(commits) {
@@ -64,7 +64,7 @@ pub fn reuse<'h>(history: &'h History, commits: &'h [Option<u64>]) -> impl Itera
             let [(ts, first), (same, second)] = *used.get(at..at + 2)? else { return None };
             at += 1;
             if ts == same && first != second {
-                let (expected, found) = ("timestamps of its own".to_owned(), format!("timestamp {ts} twice"));
+                let (expected, found) = ("unique timestamps".to_owned(), format!("timestamp {ts} twice"));
                 let place = (Anomaly::TimestampReuse, second);
                 return Some(Finding::of_times(history, place, expected, found, Some(first)));
             }
@@ -72,8 +72,8 @@ pub fn reuse<'h>(history: &'h History, commits: &'h [Option<u64>]) -> impl Itera
     })
 }
 
-/// Sessions that went back in time. The lines of a session are in the order in which it ran them. What a transaction has read
-/// counts once it is acknowledged: before that a store may take it back.
+/// Sessions that go back in time. The lines of a session are in the order of its transactions.
+/// Reads count when they are acknowledged: before that a store may take them back.
 pub fn sessions(history: &History) -> impl Iterator<Item = Finding> {
     let mut last: FxHashMap<u64, (u64, TxnIndex)> = FxHashMap::default();
     history.indexed().filter_map(move |(txn, transaction)| {
@@ -91,7 +91,7 @@ pub fn sessions(history: &History) -> impl Iterator<Item = Finding> {
     })
 }
 
-/// Snapshots older than what was acknowledged before they were asked for.
+/// Snapshots older than a commit acknowledged before the transaction began.
 pub fn real_time(history: &History) -> impl Iterator<Item = Finding> {
     let acknowledged = history.indexed().filter(|(_, txn)| txn.is_acknowledged());
     let mut acknowledged: Vec<(u64, u64, TxnIndex)> =

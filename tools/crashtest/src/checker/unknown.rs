@@ -1,17 +1,19 @@
-//! Transactions of which nobody knows whether they committed, nor when.
+//! Transactions of unknown outcome: did they commit, and when?
 //!
-//! A client that is killed while it commits leaves such a transaction. It may count as aborted, unless somebody read what
-//! only it wrote. So: sweep without it; a read that does not fit and shows its value is *evidence*; give it a commit timestamp
-//! and sweep again, until no read is left that such a transaction would explain.
+//! A client that is killed while it commits leaves such a transaction. It counts as aborted unless
+//! a reader saw a value that only it wrote. So the checker sweeps without it. A mismatched read
+//! that shows its value is *evidence* of a commit. The transaction then gets a commit timestamp,
+//! and the sweep repeats until no mismatch is left that such a transaction explains.
 //!
-//! The timestamp need not be searched for. It lies above everything that the transaction itself read and above every snapshot
-//! that shows one of its rows without its value; it lies at or below every snapshot that is evidence, and at or below the
-//! snapshot of whoever claims one of its rows next, or the two would conflict. Any unused timestamp in between will do, and
-//! taking the lowest one, in the order of upper bounds, leaves room for all if there is room for all. Where bounds contradict
-//! each other the evidence wins, and the sweep finds what is wrong with the rest.
+//! The timestamp needs no search. It is above everything that the transaction itself read, and
+//! above every snapshot that shows one of its rows without its value. It is at or below every
+//! snapshot that is evidence, and at or below the snapshot of the next transaction that locks one
+//! of its rows, or the two would conflict. Any unused timestamp in between will do. Taking the
+//! lowest one, in the order of upper bounds, finds a timestamp for all if that is possible. If
+//! bounds contradict each other, the evidence wins, and the sweep finds the error in the rest.
 //!
-//! Deletions are the hard part: no row looks the same whoever deleted it. They are considered after everything
-//! that is unique, and where several transactions may have deleted a row each is tried.
+//! Deletions are harder, because all deletions look the same. They are considered after all unique
+//! values, and if several transactions may have deleted a row, each of them is tried.
 
 use rustc_hash::FxHashMap;
 
@@ -25,25 +27,25 @@ use super::writers::{last_write, locked_rows};
 /// How many transactions that may have deleted a row are tried.
 const CANDIDATES_MAX: usize = 8;
 
-/// The history with its unknown outcomes decided.
+/// The history with all outcomes resolved.
 pub struct Resolved {
-    /// When each transaction took effect, if it did.
+    /// The commit timestamp of each transaction that committed.
     pub commits: Vec<Option<u64>>,
-    /// What does not fit.
+    /// The remaining mismatches.
     pub sweep: Sweep,
-    /// Transactions that were decided to have committed, with those who are the reason for when.
+    /// The inferred commits.
     pub inferred: FxHashMap<TxnIndex, InferredCommit>,
 }
 
 impl Resolved {
-    /// What speaks against it. A read that does not fit may yet be explained, a conflict stays.
+    /// The errors of this hypothesis: conflicts are final, mismatches may still be explained.
     fn error_counts(&self) -> (usize, usize) {
         let squeezed = self.inferred.values().filter(|inferred| !inferred.feasible).count();
         (self.sweep.conflicts.len() + squeezed, self.sweep.mismatches.len())
     }
 }
 
-/// Decides which transactions committed, and sweeps.
+/// Infers which transactions committed, and sweeps.
 pub fn resolve_unknown(history: &History) -> Resolved {
     let unknown = UnknownTxns::new(history);
     let whole = Scope::whole(history);
@@ -68,7 +70,7 @@ struct Hypotheses<'h> {
 }
 
 impl Hypotheses<'_> {
-    /// What becomes of the history if those of whom there is evidence have committed, and nobody else.
+    /// The history if exactly the transactions with evidence have committed.
     fn evaluate(&self, first_readers: &FirstReaders, scope: &Scope) -> Resolved {
         let mut commits = self.known.clone();
         let inferred = infer_commit_ts(self.history, &commits, &self.issued, first_readers, scope);
@@ -80,7 +82,7 @@ impl Hypotheses<'_> {
     }
 }
 
-/// The transactions that may or may not have committed, by what others would see of them.
+/// The transactions of unknown outcome, by what a reader would see of them.
 struct UnknownTxns {
     by_write: FxHashMap<(Key, Value), Vec<TxnIndex>>,
 }
@@ -128,7 +130,7 @@ impl UnknownTxns {
             }
             let certain = if unique.is_empty() { deleted } else { unique };
             if !certain.is_empty() {
-                // The sweep goes by read_ts: the last to be entered is the earliest.
+                // The sweep is ordered by read_ts, so the last insertion is the earliest reader.
                 first_readers.extend(certain.into_iter().rev());
                 resolved = hypotheses.evaluate(&first_readers, &scope);
             } else if let Some((candidates, reader)) = ambiguous {
@@ -147,11 +149,11 @@ impl UnknownTxns {
         }
     }
 
-    /// Those that would explain a read, if it were evidence, and the earliest.
+    /// The transactions that would explain a read if they were committed.
     fn candidates(&self, history: &History, read: &Mismatch, first_readers: &FirstReaders) -> Vec<TxnIndex> {
         let Some(writers) = self.by_write.get(&(read.key, read.found)) else { return Vec::new() };
         let read_ts = |txn| history.transaction(txn).read_ts;
-        // Where that was inferred it may still be moved down.
+        // An inferred timestamp may still be lowered.
         let overwritten = match read.writer {
             Writer::Other(txn) => {
                 history.transaction(txn).committed_at().unwrap_or_else(|| read_ts(txn).saturating_add(1))
@@ -160,7 +162,8 @@ impl UnknownTxns {
         };
         let open = writers.iter().copied().filter(|&txn| {
             let newer = first_readers.get(&txn).is_none_or(|reader| read_ts(*reader) > read_ts(read.txn));
-            // What is its alone is its, however impossible. A deletion has to fit between what it deletes and who misses it.
+            // A unique value belongs to its only writer, however impossible. A deletion must fit
+            // between the deleted value and the reader.
             let alone = read.found != Value::NONE && writers.len() == 1;
             let fits = overwritten <= read_ts(txn) && read_ts(txn) < read_ts(read.txn);
             txn != read.txn && newer && (alone || fits)

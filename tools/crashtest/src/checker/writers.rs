@@ -1,8 +1,9 @@
-//! Who wrote a value.
+//! The writers of each value.
 //!
-//! Values should be unique for each row, and mostly are; then an array by value is the whole index. Writers beyond the
-//! first, and deletions, which are never unique, go into a map. A value that two transactions wrote to one row cannot be
-//! attributed with certainty: the checker still judges by the value, but may miss that it was the wrong one's.
+//! Values should be unique for each row, and mostly are, so an array by value is most of the index.
+//! Further writers of a value, and deletions, are in a map. A value that two transactions wrote to
+//! one row cannot be attributed with certainty: the checker compares the value, but may miss that
+//! it was the wrong transaction's.
 
 use rustc_hash::FxHashMap;
 
@@ -10,7 +11,7 @@ use crate::history::{History, InternedOp, Key, TxnIndex, Value};
 
 use super::frontier::NO_TXN;
 
-/// Who wrote which value, in any outcome.
+/// The writers of each value, with any outcome.
 pub struct Writers {
     first: Vec<Option<(Key, TxnIndex)>>,
     more: FxHashMap<(Key, Value), Vec<TxnIndex>>,
@@ -19,7 +20,7 @@ pub struct Writers {
 }
 
 impl Writers {
-    /// Looks at every write.
+    /// Indexes all writes.
     pub fn new(history: &History) -> Self {
         let mut writers = Self {
             first: vec![None; history.value_count()],
@@ -60,25 +61,25 @@ impl Writers {
         others.push(txn);
     }
 
-    /// The transactions that wrote this value to this row. Initial rows are nobody's.
+    /// The transactions that wrote this value to this row. Initial rows have no writer.
     pub fn of(&self, key: Key, value: Value) -> impl Iterator<Item = TxnIndex> {
         let first = self.first[value.index()].filter(|(first, _)| *first == key).map(|(_, txn)| txn);
         let more = self.more.get(&(key, value)).into_iter().flatten().copied();
         first.into_iter().chain(more).filter(|txn| *txn != NO_TXN)
     }
 
-    /// What the row was before the first transaction.
+    /// The initial value of the row.
     pub fn initial(&self, key: Key) -> Value {
         self.initial.get(&key).copied().unwrap_or(Value::NONE)
     }
 
-    /// How many times a transaction wrote to a row what another one had written there.
+    /// How many writes repeat the value of another transaction for the same row.
     pub fn duplicates(&self) -> usize {
         self.duplicates
     }
 }
 
-/// A transaction's last write to a row: what others may see of it.
+/// The last write of a transaction to a row, which others may see.
 pub fn last_write(history: &History, txn: TxnIndex, key: Key) -> Option<Value> {
     history.ops(txn).iter().rev().find_map(|op| match *op {
         InternedOp::Write(written, value) if written == key => Some(value),
@@ -86,7 +87,7 @@ pub fn last_write(history: &History, txn: TxnIndex, key: Key) -> Option<Value> {
     })
 }
 
-/// The rows that a transaction wrote or claimed, in order and perhaps repeated.
+/// The rows that a transaction wrote or locked, in order and perhaps repeated.
 pub fn locked_rows(history: &History, txn: TxnIndex) -> impl Iterator<Item = Key> {
     history.ops(txn).iter().filter_map(|op| match *op {
         InternedOp::Write(key, _) | InternedOp::ReadForUpdate(key, _) => Some(key),

@@ -1,4 +1,4 @@
-//! A client: runs one transaction after another on a store and enters each in the ledger.
+//! A client: runs one transaction after another on a store and records each.
 
 mod reads;
 mod second_keyspace;
@@ -21,54 +21,56 @@ use crate::rng::SeededRng;
 use crate::value_encoding::{WriteId, encode_value};
 use crate::workload::Workload;
 
-pub use reads::{PastDigests, SharedPast, digest_of};
+pub use reads::{HistoryDigests, SharedDigests, digest_of};
 pub use second_keyspace::{RENAMED, SECOND};
 
-/// How often a transaction on every row may meet a lock that has to be resolved first.
+/// How many attempts a transaction on every row has: each may meet a lock that must be resolved
+/// first.
 const LOCK_ALL_ATTEMPTS: usize = 3;
 
-/// The keyspace that is checked.
+/// The keyspace that the checker sees.
 pub const ROWS: &str = "rows";
-/// One writing transaction in so many looks at everything once more.
+/// One writing transaction in this many reads everything again at its end.
 const REREAD_EVERY: usize = 12;
-/// One transaction in so many writes there, unless a client is told otherwise.
+/// One transaction in this many writes to the second keyspace, by default.
 pub const SECOND_EVERY: usize = 6;
 
-/// Where a client enters what it does. It must not depend on the store: what was entered survives the store's death.
+/// Where clients record their transactions. It must not depend on the store, so that the records
+/// survive its crash.
 pub trait Recorder: Send + Sync {
-    /// A clock that all clients share and that never goes back; two moments are never the same.
+    /// A monotonic clock that all clients share; no two calls return the same value.
     fn now(&self) -> u64;
-    /// A number that no transaction had before.
+    /// A unique transaction number.
     fn number(&self) -> u64;
-    /// Enters a transaction whose commit is about to be asked for.
+    /// Records a transaction whose commit is about to be requested.
     fn record_commit(&self, number: u64, entry: Entry);
-    /// Enters an answer.
+    /// Records the answer to a commit request.
     fn record_answer(&self, number: u64, answer: Answer);
 }
 
-/// What the clients of a run do.
+/// The configuration of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientConfig {
     /// How transactions commit.
     pub protocol: CommitProtocol,
     /// When they are acknowledged.
     pub durability: Durability,
-    /// One value in so many is long; 0: none is.
+    /// One value in this many is long; 0: none.
     pub long_value_every: usize,
 }
 
-/// Who a client is.
+/// Identifies a client.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientId {
-    /// Its number, which no other has.
+    /// The unique number of its session.
     pub session: u64,
-    /// Which life of the store it belongs to.
+    /// The incarnation of the store.
     pub incarnation: u32,
-    /// Its ways.
+    /// Its configuration.
     pub config: ClientConfig,
 }
 
-/// A store that is to keep so much of the past.
+/// The builder with this history retention.
 pub fn with_retention(builder: Builder, keep: HistoryRetention) -> Builder {
     match keep {
         HistoryRetention::Unchanged => builder,
@@ -82,40 +84,42 @@ const WRITE_TO_DROPPED: &str = "a write to a dropped keyspace was acknowledged";
 /// See the [module](self).
 pub struct Client<'a> {
     store: &'a Store,
-    /// To look up when a transaction was committed that the store retried by itself.
+    /// For the commit timestamps of transactions that the store retries by itself.
     engine: &'a dyn Engine,
     rows: Keyspace,
     second: Option<Keyspace>,
-    /// One that was dropped.
+    /// A handle of the second keyspace from before it was dropped.
     dropped: Option<Keyspace>,
     second_every: usize,
-    /// Whether it writes there before anywhere else, so that what it streams has its primary there.
+    /// Whether a transaction writes to the second keyspace first, so that a large one has its
+    /// primary there.
     second_first: bool,
     id: ClientId,
     rng: SeededRng,
     recorder: &'a dyn Recorder,
     started: u64,
     write_skews: u64,
-    /// When it has committed something.
+    /// Timestamps of this client's commits.
     committed: Vec<Timestamp>,
-    past: SharedPast,
-    /// Whether keyspaces are renamed, so that the one of a name need not be the one of a handle.
+    history_digests: SharedDigests,
+    /// Whether the second keyspace is renamed. Its name may then lead to another keyspace than the
+    /// handle.
     renames: bool,
-    /// In which keyspace beside the last transaction has written, if in any.
+    /// The second keyspace, if the last transaction wrote to it.
     wrote_second: Option<KeyspaceId>,
-    /// Whether the store shows no snapshot of what might be lost.
+    /// Whether the store shows snapshots of durable data only.
     durable_snapshots: bool,
-    /// Moments that the store must still know, where it must.
-    required_past: Option<Vec<(Timestamp, u64)>>,
+    /// Older snapshots that must still be readable, if the store keeps the whole history.
+    required_digests: Option<Vec<(Timestamp, u64)>>,
 }
 
-/// Why a closure that commits nothing has returned.
-enum Abandon {
+/// Why a closure returned an error to abort its transaction.
+enum AbortReason {
     Chosen,
     Failed(Error),
 }
 
-impl From<Error> for Abandon {
+impl From<Error> for AbortReason {
     fn from(why: Error) -> Self {
         Self::Failed(why)
     }
@@ -126,14 +130,14 @@ impl From<Error> for Abandon {
 pub enum TxnEnd {
     /// Committed.
     Committed,
-    /// Not committed; another attempt may succeed.
+    /// Not committed; a retry may succeed.
     Conflict,
-    /// Not committed because its client chose so.
+    /// Rolled back by the client.
     RolledBack,
 }
 
 impl<'a> Client<'a> {
-    /// A client of a store over `engine`; `beside` is the keyspace in which it writes now and then, if there is one.
+    /// A client of a store over `engine`. `second` is the second keyspace, if there is one.
     pub fn new(
         (store, engine): (&'a Store, &'a dyn Engine),
         (rows, second): (Keyspace, Option<Keyspace>),
@@ -155,77 +159,78 @@ impl<'a> Client<'a> {
             started: 0,
             write_skews: 0,
             committed: Vec::new(),
-            past: SharedPast::default(),
+            history_digests: SharedDigests::default(),
             renames: false,
             wrote_second: None,
             durable_snapshots: false,
-            required_past: None,
+            required_digests: None,
         }
     }
 
-    /// The same client, who goes by what others remember of the past, too.
+    /// Shares the digests of older snapshots with other clients.
     #[must_use]
-    pub fn with_past(self, past: &SharedPast) -> Self {
-        Self { past: Arc::clone(past), ..self }
+    pub fn with_history_digests(self, history_digests: &SharedDigests) -> Self {
+        Self { history_digests: Arc::clone(history_digests), ..self }
     }
 
-    /// The same client, of a store whose keyspaces are renamed.
+    /// For a store whose keyspaces are renamed.
     #[must_use]
     pub fn with_renames(self, renames: bool) -> Self {
         Self { renames, ..self }
     }
 
-    /// The same client, of a store that shows no snapshot of what might be lost.
+    /// For a store that shows snapshots of durable data only.
     #[must_use]
     pub fn with_durable_snapshots(self, shows_durable: bool) -> Self {
         Self { durable_snapshots: shows_durable, ..self }
     }
 
-    /// The same client, of a store that keeps all of the past of this life.
+    /// For a store that keeps the whole history of this incarnation.
     #[must_use]
     pub fn with_full_history(self, keeps: bool) -> Self {
-        Self { required_past: keeps.then(Vec::new), ..self }
+        Self { required_digests: keeps.then(Vec::new), ..self }
     }
 
-    /// The same client, who writes to the keyspace beside once in so many transactions.
+    /// Writes to the second keyspace in one of this many transactions.
     #[must_use]
     pub fn with_second_every(self, transactions: usize) -> Self {
         Self { second_every: transactions, ..self }
     }
 
-    /// The same client, whose large transactions have their primary in the keyspace beside.
+    /// Gives large transactions their primary in the second keyspace.
     #[must_use]
     pub fn with_second_first(self, beside_first: bool) -> Self {
         Self { second_first: beside_first, ..self }
     }
 
-    /// How often it has seen write skew where nothing forbids it.
+    /// How often a snapshot showed write skew where it is permitted.
     pub fn write_skews(&self) -> u64 {
         self.write_skews
     }
 
-    /// Whether its last transaction has written to the keyspace beside.
+    /// Whether the last transaction wrote to the second keyspace.
     pub fn has_written_second(&self) -> bool {
         self.wrote_second.is_some()
     }
 
-    /// Does what the background does, now: resolves what is left of the dead, and of large transactions.
+    /// Runs the background work now: resolves orphan locks and locks of finished large
+    /// transactions.
     fn clean_up(&mut self) -> Result<TxnEnd, Error> {
         self.store.resolve_orphan_locks().map(|_| TxnEnd::RolledBack)
     }
 
-    /// Runs one transaction of the workload, in one of the ways that the store offers.
+    /// Runs one transaction of the workload, in a random way.
     ///
     /// # Errors
-    /// Those of the store but conflicts.
+    /// Errors of the store except conflicts.
     pub fn run(&mut self, workload: &dyn Workload) -> Result<TxnEnd, Error> {
         match self.rng.below(19) {
             16 => self.clean_up(),
             17 | 18 if self.store.stats().history_start_ts.is_some() => {
-                self.read_past(workload).map(|()| TxnEnd::Committed)
+                self.read_history(workload).map(|()| TxnEnd::Committed)
             }
             0 => self.check_snapshot(workload).map(|()| TxnEnd::Committed),
-            15 => self.read_past(workload).map(|()| TxnEnd::Committed),
+            15 => self.read_history(workload).map(|()| TxnEnd::Committed),
             1 => self.rolled_back_txn(|txn| workload.transaction(txn)),
             14 => self.read_only_txn(),
             2..=4 => self.transact(|txn| workload.transaction(txn)),
@@ -233,10 +238,10 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// One attempt.
+    /// Runs one attempt of a transaction.
     ///
     /// # Errors
-    /// Those of the store but conflicts.
+    /// Errors of the store except conflicts.
     pub fn attempt(&mut self, work: impl FnOnce(&mut RecordedTxn<'_>) -> Result<(), Error>) -> Result<TxnEnd, Error> {
         let with_marker = !self.rng.one_in(4);
         let began = self.recorder.now();
@@ -250,7 +255,7 @@ impl<'a> Client<'a> {
             Ok(commit) => {
                 self.answer(number, Outcome::Committed, Some(commit.commit_ts));
                 self.committed.push(commit.commit_ts);
-                let dropped = self.wrote_second.and_then(|id| self.past.dropped.lock().get(&id).copied());
+                let dropped = self.wrote_second.and_then(|id| self.history_digests.dropped.lock().get(&id).copied());
                 match dropped.filter(|dropped| *dropped < commit.commit_ts) {
                     Some(_) => Err(ErrorKind::Corruption(WRITE_TO_DROPPED.into()).into()),
                     None => Ok(TxnEnd::Committed),
@@ -260,7 +265,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// A transaction that is rolled back in the end; what it has read is checked all the same.
+    /// A transaction that is rolled back. The checker still checks its reads.
     fn rolled_back_txn(
         &mut self,
         work: impl FnOnce(&mut RecordedTxn<'_>) -> Result<(), Error>,
@@ -275,7 +280,8 @@ impl<'a> Client<'a> {
         worked.map(|()| TxnEnd::RolledBack).or_else(tolerate)
     }
 
-    /// A transaction that reads everything and then does not commit, with an answer that makes what it has read certain.
+    /// A transaction that reads everything and does not commit. An acknowledgement confirms the
+    /// reads.
     fn read_only_txn(&mut self) -> Result<TxnEnd, Error> {
         let (began, store, options) = (self.recorder.now(), self.store, self.options());
         let mut number = 0;
@@ -288,19 +294,19 @@ impl<'a> Client<'a> {
             let dropped_keyspace = self.dropped.clone().filter(|_| self.rng.one_in(2));
             let left = store.transact_with(options, |txn| {
                 number = self.read_all(txn, began)?;
-                dropped_keyspace.as_ref().map_or(Err(Abandon::Chosen), |dropped_keyspace| {
-                    Ok(txn.put(dropped_keyspace, encode_key("gone"), "gone")?)
+                dropped_keyspace.as_ref().map_or(Err(AbortReason::Chosen), |dropped_keyspace| {
+                    Ok(txn.put(dropped_keyspace, encode_key("dropped"), "dropped")?)
                 })
             });
             match left {
-                Err(Abandon::Failed(why)) if !matches!(why.kind(), ErrorKind::KeyspaceNotFound(_)) => Err(why),
+                Err(AbortReason::Failed(why)) if !matches!(why.kind(), ErrorKind::KeyspaceNotFound(_)) => Err(why),
                 Ok(()) => Err(ErrorKind::Corruption(WRITE_TO_DROPPED.into()).into()),
                 Err(_) => Ok(()),
             }
         };
-        // Who does not ask for durability is promised nothing.
-        let promised = left.is_ok() && self.is_durable();
-        self.answer(number, if promised { Outcome::Committed } else { Outcome::Aborted }, None);
+        // Without durability the reads are not confirmed.
+        let is_acknowledged = left.is_ok() && self.is_durable();
+        self.answer(number, if is_acknowledged { Outcome::Committed } else { Outcome::Aborted }, None);
         left.map(|()| TxnEnd::RolledBack).or_else(tolerate)
     }
 
@@ -309,13 +315,13 @@ impl<'a> Client<'a> {
         worked.map(|()| number)
     }
 
-    /// A transaction that the store repeats until it commits.
+    /// A transaction that the store retries until it commits.
     fn transact(&mut self, mut work: impl FnMut(&mut RecordedTxn<'_>) -> Result<(), Error>) -> Result<TxnEnd, Error> {
         let policy = RetryPolicy { max_attempts: 6, ..RetryPolicy::default() };
         let options = TxnOptions { retry_policy: Some(policy), ..self.options() };
         let store = self.store;
         let mut last = None;
-        // An attempt begins before the closure is called.
+        // The attempt begins before the closure is called.
         let mut began = self.recorder.now();
         let done = store.transact_with(options, |txn| {
             if let Some((number, _)) = last {
@@ -329,7 +335,7 @@ impl<'a> Client<'a> {
         let Some((number, start_ts)) = last else { return done.map(|()| TxnEnd::Committed) };
         match done {
             Ok(()) => {
-                // Told; when it was committed, the marker knows.
+                // Acknowledged. The marker row has the commit timestamp.
                 let answered_at = self.recorder.now();
                 let marker = self.rows.row_key(encode_key(&self.marker()));
                 let commit_ts = committed_at(self.engine, &marker, start_ts).map(Timestamp::to_u64);
@@ -341,10 +347,10 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// A transaction that claims every row that has a value or a lock: nothing that was left behind may stand in its way.
+    /// A transaction that locks every row that has a value or a lock. No leftover may block it.
     ///
     /// # Errors
-    /// Those of the store but conflicts.
+    /// Errors of the store except conflicts.
     pub fn lock_every_row(&mut self) -> Result<TxnEnd, Error> {
         let mut ended = TxnEnd::RolledBack;
         for _ in 0..LOCK_ALL_ATTEMPTS {
@@ -363,7 +369,7 @@ impl<'a> Client<'a> {
         Ok(ended)
     }
 
-    /// The keys of rows with locks.
+    /// The keys of locked rows.
     fn locked_keys(&self) -> Result<Vec<String>, Error> {
         let mut keys = Vec::new();
         for lock in self.store.row_locks()? {
@@ -375,7 +381,7 @@ impl<'a> Client<'a> {
         Ok(keys)
     }
 
-    /// Runs the closure and enters what it did.
+    /// Runs the closure and records the transaction.
     fn run_and_record(
         &mut self,
         txn: &mut Txn,
@@ -414,7 +420,7 @@ impl<'a> Client<'a> {
         (number, worked)
     }
 
-    /// Writes to the keyspace beside, once in so many transactions.
+    /// Writes to the second keyspace, in one of `second_every` transactions.
     fn write_to_second(&mut self, txn: &mut Txn, rng: &mut SeededRng) -> Result<(), Error> {
         let Some(second) = self.second.as_ref().filter(|_| rng.one_in(self.second_every)) else { return Ok(()) };
         self.wrote_second = Some(second.id());
@@ -442,7 +448,7 @@ impl<'a> Client<'a> {
     }
 
     fn failed(&mut self, number: u64, why: Error) -> Result<TxnEnd, Error> {
-        // Whether it is committed will be looked up.
+        // The outcome is looked up after the next opening.
         if matches!(why.kind(), ErrorKind::Undetermined(_)) {
             return Err(why);
         }
@@ -469,12 +475,13 @@ impl<'a> Client<'a> {
     }
 }
 
-/// When the transaction that wrote the row was committed; of a large one the row may still be locked.
+/// The commit timestamp of the transaction that wrote the row. A row of a large transaction may
+/// still be locked.
 pub fn committed_at(engine: &dyn Engine, row: &RowKey, start_ts: Timestamp) -> Option<Timestamp> {
     let view = engine.snapshot().ok()?;
     let found = view.row(row, start_ts).ok()?;
     match found.lock.filter(|lock| lock.txn.start_ts == start_ts) {
-        // In the same view: it may end meanwhile, and then the status goes.
+        // In the same snapshot: the transaction may end meanwhile, and then its record is deleted.
         Some(lock) => match view.txn_record(&lock.primary, start_ts).ok()?? {
             TxnRecord::Committed(commit_ts) => Some(commit_ts),
             TxnRecord::RolledBack => None,
@@ -483,7 +490,7 @@ pub fn committed_at(engine: &dyn Engine, row: &RowKey, start_ts: Timestamp) -> O
     }
 }
 
-/// Nothing of it stays: it meets what the transaction itself has written.
+/// Reads and deletes rows, some of them the transaction's own.
 fn reread(txn: &mut RecordedTxn<'_>) -> Result<(), Error> {
     if txn.rng().one_in(2) {
         for key in ["gone/a", "gone/b", "gone/c"] {
@@ -494,19 +501,19 @@ fn reread(txn: &mut RecordedTxn<'_>) -> Result<(), Error> {
     txn.scan("").map(drop)
 }
 
-/// A call that may have been too slow for the store's age limit, whoever made it slow.
+/// Ignores an error about a snapshot that was too old.
 ///
 /// # Errors
-/// Any other.
+/// Any other error.
 pub fn ignore_too_old(outcome: Result<(), Error>) -> Result<(), Error> {
     outcome.or_else(|why| if matches!(why.kind(), ErrorKind::SnapshotTooOld(_)) { Ok(()) } else { Err(why) })
 }
 
-/// What a client puts up with.
+/// Errors that are expected in any client.
 fn tolerate(why: Error) -> Result<TxnEnd, Error> {
     match why.kind() {
         ErrorKind::Conflict(_) | ErrorKind::RetriesExhausted { .. } => Ok(TxnEnd::Conflict),
-        // Somebody has dropped the one beside; a view was older than the store allows.
+        // Another client dropped the second keyspace, or a snapshot exceeded the age limit.
         ErrorKind::KeyspaceNotFound(_) | ErrorKind::SnapshotTooOld(_) => Ok(TxnEnd::RolledBack),
         _ => Err(why),
     }

@@ -1,4 +1,4 @@
-//! How a client looks at everything at one moment, now or in the past.
+//! Reads of everything at one timestamp, current or in the history.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -13,22 +13,22 @@ use crate::history::{Op, Outcome};
 use crate::key_encoding::decode_key;
 use crate::workload::{Workload, write_skews};
 
-/// Each look at the past is a session of its own, numbered from here on.
-const PAST_SESSIONS: u64 = 1 << 40;
+/// Each read of the history is a session of its own, numbered from here on.
+const HISTORY_SESSIONS: u64 = 1 << 40;
 
-/// What clients of a store tell each other.
+/// Digests and drops that the clients of a store share.
 #[derive(Default)]
-pub struct PastDigests {
-    /// What everything in the store was at some moments: a digest of each.
+pub struct HistoryDigests {
+    /// A digest of the whole store at some timestamps.
     pub digests: Mutex<Vec<(Timestamp, u64)>>,
-    /// Keyspaces that were dropped in this life of the store, with a moment when they were gone.
+    /// Keyspaces that were dropped in this incarnation, each with a timestamp after the drop.
     pub dropped: Mutex<BTreeMap<KeyspaceId, Timestamp>>,
 }
 
-/// See [`Memory`].
-pub type SharedPast = Arc<PastDigests>;
+/// See [`HistoryDigests`].
+pub type SharedDigests = Arc<HistoryDigests>;
 
-/// What a look at everything has found.
+/// The result of reading everything.
 struct ScanResult {
     number: u64,
     checked: Result<(), String>,
@@ -36,10 +36,10 @@ struct ScanResult {
 }
 
 impl Client<'_> {
-    /// Looks at everything at one moment, and judges it.
+    /// Reads everything in a snapshot and checks it.
     ///
     /// # Errors
-    /// Those of the store, and a broken promise of the workload as corruption.
+    /// Errors of the store; a violated invariant of the workload as corruption.
     pub fn check_snapshot(&mut self, workload: &dyn Workload) -> Result<(), Error> {
         let began = self.recorder.now();
         let snapshot = self.store.snapshot()?;
@@ -55,20 +55,20 @@ impl Client<'_> {
         scanned.or_else(|why| tolerate(why).map(drop))
     }
 
-    /// Remembers what is there at a moment.
+    /// Records a digest of the snapshot.
     pub(super) fn record_digest(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
         match digest_of(snapshot) {
             Ok(digest) => {
                 let digest_at = (snapshot.read_ts(), digest);
-                self.past.digests.lock().push(digest_at);
-                self.required_past.iter_mut().for_each(|required_past| required_past.push(digest_at));
+                self.history_digests.digests.lock().push(digest_at);
+                self.required_digests.iter_mut().for_each(|required_digests| required_digests.push(digest_at));
             }
             Err(why) => drop(tolerate(why)?),
         }
         Ok(())
     }
 
-    /// The version that is read is the first of a row's versions.
+    /// Checks that the version that a read shows is the first of the row's versions.
     fn newest_is_listed(&self, snapshot: &Snapshot, key: &[u8]) -> Result<Result<(), String>, Error> {
         let newest = snapshot.versions(&self.rows, key)?.next().transpose()?;
         let listed = newest.as_ref().and_then(|version| version.value.as_ref());
@@ -76,14 +76,14 @@ impl Client<'_> {
             return Ok(Ok(()));
         }
         let key = key.escape_ascii();
-        Ok(Err(format!("the versions of {key} begin with {newest:?}, and it is read otherwise")))
+        Ok(Err(format!("the first version of {key} is {newest:?}, and a read shows another value")))
     }
 
-    /// Looks at everything as it was at some moment of the past, if the store keeps history, and judges it.
+    /// Reads everything at an older timestamp, if the store keeps history, and checks it.
     ///
     /// # Errors
-    /// Those of [`Client::observe`].
-    pub fn read_past(&mut self, workload: &dyn Workload) -> Result<(), Error> {
+    /// As [`Client::check_snapshot`].
+    pub fn read_history(&mut self, workload: &dyn Workload) -> Result<(), Error> {
         let Some(from) = self.store.stats().history_start_ts else { return self.check_snapshot(workload) };
         if self.rng.one_in(3) {
             return self.recheck_one();
@@ -91,7 +91,7 @@ impl Client<'_> {
         let newest = self.store.snapshot()?.read_ts();
         let own = self.committed.get(self.rng.below(self.committed.len().max(1))).copied().filter(|own| *own >= from);
         let at = match (self.rng.below(12), own) {
-            // Nothing may be committed at or below it any more once it has been asked about.
+            // After this read no transaction may commit at or below the timestamp.
             (0 | 1, _) => self.store.begin()?.start_ts(),
             (2..=4, Some(own)) => own.previous(),
             (5..=7, Some(own)) => own,
@@ -102,13 +102,13 @@ impl Client<'_> {
         };
         let visible_ts = self.store.stats().visible_ts;
         let snapshot = match self.store.snapshot_at(at) {
-            // It may have been collected since.
+            // GC may have removed it meanwhile.
             Err(why) if matches!(why.kind(), ErrorKind::SnapshotTooOld(_)) => return Ok(()),
             snapshot => snapshot?,
         };
         let durable_ts = self.store.stats().durable_ts;
         let ScanResult { number, checked, keys } = match self.scan_snapshot(&snapshot, None, workload) {
-            // Whoever has to resolve a thousand locks on the way may come too late.
+            // Resolving many locks may take longer than the age limit.
             Err(why) => return tolerate(why).map(drop),
             Ok(scanned) => scanned,
         };
@@ -121,53 +121,57 @@ impl Client<'_> {
         checked.and(listed).map_err(|problem| self.corruption(number, at, &problem))
     }
 
-    /// Among the versions of a row, as they are listed now, is the one that a snapshot of the past shows.
-    fn is_listed(&self, past: &Snapshot, key: &[u8]) -> Result<Result<(), String>, Error> {
+    /// Checks that the row's versions, as listed now, contain the one that an older
+    /// snapshot shows.
+    fn is_listed(&self, snapshot: &Snapshot, key: &[u8]) -> Result<Result<(), String>, Error> {
         let versions = self.store.snapshot()?.versions(&self.rows, key);
         let listed: Result<Vec<_>, _> = versions.and_then(Iterator::collect);
-        let at = past.read_ts();
-        let (listed, shown) = match (listed, past.get(&self.rows, key)) {
+        let at = snapshot.read_ts();
+        let (listed, shown) = match (listed, snapshot.get(&self.rows, key)) {
             (Ok(listed), Ok(shown)) => (listed, shown),
             (Err(why), _) | (_, Err(why)) => return tolerate(why).map(|_| Ok(())),
         };
         let version_then =
             listed.iter().find(|version| version.commit_ts <= at).and_then(|version| version.value.clone());
-        // Or it has gone since.
+        // The history may have been shortened meanwhile.
         let is_kept = self.store.stats().history_start_ts.is_some_and(|from| from <= at);
         if version_then == shown || !is_kept {
             return Ok(Ok(()));
         }
         let times: Vec<_> = listed.iter().map(|version| version.commit_ts).collect();
-        Ok(Err(format!("the versions of {} are of {times:?}, and at {at} it was another", key.escape_ascii())))
+        Ok(Err(format!(
+            "the versions of {} are of {times:?}, and a read at {at} shows another value",
+            key.escape_ascii()
+        )))
     }
 
-    /// Looks at a moment that was looked at before: the past does not change.
+    /// Reads an older snapshot again: its digest must not have changed.
     fn recheck_one(&mut self) -> Result<(), Error> {
-        let required_past = self.required_past.as_deref().unwrap_or_default();
-        if let Some((at, _)) = required_past.get(self.rng.below(required_past.len().max(1))) {
+        let required_digests = self.required_digests.as_deref().unwrap_or_default();
+        if let Some((at, _)) = required_digests.get(self.rng.below(required_digests.len().max(1))) {
             self.store.snapshot_at(*at)?;
         }
-        let digests = self.past.digests.lock().clone();
+        let digests = self.history_digests.digests.lock().clone();
         digests.get(self.rng.below(digests.len().max(1))).map_or(Ok(()), |digest_at| self.check_digest(digest_at))
     }
 
-    /// [`Client::look_back`] on every moment that anybody has looked at.
+    /// Checks all recorded digests.
     ///
     /// # Errors
-    /// Those of [`Client::observe`].
+    /// As [`Client::check_snapshot`].
     pub fn recheck_all(&self) -> Result<(), Error> {
-        self.past.digests.lock().clone().iter().try_for_each(|digest_at| self.check_digest(digest_at))
+        self.history_digests.digests.lock().clone().iter().try_for_each(|digest_at| self.check_digest(digest_at))
     }
 
     fn check_digest(&self, (at, digest): &(Timestamp, u64)) -> Result<(), Error> {
         match self.store.snapshot_at(*at).and_then(|snapshot| digest_of(&snapshot)) {
             Ok(found) if found == *digest => Ok(()),
-            Ok(_) => Err(ErrorKind::Corruption(format!("the past of {at} is not what it was")).into()),
+            Ok(_) => Err(ErrorKind::Corruption(format!("the state at {at} has changed")).into()),
             Err(why) => tolerate(why).map(drop),
         }
     }
 
-    /// Reads everything and enters it; one that does not say when it began need not have seen the newest.
+    /// Reads everything and records it. A read without `began` may show an old state.
     fn scan_snapshot(
         &mut self,
         snapshot: &Snapshot,
@@ -187,7 +191,7 @@ impl Client<'_> {
         let number = self.recorder.number();
         let mut txn = self.new_transaction(None, snapshot.read_ts().to_u64(), began, ops);
         if began.is_none() {
-            txn.session = PAST_SESSIONS + number;
+            txn.session = HISTORY_SESSIONS + number;
         }
         self.recorder.record_commit(
             number,
@@ -197,7 +201,7 @@ impl Client<'_> {
         Ok(ScanResult { number, checked, keys })
     }
 
-    /// Read at once, or one by one, the rows are what the scan has shown.
+    /// Checks that point reads, single or in one call, show what the scan has shown.
     fn point_reads_match(
         &mut self,
         snapshot: &Snapshot,
@@ -211,8 +215,9 @@ impl Client<'_> {
         };
         let shown = values.iter().map(|value| value.as_deref().map(crate::value_encoding::decode_value));
         let other = rows.iter().zip(shown).find(|((_, scanned), read)| read.as_ref() != Some(scanned));
-        Ok(other
-            .map_or(Ok(()), |((key, scanned), read)| Err(format!("{key} is {scanned} in a scan and read as {read:?}"))))
+        Ok(other.map_or(Ok(()), |((key, scanned), read)| {
+            Err(format!("{key} is {scanned} in a scan and {read:?} in a point read"))
+        }))
     }
 
     fn corruption(&self, number: u64, read_ts: Timestamp, problem: &str) -> Error {
@@ -222,10 +227,10 @@ impl Client<'_> {
     }
 }
 
-/// Of all keyspaces and rows.
+/// A digest of all keyspaces and rows.
 ///
 /// # Errors
-/// Those of reading.
+/// Errors of the reads.
 pub fn digest_of(snapshot: &Snapshot) -> Result<u64, Error> {
     let mut digest = DefaultHasher::new();
     for keyspace in snapshot.keyspaces()? {

@@ -1,24 +1,25 @@
-//! What becomes of the keyspace beside: clients drop it, empty it, rename it, and make it again, while others write to it.
+//! Operations on the second keyspace: clients drop, truncate, rename and recreate it while others
+//! write to it.
 
 use percolite::{Error, ErrorKind, Keyspace, Txn};
 
 use super::{Client, WRITE_TO_DROPPED, ignore_too_old, tolerate};
 use crate::key_encoding::encode_key;
 
-/// The one beside it, which comes and goes, so that transactions span two. It is created first and thus holds the primary
-/// of those that do.
+/// The second keyspace, so that transactions span two. It is created first, so its rows become
+/// primaries.
 pub const SECOND: &str = "second";
-/// The name that the one beside gets where keyspaces are renamed.
+/// The new name where the second keyspace is renamed.
 pub const RENAMED: &str = "renamed";
 
 impl Client<'_> {
-    /// Drops the keyspace beside, and goes on without it until [`Client::create_beside`]; or has an empty one take its place.
+    /// Drops the second keyspace until [`Client::create_second`], or truncates it.
     ///
     /// # Errors
-    /// Those of the store, but not that another client has dropped it just now.
+    /// Errors of the store, except those of a concurrent drop by another client.
     pub fn drop_second(&mut self) -> Result<(), Error> {
         if self.store.stats().history_start_ts.is_some() && self.rng.one_in(2) {
-            // With what is dropped, which is not to go before the past in which it was there.
+            // The digest contains the dropped rows, which must stay readable in the history.
             self.record_digest(&self.store.snapshot()?)?;
         }
         let second = self.second.take().filter(|_| !self.renames);
@@ -32,13 +33,13 @@ impl Client<'_> {
             self.store.drop_keyspace(SECOND)
         };
         match dropped {
-            // Another client is about to drop it, or gives that up.
+            // Another client is dropping it, or its drop fails.
             Err(why) if matches!(why.kind(), ErrorKind::KeyspaceNotFound(_)) || why.is_retryable() => return Ok(()),
             dropped => dropped?,
         }
         if let Some(second) = &second {
             let now = self.store.begin()?.start_ts();
-            self.past.dropped.lock().insert(second.id(), now);
+            self.history_digests.dropped.lock().insert(second.id(), now);
         }
         self.dropped = second;
         match open_txn.transpose() {
@@ -51,19 +52,21 @@ impl Client<'_> {
         }
     }
 
-    /// Drops or renames the keyspace beside, and makes it again; too slow for the age limit is no error.
+    /// Drops or renames the second keyspace and recreates it. An age limit that was exceeded is
+    /// ignored.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub fn replace_second(&mut self, renames: bool) -> Result<(), Error> {
         let replaced = if renames { self.rename_second() } else { self.drop_second() };
         ignore_too_old(replaced.and_then(|()| self.create_second()))
     }
 
-    /// Renames the keyspace beside, or makes or drops one of the name that it would get. No row of one that is there may be lost by that.
+    /// Renames the second keyspace, or creates or drops a keyspace of the new name. A rename must
+    /// not lose rows of an existing keyspace.
     ///
     /// # Errors
-    /// Those of the store, but not that another client was first.
+    /// Errors of the store, except those of concurrent operations of other clients.
     pub fn rename_second(&mut self) -> Result<(), Error> {
         let done = match self.rng.below(3) {
             0 => self.store.rename_keyspace(SECOND, RENAMED).map(drop),
@@ -74,24 +77,24 @@ impl Client<'_> {
             _ => self.store.drop_keyspace(RENAMED),
         };
         match done {
-            // It is there already.
+            // The new name exists already.
             Err(why) if matches!(why.kind(), ErrorKind::InvalidArgument(_)) => Ok(()),
             Err(why) => tolerate(why).map(drop),
             Ok(()) => Ok(()),
         }
     }
 
-    /// A transaction that is not to commit: what it has written to is about to go.
+    /// A transaction that must not commit: the keyspace that it writes to is about to be dropped.
     fn write_second(&mut self, second: &Keyspace) -> Result<Txn, Error> {
         let mut txn = self.store.begin_with(self.options())?;
-        txn.put(second, encode_key(&self.rng.below(3).to_string()), "gone")?;
+        txn.put(second, encode_key(&self.rng.below(3).to_string()), "dropped")?;
         Ok(txn)
     }
 
-    /// Creates the keyspace beside, if it is not there.
+    /// Creates the second keyspace if it is missing.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub fn create_second(&mut self) -> Result<(), Error> {
         self.second = Some(self.store.keyspace(SECOND)?);
         Ok(())

@@ -1,8 +1,10 @@
-//! Disks of the harness's own: a file system in a file, whose power can be cut, and a small one in memory, which can be full.
+//! Private disks: a file system in a file, whose power can be cut, and a small one in memory, which
+//! can be filled.
 //!
-//! Each is mounted by a *keeper*: a shell in a mount namespace of its own that waits for the harness's word. When the harness
-//! ends, in whatever way, the keeper's input ends, and it takes down what it has put up; and with its namespace every mount
-//! would vanish anyway. Nobody else on the machine ever sees these disks.
+//! Each disk is mounted by a shell in its own mount namespace, the *mounter*, which reads commands
+//! from the harness. When the harness ends, the mounter's input ends, and it unmounts and deletes
+//! everything. The kernel would remove the mounts with the namespace anyway. No other process sees
+//! these disks.
 
 mod shutdown;
 
@@ -12,7 +14,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// What a keeper does. Its arguments: the kind of disk, and its size in KiB.
+/// The script of the mounter. Arguments: the kind of disk, and its size in KiB.
 const MOUNT_SCRIPT: &str = r#"
 trap '' INT TERM HUP PIPE
 home=$(mktemp -d "${TMPDIR:-/tmp}/percolite-disk-XXXXXX") || exit 1
@@ -55,7 +57,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// A file system in a file, with a journal, on a loop device.
+    /// A file system with a journal, in a file on a loop device.
     ///
     /// # Errors
     /// Why this machine cannot have one.
@@ -63,7 +65,7 @@ impl Disk {
         Self::mount("ext4", kib)
     }
 
-    /// A small one in memory.
+    /// A small file system in memory.
     ///
     /// # Errors
     /// Why this machine cannot have one.
@@ -72,21 +74,21 @@ impl Disk {
     }
 
     fn mount(kind: &str, kib: u64) -> Result<Self, String> {
-        let mut keeper = Command::new("unshare")
-            .args(["--mount", "--propagation", "private", "sh", "-c", MOUNT_SCRIPT, "keeper", kind, &kib.to_string()])
+        let mut mounter = Command::new("unshare")
+            .args(["--mount", "--propagation", "private", "sh", "-c", MOUNT_SCRIPT, "mounter", kind, &kib.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // A Ctrl-C is for the harness; the keeper learns of it when the harness is gone.
+            // A Ctrl-C is for the harness; the mounter ends with its input.
             .process_group(0)
             .spawn()
             .map_err(|why| format!("unshare: {why}"))?;
-        let (Some(orders), Some(answers)) = (keeper.stdin.take(), keeper.stdout.take()) else {
-            return Err("no pipe to the keeper of the disk".into());
+        let (Some(commands), Some(replies)) = (mounter.stdin.take(), mounter.stdout.take()) else {
+            return Err("no pipe to the mounter of the disk".into());
         };
-        let errors = keeper.stderr.take();
+        let errors = mounter.stderr.take();
         let mut disk =
-            Self { mounter: keeper, commands: Some(orders), replies: BufReader::new(answers), path: PathBuf::new() };
+            Self { mounter, commands: Some(commands), replies: BufReader::new(replies), path: PathBuf::new() };
         match disk.read_reply() {
             Ok(place) => {
                 disk.path = place;
@@ -97,51 +99,53 @@ impl Disk {
                 drop(disk.commands.take());
                 let _ = errors.map(|mut errors| errors.read_to_string(&mut text));
                 let first = text.lines().find(|line| !line.trim().is_empty()).map(str::to_owned);
-                Err(format!("no {kind} disk: {}", first.unwrap_or(why)))
+                Err(format!("cannot mount a {kind} disk: {}", first.unwrap_or(why)))
             }
         }
     }
 
-    /// Where processes started by [`Disk::command`] see it.
+    /// The mount point, for processes started by [`Disk::command`].
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where this process sees it: enough to read and write files, but a path through here cannot be made canonical.
+    /// The path for this process, through `/proc`: for reading and writing files; it cannot be
+    /// canonicalised.
     pub fn proc_path(&self) -> PathBuf {
         let place = self.path.strip_prefix("/").unwrap_or(&self.path);
         Path::new("/proc").join(self.mounter.id().to_string()).join("root").join(place)
     }
 
-    /// A command that sees the disk.
+    /// A command that runs in the mount namespace of the disk.
     pub fn command(&self, arguments: &[String]) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--mount=/proc/{}/ns/mnt", self.mounter.id())).args(arguments);
         command
     }
 
-    /// Cuts the power: nothing more reaches the disk, not even what the file system has in its journal's buffers.
+    /// Cuts the power: nothing more reaches the disk, not even what the file system has buffered
+    /// for its journal.
     ///
     /// # Errors
-    /// Where the file system refuses.
+    /// Errors of the file system.
     pub fn cut_power(&self) -> io::Result<()> {
         shutdown::shut_down(&fs::File::open(self.proc_path())?)
     }
 
-    /// Unmounts and mounts it: the power is back, and the kernel has forgotten what was not on the disk.
+    /// Unmounts and mounts the disk, as after a power cut: the kernel drops its caches.
     ///
     /// # Errors
-    /// Where it cannot, as while a process has a file on it open.
+    /// Errors of the mounter, for example while a process has a file open.
     pub fn remount(&mut self) -> Result<(), String> {
-        let orders = self.commands.as_mut().ok_or("no keeper")?;
-        writeln!(orders, "remount").map_err(|why| why.to_string())?;
+        let commands = self.commands.as_mut().ok_or("no mounter")?;
+        writeln!(commands, "remount").map_err(|why| why.to_string())?;
         self.read_reply().map(drop)
     }
 
     fn read_reply(&mut self) -> Result<PathBuf, String> {
         let mut line = String::new();
         self.replies.read_line(&mut line).map_err(|why| why.to_string())?;
-        if line.ends_with('\n') { Ok(line.trim_end().into()) } else { Err("its keeper has ended".into()) }
+        if line.ends_with('\n') { Ok(line.trim_end().into()) } else { Err("the mounter has ended".into()) }
     }
 }
 

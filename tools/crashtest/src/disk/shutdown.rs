@@ -1,5 +1,5 @@
-//! The one call that no crate offers safely: ext4's shutdown.
-#![allow(unsafe_code, reason = "that call is all that is in this file")]
+//! The shutdown of an ext4 file system, an ioctl that no crate offers safely.
+#![allow(unsafe_code, reason = "the file contains only this call")]
 
 use std::fs::File;
 use std::io;
@@ -11,9 +11,10 @@ const SHUTDOWN: Opcode = opcode::read::<u32>(b'X', 125);
 /// `EXT4_GOING_FLAGS_NOLOGFLUSH`: without writing the journal.
 const WITHOUT_LOG: u32 = 2;
 
-/// Has the file system of an open file go down at once.
+/// Shuts the file system of an open file down, without writing its journal.
 pub fn shut_down(file: &File) -> io::Result<()> {
-    // SAFETY: the kernel defines this call as reading one `u32` behind the pointer, which is what `Setter` passes; it writes
-    // nothing there, and a file system that does not know the call refuses it.
+    // SAFETY: the kernel defines this call as reading one `u32` through the pointer, which is what
+    // `Setter` passes. The kernel writes nothing there, and a file system without this call returns
+    // an error.
     unsafe { ioctl(file, Setter::<SHUTDOWN, u32>::new(WITHOUT_LOG)) }.map_err(io::Error::from)
 }

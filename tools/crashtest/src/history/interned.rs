@@ -1,7 +1,8 @@
-//! A history in which every key and value is a number, as the checker needs it.
+//! A history in the form that the checker needs: every key and value is a number.
 //!
-//! Comparing two values is comparing two numbers, and what is known of a key is an element of an array. All operations lie in
-//! one array, all rows that scans were shown in another, so a transaction is a few numbers and a history a few allocations.
+//! Values are compared as numbers, and data about a key is an array element. All operations are in
+//! one array and all scanned rows in another, so a transaction is a few numbers and a history a few
+//! allocations.
 
 use std::ops::Range;
 
@@ -10,47 +11,47 @@ use rustc_hash::{FxBuildHasher, FxHashSet};
 
 use super::{Line, Op, Outcome, Problem, Transaction};
 
-/// A transaction, by its place in the history.
+/// The index of a transaction in the history.
 pub type TxnIndex = u32;
 
-/// One below half of the numbers, so that the checker has a bit to spare beside an index.
+/// Below half of the range, so that the checker has a spare bit beside an index.
 const TRANSACTIONS_MAX: usize = (u32::MAX / 2) as usize;
 
-/// A key, by number.
+/// The number of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key(u32);
 
 impl Key {
-    /// Its place in an array of all keys.
+    /// Its index in an array of all keys.
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// A value, by number, or none.
+/// The number of a value, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Value(u32);
 
 impl Value {
-    /// No value: the row is not there.
+    /// No value: the row is missing.
     pub const NONE: Self = Self(0);
 
-    /// Its place in an array of all values, [`Self::NONE`] first.
+    /// Its index in an array of all values, with [`Self::NONE`] first.
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// One step of a transaction.
+/// An operation of a transaction.
 #[derive(Clone, Copy, Debug)]
 pub enum InternedOp {
     /// A read.
     Read(Key, Value),
-    /// A read that claims the row.
+    /// A read for update.
     ReadForUpdate(Key, Value),
     /// A write, or a deletion.
     Write(Key, Value),
-    /// A scan, by its place in the history.
+    /// A scan, by its index in the history.
     Scan(u32),
 }
 
@@ -59,58 +60,58 @@ pub enum InternedOp {
 pub struct ScanRange {
     /// The first key of the range.
     pub from: Box<str>,
-    /// The first key behind it.
+    /// The first key after the range.
     pub to: Option<Box<str>>,
     rows: Range<u32>,
 }
 
 impl ScanRange {
-    /// Whether a key lies in the range.
+    /// Whether a key is in the range.
     pub fn contains(&self, key: &str) -> bool {
         *self.from <= *key && self.to.as_deref().is_none_or(|to| key < to)
     }
 }
 
-/// A transaction; its steps are asked of the history.
+/// A transaction; its operations are in the history.
 #[derive(Debug)]
 pub struct InternedTransaction {
-    /// Its name in reports.
+    /// Its id in reports.
     pub id: u64,
     /// The client that ran it.
     pub session: u64,
-    /// Its name in the store.
+    /// Its start timestamp, which identifies it in the store.
     pub start_ts: Option<u64>,
-    /// The snapshot that it read.
+    /// The timestamp of its snapshot.
     pub read_ts: u64,
     /// How it ended.
     pub outcome: Outcome,
     /// When it began.
     pub began: Option<u64>,
-    /// When its client heard of its end.
+    /// When its client got the answer.
     pub ended: Option<u64>,
     /// Whether it read anything.
     pub reads: bool,
-    /// Whether it wrote or claimed anything.
+    /// Whether it wrote or locked anything.
     pub locks_rows: bool,
     commit_ts: Option<u64>,
     ops: Range<u32>,
 }
 
 impl InternedTransaction {
-    /// When its writes became part of the store, where that was recorded. Stores that report a `commit_ts` for a transaction
-    /// without writes mean nothing by it, so there is none.
+    /// The commit timestamp, if it was recorded. A transaction without writes has none: some stores
+    /// report a `commit_ts` for it that has no meaning.
     pub fn committed_at(&self) -> Option<u64> {
         self.commit_ts.filter(|_| self.locks_rows)
     }
 
-    /// Whether its client was told that it is committed.
+    /// Whether the client got the answer that it is committed.
     pub fn is_acknowledged(&self) -> bool {
         self.outcome == Outcome::Committed
     }
 }
 
-/// What clients did and heard, as the checker needs it. Lines are pushed in the order in which they stand in a file: those
-/// of one session in the order in which it ran them.
+/// A history. Lines are pushed in the order of the file; lines of one session are in the order of
+/// its transactions.
 #[derive(Debug, Default)]
 pub struct History {
     transactions: Vec<InternedTransaction>,
@@ -130,7 +131,7 @@ impl History {
         self.push_numbered(self.lines + 1, line)
     }
 
-    /// Adds a line that stands at this number in its file.
+    /// Adds a line with its number in the file.
     pub(super) fn push_numbered<S: AsRef<str>>(&mut self, number: u64, line: &Line<S>) -> Result<(), Problem> {
         self.lines = number;
         match line {
@@ -155,10 +156,10 @@ impl History {
     }
 
     fn push_transaction<S: AsRef<str>>(&mut self, id: u64, txn: &Transaction<S>) -> Result<(), Problem> {
-        let claims = txn.ops.iter().any(|op| matches!(op, Op::Write(..) | Op::ReadForUpdate(..)));
+        let locks_rows = txn.ops.iter().any(|op| matches!(op, Op::Write(..) | Op::ReadForUpdate(..)));
         match (txn.outcome, txn.commit_ts) {
             (Outcome::Aborted, Some(_)) => return Err(Problem::UnexpectedCommitTs),
-            (Outcome::Committed, None) if claims => return Err(Problem::MissingCommitTs),
+            (Outcome::Committed, None) if locks_rows => return Err(Problem::MissingCommitTs),
             _ => {}
         }
         if txn.began.zip(txn.ended).is_some_and(|(began, ended)| ended < began) {
@@ -184,7 +185,7 @@ impl History {
             began: txn.began,
             ended: txn.ended,
             reads: txn.ops.iter().any(|op| !matches!(op, Op::Write(..))),
-            locks_rows: claims,
+            locks_rows,
             commit_ts: txn.commit_ts,
             ops: first..number(self.ops.len())?,
         });
@@ -223,12 +224,12 @@ impl History {
         }
     }
 
-    /// All transactions; [`TxnIndex`] is the place in this list.
+    /// All transactions, by [`TxnIndex`].
     pub fn transactions(&self) -> &[InternedTransaction] {
         &self.transactions
     }
 
-    /// The transactions with their places.
+    /// All transactions with their indexes.
     pub fn indexed(&self) -> impl Iterator<Item = (TxnIndex, &InternedTransaction)> {
         (0..).zip(&self.transactions)
     }
@@ -238,7 +239,7 @@ impl History {
         &self.transactions[txn as usize]
     }
 
-    /// The steps of a transaction.
+    /// The operations of a transaction.
     pub fn ops(&self, txn: TxnIndex) -> &[InternedOp] {
         let Range { start, end } = self.transactions[txn as usize].ops;
         &self.ops[start as usize..end as usize]
@@ -249,7 +250,7 @@ impl History {
         &self.scans[scan as usize]
     }
 
-    /// The rows that a scan was shown.
+    /// The rows that a scan has shown.
     pub fn rows(&self, scan: u32) -> &[(Key, Value)] {
         let Range { start, end } = self.scans[scan as usize].rows;
         &self.rows[start as usize..end as usize]
@@ -260,38 +261,38 @@ impl History {
         !self.scans.is_empty()
     }
 
-    /// The rows that were there at first.
+    /// The initial rows.
     pub fn initial(&self) -> &[(Key, Value)] {
         &self.initial
     }
 
-    /// How many keys occur.
+    /// The number of keys.
     pub fn key_count(&self) -> usize {
         self.keys.len()
     }
 
-    /// Every key that occurs.
+    /// All keys.
     pub fn keys(&self) -> impl Iterator<Item = Key> {
-        // There are no more keys than numbers for them.
+        // The number of keys fits into `u32`.
         (0..u32::try_from(self.keys.len()).unwrap_or(u32::MAX)).map(Key)
     }
 
-    /// How many values occur, [`Value::NONE`] included.
+    /// The number of values, including [`Value::NONE`].
     pub fn value_count(&self) -> usize {
         self.values.len() + 1
     }
 
-    /// A key's text.
+    /// The text of a key.
     pub fn key(&self, key: Key) -> &str {
         &self.keys[key.index()]
     }
 
-    /// A value's text.
+    /// The text of a value.
     pub fn value(&self, value: Value) -> Option<&str> {
         value.index().checked_sub(1).map(|index| &*self.values[index])
     }
 
-    /// A transaction with only those of its steps, and of the rows shown to it, that have one of these keys.
+    /// A transaction with only the operations on these keys.
     pub fn excerpt(&self, txn: TxnIndex, keys: &[Key]) -> Transaction {
         let whole = self.transaction(txn);
         let row = |key: Key, value: Value| {

@@ -1,8 +1,9 @@
-//! The text of a history: JSON lines, as `HISTORY.md` describes them.
+//! The text form of a history: JSON lines, see `HISTORY_FORMAT.md`.
 //!
-//! Steps are short arrays (`["r","key","value"]`), since a history consists of little else. They are parsed by hand because
-//! no derive does arrays whose form depends on their first element; everything else is derived. Parsed strings borrow from
-//! the line unless they contain an escape: a million transactions should not cost ten million allocations.
+//! Operations are short arrays (`["r","key","value"]`), since a history mostly consists of them.
+//! Their parser is written manually, because no derive handles arrays whose form depends on the
+//! first element. Everything else is derived. Parsed strings borrow from the line unless they
+//! contain an escape, which saves ten allocations a transaction.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,58 +14,58 @@ use serde::ser::{Serialize, SerializeSeq, Serializer};
 
 use super::{History, Line, Op, Outcome, Transaction};
 
-/// Input that is not a history.
+/// An invalid history.
 #[derive(Debug, thiserror::Error)]
 #[error("line {line}: {problem}")]
 pub struct Error {
     /// The line, counted from 1.
     pub line: usize,
-    /// What is wrong with it. Not the error's source, whose words it would repeat.
+    /// What is wrong. It is not the error's source, because the text would be repeated.
     pub problem: Problem,
 }
 
 /// What is wrong with a line.
 #[derive(Debug, thiserror::Error)]
 pub enum Problem {
-    /// It cannot be read.
+    /// A read error.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// It is not JSON, or not of the right form.
+    /// Invalid JSON, or the wrong form.
     #[error("{}", json_error(.0))]
     Json(#[from] serde_json::Error),
-    /// It is JSON, but not an object.
+    /// JSON, but not an object.
     #[error("a line is a JSON object")]
     NotAnObject,
-    /// It is neither an event nor a transaction.
+    /// A missing field.
     #[error("`{0}` is missing")]
     Missing(&'static str),
-    /// It is an event, with fields of a transaction.
+    /// An event with fields of a transaction.
     #[error("an event has no fields of a transaction")]
     EventWithTxnFields,
-    /// The initial rows come too late, or again.
-    #[error("initial rows stand once, before the first transaction")]
+    /// Initial rows after the first transaction, or repeated.
+    #[error("initial rows must appear once, before the first transaction")]
     InitialNotFirst,
-    /// A key stands twice among the initial rows.
+    /// A repeated key of the initial rows.
     #[error("the initial rows have the key {0:?} twice")]
     DuplicateInitialKey(String),
-    /// Two transactions have the same name.
-    #[error("there is another transaction {0}")]
+    /// A repeated transaction id.
+    #[error("duplicate transaction id {0}")]
     DuplicateId(u64),
-    /// A transaction is said to be aborted, and when it committed.
+    /// An aborted transaction with a commit timestamp.
     #[error("an aborted transaction has no `commit_ts`")]
     UnexpectedCommitTs,
-    /// A transaction that writes is said to be committed, but not when.
+    /// A committed transaction with writes and without a commit timestamp.
     #[error("a committed transaction that writes or reads for update needs its `commit_ts`")]
     MissingCommitTs,
-    /// A transaction ended before it began.
-    #[error("`ended` lies before `began`")]
+    /// A transaction that ended before it began.
+    #[error("`ended` is before `began`")]
     EndedBeforeBegan,
-    /// More than the checker can number.
-    #[error("too large a history")]
+    /// More transactions, keys or values than the checker can number.
+    #[error("the history is too large")]
     TooLarge,
 }
 
-/// The error without serde's line number, which is always 1 here.
+/// The error without serde's line number, which is always 1.
 fn json_error(why: &serde_json::Error) -> String {
     let text = why.to_string();
     match text.rsplit_once(" at line ") {
@@ -98,14 +99,15 @@ impl History {
 }
 
 impl<S: Serialize> Line<S> {
-    /// Writes the line, its end included.
+    /// Writes the line with its newline.
     pub fn write(&self, mut output: impl Write) -> io::Result<()> {
         serde_json::to_writer(&mut output, self)?;
         output.write_all(b"\n")
     }
 }
 
-/// A string that borrows from the input where it can. serde borrows a `Cow` only where a field says so, not as a parameter.
+/// A string that borrows from the input if it can. serde borrows a `Cow` only in a field, not as a
+/// type parameter.
 struct Text<'a>(Cow<'a, str>);
 
 impl AsRef<str> for Text<'_> {
@@ -136,7 +138,7 @@ impl<'de> Deserialize<'de> for Text<'de> {
     }
 }
 
-/// Any line, as it stands there.
+/// A line before it is interpreted.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields, expecting = "an object", bound(deserialize = "S: Deserialize<'de>"))]
 struct RawLine<S> {
@@ -161,7 +163,7 @@ enum Event {
 }
 
 fn parse(line: &[u8]) -> Result<Line<Text<'_>>, Problem> {
-    // serde would take an array for an object without names.
+    // serde would accept an array as an object without names.
     if line.trim_ascii_start().first() == Some(&b'[') {
         return Err(Problem::NotAnObject);
     }
@@ -196,8 +198,8 @@ fn parse(line: &[u8]) -> Result<Line<Text<'_>>, Problem> {
 
 impl<'de, S: Deserialize<'de>> Deserialize<'de> for Op<S> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Steps<S>(std::marker::PhantomData<S>);
-        impl<'de, S: Deserialize<'de>> Visitor<'de> for Steps<S> {
+        struct OpVisitor<S>(std::marker::PhantomData<S>);
+        impl<'de, S: Deserialize<'de>> Visitor<'de> for OpVisitor<S> {
             type Value = Op<S>;
 
             fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
@@ -206,7 +208,7 @@ impl<'de, S: Deserialize<'de>> Deserialize<'de> for Op<S> {
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Op<S>, A::Error> {
                 fn next<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(seq: &mut A) -> Result<T, A::Error> {
-                    seq.next_element()?.ok_or_else(|| de::Error::custom("a step is too short"))
+                    seq.next_element()?.ok_or_else(|| de::Error::custom("an operation is too short"))
                 }
                 let kind: Text = next(&mut seq)?;
                 let key = next(&mut seq)?;
@@ -219,11 +221,11 @@ impl<'de, S: Deserialize<'de>> Deserialize<'de> for Op<S> {
                 };
                 match seq.next_element::<de::IgnoredAny>()? {
                     None => Ok(op),
-                    Some(_) => Err(de::Error::custom("a step is too long")),
+                    Some(_) => Err(de::Error::custom("an operation is too long")),
                 }
             }
         }
-        deserializer.deserialize_seq(Steps(std::marker::PhantomData))
+        deserializer.deserialize_seq(OpVisitor(std::marker::PhantomData))
     }
 }
 

@@ -1,9 +1,9 @@
-//! What clients did to a store and what they were told, as a record that a checker can judge.
+//! Histories: what clients did to a store and which answers they got.
 //!
-//! A history is a list of [`Line`]s, one JSON object each; `HISTORY.md` describes the format. [`Transaction`] and [`Op`] are
-//! the lines as a recorder builds them, and as they are parsed, which is why their strings are generic: owned in the one case,
-//! borrowed from the input in the other. [`History`] is the same in a compact form, with numbers for keys and values, and is
-//! what the checker works on.
+//! A history is a list of [`Line`]s, one JSON object each; `HISTORY_FORMAT.md` describes the
+//! format. [`Transaction`] and [`Op`] are the lines as recorders build them and as they are parsed.
+//! Their strings are generic: owned in the first case, borrowed from the input in the second.
+//! [`History`] is the compact form for the checker, with numbers for keys and values.
 
 mod interned;
 mod json;
@@ -14,70 +14,70 @@ pub use json::{Error, Problem};
 /// One line of a history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Line<S = String> {
-    /// The rows that were there before the first transaction.
+    /// The initial rows.
     Initial(Vec<(S, S)>),
-    /// The store, or all its clients, died here.
+    /// The store, or all its clients, crashed here.
     Crash,
-    /// A transaction, with all that it did.
+    /// A transaction with all its operations.
     Transaction(Transaction<S>),
 }
 
-/// What one transaction did and heard.
+/// A transaction as its client saw it.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Transaction<S = String> {
-    /// Its name in reports. Without one it is called by the number of its line.
+    /// Its id in reports; by default the number of its line.
     #[serde(rename = "txn", skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
     /// The client that ran it; a client runs one transaction after another.
     pub session: u64,
-    /// The timestamp that identifies it in the store, if it has one beside `read_ts`.
+    /// The start timestamp that identifies it in the store, if it is not `read_ts`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_ts: Option<u64>,
-    /// The snapshot that it read.
+    /// The timestamp of its snapshot.
     pub read_ts: u64,
-    /// When its writes became part of the store.
+    /// The commit timestamp.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub commit_ts: Option<u64>,
-    /// How it ended, as far as its client knows.
+    /// The outcome that the client got.
     pub outcome: Outcome,
-    /// When its client began it, on a clock that all clients share.
+    /// When the client began it, on a clock that all clients share.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub began: Option<u64>,
-    /// When its client was told the outcome; absent if it never was.
+    /// When the client got the answer; absent if it got none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended: Option<u64>,
-    /// What it did, in order.
+    /// Its operations, in order.
     pub ops: Vec<Op<S>>,
 }
 
-/// How a transaction ended, as far as its client knows.
+/// The outcome of a transaction for its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// The client was told that it is committed.
+    /// The client got the answer that it is committed.
     Committed,
-    /// The client was told that it is not, or never asked for it.
+    /// The client got the answer that it is not, or never requested the commit.
     Aborted,
-    /// The client asked for it and was not told.
+    /// The client requested the commit and got no answer.
     Unknown,
 }
 
-/// One step of a transaction. A value of `None` is no value: the row is not there.
+/// An operation of a transaction. The value `None` means that the row is missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op<S = String> {
-    /// It read a row.
+    /// A read of a row.
     Read(S, Option<S>),
-    /// It read a row and claimed it: nobody else may write it meanwhile.
+    /// A read of a row for update: a conflict for concurrent writers.
     ReadForUpdate(S, Option<S>),
-    /// It wrote or deleted a row.
+    /// A write or a deletion of a row.
     Write(S, Option<S>),
-    /// It read all rows of a range.
+    /// A scan of a range.
     Scan {
         /// The first key of the range.
         from: S,
-        /// The first key behind the range; without one the range has no end.
+        /// The first key after the range; `None` for a range without end.
         to: Option<S>,
-        /// The rows that it was shown, in any order.
+        /// The rows that were shown, in any order.
         rows: Vec<(S, S)>,
     },
 }

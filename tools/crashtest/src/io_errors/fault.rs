@@ -1,16 +1,18 @@
-//! What goes wrong below the store: one kind of system call on one kind of file, at its n-th time.
+//! A fault below the store: the n-th system call of one kind on one kind of file fails.
 //!
-//! `strace` does it, so nothing in the store or in RocksDB knows. It counts by thread: the n-th time of any of them.
+//! `strace` injects it, so neither the store nor RocksDB is changed. `strace` counts by thread: the
+//! n-th call of any thread.
 
 use std::fmt;
 use std::path::Path;
 use std::process::Command;
 use std::str::FromStr;
 
-/// The number of files of a kind that are watched; segments of the log are numbered from one, and so are all files of RocksDB.
+/// How many files of a kind are watched. Segments of the log are numbered from one, and so are the
+/// files of RocksDB.
 const FILES: u32 = 999;
 
-/// `strace` counts no further.
+/// The largest count of `strace`.
 const TIMES_MAX: usize = 65535;
 
 macro_rules! named_enum {
@@ -20,12 +22,12 @@ macro_rules! named_enum {
         pub enum $kind { $(#[doc = $text] $variant,)* }
 
         impl $kind {
-            /// Its word in a case.
+            /// Its name in a case.
             pub fn name(self) -> &'static str {
                 match self { $(Self::$variant => $word,)* }
             }
 
-            /// The one of this word.
+            /// The one with this name.
             pub fn from_name(name: &str) -> Option<Self> {
                 [$(Self::$variant,)*].into_iter().find(|one| one.name() == name)
             }
@@ -34,13 +36,13 @@ macro_rules! named_enum {
 }
 
 named_enum! {
-    /// Which calls fail.
+    /// Which system calls fail.
     Syscall {
-        Write "write" "Bytes are written."
-        Sync "sync" "What was written is made durable."
-        Rename "rename" "It gets the name that counts."
-        Create "create" "It is created."
-        Delete "delete" "It is no longer needed."
+        Write "write" "Writes bytes."
+        Sync "sync" "Makes written bytes durable."
+        Rename "rename" "Renames the file to its final name."
+        Create "create" "Creates the file."
+        Delete "delete" "Deletes the file."
     }
 }
 
@@ -49,46 +51,47 @@ named_enum! {
     File {
         Log "log" "The write-ahead log."
         Table "table" "Rows that were flushed or compacted."
-        Manifest "manifest" "Which tables there are."
-        Current "current" "Which manifest counts, before it has that name."
-        Options "options" "How it was opened, before it has that name."
-        Marker "marker" "The store's own marker, before the store is there."
-        Folder "folder" "The store's folder, and those in it."
+        Manifest "manifest" "The list of tables."
+        Current "current" "The name of the current manifest, before its rename."
+        Options "options" "The options of RocksDB, before their rename."
+        Marker "marker" "The store's marker, before its rename."
+        Directory "directory" "The store's directory and its subdirectories."
     }
 }
 
 named_enum! {
-    /// With which error; or the process dies there, which is how it is killed inside RocksDB.
+    /// With which error. `KILL` kills the process at the call, which stops it inside RocksDB.
     Errno {
-        Eio "EIO" "The disk is broken."
+        Eio "EIO" "An I/O error."
         Enospc "ENOSPC" "The disk is full."
-        Kill "KILL" "The process dies at the call."
+        Kill "KILL" "The process is killed at the call."
     }
 }
 
 /// See the [module](self).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Which calls.
+    /// The kind of system call.
     pub syscall: Syscall,
-    /// On which files.
+    /// The kind of file.
     pub file: File,
-    /// With which error.
+    /// The error.
     pub errno: Errno,
-    /// At which time, counted from one.
+    /// Which call fails, counted from one.
     pub nth: usize,
-    /// And at all later ones, too.
+    /// Whether all later calls fail, too.
     pub persistent: bool,
 }
 
 impl Fault {
-    /// Whether the store cannot go on after it: the log is what it lives by.
+    /// Whether the store must stop after the fault: it cannot continue without its log.
     pub fn stops_store(self) -> bool {
         self.file == File::Log && matches!(self.syscall, Syscall::Write | Syscall::Sync)
     }
 
-    /// A command under which the fault happens to a store in `folder`; what was done is noted in `notes`.
-    pub fn command(self, arguments: &[String], folder: &Path, log: &Path) -> Command {
+    /// A command that runs `arguments` with the fault, on a store in `store_dir`. `strace` writes
+    /// its output to `log`.
+    pub fn command(self, arguments: &[String], store_dir: &Path, log: &Path) -> Command {
         let calls = match self.syscall {
             Syscall::Write => "write,pwrite64,writev,pwritev",
             Syscall::Sync => "fsync,fdatasync",
@@ -104,14 +107,15 @@ impl Fault {
         let mut command = Command::new("strace");
         command.args(["-f", "-qqq", "-o"]).arg(log);
         if self.errno != Errno::Kill {
-            // Only calls of this kind are stopped at, which is much faster; but signals are not injected then.
+            // With seccomp only calls of this kind stop, which is much faster; but signals are not
+            // injected then.
             command.arg("--seccomp-bpf");
         }
-        if self.file == File::Folder {
-            command.arg("-P").arg(folder);
+        if self.file == File::Directory {
+            command.arg("-P").arg(store_dir);
         }
         for name in self.names() {
-            command.arg("-P").arg(folder.join(name));
+            command.arg("-P").arg(store_dir.join(name));
         }
         command.arg("-e").arg(format!("trace={calls}"));
         command.arg("-e").arg(format!("inject={calls}:{what}:when={nth}{persistent}"));
@@ -119,12 +123,13 @@ impl Fault {
         command
     }
 
-    /// Whether the notes say that it happened. A file is also opened to be read, which is no creation.
+    /// Whether the log of `strace` contains the fault. `openat` without `O_CREAT` is no creation.
     pub fn was_injected(self, log: &str) -> bool {
         let is_it = |call: &str| self.syscall != Syscall::Create || call.contains("O_CREAT");
         if self.errno == Errno::Kill {
             let killed = log.contains("+++ killed by SIGKILL +++");
-            // The call at which it was killed has no answer; others may not have one either.
+            // The call at which the process was killed has no result; concurrent calls may have
+            // none either.
             killed && log.lines().any(|call| is_unanswered(call, log) && is_it(call))
         } else {
             log.lines().any(|call| call.contains("(INJECTED)") && is_it(call))
@@ -140,12 +145,13 @@ impl Fault {
             File::Current => numbered(|number| format!("tables/{number:06}.dbtmp")),
             File::Options => numbered(|number| format!("tables/OPTIONS-{number:06}.dbtmp")),
             File::Marker => vec!["PERCOLITE.new".into()],
-            File::Folder => vec!["log".into(), "tables".into()],
+            File::Directory => vec!["log".into(), "tables".into()],
         }
     }
 }
 
-/// Whether a noted call has no answer. One that others came in between with has it on a line of its own.
+/// Whether a logged call has no result. A call that was interrupted by others has its result on a
+/// line of its own.
 fn is_unanswered(call: &str, log: &str) -> bool {
     let thread = |line: &str| line.split(' ').next().map(str::to_owned);
     let goes_on = |line: &str| line.contains(" resumed>") && !line.ends_with("= ?") && thread(line) == thread(call);
@@ -177,7 +183,7 @@ impl FromStr for Fault {
             })
         };
         read().ok_or_else(|| {
-            format!("{text:?} is no fault: write CALL.FILE.ERROR.N, as in write.log.EIO.3, or with a + from there on")
+            format!("invalid fault {text:?}; expected CALL.FILE.ERROR.N, as in write.log.EIO.3, with a + for all later calls")
         })
     }
 }
@@ -187,16 +193,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_was_killed_at_a_call_that_has_no_answer() {
+    fn a_kill_is_found_at_a_call_without_a_result() {
         let fault: Fault = "create.table.KILL.1".parse().unwrap();
         let call = |end: &str| format!("7  openat(3, \"000009.sst\", O_WRONLY|O_CREAT|O_TRUNC, 0644{end}\n");
         let killed = "8  +++ killed by SIGKILL +++\n";
         assert!(fault.was_injected(&(call(") = ?") + killed)));
         assert!(fault.was_injected(&(call(" <unfinished ...>") + killed)));
-        assert!(!fault.was_injected(&(call(") = 5") + killed)), "it was answered");
+        assert!(!fault.was_injected(&(call(") = 5") + killed)), "the call has a result");
         assert!(!fault.was_injected(&(call(" <unfinished ...>") + "7  <... openat resumed>) = 5\n" + killed)));
-        assert!(!fault.was_injected(&call(") = ?")), "nobody was killed");
+        assert!(!fault.was_injected(&call(") = ?")), "no process was killed");
         let reads = format!("7  openat(3, \"000009.sst\", O_RDONLY) = ?\n{killed}");
-        assert!(!fault.was_injected(&reads), "it was opened to be read");
+        assert!(!fault.was_injected(&reads), "the file was opened for reading");
     }
 }

@@ -1,13 +1,15 @@
-//! Failing disks: a write, a sync, a rename or the creation of a file fails below the store, or there is no room left.
+//! Failing disks: a write, a sync, a rename or the creation of a file fails below the store, or the
+//! disk is full.
 //!
-//! The store must say so, and from then on refuse everything until it is opened again: what a failed sync has left on the disk
-//! nobody knows, and a later one that succeeds says nothing about it. It must not hang, and once it is opened again, without
-//! the fault, everything acknowledged must be there. Or the process dies at that call: so it is killed at places inside RocksDB
-//! and the log that have no name in the store, between the next segment and the table, or before the manifest.
+//! The store must return the error and then refuse everything until it is opened again: after a
+//! failed sync the state of the disk is unknown, and a later successful sync proves nothing. It
+//! must not hang. After the next opening, without the fault, everything acknowledged must be there.
+//! A fault can also kill the process, inside RocksDB and the log, where there is no crash point.
 //!
-//! A case has two lives: in the first, of every other seed, nothing fails, so that faults meet a store that is opened
-//! again as well as one that is created. Which call of many it is, the case says; where there are not so many an earlier one
-//! has to do, so that every case meets its place. One that does not is a failure, as with the points of the store.
+//! A case has two incarnations. In half of the cases nothing fails in the first one, so that faults
+//! hit existing stores and new ones. The case names the call that fails. If there are fewer calls,
+//! an earlier one is tried, so that every case hits its fault site. A case that never hits it is a
+//! failure.
 
 pub mod fault;
 pub mod sites;
@@ -38,40 +40,40 @@ use crate::violation::Violation;
 use crate::workload;
 
 const LAYER: &str = "io-errors";
-/// A process that says nothing for so long hangs.
+/// A process that sends no event for this time hangs.
 const HANG_TIMEOUT: Duration = Duration::from_secs(30);
 const QUICK_HANG_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often a whole run that is not a quick one comes round.
+/// How many passes through the case list a full run makes.
 const PASSES: u64 = 7;
-/// After so many faults comes a full disk.
+/// One case with a full disk follows this many faults.
 const DISK_FULL_EVERY: usize = 5;
-/// How often a case looks for a call to meet.
+/// How many attempts a case has to hit its call.
 const ATTEMPTS: u32 = 8;
-/// What it is given when there is to be room.
+/// The space that is freed after the disk was full.
 const BALLAST_KIB: u64 = 64 << 10;
-/// A disk in memory has no more: nothing would ever fill it.
+/// The largest size of a full disk; a larger one would never be filled.
 const KIB_MAX: u64 = 64 << 10;
 const BALLAST: &str = "ballast";
-/// Errors that say what to do: open again.
+/// Errors after which the store must be opened again.
 const EXPECTED_ERRORS: &[&str] = &["Closed", "Undetermined", "Io"];
 
-/// What goes wrong in a case.
+/// What is injected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Injection {
-    /// One kind of system call fails.
+    /// System calls of one kind fail.
     Fault(Fault),
-    /// The disk has so many KiB.
+    /// The disk has this many KiB.
     DiskFull(u64),
-    /// The disk has so many KiB, and more once it has been full.
+    /// The disk has this many KiB, and more after it was full.
     DiskFullThenFree(u64),
 }
 
-/// One case.
+/// A case of this layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
-    /// What the clients do.
+    /// The seed of the clients.
     pub seed: u64,
-    /// What goes wrong.
+    /// What is injected.
     pub injection: Injection,
 }
 
@@ -91,8 +93,8 @@ impl FromStr for Case {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
-                "{text:?} is no case of {LAYER}: write {LAYER}:SEED/CALL.FILE.ERROR.N, as in {LAYER}:1/write.log.EIO.3, \
-                 {LAYER}:SEED/full.KIB or {LAYER}:SEED/full-then-free.KIB, of 1 to {KIB_MAX} KiB"
+                "invalid case {text:?}; expected {LAYER}:SEED/CALL.FILE.ERROR.N, as in {LAYER}:1/write.log.EIO.3, \
+                 {LAYER}:SEED/full.KIB or {LAYER}:SEED/full-then-free.KIB, with 1 to {KIB_MAX} KiB"
             )
         };
         let (seed, injection) = text
@@ -113,7 +115,7 @@ impl FromStr for Case {
 /// Runs the layer.
 ///
 /// # Errors
-/// Where the order makes no sense.
+/// An invalid case, and errors of the harness.
 pub fn run(args: &LayerArgs) -> anyhow::Result<LayerResult> {
     let mut outcome = LayerResult::new(LAYER);
     let clock = args.clock();
@@ -141,20 +143,20 @@ pub fn run(args: &LayerArgs) -> anyhow::Result<LayerResult> {
         if let Some(violations) = check_large_commits(&outcome) {
             outcome.failures.push(Failure { replay: args.replay(LAYER), violations: vec![violations], saved_in: None });
         }
-        // What cannot be injected is not expected either, and that is said.
+        // Progress counts only if every case of the list can be run here.
         outcome.progress = (possible.len() == all.len()).then_some(TableProgress { done, total: of });
     }
     outcome.seconds = clock.seconds();
     Ok(outcome)
 }
 
-/// Every place of the table in each of its ways, with a full disk now and then.
+/// All cases: every fault site with each of its errors, and full disks in between.
 fn all_cases() -> anyhow::Result<Vec<Option<(FaultSite, Errno)>>> {
     let faults = sites::all_cases()?;
     Ok(faults.chunks(DISK_FULL_EVERY).flat_map(|some| some.iter().cloned().map(Some).chain([None])).collect())
 }
 
-/// What of it this machine can do; the rest is said to be left out.
+/// The cases that this machine can run; the others are reported as not run.
 fn possible_cases(all: &[Option<(FaultSite, Errno)>], outcome: &mut LayerResult) -> Vec<Option<(FaultSite, Errno)>> {
     let mut possible = all.to_vec();
     if let Some(why) = missing_strace() {
@@ -181,7 +183,7 @@ fn missing_disks() -> Option<String> {
     Disk::tmpfs(1000).err()
 }
 
-/// A case of the rotation.
+/// The next case of the list.
 fn plan_case(next: Option<&(FaultSite, Errno)>, seed: u64) -> Case {
     let mut rng = SeededRng::new(seed);
     let Some((place, errno)) = next else {
@@ -196,8 +198,8 @@ fn plan_case(next: Option<&(FaultSite, Errno)>, seed: u64) -> Case {
     Case { seed, injection: Injection::Fault(fault) }
 }
 
-/// The life in which it goes wrong.
-fn child_config(args: &LayerArgs, case: Case, folder: PathBuf, rng: &mut SeededRng) -> ChildConfig {
+/// The child process in which the fault is injected.
+fn child_config(args: &LayerArgs, case: Case, store_dir: PathBuf, rng: &mut SeededRng) -> ChildConfig {
     // Only a store that writes much writes tables.
     let (is_full, writes_tables) = match case.injection {
         Injection::Fault(fault) => {
@@ -207,14 +209,14 @@ fn child_config(args: &LayerArgs, case: Case, folder: PathBuf, rng: &mut SeededR
     };
     let (workload, stream_at_bytes) = workload_for(case.seed, rng);
     let is_large = workload == workload::LARGE.name();
-    let promises = [DurabilityMode::Sync, DurabilityMode::Sync, DurabilityMode::Buffered, DurabilityMode::Mixed];
+    let modes = [DurabilityMode::Sync, DurabilityMode::Sync, DurabilityMode::Buffered, DurabilityMode::Mixed];
     ChildConfig {
-        folder,
+        store_dir,
         incarnation: 1,
         workload: workload.into(),
         large_transaction_bytes: stream_at_bytes,
         two_phase: rng.one_in(2),
-        durability_mode: *rng.pick(&promises).unwrap_or(&DurabilityMode::Sync),
+        durability_mode: *rng.pick(&modes).unwrap_or(&DurabilityMode::Sync),
         clients: 3,
         transactions: match (is_full, is_large) {
             (true, _) => 0,
@@ -223,7 +225,7 @@ fn child_config(args: &LayerArgs, case: Case, folder: PathBuf, rng: &mut SeededR
         },
         long_value_every: [0, 2, 8][rng.below(3)],
         history_ms: [None, Some(20)][rng.below(2)],
-        // Enough for a few tables.
+        // Small enough for a few tables.
         write_buffer_bytes: if is_full { 4 << 20 } else { 1 << 20 },
         filler_bytes: if writes_tables { [40 << 10, 20 << 10][rng.below(2)] } else { 0 },
         seed: rng.bits(),
@@ -232,7 +234,7 @@ fn child_config(args: &LayerArgs, case: Case, folder: PathBuf, rng: &mut SeededR
     }
 }
 
-/// Runs a case at an earlier call each time, until one meets it.
+/// Runs a case, at an earlier call after each attempt that did not hit one.
 fn run_case(args: &LayerArgs, case: Case, outcome: &mut LayerResult) -> anyhow::Result<()> {
     let mut tried = case;
     for _ in 0..ATTEMPTS {
@@ -249,26 +251,26 @@ fn run_case(args: &LayerArgs, case: Case, outcome: &mut LayerResult) -> anyhow::
             fault.nth = (fault.nth / 2).max(1);
         }
     }
-    let how = format!("no call met {case} in {ATTEMPTS} attempts");
-    let violations = vec![Violation::new("harness: fault site table", how)];
+    let details = format!("no call hit {case} in {ATTEMPTS} attempts");
+    let violations = vec![Violation::new("harness: fault site table", details)];
     outcome.failures.push(Failure { replay: args.replay(&case.to_string()), violations, saved_in: None });
     Ok(())
 }
 
-/// Whether something went wrong as it should; then the store is judged.
+/// Runs an attempt and verifies the store. Returns whether the fault was hit.
 fn attempt(args: &LayerArgs, case: Case, outcome: &mut LayerResult) -> anyhow::Result<bool> {
     let mut rng = SeededRng::new(case.seed);
     let place = scratch_dir()?;
-    let folder = place.path().join("store");
-    let mut config = child_config(args, case, folder.clone(), &mut rng);
+    let store_dir = place.path().join("store");
+    let mut config = child_config(args, case, store_dir.clone(), &mut rng);
     let mut client_log = ClientLog::default();
-    let strace_log = place.path().join("notes");
+    let strace_log = place.path().join("strace.log");
     let disk = match case.injection {
         Injection::Fault(_) => None,
         Injection::DiskFull(kib) => Some(Disk::tmpfs(kib)),
         Injection::DiskFullThenFree(kib) => Some(Disk::tmpfs(kib + BALLAST_KIB)),
     };
-    let disk = disk.transpose().map_err(|why| anyhow::anyhow!("a small disk: {why}"))?;
+    let disk = disk.transpose().map_err(|why| anyhow::anyhow!("cannot mount a small disk: {why}"))?;
     let command = match (case.injection, &disk) {
         (Injection::Fault(fault), _) => {
             let is_old = match sites::store_for(fault)? {
@@ -280,13 +282,13 @@ fn attempt(args: &LayerArgs, case: Case, outcome: &mut LayerResult) -> anyhow::R
                 client_log = fault_free_run(&config, fault)?;
             }
             config.strace_log = Some(strace_log.clone());
-            fault.command(&config.arguments()?, &folder, &strace_log)
+            fault.command(&config.arguments()?, &store_dir, &strace_log)
         }
         (injection, Some(disk)) => {
             if matches!(injection, Injection::DiskFullThenFree(_)) {
                 std::fs::write(disk.proc_path().join(BALLAST), vec![1; usize::try_from(BALLAST_KIB << 10)?])?;
             }
-            config.folder = disk.path().join("store");
+            config.store_dir = disk.path().join("store");
             disk.command(&config.arguments()?)
         }
         (_, None) => return Ok(false),
@@ -298,45 +300,45 @@ fn attempt(args: &LayerArgs, case: Case, outcome: &mut LayerResult) -> anyhow::R
     };
     let responded = child.wait(silence, is_done);
     let fault_log = || std::fs::read_to_string(&strace_log).unwrap_or_default();
-    // RocksDB may try to mend itself meanwhile, and die in the middle of that.
+    // RocksDB may recover meanwhile, and be killed during that.
     if let (Injection::DiskFullThenFree(_), Some(disk)) = (case.injection, &disk) {
         std::fs::remove_file(disk.proc_path().join(BALLAST))?;
     }
     let patience = [2_000, 30_000, 300_000][rng.below(3)];
     std::thread::sleep(Duration::from_micros(rng.below(patience) as u64));
     let (received, status) = child.end();
-    // A later one, in the background, met no call that could return it.
+    // A later fault, in the background, had no call that could return it.
     let early = fault_log().get(..received.fault_log_length).map(str::to_owned).unwrap_or_default();
     let before_last_commit = matches!(case.injection, Injection::Fault(fault) if fault.was_injected(&early));
     if interrupt::is_requested() {
         return Ok(false);
     }
     if let Some(disk) = disk {
-        copy_dir(&disk.proc_path().join("store"), &folder)?;
+        copy_dir(&disk.proc_path().join("store"), &store_dir)?;
     }
     let happened = match case.injection {
         Injection::Fault(fault) if fault.errno == Errno::Kill => !received.done && fault.was_injected(&fault_log()),
         Injection::Fault(fault) => fault.was_injected(&fault_log()),
         Injection::DiskFull(_) | Injection::DiskFullThenFree(_) => !received.failed.is_empty() || !responded,
     };
-    // It ended by itself, and nobody has killed it.
+    // The process ended by itself, without being killed.
     let crashed = status.filter(|status| responded && !received.done && status.signal() != Some(Signal::KILL.as_raw()));
     if happened || crashed.is_some() {
-        verify_case(args, case, &config, received, before_last_commit, responded, crashed, &folder, outcome)?;
+        verify_case(args, case, &config, received, before_last_commit, responded, crashed, &store_dir, outcome)?;
     } else {
-        outcome.count("faults that no call met", 1);
+        outcome.count("faults that were not hit", 1);
     }
     Ok(happened)
 }
 
-/// A life before, in which nothing goes wrong.
+/// An incarnation before the fault, in which nothing fails.
 fn fault_free_run(config: &ChildConfig, fault: Fault) -> anyhow::Result<ClientLog> {
     let mut config = ChildConfig { incarnation: 0, ..config.clone() };
-    // Tables are deleted once there are enough of them to be compacted.
+    // Tables are deleted when there are enough of them for a compaction.
     if (fault.syscall, fault.file) != (Syscall::Delete, File::Table) {
         (config.transactions, config.filler_bytes) = (10.min(config.transactions), 0);
     }
-    // The file that is opened first is to be a new one.
+    // The file that is opened first must be a new one.
     if fault.syscall == Syscall::Create {
         config.write_buffer_bytes = 128 << 20;
     }
@@ -345,7 +347,7 @@ fn fault_free_run(config: &ChildConfig, fault: Fault) -> anyhow::Result<ClientLo
     Ok(child.end().0.client_log)
 }
 
-#[allow(clippy::too_many_arguments, reason = "each is something else that is known of the one life")]
+#[allow(clippy::too_many_arguments, reason = "the facts about one incarnation")]
 fn verify_case(
     args: &LayerArgs,
     case: Case,
@@ -354,7 +356,7 @@ fn verify_case(
     before_last_commit: bool,
     responded: bool,
     crashed: Option<ExitStatus>,
-    folder: &Path,
+    store_dir: &Path,
     outcome: &mut LayerResult,
 ) -> anyhow::Result<()> {
     let is_kill = matches!(case.injection, Injection::Fault(Fault { errno: Errno::Kill, .. }));
@@ -363,22 +365,22 @@ fn verify_case(
         violations.push(Violation::new("the process stays alive", format!("the process ended with {status}")));
     }
     if !responded {
-        let after = received.failed.first().map_or("nobody was told of an error", |_| "after an error");
+        let after = received.failed.first().map_or("no call returned an error", |_| "after an error");
         violations.push(Violation::new("progress", format!("the store hangs: {after}")));
     }
     outcome.cases += 1;
     outcome.acknowledged += received.client_log.acknowledged() as u64;
     outcome.transactions += received.client_log.entries().count() as u64;
     count_large_commits(outcome, config, received.large_commits);
-    outcome.count("calls refused after an error", received.calls_after_failure.len() as u64);
+    outcome.count("calls after an error", received.calls_after_failure.len() as u64);
     let saved_copy = scratch_dir()?;
-    if folder.is_dir() {
-        copy_dir(folder, saved_copy.path())?;
+    if store_dir.is_dir() {
+        copy_dir(store_dir, saved_copy.path())?;
     }
     let errors: BTreeMap<u64, u64> = received.client_log.acknowledged_commits();
     let target = StoreUnderTest {
-        folder,
-        workload: workload::named(&config.workload).ok_or_else(|| anyhow::anyhow!("no such workload"))?,
+        store_dir,
+        workload: workload::named(&config.workload).ok_or_else(|| anyhow::anyhow!("unknown workload"))?,
         config: config.client_config(Durability::Sync),
         incarnation: 2,
         acknowledged: &errors,
@@ -404,28 +406,29 @@ fn verify_case(
     Ok(())
 }
 
-/// Everything that was said after the fault was a refusal, with its cause.
+/// Checks that every answer after the fault is an error, and that one names its cause.
 fn check_fail_stop(case: Case, received: &Received, before_last_commit: bool) -> Vec<Violation> {
-    const PROMISE: &str = "fail-stop";
+    const INVARIANT: &str = "fail-stop";
     let mut violations = Vec::new();
     let is_fatal = matches!(case.injection, Injection::Fault(fault) if fault.stops_store());
     if is_fatal && before_last_commit && received.failed.is_empty() && received.done {
-        violations.push(Violation::new(PROMISE, "the log failed and nobody was told"));
+        violations.push(Violation::new(INVARIANT, "the log failed and no call returned an error"));
     }
     for Call { call, kind, text } in received.failed.iter().chain(&received.calls_after_failure) {
         if !EXPECTED_ERRORS.contains(&kind.as_str()) {
-            violations.push(Violation::new(PROMISE, format!("{call} answered {kind} after an error: {text}")));
+            violations.push(Violation::new(INVARIANT, format!("{call} returned {kind} after an error: {text}")));
         }
     }
-    // Two threads may fail at once, and then one of them is told of a previous error. But somebody must have heard which.
+    // Of two threads that fail concurrently one gets a follow-up error. At least one call must
+    // return the cause.
     let mut errors = received.failed.iter().chain(&received.calls_after_failure).peekable();
     if matches!(case.injection, Injection::Fault(_))
         && errors.peek().is_some()
         && !errors.any(|call| names_the_cause(&call.text))
     {
         violations.push(Violation::new(
-            PROMISE,
-            format!("nobody was told why: {}", received.failed.first().map_or("", |call| &call.text)),
+            INVARIANT,
+            format!("no call returned the cause: {}", received.failed.first().map_or("", |call| &call.text)),
         ));
     }
     violations
@@ -440,7 +443,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_case_is_read_as_it_is_printed() {
+    fn case_names_round_trip() {
         for (seed, next) in (1..).zip(all_cases().unwrap()) {
             let case = plan_case(next.as_ref(), seed);
             assert_eq!(case.to_string().parse(), Ok(case));
@@ -450,7 +453,7 @@ mod tests {
             "write.log.EIO.0",
             "write.log.EIO.65536",
             "write.log.EIO.3++",
-            "write.folder.EIO.1",
+            "write.directory.EIO.1",
             "full.0",
             "full-then-free.0",
             "full.99999999999",

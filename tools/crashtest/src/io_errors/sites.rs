@@ -1,6 +1,7 @@
-//! Places inside RocksDB and the log: where processes are killed, and calls fail, without a point in the store.
+//! Fault sites: system calls inside RocksDB and the log where a process is killed or a call fails.
 //!
-//! The table in `places.txt` is to them what `points.txt` is to the points: what it names and a run does not hit fails the run.
+//! The table in `fault_sites.txt` is their `points.txt`: a run fails if it does not hit each site
+//! with each of its errors.
 
 use anyhow::{Context as _, bail};
 
@@ -9,55 +10,55 @@ use crate::layer_result::LayerResult;
 
 const TABLE: &str = include_str!("../../fault_sites.txt");
 
-/// Which stores come by a place.
+/// Which stores reach a fault site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreAge {
-    /// One that is being created.
+    /// A new store.
     New,
-    /// One that is opened again.
+    /// An existing store.
     Old,
-    /// Both.
+    /// Any store.
     Any,
 }
 
-/// One line of the table.
+/// One row of the table.
 #[derive(Clone, Debug)]
 pub struct FaultSite {
-    /// Which calls.
+    /// The kind of system call.
     pub syscall: Syscall,
-    /// On which files.
+    /// The kind of file.
     pub file: File,
-    /// What can happen there.
+    /// The errors that can be injected.
     pub errnos: Vec<Errno>,
-    /// To which stores.
+    /// Which stores reach it.
     pub store: StoreAge,
-    /// At the first of how many such calls.
+    /// The fault is injected at one of the first calls, up to this one.
     pub first_calls: usize,
-    /// What must hold if everything stops there.
+    /// The invariant if everything stops there.
     pub invariant: &'static str,
 }
 
 impl FaultSite {
-    /// Its name, as in the names of cases.
+    /// Its name in a case.
     pub fn name(&self) -> String {
         name(self.syscall, self.file)
     }
 }
 
-/// The name of the place at which a fault happens.
+/// The name of a fault site.
 pub fn name(syscall: Syscall, file: File) -> String {
     format!("{}.{}", syscall.name(), file.name())
 }
 
-/// What a hit is counted under.
+/// The key under which hits of an error are counted.
 pub fn errno_key(errno: Errno) -> String {
     format!("io-errors, {}", errno.name())
 }
 
-/// The table, in the order of its lines.
+/// The table, in the order of its rows.
 ///
 /// # Errors
-/// A line that makes no sense.
+/// An invalid row.
 pub fn table() -> anyhow::Result<Vec<FaultSite>> {
     let lines = TABLE.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
     lines.map(|line| parse_site(line).with_context(|| line.to_owned())).collect()
@@ -70,31 +71,31 @@ fn parse_site(line: &'static str) -> anyhow::Result<FaultSite> {
         rest = after;
         anyhow::Ok(word)
     };
-    let (syscall, file) = word()?.split_once('.').context("a place is a call on a file, as in write.log")?;
+    let (syscall, file) = word()?.split_once('.').context("expected CALL.FILE, as in write.log")?;
     let (errnos, store, first_calls) = (word()?, word()?, word()?);
     Ok(FaultSite {
-        syscall: Syscall::from_name(syscall).with_context(|| format!("no call {syscall}"))?,
-        file: File::from_name(file).with_context(|| format!("no file {file}"))?,
+        syscall: Syscall::from_name(syscall).with_context(|| format!("unknown call {syscall}"))?,
+        file: File::from_name(file).with_context(|| format!("unknown file {file}"))?,
         errnos: errnos
             .split(',')
             .map(Errno::from_name)
             .collect::<Option<_>>()
-            .with_context(|| format!("no such ways: {errnos}"))?,
+            .with_context(|| format!("unknown errors: {errnos}"))?,
         store: match store {
             "new" => StoreAge::New,
             "old" => StoreAge::Old,
             "any" => StoreAge::Any,
-            _ => bail!("neither new nor old nor any: {store}"),
+            _ => bail!("expected new, old or any, not {store}"),
         },
-        first_calls: first_calls.parse().context("within how many calls")?,
+        first_calls: first_calls.parse().context("expected a number of calls")?,
         invariant: rest.trim(),
     })
 }
 
-/// Every place in each of its ways, the places in turn.
+/// Every fault site with each of its errors, one error of every site after the other.
 ///
 /// # Errors
-/// Those of the table.
+/// An invalid table.
 pub fn all_cases() -> anyhow::Result<Vec<(FaultSite, Errno)>> {
     let table = table()?;
     let most = table.iter().map(|site| site.errnos.len()).max().unwrap_or_default();
@@ -105,29 +106,29 @@ pub fn all_cases() -> anyhow::Result<Vec<(FaultSite, Errno)>> {
 /// The store that a fault needs.
 ///
 /// # Errors
-/// Those of the table.
+/// An invalid table.
 pub fn store_for(fault: Fault) -> anyhow::Result<StoreAge> {
     let found = table()?.into_iter().find(|site| (site.syscall, site.file) == (fault.syscall, fault.file));
     Ok(found.map_or(StoreAge::Any, |site| site.store))
 }
 
-/// The fault, if its place is in the table.
+/// The fault, if its site is in the table.
 ///
 /// # Errors
-/// What there is instead.
+/// The existing fault sites.
 pub fn check(fault: Fault) -> Result<Fault, String> {
     let table = table().map_err(|why| why.to_string())?;
     if table.iter().any(|site| (site.syscall, site.file) == (fault.syscall, fault.file)) {
         return Ok(fault);
     }
     let sites: Vec<String> = table.iter().map(FaultSite::name).collect();
-    Err(format!("{fault} is no place for a fault; there are {}", sites.join(", ")))
+    Err(format!("unknown fault site {fault}; expected one of {}", sites.join(", ")))
 }
 
-/// What a run that has come round has missed.
+/// The fault sites that a complete pass has not hit.
 ///
 /// # Errors
-/// Those of the table.
+/// An invalid table.
 pub fn unhit(outcome: &LayerResult) -> anyhow::Result<Vec<String>> {
     let is_hit = |(site, errno): &(FaultSite, Errno)| outcome.hits_at(&errno_key(*errno), &site.name()) > 0;
     let unhit = all_cases()?.into_iter().filter(|one| !is_hit(one));
@@ -139,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_has_every_place_once_with_its_promise() {
+    fn the_table_has_every_site_once_with_its_invariant() {
         let mut names: Vec<String> = table().unwrap().iter().map(FaultSite::name).collect();
         assert!(table().unwrap().iter().all(|site| !site.invariant.is_empty() && site.first_calls > 0));
         let lines = names.len();
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_was_missed_in_one_of_its_ways_is_told() {
+    fn a_site_missed_with_one_error_is_reported() {
         let mut outcome = LayerResult::new("io-errors");
         for (site, errno) in all_cases().unwrap() {
             outcome.count_hit(&errno_key(errno), &site.name());

@@ -1,8 +1,9 @@
-//! Cases: at which point a store is killed, at which visit, and how it is used; and which cases a run has.
+//! Cases: the crash point, its visit, the commit protocol and the durability; and the list of all
+//! cases.
 //!
-//! A case has a name that says all of it, `kill:group.written/2/two-phase/sync/17`, and the name is all that `replay` needs.
-//! The number at its end is the seed of every other choice. Threads and the disk are not in its hands, so a replay repeats
-//! the situation, not every step.
+//! The name of a case contains all of it, as in `kill:group.written/2/two-phase/sync/17`, and is
+//! all that `replay` needs. The number at the end is the seed of all other choices. Threads and the
+//! disk are not deterministic, so a replay repeats the situation, not every step.
 
 use std::fmt;
 use std::str::FromStr;
@@ -32,7 +33,7 @@ impl Protocol {
         }
     }
 
-    /// The place in the table of points.
+    /// The environment in the table of crash points.
     pub fn environment(self) -> Environment {
         match self {
             Self::Auto => Environment::KillAuto,
@@ -59,9 +60,9 @@ impl From<Protocol> for percolite::CommitProtocol {
 /// When commits are acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// When they would survive a power cut.
+    /// When they are durable.
     Sync,
-    /// When they would survive what happens here.
+    /// When they survive a kill.
     Buffered,
 }
 
@@ -85,14 +86,14 @@ impl From<Durability> for percolite::Durability {
     }
 }
 
-/// At which visit of its point a process is killed.
+/// The visit of the crash point at which the process is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Visit {
-    /// The first after the stated number of acknowledgements.
+    /// The first visit after the stated number of acknowledgements.
     First,
-    /// The one after it.
+    /// The second visit.
     Second,
-    /// The last one before the store is closed, as far as a run without a kill can tell.
+    /// The last visit before the store is closed, found by a run without a kill.
     Last,
 }
 
@@ -108,18 +109,18 @@ impl Visit {
     }
 }
 
-/// A process killed at one visit of one point, as a name that can be read back.
+/// A process that is killed at one visit of one crash point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
-    /// Where it dies.
+    /// The crash point.
     pub point: CrashPoint,
-    /// At which visit.
+    /// The visit.
     pub visit: Visit,
     /// How transactions commit.
     pub protocol: Protocol,
     /// When they are acknowledged.
     pub durability: Durability,
-    /// Everything else.
+    /// The seed of all other choices.
     pub seed: u64,
 }
 
@@ -136,9 +137,9 @@ impl FromStr for Case {
     fn from_str(text: &str) -> anyhow::Result<Self> {
         let parts: Vec<&str> = text.strip_prefix("kill:").unwrap_or(text).split('/').collect();
         let [point, visit, protocol, durability, seed] = parts[..] else {
-            bail!("a case looks like kill:group.written/2/two-phase/sync/17, not like {text}");
+            bail!("invalid case {text:?}; expected a case like kill:group.written/2/two-phase/sync/17");
         };
-        let find = |name: &str, what: &str| format!("no {what}: {name}");
+        let find = |name: &str, what: &str| format!("invalid {what}: {name}");
         let case = Self {
             point: CrashPoint::from_name(point).with_context(|| find(point, "point"))?,
             visit: Visit::ALL.into_iter().find(|one| one.name() == visit).with_context(|| find(visit, "visit"))?,
@@ -162,14 +163,14 @@ impl FromStr for Case {
     }
 }
 
-/// Visits and durabilities, each with each.
+/// Combinations of visits and durabilities.
 const COMBINATIONS: usize = 6;
 
-/// Every case of the table, in laps: a lap has each point in each protocol in which it can occur, once. Visits and durabilities
-/// take turns from lap to lap.
+/// All cases, in passes: a pass has each point once in each protocol in which it can occur. Visits
+/// and durabilities change from pass to pass.
 ///
 /// # Errors
-/// Those of the table.
+/// An invalid table.
 pub fn all_cases(seed: u64) -> anyhow::Result<Vec<Case>> {
     let mut cases = Vec::new();
     for pass_number in 0..COMBINATIONS {
@@ -178,10 +179,10 @@ pub fn all_cases(seed: u64) -> anyhow::Result<Vec<Case>> {
     Ok(with_seeds(cases, seed))
 }
 
-/// One lap. Other seeds have others.
+/// One pass; the seed decides which.
 ///
 /// # Errors
-/// Those of the table.
+/// An invalid table.
 pub fn quick_cases(seed: u64) -> anyhow::Result<Vec<Case>> {
     Ok(with_seeds(pass(usize::try_from(seed % COMBINATIONS as u64)?)?, seed))
 }
@@ -190,7 +191,7 @@ fn pass(pass_number: usize) -> anyhow::Result<Vec<Case>> {
     let mut cases = Vec::new();
     for (index, (point, protocols)) in expected()?.into_iter().enumerate() {
         for protocol in protocols {
-            // No number below six has both remainders in common with another.
+            // Both remainders together identify the combination.
             let combination = pass_number + index + if protocol == Protocol::Auto { 0 } else { COMBINATIONS / 2 };
             cases.push(Case {
                 point,
@@ -208,12 +209,12 @@ fn with_seeds(cases: Vec<Case>, seed: u64) -> Vec<Case> {
     (0..).zip(cases).map(|(index, case)| Case { seed: seed_of(seed, index), ..case }).collect()
 }
 
-/// The seed of the case that is run as the `index`-th.
+/// The seed of the case at an index of the list.
 pub fn seed_of(seed: u64, index: u64) -> u64 {
     seed.wrapping_mul(1000).wrapping_add(index)
 }
 
-/// The points that can be killed at, and in which protocols.
+/// The crash points of this layer, with the protocols in which they occur.
 fn expected() -> anyhow::Result<Vec<(CrashPoint, Vec<Protocol>)>> {
     let protocols = |environments: &[Environment]| {
         Protocol::ALL.into_iter().filter(|one| environments.contains(&one.environment())).collect()
@@ -227,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_case_is_found_again_by_its_name() {
+    fn case_names_round_trip() {
         for case in all_cases(3).unwrap() {
             assert_eq!(case.to_string().parse::<Case>().unwrap(), case);
         }
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quick_run_has_every_point_in_every_protocol_and_every_way_of_use_whatever_its_seed() {
+    fn a_quick_run_covers_points_protocols_and_combinations() {
         for seed in 0..24 {
             let cases = quick_cases(seed).unwrap();
             for (point, protocols) in expected().unwrap() {
@@ -261,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_cases_of_a_run_are_the_same() {
+    fn cases_are_unique() {
         let numbers_apart = |case: Case| Case { seed: 0, ..case }.to_string();
         let cases = all_cases(1).unwrap();
         let names: std::collections::HashSet<String> = cases.iter().copied().map(numbers_apart).collect();

@@ -1,16 +1,17 @@
-//! A store over RocksDB in a process of its own, killed at a point of the protocol, and what the next process makes of it.
+//! A store in a child process that is killed at a crash point, and its recovery.
 //!
-//! The child runs clients and tells its parent through a pipe what it asks for and what it is answered. At the wanted visit of
-//! the wanted point it kills itself; a second one, which recovers, is killed as well; then the store is opened and
-//! judged. The kernel keeps what a killed process has written, so nothing that was acknowledged may be lost, whether
-//! it was synced or not: this layer cannot tell one from the other, which is for the layers that take away what was not.
+//! The child runs clients and reports every request and answer to its parent through a pipe. At the
+//! chosen visit of the chosen point it kills itself. A second child, which recovers, is killed as
+//! well. Then the store is opened and verified. The kernel keeps what a killed process has written,
+//! so nothing acknowledged may be lost, synced or not. Layers that remove unsynced data test
+//! durability.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `case` | the name of a case, and which cases a run has |
-//! | `scenario` | the lives that lead to a point |
-//! | `parent` | starting the process that dies, and hearing it out |
-//! | `run`, `judge` | a case from its first life to its verdict |
+//! | `case` | the name of a case, and the list of cases |
+//! | `scenario` | the incarnations that lead to a crash point |
+//! | `parent` | starts a child and receives its events |
+//! | `run`, `verify` | a case from its first incarnation to its result |
 
 mod case;
 mod parent;
@@ -34,38 +35,38 @@ pub use case::{Case, all_cases, quick_cases};
 /// How cases are run.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The program whose subcommand `life` is the child.
+    /// The program whose subcommand `child` is the child process.
     pub program: PathBuf,
-    /// Where stores are put, and kept if something is wrong with them.
-    pub folder: PathBuf,
-    /// How many cases run at a time.
+    /// The directory of the stores; failed ones stay there.
+    pub dir: PathBuf,
+    /// How many cases run concurrently.
     pub jobs: usize,
-    /// A mistake that is switched on.
+    /// The enabled mutant.
     pub mutant: Option<Mutant>,
-    /// Whether the first failure is enough.
+    /// Whether to stop at the first failure.
     pub fail_fast: bool,
 }
 
 impl Config {
-    /// This program, in a folder of temporary files, two cases at a time.
+    /// This program, in a directory for temporary files, two cases at a time.
     ///
     /// # Errors
-    /// The system does not say which program this is.
+    /// This program's path is unknown.
     pub fn new() -> anyhow::Result<Self> {
-        let program = std::env::current_exe().context("which program is this?")?;
-        let folder = std::env::temp_dir().join(format!("percolite-kill-{}", std::process::id()));
-        Ok(Self { program, folder, jobs: 2, mutant: None, fail_fast: false })
+        let program = std::env::current_exe().context("cannot find the path of this program")?;
+        let dir = std::env::temp_dir().join(format!("percolite-kill-{}", std::process::id()));
+        Ok(Self { program, dir, jobs: 2, mutant: None, fail_fast: false })
     }
 }
 
-/// Runs so many cases, or as many as the clock allows.
+/// Runs this many cases, or as many as the time limit allows.
 fn run_cases(
     config: &Config,
     clock: RunClock,
     enough: u64,
     case: impl Fn(u64) -> Case + Sync,
 ) -> anyhow::Result<LayerResult> {
-    // The judge is this process.
+    // The verification runs in this process.
     enable_mutant(config.mutant);
     let total = Mutex::new(LayerResult::new("kill"));
     let (next, stop, first_error) = (AtomicU64::new(0), AtomicBool::new(false), Mutex::new(None));
@@ -97,25 +98,24 @@ fn run_cases(
     if let Some(why) = first_error.into_inner() {
         return Err(why);
     }
-    // Only if nothing is kept in it.
-    let _ = std::fs::remove_dir(&config.folder);
+    // Fails if a failed case is saved in it.
+    let _ = std::fs::remove_dir(&config.dir);
     Ok(LayerResult { seconds: clock.seconds(), ..total.into_inner() })
 }
 
-/// Runs the case of this name.
+/// Runs the case with this name.
 ///
 /// # Errors
-/// There is no such case, and those of the harness.
+/// An invalid case, and errors of the harness.
 pub fn run_case(config: &Config, name: &str) -> anyhow::Result<LayerResult> {
     let case: Case = name.parse()?;
     run_cases(config, LayerArgs::default().clock(), 1, |_| case)
 }
 
-/// Does what is ordered: every point once in each protocol, every case, or as many as there is time for, from where an
-/// earlier turn has left off.
+/// Runs the layer: one pass, all cases, or as many as there is time for, after the skipped ones.
 ///
 /// # Errors
-/// Those of the harness, not of the store.
+/// Errors of the harness, not of the store.
 pub fn run(args: &LayerArgs) -> anyhow::Result<LayerResult> {
     let config = Config { mutant: args.mutant, fail_fast: args.fail_fast, ..Config::new()? };
     if let Some(case) = &args.case {
@@ -127,7 +127,7 @@ pub fn run(args: &LayerArgs) -> anyhow::Result<LayerResult> {
         let at = usize::try_from((args.skip + number) % of).unwrap_or_default();
         Case { seed: case::seed_of(args.seed, number), ..cases[at] }
     })?;
-    // A case that did not come to its point is not done.
+    // A case that did not reach its point does not count.
     let rotation = Some(TableProgress { done: outcome.cases, total: of });
     Ok(LayerResult { progress: rotation, ..outcome })
 }

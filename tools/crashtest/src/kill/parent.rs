@@ -1,4 +1,4 @@
-//! Starts a child and hears it out.
+//! Starts a child process and receives its events.
 
 use std::fs::OpenOptions;
 use std::os::unix::process::ExitStatusExt as _;
@@ -19,32 +19,33 @@ use crate::restores::Restores;
 use crate::self_kill::{KillAt, Visits};
 use crate::violation::Violation;
 
-/// A child that says nothing for so long hangs.
+/// A child that sends no event for this time hangs.
 const HANG_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What became of a life.
+/// The result of a child process.
 #[derive(Debug, Default)]
 pub struct ChildResult {
-    /// Where it died, by its own hand and by no other.
+    /// Where the child killed itself.
     pub killed_at: Option<KillAt>,
     /// How many commits it acknowledged.
     pub acknowledged: u64,
-    /// Copies that it has begun.
+    /// Checkpoints that it started.
     pub checkpoints: Vec<Checkpoint>,
-    /// Dumps that it has restored.
+    /// Dumps that it restored.
     pub restores: Restores,
-    /// What it has noted of locks.
+    /// Events of named locks.
     pub lock_events: Vec<LockEvent>,
-    /// What it visited.
+    /// Visits of crash points.
     pub visits: Visits,
-    /// What went wrong.
+    /// Violations.
     pub violations: Vec<Violation>,
 }
 
-/// Runs a life and enters what it says in the ledger; what it writes as errors goes to the file `log`.
+/// Runs a child and records its events in the client log; its standard error goes to the file
+/// `log`.
 ///
 /// # Errors
-/// No process could be started, or all is interrupted.
+/// The process cannot be started, or the run is interrupted.
 pub fn run_child(
     program: &Path,
     config: &ChildConfig,
@@ -88,16 +89,17 @@ pub fn run_child(
         result.violations.push(Violation::new("workload, or an unexpected error", how));
     }
     if !ended {
-        result.violations.push(Violation::new("progress", format!("a life was silent for {HANG_TIMEOUT:?}")));
+        result.violations.push(Violation::new("progress", format!("the child sent no event for {HANG_TIMEOUT:?}")));
     }
     let status = status.context("the child's end")?;
     let killed = status.signal() == Some(Signal::KILL.as_raw());
     match killed_at {
         Some(at) if killed => result.killed_at = Some(at),
         None if status.success() => {}
-        at => result
-            .violations
-            .push(Violation::new("the process stays alive", format!("the process ended with {status}, saying {at:?}"))),
+        at => result.violations.push(Violation::new(
+            "the process stays alive",
+            format!("the process ended with {status}; its last event was {at:?}"),
+        )),
     }
     Ok(result)
 }

@@ -1,4 +1,4 @@
-//! One case from its first life to its verdict.
+//! One case, from its first incarnation to its result.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write as _};
@@ -27,27 +27,35 @@ use crate::verify_store::{SMALL_STORE, StoreReport, open_engine, verify_restored
 use crate::violation::Violation;
 use crate::workload;
 
-/// Threads do as they like: a case whose point was not reached is tried again, with other choices, before that counts.
+/// Threads are not deterministic: a case whose point was not reached has further attempts with
+/// other choices.
 const ATTEMPTS: u64 = 5;
 
-/// Runs a case. A failure keeps the folder with the store as it died and as it was judged, the history and a log.
+/// Runs a case. A failure keeps the directory with the store, before and after its verification,
+/// the history and a log.
 ///
 /// # Errors
-/// Those of the harness, not of the store.
+/// Errors of the harness, not of the store.
 pub fn run_case(config: &Config, case: &Case) -> anyhow::Result<LayerResult> {
-    let folder = config.folder.join(case.to_string().replace([':', '/'], "-"));
+    let case_dir = config.dir.join(case.to_string().replace([':', '/'], "-"));
     let mut outcome = LayerResult::new("kill");
     let (mut violations, mut missed) = (Vec::new(), Vec::new());
     for number in 0..ATTEMPTS {
-        if folder.exists() {
-            fs::remove_dir_all(&folder).context("an earlier run's folder")?;
+        if case_dir.exists() {
+            fs::remove_dir_all(&case_dir).context("the directory of an earlier run")?;
         }
-        fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-        let mut this =
-            Attempt { config, case, folder: &folder, number, outcome: &mut outcome, client_log: ClientLog::default() };
+        fs::create_dir_all(&case_dir).with_context(|| case_dir.display().to_string())?;
+        let mut this = Attempt {
+            config,
+            case,
+            case_dir: &case_dir,
+            number,
+            outcome: &mut outcome,
+            client_log: ClientLog::default(),
+        };
         let result = match this.run() {
             Err(_) if interrupt::is_requested() => {
-                fs::remove_dir_all(&folder).context("the case's folder")?;
+                fs::remove_dir_all(&case_dir).context("the case's directory")?;
                 return Ok(LayerResult::new("kill"));
             }
             result => result?,
@@ -63,33 +71,33 @@ pub fn run_case(config: &Config, case: &Case) -> anyhow::Result<LayerResult> {
         }
     }
     if outcome.cases == 0 {
-        let how = format!("no life died at {} in {ATTEMPTS} attempts", missed.join(" or "));
-        violations.push(Violation::new("harness: crash point table", how));
+        let details = format!("no kill at {} in {ATTEMPTS} attempts", missed.join(" or "));
+        violations.push(Violation::new("harness: crash point table", details));
     }
     if violations.is_empty() {
-        fs::remove_dir_all(&folder).context("the case's folder")?;
+        fs::remove_dir_all(&case_dir).context("the case's directory")?;
     } else {
         let mutant = config.mutant.map(|mutant| format!(" --mutant {}", mutant.name())).unwrap_or_default();
         let replay = format!("percolite-crashtest replay {case}{mutant}");
         for one in &violations {
-            append_log(&folder.join("log.txt"), &one.to_string())?;
+            append_log(&case_dir.join("log.txt"), &one.to_string())?;
         }
-        outcome.failures.push(Failure { replay, violations, saved_in: Some(folder) });
+        outcome.failures.push(Failure { replay, violations, saved_in: Some(case_dir) });
     }
     Ok(outcome)
 }
 
 enum AttemptResult {
-    /// A life did not die at any of these.
+    /// No kill happened at any of these points.
     Missed(Vec<String>),
-    /// What was found wrong.
+    /// The violations.
     Checked(Vec<Violation>),
 }
 
 struct Attempt<'a> {
     config: &'a Config,
     case: &'a Case,
-    folder: &'a Path,
+    case_dir: &'a Path,
     number: u64,
     outcome: &'a mut LayerResult,
     client_log: ClientLog,
@@ -98,7 +106,7 @@ struct Attempt<'a> {
 impl Attempt<'_> {
     fn run(&mut self) -> anyhow::Result<AttemptResult> {
         let mut rng = SeededRng::new(self.case.seed ^ (self.number << 56));
-        let (store, log) = (self.folder.join("store"), self.folder.join("log.txt"));
+        let (store, log) = (self.case_dir.join("store"), self.case_dir.join("log.txt"));
         let incarnations = plan_incarnations(self.case, &store, self.config.mutant.map(Mutant::name), &mut rng)?;
         let count = u32::try_from(incarnations.len()).unwrap_or_default();
         let mut name = "";
@@ -131,19 +139,19 @@ impl Attempt<'_> {
             }
             name = workload::named(&config.workload).map_or("", |workload| workload.name());
         }
-        let workload = workload::named(name).context("no such workload")?;
-        copy_dir(&store, &self.folder.join("as-it-died")).context("the store as it died")?;
+        let workload = workload::named(name).context("unknown workload")?;
+        copy_dir(&store, &self.case_dir.join("killed-store")).context("the killed store")?;
         let mut violations = Vec::new();
         if left_state_of(self.case.point)? == LeftState::Lease {
-            violations.extend(check_lease_row(&self.folder.join("as-it-died"))?);
+            violations.extend(check_lease_row(&self.case_dir.join("killed-store"))?);
         }
         violations.extend(verify_checkpoints(*self.case, workload, &store, checkpoints, count));
         if restores.any_started() {
-            let copy = self.folder.join("restored");
-            copy_dir(&store, &copy).context("the store with what was restored")?;
-            let judged = verify_restored(&copy, &restores);
-            violations.extend(judged.unwrap_or_else(|why| vec![Violation::new("the store opens", why.to_string())]));
-            fs::remove_dir_all(&copy).context("the store with what was restored")?;
+            let copy = self.case_dir.join("restored");
+            copy_dir(&store, &copy).context("the store with restored keyspaces")?;
+            let result = verify_restored(&copy, &restores);
+            violations.extend(result.unwrap_or_else(|why| vec![Violation::new("the store opens", why.to_string())]));
+            fs::remove_dir_all(&copy).context("the store with restored keyspaces")?;
         }
         let client_log = std::mem::take(&mut self.client_log);
         let StoreReport {
@@ -173,20 +181,21 @@ impl Attempt<'_> {
         Ok(AttemptResult::Checked(violations))
     }
 
-    /// Lives the life without a kill on a copy of the store, and says which visit was the last; the answer is whether there
-    /// was any. Each further attempt asks for one half as late, since visits that depend on timing vary in number.
+    /// Runs the incarnation without a kill on a copy of the store and sets the visit to the last
+    /// one. Returns whether there was any. Each further attempt uses half of the count, since
+    /// visits that depend on timing vary.
     fn find_last_visit(&mut self, incarnation: &mut Incarnation, log: &Path) -> anyhow::Result<bool> {
-        let folder = self.folder.join("dry");
-        if folder.exists() {
-            fs::remove_dir_all(&folder)?;
+        let store_dir = self.case_dir.join("run-without-kill");
+        if store_dir.exists() {
+            fs::remove_dir_all(&store_dir)?;
         }
-        if incarnation.config.folder.exists() {
-            copy_dir(&incarnation.config.folder, &folder).context("the store before its last life")?;
+        if incarnation.config.store_dir.exists() {
+            copy_dir(&incarnation.config.store_dir, &store_dir).context("the store before its last incarnation")?;
         }
-        let config = ChildConfig { folder: folder.clone(), kill_at: Vec::new(), ..incarnation.config.clone() };
+        let config = ChildConfig { store_dir: store_dir.clone(), kill_at: Vec::new(), ..incarnation.config.clone() };
         let child = run_child(&self.config.program, &config, &mut ClientLog::default(), log)?;
         self.record_visits(&config, &child.visits);
-        fs::remove_dir_all(&folder).context("the folder of a run without a kill")?;
+        fs::remove_dir_all(&store_dir).context("the directory of a run without a kill")?;
         let visits = child.visits.get(self.case.point.name()).copied().unwrap_or_default();
         let visit = (visits >> self.number).max(visits.min(1));
         append_log(log, &format!("{config:?}: without a kill, {visits} visits, {} acknowledged", child.acknowledged))?;
@@ -202,18 +211,18 @@ impl Attempt<'_> {
     }
 
     fn save_history(&self) -> anyhow::Result<()> {
-        let mut file = BufWriter::new(File::create(self.folder.join("history.jsonl")).context("the history")?);
+        let mut file = BufWriter::new(File::create(self.case_dir.join("history.jsonl")).context("the history")?);
         self.client_log.lines().try_for_each(|line| line.write(&mut file)).context("the history")?;
         file.flush().context("the history")
     }
 }
 
-/// A process that was killed when the row of a lease was durable has left it.
-fn check_lease_row(folder: &Path) -> anyhow::Result<Option<Violation>> {
-    let copy = folder.with_file_name("leases");
-    copy_dir(folder, &copy).context("the store as it died")?;
+/// Checks that a process killed when the row of a lease was durable has left that row.
+fn check_lease_row(store_dir: &Path) -> anyhow::Result<Option<Violation>> {
+    let copy = store_dir.with_file_name("leases");
+    copy_dir(store_dir, &copy).context("the killed store")?;
     let rows = final_checks::lease_rows(open_engine(&copy, SMALL_STORE)?.storage())?;
-    fs::remove_dir_all(&copy).context("the store as it died")?;
+    fs::remove_dir_all(&copy).context("the killed store")?;
     Ok(rows.is_empty().then(|| Violation::new("harness: crash point table", "no lease is left".to_owned())))
 }
 

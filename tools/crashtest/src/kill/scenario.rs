@@ -1,8 +1,9 @@
-//! What a store has to live through so that it can be killed at a point.
+//! The incarnations of a store that lead to a kill at a crash point.
 //!
-//! A point in a commit is reached by committing. A point in recovery needs something to recover from: an earlier life, killed
-//! with locks left behind. What happens once in a life, such as opening, is met a second time by dying there twice. In the
-//! end every store is killed once more while it recovers: two crashes in a row have found what one did not, in others.
+//! A point in a commit is reached by committing. A point in recovery needs something to recover: an
+//! earlier incarnation that was killed with locks left. What happens once in an incarnation, such
+//! as opening, is reached a second time by two kills. In the end every store is killed once more
+//! during recovery, because two crashes in a row have found bugs in other stores.
 
 use std::path::Path;
 
@@ -15,39 +16,40 @@ use crate::rng::SeededRng;
 use crate::self_kill::KillAt;
 use crate::workload::{self, Workload};
 
-/// Until the life's point, or its time, has come.
+/// Until the kill, or the end of the run time.
 const UNBOUNDED: usize = 0;
 
-/// Of so many steps of a client that keeps the store one makes a copy, or restores.
+/// One step in this many makes a checkpoint or a restore, in cases about these.
 const MAINTENANCE_EVERY: usize = 4;
 
-/// One life, and whether the visit that it dies at is still to be found out.
+/// One incarnation of a case.
 #[derive(Debug)]
 pub struct Incarnation {
-    /// The life.
+    /// Its configuration.
     pub config: ChildConfig,
-    /// Whether it dies at the last visit of its point, which a run without a kill has to find.
+    /// Whether it is killed at the last visit of its point, which a run without a kill finds.
     pub find_last_visit: bool,
-    /// How many acknowledged commits the store must have had until then, in all its lives, for the case to count.
+    /// How many commits must be acknowledged until then, in all incarnations, for the case to
+    /// count.
     pub min_acks: u64,
-    /// Whether this is where the case wants it to die.
+    /// Whether this is the kill that the case is about.
     pub is_target: bool,
 }
 
 /// How a point is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HowReached {
-    /// By clients at work, again and again.
+    /// By running clients, repeatedly.
     Running,
     /// By creating the store.
     Creating,
-    /// By closing it.
+    /// By closing the store.
     Closing,
-    /// By opening it, once in a life.
+    /// By opening the store, once in an incarnation.
     Opening,
-    /// By recovering from an earlier life, once in a life.
+    /// By recovery, once in an incarnation.
     RecoveringOnce,
-    /// By recovering from an earlier life, for every lock.
+    /// By recovery, once for every lock.
     Recovering,
 }
 
@@ -69,17 +71,17 @@ fn how_reached(point: CrashPoint) -> HowReached {
     }
 }
 
-/// The lives of a case, the last of which is not judged but killed in recovery.
+/// The incarnations of a case; the last one is killed during recovery.
 ///
 /// # Errors
-/// Those of the table of points.
+/// An invalid table of crash points.
 pub fn plan_incarnations(
     case: &Case,
-    folder: &Path,
+    store_dir: &Path,
     mutant: Option<&str>,
     rng: &mut SeededRng,
 ) -> anyhow::Result<Vec<Incarnation>> {
-    let mut plan = Plan::new(case, folder, mutant, rng);
+    let mut plan = Plan::new(case, store_dir, mutant, rng);
     let times = match case.visit {
         Visit::First => 1,
         Visit::Second => 2,
@@ -94,7 +96,8 @@ pub fn plan_incarnations(
         }
         HowReached::Recovering => {
             plan.leave_orphan_locks();
-            // The sweep asks once for each transaction; clients ask for every lock that they meet.
+            // The background resolves each transaction once; clients resolve every lock that they
+            // find.
             let sweep = case.visit == Visit::First || case.point == CrashPoint::SweepBetween;
             let config = ChildConfig { background_resolve: sweep, ..plan.next_config(true) };
             plan.kill_at_visit(config);
@@ -102,7 +105,8 @@ pub fn plan_incarnations(
         HowReached::Creating => {
             plan.kill_at_first_visit(0);
             for _ in 1..times {
-                // A store that is there is opened past the point where its creation ends; one that never was has no commits.
+                // Opening an existing store does not reach the end of its creation, and a store
+                // that was never created has no commits.
                 if case.point == CrashPoint::CreateDone {
                     plan.leave_any_state();
                 }
@@ -141,18 +145,18 @@ struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    fn new(case: &'a Case, folder: &Path, mutant: Option<&str>, rng: &'a mut SeededRng) -> Self {
+    fn new(case: &'a Case, store_dir: &Path, mutant: Option<&str>, rng: &'a mut SeededRng) -> Self {
         use CrashPoint as P;
         let workload = workload_for(case, rng);
         let large = workload.name() == workload::LARGE.name();
-        let collects = matches!(case.point, P::GcBefore | P::GcDone | P::HistoryFloorRaised);
-        // A commit has to be under way when its lock is taken away. Mostly it is for a microsecond, and for longer while the writer
-        // begins a segment, or waits for a hand-down.
-        let is_held_up = matches!(case.point, P::LockGrantEnded | P::LockDrained);
-        let hands_down = is_held_up || case.point.name().starts_with("flush.");
+        let is_about_gc = matches!(case.point, P::GcBefore | P::GcDone | P::HistoryFloorRaised);
+        // A commit must be in progress when the grant of its lock ends. That mostly takes
+        // microseconds, and longer while the writer starts a segment or waits for a flush.
+        let delays_commits = matches!(case.point, P::LockGrantEnded | P::LockDrained);
+        let flushes = delays_commits || case.point.name().starts_with("flush.");
         let restores = matches!(case.point, P::RestoreBetween | P::RestoreAll | P::RestoreNamed);
         let defaults = ChildConfig {
-            folder: folder.into(),
+            store_dir: store_dir.into(),
             two_phase: case.protocol == Protocol::TwoPhase,
             durability_mode: match (case.durability, case.point) {
                 (Durability::Sync, _) => DurabilityMode::Sync,
@@ -163,7 +167,7 @@ impl<'a> Plan<'a> {
             transactions: match (case.point, case.durability) {
                 _ if large => 10,
                 (P::GcBefore | P::GcDone | P::HistoryFloorRaised, _) => 80,
-                // The background has to come round a few times.
+                // The background work needs a few rounds.
                 (P::KeyspaceDropped | P::KeyspaceDataDeleted, Durability::Buffered) => 800,
                 (P::OracleReservationBefore | P::OracleReservationDurable, Durability::Buffered) => 800,
                 (P::KeyspaceDropped | P::KeyspaceDataDeleted, Durability::Sync) => 80,
@@ -174,14 +178,15 @@ impl<'a> Plan<'a> {
             stay_open: false,
             history_ms: match case.point {
                 P::HistoryFloorRaised => Some(1),
-                // The lives before have a clock that runs faster, and history would last until this one's has come so far.
+                // Earlier incarnations have a faster clock, so the history would last until this
+                // clock catches up.
                 P::KeyspaceDropped | P::KeyspaceDataDeleted if large => None,
                 _ => [None, None, Some(0), Some(20), Some(1 << 30)][rng.below(5)],
             },
             drop_every: match case.point {
                 P::KeyspaceCreated | P::KeyspaceDropped | P::KeyspaceDataDeleted => 6,
-                // The filler is in the keyspace beside.
-                _ if hands_down => 0,
+                // The filler rows are in the second keyspace.
+                _ if flushes => 0,
                 _ => [0, 0, 20][rng.below(3)],
             },
             checkpoint_every: if matches!(case.point, P::CheckpointBeforeMarker | P::CheckpointDone) {
@@ -196,35 +201,35 @@ impl<'a> Plan<'a> {
                 P::GcBefore | P::GcDone | P::HistoryFloorRaised | P::KeyspaceDropped | P::KeyspaceDataDeleted => 50,
                 _ => [1, 1, 50][rng.below(3)],
             },
-            // With small buffers generations are handed down all the time.
-            write_buffer_bytes: if hands_down || rng.one_in(3) { 256 << 10 } else { 128 << 20 },
-            filler_bytes: if is_held_up {
+            // With small buffers memtables are flushed continuously.
+            write_buffer_bytes: if flushes || rng.one_in(3) { 256 << 10 } else { 128 << 20 },
+            filler_bytes: if delays_commits {
                 20 << 10
-            } else if hands_down {
+            } else if flushes {
                 4 << 10
             } else {
                 0
             },
             long_value_every: [0, 2, 8][rng.below(3)],
-            // Some commit long after they have read, behind the collector's back, and what memory has forgotten by then only
-            // the records of deletions say.
-            think_ms: if collects { 40 } else { 0 },
+            // Some transactions commit long after their reads, when GC has run. Conflicts that
+            // memory has evicted are then only in tombstones.
+            think_ms: if is_about_gc { 40 } else { 0 },
             large_transaction_bytes: if needs_large_transaction(case.point) || restores && rng.one_in(2) {
                 4000
             } else {
                 16 << 20
             },
-            conflict_cache_rows: if collects { 4 } else { [4, 4096][rng.below(2)] },
+            conflict_cache_rows: if is_about_gc { 4 } else { [4, 4096][rng.below(2)] },
             mutant: mutant.map(str::to_owned),
             ..ChildConfig::default()
         };
-        // The next life's clock would be behind this one's.
-        let lockers = if defaults.clock_speed == 1 { defaults.lock_clients } else { 0 };
-        let defaults = ChildConfig { lock_clients: lockers, ..defaults };
+        // The clock of the next incarnation would be behind a faster one.
+        let lock_clients = if defaults.clock_speed == 1 { defaults.lock_clients } else { 0 };
+        let defaults = ChildConfig { lock_clients, ..defaults };
         Self { case, defaults, rng, incarnations: Vec::new() }
     }
 
-    /// A life at which the case's point, or another, is still to be set.
+    /// The configuration of the next incarnation.
     fn next_config(&mut self, is_target: bool) -> ChildConfig {
         let number = u32::try_from(self.incarnations.len()).unwrap_or_default();
         let kill_at = if is_target { vec![kill_at(self.case.point, 1)] } else { Vec::new() };
@@ -237,12 +242,12 @@ impl<'a> Plan<'a> {
         min_acks + self.rng.below(if large { 3 } else { 40 }) as u64
     }
 
-    /// A life that dies at the visit that the case asks for.
+    /// Adds an incarnation that is killed at the visit of the case.
     fn kill_at_visit(&mut self, mut config: ChildConfig) {
         let find_last_visit = self.case.visit == Visit::Last;
         let min_acks = if find_last_visit { config.after_acks.min(1) } else { config.after_acks };
         if find_last_visit {
-            // The run without a kill must come to an end, and counts all visits.
+            // The run without a kill must end, and counts all visits.
             (config.after_acks, config.transactions) = (0, self.defaults.transactions);
         } else if self.case.visit == Visit::Second {
             config.kill_at = vec![kill_at(self.case.point, 2)];
@@ -250,20 +255,22 @@ impl<'a> Plan<'a> {
         self.push(config, find_last_visit, min_acks, true);
     }
 
-    /// A life that dies at its first visit of the case's point, after so many acknowledged commits of its own.
+    /// Adds an incarnation that is killed at the first visit after this many acknowledged commits
+    /// of its own.
     fn kill_at_first_visit(&mut self, after: u64) {
         let config = ChildConfig { after_acks: after, ..self.next_config(true) };
         self.push(config, false, after, true);
     }
 
-    /// A life with at least so many acknowledged commits.
+    /// Adds an incarnation with at least this many acknowledged commits.
     fn push(&mut self, config: ChildConfig, find_last_visit: bool, min_acks: u64, is_target: bool) {
         let before = self.incarnations.last().map_or(0, |incarnation| incarnation.min_acks);
         self.incarnations.push(Incarnation { config, find_last_visit, min_acks: before + min_acks, is_target });
     }
 
-    /// Lives that leave rows locked whose primary may lie in the keyspace beside, and lives that drop it before anybody has
-    /// asked there: a store that gives its space back then forgets how those transactions ended.
+    /// Adds incarnations that leave locked rows whose primary may be in the second keyspace, and
+    /// incarnations that drop it before those locks are resolved. A store that deletes the
+    /// keyspace's data too early loses the status of these transactions.
     fn drop_keyspace_with_orphans(&mut self) {
         let large = self.defaults.workload == workload::LARGE.name();
         if !large || !matches!(self.case.point, CrashPoint::KeyspaceDropped | CrashPoint::KeyspaceDataDeleted) {
@@ -288,7 +295,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// A life that dies at work.
+    /// Adds an incarnation that is killed while clients run.
     fn leave_any_state(&mut self) {
         if self.case.protocol == Protocol::TwoPhase {
             return self.leave_orphan_locks();
@@ -298,7 +305,8 @@ impl<'a> Plan<'a> {
         self.kill_while_running(self.case.protocol, &points);
     }
 
-    /// A life that dies with rows locked. That takes two phases, also where the case's own lives go on in one.
+    /// Adds an incarnation that is killed with locked rows. It commits in two phases, even if the
+    /// case does not.
     fn leave_orphan_locks(&mut self) {
         let points: &[CrashPoint] = match self.case.point {
             CrashPoint::ResolveBeforeRollForward if self.defaults.workload == workload::LARGE.name() => {
@@ -307,7 +315,7 @@ impl<'a> Plan<'a> {
             CrashPoint::ResolveBeforeRollForward => &[CrashPoint::CommitPrimary],
             CrashPoint::ResolvePrimaryRolledBack if self.case.visit != Visit::First => &[CrashPoint::PrewriteAll],
             CrashPoint::ResolvePrimaryRolledBack => &[CrashPoint::PrewritePrimary, CrashPoint::PrewriteAll],
-            // More than clients can resolve before the sweep has begun.
+            // More locks than clients can resolve before the background begins.
             CrashPoint::SweepBetween => &[CrashPoint::PrewriteBetween, CrashPoint::CommitBetween],
             _ if how_reached(self.case.point) == HowReached::Recovering && self.case.visit != Visit::First => {
                 &[CrashPoint::PrewriteAll, CrashPoint::CommitPrimary]
@@ -330,8 +338,9 @@ impl<'a> Plan<'a> {
         self.push(config, false, after, false);
     }
 
-    /// A life that dies in recovery. Where the table says that recovery must come to the point, it dies there and nowhere
-    /// else, and in every attempt at the same; otherwise wherever it comes first.
+    /// Adds an incarnation that is killed during recovery. If the table says that recovery reaches
+    /// the point, it must be killed there, in every attempt; otherwise at the first of several
+    /// points.
     fn kill_in_recovery(&mut self) -> anyhow::Result<()> {
         use CrashPoint as P;
         const EARLY: [CrashPoint; 13] = [
@@ -350,7 +359,7 @@ impl<'a> Plan<'a> {
             P::OpenBefore,
         ];
         const LATE: [CrashPoint; 3] = [P::SafePointBefore, P::SafePointDurable, P::TxnRecordGcBetween];
-        // What is to come once nothing is left to resolve lies behind the first end of the sweep.
+        // Some points come only after the first complete sweep of the locks.
         let mut rng = SeededRng::new(self.case.seed);
         let late = rng.one_in(4);
         let point = *rng.pick(if late { &LATE } else { &EARLY }).unwrap_or(&P::SweepDone);
@@ -358,9 +367,9 @@ impl<'a> Plan<'a> {
         if !self.left_state()?.recovery_reaches(point) {
             at.extend([kill_at(P::SweepDone, if late { 2 } else { 1 }), kill_at(P::CloseSynced, 1)]);
         }
-        // Without a sweep the clients meet the locks.
+        // Without the background clients find the locks.
         let sweep = late || rng.one_in(2);
-        // Leases are left as they are.
+        // Leases stay as they are.
         let config = ChildConfig {
             kill_at: at,
             background_resolve: sweep,
@@ -372,7 +381,7 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    /// What the lives so far are sure to have left.
+    /// What the incarnations so far are sure to have left.
     fn left_state(&self) -> anyhow::Result<LeftState> {
         self.incarnations.iter().try_fold(LeftState::Nothing, |left_state, incarnation| {
             let point = incarnation.config.kill_at.first().and_then(|at| CrashPoint::from_name(&at.point));
@@ -381,12 +390,12 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Whether only clients that take locks come to the point.
+/// Whether only lock clients reach the point.
 fn is_lock_point(point: CrashPoint) -> bool {
     point.name().starts_with("lock.")
 }
 
-/// Whether only a transaction that streams comes to the point.
+/// Whether only a large transaction reaches the point.
 fn needs_large_transaction(point: CrashPoint) -> bool {
     use CrashPoint as P;
     matches!(
@@ -402,11 +411,12 @@ fn kill_at(point: CrashPoint, visit: u64) -> KillAt {
 fn workload_for(case: &Case, rng: &mut SeededRng) -> &'static dyn Workload {
     use CrashPoint as P;
     match case.point {
-        // One phase makes no locks of its own, and a small transaction leaves but one to be rolled forward.
+        // One-phase commits leave no locks, and a small transaction leaves only one to roll
+        // forward.
         P::ResolveBeforeRollForward if case.visit == Visit::Second && case.protocol == Protocol::Auto => {
             return workload::LARGE;
         }
-        // More rows than are changed at once: only so there are locks when a conflict is found.
+        // More rows than one batch: otherwise a conflict is found before there are locks.
         P::PrewriteBetween | P::PrewriteConflict | P::CommitBetween => return workload::LARGE,
         P::RollbackBetween | P::RollbackWritten => return workload::LARGE,
         P::KeyspaceDataDeleted | P::SweepBetween => return workload::LARGE,
@@ -417,7 +427,7 @@ fn workload_for(case: &Case, rng: &mut SeededRng) -> &'static dyn Workload {
                 return deletes;
             }
         }
-        // A few large transactions seldom have a commit under way when a lock's grant ends.
+        // A few large transactions seldom have a commit in progress when a grant ends.
         P::LockGrantEnded | P::LockDrained => {}
         _ if rng.one_in(8) => return workload::LARGE,
         _ => {}
@@ -443,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recovery_that_must_come_to_a_point_dies_nowhere_else() {
+    fn recovery_is_killed_only_where_it_must_arrive() {
         let cases = all_cases(1).unwrap();
         let mut must = 0;
         for case in &cases {
@@ -457,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_has_acknowledged_something_before_it_is_killed_unless_it_is_being_created() {
+    fn only_creation_is_killed_without_acknowledgements() {
         for case in all_cases(1).unwrap() {
             let incarnations =
                 plan_incarnations(&case, Path::new("store"), None, &mut SeededRng::new(case.seed)).unwrap();

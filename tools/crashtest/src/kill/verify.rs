@@ -1,4 +1,4 @@
-//! Judges a store that was killed, in a bounded time: one that hangs is a broken one.
+//! Verifies a killed store, with a timeout: a store that hangs is a violation.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
@@ -15,42 +15,42 @@ use crate::verify_store::{StoreReport, StoreUnderTest, verify};
 use crate::violation::Violation;
 use crate::workload::Workload;
 
-/// Judging takes well under a second.
+/// A verification normally takes less than a second.
 const VERIFY_TIMEOUT: Duration = Duration::from_secs(120);
-/// Of how many copies a store is judged.
+/// How many checkpoints are verified.
 const CHECKPOINTS_MAX: usize = 3;
-/// One value in so many that the judge writes is long.
+/// One value in this many of the verification is long.
 const LONG_VALUE_EVERY: usize = 8;
 
-/// Judges the newest copies of the store in `folder`; each comes with the life in which it was begun.
+/// Verifies the newest checkpoints of the store in `store_dir`. Each comes with the incarnation
+/// that made it.
 pub fn verify_checkpoints(
     case: Case,
     workload: &'static dyn Workload,
-    folder: &Path,
+    store_dir: &Path,
     mut checkpoints: Vec<(u32, Checkpoint)>,
     incarnations: u32,
 ) -> Vec<Violation> {
     let mut violations = Vec::new();
     for (incarnation, checkpoint) in checkpoints.split_off(checkpoints.len().saturating_sub(CHECKPOINTS_MAX)) {
-        let path = checkpoint_path(folder, checkpoint.number);
+        let path = checkpoint_path(store_dir, checkpoint.number);
         match is_store(&path, &checkpoint) {
             Err(why) => violations.push(why),
             Ok(false) => {}
             Ok(true) => {
                 let mut client_log = checkpoint.client_log;
-                // The copy may end anywhere behind what had been told.
+                // The checkpoint may end anywhere after the acknowledged commits.
                 let newest = client_log.acknowledged_commits().into_values().max().unwrap_or_default();
                 client_log.allow_loss(incarnation, Timestamp::from_u64(newest));
-                // What the store has handed out since, the copy hands out once more.
+                // Later timestamps of the store are handed out again by the checkpoint.
                 match last_timestamp(&path) {
                     Ok(last) => client_log.truncate_above(last),
-                    Err(why) => {
-                        violations.push(Violation::new("the store opens", format!("copy {}: {why}", checkpoint.number)))
-                    }
+                    Err(why) => violations
+                        .push(Violation::new("the store opens", format!("checkpoint {}: {why}", checkpoint.number))),
                 }
                 let found = verify_killed(path, case, workload, (client_log, Vec::new()), incarnations).violations;
                 let of_copy = |one: Violation| Violation {
-                    details: format!("copy {}: {}", checkpoint.number, one.details),
+                    details: format!("checkpoint {}: {}", checkpoint.number, one.details),
                     ..one
                 };
                 violations.extend(found.into_iter().map(of_copy));
@@ -60,9 +60,9 @@ pub fn verify_checkpoints(
     violations
 }
 
-/// Judges the store in `folder`, which has had so many lives.
+/// Verifies the store in `store_dir` after this many incarnations.
 pub fn verify_killed(
-    folder: PathBuf,
+    store_dir: PathBuf,
     case: Case,
     workload: &'static dyn Workload,
     (client_log, lock_events): (ClientLog, Vec<LockEvent>),
@@ -76,10 +76,10 @@ pub fn verify_killed(
             durability: case.durability.into(),
             long_value_every: LONG_VALUE_EVERY,
         };
-        // A kill takes nothing back.
+        // A kill loses nothing.
         let acknowledged = client_log.acknowledged_commits();
         let target = StoreUnderTest {
-            folder: &folder,
+            store_dir: &store_dir,
             workload,
             config,
             incarnation: incarnations,
@@ -96,7 +96,7 @@ pub fn verify_killed(
     });
     acknowledged.recv_timeout(VERIFY_TIMEOUT).unwrap_or_else(|why| {
         let violations =
-            vec![Violation::new("progress", format!("judging came to no end within {VERIFY_TIMEOUT:?}: {why}"))];
+            vec![Violation::new("progress", format!("the verification did not end within {VERIFY_TIMEOUT:?}: {why}"))];
         StoreReport { violations, client_log: log_before, ..StoreReport::default() }
     })
 }

@@ -1,9 +1,13 @@
-//! Whether locks by name kept their promises: which grants were held when, and what was committed and seen under them.
+//! The checker of lock histories: which grants were held when, and what was committed and read
+//! under them.
 //!
-//! That two hold what excludes each other is judged by intervals in which a grant is sure to have been held (I1). Everything else is
-//! judged by timestamps alone, sorted and passed over once: tokens grow (I2); what is fenced by a token is committed between it and
-//! the next one that excludes it (I3), and sees everything that was fenced by those before (I4). That no request
-//! passes one that waits is judged by the numbers of requests and by tokens.
+//! Mutual exclusion is checked by intervals in which a grant was certainly held. Everything else is
+//! checked by timestamps, sorted once:
+//!
+//! - token order: of two conflicting grants the later has the greater token;
+//! - fencing: a fenced commit lies between its token and the next conflicting token;
+//! - visibility: a fenced transaction sees every commit fenced by earlier conflicting tokens;
+//! - queue order: a request that does not wait passes no waiting one, by request ids and tokens.
 
 mod replay;
 
@@ -16,45 +20,45 @@ use crate::violation::Violation;
 
 pub use replay::{LeaseRecord, LockHistory, replay};
 
-/// A time in which a grant is sure to have been held.
+/// An interval in which a grant was certainly held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GrantInterval {
-    /// The lock.
+    /// The name of the lock.
     pub name: String,
-    /// How.
+    /// The mode of the grant.
     pub mode: LockMode,
-    /// The grant's number.
+    /// The token of the grant.
     pub token: u64,
-    /// Before it was asked for; nothing where it was held in an earlier life.
+    /// A time before the request; `None` if the grant is from an earlier incarnation.
     pub requested_at: Option<LogicalTime>,
-    /// In hand.
+    /// A time after the grant was returned.
     pub from: LogicalTime,
-    /// When it ends, or is about to be ended.
+    /// The end, or a time before the first attempt to end it.
     pub until: LogicalTime,
-    /// The request's number in its life, unless the grant took another's place.
+    /// The number of the request in its incarnation, unless the grant replaced another one.
     pub id: Option<u64>,
-    /// Whether it was not waited for.
+    /// Whether the request did not wait.
     pub no_wait: bool,
 }
 
-/// What was committed or seen under a lock.
+/// A commit or a read under a lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FencedOp {
-    /// Its number, for the message.
+    /// The number of the commit, for messages.
     pub number: u64,
-    /// The lock.
+    /// The name of the lock.
     pub name: String,
-    /// The grant.
+    /// The token of the grant.
     pub token: u64,
-    /// What it sees.
+    /// The read timestamp.
     pub read_ts: u64,
-    /// Its commit, if it is one.
+    /// The commit timestamp of a commit.
     pub commit_ts: Option<u64>,
-    /// A commit: whether it was to be durable. A look: whether it was only of what is durable.
+    /// Of a commit: whether it was to be durable. Of a read: whether it shows durable data only.
     pub durable: bool,
 }
 
-/// Of two of these grants each excludes the other.
+/// Whether two grants exclude each other.
 pub fn conflict(one: LockMode, other: LockMode) -> bool {
     mode_class(one) != mode_class(other) || one == LockMode::Exclusive
 }
@@ -69,13 +73,13 @@ fn mode_class(mode: LockMode) -> usize {
     }
 }
 
-/// Of each class the greatest so far; the answer is the greatest of those that exclude a mode.
+/// The greatest element of the classes that exclude a mode.
 fn greatest<T: Copy + Ord + Default>(by_class: &[T; CLASSES], mode: LockMode) -> T {
     let excludes = |at: &usize| *at != mode_class(mode) || mode == LockMode::Exclusive;
     (0..CLASSES).filter(excludes).map(|at| by_class[at]).max().unwrap_or_default()
 }
 
-/// What is wrong with these.
+/// All violations in a lock history.
 pub fn check(records: &LockHistory) -> Vec<Violation> {
     let mut violations = Vec::new();
     for grants in by_name(&records.grants, |grant| &grant.name).values() {
@@ -97,11 +101,13 @@ fn by_name<T>(all: &[T], name: impl Fn(&T) -> &String) -> BTreeMap<String, Vec<&
     found
 }
 
-/// I1: in the order in which they begin, each is held against those that last longest, and semaphores are counted.
+/// Mutual exclusion: in the order of their starts, each interval is compared with the longest ones
+/// before it, and permits are counted.
 fn check_exclusion(grants: &[&GrantInterval], violations: &mut Vec<Violation>) {
     let mut grants: Vec<&GrantInterval> = grants.iter().copied().filter(|grant| grant.from < grant.until).collect();
     grants.sort_by_key(|grant| grant.from);
-    // The one that lasts longest, and one of another grant, because a grant may be held twice.
+    // The longest interval, and the longest of another grant, because one grant may have two
+    // intervals.
     let mut longest: [[Option<&GrantInterval>; 2]; CLASSES] = Default::default();
     let mut permits: BTreeSet<(LogicalTime, u64)> = BTreeSet::new();
     for grant in grants {
@@ -132,7 +138,8 @@ fn check_exclusion(grants: &[&GrantInterval], violations: &mut Vec<Violation>) {
     }
 }
 
-/// I2: none is asked for when another is in hand already and gets a smaller token; none has another's.
+/// Token order: no grant that was requested after another was returned has a smaller token, and no
+/// two have the same.
 fn check_tokens(grants: &[&GrantInterval], violations: &mut Vec<Violation>) {
     let mut by_return: Vec<&GrantInterval> = grants.to_vec();
     by_return.sort_by_key(|grant| grant.from);
@@ -147,23 +154,25 @@ fn check_tokens(grants: &[&GrantInterval], violations: &mut Vec<Violation>) {
         }
         let newest = greatest(&newest, grant.mode);
         if newest >= grant.token {
-            let details = format!("a later grant has a token that is not greater than {newest}: {grant:?}");
+            let details = format!("the token of a later grant is not greater than {newest}: {grant:?}");
             violations.push(Violation::new("lock: token order", details));
         }
     }
     let mut seen: BTreeMap<u64, &GrantInterval> = BTreeMap::new();
     for grant in by_request {
         if let Some(other) = seen.insert(grant.token, grant).filter(|other| conflict(other.mode, grant.mode)) {
-            // What a failed conversion has left is the same grant, noted twice.
+            // After a failed conversion the same grant is recorded twice.
             if (other.id, other.requested_at) != (grant.id, grant.requested_at) {
-                violations
-                    .push(Violation::new("lock: token order", format!("one token twice: {other:?} and {grant:?}")));
+                violations.push(Violation::new(
+                    "lock: token order",
+                    format!("two grants with one token: {other:?} and {grant:?}"),
+                ));
             }
         }
     }
 }
 
-/// A request that does not wait passes none: each that was made before it, and excludes it, has a smaller token.
+/// Queue order: every conflicting request before one that does not wait has a smaller token.
 fn check_fifo(grants: &[&GrantInterval], violations: &mut Vec<Violation>) {
     let mut by_id: Vec<(u32, u64, &GrantInterval)> =
         grants.iter().filter_map(|grant| Some((grant.from.incarnation, grant.id?, *grant))).collect();
@@ -175,7 +184,7 @@ fn check_fifo(grants: &[&GrantInterval], violations: &mut Vec<Violation>) {
         }
         let passed = greatest(&newest, grant.mode);
         if grant.no_wait && passed > grant.token {
-            let details = format!("it passed the one with token {passed}, which had waited for longer: {grant:?}");
+            let details = format!("it passed the earlier request with the token {passed}: {grant:?}");
             violations.push(Violation::new("lock: queue order", details));
         }
         let newest = &mut newest[mode_class(grant.mode)];
@@ -183,8 +192,7 @@ fn check_fifo(grants: &[&GrantInterval], violations: &mut Vec<Violation>) {
     }
 }
 
-/// I3 and I4: what is not committed between its token and the next one that excludes it, and what does not see everything that was
-/// fenced by those before; with its number.
+/// Fencing and visibility: the violating commits and reads, with their numbers.
 pub fn fencing_violations(grants: &[GrantInterval], commits: &[FencedOp], reads: &[FencedOp]) -> Vec<(u64, Violation)> {
     let mut found = Vec::new();
     let mut commits_of_name = by_name(commits, |op| &op.name);
@@ -203,20 +211,20 @@ pub fn fencing_violations(grants: &[GrantInterval], commits: &[FencedOp], reads:
     found
 }
 
-/// I3, from the last token to the first.
+/// Fencing, from the last token to the first.
 fn check_fencing(grants: &[(u64, LockMode)], commits: &[&FencedOp], found: &mut Vec<(u64, Violation)>) {
     let mut commits = commits.iter().rev().peekable();
     let mut next = [std::cmp::Reverse(u64::MAX); CLASSES];
     for group in grants.chunk_by(|one, other| one.0 == other.0).rev() {
         for (token, mode) in group {
-            // The smallest of those that follow is the greatest in reverse.
+            // With `Reverse` the greatest is the smallest of those that follow.
             let excludes = |at: &usize| *at != mode_class(*mode) || *mode == LockMode::Exclusive;
             let limit = (0..CLASSES).filter(excludes).map(|at| next[at].0).min().unwrap_or(u64::MAX);
             while commits.next_if(|op| op.token > *token).is_some() {}
             while let Some(op) = commits.next_if(|op| op.token == *token) {
                 let Some(ts) = op.commit_ts else { continue };
                 if ts <= *token || ts >= limit {
-                    let details = format!("fenced by {token}, and the next is {limit}: {op:?}");
+                    let details = format!("fenced by {token}, and the next conflicting token is {limit}: {op:?}");
                     found.push((op.number, Violation::new("lock: fencing", details)));
                 }
             }
@@ -227,7 +235,8 @@ fn check_fencing(grants: &[(u64, LockMode)], commits: &[&FencedOp], found: &mut 
     }
 }
 
-/// I4, from the first token to the last. What only shows what is durable need not show what was not to be.
+/// Visibility, from the first token to the last. A read of durable data need not show a commit that
+/// was not to be durable.
 fn check_visibility(
     grants: &[(u64, LockMode)],
     commits: &[&FencedOp],
@@ -257,7 +266,7 @@ fn check_visibility(
             }
             while reads.next_if(|op| op.token < *token).is_some() {}
             while let Some(op) = reads.next_if(|op| op.token == *token) {
-                sees(op, op.durable, "a look");
+                sees(op, op.durable, "a read");
             }
         }
         (newest, newest_durable) = (visible, durable);

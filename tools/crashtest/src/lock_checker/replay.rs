@@ -1,4 +1,4 @@
-//! From notes to what the checker judges.
+//! Replays lock events into grant intervals, commits and reads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,55 +9,56 @@ use super::{FencedOp, GrantInterval, conflict};
 use crate::lock_workload::event::{LeaseTerm, LockCommit, LockEvent, LockRead, LogicalTime};
 use crate::violation::Violation;
 
-/// See [`fold`].
+/// The lock history of all incarnations. See [`replay`].
 #[derive(Clone, Debug, Default)]
 pub struct LockHistory {
-    /// Times in which grants were held.
+    /// The intervals in which grants were held.
     pub grants: Vec<GrantInterval>,
-    /// Commits that were fenced.
+    /// Fenced commits.
     pub fenced: Vec<FencedOp>,
-    /// Those that were not, and should have been.
+    /// Unfenced commits.
     pub unfenced: Vec<FencedOp>,
-    /// Looks of holders.
+    /// Reads of holders.
     pub reads: Vec<FencedOp>,
-    /// Leases of which something is known.
+    /// All leases.
     pub leases: Vec<LeaseRecord>,
-    /// Commits whose end is open.
+    /// Commits of unknown outcome.
     pub undecided: Vec<LockCommit>,
-    /// How many requests there were.
+    /// The number of requests.
     pub requests: u64,
-    /// What is wrong already.
+    /// Violations found during the replay.
     pub violations: Vec<Violation>,
 }
 
-/// A lease, as of the last life that was opened.
+/// A lease, as of the last opening.
 #[derive(Clone, Debug)]
 pub struct LeaseRecord {
-    /// The lock.
+    /// The name of the lock.
     pub name: String,
-    /// The grant.
+    /// The token of the grant.
     pub token: u64,
-    /// It was said to be over, durably.
+    /// Whether the lease has ended durably.
     pub ended: bool,
-    /// It is held at least until then.
+    /// The lease is held at least until then.
     pub at_least: Option<LogicalTime>,
-    /// And no longer than that, if that is sure.
+    /// The lease is held at most until then, if that is known.
     pub at_most: Option<LogicalTime>,
 }
 
-/// A grant while notes are gone through.
+/// A grant during the replay.
 #[derive(Debug)]
 struct Grant {
     mode: LockMode,
     requested_at: Option<LogicalTime>,
     id: Option<u64>,
     no_wait: bool,
-    /// Since when it is held, without those that end it: once, and again after each conversion that failed, and in each later life.
+    /// The starts of its intervals, each with the end attempts that do not count: at the grant,
+    /// after each failed conversion, and in each later incarnation.
     start_times: Vec<(LogicalTime, Vec<u64>)>,
     end_attempts: Vec<(u64, LogicalTime)>,
     is_over: bool,
     resumed: bool,
-    /// The last that was answered, and until when the lease lasts at least in each life.
+    /// The last acknowledged term, and the earliest end of the lease in each incarnation.
     term: Option<LeaseTerm>,
     lease_ends: BTreeMap<u32, LogicalTime>,
     at_most: Option<LogicalTime>,
@@ -66,7 +67,7 @@ struct Grant {
 impl Grant {
     fn until(&self, from: LogicalTime, cancelled: &[u64]) -> LogicalTime {
         let ends = self.end_attempts.iter().filter(|(by, _)| !cancelled.contains(by)).map(|(_, at)| *at);
-        // Without a lease it ends with its life.
+        // Without a lease the grant ends with its incarnation.
         let end_of_life = LogicalTime { incarnation: from.incarnation, time: u64::MAX, tick: u64::MAX };
         let last = if self.term.is_some() { self.lease_ends.get(&from.incarnation).copied() } else { None };
         ends.chain(last).min().unwrap_or(end_of_life).min(end_of_life)
@@ -88,7 +89,7 @@ impl Grant {
 
 type Grants = BTreeMap<(String, u64), Grant>;
 
-/// What became of a commit.
+/// The outcome of a commit.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CommitEnd {
     Undecided,
@@ -106,7 +107,7 @@ struct Replay {
     store_gone: Option<LogicalTime>,
 }
 
-/// What the notes of all lives say.
+/// The lock history of these events.
 pub fn replay<'a>(events: impl IntoIterator<Item = &'a LockEvent>) -> LockHistory {
     let mut replay = Replay::default();
     for event in events {
@@ -135,7 +136,8 @@ impl Replay {
             }),
             LockEvent::Resumed { name, token } => self.with(name, *token, |grant| grant.resumed = true),
             LockEvent::Released { name, token, by, at } => self.with(name, *token, |grant| {
-                // Otherwise another locker has ended it, and may not have removed its row yet.
+                // Otherwise another client has ended the grant, and its lease row may still be
+                // there.
                 grant.is_over |= grant.is_held_at(*at, *by);
             }),
             LockEvent::EndedDurably { name, token } => self.with(name, *token, |grant| grant.is_over = true),
@@ -182,24 +184,25 @@ impl Replay {
         self.grants.insert((name, token), grant);
     }
 
-    /// Leases that were not over when the last life ended go on, for as long as the wall clock leaves them.
+    /// Continues the leases that were held when the last incarnation ended, for the rest of their
+    /// time by the wall clock.
     fn opened(&mut self, before: LogicalTime, after: LogicalTime, wall: (u64, u64)) {
-        let gone = self.store_gone.take();
+        let store_gone = self.store_gone.take();
         for grant in self.grants.values_mut() {
             grant.at_most = None;
-            let (Some(term), Some(gone)) = (grant.term, gone) else { continue };
+            let (Some(term), Some(store_gone)) = (grant.term, store_gone) else { continue };
             let left = |since: u64, now: u64| {
                 let left = (since + term.time_ms).saturating_sub(now).min(term.time_ms);
                 Duration::from_millis(left)
             };
             if !term.renews && !grant.resumed {
-                // Clocks of whole milliseconds.
+                // The clocks have whole milliseconds.
                 let most = left(term.wall.1 + 1, wall.0) + Duration::from_millis(1);
                 grant.at_most = Some(after.after(most));
             }
             let cancelled = grant.start_times.last().map_or(&[][..], |(_, cancelled)| cancelled);
             let ended = grant.end_attempts.iter().any(|(by, _)| !cancelled.contains(by));
-            let lasted = grant.lease_ends.get(&gone.incarnation).is_some_and(|until| *until > gone);
+            let lasted = grant.lease_ends.get(&store_gone.incarnation).is_some_and(|until| *until > store_gone);
             if !ended && !grant.is_over && lasted {
                 let until = before.after(left(term.wall.0, wall.1));
                 grant.lease_ends.insert(after.incarnation, until);
@@ -214,7 +217,7 @@ impl Replay {
         for (name, token, by, at) in &self.not_held {
             let grant = self.grants.get(&(name.clone(), *token));
             if let Some(grant) = grant.filter(|grant| grant.is_held_at(*at, *by)) {
-                let details = format!("lock {name:?} was lost at {at:?}, and no locker had ended it: {grant:?}");
+                let details = format!("lock {name:?} was lost at {at:?}, and no client had ended the grant: {grant:?}");
                 history.violations.push(Violation::new("lock: ownership", details));
             }
         }
@@ -250,7 +253,7 @@ impl Replay {
             };
             let seen = self.commits.get(&read.seen).filter(|(commit, _)| commit.durable && excludes(commit));
             if seen.is_some() && lost.contains(&read.seen) {
-                let details = format!("a power cut has taken back what a holder has seen: {read:?}");
+                let details = format!("a power cut has taken back a commit that a holder has read: {read:?}");
                 history.violations.push(Violation::new("lock: visibility", details));
             }
             history.reads.push(FencedOp {

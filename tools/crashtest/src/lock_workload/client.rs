@@ -1,4 +1,4 @@
-//! A client that takes locks, in every way that there is.
+//! A client that takes named locks in random ways.
 
 use std::time::Duration;
 
@@ -14,52 +14,52 @@ use super::{LEASE_MAX_MS, LOCK_NAMES, SEMAPHORE, SEMAPHORE_PERMITS, SharedLocks}
 use crate::client::ClientId;
 use crate::rng::SeededRng;
 
-/// A wait that ends so much later than it should is one that has not ended by itself.
+/// A wait that ends this long after its timeout has not ended by its timeout.
 const LATE_WAIT: Duration = Duration::from_secs(60);
 
 const CATALOG: KeyspaceId = KeyspaceId(0);
-/// No lease is shorter.
+/// The shortest lease.
 const LEASE_MIN: Duration = Duration::from_millis(100);
 
-/// What a locker lives in.
+/// The environment of a lock client.
 #[derive(Clone, Copy)]
 pub struct LockEnv<'a> {
     /// The store.
     pub store: &'a Store,
-    /// To look up when a transaction was committed.
+    /// For the commit timestamps of its transactions.
     pub engine: &'a dyn Engine,
-    /// Where it writes.
+    /// The keyspace of its rows.
     pub rows: &'a Keyspace,
-    /// Its clocks are the store's.
+    /// The runtime of the store, with its clocks.
     pub runtime: &'a dyn Env,
-    /// Where it notes what happens.
+    /// Records the events.
     pub recorder: &'a dyn EventRecorder,
-    /// Those beside it.
+    /// What the clients share.
     pub shared: &'a SharedLocks,
 }
 
-/// What notes are written with.
+/// Writes events with the time of this incarnation.
 #[derive(Clone, Copy)]
 pub struct EventWriter<'a> {
-    /// Whose store it is.
+    /// The environment.
     pub env: LockEnv<'a>,
-    /// In which life.
+    /// The incarnation.
     pub incarnation: u32,
 }
 
 impl EventWriter<'_> {
-    /// This moment.
+    /// The current time.
     pub fn now(&self) -> LogicalTime {
         let time = nanos(self.env.runtime.elapsed());
         LogicalTime { incarnation: self.incarnation, time, tick: self.env.recorder.tick() }
     }
 
-    /// Enters something.
+    /// Records an event.
     pub fn record(&self, event: LockEvent) {
         self.env.recorder.record(event);
     }
 
-    /// Notes that a grant is about to be ended; the answer is the number of this attempt.
+    /// Records that a grant is about to be ended; returns the number of the attempt.
     pub fn record_end_attempt(&self, name: &str, token: u64) -> u64 {
         let (at, shared) = (self.now(), self.env.shared);
         shared.held.lock().retain(|(_, other)| *other != token);
@@ -68,30 +68,30 @@ impl EventWriter<'_> {
         at.tick
     }
 
-    /// Notes that a grant was found to be over already by `by`, an attempt that may have been about to end it.
+    /// Records that the attempt `by` found the grant ended; the attempt may have ended it itself.
     pub fn record_not_held(&self, name: &str, token: u64, by: u64) {
         let at = self.now();
         self.record(LockEvent::NotHeld { name: name.into(), token, by, at });
     }
 }
 
-/// A client that takes locks at random and notes what its calls return.
+/// A client that takes locks at random and records the results of its calls.
 pub struct LockClient<'a> {
     pub(super) env: LockEnv<'a>,
     pub(super) events: EventWriter<'a>,
     pub(super) id: ClientId,
     pub(super) rng: SeededRng,
-    /// Longest pause, in milliseconds.
+    /// The longest pause, in milliseconds.
     pub(super) pause_max_ms: usize,
 }
 
-/// A lock in hand. That it is about to be dropped is noted first.
+/// A held lock. Its drop is recorded first.
 pub(super) struct HeldLock<'a> {
     pub events: EventWriter<'a>,
     pub name: String,
     pub mode: LockMode,
     pub token: u64,
-    /// Its time at least.
+    /// The time to live of its lease, at least.
     pub lease: Option<Duration>,
     guard: Option<LockGuard>,
 }
@@ -101,21 +101,21 @@ impl HeldLock<'_> {
         self.guard.as_ref().is_some_and(LockGuard::is_held)
     }
 
-    /// Puts the guard where any locker may drop it.
+    /// Shares the guard, so that any client may drop it.
     pub fn share_guard(&mut self) {
         let guard = self.guard.take();
         let shelved = guard.map(|guard| (self.name.clone(), self.token, guard));
         self.events.env.shared.shared_guards.lock().extend(shelved);
     }
 
-    /// The answer is whether it was still there.
+    /// Reclaims the guard; false if another client has dropped it.
     pub fn reclaim_guard(&mut self) -> bool {
         self.guard = self.events.env.shared.reclaim_guard(self.token);
         self.guard.is_some()
     }
 
     pub fn guard(&mut self) -> Result<&mut LockGuard, Error> {
-        self.guard.as_mut().ok_or_else(|| ErrorKind::Cancelled("the guard is elsewhere".into()).into())
+        self.guard.as_mut().ok_or_else(|| ErrorKind::Cancelled("the guard is shared".into()).into())
     }
 }
 
@@ -128,25 +128,25 @@ impl Drop for HeldLock<'_> {
     }
 }
 
-/// How a lock is asked for.
+/// A lock request.
 pub(super) struct LockRequest {
     pub name: String,
     pub mode: LockMode,
     pub wait: LockWaitPolicy,
-    /// Its time, and whether it is not renewed.
+    /// The time to live, and whether the lease is not renewed.
     pub lease: Option<(Duration, bool)>,
 }
 
 impl<'a> LockClient<'a> {
-    /// A locker whose pauses are not longer than that, in milliseconds.
+    /// A lock client with pauses up to this many milliseconds.
     pub fn new(env: LockEnv<'a>, id: ClientId, rng: SeededRng, pause_max_ms: usize) -> Self {
         Self { env, events: EventWriter { env, incarnation: id.incarnation }, id, rng, pause_max_ms }
     }
 
-    /// Does something.
+    /// Takes one random step.
     ///
     /// # Errors
-    /// Those that a correct store does not return here.
+    /// Errors that a correct store does not return here.
     pub fn step(&mut self) -> Result<(), Error> {
         let done = match self.rng.below(20) {
             0..=8 => self.hold_lock(),
@@ -169,7 +169,7 @@ impl<'a> LockClient<'a> {
         done.or_else(tolerate)
     }
 
-    /// Drops a guard that another locker, which is about to commit, has put where any may drop it.
+    /// Drops a guard that another client shares while it commits.
     fn drop_shared_guard(&mut self) {
         if let Some((name, token, guard)) = self.env.shared.take_guard(self.rng.below(8)) {
             self.events.record_end_attempt(&name, token);
@@ -227,13 +227,13 @@ impl<'a> LockClient<'a> {
         at
     }
 
-    /// The term of a lease that was asked for at these moments.
+    /// The term of a lease that was requested at these times.
     pub(super) fn term(&self, (from, wall): (LogicalTime, u64), time: Duration, renews: bool) -> LeaseTerm {
         let time_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         LeaseTerm { from, wall: (wall, self.env.runtime.unix_millis()), time_ms, renews }
     }
 
-    /// Takes a lock; nothing if it was not to be had.
+    /// Requests a lock; `None` if it was not granted.
     pub(super) fn acquire(&mut self, request: LockRequest) -> Result<Option<HeldLock<'a>>, Error> {
         let options = self.options(&request);
         let wall = self.env.runtime.unix_millis();
@@ -265,7 +265,7 @@ impl<'a> LockClient<'a> {
         }
     }
 
-    /// A wait has ended otherwise: not before its time, and not long after it.
+    /// Checks the end of a wait without a grant: not before its timeout, and not long after.
     pub(super) fn check_refusal(&self, request: &LockRequest, requested: LogicalTime, why: Error) -> Result<(), Error> {
         let took = Duration::from_nanos(self.events.now().time.saturating_sub(requested.time));
         match (why.kind(), request.wait) {
@@ -277,7 +277,7 @@ impl<'a> LockClient<'a> {
                 return Ok(());
             }
             (ErrorKind::LockNotAvailable(held), wait) => {
-                let what = format!("lock: waits end: refused after {took:?}, and not {wait:?}: {held}");
+                let what = format!("lock: waits end: refused after {took:?} instead of {wait:?}: {held}");
                 return Err(ErrorKind::Corruption(what).into());
             }
             (ErrorKind::Cancelled(_), _) => self.env.shared.counts.lock().cancelled += 1,
@@ -298,7 +298,7 @@ impl<'a> LockClient<'a> {
         self.release(held)
     }
 
-    /// Ends a grant, in one of the ways that there are.
+    /// Ends a grant in a random way.
     pub(super) fn release(&mut self, mut held: HeldLock<'_>) -> Result<(), Error> {
         let (name, token) = (held.name.clone(), held.token);
         let Some(guard) = held.guard.take() else { return Ok(()) };
@@ -323,7 +323,7 @@ impl<'a> LockClient<'a> {
         Ok(())
     }
 
-    /// Takes a lock away from its holder, by force or because its token is known.
+    /// Ends the grant of another client, by force or by its token.
     fn force_unlock(&mut self) -> Result<(), Error> {
         let candidates = self.env.shared.held.lock().clone();
         let Some((name, token)) = candidates.get(self.rng.below(candidates.len().max(1))).cloned() else {
@@ -348,7 +348,7 @@ impl<'a> LockClient<'a> {
         Ok(())
     }
 
-    /// A token that is over ends nothing.
+    /// Releases a lock with the token of an ended grant, which must have no effect.
     fn use_stale_token(&mut self) -> Result<(), Error> {
         let candidates = self.env.shared.ended.lock().clone();
         let Some((name, token)) = candidates.get(self.rng.below(candidates.len().max(1))).cloned() else {
@@ -357,18 +357,18 @@ impl<'a> LockClient<'a> {
         let free = self.env.store.is_free_lock(&name)?;
         let before = self.env.store.lock_holders(&name)?;
         let is_held = before.iter().any(|holder| holder.token == Some(Timestamp::from_u64(token)));
-        // One that is about to be ended may be there still, and one whose conversion has failed.
+        // A grant may still be held while its end is in progress, or after a failed conversion.
         if is_held || free {
             return Ok(());
         }
         if self.env.store.release_lock(&name, Timestamp::from_u64(token))? {
-            let what = format!("lock: ownership: {token} of {name:?} was over, and has ended {before:?}");
+            let what = format!("lock: ownership: the ended grant {token} of {name:?} has ended {before:?}");
             return Err(ErrorKind::Corruption(what).into());
         }
         Ok(())
     }
 
-    /// As in other stores: a lease without a guard.
+    /// Takes a lease without a guard, as `GET_LOCK` of other stores.
     fn get_lock(&mut self) -> Result<(), Error> {
         let (name, time) =
             (LOCK_NAMES[self.rng.below(LOCK_NAMES.len())], Duration::from_millis(100 * (1 + self.rng.below(8)) as u64));
@@ -389,7 +389,7 @@ impl<'a> LockClient<'a> {
         Ok(())
     }
 
-    /// Goes on with a lease that was left, or ends it.
+    /// Attaches a detached lease, or ends it.
     fn resume_lease(&mut self) -> Result<(), Error> {
         let Some((name, token)) = self.env.shared.detached.lock().pop() else { return Ok(()) };
         if self.rng.one_in(2) {
@@ -419,7 +419,7 @@ impl<'a> LockClient<'a> {
     }
 }
 
-/// What a locker puts up with. Conflicts over the rows of leases are the store's own business.
+/// Errors that are expected in any lock client. A conflict on a lease row is an error of the store.
 fn tolerate(why: Error) -> Result<(), Error> {
     match why.kind() {
         ErrorKind::Conflict(conflict) if conflict.row.keyspace_id() == CATALOG => Err(why),

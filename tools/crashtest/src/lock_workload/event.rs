@@ -1,135 +1,136 @@
-//! What is noted of locks: asked, returned, released, lost. Kept outside of the store's reach, as the ledger is.
+//! Events of named locks: requests, grants, releases, losses. They are kept outside the store.
 //!
-//! The end of a grant is noted before it is asked for, and a grant after it was returned. So between the two notes the grant is sure to
-//! have been held, whatever the threads did in between.
+//! The end of a grant is recorded before it is requested, and a grant after its call has returned.
+//! So between the two events the grant was certainly held, however the threads were scheduled.
 
 use std::time::Duration;
 
 use percolite::LockMode;
 use serde::{Deserialize, Serialize};
 
-/// A moment: of a life of the store, by its clock that does not go back.
+/// A time of one incarnation, by the store's monotonic clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LogicalTime {
-    /// Which life.
+    /// The incarnation.
     pub incarnation: u32,
-    /// In nanoseconds.
+    /// Nanoseconds.
     pub time: u64,
-    /// Tells moments of the same time apart.
+    /// Orders events with the same time.
     pub tick: u64,
 }
 
 impl LogicalTime {
-    /// So much later, and before everything else of that time.
+    /// The time after `time` has passed, before all other events of that time.
     #[must_use]
     pub fn after(self, time: Duration) -> Self {
         Self { time: self.time.saturating_add(nanos(time)), tick: 0, ..self }
     }
 }
 
-/// A time as moments have it.
+/// A duration in nanoseconds.
 pub fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What a lease was given: at the grant or a renewal.
+/// The term of a lease, from its grant or a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseTerm {
-    /// Before it was asked for.
+    /// A time before the request.
     pub from: LogicalTime,
-    /// The wall clock before it was asked for, and when it was answered; in milliseconds.
+    /// The wall clock before the request and after the answer, in milliseconds.
     pub wall: (u64, u64),
-    /// In milliseconds.
+    /// The time to live in milliseconds.
     pub time_ms: u64,
-    /// Whether the store renews it.
+    /// Whether the store renews the lease.
     pub renews: bool,
 }
 
 impl LeaseTerm {
-    /// Until when the lease is held at least, in the life that gave it.
+    /// The earliest end of the lease, in the incarnation of the grant.
     pub fn ends(&self) -> LogicalTime {
         self.from.after(Duration::from_millis(self.time_ms))
     }
 }
 
-/// Something that happened to a lock.
+/// An event of a named lock.
 #[allow(missing_docs, reason = "fields are what they are called everywhere here")]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LockEvent {
-    /// The store is open: between these moments, and at these times of the wall clock.
+    /// The store was opened between these times and these readings of the wall clock.
     StoreOpened(LogicalTime, LogicalTime, (u64, u64)),
-    /// The store is gone: closed, killed, or without power.
+    /// The store was closed or killed, or lost its power.
     StoreGone(LogicalTime),
-    /// About to be asked for; `at_once` says that it is not waited for.
+    /// A request is about to be made; `no_wait` if it must not wait.
     Requested { request: u64, name: String, mode: LockMode, no_wait: bool, at: LogicalTime },
-    /// In hand. `id` is the request's number in the queue; `None` where the grant took the place of another.
+    /// A grant was returned. `id` is the request's number in the queue; `None` if the grant
+    /// replaced another one.
     Granted { request: u64, token: u64, id: Option<u64>, at: LogicalTime, term: Option<LeaseTerm> },
-    /// Renewed.
+    /// A lease was renewed.
     Renewed { name: String, token: u64, term: LeaseTerm },
-    /// An attempt to end it, by number, is about to be made.
+    /// An attempt to end the grant, numbered `by`, is about to be made.
     EndAttempt { name: String, token: u64, by: u64, at: LogicalTime },
-    /// That attempt, a conversion, has failed. The grant is as it was.
+    /// That attempt, a conversion, has failed. The grant is unchanged.
     EndFailed { name: String, token: u64, by: u64, at: LogicalTime },
-    /// A lease of before has a guard again, which may renew it.
+    /// A detached lease has a guard again, which may renew it.
     Resumed { name: String, token: u64 },
-    /// Its guard was released. It is over durably, if it had not been lost before.
+    /// The guard was released. The grant has ended durably, unless it was lost before.
     Released { name: String, token: u64, by: u64, at: LogicalTime },
-    /// It was said to be over, durably.
+    /// The store returned that the grant has ended durably.
     EndedDurably { name: String, token: u64 },
-    /// It was not there any more, as the attempt `by` found, which may have been about to end it.
+    /// The grant was lost. `by` is the attempt that found it, which may also have ended it.
     NotHeld { name: String, token: u64, by: u64, at: LogicalTime },
-    /// A transaction is about to be committed.
+    /// A transaction is about to commit.
     Commit(Box<LockCommit>),
-    /// It is committed.
+    /// The transaction is committed.
     Committed { number: u64, ts: u64 },
-    /// It is not.
+    /// The transaction is not committed.
     NotCommitted { number: u64 },
-    /// The holder of the lock has looked.
+    /// The holder of the lock has read.
     Read(LockRead),
 }
 
-/// A transaction under a lock.
+/// A commit under a lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockCommit {
-    /// The only one of this number.
+    /// The unique number of the commit.
     pub number: u64,
-    /// The lock.
+    /// The name of the lock.
     pub name: String,
-    /// Its grant.
+    /// The token of the grant.
     pub token: u64,
-    /// Whether it commits only while the grant stands.
+    /// Whether the transaction is fenced by the grant.
     pub fenced: bool,
-    /// What it sees.
+    /// The read timestamp.
     pub read_ts: u64,
-    /// The transaction of its writes.
+    /// The start timestamp.
     pub start_ts: u64,
-    /// The row that no other transaction writes.
+    /// The row that only this transaction writes.
     pub marker: String,
-    /// Whether it is answered when it is durable.
+    /// Whether the commit is acknowledged when it is durable.
     pub durable: bool,
-    /// Whether it appends the token.
+    /// Whether the transaction writes the row of the lock.
     pub appends: bool,
 }
 
-/// A look under a lock.
+/// A read under a lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockRead {
-    /// The lock.
+    /// The name of the lock.
     pub name: String,
-    /// Its grant.
+    /// The token of the grant.
     pub token: u64,
-    /// What it sees.
+    /// The read timestamp.
     pub read_ts: u64,
-    /// Whether only of what is durable.
+    /// Whether the read is a snapshot, which shows only durable data.
     pub durable: bool,
-    /// The number of the commit that was the last to append something.
+    /// The number of the last commit that wrote the row of the lock.
     pub seen: u64,
 }
 
-/// Where lockers note what happens. It must not depend on the store.
+/// Where lock clients record events. It must not depend on the store.
 pub trait EventRecorder: Send + Sync {
-    /// A number that comes after every other.
+    /// A number above all earlier ones.
     fn tick(&self) -> u64;
-    /// Enters it.
-    fn record(&self, note: LockEvent);
+    /// Records an event.
+    fn record(&self, event: LockEvent);
 }

@@ -1,4 +1,4 @@
-//! What a store that is opened again says of the leases of earlier lives, and what is left when no lock is used any more.
+//! Checks of leases after an opening, and of what is left after the last use of locks.
 
 use std::time::Duration;
 
@@ -22,16 +22,16 @@ const CATALOG: KeyspaceId = KeyspaceId(0);
 const LEASE_ROW_PREFIX: &[u8] = b"lock/";
 const LEASE_SURVIVES: &str = "lock: leases survive the process";
 const NOTHING_LEFT: &str = "lock: cleanup";
-/// Longer than any lease, and than what an opening waits for.
+/// Longer than any lease, and than the wait of an opening.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(30);
-/// What is waited for until a lease is over.
+/// The longest wait for a lease to expire.
 const EXPIRY_WAIT_MAX: Duration = Duration::from_millis(1500);
 
-/// Asks for every lease of earlier lives: those that are held must be there, those that were released or are over must not. `notes` is
-/// what was noted until the store was opened, that included.
+/// Attaches every lease of earlier incarnations: held ones must exist, released and expired ones
+/// must not. `events` has everything up to this opening.
 ///
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub fn check_leases(
     writer: &EventWriter<'_>,
     events: &[LockEvent],
@@ -40,7 +40,7 @@ pub fn check_leases(
     let mut violations = Vec::new();
     for lease in replay(events).leases {
         if !lease.ended && rng.one_in(3) {
-            // Others have to wait for it.
+            // Leave the lease, so that other clients have to wait for it.
             continue;
         }
         let most = lease.at_most.map(|most| Duration::from_nanos(most.time.saturating_sub(writer.now().time)));
@@ -71,22 +71,26 @@ fn check_lease(writer: &EventWriter<'_>, lease: &LeaseRecord, rng: &mut SeededRn
                 writer.record_end_attempt(name, *token);
             }
             Ok(match (*ended, is_over) {
-                _ if token_is != at => violation(format!("it goes on as {token_is}")),
-                (true, _) => violation("it was released, and goes on".into()),
-                (_, true) => violation(format!("it was over at {at_most:?}, and goes on at {before:?}")),
+                _ if token_is != at => violation(format!("attached with the token {token_is}")),
+                (true, _) => violation("it was released, and can be attached".into()),
+                (_, true) => violation(format!("it expired at {at_most:?}, and can be attached at {before:?}")),
                 _ => None,
             })
         }
         Err(why) if matches!(why.kind(), ErrorKind::LockLost(_)) => {
             let now = writer.now();
             let is_held = !ended && at_least.is_some_and(|least| least.incarnation == now.incarnation && now < least);
-            Ok(if is_held { violation(format!("held until {at_least:?}, and lost at {now:?}: {why}")) } else { None })
+            Ok(if is_held {
+                violation(format!("it must be held until {at_least:?}, and is lost at {now:?}: {why}"))
+            } else {
+                None
+            })
         }
         Err(why) => Err(why),
     }
 }
 
-/// That a process is gone, as of the last thing that it has noted.
+/// The end of a killed process: at its last event.
 pub fn store_gone(events: &[LockEvent]) -> Option<LockEvent> {
     let at = |event: &LockEvent| match event {
         LockEvent::StoreOpened(_, at, _)
@@ -100,7 +104,7 @@ pub fn store_gone(events: &[LockEvent]) -> Option<LockEvent> {
     events.iter().filter_map(at).max().map(LockEvent::StoreGone)
 }
 
-/// Looks up commits whose end is open. All locks of rows must have been resolved.
+/// Looks up the commits whose outcome is unknown. All row locks must be resolved.
 pub fn resolve_unknown(open: &[LockCommit], engine: &dyn Engine, rows: &Keyspace) -> Vec<LockEvent> {
     let end = |commit: &LockCommit| {
         let (row, start_ts) = (rows.row_key(encode_key(&commit.marker)), Timestamp::from_u64(commit.start_ts));
@@ -113,28 +117,28 @@ pub fn resolve_unknown(open: &[LockCommit], engine: &dyn Engine, rows: &Keyspace
     open.iter().map(end).collect()
 }
 
-/// When nothing waits any more: no request was woken that had not been granted the lock and had not come to an end (I7). That none was
-/// forgotten shows in waits that never end.
+/// Checks, when no request waits, that only requests with a grant or an end were woken. A missing
+/// wake-up shows as a wait that never ends.
 pub fn check_wakeups(store: &Store, counts: Counts) -> Option<Violation> {
     let stats = store.lock_stats();
     let waited = stats.exclusive.waits + stats.shared.waits + stats.semaphore.waits;
     let most = waited.saturating_sub(counts.timed_out);
-    let details = format!("{} wakes, {waited} waits, {counts:?}", stats.wakeups);
+    let details = format!("{} wake-ups, {waited} waits, {counts:?}", stats.wakeups);
     (stats.wakeups > most).then(|| Violation::new("lock: single wake-up", details))
 }
 
-/// When no lock is held or waited for: leases without a guard are all that is left.
+/// Checks, when no lock is held or waited for, that only detached leases are left.
 pub fn check_only_leases(store: &Store) -> Option<Violation> {
     let table = store.lock_table().ok()?;
     let left = table.entries.into_iter().find(|entry| entry.lease_remaining.is_none());
-    left.map(|entry| Violation::new(NOTHING_LEFT, format!("no lock is used any more, and the table has {entry:?}")))
+    left.map(|entry| Violation::new(NOTHING_LEFT, format!("no lock is in use, and the lock table contains {entry:?}")))
 }
 
-/// When no lock is held or waited for, but for leases without a guard: every name can be taken within the time of the longest
-/// lease, and then nothing is left of any.
+/// Checks that every name can be locked within the time of the longest lease, and that nothing is
+/// left then. Only detached leases may exist when it is called.
 ///
 /// # Errors
-/// Those of the store.
+/// Errors of the store.
 pub fn check_nothing_left(store: &Store) -> Result<Vec<Violation>, Error> {
     let mut violations = Vec::new();
     for name in LOCK_NAMES.iter().chain([&SEMAPHORE]) {
@@ -142,7 +146,7 @@ pub fn check_nothing_left(store: &Store) -> Result<Vec<Violation>, Error> {
         match store.lock_with(*name, options) {
             Ok(guard) => guard.release()?,
             Err(why) if matches!(why.kind(), ErrorKind::LockNotAvailable(_)) => {
-                let details = format!("no lease is longer than {LEASE_MAX_MS} ms, and {why}");
+                let details = format!("no lease is longer than {LEASE_MAX_MS} ms, yet: {why}");
                 violations.push(Violation::new("lock: waits end", details));
             }
             Err(why) => return Err(why),
@@ -150,16 +154,18 @@ pub fn check_nothing_left(store: &Store) -> Result<Vec<Violation>, Error> {
     }
     let table = store.lock_table()?;
     if !table.entries.is_empty() || table.held + table.waiting > 0 {
-        violations
-            .push(Violation::new(NOTHING_LEFT, format!("no lock is used, and the table has {:?}", table.entries)));
+        violations.push(Violation::new(
+            NOTHING_LEFT,
+            format!("no lock is in use, and the lock table contains {:?}", table.entries),
+        ));
     }
     Ok(violations)
 }
 
-/// The names whose leases have rows.
+/// The names of the locks whose leases have rows.
 ///
 /// # Errors
-/// Those of reading.
+/// Errors of the reads.
 pub fn lease_rows(reader: &impl CellReader) -> Result<Vec<String>, EngineError> {
     let (start, end) = keyspace_range(CATALOG);
     let range = RowRange { start: std::ops::Bound::Included(start), end: std::ops::Bound::Excluded(end) };
@@ -173,17 +179,17 @@ pub fn lease_rows(reader: &impl CellReader) -> Result<Vec<String>, EngineError> 
     Ok(found)
 }
 
-/// The same as a broken promise, of a store in which no lease is held.
+/// Checks that no lease row is left. No lease may be held.
 ///
 /// # Errors
-/// Those of reading.
+/// Errors of the reads.
 pub fn check_no_lease_rows(reader: &impl CellReader) -> Result<Option<Violation>, EngineError> {
     let rows = lease_rows(reader)?;
     Ok((!rows.is_empty())
-        .then(|| Violation::new(NOTHING_LEFT, format!("no lease is held, and these have rows: {rows:?}"))))
+        .then(|| Violation::new(NOTHING_LEFT, format!("no lease is held, and lease rows are left: {rows:?}"))))
 }
 
-/// A moment of a store's clock.
+/// A time of a store's monotonic clock.
 pub fn logical_time(incarnation: u32, elapsed: Duration, tick: u64) -> LogicalTime {
     LogicalTime { incarnation, time: nanos(elapsed), tick }
 }

@@ -1,18 +1,23 @@
-//! The workload `mutex`: locks by name, taken in every way that there is, and what is done under them.
+//! The workload of named locks: how they are taken, and what is done while they are held.
 //!
-//! Lockers take names exclusively, shared and as semaphores, wait for a while, for ever or not at all, are cancelled, upgrade and
-//! downgrade; they hold leases that are shorter than some of their pauses, leave some of them to others and to later lives, and take each
-//! other's away by force. Under a lock they commit fenced transactions that append to a row, others that are not fenced and are expected to
-//! lose something, look by `begin` and by `snapshot`, and write to a register outside of the store that takes only growing tokens.
+//! Lock clients take names exclusively, shared and as semaphores. They wait for a time, for ever or
+//! not at all, are cancelled, upgrade and downgrade. They hold leases that are shorter than some of
+//! their pauses, leave some of them to other clients and to later incarnations, and end each
+//! other's grants by force.
 //!
-//! All of it is [noted](note), and judged by [`crate::fenced`]. [`after`] asks for the leases that a life has left.
+//! Under a lock they commit fenced transactions that append to a row, and unfenced ones that are
+//! expected to lose updates. They read with `begin` and with `snapshot`, and write to a register
+//! outside the store that accepts only growing tokens.
 //!
-//! | file | what |
+//! All of this is recorded as [`event::LockEvent`]s, which [`crate::lock_checker`] checks.
+//! [`final_checks`] checks the leases that an incarnation has left.
+//!
+//! | file | content |
 //! |---|---|
-//! | `note` | what is noted |
-//! | `locker` | how locks are taken |
-//! | `under` | what is done while one is held |
-//! | `after` | what is asked of a store that is opened again, and of one that is no longer used |
+//! | `event` | the events |
+//! | `client` | how locks are taken and released |
+//! | `while_held` | what is done while a lock is held |
+//! | `final_checks` | checks after an opening, and after the last use of locks |
 
 mod client;
 pub mod event;
@@ -26,60 +31,60 @@ use percolite::{CancelToken, LockGuard, Timestamp};
 
 pub use client::{EventWriter, LockClient, LockEnv};
 
-/// The keyspace that lockers write to.
+/// The keyspace of the lock clients.
 pub const LOCK_KEYSPACE: &str = "locked";
-/// Names that are taken exclusively and shared, and leased.
+/// Names of exclusive and shared locks and leases.
 pub const LOCK_NAMES: [&str; 2] = ["a", "b"];
-/// One that is a semaphore.
+/// The name of the semaphore.
 pub const SEMAPHORE: &str = "permits";
-/// Of so many.
+/// The permits of the semaphore.
 pub const SEMAPHORE_PERMITS: u32 = 2;
 /// The longest lease, in milliseconds.
 pub const LEASE_MAX_MS: u64 = 1000;
 
-/// What the lockers of a life share.
+/// What the lock clients of one incarnation share.
 #[derive(Default)]
 pub struct SharedLocks {
-    /// Grants that are in hand, and those that are over.
+    /// Current grants, and grants that have ended.
     held: Mutex<Vec<(String, u64)>>,
     ended: Mutex<Vec<(String, u64)>>,
     /// Leases without a guard.
     detached: Mutex<Vec<(String, u64)>>,
-    /// Guards that any locker may drop.
+    /// Guards that any client may drop.
     shared_guards: Mutex<Vec<(String, u64, LockGuard)>>,
     cancels: Mutex<Vec<CancelToken>>,
-    /// What is outside of the store: by name the newest token that it has taken.
+    /// A register outside the store: the largest token by name.
     register: Mutex<BTreeMap<String, u64>>,
     counts: Mutex<Counts>,
 }
 
-/// How waits ended.
+/// Waits without a grant.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
-    /// Without a grant when their time was over.
+    /// Waits that timed out.
     pub timed_out: u64,
-    /// Cancelled.
+    /// Waits that were cancelled.
     pub cancelled: u64,
 }
 
 impl SharedLocks {
-    /// For the next life: only what is outside of the store is left.
+    /// For the next incarnation: keeps only the register outside the store.
     #[must_use]
     pub fn next_incarnation(&self) -> Self {
         Self { register: Mutex::new(self.register.lock().clone()), ..Self::default() }
     }
 
-    /// How waits ended.
+    /// Waits without a grant.
     pub fn counts(&self) -> Counts {
         *self.counts.lock()
     }
 
-    /// Hands a lease on that an earlier life has left.
+    /// Adds a lease that an earlier incarnation has left.
     pub fn add_detached(&self, name: &str, token: Timestamp) {
         self.detached.lock().push((name.into(), token.to_u64()));
     }
 
-    /// Drops every guard that is left.
+    /// Drops all shared guards.
     pub fn drop_guards(&self, writer: &EventWriter<'_>) {
         while let Some((name, token, guard)) = self.take_guard(0) {
             writer.record_end_attempt(&name, token);
@@ -87,7 +92,7 @@ impl SharedLocks {
         }
     }
 
-    /// A guard that a locker has left.
+    /// Takes a shared guard.
     fn take_guard(&self, at: usize) -> Option<(String, u64, LockGuard)> {
         let mut shelf = self.shared_guards.lock();
         if shelf.is_empty() {
@@ -97,7 +102,7 @@ impl SharedLocks {
         Some(shelf.swap_remove(at))
     }
 
-    /// The guard of a token, if it is still there.
+    /// The guard of a token, if no other client has dropped it.
     fn reclaim_guard(&self, token: u64) -> Option<LockGuard> {
         let mut shelf = self.shared_guards.lock();
         let at = shelf.iter().position(|(_, other, _)| *other == token)?;

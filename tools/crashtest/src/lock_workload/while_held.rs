@@ -1,4 +1,4 @@
-//! What is done while a lock is held.
+//! What a client does while it holds a lock.
 
 use std::time::Duration;
 
@@ -13,32 +13,33 @@ use crate::key_encoding::encode_key;
 /// What a transaction does.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Work {
-    /// Appends its token to the row of the lock, fenced.
+    /// Writes its number to the row of the lock, fenced.
     Append,
-    /// Reads that row and writes elsewhere, fenced.
+    /// Reads that row and writes another one, fenced.
     Read,
-    /// Counts in another row, unfenced: it is wrong where another locker counts meanwhile.
+    /// Increments another row, unfenced: an update is lost if another client increments
+    /// concurrently.
     Unfenced,
 }
 
 impl<'a> LockClient<'a> {
-    /// Does something under a lock; gives it back unless it has ended.
-    pub(super) fn while_held(&mut self, mut token_held: HeldLock<'a>) -> Result<Option<HeldLock<'a>>, Error> {
+    /// Does something under a lock; returns the lock unless it has ended.
+    pub(super) fn while_held(&mut self, mut held: HeldLock<'a>) -> Result<Option<HeldLock<'a>>, Error> {
         match self.rng.below(16) {
-            0..=4 => return self.commit(token_held, Work::Append),
-            5 | 6 => return self.commit(token_held, Work::Read),
-            7 | 8 => return self.commit(token_held, Work::Unfenced),
-            9 => self.read_under_lock(&token_held, false)?,
-            10 | 11 => self.read_under_lock(&token_held, true)?,
-            12 => self.write_outside(&token_held)?,
-            13 => self.convert(&mut token_held)?,
-            14 if token_held.lease.is_some() => self.renew(&mut token_held)?,
+            0..=4 => return self.commit(held, Work::Append),
+            5 | 6 => return self.commit(held, Work::Read),
+            7 | 8 => return self.commit(held, Work::Unfenced),
+            9 => self.read_under_lock(&held, false)?,
+            10 | 11 => self.read_under_lock(&held, true)?,
+            12 => self.write_outside(&held)?,
+            13 => self.convert(&mut held)?,
+            14 if held.lease.is_some() => self.renew(&mut held)?,
             _ => self.pause(),
         }
-        if !token_held.is_held() {
-            self.events.record_not_held(&token_held.name, token_held.token, 0);
+        if !held.is_held() {
+            self.events.record_not_held(&held.name, held.token, 0);
         }
-        Ok(Some(token_held))
+        Ok(Some(held))
     }
 
     fn options_of_txn(&mut self) -> TxnOptions {
@@ -50,15 +51,15 @@ impl<'a> LockClient<'a> {
         }
     }
 
-    /// A transaction under the lock. Meanwhile the guard may lie where any locker may drop it.
-    fn commit(&mut self, mut token_held: HeldLock<'a>, work: Work) -> Result<Option<HeldLock<'a>>, Error> {
-        let (fence, options) = (token_held.guard()?.fence(), self.options_of_txn());
+    /// A transaction under the lock. Meanwhile the guard may be shared.
+    fn commit(&mut self, mut held: HeldLock<'a>, work: Work) -> Result<Option<HeldLock<'a>>, Error> {
+        let (fence, options) = (held.guard()?.fence(), self.options_of_txn());
         let mut txn = self.env.store.begin_with(options)?;
         let early = self.rng.one_in(2);
         if work != Work::Unfenced && early {
             txn.fence(&fence)?;
         }
-        let of = (token_held.name.clone(), token_held.token);
+        let of = (held.name.clone(), held.token);
         let number = self.write_and_record(&mut txn, &of, work)?;
         if work != Work::Unfenced && !early {
             txn.fence(&fence)?;
@@ -67,21 +68,22 @@ impl<'a> LockClient<'a> {
             self.pause();
         }
         if self.rng.one_in(12) {
-            self.convert(&mut token_held)?;
+            self.convert(&mut held)?;
         }
         if !self.rng.one_in(3) {
             let committed = txn.commit().map(|commit| commit.commit_ts);
             self.record_answer(number, &of, committed)?;
-            return Ok(Some(token_held));
+            return Ok(Some(held));
         }
-        token_held.share_guard();
+        held.share_guard();
         let committed = txn.commit().map(|commit| commit.commit_ts);
-        let is_back = token_held.reclaim_guard();
+        let is_back = held.reclaim_guard();
         self.record_answer(number, &of, committed)?;
-        Ok(is_back.then_some(token_held))
+        Ok(is_back.then_some(held))
     }
 
-    /// Enters how a transaction has ended. One that returned that the lock was lost must have lost it.
+    /// Records the end of a transaction. If it returned that the lock was lost, the lock must be
+    /// lost.
     fn record_answer(
         &self,
         number: u64,
@@ -103,7 +105,7 @@ impl<'a> LockClient<'a> {
         Ok(())
     }
 
-    /// What a transaction writes; it is entered before its commit is asked for.
+    /// Writes the rows of a transaction and records the commit before it is requested.
     fn write_and_record(&mut self, txn: &mut Txn, (name, token): &(String, u64), work: Work) -> Result<u64, Error> {
         let (rows, number) = (self.env.rows, self.events.now().tick);
         let row = encode_key(&format!("{}/{name}", if work == Work::Unfenced { "u" } else { "l" }));
@@ -132,8 +134,8 @@ impl<'a> LockClient<'a> {
         Ok(number)
     }
 
-    fn read_under_lock(&self, token_held: &HeldLock<'_>, durable: bool) -> Result<(), Error> {
-        let (store, rows, row) = (self.env.store, self.env.rows, encode_key(&format!("l/{}", token_held.name)));
+    fn read_under_lock(&self, held: &HeldLock<'_>, durable: bool) -> Result<(), Error> {
+        let (store, rows, row) = (self.env.store, self.env.rows, encode_key(&format!("l/{}", held.name)));
         let (read_ts, last) = if durable {
             let snapshot = store.snapshot()?;
             (snapshot.read_ts(), snapshot.get(rows, &row)?)
@@ -142,8 +144,8 @@ impl<'a> LockClient<'a> {
             (txn.read_ts(), txn.get(rows, &row)?)
         };
         self.events.record(LockEvent::Read(LockRead {
-            name: token_held.name.clone(),
-            token: token_held.token,
+            name: held.name.clone(),
+            token: held.token,
             read_ts: read_ts.to_u64(),
             durable,
             seen: last.and_then(|last| str::from_utf8(&last).ok()?.parse().ok()).unwrap_or_default(),
@@ -151,75 +153,71 @@ impl<'a> LockClient<'a> {
         Ok(())
     }
 
-    /// Outside of the store the token is all that counts.
-    fn write_outside(&self, token_held: &HeldLock<'_>) -> Result<(), Error> {
-        if token_held.mode != LockMode::Exclusive {
+    /// Writes to the register outside the store, which knows only tokens.
+    fn write_outside(&self, held: &HeldLock<'_>) -> Result<(), Error> {
+        if held.mode != LockMode::Exclusive {
             return Ok(());
         }
         let taken = {
             let mut register = self.env.shared.register.lock();
-            let newest = register.entry(token_held.name.clone()).or_default();
-            let taken = *newest <= token_held.token;
-            *newest = token_held.token.max(*newest);
+            let newest = register.entry(held.name.clone()).or_default();
+            let taken = *newest <= held.token;
+            *newest = held.token.max(*newest);
             taken
         };
-        if !taken && token_held.is_held() {
-            let what =
-                format!("lock: token order: one that is held is smaller than an earlier one: {}", token_held.token);
+        if !taken && held.is_held() {
+            let what = format!("lock: token order: the held token {} is smaller than an earlier one", held.token);
             return Err(ErrorKind::Corruption(what).into());
         }
         Ok(())
     }
 
-    fn renew(&self, token_held: &mut HeldLock<'_>) -> Result<(), Error> {
+    fn renew(&self, held: &mut HeldLock<'_>) -> Result<(), Error> {
         let from = (self.events.now(), self.env.runtime.unix_millis());
         let time = Duration::from_millis(LEASE_MAX_MS);
-        // A longer one than before, so that what is not answered takes nothing away.
-        self.events.record(LockEvent::Resumed { name: token_held.name.clone(), token: token_held.token });
-        match token_held.guard()?.renew(time) {
+        // The new term is longer, so an attempt without an answer shortens nothing.
+        self.events.record(LockEvent::Resumed { name: held.name.clone(), token: held.token });
+        match held.guard()?.renew(time) {
             Ok(()) => {
-                let (name, term) = (token_held.name.clone(), self.term(from, time, true));
-                self.events.record(LockEvent::Renewed { name, token: token_held.token, term });
+                let (name, term) = (held.name.clone(), self.term(from, time, true));
+                self.events.record(LockEvent::Renewed { name, token: held.token, term });
             }
             Err(why) if matches!(why.kind(), ErrorKind::LockLost(_)) => {
-                self.events.record_not_held(&token_held.name, token_held.token, 0);
+                self.events.record_not_held(&held.name, held.token, 0);
             }
             Err(why) => return Err(why),
         }
         Ok(())
     }
 
-    /// From shared to exclusive or back; what fails leaves the lock as it was.
-    fn convert(&mut self, token_held: &mut HeldLock<'_>) -> Result<(), Error> {
-        let to = match token_held.mode {
+    /// Converts from shared to exclusive or back; a failed conversion leaves the lock unchanged.
+    fn convert(&mut self, held: &mut HeldLock<'_>) -> Result<(), Error> {
+        let to = match held.mode {
             LockMode::Exclusive => LockMode::Shared,
             LockMode::Shared => LockMode::Exclusive,
             _ => return Ok(()),
         };
-        if token_held.name == super::SEMAPHORE {
+        if held.name == super::SEMAPHORE {
             return Ok(());
         }
-        let request = LockRequest { name: token_held.name.clone(), mode: to, wait: self.random_wait(), lease: None };
+        let request = LockRequest { name: held.name.clone(), mode: to, wait: self.random_wait(), lease: None };
         let wall = self.env.runtime.unix_millis();
-        let by = self.events.record_end_attempt(&token_held.name, token_held.token);
+        let by = self.events.record_end_attempt(&held.name, held.token);
         let requested = self.record_request(&request);
-        let converted = if to == LockMode::Exclusive {
-            token_held.guard()?.upgrade(request.wait)
-        } else {
-            token_held.guard()?.downgrade()
-        };
-        let (at, token) = (self.events.now(), token_held.guard()?.token().to_u64());
+        let converted =
+            if to == LockMode::Exclusive { held.guard()?.upgrade(request.wait) } else { held.guard()?.downgrade() };
+        let (at, token) = (self.events.now(), held.guard()?.token().to_u64());
         match converted {
             Ok(()) => {
-                let term = token_held.lease.map(|time| self.term((requested, wall), time, true));
+                let term = held.lease.map(|time| self.term((requested, wall), time, true));
                 self.events.record(LockEvent::Granted { request: requested.tick, token, id: None, at, term });
-                self.env.shared.held.lock().push((token_held.name.clone(), token));
-                (token_held.mode, token_held.token) = (to, token);
+                self.env.shared.held.lock().push((held.name.clone(), token));
+                (held.mode, held.token) = (to, token);
                 Ok(())
             }
             Err(why) => {
-                if token == token_held.token && token_held.is_held() {
-                    let (name, at) = (token_held.name.clone(), self.events.now());
+                if token == held.token && held.is_held() {
+                    let (name, at) = (held.name.clone(), self.events.now());
                     self.events.record(LockEvent::EndFailed { name, token, by, at });
                 }
                 self.check_refusal(&request, requested, why)
@@ -227,7 +225,8 @@ impl<'a> LockClient<'a> {
         }
     }
 
-    /// A transaction that has begun before the lock was taken sees what there was under it before, or is refused.
+    /// A transaction that began before the lock was taken: it sees everything committed under the
+    /// lock before, or is refused.
     pub(super) fn begin_before_lock(&mut self) -> Result<(), Error> {
         let options = self.options_of_txn();
         let mut txn = self.env.store.begin_with(options)?;
@@ -245,22 +244,22 @@ impl<'a> LockClient<'a> {
         done
     }
 
-    /// A transaction under a lock of its own.
+    /// A transaction with a lock of its own (`transact_with_lock`).
     pub(super) fn transact(&mut self) -> Result<(), Error> {
         let request = LockRequest { lease: None, ..self.random_request() };
         let (options, store) = (self.options_of_txn(), self.env.store);
         let lock = self.options(&request);
         let requested = self.record_request(&request);
         let (why, name) = (requested.tick.to_string(), request.name.as_str());
-        let (mut token_held, mut last) = (None, None);
+        let (mut held, mut last) = (None, None);
         let pauses = self.rng.one_in(8);
         let done: Result<(), Error> = store.transact_with_lock(name, lock.reason(why.as_str()), options, |txn| {
             let at = self.events.now();
             if let Some((number, _, _)) = last.take() {
                 self.events.record(LockEvent::NotCommitted { number });
             }
-            let Some(token) = token_held.or_else(|| self.own_token(name, &why)) else { return Ok(()) };
-            if token_held.replace(token).is_none() {
+            let Some(token) = held.or_else(|| self.own_token(name, &why)) else { return Ok(()) };
+            if held.replace(token).is_none() {
                 self.events.record(LockEvent::Granted { request: requested.tick, token, id: None, at, term: None });
                 self.env.shared.held.lock().push((request.name.clone(), token));
             }
@@ -296,7 +295,7 @@ impl<'a> LockClient<'a> {
         }
     }
 
-    /// The token of the lock that was taken for this.
+    /// The token of the lock that this call has taken.
     fn own_token(&self, name: &str, why: &str) -> Option<u64> {
         let holders = self.env.store.lock_holders(name).ok()?;
         let own = holders.iter().find(|holder| holder.reason.as_deref() == Some(why))?;

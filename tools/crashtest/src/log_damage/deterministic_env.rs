@@ -1,4 +1,5 @@
-//! A system that does nothing by itself, so that a store always writes the same log.
+//! A runtime environment in which nothing depends on time or chance, so that a store always writes
+//! the same log.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,16 +8,17 @@ use parking_lot::Mutex;
 use percolite::Store;
 use percolite::runtime::{Env, JoinHandle, Parker, SystemEnv};
 
-/// Any moment will do.
+use crate::sim::BACKGROUND_THREAD;
+
+/// An arbitrary time.
 const NOW_MS: u64 = 1_800_000_000_000;
-/// Owner ids count up from here. In records they come without the zeros in front, and are all of one length this far from the next.
+/// Owner ids count up from here. Records encode them without leading zeros; all have the same
+/// length here.
 const RANDOM: u64 = 1 << 21;
 const POLL: Duration = Duration::from_micros(100);
-/// What the thread that keeps house is called.
-const BACKGROUND_THREAD: &str = "percolite-sweep";
 
-/// The system with a clock that stands still and dice that always fall the same. Nothing happens in the background because
-/// some time has passed; and the store's housekeeper, whom large transactions leave work to, waits to be let in.
+/// A clock that does not advance and constant random numbers. No work starts because of time, and
+/// the store's background thread waits at a gate before it cleans up large transactions.
 #[derive(Default)]
 pub struct DeterministicEnv {
     system: SystemEnv,
@@ -24,7 +26,7 @@ pub struct DeterministicEnv {
 }
 
 impl DeterministicEnv {
-    /// Where the housekeeper waits.
+    /// The gate of the background thread.
     pub fn gate(&self) -> Arc<CleanupGate> {
         Arc::clone(&self.gate)
     }
@@ -81,10 +83,10 @@ impl Parker for GatedParker {
     }
 }
 
-/// See [`Frozen`].
+/// The gate of the background thread. See [`DeterministicEnv`].
 #[derive(Default)]
 pub struct CleanupGate {
-    /// One state, so that nobody passes while it is being closed.
+    /// One state, so that the thread cannot pass while the gate is being closed.
     state: Mutex<GateState>,
     background_parker: Mutex<Option<Arc<dyn Parker>>>,
 }
@@ -96,7 +98,7 @@ struct GateState {
 }
 
 impl CleanupGate {
-    /// Has the housekeeper end the large transactions that are over, and waits until that is done.
+    /// Lets the background thread clean up all finished large transactions, and waits for it.
     pub fn finish_large_transactions(&self, store: &Store) {
         if store.stats().cleanup_pending == 0 {
             return;
@@ -108,7 +110,7 @@ impl CleanupGate {
         self.close_after_cleanup();
     }
 
-    /// Waits until the housekeeper has done what it had to do, and keeps it from doing more.
+    /// Waits until the background thread has finished its work, and closes the gate.
     pub fn close_after_cleanup(&self) {
         loop {
             let mut state = self.state.lock();
@@ -135,7 +137,7 @@ impl CleanupGate {
     }
 }
 
-/// Lets the housekeeper out in the end, however that comes about: the store waits for it.
+/// Opens the gate on drop: the store waits for the thread when it is closed.
 pub struct OpenOnDrop(pub Arc<CleanupGate>);
 
 impl Drop for OpenOnDrop {

@@ -1,17 +1,23 @@
-//! A small store whose log is cut at every byte, and damaged bit by bit. Behind every other cut there are zeros, as the store fills
-//! them in ahead of its frames, and in half of these cases every other page of what was there, as a power cut may leave them.
+//! A small store whose log is truncated at every byte, or has a flipped bit.
 //!
-//! A seed makes one store with one client, and the log's length is noted with everything that the client is told. What a reader
-//! must make of the damaged log is what [`crate::segments`] says: which frames it can read, and whether anything whole
-//! behind them shows that acknowledged commits are missing. If so the store must refuse to open, with a clear word, and open without
-//! these commits once the loss is accepted; otherwise it must open. A log that ends early, with nothing behind its end but zeros,
-//! never shows that. A store that opens has everything that was acknowledged while the log was no longer than what can be read of
-//! it, and of the rest a prefix in the order of commits; and it never panics. So a flipped bit in one of a header's two copies
-//! costs nothing, and one in a frame is told of as soon as a later frame is a witness.
+//! Every other truncated log ends with zeros, as the store preallocates them. Half of these also
+//! have every other page of the old content, as a power cut may leave them.
 //!
-//! The store has a clock and dice of its own, so that a seed always makes a log of the same shape. Only the frames that mark an idle
-//! log come when they like; so a case names a place that is counted without them, as `make` says, and is the same byte in the
-//! same frame each time.
+//! A seed makes a store with one client and records the length of the log at every answer.
+//! [`crate::log_parser`] decides what a replay of the damaged log must find: which frames are
+//! readable, and whether a later valid frame proves that acknowledged commits are missing. If so,
+//! the store must refuse to open with a clear error, and open without these commits when the loss
+//! is accepted. Otherwise it must open. A log that ends early, followed by zeros only, never proves
+//! a loss.
+//!
+//! A store that opens has everything that was acknowledged while the log was no longer than its
+//! readable part, and of the rest a prefix in commit order. It never panics. So a flipped bit in
+//! one of the two header copies costs nothing, and one in a frame is detected as soon as a later
+//! frame is a proof.
+//!
+//! The store has a deterministic clock and random numbers, so a seed always makes a log of the same
+//! shape. Only no-op frames of an idle log depend on timing. So a case counts positions without
+//! them, as `sample_store` says, and names the same byte of the same frame each time.
 
 mod deterministic_env;
 mod sample_store;
@@ -37,33 +43,33 @@ use crate::violation::Violation;
 use crate::workload;
 
 const LAYER: &str = "log-damage";
-/// Stores of a run that has no time set; the log of the third is of transactions that stream.
+/// Stores of a run without a time limit; the third one has large transactions.
 const STORES: u64 = 3;
-/// Places in a quick run, in all stores together.
+/// Positions of a quick run, in all stores together.
 const QUICK_POSITIONS: usize = 300;
-/// Places in each store's log where time is short, of both sorts.
+/// Positions of each store in a run with a time limit.
 const TIMED_POSITIONS: usize = 200;
-/// Every so many cases the store is opened a second time.
+/// One case in this many opens the store a second time.
 const REOPEN_EVERY: u64 = 8;
-/// What a disk writes or loses as a whole.
+/// The unit that a disk writes or loses.
 const PAGE_BYTES: usize = 4096;
-/// Zeros behind every other cut.
+/// Zeros after a truncated log.
 const ZEROS_BYTES: usize = 50_000;
-/// Places of the two headers, which come first; a sweep flips each of their bits.
+/// The first positions: the two headers. A full run flips each of their bits.
 const HEADER_POSITIONS: usize = 2 * HEADER_BYTES;
-/// Of so many places in a quick run one is in a header.
+/// One position in this many of a quick run is in a header.
 const QUICK_HEADERS: usize = 12;
-/// Flipped bits, per hundred cuts.
+/// Flipped bits for every hundred truncations.
 const FLIPS: usize = 50;
 
 /// Where a log is damaged, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
-    /// Which store.
+    /// The seed of the store.
     pub seed: u64,
-    /// Which place: a byte, counted as `make` says.
+    /// The position: a byte, counted as `sample_store` says.
     pub position: usize,
-    /// The bit that is flipped; without one the log ends before the byte.
+    /// The flipped bit; `None` truncates the log before the byte.
     pub bit: Option<u8>,
 }
 
@@ -87,7 +93,7 @@ impl FromStr for Case {
             Some(Self { seed: seed.parse().ok()?, position: position.parse().ok()?, bit })
         };
         read().ok_or_else(|| {
-            format!("{text:?} is no case of {LAYER}: write {LAYER}:SEED/POSITION or {LAYER}:SEED/POSITION.BIT")
+            format!("invalid case {text:?}; expected {LAYER}:SEED/POSITION or {LAYER}:SEED/POSITION.BIT")
         })
     }
 }
@@ -95,7 +101,7 @@ impl FromStr for Case {
 /// Runs the layer.
 ///
 /// # Errors
-/// Where the order makes no sense, or no store can be made.
+/// An invalid case, and errors of the harness.
 pub fn run(args: &LayerArgs) -> anyhow::Result<LayerResult> {
     percolite::crashtest::enable_mutant(args.mutant);
     let mut outcome = LayerResult::new(LAYER);
@@ -104,10 +110,10 @@ pub fn run(args: &LayerArgs) -> anyhow::Result<LayerResult> {
         let case: Case = case.parse().map_err(anyhow::Error::msg)?;
         let sample = build(case.seed)?;
         let last = sample.log.len() - usize::from(case.bit.is_some());
-        anyhow::ensure!(case.position <= last, "the log of seed {} can be damaged at 0 to {last}", case.seed);
+        anyhow::ensure!(case.position <= last, "the log of seed {} has the positions 0 to {last}", case.seed);
         run_case(args, &sample, case, &mut outcome)?;
     } else {
-        // One store of either protocol and one that streams, more while there is time.
+        // One store for each protocol and one with large transactions; more while there is time.
         let mut seed = args.seed;
         while clock.allows(seed - args.seed, STORES) && !args.should_stop(&outcome) {
             let sample = build(seed)?;
@@ -130,7 +136,7 @@ fn run_store(
     let mut rng = SeededRng::new(seed);
     let mut cases = if args.quick { quick_cases(sample, seed, &mut rng) } else { all_cases(sample, seed, &mut rng) };
     if args.time.is_some() {
-        // There is no time for all of them: places of every sort, from many stores.
+        // A random sample of all kinds of positions leaves time for many stores.
         cases = (0..TIMED_POSITIONS).filter_map(|_| rng.pick(&cases).copied()).collect();
     }
     cases.sort_by_key(|case| (case.bit.is_some(), sample.offset(case.position)));
@@ -143,7 +149,8 @@ fn run_store(
     Ok(())
 }
 
-/// Evenly spread over what is the same in every run, each a random step on; two in three are cuts.
+/// Positions spread evenly over the stable part, with a random offset; two in three are
+/// truncations.
 fn quick_cases(sample: &SampleStore, seed: u64, rng: &mut SeededRng) -> Vec<Case> {
     let places = QUICK_POSITIONS / usize::try_from(STORES).unwrap_or(1);
     let frames = sample.stable_bytes - HEADER_POSITIONS;
@@ -176,7 +183,7 @@ fn run_case(args: &LayerArgs, sample: &SampleStore, case: Case, outcome: &mut La
     let mut log = sample.log.clone();
     let offset = sample.offset(case.position);
     if let Some(bit) = case.bit {
-        *log.get_mut(offset).ok_or_else(|| anyhow::anyhow!("no such byte"))? ^= 1 << bit;
+        *log.get_mut(offset).ok_or_else(|| anyhow::anyhow!("the position is outside of the log"))? ^= 1 << bit;
     } else {
         cut(&mut log, offset);
     }
@@ -185,12 +192,12 @@ fn run_case(args: &LayerArgs, sample: &SampleStore, case: Case, outcome: &mut La
     sample.write(dir.path(), &log)?;
     let (mut client_log, acknowledged) = sample.log_at(replayed.map_or(0, |replayed| replayed.end));
     let acknowledged_commits = sample.acknowledged_commits();
-    // Of those that wrote: the others leave nothing to be found.
+    // Only transactions with writes can be found again.
     let writers = committed(&client_log);
     client_log.allow_loss(0, Timestamp::from_u64(acknowledged.newest));
     let target = StoreUnderTest {
-        folder: dir.path(),
-        workload: workload::named(sample.workload).ok_or_else(|| anyhow::anyhow!("no such workload"))?,
+        store_dir: dir.path(),
+        workload: workload::named(sample.workload).ok_or_else(|| anyhow::anyhow!("unknown workload"))?,
         config: ClientConfig { protocol: sample.protocol, durability: Durability::Sync, long_value_every: 0 },
         incarnation: 1,
         acknowledged: &acknowledged_commits,
@@ -227,7 +234,8 @@ fn verify_no_panic(target: &StoreUnderTest<'_>, client_log: ClientLog) -> StoreR
     })
 }
 
-/// Behind an odd byte there are zeros then, and behind every other of these what a power cut may leave in them.
+/// Truncates the log. After an odd offset there are zeros, and after every other of these also some
+/// old pages.
 fn cut(log: &mut Vec<u8>, offset: usize) {
     let was = log.clone();
     log.truncate(offset);
@@ -240,16 +248,16 @@ fn cut(log: &mut Vec<u8>, offset: usize) {
     }
 }
 
-/// Whether the store opens where it must, and refuses where it must.
+/// Checks that the store opens if it must, and refuses to open if it must.
 fn check_opening(replayed: Option<ReplayResult>, report: &StoreReport) -> Vec<Violation> {
     let mut violations = report.violations.clone();
     match (&report.open_error, replayed) {
         (None, Some(replayed)) if replayed.is_loss() => violations.push(Violation::new(
             "a damaged log is detected",
-            format!("it opens without a word, and what is there ends before a durable commit: {replayed:?}"),
+            format!("the store opens without an error, and a durable commit is missing: {replayed:?}"),
         )),
         (None, _) => {}
-        // Without any header, whether there was a log is not known.
+        // Without any header it is unknown whether there was a log.
         (Some(why), replayed) => {
             let is_clear = matches!(why.kind(), ErrorKind::Corruption(text)
                 if fingerprint(text).is_some() && text.contains("Builder::accept_data_loss"));
@@ -261,7 +269,7 @@ fn check_opening(replayed: Option<ReplayResult>, report: &StoreReport) -> Vec<Vi
     violations
 }
 
-/// The same of a store that is opened though commits are lost.
+/// Checks a store that was opened with an accepted loss.
 fn check_accepted(report: &StoreReport) -> Vec<Violation> {
     let mut violations = report.violations.clone();
     if let Some(why) = &report.open_error {
@@ -273,19 +281,19 @@ fn check_accepted(report: &StoreReport) -> Vec<Violation> {
     violations
 }
 
-/// By which name the loss in a refusal is accepted.
+/// The id of the loss in the error text of a refused opening.
 pub fn fingerprint(text: &str) -> Option<u64> {
     let (_, rest) = text.split_once("(loss ")?;
     rest.split_once(')').filter(|(name, _)| name.len() == 16).and_then(|(name, _)| u64::from_str_radix(name, 16).ok())
 }
 
-/// The staircase: how much was acknowledged below an offset, and how much was there.
+/// Records how many commits were acknowledged below an offset, and how many were recovered.
 fn record_metrics(outcome: &mut LayerResult, case: Case, offset: usize, acknowledged: u64, report: &StoreReport) {
     let there = committed(&report.resolved_log);
     let values: &[(&str, u64)] = match (case.bit, &report.open_error) {
         (None, None) => &[(LOG_OFFSET, offset as u64), (LOG_ACKNOWLEDGED, acknowledged), (LOG_RECOVERED, there)],
-        (None, Some(_)) => &[("cut and refused at", offset as u64)],
-        (Some(_), None) => &[("flipped at", offset as u64), ("there after the flip", there)],
+        (None, Some(_)) => &[("truncated and refused at", offset as u64)],
+        (Some(_), None) => &[("flipped at", offset as u64), ("recovered after the flip", there)],
         (Some(_), Some(_)) => &[("flipped and refused at", offset as u64)],
     };
     for (name, value) in values {
@@ -302,7 +310,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_case_is_read_as_it_is_printed() {
+    fn case_names_round_trip() {
         for case in [Case { seed: 1, position: 77, bit: None }, Case { seed: 2, position: 0, bit: Some(7) }] {
             assert_eq!(case.to_string().parse(), Ok(case));
         }
@@ -310,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_of_the_log_is_a_place() {
+    fn every_byte_of_the_log_is_a_position() {
         let sample = build(1).unwrap();
         let mut offsets: Vec<usize> = (0..=sample.log.len()).map(|position| sample.offset(position)).collect();
         offsets.sort_unstable();
@@ -318,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_always_makes_a_log_of_the_same_shape() {
+    fn a_seed_makes_logs_of_the_same_shape() {
         for seed in [2, 3, 6] {
             let (one, other) = (build(seed).unwrap(), build(seed).unwrap());
             assert_eq!(one.stable_bytes, other.stable_bytes, "seed {seed}");

@@ -1,11 +1,13 @@
-//! Makes the store whose log is damaged afterwards, and notes how long the log was at every answer.
+//! Builds the store whose log is damaged, and records the length of the log at every answer.
 //!
-//! The store writes marks, frames without content, when its log is idle: when that is, no seed decides. So a place in the log is
-//! counted without them: first the two headers, then the frames with content, in their order, and only then the marks and
-//! what the headers leave of their blocks. The part of it that comes before the marks is the same in every run of a seed.
+//! The store writes no-op frames when its log is idle, which depends on timing. So positions in the
+//! log are counted without them: first the two headers, then the frames with content, in their
+//! order, then the no-op frames and the rest of the header blocks. The part before the no-op frames
+//! is the same in every run of a seed.
 //!
-//! The log is taken when its last mark is there, so that everything in it has a witness. Of even seeds this mark is left out, as if
-//! the power had gone before, and the last commits have none.
+//! The log is copied when its last no-op frame is there, so that everything in it has a durability
+//! proof. Even seeds drop this frame, as after an earlier power cut, and their last commits have no
+//! proof.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -31,47 +33,47 @@ use crate::rng::SeededRng;
 use crate::verify_store::{SMALL_STORE, open_engine};
 use crate::workload;
 
-/// Of so many seeds one streams.
+/// One seed in this many has large transactions.
 const LARGE_EVERY: u64 = 3;
 const SETTLE_TIME: Duration = Duration::from_millis(100);
-/// An idle store has written its mark well within this time.
+/// An idle store has written its no-op frame within this time.
 const NO_OP_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(1);
 
-/// A store, taken apart.
+/// A store as a set of files.
 pub struct SampleStore {
-    /// What its client did.
+    /// The workload of its client.
     pub workload: &'static str,
-    /// How.
+    /// The commit protocol of its client.
     pub protocol: CommitProtocol,
-    /// All files but the log, by their place in the folder.
+    /// All files except the log, by path.
     pub files: Vec<(PathBuf, Vec<u8>)>,
-    /// Where the log was.
+    /// The path of the log.
     pub log_name: PathBuf,
-    /// The log's one segment, without the zeros behind its frames.
+    /// The only segment of the log, without the preallocated zeros.
     pub log: Vec<u8>,
-    /// The log's parts in the order in which places are counted.
+    /// The ranges of the log in the order of positions.
     ranges: Vec<Range<usize>>,
-    /// How many places are the same in every run.
+    /// How many positions are the same in every run.
     pub stable_bytes: usize,
-    /// How many commits were streamed.
+    /// The number of large commits.
     pub large_commits: u64,
     commits: Vec<(u64, Entry)>,
-    /// With how long the log was.
+    /// Each with the length of the log.
     answers: Vec<(usize, u64, Answer)>,
 }
 
-/// What was acknowledged.
+/// The acknowledged commits at some length of the log.
 #[derive(Debug, Default)]
 pub struct Acknowledged {
-    /// How many commits.
+    /// Their number.
     pub count: u64,
-    /// The newest of them.
+    /// The largest commit timestamp.
     pub newest: u64,
 }
 
 impl SampleStore {
-    /// What the client had been told when the log was this long; the rest was asked for and not answered.
+    /// The client log when the log had this length; later answers are missing.
     pub fn log_at(&self, length: usize) -> (ClientLog, Acknowledged) {
         let mut client_log = ClientLog::default();
         let mut acknowledged = Acknowledged::default();
@@ -90,9 +92,9 @@ impl SampleStore {
         (client_log, acknowledged)
     }
 
-    /// Where in the log the place is; behind the last one it ends.
-    pub fn offset(&self, dir: usize) -> usize {
-        let mut left = dir;
+    /// The offset of a position in the log; the end for later ones.
+    pub fn offset(&self, position: usize) -> usize {
+        let mut left = position;
         for range in &self.ranges {
             if left < range.len() {
                 return range.start + left;
@@ -102,35 +104,36 @@ impl SampleStore {
         self.log.len()
     }
 
-    /// Writes the store into a folder, with this log.
-    pub fn write(&self, folder: &Path, log: &[u8]) -> std::io::Result<()> {
+    /// Writes the store into a directory, with this log.
+    pub fn write(&self, dir: &Path, log: &[u8]) -> std::io::Result<()> {
         let files = self.files.iter().map(|(name, content)| (name, &content[..]));
         for (name, content) in files.chain([(&self.log_name, log)]) {
-            let file = folder.join(name);
-            fs::create_dir_all(file.parent().unwrap_or(folder))?;
+            let file = dir.join(name);
+            fs::create_dir_all(file.parent().unwrap_or(dir))?;
             fs::write(file, content)?;
         }
         Ok(())
     }
 
-    /// Everything that the client was told in the end.
+    /// The commit timestamps of all acknowledged commits.
     pub fn acknowledged_commits(&self) -> BTreeMap<u64, u64> {
         self.log_at(usize::MAX).0.acknowledged_commits()
     }
 
-    /// How many transactions it ran.
+    /// The number of transactions.
     pub fn transactions(&self) -> u64 {
         self.commits.len() as u64
     }
 }
 
-/// Makes the store of a seed; even seeds commit in two phases, and of every third one the transactions stream.
+/// Builds the store of a seed. Even seeds commit in two phases; every third seed has large
+/// transactions.
 pub fn build(seed: u64) -> anyhow::Result<SampleStore> {
     let mut rng = SeededRng::new(seed);
     let workload = *rng.pick(workload::ALL).unwrap_or(&workload::ALL[0]);
     let protocol = if seed.is_multiple_of(2) { CommitProtocol::TwoPhase } else { CommitProtocol::Auto };
     let dir = scratch_dir()?;
-    // What is cut is one segment, so it must not be full before the end.
+    // The log must be one segment, so it must not become full.
     let engine = open_engine(dir.path(), FolderOptions { write_buffer_bytes: 64 << 20, ..SMALL_STORE })?;
     let env = DeterministicEnv::default();
     let gate = env.gate();
@@ -144,9 +147,9 @@ pub fn build(seed: u64) -> anyhow::Result<SampleStore> {
         .open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
     let _open = OpenOnDrop(Arc::clone(&gate));
     let (second, rows) = (store.keyspace(SECOND)?, store.keyspace(ROWS)?);
-    // What the store does by itself after opening would come at another place of the log each time.
+    // Background work after an opening would write at a random place of the log.
     gate.close_after_cleanup();
-    // Where every transaction streams, those that made the keyspaces are to be ended, too.
+    // Where every transaction is large, the creation of the keyspaces must be cleaned up, too.
     gate.finish_large_transactions(&store);
     let log = segments(dir.path())?.into_iter().next().ok_or_else(|| anyhow::anyhow!("no log"))?;
     let recorder = LengthRecorder::new(&log);
@@ -165,16 +168,17 @@ pub fn build(seed: u64) -> anyhow::Result<SampleStore> {
         gate.finish_large_transactions(&store);
     }
     let large_commits = store.stats().commits_large;
-    anyhow::ensure!((large_commits > 0) == seed.is_multiple_of(LARGE_EVERY), "{large_commits} commits were streamed");
-    // What ends a large transaction is no commit, so nobody syncs it, and what is not durable gets no mark.
+    anyhow::ensure!((large_commits > 0) == seed.is_multiple_of(LARGE_EVERY), "{large_commits} large commits");
+    // The cleanup of a large transaction is no commit and causes no sync, and without a sync there
+    // is no no-op frame.
     engine.storage().sync()?;
     await_no_op(&log)?;
-    // The folder as it is while the store is open: closing would write more.
+    // The files while the store is open: closing would write more.
     let mut files = Vec::new();
     read_files(dir.path(), Path::new(""), &mut files)?;
     let segments_begun =
         segments(dir.path())?.iter().filter(|file| fs::read(file).is_ok_and(|file| header(&file).is_some())).count();
-    anyhow::ensure!(segments_begun == 1, "the log has {segments_begun} segments");
+    anyhow::ensure!(segments_begun == 1, "the log has {segments_begun} segments, expected 1");
     let log_name = log.strip_prefix(dir.path())?.to_owned();
     Ok(SampleStore {
         large_commits,
@@ -182,7 +186,7 @@ pub fn build(seed: u64) -> anyhow::Result<SampleStore> {
     })
 }
 
-/// Waits until the log ends with a mark, after which an idle store writes nothing.
+/// Waits for a no-op frame at the end of the log, after which an idle store writes nothing.
 fn await_no_op(log: &Path) -> anyhow::Result<()> {
     let began = Instant::now();
     loop {
@@ -190,18 +194,21 @@ fn await_no_op(log: &Path) -> anyhow::Result<()> {
         if last.is_some_and(|frame| frame.is_no_op() && frame.durable + 1 == frame.sequence) {
             return Ok(());
         }
-        anyhow::ensure!(began.elapsed() < NO_OP_TIMEOUT, "no mark in {NO_OP_TIMEOUT:?}, the log ends with {last:?}");
+        anyhow::ensure!(
+            began.elapsed() < NO_OP_TIMEOUT,
+            "no no-op frame within {NO_OP_TIMEOUT:?}; the log ends with {last:?}"
+        );
         std::thread::sleep(POLL);
     }
 }
 
-fn read_files(store: &Path, folder: &Path, files: &mut Vec<(PathBuf, Vec<u8>)>) -> anyhow::Result<()> {
-    for entry in fs::read_dir(store.join(folder))? {
+fn read_files(store: &Path, subdir: &Path, files: &mut Vec<(PathBuf, Vec<u8>)>) -> anyhow::Result<()> {
+    for entry in fs::read_dir(store.join(subdir))? {
         let entry = entry?;
-        let name = folder.join(entry.file_name());
+        let name = subdir.join(entry.file_name());
         if entry.file_type()?.is_dir() {
             read_files(store, &name, files)?;
-        // RocksDB's diary is long and read by nobody.
+        // RocksDB's info log is long and not needed.
         } else if entry.file_name() != "LOG" {
             files.push((name, fs::read(entry.path())?));
         }
@@ -209,7 +216,8 @@ fn read_files(store: &Path, folder: &Path, files: &mut Vec<(PathBuf, Vec<u8>)>) 
     Ok(())
 }
 
-/// The log's parts in the order in which places are counted, and how many places come before the marks.
+/// The ranges of the log in the order of positions, and the number of positions before the no-op
+/// frames.
 fn ranges_of(log: &[u8]) -> (Vec<Range<usize>>, usize) {
     let (no_ops, frames): (Vec<_>, Vec<_>) = frames(log).into_iter().partition(Frame::is_no_op);
     let mut ranges: Vec<Range<usize>> = HEADERS_AT.iter().map(|at| *at..at + HEADER_BYTES).collect();
@@ -220,7 +228,7 @@ fn ranges_of(log: &[u8]) -> (Vec<Range<usize>>, usize) {
     (ranges, stable_bytes)
 }
 
-/// A ledger with the log's length at each answer.
+/// A recorder that adds the length of the log to each answer.
 struct LengthRecorder {
     log: PathBuf,
     ticks: AtomicU64,
@@ -233,7 +241,7 @@ impl LengthRecorder {
         Self { log: log.into(), ticks: AtomicU64::new(0), commits: Mutex::default(), answers: Mutex::default() }
     }
 
-    /// Up to the last frame with content: a mark behind it is not what was waited for.
+    /// The end of the last frame with content, without later no-op frames.
     fn length(&self) -> usize {
         let frames = fs::read(&self.log).map(|log| frames(&log));
         let last = |frames: Vec<Frame>| frames.iter().rfind(|frame| !frame.is_no_op()).map(Frame::end);

@@ -1,4 +1,4 @@
-//! Files of the harness's own that show whether a power cut has taken anything.
+//! Control files that show whether a power cut has lost anything.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -11,10 +11,10 @@ pub const ENTRIES: &str = "lost directory entries";
 
 const SYNCED: &str = "control.synced";
 const UNSYNCED: &str = "control.unsynced";
-const BODY: &[u8] = b"synced, so it stays";
-const TAIL: &[u8] = b" and this does not";
+const BODY: &[u8] = b"synced, so it survives";
+const TAIL: &[u8] = b" and this is lost";
 
-/// How much of it is gone.
+/// What was lost.
 pub struct Lost {
     /// File tails.
     pub tails: u64,
@@ -22,8 +22,8 @@ pub struct Lost {
     pub entries: u64,
 }
 
-/// Writes the files and syncs one of them, but not its tail. To be called right before the cut: any sync of the file system
-/// takes new directory entries with it.
+/// Writes the files and syncs one of them, but not its tail. Must be called right before the power
+/// cut: any sync of the file system also writes new directory entries.
 pub fn write(disk: &Path) -> io::Result<()> {
     let mut synced = File::create_new(disk.join(SYNCED))?;
     synced.write_all(BODY)?;
@@ -33,11 +33,12 @@ pub fn write(disk: &Path) -> io::Result<()> {
     File::create_new(disk.join(UNSYNCED))?.write_all(TAIL)
 }
 
-/// What is gone after the cut. The files are removed: a file that replaces another would be written out by being closed.
+/// Counts what was lost. The files are removed: replacing a file would write it out when it is
+/// closed.
 pub fn count(disk: &Path) -> io::Result<Lost> {
     let body = fs::read(disk.join(SYNCED))?;
     if !body.starts_with(BODY) {
-        return Err(io::Error::other("synced bytes of the control file are gone: this disk keeps no promise"));
+        return Err(io::Error::other("synced bytes of the control file are missing: this disk does not honour syncs"));
     }
     fs::remove_file(disk.join(SYNCED))?;
     let unsynced = disk.join(UNSYNCED);

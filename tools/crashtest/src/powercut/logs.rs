@@ -1,13 +1,15 @@
-//! The last segment but one of the log loses its end, at every frame behind its last sync, or a page there, and the last segment
-//! is whole.
+//! A log whose second-to-last segment has lost its end, at every frame after its last sync, or one
+//! page; the last segment is complete.
 //!
-//! The log goes on in a new segment without waiting for a sync of the old one, so a power cut can leave exactly this. Replaying
-//! the new segment over the hole would bring back later commits without earlier ones. What is recovered must be a prefix,
-//! with everything that was synced in it. If the old segment was synced after all, and the new one has frames that say so, the
-//! same image is one of damage: the store must refuse to open, and where the loss is accepted it must keep what it does not read.
-//! Which of the two it is, [`crate::segments`] says; every image is made in both ways.
+//! The log continues in a new segment without a sync of the old one, so a power cut can leave this
+//! state. Replaying the new segment after the hole would recover later commits without earlier
+//! ones. What is recovered must be a prefix that contains everything synced.
 //!
-//! One client commits numbered rows, one after the other. So a prefix is the rows up to some number.
+//! If the old segment was synced and the new one has frames that prove it, the same image is a data
+//! loss: the store must refuse to open, and keep the unread segments when the loss is accepted.
+//! [`crate::log_parser`] decides which of the two it is. Every image is made in both ways.
+//!
+//! One client commits numbered rows in order, so a prefix is the rows up to some number.
 
 use std::fs;
 use std::io::{Read as _, Seek as _};
@@ -25,29 +27,29 @@ use crate::log_parser::{self, frames, header, segments, valid_length};
 use crate::rng::SeededRng;
 use crate::violation::Violation;
 
-/// After so many rows there is a sync; the next segment begins after about forty.
+/// The rows after which there is a sync; the next segment begins after about forty rows.
 const SYNC_AT_ROWS: [u64; 2] = [12, 20];
 /// Rows in the new segment.
 const ROWS_IN_NEW_SEGMENT: u64 = 10;
-/// Zeros behind the frames.
+/// Zeros after the frames.
 const ZEROS_BYTES: usize = 100_000;
-/// What a disk writes or loses as a whole.
+/// The unit that a disk writes or loses.
 const PAGE_BYTES: usize = 4096;
-/// Without a second segment after so many rows there will be none.
+/// After this many rows without a second segment the test fails.
 const ROWS_MAX: u64 = 2000;
 
-/// Cuts the log that a seed makes.
+/// Checks the damaged logs of a seed.
 pub fn run_log(args: &LayerArgs, seed: u64, outcome: &mut LayerResult) {
     let case = Case::Log(seed).to_string();
     let violations = match image(seed) {
         Ok(image) => {
             let violations = check_image(&image, outcome);
-            // In a whole run the cases are the cuts of real disks.
+            // In a full run the cases are the power cuts of real disks.
             outcome.cases += u64::from(args.case.is_some());
             if violations.is_empty() {
                 return;
             }
-            outcome.failures.push(save_failure(args, &case, image.folder.path(), None, violations));
+            outcome.failures.push(save_failure(args, &case, image.store_dir.path(), None, violations));
             return;
         }
         Err(why) => vec![Violation::new("harness", why.to_string())],
@@ -55,29 +57,29 @@ pub fn run_log(args: &LayerArgs, seed: u64, outcome: &mut LayerResult) {
     outcome.failures.push(crate::layer_result::Failure { replay: args.replay(&case), violations, saved_in: None });
 }
 
-/// A store with two segments, as a power cut right after the change can leave it.
+/// A store with two segments, as a power cut right after the switch can leave it.
 struct Image {
-    folder: tempfile::TempDir,
-    /// Names in the folder, and what is in the files.
+    store_dir: tempfile::TempDir,
+    /// The path and the content of both segments.
     older: (PathBuf, Vec<u8>),
     newer: (PathBuf, Vec<u8>),
-    /// The newer one, all of it written before the older one was synced.
+    /// The newer segment as if it had been written before the older one was synced.
     unsynced: Vec<u8>,
-    /// Rows, and how many of them were synced.
+    /// The number of rows, and of those that were synced.
     rows: u64,
     synced: u64,
     /// Where the older segment may have lost its end.
     frame_ends: Vec<usize>,
 }
 
-/// How the older segment is damaged, behind a border.
+/// How the older segment is damaged after a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Damage {
     /// The file ends there.
     Ends,
     /// Only zeros follow.
     Zeros,
-    /// The page at the border has zeros, and what follows is there.
+    /// The page there is zero, and later pages are intact.
     Page,
 }
 
@@ -87,14 +89,14 @@ fn image(seed: u64) -> anyhow::Result<Image> {
     let dir = scratch_dir()?;
     let store = builder().commit_protocol(protocol).open(dir.path())?;
     let rows = store.keyspace("rows")?;
-    // Nothing is in tables yet in this image: when it is, the log has been synced.
-    let folder = scratch_dir()?;
-    copy_dir(dir.path(), folder.path())?;
+    // Copied before any flush, because a flush syncs the log.
+    let store_dir = scratch_dir()?;
+    copy_dir(dir.path(), store_dir.path())?;
     let segments_begun = || -> anyhow::Result<Vec<PathBuf>> {
         let files = segments(dir.path())?.into_iter();
         Ok(files.filter(|file| fs::read(file).is_ok_and(|file| header(&file).is_some())).collect())
     };
-    // Held open: the segment is removed once its rows are in tables, which may be soon.
+    // Kept open: the segment is removed when its rows are in the tables.
     let older = segments_begun()?.pop().ok_or_else(|| anyhow::anyhow!("no log"))?;
     let mut older_file = fs::File::open(&older)?;
     let (mut done, mut synced, mut length) = (0, 0, 0);
@@ -115,7 +117,7 @@ fn image(seed: u64) -> anyhow::Result<Image> {
     }
     let newer = segments_begun()?.pop().ok_or_else(|| anyhow::anyhow!("no second segment"))?;
     for behind in 1..=ROWS_IN_NEW_SEGMENT {
-        // The last one tells that all before it are durable.
+        // The last row proves that all earlier ones are durable.
         if behind == ROWS_IN_NEW_SEGMENT {
             store.sync()?;
         }
@@ -132,7 +134,7 @@ fn image(seed: u64) -> anyhow::Result<Image> {
     anyhow::ensure!(frame_ends.len() > 1, "the older segment has no frame behind its last sync at {length}");
     anyhow::ensure!(frames(&newer.1).len() as u64 >= ROWS_IN_NEW_SEGMENT, "the newer segment is empty");
     drop(store);
-    Ok(Image { older, newer, unsynced, folder, rows: done, synced, frame_ends })
+    Ok(Image { older, newer, unsynced, store_dir, rows: done, synced, frame_ends })
 }
 
 fn check_image(image: &Image, outcome: &mut LayerResult) -> Vec<Violation> {
@@ -164,8 +166,8 @@ fn check_image(image: &Image, outcome: &mut LayerResult) -> Vec<Violation> {
     }
     outcome.acknowledged += image.synced;
     outcome.transactions += image.rows;
-    outcome.count("cut logs: prefixes", prefixes);
-    outcome.count("cut logs: refusals", refusals);
+    outcome.count("log images recovered as a prefix", prefixes);
+    outcome.count("log images refused", refusals);
     violations
 }
 
@@ -190,7 +192,7 @@ struct ImageResult {
     refused: bool,
 }
 
-/// Opens a copy with these segments, as they are and, if it is refused, without what is lost.
+/// Opens a copy with these segments and, if it is refused, again with the loss accepted.
 fn check_copy(image: &Image, older: &[u8], newer: &[u8]) -> Result<ImageResult, Violation> {
     let harness = |why: &str| Violation::new("harness", why);
     let replayed = log_parser::replay(&[older, newer]).ok_or_else(|| harness("no header"))?;
@@ -199,7 +201,10 @@ fn check_copy(image: &Image, older: &[u8], newer: &[u8]) -> Result<ImageResult, 
     let opened = |accept_loss| rows_in(copy.path(), accept_loss);
     let (found, refused) = match opened(None) {
         Ok(_) if replayed.is_loss() => {
-            return Err(Violation::new("a damaged log is detected", format!("it opens without a word: {replayed:?}")));
+            return Err(Violation::new(
+                "a damaged log is detected",
+                format!("the store opens without an error: {replayed:?}"),
+            ));
         }
         Ok(found) => (found?, false),
         Err(why) => {
@@ -217,10 +222,10 @@ fn check_copy(image: &Image, older: &[u8], newer: &[u8]) -> Result<ImageResult, 
         return Err(Violation::new("durability", format!("{found} rows, {} were synced", image.synced)));
     }
     if !all && found == image.rows {
-        return Err(harness("nothing is lost"));
+        return Err(harness("the image lost nothing"));
     }
     if refused && !is_kept(copy.path(), newer).map_err(|why| harness(&why.to_string()))? {
-        let how = format!("nothing is read of {}, and it is not kept", image.newer.0.display());
+        let how = format!("{} is not read, and not kept", image.newer.0.display());
         return Err(Violation::new("unread segments are kept", how));
     }
     Ok(ImageResult { rows: found, refused })
@@ -232,23 +237,23 @@ fn last_of(segment: &[u8]) -> u64 {
 
 fn copied(image: &Image, older: &[u8], newer: &[u8]) -> std::io::Result<tempfile::TempDir> {
     let copy = scratch_dir()?;
-    copy_dir(image.folder.path(), copy.path())?;
+    copy_dir(image.store_dir.path(), copy.path())?;
     fs::write(copy.path().join(&image.older.0), older)?;
     fs::write(copy.path().join(&image.newer.0), newer)?;
     Ok(copy)
 }
 
-/// How many rows there are, or what is wrong with them.
-fn rows_in(folder: &Path, accept_loss: Option<u64>) -> Result<Result<u64, Violation>, Error> {
+/// The number of rows, or what is wrong with them.
+fn rows_in(store_dir: &Path, accept_loss: Option<u64>) -> Result<Result<u64, Violation>, Error> {
     let builder = accept_loss.into_iter().fold(builder(), percolite::Builder::accept_data_loss);
-    let store = builder.open(folder)?;
+    let store = builder.open(store_dir)?;
     let rows = store.keyspace("rows")?;
     let snapshot = store.snapshot()?;
     let mut found = 0;
     for row in snapshot.prefix(&rows, "k") {
         let (there, value) = row?;
         if there != key(found) || value != found.to_string().into_bytes() {
-            let how = format!("{} stands where row {found} should", decode_key(&there));
+            let how = format!("found {} instead of row {found}", decode_key(&there));
             return Ok(Err(Violation::new("surviving prefix", how)));
         }
         found += 1;
@@ -257,8 +262,8 @@ fn rows_in(folder: &Path, accept_loss: Option<u64>) -> Result<Result<u64, Violat
 }
 
 /// Whether the segment is kept under another name.
-fn is_kept(folder: &Path, segment: &[u8]) -> std::io::Result<bool> {
-    for entry in fs::read_dir(folder.join("log"))? {
+fn is_kept(store_dir: &Path, segment: &[u8]) -> std::io::Result<bool> {
+    for entry in fs::read_dir(store_dir.join("log"))? {
         let file = entry?.path();
         if !log_parser::is_segment(&file) && fs::read(&file)? == segment {
             return Ok(true);
@@ -290,9 +295,10 @@ fn bytes_of(file: &mut fs::File) -> std::io::Result<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// The control: a reader that looks at each frame by itself would replay the newer segment over the hole.
+    /// The control: a reader that checks each frame by itself would replay the newer segment after
+    /// the hole.
     #[test]
-    fn the_newer_segment_is_whole_and_nothing_in_it_tells_of_the_hole() {
+    fn the_newer_segment_is_valid_and_hides_the_hole() {
         let image = image(1).unwrap();
         let older = damaged(&image.older.1, image.frame_ends[image.frame_ends.len() / 2], Damage::Ends);
         let replayed = log_parser::replay(&[&older, &image.unsynced]).unwrap();

@@ -1,15 +1,17 @@
-//! Power cuts: a store on a real file system that stops from one moment to the next, and forgets what was not synced.
+//! Power cuts: a store on a real file system that stops at a random time and loses unsynced data.
 //!
-//! A store lives a few lives on one disk. In each, clients run in a process of their own until the power goes at a random
-//! moment; the file system is shut down without writing its journal, the process is killed, and the file system mounted
-//! again. Then a copy of the store is opened and judged: what was acknowledged as durable is there, and what was not is lost
-//! from the end only. The next life goes on with the original.
+//! A store has a few incarnations on one disk. In each, clients run in a child process until the
+//! power cut: the file system is shut down without writing its journal, the process is killed, and
+//! the file system is mounted again. Then a copy of the store is opened and verified: what was
+//! acknowledged as durable is there, and other commits are lost from the end only. The next
+//! incarnation continues with the original.
 //!
-//! A cut that loses nothing proves nothing. So the harness itself writes, just before each cut, bytes behind what it has
-//! synced in a file, and a new file that it does not sync, and counts how often they are gone. And the log of the store, too,
-//! must have been longer before some cut than after it.
+//! A power cut without a loss proves nothing. So just before each cut the harness appends unsynced
+//! bytes to a synced file and creates a file without a sync, and counts how often they are lost.
+//! And the log of the store must be shorter after some cut than before.
 //!
-//! [`logs`] does by hand what a cut does rarely: the last segment of the log but one loses its end and the last one does not.
+//! [`logs`] constructs what a power cut does rarely: the second-to-last segment of the log loses
+//! its end, and the last one does not.
 
 mod control;
 pub mod logs;
@@ -42,19 +44,19 @@ const LAYER: &str = "powercut";
 const DISK_KIB: u64 = 96 << 10;
 const QUICK_CUTS: u64 = 20;
 const CUTS: u64 = 200;
-/// Of five disks in a row the stores of these hand down all the time, and their clients sync nothing.
+/// Of five disks in a row these flush continuously, and their clients sync nothing.
 const FLUSH_HEAVY: [u64; 2] = [2, 4];
 /// Power cuts of one disk.
 const INCARNATIONS: u32 = 4;
-/// A process that says nothing for so long hangs.
+/// A process that sends no event for this time hangs.
 const HANG_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// One case.
+/// A case of this layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Case {
     /// A disk whose power is cut a few times.
     Disk(u64),
-    /// A log that loses its end.
+    /// A log with a damaged segment.
     Log(u64),
 }
 
@@ -71,7 +73,7 @@ impl FromStr for Case {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is no case of {LAYER}: write {LAYER}:SEED or {LAYER}:log-SEED");
+        let wrong = || format!("invalid case {text:?}; expected {LAYER}:SEED or {LAYER}:log-SEED");
         let case = text.strip_prefix(LAYER).and_then(|rest| rest.strip_prefix(':')).ok_or_else(wrong)?;
         match case.strip_prefix("log-") {
             Some(seed) => seed.parse().map(Self::Log).map_err(|_| wrong()),
@@ -83,7 +85,7 @@ impl FromStr for Case {
 /// Runs the layer.
 ///
 /// # Errors
-/// Where the order makes no sense.
+/// An invalid case, and errors of the harness.
 pub fn run(args: &LayerArgs) -> anyhow::Result<LayerResult> {
     percolite::crashtest::enable_mutant(args.mutant);
     let mut outcome = LayerResult::new(LAYER);
@@ -118,7 +120,7 @@ fn run_all(args: &LayerArgs, clock: RunClock, outcome: &mut LayerResult) {
     }
 }
 
-/// Power cuts that took nothing are no evidence.
+/// Requires that power cuts have lost something, since otherwise they prove nothing.
 fn require_losses(args: &LayerArgs, outcome: &mut LayerResult) {
     let replay = args.replay(&Case::Disk(args.seed).to_string());
     if let Some(violation) = check_large_commits(outcome) {
@@ -126,7 +128,7 @@ fn require_losses(args: &LayerArgs, outcome: &mut LayerResult) {
     }
     for metric in [control::TAILS, control::ENTRIES, LOG_BYTES] {
         if sum(outcome, metric) <= 0.0 {
-            let what = format!("{} power cuts and {metric}: none", outcome.cases);
+            let what = format!("{metric}: none in {} power cuts", outcome.cases);
             let failure = crate::layer_result::Failure {
                 replay: args.replay(&Case::Disk(args.seed).to_string()),
                 violations: vec![Violation::new("harness", what)],
@@ -143,27 +145,27 @@ fn sum(outcome: &LayerResult, metric: &str) -> f64 {
     outcome.metrics.get(metric).into_iter().flatten().sum()
 }
 
-/// What a seed decides; each life has a seed of its own.
+/// The configuration from a seed; each incarnation gets a seed of its own.
 fn plan_incarnations(seed: u64, args: &LayerArgs, disk: &Disk, rng: &mut SeededRng) -> ChildConfig {
     let (workload, large_transaction_bytes) = workload_for(seed, rng);
-    let promises = [DurabilityMode::Sync, DurabilityMode::Sync, DurabilityMode::Buffered, DurabilityMode::Mixed];
+    let modes = [DurabilityMode::Sync, DurabilityMode::Sync, DurabilityMode::Buffered, DurabilityMode::Mixed];
     let small = rng.one_in(3);
-    // A hand-down whose segment nothing else syncs shows whether it syncs the segment first.
+    // A flush whose segment is not synced otherwise shows whether it syncs the segment first.
     let unsynced = FLUSH_HEAVY.contains(&(seed % 5));
     ChildConfig {
-        folder: disk.path().join("store"),
+        store_dir: disk.path().join("store"),
         incarnation: 0,
         workload: workload.into(),
         large_transaction_bytes,
         two_phase: seed.is_multiple_of(2),
         durability_mode: rng
-            .pick(&promises)
-            .map_or(DurabilityMode::Sync, |promise| if unsynced { DurabilityMode::Buffered } else { *promise }),
+            .pick(&modes)
+            .map_or(DurabilityMode::Sync, |mode| if unsynced { DurabilityMode::Buffered } else { *mode }),
         clients: 2 + rng.below(4),
         transactions: 0,
         long_value_every: [0, 2, 8][rng.below(3)],
         history_ms: [None, Some(20)][rng.below(2)],
-        // Enough for generations to be handed down within a life.
+        // Small enough for flushes within an incarnation.
         write_buffer_bytes: if unsynced { 1 << 20 } else { 4 << 20 },
         filler_bytes: if small || unsynced { 30 << 10 } else { 0 },
         sync_every: if unsynced { 0 } else { SYNC_EVERY },
@@ -210,8 +212,8 @@ fn run_disk(args: &LayerArgs, seed: u64, incarnations: u32, outcome: &mut LayerR
             Err(_) if interrupt::is_requested() => return,
             Err(why) => {
                 let violation = vec![Violation::new("harness", why)];
-                let folder = disk.proc_path();
-                outcome.failures.push(save_failure(args, &Case::Disk(seed).to_string(), &folder, None, violation));
+                let store_dir = disk.proc_path();
+                outcome.failures.push(save_failure(args, &Case::Disk(seed).to_string(), &store_dir, None, violation));
                 return;
             }
         }
@@ -219,7 +221,7 @@ fn run_disk(args: &LayerArgs, seed: u64, incarnations: u32, outcome: &mut LayerR
     outcome.transactions += expected.client_log.entries().count() as u64;
 }
 
-/// What the clients of all lives were promised.
+/// What the store must keep from all incarnations.
 #[derive(Default)]
 struct Expected {
     client_log: ClientLog,
@@ -228,7 +230,7 @@ struct Expected {
     lock_events: Vec<LockEvent>,
 }
 
-/// One life, up to the moment at which the disk is mounted again.
+/// One incarnation, until the disk is mounted again.
 fn cut_once(
     disk: &mut Disk,
     config: &ChildConfig,
@@ -239,9 +241,9 @@ fn cut_once(
     let arguments = config.arguments().map_err(|why| why.to_string())?;
     let client_log = std::mem::take(&mut expected.client_log);
     let acknowledged = client_log.acknowledged();
-    let mut child =
-        ChildMonitor::start(disk.command(&arguments), client_log).map_err(|why| format!("no process: {why}"))?;
-    // Mostly while the clients run; now and then while the store opens.
+    let mut child = ChildMonitor::start(disk.command(&arguments), client_log)
+        .map_err(|why| format!("cannot start the child: {why}"))?;
+    // Mostly while clients run; sometimes while the store opens.
     if !rng.one_in(6) {
         child.wait(HANG_TIMEOUT, |received| received.ready);
         if interrupt::is_requested() {
@@ -252,30 +254,32 @@ fn cut_once(
     std::thread::sleep(until);
     let before = child.received();
     if let Some(call) = before.failed.first() {
-        return Err(format!("an error for no reason: {}: {}", call.call, call.text));
+        return Err(format!("unexpected error: {}: {}", call.call, call.text));
     }
     drop(before);
 
     control::write(&disk.proc_path()).map_err(|why| format!("control files: {why}"))?;
-    // Of a process that stands still it is known what the cut will take: nobody can read the files afterwards.
+    // A stopped process writes nothing after the log is measured; the files cannot be read after
+    // the cut.
     if rng.one_in(2) {
-        child.stop().map_err(|why| format!("the process does not stop: {why}"))?;
+        child.stop().map_err(|why| format!("cannot stop the process: {why}"))?;
     }
     let long = log_bytes(&disk.proc_path().join("store"));
-    // A sync that is under way when ext4 goes down may succeed though its file's new length is lost: the kernel looks for the
-    // shutdown when a sync begins. Real disks do not do that, so what is heard from here on is no promise.
+    // A sync during ext4's shutdown may succeed although the new file length is lost: the kernel
+    // checks for the shutdown when a sync begins. Real disks do not do that, so acknowledgements
+    // are ignored from here on.
     child.received().ignore_answers = true;
-    disk.cut_power().map_err(|why| format!("the power stays on: {why}"))?;
+    disk.cut_power().map_err(|why| format!("cannot cut the power: {why}"))?;
     std::thread::sleep(Duration::from_micros(rng.below(10_000) as u64));
     let (received, _) = child.end();
     disk.remount()?;
     let short = log_bytes(&disk.proc_path().join("store"));
 
-    let Received { mut client_log, durable_ts, large_commits: streamed, restores, lock_events: notes, .. } = received;
-    expected.lock_events.extend(notes);
+    let Received { mut client_log, durable_ts, large_commits, restores, lock_events, .. } = received;
+    expected.lock_events.extend(lock_events);
     expected.lock_events.extend(final_checks::store_gone(&expected.lock_events));
     expected.restores.append(restores);
-    count_large_commits(outcome, config, streamed);
+    count_large_commits(outcome, config, large_commits);
     outcome.acknowledged += (client_log.acknowledged() - acknowledged) as u64;
     expected.acknowledged.extend(client_log.acknowledged_commits());
     client_log.allow_loss(config.incarnation, percolite::Timestamp::from_u64(durable_ts));
@@ -293,7 +297,7 @@ struct Verified {
     saved: tempfile::TempDir,
 }
 
-/// Judges a copy; a second copy is kept as it was found.
+/// Verifies a copy; a second copy is kept unchanged.
 fn verify_copy(disk: &Disk, config: &ChildConfig, expected: &Expected) -> Result<Verified, String> {
     let found = disk.proc_path().join("store");
     let (saved, copy) = (scratch_dir().map_err(text)?, scratch_dir().map_err(text)?);
@@ -303,7 +307,7 @@ fn verify_copy(disk: &Disk, config: &ChildConfig, expected: &Expected) -> Result
     }
     let workload = workload::named(&config.workload).ok_or("no such workload")?;
     let target = StoreUnderTest {
-        folder: copy.path(),
+        store_dir: copy.path(),
         workload,
         config: config.client_config(Durability::Sync),
         incarnation: INCARNATIONS + 1,
@@ -326,9 +330,9 @@ fn text(why: std::io::Error) -> String {
     why.to_string()
 }
 
-/// Bytes of frames in the log's segments.
-fn log_bytes(folder: &Path) -> u64 {
-    let files = segments(folder).unwrap_or_default().into_iter();
+/// Bytes of frames in the segments of the log.
+fn log_bytes(store_dir: &Path) -> u64 {
+    let files = segments(store_dir).unwrap_or_default().into_iter();
     files.filter_map(|file| std::fs::read(file).ok()).map(|file| valid_length(&file) as u64).sum()
 }
 
@@ -337,7 +341,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_case_is_read_as_it_is_printed() {
+    fn case_names_round_trip() {
         for case in [Case::Disk(7), Case::Log(3)] {
             assert_eq!(case.to_string().parse(), Ok(case));
         }

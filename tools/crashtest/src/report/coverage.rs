@@ -1,7 +1,7 @@
-//! The coloured tables: which points were visited where, and which mutants were found by what.
+//! The coloured tables: visits of crash points by environment, and mutants by layer.
 //!
-//! They are tables and not drawings: a reader who cannot see the colours has the numbers, and a screen reader has headers.
-//! A colour stands for a power of ten, so that the legend says exactly what a colour means.
+//! They are tables, not drawings: the numbers need no colours, and screen readers get headers. A
+//! colour is a power of ten, so that the legend states exactly what it means.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,21 +20,21 @@ const COLOURS: usize = 7;
 
 type Environments<'a> = BTreeMap<&'a str, BTreeMap<&'a str, u64>>;
 
-/// How often each point was visited in each place, and was the last one of a process.
+/// Visits of each crash point in each environment, and kills there.
 pub struct Coverage<'a> {
-    /// Visits by place, then by point.
+    /// Visits by environment and crash point.
     environments: Environments<'a>,
-    /// Deaths, in the same way.
+    /// Kills by environment and crash point.
     kills: Environments<'a>,
 }
 
 impl<'a> Coverage<'a> {
-    /// Of all layers.
+    /// The coverage of all layers.
     pub fn of(run: &'a RunReport) -> Self {
         Self { environments: sum(run, |layer| &layer.visits), kills: sum(run, |layer| &layer.hits) }
     }
 
-    /// How many of the points of this program were visited at all.
+    /// How many crash points of this version were visited.
     pub fn points_hit(&self) -> usize {
         let is_hit = |point: &&CrashPoint| {
             self.environments.values().any(|points| points.get(point.name()).is_some_and(|&n| n > 0))
@@ -42,17 +42,17 @@ impl<'a> Coverage<'a> {
         CrashPoint::ALL.iter().filter(is_hit).count()
     }
 
-    /// The points of this program in their order, then those that only the evidence knows.
+    /// The crash points of this version in their order, then others from the report.
     fn rows(&self) -> Vec<(&'a str, &'a str)> {
         let mut unknown: BTreeSet<&str> =
             self.environments.values().flat_map(|points| points.keys().copied()).collect();
         let known = CrashPoint::ALL.iter().map(|point| (point.name(), point.description()));
         let mut rows: Vec<_> = known.inspect(|(name, _)| _ = unknown.remove(name)).collect();
-        rows.extend(unknown.into_iter().map(|name| (name, "not a point of this version")));
+        rows.extend(unknown.into_iter().map(|name| (name, "not a crash point of this version")));
         rows
     }
 
-    /// The map; nothing if no place has reported.
+    /// The table; `None` if no environment has reported.
     pub fn map(&self) -> Option<Markup> {
         if self.environments.is_empty() {
             return None;
@@ -72,9 +72,9 @@ impl<'a> Coverage<'a> {
                         th scope="col" { "point" }
                         @for environment in self.environments.keys() {
                             th scope="col" { (environment) }
-                            @if self.kills.contains_key(environment) { th scope="col" { "died there" } }
+                            @if self.kills.contains_key(environment) { th scope="col" { "kills" } }
                         }
-                        th.promise scope="col" { "what holds there" }
+                        th.invariant scope="col" { "invariant" }
                     } }
                     tbody {
                         @for (name, invariant) in self.rows() {
@@ -84,7 +84,7 @@ impl<'a> Coverage<'a> {
                                     (cell(points.get(name).copied()))
                                     @if let Some(kills) = self.kills.get(environment) { (cell(kills.get(name).copied())) }
                                 }
-                                td.promise { (invariant) }
+                                td.invariant { (invariant) }
                             }
                         }
                     }
@@ -121,7 +121,7 @@ fn legend(colour: usize) -> String {
     names.get(colour).copied().unwrap_or_default().into()
 }
 
-/// Which layers found which mutant, how soon, and in how many of the cases tried.
+/// Which layers found which mutant, after what time, and in how many cases.
 pub fn mutants(run: &RunReport) -> Option<Markup> {
     if run.mutants.is_empty() {
         return None;
@@ -130,8 +130,8 @@ pub fn mutants(run: &RunReport) -> Option<Markup> {
     let layers: IndexSet<&str> = Layer::ALL.iter().map(|layer| layer.name()).chain(trial).collect();
     Some(html! {
         p.legend {
-            span.cell.found { "1.2 s" } " found, the first time after so long "
-            span.cell.missed { "no" } " in none of its cases "
+            span.cell.found { "1.2 s" } " found after this time "
+            span.cell.missed { "no" } " not found "
             span.cell.absent { "–" } " not tried"
         }
         div.wide {
@@ -139,7 +139,7 @@ pub fn mutants(run: &RunReport) -> Option<Markup> {
                 thead { tr {
                     th scope="col" { "mutant" }
                     @for layer in &layers { th scope="col" { (layer) } }
-                    th.text scope="col" { "promise broken, and the first of each layer to replay" }
+                    th.text scope="col" { "violated invariant, and the first replay of each layer" }
                 } }
                 tbody { @for mutant in &run.mutants { (mutant_row(mutant, &layers)) } }
             }

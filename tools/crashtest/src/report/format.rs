@@ -1,6 +1,6 @@
-//! Numbers and times as people write them.
+//! Numbers and times for people.
 
-/// How much of a failure's story is told; the rest is in the folder that is kept.
+/// The longest shown text of a violation; the rest is in the saved directory.
 const DETAILS_MAX: usize = 2000;
 
 /// 1234567 as `1,234,567`.
@@ -22,7 +22,7 @@ pub fn plural(number: usize, thing: &str) -> String {
     format!("{} {thing}{plural}", count(number as u64))
 }
 
-/// A number that need not be whole: three digits that count, and no more.
+/// A number with three significant digits.
 pub fn number(value: f64) -> String {
     let size = value.abs();
     if size >= 100.0 || value.fract() == 0.0 {
@@ -41,7 +41,7 @@ pub fn number(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').into()
 }
 
-/// A time in seconds, in units that fit it.
+/// A time in seconds, in a suitable unit.
 pub fn time(seconds: f64) -> String {
     if seconds < 1.0 {
         return format!("{} ms", number(seconds.max(0.0) * 1000.0));
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_and_times_are_written_as_people_do() {
+    fn numbers_and_times_are_readable() {
         assert_eq!(
             ["0", "999", "1,000", "1,234,567"],
             [0, 999, 1000, 1_234_567].map(count).each_ref().map(String::as_str)
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_story_is_cut_between_characters() {
+    fn long_text_is_cut_between_characters() {
         let text = truncate(&"ä".repeat(DETAILS_MAX + 5));
         assert!(text.starts_with(&"ä".repeat(DETAILS_MAX)) && text.ends_with("ä … and 5 more characters"));
         assert_eq!(truncate("short"), "short");

@@ -1,7 +1,7 @@
-//! The page: one file of HTML with everything in it.
+//! The HTML page: one file with everything in it.
 //!
-//! Text goes through `maud`, which escapes it: keys and values of a broken store end up here. Only two things are written
-//! as they are, the style sheet and the drawings, and neither has a word of the evidence in it.
+//! `maud` escapes all text, because keys and values of a damaged store end up here. Only the style
+//! sheet and the drawings are inserted verbatim, and neither contains text of the run report.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use percolite::crashtest::CrashPoint;
@@ -42,10 +42,10 @@ pub fn page(run: &RunReport) -> anyhow::Result<String> {
                     (failures(run))
                     (layers(&run.layers))
                     (gaps(run))
-                    (section("Kill points", KILL_POINTS, coverage.map()))
+                    (section("Crash points", KILL_POINTS, coverage.map()))
                     div.pair {
                         (section("Recovery", RECOVERY, recovery))
-                        (section("Log sweep", STAIRCASE, staircase))
+                        (section("Log truncation", STAIRCASE, staircase))
                     }
                     (section("Mutants", MUTANTS, coverage::mutants(run)))
                     (throughput(&run.layers))
@@ -57,14 +57,15 @@ pub fn page(run: &RunReport) -> anyhow::Result<String> {
     Ok(page.into_string())
 }
 
-const KILL_POINTS: &str = "How often each point of the code was passed, by place, and how often a process died at it. \
-    Beside it, or on pointing at its name, is the promise that holds there.";
-const RECOVERY: &str = "How long a store took to open after its process was killed.";
+const KILL_POINTS: &str = "Visits and kills of each crash point, by environment. \
+    Hover over a name for its invariant.";
+const RECOVERY: &str = "The time to open a store after its process was killed.";
 const RECOVERY_KEY: [(&str, &str); 2] = [("blue", "one recovery"), ("red", "median")];
-const STAIRCASE: &str = "What is there when the log is cut; it should never be less than was acknowledged.";
-const STAIRCASE_KEY: [(&str, &str); 2] = [("blue", "recovered after the cut"), ("red", "acknowledged below it")];
-const MUTANTS: &str = "Known mistakes, each switched on alone: how long each layer took to find it, and in how many \
-    of its cases. Layers are tried from the left until one has found it, or all of them.";
+const STAIRCASE: &str =
+    "Transactions recovered after truncating the log at each offset; never fewer than were acknowledged.";
+const STAIRCASE_KEY: [(&str, &str); 2] = [("blue", "recovered"), ("red", "acknowledged")];
+const MUTANTS: &str = "Mutation tests: the time until each layer found a known mistake, and in how many \
+    of its cases. Layers run from left to right until one has found it.";
 
 fn headline(run: &RunReport, verdict: &RunVerdict) -> Markup {
     let RunReport { version, started: began, command, .. } = run;
@@ -92,7 +93,7 @@ fn tiles(run: &RunReport, coverage: &Coverage) -> Markup {
             (tile(sum(|layer| layer.cases), "cases", false))
             (tile(sum(|layer| layer.transactions), "transactions", false))
             (tile(sum(|layer| layer.acknowledged), "commits acknowledged", false))
-            (tile(sum(|layer| layer.unacknowledged_commits), "unanswered commits found", false))
+            (tile(sum(|layer| layer.unacknowledged_commits), "unacknowledged commits found", false))
             (tile(format!("{} of {}", coverage.points_hit(), CrashPoint::ALL.len()), "points visited", false))
             @if run.mutants.is_empty() {
                 (tile("not run".into(), "mutants", false))
@@ -103,21 +104,21 @@ fn tiles(run: &RunReport, coverage: &Coverage) -> Markup {
     }
 }
 
-/// A part of the page, which says so if it was not run.
+/// A section of the page; without content it says that the test was not run.
 fn section(title: &str, about: &str, content: Option<Markup>) -> Markup {
     html! {
         section {
             h2 { (title) }
             p.about { (about) }
-            @if let Some(content) = content { (content) } @else { p.absent { "This was not run." } }
+            @if let Some(content) = content { (content) } @else { p.absent { "Not run." } }
         }
     }
 }
 
-/// A layer may run without the figures that are drawn.
+/// A drawing. A layer may have run without the metrics for it.
 fn drawing(layer: Option<&LayerResult>, plot: Option<Plot>, key: &[(&str, &str)]) -> Option<Markup> {
     let has_run = layer.is_some_and(|layer| layer.cases > 0);
-    plot.map(|plot| figure(&plot, key)).or_else(|| has_run.then(|| html! { p.absent { "This was not measured." } }))
+    plot.map(|plot| figure(&plot, key)).or_else(|| has_run.then(|| html! { p.absent { "No data." } }))
 }
 
 fn figure(plot: &Plot, key: &[(&str, &str)]) -> Markup {
@@ -157,9 +158,9 @@ fn one_failure(layer: &str, failure: &Failure) -> Markup {
 }
 
 fn layers(layers: &[LayerResult]) -> Markup {
-    let about = "What was lost is counted in each layer's own unit; deaths are kills at a point, where it was to be.";
+    let about = "Lost data is counted in each layer's own unit. Kills are those at the intended point.";
     let columns =
-        ["cases", "transactions", "acknowledged", "unsynced lost", "unanswered found", "deaths", "failures", "time"];
+        ["cases", "transactions", "acknowledged", "unsynced lost", "unacked found", "kills", "failures", "time"];
     let row = |layer: &LayerResult| {
         html! {
             th scope="row" { (layer.layer) }
@@ -193,7 +194,7 @@ fn gaps(run: &RunReport) -> Markup {
         @if !run.coverage_gaps.is_empty() {
             section {
                 h2 { "Gaps" }
-                p.about { "Where the table of points and this run disagree." }
+                p.about { "Crash points that were expected and not hit, or hit unexpectedly." }
                 ul { @for gap in &run.coverage_gaps { li.bad { (gap) } } }
             }
         }
@@ -206,9 +207,9 @@ fn throughput(layers: &[LayerResult]) -> Markup {
         div.wide { table {
             thead { tr {
                 th scope="col" { "layer" }
-                th.number scope="col" { "cases a minute" }
-                th.number scope="col" { "transactions a second" }
-                th.number scope="col" { "time a case" }
+                th.number scope="col" { "cases per minute" }
+                th.number scope="col" { "transactions per second" }
+                th.number scope="col" { "time per case" }
             } }
             tbody { @for layer in &ran { tr {
                 th scope="row" { (layer.layer) }
@@ -218,7 +219,7 @@ fn throughput(layers: &[LayerResult]) -> Markup {
             } } }
         } }
     };
-    section("Throughput", "By the clock, on the machine that ran it.", (!ran.is_empty()).then_some(table))
+    section("Throughput", "Wall-clock time on the machine of the run.", (!ran.is_empty()).then_some(table))
 }
 
 fn other_metrics(layers: &[LayerResult]) -> Markup {
@@ -229,9 +230,9 @@ fn other_metrics(layers: &[LayerResult]) -> Markup {
     let table = html! {
         div.wide { table {
             thead { tr {
-                th scope="col" { "figure" }
+                th scope="col" { "metric" }
                 th.text scope="col" { "layer" }
-                @for column in ["values", "least", "median", "greatest", "sum"] { th.number scope="col" { (column) } }
+                @for column in ["values", "min", "median", "max", "sum"] { th.number scope="col" { (column) } }
             } }
             tbody { @for (layer, name, values) in &shown { tr {
                 th scope="row" { (name) }
@@ -244,5 +245,5 @@ fn other_metrics(layers: &[LayerResult]) -> Markup {
             } } }
         } }
     };
-    html! { @if !shown.is_empty() { (section("Other figures", "As each layer reports them.", Some(table))) } }
+    html! { @if !shown.is_empty() { (section("Other metrics", "As each layer reports them.", Some(table))) } }
 }

@@ -1,13 +1,14 @@
-//! Several runs put together: counts add up, failures pile up.
+//! Merges several runs: counts are added, failures are collected.
 //!
-//! Nothing that one run found is forgotten because another did not find it: failures and gaps are kept, and a mutant is
-//! found if any run found it. Only "skipped" gives way, to a run that did what the other could not.
+//! Nothing that one run found is dropped because another did not find it: failures and gaps are
+//! kept, and a mutant is found if any run found it. Only "skipped" is dropped, if another run ran
+//! the layer.
 
 use indexmap::IndexMap;
 
 use crate::run_report::{MutantResult, MutantTrial, RunReport};
 
-/// Each run once, however often and under whatever name it is given, and how many are thus left out.
+/// Removes repeated reports, whatever their file names; returns how many were removed.
 pub fn once(parts: Vec<RunReport>) -> anyhow::Result<(Vec<RunReport>, usize)> {
     let all = parts.len();
     let mut existing = IndexMap::new();
@@ -19,7 +20,7 @@ pub fn once(parts: Vec<RunReport>) -> anyhow::Result<(Vec<RunReport>, usize)> {
     Ok((once, duplicates))
 }
 
-/// The sum of several runs, in the order in which they are given.
+/// The sum of several runs, in the given order.
 pub fn merge(parts: Vec<RunReport>) -> RunReport {
     let mut whole = RunReport::default();
     for part in parts {
@@ -63,7 +64,7 @@ fn add_tried(existing: &mut MutantTrial, other: MutantTrial) {
     }
 }
 
-/// The first one that found it is the one that is shown; while none has, the time in vain adds up.
+/// The first finding is kept; until then the times are added.
 fn add_mutant(existing: &mut MutantResult, other: MutantResult) {
     for trial in other.trials {
         match existing.trials.iter_mut().find(|one| one.layer == trial.layer) {

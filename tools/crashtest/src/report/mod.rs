@@ -1,17 +1,17 @@
-//! What the harness has shown, for people and for programs: a table on the terminal, `report.json`, and one page of HTML.
+//! Reports for people and programs: a table on the terminal, `report.json`, and an HTML page.
 //!
-//! All three are made from the [`Evidence`] that the other commands write, of one run or of several put together. The
-//! page needs nothing but itself: its plots are drawn into it, nothing is loaded and nothing is run, so that it can be
-//! mailed, kept beside a release, and opened from a disk in ten years. What was not run is said to be not run; an empty
-//! place in a report is too easily taken for a good one.
+//! All three are made from the [`RunReport`]s that the other commands write, of one run or of
+//! several. The page is self-contained: its plots are inline, it loads nothing and has no scripts,
+//! so it can be mailed or archived. Everything that was not run is marked as not run, because an
+//! empty section is easily taken for a pass.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `merge` | several runs put together |
-//! | `verdict` | whether it all held, and if not, why not |
-//! | `terminal` | the table |
-//! | `page`, `grid`, `plot` | the page, its coloured tables, and its drawings |
-//! | `words` | numbers and times as people write them |
+//! | `merge` | merges several runs |
+//! | `verdict` | whether the run passed, and if not, why not |
+//! | `terminal` | the table on the terminal |
+//! | `html`, `coverage`, `plot` | the page, its coloured tables, and its drawings |
+//! | `format` | numbers and times |
 
 mod coverage;
 mod format;
@@ -39,45 +39,45 @@ use verdict::RunVerdict;
 pub use plot::{LOG_ACKNOWLEDGED, LOG_OFFSET, LOG_RECOVERED, RECOVERY_LOCKS, RECOVERY_SECONDS};
 pub use terminal::print;
 
-/// Makes the report from what other commands have written, several files put together.
+/// Make a report from run reports, several files merged.
 ///
-/// Exit code 0: everything held. 1: something did not, or nothing was run. 2: a file is not evidence.
+/// Exit code 0: passed. 1: failed, or nothing was run. 2: a file is not a run report.
 #[derive(Args, Clone, Debug)]
 pub struct ReportArgs {
-    /// What any command wrote with `--json`; an earlier `report.json` will do as well.
+    /// Run reports, as written with `--json`; an earlier `report.json` is accepted as well.
     #[arg(required = true)]
     pub runs: Vec<PathBuf>,
-    /// The folder for `report.json` and `report.html`.
+    /// The directory for `report.json` and `report.html`.
     #[arg(long, value_name = "DIR", default_value = "crashtest-report")]
     pub out: PathBuf,
 }
 
-/// Prints the table, writes both files and says where they are.
+/// Prints the table, writes both files and prints their paths.
 ///
 /// # Errors
-/// When a file cannot be read or written, or is not evidence.
+/// A file cannot be read or written, or is not a run report.
 pub fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     let read: Vec<_> = args.runs.iter().map(|path| read(path)).collect::<anyhow::Result<_>>()?;
     let (once, duplicates) = merge::once(read)?;
     if duplicates > 0 {
-        eprintln!("{} given more than once and counted once", plural(duplicates, "file"));
+        eprintln!("{} repeated; each is counted once", plural(duplicates, "file"));
     }
     let run = merge::merge(once);
     print(&run);
-    // A closed pipe is no reason to fail: the files are there, and so is the exit code.
+    // A closed pipe is no error: the files are written, and the exit code is set.
     for path in write(&run, &args.out)? {
         let _ = writeln!(io::stdout(), "{}", path.display());
     }
     Ok(if RunVerdict::of(&run).passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Writes `report.json` and `report.html` into a folder, and says what they are called.
+/// Writes `report.json` and `report.html` into a directory, and returns their paths.
 ///
 /// # Errors
-/// When they cannot be written.
-pub fn write(run: &RunReport, folder: &Path) -> anyhow::Result<[PathBuf; 2]> {
-    fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
-    let paths = [folder.join("report.json"), folder.join("report.html")];
+/// The files cannot be written.
+pub fn write(run: &RunReport, dir: &Path) -> anyhow::Result<[PathBuf; 2]> {
+    fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
+    let paths = [dir.join("report.json"), dir.join("report.html")];
     let contents = [json(run)?, html::page(run)?];
     for (path, content) in paths.iter().zip(contents) {
         fs::write(path, content).with_context(|| path.display().to_string())?;
@@ -85,7 +85,7 @@ pub fn write(run: &RunReport, folder: &Path) -> anyhow::Result<[PathBuf; 2]> {
     Ok(paths)
 }
 
-/// The evidence with its verdict; whoever reads it as [`Evidence`] passes over the verdict.
+/// The run report with its verdict; reading it as [`RunReport`] ignores the verdict.
 #[derive(Serialize)]
 struct ReportJson<'a> {
     passed: bool,
@@ -102,5 +102,5 @@ fn json(run: &RunReport) -> anyhow::Result<String> {
 
 fn read(path: &Path) -> anyhow::Result<RunReport> {
     let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
-    serde_json::from_str(&text).with_context(|| format!("{} is not evidence", path.display()))
+    serde_json::from_str(&text).with_context(|| format!("{} is not a run report", path.display()))
 }

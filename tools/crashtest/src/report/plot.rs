@@ -1,8 +1,8 @@
-//! The drawings: recovery time against locks, and the staircase of the log sweep.
+//! The drawings: recovery time by number of locks, and recovered transactions by log truncation.
 //!
-//! They are SVG inside the page. The colours here are those of the light scheme and safe for colour-blind eyes; the page's
-//! style sheet knows them by value and replaces them in the dark. Keys and titles are HTML beside the drawing, where a browser
-//! lays them out; only the axes carry text of their own.
+//! They are inline SVG. The colours are those of the light scheme and distinguishable for
+//! colour-blind readers; the style sheet of the page replaces them in the dark scheme. Legends and
+//! titles are HTML beside the drawing; only the axes have text of their own.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,37 +12,37 @@ use crate::layer_result::LayerResult;
 
 use super::format;
 
-/// Figure of layer `kill`: how many locks were outstanding when the store was opened.
+/// A metric of `kill`: the locks left when the store was opened.
 pub const RECOVERY_LOCKS: &str = "recovery: locks";
-/// Figure of layer `kill`: how long opening took then, in seconds; one for each of [`RECOVERY_LOCKS`].
+/// A metric of `kill`: the time to open the store, in seconds; one for each of [`RECOVERY_LOCKS`].
 pub const RECOVERY_SECONDS: &str = "recovery: seconds";
-/// Figure of layer `log-damage`: where the log was truncated, in bytes.
+/// A metric of `log-damage`: the offset of the truncation, in bytes.
 pub const LOG_OFFSET: &str = "offset";
-/// Figure of layer `log-damage`: how much was acknowledged below that offset.
+/// A metric of `log-damage`: the commits acknowledged below that offset.
 pub const LOG_ACKNOWLEDGED: &str = "acknowledged";
-/// Figure of layer `log-damage`: how many transactions were there after truncation at that offset.
+/// A metric of `log-damage`: the transactions recovered after that truncation.
 pub const LOG_RECOVERED: &str = "recovered";
 
 const SIZE: (u32, u32) = (600, 350);
-/// plotters divides a size by 1.24 to come to pixels.
+/// plotters divides a font size by 1.24 to get pixels.
 const FONT: (&str, f64) = ("sans-serif", 13.0 * 1.24);
-// `style.css` has these as well.
+// `style.css` has the same colours.
 const INK: RGBColor = RGBColor(0x40, 0x40, 0x40);
 const GRID: RGBColor = RGBColor(0xD8, 0xD8, 0xD8);
 const BLUE: RGBColor = RGBColor(0x00, 0x72, 0xB2);
 const RED: RGBColor = RGBColor(0xD5, 0x5E, 0x00);
-/// A drawing has no use for more dots than this in a row or a column.
+/// The most dots in a row or a column.
 const DOTS: f64 = 200.0;
-/// Into how many ranges the locks fall for the line through the medians.
+/// The number of ranges for the line of medians.
 const RANGES: f64 = 12.0;
 
 type Points = Vec<(f64, f64)>;
 
-/// A drawing and what there is to say about it.
+/// A drawing with a description.
 pub struct Plot {
     /// The drawing, as SVG.
     pub svg: String,
-    /// What it shows, for those who do not see it.
+    /// A description for those who cannot see it.
     pub text: String,
 }
 
@@ -62,7 +62,7 @@ enum Mark {
     Line(u32),
 }
 
-/// Recovery time against locks, if it was measured.
+/// Recovery time by number of locks, if there are values.
 pub fn recovery(layer: Option<&LayerResult>) -> anyhow::Result<Option<Plot>> {
     let Some([locks, seconds]) = metrics(layer, [RECOVERY_LOCKS, RECOVERY_SECONDS]) else { return Ok(None) };
     let slowest = top(&seconds);
@@ -88,13 +88,13 @@ pub fn recovery(layer: Option<&LayerResult>) -> anyhow::Result<Option<Plot>> {
     Ok(Some(Plot { svg, text }))
 }
 
-/// The staircase of the log that was swept in most places, if any was.
+/// The drawing of the log with the most truncations, if there is one.
 pub fn staircase(layer: Option<&LayerResult>) -> anyhow::Result<Option<Plot>> {
     let names = [LOG_OFFSET, LOG_ACKNOWLEDGED, LOG_RECOVERED];
     let Some([offsets, acknowledged, recovered]) = metrics(layer, names) else { return Ok(None) };
     let steps: Vec<_> = (offsets.iter().zip(&acknowledged)).zip(&recovered).map(|((&x, &a), &r)| (x, a, r)).collect();
     let fewer = steps.iter().filter(|(_, acknowledged, recovered)| recovered < acknowledged).count();
-    // Each log is swept upwards, so going back is where the next one begins.
+    // Each log is truncated at rising offsets, so a smaller offset begins the next log.
     let logs: Vec<_> = steps.chunk_by(|one, next| one.0 <= next.0).collect();
     let Some(longest) = logs.iter().max_by_key(|log| log.len()) else { return Ok(None) };
     let top_of = |value: fn(&(f64, f64, f64)) -> f64| longest.iter().map(value).fold(0.0, f64::max);
@@ -105,9 +105,9 @@ pub fn staircase(layer: Option<&LayerResult>) -> anyhow::Result<Option<Plot>> {
         Series { colour: RED, points: stairs(longest.iter().map(|step| (step.0, step.1))), mark: Mark::Line(2) },
     ];
     let svg = draw(&x, &y, &series)?;
-    let shown = if logs.len() > 1 { ", the one cut most often is drawn" } else { "" };
+    let shown = if logs.len() > 1 { "; the one with the most cuts is drawn" } else { "" };
     let text = format!(
-        "{} in {}{shown}. Fewer recovered than acknowledged: at {}.",
+        "{} in {}{shown}. Fewer recovered than acknowledged: {}.",
         format::plural(steps.len(), "cut"),
         format::plural(logs.len(), "log"),
         format::plural(fewer, "cut")
@@ -115,7 +115,7 @@ pub fn staircase(layer: Option<&LayerResult>) -> anyhow::Result<Option<Plot>> {
     Ok(Some(Plot { svg, text }))
 }
 
-/// Lists of a layer that belong together, without what cannot be drawn; none if they are not of one length.
+/// Metrics of the same length, without values that cannot be drawn; `None` if their lengths differ.
 fn metrics<const N: usize>(layer: Option<&LayerResult>, names: [&str; N]) -> Option<[Vec<f64>; N]> {
     let layer = layer?;
     let lists = names.map(|name| layer.metrics.get(name).map_or(&[][..], Vec::as_slice));
@@ -132,14 +132,14 @@ fn top(values: &[f64]) -> f64 {
     values.iter().copied().fold(0.0, f64::max)
 }
 
-/// Dots that lie on one another are one dot, whatever their number.
+/// Merges dots at the same place.
 fn thin(points: Points, right: f64, top: f64) -> Points {
     let mut seen = BTreeSet::new();
     let slot = |value: f64, top: f64| slot(value, top, DOTS);
     points.into_iter().filter(|&(x, y)| seen.insert((slot(x, right), slot(y, top)))).collect()
 }
 
-/// Which of so many equal ranges up to `top` a value is in.
+/// The index of the range that contains a value, of `ranges` equal ranges up to `top`.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
 fn slot(value: f64, top: f64, ranges: f64) -> u64 {
     if top > 0.0 { (value / top * ranges).round() as u64 } else { 0 }
@@ -156,14 +156,14 @@ fn median_line(points: &[(f64, f64)], right: f64) -> Points {
     ranges.into_values().map(|[xs, ys]| (median(&xs), median(&ys))).collect()
 }
 
-/// The middle one; of two, the greater.
+/// The middle value; of two, the greater one.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(values.len() / 2).copied().unwrap_or_default()
 }
 
-/// What holds from one offset to the next holds level; a level stretch is one line, however many offsets it has.
+/// A step function: each value holds up to the next offset. A level stretch is one line.
 fn stairs(steps: impl Iterator<Item = (f64, f64)>) -> Points {
     let same = |one: f64, two: f64| one.total_cmp(&two).is_eq();
     let mut points: Points = Vec::new();
@@ -223,14 +223,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stairs_are_level_or_upright() {
+    fn steps_are_level_or_vertical() {
         let steps = [(0.0, 0.0), (1.0, 0.0), (2.0, 0.0), (3.0, 1.0), (4.0, 1.0), (5.0, 3.0)];
         let corners = [(0.0, 0.0), (2.0, 0.0), (3.0, 0.0), (3.0, 1.0), (4.0, 1.0), (5.0, 1.0), (5.0, 3.0)];
         assert_eq!(stairs(steps.into_iter()), corners);
     }
 
     #[test]
-    fn dots_on_one_another_are_one_and_the_line_goes_through_the_medians() {
+    fn equal_dots_are_merged_and_medians_are_drawn() {
         let points = vec![(0.0, 1.0), (0.0, 1.0), (0.0, 2.0), (100.0, 4.0)];
         assert_eq!(thin(points.clone(), 100.0, 4.0).len(), 3);
         assert_eq!(median_line(&points, 100.0), [(0.0, 1.0), (100.0, 4.0)]);

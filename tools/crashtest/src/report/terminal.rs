@@ -1,6 +1,6 @@
-//! The table on the terminal, which `quick`, `soak`, `mutants` and `report` end with.
+//! The summary on the terminal, printed at the end of every run.
 //!
-//! The verdict comes first and once more last, because what is last is what a terminal shows.
+//! The verdict comes first and again last, because the last line stays visible.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -17,17 +17,17 @@ use crate::terminal_table;
 use super::format::{count, plural, time, truncate};
 use super::verdict::{RunVerdict, layer_verdict};
 
-/// Prints what was shown; a reader who has seen enough, as `head` has, is no error.
+/// Prints the summary; a closed pipe is no error.
 pub fn print(run: &RunReport) {
     let _ = io::stdout().write_all(summary(run).as_bytes());
 }
 
-/// What [`print`] prints.
+/// The text of the summary.
 pub fn summary(run: &RunReport) -> String {
     let mut out = String::new();
     // Writing to a string does not fail.
     let _ = write_summary(&mut out, run);
-    // Values come from a store that may be broken, and must not steer the terminal.
+    // Values of a damaged store must not control the terminal.
     out.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}")
 }
 
@@ -39,11 +39,11 @@ fn write_summary(out: &mut String, run: &RunReport) -> std::fmt::Result {
     writeln!(out, "{command}, version {version}, began {began}, took {}", time(run.seconds))?;
     if !run.layers.is_empty() {
         writeln!(out, "\n{}", layers(&run.layers))?;
-        writeln!(out, "lost: not synced and gone, in the layer's unit; found: committed though nobody had been told.")?;
+        writeln!(out, "lost: unsynced data, in the layer's unit; unacked: commits found without an acknowledgement.")?;
     }
     if !run.mutants.is_empty() {
         writeln!(out, "\n{}", mutants(&run.mutants))?;
-        writeln!(out, "Time until each layer found it; no: it did not, –: it was not tried.")?;
+        writeln!(out, "Time until each layer found the mutant; no: not found; –: not run.")?;
     }
     for mutant in &run.mutants {
         let first = mutant.replay.iter().chain(mutant.trials.iter().filter_map(|trial| trial.replay.as_ref()));
@@ -69,18 +69,18 @@ fn write_summary(out: &mut String, run: &RunReport) -> std::fmt::Result {
 
 fn write_failure(out: &mut String, failure: &Failure) -> std::fmt::Result {
     for violation in &failure.violations {
-        writeln!(out, "  broken:  {}", violation.invariant)?;
-        writeln!(out, "  how:     {}", truncate(&violation.details).replace('\n', "\n           "))?;
+        writeln!(out, "  invariant: {}", violation.invariant)?;
+        writeln!(out, "  details:   {}", truncate(&violation.details).replace('\n', "\n             "))?;
     }
-    writeln!(out, "  replay:  {}", failure.replay)?;
+    writeln!(out, "  replay:    {}", failure.replay)?;
     if let Some(path) = &failure.saved_in {
-        writeln!(out, "  kept in: {}", path.display())?;
+        writeln!(out, "  saved in:  {}", path.display())?;
     }
     Ok(())
 }
 
 fn layers(layers: &[LayerResult]) -> Table {
-    let numbers = ["cases", "txns", "acked", "lost", "found", "deaths", "failures", "time"];
+    let numbers = ["cases", "txns", "acked", "lost", "unacked", "kills", "failures", "time"];
     let mut table = table(&["layer"], &numbers, &["verdict"]);
     for layer in layers {
         let reasons: Vec<String> = layer.skipped.iter().cloned().chain(layer.caveats()).collect();
@@ -103,7 +103,7 @@ fn layers(layers: &[LayerResult]) -> Table {
 
 fn mutants(mutants: &[MutantResult]) -> Table {
     let layers: Vec<&str> = Layer::ALL.iter().map(|layer| layer.name()).collect();
-    let mut table = table(&["mutant"], &layers, &["promise"]);
+    let mut table = table(&["mutant"], &layers, &["invariant"]);
     for mutant in mutants {
         let found = layers.iter().map(|layer| {
             let trial = mutant.trials.iter().find(|trial| trial.layer == *layer);

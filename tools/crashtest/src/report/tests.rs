@@ -1,4 +1,4 @@
-//! A small piece of evidence with something of everything, hostile text included, through all three forms of the report.
+//! A small run report with all kinds of content, including hostile text, in all three forms.
 
 use std::fs;
 
@@ -73,12 +73,12 @@ fn failing() -> RunReport {
 }
 
 #[test]
-fn what_is_written_can_be_read_again() {
-    let folder = std::env::temp_dir().join(format!("percolite-report-{}", std::process::id()));
-    let [path, page] = write(&failing(), &folder).unwrap();
+fn reports_round_trip() {
+    let dir = std::env::temp_dir().join(format!("percolite-report-{}", std::process::id()));
+    let [path, page] = write(&failing(), &dir).unwrap();
     let duplicates = read(&path).unwrap();
     assert!(fs::read_to_string(page).unwrap().ends_with("</html>"));
-    fs::remove_dir_all(&folder).unwrap();
+    fs::remove_dir_all(&dir).unwrap();
     assert_eq!(serde_json::to_value(&duplicates).unwrap(), serde_json::to_value(failing()).unwrap());
     assert_eq!(json(&duplicates).unwrap(), json(&failing()).unwrap());
 }
@@ -95,10 +95,10 @@ fn the_page_loads_nothing() {
 }
 
 #[test]
-fn hostile_text_is_only_text() {
+fn text_is_escaped() {
     let page = html::page(&failing()).unwrap();
     assert!(!page.contains("<script") && page.contains("&lt;script&gt;alert(&quot;&amp;'"));
-    // Every attribute that carries evidence is in double quotes, in which only these end it.
+    // Every attribute with run data is in double quotes, which only these characters end.
     assert_eq!(page.matches("alert(\"").count(), 0);
     let text = terminal::summary(&failing());
     assert!(text.contains("<script>") && !text.contains('\u{1b}'));
@@ -111,31 +111,36 @@ fn a_failure_can_be_replayed_from_any_form() {
     assert!(page.contains("durability") && page.contains("kept/sim-7") && page.contains("more characters"));
     let text = terminal::summary(&failing());
     assert!(text.starts_with("FAILED: 1 failure, 1 gap; skipped: powercut\n"), "{text}");
-    for part in
-        ["replay:  percolite-crashtest replay sim:embedded/7", "durability", "kept in: kept/sim-7", "more characters"]
-    {
+    for part in [
+        "replay:    percolite-crashtest replay sim:embedded/7",
+        "durability",
+        "saved in:  kept/sim-7",
+        "more characters",
+    ] {
         assert!(text.contains(part), "{part}: {text}");
     }
 }
 
 #[test]
-fn a_run_that_is_given_twice_is_counted_once() {
-    let folder = tempfile::tempdir().unwrap();
-    let [report, _] = write(&sample(), folder.path()).unwrap();
-    // A report of one run is that run.
+fn repeated_runs_are_counted_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let [report, _] = write(&sample(), dir.path()).unwrap();
+    // The report of a single run equals that run.
     let (once, duplicates) = merge::once(vec![sample(), failing(), read(&report).unwrap()]).unwrap();
     assert_eq!((once.len(), duplicates), (2, 1));
     assert_eq!(merge::merge(once).layers[0].cases, 10_000);
 }
 
 #[test]
-fn an_interrupted_run_does_not_hold() {
+fn an_interrupted_run_does_not_pass() {
     let mut run = sample();
     run.layers.push(LayerResult::new("io-errors"));
     run.mark_interrupted();
-    assert_eq!(run.layers.len(), 4, "what had not begun has nothing to say");
-    assert!(!run.passed() && json(&run).unwrap().contains("\"held\": false"));
-    assert!(terminal::summary(&run).starts_with("INTERRUPTED: nothing was broken until then; skipped: powercut\n"));
+    assert_eq!(run.layers.len(), 4, "a layer without a case is dropped");
+    assert!(!run.passed() && json(&run).unwrap().contains("\"passed\": false"));
+    assert!(
+        terminal::summary(&run).starts_with("INTERRUPTED: no violation before the interruption; skipped: powercut\n")
+    );
     let whole = merge::merge(vec![sample(), run]);
     assert!(whole.interrupted && !whole.passed());
     let mut broken = failing();
@@ -144,7 +149,7 @@ fn an_interrupted_run_does_not_hold() {
 }
 
 #[test]
-fn deaths_are_shown_beside_visits() {
+fn kills_are_shown_beside_visits() {
     let mut run = sample();
     run.layers[1].count_visits("kill, auto", "commit.ts", 70);
     run.layers[1].hits.entry("kill, auto".into()).or_default().insert("commit.ts".into(), 4321);
@@ -156,7 +161,7 @@ fn deaths_are_shown_beside_visits() {
 }
 
 #[test]
-fn a_mutant_is_shown_in_every_layer_that_it_went_through() {
+fn a_mutant_is_shown_in_each_layer() {
     let mut run = sample();
     let kill = MutantTrial { layer: "kill".into(), found: 0, cases: 54, seconds: 9.0, replay: None };
     let cut =
@@ -173,7 +178,7 @@ fn a_mutant_is_shown_in_every_layer_that_it_went_through() {
 }
 
 #[test]
-fn several_runs_add_up() {
+fn merge_adds_runs() {
     let mut second = failing();
     second.started = "2026-01-01T00:00:00Z".into();
     second.layers[3] = LayerResult { cases: 20, transactions: 200, acknowledged: 100, ..LayerResult::new("powercut") };
@@ -190,7 +195,7 @@ fn several_runs_add_up() {
     let trial = &mutant.trials[0];
     assert_eq!((mutant.found_by.as_deref(), mutant.trials.len()), (Some("sim"), 1));
     assert_eq!((trial.found, trial.cases, trial.replay.as_deref()), (1, 18, Some("mutant-replay-line")));
-    assert!((trial.seconds - 3.0).abs() < 1e-9, "the time in vain and the time to the first");
+    assert!((trial.seconds - 3.0).abs() < 1e-9, "the time without a finding and the time to the first");
 }
 
 #[test]
@@ -199,7 +204,7 @@ fn the_verdict_says_what_is_missing() {
         let verdict = RunVerdict::of(run);
         format!("{} {}", verdict.word(), verdict.summary())
     };
-    assert_eq!(sentence(&sample()), "HELD every promise held; skipped: powercut");
+    assert_eq!(sentence(&sample()), "PASSED all invariants held; skipped: powercut");
     assert_eq!(sentence(&RunReport::default()), "FAILED nothing was run");
     let mut run = sample();
     run.layers.drain(..3);
@@ -208,26 +213,26 @@ fn the_verdict_says_what_is_missing() {
     run = sample();
     run.layers[1].acknowledged = 0;
     run.mutants = vec![mutant(None)];
-    assert_eq!(sentence(&run), "FAILED kill verified no commit, 1 surviving mutant; skipped: powercut");
+    assert_eq!(sentence(&run), "FAILED kill checked no commits, 1 surviving mutant; skipped: powercut");
 }
 
 #[test]
-fn what_was_not_run_is_said_to_be_not_run() {
-    let not_run = |run: &RunReport| html::page(run).unwrap().matches("This was not run.").count();
+fn sections_that_were_not_run_say_so() {
+    let not_run = |run: &RunReport| html::page(run).unwrap().matches("Not run.").count();
     assert_eq!(not_run(&sample()), 0);
     assert_eq!(not_run(&RunReport::default()), 6);
     let mut uneven = sample();
     uneven.layers[1].metrics.insert(RECOVERY_LOCKS.into(), vec![1.0]);
     assert_eq!(not_run(&uneven), 0);
-    assert_eq!(html::page(&uneven).unwrap().matches("This was not measured.").count(), 1);
+    assert_eq!(html::page(&uneven).unwrap().matches("No data.").count(), 1);
 }
 
 #[test]
-fn never_visited_and_not_reported_look_different_from_visited() {
+fn visit_cells_are_distinguished() {
     let page = html::page(&sample()).unwrap();
     assert!(page.contains("<td class=\"cell heat4\">12,345</td>"));
     assert!(page.contains("<td class=\"cell zero\">0</td>"));
     assert!(page.contains("<td class=\"cell absent\">–</td>"));
     assert!(page.contains("title=\"a commit timestamp alone commits nothing\""));
-    assert!(page.contains("not a point of this version"));
+    assert!(page.contains("not a crash point of this version"));
 }

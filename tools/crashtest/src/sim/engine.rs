@@ -1,4 +1,5 @@
-//! An engine that lets others have a turn before each call, and that dies with its process.
+//! An engine that yields to the scheduler before each call, and that fails when its process is
+//! dead.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,13 +14,14 @@ use percolite::{KeyspaceId, RowKey, Timestamp};
 
 use super::scheduler::Scheduler;
 
-/// Where a store keeps the timestamp that it goes on above.
+/// The metadata key of the oracle's high-water mark.
 pub const HIGH_WATER: &str = "oracle";
 
-/// Whether a simulated process is dead. The dead one's threads run to their end, and nothing that they do has any effect.
+/// Whether a simulated process is dead. Its threads run to their end, but nothing that they do has
+/// any effect.
 pub type ProcessDead = Arc<AtomicBool>;
 
-/// See the [module](self).
+/// An engine as one simulated process uses it. See the [module](self).
 pub struct ScheduledEngine<E> {
     engine: Arc<E>,
     scheduler: Arc<Scheduler>,
@@ -31,7 +33,7 @@ pub struct ScheduledEngine<E> {
 }
 
 impl<E: Engine> ScheduledEngine<E> {
-    /// The engine as one process uses it; it says that it can change at most so many rows at once.
+    /// The engine of one process, with at most this many rows a batch.
     pub fn new(engine: Arc<E>, scheduler: Arc<Scheduler>, dead: ProcessDead, group_rows_max: usize) -> Self {
         let (lease_fails, lease_failed) = (AtomicBool::new(false), AtomicBool::new(false));
         Self {
@@ -45,23 +47,24 @@ impl<E: Engine> ScheduledEngine<E> {
         }
     }
 
-    /// The same, over a disk whose syncs take so long.
+    /// With a disk whose syncs take this long.
     #[must_use]
     pub fn with_slow_syncs(self, sync_takes: Duration) -> Self {
         Self { sync_time: sync_takes, ..self }
     }
 
-    /// The next lease that the store takes is refused; there are so few that failing at random seldom meets one.
+    /// Makes the next reservation of the oracle fail. There are so few that random faults seldom
+    /// hit one.
     pub fn fail_reservation(&self) {
         self.fail_next_reservation.store(true, Ordering::SeqCst);
     }
 
-    /// Whether a lease was refused.
+    /// Whether a reservation has failed.
     pub fn reservation_failed(&self) -> bool {
         self.reservation_failed.load(Ordering::SeqCst)
     }
 
-    /// The engine below.
+    /// The wrapped engine.
     pub fn engine(&self) -> &E {
         &self.engine
     }
@@ -79,7 +82,7 @@ pub fn is_dead(dead: &ProcessDead) -> bool {
 }
 
 fn alive(dead: &ProcessDead) -> Result<(), EngineError> {
-    if is_dead(dead) { Err(EngineError::Undetermined("this process is dead".into())) } else { Ok(()) }
+    if is_dead(dead) { Err(EngineError::Undetermined("the simulated process is dead".into())) } else { Ok(()) }
 }
 
 impl<E: Engine> Engine for ScheduledEngine<E> {
@@ -113,7 +116,8 @@ impl<E: Engine> Engine for ScheduledEngine<E> {
 
     fn sync(&self) -> Result<(), EngineError> {
         self.scheduler.yield_point("sync");
-        // What is written in the first half was not asked for and becomes durable all the same; in the second half it does not.
+        // A write in the first half of the sync becomes durable without having been requested; one
+        // in the second half does not.
         self.scheduler.sleep(self.sync_time / 2);
         alive(&self.dead)?;
         let synced = self.engine.sync();

@@ -1,11 +1,15 @@
-//! Seeded simulation of the real protocol and the real core: many threads, one turn at a time, on a machine in memory whose
-//! crashes lose what was not synced. The log's disk tears and reorders, the tables below it flush when they like, and hand-downs and
-//! openings are cut off like everything else. Where several processes share one engine, it is a map in memory without a core.
+//! Seeded simulation of the real protocol and the real core: many threads, of which one runs at a
+//! time, on a machine in memory whose crashes lose unsynced data.
 //!
-//! A seed decides everything: the workload, how many lives, who runs when, where the crash comes and how much it takes, what
-//! the clock says, what the network does. Two modes: *embedded*, where one process has the engine for itself and dies as a
-//! whole, and *shared*, where several processes use one engine through bad networks and die one by one. A third, *mutex*, is embedded,
-//! and has [lockers](crate::mutex) beside its clients.
+//! The disk of the log tears and reorders writes, the tables below it flush at random, and flushes
+//! and openings are interrupted by crashes, too. Where several processes share one engine, the
+//! engine is a map in memory without a core.
+//!
+//! The seed decides everything: the workload, the number of incarnations, the thread schedule, the
+//! time of a crash and its losses, the clock, and the network. There are three modes. *Embedded*:
+//! one process owns the engine and crashes as a whole. *Shared*: several processes use one engine
+//! over bad networks and crash one by one. *Locks*: embedded, with
+//! [lock clients](crate::lock_workload).
 
 mod embedded;
 mod engine;
@@ -37,75 +41,78 @@ pub use plan::TRANSACTIONS_MIN;
 use plan::{Focus, SimPlan};
 pub use scheduler::Scheduler;
 
-/// How the processes of a history relate.
+/// The name of the store's background thread, as in `coordinator/embedded`.
+pub(crate) const BACKGROUND_THREAD: &str = "percolite-bg";
+
+/// How the processes of a history use the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// One process has the engine for itself.
+    /// One process owns the engine.
     Embedded,
-    /// Several share it.
+    /// Several processes share the engine.
     Shared,
-    /// One process has the engine for itself, and its clients take locks by name.
+    /// One process owns the engine, and lock clients run beside its clients.
     Locks,
 }
 
-/// What was seen while it ran.
+/// Statistics of a history.
 #[derive(Default)]
 pub struct SimStats {
-    /// Buffered commits that were told before a crash, by number.
+    /// Commit timestamps acknowledged before a crash, by transaction number.
     acknowledged: BTreeMap<u64, u64>,
-    /// Frames of the log that crashes took.
+    /// Log frames that crashes removed.
     lost_frames: u64,
-    /// Write skew where nothing forbids it.
+    /// Write skews, which snapshot isolation permits.
     write_skews: Arc<AtomicU64>,
-    /// Commits that nobody was told of and that were there.
+    /// Commits without an acknowledgement that were found.
     unacknowledged_commits: usize,
-    /// How many transactions clients tried, without those that looked at what was left.
+    /// Transactions that clients attempted, without those of the final checks.
     attempted: u64,
-    /// How many lives ended with a crash.
+    /// Incarnations that ended with a crash.
     crashes: u64,
-    /// What was noted of locks.
+    /// Events of named locks.
     lock_events: Vec<LockEvent>,
 }
 
 impl SimStats {
-    /// Whether it was enough for the history to count.
+    /// Whether the history has enough transactions and a crash, and counts.
     fn is_enough(&self) -> bool {
         self.crashes > 0 && self.attempted >= TRANSACTIONS_MIN
     }
 }
 
-/// One history, run and judged.
+/// The result of one history.
 pub struct SimResult {
-    /// Equal in every run of the seed.
+    /// A digest, equal in every run of the seed.
     pub digest: u64,
-    /// Whether it had a crash and transactions enough to count.
+    /// Whether the history has enough transactions and a crash, and counts.
     pub is_valid: bool,
-    /// How many transactions there were.
+    /// The number of transactions.
     pub transactions: usize,
-    /// How many were acknowledged as committed.
+    /// The number of acknowledged commits.
     pub committed: usize,
-    /// Batches that crashes took.
+    /// Log frames that crashes removed.
     pub lost_frames: u64,
-    /// How often write skew was seen where nothing forbids it.
+    /// Write skews, which snapshot isolation permits.
     pub write_skews: u64,
-    /// Commits that nobody was told of and that were there.
+    /// Commits without an acknowledgement that were found.
     pub unacknowledged_commits: usize,
-    /// Turns.
+    /// Scheduler steps.
     pub steps: u64,
-    /// How often each point was visited.
+    /// Visits by crash point.
     pub hits: HashMap<CrashPoint, u64>,
-    /// What is wrong.
+    /// The violations.
     pub violations: Vec<Violation>,
-    /// What happened, if it was asked for.
+    /// The trace, if requested.
     pub trace: Vec<String>,
-    /// What the seed had decided.
+    /// The plan of the seed.
     pub plan: String,
-    /// The history.
+    /// The log of the clients.
     pub client_log: ClientLog,
-    /// What was noted of locks.
+    /// Events of named locks.
     pub lock_events: Vec<LockEvent>,
-    /// How many commits under locks were not fenced, and how many of them were out of turn.
+    /// Unfenced commits under locks, and how many of them violated the lock order.
     pub unfenced: (u64, u64),
 }
 
@@ -116,7 +123,7 @@ impl SimResult {
     }
 }
 
-/// Runs the history of a seed and judges it.
+/// Runs and checks the history of a seed.
 pub fn run(mode: Mode, seed: u64, trace: bool) -> SimResult {
     let mut rng = SeededRng::new(seed);
     let plan = SimPlan::new(mode, &mut rng);
@@ -169,7 +176,7 @@ fn other_protocol(protocol: CommitProtocol) -> CommitProtocol {
     }
 }
 
-/// How far a clock is off, in milliseconds: up to three hours either way.
+/// A random clock offset of up to three hours either way, in milliseconds.
 fn clock_offset_ms(rng: &mut SeededRng) -> i64 {
     const MOST: i64 = 3 * 3_600_000;
     i64::try_from(rng.below(usize::try_from(2 * MOST).unwrap_or(usize::MAX))).unwrap_or_default() - MOST

@@ -1,4 +1,4 @@
-//! What a seed decides before anything runs, and what a history must have had to count.
+//! What a seed decides before the run, and when a history counts.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -8,33 +8,34 @@ use percolite::engine::PAGE_BYTES_MAX;
 use percolite::{CommitProtocol, Durability, HistoryRetention};
 
 use super::scheduler::Trigger;
-use super::{Mode, other_protocol};
+use super::{BACKGROUND_THREAD, Mode, other_protocol};
 use crate::client::{ClientConfig, SECOND_EVERY};
 use crate::points::{Environment, PointRow, table};
 use crate::rng::SeededRng;
 use crate::workload::{self, Workload};
 
-/// What threads of clients are called, and that of one that mostly looks.
+/// Name prefixes of client threads, and of the client that mostly reads.
 pub const CLIENT: &str = "client";
 pub const READER: &str = "reader";
-/// What threads that take locks are called.
+/// The name prefix of threads that take locks.
 pub const LOCK_CLIENT: &str = "lock client";
-/// How many transactions a history must have tried, beside a crash, to count.
+/// A history counts if it attempted at least this many transactions and had a crash.
 pub const TRANSACTIONS_MIN: u64 = 50;
-/// How many lives may end with a crash in the end; one that comes later is left alone, so that every history comes to an end.
+/// Later incarnations do not crash, so that every history ends.
 const CRASHES_MAX: u32 = 6;
-/// After so many lives a history that still does not count is given up: a few in ten thousand.
+/// After this many incarnations a history that does not count yet ends: a few in ten thousand.
 pub const INCARNATIONS_MAX: u32 = CRASHES_MAX + 4;
-/// One history in so many has transactions of many rows, which take long.
+/// One history in this many has transactions with many rows, which take long.
 const LARGE_EVERY: usize = 60;
-/// One history in so many is arranged for something.
+/// One history in this many has a focus.
 const FOCUSED_EVERY: usize = 2;
-/// Less than a thread is stalled.
+/// Shorter than the stall of a thread.
 const SHORT_AGE_LIMIT: Duration = Duration::from_millis(30);
-/// From where on a transaction streams, unless it is to do so early.
+/// The default of `large_transaction_bytes`; simulated transactions are smaller.
 const NEVER_LARGE: usize = 16 << 20;
 
-/// Most of what a crash can break it breaks right after a sync, when people have just been told something.
+/// Most violations that a crash can cause appear right after a sync, when commits were just
+/// acknowledged.
 const AROUND_A_SYNC: [CrashPoint; 3] =
     [CrashPoint::SyncReturned, CrashPoint::SyncPublished, CrashPoint::GroupPublished];
 
@@ -48,103 +49,106 @@ const LOCK_POINTS: [CrashPoint; 7] = [
     CrashPoint::LockHandedOver,
 ];
 
-/// The table of points. Without one the crashes come anywhere, and whoever holds the run against the table says why.
+/// The table of crash points. If it is invalid, crashes come anywhere; the check of the run against
+/// the table reports the error.
 static POINTS: LazyLock<Vec<PointRow>> = LazyLock::new(|| table().unwrap_or_default());
 
-/// What a seed has decided before anything runs.
+/// What a seed decides before the run.
 #[derive(Debug)]
-#[allow(clippy::struct_excessive_bools, reason = "each is a choice of its own")]
+#[allow(clippy::struct_excessive_bools, reason = "independent choices")]
 pub struct SimPlan {
     pub mode: Mode,
     pub workload: &'static dyn Workload,
     pub clients: usize,
-    /// Of all lives and clients together.
+    /// Of all incarnations and clients together.
     pub transactions: u64,
-    /// How many there are at least; there are more until the history counts.
+    /// The least number; more follow until the history counts.
     pub incarnations: u32,
     pub protocol: CommitProtocol,
     pub mixed_configs: bool,
     pub durability: Durability,
     pub background_resolve: bool,
     pub conflict_cache_rows: usize,
-    /// The most rows that the engine changes at once.
+    /// The most rows that one batch of the engine may have.
     pub batch_rows_max: usize,
     pub admission_limit: usize,
-    /// How long the disk takes for a sync.
+    /// How long a sync takes.
     pub sync_time: Duration,
     pub long_value_every: usize,
     pub clock_steps: bool,
-    /// One transaction in so many thinks before it commits; 0: none does.
+    /// One transaction in this many waits before it commits; 0: none.
     pub think_every: usize,
-    /// Whether one of the clients mostly looks at what the others do.
+    /// Whether one of the clients mostly reads.
     pub has_reader: bool,
-    /// How long a silent process is waited for, and whether it may be cut off for a while.
+    /// The TTL of locks, and whether networks are partitioned for a while.
     pub ttl_ms: u64,
     pub partitions: bool,
     pub drops_keyspaces: bool,
     /// Whether keyspaces are renamed, too.
     pub renames: bool,
-    /// What the history is arranged for, if it is not left to chance.
+    /// The focus of the history, if it has one.
     pub focus: Option<Focus>,
-    /// How many bytes of memory a generation has when it is full.
+    /// The size of a memtable in bytes.
     pub memtable_bytes: usize,
-    /// When the engine ends a page: cells and bytes.
+    /// The page limits of the engine: cells and bytes.
     pub page_limits: (usize, usize),
-    /// Whether clients go on while the store is closed.
+    /// Whether clients continue while the store is closed.
     pub closes_while_busy: bool,
     pub failing_disk: bool,
     /// Whether one of the clients restores dumps.
     pub restores: bool,
-    /// From where on a transaction streams.
+    /// The size from which a transaction is large.
     pub large_transaction_bytes: usize,
-    /// How long somebody who thinks may read what is no longer the newest.
+    /// The age limit of snapshots.
     pub max_snapshot_age: Option<Duration>,
-    /// What each life is asked to keep of the past, in turn.
+    /// The history retention of each incarnation, in turn.
     pub retention: [HistoryRetention; 3],
-    /// Where it may crash, and at which visit at most.
+    /// Where a crash may come, and at which visit at most.
     pub crash_points: Vec<CrashPoint>,
     pub visits_max: usize,
-    /// How many threads take locks, how often each does something in a life, and its longest pause in milliseconds.
+    /// The number of lock clients, their steps in an incarnation, and their longest pause in
+    /// milliseconds.
     pub lock_clients: usize,
     pub lock_steps: u64,
     pub lock_pause_max_ms: usize,
 }
 
-/// What comes about too seldom where all is left to chance.
+/// Situations that chance brings about too seldom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Focus {
-    /// Transactions are committed, with rows locked whose primary lies in the keyspace that the next life drops first of all. Its
-    /// space must not be given back before those are resolved.
+    /// Transactions are committed with locked rows whose primary is in the keyspace that the next
+    /// incarnation drops first. Its data must not be deleted before these locks are resolved.
     DropWithOrphans,
-    /// A keyspace is dropped as soon as a large transaction has its primary there, and the power goes when it is erased.
-    EraseDuringLarge,
-    /// The past is looked at while little of it is kept.
+    /// A keyspace is dropped as soon as a large transaction has its primary there, and the power is
+    /// cut when its data is deleted.
+    DeleteDuringLarge,
+    /// History is read while its retention is short.
     ShortHistory,
-    /// Transactions grow too old while they commit, and what they overwrite was deleted meanwhile.
+    /// Snapshots expire during a commit that overwrites a row deleted meanwhile.
     ExpireDuringCommit,
 }
 
 impl Focus {
     const ALL: [Self; 4] =
-        [Self::DropWithOrphans, Self::EraseDuringLarge, Self::ShortHistory, Self::ExpireDuringCommit];
+        [Self::DropWithOrphans, Self::DeleteDuringLarge, Self::ShortHistory, Self::ExpireDuringCommit];
 
-    /// The threads, by what their names begin with, that are to make no progress for long and often, while the others do: once in
-    /// so many steps.
+    /// Threads (by name prefix) that are stalled for long, and once in how many steps.
     pub fn stalls(self) -> Option<(&'static str, usize)> {
         match self {
             Self::DropWithOrphans => None,
-            Self::EraseDuringLarge => Some(("percolite-sweep", 40)),
+            Self::DeleteDuringLarge => Some((BACKGROUND_THREAD, 40)),
             Self::ShortHistory => Some((READER, 10)),
             Self::ExpireDuringCommit => Some((CLIENT, 25)),
         }
     }
 }
 
-/// When a life's crash is due.
+/// The crash of an incarnation.
 #[derive(Clone, Copy, Debug)]
 pub struct Crash {
     pub trigger: Trigger,
-    /// If it has not come when three of four of the life's transactions were tried, it comes within so many pauses.
+    /// If the crash has not come when three quarters of the transactions were attempted, it comes
+    /// within this many yields.
     pub deadline_yields: Option<u64>,
 }
 
@@ -208,13 +212,13 @@ impl SimPlan {
             Some(Focus::DropWithOrphans) => {
                 vec![CrashPoint::CommitPrimary, CrashPoint::CommitBetween, CrashPoint::LargeCommitted]
             }
-            Some(Focus::EraseDuringLarge) => vec![CrashPoint::KeyspaceDataDeleted],
+            Some(Focus::DeleteDuringLarge) => vec![CrashPoint::KeyspaceDataDeleted],
             _ => POINTS.iter().filter(|row| plan.reaches(row)).map(|row| row.point).collect(),
         };
         plan
     }
 
-    /// Hardly anything else is done.
+    /// Turns the history into one of locks.
     fn use_locks(&mut self, rng: &mut SeededRng) {
         (self.lock_clients, self.lock_steps) = (3 + rng.below(2), 5 + rng.below(6) as u64);
         self.lock_pause_max_ms = [10, 100, 500][rng.below(3)];
@@ -232,11 +236,12 @@ impl SimPlan {
             Focus::DropWithOrphans => {
                 self.drops_keyspaces = true;
                 self.protocol = CommitProtocol::TwoPhase;
-                // Row by row, or nobody could tell afterwards that it had been committed.
+                // In small batches, since otherwise no transaction would be left committed with
+                // locked rows.
                 self.batch_rows_max = 2;
                 (self.incarnations, self.background_resolve) = (3, rng.one_in(2));
             }
-            Focus::EraseDuringLarge => {
+            Focus::DeleteDuringLarge => {
                 self.drops_keyspaces = true;
                 (self.large_transaction_bytes, self.think_every, self.background_resolve) = (1, 0, true);
                 (self.incarnations, self.visits_max, self.restores) = (3, 8, false);
@@ -254,12 +259,12 @@ impl SimPlan {
         }
     }
 
-    /// One transaction in so many also writes to the keyspace beside.
+    /// One transaction in this many also writes to the second keyspace.
     pub fn second_every(&self) -> usize {
         if self.has_drop_focus() { 2 } else { SECOND_EVERY }
     }
 
-    /// Where clients commit in different ways, those of one of them.
+    /// The configuration of one client, random where clients differ.
     pub fn random_client_config(&self, rng: &mut SeededRng) -> ClientConfig {
         let config = self.client_config();
         if !self.mixed_configs {
@@ -273,25 +278,25 @@ impl SimPlan {
     }
 
     fn has_drop_focus(&self) -> bool {
-        matches!(self.focus, Some(Focus::DropWithOrphans | Focus::EraseDuringLarge))
+        matches!(self.focus, Some(Focus::DropWithOrphans | Focus::DeleteDuringLarge))
     }
 
     pub fn client_config(&self) -> ClientConfig {
         ClientConfig { protocol: self.protocol, durability: self.durability, long_value_every: self.long_value_every }
     }
 
-    /// Whether a life may crash: the later ones are there to bring the history to its end.
+    /// Whether an incarnation may crash. Later ones bring the history to its end.
     pub fn may_crash(incarnation: u32) -> bool {
         incarnation < CRASHES_MAX
     }
 
-    /// How many transactions each client tries in a life, of those that are left to do.
+    /// How many transactions each client attempts in an incarnation, of those that are left.
     pub fn transactions_per_client(&self, incarnation: u32, tried: u64) -> u64 {
         let incarnations = u64::from(self.incarnations.saturating_sub(incarnation).max(1));
         self.transactions.saturating_sub(tried).div_ceil(self.clients as u64 * incarnations).max(2)
     }
 
-    /// When a life that comes after a crash, or does not, is to crash.
+    /// The crash of an incarnation; `orphans` if there may be orphan locks.
     pub fn crash(&self, rng: &mut SeededRng, orphans: bool) -> Crash {
         let at_last = Some(1 + rng.below(300) as u64);
         let points: Vec<CrashPoint> =
@@ -309,14 +314,14 @@ impl SimPlan {
             return Crash { trigger: Trigger::Step(1 + rng.below(2500) as u64), deadline_yields: at_last };
         };
         let visit = if is_once_per_incarnation(point) { 1 } else { 1 + rng.below(self.visits_max) as u64 };
-        // One of closing comes when all transactions are over, so nobody hurries.
+        // A point of closing comes after all transactions, so it has no deadline.
         Crash {
             trigger: Trigger::CrashPoint(point, visit, 0),
             deadline_yields: at_last.filter(|_| !is_close_point(point)),
         }
     }
 
-    /// Whether the table and the plan allow that a history comes to a point.
+    /// Whether the table and the plan allow a crash point in this history.
     fn reaches(&self, row: &PointRow) -> bool {
         use CrashPoint as P;
         let can = |environment| row.environments.contains(&environment);
@@ -351,7 +356,7 @@ impl SimPlan {
     }
 }
 
-/// For no time at all, for less than a history takes, for ever, or not.
+/// Retentions from none to unlimited, or unchanged.
 pub fn random_retention(rng: &mut SeededRng) -> [HistoryRetention; 3] {
     if rng.one_in(4) {
         return [HistoryRetention::For(Duration::from_millis(1 << 30)); 3];
@@ -363,7 +368,7 @@ pub fn random_retention(rng: &mut SeededRng) -> [HistoryRetention; 3] {
     })
 }
 
-/// Where one process has the engine for itself, these are met only by a life that finds something of an earlier one.
+/// Points that a single process reaches only if it finds something of an earlier incarnation.
 fn is_recovery_point(point: CrashPoint) -> bool {
     use CrashPoint as P;
     matches!(
@@ -378,7 +383,7 @@ fn is_recovery_point(point: CrashPoint) -> bool {
     )
 }
 
-/// Met once a life.
+/// Points that are reached once in an incarnation.
 fn is_once_per_incarnation(point: CrashPoint) -> bool {
     is_close_point(point)
         || matches!(
@@ -387,7 +392,7 @@ fn is_once_per_incarnation(point: CrashPoint) -> bool {
         )
 }
 
-/// Met when its transactions are over.
+/// Points that are reached after all transactions.
 fn is_close_point(point: CrashPoint) -> bool {
     matches!(point, CrashPoint::CloseSynced | CrashPoint::CloseDone)
 }

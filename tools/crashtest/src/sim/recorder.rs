@@ -1,4 +1,4 @@
-//! The ledger of a simulation: what a dead process says is not entered.
+//! The client log of a simulation: records of dead processes are ignored.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use super::engine::ProcessDead;
 use crate::client::Recorder;
 use crate::client_log::{Answer, ClientLog, Entry};
 
-/// What all processes share.
+/// The log that all processes share.
 #[derive(Clone, Default)]
 pub struct SimRecorder {
     log: Arc<Mutex<ClientLog>>,
@@ -18,17 +18,17 @@ pub struct SimRecorder {
 }
 
 impl SimRecorder {
-    /// The ledger.
+    /// The client log.
     pub fn log(&self) -> MutexGuard<'_, ClientLog> {
         self.log.lock()
     }
 
-    /// How many transactions were entered.
+    /// How many transactions were recorded.
     pub fn attempted(&self) -> u64 {
         self.attempted.load(Ordering::SeqCst)
     }
 
-    /// Enters that a process has died.
+    /// Records that a process has died.
     pub fn record_crash(&self) {
         let now = self.tick();
         self.log().record_crash(now);
@@ -38,13 +38,13 @@ impl SimRecorder {
         self.ticks.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    /// The book as one process writes into it.
+    /// The recorder of one process.
     pub fn for_process(&self, dead: &ProcessDead) -> ProcessRecorder {
         ProcessRecorder { shared: self.clone(), dead: Arc::clone(dead) }
     }
 }
 
-/// See [`Book::of`].
+/// See [`SimRecorder::for_process`].
 pub struct ProcessRecorder {
     shared: SimRecorder,
     dead: ProcessDead,

@@ -1,4 +1,4 @@
-//! Many seeds, on several threads.
+//! Runs many seeds on several threads.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,39 +16,42 @@ use crate::layer_result::{Failure, LayerResult};
 use crate::points::Environment;
 use crate::violation::Violation;
 
-/// One history in so many is run twice, and must be the same. An odd number, so that both modes are.
+/// One history in this many runs twice and must be identical. The number is odd, so that both modes
+/// are covered.
 const RERUN_EVERY: u64 = 49;
-/// Of so many histories one may have too few transactions or no crash, and is checked without being counted. A plan that makes
-/// more of them is broken.
+/// One history in this many may have too few transactions or no crash; it is checked but not
+/// counted. With more of them the plan is wrong.
 const DISCARDED_EVERY: u64 = 100;
-/// What of a failing history is kept on the way to its end.
+/// How many failures are saved.
 const FAILURES_MAX: usize = 20;
-/// A figure: how often each history has seen write skew where nothing forbids it.
+/// The metric: write skews of each history, which snapshot isolation permits.
 const SKEW: &str = "write skew";
-/// A figure: how many histories of each round had too few transactions or no crash.
-const DISCARDED: &str = "histories that do not count";
+/// The metric: histories of each round with too few transactions or no crash.
+const DISCARDED: &str = "discarded histories";
 
-/// One history in so many is of locks.
+/// One history in this many is of locks.
 const LOCKS_EVERY: u64 = 6;
-/// Figures: commits under locks that were not fenced, and those of them that came out of turn.
-const UNFENCED: &str = "commits that were not fenced";
-const OUT_OF_LOCK_ORDER: &str = "commits that were not fenced, out of turn";
-/// A run with so many histories of locks has come to every point of theirs, and has seen what happens without fences.
+/// The metrics: unfenced commits under locks, and those that violated the lock order.
+const UNFENCED: &str = "unfenced commits";
+const OUT_OF_LOCK_ORDER: &str = "unfenced commits that violated the lock order";
+/// A run with this many histories of locks must have reached all of their crash points, and must
+/// have seen a violation without fences.
 const LOCK_HISTORIES_MIN: u64 = 200;
 
-/// How many histories a quick run has, and how many another.
+/// The number of histories of a quick run, and of a full one.
 pub const QUICK_HISTORIES: u64 = 12_000;
 const HISTORIES: u64 = 24_000;
-/// How many are run between two looks at the clock.
+/// Histories between two checks of the time limit.
 const ROUND: u64 = 500;
 
-/// Simulates histories from seeds, crashes included, and checks each.
+/// Simulate seeded histories with crashes and check each.
 #[derive(Args, Clone, Debug)]
 pub struct SimArgs {
-    /// What all layers can be asked.
+    /// The options of all layers.
     #[command(flatten)]
     pub common: LayerArgs,
-    /// Only this mode; otherwise one in six is of locks, and the others are embedded and shared in turn.
+    /// Only this mode; default: one history in six is of locks, the others alternate between
+    /// embedded and shared.
     #[arg(long)]
     pub mode: Option<Mode>,
     /// How many histories that count: with at least 50 transactions and a crash.
@@ -56,7 +59,7 @@ pub struct SimArgs {
     pub count: Option<u64>,
 }
 
-/// Which history stands at a place if no mode is asked for. One in so many is of locks, the others take turns.
+/// The mode and the seed of the n-th history, if no mode is given.
 pub fn history_at(number: u64) -> (Mode, u64) {
     let locks = number / LOCKS_EVERY;
     if number.is_multiple_of(LOCKS_EVERY) {
@@ -66,7 +69,7 @@ pub fn history_at(number: u64) -> (Mode, u64) {
     (if seed.is_multiple_of(2) { Mode::Embedded } else { Mode::Shared }, seed)
 }
 
-/// The words that repeat a history.
+/// The name of a case.
 pub fn case_name(mode: Mode, seed: u64) -> String {
     match mode {
         Mode::Embedded => format!("sim:embedded/{seed}"),
@@ -75,18 +78,18 @@ pub fn case_name(mode: Mode, seed: u64) -> String {
     }
 }
 
-/// Runs what is ordered.
+/// Runs the layer.
 ///
 /// # Errors
-/// When the words of a case name none.
+/// An invalid case.
 pub fn run(args: &LayerArgs) -> anyhow::Result<LayerResult> {
     run_with(&SimArgs { common: args.clone(), mode: None, count: None })
 }
 
-/// Runs what is ordered, of one mode or of both.
+/// Runs the layer, in one mode or in all.
 ///
 /// # Errors
-/// When the words of a case name none.
+/// An invalid case.
 pub fn run_with(args: &SimArgs) -> anyhow::Result<LayerResult> {
     let common = &args.common;
     if common.case.is_some() {
@@ -109,18 +112,20 @@ pub fn run_with(args: &SimArgs) -> anyhow::Result<LayerResult> {
     total.seconds = clock.seconds();
     if common.mutant.is_none() {
         if too_many(discarded, started) {
-            let how = format!("{discarded} of {started} have less than {TRANSACTIONS_MIN} transactions or no crash");
+            let how = format!(
+                "{discarded} of {started} histories have less than {TRANSACTIONS_MIN} transactions or no crash"
+            );
             total.failures.push(harness_failure(how));
         }
         total.failures.extend(check_lock_coverage(&total));
         if total.cases >= QUICK_HISTORIES && total.metrics[SKEW].iter().sum::<f64>() == 0.0 {
-            total.failures.push(harness_failure("write skew, which nothing forbids, was never seen".into()));
+            total.failures.push(harness_failure("write skew, which snapshot isolation permits, never occurred".into()));
         }
     }
     Ok(total)
 }
 
-/// What a run with locks must have come to, and must have seen.
+/// What a run with lock histories must have reached.
 fn check_lock_coverage(total: &LayerResult) -> Vec<Failure> {
     let unfenced = total.metrics.get(UNFENCED).map_or(0, Vec::len) as u64;
     if unfenced < LOCK_HISTORIES_MIN {
@@ -132,7 +137,8 @@ fn check_lock_coverage(total: &LayerResult) -> Vec<Failure> {
         .filter(|point| visits.and_then(|points| points.get(point.name())).is_none_or(|visits| *visits == 0));
     let missed = missed.map(|point| format!("{} was never hit in {unfenced} histories of locks", point.name()));
     let lost = total.metrics.get(OUT_OF_LOCK_ORDER).into_iter().flatten().sum::<f64>();
-    let never = (lost <= 0.0).then(|| "no commit without a fence came out of turn: nothing needed a fence".to_owned());
+    let never =
+        (lost <= 0.0).then(|| "no unfenced commit violated the lock order: the fences were not tested".to_owned());
     missed.chain(never).map(harness_failure).collect()
 }
 
@@ -145,15 +151,15 @@ fn harness_failure(how: String) -> Failure {
     Failure { replay: "percolite-crashtest sim".into(), violations, saved_in: None }
 }
 
-/// What came of some seeds.
+/// The result of some seeds.
 struct Round {
-    /// Of the histories that count, and of those that broke a promise.
+    /// Of histories that count or that failed.
     outcome: LayerResult,
     /// How many do not count.
     discarded: u64,
 }
 
-/// A few hundred seeds, on as many threads as there are cores.
+/// Runs a few hundred seeds, with a thread for each core.
 fn round(args: &SimArgs, first: u64, count: u64) -> Round {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let (next, stop) = (AtomicU64::new(first), AtomicBool::new(false));
@@ -182,34 +188,34 @@ fn round(args: &SimArgs, first: u64, count: u64) -> Round {
     total.into_inner()
 }
 
-/// A history that was run again.
+/// A case that was run again.
 pub struct Replay {
-    /// What came of it.
+    /// The result.
     pub outcome: LayerResult,
     /// Every step.
     pub trace: Vec<String>,
-    /// The history.
+    /// The lines of the history.
     pub lines: Vec<Line>,
 }
 
 /// Runs one case again, with its trace.
 ///
 /// # Errors
-/// When the words name no case.
+/// An invalid case.
 pub fn replay(args: &LayerArgs) -> anyhow::Result<Replay> {
     Scheduler::install_hooks();
     let case = args.case.as_deref().unwrap_or_default();
     let parts = case.strip_prefix("sim:").and_then(|case| case.split_once('/'));
     let (mode, seed) = parts.with_context(|| {
-        format!("{case:?} is no case of sim: write sim:embedded/SEED, sim:shared/SEED or sim:locks/SEED")
+        format!("invalid case {case:?}; expected sim:embedded/SEED, sim:shared/SEED or sim:locks/SEED")
     })?;
     let mode = match mode {
         "embedded" => Mode::Embedded,
         "shared" => Mode::Shared,
         "locks" => Mode::Locks,
-        other => anyhow::bail!("{other:?} is neither `embedded` nor `shared` nor `mutex`"),
+        other => anyhow::bail!("invalid mode {other:?}; expected embedded, shared or locks"),
     };
-    let seed = seed.parse().with_context(|| format!("{seed:?} is no seed"))?;
+    let seed = seed.parse().with_context(|| format!("invalid seed {seed:?}"))?;
     enable_mutant(args.mutant);
     let mut found = super::run(mode, seed, true);
     let (trace, lines) = (std::mem::take(&mut found.trace), found.lines().collect());
@@ -224,7 +230,7 @@ fn run_and_check(mode: Mode, seed: u64) -> SimResult {
     if seed.is_multiple_of(RERUN_EVERY) {
         let rerun = super::run(mode, seed, false);
         if rerun.digest != found.digest || !rerun.lines().eq(found.lines()) {
-            found.violations.push(Violation::new("harness", "the same seed ran differently the second time"));
+            found.violations.push(Violation::new("harness", "a second run of the seed was different"));
         }
     }
     found

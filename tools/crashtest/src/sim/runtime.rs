@@ -1,4 +1,4 @@
-//! The simulated world as the store sees it.
+//! The runtime environment of a simulated process.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -7,17 +7,17 @@ use percolite::runtime::{Env, JoinHandle, Parker, Watermark};
 
 use super::scheduler::{Scheduler, ThreadId, current};
 
-/// How often a thread gives way before it sleeps, at most: as long as a leader may take.
+/// The most yields before a thread sleeps: as many as a leader may need.
 const YIELDS_MAX: u64 = 32;
 
-/// Time, chance and threads by the scheduler. Each process has a wall clock of its own.
+/// Time, random numbers and threads from the scheduler. Each process has its own wall clock.
 pub struct SimRuntime {
     scheduler: Arc<Scheduler>,
     clock_off_by_ms: i64,
 }
 
 impl SimRuntime {
-    /// The world of a process whose wall clock is off by so much.
+    /// The environment of a process with this wall clock offset.
     pub fn new(scheduler: &Arc<Scheduler>, clock_off_by_ms: i64) -> Arc<Self> {
         Arc::new(Self { scheduler: Arc::clone(scheduler), clock_off_by_ms })
     }
@@ -70,8 +70,8 @@ struct SimParker {
 }
 
 impl Parker for SimParker {
-    /// A park may end for no reason, and here long ones often do: what is done every second would otherwise hardly be done
-    /// in the few milliseconds of virtual time that a history takes.
+    /// A park may end spuriously, and here long ones often do. What is done every second would
+    /// otherwise hardly happen in the few milliseconds of virtual time of a history.
     fn park(&self, at_most: Option<Duration>) {
         let hasty = Duration::from_micros(self.scheduler.random() % 4000);
         let at_most =
@@ -86,7 +86,7 @@ impl Parker for SimParker {
 
 struct SimWatermark {
     scheduler: Arc<Scheduler>,
-    /// The number, and the threads that wait, each with its number.
+    /// The number, and the waiting threads, each with its number.
     state: Mutex<(u64, Vec<(u64, ThreadId)>)>,
 }
 

@@ -1,5 +1,6 @@
-//! One history of an engine that several processes share: each has a bad network to it, and may die at any point and leave
-//! its locks to the others. The engine itself does not die; requests come late, twice or never.
+//! A history of an engine that several processes share. Each process has a bad network to it, and
+//! may die anywhere and leave its locks to the others. The engine itself does not crash; requests
+//! arrive late, twice or never.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,14 +24,14 @@ use crate::invariants::check_structure;
 use crate::rng::SeededRng;
 use crate::violation::Violation;
 
-/// Longer than any clock is off: a transaction may be taken to be as old as that, and live as long.
+/// Longer than any clock offset: after this time every lock has expired.
 const A_DAY: Duration = Duration::from_secs(24 * 3600);
 const A_DAY_MS: i64 = 24 * 3_600_000;
 
 type Network = FaultyEngine<SimEngine>;
 type Process = Arc<ScheduledEngine<Network>>;
 
-/// The oracle of all processes; asking it is a call like any other.
+/// The oracle of all processes; a call yields like any other.
 struct SimOracle {
     oracle: MemoryOracle,
     scheduler: Arc<Scheduler>,
@@ -60,7 +61,7 @@ pub struct Shared<'a> {
 }
 
 impl<'a> Shared<'a> {
-    /// A history that has not begun.
+    /// A history before its start.
     pub fn new(scheduler: &'a Arc<Scheduler>, plan: &'a SimPlan, rng: SeededRng) -> Self {
         let oracle = MemoryOracle::new(SimRuntime::new(scheduler, 0));
         Self {
@@ -77,7 +78,7 @@ impl<'a> Shared<'a> {
         }
     }
 
-    /// Lives all lives.
+    /// Runs all incarnations.
     pub fn run(mut self) -> (SimRecorder, SimStats, Vec<Violation>) {
         let loaded_ok = self.load();
         if let Err(why) = loaded_ok {
@@ -108,7 +109,7 @@ impl<'a> Shared<'a> {
         (self.recorder, self.stats, violations)
     }
 
-    /// One more process, with its way to the engine.
+    /// Starts a process with its network to the engine.
     fn process(&mut self, dead: &ProcessDead, faults: Faults) -> Result<(Process, Store), String> {
         let days_off = if self.plan.clock_steps { [-3, -2, -1, 0, 1, 2, 3][self.rng.below(7)] } else { 0 };
         let runtime = SimRuntime::new(self.scheduler, days_off * A_DAY_MS);
@@ -204,7 +205,8 @@ impl<'a> Shared<'a> {
                             violations.lock().push(Violation::new("workload", why.to_string()));
                             return;
                         }
-                        // A network that stays bad for long enough; what is open will be looked up.
+                        // The network was bad for too long; unknown outcomes are looked up at the
+                        // end.
                         Ok(_) | Err(_) => {}
                     }
                 }
@@ -227,7 +229,7 @@ impl<'a> Shared<'a> {
         Ok(())
     }
 
-    /// Networks that carry nothing for a while, one after the other.
+    /// Partitions the networks for a while, one after the other.
     fn partition_networks(&mut self, threads: &[super::scheduler::ThreadId]) {
         let networks: Vec<_> = self.networks.iter().rev().take(threads.len()).cloned().collect();
         let (mut rng, scheduler) = (self.rng.split(), Arc::clone(self.scheduler));
@@ -240,13 +242,13 @@ impl<'a> Shared<'a> {
                 network.set_faults(random_network(&mut rng));
             }
         };
-        // It ends by itself; nobody waits for it.
+        // It ends by itself and is not joined.
         if let Err(why) = self.scheduler.spawn("network", Box::new(work)) {
             self.report("harness", why.to_string());
         }
     }
 
-    /// One process dies, wherever it is when the moment comes: the one whose turn it is.
+    /// Kills one process when the trigger fires: the one that is running.
     fn plan_process_crash(
         &mut self,
         trigger: Trigger,
@@ -265,7 +267,7 @@ impl<'a> Shared<'a> {
         self.scheduler.set_trigger(trigger, Arc::new(act));
     }
 
-    /// Whoever is silent is taken for dead now, and one process with a good network looks at everything.
+    /// Lets all locks expire, and verifies everything from a process with a good network.
     fn final_incarnation(&mut self, incarnation: u32) -> Result<(), String> {
         self.scheduler.advance(A_DAY);
         let dead = ProcessDead::default();
@@ -281,7 +283,7 @@ impl<'a> Shared<'a> {
         if !matches!(touched, Ok(TxnEnd::Committed)) {
             self.report("progress", format!("a transaction on every row: {touched:?}"));
         }
-        // What is still on its way arrives now, and must find everything decided.
+        // Delayed requests arrive now, and must find every outcome decided.
         let late: usize = self.networks.iter().map(|network| network.deliver_delayed()).sum();
         self.scheduler.trace(&format!("{late} late requests"));
         self.scheduler.advance(A_DAY);

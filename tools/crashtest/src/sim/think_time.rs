@@ -1,4 +1,5 @@
-//! Clients that think before they commit, so that collection, recovery and others' commits come in between.
+//! A workload with think time before commits, so that GC, recovery and other commits come in
+//! between.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,14 +10,14 @@ use super::scheduler::Scheduler;
 use crate::recorded_txn::RecordedTxn;
 use crate::workload::{State, Workload};
 
-/// Longer than housekeeping takes to come round.
+/// Longer than a round of the background work.
 const THINK_MAX_MS: usize = 2500;
 
-/// A workload whose transactions think now and then.
+/// A workload with think time in some transactions.
 pub struct ThinkTime {
     pub workload: &'static dyn Workload,
     pub scheduler: Arc<Scheduler>,
-    /// One transaction in so many; 0: none.
+    /// One transaction in this many; 0: none.
     pub think_every: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Transfers between accounts: money is neither made nor lost.
+//! Transfers between accounts: the sum of all balances is constant.
 
 use percolite::Error;
 
@@ -49,12 +49,12 @@ impl Workload for Bank {
             accounts += 1;
         }
         let expected = i64::try_from(ACCOUNTS).unwrap_or_default() * OPENING;
-        // Before anything is loaded there are no accounts.
+        // There are no accounts before they are loaded.
         if accounts == 0 || (accounts == ACCOUNTS && sum == expected) {
             Ok(())
         } else {
             let rows = describe_rows(state, with_prefix(state, "b/").map(|(key, _)| key));
-            Err(format!("{accounts} accounts hold {sum}, {ACCOUNTS} should hold {expected}: {rows}"))
+            Err(format!("{accounts} accounts have the sum {sum}; expected {ACCOUNTS} with the sum {expected}: {rows}"))
         }
     }
 }

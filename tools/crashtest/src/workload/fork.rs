@@ -1,5 +1,6 @@
-//! Writers of rows that have nothing to do with each other, and readers who look at two of them, in either order. What a
-//! single reader sees is always possible; two of them must not disagree on who wrote first, which is for the checker to see.
+//! Writers of independent rows, and readers of two of them, in either order. What one reader sees
+//! is always possible. Two readers must not disagree on the order of the writes (long fork), which
+//! the checker checks.
 
 use percolite::Error;
 
@@ -33,7 +34,7 @@ impl Workload for Fork {
 
     fn check(&self, state: &State) -> Result<(), String> {
         match with_prefix(state, "f/").find(|(key, body)| !key.ends_with(body)) {
-            Some((key, _)) => Err(format!("a row holds what was written to another: {}", describe_rows(state, [key]))),
+            Some((key, _)) => Err(format!("a row has the value of another row: {}", describe_rows(state, [key]))),
             None => Ok(()),
         }
     }

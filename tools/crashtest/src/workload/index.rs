@@ -1,4 +1,5 @@
-//! Records and an index of them by colour, kept in step: each record is in the index once, under the colour it has.
+//! Records and a secondary index by colour: each record is in the index exactly once, under its
+//! colour.
 
 use percolite::Error;
 
@@ -47,12 +48,12 @@ impl Workload for Index {
         if entries == expected {
             Ok(())
         } else {
-            // Those that are missing, and those that nobody needs, with the records that they are of.
+            // Missing and surplus entries, with their records.
             let differ = expected.iter().filter(|key| !entries.contains(key));
             let differ = differ.chain(entries.iter().filter(|key| !expected.contains(key)));
             let record = |key: &str| format!("o/{}", key.rsplit('/').next().unwrap_or_default());
             let rows: Vec<String> = differ.map(|key| describe_rows(state, [*key, &record(key)])).collect();
-            Err(format!("the index and the records do not agree: {}", rows.join("; ")))
+            Err(format!("the index does not match the records: {}", rows.join("; ")))
         }
     }
 }

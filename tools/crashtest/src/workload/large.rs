@@ -1,16 +1,17 @@
-//! Transactions of more rows than are changed at once: every row is rewritten, and all show the same generation.
+//! Transactions of more rows than one batch: every row is rewritten, and all rows have the same
+//! revision.
 
 use percolite::Error;
 
 use super::{State, Workload, describe_rows, number_in, with_prefix};
 use crate::recorded_txn::RecordedTxn;
 
-/// More than the 1024 rows that a two-phase commit changes at once.
+/// More than the 1024 rows that a two-phase commit changes in one batch.
 const ROWS: usize = 1500;
 const FIRST: &str = "g/0000";
 
 pub struct Large {
-    /// So many transactions of six are large ones.
+    /// This many of six transactions are large.
     pub large_of_six: usize,
 }
 
@@ -25,22 +26,22 @@ impl Workload for Large {
 
     fn transaction(&self, txn: &mut RecordedTxn<'_>) -> Result<(), Error> {
         if txn.rng().below(6) >= self.large_of_six {
-            // A small one in the way of the large ones.
+            // A small transaction that conflicts with the large ones.
             let row = ROWS - 1 - txn.rng().below(8);
             return txn.get_for_update(&format!("g/{row:04}")).map(drop);
         }
-        let generation = number_in(txn.get(FIRST)?.as_ref()) + 1;
-        (0..ROWS).try_for_each(|row| txn.put(&format!("g/{row:04}"), &generation.to_string()))
+        let revision = number_in(txn.get(FIRST)?.as_ref()) + 1;
+        (0..ROWS).try_for_each(|row| txn.put(&format!("g/{row:04}"), &revision.to_string()))
     }
 
     fn check(&self, state: &State) -> Result<(), String> {
-        let Some((first, generation)) = with_prefix(state, "g/").next() else { return Ok(()) };
+        let Some((first, revision)) = with_prefix(state, "g/").next() else { return Ok(()) };
         let count = with_prefix(state, "g/").count();
-        let other = with_prefix(state, "g/").find(|(_, other)| *other != generation).map(|(key, _)| key);
+        let other = with_prefix(state, "g/").find(|(_, other)| *other != revision).map(|(key, _)| key);
         if count == ROWS && other.is_none() {
             return Ok(());
         }
         let rows = describe_rows(state, [first].into_iter().chain(other));
-        Err(format!("{count} rows of {ROWS}, or not all of one generation: {rows}"))
+        Err(format!("{count} rows of {ROWS}, or rows of different revisions: {rows}"))
     }
 }

@@ -1,4 +1,5 @@
-//! Lists that only grow: each transaction appends to one or two of them, and every list shows who appended when.
+//! Append-only lists: each transaction appends to one or two of them, and a list shows the order of
+//! its appends.
 
 use percolite::Error;
 
@@ -26,7 +27,7 @@ impl Workload for List {
             let before = if txn.rng().one_in(3) { txn.get_for_update(&key)? } else { txn.get(&key)? };
             let length = before.as_deref().map_or(0, |shown| body(shown).split(',').count());
             let next = match before.as_deref().map(body) {
-                // Short enough to stay readable.
+                // Restart a list before it becomes unreadable.
                 Some(items) if length < 12 => format!("{items},{length}"),
                 _ => "0".to_owned(),
             };
@@ -42,7 +43,7 @@ impl Workload for List {
         for (key, items) in with_prefix(state, "l/") {
             let counts = items.split(',').enumerate().all(|(at, item)| item == at.to_string());
             if !counts {
-                return Err(format!("a list has lost or repeated an item: {}", describe_rows(state, [key])));
+                return Err(format!("a list has a lost or repeated item: {}", describe_rows(state, [key])));
             }
         }
         Ok(())

@@ -1,7 +1,8 @@
-//! What clients do, and what must be true of it at every moment.
+//! What clients do, and an invariant that must hold in every snapshot.
 //!
-//! The checker judges what every workload's transactions read and wrote. A workload's own promise comes on top: something that
-//! its users would count on, judged at every snapshot, and true only if transactions are whole and isolated.
+//! The checker checks the reads and writes of all workloads. In addition each workload has an
+//! invariant that its users would rely on. It is checked in every snapshot, and holds only if
+//! transactions are atomic and isolated.
 
 mod bank;
 mod fork;
@@ -27,22 +28,22 @@ pub trait Workload: Send + Sync {
     /// Its name, as the harness prints and reads it.
     fn name(&self) -> &'static str;
 
-    /// Writes the rows that everything begins with, if they are not there. Transactions may run before it.
+    /// Writes the initial rows if they are missing. Transactions may run before it.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     fn load(&self, txn: &mut RecordedTxn<'_>) -> Result<(), Error>;
 
-    /// Does one transaction's work.
+    /// Runs the operations of one transaction.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     fn transaction(&self, txn: &mut RecordedTxn<'_>) -> Result<(), Error>;
 
-    /// Says what is wrong with a state that a snapshot has shown.
+    /// Checks the invariant in a state that a snapshot has shown.
     ///
     /// # Errors
-    /// What is wrong.
+    /// A description of the violation.
     fn check(&self, state: &State) -> Result<(), String>;
 }
 
@@ -55,16 +56,16 @@ impl fmt::Debug for dyn Workload {
 pub use register::COUNTER;
 pub use skew::write_skews;
 
-/// All workloads of ordinary size.
+/// All workloads with small transactions.
 pub const ALL: &[&dyn Workload] =
     &[&bank::Bank, &list::List, &register::Register, &index::Index, &set::Set, &skew::Skew, &fork::Fork];
 
-/// Transactions of more rows than fit into one request.
+/// Transactions of more rows than one batch may have.
 pub const LARGE: &dyn Workload = &large::Large { large_of_six: 4 };
-/// The same, but most are small: for who has no time for many.
+/// The same, mostly with small transactions: for tests with little time.
 pub const RARELY_LARGE: &dyn Workload = &large::Large { large_of_six: 1 };
 
-/// The one that deletes most.
+/// The workload with the most deletions.
 pub const SET: &dyn Workload = &set::Set;
 
 /// The workload of this name.
@@ -78,22 +79,23 @@ fn with_prefix<'a>(state: &'a State, prefix: &'a str) -> impl Iterator<Item = (&
     rows.map(|(key, value)| (key.as_str(), crate::value_encoding::body(value)))
 }
 
-/// Rows as a message shows them, with who wrote them.
+/// Rows for a message, with their writers.
 fn describe_rows<'a>(state: &State, keys: impl IntoIterator<Item = &'a str>) -> String {
     let row = |key: &str| match state.get(key) {
         Some(value) => {
             format!("{key} = {} ({})", crate::value_encoding::body(value), crate::value_encoding::writer(value))
         }
-        None => format!("{key} is not there"),
+        None => format!("{key} is missing"),
     };
     keys.into_iter().map(row).collect::<Vec<_>>().join(", ")
 }
 
 fn number(body: &str) -> Result<i64, String> {
-    body.parse().map_err(|_| format!("{body:?} is no number"))
+    body.parse().map_err(|_| format!("{body:?} is not a number"))
 }
 
-/// The number in a row that a transaction has read; a damaged one is the checker's to report.
+/// The number in a row that a transaction has read; 0 if the value is damaged, which the checker
+/// reports.
 fn number_in(shown: Option<&String>) -> i64 {
     shown.and_then(|shown| crate::value_encoding::body(shown).parse().ok()).unwrap_or_default()
 }

@@ -1,5 +1,5 @@
-//! Registers that are read, written blindly, deleted, claimed and taken back, in no order: everything that the store can
-//! do to a row, for the checker to judge. One register counts.
+//! Registers that are read, written blindly, deleted, locked and rolled back, in random order:
+//! every operation on a row. One register is a counter.
 
 use percolite::Error;
 
@@ -7,7 +7,7 @@ use super::{State, Workload, describe_rows, number, number_in, with_prefix};
 use crate::recorded_txn::RecordedTxn;
 
 const REGISTERS: usize = 6;
-/// The row that counts; [`crate::counter`] judges it.
+/// The row of the counter; checked by [`crate::counter_check`].
 pub const COUNTER: &str = "c";
 
 pub struct Register;
@@ -19,7 +19,7 @@ impl Register {
             0 | 1 => txn.get(&key).map(drop),
             8 => txn.multi_get(&(0..REGISTERS).map(|number| format!("r/{number}")).collect::<Vec<_>>()).map(drop),
             9 => {
-                // What it has written itself may lie at either end.
+                // The transaction's own writes may be at either bound.
                 let other = format!("r/{}", txn.rng().below(REGISTERS));
                 txn.between((&key).min(&other), (&key).max(&other)).map(drop)
             }
@@ -27,7 +27,7 @@ impl Register {
             3 => txn.delete(&key),
             4 => txn.scan("r/").map(drop),
             5 => txn.rolled_back(|txn| {
-                txn.put(&key, "in vain")?;
+                txn.put(&key, "rolled back")?;
                 txn.delete(&format!("r/{}", REGISTERS - 1))
             }),
             _ => txn.put(&key, "set"),
@@ -57,7 +57,7 @@ impl Workload for Register {
 
     fn check(&self, state: &State) -> Result<(), String> {
         if let Some((key, _)) = with_prefix(state, "r/").find(|(_, body)| *body != "set") {
-            return Err(format!("a register holds what was taken back: {}", describe_rows(state, [key])));
+            return Err(format!("a register has a value that was rolled back: {}", describe_rows(state, [key])));
         }
         with_prefix(state, COUNTER).try_for_each(|(key, body)| {
             number(body).map(drop).map_err(|why| format!("{why}: {}", describe_rows(state, [key])))

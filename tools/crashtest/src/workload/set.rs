@@ -1,4 +1,5 @@
-//! Things put in and taken out again, so that there is always something to collect. A row is inserted only where none is.
+//! Pairs of rows that are inserted and deleted together, so that there is always something for GC.
+//! A pair is inserted only if it is missing.
 
 use percolite::Error;
 
@@ -18,7 +19,7 @@ impl Workload for Set {
         Ok(())
     }
 
-    /// Each thing has a twin that is there when it is.
+    /// Inserts or deletes a pair.
     fn transaction(&self, txn: &mut RecordedTxn<'_>) -> Result<(), Error> {
         if txn.rng().one_in(6) {
             return txn.scan("s/").map(drop);
@@ -43,7 +44,7 @@ impl Workload for Set {
                 None => format!("{}a", key.trim_end_matches('b')),
             };
             if !state.contains_key(&twin) {
-                return Err(format!("a thing without its twin: {}", describe_rows(state, [key, &twin])));
+                return Err(format!("half of a pair is missing: {}", describe_rows(state, [key, &twin])));
             }
         }
         Ok(())

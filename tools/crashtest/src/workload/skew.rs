@@ -1,6 +1,7 @@
-//! Two on call, of whom one may leave if the other stays. Snapshot isolation alone does not keep that: both may leave at
-//! once. Claiming the other's row keeps it. So there are pairs that claim, for whom it must hold, and pairs that do not, for
-//! whom the harness counts how often it broke: a run in which it never does has not tried.
+//! Two doctors on call, one of whom may leave while the other stays. Snapshot isolation permits
+//! write skew: both may leave concurrently. `get_for_update` on the other's row prevents it. So
+//! there are pairs that lock, for which the invariant must hold, and pairs that do not, whose
+//! violations are counted. A long run without any such violation has tested nothing.
 
 use percolite::Error;
 
@@ -9,7 +10,7 @@ use crate::recorded_txn::RecordedTxn;
 use crate::value_encoding::body;
 
 const PAIRS: usize = 2;
-/// Pairs that claim what they read, and pairs that do not.
+/// Pairs that lock what they read, and pairs that do not.
 const LOCKING: &str = "safe";
 const UNLOCKED: &str = "skew";
 
@@ -56,14 +57,14 @@ impl Workload for Skew {
             let gone = with_prefix(state, &prefix).filter(|(_, body)| *body == "gone").count();
             if gone == 2 {
                 let rows = describe_rows(state, with_prefix(state, &prefix).map(|(key, _)| key));
-                return Err(format!("write skew although both claimed: {rows}"));
+                return Err(format!("write skew although both rows were locked: {rows}"));
             }
         }
         Ok(())
     }
 }
 
-/// How many pairs that did not claim are both gone in this state.
+/// How many pairs without locks show write skew in this state.
 pub fn write_skews(state: &State) -> usize {
     let both_gone = |pair: &usize| {
         let prefix = format!("w/{UNLOCKED}/{pair}/");

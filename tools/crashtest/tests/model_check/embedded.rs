@@ -1,11 +1,14 @@
-//! One process that has its engine for itself, as `coordinator/embedded` drives it.
+//! One process with an engine of its own, as driven by `coordinator/embedded`.
 //!
-//! Every change passes through one pipeline, which stamps commits and writes an ordered log. Clients run their transactions in
-//! the coordinator's own steps: open a view, take a name, prewrite group by group, commit point, with all rows or some, the others; or
-//! one phase; or release what was locked in vain. A sync makes the log so far durable, and a client is answered only
-//! then. A crash cuts the log anywhere at or after the last sync; all that memory knew is gone, and in the next life
-//! errands of readers and of the sweep meet the locks that are left. They are also what a writer does about an orphan in
-//! its way, so a writer here just waits for one of them.
+//! Every change goes through one pipeline, which assigns commit timestamps and writes an ordered
+//! log. Clients run their transactions in the coordinator's steps: open a view, get a `start_ts`,
+//! prewrite group by group, commit point with all rows or some, the other rows. Or they commit in
+//! one phase, or release the rows that they have locked.
+//!
+//! A sync makes the log durable, and a client gets its answer only then. A crash truncates the log
+//! at or after the last sync, and the state in memory is lost. In the next incarnation the
+//! resolvers of readers and of the sweep resolve the orphan locks. A writer that meets an orphan
+//! lock would do the same, so a writer of the model waits for one of them.
 //!
 //! In every state a reader opens a view and must see exactly what is committed.
 
@@ -20,25 +23,25 @@ use percolite::row::{Lock, LockType, Precondition, RowChange};
 use percolite::timestamp::Timestamp;
 use stateright::{Model, Property};
 
-use crate::explore::{Coverage, Describe, rules};
+use crate::explore::{Coverage, Describe, invariants};
 use crate::rows::{Rows, Sent, index, key};
 use crate::spec::{End, Invariant, Scenario, Script, TxnEnds, TxnTimestamps, read, values_there};
 
-/// A configuration.
+/// A configuration of the model.
 pub struct Embedded {
     pub scripts: Vec<Script>,
     pub rows: usize,
-    /// The most rows that one group changes.
+    /// The maximum number of rows that one group changes.
     pub batch_rows: usize,
-    /// How many rows are committed by the change with the commit point.
+    /// The number of rows that the change with the commit point commits.
     pub rows_with_primary: usize,
     pub crashes: u8,
-    /// How many resolve locks at the same time.
+    /// The number of concurrent resolvers.
     pub resolvers: usize,
     pub coverage: Coverage,
 }
 
-/// The rows after some write to the log, and how transactions have ended according to it.
+/// The rows after a write to the log, and the ends of transactions according to it.
 #[derive(Clone, Debug, PartialEq, Hash)]
 struct LogEntry {
     rows: Rows,
@@ -51,7 +54,7 @@ enum Phase {
     Begun {
         read_ts: Timestamp,
     },
-    /// In one phase.
+    /// Commits in one phase.
     OnePhase,
     Prewriting {
         group: usize,
@@ -68,31 +71,32 @@ enum Phase {
     Unacknowledged(Timestamp),
     Acknowledged(Timestamp),
     Refused,
-    Dead,
+    Crashed,
 }
 
-/// Somebody's way from a lock to its verdict and back. What was read may be old when it is used.
+/// The way of a reader or of the sweep from a lock to its transaction's status and back. What was
+/// read may be outdated when it is used.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Resolver {
     None,
     Met { row: usize, start_ts: Timestamp, primary: usize },
     Ending { row: usize, start_ts: Timestamp, primary: usize, change: Sent },
-    Judged { row: usize, start_ts: Timestamp, status: Option<Timestamp> },
+    StatusKnown { row: usize, start_ts: Timestamp, status: Option<Timestamp> },
     Resolving { row: usize, start_ts: Timestamp, status: Option<Timestamp>, change: Sent },
 }
 
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub struct State {
-    /// What a crash may leave: the newest that is durable, then everything written since.
+    /// What a crash may leave: the newest durable entry, then all entries written since.
     log: Vec<Arc<LogEntry>>,
     phases: Vec<Phase>,
     timestamps: Vec<Option<TxnTimestamps>>,
     resolvers: Vec<Resolver>,
-    /// The newest timestamp handed out. Its lease is durable, so a crash does not take it back.
+    /// The newest timestamp issued. Its reservation is durable, so a crash does not take it back.
     newest_ts: Timestamp,
     visible_ts: Timestamp,
     opened_at: Timestamp,
-    /// What the pipeline remembers of each row's last commit, holds included.
+    /// The timestamp of each row's last commit in the conflict set, lock-only commits included.
     last_commits: Vec<Timestamp>,
     orphans: bool,
     swept: bool,
@@ -105,14 +109,14 @@ impl State {
         self.log.last().expect("the log is never empty")
     }
 
-    fn draw(&mut self) -> Timestamp {
+    fn next_ts(&mut self) -> Timestamp {
         self.newest_ts = self.newest_ts.next();
         self.newest_ts
     }
 
     fn write(&mut self, entry: LogEntry) {
         if self.crashes_left == 0 {
-            // Nobody will see anything but the newest any more.
+            // Without crashes only the newest entry is needed.
             self.log.clear();
         }
         self.log.push(Arc::new(entry));
@@ -143,29 +147,30 @@ pub enum Action {
     Sweep,
 }
 
-/// What a step of the model comes to: nothing to do now, or done, or a rule is broken.
+/// The result of a step: nothing to do now, done, or an invariant is violated.
 type Stepped = Result<bool, Invariant>;
 
 impl Embedded {
-    fn with_scenario<T>(&self, state: &State, judge: impl FnOnce(&Scenario<'_>) -> T) -> T {
+    fn with_scenario<T>(&self, state: &State, f: impl FnOnce(&Scenario<'_>) -> T) -> T {
         let is_live = |lock: &Lock| !state.is_orphan(lock.txn.start_ts);
-        judge(&Scenario { scripts: &self.scripts, timestamps: &state.timestamps, is_live: &is_live })
+        f(&Scenario { scripts: &self.scripts, timestamps: &state.timestamps, is_live: &is_live })
     }
 
-    /// The pipeline: checks the guards, stamps a commit, writes, publishes. The answer is the row that was refused.
+    /// The pipeline: checks the preconditions, assigns the commit timestamp, writes, publishes.
+    /// Returns the row that was refused.
     fn submit(
         &self,
         state: &mut State,
         mut changes: Vec<RowChange>,
         commits: Option<usize>,
     ) -> Result<Result<Timestamp, usize>, Invariant> {
-        if let Some(row) = state.now().rows.refusal(&changes).or_else(|| in_conflict_cache(state, &changes)) {
+        if let Some(row) = state.now().rows.refusal(&changes).or_else(|| in_conflict_set(state, &changes)) {
             return Ok(Err(row));
         }
         let mut entry = state.now().clone();
         let mut commit_ts = Timestamp::ZERO;
         if let Some(client) = commits {
-            commit_ts = state.draw();
+            commit_ts = state.next_ts();
             state.visible_ts = commit_ts;
             changes.iter_mut().for_each(|change| change.set_commit_ts(commit_ts));
             self.with_scenario(state, |case| entry.ends.end(case, client, End::Committed(commit_ts)))?;
@@ -181,7 +186,7 @@ impl Embedded {
         Ok(Ok(commit_ts))
     }
 
-    /// What must hold in every state.
+    /// Checks the invariants that must hold in every state.
     fn check_state(&self, state: &State) -> Result<(), Invariant> {
         let LogEntry { rows, ends } = state.now();
         self.with_scenario(state, |case| {
@@ -207,14 +212,14 @@ impl Embedded {
                 return Err(Invariant::AcknowledgedSurvives);
             }
         }
-        let over = |phase: &Phase| {
+        let is_done = |phase: &Phase| {
             matches!(
                 phase,
-                Phase::Idle | Phase::Acknowledged(_) | Phase::Unacknowledged(_) | Phase::Refused | Phase::Dead
+                Phase::Idle | Phase::Acknowledged(_) | Phase::Unacknowledged(_) | Phase::Refused | Phase::Crashed
             )
         };
         let quiet =
-            state.swept && state.phases.iter().all(over) && state.resolvers.iter().all(|e| *e == Resolver::None);
+            state.swept && state.phases.iter().all(is_done) && state.resolvers.iter().all(|e| *e == Resolver::None);
         let left = rows.cells.iter().any(|cells| cells.lock.is_some() || !cells.txn_records.is_empty());
         if quiet && left {
             return Err(Invariant::NothingLeft);
@@ -223,8 +228,8 @@ impl Embedded {
     }
 }
 
-/// The row of which the pipeline remembers a commit, or a hold, that the guards do not allow.
-fn in_conflict_cache(state: &State, changes: &[RowChange]) -> Option<usize> {
+/// The row for which the conflict set has a commit that violates a precondition.
+fn in_conflict_set(state: &State, changes: &[RowChange]) -> Option<usize> {
     let newer = changes.iter().find(|change| {
         let last = state.last_commits[index(&change.row)];
         change
@@ -266,7 +271,7 @@ impl Model for Embedded {
         for (client, phase) in state.phases.iter().enumerate() {
             match phase {
                 Phase::Unacknowledged(_) if state.log.len() == 1 => actions.push(Action::Acknowledge(client)),
-                Phase::Unacknowledged(_) | Phase::Acknowledged(_) | Phase::Refused | Phase::Dead => {}
+                Phase::Unacknowledged(_) | Phase::Acknowledged(_) | Phase::Refused | Phase::Crashed => {}
                 _ => actions.push(Action::Client(client)),
             }
         }
@@ -322,15 +327,15 @@ impl Model for Embedded {
         match stepped.and_then(|stepped| if stepped { self.check_state(&next).map(|()| true) } else { Ok(false) }) {
             Ok(false) => return None,
             Ok(true) => {}
-            Err(rule) => next.violation = Some(rule),
+            Err(invariant) => next.violation = Some(invariant),
         }
-        // Errands differ in nothing but what they are doing.
+        // Resolvers differ only in their state.
         next.resolvers.sort();
         Some(next)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        rules()
+        invariants()
     }
 }
 
@@ -346,19 +351,20 @@ impl Describe for Embedded {
     fn describe(&self, state: &State, action: &Action) -> String {
         match *action {
             Action::Client(client) => format!("client {client}: {:?}", state.phases[client]),
-            Action::Acknowledge(client) => format!("client {client} is answered: {:?}", state.phases[client]),
-            Action::Resolve(resolver) => format!("an errand goes on: {:?}", state.resolvers[resolver]),
+            Action::Acknowledge(client) => format!("client {client} gets its answer: {:?}", state.phases[client]),
+            Action::Resolve(resolver) => format!("a resolver continues: {:?}", state.resolvers[resolver]),
             Action::Crash { keep } => {
                 format!("crash: {} of {} writes are lost", state.log.len() - 1 - keep, state.log.len() - 1)
             }
-            Action::MeetLock { row, .. } => format!("an errand meets the lock on {:?}", key(row)),
+            Action::MeetLock { row, .. } => format!("a resolver meets the lock on {:?}", key(row)),
             Action::Sync | Action::Sweep => format!("{action:?}"),
         }
     }
 
     fn show(&self, state: &State) -> String {
         let State { phases, resolvers, visible_ts, opened_at, .. } = state;
-        let actors = format!("clients {phases:?}\nerrands {resolvers:?}\nvisible {visible_ts}, opened at {opened_at}");
+        let actors =
+            format!("clients {phases:?}\nresolvers {resolvers:?}\nvisible {visible_ts}, opened at {opened_at}");
         format!("{}{:?}\n{actors}", state.now().rows.dump(), state.now().ends)
     }
 }

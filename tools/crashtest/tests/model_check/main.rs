@@ -1,18 +1,20 @@
-//! Every order of steps, every crash, every late message: the protocol explored exhaustively, within bounds.
+//! Model checking of the protocol, exhaustive within bounds: every order of steps, every crash,
+//! every late message.
 //!
-//! Other tests run the store and hope to be unlucky. This one leaves nothing to luck: two models call the protocol's own
-//! functions and guards on plain rows ([`rows`]) and try everything that can happen to two or three transactions on two or
-//! three rows. [`embedded`] is one process with a log that a crash cuts; [`shared`] is several clients of one
-//! engine, with a clock, readers, and changes that arrive late or twice. After every step a [`judge`] who knows nothing of the
-//! protocol says whether a promise is broken, and [`explore`] shows the path that leads there.
+//! Two models call the protocol's own functions and preconditions on plain rows ([`rows`]), and try
+//! everything that can happen to two or three transactions on two or three rows. [`embedded`] is
+//! one process with a log that a crash truncates. [`shared`] is several clients of one engine, with
+//! a clock, readers, and changes that arrive late or twice. After every step [`spec`] checks the
+//! invariants, and [`explore`] prints the path to a violation.
 //!
-//! The models decide in which order steps run, as the coordinators do; what a step does to a row only the protocol decides.
-//! So a change of `src/protocol` is tried here the moment that it is made. What is not here: threads, bytes, disks.
+//! The models decide the order of steps, as the coordinators do. Only the protocol decides what a
+//! step does to a row, so every change of `src/protocol` is tested here. Threads, bytes and disks
+//! are not modelled.
 //!
 //! Bounds are chosen so that all explorations together take about a minute on two cores.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
-#![allow(clippy::pedantic, missing_docs, reason = "style of a library, not of its tests")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot continue fails")]
+#![allow(clippy::pedantic, missing_docs, reason = "style of libraries, not of tests")]
 
 mod embedded;
 mod explore;
@@ -32,13 +34,13 @@ const B: usize = 1;
 const C: usize = 2;
 
 const DELETE: Mutation = Mutation::Delete;
-const HOLD: Mutation = Mutation::LockOnly;
+const LOCK_ONLY: Mutation = Mutation::LockOnly;
 
 fn put() -> Mutation {
     Mutation::Put("".into())
 }
 
-/// A value that does not fit into the lock.
+/// A value that is too long to be stored in the lock.
 fn long() -> Mutation {
     Mutation::Put(vec![0; SHORT_VALUE_MAX_BYTES + 1].into())
 }
@@ -51,13 +53,13 @@ fn one_phase<const N: usize>(writes: [(usize, Mutation); N]) -> Script {
     Script { one_phase: true, ..two_phase(writes) }
 }
 
-/// Two phases, the primary locked last.
-fn backwards<const N: usize>(writes: [(usize, Mutation); N]) -> Script {
+/// Two phases, where the primary is locked last.
+fn primary_last<const N: usize>(writes: [(usize, Mutation); N]) -> Script {
     Script { primary_last: true, ..two_phase(writes) }
 }
 
 #[test]
-fn embedded_a_crash_within_recovery_leaves_whole_transactions() {
+fn embedded_a_crash_within_recovery_keeps_atomicity() {
     let model = Embedded {
         scripts: vec![two_phase([(A, put()), (B, put())]), two_phase([(B, put()), (A, put())])],
         rows: 2,
@@ -66,22 +68,22 @@ fn embedded_a_crash_within_recovery_leaves_whole_transactions() {
         crashes: 2,
         resolvers: 2,
         coverage: Coverage::of(&[
-            "a crash loses a commit that was not acknowledged",
+            "a crash loses an unacknowledged commit",
             "a crash interrupts the recovery from another",
-            "an errand rolls a row forward",
-            "an errand rolls a row back",
-            "an errand comes too late",
-            "an owner finds its row rolled forward by somebody else",
+            "a resolver rolls a row forward",
+            "a resolver rolls a row back",
+            "a resolver is too late",
+            "an owner finds its row already rolled forward",
             "a writer meets a live lock",
             "a writer meets a newer commit",
-            "the sweep forgets how the dead ended",
+            "the sweep deletes transaction records",
         ]),
     };
     explore(model, 150_000);
 }
 
 #[test]
-fn embedded_the_status_tells_until_the_last_of_three_rows() {
+fn embedded_the_record_stays_until_the_last_of_three_rows() {
     let model = Embedded {
         scripts: vec![two_phase([(A, put()), (B, put()), (C, put())]), two_phase([(C, put()), (A, put())])],
         rows: 3,
@@ -90,23 +92,23 @@ fn embedded_the_status_tells_until_the_last_of_three_rows() {
         crashes: 1,
         resolvers: 2,
         coverage: Coverage::of(&[
-            "a crash loses a commit that was not acknowledged",
-            "an errand rolls a row forward",
-            "an errand rolls a row back",
-            "an errand comes too late",
-            "an owner finds its row rolled forward by somebody else",
+            "a crash loses an unacknowledged commit",
+            "a resolver rolls a row forward",
+            "a resolver rolls a row back",
+            "a resolver is too late",
+            "an owner finds its row already rolled forward",
         ]),
     };
     explore(model, 190_000);
 }
 
 #[test]
-fn embedded_one_phase_and_two_phase_and_holds_get_along() {
+fn embedded_one_phase_two_phase_and_lock_only_rows() {
     let model = Embedded {
         scripts: vec![
-            two_phase([(A, put()), (B, HOLD)]),
+            two_phase([(A, put()), (B, LOCK_ONLY)]),
             two_phase([(B, put()), (A, put())]),
-            one_phase([(A, HOLD), (B, put())]),
+            one_phase([(A, LOCK_ONLY), (B, put())]),
         ],
         rows: 2,
         batch_rows: 1,
@@ -114,10 +116,10 @@ fn embedded_one_phase_and_two_phase_and_holds_get_along() {
         crashes: 1,
         resolvers: 2,
         coverage: Coverage::of(&[
-            "a crash loses a commit that was not acknowledged",
-            "an errand rolls a row forward",
-            "an errand rolls a row back",
-            "an owner finds its row rolled forward by somebody else",
+            "a crash loses an unacknowledged commit",
+            "a resolver rolls a row forward",
+            "a resolver rolls a row back",
+            "an owner finds its row already rolled forward",
             "a writer meets a live lock",
             "a writer meets a newer commit",
         ]),
@@ -134,7 +136,7 @@ fn long_values_and_deletions() -> Vec<Script> {
 }
 
 #[test]
-fn embedded_long_values_and_deletions_are_whole_in_groups() {
+fn embedded_long_values_and_deletions_are_atomic_in_groups() {
     let model = Embedded {
         scripts: long_values_and_deletions(),
         rows: 3,
@@ -143,17 +145,17 @@ fn embedded_long_values_and_deletions_are_whole_in_groups() {
         crashes: 2,
         resolvers: 1,
         coverage: Coverage::of(&[
-            "a crash loses a commit that was not acknowledged",
-            "an errand rolls a row forward",
-            "an owner finds its row rolled forward by somebody else",
-            "an errand rolls a row back",
-            "the sweep forgets how the dead ended",
+            "a crash loses an unacknowledged commit",
+            "a resolver rolls a row forward",
+            "an owner finds its row already rolled forward",
+            "a resolver rolls a row back",
+            "the sweep deletes transaction records",
         ]),
     };
     explore(model, 1_000_000);
 }
 
-/// Of three rows one is left behind the commit point, of two none.
+/// Of three rows one is committed after the commit point, of two none.
 #[test]
 fn embedded_rows_that_fit_are_committed_with_the_primary() {
     let model = Embedded {
@@ -164,17 +166,17 @@ fn embedded_rows_that_fit_are_committed_with_the_primary() {
         crashes: 2,
         resolvers: 1,
         coverage: Coverage::of(&[
-            "a crash loses a commit that was not acknowledged",
-            "an errand rolls a row forward",
-            "an errand rolls a row back",
-            "the sweep forgets how the dead ended",
+            "a crash loses an unacknowledged commit",
+            "a resolver rolls a row forward",
+            "a resolver rolls a row back",
+            "the sweep deletes transaction records",
         ]),
     };
     explore(model, 300_000);
 }
 
 #[test]
-fn shared_late_and_repeated_changes_do_no_harm() {
+fn shared_late_and_repeated_changes_are_harmless() {
     let model = Shared {
         scripts: vec![two_phase([(A, put()), (B, put())]), two_phase([(A, put()), (B, put())])],
         rows: 2,
@@ -183,14 +185,14 @@ fn shared_late_and_repeated_changes_do_no_harm() {
         late_messages: 2,
         prunes: false,
         coverage: Coverage::of(&[
-            "a late change is made",
+            "a late change is applied",
             "a late lock is refused",
-            "a late change that locks nothing is refused",
-            "a sign of life arrives",
-            "an owner learns that it was taken for dead",
-            "an errand rolls a row forward",
-            "an errand rolls a row back",
-            "an errand comes too late",
+            "a late change without a lock is refused",
+            "a heartbeat arrives",
+            "an owner finds itself rolled back",
+            "a resolver rolls a row forward",
+            "a resolver rolls a row back",
+            "a resolver is too late",
             "a writer meets a lock",
             "a writer meets a newer commit",
         ]),
@@ -199,7 +201,7 @@ fn shared_late_and_repeated_changes_do_no_harm() {
 }
 
 #[test]
-fn shared_a_reader_sees_the_same_whatever_is_committed_later() {
+fn shared_a_snapshot_does_not_change_with_later_commits() {
     let model = Shared {
         scripts: vec![two_phase([(A, put()), (B, put())]), two_phase([(A, put()), (B, put())])],
         rows: 2,
@@ -208,11 +210,11 @@ fn shared_a_reader_sees_the_same_whatever_is_committed_later() {
         late_messages: 1,
         prunes: false,
         coverage: Coverage::of(&[
-            "a reader has pushed an owner above itself",
-            "a reader reads what a lock intends",
+            "a reader has raised an owner's min_commit_ts",
+            "a reader returns the value of a lock",
             "a reader reads past a newer version",
-            "an errand rolls a row forward",
-            "an errand rolls a row back",
+            "a resolver rolls a row forward",
+            "a resolver rolls a row back",
         ]),
     };
     explore(model, 3_000_000);
@@ -227,19 +229,20 @@ fn shared_readers_push_one_owner_together() {
         ticks: 1,
         late_messages: 1,
         prunes: false,
-        coverage: Coverage::of(&["a reader has pushed an owner above itself", "an errand comes too late"]),
+        coverage: Coverage::of(&["a reader has raised an owner's min_commit_ts", "a resolver is too late"]),
     };
     explore(model, 800_000);
 }
 
 #[test]
-fn shared_three_writers_with_holds_and_deletions() {
+fn shared_three_writers_with_lock_only_rows_and_deletions() {
     let model = Shared {
         scripts: vec![
-            // The first two share a row that one of them only holds, and that may be absent or deleted.
-            two_phase([(A, HOLD), (B, long())]),
+            // The first two share a row that the first only locks, and that may be absent or
+            // deleted.
+            two_phase([(A, LOCK_ONLY), (B, long())]),
             two_phase([(A, DELETE)]),
-            two_phase([(A, put()), (B, HOLD)]),
+            two_phase([(A, put()), (B, LOCK_ONLY)]),
         ],
         rows: 2,
         readers: 0,
@@ -247,8 +250,8 @@ fn shared_three_writers_with_holds_and_deletions() {
         late_messages: 0,
         prunes: false,
         coverage: Coverage::of(&[
-            "an errand rolls a row forward",
-            "an errand rolls a row back",
+            "a resolver rolls a row forward",
+            "a resolver rolls a row back",
             "a writer meets a newer commit",
         ]),
     };
@@ -256,7 +259,7 @@ fn shared_three_writers_with_holds_and_deletions() {
 }
 
 #[test]
-fn shared_a_late_change_finds_the_safe_point_where_the_end_is_forgotten() {
+fn shared_late_change_is_refused_by_the_safe_point() {
     let model = Shared {
         scripts: vec![two_phase([(A, put()), (B, put())]), two_phase([(A, put()), (B, put())])],
         rows: 2,
@@ -265,16 +268,16 @@ fn shared_a_late_change_finds_the_safe_point_where_the_end_is_forgotten() {
         late_messages: 1,
         prunes: true,
         coverage: Coverage::of(&[
-            "an end is forgotten",
+            "a transaction record is pruned",
             "a late lock is refused",
-            "an owner asks after its end is forgotten",
+            "an owner commits after its record is pruned",
         ]),
     };
     explore(model, 350_000);
 }
 
 #[test]
-fn shared_a_reader_outlives_the_records_that_it_asks_for() {
+fn shared_a_reader_outlives_the_records_that_it_needs() {
     let model = Shared {
         scripts: vec![two_phase([(A, put()), (B, put())])],
         rows: 2,
@@ -282,28 +285,29 @@ fn shared_a_reader_outlives_the_records_that_it_asks_for() {
         ticks: 1,
         late_messages: 1,
         prunes: true,
-        coverage: Coverage::of(&["an end is forgotten", "a reader comes after its answer is forgotten"]),
+        coverage: Coverage::of(&["a transaction record is pruned", "a reader needs a pruned record"]),
     };
     explore(model, 130_000);
 }
 
 #[test]
-fn shared_a_primary_that_was_never_locked_says_rolled_back() {
+fn shared_an_unlocked_primary_means_rolled_back() {
     let model = Shared {
-        scripts: vec![backwards([(A, put()), (B, put())]), two_phase([(B, put()), (A, put())])],
+        scripts: vec![primary_last([(A, put()), (B, put())]), two_phase([(B, put()), (A, put())])],
         rows: 2,
         readers: 0,
         ticks: 1,
         late_messages: 2,
-        // While its primary is not locked a safe point above it would leave the other lock without a verdict.
+        // A safe point above a transaction whose primary is not locked yet would leave its other
+        // lock without a status.
         prunes: false,
-        coverage: Coverage::of(&["an errand rolls a row back", "an errand rolls a row forward"]),
+        coverage: Coverage::of(&["a resolver rolls a row back", "a resolver rolls a row forward"]),
     };
     explore(model, 250_000);
 }
 
 #[test]
-fn shared_a_reader_of_an_old_view_is_never_told_a_forgotten_end() {
+fn shared_a_reader_of_an_old_view_gets_no_pruned_status() {
     let model = Shared {
         scripts: vec![two_phase([(A, put()), (B, put())]), two_phase([(A, put())])],
         rows: 2,
@@ -311,7 +315,7 @@ fn shared_a_reader_of_an_old_view_is_never_told_a_forgotten_end() {
         ticks: 0,
         late_messages: 0,
         prunes: true,
-        coverage: Coverage::of(&["an end is forgotten", "a reader comes after its answer is forgotten"]),
+        coverage: Coverage::of(&["a transaction record is pruned", "a reader needs a pruned record"]),
     };
     explore(model, 120_000);
 }

@@ -1,8 +1,9 @@
-//! Rows without an engine: columns in plain sight, changed by the protocol's own changes under the protocol's own guards.
+//! Rows without an engine: plain columns, changed by the protocol's changes under the protocol's
+//! preconditions.
 //!
-//! This stands where `LocalEngine` stands in the store, and like it decides nothing: it hands out a `Row` as read, asks
-//! `Guard::holds`, and carries out each `CellChange`. The rows are shared between the states of an exploration, so that a step
-//! copies only the one that it changes.
+//! They replace `LocalEngine`, and like it decide nothing: they return a `Row` as read, check
+//! `Precondition::is_met`, and apply each `CellChange`. The states of an exploration share their
+//! rows, so a step copies only the row that it changes.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -13,7 +14,7 @@ use percolite::codec::{HistoryEntry, Record};
 use percolite::row::{CellChange, KeyspaceId, Lock, Precondition, Row, RowChange, TxnRecord, WriteRecord};
 use percolite::timestamp::Timestamp;
 
-/// The most rows that a model has.
+/// The maximum number of rows of a model.
 pub const ROWS_MAX: usize = 3;
 
 static KEYS: LazyLock<[RowKey; ROWS_MAX]> =
@@ -29,12 +30,12 @@ pub fn index(key: &RowKey) -> usize {
     usize::from(key.user_key()[0] - b'a')
 }
 
-/// A row's columns and what is kept beside them.
+/// A row in all columns.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Cells {
     pub lock: Option<Lock>,
     pub write: Option<WriteRecord>,
-    /// By `start_ts`, in order.
+    /// Sorted by `start_ts`.
     pub txn_records: Vec<(Timestamp, TxnRecord)>,
     /// Replaced versions, oldest first.
     pub versions: Vec<WriteRecord>,
@@ -56,7 +57,7 @@ impl Cells {
             CellChange::Delete => {}
         }
         if let Some(version) = &change.archived_version {
-            // Replacing the entry under the same timestamp, as the engine's key does.
+            // An entry with the same timestamp is replaced, as in the engine.
             self.versions.retain(|kept| kept.commit_ts != version.commit_ts);
             self.versions.push(version.clone());
             self.versions.sort_by_key(|kept| kept.commit_ts);
@@ -93,14 +94,14 @@ impl Rows {
         Self { cells: vec![Arc::default(); count], safe_point: Timestamp::ZERO }
     }
 
-    /// The row as read for the transaction that began at `start_ts`.
+    /// The row as read for the transaction with this `start_ts`.
     pub fn read(&self, row: usize, start_ts: Timestamp) -> Row {
         let cells = &self.cells[row];
         let status = cells.txn_records.iter().find(|(ts, _)| *ts == start_ts).map(|(_, status)| *status);
         Row { lock: cells.lock.clone(), write: cells.write.clone(), txn_record: status, safe_point: self.safe_point }
     }
 
-    /// The first row where a guard does not hold.
+    /// The first row whose preconditions are not met.
     pub fn refusal(&self, changes: &[RowChange]) -> Option<usize> {
         let refused = changes.iter().find(|change| {
             let row = self.read(index(&change.row), change.start_ts);
@@ -109,18 +110,18 @@ impl Rows {
         refused.map(|change| index(&change.row))
     }
 
-    /// Makes a change whose guards hold.
+    /// Applies a change whose preconditions are met.
     pub fn change(&mut self, change: &RowChange) {
         Arc::make_mut(&mut self.cells[index(&change.row)]).change(change);
     }
 
-    /// Every column, a line each.
+    /// Every column, one a line.
     pub fn dump(&self) -> String {
         let mut lines = format!("safe point {}\n", self.safe_point);
         for (row, cells) in self.cells.iter().enumerate() {
-            let Cells { lock, write, txn_records: statuses, versions, data } = &**cells;
+            let Cells { lock, write, txn_records: records, versions, data } = &**cells;
             let columns = format!("lock {lock:?}\n  write {write:?}\n  replaced {versions:?}\n  data {data:?}");
-            lines += &format!("{:?}\n  {columns}\n  ended {statuses:?}\n", key(row));
+            lines += &format!("{:?}\n  {columns}\n  records {records:?}\n", key(row));
         }
         lines
     }
@@ -130,7 +131,7 @@ impl Rows {
     }
 }
 
-// The row vocabulary has no `Hash`, and should not have it for the sake of a test.
+// The types of `percolite::row` have no `Hash`, and a test alone is no reason to add it.
 
 impl Hash for Cells {
     fn hash<H: Hasher>(&self, state: &mut H) {
@@ -161,7 +162,7 @@ impl Hash for Rows {
     }
 }
 
-/// A change under way, with a place in an order so that a set of them has one form.
+/// A change in flight. Ordered, so that a set of changes has one representation.
 #[derive(Clone)]
 pub struct Sent {
     pub change: Arc<RowChange>,
@@ -174,7 +175,7 @@ impl Sent {
         digest.extend(change.row.as_bytes());
         digest.extend(change.start_ts.to_u64().to_le_bytes());
         for precondition in &change.preconditions {
-            digest_guard(*precondition, &mut digest);
+            digest_precondition(*precondition, &mut digest);
         }
         put(&change.lock, &mut digest, Record::encode);
         put(&change.write, &mut digest, Record::encode);
@@ -188,7 +189,7 @@ impl Sent {
     }
 }
 
-fn digest_guard(precondition: Precondition, digest: &mut Vec<u8>) {
+fn digest_precondition(precondition: Precondition, digest: &mut Vec<u8>) {
     let (kind, ts) = match precondition {
         Precondition::LockAbsent => (0, Timestamp::ZERO),
         Precondition::LockUnchanged(stamp) => {
@@ -218,10 +219,10 @@ fn put<T>(edit: &CellChange<T>, digest: &mut Vec<u8>, encode: impl Fn(&T, &mut V
 
 impl fmt::Debug for Sent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let RowChange { row, start_ts, preconditions, lock, write, txn_record: status, .. } = &*self.change;
+        let RowChange { row, start_ts, preconditions, lock, write, txn_record: record, .. } = &*self.change;
         write!(
             f,
-            "change of {row:?} for the transaction {start_ts}: lock {lock:?}, write {write:?}, status {status:?}, if {preconditions:?}"
+            "change of {row:?} for the transaction {start_ts}: lock {lock:?}, write {write:?}, record {record:?}, if {preconditions:?}"
         )
     }
 }

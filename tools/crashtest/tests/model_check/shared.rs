@@ -1,14 +1,17 @@
-//! Several clients of one engine, as `coordinator/shared` drives them.
+//! Several clients of one engine, as driven by `coordinator/shared`.
 //!
-//! There is no pipeline here. A client takes its commit timestamp before it commits its primary, changes one row at a time, and
-//! whoever meets its locks goes by their time to live. Asking a step (the row is read, the protocol decides) and
-//! sending the change are two actions, so everything can happen in between. A change that is sent may arrive twice, or
-//! late while its sender hears nothing and asks again: then it lies in a bag from which it may be delivered at any
-//! later time, or never. An owner that dies needs no action of its own: it is one that takes no further step, and
-//! there is a state for every place where it may have stopped.
+//! There is no pipeline. A client gets its commit timestamp before it commits its primary, and
+//! changes one row at a time. Its locks have a time to live, by which other clients decide whether
+//! its owner is live.
 //!
-//! Readers take a timestamp first and a view later. What they have read is held against all that is committed afterwards. Beside
-//! them, in every state, a reader that begins there reads everything.
+//! A step has two actions, and everything may happen between them: the row is read and the protocol
+//! decides; then the change is sent. A change may arrive twice. It may also be late, while its
+//! sender times out and repeats its step; it is then in flight, and may be delivered at any later
+//! time, or never. The end of an owner needs no action: it takes no further step, and a state
+//! exists for every place at which it can stop.
+//!
+//! A reader first gets a timestamp and later a view. What it has read is compared with all that is
+//! committed afterwards. In every state one more reader reads all rows.
 
 mod readers;
 mod resolvers;
@@ -24,30 +27,30 @@ use percolite::timestamp::Timestamp;
 use stateright::{Model, Property};
 
 use self::readers::lock_to_resolve;
-use crate::explore::{Coverage, Describe, rules};
+use crate::explore::{Coverage, Describe, invariants};
 use crate::rows::{Rows, Sent, index, key};
 use crate::spec::{End, Invariant, Scenario, Script, TxnEnds, TxnTimestamps, read, values_there};
 
-/// Milliseconds that a lock lives without a sign of life.
+/// The time to live of a lock without a heartbeat, in milliseconds.
 const TTL_MS: u64 = 1;
-/// By how much the clock moves at once: every lock that had no sign of life since is expired.
+/// The clock moves by these milliseconds: every lock without a heartbeat since then expires.
 const TICK_MS: u64 = 2;
 
-/// A configuration.
+/// A configuration of the model.
 pub struct Shared {
     pub scripts: Vec<Script>,
     pub rows: usize,
     pub readers: usize,
-    /// How often the clock moves.
+    /// The number of moves of the clock.
     pub ticks: u8,
-    /// How many changes arrive late or twice.
+    /// The number of changes that arrive late or twice.
     pub late_messages: u8,
-    /// Whether the safe point moves up and ends are forgotten.
+    /// Whether the safe point advances and transaction records are deleted.
     pub prunes: bool,
     pub coverage: Coverage,
 }
 
-/// What a writer is doing.
+/// The step of a writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Task {
     Begin,
@@ -63,23 +66,23 @@ enum Task {
 #[derive(Clone, Debug, PartialEq, Hash)]
 struct Writer {
     task: Task,
-    /// Decided, and not yet known to have arrived.
+    /// A change that was decided on and is not yet known to be applied.
     sending: Option<Sent>,
-    /// Of its locks.
+    /// The time to live of its locks.
     ttl_ms: u64,
     resolver: Option<Resolver>,
 }
 
-/// From a lock to its verdict and back.
+/// The way from a lock to its transaction's status and back.
 #[derive(Clone, Debug, PartialEq, Hash)]
 struct Resolver {
     row: usize,
     start_ts: Timestamp,
     primary: usize,
     push_above: Option<Timestamp>,
-    /// What the primary says, once it has been asked, or will say when the change has arrived.
+    /// The end that the primary has recorded, or will have once `sending` is applied.
     answer: Option<End>,
-    /// Whether that is known, and the lock itself is being resolved.
+    /// Whether `answer` is final, and the lock itself is being resolved.
     answered: bool,
     sending: Option<Sent>,
 }
@@ -88,7 +91,7 @@ struct Resolver {
 enum Reader {
     Begin,
     Stamped(Timestamp),
-    /// Has read the rows before the one whose lock it asks about.
+    /// Has read the rows before the one whose lock is being resolved.
     Reading {
         read_ts: Timestamp,
         view: Rows,
@@ -109,7 +112,7 @@ pub struct State {
     timestamps: Vec<Option<TxnTimestamps>>,
     writers: Vec<Writer>,
     readers: Vec<Reader>,
-    /// Under way without anybody waiting, in order.
+    /// Changes in flight without a waiting sender, sorted.
     in_flight: Vec<Sent>,
     ticks_left: u8,
     late_messages_left: u8,
@@ -118,7 +121,7 @@ pub struct State {
 }
 
 impl State {
-    fn draw(&mut self) -> Timestamp {
+    fn next_ts(&mut self) -> Timestamp {
         self.newest_ts = self.newest_ts.next();
         self.newest_ts
     }
@@ -130,20 +133,20 @@ impl State {
     }
 }
 
-/// How a change travels.
+/// How a change is delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// It arrives and is answered.
+    /// It arrives and the sender gets the answer.
     Once,
-    /// So it does, and it will arrive once more.
+    /// As `Once`, and it will arrive again.
     Duplicated,
-    /// It is under way; its sender gives up waiting and asks again.
+    /// It is in flight. Its sender times out and repeats the step.
     Late,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// A writer's next step that sends nothing.
+    /// A writer's next step that sends no change.
     Writer(usize),
     WriterSends(usize, Delivery),
     Reader(usize),
@@ -157,7 +160,7 @@ pub enum Action {
     },
 }
 
-/// What came of asking a step.
+/// The result of a step of the protocol.
 enum StepResult<T> {
     Send(Sent, T),
     Answer(T),
@@ -173,13 +176,13 @@ fn step_result<T>(step: Result<Step<T>, StepError>) -> StepResult<T> {
 }
 
 impl Shared {
-    fn with_scenario<T>(&self, state: &mut State, judge: impl FnOnce(&mut TxnEnds, &Scenario<'_>, &Rows) -> T) -> T {
+    fn with_scenario<T>(&self, state: &mut State, f: impl FnOnce(&mut TxnEnds, &Scenario<'_>, &Rows) -> T) -> T {
         let State { rows, ends, newest_ts, timestamps, .. } = state;
         let is_live = |lock: &Lock| lock.txn.start_ts.millis() + lock.ttl_ms >= newest_ts.millis();
-        judge(ends, &Scenario { scripts: &self.scripts, timestamps, is_live: &is_live }, rows)
+        f(ends, &Scenario { scripts: &self.scripts, timestamps, is_live: &is_live }, rows)
     }
 
-    /// A change arrives. The answer is whether it was made.
+    /// Delivers a change. Returns whether it was applied.
     fn deliver(&self, state: &mut State, change: &RowChange) -> Result<bool, Invariant> {
         if state.rows.refusal(std::slice::from_ref(change)).is_some() {
             return Ok(false);
@@ -189,7 +192,8 @@ impl Shared {
         Ok(true)
     }
 
-    /// Sends a change. The answer is whether its sender knows it made; if not, it asks its step again.
+    /// Sends a change. Returns whether its sender gets the answer that it was applied. If not, the
+    /// sender repeats its step.
     fn send(&self, state: &mut State, sent: &Sent, delivery: Delivery) -> Result<bool, Invariant> {
         match delivery {
             Delivery::Once => self.deliver(state, &sent.change),
@@ -208,7 +212,7 @@ impl Shared {
         self.with_scenario(state, |ends, case, _| ends.check_answer(case, start_ts, status))
     }
 
-    /// What must hold in every state.
+    /// Checks the invariants that must hold in every state.
     fn check_state(&self, state: &mut State) -> Result<(), Invariant> {
         let readers = state.readers.clone();
         let newest_ts = state.newest_ts;
@@ -221,7 +225,7 @@ impl Shared {
                     }
                 }
             }
-            // A reader that begins here, with nobody else about, asks each lock's primary.
+            // A reader that starts here, without concurrency, checks the primary of each lock.
             for row in 0..self.rows {
                 let mut decides = false;
                 if let Some(lock) = lock_to_resolve(rows, row, newest_ts) {
@@ -301,7 +305,7 @@ impl Model for Shared {
         if state.safe_points_left > 0 {
             actions.push(Action::SafePoint);
         }
-        // Records go when no lock older than the safe point is left.
+        // Records are deleted once no lock older than the safe point is left.
         let safe_point = state.rows.safe_point;
         if state.rows.locks().all(|(_, lock)| lock.txn.start_ts >= safe_point) {
             for (row, cells) in state.rows.cells.iter().enumerate() {
@@ -323,9 +327,9 @@ impl Model for Shared {
                 self.deliver(&mut next, &sent.change).map(|made| {
                     let locks = matches!(sent.change.lock, CellChange::Put(_));
                     self.coverage.hit(match (made, locks) {
-                        (true, _) => "a late change is made",
+                        (true, _) => "a late change is applied",
                         (false, true) => "a late lock is refused",
-                        (false, false) => "a late change that locks nothing is refused",
+                        (false, false) => "a late change without a lock is refused",
                     });
                 })
             }
@@ -336,23 +340,23 @@ impl Model for Shared {
             }
             Action::SafePoint => {
                 next.safe_points_left -= 1;
-                next.rows.safe_point = next.draw();
+                next.rows.safe_point = next.next_ts();
                 Ok(())
             }
             Action::Prune { row, start_ts } => {
-                self.coverage.hit("an end is forgotten");
+                self.coverage.hit("a transaction record is pruned");
                 next.rows.change(&delete_txn_record(key(row), start_ts));
                 Ok(())
             }
         };
-        if let Err(rule) = stepped.and_then(|()| self.check_state(&mut next)) {
-            next.violation = Some(rule);
+        if let Err(invariant) = stepped.and_then(|()| self.check_state(&mut next)) {
+            next.violation = Some(invariant);
         }
         Some(next)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        rules()
+        invariants()
     }
 }
 
@@ -367,7 +371,7 @@ impl Describe for Shared {
 
     fn describe(&self, state: &State, action: &Action) -> String {
         let writer = |w: usize| match &state.writers[w] {
-            Writer { resolver: Some(resolver), .. } => format!("writer {w} on an errand: {resolver:?}"),
+            Writer { resolver: Some(resolver), .. } => format!("writer {w} resolves: {resolver:?}"),
             Writer { task, sending, .. } => format!("writer {w}: {task:?} {sending:?}"),
         };
         match *action {
@@ -375,14 +379,14 @@ impl Describe for Shared {
             Action::WriterSends(w, delivery) => format!("arrives {delivery:?}: {}", writer(w)),
             Action::Reader(r) => format!("reader {r}: {:?}", state.readers[r]),
             Action::ReaderSends(r, delivery) => format!("arrives {delivery:?}: reader {r}: {:?}", state.readers[r]),
-            Action::Deliver(n) => format!("arrives after all: {:?}", state.in_flight[n]),
+            Action::Deliver(n) => format!("arrives late: {:?}", state.in_flight[n]),
             _ => format!("{action:?}"),
         }
     }
 
     fn show(&self, state: &State) -> String {
         let State { writers, readers, in_flight, .. } = state;
-        let actors = format!("writers {writers:?}\nreaders {readers:?}\nunder way {in_flight:?}");
+        let actors = format!("writers {writers:?}\nreaders {readers:?}\nin flight {in_flight:?}");
         format!("{}{:?}\n{actors}", state.rows.dump(), state.ends)
     }
 }

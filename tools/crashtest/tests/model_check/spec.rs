@@ -1,9 +1,10 @@
-//! What may never happen, said without the protocol's help.
+//! The invariants, specified independently of the protocol.
 //!
-//! The judge sits beside the rows and watches every change that is made and every answer that is given. From them it keeps, for
-//! each transaction, the one end that it has come to, and names the [`Rule`] that a change or an answer breaks. What a
-//! reader must see at a timestamp follows from these ends alone: the newest committed writer of each row at or below it.
-//! So the rows are compared with a list of ends, never with a second copy of the protocol.
+//! The specification observes every change that is applied and every status that is returned. From
+//! them it keeps the one end of each transaction ([`TxnEnds`]), and names the [`Invariant`] that a
+//! change or a status violates. What a reader must see at a timestamp follows from the ends alone:
+//! the newest committed writer of each row at or below it. So the rows are compared with a list of
+//! ends, and not with a second implementation of the protocol.
 
 use percolite::OwnerId;
 use percolite::protocol::{CheckTxnStatus, OwnerLiveness, Resolve, Step, TransactionStatus, check_txn_status, resolve};
@@ -12,7 +13,7 @@ use percolite::timestamp::Timestamp;
 
 use crate::rows::{Cells, Rows, index};
 
-/// What a model promises. Each is a property of every reachable state.
+/// The invariants of the models. Each is a property of every reachable state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Invariant {
     SingleStatus,
@@ -33,7 +34,8 @@ pub enum Invariant {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
     pub writes: Vec<(usize, Mutation)>,
-    /// Whether the primary is locked after the others. No coordinator does that; the protocol must stand it all the same.
+    /// Whether the primary is locked after the others. No coordinator does so, but the protocol
+    /// must tolerate it.
     pub primary_last: bool,
     pub one_phase: bool,
 }
@@ -48,14 +50,14 @@ impl Script {
     }
 }
 
-/// When a transaction began and what it sees.
+/// The timestamps of a transaction's snapshot and start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TxnTimestamps {
     pub read_ts: Timestamp,
     pub start_ts: Timestamp,
 }
 
-/// A transaction's identity: models give each owner one transaction.
+/// A transaction's id: in the models each owner has one transaction.
 pub fn txn_id(start_ts: Timestamp) -> TxnId {
     TxnId { start_ts, owner: OwnerId::from_u64(start_ts.to_u64()) }
 }
@@ -79,15 +81,15 @@ impl From<TxnRecord> for End {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct TxnState {
     end: Option<End>,
-    /// A bit for each row where the end has been carried out.
+    /// A bit for each row on which the transaction has ended.
     applied_rows: u8,
 }
 
-/// What the judge knows of the transactions that does not change with their ends.
+/// What the specification needs to know besides the ends.
 pub struct Scenario<'a> {
     pub scripts: &'a [Script],
     pub timestamps: &'a [Option<TxnTimestamps>],
-    /// Whether the owner of this lock must be left alone by others.
+    /// Whether the owner of this lock is live, so that only itself may end the transaction.
     pub is_live: &'a dyn Fn(&Lock) -> bool,
 }
 
@@ -97,11 +99,11 @@ impl Scenario<'_> {
             .timestamps
             .iter()
             .position(|timestamps| timestamps.is_some_and(|timestamps| timestamps.start_ts == start_ts));
-        found.expect("every transaction in the rows has begun")
+        found.expect("every transaction in the rows has started")
     }
 }
 
-/// How each transaction ended, so far.
+/// How each transaction has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TxnEnds(Vec<TxnState>);
 
@@ -114,7 +116,7 @@ impl TxnEnds {
         self.0[txn].end
     }
 
-    /// A transaction has come to an end, or is said to have.
+    /// Records that a transaction has ended, or that its end was reported.
     pub fn end(&mut self, case: &Scenario<'_>, txn: usize, end: End) -> Result<(), Invariant> {
         if let Some(before) = self.0[txn].end {
             return if before == end { Ok(()) } else { Err(Invariant::SingleStatus) };
@@ -124,8 +126,10 @@ impl TxnEnds {
         if commit_ts <= own.start_ts {
             return Err(Invariant::TimestampsInOrder);
         }
-        for (other, fate) in self.0.iter().enumerate().filter(|(other, _)| *other != txn) {
-            let (Some(End::Committed(theirs)), Some(timestamps)) = (fate.end, case.timestamps[other]) else { continue };
+        for (other, state) in self.0.iter().enumerate().filter(|(other, _)| *other != txn) {
+            let (Some(End::Committed(theirs)), Some(timestamps)) = (state.end, case.timestamps[other]) else {
+                continue;
+            };
             if theirs == commit_ts {
                 return Err(Invariant::TimestampsInOrder);
             }
@@ -137,7 +141,8 @@ impl TxnEnds {
         Ok(())
     }
 
-    /// Somebody was told what became of a transaction. That it is rolled back must be true from now on at the latest.
+    /// Checks a status that was returned for a transaction. If it is rolled back, it stays so from
+    /// then on.
     pub fn check_answer(
         &mut self,
         case: &Scenario<'_>,
@@ -146,10 +151,10 @@ impl TxnEnds {
     ) -> Result<(), Invariant> {
         let txn = case.number(start_ts);
         match answer {
-            // An owner that has given up may not have told its primary yet.
+            // An owner that has aborted may not have rolled back its primary yet.
             TransactionStatus::Pending => {
-                let TxnState { end, applied_rows: carried_out } = self.0[txn];
-                let decided = carried_out & 1 << case.scripts[txn].primary() != 0;
+                let TxnState { end, applied_rows } = self.0[txn];
+                let decided = applied_rows & 1 << case.scripts[txn].primary() != 0;
                 if decided || matches!(end, Some(End::Committed(_))) { Err(Invariant::SingleStatus) } else { Ok(()) }
             }
             TransactionStatus::Committed(commit_ts) if self.0[txn].end == Some(End::Committed(commit_ts)) => Ok(()),
@@ -158,7 +163,7 @@ impl TxnEnds {
         }
     }
 
-    /// A change is about to be made to a row.
+    /// Checks a change before it is applied to a row.
     pub fn apply(&mut self, case: &Scenario<'_>, before: &Cells, change: &RowChange) -> Result<(), Invariant> {
         let row = index(&change.row);
         let bit = 1 << row;
@@ -177,23 +182,24 @@ impl TxnEnds {
 
         let version = match &change.write {
             CellChange::Put(WriteRecord { txn, commit_ts, .. }) if txn.start_ts == change.start_ts => Some(*commit_ts),
-            // Another's version, with a note that it was held.
-            CellChange::Put(WriteRecord { lock_only_ts: held_at, .. }) => *held_at,
+            // Another transaction's version, which also records the lock-only commit.
+            CellChange::Put(WriteRecord { lock_only_ts, .. }) => *lock_only_ts,
             CellChange::Keep | CellChange::Delete => None,
         };
         let status = match change.txn_record {
             CellChange::Put(status) => Some(status.into()),
             CellChange::Keep | CellChange::Delete => None,
         };
-        let mut says: Vec<End> = version.map(End::Committed).into_iter().chain(status).collect();
-        if let (true, Some(lock)) = (says.is_empty(), unlocked) {
-            // A hold that is committed may leave nothing; any other lock that goes without a record was given up.
+        let mut ends: Vec<End> = version.map(End::Committed).into_iter().chain(status).collect();
+        if let (true, Some(lock)) = (ends.is_empty(), unlocked) {
+            // A committed lock-only row may leave no record. Any other lock that is removed without
+            // one was rolled back.
             match self.0[case.number(change.start_ts)].end {
-                Some(end @ End::Committed(_)) if lock.lock_type == LockType::LockOnly => says.push(end),
-                _ => says.push(End::RolledBack),
+                Some(end @ End::Committed(_)) if lock.lock_type == LockType::LockOnly => ends.push(end),
+                _ => ends.push(End::RolledBack),
             }
         }
-        for end in says {
+        for end in ends {
             let txn = case.number(change.start_ts);
             let is_primary = case.scripts[txn].primary() == row;
             match (end, self.0[txn].end) {
@@ -208,11 +214,11 @@ impl TxnEnds {
         Ok(())
     }
 
-    /// Whose value a reader at `read_ts` must find in the row.
+    /// The `start_ts` of the transaction whose value a reader at `read_ts` must find in the row.
     pub fn expected(&self, case: &Scenario<'_>, row: usize, read_ts: Timestamp) -> Option<Timestamp> {
         let writes =
             |txn: usize| case.scripts[txn].writes.iter().find(|(at, m)| *at == row && *m != Mutation::LockOnly);
-        let visible = self.0.iter().enumerate().filter_map(|(txn, fate)| match fate.end {
+        let visible = self.0.iter().enumerate().filter_map(|(txn, state)| match state.end {
             Some(End::Committed(commit_ts)) if commit_ts <= read_ts => Some((commit_ts, txn, &writes(txn)?.1)),
             _ => None,
         });
@@ -222,8 +228,8 @@ impl TxnEnds {
         }
     }
 
-    /// Whoever met any of the locks now, its owner being gone, would get the verdict that was given, or give it, and
-    /// could carry it out.
+    /// Checks that every lock can be resolved if its owner has ended now, and that its transaction
+    /// gets the same status as before.
     pub fn resolvable(
         &self,
         case: &Scenario<'_>,
@@ -255,7 +261,7 @@ impl TxnEnds {
     }
 }
 
-/// Makes a step with nobody else about.
+/// Runs a step without concurrency.
 fn settle<T>(
     rows: &mut Rows,
     row: usize,
@@ -272,8 +278,10 @@ fn settle<T>(
     }
 }
 
-/// Whose value a reader finds in the row of its view, as the store reads: what a lock decides, else the newest version at
-/// or below `read_ts`. `decides` says that the lock's transaction is committed there.
+/// The `start_ts` of the transaction whose value a reader finds in the row of its view.
+///
+/// Reads as the store does: the value of a lock if `decides`, which means that the lock's
+/// transaction is committed at or below `read_ts`; else the newest version at or below `read_ts`.
 pub fn read(view: &Rows, row: usize, read_ts: Timestamp, decides: bool) -> Result<Option<Timestamp>, Invariant> {
     let cells = &view.cells[row];
     let from = |txn: TxnId, value: &Value| match value {
@@ -292,7 +300,7 @@ pub fn read(view: &Rows, row: usize, read_ts: Timestamp, decides: bool) -> Resul
     }
 }
 
-/// Every value that a lock or a version points to is there, and no other.
+/// Checks that exactly the values to which a lock or a version refers are stored.
 pub fn values_there(rows: &Rows) -> Result<(), Invariant> {
     for cells in &rows.cells {
         let locked =

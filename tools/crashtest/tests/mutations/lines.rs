@@ -1,4 +1,4 @@
-//! What the changes ask of a history.
+//! Queries on a history that the mutations share.
 
 use percolite_crashtest::history::{Line, Op, Transaction};
 use rand::RngExt as _;
@@ -19,7 +19,7 @@ pub fn txns_mut(lines: &mut [Line]) -> impl Iterator<Item = &mut Transaction> {
     })
 }
 
-/// One of the transactions for which this holds.
+/// A random transaction that matches.
 pub fn any_txn<'a>(
     lines: &'a mut [Line],
     rng: &mut StdRng,
@@ -36,7 +36,7 @@ pub fn writes<'a>(txn: &'a Transaction, key: &'a str) -> impl Iterator<Item = Op
     })
 }
 
-/// The committed values of a row with their times, the first one included.
+/// The committed values of a row with their timestamps, beginning with the initial value.
 pub fn versions(lines: &[Line], key: &str) -> Vec<(u64, Option<String>)> {
     let mut versions = vec![(0, None)];
     if let Some(Line::Initial(rows)) = lines.first() {
@@ -47,11 +47,11 @@ pub fn versions(lines: &[Line], key: &str) -> Vec<(u64, Option<String>)> {
     versions
 }
 
-pub fn claims(txn: &Transaction) -> bool {
+pub fn locks_rows(txn: &Transaction) -> bool {
     txn.ops.iter().any(|op| matches!(op, Op::Write(..) | Op::ReadForUpdate(..)))
 }
 
 pub fn other_commit(lines: &[Line], rng: &mut StdRng) -> Option<u64> {
-    let commits: Vec<u64> = txns(lines).filter(|txn| claims(txn)).filter_map(|txn| txn.commit_ts).collect();
+    let commits: Vec<u64> = txns(lines).filter(|txn| locks_rows(txn)).filter_map(|txn| txn.commit_ts).collect();
     commits.choose(rng).copied()
 }

@@ -1,7 +1,7 @@
-//! Valid histories with one thing changed: each change is noticed, and called what it is.
+//! Valid histories with one change: the checker detects each change and names the right anomaly.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
-#![allow(clippy::pedantic, missing_docs, reason = "style of a library, not of its tests")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot continue fails")]
+#![allow(clippy::pedantic, missing_docs, reason = "style of libraries, not of tests")]
 
 mod lines;
 #[path = "../support/mod.rs"]
@@ -23,10 +23,10 @@ use crate::support::{report, seed, text};
 use crate::times::*;
 use crate::values::*;
 
-/// Changes a history, unless it has no place for the change. Says in which transaction the change must show, if it is known.
+/// Changes a history. `None` if the history has no place for the change.
 type Mutation = fn(&mut [Line], &mut StdRng) -> Option<()>;
 
-/// Each change, and what it may be called.
+/// Each mutation, and the anomalies that the checker may report for it.
 const MUTATIONS: &[(&str, Mutation, &[Anomaly])] = &[
     (
         "a read shows an older value",
@@ -36,13 +36,13 @@ const MUTATIONS: &[(&str, Mutation, &[Anomaly])] = &[
     ("a read shows a later value", later, &[FutureRead, LongFork, FracturedRead, NonRepeatableRead]),
     ("a read shows an aborted value", aborted, &[AbortedRead]),
     ("a read shows an intermediate value", intermediate, &[IntermediateRead]),
-    ("a read shows what nobody wrote", garbage, &[GarbageRead]),
-    ("a read does not show its own write", own, &[LostOwnWrite]),
-    ("a second read shows something else", again, &[NonRepeatableRead]),
+    ("a read shows a value that was never written", garbage, &[GarbageRead]),
+    ("a read does not show its own write", own_write, &[LostOwnWrite]),
+    ("a second read shows something else", second_read, &[NonRepeatableRead]),
     ("a scan misses a row", missed, &[Phantom, LostOwnWrite, LostAcknowledgedWrite, FracturedRead, NonRepeatableRead]),
     (
         "a scan shows a deleted row",
-        undead,
+        deleted_row,
         &[
             Phantom,
             FracturedRead,
@@ -66,15 +66,15 @@ const MUTATIONS: &[(&str, Mutation, &[Anomaly])] = &[
     ("a commit_ts is not above its read_ts", commit_too_low, &[TimestampOrder]),
     ("a start_ts is below its read_ts", start_too_low, &[TimestampOrder]),
     ("a start_ts is above its commit_ts", start_too_high, &[TimestampOrder]),
-    ("a session goes back", session_back, &[SessionOrder]),
-    ("a session does not see its commit", session_forgets, &[SessionOrder]),
+    ("a session goes back", session_goes_back, &[SessionOrder]),
+    ("a session does not see its commit", session_misses_commit, &[SessionOrder]),
     ("a snapshot is older than what was acknowledged", real_time, &[RealTimeOrder]),
 ];
 
 #[test]
-fn every_change_is_noticed_and_named() {
+fn every_mutation_is_detected_and_named() {
     let seed = seed();
-    for (what, enable_mutant, names) in MUTATIONS {
+    for (what, mutate, names) in MUTATIONS {
         let (mut made, mut harmless) = (0, 0);
         let mut called: BTreeMap<&str, usize> = BTreeMap::new();
         for number in 0..2000 {
@@ -82,7 +82,7 @@ fn every_change_is_noticed_and_named() {
             let shape = Shape { unknown: 0.0, crashes: 0.0, start_timestamps: true, ..Shape::random(&mut rng) };
             let mut lines = history(seed + number, &shape);
             let before = text(&lines);
-            if enable_mutant(&mut lines, &mut rng).is_none() {
+            if mutate(&mut lines, &mut rng).is_none() {
                 continue;
             }
             made += 1;
@@ -96,33 +96,33 @@ fn every_change_is_noticed_and_named() {
             *called.entry(named.anomaly.name()).or_default() += 1;
         }
         println!("{what}: {made} made, {harmless} harmless, {called:?}");
-        assert!(made - harmless >= 100, "{what} was hardly tried");
+        assert!(made - harmless >= 100, "{what}: too few trials");
     }
 }
 
-/// Whatever is found, a few transactions show it by themselves, and not one of them can be left out.
+/// A few transactions are enough to show each violation, and none of them can be omitted.
 #[test]
-fn every_set_is_small_and_shows_the_violation_alone() {
+fn every_set_is_small_and_sufficient() {
     let seed = seed();
     let mut sizes: BTreeMap<usize, usize> = BTreeMap::new();
     for number in 0..6000 {
         let mut rng = StdRng::seed_from_u64(seed + number);
-        let (what, enable_mutant, _) = MUTATIONS.choose(&mut rng).unwrap();
+        let (what, mutate, _) = MUTATIONS.choose(&mut rng).unwrap();
         let shape = Shape { start_timestamps: true, ..Shape::random(&mut rng) };
         let mut lines = history(seed + number, &shape);
-        if enable_mutant(&mut lines, &mut rng).is_none() {
+        if mutate(&mut lines, &mut rng).is_none() {
             continue;
         }
         let whole = report(&lines);
         for violation in &whole.violations {
             let shown = |lines: &[Line]| {
-                let sight = |v: &percolite_crashtest::checker::IsolationViolation| {
-                    let anyway =
+                let identity = |v: &percolite_crashtest::checker::IsolationViolation| {
+                    let is_read_anomaly =
                         matches!(v.anomaly, Anomaly::AbortedRead | Anomaly::IntermediateRead | Anomaly::GarbageRead);
-                    let expected = (!anyway).then(|| v.expected.clone());
+                    let expected = (!is_read_anomaly).then(|| v.expected.clone());
                     (v.anomaly, v.transaction, v.key.clone(), expected, v.found.clone())
                 };
-                report(lines).violations.iter().any(|found| sight(found) == sight(violation))
+                report(lines).violations.iter().any(|found| identity(found) == identity(violation))
             };
             let text = || format!("{what}: {number}\n{}\n{violation}", text(&lines));
             assert!(!violation.history.is_empty() && shown(&violation.history), "{}", text());
@@ -132,13 +132,13 @@ fn every_set_is_small_and_shows_the_violation_alone() {
             *sizes.entry(violation.transactions.len()).or_default() += 1;
         }
     }
-    println!("transactions in a set, sets: {sizes:?}");
+    println!("sets by number of transactions: {sizes:?}");
     assert!(sizes.values().sum::<usize>() > 3000);
     let few: usize = sizes.range(..=3).map(|(_, count)| count).sum();
     assert!(few * 100 > sizes.values().sum::<usize>() * 95, "sets are not small: {sizes:?}");
 }
 
-/// The lines without one of the transactions, or without one of the initial rows.
+/// All variants of these lines that lack one transaction or one initial row.
 fn without_one(lines: &[Line]) -> Vec<Vec<Line>> {
     let mut parts = Vec::new();
     for (at, line) in lines.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Changes to timestamps and to the order of sessions.
+//! Changes of timestamps and of the order of sessions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,7 +29,7 @@ pub fn overlap(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
 
 pub fn same_commit(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
     let ts = other_commit(lines, rng)?;
-    any_txn(lines, rng, |txn| claims(txn) && txn.commit_ts.is_some_and(|other| other != ts))?.commit_ts = Some(ts);
+    any_txn(lines, rng, |txn| locks_rows(txn) && txn.commit_ts.is_some_and(|other| other != ts))?.commit_ts = Some(ts);
     Some(())
 }
 
@@ -46,7 +46,7 @@ pub fn start_is_commit(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
 }
 
 pub fn commit_too_low(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
-    let txn = any_txn(lines, rng, |txn| claims(txn) && txn.commit_ts.is_some() && txn.read_ts > 0)?;
+    let txn = any_txn(lines, rng, |txn| locks_rows(txn) && txn.commit_ts.is_some() && txn.read_ts > 0)?;
     txn.start_ts = None;
     txn.commit_ts = Some(rng.random_range(txn.read_ts - 1..=txn.read_ts));
     Some(())
@@ -59,12 +59,12 @@ pub fn start_too_low(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
 }
 
 pub fn start_too_high(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
-    let txn = any_txn(lines, rng, |txn| claims(txn) && txn.commit_ts.is_some())?;
+    let txn = any_txn(lines, rng, |txn| locks_rows(txn) && txn.commit_ts.is_some())?;
     txn.start_ts = txn.commit_ts.map(|ts| ts + rng.random_range(0..2));
     Some(())
 }
 
-pub fn session_back(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
+pub fn session_goes_back(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
     let mut last: BTreeMap<u64, u64> = BTreeMap::new();
     let mut choices = Vec::new();
     for (at, txn) in txns(lines).enumerate() {
@@ -81,11 +81,11 @@ pub fn session_back(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
     Some(())
 }
 
-pub fn session_forgets(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
+pub fn session_misses_commit(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
     let mut last: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
     let mut choices = Vec::new();
     for (at, txn) in txns(lines).enumerate() {
-        let own = txn.commit_ts.filter(|_| claims(txn)).unwrap_or(0);
+        let own = txn.commit_ts.filter(|_| locks_rows(txn)).unwrap_or(0);
         if let Some((read_ts, commit_ts)) = last.insert(txn.session, (txn.read_ts, own))
             && commit_ts > read_ts + 1
         {
@@ -101,12 +101,12 @@ pub fn session_forgets(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
 
 pub fn real_time(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
     let acknowledged: Vec<(u64, u64)> =
-        txns(lines).filter(|txn| claims(txn)).filter_map(|txn| Some((txn.ended?, txn.commit_ts?))).collect();
+        txns(lines).filter(|txn| locks_rows(txn)).filter_map(|txn| Some((txn.ended?, txn.commit_ts?))).collect();
     let newest =
         |txn: &Transaction| acknowledged.iter().filter(|(ended, _)| Some(*ended) < txn.began).map(|(_, ts)| *ts).max();
     let txn = any_txn(lines, rng, |txn| newest(txn).is_some())?;
     txn.read_ts = newest(txn)? - 1;
-    // A session of its own, or it would be that order that shows.
+    // In a session of its own, or it would violate the session order.
     txn.session = 1000;
     Some(())
 }

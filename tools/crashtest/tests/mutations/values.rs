@@ -1,4 +1,4 @@
-//! Changes to what was read and written.
+//! Changes of values that were read and written.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,8 @@ use rand::seq::IndexedRandom as _;
 
 use crate::lines::*;
 
-/// Changes one read that is not of the reader's own write, by what `choose` makes of its row, its snapshot and its value.
+/// Changes one read that does not return the reader's own write. `choose` returns the possible
+/// values.
 pub fn change_read(
     lines: &mut [Line],
     rng: &mut StdRng,
@@ -74,10 +75,10 @@ pub fn intermediate(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
 }
 
 pub fn garbage(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
-    change_read(lines, rng, |_, _, _, _| vec![Some("nobody's".into())])
+    change_read(lines, rng, |_, _, _, _| vec![Some("unwritten".into())])
 }
 
-pub fn own(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
+pub fn own_write(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
     let reads_own = |txn: &Transaction| {
         let mut own = BTreeSet::new();
         txn.ops.iter().position(|op| match op {
@@ -96,7 +97,7 @@ pub fn own(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
     Some(())
 }
 
-pub fn again(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
+pub fn second_read(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
     let all: Vec<(u64, String, Option<String>)> = txns(lines)
         .filter_map(|txn| txn.commit_ts.map(|ts| (ts, txn)))
         .flat_map(|(ts, txn)| {
@@ -134,7 +135,7 @@ pub fn missed(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
     Some(())
 }
 
-pub fn undead(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
+pub fn deleted_row(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
     let written: Vec<(String, String)> = txns(lines)
         .flat_map(|txn| &txn.ops)
         .filter_map(|op| match op {
@@ -145,8 +146,8 @@ pub fn undead(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
     let Op::Scan { from, to, rows } = scan(lines, rng, |op| matches!(op, Op::Scan { .. }))? else { return None };
     let absent = |key: &String| rows.iter().all(|(shown, _)| shown != key);
     let inside = |key: &String| key >= from && to.as_ref().is_none_or(|to| key < to);
-    let undead: Vec<_> = written.iter().filter(|(key, _)| inside(key) && absent(key)).collect();
-    let row = (*undead.choose(rng)?).clone();
+    let deleted: Vec<_> = written.iter().filter(|(key, _)| inside(key) && absent(key)).collect();
+    let row = (*deleted.choose(rng)?).clone();
     rows.push(row);
     Some(())
 }
@@ -177,7 +178,7 @@ pub fn dropped(lines: &mut [Line], rng: &mut StdRng) -> Option<()> {
     txn.outcome = Outcome::Aborted;
     txn.commit_ts = None;
     let id = txn.clone();
-    // It shows only if somebody saw it.
+    // It is detectable only if a transaction read it.
     let seen: BTreeSet<String> = id
         .ops
         .iter()

@@ -1,7 +1,10 @@
-//! Snapshot isolation without timestamps (Cerone and Gotsman, "Analysing snapshot isolation"): there is an order of each row's
-//! writers such that no cycle consists of dependencies, with never two anti-dependencies in a row.
+//! Snapshot isolation without timestamps (Cerone and Gotsman, "Analysing Snapshot Isolation").
+//!
+//! A history is possible if each row's writers have an order in which no cycle of dependencies
+//! exists, where a path never takes two anti-dependencies in succession.
 
-/// What a transaction reads and writes of each row. Values are who wrote them, `None` being the initial one.
+/// What a transaction reads and writes of each row. A value is the index of its writer, and `None`
+/// is the initial value.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
     pub session: u64,
@@ -9,7 +12,8 @@ pub struct Access {
     pub writes: Vec<usize>,
 }
 
-/// Whether some order of commits and snapshots explains the reads. Transactions of a session are in the order of the list.
+/// Whether some order of commits and snapshots explains the reads. Transactions of one session are
+/// ordered as in the list.
 pub fn is_possible(txns: &[Access], keys: usize) -> bool {
     try_orders(txns, keys, &mut Vec::new())
 }

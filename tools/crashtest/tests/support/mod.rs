@@ -1,6 +1,6 @@
-//! What the tests share.
+//! Helpers that the tests share.
 
-#![allow(dead_code, reason = "each test takes what it needs")]
+#![allow(dead_code, reason = "each test uses a part")]
 
 pub mod graph;
 pub mod naive;
@@ -9,7 +9,7 @@ pub mod store;
 use percolite_crashtest::checker::{Report, check};
 use percolite_crashtest::history::{History, Line};
 
-/// The history of these lines.
+/// These lines as a history.
 pub fn interned(lines: &[Line]) -> History {
     let mut history = History::default();
     for line in lines {
@@ -23,7 +23,7 @@ pub fn report(lines: &[Line]) -> Report {
     check(&interned(lines))
 }
 
-/// The history as a file.
+/// These lines as the text of a file.
 pub fn text(lines: &[Line]) -> String {
     let mut text = Vec::new();
     for line in lines {
@@ -32,7 +32,8 @@ pub fn text(lines: &[Line]) -> String {
     String::from_utf8(text).unwrap()
 }
 
-/// The seed of a randomised test: `CRASHTEST_SEED`, or a new one. It is printed, and a failing test shows it.
+/// The seed of a randomised test: `CRASHTEST_SEED`, or a new one. It is printed, so a failing test
+/// shows it.
 pub fn seed() -> u64 {
     let seed = std::env::var("CRASHTEST_SEED").ok().map(|seed| seed.parse().unwrap());
     let seed = seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));

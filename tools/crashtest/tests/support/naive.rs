@@ -1,11 +1,13 @@
-//! Snapshot isolation as its definition says, with every pair compared with every other. Slow, and nothing of the checker's.
+//! Snapshot isolation by its definition: compares every pair of transactions. Slow, and shares no
+//! code with the checker.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use percolite_crashtest::history::{Line, Op, Outcome, Transaction};
 
-/// Whether a store with snapshot isolation can have answered so. Every way for unknown outcomes to have ended is tried, at
-/// every timestamp up to one beyond the largest.
+/// Whether a store with snapshot isolation can have given these answers. Tries every combination of
+/// outcomes of the transactions with an unknown outcome, at every timestamp up to one beyond the
+/// largest.
 pub fn is_valid(lines: &[Line]) -> bool {
     let mut initial = BTreeMap::new();
     let mut txns = Vec::new();
@@ -16,52 +18,52 @@ pub fn is_valid(lines: &[Line]) -> bool {
             Line::Crash => {}
         }
     }
-    let claims: Vec<BTreeSet<&str>> = txns.iter().map(|txn| claims(txn)).collect();
+    let locked: Vec<BTreeSet<&str>> = txns.iter().map(|txn| locked_keys(txn)).collect();
     let commits: Vec<Option<u64>> =
-        txns.iter().zip(&claims).map(|(txn, claims)| txn.commit_ts.filter(|_| !claims.is_empty())).collect();
+        txns.iter().zip(&locked).map(|(txn, locked)| txn.commit_ts.filter(|_| !locked.is_empty())).collect();
     let open: Vec<usize> = (0..txns.len())
-        .filter(|at| txns[*at].outcome == Outcome::Unknown && commits[*at].is_none() && !claims[*at].is_empty())
+        .filter(|at| txns[*at].outcome == Outcome::Unknown && commits[*at].is_none() && !locked[*at].is_empty())
         .collect();
     let largest = txns.iter().flat_map(|txn| [Some(txn.read_ts), txn.start_ts, txn.commit_ts]).flatten().max();
-    let case = Histories { initial, txns, claims };
-    case.any(commits, &open, largest.unwrap_or(0) + 1)
+    let case = Histories { initial, txns, locked };
+    case.any_outcome(commits, &open, largest.unwrap_or(0) + 1)
 }
 
-fn claims(txn: &Transaction) -> BTreeSet<&str> {
-    let claims = txn.ops.iter().filter_map(|op| match op {
+fn locked_keys(txn: &Transaction) -> BTreeSet<&str> {
+    let locked = txn.ops.iter().filter_map(|op| match op {
         Op::Write(key, _) | Op::ReadForUpdate(key, _) => Some(key.as_str()),
         _ => None,
     });
-    claims.collect()
+    locked.collect()
 }
 
 struct Histories<'a> {
     initial: BTreeMap<String, String>,
     txns: Vec<&'a Transaction>,
-    claims: Vec<BTreeSet<&'a str>>,
+    locked: Vec<BTreeSet<&'a str>>,
 }
 
 type Rows = BTreeMap<String, String>;
 
 impl Histories<'_> {
-    fn any(&self, mut commits: Vec<Option<u64>>, open: &[usize], largest: u64) -> bool {
-        let Some((first, rest)) = open.split_first() else { return self.holds(&commits) };
-        if self.any(commits.clone(), rest, largest) {
+    fn any_outcome(&self, mut commits: Vec<Option<u64>>, open: &[usize], largest: u64) -> bool {
+        let Some((first, rest)) = open.split_first() else { return self.is_valid(&commits) };
+        if self.any_outcome(commits.clone(), rest, largest) {
             return true;
         }
         (1..=largest).any(|ts| {
             commits[*first] = Some(ts);
-            self.any(commits.clone(), rest, largest)
+            self.any_outcome(commits.clone(), rest, largest)
         })
     }
 
-    fn holds(&self, commits: &[Option<u64>]) -> bool {
-        let everybody = || 0..self.txns.len();
-        everybody().all(|a| self.holds_alone(a, commits))
-            && everybody().all(|a| everybody().all(|b| a == b || self.holds_between(a, b, commits)))
+    fn is_valid(&self, commits: &[Option<u64>]) -> bool {
+        let indices = || 0..self.txns.len();
+        indices().all(|a| self.is_valid_alone(a, commits))
+            && indices().all(|a| indices().all(|b| a == b || self.is_valid_pair(a, b, commits)))
     }
 
-    fn holds_alone(&self, at: usize, commits: &[Option<u64>]) -> bool {
+    fn is_valid_alone(&self, at: usize, commits: &[Option<u64>]) -> bool {
         let txn = self.txns[at];
         let in_order = match (txn.start_ts, commits[at]) {
             (None, None) => true,
@@ -103,14 +105,14 @@ impl Histories<'_> {
         state
     }
 
-    fn holds_between(&self, a: usize, b: usize, commits: &[Option<u64>]) -> bool {
+    fn is_valid_pair(&self, a: usize, b: usize, commits: &[Option<u64>]) -> bool {
         let (first, second) = (self.txns[a], self.txns[b]);
         let acknowledged = if first.outcome == Outcome::Committed { commits[a] } else { None };
         let issued = |at: usize| [self.txns[at].start_ts, commits[at]].into_iter().flatten();
         let unique = issued(a).all(|ts| issued(b).all(|other| ts != other));
         let no_conflict = match (commits[a], commits[b]) {
             (Some(end_a), Some(end_b)) => {
-                end_a <= second.read_ts || end_b <= first.read_ts || self.claims[a].is_disjoint(&self.claims[b])
+                end_a <= second.read_ts || end_b <= first.read_ts || self.locked[a].is_disjoint(&self.locked[b])
             }
             _ => true,
         };

@@ -1,6 +1,7 @@
-//! A store with snapshot isolation, as simple as can be, whose clients take turns at random and record what they hear.
+//! A minimal store with snapshot isolation, whose clients take turns at random and record what they
+//! read and how their transactions end.
 //!
-//! It can be told to be wrong in one way. Nothing here is shared with the checker but the history's types.
+//! One bug can be switched on. Nothing but the history's types is shared with the checker.
 
 use std::collections::BTreeMap;
 
@@ -8,32 +9,32 @@ use percolite_crashtest::history::{Line, Op, Outcome, Transaction};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-/// What the clients do.
+/// The load and the properties of the store.
 #[derive(Clone, Debug)]
 pub struct Shape {
     pub transactions: usize,
     pub sessions: usize,
     pub keys: usize,
     pub ops: usize,
-    /// Whether every transaction has that many operations, and not up to as many.
+    /// Whether every transaction has exactly `ops` operations, instead of at most.
     pub fixed: bool,
-    /// Whether there may be rows from the beginning.
+    /// Whether rows may exist at the start.
     pub initial: bool,
-    /// Whether values are lists that grow, so that each value tells those before it.
+    /// Whether values are lists that only grow, so that each value contains the ones before it.
     pub lists: bool,
     /// Probabilities.
     pub scans: f64,
-    pub claims: f64,
+    pub reads_for_update: f64,
     pub deletions: f64,
     pub writes: f64,
     pub roll_backs: f64,
     pub unknown: f64,
     pub crashes: f64,
-    /// Whether every timestamp that is not used by the history is lost, or more are.
+    /// Whether the store issues consecutive timestamps, or leaves gaps between them.
     pub dense: bool,
     /// Whether transactions have a `start_ts`.
     pub start_timestamps: bool,
-    /// Whether a snapshot is a timestamp of its own instead of the newest commit's.
+    /// Whether a snapshot gets a timestamp of its own instead of the newest commit's.
     pub fresh: bool,
     /// Whether values repeat.
     pub repeats: bool,
@@ -41,7 +42,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// A few busy rows, and everything that can happen.
+    /// A few contended rows, and every kind of operation and end.
     pub fn busy() -> Self {
         Self {
             transactions: 60,
@@ -52,7 +53,7 @@ impl Shape {
             initial: true,
             lists: false,
             scans: 0.1,
-            claims: 0.1,
+            reads_for_update: 0.1,
             deletions: 0.2,
             writes: 0.4,
             roll_backs: 0.1,
@@ -66,7 +67,7 @@ impl Shape {
         }
     }
 
-    /// One of many shapes.
+    /// A random shape.
     pub fn random(rng: &mut StdRng) -> Self {
         let often = |rng: &mut StdRng| if rng.random() { rng.random_range(0.0..0.3) } else { 0.0 };
         Self {
@@ -78,7 +79,7 @@ impl Shape {
             initial: true,
             lists: false,
             scans: often(rng),
-            claims: often(rng),
+            reads_for_update: often(rng),
             deletions: often(rng),
             writes: rng.random_range(0.1..0.9),
             roll_backs: often(rng),
@@ -93,41 +94,41 @@ impl Shape {
     }
 }
 
-/// A way to be wrong.
+/// A bug of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
-    /// Conflicts are not looked for.
+    /// Conflicts are not checked.
     NoConflictCheck,
-    /// Claims are not conflicts.
-    LocksForgotten,
-    /// Reads show the newest value.
+    /// A read for update conflicts with no commit.
+    IgnoresReadForUpdate,
+    /// Reads return the newest value.
     ReadsLatest,
-    /// Reads show other transactions' writes before they commit.
+    /// Reads return uncommitted writes of other transactions.
     ReadsUncommitted,
-    /// Now and then a read shows the version before.
+    /// Some reads return the version before the right one.
     ReadsStale,
-    /// Reads do not show the transaction's own writes.
+    /// Reads do not return the transaction's own writes.
     OwnWritesHidden,
-    /// Now and then a commit leaves out a write.
+    /// Some commits omit a write.
     LosesWrites,
-    /// Now and then a commit is acknowledged and dropped.
+    /// Some commits are acknowledged and dropped.
     LosesCommits,
-    /// Now and then a snapshot is older than it should be.
+    /// Some snapshots are too old.
     OldSnapshots,
-    /// Scans leave out rows now and then.
+    /// Scans omit some rows.
     ScansMiss,
-    /// Scans show deleted rows.
+    /// Scans return deleted rows.
     ScansShowDeleted,
-    /// Now and then a roll-back commits.
+    /// Some rollbacks commit.
     RollBackCommits,
-    /// Now and then a timestamp is handed out twice.
+    /// Some timestamps are issued twice.
     ReusesTimestamps,
 }
 
 impl Bug {
     pub const ALL: [Self; 13] = [
         Self::NoConflictCheck,
-        Self::LocksForgotten,
+        Self::IgnoresReadForUpdate,
         Self::ReadsLatest,
         Self::ReadsUncommitted,
         Self::ReadsStale,
@@ -145,7 +146,7 @@ impl Bug {
 #[derive(Clone, Default)]
 struct Row {
     versions: Vec<(u64, Option<String>)>,
-    claimed_at: u64,
+    last_commit: u64,
     uncommitted: Option<Option<String>>,
 }
 
@@ -153,14 +154,14 @@ struct Running {
     txn: Transaction,
     planned: usize,
     own: BTreeMap<usize, Option<String>>,
-    claims: Vec<usize>,
+    locked: Vec<usize>,
 }
 
-/// A commit under way whose client is gone.
+/// A commit in progress whose client has disconnected.
 struct AbandonedCommit {
     read_ts: u64,
     own: BTreeMap<usize, Option<String>>,
-    claims: Vec<usize>,
+    locked: Vec<usize>,
 }
 
 struct ReferenceStore {
@@ -175,7 +176,7 @@ struct ReferenceStore {
     lines: Vec<Line>,
 }
 
-/// A history of such a store. The same seed and shape give the same history.
+/// The history of a store of this shape. The same seed and shape give the same history.
 pub fn history(seed: u64, shape: &Shape) -> Vec<Line> {
     let mut store = ReferenceStore {
         rng: StdRng::seed_from_u64(seed),
@@ -199,9 +200,9 @@ pub fn key(number: usize) -> String {
 impl ReferenceStore {
     fn run(&mut self) {
         if self.shape.initial && self.rng.random() {
-            let there: Vec<usize> = (0..self.shape.keys).filter(|_| self.rng.random()).collect();
+            let present: Vec<usize> = (0..self.shape.keys).filter(|_| self.rng.random()).collect();
             let mut rows = Vec::new();
-            for number in there {
+            for number in present {
                 let value = self.value();
                 self.rows[number].versions.push((0, Some(value.clone())));
                 rows.push((key(number), value));
@@ -209,8 +210,8 @@ impl ReferenceStore {
             self.lines.push(Line::Initial(rows));
         }
         let mut running: Vec<Option<Running>> = (0..self.shape.sessions).map(|_| None).collect();
-        let mut begun = 0;
-        while begun < self.shape.transactions || running.iter().any(Option::is_some) {
+        let mut started = 0;
+        while started < self.shape.transactions || running.iter().any(Option::is_some) {
             self.instant += 1;
             self.finish_abandoned();
             if self.roll(self.shape.crashes) {
@@ -224,8 +225,8 @@ impl ReferenceStore {
             }
             let session = self.rng.random_range(0..self.shape.sessions);
             match running[session].take() {
-                None if begun < self.shape.transactions => {
-                    begun += 1;
+                None if started < self.shape.transactions => {
+                    started += 1;
                     running[session] = Some(self.begin(session));
                 }
                 None => {}
@@ -242,8 +243,8 @@ impl ReferenceStore {
         self.rng.random_bool(probability)
     }
 
-    fn wrong(&mut self, flaw: Bug, probability: f64) -> bool {
-        self.shape.bug == Some(flaw) && self.roll(probability)
+    fn has_bug(&mut self, bug: Bug, probability: f64) -> bool {
+        self.shape.bug == Some(bug) && self.roll(probability)
     }
 
     fn value(&mut self) -> String {
@@ -258,7 +259,7 @@ impl ReferenceStore {
 
     fn begin(&mut self, session: usize) -> Running {
         let mut read_ts = if self.shape.fresh { self.tick() } else { self.newest };
-        if self.wrong(Bug::OldSnapshots, 0.1) {
+        if self.has_bug(Bug::OldSnapshots, 0.1) {
             read_ts = read_ts.saturating_sub(self.rng.random_range(1..10));
         }
         let start_ts = self.shape.start_timestamps.then(|| self.tick());
@@ -273,9 +274,9 @@ impl ReferenceStore {
             ended: None,
             ops: Vec::new(),
         };
-        let least = if self.shape.fixed { self.shape.ops } else { 1 };
-        let planned = self.rng.random_range(least..=self.shape.ops);
-        Running { txn, planned, own: BTreeMap::new(), claims: Vec::new() }
+        let ops_min = if self.shape.fixed { self.shape.ops } else { 1 };
+        let planned = self.rng.random_range(ops_min..=self.shape.ops);
+        Running { txn, planned, own: BTreeMap::new(), locked: Vec::new() }
     }
 
     fn read(&mut self, running: &Running, number: usize) -> Option<String> {
@@ -290,7 +291,7 @@ impl ReferenceStore {
             return value.clone();
         }
         let latest = self.shape.bug == Some(Bug::ReadsLatest);
-        let stale = self.wrong(Bug::ReadsStale, 0.1);
+        let stale = self.has_bug(Bug::ReadsStale, 0.1);
         let read_ts = if latest { u64::MAX } else { running.txn.read_ts };
         let mut versions = self.rows[number].versions.iter().rev().skip_while(|(ts, _)| *ts > read_ts);
         if stale {
@@ -307,7 +308,7 @@ impl ReferenceStore {
             let mut rows = Vec::new();
             for number in from..end {
                 let shown = self.read(running, number);
-                let missed = self.wrong(Bug::ScansMiss, 0.1);
+                let missed = self.has_bug(Bug::ScansMiss, 0.1);
                 if let Some(value) = shown {
                     if !missed {
                         rows.push((key(number), value));
@@ -325,7 +326,7 @@ impl ReferenceStore {
         if self.roll(self.shape.writes) {
             let mut value = (!self.roll(self.shape.deletions)).then(|| self.value());
             if self.shape.lists {
-                // A list is read to be appended to.
+                // An append reads the list first.
                 let old = self.read(running, number);
                 running.txn.ops.push(Op::Read(key(number), old.clone()));
                 value = value.map(|value| old.map_or(value.clone(), |old| format!("{old},{value}")));
@@ -333,12 +334,12 @@ impl ReferenceStore {
             running.txn.ops.push(Op::Write(key(number), value.clone()));
             self.rows[number].uncommitted = Some(value.clone());
             running.own.insert(number, value);
-            running.claims.push(number);
+            running.locked.push(number);
             return;
         }
         let value = self.read(running, number);
-        let op = if self.roll(self.shape.claims) {
-            running.claims.push(number);
+        let op = if self.roll(self.shape.reads_for_update) {
+            running.locked.push(number);
             Op::ReadForUpdate(key(number), value)
         } else {
             Op::Read(key(number), value)
@@ -346,21 +347,21 @@ impl ReferenceStore {
         running.txn.ops.push(op);
     }
 
-    fn conflicts(&self, read_ts: u64, claims: &[usize]) -> bool {
+    fn conflicts(&self, read_ts: u64, locked: &[usize]) -> bool {
         self.shape.bug != Some(Bug::NoConflictCheck)
-            && claims.iter().any(|number| self.rows[*number].claimed_at > read_ts)
+            && locked.iter().any(|number| self.rows[*number].last_commit > read_ts)
     }
 
-    fn apply(&mut self, own: &BTreeMap<usize, Option<String>>, claims: &[usize]) -> u64 {
-        let commit_ts = if self.wrong(Bug::ReusesTimestamps, 0.05) { self.clock.max(1) } else { self.tick() };
-        for number in claims {
-            if self.shape.bug != Some(Bug::LocksForgotten) || own.contains_key(number) {
-                self.rows[*number].claimed_at = commit_ts;
+    fn apply(&mut self, own: &BTreeMap<usize, Option<String>>, locked: &[usize]) -> u64 {
+        let commit_ts = if self.has_bug(Bug::ReusesTimestamps, 0.05) { self.clock.max(1) } else { self.tick() };
+        for number in locked {
+            if self.shape.bug != Some(Bug::IgnoresReadForUpdate) || own.contains_key(number) {
+                self.rows[*number].last_commit = commit_ts;
             }
         }
-        if !self.wrong(Bug::LosesCommits, 0.1) {
+        if !self.has_bug(Bug::LosesCommits, 0.1) {
             for (number, value) in own {
-                if !self.wrong(Bug::LosesWrites, 0.1) {
+                if !self.has_bug(Bug::LosesWrites, 0.1) {
                     self.rows[*number].versions.push((commit_ts, value.clone()));
                 }
             }
@@ -374,27 +375,28 @@ impl ReferenceStore {
             self.lose_client(running);
             return;
         }
-        for number in &running.claims {
+        for number in &running.locked {
             self.rows[*number].uncommitted = None;
         }
         running.txn.ended = Some(self.instant);
         let rolled_back = self.roll(self.shape.roll_backs);
-        if rolled_back && self.wrong(Bug::RollBackCommits, 0.5) {
-            self.apply(&running.own, &running.claims);
+        if rolled_back && self.has_bug(Bug::RollBackCommits, 0.5) {
+            self.apply(&running.own, &running.locked);
         }
-        if !rolled_back && !self.conflicts(running.txn.read_ts, &running.claims) {
+        if !rolled_back && !self.conflicts(running.txn.read_ts, &running.locked) {
             running.txn.outcome = Outcome::Committed;
-            running.txn.commit_ts = match running.claims[..] {
+            running.txn.commit_ts = match running.locked[..] {
                 [] => self.rng.random::<bool>().then_some(running.txn.read_ts),
-                _ => Some(self.apply(&running.own, &running.claims)),
+                _ => Some(self.apply(&running.own, &running.locked)),
             };
         }
         self.lines.push(Line::Transaction(running.txn));
     }
 
-    /// The client hears nothing; the commit happens now, later, or never, or had not been asked for.
+    /// The client disconnects before it gets an answer. Its commit happens now, later or never, or
+    /// was not requested yet.
     fn lose_client(&mut self, mut running: Running) {
-        for number in &running.claims {
+        for number in &running.locked {
             self.rows[*number].uncommitted = None;
         }
         if running.txn.ops.len() < running.planned {
@@ -403,15 +405,15 @@ impl ReferenceStore {
         }
         running.txn.outcome = Outcome::Unknown;
         running.txn.ended = self.rng.random::<bool>().then_some(self.instant);
-        let commits = !self.conflicts(running.txn.read_ts, &running.claims) && !running.claims.is_empty();
+        let commits = !self.conflicts(running.txn.read_ts, &running.locked) && !running.locked.is_empty();
         match self.rng.random_range(0..4) {
             0 if commits => {
-                let commit_ts = self.apply(&running.own, &running.claims);
+                let commit_ts = self.apply(&running.own, &running.locked);
                 running.txn.commit_ts = self.rng.random::<bool>().then_some(commit_ts);
             }
             1 | 2 if commits => {
-                let Running { txn: Transaction { read_ts, .. }, own, claims, .. } = &running;
-                self.abandoned.push(AbandonedCommit { read_ts: *read_ts, own: own.clone(), claims: claims.clone() });
+                let Running { txn: Transaction { read_ts, .. }, own, locked, .. } = &running;
+                self.abandoned.push(AbandonedCommit { read_ts: *read_ts, own: own.clone(), locked: locked.clone() });
             }
             _ => {}
         }
@@ -423,9 +425,9 @@ impl ReferenceStore {
             return;
         }
         let at = self.rng.random_range(0..self.abandoned.len());
-        let AbandonedCommit { read_ts, own, claims } = self.abandoned.swap_remove(at);
-        if !self.conflicts(read_ts, &claims) {
-            self.apply(&own, &claims);
+        let AbandonedCommit { read_ts, own, locked } = self.abandoned.swap_remove(at);
+        if !self.conflicts(read_ts, &locked) {
+            self.apply(&own, &locked);
         }
     }
 }

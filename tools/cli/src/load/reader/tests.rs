@@ -1,4 +1,4 @@
-//! What comes out of inputs that were written well, cut off, or never meant to be read.
+//! Valid, truncated and random inputs.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![allow(clippy::naive_bytecount, reason = "inputs of a few bytes")]
@@ -10,31 +10,31 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The rows, the lines of those records that cannot be used, and why it ended before the end.
-fn read(layout: Format, header: bool, input: impl Into<Vec<u8>>) -> (Vec<Pair>, Vec<u64>, Option<String>) {
+/// The rows, the lines of bad records, and the error that ended the reading.
+fn read(format: Format, header: bool, input: impl Into<Vec<u8>>) -> (Vec<Pair>, Vec<u64>, Option<String>) {
     let options =
         ReadOptions { format: None, key_field: None, header, skip: 0, batch: 2, encodings: Encodings::default() };
     let stream = Box::new(Cursor::new(input.into()));
-    let source = RecordReader { stream, format: layout, options, length: None, bytes_read: Arc::default() };
-    let (give, portions) = sync_channel(10_000);
-    source.send(&give);
-    drop(give);
+    let reader = RecordReader { stream, format, options, length: None, bytes_read: Arc::default() };
+    let (sender, batches) = sync_channel(10_000);
+    reader.send(&sender);
+    drop(sender);
     let (mut rows, mut bad, mut end) = (Vec::new(), Vec::new(), None);
-    for portion in portions {
-        assert!(end.is_none(), "something comes behind the end");
-        match portion {
+    for batch in batches {
+        assert!(end.is_none(), "a batch after the end");
+        match batch {
             Batch::Rows(more) => rows.extend(more),
             Batch::BadRecord { line, .. } => bad.push(line),
             Batch::Failed(err) => end = Some(Some(err.to_string())),
-            Batch::FewerThanSkip { records } => unreachable!("{records} records, and none were to be left out"),
+            Batch::FewerThanSkip { records } => unreachable!("{records} records, none to skip"),
             Batch::End => end = Some(None),
         }
     }
     (rows, bad, end.unwrap())
 }
 
-fn written(rows: &[Pair], style: csv::QuoteStyle, comma: u8) -> Vec<u8> {
-    let mut writer = csv::WriterBuilder::new().quote_style(style).delimiter(comma).from_writer(Vec::new());
+fn written(rows: &[Pair], style: csv::QuoteStyle, delimiter: u8) -> Vec<u8> {
+    let mut writer = csv::WriterBuilder::new().quote_style(style).delimiter(delimiter).from_writer(Vec::new());
     rows.iter().for_each(|(key, value)| writer.write_record([key, value]).unwrap());
     writer.into_inner().unwrap()
 }
@@ -46,7 +46,7 @@ fn rows(text: &'static str) -> impl Strategy<Value = Vec<Pair>> {
 
 proptest! {
     #[test]
-    fn what_was_written_as_csv_is_read_whole(rows in rows("[a,\"\r\n]{0,6}"), header: bool, ended: bool) {
+    fn csv_round_trips(rows in rows("[a,\"\r\n]{0,6}"), header: bool, ended: bool) {
         for style in [csv::QuoteStyle::Necessary, csv::QuoteStyle::Always] {
             let mut input = written(&rows, style, b',');
             if !ended {
@@ -58,13 +58,13 @@ proptest! {
     }
 
     #[test]
-    fn what_was_written_as_tsv_is_read_whole(rows in rows("[a,\"]{0,6}")) {
+    fn tsv_round_trips(rows in rows("[a,\"]{0,6}")) {
         let input = written(&rows, csv::QuoteStyle::Never, b'\t');
         prop_assert_eq!(read(Format::Tsv, false, input), (rows, vec![], None));
     }
 
     #[test]
-    fn csv_that_is_cut_inside_quotes_is_refused_with_the_line(
+    fn csv_truncated_inside_quotes_is_refused_with_the_line(
         rows in rows("[a,\"\n]{0,6}"), cut in any::<prop::sample::Index>(), header: bool,
     ) {
         let mut input = written(&rows, csv::QuoteStyle::Always, b',');
@@ -85,7 +85,7 @@ proptest! {
     }
 
     #[test]
-    fn what_was_written_as_json_is_read_whole(rows in prop::collection::vec(("\\PC{1,6}", any::<String>()), 0..8)) {
+    fn json_lines_round_trip(rows in prop::collection::vec(("\\PC{1,6}", any::<String>()), 0..8)) {
         let lines: Vec<String> =
             rows.iter().map(|(key, value)| serde_json::json!({ "key": key, "value": value }).to_string()).collect();
         let rows: Vec<Pair> = rows.into_iter().map(|(key, value)| (key.into_bytes(), value.into_bytes())).collect();
@@ -93,13 +93,13 @@ proptest! {
     }
 
     #[test]
-    fn no_input_makes_it_panic_or_go_on_for_ever(
+    fn random_input_neither_panics_nor_loops(
         bytes: Vec<u8>, text in "[\"{}:,a\\\\\t\n\r]{0,40}", header: bool,
     ) {
         for input in [bytes, text.into_bytes()] {
-            for layout in [Format::Jsonl, Format::Csv, Format::Tsv, format_by_content(&input)] {
+            for format in [Format::Jsonl, Format::Csv, Format::Tsv, format_by_content(&input)] {
                 let lines = input.iter().filter(|byte| **byte == b'\n' || **byte == b'\r').count() + 1;
-                let (rows, bad, _) = read(layout, header, input.clone());
+                let (rows, bad, _) = read(format, header, input.clone());
                 prop_assert!(rows.len() + bad.len() <= lines);
             }
         }
@@ -107,7 +107,7 @@ proptest! {
 }
 
 #[test]
-fn an_open_quote_is_refused_wherever_it_opens() {
+fn an_unclosed_quote_is_refused_wherever_it_opens() {
     for (input, header, line) in [
         ("a,\"1", false, 1),
         ("\"", false, 1),

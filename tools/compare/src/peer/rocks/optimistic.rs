@@ -1,11 +1,12 @@
-//! RocksDB's `OptimisticTransactionDB`: rows are checked at the commit, and who comes second begins again.
+//! RocksDB's `OptimisticTransactionDB`: conflicts are detected at the commit, and
+//! the second of two writers retries.
 
 use anyhow::Result;
 use rocksdb::{OptimisticTransactionDB, OptimisticTransactionOptions, WriteOptions};
 
 use super::{is_conflict, reads, writes};
 use crate::peer::backoff::Backoff;
-use crate::peer::{Moment, Peer, Read, Row, Session, Setup, Write};
+use crate::peer::{HistoryTs, Peer, Read, Row, Session, StoreConfig, Write};
 
 pub struct Optimistic {
     db: OptimisticTransactionDB,
@@ -16,9 +17,9 @@ reads!(OptimisticTransactionDB);
 writes!(OptimisticTransactionDB);
 
 impl Peer for Optimistic {
-    fn open(setup: &Setup) -> Result<Self> {
-        let db = OptimisticTransactionDB::open(&super::options(setup), &setup.folder)?;
-        Ok(Self { db, write_options: super::write_options(setup) })
+    fn open(config: &StoreConfig) -> Result<Self> {
+        let db = OptimisticTransactionDB::open(&super::options(config), &config.dir)?;
+        Ok(Self { db, write_options: super::write_options(config) })
     }
 
     fn session(&self) -> Result<impl Session> {
@@ -31,7 +32,7 @@ impl Peer for Optimistic {
 }
 
 impl Session for &Optimistic {
-    fn reader(&mut self, _: Option<Moment>) -> Result<impl Read> {
+    fn reader(&mut self, _: Option<HistoryTs>) -> Result<impl Read> {
         Ok(&self.db)
     }
 

@@ -1,11 +1,11 @@
-//! RocksDB's `TransactionDB`: rows are locked when they are read for writing. In the order of their keys, so that nobody
-//! waits in a circle.
+//! RocksDB's `TransactionDB`: `get_for_update` locks the rows, in the order of their keys, so that
+//! no deadlock is possible.
 
 use anyhow::Result;
 use rocksdb::{TransactionDB, TransactionDBOptions, TransactionOptions, WriteOptions};
 
 use super::{is_conflict, reads, writes};
-use crate::peer::{Moment, Peer, Read, Row, Session, Setup, Write};
+use crate::peer::{HistoryTs, Peer, Read, Row, Session, StoreConfig, Write};
 
 pub struct Pessimistic {
     db: TransactionDB,
@@ -16,9 +16,9 @@ reads!(TransactionDB);
 writes!(TransactionDB);
 
 impl Peer for Pessimistic {
-    fn open(setup: &Setup) -> Result<Self> {
-        let db = TransactionDB::open(&super::options(setup), &TransactionDBOptions::default(), &setup.folder)?;
-        Ok(Self { db, write_options: super::write_options(setup) })
+    fn open(config: &StoreConfig) -> Result<Self> {
+        let db = TransactionDB::open(&super::options(config), &TransactionDBOptions::default(), &config.dir)?;
+        Ok(Self { db, write_options: super::write_options(config) })
     }
 
     fn session(&self) -> Result<impl Session> {
@@ -31,7 +31,7 @@ impl Peer for Pessimistic {
 }
 
 impl Session for &Pessimistic {
-    fn reader(&mut self, _: Option<Moment>) -> Result<impl Read> {
+    fn reader(&mut self, _: Option<HistoryTs>) -> Result<impl Read> {
         Ok(&self.db)
     }
 

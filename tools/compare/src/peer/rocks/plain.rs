@@ -1,18 +1,18 @@
-//! RocksDB without transactions: what reads and loads are measured against.
+//! RocksDB without transactions: the baseline of reads and loads.
 
 use anyhow::{Result, bail};
 use rocksdb::DB;
 
 use super::reads;
-use crate::peer::{Moment, Peer, Read, Row, Session, Setup, Write};
+use crate::peer::{HistoryTs, Peer, Read, Row, Session, StoreConfig, Write};
 
 pub struct Plain(DB);
 
 reads!(DB);
 
 impl Peer for Plain {
-    fn open(setup: &Setup) -> Result<Self> {
-        Ok(Self(DB::open(&super::options(setup), &setup.folder)?))
+    fn open(config: &StoreConfig) -> Result<Self> {
+        Ok(Self(DB::open(&super::options(config), &config.dir)?))
     }
 
     fn session(&self) -> Result<impl Session> {
@@ -25,12 +25,12 @@ impl Peer for Plain {
 }
 
 impl Session for &Plain {
-    fn reader(&mut self, _: Option<Moment>) -> Result<impl Read> {
+    fn reader(&mut self, _: Option<HistoryTs>) -> Result<impl Read> {
         Ok(&self.0)
     }
 
     fn transact(&mut self, _: &mut dyn FnMut(&mut dyn Write) -> Result<()>) -> Result<()> {
-        bail!("has no transactions")
+        bail!("this store has no transactions")
     }
 
     fn load(&mut self, rows: impl Iterator<Item = Row>) -> Result<()> {

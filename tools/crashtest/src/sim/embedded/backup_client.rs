@@ -1,4 +1,4 @@
-//! The client that restores dumps, and makes some.
+//! A client that restores dumps and makes some.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::super::scheduler::Scheduler;
 use crate::client::digest_of;
 use crate::restores::{FEW_ROWS, Restores, restore};
 
-/// The client that restores dumps.
+/// A client that restores dumps.
 pub struct BackupClient {
     pub store: Store,
     pub scheduler: Arc<Scheduler>,
@@ -21,7 +21,7 @@ pub struct BackupClient {
 }
 
 impl BackupClient {
-    /// A dump is of one moment, whatever is written meanwhile.
+    /// Checks that a dump has the state of one snapshot, whatever is written meanwhile.
     fn check_dump(&self, builder: Builder) -> Result<(), percolite::Error> {
         let (snapshot, mut dump) = (self.store.snapshot()?, Vec::new());
         let expected = digest_of(&snapshot)?;
@@ -30,7 +30,7 @@ impl BackupClient {
         copy.restore(dump.as_slice(), OnExisting::Fail, |_| ())?;
         let found = digest_of(&copy.snapshot()?)?;
         copy.close()?;
-        let problem = "a dump has something else than the snapshot that it is of";
+        let problem = "a dump differs from its snapshot";
         if found == expected { Ok(()) } else { Err(ErrorKind::Corruption(problem.into()).into()) }
     }
 

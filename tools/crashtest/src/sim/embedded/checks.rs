@@ -1,4 +1,4 @@
-//! What is asked of a store between its lives, and when its clients are through.
+//! Checks between the incarnations of a store, and after its clients have ended.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,29 +17,30 @@ use crate::key_encoding::encode_key;
 use crate::restores::{FEW_ROWS, keyspaces_without_name};
 
 const CATALOG: KeyspaceId = KeyspaceId(0);
-/// What is committed is durable within this time, whether anybody waits for it or not.
+/// A commit is durable within this time, even without a waiter.
 const DURABLE_WITHIN: Duration = Duration::from_secs(2);
-/// Longer than anybody waits for a permit.
+/// Longer than any wait for an admission permit.
 const PERMIT_HOLD_TIME: Duration = Duration::from_millis(1500);
-/// Large transactions are over after so many tenths of a second.
+/// Polls of the cleanup of large transactions, ten a second.
 const CLEANUP_POLLS_MAX: usize = 600;
 
 impl Embedded<'_> {
-    /// A store that has met an error of its disk does not go on.
+    /// Checks that a store has stopped after an error of its disk.
     pub(super) fn check_failed(&self, store: &Store, engine: &Process, dead: &ProcessDead) {
         if self.machine.has_failed() || engine.reservation_failed() {
-            // Whoever met it may be about to say so.
+            // The call that got the error may not have returned yet.
             self.scheduler.sleep(Duration::from_millis(100));
-            // Where everything is durable a sync has nothing to do, and only the next write is refused. An empty one is not written.
+            // If everything is durable, a sync has nothing to do, and only the next write is
+            // refused. An empty batch is not written.
             let storage = engine.engine().storage();
-            let goes_on = || store.sync().is_ok() && storage.write(storage.new_batch(0)).is_ok();
-            if goes_on() && !is_dead(dead) {
-                self.report("fail-stop", "a write or sync has failed, and the store goes on");
+            let continues = || store.sync().is_ok() && storage.write(storage.new_batch(0)).is_ok();
+            if continues() && !is_dead(dead) {
+                self.report("fail-stop", "a write or sync has failed, and the store continues");
             }
         }
     }
 
-    /// What somebody sees who opens the store and changes nothing.
+    /// A digest of what a read-only opening shows.
     pub(super) fn open_read_only(&mut self) -> Option<u64> {
         let builder = Store::builder().read_only(true).runtime(SimRuntime::new(self.scheduler, 0));
         if !self.machine.is_created() {
@@ -55,18 +56,19 @@ impl Embedded<'_> {
         digest.inspect_err(|why| self.report("read-only open", why.to_string())).ok()
     }
 
-    /// That is what is there.
+    /// Checks that the opened store shows the same as the read-only opening.
     pub(super) fn check_read_only_digest(&self, digest_before: Option<u64>, store: &Store, dead: &ProcessDead) {
         let Some(digest_before) = digest_before else { return };
         if let Ok(found) = store.snapshot().and_then(|snapshot| digest_of(&snapshot))
             && found != digest_before
             && !is_dead(dead)
         {
-            self.report("read-only open", "read-only it shows something else than when it is opened to be written to");
+            self.report("read-only open", "a read-only opening shows another state than a normal one");
         }
     }
 
-    /// A life that has lost nothing can be written to, and makes everything durable in time.
+    /// Checks that a store that lost nothing can be written to, and makes everything durable in
+    /// time.
     fn check_progress(&self, store: &Store, dead: &ProcessDead) {
         let put = [SECOND, RENAMED].iter().try_for_each(|name| {
             let keyspace = store.keyspace(name)?;
@@ -79,7 +81,7 @@ impl Embedded<'_> {
             return;
         }
         if let Err(why) = put {
-            self.report("progress", format!("nobody is left, and a keyspace cannot be written to: {why}"));
+            self.report("progress", format!("no client is left, and a keyspace cannot be written to: {why}"));
         }
         if durable_ts < visible_ts {
             let what =
@@ -88,7 +90,8 @@ impl Embedded<'_> {
         }
     }
 
-    /// As many as may run at a time, each of which has just had a conflict, get in at once when nobody else is there.
+    /// Checks that as many transactions as the admission limit allows are admitted without a
+    /// timeout, each after a conflict, when no others run.
     fn check_admission(&self, store: &Store, dead: &ProcessDead) {
         let Ok(rows) = store.keyspace(SECOND) else { return };
         let before = store.stats().admission_timeouts;
@@ -97,7 +100,7 @@ impl Embedded<'_> {
             let (store, rows, scheduler) = (store.clone(), rows.clone(), Arc::clone(self.scheduler));
             let (key, mut is_first) = (encode_key(&format!("admitted/{number}")), true);
             let work = move || {
-                // It may have grown too old meanwhile.
+                // Its snapshot may have expired.
                 let _ = store.transact(|txn| {
                     if std::mem::take(&mut is_first) {
                         let mut other = store.begin()?;
@@ -118,7 +121,7 @@ impl Embedded<'_> {
             self.scheduler.join(thread);
         }
         if store.stats().admission_timeouts > before && !is_dead(dead) {
-            self.report("progress", "somebody waits for a permit in vain, and nobody has one too many");
+            self.report("progress", "a transaction timed out waiting for admission although the limit was not reached");
         }
     }
 
@@ -129,7 +132,7 @@ impl Embedded<'_> {
         }
     }
 
-    /// None was handed out that the next life could hand out again.
+    /// Checks that no timestamp was handed out that the next incarnation could hand out again.
     pub(super) fn check_timestamps(&self) {
         let high_water =
             self.machine.open_read_only().and_then(|tree| LocalEngine::new(tree, true).get_meta(HIGH_WATER));
@@ -146,19 +149,19 @@ impl Embedded<'_> {
         if let Some(highest) = handed_out.max(late).filter(|highest| *highest > high_water) {
             self.report(
                 "timestamps are unique",
-                format!("{highest} was handed out, and {high_water} is all that is on the disk"),
+                format!("{highest} was handed out above the durable reservation {high_water}"),
             );
         }
     }
 
-    /// Once every client of a life is through.
+    /// Checks after all clients of an incarnation have ended.
     pub(super) fn check_after_clients(&self, store: &Store, first_ts: Timestamp, dead: &ProcessDead) {
         self.check_nothing_left(store, first_ts, dead);
         self.check_progress(store, dead);
         self.check_admission(store, dead);
     }
 
-    /// Nothing is left of their transactions.
+    /// Checks that nothing is left of their transactions.
     fn check_nothing_left(&self, store: &Store, first_ts: Timestamp, dead: &ProcessDead) {
         for _ in 0..CLEANUP_POLLS_MAX {
             if store.stats().cleanup_pending == 0 || is_dead(dead) {
@@ -168,7 +171,7 @@ impl Embedded<'_> {
         }
         let left: Result<Vec<_>, _> = store.row_locks().and_then(Iterator::collect);
         let Ok(left) = left else { return };
-        // The housekeeper goes on changing the catalog.
+        // The background work changes the catalog.
         let mut left = left.iter().filter(|lock| lock.start_ts > first_ts && lock.row.keyspace_id() != CATALOG);
         if let Some(lock) = left.next().filter(|_| !is_dead(dead)) {
             let what =
@@ -177,8 +180,8 @@ impl Embedded<'_> {
         }
     }
 
-    /// Of keyspaces that are gone nothing stays.
-    pub(super) fn check_erased(&self, store: &Store, engine: &Process) {
+    /// Checks that nothing is left of dropped keyspaces.
+    pub(super) fn check_deleted(&self, store: &Store, engine: &Process) {
         for _ in 0..CLEANUP_POLLS_MAX {
             match keyspaces_without_name(store, engine.engine().storage()) {
                 Ok(left) if !left.is_empty() => self.scheduler.sleep(Duration::from_millis(100)),

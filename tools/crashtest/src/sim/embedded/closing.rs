@@ -1,4 +1,5 @@
-//! How a life ends that does not crash: the store is closed, by name or with its last handle, beside clients that go on.
+//! The end of an incarnation without a crash: the store is closed, or its last handle is dropped,
+//! while clients continue.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,20 +13,20 @@ use super::{Embedded, Process};
 use crate::client::{Client, ClientId, ROWS};
 use crate::violation::Violation;
 
-/// How many clients go on while the store is closed.
+/// How many clients continue while the store is closed.
 const LATE_CLIENTS: usize = 4;
-/// How many transactions each of them tries at most; a store that is closed sooner refuses the rest.
+/// How many transactions each of them attempts; a closed store refuses the rest.
 const TRANSACTIONS: usize = 20;
-/// One in so many of them commits; the others only begin.
+/// One in this many of them commits; the others only begin.
 const COMMITS_EVERY: usize = 8;
-/// How many steps they take before it is closed, at most.
+/// The most steps that they take before the store is closed.
 const STEPS_BEFORE_MAX: usize = 60;
-/// More than closing takes.
+/// Longer than closing takes.
 const STALLED_STEPS: u64 = 2000;
 const STALLED_FOR: Duration = Duration::from_secs(10);
 
 impl Embedded<'_> {
-    /// Closes the store; the answer is what closing said, where anybody was told.
+    /// Closes the store; returns the result of closing, unless the last handle was dropped.
     pub(super) fn close(
         &mut self,
         store: Store,
@@ -39,7 +40,7 @@ impl Embedded<'_> {
             for _ in 0..LATE_CLIENTS {
                 late.extend(self.late_client(&store, engine, dead, incarnation));
             }
-            // They are somewhere in the middle, and some stay there while it is closed.
+            // They are at random steps, and some stay there while the store is closed.
             for _ in 0..self.rng.below(STEPS_BEFORE_MAX) {
                 self.scheduler.yield_point("about to close");
             }
@@ -89,9 +90,7 @@ impl Embedded<'_> {
                 && !matches!(why.kind(), ErrorKind::Closed(_) | ErrorKind::Undetermined(_))
                 && !is_dead(&dead)
             {
-                violations
-                    .lock()
-                    .push(Violation::new("the store closes", format!("a client that goes on meanwhile: {why}")));
+                violations.lock().push(Violation::new("the store closes", format!("a concurrent client: {why}")));
             }
         };
         self.scheduler.spawn("late client", Box::new(work)).ok()

@@ -1,4 +1,4 @@
-//! The clients that take locks by name, and what is asked of the store about them.
+//! The lock clients of a simulation, and the checks of named locks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,14 +21,15 @@ use crate::lock_workload::event::{EventRecorder, LockEvent, LogicalTime};
 use crate::lock_workload::{EventWriter, LOCK_KEYSPACE, LockClient, LockEnv, final_checks};
 use crate::violation::Violation;
 
-/// A locker that has noted nothing for so long waits for ever: no pause, no patience and no lease is as long.
+/// A lock client without an event for this time waits for ever: no pause, timeout or lease is as
+/// long.
 const HANG_TIMEOUT: Duration = Duration::from_secs(300);
-/// The first pause between two looks, and how often it is as long again.
+/// The first interval between two checks; each following one is twice as long.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Between two lives, in milliseconds.
+/// Pauses between two incarnations, in milliseconds.
 const PAUSES_MS: [usize; 4] = [1, 100, 600, 3000];
 
-/// What all lives have noted of locks.
+/// The lock events of all incarnations.
 #[derive(Clone, Default)]
 pub struct LockEvents {
     events: Arc<Mutex<Vec<LockEvent>>>,
@@ -36,16 +37,16 @@ pub struct LockEvents {
 }
 
 impl LockEvents {
-    /// All of it.
+    /// All events.
     pub fn all(&self) -> Vec<LockEvent> {
         self.events.lock().clone()
     }
 
     fn for_process(&self, dead: &ProcessDead) -> ProcessEvents {
-        ProcessEvents { notes: self.clone(), dead: Arc::clone(dead) }
+        ProcessEvents { shared: self.clone(), dead: Arc::clone(dead) }
     }
 
-    /// How many requests there were.
+    /// The number of requests.
     pub fn requests(&self) -> u64 {
         self.events.lock().iter().filter(|event| matches!(event, LockEvent::Requested { .. })).count() as u64
     }
@@ -54,47 +55,47 @@ impl LockEvents {
         final_checks::logical_time(incarnation, now, self.ticks.fetch_add(1, Ordering::SeqCst) + 1)
     }
 
-    /// Enters that a life has ended.
+    /// Records that an incarnation has ended.
     pub fn record_gone(&self, incarnation: u32, now: Duration) {
         let at = self.logical_time(incarnation, now);
         self.events.lock().push(LockEvent::StoreGone(at));
     }
 }
 
-/// What a dead process says is not entered.
+/// The recorder of one process; events of a dead process are ignored.
 struct ProcessEvents {
-    notes: LockEvents,
+    shared: LockEvents,
     dead: ProcessDead,
 }
 
 impl EventRecorder for ProcessEvents {
     fn tick(&self) -> u64 {
-        self.notes.ticks.fetch_add(1, Ordering::SeqCst) + 1
+        self.shared.ticks.fetch_add(1, Ordering::SeqCst) + 1
     }
 
     fn record(&self, event: LockEvent) {
         if !is_dead(&self.dead) {
-            self.notes.events.lock().push(event);
+            self.shared.events.lock().push(event);
         }
     }
 }
 
-/// What was so before a store was opened.
+/// The time and the wall clock before an opening.
 pub struct BeforeOpening(LogicalTime, u64);
 
 impl Embedded<'_> {
-    /// To be called before a life's store is opened.
+    /// Must be called before the store of an incarnation is opened.
     pub(super) fn before_opening(&mut self, incarnation: u32) -> BeforeOpening {
         if self.plan.mode == Mode::Locks && incarnation > 0 {
             let pause = PAUSES_MS[self.rng.below(PAUSES_MS.len())];
             self.scheduler.advance(Duration::from_millis(self.rng.below(pause) as u64));
-            // By hours, either way; while lockers run it is not set.
+            // By hours, either way. It is not set while lock clients run.
             self.step_clock();
         }
         BeforeOpening(self.lock_events.logical_time(incarnation, self.scheduler.now()), self.scheduler.unix_millis())
     }
 
-    /// Asks a store that was opened just now for the leases of earlier lives.
+    /// Attaches the leases of earlier incarnations, right after an opening.
     pub(super) fn check_leases(
         &mut self,
         store: &Store,
@@ -128,7 +129,7 @@ impl Embedded<'_> {
         }
     }
 
-    /// Begins the threads that take locks.
+    /// Starts the threads that take locks.
     pub(super) fn spawn_lock_clients(
         &mut self,
         store: &Store,
@@ -191,7 +192,7 @@ impl Embedded<'_> {
         threads
     }
 
-    /// Waits for those threads. One that waits for ever is reported, and its wait is ended by closing the store.
+    /// Waits for these threads. A wait that never ends is reported, and ended by closing the store.
     pub(super) fn await_lock_clients(&self, threads: Vec<ThreadId>, store: &Store, dead: &ProcessDead) {
         let (mut poll_interval, mut idle) = (POLL_INTERVAL, Duration::ZERO);
         let mut last_tick = self.lock_events.ticks.load(Ordering::SeqCst);
@@ -202,9 +203,12 @@ impl Embedded<'_> {
             if idle > HANG_TIMEOUT {
                 if !is_dead(dead) {
                     let table = store.lock_table().map(|table| table.entries);
-                    self.report("lock: waits end", format!("no locker has done anything for {idle:?}: {table:?}"));
+                    self.report(
+                        "lock: waits end",
+                        format!("no lock client has recorded an event for {idle:?}: {table:?}"),
+                    );
                 }
-                // That ends every grant and every wait.
+                // Closing ends every grant and every wait.
                 let _ = store.clone().close();
                 break;
             }
@@ -215,7 +219,7 @@ impl Embedded<'_> {
         }
     }
 
-    /// When no locks are taken any more in this life.
+    /// Checks after all lock clients of an incarnation have ended.
     pub(super) fn check_locks(&self, store: &Store, engine: &Process, dead: &ProcessDead, incarnation: u32) {
         let (Mode::Locks, Ok(rows)) = (self.plan.mode, store.keyspace(LOCK_KEYSPACE)) else { return };
         let (recorder, runtime) = (self.lock_events.for_process(dead), SimRuntime::new(self.scheduler, 0));
@@ -235,7 +239,7 @@ impl Embedded<'_> {
         self.violations.lock().extend(violations.into_iter().filter(|_| !is_dead(dead)));
     }
 
-    /// In the end: how open commits have ended, and whether anything is left.
+    /// Resolves the unknown commits under locks in the end, and checks that nothing is left.
     pub(super) fn resolve_lock_commits(&self, store: &Store, engine: &Process) -> Result<(), String> {
         if self.plan.mode != Mode::Locks {
             return Ok(());

@@ -1,5 +1,5 @@
-//! One history of a store that a simulated process has for itself: a few lives, each ended by a power cut or a clean close,
-//! and then a look at what is left.
+//! A history of one simulated process: a few incarnations, each ended by a power cut, a kill or a
+//! clean close, and a final verification.
 
 mod backup_client;
 mod checks;
@@ -28,7 +28,7 @@ use super::scheduler::Scheduler;
 use super::think_time::ThinkTime;
 use super::{Mode, SimStats, clock_offset_ms};
 use crate::client::{
-    Client, ClientId, ROWS, Recorder as _, SECOND, SharedPast, TxnEnd, ignore_too_old, with_retention,
+    Client, ClientId, ROWS, Recorder as _, SECOND, SharedDigests, TxnEnd, ignore_too_old, with_retention,
 };
 use crate::invariants::{check_structure, digest, keyspace_ids};
 use crate::lock_workload::SharedLocks;
@@ -37,7 +37,7 @@ use crate::restores::Restores;
 use crate::rng::SeededRng;
 use crate::violation::Violation;
 
-/// No life takes longer.
+/// No incarnation takes longer.
 const INCARNATION_TIME_MAX: Duration = Duration::from_secs(3600);
 
 /// See the [module](self).
@@ -50,13 +50,13 @@ pub struct Embedded<'a> {
     violations: Arc<Mutex<Vec<Violation>>>,
     stats: SimStats,
     sessions: u64,
-    past: SharedPast,
+    history_digests: SharedDigests,
     restores: Arc<Mutex<Restores>>,
-    /// Whether this life keeps all of its own past.
+    /// Whether this incarnation keeps all of its history.
     keeps_all_history: bool,
-    /// The newest timestamp that late clients were handed.
+    /// The newest timestamp of clients that ran while the store was closed.
     handed_out: Arc<AtomicU64>,
-    /// What was noted of locks, and what the lockers of this life share.
+    /// Lock events, and what the lock clients of this incarnation share.
     lock_events: LockEvents,
     shared_locks: Arc<SharedLocks>,
 }
@@ -64,7 +64,7 @@ pub struct Embedded<'a> {
 type Process = Arc<ScheduledEngine<LocalEngine<SimMachineStorage>>>;
 
 impl<'a> Embedded<'a> {
-    /// A history that has not begun.
+    /// A history before its start.
     pub fn new(scheduler: &'a Arc<Scheduler>, plan: &'a SimPlan, rng: SeededRng) -> Self {
         Self {
             scheduler,
@@ -75,7 +75,7 @@ impl<'a> Embedded<'a> {
             violations: Arc::default(),
             stats: SimStats::default(),
             sessions: 0,
-            past: SharedPast::default(),
+            history_digests: SharedDigests::default(),
             restores: Arc::default(),
             keeps_all_history: false,
             handed_out: Arc::default(),
@@ -84,7 +84,7 @@ impl<'a> Embedded<'a> {
         }
     }
 
-    /// Lives all lives.
+    /// Runs all incarnations.
     pub fn run(mut self) -> (SimRecorder, SimStats, Vec<Violation>) {
         let mut incarnation = 0;
         while incarnation < self.plan.incarnations || (incarnation < INCARNATIONS_MAX && !self.stats.is_enough()) {
@@ -126,7 +126,7 @@ impl<'a> Embedded<'a> {
         self.lock_events.record_gone(incarnation, self.scheduler.now());
     }
 
-    /// A life on an engine that is open.
+    /// Runs an incarnation on an open engine.
     fn run_open(
         &mut self,
         incarnation: u32,
@@ -152,7 +152,7 @@ impl<'a> Embedded<'a> {
                 self.check_failed(&store, engine, dead);
             }
             let durable_ts = store.stats().durable_ts;
-            // The power may also go while it closes.
+            // The crash may also come during closing.
             let closed = self.close(store, engine, dead, (incarnation, disk_fails));
             self.scheduler.cancel_trigger();
             if disk_fails && !is_dead(dead) {
@@ -161,8 +161,8 @@ impl<'a> Embedded<'a> {
             self.check_timestamps();
             if is_dead(dead) {
                 if self.plan.durability == Durability::Buffered {
-                    // What is seen there need not be durable.
-                    self.past.digests.lock().clear();
+                    // What such snapshots show need not be durable.
+                    self.history_digests.digests.lock().clear();
                 }
                 let mut client_log = self.recorder.log();
                 self.stats.acknowledged.extend(client_log.acknowledged_commits());
@@ -173,7 +173,7 @@ impl<'a> Embedded<'a> {
         }
     }
 
-    /// Has the power go in this life; the answer is within how many pauses when it does not come of itself.
+    /// Plans the power cut of this incarnation; returns its deadline in yields.
     fn plan_crash(&mut self, dead: &ProcessDead, incarnation: u32) -> Option<u64> {
         let Crash { trigger, deadline_yields } = self.plan.crash(&mut self.rng, incarnation > 0);
         let choice = self.rng.bits();
@@ -203,8 +203,8 @@ impl<'a> Embedded<'a> {
         if self.plan.mode != Mode::Locks && self.rng.one_in(3) {
             self.step_clock();
         }
-        // A crash may have taken the drop back.
-        self.past.dropped.lock().clear();
+        // A crash may have undone the drop.
+        self.history_digests.dropped.lock().clear();
         let retention = self.rng.pick(&self.plan.retention).copied().unwrap_or_default();
         self.keeps_all_history = matches!(retention, HistoryRetention::For(time) if time >= INCARNATION_TIME_MAX);
         let builder = self.plan.max_snapshot_age.into_iter().fold(Store::builder(), Builder::max_snapshot_age);
@@ -230,7 +230,8 @@ impl<'a> Embedded<'a> {
     fn both_keyspaces(&self, store: &Store, dead: &ProcessDead, may_fail: bool) -> Option<(Keyspace, Keyspace)> {
         let both = || store.keyspace(SECOND).and_then(|second| Ok((second, store.keyspace(ROWS)?)));
         let mut opened = both();
-        // Making one is a transaction, and a thread may stand still for longer than the age limit.
+        // Creating a keyspace is a transaction, and a thread may be stalled for longer than the age
+        // limit.
         while self.plan.max_snapshot_age.is_some()
             && matches!(&opened, Err(why) if matches!(why.kind(), ErrorKind::SnapshotTooOld(_)))
         {
@@ -247,7 +248,7 @@ impl<'a> Embedded<'a> {
         }
     }
 
-    #[allow(clippy::too_many_lines, reason = "one history, from its first client to its last")]
+    #[allow(clippy::too_many_lines, reason = "one incarnation, from its first client to its last")]
     fn run_clients(
         &mut self,
         store: &Store,
@@ -280,7 +281,7 @@ impl<'a> Embedded<'a> {
                 (self.plan.drops_keyspaces, self.plan.second_every(), shared_recorder.clone());
             let (restores, renames) = (self.plan.restores && first, self.plan.renames);
             let focus = self.plan.focus;
-            let past = Arc::clone(&self.past);
+            let history_digests = Arc::clone(&self.history_digests);
             let (durable_snapshots, keeps_all_history) =
                 (self.plan.durability == Durability::Sync, self.keeps_all_history);
             let backup = BackupClient {
@@ -297,15 +298,15 @@ impl<'a> Embedded<'a> {
                 let keyspaces = (rows, Some(second));
                 let mut client = Client::new((&store, &*engine), keyspaces, &recorder, client_id, rng.split())
                     .with_second_every(beside_every)
-                    .with_second_first(focus == Some(Focus::EraseDuringLarge))
-                    .with_past(&past)
+                    .with_second_first(focus == Some(Focus::DeleteDuringLarge))
+                    .with_history_digests(&history_digests)
                     .with_renames(renames)
                     .with_durable_snapshots(durable_snapshots)
                     .with_full_history(keeps_all_history);
                 let thinking = ThinkTime { workload, scheduler: Arc::clone(&scheduler), think_every };
                 let outcome = (|| {
                     if first && drops_keyspaces && rng.one_in(2) {
-                        // Before anybody has met what an earlier life left locked.
+                        // Before any client has resolved locks of an earlier incarnation.
                         ignore_too_old(client.drop_second())?;
                     }
                     if first {
@@ -321,13 +322,13 @@ impl<'a> Embedded<'a> {
                             _ => {}
                         }
                         if is_reader && focus == Some(Focus::ShortHistory) {
-                            client.read_past(workload)?;
+                            client.read_history(workload)?;
                         } else if is_reader && rng.one_in(2) {
                             client.check_snapshot(workload)?;
                         } else {
                             client.run(&thinking)?;
                         }
-                        if focus == Some(Focus::EraseDuringLarge) && client.has_written_second() {
+                        if focus == Some(Focus::DeleteDuringLarge) && client.has_written_second() {
                             client.replace_second(false)?;
                         }
                         if is_dead(&dead) {
@@ -353,23 +354,24 @@ impl<'a> Embedded<'a> {
                 Err(why) => self.report("harness", why.to_string()),
             }
         }
-        let lockers = self.spawn_lock_clients(store, engine, dead, incarnation, deadline_yields);
+        let lock_threads = self.spawn_lock_clients(store, engine, dead, incarnation, deadline_yields);
         for thread in threads {
             self.scheduler.join(thread);
         }
-        self.await_lock_clients(lockers, store, dead);
+        self.await_lock_clients(lock_threads, store, dead);
         self.check_locks(store, engine, dead, incarnation);
         if let Some(first_ts) = first_ts.ok().filter(|_| !is_dead(dead) && !may_fail) {
             self.check_after_clients(store, first_ts, dead);
         }
     }
 
-    /// A last life without a crash: everything is resolved, looked at, and opened once more.
+    /// The final incarnation, without a crash: resolves everything, verifies it, and opens the
+    /// store once more.
     fn final_incarnation(&mut self, incarnation: u32) {
         let outcome = self.resolve_and_verify(incarnation).and_then(|before| {
             let after = self.open_and_digest()?;
             if before != after {
-                self.report("idempotent recovery", "opening again has changed what is stored");
+                self.report("idempotent recovery", "a second opening changed the stored data");
             }
             Ok(())
         });
@@ -381,12 +383,12 @@ impl<'a> Embedded<'a> {
     fn resolve_and_verify(&mut self, incarnation: u32) -> Result<u64, String> {
         let dead = ProcessDead::default();
         self.crash_while_opening();
-        let engine = self.start_process(&dead).ok_or("the machine does not open")?;
+        let engine = self.start_process(&dead).ok_or("the machine cannot be opened")?;
         let before = self.before_opening(incarnation);
-        let Some(store) = self.open(&engine, &dead) else { return Err("it does not open".into()) };
+        let Some(store) = self.open(&engine, &dead) else { return Err("the store cannot be opened".into()) };
         self.check_leases(&store, &engine, &dead, before);
-        let (second, rows) = self.both_keyspaces(&store, &dead, false).ok_or("its keyspaces do not open")?;
-        store.resolve_orphan_locks().map_err(|why| format!("orphans are not resolved: {why}"))?;
+        let (second, rows) = self.both_keyspaces(&store, &dead, false).ok_or("the keyspaces cannot be opened")?;
+        store.resolve_orphan_locks().map_err(|why| format!("cannot resolve orphan locks: {why}"))?;
         {
             let mut client_log = self.recorder.log();
             let resolved = client_log.resolve_unknown(&*engine, &rows).map_err(|why| why.to_string())?;
@@ -402,18 +404,18 @@ impl<'a> Embedded<'a> {
         self.sessions += 1;
         let client_id = ClientId { session: self.sessions, incarnation, config: self.plan.client_config() };
         let both = (rows, Some(second));
-        let mut client =
-            Client::new((&store, &*engine), both, &recorder, client_id, self.rng.split()).with_past(&self.past);
+        let mut client = Client::new((&store, &*engine), both, &recorder, client_id, self.rng.split())
+            .with_history_digests(&self.history_digests);
         self.check_restored(&store, &dead);
         let mut checked = Ok(());
         if store.stats().history_start_ts.is_some() {
-            // The housekeeper may give up what nobody can need any more, and no more than that.
+            // Background work may remove old history, and nothing else.
             self.scheduler.sleep(Duration::from_millis(1500));
             checked = client.recheck_all();
         }
         let checked = checked.and_then(|()| client.check_snapshot(self.plan.workload));
         if store.stats().history_start_ts.is_none() {
-            self.check_erased(&store, &engine);
+            self.check_deleted(&store, &engine);
         }
         let progress = client.lock_every_row();
         drop(client);
@@ -426,7 +428,7 @@ impl<'a> Embedded<'a> {
         }
         store.resolve_orphan_locks().map_err(|why| why.to_string())?;
         let keyspaces = keyspace_ids(&store).map_err(|why| why.to_string())?;
-        store.close().map_err(|why| format!("it does not close: {why}"))?;
+        store.close().map_err(|why| format!("the store cannot be closed: {why}"))?;
         let violations = check_structure(engine.engine().storage()).map_err(|why| why.to_string())?;
         self.violations.lock().extend(violations);
         if self.plan.mode == Mode::Locks {
@@ -438,8 +440,10 @@ impl<'a> Embedded<'a> {
 
     fn open_and_digest(&mut self) -> Result<u64, String> {
         let dead = ProcessDead::default();
-        let engine = self.start_process(&dead).ok_or("the machine does not open again")?;
-        let Some(store) = self.open(&engine, &dead) else { return Err("it does not open again".into()) };
+        let engine = self.start_process(&dead).ok_or("the machine cannot be opened a second time")?;
+        let Some(store) = self.open(&engine, &dead) else {
+            return Err("the store cannot be opened a second time".into());
+        };
         store.resolve_orphan_locks().map_err(|why| why.to_string())?;
         let keyspaces = keyspace_ids(&store).map_err(|why| why.to_string())?;
         store.close().map_err(|why| why.to_string())?;

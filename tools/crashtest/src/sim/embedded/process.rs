@@ -1,4 +1,4 @@
-//! A process on the machine: how it opens what is there, the thread that hands down for it, and how it ends.
+//! A process on the simulated machine: its opening, its flusher thread, and its crash.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,19 +11,19 @@ use super::super::engine::{ProcessDead, ScheduledEngine, is_dead};
 use super::super::scheduler::ThreadId;
 use super::{Embedded, Process};
 
-/// How often generations are handed down while there are some, and at last.
+/// The interval of the flusher while there is work, and its longest interval.
 const FLUSH_INTERVAL: Duration = Duration::from_micros(200);
 const FLUSH_INTERVAL_MAX: Duration = Duration::from_millis(500);
 
 impl Embedded<'_> {
-    /// Another process opens what is on the machine, and the power goes at some call.
+    /// Opens the machine in another process and cuts the power at a random call.
     pub(super) fn crash_while_opening(&mut self) {
         self.machine.fail_from(1 + self.rng.below(80) as u64, self.rng.bits());
         drop(self.machine.open(self.plan.memtable_bytes, self.rng.bits()));
         self.machine.crash(self.rng.bits());
     }
 
-    /// Opens what is on the machine; `None` if the power has gone meanwhile.
+    /// Opens the machine; `None` if the power was cut meanwhile.
     pub(super) fn start_process(&mut self, dead: &ProcessDead) -> Option<Process> {
         let storage = match self.machine.open(self.plan.memtable_bytes, self.rng.bits()) {
             Ok(storage) => storage,
@@ -40,7 +40,7 @@ impl Embedded<'_> {
         Some(Arc::new(scheduled.with_slow_syncs(self.plan.sync_time)))
     }
 
-    /// Begins the thread that hands generations down, among the others.
+    /// Starts the thread that flushes memtables.
     pub(super) fn spawn_flusher(&self, engine: &Process, dead: &ProcessDead) -> Option<(ThreadId, Arc<AtomicBool>)> {
         let stop = Arc::new(AtomicBool::new(false));
         let (scheduler, engine, dead) = (Arc::clone(self.scheduler), Arc::clone(engine), Arc::clone(dead));
@@ -69,7 +69,7 @@ impl Embedded<'_> {
         }
     }
 
-    /// Something on the machine fails soon.
+    /// Makes something on the machine fail soon.
     pub(super) fn plan_fault(&mut self, engine: &Process) {
         let Some(fault) = self.rng.pick(&MachineFault::ALL).copied().filter(|_| !self.rng.one_in(5)) else {
             engine.fail_reservation();
@@ -84,7 +84,7 @@ impl Embedded<'_> {
     }
 }
 
-/// The power goes, or only the process dies.
+/// Cuts the power, or kills only the process.
 pub fn crash_machine(machine: &SimMachine, is_kill: bool, choice: u64) {
     if is_kill {
         machine.kill(choice);

@@ -1,16 +1,16 @@
-//! One thread runs at a time, and the seed says which.
+//! A deterministic scheduler: one thread runs at a time, and the seed decides which.
 //!
-//! Every simulated thread is a thread of the operating system that waits at its gate until it is its turn. It gives its turn
-//! up in [`Scheduler::pause`], which is called wherever the store reaches for the world: at every call of the engine,
-//! of the runtime, at every crash point, and before every lock that it takes. Whoever is next comes from the seed, so a seed is
-//! one interleaving, and the same one every time.
+//! Every simulated thread is an operating system thread that waits at its gate until it is
+//! scheduled. It yields in [`Scheduler::yield_point`], at every call of the engine and of the
+//! runtime, at every crash point, and before every lock that the store takes. The next thread comes
+//! from the seed, so a seed is one interleaving, the same every time.
 //!
-//! Where each step picks any thread, none is left behind for long, and a window of a few steps is never as long as what has
-//! to happen in it. So some seeds *stall* a thread now and then: it gets no turn for many steps of the others, as if the
-//! operating system had preempted it.
+//! If each step picked any thread, no thread would fall far behind, and a race that needs many
+//! steps of another thread would never occur. So some seeds *stall* a thread at times: it is
+//! not scheduled for many steps of the others, as if the operating system had preempted it.
 //!
-//! Time is virtual. It creeps while threads run and jumps when all of them wait. The wall clock is derived from it and
-//! can be set wrong.
+//! Time is virtual. It advances slowly while threads run and jumps when all of them wait. The wall
+//! clock is derived from it and can be set wrong.
 
 mod threads;
 
@@ -26,37 +26,37 @@ use percolite::crashtest::{CrashPoint, LockAttempt};
 use self::threads::{LONG_STALL, Stall, State, Thread, ThreadState};
 use crate::rng::SeededRng;
 
-/// The wall clock when the simulation begins, in milliseconds since 1970.
+/// The wall clock at the start of the simulation, in milliseconds since 1970.
 const BEGAN_UNIX_MS: u64 = 1_763_700_000_000;
-/// A simulated thread that does not reach the next pause within this time hangs for good.
+/// A simulated thread that does not yield within this real time hangs.
 const REAL_TIME_MAX: Duration = Duration::from_secs(20);
-/// A lock that is found taken so often in a row is never given back.
+/// A lock that is found taken this often in a row is never released.
 const LOCK_ATTEMPTS_MAX: u32 = 1_000_000;
-/// A thread's number.
+/// The number of a thread.
 pub type ThreadId = usize;
 
 thread_local! {
     static CURRENT: RefCell<Option<(Arc<Scheduler>, ThreadId)>> = const { RefCell::new(None) };
 }
 
-/// The scheduler of the calling thread and the thread's number, if it is a simulated one.
+/// The scheduler and the number of the calling thread, if it is a simulated one.
 pub fn current() -> Option<(Arc<Scheduler>, ThreadId)> {
     CURRENT.with_borrow(Clone::clone)
 }
 
-/// When a run's crash is due.
+/// When the crash of an incarnation comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trigger {
-    /// At the n-th pause from now.
+    /// At the n-th yield from now.
     Step(u64),
-    /// So many pauses after the n-th visit of a point from now; 1 is the first.
+    /// So many yields after the n-th visit of a point from now (the first is 1).
     CrashPoint(CrashPoint, u64, u64),
 }
 
-/// What happens at the crash; it is told in whose turn.
+/// The action of a crash; it gets the running thread.
 pub type CrashAction = Arc<dyn Fn(ThreadId) + Send + Sync>;
 
-/// Gives one simulated thread a turn at a time.
+/// Runs one simulated thread at a time.
 pub struct Scheduler {
     state: Mutex<State>,
     trigger: Mutex<Option<(Trigger, CrashAction)>>,
@@ -75,7 +75,7 @@ impl Gate {
         self.opened.notify_one();
     }
 
-    /// Returns whether the turn came.
+    /// Returns whether the gate was opened in time.
     fn wait(&self) -> bool {
         let mut open = self.open.lock();
         while !*open {
@@ -89,7 +89,7 @@ impl Gate {
 }
 
 impl Scheduler {
-    /// A scheduler whose choices come from the dice, with the calling thread as its first.
+    /// A scheduler with these random choices; the calling thread is its first thread.
     pub fn new_on_current_thread(rng: SeededRng, trace: bool) -> Arc<Self> {
         let main = Thread::new("main", Arc::default());
         let scheduler = Arc::new(Self {
@@ -101,7 +101,7 @@ impl Scheduler {
         scheduler
     }
 
-    /// Has every crash point of this process lead to the scheduler of the thread that comes there.
+    /// Connects crash points and locks of this process with the scheduler of the calling thread.
     pub fn install_hooks() {
         percolite::crashtest::set_crash_hook(Box::new(|point| {
             if let Some((scheduler, own)) = current() {
@@ -113,12 +113,12 @@ impl Scheduler {
         }));
     }
 
-    /// Does `act` once, when it is due.
+    /// Runs `action` once, when the trigger fires.
     pub fn set_trigger(&self, trigger: Trigger, action: CrashAction) {
         *self.trigger.lock() = Some((trigger, action));
     }
 
-    /// What is due and has not come comes within so many pauses.
+    /// Makes a trigger that has not fired do so within this many yields.
     pub fn expire_within(&self, pauses: u64) {
         if let Some((trigger, _)) = &mut *self.trigger.lock() {
             *trigger = match *trigger {
@@ -128,12 +128,12 @@ impl Scheduler {
         }
     }
 
-    /// Forgets what was due; the answer is whether it had not happened.
+    /// Removes the trigger; returns whether it had not fired.
     pub fn cancel_trigger(&self) -> bool {
         self.trigger.lock().take().is_some()
     }
 
-    /// How often each point was visited.
+    /// Visits by crash point.
     pub fn hits(&self) -> HashMap<CrashPoint, u64> {
         self.hits.lock().clone()
     }
@@ -168,7 +168,7 @@ impl Scheduler {
         }
     }
 
-    /// Lets the calling thread go its own way again.
+    /// Detaches the calling thread from the scheduler.
     pub fn detach() {
         CURRENT.set(None);
     }
@@ -178,7 +178,7 @@ impl Scheduler {
         current().map_or(0, |(_, own)| own)
     }
 
-    /// Gives others a turn. `what` is what the thread is about to do.
+    /// Lets another thread run. `what` is what this thread is about to do.
     pub fn yield_point(&self, what: &str) {
         let own = Self::own();
         self.count_down(own, |trigger| match trigger {
@@ -199,17 +199,18 @@ impl Scheduler {
         }
     }
 
-    /// Gives others a turn before a lock is taken, now and then, or always if it is taken; the answer is whether the lock may be
-    /// waited for so. No time passes, and no crash comes here: what it takes is decided where the engine is called.
+    /// Yields before a lock: randomly at the first attempt, always if the lock is taken. Returns
+    /// whether the caller may retry. No time passes and no crash comes here: what is lost is
+    /// decided at calls of the engine.
     fn before_lock(&self, own: ThreadId, attempt: LockAttempt) -> bool {
         let mut state = self.state.lock();
         if attempt == LockAttempt::Retry {
             let attempts = &mut state.threads[own].lock_attempts;
             *attempts += 1;
             if *attempts >= LOCK_ATTEMPTS_MAX {
-                let what = format!("thread {} waits for a lock for ever", state.threads[own].name);
+                let what = format!("thread {} waits for a lock that is never released", state.threads[own].name);
                 if own == 0 {
-                    // The main thread would be the one to report it.
+                    // The main thread itself would have to report it.
                     eprintln!("{what}");
                     std::process::abort();
                 }
@@ -230,7 +231,7 @@ impl Scheduler {
         true
     }
 
-    /// Waits until unparked, or for at most so long.
+    /// Waits until unparked, or for at most this time.
     pub fn park(&self, own: ThreadId, at_most: Option<Duration>) {
         let mut state = self.state.lock();
         state.record(own, "park");
@@ -244,25 +245,26 @@ impl Scheduler {
         state.threads[own].permit = false;
     }
 
-    /// Has threads pause at every lock, and those whose names begin so stall for long, once in so many pauses.
+    /// Makes threads yield at every lock, and stalls those with this name prefix for long, once in
+    /// `once_in` yields.
     pub fn stall_often(&self, threads: &'static str, once_in: usize) {
         let mut state = self.state.lock();
         (state.yield_at_locks_every, state.stall_every, state.stall_prefix) = (1, once_in, threads);
         state.stall_max = LONG_STALL;
     }
 
-    /// Has threads pause at every lock.
+    /// Makes threads yield at every lock.
     pub fn yield_at_locks(&self) {
         self.state.lock().yield_at_locks_every = 1;
     }
 
-    /// Stalls a thread wherever it is, for so many steps of others or so long.
+    /// Stalls a thread for this many steps of others, or for this time.
     pub fn stall(&self, thread: ThreadId, steps: u64, time: Duration) {
         let mut state = self.state.lock();
         state.threads[thread].stall = Some(Stall { step: state.steps + steps, time: state.now + time });
     }
 
-    /// Ends a thread's wait, or its next one.
+    /// Ends the wait of a thread, or its next one.
     pub fn unpark(&self, other: ThreadId) {
         let mut state = self.state.lock();
         let thread = &mut state.threads[other];
@@ -272,7 +274,7 @@ impl Scheduler {
         }
     }
 
-    /// Waits so long.
+    /// Sleeps in virtual time.
     pub fn sleep(&self, duration: Duration) {
         let own = Self::own();
         let end = self.now() + duration;
@@ -309,32 +311,32 @@ impl Scheduler {
         self.state.lock().rng.bits()
     }
 
-    /// How many pauses there were.
+    /// The number of yields.
     pub fn steps(&self) -> u64 {
         self.state.lock().steps
     }
 
-    /// A number for everything that has happened: equal in every run of the same seed.
+    /// A digest of everything that has happened: equal in every run of a seed.
     pub fn digest(&self) -> u64 {
         self.state.lock().digest.finish()
     }
 
-    /// What has happened, if it was asked for.
+    /// The trace, if requested.
     pub fn take_trace(&self) -> Vec<String> {
         self.state.lock().trace.take().unwrap_or_default()
     }
 
-    /// Why nothing goes on any more, if so.
+    /// Why the run is stuck, if it is.
     pub fn deadlock(&self) -> Option<String> {
         self.state.lock().deadlock.clone()
     }
 
-    /// Adds something to the trace that is no turn.
+    /// Adds a line to the trace.
     pub fn trace(&self, what: &str) {
         self.state.lock().record(Self::own(), what);
     }
 
-    /// Begins a thread; it gets its first turn when the seed says so.
+    /// Starts a thread; the seed decides when it runs first.
     pub fn spawn(self: &Arc<Self>, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<ThreadId> {
         let gate: Arc<Gate> = Arc::default();
         let own = {
@@ -358,7 +360,7 @@ impl Scheduler {
         self.state.lock().threads[other].state == ThreadState::Ended
     }
 
-    /// Waits for a thread's end.
+    /// Waits for the end of a thread.
     pub fn join(&self, other: ThreadId) {
         let own = Self::own();
         while self.state.lock().threads[other].state != ThreadState::Ended && self.deadlock().is_none() {
@@ -370,7 +372,7 @@ impl Scheduler {
         let mut state = self.state.lock();
         state.record(own, "end");
         state.threads[own].state = ThreadState::Ended;
-        // Whoever waits for an end looks again.
+        // Waiters for an end must check again.
         for thread in &mut state.threads {
             if thread.state == (ThreadState::Waiting { until: None }) {
                 thread.permit = true;
@@ -380,7 +382,7 @@ impl Scheduler {
         self.switch(state, own);
     }
 
-    /// Hands the turn to somebody, and waits for it to come back unless the thread has ended.
+    /// Lets another thread run, and waits to be scheduled again unless this thread has ended.
     fn switch(&self, mut state: MutexGuard<'_, State>, own: ThreadId) {
         let Some(next) = state.choose() else {
             let waiting: Vec<&str> = state
@@ -389,7 +391,7 @@ impl Scheduler {
                 .filter(|thread| thread.state != ThreadState::Ended)
                 .map(|thread| thread.name.as_str())
                 .collect();
-            let what = format!("everybody waits for ever: {}", waiting.join(", "));
+            let what = format!("deadlock: all threads wait: {}", waiting.join(", "));
             return Self::abort_run(state, own, what);
         };
         if next == own {
@@ -401,12 +403,12 @@ impl Scheduler {
         theirs.open();
         if !ended && !mine.wait() {
             let state = self.state.lock();
-            let what = format!("thread {} does not come back from what it does", state.threads[next].name);
+            let what = format!("thread {} does not yield", state.threads[next].name);
             Self::abort_run(state, own, what);
         }
     }
 
-    /// Ends the history: the main thread says why, and no other gets a turn any more.
+    /// Aborts the history: only the main thread continues, and reports the reason.
     fn abort_run(mut state: MutexGuard<'_, State>, own: ThreadId, what: String) {
         state.deadlock.get_or_insert(what);
         let main = Arc::clone(&state.threads[0].gate);

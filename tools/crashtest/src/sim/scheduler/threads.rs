@@ -1,4 +1,5 @@
-//! The threads of a simulation, and which of them has the next turn: plain state, without a thread of the operating system.
+//! The threads of a simulation, and the choice of the next one: plain data, without operating
+//! system threads.
 
 use std::hash::{DefaultHasher, Hasher as _};
 use std::sync::Arc;
@@ -7,9 +8,9 @@ use std::time::Duration;
 use super::{Gate, ThreadId};
 use crate::rng::SeededRng;
 
-/// For how many steps of others a thread is stalled, at most, and for how long.
+/// The longest stall: steps of other threads, and time.
 const STALL: (usize, Duration) = (400, Duration::from_millis(20));
-/// The same where threads are stalled often.
+/// The longest stall where threads are stalled often.
 pub const LONG_STALL: (usize, Duration) = (2000, Duration::from_millis(100));
 
 pub struct State {
@@ -17,15 +18,15 @@ pub struct State {
     pub threads: Vec<Thread>,
     pub now: Duration,
     pub clock_offset_ms: i64,
-    /// The thread whose turn it is goes on once in so many pauses.
+    /// The running thread is replaced once in this many yields.
     pub switch_every: usize,
-    /// A thread that takes a lock pauses before it once in so many times; 0: never.
+    /// A thread yields before a lock once in this many times; 0: never.
     pub yield_at_locks_every: usize,
-    /// A thread that pauses is stalled once in so many times; 0: never.
+    /// A thread that yields is stalled once in this many times; 0: never.
     pub stall_every: usize,
-    /// For so many steps, and so long, at most.
+    /// The longest stall: steps, and time.
     pub stall_max: (usize, Duration),
-    /// Only threads whose name begins so.
+    /// Only threads with this name prefix are stalled.
     pub stall_prefix: &'static str,
     pub steps: u64,
     pub digest: DefaultHasher,
@@ -37,11 +38,11 @@ pub struct Thread {
     pub name: String,
     pub gate: Arc<Gate>,
     pub state: ThreadState,
-    /// An unpark that no park has taken yet.
+    /// An unpark that no park has consumed yet.
     pub permit: bool,
-    /// It gets no turn before this step, nor before that much time has passed, while others can have it.
+    /// The thread is not scheduled before this step or time, while others can run.
     pub stall: Option<Stall>,
-    /// How often in a row it has found a lock taken.
+    /// How many times in a row it has found a lock taken.
     pub lock_attempts: u32,
 }
 
@@ -51,7 +52,7 @@ impl Thread {
     }
 }
 
-/// How long a thread gets no turn: until either has come.
+/// The end of a stall: whichever comes first.
 #[derive(Clone, Copy)]
 pub struct Stall {
     pub step: u64,
@@ -112,14 +113,14 @@ impl State {
             let stalls = ready.iter().filter_map(|id| self.threads[*id].stall).map(|stall| stall.time);
             match next.min() {
                 Some(next) => self.now = stalls.min().map_or(next, |stall| stall.min(next)),
-                // Nobody else is there to wait for.
+                // No other thread can run.
                 None if !ready.is_empty() => return ready.get(self.rng.below(ready.len())).copied(),
                 None => return None,
             }
         }
     }
 
-    /// Has a thread wait for many steps of others, now and then.
+    /// Stalls a thread at random.
     pub fn stall(&mut self, own: ThreadId) {
         let may_stall = self.stall_every > 0 && own != 0 && self.threads[own].name.starts_with(self.stall_prefix);
         if may_stall && self.rng.one_in(self.stall_every) {

@@ -1,4 +1,4 @@
-//! Clients: the coordinator's own steps through a transaction.
+//! Clients: the steps of the coordinator through a transaction.
 
 use std::sync::Arc;
 
@@ -14,31 +14,32 @@ use crate::spec::{End, Invariant, TxnTimestamps, txn_id};
 
 impl Embedded {
     fn txn(state: &State, client: usize) -> TxnId {
-        txn_id(state.timestamps[client].expect("only a transaction that has begun takes steps").start_ts)
+        txn_id(state.timestamps[client].expect("only a transaction that has started takes steps").start_ts)
     }
 
     fn groups(&self, client: usize) -> usize {
         self.scripts[client].writes.len().div_ceil(self.batch_rows)
     }
 
-    /// How many rows are committed by the change with the commit point.
+    /// The number of rows that the change with the commit point commits.
     fn with_primary(&self, client: usize) -> usize {
         self.scripts[client].writes.len().min(self.rows_with_primary)
     }
 
-    /// Those that are left are grouped anew.
+    /// The number of groups of the remaining rows.
     fn secondary_groups(&self, client: usize) -> usize {
         (self.scripts[client].writes.len() - self.with_primary(client)).div_ceil(self.batch_rows)
     }
 
-    /// The change that locks the n-th row of the transaction, decided on an untouched row: the guards know better.
+    /// The change that locks the n-th row of the transaction. It assumes an empty row, and its
+    /// preconditions check that.
     fn prewrite(&self, state: &State, client: usize, n: usize) -> RowChange {
         let (row, mutation) = &self.scripts[client].writes[n];
         let txn = Self::txn(state, client);
         let request = Prewrite {
             row: key(*row),
             txn,
-            read_ts: state.timestamps[client].expect("it has begun").read_ts,
+            read_ts: state.timestamps[client].expect("it has started").read_ts,
             primary: key(self.scripts[client].primary()),
             mutation: mutation.clone(),
             write_seq: 1,
@@ -47,13 +48,14 @@ impl Embedded {
         };
         match prewrite(&Row::default(), &request) {
             Ok(Step::Apply(change, _)) => change,
-            other => panic!("an untouched row can be locked, not {other:?}"),
+            other => panic!("an empty row can be locked, not {other:?}"),
         }
     }
 
-    /// What a step is decided on first. Only long values make the coordinator read the row, for what is replaced; else the
-    /// guards say what an untouched row must look like.
-    fn guess(&self, state: &State, row: usize, start_ts: Timestamp) -> Row {
+    /// The row that a step assumes at first. The coordinator reads the row only for long values,
+    /// because it must know what it replaces. Otherwise it assumes an empty row, and the
+    /// preconditions check that.
+    fn assumed_row(&self, state: &State, row: usize, start_ts: Timestamp) -> Row {
         let is_long = |mutation: &Mutation| mutation.value_bytes() > SHORT_VALUE_MAX_BYTES;
         let long_values = self.scripts.iter().any(|script| script.writes.iter().any(|(_, m)| is_long(m)));
         if long_values { state.now().rows.read(row, start_ts) } else { Row::default() }
@@ -72,20 +74,20 @@ impl Embedded {
         client: usize,
         n: usize,
         commit_ts: Timestamp,
-        keep_status: bool,
+        keep_txn_record: bool,
     ) -> Result<Step<Timestamp>, Invariant> {
         let row = self.scripts[client].writes[n].0;
         let txn = Self::txn(state, client);
-        let as_read = Row { lock: Some(self.lock(state, client, n)), ..self.guess(state, row, txn.start_ts) };
+        let as_read = Row { lock: Some(self.lock(state, client, n)), ..self.assumed_row(state, row, txn.start_ts) };
         let request = CommitRow {
             row: key(row),
             txn,
             commit_ts,
-            keep_txn_record: keep_status,
+            keep_txn_record,
             keep_old_version: false,
             record_lock_only: false,
         };
-        // An owner that lives can commit what it has locked.
+        // A live owner can commit the rows that it has locked.
         commit(&as_read, &request).map_err(|_| Invariant::LiveOwnersLeftAlone)
     }
 
@@ -95,7 +97,7 @@ impl Embedded {
         state.phases[client] = match phase {
             Phase::Idle => Phase::Begun { read_ts: state.visible_ts },
             Phase::Begun { read_ts } => {
-                let start_ts = state.draw();
+                let start_ts = state.next_ts();
                 if read_ts >= start_ts {
                     return Err(Invariant::TimestampsInOrder);
                 }
@@ -142,7 +144,7 @@ impl Embedded {
                 match self.submit(state, changes, Some(client))? {
                     Ok(commit_ts) if finishes => Phase::Unacknowledged(commit_ts),
                     Ok(commit_ts) => Phase::Secondaries { group: 0, commit_ts },
-                    // Nobody may have touched a lock of a transaction that lives.
+                    // The locks of a live transaction are not removed by others.
                     Err(_) => return Err(Invariant::LiveOwnersLeftAlone),
                 }
             }
@@ -158,7 +160,7 @@ impl Embedded {
                 self.release(state, client, group)?;
                 self.release_phase(group + 1, groups)
             }
-            Phase::Unacknowledged(_) | Phase::Acknowledged(_) | Phase::Refused | Phase::Dead => return Ok(false),
+            Phase::Unacknowledged(_) | Phase::Acknowledged(_) | Phase::Refused | Phase::Crashed => return Ok(false),
         };
         Ok(true)
     }
@@ -167,11 +169,11 @@ impl Embedded {
         let txn = Self::txn(state, client);
         let mut changes = Vec::new();
         for (row, mutation) in &self.scripts[client].writes {
-            let read_ts = state.timestamps[client].expect("it has begun").read_ts;
+            let read_ts = state.timestamps[client].expect("it has started").read_ts;
             let commit_ts = txn.start_ts;
             let locked = key(*row);
             let request = OnePhase { row: &locked, txn, read_ts, commit_ts, mutation, keep_old_version: false };
-            match one_phase(&self.guess(state, *row, txn.start_ts), &request) {
+            match one_phase(&self.assumed_row(state, *row, txn.start_ts), &request) {
                 Ok(Step::Apply(change, _)) => changes.push(change),
                 Ok(Step::Done(_)) => return Err(Invariant::SingleStatus),
                 Err(_) => return Ok(Err(*row)),
@@ -180,7 +182,7 @@ impl Embedded {
         self.submit(state, changes, Some(client))
     }
 
-    /// What a refused writer makes of the row: a conflict, or nothing that an errand cannot clear.
+    /// The conflict of a refused writer. `None` if a resolver can remove the lock.
     fn conflict_of(&self, state: &State, client: usize, row: usize) -> Option<&'static str> {
         let found = &state.now().rows.cells[row];
         match &found.lock {
@@ -194,7 +196,8 @@ impl Embedded {
     }
 
     fn abort(&self, state: &mut State, client: usize) -> Result<(), Invariant> {
-        // Nothing is written: its caller is told at once, and what the caller was told no crash takes back.
+        // An abort writes nothing. Its caller gets the error immediately, and a crash does not
+        // change that, so all entries record it.
         let mut log = state.log.clone();
         for entry in &mut log {
             self.with_scenario(state, |case| Arc::make_mut(entry).ends.end(case, client, End::RolledBack))?;
@@ -243,7 +246,7 @@ impl Embedded {
             match self.submit(state, changes, None)? {
                 Ok(_) => return Ok(()),
                 Err(row) => {
-                    self.coverage.hit("an owner finds its row rolled forward by somebody else");
+                    self.coverage.hit("an owner finds its row already rolled forward");
                     rows.retain(|n| writes[*n].0 != row);
                 }
             }

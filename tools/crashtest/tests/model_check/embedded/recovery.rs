@@ -1,4 +1,4 @@
-//! A crash, and what comes after it: errands that resolve locks, and the sweep that forgets how the dead ended.
+//! A crash and the recovery: resolvers of locks, and the sweep that deletes transaction records.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ impl Embedded {
             Resolver::None => return Ok(false),
             Resolver::Met { row, start_ts, .. }
             | Resolver::Ending { row, start_ts, .. }
-            | Resolver::Judged { row, start_ts, .. }
+            | Resolver::StatusKnown { row, start_ts, .. }
             | Resolver::Resolving { row, start_ts, .. } => (*row, *start_ts),
         };
         let next = match state.resolvers[resolver].clone() {
@@ -30,12 +30,12 @@ impl Embedded {
                     Err(_) => Resolver::Met { row, start_ts, primary },
                 }
             }
-            Resolver::Judged { status, .. } => {
-                let point = status.map_or(TransactionStatus::RolledBack, TransactionStatus::Committed);
+            Resolver::StatusKnown { status, .. } => {
+                let status_of_txn = status.map_or(TransactionStatus::RolledBack, TransactionStatus::Committed);
                 let request = Resolve {
                     row: key(row),
                     txn: txn_id(start_ts),
-                    status: point,
+                    status: status_of_txn,
                     keep_old_version: false,
                     record_lock_only: false,
                 };
@@ -49,9 +49,9 @@ impl Embedded {
             }
             Resolver::Resolving { status, change, .. } => {
                 match (self.submit(state, vec![(*change.change).clone()], None)?, status) {
-                    (Ok(_), Some(_)) => self.coverage.hit("an errand rolls a row forward"),
-                    (Ok(_), None) => self.coverage.hit("an errand rolls a row back"),
-                    (Err(_), _) => self.coverage.hit("an errand comes too late"),
+                    (Ok(_), Some(_)) => self.coverage.hit("a resolver rolls a row forward"),
+                    (Ok(_), None) => self.coverage.hit("a resolver rolls a row back"),
+                    (Err(_), _) => self.coverage.hit("a resolver is too late"),
                 }
                 Resolver::None
             }
@@ -80,7 +80,7 @@ impl Embedded {
         match check_txn_status(&rows.read(primary, start_ts), &request) {
             Ok(Step::Done(status)) => self.record_status(state, row, start_ts, status),
             Ok(Step::Apply(change, _)) => Ok(Resolver::Ending { row, start_ts, primary, change: Sent::new(change) }),
-            // The lock is there, so its transaction's records must be.
+            // As long as the lock exists, its transaction's records must exist.
             Err(_) => Err(Invariant::LocksResolvable),
         }
     }
@@ -100,7 +100,7 @@ impl Embedded {
             TransactionStatus::RolledBack => None,
         };
         *state.log.last_mut().expect("the log is never empty") = Arc::new(entry);
-        Ok(Resolver::Judged { row, start_ts, status })
+        Ok(Resolver::StatusKnown { row, start_ts, status })
     }
 
     pub(super) fn sweep(&self, state: &mut State) -> Stepped {
@@ -121,17 +121,17 @@ impl Embedded {
             entry.rows.safe_point = state.opened_at;
             state.write(entry);
         } else if state.log[0].rows.safe_point < state.opened_at {
-            // Not before that is durable.
+            // Records are deleted only once the safe point is durable.
             return Ok(false);
         } else {
-            // One row has one change in a group; the rest goes with the next page.
+            // A group has one change for a row. The other records are deleted by the next step.
             let mut changes: Vec<RowChange> = Vec::new();
             for (row, start_ts) in ended {
                 if changes.iter().all(|change| index(&change.row) != row) {
                     changes.push(delete_txn_record(key(row), start_ts));
                 }
             }
-            self.coverage.hit("the sweep forgets how the dead ended");
+            self.coverage.hit("the sweep deletes transaction records");
             self.submit(state, changes, None)?.map_err(|_| Invariant::NothingLeft)?;
         }
         Ok(true)
@@ -145,11 +145,11 @@ impl Embedded {
                 Phase::Acknowledged(commit_ts) => Phase::Acknowledged(commit_ts),
                 Phase::Unacknowledged(_) | Phase::Secondaries { .. } => {
                     if !matches!(left.ends.end_of(client), Some(End::Committed(_))) {
-                        self.coverage.hit("a crash loses a commit that was not acknowledged");
+                        self.coverage.hit("a crash loses an unacknowledged commit");
                     }
-                    Phase::Dead
+                    Phase::Crashed
                 }
-                _ => Phase::Dead,
+                _ => Phase::Crashed,
             };
         }
         if state.orphans {
@@ -158,7 +158,7 @@ impl Embedded {
         state.log = vec![left];
         state.crashes_left -= 1;
         state.resolvers.fill(Resolver::None);
-        state.opened_at = state.draw();
+        state.opened_at = state.next_ts();
         state.visible_ts = state.opened_at;
         state.last_commits.fill(Timestamp::ZERO);
         let locks = state.now().rows.locks().count();

@@ -1,4 +1,4 @@
-//! Readers: a timestamp, then a view, then row by row, asking about locks on the way.
+//! Readers: a timestamp, then a view, then row by row, with a check of the status at each lock.
 
 use percolite::row::{Lock, LockType};
 use percolite::timestamp::Timestamp;
@@ -11,11 +11,11 @@ use crate::spec::{End, Invariant, read};
 impl Shared {
     pub(super) fn reader(&self, state: &mut State, r: usize) -> Result<(), Invariant> {
         let next = match state.readers[r].clone() {
-            Reader::Begin => Reader::Stamped(state.draw()),
+            Reader::Begin => Reader::Stamped(state.next_ts()),
             Reader::Stamped(read_ts) => self.continue_read(state.rows.clone(), read_ts, Vec::new())?,
             Reader::Reading { read_ts, view, found, resolver } => {
-                let settled = self.resolver_step(state, resolver)?;
-                self.reader_resolver_done(settled, view, read_ts, found)?
+                let result = self.resolver_step(state, resolver)?;
+                self.reader_resolver_done(result, view, read_ts, found)?
             }
             done @ Reader::Done { .. } => done,
         };
@@ -25,36 +25,36 @@ impl Shared {
 
     pub(super) fn reader_sends(&self, state: &mut State, r: usize, delivery: Delivery) -> Result<(), Invariant> {
         if let Reader::Reading { read_ts, view, found, resolver } = state.readers[r].clone() {
-            let settled = self.resolver_sends(state, resolver, delivery)?;
-            state.readers[r] = self.reader_resolver_done(settled, view, read_ts, found)?;
+            let result = self.resolver_sends(state, resolver, delivery)?;
+            state.readers[r] = self.reader_resolver_done(result, view, read_ts, found)?;
         }
         Ok(())
     }
 
     fn reader_resolver_done(
         &self,
-        settled: ResolverResult,
+        result: ResolverResult,
         view: Rows,
         read_ts: Timestamp,
         mut found: Vec<Option<Timestamp>>,
     ) -> Result<Reader, Invariant> {
-        let decides = match settled {
+        let decides = match result {
             ResolverResult::NotYet(resolver) => return Ok(Reader::Reading { read_ts, view, found, resolver }),
-            // It is told that its snapshot is too old, and has read nothing.
+            // The reader gets the error that its snapshot is too old, and has read nothing.
             ResolverResult::Failed => {
-                self.coverage.hit("a reader comes after its answer is forgotten");
+                self.coverage.hit("a reader needs a pruned record");
                 return Ok(Reader::Done { read_ts, found: Vec::new() });
             }
             ResolverResult::Status(end) => matches!(end, Some(End::Committed(commit_ts)) if commit_ts <= read_ts),
         };
         if decides {
-            self.coverage.hit("a reader reads what a lock intends");
+            self.coverage.hit("a reader returns the value of a lock");
         }
         found.push(read(&view, found.len(), read_ts, decides)?);
         self.continue_read(view, read_ts, found)
     }
 
-    /// Reads up to the next lock that has a say.
+    /// Reads up to the next lock that must be resolved.
     fn continue_read(
         &self,
         view: Rows,
@@ -80,7 +80,7 @@ impl Shared {
     }
 }
 
-/// The lock in the row that a reader has to ask about.
+/// The lock in the row whose status decides what a reader sees.
 pub(super) fn lock_to_resolve(view: &Rows, row: usize, read_ts: Timestamp) -> Option<&Lock> {
     view.cells[row].lock.as_ref().filter(|lock| lock.lock_type != LockType::LockOnly && lock.txn.start_ts <= read_ts)
 }

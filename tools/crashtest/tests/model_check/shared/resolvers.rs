@@ -1,4 +1,4 @@
-//! Errands: whoever meets a lock asks its primary and carries the verdict out.
+//! Resolvers: a client that meets a lock checks its primary and resolves the lock accordingly.
 
 use percolite::protocol::{CheckTxnStatus, OwnerLiveness, Resolve, TransactionStatus, check_txn_status, resolve};
 use percolite::row::{Lock, Row};
@@ -8,11 +8,11 @@ use super::{Delivery, Resolver, Shared, State, StepResult, step_result};
 use crate::rows::{index, key};
 use crate::spec::{End, Invariant, txn_id};
 
-/// What came of an errand's step.
+/// The result of a resolver's step.
 pub(super) enum ResolverResult {
     NotYet(Resolver),
     Status(Option<End>),
-    /// The protocol had no verdict to give.
+    /// The protocol could not determine the status.
     Failed,
 }
 
@@ -45,7 +45,7 @@ impl Shared {
                     resolver.answer = end_of(answer);
                     self.answered(state, resolver)
                 }
-                // Records may be gone only when the lock is.
+                // Records may be deleted only if the lock is removed.
                 StepResult::Refused(_) => {
                     let locked = state.rows.cells[resolver.row].lock.as_ref().is_some_and(|lock| lock.txn == txn);
                     if locked { Err(Invariant::LocksResolvable) } else { Ok(ResolverResult::Failed) }
@@ -69,7 +69,7 @@ impl Shared {
         }
     }
 
-    /// The primary has spoken.
+    /// The status of the primary is final.
     fn answered(&self, state: &mut State, mut resolver: Resolver) -> Result<ResolverResult, Invariant> {
         self.check_answer(state, resolver.start_ts, status_of(resolver.answer))?;
         (resolver.answered, resolver.sending) = (true, None);
@@ -88,15 +88,15 @@ impl Shared {
                 return self.answered(state, resolver);
             }
             self.coverage.hit(match resolver.answer {
-                Some(End::Committed(_)) => "an errand rolls a row forward",
-                _ => "an errand rolls a row back",
+                Some(End::Committed(_)) => "a resolver rolls a row forward",
+                _ => "a resolver rolls a row back",
             });
             return Ok(ResolverResult::Status(resolver.answer));
         }
         if delivery == Delivery::Late {
             return Ok(ResolverResult::NotYet(resolver));
         }
-        self.coverage.hit("an errand comes too late");
+        self.coverage.hit("a resolver is too late");
         let as_found = state.rows.read(index(&sent.change.row), sent.change.start_ts);
         self.resolver_reads(state, resolver, &as_found)
     }
@@ -107,8 +107,8 @@ pub(super) fn new_resolver(row: usize, lock: &Lock, push_above: Option<Timestamp
     Resolver { row, start_ts, primary, push_above, answer: None, answered: false, sending: None }
 }
 
-fn end_of(point: TransactionStatus) -> Option<End> {
-    match point {
+fn end_of(status: TransactionStatus) -> Option<End> {
+    match status {
         TransactionStatus::Pending => None,
         TransactionStatus::Committed(commit_ts) => Some(End::Committed(commit_ts)),
         TransactionStatus::RolledBack => Some(End::RolledBack),

@@ -1,4 +1,4 @@
-//! Writers: locks, a commit timestamp, the primary, the other rows; or everything back.
+//! Writers: locks, a commit timestamp, the primary, the other rows; or a rollback.
 
 use percolite::protocol::{
     CommitRow, Heartbeat, Prewrite, PrewriteResult, Resolve, Rollback, StepError, TransactionStatus, commit_at_least,
@@ -15,30 +15,30 @@ use crate::spec::{End, Invariant, Script, TxnTimestamps, txn_id};
 impl Shared {
     pub(super) fn writer(&self, state: &mut State, w: usize) -> Result<(), Invariant> {
         if let Some(resolver) = state.writers[w].resolver.take() {
-            let settled = self.resolver_step(state, resolver)?;
-            return self.resolver_done(state, w, settled);
+            let result = self.resolver_step(state, resolver)?;
+            return self.resolver_done(state, w, result);
         }
         match state.writers[w].task {
             Task::Begin => {
-                let start_ts = state.draw();
+                let start_ts = state.next_ts();
                 state.timestamps[w] = Some(TxnTimestamps { read_ts: start_ts, start_ts });
                 state.writers[w].ttl_ms = TTL_MS;
                 self.set_task(state, w, Task::Prewrite(0));
             }
             Task::Stamp => {
-                let commit_ts = state.draw();
+                let commit_ts = state.next_ts();
                 self.set_task(state, w, Task::Commit(commit_ts));
             }
             _ => {
                 let row = self.row_of(state, w);
-                let as_read = state.rows.read(row, state.timestamps[w].expect("it has begun").start_ts);
+                let as_read = state.rows.read(row, state.timestamps[w].expect("it has started").start_ts);
                 self.next_step(state, w, &as_read)?;
             }
         }
         Ok(())
     }
 
-    /// Of those that do the same the first begins first: any other order is the same but for their numbers.
+    /// Writers with equal scripts start in order: any other order differs only in their numbers.
     pub(super) fn has_equal_before(&self, state: &State, w: usize) -> bool {
         (0..w).any(|before| self.scripts[before] == self.scripts[w] && state.writers[before].task == Task::Begin)
     }
@@ -68,7 +68,7 @@ impl Shared {
             } else if let StepResult::Send(sent, _) =
                 step_result(prewrite(&Row::default(), &self.prewrite(state, w, n)))
             {
-                // Nothing of the row is known yet; the guards say what it must look like.
+                // The row is not read yet. The preconditions check that it is as assumed.
                 state.writers[w].sending = Some(sent);
             }
         }
@@ -76,7 +76,7 @@ impl Shared {
 
     fn prewrite(&self, state: &State, w: usize, n: usize) -> Prewrite {
         let (row, mutation) = self.nth_locked(w, n);
-        let TxnTimestamps { read_ts, start_ts } = state.timestamps[w].expect("it has begun");
+        let TxnTimestamps { read_ts, start_ts } = state.timestamps[w].expect("it has started");
         Prewrite {
             row: key(*row),
             txn: txn_id(start_ts),
@@ -89,9 +89,9 @@ impl Shared {
         }
     }
 
-    /// Asks the step that the writer is at, with the row as read.
+    /// Takes the writer's step, with the row as read.
     fn next_step(&self, state: &mut State, w: usize, as_read: &Row) -> Result<(), Invariant> {
-        let start_ts = state.timestamps[w].expect("it has begun").start_ts;
+        let start_ts = state.timestamps[w].expect("it has started").start_ts;
         let (row, txn) = (key(self.row_of(state, w)), txn_id(start_ts));
         match state.writers[w].task {
             Task::Prewrite(n) => match step_result(prewrite(as_read, &self.prewrite(state, w, n))) {
@@ -140,19 +140,19 @@ impl Shared {
                 match step_result(commit_at_least(as_read, &request)) {
                     StepResult::Send(sent, at) => {
                         if at > commit_ts {
-                            self.coverage.hit("a reader has pushed an owner above itself");
+                            self.coverage.hit("a reader has raised an owner's min_commit_ts");
                         }
                         state.writers[w].task = Task::Commit(at);
                         state.writers[w].sending = Some(sent);
                     }
                     StepResult::Answer(commit_ts) => self.committed(state, w, commit_ts)?,
-                    // That leaves open how it ended; whoever says "undetermined" here says nothing wrong.
+                    // How it ended is unknown. The correct result is "undetermined".
                     StepResult::Refused(StepError::BelowSafePoint(_)) => {
-                        self.coverage.hit("an owner asks after its end is forgotten");
+                        self.coverage.hit("an owner commits after its record is pruned");
                         self.set_task(state, w, Task::Ended);
                     }
                     StepResult::Refused(_) => {
-                        self.coverage.hit("an owner learns that it was taken for dead");
+                        self.coverage.hit("an owner finds itself rolled back");
                         self.roll_back(state, w)?;
                     }
                 }
@@ -179,7 +179,7 @@ impl Shared {
     }
 
     fn prewritten(&self, state: &mut State, w: usize, n: usize) {
-        let start_ts = state.timestamps[w].expect("it has begun").start_ts;
+        let start_ts = state.timestamps[w].expect("it has started").start_ts;
         let age_ms = state.newest_ts.millis() - start_ts.millis();
         let more = n + 1 < self.scripts[w].writes.len();
         let due = more && age_ms + TTL_MS / 2 >= state.writers[w].ttl_ms;
@@ -187,23 +187,23 @@ impl Shared {
     }
 
     fn committed(&self, state: &mut State, w: usize, commit_ts: Timestamp) -> Result<(), Invariant> {
-        let start_ts = state.timestamps[w].expect("it has begun").start_ts;
+        let start_ts = state.timestamps[w].expect("it has started").start_ts;
         self.check_answer(state, start_ts, TransactionStatus::Committed(commit_ts))?;
         self.set_task(state, w, Task::Secondary(1, commit_ts));
         Ok(())
     }
 
-    /// The caller is told that nothing of the transaction will remain.
+    /// From here on the caller may get the error that the transaction has no effect.
     fn roll_back(&self, state: &mut State, w: usize) -> Result<(), Invariant> {
         self.with_scenario(state, |ends, case, _| ends.end(case, w, End::RolledBack))?;
         self.set_task(state, w, Task::RollBack(0));
         Ok(())
     }
 
-    fn resolver_done(&self, state: &mut State, w: usize, settled: ResolverResult) -> Result<(), Invariant> {
-        match settled {
+    fn resolver_done(&self, state: &mut State, w: usize, result: ResolverResult) -> Result<(), Invariant> {
+        match result {
             ResolverResult::NotYet(resolver) => state.writers[w].resolver = Some(resolver),
-            // The owner lives.
+            // The owner is live.
             ResolverResult::Status(None) | ResolverResult::Failed => self.roll_back(state, w)?,
             ResolverResult::Status(Some(_)) => {
                 let task = state.writers[w].task;
@@ -215,8 +215,8 @@ impl Shared {
 
     pub(super) fn writer_sends(&self, state: &mut State, w: usize, delivery: Delivery) -> Result<(), Invariant> {
         if let Some(resolver) = state.writers[w].resolver.take() {
-            let settled = self.resolver_sends(state, resolver, delivery)?;
-            return self.resolver_done(state, w, settled);
+            let result = self.resolver_sends(state, resolver, delivery)?;
+            return self.resolver_done(state, w, result);
         }
         let Some(sent) = state.writers[w].sending.take() else { return Ok(()) };
         if self.send(state, &sent, delivery)? {
@@ -234,7 +234,7 @@ impl Shared {
         match state.writers[w].task {
             Task::Prewrite(n) => self.prewritten(state, w, n),
             Task::Heartbeat(n) => {
-                self.coverage.hit("a sign of life arrives");
+                self.coverage.hit("a heartbeat arrives");
                 self.set_task(state, w, Task::Prewrite(n));
             }
             Task::Commit(commit_ts) => self.committed(state, w, commit_ts)?,

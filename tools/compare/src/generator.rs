@@ -1,7 +1,8 @@
-//! Which rows are touched: by seed, uniform or skewed.
+//! Random rows and values, by seed: uniform or skewed, as YCSB's generators.
 //!
-//! The skewed ones are drawn by rank and then scattered over all rows, so that the favourites are not neighbours: that would
-//! favour stores whose pages hold neighbours.
+//! A skewed row is drawn by its rank in the zipf distribution, and ranks are scattered over all
+//! rows. Otherwise the most frequent rows would be neighbours, which would favour stores whose
+//! pages hold neighbouring rows.
 
 use anyhow::Result;
 use rand::rngs::SmallRng;
@@ -11,28 +12,28 @@ use serde::{Deserialize, Serialize};
 
 /// The exponent that YCSB uses.
 const ZIPF_EXPONENT: f64 = 0.99;
-/// Bytes that a compressor can do nothing about.
-const NOISE_BYTES: usize = 64 << 10;
-/// Odd and prime; it has no factor in common with a number of rows below it.
+/// The size of the random bytes from which values are cut.
+const INCOMPRESSIBLE_BYTES: usize = 64 << 10;
+/// A prime, so it has no factor in common with any smaller number of rows.
 const SCATTER: u128 = 0x9e37_79b9_7f4a_7c55;
 
-/// How rows are chosen.
+/// The distribution of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
 pub enum Skew {
     Uniform,
-    /// With the exponent 0.99.
+    /// Zipf with the exponent 0.99.
     Zipf,
 }
 
-/// Draws row numbers below a bound.
+/// Draws row numbers below `count`.
 #[derive(Clone)]
-pub struct Rows {
+pub struct RowChooser {
     count: u64,
     zipf: Option<Zipf<f64>>,
 }
 
-impl Rows {
-    #[allow(clippy::cast_precision_loss, reason = "there are fewer rows than a float can count")]
+impl RowChooser {
+    #[allow(clippy::cast_precision_loss, reason = "the number of rows is below 2^53")]
     pub fn new(count: u64, skew: Skew) -> Result<Self> {
         let zipf = match skew {
             Skew::Uniform => None,
@@ -44,20 +45,20 @@ impl Rows {
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "a rank lies between 1 and the number of rows"
+        reason = "a rank is between 1 and the number of rows"
     )]
-    pub fn draw(&self, dice: &mut Dice) -> u64 {
+    pub fn draw(&self, rng: &mut Rng) -> u64 {
         match &self.zipf {
-            None => dice.below(self.count),
-            Some(zipf) => scatter((zipf.sample(&mut dice.random) as u64).clamp(1, self.count) - 1, self.count),
+            None => rng.below(self.count),
+            Some(zipf) => scatter((zipf.sample(&mut rng.rng) as u64).clamp(1, self.count) - 1, self.count),
         }
     }
 
-    /// So many different ones, in order.
-    pub fn draw_different(&self, how_many: usize, dice: &mut Dice) -> Vec<u64> {
-        let mut drawn: Vec<u64> = Vec::with_capacity(how_many);
-        while drawn.len() < how_many {
-            let row = self.draw(dice);
+    /// `count` different rows, in ascending order.
+    pub fn draw_different(&self, count: usize, rng: &mut Rng) -> Vec<u64> {
+        let mut drawn: Vec<u64> = Vec::with_capacity(count);
+        while drawn.len() < count {
+            let row = self.draw(rng);
             if let Err(place) = drawn.binary_search(&row) {
                 drawn.insert(place, row);
             }
@@ -67,50 +68,50 @@ impl Rows {
 }
 
 /// A permutation of the numbers below `count`.
-#[allow(clippy::cast_possible_truncation, reason = "a remainder of a number of 64 bits")]
+#[allow(clippy::cast_possible_truncation, reason = "a remainder of a 64-bit number")]
 fn scatter(rank: u64, count: u64) -> u64 {
     (u128::from(rank) * SCATTER % u128::from(count)) as u64
 }
 
-/// One client's chance.
-pub struct Dice {
-    random: SmallRng,
-    noise: Vec<u8>,
+/// The random numbers and values of one client.
+pub struct Rng {
+    rng: SmallRng,
+    incompressible: Vec<u8>,
 }
 
-impl Dice {
+impl Rng {
     pub fn new(seed: u64, client: u64) -> Self {
-        let mut random = SmallRng::seed_from_u64(seed.wrapping_mul(1 << 20).wrapping_add(client));
-        let mut noise = vec![0; NOISE_BYTES];
-        random.fill(&mut noise[..]);
-        Self { random, noise }
+        let mut rng = SmallRng::seed_from_u64(seed.wrapping_mul(1 << 20).wrapping_add(client));
+        let mut incompressible = vec![0; INCOMPRESSIBLE_BYTES];
+        rng.fill(&mut incompressible[..]);
+        Self { rng, incompressible }
     }
 
     pub fn below(&mut self, bound: u64) -> u64 {
-        self.random.random_range(0..bound)
+        self.rng.random_range(0..bound)
     }
 
-    /// A value that begins with a number; the rest cannot be compressed.
+    /// A value that starts with `number`; the rest is incompressible.
     pub fn value(&mut self, number: u64, bytes: usize) -> Vec<u8> {
         let mut value = Vec::with_capacity(bytes.max(8));
         value.extend_from_slice(&number.to_be_bytes());
-        let mut left = bytes.saturating_sub(8);
-        while left > 0 {
-            let some = left.min(NOISE_BYTES / 2);
-            let from = self.random.random_range(0..NOISE_BYTES - some);
-            value.extend_from_slice(&self.noise[from..from + some]);
-            left -= some;
+        let mut remaining = bytes.saturating_sub(8);
+        while remaining > 0 {
+            let some = remaining.min(INCOMPRESSIBLE_BYTES / 2);
+            let from = self.rng.random_range(0..INCOMPRESSIBLE_BYTES - some);
+            value.extend_from_slice(&self.incompressible[from..from + some]);
+            remaining -= some;
         }
         value
     }
 }
 
-/// A row's key: eight bytes that sort as the numbers do.
+/// The key of a row: eight bytes that sort as the numbers.
 pub fn key(row: u64) -> [u8; 8] {
     row.to_be_bytes()
 }
 
-/// The number that a key or a value begins with.
+/// The number at the start of a key or a value.
 pub fn number(bytes: &[u8]) -> u64 {
     bytes.first_chunk().map_or(0, |chunk| u64::from_be_bytes(*chunk))
 }
@@ -123,15 +124,15 @@ mod tests {
     const DRAWS: usize = 400_000;
 
     fn counts(skew: Skew) -> Vec<f64> {
-        let rows = Rows::new(ROWS, skew).unwrap();
-        let mut dice = Dice::new(7, 0);
+        let rows = RowChooser::new(ROWS, skew).unwrap();
+        let mut rng = Rng::new(7, 0);
         let mut counts = vec![0.0; 1000];
-        (0..DRAWS).for_each(|_| counts[usize::try_from(rows.draw(&mut dice)).unwrap()] += 1.0);
+        (0..DRAWS).for_each(|_| counts[usize::try_from(rows.draw(&mut rng)).unwrap()] += 1.0);
         counts
     }
 
     #[test]
-    fn a_zipf_rank_comes_as_often_as_its_weight_says() {
+    fn zipf_ranks_have_their_weight() {
         let counts = counts(Skew::Zipf);
         let weights: Vec<f64> = (1..=1000).map(|rank| f64::from(rank).powf(-ZIPF_EXPONENT)).collect();
         let all: f64 = weights.iter().sum();
@@ -143,13 +144,13 @@ mod tests {
     }
 
     #[test]
-    fn uniform_rows_come_alike() {
+    fn uniform_rows_are_equally_frequent() {
         let counts = counts(Skew::Uniform);
         assert!(counts.iter().all(|&count| (250.0..560.0).contains(&count)));
     }
 
     #[test]
-    fn scattering_loses_no_row() {
+    fn scattering_is_a_permutation() {
         for count in [1, 10, 100, 10_000] {
             let mut all: Vec<u64> = (0..count).map(|rank| scatter(rank, count)).collect();
             all.sort_unstable();
@@ -158,15 +159,15 @@ mod tests {
     }
 
     #[test]
-    fn different_rows_are_different_and_in_order() {
-        let rows = Rows::new(10, Skew::Zipf).unwrap();
-        let drawn = rows.draw_different(10, &mut Dice::new(1, 1));
+    fn different_rows_are_sorted() {
+        let rows = RowChooser::new(10, Skew::Zipf).unwrap();
+        let drawn = rows.draw_different(10, &mut Rng::new(1, 1));
         assert!(drawn.into_iter().eq(0..10));
     }
 
     #[test]
-    fn a_value_has_its_number_and_its_length() {
-        let value = Dice::new(1, 1).value(42, 100_000);
+    fn values_have_number_and_length() {
+        let value = Rng::new(1, 1).value(42, 100_000);
         assert_eq!((number(&value), value.len()), (42, 100_000));
     }
 }

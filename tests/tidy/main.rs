@@ -1,0 +1,106 @@
+//! Rules of the sources that no compiler checks: widths, sizes, words, and imports without circles.
+//!
+//! A failure lists every place. Sources that a rule does not hold for yet are named here, and a
+//! name that is not needed any more fails the test too, so the lists only get shorter.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
+#![allow(clippy::pedantic, reason = "style of a library, not of its tests")]
+
+mod documents;
+mod imports;
+mod words;
+
+use std::path::{Path, PathBuf};
+
+/// A text file of the repository.
+pub struct Source {
+    /// Its path from the root.
+    pub path: String,
+    /// Its content.
+    pub text: String,
+}
+
+/// The files below these directories and files whose names end in `ending`, in order of their
+/// paths.
+pub fn sources(roots: &[&str], ending: &str) -> Vec<Source> {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut paths = Vec::new();
+    roots.iter().for_each(|root| collect(&top.join(root), &mut paths));
+    paths.retain(|path| path.to_string_lossy().ends_with(ending));
+    paths.sort();
+    assert!(!paths.is_empty(), "no {ending} in {roots:?}");
+    let relative = |path: &PathBuf| path.strip_prefix(top).unwrap().to_string_lossy().into_owned();
+    paths.iter().map(|path| Source { path: relative(path), text: std::fs::read_to_string(path).unwrap() }).collect()
+}
+
+fn collect(path: &Path, paths: &mut Vec<PathBuf>) {
+    if path.is_dir() {
+        for entry in std::fs::read_dir(path).unwrap() {
+            let entry = entry.unwrap().path();
+            if !entry.ends_with("target") {
+                collect(&entry, paths);
+            }
+        }
+    } else {
+        paths.push(path.to_owned());
+    }
+}
+
+/// Fails with all places where a rule is broken, unless the rule does not hold for the path yet.
+pub fn check(rule: &str, broken: &[(String, String)], exempt: &[&str]) {
+    let is_exempt = |path: &str| exempt.iter().any(|prefix| path.starts_with(prefix));
+    let lines: Vec<String> =
+        broken.iter().filter(|(path, _)| !is_exempt(path)).map(|(path, place)| format!("{path}{place}")).collect();
+    assert!(lines.is_empty(), "{rule}:\n{}", lines.join("\n"));
+    for prefix in exempt {
+        assert!(broken.iter().any(|(path, _)| path.starts_with(prefix)), "{rule}: {prefix} needs no exemption");
+    }
+}
+
+const RUST: &[&str] = &["src", "tests", "tools", "examples", "benches"];
+const COMMENT_COLUMNS_MAX: usize = 100;
+const FILE_LINES_MAX: usize = 400;
+
+#[test]
+fn comments_fit_their_width() {
+    let mut broken = Vec::new();
+    for source in sources(RUST, ".rs") {
+        for (line, number) in source.text.lines().zip(1..) {
+            if line.trim_start().starts_with("//") && line.chars().count() > COMMENT_COLUMNS_MAX {
+                broken.push((source.path.clone(), format!(":{number}")));
+            }
+        }
+    }
+    check("a comment line has at most 100 columns", &broken, &[]);
+}
+
+/// Files of the library over the limit that are one thing nevertheless.
+const LONG_FILES: &[&str] = &[];
+
+#[test]
+fn files_of_the_library_are_short() {
+    let mut broken = Vec::new();
+    for source in sources(&["src"], ".rs") {
+        let code = source.text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+        let lines = code.lines().count();
+        if lines > FILE_LINES_MAX {
+            broken.push((source.path, format!(": {lines} lines")));
+        }
+    }
+    check("a file of the library has at most 400 lines without its tests", &broken, LONG_FILES);
+}
+
+#[test]
+fn every_test_target_is_a_directory_with_a_main_or_one_file() {
+    let nested = sources(&["tests"], "main.rs").len();
+    assert!(nested >= 15, "{nested} targets in directories");
+    let mut broken = Vec::new();
+    for source in sources(&["tests"], ".rs") {
+        for (line, number) in source.text.lines().zip(1..) {
+            if line.trim_start().starts_with("#[path = ") && !line.contains("../support/") {
+                broken.push((source.path.clone(), format!(":{number}: {}", line.trim())));
+            }
+        }
+    }
+    check("tests include by path only the shared support", &broken, &[]);
+}
