@@ -1,6 +1,6 @@
-//! Records to bytes and back: a version of 100 bytes, and a lock with as much.
+//! Encoding and decoding of records: a version and a row lock, each with a value of 100 bytes.
 //!
-//! `cargo bench --bench codec`, or with `-- version` for one sort of record.
+//! `cargo bench --bench codec`, or with `-- version` for one kind of record.
 
 #![allow(clippy::unwrap_used, reason = "a failure stops the bench")]
 
@@ -16,7 +16,7 @@ use percolite::row::{KeyspaceId, Lock, LockType, RowKey, TxnId, Value, WriteReco
 use percolite::timestamp::Timestamp;
 
 fn records(criterion: &mut Criterion) {
-    // As long as those of a store of today.
+    // Realistic timestamps, because their encoding has a variable length.
     let start_ts = Timestamp::from_millis(1_800_000_000_000);
     let txn = TxnId { start_ts, owner: OwnerId::new(1_800_000_000_000, 7) };
     let value = Value::Inline(vec![7; 100].into());
@@ -24,14 +24,14 @@ fn records(criterion: &mut Criterion) {
     let commit_ts = Timestamp::from_u64(start_ts.to_u64() + 100);
     let version = WriteRecord { commit_ts, txn, value: Some(value.clone()), lock_only_ts: None };
     let bytes = measure(criterion, "version", &version);
-    // What a read does: it borrows the value from where the engine has it.
+    // As a read does it: the value is borrowed from the engine's bytes.
     criterion.benchmark_group("codec/version").bench_function("decode-in-place", |bencher| {
         bencher.iter(|| InlineWrite::decode(black_box(&bytes)).unwrap().value.len());
     });
 
     let primary = RowKey::new(KeyspaceId(1), &7_u64.to_be_bytes());
-    let (intent, min_commit_ts) = (LockType::Put(value), start_ts.next());
-    measure(criterion, "lock", &Lock { txn, primary, lock_type: intent, write_seq: 0, ttl_ms: 1000, min_commit_ts });
+    let (lock_type, min_commit_ts) = (LockType::Put(value), start_ts.next());
+    measure(criterion, "lock", &Lock { txn, primary, lock_type, write_seq: 0, ttl_ms: 1000, min_commit_ts });
 }
 
 fn measure<R: Record + Debug + PartialEq>(criterion: &mut Criterion, name: &str, record: &R) -> Vec<u8> {
@@ -53,7 +53,7 @@ fn measure<R: Record + Debug + PartialEq>(criterion: &mut Criterion, name: &str,
 
 criterion_group! {
     name = benches;
-    config = common::of_steps();
+    config = common::micro();
     targets = records
 }
 criterion_main!(benches);

@@ -1,10 +1,11 @@
-//! What a transfer costs when 1, 16 or 64 clients make them at once: it reads two rows and writes both.
+//! Transfers by 1, 16 and 64 concurrent clients. A transfer reads two rows and writes both.
 //!
-//! An iteration is one transfer, and its time is a share of the time in which all clients together make very many: the
-//! inverse, which is printed too, is what the store gets done. Samples have equally many transfers, since a short one
-//! would mostly show how the clients come and go.
+//! An iteration is one transfer; its time is the elapsed time of all clients divided by the number
+//! of their transfers. The inverse, which is printed too, is the throughput. All samples have the
+//! same number of transfers, because a short sample would mostly measure the start and end of the
+//! clients.
 //!
-//! `cargo bench --bench commit`, or with `-- durable/2-of-10000` for one group of it.
+//! `cargo bench --bench commit`, or with `-- durable/2-of-10000` for one group.
 
 #![allow(clippy::unwrap_used, reason = "a failure stops the bench")]
 
@@ -29,44 +30,45 @@ struct Bank {
     store: Store,
     accounts: Keyspace,
     size: u64,
+    /// One random generator per client.
     clients: Vec<StdRng>,
-    _folder: TempDir,
+    _dir: TempDir,
 }
 
 impl Bank {
     fn open(durability: Durability, size: u64, clients: u64) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let store = Store::builder().durability(durability).open(folder.path()).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::builder().durability(durability).open(dir.path()).unwrap();
         let accounts = store.keyspace("accounts").unwrap();
         let load =
             |txn: &mut Txn| (0..size).try_for_each(|account| txn.put(&accounts, key(account), value(OPENING_BALANCE)));
         store.transact(load).unwrap();
-        Self { store, accounts, size, clients: (0..clients).map(StdRng::seed_from_u64).collect(), _folder: folder }
+        Self { store, accounts, size, clients: (0..clients).map(StdRng::seed_from_u64).collect(), _dir: dir }
     }
 
-    /// Has the clients make so many transfers, all together; the answer is how long that took.
-    fn transfers(&mut self, wanted: u64) -> Duration {
+    /// The clients make this number of transfers in total. Returns the elapsed time.
+    fn transfers(&mut self, total: u64) -> Duration {
         let Self { store, accounts, size, clients, .. } = self;
-        let taken = AtomicU64::new(0);
-        let start = Barrier::new(clients.len());
-        let client = |dice: &mut StdRng| {
-            start.wait();
-            let began = Instant::now();
-            while taken.fetch_add(1, Ordering::Relaxed) < wanted {
-                let from = dice.random_range(0..*size);
-                let to = (from + dice.random_range(1..*size)) % *size;
-                let amount = dice.random_range(1..=10);
+        let claimed = AtomicU64::new(0);
+        let barrier = Barrier::new(clients.len());
+        let client = |rng: &mut StdRng| {
+            barrier.wait();
+            let started = Instant::now();
+            while claimed.fetch_add(1, Ordering::Relaxed) < total {
+                let from = rng.random_range(0..*size);
+                let to = (from + rng.random_range(1..*size)) % *size;
+                let amount = rng.random_range(1..=10);
                 store.transact(|txn| transfer(txn, accounts, from, to, amount)).unwrap();
             }
-            (began, Instant::now())
+            (started, Instant::now())
         };
         let client = &client;
         thread::scope(|scope| {
-            let clients: Vec<_> = clients.iter_mut().map(|dice| scope.spawn(move || client(dice))).collect();
+            let clients: Vec<_> = clients.iter_mut().map(|rng| scope.spawn(move || client(rng))).collect();
             let times: Vec<_> = clients.into_iter().map(|client| client.join().unwrap()).collect();
-            let began = times.iter().map(|(began, _)| *began).min().unwrap();
+            let started = times.iter().map(|(started, _)| *started).min().unwrap();
             let ended = times.iter().map(|(_, ended)| *ended).max().unwrap();
-            ended.duration_since(began)
+            ended.duration_since(started)
         })
     }
 
@@ -103,7 +105,7 @@ fn commits(criterion: &mut Criterion) {
             let mut group = criterion.benchmark_group(format!("commit/{name}/2-of-{size}"));
             group.sampling_mode(SamplingMode::Flat).throughput(Throughput::Elements(1));
             for clients in [1, 16, 64] {
-                // Opened by its first sample, so that one which is filtered out costs nothing.
+                // Opened by the first sample, so that a group that is filtered out costs nothing.
                 let mut bank = None;
                 group.bench_function(format!("clients-{clients}"), |bencher| {
                     let bank = bank.get_or_insert_with(|| Bank::open(durability, size, clients));
@@ -119,7 +121,7 @@ fn commits(criterion: &mut Criterion) {
 
 criterion_group! {
     name = benches;
-    config = common::of_stores().sample_size(30);
+    config = common::store().sample_size(30);
     targets = commits
 }
 criterion_main!(benches);

@@ -1,6 +1,7 @@
-//! A bulk load: transactions of 10,000 rows each, in the order of their keys, by one client, each durable.
+//! A bulk load by one client: durable transactions of 10,000 rows each, in key order.
 //!
-//! An iteration is one transaction. The store grows meanwhile, and what its engine does in the background is in the figures.
+//! An iteration is one transaction. The store grows during the measurement, so flushes and
+//! compactions are included.
 //!
 //! `cargo bench --bench load`.
 
@@ -15,8 +16,8 @@ const VALUE: [u8; 100] = [7; 100];
 const ROWS: u64 = 10_000;
 
 fn load(criterion: &mut Criterion) {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(dir.path()).unwrap();
     let keyspace = store.keyspace("rows").unwrap();
     let mut loaded = 0;
     let mut group = criterion.benchmark_group("load");
@@ -34,7 +35,7 @@ fn load(criterion: &mut Criterion) {
 
 criterion_group! {
     name = benches;
-    config = common::of_stores().sample_size(20);
+    config = common::store().sample_size(20);
     targets = load
 }
 criterion_main!(benches);

@@ -1,8 +1,10 @@
-//! The protocol's steps as decisions over one row, which has a committed version of 100 bytes and gets another one.
+//! The steps of the commit protocol, as decisions over one row that has a committed version of 100
+//! bytes and gets another one.
 //!
-//! Each is measured where it makes a change; what the change costs the engine is not in it.
+//! Each step is measured in a state in which it changes the row. The engine, which applies the
+//! change, is not measured.
 //!
-//! `cargo bench --bench protocol`, or with `-- prewrite` for one line of it.
+//! `cargo bench --bench protocol`, or with `-- prewrite` for one step.
 
 mod common;
 
@@ -76,8 +78,8 @@ fn steps(criterion: &mut Criterion) {
     let request = OnePhase { row: &row, txn, read_ts, commit_ts, mutation: &mutation, keep_old_version: false };
     measure(criterion, "one-phase", || one_phase(black_box(&unlocked), black_box(&request)));
 
-    let verdict = TransactionStatus::Committed(commit_ts);
-    let request = Resolve { row: row.clone(), txn, status: verdict, keep_old_version: false, record_lock_only: false };
+    let status = TransactionStatus::Committed(commit_ts);
+    let request = Resolve { row: row.clone(), txn, status, keep_old_version: false, record_lock_only: false };
     measure(criterion, "resolve", || resolve(black_box(&locked), black_box(&request)));
 }
 
@@ -88,7 +90,7 @@ fn measure<T>(criterion: &mut Criterion, name: &str, step: impl Fn() -> Result<S
 
 criterion_group! {
     name = benches;
-    config = common::of_steps();
+    config = common::micro();
     targets = steps
 }
 criterion_main!(benches);

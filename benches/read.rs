@@ -1,9 +1,11 @@
-//! Point reads, of one row and of 16 at once, and scans of 100 rows, handed out and lent, in stores of ten thousand and of a million rows.
+//! Reads of random rows, in stores of ten thousand and of a million rows: `get` of one row,
+//! `multi_get` of 16, and scans of 100 rows that return owned rows (an iterator) or borrowed ones
+//! (`visit`).
 //!
-//! The stores are closed and opened again after they were filled, so that all of them lies in tables and none in the
-//! write buffer. Rows are chosen at random. And scans of 10 rows over own writes, of a thousand and of 200,000.
+//! The stores are closed and reopened after they were filled, so all rows are in SSTs and none in a
+//! memtable. Also scans of 10 rows by a transaction that has a thousand or 200,000 own writes.
 //!
-//! `cargo bench --bench read`, or with `-- get` for one group of it.
+//! `cargo bench --bench read`, or with `-- get` for one group.
 
 #![allow(clippy::unwrap_used, reason = "a failure stops the bench")]
 
@@ -20,9 +22,9 @@ use tempfile::TempDir;
 
 const VALUE: [u8; 100] = [7; 100];
 const SCAN_ROWS: usize = 100;
-const MANY: usize = 16;
+const MULTI_GET_ROWS: usize = 16;
 const LOAD_ROWS: usize = 10_000;
-const OWN_ROWS: usize = 10;
+const SHORT_SCAN_ROWS: usize = 10;
 const OPEN_SCANS: usize = 100;
 
 /// The rows of a store, all of one keyspace.
@@ -30,42 +32,43 @@ struct Rows {
     snapshot: Snapshot,
     keyspace: Keyspace,
     count: u64,
-    _folder: TempDir,
+    _dir: TempDir,
 }
 
 impl Rows {
     fn load(count: u64) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().unwrap();
         let open = || {
-            let store = Store::builder().durability(Durability::Buffered).open(folder.path()).unwrap();
+            let store = Store::builder().durability(Durability::Buffered).open(dir.path()).unwrap();
             let keyspace = store.keyspace("rows").unwrap();
             (store, keyspace)
         };
         {
             let (store, keyspace) = open();
             for from in (0..count).step_by(LOAD_ROWS) {
-                let upto = count.min(from + LOAD_ROWS as u64);
+                let end = count.min(from + LOAD_ROWS as u64);
                 let put = |txn: &mut Txn, row: u64| txn.put(&keyspace, row.to_be_bytes(), VALUE);
-                store.transact(|txn| (from..upto).try_for_each(|row| put(txn, row))).unwrap();
+                store.transact(|txn| (from..end).try_for_each(|row| put(txn, row))).unwrap();
             }
             store.close().unwrap();
         }
         let (store, keyspace) = open();
-        Self { snapshot: store.snapshot().unwrap(), keyspace, count, _folder: folder }
+        Self { snapshot: store.snapshot().unwrap(), keyspace, count, _dir: dir }
     }
 }
 
 fn reads(criterion: &mut Criterion) {
-    // Loaded before, not by the first sample: `--quick` takes the time of a sample for that of a read.
+    // Loaded here and not by the first sample, because `--quick` estimates the time of a read from
+    // that of a sample.
     let stores = [10_000, 1_000_000].map(Rows::load);
-    let mut dice = StdRng::seed_from_u64(0);
+    let mut rng = StdRng::seed_from_u64(0);
 
     let mut group = criterion.benchmark_group("get");
     group.throughput(Throughput::Elements(1));
     for Rows { snapshot, keyspace, count, .. } in &stores {
         group.bench_function(count.to_string(), |bencher| {
             bencher.iter(|| {
-                let row = dice.random_range(0..*count).to_be_bytes();
+                let row = rng.random_range(0..*count).to_be_bytes();
                 assert!(snapshot.get(keyspace, row).unwrap().is_some());
             });
         });
@@ -73,11 +76,11 @@ fn reads(criterion: &mut Criterion) {
     group.finish();
 
     let mut group = criterion.benchmark_group("multi-get-16");
-    group.throughput(Throughput::Elements(MANY as u64));
+    group.throughput(Throughput::Elements(MULTI_GET_ROWS as u64));
     for Rows { snapshot, keyspace, count, .. } in &stores {
         group.bench_function(count.to_string(), |bencher| {
             bencher.iter(|| {
-                let rows: [_; MANY] = std::array::from_fn(|_| dice.random_range(0..*count).to_be_bytes());
+                let rows: [_; MULTI_GET_ROWS] = std::array::from_fn(|_| rng.random_range(0..*count).to_be_bytes());
                 assert!(snapshot.multi_get(keyspace, rows).unwrap().iter().all(Option::is_some));
             });
         });
@@ -89,7 +92,7 @@ fn reads(criterion: &mut Criterion) {
     for Rows { snapshot, keyspace, count, .. } in &stores {
         group.bench_function(count.to_string(), |bencher| {
             bencher.iter(|| {
-                let from = dice.random_range(0..=count - SCAN_ROWS as u64).to_be_bytes();
+                let from = rng.random_range(0..=count - SCAN_ROWS as u64).to_be_bytes();
                 let rows = snapshot.range(keyspace, from..).take(SCAN_ROWS);
                 assert_eq!(rows.map(Result::unwrap).count(), SCAN_ROWS);
             });
@@ -97,49 +100,53 @@ fn reads(criterion: &mut Criterion) {
     }
     group.finish();
 
-    let mut group = criterion.benchmark_group("scan-100-lent");
+    let mut group = criterion.benchmark_group("visit-100");
     group.throughput(Throughput::Elements(SCAN_ROWS as u64));
     for Rows { snapshot, keyspace, count, .. } in &stores {
         group.bench_function(count.to_string(), |bencher| {
             bencher.iter(|| {
-                let from = dice.random_range(0..=count - SCAN_ROWS as u64).to_be_bytes();
+                let from = rng.random_range(0..=count - SCAN_ROWS as u64).to_be_bytes();
                 let mut left = SCAN_ROWS;
-                let lent = snapshot.range(keyspace, from..).visit(|_, _| {
+                let visited = snapshot.range(keyspace, from..).visit(|_, _| {
                     left -= 1;
                     if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
                 });
-                assert!(lent.unwrap().is_break());
+                assert!(visited.unwrap().is_break());
             });
         });
     }
 }
 
-/// Short scans of a transaction that has written much: of itself, and in turn with a write, the scans before still open.
+/// Short scans by a transaction with many own writes: alone, and alternating with writes while
+/// earlier scans are still open.
 fn own_writes(criterion: &mut Criterion) {
     let store = Store::builder().large_transaction_bytes(usize::MAX).in_memory().unwrap();
     let keyspace = store.keyspace("rows").unwrap();
-    let mut dice = StdRng::seed_from_u64(0);
-    let mut group = criterion.benchmark_group("scan-10-of-own");
+    let mut rng = StdRng::seed_from_u64(0);
+    let mut group = criterion.benchmark_group("scan-10-own-writes");
     for count in [1_000_u64, 200_000] {
         let mut txn = store.begin().unwrap();
         (0..count).for_each(|row| txn.put(&keyspace, row.to_be_bytes(), VALUE).unwrap());
         group.bench_function(count.to_string(), |bencher| {
             bencher.iter(|| {
-                let from = dice.random_range(0..=count - OWN_ROWS as u64).to_be_bytes();
-                assert_eq!(txn.range(&keyspace, from..).take(OWN_ROWS).map(Result::unwrap).count(), OWN_ROWS);
+                let from = rng.random_range(0..=count - SHORT_SCAN_ROWS as u64).to_be_bytes();
+                assert_eq!(
+                    txn.range(&keyspace, from..).take(SHORT_SCAN_ROWS).map(Result::unwrap).count(),
+                    SHORT_SCAN_ROWS
+                );
             });
         });
         group.bench_function(format!("{count}-and-write"), |bencher| {
             let mut open = VecDeque::new();
             bencher.iter(|| {
-                let from = dice.random_range(0..=count - OWN_ROWS as u64).to_be_bytes();
+                let from = rng.random_range(0..=count - SHORT_SCAN_ROWS as u64).to_be_bytes();
                 let mut scan = txn.range(&keyspace, from..);
-                assert_eq!(scan.by_ref().take(OWN_ROWS).map(Result::unwrap).count(), OWN_ROWS);
+                assert_eq!(scan.by_ref().take(SHORT_SCAN_ROWS).map(Result::unwrap).count(), SHORT_SCAN_ROWS);
                 open.push_back(scan);
                 if open.len() > OPEN_SCANS {
                     open.pop_front();
                 }
-                txn.put(&keyspace, dice.random_range(0..count).to_be_bytes(), VALUE).unwrap();
+                txn.put(&keyspace, rng.random_range(0..count).to_be_bytes(), VALUE).unwrap();
             });
         });
     }
@@ -147,7 +154,7 @@ fn own_writes(criterion: &mut Criterion) {
 
 criterion_group! {
     name = benches;
-    config = common::of_stores();
+    config = common::store();
     targets = reads, own_writes
 }
 criterion_main!(benches);

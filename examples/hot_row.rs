@@ -1,7 +1,8 @@
-//! What history and snapshots cost: a row with many versions beside one with none, and many live snapshots.
+//! The cost of history and of snapshots: reads of a row with many versions, compared with reads of
+//! a row with one; and commits while many snapshots are open.
 //!
 //! ```text
-//! cargo run --release --example hot_row -- 1000000
+//! cargo run --release --example hot_row -- [VERSIONS]
 //! ```
 
 use std::time::{Duration, Instant};
@@ -13,32 +14,33 @@ const ROUNDS: usize = 7;
 
 fn main() -> anyhow::Result<()> {
     let versions: u32 = std::env::args().nth(1).map_or(Ok(20_000), |count| count.parse())?;
-    let folder = tempfile::tempdir()?;
+    let dir = tempfile::tempdir()?;
+    // Replaced versions are kept for a day, so every version of the hot row stays.
     let store = Store::builder()
         .history_retention(Duration::from_secs(24 * 3600))
         .durability(Durability::Buffered)
-        .open(folder.path().join("store"))?;
+        .open(dir.path().join("store"))?;
     let (hot, cold) = (store.keyspace("hot")?, store.keyspace("cold")?);
     for rows in [&hot, &cold] {
         store.transact(|txn| (0..100_u8).try_for_each(|key| txn.put(rows, [key], [7; 100])))?;
     }
-    let began = Instant::now();
+    let started = Instant::now();
     for n in 0..versions {
         let mut txn = store.begin()?;
         txn.put(&hot, [50], [n.to_be_bytes()[3]; 100])?;
         txn.commit()?;
     }
-    println!("{versions} versions of one row written in {:.1} s", began.elapsed().as_secs_f64());
+    println!("{versions} versions of one row written in {:.1} s", started.elapsed().as_secs_f64());
     let ratio = |what: &str, measure: &dyn Fn(&Keyspace) -> percolite::Result<Duration>| -> percolite::Result<()> {
-        // In turn, so that the machine's moods meet both.
+        // Alternating, so that a slow phase of the machine affects both.
         let mut ratios = Vec::new();
         for _ in 0..ROUNDS {
-            let (with, without) = (measure(&hot)?, measure(&cold)?);
-            ratios.push(with.as_secs_f64() / without.as_secs_f64());
+            let (with_history, without) = (measure(&hot)?, measure(&cold)?);
+            ratios.push(with_history.as_secs_f64() / without.as_secs_f64());
         }
         ratios.sort_by(f64::total_cmp);
         println!(
-            "{what}: {:.2} times that of one without ({:.2} to {:.2})",
+            "{what} takes {:.2} times as long as without history ({:.2} to {:.2})",
             ratios[ROUNDS / 2],
             ratios[0],
             ratios[ROUNDS - 1]
@@ -46,52 +48,52 @@ fn main() -> anyhow::Result<()> {
         Ok(())
     };
     let snapshot = store.snapshot()?;
-    ratio("a read", &|rows| {
-        let began = Instant::now();
+    ratio("a read of the row", &|rows| {
+        let started = Instant::now();
         for _ in 0..READS {
             snapshot.get(rows, [50])?;
         }
-        Ok(began.elapsed())
+        Ok(started.elapsed())
     })?;
     ratio("a scan of 100 rows", &|rows| {
-        let began = Instant::now();
+        let started = Instant::now();
         for _ in 0..READS / 100 {
             for row in snapshot.range(rows, ..) {
                 row?;
             }
         }
-        Ok(began.elapsed())
+        Ok(started.elapsed())
     })?;
     drop(snapshot);
 
-    let commits = || {
-        let began = Instant::now();
+    let commit_seconds = || {
+        let started = Instant::now();
         for n in 0..versions.min(100_000) {
             let mut txn = store.begin()?;
             txn.put(&cold, [n.to_be_bytes()[3]], [7; 100])?;
             txn.commit()?;
         }
-        Ok::<_, percolite::Error>(began.elapsed().as_secs_f64())
+        Ok::<_, percolite::Error>(started.elapsed().as_secs_f64())
     };
-    let before = commits()?;
+    let before = commit_seconds()?;
     let mut snapshots = Vec::new();
-    let (began, resident) = (Instant::now(), resident_kib());
+    let (started, resident) = (Instant::now(), resident_kib());
     for n in 0..versions.min(100_000) {
         let mut txn = store.begin()?;
         txn.put(&cold, [n.to_be_bytes()[3]], [7; 100])?;
         txn.commit()?;
         snapshots.push(store.snapshot()?);
     }
-    let (taking, grown) = (began.elapsed().as_secs_f64(), resident_kib().saturating_sub(resident));
-    let beside = commits()?;
+    let (with_snapshot, grown) = (started.elapsed().as_secs_f64(), resident_kib().saturating_sub(resident));
+    let with_open_snapshots = commit_seconds()?;
     println!(
-        "{} snapshots of different states: as many commits took {before:.2} s before, {taking:.2} s with a snapshot each, \
-         {beside:.2} s beside them; {grown} KiB more resident",
+        "{} commits took {before:.2} s without snapshots, {with_snapshot:.2} s with a new snapshot after each, \
+         and {with_open_snapshots:.2} s while these were open; they took {grown} KiB of memory",
         snapshots.len()
     );
-    let began = Instant::now();
+    let started = Instant::now();
     drop(snapshots);
-    println!("dropped in {:.2} s", began.elapsed().as_secs_f64());
+    println!("dropping the snapshots took {:.2} s", started.elapsed().as_secs_f64());
     store.close()?;
     Ok(())
 }

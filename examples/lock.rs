@@ -1,7 +1,9 @@
-//! Locks by name, with several threads that ask for each: a migration that is run once, a bounded number of workers, and a holder whose lock
-//! is taken away.
+//! Named locks among threads: a migration that runs once, a semaphore that bounds the number of
+//! workers, and a hanging holder whose lock an operator ends by force.
 //!
-//! `cargo run --release --example lock -- --contenders 6`
+//! ```text
+//! cargo run --release --example lock -- --contenders 6
+//! ```
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
@@ -14,32 +16,33 @@ use percolite::{ErrorKind, Keyspace, LockGuard, LockOptions, LockWaitPolicy, Sto
 
 #[derive(Parser)]
 struct Args {
-    /// How many threads ask for each lock
+    /// Number of threads that request each lock
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(2..=64))]
     contenders: u32,
-    /// How many of them may work at once
+    /// Number of permits of the semaphore
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
-    at_once: u32,
+    permits: u32,
 }
 
 fn main() -> anyhow::Result<()> {
-    let Args { contenders, at_once } = Args::parse();
+    let Args { contenders, permits } = Args::parse();
     let store = Store::builder().application_name("lock example").in_memory()?;
     let state = store.keyspace("state")?;
-    one_migration(&store, &state, contenders)?;
-    a_bounded_number(&store, contenders, at_once)?;
-    taken_away(&store, &state)?;
+    migration(&store, &state, contenders)?;
+    semaphore(&store, contenders, permits)?;
+    force_unlock(&store, &state)?;
 
     let stats = store.lock_stats();
-    println!("\n{} locks taken; of exclusive ones {} had to wait", stats.acquired(), stats.exclusive.waits);
+    println!("\n{} locks acquired, {} waits for exclusive locks", stats.acquired(), stats.exclusive.waits);
     let table = store.lock_table()?;
-    ensure!(table.held == 0 && table.waiting == 0, "something is left: {table:?}");
+    ensure!(table.held == 0 && table.waiting == 0, "the lock table is not empty: {table:?}");
     Ok(())
 }
 
-/// Several start at once, and each is to bring in the new schema. The lock comes before the snapshot, so the second sees what the first did.
-fn one_migration(store: &Store, state: &Keyspace, contenders: u32) -> anyhow::Result<()> {
-    println!("A migration, wanted by {contenders}:");
+/// Each of several instances of a program migrates the schema if it is old. Each takes its snapshot
+/// under the lock, so all after the first see the new schema.
+fn migration(store: &Store, state: &Keyspace, contenders: u32) -> anyhow::Result<()> {
+    println!("A migration, requested by {contenders} threads:");
     let migrations = AtomicUsize::new(0);
     let migrate = |number: u32| -> anyhow::Result<()> {
         let options = LockOptions::exclusive()
@@ -48,87 +51,90 @@ fn one_migration(store: &Store, state: &Keyspace, contenders: u32) -> anyhow::Re
         let guard = store.lock_with("migration", options)?;
         let fence = guard.fence();
         if store.snapshot()?.get(state, "schema")?.as_deref() == Some(b"2") {
-            println!("  {number}: token {}, the schema is 2 already", guard.token());
+            println!("  thread {number}, token {}: the schema is migrated already", guard.token());
             return Ok(());
         }
-        // Long enough for all others to come.
+        // Only for this example: wait until all others are in the queue.
         while store.lock_table()?.waiting + 1 < contenders as usize {
             thread::sleep(Duration::from_millis(1));
         }
-        println!("  {number}: token {}, migrates, and {} wait for it", guard.token(), store.lock_table()?.waiting);
+        let waiting = store.lock_table()?.waiting;
+        println!("  thread {number}, token {}: migrates the schema, {waiting} threads wait", guard.token());
         migrations.fetch_add(1, Ordering::Relaxed);
-        // Commits only while the lock is held.
+        // The fence makes the commit fail if the lock was lost meanwhile.
         store.transact(|txn| {
             txn.fence(&fence)?;
             txn.put(state, "schema", "2")
         })?;
         Ok(())
     };
-    all(contenders, migrate)?;
-    let (ran, waited) = (migrations.into_inner(), store.lock_stats().exclusive.waits);
-    ensure!(ran == 1 && waited == u64::from(contenders) - 1, "it ran {ran} times, {waited} have waited");
+    run_threads(contenders, migrate)?;
+    let (runs, waits) = (migrations.into_inner(), store.lock_stats().exclusive.waits);
+    ensure!(runs == 1 && waits == u64::from(contenders) - 1, "{runs} migrations, {waits} waits");
     Ok(())
 }
 
-/// A semaphore: each of them has to say the same number.
-fn a_bounded_number(store: &Store, contenders: u32, at_once: u32) -> anyhow::Result<()> {
-    println!("\nThumbnails, by {at_once} of {contenders} at once:");
-    let (working, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+/// A semaphore lets several threads work concurrently. All requests must give the same number of
+/// permits.
+fn semaphore(store: &Store, contenders: u32, permits: u32) -> anyhow::Result<()> {
+    println!("\nA semaphore with {permits} permits, requested by {contenders} threads:");
+    let (working, peak) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let work = |number: u32| -> anyhow::Result<()> {
-        let permit = store.lock_with("thumbnails", LockOptions::semaphore(at_once))?;
+        let permit = store.lock_with("thumbnails", LockOptions::semaphore(permits))?;
         let now = working.fetch_add(1, Ordering::SeqCst) + 1;
-        most.fetch_max(now, Ordering::SeqCst);
-        println!("  {number} works, {now} at once");
+        peak.fetch_max(now, Ordering::SeqCst);
+        println!("  thread {number} works, {now} in total");
         thread::sleep(Duration::from_millis(20));
         working.fetch_sub(1, Ordering::SeqCst);
         permit.release()?;
         Ok(())
     };
-    all(contenders, work)?;
-    let most = most.into_inner();
-    ensure!(most <= at_once as usize, "{most} worked at once");
-    ensure!(store.lock_stats().semaphore.waits > 0 || at_once >= contenders, "no request had to wait");
+    run_threads(contenders, work)?;
+    let peak = peak.into_inner();
+    ensure!(peak <= permits as usize, "{peak} threads worked concurrently");
+    ensure!(store.lock_stats().semaphore.waits > 0 || permits >= contenders, "no request had to wait");
     Ok(())
 }
 
-/// An operator takes the lock away from a holder that hangs. What that had fenced is not committed.
-fn taken_away(store: &Store, state: &Keyspace) -> anyhow::Result<()> {
+/// An operator ends the lock of a holder that hangs. The holder's fenced transaction cannot commit.
+fn force_unlock(store: &Store, state: &Keyspace) -> anyhow::Result<()> {
     println!("\nA holder that hangs:");
-    let (holds, has_lock) = mpsc::channel();
+    let (has_acquired, holder_has_lock) = mpsc::channel();
     thread::scope(|scope| -> anyhow::Result<()> {
         let holder = scope.spawn(move || -> anyhow::Result<()> {
             let guard: LockGuard = store.lock("report")?;
             let mut txn = store.begin()?;
             txn.fence(&guard.fence())?;
-            txn.put(state, "report", "by the first")?;
-            holds.send(())?;
-            // It hangs until it has lost its lock.
-            ensure!(guard.wait_lost(Duration::from_secs(60)), "it was not taken away");
-            let Err(why) = txn.commit() else { bail!("the lock is lost") };
-            ensure!(matches!(why.kind(), ErrorKind::LockLost(_)), "{why}");
-            println!("  the commit of the first returns: {why}");
+            txn.put(state, "report", "by the first holder")?;
+            has_acquired.send(())?;
+            // It hangs until the lock is lost.
+            ensure!(guard.wait_lost(Duration::from_secs(60)), "the lock was not lost");
+            let Err(err) = txn.commit() else { bail!("committed after the lock was lost") };
+            ensure!(matches!(err.kind(), ErrorKind::LockLost(_)), "{err}");
+            println!("  the holder's commit returns: {err}");
             Ok(())
         });
-        has_lock.recv()?;
-        let soon = LockOptions::exclusive().wait(LockWaitPolicy::Timeout(Duration::from_millis(50)));
-        let Err(why) = store.lock_with("report", soon) else { bail!("it is held") };
-        println!("  the request of the second returns: {why}");
-        let ErrorKind::LockNotAvailable(held) = why.kind() else { return Err(why.into()) };
+        holder_has_lock.recv()?;
+        let timeout = LockOptions::exclusive().wait(LockWaitPolicy::Timeout(Duration::from_millis(50)));
+        let Err(err) = store.lock_with("report", timeout) else { bail!("the lock was granted twice") };
+        println!("  another request returns: {err}");
+        // The error lists the holders with their tokens. `percolite locks` shows them, too.
+        let ErrorKind::LockNotAvailable(held) = err.kind() else { return Err(err.into()) };
         let token = held.holders.first().and_then(|holder| holder.token).ok_or_else(|| anyhow!("no holder"))?;
-        ensure!(store.force_unlock("report", token)?, "it went by itself");
+        ensure!(store.force_unlock("report", token)?, "the token does not hold the lock");
         let guard = store.lock("report")?;
-        ensure!(guard.token() > token, "tokens grow");
-        holder.join().map_err(|_| anyhow!("the holder has panicked"))??;
+        ensure!(guard.token() > token, "tokens increase");
+        holder.join().map_err(|_| anyhow!("the holder panicked"))??;
         Ok(())
     })?;
-    ensure!(store.snapshot()?.get(state, "report")?.is_none(), "it was committed after all");
+    ensure!(store.snapshot()?.get(state, "report")?.is_none(), "the fenced transaction was committed");
     Ok(())
 }
 
-/// So many threads, each with its number.
-fn all(threads: u32, work: impl Fn(u32) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
+/// Runs this number of threads, numbered from 1.
+fn run_threads(threads: u32, work: impl Fn(u32) -> anyhow::Result<()> + Sync) -> anyhow::Result<()> {
     thread::scope(|scope| {
-        let started: Vec<_> = (1..=threads)
+        let handles: Vec<_> = (1..=threads)
             .map(|number| {
                 scope.spawn({
                     let work = &work;
@@ -136,6 +142,6 @@ fn all(threads: u32, work: impl Fn(u32) -> anyhow::Result<()> + Sync) -> anyhow:
                 })
             })
             .collect();
-        started.into_iter().try_for_each(|thread| thread.join().map_err(|_| anyhow!("a thread has panicked"))?)
+        handles.into_iter().try_for_each(|handle| handle.join().map_err(|_| anyhow!("a thread panicked"))?)
     })
 }

@@ -1,6 +1,9 @@
-//! Why was it slow? A store that is asked by its own program: who is live, how long things take, who was in whose way.
+//! Why was it slow? Active transactions, slow transactions with their conflicts, and latencies, as
+//! the program itself can read them.
 //!
-//! `cargo run --release --example observe`
+//! ```text
+//! cargo run --release --example observe
+//! ```
 
 use std::sync::mpsc;
 use std::thread;
@@ -9,36 +12,42 @@ use std::time::Duration;
 use percolite::{Store, TxnOptions};
 
 fn main() -> anyhow::Result<()> {
-    let folder = tempfile::tempdir()?;
-    // Low, so that there is something to see within a second; reads are timed, too.
+    let dir = tempfile::tempdir()?;
+    // The default threshold is one second. With read timing the time of reads is separate from that
+    // of the closure's code.
     let store = Store::builder()
         .slow_transaction_threshold(Duration::from_millis(50))
         .track_read_timing(true)
-        .open(folder.path())?;
+        .open(dir.path())?;
     let accounts = store.keyspace("accounts")?;
 
-    // A report that somebody has forgotten to drop: nothing it may read is collected.
+    // A snapshot that was forgotten: as long as it is open, garbage collection keeps all versions
+    // that it can read.
     let _report = store.snapshot()?.with_label("monthly report");
 
-    // A payroll that thinks with alice's account in its hands, while short transfers take place.
-    let (thinking, has_begun) = mpsc::channel();
+    // The payroll reads alice's account and works for 60 ms. Meanwhile a transfer changes the
+    // account, so the payroll conflicts and is retried.
+    let (has_read, payroll_has_read) = mpsc::channel();
     thread::scope(|scope| -> anyhow::Result<()> {
         let payroll = scope.spawn(|| {
             store.transact_with(TxnOptions::with_label("payroll"), |txn| {
                 let balance = txn.get(&accounts, "alice")?.map_or(0, |balance| balance.len());
-                let _ = thinking.send(());
+                let _ = has_read.send(());
                 thread::sleep(Duration::from_millis(60));
                 txn.put(&accounts, "alice", vec![b'+'; balance + 1])
             })
         });
-        has_begun.recv()?;
+        payroll_has_read.recv()?;
         store.transact_with(TxnOptions::with_label("transfer"), |txn| txn.put(&accounts, "alice", "+"))?;
 
-        println!("Live, oldest first:");
-        for live in store.active_transactions() {
-            println!("  {:?} {:?} reads {}, for {:.1?}", live.kind, live.label, live.read_ts, live.age);
+        println!("Active, oldest first:");
+        for active in store.active_transactions() {
+            println!(
+                "  {:?} {:?}, read timestamp {}, age {:.1?}",
+                active.kind, active.label, active.read_ts, active.age
+            );
         }
-        payroll.join().map_err(|_| anyhow::anyhow!("the payroll has panicked"))??;
+        payroll.join().map_err(|_| anyhow::anyhow!("the payroll thread panicked"))??;
         Ok(())
     })?;
 
@@ -48,10 +57,10 @@ fn main() -> anyhow::Result<()> {
     }
 
     let (stats, latencies) = (store.stats(), store.latencies());
-    println!("\n{} commits, {:.1} to a sync", stats.commits(), stats.commits_per_sync());
-    println!("conflicts: {}, of which {} with a commit", stats.conflicts, stats.conflicts_newer_version);
+    println!("\n{} commits, {:.1} per WAL sync", stats.commits(), stats.commits_per_sync());
+    println!("{} conflicts, {} of them with newer versions", stats.conflicts, stats.conflicts_newer_version);
     let commit = &latencies.commit_durable;
-    println!("a commit took {:.1?} at the median, {:.1?} at most", commit.percentile(50.0), commit.max());
-    println!("a sync of the log took {:.1?} at the median", latencies.wal_sync.percentile(50.0));
+    println!("durable commits: median {:.1?}, maximum {:.1?}", commit.percentile(50.0), commit.max());
+    println!("WAL syncs: median {:.1?}", latencies.wal_sync.percentile(50.0));
     Ok(())
 }

@@ -1,26 +1,30 @@
-//! Testing your own code against power cuts: a store in memory whose crashes you choose.
+//! Tests your code against power cuts: a store on simulated storage that crashes when you say.
 //!
-//! `cargo run --release --example power_cut`
+//! ```text
+//! cargo run --release --example power_cut
+//! ```
 
 use percolite::engine::sim::SimStorage;
 use percolite::{Durability, Result, Store};
 
 fn main() -> Result<()> {
     for choice in 0..5 {
-        let memory = SimStorage::new();
-        let store = Store::builder().durability(Durability::Buffered).open_in_memory(&memory)?;
+        let storage = SimStorage::new();
+        // A buffered commit is not synced, so a power cut may lose it.
+        let store = Store::builder().durability(Durability::Buffered).open_in_memory(&storage)?;
         let log = store.keyspace("log")?;
         for entry in 0..4_u8 {
             store.transact(|txn| txn.put(&log, [entry], "written"))?;
         }
-        let crash = memory.crash(choice);
+        // Any number of the last unsynced writes may be lost; `choice` selects one.
+        let crash = storage.crash(choice);
         drop(store);
 
-        let reopened = Store::builder().open_in_memory(&memory)?;
+        let reopened = Store::builder().open_in_memory(&storage)?;
         let log = reopened.keyspace("log")?;
         let entries = reopened.snapshot()?.range(&log, ..).count();
-        // What is left is always a beginning of what was written: never entry 3 without entry 2.
-        println!("{} of {} unsynced writes lost: {entries} entries are left", crash.lost, crash.unsynced);
+        // The state is that after some commit: entry 3 never survives without entry 2.
+        println!("{} of {} unsynced writes were lost, {entries} entries survived", crash.lost, crash.unsynced);
     }
     Ok(())
 }

@@ -1,10 +1,13 @@
-//! A queue of jobs that survives crashes: each job is done by one worker, and none is lost with the worker that had it.
+//! A job queue that survives crashes: each job is done by one worker, and none is lost if a worker
+//! crashes.
 //!
-//! Taking a job and writing down its result is one transaction, so a worker that dies in between has not taken it. Workers that
-//! reach for the same job conflict, and the one that lost takes the next. To spread them, each begins to look at a place
-//! of its own.
+//! A worker removes a job and writes its result in one transaction, so after a crash in between the
+//! job is still in the queue. If two workers take the same job, one of them conflicts, and its
+//! retry takes the next job. To make conflicts rare, each worker starts at a different key.
 //!
-//! `cargo run --release --example queue`
+//! ```text
+//! cargo run --release --example queue
+//! ```
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -16,17 +19,15 @@ const WORKERS: u64 = 4;
 fn main() -> Result<()> {
     let store = Store::in_memory()?;
     let (jobs, results) = (store.keyspace("jobs")?, store.keyspace("results")?);
-    // In order of their numbers, because big-endian numbers sort as numbers do.
-    store.transact(|txn| {
-        (0..JOBS).try_for_each(|job| txn.put(&jobs, job.to_be_bytes(), format!("job {job} is done")))
-    })?;
+    // Keys are sorted as bytes; big-endian keys are in the order of the numbers.
+    store.transact(|txn| (0..JOBS).try_for_each(|job| txn.put(&jobs, job.to_be_bytes(), format!("job {job}"))))?;
 
     let done = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         let (store, jobs, results, done) = (&store, &jobs, &results, &done);
         let worker = |number: u64| {
             move || {
-                while work(store, jobs, results, number)? {
+                while process_one(store, jobs, results, number)? {
                     done.fetch_add(1, Ordering::Relaxed);
                 }
                 Ok(())
@@ -43,16 +44,17 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Does one job; whether there was one.
-fn work(store: &Store, jobs: &Keyspace, results: &Keyspace, worker: u64) -> Result<bool> {
-    // A job that is done twice after a power cut does no harm here, so nobody waits for the disk.
+/// Processes one job. Returns whether there was one.
+fn process_one(store: &Store, jobs: &Keyspace, results: &Keyspace, worker: u64) -> Result<bool> {
+    // A buffered commit does not wait for the disk. After a power cut the last jobs may be in the
+    // queue again, which is fine if a job may be done twice.
     let options = TxnOptions { durability: Some(Durability::Buffered), ..TxnOptions::default() };
     store.transact_with(options, |txn| {
-        let from = (worker * JOBS / WORKERS).to_be_bytes();
-        let own = txn.range(jobs, from..).next();
-        let Some((key, job)) = own.or_else(|| txn.range(jobs, ..).next()).transpose()? else { return Ok(false) };
+        let start = (worker * JOBS / WORKERS).to_be_bytes();
+        let next = txn.range(jobs, start..).next().or_else(|| txn.range(jobs, ..).next());
+        let Some((key, job)) = next.transpose()? else { return Ok(false) };
         txn.delete(jobs, &key)?;
-        txn.put(results, &key, format!("{}, says worker {worker}", String::from_utf8_lossy(&job)))?;
+        txn.put(results, &key, format!("{} done by worker {worker}", String::from_utf8_lossy(&job)))?;
         Ok(true)
     })
 }

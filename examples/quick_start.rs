@@ -1,25 +1,33 @@
-//! Opening a store, a transaction that is retried, a snapshot, a scan from the end.
+//! The first steps: open a store, move money in a transaction, read a snapshot, scan in reverse.
 //!
-//! `cargo run --release --example quick_start`
+//! ```text
+//! cargo run --release --example quick_start
+//! ```
 
 use percolite::Store;
 
 fn main() -> anyhow::Result<()> {
-    let folder = tempfile::tempdir()?;
-    let store = Store::open(folder.path().join("bank"))?;
+    // A store is a directory; `open` creates it if it does not exist. A keyspace is a named set of
+    // rows.
+    let dir = tempfile::tempdir()?;
+    let store = Store::open(dir.path().join("bank"))?;
     let accounts = store.keyspace("accounts")?;
 
+    // Both rows are written, or neither. When `transact` returns, they are on disk.
     store.transact(|txn| {
         txn.put(&accounts, "alice", "100")?;
         txn.put(&accounts, "bob", "50")
     })?;
+
+    // A snapshot shows this state, whatever is committed later.
     let before = store.snapshot()?;
 
-    // The closure's error may be any type that can be made from the store's.
+    // After a conflict with another transaction the closure runs again. If it returns an error, it
+    // is rolled back. The error may be any type that the store's error converts to.
     let moved: anyhow::Result<u64> = store.transact(|txn| {
-        let read = |bytes: Option<Vec<u8>>| anyhow::Ok(String::from_utf8(bytes.unwrap_or_default())?.parse::<u64>()?);
-        let alice = read(txn.get_for_update(&accounts, "alice")?)?;
-        let bob = read(txn.get(&accounts, "bob")?)?;
+        let parse = |bytes: Option<Vec<u8>>| anyhow::Ok(String::from_utf8(bytes.unwrap_or_default())?.parse::<u64>()?);
+        let alice = parse(txn.get(&accounts, "alice")?)?;
+        let bob = parse(txn.get(&accounts, "bob")?)?;
         anyhow::ensure!(alice >= 30, "alice has only {alice}");
         txn.put(&accounts, "alice", (alice - 30).to_string())?;
         txn.put(&accounts, "bob", (bob + 30).to_string())?;
@@ -27,6 +35,7 @@ fn main() -> anyhow::Result<()> {
     });
     println!("moved {}", moved?);
 
+    // Keys are sorted bytes; this scan starts at the greatest.
     for (when, snapshot) in [("before", before), ("after", store.snapshot()?)] {
         for row in snapshot.range(&accounts, "a"..).rev() {
             let (name, balance) = row?;

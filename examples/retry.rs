@@ -1,6 +1,8 @@
-//! Conflicts: what `transact` does about them, and how to do it by hand.
+//! Conflicts: how `transact` retries, and how to handle a conflict yourself.
 //!
-//! `cargo run --release --example retry`
+//! ```text
+//! cargo run --release --example retry
+//! ```
 
 use std::time::Duration;
 
@@ -12,7 +14,8 @@ fn main() -> anyhow::Result<()> {
     let stock = store.keyspace("stock")?;
     store.transact(|txn| txn.put(&stock, "bolts", "1000"))?;
 
-    // Many writers of one row: each attempt that loses is made again, and waits its turn instead of trying wildly.
+    // Eight threads write one row. Of two conflicting transactions the first to commit wins; the
+    // other is retried, and waits in the row's queue so that it need not conflict again.
     std::thread::scope(|scope| {
         let sell = || (0..50).try_for_each(|_| store.transact(|txn| take(txn, &stock, 1)));
         let sellers: Vec<_> = (0..8).map(|_| scope.spawn(sell)).collect();
@@ -20,41 +23,42 @@ fn main() -> anyhow::Result<()> {
     })?;
     println!("600 bolts are left, after {} conflicts", store.stats().conflicts);
 
-    // An error of one's own ends it at once, and nothing is written.
-    let Err(why) = store.transact(|txn| take(txn, &stock, 5000)) else { bail!("there are not so many") };
-    println!("5000 of 600: {why}");
+    // An error of the closure that is not a conflict is returned immediately; nothing is written.
+    let Err(err) = store.transact(|txn| take(txn, &stock, 5000)) else { bail!("took 5000 of 600 bolts") };
+    println!("5000 of 600: {err}");
 
-    // By hand: the error says who was faster, and whether trying again makes sense.
+    // With `begin` there is no retry: the error names the row and the transaction that won, and
+    // whether the whole transaction should be run again.
     let mut slow = store.begin()?;
     take(&mut slow, &stock, 1)?;
     store.transact(|txn| take(txn, &stock, 10))?;
-    let Err(why) = slow.commit() else { bail!("somebody else was faster") };
-    ensure!(
-        why.is_retryable() && matches!(why.conflict().map(|met| met.reason), Some(ConflictReason::NewerVersion(_)))
-    );
-    println!("{why}");
+    let Err(err) = slow.commit() else { bail!("a conflict was not detected") };
+    let reason = err.conflict().map(|conflict| conflict.reason);
+    ensure!(err.is_retryable() && matches!(reason, Some(ConflictReason::NewerVersion(_))));
+    println!("{err}");
 
-    // Bounded, for a caller that cannot wait. Here somebody else is always faster.
-    let limits = RetryPolicy { max_attempts: 3, timeout: Duration::from_millis(100) };
-    let options = TxnOptions { retry_policy: Some(limits), ..TxnOptions::default() };
-    let Err(why) = store.transact_with(options, |txn| {
+    // A retry policy bounds the attempts and their total time. Here every attempt conflicts with a
+    // transaction that commits first.
+    let policy = RetryPolicy { max_attempts: 3, timeout: Duration::from_millis(100) };
+    let options = TxnOptions { retry_policy: Some(policy), ..TxnOptions::default() };
+    let Err(err) = store.transact_with(options, |txn| {
         take(txn, &stock, 1)?;
         let mut other = store.begin()?;
         take(&mut other, &stock, 1)?;
         other.commit()
     }) else {
-        bail!("it never wins")
+        bail!("a conflicting attempt was committed")
     };
-    ensure!(matches!(why.kind(), ErrorKind::RetriesExhausted { .. }));
-    println!("{why}");
+    ensure!(matches!(err.kind(), ErrorKind::RetriesExhausted { .. }));
+    println!("{err}");
     Ok(())
 }
 
-/// Takes so many from the stock.
+/// Takes this number of bolts from the stock, or fails if there are fewer.
 fn take(txn: &mut percolite::Txn, stock: &Keyspace, number: u64) -> Result<(), Error> {
-    let there = txn.get(stock, "bolts")?.unwrap_or_default();
-    let there: u64 = String::from_utf8_lossy(&there).parse().unwrap_or_default();
-    let left = there.checked_sub(number);
-    let left = left.ok_or_else(|| ErrorKind::InvalidArgument(format!("there are only {there} bolts")))?;
+    let bolts = txn.get(stock, "bolts")?.unwrap_or_default();
+    let bolts: u64 = String::from_utf8_lossy(&bolts).parse().unwrap_or_default();
+    let left = bolts.checked_sub(number);
+    let left = left.ok_or_else(|| ErrorKind::InvalidArgument(format!("there are only {bolts} bolts")))?;
     txn.put(stock, "bolts", left.to_string())
 }

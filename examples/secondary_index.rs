@@ -1,17 +1,22 @@
-//! A secondary index that cannot fall out of step: record and index entry change in one transaction.
+//! A secondary index that always matches its records: both change in one transaction.
 //!
-//! `cargo run --release --example secondary_index`
+//! ```text
+//! cargo run --release --example secondary_index
+//! ```
 
 use percolite::{Keyspace, Result, Store, Txn};
 
-/// Users by number, and their numbers by town.
 struct Users {
+    /// Number -> town.
     records: Keyspace,
+    /// The index: the keys are [`index_key`]s, the values are empty.
     by_town: Keyspace,
 }
 
 impl Users {
     fn move_to(&self, txn: &mut Txn, number: u32, town: &str) -> Result<()> {
+        // Two concurrent moves of one user both write the record, so one of them conflicts and is
+        // retried, and no stale index entry remains.
         if let Some(old) = txn.get(&self.records, number.to_be_bytes())? {
             txn.delete(&self.by_town, index_key(&old, number))?;
         }
@@ -19,6 +24,7 @@ impl Users {
         txn.put(&self.by_town, index_key(town.as_bytes(), number), "")
     }
 
+    /// The numbers of the users in this town, from a prefix scan of the index.
     fn living_in(&self, store: &Store, town: &str) -> Result<Vec<u32>> {
         let prefix = [town.as_bytes(), &[0]].concat();
         let number = |key: Vec<u8>| key.last_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
@@ -26,7 +32,7 @@ impl Users {
     }
 }
 
-/// The zero byte keeps `york` apart from `yorkshire`.
+/// Town, zero byte, number. Without the zero byte the prefix `york` would match `yorkshire`.
 fn index_key(town: &[u8], number: u32) -> Vec<u8> {
     [town, &[0], &number.to_be_bytes()].concat()
 }

@@ -1,12 +1,16 @@
-//! Reading the past: what an account was at a moment, who changed it, and undoing a mistake.
+//! History: reads of a past state, the versions of a row with their transactions, and the undoing
+//! of a mistake.
 //!
-//! `cargo run --release --example time_travel`
+//! ```text
+//! cargo run --release --example time_travel
+//! ```
 
 use std::time::{Duration, SystemTime};
 
 use percolite::Store;
 
 fn main() -> percolite::Result<()> {
+    // Without history a replaced version can be removed as soon as no snapshot needs it.
     let store = Store::builder().history_retention(Duration::from_secs(24 * 3600)).in_memory()?;
     let accounts = store.keyspace("accounts")?;
     store.transact(|txn| {
@@ -14,7 +18,7 @@ fn main() -> percolite::Result<()> {
         txn.put(&accounts, "bob", "50")
     })?;
 
-    // Whatever happens from here on, this moment can be read for a day.
+    // The state at this time can be read for a day.
     std::thread::sleep(Duration::from_millis(5));
     let before_lunch = SystemTime::now();
     std::thread::sleep(Duration::from_millis(5));
@@ -29,13 +33,13 @@ fn main() -> percolite::Result<()> {
     for version in store.snapshot()?.versions(&accounts, "alice")? {
         let version = version?;
         let value = version.value.as_deref().map(String::from_utf8_lossy);
-        println!("alice was {value:?} from {} on, by the transaction of {}", version.commit_ts, version.owner_id);
+        println!("alice: {value:?}, committed at {}, owner {}", version.commit_ts, version.owner_id);
     }
 
-    // The mistake is undone by writing what was there, in a transaction like any other.
+    // A new transaction writes the old value again. History itself never changes.
     let bob = then.get(&accounts, "bob")?.unwrap_or_default();
     store.transact(|txn| txn.insert(&accounts, "bob", &bob))?;
-    println!("bob again:    {:?}", rows(&store.snapshot()?, &accounts)?);
+    println!("restored:     {:?}", rows(&store.snapshot()?, &accounts)?);
     assert_eq!(store.snapshot()?.get(&accounts, "bob")?, Some(b"50".to_vec()));
     Ok(())
 }

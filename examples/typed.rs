@@ -1,44 +1,47 @@
-//! Keys and values of types of their own: a log of measurements by place and hour, and an index of the warm ones.
+//! Typed keys and values: measurements by place and hour, and an index by temperature.
 //!
-//! `cargo run --release --example typed`
+//! ```text
+//! cargo run --release --example typed
+//! ```
 
 use percolite::{Result, Store, TypedKeyspace};
 use serde::{Deserialize, Serialize};
 
-/// Sorted by place, then by hour; hours before the first are negative and come first.
-type Place = (String, i64);
+/// Encoded keys sort like the values: by place, then by hour, negative hours first.
+type PlaceAndHour = (String, i64);
 
-/// An enum from the beginning: there is room for a second version.
+/// An enum, so that a second format can be added as a variant. Stored rows stay readable.
 #[derive(Serialize, Deserialize)]
-enum Measured {
+enum Measurement {
     V1 { degrees: f64, remark: Option<String> },
 }
 
 fn main() -> Result<()> {
     let store = Store::in_memory()?;
-    let log: TypedKeyspace<Place, Measured> = store.keyspace("log")?.typed();
-    // Sorted by temperature: floats keep their order, those below zero too.
+    let log: TypedKeyspace<PlaceAndHour, Measurement> = store.keyspace("log")?.typed();
+    // The index is sorted by temperature; negative numbers come first.
     let by_degrees: TypedKeyspace<(f64, String, i64), ()> = store.keyspace("log by degrees")?.typed();
 
-    let measured =
+    let measurements =
         [("york", -1, -3.5), ("york", 0, 2.0), ("york", 13, 11.5), ("yorkshire", 13, 10.0), ("leeds", 13, -0.5)];
     store.transact(|txn| {
-        for (place, hour, degrees) in measured {
+        for (place, hour, degrees) in measurements {
             let remark = (degrees < 0.0).then(|| "frost".to_owned());
-            log.insert(txn, &(place.to_owned(), hour), &Measured::V1 { degrees, remark })?;
+            log.insert(txn, &(place.to_owned(), hour), &Measurement::V1 { degrees, remark })?;
             by_degrees.put(txn, &(degrees, place.to_owned(), hour), &())?;
         }
         Ok::<_, percolite::Error>(())
     })?;
 
     let snapshot = store.snapshot()?;
-    // Those of York alone, not of Yorkshire.
+    // A prefix is the first fields of the key, each as a whole: yorkshire does not match.
     for row in log.prefix(&snapshot, ("york",))? {
-        let ((place, hour), Measured::V1 { degrees, remark }) = row?;
+        let ((place, hour), Measurement::V1 { degrees, remark }) = row?;
         println!("{place} at {hour}: {degrees} {}", remark.unwrap_or_default());
     }
     let since_noon = ("york".to_owned(), 12)..=("york".to_owned(), i64::MAX);
     println!("since noon: {}", log.range(&snapshot, since_noon)?.count());
+    // Temperatures from zero on, the highest first.
     let mut warmest = by_degrees.range(&snapshot, (0.0, String::new(), i64::MIN)..)?.rev();
     while let Some(((degrees, place, _), ())) = warmest.next().transpose()? {
         println!("{degrees} in {place}");

@@ -67,15 +67,17 @@
 //!
 //! # The map
 //!
-//! | layer | where | what |
+//! | layer | modules | content |
 //! |---|---|---|
 //! | on top | `asynchronous`, `typed` | `AsyncStore` (feature `tokio`), [`TypedKeyspace`] |
-//! | public API | `store` | [`Store`], [`Keyspace`], [`Txn`], [`Snapshot`], [`Store::transact`], [`Store::lock`] |
-//! | coordination | `coordinator`, `pipeline`, `contention` | the order of steps, group commit, row queues and admission |
+//! | public API | `store` | [`Store`], [`Keyspace`], [`Txn`], [`Snapshot`] |
+//! | coordination | `coordinator` | the order of a transaction's steps, recovery of orphan locks |
+//! | commit path | `pipeline`, `contention` | group commit, row queues, admission |
 //! | named locks | `lock_manager` | requests, grants and queues, in memory |
 //! | protocol | [`protocol`] | Percolator's steps as plain functions over one row |
-//! | engine | [`engine`] | snapshots and conditional row changes: in a directory (write-ahead log, memtables, RocksDB's tables) or in memory |
-//! | base | [`bounds`], [`row`], [`writes`], [`timestamp`], [`owner`], [`codec`], [`keys`], [`runtime`], [`oracle`], [`observe`] | shared types |
+//! | engine | [`engine`] | snapshots and conditional row changes, in a directory or in memory |
+//! | storage | `wal`, `memtable`, `disk` | the log and the memtables above RocksDB's tables |
+//! | base | [`row`], [`timestamp`], [`codec`], [`oracle`], [`runtime`] | shared types |
 //!
 //! The [`cookbook`] has recipes for common tasks. In the repository, `DESIGN.md` explains the
 //! design and its reasons, `docs/core.md` the write-ahead log and memtables, `docs/locks.md` named

@@ -1,22 +1,23 @@
 //! The timestamp oracle: hands out unique, increasing timestamps, across restarts and clock steps.
 //!
-//! As in Percolator and TiKV's TSO, a durable high-water mark lies above every timestamp handed
-//! out. The timestamps below it are the *reservation*. After a restart the oracle starts above the
-//! mark, so no timestamp is handed out twice, whatever the clock shows. The reservation is extended
-//! in the background, well before it is used up.
+//! As in Percolator and TiKV's TSO, a durable high-water mark is at or above every timestamp handed
+//! out. The timestamps up to it are the *reservation*. After a restart the oracle starts above the
+//! mark, so no timestamp is handed out twice, whatever the clock shows. A log sync extends the
+//! reservation, well before it is used up.
 //!
-//! If the clock runs ahead of the reservation, as after a pause, timestamps lag behind the clock
-//! until the next extension is durable: only their order matters. With history their time matters,
-//! too: an oracle that [tracks the wall clock](LocalOracle::track_wall_clock) waits for the
-//! extension instead.
+//! # Timestamps and the wall clock
+//!
+//! If the clock is ahead of the reservation, as after a pause, timestamps lag until the next
+//! extension is durable: only their order matters. With history their time matters, too. An oracle
+//! that [tracks the wall clock](LocalOracle::track_wall_clock) waits for the extension instead.
 //!
 //! A clock that is set back is ignored. A clock that jumps forward is followed by at most
-//! [`CLOCK_JUMP_MAX_MS`] at each extension, so that one wrong reading does not push the store years
+//! [`CLOCK_JUMP_MAX_MS`] at each extension. So one wrong reading does not move the store years
 //! ahead.
 //!
-//! After an incarnation that ended without closing, timestamps lead the clock, because the next one
-//! starts at the end of the last reservation. Incarnations that are killed in quick succession add
-//! up, one reservation each, until the clock has caught up.
+//! After an incarnation that was killed, timestamps lead the clock, because the next one starts at
+//! the end of the last reservation. Incarnations that are killed in quick succession add up, one
+//! reservation each, until the clock has caught up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,22 +27,22 @@ use crate::runtime::Env;
 use crate::timestamp::Timestamp;
 
 /// How far ahead of the clock timestamps are reserved, in milliseconds. It is short, because
-/// timestamps lead the clock by the reservation that a killed process leaves unused. Extending it
-/// needs no I/O of its own: it is written with a log sync.
+/// timestamps lead the clock by the reservation that a killed process leaves unused. An extension
+/// costs no sync of its own: it is part of a log sync.
 pub const RESERVATION_MS: u64 = 3_000;
 /// How far the reservation may advance at one extension, in milliseconds.
 pub const CLOCK_JUMP_MAX_MS: u64 = 24 * 3_600_000;
 
-/// Whether the timestamp is within [`CLOCK_JUMP_MAX_MS`] of the greatest one, which leaves a store
+/// Whether the timestamp is within [`CLOCK_JUMP_MAX_MS`] of the greatest one, so that a store has
 /// no room for reservations.
 pub fn is_exhausted(ts: Timestamp) -> bool {
     Timestamp::from_millis(ts.millis().saturating_add(CLOCK_JUMP_MAX_MS)) == Timestamp::MAX
 }
 
-/// The key of the oracle's high-water mark in the meta column.
+/// The key of the high-water mark in the meta column.
 pub(crate) const HIGH_WATER_KEY: &str = "oracle";
 
-/// The value of the newest timestamp after the oracle is closed: it has no successor.
+/// The newest timestamp of a closed oracle: it has no successor.
 const CLOSED_TS: Timestamp = Timestamp::MAX;
 
 /// The high-water mark stored in an engine: no timestamp above it was handed out.
@@ -54,14 +55,14 @@ pub(crate) fn read_high_water(engine: &dyn Engine) -> Result<Timestamp, EngineEr
 
 /// A timestamp oracle that several clients of an engine share.
 ///
-/// It must allocate each timestamp after the request for it began. Blocks that are allocated for
-/// later requests break the order that readers rely on.
+/// It must allocate each timestamp after the request for it began. A client that allocates a block
+/// of timestamps for later requests breaks the order that reads depend on.
 pub trait Oracle: Send + Sync {
     /// A timestamp greater than every other whose request ended before this one began.
     fn timestamp(&self) -> Result<Timestamp, EngineError>;
 }
 
-/// A shared oracle in memory, for simulated clients of one engine. Its state ends with its process.
+/// A shared oracle in memory, for simulated clients of one engine. Nothing of it is durable.
 pub struct MemoryOracle {
     oracle: LocalOracle,
     runtime: Arc<dyn Env>,
@@ -99,14 +100,14 @@ impl LocalOracle {
         Self { last: high_water(), reserved_until: high_water(), tracks_wall_clock: AtomicBool::new(false) }
     }
 
-    /// From this call on timestamps never lag behind the clock, except after a jump of more than
-    /// [`CLOCK_JUMP_MAX_MS`].
+    /// From this call on timestamps never lag behind the clock, unless it jumps forward by more
+    /// than [`CLOCK_JUMP_MAX_MS`].
     pub fn track_wall_clock(&self) {
         self.tracks_wall_clock.store(true, Ordering::Release);
     }
 
-    /// The first high-water mark to make durable: the clock may have moved by any distance while
-    /// the store was closed.
+    /// The first high-water mark to make durable. It has no limit, because the clock may have moved
+    /// by any distance while the store was closed.
     pub fn first_reservation(&self, unix_millis: u64) -> Timestamp {
         Timestamp::from_millis(unix_millis.max(self.last_issued().millis()).saturating_add(RESERVATION_MS))
     }
@@ -115,7 +116,7 @@ impl LocalOracle {
     pub fn next_reservation(&self, unix_millis: u64) -> Timestamp {
         let last = self.last_issued();
         if last == CLOSED_TS {
-            // A request from before the close keeps the mark that is durable already.
+            // A sync that was in progress at the close keeps the mark that is durable already.
             return Timestamp::from_u64(self.reserved_until.load(Ordering::Acquire));
         }
         let last = last.millis();
@@ -142,7 +143,7 @@ impl LocalOracle {
         self.last.fetch_max(ts.to_u64(), Ordering::AcqRel);
     }
 
-    /// Closes the oracle, which then hands out nothing; returns the newest timestamp handed out.
+    /// Closes the oracle permanently; returns the newest timestamp handed out.
     pub fn close(&self) -> Timestamp {
         Timestamp::from_u64(self.last.swap(CLOSED_TS.to_u64(), Ordering::AcqRel))
     }
@@ -152,8 +153,9 @@ impl LocalOracle {
         Timestamp::from_u64(self.last.load(Ordering::Acquire))
     }
 
-    /// A timestamp greater than all others handed out before this call. `None` if the reservation
-    /// is used up or, when tracking the wall clock, does not reach the clock.
+    /// A timestamp greater than all others handed out before this call. `None` if the oracle is
+    /// closed or the reservation is used up. Also `None` if the oracle tracks the wall clock and
+    /// the reservation does not reach it.
     pub fn next(&self, unix_millis: u64) -> Option<Timestamp> {
         let high_water = self.reserved_until.load(Ordering::Acquire);
         let clock = Timestamp::from_millis(unix_millis).to_u64();

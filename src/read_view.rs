@@ -1,4 +1,4 @@
-//! A read view, as in MySQL: an engine snapshot and the timestamp that it shows.
+//! A read view, as in InnoDB: an engine snapshot and a read timestamp.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -6,17 +6,18 @@ use std::sync::atomic::AtomicBool;
 use crate::engine::EngineSnapshot;
 use crate::timestamp::Timestamp;
 
-/// A consistent state of the store: everything committed at or below `read_ts`, as versions or as
-/// locks that a read resolves.
+/// A consistent state of the store: all commits at or below `read_ts`, as versions or as locks that
+/// a read resolves.
 pub struct ReadView {
     /// Reads see all commits at or below this timestamp, and no others.
     pub read_ts: Timestamp,
-    /// The engine snapshot.
+    /// The engine snapshot. It may have newer commits as well, which reads skip.
     pub snapshot: Arc<dyn EngineSnapshot>,
-    /// Whether committed transactions may still have locks here that are not yet versions, so that
-    /// reads have to check locks.
+    /// Whether rows of committed transactions may still be locks in this snapshot, so that reads
+    /// must check locks.
     pub must_check_locks: bool,
-    /// Set when the view is older than the age limit; reads then return `SnapshotTooOld`.
+    /// Set when the view is older than the age limit. Reads and commits of its transaction then
+    /// return `SnapshotTooOld`.
     pub expired: AtomicBool,
 }
 

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use crate::runtime::{Env, Parker};
 
-/// Created by the thread or task that will wait. It is notified once, by any thread, before or
-/// after the wait begins.
+/// Created by the thread or task that will wait, and notified by any thread. A notification before
+/// the wait begins is kept.
 pub struct Waiter {
     sleeper: Sleeper,
     notified: AtomicBool,
 }
 
-/// The thread or task to wake.
+/// The thread or task that is woken.
 enum Sleeper {
     Thread(Arc<dyn Parker>),
     #[cfg(feature = "tokio")]
@@ -32,6 +32,7 @@ impl Waiter {
         Arc::new(Self { sleeper: Sleeper::Task(crate::sync::Mutex::new(None)), notified: AtomicBool::new(false) })
     }
 
+    /// Ends the present wait or, if there is none, the next one.
     pub fn notify(&self) {
         self.notify_early();
         match &self.sleeper {
@@ -46,7 +47,7 @@ impl Waiter {
         }
     }
 
-    /// [`Waiter::notify`] before the wait begins, called by the waiting thread or task itself.
+    /// [`Waiter::notify`] without a wake-up, for the thread or task itself before it waits.
     pub fn notify_early(&self) {
         self.notified.store(true, Ordering::Release);
     }
@@ -61,14 +62,15 @@ impl Waiter {
         self.notified.load(Ordering::Acquire)
     }
 
-    /// Blocks the thread until notified, and clears the notification: the waiter can be used again.
+    /// Blocks the thread until notified, and clears the notification, so that the waiter can be
+    /// used again.
     pub fn wait(&self) {
         while !self.notified.swap(false, Ordering::AcqRel) {
             self.park(None);
         }
     }
 
-    /// Blocks the thread until notified, but for at most `duration`.
+    /// Blocks the thread until notified, for at most `duration`. Keeps the notification.
     pub fn wait_at_most(&self, runtime: &dyn Env, duration: Duration) {
         let end = runtime.elapsed().saturating_add(duration);
         while !self.is_notified() {
@@ -84,7 +86,7 @@ impl Waiter {
         match &self.sleeper {
             Sleeper::Thread(parker) => parker.park(at_most),
             #[cfg(feature = "tokio")]
-            Sleeper::Task(_) => debug_assert!(false, "a thread waits on a task's waiter"),
+            Sleeper::Task(_) => debug_assert!(false, "a thread waits with a task's waiter"),
         }
     }
 

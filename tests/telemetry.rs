@@ -171,7 +171,7 @@ fn metrics_and_traces_agree_with_stats_and_logs() {
         std::thread::yield_now();
     }
     let is_failure =
-        |event: &String| event.contains("background work failed") && event.contains("what=\"status_file\"");
+        |event: &String| event.contains("background work failed") && event.contains("task=\"status_file\"");
     while !recorded.events.lock().unwrap().iter().any(is_failure) {
         std::thread::sleep(Duration::from_millis(10));
     }

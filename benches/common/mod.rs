@@ -1,21 +1,21 @@
-//! How long the benches measure.
+//! Measurement times.
 
 use std::time::Duration;
 
 use criterion::Criterion;
 
-/// For what takes nanoseconds.
+/// For operations of nanoseconds.
 #[allow(dead_code, reason = "each bench uses one of the two")]
-pub fn of_steps() -> Criterion {
-    lasting(Duration::from_millis(500), Duration::from_secs(2))
+pub fn micro() -> Criterion {
+    with_times(Duration::from_millis(500), Duration::from_secs(2))
 }
 
-/// For what a store does.
+/// For operations of a store.
 #[allow(dead_code, reason = "each bench uses one of the two")]
-pub fn of_stores() -> Criterion {
-    lasting(Duration::from_secs(1), Duration::from_secs(3))
+pub fn store() -> Criterion {
+    with_times(Duration::from_secs(1), Duration::from_secs(3))
 }
 
-fn lasting(warm_up: Duration, measured: Duration) -> Criterion {
-    Criterion::default().without_plots().warm_up_time(warm_up).measurement_time(measured)
+fn with_times(warm_up: Duration, measurement: Duration) -> Criterion {
+    Criterion::default().without_plots().warm_up_time(warm_up).measurement_time(measurement)
 }

@@ -62,7 +62,7 @@ pub use scan::AsyncScan;
 /// # Cancellation
 /// A future that is dropped before its call has started on a blocking thread has no effect. A call
 /// that has started runs to its end: **dropping a future does not undo a commit already begun**.
-/// [`AsyncStore::transact`] says more. The same is true if the runtime is shut down.
+/// The same is true if the runtime is shut down. See also [`AsyncStore::transact`].
 ///
 /// # No `begin`
 /// There is no asynchronous `begin`. A transaction that awaits between its reads and its commit

@@ -221,8 +221,7 @@ impl AdmissionWait {
 
     fn timed_out(&mut self, position: QueuePosition) {
         match position {
-            // The other rows are skipped as well: a retry without the ticket of one row gains
-            // little, and the deadline is theirs too.
+            // All row-queue waits share the deadline, so the other rows are skipped as well.
             QueuePosition::Row(_) => self.requests.retain(|request| !matches!(request, WaitRequest::RowQueue(..))),
             QueuePosition::Unlock { .. } => {}
             QueuePosition::Permit(_) => self.attempt.admission_timed_out = true,

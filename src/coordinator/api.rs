@@ -1,7 +1,8 @@
 //! The [`Coordinator`] trait: what the store requires of a coordinator.
 //!
 //! A transaction reads at `read_ts`, is identified by `start_ts` and commits at `commit_ts`, with
-//! `read_ts <= start_ts < commit_ts`. Conflicts are judged by `read_ts`.
+//! `read_ts <= start_ts < commit_ts`. A commit of another transaction above `read_ts` on a row that
+//! it writes is a conflict.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -106,8 +107,8 @@ pub trait Coordinator: Send + Sync {
     /// committed at or below the view's timestamp. May resolve the lock.
     fn commit_ts_of_lock(&self, view: &ReadView, row: &RowKey, lock: &Lock) -> Result<Option<Timestamp>>;
 
-    /// Whether locks with this `start_ts` belong to no live transaction. Always `false` where only
-    /// the time to live tells.
+    /// Whether locks with this `start_ts` belong to no running transaction. Always `false` on a
+    /// shared engine, where this cannot be concluded from `start_ts`.
     fn is_orphan(&self, start_ts: Timestamp) -> bool;
 
     /// The status that the primary's row shows; `None` if it shows none. Changes nothing.
@@ -205,7 +206,7 @@ pub trait LargeTxn: Send + Sync {
     /// Makes later writes ignore commits of other transactions: they are no conflicts.
     fn skip_conflict_check(&mut self);
 
-    /// Number of writes so far; a row that is written again counts again.
+    /// Number of writes; a row that is written again counts again.
     fn writes(&self) -> u64;
 
     /// Commits, after all rows are locked. After an error the transaction must be dropped, which
@@ -223,7 +224,7 @@ pub trait LargeTxn: Send + Sync {
 pub trait LockAuthority: Send + Sync {
     fn manager(&self) -> &Arc<LockManager>;
 
-    /// A new fencing token, above every timestamp allocated so far.
+    /// A new fencing token, above every timestamp allocated before.
     fn token(&self) -> Result<Timestamp>;
 
     /// [`LockAuthority::token`] without blocking; `None` if it would block.

@@ -16,8 +16,8 @@
 //! lock can resolve it. It reads the primary. If the primary is not committed, it is rolled back
 //! first, which is final. Then the orphan lock is rolled forward or back to the same status.
 //!
-//! It remains to find out whether the owner of a lock has ended. That depends on who else uses the
-//! engine:
+//! First it must be clear that the owner of the lock has ended. One process and several that share
+//! an engine find that out differently, and other differences follow:
 //!
 //! | | [`embedded`] | [`shared`] |
 //! |---|---|---|
@@ -26,14 +26,14 @@
 //! | commit | one phase if the rows fit one batch, else two | two phases, row by row |
 //! | conflicts are decided by | one pipeline, for whole batches | each row |
 //! | an owner has ended if | it began in an earlier incarnation | its lock's TTL has expired |
-//! | reader meets a live owner's lock | ignores it | makes the owner commit later |
-//! | writer meets a live owner's lock | conflict; retries after unlock | conflict; retries later |
+//! | reader finds a running owner's lock | ignores it | makes the owner commit later |
+//! | writer finds a running owner's lock | conflict; retries after unlock | conflict; backs off |
 //! | own rollback | leaves no record | leaves a record for late requests |
 //! | transaction records | deleted after the last lock | not deleted |
 //! | replaced versions | kept for history only | always kept |
 //!
-//! [`read_only`] serves a store that is opened for reading: it has one view, reads statuses from
-//! primaries, and writes nothing.
+//! [`read_only`] serves a store that is opened for reading: it has one view, reads each
+//! transaction's status at its primary, and writes nothing.
 
 mod api;
 pub mod embedded;

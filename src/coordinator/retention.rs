@@ -41,7 +41,7 @@ impl Retention {
     }
 }
 
-/// Checks that the history goes back to `at`. `from`: the oldest readable timestamp; `None` without
+/// Checks that `at` is within the history. `from`: the oldest readable timestamp; `None` without
 /// history.
 pub fn check_within_retention(at: Timestamp, from: Option<Timestamp>) -> Result<()> {
     match from {

@@ -192,7 +192,7 @@ impl SharedCoordinator {
     ) -> StepResult<T> {
         let read = || self.retry_unknown(|| self.engine().read_row(row, start_ts));
         let mut as_read = guess.map_or_else(read, Ok)?;
-        let (mut refusals, mut unanswered) = (0, 0);
+        let (mut failures, mut lost_replies) = (0, 0);
         loop {
             let (change, answer) = match step(&as_read) {
                 Ok(Step::Apply(change, answer)) => (change, answer),
@@ -202,19 +202,19 @@ impl SharedCoordinator {
             match self.engine().apply(&[RowBatch::Changes(vec![change])]) {
                 Ok(outcomes) => match outcomes.into_iter().next() {
                     Some(ApplyResult::Applied) => return Ok(Ok(answer)),
-                    Some(ApplyResult::PreconditionFailed { .. }) if refusals == CONTENTION_RETRIES_MAX => {
+                    Some(ApplyResult::PreconditionFailed { .. }) if failures == CONTENTION_RETRIES_MAX => {
                         return Err(EngineError::Undetermined(format!(
-                            "row {row:?} was changed by other clients during each of {refusals} attempts"
+                            "row {row:?} was changed by other clients during each of {failures} attempts"
                         )));
                     }
                     Some(ApplyResult::PreconditionFailed { row, .. }) => {
-                        refusals += 1;
+                        failures += 1;
                         as_read = *row;
                     }
                     None => return Err(EngineError::Corruption("the engine returned no result for the batch".into())),
                 },
-                Err(EngineError::Undetermined(_)) if unanswered + 1 < UNKNOWN_RETRIES_MAX => {
-                    unanswered += 1;
+                Err(EngineError::Undetermined(_)) if lost_replies + 1 < UNKNOWN_RETRIES_MAX => {
+                    lost_replies += 1;
                     self.runtime.sleep(RETRY_DELAY);
                     as_read = read()?;
                 }
@@ -223,8 +223,8 @@ impl SharedCoordinator {
         }
     }
 
-    /// The status at the lock's primary. A live owner is pushed above `push_above`; an owner whose
-    /// TTL has expired is rolled back.
+    /// The status at the lock's primary. A running owner is pushed above `push_above`; an owner
+    /// whose TTL has expired is rolled back.
     fn check_txn_status(&self, lock: &Lock, push_above: Option<Timestamp>) -> StepResult<TransactionStatus> {
         crash_point!(ResolveLockSeen);
         let mut current_ts = self.timestamp()?;

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Histogram;
 
-/// A number that only increases.
+/// A number that only increases, exported as a counter.
 pub(crate) struct Counter {
     value: AtomicU64,
     #[cfg(feature = "metrics")]
@@ -18,7 +18,7 @@ impl Counter {
         self.facade.increment(more);
     }
 
-    /// Raises the counter to a total that is counted elsewhere.
+    /// Raises the counter to a total that another part counts.
     pub fn set_at_least(&self, all: u64) {
         self.value.fetch_max(all, Ordering::Relaxed);
         #[cfg(feature = "metrics")]
@@ -30,14 +30,14 @@ impl Counter {
     }
 }
 
-/// One line for each metric: field, exported name, label and description. The struct, the
-/// registration and the documentation are generated from these lines.
+/// Generates the struct, the registration and the documentation from one line for each metric:
+/// field, exported name, label and description.
 macro_rules! metrics_table {
     (
         $($kind:ident $field:ident $name:literal [$($key:literal = $value:literal)?] $what:literal;)*
         $(@gauge $gauge:literal $shows:literal;)*
     ) => {
-        /// See [`Stats`](crate::Stats) and [`Latencies`](crate::Latencies) for what each counts.
+        /// [`Stats`](crate::Stats) and [`Latencies`](crate::Latencies) describe what each counts.
         pub(crate) struct Metrics {
             $(pub $field: $kind,)*
         }
@@ -137,7 +137,7 @@ metrics_table! {
 }
 
 impl Metrics {
-    /// Conflicts, for any reason.
+    /// Number of conflicts, all reasons together.
     pub fn conflicts(&self) -> u64 {
         self.conflicts_newer_version.get() + self.conflicts_locked.get() + self.conflicts_rolled_back.get()
     }

@@ -1,7 +1,7 @@
 //! Latency histograms.
 //!
-//! A duration is counted in one of 1,280 buckets, each an atomic counter: recording is one
-//! increment without a lock, reading is a copy. Buckets are 3 % wide, so a reported duration is at
+//! A duration is counted in one of 1,280 buckets, each an atomic counter. Recording is one
+//! increment without a lock; reading is a copy. Buckets are 3 % wide, so a reported duration is at
 //! most 3 % too high, and never too low.
 
 use std::time::Duration;
@@ -84,7 +84,7 @@ impl LatencyHistogram {
         bucket.map_or(Duration::ZERO, |bucket| Duration::from_nanos(bucket.end()))
     }
 
-    /// The longest duration; zero without measurements.
+    /// The longest duration, rounded up as all others; zero without measurements.
     pub fn max(&self) -> Duration {
         self.percentile(100.0)
     }
@@ -106,7 +106,8 @@ impl Default for LatencyHistogram {
     }
 }
 
-/// Pairs of a bucket's greatest duration in nanoseconds and its count, shortest first.
+/// Serialized as pairs of a bucket's greatest duration in nanoseconds and its count, shortest
+/// first.
 impl Serialize for LatencyHistogram {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let measured = self.0.iter().filter(|bucket| bucket.count() > 0);
@@ -149,9 +150,8 @@ pub struct Latencies {
     /// Waits of an attempt of `transact` before it starts: in the row queue, for a row lock, for
     /// admission. Only attempts that had to wait count.
     pub admission_wait: LatencyHistogram,
-    /// From the submission of a commit until the leader has applied its changes. Under load a
-    /// durable commit may be queued for as long as a sync takes, which it would have waited for
-    /// anyway. Empty on a shared engine.
+    /// From the submission of a commit until the leader has applied its changes, the queue
+    /// included. Empty on a shared engine.
     pub commit_apply: LatencyHistogram,
     /// Syncs of the write-ahead log. Empty on a shared engine.
     pub wal_sync: LatencyHistogram,

@@ -4,20 +4,20 @@
 //! [`Store::active_transactions`](crate::Store::active_transactions) and
 //! [`Store::slow_transactions`](crate::Store::slow_transactions) are always available. The feature
 //! `metrics` exports the same numbers to the recorder that the program has installed for the
-//! `metrics` crate. The feature `tracing` emits events and spans. Without these features none of it
-//! is compiled in.
+//! `metrics` crate. The feature `tracing` emits events and spans. Without these features this code
+//! is not compiled in.
 //!
 //! # Metrics
 //!
 //! With the feature `metrics`. Each metric has the label `store`: the number of the store in this
 //! process, counted from 0 in the order of opening. Install the recorder before a store is opened.
 //!
-//! Counters and histograms are recorded as things happen. Gauges, and the counters of write stalls,
-//! are set twice a second by the background thread, if there is one. Durations are in seconds
-//! unless the name says otherwise.
+//! Counters and histograms are updated immediately. Gauges, and the counters of write stalls, are
+//! set twice a second by the background thread, if there is one. Durations are in seconds unless
+//! the name has another unit.
 //!
-//! `examples/metrics` in the repository has a Grafana dashboard with all metrics, and Prometheus
-//! alerts, and explains each.
+//! `examples/metrics` in the repository explains each metric. It has a Grafana dashboard with all
+//! of them, and Prometheus alerts.
 //!
 //! | name | what | labels |
 //! |---|---|---|
@@ -25,29 +25,34 @@
 //!
 //! # Events
 //!
-//! With the feature `tracing`, all with the target `percolite`. Timestamps and owner ids are
-//! formatted as everywhere else. `label` is present if the transaction or snapshot has one.
+//! With the feature `tracing`, all with the target `percolite`. Timestamps and owner ids have their
+//! usual text form. `label` is present if the transaction or snapshot has one.
 //!
 //! | level | message | fields |
 //! |---|---|---|
 //! | info | `store opened`, `store closed` | `store`; `read_only`; `failed` |
-//! | warn | `data loss accepted` | `store`, `what` (the loss in words; at opening, once for each) |
-//! | error | `store failed` | `why` |
+//! | warn | `data loss accepted` | `store`, `loss` (in words; at opening, once for each) |
+//! | error | `store failed` | `error` |
 //! | trace | `transaction started` | `owner`, `start_ts`, `read_ts`, `label` |
 //! | debug | `transaction committed` | `owner`, `commit_ts`, `rows`, `label` |
 //! | debug | `conflict` | `owner`, `label`, `with` (the conflict in words) |
 //! | debug | `retry` | `attempts`, `label` |
 //! | warn | `retries exhausted` | `attempts`, `label` |
-//! | warn | `slow transaction` | `what` (the report in words), `label` |
+//! | warn | `slow transaction` | `report`, `label` |
 //! | warn | `snapshot expired` | `owner` of a transaction, `read_ts`, `age_ms`, `label` |
 //! | trace | `synced` | `durable_ts`, `took_us` |
-//! | debug | `lock acquired after wait`; warn if the wait was longer than a second | `lock`, `mode`, `waited_ms` |
+//! | debug, warn above a second | `lock acquired after wait` | `lock`, `mode`, `waited_ms` |
 //! | info | `lock taken over` (from an expired lease) | `lock`, `from` |
 //! | warn | `lock lost` | `lock`, `token` |
 //! | warn | `lock forced` | `lock`, `token` |
 //! | warn | `deadlock` (a second upgrader) | `lock` |
-//! | debug | `orphan locks resolved`, `large transaction cleaned up`, `garbage collected` | `locks`; `start_ts`; `entries`, `versions` |
-//! | warn | `background work failed` | `what` (`resolve_orphans`, `cleanup`, `gc`, `expire_snapshots`, `status_file`, `purge_keyspaces`, `leases`), `why` |
+//! | debug | `orphan locks resolved` | `locks` |
+//! | debug | `large transaction cleaned up` | `start_ts` |
+//! | debug | `garbage collected` | `entries`, `versions` |
+//! | warn | `background work failed` | `task`, `error` |
+//!
+//! The tasks are `resolve_orphans`, `cleanup`, `gc`, `expire_snapshots`, `status_file`,
+//! `purge_keyspaces` and `leases`.
 //!
 //! The span `attempt` (debug) is around each attempt of
 //! [`Store::transact`](crate::Store::transact), with its `number` and `label`; the span `commit`

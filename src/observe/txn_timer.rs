@@ -1,7 +1,7 @@
 //! The time of one transaction by phase: a stopwatch with laps.
 //!
-//! Each stage of a commit charges the time since the previous lap to its phase. So no time is
-//! counted twice, and the clock is read once for each phase.
+//! Each stage of a commit charges the time since the previous lap to its phase. So no time counts
+//! twice, and the clock is read once for each phase.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,16 +9,17 @@ use std::time::Duration;
 /// A phase of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TxnPhase {
-    /// Reading rows, if reads are timed.
+    /// Reads of rows, if reads are timed.
     Read,
     /// From the start of a commit, or of a large transaction's batch, until its changes are
     /// applied.
     Apply,
-    /// Waiting until what was applied or read is durable.
+    /// The wait until what was applied or read is durable.
     Sync,
 }
 
-/// See the [module](self). Atomic, because a scan may run on another thread than its transaction.
+/// See the [module](self). The fields are atomic, because a scan may run on another thread than its
+/// transaction.
 #[derive(Debug, Default)]
 pub(crate) struct TxnTimer {
     reading: AtomicU64,
@@ -29,8 +30,8 @@ pub(crate) struct TxnTimer {
 }
 
 impl TxnTimer {
-    fn part(&self, part: TxnPhase) -> &AtomicU64 {
-        match part {
+    fn part(&self, phase: TxnPhase) -> &AtomicU64 {
+        match phase {
             TxnPhase::Read => &self.reading,
             TxnPhase::Apply => &self.combining,
             TxnPhase::Sync => &self.syncing,
@@ -42,18 +43,18 @@ impl TxnTimer {
         self.last.store(nanos(now), Ordering::Relaxed);
     }
 
-    /// Ends a lap: charges its time to this phase, and returns it.
-    pub fn lap(&self, part: TxnPhase, now: Duration) -> Duration {
+    /// Ends a lap: charges its time to this phase, and returns that time.
+    pub fn lap(&self, phase: TxnPhase, now: Duration) -> Duration {
         let now = nanos(now);
         let last = self.last.swap(now, Ordering::Relaxed);
         let took = now.saturating_sub(last);
-        self.part(part).fetch_add(took, Ordering::Relaxed);
+        self.part(phase).fetch_add(took, Ordering::Relaxed);
         Duration::from_nanos(took)
     }
 
     /// Adds time that was measured outside of laps.
-    pub fn add(&self, part: TxnPhase, took: Duration) {
-        self.part(part).fetch_add(nanos(took), Ordering::Relaxed);
+    pub fn add(&self, phase: TxnPhase, took: Duration) {
+        self.part(phase).fetch_add(nanos(took), Ordering::Relaxed);
     }
 
     /// End of the last lap.
@@ -62,8 +63,8 @@ impl TxnTimer {
     }
 
     /// Total time of a phase.
-    pub fn on(&self, part: TxnPhase) -> Duration {
-        Duration::from_nanos(self.part(part).load(Ordering::Relaxed))
+    pub fn on(&self, phase: TxnPhase) -> Duration {
+        Duration::from_nanos(self.part(phase).load(Ordering::Relaxed))
     }
 }
 

@@ -53,7 +53,7 @@ impl Failure {
 
     fn record(&self, why: &Error) -> &str {
         if self.reason.set(format!("the store has failed and must be reopened: {why}")).is_ok() {
-            event!(ERROR, %why, "store failed");
+            event!(ERROR, error = %why, "store failed");
             self.named_locks.close(self.reason().unwrap_or_default());
         }
         self.syncs.advance_to(u64::MAX);

@@ -1,4 +1,4 @@
-//! The table of fates: what this process knows of transactions that may still have locks.
+//! The table of fates: the status of finished transactions that may still have locks.
 //!
 //! The rows are authoritative. The table saves reading them for transactions that this process has
 //! finished. A commit with locks left, and a rolled-back large transaction, have an entry from

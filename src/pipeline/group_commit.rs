@@ -21,6 +21,9 @@
 //! A commit is visible microseconds after its check, so transactions on hot rows rarely conflict. A
 //! committer without company leads itself: no other thread is involved.
 //!
+//! This is RocksDB's write group with the check inside. RocksDB's leader writes what others have
+//! validated, so a conflict check there needs a latch or a second pass.
+//!
 //! # A check that needs a read
 //!
 //! A precondition that memory cannot decide stays in its batch, and the engine checks it by reading
@@ -32,9 +35,6 @@
 //! If the write fails, the [pipeline fails](super::failure). Commits of the group are
 //! *undetermined*: they may or may not be in the log. The other submissions of the group, and all
 //! later ones, are *closed*.
-//!
-//! This is RocksDB's write group with the check inside. RocksDB's leader writes what others have
-//! validated, so a conflict check there needs a latch or a second pass.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -347,8 +347,8 @@ impl GroupCommit {
             match commit_ts.filter(|_| applied && kind.commits()) {
                 Some(ts) => {
                     if fences.any_buffered() {
-                        // The next holder of the lock may depend on this commit, which its caller
-                        // does not have acknowledged yet: durable snapshots must include it.
+                        // The next holder of the lock may depend on this commit before its caller
+                        // gets the reply. So later durable snapshots must include it.
                         self.parts.views.note_acked(ts);
                     }
                     fences.on_visible(ts);

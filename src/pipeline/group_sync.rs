@@ -179,9 +179,9 @@ impl GroupSync {
         durable
     }
 
-    /// Returns once everything written before this call is durable, metadata included. It also
-    /// takes part in the rule of one sync at a time: if one of two fails, it may have lost what the
-    /// other would report as durable.
+    /// Returns once everything written before this call is durable, metadata included. Like all
+    /// syncs it never runs beside another one: if one of two fails, it may have lost what the other
+    /// would report as durable.
     pub fn sync_now(&self) -> Result<()> {
         self.parts.failure.check_open()?;
         self.join_sync(Timestamp::MAX).map_or(Ok(()), |role| self.run_role(role))?;

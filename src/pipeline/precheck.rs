@@ -1,12 +1,12 @@
 //! The precheck: how the leader finds conflicts without reading rows.
 //!
 //! Each change comes with preconditions on its row: no lock, no commit after `read_ts`, and so on.
-//! All changes of the store pass through the leader, since one process has the store open. So the
-//! leader's memory has all that happened to the rows in this incarnation:
+//! All changes pass through the leader, since one process has the store open. So the leader can
+//! record every lock and commit of this incarnation in memory:
 //!
-//! | memory | exact | bound |
+//! | recorded | as | size |
 //! |---|---|---|
-//! | locks of two-phase transactions | yes, by row | rows of running commits |
+//! | locks of two-phase transactions | a map by row, exact | the rows of running commits |
 //! | locks of large transactions | a [Bloom filter](super::bloom) each | 2 to 4 bytes a row |
 //! | last commits | a [conflict set](super::conflict_set) | a fixed number of slots |
 //!

@@ -57,7 +57,7 @@ use crate::contention::AdmissionController;
 use crate::coordinator::embedded::EmbeddedCoordinator;
 use crate::coordinator::read_only::{self, ReadOnlyCoordinator};
 use crate::coordinator::shared::{SharedConfig, SharedCoordinator};
-use crate::coordinator::{BackgroundTask, Coordinator};
+use crate::coordinator::{BackgroundTask, Coordinator, LockAuthority};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::observe::Metrics;
@@ -123,6 +123,7 @@ pub(crate) struct Inner {
     instance_id: u64,
     /// `None` if named locks are not supported.
     locks: Option<Arc<NamedLocks>>,
+    lock_authority: Option<Arc<dyn LockAuthority>>,
     closing: AtomicBool,
     closed: AtomicBool,
     /// Time of opening, by the runtime's monotonic clock.
@@ -174,12 +175,14 @@ impl Store {
             options.history_retention,
         )?;
         let opened = runtime.elapsed();
-        let locks = coordinator
-            .lock_authority()
+        let lock_authority = coordinator.lock_authority();
+        let locks = lock_authority
+            .as_deref()
             .map(|authority| NamedLocks::new(authority, &runtime, options.application_name.as_deref(), instance_id));
         let store = Self::from_inner(Inner {
             opened_at: opened,
             locks,
+            lock_authority,
             closing: AtomicBool::new(false),
             #[cfg(feature = "rocks")]
             status_written_at: crate::sync::Mutex::new(opened),
@@ -255,6 +258,7 @@ impl Store {
         Self::from_inner(Inner {
             opened_at: opened,
             locks: None,
+            lock_authority: None,
             closing: AtomicBool::new(false),
             #[cfg(feature = "rocks")]
             status_written_at: crate::sync::Mutex::new(opened),
@@ -276,7 +280,7 @@ impl Store {
         event!(INFO, store = inner.instance_id, read_only = inner.options.read_only, "store opened");
         #[cfg(feature = "tracing")]
         for lost in inner.engine.data_losses() {
-            event!(WARN, store = inner.instance_id, what = %lost, "data loss accepted");
+            event!(WARN, store = inner.instance_id, loss = %lost, "data loss accepted");
         }
         let inner = Arc::new(inner);
         Self { _open: Some(Arc::new(CloseOnDrop(Arc::clone(&inner)))), inner }

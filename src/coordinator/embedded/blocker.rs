@@ -1,8 +1,8 @@
 //! What prevents a commit: a lock that can be resolved, or a conflict.
 //!
-//! A rejected commit finds on its row a newer version, or a lock. A newer version is a conflict, and
-//! so is the lock of a live transaction: row locks are try-locks, and a commit never waits for one.
-//! The lock of a finished transaction is resolved, and the commit is submitted again.
+//! If a commit is rejected, its row has a newer version or a lock. A newer version is a conflict.
+//! So is the lock of a running transaction: row locks are try-locks, and a commit never waits for
+//! one. The lock of a finished transaction is resolved, and the commit is submitted again.
 
 use super::resolve::{LockResolution, resolve_lock};
 use super::resolve_locks::resolve_locks;
@@ -41,7 +41,7 @@ pub fn resolve_blockers<'a>(
 }
 
 /// Resolves the blocking lock and returns its transaction's status, or returns the conflict.
-/// `None`: the row has no such lock any more.
+/// `None`: the row does not have that lock any more.
 pub fn resolve_blocker(
     rows: &Rows,
     rejection: Rejection,

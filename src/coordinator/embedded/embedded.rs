@@ -1,4 +1,4 @@
-//! [`EmbeddedCoordinator`]: the parts of this module behind the [`Coordinator`] trait.
+//! [`EmbeddedCoordinator`] implements the [`Coordinator`] trait with the parts of this module.
 //!
 //! It chooses one or two phases for a commit, and resolves the locks that a reader finds. The other
 //! methods delegate to the pipeline, the history or the background worker.

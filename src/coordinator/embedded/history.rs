@@ -6,9 +6,9 @@
 //! first commit, because from then on versions are missing.
 //!
 //! GC must not remove a version that a historical read may still need. So the floor is raised
-//! first, in the store and then in memory, and GC removes only what is invisible above it. A reader
-//! takes its engine snapshot under the mutex of the floor. What GC removes later is still in that
-//! snapshot.
+//! first, in the store and then in memory. GC then removes what no read at or above the floor sees.
+//! A historical read takes its engine snapshot under the mutex of the floor, so that snapshot still
+//! has whatever GC removes later.
 //!
 //! The age of a version is the time since the commit timestamp that replaced it. So with history
 //! the oracle keeps timestamps close to the wall clock. The wall clock is trusted only as far as
@@ -81,8 +81,8 @@ impl History {
         read.min(kept.window_start(retention.window_ms, self.pipeline.env())).max(retention.oldest_ts)
     }
 
-    /// The GC horizon: versions that were replaced at or below it may be removed. With history this
-    /// is the floor, which is raised first if that makes anything removable.
+    /// The GC horizon: versions that were replaced at or below it may be removed. With history
+    /// this is the floor, which is raised first if that makes anything removable.
     pub fn advance_gc_horizon(&self) -> Result<Timestamp> {
         let Some(kept) = &self.kept else { return Ok(self.gc_horizon_max()) };
         // Only the background worker raises the floor, so it does not change in between.
@@ -104,7 +104,7 @@ impl History {
     pub fn view_at(&self, at: Timestamp) -> Result<Arc<ReadView>> {
         let pipeline = &self.pipeline;
         if self.kept.is_some() && at > pipeline.views().visible().read_ts {
-            // After `next` no commit gets a timestamp at or below `at`, and after `drain` those that
+            // After `next` no commit gets a timestamp at or below `at`. After `drain` those that
             // have one are visible.
             if at > pipeline.timestamps().next()? {
                 return Err(future_timestamp_error(at));

@@ -1,7 +1,7 @@
 //! The pipeline as the authority for named locks: see [`LockAuthority`].
 //!
-//! Fencing tokens and commits take their timestamps from the same allocator. So a token is above
-//! every commit that was decided before it, and [`drain`](LockAuthority::drain) makes those commits
+//! Fencing tokens and commit timestamps come from the same allocator. So a token is above every
+//! commit that was decided before it; [`drain`](LockAuthority::drain) waits until those commits are
 //! visible.
 
 use std::sync::Arc;

@@ -6,7 +6,7 @@
 //!
 //! - A transaction whose rows fit one atomic batch commits [without locks](one_phase). Two phases
 //!   are for what is larger.
-//! - A reader ignores the locks of live transactions: they commit above its timestamp.
+//! - A reader ignores the locks of running transactions: they commit above its timestamp.
 //! - Locks have no time to live. The process itself has the [fate](crate::pipeline::Fate) of each
 //!   transaction of its incarnation in memory. A lock with a lower `start_ts` than the first
 //!   timestamp of the incarnation is an orphan lock: the engine admits one process, so its owner
@@ -28,7 +28,7 @@
 mod background;
 mod blocker;
 mod cleanup;
-#[allow(clippy::module_inception, reason = "the folder is named after what it holds, and so is the file")]
+#[allow(clippy::module_inception, reason = "the directory is named after its contents, and so is the file")]
 mod embedded;
 mod gc;
 mod history;

@@ -1,8 +1,9 @@
 //! Prewrite: locks rows and stores their future values in the locks, a batch at a time.
 //!
-//! The rows are not read first. The changes' preconditions require that a row has no lock and no
-//! version newer than the snapshot. If one fails, the pipeline returns the row: a lock of a finished
-//! transaction is resolved and the batch submitted again; anything else is a conflict.
+//! The rows are not read first. The preconditions of the changes require that a row has no lock,
+//! and no version newer than the snapshot. If a precondition fails because of a finished
+//! transaction's lock, the lock is resolved and the batch submitted again. Any other failure is
+//! returned.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -84,8 +85,7 @@ pub fn prewrite_group(
     }
 }
 
-/// The first row with a put or a delete, else the first row. A lock-only row is avoided, because
-/// its commit leaves no version that shows the status.
+/// The row whose state decides the transaction: the first with a put or a delete, else the first.
 pub fn choose_primary(writes: &WriteSet) -> Option<&RowKey> {
     let written = writes.iter().find(|(_, mutation)| **mutation != Mutation::LockOnly);
     written.or_else(|| writes.iter().next()).map(|(row, _)| row)

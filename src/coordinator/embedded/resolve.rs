@@ -14,7 +14,7 @@
 //! | row `a` | change of `a` | change of `b` |
 //! |---|---|---|
 //! | still locked | rolled back, with a rollback record | the lock is removed |
-//! | commit record or version of the transaction | none | the lock becomes that version |
+//! | commit record or version of the transaction | none | the lock becomes a version |
 //! | rollback record | none | the lock is removed |
 //! | none of these | a rollback record is stored | the lock is removed |
 //!

@@ -82,8 +82,8 @@ fn roll_forward(
     submit_resolution(rows, txn, changes, kind)
 }
 
-/// Removes locks of a rolled-back transaction in one batch. If a row is not locked any more, changes
-/// nothing and returns that row. Stores no rollback record: the status follows without it.
+/// Removes locks of a rolled-back transaction in one batch. If a row is not locked any more,
+/// changes nothing and returns that row. Stores no rollback record: the status follows without it.
 pub fn release_locks(rows: &Rows, txn: TxnId, locks: &[&(RowKey, Lock)]) -> Result<Option<RowKey>> {
     let change = |(row, lock): &&(RowKey, Lock)| -> Option<RowChange> {
         let as_locked = Row { lock: Some(lock.clone()), ..Row::default() };

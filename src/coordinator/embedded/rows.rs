@@ -108,7 +108,7 @@ impl Rows {
     }
 
     /// The change that commits a row which the transaction has locked with `lock`. An error is
-    /// final: the lock and `commit_ts` contradict each other.
+    /// final: the transaction is rolled back, or the lock and `commit_ts` contradict each other.
     pub fn commit_change(
         &self,
         txn: TxnId,

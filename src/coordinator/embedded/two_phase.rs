@@ -16,7 +16,7 @@
 //! The primary's batch has as many rows as fit, so most transactions have no secondaries after it.
 //! They need no transaction record. Otherwise the last batch of secondaries deletes the record.
 //!
-//! If a prewrite meets a conflict, the locks are released without a rollback record: the engine is
+//! If a prewrite finds a conflict, the locks are released without a rollback record: the engine is
 //! exclusive, so no request of this transaction can arrive later. If a secondary cannot be written,
 //! the transaction is committed nevertheless: the commit returns *undetermined*, the store fails,
 //! and its next incarnation rolls forward.
@@ -105,7 +105,7 @@ fn commit_primary_group(
         return Err(empty_txn_error(this.txn));
     }
     crash_point!(PrewriteAll);
-    // The leader replaces the commit timestamp by one above all timestamps allocated so far.
+    // The leader replaces the commit timestamp by one above all those allocated before.
     let change = |(index, (row, lock)): (usize, &(RowKey, Lock))| {
         rows.commit_change(this.txn, row, lock, lock.min_commit_ts, index == 0 && !finishes)
     };

@@ -2,7 +2,7 @@
 //! read.
 //!
 //! The tables are opened, without a [torn manifest record](super::torn_manifest) if there is one.
-//! If that fails, they are rebuilt from their files: see [`rebuild`](crate::engine::rocks::repair).
+//! If that fails, they are rebuilt from their files: see [`repair`](crate::engine::rocks::repair).
 //! Above them are the readable frames of the write-ahead log: from the flushed sequence, or from
 //! the oldest frame that is left, up to the first damaged one.
 

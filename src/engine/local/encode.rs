@@ -7,7 +7,7 @@ use crate::keys::{data_key, history_key};
 use crate::row::{CellChange, Mutation, RowChange, RowKey};
 use crate::timestamp::Timestamp;
 
-/// The prefix of the GC queue in the metadata column. Despite its name the queue also has replaced
+/// The prefix of the GC queue in the metadata column. The queue has deleted rows and replaced
 /// versions.
 pub(crate) const GC_PREFIX: &str = "deleted/";
 

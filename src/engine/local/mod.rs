@@ -7,7 +7,7 @@
 //! sees its predecessors.
 //!
 //! The commit pipeline checks most preconditions in memory and removes them. Then a call is one
-//! write and no reads. `changes` encodes row changes as cells; `view` decodes cells into rows.
+//! write and no reads. `encode` encodes row changes as cells; `snapshot` decodes cells into rows.
 
 mod encode;
 mod snapshot;

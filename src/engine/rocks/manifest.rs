@@ -9,7 +9,7 @@
 //!
 //! [`find_torn_record`] finds the record. [`truncate`] removes it and all that follows, which
 //! leaves an older manifest. The write-ahead log decides whether anything is lost then: see
-//! `engine::folder::torn`.
+//! `engine::folder::torn_manifest`.
 //!
 //! **Recycled record types.** A record with a type of recycled files sends RocksDB into an endless
 //! loop: it reads the record again and again, before it verifies the checksum. No file here is

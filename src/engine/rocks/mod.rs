@@ -6,11 +6,11 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `writing` | writes with retries during write stalls; table sync |
+//! | `write`, `write_retry` | writes with retries during write stalls; table sync |
 //! | `cursor` | range scans |
-//! | `around` | scans that skip unreadable blocks |
+//! | `skip_corruption` | scans that skip unreadable blocks |
 //! | `manifest` | checks of the manifest before RocksDB reads it |
-//! | `rebuild` | repair of tables that RocksDB cannot open |
+//! | `repair` | repair of tables that RocksDB cannot open |
 
 mod cursor;
 mod errors;

@@ -3,7 +3,7 @@
 //! If RocksDB can open the tables, they are opened as they are. If not, the files are copied into a
 //! scratch directory, and RocksDB's repair rebuilds a database from all tables that it can read. It
 //! uses the files alone: rows of a lost table are outdated or missing, and transactions may be
-//! incomplete. Unreadable blocks are skipped later: see [`around`](super::skip_corruption).
+//! incomplete. Scans [skip](super::skip_corruption) unreadable blocks.
 
 use std::fs;
 use std::io;

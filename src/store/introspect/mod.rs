@@ -1,5 +1,5 @@
-//! What users see of a running store: statistics, row locks, active transactions, the slow log, sizes,
-//! and the status document that puts them together.
+//! What users see of a running store: statistics, row locks, active transactions, the slow log,
+//! sizes, and the status document that puts them together.
 
 pub(in crate::store) mod active;
 pub(in crate::store) mod keyspace_stats;

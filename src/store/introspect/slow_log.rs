@@ -168,7 +168,8 @@ impl Store {
     /// # fn main() -> percolite::Result<()> {
     /// use percolite::{Store, TxnOptions};
     /// use std::time::Duration;
-    /// let store = Store::builder().slow_transaction_threshold(Duration::from_millis(20)).in_memory()?;
+    /// let threshold = Duration::from_millis(20);
+    /// let store = Store::builder().slow_transaction_threshold(threshold).in_memory()?;
     /// let rows = store.keyspace("rows")?;
     /// store.transact_with(TxnOptions::with_label("think first"), |txn| {
     ///     std::thread::sleep(Duration::from_millis(30));
@@ -236,7 +237,7 @@ impl Store {
             outcome,
         };
         self.inner.metrics.slow_transactions.add(1);
-        event!(WARN, what = %slow, label = slow.label, "slow transaction");
+        event!(WARN, report = %slow, label = slow.label, "slow transaction");
         self.inner.slow_log.add(slow);
     }
 }

@@ -289,7 +289,7 @@ impl Store {
         if grant.has_lease() {
             locks.keeper.start(self)?;
         }
-        let authority = &*locks.authority;
+        let authority = self.lock_authority()?;
         if mutated!(TokenBeforeDrain) {
             grant.set_token(authority.token()?);
         }
@@ -331,7 +331,7 @@ impl Store {
     #[cfg(feature = "tokio")]
     pub(crate) fn try_activate_now(&self, grant: &Arc<Grant>, waits: bool) -> Result<bool> {
         let locks = self.lock_manager()?;
-        let authority = &*locks.authority;
+        let authority = self.lock_authority()?;
         let past = locks.heads.predecessors_of(grant);
         let owes = waits && past.unsynced_commit_ts > authority.durable_ts();
         if grant.has_lease() || past.has_in_flight || !past.leases.is_empty() || owes {

@@ -180,7 +180,7 @@ fn renew_if_due(store: &Store, grant: &Arc<Grant>) -> Option<Duration> {
 pub(in crate::store) fn is_transient(why: &Error) -> bool {
     let ends = matches!(why.kind(), ErrorKind::Closed(_) | ErrorKind::Undetermined(_) | ErrorKind::LockLost(_));
     if !ends {
-        event!(WARN, what = "leases", %why, "background work failed");
+        event!(WARN, task = "leases", error = %why, "background work failed");
     }
     !ends
 }

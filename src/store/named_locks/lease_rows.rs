@@ -154,12 +154,10 @@ impl Store {
     /// Removes the rows of ended leases, durably. A corrupt row does not prevent the removal of the
     /// others; it stays until [`Store::force_unlock`].
     pub(in crate::store) fn remove_leases(&self, over: &[Arc<Grant>]) -> Result<()> {
-        if let Some(locks) =
-            self.inner.locks.as_ref().filter(|_| over.iter().any(|grant| grant.in_flight_commits() > 0))
-        {
+        if over.iter().any(|grant| grant.in_flight_commits() > 0) {
             // The commits that were decided before the end may include the ones that write these
             // rows.
-            locks.authority.drain()?;
+            self.lock_authority()?.drain()?;
         }
         let mut damaged = Ok(());
         for some in over.chunks(LEASE_ROWS_PER_TXN) {

@@ -26,7 +26,7 @@ impl Store {
         if self.inner.engine.is_fresh_checkpoint() {
             return self.clear_leases();
         }
-        let view = locks.authority.visible_view();
+        let view = self.lock_authority()?.visible_view();
         let (now, unix_millis) = (locks.runtime.elapsed(), locks.runtime.unix_millis());
         let read =
             self.for_each_lease_row(&view, |key, value| match value.and_then(|value| decode_leases(key, &value)) {

@@ -35,7 +35,7 @@ impl Store {
     /// visible.
     ///
     /// The call returns when the commit is as durable as requested. The next holder continues in
-    /// the meantime, so many callers of one name share syncs. `LockOptions::exclusive()` waits for
+    /// the meantime, so that callers of one name share syncs. `LockOptions::exclusive()` waits for
     /// the lock at most 30 seconds. The limits of retries count from the grant.
     ///
     /// The closure must have no effect outside of the store: what it reads is provisional until
@@ -91,8 +91,8 @@ impl Store {
     /// Releases the lock unless a commit has, and drops what its grant has left.
     pub(crate) fn release_txn_lock(&self, under: &TxnLock) {
         under.request.release();
-        if let Some(locks) = &self.inner.locks {
-            locks.heads.prune(&under.fence.grant.name, locks.authority.durable_ts());
+        if let (Some(locks), Ok(authority)) = (&self.inner.locks, self.lock_authority()) {
+            locks.heads.prune(&under.fence.grant.name, authority.durable_ts());
         }
     }
 }

@@ -50,7 +50,6 @@ use crate::store::named_locks::lease_renewer::LeaseRenewer;
 /// The named locks of a store. Guards share it with the store; it does not keep the store open.
 pub(crate) struct NamedLocks {
     heads: Arc<LockManager>,
-    authority: Arc<dyn LockAuthority>,
     runtime: Arc<dyn Env>,
     label: Option<String>,
     store: u64,
@@ -60,15 +59,9 @@ pub(crate) struct NamedLocks {
 }
 
 impl NamedLocks {
-    pub fn new(
-        authority: Arc<dyn LockAuthority>,
-        runtime: &Arc<dyn Env>,
-        label: Option<&str>,
-        store: u64,
-    ) -> Arc<Self> {
+    pub fn new(authority: &dyn LockAuthority, runtime: &Arc<dyn Env>, label: Option<&str>, store: u64) -> Arc<Self> {
         Arc::new(Self {
             heads: Arc::clone(authority.manager()),
-            authority,
             runtime: Arc::clone(runtime),
             label: label.map(Into::into),
             store,
@@ -121,16 +114,26 @@ impl Store {
         }
         let stale = locks.heads.stale_lease_rows(STALE_LEASE_AFTER, locks.runtime.elapsed());
         self.remove_leases(&stale)?;
-        locks.heads.prune_all(locks.authority.durable_ts());
+        locks.heads.prune_all(self.lock_authority()?.durable_ts());
         Ok(())
+    }
+
+    /// The authority for tokens; a store that supports named locks has one. Guards do not share it,
+    /// because it keeps the engine open.
+    fn lock_authority(&self) -> Result<&dyn LockAuthority> {
+        self.inner.lock_authority.as_deref().ok_or_else(locks_unsupported_error)
     }
 
     /// The named locks of a store that supports them.
     fn lock_manager(&self) -> Result<&Arc<NamedLocks>> {
         self.inner.check_open()?;
         self.inner.check_writable()?;
-        self.inner.locks.as_ref().ok_or_else(|| Error::invalid("not supported on a shared engine: named locks"))
+        self.inner.locks.as_ref().ok_or_else(locks_unsupported_error)
     }
+}
+
+fn locks_unsupported_error() -> Error {
+    Error::invalid("not supported on a shared engine: named locks")
 }
 
 /// Reads the runtime's clock and the wall clock for the same time. A thread may be delayed between

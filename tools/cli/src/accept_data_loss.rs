@@ -12,8 +12,8 @@ use crate::output::print_line;
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  percolite verify shop                             fails to open: prints the fingerprint of the loss
-  percolite accept-data-loss shop 0f1e2d3c4b5a6978  the store opens from now on, without these commits
+  percolite verify shop                             fails; the error has the fingerprint
+  percolite accept-data-loss shop 0f1e2d3c4b5a6978  the store opens without the lost commits
   percolite verify shop                             shows the loss until its files are removed
 
 A store whose WAL is damaged among acknowledged commits does not open. A checkpoint, a dump or percolite repair may \

@@ -29,7 +29,7 @@ pub const BASE_HINT: &str = "name another base, or make a full dump";
 #[command(after_help = "\
 Examples:
   percolite dump shop shop.dump               a consistent snapshot of every keyspace
-  percolite dump --at 1h shop before.dump     the state of an hour ago (see `percolite retention --help`)
+  percolite dump --at 1h shop before.dump     the state of an hour ago (see `percolite retention`)
   percolite dump --base full.dump shop monday.dump
                                               an increment: the changes since full.dump
   percolite dump --compression none shop - | zstd > shop.dump.zst
@@ -143,7 +143,7 @@ Examples:
   percolite restore copy shop.dump          creates the store `copy`
   zstd -d < shop.dump.zst | percolite restore copy -
   percolite restore --replace shop shop.dump
-                                            replaces the keyspaces that are in the dump, and no others
+                                            replaces the keyspaces that are in the dump
   percolite restore copy full.dump && percolite restore copy monday.dump
                                             a full dump, then its increment (dump --base)
 
@@ -266,7 +266,8 @@ Examples:
   percolite checkpoint shop backup/monday  a complete store, mostly of hard links
   percolite verify backup/monday
 
-The store must not be open in another process. A program that has it open calls Store::checkpoint, also while it writes.")]
+The store must not be open in another process. A program that has it open calls Store::checkpoint, also while it \
+writes.")]
 pub struct CheckpointArgs {
     #[command(flatten)]
     pub store: StoreDir,

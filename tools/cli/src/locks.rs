@@ -33,8 +33,9 @@ Examples:
   percolite locks shop --resolve  rolls all orphan row locks forward or back
 
 A row lock in a closed store is an orphan: its process ended in the middle of a commit. A reader of the row resolves \
-it, and so does the background worker of a process that opens the store for writing. This command changes nothing without \
---resolve. The table is limited to the first rows of the first transactions; plain lines and --json have all row locks.
+it, and so does the background worker of a process that opens the store for writing. This command changes nothing \
+without --resolve. The table is limited to the first rows of the first transactions; plain lines and --json have \
+all row locks.
 
 For a store that another process has open, the output is the status that this process publishes: at most 100 row \
 locks, 100 held and 100 waiting named locks. Keys are text then, escaped if they are not UTF-8: --key-encoding does \

@@ -27,13 +27,14 @@ Examples:
   percolite scan shop fruit --from b --to d       keys from b (inclusive) to d (exclusive)
   percolite scan shop fruit --prefix app          keys with the prefix app
   percolite scan shop fruit --rev --limit 10      the last ten rows
-  percolite scan shop fruit --at 2026-11-21T14:00 a past state (see `percolite retention --help`)
+  percolite scan shop fruit --at 2026-11-21T14:00 a past state (see `percolite retention`)
   percolite scan shop fruit --count               the number of rows
   percolite scan shop fruit --json > fruit.jsonl  JSON lines, which load reads
   percolite scan shop fruit > fruit.tsv           plain lines, which load reads, too
   percolite scan shop people --json --value-encoding json | jq .value.name
   percolite scan shop people --json --value-encoding json |
-                       jq -c 'select((.value.born // 9999) < 1900)' | percolite load shop old --value-encoding json
+                       jq -c 'select((.value.born // 9999) < 1900)' |
+                       percolite load shop old --value-encoding json
 
 The rows are a consistent snapshot.
 
@@ -41,9 +42,9 @@ On a terminal they are printed as a table, and long values are truncated. Elsewh
 between key and value and nothing truncated. The escapes of text are those of PostgreSQL's COPY: \\t, \\n, \\r, \\\\, \
 and \\xHH for other control characters and for bytes that are not UTF-8.
 
-With --value-encoding json and --json, \"value\" has a value that is JSON. If that has several lines, \"value\" has it in \
-one line and \"text\" has it verbatim. A value that is not JSON is in \"text\", or in \"hex\" if it is not UTF-8, without a \
-\"value\". In plain lines a value is JSON in one line, or \\x and two hexadecimal digits a byte. \
+With --value-encoding json and --json, \"value\" has a value that is JSON. If that has several lines, \"value\" has it \
+in one line and \"text\" has it verbatim. A value that is not JSON is in \"text\", or in \"hex\" if it is not UTF-8, \
+without a \"value\". In plain lines a value is JSON in one line, or \\x and two hexadecimal digits a byte. \
 `load --value-encoding json` reads JSON lines back without a change, and plain lines but for whitespace in JSON.")]
 pub struct Args {
     #[command(flatten)]

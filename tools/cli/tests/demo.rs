@@ -20,9 +20,9 @@ const PACKAGES: &str = "Package: alpha\nVersion: 1\nSection: libs\nDescription: 
                         Package: beta\nVersion: 1\nSection: games\n\nPackage: alpha\nVersion: 2\nSection: games\n";
 
 /// A directory that is removed after the test.
-struct Folder(PathBuf);
+struct TestDir(PathBuf);
 
-impl Folder {
+impl TestDir {
     fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -42,7 +42,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TestDir {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -56,7 +56,7 @@ fn demo(temp: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-fn run(temp: &Folder, arguments: &[&str]) -> Output {
+fn run(temp: &TestDir, arguments: &[&str]) -> Output {
     demo(&temp.0, arguments).output().unwrap()
 }
 
@@ -100,7 +100,7 @@ fn error_of(output: &Output) -> String {
 
 #[test]
 fn json_lines_with_a_duplicate_key() {
-    let temp = Folder::new();
+    let temp = TestDir::new();
     let report = passes(&run(&temp, &["--input", &temp.file("people.jsonl", JSON)]));
     assert!(report.contains("JSON lines; key: id; index: team"), "{report}");
     assert!(report.contains("6 records (5 new, 1 replaced)"), "{report}");
@@ -110,7 +110,7 @@ fn json_lines_with_a_duplicate_key() {
 
 #[test]
 fn tab_separated_values() {
-    let temp = Folder::new();
+    let temp = TestDir::new();
     let report = passes(&run(&temp, &["--input", &temp.file("cities.tsv", TSV)]));
     assert!(report.contains("tab-separated values; key: name; index: country"), "{report}");
     assert!(report.contains("3 records (3 new"), "{report}");
@@ -118,7 +118,7 @@ fn tab_separated_values() {
 
 #[test]
 fn a_debian_package_list_and_named_fields() {
-    let temp = Folder::new();
+    let temp = TestDir::new();
     let list = temp.file("Packages", PACKAGES);
     let report = passes(&run(&temp, &["--input", &list]));
     assert!(report.contains("Debian package list; key: Package; index: Section"), "{report}");
@@ -129,7 +129,7 @@ fn a_debian_package_list_and_named_fields() {
 
 #[test]
 fn standard_input() {
-    let temp = Folder::new();
+    let temp = TestDir::new();
     let mut child = demo(&temp.0, &["--input", "-", "--rows", "3"]).stdin(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(JSON.as_bytes()).unwrap();
     let report = passes(&child.wait_with_output().unwrap());
@@ -138,8 +138,8 @@ fn standard_input() {
 }
 
 #[test]
-fn the_sample_in_a_folder_that_stays_twice() {
-    let temp = Folder::new();
+fn the_sample_runs_twice_in_a_kept_directory() {
+    let temp = TestDir::new();
     let dir = temp.0.join("store").to_str().unwrap().to_owned();
     for _ in 0..2 {
         let report = passes(&run(&temp, &["--source", "sample", "--dir", &dir, "--seed", "7"]));
@@ -151,15 +151,15 @@ fn the_sample_in_a_folder_that_stays_twice() {
 }
 
 #[test]
-fn a_temporary_folder_that_is_kept() {
-    let temp = Folder::new();
+fn keep_leaves_the_temporary_directory() {
+    let temp = TestDir::new();
     passes(&run(&temp, &["--source", "sample", "--keep"]));
     assert_eq!(temp.entries(), 1);
 }
 
 #[test]
-fn input_that_cannot_be_read() {
-    let temp = Folder::new();
+fn unreadable_input_is_refused() {
+    let temp = TestDir::new();
     let broken = JSON.replacen("\"blue\"}", "\"blue\"", 1);
     let cases = [
         (temp.0.join("missing").to_str().unwrap().to_owned(), "cannot read "),
@@ -185,7 +185,7 @@ fn input_that_cannot_be_read() {
 
 #[test]
 fn bad_records_are_skipped_with_skip_bad() {
-    let temp = Folder::new();
+    let temp = TestDir::new();
     let broken = JSON.replacen("\"blue\"}", "\"blue\"", 1);
     let report = passes(&run(&temp, &["--skip-bad", "--input", &temp.file("broken.jsonl", broken)]));
     assert!(report.contains("1 record skipped"), "{report}");
@@ -194,7 +194,7 @@ fn bad_records_are_skipped_with_skip_bad() {
 
 #[test]
 fn a_directory_with_other_files_is_left_alone() {
-    let temp = Folder::new();
+    let temp = TestDir::new();
     let precious = temp.file("precious.txt", "mine");
     let error = error_of(&run(&temp, &["--source", "sample", "--dir", temp.0.to_str().unwrap()]));
     assert!(error.contains("not a percolite store"), "{error}");
@@ -204,7 +204,7 @@ fn a_directory_with_other_files_is_left_alone() {
 
 #[test]
 fn a_store_with_other_data_is_left_alone() {
-    let temp = Folder::new();
+    let temp = TestDir::new();
     let dir = temp.0.join("store");
     let store = percolite::Store::open(&dir).unwrap();
     let accounts = store.keyspace("accounts").unwrap();
@@ -219,7 +219,7 @@ fn a_store_with_other_data_is_left_alone() {
 
 #[test]
 fn invalid_command_lines_are_refused() {
-    let temp = Folder::new();
+    let temp = TestDir::new();
     for arguments in [&["--seconds", "0"][..], &["--rows", "0"], &["--source", "web"], &["--colour"], &["story"]] {
         assert_eq!(run(&temp, arguments).status.code(), Some(2), "{arguments:?}");
     }
@@ -233,7 +233,7 @@ fn invalid_command_lines_are_refused() {
 
 #[test]
 fn a_closed_output_ends_the_demo_quietly() {
-    let temp = Folder::new();
+    let temp = TestDir::new();
     let mut child = demo(&temp.0, &["--source", "sample"]).spawn().unwrap();
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
@@ -243,7 +243,7 @@ fn a_closed_output_ends_the_demo_quietly() {
 
 #[test]
 fn a_writer_does_not_outlive_its_parent() {
-    let temp = Folder::new();
+    let temp = TestDir::new();
     let store = percolite::Store::open(&temp.0).unwrap();
     for name in ["records", "index", "hot accounts"] {
         store.keyspace(name).unwrap();

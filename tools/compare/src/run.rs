@@ -22,11 +22,17 @@ pub enum WorkloadName {
     Transfers,
     /// Transfers beside snapshots that stay open for ten seconds
     LongSnapshot,
+    /// YCSB A: half reads, half updates
     YcsbA,
+    /// YCSB B: 95 % reads, 5 % updates
     YcsbB,
+    /// YCSB C: reads
     YcsbC,
+    /// YCSB D: 95 % reads of the newest rows, 5 % inserts
     YcsbD,
+    /// YCSB E: 95 % scans, 5 % inserts
     YcsbE,
+    /// YCSB F: half reads, half read-modify-writes
     YcsbF,
     /// Insert a record and its index entry
     Index,

@@ -1,7 +1,7 @@
 //! Write stalls: percolite under writers that are faster than flush and compaction.
 //!
 //! Buffered commits of large values, with write buffers that are far too small. Flush and
-//! compaction fall behind, and RocksDB stops writes until they have caught up. No commit may fail
+//! compaction fall behind, and commits wait until a memtable has been flushed. No commit may fail
 //! because of that. Commits may take longer, but all of them a little rather than some of them
 //! seconds.
 //!

@@ -84,7 +84,7 @@ enum Command {
 
 #[derive(clap::Args)]
 struct CheckArgs {
-    /// The history: one JSON object a line, see HISTORY_FORMAT.md; `-` reads standard input.
+    /// The history: one JSON object a line, see `HISTORY_FORMAT.md`; `-` reads standard input.
     history: PathBuf,
     /// Print the report as JSON.
     #[arg(long)]

@@ -42,19 +42,19 @@ Examples:
   percolite load --create shop fruit fruit.jsonl   {\"key\": \"apple\", \"value\": \"red\"}, one per line
   percolite load --create shop people --key-field id p.jsonl
                                                    other objects; the field `id` is the key
-  percolite load --create shop fruit fruit.csv     two columns; --header if the first line has their names
+  percolite load --create shop fruit fruit.csv     two columns; --header skips the first line
   percolite scan shop fruit --json | percolite load --create copy fruit -
   percolite scan shop fruit | percolite load --create copy fruit -
                                                    the same with plain lines, which are smaller
   jq -c '{key: .id, value: .}' p.json | percolite load --create shop people --value-encoding json
   percolite load shop fruit big.csv --skip 120000  resumes an interrupted load
 
-In JSON lines, a binary key or value is {\"hex\": \"00ff\"} or {\"base64\": \"AP8=\"}, and any JSON other than a string is \
-stored verbatim; with --value-encoding json strings are, too. TSV has the escapes \\t, \\n, \\r, \\\\ and \\xHH, as in the \
-output of `scan`; raw-tsv has none.
+In JSON lines, a binary key or value is {\"hex\": \"00ff\"} or {\"base64\": \"AP8=\"}, and any JSON other than a \
+string is stored verbatim; with --value-encoding json strings are, too. TSV has the escapes \\t, \\n, \\r, \\\\ and \
+\\xHH, as in the output of `scan`; raw-tsv has none.
 
-Existing rows are replaced. Counting them takes up to 75 MB, or a quarter of --memory-budget. An interrupt ends the load \
-after the current transaction, and the message says where to resume.")]
+Existing rows are replaced. Counting them takes up to 75 MB, or a quarter of --memory-budget. An interrupt ends the \
+load after the current transaction, and the message says where to resume.")]
 pub struct Args {
     #[command(flatten)]
     pub store: StoreDir,

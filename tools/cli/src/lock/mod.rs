@@ -140,11 +140,12 @@ INT, TERM and HUP are forwarded to COMMAND; before it runs they end the wait, an
 
 The store is closed while COMMAND runs, so COMMAND may open it. It is busy for short times: when `lock run` renews the \
 lock, and when waiting commands poll. A longer --ttl makes renewals rare. If COMMAND keeps the store open, the renewal \
-is retried until it succeeds, and COMMAND continues to run even when --ttl is over. A program that keeps the store open \
-for longer than --ttl renews the lock itself: Store::attach_lock with the token, and LockGuard::detach at its end.
+is retried until it succeeds, and COMMAND continues to run even after the lock has expired. A program that keeps the \
+store open for longer than --ttl renews the lock itself: Store::attach_lock with the token, and LockGuard::detach at \
+its end.
 
-If the lock is found to be lost (another process holds it, or it expired before a renewal), COMMAND gets TERM, and KILL \
-ten seconds later, and the exit code is 8. If COMMAND ended before the loss was found, its exit code stays and a \
+If the lock is found to be lost (another process holds it, or it expired before a renewal), COMMAND gets TERM, and \
+KILL ten seconds later, and the exit code is 8. If COMMAND ended before the loss was found, its exit code stays and a \
 warning is printed. COMMAND keeps running if `lock run` itself is killed: use the token, or Txn::fence, where work \
 without the lock would do harm.
 

@@ -49,7 +49,8 @@ Examples:
 `help` lists the statements. They have the options of the commands of the same names. Tab completes statements, \
 keyspaces and options. The lines are saved in ~/.local/state/percolite/history, unless --no-history is given.
 
-If the input is a file or a pipe, the first error ends the shell. A transaction that is open at the end is rolled back.")]
+If the input is a file or a pipe, the first error ends the shell. A transaction that is open at the end is rolled \
+back.")]
 pub struct Args {
     #[command(flatten)]
     pub store: StoreDir,

@@ -1,5 +1,5 @@
 //! Threads and tasks that pass one lock on. Each requests it again immediately after its release,
-//! so the lock goes round among all of them in the order of their requests.
+//! so all of them hold it in turn, in the order of their requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

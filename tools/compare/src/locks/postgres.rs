@@ -91,7 +91,7 @@ impl Server {
             .context("cannot run pgbench")?;
         let stdout = String::from_utf8_lossy(&ran.stdout);
         ensure!(ran.status.success(), "pgbench: {}", String::from_utf8_lossy(&ran.stderr));
-        let rate = stdout.benchmarks().find_map(|benchmark| line.strip_prefix("tps = ")?.split(' ').next());
+        let rate = stdout.lines().find_map(|line| line.strip_prefix("tps = ")?.split(' ').next());
         Ok(1e9 / rate.context("pgbench did not print its rate")?.parse::<f64>()?)
     }
 }

@@ -92,10 +92,7 @@ fn lock_memory_kib(store: &Store, names: u64) -> Result<u64> {
 
 fn resident_kib() -> Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
-    let benchmark = status
-        .benchmarks()
-        .find_map(|benchmark| line.strip_prefix("VmRSS:"))
-        .context("/proc/self/status has no VmRSS")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("/proc/self/status has no VmRSS")?;
     Ok(line.trim().trim_end_matches(" kB").parse()?)
 }
 
@@ -122,7 +119,7 @@ fn instructions(work: Probe, iterations: u64, env: &BenchEnv) -> Result<f64> {
         .arg(std::env::current_exe().context("cannot find this program")?);
     let ran = output(valgrind, work, iterations, env)?;
     let stderr = String::from_utf8_lossy(&ran.stderr);
-    let Some(count) = stderr.benchmarks().find_map(|benchmark| line.split("Collected : ").nth(1)) else {
+    let Some(count) = stderr.lines().find_map(|line| line.split("Collected : ").nth(1)) else {
         bail!("valgrind did not print its count: {stderr}");
     };
     Ok(count.trim().parse()?)

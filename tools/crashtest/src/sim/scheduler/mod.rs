@@ -49,7 +49,7 @@ pub fn current() -> Option<(Arc<Scheduler>, ThreadId)> {
 pub enum Trigger {
     /// At the n-th yield from now.
     Step(u64),
-    /// So many yields after the n-th visit of a point from now (the first is 1).
+    /// A number of yields after the n-th visit of a point from now (the first is 1).
     CrashPoint(CrashPoint, u64, u64),
 }
 
