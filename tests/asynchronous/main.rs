@@ -11,6 +11,6 @@ mod runtimes;
 mod scans;
 #[path = "../support/mod.rs"]
 mod support;
-#[path = "../cases/tap.rs"]
+#[path = "../support/tap.rs"]
 #[allow(dead_code, reason = "the cases of the store use more of it")]
 mod tap;

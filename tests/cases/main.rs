@@ -38,6 +38,7 @@ mod reads;
 mod report;
 mod rollback_and_prewrite;
 mod scans;
+#[path = "../support/tap.rs"]
 mod tap;
 mod timestamps;
 mod undecided;

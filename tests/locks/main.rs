@@ -14,7 +14,7 @@ mod stops;
 mod support;
 mod table;
 #[allow(dead_code, reason = "other tests use more of it")]
-#[path = "../cases/tap.rs"]
+#[path = "../support/tap.rs"]
 mod tap;
 #[cfg(feature = "tokio")]
 mod tasks;

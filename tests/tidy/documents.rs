@@ -28,8 +28,6 @@ const LONG_PARAGRAPHS: &[&str] = &[
     "CONTRIBUTING.md",
     "docs/core.md",
     "docs/locks.md",
-    "benches/CORE.md",
-    "benches/LOCKS.md",
     "tools/crashtest/HISTORY_FORMAT.md",
 ];
 

@@ -24,7 +24,7 @@ const BANNED: &[&str] = &[
 const DOCUMENTS: &[&str] = &["README.md", "DESIGN.md", "CONTRIBUTING.md", "docs", "benches", "tools"];
 
 /// Sources that are being rewritten.
-const OLD: &[&str] = &["README.md", "DESIGN.md", "docs/core.md", "docs/locks.md", "benches/"];
+const OLD: &[&str] = &["README.md", "DESIGN.md", "docs/core.md", "benches/"];
 
 /// The user of that name, which runs servers that refuse to run as root.
 const USER_NOBODY: &[&str] = &["tools/cli/tests/commands/errors.rs", "tools/compare/src/locks/postgres.rs"];
