@@ -240,25 +240,21 @@ mod tests {
     const LONG: Duration = Duration::from_secs(3600);
 
     struct Queues {
-        row_queues: Arc<RowQueues>,
+        rows: Arc<RowQueues>,
         unlocked: Arc<UnlockWaiters>,
         admission: Arc<AdmissionController>,
     }
 
     impl Queues {
         fn new() -> Self {
-            Self {
-                row_queues: Arc::default(),
-                unlocked: Arc::default(),
-                admission: Arc::new(AdmissionController::new(1)),
-            }
+            Self { rows: Arc::default(), unlocked: Arc::default(), admission: Arc::new(AdmissionController::new(1)) }
         }
 
         /// Waits for two rows, an unlock and a permit.
         fn wait(&self, is_locked: bool) -> AdmissionWait {
             let rows: Vec<RowKey> = ["a", "b"].map(|name| RowKey::new(KeyspaceId(1), name.as_bytes())).into();
             let mut wait = AdmissionWait::default();
-            wait.queue_for_rows(&self.row_queues, &rows);
+            wait.queue_for_rows(&self.rows, &rows);
             let row = RowKey::new(KeyspaceId(1), b"c");
             wait.wait_for_unlock(&self.unlocked, row, Box::new(move || is_locked));
             wait.queue_for_permit(&self.admission, LONG);
@@ -267,7 +263,7 @@ mod tests {
 
         #[track_caller]
         fn assert_queues_empty(&self) {
-            assert!(self.row_queues.is_empty() && self.unlocked.is_empty() && self.admission.is_idle(1));
+            assert!(self.rows.is_empty() && self.unlocked.is_empty() && self.admission.is_idle(1));
         }
     }
 
@@ -302,7 +298,7 @@ mod tests {
     fn dropping_a_notified_wait_wakes_the_next() {
         let queues = Queues::new();
         let row = [RowKey::new(KeyspaceId(1), b"a")];
-        let for_row = |wait: &mut AdmissionWait| wait.queue_for_rows(&queues.row_queues, &row);
+        let for_row = |wait: &mut AdmissionWait| wait.queue_for_rows(&queues.rows, &row);
         let for_permit = |wait: &mut AdmissionWait| wait.queue_for_permit(&queues.admission, LONG);
         for add_wait in [&for_row as &dyn Fn(&mut AdmissionWait), &for_permit] {
             let other = queues.wait(false).block(&SystemEnv::default());

@@ -78,7 +78,7 @@ impl Fences {
             FenceSet::None => {}
             FenceSet::One(grant, durable) => of_one(grant, *durable),
             FenceSet::Many(several) => {
-                several.iter().for_each(|fence| of_one(&fence.grant, fence.sync_before_next_grant))
+                several.iter().for_each(|fence| of_one(&fence.grant, fence.sync_before_next_grant));
             }
         }
     }

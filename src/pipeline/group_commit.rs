@@ -359,13 +359,9 @@ impl GroupCommit {
                 ApplyResult::Applied => reply.send(Ok(SubmitResult::Applied(commit_ts))),
                 ApplyResult::PreconditionFailed { index, row } => {
                     let changed = batch.row_keys().nth(index).cloned();
-                    reply.send(match changed {
-                        Some(changed) => Ok(SubmitResult::Rejected(Rejection::PreconditionFailed(changed, row))),
-                        None => {
-                            let what = "the engine rejected a row outside the batch";
-                            Err(ErrorKind::Corruption(what.into()).into())
-                        }
-                    });
+                    let outside = || ErrorKind::Corruption("the engine rejected a row outside the batch".into());
+                    let rejected = changed.map(|changed| Rejection::PreconditionFailed(changed, row));
+                    reply.send(rejected.map(SubmitResult::Rejected).ok_or_else(|| outside().into()));
                 }
             }
         }

@@ -228,8 +228,9 @@ impl Coordinator for EmbeddedCoordinator {
 
     fn may_read_primaries(&self) -> bool {
         let fates = self.pipeline.fates();
-        fates.may_have_orphans() && !mutated!(DropLeavesOrphans)
-            || (fates.any_committed() || fates.pending_cleanups() > 0) && !mutated!(DropLeavesCleanups)
+        let of_earlier_incarnations = fates.may_have_orphans() && !mutated!(DropLeavesOrphans);
+        let of_this_one = fates.any_committed() || fates.pending_cleanups() > 0;
+        of_earlier_incarnations || (of_this_one && !mutated!(DropLeavesCleanups))
     }
 
     fn is_below_gc_horizon(&self, ts: Timestamp) -> Result<bool> {

@@ -120,14 +120,11 @@ impl LargeTxn for EmbeddedLargeTxn {
         let (Some(first), Some(last)) = (writes.keys().next(), writes.keys().next_back()) else {
             return Ok(());
         };
-        let span = match self.span.take() {
-            Some(LockSpan { primary, lowest, highest }) => {
-                LockSpan { primary, lowest: lowest.min(first.clone()), highest: highest.max(last.clone()) }
-            }
-            None => {
-                let primary = choose_primary(writes).unwrap_or(first).clone();
-                LockSpan { primary, lowest: first.clone(), highest: last.clone() }
-            }
+        let span = if let Some(LockSpan { primary, lowest, highest }) = self.span.take() {
+            LockSpan { primary, lowest: lowest.min(first.clone()), highest: highest.max(last.clone()) }
+        } else {
+            let primary = choose_primary(writes).unwrap_or(first).clone();
+            LockSpan { primary, lowest: first.clone(), highest: last.clone() }
         };
         let primary = self.span.insert(span).primary.clone();
         if writes.values().any(|mutation| mutation.value_bytes() > SHORT_VALUE_MAX_BYTES) {

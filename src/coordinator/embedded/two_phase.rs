@@ -37,7 +37,7 @@ use crate::timestamp::Timestamp;
 
 /// Maximum number of rows in the primary's batch.
 // Crash tests have few rows, and some must still be locked after the commit point.
-const PRIMARY_GROUP_ROWS_MAX: usize = if cfg!(feature = "crashtest") { 2 } else { usize::MAX };
+const PRIMARY_GROUP_ROWS_MAX: Option<usize> = if cfg!(feature = "crashtest") { Some(2) } else { None };
 
 /// Commits. After any error but *undetermined* the transaction is aborted. Its locks are released
 /// or, if the store has failed, left to the next incarnation.
@@ -60,7 +60,7 @@ pub fn commit_two_phase(rows: &Rows, request: CommitRequest<'_>) -> Result<Times
         crash_point!(PrewriteBetween if locks.len() > some.len());
         Ok(())
     });
-    let primary_group = rows.group_rows_max().min(PRIMARY_GROUP_ROWS_MAX);
+    let primary_group = rows.group_rows_max().min(PRIMARY_GROUP_ROWS_MAX.unwrap_or(usize::MAX));
     let (first, left) = locks.split_at(primary_group.min(locks.len()));
     let finishes = left.is_empty();
     if mutated!(SecondariesFirst) && prewritten.is_ok() && !finishes {

@@ -231,7 +231,7 @@ impl<S: Storage> Engine for LocalEngine<S> {
                 (Some((row, ts)), Ok(HistoryEntry::Ended(_))) if ts < before => found.push((row, ts)),
                 (Some(_), Ok(_)) => {}
                 (None, _) => {
-                    failed = Some(EngineError::Corruption(format!("History column: malformed history key {key:?}")))
+                    failed = Some(EngineError::Corruption(format!("History column: malformed history key {key:?}")));
                 }
                 (_, Err(why)) => failed = Some(why),
             }

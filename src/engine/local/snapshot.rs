@@ -125,7 +125,7 @@ pub fn read_for_preconditions(reader: &impl CellReader, change: &RowChange) -> R
     for precondition in &change.preconditions {
         match precondition {
             Precondition::LockAbsent | Precondition::LockUnchanged(_) => {
-                found.lock = read_record(reader, Column::Lock, row.as_bytes())?
+                found.lock = read_record(reader, Column::Lock, row.as_bytes())?;
             }
             Precondition::NoCommitAfter(_) => found.write = read_record(reader, Column::Write, row.as_bytes())?,
             Precondition::NoTxnRecord(start_ts) => {

@@ -211,7 +211,7 @@ impl Store {
             taken_at: UNIX_EPOCH + Duration::from_millis(self.inner.runtime.unix_millis()),
             uptime: self.inner.runtime.elapsed().saturating_sub(self.inner.opened_at),
             publish_interval: self.inner.options.status_file_interval,
-            failure: failure.map(Into::into),
+            failure,
             stats: self.stats(),
             engine: self.engine_stats().ok(),
             latencies: self.latencies(),

@@ -235,7 +235,7 @@ impl Store {
                 Some(_) if !is_last => {}
                 Some(time) => {
                     (lease.duration, lease.expires_at, lease.renewed_at_ms) =
-                        (time, now.saturating_add(time), row.since_ms)
+                        (time, now.saturating_add(time), row.since_ms);
                 }
                 None if renewed.is_ok() => {
                     lease.expires_at = lease.expires_at.max(now.saturating_add(lease.duration));

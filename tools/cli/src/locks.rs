@@ -125,9 +125,9 @@ pub fn print(store: &Store, encodings: Encodings, json: bool, wanted: impl Fn(&R
         if wanted(&lock) {
             is_any = true;
             if json {
-                out.write_line(row_lock_json(&lock, encodings))?
+                out.write_line(row_lock_json(&lock, encodings))?;
             } else {
-                out.write_bytes(&plain_line(&lock, encodings))?
+                out.write_bytes(&plain_line(&lock, encodings))?;
             }
         }
     }

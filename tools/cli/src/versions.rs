@@ -53,8 +53,7 @@ pub struct VersionsArgs {
     limit: Option<usize>,
     #[command(flatten)]
     pub encodings: EncodingArgs,
-    /// Print JSON lines: {"commit_ts": …, "commit_ms": …, "commit_time": …, "owner": …, "deleted":
-    /// …, "value": …}
+    /// Print JSON lines
     #[arg(long)]
     pub json: bool,
 }

@@ -298,7 +298,7 @@ fn reopen(store_dir: &Path) -> Result<Arc<FolderEngine>, EngineError> {
     loop {
         match open_engine(store_dir, SMALL_STORE) {
             Err(EngineError::AlreadyOpen(_)) if started.elapsed() < EXEC_TIMEOUT => {
-                std::thread::sleep(Duration::from_millis(1))
+                std::thread::sleep(Duration::from_millis(1));
             }
             opened => return opened,
         }

@@ -108,7 +108,7 @@ struct Loaded {
 
 /// Why the load ended.
 enum End {
-    EndOfInput,
+    Complete,
     Interrupted,
     Failed(anyhow::Error),
     /// The input has only this many records, fewer than `--skip`.
@@ -157,7 +157,7 @@ pub fn run(args: &Args) -> Result<()> {
         }
         match next_batch(&batches) {
             None => {}
-            Some(Batch::End) => break End::EndOfInput,
+            Some(Batch::End) => break End::Complete,
             Some(Batch::Failed(err)) => break End::Failed(err),
             Some(Batch::FewerThanSkip { records }) => break End::FewerThanSkip { records },
             Some(Batch::BadRecord { .. }) if args.skip_bad => {
@@ -183,12 +183,12 @@ pub fn run(args: &Args) -> Result<()> {
     };
     drop(progress);
     let closed = match end {
-        End::EndOfInput => open::close_after_cleanup(store),
+        End::Complete => open::close_after_cleanup(store),
         _ => store.close().map_err(anyhow::Error::from),
     };
     let end = match (end, closed) {
         // After another failure, an error of closing only repeats it.
-        (End::EndOfInput | End::Interrupted, Err(err)) => End::Failed(err),
+        (End::Complete | End::Interrupted, Err(err)) => End::Failed(err),
         (end, _) => end,
     };
     report(args, &loaded, started.elapsed(), end)
@@ -226,7 +226,7 @@ fn is_undetermined(err: &anyhow::Error) -> bool {
 fn report(args: &Args, loaded: &Loaded, elapsed: Duration, end: End) -> Result<()> {
     if args.json {
         print_line(json!({
-            "complete": matches!(end, End::EndOfInput),
+            "complete": matches!(end, End::Complete),
             "rows": loaded.rows,
             "new": loaded.rows - loaded.replaced,
             "replaced": loaded.replaced,
@@ -252,8 +252,8 @@ fn report(args: &Args, loaded: &Loaded, elapsed: Duration, end: End) -> Result<(
         )
     };
     match end {
-        End::EndOfInput if args.json => Ok(()),
-        End::EndOfInput => {
+        End::Complete if args.json => Ok(()),
+        End::Complete => {
             #[expect(
                 clippy::cast_possible_truncation,
                 clippy::cast_sign_loss,

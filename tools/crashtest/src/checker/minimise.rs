@@ -96,5 +96,5 @@ fn shows(lines: &[Line], symptom: &Symptom) -> bool {
     let mut history = History::default();
     // A part of a history is always a valid history.
     lines.iter().all(|line| history.push(line).is_ok())
-        && find(&history).findings.iter().any(|found| found.symptom.is_same(symptom))
+        && find(&history).all.iter().any(|found| found.symptom.is_same(symptom))
 }

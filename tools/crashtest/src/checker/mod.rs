@@ -42,13 +42,13 @@ const MAX_REPORTED: usize = 10;
 
 /// Whether a history is consistent, without the reasons.
 pub fn quick_check(history: &History) -> CheckResult {
-    CheckResult::of(history, find(history).findings.is_empty())
+    CheckResult::of(history, find(history).all.is_empty())
 }
 
 /// Checks a history.
 pub fn check(history: &History) -> Report {
     let found = find(history);
-    let violations = found.findings.into_iter().map(|finding| {
+    let violations = found.all.into_iter().map(|finding| {
         let lines = minimise::minimise(history, &finding);
         let involved = finding.involved.iter().map(|txn| history.transaction(*txn).id).collect();
         IsolationViolation::new(finding.symptom, involved, lines)
@@ -57,7 +57,7 @@ pub fn check(history: &History) -> Report {
 }
 
 struct Findings {
-    findings: Vec<Finding>,
+    all: Vec<Finding>,
     suppressed: usize,
     writers: Writers,
     resolved: Resolved,
@@ -71,10 +71,10 @@ fn find(history: &History) -> Findings {
     let classifier = Classifier { history, commits, writers: &writers };
 
     let mut findings = Vec::new();
-    let mut untold = 0;
+    let mut suppressed = 0;
     let mut add = |found: &mut dyn Iterator<Item = Finding>| {
         findings.extend(found.take(MAX_REPORTED));
-        untold += found.count();
+        suppressed += found.count();
     };
     add(&mut timestamp_order::own_timestamps(history, commits));
     add(&mut timestamp_order::reuse(history, commits));
@@ -88,7 +88,7 @@ fn find(history: &History) -> Findings {
     add(&mut timestamp_order::sessions(history));
     add(&mut timestamp_order::real_time(history));
     for found in [sweep.conflicts.len(), sweep.bad_scan_rows.len(), sweep.mismatches.len()] {
-        untold += found.saturating_sub(MAX_REPORTED);
+        suppressed += found.saturating_sub(MAX_REPORTED);
     }
 
     for finding in &mut findings {
@@ -101,5 +101,5 @@ fn find(history: &History) -> Findings {
             }
         }
     }
-    Findings { findings, suppressed: untold, writers, resolved }
+    Findings { all: findings, suppressed, writers, resolved }
 }

@@ -127,7 +127,7 @@ impl Replay {
             LockEvent::Granted { request, token, id, at, term } => self.granted(*request, *token, (*id, *at, *term)),
             LockEvent::Renewed { name, token, term } => self.with(name, *token, |grant| grant.extend(*term)),
             LockEvent::EndAttempt { name, token, by, at } => {
-                self.with(name, *token, |grant| grant.end_attempts.push((*by, *at)))
+                self.with(name, *token, |grant| grant.end_attempts.push((*by, *at)));
             }
             LockEvent::EndFailed { name, token, by, at } => self.with(name, *token, |grant| {
                 let mut cancelled = grant.start_times.last().map_or_else(Vec::new, |(_, cancelled)| cancelled.clone());
@@ -143,7 +143,7 @@ impl Replay {
             LockEvent::EndedDurably { name, token } => self.with(name, *token, |grant| grant.is_over = true),
             LockEvent::NotHeld { name, token, by, at } => self.not_held.push((name.clone(), *token, *by, *at)),
             LockEvent::Commit(commit) => {
-                _ = self.commits.insert(commit.number, ((**commit).clone(), CommitEnd::Undecided))
+                _ = self.commits.insert(commit.number, ((**commit).clone(), CommitEnd::Undecided));
             }
             LockEvent::Committed { number, ts } => self.ended(*number, Some(*ts)),
             LockEvent::NotCommitted { number } => self.ended(*number, None),

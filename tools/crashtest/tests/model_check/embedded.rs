@@ -55,7 +55,7 @@ enum Phase {
         read_ts: Timestamp,
     },
     /// Commits in one phase.
-    OnePhase,
+    CommitsDirectly,
     Prewriting {
         group: usize,
     },

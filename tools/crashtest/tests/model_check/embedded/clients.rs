@@ -102,9 +102,9 @@ impl Embedded {
                     return Err(Invariant::TimestampsInOrder);
                 }
                 state.timestamps[client] = Some(TxnTimestamps { read_ts, start_ts });
-                if script.one_phase { Phase::OnePhase } else { Phase::Prewriting { group: 0 } }
+                if script.one_phase { Phase::CommitsDirectly } else { Phase::Prewriting { group: 0 } }
             }
-            Phase::OnePhase => match self.one_phase(state, client)? {
+            Phase::CommitsDirectly => match self.one_phase(state, client)? {
                 Ok(commit_ts) => Phase::Unacknowledged(commit_ts),
                 Err(row) => match self.conflict_of(state, client, row) {
                     None => return Ok(false),
