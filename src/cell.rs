@@ -24,7 +24,7 @@ impl Column {
     pub const ALL: [Self; 5] = [Self::Meta, Self::Data, Self::Lock, Self::Write, Self::History];
 }
 
-/// A range of rows by their bytes ([`RowKey::as_bytes`]).
+/// A range of rows by their bytes ([`RowKey::as_bytes`](crate::row::RowKey::as_bytes)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowRange {
     /// The lower bound.

@@ -9,7 +9,7 @@ pub enum EngineError {
     /// other variant describes.
     #[error("the engine failed; the request may or may not have been applied: {0}")]
     Undetermined(String),
-    /// The request exceeds the engine's [`Capabilities`]; nothing was applied.
+    /// The request exceeds the engine's [`Capabilities`](super::Capabilities); nothing was applied.
     #[error("{what} of {asked} exceeds the engine's limit of {limit}")]
     Limit {
         /// The quantity that is too large.

@@ -442,7 +442,7 @@ impl Builder {
     /// # {
     /// # percolite::Store::open(&path)?.close()?;
     /// let store = percolite::Store::builder().read_only(true).open(&path)?;
-    /// println!("{:?}", store.keyspaces()?);
+    /// println!("{:?}", store.keyspace_names()?);
     /// # }
     /// # Ok(()) }
     /// ```

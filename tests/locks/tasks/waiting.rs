@@ -66,7 +66,12 @@ async fn read_or_write(store: AsyncStore, crowd: Arc<Crowd>, number: u64) {
 
 #[test]
 fn writers_wait_for_one_batch_of_readers_at_most() {
-    // On one thread the requests may always come in the same order, and then none has to pass.
+    // The order of the requests is up to the runtime, and in some orders no reader has to pass.
+    let passed = (0..20).map(|_| readers_that_pass_a_writer()).find(|passed| *passed > 0);
+    assert!(passed.is_some(), "no reader joined a batch and passed a writer");
+}
+
+fn readers_that_pass_a_writer() -> u64 {
     let passed = &AtomicU64::new(0);
     on_both(|store| async move {
         let crowd = Arc::<Crowd>::default();
@@ -84,7 +89,7 @@ fn writers_wait_for_one_batch_of_readers_at_most() {
         passed.fetch_add(assert_one_batch_passes(turns) as u64, Ordering::SeqCst);
         assert!(store.store().lock_stats().exclusive.waits > 100);
     });
-    assert!(passed.load(Ordering::SeqCst) > 0, "no reader joined a batch and passed a writer");
+    passed.load(Ordering::SeqCst)
 }
 
 #[test]

@@ -19,7 +19,7 @@ Examples:
   percolite get shop fruit apple pear             one value a line
   percolite get --raw shop photos cat > cat.jpg   the exact bytes of the value
   percolite get --key-encoding hex shop ids 00ff  a binary key
-  percolite get --at 1h shop fruit apple          the value of an hour ago (see `percolite retention`)
+  percolite get --at 1h shop fruit apple          the value of an hour ago (see: retention)
   percolite get --json shop fruit apple           {\"key\":\"apple\",\"value\":\"red\"}
   percolite get --value-encoding json shop people ada | jq .name
 

@@ -5,7 +5,7 @@ use comfy_table::{ContentArrangement, Table};
 /// The width where it is unknown, as in a pipe.
 const WIDTH: u16 = 100;
 
-/// An empty table of the terminal's width, else of `COLUMNS`, else of [`WIDTH`].
+/// An empty table of the terminal's width, else of `COLUMNS`, else of a fixed width.
 pub fn table(preset: &str) -> Table {
     let mut table = Table::new();
     table.load_preset(preset).set_content_arrangement(ContentArrangement::Dynamic);
