@@ -198,7 +198,13 @@ impl GroupCommit {
     }
 
     fn run_round(&self, leader: &mut LeaderState) {
-        let LeaderState { memory, group, taken } = leader;
+        // Taken out, so that a panic of the engine drops them, and with them every reply.
+        let (mut group, mut taken) = (std::mem::take(&mut leader.group), std::mem::take(&mut leader.taken));
+        self.write_taken(&mut leader.memory, &mut taken, &mut group);
+        (leader.group, leader.taken) = (group, taken);
+    }
+
+    fn write_taken(&self, memory: &mut LeaderMemory, taken: &mut Vec<QueuedSubmission>, group: &mut WriteGroup) {
         for entry in taken.drain(..) {
             let QueuedSubmission { mut submission, fences, reply } = entry;
             if let Some(why) = self.parts.failure.reason() {

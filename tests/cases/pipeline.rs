@@ -64,6 +64,10 @@ pub fn cases() -> Vec<Case> {
             .on(EMBEDDED, undecided::a_failed_sync_of_the_sweep_fails_waiting_commits)
             .not_on(STEPS, WHOLE_STORE)
             .not_on(SHARED, "a lost reply of a shared engine is not a failed disk: the client sends the request again"),
+        Case::new("a panic of the engine answers every waiting commit")
+            .on(EMBEDDED, undecided::a_panic_of_the_engine_answers_every_commit)
+            .not_on(STEPS, WHOLE_STORE)
+            .not_on(SHARED, "clients of a shared engine do not write each other's commits"),
         Case::new("the last lock of a commit is resolved during a read")
             .row_by_row()
             .on(TWO, a_reader_continues_when_the_last_lock_is_resolved)

@@ -156,6 +156,57 @@ pub fn a_failed_sync_fails_every_waiting_commit(world: &World) {
     assert_eq!(world.open().get("k"), some("old"));
 }
 
+/// The commits of the group whose write panics, and those that are queued, return an error instead
+/// of waiting forever.
+pub fn a_panic_of_the_engine_answers_every_commit(world: &World) {
+    let store = world.open();
+    store.put("k", "old");
+    let (gate, barrier) = crate::tap::Gate::closed();
+    let (writes, panicked) = (AtomicU64::new(0), Arc::new(AtomicBool::new(false)));
+    let panics = Arc::clone(&panicked);
+    store.tap.on_write(move |groups| {
+        if writes.fetch_add(1, Ordering::SeqCst) == 0 {
+            barrier.pass();
+        } else if groups.len() > 1 && !panics.swap(true, Ordering::SeqCst) {
+            panic!("the engine panics");
+        }
+        Act::Pass
+    });
+    let commit = |number: usize| {
+        let (store, rows) = (store.store.clone(), store.rows.clone());
+        spawn(move || {
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                let mut txn = store.begin()?;
+                txn.put(&rows, format!("k{number}"), "new")?;
+                txn.commit()
+            }))
+        })
+    };
+    // The first thread leads and is held in its write, so the others are one group after it.
+    let first = commit(0);
+    gate.wait_for_arrival();
+    let others: Vec<_> = (1..8).map(commit).collect();
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    gate.open();
+    let threads: Vec<_> = std::iter::once(first).chain(others).collect();
+    eventually("every commit has returned", || threads.iter().all(|thread| thread.is_finished()));
+    assert!(panicked.load(Ordering::SeqCst), "no group had two commits");
+    let mut leaders = 0;
+    for thread in threads {
+        match thread.join() {
+            Err(_) => leaders += 1,
+            Ok(answer) => {
+                let why = answer.unwrap_err();
+                assert!(matches!(why.kind(), ErrorKind::Closed(_) | ErrorKind::Undetermined(_)), "{why}");
+            }
+        }
+    }
+    assert_eq!(leaders, 1, "the panic goes to the thread that wrote");
+    assert!(matches!(store.begin().map(drop).unwrap_err().kind(), ErrorKind::Closed(_)));
+    drop((gate, store));
+    assert_eq!(world.open().get("k"), some("old"));
+}
+
 /// The sweep syncs too, and commits may wait for the sync that it fails.
 pub fn a_failed_sync_of_the_sweep_fails_waiting_commits(world: &World) {
     let hand = world.hand();
