@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// A column: one of the five sorted maps of cells. Data, lock and write are Percolator's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Column {
-    /// The store's metadata: format version, oracle, safe point, catalog, GC queue.
+    /// The store's metadata: timestamp reservation, safe point, GC queue.
     Meta,
     /// Long values, by row and start timestamp.
     Data,

@@ -103,7 +103,7 @@ fn read_once(file: &File, offset: u64, into: &mut [u8]) -> io::Result<usize> {
 }
 
 #[cfg(not(unix))]
-fn read_some(mut file: &File, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+fn read_once(mut file: &File, offset: u64, into: &mut [u8]) -> io::Result<usize> {
     use std::io::{Read, Seek, SeekFrom};
     file.seek(SeekFrom::Start(offset))?;
     file.read(into)

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use percolite::{Builder, CommitProtocol, ErrorKind, Store};
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 use tempfile::TempDir;
 
 use crate::folders_of_stores::{copy_folder, files};
@@ -252,8 +253,15 @@ fn a_manifest_with_an_unknown_record_type_is_refused() {
     }
 }
 
+const REGRESSIONS: &str = "tests/bad_input/folders.proptest-regressions";
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(), max_shrink_iters: 40, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: cases(),
+        max_shrink_iters: 40,
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct(REGRESSIONS))),
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn a_damaged_directory_never_passes_as_intact(damages in prop::collection::vec((any_place(), any_damage()), 1..3)) {

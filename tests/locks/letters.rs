@@ -21,7 +21,7 @@ const SUBJECTS: [(&str, usize, usize); 20] = [
     ("lost locks", 5, 5),
     ("paused holders", 2, 2),
     ("fencing tokens", 1, 1),
-    ("transactions under a lock", 5, 5),
+    ("locked transactions", 5, 5),
     ("restarts", 6, 0),
     ("detach and attach", 5, 5),
     ("renewal", 5, 5),

@@ -16,7 +16,6 @@ const OLD: &[&str] = &[
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "docs/core.md",
-    "docs/locks.md",
     "benches/CORE.md",
     "benches/LOCKS.md",
     "tools/crashtest/HISTORY_FORMAT.md",
@@ -27,7 +26,6 @@ const LONG_PARAGRAPHS: &[&str] = &[
     "DESIGN.md",
     "CONTRIBUTING.md",
     "docs/core.md",
-    "docs/locks.md",
     "tools/crashtest/HISTORY_FORMAT.md",
 ];
 

@@ -2,8 +2,8 @@
 //! locks. They are not row locks, which the protocol sets on rows of a transaction.
 //!
 //! ```text
-//!   lock ──> request (locking) ──> granted in memory
-//!        ──> take: drain, smallest read_ts, token, lease row, durable, check ──> guard
+//!   lock ──> request (lock_manager) ──> granted in memory
+//!        ──> activate: drain, smallest read_ts, token, lease row, durable, check ──> guard
 //!   fence ──> condition of a transaction ──> checked by the leader of the commit pipeline
 //! ```
 //!
