@@ -11,8 +11,8 @@
 //! I/O, clock or randomness. The [`LockManager`] is a sharded map from names to queues. It makes
 //! each request a [`Grant`], whose state is one atomic word.
 //!
-//! The steps from one grant to the next are in the [store](crate::store)'s `named_locks::acquire`: end,
-//! drain, smallest `read_ts`, token, durable, check.
+//! The steps from one grant to the next are in the [store](crate::store)'s `named_locks::acquire`:
+//! end, drain, smallest `read_ts`, token, durable, check.
 
 mod cancel;
 mod fence;
