@@ -10,9 +10,8 @@
 //! use percolite_crashtest::history::History;
 //!
 //! let text = r#"
-//!     {"session": 1, "read_ts": 1, "commit_ts": 2, "outcome": "committed",
-//!      "ops": [["w", "a", "1"]]}
-//!     {"session": 2, "read_ts": 3, "outcome": "committed", "ops": [["r", "a", null]]}
+//! {"session": 1, "read_ts": 1, "commit_ts": 2, "outcome": "committed", "ops": [["w", "a", "1"]]}
+//! {"session": 2, "read_ts": 3, "outcome": "committed", "ops": [["r", "a", null]]}
 //! "#;
 //! let report = check(&History::read(text.as_bytes())?);
 //! assert_eq!(report.violations[0].anomaly.name(), "stale-read");
