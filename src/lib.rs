@@ -80,7 +80,7 @@
 //! | base | [`row`], [`timestamp`], [`codec`], [`oracle`], [`runtime`] | shared types |
 //!
 //! The [`cookbook`] has recipes for common tasks. In the repository, `DESIGN.md` explains the
-//! design and its reasons, `docs/core.md` the write-ahead log and memtables, `docs/locks.md` named
+//! design and its reasons, `docs/storage-engine.md` the log and memtables, `docs/locks.md` named
 //! locks, and `docs/glossary.md` the terms.
 //!
 //! # Features

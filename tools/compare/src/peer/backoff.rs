@@ -1,9 +1,8 @@
 //! The backoff before a retry, for the optimistic stores, which have none of their own.
 //!
 //! Their documentation advises to retry, and not when. An immediate retry is far too early in a
-//! store where a commit that is being synced is a conflict, as in surrealkv; DESIGN.md, "Compared
-//! with others", has the measurements. percolite has its own backoff, and the stores with one
-//! writer need none.
+//! store where a commit that is being synced is a conflict, as in surrealkv; benches/RESULTS.md
+//! has the measurements. percolite has its own backoff, and the stores with one writer need none.
 
 use std::time::Duration;
 
