@@ -180,13 +180,13 @@ fn a_semaphore_waits_only_for_commits_of_another_number() {
 type Hook = Box<dyn Fn() + Send + Sync>;
 
 /// A thread's parker with hooks on park and unpark.
-struct Told {
+struct RecordedParker {
     parker: Arc<dyn Parker>,
     parks: Hook,
     woken: Hook,
 }
 
-impl Parker for Told {
+impl Parker for RecordedParker {
     fn park(&self, at_most: Option<Duration>) {
         (self.parks)();
         self.parker.park(at_most);
@@ -198,12 +198,12 @@ impl Parker for Told {
     }
 }
 
-struct Telling {
+struct RecordingEnv {
     system: SystemEnv,
     parker: Arc<dyn Parker>,
 }
 
-impl Env for Telling {
+impl Env for RecordingEnv {
     fn unix_millis(&self) -> u64 {
         self.system.unix_millis()
     }
@@ -251,7 +251,7 @@ fn a_release_between_poll_and_park_is_never_missed() {
         };
         let grant: Arc<OnceLock<Arc<Grant>>> = Arc::default();
         let woken_early = Arc::new(AtomicBool::new(false));
-        let told = Told {
+        let parker = RecordedParker {
             parker: SystemEnv::default().parker(),
             parks: {
                 let release = release.clone();
@@ -272,7 +272,7 @@ fn a_release_between_poll_and_park_is_never_missed() {
                 Box::new(move || early.store(grant.get().is_some_and(|grant| !grant.is_granted()), Ordering::Relaxed))
             },
         };
-        let runtime = Telling { system: SystemEnv::default(), parker: Arc::new(told) };
+        let runtime = RecordingEnv { system: SystemEnv::default(), parker: Arc::new(parker) };
         let ends_at = |now| {
             if end == now {
                 release();

@@ -296,8 +296,10 @@ impl GroupCommit {
             crash_point!(GroupWritten);
             let newest = self.note_results(memory, group, &results);
             let now = self.parts.env.elapsed();
-            self.parts.views.publish(newest, now)?;
-            self.parts.timestamps.request_reservation();
+            // A group without commits uses no timestamps, and must not cause a sync.
+            if self.parts.views.publish(newest, now)? {
+                self.parts.timestamps.request_reservation();
+            }
             crash_point!(GroupPublished);
             Ok((results, now))
         });

@@ -43,8 +43,8 @@ impl Views {
 
     /// Publishes a view of all that is applied. Only the leader calls this. `newest` is the newest
     /// commit among the changes, if there is one. Without one, and if lock checks need not change,
-    /// the present view stays.
-    pub fn publish(&self, newest: Option<Timestamp>, now: Duration) -> Result<()> {
+    /// the present view stays. Returns whether the view was replaced.
+    pub fn publish(&self, newest: Option<Timestamp>, now: Duration) -> Result<bool> {
         let (read_ts, checked_locks) = {
             let visible = self.visible.lock();
             (visible.read_ts, visible.must_check_locks)
@@ -53,7 +53,7 @@ impl Views {
         // reads of the view check locks without need. The other order could skip a needed check.
         let must_check_locks = self.fates.may_hide_commits();
         if newest.is_none() && must_check_locks == checked_locks {
-            return Ok(());
+            return Ok(false);
         }
         let snapshot = self.engine.snapshot()?;
         let must_check_locks =
@@ -62,7 +62,7 @@ impl Views {
         self.snapshots.lock().add(&next, now);
         let replaced = std::mem::replace(&mut *self.visible.lock(), next);
         drop(replaced);
-        Ok(())
+        Ok(true)
     }
 
     /// Records the newest acknowledged commit: later durable snapshots include it.

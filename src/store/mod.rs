@@ -111,7 +111,9 @@ impl Drop for CloseOnDrop {
 
 /// The state that all handles of a store share.
 pub(crate) struct Inner {
+    // Both before the engine: fields are dropped in this order, and its views must go first.
     coordinator: Arc<dyn Coordinator>,
+    lock_authority: Option<Arc<dyn LockAuthority>>,
     engine: Arc<dyn Engine>,
     runtime: Arc<dyn Env>,
     options: Options,
@@ -123,7 +125,6 @@ pub(crate) struct Inner {
     instance_id: u64,
     /// `None` if named locks are not supported.
     locks: Option<Arc<NamedLocks>>,
-    lock_authority: Option<Arc<dyn LockAuthority>>,
     closing: AtomicBool,
     closed: AtomicBool,
     /// Time of opening, by the runtime's monotonic clock.

@@ -161,7 +161,7 @@ fn only_a_shared_engine_survives_a_crash() {
     assert_undetermined(embedded.delete_keyspace(KeyspaceId(7)));
     assert_undetermined(view.lock(&row("counter")));
     assert_undetermined(view.data(&row("counter"), ts(1)));
-    assert_eq!(batches(&shared), 2, "calls of the dead engine must have no effect");
+    assert_eq!(batches(&shared), 2, "calls of the crashed engine must have no effect");
     assert_eq!(shared.safe_point().unwrap(), ts(0));
     make(&shared, batch(3));
     let reopened = storage.exclusive_engine();

@@ -19,10 +19,11 @@ use crate::protocol::TransactionStatus;
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
 
-/// The position of the cleanup among the finished transactions.
+/// The position of the cleanup among the finished transactions: the oldest first, so that a steady
+/// arrival of newer ones cannot keep it from any.
 #[derive(Default)]
 pub struct Cleanup {
-    /// The `start_ts` of the transaction to continue with.
+    /// Zero, or the `start_ts` from which to look for the next transaction.
     position: Mutex<Timestamp>,
 }
 
@@ -34,15 +35,29 @@ impl Cleanup {
         let Some(cleanup) = fates.next_cleanup(from) else { return Ok(false) };
         let start_ts = cleanup.txn.start_ts;
         let done = clean_page(rows, &cleanup);
-        // After an error the other transactions are served first.
-        *self.position.lock() = if done.is_ok() { start_ts } else { start_ts.next() };
+        self.advance(start_ts, &done);
         done?;
         Ok(fates.pending_cleanups() > 0)
     }
+
+    /// Continues with the transaction until it is finished, and then with the oldest. After an
+    /// error the next one is served first.
+    fn advance(&self, start_ts: Timestamp, page: &Result<Page>) {
+        *self.position.lock() = match page {
+            Ok(Page::More) => start_ts,
+            Ok(Page::Last) => Timestamp::ZERO,
+            Err(_) => start_ts.next(),
+        };
+    }
+}
+
+enum Page {
+    More,
+    Last,
 }
 
 /// Resolves the locks of one page. An empty page is the end: the transaction is finished.
-fn clean_page(rows: &Rows, cleanup: &LockCleanup) -> Result<()> {
+fn clean_page(rows: &Rows, cleanup: &LockCleanup) -> Result<Page> {
     let LockCleanup { txn, primary, remaining, committed } = cleanup;
     let status = committed.map_or(TransactionStatus::RolledBack, TransactionStatus::Committed);
     let limit = rows.group_rows_max();
@@ -57,12 +72,12 @@ fn clean_page(rows: &Rows, cleanup: &LockCleanup) -> Result<()> {
         rows.pipeline.fates().cleaned_up_to(txn.start_ts, &last);
         crash_point!(CleanupForward if committed.is_some());
         crash_point!(CleanupBack if committed.is_none());
-        return Ok(());
+        return Ok(Page::More);
     }
     crash_point!(CleanupDone);
     finish(rows, cleanup, status)?;
     event!(DEBUG, start_ts = %txn.start_ts, "large transaction cleaned up");
-    Ok(())
+    Ok(Page::Last)
 }
 
 /// Deletes the transaction record, which no resolver needs after the last lock, and the fate.
@@ -73,4 +88,24 @@ fn finish(rows: &Rows, cleanup: &LockCleanup, status: TransactionStatus) -> Resu
     }
     let kind = SubmissionKind::FinishRollback { start_ts: txn.start_ts };
     rows.pipeline.submit_internal(Vec::new(), kind).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    #[test]
+    fn the_oldest_is_next_once_a_transaction_is_finished() {
+        let ts = Timestamp::from_u64;
+        let cleanup = Cleanup::default();
+        let position_after = |page: Result<Page>| {
+            cleanup.advance(ts(50), &page);
+            *cleanup.position.lock()
+        };
+        assert_eq!(position_after(Ok(Page::More)), ts(50));
+        assert_eq!(position_after(Err(ErrorKind::Io("full".into()).into())), ts(51));
+        // One that began at 40 and has finished meanwhile is not passed by those after 50.
+        assert_eq!(position_after(Ok(Page::Last)), Timestamp::ZERO);
+    }
 }

@@ -62,8 +62,10 @@ impl EmbeddedCoordinator {
         history: HistoryRetention,
     ) -> Result<Arc<Self>> {
         let pipeline = Pipeline::open(engine, env, Arc::clone(&metrics), conflict_cache_rows)?;
-        let history = Arc::new(History::open(&pipeline, history)?);
-        let rows = Arc::new(Rows::new(Arc::clone(&pipeline), metrics, history.is_kept())?);
+        // Without the close, the sync thread would keep the engine open after an error.
+        let history = History::open(&pipeline, history).inspect_err(|_| pipeline.close())?;
+        let rows = Rows::new(Arc::clone(&pipeline), metrics, history.is_kept()).inspect_err(|_| pipeline.close())?;
+        let (history, rows) = (Arc::new(history), Arc::new(rows));
         Ok(Arc::new(Self {
             pipeline,
             rows,
