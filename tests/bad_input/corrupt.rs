@@ -127,6 +127,23 @@ fn a_corrupt_record_is_named_and_affects_no_other() {
 }
 
 #[test]
+#[cfg(feature = "rocks")]
+fn a_failed_opening_does_not_keep_the_directory_locked() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    Store::open(&path).unwrap().close().unwrap();
+    let engine = Store::builder().durable_engine(&path).unwrap();
+    engine.write_meta(&[("history".into(), Some(vec![1]))]).unwrap();
+    engine.sync().unwrap();
+    drop(engine);
+    // The second opening finds the same damage, not a store that is already open.
+    for _ in 0..2 {
+        let why = Store::open(&path).map(drop).unwrap_err();
+        assert!(matches!(why.kind(), ErrorKind::Corruption(_)), "{why}");
+    }
+}
+
+#[test]
 fn open_and_verify_name_damaged_metadata() {
     for name in ["oracle", "safe point", "history"] {
         let issues = match damaged(|put, _, _| put(Column::Meta, name.as_bytes(), Some(&[1]))) {
