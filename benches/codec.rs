@@ -10,16 +10,16 @@ use std::fmt::Debug;
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use percolite::codec::{InlineWrite, Record};
-use percolite::owner::OwnerId;
-use percolite::row::{KeyspaceId, Lock, LockType, RowKey, TxnId, Value, WriteRecord};
-use percolite::timestamp::Timestamp;
+use percolite::OwnerId;
+use percolite::Timestamp;
+use percolite::internal::codec::{InlineWrite, Record};
+use percolite::row::{KeyspaceId, Lock, LockType, RowKey, StoredValue, TxnId, WriteRecord};
 
 fn records(criterion: &mut Criterion) {
     // Realistic timestamps, because their encoding has a variable length.
     let start_ts = Timestamp::from_millis(1_800_000_000_000);
     let txn = TxnId { start_ts, owner: OwnerId::new(1_800_000_000_000, 7) };
-    let value = Value::Inline(vec![7; 100].into());
+    let value = StoredValue::Inline(vec![7; 100].into());
 
     let commit_ts = Timestamp::from_u64(start_ts.to_u64() + 100);
     let version = WriteRecord { commit_ts, txn, value: Some(value.clone()), lock_only_ts: None };

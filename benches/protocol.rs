@@ -11,12 +11,12 @@ mod common;
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use percolite::owner::OwnerId;
-use percolite::protocol::{
-    CommitRow, OnePhase, Prewrite, Resolve, Step, StepError, TransactionStatus, commit, one_phase, prewrite, resolve,
+use percolite::OwnerId;
+use percolite::Timestamp;
+use percolite::internal::protocol::{
+    CommitRow, OnePhase, Prewrite, Resolve, Step, StepError, TxnStatus, commit, one_phase, prewrite, resolve,
 };
-use percolite::row::{KeyspaceId, Lock, LockType, Mutation, Row, RowKey, TxnId, Value, WriteRecord};
-use percolite::timestamp::Timestamp;
+use percolite::row::{KeyspaceId, Lock, LockType, Mutation, RowKey, RowState, StoredValue, TxnId, WriteRecord};
 
 const VALUE: [u8; 100] = [7; 100];
 const BEFORE: u64 = 10;
@@ -36,19 +36,19 @@ fn steps(criterion: &mut Criterion) {
     let written = WriteRecord {
         commit_ts: Timestamp::from_u64(BEFORE),
         txn: txn(BEFORE - 1),
-        value: Some(Value::Inline(VALUE.into())),
+        value: Some(StoredValue::Inline(VALUE.into())),
         lock_only_ts: None,
     };
     let lock = Lock {
         txn: txn(START),
         primary: key("primary"),
-        lock_type: LockType::Put(Value::Inline(VALUE.into())),
+        lock_type: LockType::Put(StoredValue::Inline(VALUE.into())),
         write_seq: 0,
         ttl_ms: 1000,
         min_commit_ts: Timestamp::from_u64(START + 1),
     };
-    let unlocked = Row { write: Some(written), ..Row::default() };
-    let locked = Row { lock: Some(lock), ..unlocked.clone() };
+    let unlocked = RowState { write: Some(written), ..RowState::default() };
+    let locked = RowState { lock: Some(lock), ..unlocked.clone() };
     let (read_ts, commit_ts) = (Timestamp::from_u64(READ), Timestamp::from_u64(COMMIT));
     let (row, txn) = (key("row"), txn(START));
     let mutation = Mutation::Put(VALUE.into());
@@ -78,7 +78,7 @@ fn steps(criterion: &mut Criterion) {
     let request = OnePhase { row: &row, txn, read_ts, commit_ts, mutation: &mutation, keep_old_version: false };
     measure(criterion, "one-phase", || one_phase(black_box(&unlocked), black_box(&request)));
 
-    let status = TransactionStatus::Committed(commit_ts);
+    let status = TxnStatus::Committed(commit_ts);
     let request = Resolve { row: row.clone(), txn, status, keep_old_version: false, record_lock_only: false };
     measure(criterion, "resolve", || resolve(black_box(&locked), black_box(&request)));
 }

@@ -3,10 +3,10 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-use crate::bounds::OptionOutOfRange;
 use crate::engine::EngineError;
 use crate::lock_manager::{LockLost, LockNotAvailable};
-use crate::owner::OwnerId;
+use crate::option_ranges::OptionOutOfRange;
+use crate::owner_id::OwnerId;
 use crate::row::RowKey;
 use crate::timestamp::{Timestamp, UtcDateTime};
 

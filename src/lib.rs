@@ -20,8 +20,8 @@
 //!
 //! let snapshot = store.snapshot()?;
 //! for row in snapshot.range(&accounts, "a".."m").rev() {
-//!     let (key, value) = row?;
-//!     println!("{} has {}", key.escape_ascii(), value.escape_ascii());
+//!     let row = row?;
+//!     println!("{} has {}", row.key().escape_ascii(), row.value().escape_ascii());
 //! }
 //! # Ok(()) }
 //! ```
@@ -74,10 +74,10 @@
 //! | coordination | `coordinator` | the order of a transaction's steps, recovery of orphan locks |
 //! | commit path | `pipeline`, `contention` | group commit, row queues, admission |
 //! | named locks | `lock_manager` | requests, grants and queues, in memory |
-//! | protocol | [`protocol`] | Percolator's steps as plain functions over one row |
+//! | protocol | `protocol` | Percolator's steps as plain functions over one row |
 //! | engine | [`engine`] | snapshots and conditional row changes, in a directory or in memory |
 //! | storage | `wal`, `memtable`, `disk` | the log and the memtables above RocksDB's tables |
-//! | base | [`row`], [`timestamp`], [`codec`], [`oracle`], [`runtime`] | shared types |
+//! | base | [`row`], [`oracle`], [`env`](mod@env), `codec`, `keys` | shared types |
 //!
 //! The [`cookbook`] has recipes for common tasks. In the repository, `DESIGN.md` explains the
 //! design and its reasons, `docs/storage-engine.md` the log and memtables, `docs/locks.md` named
@@ -113,12 +113,12 @@ pub mod observe;
 
 #[cfg(feature = "tokio")]
 mod asynchronous;
-pub mod bounds;
-mod bytes;
 mod cell;
-pub mod codec;
+mod codec;
 mod commit_conditions;
 mod contention;
+pub mod option_ranges;
+mod value;
 #[doc = include_str!("cookbook.md")]
 pub mod cookbook {}
 mod coordinator;
@@ -132,9 +132,10 @@ mod coordinator;
 )]
 pub(crate) mod disk;
 pub mod engine;
+pub mod env;
 mod error;
 mod json_forms;
-pub mod keys;
+mod keys;
 mod keyspace_descriptor;
 mod lock_manager;
 mod lock_value;
@@ -145,18 +146,17 @@ mod memtable;
 #[path = "memtable/tests.rs"]
 mod memtable_tests;
 pub mod oracle;
-pub mod owner;
+mod owner_id;
 mod pipeline;
-pub mod protocol;
+mod protocol;
 mod read_view;
 pub mod row;
 mod row_hash;
 mod row_key;
-pub mod runtime;
 mod store;
 mod store_id;
 mod sync;
-pub mod timestamp;
+mod timestamp;
 mod typed;
 mod waiter;
 #[cfg_attr(
@@ -168,7 +168,28 @@ mod waiter;
     )
 )]
 pub(crate) mod wal;
-pub mod writes;
+mod write_set;
+
+/// Not part of the public API: for the crash harness and the tests of this repository. It changes
+/// without notice.
+#[doc(hidden)]
+pub mod internal {
+    pub mod codec {
+        pub use crate::codec::*;
+    }
+    pub mod keys {
+        pub use crate::keys::*;
+    }
+    pub mod owner_id {
+        pub use crate::owner_id::OwnerIdGenerator;
+    }
+    pub mod protocol {
+        pub use crate::protocol::*;
+    }
+    pub mod write_set {
+        pub use crate::write_set::WriteSet;
+    }
+}
 
 // Compiles the Rust examples of the README; runs those that leave no directory behind.
 #[cfg(all(doctest, feature = "rocks", feature = "tokio"))]
@@ -186,8 +207,8 @@ pub use lock_manager::{
     LockNotAvailable, LockState, LockStats, LockTable, LockTarget,
 };
 pub use observe::{Latencies, LatencyHistogram};
-pub use owner::OwnerId;
-pub use protocol::TransactionStatus;
+pub use owner_id::OwnerId;
+pub use protocol::TxnStatus;
 pub use row::{KeyspaceId, RowKey};
 #[cfg(feature = "rocks")]
 pub use store::RepairReport;
@@ -195,9 +216,10 @@ pub use store::{
     ActiveKind, ActiveTransaction, ActiveTransactionStatus, Builder, Commit, ConflictStatus, DumpBase, DumpHeader,
     DumpOptions, DumpStats, Durability, Fence, IntegrityIssue, IntoControlFlow, KeyRange, Keyspace, KeyspaceSize,
     KeyspaceStats, LockGuard, LockOptions, LockWaitPolicy, MAX_KEY_BYTES, MAX_KEYSPACE_NAME_BYTES,
-    MAX_LOCK_REASON_BYTES, MAX_VALUE_BYTES, OnExisting, Options, RetryPolicy, RowLock, RowLockStatus, RowLocks,
+    MAX_LOCK_REASON_BYTES, MAX_VALUE_BYTES, OnExisting, Options, RetryPolicy, Row, RowLock, RowLockStatus, RowLocks,
     Savepoint, Scan, SlowTransaction, SlowTransactionStatus, Snapshot, Stats, Store, StoreStatus, TimeBreakdown, Txn,
-    TxnOptions, TxnOutcome, TxnStatus, VerifyReport, Version, Versions,
+    TxnOptions, TxnOutcome, VerifyReport, Version, Versions,
 };
 pub use timestamp::{ParseTimestampError, Timestamp};
 pub use typed::{KeyPrefix, Readable, TypedKeyspace, TypedScan};
+pub use value::Value;

@@ -2,7 +2,8 @@
 
 use crate::engine::EngineSnapshot;
 use crate::error::{Error, ErrorKind, Result};
-use crate::row::{Lock, LockType, Mutation, RowKey, TxnId, Value};
+use crate::row::{Lock, LockType, Mutation, RowKey, StoredValue, TxnId};
+use crate::value::Value;
 
 /// What the transaction has written to the row and locked, as the snapshot shows it.
 pub fn read_own_lock(snapshot: &dyn EngineSnapshot, txn: TxnId, row: &RowKey) -> Result<Option<Mutation>> {
@@ -13,15 +14,15 @@ pub fn read_own_lock(snapshot: &dyn EngineSnapshot, txn: TxnId, row: &RowKey) ->
 /// The mutation that a lock becomes when its transaction commits.
 pub fn lock_mutation(snapshot: &dyn EngineSnapshot, row: &RowKey, lock: Lock) -> Result<Mutation> {
     Ok(match lock.lock_type {
-        LockType::Put(Value::Inline(bytes)) => Mutation::Put(bytes),
-        LockType::Put(Value::OutOfLine) => Mutation::Put(load_value(snapshot, row, lock.txn)?.into()),
+        LockType::Put(StoredValue::Inline(bytes)) => Mutation::Put(bytes),
+        LockType::Put(StoredValue::OutOfLine) => Mutation::Put(load_value(snapshot, row, lock.txn)?),
         LockType::Delete => Mutation::Delete,
         LockType::LockOnly => Mutation::LockOnly,
     })
 }
 
 /// The value that the transaction has written to the data column.
-pub fn load_value(snapshot: &dyn EngineSnapshot, row: &RowKey, txn: TxnId) -> Result<Vec<u8>> {
+pub fn load_value(snapshot: &dyn EngineSnapshot, row: &RowKey, txn: TxnId) -> Result<Value> {
     snapshot.data(row, txn.start_ts)?.ok_or_else(|| {
         let what = format!("row {row:?}: the value written by the transaction {:#} is missing", txn.start_ts);
         Error::from(ErrorKind::Corruption(what))

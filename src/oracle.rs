@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::engine::{Engine, EngineError};
-use crate::runtime::Env;
+use crate::env::Env;
 use crate::timestamp::Timestamp;
 
 /// How far ahead of the clock timestamps are reserved, in milliseconds. It is short, because

@@ -7,10 +7,10 @@
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::bytes::Bytes;
-use crate::owner::OwnerId;
+use crate::owner_id::OwnerId;
 pub use crate::row_key::{KeyspaceId, RowKey};
 use crate::timestamp::Timestamp;
+pub use crate::value::Value;
 
 /// Values longer than this many bytes are stored in the data column and not in the lock.
 pub const SHORT_VALUE_MAX_BYTES: usize = 255;
@@ -27,9 +27,9 @@ pub struct TxnId {
 
 /// Where a value's bytes are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Value {
+pub enum StoredValue {
     /// In the record itself.
-    Inline(Bytes),
+    Inline(Value),
     /// In the data column, under the row and the transaction's `start_ts`.
     OutOfLine,
 }
@@ -38,7 +38,7 @@ pub enum Value {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mutation {
     /// Sets the row's value.
-    Put(Bytes),
+    Put(Value),
     /// Removes the row.
     Delete,
     /// Changes nothing, but conflicts like a write (`get_for_update`).
@@ -59,7 +59,7 @@ impl Mutation {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LockType {
     /// Sets the row's value.
-    Put(Value),
+    Put(StoredValue),
     /// Removes the row.
     Delete,
     /// Changes nothing.
@@ -113,7 +113,7 @@ pub struct WriteRecord {
     /// The transaction that committed it.
     pub txn: TxnId,
     /// The value; `None` for a deleted row.
-    pub value: Option<Value>,
+    pub value: Option<StoredValue>,
     /// Timestamp of the last lock-only commit after this version. Stored only on a shared engine:
     /// on an exclusive one it is kept in memory.
     pub lock_only_ts: Option<Timestamp>,
@@ -138,7 +138,7 @@ pub enum TxnRecord {
 
 /// A row as read for one transaction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Row {
+pub struct RowState {
     /// The lock column.
     pub lock: Option<Lock>,
     /// The newest committed version.
@@ -177,7 +177,7 @@ impl Precondition {
     }
 
     /// Whether the row as read meets the condition.
-    pub fn is_met(self, row: &Row) -> bool {
+    pub fn is_met(self, row: &RowState) -> bool {
         match self {
             Self::LockAbsent => row.lock.is_none(),
             Self::LockUnchanged(stamp) => row.lock.as_ref().is_some_and(|lock| lock.version() == stamp),
@@ -218,7 +218,7 @@ pub struct RowChange {
     /// The write column.
     pub write: CellChange<WriteRecord>,
     /// Cells of the data column, by `start_ts`.
-    pub data: Vec<(Timestamp, CellChange<Bytes>)>,
+    pub data: Vec<(Timestamp, CellChange<Value>)>,
     /// The record of the transaction `start_ts`.
     pub txn_record: CellChange<TxnRecord>,
     /// The replaced version, if history is kept.
@@ -251,7 +251,7 @@ impl RowChange {
     pub fn next_version(row: &RowKey, txn: TxnId, commit_ts: Timestamp, mutation: &Mutation) -> Self {
         let mut change = Self::new(row.clone(), txn.start_ts);
         let value = match mutation {
-            Mutation::Put(value) => Some(Value::Inline(value.clone())),
+            Mutation::Put(value) => Some(StoredValue::Inline(value.clone())),
             Mutation::Delete => None,
             Mutation::LockOnly => return change,
         };
@@ -261,9 +261,9 @@ impl RowChange {
 
     /// Approximate size of what is written, in bytes.
     pub fn size_bytes(&self) -> usize {
-        let inline = |value: &Value| match value {
-            Value::Inline(bytes) => bytes.len(),
-            Value::OutOfLine => 0,
+        let inline = |value: &StoredValue| match value {
+            StoredValue::Inline(bytes) => bytes.len(),
+            StoredValue::OutOfLine => 0,
         };
         let lock = match &self.lock {
             CellChange::Put(Lock { lock_type: LockType::Put(value), .. }) => inline(value),
@@ -273,7 +273,7 @@ impl RowChange {
             CellChange::Put(WriteRecord { value: Some(value), .. }) => inline(value),
             _ => 0,
         };
-        let data = |(_, edit): &(Timestamp, CellChange<Bytes>)| match edit {
+        let data = |(_, edit): &(Timestamp, CellChange<Value>)| match edit {
             CellChange::Put(value) => value.len(),
             CellChange::Keep | CellChange::Delete => 0,
         };

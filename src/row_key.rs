@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::bytes::Bytes;
+use crate::value::Value;
 
 /// Identifies a keyspace. Not reused after the keyspace is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -127,7 +127,7 @@ impl Serialize for RowKey {
 
 impl<'de> Deserialize<'de> for RowKey {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let bytes = Bytes::deserialize(deserializer)?.0;
+        let bytes = Value::deserialize(deserializer)?.0;
         Self::from_bytes(&bytes).ok_or_else(|| serde::de::Error::custom("a row key has at least 4 bytes"))
     }
 }

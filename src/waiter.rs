@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::runtime::{Env, Parker};
+use crate::env::{Env, Parker};
 
 /// Created by the thread or task that will wait, and notified by any thread. A notification before
 /// the wait begins is kept.

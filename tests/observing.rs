@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use percolite::engine::sim::SimStorage;
-use percolite::runtime::{Env, JoinHandle, Parker, SystemEnv};
+use percolite::env::{Env, JoinHandle, Parker, SystemEnv};
 use percolite::{
     ActiveKind, Builder, CommitProtocol, ConflictReason, Durability, Error, ErrorKind, Keyspace, RetryPolicy,
     SlowTransaction, Store, TimeBreakdown, TxnOptions, TxnOutcome,

@@ -12,9 +12,9 @@ use std::time::Duration;
 use super::AsyncStore;
 use super::blocking::run_blocking;
 use super::transact::notified_timeout;
-use crate::bounds;
 use crate::error::{Error, Result};
 use crate::lock_manager::{LockEntry, LockTarget, LockWait, RequestHandle};
+use crate::option_ranges;
 use crate::store::{
     Fence, GrantPoll, LockGuard, LockOptions, LockWaitPolicy, RequestResult, RetryLoop, Txn, TxnOptions, check_no_lease,
 };
@@ -113,7 +113,7 @@ impl AsyncStore {
         let under = self.store.txn_lock(request)?;
         let answer = self.run_attempts(RetryLoop::for_task(&self.store, txn).with_lock(under.clone()), work).await;
         self.store.release_txn_lock(&under);
-        answer
+        answer.map(|(answer, _)| answer)
     }
 
     async fn acquire_request(&self, target: &LockTarget<'_>, options: &LockOptions) -> Result<RequestHandle> {
@@ -212,7 +212,7 @@ impl AsyncLockGuard {
     /// # Errors
     /// Those of [`LockGuard::renew`], and of [`AsyncStore::run_blocking`].
     pub async fn renew(&self, lease: Duration) -> Result<()> {
-        bounds::LOCK_LEASE.check(lease.as_nanos())?;
+        option_ranges::LOCK_LEASE.check(lease.as_nanos())?;
         let (store, grant) = (self.guard.store()?, Arc::clone(self.guard.grant()));
         let locks = Arc::clone(self.guard.locks());
         run_blocking(move || store.renew_lease(&locks, &grant, Some(lease))).await?

@@ -15,6 +15,7 @@ use self::blocking::run_blocking;
 use crate::error::{Error, Result};
 use crate::store::{KeyRange, Keyspace, Snapshot, Store};
 use crate::timestamp::Timestamp;
+use crate::value::Value;
 
 pub use lock_guard::AsyncLockGuard;
 pub use scan::AsyncScan;
@@ -36,8 +37,8 @@ pub use scan::AsyncScan;
 ///
 /// let mut scan = store.range(&accounts, "a".."m").rev();
 /// while let Some(row) = scan.next().await {
-///     let (key, value) = row?;
-///     println!("{} has {}", key.escape_ascii(), value.escape_ascii());
+///     let row = row?;
+///     println!("{} has {}", row.key().escape_ascii(), row.value().escape_ascii());
 /// }
 /// store.close().await
 /// # }
@@ -152,16 +153,16 @@ impl AsyncStore {
         self.run_blocking(move |store| store.snapshot_at(at)).await.map(Into::into)
     }
 
-    /// The value of a row, in a snapshot taken by this call.
+    /// [`Store::get`].
     ///
     /// # Errors
-    /// Those of [`Store::snapshot`], [`Snapshot::get`] and [`AsyncStore::run_blocking`].
-    pub async fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
+    /// Those of [`Store::get`], and of [`AsyncStore::run_blocking`].
+    pub async fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
         let (keyspace, key) = (keyspace.clone(), key.as_ref().to_vec());
-        self.run_blocking(move |store| store.snapshot()?.get(&keyspace, key)).await
+        self.run_blocking(move |store| store.get(&keyspace, key)).await
     }
 
-    /// The values of several rows, in one snapshot taken by this call, in the order of `keys`.
+    /// [`Store::multi_get`].
     ///
     /// # Errors
     /// Those of [`AsyncStore::get`].
@@ -169,22 +170,30 @@ impl AsyncStore {
         &self,
         keyspace: &Keyspace,
         keys: impl IntoIterator<Item = K>,
-    ) -> Result<Vec<Option<Vec<u8>>>> {
+    ) -> Result<Vec<Option<Value>>> {
         let (keyspace, keys) = (keyspace.clone(), owned(keys));
-        self.run_blocking(move |store| store.snapshot()?.multi_get(&keyspace, keys)).await
+        self.run_blocking(move |store| store.multi_get(&keyspace, keys)).await
     }
 
-    /// The rows whose keys are in a range, in a snapshot taken when the first row is requested.
+    /// Whether a row exists: [`Store::contains_key`].
+    ///
+    /// # Errors
+    /// Those of [`AsyncStore::get`].
+    pub async fn contains_key(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
+        Ok(self.get(keyspace, key).await?.is_some())
+    }
+
+    /// The rows whose keys are in a range, in the state when the first row is requested:
+    /// [`Store::range`].
     pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> AsyncScan {
         let (store, keyspace, range) = (self.store.clone(), keyspace.clone(), owned_range(&range));
-        AsyncScan::new(&self.store, move || Ok(store.snapshot()?.range(&keyspace, range)))
+        AsyncScan::new(&self.store, move || store.range(&keyspace, range))
     }
 
-    /// The rows whose keys begin with `prefix`, in a snapshot taken when the first row is
-    /// requested.
+    /// The rows whose keys start with `prefix`. Otherwise like [`AsyncStore::range`].
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> AsyncScan {
         let (store, keyspace, prefix) = (self.store.clone(), keyspace.clone(), prefix.as_ref().to_vec());
-        AsyncScan::new(&self.store, move || Ok(store.snapshot()?.prefix(&keyspace, prefix)))
+        AsyncScan::new(&self.store, move || store.prefix(&keyspace, prefix))
     }
 
     /// [`Store::close`]. Calls of other handles, those in flight included, then return
@@ -226,9 +235,17 @@ impl AsyncSnapshot {
     ///
     /// # Errors
     /// Those of [`Snapshot::get`] and [`AsyncStore::run_blocking`].
-    pub async fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
+    pub async fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
         let (snapshot, keyspace, key) = (self.snapshot.clone(), keyspace.clone(), key.as_ref().to_vec());
         run_blocking(move || snapshot.get(&keyspace, key)).await?
+    }
+
+    /// Whether a row exists.
+    ///
+    /// # Errors
+    /// Those of [`AsyncSnapshot::get`].
+    pub async fn contains_key(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
+        Ok(self.get(keyspace, key).await?.is_some())
     }
 
     /// The values of several rows, in the order of `keys`.
@@ -239,7 +256,7 @@ impl AsyncSnapshot {
         &self,
         keyspace: &Keyspace,
         keys: impl IntoIterator<Item = K>,
-    ) -> Result<Vec<Option<Vec<u8>>>> {
+    ) -> Result<Vec<Option<Value>>> {
         let (snapshot, keyspace, keys) = (self.snapshot.clone(), keyspace.clone(), owned(keys));
         run_blocking(move || snapshot.multi_get(&keyspace, keys)).await?
     }

@@ -9,11 +9,9 @@ use tokio::task::JoinHandle;
 
 use super::blocking::{current_runtime, join_result};
 use crate::error::Result;
-use crate::store::{Scan, Store};
+use crate::store::{Row, Scan, Store};
 
-type Row = (Vec<u8>, Vec<u8>);
-
-/// Rows as `(key, value)`, in the order of their keys: a [`Stream`]. It reads one page at a time
+/// The [rows](Row) of a range, in the order of their keys: a [`Stream`]. It reads one page at a time
 /// (32 rows at first, then up to 512 or about 1 MiB) on one of the runtime's blocking threads.
 ///
 /// Nothing is read before the first row is requested, and no page is read ahead. After an error the

@@ -13,7 +13,7 @@ use super::AsyncStore;
 use super::blocking::run_blocking;
 use crate::contention::{AdmissionWait, AttemptGuard, WaitAction};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::{RetryLoop, Txn, TxnOptions};
+use crate::store::{Commit, RetryLoop, Txn, TxnOptions};
 use crate::waiter::Waiter;
 
 impl AsyncStore {
@@ -68,10 +68,27 @@ impl AsyncStore {
         T: Send + 'static,
         E: From<Error> + Send + 'static,
     {
+        self.transact_with_commit(options, work).await.map(|(answer, _)| answer)
+    }
+
+    /// [`Store::transact_with_commit`](crate::Store::transact_with_commit): as
+    /// [`AsyncStore::transact_with`], and also returns the commit.
+    ///
+    /// # Errors
+    /// Those of [`AsyncStore::transact`].
+    ///
+    /// # Panics
+    /// If the closure does.
+    pub async fn transact_with_commit<T, E, F>(&self, options: TxnOptions, work: F) -> Result<(T, Commit), E>
+    where
+        F: FnMut(&mut Txn) -> Result<T, E> + Send + 'static,
+        T: Send + 'static,
+        E: From<Error> + Send + 'static,
+    {
         self.run_attempts(RetryLoop::for_task(&self.store, options), work).await
     }
 
-    pub(super) async fn run_attempts<T, E, F>(&self, mut attempts: RetryLoop, mut work: F) -> Result<T, E>
+    pub(super) async fn run_attempts<T, E, F>(&self, mut attempts: RetryLoop, mut work: F) -> Result<(T, Commit), E>
     where
         F: FnMut(&mut Txn) -> Result<T, E> + Send + 'static,
         T: Send + 'static,

@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 
 pub use self::put::InlineWrite;
 use self::put::{INLINE_WRITE_TAG, ts_delta};
-use crate::owner::OwnerId;
-use crate::row::{Bytes, Lock, LockType, RowKey, TxnId, TxnRecord, Value, WriteRecord};
+use crate::owner_id::OwnerId;
+use crate::row::{Lock, LockType, RowKey, StoredValue, TxnId, TxnRecord, Value, WriteRecord};
 use crate::timestamp::Timestamp;
 
 const VERSION: u8 = 1;
@@ -63,7 +63,7 @@ struct StoredWrite {
     commit_ts: Timestamp,
     start_ts_delta: u64,
     owner: OwnerId,
-    value: Option<Value>,
+    value: Option<StoredValue>,
     lock_only_delta: Option<u64>,
 }
 
@@ -89,7 +89,7 @@ struct BorrowedWrite<'a> {
     commit_ts: Timestamp,
     took: u64,
     owner: OwnerId,
-    value: &'a Option<Value>,
+    value: &'a Option<StoredValue>,
     held_after: Option<u64>,
 }
 
@@ -138,7 +138,7 @@ impl From<StoredWrite> for WriteRecord {
 impl Record for WriteRecord {
     fn encode(&self, bytes: &mut Vec<u8>) {
         match (&self.value, self.lock_only_ts) {
-            (Some(Value::Inline(Bytes(value))), held_at) if held_at.is_none() || mutated!(LockOnlyNotEncoded) => {
+            (Some(StoredValue::Inline(Value(value))), held_at) if held_at.is_none() || mutated!(LockOnlyNotEncoded) => {
                 let Self { commit_ts, txn, .. } = *self;
                 InlineWrite { commit_ts, start_ts: txn.start_ts, owner: txn.owner, value }.encode(bytes);
             }
@@ -151,7 +151,7 @@ impl Record for WriteRecord {
             Some(InlineWrite { commit_ts, start_ts, owner, value }) => Ok(Self {
                 commit_ts,
                 txn: TxnId { start_ts, owner },
-                value: Some(Value::Inline(value.into())),
+                value: Some(StoredValue::Inline(value.into())),
                 lock_only_ts: None,
             }),
             None if bytes.first() == Some(&INLINE_WRITE_TAG) => {
@@ -268,7 +268,7 @@ mod tests {
         TxnId { start_ts: Timestamp::from_u64(0x0665_0000_0000_0001), owner: OwnerId::from_u64(0x0b0d_4f42_1fc0_0007) }
     }
 
-    fn put(value: Value) -> WriteRecord {
+    fn put(value: StoredValue) -> WriteRecord {
         WriteRecord {
             commit_ts: Timestamp::from_u64(0x0665_0000_0000_0003),
             txn: txn(),
@@ -291,16 +291,16 @@ mod tests {
     /// Frozen: a new format gets new lines.
     #[test]
     fn golden_bytes_of_record_1() {
-        let inline = || Value::Inline(b"v1".as_slice().into());
+        let inline = || StoredValue::Inline(b"v1".as_slice().into());
         let golden = [
-            (bytes_of(&put(Value::OutOfLine)), "01fd030000000000650602fd0700c01f424f0d0b010100"),
+            (bytes_of(&put(StoredValue::OutOfLine)), "01fd030000000000650602fd0700c01f424f0d0b010100"),
             (bytes_of(&WriteRecord { value: None, ..put(inline()) }), "01fd030000000000650602fd0700c01f424f0d0b0000"),
             (
                 bytes_of(&lock(LockType::Put(inline()))),
                 "01fd0100000000006506fd0700c01f424f0d0b0900000002616c69636501fbb80b010000027631",
             ),
             (
-                bytes_of(&lock(LockType::Put(Value::OutOfLine))),
+                bytes_of(&lock(LockType::Put(StoredValue::OutOfLine))),
                 "01fd0100000000006506fd0700c01f424f0d0b0900000002616c69636501fbb80b010001",
             ),
             (
@@ -322,7 +322,7 @@ mod tests {
 
     #[test]
     fn golden_bytes_of_record_2() {
-        let record = put(Value::Inline(b"v1".as_slice().into()));
+        let record = put(StoredValue::Inline(b"v1".as_slice().into()));
         assert_eq!(hex(&bytes_of(&record)), "02810300000000006506020700c0c1e7f5b5017631");
         let of_its_time = OwnerId::new(record.txn.start_ts.millis(), 0x0012_3456);
         let usual = WriteRecord { txn: TxnId { owner: of_its_time, ..txn() }, ..record };
@@ -332,7 +332,7 @@ mod tests {
     /// The format of stores of versions 1 and 2.
     #[test]
     fn an_inline_value_in_a_record_1_is_read() {
-        let record = put(Value::Inline(b"v1".as_slice().into()));
+        let record = put(StoredValue::Inline(b"v1".as_slice().into()));
         let mut bytes = Vec::new();
         super::encode_value(&BorrowedWrite::from(&record), &mut bytes);
         assert_eq!(hex(&bytes), "01fd030000000000650602fd0700c01f424f0d0b010002763100");
@@ -346,7 +346,7 @@ mod tests {
             assert!(decode_value::<String>(&bytes).is_err());
             assert!(decode_value::<Vec<u64>>(&bytes).is_err());
             assert!(decode_value::<Vec<String>>(&bytes).is_err());
-            assert!(decode_value::<Bytes>(&bytes).is_err());
+            assert!(decode_value::<Value>(&bytes).is_err());
         }
     }
 
@@ -363,7 +363,7 @@ mod tests {
 
     #[test]
     fn unknown_versions_and_leftover_bytes_are_refused() {
-        let mut bytes = bytes_of(&put(Value::OutOfLine));
+        let mut bytes = bytes_of(&put(StoredValue::OutOfLine));
         bytes[0] = 9;
         assert!(matches!(WriteRecord::decode(&bytes), Err(CodecError::UnknownVersion(9))));
         bytes[0] = VERSION;
@@ -378,8 +378,8 @@ mod tests {
         }
     }
 
-    fn any_value() -> impl Strategy<Value = Value> {
-        prop_oneof![any::<Vec<u8>>().prop_map(|v| Value::Inline(v.into())), Just(Value::OutOfLine)]
+    fn any_value() -> impl Strategy<Value = StoredValue> {
+        prop_oneof![any::<Vec<u8>>().prop_map(|v| StoredValue::Inline(v.into())), Just(StoredValue::OutOfLine)]
     }
 
     prop_compose! {
@@ -394,7 +394,7 @@ mod tests {
             let start_ts = Timestamp::from_u64(commit_ts.wrapping_sub(u64::MAX >> took));
             let owner = OwnerId::from_u64(OwnerId::new(start_ts.millis(), 0).to_u64() ^ owner_bits >> owner);
             let (commit_ts, txn) = (Timestamp::from_u64(commit_ts), TxnId { start_ts, owner });
-            WriteRecord { commit_ts, txn, value: Some(Value::Inline(value.into())), lock_only_ts: None }
+            WriteRecord { commit_ts, txn, value: Some(StoredValue::Inline(value.into())), lock_only_ts: None }
         }
     }
 
@@ -426,7 +426,7 @@ mod tests {
             let bytes = bytes_of(&write);
             let InlineWrite { commit_ts, start_ts, owner, value } = InlineWrite::decode(&bytes).unwrap();
             prop_assert_eq!(InlineWrite::decode_value(&bytes), Some((commit_ts, value)));
-            let found = WriteRecord { commit_ts, txn: TxnId { start_ts, owner }, value: Some(Value::Inline(value.into())), lock_only_ts: None };
+            let found = WriteRecord { commit_ts, txn: TxnId { start_ts, owner }, value: Some(StoredValue::Inline(value.into())), lock_only_ts: None };
             prop_assert_eq!(found, write);
         }
 

@@ -12,7 +12,7 @@
 //! | 0 to 8 | owner id, XOR an id with the start timestamp's time, which is usually equal |
 //! | rest | the value |
 
-use crate::owner::OwnerId;
+use crate::owner_id::OwnerId;
 use crate::timestamp::Timestamp;
 
 /// The record's first byte.

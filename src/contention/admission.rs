@@ -126,8 +126,8 @@ mod tests {
 
     use super::*;
     use crate::contention::AdmissionWait;
+    use crate::env::{Env, SystemEnv};
     use crate::row::{KeyspaceId, RowKey};
-    use crate::runtime::{Env, SystemEnv};
 
     fn enter(admission: &Arc<AdmissionController>, timeout: Duration) -> Option<Permit> {
         let runtime = SystemEnv::default();

@@ -11,8 +11,8 @@ use std::time::Duration;
 use super::admission::{AdmissionController, Permit};
 use super::row_queue::{RowQueueTicket, RowQueues};
 use super::unlock::{UnlockWait, UnlockWaiters};
+use crate::env::Env;
 use crate::row::RowKey;
-use crate::runtime::Env;
 use crate::waiter::Waiter;
 
 const ROW_QUEUE_WAIT_MAX: Duration = Duration::from_secs(1);
@@ -234,8 +234,8 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
+    use crate::env::SystemEnv;
     use crate::row::KeyspaceId;
-    use crate::runtime::SystemEnv;
 
     const LONG: Duration = Duration::from_secs(3600);
 

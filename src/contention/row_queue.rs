@@ -79,8 +79,8 @@ mod tests {
 
     use super::*;
     use crate::contention::AdmissionWait;
+    use crate::env::SystemEnv;
     use crate::row::KeyspaceId;
-    use crate::runtime::SystemEnv;
 
     fn rows(names: &[&str]) -> Vec<RowKey> {
         names.iter().map(|name| RowKey::new(KeyspaceId(1), name.as_bytes())).collect()

@@ -13,11 +13,11 @@ use crate::contention::{AdmissionWait, AttemptGuard};
 use crate::error::{Conflict, Result};
 use crate::lock_manager::LockManager;
 use crate::observe::TxnTimer;
-use crate::protocol::TransactionStatus;
+use crate::protocol::TxnStatus;
 use crate::read_view::ReadView;
 use crate::row::{KeyspaceId, Lock, RowKey, TxnId};
 use crate::timestamp::Timestamp;
-use crate::writes::WriteSet;
+use crate::write_set::WriteSet;
 
 /// How a transaction's rows are committed. Isolation and durability are the same for all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -112,7 +112,7 @@ pub trait Coordinator: Send + Sync {
     fn is_orphan(&self, start_ts: Timestamp) -> bool;
 
     /// The status that the primary's row shows; `None` if it shows none. Changes nothing.
-    fn txn_status(&self, primary: &RowKey, txn: TxnId) -> Result<Option<TransactionStatus>>;
+    fn txn_status(&self, primary: &RowKey, txn: TxnId) -> Result<Option<TxnStatus>>;
 
     /// Adds to `wait` what the next attempt at these rows waits for after this conflict.
     fn plan_retry_wait(&self, wait: &mut AdmissionWait, rows: &[RowKey], conflict: &Conflict, attempt: u32);

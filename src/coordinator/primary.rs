@@ -1,7 +1,7 @@
 //! Reading a transaction's status from its primary.
 
 use crate::error::Result;
-use crate::protocol::{TransactionStatus, txn_status_or_rolled_back};
+use crate::protocol::{TxnStatus, txn_status_or_rolled_back};
 use crate::read_view::ReadView;
 use crate::row::Lock;
 use crate::timestamp::Timestamp;
@@ -15,9 +15,9 @@ pub fn commit_ts_from_primary(view: &ReadView, lock: &Lock) -> Result<Option<Tim
     let primary = view.snapshot.row(&lock.primary, lock.txn.start_ts)?;
     Ok(match txn_status_or_rolled_back(&primary, lock.txn) {
         // A historical view has the engine snapshot of a newer one, so the commit may be later.
-        TransactionStatus::Committed(commit_ts) => {
+        TxnStatus::Committed(commit_ts) => {
             Some(commit_ts).filter(|ts| *ts <= view.read_ts || mutated!(HistoryShowsLaterLocks))
         }
-        TransactionStatus::Pending | TransactionStatus::RolledBack => None,
+        TxnStatus::Pending | TxnStatus::RolledBack => None,
     })
 }

@@ -13,14 +13,14 @@ use super::retention::{Retention, check_within_retention, future_timestamp_error
 use super::{CommitRequest, Coordinator, Watermarks};
 use crate::contention::AdmissionWait;
 use crate::engine::Engine;
+use crate::env::Env;
 use crate::error::{Conflict, Error, Result};
 use crate::observe::TxnTimer;
 use crate::oracle::read_high_water;
-use crate::owner::OwnerIdGenerator;
-use crate::protocol::{TransactionStatus, txn_status};
+use crate::owner_id::OwnerIdGenerator;
+use crate::protocol::{TxnStatus, txn_status};
 use crate::read_view::ReadView;
 use crate::row::{KeyspaceId, Lock, RowKey, TxnId};
-use crate::runtime::Env;
 use crate::timestamp::Timestamp;
 
 /// See the [module](self).
@@ -92,7 +92,7 @@ impl Coordinator for ReadOnlyCoordinator {
         true
     }
 
-    fn txn_status(&self, primary: &RowKey, txn: TxnId) -> Result<Option<TransactionStatus>> {
+    fn txn_status(&self, primary: &RowKey, txn: TxnId) -> Result<Option<TxnStatus>> {
         Ok(txn_status(&self.view.snapshot.row(primary, txn.start_ts)?, txn))
     }
 

@@ -42,18 +42,19 @@ use crate::engine::storage::Column;
 use crate::engine::{
     ApplyResult, Engine, EngineError, EngineSnapshot, OnCell, PageBuffer, PageRequest, RowBatch, RowRange, ScanVisitor,
 };
+use crate::env::Env;
 use crate::error::{Conflict, Error, ErrorKind, Result};
 use crate::observe::{Metrics, TxnPhase, TxnTimer};
 use crate::oracle::Oracle;
-use crate::owner::OwnerIdGenerator;
+use crate::owner_id::OwnerIdGenerator;
 use crate::protocol::{
     CheckTxnStatus, CommitRow, Heartbeat, OwnerLiveness, Prewrite, PrewriteResult, Resolve, Rollback, Step, StepError,
-    TransactionStatus, check_txn_status, commit_at_least, heartbeat, prewrite, resolve, rollback, txn_status,
+    TxnStatus, check_txn_status, commit_at_least, heartbeat, prewrite, resolve, rollback, txn_status,
 };
 use crate::read_view::ReadView;
-use crate::row::{KeyspaceId, Lock, Mutation, Row, RowKey, TxnId, TxnRecord, WriteRecord};
-use crate::runtime::Env;
+use crate::row::{KeyspaceId, Lock, Mutation, RowKey, RowState, TxnId, TxnRecord, WriteRecord};
 use crate::timestamp::Timestamp;
+use crate::value::Value;
 
 /// Attempts at a request whose reply is lost.
 const UNKNOWN_RETRIES_MAX: u32 = 50;
@@ -127,7 +128,7 @@ impl EngineSnapshot for RetryingSnapshot {
         retry_unknown(&*self.runtime, || self.view.txn_record(row, start_ts))
     }
 
-    fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Vec<u8>>, EngineError> {
+    fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Value>, EngineError> {
         retry_unknown(&*self.runtime, || self.view.data(row, start_ts))
     }
 
@@ -187,8 +188,8 @@ impl SharedCoordinator {
         &self,
         row: &RowKey,
         start_ts: Timestamp,
-        guess: Option<Row>,
-        step: impl Fn(&Row) -> std::result::Result<Step<T>, StepError>,
+        guess: Option<RowState>,
+        step: impl Fn(&RowState) -> std::result::Result<Step<T>, StepError>,
     ) -> StepResult<T> {
         let read = || self.retry_unknown(|| self.engine().read_row(row, start_ts));
         let mut as_read = guess.map_or_else(read, Ok)?;
@@ -225,7 +226,7 @@ impl SharedCoordinator {
 
     /// The status at the lock's primary. A running owner is pushed above `push_above`; an owner
     /// whose TTL has expired is rolled back.
-    fn check_txn_status(&self, lock: &Lock, push_above: Option<Timestamp>) -> StepResult<TransactionStatus> {
+    fn check_txn_status(&self, lock: &Lock, push_above: Option<Timestamp>) -> StepResult<TxnStatus> {
         crash_point!(ResolveLockSeen);
         let mut current_ts = self.timestamp()?;
         if mutated!(TtlOnClientClock) {
@@ -236,20 +237,20 @@ impl SharedCoordinator {
         self.run_step(&lock.primary, lock.txn.start_ts, None, |as_read| check_txn_status(as_read, &request))
     }
 
-    fn resolve_row(&self, row: &RowKey, txn: TxnId, status: TransactionStatus) -> Result<()> {
-        crash_point!(ResolveStatusKnown if status != TransactionStatus::Pending);
+    fn resolve_row(&self, row: &RowKey, txn: TxnId, status: TxnStatus) -> Result<()> {
+        crash_point!(ResolveStatusKnown if status != TxnStatus::Pending);
         let request = Resolve { row: row.clone(), txn, status, keep_old_version: true, record_lock_only: true };
         let done = self.run_step(row, txn.start_ts, None, |as_read| resolve(as_read, &request))?;
         done.map_err(|why| step_error(row, why, txn.start_ts))?;
         match status {
-            TransactionStatus::Committed(_) => self.metrics.locks_rolled_forward.add(1),
-            TransactionStatus::RolledBack => self.metrics.locks_rolled_back.add(1),
-            TransactionStatus::Pending => {}
+            TxnStatus::Committed(_) => self.metrics.locks_rolled_forward.add(1),
+            TxnStatus::RolledBack => self.metrics.locks_rolled_back.add(1),
+            TxnStatus::Pending => {}
         }
         Ok(())
     }
 
-    fn resolve_lock(&self, row: &RowKey, lock: &Lock, push_above: Option<Timestamp>) -> Result<TransactionStatus> {
+    fn resolve_lock(&self, row: &RowKey, lock: &Lock, push_above: Option<Timestamp>) -> Result<TxnStatus> {
         let status = self.check_txn_status(lock, push_above)?;
         let status = status.map_err(|why| step_error(&lock.primary, why, lock.txn.start_ts))?;
         self.resolve_row(row, lock.txn, status)?;
@@ -279,11 +280,12 @@ impl SharedCoordinator {
         };
         loop {
             // A guess without a read; the preconditions check it.
-            let done = self.run_step(row, txn.start_ts, Some(Row::default()), |as_read| prewrite(as_read, &request))?;
+            let done =
+                self.run_step(row, txn.start_ts, Some(RowState::default()), |as_read| prewrite(as_read, &request))?;
             match done {
                 Ok(PrewriteResult::Locked { .. } | PrewriteResult::Committed(_)) => return Ok(()),
                 Err(StepError::KeyIsLocked(lock)) => {
-                    if self.resolve_lock(row, &lock, None)? == TransactionStatus::Pending {
+                    if self.resolve_lock(row, &lock, None)? == TxnStatus::Pending {
                         return Err(step_error(row, StepError::KeyIsLocked(lock), read_ts));
                     }
                 }
@@ -387,7 +389,7 @@ impl Coordinator for SharedCoordinator {
         if mutated!(SecondariesFirst) {
             let early = self.timestamp()?;
             for row in request.writes.keys().skip(1) {
-                let _ = self.resolve_row(row, txn, TransactionStatus::Committed(early));
+                let _ = self.resolve_row(row, txn, TxnStatus::Committed(early));
             }
         }
         let commit_ts = match self.commit_primary(primary, txn) {
@@ -402,7 +404,7 @@ impl Coordinator for SharedCoordinator {
         crash_point!(CommitPrimary);
         for row in request.writes.keys().skip(1) {
             // The transaction is committed: if this fails, a resolver rolls the row forward.
-            let _ = self.resolve_row(row, txn, TransactionStatus::Committed(commit_ts));
+            let _ = self.resolve_row(row, txn, TxnStatus::Committed(commit_ts));
             crash_point!(CommitBetween);
         }
         crash_point!(CommitSecondaries);
@@ -444,7 +446,7 @@ impl Coordinator for SharedCoordinator {
             return Ok(None);
         }
         match self.resolve_lock(row, lock, Some(view.read_ts))? {
-            TransactionStatus::Committed(commit_ts) if commit_ts <= view.read_ts => Ok(Some(commit_ts)),
+            TxnStatus::Committed(commit_ts) if commit_ts <= view.read_ts => Ok(Some(commit_ts)),
             // A pending owner was pushed above this reader, so it commits later than the view or
             // not at all.
             _ => Ok(None),
@@ -455,7 +457,7 @@ impl Coordinator for SharedCoordinator {
         false
     }
 
-    fn txn_status(&self, primary: &RowKey, txn: TxnId) -> Result<Option<TransactionStatus>> {
+    fn txn_status(&self, primary: &RowKey, txn: TxnId) -> Result<Option<TxnStatus>> {
         Ok(txn_status(&self.retry_unknown(|| self.engine().read_row(primary, txn.start_ts))?, txn))
     }
 

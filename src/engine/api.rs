@@ -10,8 +10,9 @@ use super::page_buffer::{PageBuffer, decode_lock, decode_row_key, decode_write};
 use super::row_batch::RowBatch;
 use super::stats::{EngineStats, WriteStallStats};
 use crate::cell::{Column, RowRange};
-use crate::row::{KeyspaceId, Lock, Row, RowKey, TxnRecord, WriteRecord};
+use crate::row::{KeyspaceId, Lock, RowKey, RowState, TxnRecord, WriteRecord};
 use crate::timestamp::Timestamp;
+use crate::value::Value;
 
 /// An entry of the [GC queue](Engine::gc_candidates): the commit timestamp of a deletion or of a
 /// replacing version, and the row.
@@ -27,7 +28,7 @@ pub trait Engine: Send + Sync {
 
     /// Reads the current state of one row, with the record of the transaction that began at
     /// `start_ts`.
-    fn read_row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError>;
+    fn read_row(&self, row: &RowKey, start_ts: Timestamp) -> Result<RowState, EngineError>;
 
     /// Applies the batches in order, each atomically, and returns a result for each.
     ///
@@ -144,7 +145,7 @@ pub enum ApplyResult {
         /// The index of the change in the batch.
         index: usize,
         /// The row that was found.
-        row: Box<Row>,
+        row: Box<RowState>,
     },
 }
 
@@ -163,7 +164,7 @@ pub trait EngineSnapshot: Send + Sync {
     /// Reads a transaction record of a row.
     fn txn_record(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<TxnRecord>, EngineError>;
     /// Reads a value of the data column.
-    fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Vec<u8>>, EngineError>;
+    fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Value>, EngineError>;
     /// Reads the newest replaced version that was committed at or below a timestamp, if history is
     /// kept.
     fn version_at(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError>;
@@ -236,8 +237,8 @@ pub trait EngineSnapshot: Send + Sync {
 
     /// Reads the columns of a row, with the record of the transaction that began at `start_ts`. The
     /// safe point stays zero: it belongs to the engine, not to a snapshot.
-    fn row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
-        Ok(Row {
+    fn row(&self, row: &RowKey, start_ts: Timestamp) -> Result<RowState, EngineError> {
+        Ok(RowState {
             lock: self.lock(row)?,
             write: self.write(row)?,
             txn_record: self.txn_record(row, start_ts)?,

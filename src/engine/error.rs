@@ -1,6 +1,6 @@
 //! Errors of engines.
 
-use crate::bounds::OptionOutOfRange;
+use crate::option_ranges::OptionOutOfRange;
 
 /// Why a call of an engine failed.
 #[derive(Debug, thiserror::Error)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::row::{Mutation, Precondition, RowChange, RowKey, TxnId};
 use crate::timestamp::Timestamp;
-use crate::writes::WriteSet;
+use crate::write_set::WriteSet;
 
 /// Row changes that are applied atomically, at most one per row.
 #[derive(Clone, Debug)]

@@ -36,8 +36,9 @@ use super::{
     ApplyResult, Capabilities, Engine, EngineError, EngineSnapshot, GcEntry, OnCell, PageBuffer, PageRequest, RowBatch,
     RowRange, ScanVisitor,
 };
-use crate::row::{KeyspaceId, Row, RowKey, TxnRecord, WriteRecord};
+use crate::row::{KeyspaceId, RowKey, RowState, TxnRecord, WriteRecord};
 use crate::timestamp::Timestamp;
+use crate::value::Value;
 
 /// The maximum number of delayed copies; one more delivers the oldest.
 pub const LATE_COPIES_MAX: usize = 64;
@@ -364,7 +365,7 @@ impl<E: Engine> Engine for FaultyEngine<E> {
         Ok(Arc::new(UnreliableView { view: snapshot, network: Arc::clone(&self.network) }))
     }
 
-    fn read_row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
+    fn read_row(&self, row: &RowKey, start_ts: Timestamp) -> Result<RowState, EngineError> {
         self.read(|| self.engine.read_row(row, start_ts))
     }
 
@@ -447,7 +448,7 @@ impl EngineSnapshot for UnreliableView {
         self.read(|snapshot| snapshot.txn_record(row, start_ts))
     }
 
-    fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Vec<u8>>, EngineError> {
+    fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Value>, EngineError> {
         self.read(|snapshot| snapshot.data(row, start_ts))
     }
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use super::info::{ExpiredLease, LockHolder, LockLost, LockLostReason, LockTarget};
 use super::mode::LockMode;
-use crate::runtime::Env;
+use crate::env::Env;
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
 use crate::waiter::Waiter;

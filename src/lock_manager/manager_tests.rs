@@ -7,8 +7,8 @@ use super::super::cancel::CancelToken;
 use super::super::grant::RequestOrigin;
 use super::super::request::{LockWait, RequestHandle, WaitPoll};
 use super::*;
+use crate::env::{Env, JoinHandle, Parker, SystemEnv};
 use crate::observe::Metrics;
-use crate::runtime::{Env, JoinHandle, Parker, SystemEnv};
 use LockMode::{Exclusive, Semaphore, Shared};
 
 /// A longer wait means that a wake-up was lost.

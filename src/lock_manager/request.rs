@@ -18,7 +18,7 @@ use super::cancel::CancelRegistration;
 use super::grant::Grant;
 use super::info::LockLostReason;
 use super::manager::LockManager;
-use crate::runtime::Env;
+use crate::env::Env;
 use crate::waiter::Waiter;
 
 /// Owns one request or grant: dropping it cancels or releases.

@@ -4,9 +4,9 @@ use super::super::grant::Requester;
 use super::super::metrics::LockMetrics;
 use super::super::request::RequestHandle;
 use super::*;
+use crate::env::SystemEnv;
 use crate::lock_manager::LockManager;
 use crate::observe::Metrics;
-use crate::runtime::SystemEnv;
 use crate::waiter::Waiter;
 
 const CLOCK: LockTableContext<'static> =

@@ -6,9 +6,9 @@
 
 use std::sync::{Arc, OnceLock};
 
+use crate::env::Watermark;
 use crate::error::{CLOSED_BY_USER, Error, ErrorKind, Result};
 use crate::lock_manager::LockManager;
-use crate::runtime::Watermark;
 
 /// See the [module](self).
 pub struct Failure {

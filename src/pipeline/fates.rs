@@ -145,7 +145,7 @@ impl TxnFates {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::owner::OwnerId;
+    use crate::owner_id::OwnerId;
     use crate::row::KeyspaceId;
 
     fn ts(number: u64) -> Timestamp {

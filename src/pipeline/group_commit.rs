@@ -50,10 +50,10 @@ use super::timestamps::Timestamps;
 use super::views::Views;
 use crate::contention::{AttemptGuard, UnlockWaiters};
 use crate::engine::{ApplyResult, Engine, RowBatch};
+use crate::env::Env;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock_manager::InFlightFences;
 use crate::observe::{Metrics, TxnPhase, TxnTimer};
-use crate::runtime::Env;
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
 

@@ -46,11 +46,11 @@ use std::time::Duration;
 use super::failure::{Failure, undetermined};
 use super::views::Views;
 use crate::engine::{Engine, EngineError};
+use crate::env::{Env, JoinHandle, Parker, Watermark};
 use crate::error::{ErrorKind, Result};
 use crate::observe::{Metrics, TxnPhase, TxnTimer};
 use crate::oracle::{HIGH_WATER_KEY, LocalOracle};
 use crate::read_view::ReadView;
-use crate::runtime::{Env, JoinHandle, Parker, Watermark};
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
 

@@ -12,13 +12,13 @@ use super::timestamps::{Timestamps, exhausted};
 use super::views::Views;
 use crate::contention::{AdmissionWait, UnlockWaiters};
 use crate::engine::Engine;
+use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::lock_manager::{LockManager, LockMetrics};
 use crate::observe::{Metrics, TxnTimer};
 use crate::oracle::{HIGH_WATER_KEY, LocalOracle, read_high_water};
 use crate::read_view::ReadView;
 use crate::row::{RowChange, RowKey};
-use crate::runtime::Env;
 use crate::store_id;
 use crate::timestamp::Timestamp;
 

@@ -53,10 +53,10 @@ mod tests {
 
     use super::*;
     use crate::commit_conditions::CommitConditions;
+    use crate::env::SystemEnv;
     use crate::lock_manager::Fences;
     use crate::pipeline::SubmissionKind;
     use crate::pipeline::reply::ReplySlot;
-    use crate::runtime::SystemEnv;
 
     fn entry() -> QueuedSubmission {
         let (group, conditions) = (Vec::new().into(), Arc::new(CommitConditions::default()));

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::submission::SubmitResult;
+use crate::env::Env;
 use crate::error::{Error, ErrorKind, Result};
-use crate::runtime::Env;
 use crate::sync::Mutex;
 use crate::waiter::Waiter;
 

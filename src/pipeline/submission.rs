@@ -6,7 +6,7 @@ use crate::commit_conditions::CommitConditions;
 use crate::contention::AttemptGuard;
 use crate::engine::RowBatch;
 use crate::lock_manager::LockLost;
-use crate::row::{LockVersion, Row, RowKey};
+use crate::row::{LockVersion, RowKey, RowState};
 use crate::timestamp::Timestamp;
 
 /// What a submission is for.
@@ -71,7 +71,7 @@ pub enum Rejection {
     /// expects. The version of the lock that was found.
     LockConflict(RowKey, Option<LockVersion>),
     /// A precondition does not hold for the row as the engine read it.
-    PreconditionFailed(RowKey, Box<Row>),
+    PreconditionFailed(RowKey, Box<RowState>),
     /// The keyspace of this name was dropped.
     KeyspaceDropped(String),
     /// The transaction's read view has expired.

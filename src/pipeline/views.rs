@@ -11,9 +11,9 @@ use std::time::Duration;
 use super::fates::TxnFates;
 use super::snapshot_list::SnapshotList;
 use crate::engine::Engine;
+use crate::env::Env;
 use crate::error::Result;
 use crate::read_view::ReadView;
-use crate::runtime::Env;
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
 

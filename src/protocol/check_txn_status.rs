@@ -25,13 +25,14 @@ use smallvec::smallvec;
 
 use super::rollback::rollback_by_resolver;
 use super::{Rollback, Step, StepError, own_lock, recorded_status};
-use crate::row::{CellChange, Lock, Precondition, Row, RowChange, RowKey, TxnId, TxnRecord};
+use crate::row::{CellChange, Lock, Precondition, RowChange, RowKey, RowState, TxnId, TxnRecord};
 use crate::timestamp::Timestamp;
 
 /// The status of a transaction, read from its primary's row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TransactionStatus {
-    /// Undecided: the primary is locked.
+pub enum TxnStatus {
+    /// Undecided: the primary is locked. The commit is in progress, or its process has ended
+    /// during it.
     Pending,
     /// Committed at this timestamp: roll forward.
     Committed(Timestamp),
@@ -67,27 +68,27 @@ pub struct CheckTxnStatus {
 
 /// The status at the primary, without changing anything; for callers that have found one of the
 /// transaction's locks.
-pub fn txn_status_or_rolled_back(primary: &Row, txn: TxnId) -> TransactionStatus {
-    txn_status(primary, txn).unwrap_or(TransactionStatus::RolledBack)
+pub fn txn_status_or_rolled_back(primary: &RowState, txn: TxnId) -> TxnStatus {
+    txn_status(primary, txn).unwrap_or(TxnStatus::RolledBack)
 }
 
 /// The status at the primary, if the row records one. `None`: the transaction has not prewritten
 /// its primary yet, was rolled back before it did, or its records were deleted. A lock of the
 /// transaction on another row would distinguish these cases.
-pub fn txn_status(primary: &Row, txn: TxnId) -> Option<TransactionStatus> {
+pub fn txn_status(primary: &RowState, txn: TxnId) -> Option<TxnStatus> {
     match recorded_status(primary, txn) {
-        Some(TxnRecord::Committed(commit_ts)) => Some(TransactionStatus::Committed(commit_ts)),
-        Some(TxnRecord::RolledBack) => Some(TransactionStatus::RolledBack),
-        None => own_lock(primary, txn).map(|_| TransactionStatus::Pending),
+        Some(TxnRecord::Committed(commit_ts)) => Some(TxnStatus::Committed(commit_ts)),
+        Some(TxnRecord::RolledBack) => Some(TxnStatus::RolledBack),
+        None => own_lock(primary, txn).map(|_| TxnStatus::Pending),
     }
 }
 
 /// Reads the status at the primary; rolls the transaction back if its owner has ended.
-pub fn check_txn_status(primary: &Row, request: &CheckTxnStatus) -> Result<Step<TransactionStatus>, StepError> {
+pub fn check_txn_status(primary: &RowState, request: &CheckTxnStatus) -> Result<Step<TxnStatus>, StepError> {
     let txn = request.txn;
     match recorded_status(primary, txn) {
-        Some(TxnRecord::Committed(commit_ts)) => return Ok(Step::Done(TransactionStatus::Committed(commit_ts))),
-        Some(TxnRecord::RolledBack) => return Ok(Step::Done(TransactionStatus::RolledBack)),
+        Some(TxnRecord::Committed(commit_ts)) => return Ok(Step::Done(TxnStatus::Committed(commit_ts))),
+        Some(TxnRecord::RolledBack) => return Ok(Step::Done(TxnStatus::RolledBack)),
         None => {}
     }
     let Some(lock) = own_lock(primary, txn) else {
@@ -106,20 +107,20 @@ pub fn check_txn_status(primary: &Row, request: &CheckTxnStatus) -> Result<Step<
         OwnerLiveness::ByTtl { current_ts, .. } if ttl_expired(txn, lock.ttl_ms, current_ts) => {
             roll_back_primary(primary, request)
         }
-        OwnerLiveness::ByTtl { push_above: None, .. } => Ok(Step::Done(TransactionStatus::Pending)),
+        OwnerLiveness::ByTtl { push_above: None, .. } => Ok(Step::Done(TxnStatus::Pending)),
         OwnerLiveness::ByTtl { current_ts, push_above: Some(read_ts) } => {
             if read_ts > current_ts {
                 return Err(StepError::FutureTimestamp(read_ts));
             }
             if lock.min_commit_ts > read_ts {
-                return Ok(Step::Done(TransactionStatus::Pending));
+                return Ok(Step::Done(TxnStatus::Pending));
             }
             let mut change = RowChange::new(request.row.clone(), txn.start_ts);
             change.preconditions = smallvec![Precondition::LockUnchanged(lock.version())];
             // Push to `current_ts`: it is fresh from the oracle, hence no transaction's `start_ts`,
             // so the owner may commit at it.
             change.lock = CellChange::Put(Lock { min_commit_ts: current_ts.max(read_ts.next()), ..lock.clone() });
-            Ok(Step::Apply(change, TransactionStatus::Pending))
+            Ok(Step::Apply(change, TxnStatus::Pending))
         }
     }
 }
@@ -129,13 +130,13 @@ fn ttl_expired(txn: TxnId, ttl_ms: u64, current_ts: Timestamp) -> bool {
     txn.start_ts.millis().saturating_add(ttl_ms) < current_ts.millis()
 }
 
-fn roll_back_primary(primary: &Row, request: &CheckTxnStatus) -> Result<Step<TransactionStatus>, StepError> {
+fn roll_back_primary(primary: &RowState, request: &CheckTxnStatus) -> Result<Step<TxnStatus>, StepError> {
     if mutated!(StaleStatus) {
-        return Ok(Step::Done(TransactionStatus::RolledBack));
+        return Ok(Step::Done(TxnStatus::RolledBack));
     }
     let request = Rollback { row: request.row.clone(), txn: request.txn };
     Ok(match rollback_by_resolver(primary, &request)? {
-        Step::Apply(change, ()) => Step::Apply(change, TransactionStatus::RolledBack),
-        Step::Done(()) => Step::Done(TransactionStatus::RolledBack),
+        Step::Apply(change, ()) => Step::Apply(change, TxnStatus::RolledBack),
+        Step::Done(()) => Step::Done(TxnStatus::RolledBack),
     })
 }

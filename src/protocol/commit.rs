@@ -17,7 +17,9 @@
 use smallvec::smallvec;
 
 use super::{Step, StepError, own_lock, recorded_status};
-use crate::row::{CellChange, LockType, Precondition, Row, RowChange, RowKey, TxnId, TxnRecord, Value, WriteRecord};
+use crate::row::{
+    CellChange, LockType, Precondition, RowChange, RowKey, RowState, StoredValue, TxnId, TxnRecord, WriteRecord,
+};
 use crate::timestamp::Timestamp;
 
 /// A request to turn a transaction's lock into a version.
@@ -40,7 +42,7 @@ pub struct CommitRow {
 }
 
 /// Commits the row; returns the timestamp at which it is committed.
-pub fn commit(row: &Row, request: &CommitRow) -> Result<Step<Timestamp>, StepError> {
+pub fn commit(row: &RowState, request: &CommitRow) -> Result<Step<Timestamp>, StepError> {
     let txn = request.txn;
     let outcome = recorded_status(row, txn);
     if outcome == Some(TxnRecord::RolledBack) {
@@ -98,7 +100,7 @@ pub fn commit(row: &Row, request: &CommitRow) -> Result<Step<Timestamp>, StepErr
 /// Every push is a timestamp that the oracle handed out after the lock was read, and that no other
 /// transaction uses. So the owner may commit at it. With a new timestamp from the oracle instead, a
 /// steady arrival of readers could keep the owner from committing forever.
-pub fn commit_at_least(row: &Row, request: &CommitRow) -> Result<Step<Timestamp>, StepError> {
+pub fn commit_at_least(row: &RowState, request: &CommitRow) -> Result<Step<Timestamp>, StepError> {
     match commit(row, request) {
         Err(StepError::CommitTsTooLow(earliest)) => commit(row, &CommitRow { commit_ts: earliest, ..request.clone() }),
         answer => answer,
@@ -107,7 +109,7 @@ pub fn commit_at_least(row: &Row, request: &CommitRow) -> Result<Step<Timestamp>
 
 /// The row's version with the timestamp of the lock-only commit; a row that is absent or deleted
 /// gets another tombstone.
-fn lock_only_record(row: &Row, txn: TxnId, commit_ts: Timestamp) -> WriteRecord {
+fn lock_only_record(row: &RowState, txn: TxnId, commit_ts: Timestamp) -> WriteRecord {
     match &row.write {
         Some(write) if write.value.is_some() => WriteRecord { lock_only_ts: Some(commit_ts), ..write.clone() },
         _ => WriteRecord { commit_ts, txn, value: None, lock_only_ts: None },
@@ -115,11 +117,11 @@ fn lock_only_record(row: &Row, txn: TxnId, commit_ts: Timestamp) -> WriteRecord 
 }
 
 /// Archives or deletes the version that the change overwrites.
-pub(super) fn retire_old_version(row: &Row, keep: bool, change: &mut RowChange) {
+pub(super) fn retire_old_version(row: &RowState, keep: bool, change: &mut RowChange) {
     let Some(replaced) = &row.write else { return };
     if keep {
         change.archived_version = Some(replaced.clone());
-    } else if replaced.value == Some(Value::OutOfLine) {
+    } else if replaced.value == Some(StoredValue::OutOfLine) {
         change.data.push((replaced.txn.start_ts, CellChange::Delete));
     }
 }

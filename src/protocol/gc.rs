@@ -15,7 +15,7 @@
 use smallvec::smallvec;
 
 use super::lock_unchanged;
-use crate::row::{CellChange, Precondition, Row, RowChange, RowKey, Value, WriteRecord};
+use crate::row::{CellChange, Precondition, RowChange, RowKey, RowState, StoredValue, WriteRecord};
 use crate::timestamp::Timestamp;
 
 /// The GC queue's entries of one row, all of them below every timestamp that is still read.
@@ -41,13 +41,13 @@ pub struct OldVersion {
 
 impl From<&WriteRecord> for OldVersion {
     fn from(version: &WriteRecord) -> Self {
-        let is_out_of_line = version.value == Some(Value::OutOfLine);
+        let is_out_of_line = version.value == Some(StoredValue::OutOfLine);
         Self { commit_ts: version.commit_ts, data_start_ts: is_out_of_line.then_some(version.txn.start_ts) }
     }
 }
 
 /// Removes the replaced versions, and the tombstone if it is still the row's newest version.
-pub fn gc_row(row: &Row, request: &GcRequest) -> RowChange {
+pub fn gc_row(row: &RowState, request: &GcRequest) -> RowChange {
     let mut change = RowChange::new(request.row.clone(), Timestamp::ZERO);
     change.gc_done.clone_from(&request.superseded_at);
     let superseded = |version: &&WriteRecord| version.value.is_none() && change.gc_done.contains(&version.commit_ts);

@@ -7,7 +7,7 @@
 use smallvec::smallvec;
 
 use super::{Step, StepError, own_lock, recorded_status};
-use crate::row::{CellChange, Lock, Precondition, Row, RowChange, RowKey, TxnId, TxnRecord};
+use crate::row::{CellChange, Lock, Precondition, RowChange, RowKey, RowState, TxnId, TxnRecord};
 
 /// A request to extend the primary lock's time to live.
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ pub struct Heartbeat {
 }
 
 /// Extends the lock's time to live; returns the new one, in milliseconds after `start_ts`.
-pub fn heartbeat(row: &Row, request: &Heartbeat) -> Result<Step<u64>, StepError> {
+pub fn heartbeat(row: &RowState, request: &Heartbeat) -> Result<Step<u64>, StepError> {
     let Some(lock) = own_lock(row, request.txn) else {
         return Err(match recorded_status(row, request.txn) {
             Some(TxnRecord::Committed(commit_ts)) => StepError::AlreadyCommitted(commit_ts),

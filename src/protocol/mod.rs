@@ -37,7 +37,7 @@ mod resolve;
 mod rollback;
 
 pub use check_txn_status::{
-    CheckTxnStatus, OwnerLiveness, TransactionStatus, check_txn_status, txn_status, txn_status_or_rolled_back,
+    CheckTxnStatus, OwnerLiveness, TxnStatus, check_txn_status, txn_status, txn_status_or_rolled_back,
 };
 pub use commit::{CommitRow, commit, commit_at_least};
 pub use gc::{GcRequest, OldVersion, delete_txn_record, gc_row};
@@ -47,7 +47,7 @@ pub use prewrite::{Prewrite, PrewriteResult, prewrite};
 pub use resolve::{Resolve, resolve};
 pub use rollback::{Rollback, release_lock, rollback};
 
-use crate::row::{Lock, LockType, Precondition, Row, RowChange, TxnId, TxnRecord, Value, WriteRecord};
+use crate::row::{Lock, LockType, Precondition, RowChange, RowState, StoredValue, TxnId, TxnRecord, WriteRecord};
 use crate::timestamp::Timestamp;
 
 /// The result of a step.
@@ -84,22 +84,22 @@ pub enum StepError {
 }
 
 /// The final status of the transaction that this row records, if it does.
-fn recorded_status(row: &Row, txn: TxnId) -> Option<TxnRecord> {
+fn recorded_status(row: &RowState, txn: TxnId) -> Option<TxnRecord> {
     row.txn_record.or_else(|| {
         let write = row.write.as_ref().filter(|write| write.txn == txn)?;
         Some(TxnRecord::Committed(write.commit_ts))
     })
 }
 
-fn own_lock(row: &Row, txn: TxnId) -> Option<&Lock> {
+fn own_lock(row: &RowState, txn: TxnId) -> Option<&Lock> {
     row.lock.as_ref().filter(|lock| lock.txn == txn)
 }
 
 /// The precondition that the lock column is as it was read.
-fn lock_unchanged(row: &Row) -> Precondition {
+fn lock_unchanged(row: &RowState) -> Precondition {
     row.lock.as_ref().map_or(Precondition::LockAbsent, |lock| Precondition::LockUnchanged(lock.version()))
 }
 
 fn has_data_entry(lock: &Lock) -> bool {
-    matches!(lock.lock_type, LockType::Put(Value::OutOfLine))
+    matches!(lock.lock_type, LockType::Put(StoredValue::OutOfLine))
 }

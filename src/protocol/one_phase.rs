@@ -7,7 +7,7 @@
 
 use super::commit::retire_old_version;
 use super::{Step, StepError, recorded_status};
-use crate::row::{CellChange, Mutation, Precondition, Row, RowChange, RowKey, TxnId, TxnRecord};
+use crate::row::{CellChange, Mutation, Precondition, RowChange, RowKey, RowState, TxnId, TxnRecord};
 use crate::timestamp::Timestamp;
 
 /// A request to write a version without locking the row first.
@@ -28,7 +28,7 @@ pub struct OnePhase<'a> {
 }
 
 /// Writes the row's next version; returns the timestamp at which it is committed.
-pub fn one_phase(row: &Row, request: &OnePhase<'_>) -> Result<Step<Timestamp>, StepError> {
+pub fn one_phase(row: &RowState, request: &OnePhase<'_>) -> Result<Step<Timestamp>, StepError> {
     let txn = request.txn;
     match recorded_status(row, txn) {
         Some(TxnRecord::RolledBack) => return Err(StepError::AlreadyRolledBack),

@@ -17,8 +17,8 @@ use smallvec::smallvec;
 
 use super::{Step, StepError, has_data_entry, own_lock, recorded_status};
 use crate::row::{
-    CellChange, Guards, Lock, LockType, Mutation, Precondition, Row, RowChange, RowKey, SHORT_VALUE_MAX_BYTES, TxnId,
-    TxnRecord, Value,
+    CellChange, Guards, Lock, LockType, Mutation, Precondition, RowChange, RowKey, RowState, SHORT_VALUE_MAX_BYTES,
+    StoredValue, TxnId, TxnRecord,
 };
 use crate::timestamp::Timestamp;
 
@@ -56,7 +56,7 @@ pub enum PrewriteResult {
 }
 
 /// Locks the row for the transaction.
-pub fn prewrite(row: &Row, request: &Prewrite) -> Result<Step<PrewriteResult>, StepError> {
+pub fn prewrite(row: &RowState, request: &Prewrite) -> Result<Step<PrewriteResult>, StepError> {
     let txn = request.txn;
     match recorded_status(row, txn).filter(|_| !mutated!(LatePrewriteAccepted)) {
         Some(TxnRecord::RolledBack) => return Err(StepError::AlreadyRolledBack),
@@ -111,9 +111,9 @@ fn put_lock(request: &Prewrite, min_commit_ts: Timestamp, guards: Guards) -> Ste
     let lock_type = match &request.mutation {
         Mutation::Put(value) if value.len() > SHORT_VALUE_MAX_BYTES => {
             change.data.push((request.txn.start_ts, CellChange::Put(value.clone())));
-            LockType::Put(Value::OutOfLine)
+            LockType::Put(StoredValue::OutOfLine)
         }
-        Mutation::Put(value) => LockType::Put(Value::Inline(value.clone())),
+        Mutation::Put(value) => LockType::Put(StoredValue::Inline(value.clone())),
         Mutation::Delete => LockType::Delete,
         Mutation::LockOnly => LockType::LockOnly,
     };

@@ -5,8 +5,8 @@
 //! crash in the middle.
 
 use super::rollback::rollback_by_resolver;
-use super::{CommitRow, Rollback, Step, StepError, TransactionStatus, commit, own_lock};
-use crate::row::{Row, RowKey, TxnId};
+use super::{CommitRow, Rollback, Step, StepError, TxnStatus, commit, own_lock};
+use crate::row::{RowKey, RowState, TxnId};
 
 /// A request to resolve one row's lock.
 #[derive(Clone, Debug)]
@@ -16,7 +16,7 @@ pub struct Resolve {
     /// The transaction whose lock it is.
     pub txn: TxnId,
     /// The transaction's status, as its primary shows it.
-    pub status: TransactionStatus,
+    pub status: TxnStatus,
     /// Whether the replaced version is kept as history.
     pub keep_old_version: bool,
     /// Whether a lock-only commit is recorded at the row, as on a shared engine.
@@ -24,14 +24,14 @@ pub struct Resolve {
 }
 
 /// Rolls the row forward or back; does nothing while the transaction is pending.
-pub fn resolve(row: &Row, request: &Resolve) -> Result<Step<()>, StepError> {
+pub fn resolve(row: &RowState, request: &Resolve) -> Result<Step<()>, StepError> {
     let (key, txn) = (request.row.clone(), request.txn);
     match request.status {
-        TransactionStatus::Pending => Ok(Step::Done(())),
-        TransactionStatus::RolledBack => rollback_by_resolver(row, &Rollback { row: key, txn }),
+        TxnStatus::Pending => Ok(Step::Done(())),
+        TxnStatus::RolledBack => rollback_by_resolver(row, &Rollback { row: key, txn }),
         // Another resolver was first; later transactions may have written the row since.
-        TransactionStatus::Committed(_) if own_lock(row, txn).is_none() => Ok(Step::Done(())),
-        TransactionStatus::Committed(commit_ts) => {
+        TxnStatus::Committed(_) if own_lock(row, txn).is_none() => Ok(Step::Done(())),
+        TxnStatus::Committed(commit_ts) => {
             let &Resolve { keep_old_version, record_lock_only, .. } = request;
             let request =
                 CommitRow { row: key, txn, commit_ts, keep_txn_record: false, keep_old_version, record_lock_only };

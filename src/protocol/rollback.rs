@@ -7,7 +7,7 @@
 //! Another transaction's lock on the row stays.
 
 use super::{Step, StepError, has_data_entry, lock_unchanged, own_lock, recorded_status};
-use crate::row::{CellChange, Precondition, Row, RowChange, RowKey, TxnId, TxnRecord};
+use crate::row::{CellChange, Precondition, RowChange, RowKey, RowState, TxnId, TxnRecord};
 
 /// A request to roll a transaction back on one row.
 #[derive(Clone, Debug)]
@@ -20,7 +20,7 @@ pub struct Rollback {
 
 /// Rolls back for a resolver. If the safe point has passed the transaction, all its locks are
 /// resolved and its records are being deleted, so no new record may be written.
-pub(super) fn rollback_by_resolver(row: &Row, request: &Rollback) -> Result<Step<()>, StepError> {
+pub(super) fn rollback_by_resolver(row: &RowState, request: &Rollback) -> Result<Step<()>, StepError> {
     let start_ts = request.txn.start_ts;
     if own_lock(row, request.txn).is_none() && start_ts < row.safe_point {
         return Ok(Step::Done(()));
@@ -36,7 +36,7 @@ pub(super) fn rollback_by_resolver(row: &Row, request: &Rollback) -> Result<Step
 
 /// The change that deletes an own lock without leaving a record. Only for an owner that will not
 /// commit and has no requests in flight, as on an exclusive engine.
-pub fn release_lock(row: &Row, request: &Rollback) -> Option<RowChange> {
+pub fn release_lock(row: &RowState, request: &Rollback) -> Option<RowChange> {
     let own = own_lock(row, request.txn)?;
     let mut change = RowChange::new(request.row.clone(), request.txn.start_ts);
     change.preconditions.push(Precondition::LockUnchanged(own.version()));
@@ -48,7 +48,7 @@ pub fn release_lock(row: &Row, request: &Rollback) -> Option<RowChange> {
 }
 
 /// Rolls the transaction back on the row.
-pub fn rollback(row: &Row, request: &Rollback) -> Result<Step<()>, StepError> {
+pub fn rollback(row: &RowState, request: &Rollback) -> Result<Step<()>, StepError> {
     let txn = request.txn;
     let own = own_lock(row, txn);
     match (recorded_status(row, txn), own) {

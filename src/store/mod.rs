@@ -25,7 +25,7 @@ mod txn;
 pub use introspect::active::{ActiveKind, ActiveTransaction};
 pub use introspect::keyspace_stats::{KeyspaceSize, KeyspaceStats};
 pub use introspect::slow_log::{SlowTransaction, TimeBreakdown, TxnOutcome};
-pub use introspect::stats::{RowLock, RowLocks, Stats, TxnStatus};
+pub use introspect::stats::{RowLock, RowLocks, Stats};
 pub use introspect::status::{
     ActiveTransactionStatus, ConflictStatus, RowLockStatus, SlowTransactionStatus, StoreStatus,
 };
@@ -43,6 +43,7 @@ pub use options::{
 };
 pub use read::key_range::KeyRange;
 pub use read::scan::Scan;
+pub use read::scanned_row::Row;
 pub use read::snapshot::Snapshot;
 pub use read::versions::{Version, Versions};
 #[cfg(feature = "tokio")]
@@ -59,9 +60,9 @@ use crate::coordinator::read_only::{self, ReadOnlyCoordinator};
 use crate::coordinator::shared::{SharedConfig, SharedCoordinator};
 use crate::coordinator::{BackgroundTask, Coordinator, LockAuthority};
 use crate::engine::Engine;
+use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::observe::Metrics;
-use crate::runtime::Env;
 use crate::store::catalog::Catalog;
 use crate::store::introspect::active::ActiveReaders;
 use crate::store::introspect::slow_log::SlowLog;
@@ -85,7 +86,7 @@ static NEXT_INSTANCE_ID: AtomicU64 = AtomicU64::new(0);
 ///     txn.put(&accounts, b"alice", b"100")?;
 ///     txn.put(&accounts, b"bob", b"50")
 /// })?;
-/// assert_eq!(store.snapshot()?.get(&accounts, b"alice")?.as_deref(), Some(&b"100"[..]));
+/// assert_eq!(store.get(&accounts, b"alice")?.as_deref(), Some(&b"100"[..]));
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
@@ -303,7 +304,7 @@ impl Store {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if an option is out of
-    /// [range](crate::bounds); those of [`Store::begin`].
+    /// [range](crate::option_ranges); those of [`Store::begin`].
     pub fn begin_with(&self, options: TxnOptions) -> Result<Txn> {
         let txn = Txn::begin(self, options)?;
         self.inner.metrics.transactions_started.add(1);

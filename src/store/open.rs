@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::bounds;
 use crate::coordinator::shared::SharedConfig;
 use crate::engine::Engine;
 use crate::engine::sim::SimStorage;
 use crate::error::Result;
+use crate::option_ranges;
 use crate::store::{Builder, Store};
 
 impl Builder {
@@ -39,7 +39,7 @@ impl Builder {
     /// - [`ErrorKind::Corruption`](crate::ErrorKind::Corruption): the store is damaged, its tables
     ///   are missing, or acknowledged commits are lost from its log.
     /// - [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument): the path is empty, or
-    ///   an option is out of [range](crate::bounds).
+    ///   an option is out of [range](crate::option_ranges).
     /// - [`ErrorKind::Io`](crate::ErrorKind::Io).
     #[cfg(feature = "rocks")]
     pub fn open(self, path: impl AsRef<std::path::Path>) -> Result<Store> {
@@ -77,7 +77,7 @@ impl Builder {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if an option is out of
-    /// [range](crate::bounds), even one that has no effect in memory.
+    /// [range](crate::option_ranges), even one that has no effect in memory.
     pub fn in_memory(self) -> Result<Store> {
         self.open_in_memory(&SimStorage::new())
     }
@@ -95,7 +95,7 @@ impl Builder {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if the engine is not
-    /// exclusive or an option is out of [range](crate::bounds); the engine's own errors.
+    /// exclusive or an option is out of [range](crate::option_ranges); the engine's own errors.
     pub fn open_engine(self, engine: Arc<dyn Engine>) -> Result<Store> {
         self.options.check()?;
         if self.options.read_only {
@@ -117,10 +117,10 @@ impl Builder {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if an option, or
-    /// [`SharedConfig::ttl_ms`], is out of [range](crate::bounds).
+    /// [`SharedConfig::ttl_ms`], is out of [range](crate::option_ranges).
     pub fn open_shared(self, config: SharedConfig) -> Result<Store> {
         self.options.check()?;
-        bounds::LOCK_TTL.check(Duration::from_millis(config.ttl_ms).as_nanos())?;
+        option_ranges::LOCK_TTL.check(Duration::from_millis(config.ttl_ms).as_nanos())?;
         Ok(Store::open_shared(config, self.options, self.runtime))
     }
 }

@@ -5,10 +5,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::bounds::{self, OptionOutOfRange, OptionRange};
 use crate::coordinator::{CommitProtocol, HistoryRetention};
 use crate::engine::Compression;
-use crate::runtime::{Env, SystemEnv};
+use crate::env::{Env, SystemEnv};
+use crate::option_ranges::{self, OptionOutOfRange, OptionRange};
 
 /// The maximum size of a key, in bytes. The minimum is one byte.
 pub const MAX_KEY_BYTES: usize = 16 << 10;
@@ -47,8 +47,8 @@ pub struct RetryPolicy {
 
 impl RetryPolicy {
     fn check(self) -> Result<(), OptionOutOfRange> {
-        bounds::RETRY_MAX_ATTEMPTS.check(self.max_attempts.into())?;
-        bounds::RETRY_TIMEOUT.check(self.timeout.as_nanos())
+        option_ranges::RETRY_MAX_ATTEMPTS.check(self.max_attempts.into())?;
+        option_ranges::RETRY_TIMEOUT.check(self.timeout.as_nanos())
     }
 }
 
@@ -65,7 +65,7 @@ pub struct TxnOptions {
     pub durability: Option<Durability>,
     /// How the rows are committed.
     pub commit_protocol: Option<CommitProtocol>,
-    /// The limits of retries. If they are out of [range](crate::bounds), a transaction with these
+    /// The limits of retries. If they are out of [range](crate::option_ranges), a transaction with these
     /// options fails with [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) before
     /// it begins, even if it is never retried.
     pub retry_policy: Option<RetryPolicy>,
@@ -141,21 +141,21 @@ impl Options {
         };
         let time = |bounds: OptionRange, time: Duration| bounds.check(time.as_nanos());
         // First: else the error would name an option that is derived from it.
-        self.memory_budget.map_or(Ok(()), |bytes| bounds::MEMORY_BUDGET.check(bytes as u128))?;
-        bounds::BLOCK_CACHE_BYTES.check(self.block_cache_bytes as u128)?;
-        bounds::WRITE_BUFFER_BYTES.check(self.write_buffer_bytes as u128)?;
-        bounds::MAX_TRANSACTION_BYTES.check(self.max_transaction_bytes as u128)?;
-        bounds::LARGE_TRANSACTION_BYTES.check(self.large_transaction_bytes as u128)?;
-        bounds::CONFLICT_CACHE_ROWS.check(self.conflict_cache_rows as u128)?;
-        bounds::ADMISSION_LIMIT.check(self.admission_limit as u128)?;
+        self.memory_budget.map_or(Ok(()), |bytes| option_ranges::MEMORY_BUDGET.check(bytes as u128))?;
+        option_ranges::BLOCK_CACHE_BYTES.check(self.block_cache_bytes as u128)?;
+        option_ranges::WRITE_BUFFER_BYTES.check(self.write_buffer_bytes as u128)?;
+        option_ranges::MAX_TRANSACTION_BYTES.check(self.max_transaction_bytes as u128)?;
+        option_ranges::LARGE_TRANSACTION_BYTES.check(self.large_transaction_bytes as u128)?;
+        option_ranges::CONFLICT_CACHE_ROWS.check(self.conflict_cache_rows as u128)?;
+        option_ranges::ADMISSION_LIMIT.check(self.admission_limit as u128)?;
         self.retry.check()?;
-        time(bounds::MAX_SNAPSHOT_AGE, self.max_snapshot_age)?;
-        history.map_or(Ok(()), |kept| time(bounds::HISTORY_RETENTION, kept))?;
+        time(option_ranges::MAX_SNAPSHOT_AGE, self.max_snapshot_age)?;
+        history.map_or(Ok(()), |kept| time(option_ranges::HISTORY_RETENTION, kept))?;
         self.application_name
             .as_ref()
-            .map_or(Ok(()), |label| bounds::APPLICATION_NAME_BYTES.check(label.len() as u128))?;
-        time(bounds::SLOW_TRANSACTION_THRESHOLD, self.slow_transaction_threshold)?;
-        self.status_file_interval.map_or(Ok(()), |every| time(bounds::STATUS_FILE_INTERVAL, every))
+            .map_or(Ok(()), |label| option_ranges::APPLICATION_NAME_BYTES.check(label.len() as u128))?;
+        time(option_ranges::SLOW_TRANSACTION_THRESHOLD, self.slow_transaction_threshold)?;
+        self.status_file_interval.map_or(Ok(()), |every| time(option_ranges::STATUS_FILE_INTERVAL, every))
     }
 }
 
@@ -194,7 +194,7 @@ impl Default for Options {
 /// the value and the range. The ranges do not depend on the machine's memory. In code they are in
 /// [`bounds`].
 ///
-#[doc = include_str!("../bounds.md")]
+#[doc = include_str!("../option_ranges.md")]
 ///
 /// ```
 /// # fn main() -> percolite::Result<()> {
@@ -389,7 +389,7 @@ impl Builder {
     /// above its limit is refused. Each snapshot of a different state takes about 1 KiB. For the
     /// actual use see [`Store::engine_stats`](crate::store::Store::engine_stats).
     pub fn memory_budget(mut self, bytes: usize) -> Self {
-        let write_buffers_most = bounds::WRITE_BUFFER_BYTES.max.and_then(|most| usize::try_from(most).ok());
+        let write_buffers_most = option_ranges::WRITE_BUFFER_BYTES.max.and_then(|most| usize::try_from(most).ok());
         self.options.memory_budget = Some(bytes);
         self.block_cache_bytes(bytes / 2)
             .write_buffer_bytes((bytes / 4).min(write_buffers_most.unwrap_or(usize::MAX)))

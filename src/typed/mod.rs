@@ -19,7 +19,8 @@ use serde::de::DeserializeOwned;
 
 use crate::codec;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::{Keyspace, Scan, Snapshot, Txn};
+use crate::store::{Keyspace, Scan, Snapshot, Store, Txn};
+use crate::value::Value;
 
 /// A [`Keyspace`] whose keys are of type `K` and whose values are of type `V`. Cheap to clone and
 /// thread-safe. Reads and writes go through the transaction or snapshot that is passed, with its
@@ -94,46 +95,52 @@ impl Keyspace {
     }
 }
 
-/// A source of reads: a [`Snapshot`] or a [`Txn`].
+/// A source of reads: a [`Snapshot`], a [`Txn`], or a [`Store`], which reads the newest state.
 pub trait Readable: sealed::Read {}
 
 impl Readable for Snapshot {}
+impl Readable for Store {}
 impl Readable for Txn {}
 
 mod sealed {
     use crate::error::Result;
-    use crate::store::{KeyRange, Keyspace, Scan, Snapshot, Txn};
+    use crate::store::{KeyRange, Keyspace, Scan, Snapshot, Store, Txn};
+    use crate::value::Value;
 
     pub trait Read {
-        fn get(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Vec<u8>>>;
-        fn multi_get(&self, keyspace: &Keyspace, keys: &[Vec<u8>]) -> Result<Vec<Option<Vec<u8>>>>;
-        fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Scan;
-        fn prefix(&self, keyspace: &Keyspace, prefix: &[u8]) -> Scan;
+        fn get(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Value>>;
+        fn multi_get(&self, keyspace: &Keyspace, keys: &[Vec<u8>]) -> Result<Vec<Option<Value>>>;
+        fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Result<Scan>;
+        fn prefix(&self, keyspace: &Keyspace, prefix: &[u8]) -> Result<Scan>;
     }
 
     macro_rules! read {
-        ($($reader:ty),*) => {$(
+        ($reader:ty, $scan:ident => $ok:expr) => {
             impl Read for $reader {
-                fn get(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Vec<u8>>> {
+                fn get(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Value>> {
                     self.get(keyspace, key)
                 }
 
-                fn multi_get(&self, keyspace: &Keyspace, keys: &[Vec<u8>]) -> Result<Vec<Option<Vec<u8>>>> {
+                fn multi_get(&self, keyspace: &Keyspace, keys: &[Vec<u8>]) -> Result<Vec<Option<Value>>> {
                     self.multi_get(keyspace, keys)
                 }
 
-                fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Scan {
-                    self.range(keyspace, range)
+                fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Result<Scan> {
+                    let $scan = self.range(keyspace, range);
+                    $ok
                 }
 
-                fn prefix(&self, keyspace: &Keyspace, prefix: &[u8]) -> Scan {
-                    self.prefix(keyspace, prefix)
+                fn prefix(&self, keyspace: &Keyspace, prefix: &[u8]) -> Result<Scan> {
+                    let $scan = self.prefix(keyspace, prefix);
+                    $ok
                 }
             }
-        )*};
+        };
     }
 
-    read!(Snapshot, Txn);
+    read!(Snapshot, scan => Ok(scan));
+    read!(Store, scan => scan);
+    read!(Txn, scan => Ok(scan));
 }
 
 /// The first parts of a tuple key, each borrowed: `("york",)` for `(String, i64)`. For other kinds
@@ -195,7 +202,7 @@ impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> TypedKeys
     {
         let keys = keys.into_iter().map(|key| self.key(key)).collect::<Result<Vec<_>>>()?;
         let found = reader.multi_get(&self.keyspace, &keys)?;
-        let value = |(key, value): (&Vec<u8>, Option<Vec<u8>>)| value.map(|value| self.value(key, &value)).transpose();
+        let value = |(key, value): (&Vec<u8>, Option<Value>)| value.map(|value| self.value(key, &value)).transpose();
         keys.iter().zip(found).map(value).collect()
     }
 
@@ -263,8 +270,8 @@ impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> TypedKeys
     /// The rows whose keys are in a range, as in [`Snapshot::range`] and [`Txn::range`].
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if a bound of the range cannot be encoded. Errors of reading
-    /// are items of the scan.
+    /// [`ErrorKind::InvalidArgument`] if a bound of the range cannot be encoded; those of
+    /// [`Store::range`] for a store. Errors of reading are items of the scan.
     pub fn range(&self, reader: &impl Readable, range: impl RangeBounds<K>) -> Result<TypedScan<K, V>> {
         let bound = |bound: Bound<&K>| {
             Ok::<_, Error>(match bound {
@@ -274,7 +281,7 @@ impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> TypedKeys
             })
         };
         let range = (bound(range.start_bound())?, bound(range.end_bound())?);
-        Ok(self.scan(reader.range(&self.keyspace, range)))
+        Ok(self.scan(reader.range(&self.keyspace, range)?))
     }
 
     /// The rows whose keys start with these parts.
@@ -282,7 +289,7 @@ impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> TypedKeys
     /// # Errors
     /// Those of [`TypedKeyspace::range`].
     pub fn prefix(&self, reader: &impl Readable, prefix: impl KeyPrefix<K>) -> Result<TypedScan<K, V>> {
-        Ok(self.scan(reader.prefix(&self.keyspace, &self.key(&prefix)?)))
+        Ok(self.scan(reader.prefix(&self.keyspace, &self.key(&prefix)?)?))
     }
 
     fn scan(&self, rows: Scan) -> TypedScan<K, V> {
@@ -331,13 +338,13 @@ impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> Iterator 
 
     fn next(&mut self) -> Option<Self::Item> {
         let row = self.rows.next()?;
-        Some(row.and_then(|(key, value)| self.keyspace.row(&key, &value)))
+        Some(row.and_then(|row| self.keyspace.row(row.key(), row.value())))
     }
 }
 
 impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> DoubleEndedIterator for TypedScan<K, V> {
     fn next_back(&mut self) -> Option<Self::Item> {
         let row = self.rows.next_back()?;
-        Some(row.and_then(|(key, value)| self.keyspace.row(&key, &value)))
+        Some(row.and_then(|row| self.keyspace.row(row.key(), row.value())))
     }
 }

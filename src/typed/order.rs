@@ -85,7 +85,7 @@ mod tests {
             (hex((0.0_f64, -0.0_f64)), "80000000000000007fffffffffffffff"),
             (hex('ä'), "000000e4"),
             (hex(("", "a\0b", "\u{ff}")), "00016100ff620001c3bf0001"),
-            (hex(crate::row::Bytes::from(vec![0, 1, 255])), "00ff01ff0001"),
+            (hex(crate::row::Value::from(vec![0, 1, 255])), "00ff01ff0001"),
             (hex((None::<u8>, Some(7_u8))), "000107"),
             (hex((Vec::<u8>::new(), vec![1_u8, 0])), "000101010000"),
             (hex(Some(Some(()))), "0101"),
@@ -237,7 +237,7 @@ mod tests {
             try_one::<Vec<Option<char>>>(&bytes);
             try_one::<(bool, Wrapped)>(&bytes);
             try_one::<Vec<()>>(&bytes);
-            try_one::<(f32, crate::row::Bytes)>(&bytes);
+            try_one::<(f32, crate::row::Value)>(&bytes);
         }
     }
 }

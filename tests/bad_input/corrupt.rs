@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use percolite::codec::{HistoryEntry, Record};
 use percolite::engine::sim::SimStorage;
 use percolite::engine::storage::{Batch, Column, Storage};
-use percolite::keys::{data_key, history_key};
+use percolite::internal::codec::{HistoryEntry, Record};
+use percolite::internal::keys::{data_key, history_key};
 use percolite::row::{Lock, LockType, TxnId, TxnRecord};
 use percolite::{CommitProtocol, Error, ErrorKind, OwnerId, RowKey, Store, Timestamp};
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use percolite::timestamp::Timestamp;
+use percolite::Timestamp;
 use percolite::{Durability, ErrorKind, Txn, TxnOptions};
 
 use crate::tap::{Act, Gate};

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use percolite::Timestamp;
+use percolite::internal::protocol::{OwnerLiveness, Prewrite, TxnStatus};
 use percolite::oracle::{CLOCK_JUMP_MAX_MS, LocalOracle, RESERVATION_MS};
-use percolite::protocol::{OwnerLiveness, Prewrite, TransactionStatus};
 use percolite::row::TxnId;
-use percolite::timestamp::Timestamp;
 
 use crate::hand::{put, ts, txn};
 use crate::tap::{Act, Gate, commits, locks};
@@ -39,15 +39,15 @@ pub fn a_time_to_live_saturates(world: &World) {
     let held = hand.lock("k");
     for current_ts in [ts(0), far.start_ts, Timestamp::MAX] {
         let liveness = OwnerLiveness::ByTtl { current_ts, push_above: None };
-        assert_eq!(hand.check(far, "k", liveness), Ok(TransactionStatus::Pending), "checked at {current_ts}");
+        assert_eq!(hand.check(far, "k", liveness), Ok(TxnStatus::Pending), "checked at {current_ts}");
     }
     assert_eq!(hand.lock("k"), held);
     // The TTL ends to the millisecond. A clock behind the lock's start never ends it.
     let t = TxnId { start_ts: Timestamp::from_millis(1000), ..txn(2) };
     hand.prewrite(&Prewrite { ttl_ms: 50, ..put(t, "j", "v") }).unwrap();
     let at = |millis| OwnerLiveness::ByTtl { current_ts: Timestamp::from_millis(millis), push_above: None };
-    assert_eq!([0, 1050].map(|now| hand.check(t, "j", at(now)).unwrap()), [TransactionStatus::Pending; 2]);
-    assert_eq!(hand.check(t, "j", at(1051)), Ok(TransactionStatus::RolledBack));
+    assert_eq!([0, 1050].map(|now| hand.check(t, "j", at(now)).unwrap()), [TxnStatus::Pending; 2]);
+    assert_eq!(hand.check(t, "j", at(1051)), Ok(TxnStatus::RolledBack));
 }
 
 pub fn a_reader_with_a_wrong_clock_aborts_no_writer(world: &World) {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use percolite::engine::{PageRequest, RowRange};
-use percolite::protocol::{Prewrite, StepError, TransactionStatus, delete_txn_record};
+use percolite::internal::protocol::{Prewrite, StepError, TxnStatus, delete_txn_record};
 use percolite::row::{CellChange, Mutation, Precondition, TxnRecord};
 use percolite::{CommitProtocol, Durability, ErrorKind, RowKey, Store, TxnOptions};
 
@@ -109,7 +109,8 @@ fn a_transaction_that_began_at_the_safe_point_survives(world: &World) {
     assert_eq!(hand.prewrite(&put(txn(9), "j", "v")), Err(StepError::BelowSafePoint(ts(10))));
     assert_eq!((hand.value("k"), hand.lock("j")), (some("v"), None));
     let guard = Precondition::SafePointAtMost(ts(10));
-    let holds = |safe_point| guard.is_met(&percolite::row::Row { safe_point: ts(safe_point), ..Default::default() });
+    let holds =
+        |safe_point| guard.is_met(&percolite::row::RowState { safe_point: ts(safe_point), ..Default::default() });
     assert_eq!([holds(9), holds(10), holds(11)], [true, true, false]);
 }
 
@@ -293,8 +294,8 @@ fn gc_leaves_a_locked_row(world: &World) {
     assert!(hand.collect("k", 51));
     assert_eq!((hand.record("k"), hand.status("k", txn(60))), (None, Some(TxnRecord::Committed(ts(61)))));
     assert_eq!(
-        hand.check(txn(60), "k", percolite::protocol::OwnerLiveness::Dead),
-        Ok(TransactionStatus::Committed(ts(61)))
+        hand.check(txn(60), "k", percolite::internal::protocol::OwnerLiveness::Dead),
+        Ok(TxnStatus::Committed(ts(61)))
     );
 }
 
@@ -381,9 +382,13 @@ fn gc_leaves_a_newer_version(world: &World) {
     hand.collect("k", 10);
     assert_eq!(hand.record("k").map(|record| record.commit_ts), Some(ts(30)), "GC removed a later tombstone");
     // The row is put again between GC's read and its write.
-    let stale = percolite::protocol::gc_row(
+    let stale = percolite::internal::protocol::gc_row(
         &hand.0.read(&row("k"), ts(0)),
-        &percolite::protocol::GcRequest { row: row("k"), superseded_at: vec![ts(30)], old_versions: Vec::new() },
+        &percolite::internal::protocol::GcRequest {
+            row: row("k"),
+            superseded_at: vec![ts(30)],
+            old_versions: Vec::new(),
+        },
     );
     hand.write(txn(39), "k", "newer", 40);
     assert!(hand.0.make(stale).is_err());

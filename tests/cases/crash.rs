@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use percolite::OwnerId;
-use percolite::protocol::{OwnerLiveness, Prewrite, StepError, TransactionStatus};
+use percolite::internal::protocol::{OwnerLiveness, Prewrite, StepError, TxnStatus};
 use percolite::row::{TxnId, TxnRecord};
 
 use crate::hand::{Hand, put, row, ts, txn};
@@ -59,7 +59,7 @@ fn every_order_of_owner_and_resolvers_gives_one_status(world: &World) {
         hand.prewrite(&put(txn(10), "p", "new")).unwrap();
         hand.prewrite(&Prewrite { primary: row("p"), ..put(txn(10), "s", "new") }).unwrap();
         let mut next = [0; 3];
-        let mut learned: [Option<TransactionStatus>; 3] = [None; 3];
+        let mut learned: [Option<TxnStatus>; 3] = [None; 3];
         for party in &order {
             take_a_step(&hand, *party, next[*party], &mut learned);
             next[*party] += 1;
@@ -67,7 +67,7 @@ fn every_order_of_owner_and_resolvers_gives_one_status(world: &World) {
         let status = learned[0].unwrap();
         assert!(learned.iter().all(|other| *other == Some(status)), "{order:?}: {learned:?}");
         let expected = match status {
-            TransactionStatus::Committed(_) => some("new"),
+            TxnStatus::Committed(_) => some("new"),
             _ => None,
         };
         if expected.is_some() {
@@ -85,14 +85,14 @@ fn every_order_of_owner_and_resolvers_gives_one_status(world: &World) {
     assert!(committed > 0 && rolled_back > 0);
 }
 
-fn take_a_step(hand: &Hand, party: usize, step: usize, learned: &mut [Option<TransactionStatus>; 3]) {
+fn take_a_step(hand: &Hand, party: usize, step: usize, learned: &mut [Option<TxnStatus>; 3]) {
     match (party, step) {
         (0, 0) => {
             learned[0] = Some(match hand.commit(txn(10), "p", 20) {
-                Ok(commit_ts) => TransactionStatus::Committed(commit_ts),
+                Ok(commit_ts) => TxnStatus::Committed(commit_ts),
                 Err(why) => {
                     assert_eq!(why, StepError::AlreadyRolledBack);
-                    TransactionStatus::RolledBack
+                    TxnStatus::RolledBack
                 }
             });
         }
@@ -279,8 +279,8 @@ fn a_retry_keeps_the_commit_ts(world: &World) {
     hand.prewrite(&Prewrite { primary: row("p"), ..put(txn(10), "s", "v") }).unwrap();
     assert_eq!(hand.commit(txn(10), "p", 20), Ok(ts(20)));
     assert_eq!(hand.commit(txn(10), "p", 25), Ok(ts(20)));
-    assert_eq!(hand.check(txn(10), "p", OwnerLiveness::Dead), Ok(TransactionStatus::Committed(ts(20))));
-    hand.resolve(txn(10), "s", TransactionStatus::Committed(ts(20))).unwrap();
+    assert_eq!(hand.check(txn(10), "p", OwnerLiveness::Dead), Ok(TxnStatus::Committed(ts(20))));
+    hand.resolve(txn(10), "s", TxnStatus::Committed(ts(20))).unwrap();
     assert_eq!(hand.commit_secondary(txn(10), "s", 25), Ok(ts(20)));
     assert_eq!(["p", "s"].map(|key| hand.record(key).unwrap().commit_ts), [ts(20), ts(20)]);
     hand.write(txn(30), "p", "later", 31);
@@ -302,7 +302,7 @@ fn a_secondary_without_a_primary_is_rolled_back(world: &World) {
     hand.write(txn(5), "s", "old", 6);
     hand.prewrite(&Prewrite { primary: row("p"), ..put(txn(10), "s", "new") }).unwrap();
     let status = hand.check(txn(10), "p", OwnerLiveness::Dead).unwrap();
-    assert_eq!(status, TransactionStatus::RolledBack);
+    assert_eq!(status, TxnStatus::RolledBack);
     hand.resolve(txn(10), "s", status).unwrap();
     assert_eq!((hand.lock("s"), hand.value("s")), (None, some("old")));
     assert_eq!(hand.prewrite(&put(txn(10), "p", "new")), Err(StepError::AlreadyRolledBack));
@@ -334,10 +334,10 @@ fn another_lock_on_the_primary_is_no_status(world: &World) {
     hand.prewrite(&put(txn(20), "p", "theirs")).unwrap();
     let theirs = hand.lock("p");
     for liveness in [OwnerLiveness::Dead, OwnerLiveness::ByTtl { current_ts: ts(50), push_above: Some(ts(40)) }] {
-        assert_eq!(hand.check(txn(10), "p", liveness), Ok(TransactionStatus::RolledBack));
+        assert_eq!(hand.check(txn(10), "p", liveness), Ok(TxnStatus::RolledBack));
         // A transaction without a lock on the primary, with another owner id.
         let namesake = TxnId { owner: OwnerId::from_u64(99), ..txn(21) };
-        assert_eq!(hand.check(namesake, "p", liveness), Ok(TransactionStatus::RolledBack));
+        assert_eq!(hand.check(namesake, "p", liveness), Ok(TxnStatus::RolledBack));
         assert_eq!(hand.lock("p"), theirs);
     }
     // A lock of the transaction itself that names another primary does not decide its status.
@@ -361,7 +361,7 @@ fn an_orphan_whose_primary_is_locked_by_another_is_resolved(world: &World) {
     let store = world.open_unswept();
     assert_eq!((store.get("s"), store.locks_left()), (None, 2));
     let left: Vec<_> = store.row_locks().unwrap().map(|lock| lock.unwrap()).collect();
-    assert!(left.iter().all(|lock| lock.start_ts == ts(20) && lock.txn_status == TransactionStatus::Pending));
+    assert!(left.iter().all(|lock| lock.start_ts == ts(20) && lock.txn_status == TxnStatus::Pending));
     assert_eq!([store.get("t"), store.get("p")], [None, None]);
     assert_eq!(store.locks_left(), 0);
 }

@@ -5,17 +5,18 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use percolite::OwnerId;
-use percolite::TransactionStatus;
+use percolite::Timestamp;
+use percolite::TxnStatus;
 use percolite::engine::{ApplyResult, Engine, RowBatch};
-use percolite::protocol::{
+use percolite::internal::protocol::{
     CheckTxnStatus, CommitRow, GcRequest, Heartbeat, OnePhase, OwnerLiveness, Prewrite, PrewriteResult, Resolve,
     Rollback, Step, StepError, check_txn_status, commit, commit_at_least, gc_row, heartbeat, one_phase, prewrite,
     resolve, rollback,
 };
 use percolite::row::{
-    Bytes, CellChange, KeyspaceId, Lock, Mutation, Row, RowChange, RowKey, TxnId, TxnRecord, Value, WriteRecord,
+    CellChange, KeyspaceId, Lock, Mutation, RowChange, RowKey, RowState, StoredValue, TxnId, TxnRecord, Value,
+    WriteRecord,
 };
-use percolite::timestamp::Timestamp;
 
 pub fn ts(number: u64) -> Timestamp {
     Timestamp::from_u64(number)
@@ -50,10 +51,10 @@ pub fn write(txn: TxnId, key: &str, mutation: Mutation) -> Prewrite {
 
 /// A store of rows.
 pub trait Rows: Send + Sync {
-    fn read(&self, row: &RowKey, start_ts: Timestamp) -> Row;
+    fn read(&self, row: &RowKey, start_ts: Timestamp) -> RowState;
     /// Applies the change, or returns the row that failed its preconditions.
-    fn make(&self, change: RowChange) -> Result<(), Row>;
-    fn data(&self, row: &RowKey, start_ts: Timestamp) -> Option<Vec<u8>>;
+    fn make(&self, change: RowChange) -> Result<(), RowState>;
+    fn data(&self, row: &RowKey, start_ts: Timestamp) -> Option<Value>;
     fn set_safe_point(&self, to: Timestamp);
 }
 
@@ -68,7 +69,7 @@ pub struct Memory {
 struct Cells {
     lock: Option<Lock>,
     write: Option<WriteRecord>,
-    data: BTreeMap<Timestamp, Bytes>,
+    data: BTreeMap<Timestamp, Value>,
     statuses: BTreeMap<Timestamp, TxnRecord>,
 }
 
@@ -89,11 +90,11 @@ fn edit_in<T>(cells: &mut BTreeMap<Timestamp, T>, at: Timestamp, edit: CellChang
 }
 
 impl Rows for Memory {
-    fn read(&self, row: &RowKey, start_ts: Timestamp) -> Row {
+    fn read(&self, row: &RowKey, start_ts: Timestamp) -> RowState {
         let rows = self.rows.lock().unwrap();
         let safe_point = *self.safe_point.lock().unwrap();
-        let Some(cells) = rows.get(row) else { return Row { safe_point, ..Row::default() } };
-        Row {
+        let Some(cells) = rows.get(row) else { return RowState { safe_point, ..RowState::default() } };
+        RowState {
             lock: cells.lock.clone(),
             write: cells.write.clone(),
             txn_record: cells.statuses.get(&start_ts).copied(),
@@ -101,7 +102,7 @@ impl Rows for Memory {
         }
     }
 
-    fn make(&self, change: RowChange) -> Result<(), Row> {
+    fn make(&self, change: RowChange) -> Result<(), RowState> {
         let found = self.read(&change.row, change.start_ts);
         if !change.preconditions.iter().all(|guard| guard.is_met(&found)) {
             return Err(found);
@@ -117,7 +118,7 @@ impl Rows for Memory {
         Ok(())
     }
 
-    fn data(&self, row: &RowKey, start_ts: Timestamp) -> Option<Vec<u8>> {
+    fn data(&self, row: &RowKey, start_ts: Timestamp) -> Option<Value> {
         self.rows.lock().unwrap().get(row)?.data.get(&start_ts).map(|value| value.to_vec())
     }
 
@@ -127,18 +128,18 @@ impl Rows for Memory {
 }
 
 impl Rows for Arc<dyn Engine> {
-    fn read(&self, row: &RowKey, start_ts: Timestamp) -> Row {
+    fn read(&self, row: &RowKey, start_ts: Timestamp) -> RowState {
         self.read_row(row, start_ts).unwrap()
     }
 
-    fn make(&self, change: RowChange) -> Result<(), Row> {
+    fn make(&self, change: RowChange) -> Result<(), RowState> {
         match self.apply(&[RowBatch::Changes(vec![change])]).unwrap().pop().unwrap() {
             ApplyResult::Applied => Ok(()),
             ApplyResult::PreconditionFailed { row, .. } => Err(*row),
         }
     }
 
-    fn data(&self, row: &RowKey, start_ts: Timestamp) -> Option<Vec<u8>> {
+    fn data(&self, row: &RowKey, start_ts: Timestamp) -> Option<Value> {
         self.snapshot().unwrap().data(row, start_ts).unwrap()
     }
 
@@ -159,8 +160,8 @@ impl Hand {
         &self,
         row: &RowKey,
         start_ts: Timestamp,
-        mut as_read: Row,
-        step: impl Fn(&Row) -> Result<Step<T>, StepError>,
+        mut as_read: RowState,
+        step: impl Fn(&RowState) -> Result<Step<T>, StepError>,
     ) -> Result<T, StepError> {
         for _ in 0..ATTEMPTS_MAX {
             let (change, answer) = match step(&as_read)? {
@@ -180,7 +181,7 @@ impl Hand {
         &self,
         row: &RowKey,
         start_ts: Timestamp,
-        step: impl Fn(&Row) -> Result<Step<T>, StepError>,
+        step: impl Fn(&RowState) -> Result<Step<T>, StepError>,
     ) -> Result<T, StepError> {
         self.drive(row, start_ts, self.0.read(row, start_ts), step)
     }
@@ -192,14 +193,14 @@ impl Hand {
         let looked = prewrite(&self.0.read(&request.row, start_ts), request).map(|step| match step {
             Step::Apply(_, answer) | Step::Done(answer) => answer,
         });
-        let blind = self.drive(&request.row, start_ts, Row::default(), |row| prewrite(row, request));
+        let blind = self.drive(&request.row, start_ts, RowState::default(), |row| prewrite(row, request));
         assert_eq!(blind, looked, "a prewrite without a read must have the same result as one with a read");
         blind
     }
 
     /// Does not compare with a prewrite that reads first: other threads change the row meanwhile.
     pub fn race_for(&self, request: &Prewrite) -> Result<PrewriteResult, StepError> {
-        self.drive(&request.row, request.txn.start_ts, Row::default(), |row| prewrite(row, request))
+        self.drive(&request.row, request.txn.start_ts, RowState::default(), |row| prewrite(row, request))
     }
 
     pub fn one_phase(
@@ -243,12 +244,12 @@ impl Hand {
         self.informed(&request.row, txn.start_ts, |as_read| rollback(as_read, &request))
     }
 
-    pub fn check(&self, txn: TxnId, primary: &str, liveness: OwnerLiveness) -> Result<TransactionStatus, StepError> {
+    pub fn check(&self, txn: TxnId, primary: &str, liveness: OwnerLiveness) -> Result<TxnStatus, StepError> {
         let request = CheckTxnStatus { row: row(primary), txn, liveness };
         self.informed(&request.row, txn.start_ts, |as_read| check_txn_status(as_read, &request))
     }
 
-    pub fn resolve(&self, txn: TxnId, key: &str, status: TransactionStatus) -> Result<(), StepError> {
+    pub fn resolve(&self, txn: TxnId, key: &str, status: TxnStatus) -> Result<(), StepError> {
         let request = Resolve { row: row(key), txn, status, keep_old_version: false, record_lock_only: false };
         self.informed(&request.row, txn.start_ts, |as_read| resolve(as_read, &request))
     }
@@ -291,8 +292,8 @@ impl Hand {
     pub fn value(&self, key: &str) -> Option<String> {
         let newest = self.record(key)?;
         let bytes = match newest.value? {
-            Value::Inline(bytes) => bytes.to_vec(),
-            Value::OutOfLine => self.0.data(&row(key), newest.txn.start_ts).expect("the data cell is missing"),
+            StoredValue::Inline(bytes) => bytes.to_vec(),
+            StoredValue::OutOfLine => self.0.data(&row(key), newest.txn.start_ts).expect("the data cell is missing"),
         };
         Some(String::from_utf8(bytes).unwrap())
     }

@@ -8,7 +8,7 @@ use crate::hand::{Hand, put, row, ts, txn};
 use crate::tap::Act;
 use crate::world::{Dice, Opened, World, long, text};
 
-use percolite::protocol::{OwnerLiveness, Prewrite, TransactionStatus};
+use percolite::internal::protocol::{OwnerLiveness, Prewrite, TxnStatus};
 
 /// A put of a new row, a long value over a long one, a short one over a long one, a deletion, and a
 /// lock-only row.
@@ -247,8 +247,7 @@ pub fn stopped_at_every_step_and_again_in_recovery(world: &World) {
                 }
                 hand.resolve(txn(10), "s", found[0]).unwrap();
                 let committed = stopped >= 3;
-                let expected =
-                    if committed { TransactionStatus::Committed(ts(20)) } else { TransactionStatus::RolledBack };
+                let expected = if committed { TxnStatus::Committed(ts(20)) } else { TxnStatus::RolledBack };
                 assert!(found.iter().all(|status| *status == expected), "{stopped}: {found:?}");
                 // The owner was only slow and takes its remaining steps.
                 owner[stopped..].iter().for_each(|step| step(&hand));

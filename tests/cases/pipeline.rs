@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use percolite::Durability;
+use percolite::Timestamp;
 use percolite::engine::{PageRequest, RowRange};
-use percolite::protocol::{Prewrite, PrewriteResult, StepError};
+use percolite::internal::protocol::{Prewrite, PrewriteResult, StepError};
 use percolite::row::Mutation;
-use percolite::timestamp::Timestamp;
 
 use crate::acknowledged;
 use crate::hand::{put, row, ts, txn, write};

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use percolite::engine::{ApplyResult, RowBatch};
-use percolite::protocol::{OwnerLiveness, Prewrite, PrewriteResult, StepError, TransactionStatus};
+use percolite::internal::protocol::{OwnerLiveness, Prewrite, PrewriteResult, StepError, TxnStatus};
 use percolite::row::{CellChange, Lock, Mutation, RowChange, RowKey, TxnId, TxnRecord};
 use percolite::{ConflictReason, OwnerId};
 
@@ -114,7 +114,7 @@ fn a_status_check_on_a_missing_primary_is_final(world: &World) {
     let shared = OwnerLiveness::ByTtl { current_ts: ts(1000), push_above: Some(ts(999)) };
     for (start_ts, liveness) in [(10, OwnerLiveness::Dead), (20, shared)] {
         let late = txn(start_ts);
-        assert_eq!(hand.check(late, "k", liveness), Ok(TransactionStatus::RolledBack));
+        assert_eq!(hand.check(late, "k", liveness), Ok(TxnStatus::RolledBack));
         assert_eq!(hand.status("k", late), Some(TxnRecord::RolledBack));
         assert_eq!(hand.prewrite(&put(late, "k", "late")), Err(StepError::AlreadyRolledBack));
     }
@@ -163,7 +163,7 @@ fn a_commit_after_the_rollback_fails(world: &World) {
     let hand = world.hand();
     hand.write(txn(5), "k", "old", 6);
     hand.prewrite(&put(txn(10), "k", "new")).unwrap();
-    assert_eq!(hand.check(txn(10), "k", OwnerLiveness::Dead), Ok(TransactionStatus::RolledBack));
+    assert_eq!(hand.check(txn(10), "k", OwnerLiveness::Dead), Ok(TxnStatus::RolledBack));
     assert_eq!(hand.commit(txn(10), "k", 20), Err(StepError::AlreadyRolledBack));
     assert_eq!((hand.lock("k"), hand.value("k")), (None, some("old")));
 }
@@ -242,7 +242,7 @@ fn an_identical_prewrite_changes_nothing(world: &World) {
     hand.prewrite(&request).unwrap();
     hand.heartbeat(txn(10), "k", 5000).unwrap();
     let liveness = OwnerLiveness::ByTtl { current_ts: ts(20), push_above: Some(ts(15)) };
-    assert_eq!(hand.check(txn(10), "k", liveness), Ok(TransactionStatus::Pending));
+    assert_eq!(hand.check(txn(10), "k", liveness), Ok(TxnStatus::Pending));
     let before = hand.lock("k").unwrap();
     assert_eq!((before.ttl_ms, before.min_commit_ts), (5000, ts(20)));
     assert_eq!(hand.prewrite(&request), Ok(PrewriteResult::Locked { min_commit_ts: ts(20) }));

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use percolite::OwnerId;
+use percolite::Timestamp;
+use percolite::env::Env;
+use percolite::internal::owner_id::OwnerIdGenerator;
+use percolite::internal::protocol::{OwnerLiveness, Prewrite, StepError, TxnStatus};
 use percolite::oracle::{MemoryOracle, Oracle};
-use percolite::owner::OwnerIdGenerator;
-use percolite::protocol::{OwnerLiveness, Prewrite, StepError, TransactionStatus};
 use percolite::row::{Mutation, RowKey, TxnId};
-use percolite::runtime::Env;
-use percolite::timestamp::Timestamp;
 
 use crate::clocks;
 use crate::hand::{Hand, put, ts, txn};
@@ -119,11 +119,11 @@ fn a_commit_below_min_commit_ts_is_refused(world: &World) {
     hand.prewrite(&Prewrite { min_commit_ts: ts(15), ..put(txn(10), "k", "v") }).unwrap();
     assert_eq!(hand.commit(txn(10), "k", 14), Err(StepError::CommitTsTooLow(ts(15))));
     let liveness = OwnerLiveness::ByTtl { current_ts: ts(30), push_above: Some(ts(25)) };
-    assert_eq!(hand.check(txn(10), "k", liveness), Ok(TransactionStatus::Pending));
+    assert_eq!(hand.check(txn(10), "k", liveness), Ok(TxnStatus::Pending));
     assert_eq!(hand.commit(txn(10), "k", 25), Err(StepError::CommitTsTooLow(ts(30))));
     // A reader below the push does not lower it.
     let older = OwnerLiveness::ByTtl { current_ts: ts(30), push_above: Some(ts(12)) };
-    assert_eq!(hand.check(txn(10), "k", older), Ok(TransactionStatus::Pending));
+    assert_eq!(hand.check(txn(10), "k", older), Ok(TxnStatus::Pending));
     assert_eq!(hand.commit(txn(10), "k", 25), Err(StepError::CommitTsTooLow(ts(30))));
     // The owner commits at the push: no other transaction uses that timestamp.
     assert_eq!(hand.commit_at_or_above(txn(10), "k", 25), Ok(ts(30)));
@@ -326,6 +326,6 @@ fn a_read_from_the_future_is_refused(world: &World) {
     }
     assert_eq!(hand.lock("k"), held);
     let liveness = OwnerLiveness::ByTtl { current_ts: ts(20), push_above: Some(ts(20)) };
-    assert_eq!(hand.check(txn(10), "k", liveness), Ok(TransactionStatus::Pending));
+    assert_eq!(hand.check(txn(10), "k", liveness), Ok(TxnStatus::Pending));
     assert_eq!(hand.lock("k").map(|lock| lock.min_commit_ts), Some(ts(21)));
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use percolite::{Commit, ErrorKind, Result};
 
-use percolite::protocol::Prewrite;
+use percolite::internal::protocol::Prewrite;
 
 use crate::hand;
 use crate::tap::{Act, commits};

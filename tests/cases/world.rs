@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use percolite::engine::Engine;
 use percolite::engine::sim::SimStorage;
+use percolite::env::{Env, Parker, SystemEnv};
 use percolite::oracle::MemoryOracle;
 use percolite::row::RowKey;
-use percolite::runtime::{Env, Parker, SystemEnv};
 use percolite::{
     Builder, Commit, CommitProtocol, ErrorKind, Keyspace, Result, SharedConfig, SleepingLockWaiter, Store, Txn,
 };
@@ -71,7 +71,7 @@ impl Env for Clock {
         &self,
         name: &str,
         work: Box<dyn FnOnce() + Send>,
-    ) -> std::io::Result<Box<dyn percolite::runtime::JoinHandle>> {
+    ) -> std::io::Result<Box<dyn percolite::env::JoinHandle>> {
         self.system.spawn(name, work)
     }
 }

@@ -4,6 +4,8 @@ use std::ops::{Bound, Deref, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use percolite::OwnerId;
+use percolite::Timestamp;
 use percolite::engine::sim::SimStorage;
 use percolite::engine::storage::Column;
 use percolite::engine::unreliable::{Faults, FaultyEngine};
@@ -11,12 +13,10 @@ use percolite::engine::{
     ApplyResult, Capabilities, Engine, EngineError, EngineSnapshot, GcEntry, OnCell, PageBuffer, PageRequest, RowBatch,
     RowRange,
 };
-use percolite::owner::OwnerId;
 use percolite::row::{
-    Bytes, CellChange, KeyspaceId, Lock, LockType, Precondition, Row, RowChange, RowKey, TxnId, TxnRecord, Value,
-    WriteRecord,
+    CellChange, KeyspaceId, Lock, LockType, Precondition, RowChange, RowKey, RowState, StoredValue, TxnId, TxnRecord,
+    Value, WriteRecord,
 };
-use percolite::timestamp::Timestamp;
 use tempfile::TempDir;
 
 /// An engine under test.
@@ -121,7 +121,7 @@ impl<E: Engine> Answered<E> {
             applied &= is_applied(&change.write, || view.write(row), &mut edits)?;
             applied &= is_applied(&change.txn_record, || view.txn_record(row, change.start_ts), &mut edits)?;
             for (start_ts, edit) in &change.data {
-                applied &= is_applied(edit, || Ok(view.data(row, *start_ts)?.map(Bytes::from)), &mut edits)?;
+                applied &= is_applied(edit, || Ok(view.data(row, *start_ts)?.map(Value::from)), &mut edits)?;
             }
             if let Some(version) = &change.archived_version {
                 applied &= view.version_at(row, version.commit_ts)?.as_ref() == Some(version);
@@ -155,7 +155,7 @@ impl<E: Engine> Engine for Answered<E> {
     fn snapshot(&self) -> Result<Arc<dyn EngineSnapshot>, EngineError> {
         Ok(Arc::new(AnsweredView(until_answered(|| self.0.snapshot())?)))
     }
-    fn read_row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
+    fn read_row(&self, row: &RowKey, start_ts: Timestamp) -> Result<RowState, EngineError> {
         until_answered(|| self.0.read_row(row, start_ts))
     }
     fn apply(&self, groups: &[RowBatch]) -> Result<Vec<ApplyResult>, EngineError> {
@@ -210,7 +210,7 @@ impl EngineSnapshot for AnsweredView {
     fn txn_record(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<TxnRecord>, EngineError> {
         until_answered(|| self.0.txn_record(row, start_ts))
     }
-    fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Vec<u8>>, EngineError> {
+    fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Value>, EngineError> {
         until_answered(|| self.0.data(row, start_ts))
     }
     fn version_at(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError> {
@@ -237,8 +237,8 @@ pub fn txn(start_ts: u64) -> TxnId {
     TxnId { start_ts: ts(start_ts), owner: OwnerId::from_u64(0x0b0d_4f42_0000_0000 + start_ts) }
 }
 
-pub fn inline(value: impl AsRef<[u8]>) -> Value {
-    Value::Inline(value.as_ref().into())
+pub fn inline(value: impl AsRef<[u8]>) -> StoredValue {
+    StoredValue::Inline(value.as_ref().into())
 }
 
 pub fn lock(start_ts: u64) -> Lock {

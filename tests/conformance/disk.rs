@@ -3,11 +3,11 @@
 use std::fs;
 use std::path::Path;
 
+use percolite::Timestamp;
 use percolite::engine::folder::{FolderEngine, FolderStorage};
 use percolite::engine::local::LocalEngine;
 use percolite::engine::{Engine, EngineError};
 use percolite::row::{CellChange, KeyspaceId, RowChange, RowKey, TxnRecord};
-use percolite::timestamp::Timestamp;
 
 use crate::common::{Dice, MEMORY, all_writes, change, deletion, lock, make, put, put_status, put_write, row, ts};
 

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use percolite::Timestamp;
 use percolite::engine::sim::{SimEngine, SimStorage};
 use percolite::engine::unreliable::{FaultCounts, Faults, FaultyEngine, LATE_COPIES_MAX};
 use percolite::engine::{ApplyResult, Capabilities, Engine, EngineError, EngineSnapshot, GcEntry, RowBatch};
-use percolite::row::{CellChange, Guards, KeyspaceId, Precondition, Row, RowChange, RowKey, TxnRecord};
-use percolite::timestamp::Timestamp;
+use percolite::row::{CellChange, Guards, KeyspaceId, Precondition, RowChange, RowKey, RowState, TxnRecord};
 
 use crate::common::{
     Answered, Subject, all_writes, change, check, group, lock, put, put_lock, put_status, put_write, row, ts,

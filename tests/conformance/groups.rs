@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use percolite::Timestamp;
 use percolite::engine::{ApplyResult, EngineError, OnePhaseWrites, PageRequest, RowBatch, RowRange};
-use percolite::row::{Bytes, CellChange, Lock, Mutation, Precondition, Row, RowChange, RowKey, TxnRecord, WriteRecord};
-use percolite::timestamp::Timestamp;
-use percolite::writes::WriteSet;
+use percolite::internal::write_set::WriteSet;
+use percolite::row::{
+    CellChange, Lock, Mutation, Precondition, RowChange, RowKey, RowState, TxnRecord, Value, WriteRecord,
+};
 
 use crate::common::{
     Dice, Subject, all_writes, change, deletion, group, lock, lock_only, make, put, put_data, put_lock, put_status,
@@ -135,7 +137,7 @@ pub fn an_empty_batch_succeeds(engine: &Subject) {
         ),
         "a precondition is checked without a change too: {outcomes:?}"
     );
-    assert_eq!(engine.read_row(&row("a"), ts(10)).unwrap(), Row::default());
+    assert_eq!(engine.read_row(&row("a"), ts(10)).unwrap(), RowState::default());
     engine.write_meta(&[]).unwrap();
     engine.sync().unwrap();
 }
@@ -212,7 +214,7 @@ pub fn concurrent_guarded_changes_lose_no_update(engine: &Subject) {
 struct Model {
     locks: BTreeMap<RowKey, Lock>,
     writes: BTreeMap<RowKey, WriteRecord>,
-    data: BTreeMap<(RowKey, Timestamp), Bytes>,
+    data: BTreeMap<(RowKey, Timestamp), Value>,
     txn_records: BTreeMap<(RowKey, Timestamp), TxnRecord>,
     versions: BTreeMap<(RowKey, Timestamp), WriteRecord>,
     gc_queue: BTreeSet<(Timestamp, RowKey)>,
@@ -220,8 +222,8 @@ struct Model {
 }
 
 impl Model {
-    fn row(&self, row: &RowKey, start_ts: Timestamp) -> Row {
-        Row {
+    fn row(&self, row: &RowKey, start_ts: Timestamp) -> RowState {
+        RowState {
             lock: self.locks.get(row).cloned(),
             write: self.writes.get(row).cloned(),
             txn_record: self.txn_records.get(&(row.clone(), start_ts)).copied(),

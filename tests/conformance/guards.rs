@@ -1,8 +1,8 @@
 //! Each precondition, met and not met, and what a refusal returns.
 
+use percolite::OwnerId;
 use percolite::engine::ApplyResult;
-use percolite::owner::OwnerId;
-use percolite::row::{CellChange, Lock, LockVersion, Precondition, Row, RowChange, TxnId, TxnRecord, WriteRecord};
+use percolite::row::{CellChange, Lock, LockVersion, Precondition, RowChange, RowState, TxnId, TxnRecord, WriteRecord};
 
 use crate::common::{
     Subject, change, deletion, group, is_allowed, lock, lock_only, make, put, put_lock, put_status, put_write, row, ts,
@@ -146,8 +146,12 @@ pub fn a_refusal_returns_the_row_as_found(engine: &Subject) {
     make(&**engine, [RowChange { write: CellChange::Put(put(20)), ..put_lock("a", locked.clone()) }]);
     make(&**engine, [put_status("a", 30, TxnRecord::RolledBack)]);
     engine.advance_safe_point(ts(3)).unwrap();
-    let found =
-        Row { lock: Some(locked), write: Some(put(20)), txn_record: Some(TxnRecord::RolledBack), safe_point: ts(3) };
+    let found = RowState {
+        lock: Some(locked),
+        write: Some(put(20)),
+        txn_record: Some(TxnRecord::RolledBack),
+        safe_point: ts(3),
+    };
     let guards = [
         Precondition::LockAbsent,
         Precondition::NoCommitAfter(ts(19)),
@@ -167,10 +171,10 @@ pub fn a_refusal_returns_the_row_as_found(engine: &Subject) {
         ..change("a", 31)
     };
     let refused =
-        ApplyResult::PreconditionFailed { index: 0, row: Box::new(Row { txn_record: None, ..found.clone() }) };
+        ApplyResult::PreconditionFailed { index: 0, row: Box::new(RowState { txn_record: None, ..found.clone() }) };
     assert_eq!(engine.apply(&[group([request])]).unwrap(), [refused]);
     assert_eq!(engine.read_row(&row("a"), ts(30)).unwrap(), found, "a plain read returns the same row");
-    let absent = Row { safe_point: ts(3), ..Row::default() };
+    let absent = RowState { safe_point: ts(3), ..RowState::default() };
     let request = RowChange {
         preconditions: vec![Precondition::LockUnchanged(lock(31).version())].into(),
         lock: CellChange::Put(lock(32)),

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use percolite::Timestamp;
 use percolite::row::{CellChange, RowChange, RowKey, TxnRecord};
-use percolite::timestamp::Timestamp;
 
 use crate::common::{Pace, Subject, change, deletion, make, put, put_status, put_version, put_write, row, ts};
 

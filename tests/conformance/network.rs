@@ -8,15 +8,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use percolite::Timestamp;
 use percolite::engine::sim::{SimEngine, SimStorage};
 use percolite::engine::unreliable::{FaultCounts, Faults, FaultyEngine};
 use percolite::engine::{Engine, PageRequest, RowRange};
-use percolite::protocol::{
-    CheckTxnStatus, CommitRow, OwnerLiveness, Prewrite, PrewriteResult, Resolve, Rollback, StepError,
-    TransactionStatus, check_txn_status, commit, commit_at_least, prewrite, resolve, rollback,
+use percolite::internal::protocol::{
+    CheckTxnStatus, CommitRow, OwnerLiveness, Prewrite, PrewriteResult, Resolve, Rollback, StepError, TxnStatus,
+    check_txn_status, commit, commit_at_least, prewrite, resolve, rollback,
 };
-use percolite::row::{Lock, Mutation, RowKey, TxnId, Value};
-use percolite::timestamp::Timestamp;
+use percolite::row::{Lock, Mutation, RowKey, StoredValue, TxnId};
 
 use crate::common::{Context, Dice, put_write, row, ts, txn, until_answered};
 use crate::steps::run;
@@ -81,8 +81,8 @@ fn amount(engine: &dyn Engine, key: &RowKey, read_ts: Timestamp) -> Result<u64, 
         return Err(None);
     }
     let bytes = match write.value.unwrap() {
-        Value::Inline(bytes) => bytes.to_vec(),
-        Value::OutOfLine => {
+        StoredValue::Inline(bytes) => bytes.to_vec(),
+        StoredValue::OutOfLine => {
             until_answered(|| view.data(key, write.txn.start_ts)).unwrap().expect("the data cell is missing")
         }
     };
@@ -90,7 +90,7 @@ fn amount(engine: &dyn Engine, key: &RowKey, read_ts: Timestamp) -> Result<u64, 
 }
 
 /// Reads the transaction's status from its primary and resolves the lock.
-fn resolve_lock(engine: &dyn Engine, key: &RowKey, lock: &Lock, liveness: OwnerLiveness) -> TransactionStatus {
+fn resolve_lock(engine: &dyn Engine, key: &RowKey, lock: &Lock, liveness: OwnerLiveness) -> TxnStatus {
     let txn = lock.txn;
     let request = CheckTxnStatus { row: lock.primary.clone(), txn, liveness };
     let status = run(engine, &lock.primary, txn.start_ts, &|row| check_txn_status(row, &request)).unwrap();

@@ -2,7 +2,7 @@
 
 use percolite::RowKey;
 use percolite::engine::storage::Column;
-use percolite::row::{CellChange, Lock, LockType, Row, RowChange, TxnRecord, Value, WriteRecord};
+use percolite::row::{CellChange, Lock, LockType, RowChange, RowState, StoredValue, TxnRecord, WriteRecord};
 
 use crate::common::{
     Subject, change, deletion, inline, lock, make, put, put_data, put_lock, put_status, put_version, put_write, row, ts,
@@ -11,7 +11,7 @@ use crate::common::{
 pub fn absent_keys_have_no_cells(engine: &Subject) {
     let look = |key: &str| {
         let (view, row) = (engine.snapshot().unwrap(), row(key));
-        assert_eq!(engine.read_row(&row, ts(10)).unwrap(), Row::default());
+        assert_eq!(engine.read_row(&row, ts(10)).unwrap(), RowState::default());
         assert_eq!(view.lock(&row).unwrap(), None);
         assert_eq!(view.write(&row).unwrap(), None);
         assert_eq!(view.txn_record(&row, ts(10)).unwrap(), None);
@@ -200,7 +200,7 @@ pub fn keys_and_values_of_any_bytes_and_size_are_read_back(engine: &Subject) {
             assert_eq!(engine.snapshot().unwrap().data(&row(key), ts(30)).unwrap().as_deref(), Some(value));
         }
     }
-    for intent in [LockType::LockOnly, LockType::Delete, LockType::Put(Value::OutOfLine)] {
+    for intent in [LockType::LockOnly, LockType::Delete, LockType::Put(StoredValue::OutOfLine)] {
         let locked =
             Lock { lock_type: intent, write_seq: u32::MAX, ttl_ms: u64::MAX, min_commit_ts: ts(u64::MAX), ..lock(50) };
         make(&**engine, [put_lock("k", locked.clone())]);

@@ -1,13 +1,13 @@
 //! The protocol's steps on an engine that loses replies: every step may be applied twice.
 
+use percolite::Timestamp;
 use percolite::engine::{ApplyResult, Engine, EngineError};
-use percolite::protocol::{
+use percolite::internal::protocol::{
     CheckTxnStatus, CommitRow, GcRequest, Heartbeat, OldVersion, OnePhase, OwnerLiveness, Prewrite, PrewriteResult,
-    Resolve, Rollback, Step, StepError, TransactionStatus, check_txn_status, commit, delete_txn_record, gc_row,
-    heartbeat, one_phase, prewrite, resolve, rollback,
+    Resolve, Rollback, Step, StepError, TxnStatus, check_txn_status, commit, delete_txn_record, gc_row, heartbeat,
+    one_phase, prewrite, resolve, rollback,
 };
-use percolite::row::{Mutation, Row, RowChange, RowKey, TxnId};
-use percolite::timestamp::Timestamp;
+use percolite::row::{Mutation, RowChange, RowKey, RowState, TxnId};
 
 use crate::common::{Subject, deletion, group, make, put, put_write, row, ts, txn, until_answered};
 
@@ -19,7 +19,7 @@ pub fn run<T>(
     engine: &dyn Engine,
     row: &RowKey,
     start_ts: Timestamp,
-    step: &dyn Fn(&Row) -> Result<Step<T>, StepError>,
+    step: &dyn Fn(&RowState) -> Result<Step<T>, StepError>,
 ) -> Result<T, StepError> {
     let read = || until_answered(|| engine.read_row(row, start_ts)).unwrap();
     let mut seen = read();
@@ -30,7 +30,7 @@ pub fn run<T>(
         };
         match engine.apply(&[group([change])]).as_deref() {
             Ok([ApplyResult::Applied]) => return Ok(answer),
-            Ok([ApplyResult::PreconditionFailed { row, .. }]) => seen = Row::clone(row),
+            Ok([ApplyResult::PreconditionFailed { row, .. }]) => seen = RowState::clone(row),
             Err(EngineError::Undetermined(_)) => seen = read(),
             other => panic!("{other:?}"),
         }
@@ -52,7 +52,7 @@ fn run_twice<T: Clone + PartialEq + std::fmt::Debug>(
     key: &str,
     start_ts: u64,
     expected: Result<T, StepError>,
-    step: &dyn Fn(&Row) -> Result<Step<T>, StepError>,
+    step: &dyn Fn(&RowState) -> Result<Step<T>, StepError>,
 ) {
     let key = row(key);
     let sent = match step(&engine.read_row(&key, ts(start_ts)).unwrap()) {
@@ -111,7 +111,7 @@ pub fn every_step_is_idempotent(engine: &Subject) {
     run_twice(engine, "primary", 10, Ok(9000), &|row| heartbeat(row, &heartbeat_request));
     let liveness = OwnerLiveness::ByTtl { current_ts: ts(16), push_above: Some(ts(15)) };
     let push = CheckTxnStatus { row: row("primary"), txn: ten, liveness };
-    run_twice(engine, "primary", 10, Ok(TransactionStatus::Pending), &|row| check_txn_status(row, &push));
+    run_twice(engine, "primary", 10, Ok(TxnStatus::Pending), &|row| check_txn_status(row, &push));
     let early = commit_at("primary", ten, 15, true);
     run_twice(engine, "primary", 10, Err(StepError::CommitTsTooLow(ts(16))), &|row| commit(row, &early));
 
@@ -120,9 +120,9 @@ pub fn every_step_is_idempotent(engine: &Subject) {
     let follow = commit_at("second", ten, 17, false);
     run_twice(engine, "second", 10, Ok(ts(17)), &|row| commit(row, &follow));
     let check = CheckTxnStatus { row: row("primary"), txn: ten, liveness: OwnerLiveness::Dead };
-    run_twice(engine, "primary", 10, Ok(TransactionStatus::Committed(ts(17))), &|row| check_txn_status(row, &check));
+    run_twice(engine, "primary", 10, Ok(TxnStatus::Committed(ts(17))), &|row| check_txn_status(row, &check));
     for key in ["third", "fourth"] {
-        let status = TransactionStatus::Committed(ts(17));
+        let status = TxnStatus::Committed(ts(17));
         let forward = Resolve { row: row(key), txn: ten, status, keep_old_version: false, record_lock_only: false };
         run_twice(engine, key, 10, Ok(()), &|row| resolve(row, &forward));
     }
@@ -142,11 +142,11 @@ pub fn every_step_is_idempotent(engine: &Subject) {
         run_twice(engine, key, 20, locked(21), &|row| prewrite(row, &request));
     }
     let check = CheckTxnStatus { row: row("primary"), txn: twenty, liveness: OwnerLiveness::Dead };
-    run_twice(engine, "primary", 20, Ok(TransactionStatus::RolledBack), &|row| check_txn_status(row, &check));
+    run_twice(engine, "primary", 20, Ok(TxnStatus::RolledBack), &|row| check_txn_status(row, &check));
     let back = Resolve {
         row: row("second"),
         txn: twenty,
-        status: TransactionStatus::RolledBack,
+        status: TxnStatus::RolledBack,
         keep_old_version: false,
         record_lock_only: false,
     };
@@ -239,7 +239,7 @@ pub fn late_requests_change_nothing(engine: &Subject) {
             let key = format!("row {number} {lock_only}");
             let mutation = if lock_only { Mutation::LockOnly } else { Mutation::Put(vec![1; 1000].into()) };
             let locking = Prewrite { mutation, primary: row(&key), ..request(&key, ten, b"") };
-            let mut late = vec![sent(prewrite(&Row::default(), &locking))];
+            let mut late = vec![sent(prewrite(&RowState::default(), &locking))];
             if *name == "rolled back unseen" {
                 let request = Rollback { row: row(&key), txn: ten };
                 run(&**engine, &row(&key), ts(10), &|row| rollback(row, &request)).unwrap();
@@ -266,7 +266,7 @@ pub fn late_requests_change_nothing(engine: &Subject) {
         }
     }
     // The rollback record is deleted below the safe point.
-    let late = sent(prewrite(&Row::default(), &request("row 0 false", ten, b"late")));
+    let late = sent(prewrite(&RowState::default(), &request("row 0 false", ten, b"late")));
     make(&**engine, [delete_txn_record(row("row 0 false"), ts(10))]);
     engine.advance_safe_point(ts(11)).unwrap();
     assert!(matches!(engine.apply(&[group([late])]).unwrap()[..], [ApplyResult::PreconditionFailed { .. }]));
@@ -310,7 +310,7 @@ pub fn a_late_resolver_changes_nothing(engine: &Subject) {
     for (key, mutation) in [("put", Mutation::Put(b"ten".into())), ("lock-only", Mutation::LockOnly)] {
         let locked = Prewrite { mutation, ..request(key, ten, b"") };
         run(&**engine, &row(key), ts(10), &|row| prewrite(row, &locked)).unwrap();
-        let status = TransactionStatus::Committed(ts(17));
+        let status = TxnStatus::Committed(ts(17));
         let forward = Resolve { row: row(key), txn: ten, status, keep_old_version: true, record_lock_only: true };
         assert_eq!(run(&**engine, &row(key), ts(10), &|row| resolve(row, &forward)), Ok(()));
         make(&**engine, [put_write(key, put(25))]);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ScopedJoinHandle;
 
 use percolite::engine::{EngineSnapshot, PageRequest, RowRange};
-use percolite::row::{CellChange, Lock, RowChange, RowKey, TxnRecord, Value, WriteRecord};
+use percolite::row::{CellChange, Lock, RowChange, RowKey, StoredValue, TxnRecord, WriteRecord};
 
 use crate::common::{KEYSPACE, Pace, Subject, change, inline, lock, make, put, row, ts};
 
@@ -26,7 +26,7 @@ fn everything(key: &str, at: u64) -> RowChange {
 /// Everything that an engine snapshot shows of the rows.
 fn dump(
     view: &dyn EngineSnapshot,
-) -> Vec<(Option<Lock>, Option<WriteRecord>, Option<TxnRecord>, Option<Vec<u8>>, Option<Value>, bool)> {
+) -> Vec<(Option<Lock>, Option<WriteRecord>, Option<TxnRecord>, Option<Vec<u8>>, Option<StoredValue>, bool)> {
     let range = RowRange::all();
     let mut seen = Vec::new();
     for backwards in [false, true] {
@@ -120,7 +120,7 @@ pub fn a_snapshot_is_consistent_across_columns_and_rows(engine: &Subject) {
                 TxnRecord::RolledBack => 0,
             }));
             rounds.push(view.version_at(&key, ts(5)).unwrap().map(|version| match version.value {
-                Some(Value::Inline(bytes)) => String::from_utf8(bytes.to_vec()).unwrap().parse().unwrap(),
+                Some(StoredValue::Inline(bytes)) => String::from_utf8(bytes.to_vec()).unwrap().parse().unwrap(),
                 _ => 0,
             }));
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use percolite::runtime::{Env, JoinHandle, Parker, SystemEnv};
+use percolite::env::{Env, JoinHandle, Parker, SystemEnv};
 
 /// See the module.
 #[derive(Default)]

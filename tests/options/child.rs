@@ -9,8 +9,8 @@ use std::time::Duration;
 use percolite::engine::EngineError;
 use percolite::engine::folder::{FolderOptions, FolderStorage};
 use percolite::engine::sim::SimStorage;
+use percolite::env::SystemEnv;
 use percolite::oracle::MemoryOracle;
-use percolite::runtime::SystemEnv;
 use percolite::{
     Builder, Compression, Durability, Error, ErrorKind, Keyspace, LockOptions, Result, RetryPolicy, SharedConfig,
     SleepingLockWaiter, Store, StoreStatus, Timestamp, TxnOptions,

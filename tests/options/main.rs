@@ -22,7 +22,7 @@ use std::process::{Command, ExitCode, Output};
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use percolite::bounds::{self, OptionRange, Unit};
+use percolite::option_ranges::{self, OptionRange, Unit};
 
 use crate::child::{FAILED, REFUSED};
 use crate::support::Dice;
@@ -39,8 +39,8 @@ fn tried() -> Vec<(String, OptionRange, u128)> {
         _ if bounds.unit == Unit::Nanoseconds => Duration::MAX.as_nanos(),
         _ => usize::MAX as u128,
     };
-    let of_stores = bounds::ALL.iter().map(|bounds| (bounds.name.to_owned(), *bounds, greatest(bounds)));
-    let of_transactions = [bounds::RETRY_MAX_ATTEMPTS, bounds::RETRY_TIMEOUT]
+    let of_stores = option_ranges::ALL.iter().map(|bounds| (bounds.name.to_owned(), *bounds, greatest(bounds)));
+    let of_transactions = [option_ranges::RETRY_MAX_ATTEMPTS, option_ranges::RETRY_TIMEOUT]
         .map(|bounds| (format!("{} of a transaction", bounds.name), bounds, greatest(&bounds)));
     of_stores.chain(of_transactions).collect()
 }
@@ -103,7 +103,7 @@ fn values(bounds: OptionRange, greatest: u128, dice: &mut Dice) -> BTreeSet<u128
     }
     values.retain(|value| *value <= greatest);
     // A time to live is set in milliseconds.
-    if bounds == bounds::LOCK_TTL {
+    if bounds == option_ranges::LOCK_TTL {
         values.into_iter().map(|value| value / 1_000_000 * 1_000_000).collect()
     } else {
         values
@@ -154,7 +154,7 @@ fn an_option_works_or_is_refused(name: &str, bounds: OptionRange, value: u128) -
 }
 
 fn no_addresses() -> Result<(), Failed> {
-    let most = bounds::BLOCK_CACHE_BYTES.max.unwrap();
+    let most = option_ranges::BLOCK_CACHE_BYTES.max.unwrap();
     let ended = run("block_cache_bytes", most, Some(8 << 20))?;
     let output = describe(&ended);
     if ended.status.code() != Some(FAILED)
@@ -177,6 +177,6 @@ fn every_option_is_tried() {
         .collect();
     assert!(numbers.len() > 9, "{numbers:?}");
     for setter in numbers {
-        assert!(bounds::ALL.iter().any(|bounds| bounds.name == setter), "{setter} has no bounds");
+        assert!(option_ranges::ALL.iter().any(|bounds| bounds.name == setter), "{setter} has no bounds");
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use percolite::{Builder, ErrorKind, Store, TransactionStatus};
+use percolite::{Builder, ErrorKind, Store, TxnStatus};
 
 use crate::folders::files;
 use crate::orphans::leave_locks;
@@ -44,7 +44,7 @@ fn a_read_only_store_resolves_locks_without_writing() {
         let locks: Vec<_> = store.row_locks().unwrap().map(Result::unwrap).collect();
         assert_eq!(locks.len(), if committed { 1 } else { 2 });
         assert!(locks.iter().all(|lock| lock.is_orphan), "{locks:?}");
-        assert_eq!(matches!(locks[0].txn_status, TransactionStatus::Committed(_)), committed);
+        assert_eq!(matches!(locks[0].txn_status, TxnStatus::Committed(_)), committed);
         assert!(store.stats().may_have_orphan_locks);
         drop((snapshot, locks));
         store.close().unwrap();

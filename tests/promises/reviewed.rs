@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use percolite::engine::sim::SimStorage;
 use percolite::{
-    Builder, CommitProtocol, Durability, Keyspace, OnExisting, RowLock, Store, TransactionStatus, Txn, TxnOptions,
+    Builder, CommitProtocol, Durability, Keyspace, OnExisting, RowLock, Store, Txn, TxnOptions, TxnStatus,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -194,5 +194,5 @@ fn open_limited(builder: Builder, memory: &SimStorage) -> (Store, Keyspace) {
 }
 
 fn is_committed(lock: &RowLock) -> bool {
-    matches!(lock.txn_status, TransactionStatus::Committed(_))
+    matches!(lock.txn_status, TxnStatus::Committed(_))
 }

@@ -1,14 +1,14 @@
 //! `verify` finds each kind of damage, says where it is, and continues after it.
 
-use percolite::codec::Record;
 use percolite::engine::sim::SimStorage;
+use percolite::internal::codec::Record;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
 use percolite::engine::RowRange;
 use percolite::engine::storage::{Batch, CellReader, Column, Storage};
-use percolite::keys::data_key;
-use percolite::row::{KeyspaceId, Lock, LockType, TxnId, Value, WriteRecord};
+use percolite::internal::keys::data_key;
+use percolite::row::{KeyspaceId, Lock, LockType, StoredValue, TxnId, WriteRecord};
 use percolite::{CommitProtocol, ErrorKind, OwnerId, RowKey, Store, Timestamp, VerifyReport};
 
 /// A store with short and long values, and a deleted row.
@@ -63,7 +63,7 @@ fn txn(start: u64) -> TxnId {
     TxnId { start_ts: Timestamp::from_millis(start), owner: OwnerId::new(start, 1) }
 }
 
-fn write(start: u64, commit: u64, value: Option<Value>) -> Vec<u8> {
+fn write(start: u64, commit: u64, value: Option<StoredValue>) -> Vec<u8> {
     bytes(&WriteRecord { commit_ts: Timestamp::from_millis(commit), txn: txn(start), value, lock_only_ts: None })
 }
 
@@ -97,12 +97,12 @@ fn each_kind_of_damage_is_found_and_named() {
     one(issues(|_, put| put(Column::Write, b"abc", Some(Vec::new()))), "invalid row key");
     one(
         issues(|id, put| {
-            put(Column::Write, row(id, "x").as_bytes(), Some(write(5, 5, Some(Value::Inline(b"".into())))))
+            put(Column::Write, row(id, "x").as_bytes(), Some(write(5, 5, Some(StoredValue::Inline(b"".into())))))
         }),
         "is not above the start timestamp",
     );
     one(
-        issues(|id, put| put(Column::Write, row(id, "x").as_bytes(), Some(write(5, 6, Some(Value::OutOfLine))))),
+        issues(|id, put| put(Column::Write, row(id, "x").as_bytes(), Some(write(5, 6, Some(StoredValue::OutOfLine))))),
         "is missing",
     );
     one(
@@ -112,14 +112,14 @@ fn each_kind_of_damage_is_found_and_named() {
     let future = 1 << 45;
     one(
         issues(|id, put| {
-            put(Column::Write, row(id, "x").as_bytes(), Some(write(5, future, Some(Value::Inline(b"".into())))))
+            put(Column::Write, row(id, "x").as_bytes(), Some(write(5, future, Some(StoredValue::Inline(b"".into())))))
         }),
         "above the high-water mark",
     );
     let unknown = KeyspaceId(4711);
     one(
         issues(|_, put| {
-            put(Column::Write, row(unknown, "x").as_bytes(), Some(write(5, 6, Some(Value::Inline(b"".into())))))
+            put(Column::Write, row(unknown, "x").as_bytes(), Some(write(5, 6, Some(StoredValue::Inline(b"".into())))))
         }),
         "keyspace is not in the catalog",
     );
@@ -133,7 +133,7 @@ fn each_kind_of_damage_is_found_and_named() {
     one(issues(|_, put| put(Column::Meta, b"deleted/", Some(vec![]))), "is not a GC queue entry");
     one(
         issues(|id, put| {
-            put(Column::Lock, row(id, "x").as_bytes(), Some(lock(row(id, "x"), LockType::Put(Value::OutOfLine))))
+            put(Column::Lock, row(id, "x").as_bytes(), Some(lock(row(id, "x"), LockType::Put(StoredValue::OutOfLine))))
         }),
         "the value of its lock",
     );

@@ -11,16 +11,18 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use goldenscript::Context;
+use percolite::Timestamp;
 use percolite::engine::{ApplyResult, Engine, EngineSnapshot, RowBatch};
-use percolite::protocol::{
+use percolite::internal::protocol::{
     CheckTxnStatus, CommitRow, GcRequest, Heartbeat, OldVersion, OnePhase, OwnerLiveness, Prewrite, PrewriteResult,
     Resolve, Rollback, Step, StepError, check_txn_status, commit, commit_at_least, delete_txn_record, gc_row,
     heartbeat, one_phase, prewrite, resolve, rollback,
 };
 use percolite::row::WriteRecord;
-use percolite::row::{KeyspaceId, Lock, LockType, Mutation, Row, RowChange, RowKey, TxnId, TxnRecord, Value};
-use percolite::timestamp::Timestamp;
-use percolite::{OwnerId, TransactionStatus};
+use percolite::row::{
+    KeyspaceId, Lock, LockType, Mutation, RowChange, RowKey, RowState, StoredValue, TxnId, TxnRecord,
+};
+use percolite::{OwnerId, TxnStatus};
 
 #[derive(goldenscript::Command)]
 pub enum Command {
@@ -148,7 +150,7 @@ impl Runner {
         &self,
         row: &RowKey,
         txn: TxnId,
-        step: impl FnOnce(&Row) -> Result<Step<T>, StepError>,
+        step: impl FnOnce(&RowState) -> Result<Step<T>, StepError>,
         show: impl FnOnce(T) -> String,
     ) -> Output {
         match step(&self.engine.read_row(row, txn.start_ts)?) {
@@ -251,7 +253,7 @@ impl Runner {
             Command::Resolve { txn, key, primary } => {
                 let txn = self.txn(txn)?;
                 let at_primary = self.engine.read_row(&row(primary), txn.start_ts)?;
-                let status = percolite::protocol::txn_status_or_rolled_back(&at_primary, txn);
+                let status = percolite::internal::protocol::txn_status_or_rolled_back(&at_primary, txn);
                 let request =
                     Resolve { row: self.row(key), txn, status, keep_old_version: false, record_lock_only: false };
                 self.step(
@@ -358,10 +360,10 @@ fn text(value: &[u8]) -> String {
     if value.len() > 16 { format!("{} bytes", value.len()) } else { value.escape_ascii().to_string() }
 }
 
-fn content(value: &Value) -> String {
+fn content(value: &StoredValue) -> String {
     match value {
-        Value::Inline(value) => format!("put {}", text(value)),
-        Value::OutOfLine => "put, in data".into(),
+        StoredValue::Inline(value) => format!("put {}", text(value)),
+        StoredValue::OutOfLine => "put, in data".into(),
     }
 }
 
@@ -391,11 +393,11 @@ fn write(write: &WriteRecord) -> String {
     format!("{} T{} {value}{lock_only}", at(write.commit_ts), write.txn.start_ts.to_u64())
 }
 
-fn status(status: TransactionStatus) -> String {
+fn status(status: TxnStatus) -> String {
     match status {
-        TransactionStatus::Pending => "pending".into(),
-        TransactionStatus::Committed(commit_ts) => format!("committed {}", at(commit_ts)),
-        TransactionStatus::RolledBack => "rolled back".into(),
+        TxnStatus::Pending => "pending".into(),
+        TxnStatus::Committed(commit_ts) => format!("committed {}", at(commit_ts)),
+        TxnStatus::RolledBack => "rolled back".into(),
     }
 }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use percolite::engine::sim::SimStorage;
 use percolite::engine::unreliable::{Faults, FaultyEngine};
-use percolite::runtime::{Env, JoinHandle, Parker, SystemEnv};
-use percolite::{CommitProtocol, Durability, Keyspace, Store, TransactionStatus, Txn, TxnOptions};
+use percolite::env::{Env, JoinHandle, Parker, SystemEnv};
+use percolite::{CommitProtocol, Durability, Keyspace, Store, Txn, TxnOptions, TxnStatus};
 
 use crate::common::{Run, wait_until};
 use crate::support::Home;
@@ -188,7 +188,7 @@ fn locks_and_their_statuses_are_listed_as_of_one_snapshot() {
         let listed = store.row_locks().unwrap();
         slow.finish().unwrap();
         let points: Vec<_> = listed.map(|lock| lock.unwrap().txn_status).collect();
-        assert_eq!(points, [TransactionStatus::Pending; 2]);
+        assert_eq!(points, [TxnStatus::Pending; 2]);
         assert_eq!(store.row_locks().unwrap().count(), 0);
     });
 }

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use percolite::engine::Engine;
 use percolite::engine::sim::SimStorage;
 use percolite::engine::unreliable::{Faults, FaultyEngine};
+use percolite::env::{Env, SystemEnv};
 use percolite::oracle::{MemoryOracle, Oracle};
-use percolite::runtime::{Env, SystemEnv};
 use percolite::{Builder, CommitProtocol, SharedConfig, SleepingLockWaiter, Store};
 
 /// Time to live of a lock of a silent client of a shared engine, in milliseconds.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use percolite::engine::RowBatch;
-use percolite::row::{CellChange, Lock, LockType, RowChange, TxnId, TxnRecord, Value, WriteRecord};
+use percolite::row::{CellChange, Lock, LockType, RowChange, StoredValue, TxnId, TxnRecord, WriteRecord};
 use percolite::{Builder, RowKey, Store};
 
 fn small() -> Builder {
@@ -23,7 +23,7 @@ pub fn leave_locks(path: &Path, committed: bool) {
     store.close().unwrap();
 
     let engine = small().durable_engine(path).unwrap();
-    let value = || Value::Inline(b"new".as_slice().into());
+    let value = || StoredValue::Inline(b"new".as_slice().into());
     let lock = Lock {
         txn: id,
         primary: a.clone(),

@@ -7,13 +7,13 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
+use percolite::Timestamp;
 use percolite::engine::storage::Column;
 use percolite::engine::{
     ApplyResult, Capabilities, Engine, EngineError, EngineSnapshot, GcEntry, OnCell, PageBuffer, PageRequest, RowBatch,
     RowRange,
 };
-use percolite::row::{CellChange, KeyspaceId, Row, RowChange, RowKey, TxnRecord, WriteRecord};
-use percolite::timestamp::Timestamp;
+use percolite::row::{CellChange, KeyspaceId, RowChange, RowKey, RowState, TxnRecord, WriteRecord};
 
 /// What the wrapper does with a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -191,7 +191,7 @@ impl Engine for Tap {
         let number = self.control.views.fetch_add(1, Ordering::SeqCst);
         Ok(Arc::new(TapView { view, number, control: Arc::clone(&self.control) }))
     }
-    fn read_row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
+    fn read_row(&self, row: &RowKey, start_ts: Timestamp) -> Result<RowState, EngineError> {
         self.control.alive()?;
         let hook = self.control.on_row.lock().unwrap().take_if(|(watched, _)| watched == row);
         if let Some((_, hook)) = hook {
@@ -285,7 +285,7 @@ impl EngineSnapshot for TapView {
     fn txn_record(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<TxnRecord>, EngineError> {
         self.view.txn_record(row, start_ts)
     }
-    fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Vec<u8>>, EngineError> {
+    fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Value>, EngineError> {
         self.view.data(row, start_ts)
     }
     fn version_at(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError> {

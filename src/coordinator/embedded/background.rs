@@ -17,8 +17,8 @@ use super::history::History;
 use super::rows::Rows;
 use super::sweep::Sweep;
 use super::waker::BackgroundWaker;
+use crate::env::JoinHandle;
 use crate::error::{Error, ErrorKind, Result};
-use crate::runtime::JoinHandle;
 use crate::sync::Mutex;
 
 /// Pages of lock cleanup in one round.

@@ -9,7 +9,7 @@ use super::resolve_locks::resolve_locks;
 use super::rows::Rows;
 use crate::error::Result;
 use crate::pipeline::Rejection;
-use crate::protocol::TransactionStatus;
+use crate::protocol::TxnStatus;
 use crate::row::{RowKey, TxnId};
 use crate::timestamp::Timestamp;
 
@@ -42,12 +42,7 @@ pub fn resolve_blockers<'a>(
 
 /// Resolves the blocking lock and returns its transaction's status, or returns the conflict.
 /// `None`: the row does not have that lock any more.
-pub fn resolve_blocker(
-    rows: &Rows,
-    rejection: Rejection,
-    txn: TxnId,
-    read_ts: Timestamp,
-) -> Result<Option<TransactionStatus>> {
+pub fn resolve_blocker(rows: &Rows, rejection: Rejection, txn: TxnId, read_ts: Timestamp) -> Result<Option<TxnStatus>> {
     let (row, lock) = match &rejection {
         Rejection::LockConflict(row, Some(version)) => {
             let found = rows.engine().read_row(row, txn.start_ts)?.lock;

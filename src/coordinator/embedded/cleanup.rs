@@ -15,7 +15,7 @@ use super::rows::Rows;
 use crate::engine::PageRequest;
 use crate::error::Result;
 use crate::pipeline::{LockCleanup, SubmissionKind};
-use crate::protocol::TransactionStatus;
+use crate::protocol::TxnStatus;
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
 
@@ -59,7 +59,7 @@ enum Page {
 /// Resolves the locks of one page. An empty page is the end: the transaction is finished.
 fn clean_page(rows: &Rows, cleanup: &LockCleanup) -> Result<Page> {
     let LockCleanup { txn, primary, remaining, committed } = cleanup;
-    let status = committed.map_or(TransactionStatus::RolledBack, TransactionStatus::Committed);
+    let status = committed.map_or(TxnStatus::RolledBack, TxnStatus::Committed);
     let limit = rows.group_rows_max();
     let page = PageRequest { range: remaining, backwards: false, limit, cursor: None };
     let found = rows.engine().snapshot()?.scan_locks(&page)?;
@@ -81,7 +81,7 @@ fn clean_page(rows: &Rows, cleanup: &LockCleanup) -> Result<Page> {
 }
 
 /// Deletes the transaction record, which no resolver needs after the last lock, and the fate.
-fn finish(rows: &Rows, cleanup: &LockCleanup, status: TransactionStatus) -> Result<()> {
+fn finish(rows: &Rows, cleanup: &LockCleanup, status: TxnStatus) -> Result<()> {
     let LockCleanup { txn, primary, committed, .. } = cleanup;
     if committed.is_some() {
         return resolve_locks(rows, *txn, primary, &[], status, true);

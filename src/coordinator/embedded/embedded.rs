@@ -24,14 +24,14 @@ use super::two_phase::commit_two_phase;
 use super::waker::BackgroundWaker;
 use crate::contention::{AdmissionWait, RowQueues};
 use crate::engine::Engine;
+use crate::env::Env;
 use crate::error::{Conflict, ConflictReason, ErrorKind, Result};
 use crate::observe::{Metrics, TxnTimer};
-use crate::owner::OwnerIdGenerator;
+use crate::owner_id::OwnerIdGenerator;
 use crate::pipeline::{Fate, Pipeline};
-use crate::protocol::{TransactionStatus, txn_status};
+use crate::protocol::{TxnStatus, txn_status};
 use crate::read_view::ReadView;
 use crate::row::{KeyspaceId, Lock, Mutation, RowKey, TxnId};
-use crate::runtime::Env;
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
 
@@ -161,7 +161,7 @@ impl Coordinator for EmbeddedCoordinator {
         matches!(self.pipeline.fates().fate(start_ts), Fate::Orphan | Fate::RolledBack)
     }
 
-    fn txn_status(&self, primary: &RowKey, txn: TxnId) -> Result<Option<TransactionStatus>> {
+    fn txn_status(&self, primary: &RowKey, txn: TxnId) -> Result<Option<TxnStatus>> {
         Ok(txn_status(&self.pipeline.engine().read_row(primary, txn.start_ts)?, txn))
     }
 

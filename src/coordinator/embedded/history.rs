@@ -20,10 +20,10 @@ use std::time::Duration;
 
 use super::super::HistoryRetention;
 use super::super::retention::{Retention, check_within_retention, future_timestamp_error};
+use crate::env::Env;
 use crate::error::Result;
 use crate::pipeline::Pipeline;
 use crate::read_view::ReadView;
-use crate::runtime::Env;
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
 

@@ -28,7 +28,7 @@ use crate::pipeline::{LockCleanup, Rejection, Submission, SubmissionKind, Submit
 use crate::protocol::StepError;
 use crate::row::{Mutation, RowKey, SHORT_VALUE_MAX_BYTES, TxnId};
 use crate::timestamp::Timestamp;
-use crate::writes::WriteSet;
+use crate::write_set::WriteSet;
 
 /// A batch ends with the row that brings its keys and values to this many bytes.
 const LARGE_GROUP_BYTES: usize = 1 << 20;

@@ -20,7 +20,7 @@ use crate::pipeline::{Rejection, Submission, SubmissionKind, SubmitResult};
 use crate::protocol::{OnePhase, one_phase};
 use crate::row::{RowChange, TxnId};
 use crate::timestamp::Timestamp;
-use crate::writes::WriteSet;
+use crate::write_set::WriteSet;
 
 /// Commits. If a lock of a finished transaction prevents it, resolves the lock and submits again.
 pub fn commit_one_phase(rows: &Rows, request: CommitRequest<'_>) -> Result<Timestamp> {

@@ -17,9 +17,9 @@ use crate::error::Result;
 use crate::observe::TxnTimer;
 use crate::pipeline::{Rejection, Submission, SubmissionKind, SubmitResult};
 use crate::protocol::{Prewrite, Step, prewrite};
-use crate::row::{CellChange, Lock, Mutation, Row, RowChange, RowKey, TxnId};
+use crate::row::{CellChange, Lock, Mutation, RowChange, RowKey, RowState, TxnId};
 use crate::timestamp::Timestamp;
-use crate::writes::WriteSet;
+use crate::write_set::WriteSet;
 
 /// What all steps of one two-phase commit have in common.
 pub struct TwoPhaseTxn<'a> {
@@ -55,7 +55,7 @@ pub fn prewrite_group(
                 min_commit_ts: txn.start_ts.next(),
             };
             // A guess without a read; the preconditions check it.
-            let as_read = Row { lock: own.cloned(), ..Row::default() };
+            let as_read = RowState { lock: own.cloned(), ..RowState::default() };
             match prewrite(&as_read, &request).map_err(|why| step_error(row, why, read_ts))? {
                 Step::Apply(change, _) => changes.push(change),
                 Step::Done(_) => {}

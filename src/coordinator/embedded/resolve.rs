@@ -28,8 +28,7 @@ use super::rows::Rows;
 use crate::error::Result;
 use crate::pipeline::{Fate, SubmissionKind};
 use crate::protocol::{
-    CheckTxnStatus, OwnerLiveness, Resolve, Step, StepError, TransactionStatus, check_txn_status, delete_txn_record,
-    resolve,
+    CheckTxnStatus, OwnerLiveness, Resolve, Step, StepError, TxnStatus, check_txn_status, delete_txn_record, resolve,
 };
 use crate::row::{Lock, RowKey};
 
@@ -37,7 +36,7 @@ use crate::row::{Lock, RowKey};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockResolution {
     /// It was rolled forward or back.
-    Resolved(TransactionStatus),
+    Resolved(TxnStatus),
     /// Another caller has resolved it already.
     AlreadyGone,
     /// Its transaction is running; the lock stays.
@@ -48,13 +47,13 @@ pub enum LockResolution {
 pub fn resolve_lock(rows: &Rows, row: &RowKey, lock: &Lock) -> Result<LockResolution> {
     crash_point!(ResolveLockSeen);
     let status = match rows.pipeline.fates().fate(lock.txn.start_ts) {
-        Fate::Committed(commit_ts) => TransactionStatus::Committed(commit_ts),
+        Fate::Committed(commit_ts) => TxnStatus::Committed(commit_ts),
         // Read after the fate, whose entry lasts until the last lock is removed: if the row is
         // still locked, the fate is valid for it.
         _ if !rows.is_locked_by(row, lock.txn)? => return Ok(LockResolution::AlreadyGone),
         Fate::RolledBack => {
             release_locks(rows, lock.txn, &[&(row.clone(), lock.clone())])?;
-            return Ok(LockResolution::Resolved(TransactionStatus::RolledBack));
+            return Ok(LockResolution::Resolved(TxnStatus::RolledBack));
         }
         Fate::Alive => return Ok(LockResolution::OwnerAlive),
         Fate::Orphan => match status_of_orphan(rows, row, lock)? {
@@ -64,7 +63,7 @@ pub fn resolve_lock(rows: &Rows, row: &RowKey, lock: &Lock) -> Result<LockResolu
     };
     crash_point!(ResolveStatusKnown);
     let status = match status {
-        TransactionStatus::Committed(ts) if mutated!(ForwardAtWrongTs) => TransactionStatus::Committed(ts.next()),
+        TxnStatus::Committed(ts) if mutated!(ForwardAtWrongTs) => TxnStatus::Committed(ts.next()),
         status => status,
     };
     apply_status(rows, row, lock, status)?;
@@ -73,11 +72,11 @@ pub fn resolve_lock(rows: &Rows, row: &RowKey, lock: &Lock) -> Result<LockResolu
 
 /// Reads the primary of an orphan lock, and rolls it back unless it is committed. The returned
 /// status is final. `None`: the row is not locked any more.
-fn status_of_orphan(rows: &Rows, row: &RowKey, lock: &Lock) -> Result<Option<TransactionStatus>> {
+fn status_of_orphan(rows: &Rows, row: &RowKey, lock: &Lock) -> Result<Option<TxnStatus>> {
     let (primary, txn) = (lock.primary.clone(), lock.txn);
     crash_point!(ResolveBeforeRollback);
     if mutated!(RollbackWithoutPrimary) {
-        return Ok(Some(TransactionStatus::RolledBack));
+        return Ok(Some(TxnStatus::RolledBack));
     }
     let request = CheckTxnStatus { row: primary.clone(), txn, liveness: OwnerLiveness::Dead };
     let checked =
@@ -90,13 +89,13 @@ fn status_of_orphan(rows: &Rows, row: &RowKey, lock: &Lock) -> Result<Option<Tra
     }
 }
 
-fn apply_status(rows: &Rows, row: &RowKey, lock: &Lock, status: TransactionStatus) -> Result<()> {
+fn apply_status(rows: &Rows, row: &RowKey, lock: &Lock, status: TxnStatus) -> Result<()> {
     let txn = lock.txn;
-    crash_point!(ResolveBeforeRollForward if matches!(status, TransactionStatus::Committed(_)));
-    crash_point!(ResolvePrimaryRolledBack if status == TransactionStatus::RolledBack);
+    crash_point!(ResolveBeforeRollForward if matches!(status, TxnStatus::Committed(_)));
+    crash_point!(ResolvePrimaryRolledBack if status == TxnStatus::RolledBack);
     let kind = match status {
-        TransactionStatus::Committed(commit_ts) => SubmissionKind::RollForward { commit_ts, finishes: false },
-        TransactionStatus::Pending | TransactionStatus::RolledBack => SubmissionKind::NoCommit,
+        TxnStatus::Committed(commit_ts) => SubmissionKind::RollForward { commit_ts, finishes: false },
+        TxnStatus::Pending | TxnStatus::RolledBack => SubmissionKind::NoCommit,
     };
     let keep_old_version = rows.keep_old_versions;
     let request = Resolve { row: row.clone(), txn, status, keep_old_version, record_lock_only: false };
@@ -108,9 +107,9 @@ fn apply_status(rows: &Rows, row: &RowKey, lock: &Lock, status: TransactionStatu
     }
     crash_point!(ResolveDone);
     match status {
-        TransactionStatus::Committed(_) => rows.metrics.locks_rolled_forward.add(1),
-        TransactionStatus::RolledBack => rows.metrics.locks_rolled_back.add(1),
-        TransactionStatus::Pending => {}
+        TxnStatus::Committed(_) => rows.metrics.locks_rolled_forward.add(1),
+        TxnStatus::RolledBack => rows.metrics.locks_rolled_back.add(1),
+        TxnStatus::Pending => {}
     }
     Ok(())
 }

@@ -8,8 +8,8 @@
 use super::rows::Rows;
 use crate::error::Result;
 use crate::pipeline::{Rejection, SubmissionKind, SubmitResult};
-use crate::protocol::{Rollback, TransactionStatus, delete_txn_record, release_lock};
-use crate::row::{Lock, Row, RowChange, RowKey, TxnId};
+use crate::protocol::{Rollback, TxnStatus, delete_txn_record, release_lock};
+use crate::row::{Lock, RowChange, RowKey, RowState, TxnId};
 use crate::timestamp::Timestamp;
 
 /// Resolves locks of one transaction, in batches as large as the engine allows. Locks that another
@@ -20,7 +20,7 @@ pub fn resolve_locks(
     txn: TxnId,
     primary: &RowKey,
     locks: &[(RowKey, Lock)],
-    status: TransactionStatus,
+    status: TxnStatus,
     finishes: bool,
 ) -> Result<()> {
     let mut locks = locks;
@@ -38,17 +38,17 @@ fn resolve_batch(
     txn: TxnId,
     primary: &RowKey,
     locks: &[(RowKey, Lock)],
-    status: TransactionStatus,
+    status: TxnStatus,
     finishes: bool,
 ) -> Result<()> {
     let mut left: Vec<&(RowKey, Lock)> = locks.iter().collect();
     loop {
         let done = match status {
-            TransactionStatus::Committed(commit_ts) if finishes || !left.is_empty() => {
+            TxnStatus::Committed(commit_ts) if finishes || !left.is_empty() => {
                 let record = finishes.then(|| delete_txn_record(primary.clone(), txn.start_ts));
                 roll_forward(rows, txn, &left, commit_ts, record)?
             }
-            TransactionStatus::RolledBack if !left.is_empty() => release_locks(rows, txn, &left)?,
+            TxnStatus::RolledBack if !left.is_empty() => release_locks(rows, txn, &left)?,
             _ => None,
         };
         let Some(done) = done else { return Ok(()) };
@@ -86,7 +86,7 @@ fn roll_forward(
 /// changes nothing and returns that row. Stores no rollback record: the status follows without it.
 pub fn release_locks(rows: &Rows, txn: TxnId, locks: &[&(RowKey, Lock)]) -> Result<Option<RowKey>> {
     let change = |(row, lock): &&(RowKey, Lock)| -> Option<RowChange> {
-        let as_locked = Row { lock: Some(lock.clone()), ..Row::default() };
+        let as_locked = RowState { lock: Some(lock.clone()), ..RowState::default() };
         release_lock(&as_locked, &Rollback { row: row.clone(), txn })
     };
     submit_resolution(rows, txn, locks.iter().filter_map(change).collect(), SubmissionKind::NoCommit)

@@ -10,7 +10,7 @@ use crate::error::{ConflictReason, Error, ErrorKind, Result};
 use crate::observe::Metrics;
 use crate::pipeline::{Pipeline, Rejection, SubmissionKind, SubmitResult};
 use crate::protocol::{CommitRow, Step, StepError, commit};
-use crate::row::{Lock, Row, RowChange, RowKey, TxnId};
+use crate::row::{Lock, RowChange, RowKey, RowState, TxnId};
 use crate::timestamp::Timestamp;
 
 /// Maximum number of rows in a batch of a two-phase commit, so that other commits get in between.
@@ -71,8 +71,8 @@ impl Rows {
 
     /// The row with the version that a commit replaces. If that version is not needed, nothing is
     /// read: the preconditions check the row.
-    pub fn replaced(&self, row: &RowKey, txn: TxnId) -> Result<Row> {
-        Ok(if self.needs_old_version() { self.engine().read_row(row, txn.start_ts)? } else { Row::default() })
+    pub fn replaced(&self, row: &RowKey, txn: TxnId) -> Result<RowState> {
+        Ok(if self.needs_old_version() { self.engine().read_row(row, txn.start_ts)? } else { RowState::default() })
     }
 
     pub fn is_locked_by(&self, row: &RowKey, txn: TxnId) -> Result<bool> {
@@ -86,7 +86,7 @@ impl Rows {
         row: &RowKey,
         start_ts: Timestamp,
         kind: SubmissionKind,
-        step: impl Fn(&Row) -> Result<Step<T>, StepError>,
+        step: impl Fn(&RowState) -> Result<Step<T>, StepError>,
     ) -> Result<Result<T, StepError>> {
         for _ in 0..STEP_RETRIES_MAX {
             let as_read = self.engine().read_row(row, start_ts)?;
@@ -125,7 +125,7 @@ impl Rows {
             keep_old_version: self.keep_old_versions && !mutated!(ReplacedVersionNotKept),
             record_lock_only: false,
         };
-        let as_locked = Row { lock: Some(lock.clone()), ..self.replaced(row, txn)? };
+        let as_locked = RowState { lock: Some(lock.clone()), ..self.replaced(row, txn)? };
         commit(&as_locked, &request)
             .map(|step| step_change(step, row, txn))
             .map_err(|why| step_error(row, why, commit_ts))

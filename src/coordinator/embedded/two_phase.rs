@@ -31,7 +31,7 @@ use crate::contention::AttemptGuard;
 use crate::error::{Error, Result};
 use crate::observe::TxnPhase;
 use crate::pipeline::{Submission, SubmissionKind, SubmitResult};
-use crate::protocol::TransactionStatus;
+use crate::protocol::TxnStatus;
 use crate::row::{Lock, Mutation, RowChange, RowKey, SHORT_VALUE_MAX_BYTES, TxnId};
 use crate::timestamp::Timestamp;
 
@@ -131,7 +131,7 @@ fn commit_secondaries(
     let last = groups.len();
     for (index, some) in groups.enumerate() {
         let finishes = index + 1 == last;
-        resolve_locks(rows, this.txn, this.primary, some, TransactionStatus::Committed(commit_ts), finishes)?;
+        resolve_locks(rows, this.txn, this.primary, some, TxnStatus::Committed(commit_ts), finishes)?;
         crash_point!(CommitBetween if !finishes);
     }
     Ok(())
@@ -142,7 +142,7 @@ fn roll_back_prewrites(rows: &Rows, locks: &[(RowKey, Lock)], txn: TxnId) -> Res
     crash_point!(RollbackBefore);
     let Some((primary, _)) = locks.first() else { return Ok(()) };
     for some in locks.chunks(rows.group_rows_max()) {
-        resolve_locks(rows, txn, primary, some, TransactionStatus::RolledBack, false)?;
+        resolve_locks(rows, txn, primary, some, TxnStatus::RolledBack, false)?;
         crash_point!(RollbackBetween);
     }
     crash_point!(RollbackWritten);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::runtime::Parker;
+use crate::env::Parker;
 use crate::sync::Mutex;
 
 /// The parker of the background worker, once its thread runs.

@@ -28,8 +28,8 @@ use super::rocks::file_names::remove_stale_options_files;
 use super::rocks::{RocksOptions, RocksStorage};
 use super::storage::{CellReader, Column, Storage};
 use super::{DataLoss, EngineError, EngineStats, RowRange, ScanCursor, WriteStallStats};
-use crate::bounds;
 use crate::disk::OsDisk;
+use crate::option_ranges;
 use crate::sync::Mutex;
 use crate::wal;
 
@@ -40,9 +40,9 @@ pub type FolderEngine = LocalEngine<FolderStorage>;
 /// [`EngineError::InvalidOption`].
 #[derive(Clone, Copy, Debug)]
 pub struct FolderOptions {
-    /// The capacity of the block cache, within [`bounds::BLOCK_CACHE_BYTES`].
+    /// The capacity of the block cache, within [`option_ranges::BLOCK_CACHE_BYTES`].
     pub block_cache_bytes: usize,
-    /// Memory for writes that are not in tables yet, within [`bounds::WRITE_BUFFER_BYTES`].
+    /// Memory for writes that are not in tables yet, within [`option_ranges::WRITE_BUFFER_BYTES`].
     pub write_buffer_bytes: usize,
     /// The compression of new tables. Existing tables stay as they are, and readable.
     pub compression: super::Compression,
@@ -55,7 +55,7 @@ impl FolderOptions {
     /// each of which may grow to twice its limit. The last third is for RocksDB's memtables of a
     /// flush.
     fn table_options(self) -> Result<RocksOptions, EngineError> {
-        bounds::WRITE_BUFFER_BYTES.check(self.write_buffer_bytes as u128)?;
+        option_ranges::WRITE_BUFFER_BYTES.check(self.write_buffer_bytes as u128)?;
         let tables = RocksOptions {
             block_cache_bytes: self.block_cache_bytes,
             write_buffer_bytes: self.write_buffer_bytes / 3,

@@ -1,6 +1,6 @@
 //! The parts of a store's directory.
 
-use crate::runtime::{Env as _, SystemEnv};
+use crate::env::{Env as _, SystemEnv};
 
 /// The write-ahead log.
 pub const WAL_DIR: &str = "log";

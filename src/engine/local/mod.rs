@@ -29,7 +29,7 @@ use super::{
 };
 use crate::codec::HistoryEntry;
 use crate::keys::{decode_history_key, keyspace_range, prefix_successor};
-use crate::row::{CellChange, KeyspaceId, Row, RowChange, RowKey};
+use crate::row::{CellChange, KeyspaceId, RowChange, RowKey, RowState};
 use crate::timestamp::Timestamp;
 
 /// See the [module](self).
@@ -97,7 +97,7 @@ impl<S: Storage> Engine for LocalEngine<S> {
         Ok(Arc::new(LocalSnapshot { reader: self.storage.snapshot()?, pages: self.page_limits }))
     }
 
-    fn read_row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
+    fn read_row(&self, row: &RowKey, start_ts: Timestamp) -> Result<RowState, EngineError> {
         read_row(&self.storage.snapshot()?, row, start_ts)
     }
 

@@ -10,8 +10,9 @@ use crate::engine::{
     ScanVisitor,
 };
 use crate::keys::{data_key, history_key};
-use crate::row::{Precondition, Row, RowChange, RowKey, TxnRecord, WriteRecord};
+use crate::row::{Precondition, RowChange, RowKey, RowState, TxnRecord, WriteRecord};
 use crate::timestamp::Timestamp;
+use crate::value::Value;
 
 /// The name of the safe point in the metadata column.
 pub(crate) const SAFE_POINT: &str = "safe point";
@@ -52,8 +53,8 @@ impl<R: CellReader> EngineSnapshot for LocalSnapshot<R> {
         read_status(&self.reader, row, start_ts)
     }
 
-    fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Vec<u8>>, EngineError> {
-        self.reader.get(Column::Data, &data_key(row, start_ts), <[u8]>::to_vec)
+    fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Value>, EngineError> {
+        self.reader.get(Column::Data, &data_key(row, start_ts), |bytes| Value::from(bytes))
     }
 
     fn version_at(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError> {
@@ -110,8 +111,8 @@ impl<R: CellReader> EngineSnapshot for LocalSnapshot<R> {
     }
 }
 
-pub fn read_row(reader: &impl CellReader, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
-    Ok(Row {
+pub fn read_row(reader: &impl CellReader, row: &RowKey, start_ts: Timestamp) -> Result<RowState, EngineError> {
+    Ok(RowState {
         lock: read_record(reader, Column::Lock, row.as_bytes())?,
         write: read_record(reader, Column::Write, row.as_bytes())?,
         txn_record: read_status(reader, row, start_ts)?,
@@ -120,8 +121,8 @@ pub fn read_row(reader: &impl CellReader, row: &RowKey, start_ts: Timestamp) -> 
 }
 
 /// Reads the columns of a row that the preconditions of a change need.
-pub fn read_for_preconditions(reader: &impl CellReader, change: &RowChange) -> Result<Row, EngineError> {
-    let (mut found, row) = (Row::default(), &change.row);
+pub fn read_for_preconditions(reader: &impl CellReader, change: &RowChange) -> Result<RowState, EngineError> {
+    let (mut found, row) = (RowState::default(), &change.row);
     for precondition in &change.preconditions {
         match precondition {
             Precondition::LockAbsent | Precondition::LockUnchanged(_) => {

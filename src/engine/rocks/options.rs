@@ -2,9 +2,9 @@
 
 use rocksdb::{BlockBasedOptions, Cache, ColumnFamilyDescriptor, DBCompressionType, Options};
 
-use crate::bounds;
 use crate::engine::storage::Column;
 use crate::engine::{Compression, EngineError};
+use crate::option_ranges;
 
 const BLOOM_BITS_PER_KEY: f64 = 10.0;
 /// The option `estimated_entry_charge` of RocksDB's `HyperClockCache`. 0: unknown; its hash table
@@ -40,7 +40,7 @@ pub struct RocksOptions {
 impl RocksOptions {
     /// Rejects options with which RocksDB would abort the process.
     pub fn check(self) -> Result<(), EngineError> {
-        bounds::BLOCK_CACHE_BYTES.check(self.block_cache_bytes as u128)?;
+        option_ranges::BLOCK_CACHE_BYTES.check(self.block_cache_bytes as u128)?;
         if can_map_cache(self.block_cache_bytes) {
             return Ok(());
         }

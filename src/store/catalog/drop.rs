@@ -88,15 +88,15 @@ impl Store {
         let catalog = self.catalog();
         let view = coordinator.begin()?.0;
         let entries: Vec<_> = self.scan_entries(&view, DROPPED_PREFIX).collect::<Result<_>>()?;
-        for (key, value) in entries {
-            let KeyspaceId(id) = decode_dropped_id(&key)?;
+        for entry in entries {
+            let KeyspaceId(id) = decode_dropped_id(entry.key())?;
             // Pending drops and staged keyspaces have timestamp MAX, so they are skipped.
             let recorded = self.inner.catalog.dropped.lock().get(&id).copied().unwrap_or_default();
             let committed =
-                self.inner.engine.snapshot()?.write(&catalog.row(&key))?.map_or(recorded, |drop| drop.commit_ts);
+                self.inner.engine.snapshot()?.write(&catalog.row(entry.key()))?.map_or(recorded, |drop| drop.commit_ts);
             let dropped_at = recorded.max(committed);
             // A keyspace that never had a name is not in the history.
-            let may_be_read = if value == STAGED_MARK {
+            let may_be_read = if entry.value() == STAGED_MARK {
                 coordinator.watermarks().is_none_or(|marks| marks.oldest_read_ts < dropped_at)
             } else {
                 !coordinator.is_below_gc_horizon(dropped_at)?
@@ -115,7 +115,7 @@ impl Store {
             // Not by `transact`: the background worker must not wait for a permit, whose holder may
             // wait in `close` for this worker.
             let mut txn = self.begin()?;
-            txn.delete(&catalog, &key)?;
+            txn.delete(&catalog, entry.key())?;
             txn.commit()?;
         }
         Ok(())

@@ -143,8 +143,8 @@ fn change_catalog(
     let store = txn.store().clone();
     let mut names = BTreeMap::new();
     for row in txn.prefix(catalog, NAME_PREFIX) {
-        let (key, id) = row?;
-        names.extend(entry_name(&key).map(|name| Ok::<_, Error>((decode_id(&id)?, name))).transpose()?);
+        let row = row?;
+        names.extend(entry_name(row.key()).map(|name| Ok::<_, Error>((decode_id(row.value())?, name))).transpose()?);
     }
     let mut changes = CatalogChanges::default();
     let existing_ids: BTreeSet<u32> = listed.iter().filter(|listed| !listed.is_new).map(|listed| listed.id).collect();

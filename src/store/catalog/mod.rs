@@ -187,7 +187,7 @@ impl Store {
         if !dropped.is_empty() {
             let view = self.inner.coordinator.begin()?.0;
             for row in self.scan_entries(&view, NAME_PREFIX) {
-                dropped.remove(&decode_id(&row?.1)?);
+                dropped.remove(&decode_id(row?.value())?);
             }
         }
         Ok(dropped)
@@ -204,14 +204,14 @@ impl Store {
         view: &Arc<ReadView>,
     ) -> impl Iterator<Item = Result<(String, KeyspaceId)>> {
         self.scan_entries(view, NAME_PREFIX).map(|row| {
-            let (key, id) = row?;
-            Ok((entry_name(&key).unwrap_or_default(), decode_id(&id)?))
+            let row = row?;
+            Ok((entry_name(row.key()).unwrap_or_default(), decode_id(row.value())?))
         })
     }
 
     /// The keyspaces that are dropped in the view, but not purged.
     pub(in crate::store) fn dropped_at(&self, view: &Arc<ReadView>) -> Result<Vec<KeyspaceId>> {
-        self.scan_entries(view, DROPPED_PREFIX).map(|row| decode_dropped_id(&row?.0)).collect()
+        self.scan_entries(view, DROPPED_PREFIX).map(|row| decode_dropped_id(row?.key())).collect()
     }
 
     /// The current name of a keyspace that has a handle.
@@ -225,9 +225,9 @@ impl Store {
         }
         let view = self.inner.coordinator.begin().ok()?.0;
         self.scan_entries(&view, NAME_PREFIX).find_map(|row| {
-            let (key, value) = row.ok()?;
-            let name = entry_name(&key)?;
-            (decode_id(&value).ok()? == id).then_some(name)
+            let row = row.ok()?;
+            let name = entry_name(row.key())?;
+            (decode_id(row.value()).ok()? == id).then_some(name)
         })
     }
 }
@@ -239,8 +239,8 @@ impl Snapshot {
     /// Those of [`Snapshot::get`].
     pub fn keyspaces(&self) -> Result<Vec<Keyspace>> {
         let entries = self.prefix(&self.store.catalog(), NAME_PREFIX.as_bytes()).map(|row| {
-            let (key, id) = row?;
-            Ok((decode_id(&id)?, entry_name(&key).unwrap_or_default()))
+            let row = row?;
+            Ok((decode_id(row.value())?, entry_name(row.key()).unwrap_or_default()))
         });
         let entries: Vec<_> = entries.collect::<Result<_>>()?;
         let dropped = self.store.dropped_before_open(entries.iter().map(|(id, _)| *id))?;

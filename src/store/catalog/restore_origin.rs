@@ -36,8 +36,8 @@ impl RestoreOrigin {
         let (store_id, restored_ts) = decode(&bytes)?;
         let mut keyspaces = BTreeMap::new();
         for row in txn.prefix(catalog, RESTORED_PREFIX) {
-            let (key, id) = row?;
-            keyspaces.insert(decode_source_id(&key)?, decode_id(&id)?);
+            let row = row?;
+            keyspaces.insert(decode_source_id(row.key())?, decode_id(row.value())?);
         }
         Ok(Some(Self { store_id, restored_ts, keyspaces }))
     }

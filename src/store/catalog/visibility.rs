@@ -166,7 +166,7 @@ impl Store {
         }
         // It has another name in the view, or is purged.
         for row in self.scan_entries(view, NAME_PREFIX) {
-            if decode_id(&row?.1)? == id {
+            if decode_id(row?.value())? == id {
                 return Ok(Visibility::Visible);
             }
         }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::error::{Conflict, ConflictReason, Error, Result};
 use crate::observe::{Metrics, TxnPhase, TxnTimer};
-use crate::owner::OwnerId;
+use crate::owner_id::OwnerId;
 use crate::read_view::ReadView;
 use crate::row::TxnId;
 use crate::store::Store;

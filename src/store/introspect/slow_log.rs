@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::contention::WaitTimes;
 use crate::error::Conflict;
 use crate::observe::TxnPhase;
-use crate::owner::OwnerId;
+use crate::owner_id::OwnerId;
 use crate::row::TxnId;
 use crate::store::Store;
 use crate::store::introspect::active::ActiveReader;

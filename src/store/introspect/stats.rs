@@ -11,8 +11,8 @@ use crate::engine::{DataLoss, EngineSnapshot, EngineStats, PageRequest, RowRange
 use crate::error::Result;
 use crate::json_forms::{seconds, seconds_or_none, text, text_or_none};
 use crate::observe::Latencies;
-use crate::owner::OwnerId;
-use crate::protocol::{TransactionStatus, txn_status_or_rolled_back};
+use crate::owner_id::OwnerId;
+use crate::protocol::{TxnStatus, txn_status_or_rolled_back};
 use crate::row::{KeyspaceId, Lock, LockType, RowKey, TxnId};
 use crate::store::{Keyspace, Store};
 use crate::timestamp::Timestamp;
@@ -34,39 +34,13 @@ pub struct RowLock {
     /// The primary: the row whose state decides the transaction.
     pub primary: RowKey,
     /// The status of the transaction at the primary.
-    pub txn_status: TransactionStatus,
+    pub txn_status: TxnStatus,
     /// What a commit does to the row.
     pub lock_type: LockType,
     /// Whether the transaction has ended without releasing the lock. A writer that meets the lock
     /// resolves it, and so does the background worker. A reader resolves it only if the owner is of
     /// an earlier incarnation. Always `false` on a shared engine.
     pub is_orphan: bool,
-}
-
-/// The status of a transaction, as far as its primary records it: see [`Store::txn_status`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TxnStatus {
-    /// The primary is locked: the commit is in progress, or its process has ended during it.
-    Pending,
-    /// Committed at this timestamp.
-    Committed(Timestamp),
-    /// Rolled back, permanently.
-    RolledBack,
-    /// The row has no record of the transaction: it has not begun to commit, or its commit was
-    /// refused, or it was committed and the row was written again later. Only the first case can be
-    /// recognised, if the transaction still runs.
-    NoTrace,
-}
-
-impl From<Option<TransactionStatus>> for TxnStatus {
-    fn from(status: Option<TransactionStatus>) -> Self {
-        match status {
-            Some(TransactionStatus::Pending) => Self::Pending,
-            Some(TransactionStatus::Committed(commit_ts)) => Self::Committed(commit_ts),
-            Some(TransactionStatus::RolledBack) => Self::RolledBack,
-            None => Self::NoTrace,
-        }
-    }
 }
 
 /// Counters since the store was opened, and its current state: see [`Store::stats`].
@@ -194,7 +168,8 @@ impl Store {
     ///
     /// The transaction record is deleted once all locks of the transaction are resolved. After
     /// that, the newest version of any row that it wrote identifies it: pass that row as `primary`.
-    /// The result is [`NoTrace`](TxnStatus::NoTrace) once that row is written again.
+    /// The result is `None` once that row is written again. It is also `None` for a transaction
+    /// that has not begun to commit, or whose commit was refused.
     ///
     /// To resolve an [`Undetermined`](crate::ErrorKind::Undetermined) commit, open the store and
     /// call this before other transactions write, if possible with a row that only this transaction
@@ -202,9 +177,9 @@ impl Store {
     ///
     /// # Errors
     /// Those of [`Snapshot::get`](crate::store::Snapshot::get).
-    pub fn txn_status(&self, primary: &RowKey, start_ts: Timestamp, owner: OwnerId) -> Result<TxnStatus> {
+    pub fn txn_status(&self, primary: &RowKey, start_ts: Timestamp, owner: OwnerId) -> Result<Option<TxnStatus>> {
         self.inner.check_open()?;
-        self.inner.coordinator.txn_status(primary, TxnId { start_ts, owner }).map(TxnStatus::from)
+        self.inner.coordinator.txn_status(primary, TxnId { start_ts, owner })
     }
 
     /// Resolves every orphan row lock, and completes the lock cleanup of finished large
@@ -343,12 +318,12 @@ pub struct RowLocks {
 /// snapshot stays the same, so the results stay valid.
 #[derive(Default)]
 struct LookupCache {
-    statuses: HashMap<(TxnId, RowKey), TransactionStatus>,
+    statuses: HashMap<(TxnId, RowKey), TxnStatus>,
     names: HashMap<KeyspaceId, Option<String>>,
 }
 
 impl LookupCache {
-    fn txn_status(&mut self, view: &dyn EngineSnapshot, lock: &Lock) -> Result<TransactionStatus> {
+    fn txn_status(&mut self, view: &dyn EngineSnapshot, lock: &Lock) -> Result<TxnStatus> {
         let txn = (lock.txn, lock.primary.clone());
         if let Some(status) = self.statuses.get(&txn) {
             return Ok(*status);
@@ -420,10 +395,10 @@ mod tests {
         let txn = write();
         let (start_ts, owner) = (txn.start_ts(), txn.owner_id());
         let status = || store.txn_status(&rows.row_key("k"), start_ts, owner).unwrap();
-        assert_eq!(status(), TxnStatus::NoTrace);
+        assert_eq!(status(), None);
         let commit = txn.commit().unwrap();
-        assert_eq!(status(), TxnStatus::Committed(commit.commit_ts));
+        assert_eq!(status(), Some(TxnStatus::Committed(commit.commit_ts)));
         write().commit().unwrap();
-        assert_eq!(status(), TxnStatus::NoTrace);
+        assert_eq!(status(), None);
     }
 }

@@ -20,7 +20,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::json_forms::{millis, seconds, seconds_or_none, text, text_or_none};
 use crate::lock_manager::{LockEntry, LockState, LockStats};
 use crate::observe::Latencies;
-use crate::protocol::TransactionStatus;
+use crate::protocol::TxnStatus;
 use crate::store::{ActiveKind, ActiveTransaction, KeyspaceSize, RowLock, SlowTransaction, Stats, Store, TxnOutcome};
 use crate::timestamp::Timestamp;
 
@@ -337,9 +337,9 @@ impl From<&Conflict> for ConflictStatus {
 impl From<&RowLock> for RowLockStatus {
     fn from(lock: &RowLock) -> Self {
         let (txn_status, commit_ts) = match lock.txn_status {
-            TransactionStatus::Pending => ("pending", None),
-            TransactionStatus::Committed(ts) => ("committed", Some(ts)),
-            TransactionStatus::RolledBack => ("rolled back", None),
+            TxnStatus::Pending => ("pending", None),
+            TxnStatus::Committed(ts) => ("committed", Some(ts)),
+            TxnStatus::RolledBack => ("rolled back", None),
         };
         Self {
             keyspace: lock.keyspace.clone(),

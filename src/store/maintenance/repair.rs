@@ -101,7 +101,7 @@ impl Builder {
     /// - [`ErrorKind::UnrecognizedFormat`]: `from` is not a store, or has another format.
     /// - [`ErrorKind::AlreadyOpen`]: a process has `from` open.
     /// - [`ErrorKind::Corruption`]: nothing of `from` can be recovered.
-    /// - [`ErrorKind::InvalidArgument`]: an option is out of [bounds](crate::bounds).
+    /// - [`ErrorKind::InvalidArgument`]: an option is out of [bounds](crate::option_ranges).
     /// - [`ErrorKind::Cancelled`], and those of [`Txn::commit`](crate::Txn::commit).
     ///
     /// After an error, a store in `to` has no keyspaces, and the directory can be deleted.
@@ -270,7 +270,7 @@ impl Repair<'_> {
     }
 
     /// The value of the row; that of its newest version if its lock cannot be read.
-    fn recovered_value(&mut self, column: Column, row: &RowKey) -> Result<Option<Vec<u8>>> {
+    fn recovered_value(&mut self, column: Column, row: &RowKey) -> Result<Option<Value>> {
         let view = Arc::clone(&self.view);
         let from_lock = view.snapshot.lock(row).map_err(Error::from).and_then(|lock| match lock {
             Some(lock) if lock.lock_type != LockType::LockOnly && commit_ts_from_primary(&view, &lock)?.is_some() => {

@@ -123,7 +123,7 @@ impl Store {
     /// - [`ErrorKind::LockNotAvailable`] at the end of [`LockOptions::wait`], with the holders and
     ///   the number of requests ahead.
     /// - [`ErrorKind::Cancelled`] if the wait is cancelled.
-    /// - [`ErrorKind::InvalidArgument`] for options out of [bounds](crate::bounds) or that exclude
+    /// - [`ErrorKind::InvalidArgument`] for options out of [bounds](crate::option_ranges) or that exclude
     ///   each other, and if the name is in use in another mode ([`LockOptions::semaphore`]).
     /// - [`ErrorKind::LockLost`] also if the lease expires before its row is written.
     pub fn lock_with<'a>(&self, target: impl Into<LockTarget<'a>>, options: LockOptions) -> Result<LockGuard> {

@@ -4,11 +4,11 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use crate::bounds;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock_manager::{
     Grant, Lease, LockEntry, LockLostReason, LockMode, LockState, LockWait, RequestHandle, UpgradeResult,
 };
+use crate::option_ranges;
 use crate::store::named_locks::{Fence, LockOptions, LockWaitPolicy, NamedLocks};
 use crate::store::{Inner, Store};
 use crate::timestamp::Timestamp;
@@ -141,11 +141,11 @@ impl LockGuard {
     /// # Errors
     /// - [`ErrorKind::LockLost`] if the lease has expired or the grant has ended.
     /// - [`ErrorKind::InvalidArgument`] without a lease, for a duration out of
-    ///   [bounds](crate::bounds::LOCK_LEASE), and after an incomplete conversion.
+    ///   [bounds](crate::option_ranges::LOCK_LEASE), and after an incomplete conversion.
     /// - [`ErrorKind::Undetermined`] if the store fails: the row may have been written.
     /// - [`ErrorKind::Io`], [`ErrorKind::Corruption`], [`ErrorKind::Closed`].
     pub fn renew(&self, lease: Duration) -> Result<()> {
-        bounds::LOCK_LEASE.check(lease.as_nanos())?;
+        option_ranges::LOCK_LEASE.check(lease.as_nanos())?;
         let store = self.store()?;
         store.renew_lease(&self.locks, self.grant(), Some(lease))
     }

@@ -9,9 +9,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::env::{JoinHandle, Parker};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock_manager::Grant;
-use crate::runtime::{JoinHandle, Parker};
 use crate::store::Store;
 use crate::sync::Mutex;
 

@@ -320,7 +320,7 @@ mod tests {
         let memory = crate::engine::sim::SimStorage::new();
         let store = Store::builder().open_in_memory(&memory).unwrap();
         let tokens = [7, 9, 8].map(Timestamp::from_u64);
-        let since_ms = crate::runtime::Env::unix_millis(&*store.inner.runtime);
+        let since_ms = crate::env::Env::unix_millis(&*store.inner.runtime);
         for token in tokens {
             let lease = LeaseRow { shared: false, token, since_ms, ..row() };
             store.update_leases("name", &[], (Some(&lease), false), None).unwrap();

@@ -15,6 +15,7 @@ use crate::store::catalog::LOCK_PREFIX;
 use crate::store::named_locks::lease_rows::{LEASE_ROWS_PER_TXN, LeaseRow, decode_leases, lease_txn_options};
 use crate::store::read::key_range::prefix_range;
 use crate::timestamp::Timestamp;
+use crate::value::Value;
 
 impl Store {
     /// Restores the leases of earlier incarnations. Must be called once, before the first request.
@@ -67,16 +68,17 @@ impl Store {
     pub(in crate::store) fn for_each_lease_row(
         &self,
         view: &Arc<ReadView>,
-        mut see: impl FnMut(&[u8], Result<Vec<u8>>),
+        mut see: impl FnMut(&[u8], Result<Value>),
     ) -> Result<()> {
         let mut range = prefix_range(&self.catalog(), LOCK_PREFIX.as_bytes());
         for row in self.scan_entries(view, LOCK_PREFIX) {
-            let Ok((key, value)) = row else {
+            let Ok(row) = row else {
                 // A scan ends at an error, so the rest is read row by row.
                 return self.for_each_row_singly(view, &range, see);
             };
+            range.start = Bound::Excluded(self.catalog().row_key(row.key()).as_bytes().to_vec());
+            let (key, value) = row.into_parts();
             see(&key, Ok(value));
-            range.start = Bound::Excluded(self.catalog().row_key(&key).as_bytes().to_vec());
         }
         Ok(())
     }
@@ -85,7 +87,7 @@ impl Store {
         &self,
         view: &Arc<ReadView>,
         range: &RowRange,
-        mut see: impl FnMut(&[u8], Result<Vec<u8>>),
+        mut see: impl FnMut(&[u8], Result<Value>),
     ) -> Result<()> {
         let mut keys = Vec::new();
         view.snapshot.scan_raw(Column::Write, range, &mut |key, _| {

@@ -75,7 +75,7 @@ impl Store {
         let answer = loop {
             let held = attempts.admission_wait(outermost).block(&*self.inner.runtime);
             if let Some(answer) = attempts.run_attempt(held, &mut work) {
-                break answer;
+                break answer.map(|(answer, _)| answer);
             }
         };
         drop(attempts);

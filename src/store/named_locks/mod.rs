@@ -41,9 +41,9 @@ pub(crate) use crate::store::named_locks::locked_txn::check_no_lease;
 pub use crate::store::named_locks::options::{LockOptions, LockWaitPolicy, MAX_LOCK_REASON_BYTES};
 
 use crate::coordinator::LockAuthority;
+use crate::env::Env;
 use crate::error::{CLOSED_BY_USER, Error, Result};
 use crate::lock_manager::{LockManager, LockTableContext};
-use crate::runtime::Env;
 use crate::store::Store;
 use crate::store::named_locks::lease_renewer::LeaseRenewer;
 
@@ -161,7 +161,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
-    use crate::runtime::{JoinHandle, Parker, SystemEnv};
+    use crate::env::{JoinHandle, Parker, SystemEnv};
 
     /// Each reading of the wall clock is slow, except the third.
     struct HeldUp(AtomicU64, AtomicU64);

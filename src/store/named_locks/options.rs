@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::bounds;
 use crate::error::{Error, Result};
 use crate::lock_manager::{CancelToken, LockMode};
+use crate::option_ranges;
 
 /// The default timeout of a request: see [`LockWaitPolicy`].
 pub(in crate::store) const DEFAULT_LOCK_TIMEOUT: Duration = Duration::from_secs(30);
@@ -131,7 +131,7 @@ impl LockOptions {
 
     pub(in crate::store) fn check(&self) -> Result<()> {
         if let LockMode::Semaphore(most) = self.mode {
-            bounds::SEMAPHORE_PERMITS.check(most.into())?;
+            option_ranges::SEMAPHORE_PERMITS.check(most.into())?;
         }
         if let Some(why) = self.reason.as_ref().filter(|why| why.len() > MAX_LOCK_REASON_BYTES) {
             let what = format!("the reason of a lock has {} bytes, the maximum is {MAX_LOCK_REASON_BYTES}", why.len());
@@ -143,7 +143,7 @@ impl LockOptions {
             Some(_) if matches!(self.mode, LockMode::Semaphore(_)) => {
                 Err(Error::invalid("a semaphore cannot be leased"))
             }
-            Some(time) => Ok(bounds::LOCK_LEASE.check(time.as_nanos())?),
+            Some(time) => Ok(option_ranges::LOCK_LEASE.check(time.as_nanos())?),
         }
     }
 }

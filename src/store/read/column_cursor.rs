@@ -179,9 +179,10 @@ mod tests {
             let keys: Vec<Vec<u8>> = (0..100_u8).map(|n| vec![n; 1 + usize::from(n % 3) * 100]).collect();
             store.transact(|txn| keys.iter().try_for_each(|key| txn.put(&rows, key, "value"))).unwrap();
             let snapshot = store.snapshot().unwrap();
-            let found: Vec<Vec<u8>> = snapshot.range(&rows, ..).map(|row| row.unwrap().0).collect();
+            let found: Vec<Vec<u8>> = snapshot.range(&rows, ..).map(|row| row.unwrap().key().to_vec()).collect();
             assert_eq!(found, keys, "pages of {cells} cells and {bytes} bytes");
-            let backwards: Vec<Vec<u8>> = snapshot.range(&rows, ..).rev().map(|row| row.unwrap().0).collect();
+            let backwards: Vec<Vec<u8>> =
+                snapshot.range(&rows, ..).rev().map(|row| row.unwrap().key().to_vec()).collect();
             assert!(backwards.iter().eq(keys.iter().rev()), "pages of {cells} cells and {bytes} bytes, backwards");
         }
     }

@@ -5,7 +5,9 @@
 
 pub(in crate::store) mod column_cursor;
 pub(in crate::store) mod key_range;
+mod latest;
 pub(in crate::store) mod row;
 pub(in crate::store) mod scan;
+pub(in crate::store) mod scanned_row;
 pub(in crate::store) mod snapshot;
 pub(in crate::store) mod versions;

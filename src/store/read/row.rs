@@ -5,7 +5,6 @@
 //! in the data column and in its locks. So a read that meets a lock looks up the transaction's
 //! commit timestamp.
 
-use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 
 use crate::codec::InlineWrite;
@@ -13,15 +12,17 @@ use crate::engine::storage::Column;
 use crate::engine::{EngineError, decode_lock, decode_row_key, decode_write};
 use crate::error::{Error, ErrorKind, Result};
 use crate::read_view::ReadView;
-use crate::row::{Lock, LockType, RowKey, TxnId, Value, WriteRecord};
+use crate::row::{Lock, LockType, RowKey, StoredValue, TxnId, WriteRecord};
 use crate::store::Store;
+use crate::store::read::scanned_row::VisibleValue;
 use crate::timestamp::Timestamp;
+use crate::value::Value;
 
 /// What a lock means for a read of its row.
 enum LockEffect {
     /// Its transaction has committed at the view, and left this value; `None` if it deleted the
     /// row.
-    Value(Option<Vec<u8>>),
+    Value(Option<Value>),
     /// Nothing: the versions decide.
     None,
 }
@@ -30,7 +31,7 @@ enum LockEffect {
 /// the engine has released the cell.
 enum CellRead {
     Missing,
-    Visible(Vec<u8>),
+    Visible(Value),
     Record(WriteRecord),
     Corrupt(EngineError),
 }
@@ -39,12 +40,12 @@ impl CellRead {
     #[inline]
     fn new(view: &ReadView, row: &RowKey, content: &[u8]) -> Self {
         match InlineWrite::decode_value(content) {
-            Some((commit_ts, value)) if commit_ts <= visible_up_to(view) => Self::Visible(value.to_vec()),
+            Some((commit_ts, value)) if commit_ts <= visible_up_to(view) => Self::Visible(value.into()),
             _ => decode_write(row.as_bytes(), content).map_or_else(Self::Corrupt, Self::Record),
         }
     }
 
-    fn value(self, view: &ReadView, row: &RowKey) -> Result<Option<Vec<u8>>> {
+    fn value(self, view: &ReadView, row: &RowKey) -> Result<Option<Value>> {
         match self {
             Self::Missing => Ok(None),
             Self::Visible(value) => Ok(Some(value)),
@@ -66,7 +67,7 @@ impl Store {
     }
 
     /// The value of a row at the view.
-    pub(in crate::store) fn read(&self, view: &ReadView, row: &RowKey) -> Result<Option<Vec<u8>>> {
+    pub(in crate::store) fn read(&self, view: &ReadView, row: &RowKey) -> Result<Option<Value>> {
         if mutated!(ReadsLatest) {
             let newest = self.inner.engine.snapshot()?;
             let newest = ReadView::new(Timestamp::MAX, newest, view.must_check_locks);
@@ -85,7 +86,7 @@ impl Store {
     }
 
     /// The values of several rows at the view.
-    pub(in crate::store) fn multi_read(&self, view: &ReadView, rows: &[&RowKey]) -> Result<Vec<Option<Vec<u8>>>> {
+    pub(in crate::store) fn multi_read(&self, view: &ReadView, rows: &[&RowKey]) -> Result<Vec<Option<Value>>> {
         let check_locks = view.must_check_locks && !mutated!(MultiGetIgnoresLocks);
         if check_locks || mutated!(ReadsLatest) {
             return rows.iter().map(|row| self.read(view, row)).collect();
@@ -123,7 +124,7 @@ impl Store {
         row: &RowKey,
         lock: Option<&[u8]>,
         write: Option<&[u8]>,
-    ) -> Result<Option<Vec<u8>>> {
+    ) -> Result<Option<Value>> {
         if let Some(lock) = lock {
             // The records of finished transactions are not kept for expired views.
             self.check_usable(view)?;
@@ -131,7 +132,7 @@ impl Store {
                 return Ok(value);
             }
         }
-        write.map_or(Ok(None), |content| Ok(visible_value_in_cell(view, row.as_bytes(), content)?.map(Cow::into_owned)))
+        write.map_or(Ok(None), |content| Ok(visible_value_in_cell(view, row.as_bytes(), content)?.map(Value::from)))
     }
 }
 
@@ -146,15 +147,15 @@ pub(in crate::store) fn visible_value_in_cell<'a>(
     view: &ReadView,
     row: &[u8],
     content: &'a [u8],
-) -> Result<Option<Cow<'a, [u8]>>> {
+) -> Result<Option<VisibleValue<'a>>> {
     match InlineWrite::decode_value(content) {
-        Some((commit_ts, value)) if commit_ts <= visible_up_to(view) => Ok(Some(Cow::Borrowed(value))),
-        _ => Ok(visible_version(view, &decode_row_key(row)?, decode_write(row, content)?)?.map(Cow::Owned)),
+        Some((commit_ts, value)) if commit_ts <= visible_up_to(view) => Ok(Some(VisibleValue::Lent(value))),
+        _ => Ok(visible_version(view, &decode_row_key(row)?, decode_write(row, content)?)?.map(VisibleValue::Owned)),
     }
 }
 
 /// The value that a reader at the view sees, given the row's newest version.
-pub(in crate::store) fn visible_version(view: &ReadView, row: &RowKey, newest: WriteRecord) -> Result<Option<Vec<u8>>> {
+pub(in crate::store) fn visible_version(view: &ReadView, row: &RowKey, newest: WriteRecord) -> Result<Option<Value>> {
     let version = if newest.commit_ts <= visible_up_to(view) {
         Some(newest)
     } else {
@@ -166,10 +167,10 @@ pub(in crate::store) fn visible_version(view: &ReadView, row: &RowKey, newest: W
     }
 }
 
-pub(in crate::store) fn load_value(view: &ReadView, row: &RowKey, txn: TxnId, value: Value) -> Result<Vec<u8>> {
+pub(in crate::store) fn load_value(view: &ReadView, row: &RowKey, txn: TxnId, value: StoredValue) -> Result<Value> {
     match value {
-        Value::Inline(bytes) => Ok(bytes.to_vec()),
-        Value::OutOfLine => view.snapshot.data(row, txn.start_ts)?.ok_or_else(|| {
+        StoredValue::Inline(bytes) => Ok(bytes),
+        StoredValue::OutOfLine => view.snapshot.data(row, txn.start_ts)?.ok_or_else(|| {
             let what = format!("row {row:?}: the value written by the transaction {:#} is missing", txn.start_ts);
             Error::from(ErrorKind::Corruption(what))
         }),

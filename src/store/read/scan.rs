@@ -9,7 +9,6 @@
 //! writes, a merging cursor reads them beside the versions, row by row, each as far as the versions
 //! are read.
 
-use std::borrow::Cow;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -22,8 +21,10 @@ use crate::store::Store;
 use crate::store::introspect::active::ActiveReader;
 use crate::store::read::column_cursor::{ColumnCursor, is_before};
 use crate::store::read::row::visible_value_in_cell;
+use crate::store::read::scanned_row::{Row, VisibleValue};
 use crate::store::txn::buffer::LargeWrites;
-use crate::writes;
+use crate::value::Value;
+use crate::write_set;
 
 /// The minimum and maximum number of rows in a page that another thread reads.
 #[cfg(feature = "tokio")]
@@ -32,9 +33,7 @@ const ASYNC_PAGE_ROWS: (usize, usize) = (32, 512);
 #[cfg(feature = "tokio")]
 const ASYNC_PAGE_BYTES: usize = 1 << 20;
 
-type Row = (Vec<u8>, Vec<u8>);
-
-/// An iterator over rows as `(key, value)`, in the order of their keys; `rev()` reverses it.
+/// An iterator over [rows](Row), in the order of their keys; `rev()` reverses it.
 ///
 /// [`Scan::visit`] lends the rows instead of copying them. After an error the iterator ends.
 ///
@@ -64,11 +63,11 @@ struct Overlay {
     streamed: Option<LargeWrites>,
     streamed_locks: ColumnCursor,
     /// Own writes in memory.
-    own: Option<writes::WriteSetRange>,
+    own: Option<write_set::WriteSetRange>,
 }
 
 /// The sources of a scan: own writes in memory, own writes locked in the store, and the range.
-pub(in crate::store) type ScanSources = (Option<writes::WriteSetRange>, Option<LargeWrites>, RowRange);
+pub(in crate::store) type ScanSources = (Option<write_set::WriteSetRange>, Option<LargeWrites>, RowRange);
 
 impl Scan {
     pub(in crate::store) fn new(store: &Store, reader: &Arc<ActiveReader>, what: Result<ScanSources>) -> Self {
@@ -163,7 +162,11 @@ impl Scan {
         }
     }
 
-    fn next_row_step<T>(&mut self, backwards: bool, see: impl FnOnce(&[u8], Cow<'_, [u8]>) -> T) -> Option<Result<T>> {
+    fn next_row_step<T>(
+        &mut self,
+        backwards: bool,
+        see: impl FnOnce(&[u8], VisibleValue<'_>) -> T,
+    ) -> Option<Result<T>> {
         let Self { store, reader, ahead } = self;
         if ahead.ended {
             return None;
@@ -190,9 +193,9 @@ impl Scan {
         let mut rows = Vec::new();
         let mut bytes = 0;
         while rows.len() < limit && bytes < ASYNC_PAGE_BYTES {
-            let Some((key, value)) = self.next_row_step(backwards, owned).transpose()? else { break };
-            bytes += key.len() + value.len();
-            rows.push((key, value));
+            let Some(row) = self.next_row_step(backwards, Row::new).transpose()? else { break };
+            bytes += row.size_bytes();
+            rows.push(row);
         }
         Ok(rows)
     }
@@ -201,7 +204,7 @@ impl Scan {
 impl MergeCursor {
     fn new(
         view: &ReadView,
-        own: Option<writes::WriteSetRange>,
+        own: Option<write_set::WriteSetRange>,
         streamed: Option<LargeWrites>,
         range: RowRange,
     ) -> Self {
@@ -225,7 +228,7 @@ impl MergeCursor {
         store: &Store,
         view: &ReadView,
         backwards: bool,
-        see: impl FnOnce(&[u8], Cow<'_, [u8]>) -> T,
+        see: impl FnOnce(&[u8], VisibleValue<'_>) -> T,
     ) -> Result<Option<T>> {
         if let Some(why) = self.failed.take() {
             return Err(why);
@@ -247,7 +250,7 @@ impl MergeCursor {
                     over.read(store, view, versions, backwards)?;
                     let Some(row) = over.next_row(versions, backwards)? else { return Ok(None) };
                     if let Some(value) = over.take_row(store, view, versions, &row, backwards)? {
-                        return Ok(Some(see(row.user_key(), value.into())));
+                        return Ok(Some(see(row.user_key(), VisibleValue::Owned(value))));
                     }
                 }
             }
@@ -291,7 +294,7 @@ impl Overlay {
         versions: &mut ColumnCursor,
         row: &RowKey,
         backwards: bool,
-    ) -> Result<Option<Vec<u8>>> {
+    ) -> Result<Option<Value>> {
         let (write, lock) = (versions.next_if(row, backwards), self.locks.next_if(row, backwards));
         let mut own = self.own.as_mut().and_then(|own| own.next_if(row, backwards));
         if let (Some(lock), Some(streamed)) = (self.streamed_locks.next_if(row, backwards), &self.streamed)
@@ -300,7 +303,7 @@ impl Overlay {
             own = streamed.write_of(row, lock)?;
         }
         match own {
-            Some(Mutation::Put(value)) => Ok(Some(value.to_vec())),
+            Some(Mutation::Put(value)) => Ok(Some(value)),
             Some(Mutation::Delete) => Ok(None),
             Some(Mutation::LockOnly) | None => store.visible_value(view, row, lock, write),
         }
@@ -308,21 +311,17 @@ impl Overlay {
 }
 
 impl Iterator for Scan {
-    type Item = Result<(Vec<u8>, Vec<u8>)>;
+    type Item = Result<Row>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.next_row_step(false, owned)
+        self.next_row_step(false, Row::new)
     }
 }
 
 impl DoubleEndedIterator for Scan {
     fn next_back(&mut self) -> Option<Self::Item> {
-        self.next_row_step(true, owned)
+        self.next_row_step(true, Row::new)
     }
-}
-
-fn owned(key: &[u8], value: Cow<'_, [u8]>) -> Row {
-    (key.to_vec(), value.into_owned())
 }
 
 #[cfg(all(test, feature = "rocks"))]
@@ -374,7 +373,7 @@ mod tests {
             }
             stops += 1;
             // The iterator consumes the next row and the last one.
-            assert_eq!(scan.next().map(|row| row.unwrap().0), Some(seen.to_be_bytes().to_vec()));
+            assert_eq!(scan.next().map(|row| row.unwrap().key().to_vec()), Some(seen.to_be_bytes().to_vec()));
             seen += 1;
             assert!(scan.next_back().is_some());
         }

@@ -10,6 +10,7 @@ use crate::store::read::scan::Scan;
 use crate::store::txn::{check_key, validated_rows};
 use crate::store::{Keyspace, Store, Versions};
 use crate::timestamp::Timestamp;
+use crate::value::Value;
 
 /// A consistent view of the store that does not change. It may be kept, sent to other threads, and
 /// cloned; clones are the same snapshot. What it shows of a keyspace does not change either, even
@@ -60,7 +61,7 @@ impl Snapshot {
     /// - [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld),
     ///   [`ErrorKind::Corruption`](crate::ErrorKind::Corruption),
     ///   [`ErrorKind::Io`](crate::ErrorKind::Io), [`ErrorKind::Closed`](crate::ErrorKind::Closed).
-    pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
+    pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
         let is_seen = self.store.check_visible(&self.reader.view, keyspace)?;
         check_key(key.as_ref())?;
         if is_seen { self.store.read(&self.reader.view, &keyspace.row(key.as_ref())) } else { Ok(None) }
@@ -74,7 +75,7 @@ impl Snapshot {
         &self,
         keyspace: &Keyspace,
         keys: impl IntoIterator<Item = K>,
-    ) -> Result<Vec<Option<Vec<u8>>>> {
+    ) -> Result<Vec<Option<Value>>> {
         let rows = validated_rows(keyspace, keys)?;
         if !self.store.check_visible(&self.reader.view, keyspace)? {
             return Ok(vec![None; rows.len()]);

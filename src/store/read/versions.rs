@@ -1,12 +1,13 @@
 //! The versions of one row, for reading its history.
 
 use crate::error::Result;
-use crate::owner::OwnerId;
-use crate::row::{LockType, RowKey, Value, WriteRecord};
+use crate::owner_id::OwnerId;
+use crate::row::{LockType, RowKey, StoredValue, WriteRecord};
 use crate::store::Store;
 use crate::store::introspect::active::ActiveReader;
 use crate::store::read::row::load_value;
 use crate::timestamp::Timestamp;
+use crate::value::Value;
 use std::sync::Arc;
 
 /// A committed version of a row.
@@ -20,7 +21,7 @@ pub struct Version {
     /// The owner id of that transaction.
     pub owner_id: OwnerId,
     /// The value; `None` if the row was deleted.
-    pub value: Option<Vec<u8>>,
+    pub value: Option<Value>,
 }
 
 /// The versions of a row, newest first: see
@@ -70,7 +71,7 @@ impl Versions {
     fn next_version(&mut self, upto: Timestamp) -> Result<Option<Version>> {
         self.store.check_usable(&self.reader.view)?;
         let Some(WriteRecord { commit_ts, txn, value, .. }) = self.read_version(upto)? else { return Ok(None) };
-        let value = value.map(|value: Value| load_value(&self.reader.view, &self.row, txn, value)).transpose()?;
+        let value = value.map(|value: StoredValue| load_value(&self.reader.view, &self.row, txn, value)).transpose()?;
         self.upto = (commit_ts > self.from).then(|| commit_ts.previous());
         Ok(Some(Version { commit_ts, start_ts: txn.start_ts, owner_id: txn.owner, value }))
     }

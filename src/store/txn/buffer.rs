@@ -24,7 +24,7 @@ use crate::read_view::ReadView;
 use crate::row::{KeyspaceId, Mutation, RowKey, TxnId};
 use crate::store::Store;
 use crate::timestamp::Timestamp;
-use crate::writes::WriteSet;
+use crate::write_set::WriteSet;
 
 /// Overhead of a row in the transaction's size, in bytes, besides its key and value.
 const ROW_OVERHEAD_BYTES: usize = 64;

@@ -17,12 +17,16 @@ pub(in crate::store) struct TxnEnd {
     conflict: Option<Box<Conflict>>,
 }
 
-/// A committed transaction.
+/// What a commit yields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Commit {
     /// The commit timestamp. For a transaction without writes it is the read timestamp.
     pub commit_ts: Timestamp,
+    /// Whether the commit, and everything that the transaction has read, was durable when the call
+    /// returned. `false` with [`Durability::Buffered`]: [`Store::sync`](crate::Store::sync) then
+    /// makes it durable, and the background does so within about half a second.
+    pub durable: bool,
 }
 
 impl Txn {
@@ -87,7 +91,7 @@ impl Txn {
         };
         let conflict = met.filter(|_| !self.is_attempt).map(|conflict| Box::new(conflict.clone()));
         self.ended = Some(TxnEnd { at, outcome, conflict });
-        committed.map(|ts| Commit { commit_ts: ts })
+        committed.map(|ts| Commit { commit_ts: ts, durable: self.is_durable() })
     }
 
     fn try_commit(&mut self) -> Result<Timestamp> {

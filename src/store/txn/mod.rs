@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::contention::AttemptGuard;
 use crate::engine::RowRange;
 use crate::error::{Error, ErrorKind, Result};
-use crate::owner::OwnerId;
+use crate::owner_id::OwnerId;
 use crate::row::{Mutation, RowKey, TxnId};
 use crate::store::introspect::active::ActiveReader;
 use crate::store::read::key_range::{KeyRange, key_range_in, prefix_range};
@@ -22,6 +22,7 @@ pub use crate::store::txn::commit::Commit;
 use crate::store::txn::commit::TxnEnd;
 use crate::store::{Keyspace, MAX_KEY_BYTES, MAX_VALUE_BYTES, Store, TxnOptions, Versions};
 use crate::timestamp::Timestamp;
+use crate::value::Value;
 
 /// A transaction with snapshot isolation.
 ///
@@ -132,7 +133,7 @@ impl Txn {
     /// - [`ErrorKind::Conflict`]: the transaction was aborted by an earlier conflict.
     /// - [`ErrorKind::SnapshotTooOld`], [`ErrorKind::Corruption`], [`ErrorKind::Io`],
     ///   [`ErrorKind::Closed`].
-    pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
+    pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
         let is_seen = self.store.check_visible(&self.reader.view, keyspace)?;
         check_key(key.as_ref())?;
         if is_seen { self.read(&keyspace.row(key.as_ref())) } else { Ok(None) }
@@ -146,7 +147,7 @@ impl Txn {
         &self,
         keyspace: &Keyspace,
         keys: impl IntoIterator<Item = K>,
-    ) -> Result<Vec<Option<Vec<u8>>>> {
+    ) -> Result<Vec<Option<Value>>> {
         let rows = validated_rows(keyspace, keys)?;
         if self.store.check_visible(&self.reader.view, keyspace)? {
             self.multi_read(&rows)
@@ -178,7 +179,7 @@ impl Txn {
     ///
     /// # Errors
     /// Those of [`Txn::get`] and [`Txn::put`].
-    pub fn get_for_update(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
+    pub fn get_for_update(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
         let row = self.check_write(keyspace, key.as_ref())?;
         let (value, is_unwritten) = self.store.time_read(&self.reader, || {
             let own = self.buffered_write(&row)?;
@@ -292,8 +293,7 @@ impl Txn {
         self.store.inner.check_writable()?;
         let mut deleted = 0;
         for row in rows {
-            let (key, _) = row?;
-            self.delete(keyspace, key)?;
+            self.delete(keyspace, row?.key())?;
             deleted += 1;
         }
         Ok(deleted)
@@ -358,11 +358,11 @@ impl Txn {
         self.buffer.write_set.keys().cloned().collect()
     }
 
-    fn read(&self, row: &RowKey) -> Result<Option<Vec<u8>>> {
+    fn read(&self, row: &RowKey) -> Result<Option<Value>> {
         self.store.time_read(&self.reader, || self.read_with_buffer(self.buffered_write(row)?, row))
     }
 
-    fn multi_read(&self, rows: &[RowKey]) -> Result<Vec<Option<Vec<u8>>>> {
+    fn multi_read(&self, rows: &[RowKey]) -> Result<Vec<Option<Value>>> {
         self.store.time_read(&self.reader, || {
             let own: Vec<_> = rows.iter().map(|row| self.buffered_write(row)).collect::<Result<_>>()?;
             let is_other = |own: &Option<Mutation>| matches!(own, None | Some(Mutation::LockOnly));
@@ -370,7 +370,7 @@ impl Txn {
             let others = self.store.multi_read(&self.reader.view, &others);
             let mut others = self.store.record_conflict(&self.reader, others)?.into_iter();
             let value = |own| match own {
-                Some(Mutation::Put(value)) => Some(value.to_vec()),
+                Some(Mutation::Put(value)) => Some(value),
                 Some(Mutation::Delete) => None,
                 Some(Mutation::LockOnly) | None => others.next().flatten(),
             };
@@ -384,9 +384,9 @@ impl Txn {
     }
 
     /// The row as the transaction sees it, given its own write to the row.
-    fn read_with_buffer(&self, own: Option<Mutation>, row: &RowKey) -> Result<Option<Vec<u8>>> {
+    fn read_with_buffer(&self, own: Option<Mutation>, row: &RowKey) -> Result<Option<Value>> {
         match own {
-            Some(Mutation::Put(value)) => Ok(Some(value.to_vec())),
+            Some(Mutation::Put(value)) => Ok(Some(value)),
             Some(Mutation::Delete) => Ok(None),
             Some(Mutation::LockOnly) | None => {
                 self.store.record_conflict(&self.reader, self.store.read(&self.reader.view, row))

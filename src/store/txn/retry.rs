@@ -12,8 +12,7 @@ use crate::error::{Conflict, Error, ErrorKind, Result};
 use crate::row::RowKey;
 use crate::store::introspect::slow_log::{AttemptTiming, PastAttempts, TxnOutcome};
 use crate::store::named_locks::TxnLock;
-use crate::store::{RetryPolicy, Store, Txn, TxnOptions};
-use crate::timestamp::Timestamp;
+use crate::store::{Commit, RetryPolicy, Store, Txn, TxnOptions};
 
 thread_local! {
     /// The number of nested `transact` calls on this thread. An inner call must not wait for what
@@ -79,16 +78,27 @@ impl Store {
         self.transact_with(TxnOptions::default(), work)
     }
 
-    /// [`Store::transact`] with options for this transaction.
+    /// [`Store::transact_with`], which also returns the [`Commit`]: the timestamp at which the
+    /// transaction was committed, and whether it is durable.
+    ///
+    /// ```
+    /// # fn main() -> percolite::Result<()> {
+    /// # let store = percolite::Store::in_memory()?;
+    /// # let accounts = store.keyspace("accounts")?;
+    /// use percolite::TxnOptions;
+    /// let write = |txn: &mut percolite::Txn| txn.put(&accounts, "alice", "100");
+    /// let ((), commit) = store.transact_with_commit(TxnOptions::default(), write)?;
+    /// assert!(commit.durable);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
-    /// Those of [`Store::transact`], and [`ErrorKind::InvalidArgument`] if an option is out of
-    /// [range](crate::bounds).
-    pub fn transact_with<T, E: From<Error>>(
+    /// Those of [`Store::transact_with`].
+    pub fn transact_with_commit<T, E: From<Error>>(
         &self,
         options: TxnOptions,
         mut work: impl FnMut(&mut Txn) -> Result<T, E>,
-    ) -> Result<T, E> {
+    ) -> Result<(T, Commit), E> {
         let (_inside, outermost) = NestingGuard::enter();
         let mut attempts = RetryLoop::new(self, options);
         loop {
@@ -97,6 +107,19 @@ impl Store {
                 return answer;
             }
         }
+    }
+
+    /// [`Store::transact`] with options for this transaction.
+    ///
+    /// # Errors
+    /// Those of [`Store::transact`], and [`ErrorKind::InvalidArgument`] if an option is out of
+    /// [range](crate::option_ranges).
+    pub fn transact_with<T, E: From<Error>>(
+        &self,
+        options: TxnOptions,
+        work: impl FnMut(&mut Txn) -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.transact_with_commit(options, work).map(|(answer, _)| answer)
     }
 }
 
@@ -174,7 +197,7 @@ impl RetryLoop {
         &mut self,
         guard: AttemptGuard,
         work: &mut impl FnMut(&mut Txn) -> Result<T, E>,
-    ) -> Option<Result<T, E>> {
+    ) -> Option<Result<(T, Commit), E>> {
         let waited = guard.wait_times();
         if !waited.total().is_zero() {
             self.history.waited.add(waited);
@@ -190,10 +213,10 @@ impl RetryLoop {
         }
         self.history.attempts += 1;
         match self.attempt(guard, work) {
-            Ok((answer, commit_ts)) => {
+            Ok((answer, commit)) => {
                 self.store.inner.admission.note_commit();
-                self.record_result(TxnOutcome::Committed(commit_ts));
-                Some(Ok(answer))
+                self.record_result(TxnOutcome::Committed(commit.commit_ts));
+                Some(Ok((answer, commit)))
             }
             Err(AttemptError::Permanent(why, outcome)) => {
                 self.record_result(outcome);
@@ -245,7 +268,7 @@ impl RetryLoop {
         &mut self,
         guard: AttemptGuard,
         work: &mut impl FnMut(&mut Txn) -> Result<T, E>,
-    ) -> Option<Result<T, E>> {
+    ) -> Option<Result<(T, Commit), E>> {
         let _inside = NestingGuard::enter();
         self.run_attempt(guard, work)
     }
@@ -254,7 +277,7 @@ impl RetryLoop {
         &mut self,
         guard: AttemptGuard,
         work: &mut impl FnMut(&mut Txn) -> Result<T, E>,
-    ) -> Result<(T, Timestamp), AttemptError<E>> {
+    ) -> Result<(T, Commit), AttemptError<E>> {
         span!(DEBUG, "attempt", number = self.history.attempts, label = self.options.label);
         let mut txn = self.store.begin_with(self.options).map_err(permanent)?;
         txn.attempt = Some(guard);
@@ -271,10 +294,10 @@ impl RetryLoop {
 fn attempt_with<T, E: From<Error>>(
     txn: &mut Txn,
     work: &mut impl FnMut(&mut Txn) -> Result<T, E>,
-) -> Result<(T, Timestamp), AttemptError<E>> {
+) -> Result<(T, Commit), AttemptError<E>> {
     let conflict = match work(txn) {
         Ok(answer) => match txn.commit_in_place() {
-            Ok(commit) => return Ok((answer, commit.commit_ts)),
+            Ok(commit) => return Ok((answer, commit)),
             Err(why) if why.is_retryable() => why,
             Err(why) if is_undetermined(&why) => return Err(permanent(why)),
             Err(why) => {

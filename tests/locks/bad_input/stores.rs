@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use percolite::engine::sim::SimStorage;
+use percolite::env::SystemEnv;
 use percolite::oracle::MemoryOracle;
-use percolite::runtime::SystemEnv;
 use percolite::{
     ErrorKind, LockOptions, LockWaitPolicy, Result, SharedConfig, SleepingLockWaiter, Store, Timestamp, Txn, TxnOptions,
 };

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use percolite::Builder;
-use percolite::runtime::{Env, JoinHandle, Parker, SystemEnv};
+use percolite::env::{Env, JoinHandle, Parker, SystemEnv};
 
 /// An arbitrary time, in milliseconds since 1970.
 pub const THEN: u64 = 1_763_726_400_000;

@@ -6,7 +6,7 @@ use std::time::Instant;
 use parking_lot::{Condvar, Mutex};
 use percolite::engine::sim::{SimEngine, SimStorage};
 use percolite::engine::{ApplyResult, Capabilities, Engine, EngineError, EngineSnapshot, GcEntry, RowBatch};
-use percolite::row::Row;
+use percolite::row::RowState;
 use percolite::{KeyspaceId, RowKey, Timestamp};
 
 /// The engine and its gate for syncs.
@@ -85,7 +85,7 @@ impl Engine for Gate {
         self.engine.snapshot()
     }
 
-    fn read_row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
+    fn read_row(&self, row: &RowKey, start_ts: Timestamp) -> Result<RowState, EngineError> {
         self.engine.read_row(row, start_ts)
     }
 

@@ -5,7 +5,7 @@ use std::ops::Bound;
 use percolite::engine::sim::SimStorage;
 use percolite::engine::storage::{Batch, Column, Storage};
 use percolite::engine::{Engine, RowBatch, RowRange};
-use percolite::row::{CellChange, RowChange, TxnId, Value, WriteRecord};
+use percolite::row::{CellChange, RowChange, StoredValue, TxnId, WriteRecord};
 use percolite::{KeyspaceId, OwnerId, RowKey, Timestamp};
 
 /// An hour, as in the rows.
@@ -56,7 +56,7 @@ pub fn row_bytes(token: Timestamp, since_ms: u64) -> Vec<u8> {
 pub fn change(name: &str, commit_ts: Timestamp, value: Vec<u8>) -> RowChange {
     let start_ts = Timestamp::from_u64(commit_ts.to_u64() - 1);
     let txn = TxnId { start_ts, owner: OwnerId::new(7, 7) };
-    let version = WriteRecord { commit_ts, txn, value: Some(Value::Inline(value.into())), lock_only_ts: None };
+    let version = WriteRecord { commit_ts, txn, value: Some(StoredValue::Inline(value.into())), lock_only_ts: None };
     RowChange { write: CellChange::Put(version), ..RowChange::new(row_of(name), start_ts) }
 }
 

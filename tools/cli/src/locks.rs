@@ -4,7 +4,7 @@ use std::panic::resume_unwind;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
-use percolite::{LockEntry, RowLock, Store, StoreStatus, Timestamp, TransactionStatus};
+use percolite::{LockEntry, RowLock, Store, StoreStatus, Timestamp, TxnStatus};
 use serde_json::{Value, json};
 
 use crate::encoding::{Encoding, EncodingArgs, Encodings};
@@ -157,9 +157,9 @@ fn plain_line(lock: &RowLock, encodings: Encodings) -> Vec<u8> {
 /// The status of the lock's transaction, as text, and its commit timestamp.
 fn txn_status(lock: &RowLock) -> (&'static str, Option<Timestamp>) {
     match lock.txn_status {
-        TransactionStatus::Pending => ("pending", None),
-        TransactionStatus::Committed(ts) => ("committed", Some(ts)),
-        TransactionStatus::RolledBack => ("rolled back", None),
+        TxnStatus::Pending => ("pending", None),
+        TxnStatus::Committed(ts) => ("committed", Some(ts)),
+        TxnStatus::RolledBack => ("rolled back", None),
     }
 }
 
@@ -204,7 +204,7 @@ fn resolve(args: &Args) -> Result<()> {
     let (mut forward, mut back) = (0_u64, 0_u64);
     let progress = Progress::items("row locks");
     for lock in args.store.open_read_only_quiet()?.row_locks()? {
-        *if matches!(lock?.txn_status, TransactionStatus::Committed(_)) { &mut forward } else { &mut back } += 1;
+        *if matches!(lock?.txn_status, TxnStatus::Committed(_)) { &mut forward } else { &mut back } += 1;
         if (forward + back) % PROGRESS_EVERY == 0 {
             interrupt.check("nothing was resolved")?;
             progress.set(forward + back, "row locks found");

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use comfy_table::presets::{UTF8_FULL, UTF8_FULL_CONDENSED};
 use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table};
 use indicatif::HumanCount;
-use percolite::{Keyspace, KeyspaceId, RowKey, RowLock, Timestamp, TransactionStatus};
+use percolite::{Keyspace, KeyspaceId, RowKey, RowLock, Timestamp, TxnStatus};
 
 use crate::encoding::Encoding;
 use crate::output::{count, is_terminal};
@@ -165,13 +165,13 @@ impl RowLockTable {
 fn resolution(lock: &RowLock) -> (String, Cell) {
     let roll_back = || Cell::new("roll\nback").fg(Color::Yellow);
     match lock.txn_status {
-        TransactionStatus::Pending if lock.is_orphan => ("pending".into(), roll_back()),
-        TransactionStatus::Pending => ("pending".into(), Cell::new("active")),
-        TransactionStatus::Committed(ts) => {
+        TxnStatus::Pending if lock.is_orphan => ("pending".into(), roll_back()),
+        TxnStatus::Pending => ("pending".into(), Cell::new("active")),
+        TxnStatus::Committed(ts) => {
             let at = format_time(ts.millis(), "%H:%M:%S%.3f");
             (format!("committed @\n{at}"), Cell::new("roll\nforward").fg(Color::Green))
         }
-        TransactionStatus::RolledBack => ("rolled back".into(), roll_back()),
+        TxnStatus::RolledBack => ("rolled back".into(), roll_back()),
     }
 }
 

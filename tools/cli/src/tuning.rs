@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use percolite::bounds::MEMORY_BUDGET;
+use percolite::option_ranges::MEMORY_BUDGET;
 use percolite::{Builder, Store};
 
 const NOT_A_SIZE: &str = "not a size: 64M, 2G, or a number of bytes";

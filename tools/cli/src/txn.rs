@@ -54,11 +54,11 @@ fn parse_owner(text: &str) -> Result<OwnerId, String> {
 
 /// The status of the transaction with this start or commit timestamp, from the versions and the
 /// lock of a row that it wrote.
-fn status_at_row(store: &Store, keyspace: &Keyspace, key: &[u8], ts: Timestamp) -> Result<TxnStatus> {
+fn status_at_row(store: &Store, keyspace: &Keyspace, key: &[u8], ts: Timestamp) -> Result<Option<TxnStatus>> {
     for version in store.snapshot()?.versions(keyspace, key)? {
         let version = version?;
         if version.start_ts == ts || version.commit_ts == ts {
-            return Ok(TxnStatus::Committed(version.commit_ts));
+            return Ok(Some(TxnStatus::Committed(version.commit_ts)));
         }
     }
     let row = keyspace.row_key(key);
@@ -68,7 +68,7 @@ fn status_at_row(store: &Store, keyspace: &Keyspace, key: &[u8], ts: Timestamp) 
             return Ok(store.txn_status(&lock.primary, ts, lock.owner_id)?);
         }
     }
-    Ok(TxnStatus::NoTrace)
+    Ok(None)
 }
 
 /// Prints what the status of the process that has the store open contains about the transaction:
@@ -125,10 +125,10 @@ pub fn run(args: &Args) -> Result<()> {
             None => status_at_row(&store, &keyspace, &key, args.start_ts)?,
         };
         let (word, commit_ts) = match status {
-            TxnStatus::Pending => ("pending", None),
-            TxnStatus::Committed(ts) => ("committed", Some(ts)),
-            TxnStatus::RolledBack => ("rolled back", None),
-            TxnStatus::NoTrace => {
+            Some(TxnStatus::Pending) => ("pending", None),
+            Some(TxnStatus::Committed(ts)) => ("committed", Some(ts)),
+            Some(TxnStatus::RolledBack) => ("rolled back", None),
+            None => {
                 let owner_hint =
                     if args.owner.is_none() { ", or give its --owner to find the record of a rollback" } else { "" };
                 let message = format!(

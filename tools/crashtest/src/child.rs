@@ -14,7 +14,7 @@ use anyhow::Context as _;
 use percolite::crashtest::{Mutant, enable_mutant};
 use percolite::engine::Engine;
 use percolite::engine::folder::{FolderEngine, FolderOptions};
-use percolite::runtime::Env;
+use percolite::env::Env;
 use percolite::{CommitProtocol, Durability, Error, HistoryRetention, Keyspace, Store, TxnOptions};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use percolite::runtime::{Env, JoinHandle, Parker, SystemEnv};
+use percolite::env::{Env, JoinHandle, Parker, SystemEnv};
 
 /// The system with a clock of `speed` times the real speed, so that leases expire and background
 /// work runs sooner. The clock of the next incarnation may then be behind this one's, which a store

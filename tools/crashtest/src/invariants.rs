@@ -4,11 +4,11 @@ use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::ops::Bound;
 
-use percolite::codec::{HistoryEntry, Record as _};
 use percolite::engine::storage::{CellReader, Column};
 use percolite::engine::{EngineError, RowRange};
-use percolite::keys::{data_key, decode_data_key, decode_history_key, keyspace_range};
-use percolite::row::{Lock, RowKey, Value, WriteRecord};
+use percolite::internal::codec::{HistoryEntry, Record as _};
+use percolite::internal::keys::{data_key, decode_data_key, decode_history_key, keyspace_range};
+use percolite::row::{Lock, RowKey, StoredValue, WriteRecord};
 use percolite::{Error, Keyspace, KeyspaceId, Store, Timestamp};
 
 use crate::violation::{STRUCTURE, Violation};
@@ -39,7 +39,7 @@ pub fn check_structure(reader: &impl CellReader) -> Result<Vec<Violation>, Engin
                         format!("row {row:?} has commit_ts {} and start_ts {}", write.commit_ts, write.txn.start_ts);
                     violations.push(Violation::new(STRUCTURE, what));
                 }
-                if write.value == Some(Value::OutOfLine) {
+                if write.value == Some(StoredValue::OutOfLine) {
                     referenced.insert(data_key(&row, write.txn.start_ts));
                 }
             }
@@ -51,7 +51,7 @@ pub fn check_structure(reader: &impl CellReader) -> Result<Vec<Violation>, Engin
         match (decode_history_key(key), HistoryEntry::decode(bytes)) {
             (Some(_), Ok(HistoryEntry::Ended(_))) => {}
             (Some((row, _)), Ok(HistoryEntry::Version(kept))) => {
-                if kept.value == Some(Value::OutOfLine) {
+                if kept.value == Some(StoredValue::OutOfLine) {
                     referenced.insert(data_key(&row, kept.txn.start_ts));
                 }
             }
@@ -107,7 +107,8 @@ pub fn digest(reader: &impl CellReader, keyspaces: &[KeyspaceId]) -> Result<u64,
             if !version.as_ref().is_ok_and(|version| version.value.is_none()) {
                 ("version", key, bytes).hash(&mut hasher);
             }
-            let txn = version.ok().filter(|version| version.value == Some(Value::OutOfLine)).map(|version| version.txn);
+            let txn =
+                version.ok().filter(|version| version.value == Some(StoredValue::OutOfLine)).map(|version| version.txn);
             values.extend(txn.zip(RowKey::from_bytes(key)).map(|(txn, row)| data_key(&row, txn.start_ts)));
             true
         })?;

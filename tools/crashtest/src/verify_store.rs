@@ -15,7 +15,7 @@ use percolite::engine::Compression;
 use percolite::engine::folder::{FolderEngine, FolderOptions, FolderStorage};
 use percolite::engine::storage::{CellReader as _, Column};
 use percolite::engine::{Engine, EngineError, RowRange};
-use percolite::runtime::{Env, SystemEnv};
+use percolite::env::{Env, SystemEnv};
 use percolite::{Builder, Durability, Error, Store};
 
 use crate::checker::check;

@@ -22,7 +22,7 @@ use crate::codec;
 use crate::engine::Compression;
 use crate::error::{Error, ErrorKind, Result};
 use crate::oracle::is_exhausted;
-use crate::row::Bytes;
+use crate::row::Value;
 use crate::store::MAX_VALUE_BYTES;
 use crate::store::maintenance::dump::DumpHeader;
 use crate::timestamp::Timestamp;
@@ -62,7 +62,7 @@ pub(in crate::store) enum DumpBlock {
     /// Format 1: a keyspace, whose rows follow.
     Named(String),
     /// Rows of the snapshot.
-    Rows(#[serde(deserialize_with = "at_most_a_block")] Vec<(Bytes, Bytes)>),
+    Rows(#[serde(deserialize_with = "at_most_a_block")] Vec<(Value, Value)>),
     /// Format 1: the totals.
     End { keyspaces: u64, rows: u64 },
     /// The header: see [`DumpHeader`].
@@ -72,7 +72,7 @@ pub(in crate::store) enum DumpBlock {
     /// The id of the keyspace whose rows follow.
     Section(u32),
     /// Keys of deleted rows.
-    Deleted(#[serde(deserialize_with = "at_most_a_block")] Vec<Bytes>),
+    Deleted(#[serde(deserialize_with = "at_most_a_block")] Vec<Value>),
     /// The totals; the last block.
     Totals { keyspaces: u64, rows: u64, deleted: u64 },
 }
@@ -331,7 +331,7 @@ mod tests {
 
     #[test]
     fn a_block_with_too_many_rows_is_refused() {
-        let row = || (Bytes(b"k"[..].into()), Bytes(b""[..].into()));
+        let row = || (Value(b"k"[..].into()), Value(b""[..].into()));
         let blocks = |count: usize| {
             [
                 DumpBlock::Rows((0..count).map(|_| row()).collect()),

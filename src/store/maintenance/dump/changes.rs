@@ -3,7 +3,6 @@
 //! One pass over their newest versions and over the row locks, which it merges: a committed
 //! transaction may have locks left that are not versions yet.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::codec::InlineWrite;
@@ -11,10 +10,11 @@ use crate::engine::storage::Column;
 use crate::engine::{RowRange, decode_lock, decode_row_key, decode_write};
 use crate::error::Result;
 use crate::read_view::ReadView;
-use crate::row::{LockType, RowKey, Value, WriteRecord};
+use crate::row::{LockType, RowKey, StoredValue, WriteRecord};
 use crate::store::Store;
 use crate::store::read::column_cursor::ColumnCursor;
 use crate::store::read::row::load_value;
+use crate::store::read::scanned_row::VisibleValue;
 use crate::timestamp::Timestamp;
 
 /// Calls `see` for each row of the range whose newest version in the view was committed after
@@ -62,7 +62,7 @@ pub(in crate::store) fn visit_changed_rows(
 
 /// The change of a row: its new value, or `Some(None)` if it was deleted; `None` if it is
 /// unchanged.
-type RowDelta<'a> = Option<Option<Cow<'a, [u8]>>>;
+type RowDelta<'a> = Option<Option<VisibleValue<'a>>>;
 
 /// The change that a lock implies; `None` if it has no committed value and the version decides.
 fn change_in_lock<'a>(
@@ -82,7 +82,7 @@ fn change_in_lock<'a>(
         return Ok(Some(None));
     }
     let value = match lock.lock_type {
-        LockType::Put(value) => Some(Cow::Owned(load_value(view, row, lock.txn, value)?)),
+        LockType::Put(value) => Some(VisibleValue::Owned(load_value(view, row, lock.txn, value)?)),
         LockType::Delete | LockType::LockOnly => None,
     };
     Ok(Some(Some(value)))
@@ -91,7 +91,7 @@ fn change_in_lock<'a>(
 fn change_in_version<'a>(view: &ReadView, row: &[u8], content: &'a [u8], since: Timestamp) -> Result<RowDelta<'a>> {
     match InlineWrite::decode_value(content) {
         Some((commit_ts, _)) if commit_ts <= since => return Ok(None),
-        Some((commit_ts, value)) if commit_ts <= view.read_ts => return Ok(Some(Some(Cow::Borrowed(value)))),
+        Some((commit_ts, value)) if commit_ts <= view.read_ts => return Ok(Some(Some(VisibleValue::Lent(value)))),
         _ => {}
     }
     let newest: WriteRecord = decode_write(row, content)?;
@@ -104,6 +104,6 @@ fn change_in_version<'a>(view: &ReadView, row: &[u8], content: &'a [u8], since: 
     let Some(WriteRecord { txn, value, .. }) = version.filter(|version| version.commit_ts > since) else {
         return Ok(None);
     };
-    let value = value.map(|value: Value| load_value(view, &row, txn, value)).transpose()?;
-    Ok(Some(value.map(Cow::Owned)))
+    let value = value.map(|value: StoredValue| load_value(view, &row, txn, value)).transpose()?;
+    Ok(Some(value.map(VisibleValue::Owned)))
 }

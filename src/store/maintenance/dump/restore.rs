@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 
 use crate::error::{Error, Result};
-use crate::row::Bytes;
+use crate::row::Value;
 use crate::store::catalog::{Increment, Listed, RestoreOrigin, StagedKeyspaces, check_name};
 use crate::store::maintenance::dump::blocks::{DumpBlock, DumpReader};
 use crate::store::maintenance::dump::{DumpHeader, DumpStats, OnExisting};
@@ -175,7 +175,7 @@ impl<'a> RestoreJob<'a> {
         }
     }
 
-    fn put<R: Read>(&mut self, from: &DumpReader<R>, rows: &[(Bytes, Bytes)]) -> Result<()> {
+    fn put<R: Read>(&mut self, from: &DumpReader<R>, rows: &[(Value, Value)]) -> Result<()> {
         check_keys(from, rows.iter().map(|(key, _)| key))?;
         let (keyspace, is_staged) =
             self.current_keyspace.as_ref().ok_or_else(|| from.corrupt("has rows before any keyspace"))?;
@@ -199,7 +199,7 @@ impl<'a> RestoreJob<'a> {
         Ok(())
     }
 
-    fn delete<R: Read>(&mut self, from: &DumpReader<R>, keys: &[Bytes]) -> Result<()> {
+    fn delete<R: Read>(&mut self, from: &DumpReader<R>, keys: &[Value]) -> Result<()> {
         check_keys(from, keys.iter())?;
         let (Some((keyspace, false)), RestoreTarget::Incremental(increment)) =
             (&self.current_keyspace, &mut self.target)
@@ -240,7 +240,7 @@ impl<'a> RestoreJob<'a> {
 }
 
 /// The block length bounds values; keys are checked here.
-fn check_keys<'a, R: Read>(from: &DumpReader<R>, mut keys: impl Iterator<Item = &'a Bytes>) -> Result<()> {
+fn check_keys<'a, R: Read>(from: &DumpReader<R>, mut keys: impl Iterator<Item = &'a Value>) -> Result<()> {
     match keys.find(|key| key.0.is_empty() || key.0.len() > MAX_KEY_BYTES) {
         Some(key) => {
             let what = format!("has a key of {} bytes; keys have 1 to {MAX_KEY_BYTES} bytes", key.0.len());

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::coordinator::check_within_retention;
 use crate::error::{Error, Result};
 use crate::read_view::ReadView;
-use crate::row::{Bytes, KeyspaceId};
+use crate::row::{KeyspaceId, Value};
 use crate::store::maintenance::dump::blocks::{BLOCK_BYTES, BLOCK_ROWS, DumpBlock, DumpWriter};
 use crate::store::maintenance::dump::{DumpBase, DumpOptions, DumpStats, changes};
 use crate::store::maintenance::progress::{IntoControlFlow, check_progress};
@@ -199,8 +199,8 @@ struct DumpJob<W, F> {
     /// The keyspace of the last section block.
     current_keyspace: Option<u32>,
     /// The rows of the next block.
-    rows: Vec<(Bytes, Bytes)>,
-    deleted: Vec<Bytes>,
+    rows: Vec<(Value, Value)>,
+    deleted: Vec<Value>,
     bytes: usize,
     progress: F,
 }

@@ -11,13 +11,14 @@ use crate::engine::{EngineError, EngineSnapshot, RowRange};
 use crate::error::Result as StoreResult;
 use crate::keys::{data_key, decode_data_key, decode_history_key, history_key};
 use crate::oracle::HIGH_WATER_KEY;
-use crate::protocol::{TransactionStatus, txn_status};
-use crate::row::{KeyspaceId, Lock, LockType, RowKey, Value, WriteRecord};
+use crate::protocol::{TxnStatus, txn_status};
+use crate::row::{KeyspaceId, Lock, LockType, RowKey, StoredValue, WriteRecord};
 use crate::store::catalog::{CATALOG_ID, LOCK_PREFIX};
 use crate::store::maintenance::verify::{ISSUES_MAX, IntegrityIssue, VerifyReport, row_text};
 use crate::store::named_locks::decode_leases;
 use crate::store_id::STORE_ID_KEY;
 use crate::timestamp::Timestamp;
+use crate::value::Value;
 
 const PAGE_CELLS: usize = 1024;
 const PAGE_BYTES: usize = 4 << 20;
@@ -162,11 +163,11 @@ impl<'a> Verifier<'a> {
             return Ok(());
         }
         let stored = match &version.value {
-            Some(Value::OutOfLine) => self.view.data(row, version.txn.start_ts)?,
-            Some(Value::Inline(value)) => Some(value.to_vec()),
+            Some(StoredValue::OutOfLine) => self.view.data(row, version.txn.start_ts)?,
+            Some(StoredValue::Inline(value)) => Some(value.clone()),
             None => None,
         };
-        if let Some(Err(why)) = stored.map(|value| decode_leases(row.user_key(), &value)) {
+        if let Some(Err(why)) = stored.map(|value: Value| decode_leases(row.user_key(), &value)) {
             self.add_issue(Column::Write, Some(row), why.to_string());
         }
         Ok(())
@@ -182,7 +183,7 @@ impl<'a> Verifier<'a> {
             let what = format!("the commit timestamp {commit_ts:#} is above the high-water mark");
             self.add_issue(column, Some(row), what);
         }
-        if version.value == Some(Value::OutOfLine) && !self.has(Column::Data, &data_key(row, start_ts))? {
+        if version.value == Some(StoredValue::OutOfLine) && !self.has(Column::Data, &data_key(row, start_ts))? {
             self.add_issue(column, Some(row), format!("the value of transaction {start_ts:#} is missing"));
         }
         Ok(())
@@ -196,7 +197,9 @@ impl<'a> Verifier<'a> {
         if self.high_water.is_some_and(|mark| start_ts > mark) {
             issues.push(format!("the start timestamp {start_ts:#} of its lock is above the high-water mark"));
         }
-        if lock.lock_type == LockType::Put(Value::OutOfLine) && !self.has(Column::Data, &data_key(&row, start_ts))? {
+        if lock.lock_type == LockType::Put(StoredValue::OutOfLine)
+            && !self.has(Column::Data, &data_key(&row, start_ts))?
+        {
             issues.push(format!("the value of its lock, by transaction {start_ts:#}, is missing"));
         }
         if self.keyspaces.as_ref().is_some_and(|all| !all.contains_key(&lock.primary.keyspace_id())) {
@@ -204,17 +207,17 @@ impl<'a> Verifier<'a> {
         }
         let primary = self.view.row(&lock.primary, start_ts)?;
         match txn_status(&primary, txn) {
-            Some(TransactionStatus::Pending) => {
+            Some(TxnStatus::Pending) => {
                 if let Some(other) = primary.lock.filter(|found| found.primary != lock.primary) {
                     issues.push(format!("the primary of its lock names another primary, {:?}", other.primary));
                 }
             }
-            Some(TransactionStatus::Committed(commit_ts)) if commit_ts <= start_ts => {
+            Some(TxnStatus::Committed(commit_ts)) if commit_ts <= start_ts => {
                 issues.push(format!(
                     "the transaction of its lock was committed at {commit_ts:#}, not above its start timestamp"
                 ));
             }
-            Some(TransactionStatus::Committed(_) | TransactionStatus::RolledBack) if row == lock.primary => {
+            Some(TxnStatus::Committed(_) | TxnStatus::RolledBack) if row == lock.primary => {
                 issues.push(format!("locked by transaction {start_ts:#}, which has ended according to this row"));
             }
             Some(_) => {}
@@ -234,7 +237,8 @@ impl<'a> Verifier<'a> {
             return Ok(());
         };
         self.check_keyspace_of(Column::Data, &row);
-        let owns = |txn_start, value: Option<&Value>| txn_start == start_ts && value == Some(&Value::OutOfLine);
+        let owns =
+            |txn_start, value: Option<&StoredValue>| txn_start == start_ts && value == Some(&StoredValue::OutOfLine);
         // An undecodable version or lock may refer to the value; it is reported in its own column.
         let by_version =
             self.view.write(&row).map(|version| version.is_some_and(|w| owns(w.txn.start_ts, w.value.as_ref())));

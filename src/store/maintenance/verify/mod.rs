@@ -165,9 +165,9 @@ impl Store {
         let rows = Scan::new(self, &self.register_reader(Arc::clone(view), Some("verify")), Ok((None, None, all)));
         let mut names = HashMap::from([(catalog.id(), None)]);
         for row in rows {
-            let (key, value) = row?;
-            if let Some(id) = crate::store::catalog::entry_id(&key, &value)? {
-                names.insert(id, crate::store::catalog::entry_name(&key));
+            let row = row?;
+            if let Some(id) = crate::store::catalog::entry_id(row.key(), row.value())? {
+                names.insert(id, crate::store::catalog::entry_name(row.key()));
             }
         }
         Ok(names)

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use percolite::engine::{ApplyResult, Capabilities, Engine, EngineError, EngineSnapshot, GcEntry, RowBatch};
-use percolite::row::{CellChange, Row, TxnRecord};
+use percolite::row::{CellChange, RowState, TxnRecord};
 use percolite::{CommitProtocol, KeyspaceId, RowKey, Store, Timestamp, TxnOptions};
 use serde_json::{Value, json};
 
@@ -184,7 +184,7 @@ impl Engine for PausingEngine {
         self.inner.snapshot()
     }
 
-    fn read_row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
+    fn read_row(&self, row: &RowKey, start_ts: Timestamp) -> Result<RowState, EngineError> {
         self.inner.read_row(row, start_ts)
     }
 

@@ -8,7 +8,7 @@
 
 use anyhow::{Context as _, Result};
 use indicatif::HumanCount;
-use percolite::{RowLock, Store, TransactionStatus, TxnStatus};
+use percolite::{RowLock, Store, TxnStatus};
 
 use super::Checks;
 use super::dataset::FieldChoice;
@@ -39,8 +39,8 @@ pub fn print_locks(
         rows.map(|rows| if kill_at == KillPoint::BeforeCommitPoint { rows } else { rows - 1 }).sum::<usize>()
     };
     let orphans = locks.iter().filter(|lock| lock.is_orphan).count();
-    let pending = locks.iter().filter(|lock| lock.txn_status == TransactionStatus::Pending).count();
-    let committed = locks.iter().filter(|lock| matches!(lock.txn_status, TransactionStatus::Committed(_))).count();
+    let pending = locks.iter().filter(|lock| lock.txn_status == TxnStatus::Pending).count();
+    let committed = locks.iter().filter(|lock| matches!(lock.txn_status, TxnStatus::Committed(_))).count();
     checks.check(
         orphans == locks.len()
             && pending == locked(KillPoint::BeforeCommitPoint)
@@ -125,8 +125,8 @@ pub fn recheck_status(store: &Store, locks: &[RowLock], checks: &mut Checks) -> 
     let mut as_expected = true;
     for lock in locks {
         let expected = match lock.txn_status {
-            TransactionStatus::Pending | TransactionStatus::RolledBack => TxnStatus::RolledBack,
-            TransactionStatus::Committed(commit_ts) => TxnStatus::Committed(commit_ts),
+            TxnStatus::Pending | TxnStatus::RolledBack => TxnStatus::RolledBack,
+            TxnStatus::Committed(commit_ts) => TxnStatus::Committed(commit_ts),
         };
         as_expected &= store.txn_status(&lock.primary, lock.start_ts, lock.owner_id)? == expected;
     }

@@ -236,8 +236,8 @@ fn release(args: &ReleaseArgs) -> Result<()> {
 }
 
 fn parse_ttl(text: &str) -> Result<Duration, String> {
-    let ttl = duration::parse_duration(text).ok().filter(|ttl| bounds::LOCK_LEASE.check(ttl.as_nanos()).is_ok());
-    ttl.ok_or_else(|| format!("it must be {}, for example 1h 30m", bounds::LOCK_LEASE))
+    let ttl = duration::parse_duration(text).ok().filter(|ttl| option_ranges::LOCK_LEASE.check(ttl.as_nanos()).is_ok());
+    ttl.ok_or_else(|| format!("it must be {}, for example 1h 30m", option_ranges::LOCK_LEASE))
 }
 
 /// Checks the limits of the library, so that an invalid name is a usage error before a store is

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use percolite::engine::RowBatch;
-use percolite::row::{CellChange, KeyspaceId, RowChange, TxnId, Value, WriteRecord};
+use percolite::row::{CellChange, KeyspaceId, RowChange, StoredValue, TxnId, WriteRecord};
 use percolite::{OwnerId, RowKey, Store, Timestamp};
 
 use crate::common::Sandbox;
@@ -66,7 +66,7 @@ fn verify_finds_a_missing_value() {
     let txn = TxnId { start_ts: ts(5), owner: OwnerId::new(5, 5) };
     let mut change = RowChange::new(RowKey::new(KeyspaceId(1), b"kiwi"), txn.start_ts);
     change.write =
-        CellChange::Put(WriteRecord { commit_ts: ts(6), txn, value: Some(Value::OutOfLine), lock_only_ts: None });
+        CellChange::Put(WriteRecord { commit_ts: ts(6), txn, value: Some(StoredValue::OutOfLine), lock_only_ts: None });
     engine.apply(&[RowBatch::Changes(vec![change])]).unwrap();
     drop(engine);
     let ran = sandbox

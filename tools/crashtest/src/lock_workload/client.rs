@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use percolite::engine::Engine;
-use percolite::runtime::Env;
+use percolite::env::Env;
 use percolite::{
     CancelToken, Error, ErrorKind, Keyspace, KeyspaceId, LockGuard, LockMode, LockOptions, LockWaitPolicy, Store,
     Timestamp,

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use percolite::codec::Record as _;
 use percolite::engine::storage::{CellReader, Column};
 use percolite::engine::{Engine, EngineError, RowRange};
-use percolite::keys::keyspace_range;
+use percolite::internal::codec::Record as _;
+use percolite::internal::keys::keyspace_range;
 use percolite::row::{RowKey, WriteRecord};
 use percolite::{Error, ErrorKind, Keyspace, KeyspaceId, LockOptions, LockWaitPolicy, Store, Timestamp};
 

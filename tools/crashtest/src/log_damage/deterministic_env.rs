@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use percolite::Store;
-use percolite::runtime::{Env, JoinHandle, Parker, SystemEnv};
+use percolite::env::{Env, JoinHandle, Parker, SystemEnv};
 
 use crate::sim::BACKGROUND_THREAD;
 

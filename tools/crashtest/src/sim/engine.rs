@@ -9,7 +9,7 @@ use percolite::engine::storage::Column;
 use percolite::engine::{
     ApplyResult, Capabilities, Engine, EngineError, EngineSnapshot, GcEntry, OnCell, PageBuffer, PageRequest, RowBatch,
 };
-use percolite::row::{Row, TxnRecord, WriteRecord};
+use percolite::row::{RowState, TxnRecord, WriteRecord};
 use percolite::{KeyspaceId, RowKey, Timestamp};
 
 use super::scheduler::Scheduler;
@@ -100,7 +100,7 @@ impl<E: Engine> Engine for ScheduledEngine<E> {
         }))
     }
 
-    fn read_row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
+    fn read_row(&self, row: &RowKey, start_ts: Timestamp) -> Result<RowState, EngineError> {
         self.enter("row")?.read_row(row, start_ts)
     }
 
@@ -194,7 +194,7 @@ impl EngineSnapshot for ScheduledSnapshot {
         self.enter("read txn record")?.txn_record(row, start_ts)
     }
 
-    fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Vec<u8>>, EngineError> {
+    fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Value>, EngineError> {
         self.enter("read data")?.data(row, start_ts)
     }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use percolite::runtime::{Env, JoinHandle, Parker, Watermark};
+use percolite::env::{Env, JoinHandle, Parker, Watermark};
 
 use super::scheduler::{Scheduler, ThreadId, current};
 

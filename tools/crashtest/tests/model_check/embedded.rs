@@ -18,9 +18,9 @@ mod recovery;
 use std::hash::Hash;
 use std::sync::Arc;
 
-use percolite::protocol::{OwnerLiveness, TransactionStatus, txn_status_or_rolled_back};
+use percolite::Timestamp;
+use percolite::internal::protocol::{OwnerLiveness, TxnStatus, txn_status_or_rolled_back};
 use percolite::row::{Lock, LockType, Precondition, RowChange};
-use percolite::timestamp::Timestamp;
 use stateright::{Model, Property};
 
 use crate::explore::{Coverage, Describe, invariants};
@@ -196,7 +196,7 @@ impl Embedded {
                     rows.cells[row].lock.as_ref().filter(|lock| check_locks && lock.lock_type != LockType::LockOnly);
                 let decides = lock.is_some_and(|lock| {
                     let primary = rows.read(index(&lock.primary), lock.txn.start_ts);
-                    matches!(txn_status_or_rolled_back(&primary, lock.txn), TransactionStatus::Committed(_))
+                    matches!(txn_status_or_rolled_back(&primary, lock.txn), TxnStatus::Committed(_))
                 });
                 if read(rows, row, state.visible_ts, decides)? != ends.expected(case, row, state.visible_ts) {
                     return Err(Invariant::SnapshotsWhole);

@@ -10,9 +10,9 @@ use std::hash::{Hash, Hasher};
 use std::sync::{Arc, LazyLock};
 
 use percolite::RowKey;
-use percolite::codec::{HistoryEntry, Record};
-use percolite::row::{CellChange, KeyspaceId, Lock, Precondition, Row, RowChange, TxnRecord, WriteRecord};
-use percolite::timestamp::Timestamp;
+use percolite::Timestamp;
+use percolite::internal::codec::{HistoryEntry, Record};
+use percolite::row::{CellChange, KeyspaceId, Lock, Precondition, RowChange, RowState, TxnRecord, WriteRecord};
 
 /// The maximum number of rows of a model.
 pub const ROWS_MAX: usize = 3;
@@ -95,10 +95,15 @@ impl Rows {
     }
 
     /// The row as read for the transaction with this `start_ts`.
-    pub fn read(&self, row: usize, start_ts: Timestamp) -> Row {
+    pub fn read(&self, row: usize, start_ts: Timestamp) -> RowState {
         let cells = &self.cells[row];
         let status = cells.txn_records.iter().find(|(ts, _)| *ts == start_ts).map(|(_, status)| *status);
-        Row { lock: cells.lock.clone(), write: cells.write.clone(), txn_record: status, safe_point: self.safe_point }
+        RowState {
+            lock: cells.lock.clone(),
+            write: cells.write.clone(),
+            txn_record: status,
+            safe_point: self.safe_point,
+        }
     }
 
     /// The first row whose preconditions are not met.

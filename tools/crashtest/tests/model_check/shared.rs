@@ -19,11 +19,11 @@ mod writers;
 
 use std::hash::Hash;
 
-use percolite::protocol::{
-    CheckTxnStatus, OwnerLiveness, Step, StepError, TransactionStatus, check_txn_status, delete_txn_record,
+use percolite::Timestamp;
+use percolite::internal::protocol::{
+    CheckTxnStatus, OwnerLiveness, Step, StepError, TxnStatus, check_txn_status, delete_txn_record,
 };
 use percolite::row::{CellChange, Lock, RowChange};
-use percolite::timestamp::Timestamp;
 use stateright::{Model, Property};
 
 use self::readers::lock_to_resolve;
@@ -208,7 +208,7 @@ impl Shared {
         }
     }
 
-    fn check_answer(&self, state: &mut State, start_ts: Timestamp, status: TransactionStatus) -> Result<(), Invariant> {
+    fn check_answer(&self, state: &mut State, start_ts: Timestamp, status: TxnStatus) -> Result<(), Invariant> {
         self.with_scenario(state, |ends, case, _| ends.check_answer(case, start_ts, status))
     }
 
@@ -234,7 +234,7 @@ impl Shared {
                     let primary = rows.read(index(&lock.primary), lock.txn.start_ts);
                     decides = match check_txn_status(&primary, &request) {
                         Ok(Step::Apply(_, answer) | Step::Done(answer)) => {
-                            matches!(answer, TransactionStatus::Committed(commit_ts) if commit_ts <= newest_ts)
+                            matches!(answer, TxnStatus::Committed(commit_ts) if commit_ts <= newest_ts)
                         }
                         Err(_) => return Err(Invariant::LocksResolvable),
                     };

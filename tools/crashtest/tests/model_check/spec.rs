@@ -7,9 +7,11 @@
 //! ends, and not with a second implementation of the protocol.
 
 use percolite::OwnerId;
-use percolite::protocol::{CheckTxnStatus, OwnerLiveness, Resolve, Step, TransactionStatus, check_txn_status, resolve};
-use percolite::row::{CellChange, Lock, LockType, Mutation, RowChange, TxnId, TxnRecord, Value, WriteRecord};
-use percolite::timestamp::Timestamp;
+use percolite::Timestamp;
+use percolite::internal::protocol::{
+    CheckTxnStatus, OwnerLiveness, Resolve, Step, TxnStatus, check_txn_status, resolve,
+};
+use percolite::row::{CellChange, Lock, LockType, Mutation, RowChange, StoredValue, TxnId, TxnRecord, WriteRecord};
 
 use crate::rows::{Cells, Rows, index};
 
@@ -147,19 +149,19 @@ impl TxnEnds {
         &mut self,
         case: &Scenario<'_>,
         start_ts: Timestamp,
-        answer: TransactionStatus,
+        answer: TxnStatus,
     ) -> Result<(), Invariant> {
         let txn = case.number(start_ts);
         match answer {
             // An owner that has aborted may not have rolled back its primary yet.
-            TransactionStatus::Pending => {
+            TxnStatus::Pending => {
                 let TxnState { end, applied_rows } = self.0[txn];
                 let decided = applied_rows & 1 << case.scripts[txn].primary() != 0;
                 if decided || matches!(end, Some(End::Committed(_))) { Err(Invariant::SingleStatus) } else { Ok(()) }
             }
-            TransactionStatus::Committed(commit_ts) if self.0[txn].end == Some(End::Committed(commit_ts)) => Ok(()),
-            TransactionStatus::Committed(_) => Err(Invariant::SingleStatus),
-            TransactionStatus::RolledBack => self.end(case, txn, End::RolledBack),
+            TxnStatus::Committed(commit_ts) if self.0[txn].end == Some(End::Committed(commit_ts)) => Ok(()),
+            TxnStatus::Committed(_) => Err(Invariant::SingleStatus),
+            TxnStatus::RolledBack => self.end(case, txn, End::RolledBack),
         }
     }
 
@@ -243,9 +245,9 @@ impl TxnEnds {
             let request = CheckTxnStatus { row: lock.primary.clone(), txn, liveness: requester };
             let status = settle(&mut rows, primary, txn, |row| check_txn_status(row, &request))?;
             let end = match status {
-                TransactionStatus::Pending => return Err(Invariant::LocksResolvable),
-                TransactionStatus::Committed(commit_ts) => End::Committed(commit_ts),
-                TransactionStatus::RolledBack => End::RolledBack,
+                TxnStatus::Pending => return Err(Invariant::LocksResolvable),
+                TxnStatus::Committed(commit_ts) => End::Committed(commit_ts),
+                TxnStatus::RolledBack => End::RolledBack,
             };
             if end != self.0[case.number(txn.start_ts)].end.unwrap_or(End::RolledBack) {
                 return Err(Invariant::SingleStatus);
@@ -266,7 +268,7 @@ fn settle<T>(
     rows: &mut Rows,
     row: usize,
     txn: TxnId,
-    step: impl Fn(&percolite::row::Row) -> Result<Step<T>, percolite::protocol::StepError>,
+    step: impl Fn(&percolite::row::RowState) -> Result<Step<T>, percolite::internal::protocol::StepError>,
 ) -> Result<T, Invariant> {
     match step(&rows.read(row, txn.start_ts)) {
         Ok(Step::Done(answer)) => Ok(answer),
@@ -284,9 +286,9 @@ fn settle<T>(
 /// transaction is committed at or below `read_ts`; else the newest version at or below `read_ts`.
 pub fn read(view: &Rows, row: usize, read_ts: Timestamp, decides: bool) -> Result<Option<Timestamp>, Invariant> {
     let cells = &view.cells[row];
-    let from = |txn: TxnId, value: &Value| match value {
-        Value::OutOfLine if !cells.data.contains(&txn.start_ts) => Err(Invariant::ValuesThere),
-        Value::OutOfLine | Value::Inline(_) => Ok(Some(txn.start_ts)),
+    let from = |txn: TxnId, value: &StoredValue| match value {
+        StoredValue::OutOfLine if !cells.data.contains(&txn.start_ts) => Err(Invariant::ValuesThere),
+        StoredValue::OutOfLine | StoredValue::Inline(_) => Ok(Some(txn.start_ts)),
     };
     match &cells.lock {
         Some(Lock { txn, lock_type: LockType::Put(value), .. }) if decides => return from(*txn, value),
@@ -303,10 +305,14 @@ pub fn read(view: &Rows, row: usize, read_ts: Timestamp, decides: bool) -> Resul
 /// Checks that exactly the values to which a lock or a version refers are stored.
 pub fn values_there(rows: &Rows) -> Result<(), Invariant> {
     for cells in &rows.cells {
-        let locked =
-            cells.lock.iter().filter(|lock| lock.lock_type == LockType::Put(Value::OutOfLine)).map(|lock| lock.txn);
+        let locked = cells
+            .lock
+            .iter()
+            .filter(|lock| lock.lock_type == LockType::Put(StoredValue::OutOfLine))
+            .map(|lock| lock.txn);
         let versions = cells.write.iter().chain(&cells.versions);
-        let written = versions.filter(|version| version.value == Some(Value::OutOfLine)).map(|version| version.txn);
+        let written =
+            versions.filter(|version| version.value == Some(StoredValue::OutOfLine)).map(|version| version.txn);
         let mut wanted: Vec<Timestamp> = locked.chain(written).map(|txn| txn.start_ts).collect();
         wanted.sort();
         wanted.dedup();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use percolite::engine::Engine;
-use percolite::runtime::Env;
+use percolite::env::Env;
 use percolite::{Error, Keyspace, Store};
 
 use super::super::Mode;

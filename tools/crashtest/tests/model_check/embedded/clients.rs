@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use percolite::protocol::{
+use percolite::Timestamp;
+use percolite::internal::protocol::{
     CommitRow, OnePhase, Prewrite, Rollback, Step, commit, delete_txn_record, one_phase, prewrite, release_lock,
 };
-use percolite::row::{CellChange, Lock, Mutation, Row, RowChange, SHORT_VALUE_MAX_BYTES, TxnId};
-use percolite::timestamp::Timestamp;
+use percolite::row::{CellChange, Lock, Mutation, RowChange, RowState, SHORT_VALUE_MAX_BYTES, TxnId};
 
 use super::{Embedded, Phase, State, Stepped};
 use crate::rows::key;
@@ -46,7 +46,7 @@ impl Embedded {
             ttl_ms: 0,
             min_commit_ts: txn.start_ts.next(),
         };
-        match prewrite(&Row::default(), &request) {
+        match prewrite(&RowState::default(), &request) {
             Ok(Step::Apply(change, _)) => change,
             other => panic!("an empty row can be locked, not {other:?}"),
         }
@@ -55,10 +55,10 @@ impl Embedded {
     /// The row that a step assumes at first. The coordinator reads the row only for long values,
     /// because it must know what it replaces. Otherwise it assumes an empty row, and the
     /// preconditions check that.
-    fn assumed_row(&self, state: &State, row: usize, start_ts: Timestamp) -> Row {
+    fn assumed_row(&self, state: &State, row: usize, start_ts: Timestamp) -> RowState {
         let is_long = |mutation: &Mutation| mutation.value_bytes() > SHORT_VALUE_MAX_BYTES;
         let long_values = self.scripts.iter().any(|script| script.writes.iter().any(|(_, m)| is_long(m)));
-        if long_values { state.now().rows.read(row, start_ts) } else { Row::default() }
+        if long_values { state.now().rows.read(row, start_ts) } else { RowState::default() }
     }
 
     fn lock(&self, state: &State, client: usize, n: usize) -> Lock {
@@ -78,7 +78,8 @@ impl Embedded {
     ) -> Result<Step<Timestamp>, Invariant> {
         let row = self.scripts[client].writes[n].0;
         let txn = Self::txn(state, client);
-        let as_read = Row { lock: Some(self.lock(state, client, n)), ..self.assumed_row(state, row, txn.start_ts) };
+        let as_read =
+            RowState { lock: Some(self.lock(state, client, n)), ..self.assumed_row(state, row, txn.start_ts) };
         let request = CommitRow {
             row: key(row),
             txn,
@@ -214,7 +215,7 @@ impl Embedded {
         let txn = Self::txn(state, client);
         let writes = self.scripts[client].writes.iter().enumerate();
         let release = |(n, (row, _)): (usize, &(usize, Mutation))| {
-            let as_locked = Row { lock: Some(self.lock(state, client, n)), ..Row::default() };
+            let as_locked = RowState { lock: Some(self.lock(state, client, n)), ..RowState::default() };
             release_lock(&as_locked, &Rollback { row: key(*row), txn })
         };
         let changes = writes.skip(group * self.batch_rows).take(self.batch_rows).filter_map(release).collect();

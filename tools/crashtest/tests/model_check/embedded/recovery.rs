@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use percolite::protocol::{
-    CheckTxnStatus, OwnerLiveness, Resolve, Step, TransactionStatus, check_txn_status, delete_txn_record, resolve,
+use percolite::Timestamp;
+use percolite::internal::protocol::{
+    CheckTxnStatus, OwnerLiveness, Resolve, Step, TxnStatus, check_txn_status, delete_txn_record, resolve,
 };
 use percolite::row::RowChange;
-use percolite::timestamp::Timestamp;
 
 use super::{Embedded, Phase, Resolver, State, Stepped};
 use crate::rows::{Sent, index, key};
@@ -26,12 +26,12 @@ impl Embedded {
             Resolver::Met { primary, .. } => self.check_status(state, row, start_ts, primary)?,
             Resolver::Ending { primary, change, .. } => {
                 match self.submit(state, vec![(*change.change).clone()], None)? {
-                    Ok(_) => self.record_status(state, row, start_ts, TransactionStatus::RolledBack)?,
+                    Ok(_) => self.record_status(state, row, start_ts, TxnStatus::RolledBack)?,
                     Err(_) => Resolver::Met { row, start_ts, primary },
                 }
             }
             Resolver::StatusKnown { status, .. } => {
-                let status_of_txn = status.map_or(TransactionStatus::RolledBack, TransactionStatus::Committed);
+                let status_of_txn = status.map_or(TxnStatus::RolledBack, TxnStatus::Committed);
                 let request = Resolve {
                     row: key(row),
                     txn: txn_id(start_ts),
@@ -68,7 +68,7 @@ impl Embedded {
         primary: usize,
     ) -> Result<Resolver, Invariant> {
         if let Some(commit_ts) = state.committed_with_locks(start_ts) {
-            return self.record_status(state, row, start_ts, TransactionStatus::Committed(commit_ts));
+            return self.record_status(state, row, start_ts, TxnStatus::Committed(commit_ts));
         }
         let txn = txn_id(start_ts);
         let rows = &state.now().rows;
@@ -90,14 +90,14 @@ impl Embedded {
         state: &mut State,
         row: usize,
         start_ts: Timestamp,
-        status: TransactionStatus,
+        status: TxnStatus,
     ) -> Result<Resolver, Invariant> {
         let mut entry = state.now().clone();
         self.with_scenario(state, |case| entry.ends.check_answer(case, start_ts, status))?;
         let status = match status {
-            TransactionStatus::Pending => return Err(Invariant::LocksResolvable),
-            TransactionStatus::Committed(commit_ts) => Some(commit_ts),
-            TransactionStatus::RolledBack => None,
+            TxnStatus::Pending => return Err(Invariant::LocksResolvable),
+            TxnStatus::Committed(commit_ts) => Some(commit_ts),
+            TxnStatus::RolledBack => None,
         };
         *state.log.last_mut().expect("the log is never empty") = Arc::new(entry);
         Ok(Resolver::StatusKnown { row, start_ts, status })

@@ -1,7 +1,7 @@
 //! Readers: a timestamp, then a view, then row by row, with a check of the status at each lock.
 
+use percolite::Timestamp;
 use percolite::row::{Lock, LockType};
-use percolite::timestamp::Timestamp;
 
 use super::resolvers::{ResolverResult, new_resolver};
 use super::{Delivery, Reader, Shared, State};

@@ -1,8 +1,8 @@
 //! Resolvers: a client that meets a lock checks its primary and resolves the lock accordingly.
 
-use percolite::protocol::{CheckTxnStatus, OwnerLiveness, Resolve, TransactionStatus, check_txn_status, resolve};
-use percolite::row::{Lock, Row};
-use percolite::timestamp::Timestamp;
+use percolite::Timestamp;
+use percolite::internal::protocol::{CheckTxnStatus, OwnerLiveness, Resolve, TxnStatus, check_txn_status, resolve};
+use percolite::row::{Lock, RowState};
 
 use super::{Delivery, Resolver, Shared, State, StepResult, step_result};
 use crate::rows::{index, key};
@@ -27,7 +27,7 @@ impl Shared {
         &self,
         state: &mut State,
         mut resolver: Resolver,
-        as_read: &Row,
+        as_read: &RowState,
     ) -> Result<ResolverResult, Invariant> {
         let (start_ts, txn) = (resolver.start_ts, txn_id(resolver.start_ts));
         if !resolver.answered {
@@ -107,18 +107,18 @@ pub(super) fn new_resolver(row: usize, lock: &Lock, push_above: Option<Timestamp
     Resolver { row, start_ts, primary, push_above, answer: None, answered: false, sending: None }
 }
 
-fn end_of(status: TransactionStatus) -> Option<End> {
+fn end_of(status: TxnStatus) -> Option<End> {
     match status {
-        TransactionStatus::Pending => None,
-        TransactionStatus::Committed(commit_ts) => Some(End::Committed(commit_ts)),
-        TransactionStatus::RolledBack => Some(End::RolledBack),
+        TxnStatus::Pending => None,
+        TxnStatus::Committed(commit_ts) => Some(End::Committed(commit_ts)),
+        TxnStatus::RolledBack => Some(End::RolledBack),
     }
 }
 
-fn status_of(end: Option<End>) -> TransactionStatus {
+fn status_of(end: Option<End>) -> TxnStatus {
     match end {
-        None => TransactionStatus::Pending,
-        Some(End::Committed(commit_ts)) => TransactionStatus::Committed(commit_ts),
-        Some(End::RolledBack) => TransactionStatus::RolledBack,
+        None => TxnStatus::Pending,
+        Some(End::Committed(commit_ts)) => TxnStatus::Committed(commit_ts),
+        Some(End::RolledBack) => TxnStatus::RolledBack,
     }
 }

@@ -1,11 +1,11 @@
 //! Writers: locks, a commit timestamp, the primary, the other rows; or a rollback.
 
-use percolite::protocol::{
-    CommitRow, Heartbeat, Prewrite, PrewriteResult, Resolve, Rollback, StepError, TransactionStatus, commit_at_least,
+use percolite::Timestamp;
+use percolite::internal::protocol::{
+    CommitRow, Heartbeat, Prewrite, PrewriteResult, Resolve, Rollback, StepError, TxnStatus, commit_at_least,
     heartbeat, prewrite, resolve, rollback,
 };
-use percolite::row::{Mutation, Row};
-use percolite::timestamp::Timestamp;
+use percolite::row::{Mutation, RowState};
 
 use super::resolvers::{ResolverResult, new_resolver};
 use super::{Delivery, Shared, State, StepResult, TTL_MS, Task, step_result};
@@ -66,7 +66,7 @@ impl Shared {
             if n == rows {
                 state.writers[w].task = Task::Stamp;
             } else if let StepResult::Send(sent, _) =
-                step_result(prewrite(&Row::default(), &self.prewrite(state, w, n)))
+                step_result(prewrite(&RowState::default(), &self.prewrite(state, w, n)))
             {
                 // The row is not read yet. The preconditions check that it is as assumed.
                 state.writers[w].sending = Some(sent);
@@ -90,7 +90,7 @@ impl Shared {
     }
 
     /// Takes the writer's step, with the row as read.
-    fn next_step(&self, state: &mut State, w: usize, as_read: &Row) -> Result<(), Invariant> {
+    fn next_step(&self, state: &mut State, w: usize, as_read: &RowState) -> Result<(), Invariant> {
         let start_ts = state.timestamps[w].expect("it has started").start_ts;
         let (row, txn) = (key(self.row_of(state, w)), txn_id(start_ts));
         match state.writers[w].task {
@@ -98,7 +98,7 @@ impl Shared {
                 StepResult::Send(sent, _) => state.writers[w].sending = Some(sent),
                 StepResult::Answer(prewritten) => {
                     if let PrewriteResult::Committed(commit_ts) = prewritten {
-                        self.check_answer(state, start_ts, TransactionStatus::Committed(commit_ts))?;
+                        self.check_answer(state, start_ts, TxnStatus::Committed(commit_ts))?;
                     }
                     self.prewritten(state, w, n);
                 }
@@ -158,7 +158,7 @@ impl Shared {
                 }
             }
             Task::Secondary(n, commit_ts) => {
-                let status = TransactionStatus::Committed(commit_ts);
+                let status = TxnStatus::Committed(commit_ts);
                 match step_result(resolve(
                     as_read,
                     &Resolve { row, txn, status, keep_old_version: true, record_lock_only: true },
@@ -188,7 +188,7 @@ impl Shared {
 
     fn committed(&self, state: &mut State, w: usize, commit_ts: Timestamp) -> Result<(), Invariant> {
         let start_ts = state.timestamps[w].expect("it has started").start_ts;
-        self.check_answer(state, start_ts, TransactionStatus::Committed(commit_ts))?;
+        self.check_answer(state, start_ts, TxnStatus::Committed(commit_ts))?;
         self.set_task(state, w, Task::Secondary(1, commit_ts));
         Ok(())
     }

@@ -5,15 +5,15 @@
 //! which names the option, the value and the range, before anything is created. An option without a
 //! maximum accepts every value of its type.
 //!
-#![doc = include_str!("bounds.md")]
+#![doc = include_str!("option_ranges.md")]
 //!
 //! A program that reads options from a file or a command line can use the same messages:
 //!
 //! ```
-//! use percolite::bounds;
-//! let wrong = bounds::MEMORY_BUDGET.check(1 << 20).unwrap_err();
+//! use percolite::option_ranges;
+//! let wrong = option_ranges::MEMORY_BUDGET.check(1 << 20).unwrap_err();
 //! assert_eq!(wrong.to_string(), "memory_budget is 1048576 bytes; it must be from 8 MiB to 1 TiB");
-//! assert_eq!(bounds::MEMORY_BUDGET.to_string(), "from 8 MiB to 1 TiB");
+//! assert_eq!(option_ranges::MEMORY_BUDGET.to_string(), "from 8 MiB to 1 TiB");
 //! ```
 
 use std::fmt;
@@ -295,9 +295,9 @@ mod tests {
         let table: String = ALL.iter().map(row).collect();
         let table = format!("| option | range | reason |\n|---|---|---|\n{table}");
         if std::env::var_os("UPDATE_GOLDENFILES").is_some() {
-            return std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/src/bounds.md"), &table).unwrap();
+            return std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/src/option_ranges.md"), &table).unwrap();
         }
-        assert_eq!(include_str!("bounds.md"), table, "UPDATE_GOLDENFILES=1 rewrites it");
+        assert_eq!(include_str!("option_ranges.md"), table, "UPDATE_GOLDENFILES=1 rewrites it");
     }
 
     #[test]
