@@ -9,7 +9,8 @@ use std::sync::Arc;
 use crate::error::{Error, ErrorKind, Result};
 use crate::keyspace_descriptor::KeyspaceDescriptor;
 use crate::row::{KeyspaceId, RowKey};
-use crate::store::catalog::VisibilityCache;
+use crate::store::catalog::visibility_cache::VisibilityCache;
+use crate::store::limits::check_key;
 
 /// A named, ordered set of rows (RocksDB: column family). A handle is cheap to clone and can be
 /// used by any thread.
@@ -46,6 +47,12 @@ impl Keyspace {
 
     pub(in crate::store) fn row(&self, key: &[u8]) -> RowKey {
         RowKey::new(self.inner.id, key)
+    }
+
+    /// The rows with these keys; an error if no row can have one of them.
+    pub(in crate::store) fn rows<K: AsRef<[u8]>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Vec<RowKey>> {
+        let row = |key: K| check_key(key.as_ref()).map(|()| self.row(key.as_ref()));
+        keys.into_iter().map(row).collect()
     }
 
     pub(in crate::store) fn check_belongs_to(&self, store: u64) -> Result<()> {

@@ -1,14 +1,27 @@
 //! Opening a store with the options of a [`Builder`].
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use crate::coordinator::shared::SharedConfig;
+use crate::contention::AdmissionController;
+use crate::coordinator::embedded::EmbeddedCoordinator;
+use crate::coordinator::read_only::ReadOnlyCoordinator;
+use crate::coordinator::shared::{SharedConfig, SharedCoordinator};
+use crate::coordinator::{BackgroundTask, Coordinator};
 use crate::engine::Engine;
 use crate::engine::sim::SimStorage;
-use crate::error::Result;
+use crate::env::Env;
+use crate::error::{Error, Result};
+use crate::observe::Metrics;
 use crate::option_ranges;
-use crate::store::{Builder, Store};
+use crate::store::builder::Builder;
+use crate::store::catalog::handles::Catalog;
+use crate::store::handle::{Inner, Store, next_instance_id};
+use crate::store::introspect::active_readers::ActiveReaders;
+use crate::store::introspect::slow_log::SlowLog;
+use crate::store::named_locks::state::NamedLocks;
+use crate::store::options::{Durability, Options};
 
 impl Builder {
     /// Opens the store in a directory. If it is missing or empty it is created, unless the store is
@@ -57,7 +70,7 @@ impl Builder {
         use crate::engine::folder::{FolderEngine, FolderStorage};
         self.options.check()?;
         if path.as_ref().as_os_str().is_empty() {
-            return Err(crate::error::Error::invalid("the path of a store must not be empty"));
+            return Err(Error::invalid("the path of a store must not be empty"));
         }
         let open = if self.options.read_only { FolderStorage::open_read_only } else { FolderStorage::open };
         Ok(Arc::new(FolderEngine::new(open(path.as_ref(), self.folder_options())?, true)))
@@ -122,5 +135,141 @@ impl Builder {
         self.options.check()?;
         option_ranges::LOCK_TTL.check(Duration::from_millis(config.ttl_ms).as_nanos())?;
         Ok(Store::open_shared(config, self.options, self.runtime))
+    }
+}
+
+impl Store {
+    /// The options for opening a store, all at their defaults.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Opens the store in a directory with default options. See [`Builder::open`], also for
+    /// recovery after a crash.
+    ///
+    /// # Errors
+    /// Those of [`Builder::open`].
+    #[cfg(feature = "rocks")]
+    pub fn open(path: impl AsRef<std::path::Path>) -> Result<Self> {
+        Self::builder().open(path)
+    }
+
+    /// Opens a new store in memory with default options, for tests. Its content ends with it.
+    ///
+    /// # Errors
+    /// None in practice: the default options are valid, and memory has no I/O errors.
+    pub fn in_memory() -> Result<Self> {
+        Self::builder().in_memory()
+    }
+
+    fn open_exclusive(engine: Arc<dyn Engine>, options: Options, runtime: Arc<dyn Env>) -> Result<Self> {
+        if !engine.capabilities().exclusive {
+            return Err(Error::invalid("the engine is shared: open it with open_shared"));
+        }
+        if engine.capabilities().batch_rows_max < 2 {
+            return Err(Error::invalid("an exclusive engine must support batches of at least two rows"));
+        }
+        let instance_id = next_instance_id();
+        let metrics = Arc::new(Metrics::new(instance_id));
+        let coordinator = EmbeddedCoordinator::open(
+            Arc::clone(&engine),
+            Arc::clone(&runtime),
+            Arc::clone(&metrics),
+            options.conflict_cache_rows,
+            options.durability == Durability::Sync,
+            options.history_retention,
+        )?;
+        let opened = runtime.elapsed();
+        let lock_authority = coordinator.lock_authority();
+        let locks = lock_authority
+            .as_deref()
+            .map(|authority| NamedLocks::new(authority, &runtime, options.application_name.as_deref(), instance_id));
+        let store = Self::from_inner(Inner {
+            opened_at: opened,
+            locks,
+            lock_authority,
+            before_close: Self::close_locks,
+            closing: AtomicBool::new(false),
+            #[cfg(feature = "rocks")]
+            status_written_at: crate::sync::Mutex::new(opened),
+            coordinator,
+            engine,
+            runtime,
+            admission: Arc::new(AdmissionController::new(options.admission_limit)),
+            metrics,
+            catalog: Catalog::default(),
+            active: ActiveReaders::default(),
+            slow_log: SlowLog::default(),
+            instance_id,
+            closed: AtomicBool::new(false),
+            options,
+        });
+        store.load_leases()?;
+        let resolve = store.inner.options.background_resolve;
+        store.inner.coordinator.start_background(resolve, store.background_tasks())?;
+        Ok(store)
+    }
+
+    /// The store's tasks in the background worker, in the order of a round.
+    fn background_tasks(&self) -> Vec<BackgroundTask> {
+        let task = |name, work: fn(&Self) -> Result<()>| -> BackgroundTask {
+            let background = self.background_handle();
+            (name, Box::new(move || work(&background)))
+        };
+        vec![
+            task("expire_snapshots", |store| {
+                store.expire_snapshots();
+                Ok(())
+            }),
+            #[cfg(feature = "rocks")]
+            task("status_file", Self::write_status_file),
+            task("purge_keyspaces", Self::purge_dropped),
+            task("leases", Self::prune_locks),
+        ]
+    }
+
+    fn open_shared(config: SharedConfig, options: Options, runtime: Arc<dyn Env>) -> Self {
+        let instance_id = next_instance_id();
+        let metrics = Arc::new(Metrics::new(instance_id));
+        let engine = Arc::clone(&config.engine);
+        let coordinator = Arc::new(SharedCoordinator::new(config, Arc::clone(&runtime), Arc::clone(&metrics)));
+        Self::new_without_pipeline(coordinator, engine, (instance_id, metrics), options, runtime)
+    }
+
+    fn open_read_only(engine: Arc<dyn Engine>, options: Options, runtime: Arc<dyn Env>) -> Result<Self> {
+        let coordinator = Arc::new(ReadOnlyCoordinator::open(&*engine, Arc::clone(&runtime))?);
+        let instance_id = next_instance_id();
+        let metrics = Arc::new(Metrics::new(instance_id));
+        Ok(Self::new_without_pipeline(coordinator, engine, (instance_id, metrics), options, runtime))
+    }
+
+    fn new_without_pipeline(
+        coordinator: Arc<dyn Coordinator>,
+        engine: Arc<dyn Engine>,
+        (instance_id, metrics): (u64, Arc<Metrics>),
+        options: Options,
+        runtime: Arc<dyn Env>,
+    ) -> Self {
+        let opened = runtime.elapsed();
+        Self::from_inner(Inner {
+            opened_at: opened,
+            locks: None,
+            lock_authority: None,
+            before_close: Self::close_locks,
+            closing: AtomicBool::new(false),
+            #[cfg(feature = "rocks")]
+            status_written_at: crate::sync::Mutex::new(opened),
+            coordinator,
+            engine,
+            runtime,
+            admission: Arc::new(AdmissionController::new(options.admission_limit)),
+            metrics,
+            catalog: Catalog::default(),
+            active: ActiveReaders::default(),
+            slow_log: SlowLog::default(),
+            instance_id,
+            closed: AtomicBool::new(false),
+            options,
+        })
     }
 }

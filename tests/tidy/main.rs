@@ -82,13 +82,6 @@ const LONG_FILES: &[&str] = &[
     "src/engine/unreliable.rs",
     "src/lock_manager/manager.rs",
     "src/memtable/table.rs",
-    "src/store/introspect/stats.rs",
-    "src/store/introspect/status.rs",
-    "src/store/mod.rs",
-    "src/store/named_locks/acquire.rs",
-    "src/store/options.rs",
-    "src/store/read/scan.rs",
-    "src/store/txn/mod.rs",
 ];
 
 #[test]

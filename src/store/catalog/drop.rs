@@ -9,10 +9,13 @@
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::row::KeyspaceId;
-use crate::store::catalog::{
-    DROPPED_PREFIX, STAGED_MARK, allocate_id, decode_dropped_id, decode_id, dropped_key, name_key,
+use crate::store::catalog::entries::{
+    DROPPED_PREFIX, STAGED_MARK, decode_dropped_id, decode_id, dropped_key, name_key,
 };
-use crate::store::{Keyspace, Store, Txn};
+use crate::store::catalog::keyspaces::allocate_id;
+use crate::store::handle::Store;
+use crate::store::keyspace::Keyspace;
+use crate::store::txn::Txn;
 use crate::timestamp::Timestamp;
 
 impl Store {

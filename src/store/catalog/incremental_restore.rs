@@ -11,9 +11,14 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, Result};
 use crate::row::KeyspaceId;
 use crate::store::catalog::drop::{PendingDrop, check_name_unchanged, unlink_name};
+use crate::store::catalog::entries::{NAME_PREFIX, check_name, decode_id, dropped_key, entry_name, name_key};
 use crate::store::catalog::restore_origin::RestoreOrigin;
-use crate::store::catalog::{NAME_PREFIX, StagedKeyspaces, check_name, decode_id, dropped_key, entry_name, name_key};
-use crate::store::{DumpHeader, Durability, Keyspace, OnExisting, Store, Txn, TxnOptions};
+use crate::store::catalog::staging::StagedKeyspaces;
+use crate::store::handle::Store;
+use crate::store::keyspace::Keyspace;
+use crate::store::maintenance::dump::{DumpHeader, OnExisting};
+use crate::store::options::{Durability, TxnOptions};
+use crate::store::txn::Txn;
 
 /// The maximum number of attempts to lock the catalog's rows, if other transactions change them.
 const CATALOG_ATTEMPTS: u32 = 30;

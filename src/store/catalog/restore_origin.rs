@@ -13,8 +13,10 @@ use std::collections::BTreeMap;
 
 use crate::error::{ErrorKind, Result};
 use crate::row::KeyspaceId;
-use crate::store::catalog::decode_id;
-use crate::store::{Keyspace, Store, Txn};
+use crate::store::catalog::entries::decode_id;
+use crate::store::handle::Store;
+use crate::store::keyspace::Keyspace;
+use crate::store::txn::Txn;
 use crate::timestamp::Timestamp;
 
 const RESTORED_KEY: &[u8] = b"restored";

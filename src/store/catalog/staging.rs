@@ -6,9 +6,13 @@
 
 use crate::error::{Error, Result};
 use crate::store::catalog::drop::PendingDrop;
+use crate::store::catalog::entries::{STAGED_MARK, check_name, decode_id, dropped_key, name_key};
+use crate::store::catalog::keyspaces::allocate_id;
 use crate::store::catalog::restore_origin::RestoreOrigin;
-use crate::store::catalog::{STAGED_MARK, allocate_id, check_name, decode_id, dropped_key, name_key};
-use crate::store::{Durability, Keyspace, OnExisting, Store, TxnOptions};
+use crate::store::handle::Store;
+use crate::store::keyspace::Keyspace;
+use crate::store::maintenance::dump::OnExisting;
+use crate::store::options::{Durability, TxnOptions};
 use crate::timestamp::Timestamp;
 
 /// New keyspaces, which get their names in one transaction. If this is dropped before, they are

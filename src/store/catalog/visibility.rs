@@ -9,91 +9,26 @@
 //!   dropped                      KeyspaceNotFound   KeyspaceNotFound
 //! ```
 //!
-//! A lookup at one timestamp is also valid for other timestamps: an id that is not allocated at one
-//! is not allocated at earlier ones. So a cache answers most reads.
+//! A [cache](super::visibility_cache) answers most reads.
 
 use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::engine::RowRange;
 use crate::error::{Conflict, ConflictReason, ErrorKind, Result};
 use crate::read_view::ReadView;
-use crate::row::{KeyspaceId, RowKey};
-use crate::store::catalog::{CATALOG_ID, NAME_PREFIX, NEXT_ID_KEY, STAGED_MARK, decode_id, dropped_key, name_key};
-use crate::store::{Keyspace, Store};
-use crate::timestamp::Timestamp;
-
-/// The timestamps at which lookups have found a keyspace visible, or not created.
-pub struct VisibilityCache {
-    not_created_up_to: AtomicU64,
-    visible_from: AtomicU64,
-    visible_up_to: AtomicU64,
-    /// It has no name yet, and only the restore that fills it has a handle.
-    is_staging: AtomicBool,
-}
-
-/// The state of a keyspace in a view, if it is not dropped.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Visibility {
-    NotCreated,
-    Staging,
-    Visible,
-}
-
-impl VisibilityCache {
-    pub fn new(id: KeyspaceId) -> Self {
-        // The catalog does not list itself; it is always visible.
-        let visible_from = if id == CATALOG_ID { Timestamp::ZERO } else { Timestamp::MAX };
-        Self {
-            not_created_up_to: AtomicU64::new(0),
-            visible_from: AtomicU64::new(visible_from.to_u64()),
-            visible_up_to: AtomicU64::new(0),
-            is_staging: AtomicBool::new(false),
-        }
-    }
-
-    /// While a keyspace is staging, its rows are visible through its handle, which only the restore
-    /// has.
-    pub fn set_staging(&self, is_staging: bool) {
-        self.is_staging.store(is_staging, Ordering::Release);
-    }
-
-    #[inline]
-    fn get(&self, read_ts: Timestamp, is_dropped: bool) -> Option<Visibility> {
-        let ts = read_ts.to_u64();
-        let is_visible = ts >= self.visible_from.load(Ordering::Relaxed)
-            && (!is_dropped || ts <= self.visible_up_to.load(Ordering::Relaxed));
-        if is_visible {
-            Some(Visibility::Visible)
-        } else if ts <= self.not_created_up_to.load(Ordering::Relaxed) {
-            Some(Visibility::NotCreated)
-        } else {
-            None
-        }
-    }
-
-    fn record(&self, read_ts: Timestamp, visibility: Visibility) {
-        let ts = read_ts.to_u64();
-        match visibility {
-            Visibility::Visible => {
-                self.visible_from.fetch_min(ts, Ordering::Relaxed);
-                self.visible_up_to.fetch_max(ts, Ordering::Relaxed);
-            }
-            Visibility::NotCreated => {
-                self.not_created_up_to.fetch_max(ts, Ordering::Relaxed);
-            }
-            Visibility::Staging => {}
-        }
-    }
-}
+use crate::row::RowKey;
+use crate::store::catalog::entries::{NAME_PREFIX, NEXT_ID_KEY, STAGED_MARK, decode_id, dropped_key, name_key};
+use crate::store::catalog::visibility_cache::Visibility;
+use crate::store::handle::Store;
+use crate::store::keyspace::Keyspace;
 
 impl Store {
     /// Whether the view shows rows of the keyspace. Fails if it was dropped at or below the view's
     /// timestamp.
     pub(in crate::store) fn check_visible(&self, view: &Arc<ReadView>, keyspace: &Keyspace) -> Result<bool> {
         self.check_usable(view)?;
-        keyspace.check_belongs_to(self.load_store_id())?;
+        keyspace.check_belongs_to(self.instance_id())?;
         Ok(self.visibility(view, keyspace)? != Visibility::Staging)
     }
 
@@ -142,7 +77,7 @@ impl Store {
         let inner = &keyspace.inner;
         match inner.visibility.get(view.read_ts, inner.descriptor.is_dropped()) {
             Some(visibility) => Ok(visibility),
-            None if inner.visibility.is_staging.load(Ordering::Acquire) => Ok(Visibility::Visible),
+            None if inner.visibility.is_staging() => Ok(Visibility::Visible),
             None => {
                 let visibility = self.look_up(view, keyspace)?;
                 inner.visibility.record(view.read_ts, visibility);

@@ -1,229 +1,15 @@
-//! Active transactions and snapshots, with age and label.
-//!
-//! Each has one [`ActiveReader`], shared with its scans and clones. The list of them is sharded,
-//! has weak references, and is pruned as it grows: beginning costs one short lock, ending costs
-//! nothing. The labels of ended transactions are kept for a while, because a conflict error names
-//! the transaction that won.
+//! The active transactions of a store, and the conflicts that they meet.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+#[cfg(feature = "metrics")]
 use std::time::Duration;
 
 use crate::error::{Conflict, ConflictReason, Error, Result};
-use crate::observe::{Metrics, TxnPhase, TxnTimer};
-use crate::owner_id::OwnerId;
+use crate::observe::{Metrics, TxnPhase};
 use crate::read_view::ReadView;
-use crate::row::TxnId;
-use crate::store::Store;
-use crate::sync::Mutex;
-use crate::timestamp::Timestamp;
-
-const SHARDS: usize = 16;
-const PRUNE_MIN: usize = 16;
-/// The maximum number of labels of ended transactions, in each shard.
-const OLD_LABELS_MAX: usize = 64;
-
-/// The kind of an [`ActiveTransaction`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ActiveKind {
-    /// A [`Txn`](crate::store::Txn).
-    Transaction,
-    /// A [`Snapshot`](crate::store::Snapshot). A snapshot and its clones are one entry.
-    Snapshot,
-}
-
-/// A transaction or snapshot that has not ended: see [`Store::active_transactions`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ActiveTransaction {
-    /// Transaction or snapshot.
-    pub kind: ActiveKind,
-    /// Its label, from [`TxnOptions::label`](crate::store::TxnOptions::label) or
-    /// [`Snapshot::with_label`](crate::store::Snapshot::with_label).
-    pub label: Option<&'static str>,
-    /// The owner id of a transaction, as in row locks and conflicts; `None` for a snapshot.
-    pub owner_id: Option<OwnerId>,
-    /// The start timestamp of a transaction; `None` for a snapshot.
-    pub start_ts: Option<Timestamp>,
-    /// Everything committed at or below this timestamp is visible to it. The lowest of all is the
-    /// GC horizon: GC removes nothing that it may read.
-    pub read_ts: Timestamp,
-    /// The time since it began.
-    pub age: Duration,
-    /// The number of rows that a transaction has written and buffers in memory, without those that
-    /// are locked in the store.
-    pub buffered_rows: u64,
-    /// The size of these rows, in bytes, plus 64 for each row.
-    pub buffered_bytes: u64,
-    /// Whether it is a large transaction, which locks its rows in the store before it commits.
-    pub is_large: bool,
-    /// The number of its writes that are row locks in the store, or are being written there. A row
-    /// that is written again after that counts again.
-    pub locked_rows: u64,
-    /// Whether it has expired at
-    /// [`Builder::max_snapshot_age`](crate::store::Builder::max_snapshot_age). Its reads return
-    /// [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld), and GC ignores it.
-    pub is_expired: bool,
-}
-
-/// See the [module](self).
-pub(in crate::store) struct ActiveReader {
-    pub view: Arc<ReadView>,
-    pub label: Option<&'static str>,
-    /// `None` for a snapshot.
-    pub txn: Option<TxnId>,
-    /// By the runtime's clock.
-    pub started_at: Duration,
-    pub timer: TxnTimer,
-    /// The first conflict that the transaction meets before it commits.
-    first_conflict: Mutex<Option<Box<Conflict>>>,
-    rows: AtomicU64,
-    bytes: AtomicU64,
-    is_large: AtomicBool,
-    locked_rows: AtomicU64,
-    reported: AtomicBool,
-}
-
-impl ActiveReader {
-    pub fn new(
-        view: Arc<ReadView>,
-        txn: Option<TxnId>,
-        label: Option<&'static str>,
-        started_at: Duration,
-    ) -> Arc<Self> {
-        Arc::new(Self {
-            view,
-            label,
-            txn,
-            started_at,
-            timer: TxnTimer::default(),
-            first_conflict: Mutex::default(),
-            rows: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
-            is_large: AtomicBool::new(false),
-            locked_rows: AtomicU64::new(0),
-            reported: AtomicBool::new(false),
-        })
-    }
-
-    /// Records how much the transaction has written; `locked_rows` makes it a large one.
-    pub fn set_written(&self, rows: usize, bytes: usize, locked_rows: Option<u64>) {
-        self.rows.store(rows as u64, Ordering::Relaxed);
-        self.bytes.store(bytes as u64, Ordering::Relaxed);
-        if let Some(locked_rows) = locked_rows {
-            self.locked_rows.store(locked_rows, Ordering::Relaxed);
-            self.is_large.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// Takes the first conflict, if there was one before the commit.
-    pub fn first_conflict(&self) -> Option<Box<Conflict>> {
-        self.first_conflict.lock().take()
-    }
-
-    fn describe(&self, now: Duration) -> ActiveTransaction {
-        ActiveTransaction {
-            kind: if self.txn.is_some() { ActiveKind::Transaction } else { ActiveKind::Snapshot },
-            label: self.label,
-            owner_id: self.txn.map(|txn| txn.owner),
-            start_ts: self.txn.map(|txn| txn.start_ts),
-            read_ts: self.view.read_ts,
-            age: now.saturating_sub(self.started_at),
-            buffered_rows: self.rows.load(Ordering::Relaxed),
-            buffered_bytes: self.bytes.load(Ordering::Relaxed),
-            is_large: self.is_large.load(Ordering::Relaxed),
-            locked_rows: self.locked_rows.load(Ordering::Relaxed),
-            is_expired: self.view.expired.load(Ordering::Acquire),
-        }
-    }
-}
-
-/// All active transactions and snapshots of a store.
-#[derive(Default)]
-pub(in crate::store) struct ActiveReaders {
-    shards: [Shard; SHARDS],
-    snapshots: AtomicUsize,
-}
-
-/// Aligned to a cache line, against false sharing.
-#[derive(Default)]
-#[repr(align(64))]
-struct Shard(Mutex<ReaderShard>);
-
-#[derive(Default)]
-struct ReaderShard {
-    readers: Vec<ReaderEntry>,
-    /// The length at which ended readers are removed.
-    prune_at: usize,
-    /// Labels of ended transactions, newest last.
-    labels: VecDeque<(OwnerId, &'static str)>,
-}
-
-struct ReaderEntry {
-    labelled: Option<(OwnerId, &'static str)>,
-    reader: Weak<ActiveReader>,
-}
-
-impl ReaderShard {
-    fn add(&mut self, reader: &Arc<ActiveReader>) {
-        if self.readers.len() >= self.prune_at.max(PRUNE_MIN) {
-            let labels = &mut self.labels;
-            self.readers.retain(|entry| {
-                let is_active = entry.reader.strong_count() > 0;
-                labels.extend(entry.labelled.filter(|_| !is_active));
-                is_active
-            });
-            self.labels.drain(..self.labels.len().saturating_sub(OLD_LABELS_MAX));
-            self.prune_at = self.readers.len() * 2;
-        }
-        let labelled = reader.txn.map(|txn| txn.owner).zip(reader.label);
-        self.readers.push(ReaderEntry { labelled, reader: Arc::downgrade(reader) });
-    }
-}
-
-impl ActiveReaders {
-    /// Registers a transaction or snapshot.
-    pub fn add(
-        &self,
-        view: Arc<ReadView>,
-        txn: Option<TxnId>,
-        label: Option<&'static str>,
-        started_at: Duration,
-    ) -> Arc<ActiveReader> {
-        let reader = ActiveReader::new(view, txn, label, started_at);
-        let shard = match txn {
-            Some(txn) => shard_of(txn.owner),
-            None => self.snapshots.fetch_add(1, Ordering::Relaxed) % SHARDS,
-        };
-        if let Some(shard) = self.shards.get(shard) {
-            shard.0.lock().add(&reader);
-        }
-        reader
-    }
-
-    fn all(&self) -> Vec<Arc<ActiveReader>> {
-        // Upgraded before use, so that no shard lock is held when the last reference to an engine
-        // snapshot is dropped.
-        let of = |shard: &Shard| shard.0.lock().readers.iter().filter_map(|entry| entry.reader.upgrade()).collect();
-        self.shards.iter().flat_map(|shard| -> Vec<Arc<ActiveReader>> { of(shard) }).collect()
-    }
-
-    /// The label of a transaction that is active or has ended recently.
-    fn label_of(&self, owner: OwnerId) -> Option<&'static str> {
-        let shard = self.shards.get(shard_of(owner))?.0.lock();
-        let active = shard.readers.iter().filter_map(|entry| entry.labelled);
-        let mut labelled = active.chain(shard.labels.iter().copied());
-        labelled.find_map(|(id, label)| (id == owner).then_some(label))
-    }
-}
-
-/// The lowest bits of owner ids are a counter, so they spread over the shards.
-#[allow(clippy::cast_possible_truncation, reason = "smaller than the number of shards")]
-fn shard_of(owner: OwnerId) -> usize {
-    (owner.to_u64() % SHARDS as u64) as usize
-}
+use crate::store::handle::{Inner, Store};
+use crate::store::introspect::active_readers::{ActiveReader, ActiveTransaction};
 
 impl Store {
     /// The active transactions and snapshots, ordered by the age of the state that they read,
@@ -332,7 +118,19 @@ impl Store {
     }
 }
 
-impl crate::store::Inner {
+impl Store {
+    /// Expires old snapshots, so that a leaked one does not block GC forever, and requests a sync,
+    /// so that a power cut loses few buffered commits.
+    pub(in crate::store) fn expire_snapshots(&self) {
+        if self.inner.coordinator.maintain(self.inner.options.max_snapshot_age) > 0 {
+            self.inner.report_expired();
+        }
+        #[cfg(feature = "metrics")]
+        self.inner.set_gauges();
+    }
+}
+
+impl Inner {
     /// Counts and logs the readers whose views have expired at the age limit, each once.
     pub(in crate::store) fn report_expired(&self) {
         for reader in self.active.all() {

@@ -8,7 +8,9 @@ use crate::engine::storage::Column;
 use crate::error::Result;
 use crate::keys::keyspace_range;
 use crate::row::KeyspaceId;
-use crate::store::{Keyspace, Snapshot, Store};
+use crate::store::handle::Store;
+use crate::store::keyspace::Keyspace;
+use crate::store::read::snapshot::Snapshot;
 
 /// After this many bytes of keys and values, the rest of a keyspace is estimated.
 const SAMPLE_BYTES: u64 = 64 << 20;

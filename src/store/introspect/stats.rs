@@ -14,7 +14,8 @@ use crate::observe::Latencies;
 use crate::owner_id::OwnerId;
 use crate::protocol::{TxnStatus, txn_status_or_rolled_back};
 use crate::row::{KeyspaceId, Lock, LockType, RowKey, TxnId};
-use crate::store::{Keyspace, Store};
+use crate::store::handle::Store;
+use crate::store::keyspace::Keyspace;
 use crate::timestamp::Timestamp;
 
 /// A row lock, with the status of its transaction as its primary records it.
@@ -294,7 +295,7 @@ impl Store {
     }
 }
 
-impl crate::store::Inner {
+impl crate::store::handle::Inner {
     /// The write stalls. The engine counts them; each call copies its totals into the metrics.
     pub(in crate::store) fn update_write_stalls(&self) -> WriteStallStats {
         let stalls = self.engine.write_stalls();

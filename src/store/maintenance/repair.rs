@@ -24,12 +24,16 @@ use crate::keys::decode_history_key;
 use crate::oracle::read_high_water;
 use crate::read_view::ReadView;
 use crate::row::{KeyspaceId, LockType, RowKey};
-use crate::store::catalog::{CATALOG_ID, StagedKeyspaces, entry_id};
+use crate::store::builder::Builder;
+use crate::store::catalog::entries::{CATALOG_ID, entry_id};
+use crate::store::catalog::staging::StagedKeyspaces;
+use crate::store::handle::Store;
+use crate::store::keyspace::Keyspace;
+use crate::store::maintenance::dump::OnExisting;
 use crate::store::maintenance::progress::{IntoControlFlow, check_progress};
-use crate::store::maintenance::verify::ISSUES_MAX;
-use crate::store::options::MAX_TRANSACTION_BYTES;
+use crate::store::maintenance::verify::report::{ISSUES_MAX, IntegrityIssue};
+use crate::store::options::{Durability, MAX_TRANSACTION_BYTES, TxnOptions};
 use crate::store::read::row::{load_value, visible_version};
-use crate::store::{Builder, Durability, IntegrityIssue, Keyspace, OnExisting, Store, TxnOptions};
 use crate::timestamp::Timestamp;
 
 /// The number of cells between two calls of the progress callback.

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock_manager::{LockLost, LockLostReason, LockTarget, RequestHandle};
-use crate::store::Store;
-use crate::store::named_locks::acquire::request_error;
-use crate::store::named_locks::{LockGuard, LockOptions, LockWaitPolicy};
+use crate::store::handle::Store;
+use crate::store::named_locks::errors::request_error;
+use crate::store::named_locks::guard::LockGuard;
+use crate::store::named_locks::options::{LockOptions, LockWaitPolicy};
 use crate::timestamp::Timestamp;
 
 impl Store {
@@ -126,7 +127,7 @@ impl Store {
         if let Some(what) = locks.heads.corruption(name) {
             return Err(ErrorKind::Corruption(what.to_string()).into());
         }
-        locks.keeper.start(self)?;
+        self.start_lease_renewer()?;
         if let Some(grant) = locks.heads.attach_guard(name, token, locks.runtime.elapsed()) {
             locks.keeper.watch(&grant);
             return Ok(LockGuard::new(self, locks, RequestHandle::new(&locks.heads, grant, false)));

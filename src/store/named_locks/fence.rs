@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock_manager::{FenceCondition, Grant, RequestHandle};
-use crate::store::Txn;
+use crate::store::txn::Txn;
 use crate::timestamp::Timestamp;
 
 /// A condition of transactions: they commit only while the grant is valid that it was made of
@@ -97,7 +97,7 @@ impl Txn {
         let store = self.store();
         store.inner.check_open()?;
         let Fence { grant, store: identity } = fence;
-        if *identity != store.load_store_id() {
+        if *identity != store.instance_id() {
             return Err(Error::invalid(format!("lock {} belongs to another store", grant.target())));
         }
         if let Some(reason) = grant.end_reason_now(&*store.inner.runtime) {

@@ -9,12 +9,13 @@ use crate::lock_manager::{
     Grant, Lease, LockEntry, LockLostReason, LockMode, LockState, LockWait, RequestHandle, UpgradeResult,
 };
 use crate::option_ranges;
-use crate::store::named_locks::{Fence, LockOptions, LockWaitPolicy, NamedLocks};
-use crate::store::{Inner, Store};
+use crate::store::handle::{Inner, Store};
+use crate::store::named_locks::errors::request_error;
+use crate::store::named_locks::fence::Fence;
+use crate::store::named_locks::options::{LockOptions, LockWaitPolicy};
+use crate::store::named_locks::state::NamedLocks;
 use crate::timestamp::Timestamp;
 use crate::waiter::Waiter;
-
-use crate::store::named_locks::acquire::request_error;
 
 /// A named lock that is held. Dropping the guard releases the lock, without waiting. The guard may
 /// be sent to other threads. It does not keep the store open: closing the store ends the grant.
@@ -47,7 +48,7 @@ impl LockGuard {
     /// The store, without keeping it open.
     pub(crate) fn store(&self) -> Result<Store> {
         let closed = || Error::closed(self.locks.heads.closed().unwrap_or(crate::error::CLOSED_BY_USER));
-        let store = self.store.upgrade().map(|inner| Store { inner, _open: None }).ok_or_else(closed)?;
+        let store = self.store.upgrade().map(Store::unowned).ok_or_else(closed)?;
         store.inner.check_open()?;
         Ok(store)
     }

@@ -6,11 +6,11 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use crate::error::{Error, Result};
 use crate::lock_manager::{LockEntry, LockState, LockStats, LockTable, LockTarget};
-use crate::store::Store;
-use crate::store::catalog::check_name;
-use crate::store::named_locks::NamedLocks;
-use crate::store::named_locks::acquire::{invalid_name_error, request_error};
+use crate::store::catalog::entries::check_name;
+use crate::store::handle::Store;
+use crate::store::named_locks::errors::{invalid_name_error, request_error};
 use crate::store::named_locks::lease_rows::{LeaseRow, decode_leases, lock_key};
+use crate::store::named_locks::state::NamedLocks;
 
 impl Store {
     /// The present holders of a named lock.

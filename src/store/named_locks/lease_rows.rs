@@ -21,9 +21,11 @@ use serde::{Deserialize, Serialize};
 use crate::codec;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock_manager::{FenceCondition, Grant, LockHolder, LockMode};
-use crate::store::catalog::LOCK_PREFIX;
-use crate::store::named_locks::NamedLocks;
-use crate::store::{Durability, Store, Txn, TxnOptions};
+use crate::store::catalog::entries::LOCK_PREFIX;
+use crate::store::handle::Store;
+use crate::store::named_locks::state::NamedLocks;
+use crate::store::options::{Durability, TxnOptions};
+use crate::store::txn::Txn;
 use crate::timestamp::Timestamp;
 
 /// Lease rows that one transaction changes at most.

@@ -12,22 +12,13 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::lock_manager::{LockTarget, RequestHandle};
-use crate::store::named_locks::{Fence, LockOptions};
+use crate::store::handle::Store;
+use crate::store::named_locks::fence::Fence;
+use crate::store::named_locks::options::LockOptions;
+use crate::store::named_locks::txn_lock::TxnLock;
+use crate::store::options::TxnOptions;
+use crate::store::txn::Txn;
 use crate::store::txn::retry::{NestingGuard, RetryLoop};
-use crate::store::{Store, Txn, TxnOptions};
-
-/// The lock of all attempts of a call.
-#[derive(Clone)]
-pub(crate) struct TxnLock {
-    fence: Fence,
-    request: Arc<RequestHandle>,
-}
-
-impl TxnLock {
-    pub(in crate::store) fn fence(&self, txn: &mut Txn) -> Result<()> {
-        txn.add_lock_fence(&self.fence, Some(&self.request))
-    }
-}
 
 impl Store {
     /// [`Store::transact_with`] under a named lock. It acquires the lock and holds it during all

@@ -5,7 +5,7 @@ use std::ops::{Bound, Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, Rang
 use crate::engine::RowRange;
 use crate::keys::prefix_successor;
 use crate::row::{KeyspaceId, RowKey};
-use crate::store::Keyspace;
+use crate::store::keyspace::Keyspace;
 
 /// A range of keys: any range type of the standard library over a type that is bytes, or a pair of
 /// [`Bound`]s.

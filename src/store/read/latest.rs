@@ -1,12 +1,15 @@
 //! Reads of the newest state, each with a snapshot of its own.
 
 use crate::error::Result;
-use crate::store::{KeyRange, Keyspace, Scan, Store};
+use crate::store::handle::Store;
+use crate::store::keyspace::Keyspace;
+use crate::store::read::key_range::KeyRange;
+use crate::store::read::scan::Scan;
 use crate::value::Value;
 
 /// Reads without a snapshot object. Each call reads one consistent state: everything acknowledged
-/// before the call, all of it durable, as [`Store::snapshot`] shows it. Two calls may read different
-/// states, so what must agree is read by one call, in a snapshot or in a transaction.
+/// before the call, all of it durable, as [`Store::snapshot`] shows it. Two calls may read
+/// different states, so what must agree is read by one call, in a snapshot or in a transaction.
 impl Store {
     /// The newest value of a row; `None` if the row does not exist.
     ///

@@ -13,7 +13,7 @@ use crate::engine::{EngineError, decode_lock, decode_row_key, decode_write};
 use crate::error::{Error, ErrorKind, Result};
 use crate::read_view::ReadView;
 use crate::row::{Lock, LockType, RowKey, StoredValue, TxnId, WriteRecord};
-use crate::store::Store;
+use crate::store::handle::Store;
 use crate::store::read::scanned_row::VisibleValue;
 use crate::timestamp::Timestamp;
 use crate::value::Value;

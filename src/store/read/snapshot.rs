@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::read_view::ReadView;
-use crate::store::introspect::active::ActiveReader;
+use crate::store::handle::Store;
+use crate::store::introspect::active_readers::ActiveReader;
+use crate::store::keyspace::Keyspace;
+use crate::store::limits::check_key;
 use crate::store::read::key_range::{KeyRange, key_range_in, prefix_range};
 use crate::store::read::scan::Scan;
-use crate::store::txn::{check_key, validated_rows};
-use crate::store::{Keyspace, Store, Versions};
+use crate::store::read::versions::Versions;
 use crate::timestamp::Timestamp;
 use crate::value::Value;
 
@@ -76,7 +78,7 @@ impl Snapshot {
         keyspace: &Keyspace,
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Option<Value>>> {
-        let rows = validated_rows(keyspace, keys)?;
+        let rows = keyspace.rows(keys)?;
         if !self.store.check_visible(&self.reader.view, keyspace)? {
             return Ok(vec![None; rows.len()]);
         }

@@ -3,8 +3,8 @@
 use crate::error::Result;
 use crate::owner_id::OwnerId;
 use crate::row::{LockType, RowKey, StoredValue, WriteRecord};
-use crate::store::Store;
-use crate::store::introspect::active::ActiveReader;
+use crate::store::handle::Store;
+use crate::store::introspect::active_readers::ActiveReader;
 use crate::store::read::row::load_value;
 use crate::timestamp::Timestamp;
 use crate::value::Value;

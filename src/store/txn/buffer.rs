@@ -14,15 +14,16 @@ use smallvec::SmallVec;
 use crate::commit_conditions::CommitConditions;
 use crate::contention::AttemptGuard;
 use crate::coordinator::LargeTxn;
-use crate::engine::{EngineSnapshot, decode_lock};
 use crate::error::{Conflict, Error, ErrorKind, Result};
 use crate::keyspace_descriptor::KeyspaceDescriptor;
 use crate::lock_manager::{FenceCondition, Fences, InFlightFences};
-use crate::lock_value::{lock_mutation, read_own_lock};
+use crate::lock_value::read_own_lock;
 use crate::observe::TxnTimer;
 use crate::read_view::ReadView;
 use crate::row::{KeyspaceId, Mutation, RowKey, TxnId};
-use crate::store::Store;
+use crate::store::handle::Store;
+use crate::store::limits::check_size;
+use crate::store::txn::large_writes::LargeWrites;
 use crate::timestamp::Timestamp;
 use crate::write_set::WriteSet;
 
@@ -162,7 +163,7 @@ impl TxnBuffer {
             let replaced = before.map_or(0, |before| size_of_write(row, before));
             let sum = *bytes - replaced + size_of_write(row, after);
             let limit = store.inner.options.max_transaction_bytes;
-            crate::store::txn::check_size("a transaction", sum + all_undo_bytes, limit)?;
+            check_size("a transaction", sum + all_undo_bytes, limit)?;
             *bytes = sum;
             Ok::<_, Error>(())
         })?;
@@ -300,24 +301,6 @@ impl TxnBuffer {
             self.large.is_some() || first.is_some_and(|(row, _)| row.keyspace_id() == id)
         };
         self.keyspaces.iter().filter(|(id, _)| is_written(*id)).map(|(_, descriptor)| Arc::clone(descriptor)).collect()
-    }
-}
-
-/// The rows that a large transaction has locked, in one engine snapshot.
-pub(in crate::store) struct LargeWrites {
-    pub view: Arc<dyn EngineSnapshot>,
-    pub txn: TxnId,
-}
-
-impl LargeWrites {
-    fn write(&self, row: &RowKey) -> Result<Option<Mutation>> {
-        read_own_lock(&*self.view, self.txn, row)
-    }
-
-    /// The transaction's write to a row, given the row's cell in the lock column.
-    pub(in crate::store) fn write_of(&self, row: &RowKey, lock: &[u8]) -> Result<Option<Mutation>> {
-        let lock = decode_lock(row.as_bytes(), lock)?;
-        if lock.txn == self.txn { lock_mutation(&*self.view, row, lock).map(Some) } else { Ok(None) }
     }
 }
 

@@ -4,30 +4,12 @@
 use std::time::Duration;
 
 use crate::coordinator::CommitRequest;
-use crate::error::{Conflict, Error, ErrorKind, Result};
-use crate::store::Durability;
+use crate::error::{Error, ErrorKind, Result};
 use crate::store::introspect::slow_log::{AttemptTiming, PastAttempts, TxnOutcome};
+use crate::store::options::Durability;
 use crate::store::txn::Txn;
+use crate::store::txn::outcome::{Commit, TxnEnd};
 use crate::timestamp::Timestamp;
-
-/// When and how a transaction ended. For an attempt of `transact` only the time is used.
-pub(in crate::store) struct TxnEnd {
-    at: Duration,
-    outcome: TxnOutcome,
-    conflict: Option<Box<Conflict>>,
-}
-
-/// What a commit yields.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Commit {
-    /// The commit timestamp. For a transaction without writes it is the read timestamp.
-    pub commit_ts: Timestamp,
-    /// Whether the commit, and everything that the transaction has read, was durable when the call
-    /// returned. `false` with [`Durability::Buffered`]: [`Store::sync`](crate::Store::sync) then
-    /// makes it durable, and the background does so within about half a second.
-    pub durable: bool,
-}
 
 impl Txn {
     /// Commits the transaction: all of its writes become visible atomically, or none.

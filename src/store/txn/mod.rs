@@ -1,28 +1,31 @@
 //! Transactions: begin, read, write, commit or roll back, and retry.
 //!
-//! A transaction reads one read view and collects its writes in a [buffer]. The [commit] checks
-//! them for conflicts.
+//! A transaction [reads](mod@read) one read view and collects its writes in a [buffer]. The
+//! [commit] checks them for conflicts.
 
 pub(in crate::store) mod buffer;
 pub(in crate::store) mod commit;
+pub(in crate::store) mod large_writes;
+pub(in crate::store) mod outcome;
+mod read;
 pub(in crate::store) mod retry;
 
 use std::sync::Arc;
 
 use crate::contention::AttemptGuard;
-use crate::engine::RowRange;
 use crate::error::{Error, ErrorKind, Result};
 use crate::owner_id::OwnerId;
 use crate::row::{Mutation, RowKey, TxnId};
-use crate::store::introspect::active::ActiveReader;
-use crate::store::read::key_range::{KeyRange, key_range_in, prefix_range};
+use crate::store::handle::Store;
+use crate::store::introspect::active_readers::ActiveReader;
+use crate::store::keyspace::Keyspace;
+use crate::store::limits::{MAX_VALUE_BYTES, check_key, check_size};
+use crate::store::options::TxnOptions;
+use crate::store::read::key_range::KeyRange;
 use crate::store::read::scan::Scan;
 use crate::store::txn::buffer::TxnBuffer;
-pub use crate::store::txn::commit::Commit;
-use crate::store::txn::commit::TxnEnd;
-use crate::store::{Keyspace, MAX_KEY_BYTES, MAX_VALUE_BYTES, Store, TxnOptions, Versions};
+use crate::store::txn::outcome::TxnEnd;
 use crate::timestamp::Timestamp;
-use crate::value::Value;
 
 /// A transaction with snapshot isolation.
 ///
@@ -121,96 +124,12 @@ impl Txn {
         self.id.owner
     }
 
-    /// The value of a row as the transaction sees it; `None` if the row does not exist.
-    ///
-    /// # Errors
-    /// - [`ErrorKind::InvalidArgument`]: the key is empty, or another error has aborted the
-    ///   transaction.
-    /// - [`ErrorKind::TooLarge`]: the key exceeds [`MAX_KEY_BYTES`].
-    /// - [`ErrorKind::KeyspaceNotFound`]: the keyspace was dropped before the transaction began. A
-    ///   keyspace that was created or restored after that is empty but for own writes, and stays so
-    ///   when it is dropped.
-    /// - [`ErrorKind::Conflict`]: the transaction was aborted by an earlier conflict.
-    /// - [`ErrorKind::SnapshotTooOld`], [`ErrorKind::Corruption`], [`ErrorKind::Io`],
-    ///   [`ErrorKind::Closed`].
-    pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
-        let is_seen = self.store.check_visible(&self.reader.view, keyspace)?;
-        check_key(key.as_ref())?;
-        if is_seen { self.read(&keyspace.row(key.as_ref())) } else { Ok(None) }
-    }
-
-    /// The values of several rows, in the order of `keys`.
-    ///
-    /// # Errors
-    /// Those of [`Txn::get`].
-    pub fn multi_get<K: AsRef<[u8]>>(
-        &self,
-        keyspace: &Keyspace,
-        keys: impl IntoIterator<Item = K>,
-    ) -> Result<Vec<Option<Value>>> {
-        let rows = validated_rows(keyspace, keys)?;
-        if self.store.check_visible(&self.reader.view, keyspace)? {
-            self.multi_read(&rows)
-        } else {
-            Ok(vec![None; rows.len()])
-        }
-    }
-
-    /// Whether a row exists.
-    ///
-    /// # Errors
-    /// Those of [`Txn::get`].
-    pub fn contains_key(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
-        Ok(self.get(keyspace, key)?.is_some())
-    }
-
-    /// The value of a row, validated again at commit. It is optimistic: it takes no lock and waits
-    /// for nothing.
-    ///
-    /// For conflicts it counts as a write of the row. If two transactions overlap, and each writes
-    /// the row or reads it by this call, the first to commit wins. The commit of the other fails
-    /// with [`ErrorKind::Conflict`], and not earlier. The row may be absent.
-    ///
-    /// In PostgreSQL, MySQL and RocksDB's `TransactionDB` the same words mean a lock that other
-    /// transactions wait for. RocksDB's `OptimisticTransactionDB` checks at commit, as here. Only a
-    /// [large transaction](crate::store::Builder::large_transaction_bytes) locks the row before its
-    /// commit, like the rows that it writes, and a conflict may then abort it earlier. To protect a
-    /// range against inserts, use a [guard row](crate::cookbook#a-range-that-must-not-change).
-    ///
-    /// # Errors
-    /// Those of [`Txn::get`] and [`Txn::put`].
-    pub fn get_for_update(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
-        let row = self.check_write(keyspace, key.as_ref())?;
-        let (value, is_unwritten) = self.store.time_read(&self.reader, || {
-            let own = self.buffered_write(&row)?;
-            let is_unwritten = own.is_none();
-            Ok::<_, Error>((self.read_with_buffer(own, &row)?, is_unwritten))
-        })?;
-        if is_unwritten {
-            self.write(keyspace, row, Mutation::LockOnly)?;
-        }
-        Ok(value)
-    }
-
-    /// The committed versions of a row, newest first, as
-    /// [`Snapshot::versions`](crate::store::Snapshot::versions) at the transaction's read
-    /// timestamp. Own writes are not included.
-    ///
-    /// # Errors
-    /// Those of [`Txn::get`], also from the iterator, which ends after an error.
-    pub fn versions(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Versions> {
-        self.buffer.check()?;
-        let is_seen = self.store.check_visible(&self.reader.view, keyspace)?;
-        check_key(key.as_ref())?;
-        Ok(Versions::new(&self.store, &self.reader, keyspace.row(key.as_ref()), is_seen))
-    }
-
     /// Sets the value of a row.
     ///
     /// # Errors
     /// Each of these leaves the transaction as it was:
-    /// - [`ErrorKind::TooLarge`]: the key exceeds [`MAX_KEY_BYTES`], the value [`MAX_VALUE_BYTES`],
-    ///   or the transaction
+    /// - [`ErrorKind::TooLarge`]: the key exceeds [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES), the
+    ///   value [`MAX_VALUE_BYTES`], or the transaction
     ///   [`Builder::max_transaction_bytes`](crate::store::Builder::max_transaction_bytes).
     /// - [`ErrorKind::InvalidArgument`]: the key is empty, or the store is open read-only.
     /// - [`ErrorKind::KeyspaceNotFound`]: the keyspace was dropped.
@@ -299,35 +218,6 @@ impl Txn {
         Ok(deleted)
     }
 
-    /// The rows whose keys are in a range, own writes up to this call included. A range whose end
-    /// is before its start is empty. The first row reports an error of this call.
-    ///
-    /// Rows that a scan does not return are not protected: another transaction may insert one
-    /// meanwhile (a phantom).
-    pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Scan {
-        let range = self.store.visible_range(&self.reader.view, keyspace, || key_range_in(keyspace, &range));
-        self.scan(range)
-    }
-
-    /// The rows whose keys start with `prefix`, own writes up to this call included. Otherwise like
-    /// [`Txn::range`].
-    pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Scan {
-        let range = self.store.visible_range(&self.reader.view, keyspace, || prefix_range(keyspace, prefix.as_ref()));
-        self.scan(range)
-    }
-
-    fn scan(&self, range: Result<RowRange>) -> Scan {
-        let own = range.and_then(|range| {
-            self.buffer.check()?;
-            let own = self
-                .buffer
-                .write_set
-                .range(range.start.as_ref().map(Vec::as_slice), range.end.as_ref().map(Vec::as_slice));
-            Ok((Some(own), self.buffer.large_writes(&self.store)?, range))
-        });
-        Scan::new(&self.store, &self.reader, own)
-    }
-
     /// Sets a savepoint. From the first savepoint on the transaction keeps in memory what each
     /// write replaces, within
     /// [`Builder::max_transaction_bytes`](crate::store::Builder::max_transaction_bytes).
@@ -358,46 +248,10 @@ impl Txn {
         self.buffer.write_set.keys().cloned().collect()
     }
 
-    fn read(&self, row: &RowKey) -> Result<Option<Value>> {
-        self.store.time_read(&self.reader, || self.read_with_buffer(self.buffered_write(row)?, row))
-    }
-
-    fn multi_read(&self, rows: &[RowKey]) -> Result<Vec<Option<Value>>> {
-        self.store.time_read(&self.reader, || {
-            let own: Vec<_> = rows.iter().map(|row| self.buffered_write(row)).collect::<Result<_>>()?;
-            let is_other = |own: &Option<Mutation>| matches!(own, None | Some(Mutation::LockOnly));
-            let others: Vec<_> = rows.iter().zip(&own).filter(|(_, own)| is_other(own)).map(|(row, _)| row).collect();
-            let others = self.store.multi_read(&self.reader.view, &others);
-            let mut others = self.store.record_conflict(&self.reader, others)?.into_iter();
-            let value = |own| match own {
-                Some(Mutation::Put(value)) => Some(value),
-                Some(Mutation::Delete) => None,
-                Some(Mutation::LockOnly) | None => others.next().flatten(),
-            };
-            Ok(own.into_iter().map(value).collect())
-        })
-    }
-
-    fn buffered_write(&self, row: &RowKey) -> Result<Option<Mutation>> {
-        self.buffer.check()?;
-        self.buffer.get(&self.store, row)
-    }
-
-    /// The row as the transaction sees it, given its own write to the row.
-    fn read_with_buffer(&self, own: Option<Mutation>, row: &RowKey) -> Result<Option<Value>> {
-        match own {
-            Some(Mutation::Put(value)) => Ok(Some(value)),
-            Some(Mutation::Delete) => Ok(None),
-            Some(Mutation::LockOnly) | None => {
-                self.store.record_conflict(&self.reader, self.store.read(&self.reader.view, row))
-            }
-        }
-    }
-
-    fn check_write(&self, keyspace: &Keyspace, key: &[u8]) -> Result<RowKey> {
+    pub(super) fn check_write(&self, keyspace: &Keyspace, key: &[u8]) -> Result<RowKey> {
         self.store.check_usable(&self.reader.view)?;
         self.store.inner.check_writable()?;
-        keyspace.check_not_dropped(self.store.load_store_id())?;
+        keyspace.check_not_dropped(self.store.instance_id())?;
         check_key(key)?;
         let row = keyspace.row(key);
         let named = self.store.check_not_staging(&self.reader.view, keyspace, &row);
@@ -405,31 +259,10 @@ impl Txn {
         Ok(row)
     }
 
-    fn write(&mut self, keyspace: &Keyspace, row: RowKey, mutation: Mutation) -> Result<()> {
+    pub(super) fn write(&mut self, keyspace: &Keyspace, row: RowKey, mutation: Mutation) -> Result<()> {
         let descriptor = (keyspace.id(), &keyspace.inner.descriptor);
         let written = self.buffer.write(&self.store, descriptor, row, mutation, &self.reader.timer);
         self.reader.set_written(self.buffer.write_set.len(), self.buffer.bytes(), self.buffer.locked_rows());
         self.store.record_conflict(&self.reader, written)
     }
-}
-
-/// Rejects a key that no row can have.
-pub(in crate::store) fn check_key(key: &[u8]) -> Result<()> {
-    if key.is_empty() {
-        return Err(Error::invalid("a key must not be empty"));
-    }
-    check_size("a key", key.len(), MAX_KEY_BYTES)
-}
-
-/// The rows with these keys; an error if no row can have one of them.
-pub(in crate::store) fn validated_rows<K: AsRef<[u8]>>(
-    keyspace: &Keyspace,
-    keys: impl IntoIterator<Item = K>,
-) -> Result<Vec<RowKey>> {
-    let row = |key: K| check_key(key.as_ref()).map(|()| keyspace.row(key.as_ref()));
-    keys.into_iter().map(row).collect()
-}
-
-pub(in crate::store) fn check_size(what: &'static str, bytes: usize, limit: usize) -> Result<()> {
-    if bytes > limit { Err(ErrorKind::TooLarge { what, bytes, limit }.into()) } else { Ok(()) }
 }

@@ -10,9 +10,12 @@ use std::time::Duration;
 use crate::contention::{AdmissionWait, AttemptGuard};
 use crate::error::{Conflict, Error, ErrorKind, Result};
 use crate::row::RowKey;
+use crate::store::handle::Store;
 use crate::store::introspect::slow_log::{AttemptTiming, PastAttempts, TxnOutcome};
-use crate::store::named_locks::TxnLock;
-use crate::store::{Commit, RetryPolicy, Store, Txn, TxnOptions};
+use crate::store::named_locks::txn_lock::TxnLock;
+use crate::store::options::{RetryPolicy, TxnOptions};
+use crate::store::txn::Txn;
+use crate::store::txn::outcome::Commit;
 
 thread_local! {
     /// The number of nested `transact` calls on this thread. An inner call must not wait for what

@@ -23,7 +23,7 @@ use crate::engine::Compression;
 use crate::error::{Error, ErrorKind, Result};
 use crate::oracle::is_exhausted;
 use crate::row::Value;
-use crate::store::MAX_VALUE_BYTES;
+use crate::store::limits::MAX_VALUE_BYTES;
 use crate::store::maintenance::dump::DumpHeader;
 use crate::timestamp::Timestamp;
 

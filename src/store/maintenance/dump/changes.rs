@@ -11,7 +11,7 @@ use crate::engine::{RowRange, decode_lock, decode_row_key, decode_write};
 use crate::error::Result;
 use crate::read_view::ReadView;
 use crate::row::{LockType, RowKey, StoredValue, WriteRecord};
-use crate::store::Store;
+use crate::store::handle::Store;
 use crate::store::read::column_cursor::ColumnCursor;
 use crate::store::read::row::load_value;
 use crate::store::read::scanned_row::VisibleValue;

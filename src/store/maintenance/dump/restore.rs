@@ -10,11 +10,17 @@ use std::io::Read;
 
 use crate::error::{Error, Result};
 use crate::row::Value;
-use crate::store::catalog::{Increment, Listed, RestoreOrigin, StagedKeyspaces, check_name};
+use crate::store::catalog::entries::check_name;
+use crate::store::catalog::incremental_restore::{Increment, Listed};
+use crate::store::catalog::restore_origin::RestoreOrigin;
+use crate::store::catalog::staging::StagedKeyspaces;
+use crate::store::handle::Store;
+use crate::store::keyspace::Keyspace;
+use crate::store::limits::MAX_KEY_BYTES;
 use crate::store::maintenance::dump::blocks::{DumpBlock, DumpReader};
 use crate::store::maintenance::dump::{DumpHeader, DumpStats, OnExisting};
 use crate::store::maintenance::progress::{IntoControlFlow, check_progress};
-use crate::store::{Durability, Keyspace, MAX_KEY_BYTES, Store, TxnOptions};
+use crate::store::options::{Durability, TxnOptions};
 
 const NOTHING_RESTORED: &str = "; nothing was restored";
 

@@ -12,11 +12,12 @@ use crate::coordinator::check_within_retention;
 use crate::error::{Error, Result};
 use crate::read_view::ReadView;
 use crate::row::{KeyspaceId, Value};
+use crate::store::keyspace::Keyspace;
 use crate::store::maintenance::dump::blocks::{BLOCK_BYTES, BLOCK_ROWS, DumpBlock, DumpWriter};
 use crate::store::maintenance::dump::{DumpBase, DumpOptions, DumpStats, changes};
 use crate::store::maintenance::progress::{IntoControlFlow, check_progress};
 use crate::store::read::key_range::key_range_in;
-use crate::store::{Keyspace, Snapshot};
+use crate::store::read::snapshot::Snapshot;
 use crate::timestamp::Timestamp;
 
 impl Snapshot {

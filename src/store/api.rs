@@ -1,0 +1,140 @@
+//! The calls of a [`Store`] that begin, take snapshots, sync, copy and close.
+
+use crate::error::{Error, Result};
+use crate::store::handle::Store;
+use crate::store::options::TxnOptions;
+use crate::store::read::snapshot::Snapshot;
+use crate::store::txn::Txn;
+use crate::timestamp::Timestamp;
+
+impl Store {
+    /// Begins a transaction that reads the newest visible state.
+    ///
+    /// What it reads may not be durable yet. Until [`Txn::commit`], [`Txn::rollback`] or
+    /// [`Txn::wait_reads_durable`] returns, a power cut may undo the commits that it has read.
+    /// [`Store::transact`] waits for that itself.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed).
+    pub fn begin(&self) -> Result<Txn> {
+        self.begin_with(TxnOptions::default())
+    }
+
+    /// [`Store::begin`] with options for this transaction.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if an option is out of
+    /// [range](crate::option_ranges); those of [`Store::begin`].
+    pub fn begin_with(&self, options: TxnOptions) -> Result<Txn> {
+        let txn = Txn::begin(self, options)?;
+        self.inner.metrics.transactions_started.add(1);
+        Ok(txn)
+    }
+
+    /// A consistent view of everything acknowledged before this call, all of it durable. The call
+    /// waits for a sync only after buffered commits. In a store opened with
+    /// [`Durability::Buffered`] the snapshot shows everything visible, durable or not, without
+    /// waiting.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed);
+    /// [`ErrorKind::Undetermined`](crate::ErrorKind::Undetermined) if the sync fails.
+    pub fn snapshot(&self) -> Result<Snapshot> {
+        self.inner.check_open()?;
+        Ok(Snapshot::new(self, self.inner.coordinator.snapshot()?))
+    }
+
+    /// A snapshot of everything committed at or below a timestamp in the history. The argument is a
+    /// [`Timestamp`], such as a commit's or another snapshot's, or a
+    /// [`SystemTime`](std::time::SystemTime), which means the first timestamp of its millisecond.
+    ///
+    /// It shows what a snapshot showed at that timestamp. It expires [`Builder::max_snapshot_age`]
+    /// after this call; until then GC keeps what it shows.
+    ///
+    /// Timestamps follow the machine's clock within the limits described at [`Timestamp::millis`].
+    /// To select an exact commit, use its timestamp and not a time.
+    ///
+    /// # Errors
+    /// - [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld): the timestamp is before
+    ///   the start of the history.
+    /// - [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument): the store keeps no
+    ///   history ([`Builder::history_retention`]), the timestamp is in the future, or the engine is
+    ///   shared ([`Builder::open_shared`]).
+    /// - [`ErrorKind::Closed`](crate::ErrorKind::Closed),
+    ///   [`ErrorKind::Undetermined`](crate::ErrorKind::Undetermined) if a sync fails.
+    pub fn snapshot_at(&self, at: impl Into<Timestamp>) -> Result<Snapshot> {
+        self.inner.check_open()?;
+        Ok(Snapshot::new(self, self.inner.coordinator.snapshot_at(at.into())?))
+    }
+
+    /// Blocks until everything committed before this call is durable, buffered commits included.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed);
+    /// [`ErrorKind::Undetermined`](crate::ErrorKind::Undetermined) if the sync fails.
+    pub fn sync(&self) -> Result<()> {
+        self.inner.check_open()?;
+        // A store that has failed returns its failure even if nothing is left to sync.
+        self.inner.coordinator.check_open()?;
+        self.inner.coordinator.sync(None)
+    }
+
+    /// The [store id](crate::store_id); `None` if none is assigned.
+    pub(in crate::store) fn store_id(&self) -> Result<Option<u64>> {
+        self.inner.check_open()?;
+        Ok(crate::store_id::load(&*self.inner.engine)?)
+    }
+
+    /// Blocks until every visible commit at or below `ts` is durable. Does nothing on a shared
+    /// engine.
+    pub(in crate::store) fn wait_durable_up_to(&self, ts: Timestamp) -> Result<()> {
+        if self.inner.coordinator.is_exclusive() { self.inner.coordinator.sync(Some(ts)) } else { Ok(()) }
+    }
+
+    /// Makes a copy of the store in a new directory, which can be opened as a store of its own.
+    /// Transactions continue meanwhile. The copy is a consistent state of the store during this
+    /// call, with everything acknowledged before it. On the same file system most of it is hard
+    /// links, so it is quick and takes little space until the two stores diverge.
+    ///
+    /// The memtables are flushed first. The tables are then linked, and the copy gets an empty
+    /// write-ahead log with an id of its own. The marker file is written last: a copy that was
+    /// interrupted is not a store, and opening it returns an error. Accepted data losses
+    /// ([`Store::data_losses`]) are not copied. The copy holds no [named lock](Store::lock):
+    /// opening it for writing removes the leases. Its fencing tokens may repeat those of this
+    /// store.
+    ///
+    /// # Errors
+    /// - [`ErrorKind::Io`](crate::ErrorKind::Io): the directory exists or cannot be created, or the
+    ///   copy fails.
+    /// - [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument): the path is empty, or
+    ///   the store is in memory or open read-only. The directory of a read-only store can be copied
+    ///   as it is.
+    /// - [`ErrorKind::Closed`](crate::ErrorKind::Closed).
+    pub fn checkpoint(&self, directory: impl AsRef<std::path::Path>) -> Result<()> {
+        self.inner.check_open()?;
+        if self.inner.options.read_only {
+            return Err(Error::invalid("a read-only store cannot be checkpointed; copy its directory"));
+        }
+        if directory.as_ref().as_os_str().is_empty() {
+            return Err(Error::invalid("the path of a checkpoint must not be empty"));
+        }
+        self.inner.coordinator.check_open()?;
+        Ok(self.inner.engine.checkpoint(directory.as_ref())?)
+    }
+
+    /// Makes everything durable and stops the background worker. Every later call on this store,
+    /// its transactions and snapshots returns [`ErrorKind::Closed`](crate::ErrorKind::Closed). The
+    /// directory can be opened again once all handles are dropped. If `close` is called several
+    /// times, only the first call reports errors.
+    ///
+    /// Waits for [named locks](Store::lock) end with
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed), and lock guards become invalid. Leases that
+    /// have a guard are released, durably. Leases without one ([`LockGuard::detach`]) stay.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Undetermined`](crate::ErrorKind::Undetermined), with the cause, if the sync
+    /// fails or the store had failed earlier: buffered commits may be lost.
+    pub fn close(self) -> Result<()> {
+        self.inner.close()
+    }
+}

@@ -1,0 +1,223 @@
+//! Opening, creating, listing and renaming keyspaces.
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::keyspace_descriptor::KeyspaceDescriptor;
+use crate::read_view::ReadView;
+use crate::row::KeyspaceId;
+use crate::store::catalog::entries::{
+    CATALOG_ID, DROPPED_PREFIX, NAME_PREFIX, NEXT_ID_KEY, check_name, decode_dropped_id, decode_id, entry_name,
+    name_key,
+};
+use crate::store::catalog::visibility_cache::VisibilityCache;
+use crate::store::handle::Store;
+use crate::store::keyspace::{Keyspace, KeyspaceInner};
+use crate::store::options::TxnOptions;
+use crate::store::read::key_range::prefix_range;
+use crate::store::read::scan::Scan;
+use crate::store::read::snapshot::Snapshot;
+use crate::store::txn::Txn;
+
+impl Store {
+    /// Opens a keyspace, and creates it if it does not exist.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if the name is empty, longer than [`MAX_KEYSPACE_NAME_BYTES`]
+    /// or contains control characters, and those of [`Txn::commit`].
+    pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
+        check_name(name)?;
+        if let Some(id) = self.lookup_id(name)? {
+            let found = self.open_handle(id, name);
+            // It may have been dropped after the lookup.
+            if !found.inner.descriptor.is_dropped() {
+                return Ok(found);
+            }
+        }
+        self.inner.check_writable()?;
+        let catalog = self.catalog();
+        let id = self.transact(|txn| {
+            if let Some(id) = txn.get(&catalog, name_key(name).as_bytes())? {
+                return decode_id(&id);
+            }
+            let id = allocate_id(txn, &catalog)?;
+            txn.put(&catalog, name_key(name).as_bytes(), id.0.to_be_bytes())?;
+            Ok(id)
+        })?;
+        crash_point!(KeyspaceCreated);
+        Ok(self.open_handle(id, name))
+    }
+
+    /// Opens an existing keyspace.
+    ///
+    /// # Errors
+    /// [`ErrorKind::KeyspaceNotFound`] if it does not exist, and those of [`Snapshot::get`].
+    pub fn existing_keyspace(&self, name: &str) -> Result<Keyspace> {
+        let id = self.lookup_id(name)?.ok_or_else(|| ErrorKind::KeyspaceNotFound(name.into()))?;
+        Ok(self.open_handle(id, name))
+    }
+
+    /// The names of all keyspaces, sorted.
+    ///
+    /// # Errors
+    /// Those of [`Snapshot::get`].
+    pub fn keyspace_names(&self) -> Result<Vec<String>> {
+        Ok(self.snapshot()?.keyspaces()?.iter().map(|keyspace| keyspace.name().to_owned()).collect())
+    }
+
+    /// Renames a keyspace, in one transaction. Existing handles stay valid, transactions that write
+    /// to it can commit, and earlier snapshots list it under its old name. Returns a handle with
+    /// the new name.
+    ///
+    /// ```
+    /// # fn main() -> percolite::Result<()> {
+    /// let store = percolite::Store::in_memory()?;
+    /// let draft = store.keyspace("draft")?;
+    /// store.transact(|txn| txn.put(&draft, "title", "Snow"))?;
+    /// let book = store.rename_keyspace("draft", "book")?;
+    /// assert_eq!((book.name(), store.keyspace_names()?), ("book", vec!["book".to_owned()]));
+    /// assert_eq!(store.snapshot()?.get(&draft, "title")?, Some(b"Snow".to_vec()));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::KeyspaceNotFound`], [`ErrorKind::InvalidArgument`] if a keyspace of the new
+    /// name exists or the new name is invalid ([`Store::keyspace`]), and those of [`Txn::commit`].
+    pub fn rename_keyspace(&self, name: &str, to: &str) -> Result<Keyspace> {
+        check_name(to)?;
+        self.inner.check_open()?;
+        self.inner.check_writable()?;
+        let catalog = self.catalog();
+        let id = self.transact(|txn| {
+            let listed = txn.get_for_update(&catalog, name_key(name))?;
+            let listed = listed.ok_or_else(|| ErrorKind::KeyspaceNotFound(name.into()))?;
+            if txn.get_for_update(&catalog, name_key(to))?.is_some() {
+                return Err(Error::invalid(format!("keyspace {to:?} already exists")));
+            }
+            txn.delete(&catalog, name_key(name))?;
+            txn.put(&catalog, name_key(to), &listed)?;
+            decode_id(&listed)
+        })?;
+        let renamed = self.open_handle(id, to);
+        renamed.inner.descriptor.rename(to);
+        Ok(renamed)
+    }
+
+    pub(super) fn lookup_id(&self, name: &str) -> Result<Option<KeyspaceId>> {
+        let catalog = self.catalog();
+        let txn = Txn::begin(self, TxnOptions::default())?;
+        let found = txn.get(&catalog, name_key(name).as_bytes())?;
+        txn.commit()?;
+        found.map(|id| decode_id(&id)).transpose()
+    }
+
+    pub(in crate::store) fn catalog(&self) -> Keyspace {
+        self.open_handle(CATALOG_ID, "(catalog)")
+    }
+
+    pub(super) fn open_handle(&self, id: KeyspaceId, name: &str) -> Keyspace {
+        let mut open = self.inner.catalog.open.lock();
+        let fresh = || {
+            Arc::new(KeyspaceInner {
+                id,
+                descriptor: KeyspaceDescriptor::new(name),
+                instance_id: self.instance_id(),
+                visibility: VisibilityCache::new(id),
+            })
+        };
+        Keyspace::new(Arc::clone(open.entry(id.0).or_insert_with(fresh)), name)
+    }
+
+    /// The catalog's entries with a prefix. The reader is internal, so it is not in the list of
+    /// active transactions.
+    pub(in crate::store) fn scan_entries(&self, view: &Arc<ReadView>, kind: &str) -> Scan {
+        let range = prefix_range(&self.catalog(), kind.as_bytes());
+        Scan::new(self, &self.unregistered_reader(Arc::clone(view)), Ok((None, None, range)))
+    }
+
+    /// The given keyspaces, all of which had a name once, that were dropped in an earlier
+    /// incarnation. Drops of this incarnation need no lookup: they have marked the handles.
+    fn dropped_before_open(&self, ids: impl Iterator<Item = KeyspaceId>) -> Result<HashSet<KeyspaceId>> {
+        let mut dropped: HashSet<_> = {
+            let open = self.inner.catalog.open.lock();
+            ids.filter(|id| !open.contains_key(&id.0)).collect()
+        };
+        if !dropped.is_empty() {
+            let view = self.inner.coordinator.begin()?.0;
+            for row in self.scan_entries(&view, NAME_PREFIX) {
+                dropped.remove(&decode_id(row?.value())?);
+            }
+        }
+        Ok(dropped)
+    }
+
+    /// The ids of the keyspaces that have a name in the view.
+    pub(in crate::store) fn ids_at(&self, view: &Arc<ReadView>) -> Result<BTreeSet<u32>> {
+        self.names_at(view).map(|named| Ok(named?.1.0)).collect()
+    }
+
+    /// The keyspaces that have a name in the view, ordered by name.
+    pub(in crate::store) fn names_at(
+        &self,
+        view: &Arc<ReadView>,
+    ) -> impl Iterator<Item = Result<(String, KeyspaceId)>> {
+        self.scan_entries(view, NAME_PREFIX).map(|row| {
+            let row = row?;
+            Ok((entry_name(row.key()).unwrap_or_default(), decode_id(row.value())?))
+        })
+    }
+
+    /// The keyspaces that are dropped in the view, but not purged.
+    pub(in crate::store) fn dropped_at(&self, view: &Arc<ReadView>) -> Result<Vec<KeyspaceId>> {
+        self.scan_entries(view, DROPPED_PREFIX).map(|row| decode_dropped_id(row?.key())).collect()
+    }
+
+    /// The current name of a keyspace that has a handle.
+    pub(in crate::store) fn cached_name(&self, id: KeyspaceId) -> Option<String> {
+        self.inner.catalog.open.lock().get(&id.0).map(|keyspace| keyspace.descriptor.name().to_string())
+    }
+
+    pub(in crate::store) fn name_of(&self, id: KeyspaceId) -> Option<String> {
+        if let Some(name) = self.cached_name(id) {
+            return Some(name);
+        }
+        let view = self.inner.coordinator.begin().ok()?.0;
+        self.scan_entries(&view, NAME_PREFIX).find_map(|row| {
+            let row = row.ok()?;
+            let name = entry_name(row.key())?;
+            (decode_id(row.value()).ok()? == id).then_some(name)
+        })
+    }
+}
+
+impl Snapshot {
+    /// The keyspaces of this snapshot, ordered by name.
+    ///
+    /// # Errors
+    /// Those of [`Snapshot::get`].
+    pub fn keyspaces(&self) -> Result<Vec<Keyspace>> {
+        let entries = self.prefix(&self.store.catalog(), NAME_PREFIX.as_bytes()).map(|row| {
+            let row = row?;
+            Ok((decode_id(row.value())?, entry_name(row.key()).unwrap_or_default()))
+        });
+        let entries: Vec<_> = entries.collect::<Result<_>>()?;
+        let dropped = self.store.dropped_before_open(entries.iter().map(|(id, _)| *id))?;
+        let handle = |(id, name): (KeyspaceId, String)| {
+            let handle = self.store.open_handle(id, &name);
+            if dropped.contains(&id) {
+                handle.inner.descriptor.mark_dropped();
+            }
+            handle
+        };
+        Ok(entries.into_iter().map(handle).collect())
+    }
+}
+
+pub(super) fn allocate_id(txn: &mut Txn, catalog: &Keyspace) -> Result<KeyspaceId> {
+    let id =
+        txn.get_for_update(catalog, NEXT_ID_KEY)?.map_or(Ok(KeyspaceId(CATALOG_ID.0 + 1)), |next| decode_id(&next))?;
+    let next = id.0.checked_add(1).ok_or_else(|| Error::invalid("no keyspace ids are left"))?;
+    txn.put(catalog, NEXT_ID_KEY, next.to_be_bytes())?;
+    Ok(id)
+}

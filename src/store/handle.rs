@@ -1,0 +1,150 @@
+//! The handle of a store, and the state that all its handles share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::contention::AdmissionController;
+use crate::coordinator::read_only::read_only_error;
+use crate::coordinator::{Coordinator, LockAuthority};
+use crate::engine::Engine;
+use crate::env::Env;
+use crate::error::{Error, Result};
+use crate::observe::Metrics;
+use crate::store::catalog::handles::Catalog;
+use crate::store::introspect::active_readers::ActiveReaders;
+use crate::store::introspect::slow_log::SlowLog;
+use crate::store::named_locks::state::NamedLocks;
+use crate::store::options::Options;
+
+/// The next instance id: a number for each store that this process opens.
+static NEXT_INSTANCE_ID: AtomicU64 = AtomicU64::new(0);
+
+pub(in crate::store) fn next_instance_id() -> u64 {
+    NEXT_INSTANCE_ID.fetch_add(1, Ordering::Relaxed)
+}
+
+/// A transactional key-value store with snapshot isolation. Cheap to clone; clones are the same
+/// store.
+///
+/// The store closes when its last clone, transaction, snapshot and scan is dropped, or by
+/// [`Store::close`]. Keyspace handles do not keep it open.
+///
+/// ```
+/// # fn main() -> percolite::Result<()> {
+/// let store = percolite::Store::in_memory()?;
+/// let accounts = store.keyspace("accounts")?;
+/// store.transact(|txn| {
+///     txn.put(&accounts, b"alice", b"100")?;
+///     txn.put(&accounts, b"bob", b"50")
+/// })?;
+/// assert_eq!(store.get(&accounts, b"alice")?.as_deref(), Some(&b"100"[..]));
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Store {
+    pub(in crate::store) inner: Arc<Inner>,
+    /// `None` in the background worker, which must not keep the store open.
+    _open: Option<Arc<CloseOnDrop>>,
+}
+
+/// Closes the store when its last handle is dropped.
+struct CloseOnDrop(Arc<Inner>);
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        // A drop cannot return an error; `Store::close` does.
+        let _ = self.0.close();
+    }
+}
+
+/// The state that all handles of a store share.
+pub(crate) struct Inner {
+    // Both before the engine: fields are dropped in this order, and its views must go first.
+    pub(in crate::store) coordinator: Arc<dyn Coordinator>,
+    pub(in crate::store) lock_authority: Option<Arc<dyn LockAuthority>>,
+    pub(in crate::store) engine: Arc<dyn Engine>,
+    pub(in crate::store) runtime: Arc<dyn Env>,
+    pub(in crate::store) options: Options,
+    pub(in crate::store) metrics: Arc<Metrics>,
+    pub(in crate::store) catalog: Catalog,
+    pub(in crate::store) active: ActiveReaders,
+    pub(in crate::store) slow_log: SlowLog,
+    pub(in crate::store) admission: Arc<AdmissionController>,
+    pub(in crate::store) instance_id: u64,
+    /// `None` if named locks are not supported.
+    pub(in crate::store) locks: Option<Arc<NamedLocks>>,
+    /// What needs an open store: releasing leases, by commits.
+    pub(in crate::store) before_close: fn(&Store),
+    pub(in crate::store) closing: AtomicBool,
+    pub(in crate::store) closed: AtomicBool,
+    /// Time of opening, by the runtime's monotonic clock.
+    pub(in crate::store) opened_at: Duration,
+    /// Time at which the status file was last written, by the same clock.
+    #[cfg(feature = "rocks")]
+    pub(in crate::store) status_written_at: crate::sync::Mutex<Duration>,
+}
+
+impl Store {
+    pub(in crate::store) fn from_inner(inner: Inner) -> Self {
+        event!(INFO, store = inner.instance_id, read_only = inner.options.read_only, "store opened");
+        #[cfg(feature = "tracing")]
+        for lost in inner.engine.data_losses() {
+            event!(WARN, store = inner.instance_id, loss = %lost, "data loss accepted");
+        }
+        let inner = Arc::new(inner);
+        Self { _open: Some(Arc::new(CloseOnDrop(Arc::clone(&inner)))), inner }
+    }
+
+    /// A handle that does not keep the store open.
+    pub(in crate::store) fn unowned(inner: Arc<Inner>) -> Self {
+        Self { inner, _open: None }
+    }
+
+    /// [`Store::unowned`] of this store.
+    pub(crate) fn background_handle(&self) -> Self {
+        Self::unowned(Arc::clone(&self.inner))
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) fn check_open(&self) -> Result<()> {
+        self.inner.check_open()
+    }
+
+    /// The instance of the store: unique in this process.
+    pub(in crate::store) fn instance_id(&self) -> u64 {
+        self.inner.instance_id
+    }
+}
+
+impl Inner {
+    pub(in crate::store) fn check_open(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) { Err(Error::closed_by_user()) } else { Ok(()) }
+    }
+
+    pub(in crate::store) fn check_writable(&self) -> Result<()> {
+        if self.options.read_only { Err(read_only_error()) } else { Ok(()) }
+    }
+
+    pub(in crate::store) fn close(self: &Arc<Self>) -> Result<()> {
+        if self.closing.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        (self.before_close)(&Store::unowned(Arc::clone(self)));
+        self.closed.store(true, Ordering::Release);
+        let closed = self.shut_down();
+        event!(INFO, store = self.instance_id, failed = closed.is_err(), "store closed");
+        closed
+    }
+
+    fn shut_down(&self) -> Result<()> {
+        self.coordinator.stop_background();
+        if self.options.status_file_interval.is_some() {
+            // A stale status file does no harm.
+            let _ = self.engine.write_status_file(None);
+        }
+        let closed = self.coordinator.close();
+        crash_point!(CloseDone if self.coordinator.is_exclusive());
+        closed
+    }
+}

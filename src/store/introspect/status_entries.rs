@@ -1,0 +1,179 @@
+//! The entries of a store's status: transactions, conflicts and row locks as JSON has them.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::Conflict;
+use crate::json_forms::{millis, seconds, text, text_or_none};
+use crate::protocol::TxnStatus;
+use crate::store::introspect::active_readers::{ActiveKind, ActiveTransaction};
+use crate::store::introspect::slow_log::{SlowTransaction, TxnOutcome};
+use crate::store::introspect::stats::RowLock;
+use crate::timestamp::Timestamp;
+
+/// An active transaction or snapshot: [`ActiveTransaction`] in a [`StoreStatus`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the fields of `ActiveTransaction`")]
+pub struct ActiveTransactionStatus {
+    /// `transaction` or `snapshot`.
+    pub kind: String,
+    pub label: Option<String>,
+    pub owner_id: Option<String>,
+    #[serde(with = "text_or_none")]
+    pub start_ts: Option<Timestamp>,
+    #[serde(with = "text")]
+    pub read_ts: Timestamp,
+    #[serde(rename = "age_s", with = "seconds")]
+    pub age: Duration,
+    pub buffered_rows: u64,
+    pub buffered_bytes: u64,
+    pub is_large: bool,
+    #[serde(default)]
+    pub locked_rows: u64,
+    pub is_expired: bool,
+}
+
+/// A slow transaction: [`SlowTransaction`] in a [`StoreStatus`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the fields of `SlowTransaction`")]
+pub struct SlowTransactionStatus {
+    pub label: Option<String>,
+    pub owner: String,
+    #[serde(with = "text")]
+    pub start_ts: Timestamp,
+    #[serde(rename = "began_ms", with = "millis")]
+    pub started_at: SystemTime,
+    #[serde(rename = "took_s", with = "seconds")]
+    pub duration: Duration,
+    /// The duration by phase, in seconds; the keys are those of
+    /// [`TimeBreakdown::parts`](crate::store::TimeBreakdown::parts).
+    pub breakdown: BTreeMap<String, f64>,
+    pub attempts: u32,
+    /// `committed`, `rolled back`, `conflict` or `failed`.
+    pub outcome: String,
+    pub conflicts: Vec<ConflictStatus>,
+}
+
+/// The transaction and row of a conflict: [`Conflict`] in a [`StoreStatus`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the fields of `Conflict`")]
+pub struct ConflictStatus {
+    pub keyspace: Option<String>,
+    /// As text if it is UTF-8 without control characters, otherwise escaped.
+    pub key: String,
+    pub owner: Option<String>,
+    pub label: Option<String>,
+    /// The conflict as text.
+    pub message: String,
+}
+
+/// A locked row: [`RowLock`] in a [`StoreStatus`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the fields of `RowLock`")]
+pub struct RowLockStatus {
+    pub keyspace: Option<String>,
+    /// As text if it is UTF-8 without control characters, otherwise escaped.
+    pub key: String,
+    pub owner: String,
+    #[serde(with = "text")]
+    pub start_ts: Timestamp,
+    pub primary_keyspace: Option<String>,
+    pub primary: String,
+    /// `pending`, `committed` or `rolled back`.
+    pub txn_status: String,
+    /// The commit timestamp, if it is committed.
+    #[serde(default, with = "text_or_none")]
+    pub commit_ts: Option<Timestamp>,
+    pub is_orphan: bool,
+}
+
+/// A key for people: as text if it is UTF-8 without control characters, otherwise escaped.
+fn display_key(key: &[u8]) -> String {
+    match str::from_utf8(key) {
+        Ok(text) if !text.chars().any(char::is_control) => text.to_owned(),
+        _ => key.escape_ascii().to_string(),
+    }
+}
+
+impl From<&ActiveTransaction> for ActiveTransactionStatus {
+    fn from(active: &ActiveTransaction) -> Self {
+        Self {
+            kind: match active.kind {
+                ActiveKind::Transaction => "transaction".into(),
+                ActiveKind::Snapshot => "snapshot".into(),
+            },
+            label: active.label.map(Into::into),
+            owner_id: active.owner_id.map(|owner| owner.to_string()),
+            start_ts: active.start_ts,
+            read_ts: active.read_ts,
+            age: active.age,
+            buffered_rows: active.buffered_rows,
+            buffered_bytes: active.buffered_bytes,
+            is_large: active.is_large,
+            locked_rows: active.locked_rows,
+            is_expired: active.is_expired,
+        }
+    }
+}
+
+impl From<&SlowTransaction> for SlowTransactionStatus {
+    fn from(slow: &SlowTransaction) -> Self {
+        let parts = slow.breakdown.parts().into_iter();
+        let outcome = match &slow.outcome {
+            TxnOutcome::Committed(_) => "committed",
+            TxnOutcome::RolledBack => "rolled back",
+            TxnOutcome::Conflict => "conflict",
+            TxnOutcome::Failed(_) => "failed",
+        };
+        Self {
+            label: slow.label.map(Into::into),
+            owner: slow.owner_id.to_string(),
+            start_ts: slow.start_ts,
+            started_at: slow.started_at,
+            duration: slow.duration,
+            breakdown: parts.map(|(phase, took)| (phase.to_owned(), took.as_secs_f64())).collect(),
+            attempts: slow.attempts,
+            outcome: outcome.into(),
+            conflicts: slow.conflicts.iter().map(Into::into).collect(),
+        }
+    }
+}
+
+impl From<&Conflict> for ConflictStatus {
+    fn from(conflict: &Conflict) -> Self {
+        Self {
+            keyspace: conflict.keyspace.clone(),
+            key: display_key(conflict.row.user_key()),
+            owner: conflict.conflicting_owner.map(|owner| owner.to_string()),
+            label: conflict.conflicting_label.map(Into::into),
+            message: conflict.to_string(),
+        }
+    }
+}
+
+impl From<&RowLock> for RowLockStatus {
+    fn from(lock: &RowLock) -> Self {
+        let (txn_status, commit_ts) = match lock.txn_status {
+            TxnStatus::Pending => ("pending", None),
+            TxnStatus::Committed(ts) => ("committed", Some(ts)),
+            TxnStatus::RolledBack => ("rolled back", None),
+        };
+        Self {
+            keyspace: lock.keyspace.clone(),
+            key: display_key(lock.row.user_key()),
+            owner: lock.owner_id.to_string(),
+            start_ts: lock.start_ts,
+            primary_keyspace: lock.primary_keyspace.clone(),
+            primary: display_key(lock.primary.user_key()),
+            txn_status: txn_status.into(),
+            commit_ts,
+            is_orphan: lock.is_orphan,
+        }
+    }
+}

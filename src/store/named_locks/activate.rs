@@ -1,0 +1,167 @@
+//! From the grant of a named lock to its guard.
+//!
+//! The lock queue grants in memory, immediately when the previous grant ends. The following steps
+//! lead from one grant to the next. Their order proves two things: a later holder sees what earlier
+//! ones have committed, and earlier holders commit nothing after it.
+//!
+//! 1. *End.* The old grant's word gets the bit *ended* before the new one is granted. The leader
+//!    of the commit pipeline reads the word when it decides a fenced commit. From here on it
+//!    rejects them.
+//! 2. *Drain.* If fenced commits are in flight, they were decided before the end. One empty round
+//!    of the pipeline publishes them.
+//! 3. *Smallest `read_ts`.* Fenced transactions must see everything that is visible here.
+//! 4. *Token.* A new timestamp: greater than every commit decided before the end, and smaller than
+//!    every commit under the new grant.
+//! 5. *Durable.* Durable commits of earlier conflicting grants must survive a power cut. So must
+//!    the end of their leases: their rows are removed in the transaction that writes the new lease.
+//! 6. *Check.* The new grant may have been ended in the meantime.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::lock_manager::{ExpiredLease, Grant, LockLostReason, Predecessors, RequestHandle};
+use crate::store::handle::Store;
+use crate::store::named_locks::guard::LockGuard;
+use crate::store::named_locks::lease_rows::LeaseRow;
+use crate::store::named_locks::state::NamedLocks;
+use crate::timestamp::Timestamp;
+
+impl Store {
+    /// The guard of a request that is granted in memory.
+    pub(crate) fn activate_guard(&self, request: RequestHandle) -> Result<LockGuard> {
+        self.activate_grant(request.grant(), true)?;
+        self.make_guard(request)
+    }
+
+    /// The guard of a grant that is ready.
+    pub(crate) fn make_guard(&self, request: RequestHandle) -> Result<LockGuard> {
+        Ok(LockGuard::new(self, self.lock_manager()?, request))
+    }
+
+    /// Steps 2 to 6. Without `waits`, earlier durable commits need not be durable yet. From here on
+    /// a lease is renewed, even if the future that requested it was dropped.
+    pub(crate) fn activate_grant(&self, grant: &Arc<Grant>, waits: bool) -> Result<()> {
+        let locks = self.lock_manager()?;
+        if grant.has_lease() {
+            self.start_lease_renewer()?;
+        }
+        let authority = self.lock_authority()?;
+        if mutated!(TokenBeforeDrain) {
+            grant.set_token(authority.token()?);
+        }
+        if mutated!(MinReadTsBeforeDrain) {
+            grant.set_min_read_ts(authority.visible_view().read_ts);
+        }
+        let mut past = locks.heads.predecessors_of(grant);
+        if past.has_in_flight {
+            crash_point!(LockGrantEnded);
+            if !mutated!(NoDrainAfterEnd) {
+                authority.drain()?;
+            }
+            crash_point!(LockDrained);
+            past = locks.heads.predecessors_of(grant);
+        }
+        if !mutated!(MinReadTsBeforeDrain) {
+            grant.set_min_read_ts(authority.visible_view().read_ts);
+        }
+        if !mutated!(TokenBeforeDrain) {
+            grant.set_token(if mutated!(TokenReused) { authority.first_ts() } else { authority.token()? });
+        }
+        crash_point!(LockToken);
+        self.replace_leases(locks, grant, &past)?;
+        if waits && !mutated!(GuardBeforeDurable) {
+            authority.wait_durable(past.unsynced_commit_ts)?;
+        }
+        if !past.is_empty() {
+            locks.heads.prune(&grant.name, authority.durable_ts());
+        }
+        grant.set_ready();
+        if grant.has_lease() {
+            locks.keeper.watch(grant);
+        }
+        check(locks, grant)
+    }
+
+    /// [`Store::activate_grant`] if it need not wait for anything; else returns `false` without
+    /// effect.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn try_activate_now(&self, grant: &Arc<Grant>, waits: bool) -> Result<bool> {
+        let locks = self.lock_manager()?;
+        let authority = self.lock_authority()?;
+        let past = locks.heads.predecessors_of(grant);
+        let owes = waits && past.unsynced_commit_ts > authority.durable_ts();
+        if grant.has_lease() || past.has_in_flight || !past.leases.is_empty() || owes {
+            return Ok(false);
+        }
+        let floor = authority.visible_view().read_ts;
+        let Some(token) = authority.try_token() else { return Ok(false) };
+        grant.set_min_read_ts(floor);
+        grant.set_token(token);
+        if !past.is_empty() {
+            locks.heads.prune(&grant.name, authority.durable_ts());
+        }
+        grant.set_ready();
+        check(locks, grant).map(|()| true)
+    }
+
+    /// Removes the rows of earlier leases and writes the row of a new one, in one durable
+    /// transaction.
+    fn replace_leases(&self, locks: &Arc<NamedLocks>, grant: &Arc<Grant>, past: &Predecessors) -> Result<()> {
+        // Of several, the newest was the last holder.
+        if let Some(over) = past.leases.iter().filter(|lease| is_expired(lease)).max_by_key(|lease| lease.token()) {
+            locks.heads.metrics.taken_over();
+            let holder = locks.clock().holder(over);
+            event!(INFO, lock = %grant.name, from = %holder, "lock taken over");
+            grant.set_expired_lease(ExpiredLease { token: over.token(), holder });
+        }
+        crash_point!(LockHandedOver if !past.leases.is_empty());
+        if !grant.has_lease() && (past.leases.is_empty() || mutated!(LeaseReturnedEarly)) {
+            return Ok(());
+        }
+        let gone: Vec<Timestamp> = past.leases.iter().map(|lease| lease.token()).collect();
+        let now = locks.runtime.elapsed();
+        let row = grant.lease().map(|lease| LeaseRow::new(locks, grant, lease.duration));
+        let since_ms = row.as_ref().map(|row| row.since_ms);
+        if grant.has_lease() {
+            grant.set_lease_row(true);
+        }
+        // Fenced by the grant itself: if it has ended, its successor may have looked for this row
+        // already, and none must be written.
+        let changed =
+            self.update_leases(&grant.name, &gone, (row.as_ref(), false), Some(grant).filter(|_| row.is_some()));
+        // If the store has closed, that is the reason.
+        changed
+            .or_else(|why| if locks.heads.closed().is_some() { check(locks, grant).and(Err(why)) } else { Err(why) })?;
+        for lease in &past.leases {
+            lease.set_lease_row(false);
+        }
+        grant.with_lease(|lease| {
+            (lease.expires_at, lease.renewed_at_ms) =
+                (now.saturating_add(lease.duration), since_ms.unwrap_or_default());
+            lease.row_writes_in_flight -= 1;
+        });
+        crash_point!(LockLeaseDurable if grant.has_lease());
+        if grant.has_lease() {
+            locks.heads.on_lease_renewed(grant);
+        }
+        Ok(())
+    }
+}
+
+fn is_expired(grant: &Grant) -> bool {
+    grant.end_reason_at(Duration::ZERO) == Some(LockLostReason::Expired)
+}
+
+/// Step 6: checks that the new grant is valid.
+fn check(locks: &NamedLocks, grant: &Grant) -> Result<()> {
+    let lost = grant.end_reason_now(&*locks.runtime);
+    // Read last: closing first sets the reason, and then ends the grants.
+    if let Some(why) = locks.heads.closed() {
+        return Err(Error::closed(why));
+    }
+    match lost {
+        Some(reason) => Err(ErrorKind::LockLost(Box::new(grant.lost_error(reason))).into()),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,36 @@
+//! Errors of named locks.
+
+use crate::error::{Error, ErrorKind};
+use crate::lock_manager::{LockTarget, ModeMismatch, RequestError};
+use crate::store::limits::MAX_KEYSPACE_NAME_BYTES;
+
+pub(in crate::store) fn request_error(target: &LockTarget<'_>, why: RequestError) -> Error {
+    match why {
+        RequestError::ModeMismatch(ModeMismatch::Semaphore(most)) => Error::invalid(format!(
+            "lock {target} is in use as a semaphore of {most}; use that number, or wait until it is free"
+        )),
+        RequestError::ModeMismatch(ModeMismatch::Shared) => Error::invalid(format!(
+            "lock {target} is in use as a shared lock; wait until it is free to use it as a semaphore"
+        )),
+        RequestError::Corrupt(what) => ErrorKind::Corruption(what.to_string()).into(),
+        RequestError::Closed(why) => Error::closed(why),
+        RequestError::WouldBlock => Error::invalid(format!("lock {target} is not available")),
+    }
+}
+
+pub(in crate::store) fn invalid_name_error(name: &str) -> String {
+    format!("invalid lock name {name:?}: expected 1 to {} bytes without control characters", MAX_KEYSPACE_NAME_BYTES)
+}
+
+pub(super) fn locks_unsupported_error() -> Error {
+    Error::invalid("not supported on a shared engine: named locks")
+}
+
+/// Whether the error ends neither the store nor the lease. Such an error is logged.
+pub(in crate::store) fn is_transient(why: &Error) -> bool {
+    let ends = matches!(why.kind(), ErrorKind::Closed(_) | ErrorKind::Undetermined(_) | ErrorKind::LockLost(_));
+    if !ends {
+        event!(WARN, task = "leases", error = %why, "background work failed");
+    }
+    !ends
+}

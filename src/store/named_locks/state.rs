@@ -1,0 +1,120 @@
+//! What the named locks of a store have in memory.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::coordinator::LockAuthority;
+use crate::env::Env;
+use crate::error::{Error, Result};
+use crate::lock_manager::{LockManager, LockTableContext};
+use crate::store::named_locks::lease_renewer::LeaseRenewer;
+
+/// The named locks of a store. Guards share it with the store; it does not keep the store open.
+pub(crate) struct NamedLocks {
+    pub heads: Arc<LockManager>,
+    pub runtime: Arc<dyn Env>,
+    label: Option<String>,
+    pub store: u64,
+    /// The time of opening by the runtime's clock and by the wall clock (ms since 1970).
+    opened: (Duration, u64),
+    pub(super) keeper: LeaseRenewer,
+}
+
+impl NamedLocks {
+    pub fn new(authority: &dyn LockAuthority, runtime: &Arc<dyn Env>, label: Option<&str>, store: u64) -> Arc<Self> {
+        Arc::new(Self {
+            heads: Arc::clone(authority.manager()),
+            runtime: Arc::clone(runtime),
+            label: label.map(Into::into),
+            store,
+            opened: read_clocks_together(&**runtime),
+            keeper: LeaseRenewer::default(),
+        })
+    }
+
+    pub fn clock(&self) -> LockTableContext<'_> {
+        LockTableContext {
+            now: self.runtime.elapsed(),
+            set: self.opened,
+            pid: std::process::id(),
+            label: self.label.as_deref(),
+        }
+    }
+
+    /// Held locks and waiting requests.
+    #[cfg(feature = "metrics")]
+    pub fn totals(&self) -> crate::lock_manager::Totals {
+        self.heads.totals(self.runtime.elapsed())
+    }
+
+    /// Must be called after reading the lock manager, because a closed store has dropped its
+    /// entries.
+    pub fn check_open(&self) -> Result<()> {
+        self.heads.closed().map_or(Ok(()), |why| Err(Error::closed(why)))
+    }
+}
+
+/// Reads the runtime's clock and the wall clock for the same time. A thread may be delayed between
+/// the two readings, so they are repeated until they are close together.
+fn read_clocks_together(runtime: &dyn Env) -> (Duration, u64) {
+    const CLOSE: Duration = Duration::from_micros(100);
+    const READINGS: usize = 20;
+    let mut best = (runtime.elapsed(), runtime.unix_millis());
+    let mut distance = runtime.elapsed().saturating_sub(best.0);
+    for _ in 1..READINGS {
+        if distance <= CLOSE {
+            break;
+        }
+        let reading = (runtime.elapsed(), runtime.unix_millis());
+        let next = runtime.elapsed().saturating_sub(reading.0);
+        if next < distance {
+            (best, distance) = (reading, next);
+        }
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+    use crate::env::{JoinHandle, Parker, SystemEnv};
+
+    /// Each reading of the wall clock is slow, except the third.
+    struct HeldUp(AtomicU64, AtomicU64);
+
+    impl Env for HeldUp {
+        fn unix_millis(&self) -> u64 {
+            let readings = self.1.fetch_add(1, Ordering::Relaxed);
+            if readings != 2 {
+                self.0.fetch_add(7, Ordering::Relaxed);
+            }
+            self.0.load(Ordering::Relaxed)
+        }
+
+        fn elapsed(&self) -> Duration {
+            Duration::from_millis(self.0.load(Ordering::Relaxed))
+        }
+
+        fn random(&self) -> u64 {
+            0
+        }
+
+        fn sleep(&self, _: Duration) {}
+
+        fn parker(&self) -> Arc<dyn Parker> {
+            SystemEnv::default().parker()
+        }
+
+        fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn JoinHandle>> {
+            SystemEnv::default().spawn(name, work)
+        }
+    }
+
+    #[test]
+    fn a_delay_between_the_clock_readings_is_detected() {
+        let (elapsed, wall) = read_clocks_together(&HeldUp(AtomicU64::new(0), AtomicU64::new(0)));
+        assert_eq!(elapsed, Duration::from_millis(wall));
+    }
+}

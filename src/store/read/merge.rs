@@ -1,0 +1,144 @@
+//! The merging cursor of a scan: versions, and above them locks and the transaction's own writes,
+//! row by row.
+
+use crate::engine::storage::Column;
+use crate::engine::{RowRange, decode_row_key};
+use crate::error::{Error, Result};
+use crate::read_view::ReadView;
+use crate::row::{Mutation, RowKey};
+use crate::store::handle::Store;
+use crate::store::read::column_cursor::{ColumnCursor, is_before};
+use crate::store::read::row::visible_value_in_cell;
+use crate::store::read::scanned_row::VisibleValue;
+use crate::store::txn::large_writes::LargeWrites;
+use crate::value::Value;
+use crate::write_set;
+
+/// The part of a scan that is not returned yet.
+pub struct MergeCursor {
+    pub versions: ColumnCursor,
+    pub over: Option<Box<Overlay>>,
+    /// An error of the call that created the scan.
+    pub failed: Option<Error>,
+    /// Whether the scan has ended.
+    pub ended: bool,
+}
+
+/// Locks and own writes, which override versions.
+pub struct Overlay {
+    locks: ColumnCursor,
+    /// Own writes that a large transaction has locked; the read view does not show them.
+    streamed: Option<LargeWrites>,
+    streamed_locks: ColumnCursor,
+    /// Own writes in memory.
+    own: Option<write_set::WriteSetRange>,
+}
+
+impl MergeCursor {
+    pub fn new(
+        view: &ReadView,
+        own: Option<write_set::WriteSetRange>,
+        streamed: Option<LargeWrites>,
+        range: RowRange,
+    ) -> Self {
+        let own = own.filter(|own| !own.is_empty());
+        let check_locks = view.must_check_locks && !mutated!(ReaderIgnoresLocks);
+        let over = (check_locks || streamed.is_some() || own.is_some()).then(|| {
+            let locks = |are_read: bool| ColumnCursor::new(Column::Lock, are_read.then(|| range.clone()));
+            Box::new(Overlay { locks: locks(check_locks), streamed_locks: locks(streamed.is_some()), streamed, own })
+        });
+        Self { versions: ColumnCursor::new(Column::Write, Some(range)), over, failed: None, ended: false }
+    }
+
+    pub fn empty() -> Self {
+        Self { versions: ColumnCursor::new(Column::Write, None), over: None, failed: None, ended: true }
+    }
+
+    /// Calls `see` with the next row, if there is one.
+    #[inline]
+    pub fn next<T>(
+        &mut self,
+        store: &Store,
+        view: &ReadView,
+        backwards: bool,
+        see: impl FnOnce(&[u8], VisibleValue<'_>) -> T,
+    ) -> Result<Option<T>> {
+        if let Some(why) = self.failed.take() {
+            return Err(why);
+        }
+        let Self { versions, over, .. } = self;
+        loop {
+            if versions.needs_page(None, backwards) {
+                store.check_usable(view)?;
+                versions.read_page(&*view.snapshot, None, backwards)?;
+            }
+            match over {
+                None => {
+                    let Some((row, content)) = versions.next(backwards) else { return Ok(None) };
+                    if let Some(value) = visible_value_in_cell(view, row, content)? {
+                        return Ok(Some(see(RowKey::user_key_of(row), value)));
+                    }
+                }
+                Some(over) => {
+                    over.read(store, view, versions, backwards)?;
+                    let Some(row) = over.next_row(versions, backwards)? else { return Ok(None) };
+                    if let Some(value) = over.take_row(store, view, versions, &row, backwards)? {
+                        return Ok(Some(see(row.user_key(), VisibleValue::Owned(value))));
+                    }
+                }
+            }
+        }
+    }
+
+    #[cfg(feature = "tokio")]
+    pub fn cells_read(&self) -> usize {
+        self.versions.cells_read() + self.over.as_ref().map_or(0, |over| over.locks.cells_read())
+    }
+}
+
+impl Overlay {
+    /// Reads pages of locks until they cover the next version's row.
+    fn read(&mut self, store: &Store, view: &ReadView, versions: &ColumnCursor, backwards: bool) -> Result<()> {
+        let (next, known) = (versions.peek(backwards), versions.read_up_to(backwards));
+        let streamed = self.streamed.as_ref().map(|streamed| (&mut self.streamed_locks, &*streamed.view));
+        for (cursor, of) in [(&mut self.locks, &*view.snapshot)].into_iter().chain(streamed) {
+            if cursor.needs_page(next, backwards) && !(mutated!(TrailingLocksUnseen) && next.is_none()) {
+                store.check_usable(view)?;
+                cursor.read_page(of, known, backwards)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The next row of all sources.
+    fn next_row(&self, versions: &ColumnCursor, backwards: bool) -> Result<Option<RowKey>> {
+        let own = self.own.as_ref().and_then(|own| own.peek(backwards));
+        let cursors = [versions, &self.locks, &self.streamed_locks].map(|cursor| cursor.peek(backwards));
+        let next = cursors.into_iter().chain([own.map(|(row, _)| row.as_bytes())]).flatten();
+        let next = next.reduce(|a, b| if is_before(b, a, backwards) { b } else { a });
+        Ok(next.map(decode_row_key).transpose()?)
+    }
+
+    /// Consumes a row; returns its visible value.
+    fn take_row(
+        &mut self,
+        store: &Store,
+        view: &ReadView,
+        versions: &mut ColumnCursor,
+        row: &RowKey,
+        backwards: bool,
+    ) -> Result<Option<Value>> {
+        let (write, lock) = (versions.next_if(row, backwards), self.locks.next_if(row, backwards));
+        let mut own = self.own.as_mut().and_then(|own| own.next_if(row, backwards));
+        if let (Some(lock), Some(streamed)) = (self.streamed_locks.next_if(row, backwards), &self.streamed)
+            && own.is_none()
+        {
+            own = streamed.write_of(row, lock)?;
+        }
+        match own {
+            Some(Mutation::Put(value)) => Ok(Some(value)),
+            Some(Mutation::Delete) => Ok(None),
+            Some(Mutation::LockOnly) | None => store.visible_value(view, row, lock, write),
+        }
+    }
+}

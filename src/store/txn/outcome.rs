@@ -1,0 +1,27 @@
+//! How a transaction ends.
+
+use std::time::Duration;
+
+use crate::error::Conflict;
+use crate::store::introspect::slow_log::TxnOutcome;
+use crate::timestamp::Timestamp;
+
+/// What a commit yields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Commit {
+    /// The commit timestamp. For a transaction without writes it is the read timestamp.
+    pub commit_ts: Timestamp,
+    /// Whether the commit, and everything that the transaction has read, was durable when the call
+    /// returned. `false` with [`Durability::Buffered`](crate::Durability::Buffered):
+    /// [`Store::sync`](crate::Store::sync) then makes it durable, and the background does so within
+    /// about half a second.
+    pub durable: bool,
+}
+
+/// When and how a transaction ended. For an attempt of `transact` only the time is used.
+pub(in crate::store) struct TxnEnd {
+    pub at: Duration,
+    pub outcome: TxnOutcome,
+    pub conflict: Option<Box<Conflict>>,
+}
