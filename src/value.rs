@@ -167,7 +167,7 @@ mod tests {
         let value = Value::from([0, 255]);
         let mut bytes = Vec::new();
         crate::codec::encode_value(&value, &mut bytes);
-        assert_eq!(bytes, [2, 0, 255]);
+        assert_eq!(bytes, [1, 2, 0, 255], "format, length, bytes");
         assert_eq!(crate::codec::decode_value::<Value>(&bytes).unwrap(), value);
         #[cfg(feature = "rocks")]
         assert_eq!(serde_json::from_str::<Value>(&serde_json::to_string(&value).unwrap()).unwrap(), value);
