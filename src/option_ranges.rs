@@ -37,6 +37,7 @@ pub struct OptionRange {
 
 /// The unit of an option's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Unit {
     /// Bytes.
     Bytes,

@@ -65,22 +65,22 @@ pub trait Oracle: Send + Sync {
 /// A shared oracle in memory, for simulated clients of one engine. Nothing of it is durable.
 pub struct MemoryOracle {
     oracle: LocalOracle,
-    runtime: Arc<dyn Env>,
+    env: Arc<dyn Env>,
 }
 
 impl MemoryOracle {
-    /// An oracle that reads the runtime's clock.
-    pub fn new(runtime: Arc<dyn Env>) -> Self {
+    /// An oracle that reads the wall clock of `env`.
+    pub fn new(env: Arc<dyn Env>) -> Self {
         let oracle = LocalOracle::new(Timestamp::ZERO);
         oracle.reserve_until(Timestamp::MAX);
-        Self { oracle, runtime }
+        Self { oracle, env }
     }
 }
 
 impl Oracle for MemoryOracle {
     fn timestamp(&self) -> Result<Timestamp, EngineError> {
         let used_up = || EngineError::Corruption("the timestamp oracle is exhausted".into());
-        self.oracle.next(self.runtime.unix_millis()).ok_or_else(used_up)
+        self.oracle.next(self.env.unix_millis()).ok_or_else(used_up)
     }
 }
 

@@ -22,8 +22,8 @@ enum Sleeper {
 
 impl Waiter {
     /// A waiter for the calling thread.
-    pub fn new(runtime: &dyn Env) -> Self {
-        Self { sleeper: Sleeper::Thread(runtime.parker()), notified: AtomicBool::new(false) }
+    pub fn new(env: &dyn Env) -> Self {
+        Self { sleeper: Sleeper::Thread(env.parker()), notified: AtomicBool::new(false) }
     }
 
     /// A waiter for a task, which waits with [`Waiter::notified`].
@@ -71,10 +71,10 @@ impl Waiter {
     }
 
     /// Blocks the thread until notified, for at most `duration`. Keeps the notification.
-    pub fn wait_at_most(&self, runtime: &dyn Env, duration: Duration) {
-        let end = runtime.elapsed().saturating_add(duration);
+    pub fn wait_at_most(&self, env: &dyn Env, duration: Duration) {
+        let end = env.elapsed().saturating_add(duration);
         while !self.is_notified() {
-            let left = end.saturating_sub(runtime.elapsed());
+            let left = end.saturating_sub(env.elapsed());
             if left.is_zero() {
                 return;
             }

@@ -17,7 +17,7 @@ const CHUNK_ROWS: usize = 128;
 
 type Chunk = Vec<(RowKey, Mutation)>;
 
-/// See the [module](self).
+/// A transaction's writes, sorted by row.
 #[derive(Clone, Debug, Default)]
 pub struct WriteSet {
     /// No chunk is empty.

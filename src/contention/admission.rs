@@ -130,10 +130,10 @@ mod tests {
     use crate::row::{KeyspaceId, RowKey};
 
     fn enter(admission: &Arc<AdmissionController>, timeout: Duration) -> Option<Permit> {
-        let runtime = SystemEnv::default();
+        let env = SystemEnv::default();
         let mut wait = AdmissionWait::default();
-        wait.queue_for_permit(admission, runtime.elapsed().saturating_add(timeout));
-        wait.block(&runtime).permit
+        wait.queue_for_permit(admission, env.elapsed().saturating_add(timeout));
+        wait.block(&env).permit
     }
 
     #[test]

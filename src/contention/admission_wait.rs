@@ -193,10 +193,10 @@ impl AdmissionWait {
     }
 
     /// Blocks the calling thread until all waits have ended.
-    pub fn block(mut self, runtime: &dyn Env) -> AttemptGuard {
-        while let Some(step) = self.poll(runtime.elapsed(), &|| Arc::new(Waiter::new(runtime))) {
+    pub fn block(mut self, env: &dyn Env) -> AttemptGuard {
+        while let Some(step) = self.poll(env.elapsed(), &|| Arc::new(Waiter::new(env))) {
             match step {
-                WaitAction::Wait(waiter, at_most) => waiter.wait_at_most(runtime, at_most),
+                WaitAction::Wait(waiter, at_most) => waiter.wait_at_most(env, at_most),
                 WaitAction::Run(job) => job(),
             }
         }

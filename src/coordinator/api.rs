@@ -21,6 +21,7 @@ use crate::write_set::WriteSet;
 
 /// How a transaction's rows are committed. Isolation and durability are the same for all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CommitProtocol {
     /// One phase if the engine can change all rows in one atomic batch, else two phases. On a
     /// shared engine always two.

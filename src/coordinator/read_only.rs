@@ -29,12 +29,12 @@ pub struct ReadOnlyCoordinator {
     retention: Option<Retention>,
     last_start_ts: AtomicU64,
     owner_ids: OwnerIdGenerator,
-    runtime: Arc<dyn Env>,
+    env: Arc<dyn Env>,
 }
 
 impl ReadOnlyCoordinator {
     /// Opens the view, of the engine's present state.
-    pub fn open(engine: &dyn Engine, runtime: Arc<dyn Env>) -> Result<Self> {
+    pub fn open(engine: &dyn Engine, env: Arc<dyn Env>) -> Result<Self> {
         let view = engine.snapshot()?;
         // No timestamp above it was ever allocated.
         let read_ts = read_high_water(engine)?;
@@ -42,7 +42,7 @@ impl ReadOnlyCoordinator {
         let view = ReadView::new(read_ts, view, check_locks);
         let kept = Retention::load(engine)?;
         let last_start = AtomicU64::new(read_ts.to_u64());
-        Ok(Self { view, retention: kept, last_start_ts: last_start, owner_ids: OwnerIdGenerator::default(), runtime })
+        Ok(Self { view, retention: kept, last_start_ts: last_start, owner_ids: OwnerIdGenerator::default(), env })
     }
 }
 
@@ -54,7 +54,7 @@ pub fn read_only_error() -> Error {
 impl Coordinator for ReadOnlyCoordinator {
     fn begin(&self) -> Result<(Arc<ReadView>, TxnId)> {
         let start_ts = Timestamp::from_u64(self.last_start_ts.fetch_add(1, Ordering::Relaxed)).next();
-        let owner = self.owner_ids.next(self.runtime.unix_millis(), self.runtime.random());
+        let owner = self.owner_ids.next(self.env.unix_millis(), self.env.random());
         Ok((Arc::clone(&self.view), TxnId { start_ts, owner }))
     }
 
@@ -64,7 +64,7 @@ impl Coordinator for ReadOnlyCoordinator {
 
     fn snapshot_at(&self, at: Timestamp) -> Result<Arc<ReadView>> {
         check_within_retention(at, self.retention.map(|kept| kept.oldest_ts))?;
-        if at > self.view.read_ts && at.millis() > self.runtime.unix_millis() {
+        if at > self.view.read_ts && at.millis() > self.env.unix_millis() {
             return Err(future_timestamp_error(at));
         }
         Ok(ReadView::new(at, Arc::clone(&self.view.snapshot), self.view.must_check_locks))

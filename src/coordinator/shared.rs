@@ -97,16 +97,16 @@ pub struct SharedConfig {
 /// See the [module](self).
 pub struct SharedCoordinator {
     config: SharedConfig,
-    runtime: Arc<dyn Env>,
+    env: Arc<dyn Env>,
     owner_ids: OwnerIdGenerator,
     metrics: Arc<Metrics>,
 }
 
 /// Repeats an idempotent request whose reply is lost.
-fn retry_unknown<T>(runtime: &dyn Env, mut request: impl FnMut() -> Result<T, EngineError>) -> Result<T, EngineError> {
+fn retry_unknown<T>(env: &dyn Env, mut request: impl FnMut() -> Result<T, EngineError>) -> Result<T, EngineError> {
     for _ in 1..UNKNOWN_RETRIES_MAX {
         match request() {
-            Err(EngineError::Undetermined(_)) => runtime.sleep(RETRY_DELAY),
+            Err(EngineError::Undetermined(_)) => env.sleep(RETRY_DELAY),
             reply => return reply,
         }
     }
@@ -116,28 +116,28 @@ fn retry_unknown<T>(runtime: &dyn Env, mut request: impl FnMut() -> Result<T, En
 /// An engine snapshot whose reads are repeated if a reply is lost.
 struct RetryingSnapshot {
     view: Arc<dyn EngineSnapshot>,
-    runtime: Arc<dyn Env>,
+    env: Arc<dyn Env>,
 }
 
 impl EngineSnapshot for RetryingSnapshot {
     fn get_cell(&self, column: Column, row: &RowKey, see: OnCell<'_>) -> Result<(), EngineError> {
-        retry_unknown(&*self.runtime, || self.view.get_cell(column, row, &mut *see))
+        retry_unknown(&*self.env, || self.view.get_cell(column, row, &mut *see))
     }
 
     fn txn_record(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<TxnRecord>, EngineError> {
-        retry_unknown(&*self.runtime, || self.view.txn_record(row, start_ts))
+        retry_unknown(&*self.env, || self.view.txn_record(row, start_ts))
     }
 
     fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Value>, EngineError> {
-        retry_unknown(&*self.runtime, || self.view.data(row, start_ts))
+        retry_unknown(&*self.env, || self.view.data(row, start_ts))
     }
 
     fn version_at(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError> {
-        retry_unknown(&*self.runtime, || self.view.version_at(row, upto))
+        retry_unknown(&*self.env, || self.view.version_at(row, upto))
     }
 
     fn scan_page(&self, column: Column, page: &PageRequest<'_>, cells: &mut PageBuffer) -> Result<bool, EngineError> {
-        retry_unknown(&*self.runtime, || self.view.scan_page(column, page, cells))
+        retry_unknown(&*self.env, || self.view.scan_page(column, page, cells))
     }
 
     fn scan_raw(&self, column: Column, range: &RowRange, visit: ScanVisitor<'_>) -> Result<(), EngineError> {
@@ -166,8 +166,8 @@ type StepResult<T> = Result<std::result::Result<T, StepError>, EngineError>;
 
 impl SharedCoordinator {
     /// A new client.
-    pub fn new(config: SharedConfig, runtime: Arc<dyn Env>, metrics: Arc<Metrics>) -> Self {
-        Self { config, runtime, owner_ids: OwnerIdGenerator::default(), metrics }
+    pub fn new(config: SharedConfig, env: Arc<dyn Env>, metrics: Arc<Metrics>) -> Self {
+        Self { config, env, owner_ids: OwnerIdGenerator::default(), metrics }
     }
 
     fn engine(&self) -> &dyn Engine {
@@ -175,7 +175,7 @@ impl SharedCoordinator {
     }
 
     fn retry_unknown<T>(&self, request: impl FnMut() -> Result<T, EngineError>) -> Result<T, EngineError> {
-        retry_unknown(&*self.runtime, request)
+        retry_unknown(&*self.env, request)
     }
 
     fn timestamp(&self) -> Result<Timestamp, EngineError> {
@@ -216,7 +216,7 @@ impl SharedCoordinator {
                 },
                 Err(EngineError::Undetermined(_)) if lost_replies + 1 < UNKNOWN_RETRIES_MAX => {
                     lost_replies += 1;
-                    self.runtime.sleep(RETRY_DELAY);
+                    self.env.sleep(RETRY_DELAY);
                     as_read = read()?;
                 }
                 Err(why) => return Err(why),
@@ -230,7 +230,7 @@ impl SharedCoordinator {
         crash_point!(ResolveLockSeen);
         let mut current_ts = self.timestamp()?;
         if mutated!(TtlOnClientClock) {
-            current_ts = Timestamp::from_millis(self.runtime.unix_millis());
+            current_ts = Timestamp::from_millis(self.env.unix_millis());
         }
         let liveness = OwnerLiveness::ByTtl { current_ts, push_above };
         let request = CheckTxnStatus { row: lock.primary.clone(), txn: lock.txn, liveness };
@@ -296,7 +296,7 @@ impl SharedCoordinator {
 
     /// Extends the primary's TTL if less than half of it is left.
     fn heartbeat_if_due(&self, primary: &RowKey, txn: TxnId, tracker: &mut TtlTracker) -> Result<()> {
-        let age_ms = tracker.age_ms(self.runtime.elapsed());
+        let age_ms = tracker.age_ms(self.env.elapsed());
         if age_ms.saturating_add(self.config.ttl_ms / 2) < tracker.ttl_ms {
             return Ok(());
         }
@@ -355,8 +355,8 @@ impl Coordinator for SharedCoordinator {
         let start_ts = self.timestamp()?;
         crash_point!(StartTs);
         let view = self.retry_unknown(|| self.engine().snapshot())?;
-        let view = Arc::new(RetryingSnapshot { view, runtime: Arc::clone(&self.runtime) });
-        let owner = self.owner_ids.next(self.runtime.unix_millis(), self.runtime.random());
+        let view = Arc::new(RetryingSnapshot { view, env: Arc::clone(&self.env) });
+        let owner = self.owner_ids.next(self.env.unix_millis(), self.env.random());
         Ok((ReadView::new(start_ts, view, true), TxnId { start_ts, owner }))
     }
 
@@ -372,7 +372,7 @@ impl Coordinator for SharedCoordinator {
         };
         let age_at_commit_ms = self.timestamp()?.millis().saturating_sub(txn.start_ts.millis());
         let ttl_ms = age_at_commit_ms.saturating_add(self.config.ttl_ms);
-        let mut tracker = TtlTracker { age_at_commit_ms, commit_started: self.runtime.elapsed(), ttl_ms };
+        let mut tracker = TtlTracker { age_at_commit_ms, commit_started: self.env.elapsed(), ttl_ms };
         let prewritten = self.prewrite_row(primary, first, primary, ttl_ms, &request).and_then(|()| {
             for (row, mutation) in rows {
                 self.heartbeat_if_due(primary, txn, &mut tracker)?;
@@ -409,10 +409,10 @@ impl Coordinator for SharedCoordinator {
         }
         crash_point!(CommitSecondaries);
         if request.durable {
-            request.timer.lap(TxnPhase::Apply, self.runtime.elapsed());
+            request.timer.lap(TxnPhase::Apply, self.env.elapsed());
             self.wait_durable(commit_ts, request.timer)?;
         }
-        request.timer.lap(TxnPhase::Apply, self.runtime.elapsed());
+        request.timer.lap(TxnPhase::Apply, self.env.elapsed());
         self.metrics.commits_two_phase.add(1);
         crash_point!(CommitDone);
         Ok(commit_ts)
@@ -435,9 +435,9 @@ impl Coordinator for SharedCoordinator {
     fn note_acked(&self, _ts: Timestamp) {}
 
     fn wait_durable(&self, _read_ts: Timestamp, timer: &TxnTimer) -> Result<()> {
-        timer.start(self.runtime.elapsed());
+        timer.start(self.env.elapsed());
         let synced = self.retry_unknown(|| self.engine().sync());
-        timer.lap(TxnPhase::Sync, self.runtime.elapsed());
+        timer.lap(TxnPhase::Sync, self.env.elapsed());
         synced.map_err(|why| ErrorKind::Undetermined(why.to_string()).into())
     }
 
@@ -463,7 +463,7 @@ impl Coordinator for SharedCoordinator {
 
     fn plan_retry_wait(&self, wait: &mut AdmissionWait, _rows: &[RowKey], conflict: &Conflict, attempt: u32) {
         let base = RETRY_DELAY.saturating_mul(1 << attempt.min(8)).min(BACKOFF_MAX);
-        let jitter = u32::try_from(self.runtime.random() % 1000).unwrap_or(0);
+        let jitter = u32::try_from(self.env.random() % 1000).unwrap_or(0);
         let (waiter, row) = (Arc::clone(&self.config.waiter), conflict.row.clone());
         wait.back_off(Box::new(move || waiter.wait(&row, base.saturating_mul(jitter) / 1000)));
     }

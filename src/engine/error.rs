@@ -4,6 +4,7 @@ use crate::option_ranges::OptionOutOfRange;
 
 /// Why a call of an engine failed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum EngineError {
     /// A change may or may not have been applied. Also any failure of a read or a sync that no
     /// other variant describes.

@@ -62,7 +62,7 @@ impl StallTotals {
     }
 }
 
-#[allow(clippy::disallowed_methods, reason = "disk time is real time, whatever the store's runtime")]
+#[allow(clippy::disallowed_methods, reason = "disk time is real time, whatever the store's env")]
 fn now() -> Instant {
     Instant::now()
 }

@@ -27,7 +27,7 @@ const ENDED_BIT: u64 = 1 << 63;
 pub struct Requester {
     pub origin: RequestOrigin,
     pub reason: Option<Box<str>>,
-    /// By the runtime's clock.
+    /// By the monotonic clock.
     pub requested_at: Duration,
 }
 
@@ -42,7 +42,7 @@ pub enum RequestOrigin {
 #[derive(Clone, Debug)]
 pub struct Lease {
     pub duration: Duration,
-    /// By the runtime's monotonic clock.
+    /// By the monotonic clock.
     pub expires_at: Duration,
     /// The wall clock at the grant or the last renewal, in milliseconds since 1970.
     pub renewed_at_ms: u64,
@@ -218,7 +218,7 @@ impl Grant {
         expired.unwrap_or(false)
     }
 
-    /// Whether the lease has expired, by the runtime's clock.
+    /// Whether the lease has expired, by the monotonic clock.
     pub fn is_lease_expired(&self, now: Duration) -> bool {
         self.with_lease(|lease| lease.row_writes_in_flight == 0 && lease.expires_at <= now).unwrap_or(false)
     }
@@ -256,8 +256,8 @@ impl Grant {
     }
 
     /// [`Grant::end_reason_at`] the present. Reads the clock only for a lease.
-    pub fn end_reason_now(&self, runtime: &dyn Env) -> Option<LockLostReason> {
-        self.end_reason_at(if self.has_lease() { runtime.elapsed() } else { Duration::ZERO })
+    pub fn end_reason_now(&self, env: &dyn Env) -> Option<LockLostReason> {
+        self.end_reason_at(if self.has_lease() { env.elapsed() } else { Duration::ZERO })
     }
 
     /// The error of a grant that has ended.

@@ -272,7 +272,7 @@ fn a_release_between_poll_and_park_is_never_missed() {
                 Box::new(move || early.store(grant.get().is_some_and(|grant| !grant.is_granted()), Ordering::Relaxed))
             },
         };
-        let runtime = RecordingEnv { system: SystemEnv::default(), parker: Arc::new(parker) };
+        let env = RecordingEnv { system: SystemEnv::default(), parker: Arc::new(parker) };
         let ends_at = |now| {
             if end == now {
                 release();
@@ -280,18 +280,18 @@ fn a_release_between_poll_and_park_is_never_missed() {
         };
 
         ends_at(End::BeforeAsking);
-        let waiter = || Arc::new(Waiter::new(&runtime));
+        let waiter = || Arc::new(Waiter::new(&env));
         let asked = heads.request("name", Exclusive, owner, None, (Duration::ZERO, Some(&waiter))).unwrap();
         assert_eq!(asked.is_granted(), end == End::BeforeAsking, "{end:?}");
         grant.set(Arc::clone(&asked)).ok().unwrap();
         let wait = LockWait::new(RequestHandle::new(&heads, asked, false), Duration::ZERO, None, None);
         ends_at(End::BeforeLooking);
         let mut waits = 0;
-        while let WaitPoll::Wait(waiter, at_most) = wait.poll(runtime.elapsed()) {
+        while let WaitPoll::Wait(waiter, at_most) = wait.poll(env.elapsed()) {
             waits += 1;
             assert_eq!((at_most, waits), (None, 1), "{end:?}: woken more than once, or by a timer");
             ends_at(End::BeforeWaiting);
-            waiter.wait_at_most(&runtime, LIMIT);
+            waiter.wait_at_most(&env, LIMIT);
             assert!(waiter.is_notified(), "{end:?}: the wake-up was lost");
         }
         assert!(is_granted(&wait) && !woken_early.load(Ordering::Relaxed), "{end:?}");

@@ -144,8 +144,8 @@ impl LockWait {
 
     /// The present; for a request that was granted immediately, the time of the request, without
     /// reading the clock.
-    pub fn started_or_now(&self, runtime: &dyn Env) -> Duration {
-        if self.request.grant.waiter().is_some() { runtime.elapsed() } else { self.started_at }
+    pub fn started_or_now(&self, env: &dyn Env) -> Duration {
+        if self.request.grant.waiter().is_some() { env.elapsed() } else { self.started_at }
     }
 
     pub fn elapsed(&self, now: Duration) -> Duration {

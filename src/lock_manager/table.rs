@@ -21,7 +21,7 @@ use super::queue::LockQueue;
 /// The context in which entries are rendered: the present, the clocks, and this process.
 pub struct LockTableContext<'a> {
     pub now: Duration,
-    /// One reading of the runtime's clock and of the wall clock (ms since 1970). Other times are
+    /// One reading of the monotonic clock and of the wall clock (ms since 1970). Other times are
     /// computed from this pair, so each is shown alike in every snapshot.
     pub set: (Duration, u64),
     pub pid: u32,

@@ -25,13 +25,13 @@ pub struct ReplySlot {
 }
 
 impl ReplySlot {
-    pub fn new(runtime: &dyn Env) -> Arc<Self> {
+    pub fn new(env: &dyn Env) -> Arc<Self> {
         Arc::new(Self {
             answer: Mutex::new(None),
             sent: AtomicBool::new(false),
             leads_next: AtomicBool::new(false),
             applied_at: AtomicU64::new(0),
-            waiter: Waiter::new(runtime),
+            waiter: Waiter::new(env),
         })
     }
 
@@ -42,8 +42,8 @@ impl ReplySlot {
 
     /// Waits for the result. `None`: leadership is transferred to the caller, which must run the
     /// leader's rounds first.
-    pub fn wait(&self, runtime: &dyn Env) -> Option<Result<SubmitResult>> {
-        runtime.spin_until(&|| self.waiter.is_notified());
+    pub fn wait(&self, env: &dyn Env) -> Option<Result<SubmitResult>> {
+        env.spin_until(&|| self.waiter.is_notified());
         loop {
             self.waiter.wait();
             if self.leads_next.swap(false, Ordering::AcqRel) {

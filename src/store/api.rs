@@ -33,7 +33,7 @@ impl Store {
 
     /// A consistent view of everything acknowledged before this call, all of it durable. The call
     /// waits for a sync only after buffered commits. In a store opened with
-    /// [`Durability::Buffered`] the snapshot shows everything visible, durable or not, without
+    /// [`Durability::Buffered`](crate::Durability::Buffered) the snapshot shows everything visible, durable or not, without
     /// waiting.
     ///
     /// # Errors
@@ -48,7 +48,7 @@ impl Store {
     /// [`Timestamp`], such as a commit's or another snapshot's, or a
     /// [`SystemTime`](std::time::SystemTime), which means the first timestamp of its millisecond.
     ///
-    /// It shows what a snapshot showed at that timestamp. It expires [`Builder::max_snapshot_age`]
+    /// It shows what a snapshot showed at that timestamp. It expires [`Builder::max_snapshot_age`](crate::Builder::max_snapshot_age)
     /// after this call; until then GC keeps what it shows.
     ///
     /// Timestamps follow the machine's clock within the limits described at [`Timestamp::millis`].
@@ -58,8 +58,8 @@ impl Store {
     /// - [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld): the timestamp is before
     ///   the start of the history.
     /// - [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument): the store keeps no
-    ///   history ([`Builder::history_retention`]), the timestamp is in the future, or the engine is
-    ///   shared ([`Builder::open_shared`]).
+    ///   history ([`Builder::history_retention`](crate::Builder::history_retention)), the timestamp is in the future, or the engine is
+    ///   shared ([`Builder::open_shared`](crate::Builder::open_shared)).
     /// - [`ErrorKind::Closed`](crate::ErrorKind::Closed),
     ///   [`ErrorKind::Undetermined`](crate::ErrorKind::Undetermined) if a sync fails.
     pub fn snapshot_at(&self, at: impl Into<Timestamp>) -> Result<Snapshot> {
@@ -129,7 +129,7 @@ impl Store {
     ///
     /// Waits for [named locks](Store::lock) end with
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed), and lock guards become invalid. Leases that
-    /// have a guard are released, durably. Leases without one ([`LockGuard::detach`]) stay.
+    /// have a guard are released, durably. Leases without one ([`LockGuard::detach`](crate::LockGuard::detach)) stay.
     ///
     /// # Errors
     /// [`ErrorKind::Undetermined`](crate::ErrorKind::Undetermined), with the cause, if the sync

@@ -31,12 +31,12 @@ use crate::store::options::{
 #[must_use]
 pub struct Builder {
     pub(in crate::store) options: Options,
-    pub(in crate::store) runtime: Arc<dyn Env>,
+    pub(in crate::store) env: Arc<dyn Env>,
 }
 
 impl Default for Builder {
     fn default() -> Self {
-        Self { options: Options::default(), runtime: Arc::new(SystemEnv::default()) }
+        Self { options: Options::default(), env: Arc::new(SystemEnv::default()) }
     }
 }
 
@@ -73,8 +73,8 @@ impl Builder {
     /// if no lock is left. As long as it is true, every read checks for locks, commits read them
     /// from the engine, and a dropped keyspace keeps its space. A store that was opened without any
     /// lock has no such cost.
-    pub fn background_resolve(mut self, sweep: bool) -> Self {
-        self.options.background_resolve = sweep;
+    pub fn background_resolve(mut self, enabled: bool) -> Self {
+        self.options.background_resolve = enabled;
         self
     }
 
@@ -235,8 +235,8 @@ impl Builder {
     /// commit ([`Txn::get_for_update`](crate::store::Txn::get_for_update) without a write) takes 20
     /// to 40 bytes more. A transaction during which more lock-only rows than this are committed may
     /// see a spurious conflict. From 1 to 4,194,304, rounded up to a power of two; default: 65,536.
-    pub fn conflict_cache_rows(mut self, slots: usize) -> Self {
-        self.options.conflict_cache_rows = slots;
+    pub fn conflict_cache_rows(mut self, rows: usize) -> Self {
+        self.options.conflict_cache_rows = rows;
         self
     }
 
@@ -298,8 +298,8 @@ impl Builder {
     /// default, because a slow transaction cannot be recorded afterwards, and costs nothing while
     /// nothing is slow. Any duration: [`Duration::ZERO`] records every transaction,
     /// [`Duration::MAX`] none. Default: one second.
-    pub fn slow_transaction_threshold(mut self, from: Duration) -> Self {
-        self.options.slow_transaction_threshold = from;
+    pub fn slow_transaction_threshold(mut self, threshold: Duration) -> Self {
+        self.options.slow_transaction_threshold = threshold;
         self
     }
 
@@ -307,8 +307,8 @@ impl Builder {
     /// [`TimeBreakdown::read`](crate::store::TimeBreakdown::read) separates it from the caller's
     /// own code. Each read of a transaction then reads the clock twice, some 50 ns. Reads of
     /// snapshots are not measured. Default: no.
-    pub fn track_read_timing(mut self, time: bool) -> Self {
-        self.options.track_read_timing = time;
+    pub fn track_read_timing(mut self, enabled: bool) -> Self {
+        self.options.track_read_timing = enabled;
         self
     }
 
@@ -343,22 +343,22 @@ impl Builder {
     /// # #[cfg(not(feature = "rocks"))]
     /// # fn main() {}
     /// ```
-    pub fn status_file_interval(mut self, every: Duration) -> Self {
-        self.options.status_file_interval = Some(every);
+    pub fn status_file_interval(mut self, interval: Duration) -> Self {
+        self.options.status_file_interval = Some(interval);
         self
     }
 
     /// A name for this process, shown with the named locks that it holds: in
     /// [`LockEntry::holder`](crate::LockEntry::holder), and in the rows of leases, which outlive
     /// it. At most 255 bytes. Default: none, only the process id.
-    pub fn application_name(mut self, label: &str) -> Self {
-        self.options.application_name = Some(label.into());
+    pub fn application_name(mut self, name: &str) -> Self {
+        self.options.application_name = Some(name.into());
         self
     }
 
     /// Replaces clock, randomness and threads, for simulations: see [`Env`].
-    pub fn runtime(mut self, runtime: Arc<dyn Env>) -> Self {
-        self.runtime = runtime;
+    pub fn env(mut self, env: Arc<dyn Env>) -> Self {
+        self.env = env;
         self
     }
 }

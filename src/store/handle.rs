@@ -64,7 +64,7 @@ pub(crate) struct Inner {
     pub(in crate::store) coordinator: Arc<dyn Coordinator>,
     pub(in crate::store) lock_authority: Option<Arc<dyn LockAuthority>>,
     pub(in crate::store) engine: Arc<dyn Engine>,
-    pub(in crate::store) runtime: Arc<dyn Env>,
+    pub(in crate::store) env: Arc<dyn Env>,
     pub(in crate::store) options: Options,
     pub(in crate::store) metrics: Arc<Metrics>,
     pub(in crate::store) catalog: Catalog,
@@ -78,7 +78,7 @@ pub(crate) struct Inner {
     pub(in crate::store) before_close: fn(&Store),
     pub(in crate::store) closing: AtomicBool,
     pub(in crate::store) closed: AtomicBool,
-    /// Time of opening, by the runtime's monotonic clock.
+    /// Time of opening, by the monotonic clock.
     pub(in crate::store) opened_at: Duration,
     /// Time at which the status file was last written, by the same clock.
     #[cfg(feature = "rocks")]

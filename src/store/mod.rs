@@ -51,7 +51,7 @@ pub(crate) use named_locks::{
     acquire::{GrantPoll, RequestResult},
     locked_txn::check_no_lease,
 };
-pub use options::{Durability, Options, RetryPolicy, TxnOptions};
+pub use options::{Durability, RetryPolicy, TxnOptions};
 
 pub use read::key_range::KeyRange;
 pub use read::scan::Scan;

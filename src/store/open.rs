@@ -112,9 +112,9 @@ impl Builder {
     pub fn open_engine(self, engine: Arc<dyn Engine>) -> Result<Store> {
         self.options.check()?;
         if self.options.read_only {
-            return Store::open_read_only(engine, self.options, self.runtime);
+            return Store::open_read_only(engine, self.options, self.env);
         }
-        Store::open_exclusive(engine, self.options, self.runtime)
+        Store::open_exclusive(engine, self.options, self.env)
     }
 
     /// Opens a store as one of several clients of a shared engine. All commits have two phases.
@@ -134,7 +134,7 @@ impl Builder {
     pub fn open_shared(self, config: SharedConfig) -> Result<Store> {
         self.options.check()?;
         option_ranges::LOCK_TTL.check(Duration::from_millis(config.ttl_ms).as_nanos())?;
-        Ok(Store::open_shared(config, self.options, self.runtime))
+        Ok(Store::open_shared(config, self.options, self.env))
     }
 }
 
@@ -162,7 +162,7 @@ impl Store {
         Self::builder().in_memory()
     }
 
-    fn open_exclusive(engine: Arc<dyn Engine>, options: Options, runtime: Arc<dyn Env>) -> Result<Self> {
+    fn open_exclusive(engine: Arc<dyn Engine>, options: Options, env: Arc<dyn Env>) -> Result<Self> {
         if !engine.capabilities().exclusive {
             return Err(Error::invalid("the engine is shared: open it with open_shared"));
         }
@@ -173,17 +173,17 @@ impl Store {
         let metrics = Arc::new(Metrics::new(instance_id));
         let coordinator = EmbeddedCoordinator::open(
             Arc::clone(&engine),
-            Arc::clone(&runtime),
+            Arc::clone(&env),
             Arc::clone(&metrics),
             options.conflict_cache_rows,
             options.durability == Durability::Sync,
             options.history_retention,
         )?;
-        let opened = runtime.elapsed();
+        let opened = env.elapsed();
         let lock_authority = coordinator.lock_authority();
         let locks = lock_authority
             .as_deref()
-            .map(|authority| NamedLocks::new(authority, &runtime, options.application_name.as_deref(), instance_id));
+            .map(|authority| NamedLocks::new(authority, &env, options.application_name.as_deref(), instance_id));
         let store = Self::from_inner(Inner {
             opened_at: opened,
             locks,
@@ -194,7 +194,7 @@ impl Store {
             status_written_at: crate::sync::Mutex::new(opened),
             coordinator,
             engine,
-            runtime,
+            env,
             admission: Arc::new(AdmissionController::new(options.admission_limit)),
             metrics,
             catalog: Catalog::default(),
@@ -228,19 +228,19 @@ impl Store {
         ]
     }
 
-    fn open_shared(config: SharedConfig, options: Options, runtime: Arc<dyn Env>) -> Self {
+    fn open_shared(config: SharedConfig, options: Options, env: Arc<dyn Env>) -> Self {
         let instance_id = next_instance_id();
         let metrics = Arc::new(Metrics::new(instance_id));
         let engine = Arc::clone(&config.engine);
-        let coordinator = Arc::new(SharedCoordinator::new(config, Arc::clone(&runtime), Arc::clone(&metrics)));
-        Self::new_without_pipeline(coordinator, engine, (instance_id, metrics), options, runtime)
+        let coordinator = Arc::new(SharedCoordinator::new(config, Arc::clone(&env), Arc::clone(&metrics)));
+        Self::new_without_pipeline(coordinator, engine, (instance_id, metrics), options, env)
     }
 
-    fn open_read_only(engine: Arc<dyn Engine>, options: Options, runtime: Arc<dyn Env>) -> Result<Self> {
-        let coordinator = Arc::new(ReadOnlyCoordinator::open(&*engine, Arc::clone(&runtime))?);
+    fn open_read_only(engine: Arc<dyn Engine>, options: Options, env: Arc<dyn Env>) -> Result<Self> {
+        let coordinator = Arc::new(ReadOnlyCoordinator::open(&*engine, Arc::clone(&env))?);
         let instance_id = next_instance_id();
         let metrics = Arc::new(Metrics::new(instance_id));
-        Ok(Self::new_without_pipeline(coordinator, engine, (instance_id, metrics), options, runtime))
+        Ok(Self::new_without_pipeline(coordinator, engine, (instance_id, metrics), options, env))
     }
 
     fn new_without_pipeline(
@@ -248,9 +248,9 @@ impl Store {
         engine: Arc<dyn Engine>,
         (instance_id, metrics): (u64, Arc<Metrics>),
         options: Options,
-        runtime: Arc<dyn Env>,
+        env: Arc<dyn Env>,
     ) -> Self {
-        let opened = runtime.elapsed();
+        let opened = env.elapsed();
         Self::from_inner(Inner {
             opened_at: opened,
             locks: None,
@@ -261,7 +261,7 @@ impl Store {
             status_written_at: crate::sync::Mutex::new(opened),
             coordinator,
             engine,
-            runtime,
+            env,
             admission: Arc::new(AdmissionController::new(options.admission_limit)),
             metrics,
             catalog: Catalog::default(),

@@ -16,6 +16,7 @@ pub(super) const CONFLICT_CACHE_ROW_BYTES: usize = 40;
 
 /// When a commit is acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Durability {
     /// Once it survives a power cut: after a sync of the write-ahead log, which concurrent commits
     /// share (group commit).
@@ -26,17 +27,27 @@ pub enum Durability {
     Buffered,
 }
 
-/// The limits of the retries of [`Store::transact`](crate::store::Store::transact).
+/// The limits of the retries of [`Store::transact`](crate::store::Store::transact). Default: 1000
+/// attempts, 30 seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
 pub struct RetryPolicy {
-    /// The maximum number of attempts, the first included; at least 1.
-    pub max_attempts: u32,
-    /// Time since the call, waits included, after which no new attempt begins. The first attempt is
-    /// always made.
-    pub timeout: Duration,
+    pub(in crate::store) max_attempts: u32,
+    pub(in crate::store) timeout: Duration,
 }
 
 impl RetryPolicy {
+    /// The maximum number of attempts, the first included; at least 1.
+    pub fn max_attempts(self, attempts: u32) -> Self {
+        Self { max_attempts: attempts, ..self }
+    }
+
+    /// Time since the call, waits included, after which no new attempt begins. The first attempt is
+    /// always made.
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
+    }
+
     fn check(self) -> Result<(), OptionOutOfRange> {
         option_ranges::RETRY_MAX_ATTEMPTS.check(self.max_attempts.into())?;
         option_ranges::RETRY_TIMEOUT.check(self.timeout.as_nanos())
@@ -49,22 +60,19 @@ impl Default for RetryPolicy {
     }
 }
 
-/// The options of one transaction; `None` inherits the store's option.
+/// The options of one transaction. By default they are those of the store; `None` restores that.
+///
+/// ```
+/// use percolite::{Durability, TxnOptions};
+/// let options = TxnOptions::with_label("import").durability(Durability::Buffered);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use]
 pub struct TxnOptions {
-    /// When the commit is acknowledged.
-    pub durability: Option<Durability>,
-    /// How the rows are committed.
-    pub commit_protocol: Option<CommitProtocol>,
-    /// The limits of retries. If they are out of [range](crate::option_ranges), a transaction with
-    /// these options fails with [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument)
-    /// before it begins, even if it is never retried.
-    pub retry_policy: Option<RetryPolicy>,
-    /// A name for the kind of transaction, as `"transfer"`; not one for each transaction. It is
-    /// shown by [`Store::active_transactions`](crate::store::Store::active_transactions) and
-    /// [`Store::slow_transactions`](crate::store::Store::slow_transactions), and in the conflicts
-    /// of transactions that lose a row to this one. Any length; it is never copied.
-    pub label: Option<&'static str>,
+    pub(in crate::store) durability: Option<Durability>,
+    pub(in crate::store) commit_protocol: Option<CommitProtocol>,
+    pub(in crate::store) retry_policy: Option<RetryPolicy>,
+    pub(in crate::store) label: Option<&'static str>,
 }
 
 impl TxnOptions {
@@ -73,53 +81,58 @@ impl TxnOptions {
         Self { durability: None, commit_protocol: None, retry_policy: None, label: Some(label) }
     }
 
+    /// When the commit is acknowledged.
+    pub fn durability(self, durability: impl Into<Option<Durability>>) -> Self {
+        Self { durability: durability.into(), ..self }
+    }
+
+    /// How the rows are committed.
+    pub fn commit_protocol(self, protocol: impl Into<Option<CommitProtocol>>) -> Self {
+        Self { commit_protocol: protocol.into(), ..self }
+    }
+
+    /// The limits of retries. If they are out of [range](crate::option_ranges), a transaction with
+    /// these options fails with [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument)
+    /// before it begins, even if it is never retried.
+    pub fn retry_policy(self, retry: impl Into<Option<RetryPolicy>>) -> Self {
+        Self { retry_policy: retry.into(), ..self }
+    }
+
+    /// A name for the kind of transaction, as `"transfer"`; not one for each transaction. It is
+    /// shown by [`Store::active_transactions`](crate::store::Store::active_transactions) and
+    /// [`Store::slow_transactions`](crate::store::Store::slow_transactions), and in the conflicts
+    /// of transactions that lose a row to this one. Any length; it is never copied.
+    pub fn label(self, label: impl Into<Option<&'static str>>) -> Self {
+        Self { label: label.into(), ..self }
+    }
+
     pub(in crate::store) fn check(&self) -> Result<(), OptionOutOfRange> {
         self.retry_policy.map_or(Ok(()), RetryPolicy::check)
     }
 }
 
-/// The options of a store. The methods of [`Builder`] document them.
+/// The options of a store: `Builder` has a documented method for each.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// See [`Builder::durability`].
     pub durability: Durability,
-    /// See [`Builder::commit_protocol`].
     pub protocol: CommitProtocol,
-    /// See [`Builder::retry_policy`].
     pub retry: RetryPolicy,
-    /// See [`Builder::background_resolve`].
     pub background_resolve: bool,
-    /// See [`Builder::max_transaction_bytes`].
     pub max_transaction_bytes: usize,
-    /// See [`Builder::large_transaction_bytes`].
     pub large_transaction_bytes: usize,
-    /// See [`Builder::max_snapshot_age`].
     pub max_snapshot_age: Duration,
-    /// See [`Builder::history_retention`].
     pub history_retention: HistoryRetention,
-    /// See [`Builder::admission_limit`].
     pub admission_limit: usize,
-    /// See [`Builder::memory_budget`].
     pub memory_budget: Option<usize>,
-    /// See [`Builder::block_cache_bytes`].
     pub block_cache_bytes: usize,
-    /// See [`Builder::write_buffer_bytes`].
     pub write_buffer_bytes: usize,
-    /// See [`Builder::compression`].
     pub compression: Compression,
-    /// See [`Builder::conflict_cache_rows`].
     pub conflict_cache_rows: usize,
-    /// See [`Builder::read_only`].
     pub read_only: bool,
-    /// See [`Builder::accept_data_loss`].
     pub accept_data_loss: Option<u64>,
-    /// See [`Builder::slow_transaction_threshold`].
     pub slow_transaction_threshold: Duration,
-    /// See [`Builder::track_read_timing`].
     pub track_read_timing: bool,
-    /// See [`Builder::status_file_interval`].
     pub status_file_interval: Option<Duration>,
-    /// See [`Builder::application_name`].
     pub application_name: Option<String>,
 }
 

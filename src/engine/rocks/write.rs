@@ -37,7 +37,7 @@ impl RocksStorage {
         };
         let mut retry = WriteRetry::new(self.background_progress()?);
         loop {
-            #[allow(clippy::disallowed_methods, reason = "disk time is real time, whatever the store's runtime")]
+            #[allow(clippy::disallowed_methods, reason = "disk time is real time, whatever the store's env")]
             std::thread::sleep(retry.next_delay());
             match db.write_opt(WriteBatch::from_data(&bytes), &self.write_options) {
                 Err(why) if why.kind() == rocksdb::ErrorKind::Incomplete => {}
@@ -66,7 +66,7 @@ impl RocksStorage {
                 if self.is_flushed()? {
                     return Ok(());
                 }
-                #[allow(clippy::disallowed_methods, reason = "disk time is real time, whatever the store's runtime")]
+                #[allow(clippy::disallowed_methods, reason = "disk time is real time, whatever the store's env")]
                 std::thread::sleep(delay);
                 delay = (delay * 2).min(FLUSH_POLL_MAX);
             }

@@ -65,7 +65,7 @@ impl<'a> Increment<'a> {
         }
         let mut attempt = 1;
         loop {
-            let options = TxnOptions { durability: Some(Durability::Sync), ..TxnOptions::default() };
+            let options = TxnOptions::default().durability(Durability::Sync);
             let mut txn = store.begin_with(options)?;
             let mut targets = targets.clone();
             let locked = change_catalog(&mut txn, &catalog, header, listed, existing, &mut targets);
@@ -77,7 +77,7 @@ impl<'a> Increment<'a> {
                 }
                 Err(why) if why.is_retryable() && attempt < CATALOG_ATTEMPTS => {
                     drop(txn);
-                    store.inner.runtime.sleep(RETRY_DELAY * attempt);
+                    store.inner.env.sleep(RETRY_DELAY * attempt);
                     attempt += 1;
                 }
                 Err(why) => return Err(why),

@@ -75,7 +75,7 @@ impl<'a> StagedKeyspaces<'a> {
         }
         let replaced = PendingDrop::new(store, replaced)?;
         let catalog = store.catalog();
-        let options = TxnOptions { durability: Some(Durability::Sync), ..TxnOptions::default() };
+        let options = TxnOptions::default().durability(Durability::Sync);
         store.transact_with(options, |txn| {
             for keyspace in &self.keyspaces {
                 let old =

@@ -31,7 +31,7 @@ impl Store {
     /// # Ok(()) }
     /// ```
     pub fn active_transactions(&self) -> Vec<ActiveTransaction> {
-        let now = self.inner.runtime.elapsed();
+        let now = self.inner.env.elapsed();
         let mut active: Vec<ActiveTransaction> =
             self.inner.active.all().iter().map(|reader| reader.describe(now)).collect();
         active.sort_by_key(|entry| (entry.read_ts, std::cmp::Reverse(entry.age)));
@@ -44,12 +44,12 @@ impl Store {
         view: Arc<ReadView>,
         label: Option<&'static str>,
     ) -> Arc<ActiveReader> {
-        self.inner.active.add(view, None, label, self.inner.runtime.elapsed())
+        self.inner.active.add(view, None, label, self.inner.env.elapsed())
     }
 
     /// A reader for a short internal read; not in the list.
     pub(in crate::store) fn unregistered_reader(&self, view: Arc<ReadView>) -> Arc<ActiveReader> {
-        ActiveReader::new(view, None, None, self.inner.runtime.elapsed())
+        ActiveReader::new(view, None, None, self.inner.env.elapsed())
     }
 
     /// Runs a read; with `track_read_timing`, adds its time to the transaction's timer.
@@ -57,9 +57,9 @@ impl Store {
         if !self.inner.options.track_read_timing || reader.txn.is_none() {
             return read();
         }
-        let started_at = self.inner.runtime.elapsed();
+        let started_at = self.inner.env.elapsed();
         let result = read();
-        reader.timer.add(TxnPhase::Read, self.inner.runtime.elapsed().saturating_sub(started_at));
+        reader.timer.add(TxnPhase::Read, self.inner.env.elapsed().saturating_sub(started_at));
         result
     }
 
@@ -140,7 +140,7 @@ impl Inner {
                     WARN,
                     owner = reader.txn.map(|txn| ::tracing::field::display(txn.owner)),
                     read_ts = %reader.view.read_ts,
-                    age_ms = u64::try_from(self.runtime.elapsed().saturating_sub(reader.started_at).as_millis()).ok(),
+                    age_ms = u64::try_from(self.env.elapsed().saturating_sub(reader.started_at).as_millis()).ok(),
                     label = reader.label,
                     "snapshot expired"
                 );
@@ -155,7 +155,7 @@ impl Inner {
         let readers = self.active.all();
         let transactions = readers.iter().filter(|reader| reader.txn.is_some()).count();
         let oldest = readers.iter().map(|reader| reader.started_at).min();
-        let age = oldest.map_or(Duration::ZERO, |started_at| self.runtime.elapsed().saturating_sub(started_at));
+        let age = oldest.map_or(Duration::ZERO, |started_at| self.env.elapsed().saturating_sub(started_at));
         let set = |name, value| crate::observe::gauge(self.instance_id, name, value);
         set("percolite_active_transactions", transactions as f64);
         set("percolite_active_snapshots", (readers.len() - transactions) as f64);
@@ -174,7 +174,7 @@ impl Inner {
                 "percolite_oldest_named_lock_wait_seconds",
                 totals
                     .oldest_request_at
-                    .map_or(Duration::ZERO, |requested_at| self.runtime.elapsed().saturating_sub(requested_at))
+                    .map_or(Duration::ZERO, |requested_at| self.env.elapsed().saturating_sub(requested_at))
                     .as_secs_f64(),
             );
             set("percolite_open_views", marks.open_views as f64);

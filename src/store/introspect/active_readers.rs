@@ -74,7 +74,7 @@ pub(in crate::store) struct ActiveReader {
     pub label: Option<&'static str>,
     /// `None` for a snapshot.
     pub txn: Option<TxnId>,
-    /// By the runtime's clock.
+    /// By the monotonic clock.
     pub started_at: Duration,
     pub timer: TxnTimer,
     /// The first conflict that the transaction meets before it commits.

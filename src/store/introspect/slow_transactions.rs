@@ -71,7 +71,7 @@ impl Store {
             user_code: Duration::ZERO,
         };
         let user_code = total.saturating_sub(breakdown.parts().iter().map(|(_, took)| *took).sum());
-        let ago = self.inner.runtime.unix_millis().saturating_sub(u64::try_from(total.as_millis()).unwrap_or(u64::MAX));
+        let ago = self.inner.env.unix_millis().saturating_sub(u64::try_from(total.as_millis()).unwrap_or(u64::MAX));
         let slow = SlowTransaction {
             label: last.label,
             owner_id: txn.owner,

@@ -127,8 +127,8 @@ impl Store {
             lock_stats: self.lock_stats(),
             format_version: STATUS_FORMAT,
             pid: std::process::id(),
-            taken_at: UNIX_EPOCH + Duration::from_millis(self.inner.runtime.unix_millis()),
-            uptime: self.inner.runtime.elapsed().saturating_sub(self.inner.opened_at),
+            taken_at: UNIX_EPOCH + Duration::from_millis(self.inner.env.unix_millis()),
+            uptime: self.inner.env.elapsed().saturating_sub(self.inner.opened_at),
             publish_interval: self.inner.options.status_file_interval,
             failure,
             stats: self.stats(),
@@ -147,7 +147,7 @@ impl Store {
     #[cfg(feature = "rocks")]
     pub(in crate::store) fn write_status_file(&self) -> Result<()> {
         let Some(every) = self.inner.options.status_file_interval else { return Ok(()) };
-        let now = self.inner.runtime.elapsed();
+        let now = self.inner.env.elapsed();
         {
             let mut written_at = self.inner.status_written_at.lock();
             if now.saturating_sub(*written_at) < every {

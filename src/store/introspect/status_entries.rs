@@ -13,7 +13,7 @@ use crate::store::introspect::slow_log::{SlowTransaction, TxnOutcome};
 use crate::store::introspect::stats::RowLock;
 use crate::timestamp::Timestamp;
 
-/// An active transaction or snapshot: [`ActiveTransaction`] in a [`StoreStatus`].
+/// An active transaction or snapshot: [`ActiveTransaction`] in a [`StoreStatus`](crate::StoreStatus).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the fields of `ActiveTransaction`")]
@@ -36,7 +36,7 @@ pub struct ActiveTransactionStatus {
     pub is_expired: bool,
 }
 
-/// A slow transaction: [`SlowTransaction`] in a [`StoreStatus`].
+/// A slow transaction: [`SlowTransaction`] in a [`StoreStatus`](crate::StoreStatus).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the fields of `SlowTransaction`")]
@@ -58,7 +58,7 @@ pub struct SlowTransactionStatus {
     pub conflicts: Vec<ConflictStatus>,
 }
 
-/// The transaction and row of a conflict: [`Conflict`] in a [`StoreStatus`].
+/// The transaction and row of a conflict: [`Conflict`] in a [`StoreStatus`](crate::StoreStatus).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the fields of `Conflict`")]
@@ -72,7 +72,7 @@ pub struct ConflictStatus {
     pub message: String,
 }
 
-/// A locked row: [`RowLock`] in a [`StoreStatus`].
+/// A locked row: [`RowLock`] in a [`StoreStatus`](crate::StoreStatus).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the fields of `RowLock`")]

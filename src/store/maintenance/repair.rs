@@ -326,7 +326,7 @@ impl Repair<'_> {
     fn write_batch(&mut self) -> Result<()> {
         let batch = std::mem::take(&mut self.batch);
         self.batch_bytes = 0;
-        let buffered = TxnOptions { durability: Some(Durability::Buffered), ..TxnOptions::default() };
+        let buffered = TxnOptions::default().durability(Durability::Buffered);
         self.store.transact_with(buffered, |txn| {
             batch.iter().try_for_each(|(keyspace, key, value)| txn.put(keyspace, key, value))
         })?;

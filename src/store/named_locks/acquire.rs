@@ -124,8 +124,8 @@ impl Store {
         target: &LockTarget<'_>,
         options: &LockOptions,
     ) -> Result<RequestHandle> {
-        let runtime = &self.inner.runtime;
-        let waiter = || Arc::new(Waiter::new(&**runtime));
+        let env = &self.inner.env;
+        let waiter = || Arc::new(Waiter::new(&**env));
         match self.request_lock(target, options, Some(&waiter))? {
             RequestResult::Requested(wait) => self.wait_for_grant(wait, options),
             RequestResult::NotAvailable => Err(self.lock_not_available(target, options)),
@@ -140,7 +140,7 @@ impl Store {
                 GrantPoll::Pending(waiting, waiter, at_most) => {
                     wait = waiting;
                     match at_most {
-                        Some(at_most) => waiter.wait_at_most(&*self.inner.runtime, at_most),
+                        Some(at_most) => waiter.wait_at_most(&*self.inner.env, at_most),
                         None => waiter.wait(),
                     }
                 }
@@ -159,14 +159,14 @@ impl Store {
         check_name(name).map_err(|_| Error::invalid(invalid_name_error(name)))?;
         options.check()?;
         let locks = self.lock_manager()?;
-        let now = locks.runtime.elapsed();
+        let now = locks.env.elapsed();
         let owner = || Requester { origin: asker(), reason: options.reason.clone(), requested_at: now };
         // The time to live starts when the row is written.
         let lease = options.lease.map(|time| Lease {
             duration: time,
             expires_at: Duration::MAX,
             renewed_at_ms: 0,
-            auto_renew: !options.once,
+            auto_renew: options.auto_renew,
             has_guard: true,
             row_writes_in_flight: 1,
             last_explicit_renewal_ts: Timestamp::ZERO,
@@ -196,7 +196,7 @@ impl Store {
 
     /// Checks whether the wait has ended, and counts its result.
     pub(crate) fn poll_wait(&self, wait: LockWait, options: &LockOptions) -> GrantPoll {
-        let now = wait.started_or_now(&*self.inner.runtime);
+        let now = wait.started_or_now(&*self.inner.env);
         let step = wait.poll(now);
         let waited = wait.elapsed(now);
         let grant = wait.request.grant();

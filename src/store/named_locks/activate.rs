@@ -120,7 +120,7 @@ impl Store {
             return Ok(());
         }
         let gone: Vec<Timestamp> = past.leases.iter().map(|lease| lease.token()).collect();
-        let now = locks.runtime.elapsed();
+        let now = locks.env.elapsed();
         let row = grant.lease().map(|lease| LeaseRow::new(locks, grant, lease.duration));
         let since_ms = row.as_ref().map(|row| row.since_ms);
         if grant.has_lease() {
@@ -155,7 +155,7 @@ fn is_expired(grant: &Grant) -> bool {
 
 /// Step 6: checks that the new grant is valid.
 fn check(locks: &NamedLocks, grant: &Grant) -> Result<()> {
-    let lost = grant.end_reason_now(&*locks.runtime);
+    let lost = grant.end_reason_now(&*locks.env);
     // Read last: closing first sets the reason, and then ends the grants.
     if let Some(why) = locks.heads.closed() {
         return Err(Error::closed(why));

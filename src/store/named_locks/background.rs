@@ -20,7 +20,7 @@ impl Store {
         if !locks.heads.was_used() {
             return Ok(());
         }
-        let stale = locks.heads.stale_lease_rows(STALE_LEASE_AFTER, locks.runtime.elapsed());
+        let stale = locks.heads.stale_lease_rows(STALE_LEASE_AFTER, locks.env.elapsed());
         self.remove_leases(&stale)?;
         locks.heads.prune_all(self.lock_authority()?.durable_ts());
         Ok(())

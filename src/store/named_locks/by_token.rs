@@ -36,13 +36,13 @@ impl Store {
     /// # Errors
     /// Those of [`Store::lock_with`], except [`ErrorKind::LockNotAvailable`].
     pub fn get_lock(&self, name: &str, lease: Duration) -> Result<Option<Timestamp>> {
-        let options = LockOptions::exclusive().wait(LockWaitPolicy::NoWait).lease(lease).once();
+        let options = LockOptions::exclusive().wait(LockWaitPolicy::NoWait).lease(lease).auto_renew(false);
         let Some(guard) = self.try_lock_with(&name.into(), &options)? else { return Ok(None) };
         let grant = Arc::clone(guard.grant());
         match guard.detach() {
             Ok(token) => Ok(Some(token)),
             Err(_) => Err(lost(
-                &grant.lost_error(grant.end_reason_at(self.inner.runtime.elapsed()).unwrap_or(LockLostReason::Expired)),
+                &grant.lost_error(grant.end_reason_at(self.inner.env.elapsed()).unwrap_or(LockLostReason::Expired)),
             )),
         }
     }
@@ -72,7 +72,7 @@ impl Store {
     /// [`Store::lock`].
     pub fn is_free_lock(&self, name: &str) -> Result<bool> {
         let locks = self.lock_manager_for(name)?;
-        locks.heads.is_free(name, locks.runtime.elapsed()).map_err(|why| request_error(&LockTarget::from(name), why))
+        locks.heads.is_free(name, locks.env.elapsed()).map_err(|why| request_error(&LockTarget::from(name), why))
     }
 
     /// Ends the grant that has this token, for operators: its guard is lost, its fenced
@@ -103,7 +103,7 @@ impl Store {
         if let Some(what) = locks.heads.corruption(name) {
             return Err(ErrorKind::Corruption(what.to_string()).into());
         }
-        let Some(grant) = locks.heads.release_by_token(name, token, why, locks.runtime.elapsed()) else {
+        let Some(grant) = locks.heads.release_by_token(name, token, why, locks.env.elapsed()) else {
             return locks.check_open().map(|()| false);
         };
         if grant.has_lease_row() && !mutated!(LeaseReturnedEarly) {
@@ -128,7 +128,7 @@ impl Store {
             return Err(ErrorKind::Corruption(what.to_string()).into());
         }
         self.start_lease_renewer()?;
-        if let Some(grant) = locks.heads.attach_guard(name, token, locks.runtime.elapsed()) {
+        if let Some(grant) = locks.heads.attach_guard(name, token, locks.env.elapsed()) {
             locks.keeper.watch(&grant);
             return Ok(LockGuard::new(self, locks, RequestHandle::new(&locks.heads, grant, false)));
         }

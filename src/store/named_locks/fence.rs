@@ -17,7 +17,7 @@ use crate::store::txn::Txn;
 use crate::timestamp::Timestamp;
 
 /// A condition of transactions: they commit only while the grant is valid that it was made of
-/// ([`LockGuard::fence`](crate::store::named_locks::LockGuard::fence)). A fence does not hold the
+/// ([`LockGuard::fence`](crate::LockGuard::fence)). A fence does not hold the
 /// lock. It may be kept, sent to other threads and used for any number of transactions.
 #[derive(Clone)]
 pub struct Fence {
@@ -83,7 +83,7 @@ impl Txn {
     ///   lock before the call, or use
     ///   [`Store::transact_with_lock`](crate::Store::transact_with_lock).
     /// - [`ErrorKind::InvalidArgument`] for a lock of another store, and after an incomplete
-    ///   conversion ([`LockGuard::upgrade`](crate::store::named_locks::LockGuard::upgrade)).
+    ///   conversion ([`LockGuard::upgrade`](crate::LockGuard::upgrade)).
     /// - [`ErrorKind::Closed`].
     pub fn fence(&mut self, fence: &Fence) -> Result<()> {
         self.add_lock_fence(fence, None)
@@ -100,7 +100,7 @@ impl Txn {
         if *identity != store.instance_id() {
             return Err(Error::invalid(format!("lock {} belongs to another store", grant.target())));
         }
-        if let Some(reason) = grant.end_reason_now(&*store.inner.runtime) {
+        if let Some(reason) = grant.end_reason_now(&*store.inner.env) {
             return Err(ErrorKind::LockLost(Box::new(grant.lost_error(reason))).into());
         }
         if !grant.is_ready() {

@@ -55,7 +55,7 @@ impl LockGuard {
 
     pub(crate) fn check(&self) -> Result<()> {
         let grant = self.grant();
-        match grant.end_reason_now(&*self.locks.runtime) {
+        match grant.end_reason_now(&*self.locks.env) {
             Some(reason) => Err(ErrorKind::LockLost(Box::new(grant.lost_error(reason))).into()),
             None => Ok(()),
         }
@@ -96,20 +96,20 @@ impl LockGuard {
 
     /// Blocks until the grant ends, at most for `at_most`; returns whether it has ended.
     pub fn wait_lost(&self, at_most: Duration) -> bool {
-        let runtime = &self.locks.runtime;
-        let waiter = Arc::new(Waiter::new(&**runtime));
-        let end = runtime.elapsed().saturating_add(at_most);
+        let env = &self.locks.env;
+        let waiter = Arc::new(Waiter::new(&**env));
+        let end = env.elapsed().saturating_add(at_most);
         self.grant().watch(&waiter);
         let lost = loop {
             waiter.rearm();
-            let now = runtime.elapsed();
+            let now = env.elapsed();
             if self.grant().end_reason_at(now).is_some() {
                 break true;
             }
             if now >= end {
                 break false;
             }
-            waiter.wait_at_most(&**runtime, self.until_it_may_be_lost().min(end.saturating_sub(now)));
+            waiter.wait_at_most(&**env, self.until_it_may_be_lost().min(end.saturating_sub(now)));
         };
         self.grant().unwatch(&waiter);
         lost
@@ -117,7 +117,7 @@ impl LockGuard {
 
     /// The time until the lease may expire.
     pub(crate) fn until_it_may_be_lost(&self) -> Duration {
-        let now = self.locks.runtime.elapsed();
+        let now = self.locks.env.elapsed();
         // An expired lease whose row is being written is renewed or lost soon. It is checked again
         // after its duration.
         let is_written = |lease: &Lease| lease.row_writes_in_flight > 0 && lease.expires_at <= now;
@@ -170,7 +170,7 @@ impl LockGuard {
     ///   [`ErrorKind::Corruption`].
     pub fn upgrade(&mut self, wait: LockWaitPolicy) -> Result<()> {
         let store = self.store()?;
-        let waiter = || Arc::new(Waiter::new(&*store.inner.runtime));
+        let waiter = || Arc::new(Waiter::new(&*store.inner.env));
         let options = LockOptions::exclusive().wait(wait);
         if let Some(waiting) = self.begin_upgrade(&store, &options, &waiter)? {
             self.request = store.wait_for_grant(waiting, &options)?;
@@ -197,7 +197,7 @@ impl LockGuard {
             LockMode::Shared => {}
         }
         let (heads, next) = (&self.locks.heads, self.next_grant(LockMode::Exclusive));
-        let began = self.locks.runtime.elapsed();
+        let began = self.locks.env.elapsed();
         match heads.upgrade(self.grant(), &next, waiter) {
             UpgradeResult::Granted(()) => {}
             UpgradeResult::Waiting => heads.metrics.wait_started(LockMode::Exclusive),
@@ -255,8 +255,7 @@ impl LockGuard {
         let next = self.next_grant(LockMode::Shared);
         let converted = self.locks.heads.downgrade(self.grant(), &next);
         if !converted.map_err(|why| request_error(&next.target(), why))? {
-            let reason =
-                self.grant().end_reason_at(self.locks.runtime.elapsed()).unwrap_or(LockLostReason::UnknownToken);
+            let reason = self.grant().end_reason_at(self.locks.env.elapsed()).unwrap_or(LockLostReason::UnknownToken);
             return Err(ErrorKind::LockLost(Box::new(self.grant().lost_error(reason))).into());
         }
         self.locks.heads.metrics.acquired(LockMode::Shared);
@@ -279,7 +278,7 @@ impl LockGuard {
     /// conversion.
     #[allow(clippy::result_large_err, reason = "the guard is what the caller had")]
     pub fn detach(self) -> Result<Timestamp, Self> {
-        if !self.grant().is_ready() || !self.locks.heads.detach_guard(self.grant(), self.locks.runtime.elapsed()) {
+        if !self.grant().is_ready() || !self.locks.heads.detach_guard(self.grant(), self.locks.env.elapsed()) {
             return Err(self);
         }
         self.request.detach();
@@ -320,7 +319,7 @@ impl LockGuard {
 
     /// Ends the grant; returns whether it was valid.
     fn release_grant(&self) -> bool {
-        let now = if self.grant().has_lease() { self.locks.runtime.elapsed() } else { Duration::ZERO };
+        let now = if self.grant().has_lease() { self.locks.env.elapsed() } else { Duration::ZERO };
         self.request.release_at(now)
     }
 

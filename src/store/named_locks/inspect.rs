@@ -91,7 +91,7 @@ impl Store {
             return Ok(entries);
         }
         let view = self.inner.coordinator.begin()?.0;
-        let now = self.inner.runtime.unix_millis();
+        let now = self.inner.env.unix_millis();
         let needed = needed.map(lock_key);
         let mut damaged = Ok(());
         self.for_each_lease_row(&view, |key, value| match value.and_then(|value| decode_leases(key, &value)) {

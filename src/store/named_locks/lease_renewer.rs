@@ -43,13 +43,13 @@ impl LeaseRenewer {
     }
 
     /// Starts the thread, if it has not been started.
-    pub fn start(&self, runtime: &dyn Env, work: impl FnOnce() + Send + 'static) -> Result<()> {
+    pub fn start(&self, env: &dyn Env, work: impl FnOnce() + Send + 'static) -> Result<()> {
         let mut state = self.0.lock();
         if state.stopping {
             return Err(Error::closed_by_user());
         }
         if state.thread.is_none() {
-            let thread = runtime.spawn("percolite-leases", Box::new(work));
+            let thread = env.spawn("percolite-leases", Box::new(work));
             let failed = |why| Error::from(ErrorKind::Io(format!("cannot start a thread: {why}")));
             state.thread = Some(thread.map_err(failed)?);
         }

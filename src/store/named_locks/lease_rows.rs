@@ -5,7 +5,7 @@
 //! change it, each entry by its token and never by the name alone. So a late release cannot end a
 //! later grant. After opening, memory decides, and the rows follow.
 //!
-//! **Time.** The process that granted the lease measures it by the runtime's monotonic clock.
+//! **Time.** The process that granted the lease measures it by the monotonic clock.
 //! Opening computes once, by the wall clock, how much is left, between zero and the whole time, and
 //! counts that by the monotonic clock. Timestamps of the oracle are not used: they lag, jump, and
 //! may not advance.
@@ -52,7 +52,7 @@ impl LeaseRow {
         Self {
             shared: grant.mode == LockMode::Shared,
             token: grant.token(),
-            since_ms: if mutated!(LeaseOnTimestamps) { grant.token().millis() } else { locks.runtime.unix_millis() },
+            since_ms: if mutated!(LeaseOnTimestamps) { grant.token().millis() } else { locks.env.unix_millis() },
             ttl_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
             pid: holder.pid,
             label: holder.application_name,
@@ -112,7 +112,7 @@ impl Store {
         let (catalog, key) = (self.catalog(), lock_key(name));
         let durability = if mutated!(LeaseRowLater) { Durability::Buffered } else { Durability::Sync };
         retry_conflicts(|| {
-            let mut txn = self.begin_with(TxnOptions { durability: Some(durability), ..lease_txn_options() })?;
+            let mut txn = self.begin_with(lease_txn_options().durability(durability))?;
             if let Some(grant) = fence {
                 txn.buffer.add_fence(FenceCondition {
                     grant: Arc::clone(grant),
@@ -209,7 +209,7 @@ impl Store {
             let what = format!("lock {} has no token yet: its conversion is incomplete, call it again", grant.target());
             return Err(Error::invalid(what));
         }
-        let now = locks.runtime.elapsed();
+        let now = locks.env.elapsed();
         // From here on it does not expire, but it may have ended already.
         let begun = grant.with_lease(|lease| {
             let stands = lease.row_writes_in_flight > 0 || lease.expires_at > now;
@@ -229,7 +229,7 @@ impl Store {
             None => self.update_leases(&grant.name, &[], (Some(&row), time.is_none()), Some(grant)),
         };
         let must_look = grant.with_lease(|lease| {
-            let (before, written) = (lease.expires_at, locks.runtime.elapsed());
+            let (before, written) = (lease.expires_at, locks.env.elapsed());
             lease.row_writes_in_flight -= 1;
             // Of two concurrent renewals with a duration, the one that committed last counts.
             let is_last = renewed.as_ref().is_ok_and(|commit_ts| *commit_ts > lease.last_explicit_renewal_ts);
@@ -270,7 +270,7 @@ fn retry_conflicts<T>(mut change: impl FnMut() -> Result<T>) -> Result<T> {
 }
 
 pub(in crate::store) fn lease_txn_options() -> TxnOptions {
-    TxnOptions { durability: Some(Durability::Sync), ..TxnOptions::with_label("percolite lease") }
+    TxnOptions::with_label("percolite lease").durability(Durability::Sync)
 }
 
 #[cfg(test)]
@@ -322,7 +322,7 @@ mod tests {
         let memory = crate::engine::sim::SimStorage::new();
         let store = Store::builder().open_in_memory(&memory).unwrap();
         let tokens = [7, 9, 8].map(Timestamp::from_u64);
-        let since_ms = crate::env::Env::unix_millis(&*store.inner.runtime);
+        let since_ms = crate::env::Env::unix_millis(&*store.inner.env);
         for token in tokens {
             let lease = LeaseRow { shared: false, token, since_ms, ..row() };
             store.update_leases("name", &[], (Some(&lease), false), None).unwrap();

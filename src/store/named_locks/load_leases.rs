@@ -28,7 +28,7 @@ impl Store {
             return self.clear_leases();
         }
         let view = self.lock_authority()?.visible_view();
-        let (now, unix_millis) = (locks.runtime.elapsed(), locks.runtime.unix_millis());
+        let (now, unix_millis) = (locks.env.elapsed(), locks.env.unix_millis());
         let read =
             self.for_each_lease_row(&view, |key, value| match value.and_then(|value| decode_leases(key, &value)) {
                 Ok((name, leases)) => {

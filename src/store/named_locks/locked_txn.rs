@@ -64,7 +64,7 @@ impl Store {
         let under = self.txn_lock(request)?;
         let mut attempts = RetryLoop::new(self, txn).with_lock(under.clone());
         let answer = loop {
-            let held = attempts.admission_wait(outermost).block(&*self.inner.runtime);
+            let held = attempts.admission_wait(outermost).block(&*self.inner.env);
             if let Some(answer) = attempts.run_attempt(held, &mut work) {
                 break answer.map(|(answer, _)| answer);
             }

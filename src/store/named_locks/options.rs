@@ -18,6 +18,7 @@ pub const MAX_LOCK_REASON_BYTES: usize = 255;
 /// A call may take a sync longer than that: if the previous holder committed something that is not
 /// durable yet, and to write the row of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum LockWaitPolicy {
     /// Not at all: granted immediately, or
     /// [`ErrorKind::LockNotAvailable`](crate::ErrorKind::LockNotAvailable).
@@ -57,7 +58,7 @@ impl LockWaitPolicy {
 /// # drop(permit);
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 #[must_use]
 pub struct LockOptions {
     pub(in crate::store) mode: LockMode,
@@ -65,7 +66,20 @@ pub struct LockOptions {
     pub(in crate::store) cancel_token: Option<CancelToken>,
     pub(in crate::store) reason: Option<Box<str>>,
     pub(in crate::store) lease: Option<Duration>,
-    pub(in crate::store) once: bool,
+    pub(in crate::store) auto_renew: bool,
+}
+
+impl Default for LockOptions {
+    fn default() -> Self {
+        Self {
+            mode: LockMode::default(),
+            wait: LockWaitPolicy::default(),
+            cancel_token: None,
+            reason: None,
+            lease: None,
+            auto_renew: true,
+        }
+    }
 }
 
 impl LockOptions {
@@ -118,15 +132,15 @@ impl LockOptions {
     ///
     /// The time starts before the row is written. If the write takes longer than the lease, the
     /// call returns [`ErrorKind::LockLost`](crate::ErrorKind::LockLost).
-    pub fn lease(self, time: Duration) -> Self {
-        Self { lease: Some(time), ..self }
+    pub fn lease(self, duration: Duration) -> Self {
+        Self { lease: Some(duration), ..self }
     }
 
-    /// Disables the renewal of the lease: after its time the lock is free for the next request,
-    /// even if the guard still exists. A transaction that was [fenced](crate::Txn::fence) before
-    /// commits until there is such a request.
-    pub fn once(self) -> Self {
-        Self { once: true, ..self }
+    /// Whether the store renews the lease while the guard exists; it does by default. Without
+    /// renewal the lock is free for the next request after its time. A transaction that was
+    /// [fenced](crate::Txn::fence) before commits until there is such a request.
+    pub fn auto_renew(self, renew: bool) -> Self {
+        Self { auto_renew: renew, ..self }
     }
 
     pub(in crate::store) fn check(&self) -> Result<()> {
@@ -138,7 +152,7 @@ impl LockOptions {
             return Err(Error::invalid(what));
         }
         match self.lease {
-            None if self.once => Err(Error::invalid("once() requires a lease")),
+            None if !self.auto_renew => Err(Error::invalid("auto_renew(false) requires a lease")),
             None => Ok(()),
             Some(_) if matches!(self.mode, LockMode::Semaphore(_)) => {
                 Err(Error::invalid("a semaphore cannot be leased"))

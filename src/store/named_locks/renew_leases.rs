@@ -15,14 +15,14 @@ impl Store {
     /// Starts the thread, if it has not been started.
     pub(super) fn start_lease_renewer(&self) -> Result<()> {
         let (locks, background) = (self.lock_manager()?, self.background_handle());
-        locks.keeper.start(&*self.inner.runtime, move || run(&background))
+        locks.keeper.start(&*self.inner.env, move || run(&background))
     }
 }
 
 fn run(store: &Store) {
     let Some(locks) = &store.inner.locks else { return };
-    let runtime = &store.inner.runtime;
-    let parker = runtime.parker();
+    let env = &store.inner.env;
+    let parker = env.parker();
     locks.keeper.0.lock().parker = Some(Arc::clone(&parker));
     loop {
         let (mut over, kept) = {
@@ -33,7 +33,7 @@ fn run(store: &Store) {
             state.kept.retain(|(grant, _)| {
                 !grant.has_ended() && grant.with_lease(|lease| lease.has_guard && lease.auto_renew).unwrap_or(false)
             });
-            let now = runtime.elapsed();
+            let now = env.elapsed();
             let due: Vec<_> =
                 state.kept.iter().filter(|(_, at)| *at <= now).map(|(grant, _)| Arc::clone(grant)).collect();
             (std::mem::take(&mut state.over), due)
@@ -59,7 +59,7 @@ fn run(store: &Store) {
                 *at = pause.unwrap_or_else(|| renew_at(&grant));
             }
         }
-        let now = runtime.elapsed();
+        let now = env.elapsed();
         let next = {
             let state = locks.keeper.0.lock();
             let is_idle = state.over.is_empty() || failed;
@@ -83,7 +83,7 @@ fn renew_at(grant: &Grant) -> Duration {
 
 /// Renews a lease if half of it has passed. Returns the time of the next attempt after a failure.
 fn renew_if_due(store: &Store, grant: &Arc<Grant>) -> Option<Duration> {
-    let now = store.inner.runtime.elapsed();
+    let now = store.inner.env.elapsed();
     let (lease, locks) = (grant.lease()?, store.inner.locks.as_ref()?);
     if now < renew_at(grant) {
         return None;

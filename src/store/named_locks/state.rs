@@ -12,29 +12,29 @@ use crate::store::named_locks::lease_renewer::LeaseRenewer;
 /// The named locks of a store. Guards share it with the store; it does not keep the store open.
 pub(crate) struct NamedLocks {
     pub heads: Arc<LockManager>,
-    pub runtime: Arc<dyn Env>,
+    pub env: Arc<dyn Env>,
     label: Option<String>,
     pub store: u64,
-    /// The time of opening by the runtime's clock and by the wall clock (ms since 1970).
+    /// The time of opening by the monotonic clock and by the wall clock (ms since 1970).
     opened: (Duration, u64),
     pub(super) keeper: LeaseRenewer,
 }
 
 impl NamedLocks {
-    pub fn new(authority: &dyn LockAuthority, runtime: &Arc<dyn Env>, label: Option<&str>, store: u64) -> Arc<Self> {
+    pub fn new(authority: &dyn LockAuthority, env: &Arc<dyn Env>, label: Option<&str>, store: u64) -> Arc<Self> {
         Arc::new(Self {
             heads: Arc::clone(authority.manager()),
-            runtime: Arc::clone(runtime),
+            env: Arc::clone(env),
             label: label.map(Into::into),
             store,
-            opened: read_clocks_together(&**runtime),
+            opened: read_clocks_together(&**env),
             keeper: LeaseRenewer::default(),
         })
     }
 
     pub fn clock(&self) -> LockTableContext<'_> {
         LockTableContext {
-            now: self.runtime.elapsed(),
+            now: self.env.elapsed(),
             set: self.opened,
             pid: std::process::id(),
             label: self.label.as_deref(),
@@ -44,7 +44,7 @@ impl NamedLocks {
     /// Held locks and waiting requests.
     #[cfg(feature = "metrics")]
     pub fn totals(&self) -> crate::lock_manager::Totals {
-        self.heads.totals(self.runtime.elapsed())
+        self.heads.totals(self.env.elapsed())
     }
 
     /// Must be called after reading the lock manager, because a closed store has dropped its
@@ -54,19 +54,19 @@ impl NamedLocks {
     }
 }
 
-/// Reads the runtime's clock and the wall clock for the same time. A thread may be delayed between
+/// Reads the monotonic clock and the wall clock for the same time. A thread may be delayed between
 /// the two readings, so they are repeated until they are close together.
-fn read_clocks_together(runtime: &dyn Env) -> (Duration, u64) {
+fn read_clocks_together(env: &dyn Env) -> (Duration, u64) {
     const CLOSE: Duration = Duration::from_micros(100);
     const READINGS: usize = 20;
-    let mut best = (runtime.elapsed(), runtime.unix_millis());
-    let mut distance = runtime.elapsed().saturating_sub(best.0);
+    let mut best = (env.elapsed(), env.unix_millis());
+    let mut distance = env.elapsed().saturating_sub(best.0);
     for _ in 1..READINGS {
         if distance <= CLOSE {
             break;
         }
-        let reading = (runtime.elapsed(), runtime.unix_millis());
-        let next = runtime.elapsed().saturating_sub(reading.0);
+        let reading = (env.elapsed(), env.unix_millis());
+        let next = env.elapsed().saturating_sub(reading.0);
         if next < distance {
             (best, distance) = (reading, next);
         }

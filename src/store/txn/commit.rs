@@ -42,7 +42,7 @@ impl Txn {
 
     pub(in crate::store) fn commit_in_place(&mut self) -> Result<Commit> {
         span!(DEBUG, "commit", owner = %self.id.owner, label = self.options.label);
-        let began = self.store.inner.runtime.elapsed();
+        let began = self.store.inner.env.elapsed();
         self.reader.timer.start(began);
         let (wrote, was_aborted) = (!self.buffer.is_empty(), self.buffer.check().is_err());
         let mut committed = self.try_commit();
@@ -136,7 +136,7 @@ impl Txn {
 
     /// The timing of the ended transaction, for the slow log.
     pub(in crate::store) fn last(&self) -> AttemptTiming {
-        let ended = self.ended.as_ref().map_or_else(|| self.store.inner.runtime.elapsed(), |ended| ended.at);
+        let ended = self.ended.as_ref().map_or_else(|| self.store.inner.env.elapsed(), |ended| ended.at);
         AttemptTiming::new(self.id, &self.reader, ended)
     }
 

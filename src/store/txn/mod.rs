@@ -79,7 +79,7 @@ impl Txn {
             "transaction started");
         Ok(Self {
             buffer: TxnBuffer::new(id, if mutated!(ConflictOnStartTs) { id.start_ts } else { view.read_ts }),
-            reader: store.inner.active.add(view, Some(id), options.label, store.inner.runtime.elapsed()),
+            reader: store.inner.active.add(view, Some(id), options.label, store.inner.env.elapsed()),
             id,
             options,
             attempt: None,

@@ -105,7 +105,7 @@ impl Store {
         let (_inside, outermost) = NestingGuard::enter();
         let mut attempts = RetryLoop::new(self, options);
         loop {
-            let guard = attempts.admission_wait(outermost).block(&*self.inner.runtime);
+            let guard = attempts.admission_wait(outermost).block(&*self.inner.env);
             if let Some(answer) = attempts.run_attempt(guard, &mut work) {
                 return answer;
             }
@@ -147,7 +147,7 @@ pub(crate) struct RetryLoop {
 impl RetryLoop {
     pub(crate) fn new(store: &Store, options: TxnOptions) -> Self {
         let limits = options.retry_policy.unwrap_or(store.inner.options.retry);
-        let began = store.inner.runtime.elapsed();
+        let began = store.inner.env.elapsed();
         Self {
             store: store.clone(),
             options,
@@ -247,7 +247,7 @@ impl RetryLoop {
         self.store.inner.metrics.retries_exhausted.add(1);
         event!(WARN, attempts = self.made, label = self.options.label, "retries exhausted");
         if let Some(last) = &mut self.last {
-            last.ended = self.store.inner.runtime.elapsed();
+            last.ended = self.store.inner.env.elapsed();
         }
         self.record_result(TxnOutcome::Conflict);
         retries_exhausted(self.made, conflict)
@@ -334,11 +334,11 @@ enum AttemptError<E> {
 impl Store {
     #[cfg(feature = "tokio")]
     pub(crate) fn elapsed(&self) -> Duration {
-        self.inner.runtime.elapsed()
+        self.inner.env.elapsed()
     }
 
     fn elapsed_since(&self, began: Duration) -> Duration {
-        self.inner.runtime.elapsed().saturating_sub(began)
+        self.inner.env.elapsed().saturating_sub(began)
     }
 }
 

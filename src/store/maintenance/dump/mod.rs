@@ -34,6 +34,7 @@ pub struct DumpOptions {
 
 /// The start of an incremental dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum DumpBase {
     /// This timestamp: exactly the [`DumpStats::read_ts`] of the dump that it is to follow.
     Timestamp(Timestamp),
@@ -115,6 +116,7 @@ pub struct DumpStats {
 
 /// What a restore does if keyspaces exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum OnExisting {
     /// A full restore fails if the store has any keyspace. The restore of an incremental dump fails
     /// if a keyspace that does not come from its base has a name that the dump uses.

@@ -190,7 +190,7 @@ impl<'a> RestoreJob<'a> {
                 rows.iter().try_for_each(|(key, value)| increment.apply_row(keyspace, &key.0, Some(&value.0)))?;
             }
             _ => {
-                let buffered = TxnOptions { durability: Some(Durability::Buffered), ..TxnOptions::default() };
+                let buffered = TxnOptions::default().durability(Durability::Buffered);
                 self.store.transact_with(buffered, |txn| {
                     // Only this restore writes to the keyspace, so every conflict would be a
                     // spurious one, from the bounded conflict set.

@@ -88,7 +88,7 @@ impl Snapshot {
     /// })?;
     /// let mut monday = Vec::new();
     /// let after = DumpHeader::read(sunday.as_slice())?;
-    /// let dumped = store.snapshot()?.dump_with(DumpOptions::since(after), &mut monday, |_| ())?;
+    /// let dumped = store.snapshot()?.dump_with(DumpOptions::default().since(after), &mut monday, |_| ())?;
     /// assert_eq!((dumped.rows, dumped.deleted_rows), (1, 1));
     ///
     /// let copy = Store::in_memory()?;
