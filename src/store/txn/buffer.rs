@@ -13,7 +13,8 @@ use smallvec::SmallVec;
 
 use crate::commit_conditions::CommitConditions;
 use crate::contention::AttemptGuard;
-use crate::coordinator::LargeTxn;
+use crate::coordinator::{Coordinator, LargeTxn};
+use crate::engine::Engine;
 use crate::error::{Conflict, Error, ErrorKind, Result};
 use crate::keyspace_descriptor::KeyspaceDescriptor;
 use crate::lock_manager::{FenceCondition, Fences, InFlightFences};
@@ -21,7 +22,6 @@ use crate::lock_value::read_own_lock;
 use crate::observe::TxnTimer;
 use crate::read_view::ReadView;
 use crate::row::{KeyspaceId, Mutation, RowKey, TxnId};
-use crate::store::handle::Store;
 use crate::store::limits::check_size;
 use crate::store::txn::large_writes::LargeWrites;
 use crate::timestamp::Timestamp;
@@ -132,37 +132,37 @@ impl TxnBuffer {
     }
 
     /// The transaction's own write to the row, if any.
-    pub(in crate::store) fn get(&self, store: &Store, row: &RowKey) -> Result<Option<Mutation>> {
+    pub(in crate::store) fn get(&self, engine: &dyn Engine, row: &RowKey) -> Result<Option<Mutation>> {
         match (self.write_set.get(row), &self.large) {
             (Some(mutation), _) => Ok(Some(mutation.clone())),
-            (None, Some(_)) => read_own_lock(&*store.inner.engine.snapshot()?, self.id, row),
+            (None, Some(_)) => read_own_lock(&*engine.snapshot()?, self.id, row),
             (None, None) => Ok(None),
         }
     }
 
     /// The rows locked so far, for a scan.
-    pub(in crate::store) fn large_writes(&self, store: &Store) -> Result<Option<LargeWrites>> {
-        let view = || Ok(LargeWrites { view: store.inner.engine.snapshot()?, txn: self.id });
+    pub(in crate::store) fn large_writes(&self, engine: &dyn Engine) -> Result<Option<LargeWrites>> {
+        let view = || Ok(LargeWrites { view: engine.snapshot()?, txn: self.id });
         self.large.as_ref().map(|_| view()).transpose()
     }
 
+    /// Adds a write. `limit` is the maximum size of the buffer in bytes.
     pub(in crate::store) fn write(
         &mut self,
-        store: &Store,
+        engine: &dyn Engine,
+        limit: usize,
         (keyspace, descriptor): (KeyspaceId, &Arc<KeyspaceDescriptor>),
         row: RowKey,
         mutation: Mutation,
-        timer: &TxnTimer,
     ) -> Result<()> {
         self.check()?;
-        let replaced = if self.savepoints.is_empty() { None } else { Some(self.get(store, &row)?) };
+        let replaced = if self.savepoints.is_empty() { None } else { Some(self.get(engine, &row)?) };
         let undo_bytes = replaced.as_ref().map_or(0, |replaced| size_of_undo(&row, replaced.as_ref()));
         let undo = replaced.map(|replaced| (row.clone(), replaced));
         let (bytes, all_undo_bytes) = (&mut self.bytes, self.undo_bytes + undo_bytes);
         Arc::make_mut(&mut self.write_set).insert(row, mutation, |row, before, after| {
             let replaced = before.map_or(0, |before| size_of_write(row, before));
             let sum = *bytes - replaced + size_of_write(row, after);
-            let limit = store.inner.options.max_transaction_bytes;
             check_size("a transaction", sum + all_undo_bytes, limit)?;
             *bytes = sum;
             Ok::<_, Error>(())
@@ -172,14 +172,16 @@ impl TxnBuffer {
         if !self.keyspaces.iter().any(|(id, _)| *id == keyspace) {
             self.keyspaces.push((keyspace, Arc::clone(descriptor)));
         }
-        if self.bytes >= store.inner.options.large_transaction_bytes && store.inner.coordinator.is_exclusive() {
-            self.lock_buffered_rows(store, timer)?;
-        }
         Ok(())
     }
 
-    /// Locks the buffered rows in the store, and empties the buffer.
-    pub(in crate::store) fn lock_buffered_rows(&mut self, store: &Store, timer: &TxnTimer) -> Result<()> {
+    /// Locks the buffered rows in the store, and empties the buffer. After an error the caller must
+    /// [abort](TxnBuffer::abort) the transaction.
+    pub(in crate::store) fn lock_buffered_rows(
+        &mut self,
+        coordinator: &dyn Coordinator,
+        timer: &TxnTimer,
+    ) -> Result<()> {
         if self.write_set.is_empty() {
             return Ok(());
         }
@@ -188,17 +190,12 @@ impl TxnBuffer {
             Arc::new(CommitConditions { keyspaces: self.written_keyspaces(), ..CommitConditions::default() });
         let large = match &mut self.large {
             Some(large) => large,
-            none => match store.inner.coordinator.begin_large(self.id, self.read_ts) {
+            none => match coordinator.begin_large(self.id, self.read_ts) {
                 Some(large) => none.insert(large),
                 None => return Err(Error::invalid("not supported on a shared engine: large transactions")),
             },
         };
-        if let Err(why) = large.lock_rows(&self.write_set, &conditions, timer) {
-            // Every later call returns the same error.
-            let why = store.with_conflict_names(why);
-            self.abort(&why);
-            return Err(why);
-        }
+        large.lock_rows(&self.write_set, &conditions, timer)?;
         match Arc::get_mut(&mut self.write_set) {
             Some(buffer) => buffer.clear(),
             // A scan is still reading it.
@@ -208,29 +205,26 @@ impl TxnBuffer {
         Ok(())
     }
 
-    /// Commits the locked rows, and the buffered ones with them.
+    /// Commits the locked rows, and the buffered ones with them. After an error the caller must
+    /// [abort](TxnBuffer::abort) the transaction.
     pub(in crate::store) fn commit_large(
         &mut self,
-        store: &Store,
+        coordinator: &dyn Coordinator,
         view: &Arc<ReadView>,
         durable: bool,
         attempt: Option<AttemptGuard>,
         timer: &TxnTimer,
     ) -> Result<Timestamp> {
-        self.lock_buffered_rows(store, timer)?;
+        self.lock_buffered_rows(coordinator, timer)?;
         let conditions = self.commit_conditions(view);
         let Some(large) = &mut self.large else { return Err(Error::invalid("the transaction has locked no rows")) };
-        let committed =
-            large.commit(&conditions, durable, attempt, timer).map_err(|why| store.with_conflict_names(why));
-        match &committed {
-            Ok(_) => self.large = None,
-            Err(why) => self.abort(why),
-        }
-        committed
+        let commit_ts = large.commit(&conditions, durable, attempt, timer)?;
+        self.large = None;
+        Ok(commit_ts)
     }
 
-    /// Ends a transaction that cannot commit any more. Rows that it has locked are released in the
-    /// background.
+    /// Ends a transaction that cannot commit any more: every later call returns the error. Rows
+    /// that it has locked are released in the background.
     pub(in crate::store) fn abort(&mut self, why: &Error) {
         self.large = None;
         self.aborted = Some(match why.conflict() {
@@ -245,14 +239,14 @@ impl TxnBuffer {
         self.savepoints_made
     }
 
-    pub(in crate::store) fn rollback_to(&mut self, store: &Store, number: u64) -> Result<()> {
+    pub(in crate::store) fn rollback_to(&mut self, engine: &dyn Engine, number: u64) -> Result<()> {
         self.check()?;
         let position = self.savepoints.iter().position(|(valid, _)| *valid == number);
         let Some((position, undo)) = position.and_then(|at| Some((at, self.savepoints.get(at)?.1))) else {
             return Err(Error::invalid("the savepoint is no longer valid"));
         };
         // Read before anything is changed: an error leaves the transaction as it was.
-        let locked = self.large_writes(store)?;
+        let locked = self.large_writes(engine)?;
         let mut restored = Vec::with_capacity(self.undo.len() - undo);
         for (row, before) in self.undo.get(undo..).unwrap_or_default().iter().rev() {
             let before = match (before, &locked) {

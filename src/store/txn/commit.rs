@@ -93,7 +93,9 @@ impl Txn {
             return Ok(self.reader.view.read_ts);
         }
         if self.buffer.large.is_some() {
-            return self.buffer.commit_large(&self.store, &self.reader.view, durable, attempt, timer);
+            let (coordinator, view) = (&*inner.coordinator, &self.reader.view);
+            let committed = self.buffer.commit_large(coordinator, view, durable, attempt, timer);
+            return committed.map_err(|why| self.abort(why));
         }
         inner.coordinator.commit(CommitRequest {
             txn: self.id,

@@ -96,9 +96,22 @@ impl Txn {
 
     /// Locks all buffered rows in the store, as a large transaction does.
     pub(in crate::store) fn lock_buffered_rows_now(&mut self) -> Result<()> {
-        let locked = self.buffer.lock_buffered_rows(&self.store, &self.reader.timer);
-        self.reader.set_written(self.buffer.write_set.len(), self.buffer.bytes(), self.buffer.locked_rows());
+        self.buffer.check()?;
+        let locked = self.buffer.lock_buffered_rows(&*self.store.inner.coordinator, &self.reader.timer);
+        let locked = locked.map_err(|why| self.abort(why));
+        self.note_written();
         self.store.record_conflict(&self.reader, locked)
+    }
+
+    /// Aborts the transaction, and returns its error with names.
+    fn abort(&mut self, why: Error) -> Error {
+        let why = self.store.with_conflict_names(why);
+        self.buffer.abort(&why);
+        why
+    }
+
+    fn note_written(&self) {
+        self.reader.set_written(self.buffer.write_set.len(), self.buffer.bytes(), self.buffer.locked_rows());
     }
 
     pub(in crate::store) fn buffered_bytes(&self) -> usize {
@@ -238,8 +251,8 @@ impl Txn {
         if savepoint.txn != self.id {
             return Err(Error::invalid("the savepoint belongs to another transaction"));
         }
-        self.buffer.rollback_to(&self.store, savepoint.number)?;
-        self.reader.set_written(self.buffer.write_set.len(), self.buffer.bytes(), self.buffer.locked_rows());
+        self.buffer.rollback_to(&*self.store.inner.engine, savepoint.number)?;
+        self.note_written();
         Ok(())
     }
 
@@ -261,8 +274,13 @@ impl Txn {
 
     pub(super) fn write(&mut self, keyspace: &Keyspace, row: RowKey, mutation: Mutation) -> Result<()> {
         let descriptor = (keyspace.id(), &keyspace.inner.descriptor);
-        let written = self.buffer.write(&self.store, descriptor, row, mutation, &self.reader.timer);
-        self.reader.set_written(self.buffer.write_set.len(), self.buffer.bytes(), self.buffer.locked_rows());
-        self.store.record_conflict(&self.reader, written)
+        let (inner, limit) = (&self.store.inner, self.store.inner.options.max_transaction_bytes);
+        let written = self.buffer.write(&*inner.engine, limit, descriptor, row, mutation);
+        self.store.record_conflict(&self.reader, written)?;
+        if self.buffer.bytes() >= inner.options.large_transaction_bytes && inner.coordinator.is_exclusive() {
+            return self.lock_buffered_rows_now();
+        }
+        self.note_written();
+        Ok(())
     }
 }

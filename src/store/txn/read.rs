@@ -122,7 +122,7 @@ impl Txn {
                 .buffer
                 .write_set
                 .range(range.start.as_ref().map(Vec::as_slice), range.end.as_ref().map(Vec::as_slice));
-            Ok((Some(own), self.buffer.large_writes(&self.store)?, range))
+            Ok((Some(own), self.buffer.large_writes(&*self.store.inner.engine)?, range))
         });
         Scan::new(&self.store, &self.reader, own)
     }
@@ -149,7 +149,7 @@ impl Txn {
 
     fn buffered_write(&self, row: &RowKey) -> Result<Option<Mutation>> {
         self.buffer.check()?;
-        self.buffer.get(&self.store, row)
+        self.buffer.get(&*self.store.inner.engine, row)
     }
 
     /// The row as the transaction sees it, given its own write to the row.
