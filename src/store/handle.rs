@@ -9,13 +9,14 @@ use crate::coordinator::read_only::read_only_error;
 use crate::coordinator::{Coordinator, LockAuthority};
 use crate::engine::Engine;
 use crate::env::Env;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::observe::Metrics;
 use crate::store::catalog::handles::Catalog;
 use crate::store::introspect::active_readers::ActiveReaders;
 use crate::store::introspect::slow_log::SlowLog;
 use crate::store::named_locks::state::NamedLocks;
 use crate::store::options::Options;
+use crate::store::read::row_reader::RowReader;
 
 /// The next instance id: a number for each store that this process opens.
 static NEXT_INSTANCE_ID: AtomicU64 = AtomicU64::new(0);
@@ -60,9 +61,10 @@ impl Drop for CloseOnDrop {
 
 /// The state that all handles of a store share.
 pub(crate) struct Inner {
-    // Both before the engine: fields are dropped in this order, and its views must go first.
+    // All before the engine: fields are dropped in this order, and its views must go first.
     pub(in crate::store) coordinator: Arc<dyn Coordinator>,
     pub(in crate::store) lock_authority: Option<Arc<dyn LockAuthority>>,
+    pub(in crate::store) rows: RowReader,
     pub(in crate::store) engine: Arc<dyn Engine>,
     pub(in crate::store) env: Arc<dyn Env>,
     pub(in crate::store) options: Options,
@@ -77,7 +79,6 @@ pub(crate) struct Inner {
     /// What needs an open store: releasing leases, by commits.
     pub(in crate::store) before_close: fn(&Store),
     pub(in crate::store) closing: AtomicBool,
-    pub(in crate::store) closed: AtomicBool,
     /// Time of opening, by the monotonic clock.
     pub(in crate::store) opened_at: Duration,
     /// Time at which the status file was last written, by the same clock.
@@ -119,7 +120,7 @@ impl Store {
 
 impl Inner {
     pub(in crate::store) fn check_open(&self) -> Result<()> {
-        if self.closed.load(Ordering::Acquire) { Err(Error::closed_by_user()) } else { Ok(()) }
+        self.rows.check_open()
     }
 
     pub(in crate::store) fn check_writable(&self) -> Result<()> {
@@ -131,7 +132,7 @@ impl Inner {
             return Ok(());
         }
         (self.before_close)(&Store::unowned(Arc::clone(self)));
-        self.closed.store(true, Ordering::Release);
+        self.rows.close();
         let closed = self.shut_down();
         event!(INFO, store = self.instance_id, failed = closed.is_err(), "store closed");
         closed

@@ -8,7 +8,7 @@ use crate::contention::AdmissionController;
 use crate::coordinator::embedded::EmbeddedCoordinator;
 use crate::coordinator::read_only::ReadOnlyCoordinator;
 use crate::coordinator::shared::{SharedConfig, SharedCoordinator};
-use crate::coordinator::{BackgroundTask, Coordinator};
+use crate::coordinator::{BackgroundTask, Coordinator, LockAuthority};
 use crate::engine::Engine;
 use crate::engine::sim::SimStorage;
 use crate::env::Env;
@@ -22,6 +22,7 @@ use crate::store::introspect::active_readers::ActiveReaders;
 use crate::store::introspect::slow_log::SlowLog;
 use crate::store::named_locks::state::NamedLocks;
 use crate::store::options::{Durability, Options};
+use crate::store::read::row_reader::RowReader;
 
 impl Builder {
     /// Opens the store in a directory. If it is missing or empty it is created, unless the store is
@@ -179,31 +180,12 @@ impl Store {
             options.durability == Durability::Sync,
             options.history_retention,
         )?;
-        let opened = env.elapsed();
         let lock_authority = coordinator.lock_authority();
         let locks = lock_authority
             .as_deref()
             .map(|authority| NamedLocks::new(authority, &env, options.application_name.as_deref(), instance_id));
-        let store = Self::from_inner(Inner {
-            opened_at: opened,
-            locks,
-            lock_authority,
-            before_close: Self::close_locks,
-            closing: AtomicBool::new(false),
-            #[cfg(feature = "rocks")]
-            status_written_at: crate::sync::Mutex::new(opened),
-            coordinator,
-            engine,
-            env,
-            admission: Arc::new(AdmissionController::new(options.admission_limit)),
-            metrics,
-            catalog: Catalog::default(),
-            active: ActiveReaders::default(),
-            slow_log: SlowLog::default(),
-            instance_id,
-            closed: AtomicBool::new(false),
-            options,
-        });
+        let store =
+            Self::from_parts(coordinator, engine, (instance_id, metrics), options, env, (lock_authority, locks));
         store.load_leases()?;
         let resolve = store.inner.options.background_resolve;
         store.inner.coordinator.start_background(resolve, store.background_tasks())?;
@@ -233,32 +215,34 @@ impl Store {
         let metrics = Arc::new(Metrics::new(instance_id));
         let engine = Arc::clone(&config.engine);
         let coordinator = Arc::new(SharedCoordinator::new(config, Arc::clone(&env), Arc::clone(&metrics)));
-        Self::new_without_pipeline(coordinator, engine, (instance_id, metrics), options, env)
+        Self::from_parts(coordinator, engine, (instance_id, metrics), options, env, (None, None))
     }
 
     fn open_read_only(engine: Arc<dyn Engine>, options: Options, env: Arc<dyn Env>) -> Result<Self> {
         let coordinator = Arc::new(ReadOnlyCoordinator::open(&*engine, Arc::clone(&env))?);
         let instance_id = next_instance_id();
         let metrics = Arc::new(Metrics::new(instance_id));
-        Ok(Self::new_without_pipeline(coordinator, engine, (instance_id, metrics), options, env))
+        Ok(Self::from_parts(coordinator, engine, (instance_id, metrics), options, env, (None, None)))
     }
 
-    fn new_without_pipeline(
+    fn from_parts(
         coordinator: Arc<dyn Coordinator>,
         engine: Arc<dyn Engine>,
         (instance_id, metrics): (u64, Arc<Metrics>),
         options: Options,
         env: Arc<dyn Env>,
+        (lock_authority, locks): (Option<Arc<dyn LockAuthority>>, Option<Arc<NamedLocks>>),
     ) -> Self {
         let opened = env.elapsed();
         Self::from_inner(Inner {
             opened_at: opened,
-            locks: None,
-            lock_authority: None,
+            locks,
+            lock_authority,
             before_close: Self::close_locks,
             closing: AtomicBool::new(false),
             #[cfg(feature = "rocks")]
             status_written_at: crate::sync::Mutex::new(opened),
+            rows: RowReader::new(&coordinator, &engine, options.max_snapshot_age),
             coordinator,
             engine,
             env,
@@ -268,7 +252,6 @@ impl Store {
             active: ActiveReaders::default(),
             slow_log: SlowLog::default(),
             instance_id,
-            closed: AtomicBool::new(false),
             options,
         })
     }

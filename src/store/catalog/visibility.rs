@@ -27,7 +27,7 @@ impl Store {
     /// Whether the view shows rows of the keyspace. Fails if it was dropped at or below the view's
     /// timestamp.
     pub(in crate::store) fn check_visible(&self, view: &Arc<ReadView>, keyspace: &Keyspace) -> Result<bool> {
-        self.check_usable(view)?;
+        self.inner.rows.check_usable(view)?;
         keyspace.check_belongs_to(self.instance_id())?;
         Ok(self.visibility(view, keyspace)? != Visibility::Staging)
     }
@@ -88,7 +88,7 @@ impl Store {
 
     fn look_up(&self, view: &Arc<ReadView>, keyspace: &Keyspace) -> Result<Visibility> {
         let id = keyspace.id();
-        let entry = |key: &[u8]| self.read(view, &self.catalog().row(key));
+        let entry = |key: &[u8]| self.inner.rows.read(view, &self.catalog().row(key));
         let entry_id = |key: &[u8]| entry(key)?.map(|value| decode_id(&value)).transpose();
         if entry_id(name_key(keyspace.name()).as_bytes())? == Some(id) {
             return Ok(Visibility::Visible);

@@ -33,7 +33,7 @@ use crate::store::maintenance::dump::OnExisting;
 use crate::store::maintenance::progress::{IntoControlFlow, check_progress};
 use crate::store::maintenance::verify::report::{ISSUES_MAX, IntegrityIssue};
 use crate::store::options::{Durability, MAX_TRANSACTION_BYTES, TxnOptions};
-use crate::store::read::row::{load_value, visible_version};
+use crate::store::read::row_reader::{load_value, visible_version};
 use crate::timestamp::Timestamp;
 
 /// The number of cells between two calls of the progress callback.

@@ -95,7 +95,7 @@ impl Store {
             true
         })?;
         for row in keys.iter().filter_map(|key| RowKey::from_bytes(key)) {
-            if let Some(value) = self.read(view, &row).transpose() {
+            if let Some(value) = self.inner.rows.read(view, &row).transpose() {
                 see(row.user_key(), value.map_err(|why| damaged(&row, &why)));
             }
         }

@@ -6,9 +6,8 @@ use crate::engine::{RowRange, decode_row_key};
 use crate::error::{Error, Result};
 use crate::read_view::ReadView;
 use crate::row::{Mutation, RowKey};
-use crate::store::handle::Store;
 use crate::store::read::column_cursor::{ColumnCursor, is_before};
-use crate::store::read::row::visible_value_in_cell;
+use crate::store::read::row_reader::{RowReader, visible_value_in_cell};
 use crate::store::read::scanned_row::VisibleValue;
 use crate::store::txn::large_writes::LargeWrites;
 use crate::value::Value;
@@ -58,7 +57,7 @@ impl MergeCursor {
     #[inline]
     pub fn next<T>(
         &mut self,
-        store: &Store,
+        rows: &RowReader,
         view: &ReadView,
         backwards: bool,
         see: impl FnOnce(&[u8], VisibleValue<'_>) -> T,
@@ -69,7 +68,7 @@ impl MergeCursor {
         let Self { versions, over, .. } = self;
         loop {
             if versions.needs_page(None, backwards) {
-                store.check_usable(view)?;
+                rows.check_usable(view)?;
                 versions.read_page(&*view.snapshot, None, backwards)?;
             }
             match over {
@@ -80,9 +79,9 @@ impl MergeCursor {
                     }
                 }
                 Some(over) => {
-                    over.read(store, view, versions, backwards)?;
+                    over.read(rows, view, versions, backwards)?;
                     let Some(row) = over.next_row(versions, backwards)? else { return Ok(None) };
-                    if let Some(value) = over.take_row(store, view, versions, &row, backwards)? {
+                    if let Some(value) = over.take_row(rows, view, versions, &row, backwards)? {
                         return Ok(Some(see(row.user_key(), VisibleValue::Owned(value))));
                     }
                 }
@@ -98,12 +97,12 @@ impl MergeCursor {
 
 impl Overlay {
     /// Reads pages of locks until they cover the next version's row.
-    fn read(&mut self, store: &Store, view: &ReadView, versions: &ColumnCursor, backwards: bool) -> Result<()> {
+    fn read(&mut self, rows: &RowReader, view: &ReadView, versions: &ColumnCursor, backwards: bool) -> Result<()> {
         let (next, known) = (versions.peek(backwards), versions.read_up_to(backwards));
         let streamed = self.streamed.as_ref().map(|streamed| (&mut self.streamed_locks, &*streamed.view));
         for (cursor, of) in [(&mut self.locks, &*view.snapshot)].into_iter().chain(streamed) {
             if cursor.needs_page(next, backwards) && !(mutated!(TrailingLocksUnseen) && next.is_none()) {
-                store.check_usable(view)?;
+                rows.check_usable(view)?;
                 cursor.read_page(of, known, backwards)?;
             }
         }
@@ -122,7 +121,7 @@ impl Overlay {
     /// Consumes a row; returns its visible value.
     fn take_row(
         &mut self,
-        store: &Store,
+        rows: &RowReader,
         view: &ReadView,
         versions: &mut ColumnCursor,
         row: &RowKey,
@@ -138,7 +137,7 @@ impl Overlay {
         match own {
             Some(Mutation::Put(value)) => Ok(Some(value)),
             Some(Mutation::Delete) => Ok(None),
-            Some(Mutation::LockOnly) | None => store.visible_value(view, row, lock, write),
+            Some(Mutation::LockOnly) | None => rows.visible_value(view, row, lock, write),
         }
     }
 }

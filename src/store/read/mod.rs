@@ -7,7 +7,7 @@ pub(in crate::store) mod column_cursor;
 pub(in crate::store) mod key_range;
 mod latest;
 mod merge;
-pub(in crate::store) mod row;
+pub(in crate::store) mod row_reader;
 pub(in crate::store) mod scan;
 pub(in crate::store) mod scanned_row;
 pub(in crate::store) mod snapshot;

@@ -18,7 +18,7 @@ use crate::row::RowKey;
 use crate::store::handle::Store;
 use crate::store::introspect::active_readers::ActiveReader;
 use crate::store::read::merge::MergeCursor;
-use crate::store::read::row::visible_value_in_cell;
+use crate::store::read::row_reader::visible_value_in_cell;
 use crate::store::read::scanned_row::{Row, VisibleValue};
 use crate::store::txn::large_writes::LargeWrites;
 use crate::write_set;
@@ -113,9 +113,14 @@ impl Scan {
         let lent = store.time_read(reader, || {
             loop {
                 // Checked even if no row is left.
-                store.check_usable(view)?;
+                store.inner.rows.check_usable(view)?;
                 let has_more = versions.visit_unread(&*view.snapshot, |row, content| {
-                    ended = match store.check_usable(view).and_then(|()| visible_value_in_cell(view, row, content)) {
+                    ended = match store
+                        .inner
+                        .rows
+                        .check_usable(view)
+                        .and_then(|()| visible_value_in_cell(view, row, content))
+                    {
                         Ok(None) => None,
                         Ok(Some(value)) => match see(RowKey::user_key_of(row), &value) {
                             ControlFlow::Continue(()) => None,
@@ -150,7 +155,9 @@ impl Scan {
         }
         // A closed store returns no buffered rows either.
         let open = store.inner.check_open();
-        match open.and_then(|()| store.time_read(reader, || ahead.next(store, &reader.view, backwards, see))) {
+        match open
+            .and_then(|()| store.time_read(reader, || ahead.next(&store.inner.rows, &reader.view, backwards, see)))
+        {
             Ok(Some(seen)) => Some(Ok(seen)),
             Ok(None) => {
                 *ahead = MergeCursor::empty();

@@ -66,7 +66,7 @@ impl Snapshot {
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
         let is_seen = self.store.check_visible(&self.reader.view, keyspace)?;
         check_key(key.as_ref())?;
-        if is_seen { self.store.read(&self.reader.view, &keyspace.row(key.as_ref())) } else { Ok(None) }
+        if is_seen { self.store.inner.rows.read(&self.reader.view, &keyspace.row(key.as_ref())) } else { Ok(None) }
     }
 
     /// The values of several rows, in the order of `keys`.
@@ -82,7 +82,7 @@ impl Snapshot {
         if !self.store.check_visible(&self.reader.view, keyspace)? {
             return Ok(vec![None; rows.len()]);
         }
-        self.store.multi_read(&self.reader.view, &rows.iter().collect::<Vec<_>>())
+        self.store.inner.rows.multi_read(&self.reader.view, &rows.iter().collect::<Vec<_>>())
     }
 
     /// Whether a row exists.

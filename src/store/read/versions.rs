@@ -5,7 +5,7 @@ use crate::owner_id::OwnerId;
 use crate::row::{LockType, RowKey, StoredValue, WriteRecord};
 use crate::store::handle::Store;
 use crate::store::introspect::active_readers::ActiveReader;
-use crate::store::read::row::load_value;
+use crate::store::read::row_reader::load_value;
 use crate::timestamp::Timestamp;
 use crate::value::Value;
 use std::sync::Arc;
@@ -69,7 +69,7 @@ impl Versions {
     }
 
     fn next_version(&mut self, upto: Timestamp) -> Result<Option<Version>> {
-        self.store.check_usable(&self.reader.view)?;
+        self.store.inner.rows.check_usable(&self.reader.view)?;
         let Some(WriteRecord { commit_ts, txn, value, .. }) = self.read_version(upto)? else { return Ok(None) };
         let value = value.map(|value: StoredValue| load_value(&self.reader.view, &self.row, txn, value)).transpose()?;
         self.upto = (commit_ts > self.from).then(|| commit_ts.previous());

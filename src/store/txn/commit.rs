@@ -77,7 +77,7 @@ impl Txn {
     }
 
     fn try_commit(&mut self) -> Result<Timestamp> {
-        self.store.check_usable(&self.reader.view)?;
+        self.store.inner.rows.check_usable(&self.reader.view)?;
         let inner = &self.store.inner;
         let durable = self.is_durable();
         let attempt = self.attempt.take();

@@ -262,7 +262,7 @@ impl Txn {
     }
 
     pub(super) fn check_write(&self, keyspace: &Keyspace, key: &[u8]) -> Result<RowKey> {
-        self.store.check_usable(&self.reader.view)?;
+        self.store.inner.rows.check_usable(&self.reader.view)?;
         self.store.inner.check_writable()?;
         keyspace.check_not_dropped(self.store.instance_id())?;
         check_key(key)?;

@@ -136,7 +136,7 @@ impl Txn {
             let own: Vec<_> = rows.iter().map(|row| self.buffered_write(row)).collect::<Result<_>>()?;
             let is_other = |own: &Option<Mutation>| matches!(own, None | Some(Mutation::LockOnly));
             let others: Vec<_> = rows.iter().zip(&own).filter(|(_, own)| is_other(own)).map(|(row, _)| row).collect();
-            let others = self.store.multi_read(&self.reader.view, &others);
+            let others = self.store.inner.rows.multi_read(&self.reader.view, &others);
             let mut others = self.store.record_conflict(&self.reader, others)?.into_iter();
             let value = |own| match own {
                 Some(Mutation::Put(value)) => Some(value),
@@ -158,7 +158,7 @@ impl Txn {
             Some(Mutation::Put(value)) => Ok(Some(value)),
             Some(Mutation::Delete) => Ok(None),
             Some(Mutation::LockOnly) | None => {
-                self.store.record_conflict(&self.reader, self.store.read(&self.reader.view, row))
+                self.store.record_conflict(&self.reader, self.store.inner.rows.read(&self.reader.view, row))
             }
         }
     }

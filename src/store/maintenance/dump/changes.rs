@@ -13,7 +13,7 @@ use crate::read_view::ReadView;
 use crate::row::{LockType, RowKey, StoredValue, WriteRecord};
 use crate::store::handle::Store;
 use crate::store::read::column_cursor::ColumnCursor;
-use crate::store::read::row::load_value;
+use crate::store::read::row_reader::load_value;
 use crate::store::read::scanned_row::VisibleValue;
 use crate::timestamp::Timestamp;
 
@@ -30,11 +30,11 @@ pub(in crate::store) fn visit_changed_rows(
     let mut versions = ColumnCursor::new(Column::Write, Some(range));
     loop {
         if versions.needs_page(None, false) {
-            store.check_usable(view)?;
+            store.inner.rows.check_usable(view)?;
             versions.read_page(&*view.snapshot, None, false)?;
         }
         if locks.needs_page(versions.peek(false), false) {
-            store.check_usable(view)?;
+            store.inner.rows.check_usable(view)?;
             locks.read_page(&*view.snapshot, versions.read_up_to(false), false)?;
         }
         let locked = locks.peek(false).filter(|lock| versions.peek(false).is_none_or(|version| *lock <= version));
@@ -72,7 +72,7 @@ fn change_in_lock<'a>(
     content: &[u8],
     since: Timestamp,
 ) -> Result<Option<RowDelta<'a>>> {
-    store.check_usable(view)?;
+    store.inner.rows.check_usable(view)?;
     let lock = decode_lock(row.as_bytes(), content)?;
     if lock.lock_type == LockType::LockOnly {
         return Ok(None);

@@ -5,15 +5,17 @@
 //! in the data column and in its locks. So a read that meets a lock looks up the transaction's
 //! commit timestamp.
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use crate::codec::InlineWrite;
+use crate::coordinator::Coordinator;
 use crate::engine::storage::Column;
-use crate::engine::{EngineError, decode_lock, decode_row_key, decode_write};
+use crate::engine::{Engine, EngineError, decode_lock, decode_row_key, decode_write};
 use crate::error::{Error, ErrorKind, Result};
 use crate::read_view::ReadView;
 use crate::row::{Lock, LockType, RowKey, StoredValue, TxnId, WriteRecord};
-use crate::store::handle::Store;
 use crate::store::read::scanned_row::VisibleValue;
 use crate::timestamp::Timestamp;
 use crate::value::Value;
@@ -55,11 +57,34 @@ impl CellRead {
     }
 }
 
-impl Store {
-    pub(in crate::store) fn check_usable(&self, view: &ReadView) -> Result<()> {
-        self.inner.check_open()?;
+/// Reads rows at views, as long as the store is open.
+pub(in crate::store) struct RowReader {
+    coordinator: Arc<dyn Coordinator>,
+    engine: Arc<dyn Engine>,
+    max_snapshot_age: Duration,
+    closed: AtomicBool,
+}
+
+impl RowReader {
+    pub fn new(coordinator: &Arc<dyn Coordinator>, engine: &Arc<dyn Engine>, max_snapshot_age: Duration) -> Self {
+        let (coordinator, engine) = (Arc::clone(coordinator), Arc::clone(engine));
+        Self { coordinator, engine, max_snapshot_age, closed: AtomicBool::new(false) }
+    }
+
+    pub fn check_open(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) { Err(Error::closed_by_user()) } else { Ok(()) }
+    }
+
+    /// From this call on every read returns an error.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
+    /// Whether the view can be read: the store is open, and the view has not expired.
+    pub fn check_usable(&self, view: &ReadView) -> Result<()> {
+        self.check_open()?;
         if view.expired.load(Ordering::Acquire) {
-            let age = self.inner.options.max_snapshot_age;
+            let age = self.max_snapshot_age;
             let why = format!("the snapshot is older than max_snapshot_age ({age:?})");
             return Err(ErrorKind::SnapshotTooOld(why).into());
         }
@@ -67,9 +92,9 @@ impl Store {
     }
 
     /// The value of a row at the view.
-    pub(in crate::store) fn read(&self, view: &ReadView, row: &RowKey) -> Result<Option<Value>> {
+    pub fn read(&self, view: &ReadView, row: &RowKey) -> Result<Option<Value>> {
         if mutated!(ReadsLatest) {
-            let newest = self.inner.engine.snapshot()?;
+            let newest = self.engine.snapshot()?;
             let newest = ReadView::new(Timestamp::MAX, newest, view.must_check_locks);
             return newest.snapshot.write(row)?.map_or(Ok(None), |write| visible_version(&newest, row, write));
         }
@@ -86,7 +111,7 @@ impl Store {
     }
 
     /// The values of several rows at the view.
-    pub(in crate::store) fn multi_read(&self, view: &ReadView, rows: &[&RowKey]) -> Result<Vec<Option<Value>>> {
+    pub fn multi_read(&self, view: &ReadView, rows: &[&RowKey]) -> Result<Vec<Option<Value>>> {
         let check_locks = view.must_check_locks && !mutated!(MultiGetIgnoresLocks);
         if check_locks || mutated!(ReadsLatest) {
             return rows.iter().map(|row| self.read(view, row)).collect();
@@ -103,8 +128,7 @@ impl Store {
     /// What a read of the row sees of the lock: the value, if the transaction has committed at the
     /// view and wrote the row.
     fn value_under_lock(&self, view: &ReadView, row: &RowKey, lock: &Lock) -> Result<LockEffect> {
-        if lock.lock_type == LockType::LockOnly || self.inner.coordinator.commit_ts_of_lock(view, row, lock)?.is_none()
-        {
+        if lock.lock_type == LockType::LockOnly || self.coordinator.commit_ts_of_lock(view, row, lock)?.is_none() {
             return Ok(LockEffect::None);
         }
         match &lock.lock_type {
@@ -118,7 +142,7 @@ impl Store {
 
     /// The value that a reader at the view sees, given the row's cells in the lock and write
     /// columns.
-    pub(in crate::store) fn visible_value(
+    pub fn visible_value(
         &self,
         view: &ReadView,
         row: &RowKey,
