@@ -64,7 +64,7 @@ fn a_large_transaction_is_visible_from_its_commit_on() {
         // All rows are visible long before the last lock is rolled forward.
         assert_eq!(count(&store, &rows), ROWS);
         assert_eq!(store.begin().unwrap().range(&rows, ..).rev().count(), ROWS);
-        assert_eq!(store.begin().unwrap().get(&rows, key(ROWS - 1)).unwrap(), Some(vec![7; 100]));
+        assert_eq!(store.begin().unwrap().get(&rows, key(ROWS - 1)).unwrap(), Some([7; 100].into()));
         assert_eq!(before.range(&rows, ..).count(), 0);
         assert!(store.snapshot().unwrap().read_ts() >= commit.commit_ts);
         wait_for_cleanup(&store);
@@ -145,7 +145,7 @@ fn a_conflict_ends_a_large_transaction() {
         }
         first.commit().unwrap();
         wait_for_cleanup(&store);
-        assert!(store.snapshot().unwrap().range(&rows, ..).all(|row| row.unwrap().1 == [7; 100]));
+        assert!(store.snapshot().unwrap().range(&rows, ..).all(|row| row.unwrap().value() == [7; 100]));
     }
 }
 
@@ -167,7 +167,7 @@ fn reads_and_writes_work_while_locks_are_rolled_forward() {
                         let at = key((step * 6151 + thread * 31) % ROWS);
                         let add = |txn: &mut percolite::Txn| {
                             let value = txn.get(rows, &at)?.expect("a row of the large transaction");
-                            let number = u64::from_be_bytes(value.try_into().unwrap());
+                            let number = u64::from_be_bytes(value[..].try_into().unwrap());
                             txn.put(rows, &at, (number + 1).to_be_bytes())
                         };
                         store.transact(add).unwrap();
@@ -179,8 +179,9 @@ fn reads_and_writes_work_while_locks_are_rolled_forward() {
             }
         });
         wait_for_cleanup(&store);
-        let values = store.snapshot().unwrap().range(&rows, ..).map(|row| row.unwrap().1).collect::<Vec<_>>();
-        let sum: u64 = values.into_iter().map(|value| u64::from_be_bytes(value.try_into().unwrap())).sum();
+        let values =
+            store.snapshot().unwrap().range(&rows, ..).map(|row| row.unwrap().into_parts().1).collect::<Vec<_>>();
+        let sum: u64 = values.into_iter().map(|value| u64::from_be_bytes(value[..].try_into().unwrap())).sum();
         assert_eq!(sum, 900);
     }
 }
@@ -206,14 +207,14 @@ fn locked_rows_are_read_rewritten_and_rolled_back() {
             txn.put(&rows, key(number), [9; 1000]).unwrap();
         }
         assert_eq!(txn.range(&rows, ..).count(), ROWS - ROWS.div_ceil(3) + 500);
-        assert_eq!(txn.get(&rows, key(1)).unwrap(), Some(vec![1; 2000]));
+        assert_eq!(txn.get(&rows, key(1)).unwrap(), Some([1; 2000].into()));
         assert_eq!(txn.get(&rows, key(0)).unwrap(), None);
         txn.rollback_to(savepoint).unwrap();
         assert_eq!(txn.range(&rows, ..).rev().count(), ROWS);
-        assert!(txn.range(&rows, ..).all(|row| row.unwrap().1 == b"first"));
+        assert!(txn.range(&rows, ..).all(|row| row.unwrap().value() == b"first"));
         txn.commit().unwrap();
         wait_for_cleanup(&store);
-        assert!(store.snapshot().unwrap().range(&rows, ..).all(|row| row.unwrap().1 == b"first"));
+        assert!(store.snapshot().unwrap().range(&rows, ..).all(|row| row.unwrap().value() == b"first"));
         assert_eq!(count(&store, &rows), ROWS);
     }
 }
@@ -274,7 +275,7 @@ fn locks_that_await_cleanup_are_resolved_together() {
             let stats = store.stats();
             assert!(stats.locks_rolled_forward < 200, "resolved one by one: {stats:?}");
             assert_eq!(count(&store, &rows), ROWS / 4);
-            assert!(store.snapshot().unwrap().range(&rows, ..).all(|row| row.unwrap().1 == [9; 100]));
+            assert!(store.snapshot().unwrap().range(&rows, ..).all(|row| row.unwrap().value() == [9; 100]));
             wait_for_cleanup(&store);
         }
     }

@@ -94,11 +94,11 @@ fn check(folder: &Path, acknowledged: &BTreeMap<u64, u64>) -> Result<()> {
         ensure!(found >= printed, "thread {thread}: {printed} commits were acknowledged, {found} are there");
         let mut there = 0;
         for row in snapshot.range(&rows, format!("row/{thread}/")..format!("row/{thread}0")) {
-            let (key, value) = row?;
+            let row = row?;
             there += 1;
             let expected = format!("row/{thread}/{there:09}");
-            ensure!(key == expected.as_bytes(), "{} where {expected} belongs", key.escape_ascii());
-            ensure!(value.len() == 300, "a value of {} bytes", value.len());
+            ensure!(row.key() == expected.as_bytes(), "{} where {expected} belongs", row.key().escape_ascii());
+            ensure!(row.value().len() == 300, "a value of {} bytes", row.value().len());
         }
         ensure!(there == found, "thread {thread}: the count is {found}, but there are {there} rows");
     }

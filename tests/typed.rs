@@ -103,9 +103,9 @@ fn golden_bytes_of_rows() {
         })
         .unwrap();
     let stored: Vec<_> = store.snapshot().unwrap().range(&rows, ..).map(Result::unwrap).collect();
-    assert_eq!(stored[0], (b"a\0\xff\0\x01\x7f\xff".to_vec(), b"\x01\x00\x07".to_vec()));
-    let value = b"\x01\x01\x01n\x01\x00\x00\x80\x3f\x01\x01x\x01".to_vec();
-    assert_eq!(stored[1], (b"a\0\xff\0\x01\x80\x01".to_vec(), value));
+    assert_eq!((stored[0].key(), stored[0].value()), (&b"a\0\xff\0\x01\x7f\xff"[..], &b"\x01\x00\x07"[..]));
+    let value = b"\x01\x01\x01n\x01\x00\x00\x80\x3f\x01\x01x\x01";
+    assert_eq!((stored[1].key(), stored[1].value()), (&b"a\0\xff\0\x01\x80\x01"[..], &value[..]));
     assert_eq!(stored.len(), 2);
 }
 

@@ -153,8 +153,8 @@ impl Runner {
     fn numbers(&self, context: &Context) -> Result<Vec<(String, i64)>, Box<dyn Error>> {
         let mut numbers = Vec::new();
         for row in self.range(context, None, None)? {
-            let (key, value) = row?;
-            numbers.push((text(key), text(value).parse()?));
+            let row = row?;
+            numbers.push((text(row.key()), text(row.value()).parse()?));
         }
         Ok(numbers)
     }
@@ -166,9 +166,9 @@ impl Runner {
             let found = self.get(context, key)?;
             let end = format!("{key}\0");
             let mut scan = self.range(context, Some(key), Some(&end))?;
-            let scanned = scan.next().transpose()?.map(|(_, value)| text(value));
+            let scanned = scan.next().transpose()?.map(|row| text(row.value()));
             let mut scan = self.range(context, Some(key), Some(&end))?;
-            let back = scan.next_back().transpose()?.map(|(_, value)| text(value));
+            let back = scan.next_back().transpose()?.map(|row| text(row.value()));
             if found != scanned || found != back {
                 return Err(format!("get returns {found:?}, a scan {scanned:?}, backwards {back:?}").into());
             }
@@ -293,17 +293,17 @@ fn explain(why: &percolite::Error) -> Output {
 }
 
 fn list(scan: Scan, reverse: bool, output: &mut String) -> Result<(), Box<dyn Error>> {
-    let rows: Vec<(Vec<u8>, Vec<u8>)> =
+    let rows: Vec<percolite::Row> =
         if reverse { scan.rev().collect::<Result<_, _>>()? } else { scan.collect::<Result<_, _>>()? };
     if rows.is_empty() {
         output.push_str("nothing\n");
     }
-    for (key, value) in rows {
-        writeln!(output, "{} = {}", text(key), text(value))?;
+    for row in rows {
+        writeln!(output, "{} = {}", text(row.key()), text(row.value()))?;
     }
     Ok(())
 }
 
-fn text(bytes: Vec<u8>) -> String {
-    bytes.escape_ascii().to_string()
+fn text(bytes: impl AsRef<[u8]>) -> String {
+    bytes.as_ref().escape_ascii().to_string()
 }

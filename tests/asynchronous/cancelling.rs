@@ -80,7 +80,7 @@ impl Bank {
         let store = self.store.store();
         assert_eq!(store.row_locks().unwrap().count(), 0);
         let snapshot = store.snapshot().unwrap();
-        let sum: u64 = snapshot.range(&self.accounts, ..).map(|row| number(&row.unwrap().1)).sum();
+        let sum: u64 = snapshot.range(&self.accounts, ..).map(|row| number(row.unwrap().value())).sum();
         assert_eq!(sum, ACCOUNTS * OPENING_BALANCE);
         for transfer in acknowledged {
             let key = transfer.map(u64::to_be_bytes).concat();

@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use percolite::engine::sim::SimStorage;
 use percolite::row::RowKey;
-use percolite::{AsyncStore, Keyspace, Store};
+use percolite::{AsyncStore, Keyspace, Store, Value};
 use tokio::sync::oneshot;
 
 use crate::common::{Gate, assert_no_permit_is_lost, both_runtimes, drop_after_polls, open};
 use crate::tap::{Act, Control, Tap};
 
-fn written(store: &AsyncStore, rows: &Keyspace) -> Option<Vec<u8>> {
-    store.store().snapshot().unwrap().get(rows, "k").unwrap()
+fn written(store: &AsyncStore, rows: &Keyspace) -> Option<Value> {
+    store.store().get(rows, "k").unwrap()
 }
 
 #[test]

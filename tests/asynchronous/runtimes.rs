@@ -113,7 +113,7 @@ fn tasks_on_one_row_all_commit_with_one_blocking_thread() {
                 task.await.unwrap().unwrap();
             }
         });
-        assert_eq!(runtime.block_on(store.get(&rows, "k")).unwrap(), Some(vec![TASKS]));
+        assert_eq!(runtime.block_on(store.get(&rows, "k")).unwrap(), Some([TASKS].into()));
         assert!(store.store().stats().retries >= u64::from(TASKS));
     }
 }
@@ -156,7 +156,7 @@ fn a_runtime_without_a_timer_works_under_load() {
                 task.await.unwrap().unwrap();
             }
         });
-        assert_eq!(runtime.block_on(store.get(&rows, "k")).unwrap(), Some(vec![50]));
+        assert_eq!(runtime.block_on(store.get(&rows, "k")).unwrap(), Some([50].into()));
     }
 }
 

@@ -1,12 +1,12 @@
 //! Streams, compared with the scans of the synchronous store.
 
 use futures_core::Stream;
-use percolite::{AsyncScan, AsyncSnapshot, AsyncStore, ErrorKind, Keyspace, Store};
+use percolite::{AsyncScan, AsyncSnapshot, ErrorKind, Keyspace, Row, Store};
 
 use crate::common::{both_runtimes, drop_after_polls, open};
 use crate::support::Dice;
 
-type Rows = Vec<(Vec<u8>, Vec<u8>)>;
+type Rows = Vec<Row>;
 
 const ROWS: u32 = 3000;
 
@@ -64,7 +64,7 @@ fn a_stream_of_the_store_reads_as_of_its_first_row() {
             store.transact(move |txn| txn.put(&put, "k", "v")).await.unwrap();
             assert_eq!(before.get(&rows, "k").await.unwrap(), None);
             assert_eq!(before.multi_get(&rows, ["k", "l"]).await.unwrap(), [None, None]);
-            assert_eq!(store.multi_get(&rows, ["k", "l"]).await.unwrap(), [Some(b"v".to_vec()), None]);
+            assert_eq!(store.multi_get(&rows, ["k", "l"]).await.unwrap(), [Some("v".into()), None]);
             assert_eq!(collect(scan, &mut Dice(1)).await.len(), 1);
             assert_eq!(before.read_ts(), before.snapshot().read_ts());
         });

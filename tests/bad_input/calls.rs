@@ -32,8 +32,8 @@ fn a_too_large_write_is_refused_and_changes_nothing() {
     assert_eq!([txn.get(&rows, "large").unwrap(), txn.get(&rows, "one more").unwrap()], [None, None]);
     txn.commit().unwrap();
     let snapshot = store.snapshot().unwrap();
-    assert_eq!(snapshot.get(&rows, "largest").unwrap().as_ref(), Some(&value));
-    let keys: Vec<_> = snapshot.range(&rows, ..).map(|row| row.unwrap().0).collect();
+    assert_eq!(snapshot.get(&rows, "largest").unwrap(), Some(value.into()));
+    let keys: Vec<_> = snapshot.range(&rows, ..).map(|row| row.unwrap().key().to_vec()).collect();
     assert_eq!(keys, [&b"largest"[..], b"small"]);
 }
 

@@ -56,7 +56,8 @@ fn a_panic_in_the_closure_releases_everything() {
             write().unwrap();
             std::thread::scope(|scope| scope.spawn(|| store.transact(|txn| txn.put(&rows, "k", "w"))).join().unwrap())
                 .unwrap();
-            let keys: Vec<_> = store.snapshot().unwrap().range(&rows, ..).map(|row| row.unwrap().0).collect();
+            let keys: Vec<_> =
+                store.snapshot().unwrap().range(&rows, ..).map(|row| row.unwrap().key().to_vec()).collect();
             assert_eq!(keys, [&b"for update"[..], b"k"], "large: {large}");
             assert_eq!(store.stats().admission_timeouts, 0, "a permit was not released");
             assert_eq!(store.row_locks().unwrap().count(), 0);
@@ -81,7 +82,7 @@ fn nested_transactions_are_two() {
         Err::<(), Error>(ErrorKind::InvalidArgument("the outer one is rolled back".into()).into())
     });
     assert_eq!(failed.unwrap_err().to_string(), "the outer one is rolled back");
-    let keys: Vec<_> = store.snapshot().unwrap().range(&rows, ..).map(|row| row.unwrap().0).collect();
+    let keys: Vec<_> = store.snapshot().unwrap().range(&rows, ..).map(|row| row.unwrap().key().to_vec()).collect();
     assert_eq!(keys, [&b"inner"[..], b"innermost"]);
 
     let why = store

@@ -101,17 +101,17 @@ fn a_corrupt_record_is_named_and_affects_no_other() {
         assert!(scan.any(|row| row.is_err_and(|why| matches!(why.kind(), ErrorKind::Corruption(_)))), "{column:?}");
         assert!(scan.next().is_none());
         if column == Column::History {
-            assert_eq!(other.get(&rows, "bad").unwrap(), Some(vec![2; 1000]));
+            assert_eq!(other.get(&rows, "bad").unwrap(), Some([2; 1000].into()));
         }
         // Other rows can be read and written, and the store can be opened again.
         for round in 0..2_u8 {
             let rows = store.existing_keyspace("rows").unwrap();
             for key in ["after", "good"] {
-                assert_eq!(past.get(&rows, key).unwrap(), Some(vec![1; 1000]), "{column:?}");
-                assert_eq!(newest.get(&rows, key).unwrap(), Some(vec![2; 1000]), "{column:?}");
+                assert_eq!(past.get(&rows, key).unwrap(), Some([1; 1000].into()), "{column:?}");
+                assert_eq!(newest.get(&rows, key).unwrap(), Some([2; 1000].into()), "{column:?}");
             }
             store.transact(|txn| txn.put(&rows, "new", [round])).unwrap();
-            assert_eq!(store.transact(|txn| txn.get(&rows, "new")).unwrap(), Some(vec![round]));
+            assert_eq!(store.transact(|txn| txn.get(&rows, "new")).unwrap(), Some([round].into()));
         }
         let problems = store.verify(|_| ()).unwrap().issues;
         assert!(
@@ -122,7 +122,7 @@ fn a_corrupt_record_is_named_and_affects_no_other() {
         store.close().unwrap();
         let store = Store::builder().open_in_memory(&memory).unwrap();
         let rows = store.existing_keyspace("rows").unwrap();
-        assert_eq!(store.snapshot().unwrap().get(&rows, "new").unwrap(), Some(vec![1]));
+        assert_eq!(store.snapshot().unwrap().get(&rows, "new").unwrap(), Some([1].into()));
     }
 }
 
@@ -166,7 +166,7 @@ fn a_damaged_catalog_leaves_other_keyspaces_usable() {
     let catalog = |name: &str| [&[0; 4][..], b"name/", name.as_bytes()].concat();
     let Damaged { store, .. } = damaged(|put, _, _| put(Column::Write, &catalog("other"), Some(NONSENSE))).unwrap();
     let rows = store.existing_keyspace("rows").unwrap();
-    assert_eq!(store.snapshot().unwrap().get(&rows, "good").unwrap(), Some(vec![2; 1000]));
+    assert_eq!(store.snapshot().unwrap().get(&rows, "good").unwrap(), Some([2; 1000].into()));
     for why in [
         store.keyspace_names().map(drop),
         store.existing_keyspace("other").map(drop),

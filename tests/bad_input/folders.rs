@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use percolite::{Builder, CommitProtocol, ErrorKind, Store};
+use percolite::{Builder, CommitProtocol, ErrorKind, Row, Store, Value};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use tempfile::TempDir;
@@ -29,7 +29,7 @@ const CASES: u32 = 48;
 /// Replaces the name of a manifest that was truncated.
 const OLDER_MANIFEST: &str = "an older manifest";
 
-type State = BTreeMap<Vec<u8>, Vec<u8>>;
+type State = BTreeMap<Vec<u8>, Value>;
 
 /// A closed store, and its state after each commit.
 struct Sample {
@@ -64,7 +64,7 @@ fn sample() -> &'static Sample {
                     } else {
                         let value = vec![life * 50 + commit; if n == 4 { 1500 } else { 60 }];
                         txn.put(&rows, &key, &value).unwrap();
-                        state.insert(key, value);
+                        state.insert(key, value.into());
                     }
                 }
                 txn.commit().unwrap();
@@ -162,7 +162,7 @@ fn content(store: &Store) -> Option<State> {
     };
     let mut state = State::new();
     for row in store.snapshot().unwrap().range(&rows, ..) {
-        match row {
+        match row.map(Row::into_parts) {
             Ok((key, value)) => drop(state.insert(key, value)),
             Err(why) => return expected(why).map(|()| State::new()),
         }

@@ -22,7 +22,7 @@ fn a_hundred_thousand_snapshots_each_show_their_state() {
         for back in [0, 1, 50, 99] {
             let Some(written) = n.checked_sub(back) else { continue };
             let found = snapshot.get(&rows, (written % 100).to_be_bytes()).unwrap();
-            assert_eq!(found, Some(written.to_be_bytes().to_vec()), "snapshot {n}");
+            assert_eq!(found, Some(written.to_be_bytes().into()), "snapshot {n}");
         }
         assert_eq!(snapshot.range(&rows, ..).count() as u32, (n + 1).min(100), "snapshot {n}");
     }

@@ -25,7 +25,7 @@ pub fn a_snapshot_sees_what_was_acknowledged(world: &World) {
                     let commit = txn.commit().unwrap();
                     for _ in 0..=dice.below(2) {
                         let snapshot = store.snapshot().unwrap();
-                        assert_eq!(snapshot.get(&rows, &key).unwrap(), Some(number.to_be_bytes().to_vec()));
+                        assert_eq!(snapshot.get(&rows, &key).unwrap(), Some(number.to_be_bytes().into()));
                         assert!(snapshot.read_ts() >= commit.commit_ts && snapshot.read_ts() >= last);
                         last = snapshot.read_ts();
                     }

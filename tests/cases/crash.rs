@@ -320,7 +320,8 @@ fn a_row_locked_for_a_missing_primary_is_readable(world: &World) {
     let store = world.open_unswept();
     assert_eq!(store.locks_left(), 3);
     assert_eq!(store.get("read"), some("old"));
-    let scanned: Vec<_> = store.begin().unwrap().prefix(&store.rows, "s").map(|row| row.unwrap().1).collect();
+    let scanned: Vec<_> =
+        store.begin().unwrap().prefix(&store.rows, "s").map(|row| row.unwrap().into_parts().1).collect();
     assert_eq!(scanned, [b"old"]);
     store.put("written", "next");
     assert_eq!((store.get("written"), store.locks_left()), (some("next"), 0));

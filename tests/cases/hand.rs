@@ -119,7 +119,7 @@ impl Rows for Memory {
     }
 
     fn data(&self, row: &RowKey, start_ts: Timestamp) -> Option<Value> {
-        self.rows.lock().unwrap().get(row)?.data.get(&start_ts).map(|value| value.to_vec())
+        self.rows.lock().unwrap().get(row)?.data.get(&start_ts).cloned()
     }
 
     fn set_safe_point(&self, to: Timestamp) {
@@ -292,10 +292,10 @@ impl Hand {
     pub fn value(&self, key: &str) -> Option<String> {
         let newest = self.record(key)?;
         let bytes = match newest.value? {
-            StoredValue::Inline(bytes) => bytes.to_vec(),
+            StoredValue::Inline(bytes) => bytes,
             StoredValue::OutOfLine => self.0.data(&row(key), newest.txn.start_ts).expect("the data cell is missing"),
         };
-        Some(String::from_utf8(bytes).unwrap())
+        Some(String::from_utf8(bytes.into()).unwrap())
     }
 }
 

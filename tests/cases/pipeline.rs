@@ -167,7 +167,7 @@ fn a_snapshot_finds_the_version_that_is_being_replaced(world: &World) {
         store.put("k", long("newer"));
         assert_eq!(text(snapshot.get(&reader.rows, "k").unwrap()), Some(long("old")));
         assert_eq!(text(txn.get(&reader.rows, "k").unwrap()), Some(long("old")));
-        let scanned: Vec<_> = snapshot.range(&reader.rows, ..).map(|row| text(Some(row.unwrap().1))).collect();
+        let scanned: Vec<_> = snapshot.range(&reader.rows, ..).map(|row| text(Some(row.unwrap().value()))).collect();
         assert_eq!(scanned, [Some(long("old"))]);
         assert_eq!(reader.get("k"), Some(long("newer")));
     }
@@ -308,7 +308,7 @@ fn a_reader_continues_when_the_last_lock_is_resolved(world: &World) {
     assert_eq!(writer.locks_left(), 0);
     writer.put_all(&["a", "b", "c"], "newer");
     assert_eq!(["b", "c"].map(|key| text(txn.get(&reader.rows, key).unwrap())), [some("new"), some("new")]);
-    let scanned: Vec<_> = scan.map(|row| row.unwrap().1).collect();
+    let scanned: Vec<_> = scan.map(|row| row.unwrap().into_parts().1).collect();
     assert_eq!(scanned, [b"new", b"new", b"new"]);
 }
 
@@ -336,7 +336,7 @@ fn an_old_read_view_shows_locks_resolved_since(world: &World) {
                 assert_eq!(text(snapshot.get(&store.rows, key).unwrap()), then, "{key}, overwritten: {overwritten:?}");
                 assert_eq!(text(txn.get(&store.rows, key).unwrap()), then, "{key}, overwritten: {overwritten:?}");
             }
-            let scanned: Vec<_> = snapshot.range(&store.rows, ..).map(|row| text(Some(row.unwrap().1))).collect();
+            let scanned: Vec<_> = snapshot.range(&store.rows, ..).map(|row| text(Some(row.unwrap().value()))).collect();
             assert_eq!(scanned, [then.clone(), then.clone(), then.clone()]);
             let now = keys.map(|key| if overwritten.contains(&key) { some("newer") } else { then.clone() });
             assert_eq!(keys.map(|key| store.get(key)), now);

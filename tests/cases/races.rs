@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use percolite::{Durability, Keyspace, Result, Store, TxnOptions};
+use percolite::{Durability, Keyspace, Result, Row, Store, TxnOptions};
 
 use crate::reads::prepared;
 use crate::world::{World, spawn};
@@ -32,12 +32,12 @@ pub fn a_spinning_reader_sees_all_or_nothing(world: &World) {
                 let mut last = 0;
                 while !stop.load(Ordering::SeqCst) {
                     let txn = store.begin().unwrap();
-                    let scan = |row: Result<(Vec<u8>, Vec<u8>)>| u64::from_be_bytes(row.unwrap().1.try_into().unwrap());
+                    let scan = |row: Result<Row>| u64::from_be_bytes(row.unwrap().value().try_into().unwrap());
                     let seen: Vec<u64> = txn.range(&rows, ..).map(scan).collect();
                     assert_eq!(seen.len() as u64, ROWS);
                     assert!(seen.iter().all(|round| *round == seen[0]), "torn: {seen:?}");
                     let point = txn.get(&rows, 7_u64.to_be_bytes()).unwrap().unwrap();
-                    assert_eq!(u64::from_be_bytes(point.try_into().unwrap()), seen[0]);
+                    assert_eq!(u64::from_be_bytes(point[..].try_into().unwrap()), seen[0]);
                     assert!(seen[0] >= last, "back from {last} to {}", seen[0]);
                     changes.fetch_add(u64::from(seen[0] > last), Ordering::SeqCst);
                     last = seen[0];
@@ -78,7 +78,7 @@ pub fn an_acknowledged_commit_is_always_visible(world: &World) {
                     let least = acknowledged.load(Ordering::SeqCst);
                     let txn = store.begin().unwrap();
                     let [b, a] = ["b", "a"]
-                        .map(|key| u64::from_be_bytes(txn.get(&rows, key).unwrap().unwrap().try_into().unwrap()));
+                        .map(|key| u64::from_be_bytes(txn.get(&rows, key).unwrap().unwrap()[..].try_into().unwrap()));
                     assert!(b >= least && a >= least, "{least} was acknowledged, {b} and {a} seen");
                     assert_eq!(a, b);
                 }

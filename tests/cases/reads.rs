@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use percolite::engine::RowBatch;
-use percolite::internal::protocol::{OwnerLiveness, Prewrite, TxnStatus};
+use percolite::internal::protocol::{OwnerLiveness, Prewrite};
 use percolite::row::{Mutation, StoredValue, TxnRecord};
 use percolite::{Commit, Keyspace, Result, Snapshot, TxnStatus};
 
@@ -136,7 +136,8 @@ fn a_locked_secondary_committed_before_the_reader_is_new(world: &World) {
     let (gate, commit) = stopped_commit(&writer, at_secondary);
     assert!(writer.engine.snapshot().unwrap().lock(&writer.row("b")).unwrap().is_some());
     assert_eq!(read_now(&reader), new());
-    let scanned: Vec<_> = reader.begin().unwrap().range(&reader.rows, ..).map(|row| row.unwrap().1).collect();
+    let scanned: Vec<_> =
+        reader.begin().unwrap().range(&reader.rows, ..).map(|row| row.unwrap().into_parts().1).collect();
     assert_eq!(scanned, [b"new".to_vec(), long("new").into_bytes()]);
     gate.open();
     commit.join().unwrap();
@@ -288,7 +289,7 @@ fn a_commit_between_column_reads_is_not_half_seen(world: &World) {
             done.store(true, Ordering::SeqCst);
         });
         let look = || match scan {
-            true => txn.prefix(&reader.rows, "k").map(|row| text(Some(row.unwrap().1))).collect::<Vec<_>>(),
+            true => txn.prefix(&reader.rows, "k").map(|row| text(Some(row.unwrap().value()))).collect::<Vec<_>>(),
             false => ["k", "k2"].into_iter().map(|key| text(txn.get(&reader.rows, key).unwrap())).collect(),
         };
         let expected = if scan { vec![some("old")] } else { vec![some("old"), None] };
@@ -329,7 +330,7 @@ fn a_lock_only_row_reads_unchanged(world: &World) {
     for snapshot in [before, store.snapshot().unwrap()] {
         assert_eq!(text(snapshot.get(&store.rows, "k").unwrap()), some("v"));
         assert_eq!(snapshot.get(&store.rows, "absent").unwrap(), None);
-        let keys: Vec<_> = snapshot.range(&store.rows, .."l").map(|row| row.unwrap().0).collect();
+        let keys: Vec<_> = snapshot.range(&store.rows, .."l").map(|row| row.unwrap().key().to_vec()).collect();
         assert_eq!(keys, [b"k"]);
     }
 }

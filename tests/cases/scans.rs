@@ -4,28 +4,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, ControlFlow};
 
 use percolite::engine::storage::Column;
-use percolite::{Keyspace, Scan, Snapshot, Txn};
+use percolite::{Keyspace, Row, Scan, Snapshot, Txn, Value};
 
 use crate::tap::{Act, commits};
 use crate::world::{Dice, Opened, World};
 
-type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+type Model = BTreeMap<Vec<u8>, Value>;
 
-fn rows(scan: impl Iterator<Item = percolite::Result<(Vec<u8>, Vec<u8>)>>) -> Vec<(Vec<u8>, Vec<u8>)> {
-    scan.map(Result::unwrap).collect()
+fn rows(scan: impl Iterator<Item = percolite::Result<Row>>) -> Vec<(Vec<u8>, Value)> {
+    scan.map(|row| row.unwrap().into_parts()).collect()
 }
 
 /// Reads at random from both ends, some of the rows by reference.
-fn alternating(mut scan: Scan, dice: &mut Dice) -> Vec<(Vec<u8>, Vec<u8>)> {
+fn alternating(mut scan: Scan, dice: &mut Dice) -> Vec<(Vec<u8>, Value)> {
     let (mut front, mut back) = (Vec::new(), Vec::new());
     loop {
         let is_over = match dice.below(3) {
-            0 => scan.next().map(|row| front.push(row.unwrap())).is_none(),
-            1 => scan.next_back().map(|row| back.push(row.unwrap())).is_none(),
+            0 => scan.next().map(|row| front.push(row.unwrap().into_parts())).is_none(),
+            1 => scan.next_back().map(|row| back.push(row.unwrap().into_parts())).is_none(),
             _ => {
                 let mut left = 1 + dice.below(4);
                 let lent = scan.visit(|key, value| {
-                    front.push((key.to_vec(), value.to_vec()));
+                    front.push((key.to_vec(), value.into()));
                     left -= 1;
                     if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
                 });
@@ -55,7 +55,7 @@ pub fn locks_at_page_borders_hide_nothing(world: &World) {
     let mut txn = before.begin().unwrap();
     for number in (0..ROWS).filter(|_| dice.below(2) == 0) {
         txn.put(&before.rows, key(number), "old").unwrap();
-        model.insert(key(number), b"old".to_vec());
+        model.insert(key(number), "old".into());
     }
     txn.commit().unwrap();
     drop(before);
@@ -88,13 +88,13 @@ pub fn locks_at_page_borders_hide_nothing(world: &World) {
         if number % 5 == 0 {
             model.remove(&key(number));
         } else {
-            model.insert(key(number), b"new".to_vec());
+            model.insert(key(number), "new".into());
         }
     }
 
     let expected: Vec<_> = model.into_iter().collect();
     let reversed: Vec<_> = expected.iter().rev().cloned().collect();
-    let directions: [fn(&Snapshot, &Keyspace, &mut Dice) -> Vec<(Vec<u8>, Vec<u8>)>; 3] = [
+    let directions: [fn(&Snapshot, &Keyspace, &mut Dice) -> Vec<(Vec<u8>, Value)>; 3] = [
         |snapshot, keyspace, _| rows(snapshot.range(keyspace, ..)),
         |snapshot, keyspace, _| rows(snapshot.range(keyspace, ..).rev()),
         |snapshot, keyspace, dice| alternating(snapshot.range(keyspace, ..), dice),
@@ -135,7 +135,7 @@ pub fn no_part_of_a_column_is_read_twice(world: &World) {
             commits(groups, &rows.row_key(&primary)).then_some(Act::Refuse)
         });
     }
-    let mut model: Model = (ROWS / 3..ROWS).map(|number| (key(number), b"new".to_vec())).collect();
+    let mut model: Model = (ROWS / 3..ROWS).map(|number| (key(number), "new".into())).collect();
 
     let store = world.open_with(world.builder().background_resolve(false).large_transaction_bytes(8 << 10));
     let snapshot = store.snapshot().unwrap();
@@ -189,7 +189,7 @@ fn write_repeatedly(txn: &mut Txn, store: &Opened, numbers: std::ops::Range<u64>
             model.remove(&key(number));
         } else {
             txn.put(&store.rows, key(number), "own").unwrap();
-            model.insert(key(number), b"own".to_vec());
+            model.insert(key(number), "own".into());
         }
     }
     let savepoint = txn.savepoint();
@@ -199,7 +199,7 @@ fn write_repeatedly(txn: &mut Txn, store: &Opened, numbers: std::ops::Range<u64>
     txn.rollback_to(savepoint).unwrap();
     for number in numbers.step_by(7) {
         txn.put(&store.rows, key(number), "again").unwrap();
-        model.insert(key(number), b"again".to_vec());
+        model.insert(key(number), "again".into());
     }
 }
 
@@ -224,7 +224,7 @@ pub fn own_writes_are_read_everywhere(world: &World) {
                 _ => {
                     let value = dice.below(1_000_000).to_string().into_bytes();
                     txn.put(&store.rows, &key, &value).unwrap();
-                    seen.insert(key, value);
+                    seen.insert(key, value.into());
                 }
             }
         }
@@ -298,7 +298,7 @@ pub fn prefixes_of_each_other_never_mix(world: &World) {
                 let mut value = format!("{round} {key:?} ").into_bytes();
                 value.resize(if dice.below(2) == 0 { 40 } else { 400 }, b'.');
                 txn.put(&store.rows, key, &value).unwrap();
-                model.insert(key.to_vec(), value);
+                model.insert(key.to_vec(), value.into());
             }
         }
         txn.commit().unwrap();

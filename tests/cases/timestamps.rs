@@ -151,10 +151,10 @@ fn a_reader_pushes_a_writer_above_itself(world: &World) {
     // The commit timestamp is chosen already, and is below this reader.
     let snapshot = reader.snapshot().unwrap();
     let read = || [snapshot.get(&reader.rows, "b").unwrap(), snapshot.get(&reader.rows, "a").unwrap()];
-    assert_eq!(read(), [Some(b"old".to_vec()), Some(b"old".to_vec())]);
+    assert_eq!(read(), [Some("old".into()), Some("old".into())]);
     gate.open();
     assert!(commit.join() > snapshot.read_ts());
-    assert_eq!(read(), [Some(b"old".to_vec()), Some(b"old".to_vec())]);
+    assert_eq!(read(), [Some("old".into()), Some("old".into())]);
     assert_eq!(reader.get("b"), some("new"));
 }
 

@@ -9,7 +9,7 @@ use crate::world::{World, some, spawn};
 const DEADLOCK: Duration = Duration::from_secs(25);
 
 fn add(txn: &mut Txn, rows: &Keyspace, key: &str) -> Result<()> {
-    let before = txn.get(rows, key)?.map_or(0, |bytes| u64::from_be_bytes(bytes.try_into().unwrap()));
+    let before = txn.get(rows, key)?.map_or(0, |bytes| u64::from_be_bytes(bytes[..].try_into().unwrap()));
     txn.put(rows, key, (before + 1).to_be_bytes())
 }
 
@@ -39,7 +39,7 @@ pub fn nested_closures_need_no_second_permit(world: &World) {
     assert!(began.elapsed() < DEADLOCK, "{:?}", began.elapsed());
     let count = |key: &str| {
         let bytes = store.begin().unwrap().get(&store.rows, key).unwrap().unwrap();
-        u64::from_be_bytes(bytes.try_into().unwrap())
+        u64::from_be_bytes(bytes[..].try_into().unwrap())
     };
     assert!(count("inner") >= 40);
     assert_eq!((0..4).map(|thread| count(&format!("outer {thread}"))).collect::<Vec<_>>(), [10; 4]);
@@ -78,7 +78,7 @@ pub fn conflicting_closures_in_opposite_orders_all_commit(world: &World) {
     let snapshot = store.snapshot().unwrap();
     for key in ["a", "b", "c"] {
         let expected = orders.iter().filter(|order| order.contains(&key)).count() as u64 * EACH;
-        let found = u64::from_be_bytes(snapshot.get(&store.rows, key).unwrap().unwrap().try_into().unwrap());
+        let found = u64::from_be_bytes(snapshot.get(&store.rows, key).unwrap().unwrap()[..].try_into().unwrap());
         assert_eq!(found, expected, "{key}");
     }
     store.put("a", "free");

@@ -313,8 +313,8 @@ impl Opened {
     }
 }
 
-pub fn text(value: Option<Vec<u8>>) -> Option<String> {
-    value.map(|bytes| String::from_utf8(bytes).unwrap())
+pub fn text(value: Option<impl AsRef<[u8]>>) -> Option<String> {
+    value.map(|bytes| String::from_utf8(bytes.as_ref().to_vec()).unwrap())
 }
 
 /// `Some(value)` for comparisons.

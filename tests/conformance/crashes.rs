@@ -28,7 +28,7 @@ fn batches(engine: &dyn Engine) -> u64 {
     let view = engine.snapshot().unwrap();
     let counter = view.lock(&row("counter")).unwrap().map_or(0, |lock| lock.ttl_ms);
     let data =
-        view.data(&row("counter"), ts(1)).unwrap().map_or(0, |data| u64::from_be_bytes(data.try_into().unwrap()));
+        view.data(&row("counter"), ts(1)).unwrap().map_or(0, |data| u64::from_be_bytes(data[..].try_into().unwrap()));
     assert_eq!((counter, data), (count, count), "a batch is torn, or a newer one survived an older one");
     count
 }
@@ -105,7 +105,7 @@ fn a_crash_undoes_unsynced_replacements_and_deletions() {
         assert_eq!(engine.read_row(&row("a"), ts(5)).unwrap().write, Some(put(20)));
         assert_eq!(engine.read_row(&row("b"), ts(5)).unwrap().lock, Some(lock(10)));
         assert_eq!(view.txn_record(&row("c"), ts(5)).unwrap(), Some(TxnRecord::RolledBack));
-        assert_eq!(view.data(&row("d"), ts(5)).unwrap(), Some(b"d".to_vec()));
+        assert_eq!(view.data(&row("d"), ts(5)).unwrap(), Some("d".into()));
         assert_eq!(view.write(&row("new")).unwrap(), None);
         assert_eq!(engine.get_meta("m").unwrap(), Some(vec![1]));
         assert_eq!(engine.safe_point().unwrap(), ts(3));

@@ -90,7 +90,7 @@ macro_rules! pass_on {
         fn snapshot(&self) -> Result<Arc<dyn EngineSnapshot>, EngineError> {
             self.0.snapshot()
         }
-        fn read_row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
+        fn read_row(&self, row: &RowKey, start_ts: Timestamp) -> Result<RowState, EngineError> {
             self.0.read_row(row, start_ts)
         }
         fn sync(&self) -> Result<(), EngineError> {

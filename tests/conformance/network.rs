@@ -81,7 +81,7 @@ fn amount(engine: &dyn Engine, key: &RowKey, read_ts: Timestamp) -> Result<u64, 
         return Err(None);
     }
     let bytes = match write.value.unwrap() {
-        StoredValue::Inline(bytes) => bytes.to_vec(),
+        StoredValue::Inline(bytes) => bytes,
         StoredValue::OutOfLine => {
             until_answered(|| view.data(key, write.txn.start_ts)).unwrap().expect("the data cell is missing")
         }

@@ -1,8 +1,8 @@
 //! Rows: their cells in each column, their records and their old versions.
 
-use percolite::RowKey;
 use percolite::engine::storage::Column;
 use percolite::row::{CellChange, Lock, LockType, RowChange, RowState, StoredValue, TxnRecord, WriteRecord};
+use percolite::{RowKey, Value};
 
 use crate::common::{
     Subject, change, deletion, inline, lock, make, put, put_data, put_lock, put_status, put_version, put_write, row, ts,
@@ -51,7 +51,7 @@ pub fn columns_are_put_and_deleted_independently(engine: &Subject) {
         )
     };
     let rolled_back = Some(TxnRecord::RolledBack);
-    let data = Some(b"data".to_vec());
+    let data = Some(Value::from("data"));
     make(&**engine, [put_lock("a", lock(10))]);
     assert_eq!(state(), (Some(lock(10)), None, None, None, None));
     make(&**engine, [put_write("a", put(20))]);
@@ -89,7 +89,10 @@ pub fn columns_are_put_and_deleted_independently(engine: &Subject) {
         };
         make(&**engine, [all]);
         let committed = Some(TxnRecord::Committed(ts(at)));
-        assert_eq!(state(), (Some(lock(at)), Some(deletion(at)), committed, Some(vec![at as u8]), Some(put(at + 50))));
+        assert_eq!(
+            state(),
+            (Some(lock(at)), Some(deletion(at)), committed, Some([at as u8].into()), Some(put(at + 50)))
+        );
     }
     assert_eq!(engine.snapshot().unwrap().data(&row, ts(11)).unwrap(), None);
 }
@@ -104,15 +107,15 @@ pub fn data_cells_are_put_and_deleted_by_start_ts(engine: &Subject) {
     make(&**engine, [put_data("a", 20, "twenty"), put_data("b", 20, "other row")]);
     make(&**engine, [put_data("a", 30, "thirty")]);
     assert_eq!(present(), [10, 20, 30]);
-    assert_eq!(engine.snapshot().unwrap().data(&row, ts(20)).unwrap(), Some(b"twenty".to_vec()));
+    assert_eq!(engine.snapshot().unwrap().data(&row, ts(20)).unwrap(), Some("twenty".into()));
     // One change may have data cells of several transactions: its own, and that of the version that
     // it replaces.
     let data = vec![(ts(20), CellChange::Delete), (ts(35), CellChange::Put(b"new".into())), (ts(30), CellChange::Keep)];
     make(&**engine, [RowChange { data, ..change("a", 35) }]);
     assert_eq!(present(), [10, 30, 35]);
-    assert_eq!(engine.snapshot().unwrap().data(&crate::common::row("b"), ts(20)).unwrap(), Some(b"other row".to_vec()));
+    assert_eq!(engine.snapshot().unwrap().data(&crate::common::row("b"), ts(20)).unwrap(), Some("other row".into()));
     make(&**engine, [put_data("a", 30, "")]);
-    assert_eq!(engine.snapshot().unwrap().data(&row, ts(30)).unwrap(), Some(Vec::new()), "an empty value is a value");
+    assert_eq!(engine.snapshot().unwrap().data(&row, ts(30)).unwrap(), Some("".into()), "an empty value is a value");
     make(
         &**engine,
         [RowChange { data: [10, 30, 35].map(|at| (ts(at), CellChange::Delete)).to_vec(), ..change("a", 35) }],

@@ -306,5 +306,5 @@ pub fn locks_and_writes_are_scanned_separately(engine: &Subject) {
         assert_eq!(view.scan_writes(&page).unwrap(), writes);
         assert_eq!(view.scan_locks(&page).unwrap(), locks);
     }
-    assert_eq!(view.data(&row("d"), ts(10)).unwrap(), Some(b"data".to_vec()));
+    assert_eq!(view.data(&row("d"), ts(10)).unwrap(), Some("data".into()));
 }

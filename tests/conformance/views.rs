@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ScopedJoinHandle;
 
 use percolite::engine::{EngineSnapshot, PageRequest, RowRange};
-use percolite::row::{CellChange, Lock, RowChange, RowKey, StoredValue, TxnRecord, WriteRecord};
+use percolite::row::{CellChange, Lock, RowChange, RowKey, StoredValue, TxnRecord, Value, WriteRecord};
 
 use crate::common::{KEYSPACE, Pace, Subject, change, inline, lock, make, put, row, ts};
 
@@ -26,7 +26,7 @@ fn everything(key: &str, at: u64) -> RowChange {
 /// Everything that an engine snapshot shows of the rows.
 fn dump(
     view: &dyn EngineSnapshot,
-) -> Vec<(Option<Lock>, Option<WriteRecord>, Option<TxnRecord>, Option<Vec<u8>>, Option<StoredValue>, bool)> {
+) -> Vec<(Option<Lock>, Option<WriteRecord>, Option<TxnRecord>, Option<Value>, Option<StoredValue>, bool)> {
     let range = RowRange::all();
     let mut seen = Vec::new();
     for backwards in [false, true] {
@@ -114,7 +114,7 @@ pub fn a_snapshot_is_consistent_across_columns_and_rows(engine: &Subject) {
         for key in KEYS.map(row) {
             rounds.push(view.write(&key).unwrap().map(|write| write.commit_ts.to_u64()));
             rounds.push(view.lock(&key).unwrap().map(|lock| lock.txn.start_ts.to_u64()));
-            rounds.push(view.data(&key, ts(1)).unwrap().map(|data| u64::from_be_bytes(data.try_into().unwrap())));
+            rounds.push(view.data(&key, ts(1)).unwrap().map(|data| u64::from_be_bytes(data[..].try_into().unwrap())));
             rounds.push(view.txn_record(&key, ts(1)).unwrap().map(|status| match status {
                 TxnRecord::Committed(at) => at.to_u64(),
                 TxnRecord::RolledBack => 0,

@@ -32,9 +32,9 @@ fn gc_removes_only_versions_older_than_the_history() {
         let from = store.stats().history_start_ts.unwrap();
         assert!(from >= old && from < newer[0], "{from}");
         // Where the history starts the row is deleted, so the tombstone stays.
-        assert_eq!(values(&store, &rows, "hot"), [Some(b"newest".to_vec()), Some(b"new".to_vec()), None]);
-        assert_eq!(values(&store, &rows, "cold"), [Some(b"cold".to_vec())]);
-        assert_eq!(store.snapshot_at(from).unwrap().get(&rows, "cold").unwrap(), Some(b"cold".to_vec()));
+        assert_eq!(values(&store, &rows, "hot"), [Some("newest".into()), Some("new".into()), None]);
+        assert_eq!(values(&store, &rows, "cold"), [Some("cold".into())]);
+        assert_eq!(store.snapshot_at(from).unwrap().get(&rows, "cold").unwrap(), Some("cold".into()));
         assert!(matches!(store.snapshot_at(left_alone).map(drop).unwrap_err().kind(), ErrorKind::SnapshotTooOld(_)));
         let verified = store.verify(|_| {}).unwrap();
         assert_eq!(verified.issues, []);
@@ -63,7 +63,7 @@ fn a_historical_snapshot_is_readable_until_the_age_limit() {
         }
         wait(&store, "GC removes nothing", |stats| stats.gc_versions >= 9);
         assert!(matches!(store.snapshot_at(first).map(drop).unwrap_err().kind(), ErrorKind::SnapshotTooOld(_)));
-        assert_eq!(held.get(&rows, "k").unwrap(), Some(vec![1; 5000]));
+        assert_eq!(held.get(&rows, "k").unwrap(), Some([1; 5000].into()));
         // At least this one and the newest.
         assert!(store.stats().open_views >= 2);
         clock.pass(2 * HOUR);
@@ -85,7 +85,7 @@ fn a_clock_set_forward_costs_no_history() {
     // Time for a round of GC.
     std::thread::sleep(Duration::from_millis(1200));
     assert_eq!(store.stats().gc_versions, 0);
-    assert_eq!(store.snapshot_at(first).unwrap().get(&rows, "k").unwrap(), Some(b"1".to_vec()));
+    assert_eq!(store.snapshot_at(first).unwrap().get(&rows, "k").unwrap(), Some("1".into()));
 }
 
 #[test]
@@ -103,11 +103,11 @@ fn history_can_be_disabled_and_enabled_again() {
 
         // Without an option the retention stays.
         let (store, rows) = open(Store::builder());
-        assert_eq!(store.snapshot_at(first).unwrap().get(&rows, "k").unwrap(), Some(vec![1; 5000]));
+        assert_eq!(store.snapshot_at(first).unwrap().get(&rows, "k").unwrap(), Some([1; 5000].into()));
         drop((store, rows));
 
         let (store, rows) = open(Store::builder().disable_history());
-        assert_eq!(values(&store, &rows, "k"), [Some(b"2".to_vec())]);
+        assert_eq!(values(&store, &rows, "k"), [Some("2".into())]);
         wait(&store, "GC does not remove the old history", |stats| stats.gc_versions == 1);
         put(&store, &rows, "k", "3");
         assert_eq!(store.verify(|_| {}).unwrap().history_entries, 0);
@@ -115,10 +115,10 @@ fn history_can_be_disabled_and_enabled_again() {
 
         let (store, rows) = open(keeping(HOUR));
         assert!(matches!(store.snapshot_at(first).map(drop).unwrap_err().kind(), ErrorKind::SnapshotTooOld(_)));
-        assert_eq!(values(&store, &rows, "k"), [Some(b"3".to_vec())]);
+        assert_eq!(values(&store, &rows, "k"), [Some("3".into())]);
         let third = store.snapshot().unwrap().read_ts();
         put(&store, &rows, "k", "4");
-        assert_eq!(store.snapshot_at(third).unwrap().get(&rows, "k").unwrap(), Some(b"3".to_vec()));
+        assert_eq!(store.snapshot_at(third).unwrap().get(&rows, "k").unwrap(), Some("3".into()));
     }
 }
 
@@ -132,7 +132,7 @@ fn a_dropped_keyspace_is_readable_while_its_history_lasts() {
         store.drop_keyspace("rows").unwrap();
         // Time for the background to delete it by mistake.
         std::thread::sleep(Duration::from_millis(1200));
-        assert_eq!(store.snapshot_at(first).unwrap().get(&rows, "k").unwrap(), Some(b"1".to_vec()));
+        assert_eq!(store.snapshot_at(first).unwrap().get(&rows, "k").unwrap(), Some("1".into()));
         assert!(matches!(
             store.snapshot().unwrap().get(&rows, "k").unwrap_err().kind(),
             ErrorKind::KeyspaceNotFound(_)
@@ -159,14 +159,15 @@ fn every_readable_timestamp_is_complete_after_a_crash() {
             let builder = keeping(Duration::from_millis(3)).durability(Durability::Buffered);
             let store = builder.open_in_memory(&memory).unwrap();
             let rows = store.keyspace("rows").unwrap();
-            let mut state: State = store.snapshot().unwrap().range(&rows, ..).map(Result::unwrap).collect();
+            let mut state: State =
+                store.snapshot().unwrap().range(&rows, ..).map(|row| row.unwrap().into_parts()).collect();
             let survived =
                 state.get(&b"commits"[..]).map_or(0, |number| u64::from_be_bytes(number[..].try_into().unwrap()));
             timestamps.truncate(survived as usize);
             for (at, then) in &timestamps {
                 match store.snapshot_at(*at) {
                     Ok(snapshot) => {
-                        let found: State = snapshot.range(&rows, ..).map(Result::unwrap).collect();
+                        let found: State = snapshot.range(&rows, ..).map(|row| row.unwrap().into_parts()).collect();
                         assert_eq!(found, *then, "seed {seed}, incarnation {incarnation}, at {at}");
                         readable += 1;
                     }
@@ -182,11 +183,11 @@ fn every_readable_timestamp_is_complete_after_a_crash() {
                     state.remove(&key[..]);
                 } else {
                     txn.put(&rows, key, value).unwrap();
-                    state.insert(key.to_vec(), value.to_vec());
+                    state.insert(key.to_vec(), value.into());
                 }
                 let number = timestamps.len() as u64 + 1;
                 txn.put(&rows, "commits", number.to_be_bytes()).unwrap();
-                state.insert(b"commits".to_vec(), number.to_be_bytes().to_vec());
+                state.insert(b"commits".to_vec(), number.to_be_bytes().into());
                 timestamps.push((txn.commit().unwrap().commit_ts, state.clone()));
                 if dice.one_in(10) {
                     store.sync().unwrap();

@@ -12,14 +12,14 @@ mod time;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use percolite::{Builder, Keyspace, Stats, Store, Timestamp};
+use percolite::{Builder, Keyspace, Stats, Store, Timestamp, Value};
 
 use crate::support::Home;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// The rows of a keyspace.
-type State = BTreeMap<Vec<u8>, Vec<u8>>;
+type State = BTreeMap<Vec<u8>, Value>;
 
 fn homes() -> Vec<Home> {
     vec![
@@ -50,14 +50,14 @@ fn delete(store: &Store, rows: &Keyspace, key: &str) -> Timestamp {
 fn state_at(store: &Store, rows: &Keyspace, at: Timestamp) -> State {
     let snapshot = store.snapshot_at(at).unwrap();
     assert_eq!(snapshot.read_ts(), at);
-    let forwards: State = snapshot.range(rows, ..).map(Result::unwrap).collect();
-    let backwards: State = snapshot.range(rows, ..).rev().map(Result::unwrap).collect();
+    let forwards: State = snapshot.range(rows, ..).map(|row| row.unwrap().into_parts()).collect();
+    let backwards: State = snapshot.range(rows, ..).rev().map(|row| row.unwrap().into_parts()).collect();
     assert!(forwards == backwards, "at {at}");
     forwards
 }
 
 /// The values that the row had, newest first.
-fn values(store: &Store, rows: &Keyspace, key: &str) -> Vec<Option<Vec<u8>>> {
+fn values(store: &Store, rows: &Keyspace, key: &str) -> Vec<Option<Value>> {
     store.snapshot().unwrap().versions(rows, key).unwrap().map(|version| version.unwrap().value).collect()
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use percolite::{CommitProtocol, Durability, ErrorKind, Store, Timestamp, TxnOptions};
+use percolite::{CommitProtocol, Durability, ErrorKind, Store, Timestamp, TxnOptions, Value};
 
 use crate::support::{Dice, Home};
 use crate::{HOUR, State, delete, homes, keeping, put, state_at, values};
@@ -44,7 +44,7 @@ fn every_timestamp_reads_as_it_was_committed() {
                         let length = if dice.one_in(3) { LONG } else { SHORT };
                         let value: Vec<u8> = dice.next().to_be_bytes().iter().copied().cycle().take(length).collect();
                         txn.put(&rows, &key, &value).unwrap();
-                        next.insert(key, value);
+                        next.insert(key, value.into());
                     }
                 }
                 if dice.one_in(6) {
@@ -62,7 +62,7 @@ fn every_timestamp_reads_as_it_was_committed() {
                 assert_eq!(state_at(&store, &rows, next.previous()), *then, "just before {next}");
             }
             for key in ["a", "b", "c", "d", "e", "f"] {
-                let mut expected: Vec<Option<&Vec<u8>>> =
+                let mut expected: Vec<Option<&Value>> =
                     timestamps.iter().map(|(_, state)| state.get(key.as_bytes())).collect();
                 expected.dedup();
                 expected.reverse();
@@ -127,7 +127,7 @@ fn history_includes_large_transactions_still_locked() {
                 assert_eq!(state.len(), 3000);
                 assert!(state.values().all(|found| found == value.as_bytes()), "at {at}");
             }
-            assert_eq!(values(&store, &rows, &key(2999)), [Some(b"after".to_vec()), Some(b"before".to_vec())]);
+            assert_eq!(values(&store, &rows, &key(2999)), [Some("after".into()), Some("before".into())]);
             crate::wait(&store, "the lock cleanup does not end", |stats| stats.cleanup_pending == 0);
         }
     }
@@ -143,11 +143,11 @@ fn a_time_of_day_reads_what_was_committed_before_it() {
     std::thread::sleep(Duration::from_millis(20));
     put(&store, &rows, "k", "new");
     std::thread::sleep(Duration::from_millis(20));
-    assert_eq!(store.snapshot_at(noon).unwrap().get(&rows, "k").unwrap(), Some(b"old".to_vec()));
+    assert_eq!(store.snapshot_at(noon).unwrap().get(&rows, "k").unwrap(), Some("old".into()));
     let now = store.snapshot_at(SystemTime::now()).unwrap();
-    assert_eq!(now.get(&rows, "k").unwrap(), Some(b"new".to_vec()));
+    assert_eq!(now.get(&rows, "k").unwrap(), Some("new".into()));
     put(&store, &rows, "k", "newer");
-    assert_eq!(now.get(&rows, "k").unwrap(), Some(b"new".to_vec()), "the snapshot has changed");
+    assert_eq!(now.get(&rows, "k").unwrap(), Some("new".into()), "the snapshot has changed");
 }
 
 #[test]
@@ -194,9 +194,9 @@ fn a_read_only_store_reads_its_history() {
     drop((store, rows));
     let store = home.open(Store::builder().read_only(true));
     let rows = store.existing_keyspace("rows").unwrap();
-    assert_eq!(store.snapshot_at(first).unwrap().get(&rows, "k").unwrap(), Some(b"1".to_vec()));
-    assert_eq!(store.snapshot_at(SystemTime::now()).unwrap().get(&rows, "k").unwrap(), Some(b"2".to_vec()));
-    assert_eq!(values(&store, &rows, "k"), [Some(b"2".to_vec()), Some(b"1".to_vec())]);
+    assert_eq!(store.snapshot_at(first).unwrap().get(&rows, "k").unwrap(), Some("1".into()));
+    assert_eq!(store.snapshot_at(SystemTime::now()).unwrap().get(&rows, "k").unwrap(), Some("2".into()));
+    assert_eq!(values(&store, &rows, "k"), [Some("2".into()), Some("1".into())]);
     for at in [Timestamp::ZERO, Timestamp::MAX] {
         store.snapshot_at(at).map(drop).unwrap_err();
     }

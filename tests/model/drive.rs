@@ -5,7 +5,9 @@ use std::collections::{BTreeSet, VecDeque};
 use std::ops::Bound;
 use std::rc::Rc;
 
-use percolite::{CommitProtocol, Durability, ErrorKind, Keyspace, Savepoint, Scan, Snapshot, Store, Txn, TxnOptions};
+use percolite::{
+    CommitProtocol, Durability, ErrorKind, Keyspace, Row, Savepoint, Scan, Snapshot, Store, Txn, TxnOptions, Value,
+};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
@@ -24,7 +26,7 @@ struct Driver {
     clients: Vec<Client>,
     txns: [Option<Open>; TXNS],
     snapshots: [Option<Kept>; SNAPSHOTS],
-    scans: [Option<(Scan, VecDeque<(Vec<u8>, Vec<u8>)>)>; SCANS],
+    scans: [Option<(Scan, VecDeque<(Vec<u8>, Value)>)>; SCANS],
     /// Rows that a committed transaction had rolled back to a savepoint. A large one still had them
     /// locked.
     rolled_back: BTreeSet<Place>,
@@ -314,7 +316,7 @@ impl Driver {
         Ok((self.clients[open.client].keyspaces[keyspace].clone(), open))
     }
 
-    fn expect(&mut self, reader: Reader, place: &Place) -> Checked<Option<Vec<u8>>> {
+    fn expect(&mut self, reader: Reader, place: &Place) -> Checked<Option<Value>> {
         self.ensure(reader)?;
         Ok(match reader {
             Reader::Txn(slot) => self.txns[slot].as_ref().unwrap().model.get(place).cloned(),
@@ -328,7 +330,7 @@ impl Driver {
         reader: Reader,
         keyspace: usize,
         extent: &Extent,
-    ) -> Checked<(Scan, VecDeque<(Vec<u8>, Vec<u8>)>)> {
+    ) -> Checked<(Scan, VecDeque<(Vec<u8>, Value)>)> {
         self.ensure(reader)?;
         let expected = match reader {
             Reader::Txn(slot) => scan(&self.txns[slot].as_ref().unwrap().model.seen(), keyspace, extent),
@@ -393,17 +395,17 @@ impl Driver {
     }
 
     /// A value that differs from every other of its length, if it is long enough.
-    fn value(&mut self, length: usize) -> Vec<u8> {
+    fn value(&mut self, length: usize) -> Value {
         self.values += 1;
-        self.values.to_be_bytes().iter().rev().copied().cycle().take(length).collect()
+        self.values.to_be_bytes().iter().rev().copied().cycle().take(length).collect::<Vec<_>>().into()
     }
 }
 
 /// Takes one step of a scan. Returns whether there was a row.
-fn step(scan: &mut Scan, expected: &mut VecDeque<(Vec<u8>, Vec<u8>)>, backwards: bool) -> Checked<bool> {
+fn step(scan: &mut Scan, expected: &mut VecDeque<(Vec<u8>, Value)>, backwards: bool) -> Checked<bool> {
     let (found, expected) =
         if backwards { (scan.next_back(), expected.pop_back()) } else { (scan.next(), expected.pop_front()) };
-    let found = found.map(ok).transpose()?;
+    let found = found.map(ok).transpose()?.map(Row::into_parts);
     prop_assert!(found == expected, "the scan returns {} instead of {}", line(&found), line(&expected));
     Ok(found.is_some())
 }
@@ -413,7 +415,7 @@ fn ok<T>(result: percolite::Result<T>) -> Checked<T> {
 }
 
 /// A row as text.
-fn line(row: &Option<(Vec<u8>, Vec<u8>)>) -> String {
+fn line(row: &Option<(Vec<u8>, Value)>) -> String {
     match row {
         Some((key, value)) => format!("{} = {:?}", key.escape_ascii(), short(Some(value))),
         None => "no row".into(),
@@ -421,6 +423,6 @@ fn line(row: &Option<(Vec<u8>, Vec<u8>)>) -> String {
 }
 
 /// The length and the start of a value, to print.
-fn short(value: Option<&Vec<u8>>) -> Option<(usize, &[u8])> {
+fn short(value: Option<&Value>) -> Option<(usize, &[u8])> {
     value.map(|value| (value.len(), &value[..value.len().min(8)]))
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Bound;
 
-use percolite::{Keyspace, Result, Scan, Snapshot, Txn};
+use percolite::{Keyspace, Result, Scan, Snapshot, Txn, Value};
 
 use crate::operations::{Extent, Key};
 
@@ -12,14 +12,14 @@ pub enum Handle<'a> {
 }
 
 impl Handle<'_> {
-    pub fn get(&self, keyspace: &Keyspace, key: &Key) -> Result<Option<Vec<u8>>> {
+    pub fn get(&self, keyspace: &Keyspace, key: &Key) -> Result<Option<Value>> {
         match self {
             Self::Txn(txn) => txn.get(keyspace, &key.0),
             Self::Snapshot(snapshot) => snapshot.get(keyspace, &key.0),
         }
     }
 
-    pub fn multi_get(&self, keyspace: &Keyspace, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>> {
+    pub fn multi_get(&self, keyspace: &Keyspace, keys: &[Key]) -> Result<Vec<Option<Value>>> {
         let keys = keys.iter().map(|key| &key.0);
         match self {
             Self::Txn(txn) => txn.multi_get(keyspace, keys),

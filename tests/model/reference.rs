@@ -8,14 +8,16 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::rc::Rc;
 
+use percolite::Value;
+
 use crate::operations::{Extent, Key, Place};
 
 /// Committed rows.
-pub type Rows = BTreeMap<Place, Vec<u8>>;
+pub type Rows = BTreeMap<Place, Value>;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Write {
-    Put(Vec<u8>),
+    Put(Value),
     Delete,
     LockOnly,
 }
@@ -86,7 +88,7 @@ impl Model {
 }
 
 impl ModelTxn {
-    pub fn get(&self, place: &Place) -> Option<&Vec<u8>> {
+    pub fn get(&self, place: &Place) -> Option<&Value> {
         match self.writes.get(place) {
             Some(Write::Put(value)) => Some(value),
             Some(Write::Delete) => None,
@@ -137,7 +139,7 @@ impl ModelTxn {
 }
 
 /// The rows of a scan, in order.
-pub fn scan(rows: &Rows, keyspace: usize, extent: &Extent) -> VecDeque<(Vec<u8>, Vec<u8>)> {
+pub fn scan(rows: &Rows, keyspace: usize, extent: &Extent) -> VecDeque<(Vec<u8>, Value)> {
     let within = |key: &Key| match extent {
         Extent::Prefix(prefix) => key.0.starts_with(&prefix.0),
         Extent::Range(start, end) => {

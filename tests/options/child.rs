@@ -297,7 +297,7 @@ fn read_back(store: &Store) -> Result<()> {
     let (rows, snapshot) = (store.existing_keyspace("rows")?, store.snapshot()?);
     for batch in 0..BATCHES {
         for row in 0..BATCH_ROWS {
-            let expected = (row != 1).then(|| vec![row; 1000]);
+            let expected = (row != 1).then(|| [row; 1000].into());
             assert_eq!(snapshot.get(&rows, [batch, row])?, expected, "{batch} {row}");
         }
     }

@@ -10,14 +10,14 @@ use percolite::engine::sim::SimStorage;
 use percolite::engine::storage::{CellReader, Column};
 use percolite::{
     Compression, DumpHeader, DumpOptions, DumpStats, ErrorKind, MAX_KEY_BYTES, OnExisting, RetryPolicy, Store,
-    TxnOptions,
+    TxnOptions, Value,
 };
 
-type Rows = BTreeMap<String, Vec<(Vec<u8>, Vec<u8>)>>;
+type Rows = BTreeMap<String, Vec<(Vec<u8>, Value)>>;
 
 fn content(store: &Store) -> Rows {
     let snapshot = store.snapshot().unwrap();
-    let rows = |keyspace| snapshot.range(keyspace, ..).map(Result::unwrap).collect();
+    let rows = |keyspace| snapshot.range(keyspace, ..).map(|row| row.unwrap().into_parts()).collect();
     snapshot.keyspaces().unwrap().iter().map(|keyspace| (keyspace.name().to_owned(), rows(keyspace))).collect()
 }
 
@@ -125,7 +125,7 @@ fn a_dump_shows_one_snapshot_while_others_write() {
     let copy = Store::in_memory().unwrap();
     copy.restore(dump.as_slice(), OnExisting::Fail, |_| ()).unwrap();
     let values: Vec<_> = content(&copy).into_values().flatten().map(|(_, value)| value).collect();
-    assert_eq!(values, vec![b"0".to_vec(); 100]);
+    assert_eq!(values, ["0"; 100]);
 }
 
 #[test]
@@ -314,8 +314,7 @@ fn a_dump_in_format_1_can_still_be_restored() {
     assert_eq!((header.store_id, header.since), (None, None));
     let restored = store.restore(dump, OnExisting::Fail, |_| ()).unwrap();
     assert_eq!((restored.keyspaces, restored.rows), (2, 3));
-    let fruit =
-        vec![(vec![0, 255], vec![7; 300]), (b"apple".to_vec(), b"red".to_vec()), (b"pear".to_vec(), Vec::new())];
+    let fruit = vec![(vec![0, 255], [7; 300].into()), (b"apple".to_vec(), "red".into()), (b"pear".to_vec(), "".into())];
     assert_eq!(content(&store), Rows::from([("fruit".into(), fruit), ("none".into(), Vec::new())]));
     for at in 25..dump.len() {
         let mut damaged = dump.to_vec();

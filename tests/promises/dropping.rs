@@ -61,7 +61,7 @@ fn writes_to_a_dropped_keyspace_are_refused() {
     assert_not_found(&late.get_for_update(&going, "k").unwrap_err());
     late.put(&kept, "late", "").unwrap();
     late.commit().unwrap();
-    let keys: Vec<_> = store.snapshot().unwrap().range(&kept, ..).map(|row| row.unwrap().0).collect();
+    let keys: Vec<_> = store.snapshot().unwrap().range(&kept, ..).map(|row| row.unwrap().key().to_vec()).collect();
     assert_eq!(keys, [b"late"]);
 }
 

@@ -8,10 +8,10 @@ use std::time::Duration;
 use percolite::engine::sim::SimStorage;
 use percolite::{
     Compression, DumpBase, DumpHeader, DumpOptions, Durability, ErrorKind, OnExisting, RetryPolicy, Snapshot, Store,
-    Timestamp,
+    Timestamp, Value,
 };
 
-type Rows = BTreeMap<String, Vec<(Vec<u8>, Vec<u8>)>>;
+type Rows = BTreeMap<String, Vec<(Vec<u8>, Value)>>;
 
 const HISTORY: Duration = Duration::from_secs(3600);
 
@@ -20,7 +20,7 @@ fn with_history() -> Store {
 }
 
 fn content_of(snapshot: &Snapshot) -> Rows {
-    let rows = |keyspace| snapshot.range(keyspace, ..).map(Result::unwrap).collect();
+    let rows = |keyspace| snapshot.range(keyspace, ..).map(|row| row.unwrap().into_parts()).collect();
     snapshot.keyspaces().unwrap().iter().map(|keyspace| (keyspace.name().to_owned(), rows(keyspace))).collect()
 }
 
@@ -103,7 +103,7 @@ fn an_increment_applies_puts_deletes_and_keyspace_changes() {
     );
     assert!(copy.verify(|_| ()).unwrap().is_ok());
     // Handles stay valid.
-    assert_eq!(copy.snapshot().unwrap().get(&moved, "row").unwrap(), Some(b"x".to_vec()));
+    assert_eq!(copy.snapshot().unwrap().get(&moved, "row").unwrap(), Some("x".into()));
     copy.transact(|txn| txn.put(&moved, "row", "own")).unwrap();
 }
 
@@ -198,7 +198,7 @@ fn an_increment_overwrites_only_rows_the_source_changed() {
     put(&store, "rows", &[("a", "2")]);
     delete(&store, "rows", "b");
     restore(&copy, &after(&store.snapshot().unwrap(), &base));
-    let row = |key: &str, value: &str| (key.as_bytes().to_vec(), value.as_bytes().to_vec());
+    let row = |key: &str, value: &str| (key.as_bytes().to_vec(), value.into());
     let rows = vec![row("a", "2"), row("c", "here"), row("d", "here")];
     assert_eq!(content(&copy), Rows::from([("own".into(), vec![row("row", "here")]), ("rows".into(), rows)]));
 }
@@ -439,7 +439,7 @@ fn dumps_in_format_2_can_still_be_restored() {
     );
     let store = Store::in_memory().unwrap();
     restore(&store, full);
-    let row = |key: &str, value: &str| (key.as_bytes().to_vec(), value.as_bytes().to_vec());
+    let row = |key: &str, value: &str| (key.as_bytes().to_vec(), value.into());
     let fruit = vec![row("apple", "red"), row("pear", "yellow")];
     assert_eq!(content(&store), Rows::from([("fruit".into(), fruit), ("none".into(), Vec::new())]));
     restore(&store, increment);

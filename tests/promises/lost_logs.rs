@@ -50,7 +50,7 @@ fn refused(builder: Builder, path: &Path) -> Error {
 fn prefix(store: &Store) -> u32 {
     let rows = store.existing_keyspace("rows").unwrap();
     let snapshot = store.snapshot().unwrap();
-    let keys: Vec<_> = snapshot.range(&rows, ..).map(|row| row.unwrap().0).collect();
+    let keys: Vec<_> = snapshot.range(&rows, ..).map(|row| row.unwrap().key().to_vec()).collect();
     let wanted: Vec<_> = (0..keys.len() as u32).map(|n| n.to_be_bytes().to_vec()).collect();
     assert_eq!(keys, wanted, "the commits are no prefix");
     keys.len() as u32

@@ -168,7 +168,7 @@ fn a_damaged_manifest_record_deletes_no_table() {
     store.close().unwrap();
     let value = |store: &Store| {
         let rows = store.existing_keyspace("rows").unwrap();
-        store.snapshot().unwrap().get(&rows, "k").unwrap()
+        store.get(&rows, "k").unwrap()
     };
     let mut refusals = 0;
     for back in 1..=10 {

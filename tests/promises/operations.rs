@@ -14,7 +14,7 @@ fn with_rows(count: u8) -> (Store, Keyspace) {
 }
 
 fn keys(snapshot: &Snapshot, rows: &Keyspace) -> Vec<u8> {
-    snapshot.range(rows, ..).map(|row| row.unwrap().0[0]).collect()
+    snapshot.range(rows, ..).map(|row| row.unwrap().key()[0]).collect()
 }
 
 fn names(snapshot: &Snapshot) -> Vec<String> {

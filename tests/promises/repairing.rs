@@ -5,7 +5,7 @@ use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use percolite::{Builder, CommitProtocol, Compression, ErrorKind, RepairReport, Store};
+use percolite::{Builder, CommitProtocol, Compression, ErrorKind, RepairReport, Store, Value};
 
 use crate::folders::{change, files, frames, payload, segment, state, tear_manifest};
 use crate::orphans::leave_locks;
@@ -14,7 +14,7 @@ fn small() -> Builder {
     Store::builder().block_cache_bytes(1 << 20).write_buffer_bytes(4 << 20)
 }
 
-type Rows = BTreeMap<(String, Vec<u8>), Vec<u8>>;
+type Rows = BTreeMap<(String, Vec<u8>), Value>;
 
 fn content(store: &Store) -> Rows {
     let snapshot = store.snapshot().unwrap();
@@ -22,7 +22,7 @@ fn content(store: &Store) -> Rows {
         let name = keyspace.name().to_owned();
         snapshot
             .range(&keyspace, ..)
-            .map(Result::unwrap)
+            .map(|row| row.unwrap().into_parts())
             .map(move |(key, value)| ((name.clone(), key), value))
             .collect::<Vec<_>>()
     };

@@ -42,7 +42,7 @@ fn the_history_of_a_dropped_keyspace_survives_a_restart() {
     std::thread::sleep(Duration::from_millis(1500));
     let past = store.snapshot_at(first).unwrap();
     let rows = past.keyspaces().unwrap().into_iter().find(|keyspace| keyspace.name() == "rows").unwrap();
-    assert_eq!(past.get(&rows, "key").unwrap(), Some(b"1".to_vec()));
+    assert_eq!(past.get(&rows, "key").unwrap(), Some("1".into()));
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn a_restore_into_a_buffered_store_survives_a_power_cut() {
         let store = Store::builder().open_in_memory(&memory).unwrap();
         assert_eq!(store.keyspace_names().unwrap(), ["restored"], "{choice}");
         let rows = store.existing_keyspace("restored").unwrap();
-        assert_eq!(store.snapshot().unwrap().get(&rows, "key").unwrap(), Some(b"1".to_vec()), "{choice}");
+        assert_eq!(store.snapshot().unwrap().get(&rows, "key").unwrap(), Some("1".into()), "{choice}");
     }
 }
 
@@ -99,7 +99,7 @@ fn a_version_whose_row_is_still_locked_is_listed() {
     let ts = large.commit().unwrap().commit_ts;
     let txn = store.begin().unwrap();
     let newest = txn.versions(&rows, "19999").unwrap().next().unwrap().unwrap();
-    assert_eq!((newest.commit_ts, newest.value), (ts, Some(b"large".to_vec())));
+    assert_eq!((newest.commit_ts, newest.value), (ts, Some("large".into())));
 }
 
 #[test]
@@ -158,7 +158,7 @@ fn recovery_respects_the_batch_limit_of_the_engine() {
         back += store.row_locks().unwrap().filter(|lock| !is_committed(lock.as_ref().unwrap())).count();
         store.resolve_orphan_locks().unwrap();
         assert_eq!(store.row_locks().unwrap().count(), 0);
-        let found: Vec<_> = store.snapshot().unwrap().range(&rows, ..).map(|row| row.unwrap().1).collect();
+        let found: Vec<_> = store.snapshot().unwrap().range(&rows, ..).map(|row| row.unwrap().into_parts().1).collect();
         assert!([b"old", b"new"].iter().any(|whole| found == vec![whole.to_vec(); ROWS]), "{found:?}");
         store.close().unwrap();
     }

@@ -6,17 +6,22 @@ use std::time::Duration;
 
 use percolite::engine::sim::SimStorage;
 use percolite::{
-    DumpHeader, DumpOptions, DumpStats, Error, ErrorKind, Keyspace, OnExisting, Snapshot, Store, Timestamp,
+    DumpHeader, DumpOptions, DumpStats, Error, ErrorKind, Keyspace, OnExisting, Row, Snapshot, Store, Timestamp, Value,
 };
 use proptest::prelude::*;
 
-type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
+type Rows = BTreeMap<Vec<u8>, Value>;
+
+fn parts(row: percolite::Result<Row>) -> percolite::Result<(Vec<u8>, Value)> {
+    row.map(Row::into_parts)
+}
 
 /// Reads with every call that reads, which must agree. Returns the rows or the kind of the error.
 fn answer(snapshot: &Snapshot, keyspace: &Keyspace) -> Result<Rows, ErrorKind> {
     let kind = |why: Error| why.kind().clone();
-    let scanned: Result<Rows, _> = snapshot.range(keyspace, ..).collect::<Result<_, _>>().map_err(kind);
-    let prefixed: Result<Rows, _> = snapshot.prefix(keyspace, "").rev().collect::<Result<_, _>>().map_err(kind);
+    let scanned: Result<Rows, _> = snapshot.range(keyspace, ..).map(parts).collect::<Result<_, _>>().map_err(kind);
+    let prefixed: Result<Rows, _> =
+        snapshot.prefix(keyspace, "").rev().map(parts).collect::<Result<_, _>>().map_err(kind);
     assert_eq!(scanned, prefixed);
     let value = scanned.clone().map(|rows| rows.get(&b"k"[..]).cloned());
     assert_eq!(snapshot.get(keyspace, "k").map_err(kind), value);
@@ -30,7 +35,7 @@ fn answer(snapshot: &Snapshot, keyspace: &Keyspace) -> Result<Rows, ErrorKind> {
 fn answer_of_txn(store: &Store, keyspace: &Keyspace) -> impl Fn() -> Result<Rows, ErrorKind> {
     let (txn, keyspace) = (store.begin().unwrap(), keyspace.clone());
     move || {
-        let rows: Result<Rows, Error> = txn.range(&keyspace, ..).collect();
+        let rows: Result<Rows, Error> = txn.range(&keyspace, ..).map(parts).collect();
         let value = txn.get(&keyspace, "k").map_err(|why| why.kind().clone());
         assert_eq!(
             value,
@@ -47,7 +52,7 @@ fn put(store: &Store, keyspace: &Keyspace, value: &str) {
 }
 
 fn one(value: &str) -> Result<Rows, ErrorKind> {
-    Ok([(b"k".to_vec(), value.as_bytes().to_vec())].into())
+    Ok([(b"k".to_vec(), value.into())].into())
 }
 
 #[test]
@@ -241,7 +246,7 @@ impl Run {
     }
 
     fn listed(&mut self, handle: Keyspace) {
-        let rows = self.store.snapshot().unwrap().range(&handle, ..).collect::<Result<_, _>>().unwrap();
+        let rows = self.store.snapshot().unwrap().range(&handle, ..).map(parts).collect::<Result<_, _>>().unwrap();
         self.names.insert(handle.name().into(), handle.id().0);
         self.now.live.insert(handle.id().0, rows);
         self.handles.push(handle);
@@ -263,7 +268,7 @@ impl Run {
             Step::Put(number, value) => {
                 let Ok(handle) = self.store.existing_keyspace(&name(number)) else { return };
                 self.store.transact(|txn| txn.put(&handle, "k", [*value])).unwrap();
-                self.now.live.get_mut(&handle.id().0).unwrap().insert(b"k".to_vec(), vec![*value]);
+                self.now.live.get_mut(&handle.id().0).unwrap().insert(b"k".to_vec(), [*value].into());
             }
             Step::Drop(number) => match self.store.drop_keyspace(&name(number)) {
                 Ok(()) => self.dropped(&name(number)),
@@ -293,7 +298,7 @@ impl Run {
                 let store = self.store.clone();
                 let txn = store.begin().unwrap();
                 let rows = move |keyspace: &Keyspace| {
-                    let rows: Result<Rows, Error> = txn.range(keyspace, ..).collect();
+                    let rows: Result<Rows, Error> = txn.range(keyspace, ..).map(parts).collect();
                     let rows = rows.map_err(|why| why.kind().clone());
                     let value = txn.get(keyspace, "k").map_err(|why| why.kind().clone());
                     assert_eq!(rows.clone().map(|rows| rows.get(&b"k"[..]).cloned()), value);
@@ -362,7 +367,7 @@ fn own_writes_are_read_in_a_keyspace_created_later() {
     let mut txn = store.begin().unwrap();
     let rows = store.keyspace("rows").unwrap();
     txn.put(&rows, "k", "v").unwrap();
-    assert_eq!(txn.get(&rows, "k").unwrap(), Some(b"v".to_vec()));
+    assert_eq!(txn.get(&rows, "k").unwrap(), Some("v".into()));
     assert_eq!(txn.range(&rows, ..).count(), 1);
     let other = answer_of_txn(&store, &rows);
     txn.commit().unwrap();

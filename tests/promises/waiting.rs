@@ -41,7 +41,7 @@ fn a_closure_may_wait_for_a_transact_of_another_thread() {
         })
         .unwrap();
     let snapshot = store.snapshot().unwrap();
-    assert_eq!(snapshot.multi_get(&rows, ["inner", "outer"]).unwrap(), [Some(vec![1]), Some(vec![1])]);
+    assert_eq!(snapshot.multi_get(&rows, ["inner", "outer"]).unwrap(), [Some([1].into()), Some([1].into())]);
     assert_eq!(store.stats().admission_timeouts, 1);
 }
 
@@ -82,7 +82,7 @@ fn as_many_waiting_closures_as_permits_all_commit() {
         }
     });
     let inner = store.snapshot().unwrap().get(&rows, "inner").unwrap();
-    assert_eq!(inner, Some(vec![CLOSURES]));
+    assert_eq!(inner, Some([CLOSURES].into()));
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn a_nested_call_waits_for_a_lock_before_it_retries() {
         // Twenty attempts that do not wait take less than a millisecond.
         store.transact(|_| store.transact(|inner| inner.put(&rows, "k", "inner"))).unwrap();
     });
-    assert_eq!(store.snapshot().unwrap().get(&rows, "k").unwrap(), Some(b"inner".to_vec()));
+    assert_eq!(store.snapshot().unwrap().get(&rows, "k").unwrap(), Some("inner".into()));
 }
 
 #[test]
@@ -171,5 +171,5 @@ fn a_nested_call_does_not_wait_long_for_its_caller() {
         })
         .unwrap();
     assert!(began.elapsed() < Duration::from_secs(50), "{:?}", began.elapsed());
-    assert_eq!(store.snapshot().unwrap().get(&rows, "k").unwrap(), Some(b"outer".to_vec()));
+    assert_eq!(store.snapshot().unwrap().get(&rows, "k").unwrap(), Some("outer".into()));
 }

@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::sync::{Mutex, Once};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use percolite::{CommitProtocol, Durability, ErrorKind, Keyspace, Result, Scan, Snapshot, Txn, TxnOptions};
+use percolite::{CommitProtocol, Durability, ErrorKind, Keyspace, Result, Row, Scan, Snapshot, Txn, TxnOptions, Value};
 
 use crate::support::Dice;
 
@@ -107,12 +107,12 @@ pub fn read_number(value: &[u8]) -> u64 {
 
 /// What transactions and snapshots have in common.
 pub trait Reads {
-    fn one(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Vec<u8>>>;
+    fn one(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Value>>;
     fn all(&self, keyspace: &Keyspace) -> Scan;
 }
 
 impl Reads for Txn {
-    fn one(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Vec<u8>>> {
+    fn one(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Value>> {
         self.get(keyspace, key)
     }
     fn all(&self, keyspace: &Keyspace) -> Scan {
@@ -121,7 +121,7 @@ impl Reads for Txn {
 }
 
 impl Reads for Snapshot {
-    fn one(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Vec<u8>>> {
+    fn one(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Value>> {
         self.get(keyspace, key)
     }
     fn all(&self, keyspace: &Keyspace) -> Scan {
@@ -129,13 +129,13 @@ impl Reads for Snapshot {
     }
 }
 
-pub type Rows = Vec<(Vec<u8>, Vec<u8>)>;
+pub type Rows = Vec<(Vec<u8>, Value)>;
 
 /// All rows of a keyspace. They are read forwards, backwards, from both ends in turn and one by
 /// one, with the same result.
 pub fn every_way(reader: &impl Reads, keyspace: &Keyspace) -> Rows {
-    let rows: Rows = insist(|| reader.all(keyspace).collect());
-    let mut back: Rows = insist(|| reader.all(keyspace).rev().collect());
+    let rows: Vec<Row> = insist(|| reader.all(keyspace).collect());
+    let mut back: Vec<Row> = insist(|| reader.all(keyspace).rev().collect());
     back.reverse();
     assert!(back == rows, "a backward scan has other rows");
     let both = insist(|| {
@@ -148,9 +148,9 @@ pub fn every_way(reader: &impl Reads, keyspace: &Keyspace) -> Rows {
         Ok(front)
     });
     assert!(both == rows, "a scan from both ends has other rows");
-    for (key, value) in &rows {
-        let found = insist(|| reader.one(keyspace, key));
-        assert!(found.as_ref() == Some(value), "a get of row \"{}\" differs from the scan", key.escape_ascii());
+    for row in &rows {
+        let found = insist(|| reader.one(keyspace, row.key()));
+        assert!(found.as_deref() == Some(row.value()), "a get differs from the scan: {row:?}");
     }
-    rows
+    rows.into_iter().map(Row::into_parts).collect()
 }

@@ -152,7 +152,7 @@ impl Shared {
         let id = u64::from(keyspace.id().0);
         assert!(rows.iter().all(|(_, value)| read_number(value) == id), "rows of another keyspace of this name");
         let ledger = snapshot.prefix(&self.ledger, keyspace.id().0.to_be_bytes());
-        (rows, ledger.collect::<percolite::Result<_>>().unwrap())
+        (rows, ledger.map(|row| row.unwrap().into_parts()).collect())
     }
 
     /// All keyspaces with their rows.

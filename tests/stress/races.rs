@@ -287,7 +287,7 @@ fn a_sync_covers_no_later_commit() {
     let store = Store::builder().open_in_memory(&memory).unwrap();
     let rows = store.keyspace("rows").unwrap();
     let found = store.snapshot().unwrap().multi_get(&rows, ["first", "second"]).unwrap();
-    assert_eq!(found, [Some(b"1".to_vec()), Some(b"2".to_vec())]);
+    assert_eq!(found, [Some("1".into()), Some("2".into())]);
 }
 
 /// GC removes a tombstone, but not while a transaction that began before it is open: the tombstone
@@ -376,9 +376,9 @@ fn an_old_snapshot_meets_an_already_resolved_lock() {
                 store.resolve_orphan_locks().unwrap();
             }
             assert_eq!(reader.get(&rows, "b").unwrap(), expected, "{}, {lost} lost", home.is_shared());
-            let scanned: Vec<_> = reader.range(&rows, ..).map(|row| row.unwrap().1).collect();
+            let scanned: Vec<_> = reader.range(&rows, ..).map(|row| row.unwrap().into_parts().1).collect();
             assert_eq!(scanned, vec![expected.clone().unwrap(); 2]);
-            let back: Vec<_> = reader.range(&rows, ..).rev().map(|row| row.unwrap().1).collect();
+            let back: Vec<_> = reader.range(&rows, ..).rev().map(|row| row.unwrap().into_parts().1).collect();
             assert_eq!(back, scanned);
         }
     }

@@ -7,13 +7,13 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
-use percolite::Timestamp;
 use percolite::engine::storage::Column;
 use percolite::engine::{
     ApplyResult, Capabilities, Engine, EngineError, EngineSnapshot, GcEntry, OnCell, PageBuffer, PageRequest, RowBatch,
     RowRange,
 };
 use percolite::row::{CellChange, KeyspaceId, RowChange, RowKey, RowState, TxnRecord, WriteRecord};
+use percolite::{Timestamp, Value};
 
 /// What the wrapper does with a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

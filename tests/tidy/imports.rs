@@ -138,7 +138,7 @@ fn expand(tree: &str) -> Vec<Vec<String>> {
     paths
 }
 
-/// Paths such as `crate::row::Row::new` anywhere in the code.
+/// Paths such as `crate::row::RowState::new` anywhere in the code.
 fn paths_in(code: &str) -> Vec<Vec<String>> {
     let is_path = |char: char| char.is_alphanumeric() || char == '_' || char == ':';
     let words = code.split(|char| !is_path(char));
