@@ -73,7 +73,7 @@ impl Bank {
     }
 
     fn sum(&self) -> u64 {
-        self.store.snapshot().unwrap().range(&self.accounts, ..).map(|row| balance(&row.unwrap().1)).sum()
+        self.store.range(&self.accounts, ..).unwrap().map(|row| balance(row.unwrap().value())).sum()
     }
 }
 

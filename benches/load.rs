@@ -29,7 +29,7 @@ fn load(criterion: &mut Criterion) {
             loaded += ROWS;
         });
     });
-    let rows = store.snapshot().unwrap().range(&keyspace, ..).map(Result::unwrap).count();
+    let rows = store.range(&keyspace, ..).unwrap().map(Result::unwrap).count();
     assert_eq!(rows as u64, loaded);
 }
 

@@ -6,7 +6,7 @@
 //! ```
 
 use anyhow::{Context, ensure};
-use percolite::{AsyncStore, Keyspace, TxnOptions};
+use percolite::{AsyncStore, Keyspace, TxnOptions, Value};
 
 const CUSTOMERS: u32 = 40;
 
@@ -42,9 +42,9 @@ impl Shop {
     }
 }
 
-fn decode(bytes: Option<Vec<u8>>) -> anyhow::Result<u32> {
-    let bytes = bytes.context("no such article")?;
-    Ok(u32::from_be_bytes(bytes.as_slice().try_into()?))
+fn decode(number: Option<Value>) -> anyhow::Result<u32> {
+    let number = number.context("no such article")?;
+    Ok(u32::from_be_bytes(number[..].try_into()?))
 }
 
 #[tokio::main]
@@ -73,7 +73,7 @@ async fn main() -> anyhow::Result<()> {
     let mut listed = 0;
     let mut scan = shop.store.range(&shop.orders, ..);
     while let Some(row) = scan.next().await {
-        let (_customer, _article) = row?;
+        row?;
         listed += 1;
     }
     let left = decode(shop.store.get(&shop.stock, "teapot").await?)?;

@@ -39,7 +39,7 @@ fn commit(dir: &Path, rows: u64) -> anyhow::Result<()> {
     // The commit itself writes one record; then all rows are visible.
     let commit = txn.commit()?;
     println!("{:7.1} s  committed at {:#}: {}", started.elapsed().as_secs_f64(), commit.commit_ts, usage()?);
-    let found = store.snapshot()?.range(&table, ..).count();
+    let found = store.range(&table, ..)?.count();
     println!("{:7.1} s  read all {found} rows in a snapshot: {}", started.elapsed().as_secs_f64(), usage()?);
     anyhow::ensure!(found as u64 == rows, "found {found} of {rows} rows");
     // A large transaction locks its rows while it writes; the locks are removed in the background.
@@ -66,7 +66,7 @@ fn recover(dir: &Path, rows: u64) -> anyhow::Result<()> {
         started.elapsed().as_secs_f64()
     );
     let table = store.keyspace("table")?;
-    anyhow::ensure!(store.snapshot()?.range(&table, ..).take(1000).all(|row| row.is_ok()), "a row cannot be read");
+    anyhow::ensure!(store.range(&table, ..)?.take(1000).all(|row| row.is_ok()), "a row cannot be read");
     println!("{:7.1} s  read a thousand rows", started.elapsed().as_secs_f64());
     let mut reported = Instant::now();
     while store.stats().may_have_orphan_locks {
@@ -86,7 +86,7 @@ fn recover(dir: &Path, rows: u64) -> anyhow::Result<()> {
         store.stats().orphan_locks_resolved,
         usage()?
     );
-    let found = store.snapshot()?.range(&table, ..).count() as u64;
+    let found = store.range(&table, ..)?.count() as u64;
     anyhow::ensure!(found == rows, "found {found} of {rows} rows");
     Ok(store.close()?)
 }

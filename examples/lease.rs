@@ -64,7 +64,7 @@ fn first_process(dir: &Path, rows: u8) -> anyhow::Result<()> {
 fn second_process(dir: &Path, rows: u8) -> anyhow::Result<()> {
     let store = Store::builder().application_name("second process").open(dir)?;
     let (done, state) = (store.keyspace("done")?, store.keyspace("state")?);
-    let token = store.snapshot()?.get(&state, "token")?.context("the first process has stored no token")?;
+    let token = store.get(&state, "token")?.context("the first process has stored no token")?;
     let token = Timestamp::from_u64(u64::from_be_bytes(token.try_into().map_err(|_| anyhow!("not a token"))?));
     let (has_timed_out, other_has_timed_out) = mpsc::channel();
     thread::scope(|scope| {
@@ -77,13 +77,13 @@ fn second_process(dir: &Path, rows: u8) -> anyhow::Result<()> {
             has_timed_out.send(())?;
             // Without a timeout it waits for the release. Then the job's commits are visible.
             let guard = store.lock("nightly")?;
-            ensure!(store.snapshot()?.range(done, ..).count() == usize::from(rows), "the job is not done");
+            ensure!(store.range(done, ..)?.count() == usize::from(rows), "the job is not done");
             Ok(guard.token())
         });
         let guard = store.attach_lock("nightly", token)?;
         ensure!(guard.token() == token, "another token");
         other_has_timed_out.recv()?;
-        let from = store.snapshot()?.range(done, ..).count();
+        let from = store.range(done, ..)?.count();
         copy(store, &guard, done, u8::try_from(from)?..rows)?;
         println!("  the second process resumes at row {from} with the same token, and releases the lock");
         while store.lock_table()?.waiting == 0 && !other.is_finished() {
@@ -165,7 +165,7 @@ fn paused_holder(dir: &Path, lease: Duration) -> anyhow::Result<()> {
         first.join().map_err(|_| anyhow!("the first holder panicked"))??;
         anyhow::Ok(())
     })?;
-    let printed = store.snapshot()?.get(&state, "printed")?;
+    let printed = store.get(&state, "printed")?;
     ensure!(printed.as_deref() == Some(b"by the second holder"), "{printed:?}");
     store.close()?;
     Ok(())

@@ -50,7 +50,7 @@ fn migration(store: &Store, state: &Keyspace, contenders: u32) -> anyhow::Result
             .reason("migration to schema 2");
         let guard = store.lock_with("migration", options)?;
         let fence = guard.fence();
-        if store.snapshot()?.get(state, "schema")?.as_deref() == Some(b"2") {
+        if store.get(state, "schema")?.as_deref() == Some(b"2") {
             println!("  thread {number}, token {}: the schema is migrated already", guard.token());
             return Ok(());
         }
@@ -127,7 +127,7 @@ fn force_unlock(store: &Store, state: &Keyspace) -> anyhow::Result<()> {
         holder.join().map_err(|_| anyhow!("the holder panicked"))??;
         Ok(())
     })?;
-    ensure!(store.snapshot()?.get(state, "report")?.is_none(), "the fenced transaction was committed");
+    ensure!(store.get(state, "report")?.is_none(), "the fenced transaction was committed");
     Ok(())
 }
 

@@ -37,10 +37,9 @@ fn main() -> Result<()> {
         workers.into_iter().flat_map(std::thread::ScopedJoinHandle::join).collect::<Result<()>>()
     })?;
 
-    let snapshot = store.snapshot()?;
     println!("{} jobs done, {} retries", done.load(Ordering::Relaxed), store.stats().retries);
-    assert_eq!((done.into_inner() as u64, snapshot.range(&results, ..).count() as u64), (JOBS, JOBS));
-    assert_eq!(snapshot.range(&jobs, ..).count(), 0);
+    assert_eq!((done.into_inner() as u64, store.range(&results, ..)?.count() as u64), (JOBS, JOBS));
+    assert_eq!(store.range(&jobs, ..)?.count(), 0);
     Ok(())
 }
 
@@ -52,9 +51,9 @@ fn process_one(store: &Store, jobs: &Keyspace, results: &Keyspace, worker: u64) 
     store.transact_with(options, |txn| {
         let start = (worker * JOBS / WORKERS).to_be_bytes();
         let next = txn.range(jobs, start..).next().or_else(|| txn.range(jobs, ..).next());
-        let Some((key, job)) = next.transpose()? else { return Ok(false) };
-        txn.delete(jobs, &key)?;
-        txn.put(results, &key, format!("{} done by worker {worker}", String::from_utf8_lossy(&job)))?;
+        let Some(job) = next.transpose()? else { return Ok(false) };
+        txn.delete(jobs, job.key())?;
+        txn.put(results, job.key(), format!("{} done by worker {worker}", String::from_utf8_lossy(job.value())))?;
         Ok(true)
     })
 }

@@ -4,7 +4,7 @@
 //! cargo run --release --example quick_start
 //! ```
 
-use percolite::Store;
+use percolite::{Store, Value};
 
 fn main() -> anyhow::Result<()> {
     // A store is a directory; `open` creates it if it does not exist. A keyspace is a named set of
@@ -25,7 +25,8 @@ fn main() -> anyhow::Result<()> {
     // After a conflict with another transaction the closure runs again. If it returns an error, it
     // is rolled back. The error may be any type that the store's error converts to.
     let moved: anyhow::Result<u64> = store.transact(|txn| {
-        let parse = |bytes: Option<Vec<u8>>| anyhow::Ok(String::from_utf8(bytes.unwrap_or_default())?.parse::<u64>()?);
+        let parse =
+            |balance: Option<Value>| anyhow::Ok(std::str::from_utf8(&balance.unwrap_or_default())?.parse::<u64>()?);
         let alice = parse(txn.get(&accounts, "alice")?)?;
         let bob = parse(txn.get(&accounts, "bob")?)?;
         anyhow::ensure!(alice >= 30, "alice has only {alice}");
@@ -38,8 +39,8 @@ fn main() -> anyhow::Result<()> {
     // Keys are sorted bytes; this scan starts at the greatest.
     for (when, snapshot) in [("before", before), ("after", store.snapshot()?)] {
         for row in snapshot.range(&accounts, "a"..).rev() {
-            let (name, balance) = row?;
-            println!("{when}: {} has {}", name.escape_ascii(), balance.escape_ascii());
+            let row = row?;
+            println!("{when}: {} has {}", row.key().escape_ascii(), row.value().escape_ascii());
         }
     }
     Ok(store.close()?)

@@ -27,8 +27,8 @@ impl Users {
     /// The numbers of the users in this town, from a prefix scan of the index.
     fn living_in(&self, store: &Store, town: &str) -> Result<Vec<u32>> {
         let prefix = [town.as_bytes(), &[0]].concat();
-        let number = |key: Vec<u8>| key.last_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
-        store.snapshot()?.prefix(&self.by_town, prefix).map(|row| Ok(number(row?.0))).collect()
+        let number = |key: &[u8]| key.last_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
+        store.prefix(&self.by_town, prefix)?.map(|row| Ok(number(row?.key()))).collect()
     }
 }
 

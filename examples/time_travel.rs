@@ -40,11 +40,11 @@ fn main() -> percolite::Result<()> {
     let bob = then.get(&accounts, "bob")?.unwrap_or_default();
     store.transact(|txn| txn.insert(&accounts, "bob", &bob))?;
     println!("restored:     {:?}", rows(&store.snapshot()?, &accounts)?);
-    assert_eq!(store.snapshot()?.get(&accounts, "bob")?, Some(b"50".to_vec()));
+    assert_eq!(store.get(&accounts, "bob")?, Some("50".into()));
     Ok(())
 }
 
 fn rows(snapshot: &percolite::Snapshot, keyspace: &percolite::Keyspace) -> percolite::Result<Vec<(String, String)>> {
-    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    snapshot.range(keyspace, ..).map(|row| row.map(|(key, value)| (text(key), text(value)))).collect()
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    snapshot.range(keyspace, ..).map(|row| row.map(|row| (text(row.key()), text(row.value())))).collect()
 }
