@@ -139,8 +139,8 @@ impl Builder {
     /// txn.put(&accounts, "alice", "100")?;
     /// let first = txn.commit()?.commit_ts;
     /// store.transact(|txn| txn.put(&accounts, "alice", "70"))?;
-    /// assert_eq!(store.snapshot()?.get(&accounts, "alice")?, Some(b"70".to_vec()));
-    /// assert_eq!(store.snapshot_at(first)?.get(&accounts, "alice")?, Some(b"100".to_vec()));
+    /// assert_eq!(store.get(&accounts, "alice")?, Some("70".into()));
+    /// assert_eq!(store.snapshot_at(first)?.get(&accounts, "alice")?, Some("100".into()));
     /// # Ok(()) }
     /// ```
     pub fn history_retention(mut self, time: Duration) -> Self {

@@ -77,7 +77,7 @@ impl Store {
     /// store.transact(|txn| txn.put(&draft, "title", "Snow"))?;
     /// let book = store.rename_keyspace("draft", "book")?;
     /// assert_eq!((book.name(), store.keyspace_names()?), ("book", vec!["book".to_owned()]));
-    /// assert_eq!(store.snapshot()?.get(&draft, "title")?, Some(b"Snow".to_vec()));
+    /// assert_eq!(store.get(&draft, "title")?, Some("Snow".into()));
     /// # Ok(()) }
     /// ```
     ///
