@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use anyhow::Result;
 use jiff::{Span, Zoned};
-use percolite::{Keyspace, Scan, Snapshot, Store, Timestamp, Txn, Versions};
+use percolite::{Keyspace, Scan, Snapshot, Store, Timestamp, Txn, Value, Versions};
 
 use crate::exit::Code;
 use crate::range::KeySelection;
@@ -40,7 +40,7 @@ pub enum ReadSource<'a> {
 }
 
 impl ReadSource<'_> {
-    pub fn get(&self, keyspace: &Keyspace, key: &[u8]) -> percolite::Result<Option<Vec<u8>>> {
+    pub fn get(&self, keyspace: &Keyspace, key: &[u8]) -> percolite::Result<Option<Value>> {
         match self {
             Self::Snapshot(snapshot) => snapshot.get(keyspace, key),
             Self::Txn(txn) => txn.get(keyspace, key),

@@ -146,7 +146,7 @@ fn delete_rows(txn: &mut Txn, keyspace: &Keyspace, rows: &KeySelection, interrup
     // Row by row, because the library's call for a whole range cannot be interrupted.
     for row in scan(txn) {
         interrupt.check(INTERRUPTED_NOTE)?;
-        txn.delete(keyspace, row?.0)?;
+        txn.delete(keyspace, row?.key())?;
         deleted += 1;
         if deleted % PROGRESS_EVERY == 0 {
             progress.set(deleted, "rows scanned");

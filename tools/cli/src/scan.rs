@@ -132,7 +132,7 @@ impl ScanArgs {
             while left > 0
                 && let Some(row) = rows.next_back().transpose()?
             {
-                visit(&row.0, &row.1)?;
+                visit(row.key(), row.value())?;
                 left -= 1;
             }
             return Ok(());

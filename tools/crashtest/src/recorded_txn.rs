@@ -6,7 +6,7 @@
 
 use std::ops::Bound;
 
-use percolite::{Error, ErrorKind, Keyspace, Scan, Txn};
+use percolite::{Error, ErrorKind, Keyspace, Row, Scan, Txn};
 
 use crate::history::Op;
 use crate::key_encoding::{decode_key, encode_key};
@@ -117,8 +117,7 @@ impl<'a> RecordedTxn<'a> {
     }
 
     fn read(&mut self, scan: Scan, from: String, to: Option<String>) -> Result<Vec<(String, String)>, Error> {
-        let read =
-            |row: Result<(Vec<u8>, Vec<u8>), Error>| row.map(|(key, value)| (decode_key(&key), decode_value(&value)));
+        let read = |row: Result<Row, Error>| row.map(|row| (decode_key(row.key()), decode_value(row.value())));
         let rows = match self.rng.below(3) {
             0 => scan.map(read).collect::<Result<Vec<_>, _>>()?,
             1 => {

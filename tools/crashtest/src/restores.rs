@@ -175,9 +175,9 @@ fn restored(store: &Store) -> Result<Rows, Error> {
     let snapshot = store.snapshot()?;
     for keyspace in snapshot.keyspaces()?.iter().filter(|keyspace| keyspace.name().starts_with("restored")) {
         for row in snapshot.range(keyspace, ..) {
-            let (key, value) = row?;
-            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-            rows.push((format!("{}/{}", keyspace.name(), decode_key(&key)), text(&value)));
+            let row = row?;
+            let value = String::from_utf8_lossy(row.value()).into_owned();
+            rows.push((format!("{}/{}", keyspace.name(), decode_key(row.key())), value));
         }
     }
     Ok(rows)

@@ -183,16 +183,17 @@ impl Compared {
 pub fn compare(snapshot: &Snapshot, keyspaces: &Keyspaces, fields: &FieldChoice) -> Result<Compared> {
     let mut compared = Compared { records: 0, entries: 0, mismatched: 0 };
     for row in snapshot.prefix(&keyspaces.records, "") {
-        let (key, record) = row?;
-        let entry = fields.index_key(&decode(&record)?, &key);
+        let row = row?;
+        let entry = fields.index_key(&decode(row.value())?, row.key());
         compared.records += 1;
-        compared.mismatched += u64::from(snapshot.get(&keyspaces.index, entry)?.as_ref() != Some(&key));
+        compared.mismatched += u64::from(snapshot.get(&keyspaces.index, entry)?.as_deref() != Some(row.key()));
     }
     for row in snapshot.prefix(&keyspaces.index, "") {
-        let (entry, key) = row?;
-        let record = snapshot.get(&keyspaces.records, &key)?.map(|record| decode(&record)).transpose()?;
+        let entry = row?;
+        let key = entry.value();
+        let record = snapshot.get(&keyspaces.records, key)?.map(|record| decode(&record)).transpose()?;
         compared.entries += 1;
-        compared.mismatched += u64::from(record.is_none_or(|record| fields.index_key(&record, &key) != entry));
+        compared.mismatched += u64::from(record.is_none_or(|record| fields.index_key(&record, key) != entry.key()));
     }
     Ok(compared)
 }

@@ -72,7 +72,7 @@ pub fn resolve_by_reading(
             let [records, index, accounts, _] = keyspaces.all();
             // The index is scanned, the other rows are point reads: both must resolve locks.
             let found = if keyspace == index.name() {
-                snapshot.range(index, key..=key).next().transpose()?.map(|(_, value)| value)
+                snapshot.range(index, key..=key).next().transpose()?.map(|row| row.into_parts().1)
             } else {
                 snapshot.get(if keyspace == records.name() { records } else { accounts }, key)?
             };
@@ -128,7 +128,7 @@ pub fn recheck_status(store: &Store, locks: &[RowLock], checks: &mut Checks) -> 
             TxnStatus::Pending | TxnStatus::RolledBack => TxnStatus::RolledBack,
             TxnStatus::Committed(commit_ts) => TxnStatus::Committed(commit_ts),
         };
-        as_expected &= store.txn_status(&lock.primary, lock.start_ts, lock.owner_id)? == expected;
+        as_expected &= store.txn_status(&lock.primary, lock.start_ts, lock.owner_id)? == Some(expected);
     }
     checks.check(as_expected, "every transaction has the status that its locks had shown");
     Ok(())

@@ -51,9 +51,9 @@ pub struct RowChange {
     /// Its key.
     pub key: Vec<u8>,
     /// The value before the transaction.
-    pub before: Option<Vec<u8>>,
+    pub before: Option<percolite::Value>,
     /// The value after the transaction.
-    pub after: Option<Vec<u8>>,
+    pub after: Option<percolite::Value>,
 }
 
 /// A transaction, and when its writer is killed.
@@ -172,7 +172,7 @@ fn payers_first(snapshot: &Snapshot, keyspaces: &Keyspaces, random: &mut StdRng)
     let needed: u64 = PAYMENTS.iter().sum();
     let mut ranked = Vec::with_capacity(accounts.len());
     for account in accounts {
-        let can_pay = balance(snapshot.get(&keyspaces.accounts, &account)?)? >= needed;
+        let can_pay = balance(snapshot.get(&keyspaces.accounts, &account)?.as_deref())? >= needed;
         ranked.push((!can_pay, account));
     }
     ranked.sort_by_key(|(cannot_pay, _)| *cannot_pay);
@@ -181,5 +181,5 @@ fn payers_first(snapshot: &Snapshot, keyspaces: &Keyspaces, random: &mut StdRng)
 
 fn keys(snapshot: &Snapshot, keyspace: &Keyspace) -> Result<Vec<String>> {
     let rows = snapshot.prefix(keyspace, "");
-    rows.map(|row| String::from_utf8(row?.0).context("a key of the demo is not UTF-8")).collect()
+    rows.map(|row| String::from_utf8(row?.into_parts().0).context("a key of the demo is not UTF-8")).collect()
 }

@@ -63,9 +63,9 @@ pub fn total(accounts: u32) -> u64 {
 }
 
 /// The balance of an account, from its stored value.
-pub fn balance(stored: Option<Vec<u8>>) -> Result<u64> {
+pub fn balance(stored: Option<&[u8]>) -> Result<u64> {
     let stored = stored.ok_or_else(|| anyhow!("an account is missing"))?;
-    let text = String::from_utf8_lossy(&stored);
+    let text = String::from_utf8_lossy(stored);
     text.parse().with_context(|| format!("a balance is not a number: {text:?}"))
 }
 
@@ -73,8 +73,7 @@ pub fn balance(stored: Option<Vec<u8>>) -> Result<u64> {
 pub fn sum(snapshot: &Snapshot, keyspace: &Keyspace) -> Result<(u64, u32)> {
     let (mut sum, mut accounts) = (0, 0);
     for row in snapshot.prefix(keyspace, "") {
-        let (_, stored) = row?;
-        sum += balance(Some(stored))?;
+        sum += balance(Some(row?.value()))?;
         accounts += 1;
     }
     Ok((sum, accounts))
@@ -163,10 +162,10 @@ fn transfer_until_stopped(store: &Store, round: &Round<'_>, thread: u64, commits
 /// too low.
 pub fn transfer(txn: &mut percolite::Txn, keyspace: &Keyspace, from: &str, to: &[(String, u64)]) -> Result<bool> {
     let needed: u64 = to.iter().map(|(_, amount)| amount).sum();
-    let Some(left) = balance(txn.get(keyspace, from)?)?.checked_sub(needed) else { return Ok(false) };
+    let Some(left) = balance(txn.get(keyspace, from)?.as_deref())?.checked_sub(needed) else { return Ok(false) };
     txn.put(keyspace, from, left.to_string())?;
     for (to, amount) in to {
-        let new_balance = balance(txn.get(keyspace, to)?)? + amount;
+        let new_balance = balance(txn.get(keyspace, to)?.as_deref())? + amount;
         txn.put(keyspace, to, new_balance.to_string())?;
     }
     Ok(true)

@@ -54,7 +54,7 @@ pub struct Lookups<'a> {
 impl DuplicateDetector {
     /// Tracks at most `max_tracked` keys.
     pub fn new(store: &Store, keyspace: &Keyspace, max_tracked: usize) -> Result<Self> {
-        let greatest = store.snapshot()?.range(keyspace, ..).next_back().transpose()?.map(|(key, _)| key);
+        let greatest = store.range(keyspace, ..)?.next_back().transpose()?.map(|row| row.into_parts().0);
         Ok(Self { greatest, tracked: None, max_tracked, point_reads: 0, scan_after_reads: 1 })
     }
 
@@ -108,7 +108,7 @@ impl DuplicateDetector {
             return Ok(());
         }
         let mut tracked = TrackedKeys { hashes: HashSet::default(), seeds: [RandomState::new(), RandomState::new()] };
-        let scanned = store.snapshot()?.range(keyspace, ..).visit(|key, _| {
+        let scanned = store.range(keyspace, ..)?.visit(|key, _| {
             tracked.hashes.insert(key_hash(&tracked.seeds, key));
             if tracked.hashes.len() > self.max_tracked { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Subcommand;
-use percolite::{LockGuard, MAX_KEYSPACE_NAME_BYTES, MAX_LOCK_REASON_BYTES, Timestamp, bounds};
+use percolite::{LockGuard, MAX_KEYSPACE_NAME_BYTES, MAX_LOCK_REASON_BYTES, Timestamp, option_ranges};
 
 use self::acquire::{AcquireRequest, Acquired};
 use self::lease::{Lease, Released};

@@ -261,7 +261,7 @@ mod tests {
             let result = session.run_line(line);
             assert_eq!(result.is_err(), line.len() > 1000, "{line}");
         }
-        let keys = store.snapshot().unwrap().range(&rows, ..).map(|row| row.unwrap().0).collect::<Vec<_>>();
+        let keys = store.range(&rows, ..).unwrap().map(|row| row.unwrap().key().to_vec()).collect::<Vec<_>>();
         assert_eq!(keys, [b"a", b"b"]);
     }
 }

@@ -71,7 +71,7 @@ pub fn benchmarks(env: &BenchEnv) -> Result<Vec<Benchmark<'_>>> {
 }
 
 fn count(txn: &mut Txn, rows: &Keyspace) -> percolite::Result<()> {
-    let before = txn.get(rows, "counter")?.map_or([0; 8], |value| value.as_slice().try_into().unwrap_or_default());
+    let before = txn.get(rows, "counter")?.map_or([0; 8], |value| value[..].try_into().unwrap_or_default());
     txn.put(rows, "counter", (u64::from_be_bytes(before) + 1).to_be_bytes())
 }
 

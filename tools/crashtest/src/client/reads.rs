@@ -180,7 +180,7 @@ impl Client<'_> {
     ) -> Result<ScanResult, Error> {
         let (mut rows, mut keys) = (Vec::new(), Vec::new());
         for row in snapshot.range(&self.rows, ..) {
-            let (key, value) = row?;
+            let (key, value) = row?.into_parts();
             rows.push((decode_key(&key), crate::value_encoding::decode_value(&value)));
             keys.push(key);
         }
@@ -236,7 +236,7 @@ pub fn digest_of(snapshot: &Snapshot) -> Result<u64, Error> {
     for keyspace in snapshot.keyspaces()? {
         keyspace.name().hash(&mut digest);
         for row in snapshot.range(&keyspace, ..) {
-            row?.hash(&mut digest);
+            row?.into_parts().hash(&mut digest);
         }
     }
     Ok(digest.finish())

@@ -251,9 +251,9 @@ fn rows_in(store_dir: &Path, accept_loss: Option<u64>) -> Result<Result<u64, Vio
     let snapshot = store.snapshot()?;
     let mut found = 0;
     for row in snapshot.prefix(&rows, "k") {
-        let (there, value) = row?;
-        if there != key(found) || value != found.to_string().into_bytes() {
-            let how = format!("found {} instead of row {found}", decode_key(&there));
+        let row = row?;
+        if row.key() != key(found) || row.value() != found.to_string().as_bytes() {
+            let how = format!("found {} instead of row {found}", decode_key(row.key()));
             return Ok(Err(Violation::new("surviving prefix", how)));
         }
         found += 1;

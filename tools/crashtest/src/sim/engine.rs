@@ -10,7 +10,7 @@ use percolite::engine::{
     ApplyResult, Capabilities, Engine, EngineError, EngineSnapshot, GcEntry, OnCell, PageBuffer, PageRequest, RowBatch,
 };
 use percolite::row::{RowState, TxnRecord, WriteRecord};
-use percolite::{KeyspaceId, RowKey, Timestamp};
+use percolite::{KeyspaceId, RowKey, Timestamp, Value};
 
 use super::scheduler::Scheduler;
 

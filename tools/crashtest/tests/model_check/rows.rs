@@ -1,7 +1,7 @@
 //! Rows without an engine: plain columns, changed by the protocol's changes under the protocol's
 //! preconditions.
 //!
-//! They replace `LocalEngine`, and like it decide nothing: they return a `Row` as read, check
+//! They replace `LocalEngine`, and like it decide nothing: they return a `RowState` as read, check
 //! `Precondition::is_met`, and apply each `CellChange`. The states of an exploration share their
 //! rows, so a step copies only the row that it changes.
 
