@@ -86,7 +86,7 @@ async fn main() -> anyhow::Result<()> {
     // Bound a transaction with a retry policy, not with a timeout around the future: after such a
     // timeout it is unknown whether the transaction was committed. Here each attempt conflicts with
     // a transaction that commits first.
-    let retry = Some(percolite::RetryPolicy { max_attempts: 2, ..Default::default() });
+    let retry = Some(percolite::RetryPolicy::default().max_attempts(2));
     let (store, stock) = (shop.store.store().clone(), shop.stock.clone());
     let conflicting = move |txn: &mut percolite::Txn| {
         txn.put(&stock, "teapot", [0; 4])?;
@@ -94,7 +94,7 @@ async fn main() -> anyhow::Result<()> {
         first.put(&stock, "teapot", [0; 4])?;
         first.commit()
     };
-    let options = TxnOptions { retry_policy: retry, ..TxnOptions::default() };
+    let options = TxnOptions::default().retry_policy(retry);
     if let Err(err) = shop.store.transact_with(options, conflicting).await {
         println!("{err}");
     }

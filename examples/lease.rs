@@ -136,7 +136,8 @@ fn paused_holder(dir: &Path, lease: Duration) -> anyhow::Result<()> {
         let first = scope.spawn(move || -> anyhow::Result<Timestamp> {
             // `once`: the store does not renew the lease, so the next request is granted when it
             // expires.
-            let guard = store.lock_with("printer", LockOptions::exclusive().lease(lease).once().reason("invoices"))?;
+            let guard = store
+                .lock_with("printer", LockOptions::exclusive().lease(lease).auto_renew(false).reason("invoices"))?;
             let mut txn = store.begin()?;
             txn.fence(&guard.fence())?;
             txn.put(state, "printed", "by the first holder")?;

@@ -47,7 +47,7 @@ fn main() -> Result<()> {
 fn process_one(store: &Store, jobs: &Keyspace, results: &Keyspace, worker: u64) -> Result<bool> {
     // A buffered commit does not wait for the disk. After a power cut the last jobs may be in the
     // queue again, which is fine if a job may be done twice.
-    let options = TxnOptions { durability: Some(Durability::Buffered), ..TxnOptions::default() };
+    let options = TxnOptions::default().durability(Durability::Buffered);
     store.transact_with(options, |txn| {
         let start = (worker * JOBS / WORKERS).to_be_bytes();
         let next = txn.range(jobs, start..).next().or_else(|| txn.range(jobs, ..).next());

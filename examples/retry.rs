@@ -39,8 +39,8 @@ fn main() -> anyhow::Result<()> {
 
     // A retry policy bounds the attempts and their total time. Here every attempt conflicts with a
     // transaction that commits first.
-    let policy = RetryPolicy { max_attempts: 3, timeout: Duration::from_millis(100) };
-    let options = TxnOptions { retry_policy: Some(policy), ..TxnOptions::default() };
+    let policy = RetryPolicy::default().max_attempts(3).timeout(Duration::from_millis(100));
+    let options = TxnOptions::default().retry_policy(policy);
     let Err(err) = store.transact_with(options, |txn| {
         take(txn, &stock, 1)?;
         let mut other = store.begin()?;

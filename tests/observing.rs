@@ -54,7 +54,7 @@ const SLOW: Duration = Duration::from_secs(1000);
 
 fn open(with: impl FnOnce(Builder) -> Builder) -> (Store, Keyspace, Arc<Clock>) {
     let clock = Arc::new(Clock::default());
-    let builder = Store::builder().slow_transaction_threshold(SLOW).runtime(Arc::clone(&clock) as Arc<dyn Env>);
+    let builder = Store::builder().slow_transaction_threshold(SLOW).env(Arc::clone(&clock) as Arc<dyn Env>);
     let store = with(builder).in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
     (store, rows, clock)
@@ -189,8 +189,8 @@ fn a_label_is_kept_for_a_while_after_its_transaction() {
 #[test]
 fn exhausted_retries_are_counted() {
     let (store, rows, _) = open(|builder| builder);
-    let retry = Some(RetryPolicy { max_attempts: 3, ..RetryPolicy::default() });
-    let outer = store.transact_with(TxnOptions { retry_policy: retry, ..TxnOptions::default() }, |txn| {
+    let retry = Some(RetryPolicy::default().max_attempts(3));
+    let outer = store.transact_with(TxnOptions::default().retry_policy(retry), |txn| {
         txn.put(&rows, "a", "outer")?;
         store.transact(|txn| txn.put(&rows, "a", "inner"))
     });
@@ -203,12 +203,12 @@ fn exhausted_retries_are_counted() {
 fn latencies_separate_durable_and_buffered_commits() {
     let (store, rows, _) = open(|builder| builder);
     let before = store.latencies();
-    let buffered = TxnOptions { durability: Some(Durability::Buffered), ..TxnOptions::default() };
+    let buffered = TxnOptions::default().durability(Durability::Buffered);
     for number in 0..10 {
         store.transact_with(buffered, |txn| txn.put(&rows, "a", [number])).unwrap();
     }
     for protocol in [CommitProtocol::Auto, CommitProtocol::TwoPhase] {
-        let options = TxnOptions { commit_protocol: Some(protocol), ..TxnOptions::default() };
+        let options = TxnOptions::default().commit_protocol(protocol);
         let both = |txn: &mut percolite::Txn| txn.put(&rows, "b", "1").and_then(|()| txn.put(&rows, "c", "1"));
         store.transact_with(options, both).unwrap();
     }
@@ -262,7 +262,7 @@ fn the_slow_log_counts_a_scan_as_read_time() {
 
 #[test]
 fn the_slow_log_names_conflicting_rows_and_labels() {
-    let retry = RetryPolicy { max_attempts: 10, timeout: Duration::MAX };
+    let retry = RetryPolicy::default().max_attempts(10).timeout(Duration::MAX);
     let (store, rows, clock) = open(|builder| builder.retry_policy(retry));
     let mut attempts = 0;
     store
@@ -291,8 +291,8 @@ fn the_slow_log_names_conflicting_rows_and_labels() {
 #[test]
 fn the_slow_log_has_the_last_conflicts_of_a_failure() {
     let (store, rows, clock) = open(|builder| builder);
-    let retry = Some(RetryPolicy { max_attempts: 20, timeout: Duration::MAX });
-    let failed = store.transact_with(TxnOptions { retry_policy: retry, ..TxnOptions::with_label("loser") }, |txn| {
+    let retry = Some(RetryPolicy::default().max_attempts(20).timeout(Duration::MAX));
+    let failed = store.transact_with(TxnOptions::with_label("loser").retry_policy(retry), |txn| {
         clock.pass(100);
         txn.put(&rows, "a", "outer")?;
         store.transact(|txn| txn.put(&rows, "a", "inner"))
@@ -415,7 +415,7 @@ fn a_shared_store_has_the_same_slow_log() {
         ttl_ms: 10_000,
     };
     let clock = Arc::new(Clock::default());
-    let store = Store::builder().slow_transaction_threshold(SLOW).runtime(Arc::clone(&clock) as Arc<dyn Env>);
+    let store = Store::builder().slow_transaction_threshold(SLOW).env(Arc::clone(&clock) as Arc<dyn Env>);
     let store = store.open_shared(config).unwrap();
     let rows = store.keyspace("rows").unwrap();
     store

@@ -242,7 +242,7 @@ fn lock_metrics_and_events_agree_with_lock_stats(recorded: &Recorded) {
         drop(held);
         waiting.join().unwrap();
     });
-    let lease = LockOptions::exclusive().lease(Duration::from_millis(500)).once();
+    let lease = LockOptions::exclusive().lease(Duration::from_millis(500)).auto_renew(false);
     let late = store.lock_with("leased", lease).unwrap();
     drop(store.lock("leased").unwrap());
     drop(late);

@@ -34,7 +34,7 @@ impl Bank {
     /// Moves 1 between accounts and records the transfer.
     async fn transfer(&self, from: u64, to: u64, name: [u64; 2], protocol: CommitProtocol) -> Result<()> {
         let Self { accounts, transfers, .. } = self.clone();
-        let options = TxnOptions { commit_protocol: Some(protocol), ..TxnOptions::default() };
+        let options = TxnOptions::default().commit_protocol(protocol);
         let work = move |txn: &mut percolite::Txn| {
             for (account, add) in [(from, -1), (to, 1)] {
                 let key = account.to_be_bytes();

@@ -205,18 +205,17 @@ fn retries_are_bounded_as_in_the_synchronous_store() {
     for runtime in both_runtimes(2) {
         let (store, rows) = open(4);
         let rival = store.store().clone();
-        let retry = Some(RetryPolicy { max_attempts: 3, ..RetryPolicy::default() });
+        let retry = Some(RetryPolicy::default().max_attempts(3));
         let work = move |txn: &mut Txn| {
             txn.put(&rows, "k", "second")?;
             let mut first = rival.begin()?;
             first.put(&rows, "k", "first")?;
             first.commit()
         };
-        let options = TxnOptions { retry_policy: retry, ..TxnOptions::default() };
+        let options = TxnOptions::default().retry_policy(retry);
         let failed = runtime.block_on(store.transact_with(options, work));
         assert!(matches!(failed.unwrap_err().kind(), ErrorKind::RetriesExhausted { attempts: 3, .. }));
-        let none =
-            TxnOptions { retry_policy: Some(RetryPolicy { max_attempts: 0, ..RetryPolicy::default() }), ..options };
+        let none = options.retry_policy(RetryPolicy::default().max_attempts(0));
         let refused = runtime.block_on(store.transact_with(none, |_| Ok::<_, Error>(()))).unwrap_err();
         assert!(matches!(refused.kind(), ErrorKind::InvalidArgument(_)), "{refused}");
         assert_eq!(refused.to_string(), "retry_policy.max_attempts is 0; it must be at least 1");

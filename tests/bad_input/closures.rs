@@ -6,7 +6,7 @@ use std::time::Duration;
 use percolite::{ConflictReason, Error, ErrorKind, Keyspace, RetryPolicy, Store, TxnOptions};
 
 fn limited(attempts: u32, time: Duration) -> TxnOptions {
-    TxnOptions { retry_policy: Some(RetryPolicy { max_attempts: attempts, timeout: time }), ..TxnOptions::default() }
+    TxnOptions::default().retry_policy(RetryPolicy::default().max_attempts(attempts).timeout(time))
 }
 
 const LONG: Duration = Duration::from_secs(3600);

@@ -54,7 +54,7 @@ fn sample() -> &'static Sample {
             for commit in 0..12_u8 {
                 let mut state = states.last().unwrap().clone();
                 let protocol = Some(if commit % 3 == 0 { CommitProtocol::TwoPhase } else { CommitProtocol::Auto });
-                let options = percolite::TxnOptions { commit_protocol: protocol, ..percolite::TxnOptions::default() };
+                let options = percolite::TxnOptions::default().commit_protocol(protocol);
                 let mut txn = store.begin_with(options).unwrap();
                 for n in 0..6_u8 {
                     let key = vec![b'k', commit.wrapping_mul(7).wrapping_add(n * 5) % 40];

@@ -20,7 +20,7 @@ pub fn a_snapshot_sees_what_was_acknowledged(world: &World) {
                 let (mut last, mut key) = (Timestamp::ZERO, format!("own {thread}"));
                 for number in 0..80_u64 {
                     let durability = Some(if dice.below(2) == 0 { Durability::Sync } else { Durability::Buffered });
-                    let mut txn = store.begin_with(TxnOptions { durability, ..TxnOptions::default() }).unwrap();
+                    let mut txn = store.begin_with(TxnOptions::default().durability(durability)).unwrap();
                     txn.put(&rows, &key, number.to_be_bytes()).unwrap();
                     let commit = txn.commit().unwrap();
                     for _ in 0..=dice.below(2) {
@@ -79,7 +79,7 @@ pub fn a_sync_acknowledges_no_commit_that_came_during_it(world: &World) {
 }
 
 fn buffered() -> TxnOptions {
-    TxnOptions { durability: Some(Durability::Buffered), ..TxnOptions::default() }
+    TxnOptions::default().durability(Durability::Buffered)
 }
 
 pub fn a_closures_own_error_waits_until_its_reads_are_durable(world: &World) {

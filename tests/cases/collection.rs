@@ -163,7 +163,7 @@ fn a_row_removed_by_gc_stays_absent(world: &World) {
 fn a_read_view_that_expires_during_a_commit_commits_nothing(world: &World) {
     let store = world.open_with(world.builder().conflict_cache_rows(1).max_snapshot_age(Duration::from_millis(300)));
     // After a long value has been locked, every commit reads its rows before it is queued.
-    let two_phases = TxnOptions { commit_protocol: Some(CommitProtocol::TwoPhase), ..TxnOptions::default() };
+    let two_phases = TxnOptions::default().commit_protocol(CommitProtocol::TwoPhase);
     let put = |key: &str| store.transact_with(two_phases, |txn| txn.put(&store.rows, key, long("v")));
     ["k", "other"].into_iter().try_for_each(put).unwrap();
     let mut late = store.begin().unwrap();

@@ -86,7 +86,7 @@ pub fn an_acknowledged_commit_is_always_visible(world: &World) {
         })
         .collect();
     for number in 1..=300_u64 {
-        let options = TxnOptions { durability: Some(Durability::Buffered), ..Default::default() };
+        let options = TxnOptions::default().durability(Durability::Buffered);
         let mut txn = writer.begin_with(options).unwrap();
         for key in ["a", "b"] {
             txn.put(&writer.rows, key, number.to_be_bytes()).unwrap();

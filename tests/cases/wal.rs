@@ -17,7 +17,7 @@ pub fn an_older_segment_cut_at_a_frame_leaves_no_hole(world: &World) {
     let rows = &store.rows;
     let mut written = 0_u64;
     let write = |number: u64| {
-        let options = TxnOptions { commit_protocol: Some(CommitProtocol::TwoPhase), ..TxnOptions::default() };
+        let options = TxnOptions::default().commit_protocol(CommitProtocol::TwoPhase);
         store.store.transact_with(options, |txn| txn.put(rows, "filler", vec![number as u8; 3 << 10])).unwrap();
         store.put(&format!("k{number:06}"), number.to_string());
     };

@@ -161,7 +161,7 @@ impl World {
     pub fn builder(&self) -> Builder {
         let runtime: Arc<dyn Env> = Arc::<Clock>::clone(&self.clock);
         let small = Store::builder().block_cache_bytes(4 << 20).write_buffer_bytes(16 << 20);
-        small.commit_protocol(self.protocol()).runtime(runtime)
+        small.commit_protocol(self.protocol()).env(runtime)
     }
 
     /// The engine without a store. An exclusive one must be dropped before a store is opened.
@@ -211,9 +211,9 @@ impl World {
                 let oracle = Arc::<MemoryOracle>::clone(oracle);
                 let waiter = Arc::new(SleepingLockWaiter(Arc::<Clock>::clone(&clock)));
                 let config = SharedConfig { engine: Arc::clone(&engine), oracle, waiter, ttl_ms };
-                builder.runtime(clock).open_shared(config)?
+                builder.env(clock).open_shared(config)?
             }
-            _ => builder.runtime(clock).open_engine(Arc::clone(&engine))?,
+            _ => builder.env(clock).open_engine(Arc::clone(&engine))?,
         };
         let rows = store.keyspace("rows")?;
         Ok(Opened { store, rows, tap, engine })

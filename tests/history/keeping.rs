@@ -11,7 +11,7 @@ use crate::time::Clock;
 use crate::{HOUR, State, delete, homes, keeping, put, values, wait};
 
 fn with(clock: &Arc<Clock>, builder: Builder) -> Builder {
-    builder.runtime(Arc::<Clock>::clone(clock))
+    builder.env(Arc::<Clock>::clone(clock))
 }
 
 #[test]

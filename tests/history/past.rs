@@ -28,11 +28,7 @@ fn every_timestamp_reads_as_it_was_committed() {
             for _ in 0..60 {
                 let protocol = if dice.one_in(2) { CommitProtocol::TwoPhase } else { CommitProtocol::Auto };
                 let durability = if dice.one_in(2) { Durability::Buffered } else { Durability::Sync };
-                let options = TxnOptions {
-                    commit_protocol: Some(protocol),
-                    durability: Some(durability),
-                    ..TxnOptions::default()
-                };
+                let options = TxnOptions::default().commit_protocol(protocol).durability(durability);
                 let mut txn = store.begin_with(options).unwrap();
                 let mut next = state.clone();
                 for _ in 0..1 + dice.below(8) {

@@ -99,7 +99,7 @@ fn leases_of_100_ms_to_366_days_are_valid_and_no_others() {
     all_refused(&store, "lease", bad, |lease| store.lock_with("n", leased(lease)));
     all_refused(&store, "lease", bad, |lease| store.get_lock("n", lease));
     for lease in [shortest, longest] {
-        let guard = store.lock_with("n", leased(lease).once()).unwrap();
+        let guard = store.lock_with("n", leased(lease).auto_renew(false)).unwrap();
         assert!(guard.entry().lease_remaining.unwrap() <= lease);
         guard.release().unwrap();
     }
@@ -118,10 +118,15 @@ fn incompatible_options_are_refused() {
     let store = Store::in_memory().unwrap();
     let lock = |options| store.lock_with("n", options);
     all_refused(&store, "semaphore", [LockOptions::semaphore(0)], lock);
-    all_refused(&store, "lease", [LockOptions::exclusive().once(), LockOptions::semaphore(2).once()], lock);
+    all_refused(
+        &store,
+        "lease",
+        [LockOptions::exclusive().auto_renew(false), LockOptions::semaphore(2).auto_renew(false)],
+        lock,
+    );
     let leased = LockOptions::semaphore(2).lease(HOUR);
-    all_refused(&store, "semaphore cannot be leased", [leased.clone(), leased.once()], lock);
-    let leased = [LockOptions::exclusive().lease(HOUR), LockOptions::shared().lease(HOUR).once()];
+    all_refused(&store, "semaphore cannot be leased", [leased.clone(), leased.auto_renew(false)], lock);
+    let leased = [LockOptions::exclusive().lease(HOUR), LockOptions::shared().lease(HOUR).auto_renew(false)];
     let calls = std::cell::Cell::new(0);
     let transact = |options| -> Result<()> {
         store.transact_with_lock("n", options, TxnOptions::default(), |_| {

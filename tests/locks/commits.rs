@@ -130,7 +130,7 @@ fn hold(how: First, world: &World, work: impl Fn()) -> Result<()> {
     let World { store, rows, .. } = world;
     match how {
         First::Call(protocol) => {
-            let options = TxnOptions { commit_protocol: Some(protocol), ..TxnOptions::default() };
+            let options = TxnOptions::default().commit_protocol(protocol);
             store.transact_with_lock("n", LockOptions::exclusive(), options, |txn| {
                 work();
                 // Several rows, so that a two-phase commit has secondaries after its commit point.

@@ -385,7 +385,7 @@ fn a_waiting_upgrade_is_lost_with_its_shared_lock() {
     assert_eq!(held(&store, NAME), [other.entry().id]);
 
     // An expired lease is lost too, without another request that ends it.
-    let once = LockOptions::shared().lease(Duration::from_millis(200)).once();
+    let once = LockOptions::shared().lease(Duration::from_millis(200)).auto_renew(false);
     let mut leased = store.lock_with(NAME, once).unwrap();
     let why = within_limit(move || leased.upgrade(LockWaitPolicy::Forever).unwrap_err());
     assert_eq!(lost(&why), Some(LockLostReason::Expired));

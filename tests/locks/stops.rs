@@ -149,7 +149,7 @@ pub fn some(value: &str) -> Option<String> {
 }
 
 pub fn buffered(protocol: CommitProtocol) -> TxnOptions {
-    TxnOptions { durability: Some(Durability::Buffered), commit_protocol: Some(protocol), ..TxnOptions::default() }
+    TxnOptions::default().durability(Durability::Buffered).commit_protocol(protocol)
 }
 
 #[track_caller]

@@ -270,11 +270,9 @@ impl Driver {
 
     fn begin(&mut self, slot: usize, two_phases: bool, buffered: bool) -> Checked {
         let client = slot % self.clients.len();
-        let options = TxnOptions {
-            commit_protocol: Some(if two_phases { CommitProtocol::TwoPhase } else { CommitProtocol::Auto }),
-            durability: Some(if buffered { Durability::Buffered } else { Durability::Sync }),
-            ..TxnOptions::default()
-        };
+        let options = TxnOptions::default()
+            .commit_protocol(if two_phases { CommitProtocol::TwoPhase } else { CommitProtocol::Auto })
+            .durability(if buffered { Durability::Buffered } else { Durability::Sync });
         let txn = ok(self.clients[client].store.begin_with(options))?;
         self.txns[slot] =
             Some(Open { txn, model: self.model.begin(), client, savepoints: Vec::new(), touched: BTreeSet::new() });

@@ -94,16 +94,16 @@ impl Case {
     fn limits(&self) -> RetryPolicy {
         let usual = RetryPolicy::default();
         if self.is("retry_policy.max_attempts") {
-            RetryPolicy { max_attempts: u32::try_from(self.value).unwrap(), ..usual }
+            usual.max_attempts(u32::try_from(self.value).unwrap())
         } else {
-            RetryPolicy { timeout: duration(self.value), ..usual }
+            usual.timeout(duration(self.value))
         }
     }
 
     fn options(&self) -> TxnOptions {
         match self.option.as_str() {
             "retry_policy.max_attempts of a transaction" | "retry_policy.timeout of a transaction" => {
-                TxnOptions { retry_policy: Some(self.limits()), ..TxnOptions::default() }
+                TxnOptions::default().retry_policy(self.limits())
             }
             "label of a transaction" => TxnOptions::with_label("\u{e9}\n\0".repeat(self.value as usize).leak()),
             _ => TxnOptions::default(),
@@ -158,7 +158,7 @@ impl Case {
         for batch in 0..BATCHES {
             // The first commit waits for a sync.
             let durability = Some(if batch == 0 { Durability::Sync } else { Durability::Buffered });
-            let options = TxnOptions { durability, ..self.options() };
+            let options = self.options().durability(durability);
             store.transact_with(options, |txn| {
                 (0..BATCH_ROWS).try_for_each(|row| txn.put(&rows, [batch, row], [row; 1000]))?;
                 let savepoint = txn.savepoint();

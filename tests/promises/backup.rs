@@ -140,7 +140,7 @@ fn cut_off_or_damaged(compression: Compression) {
     let rows = store.keyspace("rows").unwrap();
     store.transact(|txn| (0..9_u8).try_for_each(|key| txn.put(&rows, [key], "value"))).unwrap();
     let mut whole = Vec::new();
-    let options = DumpOptions { compression, ..DumpOptions::default() };
+    let options = DumpOptions::default().compression(compression);
     store.snapshot().unwrap().dump_with(options, &mut whole, |_| ()).unwrap();
     let line = whole.iter().position(|byte| *byte == b'\n').unwrap() + 1;
     let memory = SimStorage::new();
@@ -330,7 +330,7 @@ fn a_compressed_dump_is_smaller_and_restores_the_same() {
     let store = filled();
     let sizes = [Compression::None, Compression::Lz4].map(|compression| {
         let mut dump = Vec::new();
-        let options = DumpOptions { compression, ..DumpOptions::default() };
+        let options = DumpOptions::default().compression(compression);
         store.snapshot().unwrap().dump_with(options, &mut dump, |_| ()).unwrap();
         let copy = Store::in_memory().unwrap();
         copy.restore(dump.as_slice(), OnExisting::Fail, |_| ()).unwrap();
@@ -445,10 +445,10 @@ fn a_checkpoint_without_its_marker_is_no_store() {
 fn a_restore_does_not_conflict_with_other_transactions() {
     let dump = dump(&filled());
     // Enough for the catalog's short transactions, too few for long ones that always conflict.
-    let few = RetryPolicy { max_attempts: 30, timeout: Duration::from_secs(60) };
+    let few = RetryPolicy::default().max_attempts(30).timeout(Duration::from_secs(60));
     let store = Store::builder().conflict_cache_rows(1).retry_policy(few).in_memory().unwrap();
     let busy = store.keyspace("busy").unwrap();
-    let usual = TxnOptions { retry_policy: Some(RetryPolicy::default()), ..TxnOptions::default() };
+    let usual = TxnOptions::default().retry_policy(RetryPolicy::default());
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for client in 0..2 {

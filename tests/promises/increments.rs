@@ -36,7 +36,7 @@ fn full(snapshot: &Snapshot) -> Vec<u8> {
 
 fn after(snapshot: &Snapshot, before: &[u8]) -> Vec<u8> {
     let mut dump = Vec::new();
-    let options = DumpOptions::since(DumpHeader::read(before).unwrap());
+    let options = DumpOptions::default().since(DumpHeader::read(before).unwrap());
     snapshot.dump_with(options, &mut dump, |_| ()).unwrap();
     dump
 }
@@ -137,7 +137,7 @@ fn an_increment_restores_only_onto_its_base() {
     put(&other, "rows", &[("a", "x")]);
     let foreign = after(&other.snapshot().unwrap(), &elsewhere);
     refused(&copy, &foreign, OnExisting::Replace, "another store");
-    let follows = DumpOptions::since(DumpHeader::read(second.as_slice()).unwrap());
+    let follows = DumpOptions::default().since(DumpHeader::read(second.as_slice()).unwrap());
     let why = other.snapshot().unwrap().dump_with(follows, Vec::new(), |_| ()).unwrap_err();
     assert!(
         matches!(why.kind(), ErrorKind::InvalidArgument(_)) && why.to_string().contains("not of this store"),
@@ -160,7 +160,7 @@ fn an_increment_needs_history_back_to_its_base() {
     put(&store, "rows", &[("a", "1")]);
     let before = store.snapshot().unwrap().read_ts();
     let why = |store: &Store, since: DumpBase| {
-        let options = DumpOptions { since: Some(since), ..DumpOptions::default() };
+        let options = DumpOptions::default().since(since);
         let mut dump = Vec::new();
         let why = store.snapshot().unwrap().dump_with(options, &mut dump, |_| ()).unwrap_err();
         assert!(dump.is_empty());
@@ -182,7 +182,7 @@ fn an_increment_needs_history_back_to_its_base() {
     );
     // An increment since the snapshot's own timestamp is empty.
     let snapshot = store.snapshot().unwrap();
-    let dumped = snapshot.dump_with(DumpOptions::since(snapshot.read_ts()), Vec::new(), |_| ()).unwrap();
+    let dumped = snapshot.dump_with(DumpOptions::default().since(snapshot.read_ts()), Vec::new(), |_| ()).unwrap();
     assert_eq!((dumped.rows, dumped.deleted_rows, dumped.keyspaces), (0, 0, 1));
 }
 
@@ -285,7 +285,7 @@ fn a_rename_during_the_restore_of_an_increment_conflicts() {
     let base = full(&store.snapshot().unwrap());
     put(&store, "rows", &[("a", "2")]);
     let increment = after(&store.snapshot().unwrap(), &base);
-    let once = RetryPolicy { max_attempts: 1, ..RetryPolicy::default() };
+    let once = RetryPolicy::default().max_attempts(1);
     let copy = Store::builder().retry_policy(once).in_memory().unwrap();
     restore(&copy, &base);
     let mut renames = Vec::new();
@@ -420,7 +420,7 @@ fn an_increment_of_few_changes_is_small() {
     put(&store, "rows", &[("a", "1")]);
     for compression in [Compression::None, Compression::Lz4] {
         let mut dump = Vec::new();
-        let options = DumpOptions { compression, ..DumpOptions::since(DumpHeader::read(base.as_slice()).unwrap()) };
+        let options = DumpOptions::default().since(DumpHeader::read(base.as_slice()).unwrap()).compression(compression);
         store.snapshot().unwrap().dump_with(options, &mut dump, |_| ()).unwrap();
         assert!(dump.len() < 200, "{}", dump.len());
     }

@@ -205,7 +205,7 @@ fn a_dump_of_lost_commits_is_no_base_for_an_increment() {
     let accepted = fingerprint(&refused(history(), &path));
     let refusal = || {
         let store = history().accept_data_loss(accepted).open(&path).unwrap();
-        let since = DumpOptions::since(DumpHeader::read(dump.as_slice()).unwrap());
+        let since = DumpOptions::default().since(DumpHeader::read(dump.as_slice()).unwrap());
         let why = store.snapshot().unwrap().dump_with(since, Vec::new(), |_| ()).unwrap_err();
         assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
         why.to_string()

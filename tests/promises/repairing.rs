@@ -40,7 +40,7 @@ fn filled(folder: &Path) -> Rows {
             (0..100_u8).try_for_each(|n| txn.put(&rows, [part, n], vec![n; if n % 10 == 0 { 3000 } else { 300 }]))
         };
         let protocol = (part % 4 == 0).then_some(CommitProtocol::TwoPhase);
-        let options = percolite::TxnOptions { commit_protocol: protocol, ..percolite::TxnOptions::default() };
+        let options = percolite::TxnOptions::default().commit_protocol(protocol);
         store.transact_with(options, write).unwrap();
     }
     store.transact(|txn| txn.put(&gone, "k", "v")).unwrap();

@@ -142,7 +142,7 @@ fn recovery_respects_the_batch_limit_of_the_engine() {
         let memory = SimStorage::new();
         let open = |builder| open_limited(builder, &memory);
         let write = |store: &Store, rows: &Keyspace, value| {
-            let buffered = TxnOptions { durability: Some(Durability::Buffered), ..TxnOptions::default() };
+            let buffered = TxnOptions::default().durability(Durability::Buffered);
             let mut put_all = |txn: &mut Txn| (0..ROWS).try_for_each(|row| txn.put(rows, format!("{row}"), value));
             store.transact_with(buffered, &mut put_all).unwrap();
         };

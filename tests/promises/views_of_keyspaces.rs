@@ -124,7 +124,7 @@ fn a_keyspace_is_empty_until_its_increment_has_finished() {
     let (mut base, mut increment) = (Vec::new(), Vec::new());
     from.snapshot().unwrap().dump(&mut base, |_| ()).unwrap();
     put(&from, &from.keyspace("rows").unwrap(), "v");
-    let since = DumpOptions::since(DumpHeader::read(&base[..]).unwrap());
+    let since = DumpOptions::default().since(DumpHeader::read(&base[..]).unwrap());
     from.snapshot().unwrap().dump_with(since, &mut increment, |_| ()).unwrap();
 
     let store = Store::in_memory().unwrap();

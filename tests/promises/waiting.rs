@@ -90,13 +90,13 @@ fn waiting_for_admission_counts_towards_the_retry_timeout() {
     let store = one_at_a_time().in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
     conflict_once(&store, &rows);
-    let retry = Some(RetryPolicy { max_attempts: u32::MAX, timeout: Duration::from_millis(100) });
+    let retry = Some(RetryPolicy::default().max_attempts(u32::MAX).timeout(Duration::from_millis(100)));
     let mut attempts = 0;
     store
         .transact(|outer| {
             outer.put(&rows, "outer", "")?;
             let rival = || {
-                store.transact_with(TxnOptions { retry_policy: retry, ..TxnOptions::default() }, |txn| {
+                store.transact_with(TxnOptions::default().retry_policy(retry), |txn| {
                     attempts += 1;
                     add(txn, &rows, "k")?;
                     // Another transaction always commits first.
@@ -139,7 +139,7 @@ fn without_conflicts_no_call_waits_for_admission() {
 
 #[test]
 fn a_nested_call_waits_for_a_lock_before_it_retries() {
-    let limits = RetryPolicy { max_attempts: 20, ..RetryPolicy::default() };
+    let limits = RetryPolicy::default().max_attempts(20);
     let store = Store::builder().large_transaction_bytes(1).retry_policy(limits).in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
     let mut large = store.begin().unwrap();
@@ -158,7 +158,7 @@ fn a_nested_call_waits_for_a_lock_before_it_retries() {
 #[test]
 fn a_nested_call_does_not_wait_long_for_its_caller() {
     // If each attempt waited the usual 0.1 s for the lock, a thousand would take 100 s.
-    let limits = RetryPolicy { max_attempts: 1000, timeout: Duration::from_secs(3600) };
+    let limits = RetryPolicy::default().max_attempts(1000).timeout(Duration::from_secs(3600));
     let store = Store::builder().large_transaction_bytes(1).retry_policy(limits).in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
     let began = std::time::Instant::now();

@@ -69,11 +69,9 @@ pub fn wait_until(what: &str, happened: impl Fn() -> bool) {
 
 /// A random protocol and durability.
 pub fn any_options(dice: &mut Dice) -> TxnOptions {
-    TxnOptions {
-        commit_protocol: Some(if dice.one_in(2) { CommitProtocol::TwoPhase } else { CommitProtocol::Auto }),
-        durability: Some(if dice.one_in(2) { Durability::Buffered } else { Durability::Sync }),
-        ..TxnOptions::default()
-    }
+    TxnOptions::default()
+        .commit_protocol(if dice.one_in(2) { CommitProtocol::TwoPhase } else { CommitProtocol::Auto })
+        .durability(if dice.one_in(2) { Durability::Buffered } else { Durability::Sync })
 }
 
 /// Repeats a call after a network failure, an I/O error, which means that nothing was committed.

@@ -143,7 +143,7 @@ fn work(tables: &Tables, own: usize, session: &mut Session, mut dice: Dice, star
             match committed {
                 Ok(commit) => {
                     session.acknowledged.push((commit.commit_ts, number));
-                    if is_durable(options) {
+                    if commit.durable {
                         session.durable = number;
                     }
                     started.store(true, Ordering::Relaxed);
@@ -159,10 +159,6 @@ fn work(tables: &Tables, own: usize, session: &mut Session, mut dice: Dice, star
             }
         }
     }
-}
-
-fn is_durable(options: TxnOptions) -> bool {
-    options.durability == Some(Durability::Sync)
 }
 
 /// Sets the session's rows to `number` and moves some money.

@@ -129,11 +129,11 @@ impl Parker for ShortParker {
 }
 
 fn two_phases() -> TxnOptions {
-    TxnOptions { commit_protocol: Some(CommitProtocol::TwoPhase), ..TxnOptions::default() }
+    TxnOptions::default().commit_protocol(CommitProtocol::TwoPhase)
 }
 
 fn open(runtime: &Arc<PausingEnv>) -> (Store, Keyspace) {
-    let store = Store::builder().runtime(Arc::clone(runtime) as Arc<dyn Env>).in_memory().unwrap();
+    let store = Store::builder().env(Arc::clone(runtime) as Arc<dyn Env>).in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
     (store, rows)
 }
@@ -154,7 +154,7 @@ fn a_commit_that_finishes_late_hides_no_conflict() {
     let runtime = Arc::new(PausingEnv::default());
     // With larger batches no change would follow the commit point.
     let row_by_row = SimStorage::new().exclusive_engine().with_batch_rows_max(2);
-    let builder = Store::builder().runtime(Arc::clone(&runtime) as Arc<dyn Env>);
+    let builder = Store::builder().env(Arc::clone(&runtime) as Arc<dyn Env>);
     let store = builder.open_engine(Arc::new(row_by_row)).unwrap();
     let rows = store.keyspace("rows").unwrap();
     let slow = two_rows(&store, &rows);
@@ -232,7 +232,7 @@ fn open_pausing(runtime: &Arc<PausingEnv>, memory: &SimStorage) -> Store {
     };
     let always = Faults { delays: 1000, ..Faults::default() };
     let engine = Arc::new(FaultyEngine::with_pause(memory.exclusive_engine(), always, 1, Arc::new(pause)));
-    Store::builder().runtime(Arc::clone(runtime) as Arc<dyn Env>).open_engine(engine).unwrap()
+    Store::builder().env(Arc::clone(runtime) as Arc<dyn Env>).open_engine(engine).unwrap()
 }
 
 /// A commit is applied and not yet visible, because its leader is paused. A transaction that meets
@@ -274,7 +274,7 @@ fn a_sync_covers_no_later_commit() {
     first.put(&rows, "first", "1").unwrap();
     std::thread::scope(|scope| {
         let first = runtime.run(scope, (Place::Synced, 1), || first.commit());
-        let buffered = TxnOptions { durability: Some(Durability::Buffered), ..TxnOptions::default() };
+        let buffered = TxnOptions::default().durability(Durability::Buffered);
         store.transact_with(buffered, |txn| txn.put(&rows, "second", "2")).unwrap();
         assert!(memory.unsynced() > 0);
         first.finish().unwrap();
@@ -297,7 +297,7 @@ fn gc_hides_no_conflict_of_an_old_transaction() {
     let _run = Run::begin("races::gc_hides_no_conflict_of_an_old_transaction");
     let runtime: Arc<dyn Env> = Arc::new(PausingEnv::default());
     // With a conflict cache of one row, conflicts are found by reading the rows.
-    let store = Store::builder().runtime(runtime).conflict_cache_rows(1).in_memory().unwrap();
+    let store = Store::builder().env(runtime).conflict_cache_rows(1).in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
     let put = |key: &str| store.transact(|txn| txn.put(&rows, key, "1")).unwrap();
     let delete = |key: &str| store.transact(|txn| txn.delete(&rows, key)).unwrap();
@@ -341,7 +341,7 @@ fn interrupted(home: fn() -> Home, lost: u64) -> Home {
         put_both(TxnOptions::default(), "old");
         store.sync().unwrap();
         let synced = memory.unsynced();
-        let buffered = TxnOptions { durability: Some(Durability::Buffered), ..two_phases() };
+        let buffered = two_phases().durability(Durability::Buffered);
         put_both(buffered, "new");
         let batches = memory.unsynced();
         let crash = memory.crash(batches.saturating_sub(lost));

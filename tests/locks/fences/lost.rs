@@ -39,7 +39,7 @@ fn a_two_phase_commit_that_loses_its_lock_leaves_nothing() {
     let gate = world.stop_prewrite("a");
     let (World { store, rows, .. }, fence) = (world.clone(), guard.fence());
     let commit = spawn(move || -> Result<Commit> {
-        let options = TxnOptions { commit_protocol: Some(CommitProtocol::TwoPhase), ..TxnOptions::default() };
+        let options = TxnOptions::default().commit_protocol(CommitProtocol::TwoPhase);
         let mut txn = store.begin_with(options)?;
         txn.fence(&fence)?;
         ["a", "b", "c"].iter().try_for_each(|key| txn.put(&rows, key, "written"))?;
@@ -106,7 +106,7 @@ fn async_commit_under_a_lost_lock_leaves_nothing() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let world = World::open();
     let store = AsyncStore::from(world.store.clone());
-    let options = TxnOptions { commit_protocol: Some(CommitProtocol::TwoPhase), ..TxnOptions::default() };
+    let options = TxnOptions::default().commit_protocol(CommitProtocol::TwoPhase);
     let joined = |task: tokio::task::JoinHandle<Result<()>>| {
         runtime.block_on(async { tokio::time::timeout(TIMEOUT, task).await.unwrap().unwrap() })
     };

@@ -155,7 +155,7 @@ fn a_close_counts_no_lock_as_lost() {
     let guard = store.lock("plain").unwrap();
     let shared = [(); 3].map(|()| store.lock_with("shared", LockOptions::shared()).unwrap());
     let leased = store.lock_with("leased", lease(HOUR)).unwrap();
-    let over = store.lock_with("over", lease(HOUR / 2).once()).unwrap();
+    let over = store.lock_with("over", lease(HOUR / 2).auto_renew(false)).unwrap();
     store.get_lock("kept", HOUR).unwrap().unwrap();
     let waiting = asks(&store, "plain", LockOptions::exclusive());
     clocks.pass(HOUR / 2);

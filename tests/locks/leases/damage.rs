@@ -80,7 +80,7 @@ fn damaged_meanwhile(whole_cell: bool, first: impl FnOnce(LockGuard) -> (Result<
     let clocks = Clocks::new();
     let store = open(&memory, &clocks);
     let other = store.lock_with("other", lease(HOUR)).unwrap();
-    let guard = store.lock_with("bad", lease(HOUR).once()).unwrap();
+    let guard = store.lock_with("bad", lease(HOUR).auto_renew(false)).unwrap();
     let token = guard.token();
     damage(&memory, "bad", token, whole_cell);
     // Another commit makes the change visible, which did not go through the store. The grant in

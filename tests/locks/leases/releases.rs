@@ -46,7 +46,7 @@ fn expired() -> (Arc<Gate>, Store, LockGuard) {
     let memory = SimStorage::new();
     let (clocks, gate) = (Clocks::new(), Gate::new(&memory));
     let store = clocks.builder().open_engine(Arc::<Gate>::clone(&gate)).unwrap();
-    let guard = store.lock_with("job", lease(HOUR).once()).unwrap();
+    let guard = store.lock_with("job", lease(HOUR).auto_renew(false)).unwrap();
     clocks.pass(HOUR);
     assert!(!guard.is_held());
     (gate, store, guard)

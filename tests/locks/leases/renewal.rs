@@ -55,7 +55,7 @@ fn of_two_concurrent_renewals_the_last_written_counts() {
     let memory = SimStorage::new();
     let (clocks, gate) = (Clocks::new(), Gate::new(&memory));
     let store = clocks.builder().open_engine(Arc::<Gate>::clone(&gate)).unwrap();
-    let guard = Arc::new(store.lock_with("job", lease(HOUR).once()).unwrap());
+    let guard = Arc::new(store.lock_with("job", lease(HOUR).auto_renew(false)).unwrap());
     let rows = store.keyspace("rows").unwrap();
     gate.shut();
     // This commit leads the syncs, so that the first renewal does not.
@@ -91,7 +91,7 @@ fn a_renewal_overtaken_by_the_end_writes_nothing() {
     let memory = SimStorage::new();
     let clocks = Clocks::new();
     let store = open(&memory, &clocks);
-    let guard = Arc::new(store.lock_with("job", lease(HOUR).once()).unwrap());
+    let guard = Arc::new(store.lock_with("job", lease(HOUR).auto_renew(false)).unwrap());
     // The renewal has checked that the lease is valid, and is about to begin its transaction.
     clocks.stall_after("renews", 3);
     let renewal = begin("renews", {
@@ -136,7 +136,7 @@ fn a_renewal_counts_from_before_its_row_is_written() {
     let memory = SimStorage::new();
     let (clocks, gate) = (Clocks::new(), Gate::new(&memory));
     let store = clocks.builder().open_engine(Arc::<Gate>::clone(&gate)).unwrap();
-    let guard = Arc::new(store.lock_with("job", lease(HOUR).once()).unwrap());
+    let guard = Arc::new(store.lock_with("job", lease(HOUR).auto_renew(false)).unwrap());
     for renews in [HOUR, HOUR / 2] {
         gate.shut();
         let renewal = {

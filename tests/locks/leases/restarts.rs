@@ -63,7 +63,7 @@ fn a_clock_set_ahead_a_day_ends_a_lease_immediately() {
     assert!(matches!(of_next_incarnation.fence(&old_fence).unwrap_err().kind(), ErrorKind::InvalidArgument(_)));
 
     // In the incarnation that has granted a lease, the wall clock does not matter.
-    let next = store.lock_with("job", lease(HOUR).wait(LockWaitPolicy::NoWait).once()).unwrap();
+    let next = store.lock_with("job", lease(HOUR).wait(LockWaitPolicy::NoWait).auto_renew(false)).unwrap();
     assert!(next.token() > token);
     let mut txn = store.begin().unwrap();
     txn.fence(&next.fence()).unwrap();

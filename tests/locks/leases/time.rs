@@ -48,7 +48,7 @@ fn a_guard_is_renewed_for_many_times_its_lease() {
 fn a_lease_without_renewal_is_lost_at_its_end() {
     let (memory, clocks) = (SimStorage::new(), Clocks::new());
     let store = clocks.builder().application_name("first").open_in_memory(&memory).unwrap();
-    let guard = store.lock_with("job", lease(HOUR).once()).unwrap();
+    let guard = store.lock_with("job", lease(HOUR).auto_renew(false)).unwrap();
     clocks.pass(HOUR - SECOND);
     assert!(guard.is_held());
     assert!(store.try_lock("job").unwrap().is_none());
@@ -76,7 +76,7 @@ fn a_lease_without_renewal_is_lost_at_its_end() {
 fn a_late_renewal_is_lost() {
     let clocks = Clocks::new();
     let store = clocks.builder().in_memory().unwrap();
-    let guard = store.lock_with("job", lease(HOUR).once()).unwrap();
+    let guard = store.lock_with("job", lease(HOUR).auto_renew(false)).unwrap();
     clocks.pass(HOUR / 2);
     guard.renew(HOUR).unwrap();
     clocks.pass(HOUR - SECOND);
@@ -84,7 +84,7 @@ fn a_late_renewal_is_lost() {
     clocks.pass(SECOND);
     assert_lost(guard.renew(HOUR), LockLostReason::Expired);
     assert!(!guard.is_held());
-    let next = store.lock_with("job", lease(HOUR).once()).unwrap();
+    let next = store.lock_with("job", lease(HOUR).auto_renew(false)).unwrap();
     assert_lost(guard.renew(HOUR), LockLostReason::Expired);
     assert_about(left(&store, "job"), HOUR);
     assert!(next.is_held());
@@ -95,7 +95,7 @@ fn renewed_on_the_edge(end: impl FnOnce(&SimStorage)) -> Edge {
     let memory = SimStorage::new();
     let (clocks, gate) = (Clocks::new(), Gate::new(&memory));
     let store = clocks.builder().open_engine(Arc::<Gate>::clone(&gate)).unwrap();
-    let guard = store.lock_with("job", lease(10 * SECOND).once()).unwrap();
+    let guard = store.lock_with("job", lease(10 * SECOND).auto_renew(false)).unwrap();
     let waiter = begin("waiter", {
         let store = store.clone();
         move || store.lock_with("job", with_timeout(3600))

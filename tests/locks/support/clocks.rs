@@ -67,7 +67,7 @@ impl Clocks {
 
     /// Options of a store with these clocks.
     pub fn builder(self: &Arc<Self>) -> Builder {
-        percolite::Store::builder().runtime(Arc::<Self>::clone(self))
+        percolite::Store::builder().env(Arc::<Self>::clone(self))
     }
 
     /// Threads that are started with this name from here on do nothing.

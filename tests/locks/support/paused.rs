@@ -74,7 +74,7 @@ impl Set {
 
     pub fn options(&self) -> LockOptions {
         let options = LockOptions::exclusive();
-        if self.taken == Taken::ByTime { options.lease(LEASE).once() } else { options }
+        if self.taken == Taken::ByTime { options.lease(LEASE).auto_renew(false) } else { options }
     }
 
     /// Chooses the pause of a round.

@@ -122,7 +122,7 @@ impl Script {
 
     fn ask(&mut self) {
         let (at, mode, leased) = self.draw();
-        let options = |mode| if leased { options(mode).lease(LEASE).once() } else { options(mode) };
+        let options = |mode| if leased { options(mode).lease(LEASE).auto_renew(false) } else { options(mode) };
         self.requests += 1;
         self.ends(at);
         let free = self.is_free(at, mode);

@@ -61,7 +61,7 @@ fn names_reasons_leases_and_permits_work_up_to_their_limits() {
     assert_eq!(MAX_LOCK_REASON_BYTES, 255);
 
     for lease in [SHORTEST, LONGEST] {
-        let guard = store.lock_with("leased", LockOptions::exclusive().lease(lease).once()).unwrap();
+        let guard = store.lock_with("leased", LockOptions::exclusive().lease(lease).auto_renew(false)).unwrap();
         assert!(guard.entry().lease_remaining.is_some_and(|left| left <= lease));
         guard.renew(DAY).unwrap();
         guard.renew(lease).unwrap();
@@ -77,7 +77,7 @@ fn names_reasons_leases_and_permits_work_up_to_their_limits() {
         assert!(refused(&store, "leased", LockOptions::exclusive().lease(lease)), "{lease:?}");
         assert!(store.get_lock("leased", lease).is_err_and(|why| is_invalid(&why)), "{lease:?}");
     }
-    assert!(refused(&store, "leased", LockOptions::exclusive().once()));
+    assert!(refused(&store, "leased", LockOptions::exclusive().auto_renew(false)));
     assert!(refused(&store, "leased", LockOptions::semaphore(2).lease(DAY)));
 
     for most in [1, u32::MAX] {

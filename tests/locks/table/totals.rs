@@ -27,7 +27,7 @@ fn held_and_waiting_totals_match_the_entries() {
     assert_eq!(totals(&store.lock_table().unwrap()), (1, 2, 3));
 
     // An expired lease is not counted, even before another request for its name.
-    let leased = store.lock_with("b", LockOptions::exclusive().lease(LEASE).once()).unwrap();
+    let leased = store.lock_with("b", LockOptions::exclusive().lease(LEASE).auto_renew(false)).unwrap();
     assert_eq!(totals(&store.lock_table().unwrap()), (2, 2, 4));
     assert_eq!((store.status().held_locks_total, store.status().lock_waits_total), (2, 2));
     clocks.pass(LEASE);
@@ -44,13 +44,14 @@ fn held_and_waiting_totals_match_the_entries() {
 fn an_expired_lease_counts_as_lost_when_its_guard_ends() {
     let clocks = Clocks::new();
     let store = clocks.builder().in_memory().unwrap();
-    let take = || store.lock_with("name", LockOptions::exclusive().lease(LEASE).once()).unwrap();
+    let take = || store.lock_with("name", LockOptions::exclusive().lease(LEASE).auto_renew(false)).unwrap();
     let counts = |store: &Store| (store.lock_stats().leases_expired, store.lock_stats().lost);
 
     take().release().unwrap();
     drop(take());
     assert_eq!(counts(&store), (0, 0));
-    let (dropped, released) = (take(), store.lock_with("other", LockOptions::exclusive().lease(LEASE).once()).unwrap());
+    let (dropped, released) =
+        (take(), store.lock_with("other", LockOptions::exclusive().lease(LEASE).auto_renew(false)).unwrap());
     clocks.pass(LEASE);
     drop(dropped);
     assert_eq!(counts(&store), (1, 1));

@@ -64,7 +64,7 @@ const KEYS: [&str; 3] = ["k", "l", "m"];
 fn call<'a>(world: &World, store: &'a AsyncStore, protocol: CommitProtocol) -> Steps<'a, Result<()>> {
     let rows = world.rows.clone();
     let work = move |txn: &mut Txn| KEYS.iter().try_for_each(|key| txn.put(&rows, key, "first"));
-    let options = TxnOptions { commit_protocol: Some(protocol), ..TxnOptions::default() };
+    let options = TxnOptions::default().commit_protocol(protocol);
     Steps::new(store.transact_with_lock("n", LockOptions::exclusive(), options, work))
 }
 

@@ -129,7 +129,7 @@ impl Script {
             Semaphore(most) => LockOptions::semaphore(most),
             _ => LockOptions::exclusive(),
         };
-        let options = if leased { options.lease(LEASE).once() } else { options };
+        let options = if leased { options.lease(LEASE).auto_renew(false) } else { options };
         let mut steps = Steps::new(lock(self.store.clone(), NAMES[at], options.wait(wait).cancel_token(&cancel)));
         if free {
             self.of(mode).acquired += 1;

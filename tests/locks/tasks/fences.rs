@@ -259,7 +259,7 @@ fn a_two_phase_commit_that_loses_its_lock_leaves_nothing() {
         let guard = Steps::new(store.lock("n")).end().unwrap();
         let gate = world.stop_prewrite("a");
         let (fence, rows) = (guard.fence(), world.rows.clone());
-        let options = TxnOptions { commit_protocol: Some(CommitProtocol::TwoPhase), ..TxnOptions::default() };
+        let options = TxnOptions::default().commit_protocol(CommitProtocol::TwoPhase);
         let mut two = Steps::waiting(store.transact_with(options, move |txn| {
             txn.fence(&fence)?;
             ["a", "b", "c"].iter().try_for_each(|key| txn.put(&rows, key, "v"))
@@ -328,7 +328,7 @@ fn losing_the_lock_before_the_commit_point_leaves_nothing() {
 }
 
 fn loses_it_before_its_commit_point(world: &World, store: &AsyncStore) {
-    let options = TxnOptions { commit_protocol: Some(CommitProtocol::TwoPhase), ..TxnOptions::default() };
+    let options = TxnOptions::default().commit_protocol(CommitProtocol::TwoPhase);
     for forced in [false, true] {
         let guard = Steps::new(store.lock("n")).end().unwrap();
         let gate = world.stop_prewrite("a");

@@ -91,7 +91,7 @@ fn expired_lease_stays_expired_when_the_clock_goes_back() {
         let (memory, clocks) = (SimStorage::new(), Clocks::new().without("percolite-bg"));
         let store = AsyncStore::from(clocks.builder().open_in_memory(&memory).unwrap());
         runtime.block_on(async {
-            let leased = store.lock_with("n", lease(HOUR).once()).await.unwrap();
+            let leased = store.lock_with("n", lease(HOUR).auto_renew(false)).await.unwrap();
             let token = leased.token();
             clocks.pass(HOUR);
             leased.wait_lost().await;
@@ -146,7 +146,7 @@ fn leases_are_renewed_independently_of_the_runtime() {
 fn unrenewed_lease_expires_and_names_its_holder() {
     on_both(|store| async move {
         let began = Instant::now();
-        let guard = store.lock_with("n", lease(SHORT).once().reason("a job")).await.unwrap();
+        let guard = store.lock_with("n", lease(SHORT).auto_renew(false).reason("a job")).await.unwrap();
         let next = store.lock("n").await.unwrap();
         assert!(began.elapsed() >= SHORT, "the lock was granted before the lease expired");
         assert!(!guard.is_held());
@@ -160,7 +160,7 @@ fn unrenewed_lease_expires_and_names_its_holder() {
 #[test]
 fn a_late_renewal_is_lost() {
     on_both(|store| async move {
-        let guard = store.lock_with("n", lease(SHORT).once()).await.unwrap();
+        let guard = store.lock_with("n", lease(SHORT).auto_renew(false)).await.unwrap();
         guard.wait_lost().await;
         assert_lost(guard.renew(HOUR).await, guard.token(), LockLostReason::Expired);
         assert!(store.store().is_free_lock("n").unwrap());
@@ -176,7 +176,7 @@ fn the_result_of_a_late_renewal_says_if_the_lease_survived() {
     let time = Duration::from_secs(2);
     beside_worlds(|world, store| {
         for is_awaited in [true, false] {
-            let guard = Steps::new(store.lock_with("n", lease(time).once())).end().unwrap();
+            let guard = Steps::new(store.lock_with("n", lease(time).auto_renew(false))).end().unwrap();
             let mut next = Steps::waiting(store.lock("n"));
             let mut lost = Steps::waiting(guard.wait_lost());
             let gate = world.stop_syncs(crate::tap::Act::Pass);
@@ -208,7 +208,7 @@ fn the_result_of_a_late_renewal_says_if_the_lease_survived() {
 fn second_waiter_is_granted_at_expiry_with_one_wake() {
     on_both(|store| async move {
         let (began, time) = (Instant::now(), Duration::from_secs(1));
-        let _kept = store.lock_with("n", lease(time).once()).await.unwrap().detach().unwrap();
+        let _kept = store.lock_with("n", lease(time).auto_renew(false)).await.unwrap().detach().unwrap();
         let request = |wait| {
             let store = store.clone();
             tokio::spawn(async move {
@@ -252,7 +252,7 @@ fn waiter_takes_over_an_expired_lease_by_itself() {
     for runtime in both_runtimes(1) {
         let _inside = runtime.enter();
         let store = in_memory();
-        let kept = Steps::new(store.lock_with("n", lease(SHORT).once())).end().unwrap().detach().unwrap();
+        let kept = Steps::new(store.lock_with("n", lease(SHORT).auto_renew(false))).end().unwrap().detach().unwrap();
         let mut next = Steps::waiting(store.lock_with("n", forever(LockOptions::exclusive())));
         assert!(next.is_woken_within(TIMEOUT));
         assert!(next.end().unwrap().token() > kept);

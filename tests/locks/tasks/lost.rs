@@ -7,7 +7,7 @@ use percolite::{AsyncLockGuard, AsyncStore, LockOptions};
 use super::common::{Busy, Steps, TIMEOUT, both_runtimes, in_memory};
 
 fn once(store: &AsyncStore, lease: Duration) -> AsyncLockGuard {
-    Steps::new(store.lock_with("n", LockOptions::exclusive().lease(lease).once())).end().unwrap()
+    Steps::new(store.lock_with("n", LockOptions::exclusive().lease(lease).auto_renew(false))).end().unwrap()
 }
 
 const LONG: Duration = Duration::from_secs(3600);
@@ -70,7 +70,7 @@ fn wait_lost_follows_renewals() {
 #[test]
 fn wait_lost_of_a_thread_follows_a_shorter_renewal() {
     let store = in_memory();
-    let guard = store.store().lock_with("n", LockOptions::exclusive().lease(LONG).once()).unwrap();
+    let guard = store.store().lock_with("n", LockOptions::exclusive().lease(LONG).auto_renew(false)).unwrap();
     std::thread::scope(|scope| {
         let lost = scope.spawn(|| guard.wait_lost(TIMEOUT / 2));
         std::thread::sleep(Duration::from_millis(50));

@@ -85,7 +85,7 @@ impl DumpArgs {
         if since.is_some() {
             crate::at::require_history(store)?;
         }
-        Ok(DumpOptions { since, compression: self.compression.into() })
+        Ok(DumpOptions::default().since(since).compression(self.compression.into()))
     }
 }
 

@@ -300,7 +300,7 @@ fn open_store(config: &ChildConfig, recorder: &PipeRecorder) -> Result<OpenStore
     let store = with_retention(Store::builder(), keep)
         .commit_protocol(config.protocol())
         .durability(config.durability())
-        .runtime(Arc::clone(&runtime) as Arc<dyn Env>)
+        .env(Arc::clone(&runtime) as Arc<dyn Env>)
         .conflict_cache_rows(config.conflict_cache_rows)
         .large_transaction_bytes(config.large_transaction_bytes)
         .background_resolve(config.background_resolve)
@@ -480,7 +480,7 @@ fn final_durable_commit(config: &ChildConfig, opened: &OpenStore, recorder: &Pip
     let length = std::fs::read(strace_log).unwrap_or_default().len();
     // The fault is logged before the call returns to the store.
     std::thread::sleep(FAULT_LOG_DELAY);
-    let options = TxnOptions { durability: Some(Durability::Sync), ..TxnOptions::default() };
+    let options = TxnOptions::default().durability(Durability::Sync);
     let outcome = opened.store.transact_with(options, |txn| txn.put(&opened.second, encode_key("last"), ""));
     recorder.send(&Event::FaultLogLength(length));
     let has_failed = outcome.is_err();

@@ -104,7 +104,7 @@ fn dumps(builder: Builder, number: u64, rows: usize) -> Result<[Vec<u8>; 2], Err
     let (mut full, mut increment) = (Vec::new(), Vec::new());
     store.snapshot()?.dump(&mut full, |_| ())?;
     change(&store, number, rows)?;
-    let options = DumpOptions::since(DumpHeader::read(full.as_slice())?);
+    let options = DumpOptions::default().since(DumpHeader::read(full.as_slice())?);
     store.snapshot()?.dump_with(options, &mut increment, |_| ())?;
     store.close()?;
     Ok([full, increment])

@@ -134,9 +134,8 @@ fn resolve_and_verify(
     found.locks = count_locks(&engine)?;
     let event_log = LockEventLog::new(target);
     let before = event_log.now();
-    let store = store_builder(target)
-        .runtime(Arc::clone(&event_log.runtime))
-        .open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
+    let store =
+        store_builder(target).env(Arc::clone(&event_log.runtime)).open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
     verify_locks(target, &event_log, before, (&store, &*engine), found)?;
     let (second, rows) = (store.keyspace(SECOND)?, store.keyspace(ROWS)?);
     store.resolve_orphan_locks()?;
@@ -253,7 +252,7 @@ pub fn verify_restored(store_dir: &Path, restores: &Restores) -> Result<Vec<Viol
     let engine = open_engine(store_dir, SMALL_STORE)?;
     let store = Store::builder()
         .disable_history()
-        .runtime(Arc::new(FastEnv::new(CLOCK_SPEED)))
+        .env(Arc::new(FastEnv::new(CLOCK_SPEED)))
         .open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
     let mut violations: Vec<Violation> = restores.check(&store, MANY_ROWS)?.into_iter().collect();
     let started = Instant::now();

@@ -23,13 +23,26 @@ use crate::error::Result;
 use crate::store::maintenance::dump::blocks::DumpReader;
 use crate::timestamp::Timestamp;
 
-/// Options of [`Snapshot::dump_with`](crate::store::Snapshot::dump_with).
+/// Options of [`Snapshot::dump_with`](crate::store::Snapshot::dump_with). By default a dump is full
+/// and compressed with LZ4.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use]
 pub struct DumpOptions {
+    compression: Compression,
+    since: Option<DumpBase>,
+}
+
+impl DumpOptions {
     /// The compression of blocks. A block that would not become smaller is stored uncompressed.
-    pub compression: Compression,
-    /// The start of an incremental dump, which has only later commits; `None` for a full dump.
-    pub since: Option<DumpBase>,
+    pub fn compression(self, compression: Compression) -> Self {
+        Self { compression, ..self }
+    }
+
+    /// Makes the dump incremental: it has only commits after a timestamp, or after the end of
+    /// another dump.
+    pub fn since(self, since: impl Into<DumpBase>) -> Self {
+        Self { since: Some(since.into()), ..self }
+    }
 }
 
 /// The start of an incremental dump.
@@ -57,13 +70,6 @@ impl From<SystemTime> for DumpBase {
 impl From<DumpHeader> for DumpBase {
     fn from(header: DumpHeader) -> Self {
         Self::Dump(header)
-    }
-}
-
-impl DumpOptions {
-    /// An incremental dump that starts at a timestamp, or at the end of another dump.
-    pub fn since(since: impl Into<DumpBase>) -> Self {
-        Self { since: Some(since.into()), ..Self::default() }
     }
 }
 

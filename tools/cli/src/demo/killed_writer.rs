@@ -135,8 +135,7 @@ pub fn run_child(args: &ChildArgs) -> Result<()> {
     let engine = PausingEngine { inner: builder.durable_engine(&args.path)?, kill_at };
     let store = builder.open_engine(Arc::new(engine))?;
     let keyspaces = Keyspaces::open(&store)?;
-    let mut txn =
-        store.begin_with(TxnOptions { commit_protocol: Some(CommitProtocol::TwoPhase), ..TxnOptions::default() })?;
+    let mut txn = store.begin_with(TxnOptions::default().commit_protocol(CommitProtocol::TwoPhase))?;
     planned.run(&mut txn, &keyspaces)?;
     txn.commit()?;
     bail!("the commit ended without reaching the kill point")

@@ -117,7 +117,7 @@ impl AcquireRequest<'_> {
         let options = if self.shared { LockOptions::shared() } else { LockOptions::exclusive() };
         let options = self.reason.iter().fold(options, LockOptions::reason);
         let requested_at = Instant::now();
-        match store.lock_with(self.name, options.wait(LockWaitPolicy::NoWait).lease(self.ttl).once()) {
+        match store.lock_with(self.name, options.wait(LockWaitPolicy::NoWait).lease(self.ttl).auto_renew(false)) {
             Ok(guard) => Ok(Attempt::Granted(Acquired { store: open::warn_data_loss(store), guard, requested_at })),
             Err(err) => match err.kind() {
                 ErrorKind::LockNotAvailable(held) => {

@@ -81,7 +81,7 @@ fn expired_leases_and_conversions_do_not_count_as_unlisted() {
     let sandbox = Sandbox::new();
     let path = sandbox.path().join("s");
     let store = publishing().open(&path).unwrap();
-    let short = LockOptions::exclusive().lease(Duration::from_millis(100)).once();
+    let short = LockOptions::exclusive().lease(Duration::from_millis(100)).auto_renew(false);
     let expired = store.lock_with("expired", short).unwrap();
     let [mut shared, other] = [(); 2].map(|()| store.lock_with("converted", LockOptions::shared()).unwrap());
     std::thread::scope(|scope| {

@@ -61,7 +61,7 @@ impl<const TWO_PHASE: bool> Session for &Percolite<TWO_PHASE> {
     }
 
     fn load(&mut self, rows: impl Iterator<Item = Row>) -> Result<()> {
-        let options = TxnOptions { durability: Some(Durability::Buffered), ..TxnOptions::default() };
+        let options = TxnOptions::default().durability(Durability::Buffered);
         let mut rows = rows.peekable();
         while rows.peek().is_some() {
             let mut txn = self.store.begin_with(options)?;

@@ -317,8 +317,8 @@ impl<'a> Client<'a> {
 
     /// A transaction that the store retries until it commits.
     fn transact(&mut self, mut work: impl FnMut(&mut RecordedTxn<'_>) -> Result<(), Error>) -> Result<TxnEnd, Error> {
-        let policy = RetryPolicy { max_attempts: 6, ..RetryPolicy::default() };
-        let options = TxnOptions { retry_policy: Some(policy), ..self.options() };
+        let policy = RetryPolicy::default().max_attempts(6);
+        let options = self.options().retry_policy(policy);
         let store = self.store;
         let mut last = None;
         // The attempt begins before the closure is called.
@@ -471,7 +471,7 @@ impl<'a> Client<'a> {
 
     fn options(&self) -> TxnOptions {
         let ClientConfig { protocol, durability, .. } = self.id.config;
-        TxnOptions { commit_protocol: Some(protocol), durability: Some(durability), ..TxnOptions::default() }
+        TxnOptions::default().commit_protocol(protocol).durability(durability)
     }
 }
 

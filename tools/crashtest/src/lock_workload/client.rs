@@ -210,7 +210,7 @@ impl<'a> LockClient<'a> {
         let mut options = options.wait(request.wait);
         if let Some((time, no_renewal)) = request.lease {
             options = options.lease(time);
-            options = if no_renewal { options.once() } else { options };
+            options = if no_renewal { options.auto_renew(false) } else { options };
         }
         if self.rng.one_in(3) {
             let cancel = CancelToken::default();

@@ -44,11 +44,7 @@ impl<'a> LockClient<'a> {
 
     fn options_of_txn(&mut self) -> TxnOptions {
         let config = self.id.config;
-        TxnOptions {
-            commit_protocol: Some(config.protocol),
-            durability: Some(config.durability),
-            ..TxnOptions::default()
-        }
+        TxnOptions::default().commit_protocol(config.protocol).durability(config.durability)
     }
 
     /// A transaction under the lock. Meanwhile the guard may be shared.

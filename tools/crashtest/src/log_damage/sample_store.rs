@@ -143,7 +143,7 @@ pub fn build(seed: u64) -> anyhow::Result<SampleStore> {
         .background_resolve(false)
         .conflict_cache_rows(64)
         .large_transaction_bytes(large_transaction_bytes)
-        .runtime(Arc::new(env))
+        .env(Arc::new(env))
         .open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
     let _open = OpenOnDrop(Arc::clone(&gate));
     let (second, rows) = (store.keyspace(SECOND)?, store.keyspace(ROWS)?);

@@ -126,7 +126,7 @@ impl<'a> Shared<'a> {
         let engine: Process =
             Arc::new(ScheduledEngine::new(network, Arc::clone(self.scheduler), Arc::clone(dead), usize::MAX));
         let store = Store::builder()
-            .runtime(Arc::<SimRuntime>::clone(&runtime))
+            .env(Arc::<SimRuntime>::clone(&runtime))
             .durability(self.plan.durability)
             .admission_limit(self.plan.admission_limit)
             .open_shared(SharedConfig {

@@ -35,7 +35,7 @@ impl BackupClient {
     }
 
     pub fn restore(&self, number: u64) -> Result<(), percolite::Error> {
-        let builder = Store::builder().commit_protocol(self.protocol).runtime(SimRuntime::new(&self.scheduler, 0));
+        let builder = Store::builder().commit_protocol(self.protocol).env(SimRuntime::new(&self.scheduler, 0));
         self.restores.lock().start(number);
         restore(&self.store, builder.clone(), number, FEW_ROWS)?;
         self.check_dump(builder)?;

@@ -42,7 +42,7 @@ impl Embedded<'_> {
 
     /// A digest of what a read-only opening shows.
     pub(super) fn open_read_only(&mut self) -> Option<u64> {
-        let builder = Store::builder().read_only(true).runtime(SimRuntime::new(self.scheduler, 0));
+        let builder = Store::builder().read_only(true).env(SimRuntime::new(self.scheduler, 0));
         if !self.machine.is_created() {
             return None;
         }

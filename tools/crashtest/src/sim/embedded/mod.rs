@@ -209,7 +209,7 @@ impl<'a> Embedded<'a> {
         self.keeps_all_history = matches!(retention, HistoryRetention::For(time) if time >= INCARNATION_TIME_MAX);
         let builder = self.plan.max_snapshot_age.into_iter().fold(Store::builder(), Builder::max_snapshot_age);
         let store = with_retention(builder, retention)
-            .runtime(SimRuntime::new(self.scheduler, 0))
+            .env(SimRuntime::new(self.scheduler, 0))
             .durability(self.plan.durability)
             .commit_protocol(self.plan.protocol)
             .background_resolve(self.plan.background_resolve)
