@@ -51,6 +51,7 @@ proptest! {
             Ok::<_, Error>(())
         }).unwrap();
         check(&typed, &store.snapshot().unwrap(), &rows, &from, &to);
+        check(&typed, &store, &rows, &from, &to);
     }
 }
 
@@ -107,6 +108,29 @@ fn golden_bytes_of_rows() {
     let value = b"\x01\x01\x01n\x01\x00\x00\x80\x3f\x01\x01x\x01";
     assert_eq!((stored[1].key(), stored[1].value()), (&b"a\0\xff\0\x01\x80\x01"[..], &value[..]));
     assert_eq!(stored.len(), 2);
+}
+
+#[test]
+fn a_typed_read_on_a_store_is_of_the_newest_state() {
+    let (store, rows) = open();
+    let typed = rows.typed::<String, u64>();
+    let put = |number: u64| store.transact(|txn| typed.put(txn, "k", &number)).unwrap();
+    put(1);
+    assert_eq!(typed.get(&store, "k").unwrap(), Some(1));
+    let scan = typed.range(&store, ..);
+    put(2);
+    assert_eq!(typed.get(&store, "k").unwrap(), Some(2));
+    assert_eq!(collect(scan), [("k".to_owned(), 1)]);
+    store.clone().close().unwrap();
+    let refusals = [
+        typed.get(&store, "k").map(drop),
+        typed.contains_key(&store, "k").map(drop),
+        typed.multi_get(&store, ["k"]).map(drop),
+        typed.range(&store, ..).map(drop),
+    ];
+    for refused in refusals {
+        assert!(matches!(refused.unwrap_err().kind(), ErrorKind::Closed(_)));
+    }
 }
 
 #[track_caller]

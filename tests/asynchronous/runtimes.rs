@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use percolite::{AsyncStore, Error, ErrorKind, RetryPolicy, Store, Txn, TxnOptions};
+use percolite::{AsyncStore, Durability, Error, ErrorKind, RetryPolicy, Store, Txn, TxnOptions};
 use tokio::runtime::Builder;
 
 use crate::common::{Gate, assert_no_permit_is_lost, both_runtimes, open, poll_once};
@@ -161,6 +161,30 @@ fn a_runtime_without_a_timer_works_under_load() {
 }
 
 #[test]
+fn async_reads_and_commits_return_what_the_store_does() {
+    for runtime in both_runtimes(2) {
+        let (store, rows) = open(1);
+        runtime.block_on(async {
+            let before = store.snapshot().await.unwrap();
+            assert!(!store.contains_key(&rows, "k").await.unwrap());
+            for durability in [Durability::Sync, Durability::Buffered] {
+                let options = TxnOptions { durability: Some(durability), ..TxnOptions::default() };
+                let own = rows.clone();
+                let work = move |txn: &mut Txn| txn.put(&own, "k", "v").map(|()| txn.start_ts());
+                let (start_ts, commit) = store.transact_with_commit(options, work).await.unwrap();
+                assert_eq!(commit.durable, durability == Durability::Sync);
+                assert!(store.contains_key(&rows, "k").await.unwrap());
+                let newest = store.store().snapshot().unwrap().versions(&rows, "k").unwrap().next().unwrap().unwrap();
+                assert_eq!((newest.start_ts, newest.commit_ts), (start_ts, commit.commit_ts));
+            }
+            assert!(!before.contains_key(&rows, "k").await.unwrap());
+            let why = store.contains_key(&rows, "").await.unwrap_err();
+            assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
+        });
+    }
+}
+
+#[test]
 fn every_async_call_returns_closed_after_close() {
     for runtime in both_runtimes(2) {
         let (store, rows) = open(1);
@@ -173,7 +197,7 @@ fn every_async_call_returns_closed_after_close() {
         runtime.block_on(read_whole.next()).unwrap().unwrap();
         let mut unopened = store.prefix(&rows, "");
         runtime.block_on(store.clone().close()).unwrap();
-        let put = rows.clone();
+        let (put, put_too) = (rows.clone(), rows.clone());
         let answers = runtime.block_on(async {
             [
                 store.keyspace("rows").await.map(drop),
@@ -181,11 +205,17 @@ fn every_async_call_returns_closed_after_close() {
                 store.snapshot_at(snapshot.read_ts()).await.map(drop),
                 store.get(&rows, "k").await.map(drop),
                 store.multi_get(&rows, ["k"]).await.map(drop),
+                store.contains_key(&rows, "k").await.map(drop),
                 store.run_blocking(Store::sync).await,
                 store.transact(move |txn| txn.put(&put, "k", "v")).await,
+                store
+                    .transact_with_commit(TxnOptions::default(), move |txn| txn.put(&put_too, "k", "v"))
+                    .await
+                    .map(drop),
                 store.range(&rows, ..).next().await.unwrap().map(drop),
                 snapshot.get(&rows, "k").await.map(drop),
                 snapshot.multi_get(&rows, ["k"]).await.map(drop),
+                snapshot.contains_key(&rows, "k").await.map(drop),
                 snapshot.prefix(&rows, "").next().await.unwrap().map(drop),
                 scan.next().await.unwrap().map(drop),
                 read_whole.next().await.unwrap().map(drop),

@@ -130,6 +130,35 @@ fn history_includes_large_transactions_still_locked() {
 }
 
 #[test]
+fn transact_with_commit_returns_the_timestamp_of_its_version() {
+    for home in homes() {
+        let store = home.open(keeping(HOUR));
+        let rows = store.keyspace("rows").unwrap();
+        put(&store, &rows, "k", "first");
+        let mut attempts = 0;
+        let (value, commit) = store
+            .transact_with_commit(TxnOptions::default(), |txn| {
+                attempts += 1;
+                let value = format!("attempt {attempts}");
+                txn.put(&rows, "k", &value)?;
+                if attempts == 1 {
+                    // The first attempt conflicts, and the timestamp is that of the second.
+                    put(&store, &rows, "k", "conflicting");
+                }
+                Ok::<_, percolite::Error>(value)
+            })
+            .unwrap();
+        put(&store, &rows, "k", "last");
+        assert_eq!((value.as_str(), commit.durable), ("attempt 2", true));
+        let value_at = |at: Timestamp| store.snapshot_at(at).unwrap().get(&rows, "k").unwrap();
+        assert_eq!(value_at(commit.commit_ts), Some("attempt 2".into()));
+        assert_eq!(value_at(commit.commit_ts.previous()), Some("conflicting".into()));
+        let versions: Vec<_> = store.snapshot().unwrap().versions(&rows, "k").unwrap().map(Result::unwrap).collect();
+        assert_eq!((versions[1].commit_ts, &versions[1].value), (commit.commit_ts, &Some("attempt 2".into())));
+    }
+}
+
+#[test]
 fn a_time_of_day_reads_what_was_committed_before_it() {
     let store = Home::embedded().open(keeping(HOUR));
     let rows = store.keyspace("rows").unwrap();

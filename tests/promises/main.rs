@@ -27,6 +27,7 @@ mod publishing;
 mod read_only;
 #[cfg(feature = "rocks")]
 mod repairing;
+mod results;
 mod reviewed;
 mod verifying;
 mod views_of_keyspaces;
