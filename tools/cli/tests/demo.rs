@@ -214,7 +214,7 @@ fn a_store_with_other_data_is_left_alone() {
     assert!(error.contains("has other data"), "{error}");
     let store = percolite::Store::open(&dir).unwrap();
     let accounts = store.existing_keyspace("accounts").unwrap();
-    assert_eq!(store.snapshot().unwrap().get(&accounts, "me").unwrap().unwrap(), b"rich");
+    assert_eq!(store.get(&accounts, "me").unwrap().unwrap(), "rich");
 }
 
 #[test]
