@@ -86,8 +86,9 @@ percolite_prerequisites() (
 percolite_prerequisites || return 1
 unset -f percolite_prerequisites
 
-# Outside the checkout: fresh clones share one compiled RocksDB.
-: "${CARGO_TARGET_DIR:=${XDG_CACHE_HOME:-$HOME/.cache}/percolite/target}"
+# Outside the checkout: fresh clones share one compiled RocksDB. Builds with an installed one have a
+# directory of their own: cargo would replace the compiled one, and compile it again afterwards.
+: "${CARGO_TARGET_DIR:=${XDG_CACHE_HOME:-$HOME/.cache}/percolite/target${ROCKSDB_LIB_DIR:+-installed-rocksdb}}"
 case $CARGO_TARGET_DIR in
 /*) ;;
 *) CARGO_TARGET_DIR=$PWD/$CARGO_TARGET_DIR ;;

@@ -288,6 +288,19 @@ fn a_path_that_is_no_directory_is_refused_with_the_reason() {
     assert!(refused(&link).to_string().ends_with("is a dangling symbolic link"), "{}", refused(&link));
 }
 
+/// The build compares the headers of an installed RocksDB. The library itself may be another one,
+/// and RocksDB writes its version into its options file.
+#[test]
+fn the_linked_rocksdb_has_the_expected_version() {
+    let folder = tempfile::tempdir().unwrap();
+    fill(folder.path());
+    let tables = fs::read_dir(folder.path().join("tables")).unwrap().map(|entry| entry.unwrap().path());
+    let mut options = tables.filter(|file| file.file_name().unwrap().to_string_lossy().starts_with("OPTIONS-"));
+    let options = fs::read_to_string(options.next().unwrap()).unwrap();
+    let version = options.lines().find_map(|line| line.trim().strip_prefix("rocksdb_version=")).unwrap();
+    assert_eq!(version, env!("PERCOLITE_ROCKSDB_VERSION"));
+}
+
 #[test]
 fn leftover_options_files_are_removed() {
     let folder = tempfile::tempdir().unwrap();

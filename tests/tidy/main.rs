@@ -57,7 +57,7 @@ pub fn check(rule: &str, broken: &[(String, String)], exempt: &[&str]) {
     }
 }
 
-const RUST: &[&str] = &["src", "tests", "tools", "examples", "benches"];
+const RUST: &[&str] = &["build.rs", "src", "tests", "tools", "examples", "benches"];
 const COMMENT_COLUMNS_MAX: usize = 100;
 const FILE_LINES_MAX: usize = 400;
 
@@ -95,6 +95,15 @@ fn files_of_the_library_are_short() {
         }
     }
     check("a file of the library has at most 400 lines without its tests", &broken, LONG_FILES);
+}
+
+#[test]
+fn the_expected_rocksdb_is_the_bundled_one() {
+    for lock_file in sources(&["Cargo.lock", "tools/compare/Cargo.lock"], "Cargo.lock") {
+        let mut lines = lock_file.text.lines().skip_while(|line| *line != "name = \"librocksdb-sys\"");
+        let version = lines.nth(1).unwrap().trim_end_matches('"').split_once('+').unwrap().1;
+        assert_eq!(version, env!("PERCOLITE_ROCKSDB_VERSION"), "{}; see build.rs", lock_file.path);
+    }
 }
 
 #[test]
