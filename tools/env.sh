@@ -1,11 +1,12 @@
 # shellcheck shell=sh
-# Sourced by the scripts of this project, before they change folder, or by hand: . tools/env.sh
+# Sourced by the scripts, before they change directory, and in a terminal: . tools/env.sh
 
 command -v cargo >/dev/null || PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
 
-# The body is a subshell: a shell that sources this file by hand keeps its variables, options and life.
+# In a subshell: a terminal that sources this file keeps its variables and options, and `exit` does
+# not close it.
 percolite_prerequisites() (
-    set +e # a failing look-up is an answer here
+    set +e # a look-up may fail
     [ -z "${ZSH_VERSION:-}" ] || emulate sh
     packages='g++ libclang-dev'
 
@@ -16,35 +17,35 @@ percolite_prerequisites() (
         exit 1
     } >&2
 
-    rust_is_there() {
+    check_rust() {
         command -v cargo >/dev/null ||
             fail 'cargo not found; install Rust with rustup: https://rustup.rs'
         have=$(cargo --version) ||
             fail 'cargo does not run; try: rustup default stable'
-        # By hand $0 is the shell and there is no such file; cargo itself then tells of a wrong version.
+        # In a terminal $0 is the shell and this file is not found; cargo then checks the version.
         need=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$(dirname -- "$0")/../Cargo.toml" 2>/dev/null)
         [ -z "$need" ] || [ "$(echo "$have" | cut -d. -f2)" -ge "$(echo "$need" | cut -d. -f2)" ] ||
             fail "Rust $need or newer is needed, this is $have; try: rustup update stable"
     }
 
-    # Tried, not looked up: a compiler without its headers, or too old for RocksDB's C++20, is as good as none.
-    compiler_is_there() {
+    # By compiling: a compiler may lack its headers, or RocksDB's C++20.
+    has_compiler() {
         command -v cc >/dev/null &&
             echo '#include <compare>' | ${CXX:-c++} -x c++ -std=c++20 -fsyntax-only - 2>/dev/null
     }
 
-    # Debian can have the library without its headers, and then bindgen fails.
-    libclang_is_there() {
+    # With the compiler's headers: on Debian they are another package, and bindgen needs them.
+    has_libclang() {
         [ ! -e "${LIBCLANG_PATH:-}" ] || return 0
-        folders=$({
+        dirs=$({
             llvm-config --libdir
             printf '%s\n' /usr/lib/llvm*/lib
             # Often outside a user's PATH.
             PATH=$PATH:/usr/sbin:/sbin ldconfig -p | sed -n 's|.*=> \(.*\)/libclang[.-][^/]*$|\1|p'
         } 2>/dev/null)
-        for folder in $folders; do
-            for library in "$folder"/libclang.so* "$folder"/libclang-[0-9]*.so* "$folder"/libclang.dylib; do
-                for header in "$folder"/clang/*/include/stddef.h /usr/lib/clang/*/include/stddef.h; do
+        for dir in $dirs; do
+            for library in "$dir"/libclang.so* "$dir"/libclang-[0-9]*.so* "$dir"/libclang.dylib; do
+                for header in "$dir"/clang/*/include/stddef.h /usr/lib/clang/*/include/stddef.h; do
                     [ ! -e "$library" ] || [ ! -e "$header" ] || return 0
                 done
             done
@@ -52,18 +53,18 @@ percolite_prerequisites() (
         return 1
     }
 
-    all_is_there() {
-        compiler_is_there && libclang_is_there
+    has_all() {
+        has_compiler && has_libclang
     }
 
-    rust_is_there
-    ! all_is_there || exit 0
+    check_rust
+    ! has_all || exit 0
 
     command -v apt-get >/dev/null ||
         fail 'RocksDB needs a C++20 compiler and libclang; install them, for example with' \
             '    dnf install gcc-c++ clang-devel' \
             '    brew install llvm' \
-            'or, if libclang is in an unusual place, set LIBCLANG_PATH to its folder'
+            'or, if libclang is in an unusual place, set LIBCLANG_PATH to its directory'
 
     if [ "$(id -u)" = 0 ]; then
         sudo=
@@ -79,8 +80,8 @@ percolite_prerequisites() (
     { $sudo apt-get -qq update &&
         $sudo env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y $packages >/dev/null; } ||
         fail "apt-get could not install $packages"
-    all_is_there ||
-        fail "$packages are installed, yet there is still no C++20 compiler with libclang"
+    has_all ||
+        fail "$packages are installed, but no C++20 compiler with libclang was found"
 )
 
 percolite_prerequisites || return 1
