@@ -175,10 +175,15 @@ fn embedded_rows_that_fit_are_committed_with_the_primary() {
     explore(model, 300_000);
 }
 
+fn two_writers_of_two_rows() -> Vec<Script> {
+    let writer = || two_phase([(A, put()), (B, put())]);
+    vec![writer(), writer()]
+}
+
 #[test]
 fn shared_late_and_repeated_changes_are_harmless() {
     let model = Shared {
-        scripts: vec![two_phase([(A, put()), (B, put())]), two_phase([(A, put()), (B, put())])],
+        scripts: two_writers_of_two_rows(),
         rows: 2,
         readers: 0,
         ticks: 2,
@@ -203,7 +208,7 @@ fn shared_late_and_repeated_changes_are_harmless() {
 #[test]
 fn shared_a_snapshot_does_not_change_with_later_commits() {
     let model = Shared {
-        scripts: vec![two_phase([(A, put()), (B, put())]), two_phase([(A, put()), (B, put())])],
+        scripts: two_writers_of_two_rows(),
         rows: 2,
         readers: 1,
         ticks: 1,
@@ -261,7 +266,7 @@ fn shared_three_writers_with_lock_only_rows_and_deletions() {
 #[test]
 fn shared_late_change_is_refused_by_the_safe_point() {
     let model = Shared {
-        scripts: vec![two_phase([(A, put()), (B, put())]), two_phase([(A, put()), (B, put())])],
+        scripts: two_writers_of_two_rows(),
         rows: 2,
         readers: 0,
         ticks: 1,
