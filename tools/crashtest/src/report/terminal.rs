@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
 use comfy_table::presets::UTF8_FULL_CONDENSED;
-use comfy_table::{CellAlignment, Table};
+use comfy_table::{CellAlignment, ColumnConstraint, Table};
 use indexmap::IndexSet;
 
 use crate::layer_result::{Failure, LayerResult};
@@ -119,6 +119,10 @@ fn mutants(mutants: &[MutantResult]) -> Table {
 fn table(left: &[&str], right: &[&str], after: &[&str]) -> Table {
     let mut table = terminal_table::table(UTF8_FULL_CONDENSED);
     table.set_header([left, right, after].concat());
+    // A name that is broken over two lines cannot be copied.
+    for column in table.column_iter_mut().take(left.len()) {
+        column.set_constraint(ColumnConstraint::ContentWidth);
+    }
     for column in table.column_iter_mut().skip(left.len()).take(right.len()) {
         column.set_cell_alignment(CellAlignment::Right);
     }

@@ -228,6 +228,19 @@ fn sections_that_were_not_run_say_so() {
 }
 
 #[test]
+fn names_of_layers_and_mutants_are_not_broken_over_lines() {
+    let mut run = sample();
+    for layer in &mut run.layers {
+        layer.not_run.push("the mount of the loop device needs a privilege that this process does not have".into());
+        (layer.cases, layer.transactions, layer.acknowledged) = (12_345_678, 12_345_678, 12_345_678);
+    }
+    run.mutants[0].mutant = "history-shows-later-locks".into();
+    let text = terminal::summary(&run);
+    assert!(text.contains("\u{2502} log-damage "), "{text}");
+    assert!(text.contains("\u{2502} history-shows-later-locks "), "{text}");
+}
+
+#[test]
 fn visit_cells_are_distinguished() {
     let page = html::page(&sample()).unwrap();
     assert!(page.contains("<td class=\"cell heat4\">12,345</td>"));
