@@ -1,15 +1,14 @@
 //! The format of a dump: a line of text, then blocks.
 //!
 //! ```text
-//!   percolite dump, format 2\n
+//!   percolite dump, format 1\n
 //!   block*      length (4, big-endian) ‖ CRC-32 of number and content (4, big-endian) ‖ content
 //!   content     00 ‖ record, or 01 ‖ length of the record (4, big-endian) ‖ record by LZ4
 //! ```
 //!
 //! The checksum includes the number of the block, counted from 0 (8 bytes, big-endian), so lost,
 //! repeated and reordered blocks are detected. It is computed over the stored bytes, so damaged
-//! bytes are never decompressed. In format 1, which can still be read, the content is the record
-//! alone.
+//! bytes are never decompressed.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -28,10 +27,8 @@ use crate::store::maintenance::dump::DumpHeader;
 use crate::timestamp::Timestamp;
 
 const HEADER: &str = "percolite dump, format ";
-const FORMAT: u32 = 2;
-/// Blocks have only the record, never compressed.
-const FORMAT_PLAIN: u32 = 1;
-/// The longest header line of any format.
+const FORMAT: u32 = 1;
+/// The longest first line of any format.
 const HEADER_MAX_BYTES: usize = 64;
 /// The number of bytes or rows at which a block of rows ends.
 pub(in crate::store) const BLOCK_BYTES: usize = 256 << 10;
@@ -57,34 +54,18 @@ const FOREIGN_MAGICS: [(&[u8], &str); 5] = [
 /// The blocks of a dump: header, keyspaces, the rows of each keyspace, and the totals.
 #[derive(Serialize, Deserialize)]
 pub(in crate::store) enum DumpBlock {
-    /// Format 1: the header.
-    Begin { read_ts: Timestamp },
-    /// Format 1: a keyspace, whose rows follow.
-    Named(String),
-    /// Rows of the snapshot.
-    Rows(#[serde(deserialize_with = "at_most_a_block")] Vec<(Value, Value)>),
-    /// Format 1: the totals.
-    End { keyspaces: u64, rows: u64 },
     /// The header: see [`DumpHeader`].
     Header { store_id: Option<u64>, read_ts: Timestamp, since: Option<Timestamp> },
     /// A keyspace, with its id in the source store. If it `is_new`, the dump has all its rows.
     Keyspace { id: u32, name: String, is_new: bool },
     /// The id of the keyspace whose rows follow.
     Section(u32),
+    /// Rows of the snapshot.
+    Rows(#[serde(deserialize_with = "at_most_a_block")] Vec<(Value, Value)>),
     /// Keys of deleted rows.
     Deleted(#[serde(deserialize_with = "at_most_a_block")] Vec<Value>),
     /// The totals; the last block.
     Totals { keyspaces: u64, rows: u64, deleted: u64 },
-}
-
-impl DumpBlock {
-    fn is_valid_in(&self, format: u32) -> bool {
-        match self {
-            Self::Rows(_) => true,
-            Self::Begin { .. } | Self::Named(_) | Self::End { .. } => format == FORMAT_PLAIN,
-            _ => format != FORMAT_PLAIN,
-        }
-    }
 }
 
 /// Decodes the elements of a block, and fails if there are more than a block may have: many small
@@ -180,7 +161,6 @@ impl<W: Write> DumpWriter<W> {
 /// Reads blocks.
 pub(in crate::store) struct DumpReader<R> {
     from: R,
-    format: u32,
     /// The number of the next block.
     number: u64,
     content: Vec<u8>,
@@ -192,17 +172,17 @@ pub(in crate::store) struct DumpReader<R> {
 impl<R: Read> DumpReader<R> {
     /// Reads the first line.
     pub fn open(from: R, error_suffix: &'static str) -> Result<Self> {
-        let mut reader = Self { from, format: 0, number: 0, content: Vec::new(), record: Vec::new(), error_suffix };
+        let mut reader = Self { from, number: 0, content: Vec::new(), record: Vec::new(), error_suffix };
         let mut line = Vec::new();
         let mut byte = [0];
         while line.len() < HEADER_MAX_BYTES && line.last() != Some(&b'\n') && reader.read_available(&mut byte)? == 1 {
             line.extend(byte);
         }
-        reader.format = reader.format_of(&line)?;
+        reader.check_first_line(&line)?;
         Ok(reader)
     }
 
-    fn format_of(&self, line: &[u8]) -> Result<u32> {
+    fn check_first_line(&self, line: &[u8]) -> Result<()> {
         let not_a_dump =
             |why: &str| Err(ErrorKind::UnrecognizedFormat(format!("this is not a percolite dump: {why}")).into());
         if line.is_empty() {
@@ -215,9 +195,9 @@ impl<R: Read> DumpReader<R> {
         let number = text.strip_prefix(HEADER);
         let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
         match number.and_then(|number| number.strip_suffix('\n')).map(|number| (is_digits(number), number.parse())) {
-            Some((true, Ok(format @ (FORMAT_PLAIN | FORMAT)))) => Ok(format),
+            Some((true, Ok(FORMAT))) => Ok(()),
             Some((true, Ok(other))) => Err(ErrorKind::UnrecognizedFormat(format!(
-                "the dump has format {other}, this program reads formats {FORMAT_PLAIN} to {FORMAT}: use another version of percolite"
+                "the dump has format {other}, this program reads format {FORMAT}: use another version of percolite"
             ))
             .into()),
             None if HEADER.as_bytes().starts_with(line) || number.is_some_and(is_digits) => Err(self.truncated()),
@@ -228,7 +208,6 @@ impl<R: Read> DumpReader<R> {
     /// Reads the header, which is the first block.
     pub fn header(&mut self) -> Result<DumpHeader> {
         let header = match self.read()? {
-            DumpBlock::Begin { read_ts } => DumpHeader { store_id: None, read_ts, since: None },
             DumpBlock::Header { store_id, read_ts, since } if since.is_none_or(|since| since <= read_ts) => {
                 DumpHeader { store_id, read_ts, since }
             }
@@ -262,10 +241,9 @@ impl<R: Read> DumpReader<R> {
     }
 
     fn decode(&mut self) -> Result<DumpBlock, String> {
-        let record = match (self.format, self.content.split_first()) {
-            (FORMAT_PLAIN, _) => &self.content,
-            (_, Some((&PLAIN, record))) => record,
-            (_, Some((&LZ4, compressed))) => {
+        let record = match self.content.split_first() {
+            Some((&PLAIN, record)) => record,
+            Some((&LZ4, compressed)) => {
                 let (length, compressed) = compressed.split_first_chunk().ok_or("a compressed block has no length")?;
                 let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
                 // A decompression bomb takes no more memory than the largest record.
@@ -281,8 +259,7 @@ impl<R: Read> DumpReader<R> {
             }
             _ => return Err("a block has an unknown encoding".into()),
         };
-        let block: DumpBlock = codec::decode_value(record).map_err(|why| why.to_string())?;
-        if block.is_valid_in(self.format) { Ok(block) } else { Err("a block is not valid in this format".into()) }
+        codec::decode_value(record).map_err(|why| why.to_string())
     }
 
     pub fn expect_end(&mut self) -> Result<()> {
@@ -328,6 +305,58 @@ fn read_error(why: io::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"))
+    }
+
+    #[test]
+    fn golden_bytes_of_a_dump() {
+        let bytes = |text: &str| Value(text.as_bytes().into());
+        let read_ts = Timestamp::from_u64(0x0665_0000_0000_0003);
+        let blocks = [
+            DumpBlock::Header { store_id: Some(7), read_ts, since: Some(Timestamp::from_u64(2)) },
+            DumpBlock::Header { store_id: None, read_ts, since: None },
+            DumpBlock::Keyspace { id: 2, name: "towns".into(), is_new: true },
+            DumpBlock::Section(2),
+            DumpBlock::Rows(vec![(bytes("k"), bytes("v1"))]),
+            DumpBlock::Deleted(vec![bytes("k")]),
+            DumpBlock::Totals { keyspaces: 1, rows: 300, deleted: 1 },
+        ];
+        let mut dump = Vec::new();
+        let mut writer = DumpWriter::begin(&mut dump, Compression::None).unwrap();
+        blocks.iter().for_each(|block| writer.write(block).unwrap());
+        let (line, blocks) = dump.split_at(dump.iter().position(|byte| *byte == b'\n').unwrap() + 1);
+        assert_eq!(line, b"percolite dump, format 1\n");
+        // Length, checksum; plain, record format, variant, fields.
+        let golden = [
+            "00000010e5349b440001000107fd03000000000065060102",
+            "0000000e083d262c00010000fd030000000000650600",
+            "0000000b92f2cbb00001010205746f776e7301",
+            "00000004e18fd52600010202",
+            "000000090c62cbf700010301016b027631",
+            "00000006f3380b2100010401016b",
+            "000000085a57ae9d00010501fb2c0101",
+        ]
+        .concat();
+        assert_eq!(hex(blocks), golden);
+    }
+
+    /// The encoder may compress differently, so these bytes are only read.
+    #[test]
+    fn golden_bytes_of_a_compressed_block() {
+        let block = [
+            &b"\0\0\0\x1a\x77\xa0\x30\xbd"[..],
+            b"\x01\0\0\x01\x34",
+            b"\x9f\x01\x03\x01\x01k\xfb\x2c\x01\x07\x01\0\xff\x13\x60\x07\x07\x07\x07\x07\x07",
+        ]
+        .concat();
+        let dump = [format!("{HEADER}{FORMAT}\n").as_bytes(), &block].concat();
+        let DumpBlock::Rows(rows) = DumpReader::open(dump.as_slice(), "").unwrap().read().unwrap() else {
+            panic!("not a block of rows");
+        };
+        assert_eq!(rows, vec![(Value(b"k"[..].into()), Value([7; 300].into()))]);
+    }
 
     #[test]
     fn a_block_with_too_many_rows_is_refused() {

@@ -78,8 +78,8 @@ impl From<DumpHeader> for DumpBase {
 #[non_exhaustive]
 pub struct DumpHeader {
     /// The store's id: a random number that a store gets when it is created. Its checkpoints and
-    /// copies of its directory share it. `None` in dumps of format 1, of stores on a shared engine,
-    /// and of stores without an id that have not been opened for writing since.
+    /// copies of its directory share it. `None` in dumps of stores on a shared engine, and of a
+    /// store whose first opening was interrupted and that has only been read since.
     pub store_id: Option<u64>,
     /// The dump has all commits at or below this timestamp.
     pub read_ts: Timestamp,

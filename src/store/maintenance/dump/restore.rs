@@ -128,14 +128,8 @@ impl<'a> RestoreJob<'a> {
             self.target = RestoreTarget::Incremental(Box::new(increment));
         }
         match block {
-            DumpBlock::Begin { .. } | DumpBlock::Header { .. } => return Err(from.corrupt("has a second header")),
+            DumpBlock::Header { .. } => return Err(from.corrupt("has a second header")),
             DumpBlock::Keyspace { id, name, is_new } => self.add_keyspace(from, Listed { id, name, is_new })?,
-            DumpBlock::Named(name) => {
-                // Format 1 has no ids; the position serves as one.
-                let id = u32::try_from(self.restored.keyspaces).map_err(|_| from.corrupt("has too many keyspaces"))?;
-                self.add_keyspace(from, Listed { id, name, is_new: true })?;
-                self.current_keyspace = self.keyspace_for(id);
-            }
             DumpBlock::Section(id) => {
                 let target = self.keyspace_for(id);
                 self.current_keyspace =
@@ -143,7 +137,6 @@ impl<'a> RestoreJob<'a> {
             }
             DumpBlock::Rows(rows) => self.put(from, &rows)?,
             DumpBlock::Deleted(keys) => self.delete(from, &keys)?,
-            DumpBlock::End { keyspaces, rows } => return self.check_totals(from, (keyspaces, rows, 0)),
             DumpBlock::Totals { keyspaces, rows, deleted } => {
                 return self.check_totals(from, (keyspaces, rows, deleted));
             }
