@@ -134,6 +134,7 @@ pub(crate) mod disk;
 pub mod engine;
 pub mod env;
 mod error;
+mod format_line;
 mod json_forms;
 mod keys;
 mod keyspace_descriptor;

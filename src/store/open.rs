@@ -48,7 +48,7 @@ impl Builder {
     /// # Errors
     /// - [`ErrorKind::AlreadyOpen`](crate::ErrorKind::AlreadyOpen): the store is open elsewhere.
     /// - [`ErrorKind::UnrecognizedFormat`](crate::ErrorKind::UnrecognizedFormat): the directory has
-    ///   other content, another format, or a store of a development version. Nothing in it was
+    ///   other content, another format, or a store of another development build. Nothing in it was
     ///   changed.
     /// - [`ErrorKind::Corruption`](crate::ErrorKind::Corruption): the store is damaged, its tables
     ///   are missing, or acknowledged commits are lost from its log.

@@ -27,6 +27,12 @@ fn dump(store: &Store) -> Vec<u8> {
     dump
 }
 
+/// The first line of every dump.
+fn first_line() -> Vec<u8> {
+    let dump = dump(&Store::in_memory().unwrap());
+    dump.split_inclusive(|byte| *byte == b'\n').next().unwrap().to_vec()
+}
+
 /// Some keyspaces, one of them empty; keys and values of all lengths; enough for several blocks.
 fn filled() -> Store {
     let store = Store::in_memory().unwrap();
@@ -227,19 +233,24 @@ fn other_files_and_other_formats_get_different_errors() {
     let cases = [
         ("", "it is empty"),
         ("{\"key\": 1}\n", "not a percolite dump"),
-        ("percolite dump, format 2\nwhatever", "has format 2"),
+        ("percolite dump, format 2, build 0.1.0-dev.1\nwhatever", "has format 2"),
         ("percolite dump, format 0\n", "has format 0"),
         ("percolite dump, format 12345678901\n", "not a percolite dump"),
         ("percolite dump, format x\n", "not a percolite dump"),
         ("percolite dump, format +1\n", "not a percolite dump"),
+        ("percolite dump, format 1\n", "an older development build, without a build tag"),
+        ("percolite dump, format 1, build 0.1.0-dev.0\n", "another development build, 0.1.0-dev.0"),
+        ("percolite dump, format 1, build \u{1b}\n", "not a percolite dump"),
     ];
     for (bytes, what) in cases {
         let why = store.restore(bytes.as_bytes(), OnExisting::Fail, |_| ()).unwrap_err();
         assert!(why.to_string().contains(what), "{bytes:?}: {why}");
         assert!(matches!(why.kind(), ErrorKind::UnrecognizedFormat(_)), "{bytes:?}: {why}");
+        assert_eq!(DumpHeader::read(bytes.as_bytes()).unwrap_err().to_string(), why.to_string());
     }
-    for bytes in ["percolite dump, format 1\n", "percolite dump, format 1", "percolite dump, format ", "perc"] {
-        let why = store.restore(bytes.as_bytes(), OnExisting::Fail, |_| ()).unwrap_err();
+    let line = first_line();
+    for bytes in [&line[..], &line[..line.len() - 1], b"percolite dump, format 1", b"perc"] {
+        let why = store.restore(bytes, OnExisting::Fail, |_| ()).unwrap_err();
         assert!(
             matches!(why.kind(), ErrorKind::Corruption(_)) && why.to_string().contains("is truncated"),
             "{bytes:?}: {why}"
@@ -264,10 +275,10 @@ fn random_bytes_are_refused_as_a_dump_without_a_panic() {
         state ^= state << 17;
         state
     };
-    for line in ["", "percolite dump, format 1\n"] {
+    for line in [Vec::new(), first_line()] {
         for round in 0..2000_usize {
             let noise = (0..round % 80).map(|_| random().to_le_bytes()[3]);
-            let bytes: Vec<u8> = line.bytes().chain(noise).collect();
+            let bytes: Vec<u8> = line.iter().copied().chain(noise).collect();
             let why = store.restore(bytes.as_slice(), OnExisting::Fail, |_| ()).unwrap_err();
             assert!(
                 matches!(why.kind(), ErrorKind::UnrecognizedFormat(_) | ErrorKind::Corruption(_)),
@@ -294,7 +305,7 @@ fn a_decompression_bomb_is_refused() {
         // One literal, and then a match of unbounded length.
         let lz4 = [&[0x1f, 0, 1, 0][..], &vec![0xff; packed], &[0]].concat();
         let content = [&[1][..], &length.to_be_bytes(), &lz4].concat();
-        [&b"percolite dump, format 1\n"[..], &block(0, &content)].concat()
+        [first_line(), block(0, &content)].concat()
     };
     let cases = [(u32::MAX, 100), (60 << 20, 1 << 20), (40 << 20, 1000), (1000, 1 << 20), (30 << 20, 1 << 20)];
     for (length, packed) in cases {

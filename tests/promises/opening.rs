@@ -38,7 +38,9 @@ fn fill(path: &Path) {
 #[test]
 fn a_marker_without_tables_is_corruption() {
     let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join(MARKER), "percolite store, format 1, log 0123456789abcdef\n").unwrap();
+    let store = tempfile::tempdir().unwrap();
+    fill(store.path());
+    fs::copy(store.path().join(MARKER), folder.path().join(MARKER)).unwrap();
     let before = listing(folder.path());
     let why = refused(folder.path());
     assert!(matches!(why.kind(), ErrorKind::Corruption(_)), "{why}");
@@ -47,11 +49,13 @@ fn a_marker_without_tables_is_corruption() {
 }
 
 #[test]
-fn the_marker_of_format_1_has_the_id_of_the_log() {
+fn the_marker_has_the_build_tag_and_the_wal_id() {
     let folder = tempfile::tempdir().unwrap();
     fill(folder.path());
     let marker = fs::read_to_string(folder.path().join(MARKER)).unwrap();
-    let identity = marker.strip_prefix("percolite store, format 1, log ").unwrap().strip_suffix('\n').unwrap();
+    let text = marker.strip_prefix("percolite store, format 1, build ").unwrap().strip_suffix('\n').unwrap();
+    let (tag, identity) = text.split_once(", log ").unwrap();
+    assert!(tag.starts_with("0.1.0-dev."), "{marker}");
     assert!(identity.len() == 16 && identity.bytes().all(|byte| b"0123456789abcdef".contains(&byte)), "{marker}");
     // The id is at byte 32 of a segment's header. A preallocated segment has no header yet.
     let identity = u64::from_str_radix(identity, 16).unwrap().to_le_bytes();
@@ -63,16 +67,25 @@ fn the_marker_of_format_1_has_the_id_of_the_log() {
 #[test]
 fn another_format_is_refused_and_the_store_is_unchanged() {
     let others = [
-        ("percolite store, format 4\n", "development version"),
-        ("percolite store, format 1\n", "development version"),
-        ("percolite store, format 2, log 0123456789abcdef\n", "format 2"),
+        ("percolite store, format 2, build 0.1.0-dev.1, log 0123456789abcdef\n", "format 2"),
+        ("percolite store, format 1\n", "an older development build, without a build tag"),
+        ("percolite store, format 1, log 0123456789abcdef\n", "an older development build, without a build tag"),
+        (
+            "percolite store, format 1, build 0.1.0-dev.0, log 0123456789abcdef\n",
+            "another development build, 0.1.0-dev.0",
+        ),
     ];
     for (marker, reason) in others {
         let folder = tempfile::tempdir().unwrap();
         fill(folder.path());
         fs::write(folder.path().join(MARKER), marker).unwrap();
         let before = state(folder.path());
-        for why in [refused(folder.path()), small().read_only(true).open(folder.path()).map(drop).unwrap_err()] {
+        let elsewhere = tempfile::tempdir().unwrap();
+        for why in [
+            refused(folder.path()),
+            small().read_only(true).open(folder.path()).map(drop).unwrap_err(),
+            small().repair(folder.path(), elsewhere.path().join("repaired"), |_| ()).unwrap_err(),
+        ] {
             assert!(
                 matches!(why.kind(), ErrorKind::UnrecognizedFormat(_)) && why.to_string().contains(reason),
                 "{why}"

@@ -320,7 +320,7 @@ fn a_repair_is_refused_where_it_could_lose_data() {
     let open = small().open(&store).unwrap();
     assert!(matches!(refused(&store, &new).kind(), ErrorKind::AlreadyOpen(_)));
     drop(open);
-    fs::write(store.join("PERCOLITE"), "percolite store, format 9, log 0123456789abcdef\n").unwrap();
+    fs::write(store.join("PERCOLITE"), "percolite store, format 9, build 0.1.0, log 0123456789abcdef\n").unwrap();
     assert!(refused(&store, &new).to_string().contains("format 9"));
     assert!(!new.exists());
 }

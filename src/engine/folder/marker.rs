@@ -1,8 +1,8 @@
 //! The marker of a store's directory, and its creation.
 //!
-//! The file `PERCOLITE` contains the format of the store and the id of its write-ahead log. So a
-//! foreign directory or one of a newer format is rejected before anything in it is changed. A
-//! process locks the file for exclusive use of the store.
+//! The file `PERCOLITE` contains the format of the store with its build tag, and the id of its
+//! write-ahead log. So a foreign directory or one of another format is rejected before anything in
+//! it is changed. A process locks the file for exclusive use of the store.
 //!
 //! During creation the marker has another name. Such a directory never had acknowledged commits, so
 //! the next opening empties it and starts again. It removes only the files that creation makes.
@@ -16,10 +16,9 @@ use super::names::{TABLES_DIR, WAL_DIR};
 use crate::engine::EngineError;
 use crate::engine::rocks::file_names::is_rocksdb_file;
 use crate::engine::store_lock::StoreLock;
+use crate::format_line::{self, Named, OtherFormat};
 use crate::wal;
 
-/// The format that this program reads and writes.
-const FORMAT: u32 = 1;
 const MARKER: &str = "PERCOLITE";
 const MARKER_UNFINISHED: &str = "PERCOLITE.new";
 /// The name of a checkpoint's marker until the copy is complete. A directory with this name alone
@@ -29,8 +28,8 @@ const CHECKPOINT_UNFINISHED: &str = "PERCOLITE.copy";
 /// first opening for writing deletes them, and then this file.
 const CHECKPOINT_FLAG: &str = "PERCOLITE.copied";
 const MARKER_TEXT: &str = "percolite store, format ";
-/// Precedes the WAL id, after the format. Stores from before the first release have no WAL id.
-const IDENTITY_TEXT: &str = ", log ";
+/// Precedes the WAL id, after the format.
+const IDENTITY_TEXT: &str = "log ";
 /// RocksDB's file that names the current manifest.
 const ROCKSDB_CURRENT: &str = "CURRENT";
 
@@ -153,7 +152,7 @@ pub fn lock_for_repair(path: &Path) -> Result<Option<StoreLock>, EngineError> {
     // An unreadable marker is treated like any other damage.
     let _ = (&file.0).read_to_end(&mut text);
     match parse_marker(&text) {
-        Some(MarkerContent::OtherFormat(format)) => Err(format_error(path, format)),
+        Some(MarkerContent::OtherFormat(other)) => Err(format_error(path, &other)),
         _ => Ok(Some(file)),
     }
 }
@@ -182,7 +181,8 @@ pub fn clear_checkpoint_flag(path: &Path) -> io::Result<()> {
 
 fn write_marker(path: &Path, mut marker: &File, name: &str, identity: u64) -> io::Result<()> {
     marker.set_len(0)?;
-    marker.write_all(format!("{MARKER_TEXT}{FORMAT}{IDENTITY_TEXT}{identity:016x}\n").as_bytes())?;
+    let format = format_line::own(MARKER_TEXT);
+    marker.write_all(format!("{format}, {IDENTITY_TEXT}{identity:016x}\n").as_bytes())?;
     marker.sync_all()?;
     fs::rename(path.join(name), path.join(MARKER))?;
     let sync = |directory: &Path| File::open(directory)?.sync_all();
@@ -240,21 +240,20 @@ fn missing_marker_error(path: &Path) -> EngineError {
     EngineError::NotAStore(format!("{} {what}", path.display()))
 }
 
-enum MarkerContent {
+enum MarkerContent<'a> {
     /// This format, with the WAL id.
     Current(u64),
-    /// Another format; 0: from before the first release.
-    OtherFormat(u32),
+    OtherFormat(OtherFormat<'a>),
 }
 
-fn parse_marker(text: &[u8]) -> Option<MarkerContent> {
+fn parse_marker(text: &[u8]) -> Option<MarkerContent<'_>> {
     let text = std::str::from_utf8(text).ok()?.strip_suffix('\n')?.strip_prefix(MARKER_TEXT)?;
-    let Some((format, identity)) = text.split_once(IDENTITY_TEXT) else {
-        return text.parse::<u32>().ok().map(|_| MarkerContent::OtherFormat(0));
-    };
-    match format.parse().ok()? {
-        FORMAT => u64::from_str_radix(identity, 16).ok().filter(|_| identity.len() == 16).map(MarkerContent::Current),
-        other => Some(MarkerContent::OtherFormat(other)),
+    match format_line::parse(text)? {
+        Named::Own(rest) => {
+            let identity = rest.strip_prefix(IDENTITY_TEXT).filter(|identity| identity.len() == 16)?;
+            u64::from_str_radix(identity, 16).ok().map(MarkerContent::Current)
+        }
+        Named::Other(other) => Some(MarkerContent::OtherFormat(other)),
     }
 }
 
@@ -264,20 +263,13 @@ fn check_format(path: &Path, marker: &Path, mut file: &File) -> Result<u64, Engi
     file.read_to_end(&mut text).map_err(|why| cannot("read", marker, &why))?;
     match parse_marker(&text) {
         Some(MarkerContent::Current(identity)) => Ok(identity),
-        Some(MarkerContent::OtherFormat(other)) => Err(format_error(path, other)),
+        Some(MarkerContent::OtherFormat(other)) => Err(format_error(path, &other)),
         None => Err(invalid_marker_error(marker)),
     }
 }
 
-fn format_error(path: &Path, other: u32) -> EngineError {
-    let path = path.display();
-    EngineError::NotAStore(if other == 0 {
-        format!(
-            "{path} was made by a development version of percolite, before format {FORMAT}: dump it with that version"
-        )
-    } else {
-        format!("{path} has format {other}, this program reads format {FORMAT}: use another version of percolite")
-    })
+fn format_error(path: &Path, other: &OtherFormat<'_>) -> EngineError {
+    EngineError::NotAStore(other.refusal(&path.display().to_string()))
 }
 
 /// Removes the files of an interrupted creation. Fails if there are any other files.

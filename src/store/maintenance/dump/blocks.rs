@@ -1,7 +1,7 @@
 //! The format of a dump: a line of text, then blocks.
 //!
 //! ```text
-//!   percolite dump, format 1\n
+//!   percolite dump, format 1, build 0.1.0-dev.1\n
 //!   block*      length (4, big-endian) ‖ CRC-32 of number and content (4, big-endian) ‖ content
 //!   content     00 ‖ record, or 01 ‖ length of the record (4, big-endian) ‖ record by LZ4
 //! ```
@@ -20,6 +20,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::codec;
 use crate::engine::Compression;
 use crate::error::{Error, ErrorKind, Result};
+use crate::format_line::{self, Named};
 use crate::oracle::is_exhausted;
 use crate::row::Value;
 use crate::store::limits::MAX_VALUE_BYTES;
@@ -27,9 +28,8 @@ use crate::store::maintenance::dump::DumpHeader;
 use crate::timestamp::Timestamp;
 
 const HEADER: &str = "percolite dump, format ";
-const FORMAT: u32 = 1;
-/// The longest first line of any format.
-const HEADER_MAX_BYTES: usize = 64;
+/// The longest first line.
+const HEADER_MAX_BYTES: usize = 96;
 /// The number of bytes or rows at which a block of rows ends.
 pub(in crate::store) const BLOCK_BYTES: usize = 256 << 10;
 pub(in crate::store) const BLOCK_ROWS: usize = 4096;
@@ -95,6 +95,10 @@ fn at_most_a_block<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> R
     from.deserialize_seq(Elements(PhantomData))
 }
 
+fn first_line() -> String {
+    format_line::own(HEADER) + "\n"
+}
+
 fn checksum(number: u64, content: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&number.to_be_bytes());
@@ -114,7 +118,7 @@ pub(in crate::store) struct DumpWriter<W> {
 
 impl<W: Write> DumpWriter<W> {
     pub fn begin(mut to: W, compression: Compression) -> Result<Self> {
-        to.write_all(format!("{HEADER}{FORMAT}\n").as_bytes()).map_err(write_error)?;
+        to.write_all(first_line().as_bytes()).map_err(write_error)?;
         Ok(Self { to, compression, number: 0, record: Vec::new(), content: Vec::new() })
     }
 
@@ -191,16 +195,13 @@ impl<R: Read> DumpReader<R> {
         if let Some((_, program)) = FOREIGN_MAGICS.iter().find(|(magic, _)| line.starts_with(magic)) {
             return not_a_dump(&format!("it is compressed by {program}; decompress it first"));
         }
-        let text = String::from_utf8_lossy(line);
-        let number = text.strip_prefix(HEADER);
-        let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-        match number.and_then(|number| number.strip_suffix('\n')).map(|number| (is_digits(number), number.parse())) {
-            Some((true, Ok(FORMAT))) => Ok(()),
-            Some((true, Ok(other))) => Err(ErrorKind::UnrecognizedFormat(format!(
-                "the dump has format {other}, this program reads format {FORMAT}: use another version of percolite"
-            ))
-            .into()),
-            None if HEADER.as_bytes().starts_with(line) || number.is_some_and(is_digits) => Err(self.truncated()),
+        if line.len() < first_line().len() && first_line().as_bytes().starts_with(line) {
+            return Err(self.truncated());
+        }
+        let text = std::str::from_utf8(line).ok().and_then(|line| line.strip_prefix(HEADER)?.strip_suffix('\n'));
+        match text.and_then(format_line::parse) {
+            Some(Named::Own("")) => Ok(()),
+            Some(Named::Other(other)) => Err(ErrorKind::UnrecognizedFormat(other.refusal("the dump")).into()),
             _ => not_a_dump(&format!("it does not begin with {:?}", HEADER.trim_end())),
         }
     }
@@ -327,7 +328,7 @@ mod tests {
         let mut writer = DumpWriter::begin(&mut dump, Compression::None).unwrap();
         blocks.iter().for_each(|block| writer.write(block).unwrap());
         let (line, blocks) = dump.split_at(dump.iter().position(|byte| *byte == b'\n').unwrap() + 1);
-        assert_eq!(line, b"percolite dump, format 1\n");
+        assert_eq!(line, format!("percolite dump, format 1, build {}\n", format_line::BUILD_TAG).as_bytes());
         // Length, checksum; plain, record format, variant, fields.
         let golden = [
             "00000010e5349b440001000107fd03000000000065060102",
@@ -351,7 +352,7 @@ mod tests {
             b"\x9f\x01\x03\x01\x01k\xfb\x2c\x01\x07\x01\0\xff\x13\x60\x07\x07\x07\x07\x07\x07",
         ]
         .concat();
-        let dump = [format!("{HEADER}{FORMAT}\n").as_bytes(), &block].concat();
+        let dump = [first_line().as_bytes(), &block].concat();
         let DumpBlock::Rows(rows) = DumpReader::open(dump.as_slice(), "").unwrap().read().unwrap() else {
             panic!("not a block of rows");
         };

@@ -91,8 +91,8 @@ impl DumpHeader {
     /// Reads the header of a dump. Does not check the rest, which may be damaged or missing.
     ///
     /// # Errors
-    /// - [`ErrorKind::UnrecognizedFormat`](crate::ErrorKind::UnrecognizedFormat): not a dump, or
-    ///   another format.
+    /// - [`ErrorKind::UnrecognizedFormat`](crate::ErrorKind::UnrecognizedFormat): not a dump,
+    ///   another format, or a dump of another development build.
     /// - [`ErrorKind::Corruption`](crate::ErrorKind::Corruption): the header is damaged or
     ///   truncated.
     /// - [`ErrorKind::Io`](crate::ErrorKind::Io): it cannot be read.
