@@ -1,8 +1,8 @@
 //! The line of text that names a format: the marker of a directory, the first line of a dump.
 //!
 //! ```text
-//!   percolite store, format 1, build 0.1.0-dev.1, log 0f1e2d3c4b5a6978
-//!   percolite dump, format 1, build 0.1.0-dev.1
+//!   percolite store, format 1, build 0.1.0-dev.2, wal 0f1e2d3c4b5a6978
+//!   percolite dump, format 1, build 0.1.0-dev.2
 //! ```
 //!
 //! Until 0.1.0 is released the format's number stays 1 while the format changes. The build tag
@@ -13,7 +13,7 @@ pub const FORMAT: u32 = 1;
 
 /// The name of the development format. It is changed with every change of the format until 0.1.0 is
 /// released.
-pub const BUILD_TAG: &str = "0.1.0-dev.1";
+pub const BUILD_TAG: &str = "0.1.0-dev.2";
 
 const BUILD: &str = "build ";
 const TAG_MAX_BYTES: usize = 32;
@@ -100,7 +100,7 @@ mod tests {
         assert_eq!(parse("1, build 0.1.0-dev.0, rest"), build(Some("0.1.0-dev.0")));
         let longer = format!("{BUILD_TAG}0");
         assert_eq!(parse(&format!("{own}0")), build(Some(&longer)));
-        assert_eq!([parse("1"), parse("1, log 0f"), parse("1, build")], [build(None), build(None), build(None)]);
+        assert_eq!([parse("1"), parse("1, wal 0f"), parse("1, build")], [build(None), build(None), build(None)]);
         for number in [0, 2, u32::MAX] {
             let other = Some(Named::Other(OtherFormat::Number(number)));
             assert_eq!(parse(&format!("{number}, build {BUILD_TAG}")), other);

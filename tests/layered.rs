@@ -109,7 +109,7 @@ fn check(folder: &Path, acknowledged: &BTreeMap<u64, u64>) -> Result<()> {
 /// The number of removed segments. Segments are numbered from 1, so the lowest number shows it.
 fn removed_segments(folder: &Path) -> Result<u64> {
     let mut lowest = u64::MAX;
-    for entry in std::fs::read_dir(folder.join("log"))? {
+    for entry in std::fs::read_dir(folder.join("wal"))? {
         let name = entry?.file_name();
         let digits = name.to_str().and_then(|name| name.strip_suffix(".segment"));
         lowest = lowest.min(digits.context("a file that is no segment")?.parse()?);

@@ -283,8 +283,8 @@ impl Builder {
     ///
     /// The store continues with the commits from before the damage. All later ones are lost, though
     /// some may still be intact in the log. The damaged segment and all later ones are quarantined
-    /// as `log/lost-…` in the directory. [`Store::data_losses`](crate::store::Store::data_losses)
-    /// returns the loss as long as its record exists. A backup or [`Builder::repair`] may be the
+    /// as `wal/lost-…` in the directory. [`Store::data_losses`](crate::store::Store::data_losses)
+    /// returns the loss as long as these files exist. A backup or [`Builder::repair`] may be the
     /// better choice. A [read-only](Builder::read_only) open changes nothing, so it accepts no
     /// loss.
     pub fn accept_data_loss(mut self, fingerprint: u64) -> Self {

@@ -1,7 +1,7 @@
 //! Quarantine: what an accepted data loss leaves in the directory.
 //!
 //! ```text
-//! lost-<fingerprint>.record               the loss, in a line of text
+//! lost-<fingerprint>.txt                  the loss, in a line of text
 //! lost-<fingerprint>-<number>.segment     the segment with the break, copied; later ones, renamed
 //! ```
 //!
@@ -18,7 +18,7 @@ use crate::disk::{Disk, DiskFile};
 const COPY_BUFFER_BYTES: usize = 256 << 10;
 /// A longer file is not a loss file.
 const LOSS_FILE_MAX_BYTES: usize = 512;
-const LOSS_FILE_SUFFIX: &str = ".record";
+const LOSS_FILE_SUFFIX: &str = ".txt";
 
 /// Writes the loss file and quarantines the segments from the break on.
 pub(super) fn quarantine<D: Disk>(disk: &D, recovered: &Recovered, loss: &DataLoss) -> Result<(), WalError> {

@@ -156,7 +156,7 @@ fn open_and_verify_name_damaged_metadata() {
         assert_eq!(issues.len(), 1, "{name}: {issues:?}");
     }
     // GC skips an entry that it cannot read, and verify reports it.
-    let Damaged { store, .. } = damaged(|put, _, _| put(Column::Meta, b"deleted/", Some(&[]))).unwrap();
+    let Damaged { store, .. } = damaged(|put, _, _| put(Column::Meta, b"gc/", Some(&[]))).unwrap();
     let issues = store.verify(|_| ()).unwrap().issues;
     assert!(issues.iter().any(|problem| problem.to_string().contains("is not a GC queue entry")), "{issues:?}");
 }

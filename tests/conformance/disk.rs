@@ -123,7 +123,7 @@ fn a_foreign_or_newer_directory_is_refused_unchanged() {
     let cases: [&[(&str, &str)]; 6] = [
         &[("diary", "dear diary")],
         &[("CURRENT", "MANIFEST-000001\n")],
-        &[("PERCOLITE", "percolite store, format 2, build 0.1.0-dev.1, log 0123456789abcdef\n")],
+        &[("PERCOLITE", "percolite store, format 2, build 0.1.0-dev.1, wal 0123456789abcdef\n")],
         &[("PERCOLITE", "percolite store, format 1, log 0123456789abcdef\n")],
         &[("PERCOLITE", "")],
         &[("PERCOLITE", "something else"), ("diary", "x")],

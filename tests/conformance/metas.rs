@@ -116,7 +116,7 @@ pub fn the_gc_queue_is_ordered_and_bounded(engine: &Subject) {
     assert_eq!(engine.gc_candidates(Some(&absent), ts(255), 10).unwrap(), [(ts(255), row("c"))]);
     assert_eq!(engine.gc_candidates(Some(&all[3]), ts(20), 10).unwrap(), [], "the range is empty");
     // Other metadata is not in the queue.
-    set(engine, &[("deletee", Some("x")), ("deleted", Some("x")), ("deleted0", Some("x"))]);
+    set(engine, &[("gb", Some("x")), ("gc", Some("x")), ("gc0", Some("x"))]);
     assert_eq!(engine.gc_candidates(None, Timestamp::MAX, 100).unwrap(), all);
 }
 

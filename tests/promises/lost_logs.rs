@@ -145,7 +145,7 @@ fn damage_to_any_frame_of_a_closed_log_is_detected() {
 fn a_missing_log_is_a_data_loss() {
     let folder = tempfile::tempdir().unwrap();
     let path = closed(folder.path());
-    files(&path.join("log"), "").iter().for_each(|file| fs::remove_file(file).unwrap());
+    files(&path.join("wal"), "").iter().for_each(|file| fs::remove_file(file).unwrap());
     let accepted = fingerprint(&refused(small(), &path));
     let store = small().accept_data_loss(accepted).open(&path).unwrap();
     assert!(store.keyspace_names().unwrap().is_empty());

@@ -54,7 +54,7 @@ fn the_marker_has_the_build_tag_and_the_wal_id() {
     fill(folder.path());
     let marker = fs::read_to_string(folder.path().join(MARKER)).unwrap();
     let text = marker.strip_prefix("percolite store, format 1, build ").unwrap().strip_suffix('\n').unwrap();
-    let (tag, identity) = text.split_once(", log ").unwrap();
+    let (tag, identity) = text.split_once(", wal ").unwrap();
     assert!(tag.starts_with("0.1.0-dev."), "{marker}");
     assert!(identity.len() == 16 && identity.bytes().all(|byte| b"0123456789abcdef".contains(&byte)), "{marker}");
     // The id is at byte 32 of a segment's header. A preallocated segment has no header yet.
@@ -67,11 +67,11 @@ fn the_marker_has_the_build_tag_and_the_wal_id() {
 #[test]
 fn another_format_is_refused_and_the_store_is_unchanged() {
     let others = [
-        ("percolite store, format 2, build 0.1.0-dev.1, log 0123456789abcdef\n", "format 2"),
+        ("percolite store, format 2, build 0.1.0-dev.1, wal 0123456789abcdef\n", "format 2"),
         ("percolite store, format 1\n", "an older development build, without a build tag"),
         ("percolite store, format 1, log 0123456789abcdef\n", "an older development build, without a build tag"),
         (
-            "percolite store, format 1, build 0.1.0-dev.0, log 0123456789abcdef\n",
+            "percolite store, format 1, build 0.1.0-dev.0, wal 0123456789abcdef\n",
             "another development build, 0.1.0-dev.0",
         ),
     ];
@@ -101,8 +101,8 @@ fn a_log_of_another_store_is_refused() {
     let (one, other) = (folder.path().join("one"), folder.path().join("other"));
     fill(&one);
     fill(&other);
-    fs::remove_dir_all(one.join("log")).unwrap();
-    copy_folder(&other.join("log"), &one.join("log"));
+    fs::remove_dir_all(one.join("wal")).unwrap();
+    copy_folder(&other.join("wal"), &one.join("wal"));
     let why = refused(&one);
     assert!(
         matches!(why.kind(), ErrorKind::UnrecognizedFormat(_)) && why.to_string().contains("belongs to another store"),

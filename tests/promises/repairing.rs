@@ -197,7 +197,7 @@ fn a_torn_tail_is_no_loss_and_damage_before_later_frames_is() {
 #[test]
 fn a_missing_log_costs_what_was_not_in_tables() {
     let (found, before, after) =
-        repaired(|folder| files(&folder.join("log"), "").iter().for_each(|file| fs::remove_file(file).unwrap()));
+        repaired(|folder| files(&folder.join("wal"), "").iter().for_each(|file| fs::remove_file(file).unwrap()));
     assert!(
         found.losses.iter().any(|loss| loss.message.contains("no segment of the write-ahead log")),
         "{:?}",
@@ -320,7 +320,7 @@ fn a_repair_is_refused_where_it_could_lose_data() {
     let open = small().open(&store).unwrap();
     assert!(matches!(refused(&store, &new).kind(), ErrorKind::AlreadyOpen(_)));
     drop(open);
-    fs::write(store.join("PERCOLITE"), "percolite store, format 9, build 0.1.0, log 0123456789abcdef\n").unwrap();
+    fs::write(store.join("PERCOLITE"), "percolite store, format 9, build 0.1.0, wal 0123456789abcdef\n").unwrap();
     assert!(refused(&store, &new).to_string().contains("format 9"));
     assert!(!new.exists());
 }

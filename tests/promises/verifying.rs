@@ -130,7 +130,7 @@ fn each_kind_of_damage_is_found_and_named() {
     one(issues(|_, put| put(Column::Data, b"short", Some(vec![1]))), "invalid key");
     one(issues(|_, put| put(Column::History, b"short", Some(vec![1]))), "invalid key");
     one(issues(|_, put| put(Column::Meta, b"safe point", Some(vec![1]))), "is not a timestamp");
-    one(issues(|_, put| put(Column::Meta, b"deleted/", Some(vec![]))), "is not a GC queue entry");
+    one(issues(|_, put| put(Column::Meta, b"gc/", Some(vec![]))), "is not a GC queue entry");
     one(
         issues(|id, put| {
             put(Column::Lock, row(id, "x").as_bytes(), Some(lock(row(id, "x"), LockType::Put(StoredValue::OutOfLine))))
@@ -170,7 +170,7 @@ fn a_replaced_version_without_a_gc_entry_is_found() {
     store.close().unwrap();
     assert!(verified(&memory).is_ok(), "{:?}", verified(&memory).issues);
 
-    let named = |key: &[u8]| key.starts_with(b"deleted/") && key.ends_with(b"key");
+    let named = |key: &[u8]| key.starts_with(b"gc/") && key.ends_with(b"key");
     let mut list = Vec::new();
     let all = RowRange::all();
     let keep = |key: &[u8], _: &[u8]| {

@@ -48,7 +48,7 @@ pub fn state(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 
 /// The segments of the log, oldest first.
 pub fn segments(store: &Path) -> Vec<PathBuf> {
-    let mut found = files(&store.join("log"), ".segment");
+    let mut found = files(&store.join("wal"), ".segment");
     found.retain(|path| !path.file_name().unwrap().to_string_lossy().starts_with("lost-"));
     found
 }

@@ -29,7 +29,7 @@ const CHECKPOINT_UNFINISHED: &str = "PERCOLITE.copy";
 const CHECKPOINT_FLAG: &str = "PERCOLITE.copied";
 const MARKER_TEXT: &str = "percolite store, format ";
 /// Precedes the WAL id, after the format.
-const IDENTITY_TEXT: &str = "log ";
+const WAL_ID_TEXT: &str = "wal ";
 /// RocksDB's file that names the current manifest.
 const ROCKSDB_CURRENT: &str = "CURRENT";
 
@@ -182,7 +182,7 @@ pub fn clear_checkpoint_flag(path: &Path) -> io::Result<()> {
 fn write_marker(path: &Path, mut marker: &File, name: &str, identity: u64) -> io::Result<()> {
     marker.set_len(0)?;
     let format = format_line::own(MARKER_TEXT);
-    marker.write_all(format!("{format}, {IDENTITY_TEXT}{identity:016x}\n").as_bytes())?;
+    marker.write_all(format!("{format}, {WAL_ID_TEXT}{identity:016x}\n").as_bytes())?;
     marker.sync_all()?;
     fs::rename(path.join(name), path.join(MARKER))?;
     let sync = |directory: &Path| File::open(directory)?.sync_all();
@@ -250,7 +250,7 @@ fn parse_marker(text: &[u8]) -> Option<MarkerContent<'_>> {
     let text = std::str::from_utf8(text).ok()?.strip_suffix('\n')?.strip_prefix(MARKER_TEXT)?;
     match format_line::parse(text)? {
         Named::Own(rest) => {
-            let identity = rest.strip_prefix(IDENTITY_TEXT).filter(|identity| identity.len() == 16)?;
+            let identity = rest.strip_prefix(WAL_ID_TEXT).filter(|identity| identity.len() == 16)?;
             u64::from_str_radix(identity, 16).ok().map(MarkerContent::Current)
         }
         Named::Other(other) => Some(MarkerContent::OtherFormat(other)),

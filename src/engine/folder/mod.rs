@@ -3,7 +3,7 @@
 //! | in the directory | what |
 //! |---|---|
 //! | `PERCOLITE` | the marker: format and WAL id; locked while the store is open |
-//! | `log/` | the segments of the write-ahead log, and the files of accepted data losses |
+//! | `wal/` | the segments of the write-ahead log, and the files of accepted data losses |
 //! | `tables/` | RocksDB, without its own write-ahead log |
 //! | `STATUS` | the status file of the process that has the store open |
 //!

@@ -3,7 +3,7 @@
 use crate::env::{Env as _, SystemEnv};
 
 /// The write-ahead log.
-pub const WAL_DIR: &str = "log";
+pub const WAL_DIR: &str = "wal";
 /// RocksDB's files.
 pub const TABLES_DIR: &str = "tables";
 

@@ -9,7 +9,7 @@ use crate::timestamp::Timestamp;
 
 /// The prefix of the GC queue in the metadata column. The queue has deleted rows and replaced
 /// versions.
-pub(crate) const GC_PREFIX: &str = "deleted/";
+pub(crate) const GC_PREFIX: &str = "gc/";
 
 /// The usual overhead of a cell in a batch, besides its key and value.
 const CELL_OVERHEAD_BYTES: usize = 32;

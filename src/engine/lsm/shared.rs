@@ -17,11 +17,11 @@ use crate::sync::Mutex;
 use crate::wal::{self, WalHandle, WalWriter};
 
 /// The cell of the tables with their flushed sequence: they have everything up to it.
-pub const FLUSHED_SEQUENCE_KEY: &[u8] = b"\0position";
+pub const FLUSHED_SEQUENCE_KEY: &[u8] = b"\0flushed sequence";
 
 /// The cell of the tables with the flush target, the last sequence of the newest flush. Of what is
 /// between the flushed sequence and this the tables may have a part.
-pub const FLUSH_TARGET_KEY: &[u8] = b"\0begun";
+pub const FLUSH_TARGET_KEY: &[u8] = b"\0flush target";
 
 /// Internal cells, which readers do not see. No other metadata key begins with a zero byte.
 pub fn is_internal_key(column: Column, key: &[u8]) -> bool {

@@ -130,7 +130,7 @@ mod tests {
                 tables.write(batch).unwrap();
             }
             let mut batch = tables.new_batch(0);
-            batch.put(Column::Meta, b"position", &round.to_be_bytes());
+            batch.put(Column::Meta, b"round", &round.to_be_bytes());
             tables.write(batch).unwrap();
             tables.sync().unwrap();
             assert!(tables.is_flushed().unwrap(), "round {round}");

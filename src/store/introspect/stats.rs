@@ -270,10 +270,10 @@ impl Store {
     /// that is not accepted cannot be opened.
     ///
     /// The segments that an accepted loss affects stay in the store's directory, as
-    /// `log/lost-<fingerprint>-<number>.segment`, and a record of it as
-    /// `log/lost-<fingerprint>.record`. A loss is returned while its record exists; all of these
-    /// files may be deleted. A [checkpoint](Store::checkpoint) has none of them. The records are
-    /// read when the store is opened. Always empty in memory.
+    /// `wal/lost-<fingerprint>-<number>.segment`, and `wal/lost-<fingerprint>.txt` describes the
+    /// loss. It is returned while that file exists; all of these files may be deleted. A
+    /// [checkpoint](Store::checkpoint) has none of them. They are read when the store is opened.
+    /// Always empty in memory.
     pub fn data_losses(&self) -> Vec<DataLoss> {
         self.inner.engine.data_losses()
     }

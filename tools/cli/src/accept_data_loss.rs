@@ -18,7 +18,7 @@ Examples:
 
 A store whose WAL is damaged among acknowledged commits does not open. A checkpoint, a dump or percolite repair may \
 be the better way: this command drops every commit from the damage on. The damaged segment and later ones are \
-kept in the directory, as log/lost-*.")]
+kept in the directory, as wal/lost-*.")]
 pub struct Args {
     #[command(flatten)]
     store: StoreDir,

@@ -28,7 +28,7 @@ orphan lock is no issue as long as its primary has the transaction's status. Fil
 checked only as far as reading the cells in order uses them.
 
 A store whose WAL has lost acknowledged commits does not open. The error has the fingerprint of the loss, with which \
-`percolite accept-data-loss` opens it. An accepted loss is reported until its record, log/lost-*.record, is \
+`percolite accept-data-loss` opens it. An accepted loss is reported until its file, wal/lost-*.txt, is \
 moved out of the directory; the damaged segments are beside it.")]
 pub struct Args {
     #[command(flatten)]

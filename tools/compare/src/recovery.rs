@@ -91,14 +91,14 @@ fn measure(rows: u64, dir: &Path, args: &CommonArgs) -> Result<Option<Measuremen
         "--dir",
     ]);
     let mut writer = writer.arg(dir).stdin(Stdio::null()).spawn().context("cannot run this program again")?;
-    let was_killed = wait_for_longest_log(&mut writer, &dir.join("log"));
+    let was_killed = wait_for_longest_log(&mut writer, &dir.join("wal"));
     writer.kill()?;
     writer.wait()?;
     if !was_killed? {
         return Ok(None);
     }
 
-    let wal_bytes = bytes_in(&dir.join("log"))?;
+    let wal_bytes = bytes_in(&dir.join("wal"))?;
     let started = Instant::now();
     let peer = Percolite::<false>::open(&config)?;
     ensure!(peer.session()?.reader(None)?.get(&key(0), |_| ())?, "the first row is missing");

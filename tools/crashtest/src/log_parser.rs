@@ -1,6 +1,6 @@
 //! An independent parser of the write-ahead log, written from its description.
 //!
-//! A segment is a file `log/NNNNNNNNNN.segment`: two copies of a header, 4096 bytes apart, then
+//! A segment is a file `wal/NNNNNNNNNN.segment`: two copies of a header, 4096 bytes apart, then
 //! frames from byte 8192 on, then preallocated zeros. Each frame has a checksum and a sequence
 //! number, and names the sequence that was durable when it was written.
 //!
@@ -67,7 +67,7 @@ impl Frame {
 /// # Errors
 /// I/O errors.
 pub fn segments(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    let files = fs::read_dir(dir.join("log"))?.map(|entry| entry.map(|entry| entry.path()));
+    let files = fs::read_dir(dir.join("wal"))?.map(|entry| entry.map(|entry| entry.path()));
     let mut files = files.collect::<Result<Vec<_>, _>>()?;
     files.retain(|file| is_segment(file));
     files.sort();

@@ -185,7 +185,7 @@ fn wait_for_change(dir: &Path, before: Vec<OsString>, at_most: Duration, signals
 /// The names of the WAL segments. Empty if they cannot be read; then opening the store returns the
 /// error.
 fn segment_names(dir: &Path) -> Vec<OsString> {
-    let entries = fs::read_dir(dir.join("log")).into_iter().flatten();
+    let entries = fs::read_dir(dir.join("wal")).into_iter().flatten();
     let mut names: Vec<OsString> = entries.flatten().map(|entry| entry.file_name()).collect();
     names.sort_unstable();
     names

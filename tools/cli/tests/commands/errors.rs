@@ -39,7 +39,7 @@ fn a_directory_that_is_no_store_is_refused_unchanged() {
     fs::create_dir(sandbox.path().join("other")).unwrap();
     sandbox.file("other/precious.txt", "mine");
     fs::create_dir(sandbox.path().join("newer")).unwrap();
-    sandbox.file("newer/PERCOLITE", "percolite store, format 9, build 0.1.0, log 0123456789abcdef\n");
+    sandbox.file("newer/PERCOLITE", "percolite store, format 9, build 0.1.0, wal 0123456789abcdef\n");
     fs::create_dir(sandbox.path().join("newer/tables")).unwrap();
     sandbox.file("newer/tables/CURRENT", "");
     fs::create_dir(sandbox.path().join("empty")).unwrap();
@@ -336,7 +336,7 @@ fn the_recommended_commands_help_with_any_damage() {
 fn errors_that_no_command_helps_with_recommend_none() {
     let sandbox = Sandbox::with_shop();
     sandbox.ok("checkpoint shop newer");
-    sandbox.file("newer/PERCOLITE", "percolite store, format 9, build 0.1.0, log 0123456789abcdef\n");
+    sandbox.file("newer/PERCOLITE", "percolite store, format 9, build 0.1.0, wal 0123456789abcdef\n");
     fs::create_dir(sandbox.path().join("other")).unwrap();
     sandbox.file("other/precious.txt", "mine");
     let _open = Store::open(sandbox.path().join("shop")).unwrap();

@@ -104,7 +104,7 @@ fn an_accepted_data_loss_opens_the_store_and_is_reported() {
     sandbox.ok("dump shop shop.dump");
     sandbox.ok("restore killed shop.dump");
     sandbox.kill_after("killed", (0..50).map(|n| format!("put fruit k{n} {}", "7".repeat(100))));
-    let log = sandbox.files("killed/log", |name| name.ends_with(".segment"));
+    let log = sandbox.files("killed/wal", |name| name.ends_with(".segment"));
     let log = log.into_iter().rfind(|log| fs::read(log).unwrap().windows(9).any(|bytes| bytes == [b'7'; 9])).unwrap();
     let mut bytes = fs::read(&log).unwrap();
     let at = bytes.windows(9).position(|bytes| bytes == [b'7'; 9]).unwrap();

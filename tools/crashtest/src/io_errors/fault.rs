@@ -139,13 +139,13 @@ impl Fault {
     fn names(self) -> Vec<String> {
         let numbered = |name: fn(u32) -> String| (1..=FILES).map(name).collect();
         match self.file {
-            File::Log => numbered(|number| format!("log/{number:010}.segment")),
+            File::Log => numbered(|number| format!("wal/{number:010}.segment")),
             File::Table => numbered(|number| format!("tables/{number:06}.sst")),
             File::Manifest => numbered(|number| format!("tables/MANIFEST-{number:06}")),
             File::Current => numbered(|number| format!("tables/{number:06}.dbtmp")),
             File::Options => numbered(|number| format!("tables/OPTIONS-{number:06}.dbtmp")),
             File::Marker => vec!["PERCOLITE.new".into()],
-            File::Directory => vec!["log".into(), "tables".into()],
+            File::Directory => vec!["wal".into(), "tables".into()],
         }
     }
 }

@@ -263,7 +263,7 @@ fn rows_in(store_dir: &Path, accept_loss: Option<u64>) -> Result<Result<u64, Vio
 
 /// Whether the segment is kept under another name.
 fn is_kept(store_dir: &Path, segment: &[u8]) -> std::io::Result<bool> {
-    for entry in fs::read_dir(store_dir.join("log"))? {
+    for entry in fs::read_dir(store_dir.join("wal"))? {
         let file = entry?.path();
         if !log_parser::is_segment(&file) && fs::read(&file)? == segment {
             return Ok(true);
