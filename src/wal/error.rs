@@ -24,14 +24,14 @@ pub enum WalError {
         /// The WAL id in its header.
         wal_id: u64,
     },
-    /// A newer version wrote this segment.
-    #[error("{file} has format {format}, but this version supports formats up to {supported}")]
+    /// The segment has another format.
+    #[error("{file} has format {format}, this program reads format {supported}")]
     UnsupportedFormat {
         /// The segment's file name.
         file: String,
         /// Its format.
         format: u32,
-        /// The newest format that this version supports.
+        /// The format that this program reads.
         supported: u32,
     },
     /// Acknowledged frames are missing.

@@ -26,7 +26,7 @@ use super::frame::ALIGNMENT;
 use crate::disk::DiskFile;
 
 const MAGIC: [u8; 8] = *b"percolog";
-/// The format that is written, and the newest that is read.
+/// The format that this program reads and writes.
 pub const FORMAT: u32 = 1;
 /// Block size of file systems and page caches. The second header must survive damage to one block.
 const BLOCK: usize = 4096;
@@ -87,7 +87,7 @@ pub enum HeaderRead {
     Valid(SegmentHeader),
     /// No header, or one that is torn or damaged.
     Invalid,
-    /// A header of a format that this version does not support.
+    /// A header of another format.
     UnsupportedFormat(u32),
 }
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use percolite::engine::sim::SimStorage;
-use percolite::oracle::MemoryOracle;
 use percolite::env::{Env, SystemEnv};
+use percolite::oracle::MemoryOracle;
 use percolite::{
     Compression, DumpBase, DumpHeader, DumpOptions, Durability, ErrorKind, OnExisting, RetryPolicy, SharedConfig,
     SleepingLockWaiter, Snapshot, Store, Timestamp, Value,
