@@ -33,8 +33,8 @@ impl Store {
 
     /// A consistent view of everything acknowledged before this call, all of it durable. The call
     /// waits for a sync only after buffered commits. In a store opened with
-    /// [`Durability::Buffered`](crate::Durability::Buffered) the snapshot shows everything visible, durable or not, without
-    /// waiting.
+    /// [`Durability::Buffered`](crate::Durability::Buffered) the snapshot shows everything visible,
+    /// durable or not, without waiting.
     ///
     /// # Errors
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed);
@@ -48,8 +48,9 @@ impl Store {
     /// [`Timestamp`], such as a commit's or another snapshot's, or a
     /// [`SystemTime`](std::time::SystemTime), which means the first timestamp of its millisecond.
     ///
-    /// It shows what a snapshot showed at that timestamp. It expires [`Builder::max_snapshot_age`](crate::Builder::max_snapshot_age)
-    /// after this call; until then GC keeps what it shows.
+    /// It shows what a snapshot showed at that timestamp. It expires
+    /// [`Builder::max_snapshot_age`](crate::Builder::max_snapshot_age) after this call; until then
+    /// GC keeps what it shows.
     ///
     /// Timestamps follow the machine's clock within the limits described at [`Timestamp::millis`].
     /// To select an exact commit, use its timestamp and not a time.
@@ -58,8 +59,9 @@ impl Store {
     /// - [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld): the timestamp is before
     ///   the start of the history.
     /// - [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument): the store keeps no
-    ///   history ([`Builder::history_retention`](crate::Builder::history_retention)), the timestamp is in the future, or the engine is
-    ///   shared ([`Builder::open_shared`](crate::Builder::open_shared)).
+    ///   history ([`Builder::history_retention`](crate::Builder::history_retention)), the timestamp
+    ///   is in the future, or the engine is shared
+    ///   ([`Builder::open_shared`](crate::Builder::open_shared)).
     /// - [`ErrorKind::Closed`](crate::ErrorKind::Closed),
     ///   [`ErrorKind::Undetermined`](crate::ErrorKind::Undetermined) if a sync fails.
     pub fn snapshot_at(&self, at: impl Into<Timestamp>) -> Result<Snapshot> {
@@ -129,7 +131,8 @@ impl Store {
     ///
     /// Waits for [named locks](Store::lock) end with
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed), and lock guards become invalid. Leases that
-    /// have a guard are released, durably. Leases without one ([`LockGuard::detach`](crate::LockGuard::detach)) stay.
+    /// have a guard are released, durably. Leases without one
+    /// ([`LockGuard::detach`](crate::LockGuard::detach)) stay.
     ///
     /// # Errors
     /// [`ErrorKind::Undetermined`](crate::ErrorKind::Undetermined), with the cause, if the sync

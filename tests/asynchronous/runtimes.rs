@@ -168,7 +168,7 @@ fn async_reads_and_commits_return_what_the_store_does() {
             let before = store.snapshot().await.unwrap();
             assert!(!store.contains_key(&rows, "k").await.unwrap());
             for durability in [Durability::Sync, Durability::Buffered] {
-                let options = TxnOptions { durability: Some(durability), ..TxnOptions::default() };
+                let options = TxnOptions::default().durability(durability);
                 let own = rows.clone();
                 let work = move |txn: &mut Txn| txn.put(&own, "k", "v").map(|()| txn.start_ts());
                 let (start_ts, commit) = store.transact_with_commit(options, work).await.unwrap();

@@ -9,7 +9,7 @@ const ROWS: u32 = 3000;
 const LONG: usize = 1000;
 
 fn with_durability(durability: Option<Durability>) -> TxnOptions {
-    TxnOptions { durability, ..TxnOptions::default() }
+    TxnOptions::default().durability(durability)
 }
 
 /// Reads a row with every call of the store that reads, which must agree. Returns whether it has

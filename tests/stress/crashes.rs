@@ -13,7 +13,7 @@ use std::time::Duration;
 use percolite::engine::Engine;
 use percolite::engine::sim::SimStorage;
 use percolite::engine::unreliable::{Faults, FaultyEngine};
-use percolite::{Durability, ErrorKind, Keyspace, Store, Timestamp, Txn, TxnOptions};
+use percolite::{Durability, ErrorKind, Keyspace, Store, Timestamp, Txn};
 
 use crate::common::{Reads, Run, any_options, every_way, number, read_number};
 use crate::support::Dice;

@@ -24,8 +24,9 @@ impl Store {
     /// Opens a keyspace, and creates it if it does not exist.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if the name is empty, longer than [`MAX_KEYSPACE_NAME_BYTES`](crate::MAX_KEYSPACE_NAME_BYTES)
-    /// or contains control characters, and those of [`Txn::commit`].
+    /// [`ErrorKind::InvalidArgument`] if the name is empty, longer than
+    /// [`MAX_KEYSPACE_NAME_BYTES`](crate::MAX_KEYSPACE_NAME_BYTES) or contains control characters,
+    /// and those of [`Txn::commit`].
     pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
         check_name(name)?;
         if let Some(id) = self.lookup_id(name)? {

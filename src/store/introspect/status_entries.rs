@@ -13,7 +13,8 @@ use crate::store::introspect::slow_log::{SlowTransaction, TxnOutcome};
 use crate::store::introspect::stats::RowLock;
 use crate::timestamp::Timestamp;
 
-/// An active transaction or snapshot: [`ActiveTransaction`] in a [`StoreStatus`](crate::StoreStatus).
+/// An active transaction or snapshot: [`ActiveTransaction`] in a
+/// [`StoreStatus`](crate::StoreStatus).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the fields of `ActiveTransaction`")]

@@ -39,7 +39,8 @@ impl Store {
     /// # let store = percolite::Store::in_memory()?;
     /// # let queue = store.keyspace("queue")?;
     /// store.transact_with_lock("queue", LockOptions::exclusive(), TxnOptions::default(), |txn| {
-    ///     let last = txn.range(&queue, ..).rev().next().transpose()?.map_or(0, |row| row.key()[0]);
+    ///     let last = txn.range(&queue, ..).next_back().transpose()?;
+    ///     let last = last.map_or(0, |row| row.key()[0]);
     ///     txn.put(&queue, [last + 1], "job")
     /// })?;
     /// # Ok(()) }

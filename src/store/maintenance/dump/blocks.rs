@@ -22,10 +22,10 @@ use crate::engine::Compression;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format_line::{self, Named};
 use crate::oracle::is_exhausted;
-use crate::row::Value;
 use crate::store::limits::MAX_VALUE_BYTES;
 use crate::store::maintenance::dump::DumpHeader;
 use crate::timestamp::Timestamp;
+use crate::value::Value;
 
 const HEADER: &str = "percolite dump, format ";
 /// The longest first line.
@@ -301,6 +301,20 @@ fn write_error(why: io::Error) -> Error {
 
 fn read_error(why: io::Error) -> Error {
     ErrorKind::Io(format!("cannot read the dump: {why}")).into()
+}
+
+impl DumpHeader {
+    /// Reads the header of a dump. Does not check the rest, which may be damaged or missing.
+    ///
+    /// # Errors
+    /// - [`ErrorKind::UnrecognizedFormat`](crate::ErrorKind::UnrecognizedFormat): not a dump,
+    ///   another format, or a dump of another development build.
+    /// - [`ErrorKind::Corruption`](crate::ErrorKind::Corruption): the header is damaged or
+    ///   truncated.
+    /// - [`ErrorKind::Io`](crate::ErrorKind::Io): it cannot be read.
+    pub fn read(from: impl Read) -> Result<Self> {
+        DumpReader::open(from, "")?.header()
+    }
 }
 
 #[cfg(test)]

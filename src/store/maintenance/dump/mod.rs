@@ -15,12 +15,9 @@ mod changes;
 mod restore;
 mod write;
 
-use std::io::Read;
 use std::time::SystemTime;
 
 use crate::engine::Compression;
-use crate::error::Result;
-use crate::store::maintenance::dump::blocks::DumpReader;
 use crate::timestamp::Timestamp;
 
 /// Options of [`Snapshot::dump_with`](crate::store::Snapshot::dump_with). By default a dump is full
@@ -85,20 +82,6 @@ pub struct DumpHeader {
     pub read_ts: Timestamp,
     /// An incremental dump has no commits at or below this timestamp; `None` for a full dump.
     pub since: Option<Timestamp>,
-}
-
-impl DumpHeader {
-    /// Reads the header of a dump. Does not check the rest, which may be damaged or missing.
-    ///
-    /// # Errors
-    /// - [`ErrorKind::UnrecognizedFormat`](crate::ErrorKind::UnrecognizedFormat): not a dump,
-    ///   another format, or a dump of another development build.
-    /// - [`ErrorKind::Corruption`](crate::ErrorKind::Corruption): the header is damaged or
-    ///   truncated.
-    /// - [`ErrorKind::Io`](crate::ErrorKind::Io): it cannot be read.
-    pub fn read(from: impl Read) -> Result<Self> {
-        DumpReader::open(from, "")?.header()
-    }
 }
 
 /// The counts of a dump or restore, so far or in total.

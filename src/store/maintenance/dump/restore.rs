@@ -9,7 +9,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 
 use crate::error::{Error, Result};
-use crate::row::Value;
 use crate::store::catalog::entries::check_name;
 use crate::store::catalog::incremental_restore::{Increment, Listed};
 use crate::store::catalog::restore_origin::RestoreOrigin;
@@ -21,6 +20,7 @@ use crate::store::maintenance::dump::blocks::{DumpBlock, DumpReader};
 use crate::store::maintenance::dump::{DumpHeader, DumpStats, OnExisting};
 use crate::store::maintenance::progress::{IntoControlFlow, check_progress};
 use crate::store::options::{Durability, TxnOptions};
+use crate::value::Value;
 
 const NOTHING_RESTORED: &str = "; nothing was restored";
 

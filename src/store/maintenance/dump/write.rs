@@ -87,8 +87,8 @@ impl Snapshot {
     ///     txn.delete(&towns, "Atlantis")
     /// })?;
     /// let mut monday = Vec::new();
-    /// let after = DumpHeader::read(sunday.as_slice())?;
-    /// let dumped = store.snapshot()?.dump_with(DumpOptions::default().since(after), &mut monday, |_| ())?;
+    /// let changes = DumpOptions::default().since(DumpHeader::read(sunday.as_slice())?);
+    /// let dumped = store.snapshot()?.dump_with(changes, &mut monday, |_| ())?;
     /// assert_eq!((dumped.rows, dumped.deleted_rows), (1, 1));
     ///
     /// let copy = Store::in_memory()?;

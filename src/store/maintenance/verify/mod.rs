@@ -58,8 +58,8 @@ impl Store {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if the engine does not
     /// expose its cells, [`ErrorKind::Closed`](crate::ErrorKind::Closed) and
-    /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled). Damage is an [`IntegrityIssue`](crate::IntegrityIssue), not
-    /// an error.
+    /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled). Damage is an
+    /// [`IntegrityIssue`](crate::IntegrityIssue), not an error.
     pub fn verify<P: IntoControlFlow>(&self, mut progress: impl FnMut(&VerifyReport) -> P) -> Result<VerifyReport> {
         self.inner.check_open()?;
         let view = ReadView::new(Timestamp::MAX, self.inner.engine.snapshot()?, true);
