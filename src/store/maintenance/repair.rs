@@ -25,7 +25,7 @@ use crate::oracle::read_high_water;
 use crate::read_view::ReadView;
 use crate::row::{KeyspaceId, LockType, RowKey};
 use crate::store::builder::Builder;
-use crate::store::catalog::entries::{CATALOG_ID, entry_id};
+use crate::store::catalog::entries::{CATALOG_ID, entry_id, entry_name};
 use crate::store::catalog::staging::StagedKeyspaces;
 use crate::store::handle::Store;
 use crate::store::keyspace::Keyspace;
@@ -35,6 +35,7 @@ use crate::store::maintenance::verify::report::{ISSUES_MAX, IntegrityIssue};
 use crate::store::options::{Durability, MAX_TRANSACTION_BYTES, TxnOptions};
 use crate::store::read::row_reader::{load_value, visible_version};
 use crate::timestamp::Timestamp;
+use crate::value::Value;
 
 /// The number of cells between two calls of the progress callback.
 const PROGRESS_INTERVAL_CELLS: u64 = 1024;
@@ -192,7 +193,7 @@ struct Repair<'a> {
     /// The keyspaces of the new store, by their ids in the old one.
     keyspaces: HashMap<KeyspaceId, Option<Keyspace>>,
     staged: StagedKeyspaces<'a>,
-    batch: Vec<(Keyspace, Vec<u8>, Vec<u8>)>,
+    batch: Vec<(Keyspace, Vec<u8>, Value)>,
     batch_bytes: usize,
     report: RepairReport,
     store: &'a Store,
@@ -214,7 +215,7 @@ impl Repair<'_> {
         let result = self.recovered_value(column, &row).and_then(|value| {
             let Some(value) = value else { return Ok(()) };
             let Some(id) = entry_id(row.user_key(), &value)? else { return Ok(()) };
-            match crate::store::catalog::entry_name(row.user_key()) {
+            match entry_name(row.user_key()) {
                 Some(name) => drop(self.catalog.insert(id, name)),
                 None => drop(self.dropped.insert(id)),
             }

@@ -67,7 +67,8 @@ pub struct DumpArgs {
 }
 
 impl DumpArgs {
-    fn options(&self, store: &Store) -> Result<DumpOptions> {
+    /// The start of an incremental dump.
+    fn base(&self, store: &Store) -> Result<Option<DumpBase>> {
         let since = match (&self.base, self.since) {
             (Some(file), _) => {
                 let shown = || file.display().to_string();
@@ -85,18 +86,20 @@ impl DumpArgs {
         if since.is_some() {
             crate::at::require_history(store)?;
         }
-        Ok(DumpOptions::default().since(since).compression(self.compression.into()))
+        Ok(since)
     }
 }
 
 pub fn dump(args: &DumpArgs) -> Result<()> {
     let interrupt = Interrupt::watch()?;
     let store = args.store.open_read_only()?;
-    let options = args.options(&store)?;
+    let base = args.base(&store)?;
+    let full = DumpOptions::default().compression(args.compression.into());
+    let options = base.map_or(full, |base| full.since(base));
     let snapshot = args.at.snapshot(&store)?;
     let progress = Progress::items("rows");
     // The size of an increment is unknown.
-    if options.since.is_none() && progress.is_visible() {
+    if base.is_none() && progress.is_visible() {
         let columns = store.engine_stats()?.columns;
         let rows = columns.iter().filter(|stats| stats.column == Column::Write).map(|stats| stats.estimated_keys);
         progress.expect(rows.sum(), "about ");

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use percolite::{Error, ErrorKind, RetryPolicy, Timestamp, Txn, TxnOptions};
+use percolite::{Error, ErrorKind, RetryPolicy, Timestamp, Txn};
 
 use super::{Client, TxnEnd, WRITE_TO_DROPPED, committed_at, tolerate};
 use crate::client_log::Answer;

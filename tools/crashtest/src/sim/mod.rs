@@ -172,7 +172,7 @@ pub fn run(mode: Mode, seed: u64, trace: bool) -> SimResult {
 fn other_protocol(protocol: CommitProtocol) -> CommitProtocol {
     match protocol {
         CommitProtocol::Auto => CommitProtocol::TwoPhase,
-        CommitProtocol::TwoPhase => CommitProtocol::Auto,
+        _ => CommitProtocol::Auto,
     }
 }
 
