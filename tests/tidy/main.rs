@@ -8,6 +8,7 @@
 
 mod documents;
 mod imports;
+mod public_api;
 mod words;
 
 use std::path::{Path, PathBuf};
