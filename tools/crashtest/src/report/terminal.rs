@@ -80,8 +80,15 @@ fn write_failure(out: &mut String, failure: &Failure) -> std::fmt::Result {
 }
 
 fn layers(layers: &[LayerResult]) -> Table {
-    let numbers = ["cases", "txns", "acked", "lost", "unacked", "kills", "failures", "time"];
+    let numbers = ["cases", "txns", "acked", "lost", "unacked", "kills", "failed", "time"];
     let mut table = table(&["layer"], &numbers, &["verdict"]);
+    // Times and verdicts have spaces at which a narrow terminal may break them.
+    for column in table.column_iter_mut().take(numbers.len()) {
+        column.set_constraint(ColumnConstraint::ContentWidth);
+    }
+    for column in table.column_iter_mut().skip(1).take(numbers.len()) {
+        column.set_padding((0, 1));
+    }
     for layer in layers {
         let reasons: Vec<String> = layer.skipped.iter().cloned().chain(layer.caveats()).collect();
         let reason = if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join("; ")) };

@@ -237,6 +237,7 @@ fn names_of_layers_and_mutants_are_not_broken_over_lines() {
     run.mutants[0].mutant = "history-shows-later-locks".into();
     let text = terminal::summary(&run);
     assert!(text.contains("\u{2502} log-damage "), "{text}");
+    assert!(text.contains("12,345,678 \u{2506}12,345,678 "), "{text}");
     assert!(text.contains("\u{2502} history-shows-later-locks "), "{text}");
 }
 
