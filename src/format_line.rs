@@ -1,8 +1,8 @@
 //! The line of text that names a format: the marker of a directory, the first line of a dump.
 //!
 //! ```text
-//!   percolite store, format 1, build 0.1.0-dev.2, wal 0f1e2d3c4b5a6978
-//!   percolite dump, format 1, build 0.1.0-dev.2
+//!   percolite store, format 1, build <tag>, wal 0f1e2d3c4b5a6978
+//!   percolite dump, format 1, build <tag>
 //! ```
 //!
 //! Until 0.1.0 is released the format's number stays 1 while the format changes. The build tag

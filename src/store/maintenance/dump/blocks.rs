@@ -1,7 +1,7 @@
 //! The format of a dump: a line of text, then blocks.
 //!
 //! ```text
-//!   percolite dump, format 1, build 0.1.0-dev.2\n
+//!   percolite dump, format 1, build <tag>\n
 //!   block*      length (4, big-endian) ‖ CRC-32 of number and content (4, big-endian) ‖ content
 //!   content     00 ‖ record, or 01 ‖ length of the record (4, big-endian) ‖ record by LZ4
 //! ```
