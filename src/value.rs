@@ -80,6 +80,15 @@ impl From<Value> for Vec<u8> {
     }
 }
 
+/// Gives the value back if it has another length.
+impl<const N: usize> TryFrom<Value> for [u8; N] {
+    type Error = Value;
+
+    fn try_from(value: Value) -> Result<Self, Value> {
+        Self::try_from(&*value).map_err(|_| value)
+    }
+}
+
 impl<T: AsRef<[u8]> + ?Sized> PartialEq<T> for Value {
     fn eq(&self, other: &T) -> bool {
         **self == *other.as_ref()
@@ -158,6 +167,8 @@ mod tests {
         assert!(value == "100" && value == b"100" && value == *b"100" && value == b"100".to_vec());
         assert!(value == value.clone() && value != "10" && value > Value::from([b'0']));
         assert_eq!(HashSet::from([value.clone()]).get(&b"100"[..]), Some(&value));
+        assert_eq!(<[u8; 3]>::try_from(value.clone()), Ok(*b"100"));
+        assert_eq!(<[u8; 4]>::try_from(value.clone()), Err(value.clone()));
         assert_eq!(Vec::from(value), b"100");
         assert_eq!(format!("{:?}", Value::from(b"a\0")), "\"a\\x00\"");
     }

@@ -1,6 +1,8 @@
 //! Streams, compared with the scans of the synchronous store.
 
 use futures_core::Stream;
+#[cfg(feature = "rocks")]
+use percolite::AsyncStore;
 use percolite::{AsyncScan, AsyncSnapshot, ErrorKind, Keyspace, Row, Store};
 
 use crate::common::{both_runtimes, drop_after_polls, open};

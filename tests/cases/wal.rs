@@ -79,9 +79,9 @@ fn rows_after(folder: &Path, log: &Path, length: usize, builder: &dyn Fn() -> pe
     let snapshot = store.snapshot().unwrap();
     let mut found = 0;
     for row in snapshot.prefix(&rows, "k") {
-        let (key, value) = row.unwrap();
-        assert_eq!(key, format!("k{found:06}").into_bytes(), "a hole before this row, cut at {length} of {log:?}");
-        assert_eq!(value, found.to_string().into_bytes());
+        let row = row.unwrap();
+        assert_eq!(row.key(), format!("k{found:06}").as_bytes(), "a hole before this row, cut at {length} of {log:?}");
+        assert_eq!(row.value(), found.to_string().as_bytes());
         found += 1;
     }
     Some(found)

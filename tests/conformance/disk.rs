@@ -26,7 +26,7 @@ fn reopening_keeps_everything() {
             assert_eq!((found.lock, found.write), (Some(lock(10)), Some(put(20))));
             assert_eq!((found.txn_record, found.safe_point), (Some(TxnRecord::RolledBack), ts(round)));
             let view = engine.snapshot().unwrap();
-            assert_eq!(view.data(&row(&key), ts(10)).unwrap(), Some(vec![7; 5000]));
+            assert_eq!(view.data(&row(&key), ts(10)).unwrap(), Some(vec![7; 5000].into()));
             assert_eq!(view.version_at(&row(&key), ts(99)).unwrap(), Some(put(15)));
         }
         let deleted_row = RowKey::new(KeyspaceId(99), b"deleted_row");

@@ -139,8 +139,8 @@ fn an_option_works_or_is_refused(name: &str, bounds: OptionRange, value: u128) -
     let ended = run(name, value, None)?;
     let (within, output) = (bounds.check(value).is_ok(), String::from_utf8_lossy(&ended.stdout).into_owned());
     let number = match bounds.unit {
-        Unit::Bytes | Unit::Count => value.to_string(),
         Unit::Nanoseconds => format!("{:?}", child::duration(value)),
+        _ => value.to_string(),
     };
     let names_all = || {
         output.starts_with(&format!("{} is {number}", bounds.name))

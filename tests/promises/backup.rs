@@ -379,11 +379,11 @@ fn checkpoints_under_load_are_consistent() {
             let copy = open(path);
             let (accounts, log) = (copy.existing_keyspace("accounts").unwrap(), copy.existing_keyspace("log").unwrap());
             let snapshot = copy.snapshot().unwrap();
-            let money: u32 = snapshot.range(&accounts, ..).map(|row| u32::from(row.unwrap().1[0])).sum();
+            let money: u32 = snapshot.range(&accounts, ..).map(|row| u32::from(row.unwrap().value()[0])).sum();
             assert_eq!(money, u32::from(ACCOUNTS) * 100, "round {round}");
             assert_eq!(
                 snapshot.get(&log, "round").unwrap(),
-                Some(vec![round]),
+                Some([round].into()),
                 "a commit acknowledged before the checkpoint is missing"
             );
             let verified = copy.verify(|_| ()).unwrap();

@@ -254,7 +254,7 @@ mod on_disk {
         assert!(later.write_stalls >= stalled.write_stalls && later.write_stall_time >= stalled.write_stall_time);
         let snapshot = store.snapshot().unwrap();
         let last = (commits - 1) % ROWS;
-        assert_eq!(snapshot.get(&rows, last.to_be_bytes()).unwrap(), Some(random(commits - 1, 256 << 10)));
+        assert_eq!(snapshot.get(&rows, last.to_be_bytes()).unwrap(), Some(random(commits - 1, 256 << 10).into()));
         assert_eq!(Store::in_memory().unwrap().stats().write_stalls, 0);
     }
 

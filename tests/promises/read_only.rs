@@ -39,7 +39,7 @@ fn a_read_only_store_resolves_locks_without_writing() {
         for key in ["a", "b"] {
             assert_eq!(snapshot.get(&rows, key).unwrap().as_deref(), Some(value.as_bytes()), "{key}");
         }
-        let scanned: Vec<_> = snapshot.range(&rows, ..).map(|row| row.unwrap().1).collect();
+        let scanned: Vec<_> = snapshot.range(&rows, ..).map(|row| row.unwrap().into_parts().1).collect();
         assert_eq!(scanned, [value.as_bytes(); 2]);
         let locks: Vec<_> = store.row_locks().unwrap().map(Result::unwrap).collect();
         assert_eq!(locks.len(), if committed { 1 } else { 2 });
