@@ -9,12 +9,12 @@ use crate::env::{Env, Parker};
 /// Created by the thread or task that will wait, and notified by any thread. A notification before
 /// the wait begins is kept.
 pub struct Waiter {
-    sleeper: Sleeper,
+    kind: WaiterKind,
     notified: AtomicBool,
 }
 
 /// The thread or task that is woken.
-enum Sleeper {
+enum WaiterKind {
     Thread(Arc<dyn Parker>),
     #[cfg(feature = "tokio")]
     Task(crate::sync::Mutex<Option<std::task::Waker>>),
@@ -23,22 +23,22 @@ enum Sleeper {
 impl Waiter {
     /// A waiter for the calling thread.
     pub fn new(env: &dyn Env) -> Self {
-        Self { sleeper: Sleeper::Thread(env.parker()), notified: AtomicBool::new(false) }
+        Self { kind: WaiterKind::Thread(env.parker()), notified: AtomicBool::new(false) }
     }
 
     /// A waiter for a task, which waits with [`Waiter::notified`].
     #[cfg(feature = "tokio")]
     pub fn of_task() -> Arc<Self> {
-        Arc::new(Self { sleeper: Sleeper::Task(crate::sync::Mutex::new(None)), notified: AtomicBool::new(false) })
+        Arc::new(Self { kind: WaiterKind::Task(crate::sync::Mutex::new(None)), notified: AtomicBool::new(false) })
     }
 
     /// Ends the present wait or, if there is none, the next one.
     pub fn notify(&self) {
         self.notify_early();
-        match &self.sleeper {
-            Sleeper::Thread(parker) => parker.unpark(),
+        match &self.kind {
+            WaiterKind::Thread(parker) => parker.unpark(),
             #[cfg(feature = "tokio")]
-            Sleeper::Task(waker) => {
+            WaiterKind::Task(waker) => {
                 let waker = waker.lock().take();
                 if let Some(waker) = waker {
                     waker.wake();
@@ -83,10 +83,10 @@ impl Waiter {
     }
 
     fn park(&self, at_most: Option<Duration>) {
-        match &self.sleeper {
-            Sleeper::Thread(parker) => parker.park(at_most),
+        match &self.kind {
+            WaiterKind::Thread(parker) => parker.park(at_most),
             #[cfg(feature = "tokio")]
-            Sleeper::Task(_) => debug_assert!(false, "a thread waits with a task's waiter"),
+            WaiterKind::Task(_) => debug_assert!(false, "a thread waits with a task's waiter"),
         }
     }
 
@@ -94,7 +94,7 @@ impl Waiter {
     #[cfg(feature = "tokio")]
     pub async fn notified(&self) {
         std::future::poll_fn(|context| {
-            if let Sleeper::Task(waker) = &self.sleeper {
+            if let WaiterKind::Task(waker) = &self.kind {
                 *waker.lock() = Some(context.waker().clone());
             }
             // Checked after the waker is registered, so that no notification is missed.

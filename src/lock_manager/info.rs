@@ -136,7 +136,7 @@ pub struct LockEntry {
     #[serde(rename = "since_ms", with = "millis")]
     pub since: SystemTime,
     /// The time left of the lease; `None` for a grant without a lease.
-    #[serde(rename = "lease_left_s", with = "seconds_or_none")]
+    #[serde(rename = "lease_remaining_s", with = "seconds_or_none")]
     pub lease_remaining: Option<Duration>,
     /// Number of requests that have this one in [`blocked_by`](LockEntry::blocked_by).
     pub waiter_count: usize,

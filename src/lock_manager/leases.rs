@@ -79,7 +79,7 @@ impl LockManager {
             grant.set_min_read_ts(floor);
             grant.set_lease_row(true);
             grant.set_ready();
-            if entry.head.would_grant(mode) && entry.head.request(id, mode, Arc::clone(&grant)) {
+            if entry.queue.would_grant(mode) && entry.queue.request(id, mode, Arc::clone(&grant)) {
                 entry.granted(&grant);
             } else {
                 // A later lease has replaced this one.
@@ -129,13 +129,13 @@ impl LockManager {
         for mut shard in self.shards() {
             for entry in shard.values_mut().filter(|entry| entry.leased_grants > 0) {
                 // Nothing waits for it, or the first waiter would have ended it.
-                if entry.head.granted().iter().any(|asked| is_stale(&asked.value)) {
+                if entry.queue.granted().iter().any(|asked| is_stale(&asked.value)) {
                     self.expire_leases(entry, now, &mut wakes);
                 }
             }
             // A grant that is not ready removes the rows of its predecessors, and reports their
             // holders.
-            let all_ready = |entry: &&NamedLock| entry.head.granted().iter().all(|asked| asked.value.is_ready());
+            let all_ready = |entry: &&NamedLock| entry.queue.granted().iter().all(|asked| asked.value.is_ready());
             let past = shard.values().map(|entry| &**entry).filter(all_ready).flat_map(NamedLock::past);
             stale.extend(past.filter(|grant| grant.has_lease_row()).map(Arc::clone));
         }

@@ -20,7 +20,7 @@ use super::mode::LockMode;
 use super::named_lock::{NamedLock, Predecessors, WakeList};
 use super::queue::{QueueChanges, UpgradeResult};
 use super::request_error::RequestError;
-use super::table::{self, EntryWithWaiter, LockTableContext, Totals};
+use super::table::{self, EntryWithWaiter, LockTableContext, LockTotals};
 use crate::sync::{Mutex, MutexGuard};
 use crate::timestamp::Timestamp;
 use crate::waiter::Waiter;
@@ -120,8 +120,8 @@ impl LockManager {
         let known = shard.get_key_value(name);
         if let Some((_, entry)) = known {
             entry.check_not_corrupt()?;
-            entry.head.check_mode(mode).map_err(RequestError::ModeMismatch)?;
-            if waiter.is_none() && !entry.head.would_grant(mode) {
+            entry.queue.check_mode(mode).map_err(RequestError::ModeMismatch)?;
+            if waiter.is_none() && !entry.queue.would_grant(mode) {
                 return Err(RequestError::WouldBlock);
             }
         }
@@ -132,7 +132,7 @@ impl LockManager {
         grant.has_no_predecessors = is_first;
         let grant = Arc::new(grant);
         let entry = shard.entry(name).or_default();
-        if entry.head.request(id, mode, Arc::clone(&grant)) {
+        if entry.queue.request(id, mode, Arc::clone(&grant)) {
             entry.granted(&grant);
         } else if let Some(waiter) = waiter {
             grant.set_waiter(waiter());
@@ -147,8 +147,8 @@ impl LockManager {
             if grant.is_granted() {
                 return None;
             }
-            let queue = shard.get(&grant.name).map(|entry| &entry.head);
-            let ahead = queue.map_or(0, |head| head.waiting().take_while(|asked| asked.id < grant.id).count());
+            let queue = shard.get(&grant.name).map(|entry| &entry.queue);
+            let ahead = queue.map_or(0, |queue| queue.waiting().take_while(|asked| asked.id < grant.id).count());
             if !mutated!(CancelledRequestKept) {
                 Self::remove_in(shard, grant, LockLostReason::Released, wakes);
             }
@@ -173,7 +173,7 @@ impl LockManager {
     fn remove_in(shard: &mut Shard, grant: &Arc<Grant>, why: LockLostReason, wakes: &mut WakeList) -> bool {
         let Some(entry) = shard.get_mut(&grant.name) else { return false };
         let left = entry.leave(grant, why, wakes);
-        let gone = entry.is_unused() || (mutated!(LockQueueDroppedEarly) && entry.head.is_empty());
+        let gone = entry.is_unused() || (mutated!(LockQueueDroppedEarly) && entry.queue.is_empty());
         if gone {
             shard.remove(&grant.name);
         }
@@ -205,7 +205,7 @@ impl LockManager {
         self.with_shard(&grant.name, |shard, wakes| {
             let entry = shard.get_mut(&grant.name).filter(|_| !grant.has_ended());
             let Some(entry) = entry else { return UpgradeResult::NoSuchGrant };
-            match entry.head.upgrade(grant.id, Arc::clone(next)) {
+            match entry.queue.upgrade(grant.id, Arc::clone(next)) {
                 UpgradeResult::Granted(before) => {
                     entry.granted(next);
                     entry.ended(&before, LockLostReason::Converted, wakes);
@@ -231,7 +231,7 @@ impl LockManager {
             if let Some(entry) = shard.get_mut(&next.name) {
                 entry.rearm_front_after(wakes, |entry, wakes| {
                     let mut changes = QueueChanges::default();
-                    entry.head.cancel_upgrade(next.id, &mut changes);
+                    entry.queue.cancel_upgrade(next.id, &mut changes);
                     entry.changed(changes, wakes);
                 });
             }
@@ -247,7 +247,7 @@ impl LockManager {
             entry.rearm_front_after(wakes, |entry, wakes| {
                 let mut changes = QueueChanges::default();
                 let before = entry
-                    .head
+                    .queue
                     .downgrade(grant.id, Arc::clone(next), &mut changes)
                     .map_err(RequestError::ModeMismatch)?;
                 if let Some(before) = &before {
@@ -309,7 +309,7 @@ impl LockManager {
         for mut shard in self.shards() {
             let mut wakes = WakeList::default();
             for entry in shard.values() {
-                for grant in entry.head.granted().iter().map(|asked| &asked.value) {
+                for grant in entry.queue.granted().iter().map(|asked| &asked.value) {
                     grant.end(LockLostReason::Closed);
                     wakes.ended(grant);
                     if grant.with_lease(|lease| lease.has_guard).unwrap_or(false) {
@@ -317,8 +317,8 @@ impl LockManager {
                     }
                 }
                 leases.extend(entry.past().iter().filter(|grant| grant.has_lease_row()).map(Arc::clone));
-                let converting = entry.head.converting().map(|(_, grant)| grant);
-                let waiting = entry.head.waiting().map(|asked| &asked.value).chain(converting);
+                let converting = entry.queue.converting().map(|(_, grant)| grant);
+                let waiting = entry.queue.waiting().map(|asked| &asked.value).chain(converting);
                 wakes.granted.extend(waiting.map(Arc::clone));
             }
             shard.clear();
@@ -338,8 +338,8 @@ impl LockManager {
         wanted: impl Fn(&Grant) -> bool,
     ) -> (Vec<LockEntry>, usize) {
         let shard = self.shard(name);
-        let head = shard.get(name).map(|entry| &entry.head);
-        head.map_or_else(Default::default, |head| (table::holders(head, clock, most, wanted), head.waiting().len()))
+        let queue = shard.get(name).map(|entry| &entry.queue);
+        queue.map_or_else(Default::default, |queue| (table::holders(queue, clock, most, wanted), queue.waiting().len()))
     }
 
     /// Whether an exclusive request would be granted; an expired lease counts as free.
@@ -349,7 +349,7 @@ impl LockManager {
         self.check_not_corrupt()?;
         let Some(entry) = shard.get(name) else { return Ok(true) };
         entry.check_not_corrupt()?;
-        Ok(!entry.head.has_waiting() && entry.head.granted().iter().all(|asked| asked.value.is_lease_expired(now)))
+        Ok(!entry.queue.has_waiting() && entry.queue.granted().iter().all(|asked| asked.value.is_lease_expired(now)))
     }
 
     /// Whether no name has an entry.
@@ -394,7 +394,7 @@ impl LockManager {
             return;
         }
         let over: Vec<_> = entry
-            .head
+            .queue
             .granted()
             .iter()
             .map(|asked| &asked.value)
@@ -417,11 +417,11 @@ impl LockManager {
 
     /// The totals of all queues.
     #[cfg(feature = "metrics")]
-    pub fn totals(&self, now: Duration) -> Totals {
-        let mut totals = Totals::default();
+    pub fn totals(&self, now: Duration) -> LockTotals {
+        let mut totals = LockTotals::default();
         for shard in self.shards() {
             for entry in shard.values() {
-                totals.add(&entry.head, now);
+                totals.add(&entry.queue, now);
             }
         }
         totals
@@ -430,13 +430,13 @@ impl LockManager {
     /// The totals, with at most `listed` grants and `listed` waiting requests.
     pub fn summary(&self, clock: &LockTableContext<'_>, listed: usize) -> LockTable {
         let mut table = LockTable::default();
-        let mut totals = Totals::default();
+        let mut totals = LockTotals::default();
         let mut left = (listed, listed);
         for shard in self.shards() {
             for entry in shard.values() {
-                totals.add(&entry.head, clock.now);
-                if left.0 > 0 || left.1 > 0 && entry.head.has_waiting() {
-                    for shown in table::entries(&entry.head, clock) {
+                totals.add(&entry.queue, clock.now);
+                if left.0 > 0 || left.1 > 0 && entry.queue.has_waiting() {
+                    for shown in table::entries(&entry.queue, clock) {
                         let left = if shown.state == LockState::Held { &mut left.0 } else { &mut left.1 };
                         if *left > 0 {
                             *left -= 1;
@@ -454,7 +454,7 @@ impl LockManager {
     pub(super) fn snapshot(&self, clock: &LockTableContext<'_>) -> Vec<EntryWithWaiter> {
         let mut by_name = BTreeMap::new();
         for shard in self.shards() {
-            by_name.extend(shard.iter().map(|(name, entry)| (Arc::clone(name), table::seen(&entry.head, clock))));
+            by_name.extend(shard.iter().map(|(name, entry)| (Arc::clone(name), table::seen(&entry.queue, clock))));
         }
         by_name.into_values().flatten().collect()
     }

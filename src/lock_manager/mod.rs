@@ -43,4 +43,4 @@ pub use request::{LockWait, RequestHandle, WaitPoll};
 pub use request_error::RequestError;
 pub use table::LockTableContext;
 #[cfg(feature = "metrics")]
-pub use table::Totals;
+pub use table::LockTotals;

@@ -21,7 +21,7 @@ use crate::waiter::Waiter;
 /// See the [module](self).
 #[derive(Default)]
 pub struct NamedLock {
-    pub head: LockQueue<Arc<Grant>>,
+    pub queue: LockQueue<Arc<Grant>>,
     /// Number of grants with a lease.
     pub leased_grants: usize,
     ended: Option<Box<EndedGrants>>,
@@ -82,8 +82,8 @@ impl WakeList {
 impl NamedLock {
     /// The first waiter. Its timer expires the leases that block it.
     pub fn front(&self) -> Option<&Arc<Grant>> {
-        let converting = self.head.converting().map(|(_, grant)| grant);
-        converting.or_else(|| self.head.waiting().next().map(|asked| &asked.value))
+        let converting = self.queue.converting().map(|(_, grant)| grant);
+        converting.or_else(|| self.queue.waiting().next().map(|asked| &asked.value))
     }
 
     /// Makes a change. If it makes another request the first waiter, and there is a lease, that
@@ -104,7 +104,7 @@ impl NamedLock {
     }
 
     pub fn grant_with_token(&self, token: Timestamp) -> Option<Arc<Grant>> {
-        let mut granted = self.head.granted().iter().map(|asked| &asked.value);
+        let mut granted = self.queue.granted().iter().map(|asked| &asked.value);
         // Token 0 means that the grant has none yet.
         granted
             .find(|grant| grant.token() == token && token > Timestamp::ZERO || mutated!(ReleasedByName))
@@ -116,13 +116,13 @@ impl NamedLock {
         if self.leased_grants == 0 {
             return None;
         }
-        let ends = self.head.granted().iter().filter_map(|asked| asked.value.lease()).map(|lease| lease.expires_at);
+        let ends = self.queue.granted().iter().filter_map(|asked| asked.value.lease()).map(|lease| lease.expires_at);
         ends.filter(|ends| *ends > now && *ends < Duration::MAX).min()
     }
 
     pub fn leave(&mut self, grant: &Arc<Grant>, why: LockLostReason, wakes: &mut WakeList) -> bool {
         // A conversion may have replaced the grant of this request.
-        if self.head.find(grant.id).is_none_or(|asked| !Arc::ptr_eq(&asked.value, grant)) {
+        if self.queue.find(grant.id).is_none_or(|asked| !Arc::ptr_eq(&asked.value, grant)) {
             return false;
         }
         self.rearm_front_after(wakes, |name, wakes| {
@@ -130,7 +130,7 @@ impl NamedLock {
                 name.ended(grant, why, wakes);
             }
             let mut changes = QueueChanges::default();
-            name.head.remove(grant.id, &mut changes);
+            name.queue.remove(grant.id, &mut changes);
             for conversion in changes.aborted_upgrades.drain(..) {
                 // `LockLost` of the conversion names the shared grant's token.
                 conversion.set_token(grant.token());
@@ -140,7 +140,7 @@ impl NamedLock {
             name.changed(changes, wakes);
         });
         if mutated!(WakeAll) {
-            wakes.granted.extend(self.head.waiting().map(|asked| Arc::clone(&asked.value)));
+            wakes.granted.extend(self.queue.waiting().map(|asked| Arc::clone(&asked.value)));
         }
         true
     }
@@ -225,7 +225,7 @@ impl NamedLock {
     }
 
     pub fn is_unused(&self) -> bool {
-        self.head.is_empty() && self.ended.as_ref().is_none_or(|left| left.is_empty())
+        self.queue.is_empty() && self.ended.as_ref().is_none_or(|left| left.is_empty())
     }
 }
 

@@ -184,14 +184,14 @@ impl Definition {
 }
 
 /// The same step on the lock queue.
-fn take(head: &mut LockQueue<u64>, next: u64, step: Step) -> Answer {
+fn take(queue: &mut LockQueue<u64>, next: u64, step: Step) -> Answer {
     let mut changes = QueueChanges::default();
     let said = match step {
-        Step::Ask(mode) if head.check_mode(mode).is_err() => "refused",
-        Step::Ask(mode) if head.request(next, mode, next) => "granted",
+        Step::Ask(mode) if queue.check_mode(mode).is_err() => "refused",
+        Step::Ask(mode) if queue.request(next, mode, next) => "granted",
         Step::Ask(_) => "waits",
-        Step::Leave(id) => head.remove(id, &mut changes).map_or("unknown", |_| "done"),
-        Step::Upgrade(id) => match head.upgrade(id, upgraded(id)) {
+        Step::Leave(id) => queue.remove(id, &mut changes).map_or("unknown", |_| "done"),
+        Step::Upgrade(id) => match queue.upgrade(id, upgraded(id)) {
             UpgradeResult::Granted(before) => {
                 changes =
                     QueueChanges { granted: vec![upgraded(id)], replaced: vec![before], aborted_upgrades: Vec::new() };
@@ -201,9 +201,9 @@ fn take(head: &mut LockQueue<u64>, next: u64, step: Step) -> Answer {
             UpgradeResult::Deadlock => "deadlock",
             UpgradeResult::NoSuchGrant => "unknown",
         },
-        Step::CancelUpgrade(id) if head.cancel_upgrade(id, &mut changes) => "done",
+        Step::CancelUpgrade(id) if queue.cancel_upgrade(id, &mut changes) => "done",
         Step::CancelUpgrade(_) => "unknown",
-        Step::Downgrade(id) => match head.downgrade(id, downgraded(id), &mut changes) {
+        Step::Downgrade(id) => match queue.downgrade(id, downgraded(id), &mut changes) {
             Ok(Some(before)) => {
                 changes.replaced.push(before);
                 "done"
@@ -216,27 +216,27 @@ fn take(head: &mut LockQueue<u64>, next: u64, step: Step) -> Answer {
 }
 
 /// Compares everything that the queue reports and keeps.
-fn compare(head: &LockQueue<u64>, definition: &Definition, history: &[Step]) {
+fn compare(queue: &LockQueue<u64>, definition: &Definition, history: &[Step]) {
     let context = || format!("after {history:?}, by the specification:{DEFINITION}\n");
     let known = |asked: &QueuedRequest<u64>| (asked.id, asked.mode, asked.value);
-    let granted: Vec<Known> = head.granted().iter().map(known).collect();
+    let granted: Vec<Known> = queue.granted().iter().map(known).collect();
     assert_eq!(granted, definition.grants, "granted {}", context());
-    assert_eq!(head.waiting().map(known).collect::<Vec<_>>(), definition.queue, "waiting {}", context());
-    let converting: Vec<_> = head.converting().into_iter().copied().collect();
+    assert_eq!(queue.waiting().map(known).collect::<Vec<_>>(), definition.queue, "waiting {}", context());
+    let converting: Vec<_> = queue.converting().into_iter().copied().collect();
     let conversions: Vec<_> = definition.conversions.iter().map(|id| (*id, upgraded(*id))).collect();
     assert_eq!(converting, conversions, "converting {}", context());
     let waits = !(definition.queue.is_empty() && definition.conversions.is_empty());
-    assert_eq!(head.has_waiting(), waits, "{}", context());
-    assert_eq!(head.is_empty(), definition.grants.is_empty() && definition.queue.is_empty(), "{}", context());
+    assert_eq!(queue.has_waiting(), waits, "{}", context());
+    assert_eq!(queue.is_empty(), definition.grants.is_empty() && definition.queue.is_empty(), "{}", context());
     for mode in MODES.into_iter().chain([Semaphore(3)]) {
-        assert_eq!(head.check_mode(mode).is_err(), definition.is_refused(mode), "{mode} {}", context());
+        assert_eq!(queue.check_mode(mode).is_err(), definition.is_refused(mode), "{mode} {}", context());
         if !definition.is_refused(mode) {
-            assert_eq!(head.would_grant(mode), definition.is_granted_at_once(mode), "{mode} {}", context());
+            assert_eq!(queue.would_grant(mode), definition.is_granted_at_once(mode), "{mode} {}", context());
         }
     }
     for id in 1..=REQUESTS {
         let there = definition.grants.iter().chain(&definition.queue).find(|known| known.0 == id);
-        assert_eq!(head.find(id).map(known), there.copied(), "request {id} {}", context());
+        assert_eq!(queue.find(id).map(known), there.copied(), "request {id} {}", context());
     }
 }
 
@@ -259,14 +259,14 @@ fn every_history_of_six_requests_matches_the_spec() {
     let mut met = HashSet::new();
     let mut open = vec![(Definition::default(), LockQueue::default(), Vec::new())];
     let (mut taken, mut waited, mut deadlocks) = (0_u32, 0_u32, 0_u32);
-    while let Some((definition, head, history)) = open.pop() {
+    while let Some((definition, queue, history)) = open.pop() {
         for step in steps(&definition) {
-            let (mut definition, mut head, mut history) = (definition.clone(), head.clone(), history.clone());
+            let (mut definition, mut queue, mut history) = (definition.clone(), queue.clone(), history.clone());
             history.push(step);
-            let by_head = take(&mut head, definition.next_id(), step);
+            let by_head = take(&mut queue, definition.next_id(), step);
             let answer = definition.take(step);
             assert_eq!(by_head, answer, "after {history:?}, by the specification:{DEFINITION}\n");
-            compare(&head, &definition, &history);
+            compare(&queue, &definition, &history);
             taken += 1;
             waited += u32::from(answer.said == "waits");
             deadlocks += u32::from(answer.said == "deadlock");
@@ -274,7 +274,7 @@ fn every_history_of_six_requests_matches_the_spec() {
                 definition.asked += 1;
             }
             if met.insert(definition.clone()) {
-                open.push((definition, head, history));
+                open.push((definition, queue, history));
             }
         }
     }

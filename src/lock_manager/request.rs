@@ -23,7 +23,7 @@ use crate::waiter::Waiter;
 
 /// Owns one request or grant: dropping it cancels or releases.
 pub struct RequestHandle {
-    heads: Arc<LockManager>,
+    manager: Arc<LockManager>,
     grant: Arc<Grant>,
     /// Whether the request converts a shared grant.
     is_upgrade: bool,
@@ -33,7 +33,7 @@ pub struct RequestHandle {
 impl RequestHandle {
     /// `is_upgrade`: the grant replaces a shared one.
     pub fn new(heads: &Arc<LockManager>, grant: Arc<Grant>, is_upgrade: bool) -> Self {
-        Self { heads: Arc::clone(heads), grant, is_upgrade, is_done: AtomicBool::new(false) }
+        Self { manager: Arc::clone(heads), grant, is_upgrade, is_done: AtomicBool::new(false) }
     }
 
     pub fn grant(&self) -> &Arc<Grant> {
@@ -41,7 +41,7 @@ impl RequestHandle {
     }
 
     pub fn manager(&self) -> &Arc<LockManager> {
-        &self.heads
+        &self.manager
     }
 
     /// Ends the grant. Returns whether this call did it.
@@ -51,7 +51,7 @@ impl RequestHandle {
 
     /// [`RequestHandle::release`] of a lease, which counts as lost if it had expired at `now`.
     pub fn release_at(&self, now: Duration) -> bool {
-        !self.is_done.swap(true, Ordering::AcqRel) && self.heads.release(&self.grant, now)
+        !self.is_done.swap(true, Ordering::AcqRel) && self.manager.release(&self.grant, now)
     }
 
     /// Makes the drop release nothing: the lease continues without a guard.
@@ -71,8 +71,8 @@ impl RequestHandle {
 
     fn cancelled(&self) {
         // The end of the store or of the shared grant is not a cancellation.
-        if self.heads.closed().is_none() && !self.grant.has_ended() {
-            self.heads.metrics.cancelled(self.grant.mode);
+        if self.manager.closed().is_none() && !self.grant.has_ended() {
+            self.manager.metrics.cancelled(self.grant.mode);
         }
     }
 
@@ -80,9 +80,9 @@ impl RequestHandle {
     /// granted.
     fn try_cancel(&self) -> Option<usize> {
         let ahead = if self.is_upgrade {
-            self.heads.cancel_upgrade(&self.grant)
+            self.manager.cancel_upgrade(&self.grant)
         } else {
-            self.heads.cancel_request(&self.grant)
+            self.manager.cancel_request(&self.grant)
         };
         if ahead.is_some() {
             self.is_done.store(true, Ordering::Release);
@@ -154,7 +154,7 @@ impl LockWait {
 
     /// The next action, as of `now`.
     pub fn poll(&self, now: Duration) -> WaitPoll {
-        let RequestHandle { heads, grant, .. } = &self.request;
+        let RequestHandle { manager: heads, grant, .. } = &self.request;
         let Some(waiter) = grant.waiter().filter(|_| !grant.is_granted()) else { return WaitPoll::Granted };
         // A notification after this ends the next wait, so none is lost.
         waiter.rearm();

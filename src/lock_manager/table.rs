@@ -152,14 +152,14 @@ fn wait_edges(head: &LockQueue<Arc<Grant>>, clock: &LockTableContext<'_>, mut se
 
 /// Numbers of grants and of waiting requests, conversions included.
 #[derive(Default)]
-pub struct Totals {
+pub struct LockTotals {
     pub held: usize,
     pub waiting: usize,
     /// The time of the oldest waiting request.
     pub oldest_request_at: Option<Duration>,
 }
 
-impl Totals {
+impl LockTotals {
     pub fn add(&mut self, head: &LockQueue<Arc<Grant>>, now: Duration) {
         let converting = head.converting().map(|(id, _)| *id);
         self.held += unexpired(head, now).filter(|grant| Some(grant.id) != converting).count();

@@ -29,7 +29,7 @@ fn ask(heads: &Arc<LockManager>, by: &str, name: &str) -> RequestHandle {
 }
 
 fn of_name(heads: &LockManager, name: &str) -> Vec<EntryWithWaiter> {
-    heads.shard(name).get(name).map(|entry| seen(&entry.head, &CLOCK)).unwrap_or_default()
+    heads.shard(name).get(name).map(|entry| seen(&entry.queue, &CLOCK)).unwrap_or_default()
 }
 
 #[test]

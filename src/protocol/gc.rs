@@ -24,7 +24,7 @@ pub struct GcRequest {
     /// The row.
     pub row: RowKey,
     /// The commit timestamps at which it was deleted, or overwritten with the old version kept.
-    pub superseded_at: Vec<Timestamp>,
+    pub replaced_at: Vec<Timestamp>,
     /// The versions that were replaced at these timestamps.
     pub old_versions: Vec<OldVersion>,
 }
@@ -49,7 +49,7 @@ impl From<&WriteRecord> for OldVersion {
 /// Removes the replaced versions, and the tombstone if it is still the row's newest version.
 pub fn gc_row(row: &RowState, request: &GcRequest) -> RowChange {
     let mut change = RowChange::new(request.row.clone(), Timestamp::ZERO);
-    change.gc_done.clone_from(&request.superseded_at);
+    change.gc_done.clone_from(&request.replaced_at);
     let superseded = |version: &&WriteRecord| version.value.is_none() && change.gc_done.contains(&version.commit_ts);
     let deletion = row.write.as_ref().filter(|version| mutated!(GcTakesLiveVersion) || superseded(version));
     if let Some(deletion) = deletion {

@@ -12,6 +12,7 @@ use crate::option_ranges::{self, OptionOutOfRange, OptionRange};
 pub(in crate::store) const MAX_TRANSACTION_BYTES: usize = 64 << 20;
 pub(super) const LARGE_TRANSACTION_BYTES: usize = 32 << 20;
 pub(super) const CONFLICT_CACHE_ROWS: usize = 1 << 16;
+/// A slot, and its share of the map of lock-only commits.
 pub(super) const CONFLICT_CACHE_ROW_BYTES: usize = 40;
 
 /// When a commit is acknowledged.

@@ -386,7 +386,7 @@ fn gc_leaves_a_newer_version(world: &World) {
         &hand.0.read(&row("k"), ts(0)),
         &percolite::internal::protocol::GcRequest {
             row: row("k"),
-            superseded_at: vec![ts(30)],
+            replaced_at: vec![ts(30)],
             old_versions: Vec::new(),
         },
     );

@@ -262,10 +262,8 @@ impl Hand {
     /// Runs GC on the tombstone and returns whether its entry left the GC queue.
     pub fn collect(&self, key: &str, deleted_at: u64) -> bool {
         let as_read = self.0.read(&row(key), Timestamp::ZERO);
-        let change = gc_row(
-            &as_read,
-            &GcRequest { row: row(key), superseded_at: vec![ts(deleted_at)], old_versions: Vec::new() },
-        );
+        let change =
+            gc_row(&as_read, &GcRequest { row: row(key), replaced_at: vec![ts(deleted_at)], old_versions: Vec::new() });
         let done = !change.gc_done.is_empty();
         self.0.make(change).is_ok() && done
     }

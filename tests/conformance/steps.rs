@@ -181,7 +181,7 @@ pub fn every_step_is_idempotent(engine: &Subject) {
         run_twice(engine, key, 30, Ok(ts(31)), &|row| one_phase(row, &request));
     }
     // Garbage collection is idempotent.
-    let deleted = GcRequest { row: row("third"), superseded_at: vec![ts(31)], old_versions: Vec::new() };
+    let deleted = GcRequest { row: row("third"), replaced_at: vec![ts(31)], old_versions: Vec::new() };
     let clean = |change: &dyn Fn() -> RowChange| {
         let all = || ["second", "third"].map(|key| state(engine, &row(key)));
         make(&**engine, [change()]);
@@ -194,7 +194,7 @@ pub fn every_step_is_idempotent(engine: &Subject) {
     let replaced = engine.snapshot().unwrap().version_at(&row("second"), ts(30)).unwrap();
     let kept = GcRequest {
         row: row("second"),
-        superseded_at: vec![ts(31)],
+        replaced_at: vec![ts(31)],
         old_versions: replaced.iter().map(OldVersion::from).collect(),
     };
     assert_eq!(kept.old_versions.len(), 1);
@@ -328,7 +328,7 @@ pub fn gc_removes_a_deleted_row_after_a_lock_only(engine: &Subject) {
     assert_eq!(run(&**engine, &row("a"), ts(10), &|row| commit(row, &follow)), Ok(ts(17)));
     // No transaction is older than these versions.
     for (deleted_at, row) in engine.gc_candidates(None, Timestamp::MAX, 9).unwrap() {
-        let request = GcRequest { row: row.clone(), superseded_at: vec![deleted_at], old_versions: Vec::new() };
+        let request = GcRequest { row: row.clone(), replaced_at: vec![deleted_at], old_versions: Vec::new() };
         let change = gc_row(&engine.read_row(&row, ts(0)).unwrap(), &request);
         let outcomes = engine.apply(&[group([change])]).unwrap();
         assert_eq!(outcomes, [ApplyResult::Applied], "no other transaction uses the row");

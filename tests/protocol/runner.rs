@@ -171,13 +171,13 @@ impl Runner {
 
     fn gc(&self, row: RowKey, upto: u64) -> Output {
         let queue = self.engine.gc_candidates(None, ts(upto), usize::MAX)?;
-        let superseded_at: Vec<_> = queue.into_iter().filter(|entry| entry.1 == row).map(|entry| entry.0).collect();
+        let replaced_at: Vec<_> = queue.into_iter().filter(|entry| entry.1 == row).map(|entry| entry.0).collect();
         let snapshot = self.engine.snapshot()?;
         let mut old_versions = Vec::new();
-        for superseded in &superseded_at {
-            old_versions.extend(snapshot.version_at(&row, superseded.previous())?.as_ref().map(OldVersion::from));
+        for replaced in &replaced_at {
+            old_versions.extend(snapshot.version_at(&row, replaced.previous())?.as_ref().map(OldVersion::from));
         }
-        let request = GcRequest { row, superseded_at, old_versions };
+        let request = GcRequest { row, replaced_at, old_versions };
         let as_read = self.engine.read_row(&request.row, Timestamp::ZERO)?;
         let change = gc_row(&as_read, &request);
         let done: Vec<_> = change.gc_done.iter().map(|ts| ts.to_u64()).collect();

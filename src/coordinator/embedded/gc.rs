@@ -42,8 +42,8 @@ impl Gc {
         let entries = rows.engine().gc_candidates(after.as_ref(), horizon, PAGE_ROWS)?;
         self.cursor = entries.last().filter(|_| entries.len() == PAGE_ROWS).map(|last| (last.clone(), horizon));
         let mut by_row: BTreeMap<RowKey, Vec<Timestamp>> = BTreeMap::new();
-        for (superseded_at, row) in entries {
-            by_row.entry(row).or_default().push(superseded_at);
+        for (replaced_at, row) in entries {
+            by_row.entry(row).or_default().push(replaced_at);
         }
         collect_rows(rows, by_row)
     }
@@ -52,8 +52,8 @@ impl Gc {
 fn collect_rows(rows: &Rows, by_row: BTreeMap<RowKey, Vec<Timestamp>>) -> Result<()> {
     let snapshot = rows.engine().snapshot()?;
     let (mut unconditional, mut damage) = (Vec::new(), None);
-    for (row, superseded_at) in by_row {
-        let change = match row_change(&*snapshot, row, superseded_at) {
+    for (row, replaced_at) in by_row {
+        let change = match row_change(&*snapshot, row, replaced_at) {
             Ok(change) => change,
             Err(why) => {
                 // One unreadable row must not prevent the GC of the others.
@@ -79,15 +79,15 @@ fn collect_rows(rows: &Rows, by_row: BTreeMap<RowKey, Vec<Timestamp>>) -> Result
 fn row_change(
     snapshot: &dyn EngineSnapshot,
     row: RowKey,
-    superseded_at: Vec<Timestamp>,
+    replaced_at: Vec<Timestamp>,
 ) -> Result<RowChange, EngineError> {
     let mut old_versions: Vec<OldVersion> = Vec::new();
-    for ts in &superseded_at {
+    for ts in &replaced_at {
         old_versions.extend(snapshot.version_at(&row, ts.previous())?.as_ref().map(OldVersion::from));
     }
     old_versions.dedup();
     let as_read = snapshot.row(&row, Timestamp::ZERO)?;
-    Ok(gc_row(&as_read, &GcRequest { row, superseded_at, old_versions }))
+    Ok(gc_row(&as_read, &GcRequest { row, replaced_at, old_versions }))
 }
 
 /// Submits changes. If a precondition fails, the entries stay queued for the next pass.

@@ -20,6 +20,8 @@ use crate::format_line::{self, Named, OtherFormat};
 use crate::wal;
 
 const MARKER: &str = "PERCOLITE";
+/// A longer file is no marker.
+const MARKER_BYTES_MAX: u64 = 4096;
 const MARKER_UNFINISHED: &str = "PERCOLITE.new";
 /// The name of a checkpoint's marker until the copy is complete. A directory with this name alone
 /// is neither a store nor a store during creation.
@@ -150,7 +152,7 @@ pub fn lock_for_repair(path: &Path) -> Result<Option<StoreLock>, EngineError> {
     let file = StoreLock(file);
     let mut text = Vec::new();
     // An unreadable marker is treated like any other damage.
-    let _ = (&file.0).read_to_end(&mut text);
+    let _ = (&file.0).take(MARKER_BYTES_MAX).read_to_end(&mut text);
     match parse_marker(&text) {
         Some(MarkerContent::OtherFormat(other)) => Err(format_error(path, &other)),
         _ => Ok(Some(file)),
@@ -258,9 +260,9 @@ fn parse_marker(text: &[u8]) -> Option<MarkerContent<'_>> {
 }
 
 /// Checks the format and returns the WAL id.
-fn check_format(path: &Path, marker: &Path, mut file: &File) -> Result<u64, EngineError> {
+fn check_format(path: &Path, marker: &Path, file: &File) -> Result<u64, EngineError> {
     let mut text = Vec::new();
-    file.read_to_end(&mut text).map_err(|why| cannot("read", marker, &why))?;
+    file.take(MARKER_BYTES_MAX).read_to_end(&mut text).map_err(|why| cannot("read", marker, &why))?;
     match parse_marker(&text) {
         Some(MarkerContent::Current(identity)) => Ok(identity),
         Some(MarkerContent::OtherFormat(other)) => Err(format_error(path, &other)),

@@ -42,7 +42,7 @@ pub struct KeyspaceSize {
     /// Its name.
     pub name: String,
     /// See [`KeyspaceStats::disk_bytes`].
-    pub stored_bytes: u64,
+    pub disk_bytes: u64,
 }
 
 impl Store {
@@ -136,7 +136,7 @@ impl Store {
         let named = self.names_at(&view).take(limit);
         named
             .map(|named| {
-                named.map(|(name, id)| KeyspaceSize { name, stored_bytes: self.disk_bytes_of(id).unwrap_or_default() })
+                named.map(|(name, id)| KeyspaceSize { name, disk_bytes: self.disk_bytes_of(id).unwrap_or_default() })
             })
             .collect()
     }

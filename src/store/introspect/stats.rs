@@ -101,7 +101,7 @@ pub struct Stats {
     /// How long replaced versions stay readable:
     /// [`Builder::history_retention`](crate::store::Builder::history_retention); `None` without
     /// history.
-    #[serde(rename = "history_for_s", with = "seconds_or_none")]
+    #[serde(rename = "history_retention_s", with = "seconds_or_none")]
     pub history_retention: Option<Duration>,
     /// Syncs of the write-ahead log.
     pub wal_syncs: u64,
@@ -112,10 +112,10 @@ pub struct Stats {
     /// See [`Store::engine_stats`] for the cause.
     pub write_stalls: u64,
     /// The total time with at least one stalled write.
-    #[serde(rename = "write_stalled_s", with = "seconds")]
+    #[serde(rename = "write_stall_time_s", with = "seconds")]
     pub write_stall_time: Duration,
     /// How long the current write stall has lasted; `None` without one.
-    #[serde(rename = "write_stalled_now_s", with = "seconds_or_none")]
+    #[serde(rename = "current_write_stall_s", with = "seconds_or_none")]
     pub current_write_stall: Option<Duration>,
     /// Distinct read views that transactions and snapshots use.
     pub open_views: u64,

@@ -44,14 +44,14 @@ pub struct StoreStatus {
     /// The id of the process that has the store open.
     pub pid: u32,
     /// When the document was made, by that process's clock.
-    #[serde(rename = "written_ms", with = "millis")]
+    #[serde(rename = "taken_at_ms", with = "millis")]
     pub taken_at: SystemTime,
     /// The time since the store was opened.
-    #[serde(rename = "open_s", with = "seconds")]
+    #[serde(rename = "uptime_s", with = "seconds")]
     pub uptime: Duration,
     /// The interval at which it is [published](crate::store::Builder::status_file_interval); `None`
     /// if it is not.
-    #[serde(rename = "every_s", with = "seconds_or_none")]
+    #[serde(rename = "publish_interval_s", with = "seconds_or_none")]
     pub publish_interval: Option<Duration>,
     /// Why the store has failed, or that it is closed; `None` if it works.
     pub failure: Option<String>,
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(status.active[0].start_ts, status.slow[0].start_ts.into());
         assert_eq!((status.active[0].locked_rows, status.active[1].locked_rows), (0, 70_000));
         assert_eq!((status.row_locks[0].commit_ts.is_some(), status.row_locks[1].commit_ts.is_some()), (false, true));
-        assert_eq!((status.keyspaces[0].name.as_str(), status.keyspaces[0].stored_bytes), ("accounts", 4096));
+        assert_eq!((status.keyspaces[0].name.as_str(), status.keyspaces[0].disk_bytes), ("accounts", 4096));
         assert_eq!(status.engine.unwrap().columns[0].estimated_keys, 10_000);
     }
 

@@ -43,12 +43,12 @@ pub struct ActiveTransactionStatus {
 #[allow(missing_docs, reason = "the fields of `SlowTransaction`")]
 pub struct SlowTransactionStatus {
     pub label: Option<String>,
-    pub owner: String,
+    pub owner_id: String,
     #[serde(with = "text")]
     pub start_ts: Timestamp,
-    #[serde(rename = "began_ms", with = "millis")]
+    #[serde(rename = "started_at_ms", with = "millis")]
     pub started_at: SystemTime,
-    #[serde(rename = "took_s", with = "seconds")]
+    #[serde(rename = "duration_s", with = "seconds")]
     pub duration: Duration,
     /// The duration by phase, in seconds; the keys are those of
     /// [`TimeBreakdown::parts`](crate::store::TimeBreakdown::parts).
@@ -67,7 +67,7 @@ pub struct ConflictStatus {
     pub keyspace: Option<String>,
     /// As text if it is UTF-8 without control characters, otherwise escaped.
     pub key: String,
-    pub owner: Option<String>,
+    pub owner_id: Option<String>,
     pub label: Option<String>,
     /// The conflict as text.
     pub message: String,
@@ -81,7 +81,7 @@ pub struct RowLockStatus {
     pub keyspace: Option<String>,
     /// As text if it is UTF-8 without control characters, otherwise escaped.
     pub key: String,
-    pub owner: String,
+    pub owner_id: String,
     #[serde(with = "text")]
     pub start_ts: Timestamp,
     pub primary_keyspace: Option<String>,
@@ -134,7 +134,7 @@ impl From<&SlowTransaction> for SlowTransactionStatus {
         };
         Self {
             label: slow.label.map(Into::into),
-            owner: slow.owner_id.to_string(),
+            owner_id: slow.owner_id.to_string(),
             start_ts: slow.start_ts,
             started_at: slow.started_at,
             duration: slow.duration,
@@ -151,7 +151,7 @@ impl From<&Conflict> for ConflictStatus {
         Self {
             keyspace: conflict.keyspace.clone(),
             key: display_key(conflict.row.user_key()),
-            owner: conflict.conflicting_owner.map(|owner| owner.to_string()),
+            owner_id: conflict.conflicting_owner.map(|owner| owner.to_string()),
             label: conflict.conflicting_label.map(Into::into),
             message: conflict.to_string(),
         }
@@ -168,7 +168,7 @@ impl From<&RowLock> for RowLockStatus {
         Self {
             keyspace: lock.keyspace.clone(),
             key: display_key(lock.row.user_key()),
-            owner: lock.owner_id.to_string(),
+            owner_id: lock.owner_id.to_string(),
             start_ts: lock.start_ts,
             primary_keyspace: lock.primary_keyspace.clone(),
             primary: display_key(lock.primary.user_key()),

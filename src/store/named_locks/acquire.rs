@@ -172,13 +172,13 @@ impl Store {
             last_explicit_renewal_ts: Timestamp::ZERO,
         });
         let waiter = waiter.filter(|_| options.wait != LockWaitPolicy::NoWait);
-        match locks.heads.request(name, options.mode, owner, lease, (now, waiter)) {
+        match locks.manager.request(name, options.mode, owner, lease, (now, waiter)) {
             Ok(grant) => {
                 // Counts as a wait even if it has been granted since.
                 if grant.waiter().is_some() {
-                    locks.heads.metrics.wait_started(options.mode);
+                    locks.manager.metrics.wait_started(options.mode);
                 }
-                let request = RequestHandle::new(&locks.heads, grant, false);
+                let request = RequestHandle::new(&locks.manager, grant, false);
                 Ok(RequestResult::Requested(LockWait::new(
                     request,
                     now,
@@ -187,7 +187,7 @@ impl Store {
                 )))
             }
             Err(RequestError::WouldBlock) => {
-                locks.heads.metrics.timed_out(options.mode);
+                locks.manager.metrics.timed_out(options.mode);
                 Ok(RequestResult::NotAvailable)
             }
             Err(why) => Err(request_error(target, why)),
@@ -252,7 +252,7 @@ impl Store {
         let LockTarget::Name(name) = target;
         let locks = self.inner.locks.as_ref();
         let (holders, waiting) = locks
-            .map(|locks| locks.heads.holders(name, &locks.clock(), HOLDERS_IN_ERROR_MAX, |other| other.id != id))
+            .map(|locks| locks.manager.holders(name, &locks.clock(), HOLDERS_IN_ERROR_MAX, |other| other.id != id))
             .unwrap_or_default();
         let ahead = ahead.unwrap_or(waiting);
         LockNotAvailable { target: target.clone().into_owned(), mode, holders, queue_position: ahead, waited }

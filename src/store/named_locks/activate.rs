@@ -53,14 +53,14 @@ impl Store {
         if mutated!(MinReadTsBeforeDrain) {
             grant.set_min_read_ts(authority.visible_view().read_ts);
         }
-        let mut past = locks.heads.predecessors_of(grant);
+        let mut past = locks.manager.predecessors_of(grant);
         if past.has_in_flight {
             crash_point!(LockGrantEnded);
             if !mutated!(NoDrainAfterEnd) {
                 authority.drain()?;
             }
             crash_point!(LockDrained);
-            past = locks.heads.predecessors_of(grant);
+            past = locks.manager.predecessors_of(grant);
         }
         if !mutated!(MinReadTsBeforeDrain) {
             grant.set_min_read_ts(authority.visible_view().read_ts);
@@ -74,11 +74,11 @@ impl Store {
             authority.wait_durable(past.unsynced_commit_ts)?;
         }
         if !past.is_empty() {
-            locks.heads.prune(&grant.name, authority.durable_ts());
+            locks.manager.prune(&grant.name, authority.durable_ts());
         }
         grant.set_ready();
         if grant.has_lease() {
-            locks.keeper.watch(grant);
+            locks.renewer.watch(grant);
         }
         check(locks, grant)
     }
@@ -89,7 +89,7 @@ impl Store {
     pub(crate) fn try_activate_now(&self, grant: &Arc<Grant>, waits: bool) -> Result<bool> {
         let locks = self.lock_manager()?;
         let authority = self.lock_authority()?;
-        let past = locks.heads.predecessors_of(grant);
+        let past = locks.manager.predecessors_of(grant);
         let owes = waits && past.unsynced_commit_ts > authority.durable_ts();
         if grant.has_lease() || past.has_in_flight || !past.leases.is_empty() || owes {
             return Ok(false);
@@ -99,7 +99,7 @@ impl Store {
         grant.set_min_read_ts(floor);
         grant.set_token(token);
         if !past.is_empty() {
-            locks.heads.prune(&grant.name, authority.durable_ts());
+            locks.manager.prune(&grant.name, authority.durable_ts());
         }
         grant.set_ready();
         check(locks, grant).map(|()| true)
@@ -110,7 +110,7 @@ impl Store {
     fn replace_leases(&self, locks: &Arc<NamedLocks>, grant: &Arc<Grant>, past: &Predecessors) -> Result<()> {
         // Of several, the newest was the last holder.
         if let Some(over) = past.leases.iter().filter(|lease| is_expired(lease)).max_by_key(|lease| lease.token()) {
-            locks.heads.metrics.taken_over();
+            locks.manager.metrics.taken_over();
             let holder = locks.clock().holder(over);
             event!(INFO, lock = %grant.name, from = %holder, "lock taken over");
             grant.set_expired_lease(ExpiredLease { token: over.token(), holder });
@@ -131,8 +131,9 @@ impl Store {
         let changed =
             self.update_leases(&grant.name, &gone, (row.as_ref(), false), Some(grant).filter(|_| row.is_some()));
         // If the store has closed, that is the reason.
-        changed
-            .or_else(|why| if locks.heads.closed().is_some() { check(locks, grant).and(Err(why)) } else { Err(why) })?;
+        changed.or_else(
+            |why| if locks.manager.closed().is_some() { check(locks, grant).and(Err(why)) } else { Err(why) },
+        )?;
         for lease in &past.leases {
             lease.set_lease_row(false);
         }
@@ -143,7 +144,7 @@ impl Store {
         });
         crash_point!(LockLeaseDurable if grant.has_lease());
         if grant.has_lease() {
-            locks.heads.on_lease_renewed(grant);
+            locks.manager.on_lease_renewed(grant);
         }
         Ok(())
     }
@@ -157,7 +158,7 @@ fn is_expired(grant: &Grant) -> bool {
 fn check(locks: &NamedLocks, grant: &Grant) -> Result<()> {
     let lost = grant.end_reason_now(&*locks.env);
     // Read last: closing first sets the reason, and then ends the grants.
-    if let Some(why) = locks.heads.closed() {
+    if let Some(why) = locks.manager.closed() {
         return Err(Error::closed(why));
     }
     match lost {

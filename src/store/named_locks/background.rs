@@ -17,12 +17,12 @@ impl Store {
     /// leases that expired [`STALE_LEASE_AFTER`] ago.
     pub(in crate::store) fn prune_locks(&self) -> Result<()> {
         let Some(locks) = &self.inner.locks else { return Ok(()) };
-        if !locks.heads.was_used() {
+        if !locks.manager.was_used() {
             return Ok(());
         }
-        let stale = locks.heads.stale_lease_rows(STALE_LEASE_AFTER, locks.env.elapsed());
+        let stale = locks.manager.stale_lease_rows(STALE_LEASE_AFTER, locks.env.elapsed());
         self.remove_leases(&stale)?;
-        locks.heads.prune_all(self.lock_authority()?.durable_ts());
+        locks.manager.prune_all(self.lock_authority()?.durable_ts());
         Ok(())
     }
 
@@ -43,8 +43,8 @@ impl Store {
     /// unless the store has failed.
     pub(in crate::store) fn close_locks(&self) {
         let Some(locks) = &self.inner.locks else { return };
-        let mut over = locks.heads.close(CLOSED_BY_USER);
-        over.extend(locks.keeper.stop());
+        let mut over = locks.manager.close(CLOSED_BY_USER);
+        over.extend(locks.renewer.stop());
         over.retain(|grant| grant.has_lease_row());
         let _ = self.remove_leases(&over).inspect_err(|why| _ = is_transient(why));
     }

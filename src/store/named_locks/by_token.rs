@@ -72,7 +72,7 @@ impl Store {
     /// [`Store::lock`].
     pub fn is_free_lock(&self, name: &str) -> Result<bool> {
         let locks = self.lock_manager_for(name)?;
-        locks.heads.is_free(name, locks.env.elapsed()).map_err(|why| request_error(&LockTarget::from(name), why))
+        locks.manager.is_free(name, locks.env.elapsed()).map_err(|why| request_error(&LockTarget::from(name), why))
     }
 
     /// Ends the grant that has this token, for operators: its guard is lost, its fenced
@@ -86,13 +86,13 @@ impl Store {
     /// Those of [`Store::release_lock`].
     pub fn force_unlock(&self, name: &str, token: Timestamp) -> Result<bool> {
         let locks = self.lock_manager_for(name)?;
-        if locks.heads.corruption(name).is_some() {
+        if locks.manager.corruption(name).is_some() {
             self.remove_damaged(name)?;
-            return Ok(locks.heads.clear_corrupt(name));
+            return Ok(locks.manager.clear_corrupt(name));
         }
         let forced = self.end_lock(name, token, LockLostReason::Forced)?;
         if forced {
-            locks.heads.metrics.forced();
+            locks.manager.metrics.forced();
             event!(WARN, lock = name, %token, "lock forced");
         }
         Ok(forced)
@@ -100,15 +100,15 @@ impl Store {
 
     fn end_lock(&self, name: &str, token: Timestamp, why: LockLostReason) -> Result<bool> {
         let locks = self.lock_manager_for(name)?;
-        if let Some(what) = locks.heads.corruption(name) {
+        if let Some(what) = locks.manager.corruption(name) {
             return Err(ErrorKind::Corruption(what.to_string()).into());
         }
-        let Some(grant) = locks.heads.release_by_token(name, token, why, locks.env.elapsed()) else {
+        let Some(grant) = locks.manager.release_by_token(name, token, why, locks.env.elapsed()) else {
             return locks.check_open().map(|()| false);
         };
         if grant.has_lease_row() && !mutated!(LeaseReturnedEarly) {
             self.remove_leases(&[Arc::clone(&grant)])?;
-            locks.heads.prune(name, self.stats().durable_ts);
+            locks.manager.prune(name, self.stats().durable_ts);
         }
         Ok(true)
     }
@@ -124,16 +124,16 @@ impl Store {
     /// - Otherwise those of [`Store::lock`].
     pub fn attach_lock(&self, name: &str, token: Timestamp) -> Result<LockGuard> {
         let locks = self.lock_manager_for(name)?;
-        if let Some(what) = locks.heads.corruption(name) {
+        if let Some(what) = locks.manager.corruption(name) {
             return Err(ErrorKind::Corruption(what.to_string()).into());
         }
         self.start_lease_renewer()?;
-        if let Some(grant) = locks.heads.attach_guard(name, token, locks.env.elapsed()) {
-            locks.keeper.watch(&grant);
-            return Ok(LockGuard::new(self, locks, RequestHandle::new(&locks.heads, grant, false)));
+        if let Some(grant) = locks.manager.attach_guard(name, token, locks.env.elapsed()) {
+            locks.renewer.watch(&grant);
+            return Ok(LockGuard::new(self, locks, RequestHandle::new(&locks.manager, grant, false)));
         }
         locks.check_open()?;
-        let holders = locks.heads.holders(name, &locks.clock(), 1, |grant| grant.token() == token).0;
+        let holders = locks.manager.holders(name, &locks.clock(), 1, |grant| grant.token() == token).0;
         if !holders.is_empty() {
             return Err(Error::invalid(format!("lock {name:?} is held by a guard of this process")));
         }

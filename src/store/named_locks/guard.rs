@@ -47,7 +47,7 @@ impl LockGuard {
 
     /// The store, without keeping it open.
     pub(crate) fn store(&self) -> Result<Store> {
-        let closed = || Error::closed(self.locks.heads.closed().unwrap_or(crate::error::CLOSED_BY_USER));
+        let closed = || Error::closed(self.locks.manager.closed().unwrap_or(crate::error::CLOSED_BY_USER));
         let store = self.store.upgrade().map(Store::unowned).ok_or_else(closed)?;
         store.inner.check_open()?;
         Ok(store)
@@ -85,7 +85,7 @@ impl LockGuard {
     /// [`Store::lock_table`](crate::Store::lock_table).
     pub fn entry(&self) -> LockEntry {
         let (grant, clock) = (self.grant(), self.locks.clock());
-        let mut entries = self.locks.heads.holders(&grant.name, &clock, 1, |other| other.id == grant.id).0;
+        let mut entries = self.locks.manager.holders(&grant.name, &clock, 1, |other| other.id == grant.id).0;
         entries.pop().unwrap_or_else(|| clock.entry(grant, LockState::Held))
     }
 
@@ -196,7 +196,7 @@ impl LockGuard {
             LockMode::Semaphore(_) => return Err(Error::invalid("a semaphore cannot be converted")),
             LockMode::Shared => {}
         }
-        let (heads, next) = (&self.locks.heads, self.next_grant(LockMode::Exclusive));
+        let (heads, next) = (&self.locks.manager, self.next_grant(LockMode::Exclusive));
         let began = self.locks.env.elapsed();
         match heads.upgrade(self.grant(), &next, waiter) {
             UpgradeResult::Granted(()) => {}
@@ -253,13 +253,13 @@ impl LockGuard {
             LockMode::Exclusive => {}
         }
         let next = self.next_grant(LockMode::Shared);
-        let converted = self.locks.heads.downgrade(self.grant(), &next);
+        let converted = self.locks.manager.downgrade(self.grant(), &next);
         if !converted.map_err(|why| request_error(&next.target(), why))? {
             let reason = self.grant().end_reason_at(self.locks.env.elapsed()).unwrap_or(LockLostReason::UnknownToken);
             return Err(ErrorKind::LockLost(Box::new(self.grant().lost_error(reason))).into());
         }
-        self.locks.heads.metrics.acquired(LockMode::Shared);
-        self.request = RequestHandle::new(&self.locks.heads, next, false);
+        self.locks.manager.metrics.acquired(LockMode::Shared);
+        self.request = RequestHandle::new(&self.locks.manager, next, false);
         Ok(())
     }
 
@@ -278,7 +278,7 @@ impl LockGuard {
     /// conversion.
     #[allow(clippy::result_large_err, reason = "the guard is what the caller had")]
     pub fn detach(self) -> Result<Timestamp, Self> {
-        if !self.grant().is_ready() || !self.locks.heads.detach_guard(self.grant(), self.locks.env.elapsed()) {
+        if !self.grant().is_ready() || !self.locks.manager.detach_guard(self.grant(), self.locks.env.elapsed()) {
             return Err(self);
         }
         self.request.detach();
@@ -303,17 +303,17 @@ impl LockGuard {
         let store = self.store()?;
         self.release_grant();
         let rows = self.remaining_lease_rows();
-        if let Some(why) = self.locks.heads.closed() {
+        if let Some(why) = self.locks.manager.closed() {
             return Err(Error::closed(why));
         }
         if rows.is_empty() {
             return Ok(());
         }
         if let Err(why) = store.remove_leases(&rows) {
-            rows.iter().filter(|row| row.has_lease_row()).for_each(|row| self.locks.keeper.remove_row(row));
+            rows.iter().filter(|row| row.has_lease_row()).for_each(|row| self.locks.renewer.remove_row(row));
             return Err(why);
         }
-        self.locks.heads.prune(&grant.name, store.stats().durable_ts);
+        self.locks.manager.prune(&grant.name, store.stats().durable_ts);
         Ok(())
     }
 
@@ -330,7 +330,7 @@ impl LockGuard {
         if !grant.has_lease() {
             return Vec::new();
         }
-        let mut rows = if grant.is_ready() { Vec::new() } else { self.locks.heads.predecessors_of(grant).leases };
+        let mut rows = if grant.is_ready() { Vec::new() } else { self.locks.manager.predecessors_of(grant).leases };
         if grant.has_lease_row() && !rows.iter().any(|row| Arc::ptr_eq(row, grant)) {
             rows.push(Arc::clone(grant));
         }
@@ -342,7 +342,7 @@ impl Drop for LockGuard {
     fn drop(&mut self) {
         // The row of a lost lease is left to the next holder, which reports the previous one.
         if self.release_grant() {
-            self.remaining_lease_rows().iter().for_each(|row| self.locks.keeper.remove_row(row));
+            self.remaining_lease_rows().iter().for_each(|row| self.locks.renewer.remove_row(row));
         }
     }
 }

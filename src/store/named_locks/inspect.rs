@@ -26,11 +26,11 @@ impl Store {
             return Ok(table.into_iter().filter(|entry| entry.target == LockTarget::from(name)).collect());
         }
         let locks = self.lock_manager_for(name)?;
-        let damage = locks.heads.corruption(name);
+        let damage = locks.manager.corruption(name);
         damage.map_or(Ok(()), |what| {
             Err(request_error(&name.into(), crate::lock_manager::RequestError::Corrupt(what)))
         })?;
-        let holders = locks.heads.holders(name, &locks.clock(), usize::MAX, |_| true).0;
+        let holders = locks.manager.holders(name, &locks.clock(), usize::MAX, |_| true).0;
         locks.check_open().map(|()| holders)
     }
 
@@ -60,26 +60,26 @@ impl Store {
             return Ok(LockTable { held: entries.len(), entries, ..LockTable::default() });
         }
         let locks = self.lock_manager()?;
-        let table = locks.heads.table(&locks.clock());
+        let table = locks.manager.table(&locks.clock());
         locks.check_open().map(|()| table)
     }
 
     /// Counters of named locks since the store was opened; zero on a store without them.
     pub fn lock_stats(&self) -> LockStats {
-        self.inner.locks.as_ref().map(|locks| locks.heads.metrics.snapshot()).unwrap_or_default()
+        self.inner.locks.as_ref().map(|locks| locks.manager.metrics.snapshot()).unwrap_or_default()
     }
 
     pub(in crate::store) fn lock_manager_for(&self, name: &str) -> Result<&Arc<NamedLocks>> {
         check_name(name).map_err(|_| Error::invalid(invalid_name_error(name)))?;
         let locks = self.lock_manager()?;
-        locks.heads.check_not_corrupt().map_err(|why| request_error(&name.into(), why))?;
+        locks.manager.check_not_corrupt().map_err(|why| request_error(&name.into(), why))?;
         Ok(locks)
     }
 
     /// The totals, with at most `listed` grants and `listed` waiting requests.
     pub(in crate::store) fn lock_summary(&self, listed: usize) -> LockTable {
         let locks = self.inner.locks.as_ref();
-        locks.map(|locks| locks.heads.summary(&locks.clock(), listed)).unwrap_or_default()
+        locks.map(|locks| locks.manager.summary(&locks.clock(), listed)).unwrap_or_default()
     }
 
     /// The unexpired leases in the rows. A corrupt row is an error only for the name `needed`;

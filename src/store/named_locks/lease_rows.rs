@@ -148,7 +148,7 @@ impl Store {
         if let (Err(why), Some(locks)) = (&leases, &self.inner.locks)
             && matches!(why.kind(), ErrorKind::Corruption(_))
         {
-            locks.heads.set_corrupt(name, &why.to_string());
+            locks.manager.set_corrupt(name, &why.to_string());
         }
         leases
     }
@@ -252,9 +252,9 @@ impl Store {
         });
         crash_point!(LockRenewed if renewed.is_ok());
         if must_look == Some(true) {
-            locks.heads.on_lease_renewed(grant);
+            locks.manager.on_lease_renewed(grant);
         }
-        locks.keeper.reschedule(grant);
+        locks.renewer.reschedule(grant);
         renewed.map(drop)
     }
 }

@@ -35,15 +35,15 @@ impl Store {
                     let grants = leases
                         .iter()
                         .map(|row| (row.mode(), owner_of(row, now), lease_of(row, now, unix_millis), row.token));
-                    locks.heads.restore_leases(&name, grants.collect(), view.read_ts);
+                    locks.manager.restore_leases(&name, grants.collect(), view.read_ts);
                 }
                 Err(why) => {
                     let name = key.strip_prefix(LOCK_PREFIX.as_bytes()).unwrap_or(key);
-                    locks.heads.set_corrupt(&String::from_utf8_lossy(name), &why.to_string());
+                    locks.manager.set_corrupt(&String::from_utf8_lossy(name), &why.to_string());
                 }
             });
         if let Err(why) = read {
-            locks.heads.set_all_corrupt(&format!("the lease rows of named locks cannot be read: {why}"));
+            locks.manager.set_all_corrupt(&format!("the lease rows of named locks cannot be read: {why}"));
         }
         Ok(())
     }

@@ -84,7 +84,7 @@ impl Store {
     pub(crate) fn release_txn_lock(&self, under: &TxnLock) {
         under.request.release();
         if let (Some(locks), Ok(authority)) = (&self.inner.locks, self.lock_authority()) {
-            locks.heads.prune(&under.fence.grant.name, authority.durable_ts());
+            locks.manager.prune(&under.fence.grant.name, authority.durable_ts());
         }
     }
 }

@@ -15,7 +15,7 @@ impl Store {
     /// Starts the thread, if it has not been started.
     pub(super) fn start_lease_renewer(&self) -> Result<()> {
         let (locks, background) = (self.lock_manager()?, self.background_handle());
-        locks.keeper.start(&*self.inner.env, move || run(&background))
+        locks.renewer.start(&*self.inner.env, move || run(&background))
     }
 }
 
@@ -23,10 +23,10 @@ fn run(store: &Store) {
     let Some(locks) = &store.inner.locks else { return };
     let env = &store.inner.env;
     let parker = env.parker();
-    locks.keeper.0.lock().parker = Some(Arc::clone(&parker));
+    locks.renewer.0.lock().parker = Some(Arc::clone(&parker));
     loop {
         let (mut over, kept) = {
-            let mut state = locks.keeper.0.lock();
+            let mut state = locks.renewer.0.lock();
             if state.stopping {
                 return;
             }
@@ -40,7 +40,7 @@ fn run(store: &Store) {
         };
         let removed = store.remove_leases(&over);
         let durable_ts = store.stats().durable_ts;
-        over.iter().for_each(|grant| locks.heads.prune(&grant.name, durable_ts));
+        over.iter().for_each(|grant| locks.manager.prune(&grant.name, durable_ts));
         over.retain(|grant| grant.has_lease_row());
         let failed = match removed {
             Err(why) if !is_transient(&why) => {
@@ -50,10 +50,10 @@ fn run(store: &Store) {
             _ => !over.is_empty(),
         };
         // Rows that are left when the store closes are removed by the closing thread.
-        locks.keeper.0.lock().over.append(&mut over);
+        locks.renewer.0.lock().over.append(&mut over);
         for grant in kept {
             let pause = renew_if_due(store, &grant);
-            let mut state = locks.keeper.0.lock();
+            let mut state = locks.renewer.0.lock();
             if let Some((_, at)) = state.kept.iter_mut().find(|(kept, _)| Arc::ptr_eq(kept, &grant)) {
                 // Read again, because the expiry may have changed during the renewal.
                 *at = pause.unwrap_or_else(|| renew_at(&grant));
@@ -61,7 +61,7 @@ fn run(store: &Store) {
         }
         let now = env.elapsed();
         let next = {
-            let state = locks.keeper.0.lock();
+            let state = locks.renewer.0.lock();
             let is_idle = state.over.is_empty() || failed;
             let next = state.kept.iter().map(|(_, at)| at.saturating_sub(now)).min();
             if is_idle && !state.stopping {

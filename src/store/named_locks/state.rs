@@ -11,24 +11,24 @@ use crate::store::named_locks::lease_renewer::LeaseRenewer;
 
 /// The named locks of a store. Guards share it with the store; it does not keep the store open.
 pub(crate) struct NamedLocks {
-    pub heads: Arc<LockManager>,
+    pub manager: Arc<LockManager>,
     pub env: Arc<dyn Env>,
     label: Option<String>,
     pub store: u64,
     /// The time of opening by the monotonic clock and by the wall clock (ms since 1970).
     opened: (Duration, u64),
-    pub(super) keeper: LeaseRenewer,
+    pub(super) renewer: LeaseRenewer,
 }
 
 impl NamedLocks {
     pub fn new(authority: &dyn LockAuthority, env: &Arc<dyn Env>, label: Option<&str>, store: u64) -> Arc<Self> {
         Arc::new(Self {
-            heads: Arc::clone(authority.manager()),
+            manager: Arc::clone(authority.manager()),
             env: Arc::clone(env),
             label: label.map(Into::into),
             store,
             opened: read_clocks_together(&**env),
-            keeper: LeaseRenewer::default(),
+            renewer: LeaseRenewer::default(),
         })
     }
 
@@ -43,14 +43,14 @@ impl NamedLocks {
 
     /// Held locks and waiting requests.
     #[cfg(feature = "metrics")]
-    pub fn totals(&self) -> crate::lock_manager::Totals {
-        self.heads.totals(self.env.elapsed())
+    pub fn totals(&self) -> crate::lock_manager::LockTotals {
+        self.manager.totals(self.env.elapsed())
     }
 
     /// Must be called after reading the lock manager, because a closed store has dropped its
     /// entries.
     pub fn check_open(&self) -> Result<()> {
-        self.heads.closed().map_or(Ok(()), |why| Err(Error::closed(why)))
+        self.manager.closed().map_or(Ok(()), |why| Err(Error::closed(why)))
     }
 }
 

@@ -249,7 +249,7 @@ pub fn row_lock_json(lock: &RowLock, encodings: Encodings) -> Value {
         "key": encodings.keys.to_json(lock.row.user_key()),
         "start_ts": lock.start_ts.to_string(),
         "start_time": table::format_timestamp(lock.start_ts),
-        "owner": lock.owner_id.to_string(),
+        "owner_id": lock.owner_id.to_string(),
         "owner_created_ms": lock.owner_id.created_at_millis(),
         "primary": { "keyspace": lock.primary_keyspace, "key": encodings.keys.to_json(lock.primary.user_key()) },
         "txn_status": status,

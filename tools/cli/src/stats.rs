@@ -67,7 +67,7 @@ fn print_status(args: &Args, status: &StoreStatus) -> Result<()> {
         return Ok(());
     }
     let size = |bytes| indicatif::HumanBytes(bytes).to_string();
-    let rows = status.keyspaces.iter().map(|keyspace| [keyspace.name.clone(), size(keyspace.stored_bytes)]);
+    let rows = status.keyspaces.iter().map(|keyspace| [keyspace.name.clone(), size(keyspace.disk_bytes)]);
     print_line(table::text_table(["keyspace", "approx. size on disk"], rows.collect()))
 }
 

@@ -108,7 +108,7 @@ fn json_line(version: &Version, encodings: Encodings) -> Vec<u8> {
         "commit_ts": ts.to_string(),
         "commit_ms": ts.millis(),
         "commit_time": table::format_timestamp(ts),
-        "owner": version.owner_id.to_string(),
+        "owner_id": version.owner_id.to_string(),
         "deleted": version.value.is_none(),
     })
     .to_string()

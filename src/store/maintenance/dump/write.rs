@@ -169,7 +169,8 @@ impl Snapshot {
         }
         if store_id.is_none() {
             return Err(Error::invalid(
-                "the store has no store id, which an incremental dump needs: open it for writing once",
+                "the store has no store id, which an incremental dump needs: a store in a directory gets one when it is \
+                 opened for writing, one on a shared engine never",
             ));
         }
         // Checked after the view was taken. `oldest_ts` only increases, so GC cannot have removed

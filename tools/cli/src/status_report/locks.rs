@@ -60,7 +60,7 @@ pub fn row_lock_json(lock: &RowLockStatus) -> Value {
     let RowLockStatus {
         keyspace,
         key,
-        owner,
+        owner_id: owner,
         start_ts,
         primary_keyspace,
         primary,
@@ -76,7 +76,7 @@ pub fn row_lock_json(lock: &RowLockStatus) -> Value {
         "key": key,
         "start_ts": start_ts.to_string(),
         "start_time": table::format_timestamp(*start_ts),
-        "owner": owner,
+        "owner_id": owner,
         "owner_created_ms": created_ms,
         "primary": { "keyspace": primary_keyspace, "key": primary },
         "txn_status": txn_status,
@@ -91,7 +91,7 @@ pub fn row_lock_table(locks: &[RowLockStatus]) -> Option<String> {
     let row = |lock: &RowLockStatus| {
         [
             row_name(lock.keyspace.as_deref(), &lock.key),
-            lock.owner.clone(),
+            lock.owner_id.clone(),
             row_name(lock.primary_keyspace.as_deref(), &lock.primary),
             if lock.is_orphan { format!("{}, orphan lock", lock.txn_status) } else { lock.txn_status.clone() },
         ]

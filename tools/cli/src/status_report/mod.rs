@@ -372,7 +372,8 @@ pub fn slow_table<'a>(title: &str, slow: impl IntoIterator<Item = &'a SlowTransa
             || "-".into(),
             |conflict| {
                 let row = row_name(conflict.keyspace.as_deref(), &conflict.key);
-                let owner = conflict.owner.as_ref().map_or_else(|| "unknown".into(), |owner| format!("owner {owner}"));
+                let owner =
+                    conflict.owner_id.as_ref().map_or_else(|| "unknown".into(), |owner| format!("owner {owner}"));
                 format!("{row}, {}", conflict.label.clone().unwrap_or(owner))
             },
         );

@@ -26,7 +26,7 @@ fn inspection_shows_orphan_locks_and_changes_nothing() {
         assert!(shown.contains("rows\tb\t") && shown.contains(status), "{shown}");
         let shown = sandbox.in_terminal("locks s", "").out;
         assert!(shown.contains("rows/b") && shown.contains(status), "{shown}");
-        let (start, owner) = (lock["start_ts"].as_str().unwrap(), lock["owner"].as_str().unwrap());
+        let (start, owner) = (lock["start_ts"].as_str().unwrap(), lock["owner_id"].as_str().unwrap());
         assert_eq!(
             sandbox.json(&format!("txn s {start} --json"))[0]["row_locks"].as_array().unwrap().len(),
             locks.len()

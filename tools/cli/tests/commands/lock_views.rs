@@ -23,7 +23,7 @@ fn leases_of_a_closed_store_are_shown_after_row_locks() {
         (&"nightly".into(), &token.into(), &"report".into())
     );
     assert_eq!((&lock["mode"], &lock["state"]), (&"exclusive".into(), &"held".into()));
-    assert!(lock["lease_left_s"].as_f64().is_some_and(|left| left > 3000.0 && left <= 3600.0), "{lock}");
+    assert!(lock["lease_remaining_s"].as_f64().is_some_and(|left| left > 3000.0 && left <= 3600.0), "{lock}");
     let plain = sandbox.ok("locks shop");
     let columns: Vec<&str> = plain.lines().last().unwrap().split('\t').collect();
     assert_eq!(

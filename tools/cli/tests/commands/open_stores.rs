@@ -272,7 +272,7 @@ fn write_stalls_are_in_stats_and_top() {
         stop.store(true, Ordering::Relaxed);
     });
     let stats = &sandbox.json("stats s --json")[0]["stats"];
-    assert!(stats["write_stalls"].as_u64() > Some(0) && stats["write_stalled_s"].as_f64() > Some(0.0), "{stats}");
+    assert!(stats["write_stalls"].as_u64() > Some(0) && stats["write_stall_time_s"].as_f64() > Some(0.0), "{stats}");
     store.close().unwrap();
     table.ends();
     json.ends();
