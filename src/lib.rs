@@ -154,6 +154,7 @@ mod read_view;
 pub mod row;
 mod row_hash;
 mod row_key;
+mod split_mix64;
 mod store;
 mod store_id;
 mod sync;
@@ -199,7 +200,7 @@ mod readme {}
 
 #[cfg(feature = "tokio")]
 pub use asynchronous::{AsyncLockGuard, AsyncScan, AsyncSnapshot, AsyncStore};
-pub use coordinator::shared::{LockWaiter, SharedConfig, SleepingLockWaiter};
+pub use coordinator::shared_config::{LockWaiter, SharedConfig, SleepingLockWaiter};
 pub use coordinator::{CommitProtocol, HistoryRetention};
 pub use engine::{ColumnStats, Compression, DataLoss, EngineStats};
 pub use error::{Conflict, ConflictReason, Error, ErrorKind, Result};

@@ -40,7 +40,9 @@ pub mod embedded;
 mod primary;
 pub mod read_only;
 mod retention;
+mod retry_unknown;
 pub mod shared;
+pub mod shared_config;
 mod step_error;
 
 pub use api::{

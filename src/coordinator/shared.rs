@@ -35,64 +35,27 @@ use super::retention::Retention;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::retry_unknown::{RETRY_DELAY, RetryingSnapshot, UNKNOWN_RETRIES_MAX, retry_unknown};
+use super::shared_config::SharedConfig;
 use super::step_error::step_error;
 use super::{CommitRequest, Coordinator};
 use crate::contention::AdmissionWait;
-use crate::engine::storage::Column;
-use crate::engine::{
-    ApplyResult, Engine, EngineError, EngineSnapshot, OnCell, PageBuffer, PageRequest, RowBatch, RowRange, ScanVisitor,
-};
+use crate::engine::{ApplyResult, Engine, EngineError, RowBatch};
 use crate::env::Env;
 use crate::error::{Conflict, Error, ErrorKind, Result};
 use crate::observe::{Metrics, TxnPhase, TxnTimer};
-use crate::oracle::Oracle;
 use crate::owner_id::OwnerIdGenerator;
 use crate::protocol::{
     CheckTxnStatus, CommitRow, Heartbeat, OwnerLiveness, Prewrite, PrewriteResult, Resolve, Rollback, Step, StepError,
     TxnStatus, check_txn_status, commit_at_least, heartbeat, prewrite, resolve, rollback, txn_status,
 };
 use crate::read_view::ReadView;
-use crate::row::{KeyspaceId, Lock, Mutation, RowKey, RowState, TxnId, TxnRecord, WriteRecord};
+use crate::row::{KeyspaceId, Lock, Mutation, RowKey, RowState, TxnId};
 use crate::timestamp::Timestamp;
-use crate::value::Value;
 
-/// Attempts at a request whose reply is lost.
-const UNKNOWN_RETRIES_MAX: u32 = 50;
 /// Retries of a change because the row has changed. Each means that another client made progress.
 const CONTENTION_RETRIES_MAX: u32 = 100_000;
-const RETRY_DELAY: Duration = Duration::from_millis(2);
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
-
-/// Waits for a row that another client has locked, before a writer retries. With an engine that
-/// can watch a row, the wait can end when the lock is removed.
-pub trait LockWaiter: Send + Sync {
-    /// Blocks until the row may be unlocked, or for about `at_most`.
-    fn wait(&self, row: &RowKey, at_most: Duration);
-}
-
-/// Sleeps for the whole time.
-pub struct SleepingLockWaiter(pub Arc<dyn Env>);
-
-impl LockWaiter for SleepingLockWaiter {
-    fn wait(&self, _row: &RowKey, at_most: Duration) {
-        self.0.sleep(at_most);
-    }
-}
-
-/// What a client of a shared engine needs to open the store:
-/// [`Builder::open_shared`](crate::Builder::open_shared).
-#[derive(Clone)]
-pub struct SharedConfig {
-    /// The engine, or this client's connection to it.
-    pub engine: Arc<dyn Engine>,
-    /// The one oracle of all clients.
-    pub oracle: Arc<dyn Oracle>,
-    /// Waits for a row that another client has locked.
-    pub waiter: Arc<dyn LockWaiter>,
-    /// Time to live of a lock in milliseconds, at least 1. Other clients may roll a transaction
-    /// back this long after it began to commit, or after its last heartbeat.
-    pub ttl_ms: u64,
-}
 
 /// See the [module](self).
 pub struct SharedCoordinator {
@@ -100,49 +63,6 @@ pub struct SharedCoordinator {
     env: Arc<dyn Env>,
     owner_ids: OwnerIdGenerator,
     metrics: Arc<Metrics>,
-}
-
-/// Repeats an idempotent request whose reply is lost.
-fn retry_unknown<T>(env: &dyn Env, mut request: impl FnMut() -> Result<T, EngineError>) -> Result<T, EngineError> {
-    for _ in 1..UNKNOWN_RETRIES_MAX {
-        match request() {
-            Err(EngineError::Undetermined(_)) => env.sleep(RETRY_DELAY),
-            reply => return reply,
-        }
-    }
-    request()
-}
-
-/// An engine snapshot whose reads are repeated if a reply is lost.
-struct RetryingSnapshot {
-    view: Arc<dyn EngineSnapshot>,
-    env: Arc<dyn Env>,
-}
-
-impl EngineSnapshot for RetryingSnapshot {
-    fn get_cell(&self, column: Column, row: &RowKey, see: OnCell<'_>) -> Result<(), EngineError> {
-        retry_unknown(&*self.env, || self.view.get_cell(column, row, &mut *see))
-    }
-
-    fn txn_record(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<TxnRecord>, EngineError> {
-        retry_unknown(&*self.env, || self.view.txn_record(row, start_ts))
-    }
-
-    fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Value>, EngineError> {
-        retry_unknown(&*self.env, || self.view.data(row, start_ts))
-    }
-
-    fn version_at(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError> {
-        retry_unknown(&*self.env, || self.view.version_at(row, upto))
-    }
-
-    fn scan_page(&self, column: Column, page: &PageRequest<'_>, cells: &mut PageBuffer) -> Result<bool, EngineError> {
-        retry_unknown(&*self.env, || self.view.scan_page(column, page, cells))
-    }
-
-    fn scan_raw(&self, column: Column, range: &RowRange, visit: ScanVisitor<'_>) -> Result<(), EngineError> {
-        self.view.scan_raw(column, range, visit)
-    }
 }
 
 /// The age of a transaction and the TTL of its locks, both since `start_ts`. The age is measured in

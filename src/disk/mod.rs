@@ -20,7 +20,7 @@ mod tests;
 use std::io;
 
 pub use file::OsDisk;
-pub use sim::{CallKind, SimDisk, SplitMix64};
+pub use sim::{CallKind, SimDisk};
 
 /// A directory of files. Names have no separators.
 pub trait Disk: Send + Sync + 'static {

@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 
 use super::sim_file::SimContent;
 use super::{Disk, DiskFile};
+use crate::split_mix64::SplitMix64;
 
 /// A handle to the disk, of one incarnation.
 #[derive(Clone, Debug)]
@@ -94,35 +95,6 @@ enum SyncState {
     SyncFailed,
     /// Durable, but listed while one before it is not.
     Durable,
-}
-
-/// Pseudo-random numbers: splitmix64.
-#[derive(Clone, Debug, Default)]
-pub struct SplitMix64(u64);
-
-impl SplitMix64 {
-    /// The numbers of a seed.
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    /// The next number.
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// A number below the bound, which is not 0.
-    pub fn next_below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    /// An index below the bound, which is not 0.
-    pub fn index(&mut self, bound: usize) -> usize {
-        usize::try_from(self.next_below(bound as u64)).unwrap_or(0)
-    }
 }
 
 impl SimDisk {

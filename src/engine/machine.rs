@@ -15,7 +15,8 @@ use parking_lot::Mutex;
 use super::EngineError;
 use super::lsm::{LsmOptions, LsmStorage};
 use super::sim::SimStorage;
-use crate::disk::{CallKind, SimDisk, SplitMix64};
+use crate::disk::{CallKind, SimDisk};
+use crate::split_mix64::SplitMix64;
 use crate::wal::WalHandle;
 
 /// The storage of a process on a [`SimMachine`].

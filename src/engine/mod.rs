@@ -22,6 +22,7 @@ mod api;
 mod compression;
 mod data_loss;
 mod error;
+mod faults;
 #[cfg(feature = "rocks")]
 pub mod folder;
 pub mod local;

@@ -18,6 +18,7 @@ mod cancel;
 mod fence;
 mod grant;
 mod info;
+mod inspect;
 mod leases;
 mod manager;
 mod metrics;

@@ -11,6 +11,7 @@
 mod arena;
 mod batch_format;
 mod hash_index;
+mod layout;
 mod table;
 mod writer;
 

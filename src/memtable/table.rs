@@ -28,35 +28,14 @@ use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 use super::arena::{Arena, AtomicWords};
 use super::batch_format::{BatchEntry, Modification};
 use super::hash_index::HashIndex;
+use super::layout::{
+    FIRST_HEAD, MAX_HEIGHT, NIL, NODE_NEWEST, NODE_NEXT, NODE_PREFIX, NODE_PREVIOUS, NODE_UPPER, Node, PREFIX_WORDS,
+    VERSION_OFFSET, VERSION_OLDER, VERSION_SEQUENCE, Version,
+};
 use crate::cell::Column;
 use crate::cell::RowRange;
 
-/// The number that leads to no slot.
-pub(super) const NIL: u32 = 0;
-/// The heads of the columns' skip lists are the first nodes.
-pub(super) const FIRST_HEAD: u32 = 1;
-/// Levels of a skip list; each has a quarter of the nodes of the one below.
-pub(super) const MAX_HEIGHT: usize = 12;
-
 static FULL_RANGE: RowRange = RowRange { start: Bound::Unbounded, end: Bound::Unbounded };
-
-// The words of a node.
-pub(super) const NODE_NEWEST: usize = 0;
-pub(super) const NODE_NEXT: usize = 1;
-pub(super) const NODE_PREVIOUS: usize = 2;
-pub(super) const NODE_UPPER: usize = 3;
-/// The first bytes of the key. Most comparisons in a search need no more, and the key itself is two
-/// cache misses away.
-pub(super) const NODE_PREFIX: usize = 4;
-const PREFIX_WORDS: usize = 5;
-pub(super) type Node = AtomicWords<{ NODE_PREFIX + PREFIX_WORDS }>;
-
-// The words of a version.
-/// Relative sequence of its batch, and so the number of the payload.
-pub(super) const VERSION_SEQUENCE: usize = 0;
-pub(super) const VERSION_OFFSET: usize = 1;
-pub(super) const VERSION_OLDER: usize = 2;
-pub(super) type Version = AtomicWords<3>;
 
 /// The value of a cell; `None` is a tombstone.
 pub type CellValue<'a> = Option<&'a [u8]>;

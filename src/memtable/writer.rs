@@ -11,10 +11,11 @@ use std::sync::atomic::Ordering;
 use rapidhash::v3::RapidSecrets;
 
 use super::batch_format::{BatchEntry, Modification, entries};
-use super::table::{
-    FIRST_HEAD, LookupKey, MAX_HEIGHT, Memtable, NIL, NODE_NEWEST, NODE_NEXT, NODE_PREFIX, NODE_PREVIOUS, NODE_UPPER,
-    RangeTombstone, VERSION_OFFSET, VERSION_OLDER, VERSION_SEQUENCE, Version, head, load,
+use super::layout::{
+    FIRST_HEAD, MAX_HEIGHT, NIL, NODE_NEWEST, NODE_NEXT, NODE_PREFIX, NODE_PREVIOUS, NODE_UPPER, VERSION_OFFSET,
+    VERSION_OLDER, VERSION_SEQUENCE, Version,
 };
+use super::table::{LookupKey, Memtable, RangeTombstone, head, load};
 use crate::cell::Column;
 
 /// See the [module](self).

@@ -12,7 +12,8 @@ mod sync_race;
 mod threads;
 
 use super::{FrameBuffer, Recovered, WalError, WalHandle, WalWriter, accepted_data_losses, create, recover, resume};
-use crate::disk::{Disk, SimDisk, SplitMix64};
+use crate::disk::{Disk, SimDisk};
+use crate::split_mix64::SplitMix64;
 
 const IDENTITY: u64 = 0x1D;
 

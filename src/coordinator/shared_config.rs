@@ -1,0 +1,40 @@
+//! What a client of a shared engine needs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::Engine;
+use crate::env::Env;
+use crate::oracle::Oracle;
+use crate::row::RowKey;
+
+/// Waits for a row that another client has locked, before a writer retries. With an engine that
+/// can watch a row, the wait can end when the lock is removed.
+pub trait LockWaiter: Send + Sync {
+    /// Blocks until the row may be unlocked, or for about `at_most`.
+    fn wait(&self, row: &RowKey, at_most: Duration);
+}
+
+/// Sleeps for the whole time.
+pub struct SleepingLockWaiter(pub Arc<dyn Env>);
+
+impl LockWaiter for SleepingLockWaiter {
+    fn wait(&self, _row: &RowKey, at_most: Duration) {
+        self.0.sleep(at_most);
+    }
+}
+
+/// What a client of a shared engine needs to open the store:
+/// [`Builder::open_shared`](crate::Builder::open_shared).
+#[derive(Clone)]
+pub struct SharedConfig {
+    /// The engine, or this client's connection to it.
+    pub engine: Arc<dyn Engine>,
+    /// The one oracle of all clients.
+    pub oracle: Arc<dyn Oracle>,
+    /// Waits for a row that another client has locked.
+    pub waiter: Arc<dyn LockWaiter>,
+    /// Time to live of a lock in milliseconds, at least 1. Other clients may roll a transaction
+    /// back this long after it began to commit, or after its last heartbeat.
+    pub ttl_ms: u64,
+}

@@ -1,0 +1,190 @@
+//! The faults of an [unreliable network](super::unreliable), chosen by a seed.
+
+use std::collections::VecDeque;
+
+use super::{EngineError, RowBatch};
+use crate::split_mix64::SplitMix64;
+
+/// The maximum number of delayed copies; one more delivers the oldest.
+pub const LATE_COPIES_MAX: usize = 64;
+
+/// The probability of each fault, in per mille, and its limits. The default has no faults.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// Requests that never arrive: not applied; they return [`EngineError::Undetermined`].
+    pub lost_requests: u16,
+    /// Replies that never arrive: the request is applied and returns
+    /// [`EngineError::Undetermined`].
+    pub lost_replies: u16,
+    /// Calls of [`Engine::apply`] of which only the first few batches arrive: they return
+    /// [`EngineError::Undetermined`]. No batch is split.
+    pub truncated_requests: u16,
+    /// Changes that arrive twice, the second immediately after the first. The client gets either
+    /// reply.
+    pub duplicates: u16,
+    /// Calls of [`Engine::apply`] of which a delayed copy arrives much later.
+    pub late_duplicates: u16,
+    /// The maximum number of calls until a delayed copy arrives; 0 counts as 1.
+    pub late_by_max: u64,
+    /// Requests, and independently replies, that are delayed.
+    pub delays: u16,
+    /// The maximum delay in milliseconds; 0 counts as 1.
+    pub delay_max_ms: u64,
+}
+
+impl Faults {
+    /// All faults, with probabilities at which a short run meets each of them.
+    pub fn bad_network() -> Self {
+        Self {
+            lost_requests: 60,
+            lost_replies: 60,
+            truncated_requests: 60,
+            duplicates: 60,
+            late_duplicates: 120,
+            late_by_max: 200,
+            delays: 60,
+            delay_max_ms: 50,
+        }
+    }
+}
+
+/// The number of times that each fault has happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FaultCounts {
+    /// See [`Faults::lost_requests`]; lost reads count here, too.
+    pub lost_requests: u64,
+    /// See [`Faults::lost_replies`].
+    pub lost_replies: u64,
+    /// See [`Faults::truncated_requests`].
+    pub cut_requests: u64,
+    /// See [`Faults::duplicates`].
+    pub duplicates: u64,
+    /// Duplicates of which the client got the second reply.
+    pub second_answers: u64,
+    /// Delayed copies made; see [`Faults::late_duplicates`].
+    pub late_copies: u64,
+    /// Delayed copies delivered.
+    pub late_deliveries: u64,
+    /// Batches of delayed copies that met their preconditions and were applied.
+    pub late_applied: u64,
+    /// See [`Faults::delays`].
+    pub delays: u64,
+}
+
+pub(super) struct FaultPlan {
+    pub faults: Faults,
+    pub dice: SplitMix64,
+    pub injected: FaultCounts,
+    pub calls: u64,
+    pub late: VecDeque<Late>,
+}
+
+/// A delayed copy, and the number of the call before which it arrives.
+pub(super) struct Late {
+    pub due: u64,
+    pub groups: Vec<RowBatch>,
+}
+
+/// The faults of one call.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct CallPlan {
+    pub request_delay_ms: u64,
+    pub reply_delay_ms: u64,
+    pub delivery: Delivery,
+    pub reply_lost: bool,
+}
+
+/// How often a request arrives, and which reply is sent back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Delivery {
+    Never,
+    #[default]
+    Once,
+    TwiceFirstAnswer,
+    TwiceSecondAnswer,
+}
+
+impl Delivery {
+    pub fn deliver<T>(self, change: impl Fn() -> Result<T, EngineError>) -> Result<T, EngineError> {
+        let first = change();
+        match self {
+            Self::Never | Self::Once => first,
+            Self::TwiceFirstAnswer => {
+                // The reply is discarded.
+                let _ = change();
+                first
+            }
+            Self::TwiceSecondAnswer => change(),
+        }
+    }
+}
+
+/// The kind of a call, which decides the possible faults.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum CallKind {
+    Read,
+    Change,
+}
+
+impl FaultPlan {
+    pub fn plan_call(&mut self, kind: CallKind) -> CallPlan {
+        self.calls += 1;
+        let faults = self.faults;
+        let changes = kind == CallKind::Change;
+        let (request_delay_ms, reply_delay_ms) = (self.delay(), self.delay());
+        let lost = self.dice.happens(faults.lost_requests);
+        let reply_lost = self.dice.happens(faults.lost_replies) && changes && !lost;
+        let twice = self.dice.happens(faults.duplicates) && changes;
+        let second = self.dice.happens(500);
+        let delivery = match (lost, twice, second) {
+            (true, ..) => Delivery::Never,
+            (false, false, _) => Delivery::Once,
+            (false, true, false) => Delivery::TwiceFirstAnswer,
+            (false, true, true) => Delivery::TwiceSecondAnswer,
+        };
+        let reply_delay_ms = if lost { 0 } else { reply_delay_ms };
+        let plan = CallPlan { request_delay_ms, reply_delay_ms, delivery, reply_lost };
+        let seen_second = delivery == Delivery::TwiceSecondAnswer && !reply_lost;
+        self.injected.lost_requests += u64::from(lost);
+        self.injected.lost_replies += u64::from(reply_lost);
+        self.injected.duplicates += u64::from(twice && !lost);
+        self.injected.second_answers += u64::from(seen_second);
+        self.injected.delays += u64::from(plan.request_delay_ms > 0) + u64::from(plan.reply_delay_ms > 0);
+        plan
+    }
+
+    fn delay(&mut self) -> u64 {
+        let happens = self.dice.happens(self.faults.delays);
+        let millis = self.dice.up_to(self.faults.delay_max_ms);
+        if happens { millis } else { 0 }
+    }
+
+    /// Removes the delayed copies that arrive before this call.
+    pub fn due(&mut self) -> Vec<Late> {
+        let surplus = (self.late.len() + 1).saturating_sub(LATE_COPIES_MAX);
+        let mut due: Vec<Late> = self.late.drain(..surplus).collect();
+        for copy in std::mem::take(&mut self.late) {
+            if copy.due <= self.calls {
+                due.push(copy);
+            } else {
+                self.late.push_back(copy);
+            }
+        }
+        due
+    }
+
+    /// Plans a delayed copy, and truncation: the number of batches that arrive if not all do.
+    pub fn plan_copies(&mut self, batches: &[RowBatch], arrives: bool) -> Option<usize> {
+        let late = self.dice.happens(self.faults.late_duplicates);
+        let by = self.dice.up_to(self.faults.late_by_max);
+        let truncated = self.dice.happens(self.faults.truncated_requests);
+        let count = self.dice.up_to(batches.len().saturating_sub(1) as u64);
+        if late {
+            self.late.push_back(Late { due: self.calls.saturating_add(by), groups: batches.to_vec() });
+            self.injected.late_copies += 1;
+        }
+        let truncated = truncated && arrives && batches.len() > 1;
+        self.injected.cut_requests += u64::from(truncated);
+        truncated.then(|| usize::try_from(count).unwrap_or(usize::MAX))
+    }
+}
