@@ -7,22 +7,17 @@
 
 mod model;
 
-use std::collections::BTreeMap;
-use std::ops::Bound;
 use std::sync::atomic::Ordering;
 
+use self::model::*;
 use super::background::{Poll, run_once};
-use super::shared::FLUSHED_SEQUENCE_KEY;
 use super::*;
-use crate::cell::{Column, RowRange};
+use crate::cell::Column;
 use crate::disk::{Disk as _, SimDisk};
 use crate::engine::EngineError;
-use crate::engine::sim::SimStorage;
 use crate::engine::storage::{Batch, CellReader, Storage};
-use crate::split_mix64::SplitMix64;
 use crate::wal;
 
-use self::model::*;
 fn run(seed: u64) -> u64 {
     let mut model = Model::new(seed);
     for _ in 0..=model.choices.next_below(4) {

@@ -2,18 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::atomic::Ordering;
 
-use super::super::background::{Poll, run_once};
 use super::super::shared::FLUSHED_SEQUENCE_KEY;
 use super::super::*;
 use crate::cell::{Column, RowRange};
-use crate::disk::{Disk as _, SimDisk};
+use crate::disk::SimDisk;
 use crate::engine::EngineError;
 use crate::engine::sim::SimStorage;
 use crate::engine::storage::{Batch, CellReader, Storage};
 use crate::split_mix64::SplitMix64;
-use crate::wal;
 
 pub(super) type Store = LsmStorage<SimDisk, SimStorage>;
 pub(super) type Snapshot = LsmSnapshot<SimDisk, SimStorage>;
