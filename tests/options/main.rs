@@ -167,7 +167,7 @@ fn no_addresses() -> Result<(), Failed> {
 
 /// A setter that takes a number must have bounds, which make a test.
 fn every_option_is_tried() {
-    let source = include_str!("../../src/store/options.rs");
+    let source = include_str!("../../src/store/builder.rs");
     let setters = source.lines().filter_map(|line| line.trim().strip_prefix("pub fn "));
     let numbers: Vec<&str> = setters
         .filter(|setter| ["usize)", "u64)", "u32)", "Duration)"].iter().any(|number| setter.contains(number)))
