@@ -8,7 +8,7 @@
 //! except by the leader of the commit pipeline. So a scheduler that runs one thread at a time, and
 //! switches in those calls, cannot deadlock.
 
-#![allow(clippy::disallowed_methods, reason = "the one place that uses the operating system")]
+#![allow(clippy::disallowed_methods, reason = "what the environment is made of")]
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;

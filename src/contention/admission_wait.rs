@@ -1,6 +1,6 @@
 //! The waits of an attempt before it begins: row queues, the release of a lock, a permit.
 //!
-//! An [`AdmissionWait`] lists the waits and polls them in order; it never blocks by itself. So a
+//! An [`AdmissionWait`] lists the waits and polls them in order; a poll never blocks. So a
 //! thread and an async task have the same waits in the same order. Dropping it at any step leaves
 //! every queue that it was in.
 

@@ -108,8 +108,9 @@ pub trait Coordinator: Send + Sync {
     /// committed at or below the view's timestamp. May resolve the lock.
     fn commit_ts_of_lock(&self, view: &ReadView, row: &RowKey, lock: &Lock) -> Result<Option<Timestamp>>;
 
-    /// Whether locks with this `start_ts` belong to no running transaction. Always `false` on a
-    /// shared engine, where this cannot be concluded from `start_ts`.
+    /// Whether locks with this `start_ts` belong to a transaction of an earlier incarnation, or to a
+    /// large one that was rolled back. Always `false` on a shared engine, where this cannot be
+    /// concluded from `start_ts`.
     fn is_orphan(&self, start_ts: Timestamp) -> bool;
 
     /// The status that the primary's row shows; `None` if it shows none. Changes nothing.

@@ -7,8 +7,8 @@
 //! 1. [checks](super::precheck) its preconditions against everything that was decided earlier;
 //! 2. allocates its commit timestamp, if it passed.
 //!
-//! Then the leader writes all that passed as *one* log frame, without a sync, publishes a view that
-//! shows them, and sends the replies. A durable commit [waits for a sync](super::group_sync) after
+//! Then the leader writes all that passed, usually as *one* log frame, without a sync, publishes a
+//! view that shows them, and sends the replies. A durable commit [waits for a sync](super::group_sync) after
 //! its reply, outside the leader.
 //!
 //! # Why one leader

@@ -1,6 +1,6 @@
 //! What prevents a commit: a lock that can be resolved, or a conflict.
 //!
-//! If a commit is rejected, its row has a newer version or a lock. A newer version is a conflict.
+//! A commit that a row rejects has met a newer version or a lock. A newer version is a conflict.
 //! So is the lock of a running transaction: row locks are try-locks, and a commit never waits for
 //! one. The lock of a finished transaction is resolved, and the commit is submitted again.
 

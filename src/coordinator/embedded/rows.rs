@@ -99,7 +99,7 @@ impl Rows {
                 return Ok(Ok(answer));
             }
         }
-        Err(ErrorKind::Io(format!("could not resolve the lock of row {row:?} in {STEP_RETRIES_MAX} attempts")).into())
+        Err(ErrorKind::Io(format!("row {row:?} changed during each of {STEP_RETRIES_MAX} attempts to change it")).into())
     }
 
     /// Submits changes; returns whether they were applied.

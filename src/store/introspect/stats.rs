@@ -38,9 +38,10 @@ pub struct RowLock {
     pub txn_status: TxnStatus,
     /// What a commit does to the row.
     pub lock_type: LockType,
-    /// Whether the transaction has ended without releasing the lock. A writer that meets the lock
-    /// resolves it, and so does the background worker. A reader resolves it only if the owner is of
-    /// an earlier incarnation. Always `false` on a shared engine.
+    /// Whether the transaction belongs to an earlier incarnation of the store, or is a large one
+    /// that was rolled back. A writer that meets the lock resolves it, and so does the background
+    /// worker. A reader resolves it only if the owner is of an earlier incarnation. Always `false`
+    /// on a shared engine.
     pub is_orphan: bool,
 }
 

@@ -222,6 +222,7 @@ mod tests {
         let renamed = [
             ("transactions_started", "unknown_counter"),
             ("write_", "unknown_write_"),
+            ("current_write_", "unknown_current_write_"),
             ("locked_rows\"", "unknown_rows\""),
             ("engine", "unknown_engine"),
             ("commit_ts", "unknown_ts"),
