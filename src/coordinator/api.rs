@@ -108,8 +108,8 @@ pub trait Coordinator: Send + Sync {
     /// committed at or below the view's timestamp. May resolve the lock.
     fn commit_ts_of_lock(&self, view: &ReadView, row: &RowKey, lock: &Lock) -> Result<Option<Timestamp>>;
 
-    /// Whether locks with this `start_ts` belong to a transaction of an earlier incarnation, or to a
-    /// large one that was rolled back. Always `false` on a shared engine, where this cannot be
+    /// Whether locks with this `start_ts` belong to a transaction of an earlier incarnation, or to
+    /// a large one that was rolled back. Always `false` on a shared engine, where this cannot be
     /// concluded from `start_ts`.
     fn is_orphan(&self, start_ts: Timestamp) -> bool;
 

@@ -8,8 +8,8 @@
 //! 2. allocates its commit timestamp, if it passed.
 //!
 //! Then the leader writes all that passed, usually as *one* log frame, without a sync, publishes a
-//! view that shows them, and sends the replies. A durable commit [waits for a sync](super::group_sync) after
-//! its reply, outside the leader.
+//! view that shows them, and sends the replies. A durable commit [waits for a
+//! sync](super::group_sync) after its reply, outside the leader.
 //!
 //! # Why one leader
 //!

@@ -23,9 +23,9 @@
 //! The caller passes both to the engine. If a precondition fails, the engine returns the row as it
 //! found it, and the caller runs the same step again with that row.
 //!
-//! So a first guess needs no read (`RowState::default()`: an untouched row). Repeated and late requests
-//! get the result that the row's columns determine. A step does not depend on whether it is the
-//! first to run.
+//! So a first guess needs no read (`RowState::default()`: an untouched row). Repeated and late
+//! requests get the result that the row's columns determine. A step does not depend on whether it
+//! is the first to run.
 
 mod check_txn_status;
 mod commit;

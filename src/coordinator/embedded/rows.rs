@@ -99,7 +99,7 @@ impl Rows {
                 return Ok(Ok(answer));
             }
         }
-        Err(ErrorKind::Io(format!("row {row:?} changed during each of {STEP_RETRIES_MAX} attempts to change it")).into())
+        Err(ErrorKind::Io(format!("row {row:?} changed during each of {STEP_RETRIES_MAX} attempts")).into())
     }
 
     /// Submits changes; returns whether they were applied.
