@@ -163,9 +163,9 @@ mod tests {
 
     #[test]
     fn a_value_is_equal_to_its_bytes_in_any_type() {
-        let value = Value::from("100");
-        assert!(value == "100" && value == b"100" && value == *b"100" && value == b"100".to_vec());
-        assert!(value == value.clone() && value != "10" && value > Value::from([b'0']));
+        let (value, less, owned) = (Value::from("100"), Value::from([b'0']), b"100".to_vec());
+        assert!(value == "100" && value == b"100" && value == *b"100" && value == owned);
+        assert!(value != "10" && value != less && value > less);
         assert_eq!(HashSet::from([value.clone()]).get(&b"100"[..]), Some(&value));
         assert_eq!(<[u8; 3]>::try_from(value.clone()), Ok(*b"100"));
         assert_eq!(<[u8; 4]>::try_from(value.clone()), Err(value.clone()));

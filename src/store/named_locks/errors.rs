@@ -19,7 +19,7 @@ pub(in crate::store) fn request_error(target: &LockTarget<'_>, why: RequestError
 }
 
 pub(in crate::store) fn invalid_name_error(name: &str) -> String {
-    format!("invalid lock name {name:?}: expected 1 to {} bytes without control characters", MAX_KEYSPACE_NAME_BYTES)
+    format!("invalid lock name {name:?}: expected 1 to {MAX_KEYSPACE_NAME_BYTES} bytes without control characters")
 }
 
 pub(super) fn locks_unsupported_error() -> Error {
