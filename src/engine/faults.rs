@@ -16,13 +16,13 @@ pub struct Faults {
     /// Replies that never arrive: the request is applied and returns
     /// [`EngineError::Undetermined`].
     pub lost_replies: u16,
-    /// Calls of [`Engine::apply`] of which only the first few batches arrive: they return
-    /// [`EngineError::Undetermined`]. No batch is split.
+    /// Calls of [`Engine::apply`](super::Engine::apply) of which only the first few batches arrive:
+    /// they return [`EngineError::Undetermined`]. No batch is split.
     pub truncated_requests: u16,
     /// Changes that arrive twice, the second immediately after the first. The client gets either
     /// reply.
     pub duplicates: u16,
-    /// Calls of [`Engine::apply`] of which a delayed copy arrives much later.
+    /// Calls of [`Engine::apply`](super::Engine::apply) of which a delayed copy arrives much later.
     pub late_duplicates: u16,
     /// The maximum number of calls until a delayed copy arrives; 0 counts as 1.
     pub late_by_max: u64,

@@ -75,7 +75,7 @@ fn reopening_keeps_rows_in_many_files() {
         }
         for (key, (write, data)) in &expected {
             assert_eq!(engine.read_row(key, ts(0)).unwrap().write.as_ref(), Some(write));
-            let found = engine.snapshot().unwrap().data(key, ts(1)).unwrap().map(|value| CellChange::Put(value));
+            let found = engine.snapshot().unwrap().data(key, ts(1)).unwrap().map(CellChange::Put);
             assert!(found.as_ref() == Some(&data[0].1), "{key:?}");
         }
         assert_eq!(all_writes(&engine).len(), expected.len());
