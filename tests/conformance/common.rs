@@ -121,7 +121,7 @@ impl<E: Engine> Answered<E> {
             applied &= is_applied(&change.write, || view.write(row), &mut edits)?;
             applied &= is_applied(&change.txn_record, || view.txn_record(row, change.start_ts), &mut edits)?;
             for (start_ts, edit) in &change.data {
-                applied &= is_applied(edit, || Ok(view.data(row, *start_ts)?), &mut edits)?;
+                applied &= is_applied(edit, || view.data(row, *start_ts), &mut edits)?;
             }
             if let Some(version) = &change.archived_version {
                 applied &= view.version_at(row, version.commit_ts)?.as_ref() == Some(version);
