@@ -48,8 +48,8 @@
 //!
 //! The first reader or writer that finds such a lock resolves it: a few point reads and one or two
 //! small writes. A [background thread](Builder::background_resolve) resolves the others; until it
-//! has finished, reads check for locks. See [after a crash](cookbook#after-a-crash) for
-//! measurements, and [`Store::row_locks`] and [`Store::stats`] for the remaining locks.
+//! has finished, reads check for locks. See [after a crash](cookbook#after-a-crash) for what
+//! remains, and [`Store::row_locks`] and [`Store::stats`] for the remaining locks.
 //!
 //! **Named locks** (PostgreSQL: advisory locks), for work that a transaction cannot cover: one
 //! migration, one nightly job, a bounded number of workers. [`Store::lock`] grants in the order of
