@@ -71,13 +71,13 @@
 //! |---|---|---|
 //! | on top | `asynchronous`, `typed` | `AsyncStore` (feature `tokio`), [`TypedKeyspace`] |
 //! | public API | `store` | [`Store`], [`Keyspace`], [`Txn`], [`Snapshot`] |
-//! | coordination | `coordinator` | the order of a transaction's steps, recovery of orphan locks |
+//! | coordination | `coordinator`, [`oracle`] | order of steps, timestamps, orphan locks |
 //! | commit path | `pipeline`, `contention` | group commit, row queues, admission |
 //! | named locks | `lock_manager` | requests, grants and queues, in memory |
 //! | protocol | `protocol` | Percolator's steps as plain functions over one row |
 //! | engine | [`engine`] | snapshots and conditional row changes, in a directory or in memory |
 //! | storage | `wal`, `memtable`, `disk` | the log and the memtables above RocksDB's tables |
-//! | base | [`row`], [`oracle`], [`env`](mod@env), `codec`, `keys` | shared types |
+//! | base | [`row`], [`env`](mod@env), `codec`, `keys` | shared types |
 //!
 //! The [`cookbook`] has recipes for common tasks. In the repository, `DESIGN.md` explains the
 //! design and its reasons, `docs/storage-engine.md` the log and memtables, `docs/locks.md` named
@@ -159,6 +159,7 @@ mod store;
 mod store_id;
 mod sync;
 mod timestamp;
+mod tunables;
 mod typed;
 mod waiter;
 #[cfg_attr(

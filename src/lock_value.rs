@@ -15,14 +15,14 @@ pub fn read_own_lock(snapshot: &dyn EngineSnapshot, txn: TxnId, row: &RowKey) ->
 pub fn lock_mutation(snapshot: &dyn EngineSnapshot, row: &RowKey, lock: Lock) -> Result<Mutation> {
     Ok(match lock.lock_type {
         LockType::Put(StoredValue::Inline(bytes)) => Mutation::Put(bytes),
-        LockType::Put(StoredValue::OutOfLine) => Mutation::Put(load_value(snapshot, row, lock.txn)?),
+        LockType::Put(StoredValue::OutOfLine) => Mutation::Put(load_out_of_line(snapshot, row, lock.txn)?),
         LockType::Delete => Mutation::Delete,
         LockType::LockOnly => Mutation::LockOnly,
     })
 }
 
 /// The value that the transaction has written to the data column.
-pub fn load_value(snapshot: &dyn EngineSnapshot, row: &RowKey, txn: TxnId) -> Result<Value> {
+pub fn load_out_of_line(snapshot: &dyn EngineSnapshot, row: &RowKey, txn: TxnId) -> Result<Value> {
     snapshot.data(row, txn.start_ts)?.ok_or_else(|| {
         let what = format!("row {row:?}: the value written by the transaction {:#} is missing", txn.start_ts);
         Error::from(ErrorKind::Corruption(what))

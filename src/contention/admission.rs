@@ -11,11 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::sync::Mutex;
+use crate::tunables::CONTENDED_COMMITS;
 use crate::waiter::Waiter;
-
-/// After a conflict attempts need a permit until this many commits follow without another one.
-// Crash tests are short and must reach that end.
-const CONTENDED_COMMITS: usize = if cfg!(feature = "crashtest") { 2 } else { 16 };
 
 /// See the [module](self).
 pub struct AdmissionController {

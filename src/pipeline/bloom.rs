@@ -6,9 +6,8 @@
 
 use crate::row::RowKey;
 use crate::row_hash::row_hash;
+use crate::tunables::FIRST_LEVEL_ROWS;
 
-// Crash tests have few rows and must reach further levels.
-const FIRST_LEVEL_ROWS: usize = if cfg!(feature = "crashtest") { 16 } else { 4096 };
 const BITS_PER_ROW: usize = 16;
 const PROBES: u64 = 5;
 

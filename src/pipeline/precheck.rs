@@ -37,11 +37,7 @@ use crate::engine::{OnePhaseWrites, RowBatch};
 use crate::lock_manager::InFlightFences;
 use crate::row::{CellChange, LockVersion, Mutation, Precondition, RowChange, RowKey};
 use crate::timestamp::Timestamp;
-
-/// A commit of more rows is recorded as a range, not row by row. A batch of a two-phase commit has
-/// fewer rows.
-// Crash tests have few rows and must reach both cases, in two-phase commits too.
-const ROW_ENTRIES_MAX: usize = if cfg!(feature = "crashtest") { 4 } else { 2048 };
+use crate::tunables::ROW_ENTRIES_MAX;
 
 /// The locks and last commits of rows in this incarnation. Only the leader uses it.
 pub struct LeaderMemory {

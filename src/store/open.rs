@@ -243,7 +243,7 @@ impl Store {
             closing: AtomicBool::new(false),
             #[cfg(feature = "rocks")]
             status_written_at: crate::sync::Mutex::new(opened),
-            rows: RowReader::new(&coordinator, &engine, options.max_snapshot_age),
+            rows: RowReader::new(&coordinator, options.max_snapshot_age),
             coordinator,
             engine,
             env,

@@ -20,10 +20,8 @@ use super::waker::BackgroundWaker;
 use crate::env::JoinHandle;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::Mutex;
+use crate::tunables::CLEANUP_PAGES_PER_ROUND;
 
-/// Pages of lock cleanup in one round.
-// Crash tests have few rows, and other work must run in the middle of a cleanup.
-const CLEANUP_PAGES_PER_ROUND: usize = if cfg!(feature = "crashtest") { 1 } else { 32 };
 const IDLE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What the thread needs for its work.

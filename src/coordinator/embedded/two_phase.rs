@@ -34,10 +34,7 @@ use crate::pipeline::{Submission, SubmissionKind, SubmitResult};
 use crate::protocol::TxnStatus;
 use crate::row::{Lock, Mutation, RowChange, RowKey, SHORT_VALUE_MAX_BYTES, TxnId};
 use crate::timestamp::Timestamp;
-
-/// Maximum number of rows in the primary's batch.
-// Crash tests have few rows, and some must still be locked after the commit point.
-const PRIMARY_GROUP_ROWS_MAX: Option<usize> = if cfg!(feature = "crashtest") { Some(3) } else { None };
+use crate::tunables::PRIMARY_GROUP_ROWS_MAX;
 
 /// Commits. After any error but *undetermined* the transaction is aborted. Its locks are released
 /// or, if the store has failed, left to the next incarnation.

@@ -6,12 +6,12 @@ use crate::codec::{HistoryEntry, Record};
 use crate::engine::page_buffer::decode;
 use crate::engine::storage::{CellReader, Column};
 use crate::engine::{
-    EngineError, EngineSnapshot, OnCell, OnEachCell, PAGE_BYTES_MAX, PageBuffer, PageRequest, RowRange, ScanCursor,
-    ScanVisitor,
+    EngineError, EngineSnapshot, OnCell, OnEachCell, PageBuffer, PageRequest, RowRange, ScanCursor, ScanVisitor,
 };
 use crate::keys::{data_key, history_key};
 use crate::row::{Precondition, RowChange, RowKey, RowState, TxnRecord, WriteRecord};
 use crate::timestamp::Timestamp;
+use crate::tunables::{PAGE_BYTES, PAGE_CELLS_MAX};
 use crate::value::Value;
 
 /// The name of the safe point in the metadata column.
@@ -25,12 +25,7 @@ pub struct PageLimits {
 }
 
 impl PageLimits {
-    /// Crash tests have few rows and must still reach the ends of pages.
-    pub const DEFAULT: Self = if cfg!(feature = "crashtest") {
-        Self { cells: 2, bytes: 64 }
-    } else {
-        Self { cells: usize::MAX, bytes: PAGE_BYTES_MAX }
-    };
+    pub const DEFAULT: Self = Self { cells: PAGE_CELLS_MAX, bytes: PAGE_BYTES };
 }
 
 /// See the [module](self).

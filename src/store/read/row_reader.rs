@@ -12,8 +12,9 @@ use std::time::Duration;
 use crate::codec::InlineWrite;
 use crate::coordinator::Coordinator;
 use crate::engine::storage::Column;
-use crate::engine::{Engine, EngineError, decode_lock, decode_row_key, decode_write};
+use crate::engine::{EngineError, decode_lock, decode_row_key, decode_write};
 use crate::error::{Error, ErrorKind, Result};
+use crate::lock_value::load_out_of_line;
 use crate::read_view::ReadView;
 use crate::row::{Lock, LockType, RowKey, StoredValue, TxnId, WriteRecord};
 use crate::store::read::scanned_row::VisibleValue;
@@ -60,15 +61,13 @@ impl CellRead {
 /// Reads rows at views, as long as the store is open.
 pub(in crate::store) struct RowReader {
     coordinator: Arc<dyn Coordinator>,
-    engine: Arc<dyn Engine>,
     max_snapshot_age: Duration,
     closed: AtomicBool,
 }
 
 impl RowReader {
-    pub fn new(coordinator: &Arc<dyn Coordinator>, engine: &Arc<dyn Engine>, max_snapshot_age: Duration) -> Self {
-        let (coordinator, engine) = (Arc::clone(coordinator), Arc::clone(engine));
-        Self { coordinator, engine, max_snapshot_age, closed: AtomicBool::new(false) }
+    pub fn new(coordinator: &Arc<dyn Coordinator>, max_snapshot_age: Duration) -> Self {
+        Self { coordinator: Arc::clone(coordinator), max_snapshot_age, closed: AtomicBool::new(false) }
     }
 
     pub fn check_open(&self) -> Result<()> {
@@ -94,7 +93,7 @@ impl RowReader {
     /// The value of a row at the view.
     pub fn read(&self, view: &ReadView, row: &RowKey) -> Result<Option<Value>> {
         if mutated!(ReadsLatest) {
-            let newest = self.engine.snapshot()?;
+            let newest = Arc::clone(&self.coordinator.begin()?.0.snapshot);
             let newest = ReadView::new(Timestamp::MAX, newest, view.must_check_locks);
             return newest.snapshot.write(row)?.map_or(Ok(None), |write| visible_version(&newest, row, write));
         }
@@ -194,9 +193,6 @@ pub(in crate::store) fn visible_version(view: &ReadView, row: &RowKey, newest: W
 pub(in crate::store) fn load_value(view: &ReadView, row: &RowKey, txn: TxnId, value: StoredValue) -> Result<Value> {
     match value {
         StoredValue::Inline(bytes) => Ok(bytes),
-        StoredValue::OutOfLine => view.snapshot.data(row, txn.start_ts)?.ok_or_else(|| {
-            let what = format!("row {row:?}: the value written by the transaction {:#} is missing", txn.start_ts);
-            Error::from(ErrorKind::Corruption(what))
-        }),
+        StoredValue::OutOfLine => load_out_of_line(&*view.snapshot, row, txn),
     }
 }

@@ -11,10 +11,10 @@ use crate::client::{Client, ClientId};
 use crate::event_pipe::{Event, PipeRecorder};
 use crate::key_encoding::encode_key;
 use crate::lock_workload::{EventWriter, LockClient, LockEnv};
-use crate::recorded_txn::RecordedTxn;
 use crate::restores::{MANY_ROWS, restore};
 use crate::rng::SeededRng;
-use crate::workload::{State, Workload};
+use crate::think_time::ThinkTime;
+use crate::workload::Workload;
 
 /// The longest pause under a lock, in milliseconds.
 const PAUSE_MAX_MS: usize = 20;
@@ -82,7 +82,8 @@ fn run_client(
         if number == 0 {
             maintenance_step(config, opened, recorder, done as u64, &mut rng)?;
         }
-        client.run(&ThinkTime { workload, think_ms: config.think_ms })?;
+        let every = if config.think_ms > 0 { 2 } else { 0 };
+        client.run(&ThinkTime { workload, every, most_ms: config.think_ms, sleep: std::thread::sleep })?;
         done += 1;
         if config.filler_bytes > 0 {
             let key = encode_key(&format!("f{number}.{done}"));
@@ -153,32 +154,4 @@ fn maintenance_step(
         recorder.send(&Event::RestoreDone(number));
     }
     Ok(())
-}
-
-/// A workload whose transactions wait before they commit.
-struct ThinkTime {
-    workload: &'static dyn Workload,
-    think_ms: usize,
-}
-
-impl Workload for ThinkTime {
-    fn name(&self) -> &'static str {
-        self.workload.name()
-    }
-
-    fn load(&self, txn: &mut RecordedTxn<'_>) -> Result<(), Error> {
-        self.workload.load(txn)
-    }
-
-    fn transaction(&self, txn: &mut RecordedTxn<'_>) -> Result<(), Error> {
-        self.workload.transaction(txn)?;
-        if self.think_ms > 0 && txn.rng().one_in(2) {
-            std::thread::sleep(Duration::from_millis(txn.rng().below(self.think_ms) as u64));
-        }
-        Ok(())
-    }
-
-    fn check(&self, state: &State) -> Result<(), String> {
-        self.workload.check(state)
-    }
 }

@@ -19,7 +19,6 @@ pub mod runner;
 mod runtime;
 mod scheduler;
 mod shared;
-mod think_time;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

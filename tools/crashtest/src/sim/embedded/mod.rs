@@ -25,7 +25,6 @@ use super::plan::{CLIENT, Crash, Focus, INCARNATIONS_MAX, READER, SimPlan};
 use super::recorder::SimRecorder;
 use super::runtime::SimRuntime;
 use super::scheduler::Scheduler;
-use super::think_time::ThinkTime;
 use super::{Mode, SimStats, clock_offset_ms};
 use crate::client::{
     Client, ClientId, ROWS, Recorder as _, SECOND, SharedDigests, TxnEnd, ignore_too_old, with_retention,
@@ -35,7 +34,11 @@ use crate::lock_workload::SharedLocks;
 use crate::lock_workload::final_checks::check_no_lease_rows;
 use crate::restores::Restores;
 use crate::rng::SeededRng;
+use crate::think_time::ThinkTime;
 use crate::violation::Violation;
+
+/// The longest think time, in milliseconds: longer than a round of the background work.
+const THINK_MAX_MS: usize = 2500;
 
 /// No incarnation takes longer.
 const INCARNATION_TIME_MAX: Duration = Duration::from_secs(3600);
@@ -303,7 +306,8 @@ impl<'a> Embedded<'a> {
                     .with_renames(renames)
                     .with_durable_snapshots(durable_snapshots)
                     .with_full_history(keeps_all_history);
-                let thinking = ThinkTime { workload, scheduler: Arc::clone(&scheduler), think_every };
+                let sleep = |time| scheduler.sleep(time);
+                let thinking = ThinkTime { workload, every: think_every, most_ms: THINK_MAX_MS, sleep };
                 let outcome = (|| {
                     if first && drops_keyspaces && rng.one_in(2) {
                         // Before any client has resolved locks of an earlier incarnation.
