@@ -19,9 +19,11 @@ struct Damaged {
     before: Timestamp,
 }
 
-/// A store with history that is closed, changed at the row `bad`, and opened again.
+/// A store with history that is closed, changed at the row `bad`, and opened again. `change` gets the
+/// start timestamp of the row's version, the commit timestamp of the replaced one, and two
+/// timestamps that nothing has.
 fn damaged(
-    change: impl FnOnce(&mut dyn FnMut(Column, &[u8], Option<&[u8]>), &RowKey, [Timestamp; 2]),
+    change: impl FnOnce(&mut dyn FnMut(Column, &[u8], Option<&[u8]>), &RowKey, [Timestamp; 4]),
 ) -> Result<Damaged, Error> {
     let memory = SimStorage::new();
     let builder =
@@ -37,6 +39,7 @@ fn damaged(
         written.push((txn.start_ts(), txn.commit().unwrap().commit_ts));
     }
     let row = rows.row_key("bad");
+    let unused = [(); 2].map(|()| store.begin().unwrap().start_ts());
     store.close().unwrap();
     let mut batch = memory.new_batch(0);
     change(
@@ -45,7 +48,7 @@ fn damaged(
             None => batch.delete(column, key),
         },
         &row,
-        [written[1].0, written[0].1],
+        [written[1].0, written[0].1, unused[0], unused[1]],
     );
     memory.write(batch).unwrap();
     let store = builder().open_in_memory(&memory)?;
@@ -81,7 +84,7 @@ fn a_corrupt_record_is_named_and_affects_no_other() {
         bytes
     };
     for column in [Column::Write, Column::Lock, Column::Data, Column::History] {
-        let Damaged { store, memory, row, before } = damaged(|put, row, [start_ts, replaced]| match column {
+        let Damaged { store, memory, row, before } = damaged(|put, row, [start_ts, replaced, ..]| match column {
             Column::Write => put(column, row.as_bytes(), Some(NONSENSE)),
             Column::Lock => put(column, row.as_bytes(), Some(&stray(row))),
             Column::Data => put(column, &data_key(row, start_ts), None),
@@ -178,9 +181,9 @@ fn a_damaged_catalog_leaves_other_keyspaces_usable() {
 
 #[test]
 fn a_lock_above_its_commit_ts_is_an_error_not_a_loop() {
-    let Damaged { store, .. } = damaged(|put, primary, [start_ts, _]| {
-        let txn = TxnId { start_ts: start_ts.next(), owner: OwnerId::from_u64(1) };
-        let committed = HistoryEntry::Ended(TxnRecord::Committed(txn.start_ts.next()));
+    let Damaged { store, .. } = damaged(|put, primary, [.., start_ts, commit_ts]| {
+        let txn = TxnId { start_ts, owner: OwnerId::from_u64(1) };
+        let committed = HistoryEntry::Ended(TxnRecord::Committed(commit_ts));
         put(Column::History, &history_key(primary, txn.start_ts), Some(&encoded(&committed)));
         // The second lock was pushed above its transaction's commit timestamp.
         for (key, min_commit_ts) in [("after", Timestamp::ZERO), ("good", Timestamp::MAX)] {
