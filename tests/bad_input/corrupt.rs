@@ -19,8 +19,8 @@ struct Damaged {
     before: Timestamp,
 }
 
-/// A store with history that is closed, changed at the row `bad`, and opened again. `change` gets the
-/// start timestamp of the row's version, the commit timestamp of the replaced one, and two
+/// A store with history that is closed, changed at the row `bad`, and opened again. `change` gets
+/// the start timestamp of the row's version, the commit timestamp of the replaced one, and two
 /// timestamps that nothing has.
 fn damaged(
     change: impl FnOnce(&mut dyn FnMut(Column, &[u8], Option<&[u8]>), &RowKey, [Timestamp; 4]),
