@@ -259,7 +259,7 @@ impl RowChange {
         change
     }
 
-    /// Approximate size of what is written, in bytes.
+    /// Approximate size of the keys and values that are written, in bytes.
     pub fn size_bytes(&self) -> usize {
         let inline = |value: &StoredValue| match value {
             StoredValue::Inline(bytes) => bytes.len(),
@@ -277,7 +277,11 @@ impl RowChange {
             CellChange::Put(value) => value.len(),
             CellChange::Keep | CellChange::Delete => 0,
         };
-        self.row.as_bytes().len() + lock + write + self.data.iter().map(data).sum::<usize>()
+        let archived = match &self.archived_version {
+            Some(WriteRecord { value, .. }) => self.row.as_bytes().len() + value.as_ref().map_or(0, inline),
+            None => 0,
+        };
+        self.row.as_bytes().len() + lock + write + archived + self.data.iter().map(data).sum::<usize>()
     }
 
     /// Sets the commit timestamp of everything that the change commits; for pipelines that allocate

@@ -129,7 +129,7 @@ pub trait Engine: Send + Sync {
 pub struct Capabilities {
     /// The maximum number of rows in one atomic batch.
     pub batch_rows_max: usize,
-    /// The maximum size of keys and values in one atomic batch, in bytes.
+    /// The maximum size of one atomic batch, in bytes, by [`RowBatch::size_bytes`].
     pub batch_bytes_max: usize,
     /// Whether only this process can change the rows while the engine is open.
     pub exclusive: bool,

@@ -7,6 +7,9 @@ use crate::row::{Mutation, Precondition, RowChange, RowKey, TxnId};
 use crate::timestamp::Timestamp;
 use crate::write_set::WriteSet;
 
+/// The usual overhead of a row in a batch, besides its key and value.
+const ROW_OVERHEAD_BYTES: usize = 64;
+
 /// Row changes that are applied atomically, at most one per row.
 #[derive(Clone, Debug)]
 pub enum RowBatch {
@@ -79,14 +82,16 @@ impl RowBatch {
         }
     }
 
-    /// The approximate size of keys and values, in bytes.
+    /// The approximate size in bytes: keys and values, those of replaced versions included, plus 64
+    /// for each row.
     pub fn size_bytes(&self) -> usize {
-        match self {
+        let size: usize = match self {
             Self::Changes(changes) => changes.iter().map(RowChange::size_bytes).sum(),
             Self::OnePhaseWrites(versions) => {
                 versions.writes.iter().map(|(row, mutation)| row.as_bytes().len() + mutation.value_bytes()).sum()
             }
-        }
+        };
+        size + self.row_count() * ROW_OVERHEAD_BYTES
     }
 
     /// Sets the commit timestamp of all its versions and transaction records. The pipeline assigns

@@ -76,6 +76,10 @@ pub trait Storage: CellReader + 'static {
     where
         Self: 'a;
 
+    /// The maximum size of a batch: see
+    /// [`Capabilities::batch_bytes_max`](super::Capabilities::batch_bytes_max).
+    const BATCH_BYTES_MAX: usize = usize::MAX;
+
     /// The lock for read-modify-write, one for all handles of the same cells.
     fn write_lock(&self) -> &Mutex<()>;
     /// Opens a snapshot of everything written so far.

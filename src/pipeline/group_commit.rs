@@ -212,6 +212,13 @@ impl GroupCommit {
                 reply.send_error(Error::closed(why));
                 continue;
             }
+            let bytes = submission.group.size_bytes();
+            let limit = self.parts.engine.capabilities().batch_bytes_max;
+            if bytes > limit {
+                drop((submission.attempt, fences));
+                reply.send_error(ErrorKind::TooLarge { what: "a batch", bytes, limit }.into());
+                continue;
+            }
             let needs_read = match memory.precheck(&mut submission, &fences, self.facts()) {
                 Precheck::Reject(rejection) => {
                     // Dropped before the reply: after it the caller may release its grant, which
@@ -226,7 +233,7 @@ impl GroupCommit {
             if needs_read {
                 self.write_group(memory, group);
             }
-            match self.stage(memory, QueuedSubmission { submission, fences, reply }, needs_read, group) {
+            match self.stage(memory, QueuedSubmission { submission, fences, reply }, bytes, needs_read, group) {
                 Ok(()) if needs_read || group.bytes >= GROUP_BYTES_MAX => self.write_group(memory, group),
                 Ok(()) => {}
                 Err((reply, why)) => reply.send_error(why),
@@ -250,6 +257,7 @@ impl GroupCommit {
         &self,
         memory: &mut LeaderMemory,
         entry: QueuedSubmission,
+        bytes: usize,
         needs_read: bool,
         group: &mut WriteGroup,
     ) -> Result<(), (ReplySender, Error)> {
@@ -279,7 +287,7 @@ impl GroupCommit {
         if !needs_read {
             memory.note_written(&batch, kind, commit_ts);
         }
-        group.bytes += batch.size_bytes();
+        group.bytes += bytes;
         group.batches.push(batch);
         group.members.push(GroupMember { reply, kind, start_ts, commit_ts, needs_read, attempt, fences });
         Ok(())

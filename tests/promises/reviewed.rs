@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use percolite::engine::sim::SimStorage;
 use percolite::{
-    Builder, CommitProtocol, Durability, Keyspace, OnExisting, RowLock, Store, Txn, TxnOptions, TxnStatus,
+    Builder, CommitProtocol, Durability, ErrorKind, Keyspace, OnExisting, RowLock, Store, Txn, TxnOptions, TxnStatus,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -195,4 +195,34 @@ fn open_limited(builder: Builder, memory: &SimStorage) -> (Store, Keyspace) {
 
 fn is_committed(lock: &RowLock) -> bool {
     matches!(lock.txn_status, TxnStatus::Committed(_))
+}
+
+/// A batch with the versions that it replaces can be far larger than what the transaction writes.
+/// Written at once, it would not fit into a frame of the log, and the store would fail.
+#[test]
+fn a_commit_that_replaces_too_much_is_not_one_batch() {
+    const LIMIT: usize = 32 << 10;
+    let memory = SimStorage::new();
+    let engine = memory.exclusive_engine().with_batch_bytes_max(LIMIT);
+    let builder = Store::builder().history_retention(Duration::from_secs(3600));
+    let store = builder.open_engine(Arc::new(engine)).unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    for row in 0..100_u8 {
+        store.transact(|txn| txn.put(&rows, [row], [row; 1000])).unwrap();
+    }
+    let before = store.snapshot().unwrap().read_ts();
+    let two_phases = TxnOptions::default().commit_protocol(CommitProtocol::TwoPhase);
+    let why = store.transact_with(two_phases, |txn| txn.delete_range(&rows, ..)).unwrap_err();
+    assert!(matches!(why.kind(), ErrorKind::TooLarge { limit: LIMIT, .. }), "{why}");
+    assert_eq!(store.range(&rows, ..).unwrap().count(), 100);
+
+    assert_eq!(store.transact(|txn| txn.delete_range(&rows, ..)).unwrap(), 100);
+    assert_eq!(store.range(&rows, ..).unwrap().count(), 0);
+    assert_eq!(store.stats().commits_large, 1);
+    store.resolve_orphan_locks().unwrap();
+    assert_eq!(store.row_locks().unwrap().count(), 0);
+    let past = store.snapshot_at(before).unwrap();
+    assert!((0..100_u8).all(|row| past.get(&rows, [row]).unwrap().is_some_and(|value| value == [row; 1000])));
+    assert!(store.verify(|_| ()).unwrap().is_ok());
+    store.close().unwrap();
 }

@@ -31,7 +31,7 @@ use crate::owner_id::OwnerIdGenerator;
 use crate::pipeline::{Fate, Pipeline};
 use crate::protocol::{TxnStatus, txn_status};
 use crate::read_view::ReadView;
-use crate::row::{KeyspaceId, Lock, Mutation, RowKey, TxnId};
+use crate::row::{KeyspaceId, Lock, RowKey, TxnId};
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
 
@@ -80,12 +80,23 @@ impl EmbeddedCoordinator {
     }
 
     fn fits_one_phase(&self, request: &CommitRequest<'_>) -> bool {
-        let capabilities = self.pipeline.engine().capabilities();
-        let bytes = |(row, mutation): (&RowKey, &Mutation)| row.as_bytes().len() + mutation.value_bytes();
-        request.protocol == CommitProtocol::Auto
-            && request.writes.len() <= capabilities.batch_rows_max
-            && (capabilities.batch_bytes_max == usize::MAX
-                || request.writes.iter().map(bytes).sum::<usize>() <= capabilities.batch_bytes_max)
+        let rows_max = self.pipeline.engine().capabilities().batch_rows_max;
+        request.protocol == CommitProtocol::Auto && request.writes.len() <= rows_max
+    }
+
+    /// Commits in one phase; as a large transaction, if the batch is too large. With history it has
+    /// the versions that it replaces, so it can be far larger than the writes.
+    fn commit_one_phase(&self, request: CommitRequest<'_>) -> Result<Timestamp> {
+        let CommitRequest { txn, read_ts, writes, durable, timer, .. } = request;
+        let conditions = Arc::clone(&request.conditions);
+        match commit_one_phase(&self.rows, request) {
+            Err(why) if matches!(why.kind(), ErrorKind::TooLarge { .. }) => {
+                let mut large = EmbeddedLargeTxn::new(&self.rows, &self.waker, txn, read_ts);
+                large.lock_rows(writes, &conditions, timer)?;
+                large.commit(&conditions, durable, None, timer)
+            }
+            committed => committed,
+        }
     }
 }
 
@@ -119,7 +130,7 @@ impl Coordinator for EmbeddedCoordinator {
 
     fn commit(&self, request: CommitRequest<'_>) -> Result<Timestamp> {
         let commit_ts = if self.fits_one_phase(&request) {
-            commit_one_phase(&self.rows, request)?
+            self.commit_one_phase(request)?
         } else {
             commit_two_phase(&self.rows, request)?
         };

@@ -6,7 +6,7 @@
 //! worker the others.
 
 use super::rows::Rows;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::pipeline::{Rejection, SubmissionKind, SubmitResult};
 use crate::protocol::{Rollback, TxnStatus, delete_txn_record, release_lock};
 use crate::row::{Lock, RowChange, RowKey, RowState, TxnId};
@@ -27,10 +27,29 @@ pub fn resolve_locks(
     while let Some((some, others)) = locks.split_at_checked(rows.group_rows_max())
         && !others.is_empty()
     {
-        resolve_batch(rows, txn, primary, some, status, false)?;
+        resolve_part(rows, txn, primary, some, status, false)?;
         locks = others;
     }
-    resolve_batch(rows, txn, primary, locks, status, finishes)
+    resolve_part(rows, txn, primary, locks, status, finishes)
+}
+
+/// Resolves the locks in one batch, or in halves if the versions that it replaces make it too large.
+fn resolve_part(
+    rows: &Rows,
+    txn: TxnId,
+    primary: &RowKey,
+    locks: &[(RowKey, Lock)],
+    status: TxnStatus,
+    finishes: bool,
+) -> Result<()> {
+    match resolve_batch(rows, txn, primary, locks, status, finishes) {
+        Err(why) if matches!(why.kind(), ErrorKind::TooLarge { .. }) && locks.len() > 1 => {
+            let (some, others) = locks.split_at(locks.len() / 2);
+            resolve_part(rows, txn, primary, some, status, false)?;
+            resolve_part(rows, txn, primary, others, status, finishes)
+        }
+        resolved => resolved,
+    }
 }
 
 fn resolve_batch(

@@ -176,6 +176,8 @@ impl Storage for FolderStorage {
     type Snapshot = LsmSnapshot<OsDisk, RocksStorage>;
     type Batch<'a> = LsmBatch;
 
+    const BATCH_BYTES_MAX: usize = LsmStorage::<OsDisk, RocksStorage>::BATCH_BYTES_MAX;
+
     fn write_lock(&self) -> &Mutex<()> {
         self.lsm.write_lock()
     }

@@ -11,12 +11,9 @@ use crate::timestamp::Timestamp;
 /// versions.
 pub(crate) const GC_PREFIX: &str = "gc/";
 
-/// The usual overhead of a cell in a batch, besides its key and value.
-const CELL_OVERHEAD_BYTES: usize = 32;
-
 /// Estimates the size of a cell batch, in bytes. Reallocating it would cost as much as filling it.
 pub fn estimate_batch_bytes(batches: &[RowBatch]) -> usize {
-    batches.iter().map(|batch| batch.size_bytes() + batch.row_count() * CELL_OVERHEAD_BYTES).sum()
+    batches.iter().map(RowBatch::size_bytes).sum()
 }
 
 /// Encodes row changes into a batch of cells.

@@ -38,6 +38,7 @@ pub struct LocalEngine<S> {
     storage: S,
     exclusive: bool,
     group_rows_max: usize,
+    batch_bytes_max: usize,
     page_limits: PageLimits,
 }
 
@@ -45,7 +46,8 @@ impl<S: Storage> LocalEngine<S> {
     /// An engine over `storage`. `exclusive`: only this handle writes to the storage while it
     /// exists.
     pub fn new(storage: S, exclusive: bool) -> Self {
-        Self { storage, exclusive, group_rows_max: usize::MAX, page_limits: PageLimits::DEFAULT }
+        let (group_rows_max, batch_bytes_max) = (usize::MAX, S::BATCH_BYTES_MAX);
+        Self { storage, exclusive, group_rows_max, batch_bytes_max, page_limits: PageLimits::DEFAULT }
     }
 
     /// Limits an atomic batch to `rows` rows, as other engines do. A store with exclusive use of
@@ -56,6 +58,12 @@ impl<S: Storage> LocalEngine<S> {
     #[must_use]
     pub fn with_batch_rows_max(self, rows: usize) -> Self {
         Self { group_rows_max: rows, ..self }
+    }
+
+    /// Limits an atomic batch to this size: see [`Capabilities::batch_bytes_max`].
+    #[must_use]
+    pub fn with_batch_bytes_max(self, bytes: usize) -> Self {
+        Self { batch_bytes_max: bytes, ..self }
     }
 
     /// Ends a page after `cells` cells, at least one, or at the cell with which it reaches `bytes`
@@ -90,7 +98,11 @@ impl<S: Storage> LocalEngine<S> {
 
 impl<S: Storage> Engine for LocalEngine<S> {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { batch_rows_max: self.group_rows_max, batch_bytes_max: usize::MAX, exclusive: self.exclusive }
+        Capabilities {
+            batch_rows_max: self.group_rows_max,
+            batch_bytes_max: self.batch_bytes_max,
+            exclusive: self.exclusive,
+        }
     }
 
     fn snapshot(&self) -> Result<Arc<dyn EngineSnapshot>, EngineError> {
