@@ -249,7 +249,7 @@ impl Store {
             env,
             admission: Arc::new(AdmissionController::new(options.admission_limit)),
             metrics,
-            catalog: Catalog::default(),
+            catalog: Catalog::new(instance_id),
             active: ActiveReaders::default(),
             slow_log: SlowLog::default(),
             instance_id,

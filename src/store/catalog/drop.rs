@@ -16,7 +16,6 @@ use crate::store::catalog::keyspaces::allocate_id;
 use crate::store::handle::Store;
 use crate::store::keyspace::Keyspace;
 use crate::store::txn::Txn;
-use crate::timestamp::Timestamp;
 
 impl Store {
     /// Drops a keyspace and all its rows. Earlier snapshots and transactions can still read it
@@ -50,7 +49,7 @@ impl Store {
     /// Those of [`Store::drop_keyspace`].
     pub fn truncate_keyspace(&self, name: &str) -> Result<Keyspace> {
         let (pending, old) = self.begin_drop(name)?;
-        let catalog = self.catalog();
+        let catalog = self.inner.catalog.keyspace();
         let new = self.transact(|txn| {
             check_name_unchanged(txn, &catalog, name, old)?;
             let new = allocate_id(txn, &catalog)?;
@@ -59,7 +58,7 @@ impl Store {
             Ok::<_, Error>(new)
         })?;
         pending.done();
-        Ok(self.open_handle(new, name))
+        Ok(self.inner.catalog.handle(new, name))
     }
 
     /// Marks the handles as dropped.
@@ -75,7 +74,7 @@ impl Store {
     }
 
     fn commit_drop(&self, id: KeyspaceId, name: &str) -> Result<()> {
-        let catalog = self.catalog();
+        let catalog = self.inner.catalog.keyspace();
         let mut txn = self.begin()?;
         unlink_name(&mut txn, &catalog, name, id)?;
         txn.commit().map(drop)
@@ -88,13 +87,13 @@ impl Store {
         if coordinator.may_read_primaries() {
             return Ok(());
         }
-        let catalog = self.catalog();
+        let catalog = self.inner.catalog.keyspace();
         let view = coordinator.begin()?.0;
         let entries: Vec<_> = self.scan_entries(&view, DROPPED_PREFIX).collect::<Result<_>>()?;
         for entry in entries {
-            let KeyspaceId(id) = decode_dropped_id(entry.key())?;
+            let id = decode_dropped_id(entry.key())?;
             // Pending drops and staged keyspaces have timestamp MAX, so they are skipped.
-            let recorded = self.inner.catalog.dropped.lock().get(&id).copied().unwrap_or_default();
+            let recorded = self.inner.catalog.dropped_at(id);
             let committed =
                 self.inner.engine.snapshot()?.write(&catalog.row(entry.key()))?.map_or(recorded, |drop| drop.commit_ts);
             let dropped_at = recorded.max(committed);
@@ -113,7 +112,7 @@ impl Store {
                 return Ok(());
             }
             crash_point!(KeyspaceDropped);
-            coordinator.delete_keyspace(KeyspaceId(id))?;
+            coordinator.delete_keyspace(id)?;
             crash_point!(KeyspaceDataDeleted);
             // Not by `transact`: the background worker must not wait for a permit, whose holder may
             // wait in `close` for this worker.
@@ -139,9 +138,7 @@ impl<'a> PendingDrop<'a> {
             if !keyspace.inner.descriptor.mark_dropped() {
                 return Err(keyspace.not_found_error());
             }
-            // Recorded before the commit, or the background worker would take it for a drop of an
-            // earlier incarnation.
-            store.inner.catalog.dropped.lock().insert(keyspace.id().0, Timestamp::MAX);
+            store.inner.catalog.begin_drop(keyspace.id());
             pending.keyspaces.push(keyspace);
         }
         Ok(pending)
@@ -154,9 +151,8 @@ impl<'a> PendingDrop<'a> {
     /// To be called when the drop is committed and visible.
     pub fn done(mut self) {
         let visible = self.store.stats().visible_ts;
-        let mut dropped = self.store.inner.catalog.dropped.lock();
         for keyspace in self.keyspaces.drain(..) {
-            dropped.insert(keyspace.id().0, visible);
+            self.store.inner.catalog.drop_committed(keyspace.id(), visible);
         }
     }
 }
@@ -164,7 +160,7 @@ impl<'a> PendingDrop<'a> {
 impl Drop for PendingDrop<'_> {
     fn drop(&mut self) {
         for keyspace in &self.keyspaces {
-            self.store.inner.catalog.dropped.lock().remove(&keyspace.id().0);
+            self.store.inner.catalog.undo_drop(keyspace.id());
             keyspace.inner.descriptor.undrop();
         }
     }

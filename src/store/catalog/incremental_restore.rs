@@ -55,7 +55,7 @@ impl<'a> Increment<'a> {
     /// Checks that the dump follows the last restored one, and locks the rows of the catalog that
     /// it changes.
     pub fn begin(store: &'a Store, header: &DumpHeader, listed: &[Listed], existing: OnExisting) -> Result<Self> {
-        let catalog = store.catalog();
+        let catalog = store.inner.catalog.keyspace();
         // Checked before anything is written.
         check_origin(&mut store.begin()?, &catalog, header)?;
         let (mut staged, mut targets) = (StagedKeyspaces::new(store), BTreeMap::new());
@@ -108,7 +108,7 @@ impl<'a> Increment<'a> {
         txn.commit()?;
         pending.done();
         for (id, name) in catalog.renamed {
-            store.open_handle(id, &name).inner.descriptor.rename(&name);
+            store.inner.catalog.handle(id, &name).inner.descriptor.rename(&name);
         }
         drop(staged);
         Ok(())
@@ -157,7 +157,7 @@ fn change_catalog(
         // A keyspace that was dropped in both stores has no name in this one.
         if let Some(name) = names.get(id).filter(|_| !existing_ids.contains(source_id)) {
             unlink_name(txn, catalog, name, *id)?;
-            changes.dropped.push(store.open_handle(*id, name));
+            changes.dropped.push(store.inner.catalog.handle(*id, name));
         }
     }
     // All old names are deleted before new ones are written: two keyspaces may have swapped names.
@@ -175,7 +175,7 @@ fn change_catalog(
                 "keyspace {name:?} was dropped or truncated here, and the incremental dump has only its changes: restore a full dump"
             ))
         })?;
-        targets.insert(*source_id, (store.open_handle(id, name), false));
+        targets.insert(*source_id, (store.inner.catalog.handle(id, name), false));
         check_name_unchanged(txn, catalog, old_name, id)?;
         if old_name != name {
             check_name(name)?;
@@ -193,7 +193,7 @@ fn change_catalog(
             }
             let other = decode_id(&other)?;
             txn.put(catalog, dropped_key(other), b"")?;
-            changes.dropped.push(store.open_handle(other, name));
+            changes.dropped.push(store.inner.catalog.handle(other, name));
         }
         txn.put(catalog, name_key(name), id.0.to_be_bytes())?;
     }

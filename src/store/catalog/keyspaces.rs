@@ -4,16 +4,14 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::keyspace_descriptor::KeyspaceDescriptor;
 use crate::read_view::ReadView;
 use crate::row::KeyspaceId;
 use crate::store::catalog::entries::{
     CATALOG_ID, DROPPED_PREFIX, NAME_PREFIX, NEXT_ID_KEY, check_name, decode_dropped_id, decode_id, entry_name,
     name_key,
 };
-use crate::store::catalog::visibility_cache::VisibilityCache;
 use crate::store::handle::Store;
-use crate::store::keyspace::{Keyspace, KeyspaceInner};
+use crate::store::keyspace::Keyspace;
 use crate::store::options::TxnOptions;
 use crate::store::read::key_range::prefix_range;
 use crate::store::read::scan::Scan;
@@ -30,14 +28,14 @@ impl Store {
     pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
         check_name(name)?;
         if let Some(id) = self.lookup_id(name)? {
-            let found = self.open_handle(id, name);
+            let found = self.inner.catalog.handle(id, name);
             // It may have been dropped after the lookup.
             if !found.inner.descriptor.is_dropped() {
                 return Ok(found);
             }
         }
         self.inner.check_writable()?;
-        let catalog = self.catalog();
+        let catalog = self.inner.catalog.keyspace();
         let id = self.transact(|txn| {
             if let Some(id) = txn.get(&catalog, name_key(name).as_bytes())? {
                 return decode_id(&id);
@@ -47,7 +45,7 @@ impl Store {
             Ok(id)
         })?;
         crash_point!(KeyspaceCreated);
-        Ok(self.open_handle(id, name))
+        Ok(self.inner.catalog.handle(id, name))
     }
 
     /// Opens an existing keyspace.
@@ -56,7 +54,7 @@ impl Store {
     /// [`ErrorKind::KeyspaceNotFound`] if it does not exist, and those of [`Snapshot::get`].
     pub fn existing_keyspace(&self, name: &str) -> Result<Keyspace> {
         let id = self.lookup_id(name)?.ok_or_else(|| ErrorKind::KeyspaceNotFound(name.into()))?;
-        Ok(self.open_handle(id, name))
+        Ok(self.inner.catalog.handle(id, name))
     }
 
     /// The names of all keyspaces, sorted.
@@ -89,7 +87,7 @@ impl Store {
         check_name(to)?;
         self.inner.check_open()?;
         self.inner.check_writable()?;
-        let catalog = self.catalog();
+        let catalog = self.inner.catalog.keyspace();
         let id = self.transact(|txn| {
             let listed = txn.get_for_update(&catalog, name_key(name))?;
             let listed = listed.ok_or_else(|| ErrorKind::KeyspaceNotFound(name.into()))?;
@@ -100,50 +98,30 @@ impl Store {
             txn.put(&catalog, name_key(to), &listed)?;
             decode_id(&listed)
         })?;
-        let renamed = self.open_handle(id, to);
+        let renamed = self.inner.catalog.handle(id, to);
         renamed.inner.descriptor.rename(to);
         Ok(renamed)
     }
 
     pub(super) fn lookup_id(&self, name: &str) -> Result<Option<KeyspaceId>> {
-        let catalog = self.catalog();
+        let catalog = self.inner.catalog.keyspace();
         let txn = Txn::begin(self, TxnOptions::default())?;
         let found = txn.get(&catalog, name_key(name).as_bytes())?;
         txn.commit()?;
         found.map(|id| decode_id(&id)).transpose()
     }
 
-    pub(in crate::store) fn catalog(&self) -> Keyspace {
-        self.open_handle(CATALOG_ID, "(catalog)")
-    }
-
-    pub(super) fn open_handle(&self, id: KeyspaceId, name: &str) -> Keyspace {
-        let mut open = self.inner.catalog.open.lock();
-        let fresh = || {
-            Arc::new(KeyspaceInner {
-                id,
-                descriptor: KeyspaceDescriptor::new(name),
-                instance_id: self.instance_id(),
-                visibility: VisibilityCache::new(id),
-            })
-        };
-        Keyspace::new(Arc::clone(open.entry(id.0).or_insert_with(fresh)), name)
-    }
-
     /// The catalog's entries with a prefix. The reader is internal, so it is not in the list of
     /// active transactions.
     pub(in crate::store) fn scan_entries(&self, view: &Arc<ReadView>, kind: &str) -> Scan {
-        let range = prefix_range(&self.catalog(), kind.as_bytes());
+        let range = prefix_range(&self.inner.catalog.keyspace(), kind.as_bytes());
         Scan::new(self, &self.unregistered_reader(Arc::clone(view)), Ok((None, None, range)))
     }
 
     /// The given keyspaces, all of which had a name once, that were dropped in an earlier
     /// incarnation. Drops of this incarnation need no lookup: they have marked the handles.
     fn dropped_before_open(&self, ids: impl Iterator<Item = KeyspaceId>) -> Result<HashSet<KeyspaceId>> {
-        let mut dropped: HashSet<_> = {
-            let open = self.inner.catalog.open.lock();
-            ids.filter(|id| !open.contains_key(&id.0)).collect()
-        };
+        let mut dropped: HashSet<_> = ids.filter(|id| !self.inner.catalog.has_handle(*id)).collect();
         if !dropped.is_empty() {
             let view = self.inner.coordinator.begin()?.0;
             for row in self.scan_entries(&view, NAME_PREFIX) {
@@ -174,13 +152,8 @@ impl Store {
         self.scan_entries(view, DROPPED_PREFIX).map(|row| decode_dropped_id(row?.key())).collect()
     }
 
-    /// The current name of a keyspace that has a handle.
-    pub(in crate::store) fn cached_name(&self, id: KeyspaceId) -> Option<String> {
-        self.inner.catalog.open.lock().get(&id.0).map(|keyspace| keyspace.descriptor.name().to_string())
-    }
-
     pub(in crate::store) fn name_of(&self, id: KeyspaceId) -> Option<String> {
-        if let Some(name) = self.cached_name(id) {
+        if let Some(name) = self.inner.catalog.name_by_handle(id) {
             return Some(name);
         }
         let view = self.inner.coordinator.begin().ok()?.0;
@@ -198,14 +171,14 @@ impl Snapshot {
     /// # Errors
     /// Those of [`Snapshot::get`].
     pub fn keyspaces(&self) -> Result<Vec<Keyspace>> {
-        let entries = self.prefix(&self.store.catalog(), NAME_PREFIX.as_bytes()).map(|row| {
+        let entries = self.prefix(&self.store.inner.catalog.keyspace(), NAME_PREFIX.as_bytes()).map(|row| {
             let row = row?;
             Ok((decode_id(row.value())?, entry_name(row.key()).unwrap_or_default()))
         });
         let entries: Vec<_> = entries.collect::<Result<_>>()?;
         let dropped = self.store.dropped_before_open(entries.iter().map(|(id, _)| *id))?;
         let handle = |(id, name): (KeyspaceId, String)| {
-            let handle = self.store.open_handle(id, &name);
+            let handle = self.store.inner.catalog.handle(id, &name);
             if dropped.contains(&id) {
                 handle.inner.descriptor.mark_dropped();
             }

@@ -68,7 +68,7 @@ impl Store {
     /// # Errors
     /// Those of [`Snapshot::get`](crate::Snapshot::get).
     pub fn restored_ts(&self) -> Result<Option<Timestamp>> {
-        let bytes = self.snapshot()?.get(&self.catalog(), RESTORED_KEY)?;
+        let bytes = self.snapshot()?.get(&self.inner.catalog.keyspace(), RESTORED_KEY)?;
         bytes.map(|bytes| decode(&bytes).map(|(_, restored_ts)| restored_ts)).transpose()
     }
 }

@@ -13,7 +13,6 @@ use crate::store::handle::Store;
 use crate::store::keyspace::Keyspace;
 use crate::store::maintenance::dump::OnExisting;
 use crate::store::options::{Durability, TxnOptions};
-use crate::timestamp::Timestamp;
 
 /// New keyspaces, which get their names in one transaction. If this is dropped before, they are
 /// purged; after a crash, by the next incarnation.
@@ -39,15 +38,14 @@ impl<'a> StagedKeyspaces<'a> {
     pub fn create(&mut self, name: &str) -> Result<()> {
         check_name(name)?;
         let store = self.store;
-        let catalog = store.catalog();
+        let catalog = store.inner.catalog.keyspace();
         let id = store.transact(|txn| {
             let id = allocate_id(txn, &catalog)?;
-            // Recorded before the commit, or the background worker would purge it.
-            store.inner.catalog.dropped.lock().insert(id.0, Timestamp::MAX);
+            store.inner.catalog.begin_drop(id);
             txn.put(&catalog, dropped_key(id), STAGED_MARK)?;
             Ok::<_, Error>(id)
         })?;
-        let handle = store.open_handle(id, name);
+        let handle = store.inner.catalog.handle(id, name);
         handle.inner.visibility.set_staging(true);
         self.keyspaces.push(handle);
         Ok(())
@@ -70,11 +68,11 @@ impl<'a> StagedKeyspaces<'a> {
                     let what = format!("keyspace {:?} was created meanwhile", keyspace.name());
                     return Err(Error::invalid(what));
                 }
-                replaced.push(store.open_handle(id, keyspace.name()));
+                replaced.push(store.inner.catalog.handle(id, keyspace.name()));
             }
         }
         let replaced = PendingDrop::new(store, replaced)?;
-        let catalog = store.catalog();
+        let catalog = store.inner.catalog.keyspace();
         let options = TxnOptions::default().durability(Durability::Sync);
         store.transact_with(options, |txn| {
             for keyspace in &self.keyspaces {
@@ -99,9 +97,8 @@ impl<'a> StagedKeyspaces<'a> {
 
 impl Drop for StagedKeyspaces<'_> {
     fn drop(&mut self) {
-        let mut dropped = self.store.inner.catalog.dropped.lock();
         for keyspace in &self.keyspaces {
-            dropped.remove(&keyspace.id().0);
+            self.store.inner.catalog.undo_drop(keyspace.id());
         }
     }
 }

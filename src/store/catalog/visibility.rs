@@ -58,7 +58,8 @@ impl Store {
             return Ok(());
         }
         let name = keyspace.inner.descriptor.name();
-        let entry = self.inner.engine.snapshot()?.write(&self.catalog().row(name_key(&name).as_bytes()))?;
+        let entry =
+            self.inner.engine.snapshot()?.write(&self.inner.catalog.keyspace().row(name_key(&name).as_bytes()))?;
         let named_at = entry.map_or(view.read_ts, |version| version.commit_ts).max(view.read_ts.next());
         Err(ErrorKind::Conflict(Box::new(Conflict {
             row: row.clone(),
@@ -88,7 +89,7 @@ impl Store {
 
     fn look_up(&self, view: &Arc<ReadView>, keyspace: &Keyspace) -> Result<Visibility> {
         let id = keyspace.id();
-        let entry = |key: &[u8]| self.inner.rows.read(view, &self.catalog().row(key));
+        let entry = |key: &[u8]| self.inner.rows.read(view, &self.inner.catalog.keyspace().row(key));
         let entry_id = |key: &[u8]| entry(key)?.map(|value| decode_id(&value)).transpose();
         if entry_id(name_key(keyspace.name()).as_bytes())? == Some(id) {
             return Ok(Visibility::Visible);

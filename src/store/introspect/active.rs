@@ -96,7 +96,7 @@ impl Store {
         if conflict.keyspace.is_some() {
             return;
         }
-        conflict.keyspace = self.cached_name(conflict.row.keyspace_id());
+        conflict.keyspace = self.inner.catalog.name_by_handle(conflict.row.keyspace_id());
         conflict.conflicting_label = conflict.conflicting_owner.and_then(|owner| self.inner.active.label_of(owner));
     }
 

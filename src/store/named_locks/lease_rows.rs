@@ -109,7 +109,7 @@ impl Store {
         (put, keeps_time): (Option<&LeaseRow>, bool),
         fence: Option<&Arc<Grant>>,
     ) -> Result<Timestamp> {
-        let (catalog, key) = (self.catalog(), lock_key(name));
+        let (catalog, key) = (self.inner.catalog.keyspace(), lock_key(name));
         let durability = if mutated!(LeaseRowLater) { Durability::Buffered } else { Durability::Sync };
         retry_conflicts(|| {
             let mut txn = self.begin_with(lease_txn_options().durability(durability))?;
@@ -143,7 +143,7 @@ impl Store {
     /// fail.
     fn load_leases_of(&self, txn: &mut Txn, name: &str) -> Result<Option<Vec<LeaseRow>>> {
         let key = lock_key(name);
-        let row = txn.get_for_update(&self.catalog(), &key);
+        let row = txn.get_for_update(&self.inner.catalog.keyspace(), &key);
         let leases = row.and_then(|row| row.map(|row| Ok(decode_leases(key.as_bytes(), &row)?.1)).transpose());
         if let (Err(why), Some(locks)) = (&leases, &self.inner.locks)
             && matches!(why.kind(), ErrorKind::Corruption(_))
@@ -172,7 +172,7 @@ impl Store {
 
     /// Returns the corruption among the rows, after the others are removed.
     fn remove_batch(&self, over: &[Arc<Grant>]) -> Result<Result<()>> {
-        let (catalog, mut damaged) = (self.catalog(), Ok(()));
+        let (catalog, mut damaged) = (self.inner.catalog.keyspace(), Ok(()));
         let mut txn = self.begin_with(lease_txn_options())?;
         for grant in over {
             let key = lock_key(&grant.name);
@@ -198,7 +198,7 @@ impl Store {
     /// Removes the corrupt row of a name, durably.
     pub(in crate::store) fn remove_damaged(&self, name: &str) -> Result<()> {
         let mut txn = self.begin_with(lease_txn_options())?;
-        txn.delete(&self.catalog(), lock_key(name))?;
+        txn.delete(&self.inner.catalog.keyspace(), lock_key(name))?;
         txn.commit().map(drop)
     }
 

@@ -50,7 +50,7 @@ impl Store {
 
     /// A checkpoint does not have the locks of its original: removes all lease rows.
     fn clear_leases(&self) -> Result<()> {
-        let (catalog, view) = (self.catalog(), self.inner.coordinator.begin()?.0);
+        let (catalog, view) = (self.inner.catalog.keyspace(), self.inner.coordinator.begin()?.0);
         let mut keys = Vec::new();
         self.for_each_lease_row(&view, |key, _| keys.push(key.to_vec()))?;
         for some in keys.chunks(LEASE_ROWS_PER_TXN) {
@@ -70,13 +70,13 @@ impl Store {
         view: &Arc<ReadView>,
         mut see: impl FnMut(&[u8], Result<Value>),
     ) -> Result<()> {
-        let mut range = prefix_range(&self.catalog(), LOCK_PREFIX.as_bytes());
+        let mut range = prefix_range(&self.inner.catalog.keyspace(), LOCK_PREFIX.as_bytes());
         for row in self.scan_entries(view, LOCK_PREFIX) {
             let Ok(row) = row else {
                 // A scan ends at an error, so the rest is read row by row.
                 return self.for_each_row_singly(view, &range, see);
             };
-            range.start = Bound::Excluded(self.catalog().row_key(row.key()).as_bytes().to_vec());
+            range.start = Bound::Excluded(self.inner.catalog.keyspace().row_key(row.key()).as_bytes().to_vec());
             let (key, value) = row.into_parts();
             see(&key, Ok(value));
         }

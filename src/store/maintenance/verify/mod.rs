@@ -96,7 +96,7 @@ impl Store {
 
     /// All keyspaces that may have rows, including the catalog and dropped keyspaces.
     fn keyspace_names_at(&self, view: &Arc<ReadView>) -> Result<HashMap<KeyspaceId, Option<String>>> {
-        let catalog: Keyspace = self.catalog();
+        let catalog: Keyspace = self.inner.catalog.keyspace();
         let all = prefix_range(&catalog, b"");
         let rows = Scan::new(self, &self.register_reader(Arc::clone(view), Some("verify")), Ok((None, None, all)));
         let mut names = HashMap::from([(catalog.id(), None)]);
