@@ -54,9 +54,10 @@ impl AsyncStore {
     /// Those of [`Store::try_lock`](crate::Store::try_lock), and of [`AsyncStore::run_blocking`].
     pub async fn try_lock<'a>(&self, target: impl Into<LockTarget<'a>>) -> Result<Option<AsyncLockGuard>> {
         let options = LockOptions::exclusive().wait(LockWaitPolicy::NoWait);
-        match self.store.request_lock(&target.into(), &options, None)? {
+        let locks = self.store.lock_manager()?;
+        match locks.request(&target.into(), &options, None)? {
             RequestResult::Requested(wait) => {
-                let GrantPoll::Ready(request) = self.store.poll_wait(wait, &options) else { return Ok(None) };
+                let GrantPoll::Ready(request) = locks.poll(wait, &options) else { return Ok(None) };
                 self.activate_guard(request?).await.map(Some)
             }
             RequestResult::NotAvailable => Ok(None),
@@ -117,12 +118,12 @@ impl AsyncStore {
     }
 
     async fn acquire_request(&self, target: &LockTarget<'_>, options: &LockOptions) -> Result<RequestHandle> {
-        let RequestResult::Requested(mut wait) = self.store.request_lock(target, options, Some(&Waiter::of_task))?
-        else {
-            return Err(self.store.lock_not_available(target, options));
+        let locks = self.store.lock_manager()?;
+        let RequestResult::Requested(mut wait) = locks.request(target, options, Some(&Waiter::of_task))? else {
+            return Err(locks.not_available_error(target, options));
         };
         loop {
-            match self.store.poll_wait(wait, options) {
+            match locks.poll(wait, options) {
                 GrantPoll::Ready(request) => return request,
                 GrantPoll::Pending(waiting, waiter, at_most) => {
                     wait = waiting;
@@ -226,12 +227,13 @@ impl AsyncLockGuard {
     /// Those of [`LockGuard::upgrade`], and of [`AsyncStore::run_blocking`].
     pub async fn upgrade(&mut self, wait: LockWaitPolicy) -> Result<()> {
         self.activate().await?;
-        let store = self.guard.store()?;
+        self.guard.store()?;
         let options = LockOptions::exclusive().wait(wait);
-        let waiting = self.guard.begin_upgrade(&store, &options, &Waiter::of_task)?;
+        let locks = Arc::clone(self.guard.locks());
+        let waiting = self.guard.begin_upgrade(&options, &Waiter::of_task)?;
         let mut upgrade = PendingUpgrade { guard: &mut self.guard, waiting };
         while let Some(waiting) = upgrade.waiting.take() {
-            match store.poll_wait(waiting, &options) {
+            match locks.poll(waiting, &options) {
                 GrantPoll::Ready(request) => upgrade.guard.replace_request(request?),
                 GrantPoll::Pending(waiting, waiter, at_most) => {
                     upgrade.waiting = Some(waiting);

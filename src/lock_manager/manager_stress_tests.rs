@@ -24,7 +24,7 @@ fn goes_beside(mode: LockMode, others: u64) -> bool {
 }
 
 struct Crowd {
-    heads: Arc<LockManager>,
+    manager: Arc<LockManager>,
     system: SystemEnv,
     /// Holders of each name: one packed number with a counter for each mode.
     inside: [AtomicU64; 4],
@@ -108,12 +108,12 @@ impl Crowd {
         let waiter = || Arc::new(Waiter::new(&self.system));
         let waiter: Option<&dyn Fn() -> Arc<Waiter>> = if random() % 8 == 1 { None } else { Some(&waiter) };
         let began = self.system.elapsed();
-        let grant = match self.heads.request(NAMES[at], mode, owner, None, (began, waiter)) {
+        let grant = match self.manager.request(NAMES[at], mode, owner, None, (began, waiter)) {
             Ok(grant) => grant,
             Err(RequestError::WouldBlock) if waiter.is_none() => return,
             Err(why) => unreachable!("{why:?}"),
         };
-        let wait = LockWait::new(RequestHandle::new(&self.heads, Arc::clone(&grant), false), began, at_most, None);
+        let wait = LockWait::new(RequestHandle::new(&self.manager, Arc::clone(&grant), false), began, at_most, None);
         if !self.waits_for(&wait, gives_up) {
             return self.is_over(&grant, wait);
         }
@@ -148,19 +148,19 @@ impl Crowd {
             // Others may enter as soon as it is shared.
             let before = self.inside[at].fetch_sub(unit(Exclusive) - unit(Shared), Ordering::SeqCst);
             assert_eq!(before, unit(Exclusive));
-            assert!(self.heads.downgrade(held.grant(), &next).unwrap());
+            assert!(self.manager.downgrade(held.grant(), &next).unwrap());
             assert_eq!(held.grant().end_reason_at(Duration::ZERO), Some(LockLostReason::Converted));
             let grant = Arc::clone(held.grant());
             self.is_over(&grant, held);
-            return (RequestHandle::new(&self.heads, next, false), Shared);
+            return (RequestHandle::new(&self.manager, next, false), Shared);
         }
         let waiter = || Arc::new(Waiter::new(&self.system));
-        match self.heads.upgrade(held.grant(), &next, &waiter) {
+        match self.manager.upgrade(held.grant(), &next, &waiter) {
             UpgradeResult::Deadlock => return (held, Shared),
             UpgradeResult::NoSuchGrant => unreachable!(),
             UpgradeResult::Granted(()) | UpgradeResult::Waiting => {}
         }
-        let request = RequestHandle::new(&self.heads, Arc::clone(&next), true);
+        let request = RequestHandle::new(&self.manager, Arc::clone(&next), true);
         let wait = LockWait::new(request, self.system.elapsed(), at_most, None);
         if !self.waits_for(&wait, false) {
             self.is_over(&next, wait);
@@ -183,7 +183,7 @@ fn random_requests_of_32_threads_never_overlap() {
     let seed = seed.unwrap_or_else(|| SystemEnv::default().random());
     println!("random_requests_of_32_threads: PERCOLITE_SEED={seed}");
     let crowd = Crowd {
-        heads: heads(),
+        manager: manager(),
         system: SystemEnv::default(),
         inside: [0; 4].map(AtomicU64::new),
         granted_later: AtomicU64::new(0),
@@ -204,20 +204,20 @@ fn random_requests_of_32_threads_never_overlap() {
             });
         }
     });
-    assert!(crowd.heads.is_empty());
+    assert!(crowd.manager.is_empty());
     assert!(crowd.inside.iter().all(|inside| inside.load(Ordering::SeqCst) == 0));
     let (waits, granted_later) = (crowd.waits.into_inner(), crowd.granted_later.into_inner());
     assert!(granted_later > 1000 && waits > granted_later, "{granted_later} of {waits}");
-    assert_eq!(wakes(&crowd.heads), granted_later);
+    assert_eq!(wakes(&crowd.manager), granted_later);
 
     // And one wake-up for each request that waits at the end of the store.
-    let heads = &crowd.heads;
-    let queue: Vec<_> = [Shared, Shared, Exclusive, Shared].map(|mode| wait_of(heads, mode, None, None)).into();
+    let manager = &crowd.manager;
+    let queue: Vec<_> = [Shared, Shared, Exclusive, Shared].map(|mode| wait_of(manager, mode, None, None)).into();
     assert!(queue.iter().skip(2).all(|wait| matches!(wait.poll(Duration::ZERO), WaitPoll::Wait(..))));
-    heads.close("closed");
+    manager.close("closed");
     assert!(queue.iter().skip(2).all(is_woken));
     assert!(queue.iter().skip(2).all(|wait| matches!(wait.poll(Duration::ZERO), WaitPoll::Closed(_))));
-    assert_eq!(wakes(heads), granted_later + 2);
+    assert_eq!(wakes(manager), granted_later + 2);
     drop(queue);
-    assert!(heads.is_empty());
+    assert!(manager.is_empty());
 }

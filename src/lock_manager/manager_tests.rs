@@ -14,7 +14,7 @@ use LockMode::{Exclusive, Semaphore, Shared};
 /// A longer wait means that a wake-up was lost.
 const LIMIT: Duration = Duration::from_secs(60);
 
-fn heads() -> Arc<LockManager> {
+fn manager() -> Arc<LockManager> {
     Arc::new(LockManager::new(7, LockMetrics::new(Arc::new(Metrics::new(0)))))
 }
 
@@ -27,18 +27,18 @@ fn owner() -> Requester {
 }
 
 fn wait_of(
-    heads: &Arc<LockManager>,
+    manager: &Arc<LockManager>,
     mode: LockMode,
     at_most: Option<Duration>,
     cancel: Option<&CancelToken>,
 ) -> LockWait {
     let waiter = || Arc::new(Waiter::new(&SystemEnv::default()));
-    let grant = heads.request("name", mode, owner, None, (Duration::ZERO, Some(&waiter))).unwrap();
-    LockWait::new(RequestHandle::new(heads, grant, false), Duration::ZERO, at_most, cancel)
+    let grant = manager.request("name", mode, owner, None, (Duration::ZERO, Some(&waiter))).unwrap();
+    LockWait::new(RequestHandle::new(manager, grant, false), Duration::ZERO, at_most, cancel)
 }
 
 /// A grant with a lease that expires at `ends`, and the token 5.
-fn leased(heads: &Arc<LockManager>, mode: LockMode, ends: Duration) -> RequestHandle {
+fn leased(manager: &Arc<LockManager>, mode: LockMode, ends: Duration) -> RequestHandle {
     let lease = Lease {
         duration: ends,
         expires_at: ends,
@@ -48,28 +48,28 @@ fn leased(heads: &Arc<LockManager>, mode: LockMode, ends: Duration) -> RequestHa
         row_writes_in_flight: 0,
         last_explicit_renewal_ts: Timestamp::ZERO,
     };
-    let grant = heads.request("name", mode, owner, Some(lease), (Duration::ZERO, None)).unwrap();
+    let grant = manager.request("name", mode, owner, Some(lease), (Duration::ZERO, None)).unwrap();
     grant.set_token(Timestamp::from_u64(5));
     grant.set_ready();
-    RequestHandle::new(heads, grant, false)
+    RequestHandle::new(manager, grant, false)
 }
 
-fn conversion_of(heads: &Arc<LockManager>, request: &RequestHandle) -> LockWait {
+fn conversion_of(manager: &Arc<LockManager>, request: &RequestHandle) -> LockWait {
     let before = request.grant();
     let lease = before.lease().map(|lease| Lease { expires_at: Duration::MAX, row_writes_in_flight: 1, ..lease });
     let next = Arc::new(Grant::new(Arc::clone(&before.name), before.id, Exclusive, owner(), lease));
     let waiter = || Arc::new(Waiter::new(&SystemEnv::default()));
-    assert!(matches!(heads.upgrade(before, &next, &waiter), UpgradeResult::Waiting));
-    LockWait::new(RequestHandle::new(heads, next, true), Duration::ZERO, None, None)
+    assert!(matches!(manager.upgrade(before, &next, &waiter), UpgradeResult::Waiting));
+    LockWait::new(RequestHandle::new(manager, next, true), Duration::ZERO, None, None)
 }
 
 #[test]
 fn a_new_first_waiter_arms_the_lease_timer() {
     const SECOND: Duration = Duration::from_secs(1);
     // The first waiter leaves the queue.
-    let heads = heads();
-    let held = leased(&heads, Exclusive, SECOND);
-    let (front, next) = (wait_of(&heads, Exclusive, None, None), wait_of(&heads, Exclusive, None, None));
+    let manager = manager();
+    let held = leased(&manager, Exclusive, SECOND);
+    let (front, next) = (wait_of(&manager, Exclusive, None, None), wait_of(&manager, Exclusive, None, None));
     assert!(matches!(front.poll(Duration::ZERO), WaitPoll::Wait(_, Some(SECOND))));
     assert!(matches!(next.poll(Duration::ZERO), WaitPoll::Wait(_, None)));
     drop(front);
@@ -78,9 +78,9 @@ fn a_new_first_waiter_arms_the_lease_timer() {
     drop((held, next));
 
     // A conversion is cancelled, and the queue follows the leases again.
-    let (converted, other) = (leased(&heads, Shared, SECOND), leased(&heads, Shared, SECOND));
-    let conversion = conversion_of(&heads, &converted);
-    let queued = wait_of(&heads, Exclusive, None, None);
+    let (converted, other) = (leased(&manager, Shared, SECOND), leased(&manager, Shared, SECOND));
+    let conversion = conversion_of(&manager, &converted);
+    let queued = wait_of(&manager, Exclusive, None, None);
     assert!(matches!(queued.poll(Duration::ZERO), WaitPoll::Wait(_, None)));
     drop(conversion);
     assert!(is_woken(&queued));
@@ -88,13 +88,13 @@ fn a_new_first_waiter_arms_the_lease_timer() {
     drop((converted, other, queued));
 
     // A downgrade grants the first waiter, and the next one gets a timer.
-    let held = leased(&heads, Exclusive, SECOND);
-    let (front, next) = (wait_of(&heads, Shared, None, None), wait_of(&heads, Exclusive, None, None));
+    let held = leased(&manager, Exclusive, SECOND);
+    let (front, next) = (wait_of(&manager, Shared, None, None), wait_of(&manager, Exclusive, None, None));
     assert!(matches!(front.poll(Duration::ZERO), WaitPoll::Wait(_, Some(SECOND))));
     assert!(matches!(next.poll(Duration::ZERO), WaitPoll::Wait(_, None)));
     let lease = held.grant().lease();
     let shared = Arc::new(Grant::new(Arc::clone(&held.grant().name), held.grant().id, Shared, owner(), lease));
-    assert!(heads.downgrade(held.grant(), &shared).unwrap());
+    assert!(manager.downgrade(held.grant(), &shared).unwrap());
     assert!(is_granted(&front) && is_woken(&next));
     assert!(matches!(next.poll(Duration::ZERO), WaitPoll::Wait(_, Some(SECOND))));
     // The lease has expired, and there is no other holder.
@@ -110,16 +110,16 @@ fn is_woken(wait: &LockWait) -> bool {
     wait.request.grant().waiter().is_some_and(|waiter| waiter.is_notified())
 }
 
-fn wakes(heads: &LockManager) -> u64 {
-    heads.metrics.snapshot().wakeups
+fn wakes(manager: &LockManager) -> u64 {
+    manager.metrics.snapshot().wakeups
 }
 
 #[test]
 fn a_waiter_granted_while_it_leaves_passes_the_lock_on() {
-    let heads = heads();
+    let manager = manager();
     // It leaves: the queue is as if it had never been in it.
-    let held = wait_of(&heads, Exclusive, None, None);
-    let queue: Vec<_> = [Shared, Shared, Exclusive].map(|mode| wait_of(&heads, mode, None, None)).into();
+    let held = wait_of(&manager, Exclusive, None, None);
+    let queue: Vec<_> = [Shared, Shared, Exclusive].map(|mode| wait_of(&manager, mode, None, None)).into();
     assert!(queue.iter().all(|wait| matches!(wait.poll(Duration::ZERO), WaitPoll::Wait(..))));
     drop(held);
     let granted = |queue: &[LockWait]| queue.iter().map(|wait| (is_granted(wait), is_woken(wait))).collect::<Vec<_>>();
@@ -129,16 +129,16 @@ fn a_waiter_granted_while_it_leaves_passes_the_lock_on() {
     assert_eq!(granted(queue.as_slice()), [(true, true), (false, false)]);
     drop(queue.next());
     assert_eq!(granted(queue.as_slice()), [(true, true)]);
-    assert_eq!(wakes(&heads), 3);
+    assert_eq!(wakes(&manager), 3);
     drop(queue);
-    assert!(heads.is_empty());
+    assert!(manager.is_empty());
 
     // Its timeout has passed, or it is cancelled: it has the lock.
     let cancel = CancelToken::default();
-    let held = wait_of(&heads, Exclusive, None, None);
-    let late = wait_of(&heads, Shared, Some(Duration::from_secs(1)), None);
-    let cancelled = wait_of(&heads, Shared, None, Some(&cancel));
-    let next = wait_of(&heads, Exclusive, None, None);
+    let held = wait_of(&manager, Exclusive, None, None);
+    let late = wait_of(&manager, Shared, Some(Duration::from_secs(1)), None);
+    let cancelled = wait_of(&manager, Shared, None, Some(&cancel));
+    let next = wait_of(&manager, Exclusive, None, None);
     drop(held);
     cancel.cancel();
     assert!(matches!(late.poll(Duration::from_secs(2)), WaitPoll::Granted));
@@ -147,34 +147,34 @@ fn a_waiter_granted_while_it_leaves_passes_the_lock_on() {
     drop((late, cancelled));
     assert!(is_granted(&next) && is_woken(&next));
     drop(next);
-    assert!(heads.is_empty());
-    let stats = heads.metrics.snapshot();
+    assert!(manager.is_empty());
+    let stats = manager.metrics.snapshot();
     assert_eq!((stats.wakeups, stats.shared.cancelled, stats.shared.timeouts), (6, 0, 0));
 }
 
 #[test]
 fn a_semaphore_waits_only_for_commits_of_another_number() {
-    let heads = heads();
+    let manager = manager();
     let commit_ts = Timestamp::from_u64(7);
-    let held = wait_of(&heads, Semaphore(2), None, None);
+    let held = wait_of(&manager, Semaphore(2), None, None);
     held.request.grant().note_fenced_commit(commit_ts);
     drop(held);
-    let found = |mode| heads.predecessors_of(wait_of(&heads, mode, None, None).request.grant()).unsynced_commit_ts;
+    let found = |mode| manager.predecessors_of(wait_of(&manager, mode, None, None).request.grant()).unsynced_commit_ts;
     assert_eq!(found(Semaphore(2)), Timestamp::ZERO);
     assert_eq!(found(Semaphore(3)), commit_ts);
     // After another number, commits of every earlier one count.
     assert_eq!(found(Semaphore(2)), commit_ts);
 
     // The same for commits in flight.
-    let held = wait_of(&heads, Semaphore(2), None, None).into_request();
+    let held = wait_of(&manager, Semaphore(2), None, None).into_request();
     let before = Arc::clone(held.grant());
     before.state().fetch_add(1, Ordering::SeqCst);
     drop(held);
-    let finds = |mode| heads.predecessors_of(wait_of(&heads, mode, None, None).request.grant()).has_in_flight;
+    let finds = |mode| manager.predecessors_of(wait_of(&manager, mode, None, None).request.grant()).has_in_flight;
     assert_eq!((finds(Semaphore(2)), finds(Semaphore(3))), (false, true));
     before.state().fetch_sub(1, Ordering::SeqCst);
-    heads.prune("name", commit_ts);
-    assert!(heads.is_empty());
+    manager.prune("name", commit_ts);
+    assert!(manager.is_empty());
 }
 
 type Hook = Box<dyn Fn() + Send + Sync>;
@@ -243,8 +243,8 @@ enum End {
 #[test]
 fn a_release_between_poll_and_park_is_never_missed() {
     for end in [End::BeforeAsking, End::BeforeLooking, End::BeforeWaiting, End::BeforeParking, End::Parked] {
-        let heads = heads();
-        let held = Arc::new(Mutex::new(Some(wait_of(&heads, Exclusive, None, None).into_request())));
+        let manager = manager();
+        let held = Arc::new(Mutex::new(Some(wait_of(&manager, Exclusive, None, None).into_request())));
         let release = {
             let held = Arc::clone(&held);
             move || drop(held.lock().take())
@@ -281,10 +281,10 @@ fn a_release_between_poll_and_park_is_never_missed() {
 
         ends_at(End::BeforeAsking);
         let waiter = || Arc::new(Waiter::new(&env));
-        let asked = heads.request("name", Exclusive, owner, None, (Duration::ZERO, Some(&waiter))).unwrap();
+        let asked = manager.request("name", Exclusive, owner, None, (Duration::ZERO, Some(&waiter))).unwrap();
         assert_eq!(asked.is_granted(), end == End::BeforeAsking, "{end:?}");
         grant.set(Arc::clone(&asked)).ok().unwrap();
-        let wait = LockWait::new(RequestHandle::new(&heads, asked, false), Duration::ZERO, None, None);
+        let wait = LockWait::new(RequestHandle::new(&manager, asked, false), Duration::ZERO, None, None);
         ends_at(End::BeforeLooking);
         let mut waits = 0;
         while let WaitPoll::Wait(waiter, at_most) = wait.poll(env.elapsed()) {
@@ -297,38 +297,38 @@ fn a_release_between_poll_and_park_is_never_missed() {
         assert!(is_granted(&wait) && !woken_early.load(Ordering::Relaxed), "{end:?}");
         let had_to_wait = !matches!(end, End::BeforeAsking | End::BeforeLooking);
         assert_eq!(waits == 1, had_to_wait, "{end:?}");
-        assert_eq!(wakes(&heads), u64::from(end != End::BeforeAsking), "{end:?}");
+        assert_eq!(wakes(&manager), u64::from(end != End::BeforeAsking), "{end:?}");
         drop(wait);
-        assert!(heads.is_empty());
+        assert!(manager.is_empty());
     }
 }
 
 #[test]
 fn an_upgrade_ends_with_its_shared_grant() {
-    let heads = heads();
-    let (first, _second) = (wait_of(&heads, Shared, None, None), wait_of(&heads, Shared, None, None));
-    let behind = wait_of(&heads, Shared, None, None);
+    let manager = manager();
+    let (first, _second) = (wait_of(&manager, Shared, None, None), wait_of(&manager, Shared, None, None));
+    let behind = wait_of(&manager, Shared, None, None);
     assert!(is_granted(&behind));
     drop(behind);
     let shared = first.into_request();
     shared.grant().set_token(Timestamp::from_u64(5));
     let next = Arc::new(Grant::new("name".into(), shared.grant().id, Exclusive, owner(), None));
     let waiter = || Arc::new(Waiter::new(&SystemEnv::default()));
-    assert!(matches!(heads.upgrade(shared.grant(), &next, &waiter), UpgradeResult::Waiting));
-    let conversion = LockWait::new(RequestHandle::new(&heads, next, true), Duration::ZERO, None, None);
-    let queued = wait_of(&heads, Shared, None, None);
+    assert!(matches!(manager.upgrade(shared.grant(), &next, &waiter), UpgradeResult::Waiting));
+    let conversion = LockWait::new(RequestHandle::new(&manager, next, true), Duration::ZERO, None, None);
+    let queued = wait_of(&manager, Shared, None, None);
     assert!(matches!(conversion.poll(Duration::ZERO), WaitPoll::Wait(_, None)));
     assert!(!is_granted(&queued));
 
-    assert!(heads.release_by_token("name", Timestamp::from_u64(5), LockLostReason::Forced, Duration::ZERO).is_some());
+    assert!(manager.release_by_token("name", Timestamp::from_u64(5), LockLostReason::Forced, Duration::ZERO).is_some());
     assert!(is_woken(&conversion), "nothing else would wake it");
     assert!(matches!(conversion.poll(Duration::ZERO), WaitPoll::GrantEnded(LockLostReason::Forced)));
     assert_eq!(conversion.request.grant().token(), Timestamp::from_u64(5));
     assert!(is_granted(&queued));
-    assert_eq!(wakes(&heads), 2);
+    assert_eq!(wakes(&manager), 2);
     drop((conversion, shared));
     assert!(is_granted(&queued));
-    assert_eq!(heads.metrics.snapshot().exclusive.cancelled, 0);
+    assert_eq!(manager.metrics.snapshot().exclusive.cancelled, 0);
 }
 
 #[path = "manager_stress_tests.rs"]

@@ -32,16 +32,12 @@ pub struct RequestHandle {
 
 impl RequestHandle {
     /// `is_upgrade`: the grant replaces a shared one.
-    pub fn new(heads: &Arc<LockManager>, grant: Arc<Grant>, is_upgrade: bool) -> Self {
-        Self { manager: Arc::clone(heads), grant, is_upgrade, is_done: AtomicBool::new(false) }
+    pub fn new(manager: &Arc<LockManager>, grant: Arc<Grant>, is_upgrade: bool) -> Self {
+        Self { manager: Arc::clone(manager), grant, is_upgrade, is_done: AtomicBool::new(false) }
     }
 
     pub fn grant(&self) -> &Arc<Grant> {
         &self.grant
-    }
-
-    pub fn manager(&self) -> &Arc<LockManager> {
-        &self.manager
     }
 
     /// Ends the grant. Returns whether this call did it.
@@ -154,14 +150,14 @@ impl LockWait {
 
     /// The next action, as of `now`.
     pub fn poll(&self, now: Duration) -> WaitPoll {
-        let RequestHandle { manager: heads, grant, .. } = &self.request;
+        let RequestHandle { manager, grant, .. } = &self.request;
         let Some(waiter) = grant.waiter().filter(|_| !grant.is_granted()) else { return WaitPoll::Granted };
         // A notification after this ends the next wait, so none is lost.
         waiter.rearm();
         if grant.is_granted() {
             return WaitPoll::Granted;
         }
-        if let Some(why) = heads.closed() {
+        if let Some(why) = manager.closed() {
             return WaitPoll::Closed(why.into());
         }
         if let Some(reason) = grant.end_reason_at(now) {
@@ -174,7 +170,7 @@ impl LockWait {
             self.request.cancelled();
             return WaitPoll::Cancelled;
         }
-        let lease_ends = heads.expire_blocking_leases(grant, now);
+        let lease_ends = manager.expire_blocking_leases(grant, now);
         if grant.is_granted() {
             return WaitPoll::Granted;
         }

@@ -12,74 +12,74 @@ use crate::waiter::Waiter;
 const CLOCK: LockTableContext<'static> =
     LockTableContext { now: Duration::ZERO, set: (Duration::ZERO, 0), pid: 1, label: None };
 
-fn heads() -> Arc<LockManager> {
+fn manager() -> Arc<LockManager> {
     Arc::new(LockManager::new(7, LockMetrics::new(Arc::new(Metrics::new(0)))))
 }
 
 /// A request of the task `by`.
-fn ask(heads: &Arc<LockManager>, by: &str, name: &str) -> RequestHandle {
+fn ask(manager: &Arc<LockManager>, by: &str, name: &str) -> RequestHandle {
     let owner = || Requester {
         origin: RequestOrigin::Here { thread: std::thread::current(), task: Some(by.into()) },
         reason: None,
         requested_at: Duration::ZERO,
     };
     let waiter = || Arc::new(Waiter::new(&SystemEnv::default()));
-    let grant = heads.request(name, LockMode::Exclusive, owner, None, (Duration::ZERO, Some(&waiter))).unwrap();
-    RequestHandle::new(heads, grant, false)
+    let grant = manager.request(name, LockMode::Exclusive, owner, None, (Duration::ZERO, Some(&waiter))).unwrap();
+    RequestHandle::new(manager, grant, false)
 }
 
-fn of_name(heads: &LockManager, name: &str) -> Vec<EntryWithWaiter> {
-    heads.shard(name).get(name).map(|entry| seen(&entry.queue, &CLOCK)).unwrap_or_default()
+fn of_name(manager: &LockManager, name: &str) -> Vec<EntryWithWaiter> {
+    manager.shard(name).get(name).map(|entry| seen(&entry.queue, &CLOCK)).unwrap_or_default()
 }
 
 #[test]
 fn a_cycle_of_three_is_found_once_until_a_wait_ends() {
-    let heads = heads();
-    let _held: Vec<_> = ["a", "b", "c"].map(|name| ask(&heads, name, name)).into();
-    let outside = ask(&heads, "d", "a");
-    let waits: Vec<_> = [("a", "b"), ("b", "c"), ("c", "a")].map(|(by, name)| ask(&heads, by, name)).into();
+    let manager = manager();
+    let _held: Vec<_> = ["a", "b", "c"].map(|name| ask(&manager, name, name)).into();
+    let outside = ask(&manager, "d", "a");
+    let waits: Vec<_> = [("a", "b"), ("b", "c"), ("c", "a")].map(|(by, name)| ask(&manager, by, name)).into();
     let mut ids: Vec<u64> = waits.iter().chain([&outside]).map(|wait| wait.grant().id).collect();
     ids.sort_unstable();
     // c waits after d in the queue, so d is in the cycle.
-    let cycles = heads.table(&CLOCK).wait_cycles;
+    let cycles = manager.table(&CLOCK).wait_cycles;
     assert_eq!(cycles.len(), 1, "{cycles:?}");
     let mut cycle = cycles[0].clone();
     cycle.sort_unstable();
     assert_eq!(cycle, ids);
     drop(outside);
-    assert_eq!(heads.table(&CLOCK).wait_cycles.iter().map(Vec::len).collect::<Vec<_>>(), [3]);
+    assert_eq!(manager.table(&CLOCK).wait_cycles.iter().map(Vec::len).collect::<Vec<_>>(), [3]);
     drop(waits);
-    assert_eq!(heads.table(&CLOCK).wait_cycles, Vec::<Vec<u64>>::new());
+    assert_eq!(manager.table(&CLOCK).wait_cycles, Vec::<Vec<u64>>::new());
 }
 
 #[test]
 fn a_cycle_across_two_snapshots_is_not_reported() {
-    let heads = heads();
-    let (_a, _b) = (ask(&heads, "one", "a"), ask(&heads, "two", "b"));
-    let waits_for_a = ask(&heads, "two", "a");
-    let mut seen = of_name(&heads, "a");
+    let manager = manager();
+    let (_a, _b) = (ask(&manager, "one", "a"), ask(&manager, "two", "b"));
+    let waits_for_a = ask(&manager, "two", "a");
+    let mut seen = of_name(&manager, "a");
     drop(waits_for_a);
-    let _waits_for_b = ask(&heads, "one", "b");
-    seen.extend(of_name(&heads, "b"));
+    let _waits_for_b = ask(&manager, "one", "b");
+    seen.extend(of_name(&manager, "b"));
     assert_eq!(find_cycles(&seen).len(), 1, "the two snapshots together have a cycle");
     let mut snapshot_taken = false;
     let confirmed = confirmed_cycles(&seen, || {
         snapshot_taken = true;
-        heads.snapshot(&CLOCK)
+        manager.snapshot(&CLOCK)
     });
     assert!(snapshot_taken && confirmed.is_empty(), "{confirmed:?}");
 
     // With the second wait requested again there is a cycle, of other requests.
-    let _waits_again = ask(&heads, "two", "a");
-    assert!(confirmed_cycles(&seen, || heads.snapshot(&CLOCK)).is_empty());
-    assert_eq!(confirmed_cycles(&heads.snapshot(&CLOCK), || heads.snapshot(&CLOCK)).len(), 1);
+    let _waits_again = ask(&manager, "two", "a");
+    assert!(confirmed_cycles(&seen, || manager.snapshot(&CLOCK)).is_empty());
+    assert_eq!(confirmed_cycles(&manager.snapshot(&CLOCK), || manager.snapshot(&CLOCK)).len(), 1);
 }
 
 #[test]
 fn threads_with_the_same_name_are_distinct_in_cycles() {
-    let heads = heads();
+    let manager = manager();
     let ask = |name: &'static str| {
-        let heads = Arc::clone(&heads);
+        let manager = Arc::clone(&manager);
         let ask = move || {
             let owner = || Requester {
                 origin: RequestOrigin::Here { thread: std::thread::current(), task: None },
@@ -87,14 +87,15 @@ fn threads_with_the_same_name_are_distinct_in_cycles() {
                 requested_at: Duration::ZERO,
             };
             let waiter = || Arc::new(Waiter::new(&SystemEnv::default()));
-            let grant = heads.request(name, LockMode::Exclusive, owner, None, (Duration::ZERO, Some(&waiter))).unwrap();
-            RequestHandle::new(&heads, grant, false)
+            let grant =
+                manager.request(name, LockMode::Exclusive, owner, None, (Duration::ZERO, Some(&waiter))).unwrap();
+            RequestHandle::new(&manager, grant, false)
         };
         std::thread::Builder::new().name("worker".into()).spawn(ask).unwrap().join().unwrap()
     };
     let (_held, waits) = (ask("a"), ask("a"));
     assert!(!waits.grant().is_granted());
-    let table = heads.table(&CLOCK);
+    let table = manager.table(&CLOCK);
     assert_eq!(table.entries[0].holder, table.entries[1].holder);
     assert!(table.wait_cycles.is_empty(), "{:?}", table.wait_cycles);
 }

@@ -48,8 +48,8 @@ pub use named_locks::guard::LockGuard;
 pub use named_locks::options::{LockOptions, LockWaitPolicy, MAX_LOCK_REASON_BYTES};
 #[cfg(feature = "tokio")]
 pub(crate) use named_locks::{
-    acquire::{GrantPoll, RequestResult},
     locked_txn::check_no_lease,
+    request::{GrantPoll, RequestResult},
 };
 pub use options::{Durability, RetryPolicy, TxnOptions};
 

@@ -33,7 +33,7 @@ impl Store {
     }
 
     /// The named locks of a store that supports them.
-    pub(super) fn lock_manager(&self) -> Result<&Arc<NamedLocks>> {
+    pub(crate) fn lock_manager(&self) -> Result<&Arc<NamedLocks>> {
         self.inner.check_open()?;
         self.inner.check_writable()?;
         self.inner.locks.as_ref().ok_or_else(locks_unsupported_error)

@@ -172,8 +172,8 @@ impl LockGuard {
         let store = self.store()?;
         let waiter = || Arc::new(Waiter::new(&*store.inner.env));
         let options = LockOptions::exclusive().wait(wait);
-        if let Some(waiting) = self.begin_upgrade(&store, &options, &waiter)? {
-            self.request = store.wait_for_grant(waiting, &options)?;
+        if let Some(waiting) = self.begin_upgrade(&options, &waiter)? {
+            self.request = self.locks.wait_for_grant(waiting, &options)?;
         }
         self.activate_conversion(&store)
     }
@@ -186,7 +186,6 @@ impl LockGuard {
     /// Requests the conversion; `None` if the lock is exclusive already.
     pub(crate) fn begin_upgrade(
         &mut self,
-        store: &Store,
         options: &LockOptions,
         waiter: &dyn Fn() -> Arc<Waiter>,
     ) -> Result<Option<LockWait>> {
@@ -196,15 +195,15 @@ impl LockGuard {
             LockMode::Semaphore(_) => return Err(Error::invalid("a semaphore cannot be converted")),
             LockMode::Shared => {}
         }
-        let (heads, next) = (&self.locks.manager, self.next_grant(LockMode::Exclusive));
+        let (manager, next) = (&self.locks.manager, self.next_grant(LockMode::Exclusive));
         let began = self.locks.env.elapsed();
-        match heads.upgrade(self.grant(), &next, waiter) {
+        match manager.upgrade(self.grant(), &next, waiter) {
             UpgradeResult::Granted(()) => {}
-            UpgradeResult::Waiting => heads.metrics.wait_started(LockMode::Exclusive),
+            UpgradeResult::Waiting => manager.metrics.wait_started(LockMode::Exclusive),
             UpgradeResult::Deadlock => {
-                heads.metrics.deadlock();
+                manager.metrics.deadlock();
                 event!(WARN, lock = %next.name, "deadlock");
-                let held = store.held_by(&next.target(), (LockMode::Exclusive, 0), Some(0), Duration::ZERO);
+                let held = self.locks.held_by(&next.target(), (LockMode::Exclusive, 0), Some(0), Duration::ZERO);
                 return Err(ErrorKind::Deadlock(Box::new(held)).into());
             }
             UpgradeResult::NoSuchGrant => {
@@ -212,7 +211,7 @@ impl LockGuard {
                 return Err(ErrorKind::LockLost(Box::new(self.grant().lost_error(reason))).into());
             }
         }
-        Ok(Some(LockWait::new(RequestHandle::new(heads, next, true), began, options.wait.timeout(), None)))
+        Ok(Some(LockWait::new(RequestHandle::new(manager, next, true), began, options.wait.timeout(), None)))
     }
 
     /// Takes ownership of a conversion that was granted in memory.

@@ -59,7 +59,7 @@ impl Store {
         mut work: impl FnMut(&mut Txn) -> Result<T, E>,
     ) -> Result<T, E> {
         check_no_lease(&lock)?;
-        let request = self.acquire_request(&target.into(), &lock)?;
+        let request = self.lock_manager()?.acquire(&target.into(), &lock)?;
         self.activate_grant(request.grant(), false)?;
         let (_inside, outermost) = NestingGuard::enter();
         let under = self.txn_lock(request)?;

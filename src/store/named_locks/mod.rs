@@ -16,7 +16,7 @@
 //! `docs/locks.md` in the repository has the design: the purpose of each step, and what was
 //! rejected.
 
-pub(in crate::store) mod acquire;
+mod acquire;
 mod activate;
 mod background;
 mod by_token;
@@ -30,5 +30,6 @@ mod load_leases;
 pub(in crate::store) mod locked_txn;
 pub(in crate::store) mod options;
 mod renew_leases;
+pub(in crate::store) mod request;
 pub(in crate::store) mod state;
 pub(in crate::store) mod txn_lock;
