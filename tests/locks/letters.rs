@@ -1,4 +1,4 @@
-//! The tables of `docs/locks.md` that name the test of each case, against the sources.
+//! The tables of `cases.md` that name the test of each case, against the sources.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -37,7 +37,7 @@ const SOURCES: [&str; 5] =
 
 /// The rows of the tables for threads and for tasks: subject and test.
 fn tables() -> [Vec<(String, String)>; 2] {
-    let page = include_str!("../../docs/locks.md");
+    let page = include_str!("cases.md");
     let (_, section) = page.split_once("## The tests").unwrap();
     let (threads, tasks) = section.split_once("### For tasks").unwrap();
     [threads, tasks].map(|table| {
@@ -105,7 +105,7 @@ fn every_case_in_the_tables_has_its_own_test() {
             ));
         }
     }
-    assert!(wrong.is_empty(), "{} mistakes in the tables of docs/locks.md:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(wrong.is_empty(), "{} mistakes in the tables of tests/locks/cases.md:\n{}", wrong.len(), wrong.join("\n"));
 }
 
 #[test]

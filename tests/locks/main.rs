@@ -1,4 +1,4 @@
-//! Named locks through the public interface. The tables of `docs/locks.md` list the cases.
+//! Named locks through the public interface. The tables of `cases.md` list the cases.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
 #![allow(clippy::pedantic, clippy::result_large_err, reason = "style of a library, not of its tests")]
