@@ -78,7 +78,7 @@ pub const BLOCK_CACHE_BYTES: OptionRange = OptionRange {
     unit: Unit::Bytes,
     min: MIB,
     max: Some(TIB),
-    reason: "RocksDB reserves a fifth of it as address space, and aborts if it cannot",
+    reason: "RocksDB reserves a fifth as address space",
 };
 /// [`Builder::write_buffer_bytes`](crate::Builder::write_buffer_bytes).
 pub const WRITE_BUFFER_BYTES: OptionRange = OptionRange {
@@ -86,7 +86,7 @@ pub const WRITE_BUFFER_BYTES: OptionRange = OptionRange {
     unit: Unit::Bytes,
     min: 256 * KIB,
     max: Some(16 * GIB),
-    reason: "a memtable, a sixth of it, must not fill with one write",
+    reason: "a memtable is a sixth of it",
 };
 /// [`Builder::max_transaction_bytes`](crate::Builder::max_transaction_bytes).
 pub const MAX_TRANSACTION_BYTES: OptionRange = OptionRange {
@@ -94,7 +94,7 @@ pub const MAX_TRANSACTION_BYTES: OptionRange = OptionRange {
     unit: Unit::Bytes,
     min: 64 * KIB,
     max: Some(GIB),
-    reason: "a keyspace and the longest key must fit; below the large size a transaction is one write",
+    reason: "the longest key must fit",
 };
 /// [`Builder::application_name`](crate::Builder::application_name).
 pub const APPLICATION_NAME_BYTES: OptionRange = OptionRange {

@@ -1,9 +1,8 @@
-//! Limits that crash tests lower: their stores have few rows and short runs, and must reach what
-//! each of these bounds.
-
-use crate::engine::PAGE_BYTES_MAX;
+//! Limits that crash tests and unit tests lower: their stores have few rows and short runs, and
+//! must reach what each of these bounds.
 
 const IN_CRASH_TESTS: bool = cfg!(feature = "crashtest");
+const IN_ANY_TESTS: bool = cfg!(any(test, feature = "crashtest"));
 
 const fn limit(in_crash_tests: usize, otherwise: usize) -> usize {
     if IN_CRASH_TESTS { in_crash_tests } else { otherwise }
@@ -27,8 +26,24 @@ pub const FIRST_LEVEL_ROWS: usize = limit(16, 4096);
 /// the commit point.
 pub const PRIMARY_GROUP_ROWS_MAX: Option<usize> = if IN_CRASH_TESTS { Some(3) } else { None };
 
+/// Bytes of a batch that commits locked rows, with the versions that it replaces.
+pub const COMMIT_BATCH_BYTES_MAX: usize = limit(512, 8 << 20);
+
+/// Bytes of a one-phase commit that reads the versions that it replaces. Above it the transaction
+/// becomes a large one.
+pub const ONE_PHASE_BYTES_MAX: usize = limit(2048, 64 << 20);
+
 /// Cells of a page, in addition to the requested limit.
 pub const PAGE_CELLS_MAX: usize = limit(2, usize::MAX);
 
-/// Bytes of a page, in addition to the requested limit.
-pub const PAGE_BYTES: usize = limit(64, PAGE_BYTES_MAX);
+/// Bytes of a page, if it is not the engine's own maximum.
+pub const PAGE_BYTES: Option<usize> = if IN_CRASH_TESTS { Some(64) } else { None };
+
+/// The step in which a segment of the write-ahead log is preallocated, in bytes.
+pub const PREALLOCATION_STEP: usize = if IN_ANY_TESTS { 16 << 10 } else { 256 << 10 };
+
+/// The approximate size of a batch that a flush writes to the tables, in bytes.
+pub const TABLE_BATCH_BYTES: usize = if IN_ANY_TESTS { 300 } else { 1 << 20 };
+
+/// The maximum number of stripes of one flush.
+pub const STRIPES_MAX: usize = if cfg!(test) { 4 } else { 256 };

@@ -51,7 +51,7 @@
 //! | debug | `garbage collected` | `entries`, `versions` |
 //! | warn | `background work failed` | `task`, `error` |
 //!
-//! The tasks are `resolve_orphans`, `cleanup`, `gc`, `expire_snapshots`, `status_file`,
+//! The tasks are `resolve_orphans`, `cleanup`, `gc`, `maintain`, `status_file`,
 //! `purge_keyspaces` and `leases`.
 //!
 //! The span `attempt` (debug) is around each attempt of

@@ -200,8 +200,8 @@ impl Store {
             (name, Box::new(move || work(&background)))
         };
         vec![
-            task("expire_snapshots", |store| {
-                store.expire_snapshots();
+            task("maintain", |store| {
+                store.maintain();
                 Ok(())
             }),
             #[cfg(feature = "rocks")]

@@ -24,6 +24,7 @@ use std::io;
 
 use super::frame::ALIGNMENT;
 use crate::disk::DiskFile;
+use crate::tunables::PREALLOCATION_STEP;
 
 const MAGIC: [u8; 8] = *b"percolog";
 /// The format that this program reads and writes.
@@ -42,9 +43,7 @@ pub const FRAMES_OFFSET: u64 = 2 * BLOCK_BYTES;
 /// Each block is a write of its own. One write of a whole step creates folios of that size in the
 /// page cache, and the kernel walks all blocks of a folio at every write into it. That costs 1.5 µs
 /// a commit, more than the rest of the write.
-pub const PREALLOCATION_BYTES: u64 = STEP as u64;
-// Crash tests write little, and must cover many steps.
-const STEP: usize = if cfg!(any(test, feature = "crashtest")) { 16 << 10 } else { 256 << 10 };
+pub const PREALLOCATION_BYTES: u64 = PREALLOCATION_STEP as u64;
 
 const SEGMENT_HEADER_BYTES: usize = 128;
 const CHECKSUMMED_BYTES: usize = SEGMENT_HEADER_BYTES - 4;

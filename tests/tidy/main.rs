@@ -61,6 +61,7 @@ pub fn check(rule: &str, broken: &[(String, String)], exempt: &[&str]) {
 const RUST: &[&str] = &["build.rs", "src", "tests", "tools", "examples", "benches"];
 const COMMENT_COLUMNS_MAX: usize = 100;
 const FILE_LINES_MAX: usize = 400;
+const FUNCTION_LINES_MAX: usize = 70;
 
 #[test]
 fn comments_fit_their_width() {
@@ -86,6 +87,27 @@ fn files_of_the_library_are_short() {
         }
     }
     check("a file of the library has at most 400 lines without its tests", &broken, &[]);
+}
+
+#[test]
+fn functions_of_the_library_are_short() {
+    let mut broken = Vec::new();
+    for source in sources(&["src"], ".rs") {
+        let lines: Vec<&str> = source.text.lines().collect();
+        for (number, line) in (1..).zip(&lines) {
+            let indent = line.len() - line.trim_start().len();
+            let is_function = line.split('(').next().unwrap_or_default().split(' ').any(|word| word == "fn");
+            if !is_function || line.trim_start().starts_with("//") || line.ends_with(';') {
+                continue;
+            }
+            let end = format!("{}}}", &line[..indent]);
+            let length = lines[number - 1..].iter().position(|line| *line == end).map_or(1, |at| at + 1);
+            if length > FUNCTION_LINES_MAX {
+                broken.push((source.path.clone(), format!(":{number}: {length} lines")));
+            }
+        }
+    }
+    check("a function of the library has at most 70 lines", &broken, &[]);
 }
 
 #[test]

@@ -19,9 +19,14 @@ const BANNED: &[&str] = &[
     "hands down",
     "unapplied",
     "combiner",
+    "told",
+    "hears",
+    "unrest",
+    "sees to",
 ];
 
-const DOCUMENTS: &[&str] = &["README.md", "DESIGN.md", "CONTRIBUTING.md", "docs", "benches", "tools"];
+const DOCUMENTS: &[&str] =
+    &["README.md", "DESIGN.md", "CHANGELOG.md", "CONTRIBUTING.md", "benches", "docs", "examples", "src", "tools"];
 
 /// The user of that name, which runs servers that refuse to run as root.
 const USER_NOBODY: &[&str] = &["tools/cli/tests/commands/errors.rs", "tools/compare/src/locks/postgres.rs"];

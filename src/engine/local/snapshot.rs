@@ -3,6 +3,7 @@
 use std::ops::Bound;
 
 use crate::codec::{HistoryEntry, Record};
+use crate::engine::PAGE_BYTES_MAX;
 use crate::engine::page_buffer::decode;
 use crate::engine::storage::{CellReader, Column};
 use crate::engine::{
@@ -25,7 +26,13 @@ pub struct PageLimits {
 }
 
 impl PageLimits {
-    pub const DEFAULT: Self = Self { cells: PAGE_CELLS_MAX, bytes: PAGE_BYTES };
+    pub const DEFAULT: Self = Self {
+        cells: PAGE_CELLS_MAX,
+        bytes: match PAGE_BYTES {
+            Some(bytes) => bytes,
+            None => PAGE_BYTES_MAX,
+        },
+    };
 }
 
 /// See the [module](self).

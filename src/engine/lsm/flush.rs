@@ -40,16 +40,10 @@ use crate::disk::Disk;
 use crate::engine::EngineError;
 use crate::engine::storage::{Batch, Column, Storage};
 use crate::memtable::{Memtable, MemtableWriter};
-
-/// Approximate size of a batch for the tables, in bytes.
-// Crash tests write little, and must cover flushes of several batches.
-const TABLE_BATCH_BYTES: usize = if cfg!(any(test, feature = "crashtest")) { 300 } else { 1 << 20 };
+use crate::tunables::{STRIPES_MAX, TABLE_BATCH_BYTES};
 
 /// Snapshots of the tables at the ends of stripes, by sequence.
 type StripeSnapshots<V> = BTreeMap<u64, Arc<V>>;
-
-/// The most stripes of one flush.
-const STRIPES_MAX: usize = if cfg!(test) { 4 } else { 256 };
 
 /// Called by the writer after each batch; returns whether the memtable was switched.
 ///

@@ -121,7 +121,7 @@ impl Store {
 impl Store {
     /// Expires old snapshots, so that a leaked one does not block GC forever, and requests a sync,
     /// so that a power cut loses few buffered commits.
-    pub(in crate::store) fn expire_snapshots(&self) {
+    pub(in crate::store) fn maintain(&self) {
         if self.inner.coordinator.maintain(self.inner.options.max_snapshot_age) > 0 {
             self.inner.report_expired();
         }

@@ -132,13 +132,7 @@ impl Builder {
         let mut report = RepairReport::default();
         salvaged.notes.iter().for_each(|note| report.add_loss(Column::Meta, note));
         let engine = LocalEngine::new(salvaged.storage, true);
-        // This call created the directory, so it may delete it if no store can be created in it.
-        std::fs::create_dir(to).map_err(|why| EngineError::Io(format!("cannot create {}: {why}", to.display())))?;
-        let mut builder = self.read_only(false);
-        // A smaller limit of the new store must not reject a large row.
-        let max_bytes = &mut builder.options.max_transaction_bytes;
-        *max_bytes = MAX_TRANSACTION_BYTES.max(*max_bytes);
-        let store = builder.open(to).inspect_err(|_| drop(std::fs::remove_dir_all(to)))?;
+        let store = self.create_target(to)?;
         match read_high_water(&engine) {
             Ok(mark) => store.inner.coordinator.advance_past(mark)?,
             Err(why) => report.add_loss(Column::Meta, format!("cannot read the timestamp high-water mark: {why}")),
@@ -182,6 +176,16 @@ impl Builder {
         staged.publish(OnExisting::Fail, None)?;
         store.close()?;
         Ok(report)
+    }
+
+    fn create_target(self, to: &Path) -> Result<Store> {
+        // This call created the directory, so it may delete it if no store can be created in it.
+        std::fs::create_dir(to).map_err(|why| EngineError::Io(format!("cannot create {}: {why}", to.display())))?;
+        let mut builder = self.read_only(false);
+        // A smaller limit of the new store must not reject a large row.
+        let max_bytes = &mut builder.options.max_transaction_bytes;
+        *max_bytes = MAX_TRANSACTION_BYTES.max(*max_bytes);
+        builder.open(to).inspect_err(|_| drop(std::fs::remove_dir_all(to)))
     }
 }
 
