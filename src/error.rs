@@ -186,7 +186,9 @@ impl From<EngineError> for Error {
             // Callers that commit map this to `Undetermined` themselves.
             EngineError::Undetermined(why) => ErrorKind::Io(format!("the engine failed: {why}")),
             EngineError::Io(_) => ErrorKind::Io(text),
-            EngineError::Limit { what, asked, limit } => ErrorKind::TooLarge { what, bytes: *asked, limit: *limit },
+            EngineError::Limit { what, requested, limit } => {
+                ErrorKind::TooLarge { what, bytes: *requested, limit: *limit }
+            }
             EngineError::Corruption(_) => ErrorKind::Corruption(text),
             EngineError::NotAStore(_) => ErrorKind::UnrecognizedFormat(text),
             EngineError::AlreadyOpen(_) => ErrorKind::AlreadyOpen(text),

@@ -203,6 +203,9 @@ pub enum CellChange<T> {
     Delete,
 }
 
+/// The usual size of a cell in a batch besides its key and value.
+pub(crate) const CELL_OVERHEAD_BYTES: usize = 32;
+
 /// A change of one row's columns, applied atomically, and only if all preconditions are met.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowChange {
@@ -259,29 +262,43 @@ impl RowChange {
         change
     }
 
-    /// Approximate size of the keys and values that are written, in bytes.
+    /// The approximate size of the changed cells in a batch, in bytes.
     pub fn size_bytes(&self) -> usize {
         let inline = |value: &StoredValue| match value {
             StoredValue::Inline(bytes) => bytes.len(),
             StoredValue::OutOfLine => 0,
         };
-        let lock = match &self.lock {
+        let lock_value = match &self.lock {
             CellChange::Put(Lock { lock_type: LockType::Put(value), .. }) => inline(value),
             _ => 0,
         };
-        let write = match &self.write {
-            CellChange::Put(WriteRecord { value: Some(value), .. }) => inline(value),
-            _ => 0,
+        let version = |record: &WriteRecord| record.value.as_ref().map_or(0, inline);
+        let (written, archived) = match &self.write {
+            CellChange::Put(record) => (Some(record), self.archived_version.as_ref()),
+            CellChange::Keep | CellChange::Delete => (None, self.archived_version.as_ref()),
         };
-        let data = |(_, edit): &(Timestamp, CellChange<Value>)| match edit {
+        let data_bytes = |(_, edit): &(Timestamp, CellChange<Value>)| match edit {
             CellChange::Put(value) => value.len(),
             CellChange::Keep | CellChange::Delete => 0,
         };
-        let archived = match &self.archived_version {
-            Some(WriteRecord { value, .. }) => self.row.as_bytes().len() + value.as_ref().map_or(0, inline),
-            None => 0,
-        };
-        self.row.as_bytes().len() + lock + write + archived + self.data.iter().map(data).sum::<usize>()
+        // The GC queue gets an entry for each row that is deleted, or whose version is replaced.
+        let is_queued = written.is_some_and(|record| record.value.is_none() || archived.is_some());
+        let cells = [
+            self.lock != CellChange::Keep,
+            self.write != CellChange::Keep,
+            self.txn_record != CellChange::Keep,
+            archived.is_some(),
+            is_queued,
+        ];
+        let cells = cells.into_iter().filter(|changes| *changes).count()
+            + self.data.len()
+            + self.deleted_versions.len()
+            + self.gc_done.len();
+        cells * (self.row.as_bytes().len() + CELL_OVERHEAD_BYTES)
+            + lock_value
+            + written.map_or(0, version)
+            + archived.map_or(0, version)
+            + self.data.iter().map(data_bytes).sum::<usize>()
     }
 
     /// Sets the commit timestamp of everything that the change commits; for pipelines that allocate

@@ -14,6 +14,19 @@ use crate::row::{KeyspaceId, Lock, RowKey, RowState, TxnRecord, WriteRecord};
 use crate::timestamp::Timestamp;
 use crate::value::Value;
 
+/// The place of a transaction record: its row, and the start timestamp of its transaction.
+pub type TxnRecordEntry = (RowKey, Timestamp);
+
+/// A page of [`Engine::txn_records`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TxnRecordPage {
+    /// The records that were found.
+    pub records: Vec<TxnRecordEntry>,
+    /// The last entry that was read, after which the next page begins. `None`: this is the last
+    /// page.
+    pub next: Option<TxnRecordEntry>,
+}
+
 /// An entry of the [GC queue](Engine::gc_candidates): the commit timestamp of a deletion or of a
 /// replacing version, and the row.
 pub type GcEntry = (Timestamp, RowKey);
@@ -69,9 +82,15 @@ pub trait Engine: Send + Sync {
         limit: usize,
     ) -> Result<Vec<GcEntry>, EngineError>;
 
-    /// Returns the transaction records of transactions that began before a timestamp, as row and
-    /// start timestamp, in row order.
-    fn txn_records(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError>;
+    /// Returns a page of the records of transactions that began before a timestamp, in row order.
+    /// The page begins after the entry `after` and reads at most `limit` entries, at least one.
+    /// Replaced versions count as well, if the engine stores records beside them.
+    fn txn_records(
+        &self,
+        before: Timestamp,
+        after: Option<&TxnRecordEntry>,
+        limit: usize,
+    ) -> Result<TxnRecordPage, EngineError>;
 
     /// Deletes all cells of a keyspace. In order with [`Engine::apply`], but not atomic.
     fn delete_keyspace(&self, keyspace: KeyspaceId) -> Result<(), EngineError>;

@@ -11,12 +11,12 @@ pub enum EngineError {
     #[error("the engine failed; the request may or may not have been applied: {0}")]
     Undetermined(String),
     /// The request exceeds the engine's [`Capabilities`](super::Capabilities); nothing was applied.
-    #[error("{what} of {asked} exceeds the engine's limit of {limit}")]
+    #[error("{what} of {requested} exceeds the engine's limit of {limit}")]
     Limit {
         /// The quantity that is too large.
         what: &'static str,
         /// The requested value.
-        asked: usize,
+        requested: usize,
         /// The greatest allowed value.
         limit: usize,
     },

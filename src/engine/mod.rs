@@ -43,7 +43,7 @@ pub mod storage;
 mod store_lock;
 pub mod unreliable;
 
-pub use api::{ApplyResult, Capabilities, Engine, EngineSnapshot, GcEntry};
+pub use api::{ApplyResult, Capabilities, Engine, EngineSnapshot, GcEntry, TxnRecordEntry, TxnRecordPage};
 pub use compression::Compression;
 pub use data_loss::DataLoss;
 pub use error::EngineError;

@@ -3,12 +3,9 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use crate::row::{Mutation, Precondition, RowChange, RowKey, TxnId};
+use crate::row::{CELL_OVERHEAD_BYTES, Mutation, Precondition, RowChange, RowKey, TxnId};
 use crate::timestamp::Timestamp;
 use crate::write_set::WriteSet;
-
-/// The usual overhead of a row in a batch, besides its key and value.
-const ROW_OVERHEAD_BYTES: usize = 64;
 
 /// Row changes that are applied atomically, at most one per row.
 #[derive(Clone, Debug)]
@@ -82,16 +79,13 @@ impl RowBatch {
         }
     }
 
-    /// The approximate size in bytes: keys and values, those of replaced versions included, plus 64
-    /// for each row.
+    /// The approximate size of the changed cells, in bytes: keys, values, those of replaced
+    /// versions included, and 32 more for each cell.
     pub fn size_bytes(&self) -> usize {
-        let size: usize = match self {
+        match self {
             Self::Changes(changes) => changes.iter().map(RowChange::size_bytes).sum(),
-            Self::OnePhaseWrites(versions) => {
-                versions.writes.iter().map(|(row, mutation)| row.as_bytes().len() + mutation.value_bytes()).sum()
-            }
-        };
-        size + self.row_count() * ROW_OVERHEAD_BYTES
+            Self::OnePhaseWrites(versions) => versions.writes.iter().map(size_of_next_version).sum(),
+        }
     }
 
     /// Sets the commit timestamp of all its versions and transaction records. The pipeline assigns
@@ -101,6 +95,17 @@ impl RowBatch {
             Self::Changes(changes) => changes.iter_mut().for_each(|change| change.set_commit_ts(commit_ts)),
             Self::OnePhaseWrites(versions) => versions.commit_ts = commit_ts,
         }
+    }
+}
+
+/// [`RowChange::size_bytes`] of a row's next version.
+fn size_of_next_version((row, mutation): (&RowKey, &Mutation)) -> usize {
+    let cell = row.as_bytes().len() + CELL_OVERHEAD_BYTES;
+    match mutation {
+        Mutation::Put(value) => cell + value.len(),
+        // The tombstone, and its entry in the GC queue.
+        Mutation::Delete => 2 * cell,
+        Mutation::LockOnly => 0,
     }
 }
 

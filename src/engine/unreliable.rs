@@ -35,7 +35,7 @@ pub use super::faults::{FaultCounts, Faults, LATE_COPIES_MAX};
 use super::storage::Column;
 use super::{
     ApplyResult, Capabilities, Engine, EngineError, EngineSnapshot, GcEntry, OnCell, PageBuffer, PageRequest, RowBatch,
-    RowRange, ScanVisitor,
+    RowRange, ScanVisitor, TxnRecordEntry, TxnRecordPage,
 };
 use crate::row::{KeyspaceId, RowKey, RowState, TxnRecord, WriteRecord};
 use crate::split_mix64::SplitMix64;
@@ -212,8 +212,13 @@ impl<E: Engine> Engine for FaultyEngine<E> {
         self.read(|| self.engine.gc_candidates(after, upto, limit))
     }
 
-    fn txn_records(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {
-        self.read(|| self.engine.txn_records(before, limit))
+    fn txn_records(
+        &self,
+        before: Timestamp,
+        after: Option<&TxnRecordEntry>,
+        limit: usize,
+    ) -> Result<TxnRecordPage, EngineError> {
+        self.read(|| self.engine.txn_records(before, after, limit))
     }
 
     fn delete_keyspace(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {

@@ -110,11 +110,6 @@ impl ConflictSet {
         }
     }
 
-    /// The newest commit of any row.
-    pub fn max_commit_ts(&self) -> Timestamp {
-        self.max_commit_ts
-    }
-
     /// Whether the row was committed after `read_ts`.
     pub fn check(&self, row: &RowKey, read_ts: Timestamp) -> LastCommit {
         if self.max_commit_ts <= read_ts {

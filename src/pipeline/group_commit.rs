@@ -37,18 +37,18 @@
 //! later ones, are *closed*.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::failure::{Failure, undetermined};
+use super::failure::Failure;
 use super::fates::TxnFates;
 use super::group_sync::GroupSync;
 use super::precheck::{Facts, LeaderMemory, Precheck};
 use super::queue::{CommitQueue, QueuedSubmission};
 use super::reply::{ReplySender, ReplySlot};
-use super::submission::{Rejection, Submission, SubmissionKind, SubmitResult};
+use super::submission::{Submission, SubmissionKind, SubmitResult};
 use super::timestamps::Timestamps;
 use super::views::Views;
-use crate::contention::{AttemptGuard, UnlockWaiters};
+use super::write_group::{GroupMember, WriteGroup};
+use crate::contention::UnlockWaiters;
 use crate::engine::{ApplyResult, Engine, RowBatch};
 use crate::env::Env;
 use crate::error::{Error, ErrorKind, Result};
@@ -61,7 +61,7 @@ use crate::timestamp::Timestamp;
 /// delay the leader's own caller.
 const LEADER_ROUNDS_MAX: usize = 32;
 
-/// A group of this size is written before more is added to it.
+/// The maximum size of a group, in bytes. A larger batch is written by itself.
 const GROUP_BYTES_MAX: usize = 8 << 20;
 
 /// The parts of the pipeline that group commit uses.
@@ -92,31 +92,19 @@ struct LeaderState {
     taken: Vec<QueuedSubmission>,
 }
 
-/// The batches that are written together, and their members.
-#[derive(Default)]
-struct WriteGroup {
-    bytes: usize,
-    batches: Vec<RowBatch>,
-    members: Vec<GroupMember>,
-}
-
-struct GroupMember {
-    reply: ReplySender,
-    kind: SubmissionKind,
-    start_ts: Option<Timestamp>,
-    commit_ts: Option<Timestamp>,
-    /// A precondition is left for the engine to check.
-    needs_read: bool,
-    attempt: Option<AttemptGuard>,
-    fences: InFlightFences,
-}
-
-/// Fails the pipeline if the engine panics under the leader, so that queued committers do not wait
-/// forever.
+/// Fails the pipeline if the leader panics, so that queued committers do not wait forever. It must
+/// be dropped before the replies and fences of the group: after a reply, and after its commit is
+/// not in flight, a caller must find that the pipeline has failed.
 struct LeaderPanicGuard<'a> {
     commits: &'a GroupCommit,
     /// A caller may commit while it unwinds from its own panic.
     was_panicking: bool,
+}
+
+impl<'a> LeaderPanicGuard<'a> {
+    fn new(commits: &'a GroupCommit) -> Self {
+        Self { commits, was_panicking: std::thread::panicking() }
+    }
 }
 
 impl Drop for LeaderPanicGuard<'_> {
@@ -178,7 +166,7 @@ impl GroupCommit {
 
     /// Runs rounds until the queue is empty, at most [`LEADER_ROUNDS_MAX`].
     fn run_leader(&self) {
-        let _guard = LeaderPanicGuard { commits: self, was_panicking: std::thread::panicking() };
+        let _guard = LeaderPanicGuard::new(self);
         for round in 0.. {
             let mut leader = self.leader.lock();
             {
@@ -208,7 +196,7 @@ impl GroupCommit {
         for entry in taken.drain(..) {
             let QueuedSubmission { mut submission, fences, reply } = entry;
             if let Some(why) = self.parts.failure.reason() {
-                drop(submission.attempt);
+                drop((submission.attempt, fences));
                 reply.send_error(Error::closed(why));
                 continue;
             }
@@ -230,11 +218,11 @@ impl GroupCommit {
                 Precheck::Proven => false,
                 Precheck::NeedsRead => true,
             };
-            if needs_read {
+            if needs_read || group.bytes + bytes > GROUP_BYTES_MAX {
                 self.write_group(memory, group);
             }
             match self.stage(memory, QueuedSubmission { submission, fences, reply }, bytes, needs_read, group) {
-                Ok(()) if needs_read || group.bytes >= GROUP_BYTES_MAX => self.write_group(memory, group),
+                Ok(()) if needs_read => self.write_group(memory, group),
                 Ok(()) => {}
                 Err((reply, why)) => reply.send_error(why),
             }
@@ -299,6 +287,7 @@ impl GroupCommit {
         if group.batches.is_empty() {
             return;
         }
+        let _guard = LeaderPanicGuard::new(self);
         crash_point!(GroupBefore);
         let applied = self.parts.engine.apply(&group.batches).map_err(Error::from).and_then(|results| {
             crash_point!(GroupWritten);
@@ -312,8 +301,8 @@ impl GroupCommit {
             Ok((results, now))
         });
         match applied {
-            Ok((results, now)) => self.send_replies(group, results, now),
-            Err(why) => self.fail_group(group, why),
+            Ok((results, now)) => group.send_replies(results, now, &self.parts.views),
+            Err(why) => group.fail(&self.parts.failure, why),
         }
     }
 
@@ -350,50 +339,5 @@ impl GroupCommit {
             }
         }
         newest
-    }
-
-    fn send_replies(&self, group: &mut WriteGroup, results: Vec<ApplyResult>, now: Duration) {
-        for ((batch, member), result) in group.batches.drain(..).zip(group.members.drain(..)).zip(results) {
-            let GroupMember { reply, kind, commit_ts, attempt, fences, .. } = member;
-            drop(attempt);
-            let applied = result == ApplyResult::Applied;
-            if applied {
-                reply.note_applied(now);
-            }
-            match commit_ts.filter(|_| applied && kind.commits()) {
-                Some(ts) => {
-                    if fences.any_buffered() {
-                        // The next holder of the lock may depend on this commit before its caller
-                        // gets the reply. So later durable snapshots must include it.
-                        self.parts.views.note_acked(ts);
-                    }
-                    fences.on_visible(ts);
-                }
-                None => drop(fences),
-            }
-            match result {
-                ApplyResult::Applied => reply.send(Ok(SubmitResult::Applied(commit_ts))),
-                ApplyResult::PreconditionFailed { index, row } => {
-                    let changed = batch.row_keys().nth(index).cloned();
-                    let outside = || ErrorKind::Corruption("the engine rejected a row outside the batch".into());
-                    let rejected = changed.map(|changed| Rejection::PreconditionFailed(changed, row));
-                    reply.send(rejected.map(SubmitResult::Rejected).ok_or_else(|| outside().into()));
-                }
-            }
-        }
-    }
-
-    /// Fails the pipeline, and replies to the group: its commits may or may not be in the log.
-    fn fail_group(&self, group: &mut WriteGroup, why: Error) {
-        let closed = self.parts.failure.poison(why);
-        let reason = self.parts.failure.reason().unwrap_or_default();
-        group.batches.clear();
-        for member in group.members.drain(..) {
-            member.reply.send_error(match member.kind {
-                _ if mutated!(UndeterminedAsConflict) => ErrorKind::InvalidArgument(reason.into()).into(),
-                kind if kind.commits() => undetermined(reason),
-                _ => closed.kind().clone().into(),
-            });
-        }
     }
 }

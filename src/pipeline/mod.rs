@@ -27,7 +27,7 @@
 //!
 //! | part | owns |
 //! |---|---|
-//! | [`group_commit`], [`queue`], [`reply`] | the queue, the leader's round, the replies |
+//! | [`group_commit`], [`queue`], [`write_group`], [`reply`] | the leader's round, the replies |
 //! | [`precheck`], [`conflict_set`], [`bloom`] | the leader's memory of locks and commits |
 //! | [`group_sync`] | the durable view, the syncs and their waiters |
 //! | [`views`], [`snapshot_list`] | the visible view, the views in use |
@@ -52,6 +52,7 @@ mod snapshot_list;
 mod submission;
 mod timestamps;
 mod views;
+mod write_group;
 
 pub use fates::{Fate, LockCleanup};
 pub use pipeline::Pipeline;

@@ -20,8 +20,7 @@
 //! | fails | the submission is rejected, and nothing is written |
 //! | unknown | it stays in the batch, and the engine checks it by reading the row |
 //!
-//! The memory errs on one side. A row that it has evicted is unknown or in conflict, never
-//! unchanged.
+//! The memory errs on one side: it never reports a changed row as unchanged.
 //!
 //! FoundationDB's resolvers check commits in the same way. They also have all recent commits in
 //! memory, and reject a transaction that is older than their memory.
@@ -106,11 +105,6 @@ impl LeaderMemory {
         }
     }
 
-    /// Whether no row is locked, and no row was committed after `ts`.
-    fn unchanged_since(&self, ts: Timestamp) -> bool {
-        self.row_locks.is_empty() && self.large_txns.is_empty() && self.conflict_set.max_commit_ts() <= ts
-    }
-
     fn may_be_locked_by_large_txn(&self, row: &RowKey) -> bool {
         !mutated!(LargeLocksUnseen) && self.large_txns.values().any(|rows| rows.may_contain(row))
     }
@@ -193,11 +187,6 @@ impl Prechecker<'_> {
     /// Proves the shared precondition for all rows or for none.
     fn check_one_phase(&self, versions: &mut OnePhaseWrites) -> Precheck {
         let Some(ts) = versions.no_commit_after else { return Precheck::Proven };
-        // No lock, and no commit since the snapshot: skips the loop over the rows, for bulk loads.
-        if !self.facts.may_have_orphans && self.memory.unchanged_since(ts) {
-            versions.no_commit_after = None;
-            return Precheck::Proven;
-        }
         for row in versions.writes.keys() {
             for precondition in Precondition::for_next_version(ts) {
                 match self.check(row, precondition) {

@@ -206,3 +206,23 @@ fn a_lock_above_its_commit_ts_is_an_error_not_a_loop() {
     other.unwrap();
     closed.unwrap();
 }
+
+/// Transaction records are beside the history. Orphan locks are over before the search for records
+/// is, or an unreadable entry would make every commit read its rows for ever.
+#[test]
+fn a_corrupt_history_entry_does_not_keep_orphan_locks() {
+    let Damaged { store, row, .. } = damaged(|put, row, [_, replaced, unused, _]| {
+        put(Column::History, &history_key(row, replaced), Some(NONSENSE));
+        let txn = TxnId { start_ts: unused, owner: OwnerId::new(5, 5) };
+        let (primary, lock_type, min_commit_ts) = (row.clone(), LockType::LockOnly, unused.next());
+        let lock = Lock { txn, primary, lock_type, write_seq: 1, ttl_ms: 0, min_commit_ts };
+        put(Column::Lock, row.as_bytes(), Some(&encoded(&lock)));
+    })
+    .unwrap();
+    assert_corruption(&store.resolve_orphan_locks().unwrap_err(), "column");
+    assert_eq!(store.row_locks().unwrap().count(), 0);
+    assert!(!store.stats().may_have_orphan_locks);
+    let rows = store.existing_keyspace("rows").unwrap();
+    store.transact(|txn| txn.put(&rows, row.user_key(), "new")).unwrap();
+    store.close().unwrap();
+}

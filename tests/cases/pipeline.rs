@@ -342,7 +342,7 @@ fn an_old_read_view_shows_locks_resolved_since(world: &World) {
             assert_eq!(keys.map(|key| store.get(key)), now);
             // The old reader's status checks must not record a second status that contradicts the
             // first.
-            let records = store.engine.txn_records(Timestamp::MAX, 100).unwrap();
+            let records = store.engine.txn_records(Timestamp::MAX, None, usize::MAX).unwrap().records;
             let of_rolled_back = |(row, start_ts): &(percolite::RowKey, Timestamp)| {
                 store.engine.read_row(row, *start_ts).unwrap().txn_record == Some(percolite::row::TxnRecord::RolledBack)
             };

@@ -172,6 +172,12 @@ pub fn a_panic_of_the_engine_answers_every_commit(world: &World) {
         }
         Act::Pass
     });
+    let (still_open, wakes) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (seen_open, seen, handle) = (Arc::clone(&still_open), Arc::clone(&wakes), store.store.clone());
+    world.clock.on_wake_by_panic(move || {
+        seen.fetch_add(1, Ordering::SeqCst);
+        seen_open.fetch_add(u64::from(handle.begin().is_ok()), Ordering::SeqCst);
+    });
     let commit = |number: usize| {
         let (store, rows) = (store.store.clone(), store.rows.clone());
         spawn(move || {
@@ -202,6 +208,9 @@ pub fn a_panic_of_the_engine_answers_every_commit(world: &World) {
         }
     }
     assert_eq!(leaders, 1, "the panic goes to the thread that wrote");
+    assert!(wakes.load(Ordering::SeqCst) > 0);
+    assert_eq!(still_open.load(Ordering::SeqCst), 0, "the store fails before a reply");
+    world.clock.on_wake_by_panic(|| {});
     assert!(matches!(store.begin().map(drop).unwrap_err().kind(), ErrorKind::Closed(_)));
     drop((gate, store));
     assert_eq!(world.open().get("k"), some("old"));

@@ -1,8 +1,8 @@
 //! The environment of one column of the table: an engine to open stores on, a clock, and helpers.
 
 use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -29,9 +29,36 @@ pub struct Clock {
     system: SystemEnv,
     offset_ms: AtomicI64,
     frozen_ms: AtomicU64,
+    on_wake_by_panic: Arc<Hook>,
+}
+
+/// What is called when a panicking thread wakes another one.
+type Hook = Mutex<Option<Box<dyn Fn() + Send>>>;
+
+struct HookedParker {
+    parker: Arc<dyn Parker>,
+    on_wake_by_panic: Arc<Hook>,
+}
+
+impl Parker for HookedParker {
+    fn park(&self, at_most: Option<Duration>) {
+        self.parker.park(at_most);
+    }
+    fn unpark(&self) {
+        if std::thread::panicking()
+            && let Some(hook) = &*self.on_wake_by_panic.lock().unwrap()
+        {
+            hook();
+        }
+        self.parker.unpark();
+    }
 }
 
 impl Clock {
+    pub fn on_wake_by_panic(&self, hook: impl Fn() + Send + 'static) {
+        *self.on_wake_by_panic.lock().unwrap() = Some(Box::new(hook));
+    }
+
     /// Sets the time of day forward or back.
     pub fn step(&self, millis: i64) {
         self.offset_ms.fetch_add(millis, Ordering::SeqCst);
@@ -65,7 +92,7 @@ impl Env for Clock {
         if duration <= Duration::from_millis(5) { std::thread::yield_now() } else { self.system.sleep(duration / 20) }
     }
     fn parker(&self) -> Arc<dyn Parker> {
-        self.system.parker()
+        Arc::new(HookedParker { parker: self.system.parker(), on_wake_by_panic: Arc::clone(&self.on_wake_by_panic) })
     }
     fn spawn(
         &self,

@@ -11,7 +11,7 @@ use percolite::engine::storage::Column;
 use percolite::engine::unreliable::{Faults, FaultyEngine};
 use percolite::engine::{
     ApplyResult, Capabilities, Engine, EngineError, EngineSnapshot, GcEntry, OnCell, PageBuffer, PageRequest, RowBatch,
-    RowRange,
+    RowRange, TxnRecordPage,
 };
 use percolite::row::{
     CellChange, KeyspaceId, Lock, LockType, Precondition, RowChange, RowKey, RowState, StoredValue, TxnId, TxnRecord,
@@ -193,8 +193,13 @@ impl<E: Engine> Engine for Answered<E> {
     ) -> Result<Vec<GcEntry>, EngineError> {
         until_answered(|| self.0.gc_candidates(after, upto, limit))
     }
-    fn txn_records(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {
-        until_answered(|| self.0.txn_records(before, limit))
+    fn txn_records(
+        &self,
+        before: Timestamp,
+        after: Option<&(RowKey, Timestamp)>,
+        limit: usize,
+    ) -> Result<TxnRecordPage, EngineError> {
+        until_answered(|| self.0.txn_records(before, after, limit))
     }
     fn delete_keyspace(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {
         until_answered(|| self.0.delete_keyspace(keyspace))
@@ -368,5 +373,20 @@ impl Dice {
     }
     pub fn one_in(&mut self, odds: u64) -> bool {
         self.below(odds) == 0
+    }
+}
+
+/// All transaction records, and the number of pages in which they are read.
+pub fn txn_record_pages(engine: &dyn Engine, before: Timestamp, limit: usize) -> (Vec<(RowKey, Timestamp)>, usize) {
+    let (mut found, mut after, mut pages) = (Vec::new(), None, 0);
+    loop {
+        let page = engine.txn_records(before, after.as_ref(), limit).unwrap();
+        assert!(page.records.len() <= limit, "{page:?}");
+        found.extend(page.records);
+        pages += 1;
+        after = page.next;
+        if after.is_none() {
+            return (found, pages);
+        }
     }
 }

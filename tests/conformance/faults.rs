@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use percolite::Timestamp;
+use percolite::engine::TxnRecordPage;
 use percolite::engine::sim::{SimEngine, SimStorage};
 use percolite::engine::unreliable::{FaultCounts, Faults, FaultyEngine, LATE_COPIES_MAX};
 use percolite::engine::{ApplyResult, Capabilities, Engine, EngineError, EngineSnapshot, GcEntry, RowBatch};
@@ -116,8 +117,13 @@ macro_rules! pass_on {
         ) -> Result<Vec<GcEntry>, EngineError> {
             self.0.gc_candidates(after, upto, limit)
         }
-        fn txn_records(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {
-            self.0.txn_records(before, limit)
+        fn txn_records(
+            &self,
+            before: Timestamp,
+            after: Option<&(RowKey, Timestamp)>,
+            limit: usize,
+        ) -> Result<TxnRecordPage, EngineError> {
+            self.0.txn_records(before, after, limit)
         }
         fn delete_keyspace(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {
             self.0.delete_keyspace(keyspace)
@@ -269,7 +275,7 @@ impl Engine for Small {
     }
     fn apply(&self, groups: &[RowBatch]) -> Result<Vec<ApplyResult>, EngineError> {
         match groups.iter().map(|group| group.row_count()).find(|rows| *rows > SMALL) {
-            Some(asked) => Err(EngineError::Limit { what: "a batch's row count", asked, limit: SMALL }),
+            Some(requested) => Err(EngineError::Limit { what: "a batch's row count", requested, limit: SMALL }),
             None => self.0.apply(groups),
         }
     }

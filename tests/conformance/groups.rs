@@ -13,7 +13,7 @@ use percolite::row::{
 
 use crate::common::{
     Dice, Subject, all_writes, change, deletion, group, lock, lock_only, make, put, put_data, put_lock, put_status,
-    put_write, row, ts, txn,
+    put_write, row, ts, txn, txn_record_pages,
 };
 
 fn guarded(guards: &[Precondition], change: RowChange) -> RowChange {
@@ -156,7 +156,7 @@ pub fn a_batch_above_the_limit_is_refused_before_it_begins(engine: &Subject) {
     let small = group([put_write("small", put(30))]);
     for groups in [vec![too_large.clone()], vec![small.clone(), too_large.clone()], vec![too_large, small]] {
         match engine.apply(&groups) {
-            Err(EngineError::Limit { asked, limit: said, .. }) => assert_eq!((asked, said), (limit + 1, limit)),
+            Err(EngineError::Limit { requested, limit: said, .. }) => assert_eq!((requested, said), (limit + 1, limit)),
             other => panic!("{} rows where {limit} are allowed: {other:?}", limit + 1),
         }
         assert!(
@@ -427,7 +427,7 @@ fn assert_matches(engine: &Subject, model: &Model) {
     assert_eq!(view.scan_writes(&page).unwrap(), model.writes.clone().into_iter().collect::<Vec<_>>());
     let gc_queue: Vec<_> = model.gc_queue.iter().cloned().collect();
     assert_eq!(engine.gc_candidates(None, Timestamp::MAX, 1000).unwrap(), gc_queue);
-    let mut txn_records = engine.txn_records(ts(9), 1000).unwrap();
+    let mut txn_records = txn_record_pages(&**engine, ts(9), 1000).0;
     txn_records.sort();
     let expected: Vec<_> = model.txn_records.keys().filter(|(_, start_ts)| *start_ts < ts(9)).cloned().collect();
     assert_eq!(txn_records, expected);

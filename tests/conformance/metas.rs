@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use percolite::Timestamp;
 use percolite::row::{CellChange, RowChange, RowKey, TxnRecord};
 
-use crate::common::{Pace, Subject, change, deletion, make, put, put_status, put_version, put_write, row, ts};
+use crate::common::{
+    Pace, Subject, change, deletion, make, put, put_status, put_version, put_write, row, ts, txn_record_pages,
+};
 
 fn set(engine: &Subject, entries: &[(&str, Option<&str>)]) {
     let entries: Vec<_> = entries
@@ -121,7 +123,8 @@ pub fn the_gc_queue_is_ordered_and_bounded(engine: &Subject) {
 }
 
 pub fn txn_records_are_listed_by_row_below_a_timestamp(engine: &Subject) {
-    assert_eq!(engine.txn_records(Timestamp::MAX, 10).unwrap(), []);
+    let all = |before, limit| txn_record_pages(&**engine, before, limit);
+    assert_eq!(all(Timestamp::MAX, 10).0, []);
     let ended = [("b", 10), ("a\0", 30), ("b", 30), ("a", 20), ("b", 20), ("", 256), ("c", 255)];
     for (key, at) in ended {
         let status = if at == 20 { TxnRecord::RolledBack } else { TxnRecord::Committed(ts(at + 1)) };
@@ -135,21 +138,22 @@ pub fn txn_records_are_listed_by_row_below_a_timestamp(engine: &Subject) {
     for before in [0, 10, 11, 20, 21, 30, 31, 255, 256, 257, u64::MAX] {
         let below = ended.iter().filter(|(_, at)| *at < before).map(|(key, at)| (row(key), ts(*at)));
         let expected = sorted(below.collect());
-        let found = engine.txn_records(ts(before), 100).unwrap();
+        let found = all(ts(before), 1000).0;
         assert!(found.is_sorted_by_key(|(row, _)| row.clone()), "{found:?}");
         assert_eq!(sorted(found.clone()), expected, "before {before}");
         for limit in [1, 2, 3, 6, 7, 8] {
-            assert_eq!(engine.txn_records(ts(before), limit).unwrap(), found[..limit.min(found.len())]);
+            let (paged, pages) = all(ts(before), limit);
+            assert_eq!(paged, found);
+            assert!(pages >= ended.len() / limit, "{pages} pages of {limit}");
         }
     }
     make(&**engine, [RowChange { txn_record: CellChange::Delete, ..change("b", 20) }]);
-    assert_eq!(engine.txn_records(ts(31), 100).unwrap().len(), 4);
+    assert_eq!(all(ts(31), 100).0.len(), 4);
 }
 
 pub fn a_limit_of_zero_lists_nothing(engine: &Subject) {
     make(&**engine, [put_write("a", deletion(20)), put_status("a", 19, TxnRecord::RolledBack)]);
     assert_eq!(engine.gc_candidates(None, Timestamp::MAX, 0).unwrap(), [], "the limit is zero");
-    assert_eq!(engine.txn_records(Timestamp::MAX, 0).unwrap(), [], "the limit is zero");
 }
 
 pub fn gc_done_removes_the_queue_entry(engine: &Subject) {

@@ -18,7 +18,7 @@ use percolite::internal::protocol::{
 };
 use percolite::row::{Lock, Mutation, RowKey, StoredValue, TxnId};
 
-use crate::common::{Context, Dice, put_write, row, ts, txn, until_answered};
+use crate::common::{Context, Dice, put_write, row, ts, txn, txn_record_pages, until_answered};
 use crate::steps::run;
 
 const ACCOUNTS: usize = 5;
@@ -268,7 +268,7 @@ fn transfers(seed: u64) -> (usize, usize, FaultCounts) {
     // Every acknowledged commit is recorded, and none of them was rolled back.
     for (start_ts, commit_ts) in &world.acknowledged {
         assert!(!world.rolled_back.contains(start_ts), "{start_ts} was acknowledged and rolled back");
-        let all = direct.txn_records(Timestamp::MAX, usize::MAX).unwrap();
+        let all = txn_record_pages(&direct, Timestamp::MAX, usize::MAX).0;
         let records = all.iter().filter(|(_, at)| at == start_ts);
         let records: Vec<_> = records.map(|(row, at)| direct.read_row(row, *at).unwrap().txn_record).collect();
         let committed = percolite::row::TxnRecord::Committed(*commit_ts);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use percolite::engine::storage::Column;
 use percolite::engine::{
     ApplyResult, Capabilities, Engine, EngineError, EngineSnapshot, GcEntry, OnCell, PageBuffer, PageRequest, RowBatch,
-    RowRange,
+    RowRange, TxnRecordEntry, TxnRecordPage,
 };
 use percolite::row::{CellChange, KeyspaceId, RowChange, RowKey, RowState, TxnRecord, WriteRecord};
 use percolite::{Timestamp, Value};
@@ -201,8 +201,8 @@ impl Engine for Tap {
     }
     fn apply(&self, groups: &[RowBatch]) -> Result<Vec<ApplyResult>, EngineError> {
         let limit = self.capabilities().batch_rows_max;
-        if let Some(asked) = groups.iter().map(RowBatch::row_count).find(|rows| *rows > limit) {
-            return Err(EngineError::Limit { what: "a batch's row count", asked, limit });
+        if let Some(requested) = groups.iter().map(RowBatch::row_count).find(|rows| *rows > limit) {
+            return Err(EngineError::Limit { what: "a batch's row count", requested, limit });
         }
         let hook = self.control.on_write.lock().unwrap().clone();
         let act = hook.map_or(Act::Pass, |hook| hook(groups));
@@ -245,9 +245,14 @@ impl Engine for Tap {
         self.control.collections.lock().unwrap().push(after.cloned());
         self.engine.gc_candidates(after, upto, limit)
     }
-    fn txn_records(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {
+    fn txn_records(
+        &self,
+        before: Timestamp,
+        after: Option<&TxnRecordEntry>,
+        limit: usize,
+    ) -> Result<TxnRecordPage, EngineError> {
         self.control.alive()?;
-        self.engine.txn_records(before, limit)
+        self.engine.txn_records(before, after, limit)
     }
     fn delete_keyspace(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {
         self.control.write(Act::Pass, || self.engine.delete_keyspace(keyspace))

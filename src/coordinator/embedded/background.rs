@@ -108,7 +108,6 @@ impl BackgroundWork {
             }
             Err(why) => {
                 self.log_failure("resolve_orphans", &why);
-                *sweep = Some(Sweep::default());
                 false
             }
         }

@@ -86,14 +86,13 @@ impl EmbeddedCoordinator {
 
     /// Commits in one phase; as a large transaction, if the batch is too large. With history it has
     /// the versions that it replaces, so it can be far larger than the writes.
-    fn commit_one_phase(&self, request: CommitRequest<'_>) -> Result<Timestamp> {
-        let CommitRequest { txn, read_ts, writes, durable, timer, .. } = request;
-        let conditions = Arc::clone(&request.conditions);
-        match commit_one_phase(&self.rows, request) {
+    fn commit_one_phase(&self, mut request: CommitRequest<'_>) -> Result<Timestamp> {
+        match commit_one_phase(&self.rows, &mut request) {
             Err(why) if matches!(why.kind(), ErrorKind::TooLarge { .. }) => {
+                let CommitRequest { txn, read_ts, writes, durable, conditions, attempt, timer, .. } = request;
                 let mut large = EmbeddedLargeTxn::new(&self.rows, &self.waker, txn, read_ts);
                 large.lock_rows(writes, &conditions, timer)?;
-                large.commit(&conditions, durable, None, timer)
+                large.commit(&conditions, durable, attempt, timer)
             }
             committed => committed,
         }

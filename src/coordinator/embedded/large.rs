@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 
 use super::super::LargeTxn;
 use super::super::step_error::step_error;
-use super::prewrite::{TwoPhaseTxn, choose_primary, prewrite_group};
+use super::prewrite::{TwoPhaseTxn, choose_primary, prewrite_rows};
 use super::rows::Rows;
 use super::waker::BackgroundWaker;
 use crate::commit_conditions::CommitConditions;
@@ -26,12 +26,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::observe::TxnTimer;
 use crate::pipeline::{LockCleanup, Rejection, Submission, SubmissionKind, SubmitResult};
 use crate::protocol::StepError;
-use crate::row::{Mutation, RowKey, SHORT_VALUE_MAX_BYTES, TxnId};
+use crate::row::{RowKey, SHORT_VALUE_MAX_BYTES, TxnId};
 use crate::timestamp::Timestamp;
 use crate::write_set::WriteSet;
-
-/// A batch ends with the row that brings its keys and values to this many bytes.
-const LARGE_GROUP_BYTES: usize = 1 << 20;
 
 /// See the [module](self).
 pub struct EmbeddedLargeTxn {
@@ -58,13 +55,6 @@ impl EmbeddedLargeTxn {
     pub fn new(rows: &Arc<Rows>, background: &Arc<BackgroundWaker>, txn: TxnId, read_ts: Timestamp) -> Self {
         let (rows, background) = (Arc::clone(rows), Arc::clone(background));
         Self { rows, background, txn, read_ts, span: None, writes: 0, is_decided: false }
-    }
-
-    fn lock_group(&self, this: &TwoPhaseTxn<'_>, writes: &[(&RowKey, &Mutation)]) -> Result<()> {
-        prewrite_group(&self.rows, this, writes, SubmissionKind::PrewriteLarge)?;
-        crash_point!(LargeBetween);
-        self.rows.metrics.large_rows_locked.add(writes.len() as u64);
-        Ok(())
     }
 
     fn schedule_cleanup(&self, committed: Option<Timestamp>) {
@@ -135,16 +125,10 @@ impl LargeTxn for EmbeddedLargeTxn {
         // The primary first, so that every lock's primary exists.
         let others = writes.iter().filter(|(row, _)| **row != primary);
         let ordered = writes.get_key_value(&primary).into_iter().chain(others);
-        let (mut group, mut bytes) = (Vec::new(), 0);
-        for (row, mutation) in ordered {
-            bytes += row.as_bytes().len() + mutation.value_bytes();
-            group.push((row, mutation));
-            if group.len() >= self.rows.group_rows_max() || bytes >= LARGE_GROUP_BYTES {
-                self.lock_group(&this, &group)?;
-                (group, bytes) = (Vec::new(), 0);
-            }
-        }
-        if group.is_empty() { Ok(()) } else { self.lock_group(&this, &group) }
+        prewrite_rows(&self.rows, &this, ordered, SubmissionKind::PrewriteLarge, |count, _| {
+            crash_point!(LargeBetween);
+            self.rows.metrics.large_rows_locked.add(count as u64);
+        })
     }
 
     fn skip_conflict_check(&mut self) {

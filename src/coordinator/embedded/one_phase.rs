@@ -15,20 +15,22 @@ use super::super::step_error::step_error;
 use super::blocker::{resolve_blocker, resolve_blockers};
 use super::rows::{Rows, step_change};
 use crate::engine::{OnePhaseWrites, RowBatch};
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::pipeline::{Rejection, Submission, SubmissionKind, SubmitResult};
 use crate::protocol::{OnePhase, one_phase};
 use crate::row::{RowChange, TxnId};
 use crate::timestamp::Timestamp;
+use crate::tunables::ONE_PHASE_BYTES_MAX;
 use crate::write_set::WriteSet;
 
 /// Commits. If a lock of a finished transaction prevents it, resolves the lock and submits again.
-pub fn commit_one_phase(rows: &Rows, request: CommitRequest<'_>) -> Result<Timestamp> {
-    let CommitRequest { txn, read_ts, writes, durable, conditions, mut attempt, timer, .. } = request;
+/// `TooLarge`: the batch does not fit; nothing was written.
+pub fn commit_one_phase(rows: &Rows, request: &mut CommitRequest<'_>) -> Result<Timestamp> {
+    let CommitRequest { txn, read_ts, writes, durable, ref conditions, ref mut attempt, timer, .. } = *request;
     loop {
         let group = row_batch(rows, txn, read_ts, writes)?;
         crash_point!(OnePhaseBefore);
-        let (kind, conditions) = (SubmissionKind::Commit, Arc::clone(&conditions));
+        let (kind, conditions) = (SubmissionKind::Commit, Arc::clone(conditions));
         let submission = Submission { group, kind, durable, conditions, attempt: attempt.take() };
         match rows.pipeline.submit(submission, timer)? {
             SubmitResult::Applied(Some(commit_ts)) => {
@@ -49,9 +51,17 @@ fn row_batch(rows: &Rows, txn: TxnId, read_ts: Timestamp, writes: &Arc<WriteSet>
         return Ok(RowBatch::OnePhaseWrites(OnePhaseWrites { txn, commit_ts, no_commit_after, writes }));
     }
     let keep_old_version = rows.keep_old_versions;
-    let change =
-        |(row, mutation)| row_change(rows, &OnePhase { row, txn, read_ts, commit_ts, mutation, keep_old_version });
-    writes.iter().map(change).collect::<Result<_>>().map(RowBatch::Changes)
+    let limit = ONE_PHASE_BYTES_MAX.min(rows.engine().capabilities().batch_bytes_max);
+    let (mut changes, mut bytes) = (Vec::with_capacity(writes.len()), 0);
+    for (row, mutation) in writes.iter() {
+        let change = row_change(rows, &OnePhase { row, txn, read_ts, commit_ts, mutation, keep_old_version })?;
+        bytes += change.size_bytes();
+        if bytes > limit {
+            return Err(ErrorKind::TooLarge { what: "a batch", bytes, limit }.into());
+        }
+        changes.push(change);
+    }
+    Ok(RowBatch::Changes(changes))
 }
 
 /// The change of one row, after a lock of a finished transaction on it is resolved.

@@ -21,6 +21,9 @@ use crate::row::{CellChange, Lock, Mutation, RowChange, RowKey, RowState, TxnId}
 use crate::timestamp::Timestamp;
 use crate::write_set::WriteSet;
 
+/// A batch ends with the row that brings its keys and values to this many bytes.
+const GROUP_BYTES: usize = 1 << 20;
+
 /// What all steps of one two-phase commit have in common.
 pub struct TwoPhaseTxn<'a> {
     pub txn: TxnId,
@@ -30,9 +33,30 @@ pub struct TwoPhaseTxn<'a> {
     pub timer: &'a TxnTimer,
 }
 
+/// Locks rows in batches, in the order of `writes`. Calls `on_batch` after each with the number of
+/// its rows and its locks: see [`prewrite_group`].
+pub fn prewrite_rows<'a>(
+    rows: &Rows,
+    this: &TwoPhaseTxn<'_>,
+    writes: impl Iterator<Item = (&'a RowKey, &'a Mutation)>,
+    kind: SubmissionKind,
+    mut on_batch: impl FnMut(usize, Vec<(RowKey, Lock)>),
+) -> Result<()> {
+    let (mut group, mut bytes, mut writes) = (Vec::new(), 0, writes.peekable());
+    while let Some((row, mutation)) = writes.next() {
+        bytes += row.as_bytes().len() + mutation.value_bytes();
+        group.push((row, mutation));
+        if group.len() >= rows.group_rows_max() || bytes >= GROUP_BYTES || writes.peek().is_none() {
+            on_batch(group.len(), prewrite_group(rows, this, &group, kind)?);
+            (group, bytes) = (Vec::new(), 0);
+        }
+    }
+    Ok(())
+}
+
 /// Locks rows in one batch. Returns the locks; for a large transaction, which does not keep them,
 /// none. Only a large transaction may have locked some of the rows before.
-pub fn prewrite_group(
+fn prewrite_group(
     rows: &Rows,
     this: &TwoPhaseTxn<'_>,
     writes: &[(&RowKey, &Mutation)],

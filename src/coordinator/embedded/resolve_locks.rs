@@ -6,7 +6,7 @@
 //! worker the others.
 
 use super::rows::Rows;
-use crate::error::{ErrorKind, Result};
+use crate::error::Result;
 use crate::pipeline::{Rejection, SubmissionKind, SubmitResult};
 use crate::protocol::{Rollback, TxnStatus, delete_txn_record, release_lock};
 use crate::row::{Lock, RowChange, RowKey, RowState, TxnId};
@@ -27,32 +27,15 @@ pub fn resolve_locks(
     while let Some((some, others)) = locks.split_at_checked(rows.group_rows_max())
         && !others.is_empty()
     {
-        resolve_part(rows, txn, primary, some, status, false)?;
+        resolve_some(rows, txn, primary, some, status, false)?;
         locks = others;
     }
-    resolve_part(rows, txn, primary, locks, status, finishes)
+    resolve_some(rows, txn, primary, locks, status, finishes)
 }
 
-/// Resolves the locks in one batch, or in halves if the versions that it replaces make it too large.
-fn resolve_part(
-    rows: &Rows,
-    txn: TxnId,
-    primary: &RowKey,
-    locks: &[(RowKey, Lock)],
-    status: TxnStatus,
-    finishes: bool,
-) -> Result<()> {
-    match resolve_batch(rows, txn, primary, locks, status, finishes) {
-        Err(why) if matches!(why.kind(), ErrorKind::TooLarge { .. }) && locks.len() > 1 => {
-            let (some, others) = locks.split_at(locks.len() / 2);
-            resolve_part(rows, txn, primary, some, status, false)?;
-            resolve_part(rows, txn, primary, others, status, finishes)
-        }
-        resolved => resolved,
-    }
-}
-
-fn resolve_batch(
+/// Resolves locks that an engine allows in one batch, in several if the versions that they replace
+/// are too large.
+fn resolve_some(
     rows: &Rows,
     txn: TxnId,
     primary: &RowKey,
@@ -62,20 +45,27 @@ fn resolve_batch(
 ) -> Result<()> {
     let mut left: Vec<&(RowKey, Lock)> = locks.iter().collect();
     loop {
-        let done = match status {
+        let result = match status {
             TxnStatus::Committed(commit_ts) if finishes || !left.is_empty() => {
                 let record = finishes.then(|| delete_txn_record(primary.clone(), txn.start_ts));
                 roll_forward(rows, txn, &left, commit_ts, record)?
             }
             TxnStatus::RolledBack if !left.is_empty() => release_locks(rows, txn, &left)?,
-            _ => None,
+            _ => return Ok(()),
         };
-        let Some(done) = done else { return Ok(()) };
+        let unlocked = match result {
+            BatchResult::Resolved(count) if count == left.len() => return Ok(()),
+            BatchResult::Resolved(count) => {
+                left.drain(..count);
+                continue;
+            }
+            BatchResult::Unlocked(row) => row,
+        };
         // Another caller has resolved this lock, and may be resolving the others.
         let snapshot = rows.engine().snapshot()?;
         let mut still_locked = Vec::with_capacity(left.len());
         for locked in left {
-            if locked.0 != done && snapshot.lock(&locked.0)?.is_some_and(|lock| lock.txn == txn) {
+            if locked.0 != unlocked && snapshot.lock(&locked.0)?.is_some_and(|lock| lock.txn == txn) {
                 still_locked.push(locked);
             }
         }
@@ -83,39 +73,54 @@ fn resolve_batch(
     }
 }
 
-/// Turns locks of a committed transaction into versions, in one batch with the change that deletes
-/// the `record`. If a row is not locked any more, changes nothing and returns that row.
+/// The result of one batch.
+pub enum BatchResult {
+    /// The first locks are resolved, this many.
+    Resolved(usize),
+    /// Nothing was changed: this row is not locked any more.
+    Unlocked(RowKey),
+}
+
+/// Turns locks of a committed transaction into versions, as many as fit one batch. With the last of
+/// them, the batch has the change that deletes the `record`.
 fn roll_forward(
     rows: &Rows,
     txn: TxnId,
     locks: &[&(RowKey, Lock)],
     commit_ts: Timestamp,
     record: Option<RowChange>,
-) -> Result<Option<RowKey>> {
+) -> Result<BatchResult> {
+    let change = |row: &RowKey, lock: &Lock| rows.commit_change(txn, row, lock, commit_ts, false);
+    let mut changes = rows.fill_batch(locks.iter().copied(), change)?;
+    let count = changes.len();
+    let record = record.filter(|_| count == locks.len());
     let kind = SubmissionKind::RollForward { commit_ts, finishes: record.is_some() };
-    let mut changes = Vec::with_capacity(locks.len() + 1);
-    for (row, lock) in locks {
-        changes.push(rows.commit_change(txn, row, lock, commit_ts, false)?);
-    }
     changes.extend(record);
-    submit_resolution(rows, txn, changes, kind)
+    submit_resolution(rows, txn, changes, count, kind)
 }
 
-/// Removes locks of a rolled-back transaction in one batch. If a row is not locked any more,
-/// changes nothing and returns that row. Stores no rollback record: the status follows without it.
-pub fn release_locks(rows: &Rows, txn: TxnId, locks: &[&(RowKey, Lock)]) -> Result<Option<RowKey>> {
+/// Removes locks of a rolled-back transaction in one batch. Stores no rollback record: the status
+/// follows without it.
+pub fn release_locks(rows: &Rows, txn: TxnId, locks: &[&(RowKey, Lock)]) -> Result<BatchResult> {
     let change = |(row, lock): &&(RowKey, Lock)| -> Option<RowChange> {
         let as_locked = RowState { lock: Some(lock.clone()), ..RowState::default() };
         release_lock(&as_locked, &Rollback { row: row.clone(), txn })
     };
-    submit_resolution(rows, txn, locks.iter().filter_map(change).collect(), SubmissionKind::NoCommit)
+    let changes = locks.iter().filter_map(change).collect();
+    submit_resolution(rows, txn, changes, locks.len(), SubmissionKind::NoCommit)
 }
 
-fn submit_resolution(rows: &Rows, txn: TxnId, changes: Vec<RowChange>, kind: SubmissionKind) -> Result<Option<RowKey>> {
+fn submit_resolution(
+    rows: &Rows,
+    txn: TxnId,
+    changes: Vec<RowChange>,
+    count: usize,
+    kind: SubmissionKind,
+) -> Result<BatchResult> {
     match rows.pipeline.submit_internal(changes, kind)? {
-        SubmitResult::Applied(_) => Ok(None),
+        SubmitResult::Applied(_) => Ok(BatchResult::Resolved(count)),
         SubmitResult::Rejected(Rejection::LockConflict(row, _) | Rejection::PreconditionFailed(row, _)) => {
-            Ok(Some(row))
+            Ok(BatchResult::Unlocked(row))
         }
         SubmitResult::Rejected(rejection) => Err(rows.rejection_error(rejection, txn, txn.start_ts)),
     }

@@ -12,6 +12,7 @@ use crate::pipeline::{Pipeline, Rejection, SubmissionKind, SubmitResult};
 use crate::protocol::{CommitRow, Step, StepError, commit};
 use crate::row::{Lock, RowChange, RowKey, RowState, TxnId};
 use crate::timestamp::Timestamp;
+use crate::tunables::COMMIT_BATCH_BYTES_MAX;
 
 /// Maximum number of rows in a batch of a two-phase commit, so that other commits get in between.
 const GROUP_ROWS_MAX: usize = 1024;
@@ -129,6 +130,26 @@ impl Rows {
         commit(&as_locked, &request)
             .map(|step| step_change(step, row, txn))
             .map_err(|why| step_error(row, why, commit_ts))
+    }
+
+    /// The changes of the first `locks`, as many as fit one batch, but at least one. With the
+    /// versions that they replace, they can be far larger than what the transaction has written.
+    pub fn fill_batch<'a>(
+        &self,
+        locks: impl Iterator<Item = &'a (RowKey, Lock)>,
+        change: impl Fn(&RowKey, &Lock) -> Result<RowChange>,
+    ) -> Result<Vec<RowChange>> {
+        let limit = COMMIT_BATCH_BYTES_MAX.min(self.engine().capabilities().batch_bytes_max);
+        let (mut changes, mut bytes) = (Vec::new(), 0);
+        for (row, lock) in locks {
+            let next = change(row, lock)?;
+            bytes += next.size_bytes();
+            if bytes > limit && !changes.is_empty() {
+                break;
+            }
+            changes.push(next);
+        }
+        Ok(changes)
     }
 
     /// The error for a commit that the pipeline has applied without a timestamp, which is a bug.

@@ -1,32 +1,39 @@
-//! The sweep: resolves every orphan lock, page by page, and then deletes the transaction records of
-//! earlier incarnations.
+//! The sweep: resolves every orphan lock and then deletes the transaction records of earlier
+//! incarnations, both page by page.
 //!
 //! Opening the store does not wait for the sweep: readers and writers resolve the orphan locks that
-//! they find. After the sweep they need not look for them.
+//! they find. After the last lock they need not look for them.
 //!
 //! While an orphan lock is left, its resolver needs the record at the primary. So the order is:
 //! resolve all locks, advance the safe point to the first timestamp of this incarnation, sync, then
 //! delete the records. A resolver that found a lock earlier and now finds no record is stopped by
 //! the safe point: it must not conclude that the transaction was rolled back.
+//!
+//! Records are beside the replaced versions. To find them, the sweep reads the whole history, in
+//! pages between other work.
 
 use std::ops::Bound;
 
 use super::resolve::{LockResolution, resolve_lock};
 use super::resolve_locks::resolve_locks;
 use super::rows::Rows;
-use crate::engine::{PageRequest, RowRange};
+use crate::engine::{PageRequest, RowRange, TxnRecordEntry};
 use crate::error::Result;
 use crate::pipeline::{Fate, SubmissionKind};
 use crate::protocol::delete_txn_record;
 use crate::row::{Lock, RowKey};
-use crate::timestamp::Timestamp;
 
 const PAGE_ROWS: usize = 512;
+/// Entries of the history that a page reads to find transaction records.
+const PAGE_ENTRIES: usize = 4096;
 
-/// The position of a sweep in the lock column.
+/// The position of a sweep, which reads the locks and then the transaction records.
 #[derive(Default)]
 pub struct Sweep {
-    after: Option<RowKey>,
+    after_lock: Option<RowKey>,
+    locks_are_resolved: bool,
+    after_record: Option<TxnRecordEntry>,
+    safe_point_is_durable: bool,
 }
 
 /// The result of one page.
@@ -38,28 +45,63 @@ pub struct SweepProgress {
 }
 
 impl Sweep {
-    /// Resolves the orphan locks of the next page.
+    /// Resolves the orphan locks of the next page. After the last one, deletes the transaction
+    /// records of the next page.
     pub fn page(&mut self, rows: &Rows) -> Result<SweepProgress> {
-        let fates = rows.pipeline.fates();
+        if self.locks_are_resolved {
+            return Ok(SweepProgress { resolved: 0, is_last: self.delete_txn_records(rows)? });
+        }
         let mut resolved = 0;
-        if fates.may_have_orphans() {
-            let start = self.after.as_ref().map_or(Bound::Unbounded, |row| Bound::Excluded(row.as_bytes().to_vec()));
+        if rows.pipeline.fates().may_have_orphans() {
+            let start =
+                self.after_lock.as_ref().map_or(Bound::Unbounded, |row| Bound::Excluded(row.as_bytes().to_vec()));
             let range = RowRange { start, end: Bound::Unbounded };
             let page = PageRequest { range: &range, backwards: false, limit: PAGE_ROWS, cursor: None };
             let locks = rows.engine().snapshot()?.scan_locks(&page)?;
             resolved = resolve_orphans(rows, &locks)?;
             let ends_here = mutated!(ShortPageEndsSweep) && locks.len() < PAGE_ROWS;
             if let Some((row, _)) = locks.last().filter(|_| !ends_here) {
-                self.after = Some(row.clone());
+                self.after_lock = Some(row.clone());
                 return Ok(SweepProgress { resolved, is_last: false });
             }
         }
         crash_point!(SweepDone);
-        delete_txn_records(rows, fates.first_ts())?;
-        if fates.may_have_orphans() {
+        if rows.pipeline.fates().may_have_orphans() {
+            self.advance_safe_point(rows)?;
             rows.pipeline.clear_orphans()?;
         }
-        Ok(SweepProgress { resolved, is_last: true })
+        self.locks_are_resolved = true;
+        Ok(SweepProgress { resolved, is_last: false })
+    }
+
+    /// Deletes the records of the next page of transactions of earlier incarnations, none of which
+    /// has a lock left. Returns whether it was the last page.
+    fn delete_txn_records(&mut self, rows: &Rows) -> Result<bool> {
+        let before = rows.pipeline.fates().first_ts();
+        let page = rows.engine().txn_records(before, self.after_record.as_ref(), PAGE_ENTRIES)?;
+        if !page.records.is_empty() {
+            self.advance_safe_point(rows)?;
+        }
+        for some in page.records.chunks(rows.group_rows_max()) {
+            let changes = some.iter().map(|(row, start_ts)| delete_txn_record(row.clone(), *start_ts)).collect();
+            rows.try_apply(changes, SubmissionKind::NoCommit)?;
+            crash_point!(TxnRecordGcBetween);
+        }
+        self.after_record = page.next;
+        Ok(self.after_record.is_none())
+    }
+
+    fn advance_safe_point(&mut self, rows: &Rows) -> Result<()> {
+        if self.safe_point_is_durable {
+            return Ok(());
+        }
+        crash_point!(SafePointBefore);
+        let advanced = rows.engine().advance_safe_point(rows.pipeline.fates().first_ts());
+        advanced.map_err(|why| rows.pipeline.failure().poison(why.into()))?;
+        rows.pipeline.sync().sync_now()?;
+        crash_point!(SafePointDurable);
+        self.safe_point_is_durable = true;
+        Ok(())
     }
 }
 
@@ -91,27 +133,4 @@ fn resolve_orphans(rows: &Rows, locks: &[(RowKey, Lock)]) -> Result<u64> {
         };
     }
     Ok(resolved)
-}
-
-/// Deletes the records of transactions that began before `before`, none of which has a lock left.
-fn delete_txn_records(rows: &Rows, before: Timestamp) -> Result<()> {
-    let engine = rows.engine();
-    if engine.txn_records(before, 1)?.is_empty() {
-        return Ok(());
-    }
-    crash_point!(SafePointBefore);
-    engine.advance_safe_point(before).map_err(|why| rows.pipeline.failure().poison(why.into()))?;
-    rows.pipeline.sync().sync_now()?;
-    crash_point!(SafePointDurable);
-    loop {
-        let records = engine.txn_records(before, PAGE_ROWS)?;
-        if records.is_empty() {
-            return Ok(());
-        }
-        for some in records.chunks(rows.group_rows_max()) {
-            let changes = some.iter().map(|(row, start_ts)| delete_txn_record(row.clone(), *start_ts)).collect();
-            rows.try_apply(changes, SubmissionKind::NoCommit)?;
-            crash_point!(TxnRecordGcBetween);
-        }
-    }
 }

@@ -24,7 +24,7 @@
 use std::sync::Arc;
 
 use super::super::CommitRequest;
-use super::prewrite::{TwoPhaseTxn, choose_primary, prewrite_group};
+use super::prewrite::{TwoPhaseTxn, choose_primary, prewrite_rows};
 use super::resolve_locks::resolve_locks;
 use super::rows::Rows;
 use crate::contention::AttemptGuard;
@@ -48,24 +48,23 @@ pub fn commit_two_phase(rows: &Rows, request: CommitRequest<'_>) -> Result<Times
     let this = TwoPhaseTxn { txn, read_ts, primary, conditions: &conditions, timer };
 
     let secondaries = writes.iter().filter(|(row, _)| *row != primary);
-    let ordered: Vec<(&RowKey, &Mutation)> = writes.get_key_value(primary).into_iter().chain(secondaries).collect();
-    let mut locks: Vec<(RowKey, Lock)> = Vec::with_capacity(ordered.len());
+    let ordered = writes.get_key_value(primary).into_iter().chain(secondaries);
+    let mut locks: Vec<(RowKey, Lock)> = Vec::with_capacity(writes.len());
     crash_point!(PrewriteBefore);
-    let prewritten = ordered.chunks(rows.group_rows_max()).try_for_each(|some| {
-        locks.extend(prewrite_group(rows, &this, some, SubmissionKind::NoCommit)?);
-        crash_point!(PrewritePrimary if locks.len() <= some.len());
-        crash_point!(PrewriteBetween if locks.len() > some.len());
-        Ok(())
+    let prewritten = prewrite_rows(rows, &this, ordered, SubmissionKind::NoCommit, |_, some| {
+        crash_point!(PrewritePrimary if locks.is_empty());
+        crash_point!(PrewriteBetween if !locks.is_empty());
+        locks.extend(some);
     });
-    let primary_group = rows.group_rows_max().min(PRIMARY_GROUP_ROWS_MAX.unwrap_or(usize::MAX));
-    let (first, left) = locks.split_at(primary_group.min(locks.len()));
-    let finishes = left.is_empty();
-    if mutated!(SecondariesFirst) && prewritten.is_ok() && !finishes {
-        commit_secondaries(rows, &this, left, rows.pipeline.timestamps().next()?)?;
-    }
-    let committed = prewritten.and_then(|()| commit_primary_group(rows, &this, first, finishes, attempt));
-    let commit_ts = match committed {
-        Ok(commit_ts) => commit_ts,
+    let committed = prewritten.and_then(|()| primary_batch(rows, &this, &locks)).and_then(|changes| {
+        let left = locks.get(changes.len()..).unwrap_or_default();
+        if mutated!(SecondariesFirst) && !left.is_empty() {
+            commit_secondaries(rows, &this, left, rows.pipeline.timestamps().next()?)?;
+        }
+        Ok((commit_primary_batch(rows, &this, changes, left.is_empty(), attempt)?, left))
+    });
+    let (commit_ts, left) = match committed {
+        Ok(committed) => committed,
         Err(why) => {
             // A failed pipeline accepts no changes; the next incarnation resolves the locks.
             if rows.pipeline.failure().reason().is_none() {
@@ -77,7 +76,7 @@ pub fn commit_two_phase(rows: &Rows, request: CommitRequest<'_>) -> Result<Times
             return Err(why);
         }
     };
-    if !finishes {
+    if !left.is_empty() {
         crash_point!(CommitPrimary);
         commit_secondaries(rows, &this, left, commit_ts)
             .map_err(|why| rows.pipeline.failure().poison_undetermined(why))?;
@@ -91,24 +90,33 @@ pub fn commit_two_phase(rows: &Rows, request: CommitRequest<'_>) -> Result<Times
     Ok(commit_ts)
 }
 
-/// Commits the primary, which is the first of `locks`, with the rows of its batch. If that
-/// `finishes` the transaction, no transaction record is stored: no lock is left to resolve.
-fn commit_primary_group(
+/// The changes that commit the primary, which is the first of `locks`, and as many other rows as
+/// fit its batch. If locks are left, the primary gets a transaction record for their resolution.
+fn primary_batch(rows: &Rows, this: &TwoPhaseTxn<'_>, locks: &[(RowKey, Lock)]) -> Result<Vec<RowChange>> {
+    let Some((primary, primary_lock)) = locks.first() else { return Err(empty_txn_error(this.txn)) };
+    crash_point!(PrewriteAll);
+    // The leader replaces the commit timestamp by one above all those allocated before.
+    let commit = |row: &RowKey, lock: &Lock, keep_txn_record| {
+        rows.commit_change(this.txn, row, lock, lock.min_commit_ts, keep_txn_record)
+    };
+    let rows_max = rows.group_rows_max().min(PRIMARY_GROUP_ROWS_MAX.unwrap_or(usize::MAX));
+    let mut changes = rows.fill_batch(locks.iter().take(rows_max), |row, lock| commit(row, lock, false))?;
+    if changes.len() < locks.len()
+        && let Some(change) = changes.first_mut()
+    {
+        *change = commit(primary, primary_lock, true)?;
+    }
+    Ok(changes)
+}
+
+/// Commits the primary's batch. `finishes`: no lock is left.
+fn commit_primary_batch(
     rows: &Rows,
     this: &TwoPhaseTxn<'_>,
-    locks: &[(RowKey, Lock)],
+    changes: Vec<RowChange>,
     finishes: bool,
     attempt: Option<AttemptGuard>,
 ) -> Result<Timestamp> {
-    if locks.is_empty() {
-        return Err(empty_txn_error(this.txn));
-    }
-    crash_point!(PrewriteAll);
-    // The leader replaces the commit timestamp by one above all those allocated before.
-    let change = |(index, (row, lock)): (usize, &(RowKey, Lock))| {
-        rows.commit_change(this.txn, row, lock, lock.min_commit_ts, index == 0 && !finishes)
-    };
-    let changes: Vec<RowChange> = locks.iter().enumerate().map(change).collect::<Result<_>>()?;
     let kind = if finishes { SubmissionKind::Commit } else { SubmissionKind::CommitPrimary };
     let conditions = Arc::clone(this.conditions);
     let submission = Submission { group: changes.into(), kind, durable: false, conditions, attempt };

@@ -96,3 +96,83 @@ pub(crate) fn parse_gc_key(key: &[u8]) -> Option<(Timestamp, RowKey)> {
     let (ts, row) = key.strip_prefix(GC_PREFIX.as_bytes())?.split_first_chunk()?;
     Some((Timestamp::from_u64(u64::from_be_bytes(*ts)), RowKey::from_bytes(row)?))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memtable::{BatchEntry, Modification};
+    use crate::owner_id::OwnerId;
+    use crate::row::{KeyspaceId, Lock, LockType, StoredValue, TxnId, TxnRecord, WriteRecord};
+    use crate::split_mix64::SplitMix64;
+
+    /// Entries as in a frame of the write-ahead log.
+    #[derive(Default)]
+    struct Payload(Vec<u8>);
+
+    impl Batch for Payload {
+        fn put(&mut self, column: Column, key: &[u8], value: &[u8]) {
+            BatchEntry { column, key, modification: Modification::Put(value) }.encode(&mut self.0);
+        }
+
+        fn put_encoded(&mut self, column: Column, key: &[u8], encode: impl FnOnce(&mut Vec<u8>)) {
+            BatchEntry::encode_put(column, key, encode, &mut self.0);
+        }
+
+        fn delete(&mut self, column: Column, key: &[u8]) {
+            BatchEntry { column, key, modification: Modification::Delete }.encode(&mut self.0);
+        }
+
+        fn delete_range(&mut self, _: Column, _: &[u8], _: &[u8]) {}
+    }
+
+    /// The limit of a batch is half of a frame, so a size that is less than half of the truth would
+    /// let a batch through that fails the store.
+    #[test]
+    fn a_batch_encodes_to_at_most_twice_its_size() {
+        let mut random = SplitMix64::new(7);
+        let mut next = move |below: u64| random.next_below(below);
+        for _ in 0..3000 {
+            let length = [1, 16, 100, 1000, 16 << 10][usize::try_from(next(5)).unwrap()];
+            // Zeros are escaped.
+            let row = RowKey::new(KeyspaceId(1), &vec![u8::try_from(next(2)).unwrap(); length]);
+            let ts = Timestamp::from_u64(u64::MAX - next(1000));
+            let txn = TxnId { start_ts: ts, owner: OwnerId::from_u64(u64::MAX) };
+            let value = |kind: u64| match kind {
+                0 => None,
+                1 => Some(StoredValue::OutOfLine),
+                kind => Some(StoredValue::Inline(vec![1; usize::try_from(kind).unwrap()].into())),
+            };
+            let mut version = |lengths: u64| WriteRecord {
+                commit_ts: ts,
+                txn,
+                value: value(next(lengths)),
+                lock_only_ts: (lengths.is_multiple_of(2)).then_some(ts),
+            };
+            let mut change = RowChange::new(row.clone(), ts);
+            change.write = CellChange::Put(version(300));
+            change.archived_version = length.is_multiple_of(2).then(|| version(301));
+            change.lock = if length > 50 {
+                let lock_type = LockType::Put(StoredValue::Inline(vec![2; 20].into()));
+                CellChange::Put(Lock {
+                    txn,
+                    primary: row.clone(),
+                    lock_type,
+                    write_seq: 1,
+                    ttl_ms: 0,
+                    min_commit_ts: ts,
+                })
+            } else {
+                CellChange::Delete
+            };
+            change.txn_record = CellChange::Put(TxnRecord::Committed(ts));
+            change.data = vec![(ts, CellChange::Delete), (ts, CellChange::Put(vec![3; 500].into()))];
+            (change.deleted_versions, change.gc_done) = (vec![ts; 2], vec![ts; 2]);
+            let size = change.size_bytes();
+            let mut builder = CellBatchBuilder { batch: Payload::default() };
+            builder.add_change(&change);
+            let encoded = builder.batch.0.len();
+            assert!(encoded <= 2 * size, "{encoded} bytes of {size}: {length}");
+            assert!(size <= 2 * encoded + 1000, "{encoded} bytes of {size}: {length}");
+        }
+    }
+}

@@ -25,10 +25,10 @@ use super::page_buffer::decode;
 use super::storage::{Batch as _, Column, Storage};
 use super::{
     ApplyResult, Capabilities, DataLoss, Engine, EngineError, EngineSnapshot, EngineStats, GcEntry, RowBatch, RowRange,
-    WriteStallStats,
+    TxnRecordEntry, TxnRecordPage, WriteStallStats,
 };
 use crate::codec::HistoryEntry;
-use crate::keys::{decode_history_key, keyspace_range, prefix_successor};
+use crate::keys::{decode_history_key, history_key, keyspace_range, prefix_successor};
 use crate::row::{CellChange, KeyspaceId, RowChange, RowKey, RowState};
 use crate::timestamp::Timestamp;
 
@@ -79,9 +79,15 @@ impl<S: Storage> LocalEngine<S> {
     }
 
     fn check_limits(&self, batch: &RowBatch) -> Result<(), EngineError> {
-        let limit = self.capabilities().batch_rows_max;
-        let asked = batch.row_count();
-        if asked > limit { Err(EngineError::Limit { what: "a batch's row count", asked, limit }) } else { Ok(()) }
+        let Capabilities { batch_rows_max, batch_bytes_max, .. } = self.capabilities();
+        let sizes = [
+            ("a batch's row count", batch.row_count(), batch_rows_max),
+            ("a batch's size", batch.size_bytes(), batch_bytes_max),
+        ];
+        match sizes.into_iter().find(|(_, size, limit)| size > limit) {
+            Some((what, requested, limit)) => Err(EngineError::Limit { what, requested, limit }),
+            None => Ok(()),
+        }
     }
 
     fn check_preconditions(&self, changes: &[RowChange]) -> Result<Option<ApplyResult>, EngineError> {
@@ -232,24 +238,33 @@ impl<S: Storage> Engine for LocalEngine<S> {
         }
     }
 
-    fn txn_records(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {
-        let mut found = Vec::new();
-        if limit == 0 {
-            return Ok(found);
-        }
-        let mut failed = None;
-        self.storage.scan(Column::History, &RowRange::all(), false, |key, bytes| {
-            match (decode_history_key(key), decode::<HistoryEntry>(Column::History, key, bytes)) {
-                (Some((row, ts)), Ok(HistoryEntry::Ended(_))) if ts < before => found.push((row, ts)),
+    fn txn_records(
+        &self,
+        before: Timestamp,
+        after: Option<&TxnRecordEntry>,
+        limit: usize,
+    ) -> Result<TxnRecordPage, EngineError> {
+        let start = after.map_or(Bound::Unbounded, |(row, ts)| Bound::Excluded(history_key(row, *ts)));
+        let range = RowRange { start, end: Bound::Unbounded };
+        let (mut page, mut failed, mut entries, mut read_bytes) = (TxnRecordPage::default(), None, 0, 0);
+        self.storage.scan(Column::History, &range, false, |key, bytes| {
+            (entries, read_bytes) = (entries + 1, read_bytes + bytes.len());
+            let entry = decode_history_key(key);
+            match (&entry, decode::<HistoryEntry>(Column::History, key, bytes)) {
+                (Some((row, ts)), Ok(HistoryEntry::Ended(_))) if *ts < before => page.records.push((row.clone(), *ts)),
                 (Some(_), Ok(_)) => {}
                 (None, _) => {
                     failed = Some(EngineError::Corruption(format!("History column: malformed history key {key:?}")));
                 }
                 (_, Err(why)) => failed = Some(why),
             }
-            failed.is_none() && found.len() < limit
+            let is_full = entries >= limit.min(self.page_limits.cells) || read_bytes >= self.page_limits.bytes;
+            if is_full {
+                page.next = entry;
+            }
+            failed.is_none() && !is_full
         })?;
-        failed.map_or(Ok(found), Err)
+        failed.map_or(Ok(page), Err)
     }
 
     fn delete_keyspace(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {

@@ -120,7 +120,7 @@ pub fn wal_error(why: wal::WalError) -> EngineError {
             loss.fingerprint
         )),
         wal::WalError::PayloadTooLarge => {
-            EngineError::Limit { what: "a batch's bytes", asked: usize::MAX, limit: wal::PAYLOAD_MAX_BYTES }
+            EngineError::Limit { what: "a batch's bytes", requested: usize::MAX, limit: wal::PAYLOAD_MAX_BYTES }
         }
     }
 }

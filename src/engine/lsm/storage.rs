@@ -127,7 +127,8 @@ impl<D: Disk, T: Storage> Storage for LsmStorage<D, T> {
     type Snapshot = LsmSnapshot<D, T>;
     type Batch<'a> = LsmBatch;
 
-    /// A batch is one frame of the log. Encoded, it can have twice its size.
+    /// A batch is in one frame of the log. Encoded, it can have twice its size, because keys are
+    /// escaped.
     const BATCH_BYTES_MAX: usize = crate::wal::PAYLOAD_MAX_BYTES / 2;
 
     fn write_lock(&self) -> &Mutex<()> {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
+use percolite::engine::TxnRecordPage;
 use percolite::engine::sim::{SimEngine, SimStorage};
 use percolite::engine::{ApplyResult, Capabilities, Engine, EngineError, EngineSnapshot, GcEntry, RowBatch};
 use percolite::row::RowState;
@@ -118,8 +119,13 @@ impl Engine for Gate {
         self.engine.gc_candidates(after, upto, limit)
     }
 
-    fn txn_records(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {
-        self.engine.txn_records(before, limit)
+    fn txn_records(
+        &self,
+        before: Timestamp,
+        after: Option<&(RowKey, Timestamp)>,
+        limit: usize,
+    ) -> Result<TxnRecordPage, EngineError> {
+        self.engine.txn_records(before, after, limit)
     }
 
     fn delete_keyspace(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {

@@ -21,6 +21,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use percolite::engine::TxnRecordPage;
 use percolite::engine::{ApplyResult, Capabilities, Engine, EngineError, EngineSnapshot, GcEntry, RowBatch};
 use percolite::row::{CellChange, RowState, TxnRecord};
 use percolite::{CommitProtocol, KeyspaceId, RowKey, Store, Timestamp, TxnOptions};
@@ -220,8 +221,13 @@ impl Engine for PausingEngine {
         self.inner.gc_candidates(after, upto, limit)
     }
 
-    fn txn_records(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {
-        self.inner.txn_records(before, limit)
+    fn txn_records(
+        &self,
+        before: Timestamp,
+        after: Option<&(RowKey, Timestamp)>,
+        limit: usize,
+    ) -> Result<TxnRecordPage, EngineError> {
+        self.inner.txn_records(before, after, limit)
     }
 
     fn delete_keyspace(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {

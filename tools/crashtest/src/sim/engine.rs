@@ -8,6 +8,7 @@ use std::time::Duration;
 use percolite::engine::storage::Column;
 use percolite::engine::{
     ApplyResult, Capabilities, Engine, EngineError, EngineSnapshot, GcEntry, OnCell, PageBuffer, PageRequest, RowBatch,
+    TxnRecordEntry, TxnRecordPage,
 };
 use percolite::row::{RowState, TxnRecord, WriteRecord};
 use percolite::{KeyspaceId, RowKey, Timestamp, Value};
@@ -106,8 +107,8 @@ impl<E: Engine> Engine for ScheduledEngine<E> {
 
     fn apply(&self, groups: &[RowBatch]) -> Result<Vec<ApplyResult>, EngineError> {
         let limit = self.batch_rows_max;
-        if let Some(asked) = groups.iter().map(RowBatch::row_count).find(|rows| *rows > limit) {
-            return Err(EngineError::Limit { what: "a batch's row count", asked, limit });
+        if let Some(requested) = groups.iter().map(RowBatch::row_count).find(|rows| *rows > limit) {
+            return Err(EngineError::Limit { what: "a batch's row count", requested, limit });
         }
         let applied = self.enter("apply")?.apply(groups);
         self.scheduler.yield_point("applied");
@@ -162,8 +163,13 @@ impl<E: Engine> Engine for ScheduledEngine<E> {
         self.enter("gc candidates")?.gc_candidates(after, upto, limit)
     }
 
-    fn txn_records(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {
-        self.enter("txn records")?.txn_records(before, limit)
+    fn txn_records(
+        &self,
+        before: Timestamp,
+        after: Option<&TxnRecordEntry>,
+        limit: usize,
+    ) -> Result<TxnRecordPage, EngineError> {
+        self.enter("txn records")?.txn_records(before, after, limit)
     }
 
     fn delete_keyspace(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {
