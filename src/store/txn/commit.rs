@@ -35,9 +35,6 @@ impl Txn {
     /// - [`ErrorKind::KeyspaceNotFound`]: a keyspace that it writes to was dropped.
     /// - [`ErrorKind::LockLost`]: a lock grant that [fences](Txn::fence) it has ended. Nothing was
     ///   written, and no transaction fenced by that grant can commit.
-    /// - [`ErrorKind::TooLarge`]: only with
-    ///   [`CommitProtocol::TwoPhase`](crate::store::CommitProtocol::TwoPhase): the writes and, with
-    ///   history, the versions that they replace do not fit one write of the log.
     /// - Others mean that nothing was committed.
     pub fn commit(mut self) -> Result<Commit> {
         self.commit_in_place()
