@@ -9,7 +9,7 @@ use percolite::{AsyncStore, Keyspace, Store, Value};
 use tokio::sync::oneshot;
 
 use crate::common::{Gate, assert_no_permit_is_lost, both_runtimes, drop_after_polls, open};
-use crate::tap::{Act, Control, Tap};
+use crate::hooked_engine::{Act, Control, HookedEngine};
 
 fn written(store: &AsyncStore, rows: &Keyspace) -> Option<Value> {
     store.store().get(rows, "k").unwrap()
@@ -108,7 +108,7 @@ fn dropping_a_future_does_not_undo_a_commit_already_begun() {
     for runtime in both_runtimes(2) {
         let control = Arc::new(Control::default());
         let engine = Arc::new(SimStorage::new().exclusive_engine());
-        let engine = Tap { engine, control: Arc::clone(&control), group_rows_max: usize::MAX };
+        let engine = HookedEngine { engine, control: Arc::clone(&control), group_rows_max: usize::MAX };
         let store = Store::builder().open_engine(Arc::new(engine)).unwrap();
         let rows = store.keyspace("rows").unwrap();
         let store = AsyncStore::from(store);

@@ -7,10 +7,10 @@
 mod cancelling;
 mod common;
 mod dropping;
+#[path = "../support/hooked_engine.rs"]
+#[allow(dead_code, reason = "the cases of the store use more of it")]
+mod hooked_engine;
 mod runtimes;
 mod scans;
 #[path = "../support/mod.rs"]
 mod support;
-#[path = "../support/tap.rs"]
-#[allow(dead_code, reason = "the cases of the store use more of it")]
-mod tap;

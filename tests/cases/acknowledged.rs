@@ -7,15 +7,15 @@ use std::time::Duration;
 use percolite::Timestamp;
 use percolite::{Durability, ErrorKind, Txn, TxnOptions};
 
-use crate::tap::{Act, Gate};
-use crate::world::{World, eventually, long, some, spawn, text};
+use crate::environment::{Environment, eventually, long, some, spawn, text};
+use crate::hooked_engine::{Act, Gate};
 
-pub fn a_snapshot_sees_what_was_acknowledged(world: &World) {
-    let store = world.open();
+pub fn a_snapshot_sees_what_was_acknowledged(environment: &Environment) {
+    let store = environment.open();
     let threads: Vec<_> = (0..4)
         .map(|thread| {
             let (store, rows) = (store.store.clone(), store.rows.clone());
-            let mut dice = crate::world::Dice(world.seed ^ thread);
+            let mut dice = crate::environment::Dice(environment.seed ^ thread);
             spawn(move || {
                 let (mut last, mut key) = (Timestamp::ZERO, format!("own {thread}"));
                 for number in 0..80_u64 {
@@ -39,13 +39,13 @@ pub fn a_snapshot_sees_what_was_acknowledged(world: &World) {
     threads.into_iter().for_each(|thread| thread.join());
 }
 
-pub fn a_sync_acknowledges_no_commit_that_came_during_it(world: &World) {
-    let store = world.open();
+pub fn a_sync_acknowledges_no_commit_that_came_during_it(environment: &Environment) {
+    let store = environment.open();
     // The first sync has done its work and has not returned.
     let (gate, barrier) = Gate::closed();
     let (engine, syncs) = (Arc::downgrade(&store.engine), Arc::new(AtomicU64::new(0)));
     let count = Arc::clone(&syncs);
-    store.tap.on_sync(move || {
+    store.hooks.on_sync(move || {
         if count.fetch_add(1, Ordering::SeqCst) > 0 {
             return Act::Pass;
         }
@@ -70,10 +70,10 @@ pub fn a_sync_acknowledges_no_commit_that_came_during_it(world: &World) {
     first.join();
     second.join();
     assert!(syncs.load(Ordering::SeqCst) >= 3, "a commit was acknowledged by a sync that had begun before it");
-    if let Some(memory) = world.sim() {
+    if let Some(memory) = environment.sim() {
         memory.crash(0);
         drop((gate, store));
-        let store = world.open();
+        let store = environment.open();
         assert_eq!([store.get("first"), store.get("second")], [some("acknowledged"), some("acknowledged")]);
     }
 }
@@ -82,11 +82,11 @@ fn buffered() -> TxnOptions {
     TxnOptions::default().durability(Durability::Buffered)
 }
 
-pub fn a_closures_own_error_waits_until_its_reads_are_durable(world: &World) {
-    let store = world.open();
+pub fn a_closures_own_error_waits_until_its_reads_are_durable(environment: &Environment) {
+    let store = environment.open();
     // Set before the commit: a background sync could follow it immediately.
     let (gate, barrier) = Gate::closed();
-    store.tap.on_sync(move || {
+    store.hooks.on_sync(move || {
         barrier.pass();
         Act::Pass
     });
@@ -120,16 +120,16 @@ pub fn a_closures_own_error_waits_until_its_reads_are_durable(world: &World) {
     for thread in waiting {
         assert_eq!(thread.join(), "own: Some(\"unsynced\")");
     }
-    if let Some(memory) = world.sim() {
+    if let Some(memory) = environment.sim() {
         assert_eq!(memory.unsynced(), 0);
     }
 }
 
-pub fn a_failed_sync_replaces_a_closures_own_error(world: &World) {
-    let store = world.open();
+pub fn a_failed_sync_replaces_a_closures_own_error(environment: &Environment) {
+    let store = environment.open();
     // The sync waits until the row has been read: a background sync could come first.
     let (gate, barrier) = Gate::closed();
-    store.tap.on_sync(move || {
+    store.hooks.on_sync(move || {
         barrier.pass();
         Act::Refuse
     });
@@ -144,11 +144,11 @@ pub fn a_failed_sync_replaces_a_closures_own_error(world: &World) {
     assert!(matches!(kind, Some(ErrorKind::Undetermined(_))), "{why:?}");
 }
 
-pub fn an_unsynced_commit_does_not_cost_the_durable_version(world: &World) {
+pub fn an_unsynced_commit_does_not_cost_the_durable_version(environment: &Environment) {
     let mut conclusive = 0;
     for choice in [0, 1, 2, 3, 0, 0, 0] {
-        let world = world.another();
-        let store = world.open();
+        let environment = environment.another();
+        let store = environment.open();
         store.put("k", long("durable"));
         store.sync().unwrap();
         let unsynced = [Some(long("lost")), Some("lost".into()), None].map(|value| {
@@ -157,11 +157,11 @@ pub fn an_unsynced_commit_does_not_cost_the_durable_version(world: &World) {
                 None => txn.delete(&store.rows, "k"),
             };
             store.store.transact_with(buffered(), work).unwrap();
-            world.sim().unwrap().unsynced()
+            environment.sim().unwrap().unsynced()
         });
-        let crash = world.sim().unwrap().crash(choice);
+        let crash = environment.sim().unwrap().crash(choice);
         drop(store);
-        let seen = world.open().get("k");
+        let seen = environment.open().get("k");
         let past = [Some(long("durable")), Some(long("lost")), some("lost"), None];
         assert!(past.contains(&seen), "{seen:?}");
         // Sometimes the oracle makes a new reservation in between, and its sync makes earlier

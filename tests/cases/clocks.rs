@@ -8,15 +8,15 @@ use percolite::internal::protocol::{OwnerLiveness, Prewrite, TxnStatus};
 use percolite::oracle::{CLOCK_JUMP_MAX_MS, LocalOracle, RESERVATION_MS};
 use percolite::row::TxnId;
 
-use crate::hand::{put, ts, txn};
-use crate::tap::{Act, Gate, commits, locks};
-use crate::world::{Clock, HOUR_MS, TTL_MS, World, assert_conflict, some, spawn};
+use crate::driver::{put, ts, txn};
+use crate::environment::{Clock, Environment, HOUR_MS, TTL_MS, assert_conflict, some, spawn};
+use crate::hooked_engine::{Act, Gate, commits, locks};
 
-pub fn a_clock_set_back_an_hour_breaks_no_order(world: &World) {
+pub fn a_clock_set_back_an_hour_breaks_no_order(environment: &Environment) {
     let mut last = Timestamp::ZERO;
     for (round, step) in [0, -HOUR_MS, -HOUR_MS, 3 * HOUR_MS, -HOUR_MS].into_iter().enumerate() {
-        world.clock.step(step);
-        let store = world.open();
+        environment.clock.step(step);
+        let store = environment.open();
         for before in 0..round {
             assert_eq!(store.get(&format!("k{before}")), some("v"), "round {round}");
         }
@@ -25,37 +25,37 @@ pub fn a_clock_set_back_an_hour_breaks_no_order(world: &World) {
         drop(txn);
         last = store.put(&format!("k{round}"), "v").commit_ts;
         // The clock is also set back while the store is open.
-        world.clock.step(-HOUR_MS);
+        environment.clock.step(-HOUR_MS);
         let later = store.put("again", "v").commit_ts;
         assert!(later > last);
         last = later;
     }
 }
 
-pub fn a_time_to_live_saturates(world: &World) {
-    let hand = world.hand();
+pub fn a_time_to_live_saturates(environment: &Environment) {
+    let driver = environment.driver();
     let far = TxnId { start_ts: Timestamp::from_millis(1_700_000_000_000), ..txn(1) };
-    hand.prewrite(&Prewrite { ttl_ms: u64::MAX, read_ts: ts(1), ..put(far, "k", "v") }).unwrap();
-    let held = hand.lock("k");
+    driver.prewrite(&Prewrite { ttl_ms: u64::MAX, read_ts: ts(1), ..put(far, "k", "v") }).unwrap();
+    let held = driver.lock("k");
     for current_ts in [ts(0), far.start_ts, Timestamp::MAX] {
         let liveness = OwnerLiveness::ByTtl { current_ts, push_above: None };
-        assert_eq!(hand.check(far, "k", liveness), Ok(TxnStatus::Pending), "checked at {current_ts}");
+        assert_eq!(driver.check(far, "k", liveness), Ok(TxnStatus::Pending), "checked at {current_ts}");
     }
-    assert_eq!(hand.lock("k"), held);
+    assert_eq!(driver.lock("k"), held);
     // The TTL ends to the millisecond. A clock behind the lock's start never ends it.
     let t = TxnId { start_ts: Timestamp::from_millis(1000), ..txn(2) };
-    hand.prewrite(&Prewrite { ttl_ms: 50, ..put(t, "j", "v") }).unwrap();
+    driver.prewrite(&Prewrite { ttl_ms: 50, ..put(t, "j", "v") }).unwrap();
     let at = |millis| OwnerLiveness::ByTtl { current_ts: Timestamp::from_millis(millis), push_above: None };
-    assert_eq!([0, 1050].map(|now| hand.check(t, "j", at(now)).unwrap()), [TxnStatus::Pending; 2]);
-    assert_eq!(hand.check(t, "j", at(1051)), Ok(TxnStatus::RolledBack));
+    assert_eq!([0, 1050].map(|now| driver.check(t, "j", at(now)).unwrap()), [TxnStatus::Pending; 2]);
+    assert_eq!(driver.check(t, "j", at(1051)), Ok(TxnStatus::RolledBack));
 }
 
-pub fn a_reader_with_a_wrong_clock_aborts_no_writer(world: &World) {
-    let writer = world.open();
+pub fn a_reader_with_a_wrong_clock_aborts_no_writer(environment: &Environment) {
+    let writer = environment.open();
     writer.put_all(&["a", "b"], "old");
     let (gate, barrier) = Gate::closed();
     let primary = writer.row("a");
-    writer.tap.on_write(move |groups| {
+    writer.hooks.on_write(move |groups| {
         if commits(groups, &primary) {
             barrier.pass();
         }
@@ -72,7 +72,7 @@ pub fn a_reader_with_a_wrong_clock_aborts_no_writer(world: &World) {
     for step in [HOUR_MS, -HOUR_MS] {
         let clock = Arc::new(Clock::default());
         clock.step(step);
-        let reader = world.try_open_by(world.builder(), Arc::default(), TTL_MS, clock).unwrap();
+        let reader = environment.try_open_by(environment.builder(), Arc::default(), TTL_MS, clock).unwrap();
         assert_eq!([reader.get("a"), reader.get("b")], [some("old"), some("old")]);
         let mut rival = reader.begin().unwrap();
         rival.put(&reader.rows, "b", "rival").unwrap();
@@ -83,22 +83,22 @@ pub fn a_reader_with_a_wrong_clock_aborts_no_writer(world: &World) {
     assert_eq!([writer.get("a"), writer.get("b")], [some("new"), some("new")]);
 }
 
-pub fn a_clock_jump_aborts_no_transaction(world: &World) {
-    let store = world.open();
+pub fn a_clock_jump_aborts_no_transaction(environment: &Environment) {
+    let store = environment.open();
     store.put_all(&["a", "b"], "old");
     for step in [HOUR_MS / 2, -HOUR_MS] {
         let mut txn = store.begin().unwrap();
         txn.put(&store.rows, "a", "new").unwrap();
         txn.put(&store.rows, "b", "new").unwrap();
         // The clock jumps between the locks and the commit point, and while the transaction runs.
-        let (clock, primary) = (Arc::clone(&world.clock), store.row("a"));
-        store.tap.on_write(move |groups| {
+        let (clock, primary) = (Arc::clone(&environment.clock), store.row("a"));
+        store.hooks.on_write(move |groups| {
             if locks(groups, &primary) {
                 clock.step(step);
             }
             Act::Pass
         });
-        world.clock.step(step);
+        environment.clock.step(step);
         assert_eq!(store.get("a"), if step > 0 { some("old") } else { some("new") });
         txn.commit().unwrap();
         assert_eq!([store.get("a"), store.get("b")], [some("new"), some("new")]);
@@ -106,14 +106,15 @@ pub fn a_clock_jump_aborts_no_transaction(world: &World) {
     }
 }
 
-pub fn a_slow_commit_keeps_itself_alive(world: &World) {
-    let (writer, rival) = (world.open(), world.open());
+pub fn a_slow_commit_keeps_itself_alive(environment: &Environment) {
+    let (writer, rival) = (environment.open(), environment.open());
     let keys = ["a", "b", "c", "d", "e", "f"];
     // Taking all locks lasts four times the TTL of one.
-    let (clock, rows, met) = (Arc::clone(&world.clock), keys.map(|key| writer.row(key)), Arc::new(AtomicUsize::new(0)));
+    let (clock, rows, met) =
+        (Arc::clone(&environment.clock), keys.map(|key| writer.row(key)), Arc::new(AtomicUsize::new(0)));
     let (store, rival_rows, count) = (rival.store.clone(), rival.rows.clone(), Arc::clone(&met));
     let started = AtomicBool::new(false);
-    writer.tap.on_write(move |groups| {
+    writer.hooks.on_write(move |groups| {
         // A repeated lock of the first row is a heartbeat.
         let Some(place) = rows.iter().position(|row| locks(groups, row)) else { return Act::Pass };
         if place == 0 && started.swap(true, Ordering::SeqCst) {
@@ -135,7 +136,7 @@ pub fn a_slow_commit_keeps_itself_alive(world: &World) {
     }
 }
 
-pub fn a_reservation_follows_the_clock_a_day_at_most(_world: &World) {
+pub fn a_reservation_follows_the_clock_a_day_at_most(_world: &Environment) {
     let now = 1_763_726_400_000;
     let oracle = LocalOracle::new(Timestamp::ZERO);
     oracle.reserve_until(oracle.first_reservation(now));
@@ -146,10 +147,10 @@ pub fn a_reservation_follows_the_clock_a_day_at_most(_world: &World) {
     }
 }
 
-pub fn a_clock_years_ahead_is_followed_a_day_at_most(world: &World) {
-    let store = world.open_with(world.builder().max_snapshot_age(std::time::Duration::MAX));
+pub fn a_clock_years_ahead_is_followed_a_day_at_most(environment: &Environment) {
+    let store = environment.open_with(environment.builder().max_snapshot_age(std::time::Duration::MAX));
     let before = store.put("k", "v").commit_ts.millis();
-    world.clock.step(HOUR_MS * 24 * 3650);
+    environment.clock.step(HOUR_MS * 24 * 3650);
     for _ in 0..3 {
         store.put("k", "v");
     }
@@ -157,7 +158,7 @@ pub fn a_clock_years_ahead_is_followed_a_day_at_most(world: &World) {
     assert!(after > before, "timestamps do not advance");
     assert!(after <= before + 5 * (CLOCK_JUMP_MAX_MS + RESERVATION_MS), "{before} {after}");
     // Timestamps still increase and no row is lost when the clock is set right again.
-    world.clock.step(-HOUR_MS * 24 * 3650);
+    environment.clock.step(-HOUR_MS * 24 * 3650);
     assert!(store.put("k", "w").commit_ts.millis() >= after);
     assert_eq!(store.get("k"), some("w"));
 }

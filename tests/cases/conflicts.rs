@@ -8,10 +8,10 @@ use percolite::internal::protocol::{Prewrite, PrewriteResult, StepError};
 use percolite::row::Mutation;
 use percolite::{ConflictReason, Durability, TxnStatus};
 
-use crate::hand::{put, row, ts, txn, write};
+use crate::driver::{put, row, ts, txn, write};
+use crate::environment::{Environment, assert_conflict, some, spawn, text};
+use crate::hooked_engine::{Act, Gate, commits};
 use crate::report::{Case, ONE, SHARED, STEPS, STORES, TWO, WHOLE_STORE};
-use crate::tap::{Act, Gate, commits};
-use crate::world::{World, assert_conflict, some, spawn, text};
 
 pub fn cases() -> Vec<Case> {
     vec![
@@ -42,34 +42,34 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-fn a_newer_commit_refuses_a_prewrite(world: &World) {
-    let hand = world.hand();
-    hand.write(txn(20), "k", "theirs", 30);
-    let theirs = hand.record("k").unwrap();
+fn a_newer_commit_refuses_a_prewrite(environment: &Environment) {
+    let driver = environment.driver();
+    driver.write(txn(20), "k", "theirs", 30);
+    let theirs = driver.record("k").unwrap();
     // Begun before or after the commit: only read_ts decides.
     for start_ts in [10, 31, 99] {
         let request = Prewrite { read_ts: ts(29), ..put(txn(start_ts), "k", "mine") };
-        assert_eq!(hand.prewrite(&request), Err(StepError::WriteConflict(Box::new(theirs.clone()))));
+        assert_eq!(driver.prewrite(&request), Err(StepError::WriteConflict(Box::new(theirs.clone()))));
     }
-    assert_eq!((hand.lock("k"), hand.value("k")), (None, some("theirs")));
+    assert_eq!((driver.lock("k"), driver.value("k")), (None, some("theirs")));
 }
 
-fn a_newer_commit_refuses_one_phase(world: &World) {
-    let hand = world.hand();
-    hand.one_phase(txn(20), 19, "k", &Mutation::Put(b"theirs".into()), 30).unwrap();
-    let theirs = hand.record("k").unwrap();
+fn a_newer_commit_refuses_one_phase(environment: &Environment) {
+    let driver = environment.driver();
+    driver.one_phase(txn(20), 19, "k", &Mutation::Put(b"theirs".into()), 30).unwrap();
+    let theirs = driver.record("k").unwrap();
     for mutation in [Mutation::Put(b"mine".into()), Mutation::Delete, Mutation::LockOnly] {
         for start_ts in [10, 31, 99] {
-            let refused = hand.one_phase(txn(start_ts), 29, "k", &mutation, 100);
+            let refused = driver.one_phase(txn(start_ts), 29, "k", &mutation, 100);
             assert_eq!(refused, Err(StepError::WriteConflict(Box::new(theirs.clone()))));
         }
     }
-    assert_eq!(hand.value("k"), some("theirs"));
-    assert_eq!(hand.one_phase(txn(40), 30, "k", &Mutation::Put(b"mine".into()), 50), Ok(ts(50)));
+    assert_eq!(driver.value("k"), some("theirs"));
+    assert_eq!(driver.one_phase(txn(40), 30, "k", &Mutation::Put(b"mine".into()), 50), Ok(ts(50)));
 }
 
-fn a_conflict_names_the_row_and_both_sides(world: &World) {
-    let store = world.open();
+fn a_conflict_names_the_row_and_both_sides(environment: &Environment) {
+    let store = environment.open();
     let mut loser = store.begin().unwrap();
     loser.put(&store.rows, "j", "mine").unwrap();
     loser.put(&store.rows, "k", "mine").unwrap();
@@ -87,22 +87,22 @@ fn a_conflict_names_the_row_and_both_sides(world: &World) {
     assert_eq!((store.get("j"), store.get("k"), store.locks_left()), (None, some("theirs"), 0));
 }
 
-fn a_commit_at_the_snapshot_is_no_conflict(world: &World) {
-    let hand = world.hand();
-    hand.write(txn(20), "k", "theirs", 30);
+fn a_commit_at_the_snapshot_is_no_conflict(environment: &Environment) {
+    let driver = environment.driver();
+    driver.write(txn(20), "k", "theirs", 30);
     let sorts = [Mutation::Put(b"v".into()), Mutation::Delete, Mutation::LockOnly];
     for (number, mutation) in sorts.into_iter().enumerate() {
         let me = txn(40 + number as u64);
         let too_old = Prewrite { read_ts: ts(29), ..write(me, "k", mutation.clone()) };
-        assert!(matches!(hand.prewrite(&too_old), Err(StepError::WriteConflict(_))));
+        assert!(matches!(driver.prewrite(&too_old), Err(StepError::WriteConflict(_))));
         let seen = Prewrite { read_ts: ts(30), ..write(me, "k", mutation) };
-        assert!(matches!(hand.prewrite(&seen), Ok(PrewriteResult::Locked { .. })));
-        hand.roll_back(me, "k").unwrap();
+        assert!(matches!(driver.prewrite(&seen), Ok(PrewriteResult::Locked { .. })));
+        driver.roll_back(me, "k").unwrap();
     }
 }
 
-fn every_kind_of_write_conflicts(world: &World) {
-    let store = world.open();
+fn every_kind_of_write_conflicts(environment: &Environment) {
+    let store = environment.open();
     for theirs_deletes in [false, true] {
         for sort in ["blind put", "delete", "insert", "lock-only"] {
             let key = format!("{sort} {theirs_deletes}");
@@ -130,24 +130,25 @@ fn every_kind_of_write_conflicts(world: &World) {
     }
 }
 
-fn locks_in_opposite_orders_do_not_wait(world: &World) {
-    let hand = world.hand();
-    let request = |t, primary: &str, key: &str| hand.prewrite(&Prewrite { primary: row(primary), ..put(t, key, "v") });
+fn locks_in_opposite_orders_do_not_wait(environment: &Environment) {
+    let driver = environment.driver();
+    let request =
+        |t, primary: &str, key: &str| driver.prewrite(&Prewrite { primary: row(primary), ..put(t, key, "v") });
     request(txn(10), "a", "a").unwrap();
     request(txn(11), "b", "b").unwrap();
-    let (a, b) = (hand.lock("a").unwrap(), hand.lock("b").unwrap());
+    let (a, b) = (driver.lock("a").unwrap(), driver.lock("b").unwrap());
     assert_eq!(request(txn(10), "a", "b"), Err(StepError::KeyIsLocked(Box::new(b))));
     assert_eq!(request(txn(11), "b", "a"), Err(StepError::KeyIsLocked(Box::new(a))));
-    hand.roll_back(txn(10), "a").unwrap();
-    hand.roll_back(txn(10), "b").unwrap();
+    driver.roll_back(txn(10), "a").unwrap();
+    driver.roll_back(txn(10), "b").unwrap();
     request(txn(11), "b", "a").unwrap();
-    hand.commit(txn(11), "b", 20).unwrap();
-    hand.commit_secondary(txn(11), "a", 20).unwrap();
-    assert_eq!([hand.value("a"), hand.value("b")], [some("v"), some("v")]);
+    driver.commit(txn(11), "b", 20).unwrap();
+    driver.commit_secondary(txn(11), "a", 20).unwrap();
+    assert_eq!([driver.value("a"), driver.value("b")], [some("v"), some("v")]);
 }
 
-fn writers_in_opposite_orders_never_wait(world: &World) {
-    let store = world.open_with(world.builder().durability(Durability::Buffered));
+fn writers_in_opposite_orders_never_wait(environment: &Environment) {
+    let store = environment.open_with(environment.builder().durability(Durability::Buffered));
     let began = Instant::now();
     let threads: Vec<_> = [["a", "b"], ["b", "a"]]
         .into_iter()
@@ -180,11 +181,11 @@ fn writers_in_opposite_orders_never_wait(world: &World) {
     assert_eq!((store.get("a"), store.locks_left()), (store.get("b"), 0));
 }
 
-fn a_live_lock_is_an_immediate_conflict(world: &World) {
-    let (holder, rival) = (world.open(), world.open());
+fn a_live_lock_is_an_immediate_conflict(environment: &Environment) {
+    let (holder, rival) = (environment.open(), environment.open());
     let (gate, barrier) = Gate::closed();
     let primary = holder.row("a");
-    holder.tap.on_write(move |groups| {
+    holder.hooks.on_write(move |groups| {
         if commits(groups, &primary) {
             barrier.pass();
         }
@@ -211,16 +212,16 @@ fn a_live_lock_is_an_immediate_conflict(world: &World) {
 }
 
 /// Preconditions of a row exclude clients from each other, not only threads of one client.
-fn of_many_clients_one_gets_the_lock(world: &World) {
+fn of_many_clients_one_gets_the_lock(environment: &Environment) {
     const ROUNDS: u64 = 4000;
     let together = Arc::new(Barrier::new(3));
     let threads: Vec<_> = (0..3)
         .map(|client| {
-            let (hand, together) = (world.hand(), Arc::clone(&together));
+            let (driver, together) = (environment.driver(), Arc::clone(&together));
             spawn(move || {
                 let try_lock = |round: u64| {
                     together.wait();
-                    hand.race_for(&put(txn(10 + client), &format!("k{round}"), "v")).is_ok()
+                    driver.race_for(&put(txn(10 + client), &format!("k{round}"), "v")).is_ok()
                 };
                 (0..ROUNDS).map(try_lock).collect::<Vec<bool>>()
             })
@@ -232,8 +233,8 @@ fn of_many_clients_one_gets_the_lock(world: &World) {
     }
 }
 
-fn an_abort_during_prewrite_releases_every_lock(world: &World) {
-    let store = world.open();
+fn an_abort_during_prewrite_releases_every_lock(environment: &Environment) {
+    let store = environment.open();
     let mut loser = store.begin().unwrap();
     // More rows than one batch locks, and the conflict is on the last one.
     let keys: Vec<String> = (0..1100).map(|number| format!("k{number:04}")).collect();
@@ -256,8 +257,8 @@ fn an_abort_during_prewrite_releases_every_lock(world: &World) {
     assert_eq!(store.get("k1099"), some("next"));
 }
 
-fn a_rolled_back_lock_only_releases_its_row(world: &World) {
-    let store = world.open();
+fn a_rolled_back_lock_only_releases_its_row(environment: &Environment) {
+    let store = environment.open();
     store.put("k", "v");
     let mut waiting = store.begin().unwrap();
     waiting.put(&store.rows, "k", "waited").unwrap();
@@ -272,8 +273,8 @@ fn a_rolled_back_lock_only_releases_its_row(world: &World) {
     assert_eq!((store.get("k"), store.get("k2")), (some("waited"), None));
 }
 
-fn write_skew_is_possible(world: &World) {
-    let store = world.open();
+fn write_skew_is_possible(environment: &Environment) {
+    let store = environment.open();
     store.put_all(&["a", "b"], "on call");
     let (mut one, mut two) = (store.begin().unwrap(), store.begin().unwrap());
     for (txn, mine, other) in [(&mut one, "a", "b"), (&mut two, "b", "a")] {
@@ -285,8 +286,8 @@ fn write_skew_is_possible(world: &World) {
     assert_eq!([store.get("a"), store.get("b")], [some("off"), some("off")]);
 }
 
-fn lock_only_on_one_side_prevents_write_skew(world: &World) {
-    let store = world.open();
+fn lock_only_on_one_side_prevents_write_skew(environment: &Environment) {
+    let store = environment.open();
     for holder_first in [true, false] {
         for absent in [false, true] {
             let name = |key: &str| format!("{key} {holder_first} {absent}");
@@ -310,38 +311,39 @@ fn lock_only_on_one_side_prevents_write_skew(world: &World) {
 }
 
 /// badger PR 1716: 0 was used for "no conflict".
-fn the_lowest_timestamps_are_like_any_other(world: &World) {
-    let hand = world.hand();
-    hand.write(txn(1), "k", "first", 2);
-    assert_eq!(hand.record("k").unwrap().commit_ts, ts(2));
+fn the_lowest_timestamps_are_like_any_other(environment: &Environment) {
+    let driver = environment.driver();
+    driver.write(txn(1), "k", "first", 2);
+    assert_eq!(driver.record("k").unwrap().commit_ts, ts(2));
     for read_ts in [Timestamp::ZERO, ts(1)] {
         let request = Prewrite { read_ts, ..put(txn(5), "k", "blind") };
-        assert!(matches!(hand.prewrite(&request), Err(StepError::WriteConflict(_))), "at {read_ts}");
+        assert!(matches!(driver.prewrite(&request), Err(StepError::WriteConflict(_))), "at {read_ts}");
     }
     // A row without versions has no conflict, whatever the read timestamp is.
-    hand.prewrite(&Prewrite { read_ts: Timestamp::ZERO, ..put(txn(5), "new", "blind") }).unwrap();
+    driver.prewrite(&Prewrite { read_ts: Timestamp::ZERO, ..put(txn(5), "new", "blind") }).unwrap();
     let last = Timestamp::MAX.to_u64() - 1;
-    hand.prewrite(&put(txn(last), "last", "v")).unwrap();
-    assert_eq!(hand.commit(txn(last), "last", u64::MAX), Ok(Timestamp::MAX));
+    driver.prewrite(&put(txn(last), "last", "v")).unwrap();
+    assert_eq!(driver.commit(txn(last), "last", u64::MAX), Ok(Timestamp::MAX));
     let late = Prewrite { read_ts: ts(u64::MAX - 1), ..put(txn(7), "last", "blind") };
-    assert!(matches!(hand.prewrite(&late), Err(StepError::WriteConflict(_))));
+    assert!(matches!(driver.prewrite(&late), Err(StepError::WriteConflict(_))));
 }
 
-fn the_lowest_timestamps_are_like_any_other_in_one_phase(world: &World) {
-    let hand = world.hand();
+fn the_lowest_timestamps_are_like_any_other_in_one_phase(environment: &Environment) {
+    let driver = environment.driver();
     let value = Mutation::Put(b"v".into());
-    hand.one_phase(txn(1), 0, "k", &value, 2).unwrap();
+    driver.one_phase(txn(1), 0, "k", &value, 2).unwrap();
     for read_ts in [0, 1] {
-        assert!(matches!(hand.one_phase(txn(5), read_ts, "k", &value, 9), Err(StepError::WriteConflict(_))));
+        assert!(matches!(driver.one_phase(txn(5), read_ts, "k", &value, 9), Err(StepError::WriteConflict(_))));
     }
-    assert_eq!(hand.one_phase(txn(5), 0, "new", &value, 9), Ok(ts(9)));
+    assert_eq!(driver.one_phase(txn(5), 0, "new", &value, 9), Ok(ts(9)));
 }
 
 /// badger PR 594: conflict entries were dropped while an open transaction needed them.
-fn conflicts_of_open_transactions_are_kept(world: &World) {
+fn conflicts_of_open_transactions_are_kept(environment: &Environment) {
     for slots in [1, 64, 1 << 12] {
-        let world = world.another();
-        let store = world.open_with(world.builder().conflict_cache_rows(slots).durability(Durability::Buffered));
+        let environment = environment.another();
+        let store =
+            environment.open_with(environment.builder().conflict_cache_rows(slots).durability(Durability::Buffered));
         store.put("deleted", "there");
         let begin = |key: &str| {
             let mut txn = store.begin().unwrap();

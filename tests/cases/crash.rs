@@ -7,12 +7,12 @@ use percolite::OwnerId;
 use percolite::internal::protocol::{OwnerLiveness, Prewrite, StepError, TxnStatus};
 use percolite::row::{TxnId, TxnRecord};
 
-use crate::hand::{Hand, put, row, ts, txn};
+use crate::driver::{Driver, put, row, ts, txn};
+use crate::environment::{Environment, TTL_MS, long, some, spawn, text};
+use crate::hooked_engine::{Act, Gate, commits};
 use crate::killed;
 use crate::report::{Case, EMBEDDED, EMBEDDED_TWO, NO_LOCKS, ONE, SHARED, STEPS, STORES, TWO, WHOLE_STORE};
-use crate::tap::{Act, Gate, commits};
 use crate::undecided;
-use crate::world::{TTL_MS, World, long, some, spawn, text};
 
 pub fn cases() -> Vec<Case> {
     let tested_with_dumps = "restoring a dump moves the oracle: a test in tests/promises/backup.rs";
@@ -50,18 +50,18 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// An owner and two resolvers take two steps each, in every possible order.
-fn every_order_of_owner_and_resolvers_gives_one_status(world: &World) {
+fn every_order_of_owner_and_resolvers_gives_one_status(environment: &Environment) {
     let mut order = vec![0, 0, 1, 1, 2, 2];
     let (mut committed, mut rolled_back) = (0, 0);
     loop {
-        let world = world.another();
-        let hand = world.hand();
-        hand.prewrite(&put(txn(10), "p", "new")).unwrap();
-        hand.prewrite(&Prewrite { primary: row("p"), ..put(txn(10), "s", "new") }).unwrap();
+        let environment = environment.another();
+        let driver = environment.driver();
+        driver.prewrite(&put(txn(10), "p", "new")).unwrap();
+        driver.prewrite(&Prewrite { primary: row("p"), ..put(txn(10), "s", "new") }).unwrap();
         let mut next = [0; 3];
         let mut learned: [Option<TxnStatus>; 3] = [None; 3];
         for party in &order {
-            take_a_step(&hand, *party, next[*party], &mut learned);
+            take_a_step(&driver, *party, next[*party], &mut learned);
             next[*party] += 1;
         }
         let status = learned[0].unwrap();
@@ -75,8 +75,8 @@ fn every_order_of_owner_and_resolvers_gives_one_status(world: &World) {
         } else {
             rolled_back += 1
         }
-        assert_eq!([hand.value("p"), hand.value("s")], [expected.clone(), expected], "{order:?}");
-        assert_eq!([hand.lock("p"), hand.lock("s")], [None, None], "{order:?}");
+        assert_eq!([driver.value("p"), driver.value("s")], [expected.clone(), expected], "{order:?}");
+        assert_eq!([driver.lock("p"), driver.lock("s")], [None, None], "{order:?}");
         if !next_permutation(&mut order) {
             break;
         }
@@ -85,10 +85,10 @@ fn every_order_of_owner_and_resolvers_gives_one_status(world: &World) {
     assert!(committed > 0 && rolled_back > 0);
 }
 
-fn take_a_step(hand: &Hand, party: usize, step: usize, learned: &mut [Option<TxnStatus>; 3]) {
+fn take_a_step(driver: &Driver, party: usize, step: usize, learned: &mut [Option<TxnStatus>; 3]) {
     match (party, step) {
         (0, 0) => {
-            learned[0] = Some(match hand.commit(txn(10), "p", 20) {
+            learned[0] = Some(match driver.commit(txn(10), "p", 20) {
                 Ok(commit_ts) => TxnStatus::Committed(commit_ts),
                 Err(why) => {
                     assert_eq!(why, StepError::AlreadyRolledBack);
@@ -96,8 +96,8 @@ fn take_a_step(hand: &Hand, party: usize, step: usize, learned: &mut [Option<Txn
                 }
             });
         }
-        (_, 0) => learned[party] = Some(hand.check(txn(10), "p", OwnerLiveness::Dead).unwrap()),
-        _ => hand.resolve(txn(10), "s", learned[party].unwrap()).unwrap(),
+        (_, 0) => learned[party] = Some(driver.check(txn(10), "p", OwnerLiveness::Dead).unwrap()),
+        _ => driver.resolve(txn(10), "s", learned[party].unwrap()).unwrap(),
     }
 }
 
@@ -109,10 +109,10 @@ fn next_permutation(order: &mut [usize]) -> bool {
     true
 }
 
-fn resolvers_race_with_a_slow_owner(world: &World) {
+fn resolvers_race_with_a_slow_owner(environment: &Environment) {
     const ROUNDS: u64 = 120;
-    let (owner, one, two) = (world.open(), world.open(), world.open());
-    let mut dice = world.dice();
+    let (owner, one, two) = (environment.open(), environment.open(), environment.open());
+    let mut dice = environment.dice();
     let (mut committed, mut aborted) = (0, 0);
     for round in 0..ROUNDS {
         let keys = ["a", "b", "c"].map(|key| format!("{key}{round}"));
@@ -120,12 +120,13 @@ fn resolvers_race_with_a_slow_owner(world: &World) {
         let (reads, answered) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         // In every second round the lock expires before the owner commits. In every fourth the
         // owner is so late that a resolver has read the rows in between.
-        let (clock, flag, slow, nap) = (Arc::clone(&world.clock), Arc::clone(&locked), round % 2 == 0, dice.below(400));
+        let (clock, flag, slow, nap) =
+            (Arc::clone(&environment.clock), Arc::clone(&locked), round % 2 == 0, dice.below(400));
         let (read_by_others, late) = (Arc::clone(&reads), round % 4 == 0);
         let primary = owner.row(&keys[0]);
         let attempted = AtomicBool::new(false);
-        owner.tap.on_write(move |groups| {
-            if !crate::tap::locks(groups, &primary) {
+        owner.hooks.on_write(move |groups| {
+            if !crate::hooked_engine::locks(groups, &primary) {
                 flag.store(true, Ordering::SeqCst);
                 // The owner is slow once: readers that push faster than it retries would keep it
                 // from committing.
@@ -192,21 +193,21 @@ fn resolvers_race_with_a_slow_owner(world: &World) {
     assert!(committed > 0 && aborted > 0, "committed {committed}, aborted {aborted}");
 }
 
-fn resolvers_race_with_each_other(world: &World) {
+fn resolvers_race_with_each_other(environment: &Environment) {
     for round in 0..6 {
-        let world = world.another();
+        let environment = environment.another();
         let forward = round % 2 == 0;
         let keys: Vec<String> = (0..40).map(|number| format!("k{number:02}")).collect();
-        let hand = world.hand();
+        let driver = environment.driver();
         for key in &keys {
-            hand.prewrite(&Prewrite { primary: row(&keys[0]), ..put(txn(10), key, "new") }).unwrap();
+            driver.prewrite(&Prewrite { primary: row(&keys[0]), ..put(txn(10), key, "new") }).unwrap();
         }
         if forward {
-            hand.commit(txn(10), &keys[0], 20).unwrap();
+            driver.commit(txn(10), &keys[0], 20).unwrap();
         }
-        drop(hand);
+        drop(driver);
         // The sweep, two readers from both ends and a writer resolve the same locks.
-        let store = world.open();
+        let store = environment.open();
         let expected = if forward { some("new") } else { None };
         let readers = [false, true].map(|backwards| {
             let (snapshot, rows, expected, mut keys) =
@@ -237,14 +238,14 @@ fn resolvers_race_with_each_other(world: &World) {
     }
 }
 
-fn a_writer_overtakes_an_owner_slow_after_its_commit_point(world: &World) {
-    let store = world.open();
+fn a_writer_overtakes_an_owner_slow_after_its_commit_point(environment: &Environment) {
+    let store = environment.open();
     // With long values the owner reads each row before it writes it, and can be stopped there.
     store.put_all(&["a", "b", "c"], long("old"));
     let (gate, barrier) = Gate::closed();
-    let (control, watched, row) = (Arc::downgrade(&store.tap), store.row("a"), store.row("b"));
+    let (control, watched, row) = (Arc::downgrade(&store.hooks), store.row("a"), store.row("b"));
     let committed = AtomicBool::new(false);
-    store.tap.on_write(move |groups| {
+    store.hooks.on_write(move |groups| {
         if commits(groups, &watched) && !committed.swap(true, Ordering::SeqCst) {
             let barrier = barrier.clone();
             control.upgrade().unwrap().on_next_look_at(row.clone(), move || barrier.pass());
@@ -273,51 +274,51 @@ fn a_writer_overtakes_an_owner_slow_after_its_commit_point(world: &World) {
 }
 
 /// cockroach PR 107658
-fn a_retry_keeps_the_commit_ts(world: &World) {
-    let hand = world.hand();
-    hand.prewrite(&put(txn(10), "p", "v")).unwrap();
-    hand.prewrite(&Prewrite { primary: row("p"), ..put(txn(10), "s", "v") }).unwrap();
-    assert_eq!(hand.commit(txn(10), "p", 20), Ok(ts(20)));
-    assert_eq!(hand.commit(txn(10), "p", 25), Ok(ts(20)));
-    assert_eq!(hand.check(txn(10), "p", OwnerLiveness::Dead), Ok(TxnStatus::Committed(ts(20))));
-    hand.resolve(txn(10), "s", TxnStatus::Committed(ts(20))).unwrap();
-    assert_eq!(hand.commit_secondary(txn(10), "s", 25), Ok(ts(20)));
-    assert_eq!(["p", "s"].map(|key| hand.record(key).unwrap().commit_ts), [ts(20), ts(20)]);
-    hand.write(txn(30), "p", "later", 31);
-    assert_eq!(hand.commit(txn(10), "p", 40), Ok(ts(20)));
-    assert_eq!(hand.status("p", txn(10)), Some(TxnRecord::Committed(ts(20))));
+fn a_retry_keeps_the_commit_ts(environment: &Environment) {
+    let driver = environment.driver();
+    driver.prewrite(&put(txn(10), "p", "v")).unwrap();
+    driver.prewrite(&Prewrite { primary: row("p"), ..put(txn(10), "s", "v") }).unwrap();
+    assert_eq!(driver.commit(txn(10), "p", 20), Ok(ts(20)));
+    assert_eq!(driver.commit(txn(10), "p", 25), Ok(ts(20)));
+    assert_eq!(driver.check(txn(10), "p", OwnerLiveness::Dead), Ok(TxnStatus::Committed(ts(20))));
+    driver.resolve(txn(10), "s", TxnStatus::Committed(ts(20))).unwrap();
+    assert_eq!(driver.commit_secondary(txn(10), "s", 25), Ok(ts(20)));
+    assert_eq!(["p", "s"].map(|key| driver.record(key).unwrap().commit_ts), [ts(20), ts(20)]);
+    driver.write(txn(30), "p", "later", 31);
+    assert_eq!(driver.commit(txn(10), "p", 40), Ok(ts(20)));
+    assert_eq!(driver.status("p", txn(10)), Some(TxnRecord::Committed(ts(20))));
 }
 
-fn a_retry_in_one_phase_keeps_the_commit_ts(world: &World) {
-    let hand = world.hand();
+fn a_retry_in_one_phase_keeps_the_commit_ts(environment: &Environment) {
+    let driver = environment.driver();
     let value = percolite::row::Mutation::Put(b"v".into());
-    assert_eq!(hand.one_phase(txn(10), 9, "k", &value, 20), Ok(ts(20)));
-    assert_eq!(hand.one_phase(txn(10), 9, "k", &value, 25), Ok(ts(20)));
-    assert_eq!(hand.record("k").unwrap().commit_ts, ts(20));
+    assert_eq!(driver.one_phase(txn(10), 9, "k", &value, 20), Ok(ts(20)));
+    assert_eq!(driver.one_phase(txn(10), 9, "k", &value, 25), Ok(ts(20)));
+    assert_eq!(driver.record("k").unwrap().commit_ts, ts(20));
 }
 
 /// tikv client-rust #543
-fn a_secondary_without_a_primary_is_rolled_back(world: &World) {
-    let hand = world.hand();
-    hand.write(txn(5), "s", "old", 6);
-    hand.prewrite(&Prewrite { primary: row("p"), ..put(txn(10), "s", "new") }).unwrap();
-    let status = hand.check(txn(10), "p", OwnerLiveness::Dead).unwrap();
+fn a_secondary_without_a_primary_is_rolled_back(environment: &Environment) {
+    let driver = environment.driver();
+    driver.write(txn(5), "s", "old", 6);
+    driver.prewrite(&Prewrite { primary: row("p"), ..put(txn(10), "s", "new") }).unwrap();
+    let status = driver.check(txn(10), "p", OwnerLiveness::Dead).unwrap();
     assert_eq!(status, TxnStatus::RolledBack);
-    hand.resolve(txn(10), "s", status).unwrap();
-    assert_eq!((hand.lock("s"), hand.value("s")), (None, some("old")));
-    assert_eq!(hand.prewrite(&put(txn(10), "p", "new")), Err(StepError::AlreadyRolledBack));
-    assert_eq!(hand.commit(txn(10), "p", 20), Err(StepError::AlreadyRolledBack));
+    driver.resolve(txn(10), "s", status).unwrap();
+    assert_eq!((driver.lock("s"), driver.value("s")), (None, some("old")));
+    assert_eq!(driver.prewrite(&put(txn(10), "p", "new")), Err(StepError::AlreadyRolledBack));
+    assert_eq!(driver.commit(txn(10), "p", 20), Err(StepError::AlreadyRolledBack));
 }
 
-fn a_row_locked_for_a_missing_primary_is_readable(world: &World) {
-    let hand = world.hand();
+fn a_row_locked_for_a_missing_primary_is_readable(environment: &Environment) {
+    let driver = environment.driver();
     for key in ["read", "scanned", "written"] {
-        hand.write(txn(5), key, "old", 6);
-        hand.prewrite(&Prewrite { primary: row("never"), ..put(txn(10), key, "new") }).unwrap();
+        driver.write(txn(5), key, "old", 6);
+        driver.prewrite(&Prewrite { primary: row("never"), ..put(txn(10), key, "new") }).unwrap();
     }
-    drop(hand);
-    world.let_locks_expire();
-    let store = world.open_unswept();
+    drop(driver);
+    environment.let_locks_expire();
+    let store = environment.open_unswept();
     assert_eq!(store.locks_left(), 3);
     assert_eq!(store.get("read"), some("old"));
     let scanned: Vec<_> =
@@ -330,36 +331,36 @@ fn a_row_locked_for_a_missing_primary_is_readable(world: &World) {
 }
 
 /// tidb #42937
-fn another_lock_on_the_primary_is_no_status(world: &World) {
-    let hand = world.hand();
-    hand.prewrite(&put(txn(20), "p", "theirs")).unwrap();
-    let theirs = hand.lock("p");
+fn another_lock_on_the_primary_is_no_status(environment: &Environment) {
+    let driver = environment.driver();
+    driver.prewrite(&put(txn(20), "p", "theirs")).unwrap();
+    let theirs = driver.lock("p");
     for liveness in [OwnerLiveness::Dead, OwnerLiveness::ByTtl { current_ts: ts(50), push_above: Some(ts(40)) }] {
-        assert_eq!(hand.check(txn(10), "p", liveness), Ok(TxnStatus::RolledBack));
+        assert_eq!(driver.check(txn(10), "p", liveness), Ok(TxnStatus::RolledBack));
         // A transaction without a lock on the primary, with another owner id.
         let namesake = TxnId { owner: OwnerId::from_u64(99), ..txn(21) };
-        assert_eq!(hand.check(namesake, "p", liveness), Ok(TxnStatus::RolledBack));
-        assert_eq!(hand.lock("p"), theirs);
+        assert_eq!(driver.check(namesake, "p", liveness), Ok(TxnStatus::RolledBack));
+        assert_eq!(driver.lock("p"), theirs);
     }
     // A lock of the transaction itself that names another primary does not decide its status.
-    hand.prewrite(&Prewrite { primary: row("elsewhere"), ..put(txn(30), "q", "v") }).unwrap();
-    let secondary = hand.lock("q").unwrap();
+    driver.prewrite(&Prewrite { primary: row("elsewhere"), ..put(txn(30), "q", "v") }).unwrap();
+    let secondary = driver.lock("q").unwrap();
     for liveness in [OwnerLiveness::Dead, OwnerLiveness::ByTtl { current_ts: ts(50), push_above: None }] {
-        assert_eq!(hand.check(txn(30), "q", liveness), Err(StepError::PrimaryMismatch(Box::new(secondary.clone()))));
+        assert_eq!(driver.check(txn(30), "q", liveness), Err(StepError::PrimaryMismatch(Box::new(secondary.clone()))));
     }
-    assert_eq!((hand.lock("q"), hand.status("q", txn(30))), (Some(secondary), None));
-    assert_eq!(hand.commit(txn(20), "p", 60), Ok(ts(60)));
-    assert_eq!(hand.value("p"), some("theirs"));
+    assert_eq!((driver.lock("q"), driver.status("q", txn(30))), (Some(secondary), None));
+    assert_eq!(driver.commit(txn(20), "p", 60), Ok(ts(60)));
+    assert_eq!(driver.value("p"), some("theirs"));
 }
 
-fn an_orphan_whose_primary_is_locked_by_another_is_resolved(world: &World) {
-    let hand = world.hand();
-    hand.prewrite(&Prewrite { primary: row("p"), ..put(txn(10), "s", "never") }).unwrap();
-    hand.prewrite(&put(txn(20), "p", "theirs")).unwrap();
-    hand.prewrite(&Prewrite { primary: row("p"), ..put(txn(20), "t", "theirs") }).unwrap();
-    drop(hand);
-    world.let_locks_expire();
-    let store = world.open_unswept();
+fn an_orphan_whose_primary_is_locked_by_another_is_resolved(environment: &Environment) {
+    let driver = environment.driver();
+    driver.prewrite(&Prewrite { primary: row("p"), ..put(txn(10), "s", "never") }).unwrap();
+    driver.prewrite(&put(txn(20), "p", "theirs")).unwrap();
+    driver.prewrite(&Prewrite { primary: row("p"), ..put(txn(20), "t", "theirs") }).unwrap();
+    drop(driver);
+    environment.let_locks_expire();
+    let store = environment.open_unswept();
     assert_eq!((store.get("s"), store.locks_left()), (None, 2));
     let left: Vec<_> = store.row_locks().unwrap().map(|lock| lock.unwrap()).collect();
     assert!(left.iter().all(|lock| lock.start_ts == ts(20) && lock.txn_status == TxnStatus::Pending));

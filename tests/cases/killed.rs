@@ -4,9 +4,9 @@
 use percolite::row::TxnRecord;
 use percolite::{Commit, ErrorKind, Result};
 
-use crate::hand::{Hand, put, row, ts, txn};
-use crate::tap::Act;
-use crate::world::{Dice, Opened, World, long, text};
+use crate::driver::{Driver, put, row, ts, txn};
+use crate::environment::{Dice, Environment, Opened, long, text};
+use crate::hooked_engine::Act;
 
 use percolite::internal::protocol::{OwnerLiveness, Prewrite, TxnStatus};
 
@@ -26,8 +26,8 @@ fn after() -> State {
     vec![Some("A".into()), Some(long("B")), Some("C".into()), None, Some("e".into())]
 }
 
-fn prepare(world: &World) -> Opened {
-    let store = world.open_unswept();
+fn prepare(environment: &Environment) -> Opened {
+    let store = environment.open_unswept();
     for (key, value) in KEYS.iter().zip(before()) {
         if let Some(value) = value {
             store.put(key, value);
@@ -59,12 +59,12 @@ fn read(store: &Opened, dice: &mut Dice) -> Result<State> {
 }
 
 /// The number of writes of an uninterrupted transaction.
-fn count_writes(world: &World) -> u64 {
-    let world = world.another();
-    let store = prepare(&world);
-    let before = store.tap.writes();
+fn count_writes(environment: &Environment) -> u64 {
+    let environment = environment.another();
+    let store = prepare(&environment);
+    let before = store.hooks.writes();
     change(&store).unwrap();
-    store.tap.writes() - before
+    store.hooks.writes() - before
 }
 
 struct Killed {
@@ -72,14 +72,14 @@ struct Killed {
     dice: Dice,
 }
 
-fn kill_the_owner(world: &World, index: u64, act: Act, dice: Dice) -> Killed {
-    let store = prepare(world);
-    store.tap.cut_at(index, act);
+fn kill_the_owner(environment: &Environment, index: u64, act: Act, dice: Dice) -> Killed {
+    let store = prepare(environment);
+    store.hooks.cut_at(index, act);
     let mut killed = Killed { answer: change(&store), dice };
-    assert!(store.tap.is_dead());
+    assert!(store.hooks.is_dead());
     drop(store);
-    world.crash(&mut killed.dice);
-    world.let_locks_expire();
+    environment.crash(&mut killed.dice);
+    environment.let_locks_expire();
     killed
 }
 
@@ -103,12 +103,12 @@ fn recover(store: &Opened, dice: &mut Dice) -> Result<State> {
     Ok(state)
 }
 
-pub fn killed_at_every_write_and_again_in_recovery(world: &World) {
-    let writes = count_writes(world);
-    assert!(writes >= if world.is_two_phase() { 2 } else { 1 });
+pub fn killed_at_every_write_and_again_in_recovery(environment: &Environment) {
+    let writes = count_writes(environment);
+    assert!(writes >= if environment.is_two_phase() { 2 } else { 1 });
     let (mut forward, mut back, mut kills_in_recovery) = (0, 0, 0);
     // There are few points to kill at, and in memory a random part survives the power cut.
-    let repeats = match (world.is_rocks(), world.is_two_phase()) {
+    let repeats = match (environment.is_rocks(), environment.is_two_phase()) {
         (true, _) => 1,
         (false, true) => 3,
         (false, false) => 8,
@@ -119,16 +119,17 @@ pub fn killed_at_every_write_and_again_in_recovery(world: &World) {
                 assert!(second < WRITES_MAX, "recovery does not end");
                 // On disk one of the two, in turn: each opens three stores.
                 let acts = [Act::Refuse, Act::Lose];
-                let chosen = if world.is_rocks() { &acts[(index + second) as usize % 2..][..1] } else { &acts[..] };
+                let chosen =
+                    if environment.is_rocks() { &acts[(index + second) as usize % 2..][..1] } else { &acts[..] };
                 let mut recovered = false;
                 for second_act in chosen {
-                    let world = world.another();
-                    let dice = Dice(world.seed ^ repeat << 16 ^ second << 8 ^ index);
-                    let mut killed = kill_the_owner(&world, index, act, dice);
-                    let dead = kill_the_recovery(&world, second, *second_act, &mut killed);
+                    let environment = environment.another();
+                    let dice = Dice(environment.seed ^ repeat << 16 ^ second << 8 ^ index);
+                    let mut killed = kill_the_owner(&environment, index, act, dice);
+                    let dead = kill_the_recovery(&environment, second, *second_act, &mut killed);
                     recovered |= !dead;
                     kills_in_recovery += u64::from(dead);
-                    if settle(&world, &mut killed) { forward += 1 } else { back += 1 }
+                    if settle(&environment, &mut killed) { forward += 1 } else { back += 1 }
                 }
                 if recovered {
                     break;
@@ -139,30 +140,31 @@ pub fn killed_at_every_write_and_again_in_recovery(world: &World) {
     assert!(forward > 0 && back > 0 && kills_in_recovery > 0, "{forward} {back} {kills_in_recovery}");
 }
 
-fn kill_the_recovery(world: &World, index: u64, act: Act, killed: &mut Killed) -> bool {
-    let tap = std::sync::Arc::<crate::tap::Control>::default();
-    tap.cut_at(index, act);
-    let seen = match world.try_open(world.builder().background_resolve(false), std::sync::Arc::clone(&tap)) {
-        Ok(store) => recover(&store, &mut killed.dice).ok(),
-        Err(_) => None,
-    };
-    let dead = tap.is_dead();
+fn kill_the_recovery(environment: &Environment, index: u64, act: Act, killed: &mut Killed) -> bool {
+    let hooks = std::sync::Arc::<crate::hooked_engine::Control>::default();
+    hooks.cut_at(index, act);
+    let seen =
+        match environment.try_open(environment.builder().background_resolve(false), std::sync::Arc::clone(&hooks)) {
+            Ok(store) => recover(&store, &mut killed.dice).ok(),
+            Err(_) => None,
+        };
+    let dead = hooks.is_dead();
     if let Some(state) = seen {
         check_answer(&killed.answer, &state);
         // A state that was read once is permanent.
-        world.crash(&mut killed.dice);
-        let store = world.open_unswept();
+        environment.crash(&mut killed.dice);
+        let store = environment.open_unswept();
         assert_eq!(read(&store, &mut killed.dice).unwrap(), state);
     } else {
         assert!(dead, "recovery failed without being cut off");
-        world.crash(&mut killed.dice);
+        environment.crash(&mut killed.dice);
     }
-    world.let_locks_expire();
+    environment.let_locks_expire();
     dead
 }
 
-fn settle(world: &World, killed: &mut Killed) -> bool {
-    let store = world.open_unswept();
+fn settle(environment: &Environment, killed: &mut Killed) -> bool {
+    let store = environment.open_unswept();
     let state = recover(&store, &mut killed.dice).unwrap();
     let committed = check_answer(&killed.answer, &state);
     for key in KEYS {
@@ -171,14 +173,14 @@ fn settle(world: &World, killed: &mut Killed) -> bool {
     // Reads do not resolve the lock-only row; the write above has.
     assert_eq!(store.locks_left(), 0);
     drop(store);
-    let store = world.open();
+    let store = environment.open();
     assert!(KEYS.iter().all(|key| store.get(key).as_deref() == Some("free")));
     committed
 }
 
 /// More rows than one batch locks: the owner is killed between two batches of prewrites, or of a
 /// rollback.
-pub fn killed_between_locks_of_a_large_transaction(world: &World) {
+pub fn killed_between_locks_of_a_large_transaction(environment: &Environment) {
     const ROWS: usize = 1100;
     let fill = |store: &Opened| -> Result<Commit> {
         let mut txn = store.begin()?;
@@ -188,24 +190,24 @@ pub fn killed_between_locks_of_a_large_transaction(world: &World) {
         txn.commit()
     };
     let writes = {
-        let world = world.another();
-        let store = world.open();
-        let before = store.tap.writes();
+        let environment = environment.another();
+        let store = environment.open();
+        let before = store.hooks.writes();
         fill(&store).unwrap();
-        store.tap.writes() - before
+        store.hooks.writes() - before
     };
     let indexes: Vec<u64> =
         if writes > 10 { vec![0, 1, ROWS as u64 - 1, ROWS as u64, ROWS as u64 + 1] } else { (0..writes).collect() };
     for index in indexes {
-        let world = world.another();
-        let mut dice = Dice(world.seed ^ index);
-        let store = world.open();
-        store.tap.cut_at(index, if dice.below(2) == 0 { Act::Refuse } else { Act::Lose });
+        let environment = environment.another();
+        let mut dice = Dice(environment.seed ^ index);
+        let store = environment.open();
+        store.hooks.cut_at(index, if dice.below(2) == 0 { Act::Refuse } else { Act::Lose });
         let answer = fill(&store);
         drop(store);
-        world.crash(&mut dice);
-        world.let_locks_expire();
-        let store = world.open();
+        environment.crash(&mut dice);
+        environment.let_locks_expire();
+        let store = environment.open();
         let seen = store.begin().unwrap().prefix(&store.rows, "k").count();
         assert!(seen == 0 || seen == ROWS, "{seen} of {ROWS} rows");
         match answer {
@@ -218,45 +220,45 @@ pub fn killed_between_locks_of_a_large_transaction(world: &World) {
 
 /// Two rows: the owner stops at any step, resolvers take over and stop at any step, and all of them
 /// get the same transaction status.
-pub fn stopped_at_every_step_and_again_in_recovery(world: &World) {
-    type Work = fn(&Hand);
+pub fn stopped_at_every_step_and_again_in_recovery(environment: &Environment) {
+    type Work = fn(&Driver);
     let owner: [Work; 4] = [
-        |hand| drop(hand.prewrite(&put(txn(10), "p", "new"))),
-        |hand| drop(hand.prewrite(&Prewrite { primary: row("p"), ..put(txn(10), "s", "new") })),
-        |hand| drop(hand.commit(txn(10), "p", 20)),
-        |hand| drop(hand.commit_secondary(txn(10), "s", 20)),
+        |driver| drop(driver.prewrite(&put(txn(10), "p", "new"))),
+        |driver| drop(driver.prewrite(&Prewrite { primary: row("p"), ..put(txn(10), "s", "new") })),
+        |driver| drop(driver.commit(txn(10), "p", 20)),
+        |driver| drop(driver.commit_secondary(txn(10), "s", 20)),
     ];
-    let check = |hand: &Hand| hand.check(txn(10), "p", OwnerLiveness::Dead).unwrap();
+    let check = |driver: &Driver| driver.check(txn(10), "p", OwnerLiveness::Dead).unwrap();
     for stopped in 0..=owner.len() {
         for resolvers in 0..3 {
             for resolver_stops in 0..3 {
-                let world = world.another();
-                let hand = world.hand();
-                owner[..stopped].iter().for_each(|step| step(&hand));
+                let environment = environment.another();
+                let driver = environment.driver();
+                owner[..stopped].iter().for_each(|step| step(&driver));
                 let mut found = Vec::new();
                 for _ in 0..=resolvers {
                     // A resolver checks the status, resolves the secondary, then the primary. The
                     // last one completes.
-                    found.push(check(&hand));
+                    found.push(check(&driver));
                     if resolver_stops > 0 {
-                        hand.resolve(txn(10), "s", found[0]).unwrap();
+                        driver.resolve(txn(10), "s", found[0]).unwrap();
                     }
                     if resolver_stops > 1 {
-                        hand.resolve(txn(10), "p", found[0]).unwrap();
+                        driver.resolve(txn(10), "p", found[0]).unwrap();
                     }
                 }
-                hand.resolve(txn(10), "s", found[0]).unwrap();
+                driver.resolve(txn(10), "s", found[0]).unwrap();
                 let committed = stopped >= 3;
                 let expected = if committed { TxnStatus::Committed(ts(20)) } else { TxnStatus::RolledBack };
                 assert!(found.iter().all(|status| *status == expected), "{stopped}: {found:?}");
                 // The owner was only slow and takes its remaining steps.
-                owner[stopped..].iter().for_each(|step| step(&hand));
-                hand.resolve(txn(10), "s", check(&hand)).unwrap();
+                owner[stopped..].iter().for_each(|step| step(&driver));
+                driver.resolve(txn(10), "s", check(&driver)).unwrap();
                 let value = committed.then(|| "new".to_owned());
-                assert_eq!([hand.value("p"), hand.value("s")], [value.clone(), value]);
-                assert_eq!([hand.lock("p"), hand.lock("s")], [None, None]);
+                assert_eq!([driver.value("p"), driver.value("s")], [value.clone(), value]);
+                assert_eq!([driver.lock("p"), driver.lock("s")], [None, None]);
                 let ended = if committed { TxnRecord::Committed(ts(20)) } else { TxnRecord::RolledBack };
-                assert_eq!(hand.status("p", txn(10)), Some(ended));
+                assert_eq!(driver.status("p", txn(10)), Some(ended));
             }
         }
     }

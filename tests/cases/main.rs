@@ -24,13 +24,16 @@
 
 mod acknowledged;
 mod clocks;
-mod collection;
 mod conflicts;
 mod crash;
+mod driver;
+mod environment;
 #[cfg(feature = "rocks")]
 #[path = "../support/folders.rs"]
 mod folders;
-mod hand;
+mod gc;
+#[path = "../support/hooked_engine.rs"]
+mod hooked_engine;
 mod killed;
 mod pipeline;
 mod races;
@@ -38,14 +41,11 @@ mod reads;
 mod report;
 mod rollback_and_prewrite;
 mod scans;
-#[path = "../support/tap.rs"]
-mod tap;
 mod timestamps;
 mod undecided;
 mod waiting;
 #[cfg(feature = "rocks")]
 mod wal;
-mod world;
 
 fn main() -> std::process::ExitCode {
     let headings = [
@@ -54,7 +54,7 @@ fn main() -> std::process::ExitCode {
         ("Reads", reads::cases()),
         ("Conflicts", conflicts::cases()),
         ("Crash and recovery", crash::cases()),
-        ("Garbage collection", collection::cases()),
+        ("Garbage collection", gc::cases()),
         ("Commit pipeline", pipeline::cases()),
     ];
     report::run(headings.into())

@@ -9,16 +9,16 @@ use percolite::internal::protocol::{Prewrite, PrewriteResult, StepError};
 use percolite::row::Mutation;
 
 use crate::acknowledged;
-use crate::hand::{put, row, ts, txn, write};
+use crate::driver::{put, row, ts, txn, write};
+use crate::environment::{Environment, HOUR_MS, assert_conflict, eventually, long, some, spawn, text};
+use crate::hooked_engine::{Act, Gate, commits};
 use crate::report::{
     Case, EMBEDDED, EMBEDDED_TWO, NO_LOCKS, ONE, SHARED, SIM_ONE, SIM_TWO, STEPS, STORES, TWO, WHOLE_STORE,
 };
 #[cfg(feature = "rocks")]
 use crate::report::{ROCKS_ONE, ROCKS_TWO};
-use crate::tap::{Act, Gate, commits};
 use crate::undecided;
 use crate::waiting;
-use crate::world::{HOUR_MS, World, assert_conflict, eventually, long, some, spawn, text};
 
 pub fn cases() -> Vec<Case> {
     let no_drop = "keyspaces of a shared engine cannot be dropped";
@@ -81,25 +81,25 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-fn a_commit_between_read_ts_and_start_ts_is_a_conflict(world: &World) {
-    let hand = world.hand();
-    hand.write(txn(8), "k", "T0", 10);
+fn a_commit_between_read_ts_and_start_ts_is_a_conflict(environment: &Environment) {
+    let driver = environment.driver();
+    driver.write(txn(8), "k", "T0", 10);
     let late = Prewrite { read_ts: ts(9), ..put(txn(12), "k", "T1") };
-    assert!(matches!(hand.prewrite(&late), Err(StepError::WriteConflict(found)) if found.commit_ts == ts(10)));
+    assert!(matches!(driver.prewrite(&late), Err(StepError::WriteConflict(found)) if found.commit_ts == ts(10)));
     let value = Mutation::Put(b"T1".into());
-    assert!(matches!(hand.one_phase(txn(12), 9, "k", &value, 20), Err(StepError::WriteConflict(_))));
-    assert_eq!(hand.value("k"), some("T0"));
-    assert!(matches!(hand.prewrite(&Prewrite { read_ts: ts(10), ..late }), Ok(PrewriteResult::Locked { .. })));
+    assert!(matches!(driver.one_phase(txn(12), 9, "k", &value, 20), Err(StepError::WriteConflict(_))));
+    assert_eq!(driver.value("k"), some("T0"));
+    assert!(matches!(driver.prewrite(&Prewrite { read_ts: ts(10), ..late }), Ok(PrewriteResult::Locked { .. })));
 }
 
-fn a_transaction_begun_during_a_commit_conflicts_with_it(world: &World) {
-    let first = world.open();
-    let second_client = world.is_shared().then(|| world.open());
+fn a_transaction_begun_during_a_commit_conflicts_with_it(environment: &Environment) {
+    let first = environment.open();
+    let second_client = environment.is_shared().then(|| environment.open());
     let second = second_client.as_ref().unwrap_or(&first);
     first.put("k", "1");
     let (gate, barrier) = Gate::closed();
     let watched = first.row("k");
-    first.tap.on_write(move |groups| {
+    first.hooks.on_write(move |groups| {
         if commits(groups, &watched) {
             barrier.pass();
         }
@@ -117,7 +117,7 @@ fn a_transaction_begun_during_a_commit_conflicts_with_it(world: &World) {
     let (read_ts, start_ts) = (t1.read_ts(), t1.start_ts());
     assert_eq!(text(t1.get(&second.rows, "k").unwrap()), some("1"));
     t1.put(&second.rows, "k", "1+1").unwrap();
-    if world.is_shared() {
+    if environment.is_shared() {
         // On a shared engine read_ts is start_ts, and T0's lock conflicts until T0 has committed
         // above the reader.
         assert_conflict(t1.commit());
@@ -133,14 +133,14 @@ fn a_transaction_begun_during_a_commit_conflicts_with_it(world: &World) {
     assert_eq!(second.get("k"), some("2"));
 }
 
-fn a_snapshot_finds_the_version_that_is_being_replaced(world: &World) {
+fn a_snapshot_finds_the_version_that_is_being_replaced(environment: &Environment) {
     for deletes in [false, true] {
-        let world = world.another();
-        let store = world.open();
+        let environment = environment.another();
+        let store = environment.open();
         store.put("k", long("old"));
         let (gate, barrier) = Gate::closed();
         let watched = store.row("k");
-        store.tap.on_write(move |groups| {
+        store.hooks.on_write(move |groups| {
             if commits(groups, &watched) {
                 barrier.pass();
             }
@@ -153,10 +153,10 @@ fn a_snapshot_finds_the_version_that_is_being_replaced(world: &World) {
             txn.commit().unwrap().commit_ts
         });
         gate.wait_for_arrival();
-        let reader_client = world.is_shared().then(|| world.open());
+        let reader_client = environment.is_shared().then(|| environment.open());
         let reader = reader_client.as_ref().unwrap_or(&store);
         let (snapshot, txn) = (reader.snapshot().unwrap(), reader.begin().unwrap());
-        if world.is_shared() {
+        if environment.is_shared() {
             // The commit timestamp is chosen already; a reader pushes the writer above its read_ts.
             assert_eq!(text(snapshot.get(&reader.rows, "k").unwrap()), Some(long("old")));
             assert_eq!(text(txn.get(&reader.rows, "k").unwrap()), Some(long("old")));
@@ -173,16 +173,16 @@ fn a_snapshot_finds_the_version_that_is_being_replaced(world: &World) {
     }
 }
 
-fn a_dropped_primary_still_rolls_its_secondary_forward(world: &World) {
+fn a_dropped_primary_still_rolls_its_secondary_forward(environment: &Environment) {
     for sweep in [false, true] {
-        let world = world.another();
+        let environment = environment.another();
         let (primary_space, other_space) = {
-            let store = world.open();
+            let store = environment.open();
             let other = store.keyspace("other").unwrap();
             (store.rows.id(), other.id())
         };
         assert!(primary_space < other_space);
-        world.leave_behind(
+        environment.leave_behind(
             |store, txn| {
                 let other = store.keyspace("other").unwrap();
                 txn.put(&store.rows, "primary", "new").unwrap();
@@ -193,7 +193,7 @@ fn a_dropped_primary_still_rolls_its_secondary_forward(world: &World) {
                 commits(groups, &secondary).then_some(Act::Refuse)
             },
         );
-        let store = world.open_with(world.builder().background_resolve(sweep));
+        let store = environment.open_with(environment.builder().background_resolve(sweep));
         store.drop_keyspace("rows").unwrap();
         let other = store.existing_keyspace("other").unwrap();
         let rows_left = || {
@@ -219,32 +219,32 @@ fn a_dropped_primary_still_rolls_its_secondary_forward(world: &World) {
         let read = |key| text(store.begin().unwrap().get(&other, key).unwrap());
         assert_eq!((read("secondary"), store.locks_left()), (some("new"), 0));
         drop(store);
-        let store = world.open();
+        let store = environment.open();
         let other = store.existing_keyspace("other").unwrap();
         assert_eq!(text(store.begin().unwrap().get(&other, "secondary").unwrap()), some("new"));
         assert_eq!(store.get("primary"), None);
     }
 }
 
-fn the_last_put_of_a_transaction_wins(world: &World) {
-    let hand = world.hand();
+fn the_last_put_of_a_transaction_wins(environment: &Environment) {
+    let driver = environment.driver();
     let nth = |sequence, mutation| Prewrite { write_seq: sequence, ..write(txn(10), "k", mutation) };
     let value = |text: &str| Mutation::Put(text.into());
-    hand.prewrite(&nth(1, value("first"))).unwrap();
-    hand.prewrite(&nth(3, value(&long("third")))).unwrap();
-    assert_eq!(hand.prewrite(&nth(2, value("second"))), Err(StepError::StaleRequest));
-    assert!(hand.0.data(&row("k"), ts(10)).is_some());
-    hand.prewrite(&nth(4, value("fourth"))).unwrap();
-    assert_eq!(hand.0.data(&row("k"), ts(10)), None, "the replaced long value is still stored");
-    assert_eq!(hand.prewrite(&nth(3, value(&long("third")))), Err(StepError::StaleRequest));
-    hand.commit(txn(10), "k", 20).unwrap();
-    assert_eq!(hand.value("k"), some("fourth"));
-    assert_eq!(hand.prewrite(&nth(5, value("late"))), Ok(PrewriteResult::Committed(ts(20))));
-    assert_eq!(hand.value("k"), some("fourth"));
+    driver.prewrite(&nth(1, value("first"))).unwrap();
+    driver.prewrite(&nth(3, value(&long("third")))).unwrap();
+    assert_eq!(driver.prewrite(&nth(2, value("second"))), Err(StepError::StaleRequest));
+    assert!(driver.0.data(&row("k"), ts(10)).is_some());
+    driver.prewrite(&nth(4, value("fourth"))).unwrap();
+    assert_eq!(driver.0.data(&row("k"), ts(10)), None, "the replaced long value is still stored");
+    assert_eq!(driver.prewrite(&nth(3, value(&long("third")))), Err(StepError::StaleRequest));
+    driver.commit(txn(10), "k", 20).unwrap();
+    assert_eq!(driver.value("k"), some("fourth"));
+    assert_eq!(driver.prewrite(&nth(5, value("late"))), Ok(PrewriteResult::Committed(ts(20))));
+    assert_eq!(driver.value("k"), some("fourth"));
 }
 
-fn a_savepoint_restores_what_was_put_before_it(world: &World) {
-    let store = world.open();
+fn a_savepoint_restores_what_was_put_before_it(environment: &Environment) {
+    let store = environment.open();
     store.put_all(&["there", "also there"], "old");
     let mut txn = store.begin().unwrap();
     let put = |txn: &mut percolite::Txn, key: &str, value: &str| txn.put(&store.rows, key, value).unwrap();
@@ -277,14 +277,14 @@ fn a_savepoint_restores_what_was_put_before_it(world: &World) {
     );
 }
 
-fn a_reader_continues_when_the_last_lock_is_resolved(world: &World) {
-    let writer = world.open();
+fn a_reader_continues_when_the_last_lock_is_resolved(environment: &Environment) {
+    let writer = environment.open();
     writer.put_all(&["a", "b", "c"], "old");
-    let reader_client = world.is_shared().then(|| world.open());
+    let reader_client = environment.is_shared().then(|| environment.open());
     let reader = reader_client.as_ref().unwrap_or(&writer);
     let (gate, barrier) = Gate::closed();
     let rows = writer.rows.clone();
-    writer.tap.on_write(move |groups| {
+    writer.hooks.on_write(move |groups| {
         if commits(groups, &rows.row_key("b")) {
             barrier.pass();
         }
@@ -312,14 +312,14 @@ fn a_reader_continues_when_the_last_lock_is_resolved(world: &World) {
     assert_eq!(scanned, [b"new", b"new", b"new"]);
 }
 
-fn an_old_read_view_shows_locks_resolved_since(world: &World) {
+fn an_old_read_view_shows_locks_resolved_since(environment: &Environment) {
     let keys = &["a", "b", "c"];
     // Rows overwritten before the reader continues: none, only secondaries, all.
     for overwritten in [&[][..], &["b", "c"], keys] {
         for committed in [false, true] {
-            let world = world.another();
-            leave_orphans(&world, keys, committed);
-            let store = world.open_unswept();
+            let environment = environment.another();
+            leave_orphans(&environment, keys, committed);
+            let store = environment.open_unswept();
             let (snapshot, txn) = (store.snapshot().unwrap(), store.begin().unwrap());
             // Other transactions resolve every lock, the records are deleted, and the rows are
             // written again.
@@ -356,19 +356,19 @@ fn an_old_read_view_shows_locks_resolved_since(world: &World) {
 
 /// Leaves a transaction whose primary is the first row, cut off just before or after its commit
 /// point.
-fn leave_orphans(world: &World, keys: &'static [&str; 3], committed: bool) {
-    let store = world.open();
+fn leave_orphans(environment: &Environment, keys: &'static [&str; 3], committed: bool) {
+    let store = environment.open();
     store.put_all(keys, "old");
     drop(store);
-    world.leave_behind(
+    environment.leave_behind(
         |store, txn| keys.iter().for_each(|key| txn.put(&store.rows, key, "new").unwrap()),
         move |groups, rows| commits(groups, &rows.row_key(keys[usize::from(committed)])).then_some(Act::Refuse),
     );
 }
 
-fn an_idle_transaction_still_conflicts(world: &World) {
-    let store = world.open_with(
-        world
+fn an_idle_transaction_still_conflicts(environment: &Environment) {
+    let store = environment.open_with(
+        environment
             .builder()
             .conflict_cache_rows(64)
             .durability(Durability::Buffered)
@@ -382,15 +382,15 @@ fn an_idle_transaction_still_conflicts(world: &World) {
         for number in 0..500 {
             store.put(&format!("load {step} {number}"), "x");
         }
-        world.clock.step(HOUR_MS / 4);
+        environment.clock.step(HOUR_MS / 4);
     }
     idle.put(&store.rows, "k", "late").unwrap();
     assert_conflict(idle.commit());
     assert_eq!(store.get("k"), some("new"));
 }
 
-fn an_idle_transaction_has_no_spurious_conflict(world: &World) {
-    let store = world.open_with(world.builder().conflict_cache_rows(16).durability(Durability::Buffered));
+fn an_idle_transaction_has_no_spurious_conflict(environment: &Environment) {
+    let store = environment.open_with(environment.builder().conflict_cache_rows(16).durability(Durability::Buffered));
     store.put("k", "old");
     let mut idle = store.begin().unwrap();
     for number in 0..500 {

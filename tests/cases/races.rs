@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use percolite::{Durability, Keyspace, Result, Row, Store, TxnOptions};
 
+use crate::environment::{Environment, spawn};
 use crate::reads::prepared;
-use crate::world::{World, spawn};
 
-pub fn a_spinning_reader_sees_all_or_nothing(world: &World) {
+pub fn a_spinning_reader_sees_all_or_nothing(environment: &Environment) {
     const ROWS: u64 = 60;
-    let buffered = || world.open_with(world.builder().durability(Durability::Buffered));
+    let buffered = || environment.open_with(environment.builder().durability(Durability::Buffered));
     let writer = buffered();
-    let reader_client = world.is_shared().then(buffered);
+    let reader_client = environment.is_shared().then(buffered);
     let reader = reader_client.as_ref().unwrap_or(&writer);
     let fill = |store: &Store, rows: &Keyspace, round: u64| {
         let mut txn = store.begin().unwrap();
@@ -62,8 +62,8 @@ pub fn a_spinning_reader_sees_all_or_nothing(world: &World) {
     assert!(changes.load(Ordering::SeqCst) > 0, "the readers saw no change");
 }
 
-pub fn an_acknowledged_commit_is_always_visible(world: &World) {
-    let (writer, reader) = prepared(world);
+pub fn an_acknowledged_commit_is_always_visible(environment: &Environment) {
+    let (writer, reader) = prepared(environment);
     let acknowledged = Arc::new(AtomicU64::new(0));
     let stop = Arc::new(AtomicBool::new(false));
     for key in ["a", "b"] {

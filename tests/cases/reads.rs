@@ -8,12 +8,12 @@ use percolite::internal::protocol::{OwnerLiveness, Prewrite};
 use percolite::row::{Mutation, StoredValue, TxnRecord};
 use percolite::{Commit, Keyspace, Result, Snapshot, TxnStatus};
 
-use crate::hand::{put, row, ts, txn, write};
+use crate::driver::{put, row, ts, txn, write};
+use crate::environment::{Environment, Opened, Thread, assert_conflict, long, some, spawn, text};
+use crate::hooked_engine::{Act, Gate, commits, locks};
 use crate::races;
 use crate::report::{Case, EMBEDDED, EMBEDDED_TWO, NO_LOCKS, ONE, SHARED, STEPS, STORES, TWO, WHOLE_STORE};
 use crate::scans;
-use crate::tap::{Act, Gate, commits, locks};
-use crate::world::{Opened, Thread, World, assert_conflict, long, some, spawn, text};
 
 pub fn cases() -> Vec<Case> {
     vec![
@@ -76,7 +76,7 @@ fn stopped_commit(
 ) -> (Gate, Thread<Result<Commit>>) {
     let (gate, barrier) = Gate::closed();
     let watched = writer.rows.clone();
-    writer.tap.on_write(move |groups| {
+    writer.hooks.on_write(move |groups| {
         if stop(groups, &watched) {
             barrier.pass();
         }
@@ -101,14 +101,14 @@ fn at_commit_point(groups: &[RowBatch], rows: &Keyspace) -> bool {
     commits(groups, &rows.row_key("a"))
 }
 
-pub fn prepared(world: &World) -> (Opened, Opened) {
-    let writer = world.open();
+pub fn prepared(environment: &Environment) -> (Opened, Opened) {
+    let writer = environment.open();
     writer.put_all(&["a", "b"], "old");
-    let reader = if world.is_shared() {
-        world.open()
+    let reader = if environment.is_shared() {
+        environment.open()
     } else {
         let (store, rows) = (writer.store.clone(), writer.rows.clone());
-        Opened { store, rows, tap: Arc::clone(&writer.tap), engine: Arc::clone(&writer.engine) }
+        Opened { store, rows, hooks: Arc::clone(&writer.hooks), engine: Arc::clone(&writer.engine) }
     };
     (writer, reader)
 }
@@ -131,8 +131,8 @@ fn read_now(reader: &Opened) -> [Option<String>; 2] {
     ["b", "a"].map(|key| text(txn.get(&reader.rows, key).unwrap()))
 }
 
-fn a_locked_secondary_committed_before_the_reader_is_new(world: &World) {
-    let (writer, reader) = prepared(world);
+fn a_locked_secondary_committed_before_the_reader_is_new(environment: &Environment) {
+    let (writer, reader) = prepared(environment);
     let (gate, commit) = stopped_commit(&writer, at_secondary);
     assert!(writer.engine.snapshot().unwrap().lock(&writer.row("b")).unwrap().is_some());
     assert_eq!(read_now(&reader), new());
@@ -145,39 +145,39 @@ fn a_locked_secondary_committed_before_the_reader_is_new(world: &World) {
     assert_eq!(reader.locks_left(), 0);
 }
 
-fn an_orphan_secondary_committed_before_the_reader_is_new(world: &World) {
-    let before = world.open();
+fn an_orphan_secondary_committed_before_the_reader_is_new(environment: &Environment) {
+    let before = environment.open();
     before.put_all(&["a", "b"], "old");
     drop(before);
-    world.leave_behind(
+    environment.leave_behind(
         |store, txn| {
             txn.put(&store.rows, "a", "new").unwrap();
             txn.put(&store.rows, "b", long("new")).unwrap();
         },
         |groups, rows| at_secondary(groups, rows).then_some(Act::Refuse),
     );
-    let store = world.open_unswept();
+    let store = environment.open_unswept();
     assert_eq!(store.locks_left(), 1);
     assert_eq!(text(store.begin().unwrap().get(&store.rows, "b").unwrap()), Some(long("new")));
     assert_eq!((store.locks_left(), store.stats().locks_rolled_forward), (0, 1));
     assert_eq!(read_now(&store), new());
 }
 
-fn a_locked_secondary_committed_after_the_reader_is_old(world: &World) {
-    let (writer, reader) = prepared(world);
+fn a_locked_secondary_committed_after_the_reader_is_old(environment: &Environment) {
+    let (writer, reader) = prepared(environment);
     let early = reader.snapshot().unwrap();
     let (first, commit) = stopped_commit(&writer, at_commit_point);
     // The engine snapshot of this reader contains the locks.
     let late = reader.snapshot().unwrap();
     let late_txn = reader.begin().unwrap();
-    if world.is_shared() {
+    if environment.is_shared() {
         // The commit timestamp is chosen already; a reader pushes the writer above its read_ts.
         assert_eq!(read(&late, &reader.rows), old());
         assert_eq!(text(late_txn.get(&reader.rows, "b").unwrap()), some("old"));
     }
     let (second, barrier) = Gate::closed();
     let watched = writer.rows.clone();
-    writer.tap.on_write(move |groups| {
+    writer.hooks.on_write(move |groups| {
         if at_secondary(groups, &watched) {
             barrier.pass();
         }
@@ -195,14 +195,14 @@ fn a_locked_secondary_committed_after_the_reader_is_old(world: &World) {
 }
 
 /// tikv #10570
-fn a_status_read_for_one_snapshot_is_not_reused(world: &World) {
-    let (writer, reader) = prepared(world);
+fn a_status_read_for_one_snapshot_is_not_reused(environment: &Environment) {
+    let (writer, reader) = prepared(environment);
     let (first, commit) = stopped_commit(&writer, at_commit_point);
     let before = reader.snapshot().unwrap();
     assert_eq!(read(&before, &reader.rows), old());
     let (second, barrier) = Gate::closed();
     let watched = writer.rows.clone();
-    writer.tap.on_write(move |groups| {
+    writer.hooks.on_write(move |groups| {
         if at_secondary(groups, &watched) {
             barrier.pass();
         }
@@ -220,8 +220,8 @@ fn a_status_read_for_one_snapshot_is_not_reused(world: &World) {
 }
 
 /// tikv: `test_atomic_getting_max_ts_and_storing_memory_lock`
-fn a_reader_before_the_first_lock_is_below_the_commit(world: &World) {
-    let (writer, reader) = prepared(world);
+fn a_reader_before_the_first_lock_is_below_the_commit(environment: &Environment) {
+    let (writer, reader) = prepared(environment);
     let first_write = |groups: &[RowBatch], rows: &Keyspace| {
         let row = rows.row_key("a");
         locks(groups, &row) || commits(groups, &row)
@@ -240,10 +240,10 @@ fn a_reader_before_the_first_lock_is_below_the_commit(world: &World) {
 
 /// An engine snapshot taken before its read timestamp would miss a commit below that timestamp, and
 /// a write of the transaction would overwrite it.
-fn a_commit_after_the_engine_snapshot_is_above_it(world: &World) {
-    let (writer, reader) = prepared(world);
+fn a_commit_after_the_engine_snapshot_is_above_it(environment: &Environment) {
+    let (writer, reader) = prepared(environment);
     let (store, rows) = (writer.store.clone(), writer.rows.clone());
-    reader.tap.after_next_view(move || {
+    reader.hooks.after_next_view(move || {
         let mut txn = store.begin().unwrap();
         txn.put(&rows, "a", "theirs").unwrap();
         txn.commit().unwrap();
@@ -257,8 +257,8 @@ fn a_commit_after_the_engine_snapshot_is_above_it(world: &World) {
 }
 
 /// badger's watermark; matrixone #3990
-fn a_read_repeats_over_a_commit_that_is_not_applied(world: &World) {
-    let (writer, reader) = prepared(world);
+fn a_read_repeats_over_a_commit_that_is_not_applied(environment: &Environment) {
+    let (writer, reader) = prepared(environment);
     let (gate, commit) = stopped_commit(&writer, at_commit_point);
     let readers: Vec<_> = (0..3).map(|_| reader.begin().unwrap()).collect();
     let look = || readers.iter().map(|txn| text(txn.get(&reader.rows, "b").unwrap())).collect::<Vec<_>>();
@@ -271,17 +271,17 @@ fn a_read_repeats_over_a_commit_that_is_not_applied(world: &World) {
     assert_eq!(read_now(&reader), new());
 }
 
-fn a_commit_between_column_reads_is_not_half_seen(world: &World) {
+fn a_commit_between_column_reads_is_not_half_seen(environment: &Environment) {
     for scan in [false, true] {
-        let world = world.another();
-        let (writer, reader) = prepared(&world);
+        let environment = environment.another();
+        let (writer, reader) = prepared(&environment);
         writer.put("k", "old");
         let txn = reader.begin().unwrap();
         // The commit is between the reads of the lock column and of the write column.
         let (store, rows) = (writer.store.clone(), writer.rows.clone());
         let committed = Arc::new(AtomicBool::new(false));
         let done = Arc::clone(&committed);
-        reader.tap.on_next_read(move || {
+        reader.hooks.on_next_read(move || {
             let mut txn = store.begin().unwrap();
             txn.put(&rows, "k", "new").unwrap();
             txn.put(&rows, "k2", "new").unwrap();
@@ -300,22 +300,22 @@ fn a_commit_between_column_reads_is_not_half_seen(world: &World) {
     }
 }
 
-fn lock_only_and_rollback_leave_the_version(world: &World) {
-    let hand = world.hand();
-    hand.write(txn(10), "k", "v", 11);
-    let version = hand.record("k");
-    hand.prewrite(&write(txn(20), "k", Mutation::LockOnly)).unwrap();
-    assert_eq!(hand.value("k"), some("v"));
-    hand.commit(txn(20), "k", 21).unwrap();
-    hand.roll_back(txn(30), "k").unwrap();
-    assert_eq!(hand.check(txn(40), "k", OwnerLiveness::Dead), Ok(TxnStatus::RolledBack));
-    assert_eq!((hand.record("k"), hand.lock("k")), (version, None));
-    assert_eq!(hand.status("k", txn(20)), Some(TxnRecord::Committed(ts(21))));
-    assert_eq!(hand.value("k"), some("v"));
+fn lock_only_and_rollback_leave_the_version(environment: &Environment) {
+    let driver = environment.driver();
+    driver.write(txn(10), "k", "v", 11);
+    let version = driver.record("k");
+    driver.prewrite(&write(txn(20), "k", Mutation::LockOnly)).unwrap();
+    assert_eq!(driver.value("k"), some("v"));
+    driver.commit(txn(20), "k", 21).unwrap();
+    driver.roll_back(txn(30), "k").unwrap();
+    assert_eq!(driver.check(txn(40), "k", OwnerLiveness::Dead), Ok(TxnStatus::RolledBack));
+    assert_eq!((driver.record("k"), driver.lock("k")), (version, None));
+    assert_eq!(driver.status("k", txn(20)), Some(TxnRecord::Committed(ts(21))));
+    assert_eq!(driver.value("k"), some("v"));
 }
 
-fn a_lock_only_row_reads_unchanged(world: &World) {
-    let store = world.open();
+fn a_lock_only_row_reads_unchanged(environment: &Environment) {
+    let store = environment.open();
     let put_at = store.put("k", "v").commit_ts;
     let before = store.snapshot().unwrap();
     for _ in 0..3 {
@@ -335,22 +335,22 @@ fn a_lock_only_row_reads_unchanged(world: &World) {
     }
 }
 
-fn one_read_ts_is_not_one_transaction(world: &World) {
-    let hand = world.hand();
+fn one_read_ts_is_not_one_transaction(environment: &Environment) {
+    let driver = environment.driver();
     let (one, two) = (txn(10), txn(11));
     let both_read_at = |request: Prewrite| Prewrite { read_ts: ts(9), ..request };
-    hand.prewrite(&both_read_at(put(one, "a", "one"))).unwrap();
-    hand.prewrite(&both_read_at(put(two, "b", "two"))).unwrap();
-    hand.commit(one, "a", 20).unwrap();
-    assert_eq!(hand.check(two, "b", OwnerLiveness::Dead), Ok(TxnStatus::RolledBack));
-    assert_eq!(hand.check(one, "a", OwnerLiveness::Dead), Ok(TxnStatus::Committed(ts(20))));
-    assert_eq!(hand.check(two, "a", OwnerLiveness::Dead), Ok(TxnStatus::RolledBack));
-    assert!(hand.prewrite(&both_read_at(put(txn(12), "a", "three"))).is_err());
-    assert_eq!((hand.value("a"), hand.value("b")), (some("one"), None));
+    driver.prewrite(&both_read_at(put(one, "a", "one"))).unwrap();
+    driver.prewrite(&both_read_at(put(two, "b", "two"))).unwrap();
+    driver.commit(one, "a", 20).unwrap();
+    assert_eq!(driver.check(two, "b", OwnerLiveness::Dead), Ok(TxnStatus::RolledBack));
+    assert_eq!(driver.check(one, "a", OwnerLiveness::Dead), Ok(TxnStatus::Committed(ts(20))));
+    assert_eq!(driver.check(two, "a", OwnerLiveness::Dead), Ok(TxnStatus::RolledBack));
+    assert!(driver.prewrite(&both_read_at(put(txn(12), "a", "three"))).is_err());
+    assert_eq!((driver.value("a"), driver.value("b")), (some("one"), None));
 }
 
-fn transactions_with_one_read_ts_stay_separate(world: &World) {
-    let store = world.open();
+fn transactions_with_one_read_ts_stay_separate(environment: &Environment) {
+    let store = environment.open();
     store.put("k", "old");
     let (mut one, mut two, three) = (store.begin().unwrap(), store.begin().unwrap(), store.begin().unwrap());
     assert_eq!([one.read_ts(), two.read_ts()], [three.read_ts(); 2]);
@@ -367,16 +367,16 @@ fn transactions_with_one_read_ts_stay_separate(world: &World) {
     assert!(matches!(loser, Some(TxnStatus::RolledBack) | None), "{loser:?}");
 }
 
-fn orphans_with_one_read_ts_are_resolved_separately(world: &World) {
-    let hand = world.hand();
+fn orphans_with_one_read_ts_are_resolved_separately(environment: &Environment) {
+    let driver = environment.driver();
     for (t, [primary, secondary]) in [(txn(10), ["a", "b"]), (txn(11), ["c", "d"])] {
         for key in [primary, secondary] {
-            hand.prewrite(&Prewrite { read_ts: ts(9), primary: row(primary), ..put(t, key, "new") }).unwrap();
+            driver.prewrite(&Prewrite { read_ts: ts(9), primary: row(primary), ..put(t, key, "new") }).unwrap();
         }
     }
-    hand.commit(txn(10), "a", 12).unwrap();
-    drop(hand);
-    let store = world.open_unswept();
+    driver.commit(txn(10), "a", 12).unwrap();
+    drop(driver);
+    let store = environment.open_unswept();
     assert_eq!(store.locks_left(), 3);
     assert_eq!([store.get("d"), store.get("b")], [None, some("new")]);
     assert_eq!([store.get("c"), store.get("a")], [None, some("new")]);

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use crate::world::World;
+use crate::environment::Environment;
 
 /// A case that is lost from the lists is found by the count.
 const CASES: usize = 63;
@@ -69,7 +69,7 @@ impl BitOr for Columns {
     }
 }
 
-pub type Test = fn(&World);
+pub type Test = fn(&Environment);
 
 /// A line of the table.
 pub struct Case {
@@ -243,10 +243,10 @@ fn run_cell(job: Job, seed: u64) -> Cell {
         let tested = catch_unwind(AssertUnwindSafe(|| {
             for test in &job.tests {
                 if !job.row_by_row {
-                    test(&World::new(columns, seed));
+                    test(&Environment::new(columns, seed));
                 }
                 if job.row_by_row || (SIM_TWO | ROCKS_TWO).has(columns) {
-                    test(&World::new(columns, seed).row_by_row());
+                    test(&Environment::new(columns, seed).row_by_row());
                 }
             }
         }));

@@ -8,10 +8,10 @@ use percolite::internal::protocol::{OwnerLiveness, Prewrite, PrewriteResult, Ste
 use percolite::row::{CellChange, Lock, Mutation, RowChange, RowKey, TxnId, TxnRecord};
 use percolite::{ConflictReason, OwnerId};
 
-use crate::hand::{put, row, ts, txn, write};
+use crate::driver::{put, row, ts, txn, write};
+use crate::environment::{Environment, assert_conflict, long, some, spawn};
+use crate::hooked_engine::{Act, Gate, locks};
 use crate::report::{Case, NEVER_LATE, NO_LOCKS, ONE, SHARED, STEPS, TWO};
-use crate::tap::{Act, Gate, locks};
-use crate::world::{World, assert_conflict, long, some, spawn};
 
 pub fn cases() -> Vec<Case> {
     let requests = STEPS | TWO;
@@ -55,16 +55,16 @@ pub fn cases() -> Vec<Case> {
 }
 
 /// tikv #1649
-fn a_prewrite_after_its_rollback_is_refused(world: &World) {
-    let hand = world.hand();
-    hand.roll_back(txn(10), "k").unwrap();
-    assert_eq!(hand.prewrite(&put(txn(10), "k", "late")), Err(StepError::AlreadyRolledBack));
-    assert_eq!((hand.lock("k"), hand.value("k")), (None, None));
+fn a_prewrite_after_its_rollback_is_refused(environment: &Environment) {
+    let driver = environment.driver();
+    driver.roll_back(txn(10), "k").unwrap();
+    assert_eq!(driver.prewrite(&put(txn(10), "k", "late")), Err(StepError::AlreadyRolledBack));
+    assert_eq!((driver.lock("k"), driver.value("k")), (None, None));
 }
 
 /// Applies every request in `copies` again, as a network that delivers duplicates would.
-fn deliver_copies(world: &World, copies: &Mutex<Vec<RowBatch>>) -> usize {
-    let engine = world.engine();
+fn deliver_copies(environment: &Environment, copies: &Mutex<Vec<RowBatch>>) -> usize {
+    let engine = environment.engine();
     let copies = copies.lock().unwrap();
     let prewrites: Vec<&RowBatch> = copies
         .iter()
@@ -77,8 +77,8 @@ fn deliver_copies(world: &World, copies: &Mutex<Vec<RowBatch>>) -> usize {
     prewrites.len()
 }
 
-fn late_copies_of_a_rolled_back_transaction_are_refused(world: &World) {
-    let (winner, victim) = (world.open(), world.open());
+fn late_copies_of_a_rolled_back_transaction_are_refused(environment: &Environment) {
+    let (winner, victim) = (environment.open(), environment.open());
     winner.put_all(&["a", "b", "c"], "old");
     let mut txn = victim.begin().unwrap();
     for key in ["a", "b", "c"] {
@@ -87,93 +87,93 @@ fn late_copies_of_a_rolled_back_transaction_are_refused(world: &World) {
     winner.put("c", "won");
     let copies = Arc::new(Mutex::new(Vec::new()));
     let recorded = Arc::clone(&copies);
-    victim.tap.on_write(move |groups| {
+    victim.hooks.on_write(move |groups| {
         recorded.lock().unwrap().extend(groups.to_vec());
         Act::Pass
     });
     assert_conflict(txn.commit());
-    assert_eq!(deliver_copies(world, &copies), 3);
+    assert_eq!(deliver_copies(environment, &copies), 3);
     assert_eq!(winner.locks_left(), 0);
     assert_eq!([winner.get("a"), winner.get("b"), winner.get("c")], [some("old"), some("old"), some("won")]);
 }
 
 /// tikv #7364, #16620
-fn another_rollback_keeps_the_first_record(world: &World) {
-    let hand = world.hand();
-    hand.prewrite(&put(txn(10), "k", "one")).unwrap();
-    hand.roll_back(txn(10), "k").unwrap();
-    hand.roll_back(txn(20), "k").unwrap();
-    assert_eq!(hand.prewrite(&put(txn(10), "k", "one")), Err(StepError::AlreadyRolledBack));
-    assert_eq!(hand.commit(txn(10), "k", 30), Err(StepError::AlreadyRolledBack));
-    assert_eq!(hand.prewrite(&put(txn(20), "k", "two")), Err(StepError::AlreadyRolledBack));
+fn another_rollback_keeps_the_first_record(environment: &Environment) {
+    let driver = environment.driver();
+    driver.prewrite(&put(txn(10), "k", "one")).unwrap();
+    driver.roll_back(txn(10), "k").unwrap();
+    driver.roll_back(txn(20), "k").unwrap();
+    assert_eq!(driver.prewrite(&put(txn(10), "k", "one")), Err(StepError::AlreadyRolledBack));
+    assert_eq!(driver.commit(txn(10), "k", 30), Err(StepError::AlreadyRolledBack));
+    assert_eq!(driver.prewrite(&put(txn(20), "k", "two")), Err(StepError::AlreadyRolledBack));
 }
 
 /// tikv PR 5673
-fn a_status_check_on_a_missing_primary_is_final(world: &World) {
-    let hand = world.hand();
+fn a_status_check_on_a_missing_primary_is_final(environment: &Environment) {
+    let driver = environment.driver();
     let shared = OwnerLiveness::ByTtl { current_ts: ts(1000), push_above: Some(ts(999)) };
     for (start_ts, liveness) in [(10, OwnerLiveness::Dead), (20, shared)] {
         let late = txn(start_ts);
-        assert_eq!(hand.check(late, "k", liveness), Ok(TxnStatus::RolledBack));
-        assert_eq!(hand.status("k", late), Some(TxnRecord::RolledBack));
-        assert_eq!(hand.prewrite(&put(late, "k", "late")), Err(StepError::AlreadyRolledBack));
+        assert_eq!(driver.check(late, "k", liveness), Ok(TxnStatus::RolledBack));
+        assert_eq!(driver.status("k", late), Some(TxnRecord::RolledBack));
+        assert_eq!(driver.prewrite(&put(late, "k", "late")), Err(StepError::AlreadyRolledBack));
     }
-    assert_eq!(hand.lock("k"), None);
+    assert_eq!(driver.lock("k"), None);
 }
 
-fn a_rollback_leaves_another_lock(world: &World) {
-    let hand = world.hand();
-    hand.prewrite(&put(txn(20), "k", "twenty")).unwrap();
-    let held = hand.lock("k");
-    hand.roll_back(txn(10), "k").unwrap();
+fn a_rollback_leaves_another_lock(environment: &Environment) {
+    let driver = environment.driver();
+    driver.prewrite(&put(txn(20), "k", "twenty")).unwrap();
+    let held = driver.lock("k");
+    driver.roll_back(txn(10), "k").unwrap();
     // Nor is it the lock of a transaction with another owner id.
-    hand.roll_back(TxnId { owner: OwnerId::from_u64(9), ..txn(11) }, "k").unwrap();
-    assert_eq!(hand.lock("k"), held);
-    assert_eq!(hand.commit(txn(20), "k", 30), Ok(ts(30)));
-    assert_eq!(hand.value("k"), some("twenty"));
+    driver.roll_back(TxnId { owner: OwnerId::from_u64(9), ..txn(11) }, "k").unwrap();
+    assert_eq!(driver.lock("k"), held);
+    assert_eq!(driver.commit(txn(20), "k", 30), Ok(ts(30)));
+    assert_eq!(driver.value("k"), some("twenty"));
 }
 
-fn a_rollback_after_the_commit_changes_nothing(world: &World) {
-    let hand = world.hand();
+fn a_rollback_after_the_commit_changes_nothing(environment: &Environment) {
+    let driver = environment.driver();
     for (primary, secondary, value) in [("p", "s", "short".to_owned()), ("q", "t", long("x"))] {
         let t = if primary == "p" { txn(10) } else { txn(11) };
-        hand.prewrite(&put(t, primary, &value)).unwrap();
-        hand.prewrite(&Prewrite { primary: row(primary), ..put(t, secondary, &value) }).unwrap();
-        hand.commit(t, primary, 20).unwrap();
-        hand.commit_secondary(t, secondary, 20).unwrap();
+        driver.prewrite(&put(t, primary, &value)).unwrap();
+        driver.prewrite(&Prewrite { primary: row(primary), ..put(t, secondary, &value) }).unwrap();
+        driver.commit(t, primary, 20).unwrap();
+        driver.commit_secondary(t, secondary, 20).unwrap();
         for key in [primary, secondary] {
-            assert_eq!(hand.roll_back(t, key), Err(StepError::AlreadyCommitted(ts(20))));
-            assert_eq!(hand.value(key), Some(value.clone()));
+            assert_eq!(driver.roll_back(t, key), Err(StepError::AlreadyCommitted(ts(20))));
+            assert_eq!(driver.value(key), Some(value.clone()));
         }
     }
     // The primary still has the record after a later transaction has overwritten the row.
-    hand.write(txn(30), "p", "later", 40);
-    assert_eq!(hand.roll_back(txn(10), "p"), Err(StepError::AlreadyCommitted(ts(20))));
-    assert_eq!(hand.value("p"), some("later"));
+    driver.write(txn(30), "p", "later", 40);
+    assert_eq!(driver.roll_back(txn(10), "p"), Err(StepError::AlreadyCommitted(ts(20))));
+    assert_eq!(driver.value("p"), some("later"));
 }
 
-fn a_rollback_after_a_one_phase_commit_changes_nothing(world: &World) {
-    let hand = world.hand();
-    assert_eq!(hand.one_phase(txn(10), 9, "k", &Mutation::Put(b"v".into()), 20), Ok(ts(20)));
-    assert_eq!(hand.roll_back(txn(10), "k"), Err(StepError::AlreadyCommitted(ts(20))));
-    assert_eq!(hand.value("k"), some("v"));
+fn a_rollback_after_a_one_phase_commit_changes_nothing(environment: &Environment) {
+    let driver = environment.driver();
+    assert_eq!(driver.one_phase(txn(10), 9, "k", &Mutation::Put(b"v".into()), 20), Ok(ts(20)));
+    assert_eq!(driver.roll_back(txn(10), "k"), Err(StepError::AlreadyCommitted(ts(20))));
+    assert_eq!(driver.value("k"), some("v"));
 }
 
-fn a_commit_after_the_rollback_fails(world: &World) {
-    let hand = world.hand();
-    hand.write(txn(5), "k", "old", 6);
-    hand.prewrite(&put(txn(10), "k", "new")).unwrap();
-    assert_eq!(hand.check(txn(10), "k", OwnerLiveness::Dead), Ok(TxnStatus::RolledBack));
-    assert_eq!(hand.commit(txn(10), "k", 20), Err(StepError::AlreadyRolledBack));
-    assert_eq!((hand.lock("k"), hand.value("k")), (None, some("old")));
+fn a_commit_after_the_rollback_fails(environment: &Environment) {
+    let driver = environment.driver();
+    driver.write(txn(5), "k", "old", 6);
+    driver.prewrite(&put(txn(10), "k", "new")).unwrap();
+    assert_eq!(driver.check(txn(10), "k", OwnerLiveness::Dead), Ok(TxnStatus::RolledBack));
+    assert_eq!(driver.commit(txn(10), "k", 20), Err(StepError::AlreadyRolledBack));
+    assert_eq!((driver.lock("k"), driver.value("k")), (None, some("old")));
 }
 
-fn an_owner_past_its_ttl_returns_rolled_back_by_other(world: &World) {
-    let (owner, other) = (world.open(), world.open());
+fn an_owner_past_its_ttl_returns_rolled_back_by_other(environment: &Environment) {
+    let (owner, other) = (environment.open(), environment.open());
     other.put_all(&["a", "b"], "old");
     let (gate, barrier) = Gate::closed();
     let secondary = owner.row("b");
-    owner.tap.on_write(move |groups| {
+    owner.hooks.on_write(move |groups| {
         if locks(groups, &secondary) {
             barrier.pass();
         }
@@ -187,7 +187,7 @@ fn an_owner_past_its_ttl_returns_rolled_back_by_other(world: &World) {
         txn.commit()
     });
     gate.wait_for_arrival();
-    world.let_locks_expire();
+    environment.let_locks_expire();
     assert_eq!(other.get("a"), some("old"));
     gate.open();
     let why = commit.join().unwrap_err();
@@ -196,119 +196,119 @@ fn an_owner_past_its_ttl_returns_rolled_back_by_other(world: &World) {
     assert_eq!(other.locks_left(), 0);
 }
 
-fn commit_and_rollback_are_idempotent(world: &World) {
-    let hand = world.hand();
-    hand.prewrite(&put(txn(10), "k", "v")).unwrap();
-    assert_eq!([hand.roll_back(txn(10), "k"), hand.roll_back(txn(10), "k")], [Ok(()), Ok(())]);
-    hand.prewrite(&put(txn(20), "k", "v")).unwrap();
-    assert_eq!([hand.commit(txn(20), "k", 30), hand.commit(txn(20), "k", 30)], [Ok(ts(30)), Ok(ts(30))]);
-    assert_eq!(hand.commit_secondary(txn(20), "k", 30), Ok(ts(30)));
-    assert_eq!(hand.record("k").map(|record| record.commit_ts), Some(ts(30)));
+fn commit_and_rollback_are_idempotent(environment: &Environment) {
+    let driver = environment.driver();
+    driver.prewrite(&put(txn(10), "k", "v")).unwrap();
+    assert_eq!([driver.roll_back(txn(10), "k"), driver.roll_back(txn(10), "k")], [Ok(()), Ok(())]);
+    driver.prewrite(&put(txn(20), "k", "v")).unwrap();
+    assert_eq!([driver.commit(txn(20), "k", 30), driver.commit(txn(20), "k", 30)], [Ok(ts(30)), Ok(ts(30))]);
+    assert_eq!(driver.commit_secondary(txn(20), "k", 30), Ok(ts(30)));
+    assert_eq!(driver.record("k").map(|record| record.commit_ts), Some(ts(30)));
 }
 
-fn a_repeated_commit_clears_a_lock_left_behind(world: &World) {
-    let hand = world.hand();
+fn a_repeated_commit_clears_a_lock_left_behind(environment: &Environment) {
+    let driver = environment.driver();
     for (key, start_ts) in [("short", 10), ("long", 20)] {
         let t = txn(start_ts);
         let value = if key == "long" { long("x") } else { key.to_owned() };
-        hand.prewrite(&put(t, key, &value)).unwrap();
-        let own: Lock = hand.lock(key).unwrap();
-        hand.commit(t, key, start_ts + 5).unwrap();
-        hand.0.make(RowChange { lock: CellChange::Put(own), ..RowChange::new(row(key), t.start_ts) }).unwrap();
-        assert_eq!(hand.commit(t, key, start_ts + 7), Ok(ts(start_ts + 5)));
-        assert_eq!((hand.lock(key), hand.value(key)), (None, Some(value)));
-        assert_eq!(hand.record(key).map(|record| record.commit_ts), Some(ts(start_ts + 5)));
+        driver.prewrite(&put(t, key, &value)).unwrap();
+        let own: Lock = driver.lock(key).unwrap();
+        driver.commit(t, key, start_ts + 5).unwrap();
+        driver.0.make(RowChange { lock: CellChange::Put(own), ..RowChange::new(row(key), t.start_ts) }).unwrap();
+        assert_eq!(driver.commit(t, key, start_ts + 7), Ok(ts(start_ts + 5)));
+        assert_eq!((driver.lock(key), driver.value(key)), (None, Some(value)));
+        assert_eq!(driver.record(key).map(|record| record.commit_ts), Some(ts(start_ts + 5)));
     }
 }
 
-fn a_one_phase_commit_is_idempotent(world: &World) {
-    let hand = world.hand();
+fn a_one_phase_commit_is_idempotent(environment: &Environment) {
+    let driver = environment.driver();
     for (key, mutation) in [("put", Mutation::Put(b"v".into())), ("delete", Mutation::Delete)] {
-        let send = || hand.one_phase(txn(10), 9, key, &mutation, 20);
+        let send = || driver.one_phase(txn(10), 9, key, &mutation, 20);
         assert_eq!(send(), Ok(ts(20)));
-        let made = hand.record(key);
-        assert_eq!(hand.one_phase(txn(10), 9, key, &mutation, 25), Ok(ts(20)));
-        assert_eq!(hand.record(key), made);
+        let made = driver.record(key);
+        assert_eq!(driver.one_phase(txn(10), 9, key, &mutation, 25), Ok(ts(20)));
+        assert_eq!(driver.record(key), made);
     }
-    hand.roll_back(txn(30), "rolled back").unwrap();
-    let late = hand.one_phase(txn(30), 29, "rolled back", &Mutation::Delete, 40);
+    driver.roll_back(txn(30), "rolled back").unwrap();
+    let late = driver.one_phase(txn(30), 29, "rolled back", &Mutation::Delete, 40);
     assert_eq!(late, Err(StepError::AlreadyRolledBack));
 }
 
 /// tikv PR 9884
-fn an_identical_prewrite_changes_nothing(world: &World) {
-    let hand = world.hand();
+fn an_identical_prewrite_changes_nothing(environment: &Environment) {
+    let driver = environment.driver();
     let request = Prewrite { ttl_ms: 100, ..put(txn(10), "k", "v") };
-    hand.prewrite(&request).unwrap();
-    hand.heartbeat(txn(10), "k", 5000).unwrap();
+    driver.prewrite(&request).unwrap();
+    driver.heartbeat(txn(10), "k", 5000).unwrap();
     let liveness = OwnerLiveness::ByTtl { current_ts: ts(20), push_above: Some(ts(15)) };
-    assert_eq!(hand.check(txn(10), "k", liveness), Ok(TxnStatus::Pending));
-    let before = hand.lock("k").unwrap();
+    assert_eq!(driver.check(txn(10), "k", liveness), Ok(TxnStatus::Pending));
+    let before = driver.lock("k").unwrap();
     assert_eq!((before.ttl_ms, before.min_commit_ts), (5000, ts(20)));
-    assert_eq!(hand.prewrite(&request), Ok(PrewriteResult::Locked { min_commit_ts: ts(20) }));
+    assert_eq!(driver.prewrite(&request), Ok(PrewriteResult::Locked { min_commit_ts: ts(20) }));
     // Nor does a different request with the same write_seq: the first one counts.
     let other = Prewrite { mutation: Mutation::Delete, min_commit_ts: ts(99), ..request };
-    assert_eq!(hand.prewrite(&other), Ok(PrewriteResult::Locked { min_commit_ts: ts(20) }));
-    assert_eq!(hand.lock("k"), Some(before));
+    assert_eq!(driver.prewrite(&other), Ok(PrewriteResult::Locked { min_commit_ts: ts(20) }));
+    assert_eq!(driver.lock("k"), Some(before));
 }
 
 /// tikv PR 10522
-fn a_prewrite_after_a_resolver_committed_succeeds(world: &World) {
-    let hand = world.hand();
+fn a_prewrite_after_a_resolver_committed_succeeds(environment: &Environment) {
+    let driver = environment.driver();
     let primary = put(txn(10), "p", "v");
     let secondary = Prewrite { primary: row("p"), ..put(txn(10), "s", "v") };
-    hand.prewrite(&primary).unwrap();
-    hand.prewrite(&secondary).unwrap();
-    hand.commit(txn(10), "p", 20).unwrap();
-    let status = hand.check(txn(10), "p", OwnerLiveness::Dead).unwrap();
-    hand.resolve(txn(10), "s", status).unwrap();
+    driver.prewrite(&primary).unwrap();
+    driver.prewrite(&secondary).unwrap();
+    driver.commit(txn(10), "p", 20).unwrap();
+    let status = driver.check(txn(10), "p", OwnerLiveness::Dead).unwrap();
+    driver.resolve(txn(10), "s", status).unwrap();
     for request in [primary, secondary] {
-        assert_eq!(hand.prewrite(&request), Ok(PrewriteResult::Committed(ts(20))));
+        assert_eq!(driver.prewrite(&request), Ok(PrewriteResult::Committed(ts(20))));
     }
-    assert_eq!([hand.lock("p"), hand.lock("s")], [None, None]);
+    assert_eq!([driver.lock("p"), driver.lock("s")], [None, None]);
     // The primary returns the same after a later transaction has overwritten the row.
-    hand.write(txn(30), "p", "later", 40);
-    assert_eq!(hand.prewrite(&put(txn(10), "p", "v")), Ok(PrewriteResult::Committed(ts(20))));
-    assert_eq!(hand.value("p"), some("later"));
+    driver.write(txn(30), "p", "later", 40);
+    assert_eq!(driver.prewrite(&put(txn(10), "p", "v")), Ok(PrewriteResult::Committed(ts(20))));
+    assert_eq!(driver.value("p"), some("later"));
 }
 
-fn late_copies_of_a_committed_transaction_change_nothing(world: &World) {
-    let client = world.open();
+fn late_copies_of_a_committed_transaction_change_nothing(environment: &Environment) {
+    let client = environment.open();
     let copies = Arc::new(Mutex::new(Vec::new()));
     let recorded = Arc::clone(&copies);
-    client.tap.on_write(move |groups| {
+    client.hooks.on_write(move |groups| {
         recorded.lock().unwrap().extend(groups.to_vec());
         Act::Pass
     });
     client.put_all(&["a", "b"], "new");
-    client.tap.no_hooks();
-    assert_eq!(deliver_copies(world, &copies), 2);
+    client.hooks.no_hooks();
+    assert_eq!(deliver_copies(environment, &copies), 2);
     client.put("a", "newer");
     client.delete("b");
-    assert_eq!(deliver_copies(world, &copies), 2);
+    assert_eq!(deliver_copies(environment, &copies), 2);
     assert_eq!((client.get("a"), client.get("b"), client.locks_left()), (some("newer"), None, 0));
 }
 
-fn rolling_back_a_long_value_removes_only_its_data_cell(world: &World) {
-    let hand = world.hand();
-    let entry = |start_ts| hand.0.data(&row("k"), ts(start_ts)).is_some();
-    hand.write(txn(10), "k", &long("a"), 11);
-    hand.prewrite(&put(txn(20), "k", &long("b"))).unwrap();
+fn rolling_back_a_long_value_removes_only_its_data_cell(environment: &Environment) {
+    let driver = environment.driver();
+    let entry = |start_ts| driver.0.data(&row("k"), ts(start_ts)).is_some();
+    driver.write(txn(10), "k", &long("a"), 11);
+    driver.prewrite(&put(txn(20), "k", &long("b"))).unwrap();
     assert_eq!([entry(10), entry(20)], [true, true]);
-    hand.roll_back(txn(20), "k").unwrap();
+    driver.roll_back(txn(20), "k").unwrap();
     assert_eq!([entry(10), entry(20)], [true, false]);
-    hand.roll_back(txn(10), "k").unwrap_err();
-    hand.roll_back(txn(30), "k").unwrap();
+    driver.roll_back(txn(10), "k").unwrap_err();
+    driver.roll_back(txn(30), "k").unwrap();
     // A deletion over the long put removes the data cell, and the rollback finds no cell to remove.
-    hand.prewrite(&put(txn(40), "k", &long("c"))).unwrap();
-    hand.prewrite(&Prewrite { write_seq: 2, ..write(txn(40), "k", Mutation::Delete) }).unwrap();
+    driver.prewrite(&put(txn(40), "k", &long("c"))).unwrap();
+    driver.prewrite(&Prewrite { write_seq: 2, ..write(txn(40), "k", Mutation::Delete) }).unwrap();
     assert!(!entry(40));
-    hand.roll_back(txn(40), "k").unwrap();
-    assert_eq!(hand.value("k"), Some(long("a")));
+    driver.roll_back(txn(40), "k").unwrap();
+    assert_eq!(driver.value("k"), Some(long("a")));
 }
 
-fn an_aborted_long_value_leaves_the_committed_one(world: &World) {
-    let store = world.open();
+fn an_aborted_long_value_leaves_the_committed_one(environment: &Environment) {
+    let store = environment.open();
     store.put("a", long("a"));
     let mut loser = store.begin().unwrap();
     // More rows than one batch locks: the first ones are locked before the last one conflicts.
@@ -325,7 +325,7 @@ fn an_aborted_long_value_leaves_the_committed_one(world: &World) {
     };
     let seen = Arc::new(AtomicBool::new(false));
     let (see, look, watched) = (Arc::clone(&seen), entry.clone(), first.clone());
-    store.tap.on_write(move |_| {
+    store.hooks.on_write(move |_| {
         see.fetch_or(look(&watched), Ordering::SeqCst);
         Act::Pass
     });

@@ -6,8 +6,8 @@ use std::ops::{Bound, ControlFlow};
 use percolite::engine::storage::Column;
 use percolite::{Keyspace, Row, Scan, Snapshot, Txn, Value};
 
-use crate::tap::{Act, commits};
-use crate::world::{Dice, Opened, World};
+use crate::environment::{Dice, Environment, Opened};
+use crate::hooked_engine::{Act, commits};
 
 type Model = BTreeMap<Vec<u8>, Value>;
 
@@ -47,11 +47,11 @@ fn key(number: u64) -> Vec<u8> {
 
 /// Several pages of rows, many of them with orphan locks of a transaction that is committed and of
 /// one that is not.
-pub fn locks_at_page_borders_hide_nothing(world: &World) {
+pub fn locks_at_page_borders_hide_nothing(environment: &Environment) {
     const ROWS: u64 = 1500;
-    let mut dice = world.dice();
+    let mut dice = environment.dice();
     let mut model = Model::new();
-    let before = world.open();
+    let before = environment.open();
     let mut txn = before.begin().unwrap();
     for number in (0..ROWS).filter(|_| dice.below(2) == 0) {
         txn.put(&before.rows, key(number), "old").unwrap();
@@ -65,7 +65,7 @@ pub fn locks_at_page_borders_hide_nothing(world: &World) {
     let (uncommitted, committed): (Vec<u64>, Vec<u64>) = numbers.iter().partition(|number| *number % 7 < 3);
     let write = |numbers: &[u64], value: &'static str| {
         let numbers = numbers.to_vec();
-        move |store: &crate::world::Opened, txn: &mut Txn| {
+        move |store: &crate::environment::Opened, txn: &mut Txn| {
             for number in &numbers {
                 if number % 5 == 0 {
                     txn.delete(&store.rows, key(*number)).unwrap();
@@ -76,11 +76,11 @@ pub fn locks_at_page_borders_hide_nothing(world: &World) {
         }
     };
     let lost_primary = key(uncommitted[0]);
-    world.leave_behind(write(&uncommitted, "lost"), move |groups, rows| {
+    environment.leave_behind(write(&uncommitted, "lost"), move |groups, rows| {
         commits(groups, &rows.row_key(&lost_primary)).then_some(Act::Refuse)
     });
     let (primary, secondary) = (key(committed[0]), key(committed[1]));
-    world.leave_behind(write(&committed, "new"), move |groups, rows| {
+    environment.leave_behind(write(&committed, "new"), move |groups, rows| {
         let late = commits(groups, &rows.row_key(&secondary)) && !commits(groups, &rows.row_key(&primary));
         late.then_some(Act::Refuse)
     });
@@ -101,7 +101,7 @@ pub fn locks_at_page_borders_hide_nothing(world: &World) {
     ];
     // All directions repeatedly on one snapshot: the first scan resolves the locks, and the engine
     // snapshot still shows them.
-    let store = world.open_unswept();
+    let store = environment.open_unswept();
     assert!(store.locks_left() > 1000);
     let snapshot = store.snapshot().unwrap();
     let start = dice.below(3) as usize;
@@ -115,15 +115,15 @@ pub fn locks_at_page_borders_hide_nothing(world: &World) {
 
 /// Where one column has many cells and another few, or where the engine must skip many deleted
 /// cells, reading the same part of a column for every page would make a scan quadratic.
-pub fn no_part_of_a_column_is_read_twice(world: &World) {
+pub fn no_part_of_a_column_is_read_twice(environment: &Environment) {
     const ROWS: u64 = 1200;
-    let mut dice = world.dice();
+    let mut dice = environment.dice();
     let put = |numbers: std::ops::Range<u64>| {
         move |store: &Opened, txn: &mut Txn| {
             numbers.clone().for_each(|number| txn.put(&store.rows, key(number), "new").unwrap());
         }
     };
-    let before = world.open();
+    let before = environment.open();
     let mut txn = before.begin().unwrap();
     put(ROWS / 3..ROWS)(&before, &mut txn);
     txn.commit().unwrap();
@@ -131,13 +131,13 @@ pub fn no_part_of_a_column_is_read_twice(world: &World) {
     // First locks alone, then versions alone, then both.
     for numbers in [0..ROWS / 3, ROWS - ROWS / 4..ROWS] {
         let primary = key(numbers.start);
-        world.leave_behind(put(numbers), move |groups, rows| {
+        environment.leave_behind(put(numbers), move |groups, rows| {
             commits(groups, &rows.row_key(&primary)).then_some(Act::Refuse)
         });
     }
     let mut model: Model = (ROWS / 3..ROWS).map(|number| (key(number), "new".into())).collect();
 
-    let store = world.open_with(world.builder().background_resolve(false).large_transaction_bytes(8 << 10));
+    let store = environment.open_with(environment.builder().background_resolve(false).large_transaction_bytes(8 << 10));
     let snapshot = store.snapshot().unwrap();
     for own in [false, true] {
         let mut txn = store.begin().unwrap();
@@ -150,13 +150,13 @@ pub fn no_part_of_a_column_is_read_twice(world: &World) {
         };
         let scan = || scan_from(0);
         for turn in 0..5 {
-            store.tap.take_walks();
+            store.hooks.take_walks();
             let mut seen = match turn {
                 0 => rows(scan()),
                 1 => rows(scan().rev()),
                 _ => alternating(scan(), &mut dice),
             };
-            let walks = store.tap.take_walks();
+            let walks = store.hooks.take_walks();
             seen.sort();
             assert!(seen == model.clone().into_iter().collect::<Vec<_>>(), "own {own}, turn {turn}");
             let views = |column| walks.iter().filter(move |walk| walk.column == column).map(|walk| walk.view);
@@ -164,7 +164,7 @@ pub fn no_part_of_a_column_is_read_twice(world: &World) {
             let lock_views = views(Column::Lock).collect::<BTreeSet<_>>().len();
             assert_eq!(
                 lock_views,
-                if own && !world.is_shared() { 2 } else { 1 },
+                if own && !environment.is_shared() { 2 } else { 1 },
                 "engine snapshots whose locks were read"
             );
             for (at, walk) in walks.iter().enumerate() {
@@ -173,9 +173,9 @@ pub fn no_part_of_a_column_is_read_twice(world: &World) {
             }
         }
         // A scan that stops early does not read the locks of the whole remaining range.
-        store.tap.take_walks();
+        store.hooks.take_walks();
         assert!(scan_from(ROWS / 2).next().is_some());
-        let walks = store.tap.take_walks();
+        let walks = store.hooks.take_walks();
         assert!(walks.len() > 1);
         assert!(walks.iter().all(|walk| walk.over.end == walks[0].over.end), "{walks:?}");
     }
@@ -203,9 +203,9 @@ fn write_repeatedly(txn: &mut Txn, store: &Opened, numbers: std::ops::Range<u64>
     }
 }
 
-pub fn own_writes_are_read_everywhere(world: &World) {
-    let mut dice = world.dice();
-    let store = world.open();
+pub fn own_writes_are_read_everywhere(environment: &Environment) {
+    let mut dice = environment.dice();
+    let store = environment.open();
     let mut committed = Model::new();
     for _ in 0..4 {
         let mut txn = store.begin().unwrap();
@@ -268,7 +268,7 @@ fn compare(txn: &Txn, keyspace: &Keyspace, model: &Model, dice: &mut Dice) {
 }
 
 /// Versions, long values, locks and scans of keys that have a common prefix.
-pub fn prefixes_of_each_other_never_mix(world: &World) {
+pub fn prefixes_of_each_other_never_mix(environment: &Environment) {
     // Some of them look like the end of a shorter key followed by a timestamp.
     let keys: [&[u8]; 11] = [
         b"a",
@@ -283,10 +283,10 @@ pub fn prefixes_of_each_other_never_mix(world: &World) {
         b"a\xff\xff",
         b"b",
     ];
-    let mut dice = world.dice();
+    let mut dice = environment.dice();
     let mut snapshots = Vec::new();
     let mut model = Model::new();
-    let store = world.open();
+    let store = environment.open();
     for round in 0..60 {
         let mut txn = store.begin().unwrap();
         for _ in 0..=dice.below(3) {
@@ -314,6 +314,6 @@ pub fn prefixes_of_each_other_never_mix(world: &World) {
         assert_eq!(rows(snapshot.prefix(&store.rows, b"a\0")), inside);
     }
     drop((snapshots, store));
-    let store = world.open();
+    let store = environment.open();
     assert_eq!(rows(store.snapshot().unwrap().range(&store.rows, ..)), model.into_iter().collect::<Vec<_>>());
 }

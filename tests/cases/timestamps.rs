@@ -13,10 +13,10 @@ use percolite::oracle::{MemoryOracle, Oracle};
 use percolite::row::{Mutation, RowKey, TxnId};
 
 use crate::clocks;
-use crate::hand::{Hand, put, ts, txn};
+use crate::driver::{Driver, put, ts, txn};
+use crate::environment::{Clock, Environment, Opened, assert_conflict, some, spawn};
+use crate::hooked_engine::{Act, Control, Gate, commits};
 use crate::report::{Case, EMBEDDED, NO_LOCKS, NO_TTL, ONE, SHARED, STEPS, STORES, TWO};
-use crate::tap::{Act, Control, Gate, commits};
-use crate::world::{Clock, Opened, World, assert_conflict, some, spawn};
 
 pub fn cases() -> Vec<Case> {
     vec![
@@ -54,35 +54,35 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-fn a_start_ts_that_is_a_commit_ts_loses_nothing(world: &World) {
-    let hand = world.hand();
-    let orders: [fn(&Hand, &str); 3] = [
-        |hand, key| {
-            hand.write(txn(10), key, "one", 20);
-            hand.roll_back(txn(20), key).unwrap();
+fn a_start_ts_that_is_a_commit_ts_loses_nothing(environment: &Environment) {
+    let driver = environment.driver();
+    let orders: [fn(&Driver, &str); 3] = [
+        |driver, key| {
+            driver.write(txn(10), key, "one", 20);
+            driver.roll_back(txn(20), key).unwrap();
         },
-        |hand, key| {
-            hand.prewrite(&put(txn(10), key, "one")).unwrap();
-            hand.roll_back(txn(20), key).unwrap();
-            hand.commit(txn(10), key, 20).unwrap();
+        |driver, key| {
+            driver.prewrite(&put(txn(10), key, "one")).unwrap();
+            driver.roll_back(txn(20), key).unwrap();
+            driver.commit(txn(10), key, 20).unwrap();
         },
-        |hand, key| {
-            hand.roll_back(txn(20), key).unwrap();
-            hand.write(txn(10), key, "one", 20);
+        |driver, key| {
+            driver.roll_back(txn(20), key).unwrap();
+            driver.write(txn(10), key, "one", 20);
         },
     ];
     for (order, key) in orders.into_iter().zip(["a", "b", "c"]) {
-        order(&hand, key);
-        assert_eq!(hand.value(key), some("one"), "order {key}");
-        assert_eq!(hand.prewrite(&put(txn(20), key, "two")), Err(StepError::AlreadyRolledBack), "order {key}");
-        assert_eq!(hand.roll_back(txn(20), key), Ok(()), "order {key}");
-        assert_eq!(hand.commit(txn(20), key, 30), Err(StepError::AlreadyRolledBack), "order {key}");
-        assert_eq!(hand.value(key), some("one"), "order {key}");
+        order(&driver, key);
+        assert_eq!(driver.value(key), some("one"), "order {key}");
+        assert_eq!(driver.prewrite(&put(txn(20), key, "two")), Err(StepError::AlreadyRolledBack), "order {key}");
+        assert_eq!(driver.roll_back(txn(20), key), Ok(()), "order {key}");
+        assert_eq!(driver.commit(txn(20), key, 30), Err(StepError::AlreadyRolledBack), "order {key}");
+        assert_eq!(driver.value(key), some("one"), "order {key}");
     }
 }
 
-fn no_start_ts_is_ever_a_commit_ts(world: &World) {
-    let store = world.open_with(world.builder().durability(percolite::Durability::Buffered));
+fn no_start_ts_is_ever_a_commit_ts(environment: &Environment) {
+    let store = environment.open_with(environment.builder().durability(percolite::Durability::Buffered));
     let threads: Vec<_> = (0..4)
         .map(|thread| {
             let (store, rows) = (store.store.clone(), store.rows.clone());
@@ -104,37 +104,37 @@ fn no_start_ts_is_ever_a_commit_ts(world: &World) {
     assert_eq!(seen.iter().collect::<HashSet<_>>().len(), 4 * 500 * 2);
 }
 
-fn a_commit_at_or_below_start_ts_is_refused(world: &World) {
-    let hand = world.hand();
-    hand.prewrite(&put(txn(10), "k", "v")).unwrap();
+fn a_commit_at_or_below_start_ts_is_refused(environment: &Environment) {
+    let driver = environment.driver();
+    driver.prewrite(&put(txn(10), "k", "v")).unwrap();
     for too_early in [0, 9, 10] {
-        assert_eq!(hand.commit(txn(10), "k", too_early), Err(StepError::CommitTsTooLow(ts(11))));
+        assert_eq!(driver.commit(txn(10), "k", too_early), Err(StepError::CommitTsTooLow(ts(11))));
     }
-    assert_eq!(hand.value("k"), None);
-    assert_eq!(hand.commit(txn(10), "k", 11), Ok(ts(11)));
+    assert_eq!(driver.value("k"), None);
+    assert_eq!(driver.commit(txn(10), "k", 11), Ok(ts(11)));
 }
 
-fn a_commit_below_min_commit_ts_is_refused(world: &World) {
-    let hand = world.hand();
-    hand.prewrite(&Prewrite { min_commit_ts: ts(15), ..put(txn(10), "k", "v") }).unwrap();
-    assert_eq!(hand.commit(txn(10), "k", 14), Err(StepError::CommitTsTooLow(ts(15))));
+fn a_commit_below_min_commit_ts_is_refused(environment: &Environment) {
+    let driver = environment.driver();
+    driver.prewrite(&Prewrite { min_commit_ts: ts(15), ..put(txn(10), "k", "v") }).unwrap();
+    assert_eq!(driver.commit(txn(10), "k", 14), Err(StepError::CommitTsTooLow(ts(15))));
     let liveness = OwnerLiveness::ByTtl { current_ts: ts(30), push_above: Some(ts(25)) };
-    assert_eq!(hand.check(txn(10), "k", liveness), Ok(TxnStatus::Pending));
-    assert_eq!(hand.commit(txn(10), "k", 25), Err(StepError::CommitTsTooLow(ts(30))));
+    assert_eq!(driver.check(txn(10), "k", liveness), Ok(TxnStatus::Pending));
+    assert_eq!(driver.commit(txn(10), "k", 25), Err(StepError::CommitTsTooLow(ts(30))));
     // A reader below the push does not lower it.
     let older = OwnerLiveness::ByTtl { current_ts: ts(30), push_above: Some(ts(12)) };
-    assert_eq!(hand.check(txn(10), "k", older), Ok(TxnStatus::Pending));
-    assert_eq!(hand.commit(txn(10), "k", 25), Err(StepError::CommitTsTooLow(ts(30))));
+    assert_eq!(driver.check(txn(10), "k", older), Ok(TxnStatus::Pending));
+    assert_eq!(driver.commit(txn(10), "k", 25), Err(StepError::CommitTsTooLow(ts(30))));
     // The owner commits at the push: no other transaction uses that timestamp.
-    assert_eq!(hand.commit_at_or_above(txn(10), "k", 25), Ok(ts(30)));
+    assert_eq!(driver.commit_at_or_above(txn(10), "k", 25), Ok(ts(30)));
 }
 
-fn a_reader_pushes_a_writer_above_itself(world: &World) {
-    let (writer, reader) = (world.open(), world.open());
+fn a_reader_pushes_a_writer_above_itself(environment: &Environment) {
+    let (writer, reader) = (environment.open(), environment.open());
     reader.put_all(&["a", "b"], "old");
     let (gate, barrier) = Gate::closed();
     let primary = writer.row("a");
-    writer.tap.on_write(move |groups| {
+    writer.hooks.on_write(move |groups| {
         if commits(groups, &primary) {
             barrier.pass();
         }
@@ -158,10 +158,10 @@ fn a_reader_pushes_a_writer_above_itself(world: &World) {
     assert_eq!(reader.get("b"), some("new"));
 }
 
-fn repeated_reader_pushes_do_not_starve_a_writer(world: &World) {
-    let (writer, reader) = (world.open(), Arc::new(world.open()));
+fn repeated_reader_pushes_do_not_starve_a_writer(environment: &Environment) {
+    let (writer, reader) = (environment.open(), Arc::new(environment.open()));
     let pushes = Arc::new(AtomicUsize::new(0));
-    push_at_every_read(&writer.tap, writer.row("a"), &reader, &pushes);
+    push_at_every_read(&writer.hooks, writer.row("a"), &reader, &pushes);
     let mut txn = writer.begin().unwrap();
     txn.put(&writer.rows, "a", "new").unwrap();
     txn.put(&writer.rows, "b", "new").unwrap();
@@ -170,9 +170,9 @@ fn repeated_reader_pushes_do_not_starve_a_writer(world: &World) {
     assert_eq!(reader.get("b"), some("new"));
 }
 
-fn push_at_every_read(tap: &Arc<Control>, row: RowKey, reader: &Arc<Opened>, pushes: &Arc<AtomicUsize>) {
-    let (again, watched, reader, pushes) = (Arc::clone(tap), row.clone(), Arc::clone(reader), Arc::clone(pushes));
-    tap.on_next_look_at(row, move || {
+fn push_at_every_read(hooks: &Arc<Control>, row: RowKey, reader: &Arc<Opened>, pushes: &Arc<AtomicUsize>) {
+    let (again, watched, reader, pushes) = (Arc::clone(hooks), row.clone(), Arc::clone(reader), Arc::clone(pushes));
+    hooks.on_next_look_at(row, move || {
         if pushes.fetch_add(1, Ordering::SeqCst) < 100 {
             push_at_every_read(&again, watched.clone(), &reader, &pushes);
         }
@@ -183,8 +183,8 @@ fn push_at_every_read(tap: &Arc<Control>, row: RowKey, reader: &Arc<Opened>, pus
 const THREADS: usize = 8;
 const EACH: usize = 125_000;
 
-fn a_million_timestamps_and_owner_ids_are_unique(world: &World) {
-    let clock: Arc<dyn Env> = Arc::<Clock>::clone(&world.clock);
+fn a_million_timestamps_and_owner_ids_are_unique(environment: &Environment) {
+    let clock: Arc<dyn Env> = Arc::<Clock>::clone(&environment.clock);
     let (oracle, owners) = (Arc::new(MemoryOracle::new(Arc::clone(&clock))), Arc::new(OwnerIdGenerator::default()));
     let threads: Vec<_> = (0..THREADS)
         .map(|_| {
@@ -203,8 +203,8 @@ fn a_million_timestamps_and_owner_ids_are_unique(world: &World) {
     assert_eq!(drawn.iter().flatten().map(|(_, owner)| owner).collect::<HashSet<_>>().len(), THREADS * EACH);
 }
 
-fn a_million_transactions_have_unique_ids(world: &World) {
-    let store = world.open();
+fn a_million_transactions_have_unique_ids(environment: &Environment) {
+    let store = environment.open();
     let threads: Vec<_> = (0..THREADS)
         .map(|_| {
             let store = store.store.clone();
@@ -222,44 +222,44 @@ fn a_million_transactions_have_unique_ids(world: &World) {
     assert_eq!(ids.iter().map(|id| id.1).collect::<HashSet<_>>().len(), THREADS * EACH);
 }
 
-fn one_owner_id_is_not_one_transaction(world: &World) {
-    let hand = world.hand();
+fn one_owner_id_is_not_one_transaction(environment: &Environment) {
+    let driver = environment.driver();
     let first = txn(10);
     let second = TxnId { owner: first.owner, ..txn(20) };
-    hand.prewrite(&put(first, "k", "first")).unwrap();
-    let held = hand.lock("k").unwrap();
-    assert_eq!(hand.prewrite(&put(second, "k", "second")), Err(StepError::KeyIsLocked(Box::new(held.clone()))));
+    driver.prewrite(&put(first, "k", "first")).unwrap();
+    let held = driver.lock("k").unwrap();
+    assert_eq!(driver.prewrite(&put(second, "k", "second")), Err(StepError::KeyIsLocked(Box::new(held.clone()))));
     let other_sequence = Prewrite { write_seq: 2, ..put(second, "k", "second") };
-    assert_eq!(hand.prewrite(&other_sequence), Err(StepError::KeyIsLocked(Box::new(held.clone()))));
-    assert_eq!(hand.commit(second, "k", 30), Err(StepError::AlreadyRolledBack));
-    assert_eq!(hand.heartbeat(second, "k", 9999), Err(StepError::AlreadyRolledBack));
-    hand.roll_back(second, "k").unwrap();
+    assert_eq!(driver.prewrite(&other_sequence), Err(StepError::KeyIsLocked(Box::new(held.clone()))));
+    assert_eq!(driver.commit(second, "k", 30), Err(StepError::AlreadyRolledBack));
+    assert_eq!(driver.heartbeat(second, "k", 9999), Err(StepError::AlreadyRolledBack));
+    driver.roll_back(second, "k").unwrap();
     // One start_ts is not one transaction either.
     let namesake = TxnId { owner: OwnerId::from_u64(9), ..first };
-    assert_eq!(hand.prewrite(&put(namesake, "k", "third")), Err(StepError::KeyIsLocked(Box::new(held.clone()))));
-    assert_eq!(hand.prewrite(&Prewrite { write_seq: 2, ..put(namesake, "k", "third") }).ok(), None);
-    assert_eq!(hand.commit(namesake, "k", 30), Err(StepError::AlreadyRolledBack));
-    assert_eq!(hand.heartbeat(namesake, "k", 9999), Err(StepError::AlreadyRolledBack));
-    assert_eq!(hand.lock("k"), Some(held));
-    assert_eq!(hand.commit(first, "k", 30), Ok(ts(30)));
-    assert_eq!(hand.value("k"), some("first"));
+    assert_eq!(driver.prewrite(&put(namesake, "k", "third")), Err(StepError::KeyIsLocked(Box::new(held.clone()))));
+    assert_eq!(driver.prewrite(&Prewrite { write_seq: 2, ..put(namesake, "k", "third") }).ok(), None);
+    assert_eq!(driver.commit(namesake, "k", 30), Err(StepError::AlreadyRolledBack));
+    assert_eq!(driver.heartbeat(namesake, "k", 9999), Err(StepError::AlreadyRolledBack));
+    assert_eq!(driver.lock("k"), Some(held));
+    assert_eq!(driver.commit(first, "k", 30), Ok(ts(30)));
+    assert_eq!(driver.value("k"), some("first"));
 }
 
-fn one_owner_id_is_not_one_transaction_in_one_phase(world: &World) {
-    let hand = world.hand();
+fn one_owner_id_is_not_one_transaction_in_one_phase(environment: &Environment) {
+    let driver = environment.driver();
     let first = txn(10);
     let second = TxnId { owner: first.owner, ..txn(12) };
-    hand.one_phase(first, 9, "k", &Mutation::Put(b"first".into()), 20).unwrap();
-    let found = hand.record("k").unwrap();
-    let refused = hand.one_phase(second, 11, "k", &Mutation::Put(b"second".into()), 30);
+    driver.one_phase(first, 9, "k", &Mutation::Put(b"first".into()), 20).unwrap();
+    let found = driver.record("k").unwrap();
+    let refused = driver.one_phase(second, 11, "k", &Mutation::Put(b"second".into()), 30);
     assert_eq!(refused, Err(StepError::WriteConflict(Box::new(found))));
-    assert_eq!(hand.value("k"), some("first"));
+    assert_eq!(driver.value("k"), some("first"));
 }
 
-fn a_repeated_owner_id_is_no_repeated_request(world: &World) {
-    world.clock.freeze();
-    if world.is_shared() {
-        let (one, two) = (world.open(), world.open());
+fn a_repeated_owner_id_is_no_repeated_request(environment: &Environment) {
+    environment.clock.freeze();
+    if environment.is_shared() {
+        let (one, two) = (environment.open(), environment.open());
         // The client with the lower owner id draws ids until both are equal.
         let (mut first, mut second) = (one.begin().unwrap(), two.begin().unwrap());
         while first.owner_id() < second.owner_id() {
@@ -279,15 +279,15 @@ fn a_repeated_owner_id_is_no_repeated_request(world: &World) {
     // The clock is stopped and every random number is the same, so a second incarnation of the
     // store makes the same owner ids.
     let mut first_incarnation = HashSet::new();
-    let (store, rows) = (world.open(), ["a", "b"]);
+    let (store, rows) = (environment.open(), ["a", "b"]);
     first_incarnation.extend((0..50).map(|_| store.begin().unwrap().owner_id()));
     drop(store);
-    let protocol_leaves_locks = world.is_two_phase();
-    world.leave_behind(
+    let protocol_leaves_locks = environment.is_two_phase();
+    environment.leave_behind(
         |store, txn| rows.into_iter().for_each(|key| txn.put(&store.rows, key, "orphan").unwrap()),
         |groups, rows| commits(groups, &rows.row_key("a")).then_some(Act::Refuse),
     );
-    let store = world.open_unswept();
+    let store = environment.open_unswept();
     let mut again = 0;
     for number in 0..50 {
         let mut txn = store.begin().unwrap();
@@ -300,32 +300,32 @@ fn a_repeated_owner_id_is_no_repeated_request(world: &World) {
     assert_eq!(store.stats().locks_rolled_back > 0, protocol_leaves_locks);
 }
 
-fn a_heartbeat_never_shortens_a_ttl(world: &World) {
-    let hand = world.hand();
-    hand.prewrite(&Prewrite { ttl_ms: 100, ..put(txn(10), "k", "v") }).unwrap();
-    assert_eq!(hand.heartbeat(txn(10), "k", 300), Ok(300));
-    assert_eq!(hand.heartbeat(txn(10), "k", 200), Ok(300));
-    assert_eq!(hand.lock("k").map(|lock| lock.ttl_ms), Some(300));
+fn a_heartbeat_never_shortens_a_ttl(environment: &Environment) {
+    let driver = environment.driver();
+    driver.prewrite(&Prewrite { ttl_ms: 100, ..put(txn(10), "k", "v") }).unwrap();
+    assert_eq!(driver.heartbeat(txn(10), "k", 300), Ok(300));
+    assert_eq!(driver.heartbeat(txn(10), "k", 200), Ok(300));
+    assert_eq!(driver.lock("k").map(|lock| lock.ttl_ms), Some(300));
     // A later write of the same row does not shorten it either.
-    hand.prewrite(&Prewrite { ttl_ms: 100, write_seq: 2, ..put(txn(10), "k", "w") }).unwrap();
-    assert_eq!(hand.lock("k").map(|lock| lock.ttl_ms), Some(300));
-    hand.roll_back(txn(10), "k").unwrap();
-    assert_eq!(hand.heartbeat(txn(10), "k", 400), Err(StepError::AlreadyRolledBack));
-    hand.write(txn(20), "k", "v", 30);
-    assert_eq!(hand.heartbeat(txn(20), "k", 400), Err(StepError::AlreadyCommitted(ts(30))));
-    assert_eq!(hand.lock("k"), None);
+    driver.prewrite(&Prewrite { ttl_ms: 100, write_seq: 2, ..put(txn(10), "k", "w") }).unwrap();
+    assert_eq!(driver.lock("k").map(|lock| lock.ttl_ms), Some(300));
+    driver.roll_back(txn(10), "k").unwrap();
+    assert_eq!(driver.heartbeat(txn(10), "k", 400), Err(StepError::AlreadyRolledBack));
+    driver.write(txn(20), "k", "v", 30);
+    assert_eq!(driver.heartbeat(txn(20), "k", 400), Err(StepError::AlreadyCommitted(ts(30))));
+    assert_eq!(driver.lock("k"), None);
 }
 
-fn a_read_from_the_future_is_refused(world: &World) {
-    let hand = world.hand();
-    hand.prewrite(&put(txn(10), "k", "v")).unwrap();
-    let held = hand.lock("k");
+fn a_read_from_the_future_is_refused(environment: &Environment) {
+    let driver = environment.driver();
+    driver.prewrite(&put(txn(10), "k", "v")).unwrap();
+    let held = driver.lock("k");
     for future in [ts(21), Timestamp::MAX] {
         let liveness = OwnerLiveness::ByTtl { current_ts: ts(20), push_above: Some(future) };
-        assert_eq!(hand.check(txn(10), "k", liveness), Err(StepError::FutureTimestamp(future)));
+        assert_eq!(driver.check(txn(10), "k", liveness), Err(StepError::FutureTimestamp(future)));
     }
-    assert_eq!(hand.lock("k"), held);
+    assert_eq!(driver.lock("k"), held);
     let liveness = OwnerLiveness::ByTtl { current_ts: ts(20), push_above: Some(ts(20)) };
-    assert_eq!(hand.check(txn(10), "k", liveness), Ok(TxnStatus::Pending));
-    assert_eq!(hand.lock("k").map(|lock| lock.min_commit_ts), Some(ts(21)));
+    assert_eq!(driver.check(txn(10), "k", liveness), Ok(TxnStatus::Pending));
+    assert_eq!(driver.lock("k").map(|lock| lock.min_commit_ts), Some(ts(21)));
 }

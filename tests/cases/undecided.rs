@@ -8,9 +8,9 @@ use percolite::{Commit, ErrorKind, Result};
 
 use percolite::internal::protocol::Prewrite;
 
-use crate::hand;
-use crate::tap::{Act, commits};
-use crate::world::{Opened, World, assert_undetermined, eventually, some, spawn};
+use crate::driver;
+use crate::environment::{Environment, Opened, assert_undetermined, eventually, some, spawn};
+use crate::hooked_engine::{Act, commits};
 
 fn write(store: &Opened) -> Result<Commit> {
     let mut txn = store.begin()?;
@@ -22,14 +22,14 @@ fn write(store: &Opened) -> Result<Commit> {
 fn at_commit_point(store: &Opened, act: Act) {
     let primary = store.row("a");
     let once = AtomicBool::new(false);
-    store.tap.on_write(move |groups| {
+    store.hooks.on_write(move |groups| {
         let first = commits(groups, &primary) && !once.swap(true, Ordering::SeqCst);
         if first { act } else { Act::Pass }
     });
 }
 
-pub fn a_lost_reply_is_undetermined(world: &World) {
-    let store = world.open();
+pub fn a_lost_reply_is_undetermined(environment: &Environment) {
+    let store = environment.open();
     store.put_all(&["a", "b"], "old");
     at_commit_point(&store, Act::Lose);
     assert_undetermined(write(&store));
@@ -37,12 +37,12 @@ pub fn a_lost_reply_is_undetermined(world: &World) {
     let why = write(&store).unwrap_err();
     assert!(matches!(why.kind(), ErrorKind::Closed(_)), "{why}");
     drop(store);
-    let store = world.open();
+    let store = environment.open();
     assert_eq!([store.get("b"), store.get("a")], [some("new"), some("new")]);
 }
 
-pub fn a_lost_reply_is_read_back(world: &World) {
-    let store = world.open();
+pub fn a_lost_reply_is_read_back(environment: &Environment) {
+    let store = environment.open();
     store.put_all(&["a", "b"], "old");
     at_commit_point(&store, Act::Lose);
     let commit = write(&store).unwrap();
@@ -51,34 +51,34 @@ pub fn a_lost_reply_is_read_back(world: &World) {
     assert_eq!([store.get("a"), store.get("b")], [some("new"), some("new")]);
 }
 
-pub fn a_reply_that_cannot_be_read_back_is_undetermined(world: &World) {
+pub fn a_reply_that_cannot_be_read_back_is_undetermined(environment: &Environment) {
     for act in [Act::Lose, Act::Refuse] {
-        let world = world.another();
-        let (store, other) = (world.open(), world.open());
+        let environment = environment.another();
+        let (store, other) = (environment.open(), environment.open());
         other.put_all(&["a", "b"], "old");
-        let (control, primary) = (Arc::downgrade(&store.tap), store.row("a"));
-        store.tap.on_write(move |groups| {
+        let (control, primary) = (Arc::downgrade(&store.hooks), store.row("a"));
+        store.hooks.on_write(move |groups| {
             if commits(groups, &primary) {
                 control.upgrade().unwrap().cut_at(0, act);
             }
             Act::Pass
         });
         assert_undetermined(write(&store));
-        world.let_locks_expire();
+        environment.let_locks_expire();
         let expected = if act == Act::Lose { some("new") } else { some("old") };
         assert_eq!([other.get("b"), other.get("a")], [expected.clone(), expected]);
     }
 }
 
-pub fn a_repeated_commit_point_keeps_its_timestamp(world: &World) {
-    let (store, other) = (world.open(), world.open());
+pub fn a_repeated_commit_point_keeps_its_timestamp(environment: &Environment) {
+    let (store, other) = (environment.open(), environment.open());
     // The commit point takes effect and its reply is lost. A reader reads the rows before the owner
     // repeats its request.
     let read = Arc::new(AtomicU64::new(0));
     let (reader, rows, seen, primary) = (other.store.clone(), other.rows.clone(), Arc::clone(&read), store.row("a"));
     let applied = Arc::new(AtomicBool::new(false));
     let made = Arc::clone(&applied);
-    store.tap.on_write(move |groups| {
+    store.hooks.on_write(move |groups| {
         if commits(groups, &primary) && !made.swap(true, Ordering::SeqCst) {
             return Act::Lose;
         }
@@ -97,12 +97,12 @@ pub fn a_repeated_commit_point_keeps_its_timestamp(world: &World) {
 }
 
 /// An error after all prewrites is not a definite abort, whether or not the request took effect.
-pub fn a_failed_commit_point_is_not_called_aborted(world: &World) {
-    let world = world.another();
-    let store = world.open();
+pub fn a_failed_commit_point_is_not_called_aborted(environment: &Environment) {
+    let environment = environment.another();
+    let store = environment.open();
     store.put_all(&["a", "b"], "old");
-    let (control, primary) = (Arc::downgrade(&store.tap), store.row("a"));
-    store.tap.on_write(move |groups| {
+    let (control, primary) = (Arc::downgrade(&store.hooks), store.row("a"));
+    store.hooks.on_write(move |groups| {
         if commits(groups, &primary) {
             control.upgrade().unwrap().cut_at(0, Act::Refuse);
         }
@@ -110,20 +110,20 @@ pub fn a_failed_commit_point_is_not_called_aborted(world: &World) {
     });
     assert_undetermined(write(&store));
     drop(store);
-    world.let_locks_expire();
-    let store = world.open();
+    environment.let_locks_expire();
+    let store = environment.open();
     assert_eq!([store.get("b"), store.get("a")], [some("old"), some("old")]);
 }
 
 /// The next sync succeeds, and proves nothing about what the failed one lost.
-pub fn a_failed_sync_fails_every_waiting_commit(world: &World) {
-    let store = world.open();
+pub fn a_failed_sync_fails_every_waiting_commit(environment: &Environment) {
+    let store = environment.open();
     store.put("k", "old");
     // All commits wait for the failing sync, or for the next one if they came during it.
     let (arrived, failing) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(true)));
-    let (gate, barrier) = crate::tap::Gate::closed();
+    let (gate, barrier) = crate::hooked_engine::Gate::closed();
     let (count, fails) = (Arc::clone(&arrived), Arc::clone(&failing));
-    store.tap.on_sync(move || {
+    store.hooks.on_sync(move || {
         count.fetch_add(1, Ordering::SeqCst);
         barrier.pass();
         if fails.swap(false, Ordering::SeqCst) { Act::Refuse } else { Act::Pass }
@@ -153,18 +153,18 @@ pub fn a_failed_sync_fails_every_waiting_commit(world: &World) {
         }
     }
     drop((gate, store));
-    assert_eq!(world.open().get("k"), some("old"));
+    assert_eq!(environment.open().get("k"), some("old"));
 }
 
 /// The commits of the group whose write panics, and those that are queued, return an error instead
 /// of waiting forever.
-pub fn a_panic_of_the_engine_answers_every_commit(world: &World) {
-    let store = world.open();
+pub fn a_panic_of_the_engine_answers_every_commit(environment: &Environment) {
+    let store = environment.open();
     store.put("k", "old");
-    let (gate, barrier) = crate::tap::Gate::closed();
+    let (gate, barrier) = crate::hooked_engine::Gate::closed();
     let (writes, panicked) = (AtomicU64::new(0), Arc::new(AtomicBool::new(false)));
     let panics = Arc::clone(&panicked);
-    store.tap.on_write(move |groups| {
+    store.hooks.on_write(move |groups| {
         if writes.fetch_add(1, Ordering::SeqCst) == 0 {
             barrier.pass();
         } else if groups.len() > 1 && !panics.swap(true, Ordering::SeqCst) {
@@ -174,7 +174,7 @@ pub fn a_panic_of_the_engine_answers_every_commit(world: &World) {
     });
     let (still_open, wakes) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let (seen_open, seen, handle) = (Arc::clone(&still_open), Arc::clone(&wakes), store.store.clone());
-    world.clock.on_wake_by_panic(move || {
+    environment.clock.on_wake_by_panic(move || {
         seen.fetch_add(1, Ordering::SeqCst);
         seen_open.fetch_add(u64::from(handle.begin().is_ok()), Ordering::SeqCst);
     });
@@ -210,25 +210,25 @@ pub fn a_panic_of_the_engine_answers_every_commit(world: &World) {
     assert_eq!(leaders, 1, "the panic goes to the thread that wrote");
     assert!(wakes.load(Ordering::SeqCst) > 0);
     assert_eq!(still_open.load(Ordering::SeqCst), 0, "the store fails before a reply");
-    world.clock.on_wake_by_panic(|| {});
+    environment.clock.on_wake_by_panic(|| {});
     assert!(matches!(store.begin().map(drop).unwrap_err().kind(), ErrorKind::Closed(_)));
     drop((gate, store));
-    assert_eq!(world.open().get("k"), some("old"));
+    assert_eq!(environment.open().get("k"), some("old"));
 }
 
 /// The sweep syncs too, and commits may wait for the sync that it fails.
-pub fn a_failed_sync_of_the_sweep_fails_waiting_commits(world: &World) {
-    let hand = world.hand();
+pub fn a_failed_sync_of_the_sweep_fails_waiting_commits(environment: &Environment) {
+    let driver = environment.driver();
     for key in ["a", "b"] {
-        hand.prewrite(&Prewrite { primary: hand::row("a"), ..hand::put(hand::txn(10), key, "new") }).unwrap();
+        driver.prewrite(&Prewrite { primary: driver::row("a"), ..driver::put(driver::txn(10), key, "new") }).unwrap();
     }
-    hand.commit(hand::txn(10), "a", 20).unwrap();
-    drop(hand);
-    let store = world.open_unswept();
-    let (gate, barrier) = crate::tap::Gate::closed();
+    driver.commit(driver::txn(10), "a", 20).unwrap();
+    drop(driver);
+    let store = environment.open_unswept();
+    let (gate, barrier) = crate::hooked_engine::Gate::closed();
     let arrived = Arc::new(AtomicU64::new(0));
     let count = Arc::clone(&arrived);
-    store.tap.on_sync(move || {
+    store.hooks.on_sync(move || {
         if count.fetch_add(1, Ordering::SeqCst) > 0 {
             return Act::Pass;
         }

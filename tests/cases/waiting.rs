@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use percolite::{Error, Keyspace, Result, Txn};
 
-use crate::world::{World, some, spawn};
+use crate::environment::{Environment, some, spawn};
 
 const DEADLOCK: Duration = Duration::from_secs(25);
 
@@ -14,8 +14,8 @@ fn add(txn: &mut Txn, rows: &Keyspace, key: &str) -> Result<()> {
 }
 
 /// One attempt runs at a time, and a call inside its closure needs an attempt too.
-pub fn nested_closures_need_no_second_permit(world: &World) {
-    let store = world.open_with(world.builder().admission_limit(1));
+pub fn nested_closures_need_no_second_permit(environment: &Environment) {
+    let store = environment.open_with(environment.builder().admission_limit(1));
     let began = Instant::now();
     let threads: Vec<_> = (0..4)
         .map(|thread| {
@@ -47,9 +47,9 @@ pub fn nested_closures_need_no_second_permit(world: &World) {
 
 /// A retry waits in the row queues of its last attempt. The closures write their rows in opposite
 /// orders, and some attempts write one row more.
-pub fn conflicting_closures_in_opposite_orders_all_commit(world: &World) {
+pub fn conflicting_closures_in_opposite_orders_all_commit(environment: &Environment) {
     const EACH: u64 = 60;
-    let store = world.open_with(world.builder().admission_limit(2));
+    let store = environment.open_with(environment.builder().admission_limit(2));
     let began = Instant::now();
     let orders: [&[&str]; 4] = [&["a", "b", "c"], &["c", "b", "a"], &["b", "a"], &["c", "a"]];
     let threads: Vec<_> = orders

@@ -8,12 +8,12 @@ use std::path::Path;
 
 use percolite::{CommitProtocol, Durability, ErrorKind, Store, TxnOptions};
 
+use crate::environment::Environment;
 use crate::folders::{copy_folder, frames, segments};
-use crate::world::World;
 
-pub fn an_older_segment_cut_at_a_frame_leaves_no_hole(world: &World) {
-    let builder = || world.builder().write_buffer_bytes(1 << 20).durability(Durability::Buffered);
-    let store = world.open_with(builder());
+pub fn an_older_segment_cut_at_a_frame_leaves_no_hole(environment: &Environment) {
+    let builder = || environment.builder().write_buffer_bytes(1 << 20).durability(Durability::Buffered);
+    let store = environment.open_with(builder());
     let rows = &store.rows;
     let mut written = 0_u64;
     let write = |number: u64| {
@@ -29,10 +29,10 @@ pub fn an_older_segment_cut_at_a_frame_leaves_no_hole(world: &World) {
         write(written);
         written += 1;
         let copy = tempfile::tempdir().unwrap();
-        if segments(world.folder()).len() < 2 {
+        if segments(environment.folder()).len() < 2 {
             continue;
         }
-        copy_folder(world.folder(), copy.path());
+        copy_folder(environment.folder(), copy.path());
         let filled = |path: &Path| !frames(&fs::read(path).unwrap()).is_empty();
         let mut filled: Vec<_> = segments(copy.path()).into_iter().filter(|path| filled(path)).collect();
         if let (Some(_), Some(older)) = (filled.pop(), filled.pop()) {
@@ -51,7 +51,7 @@ pub fn an_older_segment_cut_at_a_frame_leaves_no_hole(world: &World) {
 
     // Without a cut every row is there.
     assert_eq!(rows_after(copy.path(), older, whole.len(), &builder), Some(written));
-    let mut dice = world.dice();
+    let mut dice = environment.dice();
     let last = borders.len() - 1;
     let cuts = (last - 8..last).chain((0..6).map(|_| dice.below(last as u64) as usize));
     for cut in cuts {

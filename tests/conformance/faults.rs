@@ -288,11 +288,11 @@ impl Engine for Small {
 #[test]
 fn an_engine_with_a_limit_allows_it_and_refuses_one_more() {
     let bare: fn(u64) -> Subject = |seed| Subject::new(Small(SimStorage::new().shared_engine()), seed);
-    check("small", 0..1, bare, crate::groups::a_batch_above_the_limit_is_refused_before_it_begins);
+    check("small", 0..1, bare, crate::batches::a_batch_above_the_limit_is_refused_before_it_begins);
     let behind_a_network: fn(u64) -> Subject = |seed| {
         let faults = Faults { late_duplicates: 0, ..Faults::bad_network() };
         Subject::new(Answered(FaultyEngine::new(Small(SimStorage::new().shared_engine()), faults, seed)), seed)
     };
-    let case = crate::groups::a_batch_above_the_limit_is_refused_before_it_begins;
+    let case = crate::batches::a_batch_above_the_limit_is_refused_before_it_begins;
     check("small behind a bad network", 0..20, behind_a_network, case);
 }

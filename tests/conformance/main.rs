@@ -10,20 +10,20 @@
 #![allow(clippy::cast_possible_truncation, reason = "small numbers")]
 #![allow(clippy::type_complexity, reason = "tuples that are compared as a whole")]
 
+mod batches;
 mod common;
 mod crashes;
+mod delete_keyspace;
 #[cfg(feature = "rocks")]
 mod disk;
-mod erasing;
 mod faults;
-mod groups;
-mod guards;
-mod metas;
+mod metadata;
 mod network;
+mod preconditions;
 mod rows;
 mod scans;
+mod snapshots;
 mod steps;
-mod views;
 
 /// Every case on one engine: its name, a function that makes one from a seed, and the seeds.
 macro_rules! suite {

@@ -3,11 +3,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
 #![allow(clippy::pedantic, missing_docs, reason = "style of a library, not of its tests")]
 
-mod keeping;
+mod clock;
 mod past;
+mod retention;
 #[path = "../support/mod.rs"]
 mod support;
-mod time;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -30,7 +30,7 @@ fn homes() -> Vec<Home> {
     ]
 }
 
-fn keeping(retention: Duration) -> Builder {
+fn with_retention(retention: Duration) -> Builder {
     Store::builder().history_retention(retention)
 }
 

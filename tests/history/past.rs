@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use percolite::{CommitProtocol, Durability, ErrorKind, Store, Timestamp, TxnOptions, Value};
 
 use crate::support::{Dice, Home};
-use crate::{HOUR, State, delete, homes, keeping, put, state_at, values};
+use crate::{HOUR, State, delete, homes, with_retention, put, state_at, values};
 
 const SHORT: usize = 7;
 /// Stored out of line.
@@ -20,7 +20,7 @@ fn every_timestamp_reads_as_it_was_committed() {
         let mut state = State::new();
         let mut timestamps: Vec<(Timestamp, State)> = Vec::new();
         for incarnation in 0..4 {
-            let store = home.open(keeping(HOUR).large_transaction_bytes(20_000));
+            let store = home.open(with_retention(HOUR).large_transaction_bytes(20_000));
             let rows = store.keyspace("rows").unwrap();
             if incarnation == 0 {
                 timestamps.push((store.snapshot().unwrap().read_ts(), State::new()));
@@ -79,7 +79,7 @@ fn every_timestamp_reads_as_it_was_committed() {
 #[test]
 fn versions_of_a_row_are_listed_newest_first() {
     for home in homes() {
-        let store = home.open(keeping(HOUR));
+        let store = home.open(with_retention(HOUR));
         let rows = store.keyspace("rows").unwrap();
         assert_eq!(values(&store, &rows, "k"), []);
         let first = put(&store, &rows, "k", "1");
@@ -106,7 +106,7 @@ fn versions_of_a_row_are_listed_newest_first() {
 #[test]
 fn history_includes_large_transactions_still_locked() {
     for home in homes() {
-        let store = home.open(keeping(HOUR).large_transaction_bytes(10_000));
+        let store = home.open(with_retention(HOUR).large_transaction_bytes(10_000));
         let rows = store.keyspace("rows").unwrap();
         let key = |number: usize| format!("{number:05}");
         let before = store.transact(|txn| (0..3000).try_for_each(|number| txn.put(&rows, key(number), "before")));
@@ -132,7 +132,7 @@ fn history_includes_large_transactions_still_locked() {
 #[test]
 fn transact_with_commit_returns_the_timestamp_of_its_version() {
     for home in homes() {
-        let store = home.open(keeping(HOUR));
+        let store = home.open(with_retention(HOUR));
         let rows = store.keyspace("rows").unwrap();
         put(&store, &rows, "k", "first");
         let mut attempts = 0;
@@ -160,7 +160,7 @@ fn transact_with_commit_returns_the_timestamp_of_its_version() {
 
 #[test]
 fn a_time_of_day_reads_what_was_committed_before_it() {
-    let store = Home::embedded().open(keeping(HOUR));
+    let store = Home::embedded().open(with_retention(HOUR));
     let rows = store.keyspace("rows").unwrap();
     put(&store, &rows, "k", "old");
     std::thread::sleep(Duration::from_millis(20));
@@ -185,7 +185,7 @@ fn unreadable_timestamps_are_refused() {
         assert_eq!(store.stats().history_start_ts, None);
         drop(store);
 
-        let store = home.open(keeping(HOUR));
+        let store = home.open(with_retention(HOUR));
         let from = store.stats().history_start_ts.unwrap();
         store.snapshot_at(from).unwrap();
         assert!(matches!(refusal(&store, from.previous()), ErrorKind::SnapshotTooOld(_)));
@@ -198,7 +198,7 @@ fn unreadable_timestamps_are_refused() {
         assert!(matches!(refusal(&store, from), ErrorKind::Closed(_)));
     }
     let home = Home::shared();
-    for builder in [Store::builder(), keeping(HOUR)] {
+    for builder in [Store::builder(), with_retention(HOUR)] {
         let shared = home.open(builder);
         let now = shared.snapshot().unwrap().read_ts();
         for at in [Timestamp::ZERO, now, Timestamp::MAX] {
@@ -212,7 +212,7 @@ fn unreadable_timestamps_are_refused() {
 #[test]
 fn a_read_only_store_reads_its_history() {
     let home = Home::rocks();
-    let store = home.open(keeping(HOUR));
+    let store = home.open(with_retention(HOUR));
     let rows = store.keyspace("rows").unwrap();
     let first = put(&store, &rows, "k", "1");
     put(&store, &rows, "k", "2");

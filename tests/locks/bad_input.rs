@@ -10,7 +10,7 @@ use percolite::{
     MAX_LOCK_REASON_BYTES, Result, Store, Timestamp, Txn, TxnOptions,
 };
 
-use crate::stops::{World, assert_lost};
+use crate::hooked_store::{World, assert_lost};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const HOUR: Duration = Duration::from_secs(3600);
@@ -293,7 +293,7 @@ fn the_longest_timeout_waits() {
     std::thread::scope(|scope| {
         let options = LockOptions::exclusive().wait(LockWaitPolicy::Timeout(Duration::MAX));
         let waits = scope.spawn(|| store.lock_with("n", options).map(drop));
-        crate::stops::eventually("the request waits", || store.lock_table().unwrap().waiting == 1);
+        crate::hooked_store::eventually("the request waits", || store.lock_table().unwrap().waiting == 1);
         assert!(!held.wait_lost(Duration::from_millis(1)));
         drop(held);
         waits.join().unwrap().unwrap();

@@ -9,8 +9,8 @@ use percolite::{
     Commit, CommitProtocol, ErrorKind, LockGuard, LockOptions, LockState, Result, Snapshot, Store, TxnOptions,
 };
 
-use crate::stops::{TIMEOUT, Worker, World, eventually, some, spawn, text};
-use crate::tap::{Act, Gate};
+use crate::hooked_engine::{Act, Gate};
+use crate::hooked_store::{TIMEOUT, Worker, World, eventually, some, spawn, text};
 
 #[test]
 fn many_threads_under_one_lock_see_each_other_and_share_syncs() {
@@ -19,7 +19,7 @@ fn many_threads_under_one_lock_see_each_other_and_share_syncs() {
     let world = World::open();
     let [attempts, syncs] = [(); 2].map(|()| Arc::<AtomicU64>::default());
     let counted = Arc::clone(&syncs);
-    world.tap.on_sync(move || {
+    world.hooks.on_sync(move || {
         counted.fetch_add(1, Ordering::SeqCst);
         std::thread::sleep(Duration::from_millis(1));
         Act::Pass

@@ -15,8 +15,8 @@ use percolite::{
     TxnOptions,
 };
 
-use crate::stops::{Dice, Rounds, TIMEOUT, Worker, World, assert_lost, buffered, eventually, some, spawn};
-use crate::tap::{Act, Gate, commits};
+use crate::hooked_engine::{Act, Gate, commits};
+use crate::hooked_store::{Dice, Rounds, TIMEOUT, Worker, World, assert_lost, buffered, eventually, some, spawn};
 
 const PROTOCOLS: [CommitProtocol; 2] = [CommitProtocol::Auto, CommitProtocol::TwoPhase];
 
@@ -172,7 +172,7 @@ fn decided_without_timestamp() -> bool {
     }
     let [(first, leads), (second, follows)] = [Gate::closed(), Gate::closed()];
     let [a, b] = ["a", "b"].map(|key| world.rows.row_key(key));
-    world.tap.on_write(move |groups| {
+    world.hooks.on_write(move |groups| {
         for (row, barrier) in [(&a, &leads), (&b, &follows)] {
             if commits(groups, row) {
                 barrier.pass();
@@ -253,7 +253,7 @@ fn grants_end_during_decided_commits(rounds: u64) {
         history.check(round, committer.answer(), [token, guard.token()], seen);
     }
     assert_eq!(history.committed, rounds, "each commit decided before the end must succeed");
-    world.tap.no_hooks();
+    world.hooks.no_hooks();
     next.end();
     committer.end();
 }

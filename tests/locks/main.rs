@@ -4,18 +4,18 @@
 #![allow(clippy::pedantic, clippy::result_large_err, reason = "style of a library, not of its tests")]
 
 mod bad_input;
-mod claims;
 mod commits;
+mod documented_corner_cases;
+mod documented_tests;
 mod fences;
+#[allow(dead_code, reason = "other tests use more of it")]
+#[path = "../support/hooked_engine.rs"]
+mod hooked_engine;
+mod hooked_store;
 mod leases;
-mod letters;
 mod modes;
-mod stops;
 mod support;
 mod table;
-#[allow(dead_code, reason = "other tests use more of it")]
-#[path = "../support/tap.rs"]
-mod tap;
 #[cfg(feature = "tokio")]
 mod tasks;
 mod waiting;

@@ -1,10 +1,10 @@
 //! Helpers for several files of this test: requests on other threads, and views of the lock table.
 
+pub mod blocked_syncs;
 pub mod clocks;
-pub mod gate;
+pub mod fair_order;
 pub mod paused;
 pub mod rows;
-pub mod turns;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};

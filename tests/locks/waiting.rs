@@ -11,7 +11,7 @@ use percolite::{
     Timestamp, TxnOptions,
 };
 
-use crate::support::turns::{Turn, assert_one_batch_passes};
+use crate::support::fair_order::{Turn, assert_one_batch_passes};
 use crate::support::{Asking, LIMIT, NO_REQUESTS, asks, asks_with, entries, held, queue, until, within_limit};
 
 const NAME: &str = "name";

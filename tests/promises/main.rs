@@ -8,11 +8,11 @@ mod backup;
 mod closing;
 mod dropping;
 mod errors;
-mod figures;
 #[path = "../support/folders.rs"]
 #[cfg(feature = "rocks")]
 mod folders;
 mod increments;
+mod keyspace_stats;
 #[cfg(feature = "rocks")]
 mod lost_logs;
 #[cfg(feature = "rocks")]
@@ -25,10 +25,10 @@ mod orphans;
 mod publishing;
 #[cfg(feature = "rocks")]
 mod read_only;
+mod regressions;
 #[cfg(feature = "rocks")]
 mod repairing;
 mod results;
-mod reviewed;
 mod verifying;
 mod views_of_keyspaces;
 mod waiting;

@@ -11,7 +11,7 @@ use percolite::{
 };
 
 use super::{HOUR, assert_refused, put};
-use crate::stops::World;
+use crate::hooked_store::World;
 
 #[test]
 fn fence_of_another_store_is_refused() {

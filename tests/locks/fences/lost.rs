@@ -9,7 +9,7 @@ use percolite::{
 };
 
 #[cfg_attr(not(feature = "tokio"), allow(unused_imports, reason = "for cases that need it"))]
-use crate::stops::{TIMEOUT, World, assert_lost, eventually, some, spawn};
+use crate::hooked_store::{TIMEOUT, World, assert_lost, eventually, some, spawn};
 
 #[test]
 fn a_reader_that_lost_its_lock_fails_at_its_end() {

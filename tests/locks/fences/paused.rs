@@ -8,7 +8,7 @@ use std::time::Duration;
 use percolite::engine::sim::SimStorage;
 use percolite::{CommitProtocol, LockOptions, Timestamp};
 
-use crate::stops::{Dice, Worker, World, buffered, is_lost, spawn};
+use crate::hooked_store::{Dice, Worker, World, buffered, is_lost, spawn};
 use crate::support::clocks::{Clocks, THEN};
 use crate::support::paused::{Pause, Set, Taken, Tally, assert_nothing_is_undone, assert_undone};
 

@@ -8,8 +8,8 @@ use percolite::engine::sim::SimStorage;
 use percolite::{ErrorKind, LockOptions};
 
 use super::{answer, assert_waits, begin, has_row, lease, left, open};
+use crate::support::blocked_syncs::Gate;
 use crate::support::clocks::{Clocks, HOUR};
-use crate::support::gate::Gate;
 use crate::support::{Random, asks, until};
 
 /// A later incarnation finds the name free and no row.

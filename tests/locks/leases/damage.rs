@@ -14,10 +14,10 @@ use percolite::engine::{Engine, RowBatch};
 use percolite::{ErrorKind, LockGuard, LockLostReason, Result, Store, Timestamp};
 
 use super::{assert_about, assert_lost, has_row, lease, left, open, row_of};
-use crate::stops::World;
+use crate::hooked_engine::Walk;
+use crate::hooked_store::World;
 use crate::support::clocks::{Clocks, HOUR, THEN};
 use crate::support::rows::{self, change, damage, row_bytes};
-use crate::tap::Walk;
 
 #[track_caller]
 fn assert_corruption<T>(answer: Result<T>, name: &str) {
@@ -161,9 +161,9 @@ fn opening_reads_each_row_of_leases_once() {
             Bound::Included(start) | Bound::Excluded(start) => start.starts_with(&range),
             Bound::Unbounded => true,
         };
-        let mut walks = world.tap.take_walks();
+        let mut walks = world.hooks.take_walks();
         walks.retain(|walk| walk.column == Column::Write && is_of_leases(walk));
-        (world.tap.writes(), walks, world)
+        (world.hooks.writes(), walks, world)
     };
     let (writes, _, world) = opens();
     world.store.close().unwrap();

@@ -6,11 +6,11 @@ use percolite::engine::sim::SimStorage;
 use percolite::{ErrorKind, LockGuard, Store};
 
 use super::{answer, assert_waits, begin, has_row, lease, open};
-use crate::stops::World;
+use crate::hooked_engine::Act;
+use crate::hooked_store::World;
+use crate::support::blocked_syncs::Gate;
 use crate::support::clocks::{Clocks, HOUR};
-use crate::support::gate::Gate;
 use crate::support::until;
-use crate::tap::Act;
 
 #[test]
 fn release_on_a_failed_store_is_an_error() {
@@ -29,7 +29,7 @@ fn release_on_a_failed_store_is_an_error() {
             _ => false,
         };
         assert!(expected(why.kind()), "{had_failed}: {why}");
-        world.tap.no_hooks();
+        world.hooks.no_hooks();
         // A later incarnation may find the row. Then the lock is held until the lease expires, by
         // this token alone.
         drop(world.store);

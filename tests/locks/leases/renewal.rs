@@ -7,8 +7,8 @@ use percolite::LockLostReason;
 use percolite::engine::sim::SimStorage;
 
 use super::{answer, assert_about, assert_lost, begin, has_row, lease, left, open};
+use crate::support::blocked_syncs::Gate;
 use crate::support::clocks::{Clocks, HOUR};
-use crate::support::gate::Gate;
 use crate::support::rows::damage;
 use crate::support::until;
 

@@ -9,8 +9,8 @@ use percolite::{
 };
 
 use super::{answer, assert_about, assert_lost, assert_waits, begin, has_row, lease, left, open};
+use crate::support::blocked_syncs::Gate;
 use crate::support::clocks::{Clocks, DAY, HOUR, THEN};
-use crate::support::gate::Gate;
 use crate::support::until;
 
 const SECOND: Duration = Duration::from_secs(1);

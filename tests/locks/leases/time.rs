@@ -8,8 +8,8 @@ use percolite::engine::sim::SimStorage;
 use percolite::{ErrorKind, LockGuard, LockLostReason, LockOptions, LockWaitPolicy, Result, Store};
 
 use super::{answer, assert_about, assert_lost, assert_waits, begin, has_row, lease, left, open};
+use crate::support::blocked_syncs::Gate;
 use crate::support::clocks::{Clocks, DAY, HOUR};
-use crate::support::gate::Gate;
 use crate::support::{rows, until};
 
 const SECOND: Duration = Duration::from_secs(1);

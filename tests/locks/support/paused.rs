@@ -10,8 +10,8 @@ use percolite::engine::sim::SimStorage;
 use percolite::{LockOptions, Timestamp};
 
 use super::clocks::Clocks;
-use crate::stops::{Dice, World};
-use crate::tap::Act;
+use crate::hooked_engine::Act;
+use crate::hooked_store::{Dice, World};
 
 const LEASE: Duration = Duration::from_millis(100);
 /// The maximum number of runs until enough holders are refused.
@@ -65,7 +65,7 @@ impl Set {
         let clocks = Clocks::new();
         let world = World::open_at(&SimStorage::new(), clocks.builder());
         // A yield before each write makes it likely that a grant ends during a decided commit.
-        world.tap.on_write(|_| {
+        world.hooks.on_write(|_| {
             std::thread::yield_now();
             Act::Pass
         });
@@ -153,7 +153,7 @@ impl Tally {
                 self.late += u64::from(outlived);
             }
             Err(why) => {
-                assert!(crate::stops::is_lost(&why), "{why}");
+                assert!(crate::hooked_store::is_lost(&why), "{why}");
                 self.refused += 1;
             }
         }

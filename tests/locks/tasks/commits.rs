@@ -9,8 +9,8 @@ use percolite::{
 };
 
 use super::common::{Steps, TIMEOUT, beside_worlds, in_worlds, waiting};
-use crate::stops::{World, eventually, some, text};
-use crate::tap::Act;
+use crate::hooked_engine::Act;
+use crate::hooked_store::{World, eventually, some, text};
 
 const PROTOCOLS: [CommitProtocol; 2] = [CommitProtocol::Auto, CommitProtocol::TwoPhase];
 
@@ -21,7 +21,7 @@ fn many_tasks_under_one_lock_see_each_other_and_share_syncs() {
     in_worlds(|world, store| async move {
         let [attempts, syncs] = [(); 2].map(|()| Arc::<AtomicU64>::default());
         let counted = Arc::clone(&syncs);
-        world.tap.on_sync(move || {
+        world.hooks.on_sync(move || {
             counted.fetch_add(1, Ordering::SeqCst);
             std::thread::sleep(Duration::from_millis(1));
             Act::Pass
@@ -88,7 +88,7 @@ fn a_guard_after_a_call_waits_until_its_commit_is_durable() {
             let mut first = call(world, store, protocol);
             assert!(first.poll().is_pending());
             let mut next = Steps::waiting(store.lock("n"));
-            let gate = world.stop_syncs(crate::tap::Act::Pass);
+            let gate = world.stop_syncs(crate::hooked_engine::Act::Pass);
             drop(held);
             poll_until(&mut first, "the commit is visible and the lock passed on", || {
                 world.get("k").is_some() && waiting(store) == 0
@@ -105,7 +105,7 @@ fn a_guard_after_a_call_waits_until_its_commit_is_durable() {
             assert_eq!(text(seen), some("first"));
             first.end().unwrap();
             drop(guard);
-            world.tap.no_hooks();
+            world.hooks.no_hooks();
             world.put("k", "again").unwrap();
         }
     });
@@ -118,7 +118,7 @@ fn cut_power_under_the_next_guard(protocol: CommitProtocol, waits_before: bool, 
     let mut first = call(world, store, protocol);
     assert!(first.poll().is_pending());
     let waits = waits_before.then(|| Steps::waiting(store.lock("n")));
-    let gate = world.stop_syncs(crate::tap::Act::Pass);
+    let gate = world.stop_syncs(crate::hooked_engine::Act::Pass);
     drop(held);
     let passed_on = || if waits_before { waiting(store) == 0 } else { store.store().is_free_lock("n").unwrap() };
     poll_until(&mut first, "the commit is visible and its lock is free", || world.get("k").is_some() && passed_on());

@@ -10,8 +10,8 @@ use percolite::engine::sim::SimStorage;
 use percolite::{AsyncLockGuard, AsyncStore, LockOptions, LockWaitPolicy, Result, Store};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::stops::World;
-pub use crate::stops::{TIMEOUT, eventually};
+use crate::hooked_store::World;
+pub use crate::hooked_store::{TIMEOUT, eventually};
 use crate::support::rows;
 
 /// A `current_thread` runtime and one with several threads, each with the number of blocking

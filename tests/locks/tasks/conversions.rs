@@ -9,9 +9,9 @@ use percolite::{
 };
 
 use super::common::{Busy, Steps, both_runtimes, eventually, has_row, in_memory, on_both, takes, waits};
-use crate::stops::{World, assert_lost};
+use crate::hooked_store::{World, assert_lost};
+use crate::support::blocked_syncs::Gate;
 use crate::support::clocks::Clocks;
-use crate::support::gate::Gate;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -164,12 +164,12 @@ fn upgrade_dropped_before_its_token_cannot_be_renewed() {
         let writes = {
             let _busy = Busy::begin(&runtime);
             drop(Steps::waiting(guard.upgrade(LockWaitPolicy::NoWait)));
-            let writes = world.tap.writes();
+            let writes = world.hooks.writes();
             let why = guard.guard().renew(HOUR).unwrap_err();
             assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
             assert!(why.to_string().contains("no token"), "{why}");
             assert!(guard.is_held());
-            world.tap.writes() - writes
+            world.hooks.writes() - writes
         };
         assert_eq!(writes, 0, "a row was written without a token");
         Steps::new(guard.upgrade(LockWaitPolicy::NoWait)).end().unwrap();

@@ -13,7 +13,7 @@ use percolite::{
 };
 
 use super::common::{Steps, both_runtimes};
-use crate::stops::Dice;
+use crate::hooked_store::Dice;
 use crate::support::clocks::Clocks;
 
 const NAMES: [&str; 5] = ["one", "two", "permits", "leased", "leased and shared"];

@@ -10,8 +10,8 @@ use percolite::{AsyncLockGuard, AsyncStore, LockMode, LockOptions, LockWaitPolic
 use tokio::runtime::Runtime;
 
 use super::common::{Busy, NAME, Steps, TIMEOUT, assert_free, both_runtimes, eventually, forever};
-use crate::stops::{Worker, World, spawn};
-use crate::tap::Gate;
+use crate::hooked_engine::Gate;
+use crate::hooked_store::{Worker, World, spawn};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Call {
@@ -149,7 +149,7 @@ impl Scene {
         match how {
             BlockedBy::Nothing => Holding::Nothing,
             BlockedBy::Threads => Holding::Threads(Busy::begin(runtime)),
-            BlockedBy::Sync => Holding::Sync(self.world.stop_syncs(crate::tap::Act::Pass)),
+            BlockedBy::Sync => Holding::Sync(self.world.stop_syncs(crate::hooked_engine::Act::Pass)),
         }
     }
 

@@ -11,7 +11,7 @@ use percolite::{
 };
 
 use super::common::{Steps, TIMEOUT, beside_worlds, both_runtimes, in_worlds, until};
-use crate::stops::{Dice, Rounds, World, assert_lost, buffered, eventually, some, spawn};
+use crate::hooked_store::{Dice, Rounds, World, assert_lost, buffered, eventually, some, spawn};
 
 fn fenced_put(world: &World, fence: Fence, key: &'static str) -> impl FnMut(&mut Txn) -> Result<()> + Send + 'static {
     let rows = world.rows.clone();
@@ -120,7 +120,7 @@ fn grants_end_during_decided_commits(world: &World, store: &AsyncStore, rounds: 
         history.check(round, commit.end(), [token, guard.token()], world.get("k"));
     }
     assert_eq!(history.committed, rounds, "each commit decided before the end must succeed");
-    world.tap.no_hooks();
+    world.hooks.no_hooks();
 }
 
 async fn grants_end_at_random_during_commits(world: World, store: AsyncStore, rounds: u64) {
@@ -144,7 +144,7 @@ async fn grants_end_at_random_during_commits(world: World, store: AsyncStore, ro
         history.check(round, task.await.unwrap(), [token, guard.token()], seen);
     }
     assert!(met > 0, "no grant ended during a commit");
-    world.tap.no_hooks();
+    world.hooks.no_hooks();
 }
 
 #[test]
@@ -352,7 +352,7 @@ fn loses_it_before_its_commit_point(world: &World, store: &AsyncStore) {
     assert!(world.store.force_unlock("n", token).unwrap());
     gate.open();
     assert_lost(task.end(), token, LockLostReason::Forced);
-    world.tap.no_hooks();
+    world.hooks.no_hooks();
     assert_eq!((world.get("a"), world.get("b"), world.row_locks()), (None, None, 0));
     assert!(world.store.is_free_lock("n").unwrap());
 }

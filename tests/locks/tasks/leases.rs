@@ -11,7 +11,7 @@ use super::common::{
     Busy, Steps, TIMEOUT, assert_nothing_left, beside_worlds, both_runtimes, forever, has_row, in_memory, in_worlds,
     on_both, until, waiting,
 };
-use crate::stops::{World, assert_lost, eventually};
+use crate::hooked_store::{World, assert_lost, eventually};
 use crate::support::clocks::{Clocks, HOUR, THEN};
 use crate::support::rows;
 
@@ -179,7 +179,7 @@ fn the_result_of_a_late_renewal_says_if_the_lease_survived() {
             let guard = Steps::new(store.lock_with("n", lease(time).auto_renew(false))).end().unwrap();
             let mut next = Steps::waiting(store.lock("n"));
             let mut lost = Steps::waiting(guard.wait_lost());
-            let gate = world.stop_syncs(crate::tap::Act::Pass);
+            let gate = world.stop_syncs(crate::hooked_engine::Act::Pass);
             let mut renewal = Some(Steps::waiting(guard.renew(HOUR)));
             gate.wait_for_arrival();
             if !is_awaited {
@@ -189,7 +189,7 @@ fn the_result_of_a_late_renewal_says_if_the_lease_survived() {
             std::thread::sleep(time + SHORT);
             assert!(guard.is_held() && next.poll().is_pending() && lost.poll().is_pending());
             gate.open();
-            world.tap.no_hooks();
+            world.hooks.no_hooks();
             if let Some(renewal) = &mut renewal {
                 renewal.end().unwrap();
             }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use percolite::{AsyncLockGuard, AsyncStore, CancelToken, ErrorKind, LockOptions, LockWaitPolicy, Result};
 
 use super::common::{Steps, forever, on_both, takes, waiting, waits};
-use crate::stops::Dice;
+use crate::hooked_store::Dice;
 
 type Waits<'a> = Vec<Steps<'a, Result<AsyncLockGuard>>>;
 

@@ -9,7 +9,7 @@ use percolite::{AsyncStore, CommitProtocol, Error, Store, Timestamp};
 use tokio::runtime::Runtime;
 
 use super::common::{TIMEOUT, both_runtimes};
-use crate::stops::{Dice, World, buffered, is_lost, spawn};
+use crate::hooked_store::{Dice, World, buffered, is_lost, spawn};
 use crate::support::paused::{Pause, Set, Taken, Tally, assert_nothing_is_undone, assert_undone};
 
 const TASKS: u64 = 4;

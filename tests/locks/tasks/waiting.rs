@@ -9,8 +9,8 @@ use percolite::{AsyncStore, CancelToken, ErrorKind, LockOptions, LockWaitPolicy,
 use super::common::{
     TIMEOUT, assert_nothing_left, both_runtimes, eventually, forever, in_memory, on_both, takes, until, waiting, waits,
 };
-use crate::stops::Dice;
-use crate::support::turns::{Turn, assert_one_batch_passes};
+use crate::hooked_store::Dice;
+use crate::support::fair_order::{Turn, assert_one_batch_passes};
 
 const READERS: u64 = 20;
 const WRITERS: u64 = 8;

@@ -15,9 +15,9 @@ use percolite::{
     Builder, Commit, CommitProtocol, ErrorKind, Keyspace, Result, SharedConfig, SleepingLockWaiter, Store, Txn,
 };
 
-use crate::hand::{Hand, Memory, Rows};
+use crate::driver::{Driver, Memory, Rows};
+use crate::hooked_engine::{Act, Control, HookedEngine};
 use crate::report::{Columns, ROCKS_ONE, ROCKS_TWO, SHARED, SIM_ONE, SIM_TWO, STEPS};
-use crate::tap::{Act, Control, Tap};
 
 /// Time to live of a lock on a shared engine, in milliseconds of the test's own clock.
 pub const TTL_MS: u64 = 60_000;
@@ -112,7 +112,7 @@ enum Place {
 }
 
 /// Engine, clock and seed of one column.
-pub struct World {
+pub struct Environment {
     columns: Columns,
     pub seed: u64,
     pub clock: Arc<Clock>,
@@ -120,7 +120,7 @@ pub struct World {
     group_rows_max: usize,
 }
 
-impl World {
+impl Environment {
     pub fn new(columns: Columns, seed: u64) -> Self {
         let clock = Arc::new(Clock::default());
         let place = match columns {
@@ -203,12 +203,12 @@ impl World {
     }
 
     /// Sends single protocol requests to rows, without a store.
-    pub fn hand(&self) -> Hand {
+    pub fn driver(&self) -> Driver {
         let rows: Arc<dyn Rows> = match &self.place {
             Place::Memory(rows) => Arc::<Memory>::clone(rows),
             _ => Arc::new(self.engine()),
         };
-        Hand(rows)
+        Driver(rows)
     }
 
     /// Opens the store, or one more client of the shared engine.
@@ -225,14 +225,17 @@ impl World {
         self.open_with(self.builder().background_resolve(false))
     }
 
-    pub fn try_open(&self, builder: Builder, tap: Arc<Control>) -> Result<Opened> {
-        self.try_open_by(builder, tap, TTL_MS, Arc::<Clock>::clone(&self.clock))
+    pub fn try_open(&self, builder: Builder, hooks: Arc<Control>) -> Result<Opened> {
+        self.try_open_by(builder, hooks, TTL_MS, Arc::<Clock>::clone(&self.clock))
     }
 
     /// As a client with its own clock and TTL.
-    pub fn try_open_by(&self, builder: Builder, tap: Arc<Control>, ttl_ms: u64, clock: Arc<Clock>) -> Result<Opened> {
-        let engine: Arc<dyn Engine> =
-            Arc::new(Tap { engine: self.engine(), control: Arc::clone(&tap), group_rows_max: self.group_rows_max });
+    pub fn try_open_by(&self, builder: Builder, hooks: Arc<Control>, ttl_ms: u64, clock: Arc<Clock>) -> Result<Opened> {
+        let engine: Arc<dyn Engine> = Arc::new(HookedEngine {
+            engine: self.engine(),
+            control: Arc::clone(&hooks),
+            group_rows_max: self.group_rows_max,
+        });
         let store = match &self.place {
             Place::Shared(_, oracle) => {
                 let oracle = Arc::<MemoryOracle>::clone(oracle);
@@ -243,7 +246,7 @@ impl World {
             _ => builder.env(clock).open_engine(Arc::clone(&engine))?,
         };
         let rows = store.keyspace("rows")?;
-        Ok(Opened { store, rows, tap, engine })
+        Ok(Opened { store, rows, hooks, engine })
     }
 
     /// A power cut: of the unsynced frames it keeps all, none, or a prefix. On rocks only the
@@ -275,14 +278,14 @@ impl World {
         let owner = self.open_unswept();
         let mut txn = owner.begin().unwrap();
         write(&owner, &mut txn);
-        let (control, rows) = (Arc::downgrade(&owner.tap), owner.rows.clone());
-        owner.tap.on_write(move |groups| {
+        let (control, rows) = (Arc::downgrade(&owner.hooks), owner.rows.clone());
+        owner.hooks.on_write(move |groups| {
             let Some(act) = act_at(groups, &rows) else { return Act::Pass };
             control.upgrade().unwrap().cut_at(0, act);
             act
         });
         let died = txn.commit().unwrap_err();
-        assert!(owner.tap.is_dead(), "the owner did not lose its engine: {died}");
+        assert!(owner.hooks.is_dead(), "the owner did not lose its engine: {died}");
         drop(owner);
         self.let_locks_expire();
         died
@@ -293,7 +296,7 @@ impl World {
 pub struct Opened {
     pub store: Store,
     pub rows: Keyspace,
-    pub tap: Arc<Control>,
+    pub hooks: Arc<Control>,
     /// The engine of the store, for inspection.
     pub engine: Arc<dyn Engine>,
 }

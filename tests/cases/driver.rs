@@ -153,9 +153,9 @@ const ATTEMPTS_MAX: usize = 1000;
 
 /// Sends requests and repeats each until its change applies.
 #[derive(Clone)]
-pub struct Hand(pub Arc<dyn Rows>);
+pub struct Driver(pub Arc<dyn Rows>);
 
-impl Hand {
+impl Driver {
     fn drive<T>(
         &self,
         row: &RowKey,

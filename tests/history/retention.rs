@@ -6,9 +6,9 @@ use std::time::Duration;
 use percolite::engine::sim::SimStorage;
 use percolite::{Builder, Durability, ErrorKind, Store, Timestamp};
 
+use crate::clock::Clock;
 use crate::support::{Dice, Home};
-use crate::time::Clock;
-use crate::{HOUR, State, delete, homes, keeping, put, values, wait};
+use crate::{HOUR, State, delete, homes, with_retention, put, values, wait};
 
 fn with(clock: &Arc<Clock>, builder: Builder) -> Builder {
     builder.env(Arc::<Clock>::clone(clock))
@@ -18,7 +18,7 @@ fn with(clock: &Arc<Clock>, builder: Builder) -> Builder {
 fn gc_removes_only_versions_older_than_the_history() {
     for home in homes() {
         let clock = Arc::new(Clock::default());
-        let store = home.open(with(&clock, keeping(HOUR)));
+        let store = home.open(with(&clock, with_retention(HOUR)));
         let rows = store.keyspace("rows").unwrap();
         for round in 0..20 {
             put(&store, &rows, "hot", format!("{round}").repeat(if round % 2 == 0 { 1 } else { 2000 }));
@@ -42,7 +42,7 @@ fn gc_removes_only_versions_older_than_the_history() {
         assert_eq!(verified.out_of_line_values, 0, "{verified:?}");
         drop((store, rows));
         // The next incarnation has the same history.
-        let store = home.open(with(&clock, keeping(HOUR)));
+        let store = home.open(with(&clock, with_retention(HOUR)));
         let rows = store.existing_keyspace("rows").unwrap();
         assert_eq!(store.stats().history_start_ts, Some(from));
         assert_eq!(values(&store, &rows, "hot").len(), 3);
@@ -54,7 +54,7 @@ fn gc_removes_only_versions_older_than_the_history() {
 fn a_historical_snapshot_is_readable_until_the_age_limit() {
     for home in homes() {
         let clock = Arc::new(Clock::default());
-        let store = home.open(with(&clock, keeping(Duration::ZERO).max_snapshot_age(HOUR)));
+        let store = home.open(with(&clock, with_retention(Duration::ZERO).max_snapshot_age(HOUR)));
         let rows = store.keyspace("rows").unwrap();
         let first = put(&store, &rows, "k", [1; 5000]);
         let held = store.snapshot_at(first).unwrap();
@@ -75,7 +75,7 @@ fn a_historical_snapshot_is_readable_until_the_age_limit() {
 #[test]
 fn a_clock_set_forward_costs_no_history() {
     let clock = Arc::new(Clock::default());
-    let store = Home::embedded().open(with(&clock, keeping(HOUR)));
+    let store = Home::embedded().open(with(&clock, with_retention(HOUR)));
     let rows = store.keyspace("rows").unwrap();
     let first = put(&store, &rows, "k", "1");
     put(&store, &rows, "k", "2");
@@ -96,7 +96,7 @@ fn history_can_be_disabled_and_enabled_again() {
             let rows = store.keyspace("rows").unwrap();
             (store, rows)
         };
-        let (store, rows) = open(keeping(HOUR));
+        let (store, rows) = open(with_retention(HOUR));
         let first = put(&store, &rows, "k", [1; 5000]);
         put(&store, &rows, "k", "2");
         drop((store, rows));
@@ -113,7 +113,7 @@ fn history_can_be_disabled_and_enabled_again() {
         assert_eq!(store.verify(|_| {}).unwrap().history_entries, 0);
         drop((store, rows));
 
-        let (store, rows) = open(keeping(HOUR));
+        let (store, rows) = open(with_retention(HOUR));
         assert!(matches!(store.snapshot_at(first).map(drop).unwrap_err().kind(), ErrorKind::SnapshotTooOld(_)));
         assert_eq!(values(&store, &rows, "k"), [Some("3".into())]);
         let third = store.snapshot().unwrap().read_ts();
@@ -126,7 +126,7 @@ fn history_can_be_disabled_and_enabled_again() {
 fn a_dropped_keyspace_is_readable_while_its_history_lasts() {
     for home in homes() {
         let clock = Arc::new(Clock::default());
-        let store = home.open(with(&clock, keeping(HOUR)));
+        let store = home.open(with(&clock, with_retention(HOUR)));
         let rows = store.keyspace("rows").unwrap();
         let first = put(&store, &rows, "k", "1");
         store.drop_keyspace("rows").unwrap();
@@ -156,7 +156,7 @@ fn every_readable_timestamp_is_complete_after_a_crash() {
         let mut dice = Dice(seed + 1);
         let mut timestamps: Vec<(Timestamp, State)> = Vec::new();
         for incarnation in 0..4 {
-            let builder = keeping(Duration::from_millis(3)).durability(Durability::Buffered);
+            let builder = with_retention(Duration::from_millis(3)).durability(Durability::Buffered);
             let store = builder.open_in_memory(&memory).unwrap();
             let rows = store.keyspace("rows").unwrap();
             let mut state: State =

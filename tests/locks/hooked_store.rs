@@ -11,7 +11,7 @@ use percolite::{
     TxnOptions,
 };
 
-use crate::tap::{Act, Control, Gate, Tap, commits, locks};
+use crate::hooked_engine::{Act, Control, Gate, HookedEngine, commits, locks};
 
 /// A wait that lasts longer has failed.
 pub const TIMEOUT: Duration = Duration::from_secs(120);
@@ -21,7 +21,7 @@ pub const TIMEOUT: Duration = Duration::from_secs(120);
 pub struct World {
     pub store: Store,
     pub rows: Keyspace,
-    pub tap: Arc<Control>,
+    pub hooks: Arc<Control>,
     pub memory: SimStorage,
 }
 
@@ -31,12 +31,15 @@ impl World {
     }
 
     pub fn open_at(memory: &SimStorage, builder: Builder) -> Self {
-        let tap = Arc::<Control>::default();
-        let engine =
-            Tap { engine: Arc::new(memory.exclusive_engine()), control: Arc::clone(&tap), group_rows_max: usize::MAX };
+        let hooks = Arc::<Control>::default();
+        let engine = HookedEngine {
+            engine: Arc::new(memory.exclusive_engine()),
+            control: Arc::clone(&hooks),
+            group_rows_max: usize::MAX,
+        };
         let store = builder.open_engine(Arc::new(engine)).unwrap();
         let rows = store.keyspace("rows").unwrap();
-        Self { store, rows, tap, memory: memory.clone() }
+        Self { store, rows, hooks, memory: memory.clone() }
     }
 
     pub fn get(&self, key: &str) -> Option<String> {
@@ -65,7 +68,7 @@ impl World {
     pub fn stop_commit(&self, key: &str) -> Gate {
         let (gate, barrier) = Gate::closed();
         let row = self.rows.row_key(key);
-        self.tap.on_write(move |groups| {
+        self.hooks.on_write(move |groups| {
             if commits(groups, &row) {
                 barrier.pass();
             }
@@ -79,7 +82,7 @@ impl World {
     pub fn watch_commits(&self, key: &str) -> Arc<atomic::AtomicBool> {
         let under_way = Arc::<atomic::AtomicBool>::default();
         let (row, flag) = (self.rows.row_key(key), Arc::clone(&under_way));
-        self.tap.on_write(move |groups| {
+        self.hooks.on_write(move |groups| {
             if commits(groups, &row) {
                 flag.store(true, atomic::Ordering::SeqCst);
                 std::thread::yield_now();
@@ -94,7 +97,7 @@ impl World {
     pub fn stop_prewrite(&self, key: &str) -> Gate {
         let (gate, barrier) = Gate::closed();
         let row = self.rows.row_key(key);
-        self.tap.on_write(move |groups| {
+        self.hooks.on_write(move |groups| {
             if locks(groups, &row) {
                 barrier.pass();
             }
@@ -106,7 +109,7 @@ impl World {
     /// Stops every later sync. After the gate opens, each gets `act`.
     pub fn stop_syncs(&self, act: Act) -> Gate {
         let (gate, barrier) = Gate::closed();
-        self.tap.on_sync(move || {
+        self.hooks.on_sync(move || {
             barrier.pass();
             act
         });

@@ -9,10 +9,10 @@ use percolite::internal::protocol::{Prewrite, StepError, TxnStatus, delete_txn_r
 use percolite::row::{CellChange, Mutation, Precondition, TxnRecord};
 use percolite::{CommitProtocol, Durability, ErrorKind, RowKey, Store, TxnOptions};
 
-use crate::hand::{put, row, ts, txn, write};
+use crate::driver::{put, row, ts, txn, write};
+use crate::environment::{Dice, Environment, HOUR_MS, Opened, assert_conflict, eventually, long, some, text};
+use crate::hooked_engine::Act;
 use crate::report::{Case, EMBEDDED, EMBEDDED_TWO, NO_COLLECTION, NO_LOCKS, ONE, SHARED, STEPS, TWO, WHOLE_STORE};
-use crate::tap::Act;
-use crate::world::{Dice, HOUR_MS, Opened, World, assert_conflict, eventually, long, some, text};
 
 pub fn cases() -> Vec<Case> {
     vec![
@@ -60,10 +60,10 @@ fn collected(store: &Opened, count: u64) {
     eventually("GC", || store.stats().gc_tombstones >= count);
 }
 
-fn an_older_transaction_delays_gc(world: &World) {
+fn an_older_transaction_delays_gc(environment: &Environment) {
     // A conflict set of one row has dropped the deletion: only the tombstone in the store shows
     // the conflict.
-    let store = world.open_with(world.builder().conflict_cache_rows(1));
+    let store = environment.open_with(environment.builder().conflict_cache_rows(1));
     store.put_all(&["k", "other"], long("v"));
     let old = store.snapshot().unwrap();
     let mut late = store.begin().unwrap();
@@ -81,16 +81,16 @@ fn an_older_transaction_delays_gc(world: &World) {
     assert_eq!(store.engine.snapshot().unwrap().write(&store.row("k")).unwrap(), None);
 }
 
-fn a_snapshot_beyond_its_age_is_too_old(world: &World) {
-    let store = world.open_with(world.builder().max_snapshot_age(Duration::from_secs(3600)));
+fn a_snapshot_beyond_its_age_is_too_old(environment: &Environment) {
+    let store = environment.open_with(environment.builder().max_snapshot_age(Duration::from_secs(3600)));
     store.put("k", "v");
     let (snapshot, mut txn) = (store.snapshot().unwrap(), store.begin().unwrap());
     store.put("other", "x");
     let newest = store.snapshot().unwrap();
-    world.clock.step(HOUR_MS / 2);
+    environment.clock.step(HOUR_MS / 2);
     std::thread::sleep(Duration::from_millis(700));
     assert_eq!(text(snapshot.get(&store.rows, "k").unwrap()), some("v"));
-    world.clock.step(HOUR_MS);
+    environment.clock.step(HOUR_MS);
     eventually("the snapshot is too old", || snapshot.get(&store.rows, "k").is_err());
     let too_old = |why: percolite::Error| assert!(matches!(why.kind(), ErrorKind::SnapshotTooOld(_)), "{why}");
     too_old(snapshot.get(&store.rows, "k").unwrap_err());
@@ -101,37 +101,38 @@ fn a_snapshot_beyond_its_age_is_too_old(world: &World) {
     assert_eq!(text(newest.get(&store.rows, "k").unwrap()), some("v"));
 }
 
-fn a_transaction_that_began_at_the_safe_point_survives(world: &World) {
-    let hand = world.hand();
-    hand.0.set_safe_point(ts(10));
-    hand.prewrite(&put(txn(10), "k", "v")).unwrap();
-    assert_eq!(hand.commit(txn(10), "k", 20), Ok(ts(20)));
-    assert_eq!(hand.prewrite(&put(txn(9), "j", "v")), Err(StepError::BelowSafePoint(ts(10))));
-    assert_eq!((hand.value("k"), hand.lock("j")), (some("v"), None));
+fn a_transaction_that_began_at_the_safe_point_survives(environment: &Environment) {
+    let driver = environment.driver();
+    driver.0.set_safe_point(ts(10));
+    driver.prewrite(&put(txn(10), "k", "v")).unwrap();
+    assert_eq!(driver.commit(txn(10), "k", 20), Ok(ts(20)));
+    assert_eq!(driver.prewrite(&put(txn(9), "j", "v")), Err(StepError::BelowSafePoint(ts(10))));
+    assert_eq!((driver.value("k"), driver.lock("j")), (some("v"), None));
     let guard = Precondition::SafePointAtMost(ts(10));
     let holds =
         |safe_point| guard.is_met(&percolite::row::RowState { safe_point: ts(safe_point), ..Default::default() });
     assert_eq!([holds(9), holds(10), holds(11)], [true, true, false]);
 }
 
-fn gc_of_a_deletion_leaves_nothing(world: &World) {
-    let hand = world.hand();
+fn gc_of_a_deletion_leaves_nothing(environment: &Environment) {
+    let driver = environment.driver();
     for (key, value) in [("short", "v".to_owned()), ("long", long("v"))] {
-        hand.write(txn(9), key, &value, 10);
-        hand.prewrite(&write(txn(19), key, Mutation::Delete)).unwrap();
-        hand.commit(txn(19), key, 20).unwrap();
-        assert!(hand.collect(key, 20));
-        assert_eq!((hand.record(key), hand.value(key)), (None, None));
-        assert_eq!(hand.0.data(&row(key), ts(9)), None);
-        hand.write(txn(30), key, "again", 31);
-        assert!(hand.collect(key, 20));
-        assert_eq!(hand.value(key), some("again"));
+        driver.write(txn(9), key, &value, 10);
+        driver.prewrite(&write(txn(19), key, Mutation::Delete)).unwrap();
+        driver.commit(txn(19), key, 20).unwrap();
+        assert!(driver.collect(key, 20));
+        assert_eq!((driver.record(key), driver.value(key)), (None, None));
+        assert_eq!(driver.0.data(&row(key), ts(9)), None);
+        driver.write(txn(30), key, "again", 31);
+        assert!(driver.collect(key, 20));
+        assert_eq!(driver.value(key), some("again"));
     }
 }
 
-fn a_row_removed_by_gc_stays_absent(world: &World) {
+fn a_row_removed_by_gc_stays_absent(environment: &Environment) {
     let keys: Vec<String> = (0..200).map(|number| format!("k{number:03}")).collect();
-    let opened = || world.open_with(world.builder().write_buffer_bytes(1 << 20).durability(Durability::Buffered));
+    let opened =
+        || environment.open_with(environment.builder().write_buffer_bytes(1 << 20).durability(Durability::Buffered));
     let store = opened();
     // Enough other rows that puts, tombstones and the cells that GC writes are in different files.
     let bulk = |from: u32| {
@@ -160,8 +161,9 @@ fn a_row_removed_by_gc_stays_absent(world: &World) {
     }
 }
 
-fn a_read_view_that_expires_during_a_commit_commits_nothing(world: &World) {
-    let store = world.open_with(world.builder().conflict_cache_rows(1).max_snapshot_age(Duration::from_millis(300)));
+fn a_read_view_that_expires_during_a_commit_commits_nothing(environment: &Environment) {
+    let store = environment
+        .open_with(environment.builder().conflict_cache_rows(1).max_snapshot_age(Duration::from_millis(300)));
     // After a long value has been locked, every commit reads its rows before it is queued.
     let two_phases = TxnOptions::default().commit_protocol(CommitProtocol::TwoPhase);
     let put = |key: &str| store.transact_with(two_phases, |txn| txn.put(&store.rows, key, long("v")));
@@ -170,7 +172,7 @@ fn a_read_view_that_expires_during_a_commit_commits_nothing(world: &World) {
     assert!(late.get(&store.rows, "k").unwrap().is_some());
     late.put(&store.rows, "k", "over a deletion that it has not seen").unwrap();
     let (others, rows) = (Store::clone(&store), store.rows.clone());
-    store.tap.on_next_look_at(store.rows.row_key("k"), move || {
+    store.hooks.on_next_look_at(store.rows.row_key("k"), move || {
         let mut deletion = others.begin().unwrap();
         deletion.delete(&rows, "k").unwrap();
         // In two phases the row is locked here, and the deletion fails.
@@ -189,24 +191,24 @@ fn a_read_view_that_expires_during_a_commit_commits_nothing(world: &World) {
     assert!(value.is_none_or(|value| value == long("v").as_bytes()));
 }
 
-fn secondaries_are_resolved_before_records_are_deleted(world: &World) {
+fn secondaries_are_resolved_before_records_are_deleted(environment: &Environment) {
     // More locks than the sweep reads in one page.
     let keys: Vec<String> = (0..1200).map(|number| format!("k{number:04}")).collect();
-    let hand = world.hand();
+    let driver = environment.driver();
     for (t, keys, committed) in [(txn(10), &keys[..600], true), (txn(11), &keys[600..], false)] {
         for key in keys {
-            hand.prewrite(&Prewrite { primary: row(&keys[0]), ..put(t, key, "new") }).unwrap();
+            driver.prewrite(&Prewrite { primary: row(&keys[0]), ..put(t, key, "new") }).unwrap();
         }
         if committed {
-            hand.commit(t, &keys[0], 20).unwrap();
+            driver.commit(t, &keys[0], 20).unwrap();
         }
     }
-    drop(hand);
-    let tap: Arc<crate::tap::Control> = Arc::default();
+    drop(driver);
+    let hooks: Arc<crate::hooked_engine::Control> = Arc::default();
     let (engine, wrong, gone) =
         (Arc::new(std::sync::OnceLock::new()), Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let (early, count, below) = (Arc::clone(&wrong), Arc::clone(&gone), Arc::clone(&engine));
-    tap.on_write(move |groups| {
+    hooks.on_write(move |groups| {
         let changes = || groups.iter().flat_map(|group| group.changes().into_owned());
         for change in changes().filter(|change| change.txn_record == CellChange::Delete && change.start_ts < ts(1000)) {
             count.fetch_add(1, Ordering::SeqCst);
@@ -219,7 +221,7 @@ fn secondaries_are_resolved_before_records_are_deleted(world: &World) {
         }
         Act::Pass
     });
-    let store = world.try_open(world.builder().background_resolve(false), tap).unwrap();
+    let store = environment.try_open(environment.builder().background_resolve(false), hooks).unwrap();
     engine.set(Arc::clone(&store.engine)).ok().unwrap();
     assert_eq!(store.locks_left(), 1199);
     store.resolve_orphan_locks().unwrap();
@@ -234,14 +236,14 @@ fn secondaries_are_resolved_before_records_are_deleted(world: &World) {
         assert_eq!(text(txn.get(&store.rows, key).unwrap()), expected, "{key}");
     }
     // The hook owns the engine and the engine owns the hook: break the cycle.
-    store.tap.no_hooks();
+    store.hooks.no_hooks();
 }
 
-fn a_record_outlives_the_last_lock(world: &World) {
-    let store = world.open();
+fn a_record_outlives_the_last_lock(environment: &Environment) {
+    let store = environment.open();
     let (wrong, seen) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let (early, count, engine) = (Arc::clone(&wrong), Arc::clone(&seen), Arc::downgrade(&store.engine));
-    store.tap.on_write(move |groups| {
+    store.hooks.on_write(move |groups| {
         let changes = || groups.iter().flat_map(|group| group.changes().into_owned());
         for change in changes().filter(|change| change.txn_record == CellChange::Delete) {
             count.fetch_add(1, Ordering::SeqCst);
@@ -256,52 +258,52 @@ fn a_record_outlives_the_last_lock(world: &World) {
     for _ in 0..20 {
         store.put_all(&["a", "b", "c"], "v");
     }
-    store.tap.no_hooks();
+    store.hooks.no_hooks();
     assert_eq!((wrong.load(Ordering::SeqCst), seen.load(Ordering::SeqCst)), (0, 20));
 }
 
-fn a_prewrite_after_gc_of_its_record_is_refused(world: &World) {
-    let hand = world.hand();
-    hand.prewrite(&put(txn(10), "k", "v")).unwrap();
-    hand.roll_back(txn(10), "k").unwrap();
-    hand.0.set_safe_point(ts(11));
-    hand.0.make(delete_txn_record(row("k"), ts(10))).unwrap();
-    assert_eq!(hand.status("k", txn(10)), None);
-    assert_eq!(hand.prewrite(&put(txn(10), "k", "v")), Err(StepError::BelowSafePoint(ts(11))));
-    assert_eq!(hand.commit(txn(10), "k", 20), Err(StepError::BelowSafePoint(ts(11))));
-    assert_eq!((hand.lock("k"), hand.value("k")), (None, None));
+fn a_prewrite_after_gc_of_its_record_is_refused(environment: &Environment) {
+    let driver = environment.driver();
+    driver.prewrite(&put(txn(10), "k", "v")).unwrap();
+    driver.roll_back(txn(10), "k").unwrap();
+    driver.0.set_safe_point(ts(11));
+    driver.0.make(delete_txn_record(row("k"), ts(10))).unwrap();
+    assert_eq!(driver.status("k", txn(10)), None);
+    assert_eq!(driver.prewrite(&put(txn(10), "k", "v")), Err(StepError::BelowSafePoint(ts(11))));
+    assert_eq!(driver.commit(txn(10), "k", 20), Err(StepError::BelowSafePoint(ts(11))));
+    assert_eq!((driver.lock("k"), driver.value("k")), (None, None));
 }
 
 /// OMID-146
-fn gc_leaves_a_locked_row(world: &World) {
-    let hand = world.hand();
-    hand.write(txn(9), "k", "v", 10);
-    hand.prewrite(&write(txn(19), "k", Mutation::Delete)).unwrap();
-    hand.commit(txn(19), "k", 20).unwrap();
-    hand.prewrite(&put(txn(30), "k", &long("new"))).unwrap();
-    let (lock, record) = (hand.lock("k"), hand.record("k"));
-    assert!(!hand.collect("k", 20), "its entry must stay in the GC queue");
-    assert_eq!((hand.lock("k"), hand.record("k")), (lock, record));
-    hand.commit(txn(30), "k", 40).unwrap();
-    assert!(hand.collect("k", 20));
-    assert_eq!(hand.value("k"), Some(long("new")));
+fn gc_leaves_a_locked_row(environment: &Environment) {
+    let driver = environment.driver();
+    driver.write(txn(9), "k", "v", 10);
+    driver.prewrite(&write(txn(19), "k", Mutation::Delete)).unwrap();
+    driver.commit(txn(19), "k", 20).unwrap();
+    driver.prewrite(&put(txn(30), "k", &long("new"))).unwrap();
+    let (lock, record) = (driver.lock("k"), driver.record("k"));
+    assert!(!driver.collect("k", 20), "its entry must stay in the GC queue");
+    assert_eq!((driver.lock("k"), driver.record("k")), (lock, record));
+    driver.commit(txn(30), "k", 40).unwrap();
+    assert!(driver.collect("k", 20));
+    assert_eq!(driver.value("k"), Some(long("new")));
     // A row with a lock-only lock is removed later.
-    hand.prewrite(&write(txn(50), "k", Mutation::Delete)).unwrap();
-    hand.commit(txn(50), "k", 51).unwrap();
-    hand.prewrite(&write(txn(60), "k", Mutation::LockOnly)).unwrap();
-    assert!(!hand.collect("k", 51));
-    hand.commit(txn(60), "k", 61).unwrap();
-    assert!(hand.collect("k", 51));
-    assert_eq!((hand.record("k"), hand.status("k", txn(60))), (None, Some(TxnRecord::Committed(ts(61)))));
+    driver.prewrite(&write(txn(50), "k", Mutation::Delete)).unwrap();
+    driver.commit(txn(50), "k", 51).unwrap();
+    driver.prewrite(&write(txn(60), "k", Mutation::LockOnly)).unwrap();
+    assert!(!driver.collect("k", 51));
+    driver.commit(txn(60), "k", 61).unwrap();
+    assert!(driver.collect("k", 51));
+    assert_eq!((driver.record("k"), driver.status("k", txn(60))), (None, Some(TxnRecord::Committed(ts(61)))));
     assert_eq!(
-        hand.check(txn(60), "k", percolite::internal::protocol::OwnerLiveness::Dead),
+        driver.check(txn(60), "k", percolite::internal::protocol::OwnerLiveness::Dead),
         Ok(TxnStatus::Committed(ts(61)))
     );
 }
 
-fn rows_written_during_gc_stay(world: &World) {
-    let store = world.open_with(world.builder().durability(Durability::Buffered));
-    let mut dice = world.dice();
+fn rows_written_during_gc_stay(environment: &Environment) {
+    let store = environment.open_with(environment.builder().durability(Durability::Buffered));
+    let mut dice = environment.dice();
     let keys: Vec<String> = (0..40).map(|number| format!("k{number:02}")).collect();
     let mut model = vec![None; keys.len()];
     let end = std::time::Instant::now() + Duration::from_millis(2300);
@@ -329,19 +331,19 @@ fn rows_written_during_gc_stay(world: &World) {
     }
 }
 
-fn a_crash_among_replaced_long_values_loses_none(world: &World) {
+fn a_crash_among_replaced_long_values_loses_none(environment: &Environment) {
     let keys = ["a", "b", "c", "d"];
-    let mut dice = world.dice();
-    let rounds = if world.is_rocks() { 12 } else { 60 };
+    let mut dice = environment.dice();
+    let rounds = if environment.is_rocks() { 12 } else { 60 };
     for round in 0..rounds {
-        let world = world.another();
-        let store = world.open_with(world.builder().durability(Durability::Buffered));
+        let environment = environment.another();
+        let store = environment.open_with(environment.builder().durability(Durability::Buffered));
         let mut acknowledged: Vec<Vec<Option<String>>> = vec![vec![None; keys.len()]];
-        store.tap.cut_at(dice.below(40), if dice.below(2) == 0 { Act::Refuse } else { Act::Lose });
+        store.hooks.cut_at(dice.below(40), if dice.below(2) == 0 { Act::Refuse } else { Act::Lose });
         work_until_cut(&store, &keys, &mut acknowledged, &mut dice);
         drop(store);
-        world.crash(&mut dice);
-        let store = world.open_unswept();
+        environment.crash(&mut dice);
+        let store = environment.open_unswept();
         let seen: Vec<_> = keys.iter().map(|key| store.get(key)).collect();
         assert!(acknowledged.contains(&seen), "round {round}: {seen:?} is no state of the history");
     }
@@ -349,7 +351,7 @@ fn a_crash_among_replaced_long_values_loses_none(world: &World) {
 
 /// Collects every state, including the one whose commit the cut left undetermined.
 fn work_until_cut(store: &Opened, keys: &[&str], states: &mut Vec<Vec<Option<String>>>, dice: &mut Dice) {
-    while !store.tap.is_dead() {
+    while !store.hooks.is_dead() {
         let Ok(mut txn) = store.begin() else { return };
         let mut next = states.last().unwrap().clone();
         for _ in 0..2 {
@@ -368,36 +370,36 @@ fn work_until_cut(store: &Opened, keys: &[&str], states: &mut Vec<Vec<Option<Str
     }
 }
 
-fn gc_leaves_a_newer_version(world: &World) {
-    let hand = world.hand();
-    hand.prewrite(&write(txn(9), "k", Mutation::Delete)).unwrap();
-    hand.commit(txn(9), "k", 10).unwrap();
-    hand.write(txn(19), "k", "new", 20);
+fn gc_leaves_a_newer_version(environment: &Environment) {
+    let driver = environment.driver();
+    driver.prewrite(&write(txn(9), "k", Mutation::Delete)).unwrap();
+    driver.commit(txn(9), "k", 10).unwrap();
+    driver.write(txn(19), "k", "new", 20);
     for deleted_at in [5, 10, 15, 20, 99] {
-        hand.collect("k", deleted_at);
-        assert_eq!(hand.value("k"), some("new"), "GC of {deleted_at}");
+        driver.collect("k", deleted_at);
+        assert_eq!(driver.value("k"), some("new"), "GC of {deleted_at}");
     }
-    hand.prewrite(&write(txn(29), "k", Mutation::Delete)).unwrap();
-    hand.commit(txn(29), "k", 30).unwrap();
-    hand.collect("k", 10);
-    assert_eq!(hand.record("k").map(|record| record.commit_ts), Some(ts(30)), "GC removed a later tombstone");
+    driver.prewrite(&write(txn(29), "k", Mutation::Delete)).unwrap();
+    driver.commit(txn(29), "k", 30).unwrap();
+    driver.collect("k", 10);
+    assert_eq!(driver.record("k").map(|record| record.commit_ts), Some(ts(30)), "GC removed a later tombstone");
     // The row is put again between GC's read and its write.
     let stale = percolite::internal::protocol::gc_row(
-        &hand.0.read(&row("k"), ts(0)),
+        &driver.0.read(&row("k"), ts(0)),
         &percolite::internal::protocol::GcRequest {
             row: row("k"),
             replaced_at: vec![ts(30)],
             old_versions: Vec::new(),
         },
     );
-    hand.write(txn(39), "k", "newer", 40);
-    assert!(hand.0.make(stale).is_err());
-    assert_eq!(hand.value("k"), some("newer"));
+    driver.write(txn(39), "k", "newer", 40);
+    assert!(driver.0.make(stale).is_err());
+    assert_eq!(driver.value("k"), some("newer"));
 }
 
 /// A page that began at the start of the GC queue would read the tombstones of all pages before it.
-fn a_gc_page_begins_where_the_last_one_ended(world: &World) {
-    let store = world.open();
+fn a_gc_page_begins_where_the_last_one_ended(environment: &Environment) {
+    let store = environment.open();
     let keys: Vec<String> = (0..1100).map(|number| format!("k{number:04}")).collect();
     let in_one = |change: &dyn Fn(&mut percolite::Txn, &str)| {
         let mut txn = store.begin().unwrap();
@@ -407,19 +409,19 @@ fn a_gc_page_begins_where_the_last_one_ended(world: &World) {
     in_one(&|txn, key| txn.put(&store.rows, key, "v").unwrap());
     let old = store.snapshot().unwrap();
     let deleted_at = in_one(&|txn, key| txn.delete(&store.rows, key).unwrap());
-    store.tap.take_collections();
+    store.hooks.take_collections();
     drop(old);
     store.put("other", "x");
     collected(&store, 1100);
     let ends = [511, 1023].map(|number| Some((deleted_at, store.row(&keys[number]))));
-    let pages = store.tap.take_collections();
+    let pages = store.hooks.take_collections();
     assert!(pages.windows(3).any(|pages| pages == [&[None], &ends[..]].concat()), "{pages:?}");
 }
 
-fn gc_changes_no_read(world: &World) {
-    let store = world.open_with(world.builder().durability(Durability::Buffered));
+fn gc_changes_no_read(environment: &Environment) {
+    let store = environment.open_with(environment.builder().durability(Durability::Buffered));
     let mut snapshots = Vec::new();
-    let mut dice = world.dice();
+    let mut dice = environment.dice();
     for round in 0..4_u64 {
         let mut txn = store.begin().unwrap();
         for number in 0..50 {

@@ -7,7 +7,7 @@ use percolite::{AsyncStore, Durability, ErrorKind, LockLostReason, LockOptions, 
 use tokio::runtime::Runtime;
 
 use super::common::{TIMEOUT, both_runtimes};
-use crate::stops::assert_lost;
+use crate::hooked_store::assert_lost;
 use crate::support::clocks::{Clocks, HOUR};
 use crate::support::rows;
 

@@ -31,7 +31,7 @@ type OnWrite = Arc<dyn Fn(&[RowBatch]) -> Act + Send + Sync>;
 type OnSync = Arc<dyn Fn() -> Act + Send + Sync>;
 type OnRead = Arc<dyn Fn() + Send + Sync>;
 
-/// The test's side of a [`Tap`]: hooks, counters and records.
+/// The test's side of a [`HookedEngine`]: hooks, counters and records.
 #[derive(Default)]
 pub struct Control {
     dead: AtomicBool,
@@ -173,13 +173,13 @@ fn suffer<T>(act: Act, call: impl FnOnce() -> Result<T, EngineError>) -> Result<
 }
 
 /// The wrapper; see the module.
-pub struct Tap {
+pub struct HookedEngine {
     pub engine: Arc<dyn Engine>,
     pub control: Arc<Control>,
     pub group_rows_max: usize,
 }
 
-impl Engine for Tap {
+impl Engine for HookedEngine {
     fn capabilities(&self) -> Capabilities {
         let below = self.engine.capabilities();
         Capabilities { batch_rows_max: self.group_rows_max.min(below.batch_rows_max), ..below }
@@ -189,7 +189,7 @@ impl Engine for Tap {
         let view = self.engine.snapshot()?;
         call_once(&self.control.on_view);
         let number = self.control.views.fetch_add(1, Ordering::SeqCst);
-        Ok(Arc::new(TapView { view, number, control: Arc::clone(&self.control) }))
+        Ok(Arc::new(HookedSnapshot { view, number, control: Arc::clone(&self.control) }))
     }
     fn read_row(&self, row: &RowKey, start_ts: Timestamp) -> Result<RowState, EngineError> {
         self.control.alive()?;
@@ -259,13 +259,13 @@ impl Engine for Tap {
     }
 }
 
-struct TapView {
+struct HookedSnapshot {
     view: Arc<dyn EngineSnapshot>,
     number: u64,
     control: Arc<Control>,
 }
 
-impl TapView {
+impl HookedSnapshot {
     fn before_read(&self) {
         call_once(&self.control.on_read);
     }
@@ -280,7 +280,7 @@ impl TapView {
     }
 }
 
-impl EngineSnapshot for TapView {
+impl EngineSnapshot for HookedSnapshot {
     fn get_cell(&self, column: Column, row: &RowKey, see: OnCell<'_>) -> Result<(), EngineError> {
         if column == Column::Write {
             self.before_read();
