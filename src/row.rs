@@ -5,7 +5,10 @@
 //! transaction records, which say how a transaction ended at this row, and versions that were
 //! replaced.
 
+use std::ops::Deref;
+
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 
 use crate::owner_id::OwnerId;
 pub use crate::row_key::{KeyspaceId, RowKey};
@@ -166,12 +169,49 @@ pub enum Precondition {
     SafePointAtMost(Timestamp),
 }
 
-/// All preconditions of a change; usually two, which need no allocation.
-pub type Guards = smallvec::SmallVec<[Precondition; 2]>;
+/// The preconditions of a change, as a slice; usually two, which need no allocation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Preconditions(SmallVec<[Precondition; 2]>);
+
+impl Preconditions {
+    /// Adds a precondition.
+    pub fn push(&mut self, precondition: Precondition) {
+        self.0.push(precondition);
+    }
+
+    /// Removes all for which `keep` returns `false`.
+    pub fn retain(&mut self, mut keep: impl FnMut(Precondition) -> bool) {
+        self.0.retain(|precondition| keep(*precondition));
+    }
+
+    /// Removes all.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+impl Deref for Preconditions {
+    type Target = [Precondition];
+
+    fn deref(&self) -> &[Precondition] {
+        &self.0
+    }
+}
+
+impl From<&[Precondition]> for Preconditions {
+    fn from(preconditions: &[Precondition]) -> Self {
+        Self(preconditions.into())
+    }
+}
+
+impl<const N: usize> From<[Precondition; N]> for Preconditions {
+    fn from(preconditions: [Precondition; N]) -> Self {
+        Self(SmallVec::from_slice(&preconditions))
+    }
+}
 
 impl Precondition {
-    /// The preconditions of a one-phase commit's next version of a row that was read at this
-    /// timestamp.
+    /// What must hold for a one-phase commit to write a row that it read at `read_ts`.
     pub fn for_next_version(read_ts: Timestamp) -> [Self; 2] {
         [Self::LockAbsent, Self::NoCommitAfter(read_ts)]
     }
@@ -215,7 +255,7 @@ pub struct RowChange {
     /// writes.
     pub start_ts: Timestamp,
     /// Conditions, all of which must be met.
-    pub preconditions: Guards,
+    pub preconditions: Preconditions,
     /// The lock column.
     pub lock: CellChange<Lock>,
     /// The write column.
@@ -238,7 +278,7 @@ impl RowChange {
         Self {
             row,
             start_ts,
-            preconditions: Guards::new(),
+            preconditions: Preconditions::default(),
             lock: CellChange::Keep,
             write: CellChange::Keep,
             data: Vec::new(),

@@ -24,7 +24,7 @@ pub const FIRST_LEVEL_ROWS: usize = limit(16, 4096);
 
 /// Rows in the batch of a two-phase commit's primary. In crash tests some are still locked after
 /// the commit point.
-pub const PRIMARY_GROUP_ROWS_MAX: Option<usize> = if IN_CRASH_TESTS { Some(3) } else { None };
+pub const PRIMARY_BATCH_ROWS_MAX: Option<usize> = if IN_CRASH_TESTS { Some(3) } else { None };
 
 /// Bytes of a batch that commits locked rows, with the versions that it replaces.
 pub const COMMIT_BATCH_BYTES_MAX: usize = limit(512, 8 << 20);

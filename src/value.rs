@@ -1,6 +1,6 @@
 //! Values: bytes that share their memory.
 
-use std::borrow::Borrow;
+use std::borrow::{Borrow, Cow};
 use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -60,7 +60,19 @@ macro_rules! from {
     )*};
 }
 
-from!(&[u8], Vec<u8>, &Vec<u8>, &str, String);
+from!(&[u8], Vec<u8>, &Vec<u8>, &str, String, &String, Cow<'_, [u8]>);
+
+impl From<&Value> for Value {
+    fn from(value: &Value) -> Self {
+        value.clone()
+    }
+}
+
+impl From<Box<[u8]>> for Value {
+    fn from(bytes: Box<[u8]>) -> Self {
+        Self(bytes.into())
+    }
+}
 
 impl<const N: usize> From<[u8; N]> for Value {
     fn from(bytes: [u8; N]) -> Self {

@@ -48,6 +48,7 @@ impl AsyncStore {
         self.lock_with(target, LockOptions::exclusive()).await
     }
 
+    /// Acquires a named lock exclusively if it is free; else returns `None`: see
     /// [`Store::try_lock`](crate::Store::try_lock).
     ///
     /// # Errors
@@ -64,7 +65,7 @@ impl AsyncStore {
         }
     }
 
-    /// [`Store::lock_with`](crate::Store::lock_with).
+    /// Acquires a named lock with options: see [`Store::lock_with`](crate::Store::lock_with).
     ///
     /// # Errors
     /// Those of [`Store::lock_with`](crate::Store::lock_with), and of [`AsyncStore::run_blocking`].
@@ -173,7 +174,7 @@ impl AsyncLockGuard {
         &self.guard
     }
 
-    /// [`LockGuard::token`].
+    /// The fencing token: see [`LockGuard::token`].
     pub fn token(&self) -> Timestamp {
         self.guard.token()
     }
@@ -183,12 +184,12 @@ impl AsyncLockGuard {
         self.guard.fence()
     }
 
-    /// [`LockGuard::entry`].
+    /// The entry of this grant in the lock table: see [`LockGuard::entry`].
     pub fn entry(&self) -> LockEntry {
         self.guard.entry()
     }
 
-    /// [`LockGuard::is_held`].
+    /// Whether the grant is valid in this process: see [`LockGuard::is_held`].
     pub fn is_held(&self) -> bool {
         self.guard.is_held()
     }
@@ -277,7 +278,7 @@ impl AsyncLockGuard {
         activated
     }
 
-    /// [`LockGuard::detach`].
+    /// Gives the lease to its token, so that it outlasts the guard: see [`LockGuard::detach`].
     ///
     /// # Errors
     /// Those of [`LockGuard::detach`].

@@ -127,7 +127,7 @@ impl AsyncStore {
         run_blocking(move || work(&store)).await?
     }
 
-    /// [`Store::keyspace`].
+    /// Opens a keyspace, and creates it if it does not exist: see [`Store::keyspace`].
     ///
     /// # Errors
     /// Those of [`Store::keyspace`], and of [`AsyncStore::run_blocking`].
@@ -136,7 +136,7 @@ impl AsyncStore {
         self.run_blocking(move |store| store.keyspace(&name)).await
     }
 
-    /// [`Store::snapshot`].
+    /// A snapshot of all that is committed: see [`Store::snapshot`].
     ///
     /// # Errors
     /// Those of [`Store::snapshot`], and of [`AsyncStore::run_blocking`].
@@ -144,7 +144,7 @@ impl AsyncStore {
         self.run_blocking(Store::snapshot).await.map(Into::into)
     }
 
-    /// [`Store::snapshot_at`].
+    /// A snapshot of an earlier timestamp: see [`Store::snapshot_at`].
     ///
     /// # Errors
     /// Those of [`Store::snapshot_at`], and of [`AsyncStore::run_blocking`].
@@ -153,7 +153,7 @@ impl AsyncStore {
         self.run_blocking(move |store| store.snapshot_at(at)).await.map(Into::into)
     }
 
-    /// [`Store::get`].
+    /// The newest committed value of a row: see [`Store::get`].
     ///
     /// # Errors
     /// Those of [`Store::get`], and of [`AsyncStore::run_blocking`].
@@ -162,7 +162,7 @@ impl AsyncStore {
         self.run_blocking(move |store| store.get(&keyspace, key)).await
     }
 
-    /// [`Store::multi_get`].
+    /// The newest committed values of several rows, of one state: see [`Store::multi_get`].
     ///
     /// # Errors
     /// Those of [`AsyncStore::get`].
@@ -184,7 +184,7 @@ impl AsyncStore {
     }
 
     /// The rows whose keys are in a range, in the state when the first row is requested:
-    /// [`Store::range`].
+    /// The rows of a range of keys, of one state: see [`Store::range`].
     pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> AsyncScan {
         let (store, keyspace, range) = (self.store.clone(), keyspace.clone(), owned_range(&range));
         AsyncScan::new(&self.store, move || store.range(&keyspace, range))

@@ -118,15 +118,15 @@ impl AsyncStore {
         }
     }
 
-    async fn wait_admission(&self, mut entrance: AdmissionWait) -> Result<AttemptGuard> {
-        while let Some(step) = entrance.poll(self.store.elapsed(), &Waiter::of_task) {
+    async fn wait_admission(&self, mut wait: AdmissionWait) -> Result<AttemptGuard> {
+        while let Some(step) = wait.poll(self.store.elapsed(), &Waiter::of_task) {
             match step {
                 // The next poll checks whether the notification came in time.
                 WaitAction::Wait(waiter, at_most) => notified_timeout(&waiter, Some(at_most)).await,
                 WaitAction::Run(job) => run_blocking(job).await?,
             }
         }
-        Ok(entrance.finish())
+        Ok(wait.finish())
     }
 }
 

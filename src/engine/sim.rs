@@ -82,7 +82,7 @@ impl SimStorage {
         Self { incarnation, ..self.clone() }
     }
 
-    /// An engine that shares this memory with other engines, like a server's client.
+    /// One client of a simulated server: all shared engines of this memory see the same rows.
     pub fn shared_engine(&self) -> SimEngine {
         LocalEngine::new(Self { incarnation: None, ..self.clone() }, false)
     }

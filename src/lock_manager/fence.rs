@@ -119,8 +119,8 @@ impl InFlightFences {
     pub fn on_visible(mut self, commit_ts: Timestamp) {
         let fences = std::mem::take(&mut self.0);
         fences.visit(|grant, durable| {
-            // Before the count goes down, so that a grant that finds no commit in flight finds
-            // this.
+            // Recorded before the number of commits in flight decreases: the next grant that finds
+            // none in flight must find this one.
             if durable {
                 grant.note_fenced_commit(commit_ts);
             }

@@ -110,7 +110,7 @@ metrics_table! {
     Counter orphan_locks_resolved "percolite_orphan_locks_resolved_total" [] "orphan row locks resolved in the background";
     Counter gc_tombstones "percolite_gc_tombstones_total" [] "tombstones removed by garbage collection";
     Counter gc_versions "percolite_gc_versions_total" [] "replaced versions removed by garbage collection";
-    Counter wal_syncs "percolite_wal_syncs_total" [] "syncs of the write-ahead log";
+    Counter wal_syncs "percolite_wal_syncs_total" [] "syncs of the write-ahead log for commits, without those of flushes";
     Counter write_stalls "percolite_write_stalls_total" [] "writes stalled by a slow flush into the tables";
     Counter write_stall_millis "percolite_write_stall_milliseconds_total" [] "time during which a write was stalled, in milliseconds";
     Counter locks_acquired "percolite_named_locks_acquired_total" [] "named locks acquired";

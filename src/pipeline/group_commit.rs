@@ -19,7 +19,7 @@
 //! only the leader publishes views. One-phase commits depend on this.
 //!
 //! A commit is visible microseconds after its check, so transactions on hot rows rarely conflict. A
-//! committer without company leads itself: no other thread is involved.
+//! committer that is alone leads itself: no other thread is involved.
 //!
 //! This is RocksDB's write group with the check inside. RocksDB's leader writes what others have
 //! validated, so a conflict check there needs a latch or a second pass.
@@ -200,7 +200,7 @@ impl GroupCommit {
                 reply.send_error(Error::closed(why));
                 continue;
             }
-            let bytes = submission.group.size_bytes();
+            let bytes = submission.batch.size_bytes();
             let limit = self.parts.engine.capabilities().batch_bytes_max;
             if bytes > limit {
                 drop((submission.attempt, fences));
@@ -250,7 +250,7 @@ impl GroupCommit {
         group: &mut WriteGroup,
     ) -> Result<(), (ReplySender, Error)> {
         let QueuedSubmission { submission, fences, reply } = entry;
-        let Submission { group: mut batch, kind, attempt, .. } = submission;
+        let Submission { mut batch, kind, attempt, .. } = submission;
         // The grant of a fence that passed the check may end before the commit has its timestamp.
         yield_point!(if fences.is_any());
         let start_ts = batch.start_ts();

@@ -146,8 +146,8 @@ impl Pipeline {
     /// Applies changes that belong to no running transaction. Their preconditions are the only
     /// conditions, and they are not made durable.
     pub fn submit_internal(&self, changes: Vec<RowChange>, kind: SubmissionKind) -> Result<SubmitResult> {
-        let (group, conditions) = (changes.into(), Arc::default());
-        self.submit(Submission { group, kind, durable: false, conditions, attempt: None }, &TxnTimer::default())
+        let (batch, conditions) = (changes.into(), Arc::default());
+        self.submit(Submission { batch, kind, durable: false, conditions, attempt: None }, &TxnTimer::default())
     }
 
     /// Returns once everything queued before this call is visible or rejected: an empty submission

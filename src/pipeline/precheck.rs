@@ -90,14 +90,14 @@ impl LeaderMemory {
             return Precheck::Reject(Rejection::FenceLost(Box::new(lost)));
         }
         let checker = Prechecker { memory: self, kind: submission.kind, facts };
-        match &mut submission.group {
+        match &mut submission.batch {
             RowBatch::Changes(changes) => checker.check_changes(changes),
             RowBatch::OnePhaseWrites(writes) => match checker.check_one_phase(writes) {
                 Precheck::NeedsRead => {
                     // Row by row, so that the engine reads only rows that memory cannot decide.
-                    let mut changes = submission.group.changes().into_owned();
+                    let mut changes = submission.batch.changes().into_owned();
                     let checked = checker.check_changes(&mut changes);
-                    submission.group = RowBatch::Changes(changes);
+                    submission.batch = RowBatch::Changes(changes);
                     checked
                 }
                 checked => checked,
@@ -110,16 +110,16 @@ impl LeaderMemory {
     }
 
     /// Records the locks and commits of a batch that is applied, or that is proven and will be.
-    pub fn note_written(&mut self, group: &RowBatch, kind: SubmissionKind, commit_ts: Option<Timestamp>) {
+    pub fn note_written(&mut self, batch: &RowBatch, kind: SubmissionKind, commit_ts: Option<Timestamp>) {
         let finished = match kind {
             SubmissionKind::FinishRollback { start_ts } => Some(start_ts),
-            SubmissionKind::RollForward { finishes: true, .. } => group.start_ts(),
+            SubmissionKind::RollForward { finishes: true, .. } => batch.start_ts(),
             _ => None,
         };
         if let Some(start_ts) = finished {
             self.large_txns.remove(&start_ts);
         }
-        match group {
+        match batch {
             RowBatch::Changes(changes) => self.note_changes(changes, kind, commit_ts),
             RowBatch::OnePhaseWrites(writes) => self.note_one_phase(writes),
         }
@@ -170,7 +170,7 @@ impl LeaderMemory {
 }
 
 /// The result for one precondition.
-enum GuardCheck {
+enum PreconditionCheck {
     Holds,
     Unknown,
     Fails(Rejection),
@@ -190,9 +190,9 @@ impl Prechecker<'_> {
         for row in versions.writes.keys() {
             for precondition in Precondition::for_next_version(ts) {
                 match self.check(row, precondition) {
-                    GuardCheck::Holds => {}
-                    GuardCheck::Unknown => return Precheck::NeedsRead,
-                    GuardCheck::Fails(rejected) => return Precheck::Reject(rejected),
+                    PreconditionCheck::Holds => {}
+                    PreconditionCheck::Unknown => return Precheck::NeedsRead,
+                    PreconditionCheck::Fails(rejected) => return Precheck::Reject(rejected),
                 }
             }
         }
@@ -205,13 +205,13 @@ impl Prechecker<'_> {
         let mut checked = Precheck::Proven;
         for change in changes {
             let mut rejected = None;
-            change.preconditions.retain(|precondition| match self.check(&change.row, *precondition) {
-                GuardCheck::Holds => false,
-                GuardCheck::Unknown => {
+            change.preconditions.retain(|precondition| match self.check(&change.row, precondition) {
+                PreconditionCheck::Holds => false,
+                PreconditionCheck::Unknown => {
                     checked = Precheck::NeedsRead;
                     true
                 }
-                GuardCheck::Fails(why) => {
+                PreconditionCheck::Fails(why) => {
                     rejected = Some(why);
                     false
                 }
@@ -223,31 +223,33 @@ impl Prechecker<'_> {
         checked
     }
 
-    fn check(&self, row: &RowKey, precondition: Precondition) -> GuardCheck {
+    fn check(&self, row: &RowKey, precondition: Precondition) -> PreconditionCheck {
         let Self { memory, kind, facts } = *self;
-        let unless = |unknown| if unknown { GuardCheck::Unknown } else { GuardCheck::Holds };
+        let unless = |unknown| if unknown { PreconditionCheck::Unknown } else { PreconditionCheck::Holds };
         match precondition {
             Precondition::LockAbsent => match memory.row_locks.get(row) {
-                Some(version) => GuardCheck::Fails(Rejection::LockConflict(row.clone(), Some(*version))),
+                Some(version) => PreconditionCheck::Fails(Rejection::LockConflict(row.clone(), Some(*version))),
                 None => unless(facts.may_have_orphans || memory.may_be_locked_by_large_txn(row)),
             },
             Precondition::LockUnchanged(version) => match memory.row_locks.get(row) {
-                Some(found) if *found == version => GuardCheck::Holds,
-                Some(found) => GuardCheck::Fails(Rejection::LockConflict(row.clone(), Some(*found))),
+                Some(found) if *found == version => PreconditionCheck::Holds,
+                Some(found) => PreconditionCheck::Fails(Rejection::LockConflict(row.clone(), Some(*found))),
                 // The row has an orphan lock, the lock of a large transaction, or none.
-                None => GuardCheck::Unknown,
+                None => PreconditionCheck::Unknown,
             },
             // GC needs the newest version on disk. Memory also has lock-only commits, which leave
             // no version.
-            Precondition::NoCommitAfter(_) if mutated!(SkipConflictCheck) => GuardCheck::Holds,
-            Precondition::NoCommitAfter(_) if kind == SubmissionKind::Gc => GuardCheck::Unknown,
+            Precondition::NoCommitAfter(_) if mutated!(SkipConflictCheck) => PreconditionCheck::Holds,
+            Precondition::NoCommitAfter(_) if kind == SubmissionKind::Gc => PreconditionCheck::Unknown,
             Precondition::NoCommitAfter(ts) if mutated!(VisibleTakenForNewest) && facts.visible_ts <= ts => {
-                GuardCheck::Holds
+                PreconditionCheck::Holds
             }
             Precondition::NoCommitAfter(ts) => match memory.conflict_set.check(row, ts) {
-                LastCommit::NotAfter => GuardCheck::Holds,
-                LastCommit::After(commit_ts) => GuardCheck::Fails(Rejection::WriteConflict(row.clone(), commit_ts)),
-                LastCommit::Unknown => GuardCheck::Unknown,
+                LastCommit::NotAfter => PreconditionCheck::Holds,
+                LastCommit::After(commit_ts) => {
+                    PreconditionCheck::Fails(Rejection::WriteConflict(row.clone(), commit_ts))
+                }
+                LastCommit::Unknown => PreconditionCheck::Unknown,
             },
             // A transaction of this incarnation is finished only by its owner, and its requests are
             // never late. So it has no record yet, and is above the safe point.

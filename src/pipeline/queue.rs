@@ -59,9 +59,9 @@ mod tests {
     use crate::pipeline::reply::ReplySlot;
 
     fn entry() -> QueuedSubmission {
-        let (group, conditions) = (Vec::new().into(), Arc::new(CommitConditions::default()));
+        let (batch, conditions) = (Vec::new().into(), Arc::new(CommitConditions::default()));
         let submission =
-            Submission { group, kind: SubmissionKind::NoCommit, durable: false, conditions, attempt: None };
+            Submission { batch, kind: SubmissionKind::NoCommit, durable: false, conditions, attempt: None };
         let reply = ReplySender::new(&ReplySlot::new(&SystemEnv::default()));
         QueuedSubmission { submission, fences: InFlightFences::new(&Fences::default()), reply }
     }

@@ -43,7 +43,7 @@ impl SubmissionKind {
 
 /// Row changes of one transaction, applied atomically.
 pub struct Submission {
-    pub group: RowBatch,
+    pub batch: RowBatch,
     pub kind: SubmissionKind,
     /// Whether [`submit`](super::Pipeline::submit) returns only when the commit is durable.
     pub durable: bool,

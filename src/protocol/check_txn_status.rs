@@ -15,13 +15,11 @@
 //! below the safe point the lock in question is resolved.
 //!
 //! The row does not show whether the owner of a pending transaction still runs. On an exclusive
-//! engine the process itself has that information and passes [`OwnerLiveness::Dead`]. On a shared
+//! engine the process itself has that information and passes [`OwnerLiveness::Ended`]. On a shared
 //! engine the lock's time to live is measured in the oracle's timestamps, never on a local clock.
 //!
 //! A reader does not wait for a running transaction: it pushes the lock's `min_commit_ts`, so the
 //! owner can commit only above the reader's timestamp.
-
-use smallvec::smallvec;
 
 use super::rollback::rollback_by_resolver;
 use super::{Rollback, Step, StepError, own_lock, recorded_status};
@@ -44,7 +42,7 @@ pub enum TxnStatus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnerLiveness {
     /// The owner has ended.
-    Dead,
+    Ended,
     /// The owner counts as ended once the lock's time to live has expired at `current_ts`. A
     /// running owner is pushed above `push_above`.
     ByTtl {
@@ -103,7 +101,7 @@ pub fn check_txn_status(primary: &RowState, request: &CheckTxnStatus) -> Result<
         return Err(StepError::PrimaryMismatch(Box::new(lock.clone())));
     }
     match request.liveness {
-        OwnerLiveness::Dead => roll_back_primary(primary, request),
+        OwnerLiveness::Ended => roll_back_primary(primary, request),
         OwnerLiveness::ByTtl { current_ts, .. } if ttl_expired(txn, lock.ttl_ms, current_ts) => {
             roll_back_primary(primary, request)
         }
@@ -116,7 +114,7 @@ pub fn check_txn_status(primary: &RowState, request: &CheckTxnStatus) -> Result<
                 return Ok(Step::Done(TxnStatus::Pending));
             }
             let mut change = RowChange::new(request.row.clone(), txn.start_ts);
-            change.preconditions = smallvec![Precondition::LockUnchanged(lock.version())];
+            change.preconditions = [Precondition::LockUnchanged(lock.version())].into();
             // Push to `current_ts`: it is fresh from the oracle, hence no transaction's `start_ts`,
             // so the owner may commit at it.
             change.lock = CellChange::Put(Lock { min_commit_ts: current_ts.max(read_ts.next()), ..lock.clone() });

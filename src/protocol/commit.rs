@@ -14,8 +14,6 @@
 //! If a replaced version's value is in the data column, that cell is deleted too, unless history is
 //! kept. An older reader still sees it in its engine snapshot.
 
-use smallvec::smallvec;
-
 use super::{Step, StepError, own_lock, recorded_status};
 use crate::row::{
     CellChange, LockType, Precondition, RowChange, RowKey, RowState, StoredValue, TxnId, TxnRecord, WriteRecord,
@@ -68,7 +66,7 @@ pub fn commit(row: &RowState, request: &CommitRow) -> Result<Step<Timestamp>, St
     }
 
     let mut change = RowChange::new(request.row.clone(), txn.start_ts);
-    change.preconditions = smallvec![Precondition::LockUnchanged(lock.version())];
+    change.preconditions = [Precondition::LockUnchanged(lock.version())].into();
     change.lock = CellChange::Delete;
     if request.keep_txn_record || request.record_lock_only {
         change.txn_record = CellChange::Put(TxnRecord::Committed(commit_ts));

@@ -12,8 +12,6 @@
 //! timestamp of the write that made it garbage. A deleted row that was written again since, or is
 //! locked, keeps its record.
 
-use smallvec::smallvec;
-
 use super::lock_unchanged;
 use crate::row::{CellChange, Precondition, RowChange, RowKey, RowState, StoredValue, WriteRecord};
 use crate::timestamp::Timestamp;
@@ -57,7 +55,7 @@ pub fn gc_row(row: &RowState, request: &GcRequest) -> RowChange {
         if row.lock.is_some() {
             change.gc_done.retain(|ts| *ts != deleted_at);
         } else {
-            change.preconditions = smallvec![lock_unchanged(row), Precondition::NoCommitAfter(deleted_at)];
+            change.preconditions = [lock_unchanged(row), Precondition::NoCommitAfter(deleted_at)].into();
             if mutated!(GcTakesLiveVersion) {
                 change.preconditions.clear();
             }

@@ -4,8 +4,6 @@
 //! owner learns early that it cannot commit. Only the primary needs heartbeats: a transaction's
 //! status is always read there.
 
-use smallvec::smallvec;
-
 use super::{Step, StepError, own_lock, recorded_status};
 use crate::row::{CellChange, Lock, Precondition, RowChange, RowKey, RowState, TxnId, TxnRecord};
 
@@ -32,7 +30,7 @@ pub fn heartbeat(row: &RowState, request: &Heartbeat) -> Result<Step<u64>, StepE
         return Ok(Step::Done(lock.ttl_ms));
     }
     let mut change = RowChange::new(request.row.clone(), request.txn.start_ts);
-    change.preconditions = smallvec![Precondition::LockUnchanged(lock.version())];
+    change.preconditions = [Precondition::LockUnchanged(lock.version())].into();
     change.lock = CellChange::Put(Lock { ttl_ms: request.ttl_ms, ..lock.clone() });
     Ok(Step::Apply(change, request.ttl_ms))
 }

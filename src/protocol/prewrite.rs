@@ -13,12 +13,10 @@
 //! that record is deleted, a safe point above its `start_ts`. A request that arrives after a
 //! resolver committed the row returns the commit timestamp.
 
-use smallvec::smallvec;
-
 use super::{Step, StepError, has_data_entry, own_lock, recorded_status};
 use crate::row::{
-    CellChange, Guards, Lock, LockType, Mutation, Precondition, RowChange, RowKey, RowState, SHORT_VALUE_MAX_BYTES,
-    StoredValue, TxnId, TxnRecord,
+    CellChange, Lock, LockType, Mutation, Precondition, Preconditions, RowChange, RowKey, RowState,
+    SHORT_VALUE_MAX_BYTES, StoredValue, TxnId, TxnRecord,
 };
 use crate::timestamp::Timestamp;
 
@@ -75,13 +73,14 @@ pub fn prewrite(row: &RowState, request: &Prewrite) -> Result<Step<PrewriteResul
     if let Some(newer) = row.write.as_ref().filter(|write| write.last_commit_ts() > request.read_ts) {
         return Err(StepError::WriteConflict(Box::new(newer.clone())));
     }
-    let guards = smallvec![
+    let preconditions = [
         Precondition::SafePointAtMost(txn.start_ts),
         Precondition::LockAbsent,
         Precondition::NoCommitAfter(request.read_ts),
         Precondition::NoTxnRecord(txn.start_ts),
-    ];
-    Ok(put_lock(request, request.min_commit_ts, guards))
+    ]
+    .into();
+    Ok(put_lock(request, request.min_commit_ts, preconditions))
 }
 
 fn rewrite_lock(own: &Lock, request: &Prewrite) -> Result<Step<PrewriteResult>, StepError> {
@@ -92,8 +91,8 @@ fn rewrite_lock(own: &Lock, request: &Prewrite) -> Result<Step<PrewriteResult>, 
     if request.write_seq == own.write_seq {
         return Ok(Step::Done(PrewriteResult::Locked { min_commit_ts: own.min_commit_ts }));
     }
-    let guards = smallvec![Precondition::LockUnchanged(own.version())];
-    let mut step = put_lock(request, min_commit_ts, guards);
+    let preconditions = [Precondition::LockUnchanged(own.version())].into();
+    let mut step = put_lock(request, min_commit_ts, preconditions);
     if let Step::Apply(change, _) = &mut step {
         if has_data_entry(own) && change.data.is_empty() {
             change.data.push((request.txn.start_ts, CellChange::Delete));
@@ -105,9 +104,9 @@ fn rewrite_lock(own: &Lock, request: &Prewrite) -> Result<Step<PrewriteResult>, 
     Ok(step)
 }
 
-fn put_lock(request: &Prewrite, min_commit_ts: Timestamp, guards: Guards) -> Step<PrewriteResult> {
+fn put_lock(request: &Prewrite, min_commit_ts: Timestamp, preconditions: Preconditions) -> Step<PrewriteResult> {
     let mut change = RowChange::new(request.row.clone(), request.txn.start_ts);
-    change.preconditions = guards;
+    change.preconditions = preconditions;
     let lock_type = match &request.mutation {
         Mutation::Put(value) if value.len() > SHORT_VALUE_MAX_BYTES => {
             change.data.push((request.txn.start_ts, CellChange::Put(value.clone())));

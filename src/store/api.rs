@@ -50,7 +50,7 @@ impl Store {
     ///
     /// It shows what a snapshot showed at that timestamp. It expires
     /// [`Builder::max_snapshot_age`](crate::Builder::max_snapshot_age) after this call; until then
-    /// GC keeps what it shows.
+    /// it can be read, whatever GC removes.
     ///
     /// Timestamps follow the machine's clock within the limits described at [`Timestamp::millis`].
     /// To select an exact commit, use its timestamp and not a time.

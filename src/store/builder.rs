@@ -177,8 +177,8 @@ impl Builder {
         self
     }
 
-    /// Memory for writes that are not yet in the tables, in bytes. From 256 KiB to 16 GiB; default:
-    /// 128 MiB.
+    /// Memory for all writes that are not yet in the tables, in bytes, as RocksDB's
+    /// `db_write_buffer_size`. From 256 KiB to 16 GiB; default: 128 MiB.
     ///
     /// Two thirds are for two memtables: one takes writes while the other, immutable one is flushed
     /// to the tables. A memtable is full at a sixth of this size. It may grow to twice that while

@@ -108,7 +108,7 @@ fn dropping_a_future_does_not_undo_a_commit_already_begun() {
     for runtime in both_runtimes(2) {
         let control = Arc::new(Control::default());
         let engine = Arc::new(SimStorage::new().exclusive_engine());
-        let engine = HookedEngine { engine, control: Arc::clone(&control), group_rows_max: usize::MAX };
+        let engine = HookedEngine { engine, control: Arc::clone(&control), batch_rows_max: usize::MAX };
         let store = Store::builder().open_engine(Arc::new(engine)).unwrap();
         let rows = store.keyspace("rows").unwrap();
         let store = AsyncStore::from(store);

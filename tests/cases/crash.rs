@@ -96,7 +96,7 @@ fn take_a_step(driver: &Driver, party: usize, step: usize, learned: &mut [Option
                 }
             });
         }
-        (_, 0) => learned[party] = Some(driver.check(txn(10), "p", OwnerLiveness::Dead).unwrap()),
+        (_, 0) => learned[party] = Some(driver.check(txn(10), "p", OwnerLiveness::Ended).unwrap()),
         _ => driver.resolve(txn(10), "s", learned[party].unwrap()).unwrap(),
     }
 }
@@ -280,7 +280,7 @@ fn a_retry_keeps_the_commit_ts(environment: &Environment) {
     driver.prewrite(&Prewrite { primary: row("p"), ..put(txn(10), "s", "v") }).unwrap();
     assert_eq!(driver.commit(txn(10), "p", 20), Ok(ts(20)));
     assert_eq!(driver.commit(txn(10), "p", 25), Ok(ts(20)));
-    assert_eq!(driver.check(txn(10), "p", OwnerLiveness::Dead), Ok(TxnStatus::Committed(ts(20))));
+    assert_eq!(driver.check(txn(10), "p", OwnerLiveness::Ended), Ok(TxnStatus::Committed(ts(20))));
     driver.resolve(txn(10), "s", TxnStatus::Committed(ts(20))).unwrap();
     assert_eq!(driver.commit_secondary(txn(10), "s", 25), Ok(ts(20)));
     assert_eq!(["p", "s"].map(|key| driver.record(key).unwrap().commit_ts), [ts(20), ts(20)]);
@@ -302,7 +302,7 @@ fn a_secondary_without_a_primary_is_rolled_back(environment: &Environment) {
     let driver = environment.driver();
     driver.write(txn(5), "s", "old", 6);
     driver.prewrite(&Prewrite { primary: row("p"), ..put(txn(10), "s", "new") }).unwrap();
-    let status = driver.check(txn(10), "p", OwnerLiveness::Dead).unwrap();
+    let status = driver.check(txn(10), "p", OwnerLiveness::Ended).unwrap();
     assert_eq!(status, TxnStatus::RolledBack);
     driver.resolve(txn(10), "s", status).unwrap();
     assert_eq!((driver.lock("s"), driver.value("s")), (None, some("old")));
@@ -335,7 +335,7 @@ fn another_lock_on_the_primary_is_no_status(environment: &Environment) {
     let driver = environment.driver();
     driver.prewrite(&put(txn(20), "p", "theirs")).unwrap();
     let theirs = driver.lock("p");
-    for liveness in [OwnerLiveness::Dead, OwnerLiveness::ByTtl { current_ts: ts(50), push_above: Some(ts(40)) }] {
+    for liveness in [OwnerLiveness::Ended, OwnerLiveness::ByTtl { current_ts: ts(50), push_above: Some(ts(40)) }] {
         assert_eq!(driver.check(txn(10), "p", liveness), Ok(TxnStatus::RolledBack));
         // A transaction without a lock on the primary, with another owner id.
         let namesake = TxnId { owner: OwnerId::from_u64(99), ..txn(21) };
@@ -345,7 +345,7 @@ fn another_lock_on_the_primary_is_no_status(environment: &Environment) {
     // A lock of the transaction itself that names another primary does not decide its status.
     driver.prewrite(&Prewrite { primary: row("elsewhere"), ..put(txn(30), "q", "v") }).unwrap();
     let secondary = driver.lock("q").unwrap();
-    for liveness in [OwnerLiveness::Dead, OwnerLiveness::ByTtl { current_ts: ts(50), push_above: None }] {
+    for liveness in [OwnerLiveness::Ended, OwnerLiveness::ByTtl { current_ts: ts(50), push_above: None }] {
         assert_eq!(driver.check(txn(30), "q", liveness), Err(StepError::PrimaryMismatch(Box::new(secondary.clone()))));
     }
     assert_eq!((driver.lock("q"), driver.status("q", txn(30))), (Some(secondary), None));

@@ -117,7 +117,7 @@ pub struct Environment {
     pub seed: u64,
     pub clock: Arc<Clock>,
     place: Place,
-    group_rows_max: usize,
+    batch_rows_max: usize,
 }
 
 impl Environment {
@@ -133,19 +133,19 @@ impl Environment {
                 Place::Shared(SimStorage::new(), Arc::new(MemoryOracle::new(runtime)))
             }
         };
-        Self { columns, seed, clock, place, group_rows_max: usize::MAX }
+        Self { columns, seed, clock, place, batch_rows_max: usize::MAX }
     }
 
     /// A fresh, empty environment of the same column.
     pub fn another(&self) -> Self {
-        Self { group_rows_max: self.group_rows_max, ..Self::new(self.columns, self.seed) }
+        Self { batch_rows_max: self.batch_rows_max, ..Self::new(self.columns, self.seed) }
     }
 
     /// The same with an engine whose batches have at most two rows: one row of the transaction, and
     /// the row of its transaction record. A shared engine is always used so.
     pub fn row_by_row(self) -> Self {
-        let group_rows_max = if self.columns == SIM_TWO || self.columns == ROCKS_TWO { 2 } else { usize::MAX };
-        Self { group_rows_max, ..self }
+        let batch_rows_max = if self.columns == SIM_TWO || self.columns == ROCKS_TWO { 2 } else { usize::MAX };
+        Self { batch_rows_max, ..self }
     }
 
     pub fn protocol(&self) -> CommitProtocol {
@@ -234,7 +234,7 @@ impl Environment {
         let engine: Arc<dyn Engine> = Arc::new(HookedEngine {
             engine: self.engine(),
             control: Arc::clone(&hooks),
-            group_rows_max: self.group_rows_max,
+            batch_rows_max: self.batch_rows_max,
         });
         let store = match &self.place {
             Place::Shared(_, oracle) => {

@@ -296,7 +296,7 @@ fn gc_leaves_a_locked_row(environment: &Environment) {
     assert!(driver.collect("k", 51));
     assert_eq!((driver.record("k"), driver.status("k", txn(60))), (None, Some(TxnRecord::Committed(ts(61)))));
     assert_eq!(
-        driver.check(txn(60), "k", percolite::internal::protocol::OwnerLiveness::Dead),
+        driver.check(txn(60), "k", percolite::internal::protocol::OwnerLiveness::Ended),
         Ok(TxnStatus::Committed(ts(61)))
     );
 }

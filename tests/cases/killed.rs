@@ -228,7 +228,7 @@ pub fn stopped_at_every_step_and_again_in_recovery(environment: &Environment) {
         |driver| drop(driver.commit(txn(10), "p", 20)),
         |driver| drop(driver.commit_secondary(txn(10), "s", 20)),
     ];
-    let check = |driver: &Driver| driver.check(txn(10), "p", OwnerLiveness::Dead).unwrap();
+    let check = |driver: &Driver| driver.check(txn(10), "p", OwnerLiveness::Ended).unwrap();
     for stopped in 0..=owner.len() {
         for resolvers in 0..3 {
             for resolver_stops in 0..3 {

@@ -308,7 +308,7 @@ fn lock_only_and_rollback_leave_the_version(environment: &Environment) {
     assert_eq!(driver.value("k"), some("v"));
     driver.commit(txn(20), "k", 21).unwrap();
     driver.roll_back(txn(30), "k").unwrap();
-    assert_eq!(driver.check(txn(40), "k", OwnerLiveness::Dead), Ok(TxnStatus::RolledBack));
+    assert_eq!(driver.check(txn(40), "k", OwnerLiveness::Ended), Ok(TxnStatus::RolledBack));
     assert_eq!((driver.record("k"), driver.lock("k")), (version, None));
     assert_eq!(driver.status("k", txn(20)), Some(TxnRecord::Committed(ts(21))));
     assert_eq!(driver.value("k"), some("v"));
@@ -342,9 +342,9 @@ fn one_read_ts_is_not_one_transaction(environment: &Environment) {
     driver.prewrite(&both_read_at(put(one, "a", "one"))).unwrap();
     driver.prewrite(&both_read_at(put(two, "b", "two"))).unwrap();
     driver.commit(one, "a", 20).unwrap();
-    assert_eq!(driver.check(two, "b", OwnerLiveness::Dead), Ok(TxnStatus::RolledBack));
-    assert_eq!(driver.check(one, "a", OwnerLiveness::Dead), Ok(TxnStatus::Committed(ts(20))));
-    assert_eq!(driver.check(two, "a", OwnerLiveness::Dead), Ok(TxnStatus::RolledBack));
+    assert_eq!(driver.check(two, "b", OwnerLiveness::Ended), Ok(TxnStatus::RolledBack));
+    assert_eq!(driver.check(one, "a", OwnerLiveness::Ended), Ok(TxnStatus::Committed(ts(20))));
+    assert_eq!(driver.check(two, "a", OwnerLiveness::Ended), Ok(TxnStatus::RolledBack));
     assert!(driver.prewrite(&both_read_at(put(txn(12), "a", "three"))).is_err());
     assert_eq!((driver.value("a"), driver.value("b")), (some("one"), None));
 }

@@ -112,7 +112,7 @@ fn another_rollback_keeps_the_first_record(environment: &Environment) {
 fn a_status_check_on_a_missing_primary_is_final(environment: &Environment) {
     let driver = environment.driver();
     let shared = OwnerLiveness::ByTtl { current_ts: ts(1000), push_above: Some(ts(999)) };
-    for (start_ts, liveness) in [(10, OwnerLiveness::Dead), (20, shared)] {
+    for (start_ts, liveness) in [(10, OwnerLiveness::Ended), (20, shared)] {
         let late = txn(start_ts);
         assert_eq!(driver.check(late, "k", liveness), Ok(TxnStatus::RolledBack));
         assert_eq!(driver.status("k", late), Some(TxnRecord::RolledBack));
@@ -163,7 +163,7 @@ fn a_commit_after_the_rollback_fails(environment: &Environment) {
     let driver = environment.driver();
     driver.write(txn(5), "k", "old", 6);
     driver.prewrite(&put(txn(10), "k", "new")).unwrap();
-    assert_eq!(driver.check(txn(10), "k", OwnerLiveness::Dead), Ok(TxnStatus::RolledBack));
+    assert_eq!(driver.check(txn(10), "k", OwnerLiveness::Ended), Ok(TxnStatus::RolledBack));
     assert_eq!(driver.commit(txn(10), "k", 20), Err(StepError::AlreadyRolledBack));
     assert_eq!((driver.lock("k"), driver.value("k")), (None, some("old")));
 }
@@ -260,7 +260,7 @@ fn a_prewrite_after_a_resolver_committed_succeeds(environment: &Environment) {
     driver.prewrite(&primary).unwrap();
     driver.prewrite(&secondary).unwrap();
     driver.commit(txn(10), "p", 20).unwrap();
-    let status = driver.check(txn(10), "p", OwnerLiveness::Dead).unwrap();
+    let status = driver.check(txn(10), "p", OwnerLiveness::Ended).unwrap();
     driver.resolve(txn(10), "s", status).unwrap();
     for request in [primary, secondary] {
         assert_eq!(driver.prewrite(&request), Ok(PrewriteResult::Committed(ts(20))));

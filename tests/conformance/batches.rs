@@ -16,8 +16,8 @@ use crate::common::{
     put_write, row, ts, txn, txn_record_pages,
 };
 
-fn guarded(guards: &[Precondition], change: RowChange) -> RowChange {
-    RowChange { preconditions: guards.into(), ..change }
+fn conditional(preconditions: &[Precondition], change: RowChange) -> RowChange {
+    RowChange { preconditions: preconditions.into(), ..change }
 }
 
 pub fn a_refused_batch_changes_no_row(engine: &Subject) {
@@ -40,8 +40,8 @@ pub fn a_refused_batch_changes_no_row(engine: &Subject) {
             .collect();
         // Rows with preconditions that are met, rows without any, and one that fails, at every
         // position.
-        changes[0].preconditions = vec![Precondition::LockAbsent, Precondition::NoCommitAfter(ts(20))].into();
-        changes.insert(refusing, guarded(&[Precondition::LockAbsent], put_lock("z", lock(50))));
+        changes[0].preconditions = [Precondition::LockAbsent, Precondition::NoCommitAfter(ts(20))].into();
+        changes.insert(refusing, conditional(&[Precondition::LockAbsent], put_lock("z", lock(50))));
         let outcomes = engine.apply(&[group(changes)]).unwrap();
         assert!(
             matches!(outcomes[..], [ApplyResult::PreconditionFailed { index, .. }] if index == refusing),
@@ -60,7 +60,7 @@ pub fn a_refused_batch_changes_no_row(engine: &Subject) {
 
 pub fn an_applied_batch_changes_every_row(engine: &Subject) {
     let keys: Vec<String> = (0..300).map(|number| format!("row {number:03}")).collect();
-    make(&**engine, keys.iter().map(|key| guarded(&[Precondition::LockAbsent], put_write(key, put(20)))));
+    make(&**engine, keys.iter().map(|key| conditional(&[Precondition::LockAbsent], put_write(key, put(20)))));
     let expected: Vec<_> = keys.iter().map(|key| (row(key), put(20))).collect();
     assert_eq!(all_writes(&**engine), expected);
 }
@@ -76,9 +76,10 @@ pub fn a_batch_sees_earlier_batches_of_its_call(engine: &Subject) {
     ];
     for (first, guard, allowed) in &cases {
         let key = first.row.user_key();
-        let second = guarded(&[*guard], put_data(key, 19, "second"));
-        let others =
-            || [group([put_write("x", put(5))]), group([guarded(&[Precondition::LockAbsent], put_write("y", put(5)))])];
+        let second = conditional(&[*guard], put_data(key, 19, "second"));
+        let others = || {
+            [group([put_write("x", put(5))]), group([conditional(&[Precondition::LockAbsent], put_write("y", put(5)))])]
+        };
         let [x, y] = others();
         let outcomes = engine.apply(&[x, group([first.clone()]), y, group([second])]).unwrap();
         assert_eq!(outcomes[..3], [ApplyResult::Applied, ApplyResult::Applied, ApplyResult::Applied]);
@@ -89,10 +90,10 @@ pub fn a_batch_sees_earlier_batches_of_its_call(engine: &Subject) {
             assert_eq!(**row, seen, "the refusal must return the row as the earlier batch left it");
         }
     }
-    // The same where the earlier group is guarded and has several rows.
+    // The same where the earlier group is conditional and has several rows.
     let first =
-        group(["f", "g", "h"].map(|key| guarded(&[Precondition::NoCommitAfter(ts(30))], put_lock(key, lock(30)))));
-    let second = group([put_data("i", 40, "no"), guarded(&[Precondition::LockAbsent], put_data("g", 40, "no"))]);
+        group(["f", "g", "h"].map(|key| conditional(&[Precondition::NoCommitAfter(ts(30))], put_lock(key, lock(30)))));
+    let second = group([put_data("i", 40, "no"), conditional(&[Precondition::LockAbsent], put_data("g", 40, "no"))]);
     let outcomes = engine.apply(&[first, second]).unwrap();
     assert_eq!(outcomes[0], ApplyResult::Applied);
     assert!(
@@ -108,9 +109,9 @@ pub fn a_batch_sees_earlier_batches_of_its_call(engine: &Subject) {
 
 pub fn later_batches_do_not_see_a_refused_one(engine: &Subject) {
     make(&**engine, [put_lock("a", lock(10))]);
-    let refused = group([put_lock("b", lock(20)), guarded(&[Precondition::LockAbsent], put_lock("a", lock(20)))]);
-    let after = group([guarded(&[Precondition::LockAbsent], put_data("b", 30, "after"))]);
-    let last = group([guarded(&[Precondition::LockUnchanged(lock(10).version())], put_data("a", 30, "last"))]);
+    let refused = group([put_lock("b", lock(20)), conditional(&[Precondition::LockAbsent], put_lock("a", lock(20)))]);
+    let after = group([conditional(&[Precondition::LockAbsent], put_data("b", 30, "after"))]);
+    let last = group([conditional(&[Precondition::LockUnchanged(lock(10).version())], put_data("a", 30, "last"))]);
     let outcomes = engine.apply(&[refused, after, last]).unwrap();
     assert!(
         matches!(&outcomes[0], ApplyResult::PreconditionFailed { index: 1, row } if row.lock == Some(lock(10))),
@@ -128,7 +129,7 @@ pub fn an_empty_batch_succeeds(engine: &Subject) {
     assert_eq!(engine.apply(&[]).unwrap(), []);
     assert_eq!(engine.apply(&[group([]), group([])]).unwrap(), [ApplyResult::Applied, ApplyResult::Applied]);
     assert_eq!(engine.apply(&[group([change("a", 10)])]).unwrap(), [ApplyResult::Applied]);
-    let unmet = guarded(&[Precondition::LockUnchanged(lock(10).version())], change("a", 10));
+    let unmet = conditional(&[Precondition::LockUnchanged(lock(10).version())], change("a", 10));
     let outcomes = engine.apply(&[group([]), group([unmet]), group([])]).unwrap();
     assert!(
         matches!(
@@ -183,8 +184,10 @@ pub fn concurrent_guarded_changes_lose_no_update(engine: &Subject) {
                     loop {
                         let Some(seen) = engine.read_row(&row("counter"), ts(10)).unwrap().lock else { panic!() };
                         let next = Lock { write_seq: seen.write_seq + 1, ttl_ms, ..seen.clone() };
-                        let counter =
-                            guarded(&[Precondition::LockUnchanged(seen.version())], put_lock("counter", next.clone()));
+                        let counter = conditional(
+                            &[Precondition::LockUnchanged(seen.version())],
+                            put_lock("counter", next.clone()),
+                        );
                         // On an engine that repeats requests, the mirror shows whether a refusal
                         // comes from an own earlier copy.
                         let mirror = put_status("mirror", ttl_ms, TxnRecord::Committed(ts(next.write_seq.into())));

@@ -311,12 +311,12 @@ pub fn make(engine: &dyn Engine, changes: impl IntoIterator<Item = RowChange>) {
 }
 
 /// Whether a change with these preconditions is applied; checks that the reply is true.
-pub fn is_allowed(engine: &dyn Engine, key: &str, start_ts: u64, guards: &[Precondition]) -> bool {
+pub fn is_allowed(engine: &dyn Engine, key: &str, start_ts: u64, preconditions: &[Precondition]) -> bool {
     // Each probe writes a data cell of its own.
     let before = engine.snapshot().unwrap();
     let mark = (1..1000).find(|mark| before.data(&row(key), ts(*mark)).unwrap().is_none()).unwrap();
     let data = vec![(ts(mark), CellChange::Put(b"probed".into()))];
-    let probe = RowChange { preconditions: guards.into(), data, ..change(key, start_ts) };
+    let probe = RowChange { preconditions: preconditions.into(), data, ..change(key, start_ts) };
     let outcomes = engine.apply(&[group([probe])]).unwrap();
     let allowed = match outcomes.as_slice() {
         [ApplyResult::Applied] => true,
@@ -324,7 +324,7 @@ pub fn is_allowed(engine: &dyn Engine, key: &str, start_ts: u64, guards: &[Preco
         other => panic!("the reply to one batch is {other:?}"),
     };
     let applied = engine.snapshot().unwrap().data(&row(key), ts(mark)).unwrap().is_some();
-    assert_eq!(allowed, applied, "the reply to {guards:?} is not what happened");
+    assert_eq!(allowed, applied, "the reply to {preconditions:?} is not what happened");
     allowed
 }
 

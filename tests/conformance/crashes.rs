@@ -146,9 +146,9 @@ fn only_a_shared_engine_survives_a_crash() {
     let view = embedded.snapshot().unwrap();
     embedded.sync().unwrap();
     storage.crash(0);
-    let guarded = RowChange { preconditions: vec![Precondition::LockAbsent].into(), ..put_write("a", put(99)) };
+    let conditional = RowChange { preconditions: [Precondition::LockAbsent].into(), ..put_write("a", put(99)) };
     assert_undetermined(embedded.apply(&[group(batch(3))]));
-    assert_undetermined(embedded.apply(&[group([guarded])]));
+    assert_undetermined(embedded.apply(&[group([conditional])]));
     assert_undetermined(embedded.snapshot().map(drop));
     assert_undetermined(embedded.read_row(&row("counter"), ts(1)));
     assert_undetermined(embedded.sync());

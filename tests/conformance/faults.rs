@@ -8,7 +8,7 @@ use percolite::engine::TxnRecordPage;
 use percolite::engine::sim::{SimEngine, SimStorage};
 use percolite::engine::unreliable::{FaultCounts, Faults, FaultyEngine, LATE_COPIES_MAX};
 use percolite::engine::{ApplyResult, Capabilities, Engine, EngineError, EngineSnapshot, GcEntry, RowBatch};
-use percolite::row::{CellChange, Guards, KeyspaceId, Precondition, RowChange, RowKey, RowState, TxnRecord};
+use percolite::row::{CellChange, KeyspaceId, Precondition, Preconditions, RowChange, RowKey, RowState, TxnRecord};
 
 use crate::common::{
     Answered, Subject, all_writes, change, check, group, lock, put, put_lock, put_status, put_write, row, ts,
@@ -19,7 +19,7 @@ fn network(faults: Faults, seed: u64) -> FaultyEngine<SimEngine> {
 }
 
 fn locked() -> RowBatch {
-    group([RowChange { preconditions: vec![Precondition::LockAbsent].into(), ..put_lock("a", lock(10)) }])
+    group([RowChange { preconditions: [Precondition::LockAbsent].into(), ..put_lock("a", lock(10)) }])
 }
 
 fn is_lost<T>(answer: Result<T, EngineError>) -> bool {
@@ -247,8 +247,9 @@ fn faults_are_deterministic() {
         let engine = network(Faults::bad_network(), seed);
         let answers: Vec<String> = (0..300)
             .map(|number| {
-                let guards: Guards = vec![Precondition::NoCommitAfter(ts(number + 10))].into();
-                let write = |key: &str| RowChange { preconditions: guards.clone(), ..put_write(key, put(number + 10)) };
+                let preconditions: Preconditions = [Precondition::NoCommitAfter(ts(number + 10))].into();
+                let write =
+                    |key: &str| RowChange { preconditions: preconditions.clone(), ..put_write(key, put(number + 10)) };
                 let answer = engine.apply(&[group([write("a")]), group([write("b")])]);
                 format!("{answer:?} {:?}", engine.read_row(&row("a"), ts(1)))
             })

@@ -31,7 +31,7 @@ macro_rules! suite {
         mod $engine {
             suite! {
                 @ $engine, $make, $seeds;
-                guards: [
+                preconditions: [
                     lock_absent_is_met_by_unlocked_rows_only,
                     lock_unchanged_is_met_by_that_version_only,
                     no_commit_after_allows_a_commit_at_that_timestamp,
@@ -42,7 +42,7 @@ macro_rules! suite {
                     a_refusal_returns_the_row_as_found,
                     a_refusal_names_the_first_change_that_failed,
                 ],
-                groups: [
+                batches: [
                     a_refused_batch_changes_no_row,
                     an_applied_batch_changes_every_row,
                     a_batch_sees_earlier_batches_of_its_call,
@@ -69,7 +69,7 @@ macro_rules! suite {
                     a_late_resolver_changes_nothing,
                     gc_removes_a_deleted_row_after_a_lock_only,
                 ],
-                views: [
+                snapshots: [
                     a_snapshot_is_unchanged_by_later_writes,
                     a_snapshot_shows_everything_applied_before_it,
                     a_snapshot_is_consistent_across_columns_and_rows,
@@ -84,7 +84,7 @@ macro_rules! suite {
                     a_page_that_has_no_cell_is_the_last,
                     locks_and_writes_are_scanned_separately,
                 ],
-                metas: [
+                metadata: [
                     entries_are_listed_by_prefix_in_order,
                     entries_are_set_all_or_none,
                     the_safe_point_never_decreases,
@@ -93,7 +93,7 @@ macro_rules! suite {
                     gc_done_removes_the_queue_entry,
                     txn_records_are_listed_by_row_below_a_timestamp,
                 ],
-                erasing: [
+                delete_keyspace: [
                     deleting_a_keyspace_leaves_its_neighbours,
                     the_last_keyspace_is_deleted,
                     the_last_keyspace_is_deleted_up_to_its_highest_key,

@@ -170,7 +170,8 @@ impl Client {
                 Ok(amount) => amounts.push(amount),
                 Err(Some(lock)) => {
                     let pushing = OwnerLiveness::ByTtl { current_ts: world.next_ts(), push_above: Some(start_ts) };
-                    let liveness = if world.alive.contains(&lock.txn.start_ts) { pushing } else { OwnerLiveness::Dead };
+                    let liveness =
+                        if world.alive.contains(&lock.txn.start_ts) { pushing } else { OwnerLiveness::Ended };
                     resolve_lock(&self.engine, &account(number), &lock, liveness);
                     return Stage::Idle;
                 }
@@ -205,7 +206,7 @@ impl Client {
 fn resolve_all(engine: &SimEngine) {
     let page = PageRequest { range: &RowRange::all(), backwards: false, limit: 1000, cursor: None };
     for (key, lock) in engine.snapshot().unwrap().scan_locks(&page).unwrap() {
-        resolve_lock(engine, &key, &lock, OwnerLiveness::Dead);
+        resolve_lock(engine, &key, &lock, OwnerLiveness::Ended);
     }
     assert_eq!(engine.snapshot().unwrap().scan_locks(&page).unwrap(), []);
 }

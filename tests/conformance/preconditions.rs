@@ -134,9 +134,9 @@ pub fn every_precondition_of_a_change_must_be_met(engine: &Subject) {
     ];
     for fails in fails {
         for place in 0..=holds.len() {
-            let mut guards = holds.to_vec();
-            guards.insert(place, fails);
-            assert!(!is_allowed(&**engine, "a", 30, &guards), "{guards:?}");
+            let mut preconditions = holds.to_vec();
+            preconditions.insert(place, fails);
+            assert!(!is_allowed(&**engine, "a", 30, &preconditions), "{preconditions:?}");
         }
     }
 }
@@ -152,21 +152,20 @@ pub fn a_refusal_returns_the_row_as_found(engine: &Subject) {
         txn_record: Some(TxnRecord::RolledBack),
         safe_point: ts(3),
     };
-    let guards = [
+    let preconditions = [
         Precondition::LockAbsent,
         Precondition::NoCommitAfter(ts(19)),
         Precondition::NoTxnRecord(ts(30)),
         Precondition::SafePointAtMost(ts(2)),
     ];
-    for guard in guards {
-        let request =
-            RowChange { preconditions: vec![guard].into(), txn_record: CellChange::Delete, ..change("a", 30) };
+    for guard in preconditions {
+        let request = RowChange { preconditions: [guard].into(), txn_record: CellChange::Delete, ..change("a", 30) };
         let refused = ApplyResult::PreconditionFailed { index: 0, row: Box::new(found.clone()) };
         assert_eq!(engine.apply(&[group([request])]).unwrap(), [refused], "{guard:?}");
     }
     // The record in the refusal is that of the change's transaction.
     let request = RowChange {
-        preconditions: vec![Precondition::LockAbsent].into(),
+        preconditions: [Precondition::LockAbsent].into(),
         lock: CellChange::Put(lock(31)),
         ..change("a", 31)
     };
@@ -176,7 +175,7 @@ pub fn a_refusal_returns_the_row_as_found(engine: &Subject) {
     assert_eq!(engine.read_row(&row("a"), ts(30)).unwrap(), found, "a plain read returns the same row");
     let absent = RowState { safe_point: ts(3), ..RowState::default() };
     let request = RowChange {
-        preconditions: vec![Precondition::LockUnchanged(lock(31).version())].into(),
+        preconditions: [Precondition::LockUnchanged(lock(31).version())].into(),
         lock: CellChange::Put(lock(32)),
         ..change("b", 32)
     };
@@ -188,17 +187,26 @@ pub fn a_refusal_returns_the_row_as_found(engine: &Subject) {
 
 pub fn a_refusal_names_the_first_change_that_failed(engine: &Subject) {
     make(&**engine, [put_lock("b", lock(10)), put_lock("c", lock(11)), put_write("d", put(90))]);
-    let guarded = |key: &str, guards: &[Precondition]| RowChange {
-        preconditions: guards.into(),
+    let conditional = |key: &str, preconditions: &[Precondition]| RowChange {
+        preconditions: preconditions.into(),
         write: CellChange::Put(WriteRecord { txn: txn(20), ..put(30) }),
         ..change(key, 20)
     };
     let absent = [Precondition::LockAbsent];
     let not_newer = [Precondition::NoCommitAfter(ts(25))];
     let cases = [
-        (vec![guarded("a", &absent), guarded("b", &absent), guarded("c", &absent)], 1, Some(lock(10))),
-        (vec![guarded("c", &absent), guarded("b", &absent), guarded("a", &absent)], 0, Some(lock(11))),
-        (vec![guarded("a", &absent), guarded("b", &[]), guarded("e", &absent), guarded("d", &not_newer)], 3, None),
+        (vec![conditional("a", &absent), conditional("b", &absent), conditional("c", &absent)], 1, Some(lock(10))),
+        (vec![conditional("c", &absent), conditional("b", &absent), conditional("a", &absent)], 0, Some(lock(11))),
+        (
+            vec![
+                conditional("a", &absent),
+                conditional("b", &[]),
+                conditional("e", &absent),
+                conditional("d", &not_newer),
+            ],
+            3,
+            None,
+        ),
     ];
     for (changes, first, found) in cases {
         let outcomes = engine.apply(&[group(changes)]).unwrap();

@@ -119,7 +119,7 @@ pub fn every_step_is_idempotent(engine: &Subject) {
     run_twice(engine, "primary", 10, Ok(ts(17)), &|row| commit(row, &point));
     let follow = commit_at("second", ten, 17, false);
     run_twice(engine, "second", 10, Ok(ts(17)), &|row| commit(row, &follow));
-    let check = CheckTxnStatus { row: row("primary"), txn: ten, liveness: OwnerLiveness::Dead };
+    let check = CheckTxnStatus { row: row("primary"), txn: ten, liveness: OwnerLiveness::Ended };
     run_twice(engine, "primary", 10, Ok(TxnStatus::Committed(ts(17))), &|row| check_txn_status(row, &check));
     for key in ["third", "fourth"] {
         let status = TxnStatus::Committed(ts(17));
@@ -141,7 +141,7 @@ pub fn every_step_is_idempotent(engine: &Subject) {
         let request = request(key, twenty, &long);
         run_twice(engine, key, 20, locked(21), &|row| prewrite(row, &request));
     }
-    let check = CheckTxnStatus { row: row("primary"), txn: twenty, liveness: OwnerLiveness::Dead };
+    let check = CheckTxnStatus { row: row("primary"), txn: twenty, liveness: OwnerLiveness::Ended };
     run_twice(engine, "primary", 20, Ok(TxnStatus::RolledBack), &|row| check_txn_status(row, &check));
     let back = Resolve {
         row: row("second"),

@@ -34,7 +34,7 @@ fn with_retention(retention: Duration) -> Builder {
     Store::builder().history_retention(retention)
 }
 
-fn put(store: &Store, rows: &Keyspace, key: &str, value: impl AsRef<[u8]>) -> Timestamp {
+fn put(store: &Store, rows: &Keyspace, key: &str, value: impl Into<percolite::Value>) -> Timestamp {
     let mut txn = store.begin().unwrap();
     txn.put(rows, key, value).unwrap();
     txn.commit().unwrap().commit_ts

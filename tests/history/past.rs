@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use percolite::{CommitProtocol, Durability, ErrorKind, Store, Timestamp, TxnOptions, Value};
 
 use crate::support::{Dice, Home};
-use crate::{HOUR, State, delete, homes, with_retention, put, state_at, values};
+use crate::{HOUR, State, delete, homes, put, state_at, values, with_retention};
 
 const SHORT: usize = 7;
 /// Stored out of line.

@@ -8,7 +8,7 @@ use percolite::{Builder, Durability, ErrorKind, Store, Timestamp};
 
 use crate::clock::Clock;
 use crate::support::{Dice, Home};
-use crate::{HOUR, State, delete, homes, with_retention, put, values, wait};
+use crate::{HOUR, State, delete, homes, put, values, wait, with_retention};
 
 fn with(clock: &Arc<Clock>, builder: Builder) -> Builder {
     builder.env(Arc::<Clock>::clone(clock))

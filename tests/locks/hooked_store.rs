@@ -35,7 +35,7 @@ impl World {
         let engine = HookedEngine {
             engine: Arc::new(memory.exclusive_engine()),
             control: Arc::clone(&hooks),
-            group_rows_max: usize::MAX,
+            batch_rows_max: usize::MAX,
         };
         let store = builder.open_engine(Arc::new(engine)).unwrap();
         let rows = store.keyspace("rows").unwrap();

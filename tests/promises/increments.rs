@@ -69,7 +69,7 @@ fn refused(store: &Store, dump: &[u8], existing: OnExisting, what: &str) {
 
 fn put(store: &Store, keyspace: &str, rows: &[(&str, &str)]) {
     let keyspace = store.keyspace(keyspace).unwrap();
-    store.transact(|txn| rows.iter().try_for_each(|(key, value)| txn.put(&keyspace, key, value))).unwrap();
+    store.transact(|txn| rows.iter().try_for_each(|(key, value)| txn.put(&keyspace, key, *value))).unwrap();
 }
 
 fn delete(store: &Store, keyspace: &str, key: &str) {

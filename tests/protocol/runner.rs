@@ -245,7 +245,7 @@ impl Runner {
             }
             Command::Status { txn, primary, now, push_above } => {
                 let liveness = match now {
-                    None => OwnerLiveness::Dead,
+                    None => OwnerLiveness::Ended,
                     Some(now) => OwnerLiveness::ByTtl { current_ts: ts(*now), push_above: push_above.map(ts) },
                 };
                 self.status(txn, primary, liveness)

@@ -176,13 +176,13 @@ fn suffer<T>(act: Act, call: impl FnOnce() -> Result<T, EngineError>) -> Result<
 pub struct HookedEngine {
     pub engine: Arc<dyn Engine>,
     pub control: Arc<Control>,
-    pub group_rows_max: usize,
+    pub batch_rows_max: usize,
 }
 
 impl Engine for HookedEngine {
     fn capabilities(&self) -> Capabilities {
         let below = self.engine.capabilities();
-        Capabilities { batch_rows_max: self.group_rows_max.min(below.batch_rows_max), ..below }
+        Capabilities { batch_rows_max: self.batch_rows_max.min(below.batch_rows_max), ..below }
     }
     fn snapshot(&self) -> Result<Arc<dyn EngineSnapshot>, EngineError> {
         self.control.alive()?;

@@ -16,7 +16,7 @@ use crate::timestamp::Timestamp;
 /// Resolves the blocking lock, or returns the conflict.
 ///
 /// Locks of the same transaction on the following `keys` are resolved with it. A large transaction
-/// leaves many locks, and each would cost another attempt.
+/// leaves many locks, and each would reject the batch again.
 pub fn resolve_blockers<'a>(
     rows: &Rows,
     keys: impl Iterator<Item = &'a RowKey>,
@@ -33,7 +33,7 @@ pub fn resolve_blockers<'a>(
     };
     let snapshot = rows.engine().snapshot()?;
     let mut same = Vec::new();
-    for next in keys.skip_while(|next| **next != row).skip(1).take(rows.group_rows_max()) {
+    for next in keys.skip_while(|next| **next != row).skip(1).take(rows.batch_rows_max()) {
         let found = snapshot.lock(next)?.filter(|found| (found.txn, &found.primary) == (lock.txn, &lock.primary));
         same.extend(found.map(|found| (next.clone(), found)));
     }

@@ -60,7 +60,7 @@ enum Page {
 fn clean_page(rows: &Rows, cleanup: &LockCleanup) -> Result<Page> {
     let LockCleanup { txn, primary, remaining, committed } = cleanup;
     let status = committed.map_or(TxnStatus::RolledBack, TxnStatus::Committed);
-    let limit = rows.group_rows_max();
+    let limit = rows.batch_rows_max();
     let page = PageRequest { range: remaining, backwards: false, limit, cursor: None };
     let found = rows.engine().snapshot()?.scan_locks(&page)?;
     let ends_here = mutated!(ShortPageEndsCleanup) && found.len() < limit;

@@ -284,8 +284,7 @@ impl Coordinator for EmbeddedCoordinator {
                 break;
             }
         }
-        // After a failure it is unknown whether everything acknowledged is durable, and a later
-        // sync does not prove it.
+        // After a failure buffered commits may not be durable, and a later sync does not prove it.
         let synced = match self.pipeline.failure().reason() {
             Some(why) => Err(ErrorKind::Undetermined(why.into()).into()),
             None => self.sync(None),

@@ -70,7 +70,7 @@ fn collect_rows(rows: &Rows, by_row: BTreeMap<RowKey, Vec<Timestamp>>) -> Result
         crash_point!(GcDone);
     }
     while !unconditional.is_empty() {
-        let rest = unconditional.split_off(unconditional.len().min(rows.group_rows_max()));
+        let rest = unconditional.split_off(unconditional.len().min(rows.batch_rows_max()));
         submit(rows, std::mem::replace(&mut unconditional, rest))?;
     }
     damage.map_or(Ok(()), |why| Err(why.into()))

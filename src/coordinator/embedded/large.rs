@@ -95,7 +95,7 @@ impl EmbeddedLargeTxn {
         crash_point!(LargeAllLocked);
         let change = self.rows.commit_change(self.txn, primary, &lock, lock.min_commit_ts, true)?;
         let (kind, conditions) = (SubmissionKind::CommitPrimary, Arc::clone(conditions));
-        let submission = Submission { group: vec![change].into(), kind, durable: false, conditions, attempt };
+        let submission = Submission { batch: vec![change].into(), kind, durable: false, conditions, attempt };
         match self.rows.pipeline.submit(submission, timer)? {
             SubmitResult::Applied(Some(commit_ts)) => Ok(commit_ts),
             SubmitResult::Applied(None) => Err(self.rows.missing_commit_ts_error(self.txn)),

@@ -28,10 +28,10 @@ use crate::write_set::WriteSet;
 pub fn commit_one_phase(rows: &Rows, request: &mut CommitRequest<'_>) -> Result<Timestamp> {
     let CommitRequest { txn, read_ts, writes, durable, ref conditions, ref mut attempt, timer, .. } = *request;
     loop {
-        let group = row_batch(rows, txn, read_ts, writes)?;
+        let batch = row_batch(rows, txn, read_ts, writes)?;
         crash_point!(OnePhaseBefore);
         let (kind, conditions) = (SubmissionKind::Commit, Arc::clone(conditions));
-        let submission = Submission { group, kind, durable, conditions, attempt: attempt.take() };
+        let submission = Submission { batch, kind, durable, conditions, attempt: attempt.take() };
         match rows.pipeline.submit(submission, timer)? {
             SubmitResult::Applied(Some(commit_ts)) => {
                 rows.metrics.commits_one_phase.add(1);

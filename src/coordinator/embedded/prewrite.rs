@@ -22,7 +22,7 @@ use crate::timestamp::Timestamp;
 use crate::write_set::WriteSet;
 
 /// A batch ends with the row that brings its keys and values to this many bytes.
-const GROUP_BYTES: usize = 1 << 20;
+const BATCH_BYTES: usize = 1 << 20;
 
 /// What all steps of one two-phase commit have in common.
 pub struct TwoPhaseTxn<'a> {
@@ -34,7 +34,7 @@ pub struct TwoPhaseTxn<'a> {
 }
 
 /// Locks rows in batches, in the order of `writes`. Calls `on_batch` after each with the number of
-/// its rows and its locks: see [`prewrite_group`].
+/// its rows and its locks: see [`prewrite_batch`].
 pub fn prewrite_rows<'a>(
     rows: &Rows,
     this: &TwoPhaseTxn<'_>,
@@ -42,13 +42,13 @@ pub fn prewrite_rows<'a>(
     kind: SubmissionKind,
     mut on_batch: impl FnMut(usize, Vec<(RowKey, Lock)>),
 ) -> Result<()> {
-    let (mut group, mut bytes, mut writes) = (Vec::new(), 0, writes.peekable());
+    let (mut batch, mut bytes, mut writes) = (Vec::new(), 0, writes.peekable());
     while let Some((row, mutation)) = writes.next() {
         bytes += row.as_bytes().len() + mutation.value_bytes();
-        group.push((row, mutation));
-        if group.len() >= rows.group_rows_max() || bytes >= GROUP_BYTES || writes.peek().is_none() {
-            on_batch(group.len(), prewrite_group(rows, this, &group, kind)?);
-            (group, bytes) = (Vec::new(), 0);
+        batch.push((row, mutation));
+        if batch.len() >= rows.batch_rows_max() || bytes >= BATCH_BYTES || writes.peek().is_none() {
+            on_batch(batch.len(), prewrite_batch(rows, this, &batch, kind)?);
+            (batch, bytes) = (Vec::new(), 0);
         }
     }
     Ok(())
@@ -56,7 +56,7 @@ pub fn prewrite_rows<'a>(
 
 /// Locks rows in one batch. Returns the locks; for a large transaction, which does not keep them,
 /// none. Only a large transaction may have locked some of the rows before.
-fn prewrite_group(
+fn prewrite_batch(
     rows: &Rows,
     this: &TwoPhaseTxn<'_>,
     writes: &[(&RowKey, &Mutation)],
@@ -88,7 +88,7 @@ fn prewrite_group(
         let keeps_locks = kind != SubmissionKind::PrewriteLarge;
         let locks = if keeps_locks { changes.iter().filter_map(written_lock).collect() } else { Vec::new() };
         let conditions = Arc::clone(this.conditions);
-        let submission = Submission { group: changes.into(), kind, durable: false, conditions, attempt: None };
+        let submission = Submission { batch: changes.into(), kind, durable: false, conditions, attempt: None };
         match rows.pipeline.submit(submission, this.timer)? {
             SubmitResult::Applied(_) => return Ok(locks),
             SubmitResult::Rejected(Rejection::PreconditionFailed(_, found))

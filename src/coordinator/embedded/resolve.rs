@@ -18,6 +18,8 @@
 //! | rollback record | none | the lock is removed |
 //! | none of these | a rollback record is stored | the lock is removed |
 //!
+//! With a lock that is removed, `b` gets a rollback record as well.
+//!
 //! Row `a` is changed first, and its status is final from then on. So a crash in between is
 //! harmless, and resolvers may run concurrently: each finds the same status. The records are
 //! deleted by the [sweep](super::sweep), after the last orphan lock.
@@ -78,7 +80,7 @@ fn status_of_orphan(rows: &Rows, row: &RowKey, lock: &Lock) -> Result<Option<Txn
     if mutated!(RollbackWithoutPrimary) {
         return Ok(Some(TxnStatus::RolledBack));
     }
-    let request = CheckTxnStatus { row: primary.clone(), txn, liveness: OwnerLiveness::Dead };
+    let request = CheckTxnStatus { row: primary.clone(), txn, liveness: OwnerLiveness::Ended };
     let checked =
         rows.run_step(&primary, txn.start_ts, SubmissionKind::NoCommit, |as_read| check_txn_status(as_read, &request))?;
     match checked {

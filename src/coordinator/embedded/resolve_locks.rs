@@ -24,7 +24,7 @@ pub fn resolve_locks(
     finishes: bool,
 ) -> Result<()> {
     let mut locks = locks;
-    while let Some((some, others)) = locks.split_at_checked(rows.group_rows_max())
+    while let Some((some, others)) = locks.split_at_checked(rows.batch_rows_max())
         && !others.is_empty()
     {
         resolve_some(rows, txn, primary, some, status, false)?;

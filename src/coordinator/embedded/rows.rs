@@ -15,7 +15,7 @@ use crate::timestamp::Timestamp;
 use crate::tunables::COMMIT_BATCH_BYTES_MAX;
 
 /// Maximum number of rows in a batch of a two-phase commit, so that other commits get in between.
-const GROUP_ROWS_MAX: usize = 1024;
+const BATCH_ROWS_MAX: usize = 1024;
 
 /// Each failed attempt means that another caller made progress on the row; this many mean a bug.
 const STEP_RETRIES_MAX: usize = 1000;
@@ -45,8 +45,8 @@ impl Rows {
 
     /// Maximum number of rows in one batch. One less than the engine allows, because the last batch
     /// of a transaction also deletes its record.
-    pub fn group_rows_max(&self) -> usize {
-        (self.engine().capabilities().batch_rows_max - 1).clamp(1, GROUP_ROWS_MAX)
+    pub fn batch_rows_max(&self) -> usize {
+        (self.engine().capabilities().batch_rows_max - 1).clamp(1, BATCH_ROWS_MAX)
     }
 
     fn uses_data_column(&self) -> bool {

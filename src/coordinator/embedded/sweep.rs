@@ -82,7 +82,7 @@ impl Sweep {
         if !page.records.is_empty() {
             self.advance_safe_point(rows)?;
         }
-        for some in page.records.chunks(rows.group_rows_max()) {
+        for some in page.records.chunks(rows.batch_rows_max()) {
             let changes = some.iter().map(|(row, start_ts)| delete_txn_record(row.clone(), *start_ts)).collect();
             rows.try_apply(changes, SubmissionKind::NoCommit)?;
             crash_point!(TxnRecordGcBetween);

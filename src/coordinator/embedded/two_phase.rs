@@ -34,7 +34,7 @@ use crate::pipeline::{Submission, SubmissionKind, SubmitResult};
 use crate::protocol::TxnStatus;
 use crate::row::{Lock, Mutation, RowChange, RowKey, SHORT_VALUE_MAX_BYTES, TxnId};
 use crate::timestamp::Timestamp;
-use crate::tunables::PRIMARY_GROUP_ROWS_MAX;
+use crate::tunables::PRIMARY_BATCH_ROWS_MAX;
 
 /// Commits. After any error but *undetermined* the transaction is aborted. Its locks are released
 /// or, if the store has failed, left to the next incarnation.
@@ -99,7 +99,7 @@ fn primary_batch(rows: &Rows, this: &TwoPhaseTxn<'_>, locks: &[(RowKey, Lock)]) 
     let commit = |row: &RowKey, lock: &Lock, keep_txn_record| {
         rows.commit_change(this.txn, row, lock, lock.min_commit_ts, keep_txn_record)
     };
-    let rows_max = rows.group_rows_max().min(PRIMARY_GROUP_ROWS_MAX.unwrap_or(usize::MAX));
+    let rows_max = rows.batch_rows_max().min(PRIMARY_BATCH_ROWS_MAX.unwrap_or(usize::MAX));
     let mut changes = rows.fill_batch(locks.iter().take(rows_max), |row, lock| commit(row, lock, false))?;
     if changes.len() < locks.len()
         && let Some(change) = changes.first_mut()
@@ -119,7 +119,7 @@ fn commit_primary_batch(
 ) -> Result<Timestamp> {
     let kind = if finishes { SubmissionKind::Commit } else { SubmissionKind::CommitPrimary };
     let conditions = Arc::clone(this.conditions);
-    let submission = Submission { group: changes.into(), kind, durable: false, conditions, attempt };
+    let submission = Submission { batch: changes.into(), kind, durable: false, conditions, attempt };
     match rows.pipeline.submit(submission, this.timer)? {
         SubmitResult::Applied(Some(commit_ts)) => Ok(commit_ts),
         SubmitResult::Applied(None) => Err(rows.missing_commit_ts_error(this.txn)),
@@ -134,7 +134,7 @@ fn commit_secondaries(
     locks: &[(RowKey, Lock)],
     commit_ts: Timestamp,
 ) -> Result<()> {
-    let groups = locks.chunks(rows.group_rows_max());
+    let groups = locks.chunks(rows.batch_rows_max());
     let last = groups.len();
     for (index, some) in groups.enumerate() {
         let finishes = index + 1 == last;
@@ -148,7 +148,7 @@ fn commit_secondaries(
 fn roll_back_prewrites(rows: &Rows, locks: &[(RowKey, Lock)], txn: TxnId) -> Result<()> {
     crash_point!(RollbackBefore);
     let Some((primary, _)) = locks.first() else { return Ok(()) };
-    for some in locks.chunks(rows.group_rows_max()) {
+    for some in locks.chunks(rows.batch_rows_max()) {
         resolve_locks(rows, txn, primary, some, TxnStatus::RolledBack, false)?;
         crash_point!(RollbackBetween);
     }

@@ -37,7 +37,7 @@ use crate::timestamp::Timestamp;
 pub struct LocalEngine<S> {
     storage: S,
     exclusive: bool,
-    group_rows_max: usize,
+    batch_rows_max: usize,
     batch_bytes_max: usize,
     page_limits: PageLimits,
 }
@@ -46,8 +46,8 @@ impl<S: Storage> LocalEngine<S> {
     /// An engine over `storage`. `exclusive`: only this handle writes to the storage while it
     /// exists.
     pub fn new(storage: S, exclusive: bool) -> Self {
-        let (group_rows_max, batch_bytes_max) = (usize::MAX, S::BATCH_BYTES_MAX);
-        Self { storage, exclusive, group_rows_max, batch_bytes_max, page_limits: PageLimits::DEFAULT }
+        let (batch_rows_max, batch_bytes_max) = (usize::MAX, S::BATCH_BYTES_MAX);
+        Self { storage, exclusive, batch_rows_max, batch_bytes_max, page_limits: PageLimits::DEFAULT }
     }
 
     /// Limits an atomic batch to `rows` rows, as other engines do. A store with exclusive use of
@@ -57,7 +57,7 @@ impl<S: Storage> LocalEngine<S> {
     /// left that must be rolled forward.
     #[must_use]
     pub fn with_batch_rows_max(self, rows: usize) -> Self {
-        Self { group_rows_max: rows, ..self }
+        Self { batch_rows_max: rows, ..self }
     }
 
     /// Limits an atomic batch to this size: see [`Capabilities::batch_bytes_max`].
@@ -105,7 +105,7 @@ impl<S: Storage> LocalEngine<S> {
 impl<S: Storage> Engine for LocalEngine<S> {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
-            batch_rows_max: self.group_rows_max,
+            batch_rows_max: self.batch_rows_max,
             batch_bytes_max: self.batch_bytes_max,
             exclusive: self.exclusive,
         }

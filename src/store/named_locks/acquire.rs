@@ -92,7 +92,7 @@ impl Store {
     ///
     /// # Errors
     /// Those of [`Store::lock`]. If the disk fails while a lease row is written, the next
-    /// incarnation of the store may find the lock held. Besides:
+    /// opening of the store may find the lock held. Besides:
     ///
     /// - [`ErrorKind::LockNotAvailable`] at the end of [`LockOptions::wait`], with the holders and
     ///   the number of requests ahead.

@@ -90,8 +90,8 @@ impl Store {
         let locks = self.lock_manager()?;
         let authority = self.lock_authority()?;
         let past = locks.manager.predecessors_of(grant);
-        let owes = waits && past.unsynced_commit_ts > authority.durable_ts();
-        if grant.has_lease() || past.has_in_flight || !past.leases.is_empty() || owes {
+        let must_sync = waits && past.unsynced_commit_ts > authority.durable_ts();
+        if grant.has_lease() || past.has_in_flight || !past.leases.is_empty() || must_sync {
             return Ok(false);
         }
         let floor = authority.visible_view().read_ts;
@@ -119,7 +119,7 @@ impl Store {
         if !grant.has_lease() && (past.leases.is_empty() || mutated!(LeaseReturnedEarly)) {
             return Ok(());
         }
-        let gone: Vec<Timestamp> = past.leases.iter().map(|lease| lease.token()).collect();
+        let removed: Vec<Timestamp> = past.leases.iter().map(|lease| lease.token()).collect();
         let now = locks.env.elapsed();
         let row = grant.lease().map(|lease| LeaseRow::new(locks, grant, lease.duration));
         let since_ms = row.as_ref().map(|row| row.since_ms);
@@ -129,7 +129,7 @@ impl Store {
         // Fenced by the grant itself: if it has ended, its successor may have looked for this row
         // already, and none must be written.
         let changed =
-            self.update_leases(&grant.name, &gone, (row.as_ref(), false), Some(grant).filter(|_| row.is_some()));
+            self.update_leases(&grant.name, &removed, (row.as_ref(), false), Some(grant).filter(|_| row.is_some()));
         // If the store has closed, that is the reason.
         changed.or_else(
             |why| if locks.manager.closed().is_some() { check(locks, grant).and(Err(why)) } else { Err(why) },

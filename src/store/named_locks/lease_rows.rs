@@ -99,13 +99,13 @@ pub(in crate::store) fn lock_key(name: &str) -> String {
 }
 
 impl Store {
-    /// Changes the row of a name, durably: removes the entries with the tokens `gone` and adds
+    /// Changes the row of a name, durably: removes the entries with the tokens `removed` and adds
     /// `put`. If `keeps_time`, the entry that `put` replaces keeps its duration. Returns the commit
     /// timestamp.
     pub(in crate::store) fn update_leases(
         &self,
         name: &str,
-        gone: &[Timestamp],
+        removed: &[Timestamp],
         (put, keeps_time): (Option<&LeaseRow>, bool),
         fence: Option<&Arc<Grant>>,
     ) -> Result<Timestamp> {
@@ -124,7 +124,7 @@ impl Store {
             let mut leases = before.clone().unwrap_or_default();
             let old = leases.iter().find(|lease| put.is_some_and(|put| put.token == lease.token));
             let time_ms = old.filter(|_| keeps_time).map(|old| old.ttl_ms);
-            leases.retain(|lease| !gone.contains(&lease.token) && put.is_none_or(|put| put.token != lease.token));
+            leases.retain(|lease| !removed.contains(&lease.token) && put.is_none_or(|put| put.token != lease.token));
             leases.extend(put.map(|put| LeaseRow { ttl_ms: time_ms.unwrap_or(put.ttl_ms), ..put.clone() }));
             if !leases.is_empty() {
                 txn.put(&catalog, &key, encode_leases(&leases))?;

@@ -26,6 +26,7 @@ use crate::store::read::scan::Scan;
 use crate::store::txn::buffer::TxnBuffer;
 use crate::store::txn::outcome::TxnEnd;
 use crate::timestamp::Timestamp;
+use crate::value::Value;
 
 /// A transaction with snapshot isolation.
 ///
@@ -153,20 +154,20 @@ impl Txn {
     /// A [large transaction](crate::store::Builder::large_transaction_bytes) locks rows in this
     /// call. Then it may also return [`ErrorKind::Conflict`] for a row, or an error of the store;
     /// either aborts the transaction.
-    pub fn put(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+    pub fn put(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl Into<Value>) -> Result<()> {
         let row = self.check_write(keyspace, key.as_ref())?;
-        let value = value.as_ref();
+        let value = value.into();
         check_size("a value", value.len(), MAX_VALUE_BYTES)?;
-        self.write(keyspace, row, Mutation::Put(value.into()))
+        self.write(keyspace, row, Mutation::Put(value))
     }
 
-    /// Sets the value of a row that must not exist.
+    /// Sets the value of a row that must not exist; [`Txn::put`] overwrites.
     ///
     /// # Errors
     /// [`ErrorKind::AlreadyExists`] if the transaction sees the row; those of [`Txn::get`] and
     /// [`Txn::put`]. If another transaction creates the row meanwhile, the commit fails with a
     /// conflict.
-    pub fn insert(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+    pub fn insert(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl Into<Value>) -> Result<()> {
         let row = self.check_write(keyspace, key.as_ref())?;
         if self.read(&row)?.is_some() {
             return Err(ErrorKind::AlreadyExists(row).into());

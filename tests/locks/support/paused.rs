@@ -1,5 +1,5 @@
-//! A set that only a lock protects. Its holders are paused until their lease has expired and the
-//! next holder has the lock.
+//! A set that nothing but a named lock protects. Each holder of the lock is paused until its lease
+//! has expired and the next holder has the lock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! One measurement, in the process that runs it.
 //!
-//! Open, prepare, close; open, measure, close; open, verify. The first reopening makes every store
-//! start from its files, and the second verifies what it has written to them.
+//! It opens the store three times: to prepare it, to measure, to verify. So every store starts from
+//! its files, and what the measurement has written is read from them.
 
 use std::path::Path;
 use std::time::Duration;

@@ -188,7 +188,7 @@ impl<'a> RestoreJob<'a> {
                     // Only this restore writes to the keyspace, so every conflict would be a
                     // spurious one, from the bounded conflict set.
                     txn.skip_conflict_check();
-                    rows.iter().try_for_each(|(key, value)| txn.put(keyspace, &key.0, &value.0))
+                    rows.iter().try_for_each(|(key, value)| txn.put(keyspace, &key.0, value))
                 })?;
             }
         }

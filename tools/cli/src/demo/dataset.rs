@@ -170,8 +170,8 @@ impl FieldChoice {
         }
     }
 
-    /// The key of the record's index entry. A zero byte ends the indexed value, which has none
-    /// itself.
+    /// The key of the record's index entry. A zero byte ends the indexed value; zero bytes of the
+    /// value itself are replaced.
     pub fn index_key(&self, fields: &Map<String, Value>, key: &[u8]) -> Vec<u8> {
         let value = match fields.get(&self.index) {
             None | Some(Value::Null) => String::new(),

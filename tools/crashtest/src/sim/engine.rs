@@ -35,13 +35,13 @@ pub struct ScheduledEngine<E> {
 
 impl<E: Engine> ScheduledEngine<E> {
     /// The engine of one process, with at most this many rows a batch.
-    pub fn new(engine: Arc<E>, scheduler: Arc<Scheduler>, dead: ProcessDead, group_rows_max: usize) -> Self {
+    pub fn new(engine: Arc<E>, scheduler: Arc<Scheduler>, dead: ProcessDead, batch_rows_max: usize) -> Self {
         let (lease_fails, lease_failed) = (AtomicBool::new(false), AtomicBool::new(false));
         Self {
             engine,
             scheduler,
             dead,
-            batch_rows_max: group_rows_max,
+            batch_rows_max: batch_rows_max,
             sync_time: Duration::ZERO,
             fail_next_reservation: lease_fails,
             reservation_failed: lease_failed,

@@ -1,5 +1,5 @@
-//! Writers of independent rows, and readers of two of them, in either order. What one reader sees
-//! is always possible. Two readers must not disagree on the order of the writes (long fork), which
+//! Writers of independent rows, and readers of two of them, in either order. Any pair of
+//! values is legal for one reader. Two readers must not disagree on the order of the writes (long fork), which
 //! the checker checks.
 
 use percolite::Error;

@@ -202,7 +202,7 @@ impl Embedded {
                     return Err(Invariant::SnapshotsWhole);
                 }
             }
-            ends.resolvable(case, rows, OwnerLiveness::Dead, false)
+            ends.resolvable(case, rows, OwnerLiveness::Ended, false)
         })?;
         values_there(rows)?;
         for (client, phase) in state.phases.iter().enumerate() {

@@ -76,7 +76,7 @@ impl Embedded {
         if !is_locked || !state.is_orphan(start_ts) {
             return Ok(Resolver::None);
         }
-        let request = CheckTxnStatus { row: key(primary), txn, liveness: OwnerLiveness::Dead };
+        let request = CheckTxnStatus { row: key(primary), txn, liveness: OwnerLiveness::Ended };
         match check_txn_status(&rows.read(primary, start_ts), &request) {
             Ok(Step::Done(status)) => self.record_status(state, row, start_ts, status),
             Ok(Step::Apply(change, _)) => Ok(Resolver::Ending { row, start_ts, primary, change: Sent::new(change) }),
