@@ -138,6 +138,7 @@ mod format_line;
 mod json_forms;
 mod keys;
 mod keyspace_descriptor;
+mod local_oracle;
 mod lock_manager;
 mod lock_value;
 #[allow(clippy::cast_possible_truncation, reason = "slots of its hash index are 32-bit numbers")]
@@ -183,6 +184,10 @@ pub mod internal {
     pub mod keys {
         pub use crate::keys::*;
     }
+    pub use crate::coordinator::HistoryRetention;
+    pub mod local_oracle {
+        pub use crate::local_oracle::{CLOCK_JUMP_MAX_MS, LocalOracle, RESERVATION_MS};
+    }
     pub mod owner_id {
         pub use crate::owner_id::OwnerIdGenerator;
     }
@@ -201,8 +206,8 @@ mod readme {}
 
 #[cfg(feature = "tokio")]
 pub use asynchronous::{AsyncLockGuard, AsyncScan, AsyncSnapshot, AsyncStore};
+pub use coordinator::CommitProtocol;
 pub use coordinator::shared_config::{LockWaiter, SharedConfig, SleepingLockWaiter};
-pub use coordinator::{CommitProtocol, HistoryRetention};
 pub use engine::{ColumnStats, Compression, DataLoss, EngineStats};
 pub use error::{Conflict, ConflictReason, Error, ErrorKind, Result};
 pub use lock_manager::{

@@ -198,6 +198,15 @@ impl Deref for Preconditions {
     }
 }
 
+impl<'a> IntoIterator for &'a Preconditions {
+    type Item = &'a Precondition;
+    type IntoIter = std::slice::Iter<'a, Precondition>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
 impl From<&[Precondition]> for Preconditions {
     fn from(preconditions: &[Precondition]) -> Self {
         Self(preconditions.into())

@@ -39,8 +39,7 @@ impl Timestamp {
     /// order is exact.
     ///
     /// It leads the clock after the clock was set back, and after a process ended without closing
-    /// its store: the next incarnation starts up to
-    /// [`RESERVATION_MS`](crate::oracle::RESERVATION_MS) ahead. Processes killed in quick
+    /// its store: the next opening starts up to three seconds ahead. Processes killed in quick
     /// succession add up until the clock has caught up. It lags behind the clock after a pause,
     /// until the next sync.
     pub fn millis(self) -> u64 {

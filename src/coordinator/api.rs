@@ -35,7 +35,6 @@ pub enum CommitProtocol {
 
 /// Whether replaced versions are kept, so that the store can be read at older timestamps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum HistoryRetention {
     /// As at the last opening; a new store keeps no history.
     #[default]

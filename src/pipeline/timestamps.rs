@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::group_sync::GroupSync;
 use crate::env::Env;
 use crate::error::{Error, ErrorKind, Result};
-use crate::oracle::{LocalOracle, is_exhausted};
+use crate::local_oracle::{LocalOracle, is_exhausted};
 use crate::timestamp::Timestamp;
 
 /// See the [module](self).

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use percolite::Timestamp;
+use percolite::internal::local_oracle::{CLOCK_JUMP_MAX_MS, LocalOracle, RESERVATION_MS};
 use percolite::internal::protocol::{OwnerLiveness, Prewrite, TxnStatus};
-use percolite::oracle::{CLOCK_JUMP_MAX_MS, LocalOracle, RESERVATION_MS};
 use percolite::row::TxnId;
 
 use crate::driver::{put, ts, txn};

@@ -125,7 +125,7 @@ pub fn read_row(reader: &impl CellReader, row: &RowKey, start_ts: Timestamp) -> 
 /// Reads the columns of a row that the preconditions of a change need.
 pub fn read_for_preconditions(reader: &impl CellReader, change: &RowChange) -> Result<RowState, EngineError> {
     let (mut found, row) = (RowState::default(), &change.row);
-    for precondition in change.preconditions.iter() {
+    for precondition in &change.preconditions {
         match precondition {
             Precondition::LockAbsent | Precondition::LockUnchanged(_) => {
                 found.lock = read_record(reader, Column::Lock, row.as_bytes())?;

@@ -21,7 +21,7 @@ use crate::engine::storage::Column;
 use crate::engine::{Engine as _, EngineError};
 use crate::error::{Error, ErrorKind, Result};
 use crate::keys::decode_history_key;
-use crate::oracle::read_high_water;
+use crate::local_oracle::read_high_water;
 use crate::read_view::ReadView;
 use crate::row::{KeyspaceId, LockType, RowKey};
 use crate::store::builder::Builder;

@@ -21,7 +21,7 @@ use crate::codec;
 use crate::engine::Compression;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format_line::{self, Named};
-use crate::oracle::is_exhausted;
+use crate::local_oracle::is_exhausted;
 use crate::store::limits::MAX_VALUE_BYTES;
 use crate::store::maintenance::dump::DumpHeader;
 use crate::timestamp::Timestamp;

@@ -10,7 +10,7 @@ use crate::engine::storage::Column;
 use crate::engine::{EngineError, EngineSnapshot, RowRange};
 use crate::error::Result as StoreResult;
 use crate::keys::{data_key, decode_data_key, decode_history_key, history_key};
-use crate::oracle::HIGH_WATER_KEY;
+use crate::local_oracle::HIGH_WATER_KEY;
 use crate::protocol::{TxnStatus, txn_status};
 use crate::row::{KeyspaceId, Lock, LockType, RowKey, StoredValue, WriteRecord};
 use crate::store::catalog::entries::{CATALOG_ID, LOCK_PREFIX};

@@ -17,7 +17,8 @@ use percolite::crashtest::{Mutant, enable_mutant};
 use percolite::engine::Engine;
 use percolite::engine::folder::{FolderEngine, FolderOptions};
 use percolite::env::Env;
-use percolite::{Durability, Error, HistoryRetention, Keyspace, Store, TxnOptions};
+use percolite::internal::HistoryRetention;
+use percolite::{Durability, Error, Keyspace, Store, TxnOptions};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::client::{ROWS, SECOND, with_retention};

@@ -7,10 +7,10 @@ mod txn_kinds;
 use std::sync::Arc;
 
 use percolite::engine::Engine;
+use percolite::internal::HistoryRetention;
 use percolite::row::{RowKey, TxnRecord};
 use percolite::{
-    Builder, CommitProtocol, Durability, Error, ErrorKind, HistoryRetention, Keyspace, KeyspaceId, Store, Timestamp,
-    Txn, TxnOptions,
+    Builder, CommitProtocol, Durability, Error, ErrorKind, Keyspace, KeyspaceId, Store, Timestamp, Txn, TxnOptions,
 };
 
 use crate::client_log::{Answer, Entry, MARKER_PREFIX};

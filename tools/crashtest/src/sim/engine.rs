@@ -41,7 +41,7 @@ impl<E: Engine> ScheduledEngine<E> {
             engine,
             scheduler,
             dead,
-            batch_rows_max: batch_rows_max,
+            batch_rows_max,
             sync_time: Duration::ZERO,
             fail_next_reservation: lease_fails,
             reservation_failed: lease_failed,

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use percolite::crashtest::CrashPoint;
 use percolite::engine::PAGE_BYTES_MAX;
-use percolite::{CommitProtocol, Durability, HistoryRetention};
+use percolite::internal::HistoryRetention;
+use percolite::{CommitProtocol, Durability};
 
 use super::scheduler::Trigger;
 use super::{BACKGROUND_THREAD, Mode, other_protocol};

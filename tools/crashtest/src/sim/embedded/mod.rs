@@ -15,7 +15,8 @@ use parking_lot::Mutex;
 use percolite::engine::Engine;
 use percolite::engine::local::LocalEngine;
 use percolite::engine::machine::{SimMachine, SimMachineStorage};
-use percolite::{Builder, Durability, ErrorKind, HistoryRetention, Keyspace, Store};
+use percolite::internal::HistoryRetention;
+use percolite::{Builder, Durability, ErrorKind, Keyspace, Store};
 
 use self::backup_client::BackupClient;
 use self::lock_clients::LockEvents;
