@@ -11,7 +11,22 @@
 //! view that shows them, and sends the replies. A durable commit [waits for a
 //! sync](super::group_sync) after its reply, outside the leader.
 //!
+//! ```text
+//! submit(s)  push s to the queue; lead if there is no leader
+//!            wait for the reply; if s is durable, wait for a sync
+//! lead       until the queue is empty, at most 32 rounds: take all; for each
+//!              memory rejects it            reply
+//!              memory cannot decide         write the group, then this one by itself
+//!              it passes                    commit_ts; record it in memory; add it to the group
+//!            write the group: one frame, one view; reply to its members
+//! ```
+//!
 //! # Why one leader
+//!
+//! The obvious way is that each committer checks and writes for itself. Under one lock that is a
+//! write of the log for each commit, and all others wait for it. Without, two commits that exclude
+//! each other can both pass before either is written, so rows need latches, or commits a second
+//! check in their order.
 //!
 //! Queue, timestamps and log have the same order, so a crash leaves a prefix by timestamp. All that
 //! was decided is in the leader's memory, so a check needs no latches and no set of commits in
