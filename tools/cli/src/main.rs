@@ -147,7 +147,15 @@ impl Command {
             Self::Lock(args) => args.store(),
             Self::Locks(args) => &args.store,
             Self::Txn(args) => &args.store,
-            _ => return None,
+            Self::Restore(_)
+            | Self::Verify(_)
+            | Self::Repair(_)
+            | Self::AcceptDataLoss(_)
+            | Self::Top(_)
+            | Self::Demo(_)
+            | Self::DemoChild(_)
+            | Self::Completions(_)
+            | Self::Man(_) => return None,
         })
     }
 
@@ -170,7 +178,25 @@ impl Command {
         match self {
             Self::Put(_) | Self::Delete(_) | Self::Load(_) | Self::Restore(_) => true,
             Self::Keyspaces(args) => args.changes(),
-            _ => false,
+            Self::Get(_)
+            | Self::Scan(_)
+            | Self::Versions(_)
+            | Self::Retention(_)
+            | Self::Shell(_)
+            | Self::Dump(_)
+            | Self::Checkpoint(_)
+            | Self::Verify(_)
+            | Self::Repair(_)
+            | Self::AcceptDataLoss(_)
+            | Self::Stats(_)
+            | Self::Lock(_)
+            | Self::Locks(_)
+            | Self::Txn(_)
+            | Self::Top(_)
+            | Self::Demo(_)
+            | Self::DemoChild(_)
+            | Self::Completions(_)
+            | Self::Man(_) => false,
         }
     }
 }

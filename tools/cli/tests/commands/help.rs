@@ -2,7 +2,7 @@
 
 use crate::common::Sandbox;
 
-const COMMANDS: [&str; 21] = [
+const COMMANDS: [&str; 23] = [
     "versions",
     "retention",
     "get",
@@ -16,6 +16,8 @@ const COMMANDS: [&str; 21] = [
     "restore",
     "checkpoint",
     "verify",
+    "repair",
+    "accept-data-loss",
     "stats",
     "lock",
     "locks",
