@@ -184,7 +184,9 @@ pub mod internal {
     pub mod keys {
         pub use crate::keys::*;
     }
-    pub use crate::coordinator::HistoryRetention;
+    pub mod coordinator {
+        pub use crate::coordinator::HistoryRetention;
+    }
     pub mod local_oracle {
         pub use crate::local_oracle::{CLOCK_JUMP_MAX_MS, LocalOracle, RESERVATION_MS};
     }

@@ -1,5 +1,5 @@
-//! The timestamp oracle that several clients of a shared engine use. A store that has its engine for
-//! itself has an oracle of its own, in this process.
+//! The timestamp oracle that several clients of a shared engine use. A store that has its engine
+//! for itself has an oracle of its own, in this process.
 
 use std::sync::Arc;
 

@@ -16,8 +16,8 @@ pub struct Faults {
     /// Replies that never arrive: the request is applied and returns
     /// [`EngineError::Undetermined`].
     pub lost_replies: u16,
-    /// Calls of [`Engine::apply`](super::Engine::apply) that apply only their first few batches, and
-    /// return [`EngineError::Undetermined`]. No batch is split.
+    /// Calls of [`Engine::apply`](super::Engine::apply) that apply only their first few batches,
+    /// and return [`EngineError::Undetermined`]. No batch is split.
     pub truncated_requests: u16,
     /// Changes that arrive twice, the second immediately after the first. The client gets either
     /// reply.

@@ -1,8 +1,8 @@
 //! The read views in use. They limit GC, and expire at the age limit.
 //!
-//! An engine snapshot keeps all that a view reads. But if GC removed the tombstone of a row that was
-//! deleted after the view, a writer at that view would find no conflict. So the oldest current view
-//! limits GC until it is dropped or expires, and an expired transaction cannot commit.
+//! An engine snapshot keeps all that a view reads. But if GC removed the tombstone of a row that
+//! was deleted after the view, a writer at that view would find no conflict. So the oldest current
+//! view limits GC until it is dropped or expires, and an expired transaction cannot commit.
 //!
 //! Views of earlier timestamps belong to snapshots, which write nothing, so they do not limit GC.
 

@@ -45,8 +45,8 @@ pub fn nested_closures_need_no_second_permit(environment: &Environment) {
     assert_eq!((0..4).map(|thread| count(&format!("outer {thread}"))).collect::<Vec<_>>(), [10; 4]);
 }
 
-/// Would deadlock if tickets were taken in the order of the writes: the closures write their rows in
-/// opposite orders, and some attempts write one row more.
+/// Would deadlock if tickets were taken in the order of the writes: the closures write their rows
+/// in opposite orders, and some attempts write one row more.
 pub fn conflicting_closures_in_opposite_orders_all_commit(environment: &Environment) {
     const EACH: u64 = 60;
     let store = environment.open_with(environment.builder().admission_limit(2));

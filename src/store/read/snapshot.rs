@@ -58,8 +58,8 @@ impl Snapshot {
     /// - [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge): the key exceeds
     ///   [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES).
     /// - [`ErrorKind::KeyspaceNotFound`](crate::ErrorKind::KeyspaceNotFound): the keyspace was
-    ///   dropped before the snapshot was taken. In a keyspace that was created or restored after the
-    ///   snapshot there are no rows: the call returns `None`, even if it was dropped since.
+    ///   dropped before the snapshot was taken. In a keyspace that was created or restored after
+    ///   the snapshot there are no rows: the call returns `None`, even if it was dropped since.
     /// - [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld),
     ///   [`ErrorKind::Corruption`](crate::ErrorKind::Corruption),
     ///   [`ErrorKind::Io`](crate::ErrorKind::Io), [`ErrorKind::Closed`](crate::ErrorKind::Closed).

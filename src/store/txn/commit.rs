@@ -121,8 +121,8 @@ impl Txn {
         self.answer_without_commit()
     }
 
-    /// Waits until everything that was read is durable, because the caller may act on it. A buffered
-    /// transaction does not wait.
+    /// Waits until everything that was read is durable, because the caller may act on it. A
+    /// buffered transaction does not wait.
     pub(in crate::store) fn answer_without_commit(&self) -> Result<()> {
         if self.is_durable() { self.wait_reads_durable() } else { Ok(()) }
     }

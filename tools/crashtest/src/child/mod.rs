@@ -17,7 +17,7 @@ use percolite::crashtest::{Mutant, enable_mutant};
 use percolite::engine::Engine;
 use percolite::engine::folder::{FolderEngine, FolderOptions};
 use percolite::env::Env;
-use percolite::internal::HistoryRetention;
+use percolite::internal::coordinator::HistoryRetention;
 use percolite::{Durability, Error, Keyspace, Store, TxnOptions};
 use rustix::process::{Signal, set_parent_process_death_signal};
 

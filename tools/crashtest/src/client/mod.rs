@@ -7,7 +7,7 @@ mod txn_kinds;
 use std::sync::Arc;
 
 use percolite::engine::Engine;
-use percolite::internal::HistoryRetention;
+use percolite::internal::coordinator::HistoryRetention;
 use percolite::row::{RowKey, TxnRecord};
 use percolite::{
     Builder, CommitProtocol, Durability, Error, ErrorKind, Keyspace, KeyspaceId, Store, Timestamp, Txn, TxnOptions,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use percolite::crashtest::CrashPoint;
 use percolite::engine::PAGE_BYTES_MAX;
-use percolite::internal::HistoryRetention;
+use percolite::internal::coordinator::HistoryRetention;
 use percolite::{CommitProtocol, Durability};
 
 use super::scheduler::Trigger;

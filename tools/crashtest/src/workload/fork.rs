@@ -1,6 +1,6 @@
-//! Writers of independent rows, and readers of two of them, in either order. Any pair of
-//! values is legal for one reader. Two readers must not disagree on the order of the writes (long fork), which
-//! the checker checks.
+//! Writers of independent rows, and readers of two of them, in either order. Any pair of values is
+//! legal for one reader. Two readers must not disagree on the order of the writes (long fork),
+//! which the checker checks.
 
 use percolite::Error;
 

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use percolite::engine::Engine;
 use percolite::engine::local::LocalEngine;
 use percolite::engine::machine::{SimMachine, SimMachineStorage};
-use percolite::internal::HistoryRetention;
+use percolite::internal::coordinator::HistoryRetention;
 use percolite::{Builder, Durability, ErrorKind, Keyspace, Store};
 
 use self::backup_client::BackupClient;
