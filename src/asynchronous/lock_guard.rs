@@ -1,8 +1,9 @@
 //! Named locks (not row locks) for asynchronous code: a task waits for its lock without a thread.
 //!
-//! The steps between the grant in memory and the guard may wait for a sync. In that case they run
-//! on a blocking thread, otherwise in the task. A future that is dropped at any poll leaves
-//! nothing: while it waits, its request leaves the queue; after the grant, the lock is passed on.
+//! The steps from the grant in memory to the guard may have to wait, for example for a sync. If
+//! they have to, they run on a blocking thread, otherwise in the task. A future that is dropped at
+//! any poll leaves nothing behind: a waiting request is removed from the queue, and a granted lock
+//! goes to the next request.
 
 use std::fmt;
 use std::pin::Pin;
@@ -55,7 +56,7 @@ impl AsyncStore {
     /// Those of [`Store::try_lock`](crate::Store::try_lock), and of [`AsyncStore::run_blocking`].
     pub async fn try_lock<'a>(&self, target: impl Into<LockTarget<'a>>) -> Result<Option<AsyncLockGuard>> {
         let options = LockOptions::exclusive().wait(LockWaitPolicy::NoWait);
-        let locks = self.store.lock_manager()?;
+        let locks = self.store.named_locks()?;
         match locks.request(&target.into(), &options, None)? {
             RequestResult::Requested(wait) => {
                 let GrantPoll::Ready(request) = locks.poll(wait, &options) else { return Ok(None) };
@@ -119,7 +120,7 @@ impl AsyncStore {
     }
 
     async fn acquire_request(&self, target: &LockTarget<'_>, options: &LockOptions) -> Result<RequestHandle> {
-        let locks = self.store.lock_manager()?;
+        let locks = self.store.named_locks()?;
         let RequestResult::Requested(mut wait) = locks.request(target, options, Some(&Waiter::of_task))? else {
             return Err(locks.not_available_error(target, options));
         };
@@ -150,7 +151,8 @@ impl AsyncStore {
 #[must_use = "a guard that is dropped releases its lock"]
 pub struct AsyncLockGuard {
     guard: LockGuard,
-    /// The rest of a conversion whose future was dropped. The mutex makes the guard `Sync`.
+    /// The unfinished work of a conversion whose future was dropped. The mutex makes the guard
+    /// `Sync`, which the boxed future is not.
     settling: Mutex<Option<PendingActivation>>,
 }
 
@@ -217,12 +219,13 @@ impl AsyncLockGuard {
         option_ranges::LOCK_LEASE.check(lease.as_nanos())?;
         let (store, grant) = (self.guard.store()?, Arc::clone(self.guard.grant()));
         let locks = Arc::clone(self.guard.locks());
-        run_blocking(move || store.renew_lease(&locks, &grant, Some(lease))).await?
+        run_blocking(move || locks.renew_lease(store.lease_rows(), &grant, Some(lease))).await?
     }
 
     /// [`LockGuard::upgrade`]. A future that is dropped during the wait leaves the shared lock as
-    /// it was. One that is dropped after the grant leaves the guard exclusive. Its token is 0 until
-    /// the work in progress ends, or until another call of `upgrade` completes it.
+    /// it was. If the future is dropped after the grant, the guard is exclusive. The token is then
+    /// 0 until the work in progress ends, or until another call of `upgrade` completes the
+    /// conversion.
     ///
     /// # Errors
     /// Those of [`LockGuard::upgrade`], and of [`AsyncStore::run_blocking`].
@@ -246,8 +249,9 @@ impl AsyncLockGuard {
         self.activate().await
     }
 
-    /// [`LockGuard::downgrade`]. A future that is dropped leaves the guard shared. Its token is 0
-    /// until the work in progress ends, or until another call of `downgrade` completes it.
+    /// [`LockGuard::downgrade`]. If the future is dropped after the lock has become shared, the
+    /// token is 0 until the work in progress ends, or until another call of `downgrade` completes
+    /// the conversion.
     ///
     /// # Errors
     /// Those of [`LockGuard::downgrade`], and of [`AsyncStore::run_blocking`].
@@ -278,7 +282,8 @@ impl AsyncLockGuard {
         activated
     }
 
-    /// Gives the lease to its token, so that it outlasts the guard: see [`LockGuard::detach`].
+    /// Gives the lease to its token, so that the lease outlasts the guard: see
+    /// [`LockGuard::detach`].
     ///
     /// # Errors
     /// Those of [`LockGuard::detach`].
@@ -300,8 +305,8 @@ impl AsyncLockGuard {
     }
 }
 
-/// An upgrade whose future may be dropped at any time: the guard is then either shared as before,
-/// or exclusive.
+/// An upgrade whose future may be dropped at any time. The drop cancels the request, and the guard
+/// stays shared. If the request was granted already, the guard becomes exclusive.
 struct PendingUpgrade<'a> {
     guard: &'a mut LockGuard,
     waiting: Option<LockWait>,
@@ -315,7 +320,8 @@ impl Drop for PendingUpgrade<'_> {
     }
 }
 
-/// Watches the end of a grant until this is dropped.
+/// Ends the watch of a grant when dropped, because the future of `wait_lost` may be dropped at any
+/// time.
 struct WatchGuard<'a> {
     guard: &'a LockGuard,
     waiter: &'a Arc<Waiter>,

@@ -78,7 +78,7 @@ impl Store {
         target: &LockTarget<'_>,
         options: &LockOptions,
     ) -> Result<Option<LockGuard>> {
-        let locks = self.lock_manager()?;
+        let locks = self.named_locks()?;
         match locks.request(target, options, None)? {
             RequestResult::Requested(wait) => match locks.poll(wait, options) {
                 GrantPoll::Ready(request) => self.activate_guard(request?).map(Some),
@@ -102,7 +102,7 @@ impl Store {
     ///   ([`LockOptions::semaphore`]).
     /// - [`ErrorKind::LockLost`] also if the lease expires before its row is written.
     pub fn lock_with<'a>(&self, target: impl Into<LockTarget<'a>>, options: LockOptions) -> Result<LockGuard> {
-        let request = self.lock_manager()?.acquire(&target.into(), &options)?;
+        let request = self.named_locks()?.acquire(&target.into(), &options)?;
         self.activate_guard(request)
     }
 }

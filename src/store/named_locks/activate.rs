@@ -19,11 +19,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::coordinator::LockAuthority;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lock_manager::{ExpiredLease, Grant, LockLostReason, Predecessors, RequestHandle};
 use crate::store::handle::Store;
 use crate::store::named_locks::guard::LockGuard;
-use crate::store::named_locks::lease_rows::LeaseRow;
+use crate::store::named_locks::lease_row::LeaseRow;
+use crate::store::named_locks::lease_rows::LeaseRows;
 use crate::store::named_locks::state::NamedLocks;
 use crate::timestamp::Timestamp;
 
@@ -36,17 +38,43 @@ impl Store {
 
     /// The guard of a grant that is ready.
     pub(crate) fn make_guard(&self, request: RequestHandle) -> Result<LockGuard> {
-        Ok(LockGuard::new(self, self.lock_manager()?, request))
+        Ok(LockGuard::new(self, self.named_locks()?, request))
     }
 
     /// Steps 2 to 6. Without `waits`, earlier durable commits need not be durable yet. From here on
     /// a lease is renewed, even if the future that requested it was dropped.
     pub(crate) fn activate_grant(&self, grant: &Arc<Grant>, waits: bool) -> Result<()> {
-        let locks = self.lock_manager()?;
+        let activation = self.activation(grant)?;
         if grant.has_lease() {
             self.start_lease_renewer()?;
         }
-        let authority = self.lock_authority()?;
+        activation.run(waits)
+    }
+
+    /// [`Store::activate_grant`] if it need not wait for anything; else returns `false` without
+    /// effect.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn try_activate_now(&self, grant: &Arc<Grant>, waits: bool) -> Result<bool> {
+        self.activation(grant)?.try_now(waits)
+    }
+
+    fn activation<'a>(&'a self, grant: &'a Arc<Grant>) -> Result<Activation<'a>> {
+        let (locks, authority) = (self.named_locks()?, self.lock_authority()?);
+        Ok(Activation { locks, authority, lease_rows: self.lease_rows(), grant })
+    }
+}
+
+/// Steps 2 to 6 of a grant.
+struct Activation<'a> {
+    locks: &'a Arc<NamedLocks>,
+    authority: &'a dyn LockAuthority,
+    lease_rows: LeaseRows<'a>,
+    grant: &'a Arc<Grant>,
+}
+
+impl Activation<'_> {
+    fn run(&self, waits: bool) -> Result<()> {
+        let Self { locks, authority, grant, .. } = *self;
         if mutated!(TokenBeforeDrain) {
             grant.set_token(authority.token()?);
         }
@@ -69,7 +97,7 @@ impl Store {
             grant.set_token(if mutated!(TokenReused) { authority.first_ts() } else { authority.token()? });
         }
         crash_point!(LockToken);
-        self.replace_leases(locks, grant, &past)?;
+        self.replace_leases(&past)?;
         if waits && !mutated!(GuardBeforeDurable) {
             authority.wait_durable(past.unsynced_commit_ts)?;
         }
@@ -83,12 +111,9 @@ impl Store {
         check(locks, grant)
     }
 
-    /// [`Store::activate_grant`] if it need not wait for anything; else returns `false` without
-    /// effect.
     #[cfg(feature = "tokio")]
-    pub(crate) fn try_activate_now(&self, grant: &Arc<Grant>, waits: bool) -> Result<bool> {
-        let locks = self.lock_manager()?;
-        let authority = self.lock_authority()?;
+    fn try_now(&self, waits: bool) -> Result<bool> {
+        let Self { locks, authority, grant, .. } = *self;
         let past = locks.manager.predecessors_of(grant);
         let must_sync = waits && past.unsynced_commit_ts > authority.durable_ts();
         if grant.has_lease() || past.has_in_flight || !past.leases.is_empty() || must_sync {
@@ -107,7 +132,8 @@ impl Store {
 
     /// Removes the rows of earlier leases and writes the row of a new one, in one durable
     /// transaction.
-    fn replace_leases(&self, locks: &Arc<NamedLocks>, grant: &Arc<Grant>, past: &Predecessors) -> Result<()> {
+    fn replace_leases(&self, past: &Predecessors) -> Result<()> {
+        let Self { locks, grant, .. } = *self;
         // Of several, the newest was the last holder.
         if let Some(over) = past.leases.iter().filter(|lease| is_expired(lease)).max_by_key(|lease| lease.token()) {
             locks.manager.metrics.taken_over();
@@ -129,7 +155,7 @@ impl Store {
         // Fenced by the grant itself: if it has ended, its successor may have looked for this row
         // already, and none must be written.
         let changed =
-            self.update_leases(&grant.name, &removed, (row.as_ref(), false), Some(grant).filter(|_| row.is_some()));
+            self.lease_rows.update(&grant.name, &removed, (row.as_ref(), false), Some(grant).filter(|_| row.is_some()));
         // If the store has closed, that is the reason.
         changed.or_else(
             |why| if locks.manager.closed().is_some() { check(locks, grant).and(Err(why)) } else { Err(why) },

@@ -1,13 +1,10 @@
 //! Named locks in the background worker, and at the end of a store.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use crate::coordinator::LockAuthority;
 use crate::error::{CLOSED_BY_USER, Result};
 use crate::store::handle::Store;
-use crate::store::named_locks::errors::{is_transient, locks_unsupported_error};
-use crate::store::named_locks::state::NamedLocks;
+use crate::store::named_locks::errors::is_transient;
 
 /// The row of an expired lease without a successor is removed after this time.
 const STALE_LEASE_AFTER: Duration = Duration::from_secs(24 * 3600);
@@ -21,22 +18,9 @@ impl Store {
             return Ok(());
         }
         let stale = locks.manager.stale_lease_rows(STALE_LEASE_AFTER, locks.env.elapsed());
-        self.remove_leases(&stale)?;
+        self.lease_rows().remove(&stale)?;
         locks.manager.prune_all(self.lock_authority()?.durable_ts());
         Ok(())
-    }
-
-    /// The authority for tokens; a store that supports named locks has one. Guards do not share it,
-    /// because it keeps the engine open.
-    pub(super) fn lock_authority(&self) -> Result<&dyn LockAuthority> {
-        self.inner.lock_authority.as_deref().ok_or_else(locks_unsupported_error)
-    }
-
-    /// The named locks of a store that supports them.
-    pub(crate) fn lock_manager(&self) -> Result<&Arc<NamedLocks>> {
-        self.inner.check_open()?;
-        self.inner.check_writable()?;
-        self.inner.locks.as_ref().ok_or_else(locks_unsupported_error)
     }
 
     /// Ends all waits and grants when the store closes. Leases with a guard are released durably,
@@ -46,6 +30,6 @@ impl Store {
         let mut over = locks.manager.close(CLOSED_BY_USER);
         over.extend(locks.renewer.stop());
         over.retain(|grant| grant.has_lease_row());
-        let _ = self.remove_leases(&over).inspect_err(|why| _ = is_transient(why));
+        let _ = self.lease_rows().remove(&over).inspect_err(|why| _ = is_transient(why));
     }
 }

@@ -71,7 +71,7 @@ impl Store {
     /// [`ErrorKind::InvalidArgument`], [`ErrorKind::Corruption`] and [`ErrorKind::Closed`], as
     /// [`Store::lock`].
     pub fn is_free_lock(&self, name: &str) -> Result<bool> {
-        let locks = self.lock_manager_for(name)?;
+        let locks = self.named_locks_for(name)?;
         locks.manager.is_free(name, locks.env.elapsed()).map_err(|why| request_error(&LockTarget::from(name), why))
     }
 
@@ -85,9 +85,9 @@ impl Store {
     /// # Errors
     /// Those of [`Store::release_lock`].
     pub fn force_unlock(&self, name: &str, token: Timestamp) -> Result<bool> {
-        let locks = self.lock_manager_for(name)?;
+        let locks = self.named_locks_for(name)?;
         if locks.manager.corruption(name).is_some() {
-            self.remove_damaged(name)?;
+            self.lease_rows().remove_corrupt(name)?;
             return Ok(locks.manager.clear_corrupt(name));
         }
         let forced = self.end_lock(name, token, LockLostReason::Forced)?;
@@ -99,7 +99,7 @@ impl Store {
     }
 
     fn end_lock(&self, name: &str, token: Timestamp, why: LockLostReason) -> Result<bool> {
-        let locks = self.lock_manager_for(name)?;
+        let locks = self.named_locks_for(name)?;
         if let Some(what) = locks.manager.corruption(name) {
             return Err(ErrorKind::Corruption(what.to_string()).into());
         }
@@ -107,7 +107,7 @@ impl Store {
             return locks.check_open().map(|()| false);
         };
         if grant.has_lease_row() && !mutated!(LeaseReturnedEarly) {
-            self.remove_leases(&[Arc::clone(&grant)])?;
+            self.lease_rows().remove(&[Arc::clone(&grant)])?;
             locks.manager.prune(name, self.stats().durable_ts);
         }
         Ok(true)
@@ -123,7 +123,7 @@ impl Store {
     /// - [`ErrorKind::InvalidArgument`] if a guard of this process holds it.
     /// - Otherwise those of [`Store::lock`].
     pub fn attach_lock(&self, name: &str, token: Timestamp) -> Result<LockGuard> {
-        let locks = self.lock_manager_for(name)?;
+        let locks = self.named_locks_for(name)?;
         if let Some(what) = locks.manager.corruption(name) {
             return Err(ErrorKind::Corruption(what.to_string()).into());
         }

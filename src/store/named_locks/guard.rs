@@ -148,7 +148,7 @@ impl LockGuard {
     pub fn renew(&self, lease: Duration) -> Result<()> {
         option_ranges::LOCK_LEASE.check(lease.as_nanos())?;
         let store = self.store()?;
-        store.renew_lease(&self.locks, self.grant(), Some(lease))
+        self.locks.renew_lease(store.lease_rows(), self.grant(), Some(lease))
     }
 
     /// Makes a shared lock exclusive as soon as it has no other holder, ahead of all requests in
@@ -308,7 +308,7 @@ impl LockGuard {
         if rows.is_empty() {
             return Ok(());
         }
-        if let Err(why) = store.remove_leases(&rows) {
+        if let Err(why) = store.lease_rows().remove(&rows) {
             rows.iter().filter(|row| row.has_lease_row()).for_each(|row| self.locks.renewer.remove_row(row));
             return Err(why);
         }

@@ -1,7 +1,6 @@
 //! Inspection of named locks: holders, the lock table, statistics. Row locks are in
 //! [`Store::row_locks`].
 
-use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::error::{Error, Result};
@@ -9,8 +8,7 @@ use crate::lock_manager::{LockEntry, LockState, LockStats, LockTable, LockTarget
 use crate::store::catalog::entries::check_name;
 use crate::store::handle::Store;
 use crate::store::named_locks::errors::{invalid_name_error, request_error};
-use crate::store::named_locks::lease_rows::{LeaseRow, decode_leases, lock_key};
-use crate::store::named_locks::state::NamedLocks;
+use crate::store::named_locks::lease_row::{LeaseRow, decode_leases, lock_key};
 
 impl Store {
     /// The present holders of a named lock.
@@ -25,7 +23,7 @@ impl Store {
             let table = self.leases_on_disk(Some(name))?;
             return Ok(table.into_iter().filter(|entry| entry.target == LockTarget::from(name)).collect());
         }
-        let locks = self.lock_manager_for(name)?;
+        let locks = self.named_locks_for(name)?;
         let damage = locks.manager.corruption(name);
         damage.map_or(Ok(()), |what| {
             Err(request_error(&name.into(), crate::lock_manager::RequestError::Corrupt(what)))
@@ -59,7 +57,7 @@ impl Store {
             let entries = self.leases_on_disk(None)?;
             return Ok(LockTable { held: entries.len(), entries, ..LockTable::default() });
         }
-        let locks = self.lock_manager()?;
+        let locks = self.named_locks()?;
         let table = locks.manager.table(&locks.clock());
         locks.check_open().map(|()| table)
     }
@@ -67,13 +65,6 @@ impl Store {
     /// Counters of named locks since the store was opened; zero on a store without them.
     pub fn lock_stats(&self) -> LockStats {
         self.inner.locks.as_ref().map(|locks| locks.manager.metrics.snapshot()).unwrap_or_default()
-    }
-
-    pub(in crate::store) fn lock_manager_for(&self, name: &str) -> Result<&Arc<NamedLocks>> {
-        check_name(name).map_err(|_| Error::invalid(invalid_name_error(name)))?;
-        let locks = self.lock_manager()?;
-        locks.manager.check_not_corrupt().map_err(|why| request_error(&name.into(), why))?;
-        Ok(locks)
     }
 
     /// The totals, with at most `listed` grants and `listed` waiting requests.
@@ -94,7 +85,7 @@ impl Store {
         let now = self.inner.env.unix_millis();
         let needed = needed.map(lock_key);
         let mut damaged = Ok(());
-        self.for_each_lease_row(&view, |key, value| match value.and_then(|value| decode_leases(key, &value)) {
+        self.lease_rows().for_each(&view, |key, value| match value.and_then(|value| decode_leases(key, &value)) {
             Ok((name, leases)) => {
                 for lease in leases.iter().filter(|lease| !lease.remaining(now).is_zero()) {
                     entries.push(lock_entry(&name, lease, entries.len() as u64 + 1, now));

@@ -59,7 +59,7 @@ impl Store {
         mut work: impl FnMut(&mut Txn) -> Result<T, E>,
     ) -> Result<T, E> {
         check_no_lease(&lock)?;
-        let request = self.lock_manager()?.acquire(&target.into(), &lock)?;
+        let request = self.named_locks()?.acquire(&target.into(), &lock)?;
         self.activate_grant(request.grant(), false)?;
         let (_inside, outermost) = NestingGuard::enter();
         let under = self.txn_lock(request)?;
@@ -76,7 +76,7 @@ impl Store {
     }
 
     pub(crate) fn txn_lock(&self, request: RequestHandle) -> Result<TxnLock> {
-        let fence = Fence { grant: Arc::clone(request.grant()), store: self.lock_manager()?.store };
+        let fence = Fence { grant: Arc::clone(request.grant()), store: self.named_locks()?.store };
         Ok(TxnLock { fence, request: Arc::new(request) })
     }
 

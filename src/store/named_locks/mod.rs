@@ -16,6 +16,7 @@
 //! `docs/locks.md` in the repository has the design: the purpose of each step, and what was
 //! rejected.
 
+mod access;
 mod acquire;
 mod activate;
 mod background;
@@ -25,7 +26,8 @@ pub(in crate::store) mod fence;
 pub(in crate::store) mod guard;
 mod inspect;
 mod lease_renewer;
-pub(in crate::store) mod lease_rows;
+pub(in crate::store) mod lease_row;
+mod lease_rows;
 mod load_leases;
 pub(in crate::store) mod locked_txn;
 pub(in crate::store) mod options;

@@ -1,20 +1,81 @@
-//! The thread of the [lease renewer](super::lease_renewer).
+//! The renewal of a lease, and the thread of the [lease renewer](super::lease_renewer).
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::lock_manager::Grant;
 use crate::store::handle::Store;
 use crate::store::named_locks::errors::is_transient;
+use crate::store::named_locks::lease_row::LeaseRow;
+use crate::store::named_locks::lease_rows::LeaseRows;
+use crate::store::named_locks::state::NamedLocks;
 
 /// The delay after a failure that does not end the store.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 
+impl NamedLocks {
+    /// Renews a lease, durably, to expire `time` from the present. `None` keeps its duration, even
+    /// if another renewal changes that concurrently.
+    pub fn renew_lease(&self, rows: LeaseRows<'_>, grant: &Arc<Grant>, time: Option<Duration>) -> Result<()> {
+        if !grant.is_ready() {
+            let what = format!("lock {} has no token yet: its conversion is incomplete, call it again", grant.target());
+            return Err(Error::invalid(what));
+        }
+        let now = self.env.elapsed();
+        // From here on it does not expire, but it may have ended already.
+        let begun = grant.with_lease(|lease| {
+            let stands = lease.row_writes_in_flight > 0 || lease.expires_at > now;
+            lease.row_writes_in_flight += u32::from(stands);
+            stands
+        });
+        let lost = |reason| ErrorKind::LockLost(Box::new(grant.lost_error(reason))).into();
+        match begun {
+            None => return Err(Error::invalid(format!("lock {} was acquired without a lease", grant.target()))),
+            Some(false) => return Err(lost(grant.end_reason_at(now).unwrap_or(crate::LockLostReason::Expired))),
+            Some(true) => {}
+        }
+        let as_it_is = grant.lease().map(|lease| lease.duration).unwrap_or_default();
+        let row = LeaseRow::new(self, grant, time.unwrap_or(as_it_is));
+        let renewed = match grant.end_reason_at(now) {
+            Some(reason) => Err(lost(reason)),
+            None => rows.update(&grant.name, &[], (Some(&row), time.is_none()), Some(grant)),
+        };
+        let must_look = grant.with_lease(|lease| {
+            let (before, written) = (lease.expires_at, self.env.elapsed());
+            lease.row_writes_in_flight -= 1;
+            // Of two concurrent renewals with a duration, the one that committed last counts.
+            let is_last = renewed.as_ref().is_ok_and(|commit_ts| *commit_ts > lease.last_explicit_renewal_ts);
+            match time.filter(|_| renewed.is_ok()) {
+                Some(_) if !is_last => {}
+                Some(time) => {
+                    (lease.duration, lease.expires_at, lease.renewed_at_ms) =
+                        (time, now.saturating_add(time), row.since_ms);
+                }
+                None if renewed.is_ok() => {
+                    lease.expires_at = lease.expires_at.max(now.saturating_add(lease.duration));
+                    lease.renewed_at_ms = lease.renewed_at_ms.max(row.since_ms);
+                }
+                None => {}
+            }
+            if let (Some(_), Ok(commit_ts)) = (time, &renewed) {
+                lease.last_explicit_renewal_ts = lease.last_explicit_renewal_ts.max(*commit_ts);
+            }
+            before <= written || lease.expires_at < before
+        });
+        crash_point!(LockRenewed if renewed.is_ok());
+        if must_look == Some(true) {
+            self.manager.on_lease_renewed(grant);
+        }
+        self.renewer.reschedule(grant);
+        renewed.map(drop)
+    }
+}
+
 impl Store {
     /// Starts the thread, if it has not been started.
     pub(super) fn start_lease_renewer(&self) -> Result<()> {
-        let (locks, background) = (self.lock_manager()?, self.background_handle());
+        let (locks, background) = (self.named_locks()?, self.background_handle());
         locks.renewer.start(&*self.inner.env, move || run(&background))
     }
 }
@@ -38,7 +99,7 @@ fn run(store: &Store) {
                 state.kept.iter().filter(|(_, at)| *at <= now).map(|(grant, _)| Arc::clone(grant)).collect();
             (std::mem::take(&mut state.over), due)
         };
-        let removed = store.remove_leases(&over);
+        let removed = store.lease_rows().remove(&over);
         let durable_ts = store.stats().durable_ts;
         over.iter().for_each(|grant| locks.manager.prune(&grant.name, durable_ts));
         over.retain(|grant| grant.has_lease_row());
@@ -88,7 +149,7 @@ fn renew_if_due(store: &Store, grant: &Arc<Grant>) -> Option<Duration> {
     if now < renew_at(grant) {
         return None;
     }
-    match store.renew_lease(locks, grant, None) {
+    match locks.renew_lease(store.lease_rows(), grant, None) {
         Ok(()) => None,
         Err(why) if is_transient(&why) => Some(now.saturating_add((lease.duration / 8).min(RETRY_DELAY))),
         Err(_) => Some(Duration::MAX),

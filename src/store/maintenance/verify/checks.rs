@@ -15,7 +15,7 @@ use crate::protocol::{TxnStatus, txn_status};
 use crate::row::{KeyspaceId, Lock, LockType, RowKey, StoredValue, WriteRecord};
 use crate::store::catalog::entries::{CATALOG_ID, LOCK_PREFIX};
 use crate::store::maintenance::verify::report::{ISSUES_MAX, IntegrityIssue, VerifyReport, row_text};
-use crate::store::named_locks::lease_rows::decode_leases;
+use crate::store::named_locks::lease_row::decode_leases;
 use crate::store_id::STORE_ID_KEY;
 use crate::timestamp::Timestamp;
 use crate::value::Value;
@@ -25,13 +25,14 @@ const PAGE_BYTES: usize = 4 << 20;
 
 pub struct Verifier<'a> {
     view: &'a dyn EngineSnapshot,
-    /// The oracle has handed out no timestamp above it; `None` if the store does not record it.
+    /// The high-water mark: the oracle has handed out no timestamp above it. `None` if the store
+    /// has none, or it cannot be read.
     high_water: Option<Timestamp>,
     safe_point: Timestamp,
     /// All keyspaces, with their names if they have one; `None` if the catalog cannot be read.
     pub keyspaces: Option<HashMap<KeyspaceId, Option<String>>>,
-    /// The previous replaced version in the scan of the history, which is newest first for each
-    /// row.
+    /// Row and commit timestamp of the last version that the scan of the history has visited. The
+    /// versions of a row are visited newest first, so this version has replaced the next one.
     newer: Option<(RowKey, Timestamp)>,
     pub report: VerifyReport,
     progress: &'a mut dyn FnMut(&VerifyReport) -> StoreResult<()>,
@@ -70,7 +71,8 @@ impl<'a> Verifier<'a> {
             let mut bytes = 0;
             let read = self.view.scan_raw(column, &range, &mut |key, value| {
                 bytes += key.len() + value.len();
-                // The content of a value is the user's; only its key is checked.
+                // Large values are not copied: only their keys are checked, because the content is
+                // the user's.
                 let value = if column == Column::Data { Vec::new() } else { value.to_vec() };
                 page.push((key.to_vec(), value));
                 page.len() < PAGE_CELLS && bytes < PAGE_BYTES
@@ -116,11 +118,11 @@ impl<'a> Verifier<'a> {
         }
     }
 
-    /// Reads the high-water mark and the safe point, which other checks need.
+    /// Reads the high-water mark and the safe point, which the checks of other columns need.
     pub fn load_meta(&mut self) {
         let timestamp = |name: &str| {
             let mut found = None;
-            // Errors are reported by the check of the meta column.
+            // The error is ignored here, because the check of the meta column reports it.
             let _ = self.view.scan_raw(Column::Meta, &single_key(name.as_bytes()), &mut |_, value| {
                 found = value.try_into().ok().map(u64::from_be_bytes).map(Timestamp::from_u64);
                 false
@@ -239,7 +241,8 @@ impl<'a> Verifier<'a> {
         self.check_keyspace_of(Column::Data, &row);
         let owns =
             |txn_start, value: Option<&StoredValue>| txn_start == start_ts && value == Some(&StoredValue::OutOfLine);
-        // An undecodable version or lock may refer to the value; it is reported in its own column.
+        // An undecodable version or lock may refer to the value, so the value is not reported. The
+        // check of that column reports the version or lock.
         let by_version =
             self.view.write(&row).map(|version| version.is_some_and(|w| owns(w.txn.start_ts, w.value.as_ref())));
         let by_lock = self.view.lock(&row).map(|lock| {
@@ -362,7 +365,8 @@ fn single_key(key: &[u8]) -> RowRange {
     RowRange { start: Bound::Included(key.to_vec()), end: Bound::Included(key.to_vec()) }
 }
 
-/// The text of a read error. "Undetermined" says nothing about a read, so only its cause is shown.
+/// The text of a read error. Only the cause of an *undetermined* error is shown, because a read has
+/// no undetermined effect.
 fn error_text(why: EngineError) -> String {
     match why {
         EngineError::Undetermined(why) => why,
