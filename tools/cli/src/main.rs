@@ -1,9 +1,9 @@
 //! `percolite`, the command line tool.
 //!
 //! This file lists the commands and prints errors; each command is a module with its `Args` and a
-//! `run`. An error is one line on standard error: the message, then its causes. The exit code gives
-//! its kind ([`exit`]). When the reader of the output stops reading, as `head` does, the program
-//! ends without a message.
+//! `run`. An error is one line on standard error: the message, then its causes. The exit code
+//! depends on the kind of the error ([`exit`]). When the reader of the output stops reading, as
+//! `head` does, the program ends without a message.
 //!
 //! [`usage_error`] parses the command line, [`open`] opens stores, [`encoding`] reads and writes
 //! keys and values, [`output`], [`table`] and [`progress`] print.
@@ -159,8 +159,8 @@ impl Command {
         })
     }
 
-    /// The advice after a corruption error of a store that has opened. Empty for commands whose own
-    /// errors have the advice.
+    /// The advice after a corruption error of a store that was opened successfully. Empty for
+    /// commands that open no existing store, or whose own errors contain advice.
     fn damage_advice(&self) -> String {
         let Some(store) = self.store() else { return String::new() };
         let (dir, remedy) = (open::shell_quoted(&store.path), open::recovery_advice(&store.path));
@@ -173,15 +173,15 @@ impl Command {
         format!("; percolite locks {} shows the holders", open::shell_quoted(&store.path))
     }
 
-    /// Whether it changes the store and reports that at its end.
+    /// Whether the command changes the store and then prints a report of the change.
     fn changes(&self) -> bool {
         match self {
             Self::Put(_) | Self::Delete(_) | Self::Load(_) | Self::Restore(_) => true,
             Self::Keyspaces(args) => args.changes(),
+            Self::Retention(args) => args.changes(),
             Self::Get(_)
             | Self::Scan(_)
             | Self::Versions(_)
-            | Self::Retention(_)
             | Self::Shell(_)
             | Self::Dump(_)
             | Self::Checkpoint(_)
@@ -201,13 +201,13 @@ impl Command {
     }
 }
 
-/// Added when the report of a successful change cannot be written.
+/// Added to the error when the store was changed, but the report of the change cannot be printed.
 const CHANGED_NOTE: &str = "; the store was changed";
 
-/// Part of every error text that has advice about damage already.
+/// Contained in every error text that already has advice about a damaged store.
 const REPAIR_COMMAND: &str = "percolite repair ";
 
-/// The system's text, which errors of RocksDB and of the library contain.
+/// The operating system's text for a full disk, which errors of RocksDB and of the library contain.
 const DISK_FULL_TEXT: &str = "No space left on device";
 const DISK_FULL_ADVICE: &str = "; the disk is full: free some space first";
 
@@ -255,12 +255,13 @@ fn main() -> ExitCode {
             let code = Code::of(&err);
             let message = format_chain(&err);
             let advice = match code {
-                // An error of opening has its own advice.
+                // The error of a failed opening, or of a damaged base dump, contains its own
+                // advice.
                 Code::Corrupt if !message.contains(REPAIR_COMMAND) && !message.contains(backup::BASE_HINT) => {
                     damage_advice
                 }
                 Code::LockHeld => lock_advice,
-                // The change comes before the report.
+                // The report is printed after the change is committed.
                 Code::Failed if err.is::<output::StdoutError>() && changes => CHANGED_NOTE.into(),
                 Code::Failed if err.is::<output::StdoutError>() => String::new(),
                 Code::Failed if message.contains(DISK_FULL_TEXT) => DISK_FULL_ADVICE.into(),
@@ -272,7 +273,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The error and its causes in one line, without causes that the text contains already.
+/// The error and its causes in one line. A cause is left out if the line already contains its text.
 fn format_chain(err: &anyhow::Error) -> String {
     let mut message = String::new();
     for cause in err.chain() {

@@ -39,8 +39,14 @@ pub struct Args {
     json: bool,
 }
 
+impl Args {
+    pub fn changes(&self) -> bool {
+        self.set.is_some() || self.disable
+    }
+}
+
 pub fn run(args: &Args) -> Result<()> {
-    let stats = if args.set.is_some() || args.disable {
+    let stats = if args.changes() {
         let store = args.store.open_with(|store| match args.set {
             Some(retention) => store.history_retention(retention),
             None => store.disable_history(),

@@ -182,7 +182,8 @@ fn an_endless_value_or_statement_is_refused() {
     }
 }
 
-/// In a mount namespace, which ends with the process. Mode bits do not restrict root.
+/// Mounts the store read-only, because mode bits do not restrict root. The mount namespace ends
+/// with the process.
 #[test]
 fn a_store_on_a_read_only_file_system_can_be_read() {
     let sandbox = Sandbox::with_shop();
@@ -211,7 +212,7 @@ fn a_store_on_a_read_only_file_system_can_be_read() {
     inside("delete shop fruit apple").fails(1, "cannot be written to");
 }
 
-/// On a small file system in memory, which the store fills.
+/// The store fills a small file system in memory.
 #[test]
 fn a_full_disk_loses_no_acknowledged_row() {
     let sandbox = Sandbox::new();
@@ -287,7 +288,8 @@ fn damage(files: Vec<std::path::PathBuf>) {
     let mut bytes = fs::read(file).unwrap();
     let middle = bytes.iter().rposition(|byte| *byte != 0).unwrap() / 2;
     (middle..middle + 9).for_each(|at| bytes[at] ^= 0xff);
-    // Not in place: a checkpoint shares its tables by hard links.
+    // The file is replaced, not changed in place, because a checkpoint shares its tables with the
+    // store by hard links.
     fs::remove_file(file).unwrap();
     fs::write(file, bytes).unwrap();
 }
@@ -318,7 +320,8 @@ fn the_recommended_commands_help_with_any_damage() {
             assert_eq!(words, commands, "{what}: {report}");
             for command in named {
                 let ran = sandbox.run(&command);
-                // They report the damage; a repair creates a store without damage.
+                // The recommended commands report the damage; a repair creates a store without
+                // damage.
                 assert!(matches!(ran.code, Some(0 | 6)), "{what}: {command}: {}", ran.err);
                 if command.starts_with("repair") {
                     let rows: u32 = sandbox.ok(&format!("scan new{n} fruit --count")).trim().parse().unwrap();
@@ -346,7 +349,7 @@ fn errors_that_no_command_helps_with_recommend_none() {
     }
 }
 
-/// As an unprivileged user: mode bits do not restrict root.
+/// Runs the program as an unprivileged user, because mode bits do not restrict root.
 #[test]
 fn missing_permissions_are_in_the_error() {
     let sandbox = Sandbox::with_shop();
@@ -378,7 +381,12 @@ fn an_unwritable_report_says_that_the_store_was_changed() {
         assert_eq!(out.status.code(), Some(1), "{line}");
         String::from_utf8(out.stderr).unwrap()
     };
-    for line in ["put shop fruit plum blue", "delete shop fruit apple", "keyspaces shop --create more"] {
+    for line in [
+        "put shop fruit plum blue",
+        "delete shop fruit apple",
+        "keyspaces shop --create more",
+        "retention shop --set 7d",
+    ] {
         let report = err(line);
         assert!(report.contains("standard output") && report.ends_with("; the store was changed\n"), "{report}");
     }
