@@ -1,4 +1,4 @@
-//! Cells: keys and values in a few columns, each a sorted map.
+//! Cells: keys and values in five columns, each of which is a sorted map.
 
 use std::ops::Bound;
 

@@ -1,4 +1,4 @@
-//! What must hold when a commit is decided, besides the preconditions of its rows.
+//! What must hold when the leader decides a commit, besides the preconditions of its rows.
 
 use std::sync::Arc;
 
@@ -8,15 +8,15 @@ use crate::keyspace_descriptor::KeyspaceDescriptor;
 use crate::lock_manager::Fences;
 use crate::read_view::ReadView;
 
-/// Conditions of a transaction. The leader checks them in the same round in which it decides the
-/// changes, so nothing happens in between.
+/// Conditions of a transaction. The leader checks them in the round in which it decides the
+/// changes, so no other commit can come between the check and the changes.
 #[derive(Default)]
 pub struct CommitConditions {
-    /// The keyspaces that are written: none was dropped.
+    /// The keyspaces that the transaction writes; none may have been dropped.
     pub keyspaces: SmallVec<[Arc<KeyspaceDescriptor>; 1]>,
-    /// The view that was read: it has not expired. GC may have removed a tombstone that an expired
-    /// transaction had to see.
+    /// The view that the transaction has read; it must not have expired. After the expiry, GC may
+    /// have removed a tombstone that the transaction had to see.
     pub read_view: Option<Arc<ReadView>>,
-    /// The grants that fence the transaction: none has ended.
+    /// The grants that fence the transaction; none may have ended.
     pub fences: Fences,
 }

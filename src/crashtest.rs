@@ -1,13 +1,14 @@
 //! The interface to the crash harness: crash points, at which a run can be stopped, and mutants,
 //! known mistakes that can be switched on.
 //!
-//! It exists only with the feature `crashtest`, which only the harness in `tools/crashtest`
-//! enables. In any other build `crash_point!` expands to nothing and `mutated!` to `false`.
+//! This module exists only with the feature `crashtest`, which only the harness in
+//! `tools/crashtest` enables. In any other build `crash_point!` expands to nothing and `mutated!`
+//! to `false`.
 //!
 //! A crash point (TiKV: `fail_point!`) is a place in the code with a promise that must be kept if
 //! everything stops there. The harness kills the process at that place, or crashes the simulated
-//! machine, and then checks the promise. A mutant is a mistake that stores like this one have made;
-//! the harness proves its worth by finding each of them.
+//! machine, and then checks the promise. A mutant is a mistake that similar stores have made. The
+//! harness must find each mutant, which shows that its checks work.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,8 +27,8 @@ macro_rules! mutated {
     };
 }
 
-/// Lets the harness's scheduler switch threads between two steps that have no lock and no call
-/// between them.
+/// Lets the harness's scheduler switch threads between two steps that have no lock operation
+/// between them, and no other call in which it could switch.
 macro_rules! yield_point {
     ($(if $condition:expr)?) => {
         if true $(&& $condition)? {
@@ -239,16 +240,16 @@ named_enum! {
 /// A callback for every crash point that is reached.
 pub type CrashHook = Box<dyn Fn(CrashPoint) + Send + Sync>;
 
-/// Whether a thread tries to take a lock for the first time, or again.
+/// Whether a thread tries to lock a mutex for the first time, or again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockAttempt {
     /// The first attempt.
     First,
-    /// Another attempt: the lock was taken.
+    /// Another attempt, after one that found the mutex locked.
     Retry,
 }
 
-/// A callback before a lock of the store is taken; returns whether the harness schedules the
+/// A callback before a mutex of the store is locked; returns whether the harness schedules the
 /// calling thread.
 pub type LockHook = Box<dyn Fn(LockAttempt) -> bool + Send + Sync>;
 
@@ -261,7 +262,7 @@ pub fn set_crash_hook(hook: CrashHook) {
     let _ = CRASH_HOOK.set(hook);
 }
 
-/// Sets the callback of all locks of stores in this process; only the first call has an effect.
+/// Sets the callback of all mutexes of stores in this process; only the first call has an effect.
 pub fn set_lock_hook(hook: LockHook) {
     let _ = LOCK_HOOK.set(hook);
 }

@@ -58,9 +58,9 @@ pub enum ErrorKind {
     /// the transaction idempotent.
     ///
     /// From calls that commit nothing, as [`Store::sync`](crate::Store::sync),
-    /// [`Store::snapshot`](crate::Store::snapshot) and [`Store::close`](crate::Store::close), it
-    /// means that the visible commits may or may not be durable. Only a store on a shared engine
-    /// ([`Builder::open_shared`](crate::Builder::open_shared)) can be used after this error.
+    /// [`Store::snapshot`](crate::Store::snapshot) and [`Store::close`](crate::Store::close), this
+    /// error means that the visible commits may or may not be durable. Only a store on a shared
+    /// engine ([`Builder::open_shared`](crate::Builder::open_shared)) can be used after this error.
     Undetermined(String),
     /// An argument is invalid; nothing was changed.
     InvalidArgument(String),
@@ -98,7 +98,7 @@ pub enum ErrorKind {
     Deadlock(Box<LockNotAvailable>),
 }
 
-/// The transaction that was first, and the row.
+/// The details of a conflict: the row, and the transaction that was first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Conflict {
@@ -115,7 +115,7 @@ pub struct Conflict {
     pub conflicting_label: Option<&'static str>,
     /// The start timestamp of that transaction, if it is still recorded.
     pub conflicting_start_ts: Option<Timestamp>,
-    /// The snapshot of the transaction that failed.
+    /// The read timestamp of the transaction that failed.
     pub read_ts: Timestamp,
 }
 
@@ -127,11 +127,12 @@ pub enum ConflictReason {
     NewerVersion(Timestamp),
     /// The row is locked by a transaction that has not ended.
     Locked,
-    /// Another process rolled the transaction back, because its lock's time to live had expired.
+    /// Another process rolled this transaction back, because the time to live of a lock had
+    /// expired.
     RolledBackByOther,
 }
 
-/// The text after an orderly close.
+/// The text of [`ErrorKind::Closed`] after an orderly close.
 pub(crate) const CLOSED_BY_USER: &str = "the store is closed";
 
 impl Error {
@@ -183,7 +184,8 @@ impl From<EngineError> for Error {
     fn from(why: EngineError) -> Self {
         let text = why.to_string();
         let kind = match &why {
-            // Callers that commit map this to `Undetermined` themselves.
+            // Right only for calls that commit nothing. A commit maps this error to
+            // `ErrorKind::Undetermined` itself.
             EngineError::Undetermined(why) => ErrorKind::Io(format!("the engine failed: {why}")),
             EngineError::Io(_) => ErrorKind::Io(text),
             EngineError::Limit { what, requested, limit } => {

@@ -1,4 +1,4 @@
-//! The line of text that names a format: the marker of a directory, the first line of a dump.
+//! The line of text that names a format, in the marker file of a store or at the start of a dump.
 //!
 //! ```text
 //!   percolite store, format 1, build <tag>, wal 0f1e2d3c4b5a6978
@@ -30,12 +30,12 @@ pub enum Named<'a> {
 #[derive(Debug, PartialEq, Eq)]
 pub enum OtherFormat<'a> {
     Number(u32),
-    /// The format of a development build, with its tag. The first ones wrote no tag.
+    /// The format of a development build, with its tag. The first development builds wrote no tag.
     Build(Option<&'a str>),
 }
 
 impl OtherFormat<'_> {
-    /// The error text. `what` is the path of a store, or a dump.
+    /// The error text. `what` names the store or dump that has this format.
     pub fn refusal(&self, what: &str) -> String {
         let build = match self {
             Self::Number(number) => {
@@ -58,7 +58,7 @@ pub fn own(first_words: &str) -> String {
     format!("{first_words}{FORMAT}, {BUILD}{BUILD_TAG}")
 }
 
-/// Reads a line, without its first words and the line feed. `None` if no format is named.
+/// Parses a line whose first words and line feed are removed. `None` if the line names no format.
 pub fn parse(text: &str) -> Option<Named<'_>> {
     let (number, rest) = next_part(text);
     if !number.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -80,7 +80,8 @@ fn next_part(text: &str) -> (&str, &str) {
     text.split_once(", ").unwrap_or((text, ""))
 }
 
-/// Whether this can be a tag. The error text repeats it, so it must be short and printable.
+/// Whether the text can be a tag. The error text repeats the tag, so only short, printable tags are
+/// valid.
 fn is_tag(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b".-+".contains(&byte);
     (1..=TAG_MAX_BYTES).contains(&text.len()) && text.bytes().all(allowed)

@@ -1,5 +1,6 @@
-//! JSON forms of a store's status: durations in seconds, times in milliseconds since 1970,
-//! timestamps as strings, since as numbers they exceed 2^53.
+//! How the status of a store is written in JSON: durations in seconds, times in milliseconds since
+//! 1970, timestamps as strings. As numbers timestamps would exceed 2^53, above which many JSON
+//! readers round.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -80,7 +81,7 @@ macro_rules! shown {
     };
 }
 
-/// The same for an optional field.
+/// `shown!` for an optional field.
 macro_rules! shown_or_none {
     ($name:ident, $value:ty, $form:ty) => {
         pub(crate) mod $name {

@@ -1,10 +1,10 @@
 //! Keys on disk: how rows and timestamps become the keys of the columns.
 //!
 //! The lock and write columns use a row's bytes as they are: keyspace id (4 bytes, big-endian),
-//! then the user key. Data and history have several cells a row, so a timestamp follows the user
-//! key. There the user key is escaped: each zero byte becomes `00 ff`, and `00 01` ends the key.
-//! The order of keys is kept, and cells of `a`, `a\0` and `a\0\xff` never interleave. History
-//! inverts its timestamps, so the newest cell comes first.
+//! then the user key. The data and history columns have several cells for one row, so a timestamp
+//! follows the user key. In these columns the user key is escaped: each zero byte becomes `00 ff`,
+//! and `00 01` ends the key. Escaped keys sort as the keys do, and cells of `a`, `a\0` and
+//! `a\0\xff` never interleave. History inverts its timestamps, so the newest cell comes first.
 
 use crate::row::{KeyspaceId, RowKey};
 use crate::timestamp::Timestamp;
@@ -15,7 +15,7 @@ const ESCAPE: u8 = 0x00;
 const ESCAPED_ZERO: u8 = 0xff;
 const END: u8 = 0x01;
 
-/// Key of an uncommitted or out-of-line value in the data column.
+/// Key of an out-of-line value in the data column.
 pub fn data_key(row: &RowKey, start_ts: Timestamp) -> Vec<u8> {
     with_timestamp(row, start_ts.to_u64())
 }
@@ -39,7 +39,8 @@ pub fn decode_history_key(key: &[u8]) -> Option<(RowKey, Timestamp)> {
 
 /// Start and end of a keyspace's keys, in any column; the end is exclusive.
 pub fn keyspace_range(id: KeyspaceId) -> (Vec<u8>, Vec<u8>) {
-    // The last keyspace has no successor; no key is longer than this end.
+    // The last keyspace id has no successor. 64 KiB of `ff` are above all its keys, because no key
+    // is so long.
     let end = id.0.checked_add(1).map_or(vec![0xff; 1 << 16], |next| next.to_be_bytes().to_vec());
     (id.0.to_be_bytes().to_vec(), end)
 }

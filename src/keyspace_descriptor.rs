@@ -1,7 +1,7 @@
 //! What transactions share about a keyspace: its name and whether it was dropped.
 //!
-//! The commit leader rejects changes to a dropped keyspace. A drop marks the descriptor first, then
-//! commits: no commit to the keyspace can follow the drop's.
+//! The commit leader rejects changes to a dropped keyspace. A drop marks the descriptor before it
+//! commits, so no commit to the keyspace can follow the commit of the drop.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,7 +33,7 @@ impl KeyspaceDescriptor {
         self.dropped.load(Ordering::Acquire)
     }
 
-    /// Returns whether this call dropped it.
+    /// Returns `false` if the keyspace was marked already.
     pub fn mark_dropped(&self) -> bool {
         !self.dropped.swap(true, Ordering::AcqRel)
     }

@@ -60,7 +60,7 @@
 //!
 //! **Observability.** [`Store::slow_transactions`], [`Store::active_transactions`],
 //! [`Store::latencies`] and [`Store::stats`] show why a transaction was slow or in conflict. A
-//! [label](TxnOptions::with_label) identifies transactions there.
+//! [label](TxnOptions::with_label) identifies a transaction in them.
 //!
 //! **Tests.** [`Store::in_memory`] is the same store on an in-memory engine, which can simulate
 //! crashes ([`engine::sim`]).

@@ -7,26 +7,27 @@
 //!
 //! # Timestamps and the wall clock
 //!
-//! If the clock is ahead of the reservation, as after a pause, timestamps lag until the next
-//! extension is durable: only their order matters. With history their time matters, too. An oracle
-//! that [tracks the wall clock](LocalOracle::track_wall_clock) waits for the extension instead.
+//! If the clock is ahead of the reservation, as after a pause, timestamps lag behind the clock
+//! until the next extension is durable. This is harmless as long as only the order of timestamps
+//! matters. With history their time matters, too: an oracle that [tracks the wall
+//! clock](LocalOracle::track_wall_clock) hands out nothing until the extension is durable.
 //!
-//! A clock that is set back is ignored. A clock that jumps forward is followed by at most
-//! [`CLOCK_JUMP_MAX_MS`] at each extension. So one wrong reading does not move the store years
-//! ahead.
+//! A clock that is set back is ignored. If the clock jumps forward, each extension of the
+//! reservation follows it by at most [`CLOCK_JUMP_MAX_MS`], so one wrong reading does not move the
+//! store years ahead.
 //!
-//! After an incarnation that was killed, timestamps lead the clock, because the next one starts at
-//! the end of the last reservation. Incarnations that are killed in quick succession add up, one
-//! reservation each, until the clock has caught up.
+//! After a process was killed, timestamps lead the clock, because the next incarnation starts at
+//! the end of the last reservation. Each incarnation that is killed before the clock has caught up
+//! adds another reservation to the lead.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::engine::{Engine, EngineError};
 use crate::timestamp::Timestamp;
 
-/// How far ahead of the clock timestamps are reserved, in milliseconds. It is short, because
-/// timestamps lead the clock by the reservation that a killed process leaves unused. An extension
-/// costs no sync of its own: it is part of a log sync.
+/// How far ahead of the clock timestamps are reserved, in milliseconds. The span is short, because
+/// after a kill timestamps lead the clock by the unused reservation. Frequent extensions are cheap,
+/// because each is part of a log sync.
 pub const RESERVATION_MS: u64 = 3_000;
 /// How far the reservation may advance at one extension, in milliseconds.
 pub const CLOCK_JUMP_MAX_MS: u64 = 24 * 3_600_000;
@@ -40,7 +41,7 @@ pub fn is_exhausted(ts: Timestamp) -> bool {
 /// The key of the high-water mark in the meta column.
 pub(crate) const HIGH_WATER_KEY: &str = "oracle";
 
-/// The newest timestamp of a closed oracle: it has no successor.
+/// `LocalOracle::last` after the close. This timestamp has no successor, so none is handed out.
 const CLOSED_TS: Timestamp = Timestamp::MAX;
 
 /// The high-water mark stored in an engine: no timestamp above it was handed out.
@@ -51,7 +52,7 @@ pub(crate) fn read_high_water(engine: &dyn Engine) -> Result<Timestamp, EngineEr
     number.map(Timestamp::from_u64).map_err(damaged)
 }
 
-/// An oracle in this process, whose caller makes the high-water mark durable.
+/// An oracle in this process. The caller makes each high-water mark durable.
 #[derive(Debug)]
 pub struct LocalOracle {
     last: AtomicU64,
@@ -67,8 +68,8 @@ impl LocalOracle {
         Self { last: high_water(), reserved_until: high_water(), tracks_wall_clock: AtomicBool::new(false) }
     }
 
-    /// From this call on timestamps never lag behind the clock, unless it jumps forward by more
-    /// than [`CLOCK_JUMP_MAX_MS`].
+    /// From this call on timestamps never lag behind the clock, unless the clock jumps forward by
+    /// more than [`CLOCK_JUMP_MAX_MS`].
     pub fn track_wall_clock(&self) {
         self.tracks_wall_clock.store(true, Ordering::Release);
     }
@@ -83,7 +84,8 @@ impl LocalOracle {
     pub fn next_reservation(&self, unix_millis: u64) -> Timestamp {
         let last = self.last_issued();
         if last == CLOSED_TS {
-            // A sync that was in progress at the close keeps the mark that is durable already.
+            // A sync in progress during the close writes the mark that is durable already. A
+            // greater one would make the next incarnation skip timestamps.
             return Timestamp::from_u64(self.reserved_until.load(Ordering::Acquire));
         }
         let last = last.millis();
@@ -122,7 +124,7 @@ impl LocalOracle {
 
     /// A timestamp greater than all others handed out before this call. `None` if the oracle is
     /// closed or the reservation is used up. Also `None` if the oracle tracks the wall clock and
-    /// the reservation does not reach it.
+    /// the clock is ahead of the reservation.
     pub fn next(&self, unix_millis: u64) -> Option<Timestamp> {
         let high_water = self.reserved_until.load(Ordering::Acquire);
         let clock = Timestamp::from_millis(unix_millis).to_u64();
@@ -157,7 +159,7 @@ mod tests {
             assert_eq!(oracle.next(noon).is_none(), tracks_wall_clock);
             oracle.reserve_until(oracle.next_reservation(noon));
             assert_eq!(oracle.next(noon).map(Timestamp::millis), Some(noon));
-            // A clock that is years ahead is not followed.
+            // A clock that is ahead by more than the limit is not waited for.
             assert!(oracle.next(noon + 2 * CLOCK_JUMP_MAX_MS).is_some());
         }
     }
@@ -229,7 +231,8 @@ mod tests {
             assert_eq!(first.millis(), NOON + incarnation * RESERVATION_MS);
             high_water = reserved_until;
         }
-        // The clock catches up, or the last incarnation closes the store.
+        // The lead ends when the clock has caught up. An orderly close adds no lead, because its
+        // mark is below the end of the reservation.
         let (oracle, high_water) = opened(high_water, NOON + HOUR);
         assert_eq!(oracle.next(NOON + HOUR).unwrap().millis(), NOON + HOUR);
         assert!(oracle.close() < high_water);

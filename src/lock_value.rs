@@ -1,11 +1,12 @@
-//! What a lock writes to its row: the value to be, read through a snapshot.
+//! Reads through a snapshot what a lock's transaction will do to the row.
 
 use crate::engine::EngineSnapshot;
 use crate::error::{Error, ErrorKind, Result};
 use crate::row::{Lock, LockType, Mutation, RowKey, StoredValue, TxnId};
 use crate::value::Value;
 
-/// What the transaction has written to the row and locked, as the snapshot shows it.
+/// The transaction's own mutation of the row, from its lock in the snapshot. `None` if the row has
+/// no lock of this transaction.
 pub fn read_own_lock(snapshot: &dyn EngineSnapshot, txn: TxnId, row: &RowKey) -> Result<Option<Mutation>> {
     let own = snapshot.lock(row)?.filter(|lock| lock.txn == txn);
     own.map(|lock| lock_mutation(snapshot, row, lock)).transpose()

@@ -1,4 +1,5 @@
-//! The interface to the crash harness in all other builds: the macros expand to nothing.
+//! The interface to the crash harness in builds without it: `mutated!` expands to `false`, the
+//! other macros to nothing.
 
 macro_rules! crash_point {
     ($point:ident $(if $condition:expr)?) => {};

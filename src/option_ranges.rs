@@ -31,7 +31,7 @@ pub struct OptionRange {
     pub min: u128,
     /// The maximum; `None` if every value of the type is allowed.
     pub max: Option<u128>,
-    /// Why the range is what it is.
+    /// The reason for the limits.
     pub reason: &'static str,
 }
 

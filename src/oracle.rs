@@ -1,5 +1,5 @@
-//! The timestamp oracle that several clients of a shared engine use. A store that has its engine
-//! for itself has an oracle of its own, in this process.
+//! The timestamp oracle that several clients of a shared engine use. A store on an exclusive engine
+//! has an oracle of its own, in its process.
 
 use std::sync::Arc;
 
@@ -10,10 +10,11 @@ use crate::timestamp::Timestamp;
 
 /// A timestamp oracle that several clients of an engine share.
 ///
-/// It must allocate each timestamp after the request for it began. A client that allocates a block
-/// of timestamps for later requests breaks the order that reads depend on.
+/// Each timestamp must be allocated after the request for that timestamp began. A client that
+/// allocates a block of timestamps in advance, for later requests, breaks the order that reads
+/// depend on.
 pub trait Oracle: Send + Sync {
-    /// A timestamp greater than every other whose request ended before this one began.
+    /// A timestamp greater than those of all requests that ended before this request began.
     fn timestamp(&self) -> Result<Timestamp, EngineError>;
 }
 

@@ -5,8 +5,8 @@
 //! 2020-01-01, not 1970: 31 bits of seconds from 1970 end on 2038-01-19, from 2020 in 2088.
 //!
 //! 22 random bits are not enough to be unique: among 2,400 ids in one millisecond the probability
-//! of a collision is one half. So an [`OwnerIdGenerator`] never hands out an id twice, and its time
-//! never decreases, even if the clock is set back.
+//! of a collision is one half. So an [`OwnerIdGenerator`] never hands out an id twice, and the time
+//! of its ids never decreases, even if the clock is set back.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

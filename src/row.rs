@@ -15,7 +15,7 @@ pub use crate::row_key::{KeyspaceId, RowKey};
 use crate::timestamp::Timestamp;
 pub use crate::value::Value;
 
-/// Values longer than this many bytes are stored in the data column and not in the lock.
+/// A lock's value that is longer than this many bytes is stored in the data column.
 pub const SHORT_VALUE_MAX_BYTES: usize = 255;
 
 /// Identifies a transaction in locks and records. A lock is a transaction's own only if both parts
@@ -69,7 +69,8 @@ pub enum LockType {
     LockOnly,
 }
 
-/// The lock column: a transaction that has not ended will change this row.
+/// The lock column: a pending transaction will change this row. After the end of the transaction
+/// the lock stays until it is resolved.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lock {
     /// The transaction whose lock it is.
@@ -83,8 +84,8 @@ pub struct Lock {
     /// Time to live: milliseconds after `start_ts` from which others may treat the owner as
     /// crashed. Not used on an exclusive engine.
     pub ttl_ms: u64,
-    /// A reader has read the row without this transaction's write; the transaction must commit at
-    /// or above this timestamp.
+    /// The transaction must commit at or above this timestamp: readers below it may have read the
+    /// row without the transaction's write.
     pub min_commit_ts: Timestamp,
 }
 
@@ -118,7 +119,7 @@ pub struct WriteRecord {
     /// The value; `None` for a deleted row.
     pub value: Option<StoredValue>,
     /// Timestamp of the last lock-only commit after this version. Stored only on a shared engine:
-    /// on an exclusive one it is kept in memory.
+    /// on an exclusive engine this timestamp is kept in memory.
     pub lock_only_ts: Option<Timestamp>,
 }
 
@@ -146,14 +147,14 @@ pub struct RowState {
     pub lock: Option<Lock>,
     /// The newest committed version.
     pub write: Option<WriteRecord>,
-    /// How the transaction in question ended here.
+    /// The record of that transaction at this row.
     pub txn_record: Option<TxnRecord>,
     /// All transactions older than this have ended.
     pub safe_point: Timestamp,
 }
 
-/// A condition on a row under which a change may be applied. The set is closed, so that an engine
-/// can check it where the row is stored.
+/// A condition on a row under which a change may be applied. The conditions are plain data, so that
+/// an engine can check them where the row is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precondition {
     /// The row is not locked.
@@ -162,8 +163,8 @@ pub enum Precondition {
     LockUnchanged(LockVersion),
     /// The row's last commit is not newer than this.
     NoCommitAfter(Timestamp),
-    /// The row has no transaction record for this `start_ts`, and its newest version has another
-    /// one.
+    /// The row has no transaction record for this `start_ts`, and its newest version is of a
+    /// transaction with another `start_ts`.
     NoTxnRecord(Timestamp),
     /// The safe point has not passed this timestamp.
     SafePointAtMost(Timestamp),
@@ -252,7 +253,7 @@ pub enum CellChange<T> {
     Delete,
 }
 
-/// The usual size of a cell in a batch besides its key and value.
+/// The usual overhead of a cell in a batch, in bytes, in addition to its key and value.
 pub(crate) const CELL_OVERHEAD_BYTES: usize = 32;
 
 /// A change of one row's columns, applied atomically, and only if all preconditions are met.
@@ -277,7 +278,7 @@ pub struct RowChange {
     pub archived_version: Option<WriteRecord>,
     /// Replaced versions to delete, by their `commit_ts`.
     pub deleted_versions: Vec<Timestamp>,
-    /// Entries of the GC queue for this row, by timestamp, that are finished.
+    /// Finished entries of the GC queue for this row, by timestamp.
     pub gc_done: Vec<Timestamp>,
 }
 
@@ -330,7 +331,7 @@ impl RowChange {
             CellChange::Put(value) => value.len(),
             CellChange::Keep | CellChange::Delete => 0,
         };
-        // The GC queue gets an entry for each row that is deleted, or whose version is replaced.
+        // The GC queue gets an entry if the row is deleted or its replaced version is kept.
         let is_queued = written.is_some_and(|record| record.value.is_none() || archived.is_some());
         let cells = [
             self.lock != CellChange::Keep,
@@ -350,8 +351,8 @@ impl RowChange {
             + self.data.iter().map(data_bytes).sum::<usize>()
     }
 
-    /// Sets the commit timestamp of everything that the change commits; for pipelines that allocate
-    /// it last.
+    /// Sets the commit timestamp in the version and in the transaction record, because the leader
+    /// allocates the timestamp only when it decides the commit.
     pub fn set_commit_ts(&mut self, commit_ts: Timestamp) {
         if let CellChange::Put(record) = &mut self.write {
             record.commit_ts = commit_ts;

@@ -17,7 +17,8 @@ const KEYSPACE_BYTES: usize = size_of::<u32>();
 /// Row keys of up to this many bytes are stored inline, without an allocation: a commit handles
 /// each row's key about a dozen times.
 const SHORT_BYTES: usize = 30;
-/// Longer keys of up to this many bytes are built on the stack.
+/// Longer keys of up to this many bytes are put together on the stack and then copied into the
+/// `Arc`, which saves an allocation.
 const STACK_BYTES: usize = 64;
 
 /// A user key within its keyspace. Ordered by keyspace id, then by the key's bytes. Cheap to clone.
@@ -39,7 +40,8 @@ impl RowKey {
             return Self(Repr::Short { length, bytes: short });
         }
         let mut long = [0; STACK_BYTES];
-        // Copied as a slice: a byte-by-byte iterator would take as long as the allocation.
+        // The `Arc` is made from a slice. An iterator would copy byte by byte, which takes as long
+        // as the saved allocation.
         Self(Repr::Long(match put_together(&mut long, id, key) {
             Some(bytes) => bytes.into(),
             None => [&id, key].concat().into(),
@@ -139,7 +141,7 @@ mod tests {
     use super::*;
 
     fn keys() -> impl Strategy<Value = (u32, Vec<u8>)> {
-        // Around both lengths at which the representation changes.
+        // Keys shorter and longer than `SHORT_BYTES` and `STACK_BYTES`.
         (0_u32..3, prop::collection::vec(0_u8..3, 0..80))
     }
 

@@ -5,7 +5,7 @@
 pub struct SplitMix64(u64);
 
 impl SplitMix64 {
-    /// The numbers of a seed.
+    /// The generator for this seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }

@@ -1,8 +1,8 @@
 //! The store id: a random number, assigned once. It identifies the store in its dumps (RocksDB's
 //! `IDENTITY`).
 //!
-//! After a data loss the store gets a new id. Its earlier dumps may have rows that it has lost, so
-//! no incremental dump may be based on them.
+//! After a data loss the store gets a new id. Earlier dumps may have rows that the store has lost,
+//! so no incremental dump may be based on them.
 
 use crate::engine::{Engine, EngineError};
 

@@ -1,8 +1,8 @@
 //! The mutex of all code above the engine: `parking_lot`'s.
 //!
 //! In builds for crash tests, the harness's scheduler can switch threads before each lock
-//! operation, and while a mutex is locked. So it also covers interleavings between two critical
-//! sections of one function.
+//! operation, and while a mutex is locked. So crash tests also cover interleavings between two
+//! critical sections of one function.
 
 #[cfg(not(feature = "crashtest"))]
 pub use parking_lot::{Mutex, MutexGuard};
@@ -36,7 +36,8 @@ mod switching {
             if !before_lock(LockAttempt::First) {
                 return self.0.lock();
             }
-            // A thread under the scheduler must block only in the scheduler.
+            // A thread that the harness schedules must block only in the scheduler: while it runs,
+            // no other thread can unlock the mutex.
             loop {
                 if let Some(guard) = self.0.try_lock() {
                     return guard;

@@ -38,10 +38,10 @@ impl Timestamp {
     /// About when this timestamp was handed out, in milliseconds since 1970-01-01 UTC; only the
     /// order is exact.
     ///
-    /// It leads the clock after the clock was set back, and after a process ended without closing
-    /// its store: the next opening starts up to three seconds ahead. Processes killed in quick
-    /// succession add up until the clock has caught up. It lags behind the clock after a pause,
-    /// until the next sync.
+    /// Timestamps lead the clock after the clock was set back, and after a process ended without
+    /// closing its store: at the next opening they start up to three seconds ahead. If processes
+    /// are killed in quick succession, these leads add up until the clock has caught up. Without
+    /// history, timestamps lag behind the clock after a pause, until the next sync.
     pub fn millis(self) -> u64 {
         self.0 >> LOGICAL_BITS
     }
@@ -111,9 +111,9 @@ pub struct ParseTimestampError;
 /// of its millisecond, as for a [`SystemTime`]. A trailing `UTC` means `Z`. A date alone means its
 /// start. Times before 1970 are [`Timestamp::ZERO`], times too late for 46 bits [`Timestamp::MAX`].
 ///
-/// Without `Z` or an offset it is in the local time zone, from the environment variable `TZ` or the
-/// operating system. A time that a clock change skips is shifted by the size of the change; of a
-/// time that occurs twice the first is taken.
+/// Without `Z` or an offset the time is in the local time zone, from the environment variable `TZ`
+/// or the operating system. A time that a clock change skips is shifted by the size of the change;
+/// of a time that occurs twice the first is taken.
 ///
 /// Relative times ("5m") need a clock and are not parsed here.
 ///
@@ -145,7 +145,7 @@ impl FromStr for Timestamp {
 impl Timestamp {
     fn parse_numbers(text: &str) -> Option<Self> {
         let (millis, counter) = text.split_once('.')?;
-        // `u64` accepts a plus sign; this format does not.
+        // `u64::from_str` accepts a plus sign, which this format does not allow.
         let number = |text: &str, bits: u32| {
             let digits = text.bytes().all(|byte| byte.is_ascii_digit());
             text.parse::<u64>().ok().filter(|number| digits && number >> bits == 0)

@@ -1,5 +1,5 @@
-//! Limits that crash tests and unit tests lower: their stores have few rows and short runs, and
-//! must reach what each of these bounds.
+//! Limits that are lower in crash tests and unit tests. In these tests stores have few rows and
+//! runs are short, but each limit must still be reached.
 
 const IN_CRASH_TESTS: bool = cfg!(feature = "crashtest");
 const IN_ANY_TESTS: bool = cfg!(any(test, feature = "crashtest"));
@@ -8,35 +8,38 @@ const fn limit(in_crash_tests: usize, otherwise: usize) -> usize {
     if IN_CRASH_TESTS { in_crash_tests } else { otherwise }
 }
 
-/// After a conflict attempts need a permit until this many commits follow without another one.
+/// After a conflict, attempts need a permit until this many commits have followed without another
+/// conflict.
 pub const CONTENDED_COMMITS: usize = limit(2, 16);
 
-/// Pages of lock cleanup in one round of the background worker. In crash tests other work runs in
-/// the middle of a cleanup.
+/// Pages of lock cleanup in one round of the background worker. In crash tests other background
+/// work runs after each page of a cleanup.
 pub const CLEANUP_PAGES_PER_ROUND: usize = limit(1, 32);
 
-/// Rows of a commit above which the leader records it as a range, not row by row. A batch of a
-/// two-phase commit has fewer rows, except in crash tests, which reach both cases there too.
+/// The leader records a commit of more rows than this as one range of the conflict set, not row by
+/// row. Batches of a two-phase commit have fewer rows, except in crash tests, which must cover
+/// ranges in these batches, too.
 pub const ROW_ENTRIES_MAX: usize = limit(4, 2048);
 
-/// Rows of the first level of a Bloom filter; each further level has twice as many.
+/// The capacity of the first level of a Bloom filter, in rows. Each further level has twice the
+/// capacity of the one before it.
 pub const FIRST_LEVEL_ROWS: usize = limit(16, 4096);
 
-/// Rows in the batch of a two-phase commit's primary. In crash tests some are still locked after
-/// the commit point.
+/// The maximum number of rows in the batch that commits a two-phase transaction's primary. With the
+/// limit of crash tests, other rows are often still locked after the commit point.
 pub const PRIMARY_BATCH_ROWS_MAX: Option<usize> = if IN_CRASH_TESTS { Some(3) } else { None };
 
-/// Bytes of a batch that commits locked rows, with the versions that it replaces.
+/// The maximum size of a batch that commits locked rows, in bytes, the replaced versions included.
 pub const COMMIT_BATCH_BYTES_MAX: usize = limit(512, 8 << 20);
 
-/// Bytes of a one-phase commit that reads the versions that it replaces. Above it the transaction
-/// becomes a large one.
+/// The maximum size of a one-phase commit that must read the versions that it replaces, in bytes. A
+/// transaction above this size becomes a large one.
 pub const ONE_PHASE_BYTES_MAX: usize = limit(2048, 64 << 20);
 
-/// Cells of a page, in addition to the requested limit.
+/// The maximum number of cells of a page, in addition to the limit that the caller requests.
 pub const PAGE_CELLS_MAX: usize = limit(2, usize::MAX);
 
-/// Bytes of a page, if it is not the engine's own maximum.
+/// The maximum size of a page, in bytes; `None` for the engine's own maximum.
 pub const PAGE_BYTES: Option<usize> = if IN_CRASH_TESTS { Some(64) } else { None };
 
 /// The step in which a segment of the write-ahead log is preallocated, in bytes.

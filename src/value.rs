@@ -92,7 +92,7 @@ impl From<Value> for Vec<u8> {
     }
 }
 
-/// Gives the value back if it has another length.
+/// Fails if the length of the value is not `N`; the error is the value.
 impl<const N: usize> TryFrom<Value> for [u8; N] {
     type Error = Value;
 
@@ -133,7 +133,7 @@ impl fmt::Debug for Value {
     }
 }
 
-/// As one byte string, not as a sequence of numbers.
+/// Serialized as one byte string, not as a sequence of numbers.
 impl Serialize for Value {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_bytes(self)
@@ -154,7 +154,7 @@ impl<'de> Deserialize<'de> for Value {
                 Ok(bytes.into())
             }
 
-            // Formats without byte strings, for example JSON, have sequences of numbers.
+            // Formats without byte strings, for example JSON, have a sequence of numbers instead.
             fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut numbers: A) -> Result<Value, A::Error> {
                 let mut bytes = Vec::new();
                 while let Some(byte) = numbers.next_element::<u8>()? {

@@ -4,8 +4,8 @@
 //! load in key order appends to the tail after one comparison, and a transaction of a few rows has
 //! only the tail.
 //!
-//! Chunks are copy-on-write, shared between clones. So a scan keeps a consistent copy for the price
-//! of the list of chunks, and a concurrent write copies one chunk.
+//! Chunks are copy-on-write. A scan shares the write set as it was when the scan began. A write
+//! during a scan copies only the list of chunks, the tail and the one chunk that the write changes.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -28,7 +28,8 @@ pub struct WriteSet {
     chunked_rows: usize,
 }
 
-/// The position of a row: its chunk, or the tail after all chunks, and its index in it.
+/// The position of a row: the number of its chunk, and the index in that chunk. The tail counts as
+/// the last chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Position {
     part: usize,
@@ -68,7 +69,7 @@ impl WriteSet {
         self.iter().map(|(_, mutation)| mutation)
     }
 
-    /// The first row at or after this one, with its mutation.
+    /// The first row at or after `row`, with its mutation.
     pub fn first_at_or_after(&self, row: &RowKey) -> Option<(&RowKey, &Mutation)> {
         self.entry_at(self.lower_bound(|other| other < row.as_bytes()))
     }
@@ -83,8 +84,9 @@ impl WriteSet {
         self.search(row).ok().and_then(|place| self.entry_at(place))
     }
 
-    /// Sets the mutation of a row, if `admitted` accepts it; it gets the row, the mutation that is
-    /// replaced, and the new one. One search serves both: a load does little else.
+    /// Sets the mutation of a row, if `admitted` accepts. This closure gets the row, the mutation
+    /// that is replaced, and the new one. The check and the insertion share one search, because
+    /// searches are most of the cost of a load.
     pub fn insert<E>(
         &mut self,
         row: RowKey,
@@ -144,7 +146,7 @@ impl WriteSet {
         WriteSetRange { writes: Arc::clone(self), front, back }
     }
 
-    /// The position of the row, or the one at which to insert it.
+    /// The position of the row; as an error, the position at which to insert the row.
     #[inline]
     fn search(&self, row: &RowKey) -> Result<Position, Position> {
         let is_last = self.tail.last().is_some_and(|(last, _)| last < row);
@@ -156,7 +158,8 @@ impl WriteSet {
         found.map(|row| Position { part, row }).map_err(|row| Position { part, row })
     }
 
-    /// The position of the first row that is not `before`; the end of the tail if all are.
+    /// The position of the first row for which `before` is false; the end of the tail if there is
+    /// none.
     fn lower_bound(&self, before: impl Fn(&[u8]) -> bool) -> Position {
         let before = |(row, _): &(RowKey, Mutation)| before(row.as_bytes());
         let part = self.chunks.partition_point(|part| part.last().is_some_and(before));
@@ -178,8 +181,8 @@ impl WriteSet {
     /// Splits a full chunk, to insert a row at this position.
     fn split(&mut self, place: Position) {
         let part = self.chunk_mut(place.part);
-        // Rows that are added in key order leave full chunks: in the tail, an append splits at the
-        // end.
+        // An append to the tail splits at the end, so that rows that are added in key order leave
+        // full chunks.
         let lower = if place.row == part.len() { part.len() } else { part.len() / 2 };
         let mut upper = Chunk::with_capacity(CHUNK_ROWS);
         upper.extend(part.drain(lower..));
@@ -197,7 +200,7 @@ impl WriteSet {
 pub struct WriteSetRange {
     writes: Arc<WriteSet>,
     front: Position,
-    /// After the last row.
+    /// The position after the last row.
     back: Position,
 }
 
@@ -213,7 +216,7 @@ impl WriteSetRange {
         if self.is_empty() { None } else { self.writes.entry_at(place) }
     }
 
-    /// Consumes the next row, if it is this one; returns its mutation.
+    /// Consumes the next row, if it is `row`; returns its mutation.
     pub fn next_if(&mut self, row: &RowKey, backwards: bool) -> Option<Mutation> {
         let mutation = self.peek(backwards).filter(|(next, _)| *next == row)?.1.clone();
         if backwards {
@@ -319,7 +322,7 @@ mod tests {
                         scans.push((range, expected, ends.into_iter()));
                     }
                 }
-                // One row of each scan: later writes must not show.
+                // Each step reads one row of each scan, which must not show later writes.
                 for (range, expected, ends) in &mut scans {
                     if let Some(backwards) = ends.next() {
                         compare(range, expected, backwards);
@@ -344,7 +347,7 @@ mod tests {
         }
     }
 
-    /// Consumes one row of both.
+    /// Consumes one row of `range` and of `expected`, which must be equal.
     #[track_caller]
     fn compare(range: &mut WriteSetRange, expected: &mut BTreeMap<RowKey, Mutation>, backwards: bool) {
         let expected = if backwards { expected.pop_last() } else { expected.pop_first() };

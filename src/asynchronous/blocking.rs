@@ -1,4 +1,4 @@
-//! Runs work that may block on tokio's blocking threads.
+//! Runs work that may block, on the blocking threads of tokio.
 
 use std::sync::Arc;
 
@@ -15,8 +15,9 @@ pub(super) async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + S
     let runtime = current_runtime()?;
     let offered = Arc::new(Mutex::new(Some(work)));
     let taken = Arc::clone(&offered);
-    // Aborting the task would leave what the work owns, for example a permit, in the runtime's
-    // queue while all its threads are busy.
+    // If this future is dropped, the work is dropped here. Aborting the task instead would keep
+    // what the work owns, for example a permit, in the runtime's queue until one of its threads is
+    // free.
     let _taken_back_if_dropped = CancelOnDrop(offered);
     let task = runtime.spawn_blocking(move || {
         let work = taken.lock().take();
@@ -29,7 +30,7 @@ struct CancelOnDrop<W>(Arc<Mutex<Option<W>>>);
 
 impl<W> Drop for CancelOnDrop<W> {
     fn drop(&mut self) {
-        // The work is dropped after the mutex is free.
+        // The mutex is unlocked before the work is dropped, because its drop can run any code.
         let work = self.0.lock().take();
         drop(work);
     }

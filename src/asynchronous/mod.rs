@@ -1,8 +1,8 @@
-//! The store for asynchronous code: the same store, with calls that may block run on tokio's
-//! blocking threads.
+//! The store for asynchronous code. It is the same store, but calls that may block run on the
+//! blocking threads of tokio.
 //!
-//! No layer below depends on this; the synchronous store needs no runtime. A call that reads or
-//! commits runs once on a blocking thread, `transact` once for each attempt.
+//! No layer below depends on this module, so the synchronous store needs no runtime. A call that
+//! reads or commits takes a blocking thread once, `transact` once for each attempt.
 
 mod blocking;
 mod lock_guard;
@@ -49,12 +49,12 @@ pub use scan::AsyncScan;
 /// 512 of them by default, and starts them as needed.
 ///
 /// At most [`Builder::admission_limit`](crate::Builder::admission_limit) attempts of `transact` run
-/// at the same time (three times the cores by default). Besides, each commit keeps its thread until
-/// it is durable, and many of those share one sync. To bound memory and threads, bound the number
+/// at the same time (three times the cores by default). In addition, each commit keeps its thread
+/// until it is durable; many commits share one sync. To bound memory and threads, bound the number
 /// of concurrent calls.
 ///
-/// Worker threads are never blocked, so a `current_thread` runtime is enough. Neither its time nor
-/// its I/O needs to be enabled.
+/// Worker threads are never blocked, so a `current_thread` runtime is enough. The runtime needs
+/// neither a time driver nor an I/O driver.
 ///
 /// The move to a blocking thread costs some microseconds, more than reading a row from memory. Read
 /// many rows in one call: by [`AsyncStore::multi_get`], in a transaction, or by any code in
@@ -68,12 +68,12 @@ pub use scan::AsyncScan;
 /// # No `begin`
 /// There is no asynchronous `begin`. A transaction that awaits between its reads and its commit
 /// keeps an old snapshot alive, and a conflict becomes more likely with time. Await first, then
-/// `transact`. If it must be, [`AsyncStore::run_blocking`] can return a [`Txn`](crate::Txn) for use
-/// in later calls of it.
+/// `transact`. If a transaction must span awaits, [`AsyncStore::run_blocking`] can return a
+/// [`Txn`](crate::Txn), which later calls of `run_blocking` use.
 ///
 /// # Closing
 /// Dropping the last handle closes the store, which blocks the thread for a sync.
-/// [`AsyncStore::close`] does not block it.
+/// [`AsyncStore::close`] does not block the thread.
 #[derive(Clone)]
 pub struct AsyncStore {
     store: Store,
@@ -183,8 +183,8 @@ impl AsyncStore {
         Ok(self.get(keyspace, key).await?.is_some())
     }
 
-    /// The rows whose keys are in a range, in the state when the first row is requested:
-    /// The rows of a range of keys, of one state: see [`Store::range`].
+    /// The rows whose keys are in a range, in the state at the time when the first row is
+    /// requested: see [`Store::range`].
     pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> AsyncScan {
         let (store, keyspace, range) = (self.store.clone(), keyspace.clone(), owned_range(&range));
         AsyncScan::new(&self.store, move || store.range(&keyspace, range))

@@ -15,27 +15,27 @@ use crate::store::{Row, Scan, Store};
 /// time (32 rows at first, then up to 512 or about 1 MiB) on one of the runtime's blocking threads.
 ///
 /// Nothing is read before the first row is requested, and no page is read ahead. After an error the
-/// stream ends. The scan owns its snapshot. If it is dropped during a read, the snapshot is
-/// released when that page is read.
+/// stream ends. The scan owns its snapshot. If the scan is dropped while a page is being read, the
+/// snapshot is released after that read.
 #[must_use = "nothing is read until a row is requested"]
 pub struct AsyncScan {
     state: State,
     page: IntoIter<Row>,
     backwards: bool,
-    /// `Some` until the last row is returned, so that a closed store returns no more rows. It does
-    /// not keep the store open.
+    /// Checked before each row, so that a closed store returns no more rows; `None` after the last
+    /// row. This handle does not keep the store open.
     store: Option<Store>,
 }
 
 enum State {
-    /// Opened by the read of the first page, because opening may block.
+    /// The read of the first page opens the scan, on a blocking thread, because opening may block.
     Unopened(Box<dyn FnOnce() -> Result<Scan> + Send>),
     Open(Box<Scan>),
     Reading(JoinHandle<PageRead>),
     Ended,
 }
 
-/// A page and, unless it is the last one, the scan for the next one.
+/// A page, and the scan for the next page. An empty page is the end, and has no scan.
 type PageRead = Result<(Vec<Row>, Option<Box<Scan>>)>;
 
 impl AsyncScan {
@@ -84,7 +84,7 @@ impl Stream for AsyncScan {
                 }
                 return Poll::Ready(Some(checked.map(|()| row)));
             }
-            // After an error the stream stays at its end.
+            // `Ended` stays in place if the read fails: after an error the stream has no more rows.
             let next = match std::mem::replace(&mut self.state, State::Ended) {
                 State::Ended => {
                     self.store = None;

@@ -21,20 +21,21 @@ impl AsyncStore {
     /// [`Store::transact`] does, with the same isolation, durability and limits.
     ///
     /// Each attempt runs on one of the runtime's blocking threads, from its begin until its commit
-    /// is durable. For the row queue, for the release of a row lock and for its admission the task
-    /// waits without a thread.
+    /// is durable. A wait for the row queue, for the release of a row lock or for admission needs
+    /// no thread.
     ///
     /// **Cancellation.** If the future is dropped before an attempt has begun, nothing more
     /// happens. If an attempt is running, it is rolled back unless its commit has begun. A commit
     /// that has begun is not undone: it completes, and its result is not reported. In each case no
     /// row lock, permit or row-queue ticket is left.
     ///
-    /// To limit the time, use a [`RetryPolicy`](crate::RetryPolicy) rather than a timeout around
-    /// the future: then the result is reported.
+    /// To limit the time, use a [`RetryPolicy`](crate::RetryPolicy), which always reports the
+    /// result. A timeout around the future drops the future, and the result with it.
     ///
     /// A panic of the closure rolls back, and is resumed in the task that awaits. The closure may
-    /// call `transact` of the [`Store`] for another transaction. It must not wait for other work of
-    /// the runtime, which may itself wait for the closure's permit (for a second at most).
+    /// call `transact` of the [`Store`] for another transaction. The closure must not wait for
+    /// other work of the runtime: that work may itself wait (for a second at most) for the permit
+    /// of this attempt.
     ///
     /// # Errors
     /// Those of [`Store::transact`]. [`Cancelled`](crate::ErrorKind::Cancelled) if the runtime is
@@ -94,7 +95,8 @@ impl AsyncStore {
         T: Send + 'static,
         E: From<Error> + Send + 'static,
     {
-        // Dropped with this future.
+        // Dropped with this future: a running attempt then finds no strong reference and rolls
+        // back.
         let awaited = Arc::new(());
         loop {
             let held = self.wait_admission(attempts.admission_wait(true)).await?;
@@ -130,8 +132,8 @@ impl AsyncStore {
     }
 }
 
-/// Waits for the event, at most for this time. The timer is not tokio's: that panics in a runtime
-/// whose time is not enabled, and whether it is enabled cannot be checked.
+/// Waits until the waiter is notified or `at_most` has passed. A timer of tokio would panic in a
+/// runtime without a time driver, and there is no way to check for the driver.
 pub(super) async fn notified_timeout(waiter: &Waiter, at_most: Option<Duration>) {
     let Some(at_most) = at_most else { return waiter.notified().await };
     let (mut notified, mut too_late) = (pin!(waiter.notified()), pin!(Delay::new(at_most)));

@@ -22,9 +22,9 @@ use crate::timestamp::Timestamp;
 
 const VERSION: u8 = 1;
 const CONFIG: Configuration = standard();
-/// Limits the allocation for a string with a wrong length, before decoding finds that its bytes are
-/// missing; without a limit bincode panics. The longest value, 32 MiB, claims at most 16 times its
-/// size: if it consists of small `u128`s.
+/// Limits the memory that a damaged length can claim before decoding finds that the bytes are
+/// missing; without a limit bincode panics. The longest valid value has 32 MiB, and claims at most
+/// 16 times as much memory (if it consists of small `u128`s).
 const READ_CONFIG: Configuration<LittleEndian, Varint, Limit<{ 512 << 20 }>> = standard().with_limit();
 
 /// Why bytes are not a valid record.
@@ -344,7 +344,8 @@ mod tests {
         let mut bytes = Vec::new();
         try_encode_value(&numbers, &mut bytes).unwrap();
         assert_eq!(decode_value::<Vec<u128>>(&bytes).unwrap(), numbers);
-        // A sixteenth of the longest value: so the longest one stays below the limit.
+        // These are at least a sixteenth of the longest value, so the longest value stays within
+        // the limit, too.
         assert!(bytes.len() * 16 >= 32 << 20);
         assert!(size_of_val(numbers.as_slice()) * 16 <= 512 << 20);
     }
@@ -377,7 +378,7 @@ mod tests {
     }
 
     prop_compose! {
-        /// Numbers of all lengths.
+        /// Records whose numbers have all possible lengths.
         fn any_inline()(commit_ts: u64, took in 0_u32..64, owner in 0_u32..64, owner_bits: u64, value: Vec<u8>) -> WriteRecord {
             let start_ts = Timestamp::from_u64(commit_ts.wrapping_sub(u64::MAX >> took));
             let owner = OwnerId::from_u64(OwnerId::new(start_ts.millis(), 0).to_u64() ^ owner_bits >> owner);
@@ -431,8 +432,8 @@ mod tests {
             }
         }
 
-        /// Closer to real records than arbitrary bytes, so decoding gets further. What decodes must
-        /// survive a round trip.
+        /// Damaged records are closer to real ones than arbitrary bytes are, so decoding gets
+        /// further. A record that decodes must survive a round trip.
         #[test]
         fn decoding_a_damaged_record_never_panics(
             write in any_write(), lock in any_lock(),

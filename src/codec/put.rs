@@ -88,7 +88,7 @@ fn owner_baseline(start_ts: Timestamp) -> u64 {
 /// Length of a number in bytes, without its leading zeros.
 #[inline]
 fn significant_bytes(number: u64) -> u8 {
-    // At most 8.
+    // The number is at most 8, so the conversion cannot fail.
     u8::try_from((u64::BITS - number.leading_zeros()).div_ceil(8)).unwrap_or(8)
 }
 
@@ -100,7 +100,8 @@ fn read_le(bytes: &[u8], length: u8) -> Option<(u64, &[u8])> {
     (significant.len() <= size_of::<u64>()).then_some((number, rest))
 }
 
-/// Wraps, so that any pair of timestamps survives the round trip.
+/// The distance from one timestamp to another. It wraps, so that any pair of timestamps survives a
+/// round trip.
 pub(super) fn ts_delta(from: Timestamp, to: Timestamp) -> u64 {
     to.to_u64().wrapping_sub(from.to_u64())
 }

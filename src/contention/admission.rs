@@ -2,7 +2,7 @@
 //!
 //! Under contention more running attempts make more conflicts and fewer commits. So for a while
 //! after each conflict an attempt needs a permit before it takes its snapshot. Excess attempts wait
-//! without a snapshot, so it is fresh when they start.
+//! before they take a snapshot, so the snapshot is fresh when they start.
 //!
 //! Without conflicts an attempt needs no permit, because a queue would only add a wait.
 
@@ -17,13 +17,14 @@ use crate::waiter::Waiter;
 /// See the [module](self).
 pub struct AdmissionController {
     permits: Mutex<Permits>,
-    /// Commits without a conflict until permits are not needed; 0 if they are not needed.
+    /// Number of commits without a conflict until attempts need no permit; 0 if they need none now.
     contended_commits_left: AtomicUsize,
 }
 
 struct Permits {
     free: usize,
-    /// Attempts with row-queue tickets. They are first, because other attempts wait for their rows.
+    /// Attempts with row-queue tickets. They get permits first, because other attempts wait for
+    /// their rows.
     with_tickets: VecDeque<Arc<Waiter>>,
     /// All others: mostly first attempts. Attempts with tickets cannot starve them: an attempt gets
     /// tickets only after it ran and met a conflict.
@@ -83,7 +84,8 @@ impl AdmissionController {
     }
 
     /// Queues for a permit, in FIFO order, attempts with tickets before the others. `own` is
-    /// notified when it has the permit. Dropping the result leaves the queue or returns the permit.
+    /// notified when the attempt has the permit. Dropping the result leaves the queue or returns
+    /// the permit.
     pub fn enqueue(self: &Arc<Self>, own: Arc<Waiter>, has_tickets: bool) -> Permit {
         let mut permits = self.permits.lock();
         if permits.free > 0 {
@@ -100,7 +102,8 @@ impl AdmissionController {
 impl Drop for Permit {
     fn drop(&mut self) {
         let mut permits = self.admission.permits.lock();
-        // If the waiter is not queued, it has just got a permit, which must be passed on.
+        // A waiter that is neither notified nor queued has just been dequeued to get a permit; the
+        // next waiter must get this permit.
         if !self.own.is_notified() && permits.remove(&self.own) {
             return;
         }

@@ -1,8 +1,8 @@
 //! The waits of an attempt before it begins: row queues, the release of a lock, a permit.
 //!
-//! An [`AdmissionWait`] lists the waits and polls them in order; a poll never blocks. So a
-//! thread and an async task have the same waits in the same order. Dropping it at any step leaves
-//! every queue that it was in.
+//! An [`AdmissionWait`] lists the waits and polls them in order; a poll never blocks. So a thread
+//! and an async task have the same waits in the same order. An [`AdmissionWait`] that is dropped at
+//! any step leaves every queue that it is in.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -124,7 +124,7 @@ impl AdmissionWait {
         self.requests.push_back(WaitRequest::Backoff(task));
     }
 
-    /// Adds a wait for a permit, which ends at `deadline` or after a second.
+    /// Adds a wait for a permit. The wait ends at `deadline`, or after a second if that is earlier.
     pub fn queue_for_permit(&mut self, admission: &Arc<AdmissionController>, deadline: Duration) {
         self.requests.push_back(WaitRequest::Permit(Arc::clone(admission), deadline));
     }

@@ -5,7 +5,8 @@
 //!
 //! 1. in the [queue of each row](row_queue) that the failed attempt wrote, so retries on a row run
 //!    one after the other;
-//! 2. for the [release of the lock](unlock) that it met, if it met one.
+//! 2. for the [release of the lock](unlock) that the failed attempt conflicted with, if there was
+//!    one.
 //!
 //! While there are conflicts, first attempts and retries also wait for a [permit](admission), so
 //! that no more attempts run at once than make progress.
@@ -13,11 +14,12 @@
 //! # No deadlock, and no dependence
 //!
 //! These waits cannot deadlock among themselves. An attempt queues for all its rows before it
-//! begins, in the order of their hashes, and then for the permit. A commit waits for none of them.
-//! But a closure may wait for another thread that needs one. So each wait has a timeout, after
-//! which the attempt runs without.
+//! begins, in the order of their hashes, and then for the permit. A commit waits neither for a row
+//! queue nor for a permit. But the closure of a transaction may wait for another thread that needs
+//! a ticket or a permit. So each wait has a timeout, after which the attempt runs without the
+//! ticket or permit.
 //!
-//! Correctness does not depend on these waits: the preconditions of a commit decide.
+//! Correctness does not depend on these waits: the preconditions of a commit detect every conflict.
 
 mod admission;
 mod admission_wait;

@@ -43,7 +43,7 @@ impl RowQueues {
         hashes
     }
 
-    /// Appends `own` to the row's queue; it is notified when it is at the front.
+    /// Appends `own` to the row's queue; `own` is notified when it is at the front.
     pub fn enqueue(self: &Arc<Self>, row: u64, own: Arc<Waiter>) -> RowQueueTicket {
         let mut queues = self.0.lock();
         let queue = queues.entry(row).or_default();
@@ -65,7 +65,8 @@ impl Drop for RowQueueTicket {
         if queue.is_empty() {
             queues.remove(&self.row);
         }
-        // Unlocked first: waking a task may drop another task, whose ticket may be in this queue.
+        // The mutex is released first: waking a task may drop another task, whose ticket then takes
+        // this mutex.
         drop(queues);
         if let Some(next) = next {
             next.notify();

@@ -1,7 +1,8 @@
 //! Waits for the release of a row's lock.
 //!
-//! An attempt that met the lock of a running transaction waits for its release, since a retry would
-//! meet it again. The commit leader notifies the waiters of each row that it has unlocked.
+//! After a conflict with the lock of a running transaction, a retry waits until the lock is
+//! released, since it would otherwise conflict again. The commit leader notifies the waiters of
+//! each row that it has unlocked.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! The [`Coordinator`] trait: what the store requires of a coordinator.
 //!
 //! A transaction reads at `read_ts`, is identified by `start_ts` and commits at `commit_ts`, with
-//! `read_ts <= start_ts < commit_ts`. A commit of another transaction above `read_ts` on a row that
-//! it writes is a conflict.
+//! `read_ts <= start_ts < commit_ts`. If a transaction writes a row on which another one has
+//! committed above its `read_ts`, it gets a conflict.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -104,8 +104,8 @@ pub trait Coordinator: Send + Sync {
     /// Blocks until every commit at or below `read_ts` is durable.
     fn wait_durable(&self, read_ts: Timestamp, timer: &TxnTimer) -> Result<()>;
 
-    /// The commit timestamp of the transaction that has this lock in `view`; `None` if it is not
-    /// committed at or below the view's timestamp. May resolve the lock.
+    /// The commit timestamp of the transaction that has this lock in `view`; `None` if the
+    /// transaction is not committed at or below the view's timestamp. May resolve the lock.
     fn commit_ts_of_lock(&self, view: &ReadView, row: &RowKey, lock: &Lock) -> Result<Option<Timestamp>>;
 
     /// Whether locks with this `start_ts` belong to a transaction of an earlier incarnation, or to
@@ -113,10 +113,10 @@ pub trait Coordinator: Send + Sync {
     /// concluded from `start_ts`.
     fn is_orphan(&self, start_ts: Timestamp) -> bool;
 
-    /// The status that the primary's row shows; `None` if it shows none. Changes nothing.
+    /// The status that the primary's row shows; `None` if the row shows no status. Changes nothing.
     fn txn_status(&self, primary: &RowKey, txn: TxnId) -> Result<Option<TxnStatus>>;
 
-    /// Adds to `wait` what the next attempt at these rows waits for after this conflict.
+    /// Adds to `wait` the waits of the next attempt, which writes these rows, after this conflict.
     fn plan_retry_wait(&self, wait: &mut AdmissionWait, rows: &[RowKey], conflict: &Conflict, attempt: u32);
 
     /// Begins a large transaction. `None`: not supported.
@@ -205,7 +205,7 @@ pub trait LargeTxn: Send + Sync {
     /// Locks rows and stores their future values. After an error the transaction must be dropped.
     fn lock_rows(&mut self, writes: &WriteSet, conditions: &Arc<CommitConditions>, timer: &TxnTimer) -> Result<()>;
 
-    /// Makes later writes ignore commits of other transactions: they are no conflicts.
+    /// Makes later writes ignore commits of other transactions: no such commit is a conflict.
     fn skip_conflict_check(&mut self);
 
     /// Number of writes; a row that is written again counts again.

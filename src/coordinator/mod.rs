@@ -1,8 +1,8 @@
 //! Coordinators: which protocol steps a transaction runs, in which order, and what it waits for.
 //!
-//! [`protocol`](crate::protocol) decides about single rows, without I/O. A coordinator runs those
-//! steps for whole transactions, and resolves the locks that readers and writers find. The store
-//! above uses the [`Coordinator`] trait alone.
+//! [`protocol`](crate::protocol) decides about single rows, without I/O. A coordinator runs the
+//! protocol's steps for whole transactions, and resolves the locks that readers and writers find.
+//! The store above uses the [`Coordinator`] trait alone.
 //!
 //! Two-phase commit is Percolator's:
 //!
@@ -11,13 +11,14 @@
 //! 2. *Commit point*: one atomic change turns the primary's lock into a version.
 //! 3. The other rows, the *secondaries*, follow.
 //!
-//! If the process dies in between, its locks stay as *orphan locks*. A lock does not say whether
-//! its transaction is committed: the primary does. So any reader or writer that finds an orphan
-//! lock can resolve it. It reads the primary. If the primary is not committed, it is rolled back
-//! first, which is final. Then the orphan lock is rolled forward or back to the same status.
+//! If the process dies in between, its locks stay as *orphan locks*. A lock does not show whether
+//! its transaction is committed; the primary does. So any reader or writer that finds an orphan
+//! lock can resolve it: it reads the primary and, unless the primary is committed, rolls it back,
+//! which is final. Then it rolls the orphan lock forward or back to the same status.
 //!
-//! First it must be clear that the owner of the lock has ended. One process and several that share
-//! an engine find that out differently, and other differences follow:
+//! Before the primary is rolled back, the owner of the lock must have ended. One process that has
+//! the engine to itself, and several that share an engine, detect this end differently, and other
+//! differences follow:
 //!
 //! | | [`embedded`] | [`shared`] |
 //! |---|---|---|

@@ -5,7 +5,8 @@ use crate::engine::{Engine, EngineError};
 use crate::error::{Error, ErrorKind, Result};
 use crate::timestamp::Timestamp;
 
-/// Name of the metadata entry. It exists while every commit keeps the versions that it replaces.
+/// Name of the retention record in the metadata. The record exists while every commit keeps the
+/// versions that it replaces.
 pub const RETENTION_KEY: &str = "history";
 
 /// The history that a store keeps.
@@ -27,7 +28,7 @@ impl Retention {
         }
     }
 
-    /// Writes the record, or deletes it.
+    /// Writes the record, or deletes it for `None`.
     pub fn store(kept: Option<Self>, engine: &dyn Engine) -> Result<(), EngineError> {
         let encode = |kept: Self| [kept.oldest_ts.to_u64().to_be_bytes(), kept.window_ms.to_be_bytes()].concat();
         engine.write_meta(&[(RETENTION_KEY.into(), kept.map(encode))])

@@ -10,7 +10,7 @@ use crate::row::{RowKey, TxnRecord, WriteRecord};
 use crate::timestamp::Timestamp;
 use crate::value::Value;
 
-/// Attempts at a request whose reply is lost.
+/// Maximum number of attempts at a request whose reply is lost.
 pub const UNKNOWN_RETRIES_MAX: u32 = 50;
 /// The pause before a request is repeated.
 pub const RETRY_DELAY: Duration = Duration::from_millis(2);

@@ -1,7 +1,8 @@
 //! The coordinator of one client among several on a shared engine.
 //!
-//! This is Percolator as published: two phases, row by row. No process sees all commits, so each
-//! row's preconditions decide alone. The order of steps makes the rows of a transaction agree:
+//! This is Percolator as published: two phases, row by row. No process sees all commits, so only
+//! the preconditions of each row detect conflicts. The order of the steps brings all rows of a
+//! transaction to the same status:
 //!
 //! | step | if the client dies after it |
 //! |---|---|
@@ -15,17 +16,17 @@
 //! timestamp has at least its locks in that snapshot. The snapshot may also have newer versions, so
 //! every commit keeps the version that it replaces.
 //!
-//! **Orphan locks.** Whether an owner has ended can only be concluded from time. A lock has a time
-//! to live (TTL), measured in the oracle's timestamps, and the owner extends the primary's by
-//! heartbeats while it prewrites. A client that finds a lock checks the primary. If the TTL has
-//! expired, it rolls the primary back, and a slow owner's commit then fails. If not, a reader
-//! pushes the lock's `min_commit_ts` above its own timestamp and reads the older version; a writer
-//! gets a conflict and retries later.
+//! **Orphan locks.** Only time can show that an owner has ended. A lock has a time to live (TTL),
+//! measured in the oracle's timestamps. While the owner prewrites, it extends the TTL of the
+//! primary by heartbeats. A client that finds a lock checks the primary. If the TTL has expired,
+//! the client rolls the primary back, and the commit of a slow owner then fails. Otherwise a reader
+//! pushes the primary's `min_commit_ts` above its own timestamp and reads the older version; a
+//! writer gets a conflict and retries later.
 //!
 //! **Lost replies.** Every request may be repeated. After a lost reply the row is read and the step
-//! runs again: the row shows whether the first request took effect. If it cannot be found out
-//! whether the commit point was reached, the commit is *undetermined*. So is a commit that is
-//! visible but could not be synced.
+//! runs again: the row shows whether the first request took effect. If the row does not show
+//! whether the commit point was reached, the commit is *undetermined*. A commit that is visible but
+//! could not be synced is *undetermined* as well.
 //!
 //! Transaction records stay at the primary, because a reader with an older snapshot may still check
 //! the status of one of its locks. They may be deleted only below the safe point, which this
@@ -53,7 +54,7 @@ use crate::read_view::ReadView;
 use crate::row::{KeyspaceId, Lock, Mutation, RowKey, RowState, TxnId};
 use crate::timestamp::Timestamp;
 
-/// Retries of a change because the row has changed. Each means that another client made progress.
+/// Retries of a change whose row has changed. Each means that another client made progress.
 const CONTENTION_RETRIES_MAX: u32 = 100_000;
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
 
@@ -103,7 +104,7 @@ impl SharedCoordinator {
     }
 
     /// Runs a step on a row until its change is applied or the step fails. After a lost reply the
-    /// row is read and the step runs again: it finds its own change if that was applied.
+    /// row is read and the step runs again; if the change was applied, the row shows it.
     fn run_step<T>(
         &self,
         row: &RowKey,
@@ -199,7 +200,7 @@ impl SharedCoordinator {
             min_commit_ts: txn.start_ts.next(),
         };
         loop {
-            // A guess without a read; the preconditions check it.
+            // A guess saves a read. If it is wrong, a precondition fails, and the row is returned.
             let done =
                 self.run_step(row, txn.start_ts, Some(RowState::default()), |as_read| prewrite(as_read, &request))?;
             match done {
@@ -229,8 +230,9 @@ impl SharedCoordinator {
     }
 
     fn commit_primary(&self, primary: &RowKey, txn: TxnId) -> Result<Timestamp> {
-        // Allocated after the last lock: a reader from before it has a lower timestamp, and a
-        // reader that finds it pushes.
+        // Allocated after the last lock is written. So every reader with a timestamp at or above
+        // `commit_ts` finds the locks; a reader that finds them before the commit point pushes the
+        // primary.
         let commit_ts = if mutated!(EarlyCommitTs) { txn.start_ts.next() } else { self.timestamp()? };
         crash_point!(CommitTs);
         let request = CommitRow {
@@ -243,8 +245,8 @@ impl SharedCoordinator {
         };
         match self.run_step(primary, txn.start_ts, None, |as_read| commit_at_least(as_read, &request)) {
             Ok(Ok(commit_ts)) => Ok(commit_ts),
-            // A reply was lost, and the records below the safe point are deleted: the result cannot
-            // be found out.
+            // An earlier reply was lost, and the records below the safe point may be deleted. So
+            // the row does not show whether the transaction is committed.
             Ok(Err(why @ StepError::BelowSafePoint(_))) => {
                 let why = step_error(primary, why, txn.start_ts).to_string();
                 Err(ErrorKind::Undetermined(why).into())
@@ -259,7 +261,8 @@ impl SharedCoordinator {
         crash_point!(RollbackBefore);
         for row in rows {
             let request = Rollback { row: row.clone(), txn };
-            // An error is ignored: the primary comes first, and resolvers read the status there.
+            // An error is ignored: the primary is rolled back first, and resolvers of the other
+            // locks read the status there.
             let _ = self.run_step(row, txn.start_ts, None, |as_read| rollback(as_read, &request));
             crash_point!(RollbackBetween);
         }
@@ -270,8 +273,8 @@ impl SharedCoordinator {
 
 impl Coordinator for SharedCoordinator {
     fn begin(&self) -> Result<(Arc<ReadView>, TxnId)> {
-        // In this order: every transaction that commits at or below the timestamp has at least its
-        // locks in the snapshot.
+        // The timestamp before the snapshot: every transaction that commits at or below the
+        // timestamp then has at least its locks in the snapshot.
         let start_ts = self.timestamp()?;
         crash_point!(StartTs);
         let view = self.retry_unknown(|| self.engine().snapshot())?;
@@ -323,7 +326,7 @@ impl Coordinator for SharedCoordinator {
         };
         crash_point!(CommitPrimary);
         for row in request.writes.keys().skip(1) {
-            // The transaction is committed: if this fails, a resolver rolls the row forward.
+            // The transaction is committed: if this change fails, a resolver rolls the row forward.
             let _ = self.resolve_row(row, txn, TxnStatus::Committed(commit_ts));
             crash_point!(CommitBetween);
         }
@@ -338,9 +341,8 @@ impl Coordinator for SharedCoordinator {
         Ok(commit_ts)
     }
 
-    /// Not supported. The rows keep their versions, and a new view could read them at an older
-    /// timestamp. But no record says from which timestamp on all versions are kept, and a read
-    /// below it would return wrong values.
+    /// Not supported, although the rows keep their versions: no record says from which timestamp on
+    /// all versions are kept, and a read below that timestamp would return wrong values.
     fn snapshot_at(&self, _at: Timestamp) -> Result<Arc<ReadView>> {
         Err(Error::invalid(
             "not supported on a shared engine: reading at an older timestamp (no history retention is recorded)",

@@ -1,7 +1,7 @@
 //! A directory of the file system.
 //!
 //! A sync of a file is `fdatasync`, which leaves out timestamps. If the written blocks exist
-//! already, it needs no write to the file system's journal.
+//! already, the sync needs no write to the file system's journal.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};

@@ -1,15 +1,16 @@
 //! The disk as the log uses it: one directory of files.
 //!
 //! The trait has the calls whose order decides what a power cut leaves: writes, syncs of a file's
-//! content, changes to the directory, and syncs of the directory. Nothing else is guaranteed
-//! between them.
+//! content, changes to the directory, and syncs of the directory. Only the two kinds of sync give
+//! guarantees.
 //!
 //! A write may reach the medium in part and in any order until a sync of its file returns. A name
 //! that was created, renamed or removed may revert until a sync of the directory returns. Both
-//! apply to a whole machine only: if just the process ends, the kernel has what was written.
+//! happen only if the whole machine fails: if just the process ends, the kernel still has
+//! everything that was written.
 //!
-//! [`OsDisk`] is a real directory. [`SimDisk`] keeps files in memory, and a crash of it uses each
-//! of these freedoms, by a seed that the caller passes.
+//! [`OsDisk`] is a real directory. [`SimDisk`] keeps files in memory, and its crashes use each of
+//! these freedoms, as a seed from the caller decides.
 
 mod file;
 mod sim;

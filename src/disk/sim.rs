@@ -1,16 +1,16 @@
 //! A disk in memory, in which a crash is an operation.
 //!
-//! It has the freedoms of a real disk. A crash keeps any content that a sector has had since the
-//! last sync, so writes are torn and reordered; the length likewise. Each change to the directory
-//! since its last sync is kept or lost independently.
+//! It has the freedoms of a real disk. A crash keeps, for each sector, any one of the contents
+//! since the last sync, so writes are torn and reordered. The length of a file is treated in the
+//! same way. Each change to the directory since its last sync is kept or lost independently.
 //!
 //! A call can be made to fail. A write that fails may have been applied in part. A sync that fails
-//! makes nothing durable, and a later sync succeeds without covering what the failed one was to
-//! cover.
+//! makes nothing durable, and a later sync succeeds, but does not cover the writes of the failed
+//! one.
 //!
 //! All choices come from seeds that the caller passes. A handle belongs to an incarnation: after a
 //! crash or a kill, earlier handles fail, and [`SimDisk::handle`] returns one of the new
-//! incarnation. A kill loses nothing but the process.
+//! incarnation. A kill ends the process, but loses no data.
 
 use std::collections::BTreeMap;
 use std::io::{self, Error, ErrorKind};
@@ -76,7 +76,7 @@ struct InjectedFault {
     /// `None`: any kind.
     call: Option<CallKind>,
     calls_left: u64,
-    /// All later calls fail, too.
+    /// Whether all later calls fail, too.
     stops: bool,
 }
 
@@ -89,11 +89,11 @@ enum DirOp {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SyncState {
-    /// The next sync makes it durable.
+    /// The next sync makes the change durable.
     Unsynced,
-    /// A sync of it failed, and no later sync covers it.
+    /// A sync of the change failed, and no later sync covers the change.
     SyncFailed,
-    /// Durable, but listed while one before it is not.
+    /// Durable, but still in the list, because a change before it is not durable.
     Durable,
 }
 
@@ -114,8 +114,8 @@ impl SimDisk {
         Self { incarnation: self.state.lock().life, state: Arc::clone(&self.state) }
     }
 
-    /// A power cut. Often all or nothing of what was not synced is kept, else any content of each
-    /// sector.
+    /// A power cut. Often either everything or nothing of what was not synced is kept; otherwise
+    /// each sector keeps any one of its contents.
     pub fn crash(&self, seed: u64) {
         let mut choices = SplitMix64::new(seed);
         let newest = choices.next_below(5);
@@ -128,8 +128,9 @@ impl SimDisk {
         });
     }
 
-    /// The same, with each choice made by the caller: `choose` gets the number of possibilities and
-    /// returns an index, of which the last is the newest.
+    /// A power cut like [`crash`](Self::crash), with each choice made by the caller: `choose` gets
+    /// the number of possibilities and returns the index of one. The last possibility is the
+    /// newest.
     pub fn crash_with(&self, choose: &mut dyn FnMut(usize) -> usize) {
         let mut state = self.state.lock();
         state.end_incarnation();
@@ -163,14 +164,15 @@ impl SimDisk {
     }
 
     /// Makes the `nth` call of this kind from now fail; 1 is the next. The seed decides which part
-    /// of it is applied.
+    /// of the call is applied.
     pub fn fail_nth(&self, call: Option<CallKind>, nth: u64, seed: u64) {
         let mut state = self.state.lock();
         state.fault = Some(InjectedFault { call, calls_left: nth, stops: false });
         state.choices = SplitMix64::new(seed);
     }
 
-    /// The same for a call of any kind; all later ones fail, too, until a crash or a kill.
+    /// Makes the `nth` call of any kind from now fail, and all later calls until a crash or a kill.
+    /// The seed decides which part of the `nth` call is applied.
     pub fn fail_from(&self, nth: u64, seed: u64) {
         let mut state = self.state.lock();
         state.fault = Some(InjectedFault { call: None, calls_left: nth, stops: true });

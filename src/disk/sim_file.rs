@@ -3,7 +3,7 @@
 //! A sector that was written since the last sync has several versions: the durable one, and each
 //! content since. A crash keeps any one of them. When a sync fails, the kernel marks the pages
 //! clean all the same: the versions stay, but the next sync does not cover the sector. Only a new
-//! write makes it dirty again.
+//! write makes the sector dirty again.
 
 use std::collections::BTreeMap;
 
@@ -18,9 +18,9 @@ type SectorVersions = Vec<Box<Sector>>;
 #[derive(Clone, Debug)]
 pub struct SimContent {
     current: Vec<u8>,
-    /// Written since the last sync.
+    /// Sectors written since the last sync.
     dirty: BTreeMap<usize, SectorVersions>,
-    /// Dirty when a sync failed.
+    /// Sectors that were dirty when a sync failed, and were not written since.
     sync_failed: BTreeMap<usize, SectorVersions>,
     /// Lengths that a crash may leave.
     possible_lengths: Vec<usize>,
@@ -30,7 +30,7 @@ pub struct SimContent {
 }
 
 impl SimContent {
-    /// Empty, durably.
+    /// An empty file, which is durable.
     pub fn new() -> Self {
         Self {
             current: Vec::new(),
@@ -98,7 +98,7 @@ impl SimContent {
         (self.unsynced_end, self.has_grown) = (0, false);
     }
 
-    /// A sync fails: nothing becomes durable, and no later sync covers it.
+    /// A sync fails: nothing becomes durable, and no later sync covers the sectors that were dirty.
     pub fn fail_sync(&mut self) {
         self.sync_failed.append(&mut self.dirty);
         (self.unsynced_end, self.has_grown) = (0, false);

@@ -1,4 +1,4 @@
-//! Tests of the simulated disk: it has each freedom, and no more.
+//! Tests of the simulated disk: it has each freedom of a real disk, and no other one.
 
 use std::collections::BTreeSet;
 

@@ -83,8 +83,9 @@ pub trait Engine: Send + Sync {
     ) -> Result<Vec<GcEntry>, EngineError>;
 
     /// Returns a page of the records of transactions that began before a timestamp, in row order.
-    /// The page begins after the entry `after` and reads at most `limit` entries, at least one.
-    /// Replaced versions count as well, if the engine stores records beside them.
+    /// The page begins after the entry `after` and reads at most `limit` entries, at least one. If
+    /// the engine stores replaced versions beside the records, these entries count towards `limit`,
+    /// too.
     fn txn_records(
         &self,
         before: Timestamp,
@@ -92,7 +93,8 @@ pub trait Engine: Send + Sync {
         limit: usize,
     ) -> Result<TxnRecordPage, EngineError>;
 
-    /// Deletes all cells of a keyspace. In order with [`Engine::apply`], but not atomic.
+    /// Deletes all cells of a keyspace. The deletion is ordered with calls of [`Engine::apply`],
+    /// but need not be atomic.
     fn delete_keyspace(&self, keyspace: KeyspaceId) -> Result<(), EngineError>;
 
     /// Makes a copy in a new directory.
@@ -114,19 +116,22 @@ pub trait Engine: Send + Sync {
         None
     }
 
-    /// The write stalls since the engine was opened. Read often, so it must be cheap.
+    /// The write stalls since the engine was opened. Called often, for the metrics, so it must be
+    /// cheap.
     fn write_stalls(&self) -> WriteStallStats {
         WriteStallStats::default()
     }
 
-    /// Whether this is a copy made by [`Engine::checkpoint`] whose flag has not been cleared.
-    /// Leases of named locks in it belong to the original and do not apply to the copy.
+    /// Whether this store is a copy made by [`Engine::checkpoint`], and its checkpoint flag has not
+    /// been cleared. The leases of named locks in such a copy belong to the original store, and do
+    /// not apply to the copy.
     fn is_fresh_checkpoint(&self) -> bool {
         false
     }
 
-    /// Clears the flag, so that the copy is a store of its own. First makes everything applied
-    /// before this call durable, such as the deletion of the original's leases.
+    /// Clears the checkpoint flag, so that the copy is a store of its own. Everything applied
+    /// before this call becomes durable first, such as the deletion of the original's leases: a
+    /// store without the flag must not have these leases, even after a power cut.
     fn clear_checkpoint_flag(&self) -> Result<(), EngineError> {
         Ok(())
     }
@@ -173,7 +178,8 @@ pub trait EngineSnapshot: Send + Sync {
     /// Calls `see` with the undecoded value of the row in the lock or write column, if there is
     /// one.
     ///
-    /// `see` may be called more than once: the last call counts. After an error none counts.
+    /// `see` may be called more than once: only the value of the last call counts. If this function
+    /// returns an error, no call counts.
     fn get_cell(&self, column: Column, row: &RowKey, see: OnCell<'_>) -> Result<(), EngineError>;
     /// [`get_cell`](Self::get_cell) for several rows; `see` also gets the index of the row.
     fn multi_get_cell(&self, column: Column, rows: &[&RowKey], see: OnEachCell<'_>) -> Result<(), EngineError> {
@@ -187,20 +193,20 @@ pub trait EngineSnapshot: Send + Sync {
     /// Reads the newest replaced version that was committed at or below a timestamp, if history is
     /// kept.
     fn version_at(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError>;
-    /// Reads one page of the lock or write column into `cells`, replacing its cells. The page
-    /// starts at the start of the range or, backwards, at its end.
+    /// Reads one page of the lock or write column into `cells`, whose former cells are removed. The
+    /// page begins at the start of the range or, backwards, at its end.
     ///
     /// Returns whether the range may have more cells. A page has at most [`PageRequest::limit`]
     /// cells; an engine may end it earlier, but not before its first cell. So a short page need not
-    /// be the last one: only the returned flag shows it. Cells are not decoded, because scans
-    /// decode straight into the memory that they return.
+    /// be the last one: only the returned flag shows whether the range has ended. Cells are not
+    /// decoded here: a scan decodes them straight into the memory that it returns.
     fn scan_page(&self, column: Column, page: &PageRequest<'_>, cells: &mut PageBuffer) -> Result<bool, EngineError>;
 
     /// Calls `visit` with the undecoded cells of the lock or write column, from the start of a
     /// range on, until `visit` returns `false`.
     ///
-    /// No lock is held: unlike [`OnCell`], `visit` may read and write the engine. An engine that
-    /// cannot do that returns `false` and visits nothing.
+    /// No lock is held: unlike [`OnCell`], `visit` may read and write the engine. An engine whose
+    /// scans hold a lock returns `false` and visits nothing.
     fn scan_unlocked(
         &self,
         _column: Column,
@@ -246,7 +252,8 @@ pub trait EngineSnapshot: Send + Sync {
         cells.iter().map(|(row, record)| Ok((decode_row_key(row)?, decode_write(row, record)?))).collect()
     }
 
-    /// Whether any row has a lock. A corrupt lock counts: the read that finds it returns the error.
+    /// Whether any row has a lock. A corrupt lock counts as a lock; the error is returned by the
+    /// read that needs it.
     fn any_lock(&self) -> Result<bool, EngineError> {
         match self.scan_locks(&PageRequest { range: &RowRange::all(), backwards: false, limit: 1, cursor: None }) {
             Err(EngineError::Corruption(_)) => Ok(true),
@@ -254,8 +261,8 @@ pub trait EngineSnapshot: Send + Sync {
         }
     }
 
-    /// Reads the columns of a row, with the record of the transaction that began at `start_ts`. The
-    /// safe point stays zero: it belongs to the engine, not to a snapshot.
+    /// Reads the columns of a row, with the record of the transaction that began at `start_ts`.
+    /// `safe_point` stays zero, because the safe point belongs to the engine, not to a snapshot.
     fn row(&self, row: &RowKey, start_ts: Timestamp) -> Result<RowState, EngineError> {
         Ok(RowState {
             lock: self.lock(row)?,

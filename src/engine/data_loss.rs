@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-/// A loss of acknowledged commits with which the store was opened on request: see
+/// A loss of acknowledged commits that was accepted, so that the store could be opened: see
 /// [`Builder::accept_data_loss`](crate::Builder::accept_data_loss).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -14,7 +14,7 @@ pub struct DataLoss {
     /// The offset at which the damage begins in that segment, in bytes.
     pub offset: u64,
     /// The size of the intact batches after the damage, in this and later segments, in bytes. The
-    /// store does not read them.
+    /// store does not read these batches.
     pub lost_bytes: u64,
     /// The number that identifies the loss.
     pub fingerprint: u64,

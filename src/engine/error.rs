@@ -32,8 +32,8 @@ pub enum EngineError {
     /// This engine does not support the request.
     #[error("this engine cannot {0}")]
     Unsupported(&'static str),
-    /// A file operation failed: opening, copying, a checkpoint, the status file. It is no sign of
-    /// damaged data.
+    /// A file operation failed: opening, copying, a checkpoint, the status file. Such a failure is
+    /// no sign of damaged data.
     #[error("{0}")]
     Io(String),
     /// An option is out of its bounds; nothing was changed.

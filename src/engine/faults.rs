@@ -5,13 +5,14 @@ use std::collections::VecDeque;
 use super::{EngineError, RowBatch};
 use crate::split_mix64::SplitMix64;
 
-/// The maximum number of delayed copies; one more delivers the oldest.
+/// The maximum number of delayed copies. When as many copies wait, the next call delivers the
+/// oldest.
 pub const LATE_COPIES_MAX: usize = 64;
 
 /// The probability of each fault, in per mille, and its limits. The default has no faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Requests that never arrive: not applied; they return [`EngineError::Undetermined`].
+    /// Requests that never arrive: they are not applied, and return [`EngineError::Undetermined`].
     pub lost_requests: u16,
     /// Replies that never arrive: the request is applied and returns
     /// [`EngineError::Undetermined`].
@@ -19,8 +20,7 @@ pub struct Faults {
     /// Calls of [`Engine::apply`](super::Engine::apply) that apply only their first few batches,
     /// and return [`EngineError::Undetermined`]. No batch is split.
     pub truncated_requests: u16,
-    /// Changes that arrive twice, the second immediately after the first. The client gets either
-    /// reply.
+    /// Changes that arrive twice in a row. The client gets the reply to one of the two copies.
     pub duplicates: u16,
     /// Calls of [`Engine::apply`](super::Engine::apply) of which a delayed copy arrives much later.
     pub late_duplicates: u16,
@@ -110,7 +110,7 @@ impl Delivery {
         match self {
             Self::Never | Self::Once => first,
             Self::TwiceFirstAnswer => {
-                // The reply is discarded.
+                // The second reply is discarded.
                 let _ = change();
                 first
             }
@@ -173,7 +173,8 @@ impl FaultPlan {
         due
     }
 
-    /// Plans a delayed copy, and truncation: the number of batches that arrive if not all do.
+    /// Plans a delayed copy of the request, and its truncation. Returns how many of the batches
+    /// arrive; `None`: all of them.
     pub fn plan_copies(&mut self, batches: &[RowBatch], arrives: bool) -> Option<usize> {
         let late = self.dice.happens(self.faults.late_duplicates);
         let by = self.dice.up_to(self.faults.late_by_max);

@@ -1,9 +1,10 @@
 //! A simulated machine: the [LSM storage](super::lsm) over a simulated disk and simulated tables.
 //! A power cut is an operation.
 //!
-//! The crash harness runs its simulation on it, in the place of a directory. The write-ahead log,
-//! memtables, flush and recovery are the real ones. The disk tears and reorders what was not
-//! synced. The tables lose what was not synced, or sync some of it on their own.
+//! The crash harness runs its simulation on such a machine in place of a directory. The write-ahead
+//! log, memtables, flush and recovery are the real ones. At a power cut the disk tears and reorders
+//! unsynced writes. The tables keep a prefix of the batches that were not synced, as if RocksDB had
+//! flushed these on its own.
 //!
 //! A test that chooses exactly which batches a crash loses can use [`sim`](super::sim) alone, which
 //! is simpler.
@@ -34,11 +35,12 @@ pub struct SimMachine {
 
 #[derive(Default)]
 struct State {
-    /// Whether the store has been created; in a directory the marker records it.
+    /// Whether the store has been created, which in a directory the marker shows.
     is_created: bool,
     /// The write-ahead log of the current incarnation.
     log: Option<WalHandle<SimDisk>>,
-    /// The number of written frames that were missing at the next opening.
+    /// The number of written frames that crashes have lost: each opening adds those that are
+    /// missing.
     lost_frames: u64,
 }
 
@@ -121,7 +123,8 @@ impl SimMachine {
     }
 
     /// Kills the process. The log keeps everything that was written. The tables keep what was
-    /// synced; the seed decides how much of the rest.
+    /// synced. Of the rest they keep as much as RocksDB has flushed on its own, which the seed
+    /// decides: other batches were only in the memory of the process.
     pub fn kill(&self, seed: u64) {
         self.disk.kill();
         self.tables.crash(seed);
@@ -139,7 +142,8 @@ impl SimMachine {
         }
     }
 
-    /// Makes the `nth` call to the log's disk from here fail, and all later ones until a crash.
+    /// Makes the `nth` call to the log's disk from here fail, and all later calls until a crash or
+    /// a kill.
     pub fn fail_from(&self, nth: u64, seed: u64) {
         self.disk.fail_from(nth, seed);
     }

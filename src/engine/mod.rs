@@ -2,9 +2,9 @@
 //! its rows.
 //!
 //! An engine promises only two things: *one row's columns can be checked and changed atomically*,
-//! and *a consistent snapshot of a recent state can be read*. It may promise more; its
-//! [`Capabilities`] say so. They are checked, never assumed: a batch of more rows than the engine
-//! can change atomically is rejected, not split.
+//! and *a consistent snapshot of a recent state can be read*. An engine may promise more: its
+//! [`Capabilities`] say what. Capabilities are checked, never assumed: a batch of more rows than
+//! the engine can change atomically is rejected, not split.
 //!
 //! Preconditions are a closed set ([`Precondition`](crate::row::Precondition)). So an engine can
 //! check them where the rows are, in one round trip. A failed precondition returns the row that was

@@ -6,10 +6,12 @@ use parking_lot::Mutex;
 
 use crate::cell::RowRange;
 
-/// Called with the value of a cell. It must not read the snapshot, which may be locked meanwhile.
+/// Called with the value of a cell. The callback must not read the snapshot, which may be locked
+/// during the call.
 pub type OnCell<'a> = &'a mut dyn FnMut(&[u8]);
 
-/// Called with the index of a row and the value of its cell. It must not read the snapshot.
+/// Called with the index of a row and the value of its cell. Like [`OnCell`], the callback must not
+/// read the snapshot.
 pub type OnEachCell<'a> = &'a mut dyn FnMut(usize, &[u8]);
 
 /// Called with the key and value of a cell; returns whether to continue.
@@ -31,10 +33,11 @@ pub struct PageRequest<'a> {
     pub cursor: Option<&'a ScanCursor>,
 }
 
-/// A slot for the engine's open iterator between two pages of a scan, which saves the next seek.
+/// A slot that keeps the engine's open iterator from one page of a scan to the next, so that the
+/// next page needs no seek.
 ///
-/// Its content is private to the engine and belongs to one column and one snapshot. It is optional
-/// in each call. As long as it exists, the engine's iterator stays open.
+/// The content is private to the engine and belongs to one column and one snapshot. A request
+/// without a cursor is always valid. The iterator stays open as long as the cursor exists.
 #[derive(Debug, Default)]
 pub struct ScanCursor(Mutex<Option<Box<dyn Any + Send>>>);
 

@@ -22,7 +22,7 @@ impl PageBuffer {
     /// Appends a cell.
     #[inline]
     pub fn push(&mut self, key: &[u8], value: &[u8]) {
-        // `pop_back` leaves the bytes of the cell in the buffer.
+        // `pop_back` leaves the bytes of the removed cell in the buffer, so they are cut off here.
         self.bytes.truncate(self.ends.last().map_or(0, |(_, end)| *end));
         self.bytes.reserve(key.len() + value.len());
         self.bytes.extend_from_slice(key);
@@ -51,7 +51,7 @@ impl PageBuffer {
     }
 
     /// The size of all keys and values pushed since [`clear`](Self::clear), in bytes. Cells popped
-    /// from the front count, and those popped from the back until the next push.
+    /// from the front still count; cells popped from the back count until the next push.
     #[inline]
     pub fn size_bytes(&self) -> usize {
         self.bytes.len()

@@ -20,7 +20,7 @@ pub enum RowBatch {
 /// precondition.
 ///
 /// A bulk load commits large write sets. A [`RowChange`] for each row would take several times the
-/// memory. So engines should expand one row at a time ([`OnePhaseWrites::change`]).
+/// memory. So engines should expand the batch one row at a time ([`OnePhaseWrites::change`]).
 #[derive(Clone, Debug)]
 pub struct OnePhaseWrites {
     /// The transaction that writes the versions.
@@ -79,8 +79,8 @@ impl RowBatch {
         }
     }
 
-    /// The approximate size of the changed cells, in bytes: keys, values, those of replaced
-    /// versions included, and 32 more for each cell.
+    /// The approximate size of the changed cells, in bytes: keys and values, including those of
+    /// replaced versions that are kept, and 32 bytes more for each cell.
     pub fn size_bytes(&self) -> usize {
         match self {
             Self::Changes(changes) => changes.iter().map(RowChange::size_bytes).sum(),
@@ -88,8 +88,8 @@ impl RowBatch {
         }
     }
 
-    /// Sets the commit timestamp of all its versions and transaction records. The pipeline assigns
-    /// it last.
+    /// Sets the commit timestamp of all versions and commit records of the batch. The commit
+    /// pipeline draws this timestamp last, when the batch is already built.
     pub fn set_commit_ts(&mut self, commit_ts: Timestamp) {
         match self {
             Self::Changes(changes) => changes.iter_mut().for_each(|change| change.set_commit_ts(commit_ts)),

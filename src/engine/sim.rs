@@ -2,9 +2,9 @@
 //!
 //! Each cell has a list of versions: pairs of batch number and value. A snapshot is a batch number;
 //! the current state is the newest version of each cell. A crash picks a batch number between the
-//! last sync and the last write, and deletes all later versions. That is what a power cut leaves of
-//! a write-ahead log. Versions that no snapshot and no crash can reach are dropped at the next
-//! write of their cell.
+//! last sync and the last write, and deletes all later versions. So a prefix of the batches
+//! survives, as in the write-ahead log of a real store. Versions that no snapshot and no crash can
+//! reach are dropped at the next write of their cell.
 //!
 //! The module is public so that your own tests can use a store in memory
 //! ([`Store::in_memory`](crate::Store::in_memory)) and crash it.
@@ -31,8 +31,8 @@ type CellVersions = Vec<(BatchNumber, Option<Arc<[u8]>>)>;
 pub struct SimStorage {
     state: Arc<Mutex<State>>,
     writing: Arc<crate::sync::Mutex<()>>,
-    /// The incarnation of the process; its handle fails after a crash of the machine. `None`: a
-    /// server's client, which survives the crash.
+    /// The incarnation of the process that has this handle: after a crash of the machine the handle
+    /// fails. `None`: a client of a simulated server, which survives a crash of the server.
     incarnation: Option<u64>,
 }
 
@@ -43,16 +43,16 @@ struct State {
     synced: BatchNumber,
     views: BTreeMap<BatchNumber, usize>,
     crashes: u64,
-    /// The number of syncs up to the one that fails; 0: none.
+    /// Counts down to the sync that fails: at 1 the next sync fails, at 0 none.
     syncs_until_fault: u64,
-    /// The number of writes up to the one that fails; 0: none.
+    /// Counts down to the write that fails: at 1 the next write fails, at 0 none.
     writes_until_fault: u64,
     /// Whether the write that fails is applied nevertheless.
     fault_applies: bool,
     /// Whether a write or sync has failed since the last crash.
     has_failed: bool,
-    /// Whether a sync has failed. What it should have made durable stays volatile until the next
-    /// crash, as does everything written after it.
+    /// Whether a sync has failed. After that nothing more becomes durable until the next crash:
+    /// neither the batches that the failed sync covered nor later ones.
     sync_lost: bool,
 }
 
@@ -61,7 +61,7 @@ struct State {
 pub struct CrashReport {
     /// The number of batches that were written but not synced.
     pub unsynced: u64,
-    /// How many of these are lost: the last ones.
+    /// How many of the unsynced batches are lost, which are the newest ones.
     pub lost: u64,
 }
 
@@ -112,8 +112,8 @@ impl SimStorage {
 
     /// Makes the `nth` sync from here fail; 1 is the next.
     ///
-    /// As on a real disk, a later sync may succeed and proves nothing: until the next crash nothing
-    /// more becomes durable.
+    /// As on a real disk, a later sync may succeed, but proves nothing: after the failure nothing
+    /// more becomes durable until the next crash.
     pub fn fail_sync(&self, nth: u64) {
         self.state.lock().syncs_until_fault = nth;
     }

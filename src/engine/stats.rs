@@ -38,8 +38,8 @@ pub struct EngineStats {
     pub delayed_write_bytes_per_second: u64,
     /// The number of failed flushes and compactions of RocksDB since the store was opened.
     pub background_errors: u64,
-    /// Open engine snapshots. Each keeps the versions that it can read: in the memtables, or after
-    /// their flush in the tables.
+    /// Open engine snapshots. Each snapshot keeps the versions that it can read: in the memtables
+    /// or, after their flush, in the tables.
     pub open_snapshots: u64,
     /// Disk space of the write-ahead log: its segments, including preallocated zeros, and the files
     /// that accepted data losses have left.

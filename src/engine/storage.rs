@@ -1,5 +1,5 @@
-//! The storage interface: an ordered map of bytes in a few columns, the minimum over which
-//! [`local`](super::local) can be an engine.
+//! The storage interface: an ordered map of bytes in a few columns. [`local`](super::local) makes
+//! an engine of any such storage.
 
 use std::path::Path;
 
@@ -16,8 +16,8 @@ pub trait CellReader: Send + Sync {
     /// Whether scans hold no lock, so that their `visit` may read and write the storage.
     const UNLOCKED_SCANS: bool = false;
 
-    /// Calls `read` with the value of the cell, if it exists. `read` must not read more
-    /// cells, because the storage may be locked meanwhile.
+    /// Calls `read` with the value of the cell, if it exists. `read` must not read more cells,
+    /// because the storage may be locked during the call.
     fn get<T>(&self, column: Column, key: &[u8], read: impl FnOnce(&[u8]) -> T) -> Result<Option<T>, EngineError>;
 
     /// [`get`](Self::get) for several cells; `read` also gets the index of the key.
@@ -37,8 +37,9 @@ pub trait CellReader: Send + Sync {
         visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), EngineError>;
 
-    /// Like [`scan`](Self::scan), for one page of a longer scan. Resumes at the cursor of the
-    /// previous page, if there is one, and leaves the cursor for the next.
+    /// Like [`scan`](Self::scan), for one page of a longer scan. Resumes with the iterator that the
+    /// previous page left in the cursor, if there is one, and leaves the iterator in the cursor for
+    /// the next page.
     fn resume_scan(
         &self,
         _cursor: &ScanCursor,
@@ -63,11 +64,12 @@ pub trait Batch {
     }
     /// Deletes a cell.
     fn delete(&mut self, column: Column, key: &[u8]);
-    /// Deletes all cells from `start`, included, to `end`, excluded. Not for the metadata column.
+    /// Deletes all cells from `start`, included, to `end`, excluded. Not for the metadata column,
+    /// in which the storage may keep internal cells.
     fn delete_range(&mut self, column: Column, start: &[u8], end: &[u8]);
 }
 
-/// A store of cells. Its own reads see the current state.
+/// A store of cells. Reads of the storage itself, without a snapshot, see the current state.
 pub trait Storage: CellReader + 'static {
     /// A consistent snapshot of all columns.
     type Snapshot: CellReader + 'static;
@@ -80,7 +82,7 @@ pub trait Storage: CellReader + 'static {
     /// [`Capabilities::batch_bytes_max`](super::Capabilities::batch_bytes_max).
     const BATCH_BYTES_MAX: usize = usize::MAX;
 
-    /// The lock for read-modify-write, one for all handles of the same cells.
+    /// The lock for read-modify-write operations. All handles of the same cells share this lock.
     fn write_lock(&self) -> &Mutex<()>;
     /// Opens a snapshot of everything written so far.
     fn snapshot(&self) -> Result<Self::Snapshot, EngineError>;

@@ -8,16 +8,17 @@
 //! ```
 //!
 //! To the client a lost request and a lost reply are the same: [`EngineError::Undetermined`]. A
-//! protocol that survives this engine checks the stored state before it decides, and retries
-//! without harm. It tolerates a message that arrives long after its sender has timed out. A delayed
-//! copy may be of a lost request, so the first delivery can be the late one.
+//! protocol is correct on this engine only if it checks the stored state before it decides, if its
+//! retries do no harm, and if it tolerates a message that arrives long after its sender has timed
+//! out. A lost request may have a delayed copy: then the request is applied for the first time when
+//! the copy arrives.
 //!
 //! Not every request may be copied:
-//! - [`Engine::apply`] may, because its changes carry the preconditions under which they are valid.
-//!   A change whose preconditions were checked elsewhere and removed must never cross a network
-//!   that duplicates.
-//! - Metadata ([`Engine::write_meta`]) has no preconditions: it is duplicated immediately, never
-//!   later.
+//! - [`Engine::apply`] may be copied, because its changes carry the preconditions under which they
+//!   are valid. A change whose preconditions were checked elsewhere and removed must never cross a
+//!   network that duplicates.
+//! - Writes of metadata ([`Engine::write_meta`]) have no preconditions: they are duplicated
+//!   immediately, never later.
 //! - Reads, including those of snapshots, are only lost or delayed.
 //!
 //! A process with exclusive use of its engine calls it directly, without a network. So in front of
@@ -80,7 +81,7 @@ impl<E: Engine> FaultyEngine<E> {
         self.network.state.lock().injected
     }
 
-    /// Replaces the probabilities. Delayed copies are not affected.
+    /// Replaces the probabilities. Copies that are already waiting are still delivered.
     pub fn set_faults(&self, faults: Faults) {
         self.network.state.lock().faults = faults;
     }
@@ -95,7 +96,7 @@ impl<E: Engine> FaultyEngine<E> {
     }
 
     fn deliver(&self, copy: &Late) {
-        // The reply is discarded, except for counting.
+        // The reply is counted and discarded.
         let applied = self
             .engine
             .apply(&copy.groups)
@@ -169,7 +170,7 @@ impl<E: Engine> Engine for FaultyEngine<E> {
     fn apply(&self, batches: &[RowBatch]) -> Result<Vec<ApplyResult>, EngineError> {
         let limit = self.capabilities().batch_rows_max;
         if batches.iter().any(|batch| batch.row_count() > limit) {
-            // The engine rejects it before it is sent, so no fault can happen.
+            // A client rejects such a batch before sending it, so no network fault can happen.
             return self.engine.apply(batches);
         }
         let mut plan = self.begin(CallKind::Change);
@@ -234,7 +235,8 @@ struct UnreliableView {
 
 impl UnreliableView {
     fn read<T>(&self, read: impl FnOnce(&dyn EngineSnapshot) -> Result<T, EngineError>) -> Result<T, EngineError> {
-        // Delayed copies wait for a call of the engine: a snapshot cannot apply them.
+        // Copies that are due are not delivered here, because a snapshot cannot apply them: they
+        // wait for the next call of the engine.
         let plan = self.network.state.lock().plan_call(CallKind::Read);
         self.network.pause(plan.request_delay_ms);
         self.network.end(plan, || read(self.view.as_ref()))

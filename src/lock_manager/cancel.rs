@@ -60,7 +60,7 @@ impl CancelToken {
     }
 
     /// Wakes `waiter` on cancellation. The caller must check [`CancelToken::is_cancelled`] after
-    /// this, or it misses a cancellation just before it.
+    /// this call, or a cancellation just before the call is missed.
     pub(super) fn register(&self, waiter: &Arc<Waiter>) -> CancelRegistration {
         self.0.waiting.lock().push(Arc::clone(waiter));
         CancelRegistration { cancel: self.clone(), waiter: Arc::clone(waiter) }

@@ -1,8 +1,8 @@
 //! Fences: the grants of named locks that a transaction depends on, as conditions of its commit.
 //!
-//! A fence counts itself in its grant's word before the commit is queued. It takes itself out when
-//! the commit is visible or rejected. The commit timestamp that the next holder must wait for is
-//! recorded before the count goes down.
+//! Before the commit is queued, each fence increments the number of commits in flight in its
+//! grant's word. When the commit is visible or rejected, the number is decremented. The commit
+//! timestamp that the next holder must wait for is recorded before the decrement.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,9 +23,10 @@ pub struct FenceCondition {
     pub release_on_commit: Option<Arc<RequestHandle>>,
 }
 
-/// The conditions of a transaction: usually none, rarely more than one. None, and one that releases
-/// nothing, do not allocate. Every submission has this type. With a `SmallVec` of one, which is 24
-/// bytes larger, a commit without fences takes 7 % more instructions.
+/// The conditions of a transaction: usually none, rarely more than one. An empty set, and a single
+/// condition that releases nothing, need no allocation. The size matters, because every submission
+/// has this type: with a `SmallVec` of one, which is 24 bytes larger, a commit without fences takes
+/// 7 % more instructions.
 #[derive(Clone, Default)]
 pub struct Fences(FenceSet);
 
@@ -33,7 +34,7 @@ pub struct Fences(FenceSet);
 enum FenceSet {
     #[default]
     None,
-    /// One that releases nothing, and whether the next grant must find the commit durable.
+    /// One condition that releases nothing: its grant, and its `sync_before_next_grant`.
     One(Arc<Grant>, bool),
     Many(Arc<Vec<FenceCondition>>),
 }
@@ -84,11 +85,13 @@ impl Fences {
     }
 }
 
-/// The fences of a submission in flight, counted in their grants until this is dropped.
+/// The fences of a submission in flight. Each grant counts the commit until it is visible or this
+/// value is dropped.
 pub struct InFlightFences(Fences);
 
 impl InFlightFences {
-    /// Must be called before the submission can be decided.
+    /// Must be called before the submission can be decided: a commit that is decided before the end
+    /// of a grant must be counted in it.
     pub fn new(fences: &Fences) -> Self {
         fences.visit(|grant, _| {
             grant.state().fetch_add(1, Ordering::SeqCst);
@@ -102,7 +105,8 @@ impl InFlightFences {
         !self.0.is_empty()
     }
 
-    /// The first grant that has ended. Must be read when the submission is decided.
+    /// The first grant that has ended. Must be called when the submission is decided, not earlier:
+    /// a grant could end in between.
     pub fn first_lost(&self) -> Option<LockLost> {
         let lost = self.0.find(Grant::has_ended)?;
         Some(lost.lost_error(lost.why_ended().unwrap_or(LockLostReason::Closed)))
@@ -115,12 +119,13 @@ impl InFlightFences {
         is_buffered
     }
 
-    /// The commit is visible: records it in the grants, and releases what it is to release.
+    /// To be called when the commit is visible: records the commit in the grants, and releases the
+    /// grants that are to end with it.
     pub fn on_visible(mut self, commit_ts: Timestamp) {
         let fences = std::mem::take(&mut self.0);
         fences.visit(|grant, durable| {
             // Recorded before the number of commits in flight decreases: the next grant that finds
-            // none in flight must find this one.
+            // none in flight must find this commit.
             if durable {
                 grant.note_fenced_commit(commit_ts);
             }

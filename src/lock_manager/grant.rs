@@ -1,13 +1,13 @@
 //! A grant of a named lock: one request from its arrival to its end, and the fenced commits that
 //! are in flight when it ends.
 //!
-//! One atomic word decides: it has the bit *ended* and the number of fenced commits in flight. A
-//! commit counts itself before it is decided and until it is visible. The leader of the commit
-//! pipeline reads the word when it decides.
+//! One atomic word has the bit *ended* and the number of fenced commits in flight. A fenced commit
+//! is counted from before it is decided until it is visible. The leader of the commit pipeline
+//! reads the word when it decides the commit.
 //!
-//! So ending and committing see each other. A commit that was decided before the end is in the
-//! count that the end finds, and the next grant waits for it. A commit that is decided after the
-//! end finds the bit, and is rejected.
+//! So every fenced commit is either waited for or rejected. A commit that was decided before the
+//! end of the grant is in the number, and the next grant waits for it. A commit that is decided
+//! after the end is rejected, because the bit is set.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -46,11 +46,11 @@ pub struct Lease {
     pub expires_at: Duration,
     /// The wall clock at the grant or the last renewal, in milliseconds since 1970.
     pub renewed_at_ms: u64,
-    /// Whether the background thread renews it for a guard of this process.
+    /// Whether the background thread renews the lease for a guard of this process.
     pub auto_renew: bool,
-    /// Whether a guard of this process has it.
+    /// Whether a guard of this process has the lease.
     pub has_guard: bool,
-    /// While its row is being written the lease does not expire.
+    /// Number of writes of the lease row in flight. The lease does not expire meanwhile.
     pub row_writes_in_flight: u32,
     /// Commit timestamp of the newest renewal that set a duration.
     pub last_explicit_renewal_ts: Timestamp,
@@ -59,11 +59,11 @@ pub struct Lease {
 /// See the [module](self).
 pub struct Grant {
     pub name: Arc<str>,
-    /// The request's number, which grows in the order of arrival. A conversion keeps it.
+    /// The request's number, which grows in the order of arrival. A conversion keeps the number.
     pub id: u64,
     pub mode: LockMode,
     pub requester: Requester,
-    /// Granted immediately on a name without an entry: there are no predecessors to wait for.
+    /// Whether the name had no entry at the request, so that there are no predecessors to wait for.
     pub has_no_predecessors: bool,
     /// [`ENDED_BIT`] and the number of fenced commits in flight.
     state: AtomicU64,
@@ -83,9 +83,9 @@ pub struct Grant {
 /// Fields that few grants need.
 #[derive(Default)]
 struct ColdFields {
-    /// Woken by the grant.
+    /// Woken when the request is granted, or its wait ends otherwise.
     waiter: OnceLock<Arc<Waiter>>,
-    /// Woken by the end.
+    /// Woken when the grant ends or its lease is renewed.
     watchers: Mutex<Vec<Arc<Waiter>>>,
     expired_lease: OnceLock<ExpiredLease>,
 }
@@ -140,9 +140,9 @@ impl Grant {
         self.state.load(Ordering::SeqCst) & ENDED_BIT != 0
     }
 
-    /// Ends the grant; returns whether it had not ended before.
+    /// Ends the grant; returns whether this call ended it.
     pub(super) fn end(&self, why: LockLostReason) -> bool {
-        // Before the word, so that a thread that sees the end also finds the reason.
+        // Set before the word, so that a thread that sees *ended* also finds the reason.
         let first = self.why_ended.set(why).is_ok();
         self.state.fetch_or(ENDED_BIT, Ordering::SeqCst);
         first
@@ -247,7 +247,7 @@ impl Grant {
         self.cold.get()?.waiter.get()
     }
 
-    /// Why the grant has ended; `None` while this process takes it for valid.
+    /// Why the grant has ended; `None` while it is valid by the clock of this process.
     pub fn end_reason_at(&self, now: Duration) -> Option<LockLostReason> {
         if self.has_ended() {
             return Some(self.why_ended.get().copied().unwrap_or(LockLostReason::Closed));
@@ -255,7 +255,7 @@ impl Grant {
         self.is_lease_expired(now).then_some(LockLostReason::Expired)
     }
 
-    /// [`Grant::end_reason_at`] the present. Reads the clock only for a lease.
+    /// [`Grant::end_reason_at`] the present time. Reads the clock only for a lease.
     pub fn end_reason_now(&self, env: &dyn Env) -> Option<LockLostReason> {
         self.end_reason_at(if self.has_lease() { env.elapsed() } else { Duration::ZERO })
     }
@@ -268,8 +268,8 @@ impl Grant {
     /// Wakes `watcher` at the end of the grant, but not if the grant has ended already.
     pub fn watch(&self, watcher: &Arc<Waiter>) {
         self.cold().watchers.lock().push(Arc::clone(watcher));
-        // Orders the watcher before any later end, which then finds it. An end without watchers
-        // takes no mutex.
+        // Orders the registration before any later end, which then finds the watcher. So an end
+        // without watchers needs no mutex.
         self.state.fetch_or(0, Ordering::SeqCst);
     }
 

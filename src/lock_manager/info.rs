@@ -142,8 +142,9 @@ pub struct LockEntry {
     pub waiter_count: usize,
     /// The expired lease that this grant followed.
     pub took_over: Option<ExpiredLease>,
-    /// The requests that this one waits for, by id: the last one ahead of it in the queue that
-    /// excludes it or that it may not pass, or else a waiting conversion, or else the grants.
+    /// The ids of the requests that this request waits for: the last request ahead of it in the
+    /// queue that excludes it or that it may not pass; if there is none, a waiting conversion; if
+    /// there is none, the grants.
     pub blocked_by: Vec<u64>,
 }
 

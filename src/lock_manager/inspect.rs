@@ -12,7 +12,7 @@ use super::table::{self, EntryWithWaiter, LockTableContext, LockTotals};
 
 impl LockManager {
     /// The entries of the first `most` holders of a name that are `wanted`, and the number of
-    /// requests that wait for it.
+    /// requests that wait for the name.
     pub fn holders(
         &self,
         name: &str,

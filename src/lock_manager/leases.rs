@@ -13,8 +13,8 @@ use super::named_lock::{NamedLock, WakeList};
 use crate::timestamp::Timestamp;
 
 impl LockManager {
-    /// Attaches a guard to the lease with this token, and returns its grant. `None` if it has
-    /// expired or has a guard.
+    /// Attaches a guard to the lease with this token, and returns its grant. `None` if the lease
+    /// has expired or has a guard.
     pub fn attach_guard(&self, name: &str, token: Timestamp, now: Duration) -> Option<Arc<Grant>> {
         let shard = self.shard(name);
         self.check_open().ok()?;
@@ -30,15 +30,17 @@ impl LockManager {
 
     /// Detaches the guard from a lease. Returns `false` if the lease has ended or expired.
     pub fn detach_guard(&self, grant: &Arc<Grant>, now: Duration) -> bool {
-        // `close` ends grants under the same mutex, and then checks whether they have a guard.
+        // Under the shard's mutex, because `close` ends grants, and reads whether they have a
+        // guard, under it.
         let _shard = self.shard(&grant.name);
         let stands = !grant.has_ended() && !grant.is_lease_expired(now);
         stands && grant.with_lease(|lease| (lease.has_guard, lease.auto_renew) = (false, false)).is_some()
     }
 
     /// Ends the expired leases of the name, on behalf of `grant`, the first waiter. Returns the
-    /// time to the next expiry. `None` if there is nothing to time: the request is not the first
-    /// waiter, no lease blocks it, or a row is being written, whose writer wakes it.
+    /// time to the next expiry. `None` if the request needs no timer: it is not the first waiter,
+    /// no lease blocks it, or the row of the blocking lease is being written, and the writer wakes
+    /// it.
     pub fn expire_blocking_leases(&self, grant: &Arc<Grant>, now: Duration) -> Option<Duration> {
         self.with_shard(&grant.name, |shard, wakes| {
             let entry = shard.get_mut(&grant.name)?;
@@ -46,13 +48,14 @@ impl LockManager {
                 return None;
             }
             self.expire_leases(entry, now, wakes);
-            // The first waiter runs this, and needs no wake-up.
+            // The first waiter itself makes this call, and needs no wake-up.
             wakes.granted.retain(|other| !Arc::ptr_eq(other, grant));
             entry.next_lease_expiry(now).map(|end| end.saturating_sub(now))
         })
     }
 
-    /// The expiry of a lease has changed: wakes the first waiter and the watchers of the grant.
+    /// To be called when the expiry of a lease has changed: wakes the first waiter and the watchers
+    /// of the grant.
     pub fn on_lease_renewed(&self, grant: &Arc<Grant>) {
         self.with_shard(&grant.name, |shard, wakes| {
             wakes.front = shard.get(&grant.name).and_then(|entry| entry.front()).map(Arc::clone);
@@ -60,8 +63,8 @@ impl LockManager {
         grant.watchers().iter().for_each(|watcher| watcher.notify());
     }
 
-    /// Restores leases of an earlier incarnation. Of those that exclude each other, the one with
-    /// the greatest token has the name.
+    /// Restores leases of an earlier incarnation. Of leases that exclude each other, only the one
+    /// with the greatest token is granted.
     pub fn restore_leases(
         &self,
         name: &str,
@@ -117,7 +120,7 @@ impl LockManager {
     }
 
     /// Ends leases that expired `over_for` ago and have no successor. Returns all ended leases
-    /// whose row is left for the background worker.
+    /// whose rows the background worker must remove.
     pub fn stale_lease_rows(&self, over_for: Duration, now: Duration) -> Vec<Arc<Grant>> {
         let is_stale = |grant: &Arc<Grant>| {
             grant
@@ -128,13 +131,13 @@ impl LockManager {
         let mut stale = Vec::new();
         for mut shard in self.shards() {
             for entry in shard.values_mut().filter(|entry| entry.leased_grants > 0) {
-                // Nothing waits for it, or the first waiter would have ended it.
+                // A stale lease has no waiter: the first waiter would have ended it.
                 if entry.queue.granted().iter().any(|asked| is_stale(&asked.value)) {
                     self.expire_leases(entry, now, &mut wakes);
                 }
             }
-            // A grant that is not ready removes the rows of its predecessors, and reports their
-            // holders.
+            // Names with a grant that is not ready are skipped: this grant removes the rows of its
+            // predecessors, and reports their holders.
             let all_ready = |entry: &&NamedLock| entry.queue.granted().iter().all(|asked| asked.value.is_ready());
             let past = shard.values().map(|entry| &**entry).filter(all_ready).flat_map(NamedLock::past);
             stale.extend(past.filter(|grant| grant.has_lease_row()).map(Arc::clone));

@@ -2,9 +2,9 @@
 //! elsewhere, in the store's lock column.
 //!
 //! The map has 64 shards, each with a mutex. No call that may block is made under that mutex. A
-//! change collects the requests that it grants and wakes them after the mutex is free: each of them
-//! once, and no other waiting ones. Besides, it wakes the watchers of ended grants and, if there is
-//! a lease, a new first waiter, which arms its timer.
+//! change collects the requests that it grants, and wakes each of them once, after the mutex is
+//! free; other waiting requests are not woken. A change also wakes the watchers of ended grants
+//! and, if the name has a lease, a new first waiter, which then arms its timer.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,8 +37,8 @@ pub struct LockManager {
     pub metrics: LockMetrics,
 }
 
-/// Ordered, so that simulated runs repeat. Boxed, because a B-tree node has space for eleven
-/// values.
+/// A `BTreeMap`, because its order makes simulated runs repeatable. The values are boxed, because
+/// each B-tree node has space for eleven.
 pub(super) type Shard = BTreeMap<Arc<str>, Box<NamedLock>>;
 
 impl LockManager {
@@ -87,8 +87,9 @@ impl LockManager {
         self.close_reason.get().map(String::as_str)
     }
 
-    /// Makes a request, which is granted immediately or waits; the end of the wait wakes what
-    /// `waiter` makes. Without `waiter` the request is only made if it is granted immediately.
+    /// Makes a request, which is granted immediately or waits; `waiter` makes the waiter that the
+    /// end of the wait wakes. Without `waiter`, a request that cannot be granted immediately is
+    /// rejected.
     pub fn request(
         &self,
         name: &str,
@@ -194,7 +195,8 @@ impl LockManager {
         })
     }
 
-    /// Makes a shared grant exclusive as soon as it is the only one; `next` then replaces it.
+    /// Makes a shared grant exclusive as soon as it is the only grant of the name; `next` then
+    /// replaces it.
     pub fn upgrade(
         &self,
         grant: &Arc<Grant>,

@@ -145,7 +145,8 @@ impl Crowd {
         let owner = Requester { reason: Some("converted".into()), ..owner() };
         let next = Arc::new(Grant::new(NAMES[at].into(), held.grant().id, to, owner, None));
         if to == Shared {
-            // Others may enter as soon as it is shared.
+            // Counted before the downgrade, because other shared holders may enter as soon as it is
+            // done.
             let before = self.inside[at].fetch_sub(unit(Exclusive) - unit(Shared), Ordering::SeqCst);
             assert_eq!(before, unit(Exclusive));
             assert!(self.manager.downgrade(held.grant(), &next).unwrap());
@@ -210,7 +211,7 @@ fn random_requests_of_32_threads_never_overlap() {
     assert!(granted_later > 1000 && waits > granted_later, "{granted_later} of {waits}");
     assert_eq!(wakes(&crowd.manager), granted_later);
 
-    // And one wake-up for each request that waits at the end of the store.
+    // The end of the store wakes each waiting request once.
     let manager = &crowd.manager;
     let queue: Vec<_> = [Shared, Shared, Exclusive, Shared].map(|mode| wait_of(manager, mode, None, None)).into();
     assert!(queue.iter().skip(2).all(|wait| matches!(wait.poll(Duration::ZERO), WaitPoll::Wait(..))));

@@ -117,7 +117,7 @@ fn wakes(manager: &LockManager) -> u64 {
 #[test]
 fn a_waiter_granted_while_it_leaves_passes_the_lock_on() {
     let manager = manager();
-    // It leaves: the queue is as if it had never been in it.
+    // A granted waiter is dropped: the queue is as if its request had never been made.
     let held = wait_of(&manager, Exclusive, None, None);
     let queue: Vec<_> = [Shared, Shared, Exclusive].map(|mode| wait_of(&manager, mode, None, None)).into();
     assert!(queue.iter().all(|wait| matches!(wait.poll(Duration::ZERO), WaitPoll::Wait(..))));
@@ -133,7 +133,7 @@ fn a_waiter_granted_while_it_leaves_passes_the_lock_on() {
     drop(queue);
     assert!(manager.is_empty());
 
-    // Its timeout has passed, or it is cancelled: it has the lock.
+    // A granted waiter whose timeout has passed, or that is cancelled, has the lock.
     let cancel = CancelToken::default();
     let held = wait_of(&manager, Exclusive, None, None);
     let late = wait_of(&manager, Shared, Some(Duration::from_secs(1)), None);
@@ -162,7 +162,7 @@ fn a_semaphore_waits_only_for_commits_of_another_number() {
     let found = |mode| manager.predecessors_of(wait_of(&manager, mode, None, None).request.grant()).unsynced_commit_ts;
     assert_eq!(found(Semaphore(2)), Timestamp::ZERO);
     assert_eq!(found(Semaphore(3)), commit_ts);
-    // After another number, commits of every earlier one count.
+    // After a request with another number of permits, commits of all earlier numbers count.
     assert_eq!(found(Semaphore(2)), commit_ts);
 
     // The same for commits in flight.

@@ -1,5 +1,5 @@
-//! Named locks, not row locks: locks on a name that a user takes, as PostgreSQL's advisory locks.
-//! This module is in memory, below the commit pipeline.
+//! Named locks, not row locks: a user takes a lock on a name, as with PostgreSQL's advisory locks.
+//! All state of this module is in memory. The commit pipeline uses this module, not the reverse.
 //!
 //! ```text
 //!   request ──> lock queue (one a name) ──> grant ──> ended grant, kept as a predecessor until its
@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The [lock queue](queue::LockQueue) decides which requests are granted. It is plain code without
-//! I/O, clock or randomness. The [`LockManager`] is a sharded map from names to queues. It makes
-//! each request a [`Grant`], whose state is one atomic word.
+//! I/O, clock or randomness. The [`LockManager`] is a sharded map from names to queues. Each
+//! request becomes a [`Grant`], whose state is one atomic word.
 //!
 //! The steps from one grant to the next are in the [store](crate::store)'s `named_locks::acquire`:
 //! end, drain, smallest `read_ts`, token, durable, check.

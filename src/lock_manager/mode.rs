@@ -28,7 +28,8 @@ impl LockMode {
         }
     }
 
-    /// Whether a grant of this mode excludes one of the mode `other`, whatever their number.
+    /// Whether a grant of this mode excludes one of the mode `other`, however many grants there
+    /// are.
     pub(crate) fn excludes(self, other: Self) -> bool {
         match (self, other) {
             (Self::Shared, Self::Shared) => false,

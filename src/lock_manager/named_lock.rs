@@ -1,11 +1,12 @@
 //! One named lock: its queue, and its predecessors, the ended grants that a new one must wait for.
 //!
 //! The entry of a name stays while an ended grant leaves something to wait for: fenced commits in
-//! flight, fenced commits that are not durable yet, or a lease row. Without that, the next holder
-//! would wait for nothing, and a power cut could take back what it has read.
+//! flight, fenced commits that are not durable yet, or a lease row. If the entry were removed
+//! earlier, the next holder would wait for nothing, and a power cut could revert commits that it
+//! has read.
 //!
-//! These grants are in `past`. Once only the timestamp of an unsynced commit is left of them, it is
-//! merged into `unsynced_commits`.
+//! Such ended grants are in `past`. Once a grant leaves no more than an unsynced commit, the
+//! timestamp of this commit is merged into `unsynced_commits`, and the grant is dropped.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,14 +28,15 @@ pub struct NamedLock {
     ended: Option<Box<EndedGrants>>,
 }
 
-/// What ended grants leave. Few names have it.
+/// What the ended grants of a name leave. Few names need this.
 #[derive(Default)]
 struct EndedGrants {
-    /// Those with commits in flight or a lease row on disk.
+    /// Ended grants with commits in flight or a lease row on disk.
     past: Vec<Arc<Grant>>,
-    /// The newest durable fenced commit of the others: exclusive, shared, semaphore.
+    /// The newest fenced commit of all other ended grants that later conflicting grants must find
+    /// durable, by mode: exclusive, shared, semaphore.
     unsynced_commits: [Timestamp; 3],
-    /// The permits of the semaphores of the third of them.
+    /// The number of permits of the semaphores in the third entry of `unsynced_commits`.
     semaphore_permits: u32,
     /// Why the lease row of the name cannot be read: requests return this corruption.
     corruption: Option<Arc<str>>,
@@ -45,9 +47,10 @@ struct EndedGrants {
 pub struct Predecessors {
     /// Whether fenced commits of conflicting predecessors are in flight.
     pub has_in_flight: bool,
-    /// The newest of their fenced commits that must be durable before the grant is used.
+    /// The newest fenced commit of conflicting predecessors that must be durable before the new
+    /// grant is used.
     pub unsynced_commit_ts: Timestamp,
-    /// Their leases, if the row may be on disk.
+    /// Conflicting predecessors whose lease row may be on disk.
     pub leases: Vec<Arc<Grant>>,
 }
 
@@ -80,14 +83,14 @@ impl WakeList {
 }
 
 impl NamedLock {
-    /// The first waiter. Its timer expires the leases that block it.
+    /// The first waiter, whose timer ends the expired leases that block it.
     pub fn front(&self) -> Option<&Arc<Grant>> {
         let converting = self.queue.converting().map(|(_, grant)| grant);
         converting.or_else(|| self.queue.waiting().next().map(|asked| &asked.value))
     }
 
-    /// Makes a change. If it makes another request the first waiter, and there is a lease, that
-    /// request is woken to arm its timer.
+    /// Makes a change. If another request is the first waiter afterwards, and the name has a lease,
+    /// the new first waiter is woken to arm its timer.
     pub fn rearm_front_after<T>(
         &mut self,
         wakes: &mut WakeList,
@@ -111,7 +114,8 @@ impl NamedLock {
             .map(Arc::clone)
     }
 
-    /// Skips a lease that has expired: its row is being written, and the writer wakes the front.
+    /// The next expiry of a lease. A granted lease that has expired is skipped: its row is being
+    /// written, and the writer wakes the first waiter.
     pub fn next_lease_expiry(&self, now: Duration) -> Option<Duration> {
         if self.leased_grants == 0 {
             return None;
@@ -132,7 +136,8 @@ impl NamedLock {
             let mut changes = QueueChanges::default();
             name.queue.remove(grant.id, &mut changes);
             for conversion in changes.aborted_upgrades.drain(..) {
-                // `LockLost` of the conversion names the shared grant's token.
+                // The conversion has no token of its own: its `LockLost` error has the token of the
+                // shared grant.
                 conversion.set_token(grant.token());
                 conversion.end(why);
                 wakes.granted.push(conversion);
@@ -145,7 +150,8 @@ impl NamedLock {
         true
     }
 
-    /// Ends a grant, and keeps it as a predecessor if it leaves anything.
+    /// Ends a grant. Keeps it as a predecessor if it leaves anything that later grants must wait
+    /// for.
     pub fn ended(&mut self, grant: &Arc<Grant>, why: LockLostReason, wakes: &mut WakeList) {
         if !(mutated!(ConvertKeepsFence) && why == LockLostReason::Converted) {
             grant.end(why);
@@ -210,7 +216,7 @@ impl NamedLock {
         self.ended.as_mut().is_some_and(|left| left.corruption.take().is_some())
     }
 
-    /// Adds a lease that a later one has replaced.
+    /// Adds a restored lease that a later lease has replaced.
     pub fn add_ended(&mut self, grant: Arc<Grant>) {
         self.ended.get_or_insert_default().past.push(grant);
     }
@@ -242,8 +248,8 @@ impl EndedGrants {
                 LockMode::Shared => &mut *shared,
                 LockMode::Semaphore(its) => {
                     if its != std::mem::replace(most, its) {
-                        // Commits under the earlier number: later grants of every mode wait for
-                        // them.
+                        // The number of permits has changed: later grants of every mode wait for
+                        // commits under the earlier number.
                         *exclusive = std::mem::take(semaphore).max(*exclusive);
                     }
                     &mut *semaphore

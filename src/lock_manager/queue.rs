@@ -15,13 +15,13 @@
 //!    the first request that is not granted: nothing passes
 //! ```
 //!
-//! So shared requests pass an exclusive one at most once: those that waited together with the one
-//! at the front.
+//! So an exclusive request is passed at most once: by the shared requests that wait behind it when
+//! a shared request ahead of it reaches the front and is granted.
 //!
 //! All grants of a name have the same mode, so the first of them decides compatibility. A waiting
 //! request is never compatible with everything that precedes it, so a new request can only be
-//! granted immediately if the queue is empty. Both make a decision O(1). At most one conversion
-//! waits: a second one is a deadlock, and is rejected.
+//! granted immediately if the queue is empty. With these two facts each decision is O(1). At most
+//! one conversion waits: a second one is a deadlock, and is rejected.
 
 use std::collections::VecDeque;
 
@@ -60,11 +60,12 @@ impl<T> Default for QueueChanges<T> {
 pub struct LockQueue<T> {
     /// In the order of arrival.
     granted: SmallVec<[QueuedRequest<T>; 1]>,
-    /// Allocated by the first request that waits: on most names none does.
+    /// Allocated when the first request waits: on most names no request waits.
     wait_queue: Option<Box<WaitQueue<T>>>,
     /// Number of shared requests, granted or waiting.
     shared_requests: u32,
-    /// Number of semaphore requests, granted or waiting, and their permits, the same for all.
+    /// Number of semaphore requests, granted or waiting, and the number of permits, which is the
+    /// same for all of them.
     semaphore_requests: u32,
     semaphore_permits: u32,
 }
@@ -73,7 +74,8 @@ pub struct LockQueue<T> {
 struct WaitQueue<T> {
     /// In the order of arrival.
     queue: VecDeque<QueuedRequest<T>>,
-    /// The shared grant that waits to become exclusive, and its value after that.
+    /// The id of the shared grant that waits to become exclusive, and its value after the
+    /// conversion.
     converting: Option<(u64, T)>,
 }
 
@@ -98,7 +100,7 @@ impl<T> Default for WaitQueue<T> {
 /// Why the mode of a request does not fit the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModeMismatch {
-    /// The name has semaphore requests of this number.
+    /// The name has semaphore requests with this number of permits.
     Semaphore(u32),
     /// The name has shared requests.
     Shared,
@@ -146,7 +148,7 @@ impl<T: Clone> LockQueue<T> {
         self.wait_queue.as_ref().is_some_and(|waits| waits.converting.is_some() || !waits.queue.is_empty())
     }
 
-    /// The id of the grant that waits to be converted, and its value after that.
+    /// The id of the grant that waits to be converted, and its value after the conversion.
     pub fn converting(&self) -> Option<&(u64, T)> {
         self.wait_queue.as_ref()?.converting.as_ref()
     }
@@ -256,7 +258,8 @@ impl<T: Clone> LockQueue<T> {
             && let Some(WaitQueue { queue, .. }) = self.wait_queue.as_deref_mut()
         {
             if front == LockMode::Shared {
-                // All shared requests: they pass the exclusive ones that wait between them.
+                // All waiting shared requests are granted: they pass the exclusive requests between
+                // them.
                 let (shared, left): (VecDeque<_>, _) =
                     std::mem::take(queue).into_iter().partition(|asked| asked.mode == LockMode::Shared);
                 *queue = left;

@@ -1,14 +1,14 @@
 //! Handles of requests for a named lock, from the request to the end of its grant, and the wait for
 //! the grant.
 //!
-//! A handle may be dropped at any time and leaves nothing in the queue. A waiting request leaves
-//! the queue. A granted one passes the lock on, even if the grant has just come.
+//! A handle may be dropped at any time and leaves nothing in the queue: a waiting request leaves
+//! the queue, and a granted request releases the lock, even if it was granted just before the drop.
 //!
-//! [`LockWait`] computes what to wait for and how long. It does not wait itself, so threads and
+//! [`LockWait`] computes what to wait for and how long, but does not wait itself, so threads and
 //! tasks share it. A wait is woken by its grant, by the end of the store and by its
-//! [`CancelToken`](super::CancelToken). A request that becomes the first waiter after a lease is
-//! woken once more, to read when that lease expires. The timers are the request's timeout and, for
-//! the first waiter, that lease. Nothing polls.
+//! [`CancelToken`](super::CancelToken). A request that becomes the first waiter behind a lease is
+//! woken as well, to read when the lease expires. A wait has two timers: the timeout of the request
+//! and, for the first waiter, the expiry of the lease. Nothing polls.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ use super::manager::LockManager;
 use crate::env::Env;
 use crate::waiter::Waiter;
 
-/// Owns one request or grant: dropping it cancels or releases.
+/// Owns one request or grant: dropping the handle cancels the request or releases the grant.
 pub struct RequestHandle {
     manager: Arc<LockManager>,
     grant: Arc<Grant>,
@@ -40,7 +40,7 @@ impl RequestHandle {
         &self.grant
     }
 
-    /// Ends the grant. Returns whether this call did it.
+    /// Ends the grant. Returns whether this call ended it.
     pub fn release(&self) -> bool {
         self.release_at(Duration::ZERO)
     }
@@ -152,7 +152,7 @@ impl LockWait {
     pub fn poll(&self, now: Duration) -> WaitPoll {
         let RequestHandle { manager, grant, .. } = &self.request;
         let Some(waiter) = grant.waiter().filter(|_| !grant.is_granted()) else { return WaitPoll::Granted };
-        // A notification after this ends the next wait, so none is lost.
+        // A notification after `rearm` ends the next wait, so no notification is lost.
         waiter.rearm();
         if grant.is_granted() {
             return WaitPoll::Granted;
@@ -174,7 +174,7 @@ impl LockWait {
         if grant.is_granted() {
             return WaitPoll::Granted;
         }
-        // The lease that has just expired may be the one to be converted.
+        // The lease that has just expired may be that of the grant to be converted.
         if let Some(reason) = grant.end_reason_at(now) {
             return WaitPoll::GrantEnded(reason);
         }

@@ -22,7 +22,7 @@ use super::queue::LockQueue;
 pub struct LockTableContext<'a> {
     pub now: Duration,
     /// One reading of the monotonic clock and of the wall clock (ms since 1970). Other times are
-    /// computed from this pair, so each is shown alike in every snapshot.
+    /// computed from this pair, so that a time is the same in every snapshot.
     pub set: (Duration, u64),
     pub pid: u32,
     pub label: Option<&'a str>,
@@ -118,7 +118,7 @@ fn grant_entry(head: &LockQueue<Arc<Grant>>, grant: &Grant, clock: &LockTableCon
     let is_converting = head.converting().is_some_and(|(id, _)| *id == grant.id);
     let mut entry = clock.entry(grant, if is_converting { LockState::Converting } else { LockState::Held });
     if is_converting {
-        // The shared grant is valid until the conversion is granted.
+        // The token is that of the shared grant, which is valid until the conversion is granted.
         entry.token = Some(grant.token());
     }
     entry
@@ -171,14 +171,15 @@ impl LockTotals {
     }
 }
 
-/// An entry and its thread or task. Their names do not identify threads, since several may share
-/// one.
+/// An entry and its thread or task. The name in the entry does not identify the thread, since
+/// several threads may have the same name.
 pub struct EntryWithWaiter {
     pub entry: LockEntry,
     who: Option<WaiterId>,
 }
 
-/// The thread or task of a request. A restored lease has none: its process waits for nothing.
+/// The thread or task of a request. A restored lease has none: its process has ended and waits for
+/// nothing.
 #[derive(PartialEq, Eq, Hash)]
 enum WaiterId {
     Thread(ThreadId),
@@ -194,8 +195,8 @@ pub fn seen(head: &LockQueue<Arc<Grant>>, clock: &LockTableContext<'_>) -> Vec<E
     entries(head, clock).into_iter().map(|entry| EntryWithWaiter { who: who(entry.id), entry }).collect()
 }
 
-/// The cycles in `seen` that a second snapshot confirms. Others are made of queues that were read
-/// at different times.
+/// The cycles in `seen` that a second snapshot confirms. Other cycles only appear because the
+/// queues were read at different times.
 pub fn confirmed_cycles(seen: &[EntryWithWaiter], again: impl FnOnce() -> Vec<EntryWithWaiter>) -> Vec<Vec<u64>> {
     let mut cycles = find_cycles(seen);
     if !cycles.is_empty() {
@@ -225,7 +226,8 @@ fn find_cycles(seen: &[EntryWithWaiter]) -> Vec<Vec<u64>> {
     }
     let next = |seen: &EntryWithWaiter| -> Vec<u64> {
         let blockers = seen.entry.blocked_by.iter().filter_map(|id| by_id.get(id));
-        // A waiting blocker is in the queue; a granted one waits where its thread or task waits.
+        // A waiting blocker waits in this queue. A granted blocker waits wherever its thread or
+        // task waits.
         let held = blockers.clone().filter(|blocker| blocker.entry.state == LockState::Held);
         let of_holders = held.filter_map(|blocker| waits.get(blocker.who.as_ref()?)).flatten().copied();
         let in_queue =

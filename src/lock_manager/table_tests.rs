@@ -40,7 +40,7 @@ fn a_cycle_of_three_is_found_once_until_a_wait_ends() {
     let waits: Vec<_> = [("a", "b"), ("b", "c"), ("c", "a")].map(|(by, name)| ask(&manager, by, name)).into();
     let mut ids: Vec<u64> = waits.iter().chain([&outside]).map(|wait| wait.grant().id).collect();
     ids.sort_unstable();
-    // c waits after d in the queue, so d is in the cycle.
+    // `c` waits behind `d` in the queue of `a`, so `d` is in the cycle.
     let cycles = manager.table(&CLOCK).wait_cycles;
     assert_eq!(cycles.len(), 1, "{cycles:?}");
     let mut cycle = cycles[0].clone();
@@ -69,7 +69,7 @@ fn a_cycle_across_two_snapshots_is_not_reported() {
     });
     assert!(snapshot_taken && confirmed.is_empty(), "{confirmed:?}");
 
-    // With the second wait requested again there is a cycle, of other requests.
+    // After `two` requests `a` again there is a cycle, but of other requests than in `seen`.
     let _waits_again = ask(&manager, "two", "a");
     assert!(confirmed_cycles(&seen, || manager.snapshot(&CLOCK)).is_empty());
     assert_eq!(confirmed_cycles(&manager.snapshot(&CLOCK), || manager.snapshot(&CLOCK)).len(), 1);

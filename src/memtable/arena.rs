@@ -1,12 +1,12 @@
 //! An arena of numbered slots, which never move and are not freed one by one.
 //!
-//! Chunks grow with the arena: each has a sixteenth of the slots that existed when the size of
-//! chunks last doubled. So a small arena takes little memory, and at most about a sixteenth of a
-//! large one is unused. A few instructions compute a slot's chunk and index from its number.
+//! Chunks grow with the arena: after 16 chunks of one size, the next 16 are twice as large. So a
+//! small arena takes little memory, and at most about a sixteenth of a large arena is unused. A few
+//! instructions compute a slot's chunk and index from its number.
 //!
-//! A chunk of atomic words is memory that the allocator returns zeroed: no page of it is touched
-//! before it is used, so the writer never pauses to clear it. There are no locks: the writer
-//! allocates each chunk once, and the content of a slot is atomic.
+//! A chunk of atomic words is memory that the allocator returns zeroed: no page of the chunk is
+//! touched before one of its slots is used, so the writer never pauses to clear a chunk. There are
+//! no locks: the writer allocates each chunk once, and the content of a slot is atomic.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -39,14 +39,15 @@ impl<T> Arena<T> {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// The slot of a number. `allocate` returns its chunk if that does not exist yet.
+    /// The slot with this number. If its chunk does not exist yet, `allocate` makes one with the
+    /// given number of slots.
     #[inline]
     fn slot(&self, number: u32, allocate: impl FnOnce(usize) -> Box<[T]>) -> &T {
         let place = u64::from(number) + (1 << FIRST_BITS);
         let bits = place.ilog2();
         let size_bits = bits - CHUNKS_PER_SIZE_BITS;
-        // The place without its highest bit has the chunk's number among those of its size, then
-        // the index in the chunk.
+        // Below its highest bit, the place has two parts: the chunk's number among the chunks of
+        // the same size, and the index in the chunk.
         let rest = place - (1 << bits);
         let number = ((bits - FIRST_BITS) << CHUNKS_PER_SIZE_BITS) as usize + (rest >> size_bits) as usize;
         let chunk = self.chunks[number].get_or_init(|| {

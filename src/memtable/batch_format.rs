@@ -7,11 +7,12 @@
 //! The form is short if both lengths fit, which is nearly always so, and long otherwise. An entry
 //! has exactly one encoding.
 //!
-//! A memtable keeps the payload of the log's frame as it is: a value that is read is a slice of it.
+//! A memtable keeps the payload of the log's frame as it is, and a reader gets a value as a slice
+//! of the payload.
 
 use crate::cell::Column;
 
-/// The most bytes before an entry's key.
+/// The maximum number of bytes before an entry's key.
 pub const ENTRY_HEADER_BYTES_MAX: usize = 9;
 const SHORT_HEADER_BYTES: usize = 4;
 
@@ -31,7 +32,7 @@ pub struct BatchEntry<'a> {
     pub column: Column,
     /// The cell, or the first key of a range.
     pub key: &'a [u8],
-    /// What the batch does to it.
+    /// What the batch does to the cell or range.
     pub modification: Modification<'a>,
 }
 
@@ -42,8 +43,8 @@ pub enum Modification<'a> {
     Put(&'a [u8]),
     /// Deletes the cell: a tombstone.
     Delete,
-    /// Deletes the cells from the key up to this end key, which is not included. It applies before
-    /// every other entry of its batch.
+    /// Deletes the cells from the key up to this end key, which is not included. The range deletion
+    /// applies before all other entries of its batch.
     DeleteRange(&'a [u8]),
 }
 
@@ -93,7 +94,8 @@ impl<'a> BatchEntry<'a> {
     }
 }
 
-/// Keys and values of 4 GiB or more are refused long before this.
+/// Keys and values of 4 GiB or more are refused long before this, so every length fits into 4
+/// bytes.
 fn encode_with(tag: u8, key: &[u8], content: impl FnOnce(&mut Vec<u8>), frame: &mut Vec<u8>) {
     let begins = frame.len();
     frame.extend_from_slice(&[0; SHORT_HEADER_BYTES]);

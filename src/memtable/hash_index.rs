@@ -1,31 +1,32 @@
 //! A hash index from keys to nodes.
 //!
 //! It uses open addressing with linear probing. Each of 64 shards of the hash has a table of its
-//! own, so growing one pauses the writer only briefly. A slot is one atomic number with bits of the
-//! hash and the node's number.
+//! own, so that growing one table pauses the writer only briefly. A slot is one atomic number with
+//! bits of the hash and the node's number.
 //!
 //! A table that is three quarters full doubles *in place*, so no old table stays in memory:
 //!
-//! 1. A second half is added. An entry whose home in the larger table is beyond its slot is copied
-//!    to where it belongs.
+//! 1. A second half is added. Each entry whose home slot in the larger table is after its old slot
+//!    is copied to its new place.
 //! 2. The new size is stored.
 //! 3. The entries that were copied are removed from their old slots.
 //!
-//! A reader takes no lock. If it has read the old size, it can miss an entry that step 3 removes.
-//! But what it reads then was stored after the new size (release, acquire), so it sees that the
-//! size has changed, and searches again. No other entry is moved or removed. A removed entry leaves
-//! a slot that searches skip, and that the next entry may take.
+//! A reader takes no lock. A reader that has read the old size can miss an entry that step 3
+//! removes. But the slot without the entry was stored after the new size (release, acquire), so
+//! this reader then sees that the size has changed, and searches again. No other entry is moved or
+//! removed. A removed entry leaves a slot that searches skip, and that a later entry may take.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// A power of two.
+/// The number of shards, a power of two.
 const SHARDS: usize = 64;
-/// A shard begins with 8 slots; its last possible chunk makes that 2^32.
+/// A shard begins with 8 slots. With all `CHUNKS` it has 2^32.
 const FIRST_BITS: u32 = 3;
 const CHUNKS: usize = 30;
 
-/// A slot whose entry was removed: it is not empty, and has no node.
+/// The content of a slot whose entry was removed: it has no node, but is not empty, so that
+/// searches continue behind it.
 const DELETED_SLOT: u64 = 1 << 32;
 
 /// See the [module](self).
@@ -118,7 +119,7 @@ impl Shard {
         }
     }
 
-    /// Adds a chunk; returns its bytes.
+    /// Adds a chunk; returns the chunk's size in bytes.
     fn grow(&self, used: u32) -> usize {
         let old = capacity(used);
         let size = if used == 0 { 1 << FIRST_BITS } else { old };
@@ -133,7 +134,8 @@ impl Shard {
         }
         self.chunks_used.store(used + 1, Ordering::Release);
         for place in moved.into_iter().rev() {
-            // A search stops at an empty slot, so the slot before one can be empty too.
+            // A search stops at an empty slot. So if the next slot is empty, this one can become
+            // empty, too, and need not be skipped by searches.
             let is_last = self.slot(place + 1).load(Ordering::Relaxed) == 0;
             self.slot(place).store(if is_last { 0 } else { DELETED_SLOT }, Ordering::Release);
         }
@@ -149,8 +151,8 @@ impl Shard {
     #[inline]
     fn probe(&self, used: u32, hash: u32) -> impl Iterator<Item = &AtomicU64> {
         let (first, at) = chunk_of(home(used, hash));
-        // From the home slot to the end of its chunk, then the chunks after it, those before it,
-        // and its own from the start.
+        // From the home slot to the end of its chunk, then the chunks after it, then those before
+        // it, and last the home slot's chunk again, from its start.
         let chunks = (first..used as usize).chain(0..(first + 1).min(used as usize));
         chunks
             .enumerate()
@@ -159,7 +161,7 @@ impl Shard {
     }
 }
 
-/// How many slots the first chunks have.
+/// How many slots the first `used` chunks have.
 fn capacity(used: u32) -> usize {
     if used == 0 { 0 } else { 1 << (FIRST_BITS + used - 1) }
 }
@@ -178,7 +180,7 @@ fn chunk_of(place: usize) -> (usize, usize) {
     }
 }
 
-/// The bits of a hash that an entry has. The shard is chosen by other bits.
+/// The bits of a hash that an entry stores. Other bits choose the shard.
 fn stored_bits(hash: u64) -> u32 {
     (hash & u64::from(u32::MAX)) as u32
 }
@@ -193,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_search_during_growth_is_repeated() {
-        // Its home is the sixth of eight slots, and the fourteenth of sixteen.
+        // The home slot of this hash is the sixth of eight slots, and the fourteenth of sixteen.
         const MOVED: u64 = 0b1101;
         let hash = HashIndex::default();
         hash.insert(MOVED, 1);

@@ -2,7 +2,7 @@
 
 use super::arena::AtomicWords;
 
-/// The number that leads to no slot.
+/// The number that stands for no slot.
 pub(super) const NIL: u32 = 0;
 /// The heads of the columns' skip lists are the first nodes.
 pub(super) const FIRST_HEAD: u32 = 1;
@@ -21,7 +21,8 @@ pub(super) const PREFIX_WORDS: usize = 5;
 pub(super) type Node = AtomicWords<{ NODE_PREFIX + PREFIX_WORDS }>;
 
 // The words of a version.
-/// Relative sequence of its batch, and so the number of the payload.
+/// Sequence of the version's batch, relative to the memtable's base. The payload has the same
+/// number.
 pub(super) const VERSION_SEQUENCE: usize = 0;
 pub(super) const VERSION_OFFSET: usize = 1;
 pub(super) const VERSION_OLDER: usize = 2;

@@ -1,5 +1,5 @@
-//! A memtable: the batches of one segment, by key and in key order, at the sequence of any open
-//! snapshot.
+//! A memtable: the batches of one segment, readable by key and in key order, at the sequence of any
+//! open snapshot.
 //!
 //! ```text
 //!   payload   that of the log's frame, as it was written: entries of keys and values
@@ -7,16 +7,16 @@
 //!   version   the entry with its value │ the version before it
 //! ```
 //!
-//! An entry's address is the number of its frame, which is the frame's sequence relative to the
-//! memtable's base, and its offset in the payload. A node is found by hash. In key order it is in a
-//! skip list, one for each column, as in the memtable of `LevelDB`. Everything is numbered slots of
-//! atomic words, all of it safe code. There is one [writer](super::writer). Readers take no lock,
-//! and the writer never waits for them.
+//! The address of an entry has two parts: the number of its frame (the frame's sequence relative to
+//! the memtable's base), and the entry's offset in the payload. A node is found by the hash of its
+//! key. For reading in key order, each column has a skip list of its nodes, as in the memtable of
+//! `LevelDB`. All of this is in numbered slots of atomic words, without unsafe code. There is one
+//! [writer](super::writer). Readers take no lock, and the writer never waits for them.
 //!
-//! What a snapshot reads was complete before its sequence became visible. A reader can meet newer
-//! slots that are under construction. But a number that leads to a slot is stored after the slot
-//! (release, acquire), so every slot that a reader reaches is complete. Nothing is freed before the
-//! whole memtable is.
+//! Everything that a snapshot reads was complete before the snapshot's sequence became visible. A
+//! reader can also come to newer slots, which may be under construction. But a number that leads to
+//! a slot is stored after the slot (release, acquire), so every slot that a reader reaches is
+//! complete. Nothing is freed before the whole memtable is.
 
 use std::cmp::Ordering as Order;
 use std::ops::Bound;
@@ -42,7 +42,7 @@ pub type CellValue<'a> = Option<&'a [u8]>;
 
 /// See the [module](self).
 pub struct Memtable {
-    /// Sequences are stored relative to this one, which is the last of the memtable before.
+    /// The last sequence of the memtable before. Sequences are stored relative to this one.
     base_sequence: u64,
     hash_secrets: RapidSecrets,
     pub(super) payloads: Arena<OnceLock<Box<[u8]>>>,
@@ -55,7 +55,7 @@ pub struct Memtable {
     pub(super) payload_bytes: AtomicUsize,
 }
 
-/// The deletion of a range of a column. There are hardly ever any, so a lookup checks their number
+/// The deletion of a range of a column. Range tombstones are rare, so a lookup checks their number
 /// first.
 pub struct RangeTombstone {
     pub(super) sequence: u32,
@@ -68,8 +68,8 @@ pub struct RangeTombstone {
 }
 
 impl Memtable {
-    /// A memtable whose first sequence follows `base`. The secrets make it impossible to choose
-    /// keys that collide.
+    /// A memtable whose first sequence follows `base`. The secrets are random, so that keys cannot
+    /// be chosen to collide in the hash index.
     pub(super) fn new(base: u64, secrets: RapidSecrets) -> Self {
         let memtable = Self {
             base_sequence: base,
@@ -129,8 +129,8 @@ impl Memtable {
         self.range_tombstones().filter(is_in)
     }
 
-    /// Whether a range tombstone deletes the cell for a snapshot at `sequence`, so that what older
-    /// memtables and the tables have of it does not count.
+    /// Whether a range tombstone deletes the cell for a snapshot at `sequence`, so that older
+    /// versions, in the memtable before and in the tables, do not count.
     pub fn is_range_deleted(&self, column: Column, key: &[u8], sequence: u64) -> bool {
         self.checked_offset(sequence)
             .is_some_and(|sequence| self.max_covering_tombstone(column, key, sequence).is_some())
@@ -268,7 +268,8 @@ impl Memtable {
         BatchEntry::decode(bytes).map(|(entry, _)| entry)
     }
 
-    /// Every version's entry has the cell's key; a reader mostly needs the newest one next.
+    /// The entry of a cell's newest version. Any version's entry has the cell's key, but a reader
+    /// mostly needs the newest version next.
     #[inline]
     fn newest_entry(&self, node: u32) -> Option<BatchEntry<'_>> {
         self.entry(self.versions.get(load(self.nodes.get(node), NODE_NEWEST)))
@@ -295,8 +296,8 @@ impl Memtable {
         prefix.cmp(key.prefix).then_with(|| self.key(node).cmp(key.bytes))
     }
 
-    /// The last node of a column before a key, or at it if `included`; without a key, the last of
-    /// all. `see` is called with the last such node of each level.
+    /// The last node of a column before the key, or at the key if the flag is set; without a key,
+    /// the last node of the column. `see` is called with each level and the last such node on it.
     pub(super) fn find_less_than(
         &self,
         column: Column,

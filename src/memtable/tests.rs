@@ -179,7 +179,8 @@ fn concurrent_readers_see_whole_batches_at_their_sequence() {
             let mut reads = 0_u64;
             while !stopped.load(Ordering::Relaxed) || reads == 0 {
                 let sequence = visible.load(Ordering::Acquire);
-                // At sequence n, each key up to n has as its value the key's last multiple up to n.
+                // At sequence n, the value of each key up to n is the largest multiple of the key
+                // that is not above n.
                 let found = cells(&memtable, Column::Write, &RowRange::all(), reads.is_multiple_of(2), sequence);
                 let expected = (1..=KEYS.min(sequence - BASE)).count();
                 assert_eq!(found.len(), expected, "at {}", sequence - BASE);

@@ -1,9 +1,10 @@
-//! The single writer of a memtable: it adds batches that the log has.
+//! The single writer of a memtable: it adds batches that are already in the log.
 //!
-//! An older version of a cell is kept while a snapshot may read it: one whose sequence is in [the
-//! version's, its successor's). A write unlinks the others, from the newest to the first that a
-//! snapshot reads. So a row that is written a million times has a chain that is at most as long as
-//! there were open snapshots at a time. Reading it takes as long as reading any other row.
+//! An older version of a cell is kept as long as a snapshot may read it: one whose sequence is not
+//! below the version's and is below that of the next newer version. A write unlinks the versions
+//! that no snapshot reads, from the newest on, and stops at the first one that a snapshot reads. So
+//! the version chain of a row that is written a million times is bounded by the number of snapshots
+//! that were open at a time, and such a row is read as fast as any other.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -59,9 +60,9 @@ impl MemtableWriter {
         self.last_sequence
     }
 
-    /// Adds the entries of a payload as versions of `sequence`, which is the one after that of the
-    /// batch before, or a little greater. `snapshots` are the sequences, ascending, at which cells
-    /// are read, or may be read before this batch is visible.
+    /// Adds the entries of a payload as versions of `sequence`, which is above that of the batch
+    /// before; no-op frames may be in between. `snapshots` are the sequences, ascending, of the
+    /// open snapshots and of those that may open before this batch is visible.
     pub fn add(&mut self, payload: Box<[u8]>, sequence: u64, snapshots: &[u64]) -> Result<(), MalformedPayload> {
         let memtable = Arc::clone(&self.memtable);
         let number = memtable.offset_of(sequence);
@@ -106,7 +107,8 @@ impl MemtableWriter {
         let before = load(node, NODE_NEWEST);
         let version = self.version(memtable, place, before);
         snapshots.prune_versions(memtable.versions.get(version));
-        // The version visible before the batch is still read; the one before that mostly is not.
+        // The version before the batch is read until the batch is visible. The versions older than
+        // that one are mostly not read any more, so they are unlinked here.
         snapshots.prune_versions(memtable.versions.get(before));
         node[NODE_NEWEST].store(version, Ordering::Release);
     }
@@ -189,8 +191,8 @@ struct OpenSequences<'a> {
 }
 
 impl OpenSequences<'_> {
-    /// Unlinks the versions before this one that no snapshot reads. A reader that is at one of them
-    /// continues from there.
+    /// Unlinks the versions before this one that no snapshot reads. A reader that is at an unlinked
+    /// version can continue, because this version keeps its own link.
     fn prune_versions(&self, version: &Version) {
         let mut successor = load(version, VERSION_SEQUENCE);
         let mut older = load(version, VERSION_OLDER);
@@ -205,7 +207,8 @@ impl OpenSequences<'_> {
         version[VERSION_OLDER].store(older, Ordering::Release);
     }
 
-    /// Whether a snapshot reads the version of sequence `start`, whose successor's is `end`.
+    /// Whether a snapshot reads the version of sequence `start`; the next newer version has
+    /// sequence `end`.
     fn any_snapshot_in(&self, start: u32, end: u32) -> bool {
         let first = self.sequences.partition_point(|sequence| self.memtable.offset_of(*sequence) < start);
         self.sequences.get(first).is_some_and(|sequence| self.memtable.offset_of(*sequence) < end)

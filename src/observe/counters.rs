@@ -18,7 +18,7 @@ impl Counter {
         self.facade.increment(more);
     }
 
-    /// Raises the counter to a total that another part counts.
+    /// Raises the counter to `all`, a total that another component counts.
     pub fn set_at_least(&self, all: u64) {
         self.value.fetch_max(all, Ordering::Relaxed);
         #[cfg(feature = "metrics")]
@@ -37,7 +37,8 @@ macro_rules! metrics_table {
         $($kind:ident $field:ident $name:literal [$($key:literal = $value:literal)?] $what:literal;)*
         $(@gauge $gauge:literal $shows:literal;)*
     ) => {
-        /// [`Stats`](crate::Stats) and [`Latencies`](crate::Latencies) describe what each counts.
+        /// [`Stats`](crate::Stats) and [`Latencies`](crate::Latencies) describe what each metric
+        /// counts.
         pub(crate) struct Metrics {
             $(pub $field: $kind,)*
         }
@@ -143,7 +144,7 @@ impl Metrics {
     }
 }
 
-/// [`gauge`] with the label of named locks.
+/// Sets a gauge of named locks, which has the label `kind`.
 #[cfg(feature = "metrics")]
 pub(crate) fn lock_gauge(store: u64, name: &'static str, value: f64) {
     metrics::gauge!(name, "store" => store.to_string(), "kind" => "name").set(value);

@@ -1,15 +1,17 @@
 //! Latency histograms.
 //!
 //! A duration is counted in one of 1,280 buckets, each an atomic counter. Recording is one
-//! increment without a lock; reading is a copy. Buckets are 3 % wide, so a reported duration is at
-//! most 3 % too high, and never too low.
+//! increment without a lock; reading copies all counters. A duration is reported as the greatest
+//! duration of its bucket. Buckets are 3 % wide, so a reported duration is at most 3 % too high,
+//! and never too low.
 
 use std::time::Duration;
 
 use histogram::{AtomicHistogram, Config};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Up to 2^44 ns, nearly five hours, in buckets of 2^-5 of their value.
+/// Durations of up to 2^44 ns, nearly five hours. Each range between two powers of two has 2^5
+/// buckets.
 #[allow(clippy::panic, reason = "evaluated by the compiler")]
 const CONFIG: Config = match Config::new(5, 44) {
     Ok(config) => config,

@@ -4,8 +4,8 @@
 //! [`Store::active_transactions`](crate::Store::active_transactions) and
 //! [`Store::slow_transactions`](crate::Store::slow_transactions) are always available. The feature
 //! `metrics` exports the same numbers to the recorder that the program has installed for the
-//! `metrics` crate. The feature `tracing` emits events and spans. Without these features this code
-//! is not compiled in.
+//! `metrics` crate. The feature `tracing` emits events and spans. The code of a feature is not
+//! compiled in without it.
 //!
 //! # Metrics
 //!

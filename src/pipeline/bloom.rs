@@ -1,8 +1,8 @@
 //! A Bloom filter that grows: which rows a large transaction may have locked.
 //!
-//! It has no false negatives. A few in a hundred other rows are false positives; a commit of such a
-//! row makes the engine read the row. It costs two to four bytes a row, where a map of locks would
-//! cost more than the row's key.
+//! The filter has no false negatives. A few percent of all other rows are false positives; the only
+//! effect is that a commit of such a row makes the engine read the row. The filter takes two to
+//! four bytes per row; a map of locks would store the key of each row.
 
 use crate::row::RowKey;
 use crate::row_hash::row_hash;
@@ -14,7 +14,7 @@ const PROBES: u64 = 5;
 /// See the [module](self).
 #[derive(Default)]
 pub struct RowBloomFilter {
-    /// Each is twice as large as the one before it. Rows are added to the last.
+    /// Each level is twice as large as the previous level. Rows are added to the last level only.
     levels: Vec<Box<[u64]>>,
     last_level_rows: usize,
 }
@@ -45,12 +45,12 @@ impl RowBloomFilter {
     }
 }
 
-/// Double hashing from the two halves of one hash (Kirsch and Mitzenmacher). The number of words is
-/// a power of two.
+/// Double hashing from the two halves of one hash (Kirsch and Mitzenmacher). `words` must be a
+/// power of two, because of the mask.
 fn bits(hash: u64, words: usize) -> impl Iterator<Item = usize> {
     let mask = words as u64 * 64 - 1;
     let step = hash.rotate_left(32) | 1;
-    // The truncated bits do not matter.
+    // A bit index always fits `usize`.
     (0..PROBES).map(move |probe| usize::try_from(hash.wrapping_add(step.wrapping_mul(probe)) & mask).unwrap_or(0))
 }
 

@@ -1,14 +1,14 @@
 //! The conflict set: when each row was last committed, from memory, without reading the row.
 //!
 //! A transaction conflicts on a row that was committed after its `read_ts`. The check needs only
-//! whether the last commit is *after* a timestamp. So a bounded memory is enough: it has the newest
-//! commits exactly, and for all others an upper bound, the *low water*.
+//! whether the last commit is *after* a timestamp. So a bounded memory is enough: the set has the
+//! newest commits exactly, and for all other commits an upper bound, the *low water*.
 //!
 //! # Slots
 //!
-//! There is a fixed number of slots, one row each. A commit takes the slot that its row hashes to.
-//! The evicted row's commit raises the slot's low water. So the last commit of a row that is not in
-//! its slot is at or below that low water:
+//! There is a fixed number of slots, one row each. A commit takes the slot that its row hashes to,
+//! and the commit of the row that it evicts raises the slot's low water. So if a row is not in its
+//! slot, its last commit is at or below the low water:
 //!
 //! | row | last commit |
 //! |---|---|
@@ -17,25 +17,25 @@
 //! | not in its slot, `read_ts` below the low water | unknown: the engine reads the row |
 //!
 //! Only a transaction that is older than a low water pays for a read. The set never grows, however
-//! long a transaction idles. After opening it is empty: commits of earlier incarnations are at or
-//! below every new `read_ts`.
+//! long a transaction idles. When the store is opened the set is empty, because commits of earlier
+//! incarnations are at or below every new `read_ts`.
 //!
 //! # Commits of many rows
 //!
-//! A bulk load would evict every row. So a commit of many rows is recorded as one range, with a low
-//! water for the rows between its lowest and its highest. Two loads in different key ranges do not
-//! affect each other. When there are more than [`RANGE_COMMITS_MAX`] of them, the oldest becomes a
-//! low water for all rows.
+//! A bulk load would evict every row. So a commit of many rows is recorded as one range: its
+//! timestamp is a low water for the rows from its lowest to its highest. Two loads in different key
+//! ranges do not affect each other. When there are more than [`RANGE_COMMITS_MAX`] ranges, the
+//! oldest becomes a low water for all rows.
 //!
 //! # Lock-only commits
 //!
 //! A lock-only commit (`get_for_update`) leaves no version, so the engine cannot find it by reading
-//! the row. When such a row is evicted from its slot, it moves to a list. When the list is full,
-//! its older half is removed and raises a second low water, below which every row counts as a
-//! *conflict*. This conflict may be spurious. It affects only a transaction older than many
-//! lock-only commits, and its retry has a newer snapshot.
+//! the row. When such a row is evicted from its slot, it moves to a map. When the map is full, its
+//! older half is removed and raises a second low water: every row conflicts with a `read_ts` below
+//! it. Such a conflict may be spurious, but only a transaction older than many lock-only commits
+//! gets it, and the retry has a newer snapshot.
 //!
-//! FoundationDB's resolvers have a `ConflictSet` for the same purpose. The low water is that of
+//! FoundationDB's resolvers have a `ConflictSet` for the same purpose. The term *low water* is from
 //! CockroachDB's timestamp cache.
 
 use std::collections::{HashMap, VecDeque};
@@ -45,7 +45,7 @@ use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 use crate::row::RowKey;
 use crate::timestamp::Timestamp;
 
-/// Commits of many rows that are recorded with their ranges.
+/// Maximum number of commits of many rows that are recorded as ranges.
 const RANGE_COMMITS_MAX: usize = 8;
 
 /// See the [module](self).
@@ -70,7 +70,7 @@ struct CacheSlot {
     row: u64,
     commit_ts: Timestamp,
     lock_only: bool,
-    /// The low water: the newest commit that is missing from this slot.
+    /// The low water: the newest commit of this slot's rows that the slot does not have.
     floor: Timestamp,
 }
 
@@ -83,9 +83,10 @@ struct RangeCommit {
 /// When a row was last committed, compared with a timestamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LastCommit {
-    /// At or before it.
+    /// At or before the timestamp.
     NotAfter,
-    /// After it, at this timestamp or, for an evicted lock-only commit, at or before this one.
+    /// After the timestamp, at the returned timestamp. For an evicted lock-only commit the returned
+    /// timestamp is only an upper bound, so the conflict may be spurious.
     After(Timestamp),
     /// Not in memory: the row must be read.
     Unknown,
@@ -143,7 +144,8 @@ impl ConflictSet {
     }
 
     /// Records a commit of many rows between `lowest` and `highest` as one range. The caller must
-    /// [insert](Self::insert) its lock-only rows as well: no version on disk shows them.
+    /// also [insert](Self::insert) the commit's lock-only rows, because no version on disk shows
+    /// them.
     pub fn insert_range(&mut self, lowest: &RowKey, highest: &RowKey, committed: Timestamp) {
         self.max_commit_ts = self.max_commit_ts.max(committed);
         self.range_commits.push_back(RangeCommit { lowest: lowest.clone(), highest: highest.clone(), committed });
@@ -160,8 +162,9 @@ impl ConflictSet {
         let index = self.index(hash);
         let Some(slot) = self.slots.get_mut(index) else { return };
         self.max_commit_ts = self.max_commit_ts.max(committed);
-        // A row may be rolled forward late. An old commit must not take the slot: a newer commit of
-        // the same row may have been evicted, and would be hidden.
+        // A row may be rolled forward late. Its old commit must not take the slot from a newer one:
+        // the slot would then count as exact, and hide a newer commit of the row that was evicted
+        // before.
         let evicted = if slot.row == hash {
             None
         } else if committed < slot.commit_ts {
@@ -198,7 +201,7 @@ impl ConflictSet {
     }
 
     fn index(&self, hash: u64) -> usize {
-        // The number of slots is a power of two; the truncated bits do not matter.
+        // The number of slots is a power of two, so the mask yields an index.
         usize::try_from(hash & (self.slots.len() as u64 - 1)).unwrap_or(0)
     }
 }
@@ -216,7 +219,8 @@ mod tests {
         Timestamp::from_u64(number)
     }
 
-    /// Otherwise a client could choose two rows with one hash, which could hide a lock-only commit.
+    /// With a known seed a client could choose two rows with the same hash, and hide a lock-only
+    /// commit.
     #[test]
     fn hash_collisions_depend_on_the_seed() {
         let (one, other) = (ConflictSet::new(1, 1), ConflictSet::new(1, 2));
@@ -316,7 +320,8 @@ mod tests {
         }
         for number in 1..=12 {
             assert_eq!(memory.check(&row(&number.to_string()), ts(number - 1)), LastCommit::After(ts(number)));
-            // A version may have been evicted, but no lock-only commit.
+            // `Unknown` is legal, because the slot's low water may be higher. A conflict is not:
+            // the row has no later lock-only commit.
             assert!(!matches!(memory.check(&row(&number.to_string()), ts(number)), LastCommit::After(_)));
         }
         assert!(!matches!(memory.check(&row("another"), ts(0)), LastCommit::After(_)));

@@ -2,7 +2,7 @@
 //!
 //! Any error of a write or a sync fails the pipeline before a waiting call is woken (fail-stop).
 //! From then on no call succeeds until the store is opened again. A sync that succeeds after a
-//! failed one proves nothing about the pages that the failed one has lost.
+//! failed sync proves nothing about the pages that the failed sync has lost.
 
 use std::sync::{Arc, OnceLock};
 
@@ -14,7 +14,8 @@ use crate::lock_manager::LockManager;
 pub struct Failure {
     reason: OnceLock<String>,
     named_locks: Arc<LockManager>,
-    /// Number of syncs that have ended. Raised to `u64::MAX` here, so that all waits end.
+    /// Number of syncs that have ended. A failure or a close raises it to `u64::MAX`, so that all
+    /// waits for a sync end.
     syncs: Arc<dyn Watermark>,
 }
 

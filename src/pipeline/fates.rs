@@ -1,9 +1,10 @@
 //! The table of fates: the status of finished transactions that may still have locks.
 //!
-//! The rows are authoritative. The table saves reading them for transactions that this process has
-//! finished. A commit with locks left, and a rolled-back large transaction, have an entry from
-//! their end until the last lock is removed. The entry of a commit is made before the commit point
-//! is published, so every view that shows the commit checks locks.
+//! The rows are authoritative. For transactions that this process has finished, the table saves the
+//! read of the primary. A committed transaction with locks left, and a rolled-back large
+//! transaction, have an entry from their end until their last lock is removed. The entry of a
+//! committed transaction is made before a view that shows the commit is published, so every such
+//! view checks locks.
 //!
 //! | fate | the transaction | its locks |
 //! |---|---|---|
@@ -13,10 +14,11 @@
 //! | orphan | belongs to an earlier incarnation | the primary decides |
 //!
 //! *Look up the fate first, then read the row.* An entry is removed only after the last lock. So if
-//! the row is still locked at the read, the fate is valid; if it is not, none is needed.
+//! the row is still locked when it is read, the fate is valid; if the row is not locked, no fate is
+//! needed.
 //!
-//! The table is also the queue of [lock cleanups](LockCleanup). A finished large transaction has
-//! its range of rows here until the background worker has removed their locks.
+//! The table is also the queue of [lock cleanups](LockCleanup). The entry of a finished large
+//! transaction has the range of its rows, until the background worker has resolved their locks.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -36,14 +38,14 @@ pub enum Fate {
     Orphan,
 }
 
-/// The rest of a finished large transaction's lock cleanup.
+/// What is left of a finished large transaction's lock cleanup.
 #[derive(Clone, Debug)]
 pub struct LockCleanup {
     pub txn: TxnId,
     pub primary: RowKey,
     /// Rows that may still be locked.
     pub remaining: RowRange,
-    /// The commit timestamp; `None` if it was rolled back.
+    /// The commit timestamp; `None` if the transaction was rolled back.
     pub committed: Option<Timestamp>,
 }
 
@@ -93,8 +95,8 @@ impl TxnFates {
         self.unfinished.lock().insert(start_ts, entry);
     }
 
-    /// The pending cleanup with the lowest `start_ts` at or above this one, or else the lowest of
-    /// all.
+    /// The pending cleanup with the lowest `start_ts` at or above this timestamp; if there is none,
+    /// the one with the lowest `start_ts` of all.
     pub fn next_cleanup(&self, start_ts: Timestamp) -> Option<LockCleanup> {
         let unfinished = self.unfinished.lock();
         let mut pending = unfinished.range(start_ts..).chain(unfinished.range(..start_ts));
@@ -136,7 +138,8 @@ impl TxnFates {
         self.may_have_orphans.store(false, Ordering::Release);
     }
 
-    /// Whether a committed row may still be a lock, so that reads must check locks.
+    /// Whether a committed value may still be in a lock instead of a version, so that reads must
+    /// check locks.
     pub fn may_hide_commits(&self) -> bool {
         self.may_have_orphans() || self.any_committed()
     }

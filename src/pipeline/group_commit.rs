@@ -1,8 +1,8 @@
 //! Group commit: one leader at a time checks and writes all queued commits.
 //!
-//! A committer appends its submission to the queue. If there is no leader, it becomes the leader
-//! and runs rounds until the queue is empty. A round takes the whole queue. For each submission, in
-//! order, the leader
+//! A committer appends its submission to the queue. If there is no leader, the committer becomes
+//! the leader and runs rounds until the queue is empty. A round takes the whole queue. For each
+//! submission, in order, the leader
 //!
 //! 1. [checks](super::precheck) its preconditions against everything that was decided earlier;
 //! 2. allocates its commit timestamp, if it passed.
@@ -23,21 +23,21 @@
 //!
 //! # Why one leader
 //!
-//! The obvious way is that each committer checks and writes for itself. Under one lock that is a
-//! write of the log for each commit, and all others wait for it. Without, two commits that exclude
-//! each other can both pass before either is written, so rows need latches, or commits a second
-//! check in their order.
+//! In the obvious design each committer checks and writes for itself. Under one mutex, every commit
+//! then costs a write of the log, for which all other commits wait. Without the mutex, two
+//! conflicting commits can both pass their checks before either is written; to prevent this, rows
+//! need latches, or commits need a second check in log order.
 //!
 //! Queue, timestamps and log have the same order, so a crash leaves a prefix by timestamp. All that
 //! was decided is in the leader's memory, so a check needs no latches and no set of commits in
-//! flight. No view at or above a commit timestamp exists before that commit is applied, because
-//! only the leader publishes views. One-phase commits depend on this.
+//! flight. Only the leader publishes views, so no view at or above a commit timestamp exists before
+//! that commit is applied. One-phase commit depends on this order.
 //!
 //! A commit is visible microseconds after its check, so transactions on hot rows rarely conflict. A
-//! committer that is alone leads itself: no other thread is involved.
+//! committer without competition is its own leader, so no other thread is involved.
 //!
-//! This is RocksDB's write group with the check inside. RocksDB's leader writes what others have
-//! validated, so a conflict check there needs a latch or a second pass.
+//! A round is a write group of RocksDB, with the conflict check inside. RocksDB's leader writes
+//! batches that were validated before, so a conflict check there needs a latch or a second pass.
 //!
 //! # A check that needs a read
 //!
@@ -107,12 +107,13 @@ struct LeaderState {
     taken: Vec<QueuedSubmission>,
 }
 
-/// Fails the pipeline if the leader panics, so that queued committers do not wait forever. It must
-/// be dropped before the replies and fences of the group: after a reply, and after its commit is
-/// not in flight, a caller must find that the pipeline has failed.
+/// Fails the pipeline if the leader panics, so that queued committers do not wait forever. The
+/// guard must be dropped before the replies and fences of the group: a caller that gets its reply,
+/// or finds its fenced commit no longer in flight, must find that the pipeline has failed.
 struct LeaderPanicGuard<'a> {
     commits: &'a GroupCommit,
-    /// A caller may commit while it unwinds from its own panic.
+    /// Whether the caller was already panicking: it may commit while it unwinds, which is no panic
+    /// of the leader.
     was_panicking: bool,
 }
 
@@ -158,7 +159,7 @@ impl GroupCommit {
         let mut leads = self.queue.lock().push(entry);
         let answer = loop {
             if leads {
-                // The first round has its own submission.
+                // The first round includes this committer's own submission.
                 self.run_leader();
             }
             match slot.wait(&**env) {
@@ -201,7 +202,8 @@ impl GroupCommit {
     }
 
     fn run_round(&self, leader: &mut LeaderState) {
-        // Taken out, so that a panic of the engine drops them, and with them every reply.
+        // Moved out of `leader`, so that a panic of the engine drops both. A reply that is dropped
+        // unsent sends an error to its committer.
         let (mut group, mut taken) = (std::mem::take(&mut leader.group), std::mem::take(&mut leader.taken));
         self.write_taken(&mut leader.memory, &mut taken, &mut group);
         (leader.group, leader.taken) = (group, taken);
@@ -224,8 +226,8 @@ impl GroupCommit {
             }
             let needs_read = match memory.precheck(&mut submission, &fences, self.facts()) {
                 Precheck::Reject(rejection) => {
-                    // Dropped before the reply: after it the caller may release its grant, which
-                    // must have no commit in flight then.
+                    // Dropped before the reply: a caller that has its reply may release its grant,
+                    // and the rejected commit must not count as in flight by then.
                     drop((submission.attempt, fences));
                     reply.send(Ok(SubmitResult::Rejected(rejection)));
                     continue;
@@ -285,8 +287,8 @@ impl GroupCommit {
             crash_point!(CommitTs);
             batch.set_commit_ts(ts);
         }
-        // A proven batch will be applied, so the next submission is checked against it. A batch
-        // that needs a read is recorded once it is applied.
+        // A proven batch will be applied, so it is recorded now, and the next submission is checked
+        // against it. A batch that needs a read is recorded once it is applied.
         if !needs_read {
             memory.note_written(&batch, kind, commit_ts);
         }
@@ -321,8 +323,8 @@ impl GroupCommit {
         }
     }
 
-    /// Records what the engine has applied, before it is published. Returns the timestamp of the
-    /// newest commit.
+    /// Records the batches that the engine has applied, before a view shows them. Returns the
+    /// timestamp of the newest commit.
     fn note_results(
         &self,
         memory: &mut LeaderMemory,

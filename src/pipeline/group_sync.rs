@@ -1,8 +1,9 @@
-//! Group sync: when a commit is durable, and how its committer waits for that.
+//! Group sync: when a commit is durable, and how its committer waits for the sync.
 //!
-//! A commit is visible once it is applied, and its rows are free for the next one. It is *durable*
-//! once a sync that began after it was visible has returned. The log is recovered as a prefix, so
-//! one number is enough: every commit at or below `durable_ts` survives a power cut.
+//! A commit is visible once it is applied, and its rows are then free for other commits. A commit
+//! is *durable* once a sync has returned that began after the commit was visible. The log is
+//! recovered as a prefix, so one number is enough: every commit at or below `durable_ts` survives a
+//! power cut.
 //!
 //! ```text
 //!   S = visible view          sampled first: later commits may not be in this sync
@@ -10,10 +11,10 @@
 //!   durable view = S          one call wakes all commits that this sync covers
 //! ```
 //!
-//! One sync runs at a time. If none runs, the committer makes it itself, without a switch to
-//! another thread. If one runs, the commit waits for it or, if that sync began before the commit
-//! was visible, for the next one. The sync thread or another committer begins the next as soon as
-//! the running one ends.
+//! One sync runs at a time. If no sync is running, the committer runs one itself, without a thread
+//! switch. Otherwise the committer waits for the running sync or, if that sync began before the
+//! commit was visible, for the next sync. The sync thread or another committer begins the next sync
+//! as soon as the running sync ends.
 //!
 //! # Why an acknowledgement is honest
 //!
@@ -23,7 +24,8 @@
 //! 2. `S` was published after the write of every commit at or below `S.read_ts` had returned, and
 //!    it was sampled before `engine.sync` was called. So all these frames are in the log when the
 //!    sync begins, and on the disk when it returns.
-//! 3. The transaction has read at `read_ts < c`. What it has read is in the same log, before `c`.
+//! 3. The transaction has read at `read_ts < c`, so all commits that it has read are before `c` in
+//!    the same log.
 //! 4. The log is recovered as a prefix, so no commit survives without all earlier ones.
 //! 5. If a sync fails, the pipeline fails permanently before any waiter is woken. A later sync
 //!    that succeeds proves nothing, because the kernel may have dropped the failed pages
@@ -35,7 +37,7 @@
 //!
 //! As in PostgreSQL and InnoDB, the log is written before the wait, so a group is all that was
 //! written while the disk was busy. No sync is delayed to make a group larger. One call wakes the
-//! whole group: a call for each commit of a large group takes as long as a sync.
+//! whole group, because one call per commit would take as long as a sync if the group is large.
 //!
 //! A sync also makes the oracle's next reservation of timestamps durable, if one is due.
 
@@ -83,17 +85,17 @@ struct State {
     running: bool,
     /// Number of syncs that have begun.
     started: u64,
-    /// The newest commit that the last of them covers, if it succeeds.
+    /// The newest commit that the last begun sync covers, if that sync succeeds.
     covers_ts: Timestamp,
-    /// Another sync must follow.
+    /// Another sync was requested since the last one began.
     requested: bool,
 }
 
 /// How a caller gets the sync that it needs.
 enum SyncRole {
-    /// It makes the sync, which covers this view and is counted in `started`.
+    /// The caller runs the sync, which covers this view and is already counted in `started`.
     Leader(Arc<ReadView>),
-    /// It waits until this many syncs have ended.
+    /// The caller waits until this many syncs have ended.
     Follower(u64),
 }
 
@@ -142,7 +144,7 @@ impl GroupSync {
     pub fn request_sync(&self) {
         let mut state = self.state.lock();
         state.requested = true;
-        // The end of a running sync wakes the thread.
+        // If a sync is running, the end of that sync wakes the thread.
         if !state.running {
             self.wake_thread();
         }
@@ -168,7 +170,7 @@ impl GroupSync {
         Ok(())
     }
 
-    /// [`GroupSync::wait_durable`] for a transaction whose time the timer measures.
+    /// [`GroupSync::wait_durable`], with the wait recorded in the transaction's timer.
     pub fn wait_durable_timed(&self, ts: Timestamp, timer: &TxnTimer) -> Result<()> {
         if self.durable_ts() >= ts {
             return Ok(());
@@ -180,8 +182,8 @@ impl GroupSync {
     }
 
     /// Returns once everything written before this call is durable, metadata included. Like all
-    /// syncs it never runs beside another one: if one of two fails, it may have lost what the other
-    /// would report as durable.
+    /// syncs, it never runs concurrently with another sync: if one of two concurrent syncs failed,
+    /// it could lose pages that the other then reports as durable.
     pub fn sync_now(&self) -> Result<()> {
         self.parts.failure.check_open()?;
         self.join_sync(Timestamp::MAX).map_or(Ok(()), |role| self.run_role(role))?;
@@ -217,7 +219,8 @@ impl GroupSync {
     /// How to get a sync that covers `ts`; `None` if such a sync has just ended.
     fn join_sync(&self, ts: Timestamp) -> Option<SyncRole> {
         let mut state = self.state.lock();
-        // A sync raises `durable_ts` before it takes this lock to end.
+        // A sync raises `durable_ts` before it takes this mutex to end. So if `durable_ts` is below
+        // `ts` here, no sync that covers `ts` has ended.
         if self.durable_ts() >= ts {
             return None;
         }
@@ -282,7 +285,7 @@ impl GroupSync {
 
     fn sync_and_publish(&self, mut view: Arc<ReadView>) -> Result<()> {
         let SyncParts { failure, views, metrics, .. } = &self.parts;
-        // The previous sync may have failed after this one was begun.
+        // The pipeline may have failed since the caller checked, for example in the previous sync.
         failure.check_open()?;
         crash_point!(SyncBefore);
         let synced = self.sync_engine();

@@ -8,20 +8,20 @@
 //!                        publish the visible view, reply    wake all commits that it covers
 //! ```
 //!
-//! The whole rule: *a committer leads if there is no leader, and then writes the whole queue. A
-//! durable commit makes a sync if none is running, for all that is visible; otherwise it waits for
-//! one.* No write and no sync is delayed in the hope of a larger group.
+//! The whole rule: *a committer becomes the leader if there is no leader, and then writes the whole
+//! queue. A durable commit syncs all that is visible if no sync is running; otherwise it waits for
+//! a sync.* No write and no sync is delayed in the hope of a larger group.
 //!
 //! # Visible and durable
 //!
-//! Everything at or below `visible_ts` is applied, and one shared view shows exactly that.
-//! Everything at or below `durable_ts` survives a power cut. A commit's rows, row-queue tickets and
-//! permit are free once it is visible; only its acknowledgement waits for the disk.
+//! Every commit at or below `visible_ts` is applied, and one shared view shows exactly these
+//! commits. Every commit at or below `durable_ts` survives a power cut. Once a commit is visible,
+//! its rows, row-queue tickets and permit are free; only the acknowledgement waits for the disk.
 //!
 //! Read-write transactions read at `visible_ts`, so they may read commits that are not durable yet.
-//! That is safe because nothing that depends on such a read is acknowledged before the read commits
-//! are durable. The log is one sequence: a later commit cannot survive without the earlier one.
-//! [Group sync](group_sync) has the proof.
+//! Such reads are safe: the log is one sequence, so a later commit cannot survive without the
+//! earlier commits that it has read, and no result that depends on them is acknowledged as durable
+//! before they are durable. [Group sync](group_sync) has the proof.
 //!
 //! # Parts
 //!
@@ -35,7 +35,7 @@
 //! | [`timestamps`] | allocation from the durable reservation |
 //! | [`failure`] | the reason why no further call succeeds |
 //!
-//! Each part gets what it uses at its construction, by [`pipeline`].
+//! [`pipeline`] constructs the parts, each with the other parts that it uses.
 
 mod bloom;
 mod conflict_set;

@@ -1,4 +1,4 @@
-//! Builds the pipeline from its parts, and what needs several of them.
+//! Builds the pipeline from its parts, and has the operations that need several parts.
 
 use std::sync::Arc;
 
@@ -89,16 +89,17 @@ impl Pipeline {
         Ok(Arc::new(parts))
     }
 
-    /// Stops the sync thread and rejects all further calls. Commits that must survive are synced by
-    /// the caller before.
+    /// Stops the sync thread and rejects all further calls. The caller must have synced all commits
+    /// that must survive.
     pub fn close(&self) {
         self.sync.stop();
         if self.failure.close() {
             crash_point!(CloseSynced);
-            // With this write the next incarnation starts its timestamps where this one ended.
-            // Without it they start above the reservation, which is correct too, so errors are
-            // ignored. The oracle is closed first: a leader that has passed the failure check could
-            // still allocate a timestamp above the one written here.
+            // After this write, the timestamps of the next incarnation start where those of this
+            // incarnation ended. If the write fails, they start above the reservation, which is
+            // correct too, so errors are ignored. The oracle is closed before the write: a leader
+            // that has passed the failure check could otherwise allocate a timestamp above the one
+            // written here.
             let last = if mutated!(OracleUsableAfterClose) { self.oracle.last_issued() } else { self.oracle.close() };
             let last = last.to_u64().to_be_bytes().to_vec();
             let _ = self.engine.write_meta(&[(HIGH_WATER_KEY.into(), Some(last))]).and_then(|()| self.engine.sync());
@@ -143,8 +144,8 @@ impl Pipeline {
         self.commits.submit(submission, timer)
     }
 
-    /// Applies changes that belong to no running transaction. Their preconditions are the only
-    /// conditions, and they are not made durable.
+    /// Applies changes that belong to no running transaction. The changes have no conditions but
+    /// their preconditions, and are not synced.
     pub fn submit_internal(&self, changes: Vec<RowChange>, kind: SubmissionKind) -> Result<SubmitResult> {
         let (batch, conditions) = (changes.into(), Arc::default());
         self.submit(Submission { batch, kind, durable: false, conditions, attempt: None }, &TxnTimer::default())
@@ -156,13 +157,13 @@ impl Pipeline {
         self.submit_internal(Vec::new(), SubmissionKind::NoCommit).map(drop)
     }
 
-    /// Returns once the commit at `ts` is visible. The caller has read it from the engine, perhaps
-    /// before the leader publishes it.
+    /// Returns once the commit at `ts` is visible. The caller may have read the commit from the
+    /// engine before the leader publishes it.
     pub fn wait_visible(&self, ts: Timestamp) -> Result<()> {
         if self.views.visible().read_ts < ts { self.drain() } else { Ok(()) }
     }
 
-    /// A view that shows only durable commits, and every commit that was acknowledged before this
+    /// A view that shows only durable commits, among them all that were acknowledged before this
     /// call. Syncs if an acknowledged buffered commit is not durable yet.
     pub fn durable_view(&self) -> Result<Arc<ReadView>> {
         let durable = self.sync.durable_view();
@@ -171,7 +172,8 @@ impl Pipeline {
             return Ok(visible);
         }
         if durable.read_ts == visible.read_ts {
-            // The same commits; the visible view may be newer and need no lock checks.
+            // Both views show the same commits, but the visible view may be newer and need no lock
+            // checks.
             return Ok(visible);
         }
         if durable.read_ts >= self.views.acked_ts() {
@@ -188,8 +190,8 @@ impl Pipeline {
         }
     }
 
-    /// Records that no lock of an earlier incarnation is left. The writes that removed them have
-    /// returned.
+    /// Records that no lock of an earlier incarnation is left. To be called after the writes that
+    /// removed these locks have returned.
     pub fn clear_orphans(&self) -> Result<()> {
         self.fates.clear_orphans();
         // Makes the leader publish a view that needs no lock checks.

@@ -11,8 +11,8 @@
 //! | last commits | a [conflict set](super::conflict_set) | a fixed number of slots |
 //!
 //! Commits of earlier incarnations are at or below every `read_ts`, so they conflict with nothing.
-//! Locks of earlier incarnations can exist: until the sweep has resolved them, memory cannot prove
-//! that a row has no lock.
+//! But locks of earlier incarnations may be left. Until the sweep has resolved all of them, memory
+//! cannot prove that a row has no lock.
 //!
 //! | precondition | then |
 //! |---|---|
@@ -22,8 +22,8 @@
 //!
 //! The memory errs on one side: it never reports a changed row as unchanged.
 //!
-//! FoundationDB's resolvers check commits in the same way. They also have all recent commits in
-//! memory, and reject a transaction that is older than their memory.
+//! FoundationDB's resolvers check commits in the same way, from the recent commits in memory, but
+//! reject a transaction that is older than these commits.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -62,9 +62,9 @@ pub struct Facts {
 pub enum Precheck {
     /// All preconditions hold, and are removed.
     Proven,
-    /// The engine must check those that are left.
+    /// The engine must check the preconditions that are left.
     NeedsRead,
-    /// One does not hold.
+    /// A precondition, or a condition of the transaction, does not hold.
     Reject(Rejection),
 }
 
@@ -75,8 +75,8 @@ impl LeaderMemory {
         Self { row_locks: HashMap::new(), large_txns: HashMap::new(), conflict_set: ConflictSet::new(rows, seed) }
     }
 
-    /// Checks the conditions of a submission's transaction, then its preconditions. Removes the
-    /// preconditions that are proven.
+    /// Checks the conditions of the transaction, then the preconditions of the submission. Removes
+    /// the preconditions that are proven.
     pub fn precheck(&self, submission: &mut Submission, fences: &InFlightFences, facts: Facts) -> Precheck {
         let CommitConditions { keyspaces, read_view, .. } = &*submission.conditions;
         if let Some(dropped) = keyspaces.iter().find(|keyspace| keyspace.is_dropped()) {
@@ -94,7 +94,8 @@ impl LeaderMemory {
             RowBatch::Changes(changes) => checker.check_changes(changes),
             RowBatch::OnePhaseWrites(writes) => match checker.check_one_phase(writes) {
                 Precheck::NeedsRead => {
-                    // Row by row, so that the engine reads only rows that memory cannot decide.
+                    // Checked again row by row, so that the engine reads only the rows that memory
+                    // cannot decide.
                     let mut changes = submission.batch.changes().into_owned();
                     let checked = checker.check_changes(&mut changes);
                     submission.batch = RowBatch::Changes(changes);
@@ -109,7 +110,8 @@ impl LeaderMemory {
         !mutated!(LargeLocksUnseen) && self.large_txns.values().any(|rows| rows.may_contain(row))
     }
 
-    /// Records the locks and commits of a batch that is applied, or that is proven and will be.
+    /// Records the locks and commits of a batch that the engine has applied, or will apply because
+    /// its preconditions are proven.
     pub fn note_written(&mut self, batch: &RowBatch, kind: SubmissionKind, commit_ts: Option<Timestamp>) {
         let finished = match kind {
             SubmissionKind::FinishRollback { start_ts } => Some(start_ts),
@@ -234,11 +236,11 @@ impl Prechecker<'_> {
             Precondition::LockUnchanged(version) => match memory.row_locks.get(row) {
                 Some(found) if *found == version => PreconditionCheck::Holds,
                 Some(found) => PreconditionCheck::Fails(Rejection::LockConflict(row.clone(), Some(*found))),
-                // The row has an orphan lock, the lock of a large transaction, or none.
+                // The row has an orphan lock, the lock of a large transaction, or no lock.
                 None => PreconditionCheck::Unknown,
             },
-            // GC needs the newest version on disk. Memory also has lock-only commits, which leave
-            // no version.
+            // GC compares with the newest version on disk. The conflict set would also report
+            // lock-only commits, which leave no version.
             Precondition::NoCommitAfter(_) if mutated!(SkipConflictCheck) => PreconditionCheck::Holds,
             Precondition::NoCommitAfter(_) if kind == SubmissionKind::Gc => PreconditionCheck::Unknown,
             Precondition::NoCommitAfter(ts) if mutated!(VisibleTakenForNewest) && facts.visible_ts <= ts => {
@@ -251,8 +253,8 @@ impl Prechecker<'_> {
                 }
                 LastCommit::Unknown => PreconditionCheck::Unknown,
             },
-            // A transaction of this incarnation is finished only by its owner, and its requests are
-            // never late. So it has no record yet, and is above the safe point.
+            // Only the owner finishes a transaction of this incarnation, and sends no request for
+            // it afterwards. So the transaction has no record yet, and is above the safe point.
             Precondition::NoTxnRecord(start_ts) | Precondition::SafePointAtMost(start_ts) => {
                 unless(start_ts < facts.first_ts)
             }

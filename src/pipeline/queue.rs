@@ -1,7 +1,7 @@
 //! The queue of submissions, and the election of the leader.
 //!
-//! Both are under one mutex: an entry is pushed and the leader elected in one step. So no entry is
-//! left without a leader, and there is never more than one.
+//! One mutex protects both: an entry is pushed and the leader elected in one step. So no entry is
+//! left without a leader, and there is never more than one leader.
 
 use super::reply::ReplySender;
 use super::submission::Submission;
@@ -27,8 +27,8 @@ impl CommitQueue {
         !std::mem::replace(&mut self.has_leader, true)
     }
 
-    /// Moves the whole queue to the leader's `entries`, which are empty. Returns `false` if the
-    /// queue is empty; this ends the leadership.
+    /// Moves the whole queue to the leader's `entries`, which must be empty. If the queue is empty,
+    /// ends the leadership and returns `false`.
     pub fn take_all(&mut self, entries: &mut Vec<QueuedSubmission>) -> bool {
         self.has_leader = !self.entries.is_empty();
         std::mem::swap(&mut self.entries, entries);
@@ -40,7 +40,7 @@ impl CommitQueue {
         self.entries.first()
     }
 
-    /// Empties the queue and removes the leader, which has panicked. Returns the entries.
+    /// Ends the leadership after a panic of the leader. Empties the queue and returns its entries.
     pub fn abort(&mut self) -> Vec<QueuedSubmission> {
         self.has_leader = false;
         std::mem::take(&mut self.entries)

@@ -19,7 +19,7 @@ pub struct ReplySlot {
     answer: Mutex<Option<Result<SubmitResult>>>,
     sent: AtomicBool,
     leads_next: AtomicBool,
-    /// By the monotonic clock, in nanoseconds; 0 if the changes were not applied.
+    /// When the changes were applied, by the monotonic clock, in nanoseconds; 0 if they were not.
     applied_at: AtomicU64,
     waiter: Waiter,
 }
@@ -41,7 +41,7 @@ impl ReplySlot {
     }
 
     /// Waits for the result. `None`: leadership is transferred to the caller, which must run the
-    /// leader's rounds first.
+    /// leader's rounds and then wait again.
     pub fn wait(&self, env: &dyn Env) -> Option<Result<SubmitResult>> {
         env.spin_until(&|| self.waiter.is_notified());
         loop {
@@ -57,8 +57,8 @@ impl ReplySlot {
     }
 }
 
-/// The leader's end of a slot. If it is dropped without a reply, because the leader panicked, the
-/// committer gets `Undetermined`.
+/// The leader's end of a slot. If the sender is dropped without a reply, because the leader
+/// panicked, the committer gets `Undetermined`.
 pub struct ReplySender(Arc<ReplySlot>);
 
 impl ReplySender {

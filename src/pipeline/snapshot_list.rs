@@ -1,8 +1,9 @@
 //! The read views in use. They limit GC, and expire at the age limit.
 //!
-//! An engine snapshot keeps all that a view reads. But if GC removed the tombstone of a row that
-//! was deleted after the view, a writer at that view would find no conflict. So the oldest current
-//! view limits GC until it is dropped or expires, and an expired transaction cannot commit.
+//! An engine snapshot keeps all that a view reads, but conflicts are checked against the newest
+//! versions. If GC removed the tombstone of a row that was deleted after a view was published, a
+//! writer with this view would miss the conflict. So the oldest current view limits GC until the
+//! view is dropped or expires, and a transaction with an expired view cannot commit.
 //!
 //! Views of earlier timestamps belong to snapshots, which write nothing, so they do not limit GC.
 
@@ -28,7 +29,8 @@ pub struct SnapshotList {
 struct SnapshotEntry {
     read_ts: Timestamp,
     view: Weak<ReadView>,
-    /// When a newer view replaced it: its age counts from then. `None`: it is the newest.
+    /// When a newer view replaced this one: the age of the view counts from then. `None` for the
+    /// newest view.
     replaced_at: Option<Duration>,
 }
 

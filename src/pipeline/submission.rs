@@ -1,4 +1,4 @@
-//! What committers submit to the leader, and its results.
+//! What committers submit to the leader, and the results that the leader returns.
 
 use std::sync::Arc;
 
@@ -23,9 +23,10 @@ pub enum SubmissionKind {
         /// Whether no lock of the transaction is left afterwards.
         finishes: bool,
     },
-    /// Locks rows of a large transaction. They are recorded in a Bloom filter, not row by row.
+    /// Locks rows of a large transaction. The leader records these rows in a Bloom filter, not row
+    /// by row.
     PrewriteLarge,
-    /// Records that a large transaction that was rolled back has no lock left.
+    /// Records that a rolled-back large transaction has no lock left.
     FinishRollback { start_ts: Timestamp },
     /// Removes versions and tombstones that no snapshot needs. The engine always checks the
     /// preconditions by reading the rows.
@@ -56,7 +57,8 @@ pub struct Submission {
 /// The result of a submission.
 #[derive(Debug)]
 pub enum SubmitResult {
-    /// The changes are visible. The timestamp is that of a commit.
+    /// The changes are visible. The timestamp is the commit timestamp, if they commit or roll
+    /// forward.
     Applied(Option<Timestamp>),
     /// No change was applied.
     Rejected(Rejection),
@@ -67,8 +69,8 @@ pub enum SubmitResult {
 pub enum Rejection {
     /// The row has a commit at this timestamp, after the snapshot of the transaction.
     WriteConflict(RowKey, Timestamp),
-    /// A running transaction has locked the row, or its lock is not the one that the change
-    /// expects. The version of the lock that was found.
+    /// Another transaction has locked the row, or the row's lock is not the one that the change
+    /// expects. With the version of the lock that was found.
     LockConflict(RowKey, Option<LockVersion>),
     /// A precondition does not hold for the row as the engine read it.
     PreconditionFailed(RowKey, Box<RowState>),

@@ -1,8 +1,9 @@
 //! Allocation of timestamps from the oracle's durable reservation.
 //!
 //! Every timestamp handed out is at or below the durable high-water mark, so no later incarnation
-//! hands it out again. A sync extends the reservation, usually well before it is used up. When it
-//! is used up, the caller waits for a sync; that can be the leader in the middle of a group.
+//! hands out the same timestamp. A sync extends the reservation, usually well before the
+//! reservation is used up. If the reservation is used up, the caller waits for a sync; the caller
+//! may be the leader in the middle of a group.
 
 use std::sync::Arc;
 
@@ -40,7 +41,7 @@ impl Timestamps {
         }
     }
 
-    /// A timestamp, if that needs no wait.
+    /// [`Timestamps::next`] without a wait; `None` if the reservation is used up.
     #[cfg(feature = "tokio")]
     pub fn try_next(&self) -> Option<Timestamp> {
         self.oracle.next(self.env.unix_millis())
@@ -54,8 +55,8 @@ impl Timestamps {
         }
     }
 
-    /// Keeps timestamps close to the wall clock. In return the first commit after a pause waits for
-    /// one more sync.
+    /// Keeps timestamps close to the wall clock. The cost: after a pause, the first commit waits
+    /// for one more sync.
     pub fn track_wall_clock(&self) {
         self.oracle.track_wall_clock();
     }

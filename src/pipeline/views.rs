@@ -1,8 +1,8 @@
 //! Read views: the newest one, and those in use.
 //!
-//! After each write with a commit the leader publishes one view of all that is applied. Every
-//! transaction that begins until the next write shares it, so a begin opens no engine snapshot.
-//! [Views in use](super::snapshot_list) limit GC, and expire at the age limit.
+//! After each write with a commit the leader publishes one view of all that is applied. All
+//! transactions that begin before the next such write share this view, so a begin opens no engine
+//! snapshot. [Views in use](super::snapshot_list) limit GC, and expire at the age limit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,7 +42,7 @@ impl Views {
     }
 
     /// Publishes a view of all that is applied. Only the leader calls this. `newest` is the newest
-    /// commit among the changes, if there is one. Without one, and if lock checks need not change,
+    /// commit among the changes. If there is none, and the need for lock checks has not changed,
     /// the present view stays. Returns whether the view was replaced.
     pub fn publish(&self, newest: Option<Timestamp>, now: Duration) -> Result<bool> {
         let (read_ts, checked_locks) = {
@@ -50,7 +50,8 @@ impl Views {
             (visible.read_ts, visible.must_check_locks)
         };
         // Sampled before the snapshot is opened. If a committed lock becomes a version in between,
-        // reads of the view check locks without need. The other order could skip a needed check.
+        // reads of the view check locks needlessly. In the other order the snapshot could have the
+        // lock, and reads of the view would not check it.
         let must_check_locks = self.fates.may_hide_commits();
         if newest.is_none() && must_check_locks == checked_locks {
             return Ok(false);
@@ -65,7 +66,7 @@ impl Views {
         Ok(true)
     }
 
-    /// Records the newest acknowledged commit: later durable snapshots include it.
+    /// Records an acknowledged commit: later durable snapshots include it.
     pub fn note_acked(&self, commit_ts: Timestamp) {
         self.acked_ts.fetch_max(commit_ts.to_u64(), Ordering::AcqRel);
     }

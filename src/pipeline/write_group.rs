@@ -32,7 +32,7 @@ pub struct GroupMember {
 }
 
 impl WriteGroup {
-    /// Replies to the members: what became of their batches, and when.
+    /// Replies to each member with the result of its batch. `now`: when the batches were applied.
     pub fn send_replies(&mut self, results: Vec<ApplyResult>, now: Duration, views: &Views) {
         for ((batch, member), result) in self.batches.drain(..).zip(self.members.drain(..)).zip(results) {
             let GroupMember { reply, kind, commit_ts, attempt, fences, .. } = member;
@@ -44,8 +44,9 @@ impl WriteGroup {
             match commit_ts.filter(|_| applied && kind.commits()) {
                 Some(ts) => {
                     if fences.any_buffered() {
-                        // The next holder of the lock may depend on this commit before its caller
-                        // gets the reply. So later durable snapshots must include it.
+                        // After `on_visible`, the next holder of the named lock may depend on this
+                        // commit, even before the committer gets its reply. So durable snapshots
+                        // must include the commit from here on.
                         views.note_acked(ts);
                     }
                     fences.on_visible(ts);

@@ -10,13 +10,15 @@
 //! | none of these | it never prewrote its primary: rolled back |
 //! | none of these, and `start_ts` is below the safe point | unknown: its records are deleted |
 //!
-//! If there is no record, the check writes the rollback record first, so that the status cannot
-//! change later. Records are deleted only after all of the transaction's locks are resolved, so
-//! below the safe point the lock in question is resolved.
+//! If the row shows none of these, the check writes a rollback record before it returns, so that
+//! the status cannot change later. Records are deleted only after all locks of their transaction
+//! are resolved. So if `start_ts` is below the safe point, the lock that led to the check is
+//! already resolved.
 //!
 //! The row does not show whether the owner of a pending transaction still runs. On an exclusive
 //! engine the process itself has that information and passes [`OwnerLiveness::Ended`]. On a shared
-//! engine the lock's time to live is measured in the oracle's timestamps, never on a local clock.
+//! engine the check compares the lock's time to live with the oracle's timestamps, never with a
+//! local clock.
 //!
 //! A reader does not wait for a running transaction: it pushes the lock's `min_commit_ts`, so the
 //! owner can commit only above the reader's timestamp.
@@ -29,8 +31,8 @@ use crate::timestamp::Timestamp;
 /// The status of a transaction, read from its primary's row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TxnStatus {
-    /// Undecided: the primary is locked. The commit is in progress, or its process has ended
-    /// during it.
+    /// Undecided: the primary is locked. The commit is in progress, or its process has ended before
+    /// the commit point.
     Pending,
     /// Committed at this timestamp: roll forward.
     Committed(Timestamp),
@@ -53,7 +55,7 @@ pub enum OwnerLiveness {
     },
 }
 
-/// A request for a transaction's status, to its primary.
+/// A request for a transaction's status at its primary.
 #[derive(Clone, Debug)]
 pub struct CheckTxnStatus {
     /// The primary.
@@ -64,15 +66,15 @@ pub struct CheckTxnStatus {
     pub liveness: OwnerLiveness,
 }
 
-/// The status at the primary, without changing anything; for callers that have found one of the
-/// transaction's locks.
+/// The status at the primary, without changing anything. For callers that have found one of the
+/// transaction's locks: a primary that shows no status then means *rolled back*.
 pub fn txn_status_or_rolled_back(primary: &RowState, txn: TxnId) -> TxnStatus {
     txn_status(primary, txn).unwrap_or(TxnStatus::RolledBack)
 }
 
 /// The status at the primary, if the row records one. `None`: the transaction has not prewritten
-/// its primary yet, was rolled back before it did, or its records were deleted. A lock of the
-/// transaction on another row would distinguish these cases.
+/// its primary yet, was rolled back without a record, or its records were deleted. The primary's
+/// row alone does not distinguish these cases.
 pub fn txn_status(primary: &RowState, txn: TxnId) -> Option<TxnStatus> {
     match recorded_status(primary, txn) {
         Some(TxnRecord::Committed(commit_ts)) => Some(TxnStatus::Committed(commit_ts)),
@@ -115,8 +117,8 @@ pub fn check_txn_status(primary: &RowState, request: &CheckTxnStatus) -> Result<
             }
             let mut change = RowChange::new(request.row.clone(), txn.start_ts);
             change.preconditions = [Precondition::LockUnchanged(lock.version())].into();
-            // Push to `current_ts`: it is fresh from the oracle, hence no transaction's `start_ts`,
-            // so the owner may commit at it.
+            // The lock is pushed to `current_ts`, a new timestamp of the oracle that no transaction
+            // has as its `start_ts`, so the owner may commit at it.
             change.lock = CellChange::Put(Lock { min_commit_ts: current_ts.max(read_ts.next()), ..lock.clone() });
             Ok(Step::Apply(change, TxnStatus::Pending))
         }

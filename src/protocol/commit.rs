@@ -1,18 +1,19 @@
 //! Commit: the lock becomes a version.
 //!
-//! On the primary this is the commit point. One atomic change deletes the lock, writes the version
-//! under the bare key, and stores a transaction record, `start_ts -> commit_ts`, at the row.
+//! The commit of the primary is the commit point: one atomic change deletes the lock, writes the
+//! version under the bare key, and stores a transaction record, `start_ts -> commit_ts`, at the
+//! row.
 //!
-//! To a resolver the transaction record is what Percolator's write column is. Here the write column
-//! has only the newest version, and a later transaction may overwrite the primary while secondaries
-//! are still locked. So the commit point has a record of its own until the last lock is removed. If
-//! one change commits all rows, no record is needed.
+//! In Percolator a resolver finds the status in the write column. Here the write column has only
+//! the newest version, which a later transaction may overwrite while secondaries are still locked.
+//! So the status has a record of its own until the last lock is removed. If one change commits all
+//! rows, no record is needed.
 //!
 //! On a secondary the same function rolls forward, for the owner and for resolvers. The status is
 //! final, so rolling forward is idempotent and may run concurrently.
 //!
 //! If a replaced version's value is in the data column, that cell is deleted too, unless history is
-//! kept. An older reader still sees it in its engine snapshot.
+//! kept. An older reader still sees the value in its engine snapshot.
 
 use super::{Step, StepError, own_lock, recorded_status};
 use crate::row::{
@@ -27,10 +28,10 @@ pub struct CommitRow {
     pub row: RowKey,
     /// The transaction whose lock it is.
     pub txn: TxnId,
-    /// The commit timestamp; on a secondary, the one that the primary has.
+    /// The commit timestamp; on a secondary, that of the primary.
     pub commit_ts: Timestamp,
-    /// Whether to store a transaction record: on a primary, as long as other rows stay locked,
-    /// because their resolvers read the status here.
+    /// Whether to store a transaction record. Set for a primary whose transaction has locks on
+    /// other rows: their resolvers read the status at the primary.
     pub keep_txn_record: bool,
     /// Whether the replaced version is kept as history.
     pub keep_old_version: bool,
@@ -50,12 +51,14 @@ pub fn commit(row: &RowState, request: &CommitRow) -> Result<Step<Timestamp>, St
         return match outcome {
             Some(TxnRecord::Committed(commit_ts)) => Ok(Step::Done(commit_ts)),
             _ if txn.start_ts < row.safe_point => Err(StepError::BelowSafePoint(row.safe_point)),
-            // Without a record, a newer version may hide this transaction's commit: unknown.
+            // Without a record the status is unknown: the newer version may have replaced this
+            // transaction's version.
             _ if row.write.as_ref().is_some_and(|write| write.commit_ts > txn.start_ts) => Err(StepError::StaleRequest),
             _ => Err(StepError::AlreadyRolledBack),
         };
     };
-    // A lock beside its own commit record is a leftover; the record's timestamp is valid.
+    // A lock beside a commit record of its transaction is a leftover: the timestamp of the record
+    // is valid.
     let commit_ts = match outcome {
         Some(TxnRecord::Committed(commit_ts)) => commit_ts,
         _ => request.commit_ts,

@@ -1,16 +1,17 @@
 //! Garbage collection of one row: removes tombstones and replaced versions that no reader needs.
 //!
-//! A tombstone shows an older transaction that the row was written after its snapshot. When no
-//! transaction reads below it, it carries no information beyond the row's absence, and GC deletes
-//! it.
+//! From a tombstone, a transaction with an older snapshot detects that the row was written after
+//! this snapshot. Once no transaction reads below the tombstone, it means the same as an absent
+//! row, and GC deletes it.
 //!
 //! With history, a replaced version is visible to historical reads from its commit until the commit
-//! that replaced it. Once that time is below the GC horizon, GC deletes the version and its
-//! out-of-line value.
+//! that replaced it. Once the replacing commit is at or below the GC horizon, GC deletes the
+//! version and its out-of-line value.
 //!
-//! The GC queue has an entry for each tombstone and each replaced version, by row and the commit
-//! timestamp of the write that made it garbage. A deleted row that was written again since, or is
-//! locked, keeps its record.
+//! The GC queue has an entry for each tombstone and each replaced version, by the row and the
+//! commit timestamp of the deletion or of the replacing write. If a deleted row was written again,
+//! its newest version stays. If the row is locked, the tombstone and its entry stay for a later
+//! pass.
 
 use super::lock_unchanged;
 use crate::row::{CellChange, Precondition, RowChange, RowKey, RowState, StoredValue, WriteRecord};
@@ -21,14 +22,15 @@ use crate::timestamp::Timestamp;
 pub struct GcRequest {
     /// The row.
     pub row: RowKey,
-    /// The commit timestamps at which it was deleted, or overwritten with the old version kept.
+    /// The commit timestamps at which the row was deleted, or overwritten with the old version
+    /// kept.
     pub replaced_at: Vec<Timestamp>,
     /// The versions that were replaced at these timestamps.
     pub old_versions: Vec<OldVersion>,
 }
 
-/// What GC needs of a replaced version. Without the value: there may be many versions, each with a
-/// large value.
+/// What GC needs of a replaced version. The value is left out, because there may be many versions,
+/// each with a large value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OldVersion {
     /// Its commit timestamp.

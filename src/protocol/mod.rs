@@ -16,16 +16,16 @@
 //! ```
 //!
 //! The commit point is one atomic change of row `a`. Before it the transaction can be rolled back;
-//! after it, it must be rolled forward. A lock on `b` does not say which: the state of row `a`
-//! decides. Any reader or writer that finds a lock of a crashed owner resolves it in this way.
+//! after it, it must be rolled forward. A lock on `b` does not show which of the two applies; the
+//! state of row `a` does. So any reader or writer that finds a lock of a crashed owner reads row
+//! `a`, and can then resolve the lock.
 //!
 //! A step returns its change together with the [`Precondition`]s under which the decision is valid.
 //! The caller passes both to the engine. If a precondition fails, the engine returns the row as it
 //! found it, and the caller runs the same step again with that row.
 //!
-//! So a first guess needs no read (`RowState::default()`: an untouched row). Repeated and late
-//! requests get the result that the row's columns determine. A step does not depend on whether it
-//! is the first to run.
+//! So the first run of a step needs no read: its input may be a guess (`RowState::default()`: an
+//! untouched row). The result of a repeated or late request follows from the row's columns alone.
 
 mod check_txn_status;
 mod commit;
@@ -83,7 +83,7 @@ pub enum StepError {
     FutureTimestamp(Timestamp),
 }
 
-/// The final status of the transaction that this row records, if it does.
+/// The final status of the transaction, if this row records it.
 fn recorded_status(row: &RowState, txn: TxnId) -> Option<TxnRecord> {
     row.txn_record.or_else(|| {
         let write = row.write.as_ref().filter(|write| write.txn == txn)?;

@@ -1,9 +1,9 @@
 //! One-phase commit (TiKV: 1PC): one atomic batch writes all versions of the transaction.
 //!
-//! The preconditions are those of a prewrite, the result is that of a commit. There is no state in
-//! between: no lock, no transaction record, nothing to resolve. This is sound only if the commit
-//! timestamp is allocated, and the change applied, before any reader can open a view at or above
-//! that timestamp. The commit pipeline ensures that.
+//! The preconditions are those of a prewrite, the result is that of a commit. No intermediate state
+//! exists: no lock, no transaction record, nothing to resolve. A commit without locks is sound only
+//! if the commit timestamp is allocated, and the change applied, before any reader can open a view
+//! at or above that timestamp. The commit pipeline ensures this order.
 
 use super::commit::retire_old_version;
 use super::{Step, StepError, recorded_status};
@@ -19,7 +19,7 @@ pub struct OnePhase<'a> {
     pub txn: TxnId,
     /// The transaction's snapshot; any newer version is a conflict.
     pub read_ts: Timestamp,
-    /// The commit timestamp. A pipeline that allocates it later sets it in the change.
+    /// The commit timestamp. A pipeline that allocates the timestamp later sets it in the change.
     pub commit_ts: Timestamp,
     /// What the transaction does to the row.
     pub mutation: &'a Mutation,

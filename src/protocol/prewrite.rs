@@ -5,8 +5,8 @@
 //! write the same row, the first to arrive wins, as snapshot isolation requires. A transaction
 //! never waits while it has row locks, so there are no deadlocks.
 //!
-//! Conflicts are checked against `read_ts`, never `start_ts`. The transaction has not seen a commit
-//! between the two, and writing over it would lose an update.
+//! Conflicts are checked against `read_ts`, never `start_ts`. A commit between the two is not in
+//! the transaction's snapshot, and writing over it would lose an update.
 //!
 //! Requests may be late or delivered twice. A repeat finds its own lock and changes nothing. A
 //! request that arrives after its transaction was rolled back finds the rollback record or, once

@@ -1,8 +1,8 @@
 //! Roll back: the lock and its value are deleted, and a rollback record is stored.
 //!
 //! A rollback is permanent. The record is written even if there is no lock, because the
-//! transaction's prewrite may still be in flight: it then finds the record and fails. A committed
-//! row is never rolled back; the caller gets the commit timestamp instead.
+//! transaction's prewrite may still be in flight: when the prewrite arrives, it finds the record
+//! and fails. A committed row is never rolled back; the caller gets the commit timestamp instead.
 //!
 //! Another transaction's lock on the row stays.
 

@@ -10,9 +10,10 @@ use crate::timestamp::Timestamp;
 impl Store {
     /// Begins a transaction that reads the newest visible state.
     ///
-    /// What it reads may not be durable yet. Until [`Txn::commit`], [`Txn::rollback`] or
-    /// [`Txn::wait_reads_durable`] returns, a power cut may undo the commits that it has read.
-    /// [`Store::transact`] waits for that itself.
+    /// The transaction may read commits that are not durable yet, and that a power cut may undo.
+    /// They are durable once [`Txn::wait_reads_durable`] has succeeded, or, with
+    /// [`Durability::Sync`](crate::Durability::Sync), [`Txn::commit`], [`Txn::rollback`] or
+    /// [`Store::transact`].
     ///
     /// # Errors
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed).
@@ -31,10 +32,10 @@ impl Store {
         Ok(txn)
     }
 
-    /// A consistent view of everything acknowledged before this call, all of it durable. The call
-    /// waits for a sync only after buffered commits. In a store opened with
-    /// [`Durability::Buffered`](crate::Durability::Buffered) the snapshot shows everything visible,
-    /// durable or not, without waiting.
+    /// A consistent view of everything acknowledged before this call, all of it durable. If an
+    /// acknowledged buffered commit is not durable yet, the call waits for a sync. In a store
+    /// opened with [`Durability::Buffered`](crate::Durability::Buffered) the snapshot shows
+    /// everything visible, durable or not, without waiting.
     ///
     /// # Errors
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed);
@@ -48,9 +49,9 @@ impl Store {
     /// [`Timestamp`], such as a commit's or another snapshot's, or a
     /// [`SystemTime`](std::time::SystemTime), which means the first timestamp of its millisecond.
     ///
-    /// It shows what a snapshot showed at that timestamp. It expires
+    /// The snapshot shows what a snapshot taken at that timestamp showed. It expires
     /// [`Builder::max_snapshot_age`](crate::Builder::max_snapshot_age) after this call; until then
-    /// it can be read, whatever GC removes.
+    /// GC does not affect it.
     ///
     /// Timestamps follow the machine's clock within the limits described at [`Timestamp::millis`].
     /// To select an exact commit, use its timestamp and not a time.
@@ -95,8 +96,9 @@ impl Store {
 
     /// Makes a copy of the store in a new directory, which can be opened as a store of its own.
     /// Transactions continue meanwhile. The copy is a consistent state of the store during this
-    /// call, with everything acknowledged before it. On the same file system most of it is hard
-    /// links, so it is quick and takes little space until the two stores diverge.
+    /// call, with everything acknowledged before it. If the new directory is on the same file
+    /// system, most files of the copy are hard links: the call is quick, and the copy takes little
+    /// space until the two stores diverge.
     ///
     /// The memtables are flushed first. The tables are then linked, and the copy gets an empty
     /// write-ahead log with an id of its own. The marker file is written last: a copy that was

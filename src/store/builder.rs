@@ -64,23 +64,23 @@ impl Builder {
     }
 
     /// Whether the background worker resolves the orphan locks that a crash has left. Default: yes.
-    /// Opening never waits for it.
+    /// Opening a store never waits for the worker.
     ///
-    /// Without it an orphan lock is resolved by the first read or write that meets it, and all of
-    /// them by [`Store::resolve_orphan_locks`](crate::store::Store::resolve_orphan_locks). Until
-    /// that call, or the background worker of a later incarnation, has finished,
+    /// Without the worker, the first read or write that meets an orphan lock resolves it, and
+    /// [`Store::resolve_orphan_locks`](crate::store::Store::resolve_orphan_locks) resolves all of
+    /// them. Until that call, or the background worker of a later incarnation, has finished,
     /// [`Stats::may_have_orphan_locks`](crate::store::Stats::may_have_orphan_locks) stays true even
-    /// if no lock is left. As long as it is true, every read checks for locks, commits read them
-    /// from the engine, and a dropped keyspace keeps its space. A store that was opened without any
-    /// lock has no such cost.
+    /// if no lock is left. While it is true, every read checks for locks, commits read them from
+    /// the engine, and a dropped keyspace keeps its space. A store that was opened without any lock
+    /// has no such cost.
     pub fn background_resolve(mut self, enabled: bool) -> Self {
         self.options.background_resolve = enabled;
         self
     }
 
     /// The maximum size of a transaction in memory: its buffered writes, and what its savepoints
-    /// need to undo writes. It counts the bytes of keys and values, plus 64 for each row. From 64
-    /// KiB to 1 GiB; default: 64 MiB.
+    /// need to undo writes. The size is that of the keys and values in bytes, plus 64 for each row.
+    /// From 64 KiB to 1 GiB; default: 64 MiB.
     ///
     /// A row counts as a whole, so a limit below 32 MiB also limits values. A write beyond the
     /// limit returns [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge) and leaves the transaction
@@ -92,14 +92,14 @@ impl Builder {
 
     /// The size in memory, counted as in [`Builder::max_transaction_bytes`], at which a transaction
     /// becomes a large one and locks its rows in the store: see [`Txn`](crate::store::Txn). At
-    /// least 1, with which every row is locked when it is written. From
-    /// [`Builder::max_transaction_bytes`] on there are no large transactions, and a transaction
-    /// above that limit is refused. No effect on a shared engine. Default: 32 MiB.
+    /// least 1: every row is then locked when it is written. If this size is above
+    /// [`Builder::max_transaction_bytes`], there are no large transactions, and a transaction above
+    /// that limit is refused. No effect on a shared engine. Default: 32 MiB.
     ///
-    /// A transaction below this size is written in one batch. That takes about four times its size
-    /// in memory, and all other commits wait for it: about 0.1 s for 32 MiB in rows of 100 bytes. A
-    /// large transaction takes about five times as long, and lets other commits proceed after every
-    /// 1,024 rows.
+    /// A transaction below this size is written in one batch. The batch takes about four times the
+    /// transaction's size in memory, and all other commits wait for it: about 0.1 s for 32 MiB in
+    /// rows of 100 bytes. A large transaction takes about five times as long, and lets other
+    /// commits proceed after every 1,024 rows.
     pub fn large_transaction_bytes(mut self, bytes: usize) -> Self {
         self.options.large_transaction_bytes = bytes;
         self
@@ -107,17 +107,18 @@ impl Builder {
 
     /// How long a transaction or snapshot may read a state that is not the newest; after that its
     /// calls return [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld). Checked twice
-    /// a second. At least a millisecond. With [`Duration::MAX`] it never expires, and the versions
-    /// that it keeps from GC grow without limit. Default: one hour.
+    /// a second. At least a millisecond. With [`Duration::MAX`] a view never expires, and the
+    /// versions that it keeps from GC grow without limit. Default: one hour.
     pub fn max_snapshot_age(mut self, age: Duration) -> Self {
         self.options.max_snapshot_age = age;
         self
     }
 
-    /// Keeps replaced versions for this time, so that every timestamp of it can be read:
-    /// [`Store::snapshot_at`](crate::store::Store::snapshot_at),
-    /// [`Snapshot::versions`](crate::store::Snapshot::versions). Default: as the store was last
-    /// opened; a new store keeps no history.
+    /// Keeps replaced versions for this time, so that
+    /// [`Store::snapshot_at`](crate::store::Store::snapshot_at) and
+    /// [`Snapshot::versions`](crate::store::Snapshot::versions) can read the state at any timestamp
+    /// within it. Default: the retention with which the store was last opened; a new store keeps no
+    /// history.
     ///
     /// The history begins when a store is first opened with this option. It continues with the last
     /// retention whenever the store is opened without this option; [`Builder::disable_history`]
@@ -158,9 +159,9 @@ impl Builder {
     /// The maximum number of attempts of [`Store::transact`](crate::store::Store::transact) that
     /// run at once while there are conflicts. The others wait for a permit, first come, first
     /// served, retries before first attempts. An attempt that has waited for a second runs without
-    /// a permit, because the running ones may wait for it. After sixteen commits in a row without a
-    /// conflict no permit is needed. At least 1; with [`usize::MAX`] no attempt ever waits.
-    /// Default: three times the number of cores.
+    /// a permit, because the closure of a running attempt may wait for it. After sixteen commits in
+    /// a row without a conflict no permit is needed. At least 1; with [`usize::MAX`] no attempt
+    /// ever waits. Default: three times the number of cores.
     pub fn admission_limit(mut self, attempts: usize) -> Self {
         self.options.admission_limit = attempts;
         self
@@ -181,17 +182,17 @@ impl Builder {
     /// `db_write_buffer_size`. From 256 KiB to 16 GiB; default: 128 MiB.
     ///
     /// Two thirds are for two memtables: one takes writes while the other, immutable one is flushed
-    /// to the tables. A memtable is full at a sixth of this size. It may grow to twice that while
-    /// the flush of the other continues, and by one more batch. The last third is for RocksDB's
-    /// write buffers during a flush.
+    /// to the tables. A memtable is full at a sixth of this size. It may grow to twice that, plus
+    /// one batch, while the other is being flushed. The last third is for RocksDB's write buffers
+    /// during a flush.
     ///
     /// Opening reads the part of the write-ahead log that was not flushed. After a kill that is at
     /// most about two thirds of this size; after several kills in a row at most this size, or a
     /// larger one that the store was opened with earlier.
     ///
-    /// A commit waits only if the memtable has twice its size and the immutable one is still being
-    /// flushed: see [`Stats::write_stalls`](crate::store::Stats::write_stalls). The smaller this
-    /// size, the more flushes.
+    /// A commit waits only if the memtable has grown to a third of this size and the immutable one
+    /// is still being flushed: see [`Stats::write_stalls`](crate::store::Stats::write_stalls). The
+    /// smaller this size, the more flushes.
     pub fn write_buffer_bytes(mut self, bytes: usize) -> Self {
         self.options.write_buffer_bytes = bytes;
         self
@@ -245,9 +246,9 @@ impl Builder {
     /// tables is read into memory. Writes return
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument). Default: no.
     ///
-    /// The store shows everything that was committed when it was opened. Rows locked by a
-    /// transaction that had passed its commit point when its process ended show what it committed.
-    /// Other locks are ignored.
+    /// The store shows everything that was committed when it was opened. If a transaction had
+    /// passed its commit point when its process ended, the rows that it still locks show their
+    /// committed values. Other locks are ignored.
     ///
     /// After a power cut the store may have to be opened for writing first: that repairs a RocksDB
     /// manifest that the power cut has torn. A read-only open then returns an
@@ -294,9 +295,9 @@ impl Builder {
 
     /// The duration from which a transaction, or a whole call of
     /// [`Store::transact`](crate::store::Store::transact) with its waits and attempts, is recorded
-    /// in [`Store::slow_transactions`](crate::store::Store::slow_transactions). It is on by
-    /// default, because a slow transaction cannot be recorded afterwards, and costs nothing while
-    /// nothing is slow. Any duration: [`Duration::ZERO`] records every transaction,
+    /// in [`Store::slow_transactions`](crate::store::Store::slow_transactions). The recording is on
+    /// by default, because a slow transaction cannot be recorded afterwards; it costs nothing while
+    /// no transaction is slow. Any duration: [`Duration::ZERO`] records every transaction,
     /// [`Duration::MAX`] none. Default: one second.
     pub fn slow_transaction_threshold(mut self, threshold: Duration) -> Self {
         self.options.slow_transaction_threshold = threshold;
@@ -319,9 +320,9 @@ impl Builder {
     /// file.
     ///
     /// The file `STATUS` is JSON. The background worker writes some KiB, at most 200, without a
-    /// sync and mostly without disk I/O; transactions do not wait for it. It shows labels, names of
-    /// keyspaces, and keys of rows that were locked or in conflict to every user who may read the
-    /// directory.
+    /// sync and mostly without disk I/O; transactions do not wait for it. The file shows labels,
+    /// names of keyspaces, and keys of rows that were locked or in conflict to every user who may
+    /// read the directory.
     ///
     /// Closing the store removes the file. A killed process leaves it, and the next one that opens
     /// the store for writing removes it. A checkpoint does not contain it. No effect on a
@@ -350,7 +351,7 @@ impl Builder {
 
     /// A name for this process, shown with the named locks that it holds: in
     /// [`LockEntry::holder`](crate::LockEntry::holder), and in the rows of leases, which outlive
-    /// it. At most 255 bytes. Default: none, only the process id.
+    /// the process. At most 255 bytes. Default: none, only the process id.
     pub fn application_name(mut self, name: &str) -> Self {
         self.options.application_name = Some(name.into());
         self

@@ -54,14 +54,15 @@ struct CloseOnDrop(Arc<Inner>);
 
 impl Drop for CloseOnDrop {
     fn drop(&mut self) {
-        // A drop cannot return an error; `Store::close` does.
+        // A drop cannot return an error; a user who needs it calls `Store::close`.
         let _ = self.0.close();
     }
 }
 
 /// The state that all handles of a store share.
 pub(crate) struct Inner {
-    // All before the engine: fields are dropped in this order, and its views must go first.
+    // The fields before `engine` own engine snapshots. Fields are dropped in order, and every
+    // engine snapshot must be dropped before the engine.
     pub(in crate::store) coordinator: Arc<dyn Coordinator>,
     pub(in crate::store) lock_authority: Option<Arc<dyn LockAuthority>>,
     pub(in crate::store) rows: RowReader,
@@ -76,7 +77,8 @@ pub(crate) struct Inner {
     pub(in crate::store) instance_id: u64,
     /// `None` if named locks are not supported.
     pub(in crate::store) locks: Option<Arc<NamedLocks>>,
-    /// What needs an open store: releasing leases, by commits.
+    /// Called when the store closes, while commits are still possible: the leases are released by
+    /// commits.
     pub(in crate::store) before_close: fn(&Store),
     pub(in crate::store) closing: AtomicBool,
     /// Time of opening, by the monotonic clock.
@@ -112,7 +114,7 @@ impl Store {
         self.inner.check_open()
     }
 
-    /// The instance of the store: unique in this process.
+    /// The instance id of the store, unique in this process.
     pub(in crate::store) fn instance_id(&self) -> u64 {
         self.inner.instance_id
     }
@@ -141,7 +143,7 @@ impl Inner {
     fn shut_down(&self) -> Result<()> {
         self.coordinator.stop_background();
         if self.options.status_file_interval.is_some() {
-            // A stale status file does no harm.
+            // The error is ignored, because a status file that remains does no harm.
             let _ = self.engine.write_status_file(None);
         }
         let closed = self.coordinator.close();

@@ -1,7 +1,8 @@
 //! Keyspace handles.
 //!
-//! A handle has the keyspace's id and name. The descriptor, which all handles of a keyspace share,
-//! has the current name and whether the keyspace was dropped.
+//! A handle has the keyspace's id, and the name that the keyspace had when the handle was created.
+//! All handles of a keyspace share a descriptor, which has the current name and whether the
+//! keyspace was dropped.
 
 use std::fmt;
 use std::sync::Arc;
@@ -33,14 +34,14 @@ impl Keyspace {
         Self { inner: state, name: name.into() }
     }
 
-    /// The name with which it was opened or listed.
+    /// The name with which this handle was opened or listed.
     /// [`Store::rename_keyspace`](crate::store::Store::rename_keyspace) does not change the name of
     /// existing handles.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its id, which no other keyspace of the store ever gets.
+    /// The id of the keyspace. No other keyspace of the store ever gets this id.
     pub fn id(&self) -> KeyspaceId {
         self.inner.id
     }
@@ -49,7 +50,7 @@ impl Keyspace {
         RowKey::new(self.inner.id, key)
     }
 
-    /// The rows with these keys; an error if no row can have one of them.
+    /// The rows with these keys. Fails if a key is empty or too long.
     pub(in crate::store) fn rows<K: AsRef<[u8]>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Vec<RowKey>> {
         let row = |key: K| check_key(key.as_ref()).map(|()| self.row(key.as_ref()));
         keys.into_iter().map(row).collect()

@@ -9,7 +9,7 @@ pub const MAX_VALUE_BYTES: usize = 32 << 20;
 /// The maximum size of a keyspace name, in bytes.
 pub const MAX_KEYSPACE_NAME_BYTES: usize = 255;
 
-/// Rejects a key that no row can have.
+/// Rejects a key that is empty or too long.
 pub(in crate::store) fn check_key(key: &[u8]) -> Result<()> {
     if key.is_empty() {
         return Err(Error::invalid("a key must not be empty"));

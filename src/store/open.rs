@@ -26,16 +26,17 @@ use crate::store::options::{Durability, Options};
 use crate::store::read::row_reader::RowReader;
 
 impl Builder {
-    /// Opens the store in a directory. If it is missing or empty it is created, unless the store is
-    /// opened [read-only](Builder::read_only). Only one `Store` of one process can have a directory
-    /// open at a time; [read-only](Builder::read_only) stores can share it among themselves.
+    /// Opens the store in a directory. If the directory is missing or empty, a new store is
+    /// created, unless the store is opened [read-only](Builder::read_only). Only one `Store` of one
+    /// process can have a directory open at a time; several [read-only](Builder::read_only) stores
+    /// can have it open together.
     ///
     /// Opening reads the part of the write-ahead log that is not flushed to the tables;
-    /// [`Builder::write_buffer_bytes`] bounds its size. It does not resolve row locks that a crash
-    /// has left, however many. The [background worker](Builder::background_resolve) does that; a
-    /// read or write that meets such a lock first resolves it itself. See [after a
-    /// crash](crate::cookbook#after-a-crash) for what remains after a crash, what it costs, and how
-    /// to observe it.
+    /// [`Builder::write_buffer_bytes`] bounds the size of that part. Opening does not resolve the
+    /// row locks that a crash has left, so their number does not delay it. The [background
+    /// worker](Builder::background_resolve) resolves them; a read or write that meets such a lock
+    /// resolves it first. See [after a crash](crate::cookbook#after-a-crash) for what remains after
+    /// a crash, what it costs, and how to observe it.
     ///
     /// A log end that is torn by a power cut is not a loss: nothing in it was acknowledged as
     /// durable. If acknowledged commits cannot be read, the store does not open, and the error has
@@ -88,7 +89,7 @@ impl Builder {
         }
     }
 
-    /// Opens a new store in memory. Its content ends with it.
+    /// Opens a new store in memory. Its content is lost when the store closes.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if an option is out of
@@ -97,8 +98,8 @@ impl Builder {
         self.open_in_memory(&SimStorage::new())
     }
 
-    /// Opens a store in memory that outlives the store and can simulate a crash: see
-    /// [`SimStorage`].
+    /// Opens a store on a [`SimStorage`]: memory that outlives the store, and that can simulate a
+    /// crash.
     ///
     /// # Errors
     /// Those of [`Builder::in_memory`].
@@ -156,7 +157,8 @@ impl Store {
         Self::builder().open(path)
     }
 
-    /// Opens a new store in memory with default options, for tests. Its content ends with it.
+    /// Opens a new store in memory with default options, for tests. Its content is lost when the
+    /// store closes.
     ///
     /// # Errors
     /// None in practice: the default options are valid, and memory has no I/O errors.
@@ -193,7 +195,7 @@ impl Store {
         Ok(store)
     }
 
-    /// The store's tasks in the background worker, in the order of a round.
+    /// The tasks that the background worker runs for the store in each round, in this order.
     fn background_tasks(&self) -> Vec<BackgroundTask> {
         let task = |name, work: fn(&Self) -> Result<()>| -> BackgroundTask {
             let background = self.background_handle();

@@ -12,19 +12,21 @@ use crate::option_ranges::{self, OptionOutOfRange, OptionRange};
 pub(in crate::store) const MAX_TRANSACTION_BYTES: usize = 64 << 20;
 pub(super) const LARGE_TRANSACTION_BYTES: usize = 32 << 20;
 pub(super) const CONFLICT_CACHE_ROWS: usize = 1 << 16;
-/// A slot, and its share of the map of lock-only commits.
+/// The memory of a row in the conflict set: its slot, and its share of the map of lock-only
+/// commits.
 pub(super) const CONFLICT_CACHE_ROW_BYTES: usize = 40;
 
 /// When a commit is acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Durability {
-    /// Once it survives a power cut: after a sync of the write-ahead log, which concurrent commits
-    /// share (group commit).
+    /// Once the commit survives a power cut: after a sync of the write-ahead log, which concurrent
+    /// commits share (group commit).
     #[default]
     Sync,
-    /// Once it is visible and survives the end of the process. A power cut may lose the commits of
-    /// about the last second, always the newest ones: if a commit is lost, all later ones are.
+    /// Once the commit is visible and survives the end of the process. A power cut may lose the
+    /// commits of about the last second, always the newest ones: if a commit is lost, all later
+    /// ones are.
     Buffered,
 }
 
@@ -43,8 +45,8 @@ impl RetryPolicy {
         Self { max_attempts: attempts, ..self }
     }
 
-    /// Time since the call, waits included, after which no new attempt begins. The first attempt is
-    /// always made.
+    /// The time since the call of `transact`, waits included, after which no new attempt begins.
+    /// The first attempt is always made.
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
     }
@@ -61,7 +63,8 @@ impl Default for RetryPolicy {
     }
 }
 
-/// The options of one transaction. By default they are those of the store; `None` restores that.
+/// The options of one transaction. By default they are those of the store; `None` restores the
+/// store's option.
 ///
 /// ```
 /// use percolite::{Durability, TxnOptions};
@@ -99,10 +102,11 @@ impl TxnOptions {
         Self { retry_policy: retry.into(), ..self }
     }
 
-    /// A name for the kind of transaction, as `"transfer"`; not one for each transaction. It is
-    /// shown by [`Store::active_transactions`](crate::store::Store::active_transactions) and
-    /// [`Store::slow_transactions`](crate::store::Store::slow_transactions), and in the conflicts
-    /// of transactions that lose a row to this one. Any length; it is never copied.
+    /// A name for the kind of transaction, such as `"transfer"`, not for a single transaction. It
+    /// is shown by [`Store::active_transactions`](crate::store::Store::active_transactions) and
+    /// [`Store::slow_transactions`](crate::store::Store::slow_transactions), and in the conflict
+    /// errors of transactions that lose a row to this transaction. Any length: the label is never
+    /// copied.
     pub fn label(self, label: impl Into<Option<&'static str>>) -> Self {
         Self { label: label.into(), ..self }
     }
@@ -145,7 +149,8 @@ impl Options {
             HistoryRetention::Unchanged | HistoryRetention::Disabled => None,
         };
         let time = |bounds: OptionRange, time: Duration| bounds.check(time.as_nanos());
-        // First: else the error would name an option that is derived from it.
+        // Checked first: a budget out of range puts the options that are derived from it out of
+        // range as well, and the error must name the budget.
         self.memory_budget.map_or(Ok(()), |bytes| option_ranges::MEMORY_BUDGET.check(bytes as u128))?;
         option_ranges::BLOCK_CACHE_BYTES.check(self.block_cache_bytes as u128)?;
         option_ranges::WRITE_BUFFER_BYTES.check(self.write_buffer_bytes as u128)?;

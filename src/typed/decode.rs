@@ -46,8 +46,8 @@ impl Decoder<'_> {
 macro_rules! number {
     ($($name:ident $visit:ident $type:ty),*) => {$(
         fn $name<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, KeyError> {
-            // The sign bit of signed numbers was flipped. For unsigned numbers `MIN` is zero: no
-            // change.
+            // In `MIN` of a signed type only the sign bit is set: this undoes the encoder's flip of
+            // that bit. `MIN` of an unsigned type is zero, which changes nothing.
             visitor.$visit(<$type>::from_be_bytes(self.chunk()?) ^ <$type>::MIN)
         }
     )*};
@@ -131,7 +131,8 @@ impl<'de> de::Deserializer<'de> for &mut Decoder<'de> {
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, KeyError> {
         let mut elements = Elements { decoder: self, ended: false };
         let value = visitor.visit_seq(&mut elements)?;
-        // A visitor may stop early; the next part must not start in the rest of the sequence.
+        // A visitor may stop before the end of the sequence, and the rest of the sequence would
+        // then be decoded as the next part of the key.
         if !elements.ended && elements.decoder.is_present()? {
             return Err(KeyError("sequence has more elements than its type".into()));
         }

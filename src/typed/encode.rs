@@ -22,7 +22,7 @@ macro_rules! unsigned {
     )*};
 }
 
-/// With the sign bit flipped, negative numbers sort first, in their order.
+/// The sign bit is flipped, because otherwise negative numbers would sort after the others.
 macro_rules! signed {
     ($($name:ident $type:ty),*) => {$(
         fn $name(self, value: $type) -> Result<(), KeyError> {
@@ -32,8 +32,8 @@ macro_rules! signed {
     )*};
 }
 
-/// The order of `total_cmp`. The bits of a negative number grow as it gets smaller, so all are
-/// inverted.
+/// Floats sort as by `total_cmp`. The lower a negative float, the greater its bits, so all of them
+/// are inverted. Of other floats only the sign bit is flipped.
 macro_rules! float {
     ($($name:ident $type:ty, $bits:ty),*) => {$(
         fn $name(self, value: $type) -> Result<(), KeyError> {
@@ -168,7 +168,8 @@ impl<'a> ser::Serializer for &'a mut Encoder<'_> {
     }
 }
 
-/// A sequence with a tag before each element and at its end, so that a shorter one sorts first.
+/// A sequence. A tag before each element and another at the end make a sequence sort before every
+/// longer sequence that begins with the same elements.
 pub struct Elements<'a>(&'a mut Vec<u8>);
 
 impl ser::SerializeSeq for Elements<'_> {

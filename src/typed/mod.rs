@@ -144,7 +144,7 @@ mod sealed {
 }
 
 /// The first parts of a tuple key, each borrowed: `("york",)` for `(String, i64)`. For other kinds
-/// of keys, implement it for a type that serializes as the key's first fields do.
+/// of keys, implement this trait for a type that serializes as the key's first fields do.
 pub trait KeyPrefix<K>: Serialize {}
 
 macro_rules! key_prefix {
@@ -218,7 +218,8 @@ impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> TypedKeys
         Ok(reader.get(&self.keyspace, &self.key(key)?)?.is_some())
     }
 
-    /// A row's value, which is checked again at commit, without a lock: [`Txn::get_for_update`].
+    /// A row's value. The commit fails with a conflict if another transaction has written the row
+    /// meanwhile; the row is not locked: see [`Txn::get_for_update`].
     ///
     /// # Errors
     /// Those of [`Txn::get_for_update`], and of [every typed call](TypedKeyspace#errors).

@@ -1,8 +1,9 @@
 //! The order-preserving encoding of typed keys (FoundationDB's tuple layer): bytes sort as values
 //! do.
 //!
-//! Every encoding is self-delimiting, so no value's bytes are a prefix of another's. The parts of a
-//! tuple are concatenated: the encoding of the first parts is a prefix of the whole.
+//! Every encoding is self-delimiting: the encoding of a value is never a proper prefix of that of
+//! another value of its type. The parts of a tuple are concatenated, so the encoding of its first
+//! parts is a prefix of the whole, which prefix scans use.
 //!
 //! | type | bytes | order |
 //! |---|---|---|
@@ -139,7 +140,7 @@ mod tests {
         Ok(())
     }
 
-    /// Then the parts after it cannot change the order.
+    /// If this holds, the parts that follow in a tuple cannot change the order of `a` and `b`.
     fn neither_is_a_prefix(a: &[u8], b: &[u8]) -> bool {
         a == b || !(a.starts_with(b) || b.starts_with(a))
     }

@@ -29,7 +29,7 @@ pub enum WalError {
     UnsupportedFormat {
         /// The segment's file name.
         file: String,
-        /// Its format.
+        /// The segment's format.
         format: u32,
         /// The format that this program reads.
         supported: u32,
@@ -45,7 +45,7 @@ pub enum WalError {
 /// Acknowledged frames that are missing or cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataLoss {
-    /// The segment with the break, or the one that is missing.
+    /// The segment with the break, or the missing segment.
     pub segment: String,
     /// Offset of the break in the segment, in bytes.
     pub offset: u64,
@@ -54,9 +54,10 @@ pub struct DataLoss {
     /// The log was durable at least up to this sequence. It is below `first_missing` if damage is
     /// certain but its extent is not.
     pub durable_sequence: u64,
-    /// Valid frames beyond the break. They cannot be applied without the missing ones.
+    /// Valid frames beyond the break. They cannot be applied without the missing frames before
+    /// them.
     pub intact_frames: u64,
-    /// Bytes of those frames.
+    /// Bytes of the intact frames.
     pub intact_bytes: u64,
     /// Identifies this loss; the same each time the log is read.
     pub fingerprint: u64,

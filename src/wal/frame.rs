@@ -24,7 +24,7 @@ use crate::disk::DiskFile;
 pub const FRAME_HEADER_BYTES: usize = 24;
 /// Every frame begins at a multiple of this.
 const ALIGNMENT_BYTES: usize = 8;
-/// The same as an offset.
+/// `ALIGNMENT_BYTES` as an offset.
 pub const ALIGNMENT: u64 = ALIGNMENT_BYTES as u64;
 /// A longer payload is refused, and a longer length on disk is damage.
 pub const PAYLOAD_MAX_BYTES: usize = 1 << 30;
@@ -60,7 +60,8 @@ impl FrameBuffer {
         self.0.resize(FRAME_HEADER_BYTES, 0);
     }
 
-    /// The buffer, to append the payload to. Its first [`FRAME_HEADER_BYTES`] are the header's.
+    /// The buffer, to which the payload is appended. Its first [`FRAME_HEADER_BYTES`] bytes are for
+    /// the header.
     pub fn payload_buffer(&mut self) -> &mut Vec<u8> {
         if self.0.len() < FRAME_HEADER_BYTES {
             self.clear();
@@ -93,7 +94,7 @@ fn checksum(salt: u64, offset: u64, rest: &[u8]) -> u32 {
     crc32c::crc32c_append(place, rest)
 }
 
-/// Where a frame that begins at the offset ends, given the length of its payload.
+/// The end of a frame that begins at `offset` and has a payload of this length.
 pub fn frame_end(offset: u64, payload_bytes: usize) -> Option<u64> {
     let bytes = u64::try_from(FRAME_HEADER_BYTES.checked_add(payload_bytes)?).ok()?;
     offset.checked_add(bytes)?.checked_next_multiple_of(ALIGNMENT)
@@ -137,7 +138,7 @@ impl<'a, F: DiskFile> FrameReader<'a, F> {
         Ok(Self { file, salt, limit, buffer: Vec::new(), buffer_at: 0 })
     }
 
-    /// The frame at the offset, if a valid one with such a sequence begins there.
+    /// The frame that begins at the offset, if it is valid and its sequence is in the range.
     pub fn read_at(&mut self, offset: u64, sequences: RangeInclusive<u64>) -> io::Result<Option<Frame<'_>>> {
         let Some(header) = self.buffered(offset, FRAME_HEADER_BYTES)?.and_then(|bytes| bytes.first_chunk()).copied()
         else {
@@ -157,7 +158,7 @@ impl<'a, F: DiskFile> FrameReader<'a, F> {
         Ok(is_valid.then_some(Frame { sequence, durable_sequence: durable, end, bytes }))
     }
 
-    /// The first valid frame with such a sequence that begins at the offset or after it, and its
+    /// The first valid frame at the offset or after it whose sequence is in the range, and its
     /// offset.
     pub fn find_next_valid(
         &mut self,

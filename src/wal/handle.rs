@@ -1,18 +1,20 @@
-//! The shared half of the log: the written and the durable sequence, and the syncs in between.
+//! The shared half of the log: the written and the durable sequence, and the syncs that advance the
+//! durable one.
 //!
-//! A sync first reads the written sequence, then syncs the files with these frames, older ones
-//! first, and then publishes that sequence as durable. A sequence that is read after the sync would
-//! cover frames that were written meanwhile and are not durable. Older files come first because a
-//! newer segment's header and frames are useless without the end of the older one.
+//! A sync first reads the written sequence, then syncs the files that have frames up to this
+//! sequence, older files first, and then publishes the sequence as durable. If the written sequence
+//! were read after the sync, it would cover frames that were written during the sync and are not
+//! durable. Older files come first, because a segment's header and frames are useless without the
+//! end of the segment before.
 //!
-//! Only one sync runs at a time. The next one starts when it has ended, and finds most of the work
+//! Only one sync runs at a time. A sync that has waited for another one finds most of its work
 //! done.
 //!
 //! **Failures.** After a failed write or sync the content of the medium is unknown. The kernel
-//! marks the pages clean, so the next sync succeeds and proves nothing (PostgreSQL's fsyncgate). So
-//! the first failure is permanent: every later call returns it, and the durable sequence never
-//! rises again. The next incarnation reads what is there, writes it once more and syncs that
-//! ([`resume`](super::resume())).
+//! marks the unwritten pages clean, so the next sync succeeds and proves nothing (PostgreSQL's
+//! fsyncgate). So the first failure is permanent: every later call returns it, and the durable
+//! sequence never rises again. The next incarnation reads the frames that are left, writes them
+//! again and syncs them ([`resume`](super::resume())).
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -46,7 +48,7 @@ pub(super) struct WalShared<D: Disk> {
 struct SegmentFiles<F> {
     /// Segments that the next sync covers, oldest first; the last one is the current segment.
     unsynced: Vec<(u64, Arc<F>)>,
-    /// Headers are durable up to this segment.
+    /// The newest segment whose header is durable.
     synced_segment: u64,
     /// Number and last sequence of the segments before the current one, oldest first.
     old_segments: VecDeque<(u64, u64)>,
@@ -122,9 +124,9 @@ impl<D: Disk> WalHandle<D> {
     /// Removes segments without frames above the flushed sequence; returns how many. The tables
     /// must have everything up to that sequence, durably.
     ///
-    /// The directory is not synced: a segment that reappears after a crash is older than what
-    /// recovery reads. A segment stays until the header of a later one is durable; otherwise a
-    /// power cut could leave no header at all.
+    /// The directory is not synced: a removed segment that reappears after a crash does no harm,
+    /// because it is older than all that recovery reads. A segment is kept until the header of a
+    /// later segment is durable; otherwise a power cut could leave no header at all.
     pub fn remove_segments_upto(&self, flushed_sequence: u64) -> Result<usize, WalError> {
         self.shared.ensure_ok()?;
         let flushed_sequence = flushed_sequence.min(self.durable_sequence());
@@ -176,8 +178,8 @@ impl<D: Disk> WalShared<D> {
 
     /// Keeps the first failure permanently, and returns it.
     pub(super) fn record_failure(&self, why: io::Error) -> WalError {
-        // `advance_durable` checks for a failure and publishes under the same lock, so none comes
-        // in between.
+        // `advance_durable` holds the same lock from its check for a failure until it has published
+        // the durable sequence, so no failure is recorded in between.
         let _files = self.files.lock();
         WalError::Failed(Arc::clone(self.failure.get_or_init(|| Arc::new(why))))
     }
@@ -191,7 +193,8 @@ impl<D: Disk> WalShared<D> {
         Ok(written)
     }
 
-    /// Creates a segment's file. Its name is durable, so frames can be written to it.
+    /// Creates a segment's file and makes its name durable, so that frames may be written to the
+    /// file.
     fn make(&self, number: u64) -> Result<D::File, WalError> {
         create_segment(&self.disk, number, None).map_err(|why| self.record_failure(why))
     }
@@ -208,7 +211,7 @@ impl<D: Disk> WalShared<D> {
         Ok((number, Arc::new(file)))
     }
 
-    /// Makes `file` the current segment; the one before ends with `last`.
+    /// Makes `file` the current segment; the segment before ends with sequence `last`.
     pub(super) fn switch_segment(&self, last: u64, number: u64, file: Arc<D::File>) {
         let mut files = self.files.lock();
         if let Some((ended, _)) = files.unsynced.last() {
@@ -226,8 +229,8 @@ impl<D: Disk> WalShared<D> {
     }
 }
 
-/// Creates a segment's file, with its first step preallocated and the header, if there is one; all
-/// of it is durable.
+/// Creates a segment's file, preallocates the first step, and writes the header, if there is one.
+/// All of this is durable when the function returns.
 pub(super) fn create_segment<D: Disk>(disk: &D, number: u64, header: Option<&SegmentHeader>) -> io::Result<D::File> {
     let file = disk.create(&segment::segment_file_name(number))?;
     segment::preallocate(&file, 0, 0)?;

@@ -1,10 +1,10 @@
 //! The scan beyond a break, which decides between a torn tail and data loss.
 //!
-//! A power cut can leave valid frames after a break, just as damage does: writes reach the medium
-//! in any order. The difference is whether the missing frames had been acknowledged. Later writes
-//! prove that, because each frame and each header carries the sequence that was durable by then. So
-//! the scan looks for valid frames and headers everywhere beyond the break, and the highest durable
-//! sequence that they carry decides.
+//! Damage leaves valid frames after a break, but so can a power cut, because writes reach the
+//! medium in any order. The difference is whether the missing frames had been acknowledged. Later
+//! frames and headers can prove that, because each of them carries the sequence that was durable
+//! when it was written. So the scan looks for valid frames and headers everywhere beyond the break,
+//! and the highest durable sequence that these carry decides.
 
 use std::io;
 use std::ops::Bound;
@@ -18,15 +18,15 @@ use crate::disk::{Disk, DiskFile};
 /// Valid frames and headers beyond the break.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TailScan {
-    /// The highest durable sequence that any of them carries.
+    /// The highest durable sequence that these frames and headers carry.
     pub durable: u64,
     /// Frames at or above the first missing sequence.
     pub frames: u64,
-    /// Their bytes.
+    /// The bytes of these frames.
     pub bytes: u64,
 }
 
-/// Scans the rest of the segment with the break, and all later ones.
+/// Scans the rest of the segment with the break, and all later segments.
 pub fn scan_tail<D: Disk>(
     disk: &D,
     names: &SegmentList,
@@ -43,7 +43,8 @@ pub fn scan_tail<D: Disk>(
     for number in names.segments.range((later, Bound::Unbounded)) {
         beyond.scan_segment(disk, &segment::segment_file_name(*number), *number, first_missing)?;
     }
-    // An interrupted acceptance of the loss may have renamed some of them; they still count.
+    // An interrupted acceptance of the loss may have renamed some of these segments; the renamed
+    // ones still count.
     for (number, name) in names.quarantined.range((later, Bound::Unbounded)) {
         if !names.segments.contains(number) {
             beyond.scan_segment(disk, name, *number, first_missing)?;
@@ -65,8 +66,9 @@ impl TailScan {
     fn scan_file(&mut self, file: &impl DiskFile, header: &SegmentHeader, from: u64, missing: u64) -> io::Result<()> {
         let mut frames = FrameReader::new(file, header.salt, None)?;
         let mut offset = from;
-        // No more frames than this fit. Without the bound most numbers in a payload could pass for
-        // a header, and each costs a checksum over the length that it gives.
+        // The file has room for no more frames than this, which bounds the possible sequences.
+        // Without the bound, most numbers in a payload could pass for a frame header, and each such
+        // header would cost a checksum over the length that it claims.
         let most = file.len()? / FRAME_HEADER_BYTES as u64;
         let sequences = header.first_sequence..=header.first_sequence.saturating_add(most);
         while let Some((start, frame)) = frames.find_next_valid(offset, sequences.clone())? {

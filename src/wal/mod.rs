@@ -1,4 +1,4 @@
-//! The write-ahead log (WAL). A crash leaves a prefix of it that has every acknowledged frame.
+//! The write-ahead log (WAL). A crash leaves a prefix of the log that has every acknowledged frame.
 //!
 //! ```text
 //! append → one frame, one write                   survives the end of the process
@@ -19,19 +19,19 @@
 //!   dropped.
 //! - The medium damaged what was durable. Opening returns an error, and the operator decides.
 //!
-//! A checksum cannot distinguish the two. A *durability proof* can: every frame and every segment
-//! header carries the sequence that was durable when it was written. If anything valid beyond the
-//! break carries a durable sequence at or above the first missing one, the break is [data
-//! loss](DataLoss); otherwise it is a torn tail. A needed segment that is missing, or a log that
-//! ends below the flushed sequence of the tables, is data loss too.
+//! A checksum cannot distinguish the two causes. A *durability proof* can: every frame and every
+//! segment header carries the sequence that was durable when it was written. If anything valid
+//! beyond the break carries a durable sequence at or above the first missing one, the break is
+//! [data loss](DataLoss); otherwise it is a torn tail. A needed segment that is missing, or a log
+//! that ends below the flushed sequence of the tables, is data loss too.
 //!
 //! # What cannot be detected
 //!
 //! *Damage without a proof.* Frames that were synced after the last frame was written have no
-//! durability proof; damage to them looks like a torn tail. Under load that is the last commit
-//! group. In an idle log it is no frame, once a [no-op frame](WalWriter::append_noop) is written:
-//! an empty frame with the sequence that the last sync made durable. Damage to the no-op frame
-//! itself costs nothing.
+//! durability proof; damage to them looks like a torn tail. Under load, these are the frames of the
+//! last group sync. In an idle log there are none, once a [no-op frame](WalWriter::append_noop) is
+//! written: an empty frame that records the sequence that the last sync made durable. Damage to the
+//! no-op frame itself costs nothing.
 //!
 //! *Damage to both headers.* A segment's header is stored twice, in two blocks. If both are
 //! damaged, the segment's frames cannot be checked. Without a later segment as proof, the log then
@@ -43,8 +43,8 @@
 //! # Order of names, headers and frames
 //!
 //! - A frame is written only to a file whose name is durable.
-//! - A rotated segment's header is not yet durable when its first frames are written. Nothing is
-//!   acknowledged before a sync of the older segment and then of this one.
+//! - A rotated segment's header is not yet durable when its first frames are written. None of these
+//!   frames is acknowledged before the older segment is synced, and then this one.
 //! - The header of an incarnation's first segment is durable before that incarnation acknowledges
 //!   anything.
 //! - A segment is removed only when the header of a later one is durable, so recovery always finds

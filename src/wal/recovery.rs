@@ -1,16 +1,16 @@
 //! Recovery: reads the log of earlier incarnations and changes nothing.
 //!
-//! The newest segment with a valid header is the head of a chain. It is followed from predecessor
-//! to predecessor until a segment begins at or below the first sequence that the tables lack. If
-//! the chain leads to a segment whose header is torn, a crash's break is before the head, and an
-//! older head is taken.
+//! The newest segment with a valid header is the head of a chain. The chain is followed from each
+//! segment to its predecessor, until a segment begins at or below the first sequence that the
+//! tables lack. If the chain leads to a segment whose header is torn, a crash has broken the log
+//! before the head, so an older head is taken.
 //!
-//! Then frames are read from the oldest segment on, each segment up to the end that its successor
-//! names, until no valid frame follows: the break. The break is the end of the log, unless a
-//! [durability proof beyond it](super::loss_scan) makes it data loss.
+//! Then frames are read from the oldest segment of the chain on, each segment up to the end that
+//! the header of its successor names, until no valid frame follows: the break. The break is the end
+//! of the log, unless a [durability proof beyond it](super::loss_scan) makes it data loss.
 //!
-//! Without damage a break costs nothing that was acknowledged. The oldest segment of the chain
-//! always exists then: its header was durable before older segments were removed.
+//! Without damage, a break loses no acknowledged frame. The oldest segment of the chain then always
+//! exists, because older segments are removed only after its header is durable.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ pub struct RecoveredSegment {
 pub struct Recovered {
     pub(super) wal_id: u64,
     pub(super) names: SegmentList,
-    /// Oldest first; the last one has the log's end.
+    /// The segments that were read, oldest first. The log ends in the last one.
     pub(super) segments: Vec<RecoveredSegment>,
     /// The highest sequence with a durability proof.
     pub(super) durable_sequence: u64,
@@ -90,9 +90,9 @@ impl Chain {
     }
 }
 
-/// Calls `apply` with each frame above the tables' flushed sequence, no-op frames included. Only
-/// the log of a store whose creation did not finish may have no segment; otherwise that is data
-/// loss.
+/// Calls `apply` with each frame above the tables' flushed sequence, no-op frames included.
+/// `may_be_empty`: the log may have no segment, because the creation of the store has not finished.
+/// Otherwise a log without segments is data loss.
 ///
 /// A log that another process is writing can look damaged, so the caller must have locked the
 /// store.
@@ -166,8 +166,9 @@ impl Recovered {
         self.lost.as_ref()
     }
 
-    /// The end that the next segment continues. Segments without frames are skipped, because the
-    /// name of an incarnation's first segment may not be durable.
+    /// The end that the next segment continues. Segments without frames are skipped: the name of an
+    /// incarnation's first segment may not be durable, so a power cut may remove that segment, and
+    /// no chain may need it.
     pub(super) fn log_end(&self) -> Option<SegmentEnd> {
         let filled = self.segments.iter().rev().find(|link| link.end.last_sequence >= link.header.first_sequence);
         filled.map(|link| link.end).or_else(|| self.segments.first()?.header.predecessor)

@@ -1,23 +1,24 @@
-//! Resuming: the first writes of an incarnation on a log that was read.
+//! Resuming: the first writes of an incarnation to a log that recovery has read.
 //!
 //! The order, each step durable before the next:
 //!
-//! 1. *Rewrite the tail.* After a kill it may be in the kernel's memory only. A sync alone is not
-//!    enough: if one failed in the incarnation before, the kernel counts the pages as clean, and
-//!    the next sync writes nothing. So the frames that no later frame proves durable are written
-//!    again, the same bytes in the same place, and then synced, older segments first.
+//! 1. *Rewrite the tail.* After a kill the newest frames may be in the kernel's memory only. A sync
+//!    alone is not enough: if a sync failed in the incarnation before, the kernel counts their
+//!    pages as clean, and the next sync writes nothing. So the frames without a durability proof
+//!    are written again, the same bytes in the same place, and then synced, older segments first.
 //! 2. *Create the new segment.* Its header names the end of what was read. From then on nothing
-//!    beyond that end is read, so a torn frame with valid ones after it stays dropped. This
-//!    incarnation writes frames to the new segment only.
-//! 3. *Remove what is beyond the end.* Segments there are not part of the log, and must not be
-//!    found again if the headers of this incarnation are damaged.
+//!    beyond that end is read, so valid frames after a torn one stay dropped. This incarnation
+//!    writes frames to the new segment only.
+//! 3. *Remove what is beyond the end.* Segments beyond the end are not part of the log, and
+//!    recovery must not find them again if the headers of this incarnation are damaged.
 //!
-//! A crash between two steps leaves the log as it was read, or as it is to be.
+//! A crash between two steps leaves the log as recovery has read it, or as it is after the last
+//! step.
 //!
 //! **Accepting data loss.** The caller passes the fingerprint of the loss, so it accepts exactly
 //! the loss that was reported. Before the first step, the segments that the loss affects are
-//! [quarantined](super::quarantine). A crash in between leaves the same loss with the same
-//! fingerprint, because the scan covers quarantined segments too.
+//! [quarantined](super::quarantine). A crash during the quarantine leaves the same loss with the
+//! same fingerprint, because the scan covers quarantined segments too.
 
 use std::collections::VecDeque;
 use std::io;
@@ -35,7 +36,7 @@ use super::writer::WalWriter;
 use crate::disk::{Disk, DiskFile};
 
 /// Makes the log that was [read](super::recover) writable; the directory must be unchanged since.
-/// The salt is random. `accept` is the fingerprint of an accepted data loss.
+/// `salt` is a random number. `accept` is the fingerprint of an accepted data loss.
 pub fn resume<D: Disk>(
     disk: D,
     recovered: &Recovered,
@@ -111,7 +112,8 @@ fn rewrite_tail<D: Disk>(disk: &D, link: &RecoveredSegment, durable: u64) -> Res
 
 fn remove_after_end<D: Disk>(disk: &D, recovered: &Recovered, kept: u64) -> Result<(), WalError> {
     let beyond = (Bound::Excluded(kept), Bound::Unbounded);
-    // Accepting a loss has renamed the segments after the break.
+    // If a loss is accepted, the segments after the break have been renamed, so only earlier ones
+    // are removed here.
     let renamed = recovered.data_loss().and(Some(recovered.segments.last().map_or(0, |link| link.header.number)));
     let mut removed = false;
     for number in recovered.names.segments.range(beyond) {
@@ -126,8 +128,8 @@ fn remove_after_end<D: Disk>(disk: &D, recovered: &Recovered, kept: u64) -> Resu
     Ok(())
 }
 
-/// Segments that can be removed later, with their last sequence. It is 0 for those that are not in
-/// the chain: recovery does not read them.
+/// Segments that can be removed later, with their last sequence. For a segment outside the chain,
+/// which recovery does not read, it is 0: such a segment may be removed at any time.
 fn removable_segments(recovered: &Recovered, kept: u64) -> VecDeque<(u64, u64)> {
     let last = |number| {
         let link = recovered.segments.iter().find(|link| link.header.number == number);

@@ -2,8 +2,8 @@
 //!
 //! A segment is named by its number. Its header has the WAL id of the store, and the place where
 //! its predecessor ends: segment, offset and sequence. So the segments form a chain. Recovery
-//! follows it from the newest segment back, whatever else is in the directory, and reads a
-//! predecessor only up to that end.
+//! follows the chain from the newest segment back, whatever else is in the directory, and reads
+//! each predecessor only up to the end that the header names.
 //!
 //! All frames of a segment depend on its header, so the header is stored twice, each copy in a
 //! block of its own. Frames begin after the second block.
@@ -31,18 +31,18 @@ const MAGIC: [u8; 8] = *b"percolog";
 pub const FORMAT: u32 = 1;
 /// Block size of file systems and page caches. The second header must survive damage to one block.
 const BLOCK: usize = 4096;
-/// The same as an offset: that of the second header.
+/// The block size as an offset, which is that of the second header.
 pub const BLOCK_BYTES: u64 = BLOCK as u64;
 /// Offset of the first frame.
 pub const FRAMES_OFFSET: u64 = 2 * BLOCK_BYTES;
 /// A segment is preallocated: filled with zeros ahead of its frames, in steps of this size. The
 /// sync after a step is slower, because the file system records the new blocks. So a step is long
-/// enough for hundreds of small commits. The commits of that sync also wait for the zeros, so a
-/// step takes a disk less than a millisecond.
+/// enough for hundreds of small commits. The commits of this sync also wait for the zeros, so a
+/// step is short enough for a disk to write it in less than a millisecond.
 ///
-/// Each block is a write of its own. One write of a whole step creates folios of that size in the
-/// page cache, and the kernel walks all blocks of a folio at every write into it. That costs 1.5 µs
-/// a commit, more than the rest of the write.
+/// Each block of zeros is written by a call of its own. A single call for a whole step would create
+/// folios of that size in the page cache, and the kernel walks all blocks of a folio at every write
+/// into the folio. This costs 1.5 µs for each commit, more than the rest of the write.
 pub const PREALLOCATION_BYTES: u64 = PREALLOCATION_STEP as u64;
 
 const SEGMENT_HEADER_BYTES: usize = 128;
@@ -91,7 +91,7 @@ pub enum HeaderRead {
 }
 
 impl SegmentHeader {
-    /// Both copies, each padded to a block.
+    /// Both copies of the header, each padded to a block.
     pub fn encode(&self) -> Vec<u8> {
         let (number, offset, last) =
             self.predecessor.map_or((0, 0, 0), |end| (end.number, end.offset, end.last_sequence));
@@ -188,8 +188,8 @@ pub fn segment_file_name(number: u64) -> String {
     format!("{number:0NAME_DIGITS$}{SUFFIX}")
 }
 
-/// A file with a greater number is not a segment. Resuming uses only the lower half, so the numbers
-/// of an incarnation cannot run out.
+/// A file with a greater number is not a segment. An incarnation begins only with a number in the
+/// lower half of the range, so it cannot run out of numbers.
 pub const SEGMENT_NUMBER_MAX: u64 = u64::MAX / 2;
 
 /// The number in a segment's file name; `None` if the file is not a segment.

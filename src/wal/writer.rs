@@ -4,9 +4,9 @@
 //! is in the kernel's page cache and survives the end of the process. It survives a power cut once
 //! a [sync](super::WalHandle::sync) has covered it.
 //!
-//! Each frame carries the sequence that was durable when it was written. To recovery this proves
-//! which frames must exist. No later frame proves this for the newest acknowledged frames, until a
-//! [no-op frame](WalWriter::append_noop) follows: an empty one.
+//! Each frame carries the sequence that was durable when it was written. This proves to recovery
+//! which earlier frames must exist. The newest acknowledged frames have no such proof until a
+//! [no-op frame](WalWriter::append_noop) follows, which is an empty frame.
 
 use std::fmt;
 use std::sync::Arc;
@@ -97,7 +97,7 @@ impl<D: Disk> WalWriter<D> {
 
     /// Appends an empty frame that records the durable sequence, and returns the frame's sequence.
     /// Does nothing if the log already records that sequence, or one that covers every frame with a
-    /// payload. A no-op frame needs no proof of its own.
+    /// payload: a no-op frame itself needs no durability proof.
     pub fn append_noop(&mut self) -> Result<Option<u64>, WalError> {
         self.shared.ensure_ok()?;
         if self.recorded_durable_sequence == self.shared.durable()
@@ -110,9 +110,9 @@ impl<D: Disk> WalWriter<D> {
 
     /// Ends the segment and starts the next one, with this salt.
     ///
-    /// The next segment's name is durable by now, but its header need not be. The next sync covers
-    /// both segments, the older one first, and until then nothing is acknowledged that depends on
-    /// it.
+    /// The name of the next segment's file is durable by now, but the header need not be: no frame
+    /// of the next segment is acknowledged before the next sync, which covers both segments, the
+    /// older one first.
     pub fn rotate(&mut self, salt: u64) -> Result<(), WalError> {
         self.shared.ensure_ok()?;
         let (number, file) = self.shared.take_preallocated()?;

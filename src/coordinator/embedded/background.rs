@@ -1,10 +1,10 @@
 //! The background worker: one thread for the sweep, lock cleanup, garbage collection and tasks of
 //! the store.
 //!
-//! It works in rounds. Each round does a page of the sweep, some pages of lock cleanup, a page of
-//! garbage collection and every task, so that none of them delays the others for long. If no page
-//! is left to do, the thread parks until it is woken or the idle interval ends. Garbage collection
-//! begins a new pass at most once in that interval.
+//! The thread works in rounds. Each round does a page of the sweep, some pages of lock cleanup, a
+//! page of garbage collection and every task, so that none of them delays the others for long. If
+//! no page is left to do, the thread parks until it is woken or the idle interval ends. Garbage
+//! collection begins a new pass at most once per idle interval.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -76,20 +76,22 @@ impl BackgroundWork {
         let (mut sweep, mut gc) = (self.resolve.then(Sweep::default), Gc::default());
         let mut next_gc = Duration::ZERO;
         while !stopping.load(Ordering::Acquire) {
-            // An error does not stop the other work. It is a failure that has closed the store
-            // already, or damage, which the next read of that row reports.
+            // An error does not stop the other work: either the store has already failed, or a row
+            // is damaged, and the next read of that row reports the damage.
             let mut more = self.sweep(&mut sweep);
             more |= self.clean_up(stopping);
             if gc.is_running() || env.elapsed() >= next_gc {
                 let collected = gc.page(&self.rows, &self.history);
                 more |= collected.inspect_err(|why| self.log_failure("gc", why)).is_ok() && gc.is_running();
-                // The GC queue begins with RocksDB tombstones, which every new pass scans.
+                // Passes are spaced, because every new pass scans the RocksDB tombstones at the
+                // beginning of the GC queue.
                 next_gc = env.elapsed() + IDLE_INTERVAL;
             }
             for (name, task) in &self.tasks {
                 let _ = task().inspect_err(|why| self.log_failure(name, why));
             }
-            // A task may have consumed the wake-up of `stop`, which sets the flag first.
+            // Checked again: a task may have consumed the wake-up of `stop`, which sets the flag
+            // before the wake-up.
             if !more && !stopping.load(Ordering::Acquire) {
                 parker.park(Some(IDLE_INTERVAL));
             }
@@ -127,8 +129,8 @@ impl BackgroundWork {
         more
     }
 
-    /// Reports an error, since there is no caller to return it to. A store that is closed or has
-    /// failed reports nothing.
+    /// Reports an error, since there is no caller to return it to. Once the store is closed or has
+    /// failed, nothing is reported.
     #[cfg_attr(not(feature = "tracing"), allow(unused_variables, reason = "for the event alone"))]
     fn log_failure(&self, task: &str, why: &Error) {
         if self.rows.pipeline.failure().reason().is_none() && !matches!(why.kind(), ErrorKind::Closed(_)) {

@@ -1,8 +1,9 @@
 //! What prevents a commit: a lock that can be resolved, or a conflict.
 //!
-//! A commit that a row rejects has met a newer version or a lock. A newer version is a conflict.
-//! So is the lock of a running transaction: row locks are try-locks, and a commit never waits for
-//! one. The lock of a finished transaction is resolved, and the commit is submitted again.
+//! A commit is rejected because a row has a newer version or a lock. A newer version is a conflict.
+//! The lock of a running transaction is a conflict as well: row locks are try-locks, and a commit
+//! never waits for a row lock. The lock of a finished transaction is resolved, and the commit is
+//! submitted again.
 
 use super::resolve::{LockResolution, resolve_lock};
 use super::resolve_locks::resolve_locks;
@@ -15,7 +16,7 @@ use crate::timestamp::Timestamp;
 
 /// Resolves the blocking lock, or returns the conflict.
 ///
-/// Locks of the same transaction on the following `keys` are resolved with it. A large transaction
+/// Locks of the same transaction on the following `keys` are resolved as well. A large transaction
 /// leaves many locks, and each would reject the batch again.
 pub fn resolve_blockers<'a>(
     rows: &Rows,

@@ -1,14 +1,15 @@
 //! Lock cleanup: the locks of a finished large transaction become versions, or are released, page
 //! by page in the background.
 //!
-//! Without it, a commit of millions of rows would block until each of them is rewritten. The status
-//! is final before the cleanup begins: the [table of fates](crate::pipeline::Fate) has it. So
-//! readers see the right values in the meantime, and writers resolve the locks that they find.
-//! After the last lock, the transaction record and the fate are deleted, in this order.
+//! Without this background work, a commit of millions of rows would block until each row is
+//! rewritten. The status is final before the cleanup begins, and is in the [table of
+//! fates](crate::pipeline::Fate). So readers see the right values in the meantime, and writers
+//! resolve the locks that they find. After the last lock, the transaction record and the fate are
+//! deleted, in this order.
 //!
-//! If the process dies in between, the next incarnation resolves the locks as orphan locks. A
-//! committed transaction has its record at the primary until then. A rolled-back one has its
-//! primary locked or released, and either means rolled back.
+//! If the process dies in between, the next incarnation resolves the locks as orphan locks. Until
+//! then, a committed transaction has its record at the primary. The primary of a rolled-back
+//! transaction is still locked, or already released; either state means *rolled back*.
 
 use super::resolve_locks::resolve_locks;
 use super::rows::Rows;
@@ -19,8 +20,8 @@ use crate::protocol::TxnStatus;
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
 
-/// The position of the cleanup among the finished transactions: the oldest first, so that a steady
-/// arrival of newer ones cannot keep it from any.
+/// The position of the cleanup among the finished transactions. The oldest is cleaned up first, so
+/// that a steady arrival of newer transactions cannot starve any.
 #[derive(Default)]
 pub struct Cleanup {
     /// Zero, or the `start_ts` from which to look for the next transaction.
@@ -40,8 +41,9 @@ impl Cleanup {
         Ok(fates.pending_cleanups() > 0)
     }
 
-    /// Continues with the transaction until it is finished, and then with the oldest. After an
-    /// error the next one is served first.
+    /// The next page is of the same transaction until it is finished, and then of the oldest. After
+    /// an error the next page is of the next transaction, so that one failing cleanup does not
+    /// block the others.
     fn advance(&self, start_ts: Timestamp, page: &Result<Page>) {
         *self.position.lock() = match page {
             Ok(Page::More) => start_ts,
@@ -105,7 +107,8 @@ mod tests {
         };
         assert_eq!(position_after(Ok(Page::More)), ts(50));
         assert_eq!(position_after(Err(ErrorKind::Io("full".into()).into())), ts(51));
-        // One that began at 40 and has finished meanwhile is not passed by those after 50.
+        // A transaction that began at 40, and has finished meanwhile, is next: those above 50 do
+        // not pass it.
         assert_eq!(position_after(Ok(Page::Last)), Timestamp::ZERO);
     }
 }

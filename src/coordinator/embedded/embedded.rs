@@ -84,8 +84,8 @@ impl EmbeddedCoordinator {
         request.protocol == CommitProtocol::Auto && request.writes.len() <= rows_max
     }
 
-    /// Commits in one phase; as a large transaction, if the batch is too large. With history it has
-    /// the versions that it replaces, so it can be far larger than the writes.
+    /// Commits in one phase or, if the batch is too large, as a large transaction. With history the
+    /// batch also has the versions that it replaces, so it can be far larger than the writes.
     fn commit_one_phase(&self, mut request: CommitRequest<'_>) -> Result<Timestamp> {
         match commit_one_phase(&self.rows, &mut request) {
             Err(why) if matches!(why.kind(), ErrorKind::TooLarge { .. }) => {
@@ -157,7 +157,8 @@ impl Coordinator for EmbeddedCoordinator {
             return Ok(Some(commit_ts).filter(|commit_ts| *commit_ts <= view.read_ts));
         }
         let committed = commit_ts_from_primary(view, lock)?;
-        // After a failure of the store nothing can be written, but the value read is right.
+        // After a failure of the store the lock cannot be resolved, but the status that was read is
+        // right.
         if fate == Fate::Orphan
             && let Err(why) = resolve_lock(&self.rows, row, lock)
             && self.pipeline.failure().reason().is_none()
@@ -284,7 +285,8 @@ impl Coordinator for EmbeddedCoordinator {
                 break;
             }
         }
-        // After a failure buffered commits may not be durable, and a later sync does not prove it.
+        // After a failure, buffered commits may not be durable, and a sync that succeeds now would
+        // not prove that they are.
         let synced = match self.pipeline.failure().reason() {
             Some(why) => Err(ErrorKind::Undetermined(why.into()).into()),
             None => self.sync(None),

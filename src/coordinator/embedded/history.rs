@@ -1,19 +1,19 @@
 //! History: commits keep the versions that they replace for the retention time, and the store can
-//! be read at any timestamp within it. CockroachDB's `gc.ttl` is alike.
+//! be read at any timestamp within this time. CockroachDB's `gc.ttl` is alike.
 //!
 //! The *floor* is the oldest timestamp that can be read. It is stored in the [retention
 //! record](super::super::retention). An incarnation without history deletes the record before its
-//! first commit, because from then on versions are missing.
+//! first commit, because its commits do not keep the versions that they replace.
 //!
-//! GC must not remove a version that a historical read may still need. So the floor is raised
-//! first, in the store and then in memory. GC then removes what no read at or above the floor sees.
-//! A historical read takes its engine snapshot under the mutex of the floor, so that snapshot still
-//! has whatever GC removes later.
+//! GC must not remove a version that a historical read may still need. So before GC removes
+//! anything, the floor is raised, first in the store and then in memory. GC then removes only what
+//! no read at or above the floor sees. A historical read takes its engine snapshot under the mutex
+//! of the floor, so the snapshot has every version that GC removes later.
 //!
-//! The age of a version is the time since the commit timestamp that replaced it. So with history
-//! the oracle keeps timestamps close to the wall clock. The wall clock is trusted only as far as
-//! the monotonic clock of this incarnation has advanced: a jump ahead must not remove history. If
-//! the clock is set back, history lasts longer.
+//! The age of a replaced version counts from the commit timestamp of the version that replaced it.
+//! So with history the oracle keeps timestamps close to the wall clock. The wall clock is trusted
+//! only as far as the monotonic clock of this incarnation has advanced: a jump of the wall clock
+//! must not remove history. If the wall clock is set back, history is kept longer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub struct History {
 
 struct KeptHistory {
     retention: Mutex<Retention>,
-    /// The wall clock at opening, in milliseconds since 1970, and the monotonic clock.
+    /// Both clocks at opening: the wall clock, in milliseconds since 1970, and the monotonic clock.
     clock_at_open: (u64, Duration),
 }
 
@@ -81,11 +81,13 @@ impl History {
         read.min(kept.window_start(retention.window_ms, self.pipeline.env())).max(retention.oldest_ts)
     }
 
-    /// The GC horizon: versions that were replaced at or below it may be removed. With history
-    /// this is the floor, which is raised first if that makes anything removable.
+    /// The GC horizon: versions that were replaced at or below it may be removed. With history the
+    /// horizon is the floor. The floor is raised first if a version or tombstone becomes removable
+    /// by that.
     pub fn advance_gc_horizon(&self) -> Result<Timestamp> {
         let Some(kept) = &self.kept else { return Ok(self.gc_horizon_max()) };
-        // Only the background worker raises the floor, so it does not change in between.
+        // Only the background worker raises the floor, so the floor does not change until it is
+        // written below.
         let retention = *kept.retention.lock();
         let next = Retention { oldest_ts: self.gc_horizon_max(), ..retention };
         let engine = self.pipeline.engine();
@@ -104,8 +106,8 @@ impl History {
     pub fn view_at(&self, at: Timestamp) -> Result<Arc<ReadView>> {
         let pipeline = &self.pipeline;
         if self.kept.is_some() && at > pipeline.views().visible().read_ts {
-            // After `next` no commit gets a timestamp at or below `at`. After `drain` those that
-            // have one are visible.
+            // After `next` no commit gets a new timestamp at or below `at`. After `drain` every
+            // commit that already has such a timestamp is visible.
             if at > pipeline.timestamps().next()? {
                 return Err(future_timestamp_error(at));
             }

@@ -4,12 +4,14 @@
 //! and dropped from memory; the transaction reads it back from its own locks. If a row is written
 //! again, its lock is replaced by one with a higher write sequence.
 //!
-//! The commit is one small change of the primary, whatever the size of the transaction. From then
-//! on a reader treats each of the locks as the version that it will become, and a writer rolls it
-//! forward. The other locks are [cleaned up](super::cleanup) in the background.
+//! The commit is one small change of the primary, whatever the size of the transaction. After the
+//! commit, a reader treats each lock as the version that the lock will become, and a writer rolls
+//! forward the locks that it finds. The other locks are [cleaned up](super::cleanup) in the
+//! background.
 //!
-//! There is no list of the locks. They are between the lowest and the highest row, and the leader
-//! has a Bloom filter of the locked rows, so it reads the lock column for few other rows.
+//! There is no list of the locks. The cleanup scans the lock column from the lowest to the highest
+//! row. The leader has a Bloom filter of the locked rows, so only few other rows are read to check
+//! for a lock.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -35,12 +37,13 @@ pub struct EmbeddedLargeTxn {
     rows: Arc<Rows>,
     background: Arc<BackgroundWaker>,
     txn: TxnId,
-    /// A commit of another transaction above this is a conflict.
+    /// A commit of another transaction above this timestamp is a conflict.
     read_ts: Timestamp,
-    /// The range of its locks; `None` before the first.
+    /// The range of the locked rows; `None` before the first lock.
     span: Option<LockSpan>,
     writes: u64,
-    /// Committed, or undetermined: it must not be rolled back.
+    /// Whether the commit has succeeded or is undetermined, so that the transaction must not be
+    /// rolled back.
     is_decided: bool,
 }
 
@@ -122,7 +125,7 @@ impl LargeTxn for EmbeddedLargeTxn {
         }
         self.writes += writes.len() as u64;
         let this = TwoPhaseTxn { txn: self.txn, read_ts: self.read_ts, primary: &primary, conditions, timer };
-        // The primary first, so that every lock's primary exists.
+        // The primary is locked first, because every lock names it.
         let others = writes.iter().filter(|(row, _)| **row != primary);
         let ordered = writes.get_key_value(&primary).into_iter().chain(others);
         prewrite_rows(&self.rows, &this, ordered, SubmissionKind::PrewriteLarge, |count, _| {

@@ -5,12 +5,13 @@
 //! applied. So three things are simpler than in Percolator:
 //!
 //! - A transaction whose rows fit one atomic batch commits [without locks](one_phase). Two phases
-//!   are for what is larger.
-//! - A reader ignores the locks of running transactions: they commit above its timestamp.
-//! - Locks have no time to live. The process itself has the [fate](crate::pipeline::Fate) of each
-//!   transaction of its incarnation in memory. A lock with a lower `start_ts` than the first
-//!   timestamp of the incarnation is an orphan lock: the engine admits one process, so its owner
-//!   has ended. [Its primary](resolve) determines its status.
+//!   are for larger transactions.
+//! - A reader ignores the locks of running transactions, because these commit above the reader's
+//!   timestamp.
+//! - Locks have no time to live, because the process has the [fate](crate::pipeline::Fate) of each
+//!   transaction of its incarnation in memory. A lock whose `start_ts` is below the first timestamp
+//!   of the incarnation is an orphan lock: only one process can open the engine, so the lock's
+//!   owner has ended. [The primary](resolve) then determines the status.
 //!
 //! Opening does not wait for orphan locks. Readers and writers resolve those that they find, and
 //! the [`sweep`] resolves the others.

@@ -1,8 +1,8 @@
 //! One-phase commit: one atomic batch writes all versions, without locks (TiKV: 1PC).
 //!
-//! There is no state in between, so a crash leaves nothing to resolve. That is sound because the
-//! leader of the pipeline allocates `commit_ts` and applies the batch before any view at or above
-//! that timestamp is opened.
+//! No intermediate state exists, so a crash leaves nothing to resolve. Readers need no locks,
+//! because the leader of the pipeline allocates `commit_ts` and applies the batch before any view
+//! at or above that timestamp is opened.
 //!
 //! The rows are read only if the commit needs the versions that it replaces: to keep them as
 //! history, or to delete their values in the data column. Otherwise the preconditions alone detect
@@ -23,8 +23,8 @@ use crate::timestamp::Timestamp;
 use crate::tunables::ONE_PHASE_BYTES_MAX;
 use crate::write_set::WriteSet;
 
-/// Commits. If a lock of a finished transaction prevents it, resolves the lock and submits again.
-/// `TooLarge`: the batch does not fit; nothing was written.
+/// Commits. If a lock of a finished transaction prevents the commit, resolves the lock and submits
+/// again. `TooLarge`: the batch does not fit; nothing was written.
 pub fn commit_one_phase(rows: &Rows, request: &mut CommitRequest<'_>) -> Result<Timestamp> {
     let CommitRequest { txn, read_ts, writes, durable, ref conditions, ref mut attempt, timer, .. } = *request;
     loop {
@@ -64,7 +64,8 @@ fn row_batch(rows: &Rows, txn: TxnId, read_ts: Timestamp, writes: &Arc<WriteSet>
     Ok(RowBatch::Changes(changes))
 }
 
-/// The change of one row, after a lock of a finished transaction on it is resolved.
+/// The change of one row. If the row has the lock of a finished transaction, the lock is resolved
+/// first.
 fn row_change(rows: &Rows, request: &OnePhase<'_>) -> Result<RowChange> {
     let OnePhase { row, txn, read_ts, .. } = *request;
     loop {
@@ -73,8 +74,8 @@ fn row_change(rows: &Rows, request: &OnePhase<'_>) -> Result<RowChange> {
             Ok(step) => return Ok(step_change(step, row, txn)),
             Err(why) => {
                 let rejection = Rejection::PreconditionFailed(row.clone(), Box::new(as_read));
-                // A conflict names the other transaction; for any other error, the step's reason
-                // is the right one.
+                // A retryable error is the conflict, with the other transaction. Any other error is
+                // replaced by the error of the step, which has the reason.
                 resolve_blocker(rows, rejection, txn, read_ts)
                     .map_err(|other| if other.is_retryable() { other } else { step_error(row, why, read_ts) })?;
             }

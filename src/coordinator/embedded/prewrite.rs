@@ -33,8 +33,8 @@ pub struct TwoPhaseTxn<'a> {
     pub timer: &'a TxnTimer,
 }
 
-/// Locks rows in batches, in the order of `writes`. Calls `on_batch` after each with the number of
-/// its rows and its locks: see [`prewrite_batch`].
+/// Locks rows in batches, in the order of `writes`. After each batch, calls `on_batch` with the
+/// number of rows and the locks of the batch: see [`prewrite_batch`].
 pub fn prewrite_rows<'a>(
     rows: &Rows,
     this: &TwoPhaseTxn<'_>,
@@ -54,8 +54,8 @@ pub fn prewrite_rows<'a>(
     Ok(())
 }
 
-/// Locks rows in one batch. Returns the locks; for a large transaction, which does not keep them,
-/// none. Only a large transaction may have locked some of the rows before.
+/// Locks rows in one batch. Returns the locks, or none for a large transaction, which does not keep
+/// them. Only a large transaction may have locked some of the rows before.
 fn prewrite_batch(
     rows: &Rows,
     this: &TwoPhaseTxn<'_>,
@@ -78,7 +78,7 @@ fn prewrite_batch(
                 ttl_ms: 0,
                 min_commit_ts: txn.start_ts.next(),
             };
-            // A guess without a read; the preconditions check it.
+            // A guess saves a read: if it is wrong, a precondition fails.
             let as_read = RowState { lock: own.cloned(), ..RowState::default() };
             match prewrite(&as_read, &request).map_err(|why| step_error(row, why, read_ts))? {
                 Step::Apply(change, _) => changes.push(change),
@@ -94,7 +94,8 @@ fn prewrite_batch(
             SubmitResult::Rejected(Rejection::PreconditionFailed(_, found))
                 if found.lock.as_ref().is_some_and(|lock| lock.txn == txn) =>
             {
-                // If one row was written before, others of the batch may have been, too.
+                // The transaction has already locked one row of the batch, and may have locked
+                // others.
                 let snapshot = rows.engine().snapshot()?;
                 for (row, _) in writes {
                     if let Some(lock) = own_lock(&*snapshot, txn, row)? {

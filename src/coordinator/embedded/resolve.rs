@@ -18,11 +18,11 @@
 //! | rollback record | none | the lock is removed |
 //! | none of these | a rollback record is stored | the lock is removed |
 //!
-//! With a lock that is removed, `b` gets a rollback record as well.
+//! When the lock on `b` is removed, `b` gets a rollback record as well.
 //!
-//! Row `a` is changed first, and its status is final from then on. So a crash in between is
-//! harmless, and resolvers may run concurrently: each finds the same status. The records are
-//! deleted by the [sweep](super::sweep), after the last orphan lock.
+//! Row `a` is changed first, and the status is final from then on. So a crash in between is
+//! harmless, and resolvers may run concurrently: each finds the same status. The
+//! [sweep](super::sweep) deletes the records after the last orphan lock is resolved.
 
 use super::super::step_error::step_error;
 use super::resolve_locks::release_locks;
@@ -37,11 +37,11 @@ use crate::row::{Lock, RowKey};
 /// The result of resolving a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockResolution {
-    /// It was rolled forward or back.
+    /// The lock was rolled forward or back.
     Resolved(TxnStatus),
-    /// Another caller has resolved it already.
+    /// Another caller has already resolved the lock.
     AlreadyGone,
-    /// Its transaction is running; the lock stays.
+    /// The lock's transaction is running, so the lock stays.
     OwnerAlive,
 }
 
@@ -50,8 +50,8 @@ pub fn resolve_lock(rows: &Rows, row: &RowKey, lock: &Lock) -> Result<LockResolu
     crash_point!(ResolveLockSeen);
     let status = match rows.pipeline.fates().fate(lock.txn.start_ts) {
         Fate::Committed(commit_ts) => TxnStatus::Committed(commit_ts),
-        // Read after the fate, whose entry lasts until the last lock is removed: if the row is
-        // still locked, the fate is valid for it.
+        // The row is read after the fate. A fate's entry lasts until the last lock is removed, so
+        // if the row is still locked here, the fate is valid for its lock.
         _ if !rows.is_locked_by(row, lock.txn)? => return Ok(LockResolution::AlreadyGone),
         Fate::RolledBack => {
             release_locks(rows, lock.txn, &[&(row.clone(), lock.clone())])?;

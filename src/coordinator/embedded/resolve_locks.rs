@@ -1,9 +1,9 @@
 //! Applies the final status of a transaction to its locks, many in one batch.
 //!
-//! The status is recorded before, at the primary or in the [table of
-//! fates](crate::pipeline::Fate). So this is idempotent, and several callers may resolve the same
-//! locks concurrently: a commit its secondaries, a writer the locks that block it, the background
-//! worker the others.
+//! The status is recorded before, at the primary or in the [table of fates](crate::pipeline::Fate).
+//! So the resolution is idempotent, and several callers may resolve the same locks concurrently: a
+//! committer resolves its secondaries, a writer the locks that block it, and the background worker
+//! all others.
 
 use super::rows::Rows;
 use crate::error::Result;
@@ -33,8 +33,8 @@ pub fn resolve_locks(
     resolve_some(rows, txn, primary, locks, status, finishes)
 }
 
-/// Resolves locks that an engine allows in one batch, in several if the versions that they replace
-/// are too large.
+/// Resolves no more locks than the engine allows in one batch. If the versions that they replace
+/// are too large for one batch, uses several.
 fn resolve_some(
     rows: &Rows,
     txn: TxnId,
@@ -75,14 +75,14 @@ fn resolve_some(
 
 /// The result of one batch.
 pub enum BatchResult {
-    /// The first locks are resolved, this many.
+    /// This many of the locks, the first ones, are resolved.
     Resolved(usize),
     /// Nothing was changed: this row is not locked any more.
     Unlocked(RowKey),
 }
 
-/// Turns locks of a committed transaction into versions, as many as fit one batch. With the last of
-/// them, the batch has the change that deletes the `record`.
+/// Turns locks of a committed transaction into versions, as many as fit one batch. The batch with
+/// the last lock also has `record`, the change that deletes the transaction record.
 fn roll_forward(
     rows: &Rows,
     txn: TxnId,
@@ -100,7 +100,7 @@ fn roll_forward(
 }
 
 /// Removes locks of a rolled-back transaction in one batch. Stores no rollback record: the status
-/// follows without it.
+/// follows from the primary's row without one.
 pub fn release_locks(rows: &Rows, txn: TxnId, locks: &[&(RowKey, Lock)]) -> Result<BatchResult> {
     let change = |(row, lock): &&(RowKey, Lock)| -> Option<RowChange> {
         let as_locked = RowState { lock: Some(lock.clone()), ..RowState::default() };

@@ -14,14 +14,15 @@ use crate::row::{Lock, RowChange, RowKey, RowState, TxnId};
 use crate::timestamp::Timestamp;
 use crate::tunables::COMMIT_BATCH_BYTES_MAX;
 
-/// Maximum number of rows in a batch of a two-phase commit, so that other commits get in between.
+/// Maximum number of rows in a batch of a two-phase commit. Between the batches, other commits run.
 const BATCH_ROWS_MAX: usize = 1024;
 
-/// Each failed attempt means that another caller made progress on the row; this many mean a bug.
+/// Maximum number of attempts at a step. Each failed attempt means that another caller changed the
+/// row; this many changes mean a bug.
 const STEP_RETRIES_MAX: usize = 1000;
 
-/// Metadata entry: some value was stored in the data column, so a commit must check whether it
-/// replaces one.
+/// Name of a metadata entry. It exists once a value was stored in the data column: from then on a
+/// commit must check whether it replaces such a value.
 const DATA_COLUMN_USED: &str = "long values";
 
 /// The pipeline, and the settings that all changes share.
@@ -132,8 +133,9 @@ impl Rows {
             .map_err(|why| step_error(row, why, commit_ts))
     }
 
-    /// The changes of the first `locks`, as many as fit one batch, but at least one. With the
-    /// versions that they replace, they can be far larger than what the transaction has written.
+    /// The changes of the first `locks`, as many as fit one batch, but at least one. The changes
+    /// include the versions that they replace, so they can be far larger than the transaction's
+    /// writes.
     pub fn fill_batch<'a>(
         &self,
         locks: impl Iterator<Item = &'a (RowKey, Lock)>,
@@ -177,8 +179,8 @@ impl Rows {
             },
         };
         if let ConflictReason::NewerVersion(ts) = reason {
-            // A retry that does not see that commit conflicts again. An error here is ignored: the
-            // next call returns it.
+            // A retry whose view does not show the newer version would conflict again. An error of
+            // the wait is ignored, because the next call returns it.
             let _ = self.pipeline.wait_visible(ts);
         }
         let found = self.engine().read_row(&row, txn.start_ts).unwrap_or_default();

@@ -2,15 +2,15 @@
 //! incarnations, both page by page.
 //!
 //! Opening the store does not wait for the sweep: readers and writers resolve the orphan locks that
-//! they find. After the last lock they need not look for them.
+//! they find. Once no orphan lock is left, they no longer check for orphan locks.
 //!
 //! While an orphan lock is left, its resolver needs the record at the primary. So the order is:
 //! resolve all locks, advance the safe point to the first timestamp of this incarnation, sync, then
 //! delete the records. A resolver that found a lock earlier and now finds no record is stopped by
 //! the safe point: it must not conclude that the transaction was rolled back.
 //!
-//! Records are beside the replaced versions. To find them, the sweep reads the whole history, in
-//! pages between other work.
+//! The transaction records are in the history column, beside the replaced versions. To find the
+//! records, the sweep reads the whole column, in pages between other work.
 
 use std::ops::Bound;
 
@@ -24,7 +24,7 @@ use crate::protocol::delete_txn_record;
 use crate::row::{Lock, RowKey};
 
 const PAGE_ROWS: usize = 512;
-/// Entries of the history that a page reads to find transaction records.
+/// Entries of the history column that a page reads to find transaction records.
 const PAGE_ENTRIES: usize = 4096;
 
 /// The position of a sweep, which reads the locks and then the transaction records.
@@ -74,8 +74,8 @@ impl Sweep {
         Ok(SweepProgress { resolved, is_last: false })
     }
 
-    /// Deletes the records of the next page of transactions of earlier incarnations, none of which
-    /// has a lock left. Returns whether it was the last page.
+    /// Deletes the next page of transaction records of earlier incarnations, whose locks are all
+    /// resolved. Returns whether the page was the last.
     fn delete_txn_records(&mut self, rows: &Rows) -> Result<bool> {
         let before = rows.pipeline.fates().first_ts();
         let page = rows.engine().txn_records(before, self.after_record.as_ref(), PAGE_ENTRIES)?;
@@ -106,7 +106,7 @@ impl Sweep {
 }
 
 /// Resolves the orphan locks among `locks`. The primary is read for the first lock of a
-/// transaction; the others have the same status and are resolved in a batch.
+/// transaction; the transaction's other locks have the same status and are resolved in a batch.
 fn resolve_orphans(rows: &Rows, locks: &[(RowKey, Lock)]) -> Result<u64> {
     let mut resolved = 0;
     let is_orphan = |(_, lock): &&(RowKey, Lock)| rows.pipeline.fates().fate(lock.txn.start_ts) == Fate::Orphan;
@@ -128,7 +128,8 @@ fn resolve_orphans(rows: &Rows, locks: &[(RowKey, Lock)]) -> Result<u64> {
                 rows.metrics.orphan_locks_resolved.add(same.len() as u64);
                 others
             }
-            // Another caller has resolved this lock; the next one leads to the status.
+            // Another caller has resolved this lock, so it does not show the status. The
+            // transaction's next lock is tried.
             LockResolution::AlreadyGone | LockResolution::OwnerAlive => same.into_iter().chain(others).collect(),
         };
     }

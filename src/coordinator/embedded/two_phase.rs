@@ -1,5 +1,5 @@
 //! Two-phase commit, after Percolator: lock every row, commit the primary, then the secondaries.
-//! It is for transactions that do not fit one atomic batch, and for
+//! Two phases are for transactions that do not fit one atomic batch, and for
 //! [`CommitProtocol::TwoPhase`](crate::CommitProtocol::TwoPhase).
 //!
 //! | step | if the process dies after it |
@@ -9,12 +9,13 @@
 //! | commit the secondaries in batches | committed; no lock is left |
 //!
 //! The leader of the pipeline allocates `commit_ts` when it applies the primary's batch, after all
-//! rows are locked. It is above the timestamp of every view that was opened before. So a reader may
-//! ignore the locks until then. After the commit point, the transaction's fate in memory gives
-//! readers the commit timestamp, and its record at the primary gives it to resolvers after a crash.
+//! rows are locked. So `commit_ts` is above the timestamp of every view that was opened before, and
+//! a reader may ignore the locks until the commit point. Afterwards readers get the commit
+//! timestamp from the transaction's fate in memory; after a crash, resolvers get it from the
+//! transaction record at the primary.
 //!
-//! The primary's batch has as many rows as fit, so most transactions have no secondaries after it.
-//! They need no transaction record. Otherwise the last batch of secondaries deletes the record.
+//! The primary's batch has as many rows as fit, so most transactions have no secondaries after it,
+//! and need no transaction record. Otherwise the last batch of secondaries deletes the record.
 //!
 //! If a prewrite finds a conflict, the locks are released without a rollback record: the engine is
 //! exclusive, so no request of this transaction can arrive later. If a secondary cannot be written,
@@ -69,8 +70,8 @@ pub fn commit_two_phase(rows: &Rows, request: CommitRequest<'_>) -> Result<Times
             // A failed pipeline accepts no changes; the next incarnation resolves the locks.
             if rows.pipeline.failure().reason().is_none() {
                 crash_point!(PrewriteConflict if !locks.is_empty());
-                // If this fails too, the caller gets the first error. A lock that is left is an
-                // orphan for the next incarnation: the pipeline has failed.
+                // If the rollback fails too, the caller gets the first error. Then the pipeline has
+                // failed, and the locks that are left are orphan locks of the next incarnation.
                 let _ = roll_back_prewrites(rows, &locks, txn);
             }
             return Err(why);
@@ -95,7 +96,7 @@ pub fn commit_two_phase(rows: &Rows, request: CommitRequest<'_>) -> Result<Times
 fn primary_batch(rows: &Rows, this: &TwoPhaseTxn<'_>, locks: &[(RowKey, Lock)]) -> Result<Vec<RowChange>> {
     let Some((primary, primary_lock)) = locks.first() else { return Err(empty_txn_error(this.txn)) };
     crash_point!(PrewriteAll);
-    // The leader replaces the commit timestamp by one above all those allocated before.
+    // A placeholder: the leader sets the commit timestamp.
     let commit = |row: &RowKey, lock: &Lock, keep_txn_record| {
         rows.commit_change(this.txn, row, lock, lock.min_commit_ts, keep_txn_record)
     };
@@ -109,7 +110,7 @@ fn primary_batch(rows: &Rows, this: &TwoPhaseTxn<'_>, locks: &[(RowKey, Lock)]) 
     Ok(changes)
 }
 
-/// Commits the primary's batch. `finishes`: no lock is left.
+/// Commits the primary's batch. `finishes`: after the batch no lock is left.
 fn commit_primary_batch(
     rows: &Rows,
     this: &TwoPhaseTxn<'_>,

@@ -1,11 +1,12 @@
 //! The marker of a store's directory, and its creation.
 //!
 //! The file `PERCOLITE` contains the format of the store with its build tag, and the id of its
-//! write-ahead log. So a foreign directory or one of another format is rejected before anything in
-//! it is changed. A process locks the file for exclusive use of the store.
+//! write-ahead log. So opening rejects a foreign directory, or a store of another format, before it
+//! changes anything there. A process locks the file for exclusive use of the store.
 //!
-//! During creation the marker has another name. Such a directory never had acknowledged commits, so
-//! the next opening empties it and starts again. It removes only the files that creation makes.
+//! During creation the marker has another name. A directory that has only the other name never had
+//! acknowledged commits, so the next opening removes the files of the interrupted creation, and no
+//! others, and starts again.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -26,8 +27,8 @@ const MARKER_UNFINISHED: &str = "PERCOLITE.new";
 /// The name of a checkpoint's marker until the copy is complete. A directory with this name alone
 /// is neither a store nor a store during creation.
 const CHECKPOINT_UNFINISHED: &str = "PERCOLITE.copy";
-/// An empty file in a fresh checkpoint: the leases of named locks in it belong to the original. The
-/// first opening for writing deletes them, and then this file.
+/// An empty file in a fresh checkpoint. It shows that the leases of named locks in the copy belong
+/// to the original. The first opening for writing deletes these leases, and then this file.
 const CHECKPOINT_FLAG: &str = "PERCOLITE.copied";
 const MARKER_TEXT: &str = "percolite store, format ";
 /// Precedes the WAL id, after the format.
@@ -88,14 +89,15 @@ pub fn lock_exclusive(path: &Path) -> Result<LockedDir, EngineError> {
             reset_unfinished(path)?;
             return Ok(LockedDir { marker: file, identity: None });
         }
-        // `open` may have created the unfinished marker again, after that process renamed its own.
-        // All processes that have this file open take this path, so each may remove it.
+        // `open` may have created the unfinished marker again, after the other process renamed its
+        // own. Every process that has this file open takes this path, so each of them may remove
+        // the file.
         let _ = fs::remove_file(&unfinished);
     }
 }
 
-/// Locks the store for reading: no process can open it for writing until the returned lock is
-/// dropped; others can read it, too. Checks the format, and changes nothing.
+/// Locks the store for reading: no process can open the store for writing until the returned lock
+/// is dropped. Other processes can open it for reading. Checks the format, and changes nothing.
 pub fn lock_shared(path: &Path) -> Result<(StoreLock, u64), EngineError> {
     let marker = path.join(MARKER);
     let file = match File::open(&marker) {
@@ -175,7 +177,7 @@ pub fn is_fresh_checkpoint(path: &Path) -> bool {
     path.join(CHECKPOINT_FLAG).exists()
 }
 
-/// Makes a checkpoint a store of its own.
+/// Removes the flag of a checkpoint, durably: the copy is then a store of its own.
 pub fn clear_checkpoint_flag(path: &Path) -> io::Result<()> {
     fs::remove_file(path.join(CHECKPOINT_FLAG))?;
     File::open(path)?.sync_all()
@@ -192,8 +194,8 @@ fn write_marker(path: &Path, mut marker: &File, name: &str, identity: u64) -> io
     sync_ancestors(&path.canonicalize()?, sync)
 }
 
-/// Syncs all ancestor directories. Any of them may be new, made by this or an interrupted earlier
-/// attempt.
+/// Syncs all ancestor directories. Any of them may be new: made by this attempt or by an
+/// interrupted earlier one.
 fn sync_ancestors(path: &Path, sync: impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
     for (distance, directory) in path.ancestors().skip(1).enumerate() {
         match sync(directory) {
@@ -204,8 +206,8 @@ fn sync_ancestors(path: &Path, sync: impl Fn(&Path) -> io::Result<()>) -> io::Re
     Ok(())
 }
 
-/// Errors of an ancestor that cannot be opened or synced: such a directory was not made for this
-/// store, so it needs no sync.
+/// Errors that are ignored for an ancestor: a directory that this process may not open or sync was
+/// not made for this store, so it needs no sync.
 fn is_tolerated(why: ErrorKind) -> bool {
     matches!(why, ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem | ErrorKind::InvalidInput)
 }

@@ -9,7 +9,7 @@
 //!
 //! Writes go to the write-ahead log and the memtables, and a flush moves them into the tables: see
 //! `lsm`. Creation makes the tables, then the log, then the marker, each durable before the next. A
-//! directory without the marker is not a store. `salvage` opens a damaged one.
+//! directory without the marker is not a store. `salvage` reads a damaged store.
 
 pub(super) mod marker;
 mod names;
@@ -36,8 +36,8 @@ use crate::wal;
 /// The engine over a directory.
 pub type FolderEngine = LocalEngine<FolderStorage>;
 
-/// The options for opening a store directory. Memory is in bytes; out of bounds, opening returns
-/// [`EngineError::InvalidOption`].
+/// The options for opening a store directory. Memory is in bytes. If an option is out of its
+/// bounds, opening returns [`EngineError::InvalidOption`].
 #[derive(Clone, Copy, Debug)]
 pub struct FolderOptions {
     /// The capacity of the block cache, within [`option_ranges::BLOCK_CACHE_BYTES`].
@@ -46,14 +46,14 @@ pub struct FolderOptions {
     pub write_buffer_bytes: usize,
     /// The compression of new tables. Existing tables stay as they are, and readable.
     pub compression: super::Compression,
-    /// The fingerprint of a data loss to accept: the store opens without those commits.
+    /// The fingerprint of a data loss to accept: the store opens without the lost commits.
     pub accept_data_loss: Option<u64>,
 }
 
 impl FolderOptions {
     /// Two thirds of `write_buffer_bytes` are for the memtables: an active and an immutable one,
-    /// each of which may grow to twice its limit. The last third is for RocksDB's memtables of a
-    /// flush.
+    /// each of which may grow to twice its limit. The last third is for RocksDB's own memtables,
+    /// which a flush fills.
     fn table_options(self) -> Result<RocksOptions, EngineError> {
         option_ranges::WRITE_BUFFER_BYTES.check(self.write_buffer_bytes as u128)?;
         let tables = RocksOptions {
@@ -81,7 +81,8 @@ impl FolderStorage {
     pub fn open(path: &Path, setup: FolderOptions) -> Result<Self, EngineError> {
         let tables_setup = setup.table_options()?;
         let LockedDir { marker, identity } = lock_exclusive(path)?;
-        // A killed process may have left one. A directory that cannot be written fails below.
+        // A killed process may have left a status file. An error is ignored: if the directory is
+        // not writable, a later step fails.
         let _ = status_file::write(path, None);
         let is_new = identity.is_none();
         let identity = identity.unwrap_or_else(random);
@@ -199,8 +200,8 @@ impl Storage for FolderStorage {
     }
 
     /// Tables are immutable, so they are hard-linked. The copy gets its own, empty write-ahead log,
-    /// which starts at the flushed sequence of the tables. The marker is written last, so that an
-    /// interrupted copy is not a store.
+    /// whose first frame will follow the flushed sequence of the tables. The marker is written
+    /// last, so that an interrupted copy is not a store.
     fn checkpoint(&self, folder: &Path) -> Result<(), EngineError> {
         let failed = |why: String| EngineError::Io(format!("cannot make a checkpoint in {}: {why}", folder.display()));
         if folder.symlink_metadata().is_ok() {

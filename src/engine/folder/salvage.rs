@@ -1,10 +1,11 @@
 //! Salvage: reading all that is intact in a damaged store directory. The directory itself is only
 //! read.
 //!
-//! The tables are opened, without a [torn manifest record](super::torn_manifest) if there is one.
-//! If that fails, they are rebuilt from their files: see [`repair`](crate::engine::rocks::repair).
-//! Above them are the readable frames of the write-ahead log: from the flushed sequence, or from
-//! the oldest frame that is left, up to the first damaged one.
+//! The tables are opened as they are, or as a copy without a [torn manifest
+//! record](super::torn_manifest). If that fails, the tables are rebuilt from their files: see
+//! [`repair`](crate::engine::rocks::repair). Then the frames of the write-ahead log are replayed
+//! above the tables: those after the flushed sequence or, if some of these are gone, from the
+//! oldest frame that is left, up to the first damaged frame.
 
 use std::path::Path;
 
@@ -27,9 +28,9 @@ pub struct Salvaged {
     pub storage: SalvagedStorage,
     /// Losses and inconsistencies found while opening.
     pub notes: Vec<String>,
-    /// Dropped after the tables.
+    /// Dropped after `storage`, which reads files in this directory.
     _scratch: Option<ScratchDir>,
-    /// Excludes writers.
+    /// The shared lock on the marker, which excludes writers.
     _marker: Option<StoreLock>,
 }
 

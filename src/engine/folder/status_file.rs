@@ -13,7 +13,7 @@ use crate::engine::EngineError;
 const STATUS_FILE: &str = "STATUS";
 /// The name of the file until it is complete.
 const UNFINISHED: &str = "STATUS.new";
-/// The limit for reading; far more than a document has.
+/// Reading stops at this limit, which is far above the size of a document.
 const STATUS_BYTES_MAX: u64 = 16 << 20;
 
 /// Replaces the status file; `None` removes it.

@@ -1,15 +1,16 @@
 //! Repair of a manifest that a power cut has torn.
 //!
 //! RocksDB appends to its manifest at each flush and compaction, and syncs it before anything
-//! depends on it. A power cut before the sync may leave any of the new pages. For some of the
-//! possible results RocksDB refuses to open the directory. Without the torn record, and all that
-//! follows it, the manifest is an older one, and the write-ahead log still has everything since.
+//! depends on it. A power cut before the sync may leave any subset of the new pages, and with some
+//! of these subsets RocksDB refuses to open the directory. Once the torn record and everything
+//! after it are cut off, the manifest describes an older state of the tables, and the write-ahead
+//! log still has every later change.
 //!
-//! If the record was synced and damaged later, the log may lack a part. Then RocksDB must not open
-//! the directory with the older manifest: it would delete the tables that this manifest does not
-//! name, and a repair needs them. So a copy is tried first: its tables are hard links, its manifest
-//! is truncated, and it is opened read-only with the log. Only if this shows no loss is the
-//! original truncated.
+//! If the record had been synced and was damaged later, the log may lack some of these changes.
+//! Then RocksDB must not open the directory with the older manifest: RocksDB would delete the
+//! tables that the older manifest does not name, and a repair needs these tables. So a copy is
+//! tried first: its tables are hard links, its manifest is truncated, and it is opened read-only
+//! with the log. The original manifest is truncated only if the copy shows no loss.
 
 use std::path::Path;
 
@@ -28,7 +29,7 @@ pub fn truncate_torn_manifest(folder: &Path, setup: RocksOptions, identity: u64)
     let tables = folder.join(TABLES_DIR);
     let Some(record) = manifest::find_torn_record(&tables)? else { return Ok(()) };
     let scratch = folder.join(SCRATCH_DIR);
-    // If this fails, creating the directory fails, too.
+    // An error is ignored: if the old copy is still there, creating the new one fails.
     let _ = std::fs::remove_dir_all(&scratch);
     let tried = open_truncated_copy(&tables, &scratch, setup).and_then(|(tables, copy)| {
         LsmStorage::open_read_only(OsDisk::new(folder.join(WAL_DIR)), tables, identity, random()).map(|_| copy)

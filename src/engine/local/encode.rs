@@ -11,7 +11,8 @@ use crate::timestamp::Timestamp;
 /// versions.
 pub(crate) const GC_PREFIX: &str = "gc/";
 
-/// Estimates the size of a cell batch, in bytes. Reallocating it would cost as much as filling it.
+/// Estimates the size of a cell batch, in bytes. A batch with this capacity need not be
+/// reallocated, which would cost as much as filling it.
 pub fn estimate_batch_bytes(batches: &[RowBatch]) -> usize {
     batches.iter().map(RowBatch::size_bytes).sum()
 }
@@ -22,8 +23,8 @@ pub struct CellBatchBuilder<B> {
 }
 
 impl<B: Batch> CellBatchBuilder<B> {
-    /// Adds the same cells as [`CellBatchBuilder::add_change`] for each row. This is the hot path
-    /// of a bulk load, so puts are encoded directly.
+    /// Adds the cells that [`CellBatchBuilder::add_change`] would add for each row. Puts are
+    /// encoded without a [`RowChange`], because this is the hot path of a bulk load.
     pub fn add_one_phase(&mut self, versions: &OnePhaseWrites) {
         let OnePhaseWrites { txn, commit_ts, .. } = *versions;
         for (row, mutation) in versions.writes.iter() {
@@ -105,7 +106,7 @@ mod tests {
     use crate::row::{KeyspaceId, Lock, LockType, StoredValue, TxnId, TxnRecord, WriteRecord};
     use crate::split_mix64::SplitMix64;
 
-    /// Entries as in a frame of the write-ahead log.
+    /// A batch encoded as the payload of a frame of the write-ahead log.
     #[derive(Default)]
     struct Payload(Vec<u8>);
 
@@ -125,15 +126,15 @@ mod tests {
         fn delete_range(&mut self, _: Column, _: &[u8], _: &[u8]) {}
     }
 
-    /// The limit of a batch is half of a frame, so a size that is less than half of the truth would
-    /// let a batch through that fails the store.
+    /// The limit of a batch's size is half of a frame's payload. If the computed size were less
+    /// than half of the encoded size, a batch within the limit could be too large for a frame.
     #[test]
     fn a_batch_encodes_to_at_most_twice_its_size() {
         let mut random = SplitMix64::new(7);
         let mut next = move |below: u64| random.next_below(below);
         for _ in 0..3000 {
             let length = [1, 16, 100, 1000, 16 << 10][usize::try_from(next(5)).unwrap()];
-            // Zeros are escaped.
+            // A key of zeros is the worst case: escaped, it has twice its length.
             let row = RowKey::new(KeyspaceId(1), &vec![u8::try_from(next(2)).unwrap(); length]);
             let ts = Timestamp::from_u64(u64::MAX - next(1000));
             let txn = TxnId { start_ts: ts, owner: OwnerId::from_u64(u64::MAX) };

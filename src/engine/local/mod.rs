@@ -2,12 +2,13 @@
 //! changes as cells.
 //!
 //! All row batches of one call are encoded into one batch of cells. A row batch without
-//! preconditions is only added. One with preconditions reads its rows first. If an earlier batch of
-//! the same call has changed one of these rows, the cells so far are written first. So each batch
-//! sees its predecessors.
+//! preconditions is added without a read. Before a row batch with preconditions is added, its rows
+//! are read. If an earlier row batch of the same call has changed one of these rows, the cells
+//! collected so far are written before the read, so that each row batch sees its predecessors.
 //!
-//! The commit pipeline checks most preconditions in memory and removes them. Then a call is one
-//! write and no reads. `encode` encodes row changes as cells; `snapshot` decodes cells into rows.
+//! The commit pipeline checks most preconditions in memory and removes them. A call without
+//! preconditions is one write and no reads. `encode` encodes row changes as cells; `snapshot`
+//! decodes cells into rows.
 
 mod encode;
 mod snapshot;
@@ -43,8 +44,8 @@ pub struct LocalEngine<S> {
 }
 
 impl<S: Storage> LocalEngine<S> {
-    /// An engine over `storage`. `exclusive`: only this handle writes to the storage while it
-    /// exists.
+    /// An engine over `storage`. `exclusive`: as long as this handle exists, nothing else writes to
+    /// the storage.
     pub fn new(storage: S, exclusive: bool) -> Self {
         let (batch_rows_max, batch_bytes_max) = (usize::MAX, S::BATCH_BYTES_MAX);
         Self { storage, exclusive, batch_rows_max, batch_bytes_max, page_limits: PageLimits::DEFAULT }

@@ -18,7 +18,7 @@ use crate::value::Value;
 /// The name of the safe point in the metadata column.
 pub(crate) const SAFE_POINT: &str = "safe point";
 
-/// The limits of a page, in addition to the requested one.
+/// The limits of a page, in addition to the limit in the request.
 #[derive(Clone, Copy, Debug)]
 pub struct PageLimits {
     pub cells: usize,

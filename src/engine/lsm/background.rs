@@ -2,11 +2,11 @@
 //! and writes the no-op frame of an idle log.
 //!
 //! The last frames before a sync have no later frame as their durability proof. When nothing is
-//! written for a while, an empty frame becomes that proof, so damage to an idle log never passes
-//! for a torn tail.
+//! written for a while, a no-op frame is written as the proof. Without it, damage to the end of an
+//! idle log would pass for a torn tail.
 //!
-//! The thread ends when the last handle to the storage is dropped. What is not flushed then is in
-//! the log, for the next opening.
+//! The thread ends when the storage is dropped. What is not flushed then stays in the log, and the
+//! next opening replays it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,8 +63,8 @@ pub enum Poll {
     Park,
 }
 
-/// A round of the thread's work; `written` is the written sequence of the log at the round
-/// before.
+/// One round of the thread's work. `written` is the log's written sequence at the previous check
+/// whether the log is idle.
 pub fn run_once<D: Disk, T: Storage>(shared: &Shared<D, T>, path: &WritePath<D>, written: &mut u64) -> Poll {
     let worked = flush(shared, path).and_then(|()| {
         // A failure here is permanent, and the next call returns it.
@@ -79,7 +79,8 @@ pub fn run_once<D: Disk, T: Storage>(shared: &Shared<D, T>, path: &WritePath<D>,
     worked.unwrap_or(Poll::Park)
 }
 
-/// Writes a no-op frame if everything is durable. The sync of that frame requests no other one.
+/// Writes a no-op frame if everything is durable, and syncs it. This sync does not set
+/// `noop_needed`, or each no-op frame would lead to the next.
 fn write_noop<D: Disk, T: Storage>(shared: &Shared<D, T>, path: &WritePath<D>) -> Result<(), EngineError> {
     shared.ensure_ok()?;
     let mut writer = path.writer.lock();

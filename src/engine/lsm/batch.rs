@@ -1,4 +1,4 @@
-//! A batch: entries in a frame of the log, as they will be written.
+//! A batch: entries that are encoded directly into the buffer of their log frame.
 
 use crate::engine::storage::{Batch, Column};
 use crate::memtable::{BatchEntry, Modification};

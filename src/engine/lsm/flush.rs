@@ -2,34 +2,35 @@
 //!
 //! 1. *Switch the memtable*, by the writer: the log starts its next segment, and a new memtable
 //!    becomes active (RocksDB's `SwitchMemtable`).
-//! 2. *Sync* the segment of the immutable memtable. What is not durable in the log never reaches
-//!    the tables: after a crash they would be ahead of it.
-//! 3. *Write* the memtable in stripes: one up to the sequence of each open snapshot within it, and
-//!    one up to its end. A stripe writes its range tombstones, then the newest version of each
-//!    cell, tombstones included, in batches. The first batch of a stripe has the flush target Q,
-//!    which is the memtable's last sequence; the very last batch has the flushed sequence.
+//! 2. *Sync* the segment of the immutable memtable. Frames that are not durable in the log must not
+//!    reach the tables, or the tables could be ahead of the log after a crash.
+//! 3. *Write* the memtable in stripes: one up to the sequence of each open snapshot within the
+//!    memtable, and one up to the memtable's end. A stripe writes its range tombstones, then the
+//!    newest version of each cell, tombstones included, in batches. The first batch of each stripe
+//!    sets the flush target to Q, the memtable's last sequence; the last batch of the last stripe
+//!    sets the flushed sequence to Q.
 //!
-//!    The tables have no log, and RocksDB may flush a part of them by itself. Until the end of the
-//!    flush they have everything up to the flushed sequence P and some of what is between P and Q;
-//!    the log has all of it. If the log loses that, Q shows that the tables are not a state of the
-//!    store.
-//! 4. *Table sync*: all columns of the tables are flushed. From here on flushed sequence Q is
+//!    The tables have no log, and RocksDB may flush some of these batches on its own. Until the end
+//!    of the flush, the tables durably have everything up to the previous flushed sequence P, and
+//!    an unknown part of the frames from P to Q; the log has all of these frames. If the log loses
+//!    some of them, the flush target shows that the tables are not a consistent state of the store.
+//! 4. *Table sync*: all columns of the tables are flushed. From here on the flushed sequence Q is
 //!    durable.
-//! 5. *Install the read state* without the immutable memtable, and with a new snapshot of the
-//!    tables. New snapshots get it first, then each open snapshot, in one step for each. A snapshot
-//!    within the memtable gets the tables as they were after its stripe, a RocksDB snapshot. So
-//!    RocksDB keeps old versions and compacts them away, and a long-lived snapshot keeps no
-//!    memtable in memory.
+//! 5. *Install a read state* that has no immutable memtable, and a new snapshot of the tables.
+//!    First new snapshots get this read state; then the read state of each open snapshot is
+//!    replaced, atomically for each. A snapshot within the memtable gets the RocksDB snapshot that
+//!    was taken after its stripe. So a long-lived snapshot keeps no memtable in memory: RocksDB
+//!    keeps the old versions that the snapshot reads, and compacts them away later.
 //! 6. *Remove* the segment.
 //!
-//! A memtable is switched at a limit of memory. That bounds its segment of the log, too: payloads
-//! stay in memory until their memtable is dropped, even if a few hot rows are written again and
-//! again.
+//! A memtable is switched when it reaches a limit of memory. The limit bounds the memtable's
+//! segment of the log, too, even if a few hot rows are written again and again: all payloads of the
+//! segment stay in memory until the memtable is dropped.
 //!
-//! Stripes are pebble's snapshot stripes. Most snapshots within a memtable end while it is written,
-//! so the next stripe is chosen when the one before is written. Each stripe walks the whole
-//! memtable, so their number is limited. Snapshots for which there is no stripe keep the memtable
-//! in memory until they are dropped.
+//! Stripes are pebble's snapshot stripes. Most snapshots within a memtable end during its flush, so
+//! a stripe is chosen only after the stripe before is written. Each stripe walks the whole
+//! memtable, so the number of stripes is limited. Snapshots without a stripe keep the memtable in
+//! memory until they are dropped.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,8 +48,9 @@ type StripeSnapshots<V> = BTreeMap<u64, Arc<V>>;
 
 /// Called by the writer after each batch; returns whether the memtable was switched.
 ///
-/// Only one memtable is flushed at a time. When the next one is twice full, the writer stalls:
-/// it flushes the immutable one itself, or waits for the flush that runs.
+/// Only one memtable is flushed at a time. If the active memtable is twice full before the
+/// immutable one is flushed, the writer stalls: it flushes the immutable memtable itself, or waits
+/// for the running flush.
 pub fn switch_memtable_if_full<D: Disk, T: Storage>(
     shared: &Shared<D, T>,
     path: &WritePath<D>,
@@ -73,7 +75,8 @@ pub fn flush_all<D: Disk, T: Storage>(shared: &Shared<D, T>) -> Result<(), Engin
     loop {
         flush(shared, path)?;
         let mut writer = path.writer.lock();
-        // A writer may have switched the next memtable meanwhile.
+        // A writer may have switched the memtable since the flush. Then the new immutable memtable
+        // is flushed first.
         if shared.state.lock().read_state.immutable.is_none() {
             switch_memtable(shared, path, &mut writer)?;
             break;
@@ -82,7 +85,7 @@ pub fn flush_all<D: Disk, T: Storage>(shared: &Shared<D, T>) -> Result<(), Engin
     flush(shared, path)
 }
 
-/// Makes the active memtable immutable, if it has any entry. The one before must be flushed.
+/// Makes the active memtable immutable, if it has any entry. The previous memtable must be flushed.
 fn switch_memtable<D: Disk, T: Storage>(
     shared: &Shared<D, T>,
     path: &WritePath<D>,
@@ -102,8 +105,9 @@ fn switch_memtable<D: Disk, T: Storage>(
     let (active, tables) = (Arc::clone(writer.memtable.memtable()), Arc::clone(&current.read_state.tables));
     let flushed_sequence = current.read_state.flushed_sequence;
     current.read_state = Arc::new(ReadState { active, immutable, tables, flushed_sequence });
-    // The last frames may be no-op frames, after which nothing became visible. A snapshot that
-    // opens from here on is within the next memtable, not this one.
+    // The last frames of the segment may be no-op frames, which do not advance the visible
+    // sequence. Unless it advances to the end here, a new snapshot would be within the immutable
+    // memtable, and would keep that in memory.
     current.visible_sequence = end;
     drop(current);
     crash_point!(FlushMemtableSwitched);
@@ -138,8 +142,9 @@ pub fn flush<D: Disk, T: Storage>(shared: &Shared<D, T>, path: &WritePath<D>) ->
     Ok(())
 }
 
-/// Installs the new read state for new snapshots, and one for each open snapshot that has a
-/// stripe or is at the end. Returns the old ones, to be dropped without the lock.
+/// Replaces the read state for new snapshots, and that of each open snapshot that has a stripe or
+/// is at the end of the memtable or later. Returns the replaced read states, to be dropped without
+/// the lock.
 fn install_read_state<D: Disk, T: Storage>(
     shared: &Shared<D, T>,
     stripes: &StripeSnapshots<T::Snapshot>,
@@ -163,14 +168,15 @@ fn install_read_state<D: Disk, T: Storage>(
         };
         given.push((Arc::clone(&open.read_state), read_state));
     }
-    // Writers and new snapshots do not wait for a reader in the middle of a lookup.
+    // The state is unlocked first: replacing a read state waits for readers in the middle of a
+    // lookup, and writers and new snapshots must not wait for them.
     drop(current);
     replaced.extend(given.into_iter().map(|(shared, new)| std::mem::replace(&mut *shared.write(), new)));
     replaced
 }
 
-/// Writes the memtable into the tables. Returns the tables before it, and after each stripe but
-/// the last.
+/// Writes the memtable into the tables. Returns the snapshots of the tables before the memtable,
+/// and after each stripe but the last.
 fn write_memtable<D: Disk, T: Storage>(
     shared: &Shared<D, T>,
     memtable: &Memtable,
@@ -191,7 +197,7 @@ fn write_memtable<D: Disk, T: Storage>(
     }
 }
 
-/// The first sequence between the two with an open snapshot.
+/// The lowest sequence of an open snapshot after `after` and before `end`.
 fn next_snapshot_sequence<D: Disk, T: Storage>(shared: &Shared<D, T>, after: u64, end: u64) -> Option<u64> {
     shared.state.lock().snapshots.range(after + 1..end).next().map(|(sequence, _)| *sequence)
 }

@@ -7,7 +7,8 @@ use crate::memtable::CellValue;
 
 type Cell<'a> = (&'a [u8], CellValue<'a>);
 
-/// If both memtables have a key, the newer one's cell is taken.
+/// Merges the cells of two memtables. If both have a cell of the same key, the newer memtable's
+/// cell is taken.
 pub struct MergeIter<'a, N: Iterator<Item = Cell<'a>>, O: Iterator<Item = Cell<'a>>> {
     newer: Peekable<N>,
     older: Peekable<O>,

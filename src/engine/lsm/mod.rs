@@ -12,26 +12,27 @@
 //! The structure is RocksDB's, but the log and the memtables are percolite's own, above RocksDB's
 //! tables. A FoundationDB storage server is built in the same way.
 //!
-//! *Visibility of cells is by sequence*: a batch has a sequence, each version of a cell has that of
-//! its batch, and a snapshot is a sequence with the read state that serves it. Which version of a
-//! row a transaction reads is decided above, by commit timestamp. Both are needed, since locks and
-//! metadata have no timestamp.
+//! *Visibility of cells is by sequence*: a batch has a sequence, each version of a cell has the
+//! sequence of its batch, and a snapshot is a sequence with the read state that serves it. Which
+//! version of a row a transaction reads is decided in the layers above, by commit timestamp.
+//! Timestamps do not replace sequences, because locks and metadata have no timestamp.
 //!
-//! **A crash leaves a prefix of the batches.** The log is a prefix. The tables get whole memtables,
-//! and only what is durable in the log. Their *flushed sequence* is a cell that is written in the
-//! last batch of a flush, so an interrupted flush is repeated from the log. What a flush writes
-//! depends on the log alone, so repeating it is harmless.
+//! **A crash leaves a prefix of the batches.** The log itself is a prefix. The tables get whole
+//! memtables, and only frames that are durable in the log. The *flushed sequence* of the tables is
+//! a cell that the last batch of a flush writes, so an interrupted flush is repeated from the log.
+//! What a flush writes depends on the log alone, so a repeated flush does no harm.
 //!
 //! **A memtable belongs to a segment of the log.** The memtable is switched where the log starts a
-//! new segment. Once it is durable in the tables, its segment and its memory are dropped together.
-//! There are two memtables at a time: the active one, and an immutable one that is being flushed. A
-//! snapshot within a memtable mostly gets tables of its own when that is flushed: see [`flush`].
+//! new segment. Once the memtable is durable in the tables, its segment and its memory are dropped
+//! together. There are two memtables at a time: the active one, and an immutable one that is being
+//! flushed. A snapshot within a memtable mostly gets a RocksDB snapshot of its own when the
+//! memtable is flushed: see [`flush`].
 //!
 //! Any error of a write, a sync or the tables is permanent: nothing succeeds until the storage is
 //! opened again.
 //!
-//! Opened read-only, the storage has no write path. What the log has above the tables' flushed
-//! sequence is an immutable memtable that stays in memory.
+//! Opened read-only, the storage has no write path. The frames of the log above the tables' flushed
+//! sequence are replayed into an immutable memtable, which stays in memory.
 
 mod background;
 mod batch;

@@ -1,10 +1,10 @@
 //! Opening: the frames of the log above the tables' flushed sequence become an immutable memtable.
 //!
 //! An incarnation leaves at most four times the memtable limit in the log: an immutable and an
-//! active memtable, each twice full. It leaves more if it is killed before it has flushed what it
-//! replayed itself. Therefore an opening that replays more than four times the limit flushes that
-//! before it returns. So incarnations that are killed again and again do not make the log longer
-//! and longer.
+//! active memtable, each twice full. An incarnation that is killed before it has flushed the frames
+//! that it replayed leaves these, too. So incarnations that are killed again and again would make
+//! the log longer and longer. Therefore an opening that replays more than four times the limit, or
+//! too many segments, flushes the replayed frames before it returns.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -24,7 +24,7 @@ use crate::wal::{self, Recovered};
 pub struct LsmOptions {
     /// WAL id of the store; a log of another store is refused.
     pub wal_id: u64,
-    /// Whether there may be no log yet.
+    /// Whether the log may be missing, as in a new store.
     pub is_new: bool,
     /// Random numbers: the salts of segments, and the seed of the memtables' hash.
     pub random: Box<dyn FnMut() -> u64 + Send>,
@@ -32,11 +32,12 @@ pub struct LsmOptions {
     pub memtable_bytes: usize,
     /// Fingerprint of a data loss that is accepted.
     pub accept_data_loss: Option<u64>,
-    /// Whether a thread flushes. Without one, tests and the simulator do.
+    /// Whether a background thread flushes. If not, the test or the simulator calls
+    /// `run_background_once`.
     pub background_flush: bool,
 }
 
-/// An opening that replays more segments than this flushes them.
+/// An opening that replays more segments than this flushes the replayed frames.
 const REPLAYED_SEGMENTS_MAX: usize = 16;
 
 /// Why the replay of the log failed.
@@ -93,10 +94,12 @@ fn replay_wal<D: Disk, T: Storage>(
     Ok((flushed_sequence, replayed, recovered))
 }
 
-/// Describes what the tables have of frames that the log, which ends with `last`, has lost.
+/// Describes an interrupted flush in the tables, if the log, which ends with frame `last`, has lost
+/// frames of this flush.
 ///
-/// A flush writes only what is durable in the log. So if the log ends before the flush target, the
-/// tables have a part of what is lost, and no prefix of the log is a state to continue from.
+/// A flush writes only frames that are durable in the log. So if the log ends before the flush
+/// target, the tables have a part of the lost frames, and no prefix of the log is a state to
+/// continue from.
 fn describe_partial_flush<T: Storage>(tables: &T, last: u64) -> Result<Option<String>, EngineError> {
     let target = read_internal_u64(tables, FLUSH_TARGET_KEY)?;
     let part =
@@ -123,7 +126,7 @@ fn replay_salvageable<D: Disk>(
     let mut replayed = MemtableWriter::new(from, secrets);
     match replay(disk, (wal_id, from, false), &mut replayed) {
         Ok(recovered) => notes.extend(recovered.data_loss().map(ToString::to_string)),
-        // What was read before the error is kept.
+        // The frames that were read before the error are kept.
         Err(why @ (ReplayError::Wal(wal::WalError::Io(_)) | ReplayError::Malformed(_))) => {
             let why = EngineError::from(why);
             notes.push(format!("{why}: the write-ahead log is replayed up to frame {}", replayed.last_sequence()));
@@ -174,8 +177,8 @@ pub fn open_read_only<D: Disk, T: Storage>(
     from_replayed(tables, secrets, replayed, (flushed_sequence, recovered.last_sequence()))
 }
 
-/// Opens a damaged store read-only, with what the log has up to the first damage. What cannot
-/// be read is in the notes.
+/// Opens a damaged store read-only, with the frames of the log up to the first damage. What cannot
+/// be read is described in `notes`.
 pub fn open_for_salvage<D: Disk, T: Storage>(
     disk: D,
     tables: T,

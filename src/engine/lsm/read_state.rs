@@ -7,7 +7,7 @@ use parking_lot::RwLock;
 
 use crate::memtable::Memtable;
 
-/// What a new snapshot is opened from.
+/// The state from which a new snapshot is opened.
 pub struct CurrentState<V> {
     pub visible_sequence: u64,
     pub read_state: Arc<ReadState<V>>,
@@ -37,12 +37,12 @@ pub struct ReadState<V> {
 #[derive(Clone)]
 pub struct ImmutableMemtable {
     pub memtable: Arc<Memtable>,
-    /// The last sequence of its segment.
+    /// The last sequence of the memtable's segment.
     pub last_sequence: u64,
 }
 
 impl<V> ReadState<V> {
-    /// The newest first.
+    /// The memtables, newest first.
     pub fn memtables(&self) -> impl Iterator<Item = &Memtable> {
         std::iter::once(&*self.active).chain(self.immutable.as_ref().map(|immutable| &*immutable.memtable))
     }

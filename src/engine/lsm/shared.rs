@@ -16,11 +16,12 @@ use crate::memtable::{Memtable, MemtableWriter};
 use crate::sync::Mutex;
 use crate::wal::{self, WalHandle, WalWriter};
 
-/// The cell of the tables with their flushed sequence: they have everything up to it.
+/// The cell of the tables with the flushed sequence: the tables have all frames up to this
+/// sequence.
 pub const FLUSHED_SEQUENCE_KEY: &[u8] = b"\0flushed sequence";
 
-/// The cell of the tables with the flush target, the last sequence of the newest flush. Of what is
-/// between the flushed sequence and this the tables may have a part.
+/// The cell of the tables with the flush target, the last sequence of the newest flush. The tables
+/// may have a part of the frames between the flushed sequence and the flush target.
 pub const FLUSH_TARGET_KEY: &[u8] = b"\0flush target";
 
 /// Internal cells, which readers do not see. No other metadata key begins with a zero byte.
@@ -35,12 +36,13 @@ pub struct Shared<D: Disk, T: Storage> {
     pub state: Mutex<CurrentState<T::Snapshot>>,
     pub writing: Mutex<()>,
     pub failure: OnceLock<String>,
-    /// The memtable of snapshots that a flush has given tables of their own.
+    /// The memtable in the read states of snapshots that read the tables alone, from a RocksDB
+    /// snapshot of their own.
     pub empty_memtable: Arc<Memtable>,
     pub stalls: StallTracker,
 }
 
-/// What writing needs.
+/// What only a writable storage has.
 pub struct WritePath<D: Disk> {
     pub wal: WalHandle<D>,
     pub writer: Mutex<WriterState<D>>,

@@ -1,12 +1,14 @@
 //! A snapshot: a sequence, and the read state that serves it.
 //!
-//! Opening a snapshot makes no RocksDB call: the tables' snapshot is shared. It is counted under
-//! its sequence until it is dropped, and so the memtables keep the versions that it reads.
+//! Opening a snapshot makes no RocksDB call, because it shares the RocksDB snapshot of the current
+//! read state. An open snapshot is registered under its sequence until it is dropped, so that the
+//! memtables keep the versions that it reads.
 //!
-//! With the read state of its opening, a long-lived snapshot would keep its memtables in memory,
-//! and its scans of the tables would skip all that came later. So a flush replaces its read state,
-//! in one step. The new one is the current one or, if the flushed sequence passes the snapshot's,
-//! one with the tables as they are at that sequence.
+//! A snapshot that kept its first read state for a long time would keep the memtables of that time
+//! in memory, and its scans would step over all later versions. So each flush replaces the read
+//! state of an open snapshot. If the snapshot is at or after the new flushed sequence, it gets the
+//! current read state. Otherwise, if the flush has a stripe for it, it gets a read state with the
+//! RocksDB snapshot of that stripe.
 
 use std::cmp;
 use std::sync::Arc;
@@ -50,7 +52,8 @@ impl<D: Disk, T: Storage> LsmSnapshot<D, T> {
         pinned.map(|memtable| std::ptr::from_ref(memtable).addr()).collect()
     }
 
-    /// Whether the memtables hide what the tables have of a cell.
+    /// Whether the memtables have a version or tombstone of the cell, which hides the version in
+    /// the tables.
     pub fn memtables_contain(&self, column: Column, key: &[u8]) -> bool {
         let read_state = self.read_state();
         read_state.memtables().any(|memtable| memtable.get(column, key, self.sequence).is_some())
@@ -109,8 +112,9 @@ impl<D: Disk, T: Storage> CellReader for LsmSnapshot<D, T> {
 
     fn get<R>(&self, column: Column, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>, EngineError> {
         let tables = {
-            // Locked, not cloned: the reference count would be a second word that every reader
-            // writes. `read` may not read from a snapshot meanwhile.
+            // The read state is locked, not cloned: the reference count of a clone would be a
+            // second word that every reader writes. So `read` must not read from a snapshot while
+            // it runs.
             let read_state = self.read_state.read();
             for memtable in read_state.memtables() {
                 if let Some(content) = memtable.get(column, key, self.sequence) {
@@ -122,7 +126,7 @@ impl<D: Disk, T: Storage> CellReader for LsmSnapshot<D, T> {
         tables.get(column, key, read)
     }
 
-    /// Keys that the memtables do not have are read from the tables together.
+    /// All keys that the memtables do not have are read from the tables in one call.
     fn multi_get(&self, column: Column, keys: &[&[u8]], mut read: impl FnMut(usize, &[u8])) -> Result<(), EngineError> {
         let read_state = self.read_state();
         let (mut numbers, mut missing) = (Vec::new(), Vec::new());
@@ -148,8 +152,9 @@ impl<D: Disk, T: Storage> CellReader for LsmSnapshot<D, T> {
         self.resume_scan(&ScanCursor::default(), column, range, backwards, visit)
     }
 
-    /// Scans the tables and merges the memtables' cells into that, because a scan of the tables
-    /// cannot be suspended. The cursor is the tables'.
+    /// Scans the tables and merges the memtables' cells in: a scan of the tables calls back for
+    /// each cell and cannot be suspended, but an iterator over a memtable can. The cursor is that
+    /// of the tables.
     fn resume_scan(
         &self,
         cursor: &ScanCursor,
@@ -161,7 +166,7 @@ impl<D: Disk, T: Storage> CellReader for LsmSnapshot<D, T> {
         let read_state = self.read_state();
         let mut cells = self.memtable_cells(&read_state, column, range, backwards).peekable();
         let has_range_tombstones = read_state.memtables().any(Memtable::has_range_tombstones);
-        // Most of what is scanned was flushed long ago.
+        // The usual case: the whole range was flushed long ago, so only the tables are scanned.
         if cells.peek().is_none() && !has_range_tombstones && column != Column::Meta {
             return read_state.tables.resume_scan(cursor, column, range, backwards, visit);
         }

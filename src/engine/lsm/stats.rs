@@ -1,5 +1,5 @@
-//! Statistics of the LSM storage: those of its tables, with the memory of the memtables and the
-//! open snapshots.
+//! Statistics of the LSM storage: the statistics of its tables, with the memory of the memtables
+//! and the number of open snapshots added.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -42,8 +42,8 @@ impl<D: Disk, T: Storage> LsmStorage<D, T> {
         Ok(Self { shared: Arc::new(open_read_only(disk, tables, wal_id, seed)?), flush_thread: None })
     }
 
-    /// Opens a damaged store read-only, with what the log has up to the first damage. What cannot
-    /// be read is in the notes.
+    /// Opens a damaged store read-only, with the frames of the log up to the first damage. What
+    /// cannot be read is described in `notes`.
     pub fn open_for_salvage(disk: D, tables: T, seed: u64, notes: &mut Vec<String>) -> Result<Self, EngineError> {
         Ok(Self { shared: Arc::new(open_for_salvage(disk, tables, seed, notes)?), flush_thread: None })
     }
@@ -79,7 +79,7 @@ impl<D: Disk, T: Storage> LsmStorage<D, T> {
     }
 
     /// Flushes everything written before this call, then calls `copy` with the tables and their
-    /// flushed sequence, which does not change meanwhile.
+    /// flushed sequence. There is no flush while `copy` runs.
     pub fn with_flushed_tables(
         &self,
         copy: impl FnOnce(&T, u64) -> Result<(), EngineError>,
@@ -87,7 +87,8 @@ impl<D: Disk, T: Storage> LsmStorage<D, T> {
         let path = self.shared.write_path()?;
         flush_all(&self.shared)?;
         let _no_flush = path.flush_lock.lock();
-        // A flush in between may have failed and left a part of it in the tables.
+        // A flush between `flush_all` and the lock may have failed, and left a part of its memtable
+        // in the tables.
         self.shared.ensure_ok()?;
         let flushed_sequence = self.shared.state.lock().read_state.flushed_sequence;
         copy(&self.shared.tables, flushed_sequence)
@@ -95,8 +96,8 @@ impl<D: Disk, T: Storage> LsmStorage<D, T> {
 }
 
 impl<D: Disk, T: Storage> Drop for LsmStorage<D, T> {
-    /// Writes a no-op frame as the durability proof of the last sync. A failure of that loses
-    /// nothing.
+    /// Writes a no-op frame as the durability proof of the last sync. An error is ignored: without
+    /// the frame nothing is lost, but damage to the last frames may pass for a torn tail.
     fn drop(&mut self) {
         drop(self.flush_thread.take());
         if let (None, Some(path)) = (self.shared.failure.get(), &self.shared.write_path)
@@ -127,8 +128,8 @@ impl<D: Disk, T: Storage> Storage for LsmStorage<D, T> {
     type Snapshot = LsmSnapshot<D, T>;
     type Batch<'a> = LsmBatch;
 
-    /// A batch is in one frame of the log. Encoded, it can have twice its size, because keys are
-    /// escaped.
+    /// A batch becomes one frame of the log. The encoded batch can be twice as large as its
+    /// computed size, because keys are escaped.
     const BATCH_BYTES_MAX: usize = crate::wal::PAYLOAD_MAX_BYTES / 2;
 
     fn write_lock(&self) -> &Mutex<()> {

@@ -17,19 +17,21 @@ pub fn write<D: Disk, T: Storage>(shared: &Shared<D, T>, mut batch: LsmBatch) ->
     shared.ensure_ok()?;
     let WriterState { wal, memtable, open_sequences, .. } = &mut *writer;
     let sequence = wal.append(&mut batch.frame).map_err(|why| match wal_error(why) {
-        // Nothing was written.
+        // Nothing was written, so the storage has not failed.
         why @ EngineError::Limit { .. } => why,
         why => shared.record_failure(why),
     })?;
     open_sequences.clear();
     {
         let current = shared.state.lock();
-        // The last one is the sequence at which snapshots open until this batch is visible.
+        // The visible sequence is the last one. Until this batch is visible, new snapshots open at
+        // that sequence, so its versions must be kept, too.
         let older = |sequence: &u64| *sequence != current.visible_sequence;
         open_sequences.extend(current.snapshots.keys().copied().filter(older));
         open_sequences.push(current.visible_sequence);
     }
-    // A copy of the exact size: one small payload for each commit stays in memory.
+    // The payload is copied into a buffer of its exact size, because payloads stay in memory until
+    // their memtable is dropped.
     memtable
         .add(batch.frame.payload().into(), sequence, open_sequences)
         .map_err(|_| shared.record_failure(EngineError::Undetermined("a batch is malformed".into())))?;

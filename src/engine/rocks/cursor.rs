@@ -1,8 +1,8 @@
 //! Range scans with RocksDB's iterators.
 //!
-//! To open, seek and close an iterator costs as much as eleven steps of it. So a scan of several
-//! pages keeps its iterator in the scan cursor, at the last visited cell. The next page uses it if
-//! it continues exactly there.
+//! Opening, positioning and closing an iterator costs as much as eleven of its steps. So a scan of
+//! several pages keeps its iterator in the scan cursor, at the last visited cell. The next page
+//! uses this iterator if the page starts right after that cell.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ struct OpenIterator {
     end: Bound<Vec<u8>>,
 }
 
-/// Calls `visit` with the cells of a range until it returns `false`.
+/// Calls `visit` with the cells of a range until `visit` returns `false`.
 pub fn scan(
     db: &DB,
     column: &ColumnFamily,
@@ -46,7 +46,8 @@ pub fn scan(
     visit_cells(&mut cells, backwards, visit).map(drop)
 }
 
-/// Like [`scan`], with the iterator of the previous page if the range continues there.
+/// Like [`scan`], but with the iterator of the previous page if the range starts where that page
+/// ended.
 pub fn resume_scan(
     snapshot: &Arc<OwnedSnapshot>,
     slot: &ScanCursor,
@@ -74,8 +75,8 @@ pub fn resume_scan(
 }
 
 impl OpenIterator {
-    /// Whether a request continues this scan: it starts right after the last visited cell, and all
-    /// else is the same.
+    /// Whether a request continues this scan: it starts right after the last visited cell, and has
+    /// the same snapshot, column, direction and end.
     fn resumes_at(
         &self,
         snapshot: &Arc<OwnedSnapshot>,
@@ -132,8 +133,8 @@ fn step(cells: &mut Iter<'_>, backwards: bool) {
     }
 }
 
-/// Visits cells to the end. Returns whether `visit` stopped before; then the iterator is at the
-/// last visited cell.
+/// Visits cells up to the end bound. Returns whether `visit` stopped the scan before the end; then
+/// the iterator is at the last visited cell.
 fn visit_cells(
     cells: &mut Iter<'_>,
     backwards: bool,

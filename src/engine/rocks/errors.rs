@@ -14,7 +14,7 @@ pub fn open_error(path: &Path, is_new: bool, why: rocksdb::Error) -> EngineError
         rocksdb::ErrorKind::InvalidArgument if !is_new => {
             EngineError::Corruption(format!("the tables in {} are incomplete: {why}", path.display()))
         }
-        // For the same reason a missing file is damage.
+        // A missing file is damage, too, because the store was complete once.
         rocksdb::ErrorKind::IOError if !is_new && why.as_ref().contains("No such file or directory") => {
             EngineError::Corruption(format!("the tables in {} are incomplete: {why}", path.display()))
         }
@@ -22,8 +22,8 @@ pub fn open_error(path: &Path, is_new: bool, why: rocksdb::Error) -> EngineError
     }
 }
 
-/// The message without RocksDB's prefix "Corruption: ", which may occur twice and which our own
-/// error adds again.
+/// The message without RocksDB's prefix "Corruption: ", which may occur twice, and which
+/// [`Error`](crate::Error) adds again.
 pub fn corruption_message(why: &rocksdb::Error) -> &str {
     why.as_ref().trim_start_matches("Corruption: ")
 }

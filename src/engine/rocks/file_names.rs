@@ -19,7 +19,7 @@ pub fn remove_stale_options_files(path: &Path) {
     }
 }
 
-/// Whether this is a file of RocksDB, by its name. Directories are not.
+/// Whether this is a regular file with a name that RocksDB uses.
 pub fn is_rocksdb_file(file: &Path) -> bool {
     let name = file.file_name().and_then(OsStr::to_str).unwrap_or_default();
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());

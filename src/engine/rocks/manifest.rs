@@ -1,19 +1,21 @@
 //! Checks of RocksDB's manifest before RocksDB reads it.
 //!
 //! A manifest is a file of blocks with records. A record lies in one block: 4 bytes checksum, 2
-//! bytes length, 1 byte type, content. RocksDB 11.8 cannot handle two kinds of content.
+//! bytes length, 1 byte type, content. RocksDB 11.8 cannot handle two kinds of damage.
 //!
-//! **Torn records.** A power cut may leave a record with pages of zeros, where the file had its new
-//! length but not yet its content. RocksDB ignores zeros up to the end of the file, and a record
-//! that the end cuts short. For any other invalid record it refuses to open the directory.
+//! **Torn records.** A power cut may leave pages of zeros in a record, if the file system had
+//! stored the file's new length but not yet the content. RocksDB ignores zeros that reach to the
+//! end of the file, and a last record that the end of the file cuts short. For any other invalid
+//! record it refuses to open the directory.
 //!
-//! [`find_torn_record`] finds the record. [`truncate`] removes it and all that follows, which
-//! leaves an older manifest. The write-ahead log decides whether anything is lost then: see
-//! `engine::folder::torn_manifest`.
+//! [`find_torn_record`] finds a torn record. [`truncate`] removes this record and all that follows,
+//! which leaves an older manifest. Whether anything is lost then depends on the write-ahead log:
+//! see `engine::folder::torn_manifest`.
 //!
-//! **Recycled record types.** A record with a type of recycled files sends RocksDB into an endless
-//! loop: it reads the record again and again, before it verifies the checksum. No file here is
-//! recycled, so such a record is damage. [`reject_recycled_record`] returns an error for it.
+//! **Recycled record types.** RocksDB has record types for files that it writes over older ones
+//! ("recycled" files). In a manifest, a record of such a type sends RocksDB into an endless loop:
+//! it reads the record again and again, before it verifies the checksum. The store recycles no
+//! files, so such a record is damage. [`reject_recycled_record`] returns an error for it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -24,7 +26,7 @@ use crate::engine::EngineError;
 const MANIFEST_BLOCK_BYTES: usize = 32 << 10;
 const RECORD_HEADER_BYTES: usize = 7;
 /// RocksDB starts a manifest with at least this many records, and syncs them before `CURRENT` names
-/// it: two of its own, and two for each of the five columns.
+/// the manifest: two for the database, and two for each of the five columns.
 const INITIAL_RECORDS: usize = 12;
 
 /// The location of a record in a manifest.

@@ -48,7 +48,8 @@ pub struct RocksStorage {
     database: Arc<OwnedDb>,
     write_options: WriteOptions,
     writing: Mutex<()>,
-    /// An empty buffer for the copy of a batch that a retry needs; kept for its capacity.
+    /// The buffer for the copy of a batch, which a retry of the write needs. Empty between writes,
+    /// and kept for its capacity.
     retry_buffer: parking_lot::Mutex<Vec<u8>>,
 }
 
@@ -110,17 +111,17 @@ self_cell!(
     }
 );
 
-/// A RocksDB snapshot, which keeps its database open. Shared with the cursors of scans.
+/// A RocksDB snapshot, which keeps its database open. The cursors of scans share the snapshot.
 pub struct RocksSnapshot(Arc<OwnedSnapshot>);
 
 impl RocksStorage {
     /// Opens the tables in the directory, and creates them if `is_new`. The store stays locked as
-    /// long as they are open.
+    /// long as the tables are open.
     pub fn open(path: &Path, setup: RocksOptions, is_new: bool, marker: StoreLock) -> Result<Self, EngineError> {
         manifest::reject_recycled_record(path)?;
         let mut options = options(setup)?;
-        // In an existing store a missing part is data loss and must not be replaced by an empty
-        // one.
+        // In an existing store, a missing database or column is data loss, and must not be replaced
+        // by an empty one.
         options.create_if_missing(is_new);
         options.create_missing_column_families(is_new);
         let db = DB::open_cf_descriptors(&options, path, column_family_descriptors(&options, setup)?)

@@ -7,11 +7,12 @@ use crate::engine::{Compression, EngineError};
 use crate::option_ranges;
 
 const BLOOM_BITS_PER_KEY: f64 = 10.0;
-/// The option `estimated_entry_charge` of RocksDB's `HyperClockCache`. 0: unknown; its hash table
-/// grows as needed.
+/// The option `estimated_entry_charge` of RocksDB's `HyperClockCache`. 0: unknown, so the hash
+/// table of the cache grows as needed.
 const ESTIMATED_ENTRY_CHARGE: usize = 0;
-// RocksDB maps address space for that hash table: at most `CACHE_SHARDS_MAX` shards of at least
-// `CACHE_SHARD_BYTES`, each with a handle for every `CACHE_ENTRY_BYTES` of its capacity.
+// RocksDB maps address space for the hash table of the block cache: at most `CACHE_SHARDS_MAX`
+// shards of at least `CACHE_SHARD_BYTES`, each with a handle for every `CACHE_ENTRY_BYTES` of its
+// capacity.
 const CACHE_SHARD_BYTES: usize = 32 << 20;
 const CACHE_SHARDS_MAX: usize = 64;
 const CACHE_HANDLE_BYTES: usize = 64;
@@ -20,10 +21,10 @@ const CACHE_ENTRY_BYTES: usize = 300;
 /// Delays the compaction of bottommost tables in the write column, in seconds.
 ///
 /// When a snapshot is released, RocksDB rewrites each bottommost table that was written while the
-/// snapshot existed, to drop tombstones. The store always has a snapshot, so this applies to every
-/// such table, and a bulk load would write each of them twice. The write column has the most writes
-/// and the fewest deletions. With the delay, many of its tables have been compacted otherwise by
-/// then.
+/// snapshot existed, to drop tombstones. The store always has an open RocksDB snapshot, so RocksDB
+/// would rewrite every bottommost table, and a bulk load would write each table twice. The write
+/// column has the most writes and the fewest deletions, so only this column has the delay. Many of
+/// its tables are replaced by other compactions before the delay is over.
 const BOTTOMMOST_COMPACTION_DELAY: &str = "bottommost_file_compaction_delay=60";
 
 /// The options for opening the tables; memory is in bytes.
@@ -53,8 +54,8 @@ impl RocksOptions {
     }
 }
 
-/// Whether RocksDB can map the address space for the cache's hash table. If it cannot, it aborts
-/// the process.
+/// Whether RocksDB can map the address space for the cache's hash table. If it cannot, RocksDB
+/// aborts the process.
 fn can_map_cache(cache: usize) -> bool {
     let shards = (cache / CACHE_SHARD_BYTES).clamp(1, CACHE_SHARDS_MAX);
     let table = cache / shards / CACHE_ENTRY_BYTES * CACHE_HANDLE_BYTES;
@@ -100,16 +101,17 @@ fn with_options_string(base: &mut Options, text: &str) -> Result<Options, Engine
 
 /// RocksDB's options where they differ from the defaults, and why.
 ///
-/// - No write-ahead log: the store's own has everything that is not flushed. It is disabled for
-///   each write.
+/// - No write-ahead log of RocksDB: the store's own log has everything that is not flushed. Each
+///   write disables RocksDB's log in its write options.
 /// - `atomic_flush`: RocksDB may flush on its own in the middle of the store's flush. All columns
 ///   are flushed together, so that a prefix of the flush's batches becomes durable.
 /// - `max_bgerror_resume_count=0`: after a failed write the store fails until it is opened again,
 ///   so RocksDB need not try to recover on its own.
-/// - `no_slowdown` for each write: RocksDB rejects a write instead of stalling it, and the write
-///   waits here. A write that waits inside RocksDB blocks RocksDB's own recovery from a full disk,
-///   and waits for it forever.
-/// - One limit of memtables for all columns: a memtable of the store fits in, and is flushed once.
+/// - `no_slowdown` for each write: RocksDB rejects a write instead of stalling it, and
+///   `write_retry` retries the write. A write that stalls inside RocksDB blocks RocksDB's recovery
+///   from a full disk, and the stall ends only with that recovery: a deadlock.
+/// - One limit for RocksDB's memtables of all columns together: a memtable of the store fits into
+///   this limit, so RocksDB flushes it at once, not in several parts.
 pub fn options(setup: RocksOptions) -> Result<Options, EngineError> {
     let mut options = with_options_string(&mut Options::default(), "max_bgerror_resume_count=0")?;
     options.set_compression_type(match setup.compression {
@@ -129,8 +131,8 @@ pub fn options(setup: RocksOptions) -> Result<Options, EngineError> {
 fn table_options(setup: RocksOptions) -> BlockBasedOptions {
     let mut table = BlockBasedOptions::default();
     // RocksDB's LRU cache would have 64 shards of 2 MiB. An entry larger than a shard, such as the
-    // filter of two million rows, is evicted right after the read. Here a shard has 32 MiB, and
-    // reads take no lock.
+    // filter of two million rows, is evicted right after the read. In the `HyperClockCache` a shard
+    // has 32 MiB or more, and reads take no lock.
     table.set_block_cache(&Cache::new_hyper_clock_cache(setup.block_cache_bytes, ESTIMATED_ENTRY_CHARGE));
     table.set_bloom_filter(BLOOM_BITS_PER_KEY, false);
     table.set_cache_index_and_filter_blocks(true);

@@ -1,9 +1,9 @@
 //! Opening damaged tables. The original directory is only read.
 //!
 //! If RocksDB can open the tables, they are opened as they are. If not, the files are copied into a
-//! scratch directory, and RocksDB's repair rebuilds a database from all tables that it can read. It
-//! uses the files alone: rows of a lost table are outdated or missing, and transactions may be
-//! incomplete. Scans [skip](super::skip_corruption) unreadable blocks.
+//! scratch directory, and RocksDB's repair rebuilds a database from all tables that it can read.
+//! The repair uses only the files of the tables: rows of a lost table are outdated or missing, and
+//! transactions may be incomplete. Scans [skip](super::skip_corruption) unreadable blocks.
 
 use std::fs;
 use std::io;
@@ -16,7 +16,7 @@ use super::{LockedDb, RocksStorage, manifest};
 use crate::engine::EngineError;
 use crate::engine::storage::Column;
 
-/// The file number of the first table that only declares a column family.
+/// The file number of the first seed table: see `seed_column_families`.
 const SEED_TABLE_NUMBER: u64 = 900_000_000;
 
 /// A scratch directory, removed on drop.
@@ -115,8 +115,9 @@ fn copy(folder: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// RocksDB's repair finds the column families from the tables. So each column gets a seed table,
-/// from a new database, that contains only the deletion of an absent cell.
+/// RocksDB's repair takes the column families from the tables alone, and would lose a column
+/// without tables. So each column gets a seed table from a new database, with only the deletion of
+/// an absent cell.
 fn seed_column_families(donor: &Path, to: &Path, setup: RocksOptions) -> Result<(), EngineError> {
     let failed =
         |why: rocksdb::Error| EngineError::Io(format!("cannot prepare a repair in {}: {why}", donor.display()));

@@ -9,13 +9,13 @@
 //! ```
 //!
 //! A block with a wrong checksum stops a scan. RocksDB does not report where the next block starts.
-//! But its approximate size between two keys, computed from the index blocks, grows exactly at
-//! block boundaries. So bisecting that size finds the first key after the bad block, and the scan
-//! resumes there.
+//! But RocksDB's approximate size between two keys is computed from the index blocks, and grows
+//! exactly at block boundaries. So a bisection by this size finds the first key after the bad
+//! block, and the scan resumes there.
 //!
-//! The gap is then also read in reverse, down to the damage. So a bad block hides only the rows
-//! between its boundaries. Rows of other tables in the gap stay hidden on purpose, because they may
-//! be older than the lost ones.
+//! The gap is then also read in reverse, from the resume key down to the damage. So a bad block
+//! hides only the rows between its boundaries. Rows of other tables in the gap stay hidden on
+//! purpose, because they may be older than the lost ones.
 //!
 //! After [`SINGLE_BLOCK_SKIPS`] failed attempts the steps double, because a table that is damaged
 //! from end to end is not worth an attempt for each block. If the index does not help, the scan
@@ -32,7 +32,7 @@ use crate::keys::prefix_successor;
 const SINGLE_BLOCK_SKIPS: u32 = 64;
 /// The first of the doubling steps, in bytes of tables.
 const SKIP_BYTES: u64 = 4096;
-/// Bisection stops this many bytes after the prefix that the key has in common with the start key.
+/// The maximum number of bytes that the bisection adds to the prefix in common with the start key.
 const BISECT_BYTES: usize = 64;
 
 /// An unreadable interval of keys.
@@ -72,7 +72,7 @@ pub fn scan_skipping_corruption<E>(
     }
 }
 
-/// Reads the gap in reverse, down to the damage, and describes what is left of it.
+/// Reads the gap in reverse, down to the damage, and describes the part that stays unread.
 fn finish_gap<E>(
     storage: &RocksStorage,
     column: Column,
@@ -83,7 +83,7 @@ fn finish_gap<E>(
     let Gap { after_key, why, .. } = gap;
     let start = after_key.clone().map_or(Bound::Unbounded, Bound::Excluded);
     let end = before.map_or(Bound::Unbounded, |before| Bound::Excluded(before.to_vec()));
-    // The error of the reverse scan is ignored: it is the same damage.
+    // The error of the reverse scan is ignored, because it reports the same damage.
     let (first, _) = read(storage, column, &RowRange { start, end }, true, visit)?;
     let before = first.as_deref().or(before);
     let shown = |key: &[u8]| format!("\"{}\"", key.escape_ascii());
@@ -130,13 +130,15 @@ fn next_seek_key(
     Some(block.filter(|block| block < boundary).unwrap_or_else(|| boundary.clone()))
 }
 
-/// Bisects for the first key that is not within; returns it or a key slightly above it. `is_within`
-/// must hold for all keys up to some key at or above `at`, and for none after it.
+/// Bisects for the first key for which `is_within` is false; returns this key or one slightly
+/// above. `is_within` must hold for all keys up to some key at or above `at`, and for none after
+/// it.
 fn bisect_first_beyond(at: &[u8], is_within: impl Fn(&[u8]) -> bool) -> Option<Vec<u8>> {
     let goes_beyond = |prefix: &[u8]| prefix_successor(prefix).is_none_or(|after| !is_within(&after));
     let lengths: Vec<usize> = (1..=at.len()).collect();
     let common = lengths.partition_point(|length| at.get(..*length).is_some_and(goes_beyond));
-    // The last key within starts with `last`; the loop extends it byte by byte.
+    // The last key for which `is_within` holds starts with `last`; the loop extends `last` byte by
+    // byte.
     let mut last = at.get(..common)?.to_vec();
     for _ in 0..BISECT_BYTES {
         let bytes: [u8; 256] = std::array::from_fn(|byte| byte.to_le_bytes()[0]);

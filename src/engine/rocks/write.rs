@@ -12,7 +12,7 @@ use super::{LockedDb, RocksStorage, engine_error};
 use crate::engine::EngineError;
 use crate::engine::storage::Column;
 
-/// The capacity of the retry buffer that is kept for the next write.
+/// The retry buffer keeps at most this capacity for the next write.
 const RETRY_BUFFER_KEPT_BYTES: usize = 4 << 20;
 /// The limits of the delay between two checks whether a flush is complete.
 const FLUSH_POLL_MIN: Duration = Duration::from_micros(100);
@@ -51,17 +51,18 @@ impl RocksStorage {
 
     /// Flushes all columns together; afterwards all earlier writes are durable.
     ///
-    /// RocksDB's own wait for a flush of several column families may end too early. It waits until
-    /// the memtables of each family are newer than those of the flush. But it compares with
-    /// memtable ids in the order of a hash map of the families, not in theirs
-    /// (`AtomicFlushMemTables` in 11.8.1). So this waits until no family has a non-empty memtable.
-    /// A memtable counts until the manifest has its table, and there are no concurrent writes.
+    /// RocksDB's own wait for a flush of several column families may end too early. RocksDB waits
+    /// until the memtables of each family are newer than those of the flush. But for the ids of the
+    /// flushed memtables it takes the order of a hash map of the families, so it may compare with
+    /// the id of another family (`AtomicFlushMemTables` in 11.8.1). So this function waits until no
+    /// family has a non-empty memtable. RocksDB counts a memtable until the manifest has its table,
+    /// and there are no concurrent writes.
     pub(super) fn flush_all(&self) -> Result<(), EngineError> {
         self.database.with_dependent(|LockedDb { db, .. }, columns| {
             let all = Column::ALL.map(|column| columns.get(column));
             let mut delay = FLUSH_POLL_MIN;
             loop {
-                // Returns the error if background work has failed, so that the loop ends.
+                // If background work has failed, this call returns the error, so the loop ends.
                 db.flush_cfs_opt(&all, &FlushOptions::default()).map_err(engine_error)?;
                 if self.is_flushed()? {
                     return Ok(());
@@ -77,7 +78,7 @@ impl RocksStorage {
         self.database.with_dependent(|LockedDb { db, .. }, columns| {
             for column in Column::ALL {
                 for name in [NUM_IMMUTABLE_MEM_TABLE, NUM_ENTRIES_ACTIVE_MEM_TABLE] {
-                    // An unknown count does not prove that there is none.
+                    // `None` is an unknown count, which does not prove that there is no memtable.
                     if db.property_int_value_cf(columns.get(column), name).map_err(engine_error)? != Some(0) {
                         return Ok(false);
                     }
@@ -121,8 +122,8 @@ mod tests {
         let tables = RocksStorage::open(&path, setup, true, marker).unwrap();
         let value = vec![b'x'; 3000];
         for round in 0..400_u32 {
-            // RocksDB flushes full memtables on its own, some columns at a time, so their ids drift
-            // apart.
+            // RocksDB flushes full memtables on its own, some columns at a time, so the memtable
+            // ids of the columns drift apart.
             for step in 0..round % 40 {
                 let mut batch = tables.new_batch(0);
                 let column = Column::ALL[1 + (round + step) as usize % 4];

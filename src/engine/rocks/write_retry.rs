@@ -1,10 +1,10 @@
 //! Retries of a stalled write, and when to give up.
 //!
 //! RocksDB rejects writes while flushes and compactions lag. On a healthy disk such a stall ends on
-//! its own, however long it takes. On a full disk it may never end: RocksDB does not report a
-//! compaction that runs out of space, but retries it every second and rejects all writes meanwhile.
-//! So elapsed time alone cannot decide. RocksDB's counters do: background errors with no progress
-//! between them.
+//! its own, however long it takes. On a full disk the stall may never end: RocksDB does not report
+//! a compaction that runs out of space, but retries it every second and rejects all writes
+//! meanwhile. So the elapsed time does not show whether to give up. RocksDB's counters do: the wait
+//! ends after some background errors with no progress between them.
 
 use std::time::Duration;
 
@@ -22,7 +22,8 @@ const RETRY_DELAY_MAX: Duration = Duration::from_millis(100);
 pub struct BackgroundProgress {
     /// The number of failed flushes and compactions.
     pub errors: u64,
-    /// Grows with each completed flush and compaction: the super-version numbers of all columns.
+    /// The sum of the super-version numbers of all columns, which grows with each completed flush
+    /// and compaction.
     pub installed_versions: u64,
 }
 
@@ -30,7 +31,7 @@ pub struct BackgroundProgress {
 #[derive(Debug)]
 pub struct WriteRetry {
     waited: Duration,
-    /// The counters at the last progress.
+    /// The counters at the time of the last known progress.
     last: BackgroundProgress,
 }
 
@@ -40,10 +41,11 @@ impl WriteRetry {
         Self { waited: Duration::ZERO, last: now }
     }
 
-    /// The delay until the next attempt; it counts as waited.
+    /// The delay until the next attempt, which is added to the time waited.
     ///
-    /// Delays grow. When RocksDB only slows writes down, each early attempt postpones the time of
-    /// acceptance; an attempt every millisecond could postpone it forever.
+    /// Delays grow. When RocksDB only slows writes down, each rejected attempt postpones the time
+    /// from which RocksDB accepts a write; attempts every millisecond could postpone that time
+    /// forever.
     pub fn next_delay(&mut self) -> Duration {
         let delay = (self.waited / 4).clamp(RETRY_DELAY_MIN, RETRY_DELAY_MAX);
         self.waited += delay;

@@ -1,9 +1,9 @@
 //! Active transactions and snapshots, with age and label.
 //!
-//! Each has one [`ActiveReader`], shared with its scans and clones. The list of them is sharded,
-//! has weak references, and is pruned as it grows: beginning costs one short lock, ending costs
-//! nothing. The labels of ended transactions are kept for a while, because a conflict error names
-//! the transaction that won.
+//! Each transaction or snapshot has one [`ActiveReader`], which its scans and clones share. The
+//! list of readers is sharded, has weak references, and is pruned as it grows: beginning a
+//! transaction costs one short lock, ending it costs nothing. The labels of ended transactions are
+//! kept for a while, because a conflict error has the label of the transaction that won.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -47,20 +47,21 @@ pub struct ActiveTransaction {
     pub owner_id: Option<OwnerId>,
     /// The start timestamp of a transaction; `None` for a snapshot.
     pub start_ts: Option<Timestamp>,
-    /// Everything committed at or below this timestamp is visible to it. The lowest of all is the
-    /// GC horizon: GC removes nothing that it may read.
+    /// The read timestamp: everything committed at or below it is visible. The lowest read
+    /// timestamp of all entries that have not expired bounds the GC horizon: GC removes nothing
+    /// that these entries may read.
     pub read_ts: Timestamp,
-    /// The time since it began.
+    /// The time since the transaction or snapshot began.
     pub age: Duration,
     /// The number of rows that a transaction has written and buffers in memory, without those that
     /// are locked in the store.
     pub buffered_rows: u64,
-    /// The size of these rows, in bytes, plus 64 for each row.
+    /// The size of the buffered rows, in bytes, plus 64 for each row.
     pub buffered_bytes: u64,
-    /// Whether it is a large transaction, which locks its rows in the store before it commits.
+    /// Whether this is a large transaction, which locks its rows in the store before it commits.
     pub is_large: bool,
-    /// The number of its writes that are row locks in the store, or are being written there. A row
-    /// that is written again after that counts again.
+    /// The number of writes that a large transaction has locked in the store, or is locking now. A
+    /// row that is written again after it was locked counts again.
     pub locked_rows: u64,
     /// Whether it has expired at
     /// [`Builder::max_snapshot_age`](crate::store::Builder::max_snapshot_age). Its reads return
@@ -74,7 +75,7 @@ pub(in crate::store) struct ActiveReader {
     pub label: Option<&'static str>,
     /// `None` for a snapshot.
     pub txn: Option<TxnId>,
-    /// By the monotonic clock.
+    /// When the transaction or snapshot began, by the monotonic clock.
     pub started_at: Duration,
     pub timer: TxnTimer,
     /// The first conflict that the transaction meets before it commits.
@@ -108,7 +109,7 @@ impl ActiveReader {
         })
     }
 
-    /// Records how much the transaction has written; `locked_rows` makes it a large one.
+    /// Records how much the transaction has written. `locked_rows` is `Some` if it is a large one.
     pub fn set_written(&self, rows: usize, bytes: usize, locked_rows: Option<u64>) {
         self.rows.store(rows as u64, Ordering::Relaxed);
         self.bytes.store(bytes as u64, Ordering::Relaxed);
@@ -147,7 +148,7 @@ pub(in crate::store) struct ActiveReaders {
     snapshots: AtomicUsize,
 }
 
-/// Aligned to a cache line, against false sharing.
+/// Aligned to a cache line, so that threads with different shards do not share one.
 #[derive(Default)]
 #[repr(align(64))]
 struct Shard(Mutex<ReaderShard>);
@@ -155,7 +156,7 @@ struct Shard(Mutex<ReaderShard>);
 #[derive(Default)]
 struct ReaderShard {
     readers: Vec<ReaderEntry>,
-    /// The length at which ended readers are removed.
+    /// The length of `readers` at which the entries of ended readers are removed.
     prune_at: usize,
     /// Labels of ended transactions, newest last.
     labels: VecDeque<(OwnerId, &'static str)>,
@@ -204,8 +205,8 @@ impl ActiveReaders {
     }
 
     pub fn all(&self) -> Vec<Arc<ActiveReader>> {
-        // Upgraded before use, so that no shard lock is held when the last reference to an engine
-        // snapshot is dropped.
+        // Collected before use, because the last reference to an engine snapshot must not be
+        // dropped under a shard lock.
         let of = |shard: &Shard| shard.0.lock().readers.iter().filter_map(|entry| entry.reader.upgrade()).collect();
         self.shards.iter().flat_map(|shard| -> Vec<Arc<ActiveReader>> { of(shard) }).collect()
     }
@@ -219,7 +220,8 @@ impl ActiveReaders {
     }
 }
 
-/// The lowest bits of owner ids are a counter, so they spread over the shards.
+/// The lowest bits of owner ids count up within a millisecond, from a random start, so concurrent
+/// transactions spread over the shards.
 #[allow(clippy::cast_possible_truncation, reason = "smaller than the number of shards")]
 fn shard_of(owner: OwnerId) -> usize {
     (owner.to_u64() % SHARDS as u64) as usize

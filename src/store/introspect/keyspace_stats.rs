@@ -12,19 +12,19 @@ use crate::store::handle::Store;
 use crate::store::keyspace::Keyspace;
 use crate::store::read::snapshot::Snapshot;
 
-/// After this many bytes of keys and values, the rest of a keyspace is estimated.
+/// After this many bytes of keys and values are read, the rest of a keyspace is estimated.
 const SAMPLE_BYTES: u64 = 64 << 20;
 
 /// Row count and sizes of a keyspace: see [`Store::keyspace_stats`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeyspaceStats {
-    /// Its name. `None` if it was dropped and is not purged yet, or is being restored: it cannot be
-    /// read, but uses space.
+    /// The name. `None` if the keyspace was dropped and is not purged yet, or is being restored:
+    /// such a keyspace cannot be read, but uses space.
     pub name: Option<String>,
     /// The number of rows that a new snapshot sees; 0 if there is no name.
     pub rows: u64,
-    /// The size of their keys and values, in bytes; 0 if there is no name.
+    /// The size of the keys and values of these rows, in bytes; 0 if there is no name.
     pub logical_bytes: u64,
     /// Whether all rows were counted. If not, `rows` and `logical_bytes` are extrapolated from the
     /// counted part by its share of the disk space.
@@ -51,7 +51,7 @@ impl Store {
     ///
     /// Reads and counts at least `count` rows or 64 MiB of each keyspace. The rest is estimated
     /// from RocksDB's approximate sizes, so the cost is bounded except for rows that are not in
-    /// tables yet. `u64::MAX` counts every row, which takes as long as reading them. A store in
+    /// tables yet. `u64::MAX` counts every row, which takes as long as reading all rows. A store in
     /// memory always counts every row.
     ///
     /// ```
@@ -99,7 +99,8 @@ impl Store {
             let ControlFlow::Break(last) = seen else { break };
             let (start, end) = keyspace_range(keyspace.id());
             let size_up_to = |end: &[u8]| self.inner.engine.approximate_size(Column::Write, &start, end);
-            // Rows that are only in memtables have no size yet: the counting continues.
+            // If the counted rows are only in memtables, the engine has no size for them: the
+            // counting continues.
             if let (Some(counted @ 1..), Some(all)) = (size_up_to(last.as_bytes()), size_up_to(&end)) {
                 let extrapolate = |part: u64| {
                     let whole = u128::from(part) * u128::from(all.max(counted)) / u128::from(counted);

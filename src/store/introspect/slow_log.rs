@@ -1,7 +1,7 @@
 //! The slow transaction log: each entry with its time by phase and its conflicts.
 //!
-//! The clock is read for the latencies in any case. An entry is built from these readings when a
-//! slow transaction ends, so the log costs nothing while no transaction is slow.
+//! The latency statistics read the clock for every transaction. When a slow transaction ends, its
+//! entry is built from these readings, so the log costs nothing while no transaction is slow.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -16,9 +16,9 @@ use crate::store::introspect::active_readers::ActiveReader;
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
 
-/// The number of newest entries, and of slowest entries, that the log has.
+/// The log keeps this many newest entries, and as many slowest ones.
 const SLOW_LOG_ENTRIES: usize = 100;
-/// The number of last conflicts in an entry.
+/// An entry has at most this many conflicts: the last ones.
 pub(in crate::store) const SLOW_LOG_CONFLICTS_MAX: usize = 8;
 
 /// A transaction, or a whole call of `transact`, that took at least
@@ -37,7 +37,7 @@ pub struct SlowTransaction {
     pub started_at: SystemTime,
     /// How long it took, with all attempts and waits.
     pub duration: Duration,
-    /// The duration by phase; the phases add up to it.
+    /// The duration by phase. The phases add up to `duration`.
     pub breakdown: TimeBreakdown,
     /// The number of attempts.
     pub attempts: u32,
@@ -64,15 +64,15 @@ pub struct TimeBreakdown {
     /// [`Builder::track_read_timing`](crate::store::Builder::track_read_timing) is off; reads are
     /// then part of `user_code`.
     pub read: Option<Duration>,
-    /// From the submission of the writes until they were applied, in the last attempt: the commit
-    /// queue (under load, for a durable commit, also the end of a sync), the conflict check, the
-    /// write to the log, and write stalls
+    /// From the submission of the writes until they were applied, in the last attempt: the wait in
+    /// the commit queue (for a durable commit under load, also for the end of a sync), the conflict
+    /// check, the write to the log, and write stalls
     /// ([`Stats::write_stalls`](crate::store::Stats::write_stalls)).
     pub apply: Duration,
     /// Waits until what was applied or read was durable, in the last attempt.
     pub sync: Duration,
-    /// The rest: the caller's code, in the last attempt, and between a conflict and the next
-    /// attempt.
+    /// The rest: the caller's code in the last attempt, and the time between a conflict and the
+    /// next attempt.
     pub user_code: Duration,
 }
 
@@ -110,7 +110,7 @@ impl AttemptTiming {
     }
 }
 
-/// What an entry says of all attempts. Only the last one has an [`AttemptTiming`].
+/// The part of an entry that covers all attempts. The last attempt also has an [`AttemptTiming`].
 #[derive(Default)]
 pub(in crate::store) struct PastAttempts {
     pub attempts: u32,

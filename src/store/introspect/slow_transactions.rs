@@ -33,8 +33,8 @@ impl Store {
         self.inner.slow_log.0.lock().newest.iter().cloned().collect()
     }
 
-    /// The hundred slowest transactions since the store was opened, slowest first. Only slower ones
-    /// displace them.
+    /// The hundred slowest transactions since the store was opened, slowest first. A later
+    /// transaction displaces one of them only if it is slower.
     pub fn slowest_transactions(&self) -> Vec<SlowTransaction> {
         self.inner.slow_log.0.lock().slowest.clone()
     }
@@ -45,7 +45,7 @@ impl Store {
         total >= limit && limit < Duration::MAX
     }
 
-    /// Logs a transaction whose first attempt, or the wait for it, began at `began`.
+    /// Logs a transaction. `began` is when its first attempt began, or the wait for that attempt.
     pub(in crate::store) fn log_slow(
         &self,
         began: Duration,
@@ -57,7 +57,8 @@ impl Store {
         let AttemptTiming { txn, read, apply, sync, .. } = *last;
         let read = self.inner.options.track_read_timing.then_some(read);
         let WaitTimes { row_queue, row_lock, admission } = before.waited;
-        // `failed_time` includes a failed last attempt: its phases must not count twice.
+        // If the last attempt met a conflict, `failed_time` includes it, and its phases must not be
+        // counted again.
         let last_failed = outcome == TxnOutcome::Conflict && !before.failed_time.is_zero();
         let unless_failed = |phase: Duration| if last_failed { Duration::ZERO } else { phase };
         let breakdown = TimeBreakdown {

@@ -18,7 +18,7 @@ use crate::store::handle::Store;
 use crate::store::keyspace::Keyspace;
 use crate::timestamp::Timestamp;
 
-/// A row lock, with the status of its transaction as its primary records it.
+/// A row lock, with the transaction's status as the primary records it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RowLock {
@@ -39,9 +39,9 @@ pub struct RowLock {
     /// What a commit does to the row.
     pub lock_type: LockType,
     /// Whether the transaction belongs to an earlier incarnation of the store, or is a large one
-    /// that was rolled back. A writer that meets the lock resolves it, and so does the background
-    /// worker. A reader resolves it only if the owner is of an earlier incarnation. Always `false`
-    /// on a shared engine.
+    /// that was rolled back. The background worker resolves the lock, or a writer that meets it
+    /// earlier. A reader resolves it only if the transaction belongs to an earlier incarnation.
+    /// Always `false` on a shared engine.
     pub is_orphan: bool,
 }
 
@@ -56,7 +56,7 @@ pub struct Stats {
     pub commits_one_phase: u64,
     /// Transactions committed in two phases.
     pub commits_two_phase: u64,
-    /// Large transactions committed. Not counted in the two above.
+    /// Large transactions committed; not included in `commits_one_phase` and `commits_two_phase`.
     pub commits_large: u64,
     /// Rows that large transactions have locked. A row that is written twice counts twice.
     pub large_rows_locked: u64,
@@ -64,10 +64,10 @@ pub struct Stats {
     pub cleanup_rows: u64,
     /// Finished large transactions, committed or rolled back, that still have row locks.
     pub cleanup_pending: u64,
-    /// Transactions that met a conflict, attempts of `transact` included; by reason in the next
-    /// three.
+    /// Transactions that met a conflict, attempts of `transact` included: the sum of the three
+    /// counters by reason.
     pub conflicts: u64,
-    /// Conflicts with a commit after the snapshot.
+    /// Conflicts with a commit above the transaction's read timestamp.
     pub conflicts_newer_version: u64,
     /// Conflicts with the row lock of a transaction that had not ended.
     pub conflicts_locked: u64,
@@ -77,7 +77,7 @@ pub struct Stats {
     pub retries_exhausted: u64,
     /// Attempts of `transact` after the first.
     pub retries: u64,
-    /// Attempts of `transact` whose wait for a permit timed out, and that ran in excess of
+    /// Attempts of `transact` whose wait for a permit timed out, and which then ran in excess of
     /// [`Builder::admission_limit`](crate::store::Builder::admission_limit).
     pub admission_timeouts: u64,
     /// Transactions, and whole calls of `transact`, that took at least
@@ -106,11 +106,11 @@ pub struct Stats {
     pub history_retention: Option<Duration>,
     /// Syncs of the write-ahead log.
     pub wal_syncs: u64,
-    /// Writes that waited for a flush into RocksDB's tables: the memtable had twice its size and
-    /// the flush of the one before it had not ended
+    /// Writes that waited for a flush into RocksDB's tables: the memtable had grown to twice its
+    /// normal size, and the immutable memtable was still being flushed
     /// ([`Builder::write_buffer_bytes`](crate::store::Builder::write_buffer_bytes)). All commits of
-    /// its group, and those queued after it, wait as well. None fails while RocksDB makes progress.
-    /// See [`Store::engine_stats`] for the cause.
+    /// the write group, and those queued after it, wait as well. No commit fails while RocksDB
+    /// makes progress. See [`Store::engine_stats`] for the cause.
     pub write_stalls: u64,
     /// The total time with at least one stalled write.
     #[serde(rename = "write_stall_time_s", with = "seconds")]
@@ -169,13 +169,13 @@ impl Store {
     /// a [`RowLock`] names.
     ///
     /// The transaction record is deleted once all locks of the transaction are resolved. After
-    /// that, the newest version of any row that it wrote identifies it: pass that row as `primary`.
-    /// The result is `None` once that row is written again. It is also `None` for a transaction
-    /// that has not begun to commit, or whose commit was refused.
+    /// that, pass any row that the transaction wrote as `primary`: the status follows from the
+    /// row's newest version. The result is `None` once another transaction has written that row. It
+    /// is also `None` for a transaction that has not begun to commit, or whose commit was refused.
     ///
-    /// To resolve an [`Undetermined`](crate::ErrorKind::Undetermined) commit, open the store and
-    /// call this before other transactions write, if possible with a row that only this transaction
-    /// writes.
+    /// To find out whether an [`Undetermined`](crate::ErrorKind::Undetermined) commit took effect,
+    /// open the store again and call this before other transactions write, if possible with a row
+    /// that only the undetermined transaction writes.
     ///
     /// # Errors
     /// Those of [`Snapshot::get`](crate::store::Snapshot::get).
@@ -186,8 +186,8 @@ impl Store {
 
     /// Resolves every orphan row lock, and completes the lock cleanup of finished large
     /// transactions of this incarnation, as the background worker would. Returns the number of
-    /// orphan locks that it found; the background worker may resolve others meanwhile. On a shared
-    /// engine it does nothing and returns 0.
+    /// orphan locks that this call resolved; the background worker may resolve others meanwhile. On
+    /// a shared engine the call does nothing and returns 0.
     ///
     /// # Errors
     /// Those of [`Txn::commit`](crate::store::Txn::commit).
@@ -272,9 +272,9 @@ impl Store {
     ///
     /// The segments that an accepted loss affects stay in the store's directory, as
     /// `wal/lost-<fingerprint>-<number>.segment`, and `wal/lost-<fingerprint>.txt` describes the
-    /// loss. It is returned while that file exists; all of these files may be deleted. A
-    /// [checkpoint](Store::checkpoint) has none of them. They are read when the store is opened.
-    /// Always empty in memory.
+    /// loss. The loss is returned as long as that file exists; all of these files may be deleted. A
+    /// [checkpoint](Store::checkpoint) has none of them. The files are read when the store is
+    /// opened. Always empty in memory.
     pub fn data_losses(&self) -> Vec<DataLoss> {
         self.inner.engine.data_losses()
     }
@@ -297,7 +297,8 @@ impl Store {
 }
 
 impl crate::store::handle::Inner {
-    /// The write stalls. The engine counts them; each call copies its totals into the metrics.
+    /// The write stalls, as the engine counts them. Also copies the engine's totals into the
+    /// metrics.
     pub(in crate::store) fn update_write_stalls(&self) -> WriteStallStats {
         let stalls = self.engine.write_stalls();
         self.metrics.write_stalls.set_at_least(stalls.count);
@@ -316,8 +317,9 @@ pub struct RowLocks {
     store: Store,
 }
 
-/// Results for earlier locks, because many locks usually belong to one transaction. The engine
-/// snapshot stays the same, so the results stay valid.
+/// Transaction statuses and keyspace names that earlier locks needed, because many locks usually
+/// belong to one transaction. All statuses are read from one engine snapshot, so a cached status
+/// stays valid.
 #[derive(Default)]
 struct LookupCache {
     statuses: HashMap<(TxnId, RowKey), TxnStatus>,

@@ -2,11 +2,11 @@
 //! processes.
 //!
 //! A directory in use cannot be opened by another process
-//! ([`Builder::read_only`](crate::store::Builder::read_only)). So a store that is to be observed
-//! from outside writes the document into a file in its directory, periodically, in the background.
-//! The file is replaced atomically but not synced, because it is useful only while its process
-//! runs. A writer deletes it when it closes the store, and when it opens a store whose process was
-//! killed.
+//! ([`Builder::read_only`](crate::store::Builder::read_only)). So the background worker of a store
+//! that is to be observed from outside writes the document periodically into a file in the store's
+//! directory. The file is replaced atomically but not synced, because it is useful only while its
+//! process runs. The file is deleted when the store closes. If its process was killed, the next
+//! opening for writing deletes it.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -23,8 +23,8 @@ use crate::store::introspect::keyspace_stats::KeyspaceSize;
 use crate::store::introspect::stats::Stats;
 use crate::store::introspect::status_entries::{ActiveTransactionStatus, RowLockStatus, SlowTransactionStatus};
 
-/// The version of the document's format. It changes if programs that read the previous one would
-/// misread the document; added fields do not count.
+/// The version of the document's format. It changes only if programs for the previous version would
+/// misread the document; an added field does not change it.
 const STATUS_FORMAT: u32 = 1;
 /// The maximum number of active transactions, row locks, named locks and keyspaces in a document.
 const LISTED_MAX: usize = 100;
@@ -49,8 +49,8 @@ pub struct StoreStatus {
     /// The time since the store was opened.
     #[serde(rename = "uptime_s", with = "seconds")]
     pub uptime: Duration,
-    /// The interval at which it is [published](crate::store::Builder::status_file_interval); `None`
-    /// if it is not.
+    /// The interval at which the document is [written to a
+    /// file](crate::store::Builder::status_file_interval); `None` if it is not written.
     #[serde(rename = "publish_interval_s", with = "seconds_or_none")]
     pub publish_interval: Option<Duration>,
     /// Why the store has failed, or that it is closed; `None` if it works.
@@ -64,7 +64,7 @@ pub struct StoreStatus {
     pub latencies: Latencies,
     /// The number of active transactions and snapshots.
     pub active_total: u64,
-    /// The first hundred of them, in the order of [`Store::active_transactions`].
+    /// The first hundred of [`Store::active_transactions`].
     pub active: Vec<ActiveTransactionStatus>,
     /// The last twenty of [`Store::slow_transactions`], oldest first.
     pub slow: Vec<SlowTransactionStatus>,
@@ -76,13 +76,13 @@ pub struct StoreStatus {
     /// The number of granted [named locks](Store::lock).
     #[serde(default)]
     pub held_locks_total: u64,
-    /// The first hundred of them.
+    /// The first hundred granted named locks.
     #[serde(default)]
     pub held_locks: Vec<LockEntry>,
     /// The number of waiting requests for named locks.
     #[serde(default)]
     pub lock_waits_total: u64,
-    /// The first hundred of them.
+    /// The first hundred waiting requests.
     #[serde(default)]
     pub lock_waits: Vec<LockEntry>,
     /// The longest current wait for a named lock.
@@ -98,7 +98,7 @@ pub struct StoreStatus {
 
 impl Store {
     /// The current activity of the store, and its counters since it was opened, as one document
-    /// that can be serialized. Its lists are bounded; [`Store::active_transactions`],
+    /// that can be serialized. The document's lists are bounded; [`Store::active_transactions`],
     /// [`Store::slow_transactions`], [`Store::slowest_transactions`] and [`Store::row_locks`] are
     /// complete.
     ///
@@ -113,7 +113,7 @@ impl Store {
         let active = self.active_transactions();
         let newest = self.slow_transactions();
         let failure = self.inner.coordinator.failure();
-        // A store that has failed or is closed cannot be read; the list is empty then.
+        // An error ends the list: if the store is closed, for example, the list is empty.
         let row_locks = self.row_locks().into_iter().flatten().map_while(Result::ok);
         let named_locks = self.lock_summary(LISTED_MAX);
         let (held_locks, lock_waits) =
@@ -193,7 +193,7 @@ impl StoreStatus {
 mod tests {
     use super::*;
 
-    /// Other programs read this format: fields may be added, but not changed.
+    /// Other programs read this format, so fields may be added but not changed.
     const FROZEN: &str = include_str!("status_1.json");
 
     #[test]

@@ -1,4 +1,4 @@
-//! The entries of a store's status: transactions, conflicts and row locks as JSON has them.
+//! The entries of a store's status: transactions, conflicts and row locks in their JSON form.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -88,13 +88,13 @@ pub struct RowLockStatus {
     pub primary: String,
     /// `pending`, `committed` or `rolled back`.
     pub txn_status: String,
-    /// The commit timestamp, if it is committed.
+    /// The commit timestamp, if the transaction is committed.
     #[serde(default, with = "text_or_none")]
     pub commit_ts: Option<Timestamp>,
     pub is_orphan: bool,
 }
 
-/// A key for people: as text if it is UTF-8 without control characters, otherwise escaped.
+/// A readable form of a key: as text if it is UTF-8 without control characters, otherwise escaped.
 fn display_key(key: &[u8]) -> String {
     match str::from_utf8(key) {
         Ok(text) if !text.chars().any(char::is_control) => text.to_owned(),

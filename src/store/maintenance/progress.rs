@@ -25,7 +25,7 @@ pub trait IntoControlFlow {
     fn into_control_flow(self) -> ControlFlow<()>;
 }
 
-/// Continues.
+/// `()` always continues.
 impl IntoControlFlow for () {
     fn into_control_flow(self) -> ControlFlow<()> {
         ControlFlow::Continue(())
@@ -38,8 +38,8 @@ impl IntoControlFlow for ControlFlow<()> {
     }
 }
 
-/// An error if the callback cancels the call; `what` is its text, which says what remains of the
-/// work.
+/// Fails if the callback cancels the call. `what` is the text of the error: how far the call got,
+/// and what remains of its work.
 pub fn check_progress(result: impl IntoControlFlow, what: impl FnOnce() -> String) -> Result<()> {
     match result.into_control_flow() {
         ControlFlow::Continue(()) => Ok(()),

@@ -1,9 +1,10 @@
 //! Repair: copies everything that can be read of a damaged store into a new one, and reports what
 //! cannot be read.
 //!
-//! It does not repair in place: the damaged directory is only read, so other tools can still be
-//! tried on it. Each row is read as a snapshot reads it, including the status of its lock's
-//! transaction. Losses are reported for a row, or for a range of keys of unknown size.
+//! The store is not repaired in place: the damaged directory is only read, so other tools can still
+//! be tried on it. A row is read as a snapshot reads it: if the row is locked by a committed
+//! transaction, its value is that of the lock. A reported loss is one row, or a range of keys with
+//! an unknown number of rows.
 //!
 //! The write-ahead log is read from the flushed sequence, or from the oldest segment that is left,
 //! up to the first damage. The new store has its own store id. Its timestamps are above those of
@@ -42,7 +43,7 @@ const PROGRESS_INTERVAL_CELLS: u64 = 1024;
 const BATCH_ROWS: usize = 1024;
 const BATCH_BYTES: usize = 1 << 20;
 
-/// What a repair has copied and what it could not read, so far or in total.
+/// What a repair has copied and could not read, so far or in total.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RepairReport {
@@ -50,14 +51,14 @@ pub struct RepairReport {
     pub keyspaces: u64,
     /// The number of rows of the new store.
     pub rows: u64,
-    /// The size of their keys and values, in bytes.
+    /// The size of the copied keys and values, in bytes.
     pub bytes: u64,
     /// The number of losses. One loss may be a range of keys with an unknown number of rows.
     pub loss_count: u64,
     /// The first thousand losses.
     pub losses: Vec<IntegrityIssue>,
     /// The number of replaced versions in the old store's [history](Builder::history_retention).
-    /// None of them is copied, which does not count as a loss.
+    /// They are not copied, which does not count as a loss.
     pub history_skipped: u64,
 }
 
@@ -84,22 +85,22 @@ impl Builder {
     /// read of the damaged store in `from`, and reports what cannot be read. Nothing in `from` is
     /// changed.
     ///
-    /// Use it if a store cannot be opened, or [`Store::verify`] finds damage, and there is no
-    /// backup. The copied rows need not be the state of the store at one timestamp;
-    /// [`RepairReport::losses`] lists where they may differ from it. Rows of a keyspace whose name
-    /// is lost are copied into a keyspace called `recovered` and its id. Replaced versions are not
-    /// copied; [`RepairReport::history_skipped`] is their number. The new store has a history only
-    /// if these options set one.
+    /// Use this call if a store cannot be opened, or [`Store::verify`] finds damage, and there is
+    /// no backup. The copied rows need not be the state of the store at one timestamp;
+    /// [`RepairReport::losses`] lists where they may differ from that state. Rows of a keyspace
+    /// whose name is lost are copied into a keyspace named `recovered <id>`, with the id of the old
+    /// keyspace. Replaced versions are not copied; [`RepairReport::history_skipped`] is their
+    /// number. The new store has a history only if these options set one.
     ///
-    /// The write-ahead log is read up to the first damage: later frames would be commits without
-    /// those before them. A torn tail, which a power cut leaves, is not a loss.
+    /// The write-ahead log is read up to the first damage: the commits in later frames may depend
+    /// on the ones that are damaged. A torn tail, which a power cut leaves, is not a loss.
     ///
     /// If RocksDB cannot open the tables, their files are copied or linked temporarily into a
     /// directory beside `to`, with the same name and the suffix `.repairing`.
     ///
     /// `progress` is called when the store in `to` exists, and then about every thousand cells,
-    /// starting with the first pass, which only reads names. It may [cancel](IntoControlFlow) the
-    /// repair.
+    /// also in the first pass, which only reads names. The callback may [cancel](IntoControlFlow)
+    /// the repair.
     ///
     /// # Errors
     /// - [`ErrorKind::Io`]: `to` exists, or cannot be created.
@@ -144,9 +145,9 @@ impl Builder {
             };
             check_progress(progress(so_far), stopped)
         };
-        // From the first call on, the caller may rely on a store in `to`.
+        // Called only now, because `progress` may rely on a store in `to` from its first call on.
         progress(&report)?;
-        // All commits are visible, even if the high-water mark is lost.
+        // At the maximum timestamp every commit is visible, even if the high-water mark is lost.
         let view = ReadView::new(Timestamp::MAX, engine.snapshot()?, true);
         let mut repair = Repair {
             view,
@@ -179,10 +180,11 @@ impl Builder {
     }
 
     fn create_target(self, to: &Path) -> Result<Store> {
-        // This call created the directory, so it may delete it if no store can be created in it.
+        // The directory is created here, so that it is certain to be new and may be deleted if no
+        // store can be created in it.
         std::fs::create_dir(to).map_err(|why| EngineError::Io(format!("cannot create {}: {why}", to.display())))?;
         let mut builder = self.read_only(false);
-        // A smaller limit of the new store must not reject a large row.
+        // A lower limit in the caller's options must not reject a large row of the old store.
         let max_bytes = &mut builder.options.max_transaction_bytes;
         *max_bytes = MAX_TRANSACTION_BYTES.max(*max_bytes);
         builder.open(to).inspect_err(|_| drop(std::fs::remove_dir_all(to)))
@@ -194,7 +196,7 @@ struct Repair<'a> {
     /// The names of the old store's keyspaces, by id.
     catalog: BTreeMap<KeyspaceId, String>,
     dropped: BTreeSet<KeyspaceId>,
-    /// The keyspaces of the new store, by their ids in the old one.
+    /// The keyspaces of the new store, by their ids in the old store.
     keyspaces: HashMap<KeyspaceId, Option<Keyspace>>,
     staged: StagedKeyspaces<'a>,
     batch: Vec<(Keyspace, Vec<u8>, Value)>,
@@ -212,7 +214,8 @@ impl Repair<'_> {
         if self.cells_read.is_multiple_of(PROGRESS_INTERVAL_CELLS) { (self.progress)(&self.report) } else { Ok(()) }
     }
 
-    /// Reads the name or the drop of a keyspace, if the cell is one.
+    /// Records a keyspace's name, or that the keyspace was dropped, if the cell is such an entry of
+    /// the catalog.
     fn read_catalog_entry(&mut self, column: Column, key: &[u8]) -> Result<()> {
         self.tick()?;
         let Some(row) = RowKey::from_bytes(key).filter(|row| row.keyspace_id() == CATALOG_ID) else { return Ok(()) };
@@ -246,7 +249,7 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// Copies a row.
+    /// Copies a row, unless an earlier pass has copied it.
     fn copy_row(&mut self, column: Column, key: &[u8]) -> Result<()> {
         self.tick()?;
         let Some(row) = RowKey::from_bytes(key) else {
@@ -278,7 +281,8 @@ impl Repair<'_> {
         if self.batch.len() >= BATCH_ROWS || self.batch_bytes >= BATCH_BYTES { self.write_batch() } else { Ok(()) }
     }
 
-    /// The value of the row; that of its newest version if its lock cannot be read.
+    /// The value of the row. If its lock cannot be read, this is the value of the newest version,
+    /// which is reported as possibly stale.
     fn recovered_value(&mut self, column: Column, row: &RowKey) -> Result<Option<Value>> {
         let view = Arc::clone(&self.view);
         let from_lock = view.snapshot.lock(row).map_err(Error::from).and_then(|lock| match lock {

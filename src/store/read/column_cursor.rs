@@ -1,8 +1,8 @@
 //! A buffered cursor over one column of a scan, from both ends.
 //!
 //! Cells that are read ahead are buffered, and empty ranges are remembered, so each part of a range
-//! is scanned once, however many pages there are. This matters because an engine skips tombstones
-//! no faster than live cells.
+//! is scanned once, however many pages there are. Without this, a range of tombstones would be read
+//! again and again: an engine skips tombstones no faster than live cells.
 
 use std::mem::replace;
 use std::ops::Bound;
@@ -14,7 +14,8 @@ use crate::row::RowKey;
 
 const PAGE_CELLS_MIN: usize = 16;
 const PAGE_CELLS_MAX: usize = 512;
-/// The next page is a quarter of the cells read so far, so stopping early wastes little I/O.
+/// The next page has a quarter as many cells as were read so far, so a scan that is stopped early
+/// wastes little I/O.
 const PAGE_GROWTH_DIVISOR: usize = 4;
 
 /// See the [module](self).
@@ -42,8 +43,8 @@ impl ColumnCursor {
         Self { column, unread: range, front, back, cells_read: 0 }
     }
 
-    /// Whether a page must be read to find the next cell or, with `upto`, the next cell at or
-    /// before that row.
+    /// Whether a page must be read to find the next cell. With `upto`, only cells at or before that
+    /// row are of interest.
     #[inline]
     pub fn needs_page(&self, upto: Option<&[u8]>, backwards: bool) -> bool {
         let (near, _) = self.ends(backwards);
@@ -56,7 +57,7 @@ impl ColumnCursor {
             })
     }
 
-    /// Reads the next page, up to the row `upto` at most. The other end must not have reached that
+    /// Reads the next page, up to the row `upto` at most. The other end must not have read that
     /// row.
     pub fn read_page(&mut self, view: &dyn EngineSnapshot, upto: Option<&[u8]>, backwards: bool) -> Result<()> {
         let Some(mut range) = self.unread.take() else { return Ok(()) };
@@ -77,11 +78,12 @@ impl ColumnCursor {
         Ok(())
     }
 
-    /// Calls `see` with unread cells, from the front on, until it returns `false`. This replaces a
-    /// page if no cell is buffered and the engine can lend cells. The snapshot keeps what it reads
-    /// meanwhile, so one call visits no more cells than the largest page has.
+    /// Lends cells instead of reading a page: calls `see` with unread cells, from the front on,
+    /// until it returns `false`. Does nothing if cells are buffered at the front, or if the engine
+    /// cannot lend cells. The snapshot keeps in memory what it reads during the call, so one call
+    /// visits no more cells than the largest page has.
     ///
-    /// Returns whether more cells may follow in the same way. If `see` panics, the cursor is at its
+    /// Returns whether another call may visit more cells. If `see` panics, the cursor is at its
     /// end.
     pub fn visit_unread(
         &mut self,
@@ -127,14 +129,15 @@ impl ColumnCursor {
         if !near.cells.is_empty() {
             near.cells.pop_front()
         } else if self.unread.is_none() {
-            // The other end has read all; what it has not returned is consumed from this side.
+            // The other end has read the rest of the range; the cells that it still buffers are
+            // consumed from this side.
             far.cells.pop_back()
         } else {
             None
         }
     }
 
-    /// Consumes the next cell, if it is the row's; returns its content.
+    /// Consumes the next cell if it belongs to `row`; returns its content.
     pub fn next_if(&mut self, row: &RowKey, backwards: bool) -> Option<&[u8]> {
         let is_next = self.peek(backwards) == Some(row.as_bytes());
         if is_next { self.next(backwards).map(|(_, content)| content) } else { None }
@@ -157,7 +160,7 @@ pub(in crate::store) fn is_before(a: &[u8], b: &[u8], backwards: bool) -> bool {
     if backwards { a > b } else { a < b }
 }
 
-/// The end of the range, in the direction of reading.
+/// The bound at which reading in this direction ends.
 fn far_end(range: &mut RowRange, backwards: bool) -> &mut Bound<Vec<u8>> {
     if backwards { &mut range.start } else { &mut range.end }
 }

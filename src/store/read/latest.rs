@@ -9,7 +9,7 @@ use crate::value::Value;
 
 /// Reads without a snapshot object. Each call reads one consistent state: everything acknowledged
 /// before the call, as [`Store::snapshot`] shows it, and as durable as that. Two calls may read
-/// different states, so what must agree is read by one call, in a snapshot or in a transaction.
+/// different states. To read several rows in one state, use one call, a snapshot or a transaction.
 impl Store {
     /// The newest value of a row; `None` if the row does not exist.
     ///

@@ -1,5 +1,5 @@
-//! The merging cursor of a scan: versions, and above them locks and the transaction's own writes,
-//! row by row.
+//! The merging cursor of a scan. Row by row, it merges versions with the locks and the
+//! transaction's own writes that override them.
 
 use crate::engine::storage::Column;
 use crate::engine::{RowRange, decode_row_key};
@@ -26,7 +26,8 @@ pub struct MergeCursor {
 /// Locks and own writes, which override versions.
 pub struct Overlay {
     locks: ColumnCursor,
-    /// Own writes that a large transaction has locked; the read view does not show them.
+    /// Own writes that a large transaction has locked, in an engine snapshot of their own, because
+    /// the read view is older than these locks.
     streamed: Option<LargeWrites>,
     streamed_locks: ColumnCursor,
     /// Own writes in memory.
@@ -96,7 +97,8 @@ impl MergeCursor {
 }
 
 impl Overlay {
-    /// Reads pages of locks until they cover the next version's row.
+    /// Reads the next page of locks, if the locks up to the next version's row are neither buffered
+    /// nor known to be absent.
     fn read(&mut self, rows: &RowReader, view: &ReadView, versions: &ColumnCursor, backwards: bool) -> Result<()> {
         let (next, known) = (versions.peek(backwards), versions.read_up_to(backwards));
         let streamed = self.streamed.as_ref().map(|streamed| (&mut self.streamed_locks, &*streamed.view));
@@ -109,7 +111,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// The next row of all sources.
+    /// The next row that any source has.
     fn next_row(&self, versions: &ColumnCursor, backwards: bool) -> Result<Option<RowKey>> {
         let own = self.own.as_ref().and_then(|own| own.peek(backwards));
         let cursors = [versions, &self.locks, &self.streamed_locks].map(|cursor| cursor.peek(backwards));
@@ -118,7 +120,7 @@ impl Overlay {
         Ok(next.map(decode_row_key).transpose()?)
     }
 
-    /// Consumes a row; returns its visible value.
+    /// Consumes the row's cells in all sources; returns the value that the scan shows.
     fn take_row(
         &mut self,
         rows: &RowReader,

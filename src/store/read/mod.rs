@@ -1,7 +1,8 @@
 //! Reading: single rows, snapshots, scans, versions.
 //!
-//! A read sees a row through a [read view](crate::read_view::ReadView). It checks the row's lock,
-//! if locks may hide commits; then its newest version; and for an older timestamp its history.
+//! A read sees a row through a [read view](crate::read_view::ReadView). If commits may still be
+//! locks, the read first checks the row's lock. Then it reads the newest version and, if that is
+//! too new for the view, the history.
 
 pub(in crate::store) mod column_cursor;
 pub(in crate::store) mod key_range;

@@ -1,5 +1,5 @@
-//! Reads of a row at a read view: its versions, and the locks of transactions that have committed
-//! at the view.
+//! Reads of a row at a read view: from its versions, and from locks of transactions that the view
+//! shows as committed.
 //!
 //! A transaction commits at its primary. Until its other locks have become versions, its values are
 //! in the data column and in its locks. So a read that meets a lock looks up the transaction's
@@ -23,15 +23,16 @@ use crate::value::Value;
 
 /// What a lock means for a read of its row.
 enum LockEffect {
-    /// Its transaction has committed at the view, and left this value; `None` if it deleted the
-    /// row.
+    /// The view shows the lock's transaction as committed, and this is the value that it wrote;
+    /// `None` if it deleted the row.
     Value(Option<Value>),
-    /// Nothing: the versions decide.
+    /// The lock does not matter: the value is that of the versions.
     None,
 }
 
-/// The content of a row's cell in the write column. Anything that needs another read waits until
-/// the engine has released the cell.
+/// The content of a row's cell in the write column. It is decoded while the engine lends the cell.
+/// A further read is left to [`CellRead::value`], because the snapshot may be locked while it lends
+/// a cell.
 enum CellRead {
     Missing,
     Visible(Value),
@@ -79,7 +80,7 @@ impl RowReader {
         self.closed.store(true, Ordering::Release);
     }
 
-    /// Whether the view can be read: the store is open, and the view has not expired.
+    /// Fails if the store is closed or the view has expired.
     pub fn check_usable(&self, view: &ReadView) -> Result<()> {
         self.check_open()?;
         if view.expired.load(Ordering::Acquire) {
@@ -124,8 +125,8 @@ impl RowReader {
         rows.iter().zip(cells).map(|(row, cell)| cell.value(view, row)).collect()
     }
 
-    /// What a read of the row sees of the lock: the value, if the transaction has committed at the
-    /// view and wrote the row.
+    /// What the lock means for a read of its row. It is a value if the transaction has committed at
+    /// or below the view's timestamp and wrote the row.
     fn value_under_lock(&self, view: &ReadView, row: &RowKey, lock: &Lock) -> Result<LockEffect> {
         if lock.lock_type == LockType::LockOnly || self.coordinator.commit_ts_of_lock(view, row, lock)?.is_none() {
             return Ok(LockEffect::None);
@@ -149,7 +150,8 @@ impl RowReader {
         write: Option<&[u8]>,
     ) -> Result<Option<Value>> {
         if let Some(lock) = lock {
-            // The records of finished transactions are not kept for expired views.
+            // The status of a finished transaction is not kept for expired views, so the lock could
+            // be misjudged.
             self.check_usable(view)?;
             if let LockEffect::Value(value) = self.value_under_lock(view, row, &decode_lock(row.as_bytes(), lock)?)? {
                 return Ok(value);
@@ -164,7 +166,7 @@ fn visible_up_to(view: &ReadView) -> Timestamp {
 }
 
 /// The value that a reader at the view sees, given the row's cell in the write column. Usually the
-/// cell contains it.
+/// cell itself contains the value.
 #[inline]
 pub(in crate::store) fn visible_value_in_cell<'a>(
     view: &ReadView,

@@ -1,13 +1,13 @@
 //! Scans: the rows of a range, from both ends, over a read view and a transaction's own writes.
 //!
-//! A scan owns what it needs and reads ahead in pages. So it borrows nothing, and may outlive the
+//! A scan owns what it needs and reads ahead in pages. It borrows nothing, so it may outlive the
 //! transaction or snapshot that created it. Between two pages a
 //! [`ScanCursor`](crate::engine::ScanCursor) keeps the engine's position.
 //!
-//! Usually only the newest versions matter. Their cells are buffered as stored, and each is decoded
-//! when it is returned or lent, so only the result is allocated. If there may be locks or own
-//! writes, a merging cursor reads them beside the versions, row by row, each as far as the versions
-//! are read.
+//! Usually only the newest versions matter. Their cells are buffered as stored, and each cell is
+//! decoded when its row is returned or lent, so only the result is allocated. If there may be locks
+//! or own writes, a merging cursor merges them with the versions, row by row. It reads locks only
+//! as far as versions are read.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::write_set;
 /// The minimum and maximum number of rows in a page that another thread reads.
 #[cfg(feature = "tokio")]
 const ASYNC_PAGE_ROWS: (usize, usize) = (32, 512);
-/// The approximate maximum size of such a page, in bytes.
+/// The approximate maximum size of a page that another thread reads, in bytes.
 #[cfg(feature = "tokio")]
 const ASYNC_PAGE_BYTES: usize = 1 << 20;
 
@@ -34,7 +34,7 @@ const ASYNC_PAGE_BYTES: usize = 1 << 20;
 ///
 /// [`Scan::visit`] lends the rows instead of copying them. After an error the iterator ends.
 ///
-/// Between its first row and its end a scan keeps the files and memory that it reads from being
+/// From its first row to its end, a scan keeps the files and memory that it reads: they are not
 /// freed, even if their content is replaced meanwhile. Drop a scan that is not read to its end.
 #[must_use]
 pub struct Scan {
@@ -56,14 +56,14 @@ impl Scan {
     }
 
     /// Calls `see` with the key and value of each remaining row, in the order of keys, until it
-    /// returns [`ControlFlow::Break`]; returns that break. The row of the break counts as consumed,
-    /// and the scan can continue after it.
+    /// returns [`ControlFlow::Break`]; returns that break. The row at which `see` breaks is
+    /// consumed, and the scan can continue after it.
     ///
-    /// The iterator copies each row, which takes as long as finding it if rows are short. This call
-    /// copies no value up to 255 bytes
-    /// ([`SHORT_VALUE_MAX_BYTES`](crate::row::SHORT_VALUE_MAX_BYTES)), unless locks or own writes
-    /// have to be merged. `see` may read and write the store; while it runs, the scan keeps what it
-    /// reads in memory. If reads are timed
+    /// The iterator copies each row; for short rows, the copy takes as long as the search. This
+    /// call lends values of up to 255 bytes
+    /// ([`SHORT_VALUE_MAX_BYTES`](crate::row::SHORT_VALUE_MAX_BYTES)) without a copy, unless locks
+    /// or own writes have to be merged. `see` may read and write the store; while it runs, the scan
+    /// keeps what it reads in memory. If reads are timed
     /// ([`Builder::track_read_timing`](crate::store::Builder::track_read_timing)), the time of
     /// `see` counts as reading.
     ///
@@ -100,8 +100,8 @@ impl Scan {
         }
     }
 
-    /// Lends rows directly from the engine, if it supports that and only versions are read. Returns
-    /// what `see` broke with.
+    /// Lends rows directly from the engine, if the engine can do that and the scan reads only
+    /// versions. Returns the value of the break, if `see` breaks.
     fn visit_borrowed<B>(&mut self, see: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<B>) -> Result<Option<B>> {
         let Self { store, reader, ahead } = self;
         let MergeCursor { versions, over: None, failed: None, ended: false } = ahead else { return Ok(None) };
@@ -112,7 +112,7 @@ impl Scan {
         let mut ended = None;
         let lent = store.time_read(reader, || {
             loop {
-                // Checked even if no row is left.
+                // Checked here too, because an expired scan must fail even if no row is left.
                 store.inner.rows.check_usable(view)?;
                 let has_more = versions.visit_unread(&*view.snapshot, |row, content| {
                     ended = match store
@@ -153,7 +153,7 @@ impl Scan {
         if ahead.ended {
             return None;
         }
-        // A closed store returns no buffered rows either.
+        // Checked for each row: buffered rows must not be returned after the store is closed.
         let open = store.inner.check_open();
         match open
             .and_then(|()| store.time_read(reader, || ahead.next(&store.inner.rows, &reader.view, backwards, see)))
@@ -170,7 +170,7 @@ impl Scan {
         }
     }
 
-    /// The next page of rows for another thread; empty at the end.
+    /// The next page of rows, for a caller on another thread; empty at the end.
     #[cfg(feature = "tokio")]
     pub(crate) fn next_page(&mut self, backwards: bool) -> Result<Vec<Row>> {
         let limit = (self.ahead.cells_read() * 3).clamp(ASYNC_PAGE_ROWS.0, ASYNC_PAGE_ROWS.1);

@@ -4,8 +4,8 @@ use std::ops::Deref;
 
 use crate::value::Value;
 
-/// A row of a [`Scan`](crate::store::Scan): its key and its value. It is owned, and keeps neither
-/// the scan nor a snapshot open.
+/// A row of a [`Scan`](crate::store::Scan): its key and its value. The row owns its bytes, and
+/// keeps neither the scan nor a snapshot open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     key: Vec<u8>,
@@ -38,7 +38,7 @@ impl Row {
     }
 }
 
-/// The value of a row at a view: in the row's cell, if it can be lent from there.
+/// The value of a row at a view: lent from the row's cell if possible, else owned.
 pub(in crate::store) enum VisibleValue<'a> {
     Lent(&'a [u8]),
     Owned(Value),

@@ -15,8 +15,8 @@ use crate::timestamp::Timestamp;
 use crate::value::Value;
 
 /// A consistent view of the store that does not change. It may be kept, sent to other threads, and
-/// cloned; clones are the same snapshot. What it shows of a keyspace does not change either, even
-/// if the keyspace is created or dropped later.
+/// cloned; clones are the same snapshot. What it shows does not change even if a keyspace is
+/// created or dropped later.
 ///
 /// A snapshot keeps what it shows from garbage collection. It expires when its state was replaced
 /// longer than [`Builder::max_snapshot_age`](crate::store::Builder::max_snapshot_age) ago; its
@@ -95,8 +95,8 @@ impl Snapshot {
 
     /// The committed versions of a row, newest first, as far back as the history
     /// ([`Builder::history_retention`](crate::store::Builder::history_retention)) reaches at this
-    /// call. The last one is the row's version at the start of the history. Without history only
-    /// the newest version is returned.
+    /// call. The last version returned is the one that the row had at the start of the history.
+    /// Without history only the newest version is returned.
     ///
     /// # Errors
     /// Those of [`Snapshot::get`], also from the iterator, which ends after an error.
@@ -106,8 +106,8 @@ impl Snapshot {
         Ok(Versions::new(&self.store, &self.reader, keyspace.row(key.as_ref()), is_seen))
     }
 
-    /// The rows whose keys are in a range. A range whose end is before its start is empty. The
-    /// first row reports an error of this call.
+    /// The rows whose keys are in a range. A range whose end is before its start is empty. If this
+    /// call fails, the first item of the scan is the error.
     pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Scan {
         let range = self.store.visible_range(&self.reader.view, keyspace, || key_range_in(keyspace, &range));
         Scan::new(&self.store, &self.reader, range.map(|range| (None, None, range)))

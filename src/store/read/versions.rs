@@ -14,19 +14,19 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Version {
-    /// Its commit timestamp.
+    /// The commit timestamp.
     pub commit_ts: Timestamp,
-    /// The start timestamp of the transaction that wrote it.
+    /// The start timestamp of the transaction that wrote the version.
     pub start_ts: Timestamp,
-    /// The owner id of that transaction.
+    /// The owner id of the transaction that wrote the version.
     pub owner_id: OwnerId,
     /// The value; `None` if the row was deleted.
     pub value: Option<Value>,
 }
 
 /// The versions of a row, newest first: see
-/// [`Snapshot::versions`](crate::store::Snapshot::versions). Each is read when the iterator reaches
-/// it; the iterator ends after an error.
+/// [`Snapshot::versions`](crate::store::Snapshot::versions). A version is read when the iterator
+/// reaches it. The iterator ends after an error.
 pub struct Versions {
     store: Store,
     reader: Arc<ActiveReader>,
@@ -38,7 +38,7 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// The versions of a row; none unless `is_seen`.
+    /// The versions of a row; none unless the reader's view shows the keyspace (`is_seen`).
     pub(in crate::store) fn new(store: &Store, reader: &Arc<ActiveReader>, row: RowKey, is_seen: bool) -> Self {
         // Without history only the newest version is certain to exist.
         let from = store.inner.coordinator.retention().map_or(Timestamp::MAX, |kept| kept.oldest_ts);

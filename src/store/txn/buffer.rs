@@ -1,8 +1,9 @@
 //! The write buffer of a transaction: mutations in memory, its savepoints, and its fences.
 //!
 //! When the buffer reaches `large_transaction_bytes` the transaction becomes a [large
-//! one](LargeTxn): the buffered rows are written into the store as locks, and the buffer starts
-//! empty again. A read then consults the buffer first, and after it the transaction's own locks.
+//! one](LargeTxn): the buffered rows are written into the store as locks, and the buffer is
+//! emptied. From then on a read looks for an own write first in the buffer, then in the
+//! transaction's own locks.
 //!
 //! Savepoints are an undo log: from the first savepoint on each write appends what it replaced.
 
@@ -27,20 +28,21 @@ use crate::store::txn::large_writes::LargeWrites;
 use crate::timestamp::Timestamp;
 use crate::write_set::WriteSet;
 
-/// Overhead of a row in the transaction's size, in bytes, besides its key and value.
+/// What each row adds to the transaction's size, in bytes, besides its key and value.
 const ROW_OVERHEAD_BYTES: usize = 64;
 
 /// See the [module](self).
 pub(in crate::store) struct TxnBuffer {
     id: TxnId,
     read_ts: Timestamp,
-    /// The writes in memory, which override locked ones. Shared with the leader during a commit.
+    /// The writes in memory. They override the writes that the transaction has locked in the store.
+    /// Shared with the leader during a commit.
     pub(in crate::store) write_set: Arc<WriteSet>,
     /// Every keyspace that was written to, even if all of its writes were undone.
     pub(in crate::store) keyspaces: SmallVec<[(KeyspaceId, Arc<KeyspaceDescriptor>); 1]>,
     /// What each write since the first savepoint replaced.
     undo: Vec<(RowKey, Option<Mutation>)>,
-    /// The valid savepoints: number, and length of `undo` when it was set.
+    /// The valid savepoints: for each its number, and the length of `undo` when it was set.
     savepoints: Vec<(u64, usize)>,
     savepoints_made: u64,
     bytes: usize,
@@ -76,13 +78,13 @@ impl TxnBuffer {
         }
     }
 
-    /// Adds a condition for the commit.
+    /// Adds a fence: the commit fails if the lock grant has ended.
     pub(in crate::store) fn add_fence(&mut self, fence: FenceCondition) {
         self.fences.add(fence);
     }
 
-    /// Commits the fences of a transaction without writes: fails if a grant has ended, and releases
-    /// the locks that end with the commit.
+    /// Ends a transaction without writes, which is not submitted: fails if a grant that fences it
+    /// has ended, and releases the locks that end with the commit.
     pub(in crate::store) fn check_and_release_fences(&mut self) -> Result<()> {
         if self.fences.is_empty() {
             return Ok(());
@@ -95,7 +97,7 @@ impl TxnBuffer {
         Ok(())
     }
 
-    /// From this call on no commit of another transaction is a conflict.
+    /// From this call on, commits of other transactions are not conflicts.
     pub(in crate::store) fn skip_conflict_check(&mut self) {
         self.read_ts = Timestamp::MAX;
         if let Some(large) = &mut self.large {
@@ -140,7 +142,7 @@ impl TxnBuffer {
         }
     }
 
-    /// The rows locked so far, for a scan.
+    /// What a large transaction has locked so far, for a scan; otherwise `None`.
     pub(in crate::store) fn large_writes(&self, engine: &dyn Engine) -> Result<Option<LargeWrites>> {
         let view = || Ok(LargeWrites { view: engine.snapshot()?, txn: self.id });
         self.large.as_ref().map(|_| view()).transpose()
@@ -185,7 +187,8 @@ impl TxnBuffer {
         if self.write_set.is_empty() {
             return Ok(());
         }
-        // The commit checks whether the view has expired, once all rows are locked.
+        // The conditions omit the read view: the commit checks whether the view has expired, after
+        // all rows are locked.
         let conditions =
             Arc::new(CommitConditions { keyspaces: self.written_keyspaces(), ..CommitConditions::default() });
         let large = match &mut self.large {
@@ -198,14 +201,14 @@ impl TxnBuffer {
         large.lock_rows(&self.write_set, &conditions, timer)?;
         match Arc::get_mut(&mut self.write_set) {
             Some(buffer) => buffer.clear(),
-            // A scan is still reading it.
+            // A scan still reads the old buffer.
             None => self.write_set = Arc::default(),
         }
         self.bytes = 0;
         Ok(())
     }
 
-    /// Commits the locked rows, and the buffered ones with them. After an error the caller must
+    /// Locks the buffered rows, then commits all locked rows. After an error the caller must
     /// [abort](TxnBuffer::abort) the transaction.
     pub(in crate::store) fn commit_large(
         &mut self,
@@ -223,8 +226,9 @@ impl TxnBuffer {
         Ok(commit_ts)
     }
 
-    /// Ends a transaction that cannot commit any more: every later call returns the error. Rows
-    /// that it has locked are released in the background.
+    /// Ends a transaction that cannot commit any more. Every later call fails: with the same
+    /// conflict, or with an error that has the text of `why`. The locks of a large transaction are
+    /// released in the background.
     pub(in crate::store) fn abort(&mut self, why: &Error) {
         self.large = None;
         self.aborted = Some(match why.conflict() {
@@ -250,7 +254,9 @@ impl TxnBuffer {
         let mut restored = Vec::with_capacity(self.undo.len() - undo);
         for (row, before) in self.undo.get(undo..).unwrap_or_default().iter().rev() {
             let before = match (before, &locked) {
-                // The row stays locked. This adds no conflict: the lock exists already.
+                // The transaction has locked the row since the savepoint. The lock stays; a
+                // lock-only write overrides its value. This adds no conflict, because the row is
+                // locked in any case.
                 (None, Some(locked)) if !mutated!(LargeUndoLost) && locked.write(row)?.is_some() => {
                     Some(Mutation::LockOnly)
                 }
@@ -287,8 +293,8 @@ impl TxnBuffer {
         Arc::new(CommitConditions { keyspaces, read_view, fences: self.fences.clone() })
     }
 
-    /// The keyspaces that have writes to commit. A large transaction counts all: its locked rows
-    /// are not in memory.
+    /// The keyspaces that have writes to commit. For a large transaction these are all keyspaces
+    /// that it has written to, because its locked rows are not in memory.
     fn written_keyspaces(&self) -> SmallVec<[Arc<KeyspaceDescriptor>; 1]> {
         let is_written = |id: KeyspaceId| {
             let first = self.write_set.first_at_or_after(&RowKey::new(id, b""));

@@ -14,10 +14,11 @@ use crate::timestamp::Timestamp;
 impl Txn {
     /// Commits the transaction: all of its writes become visible atomically, or none.
     ///
-    /// With [`Durability::Sync`] it returns once the commit, and everything that the transaction
-    /// has read, is durable. With [`Durability::Buffered`] it returns once the commit is visible.
+    /// With [`Durability::Sync`] the call returns once the commit, and everything that the
+    /// transaction has read, is durable. With [`Durability::Buffered`] the call returns once the
+    /// commit is visible.
     ///
-    /// It consumes the transaction, so a second commit does not compile:
+    /// The call consumes the transaction, so a second commit does not compile:
     ///
     /// ```compile_fail,E0382
     /// # let store = percolite::Store::in_memory().unwrap();
@@ -60,7 +61,7 @@ impl Txn {
             }
             Err(why) if why.is_retryable() => {
                 let conflict = why.conflict_mut();
-                // A conflict that aborted the transaction earlier is counted already.
+                // A conflict that aborted the transaction before this call was counted then.
                 if let Some(conflict) = conflict.filter(|_| !was_aborted) {
                     self.store.fill_conflict_names(conflict);
                     conflict.read_ts = self.reader.view.read_ts;
@@ -110,8 +111,8 @@ impl Txn {
     }
 
     /// Rolls back, and waits until everything that the transaction has read is durable, so that the
-    /// caller may act on it. With [`Durability::Buffered`] it does not wait. To roll back without
-    /// waiting, drop the transaction.
+    /// caller may act on it. With [`Durability::Buffered`] the call does not wait. To roll back
+    /// without waiting, drop the transaction.
     ///
     /// # Errors
     /// [`ErrorKind::Undetermined`] if the sync fails: what was read may not be durable.

@@ -18,7 +18,8 @@ impl LargeWrites {
         read_own_lock(&*self.view, self.txn, row)
     }
 
-    /// The transaction's write to a row, given the row's cell in the lock column.
+    /// The transaction's write to a row, given the row's cell in the lock column; `None` if the
+    /// lock belongs to another transaction.
     pub(in crate::store) fn write_of(&self, row: &RowKey, lock: &[u8]) -> Result<Option<Mutation>> {
         let lock = decode_lock(row.as_bytes(), lock)?;
         if lock.txn == self.txn { lock_mutation(&*self.view, row, lock).map(Some) } else { Ok(None) }

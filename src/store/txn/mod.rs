@@ -30,23 +30,24 @@ use crate::value::Value;
 
 /// A transaction with snapshot isolation.
 ///
-/// It reads the state of the store at its beginning, and its own writes over it. [`Txn::commit`]
-/// makes all of its writes visible atomically, or none. If two transactions overlap and write the
-/// same row, the first to commit wins; the other gets [`ErrorKind::Conflict`].
+/// A transaction reads the state that the store had when it began, with its own writes applied.
+/// [`Txn::commit`] makes all of its writes visible atomically, or none. If two transactions overlap
+/// and write the same row, the first to commit wins; the other gets [`ErrorKind::Conflict`].
 ///
 /// Snapshot isolation permits *write skew*: two transactions that each read what the other writes
-/// may both commit. Reading a row with [`Txn::get_for_update`] prevents it for that row.
+/// may both commit. Reading a row with [`Txn::get_for_update`] prevents write skew on that row.
 ///
 /// Writes are buffered in memory up to
 /// [`Builder::large_transaction_bytes`](crate::store::Builder::large_transaction_bytes). A
-/// transaction that exceeds it is a *large transaction* (TiDB: pipelined DML): it writes its rows
-/// into the store as row locks before it commits, so only the disk bounds its size.
+/// transaction that exceeds this size becomes a *large transaction* (TiDB: pipelined DML): it
+/// writes its rows into the store as row locks before it commits, so only the disk bounds its size.
 ///
-/// From then on other transactions conflict with its rows before it commits, and its own writes may
-/// return [`ErrorKind::Conflict`]. That error aborts the transaction; every later call returns it
-/// again. Reading or rewriting a locked row reads the disk. Rows that are undone by a savepoint
-/// stay locked until the transaction ends. After the commit the background lock cleanup turns the
-/// locks into versions; no call waits for it.
+/// From then on, other transactions that write these rows get a conflict even before the large
+/// transaction commits. Its own writes may return [`ErrorKind::Conflict`]: that error aborts the
+/// large transaction, and every later call returns it again. Reading or rewriting a locked row
+/// reads the disk. Rows that are undone by a savepoint stay locked until the transaction ends.
+/// After the commit the background lock cleanup turns the locks into versions; no call waits for
+/// it.
 ///
 /// Dropping a transaction rolls it back, without an error and without waiting.
 #[must_use = "a transaction that is dropped is rolled back"]
@@ -56,7 +57,8 @@ pub struct Txn {
     pub(in crate::store) buffer: TxnBuffer,
     pub(in crate::store) options: TxnOptions,
     pub(in crate::store) attempt: Option<AttemptGuard>,
-    /// Whether it is an attempt of `transact`, which logs and counts the whole call.
+    /// Whether the transaction is an attempt of `transact`. The slow log then has an entry for the
+    /// whole call, and none for the attempt.
     pub(in crate::store) is_attempt: bool,
     /// Set by the commit, successful or not.
     ended: Option<TxnEnd>,
@@ -90,12 +92,12 @@ impl Txn {
         })
     }
 
-    /// From this call on no commit of another transaction is a conflict.
+    /// From this call on, commits of other transactions are not conflicts.
     pub(in crate::store) fn skip_conflict_check(&mut self) {
         self.buffer.skip_conflict_check();
     }
 
-    /// Locks all buffered rows in the store, as a large transaction does.
+    /// Locks all buffered rows in the store, even if the transaction is still small.
     pub(in crate::store) fn lock_buffered_rows_now(&mut self) -> Result<()> {
         self.buffer.check()?;
         let locked = self.buffer.lock_buffered_rows(&*self.store.inner.coordinator, &self.reader.timer);
@@ -104,7 +106,8 @@ impl Txn {
         self.store.record_conflict(&self.reader, locked)
     }
 
-    /// Aborts the transaction, and returns its error with names.
+    /// Aborts the transaction. Returns the error; a conflict gets the names of its keyspace and of
+    /// the other transaction.
     fn abort(&mut self, why: Error) -> Error {
         let why = self.store.with_conflict_names(why);
         self.buffer.abort(&why);
@@ -189,8 +192,9 @@ impl Txn {
     ///
     /// It is a [`Txn::delete`] of each row: the commit deletes all of them or none, and it takes
     /// the time and memory of as many writes. If another transaction writes one of these rows
-    /// meanwhile, that is a conflict. A row that it inserts into the range is not a conflict, and
-    /// stays. To empty a whole keyspace in one step use [`Store::truncate_keyspace`].
+    /// meanwhile, that is a conflict. A row that another transaction inserts into the range is not
+    /// a conflict, and stays. To empty a whole keyspace in one step use
+    /// [`Store::truncate_keyspace`].
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {

@@ -6,7 +6,7 @@ use crate::error::Conflict;
 use crate::store::introspect::slow_log::TxnOutcome;
 use crate::timestamp::Timestamp;
 
-/// What a commit yields.
+/// The result of a successful commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Commit {
@@ -14,8 +14,8 @@ pub struct Commit {
     pub commit_ts: Timestamp,
     /// Whether the commit, and everything that the transaction has read, was durable when the call
     /// returned. `false` with [`Durability::Buffered`](crate::Durability::Buffered):
-    /// [`Store::sync`](crate::Store::sync) then makes it durable, and the background does so within
-    /// about half a second.
+    /// [`Store::sync`](crate::Store::sync) then makes the commit durable; without that call the
+    /// background worker does, within about half a second.
     pub durable: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What a transaction reads: its own writes, and below them its read view.
+//! Reads of a transaction: of its own writes first, then of its read view.
 
 use crate::engine::RowRange;
 #[cfg(doc)]
@@ -57,18 +57,19 @@ impl Txn {
         Ok(self.get(keyspace, key)?.is_some())
     }
 
-    /// The value of a row, validated again at commit. It is optimistic: it takes no lock and waits
-    /// for nothing.
+    /// The value of a row, validated again at commit. The call is optimistic: it takes no lock and
+    /// does not wait.
     ///
-    /// For conflicts it counts as a write of the row. If two transactions overlap, and each writes
-    /// the row or reads it by this call, the first to commit wins. The commit of the other fails
-    /// with [`ErrorKind::Conflict`], and not earlier. The row may be absent.
+    /// For conflicts, this read counts as a write of the row. If two transactions overlap, and each
+    /// writes the row or reads it by this call, the first to commit wins. The other one gets
+    /// [`ErrorKind::Conflict`], but not before its commit. The row may be absent.
     ///
-    /// In PostgreSQL, MySQL and RocksDB's `TransactionDB` the same words mean a lock that other
-    /// transactions wait for. RocksDB's `OptimisticTransactionDB` checks at commit, as here. Only a
-    /// [large transaction](crate::store::Builder::large_transaction_bytes) locks the row before its
-    /// commit, like the rows that it writes, and a conflict may then abort it earlier. To protect a
-    /// range against inserts, use a [guard row](crate::cookbook#a-range-that-must-not-change).
+    /// In PostgreSQL, MySQL and RocksDB's `TransactionDB`, a read "for update" takes a lock that
+    /// other transactions wait for. RocksDB's `OptimisticTransactionDB` checks at commit, as here.
+    /// Only a [large transaction](crate::store::Builder::large_transaction_bytes) locks the row
+    /// before its commit, like the rows that it writes; a conflict may then abort the transaction
+    /// before its commit. To protect a range against inserts, use a [guard
+    /// row](crate::cookbook#a-range-that-must-not-change).
     ///
     /// # Errors
     /// Those of [`Txn::get`] and [`Txn::put`].
@@ -99,10 +100,10 @@ impl Txn {
     }
 
     /// The rows whose keys are in a range, own writes up to this call included. A range whose end
-    /// is before its start is empty. The first row reports an error of this call.
+    /// is before its start is empty. If this call fails, the first item of the scan is the error.
     ///
-    /// Rows that a scan does not return are not protected: another transaction may insert one
-    /// meanwhile (a phantom).
+    /// A scan does not protect its range: another transaction may insert a row into it (a phantom),
+    /// which is not a conflict.
     pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Scan {
         let range = self.store.visible_range(&self.reader.view, keyspace, || key_range_in(keyspace, &range));
         self.scan(range)

@@ -1,8 +1,9 @@
 //! `transact`: runs a closure as a transaction until it commits.
 //!
-//! The transaction itself records that it met a conflict, so the closure may convert errors into
-//! its own type, wrap them or ignore them. Before a retry the attempt waits in the queues of the
-//! rows that the failed attempt wrote; see [`crate::contention`].
+//! Whether an attempt is retried does not depend on the closure's error: the transaction itself
+//! records that it met a conflict. So the closure may convert errors into its own type, wrap them
+//! or ignore them. A retry waits first in the queues of the rows that the failed attempt wrote; see
+//! [`crate::contention`].
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -18,12 +19,12 @@ use crate::store::txn::Txn;
 use crate::store::txn::outcome::Commit;
 
 thread_local! {
-    /// The number of nested `transact` calls on this thread. An inner call must not wait for what
-    /// an outer one has.
+    /// The number of nested `transact` calls on this thread. An inner call must not wait for a
+    /// ticket or permit that an outer call has: neither could continue.
     static TRANSACT_DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// How long an inner call waits for row locks, over all its attempts.
+/// How long an inner `transact` waits for row locks, over all its attempts.
 const NESTED_WAIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(in crate::store) struct NestingGuard;
@@ -45,20 +46,21 @@ impl Drop for NestingGuard {
 
 impl Store {
     /// Runs `work` as a transaction and commits it. After a conflict it runs `work` again in a new
-    /// transaction, so `work` must not have effects that a second run would spoil.
+    /// transaction, so `work` must be safe to run more than once.
     ///
     /// With [`Durability::Sync`](crate::store::Durability::Sync) the call returns only when
     /// everything that the closure has read is durable. This also holds for an error that the
     /// closure returns. If the closure fails, its transaction is rolled back.
     ///
     /// A `transact` inside the closure is a transaction of its own, and does not see the writes of
-    /// the outer one. If both write the same row, the outer one conflicts at every attempt. If the
-    /// outer one is a large transaction that has already locked the row, the inner one conflicts
-    /// instead, and fails after waiting for about a second.
+    /// the outer one. If both write the same row, the outer transaction conflicts at every attempt.
+    /// If the outer one is a large transaction that has already locked the row, the inner one
+    /// conflicts instead, and fails after waiting for about a second.
     ///
-    /// A closure that waits for a `transact` of another thread may wait up to a second longer. This
-    /// happens while there are conflicts and
-    /// [`Builder::admission_limit`](crate::store::Builder::admission_limit) attempts are running.
+    /// A closure that waits for a `transact` of another thread may wait up to a second longer:
+    /// while there are conflicts, and
+    /// [`Builder::admission_limit`](crate::store::Builder::admission_limit) attempts are running,
+    /// the other `transact` waits for a permit.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
@@ -126,8 +128,8 @@ impl Store {
     }
 }
 
-/// The attempts of one `transact`. The caller does the waiting between them, as a thread or as an
-/// async task.
+/// The attempts of one `transact`. The caller waits between the attempts, because a thread blocks
+/// for that and an async task must not.
 pub(crate) struct RetryLoop {
     store: Store,
     options: TxnOptions,
@@ -162,13 +164,13 @@ impl RetryLoop {
         }
     }
 
-    /// Fences every attempt by a lock, which is released when one commits.
+    /// Fences every attempt by a lock, which is released when an attempt commits.
     pub(crate) fn with_lock(self, lock: TxnLock) -> Self {
         Self { under: Some(lock), ..self }
     }
 
-    /// The attempts of an async task. Each takes a thread of a pool, so the number of them is
-    /// always limited by permits.
+    /// The attempts of an async task. Each attempt occupies a thread of a pool, so permits limit
+    /// the number of running attempts even without conflicts.
     #[cfg(feature = "tokio")]
     pub(crate) fn for_task(store: &Store, options: TxnOptions) -> Self {
         Self { always_asks: true, ..Self::new(store, options) }
@@ -179,9 +181,10 @@ impl RetryLoop {
         let inner = &self.store.inner;
         let mut wait = AdmissionWait::default();
         if let Some((rows, conflict)) = self.before.as_ref().and_then(|(rows, why)| Some((rows, why.conflict()?))) {
-            // An inner call must not wait in row queues: the outer one may have a ticket there. It
-            // waits for a row lock only up to the timeout: the lock may be the outer one's, if that
-            // is a large transaction. Clients of a shared engine have neither.
+            // An inner call must not wait in row queues, because the outer call may have a ticket
+            // there. It waits for row locks only up to the timeout, because a lock may belong to
+            // the outer call, if that is a large transaction. Neither limit is needed on a shared
+            // engine, which has no row queues and no large transactions.
             let has_all_waits = outermost || !inner.coordinator.is_exclusive();
             if has_all_waits || self.history.waited.row_lock < NESTED_WAIT_TIMEOUT {
                 let rows = if has_all_waits { rows.as_slice() } else { &[] };
@@ -194,8 +197,8 @@ impl RetryLoop {
         wait
     }
 
-    /// Runs one attempt, after the waits of [`RetryLoop::admission_wait`]; `None` if it met a
-    /// conflict and may be retried.
+    /// Runs one attempt, after the waits of [`RetryLoop::admission_wait`]; `None` if the attempt
+    /// met a conflict and may be retried.
     pub(crate) fn run_attempt<T, E: From<Error>>(
         &mut self,
         guard: AttemptGuard,
@@ -342,7 +345,7 @@ impl Store {
     }
 }
 
-/// Whether the store has failed, so that waiting for durable reads is pointless.
+/// Whether the store has failed or is closed, so that a wait for durable reads would fail as well.
 fn is_undetermined(why: &Error) -> bool {
     matches!(why.kind(), ErrorKind::Undetermined(_) | ErrorKind::Closed(_))
 }

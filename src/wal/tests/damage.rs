@@ -11,7 +11,7 @@ use crate::wal::segment::{self, BLOCK_BYTES, FRAMES_OFFSET, HeaderRead, SegmentH
 struct Place {
     segment: u64,
     start: u64,
-    /// Where its padding begins.
+    /// The offset at which the frame's padding begins.
     end: u64,
     durable: u64,
 }
@@ -23,7 +23,7 @@ struct Written {
     headers: Vec<SegmentHeader>,
 }
 
-/// Three segments of four frames, synced after every second one; `finish` writes the end of the
+/// Three segments of four frames, synced after every second frame; `finish` writes the end of the
 /// last segment.
 fn written(finish: impl FnOnce(&mut WalWriter<SimDisk>)) -> Written {
     let disk = SimDisk::new();
@@ -72,8 +72,8 @@ impl Written {
     }
 }
 
-/// Returns whether the loss of this frame is reported; it must be if a later frame or header proves
-/// that the frame was durable.
+/// Returns whether the loss of this frame is reported. It must be reported exactly if a later frame
+/// or header proves that the frame was durable.
 fn check(written: &Written, disk: &SimDisk, damaged: u64) -> bool {
     let (recovered, frames) = recover_frames(disk, 0).unwrap();
     assert_eq!(frames, written.frames[..damaged as usize - 1]);

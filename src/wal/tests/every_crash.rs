@@ -1,8 +1,9 @@
-//! A few unsynced writes, and every crash that they can have.
+//! A few unsynced writes, and every state in which a crash can leave them.
 
 use super::*;
 
-/// Crashes a copy of the disk in every possible way, calls `check` with the result, and counts.
+/// Crashes copies of the disk in every possible way, and calls `check` with each result. Returns
+/// the number of crashes.
 fn each_crash(disk: &SimDisk, mut check: impl FnMut(SimDisk)) -> u64 {
     let mut chosen: Vec<(usize, usize)> = Vec::new();
     let mut count = 0;
@@ -36,7 +37,7 @@ fn check(disk: &SimDisk, written: &[Vec<u8>], durable: usize) -> usize {
     frames.len()
 }
 
-/// Five frames in three segments, of which the first `synced` are synced.
+/// Five frames in three segments; the first `synced` frames are synced.
 fn write(disk: &SimDisk, synced: usize) -> Vec<Vec<u8>> {
     let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();
     let written: Vec<_> =

@@ -1,5 +1,5 @@
 //! Format 1, byte by byte. Until the first release a change of format may change these bytes; after
-//! it they are fixed.
+//! the release they are fixed.
 
 use super::*;
 use crate::disk::DiskFile as _;

@@ -11,7 +11,8 @@ struct Model {
     /// The payload of a failed append, which may be in the log.
     maybe: Option<Vec<u8>>,
     acknowledged: u64,
-    /// How many frames must be in the log: all of them after a kill, else the acknowledged ones.
+    /// How many frames must be in the log: all of them after a kill without eviction, otherwise the
+    /// acknowledged ones.
     must: u64,
     /// The flushed sequence: all frames up to it are durable elsewhere.
     flushed: u64,
@@ -155,7 +156,7 @@ impl Model {
         assert!(recovered.last_sequence() <= self.frames.len() as u64 + u64::from(self.maybe.is_some()));
     }
 
-    /// Opens the log, as often as a fault interrupts that.
+    /// Opens the log, and tries again as often as a fault interrupts the opening.
     fn open(&mut self) -> WalWriter<SimDisk> {
         loop {
             match self.choices.next_below(4) {

@@ -57,13 +57,13 @@ fn an_idle_log_gets_one_noop_frame_and_a_failed_one_none() {
         storage.write(batch).and_then(|()| storage.sync())
     };
     put().unwrap();
-    // With a thread, `sync` would have woken it.
+    // There is no flush thread here, so the test runs the rounds itself.
     path.noop_needed.store(true, Ordering::Release);
     let before = path.wal.written_sequence();
     let rounds = [Poll::AfterIdle, Poll::Again, Poll::Park];
     assert_eq!([(); 3].map(|()| run_once(shared, path, &mut written)), rounds);
     assert_eq!((path.wal.written_sequence(), path.wal.durable_sequence()), (before + 1, before + 1));
-    // The no-op frame gets no other one when the idle log is synced again.
+    // Another sync of the idle log leads to no second no-op frame.
     storage.sync().unwrap();
     path.noop_needed.store(true, Ordering::Release);
     while storage.run_background_once(&mut written) {}
@@ -101,7 +101,8 @@ fn incarnations_killed_before_a_flush_do_not_grow_the_log() {
 }
 
 /// Two batches that set two cells to the same number; only the second is above the flushed
-/// sequence. A flush of it was interrupted, and the tables have synced one of the cells.
+/// sequence. A flush of the second batch was interrupted, and the tables durably have only one of
+/// its two cells.
 fn with_a_part_in_the_tables() -> (Model, usize) {
     let mut model = Model::new(6);
     let storage = model.open().unwrap();
@@ -133,7 +134,8 @@ fn a_loss_that_is_partly_in_the_tables_is_always_refused() {
     model.disk.flip_bits("0000000002.segment", offset + 100, 1);
     let refused = |opened: Result<Store, EngineError>| match opened.map(drop) {
         Err(EngineError::Corruption(why)) => {
-            // The command line offers to accept a loss that has a fingerprint.
+            // The error must have no fingerprint, or the command line would offer to accept this
+            // loss.
             assert!(why.contains("interrupted flush") && !why.contains("(loss "), "{why}");
         }
         other => panic!("{other:?}"),

@@ -27,7 +27,7 @@ pub(super) struct Model {
     /// How many batches are durable.
     pub acknowledged: usize,
     pub snapshots: Vec<(Snapshot, usize)>,
-    /// What the background rounds keep from one to the next.
+    /// The argument of `run_background_once`, kept from one round to the next.
     pub written: u64,
     pub flushed: u64,
 }
@@ -85,7 +85,8 @@ impl Model {
         let mut batch = storage.new_batch(0);
         let mut steps = Vec::new();
         if self.one_in(12) {
-            // Metadata is never deleted by ranges: the flushed sequence is in it.
+            // Metadata is never deleted by ranges, because the flushed sequence is a cell of this
+            // column.
             let column = Column::ALL[1 + self.choices.index(Column::ALL.len() - 1)];
             let (one, other) = (self.key(), self.key());
             steps.push(Step::DeleteRange(column, one.clone().min(other.clone()), one.max(other)));
@@ -121,7 +122,7 @@ impl Model {
         match self.choices.next_below(20) {
             0..=9 => {
                 let (batch, state) = self.batch(storage);
-                // Even if the write fails, the batch may be there.
+                // A failed write may have been applied, so its state counts as possible.
                 self.states.push(state);
                 storage.write(batch)?;
             }
@@ -175,7 +176,8 @@ impl Model {
         } else {
             self.disk.crash(seed);
         }
-        // What the tables have not synced is lost either way.
+        // A kill, too, may lose what the tables have not synced: it is in the memory of the
+        // process.
         self.tables.crash(self.choices.next());
         if self.one_in(3) {
             // A power cut at some call of the next opening.

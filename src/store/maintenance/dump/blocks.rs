@@ -28,7 +28,7 @@ use crate::timestamp::Timestamp;
 use crate::value::Value;
 
 const HEADER: &str = "percolite dump, format ";
-/// The longest first line.
+/// The maximum length of the first line.
 const HEADER_MAX_BYTES: usize = 96;
 /// The number of bytes or rows at which a block of rows ends.
 pub(in crate::store) const BLOCK_BYTES: usize = 256 << 10;
@@ -39,7 +39,7 @@ const MAX_RECORD_BYTES: usize = MAX_VALUE_BYTES + 2 * BLOCK_BYTES + 16 * BLOCK_R
 const MIN_COMPRESS_BYTES: usize = 64;
 const PLAIN: u8 = 0;
 const LZ4: u8 = 1;
-/// The maximum expansion of LZ4, with a margin: a byte decompresses to at most 255.
+/// The maximum expansion of LZ4, with a margin: one compressed byte stands for at most 255 bytes.
 const MAX_LZ4_RATIO: usize = 256;
 
 /// Magic bytes of compressed files, for the error text.
@@ -56,7 +56,8 @@ const FOREIGN_MAGICS: [(&[u8], &str); 5] = [
 pub(in crate::store) enum DumpBlock {
     /// The header: see [`DumpHeader`].
     Header { store_id: Option<u64>, read_ts: Timestamp, since: Option<Timestamp> },
-    /// A keyspace, with its id in the source store. If it `is_new`, the dump has all its rows.
+    /// A keyspace, with its id in the source store. If `is_new`, the dump has all rows of the
+    /// keyspace.
     Keyspace { id: u32, name: String, is_new: bool },
     /// The id of the keyspace whose rows follow.
     Section(u32),
@@ -68,8 +69,8 @@ pub(in crate::store) enum DumpBlock {
     Totals { keyspaces: u64, rows: u64, deleted: u64 },
 }
 
-/// Decodes the elements of a block, and fails if there are more than a block may have: many small
-/// elements would take a multiple of their bytes in memory.
+/// Decodes the elements of a block, and fails if there are more than a block may have: in memory,
+/// many small elements take several times the size that they have in the dump.
 fn at_most_a_block<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Vec<T>, D::Error> {
     struct Elements<T>(PhantomData<T>);
 
@@ -126,7 +127,7 @@ impl<W: Write> DumpWriter<W> {
         self.record.clear();
         codec::encode_value(block, &mut self.record);
         self.put_content();
-        // A block of rows is far smaller.
+        // This cannot fail for a block of rows, which is far below 4 GiB.
         let length = u32::try_from(self.content.len()).map_err(|_| Error::invalid("a dump block is too long"))?;
         let parts = [&length.to_be_bytes()[..], &checksum(self.number, &self.content).to_be_bytes(), &self.content];
         parts.into_iter().try_for_each(|part| self.to.write_all(part)).map_err(write_error)?;
@@ -169,7 +170,7 @@ pub(in crate::store) struct DumpReader<R> {
     number: u64,
     content: Vec<u8>,
     record: Vec<u8>,
-    /// The end of each error text: what the damage means for the caller.
+    /// Appended to the text of each error: what the damage means for the caller.
     error_suffix: &'static str,
 }
 
@@ -224,10 +225,12 @@ impl<R: Read> DumpReader<R> {
         let mut header = [[0; 4]; 2];
         self.read_exact(header.as_flattened_mut())?;
         let [length, stored] = header.map(u32::from_be_bytes);
-        // Compressed blocks are not longer: a record is compressed only if that makes it smaller.
+        // The limit holds for compressed blocks too: a record is compressed only if that makes it
+        // smaller.
         let length = usize::try_from(length).ok().filter(|length| *length <= MAX_RECORD_BYTES);
         let Some(length) = length else { return Err(self.corrupt("is damaged: a block is too long")) };
-        // The buffer grows with the bytes that are read, so a damaged length costs no memory.
+        // The length may be damaged, so the buffer is not allocated from it: it grows with the
+        // bytes that are read.
         self.content.clear();
         self.from.by_ref().take(length as u64).read_to_end(&mut self.content).map_err(read_error)?;
         if self.content.len() < length {
@@ -247,7 +250,7 @@ impl<R: Read> DumpReader<R> {
             Some((&LZ4, compressed)) => {
                 let (length, compressed) = compressed.split_first_chunk().ok_or("a compressed block has no length")?;
                 let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
-                // A decompression bomb takes no more memory than the largest record.
+                // Without this limit, a decompression bomb could take any amount of memory.
                 if length > MAX_RECORD_BYTES.min(compressed.len().saturating_mul(MAX_LZ4_RATIO)) {
                     return Err("the decompressed length of a block is too long".into());
                 }
@@ -267,7 +270,7 @@ impl<R: Read> DumpReader<R> {
         if self.read_available(&mut [0])? == 0 { Ok(()) } else { Err(self.corrupt("has data after its last block")) }
     }
 
-    /// An error at the position of the next block.
+    /// A corruption error with the number of the next block.
     pub fn corrupt(&self, what: &str) -> Error {
         ErrorKind::Corruption(format!("the dump {what} (block {}){}", self.number, self.error_suffix)).into()
     }
@@ -280,7 +283,7 @@ impl<R: Read> DumpReader<R> {
         if self.read_available(buffer)? == buffer.len() { Ok(()) } else { Err(self.truncated()) }
     }
 
-    /// Fills the buffer as far as there is input.
+    /// Fills the buffer, or as much of it as there is input; returns the number of bytes read.
     fn read_available(&mut self, buffer: &mut [u8]) -> Result<usize> {
         let mut filled = 0;
         while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
@@ -357,7 +360,8 @@ mod tests {
         assert_eq!(hex(blocks), golden);
     }
 
-    /// The encoder may compress differently, so these bytes are only read.
+    /// A later encoder may compress differently, so these bytes are read but not compared with what
+    /// it writes.
     #[test]
     fn golden_bytes_of_a_compressed_block() {
         let block = [

@@ -1,7 +1,7 @@
 //! The rows of a keyspace that changed after a timestamp.
 //!
-//! One pass over their newest versions and over the row locks, which it merges: a committed
-//! transaction may have locks left that are not versions yet.
+//! One pass over the newest versions finds these rows. The pass merges the row locks, because the
+//! newest value of a row may still be in the lock of a committed transaction.
 
 use std::sync::Arc;
 
@@ -64,7 +64,8 @@ pub(in crate::store) fn visit_changed_rows(
 /// unchanged.
 type RowDelta<'a> = Option<Option<VisibleValue<'a>>>;
 
-/// The change that a lock implies; `None` if it has no committed value and the version decides.
+/// The change that a lock implies. `None` if the lock has no committed value; the row's version
+/// then shows the change.
 fn change_in_lock<'a>(
     store: &Store,
     view: &ReadView,

@@ -5,10 +5,10 @@
 //! restores them.
 //!
 //! **An incremental dump** has what was committed after its start, up to the snapshot. One pass
-//! over the newest versions finds it ([`changes`]). Deletions are found because history keeps
-//! tombstones, so a start before the history is refused. Keyspaces are identified by their ids,
-//! which the catalog never reuses. A keyspace that the catalog did not list at the start is new,
-//! and is dumped whole.
+//! over the newest versions finds these changes ([`changes`]). A deletion is found by its
+//! tombstone. Tombstones are kept only as long as the history, so a start before the history is
+//! refused. Keyspaces are identified by their ids, which the catalog never reuses. A keyspace that
+//! the catalog did not list at the start is new, and is dumped whole.
 
 mod blocks;
 mod changes;
@@ -46,9 +46,10 @@ impl DumpOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DumpBase {
-    /// This timestamp: exactly the [`DumpStats::read_ts`] of the dump that it is to follow.
+    /// A timestamp. It must be exactly the [`DumpStats::read_ts`] of the dump that the incremental
+    /// dump is to follow.
     Timestamp(Timestamp),
-    /// The end of this dump, which must be of the same store.
+    /// The end of a dump of the same store.
     Dump(DumpHeader),
 }
 
@@ -74,9 +75,10 @@ impl From<DumpHeader> for DumpBase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DumpHeader {
-    /// The store's id: a random number that a store gets when it is created. Its checkpoints and
-    /// copies of its directory share it. `None` in dumps of stores on a shared engine, and of a
-    /// store whose first opening was interrupted and that has only been read since.
+    /// The store's id: a random number that a store gets when it is created. Checkpoints of the
+    /// store and copies of its directory have the same id. `None` in dumps of stores on a shared
+    /// engine, and of a store whose first opening was interrupted and that has only been read
+    /// since.
     pub store_id: Option<u64>,
     /// The dump has all commits at or below this timestamp.
     pub read_ts: Timestamp,
@@ -112,6 +114,6 @@ pub enum OnExisting {
     #[default]
     Fail,
     /// Existing keyspaces with a name in the dump are dropped, in the transaction that makes the
-    /// restored ones visible. Others stay.
+    /// restored ones visible. Other keyspaces stay.
     Replace,
 }

@@ -3,7 +3,8 @@
 //! **A restore is atomic.** Rows of new keyspaces are written into staged keyspaces: these have an
 //! id but no name, and the catalog lists them as dropped. One transaction at the end gives them
 //! their names. If the restore ends early, through a damaged dump or a power cut, the background
-//! worker purges them. An incremental dump changes existing rows in the same transaction.
+//! worker purges the staged keyspaces. The rows that an incremental dump changes in existing
+//! keyspaces are written in the same transaction.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -27,21 +28,21 @@ const NOTHING_RESTORED: &str = "; nothing was restored";
 impl Store {
     /// Restores a [dump](crate::Snapshot::dump) into this store, atomically and durably. Every
     /// later timestamp of this store is greater than those of the dumped store. `progress` is
-    /// called after each block, and may [cancel](IntoControlFlow) the restore; nothing is restored
-    /// then. Memory use is that of one block, about three times the largest value, even if the dump
-    /// is malicious.
+    /// called after each block, and may [cancel](IntoControlFlow) the restore, which then restores
+    /// nothing. Memory use is that of one block, about three times the largest value, even if the
+    /// dump is malicious.
     ///
     /// An [incremental dump](crate::Snapshot::dump_with) can only be restored into a store whose
     /// last restored dump ended where the incremental one starts ([`Store::restored_ts`]). The
     /// store then has the source's keyspaces and rows as of the end of the dump. Rows that were
-    /// written in this store meanwhile are replaced if the source has changed them since, and stay
-    /// otherwise.
+    /// written in this store between the two restores are replaced if the dump changes them, and
+    /// stay otherwise.
     ///
     /// An incremental dump is restored by one large transaction
     /// ([`Builder::large_transaction_bytes`](crate::Builder::large_transaction_bytes)), which locks
-    /// the rows that it changes. If a concurrent transaction writes one of them, it or the restore
-    /// fails with a conflict. In a store that is written to, the restore must not take longer than
-    /// [`Builder::max_snapshot_age`](crate::Builder::max_snapshot_age).
+    /// the rows that it changes. If a concurrent transaction writes one of these rows, that
+    /// transaction or the restore fails with a conflict. In a store that is written to, the restore
+    /// must not take longer than [`Builder::max_snapshot_age`](crate::Builder::max_snapshot_age).
     ///
     /// # Errors
     /// - [`ErrorKind::UnrecognizedFormat`](crate::ErrorKind::UnrecognizedFormat): not a dump, or an
@@ -79,7 +80,8 @@ impl Store {
             let so_far = &job.restored;
             check_progress(progress(so_far), || format!("stopped after {} rows; nothing was restored", so_far.rows))?;
         }
-        // Only after the whole dump is read and checked: timestamps never go back.
+        // Only after the whole dump is read and checked, because this cannot be undone: timestamps
+        // never decrease.
         self.inner.coordinator.advance_past(header.read_ts)?;
         job.finish()
     }
@@ -91,9 +93,9 @@ struct RestoreJob<'a> {
     header: DumpHeader,
     existing: OnExisting,
     restored: DumpStats,
-    /// The names of all listed keyspaces.
+    /// The names of all keyspaces that the dump lists.
     names: BTreeSet<String>,
-    /// The keyspace of the next rows, and whether it is staged.
+    /// The keyspace of the rows that follow, and whether it is staged.
     current_keyspace: Option<(Keyspace, bool)>,
     target: RestoreTarget<'a>,
 }
@@ -185,8 +187,8 @@ impl<'a> RestoreJob<'a> {
             _ => {
                 let buffered = TxnOptions::default().durability(Durability::Buffered);
                 self.store.transact_with(buffered, |txn| {
-                    // Only this restore writes to the keyspace, so every conflict would be a
-                    // spurious one, from the bounded conflict set.
+                    // Only this restore writes to the keyspace, so a conflict could only be
+                    // spurious, due to the bounded size of the conflict set.
                     txn.skip_conflict_check();
                     rows.iter().try_for_each(|(key, value)| txn.put(keyspace, &key.0, value))
                 })?;
@@ -238,7 +240,7 @@ impl<'a> RestoreJob<'a> {
     }
 }
 
-/// The block length bounds values; keys are checked here.
+/// Values need no check, because the length of a block bounds them.
 fn check_keys<'a, R: Read>(from: &DumpReader<R>, mut keys: impl Iterator<Item = &'a Value>) -> Result<()> {
     match keys.find(|key| key.0.is_empty() || key.0.len() > MAX_KEY_BYTES) {
         Some(key) => {

@@ -1,7 +1,8 @@
 //! Writing dumps.
 //!
-//! The header lists all keyspaces, then come the rows of each, in blocks, then the counts. An
-//! incremental dump has only the changed rows of keyspaces that existed at its start.
+//! After the header come a list of all keyspaces, then the rows of each keyspace in blocks, then
+//! the totals. An incremental dump has only the changed rows of keyspaces that existed at its
+//! start.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -29,10 +30,11 @@ impl Snapshot {
     /// written to and the dump takes longer than
     /// [`Builder::max_snapshot_age`](crate::Builder::max_snapshot_age), it fails with
     /// [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld). A dump of a store opened
-    /// [read-only](crate::Builder::read_only) never does.
+    /// [read-only](crate::Builder::read_only) never fails for this reason.
     ///
     /// All dumped rows are durable, also with
-    /// [`Durability::Buffered`](crate::Durability::Buffered): the dump first waits for a sync.
+    /// [`Durability::Buffered`](crate::Durability::Buffered), because the dump first waits for a
+    /// sync.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
@@ -149,7 +151,7 @@ impl Snapshot {
         dump.finish()
     }
 
-    /// Checks the start of an incremental dump, and reads the keyspaces at it.
+    /// Checks the start of an incremental dump, and reads which keyspaces existed at the start.
     fn increment_base(&self, since: DumpBase, store_id: Option<u64>) -> Result<IncrementBase> {
         let ts = match since {
             DumpBase::Timestamp(ts) => ts,
@@ -173,8 +175,8 @@ impl Snapshot {
                  opened for writing, one on a shared engine never",
             ));
         }
-        // Checked after the view was taken. `oldest_ts` only increases, so GC cannot have removed
-        // anything that the view needs.
+        // `oldest_ts` only increases. So a start that is within the history now was also within it
+        // when the view was taken, and the view has all tombstones from the start on.
         check_within_retention(ts, self.store.inner.coordinator.retention().map(|retention| retention.oldest_ts))?;
         if !self.store.data_losses().is_empty() {
             return Err(Error::invalid(
@@ -190,7 +192,7 @@ impl Snapshot {
 /// The start of an incremental dump.
 struct IncrementBase {
     ts: Timestamp,
-    /// The ids of the keyspaces that existed at it.
+    /// The ids of the keyspaces that existed at the start.
     keyspaces: BTreeSet<u32>,
 }
 

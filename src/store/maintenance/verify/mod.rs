@@ -1,5 +1,5 @@
-//! Verification: reads every cell of every column, in one engine snapshot, decodes it and checks
-//! its invariants.
+//! Verification: reads every cell of every column in one engine snapshot, decodes the cell and
+//! checks its invariants.
 //!
 //! | column | invariant |
 //! |---|---|
@@ -19,8 +19,8 @@
 //!
 //! Every row must be of a keyspace in the catalog, and there must be no accepted data loss. The
 //! write-ahead log is checked when it is read at opening; verification reads the memtables and the
-//! tables. Filters and indexes of RocksDB's tables are checked only as far as an ordered scan needs
-//! them. A damaged filter is not detected, and may hide a row from
+//! tables. Filters and indexes of RocksDB's tables are checked only as far as an ordered scan reads
+//! them. So a damaged filter is not detected; it may hide a row from
 //! [`Snapshot::get`](crate::Snapshot::get).
 //!
 //! Verification changes nothing. Damage in one place does not prevent the check of the rest.
@@ -50,10 +50,10 @@ impl Store {
     /// Checks everything that is stored, and reports what is wrong in a [`VerifyReport`]. Changes
     /// nothing, and may run concurrently with transactions.
     ///
-    /// It reads cells in order, so it does not check the filters of RocksDB's tables, which only
-    /// point reads use, and the parts of indexes that no scan needs. Nor does it check checksums of
-    /// whole files, which RocksDB's Rust binding does not offer. `progress` is called about every
-    /// thousand cells, and may [cancel](IntoControlFlow) the verification.
+    /// Cells are read in order. So neither the filters of RocksDB's tables, which only point reads
+    /// use, nor the parts of indexes that no scan needs are checked. The checksums of whole files
+    /// are not checked, because RocksDB's Rust binding cannot do that. `progress` is called about
+    /// every thousand cells, and may [cancel](IntoControlFlow) the verification.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) if the engine does not
@@ -63,7 +63,8 @@ impl Store {
     pub fn verify<P: IntoControlFlow>(&self, mut progress: impl FnMut(&VerifyReport) -> P) -> Result<VerifyReport> {
         self.inner.check_open()?;
         let view = ReadView::new(Timestamp::MAX, self.inner.engine.snapshot()?, true);
-        // Fails here if the engine does not expose its cells.
+        // Fails if the engine does not expose its cells. Other errors are ignored here, because the
+        // checks report them.
         view.snapshot.scan_raw(Column::Meta, &RowRange::all(), &mut |_, _| false).or_else(|why| match why {
             EngineError::Unsupported(_) => Err(why),
             _ => Ok(()),

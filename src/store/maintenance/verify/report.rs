@@ -4,7 +4,7 @@ use crate::engine::DataLoss;
 use crate::engine::storage::Column;
 use crate::row::RowKey;
 
-/// The maximum number of listed issues; more are only counted.
+/// The maximum number of issues in a report; further issues are only counted.
 pub(in crate::store) const ISSUES_MAX: usize = 1000;
 
 /// What was checked and what was found, so far or in total: see
@@ -22,7 +22,7 @@ pub struct VerifyReport {
     pub history_entries: u64,
     /// The number of entries of the store's metadata.
     pub meta_entries: u64,
-    /// The size of all these with their keys, in bytes.
+    /// The size of all checked cells, keys included, in bytes.
     pub bytes: u64,
     /// The number of issues.
     pub issue_count: u64,
@@ -57,7 +57,7 @@ impl std::fmt::Display for IntegrityIssue {
     }
 }
 
-/// A row for people: with the name of its keyspace, or else its id.
+/// A readable form of a row: with the name of its keyspace, or the id if there is no name.
 pub(super) fn row_text(row: &RowKey, keyspace: Option<&str>) -> String {
     keyspace.map_or_else(|| format!("{row:?}"), |keyspace| format!("{keyspace}/{}", row.user_key().escape_ascii()))
 }
