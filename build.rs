@@ -1,7 +1,7 @@
 //! Stops the build if it would use an installed RocksDB of another version than the bundled one.
 //!
-//! Recovery repairs RocksDB's manifest and relies on how its flushes and errors work. That was
-//! examined and tested with one version. See docs/dependencies.md.
+//! Recovery repairs RocksDB's manifest, and relies on how the flushes and errors of RocksDB work.
+//! These were examined and tested with one version only. See docs/dependencies.md.
 
 use std::path::PathBuf;
 use std::{env, fs};
@@ -9,7 +9,7 @@ use std::{env, fs};
 /// The version that `librocksdb-sys` bundles. A test compares it with `Cargo.lock`.
 const ROCKSDB_VERSION: &str = "11.8.1";
 
-/// What `librocksdb-sys` reads to find an installed RocksDB.
+/// The environment variables that `librocksdb-sys` reads to find an installed RocksDB.
 const VARIABLES: [&str; 3] = ["ROCKSDB_COMPILE", "ROCKSDB_LIB_DIR", "ROCKSDB_INCLUDE_DIR"];
 
 fn main() {
@@ -40,7 +40,7 @@ fn check_version() -> Result<(), String> {
     }
 }
 
-/// Where the headers of an installed RocksDB are; `None` if the bundled one is compiled.
+/// Where the headers of an installed RocksDB are; `None` if the bundled RocksDB is compiled.
 fn include_dir() -> Result<Option<PathBuf>, String> {
     let is_compiled = env::var("ROCKSDB_COMPILE").is_ok_and(|value| value == "1" || value.eq_ignore_ascii_case("true"));
     let lib_dir = env::var_os("ROCKSDB_LIB_DIR").filter(|_| !is_compiled);
@@ -51,7 +51,7 @@ fn include_dir() -> Result<Option<PathBuf>, String> {
              RocksDB: they have its version",
             lib_dir.display()
         )),
-        // There librocksdb-sys always uses the installed one.
+        // On FreeBSD `librocksdb-sys` always uses the installed RocksDB.
         (None, None) if env::var("CARGO_CFG_TARGET_OS").is_ok_and(|os| os == "freebsd") => {
             Ok(Some("/usr/local/include".into()))
         }

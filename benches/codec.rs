@@ -24,7 +24,7 @@ fn records(criterion: &mut Criterion) {
     let commit_ts = Timestamp::from_u64(start_ts.to_u64() + 100);
     let version = WriteRecord { commit_ts, txn, value: Some(value.clone()), lock_only_ts: None };
     let bytes = measure(criterion, "version", &version);
-    // As a read does it: the value is borrowed from the engine's bytes.
+    // Reads decode a version in this way: the value is borrowed from the engine's bytes.
     criterion.benchmark_group("codec/version").bench_function("decode-in-place", |bencher| {
         bencher.iter(|| InlineWrite::decode(black_box(&bytes)).unwrap().value.len());
     });

@@ -105,7 +105,8 @@ fn commits(criterion: &mut Criterion) {
             let mut group = criterion.benchmark_group(format!("commit/{name}/2-of-{size}"));
             group.sampling_mode(SamplingMode::Flat).throughput(Throughput::Elements(1));
             for clients in [1, 16, 64] {
-                // Opened by the first sample, so that a group that is filtered out costs nothing.
+                // The first sample opens the bank, so a group that the command line filters out
+                // costs nothing.
                 let mut bank = None;
                 group.bench_function(format!("clients-{clients}"), |bencher| {
                     let bank = bank.get_or_insert_with(|| Bank::open(durability, size, clients));

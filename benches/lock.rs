@@ -120,8 +120,9 @@ fn hand_over(criterion: &mut Criterion) {
     }
 }
 
-/// `lock-transact-16` releases the lock when the commit is visible, `guard-until-durable-16` when
-/// it is durable, so only the first shares a WAL sync between commits.
+/// `lock-transact-16` releases the lock when the commit is visible, so several commits share a WAL
+/// sync. `guard-until-durable-16` releases it when the commit is durable, so each commit needs a
+/// sync of its own.
 fn durable(criterion: &mut Criterion) {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir, Durability::Sync);
@@ -170,7 +171,8 @@ fn opening(criterion: &mut Criterion) {
     for leases in [0, LEASES] {
         let mut dir = None;
         group.bench_function(format!("leases-{leases}"), |bencher| {
-            // Created by the first sample, so that a group that is filtered out costs nothing.
+            // The first sample creates the store, so a group that the command line filters out
+            // costs nothing.
             let dir = dir.get_or_insert_with(|| {
                 let dir = tempfile::tempdir().unwrap();
                 let store = open(&dir, Durability::Sync);

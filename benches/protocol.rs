@@ -1,5 +1,5 @@
-//! The steps of the commit protocol, as decisions over one row that has a committed version of 100
-//! bytes and gets another one.
+//! The steps of the commit protocol. Each is a decision over one row, which has a committed version
+//! of 100 bytes and gets another version of that size.
 //!
 //! Each step is measured in a state in which it changes the row. The engine, which applies the
 //! change, is not measured.

@@ -3,7 +3,8 @@
 //! (`visit`).
 //!
 //! The stores are closed and reopened after they were filled, so all rows are in SSTs and none in a
-//! memtable. Also scans of 10 rows by a transaction that has a thousand or 200,000 own writes.
+//! memtable. The bench also measures scans of 10 rows by a transaction that has a thousand or
+//! 200,000 own writes.
 //!
 //! `cargo bench --bench read`, or with `-- get` for one group.
 
@@ -58,8 +59,8 @@ impl Rows {
 }
 
 fn reads(criterion: &mut Criterion) {
-    // Loaded here and not by the first sample, because `--quick` estimates the time of a read from
-    // that of a sample.
+    // The stores are loaded here and not by the first sample: `--quick` estimates the time of a
+    // read from the time of a sample, which must not include the load.
     let stores = [10_000, 1_000_000].map(Rows::load);
     let mut rng = StdRng::seed_from_u64(0);
 

@@ -1,5 +1,5 @@
 //! A small service on tokio: many tasks order concurrently, a snapshot still shows the state before
-//! them, and a call with a bounded number of attempts returns an error.
+//! the orders, and a call with a bounded number of attempts returns an error.
 //!
 //! ```text
 //! cargo run --release --features tokio --example async_service
@@ -26,7 +26,8 @@ impl Shop {
         Ok(Self { store, stock, orders })
     }
 
-    /// Decrements the stock and records the order, in one transaction. Returns the number left.
+    /// Decrements the stock and records the order, in one transaction. Returns the number of
+    /// articles left.
     async fn order(&self, customer: u32, article: &'static str) -> anyhow::Result<u32> {
         // The closure runs on another thread, and again after a conflict, so it owns its captures.
         let Self { stock, orders, .. } = self.clone();

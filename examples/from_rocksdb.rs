@@ -5,7 +5,7 @@
 //! cargo run --release --example from_rocksdb -- [OLD NEW]
 //! ```
 //!
-//! Without arguments it migrates a small database that it creates itself.
+//! Without arguments the example migrates a small database that it creates itself.
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
 //! The cost of history and of snapshots: reads of a row with many versions, compared with reads of
-//! a row with one; and commits while many snapshots are open.
+//! a row with one version; and commits while many snapshots are open.
 //!
 //! ```text
 //! cargo run --release --example hot_row -- [VERSIONS]
@@ -32,7 +32,7 @@ fn main() -> anyhow::Result<()> {
     }
     println!("{versions} versions of one row written in {:.1} s", started.elapsed().as_secs_f64());
     let ratio = |what: &str, measure: &dyn Fn(&Keyspace) -> percolite::Result<Duration>| -> percolite::Result<()> {
-        // Alternating, so that a slow phase of the machine affects both.
+        // The two measurements alternate, so that a slow phase of the machine affects both.
         let mut ratios = Vec::new();
         for _ in 0..ROUNDS {
             let (with_history, without) = (measure(&hot)?, measure(&cold)?);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use percolite::{Keyspace, Store, Txn};
 
-/// The environment variable that is set for the process to be killed.
+/// This environment variable marks the child process, which aborts before its commit.
 const CHILD_ENV: &str = "EXAMPLE_CHILD";
 
 fn main() -> anyhow::Result<()> {
@@ -54,7 +54,7 @@ fn commit(dir: &Path, rows: u64) -> anyhow::Result<()> {
     Ok(store.close()?)
 }
 
-/// A child process writes all rows again and is killed before it commits; then the store recovers.
+/// A child process writes all rows again and aborts before its commit; then the store recovers.
 fn recover(dir: &Path, rows: u64) -> anyhow::Result<()> {
     let mut child = Command::new(std::env::current_exe()?);
     let status = child.arg(rows.to_string()).arg(dir).env(CHILD_ENV, "").status()?;

@@ -15,7 +15,8 @@ use anyhow::{Context, anyhow, bail, ensure};
 use clap::Parser;
 use percolite::{ErrorKind, Keyspace, LockGuard, LockOptions, LockWaitPolicy, Store, Timestamp};
 
-/// The environment variable that is set for the process that aborts: the directory of the store.
+/// This environment variable marks the child process, which aborts. Its value is the directory of
+/// the store.
 const CHILD_ENV: &str = "EXAMPLE_CHILD";
 
 #[derive(Parser)]
@@ -75,7 +76,8 @@ fn second_process(dir: &Path, rows: u8) -> anyhow::Result<()> {
             println!("  another request returns: {err}");
             ensure!(matches!(err.kind(), ErrorKind::LockNotAvailable(_)), "{err}");
             has_timed_out.send(())?;
-            // Without a timeout it waits for the release. Then the job's commits are visible.
+            // `Store::lock` waits for up to 30 seconds, here until the release. When it returns,
+            // all commits of the job are visible.
             let guard = store.lock("nightly")?;
             ensure!(store.range(done, ..)?.count() == usize::from(rows), "the job is not done");
             Ok(guard.token())
@@ -99,7 +101,8 @@ fn second_process(dir: &Path, rows: u8) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Does these rows, one per transaction. `insert` fails if a row was done already.
+/// Processes these rows, each in its own transaction. `insert` fails if the row was processed
+/// before.
 fn copy(store: &Store, guard: &LockGuard, done: &Keyspace, rows: std::ops::Range<u8>) -> anyhow::Result<()> {
     let fence = guard.fence();
     for row in rows {
@@ -111,8 +114,8 @@ fn copy(store: &Store, guard: &LockGuard, done: &Keyspace, rows: std::ops::Range
     Ok(())
 }
 
-/// A resource outside of the store. The store cannot fence it, so it checks the tokens itself: it
-/// accepts a token only if it is at least as great as the greatest before.
+/// A resource outside of the store, which the store cannot fence. The printer therefore checks the
+/// token of each request, and refuses a token that is lower than an earlier one.
 #[derive(Default)]
 struct Printer(Mutex<Timestamp>);
 
@@ -134,15 +137,16 @@ fn paused_holder(dir: &Path, lease: Duration) -> anyhow::Result<()> {
     thread::scope(|scope| {
         let (store, state, printer) = (&store, &state, &printer);
         let first = scope.spawn(move || -> anyhow::Result<Timestamp> {
-            // `once`: the store does not renew the lease, so the next request is granted when it
-            // expires.
+            // Without automatic renewal the lease expires during the pause, and the next request is
+            // granted.
             let guard = store
                 .lock_with("printer", LockOptions::exclusive().lease(lease).auto_renew(false).reason("invoices"))?;
             let mut txn = store.begin()?;
             txn.fence(&guard.fence())?;
             txn.put(state, "printed", "by the first holder")?;
             has_acquired.send(guard.token())?;
-            // The pause: like a stopped process, it does not notice that the lease expires.
+            // The pause. Like a stopped process, this thread does not notice that its lease
+            // expires.
             resumed.recv()?;
             ensure!(!printer.print(guard.token(), "invoices, late"), "the printer accepted an old token");
             let Err(err) = txn.commit() else { bail!("committed after the lease had expired") };

@@ -39,8 +39,8 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Each of several instances of a program migrates the schema if it is old. Each takes its snapshot
-/// under the lock, so all after the first see the new schema.
+/// Several instances of a program start, and each migrates the schema if it is old. Each reads the
+/// schema while it holds the lock, so all but the first see the new schema.
 fn migration(store: &Store, state: &Keyspace, contenders: u32) -> anyhow::Result<()> {
     println!("A migration, requested by {contenders} threads:");
     let migrations = AtomicUsize::new(0);
@@ -107,7 +107,7 @@ fn force_unlock(store: &Store, state: &Keyspace) -> anyhow::Result<()> {
             txn.fence(&guard.fence())?;
             txn.put(state, "report", "by the first holder")?;
             has_acquired.send(())?;
-            // It hangs until the lock is lost.
+            // The holder hangs until the lock is lost.
             ensure!(guard.wait_lost(Duration::from_secs(60)), "the lock was not lost");
             let Err(err) = txn.commit() else { bail!("committed after the lock was lost") };
             ensure!(matches!(err.kind(), ErrorKind::LockLost(_)), "{err}");

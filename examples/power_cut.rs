@@ -23,7 +23,7 @@ fn main() -> Result<()> {
         let reopened = Store::builder().open_in_memory(&storage)?;
         let log = reopened.keyspace("log")?;
         let entries = reopened.range(&log, ..)?.count();
-        // The state is that after some commit: entry 3 never survives without entry 2.
+        // The store has the state after one of the commits: entry 3 never survives without entry 2.
         println!("{} of {} unsynced writes were lost, {entries} entries survived", crash.lost, crash.unsynced);
     }
     Ok(())

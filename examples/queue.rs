@@ -1,9 +1,9 @@
 //! A job queue that survives crashes: each job is done by one worker, and none is lost if a worker
 //! crashes.
 //!
-//! A worker removes a job and writes its result in one transaction, so after a crash in between the
-//! job is still in the queue. If two workers take the same job, one of them conflicts, and its
-//! retry takes the next job. To make conflicts rare, each worker starts at a different key.
+//! A worker removes a job and writes its result in one transaction, so after a crash before the
+//! commit the job is still in the queue. If two workers take the same job, one of them conflicts,
+//! and its retry takes the next job. To make conflicts rare, each worker starts at a different key.
 //!
 //! ```text
 //! cargo run --release --example queue

@@ -22,8 +22,9 @@ fn main() -> anyhow::Result<()> {
     // A snapshot shows this state, whatever is committed later.
     let before = store.snapshot()?;
 
-    // After a conflict with another transaction the closure runs again. If it returns an error, it
-    // is rolled back. The error may be any type that the store's error converts to.
+    // After a conflict with another transaction the closure runs again. If the closure returns an
+    // error, the transaction is rolled back. The error may be any type that the store's error
+    // converts to.
     let moved: anyhow::Result<u64> = store.transact(|txn| {
         let parse =
             |balance: Option<Value>| anyhow::Ok(std::str::from_utf8(&balance.unwrap_or_default())?.parse::<u64>()?);
@@ -36,7 +37,7 @@ fn main() -> anyhow::Result<()> {
     });
     println!("moved {}", moved?);
 
-    // Keys are sorted bytes; this scan starts at the greatest.
+    // Rows are sorted by the bytes of their keys; this scan starts at the greatest key.
     for (when, snapshot) in [("before", before), ("after", store.snapshot()?)] {
         for row in snapshot.range(&accounts, "a"..).rev() {
             let row = row?;

@@ -27,8 +27,8 @@ fn main() -> anyhow::Result<()> {
     let Err(err) = store.transact(|txn| take(txn, &stock, 5000)) else { bail!("took 5000 of 600 bolts") };
     println!("5000 of 600: {err}");
 
-    // With `begin` there is no retry: the error names the row and the transaction that won, and
-    // whether the whole transaction should be run again.
+    // With `begin` there is no retry. The error has the row, the transaction that won, and whether
+    // it helps to run the whole transaction again.
     let mut slow = store.begin()?;
     take(&mut slow, &stock, 1)?;
     store.transact(|txn| take(txn, &stock, 10))?;

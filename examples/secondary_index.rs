@@ -7,7 +7,7 @@
 use percolite::{Keyspace, Result, Store, Txn};
 
 struct Users {
-    /// Number -> town.
+    /// The records: the keys are user numbers, the values are towns.
     records: Keyspace,
     /// The index: the keys are [`index_key`]s, the values are empty.
     by_town: Keyspace,

@@ -7,10 +7,11 @@
 use percolite::{Result, Store, TypedKeyspace};
 use serde::{Deserialize, Serialize};
 
-/// Encoded keys sort like the values: by place, then by hour, negative hours first.
+/// Encoded keys sort as the tuples do: by place, then by hour, negative hours first.
 type PlaceAndHour = (String, i64);
 
-/// An enum, so that a second format can be added as a variant. Stored rows stay readable.
+/// The value is an enum, so that a later format can be added as a variant while stored rows stay
+/// readable.
 #[derive(Serialize, Deserialize)]
 enum Measurement {
     V1 { degrees: f64, remark: Option<String> },
@@ -34,7 +35,8 @@ fn main() -> Result<()> {
     })?;
 
     let snapshot = store.snapshot()?;
-    // A prefix is the first fields of the key, each as a whole: yorkshire does not match.
+    // A prefix consists of the first fields of the key. Each field must be equal, so the place
+    // yorkshire does not match.
     for row in log.prefix(&snapshot, ("york",))? {
         let ((place, hour), Measurement::V1 { degrees, remark }) = row?;
         println!("{place} at {hour}: {degrees} {}", remark.unwrap_or_default());

@@ -88,7 +88,7 @@ fn a_dropped_large_transaction_leaves_nothing() {
             txn.put(&rows, key(number), [7; 100]).unwrap();
         }
         drop(txn);
-        // The row whose lock is released last.
+        // The cleanup releases the lock of this row last.
         let mut other = store.begin().unwrap();
         other.put(&rows, key(ROWS - 1), "new").unwrap();
         other.commit().unwrap();
@@ -252,7 +252,8 @@ fn locks_that_await_cleanup_are_resolved_together() {
             let store = home.open(large_builder());
             let rows = store.keyspace("rows").unwrap();
             let before = store.keyspace("before").unwrap();
-            // Its cleanup comes first and keeps the background busy.
+            // The cleanup of `first` keeps the background busy, so the locks of `second` wait for
+            // their cleanup.
             let mut first = store.begin().unwrap();
             for number in 0..5 * ROWS {
                 first.put(&before, key(number), [7; 100]).unwrap();

@@ -106,7 +106,8 @@ fn check(folder: &Path, acknowledged: &BTreeMap<u64, u64>) -> Result<()> {
     Ok(store.close()?)
 }
 
-/// The number of removed segments. Segments are numbered from 1, so the lowest number shows it.
+/// The number of removed segments. Segments are numbered from 1, so the lowest remaining number
+/// shows how many were removed.
 fn removed_segments(folder: &Path) -> Result<u64> {
     let mut lowest = u64::MAX;
     for entry in std::fs::read_dir(folder.join("wal"))? {

@@ -35,8 +35,8 @@ static COUNTING: Counting = Counting;
 
 const VALUE_BYTES: usize = 100;
 
-/// The greatest memory per row besides its key and value, in bytes, with `batch` rows in a
-/// transaction, and the greatest difference per row between the allocated bytes and those that the
+/// Writes rows, `batch` of them in each transaction. Returns two maxima, in bytes per row: the
+/// memory besides key and value, and the difference between the allocated bytes and those that the
 /// store reports.
 fn overhead(rows: u64, batch: u64) -> (f64, f64) {
     let folder = tempfile::tempdir().unwrap();
@@ -56,7 +56,7 @@ fn overhead(rows: u64, batch: u64) -> (f64, f64) {
             txn.put(&keyspace, key, [7; VALUE_BYTES]).unwrap();
         }
         txn.commit().unwrap();
-        // Earlier the first allocation of each structure weighs too much.
+        // With fewer rows, the first allocation of each structure would count too much.
         if start >= 20_000 {
             let now = measure();
             let of_a_row = |bytes: f64| bytes / (start + batch) as f64;
@@ -70,7 +70,7 @@ fn overhead(rows: u64, batch: u64) -> (f64, f64) {
 
 #[test]
 fn a_recent_row_needs_at_most_100_bytes_of_overhead() {
-    // Each transaction also needs an entry for its frame.
+    // Each transaction also has an entry for its frame, so transactions of one row may need more.
     for (batch, at_most) in [(1, 125.0), (10, 100.0), (1_000, 100.0)] {
         let (most, difference) = overhead(60_000, batch);
         println!("transactions of {batch}: {most:.1} bytes of overhead a row, reported to within {difference:.1}");

@@ -166,7 +166,8 @@ fn metrics_and_traces_agree_with_stats_and_logs() {
 
     let folder = tempfile::tempdir().unwrap();
     let store = Store::builder().status_file_interval(Duration::from_millis(1)).open(folder.path()).unwrap();
-    // Fails while the store has a file of this name.
+    // A directory of this name makes the writes of the status file fail. The store may have a file
+    // of this name for a short time.
     while std::fs::create_dir(folder.path().join("STATUS.new")).is_err() {
         std::thread::yield_now();
     }
@@ -269,7 +270,7 @@ fn lock_metrics_and_events_agree_with_lock_stats(recorded: &Recorded) {
         assert_eq!(recorded.counted(&format!("percolite_named_{name}{{}}")), counted, "{name}");
     }
     assert_eq!(recorded.counted("percolite_named_lock_wait_seconds{}"), of_all(|mode| mode.wait_time.count()));
-    // As in the calls above.
+    // The numbers of acquisitions, waits and timeouts follow from the calls above.
     assert_eq!((stats.acquired(), of_all(|mode| mode.waits), of_all(|mode| mode.timeouts)), (10, 4, 1));
     assert_eq!(
         (stats.lost, stats.leases_expired, stats.leases_taken_over, stats.force_unlocked, stats.deadlocks),
@@ -332,7 +333,7 @@ const PAGE: &str = include_str!("../examples/metrics/README.md");
 
 /// `names` are the metrics that the stores of this process have registered.
 fn the_dashboard_and_the_alerts_use_existing_metrics(names: &BTreeSet<String>, histograms: &BTreeSet<String>) {
-    // Series as Prometheus has them: a histogram has only its parts.
+    // In Prometheus a histogram exists only as its parts, such as `_bucket`.
     let metrics_in = |text: &str| -> BTreeSet<String> {
         let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         let series = words.filter(|word| word.starts_with("percolite_")).map(|series| {

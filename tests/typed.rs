@@ -189,7 +189,7 @@ fn what_cannot_be_encoded_is_refused_and_changes_nothing() {
     invalid(keys.range(&txn, Refuses(1)..).err().unwrap());
     let maps = rows.clone().typed::<BTreeMap<u8, u8>, u8>();
     invalid(maps.get(&txn, &BTreeMap::new()).unwrap_err());
-    // It encodes as no bytes, and a key must not be empty.
+    // `()` encodes as no bytes, and a key must not be empty.
     invalid(rows.clone().typed::<(), u8>().put(&mut txn, &(), &1).unwrap_err());
     let long = "x".repeat(MAX_KEY_BYTES);
     let why = rows.clone().typed::<String, u8>().put(&mut txn, long.as_str(), &1).unwrap_err();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use criterion::Criterion;
 
-/// For operations of nanoseconds.
+/// For operations that take nanoseconds.
 #[allow(dead_code, reason = "each bench uses one of the two")]
 pub fn micro() -> Criterion {
     with_times(Duration::from_millis(500), Duration::from_secs(2))

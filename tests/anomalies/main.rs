@@ -8,8 +8,9 @@
 //! ```
 //!
 //! Each script runs on every engine and protocol, and must print the output that is written in it.
-//! To add one, write it without output and run the following. The output of the first engine is
-//! written into it, and the others are compared with that. The commands are in `runner.rs`.
+//! To add a script, write it without output and run the command below. It writes the output of the
+//! first engine into the script, and compares the other engines with that output. `runner.rs`
+//! defines the commands of the scripts.
 //!
 //! ```text
 //! UPDATE_GOLDENFILES=1 cargo test --release --test anomalies
@@ -39,7 +40,8 @@ use percolite::CommitProtocol;
 use crate::runner::Runner;
 use crate::support::Home;
 
-/// The engines that every script runs on. The output of the first one is written into the scripts.
+/// The engines that every script runs on. `UPDATE_GOLDENFILES` stores the output of the first one
+/// in the scripts.
 const SUBJECTS: &[Subject] = &[
     Subject { name: "sim, one phase", home: Home::embedded, protocol: CommitProtocol::Auto },
     Subject { name: "sim, two phases", home: Home::embedded, protocol: CommitProtocol::TwoPhase },
@@ -78,14 +80,14 @@ const PREVENTED: &[&str] = &[
 ];
 const PERMITTED: &[&str] = &["g2_item_write_skew", "g2_predicate_write_skew", "read_only_transaction"];
 
-/// How often a script checked for the anomaly on an engine, and how often it was there.
+/// How often a script checked for the anomaly on an engine, and how often the anomaly appeared.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     checked: usize,
     seen: usize,
 }
 
-/// The above, and whether the script printed the output that is written in it.
+/// The checks of one script, and an error if the script did not print the expected output.
 type Outcome = (Seen, Result<(), String>);
 type Outcomes = BTreeMap<PathBuf, Outcome>;
 
@@ -138,7 +140,8 @@ fn every_named_anomaly_has_a_script() {
 
 /// Runs every script on a subject and prints a summary. After the last subject, prints the total.
 fn check(subject: usize) {
-    // Runs first, so that all subjects compare with what it has written.
+    // Runs the first subject before any other: it may rewrite the expected output, which the others
+    // are compared with.
     let written = &*WRITTEN;
     let subject = &SUBJECTS[subject];
     let others;

@@ -1,7 +1,8 @@
 //! The commands of the scripts.
 //!
-//! A session gives a command: `t1: get a`. It is a transaction, `t1: begin`, or a snapshot,
-//! `s1: snapshot`, until it ends. Each command without a session runs as a transaction of its own.
+//! A command may name a session: `t1: get a`. A session is a transaction (`t1: begin`) or a
+//! snapshot (`s1: snapshot`) until it ends. A command without a session runs as a transaction of
+//! its own.
 //!
 //! The output has no timestamps and no owners, so it is the same on every engine.
 
@@ -21,8 +22,8 @@ pub enum Command {
     Begin,
     /// Takes a snapshot: `s1: snapshot`.
     Snapshot,
-    /// Commits, or names the row of the conflict. If several rows conflict, engines name different
-    /// ones: `t1: commit several=true` names none.
+    /// Commits, or prints the conflicting row. If several rows conflict, engines report different
+    /// ones: `t1: commit several=true` prints none.
     Commit {
         #[arg(key, optional)]
         several: bool,
@@ -73,7 +74,7 @@ pub enum Command {
     Savepoint(String),
     /// Rolls back to a savepoint: `t1: rollback_to first`.
     RollbackTo(String),
-    /// The anomaly is there if the session reads exactly this; `none` is an absent row.
+    /// The anomaly appeared if the session reads exactly these values; `none` is an absent row.
     Anomaly(Vec<(String, String)>),
 }
 
@@ -89,7 +90,7 @@ pub struct Runner {
     savepoints: HashMap<(String, String), Savepoint>,
     /// How often the script has checked for the anomaly.
     pub checked: usize,
-    /// How often it was there.
+    /// How often the anomaly appeared.
     pub seen: usize,
     _home: Home,
 }
@@ -282,7 +283,7 @@ impl goldenscript::Runner for Runner {
     }
 }
 
-/// The errors that a script may show, without what differs between engines.
+/// Prints the errors that a script may expect, without the parts that differ between engines.
 fn explain(why: &percolite::Error) -> Output {
     Ok(match why.kind() {
         ErrorKind::Conflict(conflict) => format!("conflict: row \"{}\"\n", conflict.row.user_key().escape_ascii()),

@@ -8,7 +8,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use percolite::{AsyncStore, Keyspace, Store};
 use tokio::runtime::{Builder, Runtime};
 
-/// A current_thread runtime and one with several threads, each with the number of blocking threads.
+/// A current_thread runtime and a multi-threaded one, each with at most `blocking_threads` blocking
+/// threads.
 pub fn both_runtimes(blocking_threads: usize) -> [Runtime; 2] {
     [Builder::new_current_thread(), Builder::new_multi_thread()].map(|mut builder| {
         builder.worker_threads(2).max_blocking_threads(blocking_threads).enable_time().build().unwrap()
@@ -49,12 +50,12 @@ pub fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(&Waker::from(Arc::new(NoopWaker))))
 }
 
-/// Blocks threads until it is opened. Dropping it opens it: otherwise the runtime of a failed test
-/// would wait for them forever.
+/// Blocks threads until the gate is opened or dropped. A drop must open the gate, or the runtime of
+/// a failed test would wait for the blocked threads forever.
 #[derive(Default)]
 pub struct Gate(Way);
 
-/// The way through a [`Gate`].
+/// The other side of a [`Gate`]: a thread that passes it waits until the gate is open.
 #[derive(Clone, Default)]
 pub struct Way(Arc<(Mutex<bool>, Condvar)>);
 

@@ -28,7 +28,8 @@ fn a_future_dropped_before_its_attempt_has_no_effect() {
                 passing.pass();
             });
             is_busy.await.unwrap();
-            // The only blocking thread is busy, so this attempt has its permit and is queued.
+            // The attempt gets its permit, and then waits for the only blocking thread, which is
+            // busy.
             let (counted, put) = (Arc::clone(&began), rows.clone());
             let transact = store.transact(move |txn| {
                 counted.fetch_add(1, Ordering::SeqCst);

@@ -82,8 +82,8 @@ fn a_missing_or_ended_runtime_is_an_error() {
     assert_no_permit_is_lost(store.store(), &rows, 1);
 }
 
-/// One blocking thread is enough for any number of tasks, because no task blocks it to wait for
-/// another one.
+/// One blocking thread is enough for any number of tasks: a task that waits for another task does
+/// not occupy the thread.
 #[test]
 fn tasks_on_one_row_all_commit_with_one_blocking_thread() {
     const TASKS: u8 = 50;
@@ -118,7 +118,7 @@ fn tasks_on_one_row_all_commit_with_one_blocking_thread() {
     }
 }
 
-/// Waits in a row queue, for a lock and for admission time out without the runtime's timer.
+/// The waits in a row queue, for a lock and for admission time out without the runtime's timer.
 #[test]
 fn a_runtime_without_a_timer_works_under_load() {
     let builders = [Builder::new_current_thread(), Builder::new_multi_thread()];
@@ -192,7 +192,7 @@ fn every_async_call_returns_closed_after_close() {
         runtime.block_on(store.transact(move |txn| (0..100_u8).try_for_each(|key| txn.put(&put, [key], "v")))).unwrap();
         let snapshot = runtime.block_on(store.snapshot()).unwrap();
         let (mut scan, mut read_whole) = (store.range(&rows, ..), snapshot.range(&rows, ..[3_u8]));
-        // One scan has a page that was read ahead; the other one has nothing left to read.
+        // `scan` has rows left that it has read ahead; `read_whole` has nothing left to read.
         runtime.block_on(scan.next()).unwrap().unwrap();
         runtime.block_on(read_whole.next()).unwrap().unwrap();
         let mut unopened = store.prefix(&rows, "");

@@ -37,7 +37,7 @@ fn a_too_large_write_is_refused_and_changes_nothing() {
     assert_eq!(keys, [&b"largest"[..], b"small"]);
 }
 
-/// More keys than are read one by one.
+/// More keys than `multi_get` reads one by one.
 fn many_keys() -> impl Iterator<Item = [u8; 1]> {
     (0..20).map(|key| [key])
 }
@@ -211,7 +211,7 @@ fn a_range_that_starts_after_its_end_is_empty() {
     let rows = store.keyspace("rows").unwrap();
     store.transact(|txn| ["a", "b", "c"].iter().try_for_each(|key| txn.put(&rows, key, "v"))).unwrap();
     let (mut txn, snapshot) = (store.begin().unwrap(), store.snapshot().unwrap());
-    // Own writes are merged by other code than the store's rows are read with.
+    // Own writes must be tested, too: other code checks the bounds when it merges them into a scan.
     ["a", "b", "d"].iter().for_each(|key| txn.put(&rows, key, "own").unwrap());
     let excluded = |from, to| (Bound::Excluded(from), Bound::Excluded(to));
     for range in

@@ -20,7 +20,7 @@ fn conflicting_commit(store: &Store, rows: &Keyspace) {
 
 #[test]
 fn a_panic_in_the_closure_releases_everything() {
-    // With a single permit a permit that is not released blocks the next attempt.
+    // The only permit blocks the next attempt if the panic does not release it.
     let store = Store::builder().admission_limit(1).large_transaction_bytes(20_000).in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
     for large in [false, true] {
@@ -32,7 +32,7 @@ fn a_panic_in_the_closure_releases_everything() {
                     (0..10_u8).try_for_each(|key| txn.put(&rows, [key], vec![7; length]))?;
                     txn.get_for_update(&rows, "for update")?;
                     txn.put(&rows, "k", "v")?;
-                    // A repeated attempt is also in row queues.
+                    // A repeated attempt also has places in row queues.
                     if attempt == attempts_before {
                         panic!("the closure's own");
                     }
@@ -42,8 +42,8 @@ fn a_panic_in_the_closure_releases_everything() {
                 })
             }));
             assert_eq!(panicked.unwrap_err().downcast_ref(), Some(&"the closure's own"));
-            // Later writes succeed immediately, on this thread, which has left the closure, and on
-            // another one.
+            // Later writes succeed immediately: on this thread, which must not count as inside a
+            // closure any more, and on another one.
             let write = || {
                 let mut txn = store.begin().unwrap();
                 txn.put(&rows, "for update", "v").unwrap();
@@ -70,7 +70,7 @@ fn a_panic_in_the_closure_releases_everything() {
 fn nested_transactions_are_two() {
     let store = Store::builder().admission_limit(1).in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
-    // The inner one commits independently, and the outer one does not see it.
+    // The inner transactions commit independently, and the outer one does not see their writes.
     let failed = store.transact(|txn| {
         txn.put(&rows, "outer", "v")?;
         store.transact(|inner| {

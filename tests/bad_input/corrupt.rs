@@ -20,8 +20,8 @@ struct Damaged {
 }
 
 /// A store with history that is closed, changed at the row `bad`, and opened again. `change` gets
-/// the start timestamp of the row's version, the commit timestamp of the replaced one, and two
-/// timestamps that nothing has.
+/// the start timestamp of the row's version, the commit timestamp of the version that it replaced,
+/// and two unused timestamps.
 fn damaged(
     change: impl FnOnce(&mut dyn FnMut(Column, &[u8], Option<&[u8]>), &RowKey, [Timestamp; 4]),
 ) -> Result<Damaged, Error> {
@@ -139,7 +139,8 @@ fn a_failed_opening_does_not_keep_the_directory_locked() {
     engine.write_meta(&[("history".into(), Some(vec![1]))]).unwrap();
     engine.sync().unwrap();
     drop(engine);
-    // The second opening finds the same damage, not a store that is already open.
+    // A failed opening must release the directory: the second one finds the same damage, not a
+    // store that is already open.
     for _ in 0..2 {
         let why = Store::open(&path).map(drop).unwrap_err();
         assert!(matches!(why.kind(), ErrorKind::Corruption(_)), "{why}");
@@ -207,8 +208,9 @@ fn a_lock_above_its_commit_ts_is_an_error_not_a_loop() {
     closed.unwrap();
 }
 
-/// Transaction records are beside the history. Orphan locks are over before the search for records
-/// is, or an unreadable entry would make every commit read its rows for ever.
+/// The history column also has the transaction records, and an unreadable entry ends the search for
+/// records. The orphan locks must count as resolved before that search, or every commit would read
+/// its rows forever.
 #[test]
 fn a_corrupt_history_entry_does_not_keep_orphan_locks() {
     let Damaged { store, row, .. } = damaged(|put, row, [_, replaced, unused, _]| {

@@ -1,12 +1,13 @@
 //! A store's directory with random damage in it.
 //!
 //! Opening, reading and verifying a damaged directory always ends, and without a panic. A store
-//! that verifies as intact has the state after some commit: the end of the log may be cut off
-//! together with the no-op frame that proves its durability, as in a crash. Damage outside the log
-//! must not lose even that.
+//! that verifies as intact has the state after some commit. Damage to the log may lose the last
+//! commits: if the end of the log is cut off together with the no-op frame that proves its
+//! durability, the log looks as after a crash. Damage to other files must lose no commit.
 //!
-//! No checksum detects one kind of damage: a manifest that has lost whole records at its end is an
-//! older manifest. RocksDB usually finds that a table is missing then, but not always.
+//! No checksum detects one kind of damage: a manifest that has lost whole records at its end is a
+//! valid, older manifest. RocksDB usually finds that a table of that manifest is missing, but not
+//! always.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,7 +27,7 @@ use crate::folders_of_stores::{copy_folder, files};
 const TIMEOUT: Duration = Duration::from_secs(300);
 const CASES: u32 = 48;
 
-/// Replaces the name of a manifest that was truncated.
+/// The name that a truncated manifest has in the list of damaged files.
 const OLDER_MANIFEST: &str = "an older manifest";
 
 type State = BTreeMap<Vec<u8>, Value>;
@@ -42,7 +43,8 @@ fn small() -> Builder {
     Store::builder().block_cache_bytes(1 << 20).write_buffer_bytes(4 << 20)
 }
 
-/// With tables of several incarnations, a log of the last one, long values, deletions and history.
+/// A sample with tables of several incarnations, a log of the last incarnation, long values,
+/// deletions and history.
 fn sample() -> &'static Sample {
     static SAMPLE: OnceLock<Sample> = OnceLock::new();
     SAMPLE.get_or_init(|| {
@@ -104,7 +106,8 @@ fn any_damage() -> impl Strategy<Value = Damage> {
     ]
 }
 
-/// The kind of file is chosen first: there are many tables, and one file of most other kinds.
+/// Chooses a kind of file, a file of that kind and a position. A choice among all files would
+/// mostly be a table: there are many tables, and one file of most other kinds.
 fn any_place() -> impl Strategy<Value = (prop::sample::Index, prop::sample::Index, prop::sample::Index)> {
     any::<(prop::sample::Index, prop::sample::Index, prop::sample::Index)>()
 }
@@ -193,7 +196,8 @@ fn check(folder: PathBuf, read_only: bool, damaged: &[String]) -> Result<(), Str
         return Ok(());
     }
     let states = &sample().states;
-    // An earlier commit may have had the same state as the last one.
+    // Compares from the last state back: an earlier commit may have left the same state as the last
+    // one.
     let found = states.iter().rposition(|earlier| *earlier == state);
     let only_log_may_lose = damaged.iter().any(|name| kind(name) == "segment");
     match found {
@@ -233,7 +237,7 @@ fn an_undamaged_directory_is_intact() {
     }
 }
 
-/// Opening such a manifest in RocksDB does not end.
+/// RocksDB does not finish opening such a manifest, so the store must refuse it first.
 #[test]
 fn a_manifest_with_an_unknown_record_type_is_refused() {
     for record_type in [5, 11, 131] {
@@ -241,7 +245,8 @@ fn a_manifest_with_an_unknown_record_type_is_refused() {
         copy(folder.path());
         let name = sample().files.iter().find(|name| kind(name) == "MANIFEST").unwrap();
         let mut bytes = fs::read(folder.path().join(name)).unwrap();
-        // The second record is changed: a file whose first record is unknown is read as empty.
+        // The first record stays as it is: a manifest whose first record is unknown is read as
+        // empty.
         let second = 7 + usize::from(u16::from_le_bytes([bytes[4], bytes[5]]));
         bytes[second + 6] = record_type;
         fs::write(folder.path().join(name), bytes).unwrap();

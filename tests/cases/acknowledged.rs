@@ -41,7 +41,7 @@ pub fn a_snapshot_sees_what_was_acknowledged(environment: &Environment) {
 
 pub fn a_sync_acknowledges_no_commit_that_came_during_it(environment: &Environment) {
     let store = environment.open();
-    // The first sync has done its work and has not returned.
+    // The first sync is held after it has done its work and before its call returns.
     let (gate, barrier) = Gate::closed();
     let (engine, syncs) = (Arc::downgrade(&store.engine), Arc::new(AtomicU64::new(0)));
     let count = Arc::clone(&syncs);
@@ -49,7 +49,7 @@ pub fn a_sync_acknowledges_no_commit_that_came_during_it(environment: &Environme
         if count.fetch_add(1, Ordering::SeqCst) > 0 {
             return Act::Pass;
         }
-        // The call passes through this hook again, as the second sync.
+        // This call runs the hook again, as the second sync, which is not held.
         engine.upgrade().unwrap().sync().unwrap();
         barrier.pass();
         Act::Done
@@ -84,7 +84,8 @@ fn buffered() -> TxnOptions {
 
 pub fn a_closures_own_error_waits_until_its_reads_are_durable(environment: &Environment) {
     let store = environment.open();
-    // Set before the commit: a background sync could follow it immediately.
+    // The hook is set before the commit, because a background sync could follow the commit
+    // immediately.
     let (gate, barrier) = Gate::closed();
     store.hooks.on_sync(move || {
         barrier.pass();
@@ -127,7 +128,8 @@ pub fn a_closures_own_error_waits_until_its_reads_are_durable(environment: &Envi
 
 pub fn a_failed_sync_replaces_a_closures_own_error(environment: &Environment) {
     let store = environment.open();
-    // The sync waits until the row has been read: a background sync could come first.
+    // The sync is held until the row has been read: otherwise a background sync could fail the
+    // store before the read.
     let (gate, barrier) = Gate::closed();
     store.hooks.on_sync(move || {
         barrier.pass();
@@ -164,8 +166,8 @@ pub fn an_unsynced_commit_does_not_cost_the_durable_version(environment: &Enviro
         let seen = environment.open().get("k");
         let past = [Some(long("durable")), Some(long("lost")), some("lost"), None];
         assert!(past.contains(&seen), "{seen:?}");
-        // Sometimes the oracle makes a new reservation in between, and its sync makes earlier
-        // commits durable.
+        // The oracle may extend its reservation between the commits. The sync of the reservation
+        // makes earlier commits durable, so such a round shows nothing.
         let none_was_synced = unsynced.is_sorted_by(|a, b| a < b) && crash.lost >= unsynced[2];
         if choice == 0 && none_was_synced {
             assert_eq!(seen, Some(long("durable")));

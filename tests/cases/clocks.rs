@@ -42,7 +42,8 @@ pub fn a_time_to_live_saturates(environment: &Environment) {
         assert_eq!(driver.check(far, "k", liveness), Ok(TxnStatus::Pending), "checked at {current_ts}");
     }
     assert_eq!(driver.lock("k"), held);
-    // The TTL ends to the millisecond. A clock behind the lock's start never ends it.
+    // The lock expires exactly at the end of its TTL, to the millisecond, and never by a clock that
+    // is behind the lock's start.
     let t = TxnId { start_ts: Timestamp::from_millis(1000), ..txn(2) };
     driver.prewrite(&Prewrite { ttl_ms: 50, ..put(t, "j", "v") }).unwrap();
     let at = |millis| OwnerLiveness::ByTtl { current_ts: Timestamp::from_millis(millis), push_above: None };
@@ -109,13 +110,13 @@ pub fn a_clock_jump_aborts_no_transaction(environment: &Environment) {
 pub fn a_slow_commit_keeps_itself_alive(environment: &Environment) {
     let (writer, rival) = (environment.open(), environment.open());
     let keys = ["a", "b", "c", "d", "e", "f"];
-    // Taking all locks lasts four times the TTL of one.
+    // Locking all rows takes four times the TTL of a lock.
     let (clock, rows, met) =
         (Arc::clone(&environment.clock), keys.map(|key| writer.row(key)), Arc::new(AtomicUsize::new(0)));
     let (store, rival_rows, count) = (rival.store.clone(), rival.rows.clone(), Arc::clone(&met));
     let started = AtomicBool::new(false);
     writer.hooks.on_write(move |groups| {
-        // A repeated lock of the first row is a heartbeat.
+        // A write that locks the first row again is a heartbeat.
         let Some(place) = rows.iter().position(|row| locks(groups, row)) else { return Act::Pass };
         if place == 0 && started.swap(true, Ordering::SeqCst) {
             return Act::Pass;

@@ -46,7 +46,7 @@ fn a_newer_commit_refuses_a_prewrite(environment: &Environment) {
     let driver = environment.driver();
     driver.write(txn(20), "k", "theirs", 30);
     let theirs = driver.record("k").unwrap();
-    // Begun before or after the commit: only read_ts decides.
+    // Only read_ts decides, not whether the transaction began before or after the commit.
     for start_ts in [10, 31, 99] {
         let request = Prewrite { read_ts: ts(29), ..put(txn(start_ts), "k", "mine") };
         assert_eq!(driver.prewrite(&request), Err(StepError::WriteConflict(Box::new(theirs.clone()))));
@@ -236,7 +236,7 @@ fn of_many_clients_one_gets_the_lock(environment: &Environment) {
 fn an_abort_during_prewrite_releases_every_lock(environment: &Environment) {
     let store = environment.open();
     let mut loser = store.begin().unwrap();
-    // More rows than one batch locks, and the conflict is on the last one.
+    // More rows than one batch locks, and the conflict is on the last row.
     let keys: Vec<String> = (0..1100).map(|number| format!("k{number:04}")).collect();
     for key in &keys {
         loser.put(&store.rows, key, "lost").unwrap();
@@ -310,7 +310,7 @@ fn lock_only_on_one_side_prevents_write_skew(environment: &Environment) {
     }
 }
 
-/// badger PR 1716: 0 was used for "no conflict".
+/// badger PR 1716: the timestamp 0 was used for "no conflict".
 fn the_lowest_timestamps_are_like_any_other(environment: &Environment) {
     let driver = environment.driver();
     driver.write(txn(1), "k", "first", 2);

@@ -118,8 +118,8 @@ fn resolvers_race_with_a_slow_owner(environment: &Environment) {
         let keys = ["a", "b", "c"].map(|key| format!("{key}{round}"));
         let locked = Arc::new(AtomicBool::new(false));
         let (reads, answered) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
-        // In every second round the lock expires before the owner commits. In every fourth the
-        // owner is so late that a resolver has read the rows in between.
+        // In every second round the lock expires before the owner commits. In every fourth round
+        // the owner also waits until a resolver has read the rows after that.
         let (clock, flag, slow, nap) =
             (Arc::clone(&environment.clock), Arc::clone(&locked), round % 2 == 0, dice.below(400));
         let (read_by_others, late) = (Arc::clone(&reads), round % 4 == 0);
@@ -128,15 +128,15 @@ fn resolvers_race_with_a_slow_owner(environment: &Environment) {
         owner.hooks.on_write(move |groups| {
             if !crate::hooked_engine::locks(groups, &primary) {
                 flag.store(true, Ordering::SeqCst);
-                // The owner is slow once: readers that push faster than it retries would keep it
-                // from committing.
+                // Only the owner's first attempt to commit is slow: readers that push faster than
+                // the owner retries would keep it from committing.
                 if commits(groups, &primary) && attempted.swap(true, Ordering::SeqCst) {
                     return Act::Pass;
                 }
                 if slow && commits(groups, &primary) {
                     clock.step(TTL_MS as i64 * 2);
-                    // Both resolvers may be in a read that began before the step. The third read
-                    // begins after it.
+                    // Each of the two resolvers may be in a read that began before the step of the
+                    // clock, but the third read has begun after the step.
                     let enough = read_by_others.load(Ordering::SeqCst) + 3;
                     let began = std::time::Instant::now();
                     while late && read_by_others.load(Ordering::SeqCst) < enough && began.elapsed().as_secs() < 10 {
@@ -240,7 +240,8 @@ fn resolvers_race_with_each_other(environment: &Environment) {
 
 fn a_writer_overtakes_an_owner_slow_after_its_commit_point(environment: &Environment) {
     let store = environment.open();
-    // With long values the owner reads each row before it writes it, and can be stopped there.
+    // For long values the owner reads each row before it writes the row, and the hook stops it at
+    // that read.
     store.put_all(&["a", "b", "c"], long("old"));
     let (gate, barrier) = Gate::closed();
     let (control, watched, row) = (Arc::downgrade(&store.hooks), store.row("a"), store.row("b"));
@@ -337,7 +338,7 @@ fn another_lock_on_the_primary_is_no_status(environment: &Environment) {
     let theirs = driver.lock("p");
     for liveness in [OwnerLiveness::Ended, OwnerLiveness::ByTtl { current_ts: ts(50), push_above: Some(ts(40)) }] {
         assert_eq!(driver.check(txn(10), "p", liveness), Ok(TxnStatus::RolledBack));
-        // A transaction without a lock on the primary, with another owner id.
+        // A transaction with another owner id has no lock on the primary, either.
         let namesake = TxnId { owner: OwnerId::from_u64(99), ..txn(21) };
         assert_eq!(driver.check(namesake, "p", liveness), Ok(TxnStatus::RolledBack));
         assert_eq!(driver.lock("p"), theirs);

@@ -148,7 +148,8 @@ impl Rows for Arc<dyn Engine> {
     }
 }
 
-/// Only concurrent requests on other threads make a second attempt necessary.
+/// Only concurrent requests on other threads make an attempt fail; more failures than this mean
+/// that the request never succeeds.
 const ATTEMPTS_MAX: usize = 1000;
 
 /// Sends requests and repeats each until its change applies.
@@ -198,7 +199,8 @@ impl Driver {
         blind
     }
 
-    /// Does not compare with a prewrite that reads first: other threads change the row meanwhile.
+    /// Like `prewrite`, but without the comparison with a prewrite that reads first: other threads
+    /// may change the row between the two.
     pub fn race_for(&self, request: &Prewrite) -> Result<PrewriteResult, StepError> {
         self.drive(&request.row, request.txn.start_ts, RowState::default(), |row| prewrite(row, request))
     }

@@ -1,4 +1,5 @@
-//! The environment of one column of the table: an engine to open stores on, a clock, and helpers.
+//! The environment of one column of the table of cases: an engine to open stores on, a clock, and
+//! helpers.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -32,7 +33,7 @@ pub struct Clock {
     on_wake_by_panic: Arc<Hook>,
 }
 
-/// What is called when a panicking thread wakes another one.
+/// A function to call when a panicking thread wakes another one.
 type Hook = Mutex<Option<Box<dyn Fn() + Send>>>;
 
 struct HookedParker {
@@ -141,8 +142,9 @@ impl Environment {
         Self { batch_rows_max: self.batch_rows_max, ..Self::new(self.columns, self.seed) }
     }
 
-    /// The same with an engine whose batches have at most two rows: one row of the transaction, and
-    /// the row of its transaction record. A shared engine is always used so.
+    /// The same environment with an engine whose batches have at most two rows: one row of the
+    /// transaction, and the row of its transaction record. A shared engine is always written one
+    /// row at a time.
     pub fn row_by_row(self) -> Self {
         let batch_rows_max = if self.columns == SIM_TWO || self.columns == ROCKS_TWO { 2 } else { usize::MAX };
         Self { batch_rows_max, ..self }
@@ -220,7 +222,8 @@ impl Environment {
         self.try_open(builder, Arc::default()).unwrap()
     }
 
-    /// Without the background sweep: orphan locks stay until a transaction meets them.
+    /// Opens the store without the background sweep: orphan locks stay until a transaction meets
+    /// them.
     pub fn open_unswept(&self) -> Opened {
         self.open_with(self.builder().background_resolve(false))
     }
@@ -229,7 +232,7 @@ impl Environment {
         self.try_open_by(builder, hooks, TTL_MS, Arc::<Clock>::clone(&self.clock))
     }
 
-    /// As a client with its own clock and TTL.
+    /// Opens the store as a client with its own hooks, clock and TTL.
     pub fn try_open_by(&self, builder: Builder, hooks: Arc<Control>, ttl_ms: u64, clock: Arc<Clock>) -> Result<Opened> {
         let engine: Arc<dyn Engine> = Arc::new(HookedEngine {
             engine: self.engine(),
@@ -249,8 +252,8 @@ impl Environment {
         Ok(Opened { store, rows, hooks, engine })
     }
 
-    /// A power cut: of the unsynced frames it keeps all, none, or a prefix. On rocks only the
-    /// process is killed, and nothing that was written is lost.
+    /// A power cut that keeps all, none or a prefix of the unsynced frames. On rocks only a kill of
+    /// the process, which loses nothing that was written.
     pub fn crash(&self, dice: &mut Dice) {
         if let Place::Sim(memory) = &self.place {
             memory.crash(match dice.below(3) {
@@ -261,7 +264,8 @@ impl Environment {
         }
     }
 
-    /// Moves the clock past the TTL of every lock on a shared engine. Other locks have no TTL.
+    /// Moves the clock past the TTL of every lock on a shared engine. Locks on other engines have
+    /// no TTL.
     pub fn let_locks_expire(&self) {
         if self.is_shared() {
             self.clock.step(TTL_MS as i64 * 10);
@@ -337,7 +341,7 @@ impl Opened {
         text(self.begin().unwrap().get(&self.rows, key).unwrap())
     }
 
-    /// The number of row locks. It resolves none of them.
+    /// The number of row locks, counted without resolving them.
     pub fn locks_left(&self) -> usize {
         self.store.row_locks().unwrap().map(Result::unwrap).count()
     }

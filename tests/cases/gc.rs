@@ -55,14 +55,14 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// The background worker runs GC twice a second.
+/// Waits for GC, which the background worker runs twice a second.
 fn collected(store: &Opened, count: u64) {
     eventually("GC", || store.stats().gc_tombstones >= count);
 }
 
 fn an_older_transaction_delays_gc(environment: &Environment) {
-    // A conflict set of one row has dropped the deletion: only the tombstone in the store shows
-    // the conflict.
+    // The conflict set has only one slot, and a later commit takes it from the deletion: only the
+    // tombstone in the store shows the conflict.
     let store = environment.open_with(environment.builder().conflict_cache_rows(1));
     store.put_all(&["k", "other"], long("v"));
     let old = store.snapshot().unwrap();
@@ -175,7 +175,7 @@ fn a_read_view_that_expires_during_a_commit_commits_nothing(environment: &Enviro
     store.hooks.on_next_look_at(store.rows.row_key("k"), move || {
         let mut deletion = others.begin().unwrap();
         deletion.delete(&rows, "k").unwrap();
-        // In two phases the row is locked here, and the deletion fails.
+        // In two phases `late` has locked the row by now, so the deletion fails.
         let deleted = deletion.commit().is_ok();
         let before = others.stats();
         others.transact(|txn| txn.put(&rows, "other", "v")).unwrap();
@@ -287,7 +287,7 @@ fn gc_leaves_a_locked_row(environment: &Environment) {
     driver.commit(txn(30), "k", 40).unwrap();
     assert!(driver.collect("k", 20));
     assert_eq!(driver.value("k"), Some(long("new")));
-    // A row with a lock-only lock is removed later.
+    // GC skips a row with a lock-only lock, too, and removes the row once the lock is gone.
     driver.prewrite(&write(txn(50), "k", Mutation::Delete)).unwrap();
     driver.commit(txn(50), "k", 51).unwrap();
     driver.prewrite(&write(txn(60), "k", Mutation::LockOnly)).unwrap();
@@ -349,7 +349,8 @@ fn a_crash_among_replaced_long_values_loses_none(environment: &Environment) {
     }
 }
 
-/// Collects every state, including the one whose commit the cut left undetermined.
+/// Adds the state after each commit to `states`, including the one whose commit the cut left
+/// undetermined.
 fn work_until_cut(store: &Opened, keys: &[&str], states: &mut Vec<Vec<Option<String>>>, dice: &mut Dice) {
     while !store.hooks.is_dead() {
         let Ok(mut txn) = store.begin() else { return };
@@ -439,7 +440,7 @@ fn gc_changes_no_read(environment: &Environment) {
         let seen: Vec<_> = snapshot.range(&store.rows, ..).map(Result::unwrap).collect();
         snapshots.push((snapshot, seen));
         if round == 1 {
-            // Without this snapshot the deletions of the first rounds are garbage.
+            // Once this snapshot is dropped, the deletions of the first rounds are garbage.
             snapshots.remove(0);
         }
     }

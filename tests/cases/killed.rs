@@ -10,10 +10,10 @@ use crate::hooked_engine::Act;
 
 use percolite::internal::protocol::{OwnerLiveness, Prewrite, TxnStatus};
 
-/// A put of a new row, a long value over a long one, a short one over a long one, a deletion, and a
-/// lock-only row.
+/// The changes, in this order: a put of a new row, a long value over a long one, a short value over
+/// a long one, a deletion, and a lock-only row.
 const KEYS: [&str; 5] = ["a", "b", "c", "d", "e"];
-/// A recovery has fewer writes than this. More mean that it does not end.
+/// A recovery has fewer writes than this. More writes mean that the recovery does not end.
 const WRITES_MAX: u64 = 60;
 
 type State = Vec<Option<String>>;
@@ -46,7 +46,8 @@ fn change(store: &Opened) -> Result<Commit> {
     txn.commit()
 }
 
-/// Every row, from a random one on, read one by one so that each lock is resolved separately.
+/// Reads every row, beginning at a random one. Each row is read by itself, so that each lock is
+/// resolved separately.
 fn read(store: &Opened, dice: &mut Dice) -> Result<State> {
     let txn = store.begin()?;
     let mut state = before();
@@ -83,7 +84,7 @@ fn kill_the_owner(environment: &Environment, index: u64, act: Act, dice: Dice) -
     killed
 }
 
-/// The owner's result must stay true permanently.
+/// Every later state must agree with the result that the owner got.
 fn check_answer(answer: &Result<Commit>, state: &State) -> bool {
     assert!(*state == before() || *state == after(), "torn: {state:?}");
     let committed = *state == after();
@@ -95,7 +96,7 @@ fn check_answer(answer: &Result<Commit>, state: &State) -> bool {
     committed
 }
 
-/// Recovers until a call fails: reads every row, sweeps, reads again.
+/// Reads every row, sweeps and reads again. Stops at the first call that fails.
 fn recover(store: &Opened, dice: &mut Dice) -> Result<State> {
     let state = read(store, dice)?;
     store.resolve_orphan_locks()?;
@@ -107,7 +108,8 @@ pub fn killed_at_every_write_and_again_in_recovery(environment: &Environment) {
     let writes = count_writes(environment);
     assert!(writes >= if environment.is_two_phase() { 2 } else { 1 });
     let (mut forward, mut back, mut kills_in_recovery) = (0, 0, 0);
-    // There are few points to kill at, and in memory a random part survives the power cut.
+    // In memory a random part of the unsynced frames survives the power cut, so the few points to
+    // kill at are repeated.
     let repeats = match (environment.is_rocks(), environment.is_two_phase()) {
         (true, _) => 1,
         (false, true) => 3,
@@ -117,7 +119,8 @@ pub fn killed_at_every_write_and_again_in_recovery(environment: &Environment) {
         for act in [Act::Refuse, Act::Lose] {
             for second in 0.. {
                 assert!(second < WRITES_MAX, "recovery does not end");
-                // On disk one of the two, in turn: each opens three stores.
+                // On disk the two acts alternate, because each run opens three stores, which is
+                // slow.
                 let acts = [Act::Refuse, Act::Lose];
                 let chosen =
                     if environment.is_rocks() { &acts[(index + second) as usize % 2..][..1] } else { &acts[..] };
@@ -151,7 +154,7 @@ fn kill_the_recovery(environment: &Environment, index: u64, act: Act, killed: &m
     let dead = hooks.is_dead();
     if let Some(state) = seen {
         check_answer(&killed.answer, &state);
-        // A state that was read once is permanent.
+        // A state that a reader has seen survives the next crash.
         environment.crash(&mut killed.dice);
         let store = environment.open_unswept();
         assert_eq!(read(&store, &mut killed.dice).unwrap(), state);
@@ -170,7 +173,7 @@ fn settle(environment: &Environment, killed: &mut Killed) -> bool {
     for key in KEYS {
         store.put(key, "free");
     }
-    // Reads do not resolve the lock-only row; the write above has.
+    // No lock is left, not even that of the lock-only row, which reads do not resolve.
     assert_eq!(store.locks_left(), 0);
     drop(store);
     let store = environment.open();
@@ -237,8 +240,9 @@ pub fn stopped_at_every_step_and_again_in_recovery(environment: &Environment) {
                 owner[..stopped].iter().for_each(|step| step(&driver));
                 let mut found = Vec::new();
                 for _ in 0..=resolvers {
-                    // A resolver checks the status, resolves the secondary, then the primary. The
-                    // last one completes.
+                    // Each resolver checks the status, resolves the secondary, then the primary,
+                    // and may stop after each of these steps. After the last resolver the recovery
+                    // is completed.
                     found.push(check(&driver));
                     if resolver_stops > 0 {
                         driver.resolve(txn(10), "s", found[0]).unwrap();

@@ -157,13 +157,15 @@ fn a_snapshot_finds_the_version_that_is_being_replaced(environment: &Environment
         let reader = reader_client.as_ref().unwrap_or(&store);
         let (snapshot, txn) = (reader.snapshot().unwrap(), reader.begin().unwrap());
         if environment.is_shared() {
-            // The commit timestamp is chosen already; a reader pushes the writer above its read_ts.
+            // The writer has chosen its commit timestamp, and these readers push it above their
+            // read_ts.
             assert_eq!(text(snapshot.get(&reader.rows, "k").unwrap()), Some(long("old")));
             assert_eq!(text(txn.get(&reader.rows, "k").unwrap()), Some(long("old")));
         }
         gate.open();
         assert!(commit.join() > snapshot.read_ts());
-        // Another version replaces the new one, which makes the old one the next to be removed.
+        // A third version replaces the second one, so the first one, which the snapshot reads, is
+        // the next to be removed.
         store.put("k", long("newer"));
         assert_eq!(text(snapshot.get(&reader.rows, "k").unwrap()), Some(long("old")));
         assert_eq!(text(txn.get(&reader.rows, "k").unwrap()), Some(long("old")));
@@ -212,7 +214,8 @@ fn a_dropped_primary_still_rolls_its_secondary_forward(environment: &Environment
         if sweep {
             eventually("the dropped rows are deleted", || rows_left() == 0);
         } else {
-            // The lock is not resolved, so the primary's row that decides it must stay.
+            // As long as the lock is not resolved, the primary's row, which has the status, must
+            // stay.
             std::thread::sleep(Duration::from_millis(700));
             assert_eq!((rows_left(), store.locks_left()), (1, 1));
         }

@@ -69,7 +69,8 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// Starts a commit of `a`, the primary, and `b`, which is blocked at the write that `stop` selects.
+/// Starts a commit of the rows `a`, the primary, and `b`. The commit is blocked at the write that
+/// `stop` selects.
 fn stopped_commit(
     writer: &Opened,
     stop: impl Fn(&[RowBatch], &Keyspace) -> bool + Send + Sync + 'static,
@@ -125,7 +126,8 @@ fn new() -> [Option<String>; 2] {
     [Some(long("new")), some("new")]
 }
 
-/// Reads in a transaction: a snapshot of an exclusive engine waits until its reads are durable.
+/// Reads in a transaction, because a snapshot of an exclusive engine would wait until its reads are
+/// durable.
 fn read_now(reader: &Opened) -> [Option<String>; 2] {
     let txn = reader.begin().unwrap();
     ["b", "a"].map(|key| text(txn.get(&reader.rows, key).unwrap()))
@@ -171,7 +173,8 @@ fn a_locked_secondary_committed_after_the_reader_is_old(environment: &Environmen
     let late = reader.snapshot().unwrap();
     let late_txn = reader.begin().unwrap();
     if environment.is_shared() {
-        // The commit timestamp is chosen already; a reader pushes the writer above its read_ts.
+        // The writer has chosen its commit timestamp, and these readers push it above their
+        // read_ts.
         assert_eq!(read(&late, &reader.rows), old());
         assert_eq!(text(late_txn.get(&reader.rows, "b").unwrap()), some("old"));
     }
@@ -238,8 +241,8 @@ fn a_reader_before_the_first_lock_is_below_the_commit(environment: &Environment)
     assert_eq!(read_now(&reader), new());
 }
 
-/// An engine snapshot taken before its read timestamp would miss a commit below that timestamp, and
-/// a write of the transaction would overwrite it.
+/// If a transaction took its engine snapshot before its read timestamp, it would miss a commit
+/// below that timestamp, and its own write would overwrite the commit.
 fn a_commit_after_the_engine_snapshot_is_above_it(environment: &Environment) {
     let (writer, reader) = prepared(environment);
     let (store, rows) = (writer.store.clone(), writer.rows.clone());
@@ -277,7 +280,8 @@ fn a_commit_between_column_reads_is_not_half_seen(environment: &Environment) {
         let (writer, reader) = prepared(&environment);
         writer.put("k", "old");
         let txn = reader.begin().unwrap();
-        // The commit is between the reads of the lock column and of the write column.
+        // The commit takes place between the read of the lock column and the read of the write
+        // column.
         let (store, rows) = (writer.store.clone(), writer.rows.clone());
         let committed = Arc::new(AtomicBool::new(false));
         let done = Arc::clone(&committed);

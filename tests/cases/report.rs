@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use crate::environment::Environment;
 
-/// A case that is lost from the lists is found by the count.
+/// The number of cases, so that a case that is lost from the lists is noticed.
 const CASES: usize = 63;
-/// More than there are cores: a case waits for most of its time.
+/// More than there are cores, because a case spends most of its time waiting.
 const AT_A_TIME: usize = 4;
 /// A case that takes longer has failed.
 const TIME_MAX: Duration = Duration::from_secs(180);
@@ -97,9 +97,9 @@ impl Case {
         self
     }
 
-    /// The case is about the time between the commit point and the last row. Where a store could
-    /// commit all rows in one batch, its engine changes one row at a time. Other cases run with
-    /// both engines there.
+    /// The case is about the time between the commit point and the last row. In the columns of
+    /// [`EMBEDDED_TWO`] it runs only with an engine that changes one row at a time; other cases run
+    /// there with both kinds of engine.
     pub fn row_by_row(mut self) -> Self {
         self.row_by_row = true;
         self
@@ -317,7 +317,8 @@ fn print_table(lines: &[(&str, Case)], table: &[Vec<Cell>]) {
     }
 }
 
-/// FNV-1a. A case makes the same random choices in a part of the table as in the whole.
+/// FNV-1a. A case's seed depends on its name, so that the case makes the same random choices when
+/// only a part of the table runs.
 fn hash(name: &str) -> u64 {
     name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

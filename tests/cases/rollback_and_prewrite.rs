@@ -126,7 +126,7 @@ fn a_rollback_leaves_another_lock(environment: &Environment) {
     driver.prewrite(&put(txn(20), "k", "twenty")).unwrap();
     let held = driver.lock("k");
     driver.roll_back(txn(10), "k").unwrap();
-    // Nor is it the lock of a transaction with another owner id.
+    // A rollback by a transaction with another owner id leaves the lock, too.
     driver.roll_back(TxnId { owner: OwnerId::from_u64(9), ..txn(11) }, "k").unwrap();
     assert_eq!(driver.lock("k"), held);
     assert_eq!(driver.commit(txn(20), "k", 30), Ok(ts(30)));
@@ -246,7 +246,8 @@ fn an_identical_prewrite_changes_nothing(environment: &Environment) {
     let before = driver.lock("k").unwrap();
     assert_eq!((before.ttl_ms, before.min_commit_ts), (5000, ts(20)));
     assert_eq!(driver.prewrite(&request), Ok(PrewriteResult::Locked { min_commit_ts: ts(20) }));
-    // Nor does a different request with the same write_seq: the first one counts.
+    // A different request with the same write_seq changes nothing, either: the first request
+    // counts.
     let other = Prewrite { mutation: Mutation::Delete, min_commit_ts: ts(99), ..request };
     assert_eq!(driver.prewrite(&other), Ok(PrewriteResult::Locked { min_commit_ts: ts(20) }));
     assert_eq!(driver.lock("k"), Some(before));
@@ -266,7 +267,8 @@ fn a_prewrite_after_a_resolver_committed_succeeds(environment: &Environment) {
         assert_eq!(driver.prewrite(&request), Ok(PrewriteResult::Committed(ts(20))));
     }
     assert_eq!([driver.lock("p"), driver.lock("s")], [None, None]);
-    // The primary returns the same after a later transaction has overwritten the row.
+    // A repeated prewrite of the primary has the same result after a later transaction has
+    // overwritten the row.
     driver.write(txn(30), "p", "later", 40);
     assert_eq!(driver.prewrite(&put(txn(10), "p", "v")), Ok(PrewriteResult::Committed(ts(20))));
     assert_eq!(driver.value("p"), some("later"));
@@ -299,7 +301,8 @@ fn rolling_back_a_long_value_removes_only_its_data_cell(environment: &Environmen
     assert_eq!([entry(10), entry(20)], [true, false]);
     driver.roll_back(txn(10), "k").unwrap_err();
     driver.roll_back(txn(30), "k").unwrap();
-    // A deletion over the long put removes the data cell, and the rollback finds no cell to remove.
+    // A deletion after the long put has already removed the data cell, so the rollback finds no
+    // cell to remove.
     driver.prewrite(&put(txn(40), "k", &long("c"))).unwrap();
     driver.prewrite(&Prewrite { write_seq: 2, ..write(txn(40), "k", Mutation::Delete) }).unwrap();
     assert!(!entry(40));

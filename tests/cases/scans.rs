@@ -99,8 +99,8 @@ pub fn locks_at_page_borders_hide_nothing(environment: &Environment) {
         |snapshot, keyspace, _| rows(snapshot.range(keyspace, ..).rev()),
         |snapshot, keyspace, dice| alternating(snapshot.range(keyspace, ..), dice),
     ];
-    // All directions repeatedly on one snapshot: the first scan resolves the locks, and the engine
-    // snapshot still shows them.
+    // Reads one snapshot in each direction twice: the first scan resolves the locks in the store,
+    // but the snapshot still shows them to later scans.
     let store = environment.open_unswept();
     assert!(store.locks_left() > 1000);
     let snapshot = store.snapshot().unwrap();
@@ -113,8 +113,8 @@ pub fn locks_at_page_borders_hide_nothing(environment: &Environment) {
     assert_eq!(rows(store.snapshot().unwrap().range(&store.rows, ..)), expected);
 }
 
-/// Where one column has many cells and another few, or where the engine must skip many deleted
-/// cells, reading the same part of a column for every page would make a scan quadratic.
+/// No page may read a part of a column again. Otherwise a scan would be quadratic where one column
+/// has many cells and another few, or where the engine must skip many deleted cells.
 pub fn no_part_of_a_column_is_read_twice(environment: &Environment) {
     const ROWS: u64 = 1200;
     let mut dice = environment.dice();
@@ -128,7 +128,7 @@ pub fn no_part_of_a_column_is_read_twice(environment: &Environment) {
     put(ROWS / 3..ROWS)(&before, &mut txn);
     txn.commit().unwrap();
     drop(before);
-    // First locks alone, then versions alone, then both.
+    // In key order, the rows have first only locks, then only versions, then both.
     for numbers in [0..ROWS / 3, ROWS - ROWS / 4..ROWS] {
         let primary = key(numbers.start);
         environment.leave_behind(put(numbers), move |groups, rows| {
@@ -269,7 +269,7 @@ fn compare(txn: &Txn, keyspace: &Keyspace, model: &Model, dice: &mut Dice) {
 
 /// Versions, long values, locks and scans of keys that have a common prefix.
 pub fn prefixes_of_each_other_never_mix(environment: &Environment) {
-    // Some of them look like the end of a shorter key followed by a timestamp.
+    // Some keys look like the end of a shorter key followed by a timestamp.
     let keys: [&[u8]; 11] = [
         b"a",
         b"a\0",

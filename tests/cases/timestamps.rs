@@ -121,11 +121,12 @@ fn a_commit_below_min_commit_ts_is_refused(environment: &Environment) {
     let liveness = OwnerLiveness::ByTtl { current_ts: ts(30), push_above: Some(ts(25)) };
     assert_eq!(driver.check(txn(10), "k", liveness), Ok(TxnStatus::Pending));
     assert_eq!(driver.commit(txn(10), "k", 25), Err(StepError::CommitTsTooLow(ts(30))));
-    // A reader below the push does not lower it.
+    // A reader with a lower timestamp does not lower the lock's min_commit_ts.
     let older = OwnerLiveness::ByTtl { current_ts: ts(30), push_above: Some(ts(12)) };
     assert_eq!(driver.check(txn(10), "k", older), Ok(TxnStatus::Pending));
     assert_eq!(driver.commit(txn(10), "k", 25), Err(StepError::CommitTsTooLow(ts(30))));
-    // The owner commits at the push: no other transaction uses that timestamp.
+    // The owner commits exactly at the pushed min_commit_ts: no other transaction uses that
+    // timestamp.
     assert_eq!(driver.commit_at_or_above(txn(10), "k", 25), Ok(ts(30)));
 }
 
@@ -148,7 +149,7 @@ fn a_reader_pushes_a_writer_above_itself(environment: &Environment) {
         txn.commit().unwrap().commit_ts
     });
     gate.wait_for_arrival();
-    // The commit timestamp is chosen already, and is below this reader.
+    // The writer has chosen its commit timestamp, which is below the read_ts of this snapshot.
     let snapshot = reader.snapshot().unwrap();
     let read = || [snapshot.get(&reader.rows, "b").unwrap(), snapshot.get(&reader.rows, "a").unwrap()];
     assert_eq!(read(), [Some("old".into()), Some("old".into())]);
@@ -234,7 +235,7 @@ fn one_owner_id_is_not_one_transaction(environment: &Environment) {
     assert_eq!(driver.commit(second, "k", 30), Err(StepError::AlreadyRolledBack));
     assert_eq!(driver.heartbeat(second, "k", 9999), Err(StepError::AlreadyRolledBack));
     driver.roll_back(second, "k").unwrap();
-    // One start_ts is not one transaction either.
+    // Two transactions may have the same start_ts: the owner id distinguishes them.
     let namesake = TxnId { owner: OwnerId::from_u64(9), ..first };
     assert_eq!(driver.prewrite(&put(namesake, "k", "third")), Err(StepError::KeyIsLocked(Box::new(held.clone()))));
     assert_eq!(driver.prewrite(&Prewrite { write_seq: 2, ..put(namesake, "k", "third") }).ok(), None);
@@ -306,7 +307,7 @@ fn a_heartbeat_never_shortens_a_ttl(environment: &Environment) {
     assert_eq!(driver.heartbeat(txn(10), "k", 300), Ok(300));
     assert_eq!(driver.heartbeat(txn(10), "k", 200), Ok(300));
     assert_eq!(driver.lock("k").map(|lock| lock.ttl_ms), Some(300));
-    // A later write of the same row does not shorten it either.
+    // A later write of the same row does not shorten the TTL, either.
     driver.prewrite(&Prewrite { ttl_ms: 100, write_seq: 2, ..put(txn(10), "k", "w") }).unwrap();
     assert_eq!(driver.lock("k").map(|lock| lock.ttl_ms), Some(300));
     driver.roll_back(txn(10), "k").unwrap();

@@ -115,11 +115,11 @@ pub fn a_failed_commit_point_is_not_called_aborted(environment: &Environment) {
     assert_eq!([store.get("b"), store.get("a")], [some("old"), some("old")]);
 }
 
-/// The next sync succeeds, and proves nothing about what the failed one lost.
+/// The sync after the failed one succeeds, but proves nothing about what the failed one lost.
 pub fn a_failed_sync_fails_every_waiting_commit(environment: &Environment) {
     let store = environment.open();
     store.put("k", "old");
-    // All commits wait for the failing sync, or for the next one if they came during it.
+    // All commits wait for the failing sync, or, if they came during it, for the next sync.
     let (arrived, failing) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(true)));
     let (gate, barrier) = crate::hooked_engine::Gate::closed();
     let (count, fails) = (Arc::clone(&arrived), Arc::clone(&failing));
@@ -156,8 +156,8 @@ pub fn a_failed_sync_fails_every_waiting_commit(environment: &Environment) {
     assert_eq!(environment.open().get("k"), some("old"));
 }
 
-/// The commits of the group whose write panics, and those that are queued, return an error instead
-/// of waiting forever.
+/// When the write of a group panics, the commits of the group and of the queue return an error
+/// instead of waiting forever.
 pub fn a_panic_of_the_engine_answers_every_commit(environment: &Environment) {
     let store = environment.open();
     store.put("k", "old");
@@ -188,7 +188,7 @@ pub fn a_panic_of_the_engine_answers_every_commit(environment: &Environment) {
             }))
         })
     };
-    // The first thread leads and is held in its write, so the others are one group after it.
+    // The first thread leads and is held in its write, so all other commits form the next group.
     let first = commit(0);
     gate.wait_for_arrival();
     let others: Vec<_> = (1..8).map(commit).collect();

@@ -13,7 +13,8 @@ fn add(txn: &mut Txn, rows: &Keyspace, key: &str) -> Result<()> {
     txn.put(rows, key, (before + 1).to_be_bytes())
 }
 
-/// One attempt runs at a time, and a call inside its closure needs an attempt too.
+/// Only one attempt may run at a time. A call inside its closure runs without a permit, because it
+/// would wait for the permit of the outer attempt.
 pub fn nested_closures_need_no_second_permit(environment: &Environment) {
     let store = environment.open_with(environment.builder().admission_limit(1));
     let began = Instant::now();

@@ -38,8 +38,8 @@ pub fn a_refused_batch_changes_no_row(engine: &Subject) {
                 ..change(key, 50)
             })
             .collect();
-        // Rows with preconditions that are met, rows without any, and one that fails, at every
-        // position.
+        // A batch of rows with preconditions that hold, rows without preconditions, and one row
+        // whose precondition fails. That row is at every position in turn.
         changes[0].preconditions = [Precondition::LockAbsent, Precondition::NoCommitAfter(ts(20))].into();
         changes.insert(refusing, conditional(&[Precondition::LockAbsent], put_lock("z", lock(50))));
         let outcomes = engine.apply(&[group(changes)]).unwrap();
@@ -66,7 +66,8 @@ pub fn an_applied_batch_changes_every_row(engine: &Subject) {
 }
 
 pub fn a_batch_sees_earlier_batches_of_its_call(engine: &Subject) {
-    // A batch with a precondition after one without, for every column that a precondition reads.
+    // In each case a batch changes what the precondition of a later batch reads. The cases cover
+    // every column that a precondition reads.
     let cases = [
         (put_lock("a", lock(10)), Precondition::LockAbsent, false),
         (put_lock("b", lock(10)), Precondition::LockUnchanged(lock(10).version()), true),
@@ -90,7 +91,7 @@ pub fn a_batch_sees_earlier_batches_of_its_call(engine: &Subject) {
             assert_eq!(**row, seen, "the refusal must return the row as the earlier batch left it");
         }
     }
-    // The same where the earlier group is conditional and has several rows.
+    // The earlier batch may also have preconditions and several rows.
     let first =
         group(["f", "g", "h"].map(|key| conditional(&[Precondition::NoCommitAfter(ts(30))], put_lock(key, lock(30)))));
     let second = group([put_data("i", 40, "no"), conditional(&[Precondition::LockAbsent], put_data("g", 40, "no"))]);
@@ -101,7 +102,7 @@ pub fn a_batch_sees_earlier_batches_of_its_call(engine: &Subject) {
         "{outcomes:?}"
     );
     assert_eq!(engine.snapshot().unwrap().data(&row("i"), ts(40)).unwrap(), None);
-    // The last of several groups on one row wins.
+    // If several batches of a call write one row, the last one wins.
     let outcomes = engine.apply(&[20, 21, 22, 23].map(|at| group([put_write("j", put(at))]))).unwrap();
     assert_eq!(outcomes, vec![ApplyResult::Applied; 4]);
     assert_eq!(engine.read_row(&row("j"), ts(1)).unwrap().write, Some(put(23)));
@@ -188,8 +189,8 @@ pub fn concurrent_guarded_changes_lose_no_update(engine: &Subject) {
                             &[Precondition::LockUnchanged(seen.version())],
                             put_lock("counter", next.clone()),
                         );
-                        // On an engine that repeats requests, the mirror shows whether a refusal
-                        // comes from an own earlier copy.
+                        // An engine that repeats requests refuses the second copy of an applied
+                        // request. The row `mirror` then shows that the first copy was applied.
                         let mirror = put_status("mirror", ttl_ms, TxnRecord::Committed(ts(next.write_seq.into())));
                         engine.apply(&[group([counter, mirror])]).unwrap();
                         if engine.read_row(&row("mirror"), ts(ttl_ms)).unwrap().txn_record.is_some() {
@@ -306,7 +307,8 @@ fn edit<K: Ord, T: Clone>(cells: &mut BTreeMap<K, T>, key: K, edit: &CellChange<
 
 const KEYS: [&str; 5] = ["", "a", "a\0", "a\0b", "b"];
 
-/// Small numbers, so that they collide: start timestamps are even, commit timestamps odd.
+/// A change with small timestamps, so that changes collide. Start timestamps are even and commit
+/// timestamps odd: no timestamp is both.
 fn random_change(dice: &mut Dice, key: &str, unique: u64) -> RowChange {
     let start_ts = 2 * dice.below(8);
     let commit_ts = 2 * dice.below(8) + 1;

@@ -66,8 +66,8 @@ pub fn sim_shared(seed: u64) -> Subject {
     Subject::new(SimStorage::new().shared_engine(), seed)
 }
 
-/// A faulty network without late copies: the cases change cells directly, which the protocol does
-/// not protect against late copies. `network.rs` tests those.
+/// A faulty network without late copies: the cases change cells directly, without the protocol that
+/// protects against late copies. `network.rs` tests late copies.
 pub fn unreliable_sim(seed: u64) -> Subject {
     let faults =
         Faults { lost_requests: 150, lost_replies: 150, duplicates: 150, late_duplicates: 0, ..Faults::bad_network() };
@@ -95,8 +95,8 @@ impl Drop for Context {
     }
 }
 
-/// A client that repeats a request without a reply. It reads the row before it accepts a refusal,
-/// which an earlier copy of its own request may have caused.
+/// A client that repeats a request that got no reply. It reads the row before it accepts a refusal,
+/// because an earlier copy of its own request may have caused the refusal.
 pub struct Answered<E>(pub E);
 
 const ATTEMPTS_MAX: usize = 1000;
@@ -310,7 +310,8 @@ pub fn make(engine: &dyn Engine, changes: impl IntoIterator<Item = RowChange>) {
     assert_eq!(engine.apply(&[group(changes)]).unwrap(), [ApplyResult::Applied]);
 }
 
-/// Whether a change with these preconditions is applied; checks that the reply is true.
+/// Whether a change with these preconditions is applied; checks that the reply agrees with the
+/// engine's cells.
 pub fn is_allowed(engine: &dyn Engine, key: &str, start_ts: u64, preconditions: &[Precondition]) -> bool {
     // Each probe writes a data cell of its own.
     let before = engine.snapshot().unwrap();

@@ -23,8 +23,8 @@ fn fill(engine: &Subject, keyspace: u32, keys: &[&[u8]]) {
     }
 }
 
-/// The number of a keyspace's rows with a lock, newest version, record, old version and data cell,
-/// and of scanned locks and versions.
+/// How many rows of a keyspace have a lock, a newest version, a record, an old version and a data
+/// cell, and how many locks and versions its scans return.
 fn cells(engine: &Subject, keyspace: u32, keys: &[&[u8]]) -> [usize; 7] {
     let view = engine.snapshot().unwrap();
     let rows: Vec<RowKey> = keys.iter().map(|key| RowKey::new(KeyspaceId(keyspace), key)).collect();
@@ -75,7 +75,7 @@ pub fn deleting_a_keyspace_leaves_its_neighbours(engine: &Subject) {
 }
 
 pub fn the_last_keyspace_is_deleted(engine: &Subject) {
-    // Keys below ff; the next case has the highest ones.
+    // Only keys below ff: the next case tests the highest keys.
     deleting_one_leaves_the_others(engine, &[0, 1, u32::MAX - 1, u32::MAX], u32::MAX, &KEYS[..5]);
 }
 

@@ -181,8 +181,8 @@ fn a_late_copy_is_applied_and_its_reply_dropped() {
         assert_eq!(engine.apply(&[locked()]).unwrap(), [ApplyResult::Applied]);
         assert_eq!(deliveries(), 1);
         engine.set_faults(Faults::default());
-        // The lock is deleted. The copy's precondition is met again, and it restores the lock. This
-        // is why a rollback leaves a record.
+        // Once the lock is deleted, the precondition of the late copy holds again, and the copy
+        // restores the lock. A rollback leaves a record to prevent this.
         engine.apply(&[group([RowChange { lock: CellChange::Delete, ..change("a", 10) }])]).unwrap();
         for _ in 0..10 {
             engine.read_row(&row("a"), ts(10)).unwrap();
@@ -191,7 +191,8 @@ fn a_late_copy_is_applied_and_its_reply_dropped() {
         let injected = engine.injected();
         assert_eq!((injected.late_copies, injected.late_deliveries), (1, 1));
         assert_eq!(engine.read_row(&row("a"), ts(10)).unwrap().lock.is_some(), injected.late_applied == 1);
-        // A copy that arrived with the next call came before the deletion.
+        // A copy that arrived with the next call came before the deletion, and was refused because
+        // of the lock.
         applied += injected.late_applied;
         refused += 1 - injected.late_applied;
     }

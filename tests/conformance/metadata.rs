@@ -97,7 +97,7 @@ pub fn the_gc_queue_is_ordered_and_bounded(engine: &Subject) {
     for (at, key) in deleted {
         make(&**engine, [put_write(key, deletion(at)), put_write("put", put(at))]);
     }
-    // A row that was written again stays in the queue with its deletion.
+    // A row that was written again after its deletion stays in the queue.
     make(&**engine, [put_write("c", put(400))]);
     let mut all: Vec<_> = deleted.iter().map(|(at, key)| (ts(*at), row(key))).collect();
     all.sort();

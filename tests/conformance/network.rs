@@ -70,7 +70,8 @@ fn account(number: usize) -> RowKey {
     row(format!("account {number}"))
 }
 
-/// The amount at `read_ts`, or the lock that blocks the read; `None` for a newer commit.
+/// The amount at `read_ts`. Fails with the lock that blocks the read, or with `None` if a commit is
+/// above `read_ts`.
 fn amount(engine: &dyn Engine, key: &RowKey, read_ts: Timestamp) -> Result<u64, Option<Lock>> {
     let view = until_answered(|| engine.snapshot()).unwrap();
     if let Some(lock) = until_answered(|| view.lock(key)).unwrap().filter(|lock| lock.txn.start_ts < read_ts) {
@@ -139,7 +140,8 @@ impl Client {
             }
             Stage::CommitSecondary(index, commit_ts) if index < self.writes.len() => {
                 let request = self.commit(index, commit_ts);
-                // It may have been rolled forward and overwritten since.
+                // The result does not matter: the row may have been rolled forward and overwritten
+                // since.
                 let _ = run(&self.engine, &request.row, start_ts, &|row| commit(row, &request));
                 Stage::CommitSecondary(index + 1, commit_ts)
             }

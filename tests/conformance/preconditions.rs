@@ -163,7 +163,7 @@ pub fn a_refusal_returns_the_row_as_found(engine: &Subject) {
         let refused = ApplyResult::PreconditionFailed { index: 0, row: Box::new(found.clone()) };
         assert_eq!(engine.apply(&[group([request])]).unwrap(), [refused], "{guard:?}");
     }
-    // The record in the refusal is that of the change's transaction.
+    // A refusal returns the transaction record of the change's own transaction.
     let request = RowChange {
         preconditions: [Precondition::LockAbsent].into(),
         lock: CellChange::Put(lock(31)),

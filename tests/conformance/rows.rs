@@ -218,7 +218,7 @@ pub fn multi_get_matches_single_gets(engine: &Subject) {
     make(&**engine, (0..ROWS).step_by(3).map(|number| put_lock(key(number), lock(10 + number as u64))));
     let view = engine.snapshot().unwrap();
     make(&**engine, (0..ROWS).step_by(4).map(|number| put_write(key(number), put(9000))));
-    // Unordered, with repeated and with absent rows.
+    // The rows are unordered; some are repeated and some are absent.
     let rows: Vec<RowKey> = (0..2 * ROWS).map(|number| row(key(number * 331))).collect();
     for column in [Column::Write, Column::Lock] {
         let alone: Vec<Option<Vec<u8>>> = rows

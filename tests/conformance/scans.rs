@@ -99,7 +99,7 @@ pub fn a_scan_cursor_changes_no_result(engine: &Subject) {
     let newest = written(view.as_ref(), &RowRange::all(), false, usize::MAX);
     assert_ne!(newest, rows);
 
-    // As a scan uses it: page after page of one range.
+    // A scan reads page after page of one range with one cursor.
     for backwards in [false, true] {
         let (cursor, mut range, mut found) = (ScanCursor::default(), RowRange::all(), Vec::new());
         loop {
@@ -149,7 +149,8 @@ pub fn a_scan_cursor_changes_no_result(engine: &Subject) {
 }
 
 pub fn a_page_ends_when_it_is_large(engine: &Subject) {
-    // Large cells come after small ones and before small ones, without a sign of their size.
+    // Small cells, then large cells, then small cells again: the size of the next cell cannot be
+    // known from those before it.
     const ROWS: u8 = 30;
     for at in 0..ROWS {
         let length = if (10..20).contains(&at) { 300 << 10 } else { 1 };
@@ -275,7 +276,7 @@ pub fn deleted_rows_are_on_no_page(engine: &Subject) {
     let left: Vec<RowKey> = (0..60).filter(|number| !is_deleted(*number)).map(|number| row(&keys[number])).collect();
     let view = engine.snapshot().unwrap();
     for backwards in [false, true] {
-        // A page is full while rows are left; deleted ones do not count.
+        // A page has `limit` rows as long as rows are left: deleted rows do not count.
         for limit in [1, 5, 13, 14, 100] {
             let range = RowRange::all();
             assert_eq!(written(view.as_ref(), &range, backwards, limit), expected(&left, &range, backwards, limit));

@@ -101,7 +101,8 @@ pub fn every_step_is_idempotent(engine: &Subject) {
         let request = request(key, ten, value);
         run_twice(engine, key, 10, locked(11), &|row| prewrite(row, &request));
     }
-    // The owner writes a row again: the higher sequence wins, and the lower one is stale.
+    // The owner writes a row again: the prewrite with the higher write_seq wins, and a late one
+    // with the lower write_seq is stale.
     let again = Prewrite { write_seq: 2, mutation: Mutation::Put(b"again".into()), ..request("third", ten, b"") };
     run_twice(engine, "third", 10, locked(11), &|row| prewrite(row, &again));
     let first = request("third", ten, &long);
@@ -265,7 +266,7 @@ pub fn late_requests_change_nothing(engine: &Subject) {
             }
         }
     }
-    // The rollback record is deleted below the safe point.
+    // After the rollback record is deleted, the safe point refuses late prewrites.
     let late = sent(prewrite(&RowState::default(), &request("row 0 false", ten, b"late")));
     make(&**engine, [delete_txn_record(row("row 0 false"), ts(10))]);
     engine.advance_safe_point(ts(11)).unwrap();
@@ -273,7 +274,7 @@ pub fn late_requests_change_nothing(engine: &Subject) {
     assert_eq!(engine.read_row(&row("row 0 false"), ts(10)).unwrap().lock, None);
 }
 
-/// The reply to the first commit was lost, and the owner repeats it.
+/// The reply to the first commit was lost, and the owner repeats the commit.
 pub fn a_lock_only_commit_is_idempotent(engine: &Subject) {
     let ten = txn(10);
     make(&**engine, [put_write("written", put(5))]);
@@ -290,8 +291,9 @@ pub fn a_lock_only_commit_is_idempotent(engine: &Subject) {
     }
 }
 
-/// As above, and another transaction has overwritten the row meanwhile. The result may be anything
-/// but `AlreadyRolledBack`: the transaction is committed.
+/// The owner repeats a commit whose reply was lost, and meanwhile another transaction has
+/// overwritten the row. Any result but `AlreadyRolledBack` is allowed, because the transaction is
+/// committed.
 pub fn a_repeated_commit_of_an_overwritten_row_is_no_rollback(engine: &Subject) {
     let ten = txn(10);
     let locked = request("second", ten, b"ten");

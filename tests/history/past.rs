@@ -142,7 +142,8 @@ fn transact_with_commit_returns_the_timestamp_of_its_version() {
                 let value = format!("attempt {attempts}");
                 txn.put(&rows, "k", &value)?;
                 if attempts == 1 {
-                    // The first attempt conflicts, and the timestamp is that of the second.
+                    // The first attempt conflicts, so the returned timestamp must be that of the
+                    // second.
                     put(&store, &rows, "k", "conflicting");
                 }
                 Ok::<_, percolite::Error>(value)

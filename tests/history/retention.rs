@@ -31,7 +31,7 @@ fn gc_removes_only_versions_older_than_the_history() {
         wait(&store, "GC removes nothing", |stats| stats.gc_versions >= 20);
         let from = store.stats().history_start_ts.unwrap();
         assert!(from >= old && from < newer[0], "{from}");
-        // Where the history starts the row is deleted, so the tombstone stays.
+        // The tombstone stays, because the row is deleted where the history starts.
         assert_eq!(values(&store, &rows, "hot"), [Some("newest".into()), Some("new".into()), None]);
         assert_eq!(values(&store, &rows, "cold"), [Some("cold".into())]);
         assert_eq!(store.snapshot_at(from).unwrap().get(&rows, "cold").unwrap(), Some("cold".into()));
@@ -64,7 +64,7 @@ fn a_historical_snapshot_is_readable_until_the_age_limit() {
         wait(&store, "GC removes nothing", |stats| stats.gc_versions >= 9);
         assert!(matches!(store.snapshot_at(first).map(drop).unwrap_err().kind(), ErrorKind::SnapshotTooOld(_)));
         assert_eq!(held.get(&rows, "k").unwrap(), Some([1; 5000].into()));
-        // At least this one and the newest.
+        // The view of `held` and the newest view are open.
         assert!(store.stats().open_views >= 2);
         clock.pass(2 * HOUR);
         wait(&store, "the snapshot does not expire", |_| held.get(&rows, "k").is_err());
@@ -101,7 +101,7 @@ fn history_can_be_disabled_and_enabled_again() {
         put(&store, &rows, "k", "2");
         drop((store, rows));
 
-        // Without an option the retention stays.
+        // A store that is opened without the option keeps its retention.
         let (store, rows) = open(Store::builder());
         assert_eq!(store.snapshot_at(first).unwrap().get(&rows, "k").unwrap(), Some([1; 5000].into()));
         drop((store, rows));
@@ -130,7 +130,7 @@ fn a_dropped_keyspace_is_readable_while_its_history_lasts() {
         let rows = store.keyspace("rows").unwrap();
         let first = put(&store, &rows, "k", "1");
         store.drop_keyspace("rows").unwrap();
-        // Time for the background to delete it by mistake.
+        // Long enough for the background to delete the rows if it ignored the history.
         std::thread::sleep(Duration::from_millis(1200));
         assert_eq!(store.snapshot_at(first).unwrap().get(&rows, "k").unwrap(), Some("1".into()));
         assert!(matches!(

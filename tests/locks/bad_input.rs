@@ -23,8 +23,9 @@ fn assert_refused<T>(answer: Result<T>, word: &str) {
     assert!(why.to_string().contains(word), "{word:?} is missing: {why}");
 }
 
-/// The lock table without its times. A refused call must not change it. The remaining lease time
-/// changes by itself, and the start of a grant is computed from two clocks, to a millisecond.
+/// The lock table without its times, so that a refused call can be shown to change nothing. The
+/// remaining lease time changes by itself. The start of a grant is computed from two clocks, so it
+/// may differ by a millisecond.
 fn grants(store: &Store) -> LockTable {
     let mut table = store.lock_table().unwrap();
     for entry in &mut table.entries {
@@ -150,7 +151,7 @@ fn requests_of_an_incompatible_kind_are_refused() {
     let shared = lock(LockOptions::shared()).unwrap();
     all_refused(&store, "shared", [LockOptions::semaphore(1), LockOptions::semaphore(3)], lock);
     drop(shared);
-    // A free name has no mode from earlier grants.
+    // A free name does not keep the mode of an earlier grant, so either mode is granted.
     drop(lock(LockOptions::semaphore(1)).unwrap());
     drop(lock(LockOptions::shared()).unwrap());
 }
@@ -194,7 +195,7 @@ fn repeated_and_several_fences_each_count() {
     assert_lost(fenced("lost"), token, LockLostReason::Released);
     assert_eq!((world.get("held").as_deref(), world.get("lost")), (Some("v"), None));
     drop(other);
-    // Repeated fences leave nothing that a later grant would wait for.
+    // Fences that were taken repeatedly leave nothing that a later grant would wait for.
     drop(["n", "m"].map(|name| world.store.try_lock(name).unwrap().expect("the lock is free")));
 }
 
@@ -251,7 +252,7 @@ fn a_wrong_token_ends_no_grant() {
         }
         assert_eq!(grants(store), before);
     }
-    // A valid token of another name.
+    // The token of another name's grant does not release the lease.
     assert!(!store.release_lock("leased", one.token()).unwrap());
     assert!(store.force_unlock("shared", one.token()).unwrap());
     assert_eq!((one.is_held(), other.is_held(), leased.is_held()), (false, true, true));

@@ -48,7 +48,7 @@ fn many_threads_under_one_lock_see_each_other_and_share_syncs() {
     assert_eq!(World::open_at(&world.memory, Store::builder()).get("count"), some("400"));
 }
 
-/// How the first holder commits. Its lock is free before its commit is durable.
+/// How the first holder commits. In each way the lock is free before the commit is durable.
 #[derive(Clone, Copy, Debug)]
 enum First {
     Call(CommitProtocol),
@@ -57,9 +57,10 @@ enum First {
 
 const CALLS: [First; 2] = [First::Call(CommitProtocol::Auto), First::Call(CommitProtocol::TwoPhase)];
 
-/// A visible commit whose lock is free for the next holder. It is not durable until the gate opens.
+/// A visible commit whose lock is free for the next holder. The commit is not durable until the
+/// gate opens.
 struct Unsynced {
-    // Dropped first: a store that waits for a sync cannot be closed.
+    // The gate is dropped first, because a store that waits for a sync cannot be closed.
     gate: Gate,
     opened: Arc<AtomicBool>,
     first: Worker<Result<()>>,
@@ -68,15 +69,15 @@ struct Unsynced {
 
 /// What the next holder finds.
 struct Next {
-    /// Whether it was granted after the sync.
+    /// Whether the lock was granted after the sync.
     after_sync: bool,
-    /// The row in its snapshot.
+    /// The row in the next holder's snapshot.
     seen: Option<String>,
 }
 
 impl Unsynced {
-    /// Runs `next` while the first holder is in its closure (`waits`), or after its lock is free
-    /// and idle.
+    /// If `waits`, runs `next` while the first holder is in its closure, otherwise after the lock
+    /// is free and idle.
     fn begin(
         how: First,
         next: impl FnOnce(&World, &Arc<AtomicBool>) -> Worker<Next>,
@@ -116,7 +117,8 @@ impl Unsynced {
         (Self { gate, opened, first, world }, next)
     }
 
-    /// Opens the gate after 100 ms, in which the others must not return.
+    /// Opens the gate after 100 ms. A call that does not wait for the sync would return before
+    /// that.
     fn end(self, next: Worker<Next>) -> (World, Next, Result<()>) {
         std::thread::sleep(Duration::from_millis(100));
         self.opened.store(true, Ordering::SeqCst);
@@ -183,7 +185,8 @@ fn a_guard_after_a_call_waits_until_its_commit_is_durable() {
 #[test]
 fn reads_of_a_guard_after_a_call_survive_a_power_cut() {
     for how in CALLS {
-        // The test itself is the outside world: it keeps what the guard's holder has read.
+        // The test keeps what the guard's holder has read, as the outside world would: the power
+        // cut must not undo it.
         let (unsynced, next) = Unsynced::begin(how, |world, opened| take(world, opened, cut_power), true);
         let (world, Next { seen, .. }, _) = unsynced.end(next);
         assert_eq!(seen, some("first"), "{how:?}");

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use percolite::{LockOptions, Store};
 
-/// The background thread checks a lease after half of its time, as read at the last check. A
-/// renewal for a shorter time must make it check earlier.
+/// The background thread checks a lease again after half of the lease time that it has read at the
+/// last check. A renewal for a shorter time must make the thread check earlier.
 #[test]
 fn renewal_may_shorten_a_lease() {
     let store = Store::in_memory().unwrap();
@@ -45,7 +45,7 @@ mod tasks {
         assert_eq!(store.store().lock_table().unwrap().held, 0);
     }
 
-    /// A thread writes the row of the lease, and the future that waited for it is dropped.
+    /// The future is dropped while a thread writes the row of its lease.
     #[tokio::test]
     async fn conversion_dropped_during_its_write_resumes_on_next_call() {
         let store = AsyncStore::from(Store::in_memory().unwrap());

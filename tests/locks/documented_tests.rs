@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 /// The subjects of the tables, with the number of their tests for threads and for tasks.
 ///
-/// Some cases are the same for tasks: histories of one lock queue, kills, processes, and what the
-/// lock table shows. Two exist for tasks only: dropped futures, and the end of their runtime.
+/// The numbers differ where a case is the same for tasks (histories of one lock queue, kills,
+/// processes, what the lock table shows) or exists for tasks only (dropped futures, the end of
+/// their runtime).
 const SUBJECTS: [(&str, usize, usize); 20] = [
     ("shared and exclusive", 6, 5),
     ("leaving the queue", 4, 4),

@@ -81,8 +81,8 @@ fn decided_before_the_end(protocol: CommitProtocol, forced: bool) {
     next.check(token, commit.join().unwrap());
 }
 
-/// The next holder. It made its request while a commit of the previous one was decided and not
-/// visible.
+/// The next holder, which made its request while a commit of the previous holder was decided but
+/// not visible.
 struct Next {
     holder: Worker<(Option<String>, LockGuard)>,
     /// A transaction that began before the grant.
@@ -156,17 +156,17 @@ fn committer(world: &World) -> (Committer, Arc<AtomicU64>) {
     (WorkerThread::new(commit), begun)
 }
 
-/// Stops a fenced commit that is decided and has no commit timestamp: the leader cannot check its
-/// row in memory, so it first writes the group that it has. `false` if the commit was not stopped
-/// there.
+/// Stops a fenced commit that is decided but has no commit timestamp. The leader cannot check the
+/// commit's row in memory, so it first writes the group that it has collected, and is stopped in
+/// that write. Returns `false` if the commit was not stopped there.
 fn decided_without_timestamp() -> bool {
     let world = World::open_at(&SimStorage::new(), Store::builder().conflict_cache_rows(1));
     let guard = world.store.lock("n").unwrap();
     let mut txn = world.store.begin_with(buffered(CommitProtocol::Auto)).unwrap();
     txn.fence(&guard.fence()).unwrap();
     txn.put(&world.rows, "k", "first").unwrap();
-    // Two other commits, of which the conflict set's one slot keeps the last: the row has to be
-    // read from the engine.
+    // Two other commits: the conflict set's only slot keeps the last one, so the leader must read
+    // the row `k` from the engine.
     for key in ["x", "y"] {
         world.put(key, "").unwrap();
     }
@@ -202,7 +202,7 @@ fn decided_without_timestamp() -> bool {
     }
     match (commit.join(), next) {
         (Ok(commit), Some(next)) => next.check(token, commit),
-        // It came after the others and its lock was lost, or it came before them.
+        // The commit came after the others and its lock was lost, or the commit came before them.
         (_, _) => return false,
     }
     true
@@ -215,7 +215,8 @@ fn a_token_is_never_below_a_commit_of_the_previous_holder() {
     grants_end_at_random_during_commits(10_000);
 }
 
-/// Repeats the case of a commit decided before the end: each commits, and each next holder waits.
+/// In each round the grant ends while a commit is decided but not visible: the commit must succeed,
+/// and the next holder must wait for it.
 fn grants_end_during_decided_commits(rounds: u64) {
     let world = World::open();
     let (committer, _) = committer(&world);
@@ -272,7 +273,7 @@ fn grants_end_at_random_during_commits(rounds: u64) {
         }
         (0..dice.below(8)).for_each(|_| std::thread::yield_now());
         drop(guard);
-        // The grant ended while the leader was between its decision and the engine.
+        // Counts the grants that ended while a commit was decided but not visible.
         met += u64::from(under_way.load(Ordering::SeqCst));
         guard = world.store.lock("n").unwrap();
         let seen = world.get("k");
@@ -282,7 +283,7 @@ fn grants_end_at_random_during_commits(rounds: u64) {
     committer.end();
 }
 
-/// Threads that write other rows until this is dropped.
+/// Threads that write other rows until this value is dropped.
 struct Writers {
     stop: Arc<AtomicBool>,
     written: Arc<AtomicU64>,
@@ -306,7 +307,7 @@ impl Writers {
     /// Waits until commits that began after this call are visible.
     fn write(&self) {
         let before = self.written.load(Ordering::SeqCst);
-        // One more for each writer: its current commit may have begun before.
+        // The current commit of each of the 16 writers may have begun before this call.
         eventually("other writers commit", || self.written.load(Ordering::SeqCst) > before + 16);
     }
 }

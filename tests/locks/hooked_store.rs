@@ -52,7 +52,7 @@ impl World {
         txn.commit()
     }
 
-    /// The number of row locks. It resolves none of them.
+    /// The number of row locks, counted without resolving them.
     pub fn row_locks(&self) -> usize {
         self.store.row_locks().unwrap().map(Result::unwrap).count()
     }
@@ -106,7 +106,7 @@ impl World {
         gate
     }
 
-    /// Stops every later sync. After the gate opens, each gets `act`.
+    /// Stops every later sync until the gate opens. Each sync then gets `act`.
     pub fn stop_syncs(&self, act: Act) -> Gate {
         let (gate, barrier) = Gate::closed();
         self.hooks.on_sync(move || {
@@ -117,8 +117,8 @@ impl World {
     }
 }
 
-/// Checks rounds of successive holders, each with a fenced commit of one row in progress when its
-/// grant ends.
+/// Checks rounds: in each round the grant of one holder ends during a fenced commit of that holder,
+/// and then the next holder is granted.
 #[derive(Default)]
 pub struct Rounds {
     last: Option<String>,
@@ -127,7 +127,7 @@ pub struct Rounds {
 }
 
 impl Rounds {
-    /// `tokens` are those of this holder and of the next one, which has read `seen`.
+    /// `tokens` are those of this holder and of the next holder, which has read `seen`.
     #[track_caller]
     pub fn check(&mut self, round: u64, answer: Result<Commit>, tokens: [Timestamp; 2], seen: Option<String>) {
         match answer {

@@ -51,7 +51,8 @@ fn assert_lost<T>(answer: Result<T>, wanted: LockLostReason) {
     assert_eq!(lost.reason, wanted, "{why}");
 }
 
-/// Starts a named thread whose result can be awaited. It is not joined, so that a failed test ends.
+/// Starts a named thread whose result can be awaited. The thread is not joined, so that a failed
+/// test does not wait for it.
 fn begin<T: Send + 'static>(thread: &str, work: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
     let (sender, receiver) = channel();
     let work = move || drop(sender.send(work()));

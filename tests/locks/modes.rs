@@ -157,7 +157,7 @@ fn a_waiter_in_the_middle_leaves_without_a_trace() {
 fn the_last_waiter_leaves_without_a_trace() {
     let batches = served(&[Exclusive, Shared, Exclusive], Some(2));
     assert_eq!(batches, [vec![0], vec![1]]);
-    // The last request of all leaves the name free.
+    // If the only waiting request leaves, the name is free after the holder.
     let batches = served(&[Exclusive], Some(0));
     assert_eq!(batches, Vec::<Vec<usize>>::new());
 }

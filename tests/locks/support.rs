@@ -19,14 +19,14 @@ pub const LIMIT: Duration = Duration::from_secs(120);
 /// No holder, or no waiting request.
 pub const NO_REQUESTS: [u64; 0] = [];
 
-/// The prefix of the names of requesting threads. Each has a name of its own.
+/// The prefix of the names of requesting threads. Each thread has a name of its own.
 const ASKS: &str = "asks";
 static ASKED: AtomicU64 = AtomicU64::new(0);
 
 /// A request that another thread has made and waits for.
 pub struct Asking {
     answers: Receiver<Result<LockGuard>>,
-    /// Its number in the lock table if it had to wait.
+    /// The request's number in the lock table, if it had to wait.
     pub waits_as: Option<u64>,
 }
 

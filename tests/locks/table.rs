@@ -59,7 +59,7 @@ fn the_table_shows_holders_waiters_and_blockers() {
     let here = std::thread::current();
     assert_eq!(Some(entries[0].holder.thread.as_str()), here.name());
     assert!(entries[1].holder.thread != entries[2].holder.thread);
-    // The start of a grant is computed by each call from two clocks, to a millisecond.
+    // Each call computes the start of a grant from two clocks, so it may differ by a millisecond.
     let at = |entry: &LockEntry| {
         let mut entry = entry.clone();
         entry.since = before;

@@ -74,7 +74,7 @@ fn waiters_are_granted_in_order_with_one_wake() {
     assert_eq!(queue(&store, NAME), ids);
     assert_eq!(store.lock_stats().wakeups, 0);
 
-    // Each of them holds it for a short time on its own thread.
+    // Each granted request holds the lock for a short time on a thread of its own.
     let (enters, order) = mpsc::channel();
     let holding: Vec<_> = waiting
         .into_iter()

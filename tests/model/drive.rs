@@ -27,8 +27,8 @@ struct Driver {
     txns: [Option<Open>; TXNS],
     snapshots: [Option<Kept>; SNAPSHOTS],
     scans: [Option<(Scan, VecDeque<(Vec<u8>, Value)>)>; SCANS],
-    /// Rows that a committed transaction had rolled back to a savepoint. A large one still had them
-    /// locked.
+    /// Rows whose writes a committed transaction had rolled back to a savepoint. In a large
+    /// transaction these rows stayed locked.
     rolled_back: BTreeSet<Place>,
     values: usize,
     home: Home,
@@ -392,7 +392,8 @@ impl Driver {
         Ok(())
     }
 
-    /// A value that differs from every other of its length, if it is long enough.
+    /// A value that differs from all earlier values of the same length, unless the length is too
+    /// short.
     fn value(&mut self, length: usize) -> Value {
         self.values += 1;
         self.values.to_be_bytes().iter().rev().copied().cycle().take(length).collect::<Vec<_>>().into()

@@ -28,7 +28,7 @@ pub enum Profile {
 #[derive(Clone, Debug)]
 pub struct Case {
     pub profile: Profile,
-    /// With one row, the engine checks almost every precondition.
+    /// With a conflict cache of one row, the engine checks almost every precondition.
     pub conflict_cache_rows: usize,
     pub large_transaction_bytes: usize,
     pub operations: Vec<Operation>,
@@ -46,7 +46,7 @@ impl fmt::Debug for Key {
 /// A keyspace and a key.
 pub type Place = (usize, Key);
 
-/// What reads, by its slot.
+/// A transaction or snapshot that reads, by its slot.
 #[derive(Clone, Copy, Debug)]
 pub enum Reader {
     Txn(usize),
@@ -83,7 +83,8 @@ pub enum Operation {
         rows: usize,
         put: Option<usize>,
     },
-    /// Reads all rows of a scan. The list says which steps go backwards, and repeats.
+    /// Reads all rows of a scan. The list says which steps go backwards; it begins again after its
+    /// end.
     Scan(Reader, usize, Extent, Vec<bool>),
     /// Opens a scan that stays open during other operations.
     OpenScan(usize, Reader, usize, Extent),

@@ -34,7 +34,7 @@ struct Case {
     folder: PathBuf,
 }
 
-/// `None` in the parent.
+/// Runs the case that the environment names; `None` in the parent, where it names none.
 pub fn run() -> Option<ExitCode> {
     let value = |name| std::env::var(name).ok();
     let case = Case {
@@ -194,7 +194,7 @@ impl Case {
                     assert!(self.is("retry_policy.timeout") || self.value == u128::from(attempts), "{why}");
                     store.transact_with(self.options(), |txn| txn.put(rows, "contended", "last"))?;
                 }
-                // The background has expired the attempt.
+                // The background worker has expired the attempt's read view.
                 ErrorKind::SnapshotTooOld(_) if self.is("max_snapshot_age") => {
                     store.transact(|txn| txn.put(rows, "contended", "last"))?;
                 }
@@ -212,7 +212,7 @@ impl Case {
         };
         match store.lock_with("rows", options) {
             Ok(guard) => guard.release(),
-            // The lease expired before the disk answered.
+            // A short lease may expire before its row is durable.
             Err(why) if matches!(why.kind(), ErrorKind::LockLost(_)) => Ok(()),
             Err(why) => Err(why),
         }

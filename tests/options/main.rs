@@ -96,13 +96,14 @@ fn values(bounds: OptionRange, greatest: u128, dice: &mut Dice) -> BTreeSet<u128
         let shift = 128 - 1 - anything() as u32 % bits;
         values.extend([
             anything() % greatest,
-            // Of a random number of bits, as most of the others are far too large.
+            // A value with a random number of bits, because most values of the whole type are far
+            // too large.
             anything() >> shift,
             bounds.min + anything() % (most - bounds.min),
         ]);
     }
     values.retain(|value| *value <= greatest);
-    // A time to live is set in milliseconds.
+    // A time to live is set in whole milliseconds, so smaller parts are cut off.
     if bounds == option_ranges::LOCK_TTL {
         values.into_iter().map(|value| value / 1_000_000 * 1_000_000).collect()
     } else {

@@ -33,7 +33,8 @@ fn first_line() -> Vec<u8> {
     dump.split_inclusive(|byte| *byte == b'\n').next().unwrap().to_vec()
 }
 
-/// Some keyspaces, one of them empty; keys and values of all lengths; enough for several blocks.
+/// A store with several keyspaces, one of them empty, with keys and values of all lengths, and with
+/// enough rows for several blocks.
 fn filled() -> Store {
     let store = Store::in_memory().unwrap();
     let (odd, many) = (store.keyspace("odd keys").unwrap(), store.keyspace("many").unwrap());
@@ -160,7 +161,7 @@ fn cut_off_or_damaged(compression: Compression) {
         }
     };
     for length in 0..whole.len() {
-        // Part of a dump is corruption; an empty file is another format.
+        // A part of a dump is corruption. An empty file has another format.
         assert_eq!(refused(&whole[..length], &format!("cut off at {length}")), length > 0, "{length}");
     }
     for at in 0..whole.len() {

@@ -17,8 +17,8 @@ fn closing_a_failed_store_returns_undetermined() {
     store.sync().unwrap();
     put_five(&store, &rows);
     memory.fail_sync(1);
-    // Gives the next sync something to do, as the background may have synced the other commits. The
-    // commit fails if the background has already done the sync that fails.
+    // The background may have synced the earlier commits, so this commit gives the next sync
+    // something to do. The commit fails if the failing sync has already run in the background.
     let _ = store.transact(|txn| txn.put(&rows, "last", "v"));
     let failed = store.sync().unwrap_err();
     assert!(matches!(failed.kind(), ErrorKind::Undetermined(_) | ErrorKind::Closed(_)), "{failed}");

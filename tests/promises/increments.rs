@@ -109,8 +109,8 @@ fn an_increment_applies_puts_deletes_and_keyspace_changes() {
 
     let restored = copy.restore(increment.as_slice(), OnExisting::Fail, |_| ()).unwrap();
     assert_eq!(content(&copy), content_of(&snapshot));
-    // Put: apple, kiwi, and the rows of two new keyspaces. Deleted: fig, and plum, which was put
-    // since.
+    // The increment puts apple, kiwi, and the rows of two new keyspaces. It deletes fig, and plum,
+    // which was put and deleted after the base.
     assert_eq!((restored.keyspaces, restored.rows, restored.deleted_rows), (8, 4, 2));
     assert_eq!(
         (restored.since, copy.restored_ts().unwrap()),
@@ -159,7 +159,7 @@ fn an_increment_restores_only_onto_its_base() {
         "{why}"
     );
 
-    // A full dump starts a new chain, and one without a store id starts none.
+    // A full dump starts a new chain, but a dump without a store id starts none.
     copy.restore(base.as_slice(), OnExisting::Replace, |_| ()).unwrap();
     restore(&copy, &first);
     let nameless = full(&on_a_shared_engine().snapshot().unwrap());
@@ -238,7 +238,7 @@ fn dropped_or_taken_keyspaces_refuse_an_increment() {
     let truncated = copy();
     truncated.truncate_keyspace("rows").unwrap();
     refused(&truncated, &increment, OnExisting::Replace, "was dropped or truncated here");
-    // A keyspace that the source dropped may be dropped here already.
+    // A keyspace that the source dropped may already be dropped in the copy.
     let dropped = copy();
     dropped.drop_keyspace("goes").unwrap();
     restore(&dropped, &increment);
@@ -248,7 +248,7 @@ fn dropped_or_taken_keyspaces_refuse_an_increment() {
     refused(&taken, &increment, OnExisting::Fail, "exists here and was not restored");
     taken.restore(increment.as_slice(), OnExisting::Replace, |_| ()).unwrap();
     assert_eq!(content(&taken), content(&store));
-    // The name at the source replaces a name that was given here.
+    // The source's name of a keyspace replaces a name that was given in the copy.
     let renamed = copy();
     renamed.rename_keyspace("rows", "mine").unwrap();
     restore(&renamed, &increment);

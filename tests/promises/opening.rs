@@ -167,8 +167,8 @@ fn a_torn_last_manifest_record_is_dropped() {
     assert!(!folder.path().join("tables.torn").exists());
 }
 
-/// A manifest that is cut off at the damage is an older one. RocksDB deletes every table that it
-/// does not name.
+/// A manifest that is cut off at the damage is an older manifest. RocksDB would delete every table
+/// that the older manifest does not name.
 #[test]
 fn a_damaged_manifest_record_deletes_no_table() {
     let whole = tempfile::tempdir().unwrap();
@@ -301,8 +301,8 @@ fn a_path_that_is_no_directory_is_refused_with_the_reason() {
     assert!(refused(&link).to_string().ends_with("is a dangling symbolic link"), "{}", refused(&link));
 }
 
-/// The build compares the headers of an installed RocksDB. The library itself may be another one,
-/// and RocksDB writes its version into its options file.
+/// The build checks the headers of an installed RocksDB, but the linked library may have another
+/// version. RocksDB writes the version of the library into its options file.
 #[test]
 fn the_linked_rocksdb_has_the_expected_version() {
     let folder = tempfile::tempdir().unwrap();

@@ -51,7 +51,8 @@ fn a_rename_changes_only_the_name_of_a_keyspace() {
     let past = store.snapshot_at(before.read_ts()).unwrap();
     assert_eq!((names(&past), keys(&past, &renamed)), (vec!["rows".into()], vec![0, 1, 2]));
 
-    // After a drop, snapshots from before it read through either handle, and later ones do not.
+    // After a drop, either handle can be read in snapshots from before the drop, and neither in
+    // later ones.
     store.drop_keyspace("lines").unwrap();
     for handle in [&rows, &renamed] {
         assert_eq!((keys(&before, handle).len(), keys(&after, handle).len()), (3, 6));
@@ -147,7 +148,8 @@ fn a_range_delete_is_atomic_and_deletes_what_was_read() {
     let after = store.snapshot().unwrap();
     assert_eq!((keys(&before, &rows).len(), keys(&after, &rows)), (10, vec![0, 1, 2, 3, 6, 7, 9]));
 
-    // A concurrent write to a row that the range delete read is a conflict, and nothing is deleted.
+    // A concurrent write to a row that the range delete has read causes a conflict, and nothing is
+    // deleted.
     let mut txn = store.begin().unwrap();
     txn.delete_range(&rows, ..).unwrap();
     store.transact(|txn| txn.put(&rows, [6], "first")).unwrap();
@@ -290,8 +292,8 @@ mod on_disk {
                 assert!(snapshot.get(&rows, key(n * 7919 % ROWS)).unwrap().is_some());
             }
             let each = (bytes_read() - before) / READS;
-            // The filter has 1 MB and a block 4 KiB. Other tests read files too, and compactions
-            // may still run.
+            // A read of the filter costs 1 MB, and a read of a block 4 KiB. The measurement is
+            // repeated, because other tests read files, too, and compactions may still run.
             if each < 50_000 {
                 break;
             }

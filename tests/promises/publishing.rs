@@ -92,7 +92,8 @@ fn a_failing_status_file_does_not_stop_other_tasks() {
     // Short enough to publish in every round of the background worker.
     let store = Store::builder().status_file_interval(Duration::from_nanos(1)).open(folder.path()).unwrap();
     store.keyspace("going").unwrap();
-    // Fails while the store has a file of this name.
+    // A directory of this name makes the writes of the status file fail. The store may have a file
+    // of this name for a short time.
     while fs::create_dir(folder.path().join("STATUS.new")).is_err() {
         std::thread::yield_now();
     }

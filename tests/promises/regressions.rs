@@ -38,7 +38,7 @@ fn the_history_of_a_dropped_keyspace_survives_a_restart() {
     store.drop_keyspace("rows").unwrap();
     store.close().unwrap();
     let store = open();
-    // Time for the background to delete it by mistake.
+    // Long enough for the background to delete the rows by mistake.
     std::thread::sleep(Duration::from_millis(1500));
     let past = store.snapshot_at(first).unwrap();
     let rows = past.keyspaces().unwrap().into_iter().find(|keyspace| keyspace.name() == "rows").unwrap();
@@ -136,8 +136,8 @@ fn a_large_transaction_fails_on_a_truncated_keyspace() {
 fn recovery_respects_the_batch_limit_of_the_engine() {
     const ROWS: usize = 8;
     let (mut forward, mut back) = (0, 0);
-    // A write has eight batches. Each is the last to survive a crash more than once, as a sync by
-    // the background may keep more of them.
+    // A write has eight batches. Each number of surviving batches is tried several times, because a
+    // sync by the background may keep more batches than the crash would.
     for kept in 0..40 {
         let memory = SimStorage::new();
         let open = |builder| open_limited(builder, &memory);

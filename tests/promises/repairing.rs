@@ -29,8 +29,8 @@ fn content(store: &Store) -> Rows {
     snapshot.keyspaces().unwrap().into_iter().flat_map(rows).collect()
 }
 
-/// A checkpoint, which has everything in tables, and then some commits in the log. Returns the
-/// rows.
+/// Fills a store: a checkpoint, which has everything in tables, and then some commits in the log.
+/// Returns the rows.
 fn filled(folder: &Path) -> Rows {
     let store = small().open(folder.join("first")).unwrap();
     let (rows, gone) = (store.keyspace("rows").unwrap(), store.keyspace("gone").unwrap());
@@ -104,7 +104,7 @@ fn repaired(damage: impl FnOnce(&Path)) -> (RepairReport, Rows, Rows) {
 fn flip(path: &Path, at: usize, length: usize) {
     let mut bytes = fs::read(path).unwrap();
     bytes.iter_mut().skip(at).take(length).for_each(|byte| *byte ^= 0xff);
-    // Not in place: the file may be a hard link.
+    // The file is replaced, not changed in place, because it may be a hard link.
     fs::remove_file(path).unwrap();
     fs::write(path, bytes).unwrap();
 }
@@ -331,7 +331,8 @@ fn a_cancelled_repair_leaves_an_empty_store() {
     let before = filled(folder.path());
     let from = folder.path().join("store");
     let as_it_was = state(&from);
-    // During the search for keyspace names, and after some rows were copied.
+    // The repair is cancelled during the search for keyspace names, and after some rows were
+    // copied.
     for stops_at in [0, 1000] {
         let to = folder.path().join(format!("stopped {stops_at}"));
         let (mut rows, mut keyspaces) = (0, 0);

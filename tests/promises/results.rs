@@ -3,7 +3,7 @@
 use percolite::engine::sim::SimStorage;
 use percolite::{Durability, ErrorKind, Keyspace, Store, Txn, TxnOptions};
 
-/// Beyond one page of a scan.
+/// More rows than one page of a scan has.
 const ROWS: u32 = 3000;
 /// Too long for a lock, so that two-phase commits store it out of line.
 const LONG: usize = 1000;
@@ -173,7 +173,7 @@ fn a_commit_says_whether_it_is_durable() {
             assert!(answer < commit.commit_ts);
             assert_eq!(commit.durable, durable, "{default:?} {asked:?}");
             assert!(!durable || store.stats().durable_ts >= commit.commit_ts);
-            // One that only reads.
+            // A transaction that only reads.
             let read = |txn: &mut Txn| Ok::<_, percolite::Error>((txn.read_ts(), txn.contains_key(&rows, "k")?));
             let ((read_ts, found), commit) = store.transact_with_commit(options, read).unwrap();
             assert_eq!((commit.commit_ts, commit.durable, found), (read_ts, durable, true));

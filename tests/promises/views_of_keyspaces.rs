@@ -31,7 +31,7 @@ fn answer(snapshot: &Snapshot, keyspace: &Keyspace) -> Result<Rows, ErrorKind> {
     scanned
 }
 
-/// The same in a transaction that begins now.
+/// Like [`answer`], for a transaction that begins now.
 fn answer_of_txn(store: &Store, keyspace: &Keyspace) -> impl Fn() -> Result<Rows, ErrorKind> {
     let (txn, keyspace) = (store.begin().unwrap(), keyspace.clone());
     move || {
@@ -77,8 +77,8 @@ fn a_keyspace_created_after_a_snapshot_is_empty_in_it() {
     assert_eq!(answer(&store.snapshot().unwrap(), &rows), Err(not_found));
 }
 
-/// The snapshot and the transaction begin during the restore, when a row is committed and the
-/// keyspace has no name yet.
+/// The snapshot and the transaction begin during the restore, when a row is already committed and
+/// the keyspace has no name yet.
 #[test]
 fn a_keyspace_is_empty_until_its_restore_has_finished() {
     let from = Store::in_memory().unwrap();
@@ -116,7 +116,7 @@ fn a_keyspace_is_empty_until_its_restore_has_finished() {
     }
 }
 
-/// The same for a keyspace that an increment creates.
+/// Like the test above, for a keyspace that an increment creates.
 #[test]
 fn a_keyspace_is_empty_until_its_increment_has_finished() {
     let from = Store::builder().history_retention(Duration::from_secs(3600)).in_memory().unwrap();

@@ -13,7 +13,7 @@ fn add(txn: &mut Txn, rows: &Keyspace, key: &str) -> Result<()> {
     txn.put(rows, key, [before + 1])
 }
 
-/// Makes a conflict: only after one does the store limit admission.
+/// Makes a conflict, because the store limits admission only after a conflict.
 fn conflict_once(store: &Store, rows: &Keyspace) {
     let mut first = true;
     store
@@ -149,7 +149,8 @@ fn a_nested_call_waits_for_a_lock_before_it_retries() {
             std::thread::sleep(Duration::from_millis(50));
             large.commit().unwrap();
         });
-        // Twenty attempts that do not wait take less than a millisecond.
+        // If the inner call did not wait for the lock, its twenty attempts would end within a
+        // millisecond, before the large transaction commits.
         store.transact(|_| store.transact(|inner| inner.put(&rows, "k", "inner"))).unwrap();
     });
     assert_eq!(store.snapshot().unwrap().get(&rows, "k").unwrap(), Some("inner".into()));

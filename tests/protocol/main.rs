@@ -1,12 +1,12 @@
 //! Protocol scripts: single steps of the protocol, with all columns after each step.
 //!
-//! A script in `tests/protocol/scripts/` is a story that DESIGN.md tells: two transfers, a crash
-//! on either side of the commit point, a reader that pushes a lock. Each runs on every engine, and
-//! the engines must show the same columns.
+//! A script in `tests/protocol/scripts/` is a story that DESIGN.md tells: two transfers, a crash on
+//! either side of the commit point, a reader that pushes a lock. Each script runs on every engine,
+//! and all engines must show the same columns.
 //!
-//! To add one, write its commands and run `UPDATE_GOLDENFILES=1 cargo test --release --test
-//! protocol`: the output of the simulated engine is written into it. Read that output before you
-//! commit it. The commands are in `runner.rs`.
+//! To add a script, write its commands and run `UPDATE_GOLDENFILES=1 cargo test --release --test
+//! protocol`: the output of the simulated engine is written into the script. Read that output
+//! before you commit it. `runner.rs` defines the commands.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
 #![allow(clippy::pedantic, reason = "style of a library, not of its tests")]

@@ -50,7 +50,8 @@ pub enum Command {
         ttl_ms: Option<u64>,
     },
     /// Turns the lock into a version: `commit T10 a ts=20 record=true` on a primary with locked
-    /// secondaries, `commit T10 b ts=20` on a secondary. `at_least` commits at the highest push.
+    /// secondaries, `commit T10 b ts=20` on a secondary. With `at_least`, a lock that was pushed
+    /// above `ts` is committed at the push.
     Commit {
         txn: String,
         key: String,
@@ -86,7 +87,7 @@ pub enum Command {
         ttl_ms: u64,
     },
     /// Reads the transaction's status at its primary. Without `now` its owner has ended. With `now`
-    /// the lock's time to live decides, and a reader at `push_above` pushes it.
+    /// the lock's time to live decides, and a reader at `push_above` pushes the lock.
     Status {
         txn: String,
         primary: String,

@@ -126,7 +126,8 @@ fn counts(reader: &impl Reads, sessions: &Keyspace) -> Vec<u64> {
 struct Session {
     own: usize,
     dice: Dice,
-    /// The counts that its last snapshot showed, and those that its last read showed.
+    /// The counts that this session's last snapshot showed, and those that its last read of any
+    /// kind showed.
     in_snapshot: Vec<u64>,
     in_any: Vec<u64>,
 }
@@ -141,8 +142,8 @@ impl Session {
             let options = any_options(&mut self.dice);
             self.transfer(&tables[self.own], transfer, options);
             if self.dice.one_in(4) {
-                // Snapshots of all clients must show it, not only those of the client that
-                // committed.
+                // Snapshots of all clients must show the transfer, not only those of the client
+                // that committed.
                 let other = self.dice.below(tables.len());
                 self.check_counts(&tables[other], transfer);
             }
@@ -174,7 +175,7 @@ impl Session {
             });
             match done {
                 Ok(()) => return,
-                // Nothing was committed.
+                // An I/O error means that nothing was committed.
                 Err(why) if matches!(why.kind(), ErrorKind::Io(_)) => {}
                 Err(why) if matches!(why.kind(), ErrorKind::Undetermined(_)) => {
                     let snapshot = insist(|| tables.store.snapshot());
@@ -187,7 +188,7 @@ impl Session {
         }
     }
 
-    /// Reads all sessions' counts after its own `transfer` was acknowledged.
+    /// Checks the counts of all sessions after this session's `transfer` was acknowledged.
     fn check_counts(&mut self, tables: &Tables, transfer: u64) {
         let snapshot = counts(&insist(|| tables.store.snapshot()), &tables.sessions);
         not_before(&snapshot, &self.in_snapshot, "a snapshot and the one before");

@@ -74,7 +74,7 @@ pub fn any_options(dice: &mut Dice) -> TxnOptions {
         .durability(if dice.one_in(2) { Durability::Buffered } else { Durability::Sync })
 }
 
-/// Repeats a call after a network failure, an I/O error, which means that nothing was committed.
+/// Repeats a call after an I/O error: the network failed, and nothing was committed.
 pub fn insist<T>(mut work: impl FnMut() -> Result<T>) -> T {
     for _ in 0..10_000 {
         match work() {

@@ -1,5 +1,6 @@
 //! Contended counters with an index. Every increment moves the counter's entry in the index, so
-//! deletes and inserts alternate on the same rows. It also deletes or inserts a row of its thread.
+//! deletes and inserts alternate on the same rows. Every increment also deletes or inserts a row of
+//! its thread.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -47,7 +48,7 @@ impl Tables {
         Self { store, counters, index, flips }
     }
 
-    /// Increments the counter. Returns its value before.
+    /// Increments the counter. Returns the value before the increment.
     fn increment(&self, counter: u8, thread: usize, dice: &mut Dice) -> percolite::Result<u64> {
         let options = any_options(dice);
         self.store.transact_with(options, |txn| {

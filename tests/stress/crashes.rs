@@ -19,7 +19,8 @@ use crate::common::{Reads, Run, any_options, every_way, number, read_number};
 use crate::support::Dice;
 
 const SESSIONS: usize = 4;
-/// Rows that every transaction of a session sets to its number, and those that a wide one sets too.
+/// How many rows every transaction of a session sets to its own number, and how many more a wide
+/// transaction sets.
 const OWN_ROWS: u64 = 4;
 const WIDE_ROWS: u64 = 1200;
 const ACCOUNTS: u64 = 8;
@@ -40,10 +41,11 @@ fn a_buffered_store_loses_only_the_end() {
 /// A session's record of its transactions, which are numbered.
 #[derive(Default)]
 struct Session {
-    /// The last one that was begun, and the last one that was acknowledged as durable.
+    /// The number of the last transaction that was begun, and of the last one that was acknowledged
+    /// as durable.
     begun: u64,
     durable: u64,
-    /// Those that were acknowledged in this incarnation, with their commit timestamps.
+    /// The transactions that were acknowledged in this incarnation, with their commit timestamps.
     acknowledged: Vec<(Timestamp, u64)>,
 }
 
@@ -93,8 +95,8 @@ fn open(memory: &SimStorage, dice: &mut Dice, durability: Durability) -> Tables 
     open_on(Arc::new(memory.exclusive_engine()), dice, durability)
 }
 
-/// Half of the time a disk whose calls may return late, so that other calls run between a sync and
-/// its return.
+/// In half of the incarnations the engine's calls may return late, so that other calls run between
+/// the end of a sync and its return.
 fn slow_at_times(memory: &SimStorage, dice: &mut Dice) -> Arc<dyn Engine> {
     if dice.one_in(2) {
         return Arc::new(memory.exclusive_engine());
@@ -217,7 +219,7 @@ fn check(tables: &Tables, sessions: &mut [Session]) {
                 first_lost = first_lost.min(ts);
             }
         }
-        // What a snapshot has shown is durable.
+        // A snapshot has shown this state, so the next crash must not lose it.
         (session.begun, session.durable) = (found, found);
     }
     assert!(last_kept < first_lost, "the commit at {last_kept} survived, and the one at {first_lost} did not");

@@ -1,9 +1,9 @@
 //! Keyspaces that are created and dropped under load.
 //!
-//! Every transaction writes a row in a keyspace that is dropped from time to time, and the same row
-//! in a ledger that stays, both under the keyspace's id. While a keyspace exists the two agree. A
-//! new keyspace of the same name is empty. No transaction commits into a keyspace that was dropped
-//! before it began.
+//! Every transaction writes a row to a keyspace that is dropped from time to time, and the same row
+//! to a ledger that stays. The keys begin with the keyspace's id. While a keyspace exists, its rows
+//! and the rows with its id in the ledger agree. A new keyspace of the same name is empty. No
+//! transaction commits into a keyspace that was dropped before the transaction began.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -111,7 +111,7 @@ impl Shared {
                     let mut txn = self.store.begin().unwrap();
                     assert!(txn.put(&keyspace, "late", "").is_err(), "a put into a dropped keyspace");
                 }
-                // A conflict with the creation of a keyspace.
+                // The drop may conflict with the creation of a keyspace.
                 Err(why) => assert!(why.is_retryable(), "{why}"),
             }
             std::thread::sleep(Duration::from_micros(dice.below(3000) as u64));

@@ -43,7 +43,7 @@ struct PausePoint {
     go: Receiver<()>,
 }
 
-/// A paused thread. It resumes when this is dropped.
+/// A paused thread, which resumes when this value is dropped.
 struct PausedThread<'scope, T> {
     thread: ScopedJoinHandle<'scope, T>,
     go: Sender<()>,
@@ -159,7 +159,8 @@ fn a_commit_that_finishes_late_hides_no_conflict() {
     let rows = store.keyspace("rows").unwrap();
     let slow = two_rows(&store, &rows);
     std::thread::scope(|scope| {
-        // It submits its locks, its commit point, and then the other row.
+        // The submissions of `slow` are the lock of each row, the commit point, and then the other
+        // row.
         let slow = runtime.run(scope, (Place::Submits, 4), || slow.commit());
         assert_eq!(store.row_locks().unwrap().count(), 1, "it is not paused after its commit point");
         let (mut first, mut second) = (store.begin().unwrap(), store.begin().unwrap());
@@ -183,7 +184,7 @@ fn locks_and_their_statuses_are_listed_as_of_one_snapshot() {
     let (store, rows) = open(&runtime);
     let slow = two_rows(&store, &rows);
     std::thread::scope(|scope| {
-        // It has submitted its locks but not its commit point.
+        // `slow` has submitted its locks but not its commit point.
         let slow = runtime.run(scope, (Place::Submits, 2), || slow.commit());
         let listed = store.row_locks().unwrap();
         slow.finish().unwrap();
@@ -235,8 +236,9 @@ fn open_pausing(runtime: &Arc<PausingEnv>, memory: &SimStorage) -> Store {
     Store::builder().env(Arc::clone(runtime) as Arc<dyn Env>).open_engine(engine).unwrap()
 }
 
-/// A commit is applied and not yet visible, because its leader is paused. A transaction that meets
-/// it waits until it is visible, instead of using up its attempts with an older read view.
+/// A commit is applied but not yet visible, because its leader is paused. A transaction that
+/// conflicts with this commit must wait until it is visible: retries with an older read view would
+/// use up all attempts.
 #[test]
 fn an_invisible_commit_does_not_use_up_retries() {
     let _run = Run::begin("races::an_invisible_commit_does_not_use_up_retries");
@@ -279,8 +281,8 @@ fn a_sync_covers_no_later_commit() {
         assert!(memory.unsynced() > 0);
         first.finish().unwrap();
     });
-    // A snapshot shows every acknowledged commit and only durable ones, so it must sync the second
-    // one.
+    // A snapshot shows every acknowledged commit and only durable ones, so this snapshot must sync
+    // the second commit.
     assert!(store.snapshot().unwrap().contains_key(&rows, "second").unwrap());
     memory.crash(0);
     drop((store, rows));
@@ -316,7 +318,7 @@ fn gc_hides_no_conflict_of_an_old_transaction() {
 }
 
 /// The storage of a store after a two-phase commit and a crash that lost its last `lost` batches.
-/// Without the last one the second row stays locked. Without the last two the commit point is lost
+/// If one batch is lost, the second row stays locked. If two are lost, the commit point is lost,
 /// too.
 fn interrupted(home: fn() -> Home, lost: u64) -> Home {
     // The background may sync or write at any time, and the crash then loses other batches: try
@@ -345,7 +347,8 @@ fn interrupted(home: fn() -> Home, lost: u64) -> Home {
         put_both(buffered, "new");
         let batches = memory.unsynced();
         let crash = memory.crash(batches.saturating_sub(lost));
-        // The locks, the commit point and the second row. Writes of the background may follow them.
+        // The commit consists of the locks, the commit point and the second row. Writes of the
+        // background may follow these batches.
         if synced == 0 && batches >= 3 && crash.lost == lost {
             return home;
         }
@@ -353,8 +356,8 @@ fn interrupted(home: fn() -> Home, lost: u64) -> Home {
     panic!("the background wrote in between, a hundred times");
 }
 
-/// A transaction's snapshot has a lock that a crash left. Others resolve it, and overwrite the row
-/// and the primary, before the transaction reads the row.
+/// A transaction's snapshot has a lock that a crash left. Before the transaction reads the row,
+/// other transactions resolve the lock and overwrite the row and the primary.
 #[test]
 fn an_old_snapshot_meets_an_already_resolved_lock() {
     let _run = Run::begin("races::an_old_snapshot_meets_an_already_resolved_lock");

@@ -58,7 +58,7 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// Whether both have read the same part of a column in the same engine snapshot.
+    /// Whether two walks have read the same part of a column in the same engine snapshot.
     pub fn overlaps(&self, other: &Self) -> bool {
         let ends_before = |end: &Bound<Vec<u8>>, start: &Bound<Vec<u8>>| match (end, start) {
             (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
@@ -79,7 +79,7 @@ impl Control {
         std::mem::take(&mut self.walks.lock().unwrap())
     }
 
-    /// Where each page of the GC queue that was read since the last call began.
+    /// The start of each page of the GC queue that was read since the last call.
     pub fn take_collections(&self) -> Vec<Option<GcEntry>> {
         std::mem::take(&mut self.collections.lock().unwrap())
     }

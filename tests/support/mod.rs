@@ -19,8 +19,8 @@ pub const TTL_MS: u64 = 3000;
 pub enum Home {
     /// Memory with an exclusive engine.
     Embedded(SimStorage),
-    /// The same with two-phase commits and one row of a transaction in a batch, so that rows are
-    /// still locked after the commit point.
+    /// Memory with an exclusive engine and two-phase commits, and with one row of a transaction in
+    /// each batch, so that rows are still locked after the commit point.
     RowByRow(SimStorage),
     /// Memory that several clients share. Each open store is a client.
     Shared(Server),
@@ -53,7 +53,7 @@ impl Home {
         Self::Shared(Server::new(None, TTL_MS))
     }
 
-    /// Shared, and every client has a faulty network of its own.
+    /// Memory that several clients share, each through a faulty network of its own.
     pub fn unreliable(seed: u64, ttl_ms: u64) -> Self {
         Self::Shared(Server::new(Some((Faults::bad_network(), seed)), ttl_ms))
     }

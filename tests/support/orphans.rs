@@ -10,8 +10,8 @@ fn small() -> Builder {
     Store::builder().block_cache_bytes(1 << 20).write_buffer_bytes(4 << 20)
 }
 
-/// Leaves the locks on the rows `a`, the primary, and `b` of a process that was killed before or
-/// after its commit point.
+/// Leaves the orphan locks of a process that was killed before or after the commit point of a
+/// transaction that wrote the rows `a`, its primary, and `b`.
 pub fn leave_locks(path: &Path, committed: bool) {
     let store = small().open(path).unwrap();
     let rows = store.keyspace("rows").unwrap();

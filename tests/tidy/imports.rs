@@ -46,7 +46,7 @@ impl Modules {
     fn imports(&self, module: &Module) -> BTreeSet<Module> {
         let code = code(&self.sources[module].text);
         let used = uses(&code).into_iter().flat_map(|(_, tree)| expand(&tree));
-        // `use super::*` is of a module inside of a file, and names that file.
+        // `use super::*` of a module inside a file names that file itself, so it is no import.
         let paths = used.chain(paths_in(&code)).filter(|path| path.len() > 1);
         let paths = paths.filter(|path| matches!(&*path[0], "crate" | "super" | "self"));
         let targets = paths.map(|path| self.defining(&absolute(module, &path), 8));

@@ -32,7 +32,7 @@ fn the_public_api_is_the_recorded_one() {
 
 /// Appends the declaration of an item, its methods, and the traits that it implements.
 fn describe(page: &str, api: &mut String) {
-    // Methods of `Deref` targets, and what the compiler derives for every type.
+    // Leaves out methods of `Deref` targets, and what the compiler implements for every type.
     let page = page.split("<h2 id=\"synthetic-implementations\"").next().unwrap_or_default();
     let (own, traits) = page.split_once("<h2 id=\"trait-implementations\"").unwrap_or((page, ""));
     let own = own.split("<h2 id=\"deref-methods").next().unwrap_or_default();

@@ -96,7 +96,7 @@ struct Restarts {
     clocks: Arc<Clocks>,
     file: Register,
     dice: Dice,
-    /// The token of every grant. The last one has written to the file.
+    /// The tokens of all grants. The holder with the last token has written to the file.
     tokens: Vec<Timestamp>,
     /// A lease that continues in the next incarnation.
     kept: Option<Timestamp>,

@@ -76,7 +76,7 @@ fn close_ends_a_lease_that_is_being_granted() {
     assert_free(&memory, &clocks);
 }
 
-/// The request succeeds or fails, depending on where the close meets it.
+/// The request succeeds or fails, depending on how far it has come when the store closes.
 #[test]
 fn a_lease_granted_during_close_leaves_no_row() {
     let (mut dice, clocks) = (Random::new("closing"), Clocks::new());

@@ -27,7 +27,8 @@ fn a_lease_is_lost_and_its_name_free_in_a_checkpoint() {
     store.checkpoint(&copy).unwrap();
     assert!(row_is_in(&copy, "job"), "the copy has the rows until it is opened for writing");
 
-    // A read-only open of the copy before its first open finds no lock.
+    // A read-only open finds no lock, even before the copy is opened for writing for the first
+    // time.
     let looking = clocks.builder().read_only(true).open(&copy).unwrap();
     assert_eq!(looking.lock_table().unwrap().held, 0);
     assert!(looking.lock_holders("job").unwrap().is_empty());

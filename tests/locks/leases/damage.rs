@@ -74,7 +74,7 @@ fn a_damaged_row_blocks_its_name_and_no_other() {
 }
 
 /// Damages the row of a lease that was granted by this incarnation. `first` is the first call that
-/// reads it.
+/// reads the damaged row.
 fn damaged_meanwhile(whole_cell: bool, first: impl FnOnce(LockGuard) -> (Result<()>, Option<LockGuard>)) {
     let memory = SimStorage::new();
     let clocks = Clocks::new();
@@ -83,8 +83,8 @@ fn damaged_meanwhile(whole_cell: bool, first: impl FnOnce(LockGuard) -> (Result<
     let guard = store.lock_with("bad", lease(HOUR).auto_renew(false)).unwrap();
     let token = guard.token();
     damage(&memory, "bad", token, whole_cell);
-    // Another commit makes the change visible, which did not go through the store. The grant in
-    // memory counts until the row is read.
+    // The damage did not go through the store, so only another commit makes it visible. Until a
+    // call reads the row, the grant in memory counts.
     store.get_lock("elsewhere", HOUR).unwrap().unwrap();
     assert!(guard.is_held());
     assert_eq!(store.lock_holders("bad").unwrap()[0].token, Some(token));
@@ -101,7 +101,8 @@ fn damaged_meanwhile(whole_cell: bool, first: impl FnOnce(LockGuard) -> (Result<
     assert!(store.force_unlock("bad", Timestamp::from_u64(12345)).unwrap(), "any token");
     assert!(!has_row(&memory.exclusive_engine(), "bad"));
     if let Some(guard) = guard {
-        // That has not ended the grant of the guard, which needs its own token.
+        // The forced unlock with another token has deleted the row, but has not ended the grant of
+        // the guard: that needs the grant's own token.
         assert_eq!(store.lock_holders("bad").unwrap()[0].token, Some(token));
         assert!(store.force_unlock("bad", token).unwrap());
         assert!(!guard.is_held());
@@ -130,7 +131,7 @@ fn damaged_row_blocks_its_name_at_renewal() {
     }
 }
 
-/// The later one has taken over the name.
+/// The lease with the later token has taken over the name.
 #[test]
 fn of_two_conflicting_leases_in_a_row_the_later_wins() {
     let memory = SimStorage::new();
@@ -146,7 +147,7 @@ fn of_two_conflicting_leases_in_a_row_the_later_wins() {
     assert_eq!(store.attach_lock("both", tokens[1]).unwrap().token(), tokens[1]);
 }
 
-/// Opening reads the rows once, page by page, and writes no more than without them.
+/// Opening reads the lease rows once, page by page, and makes no more writes than without leases.
 #[test]
 fn opening_reads_each_row_of_leases_once() {
     const MANY: usize = 10_000;
@@ -177,8 +178,8 @@ fn opening_reads_each_row_of_leases_once() {
     assert_eq!(world.store.lock_table().unwrap().held, MANY + 1);
 }
 
-/// Opens a store with very many leases. It must take at most a second longer than without, in at
-/// least one of ten attempts.
+/// Opens a store with very many leases. In at least one of ten attempts, opening must take at most
+/// a second longer than without leases.
 #[cfg(feature = "rocks")]
 pub fn with_very_many(look: impl FnOnce(Store, &Clocks, Timestamp, usize)) {
     const MANY: usize = 100_000;
@@ -197,9 +198,9 @@ pub fn with_very_many(look: impl FnOnce(Store, &Clocks, Timestamp, usize)) {
     let engine: Arc<dyn Engine> = clocks.builder().durable_engine(&path).unwrap();
     rows::write_many(&*engine, MANY, token);
     drop(engine);
-    // The bound is the design's. On a machine that is busy with other tests one of several attempts
-    // meets it. The time alone is measured by `compare locks`
-    // (`tools/compare/src/locks/durable.rs`).
+    // The bound of one second is part of the design. On a machine that is busy with other tests,
+    // not every attempt meets it. `compare locks` (`tools/compare/src/locks/durable.rs`) measures
+    // the time without other load.
     let mut times = Vec::new();
     let store = loop {
         let (store, with) = open();

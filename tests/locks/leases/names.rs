@@ -87,7 +87,7 @@ fn an_expired_lease_is_free_before_any_sweep() {
     assert!(next > token && !store.is_free_lock("job").unwrap());
 }
 
-/// A new grant has no token for a short time. Zero must not count as its token.
+/// A new grant has no token for a short time. Zero must not count as the token of such a grant.
 #[test]
 fn no_grant_is_ended_by_the_zero_token() {
     let store = Store::in_memory().unwrap();

@@ -30,8 +30,8 @@ fn release_on_a_failed_store_is_an_error() {
         };
         assert!(expected(why.kind()), "{had_failed}: {why}");
         world.hooks.no_hooks();
-        // A later incarnation may find the row. Then the lock is held until the lease expires, by
-        // this token alone.
+        // The crash undoes the deletion of the row, so the lock is held again until the lease
+        // expires or its token releases it.
         drop(world.store);
         world.memory.crash(0);
         let again = World::open_at(&world.memory, Store::builder());

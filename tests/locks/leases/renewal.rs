@@ -58,7 +58,7 @@ fn of_two_concurrent_renewals_the_last_written_counts() {
     let guard = Arc::new(store.lock_with("job", lease(HOUR).auto_renew(false)).unwrap());
     let rows = store.keyspace("rows").unwrap();
     gate.shut();
-    // This commit leads the syncs, so that the first renewal does not.
+    // The thread of this commit makes the sync, so that the thread of the first renewal does not.
     let leader = begin("leads", {
         let store = store.clone();
         move || store.transact(|txn| txn.put(&rows, "key", "value"))
@@ -69,7 +69,8 @@ fn of_two_concurrent_renewals_the_last_written_counts() {
         move || guard.renew(2 * HOUR)
     });
     until("the renewal is being written", || gate.holds_a_lease());
-    // The first renewal will be durable and be late to update memory.
+    // The first renewal becomes durable, but its thread is stalled before it updates the lease in
+    // memory.
     clocks.stall("first");
     gate.open();
     until("the renewal is stalled", || clocks.is_stalled());

@@ -19,7 +19,7 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap()
 }
 
-/// A power cut of a store with a lease of an hour, after half of it.
+/// Grants a lease of an hour and cuts the power after half an hour. Returns the token.
 fn cut_off(memory: &SimStorage) -> Timestamp {
     let clocks = Clocks::new();
     let store = open(memory, &clocks);
@@ -120,7 +120,7 @@ fn attaching_with_the_token_continues_the_lease() {
     let rows = store.keyspace("rows").unwrap();
     let guard = store.attach_lock("job", token).unwrap();
     assert_eq!(guard.token(), token);
-    // The attached lease is renewed. Half of its time has passed, so immediately.
+    // Half of the lease time has passed, so the attached lease is renewed immediately.
     until("the lease is renewed", || left(&store, "job").unwrap() > HOUR - SECOND);
     clocks.pass(HOUR / 2 + SECOND);
     until("the lease is renewed again", || left(&store, "job").unwrap() > HOUR - SECOND);
@@ -147,14 +147,14 @@ fn attaching_with_a_wrong_or_ended_token_is_lost() {
         assert_lost(store.attach_lock("job", Timestamp::from_u64(other)), LockLostReason::UnknownToken);
     }
     assert_about(left(&store, "job"), HOUR);
-    // Released.
+    // The lease was released.
     assert!(store.release_lock("job", token).unwrap());
     assert_lost(store.attach_lock("job", token), LockLostReason::UnknownToken);
-    // Expired, without a next holder.
+    // The lease expired, and there is no next holder.
     let token = store.get_lock("job", HOUR).unwrap().unwrap();
     clocks.pass(HOUR);
     assert_lost(store.attach_lock("job", token), LockLostReason::UnknownToken);
-    // Expired, with a next holder.
+    // The lease expired, and there is a next holder.
     let token = store.get_lock("job", HOUR).unwrap().unwrap();
     clocks.pass(HOUR);
     let next = store.get_lock("job", HOUR).unwrap().unwrap();
@@ -162,9 +162,9 @@ fn attaching_with_a_wrong_or_ended_token_is_lost() {
     assert_eq!(store.attach_lock("job", next).unwrap().token(), next);
 }
 
-/// A lease ends, the next holder has no lease, and the power is cut as soon as it has its guard.
-/// The first guard is dropped while the gate is shut, so the deletion of its row is not durable
-/// earlier.
+/// A lease ends, the next holder takes the lock without a lease, and the power is cut as soon as
+/// that holder has its guard. The first guard is dropped while the gate is shut, so that the
+/// deletion of its row is not durable before the gate opens.
 fn handed_on_and_cut_off(
     first: impl FnOnce(&Store, &Clocks) -> (Timestamp, Option<LockGuard>),
 ) -> (SimStorage, Timestamp) {

@@ -30,7 +30,7 @@ fn a_guard_is_renewed_for_many_times_its_lease() {
     });
     until("the request waits", || clocks.is_parked("waiter"));
     for _ in 0..7 {
-        // Time that passes between the thread's clock read and its wait would be missed.
+        // The background thread would miss time that passes between its clock read and its wait.
         until("the background thread waits", || clocks.is_parked("percolite-leases"));
         clocks.pass(HOUR / 2);
         until("the lease is renewed", || left(&store, "job").unwrap() > HOUR - SECOND);
@@ -90,7 +90,7 @@ fn a_late_renewal_is_lost() {
     assert!(next.is_held());
 }
 
-/// A lease of ten seconds whose renewal is being written when it expires, and a waiting request.
+/// A lease of ten seconds that expires while its renewal is being written, and a waiting request.
 fn renewed_on_the_edge(end: impl FnOnce(&SimStorage)) -> Edge {
     let memory = SimStorage::new();
     let (clocks, gate) = (Clocks::new(), Gate::new(&memory));
@@ -134,7 +134,7 @@ fn the_result_of_a_late_renewal_says_if_the_lease_survived() {
     txn.fence(&guard.fence()).unwrap();
     txn.put(&rows, "by", "the renewed holder").unwrap();
     txn.commit().unwrap();
-    // The renewal began at nine seconds, so it ends ten seconds later.
+    // The renewal began at nine seconds, so the lease ends at nineteen. Eleven seconds have passed.
     clocks.pass(7 * SECOND);
     assert!(guard.is_held());
     assert_waits(&waiter);

@@ -13,11 +13,11 @@ pub const THEN: u64 = 1_763_726_400_000;
 pub const HOUR: Duration = Duration::from_secs(3600);
 pub const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// A wait of at most this time ends in real time and moves the clocks by it, such as a sync that is
-/// delayed for others.
+/// A wait of at most this time, such as that of a sync that is delayed for others, ends when real
+/// time has passed, and then moves the clocks.
 const SHORT: Duration = Duration::from_millis(50);
-/// A wait of at least this time that ends in real time also moves the clocks. It happens only if
-/// something is broken.
+/// A wait of at least this time also moves the clocks if it ends because real time has passed. That
+/// happens only if something is broken.
 const LONG: Duration = Duration::from_secs(10);
 
 /// The runtime. Threads, sleep and random numbers are those of the system.
@@ -34,7 +34,7 @@ struct State {
     alarms: Vec<Weak<Alarm>>,
     /// Threads of this name block at their next clock read after this number of reads.
     stalled: Option<(&'static str, u64)>,
-    /// The number of threads that are blocked so.
+    /// The number of threads that are blocked by `stalled`.
     waiting: usize,
     /// The number of clock reads, by thread name.
     looks: HashMap<String, u64>,
@@ -187,7 +187,8 @@ impl Env for Clocks {
     }
 }
 
-/// Ends a wait when the test's clock reaches its end, or when that time has really passed.
+/// A parker whose waits end when the test's clock reaches the end of the wait, or when the wait's
+/// length has passed in real time.
 struct Alarm {
     clocks: Weak<Clocks>,
     thread: String,

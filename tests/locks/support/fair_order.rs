@@ -11,8 +11,8 @@ pub struct Turn {
     pub writes: bool,
     /// The number of the request, in request order.
     pub id: u64,
-    /// Drawn under the lock, so tokens of grants that exclude each other are in the order of the
-    /// grants.
+    /// A token is drawn under the lock, so grants that exclude each other are in the order of their
+    /// tokens.
     pub token: Timestamp,
 }
 
@@ -28,11 +28,13 @@ pub fn assert_one_batch_passes(mut turns: Vec<Turn>) -> usize {
         let (earlier, later) = (&turns[..place], &turns[place + 1..]);
         assert!(later.iter().all(|turn| turn.id > writer.id), "a writer has passed a request");
         let by: Vec<usize> = (0..place).filter(|at| turns[*at].id > writer.id).collect();
-        // A holder's earlier requests had ended when it made its newest one.
+        // Only the newest request of each holder counts: the holder's earlier requests had ended
+        // before.
         let ahead: BTreeMap<usize, u64> =
             earlier.iter().filter(|turn| turn.id < writer.id).map(|turn| (turn.holder, turn.id)).collect();
         let ahead = ahead.len() - usize::from(ahead.contains_key(&writer.holder));
-        // The first request of the batch was ahead of the writer.
+        // At least one reader of a batch was ahead of the writer, so not all readers can have
+        // passed it.
         assert!(by.len() < readers.max(1), "{} readers have passed a writer", by.len());
         assert!(ahead + by.len() < all + readers, "a writer has waited for {ahead} and {}", by.len());
         if let Some(first) = by.first() {

@@ -22,7 +22,7 @@ const RUNS: usize = 20;
 pub enum Taken {
     /// The lease expires while its holder is paused.
     ByTime,
-    /// Another thread forces it away at random. There are no leases.
+    /// Another thread forces the lock away at random. There are no leases.
     ByForce,
 }
 
@@ -56,7 +56,7 @@ pub struct Tally {
     pub refused: u64,
     /// Rounds in which the next holder had the lock before this one wrote.
     pub outlived: u64,
-    /// Those of them that have written nevertheless.
+    /// The rounds of `outlived` in which this holder wrote nevertheless.
     pub late: u64,
 }
 
@@ -103,7 +103,8 @@ impl Set {
         let is_outlived = || self.newest.load(Ordering::SeqCst) > token.to_u64();
         while !is_outlived() && self.running.load(Ordering::SeqCst) > 1 {
             assert!(began.elapsed() < super::LIMIT, "the lease has expired, and the next holder does not get the lock");
-            // This request ends the expired lease; a waiting task would use the system's timer.
+            // This request ends the expired lease. A waiting task would end it only by the system's
+            // timer.
             drop(self.world.store.try_lock("n"));
             std::thread::sleep(Duration::from_micros(20));
         }
@@ -183,13 +184,13 @@ pub fn assert_undone(run: impl Fn(Taken) -> (Tally, u64)) {
     }
 }
 
-/// With a fence no member is lost, and no holder that was paused until the next one had the lock
-/// has written.
+/// With a fence no member is lost, and no holder writes after a pause in which the next holder got
+/// the lock.
 #[track_caller]
 pub fn assert_nothing_is_undone(rounds: u64, run: impl Fn(Taken) -> (Tally, u64)) {
     for taken in [Taken::ByTime, Taken::ByForce] {
         let mut refused = 0;
-        // On a busy machine the forcing thread runs rarely.
+        // On a busy machine the forcing thread runs rarely, so that several runs are needed.
         for _ in 0..RUNS {
             let (tally, missing) = run(taken);
             assert_eq!((missing, tally.late), (0, 0), "{taken:?} {tally:?}");

@@ -8,7 +8,7 @@ use percolite::engine::{Engine, RowBatch, RowRange};
 use percolite::row::{CellChange, RowChange, StoredValue, TxnId, WriteRecord};
 use percolite::{KeyspaceId, OwnerId, RowKey, Timestamp};
 
-/// An hour, as in the rows.
+/// The lease time in the rows: one hour.
 const TIME_MS: u32 = 3_600_000;
 
 pub fn row_of(name: &str) -> RowKey {

@@ -32,7 +32,7 @@ struct Guarded {
 enum Lease {
     None,
     Runs,
-    /// Expired; the next request, or the first one that waits, ends it.
+    /// The lease has expired. The next request, or the first waiting one, ends the grant.
     Expired,
 }
 
@@ -64,7 +64,8 @@ struct Script {
     upgrading: Vec<Upgrading>,
     requests: u32,
     expected: LockStats,
-    /// The longest granted wait, by mode, measured around the request: the real one was not longer.
+    /// The longest granted wait, by mode, measured around the request, so the real wait was not
+    /// longer.
     longest: [Duration; 3],
     granted_later: [u64; 3],
     /// Whether rows of expired leases are left for the next exclusive holder.
@@ -181,7 +182,7 @@ impl Script {
         let (expired, guards): (Vec<_>, Vec<_>) = std::mem::take(&mut self.guards).into_iter().partition(has_expired);
         self.guards = guards;
         let ended = expired.len() as u64;
-        // Their guards end no grant later.
+        // `settle` drops their guards, which must not end another grant.
         self.lost.extend(expired);
         self.expected.leases_expired += ended;
         self.expected.lost += ended;

@@ -18,7 +18,7 @@ fn totals(table: &LockTable) -> (usize, usize, usize) {
 fn held_and_waiting_totals_match_the_entries() {
     let clocks = Clocks::new();
     let store = clocks.builder().in_memory().unwrap();
-    // A conversion is one entry, a waiting one.
+    // A waiting conversion is one entry, which counts as waiting.
     let (mut converting, _other) =
         (store.lock_with("a", LockOptions::shared()).unwrap(), store.lock_with("a", LockOptions::shared()).unwrap());
     let upgrade = std::thread::spawn(move || converting.upgrade(LockWaitPolicy::Forever).map(|()| converting));

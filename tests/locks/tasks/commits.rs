@@ -93,7 +93,7 @@ fn a_guard_after_a_call_waits_until_its_commit_is_durable() {
             poll_until(&mut first, "the commit is visible and the lock passed on", || {
                 world.get("k").is_some() && waiting(store) == 0
             });
-            // After the poll a thread waits for the sync.
+            // The poll starts a thread that waits for the sync, so the future stays pending.
             assert!(next.is_woken_within(TIMEOUT) && next.poll().is_pending());
             assert!(
                 !next.is_woken_within(Duration::from_millis(50)),
@@ -111,8 +111,8 @@ fn a_guard_after_a_call_waits_until_its_commit_is_durable() {
     });
 }
 
-/// Takes the lock when the call's commit is visible, its lock is free and the commit is not
-/// durable. Cuts the power while the lock is held.
+/// Takes the lock when the call's commit is visible but not durable, and its lock is free. Cuts the
+/// power while the lock is held.
 fn cut_power_under_the_next_guard(protocol: CommitProtocol, waits_before: bool, world: &World, store: &AsyncStore) {
     let held = Steps::new(store.lock("n")).end().unwrap();
     let mut first = call(world, store, protocol);
@@ -128,7 +128,8 @@ fn cut_power_under_the_next_guard(protocol: CommitProtocol, waits_before: bool, 
     gate.open();
     let guard = next.end().unwrap();
     let seen = store.store().snapshot().unwrap().get(&world.rows, "k").unwrap();
-    // The test itself is the outside world: it keeps what the guard's holder has read.
+    // The test keeps what the guard's holder has read, as the outside world would: the power cut
+    // must not undo it.
     world.memory.crash(0);
     assert_eq!(text(seen), some("first"), "{protocol:?}");
     let again = World::open_at(&world.memory, Store::builder());

@@ -14,8 +14,8 @@ use crate::hooked_store::World;
 pub use crate::hooked_store::{TIMEOUT, eventually};
 use crate::support::rows;
 
-/// A `current_thread` runtime and one with several threads, each with the number of blocking
-/// threads.
+/// A `current_thread` runtime and a multi-threaded one, each with at most `blocking_threads`
+/// blocking threads.
 pub fn both_runtimes(blocking_threads: usize) -> [Runtime; 2] {
     [Builder::new_current_thread(), Builder::new_multi_thread()].map(|mut builder| {
         builder.worker_threads(2).max_blocking_threads(blocking_threads).enable_time().build().unwrap()
@@ -128,14 +128,14 @@ impl<'a, T> Steps<'a, T> {
         *self.wakes.count.lock().unwrap()
     }
 
-    /// Whether it is woken within this time, or was since its last poll.
+    /// Whether the future is woken within this time, or was woken since its last poll.
     pub fn is_woken_within(&self, at_most: Duration) -> bool {
         let count = self.wakes.count.lock().unwrap();
         let slept = |count: &mut u64| *count == self.seen;
         !self.wakes.changed.wait_timeout_while(count, at_most, slept).unwrap().1.timed_out()
     }
 
-    /// Its result, which must be ready after the wake that it has had.
+    /// The future's result, which must be ready at the first poll after a wake.
     #[track_caller]
     pub fn answer(&mut self) -> T {
         assert!(self.wakes() > self.seen, "it was not woken");
@@ -145,7 +145,7 @@ impl<'a, T> Steps<'a, T> {
         }
     }
 
-    /// Its result, after any number of polls.
+    /// The future's result, after any number of polls.
     #[track_caller]
     pub fn end(&mut self) -> T {
         loop {
@@ -166,7 +166,7 @@ pub fn waits(store: &AsyncStore, options: LockOptions) -> Steps<'_, Result<Async
 /// A lock that is granted without a wait for another holder.
 #[track_caller]
 pub fn takes(store: &AsyncStore, options: LockOptions) -> AsyncLockGuard {
-    // It may need a blocking thread when the oracle's reservation is used up.
+    // The request may need a blocking thread when the oracle's reservation is used up.
     Steps::new(store.lock_with(NAME, forever(options))).end().unwrap()
 }
 
@@ -192,12 +192,12 @@ pub fn assert_nothing_left(InMemory { store, memory }: &InMemory) {
     assert_free(store, memory);
 }
 
-/// [`assert_nothing_left`] of a store in this memory.
+/// [`assert_nothing_left`] for a store that is open on this memory.
 #[track_caller]
 pub fn assert_free(store: &AsyncStore, memory: &SimStorage) {
     eventually("nothing is left", || store.store().lock_table().unwrap().entries.is_empty());
     assert!(store.store().is_free_lock(NAME).unwrap());
-    // This deletes the row of an expired lease. Rows of dropped guards are deleted in the
+    // This request deletes the row of an expired lease. Rows of dropped guards are deleted in the
     // background.
     drop(store.store().try_lock(NAME).unwrap().expect("the lock is free"));
     eventually("no row is left", || rows::names(&memory.exclusive_engine()).is_empty());
@@ -209,7 +209,7 @@ pub fn has_row(memory: &SimStorage, name: &str) -> bool {
     rows::has_row(&memory.exclusive_engine(), name)
 }
 
-/// Occupies the only blocking thread of a runtime until it is dropped.
+/// Occupies the only blocking thread of a runtime until this value is dropped.
 pub struct Busy(Option<std::sync::mpsc::Sender<()>>);
 
 impl Busy {

@@ -144,7 +144,7 @@ fn upgrade_dropped_before_its_token_has_no_fence() {
             assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
             assert!(why.to_string().contains("call it again"), "{why}");
             guard = guard.detach().unwrap_err();
-            // Other calls cannot use the missing token.
+            // The zero token of the unfinished conversion is refused by other calls.
             assert!(!store.store().force_unlock("n", Timestamp::ZERO).unwrap());
             assert!(store.store().attach_lock("n", Timestamp::ZERO).is_err());
         }
@@ -246,7 +246,7 @@ fn dropped_leased_conversion_is_completed_and_renewed() {
         let _inside = runtime.enter();
         let mut guard = runtime.block_on(store.lock_with("n", LockOptions::shared().lease(HOUR))).unwrap();
         let token = guard.token();
-        // Its row cannot be written before the future is dropped.
+        // Syncs are blocked, so the lease row is not durable when the future is dropped.
         gate.shut();
         drop(Steps::waiting(guard.upgrade(LockWaitPolicy::NoWait)));
         gate.open();

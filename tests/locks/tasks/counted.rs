@@ -28,7 +28,7 @@ struct Held {
     mode: LockMode,
     guard: AsyncLockGuard,
     leased: bool,
-    /// Its lease has expired; the next request ends it.
+    /// The lease has expired; the next request ends the grant.
     has_expired: bool,
 }
 
@@ -162,7 +162,7 @@ impl Script {
         let (expired, held): (Vec<_>, Vec<_>) = std::mem::take(&mut self.held).into_iter().partition(has_expired);
         self.held = held;
         let ended = expired.len() as u64;
-        // Their guards end no grant later.
+        // `settle` drops their guards, which must not end another grant.
         self.lost.extend(expired);
         self.expected.leases_expired += ended;
         self.expected.lost += ended;
@@ -170,7 +170,8 @@ impl Script {
         ended > 0
     }
 
-    /// All leases expire. Where a task waits, another request makes the first one take over.
+    /// All leases expire. Where tasks wait, another request ends the expired lease, so that the
+    /// first waiting task takes over.
     fn time_passes(&mut self) {
         self.clocks.pass(LEASE);
         for held in self.held.iter_mut().filter(|held| held.leased) {

@@ -1,5 +1,6 @@
 //! Dropped futures: each call is dropped at each of its polls, before and after the wake that leads
-//! to the next one; unblocked, without a free thread, and during a sync.
+//! to the next poll. The tests cover calls that nothing blocks, calls without a free blocking
+//! thread, and calls whose sync does not return.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -153,7 +154,8 @@ impl Scene {
         }
     }
 
-    /// A commit under the guard, visible at return and durable after its sync.
+    /// A commit under the guard. It is visible when this function returns, and durable after its
+    /// sync.
     fn commit_under(&self, guard: &AsyncLockGuard) -> Worker<Result<()>> {
         let (World { store, rows, .. }, fence) = (self.world.clone(), guard.fence());
         let commit = spawn(move || {
@@ -170,9 +172,9 @@ impl Scene {
 /// The progress of a call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Progress {
-    /// It has had all of its polls.
+    /// The call was polled as often as requested.
     Reached,
-    /// It is blocked.
+    /// The call was not woken in time.
     Blocked,
     Finished,
 }
@@ -202,7 +204,7 @@ fn poll_until(
     Progress::Reached
 }
 
-/// Drops the call at that poll and checks that nothing is left. Returns its progress.
+/// Drops the call after `polls` polls and checks that nothing is left. Returns the call's progress.
 fn drop_at(call: Call, blocked_by: BlockedBy, polls: usize, woken: bool, runtime: &Runtime) -> Progress {
     let scene = Scene::new();
     let mut own = call.of().map(|options| scene.take(options));
@@ -252,7 +254,8 @@ fn dropping_at_any_poll_leaves_nothing_queued() {
                     }
                     polls += 1;
                 };
-                // A thread may finish its part before the next poll.
+                // A thread may finish its part before the next poll, so the call may need fewer
+                // polls.
                 let finished = progress == Progress::Finished && (1..=call.polls()).contains(&polls);
                 assert!(finished || blocked_by != BlockedBy::Nothing, "{call:?} {progress:?} {polls}");
             }

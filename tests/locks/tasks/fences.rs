@@ -80,7 +80,7 @@ fn commit_decided_before_the_end_is_seen_by_next_holder() {
     });
 }
 
-/// Commits under the fence. `begun` is set to the round before the commit.
+/// Commits under the fence. Sets `begun` to `round` before the commit begins.
 async fn commit(world: World, store: AsyncStore, fence: Fence, round: u64, begun: Arc<AtomicU64>) -> Result<Commit> {
     let work = move |store: &Store| {
         let protocol = if round.is_multiple_of(2) { CommitProtocol::Auto } else { CommitProtocol::TwoPhase };
@@ -98,7 +98,8 @@ fn a_token_is_never_below_a_commit_of_the_previous_holder() {
     in_worlds(|world, store| grants_end_at_random_during_commits(world, store, 10_000));
 }
 
-/// Repeats the case of a commit decided before the end: each commits, and each next task waits.
+/// In each round the grant ends while a commit is decided but not visible: the commit must succeed,
+/// and the next task must wait for it.
 fn grants_end_during_decided_commits(world: &World, store: &AsyncStore, rounds: u64) {
     let mut history = Rounds::default();
     let mut guard = Steps::new(store.lock("n")).end().unwrap();
@@ -137,7 +138,7 @@ async fn grants_end_at_random_during_commits(world: World, store: AsyncStore, ro
         }
         (0..dice.below(8)).for_each(|_| std::thread::yield_now());
         drop(guard);
-        // The grant ended while the leader was between its decision and the engine.
+        // Counts the grants that ended while a commit was decided but not visible.
         met += u64::from(under_way.load(Ordering::SeqCst));
         guard = store.lock("n").await.unwrap();
         let seen = world.get("k");
@@ -164,7 +165,7 @@ fn a_snapshot_from_before_the_grant_is_refused() {
             })
         };
         let writers: Vec<_> = (0..16).map(writer).collect();
-        // One more for each writer: its current commit may have begun before.
+        // The current commit of each of the 16 writers may have begun before the count was read.
         let enough = |before: u64, written: &AtomicU64| written.load(Ordering::SeqCst) > before + 16;
 
         let mut old = store.run_blocking(|store| store.begin()).await.unwrap();

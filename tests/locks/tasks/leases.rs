@@ -198,7 +198,8 @@ fn the_result_of_a_late_renewal_says_if_the_lease_survived() {
             drop((lost, renewal));
             drop(guard);
             drop(next.end().unwrap());
-            // The background thread writes too; its write must not count as the next renewal.
+            // The background thread deletes the row with a write, which must not count as a renewal
+            // of the next round.
             eventually("the row is deleted", || rows::names(&world.memory.exclusive_engine()).is_empty());
         }
     });
@@ -241,7 +242,8 @@ fn second_waiter_is_granted_at_expiry_with_one_wake() {
         drop(guard);
         let (guard, polls) = third.await.unwrap();
         drop(guard.unwrap());
-        // The first poll, the grant, and the thread that deletes the row of its predecessor.
+        // The task is polled at its request, at its grant, and after a thread has deleted the row
+        // of the previous holder.
         assert!(polls <= 3, "the third was woken {polls} times");
         assert_eq!(store.store().lock_stats().wakeups, 1);
     });

@@ -48,7 +48,8 @@ async fn read_or_write(store: AsyncStore, crowd: Arc<Crowd>, number: u64) {
         let mut queued_at = None;
         let guard = std::future::poll_fn(|context| {
             let answer = lock.as_mut().poll(context);
-            // Queued: from here on only requests ahead of it and one batch may be granted.
+            // The first poll has queued the request: from here on, only the requests ahead of it
+            // and one batch may be granted before it.
             queued_at = queued_at.or_else(|| Some(crowd.grants.load(Ordering::SeqCst)));
             answer
         });
@@ -66,7 +67,8 @@ async fn read_or_write(store: AsyncStore, crowd: Arc<Crowd>, number: u64) {
 
 #[test]
 fn writers_wait_for_one_batch_of_readers_at_most() {
-    // The order of the requests is up to the runtime, and in some orders no reader has to pass.
+    // The runtime determines the order of the requests. In some orders no reader passes a writer,
+    // so the run is repeated.
     let passed = (0..20).map(|_| readers_that_pass_a_writer()).find(|passed| *passed > 0);
     assert!(passed.is_some(), "no reader joined a batch and passed a writer");
 }
@@ -80,8 +82,8 @@ fn readers_that_pass_a_writer() -> u64 {
         for task in tasks {
             task.await.unwrap();
         }
-        // Each reader once ahead of it and once in the batch that passes it, each other writer
-        // once.
+        // While a writer waits, each reader is granted at most twice, ahead of the writer and in
+        // the batch that passes the writer, and each other writer once.
         let most = crowd.most.load(Ordering::SeqCst);
         assert!(most < 2 * READERS + WRITERS, "a writer has waited for {most} grants");
         let turns = std::mem::take(&mut *crowd.turns.lock());
@@ -116,7 +118,8 @@ fn waiters_are_granted_in_order_with_one_wake() {
         }
         drop(held);
         for task in tasks {
-            // One more poll if the oracle's reservation is used up and the token has to be awaited.
+            // There is a third poll if the oracle's reservation is used up and the token has to be
+            // awaited.
             assert!((2..=3).contains(&task.await.unwrap()), "polled more often than at the request and at the grant");
         }
         assert!(order.lock().iter().copied().eq(0..64), "{:?}", order.lock());
@@ -198,7 +201,7 @@ fn each_wait_policy_ends_as_documented() {
             }
             let why = store.lock_with("n", LockOptions::exclusive().wait(LockWaitPolicy::NoWait)).await.unwrap_err();
             assert!(matches!(why.kind(), ErrorKind::LockNotAvailable(_)), "{why}");
-            // The longest timeout and no timeout end with the store.
+            // Waits with the longest timeout and without a timeout end when the store closes.
             let longest = LockWaitPolicy::Timeout(Duration::MAX);
             let waits = [longest, LockWaitPolicy::Forever].map(|wait| {
                 let store = store.clone();
